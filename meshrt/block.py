@@ -1,0 +1,122 @@
+"""The block: the cores that one rank hosts, with everything that belongs to them."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from meshrt import fabric, meter
+from meshrt.clock import Clock
+from meshrt.device import Device
+from meshrt.errors import UsageError
+from meshrt.memory import Memory
+from meshrt.mesh import Mesh, tile_ranks
+from meshrt.tables import Tables
+
+if TYPE_CHECKING:
+    from meshrt.board import Watch
+
+
+@dataclass
+class Block:
+    """A rank's cores. A program is written once for all of them: their tiles are one array [bh, bw, *tile].
+
+    `comm` carries mesh packets and nothing else; `control` is for loading, gathering and reports, and is not counted.
+    """
+
+    mesh: Mesh
+    device: Device
+    comm: Any
+    control: Any
+    watch: "Watch"
+    payload: bool = True  # False: tiles are shapes, [1, 1, *tile] for any core, and only headers move
+    tables: Tables = field(init=False)
+    memory: Memory = field(init=False)
+    clock: Clock = field(init=False)
+    counters: meter.Counters = field(init=False)  # of the segment that is running
+    host: meter.HostCounters = field(default_factory=meter.HostCounters)
+    segments: list[meter.Segment] = field(default_factory=list)
+    traffic: dict[tuple[Any, Any], int] = field(default_factory=dict)  # bytes by schedule, not yet on the links
+
+    def __post_init__(self) -> None:
+        self.tables = Tables(self.mesh, self.device)
+        self.memory = Memory(self.mesh, self.device)
+        self.clock = Clock(self.mesh, self.device)
+        self._open("")
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(bh, bw): the leading dimensions of every array of tiles."""
+        return self.mesh.block_height, self.mesh.block_width
+
+    def tiles(self, name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        """Fresh core memory: [bh, bw, *shape], counted under that name, full of NaN so that what was never written shows.
+
+        Integers have no NaN and get their largest value. LimitError.
+        """
+        dtype = np.dtype(dtype)
+        self.memory.take(name, int(np.prod(shape, dtype=np.int64)) * dtype.itemsize)
+        blank = np.iinfo(dtype).max if dtype.kind in "iu" else np.nan
+        return np.full((*self.shape, *shape), blank, dtype)
+
+    def matmul(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        """Every core multiplies its tiles: [.., m, k] @ [.., k, n] -> float32 [.., m, n], counted and timed.
+
+        Leading dimensions after [bh, bw] are several products at one core.
+        """
+        c = np.matmul(a.astype(np.float32, copy=False), b.astype(np.float32, copy=False))
+        macs = int(np.prod(c.shape[2:], dtype=np.int64)) * a.shape[-1]
+        self.counters.macs += macs * self.mesh.block_width * self.mesh.block_height
+        self.clock.compute(macs)
+        return c
+
+    def elementwise(self, tiles: np.ndarray, calls: int = 1) -> None:
+        """Every core is busy for `calls` element-wise operations on tiles of this size."""
+        self.clock.compute(calls * int(np.prod(tiles.shape[2:], dtype=np.int64)), calls)
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[meter.Segment]:
+        """A named stretch of the run with counters of its own. It begins, on every core, when the last core is there."""
+        self._close()
+        yield self._open(name)
+        self._close()
+        self._open("")
+
+    def _open(self, name: str) -> meter.Segment:
+        self.counters = meter.new_counters(self.mesh)
+        begin = self.segments[-1].end if self.segments else (0.0, 0, 0)
+        self.tables.peak = int(self.tables.entries.max())
+        self.memory.peak = self.memory.common + self.memory.most_extra
+        self.segments.append(meter.Segment(name, self.counters, begin=begin))
+        return self.segments[-1]
+
+    def _close(self) -> None:
+        fabric.settle(self)
+        segment = self.segments[-1]
+        segment.end = self.control.allreduce(self.clock.last(), max_op())
+        self.clock.meet(*segment.end)
+        segment.entries, segment.memory = self.tables.peak, self.memory.peak
+        segment.wall_seconds = perf_counter() - segment.wall_begin
+
+    def finish(self) -> list[meter.Segment]:
+        """End the last segment and return all of them."""
+        self._close()
+        return self.segments
+
+
+def max_op() -> Any:
+    from mpi4py import MPI
+
+    return MPI.MAX
+
+
+def make_block(comm: Any, device: Device, width: int, height: int, watch: "Watch") -> Block:
+    """This rank's block of a W x H mesh shared by all ranks of the communicator. UsageError where it cannot be."""
+    for what, asked, most in (("width", width, device.width), ("height", height, device.height)):
+        if most is not None and asked > most:
+            raise UsageError(f"mesh {width}x{height}: the {what} of device {device.name} is {most} at most")
+    columns, rows = tile_ranks(width, height, comm.size)
+    return Block(Mesh(width, height, columns, rows, comm.rank), device, comm.Dup(), comm.Dup(), watch)

@@ -1,0 +1,143 @@
+"""The board: shared memory on which the ranks of one node say what they wait for, finished or failed with.
+
+Its readers are the watchdog, which looks for deadlocks, and the failure handling, which elects the rank that reports.
+Writing is in the path of every receive and costs about half a microsecond; nobody locks, since each rank writes its own
+record only and the readers act on records that have not changed for a while.
+"""
+
+from __future__ import annotations
+
+import enum
+import fcntl
+import mmap
+import os
+import struct
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Intracomm
+
+
+class State(enum.IntEnum):
+    """What a rank is doing. A fresh board is all zero: every rank is moving."""
+
+    MOVING = 0
+    WAITING = 1
+    FINISHED = 2
+    FAILED = 3
+
+
+_HEADER = 64  # bytes; only the first is used: 1 once a rank has claimed the report. The rest keeps records aligned
+_RECORD = struct.Struct("<iiQd56s")  # state, peer, key, since, what
+_WAITING = int(State.WAITING)  # a plain integer packs faster than the enum
+
+
+@dataclass(frozen=True)
+class Record:
+    """One rank's entry. `since` is in seconds of time.monotonic(), which all processes of a node share."""
+
+    rank: int
+    state: State
+    peer: int  # the rank waited for; -1: all of them
+    key: int  # while waiting: number of waits so far; failed: the same for the same error
+    since: float
+    what: str
+
+
+class Board:
+    """The records of `ranks`, all on this node, of a job of `size` ranks; `rank` is the writer's own."""
+
+    def __init__(self, memory: mmap.mmap, file: int, ranks: Sequence[int], rank: int, size: int) -> None:
+        self.ranks = tuple(ranks)
+        self.rank = rank
+        self.size = size
+        self._memory = memory
+        self._file = file  # descriptor for the lock of claim(), -1 when there is nobody to lock out
+        self._offset = _HEADER + _RECORD.size * self.ranks.index(rank)
+        self._waits = 0
+        self._lock = threading.Lock()
+
+    @classmethod
+    def alone(cls) -> Board:
+        """The board of a job of one rank: the same calls, shared with nobody."""
+        return cls(mmap.mmap(-1, _HEADER + _RECORD.size), -1, (0,), 0, 1)
+
+    @classmethod
+    def shared(cls, comm: Intracomm) -> Board:
+        """The board that the ranks of `comm` on this node share. Collective over `comm`.
+
+        Raises OSError where neither /dev/shm nor the directory for temporary files can be written.
+        """
+        if comm.size == 1:
+            return cls.alone()
+        from mpi4py import MPI
+
+        node = comm.Split_type(MPI.COMM_TYPE_SHARED, key=comm.rank)
+        ranks = node.allgather(comm.rank)
+        path = ""
+        if node.rank == 0:
+            directory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+            file, path = tempfile.mkstemp(prefix="meshrt-", dir=directory)
+            os.ftruncate(file, _HEADER + _RECORD.size * node.size)
+        path = node.bcast(path)
+        if node.rank:
+            file = os.open(path, os.O_RDWR)
+        memory = mmap.mmap(file, 0)
+        node.Barrier()
+        if node.rank == 0:
+            os.unlink(path)  # all have it open, so whatever happens from here on leaves no file behind
+        node.Free()
+        return cls(memory, file, ranks, comm.rank, comm.size)
+
+    @property
+    def leads(self) -> bool:
+        """Whether this rank is the first of its node, the one that runs the watchdog."""
+        return self.rank == self.ranks[0]
+
+    def waiting(self, peer: int, what: bytes) -> None:
+        """Call before a blocking receive from rank `peer` (-1: from all). `what` is cut at 56 bytes."""
+        self._waits += 1
+        _RECORD.pack_into(self._memory, self._offset, _WAITING, peer, self._waits, time.monotonic(), what)
+
+    def moving(self) -> None:
+        """Call when the receive is done."""
+        self._memory[self._offset] = 0
+
+    def finished(self) -> None:
+        """This rank has no more to do."""
+        self._write(State.FINISHED, 0, b"")
+
+    def failed(self, key: int, what: str) -> None:
+        """This rank has given up; ranks with the same error write the same 64-bit `key`."""
+        self._write(State.FAILED, key, what.encode())
+
+    def records(self) -> list[Record]:
+        """A copy of all records of this node, in the order of the ranks."""
+        copy = self._memory[_HEADER : _HEADER + _RECORD.size * len(self.ranks)]
+        return [
+            Record(rank, State(state), peer, key, since, what.rstrip(b"\0").decode(errors="replace"))
+            for rank, (state, peer, key, since, what) in zip(self.ranks, _RECORD.iter_unpack(copy), strict=True)
+        ]
+
+    def claim(self) -> bool:
+        """True for exactly one caller on this node: the one that reports why the job ends."""
+        with self._lock:  # the file's lock tells processes apart, but not the threads of one
+            if self._file >= 0:
+                fcntl.lockf(self._file, fcntl.LOCK_EX)
+            first = self._memory[0] == 0
+            self._memory[0] = 1
+            if self._file >= 0:
+                fcntl.lockf(self._file, fcntl.LOCK_UN)
+        return first
+
+    def claimed(self) -> bool:
+        """Whether some rank of this node reports already."""
+        return self._memory[0] != 0
+
+    def _write(self, state: State, key: int, what: bytes) -> None:
+        _RECORD.pack_into(self._memory, self._offset, state, -1, key, time.monotonic(), what)

@@ -1,0 +1,48 @@
+"""Virtual time: one clock per core, and when each link is free again. Cycles, float64."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from meshrt.device import Device
+from meshrt.mesh import Mesh
+
+TIME, HOPS, STAGES = range(3)
+
+
+@dataclass
+class Clock:
+    """`state` is [3, bh, bw]: a core's time, and the hops and stages on the path of events that led to that time.
+
+    A core that waits for a packet takes over the packet's time and path; one that did not have to wait keeps its own.
+    The path of the core that ends last is therefore the critical path, measured and not derived.
+    """
+
+    mesh: Mesh
+    device: Device
+    state: np.ndarray = field(init=False)
+    link_free: np.ndarray = field(init=False)  # [4, bh, bw]: when the link out of each port is free again
+
+    def __post_init__(self) -> None:
+        shape = (self.mesh.block_height, self.mesh.block_width)
+        self.state = np.zeros((3, *shape))
+        self.link_free = np.zeros((4, *shape))
+
+    def compute(self, operations: float, calls: int = 1) -> None:
+        """All cores of the block work: so many operations each (multiply-accumulates or element-wise), in `calls`."""
+        device = self.device
+        cycles = device.compute_cycles(operations) + (calls - 1) * device.call_cycles
+        if cycles:
+            self.state[TIME] += cycles
+
+    def last(self) -> tuple[float, int, int]:
+        """(time, hops, stages) of the core of this block that is last; the longest path where several are."""
+        time = self.state[TIME]
+        late = self.state[:, time == time.max()]
+        hops = late[HOPS].max()
+        stages = late[STAGES][late[HOPS] == hops].max()
+        return float(time.max()), int(hops), int(stages)
+
+    def meet(self, time: float, hops: int, stages: int) -> None:
+        """All cores go on from one moment: that at which the last one of the mesh was done."""
+        self.state[TIME], self.state[HOPS], self.state[STAGES] = time, hops, stages

@@ -1,0 +1,200 @@
+"""Collectives along lines, out of transfers and additions: ring shift, K-tree reduce and allreduce, multicast.
+
+Each exists on all lines of an axis at once. `with` installs the routes, and leaving it frees them.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshrt import fabric, routes
+from meshrt.block import Block
+from meshrt.tables import Channel, installed
+
+# ----------------------------------------------------------------------------------------------------------- ring
+
+
+@dataclass(frozen=True)
+class Moves:
+    """Tiles that change place in one shift: core and slot before and after. Positions along the line."""
+
+    core: np.ndarray
+    slot: np.ndarray
+    to_core: np.ndarray
+    to_slot: np.ndarray
+
+    def local(self, low: int, length: int) -> tuple["Moves", "Moves"]:
+        """Those that leave, and those that come to, the cores low to low + length, numbered from low."""
+        leave = (self.core >= low) & (self.core < low + length)
+        come = (self.to_core >= low) & (self.to_core < low + length)
+        return tuple(
+            Moves(self.core[on] - low, self.slot[on], self.to_core[on] - low, self.to_slot[on]) for on in (leave, come)
+        )  # type: ignore[return-value]
+
+
+@dataclass(frozen=True, eq=False)
+class Ring:
+    """An interleaved ring along every line: its N * slots places, `slots` at each core, move on by one in a shift.
+
+    With one slot a tile moves up to two hops, as on Figure 7 of waferllm. With more, most tiles only change their slot
+    inside a core, and one in each direction crosses to the next core, one hop.
+    """
+
+    axis: str
+    slots: int
+    lanes: tuple[tuple[Channel, Moves], ...]
+    inside: Moves
+
+
+@contextmanager
+def interleaved_ring(block: Block, axis: str, slots: int = 1, reverse: bool = False) -> Iterator[Ring]:
+    """Install an interleaved ring along every line of the axis."""
+    n = block.mesh.length(axis)
+    before, after = np.arange(n * slots), np.array(_next_places(n * slots, reverse))
+    core, to_core = before // slots, after // slots
+    patterns = (
+        [(core != to_core, routes.interleaved_ring(n, reverse))]
+        if slots == 1
+        else [(to_core == core + step, routes.chain(n, step)) for step in (1, -1)]
+    )
+
+    def moves(on: np.ndarray) -> Moves:
+        return Moves(core[on], before[on] % slots, to_core[on], after[on] % slots)
+
+    with ExitStack() as stack:
+        lanes = [
+            (stack.enter_context(installed(block.tables, axis, pattern)), moves(on))
+            for on, pattern in patterns
+            if on.any()
+        ]
+        yield Ring(axis, slots, tuple(lanes), moves(core == to_core))
+
+
+def _next_places(total: int, reverse: bool) -> list[int]:
+    order, place = routes.ring_order(total), routes.ring_place(total)
+    onward = -1 if reverse else 1
+    return [order[(place[at] + onward) % total] for at in range(total)]
+
+
+def start_shift(
+    block: Block, ring: Ring, tiles: np.ndarray, out: np.ndarray, lines: np.ndarray | None = None
+) -> tuple[fabric.Flight, ...]:
+    """Every tile goes to the next place on the ring; `finish_shift` waits for it, and until then the cores can work.
+
+    tiles, out: [bh, bw, rows, columns, *tile], the slots of a ring along x in the columns, along y in the rows. `out`
+    may be `tiles`. `lines` (bool, over the whole mesh) shifts some lines only; the others keep what `out` has.
+    """
+    if ring.slots == 1:
+        return tuple(fabric.send(block, channel, tiles, out, lines=lines) for channel, _ in ring.lanes)
+    if not block.payload:
+        packet = _by_line(ring.axis, tiles)[:, :, :, 0]
+        return tuple(fabric.send(block, channel, packet, lines=lines) for channel, _ in ring.lanes)
+    before = _by_line(ring.axis, tiles)
+    before = before.copy() if np.may_share_memory(tiles, out) else before
+    after = _by_line(ring.axis, out)
+    low, length = block.mesh.offset(ring.axis), block.mesh.block_length(ring.axis)
+    across = block.mesh.offset("y" if ring.axis == "x" else "x")
+    chosen = np.arange(len(before)) if lines is None else np.flatnonzero(lines[across : across + len(before)])
+    before = before[chosen]
+    result = np.empty_like(before)
+    inside, _ = ring.inside.local(low, length)
+    result[:, inside.to_core, :, inside.to_slot] = before[:, inside.core, :, inside.slot]
+    flights = []
+    for channel, moves in ring.lanes:
+        leave, come = moves.local(low, length)
+        packet = np.zeros((*block.shape, before.shape[2], *before.shape[4:]), tiles.dtype)
+        there = packet if ring.axis == "x" else packet.swapaxes(0, 1)
+        there[chosen[:, None], leave.core] = before[:, leave.core, :, leave.slot].swapaxes(0, 1)
+        flights.append(fabric.send(block, channel, packet, lines=lines))
+        there = flights[-1].tiles if ring.axis == "x" else flights[-1].tiles.swapaxes(0, 1)
+        result[:, come.to_core, :, come.to_slot] = there[chosen[:, None], come.to_core].swapaxes(0, 1)
+    after[chosen] = result
+    return tuple(flights)
+
+
+def finish_shift(block: Block, flights: tuple[fabric.Flight, ...]) -> None:
+    """Wait for a shift that was started."""
+    for flight in flights:
+        fabric.receive(block, flight)
+
+
+def _by_line(axis: str, tiles: np.ndarray) -> np.ndarray:
+    """[bh, bw, rows, columns, *tile] as [lines, cores of a line, tiles across, slots, *tile]. A view."""
+    return tiles if axis == "x" else tiles.swapaxes(0, 1).swapaxes(2, 3)
+
+
+def rotate(block: Block, ring: Ring, back: Ring, tiles: np.ndarray, places: Sequence[int]) -> None:
+    """Move every line of tiles round the ring by a number of places of its own, the short way; in place.
+
+    `places` has one number for each of the mesh's lines of tiles: with several tiles across a core, as many lines to
+    one line of cores. Negative numbers go back. This is the alignment of Cannon's and of MeshGEMM's loop.
+    """
+    total = block.mesh.length(ring.axis) * ring.slots
+    onward = np.asarray(places) % total
+    lines = block.mesh.length("y" if ring.axis == "x" else "x")
+    across = len(onward) // lines
+    for way, steps in ((ring, np.where(onward <= total // 2, onward, 0)), (back, np.where(onward > total // 2, total - onward, 0))):
+        for step in range(int(steps.max(initial=0))):
+            for strip in range(across):
+                on = steps[strip::across] > step
+                if on.any():
+                    part = tiles[:, :, strip : strip + 1] if ring.axis == "x" else tiles[:, :, :, strip : strip + 1]
+                    finish_shift(block, start_shift(block, way, part, part, on))
+
+
+# --------------------------------------------------------------------------------------------------------- K-tree
+
+
+@dataclass(frozen=True, eq=False)
+class Tree:
+    """A K-tree along every line: at each step some cores send and others add; `spread` is the root's multicast."""
+
+    axis: str
+    root: int
+    steps: tuple[tuple[Channel, np.ndarray, np.ndarray], ...]  # (routes, senders, receivers), bool [N]
+    spread: Channel
+
+
+@contextmanager
+def ktree(block: Block, axis: str, phases: int = 2, groups: int | None = None) -> Iterator[Tree]:
+    """Install the K-tree of `routes.ktree` along every line of the axis: two colours a phase, and one to spread."""
+    n = block.mesh.length(axis)
+    tree = routes.ktree(n, phases, groups)
+    with ExitStack() as stack:
+        steps = []
+        for level in tree.levels:
+            channel = stack.enter_context(installed(block.tables, axis, level.routes))
+            stops = {route.source: route.stops[0] for route in level.routes}
+            for senders in level.steps:
+                steps.append((channel, _marks(n, senders), _marks(n, (stops[core] for core in senders))))
+        spread = stack.enter_context(installed(block.tables, axis, routes.multicast(n, tree.root)))
+        yield Tree(axis, tree.root, tuple(steps), spread)
+
+
+def _marks(n: int, cores: "Iterator[int] | frozenset[int]") -> np.ndarray:
+    marks = np.zeros(n, bool)
+    marks[list(cores)] = True
+    return marks
+
+
+def reduce(
+    block: Block, tree: Tree, tiles: np.ndarray, combine: Callable[..., np.ndarray] = np.add
+) -> np.ndarray:
+    """Combine the tiles [bh, bw, *tile] of every line at the root's core; the other cores are left with partial ones."""
+    partial = tiles.copy()
+    numbers = int(np.prod(tiles.shape[2:], dtype=np.int64))
+    with block.memory.hold("incoming partial sum", numbers * tiles.itemsize):
+        for channel, senders, receivers in tree.steps:
+            fabric.transfer(block, channel, partial, partial, positions=senders, combine=combine)
+            fabric.stage(block, channel, numbers, receivers)
+    return partial
+
+
+def allreduce(
+    block: Block, tree: Tree, tiles: np.ndarray, combine: Callable[..., np.ndarray] = np.add
+) -> np.ndarray:
+    """K-tree allreduce (waferllm, section 6.2): reduce to the root, which then sends the result both ways."""
+    partial = reduce(block, tree, tiles, combine)
+    return fabric.transfer(block, tree.spread, partial, partial)

@@ -1,0 +1,75 @@
+"""The numbers of a machine: what its cores, routers and links can do. Presets, each number with its source."""
+
+from dataclasses import dataclass, fields, replace
+
+from meshrt.errors import UsageError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """One machine. A limit of None is no limit; a rate of None costs no time.
+
+    Times are cycles, sizes bytes. alpha and beta are the paper's (waferllm, section 3.1): what a hop costs, and what
+    it costs when software at a core touches a packet.
+    """
+
+    name: str
+    width: int | None = None  # largest mesh, cores
+    height: int | None = None
+    core_memory: int | None = None  # bytes a core can hold
+    route_entries: int | None = None  # entries of one router's table, all axes together
+    alpha: float = 1.0  # cycles a hop
+    beta: float = 0.0  # cycles a stage
+    link_bytes_per_cycle: float | None = None  # width of a router-to-router link
+    macs_per_cycle: float | None = None  # multiply-accumulates, or element-wise operations, of one core
+    call_cycles: float = 0.0  # fixed cost of one vector or matrix operation
+    clock_hz: float = 1e9
+    sources: tuple[str, ...] = ()  # where the numbers are from
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, (int, float)) and value < 0:
+                raise UsageError(f"device {self.name}: {field.name} is {value}; it cannot be negative")
+
+    def busy_cycles(self, nbytes: int) -> float:
+        """Cycles for which a packet of nbytes keeps a link busy."""
+        return 0.0 if self.link_bytes_per_cycle is None else float(-(-nbytes // self.link_bytes_per_cycle))
+
+    def compute_cycles(self, operations: float) -> float:
+        """Cycles of one vector or matrix operation with so many multiply-accumulates at a core."""
+        return self.call_cycles + (0.0 if self.macs_per_cycle is None else operations / self.macs_per_cycle)
+
+
+WSE2 = Device(
+    name="wse2",
+    width=750,
+    height=994,
+    core_memory=48 * 1024,
+    route_entries=24,
+    alpha=1.0,
+    beta=5.0,
+    link_bytes_per_cycle=4.0,
+    macs_per_cycle=1.0,
+    call_cycles=0.0,
+    clock_hz=1.1e9,
+    sources=(
+        "width, height: usable fabric of a WSE-2, Cerebras SDK documentation (fabric-dims 757 x 996 less its margins)",
+        "core_memory, clock_hz, link_bytes_per_cycle, macs_per_cycle, alpha: WaferLLM, section 7, experiment setup "
+        "(48 KB SRAM, 1.1 GHz, one 32-bit message a cycle to a neighbour, one 32-bit multiply-accumulate a cycle)",
+        "route_entries: the 5-bit colour gives 32 routes, of which the SDK leaves about 24 to a program",
+        "beta: 2 T_R + 1 with a ramp latency T_R of 2 cycles, Near-Optimal Wafer-Scale Reduce, HPDC 2024",
+        "call_cycles: no published figure; 0, so computing time is a lower bound",
+    ),
+)
+
+IDEAL = Device(name="ideal", sources=("a hop costs one cycle, nothing else costs anything, and there are no limits",))
+
+PRESETS = {device.name: device for device in (WSE2, IDEAL)}
+
+
+def find_device(name: str, **overrides: int | None) -> Device:
+    """The preset of that name with some numbers replaced; an override of None keeps the preset's. UsageError."""
+    if name not in PRESETS:
+        raise UsageError(f"no device {name!r}; there are {', '.join(PRESETS)}")
+    return replace(PRESETS[name], **{key: value for key, value in overrides.items() if value is not None})  # type: ignore[arg-type]

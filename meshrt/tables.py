@@ -1,0 +1,196 @@
+"""The routers' tables: colour -> (ports in, ports out), bounded, and how routes get their colours."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from meshrt.device import Device
+from meshrt.errors import LimitError
+from meshrt.mesh import Mesh
+from meshrt.routes import Path, Route
+
+COLOURS = 256  # what the one-byte colour of a header can tell apart, on a device without a limit of its own
+
+
+@dataclass
+class Tables:
+    """The tables of this rank's routers, and the book of colours in use on the whole mesh.
+
+    Every rank makes the same installations in the same order, so every rank's book is the same and colours agree
+    without a message. A packet never looks into the book: it is moved by the tables of the routers that it meets.
+    """
+
+    mesh: Mesh
+    device: Device
+    enters: np.ndarray = field(init=False)  # uint8 [colours, bh, bw], bit masks of ports
+    leaves: np.ndarray = field(init=False)
+    book: np.ndarray = field(init=False)  # bool [colours, H, W]
+    entries: np.ndarray = field(init=False)  # int32 [bh, bw], entries in use now
+    peak: int = 0  # most entries that any router of the block has held
+    installs: int = 0  # route sets so far; numbers them
+    epoch: int = 0  # grows when an entry is changed by hand: schedules made before are not to be trusted
+
+    def __post_init__(self) -> None:
+        mesh, colours = self.mesh, self.device.route_entries or 8
+        self.enters = np.zeros((colours, mesh.block_height, mesh.block_width), np.uint8)
+        self.leaves = np.zeros_like(self.enters)
+        self.book = np.zeros((colours, mesh.height, mesh.width), bool)
+        self.entries = np.zeros((mesh.block_height, mesh.block_width), np.int32)
+
+    @property
+    def limit(self) -> int:
+        return COLOURS if self.device.route_entries is None else self.device.route_entries
+
+
+@dataclass(frozen=True, eq=False)
+class Channel:
+    """Installed routes of one pattern: on every line of an axis (or of those in `lines`), or, without an axis, paths.
+
+    `sources` are positions along the line (flat core numbers y * W + x for paths), each with its route's colour.
+    """
+
+    axis: str | None
+    length: int
+    lines: np.ndarray | None  # bool [lines of the axis]; None: all of them
+    sources: np.ndarray  # int32 [routes]
+    colours: np.ndarray  # uint8 [routes]
+    number: int  # the same on every rank
+    cache: dict[object, object] = field(default_factory=dict)  # compiled schedules
+
+
+@contextmanager
+def installed(
+    tables: Tables, axis: str, routes: Sequence[Route], lines: np.ndarray | None = None
+) -> Iterator[Channel]:
+    """Routes along every line of the axis, in the tables until the block is left.
+
+    Routes of the pattern that share no router share a colour. LimitError where a table would be over its limit.
+    """
+    parts = [route.entries(axis) for route in routes]
+    yield from _install(tables, axis, [route.source for route in routes], parts, lines)
+
+
+@contextmanager
+def installed_paths(tables: Tables, paths: Sequence[Path]) -> Iterator[Channel]:
+    """Static routes with turns, in the tables until the block is left. LimitError as above."""
+    width = tables.mesh.width
+    parts = [path.entries(width) for path in paths]
+    yield from _install(tables, None, [y * width + x for (x, y), *_ in (path.cores for path in paths)], parts, None)
+
+
+Entries = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+def _install(
+    tables: Tables, axis: str | None, sources: list[int], parts: list[Entries], lines: np.ndarray | None
+) -> Iterator[Channel]:
+    mesh = tables.mesh
+    length = mesh.width * mesh.height if axis is None else mesh.length(axis)
+    colours = choose_colours(tables, axis, lines, [at for at, _, _ in parts])
+    while len(tables.book) <= max(colours, default=-1):  # only a device without a limit gets here
+        for name in ("enters", "leaves", "book"):
+            old = getattr(tables, name)
+            setattr(tables, name, np.concatenate([old, np.zeros_like(old)]))
+    written = [(colour, *part) for colour, part in zip(colours, parts, strict=True)]
+    _write(tables, axis, lines, written, install=True)
+    try:
+        tables.installs += 1
+        yield Channel(
+            axis, length, lines, np.array(sources, np.int32), np.array(colours, np.uint8), tables.installs
+        )
+    finally:
+        _write(tables, axis, lines, written, install=False)
+
+
+def choose_colours(
+    tables: Tables, axis: str | None, lines: np.ndarray | None, spans: list[np.ndarray]
+) -> list[int]:
+    """The lowest colour for each route that is free at all its routers, from the low end of the line on.
+
+    On an empty table that takes as many colours as routes meet at one router, the fewest possible. LimitError.
+    """
+    busy = _busy(tables, axis, lines)
+    used = busy.sum(axis=0)
+    for at in spans:
+        used[at] += 1
+    colours = [0] * len(spans)
+    for index in sorted(range(len(spans)), key=lambda index: int(spans[index].min())):
+        at = spans[index]
+        free = np.flatnonzero(~busy[:, at].any(axis=1))
+        if len(free):
+            colour = int(free[0])
+        elif len(busy) < tables.limit and tables.device.route_entries is None:
+            colour = len(busy)
+            busy = np.concatenate([busy, np.zeros_like(busy)])
+        else:
+            raise _table_full(tables, axis, lines, at, used)
+        busy[colour, at] = True
+        colours[index] = colour
+    return colours
+
+
+def _busy(tables: Tables, axis: str | None, lines: np.ndarray | None) -> np.ndarray:
+    """bool [colours, positions]: which colours are taken on any of the lines."""
+    book = tables.book
+    if axis is None:
+        return book.reshape(len(book), -1).copy()
+    across = 1 if axis == "x" else 2
+    return (book if lines is None else book.compress(lines, axis=across)).any(axis=across)
+
+
+def _table_full(
+    tables: Tables, axis: str | None, lines: np.ndarray | None, at: np.ndarray, used: np.ndarray
+) -> LimitError:
+    worst = int(at[np.argmax(used[at])])
+    line = 0 if lines is None else int(np.argmax(lines))
+    core = divmod(worst, tables.mesh.width)[::-1] if axis is None else (worst, line) if axis == "x" else (line, worst)
+    return LimitError(
+        f"core {core} needs {max(int(used[worst]), tables.limit + 1)} route entries, the limit is {tables.limit}"
+        f" (device {tables.device.name}): free routes that are no longer used, allow them to be split"
+        " into relayed pieces, or raise --route-entries"
+    )
+
+
+def _write(
+    tables: Tables,
+    axis: str | None,
+    lines: np.ndarray | None,
+    routes: list[tuple[int, np.ndarray, np.ndarray, np.ndarray]],
+    *,
+    install: bool,
+) -> None:
+    """Write (or clear) the routes' entries in this block's routers and in the book."""
+    if not routes:
+        return
+    mesh = tables.mesh
+    colour = np.concatenate([np.full(len(at), colour, np.uint8) for colour, at, _, _ in routes])
+    at, enters, leaves = (np.concatenate([route[part] for route in routes]) for part in (1, 2, 3))
+    if axis is None:
+        y, x = np.divmod(at, mesh.width)
+    else:
+        across = np.arange(mesh.height if axis == "x" else mesh.width)
+        across = (across if lines is None else across[lines])[:, None]
+        x, y = (at[None], across) if axis == "x" else (across, at[None])
+        x, y, colour, enters, leaves = np.broadcast_arrays(x, y, colour, enters, leaves)
+    tables.book[colour, y, x] = install
+    x, y = x - mesh.x0, y - mesh.y0
+    here = (x >= 0) & (x < mesh.block_width) & (y >= 0) & (y < mesh.block_height)
+    x, y, colour = x[here], y[here], colour[here]
+    tables.enters[colour, y, x] = enters[here] if install else 0
+    tables.leaves[colour, y, x] = leaves[here] if install else 0
+    np.add.at(tables.entries, (y, x), 1 if install else -1)
+    tables.peak = max(tables.peak, int(tables.entries.max()))
+
+
+def overwrite(tables: Tables, core: tuple[int, int], colour: int, enters: int, leaves: int) -> None:
+    """Change one entry of one router by hand (0, 0 deletes it). Call it on all ranks: its owner does it.
+
+    The book is left alone: nobody but the packets that pass the router can notice.
+    """
+    tables.epoch += 1
+    x, y = core[0] - tables.mesh.x0, core[1] - tables.mesh.y0
+    if 0 <= x < tables.mesh.block_width and 0 <= y < tables.mesh.block_height:
+        tables.entries[y, x] += bool(enters) - bool(tables.enters[colour, y, x])
+        tables.enters[colour, y, x], tables.leaves[colour, y, x] = enters, leaves

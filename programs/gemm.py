@@ -1,0 +1,155 @@
+"""C = A B, or A B^T, on the mesh: MeshGEMM (waferllm, section 5).
+
+    with lcm(W, H) = P tiles along either axis, one a core where the mesh is square:
+      align         row r of A moves back round its ring by r's place on the ring, column c of B by c's
+      repeat P      C_sub += A_sub B_sub;  A moves on one place along x, B along y, while the product runs
+    The rings are interleaved: no tile ever moves more than two hops, however long the line is.
+
+A core holds A, B and C at home, and A and B in flight twice: the pair being multiplied, and the pair coming in.
+Routes per core: three colours for each direction of a ring, four directions while aligning, two in the loop.
+"""
+
+from typing import Annotated, Any, Literal
+
+import numpy as np
+
+from meshrt.block import Block
+from meshrt.collectives import Ring, finish_shift, interleaved_ring, rotate, start_shift
+from meshrt.errors import UsageError
+from meshrt.routes import ring_place
+from meshrt.tiles import gather, place, square
+
+MESH = (8, 8)
+
+
+def run(
+    block: Block,
+    *,
+    algorithm: Annotated[Literal["meshgemm"], "how the product is computed"] = "meshgemm",
+    m: Annotated[int, "rows of A and C"] = 256,
+    k: Annotated[int, "columns of A"] = 256,
+    n: Annotated[int, "columns of C"] = 256,
+    transpose_b: Annotated[bool, "compute A B^T, with B given as N x K"] = False,
+    dtype: Annotated[Literal["float32", "bfloat16", "float16"], "storage of A and B; sums are float32"] = "float32",
+    seed: Annotated[int, "of the random numbers in A and B"] = 0,
+) -> dict[str, Any]:
+    """Multiply two random matrices, and compare the result with NumPy in float64."""
+    for name, size in (("m", m), ("k", k), ("n", n)):
+        if size < 1:
+            raise UsageError(f"--{name} is {size}; sizes start at 1")
+    whole_a, whole_b = random_matrices(seed, (m, k), (n, k) if transpose_b else (k, n), dtype)
+    cut = square(block.mesh)
+    a = place(block, "A", lambda rows, columns: whole_a[rows, columns], whole_a.shape, cut, whole_a.dtype)
+    b = place(block, "B", lambda rows, columns: whole_b[rows, columns], whole_b.shape, cut, whole_b.dtype)
+    c = (meshgemm_t if transpose_b else meshgemm)(block, a, b)
+    if not block.payload:
+        return {}
+    found = gather(block, c, (m, n))
+    return compare(block, found, whole_a, whole_b.T if transpose_b else whole_b)
+
+
+def random_matrices(seed: int, a: tuple[int, int], b: tuple[int, int], dtype: str) -> tuple[np.ndarray, np.ndarray]:
+    """Two matrices of standard normal numbers in a storage type, the same on every rank."""
+    import ml_dtypes
+
+    storage = np.dtype(ml_dtypes.bfloat16) if dtype == "bfloat16" else np.dtype(dtype)
+    rng = np.random.default_rng(seed)
+    first, second = (rng.standard_normal(shape, np.float32).astype(storage) for shape in (a, b))
+    return first, second
+
+
+def compare(block: Block, found: np.ndarray | None, a: np.ndarray, b: np.ndarray) -> dict[str, Any]:
+    """Errors against NumPy in float64, on every rank: the largest, and the largest over the largest true value."""
+    errors = None
+    if found is not None:
+        expected = a.astype(np.float64) @ b.astype(np.float64)
+        worst = float(np.abs(found - expected).max())
+        errors = {"max_abs_error": worst, "max_rel_error": worst / (float(np.abs(expected).max()) or 1.0)}
+    result: dict[str, Any] = block.control.bcast(errors)
+    return result
+
+
+# ------------------------------------------------------------------------------------------------ the algorithms
+
+
+def meshgemm(block: Block, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """C = A B.
+
+    a: M x K, b: K x N, cut `square`: [bh, bw, rows, columns, Mt, Kt] and [.., Kt, Nt], any leading tile dimensions
+    before the last two alike in both (heads, say). Both stay at home. Returns C in float32, the same way, and counts
+    it as core memory only inside: the caller takes what it keeps.
+    """
+    rows, columns = a.shape[2:4]
+    steps = block.mesh.height * rows
+    with (
+        interleaved_ring(block, "x", columns) as ring_x,
+        interleaved_ring(block, "y", rows) as ring_y,
+        block.memory.hold("A and B in flight", 2 * (tile_bytes(a) + tile_bytes(b))),
+    ):
+        a, b = a.copy(), b.copy()
+        align(block, ring_x, a)
+        align(block, ring_y, b)
+        a_next, b_next = np.empty_like(a), np.empty_like(b)
+        c: Any = 0
+        for step in range(steps):
+            last = step == steps - 1
+            flights = () if last else start_shift(block, ring_x, a, a_next) + start_shift(block, ring_y, b, b_next)
+            c = add(block, c, block.matmul(a, b))
+            finish_shift(block, flights)
+            a, a_next, b, b_next = a_next, a, b_next, b
+    return np.asarray(c)
+
+
+def meshgemm_t(block: Block, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """C = A B^T without a transpose: A stays, B moves along y and the sums of C along x.
+
+    a: M x K, b: N x K, as in `meshgemm`. Where the paper reduces every step's products along x (section 5.4), here
+    each sum travels round the x ring and every core on its way adds its product: the longest packet is two hops
+    again, and there is no reduction tree to wait for. B is aligned before, C after.
+    """
+    rows, columns = a.shape[2:4]
+    steps = block.mesh.height * rows
+    order = ring_place(steps)
+    with (
+        interleaved_ring(block, "x", columns) as ring_x,
+        interleaved_ring(block, "y", rows) as ring_y,
+        block.memory.hold("B in flight", 2 * tile_bytes(b)),
+    ):
+        b = b.copy()
+        align(block, ring_y, b)
+        b_next = np.empty_like(b)
+        c: Any = None
+        for step in range(steps):
+            last = step == steps - 1
+            flights = () if last else start_shift(block, ring_y, b, b_next)
+            product = block.matmul(a, b.swapaxes(-1, -2))
+            if c is None:
+                c, c_next = product, np.empty_like(product)
+            else:
+                c = add(block, c, product)
+            if not last:
+                flights += start_shift(block, ring_x, c, c_next)
+                c, c_next = c_next, c
+            finish_shift(block, flights)
+            b, b_next = b_next, b
+        with interleaved_ring(block, "x", columns, reverse=True) as back:
+            rotate(block, ring_x, back, c, [place + 1 for place in order])
+    return np.asarray(c)
+
+
+def align(block: Block, ring: Ring, tiles: np.ndarray) -> None:
+    """Line l of tiles goes back by l's place on the ring, so that every core starts with a pair that belongs together."""
+    total = block.mesh.length(ring.axis) * ring.slots
+    with interleaved_ring(block, ring.axis, ring.slots, reverse=True) as back:
+        rotate(block, ring, back, tiles, [-place for place in ring_place(total)])
+
+
+def add(block: Block, total: Any, product: np.ndarray) -> np.ndarray:
+    """The multiply-accumulates of the product have been timed already: adding it to the sum is part of them."""
+    total += product
+    return np.asarray(total)
+
+
+def tile_bytes(tiles: np.ndarray) -> int:
+    """Bytes of one core's tiles."""
+    return int(np.prod(tiles.shape[2:], dtype=np.int64)) * tiles.dtype.itemsize
