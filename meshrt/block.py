@@ -10,6 +10,7 @@ import numpy as np
 
 from meshrt import fabric, meter
 from meshrt.clock import Clock
+from meshrt.console import Console
 from meshrt.device import Device
 from meshrt.errors import UsageError
 from meshrt.memory import Memory
@@ -17,7 +18,7 @@ from meshrt.mesh import Mesh, tile_ranks
 from meshrt.tables import Tables
 
 if TYPE_CHECKING:
-    from meshrt.board import Watch
+    from meshrt.board import Board
 
 
 @dataclass
@@ -31,8 +32,9 @@ class Block:
     device: Device
     comm: Any
     control: Any
-    watch: "Watch"
+    watch: "Board"
     payload: bool = True  # False: tiles are shapes, [1, 1, *tile] for any core, and only headers move
+    console: Console = field(default_factory=Console)
     tables: Tables = field(init=False)
     memory: Memory = field(init=False)
     clock: Clock = field(init=False)
@@ -49,8 +51,13 @@ class Block:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(bh, bw): the leading dimensions of every array of tiles."""
+        """(bh, bw) of this rank's block."""
         return self.mesh.block_height, self.mesh.block_width
+
+    @property
+    def lead(self) -> tuple[int, int]:
+        """The leading dimensions of tiles as they are held here: those of the block, or (1, 1) without payloads."""
+        return self.shape if self.payload else (1, 1)
 
     def tiles(self, name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         """Fresh core memory: [bh, bw, *shape], counted under that name, full of NaN so that what was never written shows.
@@ -60,7 +67,7 @@ class Block:
         dtype = np.dtype(dtype)
         self.memory.take(name, int(np.prod(shape, dtype=np.int64)) * dtype.itemsize)
         blank = np.iinfo(dtype).max if dtype.kind in "iu" else np.nan
-        return np.full((*self.shape, *shape), blank, dtype)
+        return np.full((*self.lead, *shape), blank, dtype)
 
     def matmul(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         """Every core multiplies its tiles: [.., m, k] @ [.., k, n] -> float32 [.., m, n], counted and timed.
@@ -113,10 +120,11 @@ def max_op() -> Any:
     return MPI.MAX
 
 
-def make_block(comm: Any, device: Device, width: int, height: int, watch: "Watch") -> Block:
+def make_block(comm: Any, device: Device, width: int, height: int, watch: "Board", payload: bool = True) -> Block:
     """This rank's block of a W x H mesh shared by all ranks of the communicator. UsageError where it cannot be."""
     for what, asked, most in (("width", width, device.width), ("height", height, device.height)):
         if most is not None and asked > most:
             raise UsageError(f"mesh {width}x{height}: the {what} of device {device.name} is {most} at most")
     columns, rows = tile_ranks(width, height, comm.size)
-    return Block(Mesh(width, height, columns, rows, comm.rank), device, comm.Dup(), comm.Dup(), watch)
+    mesh = Mesh(width, height, columns, rows, comm.rank)
+    return Block(mesh, device, comm.Dup(), comm.Dup(), watch, payload)

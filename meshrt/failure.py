@@ -54,6 +54,8 @@ def run_guarded(work: Callable[[Intracomm, Board], int]) -> int:
     try:
         control = comm.Dup() if comm.size > 1 else comm  # for the end of the job, out of the program's way
         board = Board.shared(comm)
+        if board.leads:
+            host.remove_segments()
         watchdog.start(board, watchdog.limit(), lambda report: _stop(comm, StallError.exit_code, report))
     except Exception as error:
         failure = describe(error)

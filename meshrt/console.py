@@ -1,0 +1,51 @@
+"""What a run says while it runs: text as it comes, and progress on a terminal. Only rank 0 has a voice."""
+
+import os
+import sys
+from dataclasses import dataclass, field
+from time import monotonic
+
+
+@dataclass
+class Console:
+    """`loud` prints text; `terminal` draws progress, on standard error, and wipes it again."""
+
+    loud: bool = False
+    terminal: bool = False
+    since: float = field(default_factory=monotonic)
+    drawn: bool = False
+
+    def text(self, piece: str) -> None:
+        """Print a piece of text, at once and without a line end."""
+        self.clear()
+        if self.loud:
+            sys.stdout.write(piece)
+            sys.stdout.flush()
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        """Draw a bar, if there is a terminal and the work has taken half a second already."""
+        if not self.terminal or monotonic() - self.since < 0.5:
+            return
+        filled = 30 * done // max(total, 1)
+        sys.stderr.write(f"\r{what} [{'#' * filled}{'.' * (30 - filled)}] {done}/{total}")
+        sys.stderr.flush()
+        self.drawn = True
+
+    def clear(self) -> None:
+        """Wipe the bar."""
+        if self.drawn:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+            self.drawn = False
+
+
+def make_console(rank: int, size: int, quiet: bool) -> Console:
+    """Rank 0 speaks unless told to be quiet.
+
+    A rank cannot see by itself whether there is a terminal: Open MPI gives it one in a pipeline, MPICH none on a
+    terminal. So under a launcher only MESHRT_TERMINAL=1, which `meshrt launch` sets, is believed.
+    """
+    told = os.environ.get("MESHRT_TERMINAL", "")
+    terminal = told == "1" or (told == "" and size == 1 and sys.stderr.isatty())
+    loud = rank == 0 and not quiet
+    return Console(loud, loud and terminal and os.environ.get("TERM") != "dumb")

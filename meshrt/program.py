@@ -1,0 +1,101 @@
+"""Programs: a file with a function `run(block, *, options...)`, found by name, and its options read off the signature.
+
+    MESH = (8, 8)                                      the mesh it runs on unless --mesh says otherwise
+
+    def run(block, *, tokens: Annotated[int, "how many to store"] = 16) -> dict:
+        \"\"\"First line: what `meshrt list` says of it.\"\"\"
+"""
+
+import importlib
+import importlib.util
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType, NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from meshrt.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Option:
+    """One keyword argument of a program's run: a value of `kind`, or one of `choices`."""
+
+    name: str
+    kind: type
+    choices: tuple[str, ...]
+    default: Any
+    help: str
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program that can be run, with the arguments that its name stands for (a model's name stands for one)."""
+
+    name: str
+    run: Callable[..., dict[str, Any]]
+    mesh: tuple[int, int]
+    options: tuple[Option, ...]
+    summary: str
+
+
+def load_program(name: str) -> Program:
+    """A packaged program by its name, or a user's own by the path of its FILE.py. UsageError."""
+    if name.endswith(".py"):
+        return _describe(Path(name).stem, _load_file(Path(name)))
+    if name not in packaged_programs():
+        raise UsageError(f"no program or model {name!r}: `meshrt list` shows what there is; a file's name ends in .py")
+    return _describe(name, importlib.import_module(f"meshrt.programs.{name}"))
+
+
+def packaged_programs() -> list[str]:
+    """The names of the programs that come with meshrt: the files of meshrt/programs."""
+    folder = Path(__file__).parent / "programs"
+    if not folder.is_dir():  # installed: the subpackage may lie elsewhere
+        folder = Path(str(importlib.import_module("meshrt.programs").__path__[0]))
+    return sorted(path.stem for path in folder.glob("*.py") if path.stem != "__init__" and _has_run(path))
+
+
+def _has_run(path: Path) -> bool:
+    """Is it a program, and not a part of one? Told from the text, so that a listing imports nothing."""
+    return "\ndef run(" in path.read_text()
+
+
+def _load_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise UsageError(f"there is no file {path}")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        raise UsageError(f"{path}, line {error.lineno}: {error.msg}") from error
+    return module
+
+
+def _describe(name: str, module: ModuleType) -> Program:
+    run = getattr(module, "run", None)
+    if not callable(run):
+        raise UsageError(f"{name} has no function run(block, *, ...): that is what makes a file a program")
+    hints = get_type_hints(run, include_extras=True)
+    keywords = [p for p in inspect.signature(run).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    options = tuple(_option(name, parameter, hints.get(parameter.name, str)) for parameter in keywords)
+    summary = (inspect.getdoc(run) or inspect.getdoc(module) or "").split("\n")[0]
+    return Program(name, run, getattr(module, "MESH", (1, 1)), options, summary)
+
+
+def _option(program: str, parameter: inspect.Parameter, hint: Any) -> Option:
+    text = ""
+    if get_origin(hint) is Annotated:
+        hint, text = get_args(hint)[:2]
+    if get_origin(hint) in (Union, UnionType):
+        hint = next(part for part in get_args(hint) if part is not NoneType)
+    choices = tuple(map(str, get_args(hint))) if get_origin(hint) is Literal else ()
+    kind = str if choices else hint
+    if kind not in (int, float, str, bool):
+        raise UsageError(f"{program}: option {parameter.name} is {kind}; it can be int, float, str, bool or a Literal")
+    if parameter.default is parameter.empty:
+        raise UsageError(f"{program}: option {parameter.name} needs a default value")
+    return Option(parameter.name, kind, choices, parameter.default, str(text))
