@@ -80,6 +80,14 @@ class Block:
         self.clock.compute(macs)
         return c
 
+    def work(self, macs: np.ndarray) -> None:
+        """Every core does its own number of multiply-accumulates, int [bh, bw] (or what broadcasts to it)."""
+        each = np.broadcast_to(macs, self.shape)
+        self.counters.macs += int(each.sum())
+        if self.device.macs_per_cycle is not None:
+            self.clock.state[0] += each / self.device.macs_per_cycle
+        self.clock.state[0] += self.device.call_cycles
+
     def elementwise(self, tiles: np.ndarray, calls: int = 1) -> None:
         """Every core is busy for `calls` element-wise operations on tiles of this size."""
         self.clock.compute(calls * int(np.prod(tiles.shape[2:], dtype=np.int64)), calls)

@@ -9,6 +9,7 @@ A core holds A, B and C at home, and A and B in flight twice: the pair being mul
 Routes per core: three colours for each direction of a ring, four directions while aligning, two in the loop.
 """
 
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -76,15 +77,17 @@ def meshgemm(block: Block, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """C = A B.
 
     a: M x K, b: K x N, cut `square`: [bh, bw, rows, columns, Mt, Kt] and [.., Kt, Nt], any leading tile dimensions
-    before the last two alike in both (heads, say). Both stay at home. Returns C in float32, the same way, and counts
-    it as core memory only inside: the caller takes what it keeps.
+    before the last two alike in both (heads, say). Both stay at home. Returns C in float32, cut the same way; it is
+    counted as core memory while it is computed, and the caller takes what it keeps.
     """
     rows, columns = a.shape[2:4]
     steps = block.mesh.height * rows
+    sums = int(np.prod(a.shape[2:-1])) * b.shape[-1] * 4
     with (
         interleaved_ring(block, "x", columns) as ring_x,
         interleaved_ring(block, "y", rows) as ring_y,
         block.memory.hold("A and B in flight", 2 * (tile_bytes(a) + tile_bytes(b))),
+        block.memory.hold("C", sums),
     ):
         a, b = a.copy(), b.copy()
         align(block, ring_x, a)
@@ -100,20 +103,29 @@ def meshgemm(block: Block, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.asarray(c)
 
 
-def meshgemm_t(block: Block, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def meshgemm_t(
+    block: Block,
+    a: np.ndarray,
+    b: np.ndarray,
+    multiply: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None,
+) -> np.ndarray:
     """C = A B^T without a transpose: A stays, B moves along y and the sums of C along x.
 
-    a: M x K, b: N x K, as in `meshgemm`. Where the paper reduces every step's products along x (section 5.4), here
+    a: M x K, b: N x K, as in `meshgemm`; `multiply(a, b)` may stand in for the product of two tiles, a b^T. Where the paper reduces every step's products along x (section 5.4), here
     each sum travels round the x ring and every core on its way adds its product: the longest packet is two hops
     again, and there is no reduction tree to wait for. B is aligned before, C after.
     """
     rows, columns = a.shape[2:4]
     steps = block.mesh.height * rows
     order = ring_place(steps)
+    if multiply is None:
+        multiply = lambda a, b: block.matmul(a, b.swapaxes(-1, -2))  # noqa: E731 - one line, used once below
+    sums = int(np.prod(a.shape[2:-1])) * b.shape[-2] * 4
     with (
         interleaved_ring(block, "x", columns) as ring_x,
         interleaved_ring(block, "y", rows) as ring_y,
         block.memory.hold("B in flight", 2 * tile_bytes(b)),
+        block.memory.hold("C in flight", 2 * sums),
     ):
         b = b.copy()
         align(block, ring_y, b)
@@ -122,7 +134,7 @@ def meshgemm_t(block: Block, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         for step in range(steps):
             last = step == steps - 1
             flights = () if last else start_shift(block, ring_y, b, b_next)
-            product = block.matmul(a, b.swapaxes(-1, -2))
+            product = multiply(a, b)
             if c is None:
                 c, c_next = product, np.empty_like(product)
             else:

@@ -1,0 +1,176 @@
+"""LLaMA decode: one token at a time, activations replicated along one axis and cut along the other (waferllm,
+section 4.2 and Figure 4). Each product ends in a K-tree allreduce along the axis that its rows were cut on, so that the
+axes alternate and nothing is ever transposed:
+
+    E_y --W_qkv--> y: heads_x --scores--> x: tokens_y --softmax, V--> y: heads_x --W_O--> x: E_y
+    E_y --W_up---> y: F_x     --W_down--> x: E_y
+
+W_O and W_down have their rows along x here; `turn` moves them there, tile by tile over the mesh, after prefill.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from meshrt.block import Block
+from meshrt.collectives import Tree, allreduce, finish_shift, interleaved_ring, start_shift
+from meshrt.models.config import Config
+from meshrt.programs.gemm import tile_bytes
+from meshrt.programs.kvcache import Cache, append, balance
+from meshrt.programs.prefill import pair_tables, rotate, split_heads, swiglu
+from meshrt.programs.weights import Chunks, Layer, Weights
+
+
+@dataclass(frozen=True)
+class Trees:
+    """The K-trees along the two axes."""
+
+    x: Tree
+    y: Tree
+
+
+# ------------------------------------------------------------------------------------------------- from prefill
+
+
+def move_weights(block: Block, weights: Weights) -> Weights:
+    """Re-place W_O and W_down of every layer for decode: their rows along x, their columns along y."""
+    layers = []
+    for number, layer in enumerate(weights.layers):
+        layers.append(replace(layer, out=turn(block, layer.out), down=turn(block, layer.down)))
+        block.console.progress("moving weights", number + 1, len(weights.layers))
+    return replace(weights, layers=tuple(layers))
+
+
+def turn(block: Block, tiles: np.ndarray) -> np.ndarray:
+    """Every tile (x, y) goes to (y, x), by ring shifts alone: [bh, bw, rows, columns, *tile], P x P tiles in all.
+
+    All rows go round their rings, and so do all columns, at first with nothing in them. At every step the tile that
+    comes by the diagonal changes from its row's ring to its column's. A column's places pass the diagonal once each,
+    and after P steps each is where its tile belongs: six route entries and two buffers, whatever the size.
+    """
+    mesh, (rows, columns) = block.mesh, tiles.shape[2:4]
+    y = np.arange(mesh.height * rows).reshape(mesh.height, 1, rows, 1)[mesh.y0 : mesh.y0 + block.lead[0]]
+    x = np.arange(mesh.width * columns).reshape(1, mesh.width, 1, columns)[:, mesh.x0 : mesh.x0 + block.lead[1]]
+    diagonal = np.broadcast_to(y == x, tiles.shape[:4])
+    with (
+        interleaved_ring(block, "x", columns) as ring_x,
+        interleaved_ring(block, "y", rows) as ring_y,
+        block.memory.hold("tiles in flight", 4 * tile_bytes(tiles)),
+    ):
+        row, column = tiles.copy(), np.zeros_like(tiles)
+        for _ in range(mesh.height * rows):
+            column[diagonal] = row[diagonal]
+            row_next, column_next = np.empty_like(row), np.empty_like(column)
+            flights = start_shift(block, ring_x, row, row_next) + start_shift(block, ring_y, column, column_next)
+            finish_shift(block, flights)
+            row, column = row_next, column_next
+    tiles[...] = column
+    return tiles
+
+
+# ------------------------------------------------------------------------------------------------------- a token
+
+
+def decode(
+    block: Block, config: Config, chunks: Chunks, weights: Weights, trees: Trees, cache: Cache, token: int, position: int
+) -> np.ndarray:
+    """One step: the logits after `token` at `position`, V_x: float32 [bh, bw, columns, Vt], the same in every row."""
+    cos, sin = (
+        table.reshape(1, block.lead[1], chunks.columns, 1, -1)
+        for table in pair_tables(block, config, chunks, np.array([position]))
+    )
+    size = chunks.columns * chunks.queries.shape[1] * 4 + 2 * chunks.columns * chunks.inner.shape[1] * 4
+    with block.memory.hold("activations", size + 2 * chunks.rows * chunks.embedding.shape[1] * 4):
+        x = embed(block, chunks, weights, trees, token)
+        append(cache, np.full((*block.lead, *cache.data.shape[3:]), np.nan, cache.data.dtype))
+        for number, layer in enumerate(weights.layers):
+            x = x + attention(block, config, layer, trees, cache, number, x, cos, sin)
+            up = allreduce(block, trees.y, down_y(block, rms_norm(block, config, trees, x, layer.mlp_norm_y), layer.up))
+            x = x + allreduce(block, trees.x, along_x(block, swiglu(block, up), layer.down))
+            block.elementwise(x, 2)
+        balance(cache)
+        x = rms_norm(block, config, trees, x, weights.norm_y)
+        return allreduce(block, trees.y, down_y(block, x, weights.head))
+
+
+def embed(block: Block, chunks: Chunks, weights: Weights, trees: Trees, token: int) -> np.ndarray:
+    """E_y of a token, [bh, bw, rows, Et]: the column of cores that has it gives it to all, by an allreduce along x."""
+    size = chunks.vocabulary.shape[1]
+    chunk, place = divmod(token, size)
+    core, column = divmod(chunk, chunks.columns)
+    x = np.zeros((*block.lead, chunks.rows, chunks.embedding.shape[1]), np.float32)
+    if block.mesh.x0 <= core < block.mesh.x0 + block.lead[1]:
+        at = core - block.mesh.x0
+        x[:, at] = weights.table[:, at, :, column, :, place]
+    return allreduce(block, trees.x, x)
+
+
+def down_y(block: Block, x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """Each core's share of x[K_y] W[K_y, N_x]: [bh, bw, rows, Kt] -> [bh, bw, columns, Nt], to be summed along y."""
+    return np.asarray(block.matmul(x[:, :, :, None, None], w).sum(axis=2)[..., 0, :])
+
+
+def along_x(block: Block, x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """Each core's share of x[K_x] W[K_x, N_y]: [bh, bw, columns, Kt] -> [bh, bw, rows, Nt], to be summed along x."""
+    return np.asarray(block.matmul(x[:, :, None, :, None], w).sum(axis=3)[..., 0, :])
+
+
+def rms_norm(block: Block, config: Config, trees: Trees, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """RMSNorm of E_y: the sum of squares is an allreduce along y."""
+    flat = x.reshape(*x.shape[:2], 1, -1)
+    squares = np.matmul(flat, flat.swapaxes(-1, -2))[..., 0]  # [bh, bw, 1]
+    block.elementwise(x)
+    total = allreduce(block, trees.y, squares)
+    scale = 1 / np.sqrt(total / np.float32(config.hidden_size) + np.float32(config.rms_norm_eps))
+    block.elementwise(x, 2)
+    return np.asarray(x * scale[..., None] * weight.astype(np.float32)[:, :, :, 0])
+
+
+def attention(
+    block: Block, config: Config, layer: Layer, trees: Trees, cache: Cache, number: int, x: np.ndarray, cos: np.ndarray, sin: np.ndarray
+) -> np.ndarray:
+    """Attention of one token: its key and value join the south row's, then every row looks at the tokens it holds."""
+    kv, group = config.kv_heads, config.group
+    qkv = allreduce(block, trees.y, down_y(block, rms_norm(block, config, trees, x, layer.norm_y), layer.qkv))
+    if layer.qkv_bias is not None:
+        qkv = qkv + layer.qkv_bias.astype(np.float32)[:, :, 0]
+        block.elementwise(qkv)
+    q, k, v = split_heads(config, qkv)  # [bh, bw, columns, heads, Dt]
+    q, k = rotate(block, q, cos, sin), rotate(block, k, cos, sin)
+    remember(cache, number, k, v)
+    q = by_head(q).reshape(*q.shape[:2], kv, group, -1) * np.float32(config.head_dim**-0.5)
+    most = int(cache.held.max())
+    keys, values = (cache.data[:, :, :most, number, which].swapaxes(2, 3).astype(np.float32) for which in (0, 1))
+    held = (np.arange(most) < cache.own[: block.lead[0], None])[:, None, None, None]  # [bh, 1, 1, 1, tokens]
+    work = config.heads * q.shape[-1] * cache.own[:, None]
+    scores = np.matmul(q, np.where(held[..., 0, :, None], keys, np.float32(0)).swapaxes(-1, -2))  # [.., kv, group, tokens]
+    block.work(work)
+    with block.memory.hold("scores", config.heads * most * 4):
+        scores = np.where(held, allreduce(block, trees.x, scores), np.float32(-np.inf))
+        top = allreduce(block, trees.y, scores.max(axis=-1), np.maximum)
+        weights = np.exp(scores - top[..., None])
+        block.elementwise(scores, 3)
+        total = allreduce(block, trees.y, weights.sum(axis=-1))
+        mixed = np.matmul(weights / total[..., None], np.where(held[..., 0, :, None], values, np.float32(0)))
+        block.work(work)
+    mixed = allreduce(block, trees.y, mixed)  # [bh, bw, kv, group, columns * Dt]
+    mixed = mixed.reshape(*mixed.shape[:2], config.heads, x_columns(qkv), -1).swapaxes(2, 3)
+    out = allreduce(block, trees.x, along_x(block, mixed.reshape(*mixed.shape[:3], -1), layer.out))
+    return out if layer.out_bias_y is None else out + layer.out_bias_y.astype(np.float32)[:, :, :, 0]
+
+
+def x_columns(tiles: np.ndarray) -> int:
+    """Chunks along x at one core, of [bh, bw, columns, ...]."""
+    return tiles.shape[2]
+
+
+def by_head(part: np.ndarray) -> np.ndarray:
+    """[bh, bw, columns, heads, Dt] -> [bh, bw, heads, columns * Dt], the order in which the cache has them."""
+    return part.swapaxes(2, 3).reshape(*part.shape[:2], part.shape[3], -1)
+
+
+def remember(cache: Cache, number: int, k: np.ndarray, v: np.ndarray) -> None:
+    """Write this layer's key and value at the place that `append` made in the south row."""
+    if cache.block.payload and cache.rows.stop == len(cache.held):
+        for which, part in ((0, k), (1, v)):
+            cache.data[-1, :, cache.held[-1] - 1, number, which] = by_head(part)[-1]

@@ -1,0 +1,191 @@
+"""Where a model's numbers lie on the mesh: each core's part of every matrix, read straight from the checkpoint.
+
+Every dimension is cut into P = lcm(W, H) chunks, so that all matrices fit together on any mesh:
+
+    E  embedding       P chunks of ceil(E / P)
+    F  feed-forward    the same
+    V  vocabulary      the same
+    D  a head          P chunks of rotary pairs (d, d + D/2): every core has a share of every head, so any number of
+                       heads runs on any mesh, and rotary embedding needs no neighbour
+
+A chunk is written down as the numbers of its elements in the checkpoint, -1 for padding: one table [P, size] holds
+cut, padding and order. Prefill's layout is W[K_y, N_x]: rows along y, columns along x.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from meshrt.block import Block
+from meshrt.models.checkpoint import Checkpoint
+from meshrt.models.config import Config
+from meshrt.tiles import square
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """The tables of a model's dimensions on a mesh, and the sizes of one chunk."""
+
+    sides: int  # P
+    rows: int  # chunks along y at one core, P / H
+    columns: int  # along x, P / W
+    embedding: np.ndarray
+    inner: np.ndarray
+    vocabulary: np.ndarray
+    queries: np.ndarray  # [P, heads * Dt], each head as [first halves of its pairs, second halves]
+    keys: np.ndarray  # [P, kv heads * Dt]
+
+
+def cut_dimensions(block: Block, config: Config) -> Chunks:
+    """The chunks of every dimension of the model on this mesh."""
+    sides, _ = square(block.mesh)
+    return Chunks(
+        sides,
+        sides // block.mesh.height,
+        sides // block.mesh.width,
+        plain(config.hidden_size, sides),
+        plain(config.intermediate_size, sides),
+        plain(config.vocab_size, sides),
+        heads(config.heads, config.head_dim, sides),
+        heads(config.kv_heads, config.head_dim, sides),
+    )
+
+
+def plain(size: int, sides: int) -> np.ndarray:
+    """A dimension in order: [sides, ceil(size / sides)]."""
+    table = np.arange(sides * -(-size // sides)).reshape(sides, -1)
+    return np.where(table < size, table, -1)
+
+
+def heads(count: int, head_dim: int, sides: int) -> np.ndarray:
+    """A dimension of several heads, each cut by rotary pairs: [sides, count * 2 * pairs of a chunk]."""
+    pair = plain(head_dim // 2, sides)[:, None, None, :]
+    half = np.array([0, head_dim // 2])[None, None, :, None]
+    start = (np.arange(count) * head_dim)[None, :, None, None]
+    return np.where(pair >= 0, start + half + pair, -1).reshape(sides, -1)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer's weights at every core, [bh, bw, rows, columns, *tile] with the tiles named beside.
+
+    Vectors are kept along x for prefill and, where decode needs them, along y as well (E of a core's row).
+    """
+
+    norm_x: np.ndarray  # [bh, bw, 1, columns, Et]
+    norm_y: np.ndarray  # [bh, bw, rows, 1, Et]
+    qkv: np.ndarray  # [Et, (heads + 2 kv heads) Dt]
+    qkv_bias: np.ndarray | None  # [bh, bw, 1, columns, (heads + 2 kv heads) Dt]
+    out: np.ndarray  # [heads Dt, Et]; for decode its tiles are moved across the diagonal
+    out_bias_x: np.ndarray | None
+    out_bias_y: np.ndarray | None
+    mlp_norm_x: np.ndarray
+    mlp_norm_y: np.ndarray
+    up: np.ndarray  # [Et, 2 Ft]: gate, then up
+    down: np.ndarray  # [Ft, Et]; moved as `out` is
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A model on the mesh. `table` and `head` are [Et, Vt] tiles, one array where the embeddings are tied."""
+
+    table: np.ndarray
+    head: np.ndarray
+    norm_x: np.ndarray
+    norm_y: np.ndarray
+    layers: tuple[Layer, ...]
+
+
+def load_weights(block: Block, config: Config, chunks: Chunks, checkpoint: Checkpoint | None, dtype: Any) -> Weights:
+    """Read this rank's part of every tensor into core memory, in the storage type. LimitError where it does not fit.
+
+    Without a checkpoint (no payloads) everything is zero.
+    """
+    part = _Reader(block, chunks, checkpoint, np.dtype(dtype))
+    c = chunks
+    layers = []
+    for number in range(config.layers):
+        name = f"model.layers.{number}"
+        attention, mlp = f"{name}.self_attn", f"{name}.mlp"
+        qkv = [(f"{attention}.q_proj", c.queries), (f"{attention}.k_proj", c.keys), (f"{attention}.v_proj", c.keys)]
+        norm, mlp_norm = f"{name}.input_layernorm.weight", f"{name}.post_attention_layernorm.weight"
+        o_bias = f"{attention}.o_proj.bias"
+        layers.append(
+            Layer(
+                part.vector([(norm, c.embedding)], "x"),
+                part.vector([(norm, c.embedding)], "y"),
+                part.matrix([(f"{tensor}.weight", out) for tensor, out in qkv], c.embedding),
+                part.vector([(f"{tensor}.bias", out) for tensor, out in qkv], "x") if config.qkv_bias else None,
+                part.matrix([(f"{attention}.o_proj.weight", c.embedding)], c.queries),
+                part.vector([(o_bias, c.embedding)], "x") if config.o_bias else None,
+                part.vector([(o_bias, c.embedding)], "y") if config.o_bias else None,
+                part.vector([(mlp_norm, c.embedding)], "x"),
+                part.vector([(mlp_norm, c.embedding)], "y"),
+                part.matrix([(f"{mlp}.{side}_proj.weight", c.inner) for side in ("gate", "up")], c.embedding),
+                part.matrix([(f"{mlp}.down_proj.weight", c.embedding)], c.inner),
+            )
+        )
+        block.console.progress("loading", number + 1, config.layers)
+    table = part.matrix([("model.embed_tokens.weight", c.vocabulary)], c.embedding)
+    tied = config.tie_word_embeddings
+    head = table if tied else part.matrix([("lm_head.weight", c.vocabulary)], c.embedding)
+    final = [("model.norm.weight", c.embedding)]
+    return Weights(table, head, part.vector(final, "x"), part.vector(final, "y"), tuple(layers))
+
+
+@dataclass(frozen=True)
+class _Reader:
+    block: Block
+    chunks: Chunks
+    checkpoint: Checkpoint | None
+    dtype: np.dtype[Any]
+
+    def matrix(self, tensors: list[tuple[str, np.ndarray]], rows: np.ndarray) -> np.ndarray:
+        """W[rows_y, columns_x] of tensors that the checkpoint has as [out, in]; several of them side by side."""
+        size = sum(out.shape[1] for _, out in tensors)
+        each = (self.chunks.rows, self.chunks.columns)
+        tiles = self.block.tiles(tensors[0][0], (*each, rows.shape[1], size), self.dtype)
+        if self.checkpoint is None:
+            tiles[...] = 0
+            return tiles
+        low = 0
+        for name, out in tensors:
+            columns = self._here(out, "x")
+            whole = self._read(name, columns, self._here(rows, "y"))  # [columns, their sizes, rows, their sizes]
+            bh, bw = self.block.shape
+            by_core = whole.reshape(bw, each[1], out.shape[1], bh, each[0], rows.shape[1])
+            tiles[..., low : low + out.shape[1]] = by_core.transpose(3, 0, 4, 1, 5, 2)
+            low += out.shape[1]
+        return tiles
+
+    def vector(self, tensors: list[tuple[str, np.ndarray]], axis: str) -> np.ndarray:
+        """A vector cut along the axis and repeated along the other: [bh, bw, 1, columns, size] or [bh, bw, rows, 1, size]."""
+        chunks, block = self.chunks, self.block
+        each = (1, chunks.columns) if axis == "x" else (chunks.rows, 1)
+        size = sum(table.shape[1] for _, table in tensors)
+        tiles = block.tiles(f"{tensors[0][0]} along {axis}", (*each, size), self.dtype)
+        if self.checkpoint is None:
+            tiles[...] = 0
+            return tiles
+        parts = [self._read(name, self._here(table, axis)) for name, table in tensors]
+        whole = np.concatenate(parts, axis=1).reshape(-1, max(each), size)  # by core of the line
+        tiles[...] = whole[None, :, None] if axis == "x" else whole[:, None, :, None]
+        return tiles
+
+    def _here(self, table: np.ndarray, axis: str) -> np.ndarray:
+        """The chunks of this rank's block along the axis."""
+        mesh = self.block.mesh
+        each = self.chunks.sides // mesh.length(axis)
+        low = mesh.offset(axis) * each
+        return table[low : low + mesh.block_length(axis) * each]
+
+    def _read(self, name: str, *tables: np.ndarray) -> np.ndarray:
+        """The elements of a tensor that the tables name, zero where they name none: [*table 1, *table 2]."""
+        assert self.checkpoint is not None
+        flat = [table.reshape(-1) for table in tables]
+        there = [np.flatnonzero(index >= 0) for index in flat]
+        found = self.checkpoint.read(name, *(index[at] for index, at in zip(flat, there, strict=True)))
+        whole = np.zeros([len(index) for index in flat], self.dtype)
+        whole[np.ix_(*there)] = found.astype(self.dtype)
+        return whole.reshape([size for table in tables for size in table.shape])
