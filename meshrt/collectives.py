@@ -6,6 +6,7 @@ Each exists on all lines of an axis at once. `with` installs the routes, and lea
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from math import lcm
 
 import numpy as np
 
@@ -72,6 +73,29 @@ def interleaved_ring(block: Block, axis: str, slots: int = 1, reverse: bool = Fa
         yield Ring(axis, slots, tuple(lanes), moves(core == to_core))
 
 
+@dataclass(frozen=True)
+class Rings:
+    """Interleaved rings along both axes, both ways round: what MeshGEMM needs, 12 route entries a core at most."""
+
+    x: Ring
+    y: Ring
+    back_x: Ring
+    back_y: Ring
+
+
+@contextmanager
+def interleaved_rings(block: Block) -> Iterator[Rings]:
+    """Install them, with lcm(W, H) places on every ring."""
+    side = lcm(block.mesh.width, block.mesh.height)
+    with ExitStack() as stack:
+        rings = [
+            stack.enter_context(interleaved_ring(block, axis, side // block.mesh.length(axis), reverse))
+            for reverse in (False, True)
+            for axis in "xy"
+        ]
+        yield Rings(*rings)
+
+
 def _next_places(total: int, reverse: bool) -> list[int]:
     order, place = routes.ring_order(total), routes.ring_place(total)
     onward = -1 if reverse else 1
@@ -87,6 +111,8 @@ def start_shift(
     may be `tiles`. `lines` (bool, over the whole mesh) shifts some lines only; the others keep what `out` has.
     """
     if ring.slots == 1:
+        if not ring.lanes:  # one core: its tile stays
+            out[...] = tiles
         return tuple(fabric.send(block, channel, tiles, out, lines=lines) for channel, _ in ring.lanes)
     if not block.payload:
         packet = _by_line(ring.axis, tiles)[:, :, :, 0]

@@ -74,16 +74,18 @@ def scout(block: "Block", channel: Channel) -> Trace:
 
     RouteError at the rank whose router has no rule for a scout, or whose rule leads off the mesh.
     """
-    whole_block = not block.control.allreduce(int(_uniform(block, channel)), _min_op())
+    whole_block = total(block, int(not _uniform(block, channel))) > 0
     trace = Trace(whole_block, [Tick()], _ints(), _ints(), _ints(), _ints())
     pos, line, core, colour = _own_sources(block, channel, whole_block)
     slot = trace.add(pos, line, core, np.full(len(pos), -1))
     flight = np.stack([slot, core, np.full(len(pos), RAMP), colour])  # of every scout under way here
-    burst = 2
-    # Are scouts under way anywhere? The one global question, asked a few times at a channel's first use.
-    while block.control.allreduce(flight.shape[1]):
+    burst = 4
+    while True:
         for _ in range(burst):
             flight = _step(block, channel, trace, flight)
+        # Are scouts still under way anywhere? The one global question, asked a few times at a channel's first use.
+        if not total(block, flight.shape[1]):
+            break
         burst *= 2
     while len(trace.ticks) > 1 and not (trace.ticks[-1].moves or trace.ticks[-1].recvs):
         trace.ticks.pop()
@@ -153,10 +155,15 @@ def _exchange(
     return arrived
 
 
-def _min_op() -> object:
-    from mpi4py import MPI
-
-    return MPI.MIN
+def total(block: "Block", count: int) -> int:
+    """The sum of a count over all ranks, on the control communicator."""
+    if block.control.size == 1:
+        return count
+    sums = np.array([count])
+    block.watch.waiting(-1, b"all ranks, at a channel's first use")
+    block.control.Allreduce(sums.copy(), sums)
+    block.watch.moving()
+    return int(sums[0])
 
 
 def line_indices(block: "Block", channel: Channel) -> np.ndarray:

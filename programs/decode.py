@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from meshrt.block import Block
-from meshrt.collectives import Tree, allreduce, finish_shift, interleaved_ring, start_shift
+from meshrt.collectives import Rings, Tree, allreduce, finish_shift, start_shift
 from meshrt.models.config import Config
 from meshrt.programs.gemm import tile_bytes
 from meshrt.programs.kvcache import Cache, append, balance
@@ -32,16 +32,16 @@ class Trees:
 # ------------------------------------------------------------------------------------------------- from prefill
 
 
-def move_weights(block: Block, weights: Weights) -> Weights:
+def move_weights(block: Block, rings: Rings, weights: Weights) -> Weights:
     """Re-place W_O and W_down of every layer for decode: their rows along x, their columns along y."""
     layers = []
     for number, layer in enumerate(weights.layers):
-        layers.append(replace(layer, out=turn(block, layer.out), down=turn(block, layer.down)))
+        layers.append(replace(layer, out=turn(block, rings, layer.out), down=turn(block, rings, layer.down)))
         block.console.progress("moving weights", number + 1, len(weights.layers))
     return replace(weights, layers=tuple(layers))
 
 
-def turn(block: Block, tiles: np.ndarray) -> np.ndarray:
+def turn(block: Block, rings: Rings, tiles: np.ndarray) -> np.ndarray:
     """Every tile (x, y) goes to (y, x), by ring shifts alone: [bh, bw, rows, columns, *tile], P x P tiles in all.
 
     All rows go round their rings, and so do all columns, at first with nothing in them. At every step the tile that
@@ -52,16 +52,12 @@ def turn(block: Block, tiles: np.ndarray) -> np.ndarray:
     y = np.arange(mesh.height * rows).reshape(mesh.height, 1, rows, 1)[mesh.y0 : mesh.y0 + block.lead[0]]
     x = np.arange(mesh.width * columns).reshape(1, mesh.width, 1, columns)[:, mesh.x0 : mesh.x0 + block.lead[1]]
     diagonal = np.broadcast_to(y == x, tiles.shape[:4])
-    with (
-        interleaved_ring(block, "x", columns) as ring_x,
-        interleaved_ring(block, "y", rows) as ring_y,
-        block.memory.hold("tiles in flight", 4 * tile_bytes(tiles)),
-    ):
+    with block.memory.hold("tiles in flight", 4 * tile_bytes(tiles)):
         row, column = tiles.copy(), np.zeros_like(tiles)
         for _ in range(mesh.height * rows):
             column[diagonal] = row[diagonal]
             row_next, column_next = np.empty_like(row), np.empty_like(column)
-            flights = start_shift(block, ring_x, row, row_next) + start_shift(block, ring_y, column, column_next)
+            flights = start_shift(block, rings.x, row, row_next) + start_shift(block, rings.y, column, column_next)
             finish_shift(block, flights)
             row, column = row_next, column_next
     tiles[...] = column

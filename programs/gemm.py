@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from meshrt.block import Block
-from meshrt.collectives import Ring, finish_shift, interleaved_ring, rotate, start_shift
+from meshrt.collectives import Rings, finish_shift, interleaved_rings, rotate, start_shift
 from meshrt.errors import UsageError
 from meshrt.routes import ring_place
 from meshrt.tiles import gather, place, square
@@ -42,7 +42,8 @@ def run(
     cut = square(block.mesh)
     a = place(block, "A", lambda rows, columns: whole_a[rows, columns], whole_a.shape, cut, whole_a.dtype)
     b = place(block, "B", lambda rows, columns: whole_b[rows, columns], whole_b.shape, cut, whole_b.dtype)
-    c = (meshgemm_t if transpose_b else meshgemm)(block, a, b)
+    with interleaved_rings(block) as rings:
+        c = (meshgemm_t if transpose_b else meshgemm)(block, rings, a, b)
     if not block.payload:
         return {}
     found = gather(block, c, (m, n))
@@ -73,30 +74,28 @@ def compare(block: Block, found: np.ndarray | None, a: np.ndarray, b: np.ndarray
 # ------------------------------------------------------------------------------------------------ the algorithms
 
 
-def meshgemm(block: Block, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def meshgemm(block: Block, rings: Rings, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """C = A B.
 
     a: M x K, b: K x N, cut `square`: [bh, bw, rows, columns, Mt, Kt] and [.., Kt, Nt], any leading tile dimensions
     before the last two alike in both (heads, say). Both stay at home. Returns C in float32, cut the same way; it is
     counted as core memory while it is computed, and the caller takes what it keeps.
     """
-    rows, columns = a.shape[2:4]
-    steps = block.mesh.height * rows
+    steps = block.mesh.height * a.shape[2]
+    places = ring_place(steps)
     sums = int(np.prod(a.shape[2:-1])) * b.shape[-1] * 4
     with (
-        interleaved_ring(block, "x", columns) as ring_x,
-        interleaved_ring(block, "y", rows) as ring_y,
         block.memory.hold("A and B in flight", 2 * (tile_bytes(a) + tile_bytes(b))),
         block.memory.hold("C", sums),
     ):
         a, b = a.copy(), b.copy()
-        align(block, ring_x, a)
-        align(block, ring_y, b)
+        rotate(block, rings.x, rings.back_x, a, [-place for place in places])
+        rotate(block, rings.y, rings.back_y, b, [-place for place in places])
         a_next, b_next = np.empty_like(a), np.empty_like(b)
         c: Any = 0
         for step in range(steps):
             last = step == steps - 1
-            flights = () if last else start_shift(block, ring_x, a, a_next) + start_shift(block, ring_y, b, b_next)
+            flights = () if last else start_shift(block, rings.x, a, a_next) + start_shift(block, rings.y, b, b_next)
             c = add(block, c, block.matmul(a, b))
             finish_shift(block, flights)
             a, a_next, b, b_next = a_next, a, b_next, b
@@ -105,6 +104,7 @@ def meshgemm(block: Block, a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def meshgemm_t(
     block: Block,
+    rings: Rings,
     a: np.ndarray,
     b: np.ndarray,
     multiply: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None,
@@ -115,45 +115,34 @@ def meshgemm_t(
     each sum travels round the x ring and every core on its way adds its product: the longest packet is two hops
     again, and there is no reduction tree to wait for. B is aligned before, C after.
     """
-    rows, columns = a.shape[2:4]
-    steps = block.mesh.height * rows
-    order = ring_place(steps)
+    steps = block.mesh.height * a.shape[2]
+    places = ring_place(steps)
     if multiply is None:
         multiply = lambda a, b: block.matmul(a, b.swapaxes(-1, -2))  # noqa: E731 - one line, used once below
     sums = int(np.prod(a.shape[2:-1])) * b.shape[-2] * 4
     with (
-        interleaved_ring(block, "x", columns) as ring_x,
-        interleaved_ring(block, "y", rows) as ring_y,
         block.memory.hold("B in flight", 2 * tile_bytes(b)),
         block.memory.hold("C in flight", 2 * sums),
     ):
         b = b.copy()
-        align(block, ring_y, b)
+        rotate(block, rings.y, rings.back_y, b, [-place for place in places])
         b_next = np.empty_like(b)
         c: Any = None
         for step in range(steps):
             last = step == steps - 1
-            flights = () if last else start_shift(block, ring_y, b, b_next)
+            flights = () if last else start_shift(block, rings.y, b, b_next)
             product = multiply(a, b)
             if c is None:
                 c, c_next = product, np.empty_like(product)
             else:
                 c = add(block, c, product)
             if not last:
-                flights += start_shift(block, ring_x, c, c_next)
+                flights += start_shift(block, rings.x, c, c_next)
                 c, c_next = c_next, c
             finish_shift(block, flights)
             b, b_next = b_next, b
-        with interleaved_ring(block, "x", columns, reverse=True) as back:
-            rotate(block, ring_x, back, c, [place + 1 for place in order])
+        rotate(block, rings.x, rings.back_x, c, [place + 1 for place in places])
     return np.asarray(c)
-
-
-def align(block: Block, ring: Ring, tiles: np.ndarray) -> None:
-    """Line l of tiles goes back by l's place on the ring, so that every core starts with a pair that belongs together."""
-    total = block.mesh.length(ring.axis) * ring.slots
-    with interleaved_ring(block, ring.axis, ring.slots, reverse=True) as back:
-        rotate(block, ring, back, tiles, [-place for place in ring_place(total)])
 
 
 def add(block: Block, total: Any, product: np.ndarray) -> np.ndarray:

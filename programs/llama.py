@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import numpy as np
 
 from meshrt.block import Block
-from meshrt.collectives import allreduce, ktree
+from meshrt.collectives import allreduce, interleaved_rings, ktree
 from meshrt.errors import UsageError
 from meshrt.models.catalogue import find_model
 from meshrt.models.checkpoint import check_shapes, open_checkpoint
@@ -16,7 +16,7 @@ from meshrt.models.config import Config, read_config
 from meshrt.models.sampling import check_sampling, sample
 from meshrt.programs.decode import Trees, decode, move_weights
 from meshrt.programs.kvcache import kv_cache, spread_evenly
-from meshrt.programs.prefill import prefill
+from meshrt.programs.prefill import Wires, prefill
 from meshrt.programs.weights import Chunks, cut_dimensions, load_weights
 from meshrt.tiles import gather_parts
 
@@ -78,18 +78,23 @@ def run(
     new: list[int] = []
     told = Teller(block, tokenizer, ids)
     with ExitStack() as stack:
-        trees = Trees(*(stack.enter_context(ktree(block, axis, phases)) for axis in "xy"))
         cache = stack.enter_context(kv_cache(block, token, room, storage))
-        with block.phase("prefill") as phase:
-            phase.tokens = len(ids)
-            scores = prefill(block, config, chunks, weights, trees.x, cache, np.array(ids), bool(logits))
+        tree_x = stack.enter_context(ktree(block, "x", phases))
+        with interleaved_rings(block) as rings:
+            with block.phase("prefill") as phase:
+                phase.tokens = len(ids)
+                wires = Wires(rings, tree_x)
+                scores = prefill(block, config, chunks, weights, wires, cache, np.array(ids), bool(logits))
+            with block.phase("re-placement"):
+                weights = move_weights(block, rings, weights)
+                spread_evenly(cache)
+        trees = Trees(tree_x, stack.enter_context(ktree(block, "y", phases)))
+        with block.phase("first token") as phase:
+            phase.tokens = 1
             new.append(next_of_prompt(block, config, chunks, trees, scores, len(ids), choose if temperature else None))
-            if logits:
-                kept += prompt_logits(block, scores, len(ids), config.vocab_size)
+        if logits:
+            kept += prompt_logits(block, scores, len(ids), config.vocab_size)
         told.tell(new)
-        with block.phase("re-placement"):
-            weights = move_weights(block, weights)
-            spread_evenly(cache)
         with block.phase("decode") as phase:
             while len(new) < max_new_tokens and new[-1] not in stop:
                 place = len(ids) + len(new) - 1

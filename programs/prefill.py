@@ -16,12 +16,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshrt.block import Block
-from meshrt.collectives import Tree, allreduce
+from meshrt.collectives import Rings, Tree, allreduce
 from meshrt.models.config import Config
 from meshrt.models.rope import cos_sin
 from meshrt.programs.gemm import meshgemm, meshgemm_t, tile_bytes
 from meshrt.programs.kvcache import Cache
 from meshrt.programs.weights import Chunks, Layer, Weights
+
+
+@dataclass(frozen=True)
+class Wires:
+    """The routes that prefill uses: rings both ways along both axes, and a K-tree along x."""
+
+    rings: Rings
+    tree: Tree
 
 
 @dataclass(frozen=True)
@@ -41,27 +49,27 @@ class Place:
 
 
 def prefill(
-    block: Block, config: Config, chunks: Chunks, weights: Weights, tree: Tree, cache: Cache, ids: np.ndarray, every: bool
+    block: Block, config: Config, chunks: Chunks, weights: Weights, wires: Wires, cache: Cache, ids: np.ndarray, every: bool
 ) -> np.ndarray:
     """Run the prompt; its keys and values go into the cache, rows of cores holding their own tokens.
 
-    `tree` is a K-tree along x. Returns logits L_y V_x: float32 [bh, bw, rows, columns, Lt, Vt], or with `every` False
+    Returns logits L_y V_x: float32 [bh, bw, rows, columns, Lt, Vt], or with `every` False
     only those of each row of tiles' token that stands where the prompt's last does, [.., 1, Vt].
     """
     place = place_tokens(block, config, chunks, len(ids))
     lead = (*block.lead, chunks.rows, chunks.columns)
     with block.memory.hold("activations", 4 * int(np.prod((*lead[2:], place.each, chunks.embedding.shape[1])))):
-        x = embed(block, chunks, weights, ids, place)
+        x = embed(block, wires, chunks, weights, ids, place)
         for number, layer in enumerate(weights.layers):
-            x = x + attention(block, config, chunks, layer, tree, cache, number, x, place)
-            x = x + feed_forward(block, config, layer, tree, x)
+            x = x + attention(block, config, chunks, layer, wires, cache, number, x, place)
+            x = x + feed_forward(block, config, layer, wires, x)
             block.elementwise(x, 2)
             block.console.progress("prefill", number + 1, config.layers)
-        x = rms_norm(block, config, tree, x, weights.norm_x)
+        x = rms_norm(block, config, wires.tree, x, weights.norm_x)
         if not every:
             last = (len(ids) - 1) % place.each
             x = np.ascontiguousarray(x[..., last : last + 1, :])
-        return meshgemm(block, x, weights.head)
+        return meshgemm(block, wires.rings, x, weights.head)
 
 
 def place_tokens(block: Block, config: Config, chunks: Chunks, length: int) -> Place:
@@ -87,7 +95,7 @@ def pair_tables(block: Block, config: Config, chunks: Chunks, positions: np.ndar
     return cos, sin
 
 
-def embed(block: Block, chunks: Chunks, weights: Weights, ids: np.ndarray, place: Place) -> np.ndarray:
+def embed(block: Block, wires: Wires, chunks: Chunks, weights: Weights, ids: np.ndarray, place: Place) -> np.ndarray:
     """X[L_y, E_x] = onehot[L_y, V_x] table[E_y, V_x]^T: the table moves, and every core looks its tokens up in it."""
     size = chunks.vocabulary.shape[1]
     padded = np.full(chunks.sides * place.each, -1)
@@ -104,7 +112,7 @@ def embed(block: Block, chunks: Chunks, weights: Weights, ids: np.ndarray, place
         block.elementwise(found)
         return found
 
-    return meshgemm_t(block, here, weights.table, look_up)
+    return meshgemm_t(block, wires.rings, here, weights.table, look_up)
 
 
 def rms_norm(block: Block, config: Config, tree: Tree, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
@@ -118,11 +126,11 @@ def rms_norm(block: Block, config: Config, tree: Tree, x: np.ndarray, weight: np
 
 
 def attention(
-    block: Block, config: Config, chunks: Chunks, layer: Layer, tree: Tree, cache: Cache, number: int, x: np.ndarray, place: Place
+    block: Block, config: Config, chunks: Chunks, layer: Layer, wires: Wires, cache: Cache, number: int, x: np.ndarray, place: Place
 ) -> np.ndarray:
     """Causal attention of all heads at once: every core has a share of every head."""
     kv, group, length = config.kv_heads, config.group, place.each
-    qkv = meshgemm(block, rms_norm(block, config, tree, x, layer.norm_x), layer.qkv)
+    qkv = meshgemm(block, wires.rings, rms_norm(block, config, wires.tree, x, layer.norm_x), layer.qkv)
     if layer.qkv_bias is not None:
         qkv = qkv + layer.qkv_bias.astype(np.float32)[..., None, :]
         block.elementwise(qkv)
@@ -132,12 +140,12 @@ def attention(
     k, v = k.astype(cache.data.dtype), np.ascontiguousarray(v.astype(cache.data.dtype))
     q = q.reshape(*q.shape[:4], kv, group * length, q.shape[-1]) * np.float32(config.head_dim**-0.5)
     with block.memory.hold("queries, keys, values", tile_bytes(q) + tile_bytes(k) + tile_bytes(v)):
-        scores = meshgemm_t(block, q, k)  # [.., kv, group * Lt, Lt]
+        scores = meshgemm_t(block, wires.rings, q, k)  # [.., kv, group * Lt, Lt]
         with block.memory.hold("scores", tile_bytes(scores)):
-            weights = softmax(block, tree, scores, group, place)
-            mixed = meshgemm(block, weights, v)
+            weights = softmax(block, wires.tree, scores, group, place)
+            mixed = meshgemm(block, wires.rings, weights, v)
     mixed = mixed.reshape(*mixed.shape[:4], config.heads, length, -1).swapaxes(-2, -3)
-    result = meshgemm(block, np.ascontiguousarray(mixed).reshape(*mixed.shape[:5], -1), layer.out)
+    result = meshgemm(block, wires.rings, np.ascontiguousarray(mixed).reshape(*mixed.shape[:5], -1), layer.out)
     if layer.out_bias_x is not None:
         result = result + layer.out_bias_x.astype(np.float32)[..., None, :]
         block.elementwise(result)
@@ -183,11 +191,11 @@ def softmax(block: Block, tree: Tree, scores: np.ndarray, group: int, place: Pla
     return np.asarray(weights / total)
 
 
-def feed_forward(block: Block, config: Config, layer: Layer, tree: Tree, x: np.ndarray) -> np.ndarray:
+def feed_forward(block: Block, config: Config, layer: Layer, wires: Wires, x: np.ndarray) -> np.ndarray:
     """SwiGLU."""
-    both = meshgemm(block, rms_norm(block, config, tree, x, layer.mlp_norm_x), layer.up)
+    both = meshgemm(block, wires.rings, rms_norm(block, config, wires.tree, x, layer.mlp_norm_x), layer.up)
     with block.memory.hold("gate and up", tile_bytes(both)):
-        return meshgemm(block, swiglu(block, both), layer.down)
+        return meshgemm(block, wires.rings, swiglu(block, both), layer.down)
 
 
 def swiglu(block: Block, both: np.ndarray) -> np.ndarray:

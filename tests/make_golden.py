@@ -1,0 +1,84 @@
+"""Writes tests/golden/*.npz: what Hugging Face transformers computes for the random models and for llama-tiny.
+
+Needs torch and transformers. The tests need neither: they compare with the files. From the top of the checkout:
+
+    PYTHONPATH=. python tests/make_golden.py [NAME...]
+"""
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from random_models import CASES, case_ids, case_seed, random_checkpoint
+
+from meshrt.models.catalogue import find_model
+from meshrt.models.stories import stories
+from meshrt.models.tokenizer import encode, load_tokenizer
+
+GOLDEN = Path(__file__).parent / "golden"
+PROMPT_TOKENS, NEW_TOKENS = 16, 32
+
+
+def hugging_face_logits(folder: Path, ids: list[int]) -> NDArray[np.float32]:
+    """Logits [T, vocab] of transformers in float32."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    torch.set_num_threads(1)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    with torch.no_grad():
+        logits: NDArray[np.float32] = model(torch.tensor([ids])).logits[0].numpy()
+    return logits
+
+
+def hugging_face_greedy(folder: Path, ids: list[int], count: int) -> list[int]:
+    """The ids that generate() of transformers appends; fewer than `count` if the text ends."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    prompt = torch.tensor([ids])
+    new = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=count, do_sample=False)
+    return [int(i) for i in new[0, len(ids) :]]
+
+
+def save(name: str, **arrays: NDArray[np.generic] | list[int]) -> None:
+    GOLDEN.mkdir(exist_ok=True)
+    temporary = GOLDEN / f".{name}.npz"
+    np.savez_compressed(temporary, allow_pickle=False, **{key: np.asarray(array) for key, array in arrays.items()})
+    os.replace(temporary, GOLDEN / f"{name}.npz")
+    print(name, {key: np.shape(array) for key, array in arrays.items()})
+
+
+def make_random(name: str) -> None:
+    """The case's prompt and the 8 ids that follow greedily (of a random model, which knows no end of text)."""
+    with tempfile.TemporaryDirectory() as folder:
+        random_checkpoint(CASES[name], Path(folder), case_seed(name))
+        ids = case_ids(name)
+        for _ in range(8):
+            ids.append(int(hugging_face_logits(Path(folder), ids)[-1].argmax()))
+        save(name, ids=ids, logits=hugging_face_logits(Path(folder), ids), prompt=[len(ids) - 8])
+
+
+def make_llama_tiny() -> None:
+    """A prompt of 16 ids and the 32 that follow greedily. The prompt is the start of the first held-out story for which
+    no choice is a near tie, so that a different order of summation does not change the text."""
+    folder = find_model("llama-tiny")
+    tokenizer = load_tokenizer(folder)
+    for story in stories(31, 100):
+        prompt = encode(tokenizer, story)[:PROMPT_TOKENS]
+        ids = prompt + hugging_face_greedy(folder, prompt, NEW_TOKENS)
+        logits = hugging_face_logits(folder, ids)
+        best, second = np.sort(logits[PROMPT_TOKENS - 1 :], axis=-1)[:, :-3:-1].T
+        if len(ids) == PROMPT_TOKENS + NEW_TOKENS and ids[-1] != 0 and np.min(best - second) > 0.1:
+            return save("llama-tiny", ids=ids, logits=logits, prompt=[PROMPT_TOKENS])
+    raise SystemExit("every story has a near tie")
+
+
+if __name__ == "__main__":
+    for wanted in sys.argv[1:] or [*CASES, "llama-tiny"]:
+        make_llama_tiny() if wanted == "llama-tiny" else make_random(wanted)
