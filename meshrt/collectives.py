@@ -224,3 +224,27 @@ def allreduce(
     """K-tree allreduce (waferllm, section 6.2): reduce to the root, which then sends the result both ways."""
     partial = reduce(block, tree, tiles, combine)
     return fabric.transfer(block, tree.spread, partial, partial)
+
+
+# ------------------------------------------------------------------------------------------------------ allgather
+
+
+@contextmanager
+def gossip(block: Block, axis: str) -> Iterator[Channel]:
+    """Install routes from every core to all others of its line: N of them meet at a router.
+
+    What does not fit the tables is split, and its packets are relayed by software: how allgather pays for routing.
+    """
+    with installed(block.tables, axis, routes.gossip(block.mesh.length(axis)), split=True) as channel:
+        yield channel
+
+
+def allgather(block: Block, channel: Channel, tiles: np.ndarray) -> np.ndarray:
+    """Every core of a line gets the tiles of all: [bh, bw, *tile] -> [bh, bw, N, *tile], its own among them."""
+    assert channel.axis is not None
+    n = channel.length
+    every = np.empty((*tiles.shape[:2], n, *tiles.shape[2:]), tiles.dtype)
+    for source in range(n):
+        every[:, :, source] = tiles
+        fabric.transfer(block, channel, tiles, every[:, :, source], positions=_marks(n, frozenset((source,))))
+    return every

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from meshrt import relay
 from meshrt.clock import HOPS, STAGES, TIME
 from meshrt.schedule import Message, Schedule, as_index, compile_schedule, line_indices, scout
 from meshrt.tables import Channel
@@ -74,6 +75,8 @@ def send(
     """
     if out is None:
         out = np.full_like(tiles, np.nan if tiles.dtype.kind not in "iu" else np.iinfo(tiles.dtype).max)
+    if channel.relay is not None:
+        relay.send(block, channel, tiles, out, positions, lines, combine)
     plan, views = _plan(block, channel, positions, lines)
     if plan.idle:
         return Flight(out, ())

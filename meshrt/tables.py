@@ -1,15 +1,15 @@
 """The routers' tables: colour -> (ports in, ports out), bounded, and how routes get their colours."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from meshrt.device import Device
 from meshrt.errors import LimitError
 from meshrt.mesh import Mesh
-from meshrt.routes import Path, Route
+from meshrt.routes import Path, Route, chain
 
 COLOURS = 256  # what the one-byte colour of a header can tell apart, on a device without a limit of its own
 
@@ -57,19 +57,53 @@ class Channel:
     sources: np.ndarray  # int32 [routes]
     colours: np.ndarray  # uint8 [routes]
     number: int  # the same on every rank
+    relay: "Relay | None" = None  # the routes that found no room in the tables
     cache: dict[object, object] = field(default_factory=dict)  # compiled schedules
+
+
+@dataclass(frozen=True)
+class Relay:
+    """Routes that are cut into single hops, on one lane for each direction that all of them share."""
+
+    routes: tuple[Route, ...]
+    lanes: tuple[tuple[int, Channel], ...]  # (step, routes from every core to the next in that direction)
 
 
 @contextmanager
 def installed(
-    tables: Tables, axis: str, routes: Sequence[Route], lines: np.ndarray | None = None
+    tables: Tables, axis: str, routes: Sequence[Route], lines: np.ndarray | None = None, split: bool = False
 ) -> Iterator[Channel]:
     """Routes along every line of the axis, in the tables until the block is left.
 
-    Routes of the pattern that share no router share a colour. LimitError where a table would be over its limit.
+    Routes of the pattern that share no router share a colour. Where a table would be over its limit: LimitError, or
+    with `split` the longest routes keep what room there is, beside a lane of single hops in each direction, and the
+    packets of the others are relayed on those by software at every core, a stage each.
     """
-    parts = [route.entries(axis) for route in routes]
-    yield from _install(tables, axis, [route.source for route in routes], parts, lines)
+    try:
+        choose_colours(tables, axis, lines, [route.entries(axis)[0] for route in routes])
+    except LimitError:
+        if not split:
+            raise
+    else:
+        split = False
+    with ExitStack() as stack:
+        relayed, lanes = [], []
+        if split:
+            n = tables.mesh.length(axis)
+            for step, goes in ((1, any(r.high > r.source for r in routes)), (-1, any(r.low < r.source for r in routes))):
+                if goes:
+                    lanes.append((step, stack.enter_context(installed(tables, axis, chain(n, step), lines))))
+            direct: list[Route] = []
+            for route in sorted(routes, key=lambda route: route.low - route.high):
+                try:
+                    choose_colours(tables, axis, lines, [one.entries(axis)[0] for one in (*direct, route)])
+                    direct.append(route)
+                except LimitError:
+                    relayed.append(route)
+            routes = direct
+        parts = [route.entries(axis) for route in routes]
+        main = stack.enter_context(_install(tables, axis, [route.source for route in routes], parts, lines))
+        yield replace(main, relay=Relay(tuple(relayed), tuple(lanes))) if relayed else main
 
 
 @contextmanager
@@ -77,12 +111,14 @@ def installed_paths(tables: Tables, paths: Sequence[Path]) -> Iterator[Channel]:
     """Static routes with turns, in the tables until the block is left. LimitError as above."""
     width = tables.mesh.width
     parts = [path.entries(width) for path in paths]
-    yield from _install(tables, None, [y * width + x for (x, y), *_ in (path.cores for path in paths)], parts, None)
+    with _install(tables, None, [y * width + x for (x, y), *_ in (path.cores for path in paths)], parts, None) as channel:
+        yield channel
 
 
 Entries = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
+@contextmanager
 def _install(
     tables: Tables, axis: str | None, sources: list[int], parts: list[Entries], lines: np.ndarray | None
 ) -> Iterator[Channel]:

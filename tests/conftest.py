@@ -1,0 +1,41 @@
+"""Fixtures for all tests: ranks in the test itself (mpi_plugin.py), and `meshrt` run as a user runs it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import hypothesis
+import pytest
+from mpi_jobs import Finished, run_ranks
+
+pytest_plugins = ["mpi_plugin"]
+
+# All ranks of a test have to draw the same examples; and time per example says nothing on a busy machine.
+hypothesis.settings.register_profile("meshrt", derandomize=True, deadline=None, database=None)
+hypothesis.settings.load_profile("meshrt")
+
+
+@pytest.fixture
+def run_meshrt() -> Callable[..., Finished]:
+    """`run_meshrt(*args, ranks=1, env=None, timeout=60)` runs `meshrt ARGS`: (code, stdout, stderr, seconds)."""
+
+    def run(*args: str, ranks: int = 1, env: Mapping[str, str] | None = None, timeout: float = 60) -> Finished:
+        return run_ranks([sys.executable, "-m", "meshrt.cli", *args], ranks, env, timeout)
+
+    return run
+
+
+@pytest.fixture
+def run_script(tmp_path: Path) -> Callable[..., Finished]:
+    """`run_script(source, *args, ranks=1, env=None, timeout=60)`: the same for a Python script of the test's own."""
+
+    def run(
+        source: str, *args: str, ranks: int = 1, env: Mapping[str, str] | None = None, timeout: float = 60
+    ) -> Finished:
+        script = tmp_path / "script.py"
+        script.write_text(source)
+        return run_ranks([sys.executable, str(script), *args], ranks, env, timeout)
+
+    return run

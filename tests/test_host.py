@@ -1,0 +1,115 @@
+"""What a rank learns from its launcher, sets for its libraries, and says when MPI is missing or another one's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from meshrt import host
+
+CONNECT = """
+import sys
+from meshrt import host
+host.prepare_environment()
+from meshrt.failure import run_guarded
+sys.exit(run_guarded(lambda comm, board: print(comm.rank, comm.size)))
+"""
+Run = Callable[..., tuple[int, str, str, float]]
+
+
+@pytest.mark.parametrize(
+    ("environ", "rank", "size", "on_node"),
+    [
+        ({}, 0, 1, 1),
+        ({"PMI_RANK": "3", "PMI_SIZE": "8", "MPI_LOCALNRANKS": "4"}, 3, 8, 4),
+        (
+            {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "8", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"},
+            3,
+            8,
+            2,
+        ),
+        # srun --mpi=pmix, then a batch script, which is one process though its job has 8 tasks
+        ({"SLURM_PROCID": "5", "SLURM_STEP_NUM_TASKS": "8", "SLURM_STEP_TASKS_PER_NODE": "2(x4)"}, 5, 8, 2),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}, 0, 1, 1),
+        # Hydra's ranks under Slurm are inside a step of one process per node
+        ({"PMI_RANK": "3", "PMI_SIZE": "8", "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "4"}, 3, 8, 8),
+        ({"PMI_RANK": "3"}, 0, 1, 1),
+    ],
+)
+def test_place(environ: dict[str, str], rank: int, size: int, on_node: int) -> None:
+    assert host.launched_rank(environ) == rank
+    assert host.launched_size(environ) == size
+    assert host.ranks_on_node(environ) == on_node
+
+
+def test_environment_keeps_what_the_user_set() -> None:
+    environ = {"OMP_NUM_THREADS": "3", "PMI_RANK": "0", "PMI_SIZE": "100000"}
+    environ["MPIR_CVAR_ENABLE_HEAVY_YIELD"] = "0"
+    host.prepare_environment(environ)
+    assert environ["OMP_NUM_THREADS"] == "3"
+    assert environ["OPENBLAS_NUM_THREADS"] == "1"
+    assert environ["MPIR_CVAR_ENABLE_HEAVY_YIELD"] == "0"
+    assert environ["MPIR_CVAR_CH4_PROGRESS_THROTTLE"] == "1"
+
+
+def test_ranks_with_a_core_each_do_not_yield() -> None:
+    environ: dict[str, str] = {}
+    host.prepare_environment(environ)
+    assert not environ.keys() & host.OVERSUBSCRIBED.keys()
+
+
+@pytest.mark.parametrize(
+    ("text", "short"),
+    [
+        ("MPICH Version:      5.0.2\nMPICH Release date: ...", "MPICH 5.0.2"),
+        ("Open MPI v5.0.11, package: Open MPI user@host Distribution, ident: 5.0.11", "Open MPI 5.0.11"),
+        ("mpirun (Open MPI) 4.1.4\n\nReport bugs", "Open MPI 4.1.4"),
+        ("Intel(R) MPI Library 2021.13 for Linux* OS", "Intel(R) MPI Library 2021.13"),
+        ("Other MPI\nmore", "Other MPI"),
+        ("", "unknown MPI"),
+    ],
+)
+def test_short_version(text: str, short: str) -> None:
+    assert host.short_version(text) == short
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_connect(run_script: Run, ranks: int) -> None:
+    code, out, err, _ = run_script(CONNECT, ranks=ranks)
+    assert (code, err) == (0, "")
+    assert sorted(out.splitlines()) == [f"{rank} {ranks}" for rank in range(ranks)]
+
+
+@pytest.mark.parametrize("launcher", ["the other library's mpirun", "srun --mpi=none"])
+def test_launcher_of_another_library(run_script: Run, launcher: str) -> None:
+    if launcher.startswith("srun"):
+        environ = {"SLURM_PROCID": "{rank}", "SLURM_STEP_NUM_TASKS": "4"}
+    elif host.library().startswith("Open MPI"):
+        environ = {"PMI_RANK": "{rank}", "PMI_SIZE": "4", "PMI_PORT": "nowhere:1"}
+    else:
+        environ = {"OMPI_COMM_WORLD_RANK": "{rank}", "OMPI_COMM_WORLD_SIZE": "4", "PMIX_RANK": "{rank}"}
+    for rank in (0, 1):
+        env = {name: value.format(rank=rank) for name, value in environ.items()}
+        code, out, err, _ = run_script(CONNECT, env=env)
+        assert (code, out) == (4, "")
+        if rank:
+            assert err == ""
+        else:
+            assert err.startswith("meshrt: error: started as 4 ranks, but the MPI library sees 1: the launcher is not")
+            assert err.count("\n") == 1
+
+
+def test_missing_library(run_script: Run) -> None:
+    code, _, err, _ = run_script(CONNECT, env={"MPI4PY_LIBMPI": "/nowhere/libmpi.so"})
+    assert code == 4
+    assert err.startswith("meshrt: error: mpi4py finds no MPI library")
+    assert "pip install 'meshrt[mpich]'" in err
+    assert err.count("\n") == 1
+
+
+def test_missing_mpi4py(run_script: Run) -> None:
+    code, _, err, _ = run_script("import sys; sys.modules['mpi4py'] = None\n" + CONNECT)
+    assert code == 4
+    assert err.startswith("meshrt: error: mpi4py is not installed: pip install 'meshrt[mpich]'")
+    assert err.count("\n") == 1

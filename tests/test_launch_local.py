@@ -1,0 +1,110 @@
+"""The commands and environments that start ranks on this machine, and what the doctor says of it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from meshrt.errors import MpiError, UsageError
+from meshrt.launch import doctor, local
+
+HYDRA = local.Mpirun("/opt/bin/mpirun", "MPICH 5.0.2")
+PRTERUN = local.Mpirun("/opt/bin/mpirun", "Open MPI 5.0.11")
+MESHRT = [sys.executable, "-m", "meshrt.cli", "run", "gemm"]
+
+
+@pytest.mark.parametrize(
+    ("mpirun", "ranks", "argv"),
+    [
+        (HYDRA, 2, ["/opt/bin/mpirun", "-n", "2"]),
+        (HYDRA, 64, ["/opt/bin/mpirun", "-n", "64"]),
+        (PRTERUN, 2, ["/opt/bin/mpirun", "-n", "2"]),
+        (PRTERUN, 64, ["/opt/bin/mpirun", "-n", "64", "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]),
+    ],
+)
+def test_argv(mpirun: local.Mpirun, ranks: int, argv: list[str]) -> None:
+    job = local.Job(ranks=ranks, arguments=("run", "gemm"))
+    assert local.local_argv(job, mpirun, cores=2) == argv + MESHRT
+
+
+@pytest.mark.parametrize(
+    ("mpirun", "root", "allowed"), [(HYDRA, True, False), (PRTERUN, True, True), (PRTERUN, False, False)]
+)
+def test_only_open_mpi_asks_for_root(mpirun: local.Mpirun, root: bool, allowed: bool) -> None:
+    env = local.local_environment(mpirun, {"PATH": "/bin"}, root=root)
+    assert ("OMPI_ALLOW_RUN_AS_ROOT" in env) == allowed
+    assert env["PATH"] == "/bin"
+
+
+def test_a_job_is_no_part_of_the_one_around_it() -> None:
+    around = {
+        "PMI_RANK": "1",
+        "PMIX_RANK": "1",
+        "OMPI_COMM_WORLD_SIZE": "2",
+        "PRTE_LAUNCHED": "1",
+        "MPI_LOCALNRANKS": "2",
+    }
+    users = {"OMPI_MCA_btl": "tcp,self", "OMPI_ALLOW_RUN_AS_ROOT": "1", "MPIR_CVAR_DEBUG": "1", "HOME": "/h"}
+    assert local.without_launcher(around | users) == users
+
+
+def test_no_ranks() -> None:
+    with pytest.raises(UsageError, match="0 ranks"):
+        local.Job(ranks=0, arguments=())
+
+
+def _install(directory: Path, version: str) -> Path:
+    directory.mkdir()
+    mpirun = directory / "mpirun"
+    mpirun.write_text(f"#!/bin/sh\necho '{version}'\n")
+    mpirun.chmod(0o755)
+    return directory
+
+
+def test_mpirun_beside_python_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    beside = _install(tmp_path / "venv", "HYDRA build details:\n    Version:    5.0.2")
+    monkeypatch.setenv("PATH", str(_install(tmp_path / "bin", "mpirun (Open MPI) 4.1.4")))
+    monkeypatch.setattr(sys, "executable", str(beside / "python"))
+    assert local.find_mpirun("MPICH 5.0.2") == local.Mpirun(str(beside / "mpirun"), "MPICH 5.0.2")
+    (beside / "mpirun").unlink()
+    assert local.find_mpirun("Open MPI 4.1.4").library == "Open MPI 4.1.4"
+    with pytest.raises(MpiError, match=r"is of Open MPI 4\.1\.4, but mpi4py loads MPICH 5\.0\.2"):
+        local.find_mpirun("MPICH 5.0.2")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(MpiError, match=r"no mpirun .* pip install 'meshrt\[mpich\]'"):
+        local.find_mpirun("MPICH 5.0.2")
+
+
+def test_doctor_finds_this_environment_fit(capsys: pytest.CaptureFixture[str]) -> None:
+    assert doctor.main() == 0
+    assert "ok    2 ranks         a message arrives\n" in capsys.readouterr().out
+
+
+def test_doctor_without_an_mpi_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MPI4PY_LIBMPI", "/nowhere/libmpi.so")
+    last = list(doctor.checks())[-1]
+    assert (last.level, last.what) == (doctor.Level.FAIL, "MPI library")
+    assert "pip install" in last.mend
+    assert doctor.main(lambda line: None) == 4
+
+
+@pytest.mark.parametrize(
+    ("check", "level"),
+    [
+        (doctor.threads({"OMP_NUM_THREADS": "8"}), doctor.Level.WARN),
+        (doctor.threads({"OMP_NUM_THREADS": "1"}), doctor.Level.OK),
+        (doctor.shared_memory("/nowhere"), doctor.Level.WARN),
+        (doctor.root({}), doctor.Level.WARN),
+        (doctor.package("no-such-package"), doctor.Level.FAIL),
+        (doctor.oversubscription(HYDRA, {}), doctor.Level.OK),
+        (
+            doctor.oversubscription(PRTERUN, {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}),
+            doctor.Level.OK,
+        ),
+    ],
+)
+def test_checks(check: doctor.Check, level: doctor.Level) -> None:
+    assert check.level == level
+    assert bool(check.mend) == (level != doctor.Level.OK)

@@ -1,0 +1,57 @@
+"""The NumPy forward pass against what Hugging Face transformers computed (tests/make_golden.py)."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from random_models import BASE, CASES, case_ids, case_seed, random_checkpoint, random_weights
+
+from meshrt.models.catalogue import find_model
+from meshrt.models.config import Config, read_config
+from meshrt.models.errors import ModelError
+from meshrt.models.reference import forward, generate, load_weights
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def test_golden_files_are_those_of_the_cases() -> None:
+    assert {path.stem for path in GOLDEN.glob("*.npz")} == {*CASES, "llama-tiny"}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", [*CASES, "llama-tiny"])
+def test_reference_equals_transformers(tmp_path: Path, name: str, dtype: type) -> None:
+    folder = find_model(name) if name == "llama-tiny" else random_checkpoint(CASES[name], tmp_path, case_seed(name))
+    golden = np.load(GOLDEN / f"{name}.npz")
+    config = read_config(folder)
+    logits = forward(config, load_weights(folder, dtype), golden["ids"].tolist(), dtype)
+    assert logits.dtype == dtype
+    assert name == "llama-tiny" or golden["ids"].tolist()[: len(case_ids(name))] == case_ids(name)
+    np.testing.assert_allclose(logits, golden["logits"], rtol=0, atol=1e-4)
+
+
+def test_reference_generates_what_transformers_generates() -> None:
+    folder, ids = find_model("llama-tiny"), np.load(GOLDEN / "llama-tiny.npz")["ids"].tolist()
+    config = read_config(folder)
+    assert generate(config, load_weights(folder, np.float32), ids[:16], 32, np.float32) == ids[16:]
+
+
+def test_reference_stops_after_an_end_of_text_id() -> None:
+    config, weights = Config.from_dict(BASE), random_weights(BASE, 0)
+    first = generate(config, weights, [5, 6], 1)
+    stops = Config.from_dict(BASE | {"eos_token_id": first})
+    assert generate(stops, weights, [5, 6], 9) == first
+    assert len(generate(config, weights, [5, 6], 9)) == 9
+
+
+def test_reference_is_causal() -> None:
+    config, weights = Config.from_dict(BASE), random_weights(BASE, 0)
+    np.testing.assert_allclose(
+        forward(config, weights, [3, 4, 5, 6])[:2], forward(config, weights, [3, 4, 90, 80])[:2], rtol=1e-12
+    )
+
+
+@pytest.mark.parametrize("ids", [[], [96], [-1], [1.5], [[1]]])
+def test_reference_refuses_token_ids(ids: list[int]) -> None:
+    with pytest.raises(ModelError, match="token id"):
+        forward(Config.from_dict(BASE), random_weights(BASE, 0), ids)

@@ -1,0 +1,119 @@
+"""What is installed is what there is, and each layer imports only what lies below it."""
+
+from __future__ import annotations
+
+import ast
+import sys
+import tomllib
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+LAYERS = ("meshrt", "programs", "launch", "models")
+
+
+def _files(layer: str) -> list[Path]:
+    return sorted(
+        path for path in (ROOT / layer).rglob("*.py") if not path.is_relative_to(ROOT / layer / "__pycache__")
+    )
+
+
+def _imports(path: Path) -> Iterator[str]:
+    """Full names of all modules that a file imports, anywhere in it; `from a import b` counts as a.b too."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            yield str(node.module)
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _layer(module: str) -> str | None:
+    """The layer that a module of meshrt belongs to; None for others."""
+    parts = module.split(".")
+    if parts[0] != "meshrt":
+        return None
+    return parts[1] if len(parts) > 1 and parts[1] in LAYERS[1:] else "meshrt"
+
+
+def _of_meshrt(path: Path) -> set[str]:
+    """Layers that a file imports from."""
+    # `from meshrt import launch` names the bare package as well, which says nothing.
+    return {layer for module in _imports(path) if module != "meshrt" and (layer := _layer(module))}
+
+
+def test_every_package_is_listed_and_mapped() -> None:
+    found = {"meshrt"} | {
+        ".".join(("meshrt", *path.parent.relative_to(ROOT).parts))
+        for layer in LAYERS[1:]
+        for path in (ROOT / layer).rglob("__init__.py")
+    }
+    assert set(SETUPTOOLS["packages"]) == found
+    assert SETUPTOOLS["package-dir"] == {f"meshrt.{layer}": layer for layer in LAYERS[1:]}
+    for layer in LAYERS[1:]:
+        assert (ROOT / "meshrt" / layer).resolve() == ROOT / layer
+
+
+def test_model_data_is_packaged() -> None:
+    patterns = SETUPTOOLS["package-data"]["meshrt.models"]
+    data = [
+        path
+        for path in (ROOT / "models").rglob("*")
+        if path.suffix in (".json", ".safetensors", ".npz", ".txt", ".model")
+    ]
+    assert data
+    for path in data:
+        name = path.relative_to(ROOT / "models").as_posix()
+        assert any(fnmatch(f"/{name}", f"*/{pattern.removeprefix('**/')}") for pattern in patterns), name
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_no_bare_names(layer: str) -> None:
+    for path in _files(layer):
+        assert not {module.split(".")[0] for module in _imports(path)} & set(LAYERS[1:]), path
+
+
+def test_the_runtime_imports_no_other_layer() -> None:
+    for path in ROOT.glob("meshrt/*.py"):
+        # Program files are found and loaded by name, so only the command line says the other layers' names.
+        if path.name != "cli.py":
+            assert _of_meshrt(path) <= {"meshrt"}, path
+
+
+def test_models_import_neither_runtime_nor_programs_nor_mpi() -> None:
+    for path in _files("models"):
+        assert _of_meshrt(path) <= {"models"}, path
+        assert "mpi4py" not in {module.split(".")[0] for module in _imports(path)}, path
+
+
+def test_programs_import_runtime_models_and_numpy() -> None:
+    allowed = {"meshrt", "numpy", "ml_dtypes", *sys.stdlib_module_names}  # ml_dtypes: more dtypes of NumPy
+    for path in _files("programs"):
+        assert {module.split(".")[0] for module in _imports(path)} <= allowed, path
+        assert "launch" not in _of_meshrt(path), path
+
+
+def test_launch_knows_nothing_of_meshes() -> None:
+    allowed = {"meshrt.host", "meshrt.errors", "meshrt.launch"}
+    for path in _files("launch"):
+        for module in _imports(path):
+            if _layer(module) and module != "meshrt":
+                assert ".".join(module.split(".")[:2]) in allowed, f"{path}: {module}"
+
+
+def test_heavy_libraries_are_imported_late() -> None:
+    """--help and 64 ranks' start-up pay for every import at the top of a file."""
+    heavy = {"mpi4py", "torch", "transformers", "matplotlib", "tokenizers", "rich"}
+    for layer in LAYERS:
+        for path in _files(layer):
+            if path.name == "train.py":  # a tool that no rank imports
+                continue
+            for node in ast.parse(path.read_text()).body:
+                names = {alias.name.split(".")[0] for alias in node.names} if isinstance(node, ast.Import) else set()
+                names |= {str(node.module).split(".")[0]} if isinstance(node, ast.ImportFrom) else set()
+                assert not names & heavy, f"{path}: {names & heavy} at the top"
