@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import prod
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -60,12 +61,12 @@ class Block:
         return self.shape if self.payload else (1, 1)
 
     def tiles(self, name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        """Fresh core memory: [bh, bw, *shape], counted under that name, full of NaN so that what was never written shows.
+        """Fresh core memory: [bh, bw, *shape], counted under that name, full of NaN, so that unwritten numbers show.
 
         Integers have no NaN and get their largest value. LimitError.
         """
         dtype = np.dtype(dtype)
-        self.memory.take(name, int(np.prod(shape, dtype=np.int64)) * dtype.itemsize)
+        self.memory.take(name, prod(shape) * dtype.itemsize)
         blank = np.iinfo(dtype).max if dtype.kind in "iu" else np.nan
         return np.full((*self.lead, *shape), blank, dtype)
 
@@ -75,10 +76,10 @@ class Block:
         Leading dimensions after [bh, bw] are several products at one core.
         """
         c = np.matmul(a.astype(np.float32, copy=False), b.astype(np.float32, copy=False))
-        macs = int(np.prod(c.shape[2:], dtype=np.int64)) * a.shape[-1]
+        macs = prod(c.shape[2:]) * a.shape[-1]
         self.counters.macs += macs * self.mesh.block_width * self.mesh.block_height
         self.clock.compute(macs)
-        return c
+        return np.asarray(c)
 
     def work(self, macs: np.ndarray) -> None:
         """Every core does its own number of multiply-accumulates, int [bh, bw] (or what broadcasts to it)."""
@@ -90,11 +91,11 @@ class Block:
 
     def elementwise(self, tiles: np.ndarray, calls: int = 1) -> None:
         """Every core is busy for `calls` element-wise operations on tiles of this size."""
-        self.clock.compute(calls * int(np.prod(tiles.shape[2:], dtype=np.int64)), calls)
+        self.clock.compute(calls * prod(tiles.shape[2:]), calls)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[meter.Segment]:
-        """A named stretch of the run with counters of its own. It begins, on every core, when the last core is there."""
+        """A named stretch of the run with counters of its own. All cores begin it when the last of them is there."""
         self._close()
         yield self._open(name)
         self._close()

@@ -58,7 +58,9 @@ class Programs(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Programs and models (`meshrt run NAME --help` has their options)"):
-            formatter.write_dl([(name, self.get_command(ctx, name).get_short_help_str(70)) for name in self.list_commands(ctx)])
+            formatter.write_dl(
+                [(name, self.get_command(ctx, name).get_short_help_str(70)) for name in self.list_commands(ctx)]
+            )
 
 
 @cli.command(cls=Programs, epilog=EXAMPLES, subcommand_metavar="PROGRAM|MODEL|FILE.py [OPTIONS]")
@@ -67,12 +69,12 @@ def run() -> None:
 
 
 SHARED = (
-    click.Option(["--mesh"], metavar="WxH", help="Cores of the mesh; the ranks share it.  [default: the program's own]"),
+    click.Option(["--mesh"], metavar="WxH", help="Cores, shared by the ranks.  [default: the program's own]"),
     click.Option(["--device"], type=click.Choice([*PRESETS]), default="wse2", show_default=True, help="The machine."),
-    click.Option(["--core-memory"], type=click.IntRange(1), metavar="BYTES", help="Memory of a core.  [default: the device's]"),
-    click.Option(["--route-entries"], type=click.IntRange(1, 256), help="Entries of a router's table.  [default: the device's]"),
+    click.Option(["--core-memory"], type=click.IntRange(1), metavar="BYTES", help="A core's memory.  [default: device's]"),
+    click.Option(["--route-entries"], type=click.IntRange(1, 256), help="A router's limit.  [default: device's]"),
     click.Option(["--payload"], type=click.Choice(["full", "none"]), default="full", show_default=True,
-                 help="none: shapes instead of numbers; the same messages, counts and cycles."),
+                 help="none: shapes for numbers; same messages, counts and cycles."),
     click.Option(["--json", "json_path"], metavar="PATH|-", help="Write the report as JSON, - for standard output."),
     click.Option(["--quiet", "-q"], is_flag=True, help="Print nothing but errors (and the JSON)."),
 )  # fmt: skip
@@ -93,7 +95,10 @@ def _command(program: Program, name: str, fixed: dict[str, Any]) -> click.Comman
             own.append(click.Option([flag], type=kind, default=option.default, show_default=shown, help=option.help))
 
     def callback(**values: Any) -> None:
-        shared = {key: values.pop(key) for key in ("mesh", "device", "core_memory", "route_entries", "payload", "json_path", "quiet")}
+        shared = {
+            key: values.pop(key)
+            for key in ("mesh", "device", "core_memory", "route_entries", "payload", "json_path", "quiet")
+        }
         sys.exit(failure.run_guarded(lambda comm, board: execute(comm, board, program, {**fixed, **values}, **shared)))
 
     return click.Command(name, params=[*own, *SHARED], callback=callback, help=program.summary,

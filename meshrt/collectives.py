@@ -6,7 +6,7 @@ Each exists on all lines of an axis at once. `with` installs the routes, and lea
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from math import lcm
+from math import lcm, prod
 
 import numpy as np
 
@@ -161,7 +161,10 @@ def rotate(block: Block, ring: Ring, back: Ring, tiles: np.ndarray, places: Sequ
     onward = np.asarray(places) % total
     lines = block.mesh.length("y" if ring.axis == "x" else "x")
     across = len(onward) // lines
-    for way, steps in ((ring, np.where(onward <= total // 2, onward, 0)), (back, np.where(onward > total // 2, total - onward, 0))):
+    for way, steps in (
+        (ring, np.where(onward <= total // 2, onward, 0)),
+        (back, np.where(onward > total // 2, total - onward, 0)),
+    ):
         for step in range(int(steps.max(initial=0))):
             for strip in range(across):
                 on = steps[strip::across] > step
@@ -205,12 +208,10 @@ def _marks(n: int, cores: "Iterator[int] | frozenset[int]") -> np.ndarray:
     return marks
 
 
-def reduce(
-    block: Block, tree: Tree, tiles: np.ndarray, combine: Callable[..., np.ndarray] = np.add
-) -> np.ndarray:
-    """Combine the tiles [bh, bw, *tile] of every line at the root's core; the other cores are left with partial ones."""
+def reduce(block: Block, tree: Tree, tiles: np.ndarray, combine: Callable[..., np.ndarray] = np.add) -> np.ndarray:
+    """Combine the tiles [bh, bw, *tile] of every line at its root; the other cores are left with partial ones."""
     partial = tiles.copy()
-    numbers = int(np.prod(tiles.shape[2:], dtype=np.int64))
+    numbers = prod(tiles.shape[2:])
     with block.memory.hold("incoming partial sum", numbers * tiles.itemsize):
         for channel, senders, receivers in tree.steps:
             fabric.transfer(block, channel, partial, partial, positions=senders, combine=combine)
@@ -218,9 +219,7 @@ def reduce(
     return partial
 
 
-def allreduce(
-    block: Block, tree: Tree, tiles: np.ndarray, combine: Callable[..., np.ndarray] = np.add
-) -> np.ndarray:
+def allreduce(block: Block, tree: Tree, tiles: np.ndarray, combine: Callable[..., np.ndarray] = np.add) -> np.ndarray:
     """K-tree allreduce (waferllm, section 6.2): reduce to the root, which then sends the result both ways."""
     partial = reduce(block, tree, tiles, combine)
     return fabric.transfer(block, tree.spread, partial, partial)

@@ -7,13 +7,14 @@ bytes / width; it is delivered when its tail is in.
 """
 
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from meshrt import relay
 from meshrt.clock import HOPS, STAGES, TIME
-from meshrt.schedule import Message, Schedule, as_index, compile_schedule, line_indices, scout
+from meshrt.schedule import Index, Message, Part, Schedule, as_index, compile_schedule, line_indices, scout
 from meshrt.tables import Channel
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ class Flight:
     """A transfer under way: what it brings is in `tiles` on the host, but no core has waited for it yet."""
 
     tiles: np.ndarray
-    arrivals: tuple[tuple["View", np.ndarray], ...]  # per run of lines: header [3, lines, n], time -inf for no packet
+    arrivals: list[tuple["Places", np.ndarray]]  # (state of the cores, headers of the packets for them)
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,15 +80,19 @@ def send(
         relay.send(block, channel, tiles, out, positions, lines, combine)
     plan, views = _plan(block, channel, positions, lines)
     if plan.idle:
-        return Flight(out, ())
-    return Flight(out, tuple((view, _replay(block, plan, view, tiles, out, combine)) for view in views))
+        return Flight(out, [])
+    arrivals: list[tuple[Places, np.ndarray]] = []
+    for view in views:
+        _replay(block, plan, view, tiles, out, combine, arrivals)
+    return Flight(out, arrivals)
 
 
 def receive(block: "Block", flight: Flight) -> np.ndarray:
     """Wait for the packets: each core's clock goes to the arrival, if that is later. Returns the tiles."""
-    for view, header in flight.arrivals:
-        state = view.of(block.clock.state, 1)
+    for places, header in flight.arrivals:
+        state = places.get()
         np.copyto(state, header, where=header[TIME] > state[TIME])
+        places.put(state)
     return flight.tiles
 
 
@@ -106,19 +111,24 @@ def stage(
     found: Any = channel.cache.get(key)
     if found is None:
         whole = channel.axis is None
-        low, length = (0, len(positions)) if whole else (
-            block.mesh.offset(channel.axis), block.mesh.block_length(channel.axis)
+        low, length = (
+            (0, len(positions))
+            if channel.axis is None
+            else (block.mesh.offset(channel.axis), block.mesh.block_length(channel.axis))
         )
-        here = np.flatnonzero(positions[low : low + length])
-        found = channel.cache[key] = as_index(here), len(here), _views(block, channel, lines, whole)
-    at, count, views = found
+        at = np.flatnonzero(positions[low : low + length])
+        views = _views(block, channel, lines, whole) if len(at) else ()
+        states = [Places(view.of(block.clock.state, 1), as_index(at)) for view in views]
+        found = channel.cache[key] = states, len(at) * sum(view.count for view in views)
+    states, count = found
     if count:
         cycles = block.device.beta + block.device.compute_cycles(operations)
-        for view in views:
-            state = view.of(block.clock.state, 1)
-            state[TIME][:, at] += cycles
-            state[STAGES][:, at] += 1
-            block.counters.stages += count * view.count
+        block.counters.stages += count
+        for places in states:
+            state = places.get()
+            state[TIME] += cycles
+            state[STAGES] += 1
+            places.put(state)
 
 
 def settle(block: "Block") -> None:
@@ -175,116 +185,171 @@ def _views(block: "Block", channel: Channel, lines: np.ndarray | None, whole_blo
     return tuple(views)
 
 
+class Places:
+    """Some positions of an array's last axis: a view made once where they are evenly spaced, else a copy each time."""
+
+    __slots__ = ("array", "index", "view")
+
+    def __init__(self, array: np.ndarray, index: Index) -> None:
+        self.array, self.index = array, index
+        self.view = array[..., index] if isinstance(index, slice) else None
+
+    def get(self) -> np.ndarray:
+        return self.array[..., self.index] if self.view is None else self.view
+
+    def put(self, values: np.ndarray) -> None:
+        if self.view is None:
+            self.array[..., self.index] = values
+        elif values is not self.view:
+            self.view[...] = values
+
+
 @dataclass(frozen=True)
 class Buffer:
-    """The bytes of one message, and how its header [3, lines, count] and tiles [lines, count, *tile] lie in them."""
+    """One message as bytes, how its header and tiles lie in them, and the places of its headers in the lane's."""
 
     spec: list[Any]  # what mpi4py takes
-    header: np.ndarray
-    tiles: np.ndarray
+    rank: int
+    header: np.ndarray  # [3, lines, count]
+    slots: Places
+    tiles: np.ndarray  # [lines, count, *tile]
+    parts: tuple[Part, ...]
     note: bytes  # what a rank that waits for it says
 
 
-Buffers = tuple[tuple[tuple[Buffer, ...], tuple[Buffer, ...]], ...]
+@dataclass(frozen=True)
+class LaneStep:
+    """One tick of a schedule on one lane."""
+
+    branches: list[tuple[Places, Places]]  # (headers of the copies, headers of the parents)
+    moves: list[tuple[Places, Places]]  # (times of the packets, when their links are free)
+    moved: int
+    sends: list[Buffer]
+    recvs: list[Buffer]
+    delivered: tuple[Places, Places] | None  # (state of the cores, headers)
 
 
-def _buffers(block: "Block", plan: Schedule, view: View, tile: tuple[int, ...], dtype: np.dtype[Any]) -> Buffers:
-    """Buffers for the sends and receives of every step; made once for a schedule, view and tile."""
+@dataclass(frozen=True)
+class Lane:
+    """A schedule on the lines of a view for one kind of tile: every buffer and every view that a replay needs."""
+
+    header: np.ndarray  # [3, lines, slots]
+    own: tuple[Places, Places] | None  # (headers, state of the sources)
+    sent: int
+    steps: list[LaneStep]
+    packets: int  # that this rank puts on MPI
+    bytes: int
+
+
+def _lane(block: "Block", plan: Schedule, view: View, tile: tuple[int, ...], dtype: np.dtype[Any]) -> Lane:
+    """Made once for a schedule, view and kind of tile."""
     found: Any = plan.cache.get((view, tile, dtype))
-    if found is None:
-        from mpi4py import MPI
+    if found is not None:
+        return found  # type: ignore[no-any-return]
+    from mpi4py import MPI
 
-        size = int(np.prod(tile, dtype=np.int64)) * dtype.itemsize if block.payload else 0
+    size = prod(tile) * dtype.itemsize if block.payload else 0
+    header = view.new((3,), plan.slots, (), np.float64)
+    header[...] = 0
+    state, free = view.of(block.clock.state, 1), view.of(block.clock.link_free, 1)
 
-        def buffer(message: Message, tick: int) -> Buffer:
-            packets = message.count * view.count
-            data = np.empty(packets * (24 + size), np.uint8)
-            header = view.new((3,), message.count, (), np.float64, data[: packets * 24])
-            tiles = view.new((), message.count, tile, dtype, data[packets * 24 :]) if block.payload else data
-            return Buffer([data, MPI.BYTE], header, tiles, f"{plan.note}, tick {tick}".encode())
+    def buffer(message: Message, tick: int) -> Buffer:
+        packets = message.count * view.count
+        data = np.empty(packets * (24 + size), np.uint8)
+        heads = view.new((3,), message.count, (), np.float64, data[: packets * 24])
+        tiles = view.new((), message.count, tile, dtype, data[packets * 24 :]) if block.payload else data
+        note = f"{plan.note}, tick {tick}".encode()
+        return Buffer([data, MPI.BYTE], message.rank, heads, Places(header, message.slots), tiles, message.parts, note)
 
-        found = plan.cache[view, tile, dtype] = tuple(
-            (tuple(buffer(one, tick) for one in step.sends), tuple(buffer(one, tick) for one in step.recvs))
-            for tick, step in enumerate(plan.steps, 1)
+    steps = [
+        LaneStep(
+            [(Places(header, copy), Places(header, parent)) for parent, copy in step.branches],
+            [(Places(header[TIME], slots), Places(free[way], cores)) for way, slots, cores in step.moves],
+            step.moved * view.count,
+            [buffer(one, tick) for one in step.sends],
+            [buffer(one, tick) for one in step.recvs],
+            None
+            if step.deliveries is None
+            else (Places(state, step.deliveries[1]), Places(header, step.deliveries[0])),
         )
-    return found  # type: ignore[no-any-return]
+        for tick, step in enumerate(plan.steps, 1)
+    ]
+    sends = [one for step in steps for one in step.sends]
+    lane = Lane(
+        header,
+        None if plan.sources is None else (Places(header, plan.sources[0]), Places(state, plan.sources[1])),
+        plan.sent * view.count,
+        steps,
+        sum(one.header[0].size for one in sends),
+        sum(one.spec[0].nbytes for one in sends),
+    )
+    block.host.sent_to.update(one.rank for one in sends)
+    plan.cache[view, tile, dtype] = lane
+    return lane
 
 
 def _replay(
-    block: "Block",
-    plan: Schedule,
-    view: View,
-    tiles: np.ndarray,
-    out: np.ndarray,
-    combine: "Callable[..., np.ndarray] | None",
-) -> np.ndarray:
-    """Run the schedule on the lines of the view; returns the arrivals, [3, lines, length]."""
-    comm, counters, host = block.comm, block.counters, block.host
+    block: "Block", plan: Schedule, view: View, tiles: np.ndarray, out: np.ndarray,
+    combine: "Callable[..., np.ndarray] | None", arrivals: list[tuple[Places, np.ndarray]],
+) -> None:  # fmt: skip
+    """Run the schedule on the lines of the view; adds what the cores will wait for to `arrivals`."""
+    comm, counters, host, watch, payload = block.comm, block.counters, block.host, block.watch, block.payload
     tile = tiles.shape[2:]
-    nbytes = int(np.prod(tile, dtype=np.int64)) * tiles.dtype.itemsize
+    nbytes = prod(tile) * tiles.itemsize
     busy, alpha = block.device.busy_cycles(nbytes), block.device.alpha
-    buffers = _buffers(block, plan, view, tile, tiles.dtype)
-    state, free = view.of(block.clock.state, 1), view.of(block.clock.link_free, 1)
-    header = view.new((3,), plan.slots, (), np.float64)
-    arrivals = view.new((3,), view.length, (), np.float64)
-    arrivals[TIME] = -np.inf
-    time, hops = header[TIME], header[HOPS]
-    own = view.of(tiles) if block.payload else tiles
-    received: list[Buffer] = []
+    lane = _lane(block, plan, view, tile, tiles.dtype)
+    time, hops = lane.header[TIME], lane.header[HOPS]
+    own = view.of(tiles) if payload else tiles
+    received: list[np.ndarray] = []
     pending = []
-    if plan.sources is not None:
-        slots, cores = plan.sources
-        header[:, :, slots] = state[:, :, cores]
-        counters.messages += plan.sent * view.count
-    for tick, (step, (sends, recvs)) in enumerate(zip(plan.steps, buffers, strict=True), 1):
-        for parent, copy in step.branches:
-            header[:, :, copy] = header[:, :, parent]
+    if lane.own is not None:
+        lane.own[0].put(lane.own[1].get())
+        counters.messages += lane.sent
+    for tick, step in enumerate(lane.steps, 1):
+        for copies, parents in step.branches:
+            copies.put(parents.get())
         if busy:
-            for way, slots, cores in step.moves:
-                link = free[way]
-                start = np.maximum(time[:, slots], link[:, cores])
-                link[:, cores] = start + busy
+            for times, links in step.moves:
+                start = np.maximum(times.get(), links.get())
+                links.put(start + busy)
                 start += alpha
-                time[:, slots] = start
+                times.put(start)
         else:
             time += alpha  # no link is ever busy; slots that are not under way are not looked at again
         hops += 1
-        counters.hops += step.moved * view.count
-        for message, buffer in zip(step.sends, sends, strict=True):
-            buffer.header[...] = header[:, :, message.slots]
-            if block.payload:
+        counters.hops += step.moved
+        for message in step.sends:
+            message.header[...] = message.slots.get()
+            if payload:
                 for part in message.parts:
-                    source = own if part.message < 0 else received[part.message].tiles
-                    buffer.tiles[:, part.to] = source[:, part.source]
-            pending.append(comm.Isend(buffer.spec, message.rank, plan.tag))
-            host.messages += 1
-            host.packets += message.count * view.count
-            host.bytes += buffer.spec[0].nbytes
-            host.sent_to.add(message.rank)
-        for message, buffer in zip(step.recvs, recvs, strict=True):
-            block.watch.waiting(message.rank, buffer.note)
-            comm.Recv(buffer.spec, message.rank, plan.tag)
-            block.watch.moving()
-            header[:, :, message.slots] = buffer.header
-            received.append(buffer)
-        if step.deliveries is not None:
-            slots, cores = step.deliveries
-            arrivals[:, :, cores] = header[:, :, slots]
+                    source = own if part.message < 0 else received[part.message]
+                    message.tiles[:, part.to] = source[:, part.source]
+            pending.append(comm.Isend(message.spec, message.rank, plan.tag))
+        for message in step.recvs:
+            watch.waiting(message.rank, message.note)
+            comm.Recv(message.spec, message.rank, plan.tag)
+            watch.moving()
+            message.slots.put(message.header)
+            received.append(message.tiles)
+        if step.delivered is not None:
+            header = step.delivered[1].get().copy()
+            header[TIME] += busy
+            arrivals.append((step.delivered[0], header))
             counters.max_hops = max(counters.max_hops, tick)
-    arrivals[TIME] += busy
-    traffic = (plan, view)
-    block.traffic[traffic] = block.traffic.get(traffic, 0) + nbytes
-    if block.payload:
+    block.traffic[plan, view] = block.traffic.get((plan, view), 0) + nbytes
+    if payload and plan.parts:
         there = view.of(out)
         for part in plan.parts:
-            source = own if part.message < 0 else received[part.message].tiles
+            source = own if part.message < 0 else received[part.message]
             arrived = source[:, part.source]
             there[:, part.to] = arrived if combine is None else combine(there[:, part.to], arrived)
         if view.axis is None and not np.may_share_memory(there, out):  # a flat view of scattered memory is a copy
             out[...] = there.reshape(out.shape)
     if pending:
+        host.messages += len(pending)
+        host.packets += lane.packets
+        host.bytes += lane.bytes
         wait_all(pending)
-    return arrivals
 
 
 def wait_all(requests: list[Any]) -> None:

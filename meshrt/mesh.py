@@ -1,9 +1,9 @@
 """The mesh of cores, and how ranks share it out: each hosts one block.
 
-    W x H cores, x to the east, y to the south. C x R ranks cut it into blocks along straight lines, so that every
-    edge of a block is shared with at most one other rank:
+W x H cores, x to the east, y to the south. C x R ranks cut it into blocks along straight lines, so that every
+edge of a block is shared with at most one other rank:
 
-        rank 0 | rank 1 | rank 2          3 ranks on 8 x 4: blocks of 2, 3 and 3 columns
+    rank 0 | rank 1 | rank 2          3 ranks on 8 x 4: blocks of 2, 3 and 3 columns
 """
 
 from dataclasses import dataclass

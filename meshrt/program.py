@@ -1,9 +1,9 @@
 """Programs: a file with a function `run(block, *, options...)`, found by name, and its options read off the signature.
 
-    MESH = (8, 8)                                      the mesh it runs on unless --mesh says otherwise
+MESH = (8, 8)                                      the mesh it runs on unless --mesh says otherwise
 
-    def run(block, *, tokens: Annotated[int, "how many to store"] = 16) -> dict:
-        \"\"\"First line: what `meshrt list` says of it.\"\"\"
+def run(block, *, tokens: Annotated[int, "how many to store"] = 16) -> dict:
+    \"\"\"First line: what `meshrt list` says of it.\"\"\"
 """
 
 import importlib

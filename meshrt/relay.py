@@ -6,6 +6,7 @@ under way is therefore never held up, and a core holds at most one of others for
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -60,7 +61,7 @@ def send(
     along = (1, -1) if axis == "x" else (-1, 1)
     tail = (1,) * (tiles.ndim - 2)
     name = f"relayed tile {channel.number}"
-    size = int(np.prod(tiles.shape[2:], dtype=np.int64)) * tiles.itemsize
+    size = prod(tiles.shape[2:]) * tiles.itemsize
 
     def here(marks: np.ndarray) -> np.ndarray:  # as a mask for tiles
         return marks[low : low + length].reshape(*along, *tail)

@@ -18,10 +18,10 @@ def combine(shares: Sequence[dict[str, Any]], device: Device) -> dict[str, Any]:
     """All ranks' shares of one segment as the JSON's `measured`: sums, and the largest where a maximum is asked for."""
 
     def total(key: str) -> int:
-        return sum(share[key] for share in shares)
+        return sum(int(share[key]) for share in shares)
 
     def most(key: str) -> int:
-        return max(share[key] for share in shares)
+        return max(int(share[key]) for share in shares)
 
     cycles, hops, stages = shares[0]["path"]
     return {
@@ -40,7 +40,9 @@ def combine(shares: Sequence[dict[str, Any]], device: Device) -> dict[str, Any]:
     }
 
 
-def gather_report(block: Block, program: str, arguments: dict[str, Any], result: Any, host: Any) -> dict[str, Any] | None:
+def gather_report(
+    block: Block, program: str, arguments: dict[str, Any], result: Any, host: Any
+) -> dict[str, Any] | None:
     """The whole report at rank 0, None at the others. All ranks call it, once, when the program is done."""
     segments = block.finish()
     named = [segment for segment in segments if segment.name]
@@ -66,7 +68,10 @@ def gather_report(block: Block, program: str, arguments: dict[str, Any], result:
         "mesh": [block.mesh.width, block.mesh.height],
         "result": result,
         "measured": measured[0],
-        "phases": [{"name": segment.name, **_tokens(segment), **part} for segment, part in zip(named, measured[1:], strict=True)],
+        "phases": [
+            {"name": segment.name, **_tokens(segment), **part}
+            for segment, part in zip(named, measured[1:], strict=True)
+        ],
         "host": {
             **host,
             "ranks": len(shares),
@@ -111,11 +116,26 @@ def print_table(report: dict[str, Any]) -> None:
 
     wall = [phase["wall_seconds"] for phase in report["host"]["phases"]]
     table = Table(title=_title(report), title_justify="left", box=None, pad_edge=False, header_style="bold")
-    heads = ("phase", "tokens", "messages", "hops", "longest", "stages", "path hops", "path cycles", "busiest link",
-             "entries", "memory", "wall")
+    heads = (
+        "phase",
+        "tokens",
+        "messages",
+        "hops",
+        "longest",
+        "stages",
+        "path hops",
+        "path cycles",
+        "busiest link",
+        "entries",
+        "memory",
+        "wall",
+    )
     for head in heads:
         table.add_column(head, justify="left" if head == "phase" else "right", overflow="fold")
-    rows = [*zip(report["phases"], wall, strict=True), ({"name": "total", **report["measured"]}, report["host"]["wall_seconds"])]
+    rows = [
+        *zip(report["phases"], wall, strict=True),
+        ({"name": "total", **report["measured"]}, report["host"]["wall_seconds"]),
+    ]
     for part, seconds in rows:
         path, entries, memory = part["critical_path"], part["route_entries"], part["memory_bytes"]
         table.add_row(

@@ -7,6 +7,7 @@ or more others. How the routes become colours and table entries is the business 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from itertools import pairwise
 
 import numpy as np
 
@@ -50,7 +51,7 @@ class Path:
     def entries(self, width: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """As Route.entries; a position is y * width + x. UsageError where two cores of the path do not touch."""
         ports = []
-        for (x, y), (nx, ny) in zip(self.cores, self.cores[1:], strict=False):
+        for (x, y), (nx, ny) in pairwise(self.cores):
             if (nx - x, ny - y) not in STEP:
                 raise UsageError(f"a path goes from core ({x}, {y}) to ({nx}, {ny}), which is not its neighbour")
             ports.append(STEP.index((nx - x, ny - y)))
@@ -77,9 +78,9 @@ def ports(mask: int) -> str:
 def interleave(index: int, n: int) -> tuple[int, int]:
     """(send to, receive from) of a core on the interleaved ring; waferllm, Algorithm 1, defined for N = 1 and 2 too.
 
-        N = 7:   0 - 2 - 4 - 6
-                 |           |        up the even cores and back down the odd ones: one cycle over all N cores,
-                 1 --- 3 --- 5        and no two neighbours on it are more than two hops apart
+    N = 7:   0 - 2 - 4 - 6
+             |           |        up the even cores and back down the odd ones: one cycle over all N cores,
+             1 --- 3 --- 5        and no two neighbours on it are more than two hops apart
     """
     order = ring_order(n)
     place = ring_place(n)[index]
@@ -174,7 +175,7 @@ def ktree(n: int, phases: int = 2, groups: int | None = None) -> Tree:
         else:
             count = max(1, round(len(members) ** ((to_go - 1) / to_go)))
         bounds = [len(members) * group // count for group in range(count + 1)]
-        parts = [members[low:high] for low, high in zip(bounds, bounds[1:], strict=False)]
+        parts = [members[low:high] for low, high in pairwise(bounds)]
         levels.append(_tree_level(parts))
         members = [part[len(part) // 2] for part in parts]
     return Tree(n, tuple(level for level in levels if level.routes), members[0])
@@ -190,7 +191,7 @@ def _tree_level(parts: list[Sequence[int]]) -> TreeLevel:
         middle = len(part) // 2
         arms = [list(part[: middle + 1]), list(part[: middle - 1 if middle else None : -1])]
         for late, arm in enumerate(arms):
-            for step, (source, stop) in enumerate(zip(arm, arm[1:], strict=False)):
+            for step, (source, stop) in enumerate(pairwise(arm)):
                 clash = late and stop == part[middle] and len(arms[0]) == len(arm)
                 steps.setdefault(step + bool(clash), set()).add(source)
                 routes.append(Route(source, (stop,)))

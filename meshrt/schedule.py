@@ -190,7 +190,7 @@ def _uniform(block: "Block", channel: Channel) -> bool:
     """Do all lines of the block have the same entries for the channel's colours, along the axis only?"""
     if channel.axis is None:
         return False
-    colours = np.unique(channel.colours)
+    colours = sorted(set(channel.colours.tolist()))  # np.unique would import numpy.ma, 10 ms on every rank
     along = sum(1 << port for port in (*AXIS_PORTS[channel.axis], RAMP))
     for table in (block.tables.enters, block.tables.leaves):
         part = table[colours].swapaxes(1, 2) if channel.axis == "y" else table[colours]
@@ -236,7 +236,7 @@ def _look_up(block: "Block", channel: Channel, whole_block: bool, flight: np.nda
             f" {colour[lost]} from the {PORT_NAMES[port[lost]]}"
             + (f"; its rule takes that colour from {ports(rule)} only" if rule else "; its table lacks that colour")
         )
-    return leaves[colour, at]
+    return np.asarray(leaves[colour, at])
 
 
 def _next_core(
@@ -381,7 +381,7 @@ def compile_schedule(
     while steps and not (steps[-1].moves or steps[-1].recvs):
         steps.pop()
     slots, cores = (np.concatenate([part[i] for part in taken]) if taken else _ints() for i in range(2))
-    if len(np.unique(cores)) < len(cores):
+    if np.bincount(cores, minlength=1).max() > 1:
         at = int(cores[np.argmax(np.bincount(cores)[cores])])
         core = _core(block, channel, trace.whole_block, at)
         raise RouteError(f"core {core} would get two tiles in one transfer; send them in two, or by a relay")
@@ -411,7 +411,8 @@ def _parts(to: np.ndarray, origin: np.ndarray) -> tuple[Part, ...]:
     """Group payload moves by where they are from."""
     message, place = origin
     return tuple(
-        Part(as_index(to[message == one]), int(one), as_index(place[message == one])) for one in np.unique(message)
+        Part(as_index(to[message == one]), one, as_index(place[message == one]))
+        for one in sorted(set(message.tolist()))
     )
 
 
@@ -423,7 +424,7 @@ def _message(block: "Block", way: int, slots: np.ndarray, parts: tuple[Part, ...
 
 def _one_a_link(cores: np.ndarray) -> list[np.ndarray]:
     """Cut the packets that leave by one port in one tick into rounds with one packet a link, in order."""
-    if len(np.unique(cores)) == len(cores):
+    if np.bincount(cores, minlength=1).max() < 2:
         return [np.arange(len(cores))]
     order = np.argsort(cores, kind="stable")
     first = np.searchsorted(cores[order], cores[order])

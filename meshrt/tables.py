@@ -90,7 +90,10 @@ def installed(
         relayed, lanes = [], []
         if split:
             n = tables.mesh.length(axis)
-            for step, goes in ((1, any(r.high > r.source for r in routes)), (-1, any(r.low < r.source for r in routes))):
+            for step, goes in (
+                (1, any(r.high > r.source for r in routes)),
+                (-1, any(r.low < r.source for r in routes)),
+            ):
                 if goes:
                     lanes.append((step, stack.enter_context(installed(tables, axis, chain(n, step), lines))))
             direct: list[Route] = []
@@ -111,7 +114,9 @@ def installed_paths(tables: Tables, paths: Sequence[Path]) -> Iterator[Channel]:
     """Static routes with turns, in the tables until the block is left. LimitError as above."""
     width = tables.mesh.width
     parts = [path.entries(width) for path in paths]
-    with _install(tables, None, [y * width + x for (x, y), *_ in (path.cores for path in paths)], parts, None) as channel:
+    with _install(
+        tables, None, [y * width + x for (x, y), *_ in (path.cores for path in paths)], parts, None
+    ) as channel:
         yield channel
 
 
@@ -133,16 +138,12 @@ def _install(
     _write(tables, axis, lines, written, install=True)
     try:
         tables.installs += 1
-        yield Channel(
-            axis, length, lines, np.array(sources, np.int32), np.array(colours, np.uint8), tables.installs
-        )
+        yield Channel(axis, length, lines, np.array(sources, np.int32), np.array(colours, np.uint8), tables.installs)
     finally:
         _write(tables, axis, lines, written, install=False)
 
 
-def choose_colours(
-    tables: Tables, axis: str | None, lines: np.ndarray | None, spans: list[np.ndarray]
-) -> list[int]:
+def choose_colours(tables: Tables, axis: str | None, lines: np.ndarray | None, spans: list[np.ndarray]) -> list[int]:
     """The lowest colour for each route that is free at all its routers, from the low end of the line on.
 
     On an empty table that takes as many colours as routes meet at one router, the fewest possible. LimitError.
@@ -173,7 +174,8 @@ def _busy(tables: Tables, axis: str | None, lines: np.ndarray | None) -> np.ndar
     if axis is None:
         return book.reshape(len(book), -1).copy()
     across = 1 if axis == "x" else 2
-    return (book if lines is None else book.compress(lines, axis=across)).any(axis=across)
+    chosen: np.ndarray = book if lines is None else book.compress(lines, axis=across)
+    return np.asarray(chosen.any(axis=across))
 
 
 def _table_full(

@@ -5,6 +5,9 @@ axes alternate and nothing is ever transposed:
     E_y --W_qkv--> y: heads_x --scores--> x: tokens_y --softmax, V--> y: heads_x --W_O--> x: E_y
     E_y --W_up---> y: F_x     --W_down--> x: E_y
 
+That is six allreduces a layer. The published code takes ten: here the norm's sum of squares rides along with the
+product that it scales, and maximum, sum and output of the softmax are merged in one reduction.
+
 W_O and W_down have their rows along x here; `turn` moves them there, tile by tile over the mesh, after prefill.
 """
 
@@ -19,6 +22,8 @@ from meshrt.programs.gemm import tile_bytes
 from meshrt.programs.kvcache import Cache, append, balance
 from meshrt.programs.prefill import pair_tables, rotate, split_heads, swiglu
 from meshrt.programs.weights import Chunks, Layer, Weights
+
+EMPTY = np.float32(-1e30)  # the greatest score of no token: finite, so that two rows without any merge to nothing
 
 
 @dataclass(frozen=True)
@@ -68,7 +73,14 @@ def turn(block: Block, rings: Rings, tiles: np.ndarray) -> np.ndarray:
 
 
 def decode(
-    block: Block, config: Config, chunks: Chunks, weights: Weights, trees: Trees, cache: Cache, token: int, position: int
+    block: Block,
+    config: Config,
+    chunks: Chunks,
+    weights: Weights,
+    trees: Trees,
+    cache: Cache,
+    token: int,
+    position: int,
 ) -> np.ndarray:
     """One step: the logits after `token` at `position`, V_x: float32 [bh, bw, columns, Vt], the same in every row."""
     cos, sin = (
@@ -81,12 +93,11 @@ def decode(
         append(cache, np.full((*block.lead, *cache.data.shape[3:]), np.nan, cache.data.dtype))
         for number, layer in enumerate(weights.layers):
             x = x + attention(block, config, layer, trees, cache, number, x, cos, sin)
-            up = allreduce(block, trees.y, down_y(block, rms_norm(block, config, trees, x, layer.mlp_norm_y), layer.up))
+            up = normed_product(block, config, trees, x, layer.mlp_norm_y, layer.up)
             x = x + allreduce(block, trees.x, along_x(block, swiglu(block, up), layer.down))
             block.elementwise(x, 2)
         balance(cache)
-        x = rms_norm(block, config, trees, x, weights.norm_y)
-        return allreduce(block, trees.y, down_y(block, x, weights.head))
+        return normed_product(block, config, trees, x, weights.norm_y, weights.head)
 
 
 def embed(block: Block, chunks: Chunks, weights: Weights, trees: Trees, token: int) -> np.ndarray:
@@ -111,23 +122,37 @@ def along_x(block: Block, x: np.ndarray, w: np.ndarray) -> np.ndarray:
     return np.asarray(block.matmul(x[:, :, None, :, None], w).sum(axis=3)[..., 0, :])
 
 
-def rms_norm(block: Block, config: Config, trees: Trees, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """RMSNorm of E_y: the sum of squares is an allreduce along y."""
+def normed_product(
+    block: Block, config: Config, trees: Trees, x: np.ndarray, norm: np.ndarray, w: np.ndarray
+) -> np.ndarray:
+    """rms(x) W of E_y: [bh, bw, rows, Et] -> [bh, bw, columns, Nt], the same in every row.
+
+    rms(x) W = ((x * norm) W) / sqrt(mean(x^2) + eps): the sum of squares is reduced along y in the same packets.
+    """
+    own = down_y(block, x * norm.astype(np.float32)[:, :, :, 0], w)
     flat = x.reshape(*x.shape[:2], 1, -1)
-    squares = np.matmul(flat, flat.swapaxes(-1, -2))[..., 0]  # [bh, bw, 1]
-    block.elementwise(x)
-    total = allreduce(block, trees.y, squares)
-    scale = 1 / np.sqrt(total / np.float32(config.hidden_size) + np.float32(config.rms_norm_eps))
+    squares = np.matmul(flat, flat.swapaxes(-1, -2))[..., 0]
     block.elementwise(x, 2)
-    return np.asarray(x * scale[..., None] * weight.astype(np.float32)[:, :, :, 0])
+    total = allreduce(block, trees.y, np.concatenate([own.reshape(*own.shape[:2], -1), squares], axis=-1))
+    scale = 1 / np.sqrt(total[..., -1:] / np.float32(config.hidden_size) + np.float32(config.rms_norm_eps))
+    block.elementwise(own)
+    return np.asarray((total[..., :-1] * scale).reshape(own.shape))
 
 
 def attention(
-    block: Block, config: Config, layer: Layer, trees: Trees, cache: Cache, number: int, x: np.ndarray, cos: np.ndarray, sin: np.ndarray
+    block: Block,
+    config: Config,
+    layer: Layer,
+    trees: Trees,
+    cache: Cache,
+    number: int,
+    x: np.ndarray,
+    cos: np.ndarray,
+    sin: np.ndarray,
 ) -> np.ndarray:
     """Attention of one token: its key and value join the south row's, then every row looks at the tokens it holds."""
     kv, group = config.kv_heads, config.group
-    qkv = allreduce(block, trees.y, down_y(block, rms_norm(block, config, trees, x, layer.norm_y), layer.qkv))
+    qkv = normed_product(block, config, trees, x, layer.norm_y, layer.qkv)
     if layer.qkv_bias is not None:
         qkv = qkv + layer.qkv_bias.astype(np.float32)[:, :, 0]
         block.elementwise(qkv)
@@ -139,25 +164,31 @@ def attention(
     keys, values = (cache.data[:, :, :most, number, which].swapaxes(2, 3).astype(np.float32) for which in (0, 1))
     held = (np.arange(most) < cache.own[: block.lead[0], None])[:, None, None, None]  # [bh, 1, 1, 1, tokens]
     work = config.heads * q.shape[-1] * cache.own[:, None]
-    scores = np.matmul(q, np.where(held[..., 0, :, None], keys, np.float32(0)).swapaxes(-1, -2))  # [.., kv, group, tokens]
+    scores = np.matmul(
+        q, np.where(held[..., 0, :, None], keys, np.float32(0)).swapaxes(-1, -2)
+    )  # [.., kv, group, tokens]
     block.work(work)
     with block.memory.hold("scores", config.heads * most * 4):
-        scores = np.where(held, allreduce(block, trees.x, scores), np.float32(-np.inf))
-        top = allreduce(block, trees.y, scores.max(axis=-1), np.maximum)
-        weights = np.exp(scores - top[..., None])
+        scores = np.where(held, allreduce(block, trees.x, scores), EMPTY)
+        top = scores.max(axis=-1, keepdims=True)
+        weights = np.where(held, np.exp(scores - top), np.float32(0))
         block.elementwise(scores, 3)
-        total = allreduce(block, trees.y, weights.sum(axis=-1))
-        mixed = np.matmul(weights / total[..., None], np.where(held[..., 0, :, None], values, np.float32(0)))
+        mixed = np.matmul(weights, np.where(held[..., 0, :, None], values, np.float32(0)))
         block.work(work)
-    mixed = allreduce(block, trees.y, mixed)  # [bh, bw, kv, group, columns * Dt]
-    mixed = mixed.reshape(*mixed.shape[:2], config.heads, x_columns(qkv), -1).swapaxes(2, 3)
+        parts = np.concatenate([mixed, weights.sum(axis=-1, keepdims=True), top], axis=-1)
+    parts = allreduce(block, trees.y, parts, merge_softmax)  # [bh, bw, kv, group, columns * Dt + 2]
+    mixed = parts[..., :-2] / parts[..., -2:-1]
+    block.elementwise(mixed)
+    mixed = mixed.reshape(*mixed.shape[:2], config.heads, qkv.shape[2], -1).swapaxes(2, 3)
     out = allreduce(block, trees.x, along_x(block, mixed.reshape(*mixed.shape[:3], -1), layer.out))
     return out if layer.out_bias_y is None else out + layer.out_bias_y.astype(np.float32)[:, :, :, 0]
 
 
-def x_columns(tiles: np.ndarray) -> int:
-    """Chunks along x at one core, of [bh, bw, columns, ...]."""
-    return tiles.shape[2]
+def merge_softmax(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Join two rows' shares of softmax(s) V, each [.., sum of e^(s - top) v, sum of e^(s - top), top]."""
+    top = np.maximum(one[..., -1:], other[..., -1:])
+    joined = one[..., :-1] * np.exp(one[..., -1:] - top) + other[..., :-1] * np.exp(other[..., -1:] - top)
+    return np.concatenate([joined, top], axis=-1)
 
 
 def by_head(part: np.ndarray) -> np.ndarray:

@@ -10,6 +10,7 @@ Routes per core: three colours for each direction of a ring, four directions whi
 """
 
 from collections.abc import Callable
+from math import prod
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -83,7 +84,7 @@ def meshgemm(block: Block, rings: Rings, a: np.ndarray, b: np.ndarray) -> np.nda
     """
     steps = block.mesh.height * a.shape[2]
     places = ring_place(steps)
-    sums = int(np.prod(a.shape[2:-1])) * b.shape[-1] * 4
+    sums = prod(a.shape[2:-1]) * b.shape[-1] * 4
     with (
         block.memory.hold("A and B in flight", 2 * (tile_bytes(a) + tile_bytes(b))),
         block.memory.hold("C", sums),
@@ -111,15 +112,15 @@ def meshgemm_t(
 ) -> np.ndarray:
     """C = A B^T without a transpose: A stays, B moves along y and the sums of C along x.
 
-    a: M x K, b: N x K, as in `meshgemm`; `multiply(a, b)` may stand in for the product of two tiles, a b^T. Where the paper reduces every step's products along x (section 5.4), here
-    each sum travels round the x ring and every core on its way adds its product: the longest packet is two hops
-    again, and there is no reduction tree to wait for. B is aligned before, C after.
+    a: M x K, b: N x K, as in `meshgemm`; `multiply(a, b)` may stand in for the product of two tiles, a b^T.
+
+    Where the paper reduces every step's products along x (section 5.4), here each sum travels round the x ring and
+    every core on its way adds its product: the longest packet is two hops again, and there is no reduction tree to
+    wait for. B is aligned before, C after.
     """
     steps = block.mesh.height * a.shape[2]
     places = ring_place(steps)
-    if multiply is None:
-        multiply = lambda a, b: block.matmul(a, b.swapaxes(-1, -2))  # noqa: E731 - one line, used once below
-    sums = int(np.prod(a.shape[2:-1])) * b.shape[-2] * 4
+    sums = prod(a.shape[2:-1]) * b.shape[-2] * 4
     with (
         block.memory.hold("B in flight", 2 * tile_bytes(b)),
         block.memory.hold("C in flight", 2 * sums),
@@ -131,7 +132,7 @@ def meshgemm_t(
         for step in range(steps):
             last = step == steps - 1
             flights = () if last else start_shift(block, rings.y, b, b_next)
-            product = multiply(a, b)
+            product = multiply(a, b) if multiply else block.matmul(a, b.swapaxes(-1, -2))
             if c is None:
                 c, c_next = product, np.empty_like(product)
             else:
@@ -153,4 +154,4 @@ def add(block: Block, total: Any, product: np.ndarray) -> np.ndarray:
 
 def tile_bytes(tiles: np.ndarray) -> int:
     """Bytes of one core's tiles."""
-    return int(np.prod(tiles.shape[2:], dtype=np.int64)) * tiles.dtype.itemsize
+    return prod(tiles.shape[2:]) * tiles.dtype.itemsize

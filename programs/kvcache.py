@@ -11,6 +11,7 @@ passes its oldest one up, which the row above gets in turn: all moves are one ho
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import prod
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -39,7 +40,7 @@ class Cache:
     bytes_per_token: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.bytes_per_token = int(np.prod(self.data.shape[3:], dtype=np.int64)) * self.data.dtype.itemsize
+        self.bytes_per_token = prod(self.data.shape[3:]) * self.data.dtype.itemsize
         self.block.memory.take(self.name, self._bytes())
 
     @property

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -36,7 +37,8 @@ def run(
     max_new_tokens: Annotated[int, "stop after so many tokens, if the model does not before"] = 32,
     kv: Annotated[Literal["shift"], "KV cache policy"] = "shift",
     dtype: Annotated[
-        Literal["float32", "float16", "bfloat16"] | None, "storage of weights and KV; sums are float32  [default: the model's]"
+        Literal["float32", "float16", "bfloat16"] | None,
+        "storage of weights and KV; sums are float32  [default: the model's]",
     ] = None,
     phases: Annotated[int, "K of the K-trees"] = 2,
     temperature: Annotated[float, "0 is greedy"] = 0.0,
@@ -70,7 +72,7 @@ def run(
 
     stop = () if ignore_eos else config.eos_token_ids
     rng = np.random.default_rng(seed)
-    choose: Callable[[np.ndarray], int] = lambda row: sample(row, temperature=temperature, top_k=top_k, top_p=top_p, rng=rng)  # noqa: E731
+    choose = partial(sample, temperature=temperature, top_k=top_k, top_p=top_p, rng=rng)
     rows = chunks.rows * -(-len(ids) // chunks.sides)
     room = max(rows, (len(ids) + max_new_tokens) // block.mesh.height + 1) + 2
     token = (config.layers, 2, config.kv_heads, chunks.columns * chunks.keys.shape[1] // config.kv_heads)
@@ -125,7 +127,7 @@ def run(
 def read_prompt(
     block: Block, folder: Path, config: Config, prompt: str | None, prompt_ids: str | None
 ) -> tuple["Tokenizer | None", tuple[int, ...]]:
-    """The tokenizer (rank 0 only; None where the model has none and ids are given) and the prompt's ids, on all ranks."""
+    """The tokenizer (rank 0 only, None where the model has none and ids are given) and the ids, on all ranks."""
     from meshrt.models.errors import ModelError
     from meshrt.models.tokenizer import encode, load_tokenizer
 
@@ -150,7 +152,9 @@ def read_prompt(
         raise UsageError("the prompt is empty: give --prompt a text of one token or more")
     wrong = [one for one in ids if not 0 <= one < config.vocab_size]
     if wrong:
-        raise UsageError(f"token id {wrong[0]} is not in the model's vocabulary of {config.vocab_size}: 0 to {config.vocab_size - 1}")
+        raise UsageError(
+            f"token id {wrong[0]} is not in the model's vocabulary of {config.vocab_size}: 0 to {config.vocab_size - 1}"
+        )
     return tokenizer, tuple(ids)
 
 
@@ -254,7 +258,7 @@ def last_place(chunks: Chunks, length: int, kept: int) -> tuple[int, int, int]:
 
 
 def on_host(block: Block, row: np.ndarray | None, choose: Callable[[np.ndarray], int]) -> int:
-    """Sampling sorts the whole vocabulary: the logits leave the mesh, rank 0 draws, and the token comes back as input."""
+    """Sampling sorts the whole vocabulary: the logits leave the mesh, rank 0 draws, the token comes back as input."""
     token = choose(row) if row is not None else None
     return int(block.control.bcast(token))
 

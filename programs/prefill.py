@@ -49,7 +49,14 @@ class Place:
 
 
 def prefill(
-    block: Block, config: Config, chunks: Chunks, weights: Weights, wires: Wires, cache: Cache, ids: np.ndarray, every: bool
+    block: Block,
+    config: Config,
+    chunks: Chunks,
+    weights: Weights,
+    wires: Wires,
+    cache: Cache,
+    ids: np.ndarray,
+    every: bool,
 ) -> np.ndarray:
     """Run the prompt; its keys and values go into the cache, rows of cores holding their own tokens.
 
@@ -57,8 +64,8 @@ def prefill(
     only those of each row of tiles' token that stands where the prompt's last does, [.., 1, Vt].
     """
     place = place_tokens(block, config, chunks, len(ids))
-    lead = (*block.lead, chunks.rows, chunks.columns)
-    with block.memory.hold("activations", 4 * int(np.prod((*lead[2:], place.each, chunks.embedding.shape[1])))):
+    size = chunks.rows * chunks.columns * place.each * chunks.embedding.shape[1] * 4
+    with block.memory.hold("activations", size):
         x = embed(block, wires, chunks, weights, ids, place)
         for number, layer in enumerate(weights.layers):
             x = x + attention(block, config, chunks, layer, wires, cache, number, x, place)
@@ -126,7 +133,15 @@ def rms_norm(block: Block, config: Config, tree: Tree, x: np.ndarray, weight: np
 
 
 def attention(
-    block: Block, config: Config, chunks: Chunks, layer: Layer, wires: Wires, cache: Cache, number: int, x: np.ndarray, place: Place
+    block: Block,
+    config: Config,
+    chunks: Chunks,
+    layer: Layer,
+    wires: Wires,
+    cache: Cache,
+    number: int,
+    x: np.ndarray,
+    place: Place,
 ) -> np.ndarray:
     """Causal attention of all heads at once: every core has a share of every head."""
     kv, group, length = config.kv_heads, config.group, place.each

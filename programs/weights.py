@@ -160,7 +160,7 @@ class _Reader:
         return tiles
 
     def vector(self, tensors: list[tuple[str, np.ndarray]], axis: str) -> np.ndarray:
-        """A vector cut along the axis and repeated along the other: [bh, bw, 1, columns, size] or [bh, bw, rows, 1, size]."""
+        """A vector cut along the axis, repeated along the other: [bh, bw, 1, columns, size] or [.., rows, 1, size]."""
         chunks, block = self.chunks, self.block
         each = (1, chunks.columns) if axis == "x" else (chunks.rows, 1)
         size = sum(table.shape[1] for _, table in tensors)

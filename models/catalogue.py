@@ -1,0 +1,29 @@
+"""The models that come with meshrt, and how a name on the command line becomes a folder."""
+
+from pathlib import Path
+
+from meshrt.models.errors import ModelError
+
+
+def packaged() -> list[str]:
+    """Names of the packaged models: the folders beside this file that hold a config.json."""
+    return sorted(path.parent.name for path in _here().glob("*/config.json"))
+
+
+def find_model(name: str | Path) -> Path:
+    """The folder of a packaged model's name, or of a path. A packaged name wins; `./name` is always a path.
+
+    Raises ModelError listing the packaged models.
+    """
+    if str(name) in packaged():
+        return _here() / str(name)
+    folder = Path(name).expanduser()
+    if (folder / "config.json").is_file():
+        return folder
+    problem = "has no config.json" if folder.is_dir() else "is neither a packaged model nor a folder"
+    listed = ", ".join(packaged()) or "none"
+    raise ModelError(f"model {str(name)!r} {problem}; packaged: {listed}; else give a Hugging Face folder")
+
+
+def _here() -> Path:
+    return Path(__file__).resolve().parent

@@ -1,0 +1,216 @@
+"""Weights in safetensors files, read a slice at a time: every rank takes its own tiles and nothing else.
+
+The format (https://github.com/huggingface/safetensors): 8 bytes of little-endian header length, a JSON header that
+gives each tensor's dtype, shape and place, then the data. The header is not trusted: it is checked against the file.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias, TypeGuard
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshrt.models.config import Config
+from meshrt.models.errors import ModelError
+
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+ITEM_BYTES = {"F32": 4, "F16": 2, "BF16": 2}
+# The limit of the safetensors library itself. A header is some 100 bytes a tensor.
+MAX_HEADER_BYTES = 100_000_000
+
+Index: TypeAlias = slice | NDArray[np.integer]
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """Where one tensor lies: `offset` is in bytes from the start of the file."""
+
+    file: Path
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The tensors of a model folder by their Hugging Face names. Nothing is loaded before `read`."""
+
+    folder: Path
+    tensors: Mapping[str, Tensor]
+
+    def find(self, name: str) -> Tensor:
+        """Raises ModelError if there is no such tensor or its dtype is none of F32, F16, BF16."""
+        if name not in self.tensors:
+            raise ModelError(f"{self.folder}: the checkpoint has no tensor {name}")
+        tensor = self.tensors[name]
+        if tensor.dtype not in ITEM_BYTES:
+            raise ModelError(
+                f"{tensor.file}: tensor {name} has dtype {tensor.dtype}; supported are {', '.join(ITEM_BYTES)}"
+            )
+        return tensor
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self.find(name).shape
+
+    def dtype(self, name: str) -> np.dtype[Any]:
+        """float32, float16 or ml_dtypes.bfloat16."""
+        return _numpy_dtype(self.find(name).dtype)
+
+    def read(self, name: str, *index: Index) -> NDArray[Any]:
+        """Reads the part of a tensor that `index` picks: a fresh array of the checkpoint's own dtype.
+
+        There is one index for each of the leading axes. A slice is a range; an integer array gathers along its axis,
+        whatever the other indices are. Raises ModelError for what `find` refuses and for an id outside its axis.
+        """
+        tensor = self.find(name)
+        if len(index) > len(tensor.shape):
+            raise ModelError(f"{tensor.file}: tensor {name} has {len(tensor.shape)} axes; {len(index)} were indexed")
+        dtype, size = _numpy_dtype(tensor.dtype), math.prod(tensor.shape) * ITEM_BYTES[tensor.dtype]
+        try:
+            # An empty map is not possible, an empty array is.
+            data = np.memmap(tensor.file, np.uint8, "r", tensor.offset, size) if size else np.empty(0, np.uint8)
+        except (OSError, ValueError) as error:
+            raise ModelError(f"{tensor.file}: tensor {name} cannot be read: {error}") from error
+        array: NDArray[Any] = data.view(dtype).reshape(tensor.shape)
+        # Slices first: they only narrow the map. A gather then touches no more pages than it must.
+        array = array[tuple(part if isinstance(part, slice) else slice(None) for part in index)]
+        for axis, part in enumerate(index):
+            if not isinstance(part, slice):
+                if part.size and not 0 <= int(part.min()) <= int(part.max()) < array.shape[axis]:
+                    raise ModelError(f"{tensor.file}: tensor {name}: index outside 0..{array.shape[axis] - 1}")
+                array = np.take(array, part, axis)
+        return np.array(array, order="C")
+
+
+def open_checkpoint(folder: str | Path) -> Checkpoint:
+    """Opens model.safetensors, or the shards of model.safetensors.index.json, and checks their headers.
+
+    Raises ModelError naming the file (and tensor) for whatever is missing, truncated, malformed or outside the folder.
+    """
+    folder = Path(folder)
+    if (folder / SINGLE).is_file():
+        return Checkpoint(folder, read_header(folder / SINGLE))
+    if (folder / INDEX).is_file():
+        return Checkpoint(folder, _read_shards(folder))
+    raise ModelError(f"{folder}: holds neither {SINGLE} nor {INDEX}; other weight formats must be converted first")
+
+
+def expected_shapes(config: Config) -> dict[str, tuple[int, ...]]:
+    """Every tensor that a model of this configuration has, by name. Projections are [out, in]."""
+    hidden, inner = config.hidden_size, config.intermediate_size
+    query, keyval = config.heads * config.head_dim, config.kv_heads * config.head_dim
+    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (config.vocab_size, hidden)}
+    for i in range(config.layers):
+        layer = f"model.layers.{i}."
+        shapes[layer + "input_layernorm.weight"] = (hidden,)
+        for name, size in (("q", query), ("k", keyval), ("v", keyval)):
+            shapes[f"{layer}self_attn.{name}_proj.weight"] = (size, hidden)
+            if config.qkv_bias:
+                shapes[f"{layer}self_attn.{name}_proj.bias"] = (size,)
+        shapes[layer + "self_attn.o_proj.weight"] = (hidden, query)
+        if config.o_bias:
+            shapes[layer + "self_attn.o_proj.bias"] = (hidden,)
+        shapes[layer + "post_attention_layernorm.weight"] = (hidden,)
+        shapes[layer + "mlp.gate_proj.weight"] = (inner, hidden)
+        shapes[layer + "mlp.up_proj.weight"] = (inner, hidden)
+        shapes[layer + "mlp.down_proj.weight"] = (hidden, inner)
+    shapes["model.norm.weight"] = (hidden,)
+    if not config.tie_word_embeddings:
+        shapes["lm_head.weight"] = (config.vocab_size, hidden)
+    return shapes
+
+
+def check_shapes(checkpoint: Checkpoint, config: Config) -> None:
+    """Raises ModelError naming the first tensor of the configuration that is missing or of another shape."""
+    for name, shape in expected_shapes(config).items():
+        if name not in checkpoint.tensors and name == "lm_head.weight":
+            raise ModelError(
+                f"{checkpoint.folder}: the checkpoint has no tensor {name}; "
+                "if the model shares its embedding, config.json must set tie_word_embeddings"
+            )
+        tensor = checkpoint.find(name)
+        if tensor.shape != shape:
+            raise ModelError(
+                f"{tensor.file}: tensor {name} has shape {list(tensor.shape)}; config.json asks for {list(shape)}"
+            )
+
+
+def read_header(file: Path) -> dict[str, Tensor]:
+    """Reads and checks the header of one safetensors file. After this, every tensor lies inside the file."""
+    try:
+        size = file.stat().st_size
+        with file.open("rb") as stream:
+            length = int.from_bytes(stream.read(8), "little")
+            if size < 8 or length > size - 8:
+                raise ModelError(f"{file}: truncated, or not a safetensors file: {size} bytes, header of {length}")
+            if length > MAX_HEADER_BYTES:
+                raise ModelError(f"{file}: a header of {length} bytes; the limit is {MAX_HEADER_BYTES}")
+            header = json.loads(stream.read(length).decode("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelError(f"{file}: no readable safetensors header: {error}") from error
+    if not isinstance(header, dict):
+        raise ModelError(f"{file}: no readable safetensors header: not a JSON object")
+    header.pop("__metadata__", None)
+    start = 8 + length
+    return {name: _check_tensor(file, name, entry, start, size) for name, entry in header.items()}
+
+
+def _check_tensor(file: Path, name: str, entry: object, start: int, size: int) -> Tensor:
+    where = f"{file}: tensor {name}"
+    if not isinstance(entry, dict):
+        raise ModelError(f"{where}: its header entry is not an object")
+    dtype, shape, offsets = (entry.get(key) for key in ("dtype", "shape", "data_offsets"))
+    if not isinstance(dtype, str) or not _sizes(shape) or not _sizes(offsets) or len(offsets) != 2:
+        raise ModelError(f"{where}: malformed header entry: dtype {dtype!r}, shape {shape!r}, data_offsets {offsets!r}")
+    begin, end = offsets
+    if not begin <= end <= size - start:
+        raise ModelError(
+            f"{where}: its data is at bytes {begin}..{end} of {size - start}: the file is truncated or damaged"
+        )
+    # Of a dtype that is not supported the size is not known; such a tensor is refused when it is asked for.
+    if dtype in ITEM_BYTES and math.prod(shape) * ITEM_BYTES[dtype] != end - begin:
+        raise ModelError(f"{where}: shape {shape} of {dtype} does not fill the {end - begin} bytes that it is given")
+    return Tensor(file, name, dtype, tuple(shape), start + begin)
+
+
+def _sizes(value: object) -> TypeGuard[list[int]]:
+    return isinstance(value, list) and all(type(n) is int and n >= 0 for n in value)
+
+
+def _read_shards(folder: Path) -> dict[str, Tensor]:
+    index = folder / INDEX
+    try:
+        table = json.loads(index.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelError(f"{index}: not readable as JSON: {error}") from error
+    weight_map = table.get("weight_map") if isinstance(table, dict) else None
+    if not isinstance(weight_map, dict):
+        raise ModelError(f"{index}: has no 'weight_map' object")
+    shards: dict[str, dict[str, Tensor]] = {}
+    tensors = {}
+    for name, shard in weight_map.items():
+        # A shard is a file of this folder, so that a checkpoint from elsewhere can read nothing else.
+        if not isinstance(shard, str) or not shard or set(shard) & set("/\\:\0") or shard in (".", ".."):
+            raise ModelError(f"{index}: tensor {name}: {shard!r} is not the plain name of a file in the folder")
+        if shard not in shards:
+            if not (folder / shard).is_file():
+                raise ModelError(f"{index}: tensor {name}: the shard {shard} is missing from {folder}")
+            shards[shard] = read_header(folder / shard)
+        if name not in shards[shard]:
+            raise ModelError(f"{folder / shard}: has no tensor {name}, though {INDEX} says so")
+        tensors[name] = shards[shard][name]
+    return tensors
+
+
+def _numpy_dtype(name: str) -> np.dtype[Any]:
+    if name == "BF16":
+        import ml_dtypes  # only bfloat16 needs it, and every rank pays for an import
+
+        bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+        return bfloat16
+    return np.dtype("<f4" if name == "F32" else "<f2")

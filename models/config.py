@@ -1,0 +1,245 @@
+"""The sizes and constants of a model, read from a Hugging Face folder.
+
+Llama, Qwen2 and Mistral are one architecture with three sets of switches. A key that would change the numbers and is
+not supported is an error. All other unknown keys are ignored on purpose: such files are full of settings for training.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from meshrt.models.errors import ModelError
+
+MODEL_TYPES = ("llama", "qwen2", "mistral")
+DTYPES = ("float32", "float16", "bfloat16")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rope:
+    """Rotary embedding. `kind` says which of the last four fields act: none, `factor` for linear, all for llama3."""
+
+    theta: float = 10000.0
+    kind: Literal["default", "linear", "llama3"] = "default"
+    factor: float = 1.0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    original_max_positions: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """A decoder-only transformer: RMSNorm, rotary grouped-query attention, SwiGLU, no bias unless said."""
+
+    model_type: str
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    rms_norm_eps: float
+    tie_word_embeddings: bool
+    qkv_bias: bool
+    o_bias: bool
+    max_positions: int
+    rope: Rope
+    bos_token_id: int | None = None
+    eos_token_ids: tuple[int, ...] = ()
+    dtype: str | None = None
+
+    @property
+    def group(self) -> int:
+        """Query heads that share one key and value head."""
+        return self.heads // self.kv_heads
+
+    @classmethod
+    def from_dict(
+        cls, data: Mapping[str, Any], generation: Mapping[str, Any] | None = None, source: str = "config.json"
+    ) -> "Config":
+        """Reads the dictionary of a config.json, of transformers 4 or 5.
+
+        `generation` is that of generation_config.json, whose end-of-text ids win. Raises ModelError with file and key.
+        """
+        read = _Reader(data, source)
+        kind = read.get("model_type", str)
+        if kind not in MODEL_TYPES:
+            raise read.bad("model_type", f"is {kind!r}; supported are {', '.join(MODEL_TYPES)}")
+        _refuse_unsupported(read, kind)
+
+        hidden, heads = read.positive("hidden_size"), read.positive("num_attention_heads")
+        kv_heads = read.positive("num_key_value_heads", heads)
+        if heads % kv_heads:
+            raise read.bad("num_attention_heads", f"is {heads}, not a multiple of num_key_value_heads, {kv_heads}")
+        if not read.has("head_dim") and hidden % heads:
+            raise read.bad("hidden_size", f"is {hidden}, not a multiple of num_attention_heads, {heads}; give head_dim")
+        head_dim = read.positive("head_dim", hidden // heads)
+        if head_dim % 2:
+            raise read.bad("head_dim", f"is {head_dim}; rotary embedding needs an even one")
+        bias = read.get("attention_bias", bool, False) if kind == "llama" else False
+        eps = read.number("rms_norm_eps")
+        if eps < 0:
+            raise read.bad("rms_norm_eps", f"is {eps}; it must not be negative")
+
+        eos = read
+        if generation is not None and generation.get("eos_token_id") is not None:
+            eos = _Reader(generation, source.replace("config.json", "generation_config.json"))
+        return cls(
+            model_type=kind,
+            vocab_size=read.positive("vocab_size"),
+            hidden_size=hidden,
+            intermediate_size=read.positive("intermediate_size"),
+            layers=read.positive("num_hidden_layers"),
+            heads=heads,
+            kv_heads=kv_heads,
+            head_dim=head_dim,
+            rms_norm_eps=eps,
+            tie_word_embeddings=read.get("tie_word_embeddings", bool, False),
+            qkv_bias=bias or kind == "qwen2",
+            o_bias=bias,
+            max_positions=read.positive("max_position_embeddings"),
+            rope=_rope(read),
+            bos_token_id=(read.token_ids("bos_token_id") or (None,))[0],
+            eos_token_ids=eos.token_ids("eos_token_id"),
+            dtype=_dtype(read),
+        )
+
+
+def read_config(folder: str | Path) -> Config:
+    """Reads config.json and, if there is one, generation_config.json of a model folder. Raises ModelError."""
+    folder = Path(folder)
+    source = folder / "config.json"
+    if not source.is_file():
+        raise ModelError(f"{folder}: no config.json there; a model is a folder as Hugging Face writes it")
+    generation = folder / "generation_config.json"
+    return Config.from_dict(_load(source), _load(generation) if generation.is_file() else None, str(source))
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelError(f"{path}: not readable as JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise ModelError(f"{path}: holds a {type(data).__name__}, not an object with keys")
+    return data
+
+
+def _refuse_unsupported(read: "_Reader", kind: str) -> None:
+    """Everything that would silently give other numbers."""
+    if read.get("hidden_act", str, "silu") != "silu":
+        raise read.bad("hidden_act", f"is {read.data['hidden_act']!r}; only silu is supported")
+    if read.get("mlp_bias", bool, False):
+        raise read.bad("mlp_bias", "is true; only feed-forward layers without bias are supported")
+    if kind != "llama" and read.get("attention_bias", bool, kind == "qwen2") != (kind == "qwen2"):
+        raise read.bad("attention_bias", f"is {read.data['attention_bias']}, which is not what {kind} has")
+    if read.has("quantization_config"):
+        raise read.bad("quantization_config", "is set; only F32, F16 and BF16 weights are supported")
+    # Qwen2 files carry a window that use_sliding_window switches; a Mistral window acts whenever it is there.
+    if read.get("use_sliding_window", bool, False) or (kind == "mistral" and read.has("sliding_window")):
+        key = "sliding_window" if kind == "mistral" else "use_sliding_window"
+        raise read.bad(key, "is active; only full attention is supported")
+    layer_types = read.get("layer_types", list, [])
+    if any(layer != "full_attention" for layer in layer_types):
+        raise read.bad("layer_types", "has layers other than full_attention; only that is supported")
+
+
+def _rope(read: "_Reader") -> Rope:
+    """transformers 4: `rope_theta` and `rope_scaling` (or null). transformers 5: all of it in `rope_parameters`."""
+    both = [key for key in ("rope_scaling", "rope_parameters") if read.has(key)]
+    if len(both) == 2 and read.data["rope_scaling"] != read.data["rope_parameters"]:
+        raise read.bad("rope_scaling", "and 'rope_parameters' are both set and differ; keep one of them")
+    rope = _Reader(read.get(both[0], dict), read.source, both[0] + ".") if both else _Reader({}, read.source)
+    if any(isinstance(value, dict) for value in rope.data.values()):
+        raise read.bad(both[0], "differs between kinds of layers; only one for all layers is supported")
+    for place in (read, rope):
+        if place.number("partial_rotary_factor", 1.0) != 1.0:
+            raise place.bad("partial_rotary_factor", "is not 1; only whole heads are rotated")
+    theta = rope.number("rope_theta", read.number("rope_theta", 10000.0))
+    if theta <= 0:
+        raise (rope if rope.has("rope_theta") else read).bad("rope_theta", f"is {theta}; it must be positive")
+
+    name = "rope_type" if rope.has("rope_type") else "type"
+    kind = rope.get(name, str, "default")
+    if kind == "default":
+        return Rope(theta=theta)
+    if kind not in ("linear", "llama3"):
+        raise rope.bad(name, f"is {kind!r}; supported are default, linear, llama3")
+    factor = rope.number("factor")
+    if factor <= 0:
+        raise rope.bad("factor", f"is {factor}; it must be positive")
+    if kind == "linear":
+        return Rope(theta=theta, kind="linear", factor=factor)
+    low, high = rope.number("low_freq_factor"), rope.number("high_freq_factor")
+    if not 0 < low < high:
+        raise rope.bad("low_freq_factor", f"is {low}; it must be positive and below high_freq_factor, {high}")
+    return Rope(
+        theta=theta,
+        kind="llama3",
+        factor=factor,
+        low_freq_factor=low,
+        high_freq_factor=high,
+        original_max_positions=rope.positive("original_max_position_embeddings"),
+    )
+
+
+def _dtype(read: "_Reader") -> str | None:
+    key = "dtype" if read.has("dtype") else "torch_dtype"
+    if not read.has(key):
+        return None
+    name: str = read.get(key, str)
+    if name not in DTYPES:
+        raise read.bad(key, f"is {name!r}; supported are {', '.join(DTYPES)}")
+    return name
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Typed look-ups in one JSON object. null counts as absent, as it does for transformers."""
+
+    data: Mapping[str, Any]
+    source: str
+    prefix: str = ""
+
+    def has(self, key: str) -> bool:
+        return self.data.get(key) is not None
+
+    def bad(self, key: str, what: str) -> ModelError:
+        return ModelError(f"{self.source}: {self.prefix + key!r} {what}")
+
+    def get(self, key: str, kind: type, default: Any = None) -> Any:
+        if not self.has(key):
+            if default is None:
+                raise self.bad(key, "is missing")
+            return default
+        value = self.data[key]
+        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+            raise self.bad(key, f"is {value!r}, not of type {kind.__name__}")
+        return value
+
+    def positive(self, key: str, default: int | None = None) -> int:
+        value: int = self.get(key, int, default)
+        if value <= 0:
+            raise self.bad(key, f"is {value}; it must be positive")
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        if not self.has(key) and default is not None:
+            return default
+        value = self.data.get(key)
+        if value is None:
+            raise self.bad(key, "is missing")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise self.bad(key, f"is {value!r}, not a finite number")
+        return float(value)
+
+    def token_ids(self, key: str) -> tuple[int, ...]:
+        """One id or a list of them."""
+        value = self.data.get(key)
+        ids = value if isinstance(value, list) else [] if value is None else [value]
+        if any(isinstance(i, bool) or not isinstance(i, int) or i < 0 for i in ids):
+            raise self.bad(key, f"is {value!r}, not a token id or a list of them")
+        return tuple(ids)

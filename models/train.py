@@ -1,0 +1,340 @@
+"""Trains the packaged llama-tiny: python -m meshrt.models.train --out models/llama-tiny
+
+Needs torch, which meshrt itself never imports. The same seed, torch version and one thread give the same bytes.
+Everything is generated: the text comes from meshrt.models.stories, the tokenizer is trained on it, and the folder that
+comes out is an ordinary Hugging Face one.
+"""
+
+import argparse
+import json
+import math
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from torch import Tensor, nn
+from torch.nn import functional
+
+from meshrt.models.stories import stories
+
+EOS = "<|endoftext|>"
+HELD_OUT_SEED = 1_000_003
+HELD_OUT_STORIES = 200
+CONFIG: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "vocab_size": 512,
+    "hidden_size": 128,
+    "intermediate_size": 384,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 16,
+    "hidden_act": "silu",
+    "max_position_embeddings": 512,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+    "tie_word_embeddings": True,
+    "attention_bias": False,
+    "mlp_bias": False,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+    "dtype": "float16",
+}
+
+
+class Attention(nn.Module):
+    """Grouped-query attention, rotary embeddings. B batch, T tokens, H heads, G key and value heads, D head size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        hidden, self.heads, self.kv_heads = (
+            CONFIG[k] for k in ("hidden_size", "num_attention_heads", "num_key_value_heads")
+        )
+        self.head_dim = CONFIG["head_dim"]
+        self.q_proj = nn.Linear(hidden, self.heads * self.head_dim, bias=False)
+        self.k_proj = nn.Linear(hidden, self.kv_heads * self.head_dim, bias=False)
+        self.v_proj = nn.Linear(hidden, self.kv_heads * self.head_dim, bias=False)
+        self.o_proj = nn.Linear(self.heads * self.head_dim, hidden, bias=False)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        b, t, _ = x.shape
+        q = rotate(self.q_proj(x).view(b, t, self.heads, self.head_dim).transpose(1, 2), cos, sin)  # B H T D
+        k = rotate(self.k_proj(x).view(b, t, self.kv_heads, self.head_dim).transpose(1, 2), cos, sin)  # B G T D
+        v = self.v_proj(x).view(b, t, self.kv_heads, self.head_dim).transpose(1, 2)
+        group = self.heads // self.kv_heads
+        k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+        y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        out: Tensor = self.o_proj(y.transpose(1, 2).reshape(b, t, -1))
+        return out
+
+
+class Mlp(nn.Module):
+    """SwiGLU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        hidden, inner = CONFIG["hidden_size"], CONFIG["intermediate_size"]
+        self.gate_proj = nn.Linear(hidden, inner, bias=False)
+        self.up_proj = nn.Linear(hidden, inner, bias=False)
+        self.down_proj = nn.Linear(inner, hidden, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.down_proj(functional.silu(self.gate_proj(x)) * self.up_proj(x))
+        return out
+
+
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.input_layernorm = nn.RMSNorm(CONFIG["hidden_size"], eps=CONFIG["rms_norm_eps"])
+        self.self_attn = Attention()
+        self.post_attention_layernorm = nn.RMSNorm(CONFIG["hidden_size"], eps=CONFIG["rms_norm_eps"])
+        self.mlp = Mlp()
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), cos, sin)
+        out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
+        return out
+
+
+class Llama(nn.Module):
+    """The module names give the tensor names of Hugging Face, less the leading `model.`. Embeddings are tied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed_tokens = nn.Embedding(CONFIG["vocab_size"], CONFIG["hidden_size"])
+        self.layers = nn.ModuleList(Layer() for _ in range(CONFIG["num_hidden_layers"]))
+        self.norm = nn.RMSNorm(CONFIG["hidden_size"], eps=CONFIG["rms_norm_eps"])
+        for name, weight in self.named_parameters():
+            if weight.ndim == 2:
+                # What is added to the residual stream starts smaller, so that its variance does not grow with depth.
+                deep = name.endswith(("o_proj.weight", "down_proj.weight"))
+                nn.init.normal_(weight, std=0.02 / math.sqrt(2 * len(self.layers)) if deep else 0.02)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Token ids [B, T] to logits [B, T, vocab]."""
+        cos, sin = rotary(ids.shape[1])
+        x = self.embed_tokens(ids)
+        for layer in self.layers:
+            x = layer(x, cos, sin)
+        return functional.linear(self.norm(x), self.embed_tokens.weight)
+
+
+def rotary(tokens: int) -> tuple[Tensor, Tensor]:
+    """Cosines and sines [T, D/2]."""
+    size = CONFIG["head_dim"]
+    inverse = 1.0 / CONFIG["rope_theta"] ** (torch.arange(0, size, 2, dtype=torch.float32) / size)
+    angle = torch.outer(torch.arange(tokens, dtype=torch.float32), inverse)
+    return angle.cos(), angle.sin()
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Half-split rotary embedding: component i turns with component i + D/2."""
+    low, high = x.chunk(2, -1)
+    return torch.cat((low * cos - high * sin, high * cos + low * sin), -1)
+
+
+def train_tokenizer(texts: Iterator[str]) -> Tokenizer:
+    """Byte-level BPE: any text can be encoded. Encoding puts one <|endoftext|> in front."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=CONFIG["vocab_size"],
+        special_tokens=[EOS],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{EOS} $A", special_tokens=[(EOS, CONFIG["bos_token_id"])]
+    )
+    return tokenizer
+
+
+def encode_stories(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
+    return [encoding.ids for encoding in tokenizer.encode_batch(texts)]
+
+
+def batches(encoded: list[list[int]], seed: int, plan: list[tuple[int, int]]) -> Iterator[Tensor]:
+    """Windows [B, T + 1] of the packed stories, one for each (B, T) of the plan.
+
+    Three quarters of the windows start with a story, as generation does; the others start anywhere.
+    """
+    rng = np.random.default_rng(seed)
+    lengths = np.array([len(ids) for ids in encoded])
+    stream = np.concatenate([np.array(ids, np.int64) for ids in encoded])
+    starts = np.concatenate(([0], np.cumsum(lengths)[:-1]))
+    for rows, tokens in plan:
+        last = len(stream) - tokens - 1
+        offset = rng.integers(0, last, rows)
+        whole = rows - rows // 4
+        offset[:whole] = rng.choice(starts[starts < last], whole)
+        yield torch.from_numpy(stream[offset[:, None] + np.arange(tokens + 1)])
+
+
+def learning_rate(step: int, steps: int, peak: float, warm_up: int = 200) -> float:
+    """Linear warm-up, then a cosine down to a hundredth of the peak."""
+    if step < warm_up:
+        return peak * (step + 1) / warm_up
+    return peak * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * (step - warm_up) / max(1, steps - warm_up))))
+
+
+@torch.no_grad()
+def held_out(model: Llama, encoded: list[list[int]]) -> float:
+    """Sum of -log p over all tokens after the first of each story and over the <|endoftext|> that ends it."""
+    total = 0.0
+    for ids in encoded:
+        logits = model(torch.tensor([ids]))[0]
+        total += functional.cross_entropy(
+            logits, torch.tensor([*ids[1:], CONFIG["eos_token_id"]]), reduction="sum"
+        ).item()
+    return total
+
+
+@torch.no_grad()
+def sample_text(model: Llama, tokenizer: Tokenizer, prompt: str, temperature: float, seed: int) -> str:
+    generator = torch.Generator().manual_seed(seed)
+    ids = tokenizer.encode(prompt).ids
+    while len(ids) < 400:
+        logits = model(torch.tensor([ids]))[0, -1]
+        if temperature == 0:
+            token = int(logits.argmax())
+        else:
+            token = int(torch.multinomial(torch.softmax(logits / temperature, -1), 1, generator=generator))
+        if token == CONFIG["eos_token_id"]:
+            break
+        ids.append(token)
+    return str(tokenizer.decode(ids))
+
+
+def train(args: argparse.Namespace, tokenizer: Tokenizer, test: list[list[int]]) -> Llama:
+    """Runs the plan. Every tenth step has long windows, so that all positions get trained."""
+    encoded = encode_stories(tokenizer, list(stories(args.seed, args.stories)))
+    print(f"{args.stories} stories, {sum(map(len, encoded))} tokens", flush=True)
+    model = Llama()
+    print(f"{sum(p.numel() for p in model.parameters())} parameters", flush=True)
+    matrices = [p for p in model.parameters() if p.ndim == 2]
+    vectors = [p for p in model.parameters() if p.ndim < 2]
+    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=args.lr, betas=(0.9, 0.98), fused=True)
+    long = CONFIG["max_position_embeddings"]
+    usual, longest = (args.batch, args.tokens), (max(1, args.batch * args.tokens // long), long)
+    plan = [longest if step % 10 == 9 else usual for step in range(args.steps)]
+    began = time.monotonic()
+    for step, window in enumerate(batches(encoded, args.seed, plan)):
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(step, args.steps, args.lr)
+        loss = functional.cross_entropy(model(window[:, :-1]).flatten(0, 1), window[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        if (step + 1) % args.report == 0 or step + 1 == args.steps:
+            nats = held_out(model, test[:50]) / sum(map(len, test[:50]))
+            print(
+                f"step {step + 1}  train {loss.item():.4f}  held-out {nats:.4f}  {time.monotonic() - began:.0f} s",
+                flush=True,
+            )
+    return model
+
+
+def write_folder(
+    out: Path, model: Llama, tokenizer: Tokenizer, texts: list[str], test: list[list[int]], arguments: str
+) -> None:
+    """Writes the Hugging Face folder. The README's figures are those of the float16 weights, computed in float32."""
+    half = {name: weight.detach().half().contiguous() for name, weight in model.state_dict().items()}
+    model.load_state_dict({name: weight.float() for name, weight in half.items()})
+    nats, tokens = held_out(model, test), sum(map(len, test))
+    figures = {
+        "perplexity per token": math.exp(nats / tokens),
+        "perplexity per word": math.exp(nats / sum(len(text.split()) for text in texts)),
+        "bits per byte": nats / math.log(2) / sum(len(text.encode()) for text in texts),
+    }
+    parameters = sum(weight.numel() for weight in half.values())
+    greedy = sample_text(model, tokenizer, "Once upon a time", 0, 0)
+    sampled = [sample_text(model, tokenizer, "Once upon a time", 0.8, seed) for seed in (1, 2)]
+    readme = f"""# llama-tiny
+
+A LLaMA of {parameters:,} parameters that writes small stories. It is there so that meshrt runs a real model, with a
+real tokenizer and real weights, on a machine without a network. It knows nothing but its stories.
+
+The text it learned from is generated by `meshrt.models.stories`; no text of anyone else is in it. Made by
+
+    python -m meshrt.models.train {arguments}
+
+with torch {torch.__version__}, one thread. Weights are float16.
+
+Held-out text: {len(texts)} stories of another seed, {tokens:,} tokens, each predicted from its start to its end.
+
+| figure | value |
+| --- | --- |
+""" + "".join(f"| {name} | {value:.3f} |\n" for name, value in figures.items())
+    readme += "\nGreedy, from `Once upon a time`:\n\n" + f"> {greedy}\n"
+    readme += "\nSampled at temperature 0.8:\n\n" + "\n>\n".join(f"> {text}" for text in sampled) + "\n"
+
+    out.mkdir(parents=True, exist_ok=True)
+    tensors = {f"model.{name}": weight for name, weight in half.items()}
+    write(out / "model.safetensors", lambda path: save_file(tensors, path, metadata={"format": "pt"}))
+    write(out / "tokenizer.json", lambda path: tokenizer.save(str(path)))
+    write_text(out / "config.json", json.dumps(CONFIG, indent=2) + "\n")
+    write_text(out / "generation_config.json", json.dumps({"bos_token_id": 0, "eos_token_id": 0}, indent=2) + "\n")
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": EOS,
+        "eos_token": EOS,
+        "model_max_length": CONFIG["max_position_embeddings"],
+        "clean_up_tokenization_spaces": False,
+    }
+    write_text(out / "tokenizer_config.json", json.dumps(settings, indent=2) + "\n")
+    write_text(out / "README.md", readme)
+    print("  ".join(f"{name} {value:.3f}" for name, value in figures.items()), greedy, *sampled, sep="\n", flush=True)
+
+
+def write(path: Path, save: Any) -> None:
+    """Saves beside the file and renames, so that a reader never meets half a file."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    save(temporary)
+    temporary.chmod(0o644)
+    os.replace(temporary, path)
+
+
+def write_text(path: Path, text: str) -> None:
+    write(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Train llama-tiny.")
+    parser.add_argument("--out", type=Path, required=True, help="folder to write")
+    parser.add_argument("--steps", type=int, default=9000)
+    parser.add_argument("--batch", type=int, default=8, help="windows in a step")
+    parser.add_argument("--tokens", type=int, default=256, help="length of a window")
+    parser.add_argument("--stories", type=int, default=60000)
+    parser.add_argument("--lr", type=float, default=2e-3)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--report", type=int, default=500, help="steps between two lines of progress")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    torch.manual_seed(args.seed)
+
+    tokenizer = train_tokenizer(stories(args.seed, 20000))
+    texts = list(stories(HELD_OUT_SEED, HELD_OUT_STORIES))
+    test = encode_stories(tokenizer, texts)
+    print(f"held-out: {sum(map(len, test)) / len(test):.0f} tokens a story", flush=True)
+    model = train(args, tokenizer, test)
+    arguments = f"--out models/{args.out.name} --steps {args.steps} --batch {args.batch} --tokens {args.tokens} "
+    arguments += f"--stories {args.stories} --lr {args.lr} --seed {args.seed}"
+    write_folder(args.out, model, tokenizer, texts, test, arguments)
+
+
+if __name__ == "__main__":
+    main()
