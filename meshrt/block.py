@@ -13,6 +13,7 @@ from meshrt import fabric, meter
 from meshrt.clock import Clock
 from meshrt.console import Console
 from meshrt.device import Device
+from meshrt.doorbell import Doorbells, make_doorbells
 from meshrt.errors import UsageError
 from meshrt.memory import Memory
 from meshrt.mesh import Mesh, tile_ranks
@@ -36,6 +37,7 @@ class Block:
     watch: "Board"
     payload: bool = True  # False: tiles are shapes, [1, 1, *tile] for any core, and only headers move
     console: Console = field(default_factory=Console)
+    bells: Doorbells = field(default_factory=Doorbells)
     tables: Tables = field(init=False)
     memory: Memory = field(init=False)
     clock: Clock = field(init=False)
@@ -136,4 +138,4 @@ def make_block(comm: Any, device: Device, width: int, height: int, watch: "Board
             raise UsageError(f"mesh {width}x{height}: the {what} of device {device.name} is {most} at most")
     columns, rows = tile_ranks(width, height, comm.size)
     mesh = Mesh(width, height, columns, rows, comm.rank)
-    return Block(mesh, device, comm.Dup(), comm.Dup(), watch, payload)
+    return Block(mesh, device, comm.Dup(), comm.Dup(), watch, payload, bells=make_doorbells(comm, mesh))

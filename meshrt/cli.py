@@ -71,7 +71,7 @@ def run() -> None:
 SHARED = (
     click.Option(["--mesh"], metavar="WxH", help="Cores, shared by the ranks.  [default: the program's own]"),
     click.Option(["--device"], type=click.Choice([*PRESETS]), default="wse2", show_default=True, help="The machine."),
-    click.Option(["--core-memory"], type=click.IntRange(1), metavar="BYTES", help="A core's memory.  [default: device's]"),
+    click.Option(["--core-memory"], type=click.IntRange(1), help="A core's memory.  [default: device's]"),
     click.Option(["--route-entries"], type=click.IntRange(1, 256), help="A router's limit.  [default: device's]"),
     click.Option(["--payload"], type=click.Choice(["full", "none"]), default="full", show_default=True,
                  help="none: shapes for numbers; same messages, counts and cycles."),

@@ -14,6 +14,7 @@ import numpy as np
 
 from meshrt import relay
 from meshrt.clock import HOPS, STAGES, TIME
+from meshrt.doorbell import answer, ring
 from meshrt.schedule import Index, Message, Part, Schedule, as_index, compile_schedule, line_indices, scout
 from meshrt.tables import Channel
 
@@ -210,6 +211,7 @@ class Buffer:
 
     spec: list[Any]  # what mpi4py takes
     rank: int
+    port: int
     header: np.ndarray  # [3, lines, count]
     slots: Places
     tiles: np.ndarray  # [lines, count, *tile]
@@ -259,7 +261,16 @@ def _lane(block: "Block", plan: Schedule, view: View, tile: tuple[int, ...], dty
         heads = view.new((3,), message.count, (), np.float64, data[: packets * 24])
         tiles = view.new((), message.count, tile, dtype, data[packets * 24 :]) if block.payload else data
         note = f"{plan.note}, tick {tick}".encode()
-        return Buffer([data, MPI.BYTE], message.rank, heads, Places(header, message.slots), tiles, message.parts, note)
+        return Buffer(
+            [data, MPI.BYTE],
+            message.rank,
+            message.port,
+            heads,
+            Places(header, message.slots),
+            tiles,
+            message.parts,
+            note,
+        )
 
     steps = [
         LaneStep(
@@ -298,6 +309,7 @@ def _replay(
     nbytes = prod(tile) * tiles.itemsize
     busy, alpha = block.device.busy_cycles(nbytes), block.device.alpha
     lane = _lane(block, plan, view, tile, tiles.dtype)
+    bells = block.bells
     time, hops = lane.header[TIME], lane.header[HOPS]
     own = view.of(tiles) if payload else tiles
     received: list[np.ndarray] = []
@@ -325,9 +337,16 @@ def _replay(
                     source = own if part.message < 0 else received[part.message]
                     message.tiles[:, part.to] = source[:, part.source]
             pending.append(comm.Isend(message.spec, message.rank, plan.tag))
+            ring(bells.theirs[message.port])
         for message in step.recvs:
             watch.waiting(message.rank, message.note)
+            bell = bells.own[message.port]
+            asleep = bell is not None and (not pending or all_sent(pending))  # a send may need this rank to go on
+            if asleep:
+                answer(bell)
             comm.Recv(message.spec, message.rank, plan.tag)
+            if not asleep:
+                answer(bell)
             watch.moving()
             message.slots.put(message.header)
             received.append(message.tiles)
@@ -350,6 +369,12 @@ def _replay(
         host.packets += lane.packets
         host.bytes += lane.bytes
         wait_all(pending)
+
+
+def all_sent(requests: list[Any]) -> bool:
+    from mpi4py import MPI
+
+    return bool(MPI.Request.Testall(requests))
 
 
 def wait_all(requests: list[Any]) -> None:

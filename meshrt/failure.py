@@ -66,7 +66,8 @@ def run_guarded(work: Callable[[Intracomm, Board], int]) -> int:
     if failed is None:
         board.finished()
         if comm.size > 1:
-            control.Barrier()  # here and not in MPI_Finalize, so that the watchdog's thread still lives meanwhile
+            # Here and not in MPI_Finalize, so that the watchdog's thread still lives meanwhile.
+            host.waiter()(control.Ibarrier())
         return 0
     if comm.size == 1:
         return _report_one(failed)
