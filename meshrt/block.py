@@ -44,6 +44,7 @@ class Block:
     counters: meter.Counters = field(init=False)  # of the segment that is running
     host: meter.HostCounters = field(default_factory=meter.HostCounters)
     segments: list[meter.Segment] = field(default_factory=list)
+    notes: dict[str, Any] = field(default_factory=dict)  # what a program measured of the host; rank 0's are reported
     traffic: dict[tuple[Any, Any], int] = field(default_factory=dict)  # bytes by schedule, not yet on the links
 
     def __post_init__(self) -> None:

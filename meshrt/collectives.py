@@ -51,26 +51,27 @@ class Ring:
 
 @contextmanager
 def interleaved_ring(block: Block, axis: str, slots: int = 1, reverse: bool = False) -> Iterator[Ring]:
-    """Install an interleaved ring along every line of the axis."""
+    """Install an interleaved ring along every line of the axis: 3 route entries a core, 4 with several slots."""
     n = block.mesh.length(axis)
+    patterns = [routes.interleaved_ring(n, reverse)] if slots == 1 else [routes.chain(n, step) for step in (1, -1)]
+    patterns = patterns if n > 1 else []
+    with ExitStack() as stack:
+        yield _ring(
+            axis, n, slots, reverse, [stack.enter_context(installed(block.tables, axis, one)) for one in patterns]
+        )
+
+
+def _ring(axis: str, n: int, slots: int, reverse: bool, channels: list[Channel]) -> Ring:
+    """A ring on installed routes: one channel with a slot a core, else one to each neighbour (step 1, then -1)."""
     before, after = np.arange(n * slots), np.array(_next_places(n * slots, reverse))
     core, to_core = before // slots, after // slots
-    patterns = (
-        [(core != to_core, routes.interleaved_ring(n, reverse))]
-        if slots == 1
-        else [(to_core == core + step, routes.chain(n, step)) for step in (1, -1)]
-    )
 
     def moves(on: np.ndarray) -> Moves:
         return Moves(core[on], before[on] % slots, to_core[on], after[on] % slots)
 
-    with ExitStack() as stack:
-        lanes = [
-            (stack.enter_context(installed(block.tables, axis, pattern)), moves(on))
-            for on, pattern in patterns
-            if on.any()
-        ]
-        yield Ring(axis, slots, tuple(lanes), moves(core == to_core))
+    crossing = [core != to_core] if slots == 1 else [to_core == core + step for step in (1, -1)]
+    lanes = [(channel, moves(on)) for channel, on in zip(channels, crossing, strict=False)]  # none on one core
+    return Ring(axis, slots, tuple(lanes), moves(core == to_core))
 
 
 @dataclass(frozen=True)
@@ -87,13 +88,17 @@ class Rings:
 def interleaved_rings(block: Block) -> Iterator[Rings]:
     """Install them, with lcm(W, H) places on every ring."""
     side = lcm(block.mesh.width, block.mesh.height)
+    rings, backs = {}, {}
     with ExitStack() as stack:
-        rings = [
-            stack.enter_context(interleaved_ring(block, axis, side // block.mesh.length(axis), reverse))
-            for reverse in (False, True)
-            for axis in "xy"
-        ]
-        yield Rings(*rings)
+        for axis in "xy":
+            n = block.mesh.length(axis)
+            slots = side // n
+            rings[axis] = stack.enter_context(interleaved_ring(block, axis, slots))
+            if slots == 1:
+                backs[axis] = stack.enter_context(interleaved_ring(block, axis, slots, reverse=True))
+            else:  # both ways round go by the same routes to the neighbours
+                backs[axis] = _ring(axis, n, slots, True, [channel for channel, _ in rings[axis].lanes])
+        yield Rings(rings["x"], rings["y"], backs["x"], backs["y"])
 
 
 def _next_places(total: int, reverse: bool) -> list[int]:

@@ -78,6 +78,8 @@ def send(
     if out is None:
         out = np.full_like(tiles, np.nan if tiles.dtype.kind not in "iu" else np.iinfo(tiles.dtype).max)
     if channel.relay is not None:
+        if np.may_share_memory(tiles, out):
+            tiles = tiles.copy()  # relayed packets arrive in `out` while others have yet to leave
         relay.send(block, channel, tiles, out, positions, lines, combine)
     plan, views = _plan(block, channel, positions, lines)
     if plan.idle:
@@ -358,9 +360,10 @@ def _replay(
     block.traffic[plan, view] = block.traffic.get((plan, view), 0) + nbytes
     if payload and plan.parts:
         there = view.of(out)
-        for part in plan.parts:
-            source = own if part.message < 0 else received[part.message]
-            arrived = source[:, part.source]
+        moved = [(own if part.message < 0 else received[part.message])[:, part.source] for part in plan.parts]
+        if np.may_share_memory(own, there):  # nothing is to be overwritten before it has left
+            moved = [arrived.copy() for arrived in moved]
+        for part, arrived in zip(plan.parts, moved, strict=True):
             there[:, part.to] = arrived if combine is None else combine(there[:, part.to], arrived)
         if view.axis is None and not np.may_share_memory(there, out):  # a flat view of scattered memory is a copy
             out[...] = there.reshape(out.shape)

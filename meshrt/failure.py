@@ -48,6 +48,7 @@ def run_guarded(work: Callable[[Intracomm, Board], int]) -> int:
     Does not return on a rank whose failure leaves others behind: it ends the job.
     """
     try:
+        seconds = watchdog.limit()
         comm = host.connect()
     except Exception as error:
         return report_alone(error)
@@ -56,7 +57,7 @@ def run_guarded(work: Callable[[Intracomm, Board], int]) -> int:
         board = Board.shared(comm)
         if board.leads:
             host.remove_segments()
-        watchdog.start(board, watchdog.limit(), lambda report: _stop(comm, StallError.exit_code, report))
+        watchdog.start(board, seconds, lambda report: _stop(comm, StallError.exit_code, report))
     except Exception as error:
         failure = describe(error)
         if comm.size > 1:

@@ -74,6 +74,7 @@ def gather_report(
         ],
         "host": {
             **host,
+            **block.notes,
             "ranks": len(shares),
             "blocks": [block.mesh.columns, block.mesh.rows],
             "messages": sums[0],

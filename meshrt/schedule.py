@@ -408,12 +408,16 @@ def _roots(parent: np.ndarray) -> np.ndarray:
 
 
 def _parts(to: np.ndarray, origin: np.ndarray) -> tuple[Part, ...]:
-    """Group payload moves by where they are from."""
+    """Group payload moves by where they are from, and by distance if those are few: then each is one strided copy."""
     message, place = origin
-    return tuple(
-        Part(as_index(to[message == one]), one, as_index(place[message == one]))
-        for one in sorted(set(message.tolist()))
-    )
+    parts = []
+    for one in sorted(set(message.tolist())):
+        on = message == one
+        apart = to[on] - place[on]
+        distances = sorted(set(apart.tolist()))
+        groups = [apart == distance for distance in distances] if len(distances) <= 4 else [np.ones(len(apart), bool)]
+        parts += [Part(as_index(to[on][group]), one, as_index(place[on][group])) for group in groups]
+    return tuple(parts)
 
 
 def _message(block: "Block", way: int, slots: np.ndarray, parts: tuple[Part, ...]) -> Message:
