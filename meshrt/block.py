@@ -1,6 +1,6 @@
 """The block: the cores that one rank hosts, with everything that belongs to them."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import prod
@@ -12,9 +12,10 @@ import numpy as np
 from meshrt import fabric, meter
 from meshrt.clock import Clock
 from meshrt.console import Console
+from meshrt.control import Control
 from meshrt.device import Device
-from meshrt.doorbell import Doorbells, make_doorbells
 from meshrt.errors import UsageError
+from meshrt.host import waiter
 from meshrt.memory import Memory
 from meshrt.mesh import Mesh, tile_ranks
 from meshrt.tables import Tables
@@ -27,17 +28,19 @@ if TYPE_CHECKING:
 class Block:
     """A rank's cores. A program is written once for all of them: their tiles are one array [bh, bw, *tile].
 
-    `comm` carries mesh packets and nothing else; `control` is for loading, gathering and reports, and is not counted.
+    `comm` carries mesh packets and nothing else; `control` is for loading, gathering and reports, `scouts` for planning;
+    neither is counted.
     """
 
     mesh: Mesh
     device: Device
     comm: Any
-    control: Any
+    control: Control
+    scouts: Control
     watch: "Board"
     payload: bool = True  # False: tiles are shapes, [1, 1, *tile] for any core, and only headers move
     console: Console = field(default_factory=Console)
-    bells: Doorbells = field(default_factory=Doorbells)
+    wait: Callable[[Any], object] = field(default_factory=waiter)  # for an MPI request
     tables: Tables = field(init=False)
     memory: Memory = field(init=False)
     clock: Clock = field(init=False)
@@ -78,6 +81,8 @@ class Block:
 
         Leading dimensions after [bh, bw] are several products at one core.
         """
+        if not self.payload:
+            a, b = np.zeros_like(a), np.zeros_like(b)  # buffers that no transfer has filled are not numbers
         c = np.matmul(a.astype(np.float32, copy=False), b.astype(np.float32, copy=False))
         macs = prod(c.shape[2:]) * a.shape[-1]
         self.counters.macs += macs * self.mesh.block_width * self.mesh.block_height
@@ -139,4 +144,6 @@ def make_block(comm: Any, device: Device, width: int, height: int, watch: "Board
             raise UsageError(f"mesh {width}x{height}: the {what} of device {device.name} is {most} at most")
     columns, rows = tile_ranks(width, height, comm.size)
     mesh = Mesh(width, height, columns, rows, comm.rank)
-    return Block(mesh, device, comm.Dup(), comm.Dup(), watch, payload, bells=make_doorbells(comm, mesh))
+    control = Control(comm.Dup(), watch, "control")
+    scouts = Control(comm.Dup(), watch, "first use of a route set")
+    return Block(mesh, device, comm.Dup(), control, scouts, watch, payload)

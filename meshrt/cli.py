@@ -7,7 +7,6 @@ from meshrt.host import prepare_environment
 prepare_environment()  # before anything imports numpy
 
 import sys  # noqa: E402 - the environment comes first
-from pathlib import Path  # noqa: E402
 from time import perf_counter  # noqa: E402
 from typing import TYPE_CHECKING, Any  # noqa: E402
 
@@ -15,7 +14,6 @@ import click  # noqa: E402
 
 from meshrt import __version__, failure, host  # noqa: E402
 from meshrt.device import PRESETS, find_device  # noqa: E402
-from meshrt.errors import UsageError  # noqa: E402
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
@@ -116,8 +114,8 @@ def execute(
     from meshrt.mesh import parse_mesh
 
     start = perf_counter()
-    if json_path not in (None, "-") and not Path(json_path).absolute().parent.is_dir():
-        raise UsageError(f"--json {json_path}: there is no such folder")
+    if json_path and json_path != "-":
+        report.check_target("--json", json_path)
     width, height = parse_mesh(mesh) if mesh else program.mesh
     machine = find_device(device, core_memory=core_memory, route_entries=route_entries)
     block = make_block(comm, machine, width, height, board, payload == "full")
@@ -130,7 +128,7 @@ def execute(
         if json_path == "-":
             report.print_json(told)
         elif json_path:
-            report.write_json(told, Path(json_path))
+            report.write_json(told, json_path)
         if block.console.loud:
             report.print_result(told)
             report.print_table(told)

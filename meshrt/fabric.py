@@ -14,7 +14,6 @@ import numpy as np
 
 from meshrt import relay
 from meshrt.clock import HOPS, STAGES, TIME
-from meshrt.doorbell import answer, ring
 from meshrt.schedule import Index, Message, Part, Schedule, as_index, compile_schedule, line_indices, scout
 from meshrt.tables import Channel
 
@@ -75,6 +74,9 @@ def send(
     keeps what it has where nothing arrives (default: fresh, NaN); with `combine(there, arrived)` it is combined with
     what is there. The cores meet the packets when they `receive`.
     """
+    if not block.payload:
+        out = np.zeros_like(tiles) if out is None else out
+        out[...] = 0
     if out is None:
         out = np.full_like(tiles, np.nan if tiles.dtype.kind not in "iu" else np.iinfo(tiles.dtype).max)
     if channel.relay is not None:
@@ -213,7 +215,6 @@ class Buffer:
 
     spec: list[Any]  # what mpi4py takes
     rank: int
-    port: int
     header: np.ndarray  # [3, lines, count]
     slots: Places
     tiles: np.ndarray  # [lines, count, *tile]
@@ -266,7 +267,6 @@ def _lane(block: "Block", plan: Schedule, view: View, tile: tuple[int, ...], dty
         return Buffer(
             [data, MPI.BYTE],
             message.rank,
-            message.port,
             heads,
             Places(header, message.slots),
             tiles,
@@ -311,7 +311,6 @@ def _replay(
     nbytes = prod(tile) * tiles.itemsize
     busy, alpha = block.device.busy_cycles(nbytes), block.device.alpha
     lane = _lane(block, plan, view, tile, tiles.dtype)
-    bells = block.bells
     time, hops = lane.header[TIME], lane.header[HOPS]
     own = view.of(tiles) if payload else tiles
     received: list[np.ndarray] = []
@@ -339,16 +338,9 @@ def _replay(
                     source = own if part.message < 0 else received[part.message]
                     message.tiles[:, part.to] = source[:, part.source]
             pending.append(comm.Isend(message.spec, message.rank, plan.tag))
-            ring(bells.theirs[message.port])
         for message in step.recvs:
             watch.waiting(message.rank, message.note)
-            bell = bells.own[message.port]
-            asleep = bell is not None and (not pending or all_sent(pending))  # a send may need this rank to go on
-            if asleep:
-                answer(bell)
-            comm.Recv(message.spec, message.rank, plan.tag)
-            if not asleep:
-                answer(bell)
+            block.wait(comm.Irecv(message.spec, message.rank, plan.tag))
             watch.moving()
             message.slots.put(message.header)
             received.append(message.tiles)
@@ -371,16 +363,5 @@ def _replay(
         host.messages += len(pending)
         host.packets += lane.packets
         host.bytes += lane.bytes
-        wait_all(pending)
-
-
-def all_sent(requests: list[Any]) -> bool:
-    from mpi4py import MPI
-
-    return bool(MPI.Request.Testall(requests))
-
-
-def wait_all(requests: list[Any]) -> None:
-    from mpi4py import MPI
-
-    MPI.Request.Waitall(requests)
+        for request in pending:
+            block.wait(request)

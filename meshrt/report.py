@@ -2,13 +2,15 @@
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from meshrt.block import Block
 from meshrt.device import Device
+from meshrt.errors import UsageError
 from meshrt.meter import Segment, merge, summary
 
 SCHEMA = 1
@@ -52,9 +54,7 @@ def gather_report(
         "segments": [summary(segment) for segment in own],
         "host": (counts.messages, counts.packets, counts.bytes),
     }
-    block.watch.waiting(0, b"gathering the report")
     shares = block.control.gather(share)
-    block.watch.moving()
     if shares is None:
         return None
     measured = [combine([share["segments"][at] for share in shares], block.device) for at in range(len(own))]
@@ -89,14 +89,34 @@ def _tokens(segment: Segment) -> dict[str, int]:
     return {} if segment.tokens is None else {"tokens": segment.tokens}
 
 
-def write_json(report: dict[str, Any], path: Path) -> None:
-    """Write beside, then rename: a reader sees the whole file or none."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+def check_target(option: str, path: str) -> None:
+    """UsageError where a file cannot be written there, as far as that shows beforehand."""
+    target = Path(path).absolute()
+    if target.is_dir():
+        raise UsageError(f"{option} {path} is a folder: name a file in it")
+    if not target.parent.is_dir():
+        raise UsageError(f"{option} {path}: there is no folder {target.parent}")
+    if not os.access(target.parent, os.W_OK):
+        raise UsageError(f"{option} {path}: the folder {target.parent} cannot be written")
+
+
+def write_file(option: str, path: str, write: Callable[[BinaryIO], object]) -> None:
+    """Write beside, then rename: a reader sees the whole file or none. UsageError where the disk does not take it."""
+    target = Path(path)
+    beside = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        beside.write_text(json.dumps(report, indent=1) + "\n")
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+        with beside.open("wb") as stream:
+            write(stream)
+        beside.replace(target)
+    except OSError as error:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
+        raise UsageError(f"{option} {path} cannot be written: {error.strerror or error}") from error
+
+
+def write_json(report: dict[str, Any], path: str) -> None:
+    """The report as a file."""
+    write_file("--json", path, lambda stream: stream.write((json.dumps(report, indent=1) + "\n").encode()))
 
 
 def print_json(report: dict[str, Any]) -> None:

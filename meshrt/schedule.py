@@ -74,7 +74,7 @@ def scout(block: "Block", channel: Channel) -> Trace:
 
     RouteError at the rank whose router has no rule for a scout, or whose rule leads off the mesh.
     """
-    whole_block = total(block, int(not _uniform(block, channel))) > 0
+    whole_block = block.scouts.total(int(not _uniform(block, channel))) > 0
     trace = Trace(whole_block, [Tick()], _ints(), _ints(), _ints(), _ints())
     pos, line, core, colour = _own_sources(block, channel, whole_block)
     slot = trace.add(pos, line, core, np.full(len(pos), -1))
@@ -84,7 +84,7 @@ def scout(block: "Block", channel: Channel) -> Trace:
         for _ in range(burst):
             flight = _step(block, channel, trace, flight)
         # Are scouts still under way anywhere? The one global question, asked a few times at a channel's first use.
-        if not total(block, flight.shape[1]):
+        if not block.scouts.total(flight.shape[1]):
             break
         burst *= 2
     while len(trace.ticks) > 1 and not (trace.ticks[-1].moves or trace.ticks[-1].recvs):
@@ -93,7 +93,12 @@ def scout(block: "Block", channel: Channel) -> Trace:
 
 
 def _step(block: "Block", channel: Channel, trace: Trace, flight: np.ndarray) -> np.ndarray:
-    """One tick: every scout under way is looked up, then taken out, copied, or moved by one hop."""
+    """One tick: every scout under way is looked up, then taken out, copied, or moved by one hop.
+
+    Those that leave a router together by one port go in the order of the ports they came in by, then of their colours:
+    an order that does not depend on how ranks share the mesh.
+    """
+    flight = flight[:, np.lexsort((flight[3], flight[2], flight[1]))]
     slot, at, port, colour = flight
     leaves = _look_up(block, channel, trace.whole_block, flight)
     out = (leaves >> RAMP & 1).astype(bool) & (port != RAMP)
@@ -136,12 +141,10 @@ def _exchange(
     """Give the scouts that leave the block to the neighbours, and take theirs."""
     ways = range(4) if trace.whole_block or channel.axis is None else AXIS_PORTS[channel.axis]
     neighbours = [(way, rank) for way in ways if (rank := block.mesh.neighbour(way)) is not None]
-    requests = [block.control.isend(outbox.get(way), rank, tag=way) for way, rank in neighbours]
+    requests = [block.scouts.isend(outbox.get(way), rank, way) for way, rank in neighbours]
     arrived = []
     for way, rank in neighbours:
-        block.watch.waiting(rank, b"scouts of a channel's first use")
-        packets = block.control.recv(source=rank, tag=OPPOSITE[way])
-        block.watch.moving()
+        packets = block.scouts.recv(rank, OPPOSITE[way])
         if packets is None:
             continue
         edge, colour, pos, line = packets
@@ -153,17 +156,6 @@ def _exchange(
     for request in requests:
         request.wait()
     return arrived
-
-
-def total(block: "Block", count: int) -> int:
-    """The sum of a count over all ranks, on the control communicator."""
-    if block.control.size == 1:
-        return count
-    sums = np.array([count])
-    block.watch.waiting(-1, b"all ranks, at a channel's first use")
-    block.control.Allreduce(sums.copy(), sums)
-    block.watch.moving()
-    return int(sums[0])
 
 
 def line_indices(block: "Block", channel: Channel) -> np.ndarray:

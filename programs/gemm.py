@@ -55,6 +55,8 @@ def random_matrices(seed: int, a: tuple[int, int], b: tuple[int, int], dtype: st
     """Two matrices of standard normal numbers in a storage type, the same on every rank."""
     import ml_dtypes
 
+    if seed < 0:
+        raise UsageError(f"--seed is {seed}; it starts at 0")
     storage = np.dtype(ml_dtypes.bfloat16) if dtype == "bfloat16" else np.dtype(dtype)
     rng = np.random.default_rng(seed)
     first, second = (rng.standard_normal(shape, np.float32).astype(storage) for shape in (a, b))

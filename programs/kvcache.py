@@ -72,7 +72,11 @@ def kv_cache(block: Block, token: tuple[int, ...], room: int, dtype: Any) -> Ite
         installed(block.tables, "y", routes.chain(height, 1)) as down,
     ):
         data = np.full((*block.lead, room, *token), np.nan, dtype)
-        yield Cache(block, data, np.zeros(height, np.int64), up, down)
+        cache = Cache(block, data, np.zeros(height, np.int64), up, down)
+        try:
+            yield cache
+        finally:
+            block.memory.free(cache.name)
 
 
 def pass_up(cache: Cache, rows: np.ndarray) -> None:

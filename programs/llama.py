@@ -19,6 +19,7 @@ from meshrt.programs.decode import Trees, decode, move_weights
 from meshrt.programs.kvcache import kv_cache, spread_evenly
 from meshrt.programs.prefill import Wires, prefill
 from meshrt.programs.weights import Chunks, cut_dimensions, load_weights
+from meshrt.report import check_target, write_file
 from meshrt.tiles import gather_parts
 
 if TYPE_CHECKING:
@@ -52,8 +53,10 @@ def run(
     folder = find_model(model)
     config = read_config(folder)
     check_sampling(temperature, top_k, top_p)
-    if logits and not Path(logits).absolute().parent.is_dir():
-        raise UsageError(f"--logits {logits}: there is no such folder")
+    if seed < 0:
+        raise UsageError(f"--seed is {seed}; it starts at 0")
+    if logits:
+        check_target("--logits", logits)
     tokenizer, ids = read_prompt(block, folder, config, prompt, prompt_ids)
     if max_new_tokens < 1:
         raise UsageError(f"--max-new-tokens is {max_new_tokens}; it starts at 1")
@@ -111,7 +114,7 @@ def run(
                 told.tell(new)
             phase.tokens = len(new) - 1
     if logits and block.mesh.rank == 0:
-        write_array(Path(logits), np.array(kept, np.float32))
+        write_file("--logits", logits, lambda stream: np.save(stream, np.array(kept, np.float32)))
     told.end()
     return {
         "prompt_ids": list(ids),
@@ -133,6 +136,8 @@ def read_prompt(
 
     if prompt is not None and prompt_ids is not None:
         raise UsageError("--prompt and --prompt-ids say the same thing: give one of them")
+    if prompt == "":
+        raise UsageError("the prompt is empty: give --prompt some text")
     tokenizer, ids, problem = None, None, None
     if block.mesh.rank == 0:
         try:
@@ -143,13 +148,11 @@ def read_prompt(
             ids, problem = encode(tokenizer, PROMPT if prompt is None else prompt), None
     if prompt_ids is not None:
         ids, problem = parse_ids(prompt_ids), None
-    block.watch.waiting(0, b"the prompt")
     ids, problem = block.control.bcast((ids, problem))
-    block.watch.moving()
     if problem is not None:
         raise problem
     if not ids:
-        raise UsageError("the prompt is empty: give --prompt a text of one token or more")
+        raise UsageError(f"the prompt {prompt!r} has no tokens: give --prompt another text")
     wrong = [one for one in ids if not 0 <= one < config.vocab_size]
     if wrong:
         raise UsageError(
@@ -275,14 +278,3 @@ def prompt_logits(block: Block, scores: np.ndarray, length: int, vocabulary: int
     tall = tall.reshape(tall.shape[0] * tall.shape[1] * tall.shape[2], -1)
     every = gather_parts(block, tall, (length, vocabulary))
     return [] if every is None else list(every)
-
-
-def write_array(path: Path, array: np.ndarray) -> None:
-    """Write beside, then rename."""
-    beside = path.with_name(f".{path.name}.part")
-    try:
-        with beside.open("wb") as stream:
-            np.save(stream, array)
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)

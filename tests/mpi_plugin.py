@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
 STUCK_SECONDS = 3.0  # how long a failed rank waits for the others before it aborts the job
+STARTING = 3.0  # how many time limits a job may take until its first test begins
 REPORTS = "MESHRT_TEST_REPORTS"  # the directory that the ranks write to; set in a rank only
 
 
@@ -150,7 +151,7 @@ class Parent:
         self.results: dict[str, list[pytest.TestReport]] = {}
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
         ranks = ranks_of(item)
         if ranks is None:
             return None
@@ -160,6 +161,8 @@ class Parent:
         for report in self.results[item.nodeid]:
             item.ihook.pytest_runtest_logreport(report=report)
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+        # Fixtures of the tests without MPI around this one, which pytest keeps for as long as a test may need them.
+        item.session._setupstate.teardown_exact(nextitem)
         return True
 
     def run(self, items: list[pytest.Item], ranks: int) -> None:
@@ -217,8 +220,9 @@ class Parent:
             now = sum(path.stat().st_size for path in directory.glob("*.jsonl"))
             if now != size:
                 size, changed = now, time.monotonic()
-            elif time.monotonic() - changed > timeout:
-                return f"was ended after {timeout:g} s without progress"
+            # Many ranks take their time to start on few cores.
+            elif time.monotonic() - changed > (timeout if size else STARTING * timeout):
+                return f"was ended after {time.monotonic() - changed:.0f} s without progress"
             time.sleep(0.05)
         return f"ended with exit code {process.returncode}" if process.returncode else ""
 

@@ -142,6 +142,12 @@ def test_killed_rank_ends_the_others(run_case: Run) -> None:
     assert seconds < 8
 
 
+def test_bad_time_limit_is_told_once(run_case: Run) -> None:
+    code, _, err, _ = run_case("fine", watchdog=-1)
+    assert (code, err.count("meshrt: error: MESHRT_WATCHDOG_SECONDS is '-1'")) == (2, 1)
+    assert err.count("\n") == 1
+
+
 def test_deadlock_is_ended_and_names_the_cycle(run_case: Run) -> None:
     code, _, err, seconds = run_case("deadlock", watchdog=1)
     assert code == 124

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from mpi4py import MPI
 
 from meshrt import host
 
@@ -45,11 +46,11 @@ def test_place(environ: dict[str, str], rank: int, size: int, on_node: int) -> N
 
 def test_environment_keeps_what_the_user_set() -> None:
     environ = {"OMP_NUM_THREADS": "3", "PMI_RANK": "0", "PMI_SIZE": "100000"}
-    environ["MPIR_CVAR_ENABLE_HEAVY_YIELD"] = "0"
+    environ["OMPI_MCA_mpi_yield_when_idle"] = "0"
     host.prepare_environment(environ)
     assert environ["OMP_NUM_THREADS"] == "3"
     assert environ["OPENBLAS_NUM_THREADS"] == "1"
-    assert environ["MPIR_CVAR_ENABLE_HEAVY_YIELD"] == "0"
+    assert environ["OMPI_MCA_mpi_yield_when_idle"] == "0"
     assert environ["MPIR_CVAR_CH4_PROGRESS_THROTTLE"] == "1"
 
 
@@ -113,3 +114,16 @@ def test_missing_mpi4py(run_script: Run) -> None:
     assert code == 4
     assert err.startswith("meshrt: error: mpi4py is not installed: pip install 'meshrt[mpich]'")
     assert err.count("\n") == 1
+
+
+@pytest.mark.mpi(ranks=[2, 5])
+@pytest.mark.parametrize("more_ranks_than_cores", [False, True])
+def test_waiter(comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch, more_ranks_than_cores: bool) -> None:
+    monkeypatch.setattr(host, "cores", lambda: comm.size - more_ranks_than_cores)
+    wait = host.waiter()
+    received = bytearray(4)
+    request = comm.Irecv(received, (comm.rank - 1) % comm.size)
+    comm.Send(b"tile", (comm.rank + 1) % comm.size)
+    wait(request)
+    assert received == b"tile"
+    wait(comm.Ibarrier())

@@ -46,7 +46,15 @@ def test_skips(comm):
 def test_good_after_all(comm):
     assert comm.allgather(comm.rank) == [0, 1, 2]
 
-def test_serial():
+def test_serial(module):
+    pass
+
+@pytest.fixture(scope="module")
+def module():
+    yield
+
+@pytest.mark.mpi(ranks=[1])
+def test_last_of_its_file(comm):
     pass
 """
 
@@ -56,6 +64,7 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> str:
     """What a plain pytest says of CASES."""
     directory = tmp_path_factory.mktemp("nested")
     (directory / "test_cases.py").write_text(CASES)
+    (directory / "test_more.py").write_text("def test_in_the_next_file(): pass")
     (directory / "pytest.ini").write_text("[pytest]\nmpi_timeout = 4\n")
     path = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[1])])
     argv = [sys.executable, "-m", "pytest", "-v", "-rA", "-p", "mpi_plugin", "-p", "no:cacheprovider"]
@@ -73,7 +82,7 @@ def _section(output: str, test: str) -> str:
 
 
 def test_every_test_is_reported_once(output: str) -> None:
-    assert "4 failed, 4 passed, 1 skipped" in output
+    assert "4 failed, 6 passed, 1 skipped" in output
 
 
 def test_failed_rank_is_named_and_the_stuck_ones_are_ended(output: str) -> None:

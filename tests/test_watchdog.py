@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
+from mpi4py import MPI
 
 from meshrt import watchdog
 from meshrt.board import Board, Record, State
@@ -48,8 +49,7 @@ def test_report_names_those_who_hold_up_the_others_and_stays_short() -> None:
     report = str(watchdog.diagnose(records(*range(1, 40), State.FINISHED), 40, 60.0))
     lines = report.splitlines()
     assert lines[0] == "meshrt: deadlock: no rank has moved for 22 s"
-    assert lines[1] == "  rank 38 has waited 22.0 s for rank 39: transfer 38" or "rank 0" in lines[1]
-    assert "  rank 38 has waited 22.0 s for rank 39: transfer 38" not in lines[watchdog.SHOWN + 1 :]
+    assert lines[1] == "  rank 38 has waited 22.0 s for rank 39: transfer 38"
     assert "  ... and 32 more ranks, 1 of all 40 finished" in lines
     assert len(lines) < 13
 
@@ -80,7 +80,7 @@ def test_one_thread_of_many_claims_the_report() -> None:
 
 
 @pytest.mark.mpi(ranks=[4])
-def test_ranks_share_the_board(comm) -> None:  # type: ignore[no-untyped-def]
+def test_ranks_share_the_board(comm: MPI.Intracomm) -> None:
     board = Board.shared(comm)
     board.waiting(comm.rank + 1, b"what")
     comm.Barrier()

@@ -1,0 +1,57 @@
+"""Control traffic: loading, gathering, agreeing. Not of the machine, so not counted; announced to the watchdog."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from meshrt.board import Board
+
+
+@dataclass(frozen=True)
+class Control:
+    """A communicator of all ranks on which every wait is noted on the board. `name` says what for."""
+
+    comm: Any
+    board: Board
+    name: str
+
+    @property
+    def size(self) -> int:
+        return int(self.comm.size)
+
+    def bcast(self, value: Any) -> Any:
+        """Rank 0's value, on all ranks."""
+        return self._noted("broadcast", lambda: self.comm.bcast(value))
+
+    def gather(self, value: Any) -> list[Any] | None:
+        """All ranks' values at rank 0, None elsewhere."""
+        found: list[Any] | None = self._noted("gather", lambda: self.comm.gather(value))
+        return found
+
+    def allreduce(self, value: Any, op: Any = None) -> Any:
+        """The sum of all ranks' values, or what `op` makes of them."""
+        if op is None:
+            return self._noted("sum", lambda: self.comm.allreduce(value))
+        return self._noted("agreement", lambda: self.comm.allreduce(value, op))
+
+    def total(self, count: int) -> int:
+        """The sum of a whole number over all ranks, without pickling."""
+        if self.size == 1:
+            return count
+        sums = np.array([count])
+        self._noted("count", lambda: self.comm.Allreduce(sums.copy(), sums))
+        return int(sums[0])
+
+    def isend(self, value: Any, rank: int, tag: int) -> Any:
+        return self.comm.isend(value, rank, tag=tag)
+
+    def recv(self, rank: int, tag: int) -> Any:
+        return self._noted("message", lambda: self.comm.recv(source=rank, tag=tag), rank)
+
+    def _noted(self, what: str, work: Callable[[], Any], peer: int = -1) -> Any:
+        self.board.waiting(peer, f"{self.name}: {what}".encode())
+        result = work()
+        self.board.moving()
+        return result
