@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import prod
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 class Block:
     """A rank's cores. A program is written once for all of them: their tiles are one array [bh, bw, *tile].
 
-    `comm` carries mesh packets and nothing else; `control` is for loading, gathering and reports, `scouts` for planning;
-    neither is counted.
+    `comm` carries mesh packets and nothing else. `control` is for loading, gathering and reports and `scouts` for
+    planning; neither is counted.
     """
 
     mesh: Mesh
@@ -47,6 +47,7 @@ class Block:
     counters: meter.Counters = field(init=False)  # of the segment that is running
     host: meter.HostCounters = field(default_factory=meter.HostCounters)
     segments: list[meter.Segment] = field(default_factory=list)
+    startup_cpu_seconds: float = field(default_factory=process_time)  # what this rank had used when it got its block
     notes: dict[str, Any] = field(default_factory=dict)  # what a program measured of the host; rank 0's are reported
     traffic: dict[tuple[Any, Any], int] = field(default_factory=dict)  # bytes by schedule, not yet on the links
 

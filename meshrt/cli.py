@@ -170,6 +170,22 @@ def doctor() -> None:
     sys.exit(examination.main())
 
 
+@cli.group()
+def bench() -> None:
+    """Measure and compare."""
+
+
+@bench.command("host")
+def bench_host() -> None:
+    """The emulator's own speed on this machine, beside its targets; takes about two minutes."""
+    from meshrt.launch import bench as benchmark
+
+    try:
+        click.echo(benchmark.table(benchmark.measure()))
+    except Exception as error:
+        sys.exit(failure.report_alone(error))
+
+
 @cli.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("-n", "--ranks", type=click.IntRange(1), required=True, help="How many ranks.")
 @click.option("--dry-run", is_flag=True, help="Print the command instead of running it.")

@@ -6,7 +6,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
+from resource import RUSAGE_SELF, getrusage
 from typing import Any, BinaryIO
+
+import numpy as np
 
 from meshrt.block import Block
 from meshrt.device import Device
@@ -52,14 +55,15 @@ def gather_report(
     counts = block.host
     share = {
         "segments": [summary(segment) for segment in own],
-        "host": (counts.messages, counts.packets, counts.bytes),
+        "host": (counts.messages, counts.packets, counts.bytes, getrusage(RUSAGE_SELF).ru_maxrss * 1024),
+        "startup": block.startup_cpu_seconds,
     }
     shares = block.control.gather(share)
     if shares is None:
         return None
     measured = [combine([share["segments"][at] for share in shares], block.device) for at in range(len(own))]
     device = {key: value for key, value in asdict(block.device).items() if key != "sources"}
-    sums = [sum(share["host"][at] for share in shares) for at in range(3)]
+    sums = [sum(share["host"][at] for share in shares) for at in range(4)]
     return {
         "schema": SCHEMA,
         "program": program,
@@ -80,6 +84,8 @@ def gather_report(
             "messages": sums[0],
             "packets": sums[1],
             "bytes": sums[2],
+            "rss_bytes": sums[3],
+            "startup_cpu_seconds": float(np.median([share["startup"] for share in shares])),
             "phases": [{"name": segment.name, "wall_seconds": segment.wall_seconds} for segment in named],
         },
     }

@@ -1,0 +1,97 @@
+"""How fast the emulator itself is on this machine: each figure beside its target and a baseline of the same run."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from meshrt.errors import MeshrtError
+from meshrt.launch import local
+
+PROMPT = ("--prompt-ids", ",".join(map(str, range(1, 17))), "--max-new-tokens", "32", "--ignore-eos")
+LLAMA = ("run", "llama-tiny", *PROMPT)
+GEMM = ("run", "gemm", "--mesh", "720x720", "--m", "2048", "--k", "2048", "--n", "2048")
+SHIFT = ("run", "shift", "--mesh", "64x64", "--steps", "32")
+NUMPY = "import numpy as n; a = n.random.rand(2048, 2048).astype('f'); a @ a"
+IMPORTS = "import numpy; from mpi4py import MPI"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One line of the table. `unit` is s, GB or x; `baseline` says what `against` is a figure of."""
+
+    work: str
+    unit: str
+    measured: float
+    target: float
+    baseline: str
+    against: float
+
+
+def measure() -> list[Figure]:
+    """Run everything, about two minutes. MpiError where there is no MPI, MeshrtError where a run fails."""
+    alone, _ = timed(1, LLAMA)
+    two, _ = timed(2, LLAMA)
+    many, report = timed(64, LLAMA)
+    imports = cpu_seconds([sys.executable, "-c", IMPORTS])
+    wafer, wafer_report = timed(2, GEMM)
+    began = perf_counter()
+    subprocess.run([sys.executable, "-c", NUMPY], check=True, env=os.environ | {"OPENBLAS_NUM_THREADS": "1"})
+    plain = perf_counter() - began
+    _, shift = timed(1, SHIFT)
+    host, wafer_host, shift_host = report["host"], wafer_report["host"], shift["host"]
+    same = "the same on 1 rank"
+    return [
+        Figure("llama-tiny, 16 + 32 tokens, 8 x 8 on 64 ranks", "s", many, 40, same, alone),
+        Figure("the same on 2 ranks", "s", two, 6, same, alone),
+        Figure("start-up of a rank, CPU, median", "s", host["startup_cpu_seconds"], 0.35, "imports alone", imports),
+        Figure("MeshGEMM 2048^3 on 720 x 720, 2 ranks", "s", wafer, 60, "NumPy float32, 1 thread", plain),
+        Figure("its memory, both ranks", "GB", wafer_host["rss_bytes"] / 1e9, 6, "A, B and C", 3 * 4 * 2048**2 / 1e9),
+        Figure(
+            "line shift, 16 MiB of tiles", "s", shift_host["shift_seconds"], 3 * shift_host["copy_seconds"],
+            "NumPy copy", shift_host["copy_seconds"],
+        ),
+    ]  # fmt: skip
+
+
+def timed(ranks: int, arguments: tuple[str, ...]) -> tuple[float, dict[str, Any]]:
+    """(wall seconds from start to end, report) of one run."""
+    mpirun = local.find_mpirun()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "report.json")
+        job = local.Job(ranks, (*arguments, "--quiet", "--json", str(path)))
+        print(f"meshrt {' '.join(arguments)}, {ranks} ranks ...", file=sys.stderr, flush=True)
+        began = perf_counter()
+        done = subprocess.run(local.local_argv(job, mpirun), env=local.local_environment(mpirun), check=False)
+        seconds = perf_counter() - began
+        if done.returncode or not path.exists():
+            raise MeshrtError(f"the run ended with code {done.returncode}: see above")
+        report: dict[str, Any] = json.loads(path.read_text())
+        return seconds, report
+
+
+def cpu_seconds(command: list[str]) -> float:
+    """Processor time of a command, user and system."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(command, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def table(figures: list[Figure]) -> str:
+    """The figures as a Markdown table."""
+    lines = ["| work | measured | target | baseline | ratio |", "| --- | --- | --- | --- | --- |"]
+    for one in figures:
+        lines.append(
+            f"| {one.work} | {one.measured:.3g} {one.unit} | {one.target:.3g} {one.unit}"
+            f" | {one.baseline}: {one.against:.3g} {one.unit} | {one.measured / one.against:.2f} |"
+        )
+    return "\n".join(lines)
