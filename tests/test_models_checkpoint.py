@@ -128,7 +128,7 @@ def test_checkpoint_sharded(tmp_path: Path) -> None:
 def test_checkpoint_index_cannot_leave_the_folder(tmp_path: Path, name: Any) -> None:
     (tmp_path / "model").mkdir()
     save_file({"t": np.zeros(2, np.float32)}, tmp_path / "s1.safetensors")
-    with pytest.raises(ModelError, match="tensor t: .* not the plain name"):
+    with pytest.raises(ModelError, match=r"tensor t: .* not the plain name"):
         open_checkpoint(shard(tmp_path / "model", {"t": name}))
 
 

@@ -139,12 +139,12 @@ def test_config_refuses(data: dict[str, Any], key: str) -> None:
 @pytest.mark.parametrize("text", ["", "{", "[1]", "\x00", '"text"', "[" * 100_000])
 def test_config_file_that_is_no_config(tmp_path: Path, text: str) -> None:
     (tmp_path / "config.json").write_text(text)
-    with pytest.raises(ModelError, match="config.json"):
+    with pytest.raises(ModelError, match=r"config\.json"):
         read_config(tmp_path)
 
 
 def test_config_missing_folder(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="no config.json"):
+    with pytest.raises(ModelError, match=r"no config\.json"):
         read_config(tmp_path / "nowhere")
 
 
@@ -158,5 +158,5 @@ def test_catalogue_finds_names_and_folders(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["llama-huge", "", "models.py", "../models"])
 def test_catalogue_lists_what_there_is(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ModelError, match="packaged: .*llama-tiny"):
+    with pytest.raises(ModelError, match=r"packaged: .*llama-tiny"):
         find_model(name)

@@ -21,7 +21,7 @@ def test_tokenizer_adds_only_what_its_post_processor_says() -> None:
 
 
 def test_tokenizer_special_tokens_are_left_out() -> None:
-    assert decode(TOKENIZER, encode(TOKENIZER, "The fox.") + [0]) == "The fox."
+    assert decode(TOKENIZER, [*encode(TOKENIZER, "The fox."), 0]) == "The fox."
 
 
 def test_tokenizer_compresses_stories() -> None:

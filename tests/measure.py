@@ -1,0 +1,84 @@
+"""Measuring inside a test: reports and tiles that all ranks have, so that all of them check the same."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+from runs import new_block
+
+from meshrt import report
+from meshrt.block import Block
+from meshrt.device import Device
+from meshrt.program import load_program
+
+
+def end(block: Block, program: str = "test", arguments: Any = None, result: Any = None) -> dict[str, Any]:
+    """End a block's run and free its communicators: the whole report, the same on all ranks."""
+    told = report.gather_report(block, program, arguments or {}, result or {}, {"wall_seconds": 0.0})
+    found: dict[str, Any] = block.control.bcast(told)
+    block.comm.Free()  # tests make hundreds of blocks, which is what MPI can hold
+    block.control.Free()
+    return found
+
+
+def measured(block: Block) -> dict[str, Any]:
+    """End a block's run: what was measured, with the host's counters in "host"."""
+    told = end(block)
+    return {**told["measured"], "host": told["host"]}
+
+
+def whole(block: Block, tiles: np.ndarray) -> np.ndarray:
+    """The tiles of all cores, [H, W, *tile], on every rank."""
+    mesh = block.mesh
+    parts = block.control.allgather(np.ascontiguousarray(tiles))
+    rows = [np.concatenate(parts[low : low + mesh.columns], axis=1) for low in range(0, len(parts), mesh.columns)]
+    return np.concatenate(rows)
+
+
+def own(block: Block, tiles: np.ndarray) -> np.ndarray:
+    """This block's part, [bh, bw, *tile], of the tiles of all cores."""
+    mesh = block.mesh
+    return tiles[mesh.y0 : mesh.y0 + mesh.block_height, mesh.x0 : mesh.x0 + mesh.block_width].copy()
+
+
+def numbered(width: int, height: int, *tile: int) -> np.ndarray:
+    """Tiles of all cores, [H, W, *tile] of float32, with different numbers in all places."""
+    shape = (height, width, *tile)
+    return np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+
+
+def marks(n: int, chosen: Iterable[int]) -> np.ndarray:
+    """bool [n], True at the chosen places."""
+    found = np.zeros(n, bool)
+    found[list(chosen)] = True
+    return found
+
+
+def one_core_each(ranks: int) -> tuple[int, int]:
+    """A mesh with as many cores as there are ranks, as square as can be: W x H."""
+    height = max(h for h in range(1, int(ranks**0.5) + 1) if ranks % h == 0)
+    return ranks // height, height
+
+
+def run_report(
+    comm: Any, name: str, mesh: tuple[int, int], device: Device | str = "ideal", payload: bool = True, **options: Any
+) -> dict[str, Any]:
+    """The report of a packaged program, run with its default options but for these. The same on all ranks."""
+    program = load_program(name)
+    block = new_block(comm, mesh, device, payload)
+    arguments = {option.name: option.default for option in program.options} | options
+    return end(block, name, arguments, program.run(block, **arguments))
+
+
+def on_one_rank(comm: Any, work: Callable[[Any], Any]) -> Any:
+    """What `work` returns on a communicator of rank 0 alone, on all ranks; the others sleep meanwhile."""
+    from mpi4py import MPI
+
+    found = work(MPI.COMM_SELF) if comm.rank == 0 else None
+    done = comm.Ibarrier()
+    while not done.Test():
+        time.sleep(0.005)
+    return comm.bcast(found)

@@ -1,0 +1,183 @@
+"""The command line: what it lists, its help, and the report as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meshrt import __version__
+from meshrt.device import PRESETS
+
+Run = Callable[..., Any]
+MEASURED = {
+    "messages", "hops", "max_hops", "stages", "critical_path", "link_bytes", "route_entries", "memory_bytes", "macs"
+}  # fmt: skip
+INNER = {
+    "critical_path": {"hops", "stages", "cycles", "seconds"},
+    "link_bytes": {"total", "max"},
+    "route_entries": {"max", "limit"},
+    "memory_bytes": {"max", "limit"},
+}
+REPORT = {"schema", "program", "arguments", "device", "mesh", "result", "measured", "phases", "host"}
+
+
+def say(run_meshrt: Run, *args: str, **options: Any) -> str:
+    """Standard output of a run that went well and had nothing to say on standard error."""
+    code, out, err, _ = run_meshrt(*args, **options)
+    assert code == 0, err
+    assert err == ""
+    assert isinstance(out, str)
+    return out
+
+
+def test_list_names_programs_and_models_with_a_line_each(run_meshrt: Run):
+    lines = say(run_meshrt, "list").splitlines()
+    names = [line.split()[0] for line in lines]
+    assert {"gemm", "gemv", "kvcache", "llama", "llama-tiny"} <= set(names)
+    assert len(set(names)) == len(names)
+    assert all(len(line.split()) > 3 for line in lines), "a name and what it does"
+
+
+def test_devices_shows_every_number_and_where_it_is_from(run_meshrt: Run):
+    out = say(run_meshrt, "devices")
+    for device in PRESETS.values():
+        assert f"\n{device.name}\n" in f"\n{out}"
+        assert all(source in out for source in device.sources)
+    for line in ("core_memory            49152", "route_entries          24", "clock_hz               1100000000.0"):
+        assert line in out
+
+
+@pytest.mark.parametrize("flag", ["-h", "--help"])
+def test_help_of_run_names_programs_models_and_examples(flag: str, run_meshrt: Run):
+    out = say(run_meshrt, "run", flag)
+    for word in ("PROGRAM|MODEL|FILE.py", "gemm", "gemv", "kvcache", "llama", "llama-tiny", "mpirun -n 64"):
+        assert word in out
+
+
+@pytest.mark.parametrize(
+    ("program", "own"),
+    [
+        ("gemm", ["--algorithm", "--m", "--k", "--n", "--transpose-b", "--dtype", "--seed"]),
+        ("gemv", ["--allreduce", "--phases", "--groups", "--k", "--n", "--dtype", "--seed"]),
+        ("kvcache", ["--policy", "--tokens", "--dtype"]),
+        ("llama", ["--model", "--prompt", "--prompt-ids", "--max-new-tokens", "--kv", "--logits", "--dtype", "--seed"]),
+        ("llama-tiny", ["--prompt", "--prompt-ids", "--max-new-tokens", "--kv", "--logits"]),
+    ],
+)
+def test_help_of_a_program_has_its_options_and_the_shared_ones(program: str, own: list[str], run_meshrt: Run):
+    out = say(run_meshrt, "run", program, "--help")
+    options = {word.strip(",") for line in out.splitlines() for word in line.split()[:2] if word.startswith("--")}
+    shared = ["--mesh", "--device", "--core-memory", "--route-entries", "--payload", "--json", "--quiet"]
+    assert {*own, *shared} <= options
+    assert ("--model" in options) == (program == "llama")
+
+
+def test_version(run_meshrt: Run):
+    assert __version__ in say(run_meshrt, "--version")
+
+
+def assert_measured(part: dict[str, Any], extra: frozenset[str] = frozenset()) -> None:
+    assert set(part) == MEASURED | extra
+    for key, keys in INNER.items():
+        assert set(part[key]) == keys
+    for key in MEASURED - set(INNER):
+        assert isinstance(part[key], int)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("quiet", [(), ("--quiet",)], ids=["", "quiet"])
+def test_json_on_standard_output_is_json_and_nothing_else(ranks: int, quiet: tuple[str, ...], run_meshrt: Run):
+    arguments = ("--prompt", "Once", "--max-new-tokens", "3", "--mesh", "8x8")
+    report = json.loads(say(run_meshrt, "run", "llama-tiny", *arguments, "--json", "-", *quiet, ranks=ranks))
+    assert set(report) == REPORT
+    assert (report["schema"], report["program"], report["mesh"]) == (1, "llama", [8, 8])
+    assert report["arguments"]["model"] == "llama-tiny" and report["arguments"]["max_new_tokens"] == 3
+    device = PRESETS["wse2"]
+    assert report["device"] == {key: getattr(device, key) for key in report["device"]}
+    assert {"name", "alpha", "beta", "core_memory", "route_entries", "link_bytes_per_cycle"} <= set(report["device"])
+    assert_measured(report["measured"])
+    assert [phase["name"] for phase in report["phases"]] == ["prefill", "re-placement", "first token", "decode"]
+    for phase in report["phases"]:
+        assert_measured(phase, frozenset({"name", "tokens"} & set(phase)))
+    for key in ("messages", "hops", "stages", "macs"):
+        assert sum(phase[key] for phase in report["phases"]) <= report["measured"][key]
+    assert {"ranks", "wall_seconds", "mpi", "messages", "packets", "bytes"} <= set(report["host"])
+    assert report["host"]["ranks"] == ranks
+    assert {"prompt_ids", "token_ids", "text"} <= set(report["result"])
+    assert len(report["result"]["token_ids"]) == 3
+
+
+def test_limits_and_device_are_those_of_the_options(run_meshrt: Run):
+    options = ("--device", "ideal", "--core-memory", "20000", "--route-entries", "13", "--mesh", "5x3")
+    report = json.loads(say(run_meshrt, "run", "gemm", "--m", "9", "--k", "8", "--n", "7", *options, "--json", "-"))
+    assert report["mesh"] == [5, 3]
+    assert report["measured"]["memory_bytes"]["limit"] == report["device"]["core_memory"] == 20000
+    assert report["measured"]["route_entries"]["limit"] == report["device"]["route_entries"] == 13
+    assert {"max_abs_error", "max_rel_error"} <= set(report["result"])
+
+
+def test_a_device_without_limits_has_none_in_the_report(run_meshrt: Run):
+    report = json.loads(say(run_meshrt, "run", "gemv", "--device", "ideal", "--json", "-"))
+    assert report["measured"]["memory_bytes"]["limit"] is None
+    assert report["measured"]["route_entries"]["limit"] is None
+    assert {"max_abs_error", "max_rel_error"} <= set(report["result"])
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_quiet_is_silent_and_writes_the_file(ranks: int, run_meshrt: Run, tmp_path: Path):
+    path = tmp_path / "report.json"
+    assert (
+        say(
+            run_meshrt,
+            "run",
+            "gemm",
+            "--m",
+            "9",
+            "--k",
+            "9",
+            "--n",
+            "9",
+            "--mesh",
+            "3x3",
+            "--quiet",
+            "--json",
+            str(path),
+            ranks=ranks,
+        )
+        == ""
+    )
+    assert set(json.loads(path.read_text())) == REPORT
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_rank_0_alone_prints_the_result_and_a_table(ranks: int, run_meshrt: Run):
+    out = say(run_meshrt, "run", "kvcache", "--mesh", "3x3", ranks=ranks)
+    lines = out.splitlines()
+    assert lines.count("in_order: True") == 1
+    assert sum(line.startswith("total") for line in lines) == 1
+    assert sum(line.startswith("fill") for line in lines) == 1
+    assert f"kvcache on 3 x 3 cores of wse2, {ranks} rank" in out
+    assert "\r" not in out and "\x1b" not in out
+
+
+def test_payload_none_runs_and_counts(run_meshrt: Run):
+    arguments = ("run", "gemm", "--mesh", "6x4", "--m", "50", "--k", "60", "--n", "70", "--json", "-")
+    full, none = (json.loads(say(run_meshrt, *arguments, "--payload", payload)) for payload in ("full", "none"))
+    assert none["measured"] == full["measured"]
+
+
+def test_the_logits_are_written_for_every_position(run_meshrt: Run, tmp_path: Path):
+    """Of each prompt token, and of every generated one that was fed back: not the last."""
+    import numpy as np
+
+    path = tmp_path / "logits.npy"
+    arguments = ("--prompt-ids", "5,6,7,8", "--max-new-tokens", "3", "--ignore-eos", "--json", "-")
+    report = json.loads(say(run_meshrt, "run", "llama-tiny", *arguments, "--logits", str(path)))
+    logits = np.load(path)
+    assert logits.dtype == np.float32 and logits.shape[0] == 4 + 2
+    assert logits[3:].argmax(axis=1).tolist() == report["result"]["token_ids"]

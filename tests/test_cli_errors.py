@@ -1,0 +1,328 @@
+"""Whatever goes wrong: an exit code, one message, and no traceback for what the user can mend."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meshrt.models.catalogue import find_model
+
+Run = Callable[..., Any]
+SHORT = ("--max-new-tokens", "1", "--quiet")
+
+
+def assert_message(finished: Any, code: int, *words: str) -> None:
+    """The exit code, and on standard error one `meshrt:` message with these words and no traceback.
+
+    Where several ranks fail in words of their own, one of them speaks, and says in a second line how many more failed.
+    """
+    assert finished.code == code, finished.stderr
+    lines = [line for line in finished.stderr.splitlines() if "meshrt:" in line]
+    assert len([line for line in lines if "failed as well" not in line]) == 1, finished.stderr
+    assert len(lines) <= 2, finished.stderr
+    assert "Traceback" not in finished.stderr
+    for word in words:
+        assert word in finished.stderr
+    assert finished.stdout == ""
+
+
+# -------------------------------------------------------------------------------------------- limits of the machine
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+@pytest.mark.parametrize(
+    ("name", "allocation"), [("gemm", "'A'"), ("gemv", "'B'"), ("kvcache", "'KV cache'"), ("llama-tiny", "weight'")]
+)
+def test_over_budget_memory_names_core_allocation_and_limit(name: str, allocation: str, ranks: int, run_meshrt: Run):
+    finished = run_meshrt("run", name, "--core-memory", "100", "--quiet", ranks=ranks)
+    assert_message(finished, 3, "core (", allocation, "asks for", "in use, the limit is 100", "--core-memory")
+    assert ranks == 1 or " on rank " in finished.stderr
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+@pytest.mark.parametrize("name", ["gemm", "gemv", "llama-tiny"])
+def test_a_full_route_table_names_core_needed_and_limit(name: str, ranks: int, run_meshrt: Run):
+    finished = run_meshrt("run", name, "--route-entries", "4", "--quiet", ranks=ranks)
+    assert_message(finished, 3, "--route-entries")
+    assert re.search(r"core \(\d, \d\) needs ([5-9]|1\d) route entries, the limit is 4 ", finished.stderr)
+
+
+# ------------------------------------------------------------------------------------------------- the command line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nothing"], ["'nothing'", "meshrt list"]),
+        (["missing.py"], ["missing.py"]),
+        (["gemm", "--device", "abacus"], ["abacus", "wse2", "ideal"]),
+        (["gemm", "--mesh", "0x4"], ["'0x4'", "WIDTHxHEIGHT"]),
+        (["gemm", "--mesh", "4"], ["'4'", "WIDTHxHEIGHT"]),
+        (["gemm", "--mesh=-3x4"], ["'-3x4'", "WIDTHxHEIGHT"]),
+        (["gemm", "--mesh", "751x2"], ["751", "750"]),
+        (["gemm", "--core-memory", "0"], ["--core-memory"]),
+        (["gemm", "--route-entries", "0"], ["--route-entries"]),
+        (["gemm", "--route-entries", "257"], ["--route-entries"]),
+        (["gemm", "--payload", "some"], ["--payload"]),
+        (["gemm", "--m", "0"], ["--m"]),
+        (["gemm", "--k", "-1"], ["--k"]),
+        (["gemm", "--n", "many"], ["--n"]),
+        (["gemm", "--algorithm", "guess"], ["--algorithm", "meshgemm"]),
+        (["gemm", "--dtype", "int3"], ["--dtype", "bfloat16"]),
+        (["gemm", "--seed", "-1"], ["--seed"]),
+        (["gemm", "--no-such-option"], ["--no-such-option"]),
+        (["gemm", "stray"], ["stray"]),
+        (["gemv", "--phases", "0"], ["K"]),
+        (["gemv", "--groups", "0"], ["groups"]),
+        (["gemv", "--groups", "9"], ["groups", "8"]),
+        (["gemv", "--n", "0"], ["--n"]),
+        (["kvcache", "--tokens", "0"], ["--tokens"]),
+        (["kvcache", "--heads", "-2"], ["--heads"]),
+        (["kvcache", "--policy", "hoard"], ["--policy", "shift"]),
+        (["llama-tiny", "--max-new-tokens", "0"], ["--max-new-tokens"]),
+        (["llama-tiny", "--phases", "0"], ["K"]),
+        (["llama-tiny", "--temperature", "-1"], ["temperature"]),
+        (["llama-tiny", "--top-p", "0"], ["top_p"]),
+        (["llama-tiny", "--top-k", "-1"], ["top_k"]),
+        (["llama-tiny", "--temperature", "1", "--seed", "-1"], ["seed"]),
+        (["llama-tiny", "--prompt", ""], ["prompt is empty", "--prompt"]),
+        (["llama-tiny", "--prompt-ids", ""], ["--prompt-ids", "1,2,3"]),
+        (["llama-tiny", "--prompt-ids", "1,two"], ["--prompt-ids", "1,two"]),
+        (["llama-tiny", "--prompt-ids", "1,100000"], ["100000", "vocabulary"]),
+        (["llama-tiny", "--prompt-ids", "1,-5"], ["-5", "vocabulary"]),
+        (["llama-tiny", "--prompt", "a", "--prompt-ids", "1"], ["--prompt", "--prompt-ids"]),
+        (["llama-tiny", "--prompt-ids", ",".join(["7"] * 9000)], ["9000 prompt tokens", "shorten"]),
+        (["llama-tiny", "--max-new-tokens", "1000000"], ["1000000", "positions"]),
+        (["llama-tiny", "--model", "llama-tiny"], ["--model"]),
+        (["llama", "--model", "no-such-model"], ["no-such-model", "llama-tiny"]),
+    ],
+    ids=lambda value: " ".join(value)[:40],
+)
+def test_wrong_usage_is_told_in_one_message(arguments: list[str], words: list[str], run_meshrt: Run):
+    assert_message(run_meshrt("run", *arguments), 2, *words)
+
+
+@pytest.mark.parametrize("arguments", [["gemm", "--m", "0"], ["gemm", "--no-such-option"], ["nothing"]], ids=" ".join)
+def test_wrong_usage_on_several_ranks_is_told_once(arguments: list[str], run_meshrt: Run):
+    assert_message(run_meshrt("run", *arguments, ranks=3), 2)
+
+
+@pytest.mark.parametrize(("ranks", "width", "height"), [(5, 3, 3), (3, 2, 2), (6, 5, 1)])
+def test_ranks_that_do_not_tile_the_mesh_are_told_which_numbers_do(
+    ranks: int, width: int, height: int, run_meshrt: Run
+):
+    finished = run_meshrt("run", "gemm", "--mesh", f"{width}x{height}", ranks=ranks)
+    assert_message(finished, 2, f"{ranks} ranks do not tile a {width} x {height} mesh")
+    listed = re.search(r"; ([\d, ]+) do: start that many, or set --mesh", finished.stderr)
+    assert listed is not None
+    tilings = {columns * rows for columns in range(1, width + 1) for rows in range(1, height + 1)}
+    assert [int(count) for count in listed[1].split(", ")] == sorted(tilings)
+
+
+# ------------------------------------------------------------------------------------------------------------- files
+
+
+@pytest.mark.parametrize("option", ["--json", "--logits"])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_folder_that_is_not_there_is_found_before_the_run(option: str, ranks: int, run_meshrt: Run, tmp_path: Path):
+    path = str(tmp_path / "nowhere" / "file")
+    finished = run_meshrt("run", "llama-tiny", option, path, "--max-new-tokens", "1000", ranks=ranks)
+    assert_message(finished, 2, f"{option} {path}", "no such folder")
+
+
+@pytest.mark.parametrize("option", ["--json", "--logits"])
+def test_a_path_that_is_a_folder_is_told(option: str, run_meshrt: Run, tmp_path: Path):
+    path = tmp_path / "folder"
+    path.mkdir()
+    assert_message(run_meshrt("run", "llama-tiny", option, str(path), *SHORT), 2, option, str(path))
+    assert list(tmp_path.iterdir()) == [path] and not list(path.iterdir())
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs a folder that even root cannot write to")
+@pytest.mark.parametrize("option", ["--json", "--logits"])
+def test_a_folder_that_cannot_be_written_is_told(option: str, run_meshrt: Run):
+    assert_message(run_meshrt("run", "llama-tiny", option, "/proc/report", *SHORT), 2, option, "/proc")
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A copy of the packaged model, to be broken."""
+    return Path(shutil.copytree(find_model("llama-tiny"), tmp_path / "model"))
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_a_truncated_checkpoint_is_told(ranks: int, run_meshrt: Run, model: Path):
+    weights = model / "model.safetensors"
+    os.truncate(weights, weights.stat().st_size - 1000)
+    finished = run_meshrt("run", "llama", "--model", str(model), *SHORT, "--mesh", "6x6", ranks=ranks)
+    assert_message(finished, 2, "model.safetensors")
+
+
+def test_a_checkpoint_without_weights_is_told(run_meshrt: Run, model: Path):
+    (model / "model.safetensors").unlink()
+    assert_message(run_meshrt("run", "llama", "--model", str(model), *SHORT), 2, str(model), "safetensors")
+
+
+def test_a_folder_without_a_configuration_is_told(run_meshrt: Run, model: Path):
+    (model / "config.json").unlink()
+    assert_message(run_meshrt("run", "llama", "--model", str(model), *SHORT), 2, "config.json")
+
+
+def test_a_configuration_that_is_no_json_is_told(run_meshrt: Run, model: Path):
+    (model / "config.json").write_text("{")
+    assert_message(run_meshrt("run", "llama", "--model", str(model), *SHORT), 2, "config.json")
+
+
+def test_weights_that_do_not_fit_the_configuration_are_told(run_meshrt: Run, model: Path):
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, "num_hidden_layers": config["num_hidden_layers"] + 1}))
+    assert_message(run_meshrt("run", "llama", "--model", str(model), *SHORT), 2, "layers")
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_text_for_a_model_without_a_tokenizer_is_told(ranks: int, run_meshrt: Run, model: Path):
+    (model / "tokenizer.json").unlink()
+    finished = run_meshrt("run", "llama", "--model", str(model), "--prompt", "a", *SHORT, ranks=ranks)
+    assert_message(finished, 2, "tokenizer.json")
+    ids = run_meshrt("run", "llama", "--model", str(model), "--prompt-ids", "5,6", *SHORT, ranks=ranks)
+    assert ids.code == 0, ids.stderr
+
+
+# ----------------------------------------------------------------------------------------------- a user's own program
+
+
+@pytest.fixture
+def run_program(run_meshrt: Run, tmp_path: Path) -> Run:
+    """`run_program(source, *args, ranks=, env=)` runs a user's own program file."""
+
+    def run(source: str, *args: str, **options: Any) -> Any:
+        path = tmp_path / "mine.py"
+        path.write_text(source)
+        return run_meshrt("run", str(path), *args, **options)
+
+    return run
+
+
+HEAD = """
+import os, signal
+import numpy as np
+from meshrt import fabric, routes
+from meshrt.errors import UsageError
+from meshrt.tables import installed
+
+MESH = (4, 2)
+
+"""
+RUNS = (
+    HEAD
+    + '''
+def run(block, *, times: int = 2):
+    """Tiles go round a ring."""
+    tiles = np.full((*block.shape, 3), block.mesh.rank, np.float32)
+    with installed(block.tables, "x", routes.ring(block.mesh.width)) as ring:
+        for _ in range(times):
+            tiles = fabric.transfer(block, ring, tiles)
+    return {"times": times}
+'''
+)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4, 8])
+def test_a_users_program_runs_on_any_ranks(ranks: int, run_program: Run):
+    code, out, err, _ = run_program(RUNS, "--times", "3", "--json", "-", ranks=ranks)
+    assert code == 0, err
+    report = json.loads(out)
+    assert (report["program"], report["arguments"], report["result"]) == ("mine", {"times": 3}, {"times": 3})
+    # On each of two rows: three times three tiles one hop east, and one three hops back.
+    assert report["measured"]["hops"] == 2 * 3 * (3 + 3)
+    assert report["mesh"] == [4, 2] and report["host"]["ranks"] == ranks
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("MESH = (2, 2)\n", ["mine", "run(block"]),
+        ("def run(block:\n", ["mine.py", "line 1"]),
+        (HEAD + "def run(block, *, size: list = ()): pass\n", ["size", "int, float, str"]),
+        (HEAD + "def run(block, *, size: int): pass\n", ["size", "default"]),
+        (HEAD + "def run(block):\n    raise UsageError('--size is 7; it has to be even')\n", ["--size is 7"]),
+    ],
+    ids=["no run", "syntax", "kind", "no default", "usage"],
+)
+def test_a_file_that_is_no_program_is_told(source: str, words: list[str], run_program: Run):
+    assert_message(run_program(source), 2, *words)
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+@pytest.mark.parametrize("where", ["", "if block.mesh.rank == block.control.size - 1: "], ids=["all", "last"])
+def test_an_exception_in_a_users_program_ends_all_ranks(where: str, ranks: int, run_program: Run):
+    """With its traceback, once: that is what its author needs."""
+    source = HEAD + f"def run(block):\n    {where}raise ZeroDivisionError('seven')\n    block.control.Barrier()\n"
+    finished = run_program(source, ranks=ranks)
+    assert finished.code == 1
+    assert finished.stderr.count("Traceback") == 1
+    assert finished.stderr.count("meshrt: error") == 1
+    assert "ZeroDivisionError: seven" in finished.stderr and "mine.py" in finished.stderr
+    assert ranks == 1 or not where or f"on rank {ranks - 1} of {ranks}" in finished.stderr
+    assert finished.stdout == ""
+
+
+DIVERGING = (
+    HEAD
+    + """
+def run(block):
+    tiles = np.zeros((*block.shape, 3), np.float32)
+    with (
+        installed(block.tables, "x", routes.chain(4)) as east,
+        installed(block.tables, "x", routes.chain(4, -1)) as west,
+    ):
+        fabric.transfer(block, east, tiles)
+        fabric.transfer(block, west, tiles)
+        fabric.transfer(block, east if block.mesh.rank == 1 else west, tiles)
+"""
+)
+
+
+def test_ranks_that_diverge_are_ended_with_the_transfer_and_the_neighbour(run_program: Run):
+    finished = run_program(DIVERGING, "--mesh", "4x1", ranks=4, env={"MESHRT_WATCHDOG_SECONDS": "2"}, timeout=90)
+    assert_message(finished, 124, "deadlock")
+    # Rank 1 waits for what rank 0 has not sent, of the first set of routes; rank 0 for the second's, from rank 1.
+    told = [line for line in finished.stderr.splitlines() if line.startswith("  rank ")]
+    assert any("rank 1 has waited" in line and "for rank 0: route set 1 along x" in line for line in told)
+    assert any("rank 0 has waited" in line and "for rank 1: route set 2 along x" in line for line in told)
+
+
+def test_a_transfer_that_only_one_rank_makes_is_found_out(run_program: Run):
+    source = (
+        HEAD
+        + """
+def run(block):
+    tiles = np.zeros((*block.shape, 3), np.float32)
+    with installed(block.tables, "x", routes.chain(4)) as east:
+        if block.mesh.rank == 1:
+            fabric.transfer(block, east, tiles)
+"""
+    )
+    finished = run_program(source, "--mesh", "4x1", ranks=4, env={"MESHRT_WATCHDOG_SECONDS": "2"}, timeout=90)
+    assert_message(finished, 124, "deadlock", "rank 1 has waited", "channel's first use", "gathering the report")
+
+
+def test_a_killed_rank_ends_the_job(run_program: Run):
+    source = (
+        HEAD
+        + """
+def run(block):
+    if block.mesh.rank == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    block.control.Barrier()
+"""
+    )
+    finished = run_program(source, ranks=4, env={"MESHRT_WATCHDOG_SECONDS": "0"}, timeout=60)
+    assert finished.code > 0, "ended by the launcher, not by the test's own time limit"

@@ -1,0 +1,181 @@
+"""Virtual time: what hops, stages, links and computing cost, what overlaps, and the critical path."""
+
+from __future__ import annotations
+
+from math import ceil
+
+import numpy as np
+import pytest
+from measure import end, marks, measured, run_report, whole
+from runs import new_block
+
+from meshrt import fabric, routes
+from meshrt.block import Block
+from meshrt.clock import HOPS, STAGES, TIME
+from meshrt.device import Device
+from meshrt.errors import UsageError
+from meshrt.routes import Route
+from meshrt.tables import installed
+
+RANKS = [1, 2, 3, 4, 6, 9, 16]
+MESH = (6, 4)
+NUMBERS = 10  # of float32 in a tile
+
+
+def tiles(block: Block) -> np.ndarray:
+    return np.zeros((*block.shape, NUMBERS), np.float32)
+
+
+def path_of(block: Block) -> tuple[float, int, int]:
+    """(cycles, hops, stages) of the critical path of the whole run."""
+    path = measured(block)["critical_path"]
+    return path["cycles"], path["hops"], path["stages"]
+
+
+@pytest.mark.mpi(ranks=RANKS)
+@pytest.mark.parametrize(("alpha", "width"), [(1.0, None), (3.0, None), (0.5, 4.0), (2.0, 7.0), (0.0, 1.0)])
+def test_a_packet_costs_alpha_a_hop_and_its_tail_once(alpha: float, width: float | None, comm):
+    block = new_block(comm, MESH, Device(name="test", alpha=alpha, link_bytes_per_cycle=width))
+    with installed(block.tables, "x", [Route(1, (3, 5))]) as channel:
+        fabric.transfer(block, channel, tiles(block))
+    tail = ceil(4 * NUMBERS / width) if width else 0
+    row = [0, 0, 0, 2 * alpha + tail, 0, 4 * alpha + tail]
+    assert whole(block, block.clock.state[TIME]).tolist() == [row] * 4
+    assert path_of(block) == (4 * alpha + tail, 4 if row[5] else 0, 0)
+
+
+@pytest.mark.mpi(ranks=RANKS)
+def test_a_stage_waits_for_the_tail_adds_beta_and_the_work(comm):
+    device = Device(name="test", alpha=1.0, beta=5.0, link_bytes_per_cycle=4.0, macs_per_cycle=2.0, call_cycles=7.0)
+    block = new_block(comm, MESH, device)
+    with installed(block.tables, "x", routes.chain(6)) as channel:
+        carried = tiles(block)
+        for core in range(5):
+            carried = fabric.transfer(block, channel, carried, positions=marks(6, [core]))
+            fabric.stage(block, channel, NUMBERS, marks(6, [core + 1]))
+    each = 1 + NUMBERS * 4 / 4 + 5 + 7 + NUMBERS / 2  # hop, tail, stage, call, additions
+    assert whole(block, block.clock.state[TIME]).tolist() == [[core * each for core in range(6)]] * 4
+    assert whole(block, block.clock.state[HOPS]).tolist() == [[0, 1, 2, 3, 4, 5]] * 4
+    assert whole(block, block.clock.state[STAGES]).tolist() == [[0, 1, 2, 3, 4, 5]] * 4
+    report = measured(block)
+    assert report["stages"] == 5 * 4
+    path = report["critical_path"]
+    assert (path["cycles"], path["hops"], path["stages"]) == (5 * each, 5, 5)
+
+
+@pytest.mark.mpi(ranks=[1, 4])
+def test_computing_costs_a_call_and_its_operations(comm):
+    block = new_block(comm, (4, 4), Device(name="test", macs_per_cycle=4.0, call_cycles=3.0, clock_hz=2e6))
+    a, b = np.ones((*block.shape, 2, 5), np.float32), np.ones((*block.shape, 5, 6), np.float32)
+    assert (block.matmul(a, b) == 5).all()
+    cycles = 3 + 2 * 5 * 6 / 4
+    block.elementwise(np.ones((*block.shape, 8)), calls=2)
+    cycles += 2 * (3 + 8 / 4)
+    block.work(np.full(block.shape, 20))
+    cycles += 3 + 20 / 4
+    report = measured(block)
+    assert report["macs"] == 16 * (2 * 5 * 6 + 20)
+    assert report["critical_path"] == {"cycles": cycles, "seconds": cycles / 2e6, "hops": 0, "stages": 0}
+
+
+@pytest.mark.mpi(ranks=RANKS)
+@pytest.mark.parametrize("work", [3, 40])
+def test_work_between_send_and_receive_overlaps(work: int, comm):
+    """A core goes on at max(its own work's end, arrival), with the path of the later of the two."""
+    block = new_block(comm, MESH, Device(name="test", alpha=2.0, macs_per_cycle=1.0))
+    with installed(block.tables, "x", [Route(0, (5,))]) as channel:
+        flight = fabric.send(block, channel, tiles(block))
+        block.clock.compute(work)
+        assert (block.clock.state[TIME] == work).all(), "sending does not stop a core"
+        fabric.receive(block, flight)
+    arrival = 5 * 2
+    assert whole(block, block.clock.state[TIME]).tolist() == [[work] * 5 + [max(work, arrival)]] * 4
+    assert path_of(block) == (max(work, arrival), 5 if arrival > work else 0, 0)
+
+
+@pytest.mark.mpi(ranks=RANKS)
+def test_without_overlap_the_times_add_up(comm):
+    block = new_block(comm, MESH, Device(name="test", alpha=2.0, macs_per_cycle=1.0))
+    with installed(block.tables, "x", [Route(0, (5,))]) as channel:
+        block.clock.compute(7)
+        fabric.transfer(block, channel, tiles(block))
+        block.clock.compute(3)
+    assert path_of(block) == (7 + 5 * 2 + 3, 5, 0)
+
+
+@pytest.mark.mpi(ranks=RANKS)
+def test_the_path_of_a_packet_is_taken_over_and_handed_on(comm):
+    """East along row 0, then south along column 5: the last core's path has the hops of both packets."""
+    block = new_block(comm, MESH)
+    with (
+        installed(block.tables, "x", [Route(0, (5,))], marks(4, [0])) as east,
+        installed(block.tables, "y", [Route(0, (3,))], marks(6, [5])) as south,
+    ):
+        fabric.transfer(block, east, tiles(block))
+        fabric.stage(block, east, 0, marks(6, [5]), marks(4, [0]))
+        fabric.transfer(block, south, tiles(block))
+    hops = np.zeros((4, 6))
+    hops[0, 5], hops[3, 5] = 5, 8
+    assert whole(block, block.clock.state[HOPS]).tolist() == hops.tolist()
+    assert whole(block, block.clock.state[STAGES]).tolist() == (hops > 0).astype(int).tolist()
+    assert path_of(block) == (8, 8, 1)
+
+
+@pytest.mark.mpi(ranks=RANKS)
+def test_a_core_that_was_later_keeps_its_own_path(comm):
+    block = new_block(comm, MESH, Device(name="test", alpha=1.0, macs_per_cycle=1.0))
+    with installed(block.tables, "x", [Route(0, (1,))]) as near, installed(block.tables, "x", [Route(5, (1,))]) as far:
+        first = fabric.send(block, near, tiles(block))
+        second = fabric.send(block, far, tiles(block))
+        fabric.receive(block, second)
+        fabric.receive(block, first)  # came earlier: core 1 has waited for the other already
+    assert whole(block, block.clock.state[TIME]).tolist() == [[0, 4, 0, 0, 0, 0]] * 4
+    assert path_of(block) == (4, 4, 0)
+
+
+@pytest.mark.mpi(ranks=RANKS)
+def test_phases_begin_together_and_add_up(comm):
+    block = new_block(comm, MESH, Device(name="test", alpha=1.0, beta=4.0, macs_per_cycle=1.0))
+    with installed(block.tables, "x", [Route(0, (5,))]) as east, installed(block.tables, "y", routes.chain(4)) as south:
+        with block.phase("east"):
+            fabric.transfer(block, east, tiles(block))
+            fabric.stage(block, east, 6, marks(6, [5]))
+        assert (block.clock.state[TIME] == 15).all()
+        with block.phase("south"):
+            fabric.transfer(block, south, tiles(block))
+        fabric.transfer(block, south, tiles(block))
+        with block.phase("work"):
+            block.clock.compute(9)
+    named = end(block)["phases"]
+    paths = [tuple(phase["critical_path"][key] for key in ("cycles", "hops", "stages")) for phase in named]
+    assert [phase["name"] for phase in named] == ["east", "south", "work"]
+    assert paths == [(5 + 4 + 6, 5, 1), (1, 1, 0), (9, 0, 0)]
+    assert [(phase["hops"], phase["messages"], phase["stages"]) for phase in named] == [
+        (20, 4, 4),
+        (18, 18, 0),
+        (0, 0, 0),
+    ]
+
+
+@pytest.mark.mpi(ranks=RANKS)
+def test_the_whole_run_is_its_phases_and_what_is_between(comm):
+    report = run_report(comm, "kvcache", MESH, "wse2", tokens=9, layers=1, heads=1)
+    (fill,) = report["phases"]
+    for key in ("messages", "hops", "stages", "macs"):
+        assert report["measured"][key] == fill[key], "nothing moves outside the phase"
+    assert report["measured"]["critical_path"] == fill["critical_path"]
+    assert report["measured"]["link_bytes"] == fill["link_bytes"]
+
+
+@pytest.mark.mpi(ranks=RANKS)
+@pytest.mark.parametrize("program", ["gemm", "gemv", "kvcache"])
+def test_on_the_ideal_device_cycles_are_the_hops_of_the_critical_path(program: str, comm):
+    path = run_report(comm, program, MESH)["measured"]["critical_path"]
+    assert path["cycles"] == path["hops"] > 0
+    assert path["seconds"] == path["cycles"] / 1e9
+
+
+def test_a_devices_numbers_cannot_be_negative():
+    for name in ("alpha", "beta", "core_memory", "route_entries", "clock_hz"):
+        with pytest.raises(UsageError, match=name):
+            Device(name="test", **{name: -1})

@@ -1,0 +1,295 @@
+"""Collectives along lines against NumPy, and what they are counted to cost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from measure import marks, measured, numbered, one_core_each, own, whole
+from runs import new_block
+
+from meshrt import fabric, routes
+from meshrt.block import Block
+from meshrt.collectives import (
+    allgather,
+    allreduce,
+    finish_shift,
+    gossip,
+    interleaved_ring,
+    interleaved_rings,
+    ktree,
+    reduce,
+    rotate,
+    start_shift,
+)
+from meshrt.routes import Route
+from meshrt.tables import installed
+
+RANKS = [1, 2, 3, 4, 6, 9, 16]
+MESH = (7, 5)
+ACROSS = 2  # tiles of a core at right angles to a ring
+
+
+def line_of(block: Block, axis: str) -> tuple[int, int]:
+    """(cores on a line, lines)."""
+    return block.mesh.length(axis), block.mesh.length("y" if axis == "x" else "x")
+
+
+def by_line(axis: str, tiles: np.ndarray) -> np.ndarray:
+    """[H, W, *tile] as [lines, positions, *tile]; a view."""
+    return tiles if axis == "x" else tiles.swapaxes(0, 1)
+
+
+def ring_tiles(block: Block, axis: str, slots: int) -> np.ndarray:
+    """Numbered tiles of all cores: [H, W, rows, columns, 3], the slots in the columns (x) or rows (y)."""
+    shape = (ACROSS, slots) if axis == "x" else (slots, ACROSS)
+    return numbered(block.mesh.width, block.mesh.height, *shape, 3)
+
+
+def by_place(axis: str, tiles: np.ndarray) -> np.ndarray:
+    """[H, W, rows, columns, *tile] as [lines of tiles, places on their rings, *tile]; a copy."""
+    tiles = tiles.transpose(0, 2, 1, 3, 4) if axis == "x" else tiles.transpose(1, 3, 0, 2, 4)
+    lines, across, cores, slots, size = tiles.shape
+    return tiles.reshape(lines * across, cores * slots, size)
+
+
+def moved(axis: str, tiles: np.ndarray, steps: int) -> np.ndarray:
+    """What so many shifts round the interleaved ring make of tiles, by places; negative: back."""
+    placed = by_place(axis, tiles)
+    order = np.array(routes.ring_order(placed.shape[1]))
+    found = np.empty_like(placed)
+    found[:, order] = np.roll(placed[:, order], steps, axis=1)
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------------- rings
+
+
+@pytest.mark.mpi(ranks=RANKS)
+@pytest.mark.parametrize("slots", [1, 2, 3, 4])
+@pytest.mark.parametrize("axis", ["x", "y"])
+def test_a_shift_moves_every_tile_to_the_next_place(axis: str, slots: int, comm):
+    for size in (MESH, one_core_each(comm.size)):
+        block = new_block(comm, size)
+        n, lines = line_of(block, axis)
+        tiles = ring_tiles(block, axis, slots)
+        here, there = own(block, tiles), np.full_like(own(block, tiles), np.nan)
+        with interleaved_ring(block, axis, slots) as ring, interleaved_ring(block, axis, slots, reverse=True) as back:
+            finish_shift(block, start_shift(block, ring, here, there))
+            assert np.array_equal(by_place(axis, whole(block, there)), moved(axis, tiles, 1))
+            assert (whole(block, here) == tiles).all()
+            finish_shift(block, start_shift(block, back, there, there))  # in place
+            assert (whole(block, there) == tiles).all()
+            finish_shift(block, start_shift(block, back, here, here))
+            assert np.array_equal(by_place(axis, whole(block, here)), moved(axis, tiles, -1))
+        report = measured(block)
+        # On a line, one slot: twice the line in all, with 2 hops at most. More: one tile each way between neighbours.
+        assert report["hops"] == 3 * lines * 2 * (n - 1)
+        assert report["max_hops"] == min(n - 1, 2 if slots == 1 else 1)
+        assert report["link_bytes"]["total"] == report["hops"] * ACROSS * 3 * 4
+        assert report["stages"] == 0
+
+
+@pytest.mark.mpi(ranks=RANKS)
+@pytest.mark.parametrize("slots", [1, 3])
+@pytest.mark.parametrize("axis", ["x", "y"])
+def test_a_shift_of_some_lines_leaves_the_others(axis: str, slots: int, comm):
+    block = new_block(comm, MESH)
+    n, lines = line_of(block, axis)
+    tiles = ring_tiles(block, axis, slots)
+    chosen = marks(lines, [0, 1, 3])
+    here = own(block, tiles)
+    with interleaved_ring(block, axis, slots) as ring:
+        finish_shift(block, start_shift(block, ring, here, here, chosen))
+    of_tiles = np.repeat(chosen, ACROSS)
+    found = by_place(axis, whole(block, here))
+    assert (found[of_tiles] == moved(axis, tiles, 1)[of_tiles]).all()
+    assert (found[~of_tiles] == by_place(axis, tiles)[~of_tiles]).all()
+    assert measured(block)["hops"] == 3 * 2 * (n - 1)
+
+
+@pytest.mark.mpi(ranks=RANKS)
+@pytest.mark.parametrize("slots", [1, 2])
+@pytest.mark.parametrize("axis", ["x", "y"])
+def test_rotate_moves_every_line_by_a_number_of_its_own(axis: str, slots: int, comm):
+    block = new_block(comm, MESH)
+    n, lines = line_of(block, axis)
+    tiles = ring_tiles(block, axis, slots)
+    places = [(3 * line - 5) for line in range(lines * ACROSS)]
+    here = own(block, tiles)
+    with interleaved_ring(block, axis, slots) as ring, interleaved_ring(block, axis, slots, reverse=True) as back:
+        rotate(block, ring, back, here, places)
+    found = by_place(axis, whole(block, here))
+    for line, steps in enumerate(places):
+        assert (found[line] == moved(axis, tiles, steps)[line]).all()
+    # Each line of tiles goes the short way round its ring.
+    total = n * slots
+    shifts = sum(min(steps % total, -steps % total) for steps in places)
+    assert measured(block)["hops"] == shifts * 2 * (n - 1)
+
+
+@pytest.mark.mpi(ranks=RANKS)
+@pytest.mark.parametrize("mesh", [(6, 4), (4, 4)], ids=str)
+def test_four_rings_take_twelve_entries_at_most(mesh: tuple[int, int], comm):
+    block = new_block(comm, mesh)
+    with interleaved_rings(block) as rings:
+        assert (rings.x.slots, rings.y.slots) == ((1, 1) if mesh == (4, 4) else (2, 3))
+    assert measured(block)["route_entries"]["max"] <= 12
+
+
+# --------------------------------------------------------------------------------------------------------- K-tree
+
+TREES = [(1, None), (2, None), (3, None), (2, 1), (2, 2), (2, 5), (3, 4)]
+
+
+def tree_hops(n: int, phases: int, groups: int | None) -> int:
+    """Hops of one reduction on one line: the lengths of the tree's routes, which `test_routes` proves a tree."""
+    return sum(route.high - route.low for level in routes.ktree(n, phases, groups).levels for route in level.routes)
+
+
+@pytest.mark.mpi(ranks=RANKS)
+@pytest.mark.parametrize(("phases", "groups"), TREES)
+@pytest.mark.parametrize("axis", ["x", "y"])
+def test_allreduce_gives_the_sum_to_all_and_stages_each_addition(axis: str, phases: int, groups: int | None, comm):
+    block = new_block(comm, MESH)
+    n, lines = line_of(block, axis)
+    tiles = numbered(*MESH, 2, 3)  # whole numbers: sums are exact in any order
+    with ktree(block, axis, phases, groups) as tree:
+        found = by_line(axis, whole(block, allreduce(block, tree, own(block, tiles))))
+        expected = by_line(axis, tiles).sum(axis=1, keepdims=True)
+        assert (found == expected).all()
+        report = measured(block)
+    assert report["stages"] == lines * (n - 1)
+    assert report["messages"] == lines * (n - 1 + 1)
+    assert report["hops"] == lines * (tree_hops(n, phases, groups) + n - 1)
+    assert report["route_entries"]["max"] <= 2 * phases + 1
+
+
+@pytest.mark.mpi(ranks=RANKS)
+@pytest.mark.parametrize("axis", ["x", "y"])
+def test_allreduce_works_on_every_short_line(axis: str, comm):
+    block = new_block(comm, one_core_each(comm.size))
+    tiles = numbered(*one_core_each(comm.size), 2)
+    for phases in (1, 2, 3):
+        with ktree(block, axis, phases) as tree:
+            found = by_line(axis, whole(block, allreduce(block, tree, own(block, tiles))))
+        assert (found == by_line(axis, tiles).sum(axis=1, keepdims=True)).all()
+
+
+@pytest.mark.mpi(ranks=RANKS)
+def test_allreduce_combines_with_any_operation(comm):
+    block = new_block(comm, MESH)
+    tiles = np.random.default_rng(0).standard_normal((5, 7, 4)).astype(np.float32)
+    with ktree(block, "x") as tree:
+        most = whole(block, allreduce(block, tree, own(block, tiles), np.maximum))
+        least = whole(block, allreduce(block, tree, own(block, tiles), np.minimum))
+    assert (most == tiles.max(axis=1, keepdims=True)).all()
+    assert (least == tiles.min(axis=1, keepdims=True)).all()
+
+
+@pytest.mark.mpi(ranks=RANKS)
+def test_reduce_leaves_the_sum_at_the_root_and_the_tiles_alone(comm):
+    block = new_block(comm, MESH)
+    tiles = numbered(*MESH)
+    here = own(block, tiles)
+    with ktree(block, "x", 2, 3) as tree:
+        found = whole(block, reduce(block, tree, here))
+        assert (found[:, tree.root] == tiles.sum(axis=1)).all()
+    assert (whole(block, here) == tiles).all()
+    assert measured(block)["hops"] == 5 * tree_hops(7, 2, 3)
+
+
+@pytest.mark.mpi(ranks=[1, 4])
+def test_a_reduction_holds_its_incoming_tile(comm):
+    block = new_block(comm, MESH)
+    with ktree(block, "x") as tree:
+        allreduce(block, tree, own(block, numbered(*MESH, 2, 3)))
+    assert measured(block)["memory_bytes"]["max"] == 2 * 3 * 4
+
+
+# ------------------------------------------------------------------------------------------------------ allgather
+
+
+def relayed_stages(relayed: list[Route]) -> int:
+    """A relayed packet is touched at every core on its way but the first and the last, either side of its source."""
+    return sum(max(0, r.high - r.source - 1) + max(0, r.source - r.low - 1) for r in relayed)
+
+
+@pytest.mark.mpi(ranks=RANKS)
+@pytest.mark.parametrize("entries", [None, 7, 6, 5, 4])
+@pytest.mark.parametrize("axis", ["x", "y"])
+def test_allgather_gives_every_core_all_tiles_of_its_line(axis: str, entries: int | None, comm):
+    limits = {} if entries is None else {"route_entries": entries}
+    block = new_block(comm, MESH, **limits)
+    n, lines = line_of(block, axis)
+    tiles = numbered(*MESH, 2)
+    with gossip(block, axis) as channel:
+        found = by_line(axis, whole(block, allgather(block, channel, own(block, tiles))))
+    assert (found == by_line(axis, tiles)[:, None]).all()
+    relayed = list(channel.relay.routes) if channel.relay else []
+    assert len(relayed) == (0 if entries is None or entries >= n else n - (entries - 4))
+    report = measured(block)
+    assert report["hops"] == lines * n * (n - 1), "relayed or not, every tile crosses every link of the line once"
+    assert report["stages"] == lines * relayed_stages(relayed)
+    assert report["max_hops"] == (n - 1 if len(relayed) < n else 1)
+    assert report["route_entries"]["max"] == (n if not relayed else entries)
+
+
+def relay_channel(block: Block, axis: str) -> Any:
+    """Routes three cores on, four of which pass a core: one fits beside a lane of single hops, the others do not."""
+    return installed(block.tables, axis, routes.chain(block.mesh.length(axis), 3), split=True)
+
+
+@pytest.mark.mpi(ranks=RANKS)
+@pytest.mark.parametrize("axis", ["x", "y"])
+def test_relayed_packets_arrive_as_direct_ones_do(axis: str, comm):
+    tiles = numbered(9, 9, 2)
+    found = {}
+    for entries in (4, 3):
+        block = new_block(comm, (9, 9), route_entries=entries)
+        with relay_channel(block, axis) as channel:
+            there = np.full_like(own(block, tiles), 1)
+            options = {"positions": marks(9, [0, 1, 2, 4, 5]), "lines": marks(9, [0, 2, 3, 7])}
+            fabric.transfer(block, channel, own(block, tiles), there, combine=np.add, **options)
+            found[entries] = whole(block, there)
+        relayed = [
+            route for route in (channel.relay.routes if channel.relay else ()) if options["positions"][route.source]
+        ]
+        report = measured(block)
+        assert report["hops"] == 4 * 5 * 3
+        assert report["stages"] == 4 * relayed_stages(relayed)
+        assert bool(relayed) == (entries == 3)
+    expected = np.ones_like(tiles)
+    for source in (0, 1, 2, 4, 5):
+        for line in (0, 2, 3, 7):
+            by_line(axis, expected)[line, source + 3] += by_line(axis, tiles)[line, source]
+    assert (found[4] == expected).all()
+    assert (found[3] == expected).all()
+
+
+@pytest.mark.mpi(ranks=RANKS)
+@pytest.mark.parametrize("axis", ["x", "y"])
+def test_relayed_packets_shift_in_place(axis: str, comm):
+    tiles = numbered(9, 9, 2)
+    block = new_block(comm, (9, 9), route_entries=3)
+    here = own(block, tiles)
+    with relay_channel(block, axis) as channel:
+        assert channel.relay is not None
+        fabric.transfer(block, channel, here, here)
+    expected = by_line(axis, tiles).copy()
+    expected[:, 3:] = expected[:, :-3].copy()
+    assert (by_line(axis, whole(block, here)) == expected).all()
+
+
+@pytest.mark.mpi(ranks=RANKS)
+def test_a_relay_costs_a_stage_in_time_and_a_tile_in_memory(comm):
+    block = new_block(comm, (9, 9), route_entries=3)
+    with relay_channel(block, "x") as channel:
+        assert channel.relay is not None
+        source = channel.relay.routes[0].source
+        fabric.transfer(block, channel, own(block, numbered(9, 9, 2)), positions=marks(9, [source]))
+    report = measured(block)
+    path = report["critical_path"]
+    assert (path["hops"], path["stages"]) == (3, 2)
+    assert report["memory_bytes"]["max"] == 2 * 4

@@ -1,0 +1,145 @@
+"""The same result for any number of ranks: every count, every cycle and every output bit; and the same every time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from measure import measured, numbered, on_one_rank, own, run_report, whole
+from runs import new_block
+
+from meshrt import fabric, routes
+from meshrt.collectives import allgather, gossip
+from meshrt.device import Device
+from meshrt.routes import Path as MeshPath
+from meshrt.tables import installed, installed_paths
+
+RANKS = [1, 2, 3, 4, 6, 9, 16]
+PROMPT = "12,7,300,45,9"
+# Every part of the machine costs time, none of it a round number of the others.
+SLOW = Device(name="slow", alpha=1.5, beta=7.0, link_bytes_per_cycle=3.0, macs_per_cycle=2.0, call_cycles=11.0)
+CASES: dict[str, tuple[str, tuple[int, int], dict[str, Any]]] = {
+    "gemm": ("gemm", (7, 5), {"m": 11, "k": 40, "n": 9}),
+    "gemm on a square": ("gemm", (5, 5), {"m": 11, "k": 40, "n": 9}),
+    "gemm transposed": ("gemm", (6, 4), {"m": 11, "k": 40, "n": 9, "transpose_b": True}),
+    "gemm in bfloat16": ("gemm", (4, 4), {"m": 20, "k": 33, "n": 18, "dtype": "bfloat16"}),
+    "gemv along y": ("gemv", (7, 5), {"k": 100, "n": 41}),
+    "gemv along x": ("gemv", (7, 5), {"k": 100, "n": 41, "axis": "x", "phases": 3}),
+    "kvcache": ("kvcache", (4, 7), {"tokens": 23, "head_dim": 6, "heads": 2, "layers": 1}),
+}
+
+
+def without_host(report: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in report.items() if key != "host"}
+
+
+@pytest.mark.mpi(ranks=RANKS)
+@pytest.mark.parametrize("case", CASES)
+def test_a_programs_report_is_that_of_one_rank(case: str, comm):
+    name, mesh, options = CASES[case]
+
+    def run(ranks: Any) -> dict[str, Any]:
+        return without_host(run_report(ranks, name, mesh, SLOW, **options))
+
+    first, second, alone = run(comm), run(comm), on_one_rank(comm, run)
+    assert first == alone
+    assert first == second
+    assert alone["measured"]["critical_path"]["cycles"] > 0
+
+
+def mixed_traffic(comm: Any) -> tuple[bytes, bytes, dict[str, Any]]:
+    """Lines, paths with turns and relayed packets under way at once: tiles, clocks and counts."""
+    block = new_block(comm, (7, 5), SLOW)
+    tiles = own(block, numbered(7, 5, 4) / 3)
+    turns = [
+        MeshPath((*((x, 2) for x in range(7)),)),
+        MeshPath((*((3, y) for y in range(4)), *((x, 3) for x in range(4, 7)))),
+        MeshPath(((6, 0), (5, 0), (5, 1), (5, 2), (5, 3))),
+        MeshPath(((0, 1), (1, 1), (2, 1), (3, 1), (3, 2), (4, 2), (5, 2), (5, 1))),
+    ]
+    with (
+        installed(block.tables, "x", routes.ring(7)) as ring,
+        installed(block.tables, "y", routes.interleaved_ring(5)) as other,
+        installed_paths(block.tables, turns) as paths,
+        gossip(block, "x") as every,
+    ):
+        flights = [fabric.send(block, channel, tiles) for channel in (paths, ring, other, paths)]
+        block.clock.compute(13)
+        for flight in flights:
+            fabric.receive(block, flight)
+        gathered = allgather(block, every, tiles)
+    found = whole(block, gathered).tobytes() + b"".join(whole(block, flight.tiles).tobytes() for flight in flights)
+    clocks = whole(block, block.clock.state.transpose(1, 2, 0)).tobytes()
+    report = measured(block)
+    del report["host"]
+    return found, clocks, report
+
+
+@pytest.mark.mpi(ranks=RANKS)
+def test_tiles_clocks_and_counts_of_any_traffic_are_those_of_one_rank(comm):
+    here, alone = mixed_traffic(comm), on_one_rank(comm, mixed_traffic)
+    assert here[2] == alone[2]
+    assert here[0] == alone[0]
+    assert here[1] == alone[1], "every core's time and path"
+
+
+@pytest.mark.mpi(ranks=RANKS)
+def test_a_models_logits_are_those_of_one_rank_to_the_bit(comm, tmp_path: Path):
+    folder = Path(comm.bcast(str(tmp_path)))
+
+    def run(ranks: Any) -> tuple[dict[str, Any], bytes]:
+        options = {"prompt_ids": PROMPT, "max_new_tokens": 4, "logits": str(folder / "logits.npy"), "ignore_eos": True}
+        report = run_report(ranks, "llama", (8, 8), "wse2", **options)
+        written = (folder / "logits.npy").read_bytes() if ranks.rank == 0 else None
+        return without_host(report), ranks.bcast(written)
+
+    report, logits = run(comm)
+    one_report, one_logits = on_one_rank(comm, run)
+    assert report == one_report
+    assert logits == one_logits
+    assert len(report["result"]["token_ids"]) == 4
+
+
+def load(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+@pytest.fixture(scope="module")
+def one_rank_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
+    """`one_rank_run(run_meshrt)`: standard output and report of the command below on one rank; runs it once."""
+    path = tmp_path_factory.mktemp("one") / "report.json"
+    found: list[tuple[str, dict[str, Any]]] = []
+
+    def run(run_meshrt: Callable[..., Any]) -> tuple[str, dict[str, Any]]:
+        if not found:
+            code, out, err, _ = run_meshrt(*COMMAND, "--json", str(path))
+            assert code == 0, err
+            found.append((out, load(path)))
+        return found[0]
+
+    return run
+
+
+COMMAND = ("run", "llama-tiny", "--prompt", "The little dog", "--max-new-tokens", "4")
+
+
+@pytest.mark.parametrize("ranks", [2, 64])
+def test_the_command_gives_the_same_text_and_report(ranks: int, run_meshrt, one_rank_run, tmp_path: Path):
+    """With 64 ranks every core is a rank of its own: then the packets at the MPI calls are the hops."""
+    one_out, one = one_rank_run(run_meshrt)
+    reports = []
+    for name in ("a.json", "b.json") if ranks == 2 else ("a.json",):
+        code, out, err, _ = run_meshrt(*COMMAND, "--json", str(tmp_path / name), ranks=ranks, timeout=300)
+        assert code == 0, err
+        assert out.split("\n")[0] == one_out.split("\n")[0], "the text"
+        reports.append(load(tmp_path / name))
+    for report in reports:
+        assert without_host(report) == without_host(one)
+        assert report["host"]["ranks"] == ranks
+    packets = reports[0]["host"]["packets"]
+    assert packets == one["measured"]["hops"] if ranks == 64 else 0 < packets < one["measured"]["hops"]
+    assert one["host"]["packets"] == 0
