@@ -52,6 +52,17 @@ class Memory:
         """Give back what was taken under that name."""
         self._add(self.names.pop(name), -1)
 
+    def resize(self, name: str, nbytes: int | np.ndarray) -> None:
+        """Take another amount under a name that is held. LimitError where it does not fit; nothing is changed then."""
+        held = self.names.pop(name)
+        self._add(held, -1)
+        try:
+            self.take(name, nbytes)
+        except LimitError:
+            self._add(held, 1)
+            self.names[name] = held
+            raise
+
     def _add(self, nbytes: int | np.ndarray, sign: int) -> None:
         if isinstance(nbytes, int):
             self.common += sign * nbytes

@@ -59,8 +59,7 @@ class Cache:
     def add(self, counts: np.ndarray) -> None:
         """So many more (or fewer) tokens in each row, int [H]. LimitError at a row that has no room for them."""
         self.held = self.held + counts
-        self.block.memory.free(self.name)
-        self.block.memory.take(self.name, self._bytes())
+        self.block.memory.resize(self.name, self._bytes())
 
 
 @contextmanager

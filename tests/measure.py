@@ -19,8 +19,8 @@ def end(block: Block, program: str = "test", arguments: Any = None, result: Any 
     """End a block's run and free its communicators: the whole report, the same on all ranks."""
     told = report.gather_report(block, program, arguments or {}, result or {}, {"wall_seconds": 0.0})
     found: dict[str, Any] = block.control.bcast(told)
-    block.comm.Free()  # tests make hundreds of blocks, which is what MPI can hold
-    block.control.Free()
+    for comm in (block.comm, block.control.comm, block.scouts.comm):
+        comm.Free()  # tests make hundreds of blocks, and MPI cannot hold the communicators of many more
     return found
 
 
@@ -33,7 +33,7 @@ def measured(block: Block) -> dict[str, Any]:
 def whole(block: Block, tiles: np.ndarray) -> np.ndarray:
     """The tiles of all cores, [H, W, *tile], on every rank."""
     mesh = block.mesh
-    parts = block.control.allgather(np.ascontiguousarray(tiles))
+    parts = block.control.bcast(block.control.gather(np.ascontiguousarray(tiles)))
     rows = [np.concatenate(parts[low : low + mesh.columns], axis=1) for low in range(0, len(parts), mesh.columns)]
     return np.concatenate(rows)
 

@@ -9,13 +9,17 @@ from meshrt.program import load_program
 from meshrt.report import gather_report
 
 
-def new_block(comm: Any, mesh: tuple[int, int], device: Device | str = "ideal", payload: bool = True, **limits: int) -> Block:
+def new_block(
+    comm: Any, mesh: tuple[int, int], device: Device | str = "ideal", payload: bool = True, **limits: int
+) -> Block:
     """A block of a mesh on the ranks of comm, without limits unless they are asked for."""
     machine = find_device(device, **limits) if isinstance(device, str) else device
     return make_block(comm, machine, *mesh, Board.alone(), payload)
 
 
-def run_program(comm: Any, name: str, mesh: tuple[int, int], device: str = "ideal", limits: Any = None, **options: Any) -> Any:
+def run_program(
+    comm: Any, name: str, mesh: tuple[int, int], device: str = "ideal", limits: Any = None, **options: Any
+) -> Any:
     """Run a program with its default options but for these; the report at rank 0, None elsewhere."""
     program = load_program(name)
     block = new_block(comm, mesh, device, **(limits or {}))

@@ -134,7 +134,7 @@ def test_ranks_that_do_not_tile_the_mesh_are_told_which_numbers_do(
 def test_a_folder_that_is_not_there_is_found_before_the_run(option: str, ranks: int, run_meshrt: Run, tmp_path: Path):
     path = str(tmp_path / "nowhere" / "file")
     finished = run_meshrt("run", "llama-tiny", option, path, "--max-new-tokens", "1000", ranks=ranks)
-    assert_message(finished, 2, f"{option} {path}", "no such folder")
+    assert_message(finished, 2, f"{option} {path}", "there is no folder")
 
 
 @pytest.mark.parametrize("option", ["--json", "--logits"])
@@ -264,7 +264,7 @@ def test_a_file_that_is_no_program_is_told(source: str, words: list[str], run_pr
 @pytest.mark.parametrize("where", ["", "if block.mesh.rank == block.control.size - 1: "], ids=["all", "last"])
 def test_an_exception_in_a_users_program_ends_all_ranks(where: str, ranks: int, run_program: Run):
     """With its traceback, once: that is what its author needs."""
-    source = HEAD + f"def run(block):\n    {where}raise ZeroDivisionError('seven')\n    block.control.Barrier()\n"
+    source = HEAD + f"def run(block):\n    {where}raise ZeroDivisionError('seven')\n    block.control.allreduce(1)\n"
     finished = run_program(source, ranks=ranks)
     assert finished.code == 1
     assert finished.stderr.count("Traceback") == 1
@@ -311,7 +311,7 @@ def run(block):
 """
     )
     finished = run_program(source, "--mesh", "4x1", ranks=4, env={"MESHRT_WATCHDOG_SECONDS": "2"}, timeout=90)
-    assert_message(finished, 124, "deadlock", "rank 1 has waited", "channel's first use", "gathering the report")
+    assert_message(finished, 124, "deadlock", "rank 1 has waited", "first use of a route set", "control: ")
 
 
 def test_a_killed_rank_ends_the_job(run_program: Run):
@@ -321,7 +321,7 @@ def test_a_killed_rank_ends_the_job(run_program: Run):
 def run(block):
     if block.mesh.rank == 2:
         os.kill(os.getpid(), signal.SIGKILL)
-    block.control.Barrier()
+    block.control.allreduce(1)
 """
     )
     finished = run_program(source, ranks=4, env={"MESHRT_WATCHDOG_SECONDS": "0"}, timeout=60)

@@ -269,22 +269,22 @@ class Silent:
     """A communicator that must not be used."""
 
     def __getattr__(self, name: str) -> Any:
-        raise AssertionError(f"{name} was called on the control communicator")
+        raise AssertionError(f"{name} was called between ranks that need not talk")
 
 
 @pytest.mark.mpi(ranks=RANKS)
 def test_after_the_first_transfer_ranks_plan_and_synchronise_no_more(comm):
     """The schedule is known: nothing but packets between neighbours is sent, for whatever tiles, sources and lines."""
     block = new_block(comm, MESH)
-    control, tiles = block.control, numbered(*MESH, 2)
+    control, scouts, tiles = block.control, block.scouts, numbered(*MESH, 2)
     with installed(block.tables, "x", routes.ring(7)) as channel:
         fabric.transfer(block, channel, own(block, tiles))
-        block.control = Silent()
+        block.control = block.scouts = Silent()
         again = fabric.transfer(block, channel, own(block, tiles + 1))
         wider = fabric.transfer(block, channel, own(block, np.repeat(tiles, 2, axis=-1)))
         options = {"positions": marks(7, [2, 5]), "lines": marks(5, [0, 3])}
         few = fabric.transfer(block, channel, own(block, tiles), **options)
-        block.control = control
+        block.control, block.scouts = control, scouts
     assert (whole(block, again) == np.roll(tiles + 1, 1, axis=1)).all()
     assert (whole(block, wider) == np.roll(np.repeat(tiles, 2, axis=-1), 1, axis=1)).all()
     assert (whole(block, few)[[0, 0, 3, 3], [3, 6, 3, 6]] == tiles[[0, 0, 3, 3], [2, 5, 2, 5]]).all()

@@ -8,39 +8,61 @@ import pytest
 from random_models import CASES, case_seed, random_checkpoint
 from runs import run_program
 
+from meshrt.models.catalogue import find_model
+
 GOLDEN = Path(__file__).parent / "golden"
 MESHES = [(1, 1), (2, 2), (3, 3), (4, 2), (3, 5), (8, 8)]
+NAMES = sorted(CASES)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory):
-    made: dict[str, Path] = {}
-
-    def make(name: str) -> Path:
-        if name not in made:
-            made[name] = tmp_path_factory.mktemp(name)
-            random_checkpoint(CASES[name], made[name], case_seed(name))
-        return made[name]
-
-    return make
+def name_of(mesh: tuple[int, int]) -> str:
+    return f"{mesh[0]}x{mesh[1]}"
 
 
 @pytest.mark.mpi(ranks=[1])
-@pytest.mark.parametrize("mesh", MESHES, ids=lambda mesh: f"{mesh[0]}x{mesh[1]}")
-@pytest.mark.parametrize("name", sorted(CASES))
-def test_prefill_and_decode_give_the_logits_of_transformers(name: str, mesh: tuple[int, int], folder, tmp_path: Path, comm):
+@pytest.mark.parametrize("mesh", MESHES, ids=name_of)
+@pytest.mark.parametrize("name", NAMES)
+def test_prefill_and_decode_give_the_logits_of_transformers(
+    name: str, mesh: tuple[int, int], tmp_path: Path, comm: Any
+) -> None:
+    check(comm, name, mesh, tmp_path)
+
+
+@pytest.mark.mpi(ranks=[2, 3, 4, 6, 9])
+@pytest.mark.parametrize("name, mesh", [("gqa82", (3, 5)), ("qwen2", (4, 3)), ("headdim", (3, 3))], ids=str)
+def test_so_they_do_on_several_ranks(name: str, mesh: tuple[int, int], tmp_path: Path, comm: Any) -> None:
+    check(comm, name, mesh, tmp_path)
+
+
+@pytest.mark.mpi(ranks=[1, 4])
+def test_llama_tiny_gives_the_logits_and_the_text_of_transformers(tmp_path: Path, comm: Any) -> None:
+    check(comm, "llama-tiny", (8, 8), tmp_path)
+
+
+def check(comm: Any, name: str, mesh: tuple[int, int], folder: Path) -> None:
+    """Prefill the golden prompt, decode the golden continuation greedily, and compare every logit, on rank 0."""
     golden = np.load(GOLDEN / f"{name}.npz")
-    ids, expected = golden["ids"].tolist(), golden["logits"]
-    prompt = int(golden["prompt"][0])
-    report = generate(comm, folder(name), ids[:prompt], len(ids) - prompt + 1, mesh, tmp_path / "logits.npy")
-    logits = np.load(tmp_path / "logits.npy")
-    assert logits.shape == expected.shape and logits.dtype == np.float32
-    assert np.abs(logits - expected).max() < 1e-3
-    assert report["result"]["token_ids"][:-1] == ids[prompt:]
-
-
-def generate(comm: Any, model: Path, prompt: list[int], count: int, mesh: tuple[int, int], path: Path) -> Any:
-    return run_program(
-        comm, "llama", mesh, model=str(model), prompt_ids=",".join(map(str, prompt)), max_new_tokens=count,
-        dtype="float32", logits=str(path), ignore_eos=True,
-    )  # fmt: skip
+    ids, expected, prompt = golden["ids"].tolist(), golden["logits"], int(golden["prompt"][0])
+    folder = Path(comm.bcast(str(folder)))
+    model = find_model(name) if name == "llama-tiny" else folder / name
+    if name != "llama-tiny" and comm.rank == 0:
+        random_checkpoint(CASES[name], model, case_seed(name))
+    comm.Barrier()
+    report = run_program(
+        comm,
+        "llama",
+        mesh,
+        model=str(model),
+        prompt_ids=",".join(map(str, ids[:prompt])),
+        max_new_tokens=len(ids) - prompt + 1,
+        dtype="float32",
+        logits=str(folder / "logits.npy"),
+        ignore_eos=True,
+    )
+    found = None
+    if comm.rank == 0:
+        logits = np.load(folder / "logits.npy")
+        same = logits.dtype == np.float32 and logits.shape == expected.shape
+        found = same, float(np.abs(logits - expected).max()), report["result"]["token_ids"][:-1] == ids[prompt:]
+    same, error, tokens = comm.bcast(found)
+    assert same and tokens and error < 1e-3
