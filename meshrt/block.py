@@ -121,7 +121,7 @@ class Block:
     def _close(self) -> None:
         fabric.settle(self)
         segment = self.segments[-1]
-        segment.end = self.control.allreduce(self.clock.last(), max_op())
+        segment.end = self.control.allreduce(self.clock.last(), max)
         self.clock.meet(*segment.end)
         segment.entries, segment.memory = self.tables.peak, self.memory.peak
         segment.wall_seconds = perf_counter() - segment.wall_begin
@@ -130,12 +130,6 @@ class Block:
         """End the last segment and return all of them."""
         self._close()
         return self.segments
-
-
-def max_op() -> Any:
-    from mpi4py import MPI
-
-    return MPI.MAX
 
 
 def make_block(comm: Any, device: Device, width: int, height: int, watch: "Board", payload: bool = True) -> Block:

@@ -30,11 +30,14 @@ class Control:
         found: list[Any] | None = self._noted("gather", lambda: self.comm.gather(value))
         return found
 
-    def allreduce(self, value: Any, op: Any = None) -> Any:
-        """The sum of all ranks' values, or what `op` makes of them."""
-        if op is None:
-            return self._noted("sum", lambda: self.comm.allreduce(value))
-        return self._noted("agreement", lambda: self.comm.allreduce(value, op))
+    def allreduce(self, value: Any, op: Callable[[list[Any]], Any] = sum) -> Any:
+        """What `op` makes of all ranks' values, such as sum or max.
+
+        Not by mpi4py's allreduce: its first call on a communicator waits with the interpreter locked, and the
+        watchdog's thread could not speak.
+        """
+        values = self.gather(value)
+        return self.bcast(None if values is None else op(values))
 
     def total(self, count: int) -> int:
         """The sum of a whole number over all ranks, without pickling."""

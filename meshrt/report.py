@@ -137,65 +137,60 @@ def print_result(report: dict[str, Any]) -> None:
 
 
 def print_table(report: dict[str, Any]) -> None:
-    """One row for each phase and one for the whole run."""
+    """One column for each phase and one for the whole run; a row for each thing that was measured."""
     from rich.console import Console
     from rich.table import Table
 
-    wall = [phase["wall_seconds"] for phase in report["host"]["phases"]]
-    table = Table(title=_title(report), title_justify="left", box=None, pad_edge=False, header_style="bold")
-    heads = (
-        "phase",
-        "tokens",
-        "messages",
-        "hops",
-        "longest",
-        "stages",
-        "path hops",
-        "path cycles",
-        "busiest link",
-        "entries",
-        "memory",
-        "wall",
-    )
-    for head in heads:
-        table.add_column(head, justify="left" if head == "phase" else "right", overflow="fold")
-    rows = [
-        *zip(report["phases"], wall, strict=True),
-        ({"name": "total", **report["measured"]}, report["host"]["wall_seconds"]),
-    ]
-    for part, seconds in rows:
-        path, entries, memory = part["critical_path"], part["route_entries"], part["memory_bytes"]
-        table.add_row(
-            part["name"],
-            str(part.get("tokens", "")),
-            f"{part['messages']:,}",
-            f"{part['hops']:,}",
-            str(part["max_hops"]),
-            f"{part['stages']:,}",
-            f"{path['hops']:,}",
-            f"{path['cycles']:,.0f}",
-            size(part["link_bytes"]["max"]),
-            of(str(entries["max"]), entries["limit"]),
-            of(size(memory["max"]), memory["limit"] and size(memory["limit"])),
-            f"{seconds:.2f} s",
-        )
-    console = Console()
-    if console.width < 130 and not console.is_terminal:
-        console = Console(width=150)  # a log has no width; do not fold it to 80 columns
-    console.print(table, highlight=False)
+    host, device = report["host"], report["device"]
+    parts = [*report["phases"], {"name": "total", **report["measured"]}]
+    wall = [phase["wall_seconds"] for phase in host["phases"]] + [host["wall_seconds"]]
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("", no_wrap=True)
+    for part in parts:
+        table.add_column(part["name"], justify="right", no_wrap=True)
+
+    def row(name: str, show: Callable[[dict[str, Any]], str]) -> None:
+        table.add_row(name, *map(show, parts))
+
+    if any("tokens" in part for part in parts):
+        row("tokens", lambda part: str(part.get("tokens", "")))
+    row("messages", lambda part: f"{part['messages']:,}")
+    row("hops", lambda part: f"{part['hops']:,}")
+    row("longest packet", lambda part: str(part["max_hops"]))
+    row("stages", lambda part: f"{part['stages']:,}")
+    row("path hops", lambda part: f"{part['critical_path']['hops']:,}")
+    row("path cycles", lambda part: f"{part['critical_path']['cycles']:,.0f}")
+    row("busiest link", lambda part: size(part["link_bytes"]["max"]))
+    row("entries" + of(device["route_entries"]), lambda part: str(part["route_entries"]["max"]))
+    limit = device["core_memory"]
+    row("memory" + of(limit and size(limit)), lambda part: size(part["memory_bytes"]["max"]))
+    row("MACs", lambda part: short(part["macs"]))
+    table.add_row("wall time", *(f"{seconds:.2f} s" for seconds in wall))
+    print(_title(report))
+    Console().print(table, highlight=False)
 
 
 def _title(report: dict[str, Any]) -> str:
     width, height = report["mesh"]
     host, seconds = report["host"], report["measured"]["critical_path"]["seconds"]
     return (
-        f"{report['program']} on {width} x {height} cores of {report['device']['name']}, {host['ranks']} ranks;"
+        f"{report['program']} on {width} x {height} cores of {report['device']['name']},"
+        f" {host['ranks']} rank{'s' if host['ranks'] > 1 else ''};"
         f" virtual time {1e6 * seconds:,.1f} us"
     )
 
 
-def of(value: str, limit: Any) -> str:
-    return value if limit is None else f"{value} of {limit}"
+def of(limit: Any) -> str:
+    """' of LIMIT' where there is one."""
+    return "" if limit is None else f" of {limit}"
+
+
+def short(count: int) -> str:
+    """A count for a person: 1,234, then 12.3 M and so on."""
+    for unit, scale in (("T", 10**12), ("G", 10**9), ("M", 10**6)):
+        if count >= scale:
+            return f"{count / scale:.1f} {unit}"
+    return f"{count:,}"
 
 
 def size(nbytes: int) -> str:
