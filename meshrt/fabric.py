@@ -75,8 +75,8 @@ def send(
     what is there. The cores meet the packets when they `receive`.
     """
     if not block.payload:
-        out = np.zeros_like(tiles) if out is None else out
-        out[...] = 0
+        out = np.empty_like(tiles) if out is None else out
+        out[...] = 1  # a number to go on with, that can be divided by
     if out is None:
         out = np.full_like(tiles, np.nan if tiles.dtype.kind not in "iu" else np.iinfo(tiles.dtype).max)
     if channel.relay is not None:

@@ -66,15 +66,15 @@ def make_random(name: str) -> None:
 
 def make_llama_tiny() -> None:
     """A prompt of 16 ids and the 32 that follow greedily. The prompt is the start of the first held-out story for which
-    no choice is a near tie, so that a different order of summation does not change the text."""
+    no choice is a near tie: a different order of summation moves a logit by some 1e-5, and must not change the text."""
     folder = find_model("llama-tiny")
     tokenizer = load_tokenizer(folder)
-    for story in stories(31, 100):
+    for story in stories(31, 200):
         prompt = encode(tokenizer, story)[:PROMPT_TOKENS]
         ids = prompt + hugging_face_greedy(folder, prompt, NEW_TOKENS)
         logits = hugging_face_logits(folder, ids)
         best, second = np.sort(logits[PROMPT_TOKENS - 1 :], axis=-1)[:, :-3:-1].T
-        if len(ids) == PROMPT_TOKENS + NEW_TOKENS and ids[-1] != 0 and np.min(best - second) > 0.1:
+        if len(ids) == PROMPT_TOKENS + NEW_TOKENS and ids[-1] != 0 and np.min(best - second) > 0.03:
             return save("llama-tiny", ids=ids, logits=logits, prompt=[PROMPT_TOKENS])
     raise SystemExit("every story has a near tie")
 
