@@ -63,6 +63,18 @@ def test_the_product_is_numpys_on_any_number_of_ranks(mesh: tuple[int, int], tra
 
 
 @pytest.mark.mpi(ranks=[1, 4])
+@pytest.mark.parametrize("mesh", [(1, 4), (4, 4), (3, 5), (4, 2)], ids=str)
+def test_sums_by_the_tree_are_right_and_take_a_stage_an_addition(mesh: tuple[int, int], comm):
+    options = {"m": 11, "k": 14, "n": 9, "transpose_b": True}
+    tree = run_report(comm, "gemm", mesh, "wse2", reduce="ktree", **options)
+    ring = run_report(comm, "gemm", mesh, "wse2", **options)
+    assert tree["result"]["max_rel_error"] < 1e-6
+    # Each of lcm(W, H) steps ends in a tree on every row of cores: W - 1 additions.
+    assert tree["measured"]["stages"] == lcm(*mesh) * mesh[1] * (mesh[0] - 1)
+    assert ring["measured"]["stages"] == 0
+
+
+@pytest.mark.mpi(ranks=[1, 4])
 @pytest.mark.parametrize("transpose", [False, True])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_narrow_types_are_stored_and_summed_in_float32(dtype: str, transpose: bool, comm):
