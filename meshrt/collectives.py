@@ -120,6 +120,7 @@ def start_shift(
             out[...] = tiles
         return tuple(fabric.send(block, channel, tiles, out, lines=lines) for channel, _ in ring.lanes)
     if not block.payload:
+        out[...] = tiles
         packet = _by_line(ring.axis, tiles)[:, :, :, 0]
         return tuple(fabric.send(block, channel, packet, lines=lines) for channel, _ in ring.lanes)
     before = _by_line(ring.axis, tiles)
