@@ -211,25 +211,23 @@ def best_of(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     return np.where(better, other, one)
 
 
-def best_here(block: Block, config: Config, chunks: Chunks, scores: np.ndarray) -> np.ndarray:
+def best_here(block: Block, chunks: Chunks, scores: np.ndarray) -> np.ndarray:
     """Each core's best (logit, id) of its part of V_x: [bh, bw, columns, Vt] -> float32 [bh, bw, 2].
 
     Ids are exact in float32 up to 2^24; no vocabulary is as large.
     """
-    size = chunks.vocabulary.shape[1]
     first = block.mesh.x0 * chunks.columns
     ids = chunks.vocabulary[first : first + block.lead[1] * chunks.columns].reshape(1, block.lead[1], -1)
     flat = np.where(ids >= 0, scores.reshape(*scores.shape[:2], -1), np.float32(-np.inf))
     at = flat.argmax(axis=-1)[..., None]
     block.elementwise(scores)
-    del size
     best = np.take_along_axis(flat, at, axis=-1), np.take_along_axis(np.broadcast_to(ids, flat.shape), at, axis=-1)
     return np.concatenate([best[0], best[1].astype(np.float32)], axis=-1)
 
 
 def greedy(block: Block, config: Config, chunks: Chunks, trees: Trees, scores: np.ndarray) -> int:
     """The likeliest token, found on the mesh: V_x, the same in every row, is reduced along x, and all cores know it."""
-    best = allreduce(block, trees.x, best_here(block, config, chunks, scores), best_of)
+    best = allreduce(block, trees.x, best_here(block, chunks, scores), best_of)
     return int(best[0, 0, 1])
 
 
@@ -243,7 +241,7 @@ def next_of_prompt(
     own = scores[:, :, strip, :, place]
     if choose is not None:
         return on_host(block, whole_row(block, own, config.vocab_size, row), choose)
-    best = best_here(block, config, chunks, own)
+    best = best_here(block, chunks, own)
     if here:
         others = np.arange(block.lead[0]) != row - block.mesh.y0
         best[others] = -np.inf, config.vocab_size
