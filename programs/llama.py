@@ -110,7 +110,7 @@ def run(
                 if temperature:
                     new.append(on_host(block, row, choose))
                 else:
-                    new.append(greedy(block, config, chunks, trees, found))
+                    new.append(greedy(block, chunks, trees, found))
                 told.tell(new)
             phase.tokens = len(new) - 1
     if logits and block.mesh.rank == 0:
@@ -225,7 +225,7 @@ def best_here(block: Block, chunks: Chunks, scores: np.ndarray) -> np.ndarray:
     return np.concatenate([best[0], best[1].astype(np.float32)], axis=-1)
 
 
-def greedy(block: Block, config: Config, chunks: Chunks, trees: Trees, scores: np.ndarray) -> int:
+def greedy(block: Block, chunks: Chunks, trees: Trees, scores: np.ndarray) -> int:
     """The likeliest token, found on the mesh: V_x, the same in every row, is reduced along x, and all cores know it."""
     best = allreduce(block, trees.x, best_here(block, chunks, scores), best_of)
     return int(best[0, 0, 1])
