@@ -131,6 +131,11 @@ class Block:
         self._close()
         return self.segments
 
+    def close(self) -> None:
+        """Give the communicators back: a process has a few thousand, and a sweep makes hundreds of blocks."""
+        for comm in (self.comm, self.control.comm, self.scouts.comm):
+            comm.Free()
+
 
 def make_block(comm: Any, device: Device, width: int, height: int, watch: "Board", payload: bool = True) -> Block:
     """This rank's block of a W x H mesh shared by all ranks of the communicator. UsageError where it cannot be."""

@@ -7,12 +7,11 @@ from meshrt.host import prepare_environment
 prepare_environment()  # before anything imports numpy
 
 import sys  # noqa: E402 - the environment comes first
-from time import perf_counter  # noqa: E402
 from typing import TYPE_CHECKING, Any  # noqa: E402
 
 import click  # noqa: E402
 
-from meshrt import __version__, failure, host  # noqa: E402
+from meshrt import __version__, failure  # noqa: E402
 from meshrt.device import PRESETS, find_device  # noqa: E402
 
 if TYPE_CHECKING:
@@ -109,27 +108,24 @@ def execute(
 ) -> int:  # fmt: skip
     """One rank's part of a run: make its block, run the program, report."""
     from meshrt import report
-    from meshrt.block import make_block
     from meshrt.console import make_console
+    from meshrt.emulate import emulate
     from meshrt.mesh import parse_mesh
 
-    start = perf_counter()
     if json_path and json_path != "-":
         report.check_target("--json", json_path)
-    width, height = parse_mesh(mesh) if mesh else program.mesh
+    cores = parse_mesh(mesh) if mesh else None
     machine = find_device(device, core_memory=core_memory, route_entries=route_entries)
-    block = make_block(comm, machine, width, height, board, payload == "full")
-    block.console = make_console(comm.rank, comm.size, quiet or json_path == "-")
-    result = program.run(block, **arguments)
-    block.console.clear()
-    facts = {"wall_seconds": perf_counter() - start, "mpi": host.library(), "version": __version__}
-    told = report.gather_report(block, program.name, arguments, result, facts)
+    console = make_console(comm.rank, comm.size, quiet or json_path == "-")
+    told = emulate(
+        comm, board, program, arguments, mesh=cores, device=machine, payload=payload == "full", console=console
+    )
     if told is not None:
         if json_path == "-":
             report.print_json(told)
         elif json_path:
             report.write_json(told, json_path)
-        if block.console.loud:
+        if console.loud:
             report.print_result(told)
             report.print_table(told)
     return 0

@@ -1,12 +1,12 @@
-"""Collectives along lines, out of transfers and additions: ring shift, K-tree reduce and allreduce, multicast.
+"""Collectives along lines that only move tiles: shifts round a ring, alignment, allgather.
 
 Each exists on all lines of an axis at once. `with` installs the routes, and leaving it frees them.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from math import lcm, prod
+from math import lcm
 
 import numpy as np
 
@@ -179,58 +179,6 @@ def rotate(block: Block, ring: Ring, back: Ring, tiles: np.ndarray, places: Sequ
                     finish_shift(block, start_shift(block, way, part, part, on))
 
 
-# --------------------------------------------------------------------------------------------------------- K-tree
-
-
-@dataclass(frozen=True, eq=False)
-class Tree:
-    """A K-tree along every line: at each step some cores send and others add; `spread` is the root's multicast."""
-
-    axis: str
-    root: int
-    steps: tuple[tuple[Channel, np.ndarray, np.ndarray], ...]  # (routes, senders, receivers), bool [N]
-    spread: Channel
-
-
-@contextmanager
-def ktree(block: Block, axis: str, phases: int = 2, groups: int | None = None) -> Iterator[Tree]:
-    """Install the K-tree of `routes.ktree` along every line of the axis: two colours a phase, and one to spread."""
-    n = block.mesh.length(axis)
-    tree = routes.ktree(n, phases, groups)
-    with ExitStack() as stack:
-        steps = []
-        for level in tree.levels:
-            channel = stack.enter_context(installed(block.tables, axis, level.routes))
-            stops = {route.source: route.stops[0] for route in level.routes}
-            for senders in level.steps:
-                steps.append((channel, _marks(n, senders), _marks(n, (stops[core] for core in senders))))
-        spread = stack.enter_context(installed(block.tables, axis, routes.multicast(n, tree.root)))
-        yield Tree(axis, tree.root, tuple(steps), spread)
-
-
-def _marks(n: int, cores: "Iterator[int] | frozenset[int]") -> np.ndarray:
-    marks = np.zeros(n, bool)
-    marks[list(cores)] = True
-    return marks
-
-
-def reduce(block: Block, tree: Tree, tiles: np.ndarray, combine: Callable[..., np.ndarray] = np.add) -> np.ndarray:
-    """Combine the tiles [bh, bw, *tile] of every line at its root; the other cores are left with partial ones."""
-    partial = tiles.copy()
-    numbers = prod(tiles.shape[2:])
-    with block.memory.hold("incoming partial sum", numbers * tiles.itemsize):
-        for channel, senders, receivers in tree.steps:
-            fabric.transfer(block, channel, partial, partial, positions=senders, combine=combine)
-            fabric.stage(block, channel, numbers, receivers)
-    return partial
-
-
-def allreduce(block: Block, tree: Tree, tiles: np.ndarray, combine: Callable[..., np.ndarray] = np.add) -> np.ndarray:
-    """K-tree allreduce (waferllm, section 6.2): reduce to the root, which then sends the result both ways."""
-    partial = reduce(block, tree, tiles, combine)
-    return fabric.transfer(block, tree.spread, partial, partial)
-
-
 # ------------------------------------------------------------------------------------------------------ allgather
 
 
@@ -251,5 +199,5 @@ def allgather(block: Block, channel: Channel, tiles: np.ndarray) -> np.ndarray:
     every = np.empty((*tiles.shape[:2], n, *tiles.shape[2:]), tiles.dtype)
     for source in range(n):
         every[:, :, source] = tiles
-        fabric.transfer(block, channel, tiles, every[:, :, source], positions=_marks(n, frozenset((source,))))
+        fabric.transfer(block, channel, tiles, every[:, :, source], positions=np.arange(n) == source)
     return every

@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from meshrt.allreduce import Tree, allreduce
 from meshrt.block import Block
-from meshrt.collectives import Rings, Tree, allreduce, finish_shift, start_shift
+from meshrt.collectives import Rings, finish_shift, start_shift
 from meshrt.models.config import Config
 from meshrt.programs.gemm import tile_bytes
 from meshrt.programs.kvcache import Cache, append, balance

@@ -15,8 +15,9 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
+from meshrt.allreduce import Tree, allreduce, ktree
 from meshrt.block import Block
-from meshrt.collectives import Rings, Tree, allreduce, finish_shift, interleaved_rings, ktree, rotate, start_shift
+from meshrt.collectives import Rings, finish_shift, interleaved_rings, rotate, start_shift
 from meshrt.errors import UsageError
 from meshrt.routes import ring_order, ring_place
 from meshrt.tiles import gather, place, square

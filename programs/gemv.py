@@ -12,9 +12,9 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
+from meshrt.allreduce import Tree, ktree
+from meshrt.allreduce import allreduce as tree_allreduce
 from meshrt.block import Block
-from meshrt.collectives import Tree, ktree
-from meshrt.collectives import allreduce as tree_allreduce
 from meshrt.errors import UsageError
 from meshrt.programs.gemm import compare, random_matrices
 from meshrt.tiles import gather_parts, place

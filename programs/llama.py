@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 
+from meshrt.allreduce import allreduce, ktree
 from meshrt.block import Block
-from meshrt.collectives import allreduce, interleaved_rings, ktree
+from meshrt.collectives import interleaved_rings
 from meshrt.errors import UsageError
 from meshrt.models.catalogue import find_model
 from meshrt.models.checkpoint import check_shapes, open_checkpoint

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from meshrt.allreduce import Tree, allreduce
 from meshrt.block import Block
-from meshrt.collectives import Rings, Tree, allreduce
+from meshrt.collectives import Rings
 from meshrt.models.config import Config
 from meshrt.models.rope import cos_sin
 from meshrt.programs.gemm import meshgemm, meshgemm_t, tile_bytes

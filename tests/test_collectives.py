@@ -10,19 +10,9 @@ from measure import marks, measured, numbered, one_core_each, own, whole
 from runs import new_block
 
 from meshrt import fabric, routes
+from meshrt.allreduce import allreduce, ktree, reduce
 from meshrt.block import Block
-from meshrt.collectives import (
-    allgather,
-    allreduce,
-    finish_shift,
-    gossip,
-    interleaved_ring,
-    interleaved_rings,
-    ktree,
-    reduce,
-    rotate,
-    start_shift,
-)
+from meshrt.collectives import allgather, finish_shift, gossip, interleaved_ring, interleaved_rings, rotate, start_shift
 from meshrt.routes import Route
 from meshrt.tables import installed
 

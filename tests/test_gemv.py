@@ -9,7 +9,7 @@ import pytest
 from measure import measured, own, run_report, whole
 from runs import new_block
 
-from meshrt.collectives import ktree
+from meshrt.allreduce import ktree
 from meshrt.device import Device
 from meshrt.errors import UsageError
 from meshrt.programs.gemm import random_matrices

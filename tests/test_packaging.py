@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
-LAYERS = ("meshrt", "programs", "launch", "models")
+LAYERS = ("meshrt", "programs", "launch", "models", "studies")
 
 
 def _files(layer: str) -> list[Path]:
@@ -125,3 +125,10 @@ def test_heavy_libraries_are_imported_late() -> None:
                 names = {alias.name.split(".")[0] for alias in node.names} if isinstance(node, ast.Import) else set()
                 names |= {str(node.module).split(".")[0]} if isinstance(node, ast.ImportFrom) else set()
                 assert not names & heavy, f"{path}: {names & heavy} at the top"
+
+
+def test_only_the_command_line_knows_the_studies() -> None:
+    for layer in LAYERS:
+        for path in _files(layer):
+            if layer != "studies" and path.name != "cli.py":
+                assert "studies" not in _of_meshrt(path), path

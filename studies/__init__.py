@@ -1,0 +1,1 @@
+"""Many runs, set side by side: comparisons, compliance, tuning, the papers' tables."""

@@ -1,0 +1,65 @@
+"""Many runs of programs: each is emulated whole by one rank, and the ranks share them out.
+
+A run's report is the same on any number of ranks, so a sweep on several ranks is faster and gives the same.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+from meshrt.board import Board
+from meshrt.console import Console
+from meshrt.device import Device
+from meshrt.emulate import emulate
+from meshrt.errors import LimitError
+from meshrt.program import load_program
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run: a program (packaged name or FILE.py), its options, the machine."""
+
+    program: str
+    mesh: tuple[int, int] | None
+    device: Device
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    payload: bool = False
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a run: its report, or why the machine refused it."""
+
+    report: dict[str, Any] | None
+    refused: str | None = None
+    seconds: float = 0.0  # the host's
+
+
+def sweep(comm: Any, jobs: Sequence[Job], console: Console, what: str = "runs") -> list[Outcome]:
+    """Run all jobs; their outcomes in order, on every rank. A run over a limit of the machine is an outcome, too."""
+    own = range(comm.rank, len(jobs), comm.size)
+    found = {}
+    for done, at in enumerate(own, 1):
+        found[at] = run_alone(jobs[at])
+        console.progress(what, done, len(own))
+    console.clear()
+    every: dict[int, Outcome] = {}
+    for part in comm.allgather(found):
+        every |= part
+    return [every[at] for at in range(len(jobs))]
+
+
+def run_alone(job: Job) -> Outcome:
+    """Emulate one run in this process."""
+    from mpi4py import MPI
+
+    start = perf_counter()
+    try:
+        report = emulate(
+            MPI.COMM_SELF, Board.alone(), load_program(job.program), job.arguments,
+            mesh=job.mesh, device=job.device, payload=job.payload,
+        )  # fmt: skip
+    except LimitError as error:
+        return Outcome(None, str(error), perf_counter() - start)
+    return Outcome(report, None, perf_counter() - start)
