@@ -44,18 +44,43 @@ class Block:
     tables: Tables = field(init=False)
     memory: Memory = field(init=False)
     clock: Clock = field(init=False)
-    counters: meter.Counters = field(init=False)  # of the segment that is running
-    host: meter.HostCounters = field(default_factory=meter.HostCounters)
-    segments: list[meter.Segment] = field(default_factory=list)
+    ledger: meter.Ledger = field(default_factory=meter.Ledger)
+    place: str = ""  # where on the wafer the cores are, if the run has several places
     startup_cpu_seconds: float = field(default_factory=process_time)  # what this rank had used when it got its block
-    notes: dict[str, Any] = field(default_factory=dict)  # what a program measured of the host; rank 0's are reported
     traffic: dict[tuple[Any, Any], int] = field(default_factory=dict)  # bytes by schedule, not yet on the links
 
     def __post_init__(self) -> None:
         self.tables = Tables(self.mesh, self.device)
-        self.memory = Memory(self.mesh, self.device)
+        self.memory = Memory(self.mesh, self.device, self.place)
         self.clock = Clock(self.mesh, self.device)
-        self._open("")
+        if not self.ledger.segments:
+            self._open("")
+
+    @property
+    def counters(self) -> meter.Counters:
+        """Of the segment that is running."""
+        return self.ledger.counters
+
+    @property
+    def host(self) -> meter.HostCounters:
+        return self.ledger.host
+
+    @property
+    def notes(self) -> dict[str, Any]:
+        return self.ledger.notes
+
+    @property
+    def link_bytes(self) -> np.ndarray:
+        """Bytes that went over every link of these cores in this segment, int64 [4, bh, bw] by port of departure."""
+        links = self.ledger.counters.links
+        if self.here not in links:
+            links[self.here] = np.zeros((4, *self.shape), np.int64)
+        return links[self.here]
+
+    @property
+    def here(self) -> str:
+        """What counters of single cores and links are kept under: two places, or two meshes, are never added up."""
+        return f"{self.place} {self.mesh.width} x {self.mesh.height}"
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -80,14 +105,16 @@ class Block:
     def matmul(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         """Every core multiplies its tiles: [.., m, k] @ [.., k, n] -> float32 [.., m, n], counted and timed.
 
-        Leading dimensions after [bh, bw] are several products at one core.
+        Leading dimensions after [bh, bw] are several products at one core. Timed as a core computes it: for each k and
+        each number along the shorter side of the result, one vector instruction along the longer side.
         """
         if not self.payload:
             a, b = np.zeros_like(a), np.zeros_like(b)  # buffers that no transfer has filled are not numbers
+        itemsize = max(a.dtype.itemsize, b.dtype.itemsize)
         c = np.matmul(a.astype(np.float32, copy=False), b.astype(np.float32, copy=False))
-        macs = prod(c.shape[2:]) * a.shape[-1]
-        self.counters.macs += macs * self.mesh.block_width * self.mesh.block_height
-        self.clock.compute(macs)
+        self.counters.macs += prod(c.shape[2:]) * a.shape[-1] * self.mesh.block_width * self.mesh.block_height
+        short, long = sorted(c.shape[-2:])
+        self.clock.vectors(long, prod(c.shape[2:-2]) * a.shape[-1] * short, itemsize)
         return np.asarray(c)
 
     def work(self, macs: np.ndarray) -> None:
@@ -96,7 +123,7 @@ class Block:
         self.counters.macs += int(each.sum())
         if self.device.macs_per_cycle is not None:
             self.clock.state[0] += each / self.device.macs_per_cycle
-        self.clock.state[0] += self.device.call_cycles
+        self.clock.state[0] += self.device.call_cycles * (each > 0)  # a core without work is not called
 
     def elementwise(self, tiles: np.ndarray, calls: int = 1) -> None:
         """Every core is busy for `calls` element-wise operations on tiles of this size."""
@@ -111,25 +138,57 @@ class Block:
         self._open("")
 
     def _open(self, name: str) -> meter.Segment:
-        self.counters = meter.new_counters(self.mesh)
-        begin = self.segments[-1].end if self.segments else (0.0, 0, 0)
-        self.tables.peak = int(self.tables.entries.max())
-        self.memory.peak = self.memory.common + self.memory.most_extra
-        self.segments.append(meter.Segment(name, self.counters, begin=begin))
-        return self.segments[-1]
+        ledger = self.ledger
+        begin = ledger.segments[-1].end if ledger.segments else (0.0, 0, 0)
+        ledger.counters = meter.Counters()
+        ledger.segments.append(meter.Segment(name, ledger.counters, begin=begin))
+        self._reset_peaks()
+        return ledger.segments[-1]
 
     def _close(self) -> None:
-        fabric.settle(self)
-        segment = self.segments[-1]
+        segment = self.ledger.segments[-1]
         segment.end = self.control.allreduce(self.clock.last(), max)
+        self._settle()
         self.clock.meet(*segment.end)
-        segment.entries, segment.memory = self.tables.peak, self.memory.peak
         segment.wall_seconds = perf_counter() - segment.wall_begin
+
+    def _settle(self) -> None:
+        """Enter what these cores keep for themselves, as long as they are at work, in the segment that is running."""
+        fabric.settle(self)
+        segment = self.ledger.segments[-1]
+        segment.entries = max(segment.entries, self.tables.peak)
+        segment.memory = max(segment.memory, self.memory.peak)
+        used = self.clock.state[0] > self.clock.met  # where time went on, something was done
+        segment.counters.used[self.here] = segment.counters.used.get(self.here, False) | used
+
+    def _reset_peaks(self) -> None:
+        self.tables.peak = int(self.tables.entries.max())
+        self.memory.peak = self.memory.common + self.memory.most_extra
+
+    def another(self, place: str, width: int, height: int) -> "Block":
+        """Cores at another place of the wafer, on the same ranks, with memory, tables and clocks of their own.
+
+        They stand still until they `follow` those that work.
+        """
+        columns, rows = tile_ranks(width, height, self.control.size)
+        mesh = Mesh(width, height, columns, rows, self.mesh.rank)
+        return Block(
+            mesh, self.device, self.comm, self.control, self.scouts, self.watch, self.payload, self.console, self.wait,
+            self.ledger, place,
+        )  # fmt: skip
+
+    def follow(self, other: "Block") -> None:
+        """Go on where the cores of another place have stopped: these begin when the last of those is done."""
+        if other is self:
+            return
+        other._settle()
+        self._reset_peaks()
+        self.clock.meet(*self.control.allreduce(other.clock.last(), max))
 
     def finish(self) -> list[meter.Segment]:
         """End the last segment and return all of them."""
         self._close()
-        return self.segments
+        return self.ledger.segments
 
     def close(self) -> None:
         """Give the communicators back: a process has a few thousand, and a sweep makes hundreds of blocks."""

@@ -7,7 +7,7 @@ from meshrt.host import prepare_environment
 prepare_environment()  # before anything imports numpy
 
 import sys  # noqa: E402 - the environment comes first
-from typing import TYPE_CHECKING, Any  # noqa: E402
+from typing import TYPE_CHECKING, Any, Literal  # noqa: E402
 
 import click  # noqa: E402
 
@@ -15,6 +15,8 @@ from meshrt import __version__, failure  # noqa: E402
 from meshrt.device import PRESETS, find_device  # noqa: E402
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
     from mpi4py.MPI import Intracomm
 
     from meshrt.board import Board
@@ -77,8 +79,8 @@ SHARED = (
 )  # fmt: skip
 
 
-def _command(program: Program, name: str, fixed: dict[str, Any]) -> click.Command:
-    """The click command of a program: its own options, then the shared ones."""
+def _own_options(program: Program, fixed: Collection[str]) -> list[click.Parameter]:
+    """The options of a program's signature, without those that are fixed."""
     own: list[click.Parameter] = []
     for option in program.options:
         if option.name in fixed:
@@ -90,6 +92,11 @@ def _command(program: Program, name: str, fixed: dict[str, Any]) -> click.Comman
             kind = click.Choice(option.choices) if option.choices else option.kind
             shown = option.default is not None
             own.append(click.Option([flag], type=kind, default=option.default, show_default=shown, help=option.help))
+    return own
+
+
+def _command(program: Program, name: str, fixed: dict[str, Any]) -> click.Command:
+    """The click command of a program: its own options, then the shared ones."""
 
     def callback(**values: Any) -> None:
         shared = {
@@ -98,7 +105,7 @@ def _command(program: Program, name: str, fixed: dict[str, Any]) -> click.Comman
         }
         sys.exit(failure.run_guarded(lambda comm, board: execute(comm, board, program, {**fixed, **values}, **shared)))
 
-    return click.Command(name, params=[*own, *SHARED], callback=callback, help=program.summary,
+    return click.Command(name, params=[*_own_options(program, fixed), *SHARED], callback=callback, help=program.summary,
                          context_settings={"help_option_names": ["-h", "--help"]})  # fmt: skip
 
 
@@ -166,7 +173,72 @@ def doctor() -> None:
     sys.exit(examination.main())
 
 
-@cli.group()
+class Bench(click.Group):
+    """`bench gemm` and the like: their options are those of the program, read off its signature when asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        from meshrt.studies.compare import COMPARISONS
+
+        return [*COMPARISONS, *super().list_commands(ctx)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        from meshrt.studies.compare import COMPARISONS
+
+        return _comparison(cmd_name) if cmd_name in COMPARISONS else super().get_command(ctx, cmd_name)
+
+
+def _comparison(name: str) -> click.Command:
+    """The command that sets a program's alternatives side by side."""
+    from meshrt.program import load_program
+    from meshrt.studies.compare import COMPARISONS
+
+    comparison = COMPARISONS[name]
+    program = load_program(comparison.program)
+    shared = [one for one in SHARED if one.name != "payload"]
+    more = [
+        click.Option(["--payload"], type=click.Choice(["full", "none"]), help="[default: full up to 4096 cores]"),
+        click.Option(["--only"], multiple=True, metavar="NAME", help="Only this alternative; may be given again."),
+    ]
+
+    def callback(**values: Any) -> None:
+        sys.exit(failure.run_guarded(lambda comm, board: _compare(comm, name, **values)))
+
+    return click.Command(
+        name, params=[*_own_options(program, comparison.fixed()), *shared, *more], callback=callback,
+        help=f"The choices of {program.name}'s --{comparison.option} on the same work, in one table.",
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )  # fmt: skip
+
+
+def _compare(
+    comm: Intracomm, name: str, *, mesh: str | None, device: str, core_memory: int | None, route_entries: int | None,
+    payload: str | None, only: tuple[str, ...], json_path: str | None, quiet: bool, **arguments: Any,
+) -> int:  # fmt: skip
+    """One rank's part of a comparison."""
+    from meshrt import report
+    from meshrt.console import make_console
+    from meshrt.mesh import parse_mesh
+    from meshrt.studies import compare
+
+    if json_path and json_path != "-":
+        report.check_target("--json", json_path)
+    console = make_console(comm.rank, comm.size, quiet or json_path == "-")
+    told = compare.compare(
+        comm, console, name, arguments, mesh=parse_mesh(mesh) if mesh else None, only=only,
+        device=find_device(device, core_memory=core_memory, route_entries=route_entries),
+        payload=None if payload is None else payload == "full",
+    )  # fmt: skip
+    if comm.rank == 0:
+        if json_path == "-":
+            report.print_json(told)
+        elif json_path:
+            report.write_json(told, json_path)
+        if console.loud:
+            compare.print_comparison(told)
+    return 0
+
+
+@cli.group(cls=Bench)
 def bench() -> None:
     """Measure and compare."""
 
@@ -180,6 +252,198 @@ def bench_host() -> None:
         click.echo(benchmark.table(benchmark.measure()))
     except Exception as error:
         sys.exit(failure.report_alone(error))
+
+
+@bench.command("workloads")
+@click.option("--only", multiple=True, metavar="NAME", help="W1, W2, ...: only this work; may be given again.")
+@click.option("--cores", type=int, multiple=True, help="Instead of 64, 256, 1024 and 4096; may be given again.")
+@click.option("--ranks", type=click.IntRange(1), multiple=True, help="Instead of 1 and 2; may be given again.")
+@click.option("--json", "json_path", metavar="PATH", help="Write the figures as JSON, too.")
+def bench_workloads(only: tuple[str, ...], cores: tuple[int, ...], ranks: tuple[int, ...], json_path: str) -> None:
+    """Messages and hops a second beside other tools' figures for the same work; takes about four minutes."""
+    from meshrt.launch.bench import timed
+    from meshrt.studies import workloads
+
+    def measure() -> tuple[Any, Callable[[], None]]:
+        figures = workloads.measure(timed, only, cores or workloads.CORES, ranks or workloads.RANKS)
+        return workloads.as_json(figures), lambda: workloads.print_figures(figures)
+
+    _alone(measure, json_path)
+
+
+@bench.command("scaling")
+@click.option("--side", type=click.IntRange(1), multiple=True, help="Meshes, instead of 8 to 720; may be given again.")
+@click.option("--ranks", type=click.IntRange(1), default=2, show_default=True, help="How many ranks.")
+@click.option("--edge", type=click.IntRange(1), default=2048, show_default=True, help="Side of the matrices.")
+@click.option("--json", "json_path", metavar="PATH", help="Write the figures as JSON, too.")
+def bench_scaling(side: tuple[int, ...], ranks: int, edge: int, json_path: str | None) -> None:
+    """The host's time over cores, 64 to 518,400, and where it goes; takes about three minutes."""
+    from meshrt.launch.bench import timed
+    from meshrt.studies import scaling
+
+    def measure() -> tuple[Any, Callable[[], None]]:
+        points = scaling.measure(timed, side or scaling.SIDES, ranks, edge)
+        return scaling.as_json(points), lambda: scaling.print_points(points)
+
+    _alone(measure, json_path)
+
+
+def _alone(measure: Callable[[], tuple[Any, Callable[[], None]]], json_path: str | None) -> None:
+    """Measure in this process, which is no rank itself; write what was found, and print it."""
+    from meshrt import report
+
+    try:
+        if json_path:
+            report.check_target("--json", json_path)
+        told, show = measure()
+        if json_path:
+            report.write_json(told, json_path)
+        show()
+    except Exception as error:
+        sys.exit(failure.report_alone(error))
+
+
+@bench.command("profile", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("--to", metavar="PATH", help="Write the seconds as JSON instead of printing them.")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, required=True)
+def bench_profile(to: str | None, arguments: tuple[str, ...]) -> None:
+    """Where the host's time goes: bench profile run gemm --mesh 64x64. Of rank 0, if there are several."""
+    from meshrt import report
+    from meshrt.host import launched_rank
+    from meshrt.studies import hosttime
+
+    if to:
+        report.check_target("--to", to)
+    code, seconds = hosttime.profiled(lambda: cli(list(arguments), standalone_mode=False))
+    if launched_rank() == 0:
+        if to:
+            report.write_json(seconds, to)
+        else:
+            hosttime.print_shares(seconds)
+            sys.stdout.flush()  # before MPI ends, after which a launcher may no longer listen
+    sys.exit(code)
+
+
+@cli.command()
+@click.argument("programs", nargs=-1, metavar="[PROGRAM[:OPTION=VALUE,...]]...")
+@click.option("--sizes", default="8,12,16,24,32,48,64", show_default=True, help="N of the N x N meshes.")
+@click.option("--tile", default=8, show_default=True, help="Side of a core's tiles in gemm and gemv, at every N.")
+@click.option("--set", "extra", multiple=True, metavar="OPTION=VALUE", help="For all programs; {8*N} is arithmetic.")
+@click.option("--steps", help="What the critical path is divided by: a number, N, N-1.  [default: gemm N, others 1]")
+@click.option(
+    "--reach",
+    type=click.Choice(["next", "line"]),
+    help="A step bridges one core, or a line: then N - 1 hops are no offence.  [default: gemv line]",
+)
+@click.option(
+    "--expect",
+    multiple=True,
+    metavar="BOUNDS",
+    help="entries=12,hops=2,memory~1,stages~N^0.5: what has to hold at every N, or code 3.",
+)
+@click.option("--device", type=click.Choice([*PRESETS]), default="wse2", show_default=True, help="The machine.")
+@click.option("--core-memory", type=click.IntRange(1), help="A core's memory.  [default: device's]")
+@click.option("--route-entries", type=click.IntRange(1, 256), help="A router's limit.  [default: device's]")
+@click.option("--json", "json_path", metavar="PATH|-", help="Write it as JSON, - for standard output.")
+@click.option("--quiet", "-q", is_flag=True, help="Print nothing but errors (and the JSON).")
+def plmr(programs: tuple[str, ...], **options: Any) -> None:
+    """Measure parallelism, latency, memory and routing of programs on growing meshes, and judge how they grow.
+
+    A PROGRAM is a packaged one, your own FILE.py, or a short name: allgather, summa, cannon, meshgemm (gemm),
+    pipeline, ring, ktree (gemv). Without any, all of these: Figures 6 and 8 of WaferLLM.
+    """  # fmt: skip
+    sys.exit(failure.run_guarded(lambda comm, board: _plmr(comm, programs, **options)))
+
+
+def _plmr(
+    comm: Intracomm, programs: tuple[str, ...], *, sizes: str, tile: int, extra: tuple[str, ...], steps: str | None,
+    reach: Literal["next", "line"] | None, expect: tuple[str, ...], device: str, core_memory: int | None,
+    route_entries: int | None, json_path: str | None, quiet: bool,
+) -> int:  # fmt: skip
+    """One rank's part of a compliance check."""
+    from meshrt import report
+    from meshrt.console import make_console
+    from meshrt.studies import expect as bounds
+    from meshrt.studies import plmr, plmr_table
+    from meshrt.studies.subject import parse
+
+    if json_path and json_path != "-":
+        report.check_target("--json", json_path)
+    machine = find_device(device, core_memory=core_memory, route_entries=route_entries)
+    expectations = bounds.parse(expect, [*plmr.METRICS])
+    subjects = [parse(text, extra, steps, reach) for text in programs or plmr.FIGURES]
+    console = make_console(comm.rank, comm.size, quiet or json_path == "-")
+    findings = plmr.check(comm, subjects, plmr.parse_sizes(sizes), machine, tile, console)
+    lines = plmr.expected(findings, expectations)
+    if comm.rank == 0:
+        told = plmr_table.as_json(findings, machine, tile, lines)
+        if json_path == "-":
+            report.print_json(told)
+        elif json_path:
+            report.write_json(told, json_path)
+        if console.loud:
+            plmr_table.print_tables(findings, machine, tile)
+    bounds.keep(lines)
+    return 0
+
+
+@cli.command()
+@click.argument("paper", type=click.Choice(["waferllm"]))
+@click.argument("tables", nargs=-1, metavar="[TABLE]...")
+@click.option("--device", type=click.Choice([*PRESETS]), default="wse2", show_default=True, help="The machine.")
+@click.option("--call-cycles", type=click.IntRange(0), help="Cost of a vector instruction.  [default: device's]")
+@click.option("--cache", metavar="FILE", help="Keep the runs here, and take those that are here already.")
+@click.option("--csv", "csv_folder", metavar="FOLDER", help="Write tables.csv, gemm.csv and gemv.csv.")
+@click.option("--png", "png_folder", metavar="FOLDER", help="Draw gemm.png and gemv.png; needs matplotlib.")
+@click.option("--json", "json_path", metavar="PATH|-", help="Write it as JSON, - for standard output.")
+@click.option("--quiet", "-q", is_flag=True, help="Print nothing but errors (and the JSON).")
+def reproduce(paper: str, tables: tuple[str, ...], **options: Any) -> None:
+    """Run what a paper's tables and figures describe, and print published, emulated and their ratio.
+
+    TABLE is 2 to 8, or gemm or gemv for the curves over core counts of Figures 9 and 10; without any, all of them. That
+    takes long: share it out with mpirun, and keep what is done with --cache.
+    """
+    sys.exit(failure.run_guarded(lambda comm, board: _reproduce(comm, tables, **options)))
+
+
+def _reproduce(
+    comm: Intracomm, tables: tuple[str, ...], *, device: str, call_cycles: int | None, cache: str | None,
+    csv_folder: str | None, png_folder: str | None, json_path: str | None, quiet: bool,
+) -> int:  # fmt: skip
+    """One rank's part of a reproduction."""
+    from meshrt import report
+    from meshrt.console import make_console
+    from meshrt.errors import UsageError
+    from meshrt.studies import reproduce_files as files
+    from meshrt.studies.reproduce import NAMES, reproduce, write_files
+    from meshrt.studies.reproduce_print import print_reproduction
+    from meshrt.studies.reproduce_store import open_store
+
+    wrong = [name for name in tables if name not in NAMES]
+    if wrong:
+        raise UsageError(f"no table or figure {wrong[0]!r}; there are {', '.join(NAMES)}")
+    if png_folder:
+        files.check_matplotlib()
+    for option, folder in (("--csv", csv_folder), ("--png", png_folder)):
+        if folder:
+            files.check_folder(option, folder)
+    for option, path in (("--json", json_path), ("--cache", cache)):
+        if path and path != "-":
+            report.check_target(option, path)
+    console = make_console(comm.rank, comm.size, quiet or json_path == "-")
+    machine = find_device(device, call_cycles=call_cycles)
+    told = reproduce(comm, console, tuple(dict.fromkeys(tables)) or NAMES, machine, open_store(cache))
+    if comm.rank == 0:
+        written = write_files(told, csv_folder, png_folder)
+        if json_path == "-":
+            report.print_json(told)
+        elif json_path:
+            report.write_json(told, json_path)
+        if console.loud:
+            print_reproduction(told)
+            for path in written:
+                click.echo(f"written: {path}")
+    return 0
 
 
 @cli.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})

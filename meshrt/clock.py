@@ -1,4 +1,4 @@
-"""Virtual time: one clock per core, and when each link is free again. Cycles, float64."""
+"""Virtual time: one clock per core, and when each link and each ramp is free again. Cycles, float64."""
 
 from dataclasses import dataclass, field
 
@@ -22,16 +22,26 @@ class Clock:
     device: Device
     state: np.ndarray = field(init=False)
     link_free: np.ndarray = field(init=False)  # [4, bh, bw]: when the link out of each port is free again
+    ramp_in: np.ndarray = field(init=False)  # [bh, bw]: when the ramp is free again, router to core
+    ramp_out: np.ndarray = field(init=False)  # and core to router: a link of its own
 
     def __post_init__(self) -> None:
+        self.met = 0.0  # when all cores last went on from one moment
         shape = (self.mesh.block_height, self.mesh.block_width)
         self.state = np.zeros((3, *shape))
         self.link_free = np.zeros((4, *shape))
+        self.ramp_in, self.ramp_out = np.zeros(shape), np.zeros(shape)
 
     def compute(self, operations: float, calls: int = 1) -> None:
         """All cores of the block work: so many operations each (multiply-accumulates or element-wise), in `calls`."""
         device = self.device
         cycles = device.compute_cycles(operations) + (calls - 1) * device.call_cycles
+        if cycles:
+            self.state[TIME] += cycles
+
+    def vectors(self, length: int, calls: int, itemsize: int) -> None:
+        """All cores of the block issue so many vector instructions, each on `length` numbers of that size."""
+        cycles = self.device.vector_cycles(length, calls, itemsize)
         if cycles:
             self.state[TIME] += cycles
 
@@ -45,4 +55,5 @@ class Clock:
 
     def meet(self, time: float, hops: int, stages: int) -> None:
         """All cores go on from one moment: that at which the last one of the mesh was done."""
+        self.met = time
         self.state[TIME], self.state[HOPS], self.state[STAGES] = time, hops, stages

@@ -5,7 +5,8 @@ Each exists on all lines of an axis at once. `with` installs the routes, and lea
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 from math import lcm
 
 import numpy as np
@@ -26,6 +27,12 @@ class Moves:
     to_core: np.ndarray
     to_slot: np.ndarray
 
+    def side_by_side(self, width: int, copies: int) -> "Moves":
+        """The same on each of so many stretches of `width` cores of a line."""
+        at = np.arange(0, copies * width, width)[:, None]
+        core, to_core = ((at + cores).ravel() for cores in (self.core, self.to_core))
+        return Moves(core, np.tile(self.slot, copies), to_core, np.tile(self.to_slot, copies))
+
     def local(self, low: int, length: int) -> tuple["Moves", "Moves"]:
         """Those that leave, and those that come to, the cores low to low + length, numbered from low."""
         leave = (self.core >= low) & (self.core < low + length)
@@ -37,16 +44,18 @@ class Moves:
 
 @dataclass(frozen=True, eq=False)
 class Ring:
-    """An interleaved ring along every line: its N * slots places, `slots` at each core, move on by one in a shift.
+    """A ring along every line: its N * slots places, `slots` at each core, move on by one in a shift.
 
-    With one slot a tile moves up to two hops, as on Figure 7 of waferllm. With more, most tiles only change their slot
-    inside a core, and one in each direction crosses to the next core, one hop.
+    Interleaved: with one slot a tile moves up to two hops, as on Figure 7 of waferllm. With more, most tiles only
+    change their slot inside a core, and one in each direction crosses to the next core, one hop.
+    Plain, as Cannon has it: tiles go to the next slot or the next core, and from the last core N - 1 hops back.
     """
 
     axis: str
     slots: int
     lanes: tuple[tuple[Channel, Moves], ...]
     inside: Moves
+    places: tuple[int, ...]  # the place on the ring of each of the line's N * slots tiles
 
 
 @contextmanager
@@ -56,27 +65,42 @@ def interleaved_ring(block: Block, axis: str, slots: int = 1, reverse: bool = Fa
     patterns = [routes.interleaved_ring(n, reverse)] if slots == 1 else [routes.chain(n, step) for step in (1, -1)]
     patterns = patterns if n > 1 else []
     with ExitStack() as stack:
-        yield _ring(
-            axis, n, slots, reverse, [stack.enter_context(installed(block.tables, axis, one)) for one in patterns]
-        )
+        channels = [stack.enter_context(installed(block.tables, axis, one)) for one in patterns]
+        yield _ring(axis, n, slots, reverse, channels)
 
 
-def _ring(axis: str, n: int, slots: int, reverse: bool, channels: list[Channel]) -> Ring:
-    """A ring on installed routes: one channel with a slot a core, else one to each neighbour (step 1, then -1)."""
-    before, after = np.arange(n * slots), np.array(_next_places(n * slots, reverse))
+@contextmanager
+def plain_ring(block: Block, axis: str, slots: int = 1, reverse: bool = False) -> Iterator[Ring]:
+    """Install a ring with a wrap-around along every line of the axis: 3 route entries a core."""
+    n = block.mesh.length(axis)
+    with installed(block.tables, axis, routes.ring(n, reverse)) as channel:
+        yield _ring(axis, n, slots, reverse, [channel] if n > 1 else [], range(n * slots))
+
+
+def _ring(
+    axis: str, n: int, slots: int, reverse: bool, channels: list[Channel], order: Sequence[int] | None = None
+) -> Ring:
+    """A ring on installed routes: one channel for all, or one to each neighbour (step 1, then -1).
+
+    `order` has the N * slots tiles in the order of the ring; without, it is interleaved.
+    """
+    total = n * slots
+    following = np.array(routes.ring_order(total) if order is None else order)
+    places = np.argsort(following)
+    before, after = np.arange(total), following[(places + (-1 if reverse else 1)) % total]
     core, to_core = before // slots, after // slots
 
     def moves(on: np.ndarray) -> Moves:
         return Moves(core[on], before[on] % slots, to_core[on], after[on] % slots)
 
-    crossing = [core != to_core] if slots == 1 else [to_core == core + step for step in (1, -1)]
+    crossing = [core != to_core] if len(channels) == 1 else [to_core == core + step for step in (1, -1)]
     lanes = [(channel, moves(on)) for channel, on in zip(channels, crossing, strict=False)]  # none on one core
-    return Ring(axis, slots, tuple(lanes), moves(core == to_core))
+    return Ring(axis, slots, tuple(lanes), moves(core == to_core), tuple(places.tolist()))
 
 
 @dataclass(frozen=True)
 class Rings:
-    """Interleaved rings along both axes, both ways round: what MeshGEMM needs, 12 route entries a core at most."""
+    """Rings along both axes, both ways round: what MeshGEMM and Cannon need, 12 route entries a core at most."""
 
     x: Ring
     y: Ring
@@ -101,10 +125,42 @@ def interleaved_rings(block: Block) -> Iterator[Rings]:
         yield Rings(rings["x"], rings["y"], backs["x"], backs["y"])
 
 
-def _next_places(total: int, reverse: bool) -> list[int]:
-    order, place = routes.ring_order(total), routes.ring_place(total)
-    onward = -1 if reverse else 1
-    return [order[(place[at] + onward) % total] for at in range(total)]
+@contextmanager
+def plain_rings(block: Block) -> Iterator[Rings]:
+    """Install Cannon's, with lcm(W, H) places on every ring."""
+    side = lcm(block.mesh.width, block.mesh.height)
+    with ExitStack() as stack:
+        x, y, back_x, back_y = (
+            stack.enter_context(plain_ring(block, axis, side // block.mesh.length(axis), reverse))
+            for reverse in (False, True)
+            for axis in "xy"
+        )
+        yield Rings(x, y, back_x, back_y)
+
+
+@contextmanager
+def ring_in_groups(block: Block, slots: int, width: int, groups: int) -> Iterator[tuple[Ring, Ring]]:
+    """Interleaved rings, both ways round, on each of so many stretches of `width` cores of every row: 4 entries a core.
+
+    `slots`, 2 or more, are the places at each core. Both ways go by the same routes to the neighbours.
+    """
+    with ExitStack() as stack:
+        channels = [
+            stack.enter_context(
+                installed(block.tables, "x", routes.side_by_side(routes.chain(width, step), width, groups))
+            )
+            for step in ((1, -1) if width > 1 else ())
+        ]
+        rings = [_ring("x", width, slots, reverse, channels) for reverse in (False, True)]
+        onward, back = (
+            replace(
+                ring,
+                lanes=tuple((channel, moves.side_by_side(width, groups)) for channel, moves in ring.lanes),
+                inside=ring.inside.side_by_side(width, groups),
+            )
+            for ring in rings
+        )
+        yield onward, back
 
 
 def start_shift(
@@ -161,22 +217,46 @@ def rotate(block: Block, ring: Ring, back: Ring, tiles: np.ndarray, places: Sequ
     """Move every line of tiles round the ring by a number of places of its own, the short way; in place.
 
     `places` has one number for each of the mesh's lines of tiles: with several tiles across a core, as many lines to
-    one line of cores. Negative numbers go back. This is the alignment of Cannon's and of MeshGEMM's loop.
+    one line of cores. Negative numbers go back.
     """
+    for flights in _rotation(block, ring, back, tiles, places):
+        finish_shift(block, flights)
+
+
+def align(block: Block, rings: Rings, a: np.ndarray, b: np.ndarray, columns: Sequence[int] | None = None) -> None:
+    """Row r of A goes back by r's place on the ring along x, column c of B by c's along y, both at once; in place.
+
+    That is how Cannon's and MeshGEMM's loop begins. `columns` are the places of B's columns where they are not those
+    of the ring.
+    """
+    columns = rings.x.places if columns is None else columns
+    along_x = _rotation(block, rings.x, rings.back_x, a, [-place for place in rings.y.places])
+    along_y = _rotation(block, rings.y, rings.back_y, b, [-place for place in columns])
+    for of_a, of_b in zip_longest(along_x, along_y, fillvalue=()):
+        finish_shift(block, of_a + of_b)
+
+
+def _rotation(
+    block: Block, ring: Ring, back: Ring, tiles: np.ndarray, places: Sequence[int]
+) -> Iterator[tuple[fabric.Flight, ...]]:
+    """The steps of `rotate`, each started and not yet waited for: one shift of every line that has further to go."""
     total = block.mesh.length(ring.axis) * ring.slots
     onward = np.asarray(places) % total
     lines = block.mesh.length("y" if ring.axis == "x" else "x")
     across = len(onward) // lines
-    for way, steps in (
+    ways = (
         (ring, np.where(onward <= total // 2, onward, 0)),
         (back, np.where(onward > total // 2, total - onward, 0)),
-    ):
-        for step in range(int(steps.max(initial=0))):
+    )
+    for step in range(max(int(steps.max(initial=0)) for _, steps in ways)):
+        flights: tuple[fabric.Flight, ...] = ()
+        for way, steps in ways:
             for strip in range(across):
                 on = steps[strip::across] > step
                 if on.any():
                     part = tiles[:, :, strip : strip + 1] if ring.axis == "x" else tiles[:, :, :, strip : strip + 1]
-                    finish_shift(block, start_shift(block, way, part, part, on))
+                    flights += start_shift(block, way, part, part, on)
+        yield flights
 
 
 # ------------------------------------------------------------------------------------------------------ allgather

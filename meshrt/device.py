@@ -1,6 +1,7 @@
 """The numbers of a machine: what its cores, routers and links can do. Presets, each number with its source."""
 
 from dataclasses import dataclass, fields, replace
+from math import ceil
 
 from meshrt.errors import UsageError
 
@@ -22,7 +23,9 @@ class Device:
     beta: float = 0.0  # cycles a stage
     link_bytes_per_cycle: float | None = None  # width of a router-to-router link
     macs_per_cycle: float | None = None  # multiply-accumulates, or element-wise operations, of one core
-    call_cycles: float = 0.0  # fixed cost of one vector or matrix operation
+    macs_per_cycle_16: float | None = None  # the same of 16-bit numbers; None: as many as of 32-bit ones
+    call_cycles: float = 0.0  # fixed cost of one vector instruction
+    stream_adds: bool = False  # a core that reduces adds word by word, and sends on while the packet comes in
     clock_hz: float = 1e9
     sources: tuple[str, ...] = ()  # where the numbers are from
 
@@ -37,8 +40,20 @@ class Device:
         return 0.0 if self.link_bytes_per_cycle is None else float(-(-nbytes // self.link_bytes_per_cycle))
 
     def compute_cycles(self, operations: float) -> float:
-        """Cycles of one vector or matrix operation with so many multiply-accumulates at a core."""
+        """Cycles of one vector operation with so many multiply-accumulates at a core; none at all cost nothing."""
+        if not operations:
+            return 0.0
         return self.call_cycles + (0.0 if self.macs_per_cycle is None else operations / self.macs_per_cycle)
+
+    def vector_cycles(self, length: int, calls: int, itemsize: int = 4) -> float:
+        """Cycles of so many vector instructions at a core, each on `length` numbers of `itemsize` bytes.
+
+        An instruction takes whole cycles: a last one that fills the width by half takes as long as any.
+        """
+        rate = self.macs_per_cycle
+        if itemsize == 2 and self.macs_per_cycle_16 is not None:
+            rate = self.macs_per_cycle_16
+        return calls * (self.call_cycles + (0.0 if rate is None else float(ceil(length / rate))))
 
 
 WSE2 = Device(
@@ -51,15 +66,22 @@ WSE2 = Device(
     beta=5.0,
     link_bytes_per_cycle=4.0,
     macs_per_cycle=1.0,
-    call_cycles=0.0,
+    macs_per_cycle_16=4.0,
+    call_cycles=1.0,
+    stream_adds=True,
     clock_hz=1.1e9,
     sources=(
-        "width, height: usable fabric of a WSE-2, Cerebras SDK documentation (fabric-dims 757 x 996 less its margins)",
+        "width, height: usable fabric of a WSE-2, Cerebras csl-examples, single-tile-matvec (--dims 750,994)",
         "core_memory, clock_hz, link_bytes_per_cycle, macs_per_cycle, alpha: WaferLLM, section 7, experiment setup "
         "(48 KB SRAM, 1.1 GHz, one 32-bit message a cycle to a neighbour, one 32-bit multiply-accumulate a cycle)",
         "route_entries: the 5-bit colour gives 32 routes, of which the SDK leaves about 24 to a program",
         "beta: 2 T_R + 1 with a ramp latency T_R of 2 cycles, Near-Optimal Wafer-Scale Reduce, HPDC 2024",
-        "call_cycles: no published figure; 0, so computing time is a lower bound",
+        "stream_adds: chains and trees of Near-Optimal Wafer-Scale Reduce, HPDC 2024, pass on each word as it is added",
+        "clock_hz: also that of the published WaferLLM programs, whose times are measured cycles / 1.1 GHz",
+        "macs_per_cycle_16: a 64-bit datapath with 4 FP16 multiply-accumulates, Cerebras at Hot Chips 34, 2022",
+        "call_cycles: the cycle of issue; an fmacs of 14 numbers takes 15 cycles in instruction logs of Cerebras' "
+        "simulator (Wang-oss-tech/csl-experiments, SUMMA in float32). Loops around instructions are software's and not "
+        "in it: 43 cycles more an instruction in that program, so computing time is a lower bound",
     ),
 )
 

@@ -2,8 +2,8 @@
 
 Headers are arrays [3, lines, packets] of time, hops and stages of the path that led to the packet; they ride in front
 of the tiles in every message between ranks. Inside a block a hop is an index move and a tile is copied once, to where
-it is delivered. Time: at each router a head leaves at max(its time, the link free) + alpha and keeps the link busy for
-bytes / width; it is delivered when its tail is in.
+it is delivered. Time: a head leaves its core at max(the core's time, the ramp free), and each router at max(its time,
+the link free) + alpha; it keeps what it crosses busy for bytes / width, at last the ramp that it is delivered by.
 """
 
 from dataclasses import dataclass
@@ -67,12 +67,15 @@ def send(
     positions: np.ndarray | None = None,
     lines: np.ndarray | None = None,
     combine: "Callable[..., np.ndarray] | None" = None,
+    stream: bool = False,
 ) -> Flight:
     """Send the tile [bh, bw, *tile] of every source of the channel; the cores go on with their work meanwhile.
 
     `positions` and `lines` (bool, over the whole mesh) choose sources and lines. What arrives goes into `out`, which
     keeps what it has where nothing arrives (default: fresh, NaN); with `combine(there, arrived)` it is combined with
-    what is there. The cores meet the packets when they `receive`.
+    what is there. The cores meet the packets when they `receive`: the tail, when all of a tile is in; or with `stream`
+    the head, where they add word by word and pass on each word at once. Then `tail` is what they have to wait for at
+    the end, and a ramp is busy for as long as the additions take, if that is longer.
     """
     if not block.payload:
         out = np.empty_like(tiles) if out is None else out
@@ -88,7 +91,7 @@ def send(
         return Flight(out, [])
     arrivals: list[tuple[Places, np.ndarray]] = []
     for view in views:
-        _replay(block, plan, view, tiles, out, combine, arrivals)
+        _replay(block, plan, view, tiles, out, combine, stream, arrivals)
     return Flight(out, arrivals)
 
 
@@ -99,6 +102,21 @@ def receive(block: "Block", flight: Flight) -> np.ndarray:
         np.copyto(state, header, where=header[TIME] > state[TIME])
         places.put(state)
     return flight.tiles
+
+
+def receive_at(block: "Block", channel: Channel, flight: Flight, positions: np.ndarray) -> None:
+    """Only the cores at these positions (bool) of the channel's lines wait for the packets; the others do so later."""
+    assert channel.axis is not None
+    low, length = block.mesh.offset(channel.axis), block.mesh.block_length(channel.axis)
+    for places, header in flight.arrivals:
+        cores = np.arange(places.array.shape[-1])[places.index]
+        if places.array.shape[-1] != length:  # the block as one line
+            cores = cores % block.mesh.block_width if channel.axis == "x" else cores // block.mesh.block_width
+        here = positions[low + cores]
+        if here.any():
+            state = places.get()
+            np.copyto(state, header, where=here & (header[TIME] > state[TIME]))
+            places.put(state)
 
 
 def transfer(
@@ -112,7 +130,44 @@ def stage(
     block: "Block", channel: Channel, operations: int, positions: np.ndarray, lines: np.ndarray | None = None
 ) -> None:
     """Software at these positions of the channel's lines touches a packet: relays it, or adds so many numbers."""
-    key = ("stage", positions.tobytes(), None if lines is None else lines.tobytes())
+    states, count = _chosen(block, channel, positions, lines)
+    if count:
+        cycles = block.device.beta + block.device.compute_cycles(operations)
+        block.counters.stages += count
+        for places in states:
+            state = places.get()
+            state[TIME] += cycles
+            state[STAGES] += 1
+            places.put(state)
+
+
+def tail(
+    block: "Block", channel: Channel, tiles: np.ndarray, positions: np.ndarray, lines: np.ndarray | None = None
+) -> None:
+    """The cores at these positions of the channel's lines wait for the rest of a streamed packet: one of `tiles`.
+
+    Words come, and are added, as fast as the slower of link and core can: max(bytes / link width, numbers / rate).
+    """
+    cycles = _streaming_cycles(block, tiles)
+    if cycles:
+        for places in _chosen(block, channel, positions, lines)[0]:
+            state = places.get()
+            state[TIME] += cycles
+            places.put(state)
+
+
+def _streaming_cycles(block: "Block", tiles: np.ndarray) -> float:
+    """How long a tile takes to pass a ramp while every number of it is added to another."""
+    numbers, rate = prod(tiles.shape[2:]), block.device.macs_per_cycle
+    busy = block.device.busy_cycles(numbers * tiles.itemsize)
+    return busy if rate is None else max(busy, numbers / rate)
+
+
+def _chosen(
+    block: "Block", channel: Channel, positions: np.ndarray, lines: np.ndarray | None
+) -> tuple[list["Places"], int]:
+    """State of the cores at these positions of the channel's lines, and how many they are here."""
+    key = ("cores", positions.tobytes(), None if lines is None else lines.tobytes())
     found: Any = channel.cache.get(key)
     if found is None:
         whole = channel.axis is None
@@ -125,21 +180,13 @@ def stage(
         views = _views(block, channel, lines, whole) if len(at) else ()
         states = [Places(view.of(block.clock.state, 1), as_index(at)) for view in views]
         found = channel.cache[key] = states, len(at) * sum(view.count for view in views)
-    states, count = found
-    if count:
-        cycles = block.device.beta + block.device.compute_cycles(operations)
-        block.counters.stages += count
-        for places in states:
-            state = places.get()
-            state[TIME] += cycles
-            state[STAGES] += 1
-            places.put(state)
+    return found  # type: ignore[no-any-return]
 
 
 def settle(block: "Block") -> None:
     """Enter the bytes of all transfers since the last time at the links that they crossed."""
     for (plan, view), nbytes in block.traffic.items():
-        links = view.of(block.counters.link_bytes, 1)
+        links = view.of(block.link_bytes, 1)
         for step in plan.steps:
             for way, _, cores in step.moves:
                 links[way][:, cores] += nbytes
@@ -231,7 +278,7 @@ class LaneStep:
     moved: int
     sends: list[Buffer]
     recvs: list[Buffer]
-    delivered: tuple[Places, Places] | None  # (state of the cores, headers)
+    delivered: tuple[Places, Places, Places] | None  # (state of the cores, headers, when the ramps are free)
 
 
 @dataclass(frozen=True)
@@ -239,7 +286,7 @@ class Lane:
     """A schedule on the lines of a view for one kind of tile: every buffer and every view that a replay needs."""
 
     header: np.ndarray  # [3, lines, slots]
-    own: tuple[Places, Places] | None  # (headers, state of the sources)
+    own: list[tuple[Places, Places, Places]]  # (headers, state of the sources, when their ramps are free)
     sent: int
     steps: list[LaneStep]
     packets: int  # that this rank puts on MPI
@@ -257,6 +304,7 @@ def _lane(block: "Block", plan: Schedule, view: View, tile: tuple[int, ...], dty
     header = view.new((3,), plan.slots, (), np.float64)
     header[...] = 0
     state, free = view.of(block.clock.state, 1), view.of(block.clock.link_free, 1)
+    ramp_in, ramp_out = view.of(block.clock.ramp_in), view.of(block.clock.ramp_out)
 
     def buffer(message: Message, tick: int) -> Buffer:
         packets = message.count * view.count
@@ -283,14 +331,18 @@ def _lane(block: "Block", plan: Schedule, view: View, tile: tuple[int, ...], dty
             [buffer(one, tick) for one in step.recvs],
             None
             if step.deliveries is None
-            else (Places(state, step.deliveries[1]), Places(header, step.deliveries[0])),
+            else (
+                Places(state, step.deliveries[1]),
+                Places(header, step.deliveries[0]),
+                Places(ramp_in, step.deliveries[1]),
+            ),
         )
         for tick, step in enumerate(plan.steps, 1)
     ]
     sends = [one for step in steps for one in step.sends]
     lane = Lane(
         header,
-        None if plan.sources is None else (Places(header, plan.sources[0]), Places(state, plan.sources[1])),
+        [(Places(header, slots), Places(state, cores), Places(ramp_out, cores)) for slots, cores in plan.sources],
         plan.sent * view.count,
         steps,
         sum(one.header[0].size for one in sends),
@@ -303,21 +355,28 @@ def _lane(block: "Block", plan: Schedule, view: View, tile: tuple[int, ...], dty
 
 def _replay(
     block: "Block", plan: Schedule, view: View, tiles: np.ndarray, out: np.ndarray,
-    combine: "Callable[..., np.ndarray] | None", arrivals: list[tuple[Places, np.ndarray]],
+    combine: "Callable[..., np.ndarray] | None", stream: bool, arrivals: list[tuple[Places, np.ndarray]],
 ) -> None:  # fmt: skip
     """Run the schedule on the lines of the view; adds what the cores will wait for to `arrivals`."""
     comm, counters, host, watch, payload = block.comm, block.counters, block.host, block.watch, block.payload
     tile = tiles.shape[2:]
     nbytes = prod(tile) * tiles.itemsize
     busy, alpha = block.device.busy_cycles(nbytes), block.device.alpha
+    taking = _streaming_cycles(block, tiles) if stream else busy  # how long a delivery keeps its ramp
     lane = _lane(block, plan, view, tile, tiles.dtype)
     time, hops = lane.header[TIME], lane.header[HOPS]
     own = view.of(tiles) if payload else tiles
     received: list[np.ndarray] = []
     pending = []
-    if lane.own is not None:
-        lane.own[0].put(lane.own[1].get())
-        counters.messages += lane.sent
+    counters.messages += lane.sent
+    for headers, cores, ramps in lane.own:
+        if not busy:
+            headers.put(cores.get())
+            continue
+        leaving = cores.get().copy()
+        np.maximum(leaving[TIME], ramps.get(), out=leaving[TIME])
+        ramps.put(leaving[TIME] + busy)
+        headers.put(leaving)
     for tick, step in enumerate(lane.steps, 1):
         for copies, parents in step.branches:
             copies.put(parents.get())
@@ -345,9 +404,14 @@ def _replay(
             message.slots.put(message.header)
             received.append(message.tiles)
         if step.delivered is not None:
-            header = step.delivered[1].get().copy()
-            header[TIME] += busy
-            arrivals.append((step.delivered[0], header))
+            at, headers, ramps = step.delivered
+            header = headers.get().copy()
+            if taking:
+                np.maximum(header[TIME], ramps.get(), out=header[TIME])
+                ramps.put(header[TIME] + taking)
+            if not stream:
+                header[TIME] += busy
+            arrivals.append((at, header))
             counters.max_hops = max(counters.max_hops, tick)
     block.traffic[plan, view] = block.traffic.get((plan, view), 0) + nbytes
     if payload and plan.parts:

@@ -21,6 +21,7 @@ class Memory:
 
     mesh: Mesh
     device: Device
+    place: str = ""  # where on the wafer, for messages
     names: dict[str, int | np.ndarray] = field(default_factory=dict)
     common: int = 0
     extra: np.ndarray = field(init=False)  # int64 [bh, bw]
@@ -42,7 +43,7 @@ class Memory:
             core = (self.mesh.x0 + int(x), self.mesh.y0 + int(y))
             self._add(nbytes, -1)
             raise LimitError(
-                f"core {core}: {name!r} asks for {asked} bytes, {now - asked} are in use, the limit is {limit}"
+                f"core {core}{self.place and f' of {self.place}'}: {name!r} asks for {asked} bytes, {now - asked} are in use, the limit is {limit}"
                 f" (device {self.device.name}); use a larger --mesh, smaller sizes, or raise --core-memory"
             )
         self.names[name] = nbytes

@@ -6,14 +6,18 @@ from typing import Any
 
 import numpy as np
 
-from meshrt.mesh import Mesh
-
 
 @dataclass
 class Counters:
-    """What the cores and routers of this rank's block did; link_bytes is int64 [4, bh, bw], by port of departure."""
+    """What the cores and routers of this rank did.
 
-    link_bytes: np.ndarray
+    `links` has the bytes over every link, int64 [4, bh, bw] by port of departure, for each place that the run has been
+    at: most runs stay on one mesh, but a model may go from one region of the wafer to another. `used`, bool [bh, bw],
+    marks the cores there that computed, or that software or a packet kept waiting.
+    """
+
+    links: dict[str, np.ndarray] = field(default_factory=dict)
+    used: dict[str, np.ndarray] = field(default_factory=dict)
     messages: int = 0  # packets that cores sent
     hops: int = 0  # router-to-router moves
     max_hops: int = 0  # of the longest packet that was delivered here
@@ -46,16 +50,25 @@ class Segment:
     tokens: int | None = None
 
 
-def new_counters(mesh: Mesh) -> Counters:
-    return Counters(np.zeros((4, mesh.block_height, mesh.block_width), np.int64))
+@dataclass
+class Ledger:
+    """What a run has counted so far. Blocks of one run share it, also those on meshes of different sizes."""
+
+    counters: Counters = field(default_factory=Counters)  # of the segment that is running
+    segments: list[Segment] = field(default_factory=list)
+    host: HostCounters = field(default_factory=HostCounters)
+    notes: dict[str, Any] = field(default_factory=dict)  # what a program measured of the host; rank 0's are reported
 
 
-def merge(segments: list[Segment], mesh: Mesh) -> Segment:
+def merge(segments: list[Segment]) -> Segment:
     """Several segments, one after the other, as one."""
-    counters = new_counters(mesh)
+    counters = Counters()
     for segment in segments:
         part = segment.counters
-        counters.link_bytes += part.link_bytes
+        for place, link_bytes in part.links.items():
+            counters.links[place] = counters.links.get(place, 0) + link_bytes
+        for place, used in part.used.items():
+            counters.used[place] = counters.used.get(place, False) | used
         counters.messages += part.messages
         counters.hops += part.hops
         counters.max_hops = max(counters.max_hops, part.max_hops)
@@ -81,8 +94,12 @@ def summary(segment: Segment) -> dict[str, Any]:
         "max_hops": counters.max_hops,
         "stages": counters.stages,
         "path": (end[0] - begin[0], end[1] - begin[1], end[2] - begin[2]),
-        "link_bytes": (int(counters.link_bytes.sum()), int(counters.link_bytes.max())),
+        "link_bytes": (
+            sum(int(link_bytes.sum()) for link_bytes in counters.links.values()),
+            max((int(link_bytes.max()) for link_bytes in counters.links.values()), default=0),
+        ),
         "entries": segment.entries,
         "memory": segment.memory,
         "macs": counters.macs,
+        "used": sum(int(used.sum()) for used in counters.used.values()),
     }

@@ -42,6 +42,7 @@ def combine(shares: Sequence[dict[str, Any]], device: Device) -> dict[str, Any]:
         "route_entries": {"max": most("entries"), "limit": device.route_entries},
         "memory_bytes": {"max": most("memory"), "limit": device.core_memory},
         "macs": total("macs"),
+        "cores_used": total("used"),
     }
 
 
@@ -51,7 +52,7 @@ def gather_report(
     """The whole report at rank 0, None at the others. All ranks call it, once, when the program is done."""
     segments = block.finish()
     named = [segment for segment in segments if segment.name]
-    own = [merge(segments, block.mesh), *named]
+    own = [merge(segments), *named]
     counts = block.host
     share = {
         "segments": [summary(segment) for segment in own],

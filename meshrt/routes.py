@@ -38,7 +38,7 @@ class Route:
         enters = np.where(after, 1 << back, np.where(before, 1 << ahead, 1 << RAMP))
         leaves = np.where((at >= self.source) & (at < self.high), 1 << ahead, 0)
         leaves |= np.where((at <= self.source) & (at > self.low), 1 << back, 0)
-        leaves |= np.where(np.isin(at, self.stops), 1 << RAMP, 0)
+        leaves[np.subtract(self.stops, self.low)] |= 1 << RAMP
         return at, enters.astype(np.uint8), leaves.astype(np.uint8)
 
 
@@ -112,9 +112,10 @@ def interleaved_ring(n: int, reverse: bool = False) -> tuple[Route, ...]:
 
 
 @cache
-def ring(n: int) -> tuple[Route, ...]:
+def ring(n: int, reverse: bool = False) -> tuple[Route, ...]:
     """Cannon's ring: every core sends to the next, the last to the first, N - 1 hops back along the line."""
-    return tuple(Route(core, ((core + 1) % n,)) for core in range(n) if n > 1)
+    step = -1 if reverse else 1
+    return tuple(Route(core, ((core + step) % n,)) for core in range(n) if n > 1)
 
 
 @cache
@@ -135,6 +136,14 @@ def gossip(n: int) -> tuple[Route, ...]:
     return tuple(Route(core, tuple(stop for stop in range(n) if stop != core)) for core in range(n) if n > 1)
 
 
+def side_by_side(pattern: Sequence[Route], width: int, copies: int) -> tuple[Route, ...]:
+    """A pattern of `width` cores on each of so many stretches of a line."""
+    starts = range(0, copies * width, width)
+    return tuple(
+        Route(route.source + at, tuple(stop + at for stop in route.stops)) for at in starts for route in pattern
+    )
+
+
 @dataclass(frozen=True)
 class TreeLevel:
     """One phase of the K-tree: the routes between the members of each group, and who sends at which step."""
@@ -145,40 +154,57 @@ class TreeLevel:
 
 @dataclass(frozen=True)
 class Tree:
-    """The K-tree on a line of N cores: K phases of grouped reduction towards one root (waferllm, section 6.2)."""
+    """A reduction on a line of N cores towards one root: phases of partial sums that move on from member to member."""
 
     n: int
     levels: tuple[TreeLevel, ...]
     root: int
+    groups: tuple[int, ...] = ()  # in all phases but the last
 
 
 @cache
-def ktree(n: int, phases: int = 2, groups: int | None = None) -> Tree:
-    """The K-tree of a line: any N, K = `phases` and number of `groups` in the first phase.
+def pipeline(n: int) -> Tree:
+    """The pipeline on a line: a chain of additions from the far end, core N - 1, to core 0 (waferllm, section 6.1)."""
+    steps = tuple(frozenset((core,)) for core in range(n - 1, 0, -1))
+    return Tree(n, (TreeLevel(chain(n, -1), steps),) if n > 1 else (), 0)
+
+
+@cache
+def ktree(n: int, phases: int = 2, groups: int | tuple[int, ...] | None = None) -> Tree:
+    """The K-tree of a line: any N, K = `phases` and numbers of `groups` in the first phases, of K - 1 at most.
 
     In each phase the members (at first all cores, then the roots of the phase before) form groups of neighbours; the
-    partial sums of a group come in from both ends to its middle member. Without `groups`, a phase with r phases to
-    go, itself included, leaves m^((r-1)/r) of its m members as roots. UsageError.
+    partial sums of a group come in from both ends to its middle member. The last phase has one group. Where no number
+    is given, a phase with r phases to go, itself included, leaves m^((r-1)/r) of its m members as roots. UsageError.
     """
     if phases < 1:
         raise UsageError(f"a K-tree has K = 1 phases or more, not {phases}")
-    if groups is not None and not 1 <= groups <= n:
-        raise UsageError(f"{groups} groups on a line of {n} cores: choose 1 to {n}")
+    given = () if groups is None else (groups,) if isinstance(groups, int) else tuple(groups)
+    if len(given) > phases - 1:
+        numbers = ", ".join(map(str, given))
+        raise UsageError(
+            f"groups {numbers} for K = {phases} phases: the last phase is one group,"
+            f" so give {phases - 1} numbers at most"
+        )
     members: Sequence[int] = range(n)
-    levels = []
+    levels, counts = [], []
     for phase in range(phases):
         to_go = phases - phase
-        if to_go == 1:
-            count = 1
-        elif phase == 0 and groups is not None:
-            count = groups
+        if phase < len(given):
+            count = given[phase]
+            if not 1 <= count <= len(members):
+                raise UsageError(
+                    f"{count} groups of the {len(members)} members of phase {phase + 1} on a line of {n} cores:"
+                    f" choose 1 to {len(members)}"
+                )
         else:
             count = max(1, round(len(members) ** ((to_go - 1) / to_go)))
+        counts.append(count)
         bounds = [len(members) * group // count for group in range(count + 1)]
         parts = [members[low:high] for low, high in pairwise(bounds)]
         levels.append(_tree_level(parts))
         members = [part[len(part) // 2] for part in parts]
-    return Tree(n, tuple(level for level in levels if level.routes), members[0])
+    return Tree(n, tuple(level for level in levels if level.routes), members[0], tuple(counts[:-1]))
 
 
 def _tree_level(parts: list[Sequence[int]]) -> TreeLevel:

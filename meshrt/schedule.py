@@ -309,7 +309,7 @@ class Schedule:
 
     whole_block: bool
     slots: int
-    sources: tuple[Index, Index] | None  # (slots, cores)
+    sources: tuple[tuple[Index, Index], ...]  # (slots, cores), one packet a core in each
     sent: int  # packets a line that cores of this rank send
     steps: tuple[Step, ...]
     parts: tuple[Part, ...]  # what is delivered here
@@ -382,7 +382,11 @@ def compile_schedule(
     return Schedule(
         trace.whole_block,
         int(keep.sum()),
-        (as_index(number[own]), as_index(trace.core[own])) if len(own) else None,
+        tuple(
+            (as_index(number[own][part]), as_index(trace.core[own][part])) for part in _one_a_link(trace.core[own])
+        )
+        if len(own)
+        else (),
         len(own),
         tuple(steps),
         _parts(cores[order], origin[:, root[slots[order]]]),

@@ -1,25 +1,24 @@
-"""C = A B, or A B^T, on the mesh: MeshGEMM (waferllm, section 5).
+"""C = A B, or A B^T, on the mesh: MeshGEMM, and what it is measured against (waferllm, sections 5 and 7.2).
 
-    with lcm(W, H) = P tiles along either axis, one a core where the mesh is square:
-      align         row r of A moves back round its ring by r's place on the ring, column c of B by c's
-      repeat P      C_sub += A_sub B_sub;  A moves on one place along x, B along y, while the product runs
-    The rings are interleaved: no tile ever moves more than two hops, however long the line is.
+    meshgemm   tiles go round interleaved rings: two hops at most (programs/meshgemm.py)
+    cannon     the same loop on plain rings: the last tile of a line goes N - 1 hops back to the first core
+    summa      at every step a column of A and a row of B are broadcast (programs/gemm_baselines.py)
+    allgather  all of a row's A and a column's B come first, then one product
 
-A core holds A, B and C at home, and A and B in flight twice: the pair being multiplied, and the pair coming in.
-Routes per core: three colours for each direction of a ring, four directions while aligning, two in the loop.
+On a W x H mesh all of them cut A, B and C into lcm(W, H) tiles along either axis, one a core where it is square.
 """
 
-from collections.abc import Callable
-from math import prod
 from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from meshrt.allreduce import Tree, allreduce, ktree
+from meshrt.allreduce import ktree
 from meshrt.block import Block
-from meshrt.collectives import Rings, finish_shift, interleaved_rings, rotate, start_shift
+from meshrt.broadcast import spreads
+from meshrt.collectives import interleaved_rings, plain_rings
 from meshrt.errors import UsageError
-from meshrt.routes import ring_order, ring_place
+from meshrt.programs.gemm_baselines import allgather_gemm, summa
+from meshrt.programs.meshgemm import meshgemm, meshgemm_t, meshgemm_t_by_tree
 from meshrt.tiles import gather, place, square
 
 MESH = (8, 8)
@@ -28,44 +27,62 @@ MESH = (8, 8)
 def run(
     block: Block,
     *,
-    algorithm: Annotated[Literal["meshgemm"], "how the product is computed"] = "meshgemm",
+    algorithm: Annotated[
+        Literal["meshgemm", "cannon", "summa", "allgather"], "how the product is computed"
+    ] = "meshgemm",
     m: Annotated[int, "rows of A and C"] = 256,
     k: Annotated[int, "columns of A"] = 256,
     n: Annotated[int, "columns of C"] = 256,
     transpose_b: Annotated[bool, "compute A B^T, with B given as N x K"] = False,
     reduce: Annotated[Literal["ring", "ktree"], "how A B^T is summed: on the way round a ring, or by a tree"] = "ring",
+    segment: Annotated[
+        int | None,
+        "summa, allgather: cores that a route reaches, then software relays  [default: as the tables allow]",
+    ] = None,
     dtype: Annotated[Literal["float32", "bfloat16", "float16"], "storage of A and B; sums are float32"] = "float32",
     seed: Annotated[int, "of the random numbers in A and B"] = 0,
 ) -> dict[str, Any]:
     """Multiply two random matrices, and compare the result with NumPy in float64."""
     if reduce == "ktree" and not transpose_b:
         raise UsageError("--reduce ktree is a way to compute A B^T: add --transpose-b")
+    if transpose_b and algorithm != "meshgemm":
+        raise UsageError(f"--algorithm {algorithm} computes A B only: leave out --transpose-b, or take meshgemm")
+    if segment is not None and algorithm not in ("summa", "allgather"):
+        raise UsageError(f"--segment {segment} is for --algorithm summa and allgather: {algorithm} broadcasts nothing")
     for name, size in (("m", m), ("k", k), ("n", n)):
         if size < 1:
             raise UsageError(f"--{name} is {size}; sizes start at 1")
-    whole_a, whole_b = random_matrices(seed, (m, k), (n, k) if transpose_b else (k, n), dtype)
+    whole_a, whole_b = random_matrices(seed, (m, k), (n, k) if transpose_b else (k, n), dtype, block.payload)
     cut = square(block.mesh)
     a = place(block, "A", lambda rows, columns: whole_a[rows, columns], whole_a.shape, cut, whole_a.dtype)
     b = place(block, "B", lambda rows, columns: whole_b[rows, columns], whole_b.shape, cut, whole_b.dtype)
-    with interleaved_rings(block) as rings:
-        if transpose_b and reduce == "ktree":
-            with ktree(block, "x") as tree:
-                c = meshgemm_t_by_tree(block, rings, tree, a, b)
-        else:
-            c = (meshgemm_t if transpose_b else meshgemm)(block, rings, a, b)
+    if algorithm in ("summa", "allgather"):
+        with spreads(block, segment) as (along_x, along_y):
+            c = (summa if algorithm == "summa" else allgather_gemm)(block, along_x, along_y, a, b)
+    else:
+        with (interleaved_rings if algorithm == "meshgemm" else plain_rings)(block) as rings:
+            if transpose_b and reduce == "ktree":
+                with ktree(block, "x") as tree:
+                    c = meshgemm_t_by_tree(block, rings, tree, a, b)
+            else:
+                c = (meshgemm_t if transpose_b else meshgemm)(block, rings, a, b)
     if not block.payload:
         return {}
     found = gather(block, c, (m, n))
     return compare(block, found, whole_a, whole_b.T if transpose_b else whole_b)
 
 
-def random_matrices(seed: int, a: tuple[int, int], b: tuple[int, int], dtype: str) -> tuple[np.ndarray, np.ndarray]:
-    """Two matrices of standard normal numbers in a storage type, the same on every rank."""
+def random_matrices(
+    seed: int, a: tuple[int, int], b: tuple[int, int], dtype: str, payload: bool = True
+) -> tuple[np.ndarray, np.ndarray]:
+    """Two matrices of standard normal numbers in a storage type, the same on every rank; without payload, shapes."""
     import ml_dtypes
 
     if seed < 0:
         raise UsageError(f"--seed is {seed}; it starts at 0")
     storage = np.dtype(ml_dtypes.bfloat16) if dtype == "bfloat16" else np.dtype(dtype)
+    if not payload:
+        return np.broadcast_to(np.zeros((), storage), a), np.broadcast_to(np.zeros((), storage), b)
     rng = np.random.default_rng(seed)
     first, second = (rng.standard_normal(shape, np.float32).astype(storage) for shape in (a, b))
     return first, second
@@ -80,114 +97,3 @@ def compare(block: Block, found: np.ndarray | None, a: np.ndarray, b: np.ndarray
         errors = {"max_abs_error": worst, "max_rel_error": worst / (float(np.abs(expected).max()) or 1.0)}
     result: dict[str, Any] = block.control.bcast(errors)
     return result
-
-
-# ------------------------------------------------------------------------------------------------ the algorithms
-
-
-def meshgemm(block: Block, rings: Rings, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """C = A B.
-
-    a: M x K, b: K x N, cut `square`: [bh, bw, rows, columns, Mt, Kt] and [.., Kt, Nt], any leading tile dimensions
-    before the last two alike in both (heads, say). Both stay at home. Returns C in float32, cut the same way; it is
-    counted as core memory while it is computed, and the caller takes what it keeps.
-    """
-    steps = block.mesh.height * a.shape[2]
-    places = ring_place(steps)
-    sums = prod(a.shape[2:-1]) * b.shape[-1] * 4
-    with (
-        block.memory.hold("A and B in flight", 2 * (tile_bytes(a) + tile_bytes(b))),
-        block.memory.hold("C", sums),
-    ):
-        a, b = a.copy(), b.copy()
-        rotate(block, rings.x, rings.back_x, a, [-place for place in places])
-        rotate(block, rings.y, rings.back_y, b, [-place for place in places])
-        a_next, b_next = np.empty_like(a), np.empty_like(b)
-        c: Any = 0
-        for step in range(steps):
-            last = step == steps - 1
-            flights = () if last else start_shift(block, rings.x, a, a_next) + start_shift(block, rings.y, b, b_next)
-            c = add(block, c, block.matmul(a, b))
-            finish_shift(block, flights)
-            a, a_next, b, b_next = a_next, a, b_next, b
-    return np.asarray(c)
-
-
-def meshgemm_t(
-    block: Block,
-    rings: Rings,
-    a: np.ndarray,
-    b: np.ndarray,
-    multiply: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None,
-) -> np.ndarray:
-    """C = A B^T without a transpose: A stays, B moves along y and the sums of C along x.
-
-    a: M x K, b: N x K, as in `meshgemm`; `multiply(a, b)` may stand in for the product of two tiles, a b^T.
-
-    Where the paper reduces every step's products along x (section 5.4), here each sum travels round the x ring and
-    every core on its way adds its product: the longest packet is two hops again, and there is no reduction tree to
-    wait for. B is aligned before, C after. Measured with `--reduce ring` against `--reduce ktree` on wse2, 128^3:
-    36,635 against 45,235 cycles on 8 x 8 cores, 10,235 against 18,048 on 16 x 16, 3,179 against 10,304 on 32 x 32.
-    """
-    steps = block.mesh.height * a.shape[2]
-    places = ring_place(steps)
-    sums = prod(a.shape[2:-1]) * b.shape[-2] * 4
-    with (
-        block.memory.hold("B in flight", 2 * tile_bytes(b)),
-        block.memory.hold("C in flight", 2 * sums),
-    ):
-        b = b.copy()
-        rotate(block, rings.y, rings.back_y, b, [-place for place in places])
-        b_next = np.empty_like(b)
-        c: Any = None
-        for step in range(steps):
-            last = step == steps - 1
-            flights = () if last else start_shift(block, rings.y, b, b_next)
-            product = multiply(a, b) if multiply else block.matmul(a, b.swapaxes(-1, -2))
-            if c is None:
-                c, c_next = product, np.empty_like(product)
-            else:
-                c = add(block, c, product)
-            if not last:
-                flights += start_shift(block, rings.x, c, c_next)
-                c, c_next = c_next, c
-            finish_shift(block, flights)
-            b, b_next = b_next, b
-        rotate(block, rings.x, rings.back_x, c, [place + 1 for place in places])
-    return np.asarray(c)
-
-
-def meshgemm_t_by_tree(block: Block, rings: Rings, tree: Tree, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """C = A B^T as section 5.4 of waferllm has it: B moves along y, and every step's products are reduced along x.
-
-    Each row of cores holds another tile of B at a step, and its sum belongs to the core of that number. The K-tree
-    sends it to all cores of the row, of which that one keeps it: constant route entries, and nothing is aligned.
-    """
-    mesh, (rows, columns) = block.mesh, a.shape[2:4]
-    steps = mesh.height * rows
-    place, order = np.array(ring_place(steps)), np.array(ring_order(steps))
-    y = np.arange(mesh.y0 * rows, (mesh.y0 + block.lead[0]) * rows).reshape(-1, 1, rows, 1)
-    x = np.arange(mesh.x0 * columns, (mesh.x0 + block.lead[1]) * columns).reshape(1, -1, 1, columns)
-    sums = prod(a.shape[2:-1]) * b.shape[-2] * 4
-    with block.memory.hold("B in flight", 2 * tile_bytes(b)), block.memory.hold("C and a step's sum", 2 * sums):
-        b, b_next = b.copy(), np.empty_like(b)
-        c = np.full((*a.shape[:-1], b.shape[-2]), np.nan, np.float32)
-        for step in range(steps):
-            flights = () if step == steps - 1 else start_shift(block, rings.y, b, b_next)
-            total = allreduce(block, tree, block.matmul(a, b.swapaxes(-1, -2)).sum(axis=3))
-            mine = x == order[(place[y] - step) % steps]
-            c = np.where(mine[..., *(None,) * (c.ndim - 4)], total[:, :, :, None], c)
-            finish_shift(block, flights)
-            b, b_next = b_next, b
-    return c
-
-
-def add(block: Block, total: Any, product: np.ndarray) -> np.ndarray:
-    """The multiply-accumulates of the product have been timed already: adding it to the sum is part of them."""
-    total += product
-    return np.asarray(total)
-
-
-def tile_bytes(tiles: np.ndarray) -> int:
-    """Bytes of one core's tiles."""
-    return prod(tiles.shape[2:]) * tiles.dtype.itemsize

@@ -1,19 +1,20 @@
-"""y = x B on the mesh: a product at every core, and a K-tree allreduce of the partial sums (waferllm, section 6).
+"""y = x B on the mesh: a product at every core, and an allreduce of the partial sums (waferllm, section 6).
 
-    x is cut along one axis and replicated along the other; B[K, N] has its rows cut along the axis of x
-    each core     y_sub = x_sub B_sub
-    K phases      groups of cores reduce y_sub to their middle one, then the groups' roots do, ...
-    the root      sends y_sub back to all, so that y is replicated along the axis that was summed over
-
-Routes per core: two colours for each phase, one for the way back.
+x is cut along one axis and replicated along the other; B[K, N] has its rows cut along the axis of x
+each core     y_sub = x_sub B_sub
+allreduce     y_sub is summed along the axis and replicated along it
+  ktree       in K phases groups of cores reduce y_sub to their middle one, then the groups' roots do, ...; the last
+              root sends it back to all. Routes per core: two colours for each phase, one for the way back
+  pipeline    every core adds to what comes from one end and passes it on; the other end sends it back to all
+  ring        N chunks of y_sub go round, summed up on the way, and then round again to all
 """
 
 from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from meshrt.allreduce import Tree, ktree
-from meshrt.allreduce import allreduce as tree_allreduce
+from meshrt.allreduce import Pattern, Tree, pattern
+from meshrt.allreduce import allreduce as add_up
 from meshrt.block import Block
 from meshrt.errors import UsageError
 from meshrt.programs.gemm import compare, random_matrices
@@ -25,9 +26,9 @@ MESH = (8, 8)
 def run(
     block: Block,
     *,
-    allreduce: Annotated[Literal["ktree"], "how partial sums are added"] = "ktree",
-    phases: Annotated[int, "K: phases of the tree"] = 2,
-    groups: Annotated[int | None, "groups in the first phase  [default: near N^((K-1)/K)]"] = None,
+    allreduce: Annotated[Literal["ktree", "pipeline", "ring"], "how partial sums are added"] = "ktree",
+    phases: Annotated[int | None, "K: phases of the tree  [default: 2]"] = None,
+    groups: Annotated[str | None, "groups in its phases but the last, as 24 or 24,5  [default: measured]"] = None,
     axis: Annotated[Literal["x", "y"], "axis that the rows of B are cut along and sums are taken over"] = "y",
     k: Annotated[int, "length of x, rows of B"] = 256,
     n: Annotated[int, "columns of B, length of y"] = 256,
@@ -38,7 +39,10 @@ def run(
     for name, size in (("k", k), ("n", n)):
         if size < 1:
             raise UsageError(f"--{name} is {size}; sizes start at 1")
-    vector, matrix = random_matrices(seed, (1, k), (k, n), dtype)
+    if allreduce != "ktree" and (phases, groups) != (None, None):
+        raise UsageError(f"--phases and --groups are numbers of a K-tree: leave them out with --allreduce {allreduce}")
+    counts = None if groups is None else whole_numbers(groups)
+    vector, matrix = random_matrices(seed, (1, k), (k, n), dtype, block.payload)
     mesh = block.mesh
     if axis == "y":  # B[K_y, N_x], x[K^x_y]
         cut, parts = (mesh.height, mesh.width), mesh.height
@@ -48,20 +52,33 @@ def run(
         b = place(block, "B", lambda rows, columns: matrix.T[rows, columns], (n, k), cut, matrix.dtype)[:, :, 0, 0]
         b = b.swapaxes(-1, -2)
     x = place_vector(block, vector[0], axis, parts)
-    with ktree(block, axis, phases, groups) as tree, block.memory.hold("y", 4 * b.shape[-1]):
-        y = gemv(block, tree, x, b)
+    nbytes = 4 * b.shape[-1]
+    with (
+        pattern(block, allreduce, axis, 2 if phases is None else phases, counts, nbytes) as way,
+        block.memory.hold("y", nbytes),
+    ):
+        y = gemv(block, way, x, b)
+    chosen = {"groups": list(way.groups)} if isinstance(way, Tree) and allreduce == "ktree" else {}
     if not block.payload:
-        return {}
+        return chosen
     found = gather_parts(block, y, (mesh.height, mesh.width, y.shape[-1]))
     whole = None
     if found is not None:
         whole = (found[:, 0] if axis == "x" else found[0]).reshape(1, -1)[:, :n]
-    return compare(block, whole, vector, matrix)
+    return chosen | compare(block, whole, vector, matrix)
 
 
-def gemv(block: Block, tree: Tree, x: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """x: [bh, bw, Kt], b: [bh, bw, Kt, Nt] -> y: float32 [bh, bw, Nt], summed along the tree's axis."""
-    return tree_allreduce(block, tree, block.matmul(x[:, :, None], b)[:, :, 0])
+def whole_numbers(text: str) -> tuple[int, ...]:
+    """'24,5' -> (24, 5). UsageError."""
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise UsageError(f"--groups {text}: give whole numbers with commas between them, such as 24 or 24,5") from None
+
+
+def gemv(block: Block, way: Pattern, x: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """x: [bh, bw, Kt], b: [bh, bw, Kt, Nt] -> y: float32 [bh, bw, Nt], summed along the axis of the allreduce."""
+    return add_up(block, way, block.matmul(x[:, :, None], b)[:, :, 0])
 
 
 def place_vector(block: Block, vector: np.ndarray, axis: str, parts: int) -> np.ndarray:

@@ -1,201 +1,140 @@
-"""The KV cache of a mesh: rows of cores hold tokens, and shift the oldest up as new ones come (waferllm, section 4.3).
+"""Fill the KV cache of a mesh token by token, up to the last that fits, by one of three policies (waferllm, section 4.3
+and Table 5). What the rows hold, how evenly, and what it takes to keep it so."""
 
-New keys and values arrive at the south row. A row that gets a token, and held as many as the row above it before,
-passes its oldest one up, which the row above gets in turn: all moves are one hop, all at once, and
-
-    row 0   0 1 2          the oldest
-    row 1   3 4            rows differ by one token at most, and their order is the tokens' order
-    row 2   5 6            the newest
-"""
-
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from math import prod
 from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from meshrt import fabric, routes
 from meshrt.block import Block
-from meshrt.errors import UsageError
-from meshrt.tables import Channel, installed
+from meshrt.errors import LimitError, UsageError
+from meshrt.programs.cache import Cache, Policy, append, balance, kv_cache, refusal
 
 MESH = (8, 8)
-
-
-@dataclass
-class Cache:
-    """The tokens in the rows of the mesh. `held` counts them, the same on every rank; `data` is [bh, bw, room, *token].
-
-    A row's tokens lie in order from place 0. Only what is held takes core memory, and only that has meaning.
-    """
-
-    block: Block
-    data: np.ndarray
-    held: np.ndarray  # int [H]
-    up: Channel
-    down: Channel
-    name: str = "KV cache"
-    bytes_per_token: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.bytes_per_token = prod(self.data.shape[3:]) * self.data.dtype.itemsize
-        self.block.memory.take(self.name, self._bytes())
-
-    @property
-    def own(self) -> np.ndarray:
-        """Tokens in each row of this block, int [bh]."""
-        return self.held[self.rows]
-
-    @property
-    def rows(self) -> slice:
-        mesh = self.block.mesh
-        return slice(mesh.y0, mesh.y0 + mesh.block_height)
-
-    def _bytes(self) -> np.ndarray:
-        return np.broadcast_to(self.own[:, None] * self.bytes_per_token, self.block.shape).copy()
-
-    def add(self, counts: np.ndarray) -> None:
-        """So many more (or fewer) tokens in each row, int [H]. LimitError at a row that has no room for them."""
-        self.held = self.held + counts
-        self.block.memory.resize(self.name, self._bytes())
-
-
-@contextmanager
-def kv_cache(block: Block, token: tuple[int, ...], room: int, dtype: Any) -> Iterator[Cache]:
-    """An empty cache with the routes to shift it; `room` places a row on the host, core memory as tokens come."""
-    height = block.mesh.height
-    with (
-        installed(block.tables, "y", routes.chain(height, -1)) as up,
-        installed(block.tables, "y", routes.chain(height, 1)) as down,
-    ):
-        data = np.full((*block.lead, room, *token), np.nan, dtype)
-        cache = Cache(block, data, np.zeros(height, np.int64), up, down)
-        try:
-            yield cache
-        finally:
-            block.memory.free(cache.name)
-
-
-def pass_up(cache: Cache, rows: np.ndarray) -> None:
-    """These rows (bool [H]) hand their oldest token to the row above, all at once."""
-    block, data = cache.block, cache.data
-    packet = data[:, :, 0]
-    with block.memory.hold("token in flight", cache.bytes_per_token):
-        arrived = fabric.transfer(block, cache.up, packet, positions=rows)
-    above = np.roll(rows, -1)
-    if block.payload:
-        gives, takes = np.flatnonzero(rows[cache.rows]), np.flatnonzero(above[cache.rows])
-        data[gives, :, :-1] = data[gives, :, 1:]
-        place = (cache.own - rows[cache.rows])[takes]
-        data[takes, :, place] = arrived[takes]
-    cache.add(above.astype(np.int64) - rows)
-
-
-def pass_down(cache: Cache, rows: np.ndarray) -> None:
-    """These rows hand their newest token to the row below, where it becomes the oldest."""
-    block, data = cache.block, cache.data
-    packet = np.zeros((*block.lead, *data.shape[3:]), data.dtype)
-    gives = np.flatnonzero(rows[cache.rows])
-    if block.payload:
-        packet[gives] = data[gives, :, cache.own[gives] - 1]
-    with block.memory.hold("token in flight", cache.bytes_per_token):
-        arrived = fabric.transfer(block, cache.down, packet, positions=rows)
-    below = np.roll(rows, 1)
-    if block.payload:
-        takes = np.flatnonzero(below[cache.rows])
-        data[takes, :, 1:] = data[takes, :, :-1]
-        data[takes, :, 0] = arrived[takes]
-    cache.add(below.astype(np.int64) - rows)
-
-
-def append(cache: Cache, token: np.ndarray) -> None:
-    """A new token [bh, bw, *token] arrives at the south row; the rows above do not look at it."""
-    counts = np.zeros_like(cache.held)
-    counts[-1] = 1
-    if cache.block.payload and cache.rows.stop == len(cache.held):
-        cache.data[-1, :, cache.held[-1]] = token[-1]
-    cache.add(counts)
-
-
-def balance(cache: Cache) -> None:
-    """Every core learns how much the core above held; a row that gets a token and held as many passes its oldest up.
-
-    So the shift runs from the south row up to the first row that holds less than the one above it, or to the top.
-    """
-    block = cache.block
-    before = cache.held.copy()
-    before[-1] -= 1
-    own = np.broadcast_to(before[cache.rows][:, None, None], (*block.shape, 1)).astype(np.int32)
-    above = fabric.transfer(block, cache.down, own if block.payload else own[:1, :1])
-    full = np.zeros(len(before), bool)
-    full[1:] = before[1:] >= before[:-1]
-    if block.payload and (((own >= above)[:, 0, 0] != full[cache.rows]) & (np.arange(len(full)) > 0)[cache.rows]).any():
-        raise AssertionError("a core's neighbour does not hold what was counted")
-    rows = np.logical_and.accumulate((full & (cache.held > 0))[::-1])[::-1]
-    if rows.any():
-        pass_up(cache, rows)
-
-
-def spread_evenly(cache: Cache) -> None:
-    """Move tokens between neighbouring rows, in order, until all rows hold as many, the first ones one more."""
-    height, total = len(cache.held), int(cache.held.sum())
-    goal = np.full(height, total // height)
-    goal[: total % height] += 1
-    while (cache.held != goal).any():
-        surplus = np.cumsum(cache.held - goal)[:-1]  # that has to cross from each row to the next; negative: back
-        southward, northward = np.zeros(height, bool), np.zeros(height, bool)
-        southward[:-1] = (surplus > 0) & (cache.held[:-1] > 0)
-        northward[1:] = (surplus < 0) & (cache.held[1:] > southward[1:])
-        if southward.any():
-            pass_down(cache, southward)
-        if northward.any():
-            pass_up(cache, northward)
+TOKENS = 32
+DIGIT = 2048  # whole numbers that a float16 tells apart: keys are the low digit of the token's number, values the high
 
 
 def run(
     block: Block,
     *,
-    policy: Annotated[Literal["shift"], "where new tokens go"] = "shift",
-    tokens: Annotated[int, "how many tokens to store, one after the other"] = 32,
+    policy: Annotated[Policy, "which row of cores keeps a new token"] = "shift",
+    tokens: Annotated[int | None, f"how many tokens to store, one after the other  [default: {TOKENS}]"] = None,
+    until_full: Annotated[bool, "store tokens until a core refuses"] = False,
+    reserved: Annotated[int, "bytes of every core that something else takes, such as weights"] = 0,
     head_dim: Annotated[int, "numbers of one head's key, cut along x"] = 64,
     heads: Annotated[int, "key and value heads"] = 4,
+    groups: Annotated[int, "groups of heads side by side, each on columns of its own"] = 1,
+    columns: Annotated[int | None, "cut a token as for a mesh of so many columns  [default: the mesh's own]"] = None,
     layers: Annotated[int, "layers that share the cache"] = 4,
     dtype: Annotated[Literal["float32", "float16"], "storage of keys and values"] = "float16",
 ) -> dict[str, Any]:
-    """Fill a shift-based KV cache token by token, and show how evenly the rows hold it."""
-    for name, size in (("tokens", tokens), ("head-dim", head_dim), ("heads", heads), ("layers", layers)):
-        if size < 1:
-            raise UsageError(f"--{name} is {size}; it starts at 1")
-    token = (layers, 2, heads, -(-head_dim // block.mesh.width))
-    room = tokens // block.mesh.height + 3
-    uneven = 0
-    with kv_cache(block, token, room, dtype) as cache, block.phase("fill") as phase:
-        for number in range(tokens):
-            append(cache, np.full((*block.lead, *token), number % 2048, dtype))
-            balance(cache)
-            uneven = max(uneven, int(np.ptp(cache.held)))
-            block.console.progress("tokens", number + 1, tokens)
-        phase.tokens = tokens
-        return {
-            "policy": policy,
-            "rows": cache.held.tolist(),
-            "most_uneven": uneven,
-            "in_order": in_order(cache),
-            "bytes_per_token": cache.bytes_per_token,
-        }
+    """Fill the KV cache token by token, by one of three policies, and show how evenly the rows hold it.
+
+    Columns are alike. So a single column of cores, with `columns` those of the mesh that is meant, holds as many tokens
+    as that whole mesh does.
+    """
+    if tokens is not None and until_full:
+        raise UsageError("--tokens and --until-full: give one of them")
+    columns = block.mesh.width if columns is None else columns
+    goal = None if until_full else TOKENS if tokens is None else tokens
+    for name, size, least in (
+        ("tokens", goal, 1), ("reserved", reserved, 0), ("head-dim", head_dim, 1), ("heads", heads, 1),
+        ("groups", groups, 1), ("columns", columns, 1), ("layers", layers, 1),
+    ):  # fmt: skip
+        if size is not None and size < least:
+            raise UsageError(f"--{name} is {size}; it starts at {least}")
+    if heads % groups or groups > columns:
+        raise UsageError(f"--groups {groups} has to divide the {heads} heads and be no more than {columns} columns")
+    if until_full and block.device.core_memory is None:
+        raise UsageError(f"device {block.device.name} is never full: give --core-memory, or a --device with a limit")
+    token = (layers, 2, heads // groups, -(-head_dim // (columns // groups)))
+    with (
+        block.memory.hold("reserved", reserved),
+        kv_cache(block, token, 1, dtype, policy) as cache,
+        block.phase("fill") as phase,
+    ):
+        result = fill(cache, goal)
+        phase.tokens = result["tokens"]
+        memory = every_row(block, (block.memory.common + block.memory.extra).max(axis=1).tolist())
+        numbers = stored(cache) if block.payload else None
+    return {
+        "policy": policy,
+        **result,
+        "bytes_per_token": cache.bytes_per_token,
+        "columns": columns,
+        "memory_over_mean": over_mean(memory),
+        "in_order": None if numbers is None else numbers == list(range(len(numbers))),
+        "every_token_once": None if numbers is None else sorted(numbers) == list(range(result["tokens"])),
+    }
 
 
-def in_order(cache: Cache) -> bool:
-    """Do the rows hold the tokens' numbers, from north to south, as they were appended?"""
-    if not cache.block.payload:
-        return True
-    flat = cache.data.reshape(*cache.data.shape[:3], -1)
-    start = np.concatenate([[0], np.cumsum(cache.held)[:-1]])[cache.rows]
-    place = np.arange(flat.shape[2])
-    expected = (start[:, None] + place) % 2048
-    inside = place < cache.own[:, None]
-    same = (flat == expected[:, None, :, None]).all(axis=(1, 3))
-    right = bool(same[inside].all())
-    return bool(cache.block.control.allreduce(int(not right)) == 0)
+def fill(cache: Cache, goal: int | None) -> dict[str, Any]:
+    """Append so many tokens, or without a goal all that fit. LimitError where a core refuses before the goal.
+
+    The work of a row in one step of attention is the tokens that it holds, the newest among them: the row with most of
+    them is the one that all others wait for.
+    """
+    block, height = cache.block, len(cache.held)
+    number, uneven, slowest, refused = 0, 0, 0, None
+    done = np.zeros(height, np.int64)  # tokens that each row has looked at, of all steps
+    most = height * ((block.device.core_memory or 0) // cache.bytes_per_token) if goal is None else goal
+    while goal is None or number < goal:
+        if goal is None and (refused := refusal(cache)) is not None:
+            break
+        append(cache, numbered(cache, number))
+        number += 1
+        done += cache.held
+        slowest += int(cache.held.max())
+        balance(cache)
+        uneven = max(uneven, int(np.ptp(cache.held)))
+        block.console.progress("tokens", number, most)
+    if not number:
+        raise LimitError(f"not one token fits: {refused}")
+    return {
+        "tokens": number,
+        "rows": cache.held.tolist(),
+        "fullest_row": int(cache.held.max()),
+        "emptiest_row": int(cache.held.min()),
+        "most_uneven": uneven,
+        "tokens_moved": cache.moved,
+        "tokens_over_mean": over_mean(cache.held.tolist()),
+        "work_over_mean": slowest * height / int(done.sum()),
+        "busiest_row_over_mean": over_mean(done.tolist()),
+        "refused": refused,
+    }
+
+
+def numbered(cache: Cache, number: int) -> np.ndarray:
+    """The tile of a token at every core, [bh, bw, *token], that says its number."""
+    tile = np.empty(cache.data.shape[3:], cache.data.dtype)
+    tile[:, 0], tile[:, 1] = number % DIGIT, number // DIGIT
+    return np.broadcast_to(tile, (*cache.block.lead, *tile.shape))
+
+
+def stored(cache: Cache) -> list[int]:
+    """The numbers of the tokens that the rows hold, from north to south, each row from place 0 on: on all ranks.
+
+    -1 where not all numbers of a token, at all cores of the row, say the same.
+    """
+    data = cache.data[:, :, : int(cache.held.max())]
+    first = data[:, :1, :, :1, :, :1, :1]
+    same = (data == first).all(axis=(1, 3, 4, 5, 6))
+    inside = np.arange(data.shape[2]) < cache.own[:, None]
+    low, high = (first[:, 0, :, 0, digit, 0, 0][inside].astype(np.int64) for digit in (0, 1))
+    numbers = np.where(same[inside], low + DIGIT * high, -1).tolist()
+    every = every_row(cache.block, numbers)
+    start = int(cache.held[: cache.rows.start].sum())
+    wrong = cache.block.control.total(int(every[start : start + len(numbers)] != numbers))
+    return [-1] * len(every) if wrong else every
+
+
+def every_row(block: Block, own: list[Any]) -> list[Any]:
+    """What the ranks know of their rows of cores, from north to south, as the ranks at the west edge say it."""
+    parts = block.control.gather(own if block.mesh.x0 == 0 else [])
+    every: list[Any] = block.control.bcast(None if parts is None else [row for part in parts for row in part])
+    return every
+
+
+def over_mean(amounts: list[int]) -> float:
+    """How much the largest is above the mean: 1 is evenly."""
+    return max(amounts) * len(amounts) / sum(amounts)

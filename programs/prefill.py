@@ -11,26 +11,20 @@ nothing is ever transposed on the mesh. The weights stay where they are and thei
       X += (silu(X' W_gate) * X' W_up) W_down,  X' = rms(X)
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from meshrt.allreduce import Tree, allreduce
 from meshrt.block import Block
-from meshrt.collectives import Rings
 from meshrt.models.config import Config
 from meshrt.models.rope import cos_sin
-from meshrt.programs.gemm import meshgemm, meshgemm_t, tile_bytes
-from meshrt.programs.kvcache import Cache
-from meshrt.programs.weights import Chunks, Layer, Weights
-
-
-@dataclass(frozen=True)
-class Wires:
-    """The routes that prefill uses: rings both ways along both axes, and a K-tree along x."""
-
-    rings: Rings
-    tree: Tree
+from meshrt.programs.cache import Cache
+from meshrt.programs.meshgemm import tile_bytes
+from meshrt.programs.stages import Stage, cross_matrix
+from meshrt.programs.systems import Sums
+from meshrt.programs.weights import Chunks, Layer
+from meshrt.repeat import sampled
 
 
 @dataclass(frozen=True)
@@ -38,7 +32,8 @@ class Place:
     """Where the prompt's tokens and the rotary pairs of this block are.
 
     `rows` and `columns` are the positions of the tokens along y and, for scores, along x: [bh, 1, rows, 1, Lt, 1] and
-    [1, bw, 1, columns, 1, Lt]. `cos` and `sin` are [bh, bw, rows, columns, 1, Lt, pairs].
+    [1, bw, 1, P / w, 1, Lt] with w columns to a group of heads. `cos` and `sin` are
+    [bh, bw, rows, columns, 1, Lt, pairs].
     """
 
     length: int
@@ -50,34 +45,35 @@ class Place:
 
 
 def prefill(
-    block: Block,
-    config: Config,
-    chunks: Chunks,
-    weights: Weights,
-    wires: Wires,
-    cache: Cache,
-    ids: np.ndarray,
-    every: bool,
+    stages: Sequence[Stage], config: Config, chunks: Chunks, ids: np.ndarray, every: bool, sample: int | None = None
 ) -> np.ndarray:
-    """Run the prompt; its keys and values go into the cache, rows of cores holding their own tokens.
+    """Run the prompt; its keys and values go into the caches, rows of cores holding their own tokens.
 
-    Returns logits L_y V_x: float32 [bh, bw, rows, columns, Lt, Vt], or with `every` False
-    only those of each row of tiles' token that stands where the prompt's last does, [.., 1, Vt].
+    Returns logits L_y V_x: float32 [bh, bw, rows, columns, Lt, Vt] on the last stage's cores, or with `every` False
+    only those of each row of tiles' token that stands where the prompt's last does, [.., 1, Vt]. With a `sample` and
+    without payloads, only so many layers of a stage are run, and the last of them is counted for the others.
     """
-    place = place_tokens(block, config, chunks, len(ids))
+    place = place_tokens(stages[0].block, config, chunks, len(ids))
     size = chunks.rows * chunks.columns * place.each * chunks.embedding.shape[1] * 4
-    with block.memory.hold("activations", size):
-        x = embed(block, wires, chunks, weights, ids, place)
-        for number, layer in enumerate(weights.layers):
-            x = x + attention(block, config, chunks, layer, wires, cache, number, x, place)
-            x = x + feed_forward(block, config, layer, wires, x)
-            block.elementwise(x, 2)
-            block.console.progress("prefill", number + 1, config.layers)
-        x = rms_norm(block, config, wires.tree, x, weights.norm_x)
-        if not every:
-            last = (len(ids) - 1) % place.each
-            x = np.ascontiguousarray(x[..., last : last + 1, :])
-        return meshgemm(block, wires.rings, x, weights.head)
+    x = np.empty(0)
+    for before, stage in zip((None, *stages), stages, strict=False):
+        block, weights = stage.block, stage.weights
+        with block.memory.hold("activations", size):
+            x = embed(stage, chunks, ids, place) if before is None else cross_matrix(before, stage, x, sample)
+            for number in sampled(block, len(weights.layers), sample):
+                x = x + attention(config, chunks, stage, number, x, place)
+                x = x + feed_forward(config, stage, weights.layers[number], x)
+                block.elementwise(x, 2)
+                block.console.progress("prefill", number + 1, len(weights.layers))
+            if stage is not stages[-1]:
+                continue
+            assert weights.norm_x is not None and weights.head is not None
+            x = rms_norm(config, stage, x, weights.norm_x)
+            if not every:
+                last = (len(ids) - 1) % place.each
+                x = np.ascontiguousarray(x[..., last : last + 1, :])
+            x = stage.products.gemm(x, weights.head)
+    return x
 
 
 def place_tokens(block: Block, config: Config, chunks: Chunks, length: int) -> Place:
@@ -85,26 +81,29 @@ def place_tokens(block: Block, config: Config, chunks: Chunks, length: int) -> P
     mesh, each = block.mesh, -(-length // chunks.sides)
     bh, bw = block.lead
     token = np.arange(mesh.y0 * chunks.rows * each, (mesh.y0 + bh) * chunks.rows * each)
-    seen = np.arange(mesh.x0 * chunks.columns * each, (mesh.x0 + bw) * chunks.columns * each)
+    chunk = (np.arange(mesh.x0, mesh.x0 + bw) % chunks.group_width)[:, None] * chunks.slots + np.arange(chunks.slots)
+    seen = chunk[..., None] * each + np.arange(each)
     cos, sin = (
         table.reshape(bh, chunks.rows, each, bw, chunks.columns, -1).transpose(0, 3, 1, 4, 2, 5)[:, :, :, :, None]
         for table in pair_tables(block, config, chunks, token)
     )
     rows = token.reshape(bh, 1, chunks.rows, 1, each, 1)
-    return Place(length, each, rows, seen.reshape(1, bw, 1, chunks.columns, 1, each), cos, sin)
+    return Place(length, each, rows, seen.reshape(1, bw, 1, chunks.slots, 1, each), cos, sin)
 
 
 def pair_tables(block: Block, config: Config, chunks: Chunks, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """cos and sin for these positions and the rotary pairs of this block's columns: float32 [positions, pairs]."""
-    each = chunks.queries.shape[1] // config.heads // 2
+    each = chunks.queries.shape[1] // chunks.heads // 2
     first = block.mesh.x0 * chunks.columns
-    pair = chunks.queries[first : first + block.lead[1] * chunks.columns, :each].reshape(-1)  # -1: padding, all zero
+    number = chunks.queries[first : first + block.lead[1] * chunks.columns, :each].reshape(-1)
+    pair = np.where(number >= 0, number % config.head_dim, -1)  # -1: padding, all zero
     cos, sin = (np.asarray(table)[:, pair] for table in cos_sin(config, positions))
     return cos, sin
 
 
-def embed(block: Block, wires: Wires, chunks: Chunks, weights: Weights, ids: np.ndarray, place: Place) -> np.ndarray:
+def embed(stage: Stage, chunks: Chunks, ids: np.ndarray, place: Place) -> np.ndarray:
     """X[L_y, E_x] = onehot[L_y, V_x] table[E_y, V_x]^T: the table moves, and every core looks its tokens up in it."""
+    block = stage.block
     size = chunks.vocabulary.shape[1]
     padded = np.full(chunks.sides * place.each, -1)
     padded[: len(ids)] = ids
@@ -120,58 +119,50 @@ def embed(block: Block, wires: Wires, chunks: Chunks, weights: Weights, ids: np.
         block.elementwise(found)
         return found
 
-    return meshgemm_t(block, wires.rings, here, weights.table, look_up)
+    return stage.products.gemm_t(here, stage.weights.table, look_up)
 
 
-def rms_norm(block: Block, config: Config, tree: Tree, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+def rms_norm(config: Config, stage: Stage, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """RMSNorm of L_y E_x: the sum of squares of a token is an allreduce along x."""
+    block = stage.block
     squares = np.matmul(x[..., None, :], x[..., :, None])[..., 0, 0].sum(axis=3, dtype=np.float32)  # [bh, bw, rows, Lt]
     block.elementwise(x)
-    total = allreduce(block, tree, squares)
+    total = stage.sums.x(squares)
     scale = 1 / np.sqrt(total / np.float32(config.hidden_size) + np.float32(config.rms_norm_eps))
     block.elementwise(x, 2)
     return np.asarray(x * scale[:, :, :, None, :, None] * weight.astype(np.float32)[..., None, :])
 
 
-def attention(
-    block: Block,
-    config: Config,
-    chunks: Chunks,
-    layer: Layer,
-    wires: Wires,
-    cache: Cache,
-    number: int,
-    x: np.ndarray,
-    place: Place,
-) -> np.ndarray:
-    """Causal attention of all heads at once: every core has a share of every head."""
-    kv, group, length = config.kv_heads, config.group, place.each
-    qkv = meshgemm(block, wires.rings, rms_norm(block, config, wires.tree, x, layer.norm_x), layer.qkv)
+def attention(config: Config, chunks: Chunks, stage: Stage, number: int, x: np.ndarray, place: Place) -> np.ndarray:
+    """Causal attention of all heads of a group at once: every core has a share of each of them."""
+    block, layer, cache, products = stage.block, stage.weights.layers[number], stage.cache, stage.products
+    kv, group, length = chunks.kv_heads, config.group, place.each
+    qkv = products.gemm(rms_norm(config, stage, x, layer.norm_x), layer.qkv)
     if layer.qkv_bias is not None:
         qkv = qkv + layer.qkv_bias.astype(np.float32)[..., None, :]
         block.elementwise(qkv)
-    q, k, v = (part.swapaxes(-2, -3) for part in split_heads(config, qkv))  # [.., heads, Lt, Dt]
+    q, k, v = (part.swapaxes(-2, -3) for part in split_heads(chunks, qkv))  # [.., heads, Lt, Dt]
     q, k = rotate(block, q, place.cos, place.sin), rotate(block, k, place.cos, place.sin)
     store(block, cache, number, k, v, place)
     k, v = k.astype(cache.data.dtype), np.ascontiguousarray(v.astype(cache.data.dtype))
     q = q.reshape(*q.shape[:4], kv, group * length, q.shape[-1]) * np.float32(config.head_dim**-0.5)
     with block.memory.hold("queries, keys, values", tile_bytes(q) + tile_bytes(k) + tile_bytes(v)):
-        scores = meshgemm_t(block, wires.rings, q, k)  # [.., kv, group * Lt, Lt]
+        scores = products.heads_t(q, k)  # [.., kv, group * Lt, Lt]
         with block.memory.hold("scores", tile_bytes(scores)):
-            weights = softmax(block, wires.tree, scores, group, place)
-            mixed = meshgemm(block, wires.rings, weights, v)
-    mixed = mixed.reshape(*mixed.shape[:4], config.heads, length, -1).swapaxes(-2, -3)
-    result = meshgemm(block, wires.rings, np.ascontiguousarray(mixed).reshape(*mixed.shape[:5], -1), layer.out)
+            weights = softmax(block, stage.sums, scores, group, place)
+            mixed = products.heads(weights, v)
+    mixed = mixed.reshape(*mixed.shape[:4], chunks.heads, length, -1).swapaxes(-2, -3)
+    result = products.gemm(np.ascontiguousarray(mixed).reshape(*mixed.shape[:5], -1), layer.out)
     if layer.out_bias_x is not None:
         result = result + layer.out_bias_x.astype(np.float32)[..., None, :]
         block.elementwise(result)
     return result
 
 
-def split_heads(config: Config, qkv: np.ndarray) -> tuple[np.ndarray, ...]:
+def split_heads(chunks: Chunks, qkv: np.ndarray) -> tuple[np.ndarray, ...]:
     """[.., (heads + 2 kv) Dt] -> queries [.., heads, Dt], keys and values [.., kv, Dt]."""
-    by_head = qkv.reshape(*qkv.shape[:-1], config.heads + 2 * config.kv_heads, -1)
-    return tuple(np.split(by_head, [config.heads, config.heads + config.kv_heads], axis=-2))
+    by_head = qkv.reshape(*qkv.shape[:-1], chunks.heads + 2 * chunks.kv_heads, -1)
+    return tuple(np.split(by_head, [chunks.heads, chunks.heads + chunks.kv_heads], axis=-2))
 
 
 def rotate(block: Block, x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
@@ -194,24 +185,25 @@ def store(block: Block, cache: Cache, number: int, k: np.ndarray, v: np.ndarray,
         cache.data[:, :, : tokens.shape[2], number, which] = tokens
 
 
-def softmax(block: Block, tree: Tree, scores: np.ndarray, group: int, place: Place) -> np.ndarray:
+def softmax(block: Block, sums: Sums, scores: np.ndarray, group: int, place: Place) -> np.ndarray:
     """Causal softmax of scores [.., kv, group * Lt, Lt] (L_y L_x): maximum and sum are allreduces along x."""
     seen = (place.columns <= place.rows) & (place.columns < place.length)  # [bh, bw, rows, columns, Lt, Lt]
     seen = np.concatenate([seen] * group, axis=-2)[:, :, :, :, None]
     scores = np.where(seen, scores, np.float32(-np.inf))
-    most = allreduce(block, tree, scores.max(axis=(3, -1)), np.maximum)[:, :, :, None, ..., None]
-    weights = np.exp(scores - most)
+    most = sums.heads(scores.max(axis=(3, -1)), np.maximum)[:, :, :, None, ..., None]
+    weights = np.exp(scores - np.maximum(most, np.float32(-1e30)))  # columns without a head have seen nothing
     block.elementwise(scores, 3)
-    total = allreduce(block, tree, weights.sum(axis=-1).sum(axis=3))[:, :, :, None, ..., None]
+    total = sums.heads(weights.sum(axis=-1).sum(axis=3))[:, :, :, None, ..., None]
     block.elementwise(scores, 2)
-    return np.asarray(weights / total)
+    return np.asarray(weights / np.maximum(total, np.float32(1)))  # the greatest weight is 1
 
 
-def feed_forward(block: Block, config: Config, layer: Layer, wires: Wires, x: np.ndarray) -> np.ndarray:
+def feed_forward(config: Config, stage: Stage, layer: Layer, x: np.ndarray) -> np.ndarray:
     """SwiGLU."""
-    both = meshgemm(block, wires.rings, rms_norm(block, config, wires.tree, x, layer.mlp_norm_x), layer.up)
-    with block.memory.hold("gate and up", tile_bytes(both)):
-        return meshgemm(block, wires.rings, swiglu(block, both), layer.down)
+    products = stage.products
+    both = products.gemm(rms_norm(config, stage, x, layer.mlp_norm_x), layer.up)
+    with stage.block.memory.hold("gate and up", tile_bytes(both)):
+        return products.gemm(swiglu(stage.block, both), layer.down)
 
 
 def swiglu(block: Block, both: np.ndarray) -> np.ndarray:

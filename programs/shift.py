@@ -1,52 +1,114 @@
-"""One tile per core goes round the interleaved rings of every row: what moving packets costs the host.
+"""One tile per core goes round the ring of every row, of every column, or both: what moving packets costs the host.
 
-A shift moves every tile one place on; after N shifts each is home again. The host's time of a shift is set beside that
-of copying the same bytes with NumPy, in the same run; both are in the report under `host`.
+A shift moves every tile one place on; on a line of N cores each is home again after N shifts. `interleaved` is
+MeshGEMM's ring, two hops at most, and `cannon` the plain one, whose last core sends back along the whole line. Both
+axes at once, with the products, are the loop of Cannon's algorithm.
+
+The host's time of a shift is set beside that of copying the same bytes with NumPy, in the same run; both are in the
+report under `host`.
 """
 
+from contextlib import ExitStack
 from time import perf_counter
 from typing import Annotated, Any, Literal
 
 import numpy as np
 
+from meshrt import routes
 from meshrt.block import Block
-from meshrt.collectives import finish_shift, interleaved_ring, start_shift
+from meshrt.collectives import finish_shift, interleaved_ring, plain_ring, start_shift
 from meshrt.errors import UsageError
 
 MESH = (64, 64)
+RINGS = {"interleaved": interleaved_ring, "cannon": plain_ring}
 
 
 def run(
     block: Block,
     *,
-    axis: Annotated[Literal["x", "y"], "rows or columns"] = "x",
+    pattern: Annotated[
+        Literal["interleaved", "cannon"], "the ring: interleaved, or with a wrap-around"
+    ] = "interleaved",
+    axis: Annotated[Literal["x", "y", "both"], "rows, columns, or a tile along each"] = "x",
     tile: Annotated[int, "side of a square float32 tile"] = 32,
     steps: Annotated[int | None, "how many shifts  [default: once round]"] = None,
+    multiply: Annotated[bool, "add up the products of the two tiles of --axis both while they move"] = False,
 ) -> dict[str, Any]:
-    """Shift one tile per core round the interleaved ring of every line, beside a NumPy copy of as many bytes."""
-    steps = block.mesh.length(axis) if steps is None else steps
+    """Shift one tile per core round the ring of every line, beside a NumPy copy of as many bytes."""
+    axes = "xy" if axis == "both" else axis
+    if multiply and axis != "both":
+        raise UsageError("--multiply takes two tiles at every core: add --axis both")
+    steps = max(map(block.mesh.length, axes)) if steps is None else steps
     for name, size in (("tile", tile), ("steps", steps)):
         if size < 1:
             raise UsageError(f"--{name} is {size}; it starts at 1")
-    tiles, out = (block.tiles(name, (1, 1, tile, tile), np.float32) for name in ("tile", "tile coming in"))
-    mesh = block.mesh
-    number = np.add.outer(np.arange(mesh.y0, mesh.y0 + block.lead[0]) * mesh.width, np.arange(block.lead[1]) + mesh.x0)
-    tiles[...] = number.astype(np.float32)[:, :, None, None, None, None]
-    home = tiles.copy()
-    shifts, copies = [], []
-    with interleaved_ring(block, axis) as ring, block.phase("shift"):
+    here = {one: block.tiles(f"tile along {one}", (1, 1, tile, tile), np.float32) for one in axes}
+    there = {one: block.tiles(f"tile coming in along {one}", (1, 1, tile, tile), np.float32) for one in axes}
+    total = block.tiles("sum", (1, 1, tile, tile), np.float32) if multiply else None
+    if total is not None:
+        total[...] = 0
+    for one in axes:
+        here[one][...] = expected(block, pattern, one, 0)[:, :, None, None, None, None]
+    seconds = []
+    with ExitStack() as stack:
+        rings = {one: stack.enter_context(RINGS[pattern](block, one)) for one in axes}
+        stack.enter_context(block.phase("shift"))
         for step in range(steps):
             start = perf_counter()
-            finish_shift(block, start_shift(block, ring, tiles, out))
-            shifts.append(perf_counter() - start)
-            tiles, out = out, tiles
+            flights = [start_shift(block, rings[one], here[one], there[one]) for one in axes]
+            if total is not None:
+                total += block.matmul(here["x"], here["y"])
+            for flight in flights:
+                finish_shift(block, flight)
+            here, there = there, here
+            seconds.append(perf_counter() - start)
             block.console.progress("shift", step + 1, steps)
-    spare = np.empty_like(tiles)
-    for _ in range(len(shifts)):
+    if not block.payload:
+        return {"steps": steps}
+    away = sum(
+        int((here[one] != expected(block, pattern, one, steps)[:, :, None, None, None, None]).any()) for one in axes
+    )
+    result: dict[str, Any] = {"steps": steps, "in_place": not block.control.allreduce(away)}
+    if total is not None:
+        result["max_rel_error"] = error_of_sums(block, pattern, steps, total)
+    else:
+        compare_with_copying(block, here, there, seconds)
+    return result
+
+
+def expected(block: Block, pattern: str, axis: str, steps: int) -> np.ndarray:
+    """The number that fills a core's tile after so many shifts: of the core that it set out from. float32 [bh, bw]."""
+    mesh, n = block.mesh, block.mesh.length(axis)
+    order = np.array(routes.ring_order(n) if pattern == "interleaved" else range(n))
+    came_from = np.empty(n, np.int64)
+    came_from[order] = np.roll(order, steps)
+    x = np.arange(mesh.x0, mesh.x0 + block.lead[1])
+    y = np.arange(mesh.y0, mesh.y0 + block.lead[0])
+    if axis == "x":
+        return np.add.outer(y * mesh.width, came_from[x]).astype(np.float32)
+    return np.add.outer(came_from[y] * mesh.width, x).astype(np.float32)
+
+
+def error_of_sums(block: Block, pattern: str, steps: int, total: np.ndarray) -> float:
+    """How far the sums of the products are from what float64 makes of them, over the largest on the mesh."""
+    right = np.zeros(block.lead)
+    for step in range(steps):
+        right += expected(block, pattern, "x", step).astype(np.float64) * expected(block, pattern, "y", step)
+    right *= total.shape[-1]
+    worst = float(np.abs(total - right[:, :, None, None, None, None]).max())
+    largest = block.control.allreduce(float(right.max()), max)
+    return float(block.control.allreduce(worst, max) / (largest or 1.0))
+
+
+def compare_with_copying(
+    block: Block, here: dict[str, np.ndarray], there: dict[str, np.ndarray], seconds: list[float]
+) -> None:
+    """Note the host's median time of a shift, and of copying the same tiles."""
+    copies = []
+    for _ in range(min(len(seconds), 50)):
         start = perf_counter()
-        np.copyto(spare, tiles)
+        for axis, tiles in here.items():
+            np.copyto(there[axis], tiles)
         copies.append(perf_counter() - start)
-    block.notes |= {"shift_seconds": float(np.median(shifts)), "copy_seconds": float(np.median(copies))}
-    block.notes["shift_over_copy"] = round(float(np.median(shifts)) / float(np.median(copies)), 2)
-    away = int((tiles != home).any()) if steps % mesh.length(axis) == 0 else 0
-    return {"steps": steps, "all_home": not block.control.allreduce(away)}
+    shift, copy = float(np.median(seconds)), float(np.median(copies))
+    block.notes.update({"shift_seconds": shift, "copy_seconds": copy, "shift_over_copy": round(shift / copy, 2)})

@@ -14,7 +14,8 @@ from meshrt.device import PRESETS
 
 Run = Callable[..., Any]
 MEASURED = {
-    "messages", "hops", "max_hops", "stages", "critical_path", "link_bytes", "route_entries", "memory_bytes", "macs"
+    "messages", "hops", "max_hops", "stages", "critical_path", "link_bytes", "route_entries", "memory_bytes", "macs",
+    "cores_used",
 }  # fmt: skip
 INNER = {
     "critical_path": {"hops", "stages", "cycles", "seconds"},

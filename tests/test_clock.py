@@ -63,6 +63,53 @@ def test_a_stage_waits_for_the_tail_adds_beta_and_the_work(comm):
     assert (path["cycles"], path["hops"], path["stages"]) == (5 * each, 5, 5)
 
 
+@pytest.mark.mpi(ranks=[1, 2, 4])
+@pytest.mark.parametrize(("rate", "dtype"), [(1.0, "float32"), (0.25, "float32"), (1.0, "float16"), (None, "float32")])
+def test_a_streamed_chain_costs_its_hops_its_stages_and_one_packet(rate: float | None, dtype: str, comm):
+    """B + (2 T_R + 2)(P - 1), Near-Optimal Wafer-Scale Reduce, HPDC 2024, for B words, P cores and a ramp latency T_R.
+
+    Where a core adds more slowly than words come, B is the time of the additions.
+    """
+    device = Device(name="test", alpha=1.0, beta=5.0, link_bytes_per_cycle=4.0, macs_per_cycle=rate)
+    numbers, reports = 100, []
+    for payload in (True, False):
+        block = new_block(comm, MESH, device, payload)
+        added = np.ones((*block.lead, numbers), dtype)
+        with installed(block.tables, "x", routes.chain(6)) as channel:
+            for core in range(5):
+                at, to = marks(6, [core]), marks(6, [core + 1])
+                fabric.transfer(block, channel, added, added, positions=at, combine=np.add, stream=True)
+                fabric.stage(block, channel, 0, to)
+            heads = whole(block, block.clock.state.transpose(1, 2, 0))
+            fabric.tail(block, channel, added, marks(6, range(1, 6)))
+        if payload:
+            assert whole(block, added)[..., 0].tolist() == [[1, 2, 3, 4, 5, 6]] * 4
+        assert heads[..., TIME].tolist() == [[core * (1 + 5) for core in range(6)]] * 4
+        assert heads[..., STAGES].tolist() == [[0, 1, 2, 3, 4, 5]] * 4
+        words = max(numbers * added.itemsize / 4, numbers / rate if rate else 0)
+        row = [core and words + (2 * 2 + 2) * core for core in range(6)]
+        assert whole(block, block.clock.state[TIME]).tolist() == [row] * 4
+        reports.append(measured(block))
+        assert reports[-1].pop("host")
+    assert reports[0] == reports[1]
+
+
+@pytest.mark.mpi(ranks=[1, 2, 4])
+def test_two_streams_into_one_core_come_one_after_the_other(comm):
+    device = Device(name="test", alpha=1.0, beta=5.0, link_bytes_per_cycle=4.0, macs_per_cycle=0.5)
+    block = new_block(comm, MESH, device)
+    words = NUMBERS / 0.5  # it adds more slowly than the link brings them
+    with installed(block.tables, "x", [Route(1, (2,)), Route(4, (2,))]) as channel:
+        for source in (1, 4):
+            fabric.transfer(block, channel, tiles(block), positions=marks(6, [source]), stream=True)
+            fabric.stage(block, channel, 0, marks(6, [2]))
+        assert whole(block, block.clock.state[TIME]).tolist() == [[0, 0, 1 + words + 5, 0, 0, 0]] * 4
+        # The stream that is still on its way in keeps a packet that is not streamed waiting, too.
+        fabric.transfer(block, channel, tiles(block), positions=marks(6, [1]))
+    assert whole(block, block.clock.state[TIME])[0, 2] == 1 + 2 * words + NUMBERS
+    assert path_of(block) == (1 + 2 * words + NUMBERS, 1, 0)
+
+
 @pytest.mark.mpi(ranks=[1, 4])
 def test_computing_costs_a_call_and_its_operations(comm):
     block = new_block(comm, (4, 4), Device(name="test", macs_per_cycle=4.0, call_cycles=3.0, clock_hz=2e6))

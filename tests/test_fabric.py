@@ -470,6 +470,65 @@ def test_links_of_opposite_directions_do_not_hold_each_other_up(comm):
     assert whole(block, block.clock.state[0]).tolist() == [[5 * 2 + 8, 0, 0, 0, 0, 5 * 2 + 8]] * 4
 
 
+@pytest.mark.mpi(ranks=[1, 2, 4, 9])
+def test_two_packets_out_of_one_core_share_its_ramp(comm):
+    """One east, one south, sent at once: they cross no link together, but leave the core one after the other."""
+    block = new_block(comm, (6, 4), SLOW_LINKS)
+    tiles = np.zeros((*block.shape, 8), np.float32)
+    alpha, busy = 2, 8
+    with (
+        installed(block.tables, "x", [Route(0, (3,))], marks(4, [1])) as east,
+        installed(block.tables, "y", [Route(1, (3,))], marks(6, [0])) as south,
+    ):
+        flights = [fabric.send(block, channel, tiles) for channel in (east, south)]
+        for flight in flights:
+            fabric.receive(block, flight)
+    clock = whole(block, block.clock.state[0])
+    assert (clock[1, 3], clock[3, 0]) == (3 * alpha + busy, busy + 2 * alpha + busy)
+    assert clock.sum() == clock[1, 3] + clock[3, 0]
+
+
+@pytest.mark.mpi(ranks=[1, 2, 4, 9])
+def test_two_packets_of_one_transfer_out_of_one_core_share_its_ramp(comm):
+    block = new_block(comm, (4, 4), SLOW_LINKS)
+    tiles = np.zeros((*block.shape, 8), np.float32)
+    alpha, busy = 2, 8
+    with installed_paths(block.tables, [Path(((1, 1), (2, 1), (3, 1))), Path(((1, 1), (1, 2)))]) as channel:
+        fabric.transfer(block, channel, tiles)
+    clock = whole(block, block.clock.state[0])
+    assert (clock[1, 3], clock[2, 1]) == (2 * alpha + busy, busy + alpha + busy)
+    assert clock.sum() == clock[1, 3] + clock[2, 1]
+
+
+@pytest.mark.mpi(ranks=[1, 2, 4, 9])
+def test_two_packets_into_one_core_share_its_ramp(comm):
+    """From the west, three hops, and from the east, one: the later one is delivered when the earlier one is in."""
+    block = new_block(comm, (6, 4), SLOW_LINKS)
+    tiles = np.zeros((*block.shape, 8), np.float32)
+    alpha, busy = 2, 8
+    with installed(block.tables, "x", [Route(4, (3,))]) as west, installed(block.tables, "x", [Route(0, (3,))]) as east:
+        first, second = (fabric.send(block, channel, tiles) for channel in (west, east))
+        fabric.receive(block, second)
+        clock = whole(block, block.clock.state.transpose(1, 2, 0))
+        assert clock[..., 0].tolist() == [[0, 0, 0, (alpha + busy) + busy, 0, 0]] * 4
+        assert clock[..., 1].tolist() == [[0, 0, 0, 3, 0, 0]] * 4, "the path is that of the packet that came last"
+        fabric.receive(block, first)
+        assert (whole(block, block.clock.state.transpose(1, 2, 0)) == clock).all()
+    assert measured(block)["critical_path"]["cycles"] == alpha + 2 * busy
+
+
+@pytest.mark.mpi(ranks=[1, 2, 4, 9])
+def test_the_ramps_two_directions_do_not_hold_each_other_up(comm):
+    block = new_block(comm, (6, 4), SLOW_LINKS)
+    tiles = np.zeros((*block.shape, 8), np.float32)
+    with installed(block.tables, "x", routes.chain(6)) as east, installed(block.tables, "y", routes.chain(4)) as south:
+        fabric.receive(block, fabric.send(block, east, tiles))
+        assert (whole(block, block.clock.state[0])[:, 1:] == 2 + 8).all()
+        fabric.transfer(block, south, tiles)
+    # Column 0 was not delivered anything yet; its cores sent at 0 and their ramps were free again at 8.
+    assert whole(block, block.clock.state[0]).tolist() == [[0] + [10] * 5] + [[18] + [20] * 5] * 3
+
+
 @pytest.mark.mpi(ranks=RANKS)
 def test_packets_that_meet_at_a_router_leave_it_one_after_the_other(comm):
     """From the west and from the north, on to the east at the same tick: one waits for the other's tail.

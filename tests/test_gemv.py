@@ -1,4 +1,4 @@
-"""GEMV with a K-tree allreduce: right for any K and groups, with the stages and hops of the tree."""
+"""GEMV: right with every allreduce, and for a K-tree of any K and groups, with the stages and hops of the tree."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from meshrt.programs.gemv import gemv
 
 RANKS = [1, 2, 3, 4, 6, 9, 16]
 MESH = (7, 5)
+BAD_GROUPS = [{"groups": groups} for groups in ("0", "6", "2,1", "2;1", "", "two")]
 
 
 def tree_hops(n: int, phases: int, groups: int | None = None) -> int:
@@ -58,7 +59,7 @@ def test_the_program_is_numpys_product_with_the_trees_counts(axis: str, phases: 
 @pytest.mark.parametrize("groups", range(1, 12))
 def test_any_number_of_groups_will_do(groups: int, comm):
     for phases in (2, 3):
-        report = run_report(comm, "gemv", (2, 11), phases=phases, groups=groups, k=23, n=5)
+        report = run_report(comm, "gemv", (2, 11), phases=phases, groups=str(groups), k=23, n=5)
         assert report["result"]["max_rel_error"] < 1e-6
         assert report["measured"]["hops"] == 2 * (tree_hops(11, phases, groups) + 10)
         assert report["measured"]["stages"] == 2 * 10
@@ -69,7 +70,7 @@ def test_any_number_of_groups_will_do(groups: int, comm):
 def test_the_critical_path_has_a_stage_for_every_core_on_the_longer_arm(n: int, groups: int, comm):
     """m members come in over arms of m // 2 and (m - 1) // 2: m / 2 additions one after the other, rounded up."""
     stages_count = Device(name="test", alpha=1.0, beta=1000.0)
-    path = run_report(comm, "gemv", (1, n), stages_count, groups=groups, k=n, n=1)["measured"]["critical_path"]
+    path = run_report(comm, "gemv", (1, n), stages_count, groups=str(groups), k=n, n=1)["measured"]["critical_path"]
     assert path["stages"] == -(-(n // groups) // 2) + -(-groups // 2)
     flat = run_report(comm, "gemv", (1, n), stages_count, phases=1, k=n, n=1)["measured"]["critical_path"]
     assert flat["stages"] == -(-n // 2)
@@ -113,7 +114,30 @@ def test_narrow_types_are_summed_in_float32(dtype: str, comm):
 
 
 @pytest.mark.mpi(ranks=[1])
-@pytest.mark.parametrize("options", [{"phases": 0}, {"groups": 0}, {"groups": 6}, {"k": 0}, {"n": -1}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"phases": 0}, *BAD_GROUPS, {"k": 0}, {"n": -1}, {"allreduce": "ring", "phases": 2}], ids=str
+)
 def test_what_makes_no_sense_is_refused(options: dict, comm):
     with pytest.raises(UsageError):
         run_report(comm, "gemv", MESH, **options)
+
+
+@pytest.mark.mpi(ranks=RANKS)
+@pytest.mark.parametrize("allreduce", ["pipeline", "ring"])
+@pytest.mark.parametrize("axis", ["x", "y"])
+def test_the_baselines_are_numpys_product_too(allreduce: str, axis: str, comm):
+    for mesh in (MESH, (4, 9), (1, 16), (16, 1)):
+        if comm.size > 1 and mesh != MESH:
+            continue
+        report = run_report(comm, "gemv", mesh, "wse2", allreduce=allreduce, axis=axis, k=45, n=31)
+        assert report["result"]["max_rel_error"] < 1e-6
+        assert report["measured"]["route_entries"]["max"] <= 3
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_groups_of_each_phase_are_taken_and_told(comm):
+    report = run_report(comm, "gemv", (2, 30), phases=3, groups="8,3", k=60, n=5)
+    assert report["result"]["groups"] == [8, 3]
+    assert report["result"]["max_rel_error"] < 1e-6
+    measured_ones = run_report(comm, "gemv", (2, 30), "wse2", phases=3, k=60, n=5)["result"]["groups"]
+    assert 30 > measured_ones[0] > measured_ones[1] > 1

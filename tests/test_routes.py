@@ -124,8 +124,35 @@ def check_tree(tree: routes.Tree) -> int:
 @pytest.mark.parametrize("phases", [1, 2, 3])
 @pytest.mark.parametrize("n", range(1, 41))
 def test_ktree_adds_every_core_once(n: int, phases: int):
-    for groups in (None, *range(1, n + 1)):
+    for groups in (None, *range(1, n + 1 if phases > 1 else 1)):
         check_tree(routes.ktree(n, phases, groups))
+
+
+@given(st.data())
+def test_ktree_takes_a_number_of_groups_for_each_phase(data: st.DataObject):
+    """Any that do not grow, from all members down to one: each core's part reaches the root once, by 2 K routes."""
+    n = data.draw(st.integers(1, 120))
+    counts, most = [], n
+    for _ in range(data.draw(st.integers(0, 5))):
+        most = data.draw(st.integers(1, most))
+        counts.append(most)
+    phases = len(counts) + data.draw(st.integers(1, 2))
+    tree = routes.ktree(n, phases, tuple(counts))
+    check_tree(tree)
+    assert len(tree.groups) == phases - 1 and tree.groups[: len(counts)] == tuple(counts)
+    through = np.zeros(n, int)
+    for level in tree.levels:
+        for route in level.routes:
+            through[route.low : route.high + 1] += 1
+    assert through.max() <= 2 * phases
+
+
+@pytest.mark.parametrize("n", [*range(1, 18), 64, 101])
+def test_the_pipeline_is_a_chain_to_one_end(n: int):
+    tree = routes.pipeline(n)
+    assert check_tree(tree) == n - 1
+    assert tree.root == 0
+    assert all(route.high - route.low == 1 for level in tree.levels for route in level.routes)
 
 
 @pytest.mark.parametrize("n", range(1, 41))
@@ -158,8 +185,11 @@ def test_ktree_of_more_phases_takes_fewer_steps_on_a_long_line(n: int):
     assert n < 48 or steps[2] <= steps[1]
 
 
-@pytest.mark.parametrize(("phases", "groups"), [(0, None), (-1, None), (2, 0), (2, -3), (2, 9)])
-def test_ktree_refuses_what_is_no_tree(phases: int, groups: int | None):
+@pytest.mark.parametrize(
+    ("phases", "groups"),
+    [(0, None), (-1, None), (2, 0), (2, -3), (2, 9), (1, 4), (3, (2, 5)), (3, (4, 0)), (3, (6, 2, 1))],
+)
+def test_ktree_refuses_what_is_no_tree(phases: int, groups: int | tuple[int, ...] | None):
     with pytest.raises(UsageError):
         routes.ktree(8, phases, groups)
 

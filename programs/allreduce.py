@@ -1,0 +1,45 @@
+"""Every line of cores adds up a vector of each core, again and again: an allreduce by itself.
+
+The host's time is in the report under `host`, that of the machine under `measured`.
+"""
+
+from typing import Annotated, Any, Literal
+
+import numpy as np
+
+from meshrt.allreduce import allreduce, pattern
+from meshrt.block import Block
+from meshrt.errors import UsageError
+
+MESH = (64, 64)
+
+
+def run(
+    block: Block,
+    *,
+    algorithm: Annotated[Literal["ktree", "pipeline", "ring"], "how the vectors are added"] = "ktree",
+    phases: Annotated[int, "K: phases of the K-tree"] = 2,
+    axis: Annotated[Literal["x", "y"], "along rows or columns"] = "x",
+    size: Annotated[int, "float32 numbers in each core's vector"] = 1024,
+    times: Annotated[int, "how often"] = 1,
+) -> dict[str, Any]:
+    """Allreduce one vector per core along every line, some times over, and check the sums."""
+    for name, value in (("size", size), ("times", times)):
+        if value < 1:
+            raise UsageError(f"--{name} is {value}; it starts at 1")
+    mesh = block.mesh
+    vectors = block.tiles("vector", (size,), np.float32)
+    low, n = mesh.offset(axis), mesh.length(axis)
+    place = np.arange(low, low + block.lead[1 if axis == "x" else 0], dtype=np.float32)
+    vectors[...] = (place if axis == "x" else place[:, None])[..., None]
+    vectors += (np.arange(size) % 16).astype(np.float32)
+    with pattern(block, algorithm, axis, phases, nbytes=vectors[0, 0].nbytes) as way, block.phase("allreduce"):
+        for time in range(times):
+            with block.memory.hold("sum", vectors[0, 0].nbytes):
+                total = allreduce(block, way, vectors)
+            block.console.progress("allreduce", time + 1, times)
+    if not block.payload:
+        return {}
+    right = n * (n - 1) / 2 + n * (np.arange(size) % 16)
+    worst = max(float(np.abs(extreme(axis=(0, 1)) - right).max()) for extreme in (total.min, total.max))
+    return {"max_rel_error": block.control.allreduce(worst, max) / (float(right.max()) or 1.0)}

@@ -1,0 +1,212 @@
+"""Alternatives side by side on the same work: algorithms of a product, allreduces, cache policies, whole systems.
+
+What the alternatives are is read off the program: the choices of one of its options.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import Any
+
+from meshrt.console import Console
+from meshrt.device import Device
+from meshrt.errors import UsageError
+from meshrt.program import Program, load_program
+from meshrt.report import of, size
+from meshrt.studies.sweep import Job, Outcome, sweep
+
+FULL = 4096  # cores up to which payloads are moved unless asked otherwise
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What is compared: the choices of a program's `option`, some of them in several `kinds` (label -> options).
+
+    `agree` names a part of the result that has to be the same for all; `without` are options that make no sense here.
+    """
+
+    program: str
+    option: str
+    kinds: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
+    agree: str | None = None
+    without: tuple[str, ...] = ()
+
+    def fixed(self) -> set[str]:
+        """Options of the program that the comparison sets itself."""
+        own = {name for kinds in self.kinds.values() for options in kinds.values() for name in options}
+        return {self.option, *own, *self.without}
+
+
+TREES = {f"ktree K={k}": {"phases": k} for k in (1, 2, 3)}
+COMPARISONS = {
+    "gemm": Comparison("gemm", "algorithm", without=("transpose_b", "reduce", "segment")),
+    "gemv": Comparison("gemv", "allreduce", {"ktree": TREES}, without=("groups",)),
+    "kv": Comparison("kvcache", "policy"),
+    "llama": Comparison("llama", "system", agree="token_ids", without=("logits",)),
+}
+
+
+def alternatives(comparison: Comparison, program: Program, only: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
+    """Label -> the options that make the alternative, in the order of the program's choices.
+
+    `only` picks some, by label or by choice. A program without that option has one alternative: itself. UsageError.
+    """
+    choices = next((one.choices for one in program.options if one.name == comparison.option), None)
+    if choices is None:
+        found: dict[str, dict[str, Any]] = {program.name: {}}
+    else:
+        found = {
+            label: {comparison.option: choice, **options}
+            for choice in choices
+            for label, options in comparison.kinds.get(choice, {choice: {}}).items()
+        }
+    for name in only:
+        if not any(name in (label, options.get(comparison.option)) for label, options in found.items()):
+            raise UsageError(f"--only {name}: there is no such alternative; there are {', '.join(found)}")
+    chosen = {
+        label: options
+        for label, options in found.items()
+        if not only or label in only or options.get(comparison.option) in only
+    }
+    return chosen
+
+
+def compare(
+    comm: Any, console: Console, name: str, arguments: Mapping[str, Any], *, mesh: tuple[int, int] | None,
+    device: Device, payload: bool | None = None, only: Sequence[str] = (),
+) -> dict[str, Any]:  # fmt: skip
+    """Run every alternative on the same work, shared out to the ranks: the report, on all of them.
+
+    `payload` None moves numbers on up to 4096 cores. What a limit of the machine refuses is reported as refused.
+    UsageError, and what else the program raises.
+    """
+    comparison = COMPARISONS[name]
+    program = load_program(comparison.program)
+    width, height = mesh or program.mesh
+    full = width * height <= FULL if payload is None else payload
+    chosen = alternatives(comparison, program, only)
+    jobs = [
+        Job(comparison.program, (width, height), device, {**arguments, **own}, payload=full) for own in chosen.values()
+    ]
+    outcomes = sweep(comm, jobs, console, "alternatives")
+    numbers = asdict(device)
+    del numbers["sources"]
+    return {
+        "schema": 1,
+        "comparison": name,
+        "program": program.name,
+        "option": comparison.option,
+        "device": numbers,
+        "mesh": [width, height],
+        "payload": "full" if full else "none",
+        "arguments": dict(arguments),
+        "alternatives": _rows(comparison, chosen, outcomes),
+        "host": {
+            "ranks": comm.size,
+            "wall_seconds": {label: outcome.seconds for label, outcome in zip(chosen, outcomes, strict=True)},
+        },
+    }
+
+
+def _rows(
+    comparison: Comparison, chosen: Mapping[str, dict[str, Any]], outcomes: Sequence[Outcome]
+) -> list[dict[str, Any]]:
+    first = next((outcome.report for outcome in outcomes if outcome.report is not None), None)
+    rows = []
+    for (label, own), outcome in zip(chosen.items(), outcomes, strict=True):
+        report = outcome.report
+        row: dict[str, Any] = {"name": label, "arguments": own, "refused": outcome.refused}
+        if report is not None and first is not None:
+            row |= {key: report[key] for key in ("result", "measured", "phases")}
+            base = first["measured"]["critical_path"]["cycles"]
+            row["relative_cycles"] = report["measured"]["critical_path"]["cycles"] / base if base else None
+            if comparison.agree is not None and comparison.agree in report["result"]:
+                row["agrees"] = report["result"][comparison.agree] == first["result"][comparison.agree]
+        rows.append(row)
+    return rows
+
+
+# ----------------------------------------------------------------------------------------------------- the table
+
+
+def print_comparison(report: Mapping[str, Any]) -> None:
+    """One column for each alternative, a row for each thing that was measured; below, why what was refused was."""
+    from rich.console import Console as Terminal
+    from rich.table import Table
+
+    width, height = report["mesh"]
+    device, rows = report["device"], report["alternatives"]
+    numbers = "real numbers" if report["payload"] == "full" else "shapes only"
+    print(f"{report['program']} on {width} x {height} cores of {device['name']}, {numbers}")
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("", no_wrap=True)
+    for row in rows:
+        table.add_column(row["name"], justify="right", no_wrap=True)
+    for name, show in lines(report):
+        table.add_row(name, *("refused" if row["refused"] and name == "path cycles" else show(row) for row in rows))
+    table.add_row("host time", *(f"{seconds:.2f} s" for seconds in report["host"]["wall_seconds"].values()))
+    Terminal().print(table, highlight=False)
+    for row in rows:
+        if row["refused"]:
+            print(f"{row['name']} is refused: {row['refused']}")
+
+
+def lines(report: Mapping[str, Any]) -> list[tuple[str, Callable[[Mapping[str, Any]], str]]]:
+    """The table's lines: what each is called, and how it shows an alternative ('-' where that has nothing to show)."""
+    device, rows = report["device"], report["alternatives"]
+    limit = device["core_memory"]
+
+    def measured(show: Callable[[Any], str]) -> Callable[[Mapping[str, Any]], str]:
+        return lambda row: "-" if row["refused"] else show(row["measured"])
+
+    found = [
+        ("messages", measured(lambda part: f"{part['messages']:,}")),
+        ("hops", measured(lambda part: f"{part['hops']:,}")),
+        ("longest packet", measured(lambda part: f"{part['max_hops']:,}")),
+        ("path hops", measured(lambda part: f"{part['critical_path']['hops']:,}")),
+        ("path stages", measured(lambda part: f"{part['critical_path']['stages']:,}")),
+        ("path cycles", measured(lambda part: f"{part['critical_path']['cycles']:,.0f}")),
+        ("relative to the first", lambda row: _ratio(row.get("relative_cycles"))),
+    ]
+    names = list(dict.fromkeys(phase["name"] for row in rows if not row["refused"] for phase in row["phases"]))
+    if len(names) > 1:
+        found += [(f"  of it {name}", partial(_phase_cycles, name)) for name in names]
+    found += [
+        ("busiest link", measured(lambda part: size(part["link_bytes"]["max"]))),
+        ("entries" + of(device["route_entries"]), measured(lambda part: str(part["route_entries"]["max"]))),
+        ("memory" + of(limit and size(limit)), measured(lambda part: size(part["memory_bytes"]["max"]))),
+    ]
+    if any("agrees" in row for row in rows):
+        agree = COMPARISONS[report["comparison"]].agree
+        found.append((f"same {agree}", lambda row: {True: "yes", False: "NO"}.get(row.get("agrees"), "-")))
+    keys = dict.fromkeys(
+        key
+        for row in rows
+        if not row["refused"]
+        for key, value in row["result"].items()
+        if isinstance(value, (bool, int, float))
+    )
+    found += [(key.replace("_", " "), partial(_result, key)) for key in keys]
+    return found
+
+
+def _phase_cycles(name: str, row: Mapping[str, Any]) -> str:
+    """Cycles of all phases of that name."""
+    cycles = [one["critical_path"]["cycles"] for one in row.get("phases", ()) if one["name"] == name]
+    return f"{sum(cycles):,.0f}" if cycles else "-"
+
+
+def _ratio(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _result(key: str, row: Mapping[str, Any]) -> str:
+    return _number((row.get("result") or {}).get(key))
+
+
+def _number(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.3g}" if isinstance(value, float) else f"{value:,}"

@@ -1,0 +1,110 @@
+"""Where the host's time goes: a run under Python's profiler, its functions sorted into what they are for.
+
+A function of this package counts for its own kind of work; NumPy's and Python's count for those that call them. The
+profiler's own cost is in the shares: many short calls look somewhat dearer than they are.
+"""
+
+from collections.abc import Callable, Mapping
+from cProfile import Profile
+from typing import Any
+
+import numpy as np
+
+KINDS = ("products", "tiles", "headers", "MPI", "planning", "placing", "other")
+MEANINGS = {
+    "products": "the cores' matrix products",
+    "tiles": "copying tiles to where they are delivered, and into and out of messages",
+    "headers": "headers, clocks and counters of packets",
+    "MPI": "sending to other ranks and waiting for them",
+    "planning": "route tables, scouts, schedules",
+    "placing": "making the matrices, cutting and gathering them, the check against NumPy",
+    "other": "imports, start, report",
+}
+
+# (file, functions or None for all) -> kind; the first that fits.
+RULES: tuple[tuple[str, frozenset[str] | None, str], ...] = (
+    ("block.py", frozenset({"matmul"}), "products"),
+    ("programs/meshgemm.py", frozenset({"add"}), "products"),
+    ("fabric.py", frozenset({"_plan", "_views", "_lane", "buffer", "settle"}), "planning"),
+    ("fabric.py", frozenset({"_load", "_deliver", "send"}), "tiles"),
+    ("fabric.py", None, "headers"),
+    ("clock.py", None, "headers"),
+    ("collectives.py", None, "tiles"),
+    ("programs/meshgemm.py", None, "tiles"),
+    ("host.py", frozenset({"_wait", "_wait_asleep"}), "MPI"),
+    ("control.py", None, "MPI"),
+    ("schedule.py", None, "planning"),
+    ("tables.py", None, "planning"),
+    ("routes.py", None, "planning"),
+    ("tiles.py", None, "placing"),
+    ("programs/gemm.py", None, "placing"),
+)
+
+DEPTH = 30  # calls between a function of others and the one of ours that it works for, at most
+Function = tuple[str, int, str]  # file, line, name, as the profiler has them
+
+
+def profiled(work: Callable[[], object]) -> tuple[Any, dict[str, float]]:
+    """(exit code of `work`, seconds by kind) on this rank. What `work` raises, but for SystemExit, goes on."""
+    profile = Profile()
+    code: Any = 0
+    try:
+        profile.runcall(work)
+    except SystemExit as end:
+        code = end.code
+    profile.create_stats()
+    return code, by_kind(profile.stats)
+
+
+def by_kind(stats: Mapping[Function, Any]) -> dict[str, float]:
+    """Seconds by kind of a profile: {function: (calls, calls, own seconds, seconds, {caller: the same four})}."""
+    owners = _owners(stats)
+    seconds = np.zeros(len(KINDS))
+    for function, (_, _, own, _, callers) in stats.items():
+        if kind(function) is not None or not callers:
+            seconds += own * owners[function]
+        else:
+            for caller, part in callers.items():
+                seconds += part[2] * owners[caller]
+    return dict(zip(KINDS, seconds.tolist(), strict=True))
+
+
+def kind(function: Function) -> str | None:
+    """What a function of this package, or of mpi4py, is for; None for what others made."""
+    file, _, name = function
+    if "mpi4py" in file or "mpi4py" in name:
+        return "MPI"
+    _, here, place = file.replace("\\", "/").rpartition("/meshrt/")
+    if not here:
+        return None
+    return next((kind for own, names, kind in RULES if place == own and (names is None or name in names)), "other")
+
+
+def _owners(stats: Mapping[Function, Any]) -> dict[Function, np.ndarray]:
+    """The kinds that each function works for, shares that add up to 1: its own, or those of its callers.
+
+    Functions of others call each other, in circles too: the shares are handed down from caller to called until all
+    have them.
+    """
+    unit = dict(zip(KINDS, np.eye(len(KINDS)), strict=True))
+    shares, open_ones = {}, []
+    for function, (*_, callers) in stats.items():
+        own = kind(function) or (None if callers else "other")
+        shares[function] = np.zeros(len(KINDS)) if own is None else unit[own]
+        if own is None:
+            weights = np.array([part[3] for part in callers.values()]) + 1e-9  # a call too short to be timed counts
+            open_ones.append((function, list(callers), weights / weights.sum()))
+    for _ in range(DEPTH):
+        for function, callers, weights in open_ones:
+            shares[function] = weights @ np.array([shares.get(caller, unit["other"]) for caller in callers])
+    for function, *_ in open_ones:
+        total = shares[function].sum()
+        shares[function] = shares[function] / total if total else unit["other"]
+    return shares
+
+
+def print_shares(seconds: Mapping[str, float]) -> None:
+    """Seconds and shares, one kind a line."""
+    total = sum(seconds.values()) or 1.0
+    for name in KINDS:
+        print(f"{name:9} {seconds[name]:8.2f} s {seconds[name] / total:6.1%}   {MEANINGS[name]}")

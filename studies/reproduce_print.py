@@ -1,0 +1,98 @@
+"""A reproduction as tables for a person."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from meshrt.studies.reproduce import title
+from meshrt.studies.reproduce_rows import GOAL
+
+
+def print_reproduction(told: dict[str, Any]) -> None:
+    """One table for each of the paper's, the curves, the claims, and what it all comes to."""
+    for name in dict.fromkeys(row["table"] for row in told["rows"]):
+        _print_rows(name, [row for row in told["rows"] if row["table"] == name])
+        _print_why(told, name)
+    for name, line in told["curves"].items():
+        _print_curves(name, line)
+        _print_claims([one for one in told["claims"] if one["product"] == name])
+        _print_why(told, name)
+    _print_summary(told["summary"])
+
+
+def _print_rows(name: str, rows: Sequence[dict[str, Any]]) -> None:
+    notes = list(dict.fromkeys(row["note"] for row in rows if row["note"]))
+    lines = [
+        (
+            row["subject"], row["system"], f"{row['column']}, {row['unit']}", _number(row["published"], "missing"),
+            _number(row["emulated"]), _ratio(row["ratio"]), f"[{notes.index(row['note']) + 1}]" if row["note"] else "",
+        )
+        for row in rows
+    ]  # fmt: skip
+    _print(f"Table {name}", ("", "system", "", "published", "emulated", "ratio", "note"), lines)
+    for number, note in enumerate(notes, 1):
+        print(f"  [{number}] {note}")
+
+
+def _print_curves(name: str, line: Sequence[dict[str, Any]]) -> None:
+    sides = sorted({point["side"] for point in line})
+    lines = []
+    for size, algorithm in dict.fromkeys((point["size"], point["algorithm"]) for point in line):
+        own = {p["side"]: p for p in line if (p["size"], p["algorithm"]) == (size, algorithm)}
+        shown = [
+            "refused" if own[side]["cycles"] is None else f"{own[side]['cycles']:,.0f} ({own[side]['efficiency']:.0%})"
+            for side in sides
+        ]
+        lines.append((size, algorithm, *shown))
+    columns = ("", "cycles (share of products)", *(f"{side}x{side}" for side in sides))
+    _print(title(name), columns, lines)
+
+
+def _print_claims(found: Sequence[dict[str, Any]]) -> None:
+    holds = {True: "yes", False: "no", None: ""}
+    lines = [
+        (one["section"], one["claim"], one["where"], one["published"], _number(one["emulated"]), holds[one["holds"]])
+        for one in found
+    ]
+    _print("What the text says", ("section", "claim", "", "published", "emulated", "holds"), lines)
+
+
+def _print_summary(told: Sequence[dict[str, Any]]) -> None:
+    if told:
+        print("\nEmulated over published, of WSE-2's cells")
+    for one in told:
+        line = f"  {one['system']:9} {one['emulated']} of {one['cells']} emulated, {one['compared']} compared"
+        if one["compared"]:
+            line += f": median {one['median_ratio']:.3g}, worst {one['worst_ratio']:.3g} ({one['worst_cell']})"
+        print(line)
+        if one["system"] == "waferllm" and one["compared"]:
+            print(f"  {'':9} {one['within_goal']} of {one['compared']} within {GOAL:g}x, which is the goal for these")
+
+
+def _print_why(told: dict[str, Any], name: str) -> None:
+    print("  Why they differ")
+    for reason in told["why"][name]:
+        print(f"  - {reason}")
+
+
+def _print(heading: str, columns: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
+    from rich.console import Console as Screen
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for at, column in enumerate(columns):
+        figures = at > 1 and all(line[at][:1].isdigit() or line[at] in ("", "-", "missing") for line in lines)
+        table.add_column(column, justify="right" if figures else "left")
+    for line in lines:
+        table.add_row(*(cell.replace("[", r"\[") for cell in line))
+    print(f"\n{heading}")
+    Screen().print(table, highlight=False)
+
+
+def _number(value: float | None, missing: str = "-") -> str:
+    if value is None:
+        return missing
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def _ratio(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"

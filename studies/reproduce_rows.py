@@ -1,0 +1,72 @@
+"""A published number beside an emulated one, and what a table of them comes to."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any
+
+from meshrt.studies.sweep import Job, Outcome
+
+GOAL = 1.25  # how far off WaferLLM's own cells may be, either way
+
+Emulate = Callable[[Job], Outcome]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One cell of a table. `emulated` is None where nothing was: `note` says why, or how it was emulated.
+
+    `derived` marks what follows from another cell's emulated time and is no measurement of its own.
+    """
+
+    table: str
+    subject: str  # the model, or the size of a product
+    system: str
+    column: str
+    unit: str
+    published: float | None
+    emulated: float | None = None
+    cycles: float | None = None  # that the emulation took, of one prefill, token or product
+    memory_bytes: int | None = None  # of the fullest core
+    note: str = ""
+    derived: bool = False
+
+    @property
+    def ratio(self) -> float | None:
+        """Emulated over published; None where either is missing."""
+        if self.published is None or self.emulated is None:
+            return None
+        return self.emulated / self.published
+
+    def json(self) -> dict[str, Any]:
+        return {**asdict(self), "ratio": self.ratio}
+
+
+def off(ratio: float) -> float:
+    """How far off a ratio is, whichever way: 2 for twice as much and for half of it."""
+    return max(ratio, 1 / ratio) if ratio > 0 else float("inf")
+
+
+def summary(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """For each system, of cells that are no derivations: how many, how many emulated, median and worst ratio."""
+    told = []
+    for system in dict.fromkeys(row.system for row in rows if row.system != "a100"):
+        cells = [row for row in rows if row.system == system and not row.derived]
+        known = [(row, ratio) for row in cells if (ratio := row.ratio) is not None]
+        ratios = [ratio for _, ratio in known]
+        worst = max(known, key=lambda one: off(one[1]), default=None)
+        told.append(
+            {
+                "system": system,
+                "cells": len(cells),
+                "emulated": sum(row.emulated is not None for row in cells),
+                "compared": len(known),
+                "median_ratio": median(ratios) if ratios else None,
+                "median_off": median(map(off, ratios)) if ratios else None,
+                "worst_ratio": worst[1] if worst else None,
+                "worst_cell": f"table {worst[0].table}, {worst[0].subject}, {worst[0].column}" if worst else None,
+                "within_goal": sum(off(ratio) <= GOAL for ratio in ratios),
+                "goal": GOAL,
+            }
+        )
+    return told

@@ -1,0 +1,80 @@
+"""The host's time over the number of cores: one product of real numbers, on ever larger meshes.
+
+Every mesh is run twice: as it is, for the seconds and the memory, and under the profiler, for where the time goes.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from meshrt.report import size
+from meshrt.studies.hosttime import KINDS, MEANINGS
+from meshrt.studies.workloads import Timed, rate
+
+SIDES = (8, 32, 64, 256, 512, 720)
+EDGE = 2048
+ROOM = 4 * 2**20  # bytes a core: 64 of them hold three matrices of 2048 x 2048, and two in flight
+
+
+@dataclass(frozen=True)
+class Point:
+    """One mesh. `shares` are rank 0's seconds under the profiler by kind, over their sum."""
+
+    mesh: tuple[int, int]
+    ranks: int
+    edge: int
+    wall_seconds: float
+    rss_bytes: int
+    messages: int
+    hops: int
+    max_rel_error: float
+    shares: Mapping[str, float]
+
+
+def measure(timed: Timed, sides: Sequence[int] = SIDES, ranks: int = 2, edge: int = EDGE) -> list[Point]:
+    """MeshGEMM of `edge`^3 on square meshes. `timed(ranks, arguments)` gives (wall seconds, report)."""
+    return [_point(timed, side, ranks, edge) for side in sides]
+
+
+def _point(timed: Timed, side: int, ranks: int, edge: int) -> Point:
+    sizes = [part for name in ("m", "k", "n") for part in (f"--{name}", str(edge))]
+    arguments = ("run", "gemm", "--mesh", f"{side}x{side}", *sizes, "--core-memory", str(ROOM))
+    wall, report = timed(ranks, arguments)
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "seconds.json")
+        timed(ranks, ("bench", "profile", "--to", str(path), *arguments))
+        seconds: dict[str, float] = json.loads(path.read_text())
+    total = sum(seconds.values())
+    return Point(
+        (side, side), ranks, edge, wall, report["host"]["rss_bytes"], report["measured"]["messages"],
+        report["measured"]["hops"], report["result"]["max_rel_error"],
+        {name: value / total for name, value in seconds.items()},
+    )  # fmt: skip
+
+
+def as_json(points: Sequence[Point]) -> dict[str, Any]:
+    return {"schema": 1, "points": [asdict(point) for point in points]}
+
+
+def print_points(points: Sequence[Point]) -> None:
+    """A line for each mesh."""
+    from rich.console import Console
+    from rich.table import Table
+
+    first = points[0]
+    print(f"MeshGEMM {first.edge}^3, real numbers, {first.ranks} rank{'s' * (first.ranks > 1)}")
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("cores", "seconds", "memory", "hops/s", "error", *KINDS):
+        table.add_column(name, justify="right", no_wrap=True)
+    for point in points:
+        table.add_row(
+            f"{point.mesh[0] * point.mesh[1]:,}", f"{point.wall_seconds:.2f}", size(point.rss_bytes),
+            rate(point.hops / point.wall_seconds), f"{point.max_rel_error:.0e}",
+            *(f"{point.shares[name]:.0%}" for name in KINDS),
+        )  # fmt: skip
+    Console(width=None if Console().is_terminal else 120).print(table, highlight=False)
+    for name in KINDS:
+        print(f"  {name}: {MEANINGS[name]}")

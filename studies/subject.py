@@ -1,0 +1,148 @@
+"""What a study runs: a program with options that may depend on the side N of the mesh.
+
+gemm:algorithm=cannon        cannon        gemm:m={4*N},k=64        my_program.py:size={8*N}
+"""
+
+import ast
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from meshrt.errors import UsageError
+from meshrt.program import Option, Program, load_program
+
+Reach = Literal["next", "line"]
+
+SHORT = {
+    "allgather": "gemm:algorithm=allgather",
+    "summa": "gemm:algorithm=summa",
+    "cannon": "gemm:algorithm=cannon",
+    "meshgemm": "gemm:algorithm=meshgemm",
+    "pipeline": "gemv:allreduce=pipeline",
+    "ring": "gemv:allreduce=ring",
+    "ktree": "gemv:allreduce=ktree",
+}
+
+
+@dataclass(frozen=True)
+class Workload:
+    """How a packaged program's work grows with the mesh so that a core's tile stays the same."""
+
+    options: Mapping[str, str]
+    tile: str = ""
+    steps: str = "1"
+    reach: Reach = "next"
+
+
+# gemv has 8 tile numbers of y at a core, so that a ring's N chunks of them need no padding up to N = 64.
+WORKLOADS = {
+    "gemm": Workload({"m": "{tile*N}", "k": "{tile*N}", "n": "{tile*N}"}, "{tile} x {tile} tiles", steps="N"),
+    "gemv": Workload({"k": "{tile*N}", "n": "{8*tile*N}"}, "{tile} x {8*tile} tiles of B", reach="line"),
+    "shift": Workload({"tile": "{tile}"}, "{tile} x {tile} tiles", steps="N"),
+}
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One program of a study. Its critical path is divided by `steps`, an expression.
+
+    `reach` says what a step has to bridge: the next core on the line, or the whole line, as an allreduce does, which
+    takes N - 1 hops at the least.
+    """
+
+    name: str
+    program: Program
+    source: str  # what `load_program` takes
+    options: Mapping[str, str]
+    steps: str
+    reach: Reach
+
+    def arguments(self, n: int, tile: int) -> dict[str, Any]:
+        """The options on an N x N mesh. UsageError."""
+        known = {option.name: option for option in self.program.options}
+        return {name: _value(known[name], fill(text, n, tile)) for name, text in self.options.items()}
+
+
+def parse(text: str, extra: Sequence[str] = (), steps: str | None = None, reach: Reach | None = None) -> Subject:
+    """'NAME[:option=value,...]' or 'FILE.py[:option=value,...]'; `extra` are more of 'option=value'. UsageError."""
+    name, _, given = text.partition(":") if ".py:" not in text else _split_file(text)
+    short, _, implied = SHORT.get(name, name).partition(":")
+    program = load_program(short)
+    work = WORKLOADS.get(short, Workload({}))
+    options = dict(work.options)
+    for pair in [*filter(None, (*implied.split(","), *_commas(given))), *extra]:
+        key, equals, value = pair.partition("=")
+        key = key.strip().replace("-", "_")
+        if not equals or not key:
+            raise UsageError(f"{pair!r} in {text} is not option=value")
+        if key not in {option.name for option in program.options}:
+            there = ", ".join(option.name for option in program.options) or "none"
+            raise UsageError(f"{program.name} has no option {key!r}; its options: {there}")
+        options[key] = value
+    found = Subject(text, program, short, options, steps or work.steps, reach or work.reach)
+    found.arguments(8, 8)  # tell what is wrong before anything runs
+    evaluate(found.steps, 8, 8)
+    return found
+
+
+def _split_file(text: str) -> tuple[str, str, str]:
+    path, _, given = text.partition(".py:")
+    return f"{path}.py", ":", given
+
+
+def _commas(text: str) -> list[str]:
+    """Split at commas that begin another option: a value may hold commas of its own."""
+    return re.split(r",(?=[\w-]+=)", text) if text else []
+
+
+def _value(option: Option, text: str) -> Any:
+    if option.choices and text not in option.choices:
+        raise UsageError(f"{option.name}={text}: choose from {', '.join(option.choices)}")
+    if option.kind is bool:
+        known = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+        if text.lower() not in known:
+            raise UsageError(f"{option.name}={text}: true or false")
+        return known[text.lower()]
+    try:
+        return option.kind(text)
+    except ValueError:
+        hint = ": arithmetic goes in braces, {8*N}" if "N" in text else ""
+        raise UsageError(f"{option.name}={text} is not {option.kind.__name__}{hint}") from None
+
+
+# --------------------------------------------------------------------------------------------------- expressions
+
+OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.USub: operator.neg,
+}  # fmt: skip
+
+
+def fill(text: str, n: int, tile: int) -> str:
+    """'{8*N}x{N}' -> '64x8' for N = 8. UsageError."""
+    return re.sub(r"\{([^{}]*)\}", lambda match: str(evaluate(match[1], n, tile)), text)
+
+
+def evaluate(text: str, n: int, tile: int) -> Any:
+    """Arithmetic on numbers, N (the side of the mesh) and tile. UsageError."""
+
+    def value(node: ast.AST) -> Any:
+        match node:
+            case ast.Expression():
+                return value(node.body)
+            case ast.Constant(value=int() | float()):
+                return node.value
+            case ast.Name(id="N" | "tile"):
+                return n if node.id == "N" else tile
+            case ast.BinOp() if type(node.op) in OPERATORS:
+                return OPERATORS[type(node.op)](value(node.left), value(node.right))
+            case ast.UnaryOp() if type(node.op) in OPERATORS:
+                return OPERATORS[type(node.op)](value(node.operand))
+        raise ValueError(text)
+
+    try:
+        return value(ast.parse(text.strip(), mode="eval"))
+    except (SyntaxError, ValueError, ZeroDivisionError):
+        raise UsageError(f"{text!r} is no arithmetic on N and tile, such as 8*N or N//2") from None

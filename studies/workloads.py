@@ -1,0 +1,212 @@
+"""The same work at any number of cores: how many messages, hops and bytes of memory the emulator itself takes.
+
+The work is what other simulators of message-passing machines have been given as well, and their figures stand beside
+ours: for each the tool, how many cores, and where the figure is from.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from math import isqrt
+from typing import Any
+
+from meshrt.errors import UsageError
+from meshrt.report import short, size
+
+CORES = (64, 256, 1024, 4096)
+RANKS = (1, 2)
+ROOM = ("--core-memory", str(2**20))  # all tiles in core memory, in flight too; more than a wse2 has
+
+Timed = Callable[[int, tuple[str, ...]], tuple[float, dict[str, Any]]]
+
+
+@dataclass(frozen=True)
+class Other:
+    """What another tool makes of a piece of work: messages a second by the number of cores."""
+
+    tool: str
+    rates: dict[int, float]
+    source: str
+
+
+@dataclass(frozen=True)
+class Work:
+    """A piece of work. `arguments` are those of `meshrt` for a number of cores."""
+
+    name: str
+    what: str
+    arguments: Callable[[int], tuple[str, ...]]
+    others: tuple[Other, ...] = field(default=())
+
+
+HERE = "measured on a shared 2-core machine"
+CPU = f"{HERE}, per second of processor time"
+
+
+def _shift(pattern: str, *more: str) -> Callable[[int], tuple[str, ...]]:
+    own = ("run", "shift", "--pattern", pattern, "--axis", "both", "--tile", "64", "--steps", "400", *more, *ROOM)
+    return lambda cores: (*own, "--mesh", f"{isqrt(cores)}x{isqrt(cores)}")
+
+
+def _allreduce(cores: int) -> tuple[str, ...]:
+    own = ("run", "allreduce", "--algorithm", "ring", "--size", "65536", "--times", "10", *ROOM)
+    return (*own, "--mesh", f"64x{cores // 64}")
+
+
+def _gemm(cores: int) -> tuple[str, ...]:
+    side, edge = isqrt(cores), str(16 * isqrt(cores))
+    return ("run", "gemm", "--m", edge, "--k", edge, "--n", edge, "--mesh", f"{side}x{side}")
+
+
+SMPI = "SimGrid/SMPI 3.32 and 4.1"
+WORKS = (
+    Work(
+        "W1",
+        "Cannon's shift along both axes, 400 steps, tiles of 16 KiB",
+        _shift("cannon"),
+        (
+            Other(SMPI, {64: 59e3, 256: 29e3, 1024: 20e3, 4096: 11e3}, HERE),
+            Other("SimGrid from Python", {64: 6.9e3, 256: 5.1e3, 1024: 4.7e3}, HERE),
+            Other("LogGOPSim, without data or contention", {64: 512e3, 4096: 248e3}, HERE),
+            Other("a Python loop over the cores", {64: 132e3, 4096: 94e3}, f"{HERE}; copies and counts, no machine"),
+            Other("one MPI rank per core", {64: 32e3}, HERE),
+        ),
+    ),
+    Work(
+        "W1 with products",
+        "the same with the product of the two tiles at every step",
+        _shift("cannon", "--multiply"),
+        (Other(SMPI, {64: 23e3}, HERE),),
+    ),
+    Work(
+        "W2",
+        "the interleaved shift, two hops, along both axes, 400 steps, tiles of 16 KiB",
+        _shift("interleaved"),
+        (Other(SMPI, {64: 47e3}, f"{HERE}; 82 k hops/s"),),
+    ),
+    Work(
+        "W3",
+        "ring allreduce of 65,536 floats in every row of 64 cores, 10 times",
+        _allreduce,
+        (
+            Other(SMPI, {64: 79e3}, HERE),
+            Other("ASTRA-sim 2, without data", {64: 260e3}, f"{HERE}; 4096 ranks unfinished after 240 s, 5.6 GB"),
+        ),
+    ),
+    Work(
+        "W5",
+        "WaferLLM's own example: MeshGEMM with tiles of 1 KiB; 1024^3 on 4096 cores",
+        _gemm,
+        (Other(SMPI, {4096: 21e3}, CPU),),
+    ),
+)
+
+ELSEWHERE = (  # of other work, in other units
+    ("BookSim2, 8 x 8; 32 x 32 and 64 x 64", "371 k; 100 k flit-hops/s", f"{HERE}; no data"),
+    ("Noxim", "50 k to 103 k flit-hops/s", f"{HERE}; no data"),
+    ("WaferAI-SIM, 4 x 4", "107 k NoC sends/s", f"{HERE}; no data"),
+    ("tt-lang simulator", "4 k tile copies/s; 13 GB for 32 x 32", HERE),
+    ("Cerebras simfabric", "32 GB and more of memory for W5", "its documentation; closed, not measured"),
+)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One run: what crossed the mesh, in how many seconds of the host, and the memory of all its ranks."""
+
+    work: str
+    cores: int
+    ranks: int
+    messages: int
+    hops: int
+    seconds: float  # in the program's phases
+    wall_seconds: float  # from start to end, with all processes' start
+    rss_bytes: int
+
+
+def measure(
+    timed: Timed, only: Sequence[str] = (), cores: Sequence[int] = CORES, ranks: Sequence[int] = RANKS
+) -> list[Figure]:
+    """Run the works on so many cores and ranks. `timed(ranks, arguments)` gives (wall seconds, report). UsageError."""
+    for name in only:
+        if name not in [work.name for work in WORKS]:
+            raise UsageError(
+                f"--only {name}: there is no such work; there are {', '.join(work.name for work in WORKS)}"
+            )
+    for count in cores:
+        if count % 64 or isqrt(count) ** 2 != count:
+            raise UsageError(f"--cores {count}: choose a square number of rows of 64, such as 64, 256, 1024 or 4096")
+    found = []
+    for work in WORKS:
+        if not only or work.name in only:
+            found += [figure(work, timed, count, number) for count in cores for number in ranks]
+    return found
+
+
+def figure(work: Work, timed: Timed, cores: int, ranks: int) -> Figure:
+    """Run one work once."""
+    wall, report = timed(ranks, work.arguments(cores))
+    phases = report["host"]["phases"]
+    return Figure(
+        work.name, cores, ranks, report["measured"]["messages"], report["measured"]["hops"],
+        sum(phase["wall_seconds"] for phase in phases) if phases else report["host"]["wall_seconds"],
+        wall, report["host"]["rss_bytes"],
+    )  # fmt: skip
+
+
+def as_json(figures: Sequence[Figure]) -> dict[str, Any]:
+    """All figures, ours and the others'."""
+    others = [{"work": work.name, **asdict(other)} for work in WORKS for other in work.others]
+    return {"schema": 1, "figures": [asdict(one) for one in figures], "others": others}
+
+
+def print_figures(figures: Sequence[Figure]) -> None:
+    """A table for each work: ours by ranks, the others', and how many times the fastest of them ours are."""
+    from rich.console import Console
+    from rich.table import Table
+
+    terminal = Console(width=None if Console().is_terminal else 120)
+    for work in WORKS:
+        own = [one for one in figures if one.work == work.name]
+        if not own:
+            continue
+        counts = sorted({one.cores for one in own})
+        table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
+        table.add_column("messages a second by cores", no_wrap=True)
+        for count in counts:
+            table.add_column(f"{count:,}", justify="right", no_wrap=True)
+        table.add_column("")
+        for ranks in sorted({one.ranks for one in own}):
+            at = {one.cores: one for one in own if one.ranks == ranks}
+            for label, show in LINES:
+                row = [show(at[count]) if count in at else "-" for count in counts]
+                table.add_row(label.format(ranks), *row, "measured now")
+        for other in work.others:
+            shown = [rate(other.rates[count]) if count in other.rates else "-" for count in counts]
+            table.add_row(other.tool, *shown, other.source)
+        table.add_row("slowest meshrt / fastest other", *(f"{over(own, work, count):.1f}" for count in counts), "")
+        print(f"\n{work.name}: {work.what}")
+        terminal.print(table, highlight=False)
+    print("\nOther tools, of other work:")
+    for tool, said, source in ELSEWHERE:
+        print(f"  {tool}: {said} ({source})")
+
+
+LINES: tuple[tuple[str, Callable[[Figure], str]], ...] = (
+    ("meshrt, ranks: {}", lambda one: rate(one.messages / one.seconds)),
+    ("  hops a second", lambda one: rate(one.hops / one.seconds)),
+    ("  seconds", lambda one: f"{one.seconds:.2f}"),
+    ("  seconds with start and end", lambda one: f"{one.wall_seconds:.2f}"),
+    ("  memory of the host", lambda one: size(one.rss_bytes)),
+)
+
+
+def over(own: Sequence[Figure], work: Work, cores: int) -> float:
+    """Our slowest rate on so many cores over the others' fastest there, or at the number of cores nearest to it."""
+    ours = min(one.messages / one.seconds for one in own if one.cores == cores)
+    theirs = max(other.rates[min(other.rates, key=lambda count: abs(count - cores))] for other in work.others)
+    return ours / theirs
+
+
+def rate(value: float) -> str:
+    """Things a second, for a person."""
+    return f"{value / 1e3:.0f} k" if 1e3 <= value < 1e6 else short(round(value))

@@ -1,0 +1,188 @@
+"""The crossbar that is none: any core gets the tile of any other, hop by hop, and what that costs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from measure import measured, numbered, one_core_each, own, whole
+from runs import new_block
+
+from meshrt.crossbar import REQUEST_BYTES, Transfer, crossbar, exchange
+from meshrt.device import Device
+from meshrt.errors import LimitError, RouteError
+from meshrt.itinerary import itinerary
+from meshrt.tables import overwrite
+
+SLOW = Device(name="slow", alpha=1.5, beta=7.0, link_bytes_per_cycle=4.0, macs_per_cycle=2.0, call_cycles=11.0)
+RANKS = [1, 3, 6]
+
+
+def owners_of(pattern: str, axis: str | None, width: int, height: int) -> np.ndarray:
+    """Who has the tile that each position of a line, or each core of the mesh, gets."""
+    n = width * height if axis is None else width if axis == "x" else height
+    at = np.arange(n)
+    return {
+        "next": (at + 1) % n,
+        "same": at,
+        "one": np.full(n, n // 2),
+        "mirror": at[::-1].copy(),
+        "any": np.random.default_rng(n).integers(0, n, n),
+        "shuffle": np.random.default_rng(n).permutation(n),
+    }[pattern]
+
+
+def expected(axis: str | None, owners: np.ndarray, tiles: np.ndarray) -> np.ndarray:
+    if axis == "x":
+        return tiles[:, owners]
+    if axis == "y":
+        return tiles[owners]
+    return tiles.reshape(-1, *tiles.shape[2:])[owners].reshape(tiles.shape)
+
+
+def distances(axis: str | None, owners: np.ndarray, width: int) -> np.ndarray:
+    """Hops from every owner to its reader."""
+    at = np.arange(len(owners))
+    if axis is not None:
+        return np.abs(owners - at)
+    return np.abs(owners % width - at % width) + np.abs(owners // width - at // width)
+
+
+def run(
+    comm: Any, mesh: tuple[int, int], axis: str | None, pattern: str, asks: bool, payload: bool = True,
+    device: Device | str = SLOW,
+) -> tuple[Any, dict[str, Any]]:  # fmt: skip
+    """What every core of the mesh has in the end, and what was measured."""
+    block = new_block(comm, mesh, device, payload)
+    tiles = own(block, numbered(*mesh, 2, 3)) if payload else np.empty((1, 1, 2, 3), np.float32)
+    with crossbar(block) as bar:
+        (out,) = exchange(block, bar, Transfer(axis, owners_of(pattern, axis, *mesh), tiles, asks))
+    return whole(block, out) if payload else None, measured(block)
+
+
+@pytest.mark.mpi(ranks=RANKS)
+@pytest.mark.parametrize("asks", [False, True])
+@pytest.mark.parametrize(
+    ("axis", "pattern"), [("x", "next"), ("x", "one"), ("y", "any"), (None, "any"), (None, "shuffle"), (None, "same")]
+)
+def test_every_core_gets_its_owners_tile_and_counts_do_not_depend_on_ranks(
+    axis: str | None, pattern: str, asks: bool, comm
+):
+    from mpi4py import MPI
+
+    mesh = (5, 3)
+    owners = owners_of(pattern, axis, *mesh)
+    out, found = run(comm, mesh, axis, pattern, asks)
+    assert np.array_equal(out, expected(axis, owners, numbered(*mesh, 2, 3)))
+    host = found.pop("host")
+    _, alone = run(MPI.COMM_SELF, mesh, axis, pattern, asks)
+    del alone["host"]
+    assert found == alone
+    _, none = run(comm, mesh, axis, pattern, asks, payload=False)
+    for key in ("messages", "packets"):
+        assert none["host"][key] == host[key]
+    del none["host"]
+    assert none == found
+    # Every hop is a message of its own; a request takes as many as its answer.
+    lines = 1 if axis is None else mesh[1] if axis == "x" else mesh[0]
+    far = distances(axis, owners, mesh[0])
+    legs = 2 if asks else 1
+    assert found["hops"] == found["messages"] == lines * legs * far.sum()
+    # All but the first hop are made by software that touched the packet.
+    assert found["stages"] == lines * (legs * far.sum() - np.count_nonzero(far))
+    assert found["link_bytes"]["total"] == lines * far.sum() * (24 + (REQUEST_BYTES if asks else 0))
+    assert found["max_hops"] == min(1, far.max())
+    assert found["route_entries"]["max"] == (4 if mesh[0] > 2 else 2) * 2
+
+
+@pytest.mark.mpi(ranks=[4, 6])
+def test_with_a_core_a_rank_packets_at_the_mpi_calls_are_the_hops(comm):
+    found = run(comm, one_core_each(comm.size), None, "shuffle", True)[1]
+    assert found["hops"] == found["host"]["packets"] > 0
+
+
+# ------------------------------------------------------------------------------------------------------------- time
+
+
+@pytest.mark.mpi(ranks=[1, 2])
+@pytest.mark.parametrize("asks", [False, True])
+def test_a_lone_packet_waits_for_its_tail_at_every_core(asks: bool, comm):
+    """24 bytes at 4 a cycle: 6 cycles a hop beside alpha, a request 2; and beta at every core on the way."""
+    block = new_block(comm, (6, 2), SLOW)
+    owners = np.arange(6)
+    owners[0] = 5
+    with crossbar(block) as bar:
+        exchange(block, bar, Transfer("x", owners, own(block, numbered(6, 2, 2, 3)), asks))
+    path = measured(block)["critical_path"]
+    assert path["cycles"] == 5 * (1.5 + 6) + 4 * 7 + (5 * (1.5 + 2) + 5 * 7 if asks else 0)
+    assert (path["hops"], path["stages"]) == ((10, 9) if asks else (5, 4))
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_all_readers_of_one_owner_queue_at_its_links(comm):
+    """The last of N - 1 packets from the end of a line leaves when the others have, and the link carries all."""
+    n = 9
+    block = new_block(comm, (n, 1), SLOW)
+    with crossbar(block) as bar:
+        exchange(block, bar, Transfer("x", np.zeros(n, int), own(block, numbered(n, 1, 2, 3))))
+    found = measured(block)
+    assert found["link_bytes"]["max"] == 24 * (n - 1)
+    assert found["critical_path"]["cycles"] >= 6 * (n - 2) + (n - 1) * (1.5 + 6)
+    assert found["memory_bytes"]["max"] == 24  # a line never queues: one packet passes through a core at a time
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_transfers_along_both_axes_at_once_take_as_long_as_one(comm):
+    times = []
+    for axes in ("x", "xy"):
+        block = new_block(comm, (8, 8), SLOW)
+        tiles = own(block, numbered(8, 8, 2, 3))
+        with crossbar(block) as bar:
+            exchange(block, bar, *(Transfer(axis, (np.arange(8) + 1) % 8, tiles) for axis in axes))
+        times.append(measured(block)["critical_path"]["cycles"])
+    assert times[0] <= times[1] < 1.5 * times[0]
+
+
+# ----------------------------------------------------------------------------------------------------------- limits
+
+
+@pytest.mark.mpi(ranks=[1, 2])
+def test_what_waits_at_a_core_counts_as_its_memory(comm):
+    """A row's tiles all turn at one core of a transpose; where they do not fit, that is said."""
+    n, size = 6, 24
+    at = np.arange(n * n)
+    turned = at % n * n + at // n
+    block = new_block(comm, (n, n), SLOW)
+    with crossbar(block) as bar:
+        exchange(block, bar, Transfer(None, turned, own(block, numbered(n, n, 2, 3))))
+    most = measured(block)["memory_bytes"]["max"]
+    assert most > size
+    block = new_block(comm, (n, n), "wse2", core_memory=most - 1)
+    with crossbar(block) as bar, pytest.raises(LimitError, match="crossbar packets 0"):
+        exchange(block, bar, Transfer(None, turned, own(block, numbered(n, n, 2, 3))))
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_a_changed_entry_ends_the_run(comm):
+    block = new_block(comm, (4, 2), SLOW)
+    tiles = own(block, numbered(4, 2, 2, 3))
+    with crossbar(block) as bar:
+        exchange(block, bar, Transfer("x", np.arange(4), tiles))
+        overwrite(block.tables, (2, 1), int(bar.lanes[0].colours[1]), 0, 0)
+        with pytest.raises(RouteError, match=r"core \(2, 1\) has no rule"):
+            exchange(block, bar, Transfer("x", np.arange(4), tiles))
+
+
+@pytest.mark.parametrize("asks", [False, True])
+@pytest.mark.parametrize("grid", [(7, 1), (1, 6), (6, 5)])
+def test_a_core_sends_one_packet_by_a_port_in_a_round(grid: tuple[int, int], asks: bool):
+    width, height = grid
+    owners = np.random.default_rng(3).integers(0, width * height, width * height)
+    arrived = np.zeros(width * height, int)
+    for one in itinerary(width, height, owners, asks):
+        doors = one.cores * 4 + one.ports
+        assert len(set(doors.tolist())) == len(doors) > 0
+        arrived[one.packets[one.tiles]] += 1
+    far = distances(None, owners, width)
+    assert np.array_equal(arrived, far)

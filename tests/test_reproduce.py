@@ -1,0 +1,328 @@
+"""The published data agree with the paper's own sentences; reproductions run what they say, the same on any ranks."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import pytest
+
+from meshrt.console import Console
+from meshrt.device import WSE2
+from meshrt.errors import UsageError
+from meshrt.studies import published, reproduce_tables
+from meshrt.studies.published import Cell, Claim
+from meshrt.studies.reproduce import NAMES, reproduce, write_files
+from meshrt.studies.reproduce_curves import CURVES, Found, Point, claims
+from meshrt.studies.reproduce_files import check_folder, draw
+from meshrt.studies.reproduce_print import print_reproduction
+from meshrt.studies.reproduce_rows import Row, off, summary
+from meshrt.studies.reproduce_store import PENDING, Store, key_of, open_store
+from meshrt.studies.sweep import Job, Outcome, run_alone
+
+# ------------------------------------------------------------------------------------------------ published data
+
+
+def _value(table: int, model: str, system: str, column: str) -> float:
+    (cell,) = (c for c in published.table(table) if (c.model, c.system, c.column) == (model, system, column))
+    assert cell.value is not None
+    return cell.value
+
+
+def _speedups(table: int, over: str, columns: tuple[str, ...]) -> list[float]:
+    """Of WaferLLM, over all models that the table has."""
+    models = dict.fromkeys(cell.model for cell in published.table(table))
+    return [_value(table, m, "waferllm", c) / _value(table, m, over, c) for m in models for c in columns]
+
+
+def test_every_cell_is_there_once() -> None:
+    for number, cells in {2: 24, 3: 36, 4: 36, 5: 4, 6: 8, 7: 7, 8: 7}.items():
+        wafer = [cell for cell in published.table(number) if cell.system in published.WSE]
+        assert len(wafer) == cells
+        assert len({(cell.model, cell.system, cell.column) for cell in wafer}) == cells
+
+
+def test_only_the_last_column_of_table_2_is_missing_and_it_is_missing_everywhere() -> None:
+    for number in range(2, 9):
+        for cell in published.table(number):
+            assert (cell.value is None) == (number == 2 and cell.column.startswith("4096/4096")), cell
+
+
+def test_speedups_of_table_2_are_those_of_section_7_1() -> None:
+    short = published.TABLE2_COLUMNS[:2]
+    assert mean(_speedups(2, "t10", short)) == pytest.approx(160, rel=0.02)
+    assert max(_speedups(2, "t10", short)) == pytest.approx(180, rel=0.02)
+    assert max(_speedups(2, "t10", ("2048/2048",))) == pytest.approx(48, rel=0.01)
+    assert max(_speedups(2, "ladder", short)) == pytest.approx(677, rel=0.001)
+
+
+def test_speedups_and_scaling_of_tables_3_and_4_are_those_of_section_7_1() -> None:
+    assert _value(3, "qwen2-72b", "waferllm", "720x720") / _value(3, "qwen2-72b", "waferllm", "480x480") == (
+        pytest.approx(1.6, abs=0.05)
+    )
+    assert _value(3, "llama3-8b", "waferllm", "720x720") / _value(3, "llama3-8b", "waferllm", "480x480") == (
+        pytest.approx(1.4, abs=0.05)
+    )
+    assert mean(_speedups(4, "t10", ("420x420",))) == pytest.approx(5.7, abs=0.05)
+    assert max(_speedups(4, "t10", ("420x420",))) == pytest.approx(6.5, abs=0.05)
+    assert mean(_speedups(4, "ladder", ("420x420",))) == pytest.approx(217, rel=0.01)
+    assert max(_speedups(4, "ladder", ("420x420",))) == pytest.approx(260, rel=0.01)
+
+
+def test_table_5_is_concat_times_rows() -> None:
+    for model, factor in {"llama3-8b": 360, "llama2-13b": 385}.items():
+        shift, concat = (_value(5, model, "waferllm", column) for column in ("shift", "concat"))
+        assert shift / concat == pytest.approx(factor, rel=0.002)
+        assert shift // published.DECODE_MESH[model] == concat
+
+
+def test_table_6_has_the_606x_of_the_abstract() -> None:
+    wafer = _value(6, "32K", "waferllm", "WSE-2")
+    assert _value(6, "32K", "a100", "1 GPU") / wafer == pytest.approx(606, abs=1)
+    assert _value(6, "16K", "a100", "1 GPU") / _value(6, "16K", "waferllm", "WSE-2") == pytest.approx(280, abs=1)
+
+
+@pytest.mark.parametrize(("best", "table"), [(7, 3), (8, 4)])
+def test_tables_7_and_8_repeat_the_best_of_3_and_4(best: int, table: int) -> None:
+    for cell in published.table(best):
+        if cell.unit == "ratio":
+            continue
+        column = cell.column if cell.system == "a100" else None
+        values = [c.value for c in published.table(table) if (c.model, c.system) == (cell.model, cell.system)
+                  and column in (None, c.column)]  # fmt: skip
+        assert cell.value is not None
+        assert max(value for value in values if value is not None) == pytest.approx(cell.value, abs=1)
+
+
+@pytest.mark.parametrize("table", [6, 7, 8])
+def test_energy_ratios_follow_from_times_and_one_ratio_of_powers(table: int) -> None:
+    ratios = [cell for cell in published.table(table) if cell.unit == "ratio"]
+    assert ratios
+    for cell in ratios:
+        count = cell.column.removeprefix("energy, ").removesuffix(" / WSE-2")
+        gpu, wafer = _value(table, cell.model, "a100", count), _value(table, cell.model, "waferllm", "WSE-2")
+        found = reproduce_tables.energy_ratio(published.GPUS[count], gpu, wafer, table == 6)
+        assert found == pytest.approx(cell.value, rel=0.002, abs=0.006)
+
+
+# ------------------------------------------------------------------------------------------------ what it comes to
+
+
+def _row(emulated: float | None, system: str = "waferllm", published: float | None = 10.0, **more: Any) -> Row:
+    return Row("3", "model", system, f"{emulated}", "ms", published, emulated, **more)
+
+
+def test_a_ratio_is_emulated_over_published_where_both_are_known() -> None:
+    assert _row(5.0).ratio == 0.5
+    assert _row(None).ratio is None
+    assert _row(5.0, published=None).ratio is None
+    assert off(0.5) == off(2.0) == 2.0
+
+
+def test_the_worst_ratio_may_be_too_small_and_derived_cells_do_not_count() -> None:
+    rows = [_row(10), _row(12), _row(2), _row(20), _row(None), _row(1000, derived=True), _row(30, "t10"),
+            _row(1, "a100"), _row(7, published=None)]  # fmt: skip
+    own, other = summary(rows)
+    assert (own["system"], own["cells"], own["emulated"], own["compared"]) == ("waferllm", 6, 5, 4)
+    assert own["median_ratio"] == pytest.approx(1.1)
+    assert own["median_off"] == pytest.approx(1.6)
+    assert own["worst_ratio"] == 0.2
+    assert own["worst_cell"].endswith(", 2")
+    assert own["within_goal"] == 2
+    assert (other["system"], other["worst_ratio"]) == ("t10", 3.0)
+
+
+def test_a_claim_holds_within_its_bounds() -> None:
+    def holds(value: float | None, low: float | None, high: float | None) -> bool | None:
+        return Found(Claim("x", "7", "text", low, high), "gemm", "here", value).holds
+
+    assert holds(2.5, 2, 3) and not holds(3.1, 2, 3) and not holds(1.9, 2, 3)
+    assert holds(0.71, 0.7, None) and not holds(0.69, 0.7, None)
+    assert holds(0.4, None, 0.5) and not holds(0.6, None, 0.5)
+    assert holds(5, 4.6, 4.6) and not holds(6, 4.6, 4.6)
+    assert holds(None, 2, 3) is None
+    assert Claim("x", "7", "", 2, 3).stated() == "2 to 3"
+    assert Claim("x", "7", "", None, 0.5).stated() == "below 0.5"
+
+
+def test_claims_compare_the_largest_mesh() -> None:
+    def point(algorithm: str, side: int, cycles: float) -> Point:
+        return Point("gemm", "8K", algorithm, side, cycles, compute_cycles=80.0)
+
+    found = claims(
+        CURVES["gemm"],
+        [point("meshgemm", 4, 400), point("cannon", 4, 400), point("meshgemm", 8, 100), point("cannon", 8, 250)],
+    )
+    assert {(one.where, one.claim.name): one.emulated for one in found} == {
+        ("8K, 8x8, over cannon", "speedup"): 2.5,
+        ("8K, 8x8, over cannon", "cycles saved"): 0.6,
+        ("8K, 8x8, meshgemm", "efficiency"): 0.8,
+        ("8K, 8x8, cannon", "efficiency"): pytest.approx(0.32),
+    }
+
+
+# ------------------------------------------------------------------------------------------------------- runs
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small sizes for large ones: what is emulated is emulated for real."""
+    monkeypatch.setattr(published, "TABLE6_SIZES", {"16K": 96, "32K": 200})
+    monkeypatch.setattr(reproduce_tables, "SIDES", (4, 6, 8))
+    for name in CURVES:
+        monkeypatch.setitem(CURVES, name, dataclasses.replace(CURVES[name], sizes={"2K": 24, "8K": 60}))
+    monkeypatch.setitem(CURVES, "gemm", dataclasses.replace(CURVES["gemm"], algorithms=("meshgemm", "cannon")))
+
+
+@pytest.mark.mpi(ranks=[1, 2])
+def test_small_reproductions_are_the_same_on_any_ranks(comm: Any, small: None) -> None:
+    from mpi4py import MPI
+
+    told = reproduce(comm, Console(), ("6", "gemm", "gemv"), WSE2, Store(), (4, 6))
+    alone = reproduce(MPI.COMM_SELF, Console(), ("6", "gemm", "gemv"), WSE2, Store(), (4, 6))
+    assert {**told, "host": None} == {**alone, "host": None}
+    own = {row["subject"]: row for row in told["rows"] if row["system"] == "waferllm" and row["unit"] == "ms"}
+    for name, size in published.TABLE6_SIZES.items():
+        row = own[name]
+        assert row["ratio"] == row["emulated"] / row["published"]
+        assert row["emulated"] == pytest.approx(1e3 * row["cycles"] / WSE2.clock_hz)
+        best = min(_cycles(reproduce_tables.gemv_job(WSE2, size, side)) for side in (4, 6, 8))
+        assert row["cycles"] == best
+    assert sum(row["derived"] for row in told["rows"]) == 6
+
+
+def _cycles(job: Job) -> float:
+    report = run_alone(job).report
+    assert report is not None
+    return float(report["measured"]["critical_path"]["cycles"])
+
+
+@pytest.fixture
+def told(comm: Any, small: None) -> dict[str, Any]:
+    return reproduce(comm, Console(), ("6", "gemm", "gemv"), WSE2, Store(), (4, 6))
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_a_curve_has_every_point_and_the_products_alone_take_no_longer(told: dict[str, Any]) -> None:
+    for name, algorithms in (("gemm", 2), ("gemv", 2)):
+        line = told["curves"][name]
+        assert len(line) == 2 * algorithms * 2
+        for point in line:
+            assert point["refused"] is None
+            assert 0 < point["compute_cycles"] <= point["cycles"]
+            assert point["efficiency"] == point["compute_cycles"] / point["cycles"]
+    assert {point["max_hops"] for point in told["curves"]["gemm"] if point["algorithm"] == "meshgemm"} == {2}
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_files_have_what_was_found(told: dict[str, Any], tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "folder"
+    check_folder("--csv", str(folder))
+    written = write_files(told, str(folder), None)
+    assert sorted(Path(path).name for path in written) == ["gemm.csv", "gemv.csv", "tables.csv"]
+    with (folder / "gemm.csv").open() as stream:
+        lines = list(csv.DictReader(stream))
+    assert [float(line["cycles"]) for line in lines] == [point["cycles"] for point in told["curves"]["gemm"]]
+    with (folder / "tables.csv").open() as stream:
+        assert [line["note"] for line in csv.DictReader(stream)] == [row["note"] for row in told["rows"]]
+    with pytest.raises(UsageError, match="cannot be made a folder"):
+        check_folder("--csv", str(folder / "gemm.csv"))
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_a_picture_is_drawn(told: dict[str, Any], tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    (path,) = (path for path in write_files({**told, "curves": {"gemv": told["curves"]["gemv"]}}, None, str(tmp_path)))
+    assert Path(path).read_bytes().startswith(b"\x89PNG")
+    draw(path, CURVES["gemv"], [Point("gemv", "2K", "ktree", 4, refused="no room")], "wse2")  # nothing to draw is drawn
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_the_print_has_published_emulated_and_ratio(told: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    print_reproduction(told)
+    text = capsys.readouterr().out
+    row = next(row for row in told["rows"] if row["unit"] == "ms" and row["system"] == "waferllm")
+    line = next(line for line in text.splitlines() if "WSE-2, ms" in line)
+    assert line.split()[-4:] == ["0.0012", f"{row['emulated']:.4g}", f"{row['ratio']:.3g}", "[1]"]
+    assert "derived from emulated time" in text
+    assert "Why they differ" in text
+    assert "2 of 2 emulated, 2 compared: median" in text
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_what_the_machine_refuses_is_said(comm: Any, small: None) -> None:
+    tight = dataclasses.replace(WSE2, core_memory=64)
+    rows = reproduce(comm, Console(), ("6",), tight, Store())["rows"]
+    own = [row for row in rows if row["system"] == "waferllm"]
+    assert all(row["emulated"] is None and row["ratio"] is None for row in own)
+    assert all("64" in row["note"] for row in own if not row["derived"])
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_table_5_fills_the_cache_beside_the_weights(comm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    cells = [Cell(5, "llama-tiny", "waferllm", column, value, "tokens") for column, value in
+             (("concat", 10.0), ("shift", 80.0))]  # fmt: skip
+    monkeypatch.setattr(published, "table", lambda number: cells)
+    monkeypatch.setitem(published.DECODE_MESH, "llama-tiny", 8)
+    small = dataclasses.replace(WSE2, width=8, height=8, core_memory=40_000)
+    told = {row["column"]: row for row in reproduce(comm, Console(), ("5",), small, Store())["rows"]}
+    concat, shift = told["concat"]["emulated"], told["shift"]["emulated"]
+    assert concat > 1 and 8 * concat <= shift < 8 * (concat + 1)
+    assert told["shift / concat"]["emulated"] == shift / concat
+    assert told["shift / concat"]["ratio"] == shift / concat / 8
+    assert told["concat"]["memory_bytes"] <= 40_000
+
+
+# ------------------------------------------------------------------------------------------------------- the store
+
+
+def _job(size: int = 16) -> Job:
+    return Job("gemv", (2, 2), WSE2, {"k": size, "n": size})
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_a_store_keeps_its_runs_in_its_file(comm: Any, tmp_path: Path) -> None:
+    path = str(tmp_path / "runs.json")
+    store = open_store(path)
+    assert store.emulate(_job()) is PENDING
+    store.run(comm, Console(), "test")
+    again = open_store(path)
+    assert again.emulate(_job()) == store.emulate(_job())
+    assert not again.asked
+    assert again.emulate(_job(17)) is PENDING and len(again.asked) == 1
+
+
+def test_a_store_forgets_what_other_code_has_run(tmp_path: Path) -> None:
+    path = tmp_path / "runs.json"
+    path.write_text(json.dumps({"code": "another", "runs": {key_of(_job()): dataclasses.asdict(Outcome(None, "x"))}}))
+    assert open_store(str(path)).known == {}
+    path.write_text("no runs")
+    with pytest.raises(UsageError, match="no file of this command"):
+        open_store(str(path))
+
+
+def test_runs_differ_by_everything_that_matters() -> None:
+    jobs = [
+        _job(), _job(17), dataclasses.replace(_job(), mesh=(2, 3)), dataclasses.replace(_job(), payload=True),
+        dataclasses.replace(_job(), device=dataclasses.replace(WSE2, call_cycles=9)),
+    ]  # fmt: skip
+    assert len({key_of(job) for job in jobs}) == len(jobs)
+    same = dataclasses.replace(_job(), device=dataclasses.replace(WSE2, sources=("another",)))
+    assert key_of(same) == key_of(_job())
+
+
+# ------------------------------------------------------------------------------------------------ the command line
+
+
+def test_the_command_says_what_tables_there_are() -> None:
+    command = [sys.executable, "-m", "meshrt.cli", "reproduce", "waferllm", "9"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "no table or figure '9'" in done.stderr
+    assert all(name in done.stderr for name in NAMES)

@@ -1,0 +1,78 @@
+"""The programs that only move tiles: every tile is where it belongs, every sum is right, and each hop is counted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from measure import on_one_rank, run_report
+
+from meshrt.device import Device
+from meshrt.errors import UsageError
+
+SLOW = Device(name="slow", alpha=1.5, beta=7.0, link_bytes_per_cycle=3.0, macs_per_cycle=2.0, call_cycles=11.0)
+
+
+def without_host(report: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in report.items() if key != "host"}
+
+
+@pytest.mark.mpi(ranks=[1, 4])
+@pytest.mark.parametrize("pattern", ["interleaved", "cannon"])
+@pytest.mark.parametrize("axis", ["x", "y", "both"])
+@pytest.mark.parametrize("steps", [1, 6, 13])
+def test_a_shift_moves_every_tile_as_far_as_it_says(pattern: str, axis: str, steps: int, comm):
+    options = {"pattern": pattern, "axis": axis, "tile": 3, "steps": steps}
+    told = run_report(comm, "shift", (7, 5), SLOW, **options)
+    assert told["result"] == {"steps": steps, "in_place": True}
+    lengths = {"x": [7], "y": [5], "both": [7, 5]}[axis]
+    found = told["measured"]
+    assert found["messages"] == steps * 7 * 5 * len(lengths)
+    # Round either ring all tiles of a line of N cores go 2 (N - 1) hops in all; the other axis has 35 / N lines.
+    assert found["hops"] == steps * sum(2 * (n - 1) * (35 // n) for n in lengths)
+    assert found["max_hops"] == (2 if pattern == "interleaved" else max(lengths) - 1)
+    assert without_host(told) == on_one_rank(
+        comm, lambda one: without_host(run_report(one, "shift", (7, 5), SLOW, **options))
+    )
+
+
+@pytest.mark.mpi(ranks=[1, 2])
+@pytest.mark.parametrize("pattern", ["interleaved", "cannon"])
+def test_the_products_of_the_tiles_that_meet_are_added_up(pattern: str, comm):
+    options = {"pattern": pattern, "axis": "both", "multiply": True, "tile": 4, "steps": 9}
+    full, none = (run_report(comm, "shift", (6, 4), SLOW, payload, **options) for payload in (True, False))
+    assert full["result"]["in_place"] and full["result"]["max_rel_error"] < 1e-6
+    assert full["measured"]["macs"] == 9 * 24 * 4**3
+    assert none["measured"] == full["measured"]
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_one_core_keeps_its_tile(comm):
+    told = run_report(comm, "shift", (1, 1), axis="both", tile=2, steps=3)
+    assert told["result"]["in_place"] and told["measured"]["messages"] == 0
+
+
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"multiply": True}, "--axis both"), ({"tile": 0}, "--tile is 0"), ({"steps": 0}, "--steps is 0")],
+)
+def test_what_a_shift_refuses(options: dict[str, Any], words: str, comm):
+    with pytest.raises(UsageError, match=words):
+        run_report(comm, "shift", (2, 2), **options)
+
+
+@pytest.mark.mpi(ranks=[1, 3])
+@pytest.mark.parametrize("algorithm", ["ktree", "pipeline", "ring"])
+@pytest.mark.parametrize("axis", ["x", "y"])
+def test_an_allreduce_gives_every_core_the_sum(algorithm: str, axis: str, comm):
+    options = {"algorithm": algorithm, "axis": axis, "size": 23, "times": 2}
+    full, none = (run_report(comm, "allreduce", (6, 4), SLOW, payload, **options) for payload in (True, False))
+    assert full["result"]["max_rel_error"] < 1e-6
+    assert none["measured"] == full["measured"]
+    n, lines = (6, 4) if axis == "x" else (4, 6)
+    steps = n - 1
+    each = 2 * steps * n if algorithm == "ring" else steps + 1  # of a line: chunks; or partial sums, and one multicast
+    assert full["measured"]["messages"] == 2 * lines * each
+    with pytest.raises(UsageError, match="--times is 0"):
+        run_report(comm, "allreduce", (6, 4), **(options | {"times": 0}))

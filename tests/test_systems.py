@@ -1,0 +1,263 @@
+"""T10's and Ladder's products and sums: NumPy's numbers on any mesh, and what not knowing the mesh costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from measure import measured, numbered, own, whole
+from runs import new_block
+
+from meshrt.allreduce import allreduce, ktree
+from meshrt.block import Block
+from meshrt.collectives import interleaved_rings
+from meshrt.crossbar import crossbar
+from meshrt.device import Device
+from meshrt.programs import ladder, t10
+from meshrt.programs.gemm import random_matrices
+from meshrt.programs.meshgemm import meshgemm
+from meshrt.programs.places import Groups
+from meshrt.tiles import gather, place, square
+
+SLOW = Device(name="slow", alpha=1.5, beta=7.0, link_bytes_per_cycle=4.0, macs_per_cycle=2.0, call_cycles=11.0)
+SYSTEMS = [t10, ladder]
+MESHES = [(1, 1), (2, 2), (3, 3), (4, 2), (3, 5), (8, 8), (1, 7)]
+
+
+def name(value: Any) -> str:
+    return value.__name__.rpartition(".")[2] if isinstance(value, ModuleType) else str(value)
+
+
+def operands(block: Block, m: int, k: int, n: int, transpose: bool) -> tuple[np.ndarray, ...]:
+    """A and B, whole and as tiles."""
+    a, b = random_matrices(1, (m, k), (n, k) if transpose else (k, n), "float32")
+    cut = square(block.mesh)
+    tiles = (place(block, which, lambda r, c, one=one: one[r, c], one.shape, cut, one.dtype)
+             for which, one in (("A", a), ("B", b)))  # fmt: skip
+    return a, b, *tiles
+
+
+def assert_close(found: np.ndarray, exact: np.ndarray) -> None:
+    assert np.abs(found - exact).max() <= 1e-5 * np.abs(exact).max()
+
+
+def multiply(block: Block, system: Any, sizes: tuple[int, int, int], transpose: bool) -> np.ndarray:
+    """Multiply on the mesh; check the product where there are numbers."""
+    m, k, n = sizes
+    a, b, *tiles = operands(block, m, k, n, transpose)
+    with crossbar(block) as bar:
+        c = (system.gemm_t if transpose else system.gemm)(block, bar, *tiles)
+    if block.payload:
+        found = block.control.bcast(gather(block, c, (m, n)))
+        assert_close(found, a.astype(float) @ (b.T if transpose else b).astype(float))
+        assert c.dtype == np.float32
+    return c
+
+
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.parametrize("transpose", [False, True])
+@pytest.mark.parametrize("mesh", MESHES, ids=str)
+@pytest.mark.parametrize("system", SYSTEMS, ids=name)
+def test_the_product_is_numpys(system: Any, mesh: tuple[int, int], transpose: bool, comm):
+    block = new_block(comm, mesh)
+    multiply(block, system, (13, 7, 9), transpose)
+    assert measured(block)["route_entries"]["max"] <= 8
+
+
+@pytest.mark.mpi(ranks=[2, 6, 9])
+@pytest.mark.parametrize("transpose", [False, True])
+@pytest.mark.parametrize("system", SYSTEMS, ids=name)
+def test_counts_do_not_depend_on_ranks_or_payloads(system: Any, transpose: bool, comm):
+    from mpi4py import MPI
+
+    mesh = (3, 3) if comm.size == 9 else (4, 3)  # one tile a core, and several
+    reports = []
+    for where, payload in ((comm, True), (comm, False), (MPI.COMM_SELF, True)):
+        block = new_block(where, mesh, SLOW, payload)
+        multiply(block, system, (5, 12, 7), transpose)
+        reports.append(measured(block))
+        del reports[-1]["host"]
+    assert reports[0] == reports[1] == reports[2]
+
+
+def in_groups(block: Block, system: Any, groups: Groups, transpose: bool) -> None:
+    """Q K^T or S V of heads in groups, two heads a core, on a square mesh; columns beyond the groups have none."""
+    n, (mt, dt) = block.mesh.width, (2, 3)
+    slots = n // groups.width
+    rng = np.random.default_rng(4)
+    used = groups.width * groups.count
+    q, k = (rng.standard_normal((n, n, 1, 1, 2, mt, dt)).astype(np.float32) for _ in range(2))  # [y, x, ..]
+    scores = rng.standard_normal((n, n, 1, slots, 2, mt, mt)).astype(np.float32)
+    with crossbar(block) as bar:
+        if transpose:
+            found = whole(block, system.gemm_t(block, bar, own(block, q), own(block, k), groups=groups))
+        else:
+            found = whole(block, system.gemm(block, bar, own(block, scores), own(block, k), groups=groups))
+    for first in range(0, used, groups.width):
+        columns = slice(first, first + groups.width)
+        # [heads, rows of all cores, columns of the group]
+        one, two = (x[:, columns, 0, 0].transpose(2, 0, 3, 1, 4).reshape(2, n * mt, -1).astype(float) for x in (q, k))
+        part = scores[:, columns, 0].transpose(3, 0, 4, 1, 2, 5).reshape(2, n * mt, n * mt).astype(float)
+        exact = one @ two.swapaxes(1, 2) if transpose else part @ two
+        got = found[:, columns, 0].transpose(3, 0, 4, 1, 2, 5).reshape(exact.shape)
+        assert_close(got, exact)
+
+
+@pytest.mark.mpi(ranks=[1, 4])
+@pytest.mark.parametrize("groups", [Groups(3, 2), Groups(2, 2)], ids=str)
+@pytest.mark.parametrize("transpose", [False, True])
+@pytest.mark.parametrize("system", SYSTEMS, ids=name)
+def test_heads_multiply_inside_their_group(system: Any, transpose: bool, groups: Groups, comm):
+    in_groups(new_block(comm, (6, 6)), system, groups, transpose)
+
+
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.parametrize("system", SYSTEMS, ids=name)
+def test_another_product_of_tiles_can_stand_in(system: Any, comm):
+    block = new_block(comm, (3, 3))
+    a, b, *tiles = operands(block, 6, 3, 6, transpose=True)
+    with crossbar(block) as bar:
+        c = system.gemm_t(block, bar, *tiles, lambda one, two: 2 * np.matmul(one, two.swapaxes(-1, -2)))
+    assert_close(gather(block, c, (6, 6)), 2 * a.astype(float) @ b.T.astype(float))
+
+
+# ------------------------------------------------------------------------------------------------------------- sums
+
+
+def larger_and_sum(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """A combination that is not a number-by-number function of NumPy's."""
+    return np.concatenate([np.maximum(one[..., :1], other[..., :1]), one[..., 1:] + other[..., 1:]], axis=-1)
+
+
+@pytest.mark.mpi(ranks=[1, 3])
+@pytest.mark.parametrize("axis", ["x", "y"])
+@pytest.mark.parametrize("mesh", [(1, 3), (4, 3), (7, 5)], ids=str)
+@pytest.mark.parametrize("system", SYSTEMS, ids=name)
+def test_all_cores_of_a_line_get_its_sum(system: Any, mesh: tuple[int, int], axis: str, comm):
+    tiles = np.random.default_rng(5).standard_normal((mesh[1], mesh[0], 4)).astype(np.float32)
+    across = 1 if axis == "x" else 0
+    for combine in (np.add, larger_and_sum):
+        reports = []
+        for payload in (True, False):
+            block = new_block(comm, mesh, SLOW, payload)
+            own_tiles = own(block, tiles) if payload else np.empty((1, 1, 4), np.float32)
+            with crossbar(block) as bar:
+                found = system.allreduce(block, bar, axis, own_tiles, combine)
+            if payload:
+                total = whole(block, found)
+                exact = tiles.astype(float).sum(axis=across, keepdims=True)
+                if combine is not np.add:
+                    exact[..., 0] = tiles[..., 0].max(axis=across, keepdims=True)
+                assert_close(total, np.broadcast_to(exact, tiles.shape))
+                assert (total == total.take([0], axis=across)).all()  # the same to the bit on a line
+            reports.append(measured(block))
+            del reports[-1]["host"]
+        assert reports[0] == reports[1]
+
+
+@pytest.mark.mpi(ranks=[1, 2])
+@pytest.mark.parametrize("system", SYSTEMS, ids=name)
+def test_sums_inside_groups_leave_the_others_alone(system: Any, comm):
+    tiles = numbered(7, 2, 3)
+    block = new_block(comm, (7, 2), SLOW)
+    with crossbar(block) as bar:
+        total = whole(block, system.allreduce(block, bar, "x", own(block, tiles), groups=Groups(3, 2)))
+    for first in (0, 3):
+        exact = tiles[:, first : first + 3].sum(axis=1, keepdims=True)
+        assert np.array_equal(total[:, first : first + 3], np.broadcast_to(exact, (2, 3, 3)))
+    measured(block)
+
+
+# ------------------------------------------------------------------------------------------------------------ costs
+
+
+def cost(comm: Any, n: int, work: Callable[[Block], object]) -> dict[str, Any]:
+    block = new_block(comm, (n, n), "wse2", payload=False)
+    work(block)
+    found = measured(block)
+    del found["host"]
+    return found
+
+
+def shapes(n: int) -> tuple[np.ndarray, np.ndarray]:
+    return np.empty((1, 1, 1, 1, 4, 4), np.float32), np.empty((1, 1, 1, 1, 4, 4), np.float32)
+
+
+def by_crossbar(system: Any, n: int, **options: Any) -> Callable[[Block], object]:
+    def work(block: Block) -> None:
+        with crossbar(block) as bar:
+            system.gemm(block, bar, *shapes(n), **options)
+
+    return work
+
+
+def by_rings(n: int) -> Callable[[Block], object]:
+    def work(block: Block) -> None:
+        with interleaved_rings(block) as rings:
+            meshgemm(block, rings, *shapes(n))
+
+    return work
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_a_step_of_t10_takes_as_long_as_to_fetch_from_the_other_end_of_the_line(comm):
+    """N - 1 steps, each with a request of N - 1 hops and a tile of as many, by software at every core between."""
+    for n in (8, 16):
+        found = cost(comm, n, by_crossbar(t10, n))["critical_path"]
+        request, tile = 1 + 2 + 5, 1 + 16 + 5  # alpha, bytes at 4 a cycle, beta
+        assert found["cycles"] >= (n - 1) * ((n - 1) * (request + tile) - 5)
+        assert found["stages"] >= (n - 1) * (2 * n - 3)
+    mesh = cost(comm, 16, by_rings(16))["critical_path"]
+    assert found["cycles"] > 3 * mesh["cycles"]
+
+
+@pytest.mark.mpi(ranks=[1, 4])
+def test_t10_without_requests_is_bounded_by_meshgemm_and_gives_the_same(comm):
+    block = new_block(comm, (4, 6))
+    a, b, *tiles = operands(block, 5, 12, 7, False)
+    with crossbar(block) as bar:
+        asked, unasked = (t10.gemm(block, bar, *tiles, asks=asks) for asks in (True, False))
+    assert np.array_equal(asked, unasked)
+    measured(block)
+    mesh, pushed, fetched = (
+        cost(comm, 16, work)["critical_path"]["cycles"]
+        for work in (by_rings(16), by_crossbar(t10, 16, asks=False), by_crossbar(t10, 16))
+    )
+    assert mesh < pushed < fetched / 2
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_ladder_pays_for_its_requests_and_hot_spots_on_top(comm):
+    one, other = (cost(comm, 16, by_crossbar(system, 16))["critical_path"]["cycles"] for system in (t10, ladder))
+    assert other > 1.2 * one
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_sums_cost_more_than_a_tree_and_more_with_every_core_loading_all(comm):
+    def tree(block: Block) -> None:
+        with ktree(block, "x") as way:
+            allreduce(block, way, np.empty((1, 1, 8), np.float32))
+
+    def cores(system: Any) -> Callable[[Block], object]:
+        def work(block: Block) -> None:
+            with crossbar(block) as bar:
+                system.allreduce(block, bar, "x", np.empty((1, 1, 8), np.float32))
+
+        return work
+
+    times = [cost(comm, 32, work)["critical_path"]["cycles"] for work in (tree, cores(t10), cores(ladder))]
+    assert times[0] < times[1] < times[2]
+
+
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.parametrize("system", SYSTEMS, ids=name)
+def test_a_sample_of_the_steps_is_close_to_all_of_them(system: Any, comm):
+    every, some = (cost(comm, 24, by_crossbar(system, 24, sample=sample)) for sample in (None, 6))
+    assert some["macs"] == every["macs"]
+    for part in ("cycles", "stages"):
+        assert some["critical_path"][part] == pytest.approx(every["critical_path"][part], rel=0.05)
+    for part in ("hops", "stages"):
+        assert some[part] == pytest.approx(every[part], rel=0.05)

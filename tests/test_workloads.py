@@ -1,0 +1,135 @@
+"""`meshrt bench workloads|scaling|profile`: the runs are the work they say they are. How fast is no test."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from math import isqrt
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meshrt.errors import UsageError
+from meshrt.studies import hosttime, scaling, workloads
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def timed(run_meshrt: Run, tmp_path: Path) -> workloads.Timed:
+    """What `meshrt bench` gives to the studies: starts ranks, returns seconds and the report."""
+
+    def run(ranks: int, arguments: tuple[str, ...]) -> tuple[float, dict[str, Any]]:
+        path = tmp_path / "report.json"
+        code, out, err, seconds = run_meshrt(*arguments, "--quiet", "--json", str(path), ranks=ranks)
+        assert (code, out, err) == (0, "", "")
+        return seconds, json.loads(path.read_text())
+
+    return run
+
+
+def expected(name: str, cores: int) -> tuple[int, int]:
+    """(messages, hops) of a work."""
+    side = isqrt(cores)
+    if name == "W3":  # rows of 64: a chunk from every core at each of 2 x 63 steps, ten times
+        return 10 * 126 * cores, 10 * 126 * 2 * 63 * cores // 64
+    if name == "W5":  # the loop's shifts of all lines, and side^2 // 4 of one line to align A, as many for B
+        shifts = 2 * (side - 1) * side + 2 * (side * side // 4)
+        return shifts * side, shifts * 2 * (side - 1)
+    return 400 * 2 * cores, 400 * 2 * side * 2 * (side - 1)
+
+
+@pytest.mark.parametrize(("ranks", "only"), [(1, ()), (2, ("W2", "W3"))])
+def test_a_work_sends_as_many_messages_as_it_is_known_for(ranks: int, only: tuple[str, ...], timed: workloads.Timed):
+    figures = workloads.measure(timed, only, cores=(64,), ranks=(ranks,))
+    assert [one.work for one in figures] == list(only or [work.name for work in workloads.WORKS])
+    for one in figures:
+        assert (one.messages, one.hops) == expected(one.work, 64)
+        assert 0 < one.seconds < one.wall_seconds
+        assert one.rss_bytes > ranks * 10e6
+        assert (one.cores, one.ranks) == (64, ranks)
+
+
+def made(work: str, cores: int, ranks: int, messages: int, seconds: float) -> workloads.Figure:
+    return workloads.Figure(work, cores, ranks, messages, 2 * messages, seconds, seconds + 1, 3 * 2**20)
+
+
+def test_figures_are_printed_beside_those_of_others(capsys: pytest.CaptureFixture[str]):
+    figures = [made("W1", 64, 1, 51200, 0.1), made("W1", 64, 2, 51200, 0.2), made("W1", 256, 1, 204800, 0.1)]
+    workloads.print_figures(figures)
+    out = capsys.readouterr().out
+    lines = {line[:29].strip(): line[29:].split() for line in out.splitlines()}
+    assert "W1: Cannon's shift" in out and "W2" not in out.split("Other tools")[0]
+    assert "512 k" in out and "2.0 M" in out and "3.0 MiB" in out
+    # 256,000 a second on two ranks, against LogGOPSim's 512,000 at 64; one rank's 2,048,000 against its nearest.
+    assert lines["slowest meshrt / fastest othe"][-2:] == ["0.5", "4.0"]
+    told = workloads.as_json(figures)
+    assert set(told) == {"schema", "figures", "others"}
+    assert told["figures"][0]["messages"] == 51200
+    assert {"work", "tool", "rates", "source"} == set(told["others"][0])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"only": ("W9",)}, "there is no such work"), ({"cores": (100,)}, "--cores 100"), ({"cores": (128,)}, "square")],
+)
+def test_what_is_no_work_is_refused(options: dict[str, Any], words: str):
+    with pytest.raises(UsageError, match=words):
+        workloads.measure(lambda *_: (0.0, {}), **options)
+
+
+def test_a_scaling_curve_has_a_point_for_each_mesh(timed: workloads.Timed, capsys: pytest.CaptureFixture[str]):
+    points = scaling.measure(timed, sides=(2, 5), ranks=2, edge=20)
+    assert [point.mesh for point in points] == [(2, 2), (5, 5)]
+    for point in points:
+        assert point.max_rel_error < 1e-6 and point.messages > 0
+        assert set(point.shares) == set(hosttime.KINDS)
+        assert sum(point.shares.values()) == pytest.approx(1)
+        assert point.shares["planning"] > 0 and point.shares["MPI"] > 0
+    scaling.print_points(points)
+    out = capsys.readouterr().out
+    assert out.startswith("MeshGEMM 20^3, real numbers, 2 ranks\n")
+    assert [line.split()[0] for line in out.splitlines()[2:4]] == ["4", "25"]
+    assert scaling.as_json(points)["points"][1]["mesh"] == (5, 5)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_profile_prints_where_rank_0_spent_its_time(ranks: int, run_meshrt: Run):
+    code, out, err, _ = run_meshrt("bench", "profile", "run", "gemm", "--m", "16", "--quiet", ranks=ranks)
+    assert (code, err) == (0, "")
+    assert [line.split()[0] for line in out.splitlines()] == list(hosttime.KINDS)
+
+
+def test_a_profile_ends_as_what_it_ran(run_meshrt: Run):
+    code, _, err, _ = run_meshrt("bench", "profile", "run", "gemm", "--core-memory", "1")
+    assert code == 3 and "the limit is 1" in err
+
+
+def test_the_time_of_others_code_counts_for_its_callers():
+    matmul = ("/x/meshrt/block.py", 1, "matmul")
+    replay = ("/x/meshrt/fabric.py", 2, "_replay")
+    helper, leaf = ("/y/numpy/h.py", 3, "helper"), ("~", 0, "<built-in leaf>")
+    stats = {
+        matmul: (1, 1, 5.0, 6.0, {}),
+        replay: (1, 1, 2.0, 6.0, {}),
+        helper: (2, 2, 0.0, 4.0, {matmul: (1, 1, 0.0, 1.0), replay: (1, 1, 0.0, 3.0)}),
+        leaf: (9, 9, 4.5, 4.5, {helper: (8, 8, 4.0, 4.0), replay: (1, 1, 0.5, 0.5)}),
+        ("~", 0, "<method 'Isend' of 'mpi4py.MPI.Comm' objects>"): (1, 1, 0.25, 0.25, {replay: (1, 1, 0.25, 0.25)}),
+        ("/y/other.py", 4, "alone"): (1, 1, 0.125, 0.125, {}),
+    }
+    found = hosttime.by_kind(stats)
+    assert found["products"] == pytest.approx(5.0 + 1.0)  # a quarter of the helper's leaf
+    assert found["headers"] == pytest.approx(2.0 + 3.0 + 0.5)
+    assert (found["MPI"], found["other"]) == (0.25, 0.125)
+    assert sum(found.values()) == pytest.approx(sum(entry[2] for entry in stats.values()))
+
+
+def test_functions_that_are_told_apart_exist():
+    """A function that was renamed would silently count for something else."""
+    root = Path(hosttime.__file__).resolve().parents[1]
+    for file, names, kind in hosttime.RULES:
+        path = root / file if "/" in file else root / "meshrt" / file
+        assert kind in hosttime.KINDS
+        for name in names or ():
+            assert f"def {name}(" in path.read_text(), f"{file}: {name}"
