@@ -30,7 +30,11 @@ class Spread:
     bounds: tuple[int, ...]  # the first core of each segment, and N
     near: Channel | None  # from every core to the rest of its segment
     lanes: tuple[tuple[int, Channel], ...]  # (step, from the end of each segment to all of the next that way)
-    only: np.ndarray  # bool [N, N]: row i marks core i
+
+    @property
+    def n(self) -> int:
+        """Cores of a line."""
+        return self.bounds[-1]
 
     def end(self, segment: int, step: int) -> int:
         """The core that relays what leaves the segment in that direction (1 or -1)."""
@@ -90,7 +94,6 @@ def _spread(block: Block, axis: str, bounds: tuple[int, ...]) -> Iterator[Spread
             bounds,
             stack.enter_context(installed(block.tables, axis, near)) if near else None,
             tuple((step, stack.enter_context(installed(block.tables, axis, lane))) for step, lane in lanes if lane),
-            np.eye(bounds[-1], dtype=bool),
         )
 
 
@@ -119,7 +122,7 @@ def start(block: Block, spread: Spread, source: int, tiles: np.ndarray, out: np.
         if 0 <= at < there.shape[1]:
             there[:, at] = here[:, at]
     if spread.near is not None:
-        begun.flights.append(fabric.send(block, spread.near, tiles, out, positions=spread.only[source]))
+        begun.flights.append(fabric.send(block, spread.near, tiles, out, positions=_marks(spread.n, [source])))
     return begun
 
 
@@ -132,11 +135,12 @@ def relay(block: Block, begun: Broadcast) -> None:
         came, segment = near, spread.segment(source)
         while 0 <= segment + step <= last:
             end = spread.end(segment, step)
+            here = _marks(spread.n, [end])
             if end != source:
                 for flight in came:
-                    fabric.receive_at(block, lane, flight, spread.only[end])
-                fabric.stage(block, lane, 0, spread.only[end])
-            came = [fabric.send(block, lane, out, out, positions=spread.only[end])]
+                    fabric.receive_at(block, lane, flight, here)
+                fabric.stage(block, lane, 0, here)
+            came = [fabric.send(block, lane, out, out, positions=here)]
             begun.flights.extend(came)
             segment += step
 
@@ -157,7 +161,7 @@ def start_allgather(block: Block, spread: Spread, tiles: np.ndarray) -> fabric.F
     First inside the segments, then segment by segment, the nearest tiles first, so that the ends of the segments always
     have one to relay. Those wait for what they relay; `fabric.receive` waits for all, at all cores.
     """
-    bounds, n = spread.bounds, spread.bounds[-1]
+    bounds, n = spread.bounds, spread.n
     count = len(bounds) - 1
     every = np.empty((*tiles.shape[:2], n, *tiles.shape[2:]), tiles.dtype)
     every[...] = tiles[:, :, None]

@@ -271,6 +271,22 @@ def bench_workloads(only: tuple[str, ...], cores: tuple[int, ...], ranks: tuple[
     _alone(measure, json_path)
 
 
+@bench.command("clock")
+@click.option("--cores", type=int, multiple=True, help="Lengths of lines, instead of 8 to 512; may be given again.")
+@click.option("--words", type=int, multiple=True, help="Sizes of tiles, instead of 1 to 4096; may be given again.")
+@click.option("--json", "json_path", metavar="PATH", help="Write the figures as JSON, too.")
+def bench_clock(cores: tuple[int, ...], words: tuple[int, ...], json_path: str | None) -> None:
+    """The virtual clock beside a published model of reductions and broadcasts on a WSE-2."""
+    from meshrt.console import make_console
+    from meshrt.studies import reduce_model as study
+
+    def measure() -> tuple[Any, Callable[[], None]]:
+        points = study.measure(cores or study.LENGTHS, words or study.WORDS, make_console(0, 1, False))
+        return study.as_json(points), lambda: study.print_points(points)
+
+    _alone(measure, json_path)
+
+
 @bench.command("scaling")
 @click.option("--side", type=click.IntRange(1), multiple=True, help="Meshes, instead of 8 to 720; may be given again.")
 @click.option("--ranks", type=click.IntRange(1), default=2, show_default=True, help="How many ranks.")

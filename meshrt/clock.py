@@ -1,5 +1,6 @@
 """Virtual time: one clock per core, and when each link and each ramp is free again. Cycles, float64."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -25,12 +26,31 @@ class Clock:
     ramp_in: np.ndarray = field(init=False)  # [bh, bw]: when the ramp is free again, router to core
     ramp_out: np.ndarray = field(init=False)  # and core to router: a link of its own
 
+    under_way: dict[int, Callable[[], None]] = field(default_factory=dict)  # see `path_changes`
+    scratch: dict[int, np.ndarray] = field(default_factory=dict)  # bytes for headers on their way, by size
+
     def __post_init__(self) -> None:
         self.met = 0.0  # when all cores last went on from one moment
         shape = (self.mesh.block_height, self.mesh.block_width)
-        self.state = np.zeros((3, *shape))
-        self.link_free = np.zeros((4, *shape))
-        self.ramp_in, self.ramp_out = np.zeros(shape), np.zeros(shape)
+        every = np.empty((9, *shape))  # one piece of memory: large ones get large pages
+        every[...] = 0
+        self.state, self.link_free, self.ramp_in, self.ramp_out = every[:3], every[3:7], every[7], every[8]
+
+    def path_changes(self) -> None:
+        """To be called before hops or stages of cores change: packets that have left take a copy of what they were.
+
+        Few cores wait for most packets, and the paths of the others are never looked at.
+        """
+        for take in self.under_way.values():
+            take()
+        self.under_way.clear()
+
+    def buffer(self, nbytes: int) -> np.ndarray:
+        """Bytes to write to and read in one transfer; the next one gets the same, still in the processor's cache."""
+        size = 1 << max(12, nbytes - 1).bit_length()
+        if size not in self.scratch:
+            self.scratch[size] = np.empty(size, np.uint8)
+        return self.scratch[size][:nbytes]
 
     def compute(self, operations: float, calls: int = 1) -> None:
         """All cores of the block work: so many operations each (multiply-accumulates or element-wise), in `calls`."""
@@ -56,4 +76,5 @@ class Clock:
     def meet(self, time: float, hops: int, stages: int) -> None:
         """All cores go on from one moment: that at which the last one of the mesh was done."""
         self.met = time
+        self.path_changes()
         self.state[TIME], self.state[HOPS], self.state[STAGES] = time, hops, stages

@@ -20,12 +20,12 @@ import numpy as np
 
 from meshrt.clock import HOPS, STAGES, TIME
 from meshrt.errors import RouteError
-from meshrt.fabric import View
 from meshrt.itinerary import Round, hops, itinerary
 from meshrt.mesh import OPPOSITE, PORT_NAMES, STEP
 from meshrt.routes import chain
-from meshrt.schedule import Index, as_index, scout
+from meshrt.scouts import scout
 from meshrt.tables import Channel, installed
+from meshrt.views import Index, View, as_index
 
 if TYPE_CHECKING:
     from meshrt.block import Block
@@ -246,6 +246,7 @@ class _Flight:
             np.copyto(state, head, where=hop.touched & (head[TIME] > state[TIME]))
             state[TIME] += device.beta * hop.touched
             state[STAGES] += hop.touched
+            self.block.clock.path_changes()
             self.state[..., hop.cores] = state
             counters.stages += self.lines * int(hop.touched.sum())
         time = state[TIME]
@@ -332,6 +333,7 @@ class _Flight:
         cores = as_index(place[slots])
         header, state = self.header[..., as_index(slots)], self.state[..., cores].copy()
         np.copyto(state, header, where=header[TIME] > state[TIME])
+        block.clock.path_changes()
         self.state[..., cores] = state
         if block.payload:
             there, owned = self.view.of(self.out), self.owned[slots]

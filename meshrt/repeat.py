@@ -49,6 +49,7 @@ def repeated(block: "Block", times: int) -> Iterator[None]:
     end = block.control.allreduce(clock.last(), max)
     for until, was_until in free:
         until[until != was_until] += more * (end[TIME] - begin[TIME])
+    clock.path_changes()
     for part in (TIME, HOPS, STAGES):
         clock.state[part] += more * (end[part] - begin[part])
 
@@ -72,14 +73,17 @@ def sampled(block: "Block", steps: int, sample: int | None) -> Iterator[int]:
 def spread(block: "Block", steps: int, sample: int | None) -> Iterator[int]:
     """As `sampled`, for steps whose cost changes little by little: the sample lies evenly over the loop.
 
-    Each step of it is counted for the stretch of the loop that it is in the middle of.
+    Two steps in the middle of each of so many stretches run, the first to bring the clocks to where such a step finds
+    them, and the second is counted for all others of its stretch.
     """
     if sample is not None and sample < 1:
         raise ValueError(f"a sample has one step or more, not {sample}")
-    if sample is None or block.payload or sample >= steps:
+    if sample is None or block.payload or 2 * sample >= steps:
         yield from range(steps)
         return
     for part in range(sample):
         low, high = steps * part // sample, steps * (part + 1) // sample
-        with repeated(block, high - low):
-            yield (low + high) // 2
+        middle = (low + high) // 2
+        yield middle - 1
+        with repeated(block, high - low - 1):
+            yield middle

@@ -1,283 +1,38 @@
-"""Which packets cross which link at which tick: found by scouts, headers that walk the routers' tables once.
+"""Schedules: what a rank does in a transfer, tick by tick, made from what the scouts of a channel saw.
 
-A channel's first use sends one scout for each of its routes. Every tick, each router looks up its own table by the
-scout's colour and the port it came in by, and passes it on: inside the block as an index, over an edge of the block in
-a message to the neighbour that hosts the next router. So every rank learns, from the tables that the packets met and
-from its neighbours alone, what will cross its edges and when; later transfers replay that without looking around.
-
-A line pattern looks the same on all lines of a block as long as their tables do, so its scouts walk one line and the
-schedule is applied to all of them at once. Where tables differ from line to line, and for paths with turns, the whole
-block is one line of bh * bw cores.
+Slots number the packets of a batch: a place for the header of each. Where no two packets of a transfer ever meet at a
+link or a ramp, their order does not matter: they are then replayed a batch after the other, so that the headers of a
+large block stay in the processor's cache through all ticks.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from meshrt.errors import RouteError
-from meshrt.mesh import EAST, NORTH, OPPOSITE, PORT_NAMES, RAMP, SOUTH, STEP, WEST
-from meshrt.routes import ports
+from meshrt.scouts import Trace, core_at, ints, line_indices
 from meshrt.tables import Channel
+from meshrt.views import Index, as_index, pieces
 
 if TYPE_CHECKING:
     from meshrt.block import Block
 
-Index = slice | np.ndarray
-AXIS_PORTS = {"x": (EAST, WEST), "y": (NORTH, SOUTH)}
-
-
-@dataclass
-class Tick:
-    """What happens in one tick at this rank's routers. A slot is a place for one packet's header."""
-
-    branches: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)  # (parents' slots, copies' slots)
-    moves: list[tuple[int, np.ndarray, np.ndarray]] = field(default_factory=list)  # (port out, slots, cores)
-    sends: list[tuple[int, np.ndarray]] = field(default_factory=list)  # (port out, slots in message order)
-    recvs: list[tuple[int, np.ndarray]] = field(default_factory=list)  # (port in, slots in message order)
-    deliveries: tuple[np.ndarray, np.ndarray] = field(default_factory=lambda: (_ints(), _ints()))  # (slots, cores)
-
-
-@dataclass
-class Trace:
-    """What the scouts of a channel saw at this rank: the ticks, and for every slot where its packet is from.
-
-    `pos` and `line` place the source on the mesh; `core` is the source's core here, or -1 where the packet came in by
-    a message; `parent` is the slot that a branch was copied from, or -1.
-    """
-
-    whole_block: bool
-    ticks: list[Tick]
-    pos: np.ndarray
-    line: np.ndarray
-    core: np.ndarray
-    parent: np.ndarray
-
-    def add(self, pos: np.ndarray, line: np.ndarray, core: np.ndarray, parent: np.ndarray) -> np.ndarray:
-        """New slots; returns their numbers."""
-        first = len(self.pos)
-        self.pos, self.line = np.append(self.pos, pos), np.append(self.line, line)
-        self.core, self.parent = np.append(self.core, core), np.append(self.parent, parent)
-        return np.arange(first, len(self.pos))
-
-
-def _ints(*values: int) -> np.ndarray:
-    return np.array(values, np.int64)
-
-
-# ------------------------------------------------------------------------------------------------------- scouting
-
-
-def scout(block: "Block", channel: Channel) -> Trace:
-    """Walk the tables from every source of the channel. All ranks call it together.
-
-    RouteError at the rank whose router has no rule for a scout, or whose rule leads off the mesh.
-    """
-    whole_block = block.scouts.total(int(not _uniform(block, channel))) > 0
-    trace = Trace(whole_block, [Tick()], _ints(), _ints(), _ints(), _ints())
-    pos, line, core, colour = _own_sources(block, channel, whole_block)
-    slot = trace.add(pos, line, core, np.full(len(pos), -1))
-    flight = np.stack([slot, core, np.full(len(pos), RAMP), colour])  # of every scout under way here
-    burst = 4
-    while True:
-        for _ in range(burst):
-            flight = _step(block, channel, trace, flight)
-        # Are scouts still under way anywhere? The one global question, asked a few times at a channel's first use.
-        if not block.scouts.total(flight.shape[1]):
-            break
-        burst *= 2
-    while len(trace.ticks) > 1 and not (trace.ticks[-1].moves or trace.ticks[-1].recvs):
-        trace.ticks.pop()
-    return trace
-
-
-def _step(block: "Block", channel: Channel, trace: Trace, flight: np.ndarray) -> np.ndarray:
-    """One tick: every scout under way is looked up, then taken out, copied, or moved by one hop.
-
-    Those that leave a router together by one port go in the order of the ports they came in by, then of their colours:
-    an order that does not depend on how ranks share the mesh.
-    """
-    flight = flight[:, np.lexsort((flight[3], flight[2], flight[1]))]
-    slot, at, port, colour = flight
-    leaves = _look_up(block, channel, trace.whole_block, flight)
-    out = (leaves >> RAMP & 1).astype(bool) & (port != RAMP)
-    trace.ticks[-1].deliveries = slot[out], at[out]
-    tick = Tick()
-    trace.ticks.append(tick)
-    under_way, outbox = [np.empty((4, 0), np.int64)], {}
-    left = np.zeros(len(slot), bool)
-    for way in range(4):
-        go = (leaves >> way & 1).astype(bool)
-        if not go.any():
-            continue
-        moving = slot[go]
-        again = left[go]
-        if again.any():
-            parent = moving[again]
-            copies = trace.add(trace.pos[parent], trace.line[parent], np.full(len(parent), -1), parent)
-            tick.branches.append((parent, copies))
-            moving[again] = copies
-        left |= go
-        tick.moves.append((way, moving, at[go]))
-        to, inside, edge = _next_core(block, channel, trace.whole_block, way, at[go])
-        came = np.full(len(moving), OPPOSITE[way])
-        under_way.append(np.stack([moving, to, came, colour[go]])[:, inside])
-        over = ~inside
-        if over.any():
-            if block.mesh.neighbour(way) is None:
-                core = _core(block, channel, trace.whole_block, int(at[go][over][0]))
-                raise RouteError(f"core {core} sends colour {colour[go][over][0]} {PORT_NAMES[way]}, off the mesh")
-            slots = moving[over]
-            tick.sends.append((way, slots))
-            outbox[way] = np.stack([edge[over], colour[go][over], trace.pos[slots], trace.line[slots]])
-    under_way += _exchange(block, channel, trace, outbox, tick)
-    return np.concatenate(under_way, axis=1)
-
-
-def _exchange(
-    block: "Block", channel: Channel, trace: Trace, outbox: dict[int, np.ndarray], tick: Tick
-) -> list[np.ndarray]:
-    """Give the scouts that leave the block to the neighbours, and take theirs."""
-    ways = range(4) if trace.whole_block or channel.axis is None else AXIS_PORTS[channel.axis]
-    neighbours = [(way, rank) for way in ways if (rank := block.mesh.neighbour(way)) is not None]
-    requests = [block.scouts.isend(outbox.get(way), rank, way) for way, rank in neighbours]
-    arrived = []
-    for way, rank in neighbours:
-        packets = block.scouts.recv(rank, OPPOSITE[way])
-        if packets is None:
-            continue
-        edge, colour, pos, line = packets
-        count = len(pos)
-        slots = trace.add(pos, line, np.full(count, -1), np.full(count, -1))
-        tick.recvs.append((way, slots))
-        at = _edge_core(block, channel, trace.whole_block, way, edge)
-        arrived.append(np.stack([slots, at, np.full(count, way), colour]))
-    for request in requests:
-        request.wait()
-    return arrived
-
-
-def line_indices(block: "Block", channel: Channel) -> np.ndarray:
-    """The lines of this block, from 0, that the channel is installed on."""
-    if channel.axis is None:
-        return _ints(0)
-    across = "y" if channel.axis == "x" else "x"
-    low, count = block.mesh.offset(across), block.mesh.block_length(across)
-    return np.arange(count) if channel.lines is None else np.flatnonzero(channel.lines[low : low + count])
-
-
-def _tables(block: "Block", channel: Channel, whole_block: bool) -> tuple[np.ndarray, np.ndarray]:
-    """enters and leaves as [colours, positions]: those of the first line, or of all cores of the block."""
-    enters, leaves = block.tables.enters, block.tables.leaves
-    if whole_block or channel.axis is None:
-        return enters.reshape(len(enters), -1), leaves.reshape(len(leaves), -1)
-    first = line_indices(block, channel)[:1]
-    if channel.axis == "x":
-        return enters[:, first].reshape(len(enters), -1), leaves[:, first].reshape(len(leaves), -1)
-    return enters[:, :, first].reshape(len(enters), -1), leaves[:, :, first].reshape(len(leaves), -1)
-
-
-def _uniform(block: "Block", channel: Channel) -> bool:
-    """Do all lines of the block have the same entries for the channel's colours, along the axis only?"""
-    if channel.axis is None:
-        return False
-    colours = sorted(set(channel.colours.tolist()))  # np.unique would import numpy.ma, 10 ms on every rank
-    along = sum(1 << port for port in (*AXIS_PORTS[channel.axis], RAMP))
-    for table in (block.tables.enters, block.tables.leaves):
-        part = table[colours].swapaxes(1, 2) if channel.axis == "y" else table[colours]
-        part = part[:, line_indices(block, channel)]
-        if (part != part[:, :1]).any() or (part & ~np.uint8(along)).any():
-            return False
-    return True
-
-
-def _own_sources(block: "Block", channel: Channel, whole_block: bool) -> tuple[np.ndarray, ...]:
-    """(position, line, core in the block, colour) of the channel's sources that this rank hosts."""
-    mesh = block.mesh
-    if channel.axis is None:
-        y, x = np.divmod(channel.sources.astype(np.int64), mesh.width)
-        x, y = x - mesh.x0, y - mesh.y0
-        own = (x >= 0) & (x < mesh.block_width) & (y >= 0) & (y < mesh.block_height)
-        core = y * mesh.block_width + x
-        line = np.zeros(len(core), np.int64)
-        return channel.sources[own].astype(np.int64), line[own], core[own], channel.colours[own].astype(np.int64)
-    at = channel.sources.astype(np.int64) - mesh.offset(channel.axis)
-    own = (at >= 0) & (at < mesh.block_length(channel.axis))
-    pos, at, colour = channel.sources[own].astype(np.int64), at[own], channel.colours[own].astype(np.int64)
-    lines = line_indices(block, channel)
-    if not whole_block:
-        count = len(pos) if len(lines) else 0
-        return pos[:count], np.zeros(count, np.int64), at[:count], colour[:count]
-    pos, at, colour = (np.tile(part, len(lines)) for part in (pos, at, colour))
-    line = np.repeat(lines, own.sum())
-    core = line * mesh.block_width + at if channel.axis == "x" else at * mesh.block_width + line
-    return pos, line + mesh.offset("y" if channel.axis == "x" else "x"), core, colour
-
-
-def _look_up(block: "Block", channel: Channel, whole_block: bool, flight: np.ndarray) -> np.ndarray:
-    """The ports that each scout leaves by, from the table of the router it is at."""
-    _, at, port, colour = flight
-    enters, leaves = _tables(block, channel, whole_block)
-    known = (enters[colour, at] >> port.astype(np.uint8) & 1).astype(bool)
-    if not known.all():
-        lost = int(np.flatnonzero(~known)[0])
-        rule = int(enters[colour[lost], at[lost]])
-        raise RouteError(
-            f"core {_core(block, channel, whole_block, int(at[lost]))} has no rule for a packet of colour"
-            f" {colour[lost]} from the {PORT_NAMES[port[lost]]}"
-            + (f"; its rule takes that colour from {ports(rule)} only" if rule else "; its table lacks that colour")
-        )
-    return np.asarray(leaves[colour, at])
-
-
-def _next_core(
-    block: "Block", channel: Channel, whole_block: bool, way: int, at: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(core after a hop, is it inside the block, place along the edge that is crossed where it is not)."""
-    mesh = block.mesh
-    if not whole_block and channel.axis is not None:
-        to = at + sum(STEP[way])
-        return to, (to >= 0) & (to < mesh.block_length(channel.axis)), np.zeros(len(at), np.int64)
-    y, x = np.divmod(at, mesh.block_width)
-    edge = y if way in (EAST, WEST) else x
-    x, y = x + STEP[way][0], y + STEP[way][1]
-    inside = (x >= 0) & (x < mesh.block_width) & (y >= 0) & (y < mesh.block_height)
-    return y * mesh.block_width + x, inside, edge
-
-
-def _edge_core(block: "Block", channel: Channel, whole_block: bool, port: int, edge: np.ndarray) -> np.ndarray:
-    """The cores behind that edge of the block at which packets come in."""
-    width, height = block.mesh.block_width, block.mesh.block_height
-    if not whole_block and channel.axis is not None:
-        last = block.mesh.block_length(channel.axis) - 1
-        return np.full(len(edge), last if port in (EAST, SOUTH) else 0)
-    if port in (EAST, WEST):
-        return np.asarray(edge * width + (width - 1 if port == EAST else 0))
-    return np.asarray(edge + (width * (height - 1) if port == SOUTH else 0))
-
-
-def _core(block: "Block", channel: Channel, whole_block: bool, at: int) -> tuple[int, int]:
-    """(x, y) on the mesh of a core of a trace."""
-    mesh = block.mesh
-    if whole_block or channel.axis is None:
-        y, x = divmod(at, mesh.block_width)
-    else:
-        line = int(line_indices(block, channel)[0])
-        x, y = (at, line) if channel.axis == "x" else (line, at)
-    return mesh.x0 + x, mesh.y0 + y
-
-
-# ------------------------------------------------------------------------------------------------------ schedules
+BATCH = 32 * 1024  # packets whose headers, and the clocks and links that they meet, fit a processor's cache
 
 
 @dataclass(frozen=True)
 class Part:
-    """Payloads that go to `to` from `source`: places in this rank's tiles (message -1) or in a message received."""
+    """Packets that are delivered, or put into a message, at `to`; from `source`: places in this rank's tiles (message
+    -1) or in a message received. `delivered` numbers them among all that are delivered here, after so many `hops`.
+    """
 
     to: Index
     message: int
     source: Index
+    delivered: Index = field(default_factory=lambda: slice(0, 0))
+    hops: int | np.ndarray = 0
 
 
 @dataclass(frozen=True)
@@ -293,14 +48,32 @@ class Message:
 
 @dataclass(frozen=True)
 class Step:
-    """One tick of a schedule, ready to be replayed."""
+    """One tick of a batch, ready to be replayed."""
 
-    branches: tuple[tuple[Index, Index], ...]
-    moves: tuple[tuple[int, Index, Index], ...]
-    moved: int  # packets a line
+    tick: int
+    branches: tuple[tuple[Index, Index], ...]  # (parents' slots, copies' slots)
+    moves: tuple[tuple[int, Index, Index], ...]  # (port out, slots, cores)
+    all_move: bool  # every slot is moved, once
     sends: tuple[Message, ...]
     recvs: tuple[Message, ...]
-    deliveries: tuple[Index, Index] | None
+    deliveries: tuple[tuple[Index, Index, Index], ...]  # (slots, cores, their numbers among all that get any)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Packets that are replayed together."""
+
+    slots: int
+    sources: tuple[tuple[Index, Index], ...]  # (slots, cores), one packet a core in each
+    steps: tuple[Step, ...]
+    messages: bool  # some come from, or go to, other ranks
+
+    @property
+    def under_way(self) -> int:
+        """Packets a line that move in a tick, on average."""
+        moved = sum(len(range(*slots.indices(self.slots))) if isinstance(slots, slice) else len(slots)
+                    for step in self.steps for _, slots, _ in step.moves)  # fmt: skip
+        return -(-moved // max(1, len(self.steps)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -308,11 +81,14 @@ class Schedule:
     """What this rank does in one transfer, on each of its lines."""
 
     whole_block: bool
-    slots: int
-    sources: tuple[tuple[Index, Index], ...]  # (slots, cores), one packet a core in each
+    batches: tuple[Batch, ...]
     sent: int  # packets a line that cores of this rank send
-    steps: tuple[Step, ...]
+    hops: int  # moves a line of packets out of routers of this rank
+    longest: int  # hops of the longest packet that is delivered here
+    delivered: Index  # the cores that get packets
+    count: int  # how many they are
     parts: tuple[Part, ...]  # what is delivered here
+    crossings: tuple[tuple[int, Index, int | np.ndarray], ...]  # (port out, cores, packets that leave each by it)
     tag: int  # of its messages: ranks whose programs diverge wait for each other, and are found out
     note: str  # what it is, for a rank that says what it waits for
     cache: dict[object, object] = field(default_factory=dict)  # message buffers
@@ -320,7 +96,7 @@ class Schedule:
     @property
     def idle(self) -> bool:
         """Nothing passes this rank."""
-        return self.slots == 0
+        return not self.batches
 
 
 def compile_schedule(
@@ -335,16 +111,59 @@ def compile_schedule(
         keep &= positions[trace.pos]
     if lines is not None and trace.whole_block:
         keep &= lines[trace.line]
-    number = np.cumsum(keep) - 1  # new slot numbers
+    ends = [(slots[keep[slots]], cores[keep[slots]], tick) for tick, (slots, cores) in _deliveries(trace)]
+    slots, cores = (np.concatenate([ints(), *(end[i] for end in ends)]) for i in range(2))
+    if np.bincount(cores, minlength=1).max() > 1:
+        at = int(cores[np.argmax(np.bincount(cores)[cores])])
+        core = core_at(block, channel, trace.whole_block, at)
+        raise RouteError(f"core {core} would get two tiles in one transfer; send them in two, or by a relay")
+    hops = np.concatenate([ints(), *(np.full(len(end[0]), end[2]) for end in ends)])
+    order = np.argsort(cores, kind="stable")
+    number = np.zeros(cores.max(initial=-1) + 1, np.int64)  # of a core among those that get packets
+    number[cores[order]] = np.arange(len(order))
     root = _roots(trace.parent)
     origin = np.stack([np.full(len(keep), -1), trace.core])  # [message, place] of a payload; -1: this rank's tiles
+    batches = [
+        _batch(block, trace, one, root, number, origin)
+        for one in _split(block, channel, trace, keep, root)
+        if one.any()
+    ]
+    return Schedule(
+        trace.whole_block,
+        tuple(batches),
+        int((keep & (trace.core >= 0)).sum()),
+        sum(int(keep[slots].sum()) for tick in trace.ticks[1:] for _, slots, _ in tick.moves),
+        int(hops.max(initial=0)),
+        as_index(cores[order]),
+        len(order),
+        _parts(cores[order], origin[:, root[slots[order]]], hops[order]),
+        tuple(_crossings(trace, keep)),
+        channel.number % 32768,
+        f"route set {channel.number} along {channel.axis or 'paths'}",
+    )
+
+
+def _deliveries(trace: Trace) -> Iterator[tuple[int, tuple[np.ndarray, np.ndarray]]]:
+    """(tick, (slots, cores)) of what is delivered. In the tick in which packets start nothing is."""
+    for tick, one in enumerate(trace.ticks[1:], 1):
+        yield tick, one.deliveries
+
+
+def _batch(
+    block: "Block", trace: Trace, keep: np.ndarray, root: np.ndarray, delivered: np.ndarray, origin: np.ndarray
+) -> Batch:
+    """The packets in those slots. Enters in `origin` where the payloads of packets from other ranks are."""
+    number = np.cumsum(keep) - 1  # new slot numbers
     steps, received = [], 0
-    taken: list[tuple[np.ndarray, np.ndarray]] = []
-    for tick in trace.ticks[1:]:
-        moves = []
+    count = int(keep.sum())
+    for at, tick in enumerate(trace.ticks[1:], 1):
+        moves: list[tuple[int, Index, Index]] = []
+        moved = ints()
         for way, slots, cores in tick.moves:
             on = keep[slots]
-            moves += [(way, number[slots[on]][part], cores[on][part]) for part in _one_a_link(cores[on])]
+            moved = np.append(moved, slots[on])
+            for part in one_a_place(cores[on]):
+                moves += [(way, *piece) for piece in pieces(number[slots[on]][part], cores[on][part])]  # type: ignore[misc]
         sends, recvs = [], []
         for way, slots in tick.sends:
             slots = slots[keep[slots]]
@@ -359,40 +178,57 @@ def compile_schedule(
                 recvs.append(_message(block, way, number[slots], ()))
         slots, cores = tick.deliveries
         on = keep[slots]
-        taken.append((slots[on], cores[on]))
-        steps.append(
-            Step(
-                tuple((as_index(number[a[keep[a]]]), as_index(number[b[keep[a]]])) for a, b in tick.branches),
-                tuple((way, as_index(slots), as_index(cores)) for way, slots, cores in moves if len(slots)),
-                sum(len(slots) for _, slots, _ in moves),
-                tuple(sends),
-                tuple(recvs),
-                (as_index(number[slots[on]]), as_index(cores[on])) if on.any() else None,
+        ends = pieces(number[slots[on]], cores[on], delivered[cores[on]])
+        if moves or recvs or ends:
+            branches = tuple(
+                (as_index(number[a[keep[a]]]), as_index(number[b[keep[a]]])) for a, b in tick.branches if keep[a].any()
             )
-        )
-    while steps and not (steps[-1].moves or steps[-1].recvs):
-        steps.pop()
-    slots, cores = (np.concatenate([part[i] for part in taken]) if taken else _ints() for i in range(2))
-    if np.bincount(cores, minlength=1).max() > 1:
-        at = int(cores[np.argmax(np.bincount(cores)[cores])])
-        core = _core(block, channel, trace.whole_block, at)
-        raise RouteError(f"core {core} would get two tiles in one transfer; send them in two, or by a relay")
-    order = np.argsort(cores, kind="stable")
+            all_move = len(moved) == count == len(set(moved.tolist()))
+            steps.append(Step(at, branches, tuple(moves), all_move, tuple(sends), tuple(recvs), tuple(ends)))  # type: ignore[arg-type]
     own = np.flatnonzero(keep & (trace.core >= 0))
-    return Schedule(
-        trace.whole_block,
-        int(keep.sum()),
-        tuple(
-            (as_index(number[own][part]), as_index(trace.core[own][part])) for part in _one_a_link(trace.core[own])
-        )
-        if len(own)
-        else (),
-        len(own),
-        tuple(steps),
-        _parts(cores[order], origin[:, root[slots[order]]]),
-        channel.number % 32768,
-        f"route set {channel.number} along {channel.axis or 'paths'}",
-    )
+    sources = [
+        piece for part in one_a_place(trace.core[own]) for piece in pieces(number[own][part], trace.core[own][part])
+    ]
+    return Batch(count, tuple(sources), tuple(steps), any(step.sends or step.recvs for step in steps))  # type: ignore[arg-type]
+
+
+def _split(block: "Block", channel: Channel, trace: Trace, keep: np.ndarray, root: np.ndarray) -> list[np.ndarray]:
+    """The packets of a transfer, bool [slots], by batch: one for all, or those between ranks and then the others.
+
+    Along y, where lines lie side by side in memory, a batch has the packets from some rows; along x `replay` cuts the
+    block into strips of lines.
+    """
+    if trace.whole_block or channel.axis is None:
+        return [keep]
+    lines = len(line_indices(block, channel))
+    own = np.flatnonzero(keep & (trace.core >= 0))
+    if len(own) * lines < 2 * BATCH or len(set(trace.core[own].tolist())) < len(own):
+        return [keep]
+    for way in range(4):
+        used = [cores[keep[slots]] for tick in trace.ticks for port, slots, cores in tick.moves if port == way]
+        if np.bincount(np.concatenate([ints(), *used]), minlength=1).max() > 1:
+            return [keep]  # packets meet
+    across = np.zeros(len(keep), bool)
+    for tick in trace.ticks:
+        for _, slots in (*tick.sends, *tick.recvs):
+            across[root[slots]] = True
+    across = across[root]
+    group = np.zeros(len(keep), np.int64)
+    if channel.axis == "y":
+        group = trace.core[root] // max(1, BATCH // lines)
+    inside = keep & ~across
+    return [keep & across, *(inside & (group == one) for one in sorted(set(group[inside].tolist())))]
+
+
+def _crossings(trace: Trace, keep: np.ndarray) -> Iterator[tuple[int, Index, int | np.ndarray]]:
+    """(port, cores, packets of a line that leave them by it)."""
+    for way in range(4):
+        used = [cores[keep[slots]] for tick in trace.ticks for port, slots, cores in tick.moves if port == way]
+        counts = np.bincount(np.concatenate([ints(), *used]), minlength=1)
+        cores = np.flatnonzero(counts)
+        if len(cores):
+            counts = counts[cores]
+            yield way, as_index(cores), int(counts[0]) if (counts == counts[0]).all() else counts
 
 
 def _roots(parent: np.ndarray) -> np.ndarray:
@@ -403,8 +239,11 @@ def _roots(parent: np.ndarray) -> np.ndarray:
     return root
 
 
-def _parts(to: np.ndarray, origin: np.ndarray) -> tuple[Part, ...]:
-    """Group payload moves by where they are from, and by distance if those are few: then each is one strided copy."""
+def _parts(to: np.ndarray, origin: np.ndarray, hops: np.ndarray | None = None) -> tuple[Part, ...]:
+    """Group payload moves by where they are from, and by distance if those are few: then each is one strided copy.
+
+    `to` rises. With `hops` they are deliveries.
+    """
     message, place = origin
     parts = []
     for one in sorted(set(message.tolist())):
@@ -412,7 +251,11 @@ def _parts(to: np.ndarray, origin: np.ndarray) -> tuple[Part, ...]:
         apart = to[on] - place[on]
         distances = sorted(set(apart.tolist()))
         groups = [apart == distance for distance in distances] if len(distances) <= 4 else [np.ones(len(apart), bool)]
-        parts += [Part(as_index(to[on][group]), one, as_index(place[on][group])) for group in groups]
+        for group in groups:
+            at = np.flatnonzero(on)[group]
+            far = 0 if hops is None else int(hops[at[0]]) if (hops[at] == hops[at[0]]).all() else hops[at]
+            delivered = as_index(at) if hops is not None else slice(0, 0)
+            parts.append(Part(as_index(to[at]), one, as_index(place[at]), delivered, far))
     return tuple(parts)
 
 
@@ -422,8 +265,8 @@ def _message(block: "Block", way: int, slots: np.ndarray, parts: tuple[Part, ...
     return Message(way, rank, as_index(slots), len(slots), parts)
 
 
-def _one_a_link(cores: np.ndarray) -> list[np.ndarray]:
-    """Cut the packets that leave by one port in one tick into rounds with one packet a link, in order."""
+def one_a_place(cores: np.ndarray) -> list[np.ndarray]:
+    """Cut packets that meet at the links or the ramps of these cores into rounds with one at each, in order."""
     if np.bincount(cores, minlength=1).max() < 2:
         return [np.arange(len(cores))]
     order = np.argsort(cores, kind="stable")
@@ -431,14 +274,3 @@ def _one_a_link(cores: np.ndarray) -> list[np.ndarray]:
     turn = np.empty(len(cores), np.int64)
     turn[order] = np.arange(len(cores)) - first
     return [np.flatnonzero(turn == one) for one in range(int(turn.max()) + 1)]
-
-
-def as_index(places: Sequence[int] | np.ndarray) -> Index:
-    """A slice where the places are evenly spaced and rising, which NumPy follows without a copy; else themselves."""
-    places = np.asarray(places, np.int64)
-    if not len(places):
-        return slice(0, 0)
-    step = int(places[1] - places[0]) if len(places) > 1 else 1
-    if step > 0 and (np.diff(places) == step).all():
-        return slice(int(places[0]), int(places[-1]) + 1, step)
-    return places

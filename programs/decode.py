@@ -9,64 +9,22 @@ That is six allreduces a layer. The published code takes ten, and so do we where
 sum of squares rides along with the product that it scales, and maximum, sum and output of the softmax are merged in
 one reduction.
 
-W_O and W_down have their rows along x here; `turn` moves them there, tile by tile over the mesh, after prefill.
+W_O and W_down have their rows along x here; `programs/placement` moves them there after prefill.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from meshrt.block import Block
-from meshrt.collectives import Rings, finish_shift, start_shift
 from meshrt.models.config import Config
 from meshrt.programs.cache import Cache, append, balance, place_of_new
-from meshrt.programs.meshgemm import tile_bytes
 from meshrt.programs.prefill import pair_tables, rotate, split_heads, swiglu
 from meshrt.programs.stages import Stage, cross_vector
-from meshrt.programs.weights import Chunks, Weights
+from meshrt.programs.weights import Chunks
 from meshrt.repeat import sampled
 
 EMPTY = np.float32(-1e30)  # the greatest score of no token: finite, so that two rows without any merge to nothing
-
-
-# ------------------------------------------------------------------------------------------------- from prefill
-
-
-def move_weights(block: Block, rings: Rings, weights: Weights, sample: int | None = None) -> Weights:
-    """Re-place W_O and W_down of every layer for decode: their rows along x, their columns along y."""
-    layers = list(weights.layers)
-    for number in sampled(block, len(layers), sample):
-        layer = layers[number]
-        layers[number] = replace(layer, out=turn(block, rings, layer.out), down=turn(block, rings, layer.down))
-        block.console.progress("moving weights", number + 1, len(weights.layers))
-    return replace(weights, layers=tuple(layers))
-
-
-def turn(block: Block, rings: Rings, tiles: np.ndarray) -> np.ndarray:
-    """Every tile (x, y) goes to (y, x), by ring shifts alone: [bh, bw, rows, columns, *tile], P x P tiles in all.
-
-    All rows go round their rings, and so do all columns, at first with nothing in them. At every step the tile that
-    comes by the diagonal changes from its row's ring to its column's. A column's places pass the diagonal once each,
-    and after P steps each is where its tile belongs: six route entries and two buffers, whatever the size.
-    """
-    mesh, (rows, columns) = block.mesh, tiles.shape[2:4]
-    y = np.arange(mesh.height * rows).reshape(mesh.height, 1, rows, 1)[mesh.y0 : mesh.y0 + block.lead[0]]
-    x = np.arange(mesh.width * columns).reshape(1, mesh.width, 1, columns)[:, mesh.x0 : mesh.x0 + block.lead[1]]
-    diagonal = np.broadcast_to(y == x, tiles.shape[:4])
-    with block.memory.hold("tiles in flight", 4 * tile_bytes(tiles)):
-        row, column = tiles.copy(), np.zeros_like(tiles)
-        for _ in range(mesh.height * rows):
-            column[diagonal] = row[diagonal]
-            row_next, column_next = np.empty_like(row), np.empty_like(column)
-            flights = start_shift(block, rings.x, row, row_next) + start_shift(block, rings.y, column, column_next)
-            finish_shift(block, flights)
-            row, column = row_next, column_next
-    tiles[...] = column
-    return tiles
-
-
-# ------------------------------------------------------------------------------------------------------- a token
 
 
 def decode(

@@ -10,16 +10,19 @@ import numpy as np
 from meshrt.block import Block
 from meshrt.collectives import interleaved_rings
 from meshrt.errors import UsageError
+from meshrt.mesh import parse_mesh
 from meshrt.models.catalogue import find_model
 from meshrt.models.checkpoint import check_shapes, open_checkpoint
 from meshrt.models.config import read_config
 from meshrt.models.sampling import check_sampling, sample
 from meshrt.programs.cache import fill_evenly, spread_evenly
-from meshrt.programs.decode import decode, move_weights
+from meshrt.programs.decode import decode
 from meshrt.programs.nexttoken import greedy, next_of_prompt, on_host, prompt_logits, whole_row
+from meshrt.programs.placement import change_cores, move_weights
 from meshrt.programs.prefill import prefill
 from meshrt.programs.prompt import PROMPT, Teller, read_prompt
-from meshrt.programs.stages import install, open_stages
+from meshrt.programs.stages import arrange, install, open_stages
+from meshrt.programs.systems import open_sums
 from meshrt.programs.weights import cut_dimensions
 from meshrt.report import check_target, write_file
 
@@ -45,6 +48,8 @@ def run(
     allreduces: Annotated[Literal["fused", "published"], "6 or 10 allreduces a layer in decode"] = "fused",
     head_groups: Annotated[int | None, "groups of heads side by side  [default: what leaves least to a core]"] = None,
     regions: Annotated[int, "meshes that share the layers out, as stages of a pipeline"] = 1,
+    decode_mesh: Annotated[str | None, "WxH cores that decode, at the same corner  [default: those of prefill]"] = None,
+    decode_regions: Annotated[int | None, "regions that decode  [default: as many as prefill has]"] = None,
     layers: Annotated[int | None, "only the first so many layers of the model"] = None,
     layers_run: Annotated[int | None, "run so many layers, count the last for the others; --payload none"] = None,
     temperature: Annotated[float, "0 is greedy"] = 0.0,
@@ -80,17 +85,23 @@ def run(
     rng = np.random.default_rng(seed)
     choose = partial(sample, temperature=temperature, top_k=top_k, top_p=top_p, rng=rng)
     room = max(chunks.rows * -(-len(ids) // chunks.sides), (length + max_new_tokens) // block.mesh.height + 1) + 2
+    cores = parse_mesh(decode_mesh) if decode_mesh else (block.mesh.width, block.mesh.height)
+    moves = bool(ids) and (*cores, decode_regions or regions) != (block.mesh.width, block.mesh.height, regions)
     kept: list[np.ndarray] = []
     new: list[int] = []
     told = Teller(block, tokenizer, ids)
     with ExitStack() as stack:
         stages = open_stages(stack, block, config, chunks, checkpoint, storage, regions, room, kv)
-        if ids:
-            with ExitStack() as outer:
-                rings = [outer.enter_context(interleaved_rings(stage.block)) for stage in stages]
+        if not ids:
+            for stage in stages:
+                fill_evenly(stage.cache, context)
+            new.append(0)
+        else:
+            with ExitStack() as routes:
+                rings = [routes.enter_context(interleaved_rings(stage.block)) for stage in stages]
                 with ExitStack() as inner, block.phase("prefill") as phase:
-                    ready = install(inner, stages, system, chunks, phases, rings)
                     phase.tokens = len(ids)
+                    ready = install(inner, stages, system, chunks, phases, rings)
                     scores = prefill(ready, config, chunks, np.array(ids), bool(logits), layers_run)
                     block.follow(ready[-1].block)
                 with block.phase("re-placement"):
@@ -98,39 +109,56 @@ def run(
                         replace(stage, weights=move_weights(stage.block, ring, stage.weights, layers_run))
                         for stage, ring in zip(stages, rings, strict=True)
                     ]
-                    for stage in stages:
-                        spread_evenly(stage.cache)
-        else:
-            for stage in stages:
-                fill_evenly(stage.cache, context)
-        stages = install(stack, stages, system, chunks, phases, None)
-        last = stages[-1]
-        if ids:
-            with block.phase("first token") as phase:
+                    if not moves:
+                        for stage in stages:
+                            spread_evenly(stage.cache)
+            last = stages[-1].block
+            with ExitStack() as routes, block.phase("first token") as phase:
                 phase.tokens = 1
+                sums = open_sums(routes, "waferllm", last, chunks, "xy", phases)
+                last.follow(block)
                 drawn = choose if temperature else None
-                last.block.follow(block)
-                new.append(next_of_prompt(last.block, config, chunks, last.sums, scores, len(ids), drawn))
-                block.follow(last.block)
+                new.append(next_of_prompt(last, config, chunks, sums, scores, len(ids), drawn))
+                block.follow(last)
             if logits:
-                kept += prompt_logits(last.block, scores, len(ids), config.vocab_size)
-        else:
-            new.append(0)
+                kept += prompt_logits(last, scores, len(ids), config.vocab_size)
+            if moves:
+                with block.phase("change of cores"):
+                    there = block.another("decode", *cores)
+                    old, chunks = chunks, cut_dimensions(there, config, chunks.groups)
+                    after = open_stages(
+                        stack,
+                        there,
+                        config,
+                        chunks,
+                        None,
+                        storage,
+                        decode_regions or regions,
+                        room,
+                        kv,
+                        "decode region",
+                    )
+                    change_cores(stages, after, arrange(block.device, *cores, len(after)), old, chunks, layers_run)
+                    stages = after
+        stages = install(stack, stages, system, chunks, phases, None)
+        last = stages[-1].block
         told.tell(new)
         with block.phase("decode") as phase:
+            stages[0].block.follow(block)
             while len(new) < max_new_tokens and new[-1] not in stop:
                 found = decode(
                     stages, config, chunks, new[-1], length + len(new) - 1, allreduces == "fused", layers_run
                 )
-                row = whole_row(last.block, found, config.vocab_size) if logits or temperature else None
+                row = whole_row(last, found, config.vocab_size) if logits or temperature else None
                 if logits and row is not None:
                     kept.append(row)
                 if temperature:
-                    new.append(on_host(last.block, row, choose))
+                    new.append(on_host(last, row, choose))
                 else:
-                    new.append(greedy(last.block, chunks, last.sums, found))
+                    new.append(greedy(last, chunks, stages[-1].sums, found))
                 told.tell(new)
-                block.follow(last.block)
+                stages[0].block.follow(last)
+            block.follow(stages[0].block)
             phase.tokens = len(new) - 1
     if logits and block.mesh.rank == 0:
         write_file("--logits", logits, lambda stream: np.save(stream, np.array(kept, np.float32)))

@@ -59,7 +59,10 @@ def prefill(
     for before, stage in zip((None, *stages), stages, strict=False):
         block, weights = stage.block, stage.weights
         with block.memory.hold("activations", size):
-            x = embed(stage, chunks, ids, place) if before is None else cross_matrix(before, stage, x, sample)
+            if before is None:
+                x = embed(stage, chunks, ids, place)
+            else:
+                x = cross_matrix(before.block, block, stage.crossing, x, sample)
             for number in sampled(block, len(weights.layers), sample):
                 x = x + attention(config, chunks, stage, number, x, place)
                 x = x + feed_forward(config, stage, weights.layers[number], x)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -33,11 +34,12 @@ from meshrt.tables import Channel, installed, installed_paths
 from meshrt.tiles import gather_parts
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Stage:
     """Some layers of a model, in order, on the cores of a block. `sums` and `products` are what is installed there."""
 
     block: Block
+    layers: range
     weights: Weights
     cache: Cache
     sums: Sums = NO_SUMS
@@ -56,16 +58,20 @@ class Crossing:
 
 def open_stages(
     stack: ExitStack, block: Block, config: Config, chunks: Chunks, checkpoint: Checkpoint | None, dtype: Any,
-    regions: int, room: int, kv: Policy,
+    regions: int, room: int, kv: Policy, name: str = "region",
 ) -> list[Stage]:  # fmt: skip
-    """Load a model into so many regions, the first being the block's own cores; the caches are empty. LimitError."""
+    """Load a model into so many regions, the first being the block's own cores; the caches are empty. LimitError.
+
+    Without a checkpoint there is memory for the weights, and nothing in it.
+    """
     width, height = block.mesh.width, block.mesh.height
     stages = []
     for number, layers in enumerate(share(config.layers, regions)):
-        here = block if number == 0 else block.another(f"region {number}", width, height)
+        here = block if number == 0 else block.another(f"{name} {number}", width, height)
         weights = load_weights(here, config, chunks, checkpoint, dtype, layers)
         token = (len(layers), 2, chunks.kv_heads, chunks.columns * chunks.keys.shape[1] // chunks.kv_heads)
-        stages.append(Stage(here, weights, stack.enter_context(kv_cache(here, token, room, dtype, kv, climbs=False))))
+        cache = stack.enter_context(kv_cache(here, token, room, dtype, kv, climbs=False))
+        stages.append(Stage(here, layers, weights, cache))
     return stages
 
 
@@ -162,32 +168,33 @@ def matrix_crossing(stack: ExitStack, block: Block, number: int, step: tuple[int
     return Crossing(border, step, stack.enter_context(installed(border.tables, axis, way)))
 
 
-def cross_matrix(before: Stage, after: Stage, x: np.ndarray, sample: int | None = None) -> np.ndarray:
+def cross_matrix(
+    before: Block, after: Block, crossing: Crossing | None, x: np.ndarray, sample: int | None = None
+) -> np.ndarray:
     """Tiles [bh, bw, ..] from every core of one region to the same core of the next, as on a conveyor.
 
     Software at every core on the way takes a tile and sends it on: one hop and one stage a step, all tiles at once.
     """
-    assert after.crossing is not None
-    border, step, channel = after.crossing.border, after.crossing.step, after.crossing.channel
+    assert crossing is not None
+    border, step, channel = crossing.border, crossing.step, crossing.channel
     axis = "x" if step[0] else "y"
-    n, onward = after.block.mesh.length(axis), sum(step)
+    n, onward = after.mesh.length(axis), sum(step)
     first = 0 if onward > 0 else n  # where the region before begins on the border's line
-    whole = every_core(before.block, x)
-    border.follow(before.block)
+    whole = every_core(before, x)
+    border.follow(before)
     tiles = np.full((*border.lead, *x.shape[2:]), np.nan, x.dtype)
     lay(border, tiles, whole, first if axis == "x" else 0, first if axis == "y" else 0)
-    nbytes = int(np.prod(x.shape[2:])) * x.itemsize
     at = np.arange(2 * n)
-    with border.memory.hold("tile passed on, and one coming in", 2 * nbytes):
+    with border.memory.hold("tile passed on, and one coming in", 2 * prod(x.shape[2:]) * x.itemsize):
         for moved in sampled(border, n, sample):
             low = first + onward * moved
             senders = (at >= low) & (at < low + n)
             tiles = fabric.transfer(border, channel, tiles, positions=senders)
             fabric.stage(border, channel, 0, np.roll(senders, onward))
+            fabric.forget(border, channel)
     arrived = every_core(border, tiles)
-    after.block.follow(border)
-    last = n - first
-    return take(after.block, x, arrived, last if axis == "x" else 0, last if axis == "y" else 0)
+    after.follow(border)
+    return take(after, x, arrived, n - first if axis == "x" else 0, n - first if axis == "y" else 0)
 
 
 # ------------------------------------------------------------------- cores that change the rank that hosts them

@@ -78,7 +78,7 @@ def gemm_t(
     active, slots = b.shape[3], block.mesh.height * b.shape[2] // groups.width
 
     def product() -> np.ndarray:
-        return multiply(a, b) if multiply else block.matmul(a, b.swapaxes(-1, -2))
+        return np.asarray(multiply(a, b) if multiply else block.matmul(a, b.swapaxes(-1, -2)))
 
     sums = a.shape[2] * slots * prod(a.shape[4:-1]) * b.shape[-2] * 4
     with (
@@ -109,7 +109,7 @@ def row_numbers(block: Block, tiles: np.ndarray) -> np.ndarray:
 def first_places(block: Block, groups: Groups, ring: np.ndarray, tiles: np.ndarray) -> np.ndarray:
     """For every column of tiles on the mesh: its place on its group's ring, of as many places a core as `ring` has."""
     columns = np.arange(block.mesh.width)
-    return np.add.outer(groups.local(columns) * ring.shape[3], np.arange(tiles.shape[3])).reshape(-1)
+    return np.asarray(np.add.outer(groups.local(columns) * ring.shape[3], np.arange(tiles.shape[3])).reshape(-1))
 
 
 def shift(

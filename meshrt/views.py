@@ -1,0 +1,98 @@
+"""How the arrays of a block look as lines of cores, and places along those lines."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Index = slice | np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """How arrays of the block look as [lines, positions along the line]; without an axis, as one line of all cores."""
+
+    axis: str | None
+    lines: slice
+    count: int
+    length: int
+
+    def of(self, array: np.ndarray, lead: int = 0) -> np.ndarray:
+        """The array with its dimensions lead and lead + 1, which are [bh, bw], as [lines, length]. A view."""
+        if self.axis is None:
+            return array.reshape(*array.shape[:lead], 1, -1, *array.shape[lead + 2 :])
+        turned = array.swapaxes(lead, lead + 1) if self.axis == "y" else array
+        return turned[(slice(None),) * lead + (self.lines,)]
+
+    def new(self, lead: tuple[int, ...], length: int, tail: tuple[int, ...], dtype: Any, out: Any = None) -> np.ndarray:
+        """An array [*lead, lines, length, *tail], in memory ordered as the block's own are, so that copies are fast."""
+        count = self.count
+        shape = (*lead, length, count, *tail) if self.axis == "y" else (*lead, count, length, *tail)
+        array = np.empty(shape, dtype) if out is None else out.view(dtype).reshape(shape)
+        return array.swapaxes(len(lead), len(lead) + 1) if self.axis == "y" else array
+
+    def strips(self, lines: int) -> list[tuple[slice, "View"]]:
+        """So many lines at a time: which of this view's lines they are, and a view of them alone."""
+        if lines >= self.count:
+            return [(slice(None), self)]
+        found = []
+        for low in range(0, self.count, lines):
+            high = min(low + lines, self.count)
+            here = range(*self.lines.indices(self.lines.stop))[low:high]
+            found.append((slice(low, high), View(self.axis, as_slice(here), high - low, self.length)))
+        return found
+
+
+class Places:
+    """Some positions of an array's last axis: a view made once where they are evenly spaced, else a copy each time."""
+
+    __slots__ = ("array", "index", "view")
+
+    def __init__(self, array: np.ndarray, index: Index) -> None:
+        self.array, self.index = array, index
+        self.view = array[..., index] if isinstance(index, slice) else None
+
+    def get(self) -> np.ndarray:
+        return self.array[..., self.index] if self.view is None else self.view
+
+    def put(self, values: np.ndarray) -> None:
+        if self.view is None:
+            self.array[..., self.index] = values
+        elif values is not self.view:
+            self.view[...] = values
+
+
+def as_slice(places: range) -> slice:
+    """The slice that picks the places of a range."""
+    return slice(places.start, places.stop if places.stop >= 0 else None, places.step)
+
+
+def as_index(places: Sequence[int] | np.ndarray) -> Index:
+    """A slice where the places are evenly spaced and rising, which NumPy follows without a copy; else themselves."""
+    at: np.ndarray = np.asarray(places, np.int64)
+    if not len(at):
+        return slice(0, 0)
+    step = int(at[1] - at[0]) if len(at) > 1 else 1
+    if step > 0 and (np.diff(at) == step).all():
+        return slice(int(at[0]), int(at[-1]) + 1, step)
+    return at
+
+
+def pieces(*places: np.ndarray) -> list[tuple[Index, ...]]:
+    """Places of several arrays that belong together, cut so that slices will do for all; as they are if that is many.
+
+    The order of the places is kept only within a piece.
+    """
+    order = np.argsort(places[0], kind="stable")
+    left = np.stack([one[order] for one in places])
+    found: list[tuple[Index, ...]] = []
+    while left.shape[1]:
+        gaps = np.diff(left, axis=1)
+        even = (gaps == gaps[:, :1]).all(axis=0) if gaps.shape[1] and (gaps[:, 0] > 0).all() else np.zeros(0, bool)
+        count = 1 + (len(even) if even.all() else int(np.argmin(even)))
+        found.append(tuple(as_index(one[:count]) for one in left))
+        left = left[:, count:]
+        if len(found) > 4 and len(found) * 16 > len(order):
+            return [tuple(as_index(one) for one in places)]
+    return found

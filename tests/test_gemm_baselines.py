@@ -1,0 +1,217 @@
+"""Cannon, SUMMA and GEMM by allgather: right on any mesh, and as dear as section 5.1 of waferllm has them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import ceil, lcm, prod
+from typing import Any
+
+import numpy as np
+import pytest
+from measure import on_one_rank, run_report
+
+from meshrt.broadcast import cut
+from meshrt.device import WSE2, Device
+from meshrt.errors import LimitError, UsageError
+from meshrt.programs.gemm import random_matrices
+
+BASELINES = ["cannon", "summa", "allgather"]
+MESHES = [(1, 1), (2, 2), (3, 3), (4, 2), (3, 5), (8, 8), (1, 7), (6, 4)]
+SIZES = [(13, 7, 9), (1, 1, 1), (5, 31, 2)]
+# Every part of the machine costs time, none of it a round number of the others; its tables are too small for 5 + 5.
+SLOW = Device(
+    name="slow", alpha=1.5, beta=7.0, link_bytes_per_cycle=3.0, macs_per_cycle=2.0, call_cycles=11.0, route_entries=12
+)
+
+
+def assert_right(report: dict[str, Any], m: int, k: int, n: int, dtype: str = "float32") -> None:
+    """Within what K additions in float32 can lose of the largest number."""
+    a, b = (np.abs(whole.astype(np.float64)) for whole in random_matrices(0, (m, k), (k, n), dtype))
+    assert 0 <= report["result"]["max_abs_error"] <= (k + 1) * 2.0**-24 * (a @ b).max()
+
+
+# ---------------------------------------------------------------------------------------------------------- results
+
+
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.parametrize("algorithm", BASELINES)
+@pytest.mark.parametrize("mesh", MESHES, ids=str)
+def test_the_product_is_numpys(mesh: tuple[int, int], algorithm: str, comm):
+    for m, k, n in SIZES:
+        assert_right(run_report(comm, "gemm", mesh, algorithm=algorithm, m=m, k=k, n=n), m, k, n)
+    for segment in (1, 2, 3) if algorithm != "cannon" else ():
+        options: dict[str, Any] = {"algorithm": algorithm, "segment": segment}
+        assert_right(run_report(comm, "gemm", mesh, m=11, k=14, n=9, **options), 11, 14, 9)
+
+
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.parametrize("algorithm", BASELINES)
+def test_narrow_types_are_stored_and_summed_in_float32(algorithm: str, comm):
+    wide = run_report(comm, "gemm", (3, 3), algorithm=algorithm, m=10, k=33, n=7)
+    for dtype in ("float16", "bfloat16"):
+        report = run_report(comm, "gemm", (3, 3), algorithm=algorithm, m=10, k=33, n=7, dtype=dtype)
+        assert_right(report, 10, 33, 7, dtype)
+        assert 2 * report["measured"]["link_bytes"]["total"] == wide["measured"]["link_bytes"]["total"]
+
+
+@pytest.mark.mpi(ranks=[1, 2, 3, 4, 6, 9])
+@pytest.mark.parametrize("algorithm", BASELINES)
+def test_reports_are_those_of_one_rank_and_those_without_payloads(algorithm: str, comm):
+    for mesh in ((6, 6), (4, 6)) if comm.size != 9 else ((6, 6),):
+        options: dict[str, Any] = {"algorithm": algorithm, "m": 11, "k": 14, "n": 9}
+
+        def run(ranks: Any, mesh: tuple[int, int] = mesh, options: dict[str, Any] = options) -> dict[str, Any]:
+            return run_report(ranks, "gemm", mesh, SLOW, **options)
+
+        here, alone = run(comm), on_one_rank(comm, run)
+        assert_right(here, 11, 14, 9)
+        assert {key: here[key] for key in here if key != "host"} == {key: alone[key] for key in alone if key != "host"}
+        none = run_report(comm, "gemm", mesh, SLOW, payload=False, **options)
+        assert none["measured"] == here["measured"]
+        assert none["host"]["packets"] == here["host"]["packets"]
+
+
+# ---------------------------------------------------------------------------------------------------------- counts
+
+
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.parametrize("mesh", [*((n, n) for n in (1, 2, 3, 5, 8, 16)), (4, 2), (2, 6), (3, 5), (1, 7)], ids=str)
+def test_cannon_pays_the_hops_of_plain_rings(mesh: tuple[int, int], comm):
+    """P = lcm(W, H) places on a ring. Aligning takes P^2 // 4 shifts of a line of tiles, the loop P - 1 of all lines of
+    cores. In a shift every core of a line sends one tile: N - 1 of them a hop on, the last one N - 1 hops back."""
+    places, hops, messages = lcm(*mesh), 0, 0
+    for n, lines in (mesh, mesh[::-1]):
+        shifts = places**2 // 4 + (places - 1) * lines if n > 1 else 0
+        hops, messages = hops + shifts * 2 * (n - 1), messages + shifts * n
+    report = run_report(comm, "gemm", mesh, algorithm="cannon", m=1, k=places, n=places)["measured"]
+    assert (report["hops"], report["messages"], report["stages"]) == (hops, messages, 0)
+    assert report["max_hops"] == max(mesh) - 1
+    # A ring and its reverse: each core has its own route, its neighbour's, and the wrap-around, if that is a third.
+    assert report["route_entries"]["max"] == sum({1: 0, 2: 4}.get(n, 6) for n in mesh)
+
+
+def broadcasts(mesh: tuple[int, int], segments: tuple[int, int]) -> dict[str, int]:
+    """Hops and stages when each core sends to its row and to its column, on lines of segments of so many cores.
+
+    A tile crosses every link of its line once. Ends of segments with another one behind them relay it, in either
+    direction from its source.
+    """
+    found = {"hops": 0, "stages": 0}
+    for n, longest, lines in ((mesh[0], segments[0], mesh[1]), (mesh[1], segments[1], mesh[0])):
+        found["hops"] += lines * n * (n - 1)
+        inner = cut(n, longest)[1:-1]  # both cores at an inner bound relay, but not what is their own
+        found["stages"] += lines * len(inner) * (n - 2)
+    return found
+
+
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.parametrize("algorithm", ["summa", "allgather"])
+@pytest.mark.parametrize("mesh", [(1, 1), (2, 2), (5, 5), (16, 16), (4, 2), (3, 5), (1, 7)], ids=str)
+def test_where_there_is_room_routes_grow_with_the_line_and_there_are_no_stages(
+    mesh: tuple[int, int], algorithm: str, comm
+):
+    places = lcm(*mesh)
+    report = run_report(comm, "gemm", mesh, algorithm=algorithm, m=1, k=places, n=places)["measured"]
+    expected = broadcasts(mesh, mesh)
+    if algorithm == "summa":  # of a core's tiles, those of one step at a time
+        expected["hops"] = sum(lines * places * (n - 1) for n, lines in (mesh, mesh[::-1]))
+    assert {key: report[key] for key in expected} == expected
+    assert report["max_hops"] == max(mesh) - 1
+    assert report["route_entries"]["max"] == sum(n for n in mesh if n > 1)
+    assert report["macs"] == places**2 * places  # tiles of 1 x 1
+
+
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.parametrize("algorithm", ["summa", "allgather"])
+def test_where_there_is_no_room_software_relays(algorithm: str, comm):
+    """On wse2, with 24 entries for both axes: every core's own route up to N = 12, segments of 8 beyond, and chains."""
+    stages = {}
+    for n in (8, 12, 16, 24, 32):
+        options: dict[str, Any] = {"algorithm": algorithm, "m": n, "k": n, "n": n}
+        report = run_report(comm, "gemm", (n, n), "wse2", payload=False, **options)["measured"]
+        longest = n if n <= 12 else 8
+        expected = broadcasts((n, n), (longest, longest))
+        assert {key: report[key] for key in expected} == expected
+        assert report["max_hops"] == (n - 1 if n <= 12 else 8)
+        assert report["route_entries"]["max"] == (2 * n if n <= 12 else 2 * (8 + (2 if n == 16 else 3)))
+        stages[n] = report["stages"]
+        chain = run_report(comm, "gemm", (n, n), "wse2", payload=False, segment=1, **options)["measured"]
+        assert chain["stages"] == broadcasts((n, n), (1, 1))["stages"] == 2 * n * (n - 1) * (n - 2)
+        assert (chain["max_hops"], chain["route_entries"]["max"]) == (1, 8)
+    assert stages[8] == stages[12] == 0
+    assert stages[32] == 2 * 32 * 3 * 30 > stages[24] > stages[16] > 0
+
+
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.parametrize("mesh", [(2, 2), (4, 4), (4, 6)], ids=str)
+def test_memory_is_what_each_algorithm_holds(mesh: tuple[int, int], comm):
+    """All hold A, B and C. Cannon has A and B twice in flight, SUMMA two pairs of panels, a column of a core's tiles of
+    A and a row of those of B; allgather what the other cores of the row and the column have."""
+    width, height = mesh
+    places = lcm(*mesh)
+    rows, columns = places // height, places // width
+    m, k, n = 13, 25, 10
+    mt, kt, nt = (ceil(size / places) for size in (m, k, n))
+    a, b, c = (4 * rows * columns * prod(tile) for tile in ((mt, kt), (kt, nt), (mt, nt)))
+    expected = {
+        "cannon": 3 * (a + b) + c,
+        "summa": a + b + c + 2 * (a // columns + b // rows),
+        "allgather": width * a + height * b + c,
+    }
+    for algorithm, most in expected.items():
+        report = run_report(comm, "gemm", mesh, m=m, k=k, n=n, algorithm=algorithm)["measured"]
+        assert report["memory_bytes"]["max"] == most
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_allgather_is_the_first_to_run_out_of_memory(comm):
+    options: dict[str, Any] = {"m": 512, "k": 512, "n": 512}
+    for algorithm in ("meshgemm", "cannon", "summa"):
+        run_report(comm, "gemm", (32, 32), "wse2", payload=False, algorithm=algorithm, **options)
+    with pytest.raises(LimitError, match="A of the row, B of the column"):
+        run_report(comm, "gemm", (32, 32), "wse2", payload=False, algorithm="allgather", **options)
+
+
+# ---------------------------------------------------------------------------------------------------------- cycles
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_products_hide_shifts_and_broadcasts(comm):
+    """On links so slow that a step's two tiles take half as long to come as to multiply, all but the first are hidden.
+
+    Cannon's loop comes after aligning, N // 2 steps of half a product. Nothing hidden would be N // 2 products more.
+    """
+    n, side = 8, 8
+    product = side**3
+    device = replace(WSE2, call_cycles=0.0, link_bytes_per_cycle=2 * 2 * 4 * side**2 / product)
+    for algorithm, before in (("summa", 1), ("cannon", 1 + n // 4)):
+        options: dict[str, Any] = {"m": n * side, "k": n * side, "n": n * side, "algorithm": algorithm}
+        path = run_report(comm, "gemm", (n, n), device, payload=False, **options)["measured"]["critical_path"]
+        assert n * product < path["cycles"] < (n + before) * product
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_with_tiny_tiles_meshgemm_is_the_fastest_on_wse2(comm):
+    cycles = {
+        algorithm: run_report(comm, "gemm", (32, 32), "wse2", payload=False, algorithm=algorithm, m=64, k=64, n=64)[
+            "measured"
+        ]["critical_path"]["cycles"]
+        for algorithm in ("meshgemm", *BASELINES)
+    }
+    assert cycles["meshgemm"] == min(cycles.values())
+    assert cycles["summa"] > 1.5 * cycles["meshgemm"]
+
+
+# ----------------------------------------------------------------------------------------------------------- options
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_options_that_do_not_go_together_are_refused(comm):
+    for algorithm in BASELINES:
+        with pytest.raises(UsageError, match="leave out --transpose-b"):
+            run_report(comm, "gemm", (2, 2), algorithm=algorithm, transpose_b=True)
+    for algorithm in ("meshgemm", "cannon"):
+        with pytest.raises(UsageError, match="--segment 2 is for"):
+            run_report(comm, "gemm", (2, 2), algorithm=algorithm, segment=2)
+    with pytest.raises(UsageError, match="they start at 1"):
+        run_report(comm, "gemm", (2, 2), algorithm="summa", segment=0)
