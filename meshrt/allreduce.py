@@ -195,26 +195,29 @@ def _around(block: Block, way: ScatterRing, tiles: np.ndarray, combine: Combine)
     stream, numbers = _streams(block, combine), prod(tiles.shape[2:])
     size = -(-numbers // n)
     lead = tiles.shape[:2]
-    chunks = np.zeros((*lead, n * size), tiles.dtype)
-    chunks[:, :, :numbers] = tiles.reshape(*lead, numbers)
-    chunks = chunks.reshape(*lead, n, size)
+    whole = tiles.reshape(*lead, numbers)
+    if n * size != numbers:
+        whole = np.concatenate([whole, np.zeros((*lead, n * size - numbers), tiles.dtype)], axis=2)
+    whole = whole.reshape(*lead, n, size)
     rows, columns = np.arange(lead[0])[:, None], np.arange(lead[1])
     low = block.mesh.offset(way.axis)
     place = way.place[low : low + lead[1 if way.axis == "x" else 0]]
     place = place if way.axis == "x" else place[:, None]
+    chunks = np.empty((n, *lead, size), tiles.dtype)  # at s, chunk p - s of core p: all send from one place
+    for back in range(n):
+        chunks[back] = whole[rows, columns, (place - back) % n]
     everyone = np.ones(n, bool)
     with block.memory.hold("ring chunks", (n * size - numbers + (0 if stream else size)) * tiles.itemsize):
         for step in range(n - 1):
-            sent = chunks[rows, columns, (place - step) % n]
-            arrived = fabric.transfer(block, way.channel, sent, stream=stream)
+            fabric.transfer(block, way.channel, chunks[step], chunks[step + 1], combine=combine, stream=stream)
             fabric.stage(block, way.channel, 0 if stream else size, everyone)
-            to = rows, columns, (place - step - 1) % n
-            chunks[to] = combine(chunks[to], arrived)
         for step in range(n - 1):
             if step:  # what came in the step before is passed on
                 fabric.stage(block, way.channel, 0, everyone)
-            sent = chunks[rows, columns, (place + 1 - step) % n]
-            chunks[rows, columns, (place - step) % n] = fabric.transfer(block, way.channel, sent, stream=stream)
+            fabric.transfer(block, way.channel, chunks[step - 1], chunks[step], stream=stream)
         if stream:
-            fabric.tail(block, way.channel, arrived, everyone)
-    return np.ascontiguousarray(chunks.reshape(*lead, n * size)[:, :, :numbers]).reshape(tiles.shape)
+            fabric.tail(block, way.channel, chunks[0], everyone)
+    result = np.empty_like(whole)
+    for back in range(n):
+        result[rows, columns, (place - back) % n] = chunks[back]
+    return np.ascontiguousarray(result.reshape(*lead, n * size)[:, :, :numbers]).reshape(tiles.shape)

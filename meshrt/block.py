@@ -185,6 +185,11 @@ class Block:
         self._reset_peaks()
         self.clock.meet(*self.control.allreduce(other.clock.last(), max))
 
+    def meet(self) -> None:
+        """All cores go on when the last one is there: a barrier that costs nothing, to see what waiting would do."""
+        self._settle()
+        self.clock.meet(*self.control.allreduce(self.clock.last(), max))
+
     def finish(self) -> list[meter.Segment]:
         """End the last segment and return all of them."""
         self._close()

@@ -408,6 +408,14 @@ def _plmr(
 @click.argument("tables", nargs=-1, metavar="[TABLE]...")
 @click.option("--device", type=click.Choice([*PRESETS]), default="wse2", show_default=True, help="The machine.")
 @click.option("--call-cycles", type=click.IntRange(0), help="Cost of a vector instruction.  [default: device's]")
+@click.option(
+    "--system",
+    "systems",
+    multiple=True,
+    type=click.Choice(["waferllm", "t10", "ladder"]),
+    help="Only this one's cells; may be given again.",
+)
+@click.option("--model", "models", multiple=True, metavar="NAME", help="Only this one's cells; may be given again.")
 @click.option("--cache", metavar="FILE", help="Keep the runs here, and take those that are here already.")
 @click.option("--csv", "csv_folder", metavar="FOLDER", help="Write tables.csv, gemm.csv and gemv.csv.")
 @click.option("--png", "png_folder", metavar="FOLDER", help="Draw gemm.png and gemv.png; needs matplotlib.")
@@ -423,21 +431,23 @@ def reproduce(paper: str, tables: tuple[str, ...], **options: Any) -> None:
 
 
 def _reproduce(
-    comm: Intracomm, tables: tuple[str, ...], *, device: str, call_cycles: int | None, cache: str | None,
-    csv_folder: str | None, png_folder: str | None, json_path: str | None, quiet: bool,
+    comm: Intracomm, tables: tuple[str, ...], *, device: str, call_cycles: int | None, systems: tuple[str, ...],
+    models: tuple[str, ...], cache: str | None, csv_folder: str | None, png_folder: str | None,
+    json_path: str | None, quiet: bool,
 ) -> int:  # fmt: skip
     """One rank's part of a reproduction."""
     from meshrt import report
     from meshrt.console import make_console
     from meshrt.errors import UsageError
     from meshrt.studies import reproduce_files as files
+    from meshrt.studies.published import MODELS
     from meshrt.studies.reproduce import NAMES, reproduce, write_files
     from meshrt.studies.reproduce_print import print_reproduction
     from meshrt.studies.reproduce_store import open_store
 
-    wrong = [name for name in tables if name not in NAMES]
-    if wrong:
-        raise UsageError(f"no table or figure {wrong[0]!r}; there are {', '.join(NAMES)}")
+    for what, given, there in (("table or figure", tables, NAMES), ("model", models, MODELS)):
+        if wrong := [name for name in given if name not in there]:
+            raise UsageError(f"no {what} {wrong[0]!r}; there are {', '.join(there)}")
     if png_folder:
         files.check_matplotlib()
     for option, folder in (("--csv", csv_folder), ("--png", png_folder)):
@@ -448,7 +458,8 @@ def _reproduce(
             report.check_target(option, path)
     console = make_console(comm.rank, comm.size, quiet or json_path == "-")
     machine = find_device(device, call_cycles=call_cycles)
-    told = reproduce(comm, console, tuple(dict.fromkeys(tables)) or NAMES, machine, open_store(cache))
+    names = tuple(dict.fromkeys(tables)) or NAMES
+    told = reproduce(comm, console, names, machine, open_store(cache), systems=systems, models=models)
     if comm.rank == 0:
         written = write_files(told, csv_folder, png_folder)
         if json_path == "-":

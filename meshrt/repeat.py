@@ -21,10 +21,10 @@ SUMS = ("messages", "hops", "stages", "macs")  # counters that grow with every r
 def repeated(block: "Block", times: int) -> Iterator[None]:
     """Run what is in the `with` once and count it `times` times, 1 or more: counters, link bytes and virtual time.
 
-    All cores' clocks go on by what the last core of the mesh took, (times - 1) times more, and so does the path that
-    led there. That is exact where a repetition leaves the clocks as it found them but for one shift of all, as equal
-    steps do once the first few are over: run those before. `host` counts what was really done. No phase may begin or
-    end inside. All ranks call it together.
+    The clocks of all cores that had work go on by what the last core of the mesh took, (times - 1) times more, and so
+    does the path that led there. That is exact where a repetition leaves the clocks as it found them but for one shift
+    of all, as equal steps do once the first few are over: run those before. `host` counts what was really done. No
+    phase may begin or end inside. All ranks call it together.
     """
     if times < 1:
         raise ValueError(f"a stretch is repeated once or more often, not {times} times")
@@ -36,7 +36,7 @@ def repeated(block: "Block", times: int) -> Iterator[None]:
     before = [getattr(counters, name) for name in SUMS]
     link_bytes, clock = block.link_bytes.copy(), block.clock
     free = [(until, until.copy()) for until in (clock.link_free, clock.ramp_in, clock.ramp_out)]
-    begin = block.control.allreduce(clock.last(), max)
+    began, begin = clock.state[TIME].copy(), block.control.allreduce(clock.last(), max)
     yield
     if block.counters is not counters:
         raise ValueError("a phase began or ended in a repeated stretch; repeat inside of phases")
@@ -50,8 +50,9 @@ def repeated(block: "Block", times: int) -> Iterator[None]:
     for until, was_until in free:
         until[until != was_until] += more * (end[TIME] - begin[TIME])
     clock.path_changes()
+    busy = clock.state[TIME] != began
     for part in (TIME, HOPS, STAGES):
-        clock.state[part] += more * (end[part] - begin[part])
+        clock.state[part][busy] += more * (end[part] - begin[part])
 
 
 def sampled(block: "Block", steps: int, sample: int | None) -> Iterator[int]:

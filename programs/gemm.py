@@ -8,6 +8,7 @@
 On a W x H mesh all of them cut A, B and C into lcm(W, H) tiles along either axis, one a core where it is square.
 """
 
+from time import perf_counter
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -39,8 +40,10 @@ def run(
         int | None,
         "summa, allgather: cores that a route reaches, then software relays  [default: as the tables allow]",
     ] = None,
+    lockstep: Annotated[bool, "all cores begin every step together, as after a barrier that costs nothing"] = False,
     dtype: Annotated[Literal["float32", "bfloat16", "float16"], "storage of A and B; sums are float32"] = "float32",
     seed: Annotated[int, "of the random numbers in A and B"] = 0,
+    times: Annotated[int, "how often; the host's time of all is in the report"] = 1,
 ) -> dict[str, Any]:
     """Multiply two random matrices, and compare the result with NumPy in float64."""
     if reduce == "ktree" and not transpose_b:
@@ -49,6 +52,10 @@ def run(
         raise UsageError(f"--algorithm {algorithm} computes A B only: leave out --transpose-b, or take meshgemm")
     if segment is not None and algorithm not in ("summa", "allgather"):
         raise UsageError(f"--segment {segment} is for --algorithm summa and allgather: {algorithm} broadcasts nothing")
+    if lockstep and (transpose_b or algorithm == "allgather"):
+        raise UsageError("--lockstep is for the steps of A B by meshgemm, cannon or summa")
+    if times < 1:
+        raise UsageError(f"--times is {times}; it starts at 1")
     for name, size in (("m", m), ("k", k), ("n", n)):
         if size < 1:
             raise UsageError(f"--{name} is {size}; sizes start at 1")
@@ -56,16 +63,24 @@ def run(
     cut = square(block.mesh)
     a = place(block, "A", lambda rows, columns: whole_a[rows, columns], whole_a.shape, cut, whole_a.dtype)
     b = place(block, "B", lambda rows, columns: whole_b[rows, columns], whole_b.shape, cut, whole_b.dtype)
+    begin = perf_counter()
     if algorithm in ("summa", "allgather"):
         with spreads(block, segment) as (along_x, along_y):
-            c = (summa if algorithm == "summa" else allgather_gemm)(block, along_x, along_y, a, b)
+            for _ in range(times):
+                if algorithm == "summa":
+                    c = summa(block, along_x, along_y, a, b, lockstep)
+                else:
+                    c = allgather_gemm(block, along_x, along_y, a, b)
     else:
         with (interleaved_rings if algorithm == "meshgemm" else plain_rings)(block) as rings:
             if transpose_b and reduce == "ktree":
                 with ktree(block, "x") as tree:
-                    c = meshgemm_t_by_tree(block, rings, tree, a, b)
+                    for _ in range(times):
+                        c = meshgemm_t_by_tree(block, rings, tree, a, b)
             else:
-                c = (meshgemm_t if transpose_b else meshgemm)(block, rings, a, b)
+                for _ in range(times):
+                    c = meshgemm_t(block, rings, a, b) if transpose_b else meshgemm(block, rings, a, b, lockstep)
+    block.notes["product_seconds"] = perf_counter() - begin
     if not block.payload:
         return {}
     found = gather(block, c, (m, n))

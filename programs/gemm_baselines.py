@@ -21,13 +21,15 @@ from meshrt.broadcast import Broadcast, Spread
 from meshrt.programs.meshgemm import add, tile_bytes
 
 
-def summa(block: Block, along_x: Spread, along_y: Spread, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def summa(
+    block: Block, along_x: Spread, along_y: Spread, a: np.ndarray, b: np.ndarray, lockstep: bool = False
+) -> np.ndarray:
     """C = A B by P broadcasts on each axis (van de Geijn & Watts 1997), pipelined.
 
     A step's owners send before its product of the step before, and who relays does so after it. Measured on wse2 with
-    as few segments as the tables allow, against a chain in which every core relays (`--segment 1`): 1,666 against 3,693
-    cycles on 64 x 64 cores with tiles of 2 x 2, 16,643 against 27,024 with 6 x 6. Relaying before the product, 1,825
-    and 19,844 cycles with segments, gains 6 and 38 cycles in the chain.
+    as few segments as the tables allow, against a chain in which every core relays (`--segment 1`): 1,854 against 3,885
+    cycles on 64 x 64 cores with tiles of 2 x 2, 18,883 against 29,264 with 6 x 6. Relaying before the product takes
+    2,011 and 22,049 cycles with segments, and 6 and 38 cycles less than those of the chain.
     """
     (rows, columns), steps = a.shape[2:4], block.mesh.height * a.shape[2]
     a_panels, b_panels = (
@@ -56,6 +58,10 @@ def summa(block: Block, along_x: Spread, along_y: Spread, a: np.ndarray, b: np.n
             c = add(block, c, block.matmul(a_panel, b_panel))
             for one in coming:
                 broadcast.relay(block, one)
+            if lockstep:
+                for one in coming:
+                    broadcast.finish(block, one)
+                block.meet()
     return np.asarray(c)
 
 

@@ -6,11 +6,14 @@ when it needs it, wherever that lies, in the order of the loop. So here: nothing
     C = A B     at step k every core loads tile k of its row of A and tile k of its column of B from the cores that own
                 them, multiplies them, and adds to the sum in its own memory
     C = A B^T   the same, with tile k of a row of B that belongs to its column of C: that lies anywhere
-    sums        every core loads the partial sums of its line, one after the other, and adds them up: if all memory is
-                equally far, that takes no longer than one core doing it for all, and nobody has to wait for a result
+    sums        in log2 N rounds: half of the cores load the partial sum of another and add it to their own, then half
+                of those; at last all load the total. Or every core loads all partial sums, one after the other: as
+                fast where all memory is equally far, with nobody waiting for a total, but not here
 
 The cores of a line load the same tile at the same step, each for itself: to the owner that makes N - 1 requests and as
-many answers, through the links of its neighbours. A load in advance would hide the product, not the way.
+many answers, through the links of its neighbours. A load in advance would hide the product, not the way. Measured for
+a sum of 16 numbers on lines of 64 wse2 cores: 144 cycles by a K-tree, 4,794 in rounds, 96,045 with every core loading
+all.
 
 `sample` is that of `meshrt.repeat.spread`: without payloads, so many steps of the loop are run for all.
 `groups` are columns that multiply and add among themselves, as for groups of heads.
@@ -24,7 +27,8 @@ import numpy as np
 
 from meshrt import fabric
 from meshrt.block import Block
-from meshrt.crossbar import Crossbar, Transfer, exchange
+from meshrt.crossbar import Crossbar, exchange
+from meshrt.porter import Transfer
 from meshrt.programs.meshgemm import tile_bytes
 from meshrt.programs.places import Groups, whole
 from meshrt.repeat import spread
@@ -118,14 +122,40 @@ def _row_of_b(
 
 def allreduce(
     block: Block, bar: Crossbar, axis: str, tiles: np.ndarray, combine: Callable[..., np.ndarray] = np.add,
+    groups: Groups | None = None,
+) -> np.ndarray:  # fmt: skip
+    """All cores of a line, or of a group, get the combination of their tiles [bh, bw, *tile], the same to the bit.
+
+    Core i loads the partial sum of core i + 1, 2, 4 .., and adds it; then all load the total of the first.
+    """
+    groups = groups or whole(block, axis)
+    columns = np.arange(block.mesh.length(axis))
+    inside, at = columns < groups.width * groups.count, groups.local(columns)
+    numbers, lane = prod(tiles.shape[2:]), bar.lanes[0 if axis == "x" else 2]
+    low, count = block.mesh.offset(axis), block.lead[1 if axis == "x" else 0]
+    total, far = tiles, 1
+    with block.memory.hold("total and loaded tile", 2 * numbers * tiles.itemsize):
+        while far < groups.width:
+            adds = inside & (at % (2 * far) == 0) & (at + far < groups.width)
+            (loaded,) = exchange(block, bar, Transfer(axis, np.where(adds, columns + far, columns), total, asks=True))
+            fabric.stage(block, lane, numbers, adds)
+            here = adds[low : low + count] if block.payload else np.ones(1, bool)
+            here = here.reshape(*((1, -1) if axis == "x" else (-1, 1)), *(1,) * (tiles.ndim - 2))
+            total = np.where(here, combine(total, loaded), total)
+            far *= 2
+        (total,) = exchange(block, bar, Transfer(axis, groups.owners(columns, 0), total, asks=True))
+    return total
+
+
+def allreduce_by_all(
+    block: Block, bar: Crossbar, axis: str, tiles: np.ndarray, combine: Callable[..., np.ndarray] = np.add,
     groups: Groups | None = None, sample: int | None = None,
 ) -> np.ndarray:  # fmt: skip
-    """All cores of a line, or of a group, get the combination of their tiles [bh, bw, *tile], the same to the bit."""
+    """The same, every core loading the partial sums of its line one after the other: see above what that costs."""
     groups = groups or whole(block, axis)
     columns = np.arange(block.mesh.length(axis))
     inside = columns < groups.width * groups.count
-    numbers = prod(tiles.shape[2:])
-    lane = bar.lanes[0 if axis == "x" else 2]
+    numbers, lane = prod(tiles.shape[2:]), bar.lanes[0 if axis == "x" else 2]
     total: Any = None
     with block.memory.hold("total and loaded tile", 2 * numbers * tiles.itemsize):
         for place in spread(block, groups.width, sample):

@@ -21,7 +21,7 @@ from meshrt.programs.nexttoken import greedy, next_of_prompt, on_host, prompt_lo
 from meshrt.programs.placement import change_cores, move_weights
 from meshrt.programs.prefill import prefill
 from meshrt.programs.prompt import PROMPT, Teller, read_prompt
-from meshrt.programs.stages import arrange, install, open_stages
+from meshrt.programs.stages import arrange, hand_back, install, open_stages
 from meshrt.programs.systems import open_sums
 from meshrt.programs.weights import cut_dimensions
 from meshrt.report import check_target, write_file
@@ -126,18 +126,8 @@ def run(
                 with block.phase("change of cores"):
                     there = block.another("decode", *cores)
                     old, chunks = chunks, cut_dimensions(there, config, chunks.groups)
-                    after = open_stages(
-                        stack,
-                        there,
-                        config,
-                        chunks,
-                        None,
-                        storage,
-                        decode_regions or regions,
-                        room,
-                        kv,
-                        "decode region",
-                    )
+                    count, name = decode_regions or regions, "decode region"
+                    after = open_stages(stack, there, config, chunks, None, storage, count, room, kv, name)
                     change_cores(stages, after, arrange(block.device, *cores, len(after)), old, chunks, layers_run)
                     stages = after
         stages = install(stack, stages, system, chunks, phases, None)
@@ -157,7 +147,7 @@ def run(
                 else:
                     new.append(greedy(last, chunks, stages[-1].sums, found))
                 told.tell(new)
-                stages[0].block.follow(last)
+                hand_back(stages)
             block.follow(stages[0].block)
             phase.tokens = len(new) - 1
     if logits and block.mesh.rank == 0:
@@ -168,6 +158,11 @@ def run(
         "token_ids": new,
         "text": told.text(new),
         "stopped": "end of text" if new[-1] in stop else "max-new-tokens",
+        "head_groups": chunks.groups,
+        "decode_cores": list(cores),
+        "decode_regions": len(stages),
+        "layers": config.layers,
+        "layers_run": sum(min(len(stage.layers), layers_run or config.layers) for stage in stages),
     }
 
 

@@ -22,12 +22,13 @@ from meshrt.collectives import Rings, align, finish_shift, rotate, start_shift
 from meshrt.routes import ring_order, ring_place
 
 
-def meshgemm(block: Block, rings: Rings, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def meshgemm(block: Block, rings: Rings, a: np.ndarray, b: np.ndarray, lockstep: bool = False) -> np.ndarray:
     """C = A B.
 
     a: M x K, b: K x N, cut `square`: [bh, bw, rows, columns, Mt, Kt] and [.., Kt, Nt], any leading tile dimensions
     before the last two alike in both (heads, say). Both stay at home. Returns C in float32, cut the same way; it is
-    counted as core memory while it is computed, and the caller takes what it keeps.
+    counted as core memory while it is computed, and the caller takes what it keeps. In `lockstep` all cores begin each
+    step together; else a core goes on as soon as it has its own next tiles.
     """
     steps = block.mesh.height * a.shape[2]
     sums = prod(a.shape[2:-1]) * b.shape[-1] * 4
@@ -44,6 +45,8 @@ def meshgemm(block: Block, rings: Rings, a: np.ndarray, b: np.ndarray) -> np.nda
             flights = () if last else start_shift(block, rings.x, a, a_next) + start_shift(block, rings.y, b, b_next)
             c = add(block, c, block.matmul(a, b))
             finish_shift(block, flights)
+            if lockstep:
+                block.meet()
             a, a_next, b, b_next = a_next, a, b_next, b
     return np.asarray(c)
 

@@ -44,7 +44,7 @@ class Stage:
     cache: Cache
     sums: Sums = NO_SUMS
     products: Products = NO_PRODUCTS
-    crossing: "Crossing | None" = None  # from the stage before
+    crossing: "Crossing | None" = None  # from the stage before; in decode, to the first stage from the last one
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,8 @@ def install(
             (u, v), (x, y) = places[number - 1], places[number]
             cross = vector_crossing if rings is None else matrix_crossing
             crossing = cross(stack, block, number, (x - u, y - v))
+        elif rings is None and len(stages) > 1:
+            crossing = way_back(stack, block, places)
         products = NO_PRODUCTS if rings is None else open_products(stack, system, block, chunks, rings[number])
         sums = open_sums(stack, system, block, chunks, "xy" if rings is None else "x", phases)
         if rings is None and stage.cache.policy == "shift":
@@ -118,6 +120,30 @@ def arrange(device: Device, width: int, height: int, count: int) -> list[tuple[i
         line = [(column, row) for column in range(columns)]
         places += line if row % 2 == 0 else line[::-1]
     return places[:count]
+
+
+def way_back(stack: ExitStack, block: Block, places: Sequence[tuple[int, int]]) -> Crossing:
+    """The way of a token from the north-west core of the last region to that of the first, west and then north."""
+    (x, y), width, height = places[-1], block.mesh.width, block.mesh.height
+    x, y = x * width, y * height
+    wafer = block.another("way back", x + 1, y + 1)
+    path = [(at, y) for at in range(x, -1, -1)] + [(0, at) for at in range(y - 1, -1, -1)]
+    return Crossing(wafer, (-x, -y), stack.enter_context(installed_paths(wafer.tables, [Path(tuple(path))])))
+
+
+def hand_back(stages: Sequence[Stage]) -> None:
+    """The token that the last region has found goes to the first, along its first row and down all columns."""
+    first, last = stages[0], stages[-1]
+    if first.crossing is None:
+        return
+    wafer, block = first.crossing.border, first.block
+    wafer.follow(last.block)
+    fabric.transfer(wafer, first.crossing.channel, np.zeros((*wafer.lead, 1), np.int32))
+    block.follow(wafer)
+    row = np.arange(block.mesh.height) == 0
+    for axis, lines in (("x", row), ("y", None)):
+        with installed(block.tables, axis, routes.multicast(block.mesh.length(axis), 0), lines) as channel:
+            fabric.transfer(block, channel, np.zeros((*block.lead, 1), np.int32))
 
 
 def vector_crossing(stack: ExitStack, block: Block, number: int, step: tuple[int, int]) -> Crossing:

@@ -10,6 +10,7 @@ from typing import Any
 import meshrt
 from meshrt.console import Console
 from meshrt.errors import UsageError
+from meshrt.program import load_program
 from meshrt.report import write_file
 from meshrt.studies.sweep import Job, Outcome, sweep
 
@@ -32,8 +33,17 @@ class Store:
             self.asked[key] = job
         return self.known.get(key, PENDING)
 
+    def check(self) -> None:
+        """UsageError where a program has no such option or choice: a run would not say so, or only at its end."""
+        for job in self.asked.values():
+            options = {option.name: option for option in load_program(job.program).options}
+            for name, value in job.arguments.items():
+                if name not in options or (options[name].choices and value not in (*options[name].choices, None)):
+                    raise UsageError(f"{job.program} has no option {name.replace('_', '-')} with the choice {value}")
+
     def run(self, comm: Any, console: Console, what: str) -> None:
         """Run what was asked for, shared out to the ranks, and write it down."""
+        self.check()
         keys, jobs = list(self.asked), list(self.asked.values())
         self.known |= dict(zip(keys, sweep(comm, jobs, console, what), strict=True))
         self.asked.clear()

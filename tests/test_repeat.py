@@ -13,7 +13,7 @@ from meshrt.allreduce import allreduce, ktree
 from meshrt.block import Block
 from meshrt.collectives import finish_shift, interleaved_rings, start_shift
 from meshrt.device import Device
-from meshrt.repeat import repeated, sampled
+from meshrt.repeat import repeated, sampled, spread
 
 SLOW = Device(name="slow", alpha=1.5, beta=7.0, link_bytes_per_cycle=4.0, macs_per_cycle=2.0, call_cycles=11.0)
 MESHES = [(7, 5), (4, 4)]
@@ -109,6 +109,38 @@ def test_a_sample_of_a_loop_counts_for_all_its_steps(sample: int, comm):
     assert part["critical_path"] == all_steps["critical_path"] == numbers["critical_path"]
 
 
+@pytest.mark.mpi(ranks=[1, 3])
+@pytest.mark.parametrize(("sample", "steps"), [(1, 2), (2, 4), (5, 10), (10, 20)])
+def test_a_sample_spread_over_a_loop_counts_for_all_its_steps(sample: int, steps: int, comm):
+    """Steps of rising cost, 1 to 20 products: what lies in the middle of a stretch stands for it."""
+
+    def loop(sample: int | None) -> tuple[list[int], dict[str, Any]]:
+        block = new_block(comm, (3, 3), SLOW, payload=False)
+        ran = []
+        for step in spread(block, 20, sample):
+            for _ in range(step + 1):
+                block.matmul(np.empty((1, 1, 3, 3)), np.empty((1, 1, 3, 3)))
+            ran.append(step)
+        return ran, measured(block)
+
+    (ran, part), (every, whole) = loop(sample), loop(None)
+    assert every == list(range(20))
+    assert len(ran) == steps
+    assert ran == sorted(set(ran))
+    for key in ("macs", "critical_path"):
+        one, other = (found["macs"] if key == "macs" else found[key]["cycles"] for found in (part, whole))
+        assert one == pytest.approx(other, rel=0.05)
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_cores_that_had_nothing_to_do_stay_where_they_were(comm):
+    block = new_block(comm, (3, 2), SLOW)
+    with repeated(block, 5):
+        block.work(np.array([[0, 4, 0], [0, 0, 0]]))
+    assert block.clock.state[0].tolist() == [[0, 5 * 13, 0], [0, 0, 0]]
+    measured(block)
+
+
 @pytest.mark.mpi(ranks=[1])
 def test_what_cannot_be_repeated_is_refused(comm):
     block = new_block(comm, (2, 2))
@@ -116,6 +148,8 @@ def test_what_cannot_be_repeated_is_refused(comm):
         pass
     with pytest.raises(ValueError, match="one step or more, not 0"):
         list(sampled(block, 5, 0))
+    with pytest.raises(ValueError, match="one step or more, not 0"):
+        list(spread(block, 5, 0))
     with pytest.raises(ValueError, match="a phase began or ended"), repeated(block, 2), block.phase("inside"):
         pass
     measured(block)

@@ -317,6 +317,42 @@ def test_runs_differ_by_everything_that_matters() -> None:
     assert key_of(same) == key_of(_job())
 
 
+def test_a_run_that_no_program_knows_is_refused_before_anything_runs() -> None:
+    store = Store()
+    store.emulate(_job())
+    store.check()
+    store.emulate(dataclasses.replace(_job(), arguments={"allreduce": "unheard-of"}))
+    with pytest.raises(UsageError, match="unheard-of"):
+        store.check()
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_tables_of_whole_models(comm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    cells = {
+        2: [Cell(2, "llama-tiny", "waferllm", "8/4", 1000.0, "tokens/s")],
+        3: [Cell(3, "llama-tiny", "waferllm", "4x4", 1000.0, "tokens/s"),
+            Cell(3, "another", "waferllm", "4x4", 1000.0, "tokens/s")],
+        4: [Cell(4, "llama-tiny", "waferllm", f"{side}x{side}", 1000.0, "tokens/s") for side in (4, 6)],
+    }  # fmt: skip
+    monkeypatch.setattr(published, "table", lambda number: cells[number])
+    monkeypatch.setattr(published, "PREFILL_MESH", {"llama-tiny": 4})
+    monkeypatch.setattr(published, "DECODE_MESH", {"llama-tiny": 6})
+    monkeypatch.setattr(reproduce_tables, "PROMPT", 8)
+    monkeypatch.setattr(reproduce_tables, "CONTEXT", 10)
+    store = Store()
+    told = reproduce(comm, Console(), ("2", "3", "4"), WSE2, store, models=("llama-tiny",))
+    end, first, other, small, large = told["rows"]
+    assert (other["emulated"], other["note"]) == (None, "left out")
+    prefill = 8 / first["emulated"]
+    assert prefill == pytest.approx(first["cycles"] / WSE2.clock_hz)
+    token = 1 / large["emulated"]
+    assert token == pytest.approx(large["cycles"] / WSE2.clock_hz)
+    assert token != 1 / small["emulated"]
+    assert end["emulated"] == pytest.approx(4 / (prefill + 4 * token))  # 8 + 4 // 2 = 10 cached, on 6 x 6 as in table 4
+    assert len(store.known) == 3
+    assert all(row["ratio"] == row["emulated"] / 1000 for row in (end, first, small, large))
+
+
 # ------------------------------------------------------------------------------------------------ the command line
 
 

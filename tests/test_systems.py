@@ -24,11 +24,16 @@ from meshrt.tiles import gather, place, square
 
 SLOW = Device(name="slow", alpha=1.5, beta=7.0, link_bytes_per_cycle=4.0, macs_per_cycle=2.0, call_cycles=11.0)
 SYSTEMS = [t10, ladder]
+SUMS = [t10.allreduce, ladder.allreduce, ladder.allreduce_by_all]
 MESHES = [(1, 1), (2, 2), (3, 3), (4, 2), (3, 5), (8, 8), (1, 7)]
 
 
 def name(value: Any) -> str:
     return value.__name__.rpartition(".")[2] if isinstance(value, ModuleType) else str(value)
+
+
+def called(function: Callable[..., Any]) -> str:
+    return f"{function.__module__.rpartition('.')[2]} {function.__name__}"
 
 
 def operands(block: Block, m: int, k: int, n: int, transpose: bool) -> tuple[np.ndarray, ...]:
@@ -135,8 +140,8 @@ def larger_and_sum(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 @pytest.mark.mpi(ranks=[1, 3])
 @pytest.mark.parametrize("axis", ["x", "y"])
 @pytest.mark.parametrize("mesh", [(1, 3), (4, 3), (7, 5)], ids=str)
-@pytest.mark.parametrize("system", SYSTEMS, ids=name)
-def test_all_cores_of_a_line_get_its_sum(system: Any, mesh: tuple[int, int], axis: str, comm):
+@pytest.mark.parametrize("add", SUMS, ids=called)
+def test_all_cores_of_a_line_get_its_sum(add: Any, mesh: tuple[int, int], axis: str, comm):
     tiles = np.random.default_rng(5).standard_normal((mesh[1], mesh[0], 4)).astype(np.float32)
     across = 1 if axis == "x" else 0
     for combine in (np.add, larger_and_sum):
@@ -145,7 +150,7 @@ def test_all_cores_of_a_line_get_its_sum(system: Any, mesh: tuple[int, int], axi
             block = new_block(comm, mesh, SLOW, payload)
             own_tiles = own(block, tiles) if payload else np.empty((1, 1, 4), np.float32)
             with crossbar(block) as bar:
-                found = system.allreduce(block, bar, axis, own_tiles, combine)
+                found = add(block, bar, axis, own_tiles, combine)
             if payload:
                 total = whole(block, found)
                 exact = tiles.astype(float).sum(axis=across, keepdims=True)
@@ -159,12 +164,12 @@ def test_all_cores_of_a_line_get_its_sum(system: Any, mesh: tuple[int, int], axi
 
 
 @pytest.mark.mpi(ranks=[1, 2])
-@pytest.mark.parametrize("system", SYSTEMS, ids=name)
-def test_sums_inside_groups_leave_the_others_alone(system: Any, comm):
+@pytest.mark.parametrize("add", SUMS, ids=called)
+def test_sums_inside_groups_leave_the_others_alone(add: Any, comm):
     tiles = numbered(7, 2, 3)
     block = new_block(comm, (7, 2), SLOW)
     with crossbar(block) as bar:
-        total = whole(block, system.allreduce(block, bar, "x", own(block, tiles), groups=Groups(3, 2)))
+        total = whole(block, add(block, bar, "x", own(block, tiles), groups=Groups(3, 2)))
     for first in (0, 3):
         exact = tiles[:, first : first + 3].sum(axis=1, keepdims=True)
         assert np.array_equal(total[:, first : first + 3], np.broadcast_to(exact, (2, 3, 3)))
@@ -232,7 +237,7 @@ def test_t10_without_requests_is_bounded_by_meshgemm_and_gives_the_same(comm):
 @pytest.mark.mpi(ranks=[1])
 def test_ladder_pays_for_its_requests_and_hot_spots_on_top(comm):
     one, other = (cost(comm, 24, by_crossbar(system, 24))["critical_path"]["cycles"] for system in (t10, ladder))
-    assert other > 1.2 * one
+    assert other > one
 
 
 @pytest.mark.mpi(ranks=[1])
@@ -241,15 +246,16 @@ def test_sums_cost_more_than_a_tree_and_more_with_every_core_loading_all(comm):
         with ktree(block, "x") as way:
             allreduce(block, way, np.empty((1, 1, 8), np.float32))
 
-    def cores(system: Any) -> Callable[[Block], object]:
+    def cores(add: Any) -> Callable[[Block], object]:
         def work(block: Block) -> None:
             with crossbar(block) as bar:
-                system.allreduce(block, bar, "x", np.empty((1, 1, 8), np.float32))
+                add(block, bar, "x", np.empty((1, 1, 8), np.float32))
 
         return work
 
-    times = [cost(comm, 32, work)["critical_path"]["cycles"] for work in (tree, cores(t10), cores(ladder))]
-    assert times[0] < times[1] < times[2]
+    times = [cost(comm, 32, work)["critical_path"]["cycles"] for work in (tree, *map(cores, SUMS))]
+    assert times == sorted(times)
+    assert times[3] > 4 * times[2] > 8 * times[1] > 16 * times[0]
 
 
 @pytest.mark.mpi(ranks=[1])

@@ -36,7 +36,7 @@ def expected(name: str, cores: int) -> tuple[int, int]:
         return 10 * 126 * cores, 10 * 126 * 2 * 63 * cores // 64
     if name == "W5":  # the loop's shifts of all lines, and side^2 // 4 of one line to align A, as many for B
         shifts = 2 * (side - 1) * side + 2 * (side * side // 4)
-        return shifts * side, shifts * 2 * (side - 1)
+        return 256 // side * shifts * side, 256 // side * shifts * 2 * (side - 1)
     return 400 * 2 * cores, 400 * 2 * side * 2 * (side - 1)
 
 

@@ -1,0 +1,242 @@
+"""What one rank does in an exchange on a crossbar (meshrt/crossbar.py): its part of every round, clocks, messages."""
+
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from meshrt.clock import HOPS, STAGES, TIME
+from meshrt.itinerary import Round
+from meshrt.mesh import OPPOSITE, PORT_NAMES, STEP
+from meshrt.views import Index, View, as_index
+
+if TYPE_CHECKING:
+    from meshrt.block import Block
+
+REQUEST_BYTES = 8  # the number of the core that asks, and of what it asks for
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """Every core gets the tile of its owner; one that names itself keeps its own, and takes no part.
+
+    `owners`: along an axis, the position of each position's owner on every line, int [N]; without one, the core number
+    y * W + x of each core's, int [W * H]. With `asks` cores have to ask their owners, with REQUEST_BYTES each; else the
+    owners know. tiles: [bh, bw, *tile].
+    """
+
+    axis: str | None
+    owners: np.ndarray
+    tiles: np.ndarray
+    asks: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Hop:
+    """What happens at one port of this rank's cores in one round; slots are packets' numbers."""
+
+    port: int
+    slots: Index  # that leave cores of this block
+    cores: Index  # which
+    tiles: np.ndarray  # bool: do they carry tiles?
+    touched: np.ndarray  # bool: are they sent on?
+    out: np.ndarray  # slots that leave the block
+    out_tiles: np.ndarray
+    come: np.ndarray  # slots that come in over the edge at the other side
+    come_tiles: np.ndarray
+    ends: Index  # slots that get to cores of this block
+    end_cores: Index
+    end_tiles: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """A round as this rank sees it."""
+
+    hops: tuple[Hop, ...]
+    peak_tiles: int
+    peak_requests: int
+
+
+def place_here(block: "Block", axis: str | None, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(is it in this block, place there) of cores, or of positions on lines of the axis."""
+    mesh = block.mesh
+    x, y = x - (0 if axis == "y" else mesh.x0), y - (0 if axis == "x" else mesh.y0)
+    width, height = 1 if axis == "y" else mesh.block_width, 1 if axis == "x" else mesh.block_height
+    return (x >= 0) & (x < width) & (y >= 0) & (y < height), y * width + x
+
+
+def steps_here(block: "Block", axis: str | None, width: int, one: Round) -> Step:
+    """This rank's part of a round."""
+    found = []
+    y, x = np.divmod(one.cores, width)
+    inside, place = place_here(block, axis, x, y)
+    step = np.array(STEP)[one.ports]
+    lands, end = place_here(block, axis, x + step[:, 0], y + step[:, 1])
+    for port in range(4):
+        on = (one.ports == port) & (inside | lands)
+        if not on.any():
+            continue
+        leave, over, come, ends = on & inside, on & inside & ~lands, on & lands & ~inside, on & lands
+        found.append(
+            Hop(
+                port,
+                as_index(one.packets[leave]),
+                as_index(place[leave]),
+                one.tiles[leave],
+                one.touched[leave],
+                one.packets[over],
+                one.tiles[over],
+                one.packets[come],
+                one.tiles[come],
+                as_index(one.packets[ends]),
+                as_index(end[ends]),
+                one.tiles[ends],
+            )
+        )
+    return Step(tuple(found), one.peak_tiles, one.peak_requests)
+
+
+class Porter:
+    """A transfer under way at this rank: headers [3, lines, packets], and the tiles that came from other ranks."""
+
+    def __init__(self, block: "Block", transfer: Transfer, number: int) -> None:
+        self.block, self.transfer, self.name = block, transfer, f"crossbar packets {number}"
+        mesh, axis, tiles = block.mesh, transfer.axis, transfer.tiles
+        lines = 1 if axis is None else mesh.block_length("y" if axis == "x" else "x")
+        length = mesh.block_width * mesh.block_height if axis is None else mesh.block_length(axis)
+        self.view = View(axis, slice(None), lines, length)
+        self.lines, self.count = lines, len(transfer.owners)
+        self.header = self.view.new((3,), self.count, (), np.float64)
+        self.header[...] = 0
+        clock = block.clock
+        self.state, self.free = self.view.of(clock.state, 1), self.view.of(clock.link_free, 1)
+        self.ramp_in, self.ramp_out = self.view.of(clock.ramp_in), self.view.of(clock.ramp_out)
+        self.link_bytes = self.view.of(block.link_bytes, 1)
+        self.nbytes = prod(tiles.shape[2:]) * tiles.itemsize
+        self.busy = np.array([block.device.busy_cycles(size) for size in (REQUEST_BYTES, self.nbytes)])
+        self.out = tiles.copy() if block.payload else np.ones_like(tiles)
+        if block.payload:
+            self.own = self.view.of(np.ascontiguousarray(tiles))
+            self.brought = np.empty((lines, self.count, *tiles.shape[2:]), tiles.dtype)  # pages that are never touched
+            self.owned, self.owner_at = self.places(np.asarray(transfer.owners))
+        block.memory.take(self.name, 0)
+
+    def places(self, cores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(is it in this block, place there) of cores by number, or of positions on the lines."""
+        axis = self.transfer.axis
+        width = self.block.mesh.width if axis is None else self.count if axis == "x" else 1
+        y, x = np.divmod(cores, width)
+        return place_here(self.block, axis, x, y)
+
+    def reserve(self, step: Step) -> None:
+        """Core memory for what waits at the fullest core: as much at all of them."""
+        asked = step.peak_tiles * self.nbytes + step.peak_requests * REQUEST_BYTES
+        if asked > self.block.memory.names[self.name]:
+            self.block.memory.resize(self.name, asked)
+
+    def leave(self, hop: Hop) -> None:
+        """Packets leave the cores of this block by the port; those that are sent on, once software has them."""
+        count = len(hop.tiles)
+        if not count:
+            return
+        counters, device = self.block.counters, self.block.device
+        state = self.state[..., hop.cores].copy()
+        if hop.touched.any():
+            head = self.header[..., hop.slots]
+            np.copyto(state, head, where=hop.touched & (head[TIME] > state[TIME]))
+            state[TIME] += device.beta * hop.touched
+            state[STAGES] += hop.touched
+            self.block.clock.path_changes()
+            self.state[..., hop.cores] = state
+            counters.stages += self.lines * int(hop.touched.sum())
+        time = state[TIME]
+        busy = self.busy[hop.tiles.astype(int)]
+        if busy.any():
+            for free in (self.ramp_out, self.free[hop.port]):
+                np.maximum(time, free[:, hop.cores], out=time)
+                free[:, hop.cores] = time + busy
+        time += device.alpha
+        state[HOPS] += 1
+        self.header[..., hop.slots] = state
+        self.link_bytes[hop.port][:, hop.cores] += np.where(hop.tiles, self.nbytes, REQUEST_BYTES)
+        counters.messages += self.lines * count
+        counters.hops += self.lines * count
+
+    def arrive(self, hop: Hop) -> None:
+        """Packets come in from the port's other side, by the ramp of the core that they get to."""
+        if len(hop.end_tiles):
+            busy = self.busy[hop.end_tiles.astype(int)]
+            if busy.any():
+                head = self.header[TIME][:, hop.ends]
+                head = np.maximum(head, self.ramp_in[:, hop.end_cores]) + busy
+                self.ramp_in[:, hop.end_cores] = self.header[TIME][:, hop.ends] = head
+            self.block.counters.max_hops = max(self.block.counters.max_hops, 1)
+
+    def _buffer(self, tiles: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Bytes of a message, and its headers and tiles as they lie in them."""
+        packets, full = len(tiles) * self.lines, int(tiles.sum()) * self.lines
+        payload = self.nbytes if self.block.payload else 0
+        data = np.empty(packets * 24 + full * payload, np.uint8)
+        heads = data[: packets * 24].view(np.float64).reshape(3, self.lines, len(tiles))
+        brought = data[packets * 24 :]
+        if payload:
+            shape = (self.lines, int(tiles.sum()), *self.transfer.tiles.shape[2:])
+            brought = brought.view(self.transfer.tiles.dtype).reshape(shape)
+        return data, heads, brought
+
+    def send(self, hop: Hop, tag: int, pending: list[Any]) -> None:
+        """Give what leaves the block to the neighbour."""
+        if not len(hop.out):
+            return
+        from mpi4py import MPI
+
+        block, to = self.block, self.block.mesh.neighbour(hop.port)
+        assert to is not None
+        data, heads, brought = self._buffer(hop.out_tiles)
+        heads[...] = self.header[..., hop.out]
+        if block.payload:
+            slots = hop.out[hop.out_tiles]
+            owned = self.owned[slots]
+            brought[:, owned] = self.own[:, self.owner_at[slots[owned]]]
+            brought[:, ~owned] = self.brought[:, slots[~owned]]
+        pending.append(block.comm.Isend([data, MPI.BYTE], to, tag))
+        block.host.messages += 1
+        block.host.packets += heads[0].size
+        block.host.bytes += data.nbytes
+        block.host.sent_to.add(to)
+
+    def take(self, hop: Hop, tag: int) -> None:
+        """Take what comes in from the neighbour."""
+        if not len(hop.come):
+            return
+        from mpi4py import MPI
+
+        block, source = self.block, self.block.mesh.neighbour(OPPOSITE[hop.port])
+        assert source is not None
+        data, heads, brought = self._buffer(hop.come_tiles)
+        block.watch.waiting(source, f"a crossbar's packets going {PORT_NAMES[hop.port]}".encode())
+        block.wait(block.comm.Irecv([data, MPI.BYTE], source, tag))
+        block.watch.moving()
+        self.header[..., hop.come] = heads
+        if block.payload:
+            self.brought[:, hop.come[hop.come_tiles]] = brought
+
+    def land(self) -> np.ndarray:
+        """The cores wait for their tiles, and have them."""
+        block, readers = self.block, np.arange(self.count)
+        here, place = self.places(readers)
+        slots = np.flatnonzero((np.asarray(self.transfer.owners) != readers) & here)
+        if not len(slots):
+            return self.out
+        cores = as_index(place[slots])
+        header, state = self.header[..., as_index(slots)], self.state[..., cores].copy()
+        np.copyto(state, header, where=header[TIME] > state[TIME])
+        block.clock.path_changes()
+        self.state[..., cores] = state
+        if block.payload:
+            there, owned = self.view.of(self.out), self.owned[slots]
+            there[:, place[slots[owned]]] = self.own[:, self.owner_at[slots[owned]]]
+            there[:, place[slots[~owned]]] = self.brought[:, slots[~owned]]
+        return self.out
