@@ -38,7 +38,7 @@ def run(
     prompt_tokens: Annotated[int | None, "a prompt of so many tokens, whatever they say"] = None,
     context: Annotated[int, "no prompt: the cache holds so many tokens to begin with; --payload none"] = 0,
     max_new_tokens: Annotated[int, "stop after so many tokens, if the model does not before"] = 32,
-    system: Annotated[Literal["waferllm"], "who multiplies and adds"] = "waferllm",
+    system: Annotated[Literal["waferllm", "t10", "ladder"], "how it is multiplied and added"] = "waferllm",
     kv: Annotated[Literal["shift", "concat", "roundrobin"], "KV cache policy"] = "shift",
     dtype: Annotated[
         Literal["float32", "float16", "bfloat16"] | None,
@@ -52,6 +52,7 @@ def run(
     decode_regions: Annotated[int | None, "regions that decode  [default: as many as prefill has]"] = None,
     layers: Annotated[int | None, "only the first so many layers of the model"] = None,
     layers_run: Annotated[int | None, "run so many layers, count the last for the others; --payload none"] = None,
+    steps_run: Annotated[int | None, "t10, ladder: the same for steps of a product; --payload none"] = None,
     temperature: Annotated[float, "0 is greedy"] = 0.0,
     top_k: Annotated[int, "sample among the k likeliest; 0: all"] = 0,
     top_p: Annotated[float, "sample among the likeliest that make up this share"] = 1.0,
@@ -63,7 +64,7 @@ def run(
     folder = find_model(model)
     config = read_config(folder)
     check_sampling(temperature, top_k, top_p)
-    check_sizes(block, config.layers, max_new_tokens, layers, layers_run, context, seed)
+    check_sizes(block, config.layers, max_new_tokens, layers, layers_run, steps_run, context, seed)
     if logits:
         check_target("--logits", logits)
     config = config if layers is None else replace(config, layers=layers)
@@ -101,7 +102,7 @@ def run(
                 rings = [routes.enter_context(interleaved_rings(stage.block)) for stage in stages]
                 with ExitStack() as inner, block.phase("prefill") as phase:
                     phase.tokens = len(ids)
-                    ready = install(inner, stages, system, chunks, phases, rings)
+                    ready = install(inner, stages, system, chunks, phases, rings, steps_run)
                     scores = prefill(ready, config, chunks, np.array(ids), bool(logits), layers_run)
                     block.follow(ready[-1].block)
                 with block.phase("re-placement"):
@@ -115,7 +116,7 @@ def run(
             last = stages[-1].block
             with ExitStack() as routes, block.phase("first token") as phase:
                 phase.tokens = 1
-                sums = open_sums(routes, "waferllm", last, chunks, "xy", phases)
+                sums = open_sums(routes, last, chunks, "xy", phases)
                 last.follow(block)
                 drawn = choose if temperature else None
                 new.append(next_of_prompt(last, config, chunks, sums, scores, len(ids), drawn))
@@ -167,8 +168,9 @@ def run(
 
 
 def check_sizes(
-    block: Block, all_layers: int, new: int, layers: int | None, layers_run: int | None, context: int, seed: int
-) -> None:
+    block: Block, all_layers: int, new: int, layers: int | None, layers_run: int | None, steps_run: int | None,
+    context: int, seed: int,
+) -> None:  # fmt: skip
     """UsageError for a number that cannot be."""
     if seed < 0:
         raise UsageError(f"--seed is {seed}; it starts at 0")
@@ -176,12 +178,13 @@ def check_sizes(
         raise UsageError(f"--max-new-tokens is {new}; it starts at 1")
     if layers is not None and not 1 <= layers <= all_layers:
         raise UsageError(f"--layers is {layers}; the model has {all_layers}")
-    if layers_run is not None and layers_run < 1:
-        raise UsageError(f"--layers-run is {layers_run}; it starts at 1")
+    for name, run in (("layers", layers_run), ("steps", steps_run)):
+        if run is not None and run < 1:
+            raise UsageError(f"--{name}-run is {run}; it starts at 1")
     if context < 0:
         raise UsageError(f"--context is {context}; it cannot be negative")
-    if block.payload and (context or layers_run is not None):
-        raise UsageError("--context and --layers-run leave numbers out: add --payload none")
+    if block.payload and (context or layers_run is not None or steps_run is not None):
+        raise UsageError("--context, --layers-run and --steps-run leave numbers out: add --payload none")
 
 
 def storage_type(name: str) -> np.dtype[Any]:

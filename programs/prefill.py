@@ -113,16 +113,17 @@ def embed(stage: Stage, chunks: Chunks, ids: np.ndarray, place: Place) -> np.nda
     first = (np.arange(block.mesh.width * chunks.columns) * size).reshape(block.mesh.width, chunks.columns)
     first = first[block.mesh.x0 : block.mesh.x0 + block.lead[1]]
     inside = padded[place.rows[..., 0]] - first[None, :, None, :, None]  # [bh, bw, rows, columns, Lt]
-    here = (inside >= 0) & (inside < size)
-    inside = np.clip(inside, 0, size - 1)[..., None]
+    places = np.where((inside >= 0) & (inside < size), inside, -1).astype(np.int32)[
+        ..., None
+    ]  # the ones of one-hot rows
 
-    def look_up(_: np.ndarray, table: np.ndarray) -> np.ndarray:
-        found = np.take_along_axis(table.swapaxes(-1, -2), inside, axis=-2).astype(np.float32)
-        found = np.where(here[..., None], found, np.float32(0))
+    def look_up(places: np.ndarray, table: np.ndarray) -> np.ndarray:
+        found = np.take_along_axis(table.swapaxes(-1, -2), np.maximum(places, 0), axis=-2).astype(np.float32)
+        found = np.where(places >= 0, found, np.float32(0))
         block.elementwise(found)
         return found
 
-    return stage.products.gemm_t(here, stage.weights.table, look_up)
+    return stage.products.gemm_t(places, stage.weights.table, look_up)
 
 
 def rms_norm(config: Config, stage: Stage, x: np.ndarray, weight: np.ndarray) -> np.ndarray:

@@ -26,7 +26,7 @@ from meshrt.errors import UsageError
 from meshrt.models.checkpoint import Checkpoint
 from meshrt.models.config import Config
 from meshrt.programs.cache import Cache, Policy, kv_cache, stairs
-from meshrt.programs.systems import NO_PRODUCTS, NO_SUMS, Products, Sums, open_products, open_sums
+from meshrt.programs.systems import NO_PRODUCTS, NO_SUMS, Products, Sums, System, open_system
 from meshrt.programs.weights import Chunks, Weights, load_weights
 from meshrt.repeat import sampled
 from meshrt.routes import Path
@@ -76,9 +76,13 @@ def open_stages(
 
 
 def install(
-    stack: ExitStack, stages: Sequence[Stage], system: str, chunks: Chunks, phases: int, rings: Sequence[Rings] | None
-) -> list[Stage]:
-    """The stages with the routes of prefill, if they have rings, or else those of decode; until the stack is left."""
+    stack: ExitStack, stages: Sequence[Stage], system: System, chunks: Chunks, phases: int,
+    rings: Sequence[Rings] | None, sample: int | None = None,
+) -> list[Stage]:  # fmt: skip
+    """The stages with the routes of prefill, if they have rings, or else those of decode; until the stack is left.
+
+    `sample` is that of `systems.open_system`.
+    """
     first = stages[0].block
     places = arrange(first.device, first.mesh.width, first.mesh.height, len(stages))
     ready = []
@@ -90,8 +94,9 @@ def install(
             crossing = cross(stack, block, number, (x - u, y - v))
         elif rings is None and len(stages) > 1:
             crossing = way_back(stack, block, places)
-        products = NO_PRODUCTS if rings is None else open_products(stack, system, block, chunks, rings[number])
-        sums = open_sums(stack, system, block, chunks, "xy" if rings is None else "x", phases)
+        products, sums = open_system(
+            stack, system, block, chunks, phases, None if rings is None else rings[number], sample
+        )
         if rings is None and stage.cache.policy == "shift":
             stage.cache.stairs = stack.enter_context(stairs(block))
         ready.append(replace(stage, sums=sums, products=products, crossing=crossing))

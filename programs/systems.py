@@ -8,16 +8,22 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from types import ModuleType
+from typing import Any, Literal
 
 import numpy as np
 
 from meshrt.allreduce import allreduce, ktree
 from meshrt.block import Block
 from meshrt.collectives import Rings
+from meshrt.crossbar import Crossbar, crossbar
+from meshrt.programs import ladder, t10
 from meshrt.programs.headgroups import group_rings, group_tree, meshgemm_in_groups, meshgemm_t_in_groups
 from meshrt.programs.meshgemm import meshgemm, meshgemm_t
+from meshrt.programs.places import Groups
 from meshrt.programs.weights import Chunks
+
+System = Literal["waferllm", "t10", "ladder"]
 
 
 @dataclass(frozen=True)
@@ -51,8 +57,35 @@ NO_PRODUCTS = Products(_not_installed, _not_installed, _not_installed, _not_inst
 NO_SUMS = Sums(_not_installed, _not_installed, _not_installed)
 
 
-def open_products(stack: ExitStack, system: str, block: Block, chunks: Chunks, rings: Rings) -> Products:
-    """The products of a system, installed until the stack is left. WaferLLM's use the rings that there are."""
+def open_system(
+    stack: ExitStack, system: System, block: Block, chunks: Chunks, phases: int, rings: Rings | None,
+    sample: int | None = None,
+) -> tuple[Products, Sums]:  # fmt: skip
+    """What a system uses in prefill, where there are rings, or else in decode; installed until the stack is left.
+
+    The K-trees of WaferLLM have `phases`. T10 and Ladder run so many steps of a product if there is a `sample` and no
+    payloads, and count the last for the rest.
+    """
+    if system != "waferllm":
+        bar = stack.enter_context(crossbar(block))
+        return _on_a_crossbar(t10 if system == "t10" else ladder, block, bar, chunks, sample)
+    axes = "xy" if rings is None else "x"
+    products = NO_PRODUCTS if rings is None else _products(stack, block, chunks, rings)
+    return products, open_sums(stack, block, chunks, axes, phases)
+
+
+def _on_a_crossbar(
+    system: ModuleType, block: Block, bar: Crossbar, chunks: Chunks, sample: int | None
+) -> tuple[Products, Sums]:
+    gemm, gemm_t = (partial(one, block, bar, sample=sample) for one in (system.gemm, system.gemm_t))
+    groups = Groups(chunks.group_width, chunks.groups)
+    x, y = (partial(system.allreduce, block, bar, axis) for axis in "xy")
+    return Products(gemm, gemm_t, partial(gemm, groups=groups), partial(gemm_t, groups=groups)), Sums(
+        x, y, partial(x, groups=groups)
+    )
+
+
+def _products(stack: ExitStack, block: Block, chunks: Chunks, rings: Rings) -> Products:
     gemm, gemm_t = partial(meshgemm, block, rings), partial(meshgemm_t, block, rings)
     if chunks.groups == 1:
         return Products(gemm, gemm_t, gemm, gemm_t)
@@ -61,8 +94,8 @@ def open_products(stack: ExitStack, system: str, block: Block, chunks: Chunks, r
     return Products(gemm, gemm_t, heads, partial(meshgemm_t_in_groups, block, inner, chunks))
 
 
-def open_sums(stack: ExitStack, system: str, block: Block, chunks: Chunks, axes: str, phases: int) -> Sums:
-    """The sums of a system along the axes, "x" or "xy", installed until the stack is left; trees have `phases`.
+def open_sums(stack: ExitStack, block: Block, chunks: Chunks, axes: str, phases: int) -> Sums:
+    """WaferLLM's sums along the axes, "x" or "xy", installed until the stack is left.
 
     Beside the rings of prefill there is no room for a second phase of the trees on head groups, 24 entries being the
     limit of a WSE-2: there they have one.
@@ -70,5 +103,6 @@ def open_sums(stack: ExitStack, system: str, block: Block, chunks: Chunks, axes:
     along = {axis: partial(allreduce, block, stack.enter_context(ktree(block, axis, phases))) for axis in axes}
     heads = along["x"]
     if chunks.groups > 1:
-        heads = partial(allreduce, block, stack.enter_context(group_tree(block, chunks, phases if axes == "xy" else 1)))
+        tree = stack.enter_context(group_tree(block, chunks, phases if axes == "xy" else 1))
+        heads = partial(allreduce, block, tree)
     return Sums(along["x"], along.get("y", _not_installed), heads)
