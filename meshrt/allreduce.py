@@ -9,9 +9,9 @@ word. Others, such as the merge of softmax parts, take a tile when all of it is 
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -43,6 +43,7 @@ class ScatterRing:
     axis: str
     channel: Channel
     place: np.ndarray  # int [N], of every core on the ring
+    buffers: dict[Any, np.ndarray] = field(default_factory=dict)  # chunks of the last allreduce; its shape and type
 
 
 Pattern = Tree | ScatterRing
@@ -128,18 +129,17 @@ def _marks(n: int, cores: Iterable[int]) -> np.ndarray:
 
 def reduce(block: Block, tree: Tree, tiles: np.ndarray, combine: Combine = np.add) -> np.ndarray:
     """Combine the tiles [bh, bw, *tile] of every line at its root; the other cores are left with partial ones."""
-    partial = _combine(block, tree, tiles, combine, None)
+    partial = _combine(block, tree, tiles.copy(), combine, None)
     if tree.steps and _streams(block, combine):
         fabric.tail(block, tree.spread, partial, tree.adders)
     return partial
 
 
-def _combine(block: Block, tree: Tree, tiles: np.ndarray, combine: Combine, lines: np.ndarray | None) -> np.ndarray:
-    """The steps of a reduction. Where it streams, the adders' clocks have the time of the first word."""
+def _combine(block: Block, tree: Tree, partial: np.ndarray, combine: Combine, lines: np.ndarray | None) -> np.ndarray:
+    """The steps of a reduction, in place. Where it streams, the adders' clocks have the time of the first word."""
     stream = _streams(block, combine)
-    partial = tiles.copy()
-    numbers = prod(tiles.shape[2:])
-    with block.memory.hold("incoming partial sum", 0 if stream else numbers * tiles.itemsize):
+    numbers = prod(partial.shape[2:])
+    with block.memory.hold("incoming partial sum", 0 if stream else numbers * partial.itemsize):
         for channel, senders, receivers in tree.steps:
             fabric.transfer(
                 block, channel, partial, partial, positions=senders, lines=lines, combine=combine, stream=stream
@@ -156,19 +156,28 @@ def _streams(block: Block, combine: Combine) -> bool:
 
 
 def allreduce(
-    block: Block, way: Pattern, tiles: np.ndarray, combine: Combine = np.add, lines: np.ndarray | None = None
+    block: Block,
+    way: Pattern,
+    tiles: np.ndarray,
+    combine: Combine = np.add,
+    lines: np.ndarray | None = None,
+    out: np.ndarray | None = None,
 ) -> np.ndarray:
     """All cores of a line get the combination of their tiles [bh, bw, *tile] (waferllm, section 6.2).
 
-    `lines` (bool, over the whole mesh) chooses the lines of a tree; the others keep their tiles.
+    `lines` (bool, over the whole mesh) chooses the lines of a tree; the others keep their tiles. The result is in
+    `out`, which may be `tiles`, or in memory of its own.
 
     A tree reduces to its root, which sends the result both ways. A ring cuts tiles into chunks anywhere: it takes
     NumPy's functions of two operands, such as np.add and np.maximum, and refuses others with a UsageError.
     """
+    if out is None:
+        out = np.empty(tiles.shape, tiles.dtype)
     if isinstance(way, ScatterRing):
         assert lines is None, "a ring takes all lines"
-        return _around(block, way, tiles, combine)
-    partial = _combine(block, way, tiles, combine, lines)
+        return _around(block, way, tiles, combine, out)
+    np.copyto(out, tiles)
+    partial = _combine(block, way, out, combine, lines)
     if not way.steps:
         return partial
     stream = _streams(block, combine)
@@ -178,7 +187,7 @@ def allreduce(
     return partial
 
 
-def _around(block: Block, way: ScatterRing, tiles: np.ndarray, combine: Combine) -> np.ndarray:
+def _around(block: Block, way: ScatterRing, tiles: np.ndarray, combine: Combine, out: np.ndarray) -> np.ndarray:
     """Reduce-scatter, then allgather: 2 (N - 1) steps, in which every core sends one chunk to the next on the ring.
 
     At step s core p passes on chunk p - s, to which those before it have added; after N - 1 steps it has all of chunk
@@ -191,7 +200,8 @@ def _around(block: Block, way: ScatterRing, tiles: np.ndarray, combine: Combine)
         )
     n = way.channel.length
     if n == 1:
-        return tiles.copy()
+        np.copyto(out, tiles)
+        return out
     stream, numbers = _streams(block, combine), prod(tiles.shape[2:])
     size = -(-numbers // n)
     lead = tiles.shape[:2]
@@ -203,7 +213,11 @@ def _around(block: Block, way: ScatterRing, tiles: np.ndarray, combine: Combine)
     low = block.mesh.offset(way.axis)
     place = way.place[low : low + lead[1 if way.axis == "x" else 0]]
     place = place if way.axis == "x" else place[:, None]
-    chunks = np.empty((n, *lead, size), tiles.dtype)  # at s, chunk p - s of core p: all send from one place
+    kind = (n, *lead, size), tiles.dtype
+    if kind not in way.buffers:  # fresh memory can cost the host more than all the rest
+        way.buffers.clear()
+        way.buffers[kind] = np.empty(*kind)
+    chunks = way.buffers[kind]  # at s, chunk p - s of core p: all send from one place
     for back in range(n):
         chunks[back] = whole[rows, columns, (place - back) % n]
     everyone = np.ones(n, bool)
@@ -217,7 +231,10 @@ def _around(block: Block, way: ScatterRing, tiles: np.ndarray, combine: Combine)
             fabric.transfer(block, way.channel, chunks[step - 1], chunks[step], stream=stream)
         if stream:
             fabric.tail(block, way.channel, chunks[0], everyone)
-    result = np.empty_like(whole)
+    direct = n * size == numbers and out.flags.c_contiguous
+    result = out.reshape(*lead, n, size) if direct else np.empty((*lead, n, size), tiles.dtype)
     for back in range(n):
         result[rows, columns, (place - back) % n] = chunks[back]
-    return np.ascontiguousarray(result.reshape(*lead, n * size)[:, :, :numbers]).reshape(tiles.shape)
+    if not direct:
+        out[...] = result.reshape(*lead, n * size)[:, :, :numbers].reshape(tiles.shape)
+    return out

@@ -33,10 +33,10 @@ def run(
     place = np.arange(low, low + block.lead[1 if axis == "x" else 0], dtype=np.float32)
     vectors[...] = (place if axis == "x" else place[:, None])[..., None]
     vectors += (np.arange(size) % 16).astype(np.float32)
+    total = block.tiles("sum", (size,), np.float32)
     with pattern(block, algorithm, axis, phases, nbytes=vectors[0, 0].nbytes) as way, block.phase("allreduce"):
         for time in range(times):
-            with block.memory.hold("sum", vectors[0, 0].nbytes):
-                total = allreduce(block, way, vectors)
+            allreduce(block, way, vectors, out=total)
             block.console.progress("allreduce", time + 1, times)
     if not block.payload:
         return {}

@@ -20,7 +20,7 @@ from meshrt.block import Block
 from meshrt.models.config import Config
 from meshrt.programs.cache import Cache, append, balance, place_of_new
 from meshrt.programs.prefill import pair_tables, rotate, split_heads, swiglu
-from meshrt.programs.stages import Stage, cross_vector
+from meshrt.programs.stages import Stage, cross_vector, layers_timed
 from meshrt.programs.weights import Chunks
 from meshrt.repeat import sampled
 
@@ -29,12 +29,12 @@ EMPTY = np.float32(-1e30)  # the greatest score of no token: finite, so that two
 
 def decode(
     stages: Sequence[Stage], config: Config, chunks: Chunks, token: int, position: int, fused: bool = True,
-    sample: int | None = None,
+    sample: int | None = None, spent: list[float] | None = None,
 ) -> np.ndarray:  # fmt: skip
     """One step: the logits after `token` at `position`, V_x on the last stage's cores: float32 [bh, bw, columns, Vt],
     the same in every row.
 
-    `fused` takes six allreduces a layer, else ten as published. `sample` is that of `prefill`.
+    `fused` takes six allreduces a layer, else ten as published. `sample` and `spent` are those of `prefill`.
     """
     block = stages[0].block
     cos, sin = (
@@ -49,12 +49,13 @@ def decode(
         with block.memory.hold("activations", size):
             x = embed(stage, chunks, token) if before is None else cross_vector(before, stage, x)
             append(cache, np.full((*block.lead, *cache.data.shape[3:]), np.nan, cache.data.dtype))
-            for number in sampled(block, len(weights.layers), sample):
-                layer = weights.layers[number]
-                x = x + attention(config, chunks, stage, number, x, cos, sin, fused)
-                up = normed_product(config, stage, x, layer.mlp_norm_y, layer.up, fused)
-                x = x + stage.sums.x(along_x(block, swiglu(block, up), layer.down))
-                block.elementwise(x, 2)
+            with layers_timed(block, spent):
+                for number in sampled(block, len(weights.layers), sample):
+                    layer = weights.layers[number]
+                    x = x + attention(config, chunks, stage, number, x, cos, sin, fused)
+                    up = normed_product(config, stage, x, layer.mlp_norm_y, layer.up, fused)
+                    x = x + stage.sums.x(along_x(block, swiglu(block, up), layer.down))
+                    block.elementwise(x, 2)
             balance(cache)
             if stage is stages[-1]:
                 assert weights.norm_y is not None and weights.head is not None

@@ -87,7 +87,12 @@ def run(
     choose = partial(sample, temperature=temperature, top_k=top_k, top_p=top_p, rng=rng)
     room = max(chunks.rows * -(-len(ids) // chunks.sides), (length + max_new_tokens) // block.mesh.height + 1) + 2
     cores = parse_mesh(decode_mesh) if decode_mesh else (block.mesh.width, block.mesh.height)
-    moves = bool(ids) and (*cores, decode_regions or regions) != (block.mesh.width, block.mesh.height, regions)
+    moves = (
+        bool(ids)
+        and max_new_tokens > 1
+        and (*cores, decode_regions or regions) != (block.mesh.width, block.mesh.height, regions)
+    )
+    spent: tuple[Any, Any] = (None, None) if block.payload else ([], [])  # cycles of layers, in prefill and in decode
     kept: list[np.ndarray] = []
     new: list[int] = []
     told = Teller(block, tokenizer, ids)
@@ -103,16 +108,17 @@ def run(
                 with ExitStack() as inner, block.phase("prefill") as phase:
                     phase.tokens = len(ids)
                     ready = install(inner, stages, system, chunks, phases, rings, steps_run)
-                    scores = prefill(ready, config, chunks, np.array(ids), bool(logits), layers_run)
+                    scores = prefill(ready, config, chunks, np.array(ids), bool(logits), layers_run, spent[0])
                     block.follow(ready[-1].block)
-                with block.phase("re-placement"):
-                    stages = [
-                        replace(stage, weights=move_weights(stage.block, ring, stage.weights, layers_run))
-                        for stage, ring in zip(stages, rings, strict=True)
-                    ]
-                    if not moves:
-                        for stage in stages:
-                            spread_evenly(stage.cache)
+                if max_new_tokens > 1:  # else there is nothing to decode
+                    with block.phase("re-placement"):
+                        stages = [
+                            replace(stage, weights=move_weights(stage.block, ring, stage.weights, layers_run))
+                            for stage, ring in zip(stages, rings, strict=True)
+                        ]
+                        if not moves:
+                            for stage in stages:
+                                spread_evenly(stage.cache)
             last = stages[-1].block
             with ExitStack() as routes, block.phase("first token") as phase:
                 phase.tokens = 1
@@ -137,9 +143,8 @@ def run(
         with block.phase("decode") as phase:
             stages[0].block.follow(block)
             while len(new) < max_new_tokens and new[-1] not in stop:
-                found = decode(
-                    stages, config, chunks, new[-1], length + len(new) - 1, allreduces == "fused", layers_run
-                )
+                place = length + len(new) - 1
+                found = decode(stages, config, chunks, new[-1], place, allreduces == "fused", layers_run, spent[1])
                 row = whole_row(last, found, config.vocab_size) if logits or temperature else None
                 if logits and row is not None:
                     kept.append(row)
@@ -163,6 +168,7 @@ def run(
         "decode_cores": list(cores),
         "decode_regions": len(stages),
         "layers": config.layers,
+        "layer_cycles": layer_cycles(spent, config.layers, len(new) - 1),
         "layers_run": sum(min(len(stage.layers), layers_run or config.layers) for stage in stages),
     }
 
@@ -185,6 +191,14 @@ def check_sizes(
         raise UsageError(f"--context is {context}; it cannot be negative")
     if block.payload and (context or layers_run is not None or steps_run is not None):
         raise UsageError("--context, --layers-run and --steps-run leave numbers out: add --payload none")
+
+
+def layer_cycles(spent: tuple[Any, Any], layers: int, tokens: int) -> dict[str, float] | None:
+    """Cycles of one layer in prefill and for one token in decode, by shape; None with payloads."""
+    if spent[0] is None:
+        return None
+    found = {"prefill": sum(spent[0]) / layers, "decode": sum(spent[1]) / layers / max(tokens, 1)}
+    return {name: cycles for name, cycles in found.items() if cycles}
 
 
 def storage_type(name: str) -> np.dtype[Any]:

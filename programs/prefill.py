@@ -21,7 +21,7 @@ from meshrt.models.config import Config
 from meshrt.models.rope import cos_sin
 from meshrt.programs.cache import Cache
 from meshrt.programs.meshgemm import tile_bytes
-from meshrt.programs.stages import Stage, cross_matrix
+from meshrt.programs.stages import Stage, cross_matrix, layers_timed
 from meshrt.programs.systems import Sums
 from meshrt.programs.weights import Chunks, Layer
 from meshrt.repeat import sampled
@@ -45,13 +45,15 @@ class Place:
 
 
 def prefill(
-    stages: Sequence[Stage], config: Config, chunks: Chunks, ids: np.ndarray, every: bool, sample: int | None = None
-) -> np.ndarray:
+    stages: Sequence[Stage], config: Config, chunks: Chunks, ids: np.ndarray, every: bool, sample: int | None = None,
+    spent: list[float] | None = None,
+) -> np.ndarray:  # fmt: skip
     """Run the prompt; its keys and values go into the caches, rows of cores holding their own tokens.
 
     Returns logits L_y V_x: float32 [bh, bw, rows, columns, Lt, Vt] on the last stage's cores, or with `every` False
     only those of each row of tiles' token that stands where the prompt's last does, [.., 1, Vt]. With a `sample` and
-    without payloads, only so many layers of a stage are run, and the last of them is counted for the others.
+    without payloads, only so many layers of a stage are run, and the last of them is counted for the others. `spent`
+    gets the cycles of each stage's layers.
     """
     place = place_tokens(stages[0].block, config, chunks, len(ids))
     size = chunks.rows * chunks.columns * place.each * chunks.embedding.shape[1] * 4
@@ -63,11 +65,12 @@ def prefill(
                 x = embed(stage, chunks, ids, place)
             else:
                 x = cross_matrix(before.block, block, stage.crossing, x, sample)
-            for number in sampled(block, len(weights.layers), sample):
-                x = x + attention(config, chunks, stage, number, x, place)
-                x = x + feed_forward(config, stage, weights.layers[number], x)
-                block.elementwise(x, 2)
-                block.console.progress("prefill", number + 1, len(weights.layers))
+            with layers_timed(block, spent):
+                for number in sampled(block, len(weights.layers), sample):
+                    x = x + attention(config, chunks, stage, number, x, place)
+                    x = x + feed_forward(config, stage, weights.layers[number], x)
+                    block.elementwise(x, 2)
+                    block.console.progress("prefill", number + 1, len(weights.layers))
             if stage is not stages[-1]:
                 continue
             assert weights.norm_x is not None and weights.head is not None

@@ -9,8 +9,8 @@ a pipeline (waferllm, sections 7.5 and 8). What a layer hands to the next in ano
     prefill    L_y E_x goes core by core, as on a conveyor, each tile as far as a region is wide
 """
 
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
@@ -101,6 +101,17 @@ def install(
             stage.cache.stairs = stack.enter_context(stairs(block))
         ready.append(replace(stage, sums=sums, products=products, crossing=crossing))
     return ready
+
+
+@contextmanager
+def layers_timed(block: Block, spent: list[float] | None) -> Iterator[None]:
+    """Note the virtual time, cycles, that the layers of a stage take, the rest of the model apart."""
+    if spent is None:
+        yield
+        return
+    begin = block.control.allreduce(block.clock.last(), max)[0]
+    yield
+    spent.append(block.control.allreduce(block.clock.last(), max)[0] - begin)
 
 
 def share(layers: int, count: int) -> list[range]:

@@ -45,7 +45,8 @@ def _gpus(number: int) -> list[Row]:
 
 def prefill_job(device: Device, model: str, system: str, side: int, tokens: int) -> Job:
     """Prefill of a prompt on side x side cores, one layer run for all of them."""
-    return _llama(device, model, system, side, prompt_tokens=tokens, max_new_tokens=1)
+    steps = {} if system == "waferllm" else {"steps_run": 2}
+    return _llama(device, model, system, side, prompt_tokens=tokens, max_new_tokens=1, **steps)
 
 
 def decode_job(device: Device, model: str, system: str, side: int, context: int) -> Job:
@@ -69,22 +70,14 @@ def held(report: dict[str, Any], device: Device) -> tuple[str, int]:
     return "more than fits into a core: by shape, as if it did" if over else "", most
 
 
-def phase(report: dict[str, Any], name: str) -> dict[str, Any]:
-    """A named phase of a report."""
-    found: dict[str, Any] = next(part for part in report["phases"] if part["name"] == name)
-    return found
+def layers_path(report: dict[str, Any], name: str) -> tuple[float, float]:
+    """(seconds, cycles) of all layers, in prefill or for one token in decode.
 
-
-def prefill_path(report: dict[str, Any]) -> tuple[float, float]:
-    """(seconds, cycles) of a prefill."""
-    path = phase(report, "prefill")["critical_path"]
-    return path["seconds"], path["cycles"]
-
-
-def decode_path(report: dict[str, Any]) -> tuple[float, float]:
-    """(seconds, cycles) of one decoded token."""
-    part = phase(report, "decode")
-    return part["critical_path"]["seconds"] / part["tokens"], part["critical_path"]["cycles"] / part["tokens"]
+    As the published programs time them: a layer, times the layers; they have no embedding and no head.
+    """
+    result = report["result"]
+    cycles = result["layer_cycles"][name] * result["layers"]
+    return cycles / report["device"]["clock_hz"], cycles
 
 
 def table2(device: Device, emulate: Emulate) -> list[Row]:
@@ -101,7 +94,8 @@ def table2(device: Device, emulate: Emulate) -> list[Row]:
         if first.report is None or each.report is None:
             rows.append(_row(cell, None, None, first.refused or each.refused or ""))
             continue
-        (start, start_cycles), (step, step_cycles) = prefill_path(first.report), decode_path(each.report)
+        start, start_cycles = layers_path(first.report, "prefill")
+        step, step_cycles = layers_path(each.report, "decode")
         note, memory = max((held(report, device) for report in (first.report, each.report)), key=lambda one: one[1])
         rows.append(_row(cell, new / (start + new * step), start_cycles + new * step_cycles, note, memory))
     return rows + _gpus(2)
@@ -114,7 +108,7 @@ def table3(device: Device, emulate: Emulate) -> list[Row]:
         outcome = emulate(prefill_job(device, cell.model, cell.system, parse_mesh(cell.column)[0], PROMPT))
         if outcome.report is None:
             return _row(cell, None, None, outcome.refused or "")
-        seconds, cycles = prefill_path(outcome.report)
+        seconds, cycles = layers_path(outcome.report, "prefill")
         return _row(cell, PROMPT / seconds, cycles, *held(outcome.report, device))
 
     return [run(cell) for cell in _wafer(3)] + _gpus(3)
@@ -127,7 +121,7 @@ def table4(device: Device, emulate: Emulate) -> list[Row]:
         outcome = emulate(decode_job(device, cell.model, cell.system, parse_mesh(cell.column)[0], CONTEXT))
         if outcome.report is None:
             return _row(cell, None, None, outcome.refused or "")
-        seconds, cycles = decode_path(outcome.report)
+        seconds, cycles = layers_path(outcome.report, "decode")
         return _row(cell, 1 / seconds, cycles, *held(outcome.report, device))
 
     return [run(cell) for cell in _wafer(4)] + _gpus(4)
