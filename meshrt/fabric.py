@@ -85,7 +85,7 @@ def _send(
     """A transfer on the lines of a view."""
     lane = lane_of(block, plan, view, tiles.shape[2:], tiles.dtype)
     own = view.of(tiles) if block.payload else None
-    arrival, received, pending = replay(block, lane, own, busy, taking, stream)
+    arrival, pending = replay(block, lane, own, busy, taking, stream)
     counters, host = block.counters, block.host
     counters.messages += plan.sent * view.count
     counters.hops += plan.hops * view.count
@@ -93,7 +93,7 @@ def _send(
     key = plan, view
     block.traffic[key] = block.traffic.get(key, 0) + prod(tiles.shape[2:]) * tiles.itemsize
     if own is not None and plan.parts:
-        _deliver(plan, view, own, received, out, combine)
+        _deliver(plan, view, own, lane.received, out, combine)
     if pending:
         host.messages += len(pending)
         host.packets += lane.packets
@@ -122,23 +122,25 @@ def receive(block: "Block", flight: Flight) -> np.ndarray:
     """Wait for the packets: each core's clock goes to the arrival, if that is later. Returns the tiles."""
     for one in flight.arrivals:
         if not one.over:
-            late = one.time > one.lane.time.get()
-            if late.any():
-                _wait(block, one, late)
+            _wait(block, one, one.landing.time > one.lane.time.get())
             one.end(block)
     return flight.tiles
 
 
 def _wait(block: "Block", arrival: Arrival, late: np.ndarray) -> None:
     """Those cores that are marked take over the time and the path of the packets that they waited for."""
-    lane = arrival.lane
+    waiting = np.count_nonzero(late)
+    if not waiting:
+        return
     block.clock.path_changes()
     arrival.take_path()
-    assert arrival.path is not None
-    for places, brought in ((lane.time, arrival.time), (lane.path, arrival.path)):
-        there = places.get()
-        np.copyto(there, brought, where=late)
-        places.put(there)
+    lane, landing = arrival.lane, arrival.landing
+    if waiting == late.size:
+        lane.state.put(landing.header)
+        return
+    there = lane.state.get()
+    np.copyto(there, landing.header, where=late)
+    lane.state.put(there)
 
 
 def receive_at(block: "Block", channel: Channel, flight: Flight, positions: np.ndarray) -> None:
@@ -150,8 +152,8 @@ def receive_at(block: "Block", channel: Channel, flight: Flight, positions: np.n
         cores = np.arange(lane.view.length)[lane.plan.delivered]
         if lane.view.axis is None:  # the block as one line
             cores = cores % block.mesh.block_width if channel.axis == "x" else cores // block.mesh.block_width
-        late = positions[low + cores] & (one.time > lane.time.get())
-        if not one.over and late.any():
+        late = positions[low + cores] & (one.landing.time > lane.time.get())
+        if not one.over:
             _wait(block, one, late)
 
 

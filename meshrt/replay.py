@@ -5,6 +5,7 @@ needs, made once. What is done for each packet is a handful of passes over array
 the source, until a core that waited for the packet takes them over.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -28,23 +29,26 @@ class Buffer:
     spec: list[Any]  # what mpi4py takes
     rank: int
     header: np.ndarray  # [3, lines, count]; hops and stages are those of the sources
-    slots: Index
+    time: np.ndarray  # of the header
+    slots: Places  # times of the packets
     tiles: np.ndarray  # [lines, count, *tile]
-    parts: tuple[Part, ...]
+    parts: tuple[Part, ...]  # where the payloads of a message to be sent are from
+    paths: list[tuple[Places, Places]]  # (hops and stages in the header, where they are from)
     note: bytes  # what a rank that waits for it says
 
 
 @dataclass(frozen=True)
 class RunStep:
-    """One tick of a batch on a strip of lines; `time` below is that of the headers, [lines, slots]."""
+    """One tick of a batch on a strip of lines. Places that are evenly spaced are views, made once; else see `odd_`."""
 
     branches: tuple[tuple[Index, Index], ...]
-    moves: list[tuple[np.ndarray, np.ndarray]]  # (times of the packets, when their links are free): views
-    scattered: list[tuple[Index, np.ndarray, Index]]  # (slots, when the links out of a port are free, cores)
-    under_way: list[np.ndarray]  # times of what moves: views
+    moves: list[tuple[np.ndarray, np.ndarray]]  # (times of the packets, when their links are free)
+    odd_moves: list[tuple[Index, np.ndarray, Index]]  # (slots, when the links out of a port are free, cores)
+    under_way: list[np.ndarray]  # times of what moves, but for odd moves
     sends: list[Buffer]
     recvs: list[Buffer]
-    deliveries: list[tuple[Index, Places, Index]]  # (slots, when the ramps are free, numbers among what is delivered)
+    ends: list[tuple[np.ndarray, np.ndarray]]  # (times of what is delivered, when the ramps are free)
+    odd_ends: list[tuple[Index, Index, Index]]  # (slots, cores, numbers among what is delivered)
 
 
 @dataclass(frozen=True)
@@ -52,51 +56,67 @@ class Run:
     """A batch of packets on a strip of a lane's lines."""
 
     lines: slice
-    time: np.ndarray  # [lines, slots]
-    own: list[tuple[Index, Places, Places]]  # (slots, times of the sources, when their ramps are free)
+    time: np.ndarray  # [lines, slots]: of the headers
+    cores: np.ndarray  # [lines, length]: time of the cores
+    ramp_in: np.ndarray
+    ramp_out: np.ndarray
+    own: list[tuple[np.ndarray, np.ndarray, np.ndarray]]  # (times of packets, of their sources, when ramps are free)
+    odd_own: list[tuple[Index, Index]]  # (slots, cores)
     steps: list[RunStep]
+
+
+@dataclass(frozen=True)
+class Landing:
+    """Where a transfer's packets are put down until cores have waited for them. Used again and again."""
+
+    header: np.ndarray  # [3, lines, cores that get packets]
+    time: np.ndarray  # of the header
+    ends: list[np.ndarray]  # the parts of `time` for RunStep.ends, in their order
+    paths: list[Places]  # hops and stages in the header, for each of the schedule's parts
 
 
 @dataclass(frozen=True, eq=False)
 class Lane:
+    """A schedule on the lines of a view, ready to be replayed."""
+
     plan: Schedule
     view: View
-    runs: list[Run]
-    state: np.ndarray  # of the cores, [3, lines, length]
-    time: Places  # of the cores that get packets
-    path: Places  # their hops and stages
-    lasting: bool  # what the packets' paths are copied from is still there after the replay
+    runs: list[tuple[Run, Batch]]
+    state: Places  # of the cores that get packets
+    time: Places
+    paths: list[tuple[Places, np.ndarray]]  # (where hops and stages are from, those on the way), as in Landing
+    received: list[Buffer]
     packets: int  # that this rank puts on MPI
     bytes: int
-    spare: list[np.ndarray] = field(default_factory=list)  # times of deliveries, to be used again
+    spare: list[Landing] = field(default_factory=list)
 
 
 class Arrival:
-    """What a lane delivers in a transfer: times [lines, cores], and on demand the paths [2, lines, cores]."""
+    """What a lane delivers in a transfer: times, and on demand the paths."""
 
-    __slots__ = ("lane", "over", "path", "received", "time")
+    __slots__ = ("has_path", "landing", "lane", "over")
 
-    def __init__(self, lane: Lane, time: np.ndarray, received: list[Buffer]) -> None:
-        self.lane, self.time, self.received = lane, time, received
-        self.path: np.ndarray | None = None
+    def __init__(self, lane: Lane, landing: Landing) -> None:
+        self.lane, self.landing = lane, landing
+        self.has_path = False
         self.over = False  # all cores have waited for it
 
     def end(self, block: "Block") -> None:
         """Nobody waits for it any more."""
         self.over = True
         block.clock.under_way.pop(id(self), None)
-        self.lane.spare.append(self.time)
+        self.lane.spare.append(self.landing)
 
     def take_path(self) -> None:
         """Copy the paths of the packets from where they were when those left, and add their hops."""
-        if self.path is not None:
+        if self.has_path:
             return
-        lane = self.lane
-        self.path = path = lane.view.new((2,), lane.plan.count, (), np.float64)
-        for part in lane.plan.parts:
-            source = lane.state if part.message < 0 else self.received[part.message].header
-            path[..., part.delivered] = source[HOPS:, :, part.source]
-            path[0][:, part.delivered] += part.hops
+        self.has_path = True
+        for there, (source, hops) in zip(self.landing.paths, self.lane.paths, strict=True):
+            if there.view is None:
+                there.put(source.get() + hops)
+            else:
+                np.add(source.get(), hops, out=there.view)
 
 
 def lane_of(block: "Block", plan: Schedule, view: View, tile: tuple[int, ...], dtype: np.dtype[Any]) -> Lane:
@@ -109,55 +129,91 @@ def lane_of(block: "Block", plan: Schedule, view: View, tile: tuple[int, ...], d
 
 
 def _lane(block: "Block", plan: Schedule, view: View, tile: tuple[int, ...], dtype: np.dtype[Any]) -> Lane:
-    runs = []
+    runs, received = [], list[Buffer]()
     for batch in plan.batches:
         strip = view.count if batch.messages or view.axis != "x" else max(1, BATCH // max(1, batch.under_way))
         for lines, part in view.strips(strip):
-            runs.append(_run(block, plan, batch, lines, part, tile, dtype))
-    sends = [one for run in runs for step in run.steps for one in step.sends]
+            runs.append((_run(block, plan, batch, lines, part, tile, dtype, received), batch))
+    sends = [one for run, _ in runs for step in run.steps for one in step.sends]
     block.host.sent_to.update(one.rank for one in sends)
     state = view.of(block.clock.state, 1)
+    hops = [np.stack([np.atleast_1d(part.hops), np.zeros(np.size(part.hops))])[:, None] for part in plan.parts]
     return Lane(
         plan,
         view,
         runs,
-        state,
+        Places(state, plan.delivered),
         Places(state[TIME], plan.delivered),
-        Places(state[HOPS:], plan.delivered),
-        not any(step.recvs for run in runs for step in run.steps),
-        sum(one.header[0].size for one in sends),
+        list(zip(_paths(state, plan.parts, received), hops, strict=True)),
+        received,
+        sum(one.time.size for one in sends),
         sum(one.spec[0].nbytes for one in sends),
     )
 
 
+def _paths(state: np.ndarray, parts: Iterable[Part], received: list[Buffer]) -> list[Places]:
+    """The hops and stages that packets leave with, [2, lines, count]: those of cores here, or those in a message."""
+    return [
+        Places((state if part.message < 0 else received[part.message].header)[HOPS:], part.source) for part in parts
+    ]
+
+
 def _run(
-    block: "Block", plan: Schedule, batch: Batch, lines: slice, view: View, tile: tuple[int, ...], dtype: np.dtype[Any]
-) -> Run:
+    block: "Block", plan: Schedule, batch: Batch, lines: slice, view: View,
+    tile: tuple[int, ...], dtype: np.dtype[Any], received: list[Buffer],
+) -> Run:  # fmt: skip
+    """Adds the messages that it receives to `received`."""
     clock = block.clock
     time = view.new((), batch.slots, (), np.float64, clock.buffer(8 * view.count * batch.slots))
     cores, free = view.of(clock.state[TIME]), view.of(clock.link_free, 1)
     ramp_in, ramp_out = view.of(clock.ramp_in), view.of(clock.ramp_out)
 
+    def buffer(message: Message, tick: int) -> Buffer:
+        return _buffer(block, plan, view, message, tick, tile, dtype, time, received)
+
     def step_of(step: Step) -> RunStep:
-        even = all(isinstance(slots, slice) and isinstance(at, slice) for _, slots, at in step.moves)
-        slots_of = [slots for _, slots, _ in step.moves if isinstance(slots, slice)]
+        sends, recvs = ([buffer(one, step.tick) for one in messages] for messages in (step.sends, step.recvs))
+        received.extend(recvs)
+        even = _even(step.moves)
         return RunStep(
             step.branches,
             [(time[:, slots], free[way][:, at]) for way, slots, at in step.moves] if even else [],
             [] if even else [(slots, free[way], at) for way, slots, at in step.moves],
-            [time] if step.all_move else [time[:, slots] for slots in slots_of] if even else [],
-            [_buffer(block, plan, view, one, step.tick, tile, dtype) for one in step.sends],
-            [_buffer(block, plan, view, one, step.tick, tile, dtype) for one in step.recvs],
-            [(slots, Places(ramp_in, at), number) for slots, at, number in step.deliveries],
+            [] if not even else [time] if step.all_move else [time[:, slots] for _, slots, _ in step.moves],
+            sends,
+            recvs,
+            [(time[:, slots], ramp_in[:, at]) for slots, at, number in step.deliveries if _even([(slots, at, number)])],
+            [one for one in step.deliveries if not _even([one])],
         )
 
-    own = [(slots, Places(cores, at), Places(ramp_out, at)) for slots, at in batch.sources]
-    return Run(lines, time, own, [step_of(step) for step in batch.steps])
+    even = _even(batch.sources)
+    own = [(time[:, slots], cores[:, at], ramp_out[:, at]) for slots, at in batch.sources] if even else []
+    odd = () if even else batch.sources
+    return Run(lines, time, cores, ramp_in, ramp_out, own, list(odd), [step_of(step) for step in batch.steps])
+
+
+def _even(places: Iterable[tuple[Any, ...]]) -> bool:
+    """Are all of these places, in tuples, slices? Integers stand for other things."""
+    return not any(isinstance(one, np.ndarray) for group in places for one in group)
+
+
+def _landing(lane: Lane) -> Landing:
+    plan = lane.plan
+    header = lane.view.new((3,), plan.count, (), np.float64)
+    ends = [
+        header[TIME][run.lines][:, number]
+        for run, batch in lane.runs
+        for step in batch.steps
+        for slots, at, number in step.deliveries
+        if _even([(slots, at, number)])
+    ]
+    return Landing(header, header[TIME], ends, [Places(header[HOPS:], part.delivered) for part in plan.parts])
 
 
 def _buffer(
-    block: "Block", plan: Schedule, view: View, message: Message, tick: int, tile: tuple[int, ...], dtype: np.dtype[Any]
-) -> Buffer:
+    block: "Block", plan: Schedule, view: View, message: Message, tick: int, tile: tuple[int, ...],
+    dtype: np.dtype[Any], time: np.ndarray, received: list[Buffer],
+) -> Buffer:  # fmt: skip
     from mpi4py import MPI
 
     packets = message.count * view.count
@@ -166,7 +222,10 @@ def _buffer(
     heads = view.new((3,), message.count, (), np.float64, data[: packets * HEADER])
     tiles = view.new((), message.count, tile, dtype, data[packets * HEADER :]) if block.payload else data
     note = f"{plan.note}, tick {tick}".encode()
-    return Buffer([data, MPI.BYTE], message.rank, heads, message.slots, tiles, message.parts, note)
+    sources = _paths(view.of(block.clock.state, 1), message.parts, received)
+    paths = [(Places(heads[HOPS:], part.to), source) for part, source in zip(message.parts, sources, strict=True)]
+    slots = Places(time, message.slots)
+    return Buffer([data, MPI.BYTE], message.rank, heads, heads[TIME], slots, tiles, message.parts, paths, note)
 
 
 # --------------------------------------------------------------------------------------------------------- replay
@@ -174,98 +233,100 @@ def _buffer(
 
 def replay(
     block: "Block", lane: Lane, own: np.ndarray | None, busy: float, taking: float, stream: bool
-) -> tuple[Arrival | None, list[Buffer], list[Any]]:
-    """Move the packets of a lane: (what is delivered and when, messages received, requests of messages sent).
+) -> tuple[Arrival | None, list[Any]]:
+    """Move the packets of a lane: (what is delivered and when, requests of messages sent).
 
     `own` are the tiles [lines, length, *tile] that messages take along, None without payloads. A packet keeps links
     busy for `busy` cycles and the ramp that delivers it for `taking`; with `stream` it arrives with its head.
     """
-    plan = lane.plan
-    received: list[Buffer] = []
+    plan, alpha = lane.plan, block.device.alpha
     pending: list[Any] = []
-    if not plan.count:
-        arrivals = None
-    elif lane.spare:
-        arrivals = lane.spare.pop()
-    else:
-        arrivals = lane.view.new((), plan.count, (), np.float64)
-    for run in lane.runs:
+    landing = lane.spare.pop() if lane.spare else _landing(lane)
+    put_down = iter(landing.ends)
+    for run, _ in lane.runs:
         _leave(run, busy)
         for step in run.steps:
-            _move(run, step, busy, block.device.alpha)
+            _move(run, step, busy, alpha)
             for message in step.sends:
-                _load(lane, run, message, own, received)
+                _load(lane, message, own)
                 pending.append(block.comm.Isend(message.spec, message.rank, plan.tag))
             for message in step.recvs:
                 block.watch.waiting(message.rank, message.note)
                 block.wait(block.comm.Irecv(message.spec, message.rank, plan.tag))
                 block.watch.moving()
-                run.time[:, message.slots] = message.header[TIME]
-                received.append(message)
-            if step.deliveries:
-                assert arrivals is not None
-                _arrive(run, step, arrivals[run.lines], busy, taking, stream)
-    if arrivals is None:
-        return None, received, pending
-    arrival = Arrival(lane, arrivals, received)
-    if lane.lasting:
-        block.clock.under_way[id(arrival)] = arrival.take_path
-    else:
+                message.slots.put(message.time)
+            for time, free in step.ends:
+                there = next(put_down)
+                if taking:
+                    np.maximum(time, free, out=there)
+                    np.add(there, taking, out=free)
+                    if not stream:
+                        np.add(there, busy, out=there)
+                else:
+                    there[...] = time
+            if step.odd_ends:
+                _arrive(run, step, landing.time[run.lines], busy, taking, stream)
+    if not plan.count:
+        lane.spare.append(landing)
+        return None, pending
+    arrival = Arrival(lane, landing)
+    if lane.received:  # what they bring is overwritten in the next replay
         arrival.take_path()
-    return arrival, received, pending
+    else:
+        block.clock.under_way[id(arrival)] = arrival.take_path
+    return arrival, pending
 
 
 def _leave(run: Run, busy: float) -> None:
     """Packets leave their cores by the ramp."""
-    time = run.time
-    for slots, cores, ramps in run.own:
-        if not busy:
-            time[:, slots] = cores.get()
-            continue
-        free = ramps.get()
-        start = time[:, slots] = np.maximum(cores.get(), free)
-        np.add(start, busy, out=free)
-        ramps.put(free)
+    for time, cores, free in run.own:
+        if busy:
+            np.maximum(cores, free, out=time)
+            np.add(time, busy, out=free)
+        else:
+            time[...] = cores
+    for slots, at in run.odd_own:
+        start = run.cores[:, at]
+        if busy:
+            start = np.maximum(start, run.ramp_out[:, at])
+            run.ramp_out[:, at] = start + busy
+        run.time[:, slots] = start
 
 
 def _move(run: Run, step: RunStep, busy: float, alpha: float) -> None:
     """Packets move by a hop: each leaves a router when the link is free, and keeps it busy."""
-    time = run.time
     for parents, copies in step.branches:
-        time[:, copies] = time[:, parents]
+        run.time[:, copies] = run.time[:, parents]
     if busy:
-        for times, free in step.moves:
-            np.maximum(times, free, out=times)
-            np.add(times, busy, out=free)
-    for slots, links, cores in step.scattered:
-        start = time[:, slots]
+        for time, free in step.moves:
+            np.maximum(time, free, out=time)
+            np.add(time, busy, out=free)
+    for time in step.under_way:
+        np.add(time, alpha, out=time)
+    for slots, links, at in step.odd_moves:
+        start = run.time[:, slots]
         if busy:
-            start = np.maximum(start, links[:, cores])
-            links[:, cores] = start + busy
-        time[:, slots] = start if step.under_way else start + alpha
-    for times in step.under_way:
-        np.add(times, alpha, out=times)
+            start = np.maximum(start, links[:, at])
+            links[:, at] = start + busy
+        run.time[:, slots] = start + alpha
 
 
-def _load(lane: Lane, run: Run, message: Buffer, own: np.ndarray | None, received: list[Buffer]) -> None:
+def _load(lane: Lane, message: Buffer, own: np.ndarray | None) -> None:
     """Fill a message: headers with the paths of the sources, and tiles."""
-    header = message.header
-    header[TIME] = run.time[:, message.slots]
-    for part in message.parts:
-        there = None if part.message < 0 else received[part.message]
-        header[HOPS:, :, part.to] = (lane.state if there is None else there.header)[HOPS:, :, part.source]
-        if own is not None:
-            message.tiles[:, part.to] = (own if there is None else there.tiles)[:, part.source]
+    message.time[...] = message.slots.get()
+    for there, source in message.paths:
+        there.put(source.get())
+    if own is not None:
+        for part in message.parts:
+            tiles = own if part.message < 0 else lane.received[part.message].tiles
+            message.tiles[:, part.to] = tiles[:, part.source]
 
 
-def _arrive(run: Run, step: RunStep, arrivals: np.ndarray, busy: float, taking: float, stream: bool) -> None:
-    """Packets are delivered by the ramps."""
-    for slots, ramps, number in step.deliveries:
-        time = run.time[:, slots]
+def _arrive(run: Run, step: RunStep, landing: np.ndarray, busy: float, taking: float, stream: bool) -> None:
+    """Packets for cores that are not evenly spaced are delivered by the ramps."""
+    for slots, at, number in step.odd_ends:
+        start = run.time[:, slots]
         if taking:
-            free = ramps.get()
-            start = np.maximum(time, free)
-            np.add(start, taking, out=free)
-            ramps.put(free)
-            time = start if stream else free if taking == busy else start + busy
-        arrivals[:, number] = time
+            start = np.maximum(start, run.ramp_in[:, at])
+            run.ramp_in[:, at] = start + taking
+        landing[:, number] = start if stream else start + busy

@@ -82,9 +82,9 @@ def as_index(places: Sequence[int] | np.ndarray) -> Index:
 def pieces(*places: np.ndarray) -> list[tuple[Index, ...]]:
     """Places of several arrays that belong together, cut so that slices will do for all; as they are if that is many.
 
-    The order of the places is kept only within a piece.
+    The order of the places is not kept.
     """
-    order = np.argsort(places[0], kind="stable")
+    order = np.lexsort((places[0], *(one - places[0] for one in places[1:])))  # by distance, then by place
     left = np.stack([one[order] for one in places])
     found: list[tuple[Index, ...]] = []
     while left.shape[1]:

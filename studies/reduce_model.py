@@ -100,8 +100,10 @@ REASONS = (
     "chain: nothing; one packet at a time is all that the model's terms describe",
     "tree: it adds the depth to the larger of contention and distance. In a run the root takes in near members' words",
     "      while far ones are on their way, which is less; where two arms come in together, one waits, which is more",
-    "broadcast: what the clock charges for a depth of 1 beside the hops is the device's ramp, and no addition",
-    "star: words that are on their way at the same time on different links; the model adds all of E / N",
+    "broadcast: the model's one message deep, 5 cycles: two ramps and a core. The clock charges them to cores that",
+    "      add or relay, as the device's beta, and a packet that is only delivered has none",
+    "star: that beta again. In the model it is a latency, once; by the clock the root is busy with it for each packet,",
+    "      which shows where a packet comes in faster than that, in tiles of less than 5 words",
 )
 
 

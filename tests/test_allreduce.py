@@ -50,17 +50,16 @@ def line_report(way: dict[str, Any], n: int, comm: Any, words: int = 1, device: 
 @pytest.mark.parametrize("n", [*range(1, 18), 40])
 @pytest.mark.parametrize("way", WAYS)
 def test_a_line_of_any_length_gets_the_sum(way: str, n: int, comm):
-    for axis, mesh in (("x", (n, 3)), ("y", (2, n))):
-        for device in ("ideal", "wse2"):
-            block = new_block(comm, mesh, device)
-            tiles = numbered(*mesh, 2, 3)  # whole numbers: sums are exact in any order
-            expected = np.broadcast_to(tiles.sum(axis="yx".index(axis), keepdims=True), tiles.shape)
-            assert (added(block, WAYS[way], axis, tiles) == expected).all()
-            block.close()
+    for axis, mesh, device in (("x", (n, 3), "ideal"), ("y", (2, n), "wse2")):
+        block = new_block(comm, mesh, device)
+        tiles = numbered(*mesh, 2, 3)  # whole numbers: sums are exact in any order
+        expected = np.broadcast_to(tiles.sum(axis="yx".index(axis), keepdims=True), tiles.shape)
+        assert (added(block, WAYS[way], axis, tiles) == expected).all()
+        block.close()
 
 
 @pytest.mark.mpi(ranks=RANKS)
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", ["pipeline", "ring", "K = 2", "K = 3"])
 @pytest.mark.parametrize("axis", ["x", "y"])
 def test_ranks_agree_with_numpy_and_with_one_rank(way: str, axis: str, comm):
     mesh = (11, 9)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import pytest
-from measure import on_one_rank, run_report
+from measure import end, numbered, on_one_rank, own, run_report
+from runs import new_block
 
+from meshrt.allreduce import allreduce, pattern
 from meshrt.device import Device
 from meshrt.errors import UsageError
 
@@ -76,3 +79,24 @@ def test_an_allreduce_gives_every_core_the_sum(algorithm: str, axis: str, comm):
     assert full["measured"]["messages"] == 2 * lines * each
     with pytest.raises(UsageError, match="--times is 0"):
         run_report(comm, "allreduce", (6, 4), **(options | {"times": 0}))
+
+
+@pytest.mark.mpi(ranks=[1, 4])
+@pytest.mark.parametrize("kind", ["ktree", "pipeline", "ring"])
+@pytest.mark.parametrize("size", [5, 12])
+def test_an_allreduce_writes_where_it_is_told_to_and_nowhere_else(
+    kind: Literal["ktree", "pipeline", "ring"], size: int, comm
+):
+    block = new_block(comm, (4, 3))
+    whole = numbered(4, 3, size)
+    tiles = own(block, whole)
+    out, scattered = np.full_like(tiles, np.nan), np.full((*tiles.shape, 2), np.nan, np.float32)[..., 0]
+    right = np.broadcast_to(own(block, whole.sum(axis=1, keepdims=True) + np.zeros_like(whole)), tiles.shape)
+    with pattern(block, kind, "x") as way:
+        assert (allreduce(block, way, tiles) == right).all()
+        assert allreduce(block, way, tiles, out=out) is out
+        allreduce(block, way, tiles, out=scattered)
+        assert (tiles == own(block, whole)).all()
+        allreduce(block, way, tiles, out=tiles)
+    assert all((found == right).all() for found in (out, scattered, tiles))
+    end(block)
