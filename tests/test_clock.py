@@ -112,16 +112,21 @@ def test_two_streams_into_one_core_come_one_after_the_other(comm):
 
 @pytest.mark.mpi(ranks=[1, 4])
 def test_computing_costs_a_call_and_its_operations(comm):
-    block = new_block(comm, (4, 4), Device(name="test", macs_per_cycle=4.0, call_cycles=3.0, clock_hz=2e6))
+    machine = Device(name="test", macs_per_cycle=4.0, macs_per_cycle_16=6.0, call_cycles=3.0, clock_hz=2e6)
+    block = new_block(comm, (4, 4), machine)
     a, b = np.ones((*block.shape, 2, 5), np.float32), np.ones((*block.shape, 5, 6), np.float32)
     assert (block.matmul(a, b) == 5).all()
-    cycles = 3 + 2 * 5 * 6 / 4
+    cycles = 5 * 2 * (3 + 2)  # for each k and each of 2 rows, an instruction on 6 numbers: 2 cycles at 4 a cycle
+    block.matmul(a.astype(np.float16), b)  # as wide as the wider operand
+    cycles += 5 * 2 * (3 + 2)
+    block.matmul(a.astype(np.float16), b.astype(np.float16))
+    cycles += 5 * 2 * (3 + 1)
     block.elementwise(np.ones((*block.shape, 8)), calls=2)
     cycles += 2 * (3 + 8 / 4)
     block.work(np.full(block.shape, 20))
     cycles += 3 + 20 / 4
     report = measured(block)
-    assert report["macs"] == 16 * (2 * 5 * 6 + 20)
+    assert report["macs"] == 16 * (3 * 2 * 5 * 6 + 20)
     assert report["critical_path"] == {"cycles": cycles, "seconds": cycles / 2e6, "hops": 0, "stages": 0}
 
 
