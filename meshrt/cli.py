@@ -52,8 +52,8 @@ class Programs(click.Group):
         from meshrt.program import load_program
 
         if cmd_name in packaged():
-            return _command(load_program("llama"), cmd_name, {"model": cmd_name})
-        return _command(load_program(cmd_name), cmd_name, {})
+            return _command(load_program("llama"), cmd_name, {"model": cmd_name}, tunable=True)
+        return _command(load_program(cmd_name), cmd_name, {}, tunable=cmd_name == "llama")
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Programs and models (`meshrt run NAME --help` has their options)"):
@@ -95,23 +95,28 @@ def _own_options(program: Program, fixed: Collection[str]) -> list[click.Paramet
     return own
 
 
-def _command(program: Program, name: str, fixed: dict[str, Any]) -> click.Command:
+TUNED = click.Option(["--tuned"], is_flag=True, help="Cores, regions, groups as `meshrt tune` found them.")
+
+
+def _command(program: Program, name: str, fixed: dict[str, Any], tunable: bool = False) -> click.Command:
     """The click command of a program: its own options, then the shared ones."""
 
     def callback(**values: Any) -> None:
         shared = {
             key: values.pop(key)
             for key in ("mesh", "device", "core_memory", "route_entries", "payload", "json_path", "quiet")
-        }
+        } | {"tuned": tunable and values.pop("tuned")}
         sys.exit(failure.run_guarded(lambda comm, board: execute(comm, board, program, {**fixed, **values}, **shared)))
 
-    return click.Command(name, params=[*_own_options(program, fixed), *SHARED], callback=callback, help=program.summary,
+    params = [*_own_options(program, fixed), *([TUNED] if tunable else []), *SHARED]
+    return click.Command(name, params=params, callback=callback, help=program.summary,
                          context_settings={"help_option_names": ["-h", "--help"]})  # fmt: skip
 
 
 def execute(
     comm: Intracomm, board: Board, program: Program, arguments: dict[str, Any], *, mesh: str | None, device: str,
     core_memory: int | None, route_entries: int | None, payload: str, json_path: str | None, quiet: bool,
+    tuned: bool = False,
 ) -> int:  # fmt: skip
     """One rank's part of a run: make its block, run the program, report."""
     from meshrt import report
@@ -121,9 +126,14 @@ def execute(
 
     if json_path and json_path != "-":
         report.check_target("--json", json_path)
-    cores = parse_mesh(mesh) if mesh else None
     machine = find_device(device, core_memory=core_memory, route_entries=route_entries)
     console = make_console(comm.rank, comm.size, quiet or json_path == "-")
+    if tuned:
+        from meshrt.studies.tuned import apply
+
+        arguments = apply(comm, console, arguments, mesh, machine)
+        mesh = arguments.pop("mesh")
+    cores = parse_mesh(mesh) if mesh else None
     told = emulate(
         comm, board, program, arguments, mesh=cores, device=machine, payload=payload == "full", console=console
     )
@@ -260,7 +270,7 @@ def bench_host() -> None:
 @click.option("--ranks", type=click.IntRange(1), multiple=True, help="Instead of 1 and 2; may be given again.")
 @click.option("--json", "json_path", metavar="PATH", help="Write the figures as JSON, too.")
 def bench_workloads(only: tuple[str, ...], cores: tuple[int, ...], ranks: tuple[int, ...], json_path: str) -> None:
-    """Messages and hops a second beside other tools' figures for the same work; takes about four minutes."""
+    """Messages and hops a second beside other tools' figures for the same work; takes about three minutes."""
     from meshrt.launch.bench import timed
     from meshrt.studies import workloads
 
@@ -293,7 +303,7 @@ def bench_clock(cores: tuple[int, ...], words: tuple[int, ...], json_path: str |
 @click.option("--edge", type=click.IntRange(1), default=2048, show_default=True, help="Side of the matrices.")
 @click.option("--json", "json_path", metavar="PATH", help="Write the figures as JSON, too.")
 def bench_scaling(side: tuple[int, ...], ranks: int, edge: int, json_path: str | None) -> None:
-    """The host's time over cores, 64 to 518,400, and where it goes; takes about three minutes."""
+    """The host's time over cores, 64 to 518,400, and where it goes; takes about 75 seconds."""
     from meshrt.launch.bench import timed
     from meshrt.studies import scaling
 
@@ -400,6 +410,71 @@ def _plmr(
         if console.loud:
             plmr_table.print_tables(findings, machine, tile)
     bounds.keep(lines)
+    return 0
+
+
+def _integers(ctx: click.Context, option: click.Parameter, text: str | None) -> tuple[int, ...] | None:
+    """'480,600' -> (480, 600)."""
+    if text is None:
+        return None
+    if not all(part.strip().isdecimal() for part in text.split(",")):
+        raise click.BadParameter(f"{text!r} is not a list of numbers such as 480,600", ctx, option)
+    return tuple(int(part) for part in text.split(","))
+
+
+@cli.command()
+@click.argument("model")
+@click.option("--prompt-tokens", type=click.IntRange(1), required=True, help="Tokens of a prompt, on average.")
+@click.option("--new-tokens", type=click.IntRange(1), required=True, help="Tokens of an answer, on average.")
+@click.option("--device", type=click.Choice([*PRESETS]), default="wse2", show_default=True, help="The machine.")
+@click.option("--core-memory", type=click.IntRange(1), help="A core's memory.  [default: device's]")
+@click.option("--route-entries", type=click.IntRange(1, 256), help="A router's limit.  [default: device's]")
+@click.option("--kv", type=click.Choice(["shift", "concat", "roundrobin"]), default="shift", show_default=True)
+@click.option("--dtype", type=click.Choice(["float32", "float16", "bfloat16"]), help="[default: the model's]")
+@click.option(
+    "--layers-run", type=click.IntRange(1), help="Of a region's layers.  [default: 1 in large models, or all]"
+)
+@click.option("--sides", callback=_integers, metavar="N,N,...", help="Only N x N cores for prefill.")
+@click.option("--decode-sides", callback=_integers, metavar="N,N,...", help="Only N x N cores for decode.")
+@click.option("--regions", callback=_integers, metavar="R,R,...", help="For prefill, the first that suffice.")
+@click.option("--decode-regions", callback=_integers, metavar="R,R,...", help="The same for decode.")
+@click.option("--again", is_flag=True, help="Do not take an answer that is there already.")
+@click.option("--json", "json_path", metavar="PATH|-", help="Write it as JSON, - for standard output.")
+@click.option("--quiet", "-q", is_flag=True, help="Print nothing but errors (and the JSON).")
+def tune(model: str, **options: Any) -> None:
+    """Choose cores, regions, head groups and trees for prefill and decode of a model, from emulated runs.
+
+    The answer is kept, and `meshrt run MODEL --tuned` uses it. Share the runs out with mpirun.
+    """
+    sys.exit(failure.run_guarded(lambda comm, board: _tune(comm, model, **options)))
+
+
+def _tune(
+    comm: Intracomm, model: str, *, prompt_tokens: int, new_tokens: int, device: str, core_memory: int | None,
+    route_entries: int | None, kv: str, dtype: str | None, layers_run: int | None, again: bool,
+    json_path: str | None, quiet: bool, **limits: tuple[int, ...] | None,
+) -> int:  # fmt: skip
+    """One rank's part of a tuning."""
+    from meshrt import report
+    from meshrt.console import make_console
+    from meshrt.studies import tuned
+    from meshrt.studies.tune import Space
+    from meshrt.studies.tune_print import print_answer
+
+    if json_path and json_path != "-":
+        report.check_target("--json", json_path)
+    console = make_console(comm.rank, comm.size, quiet or json_path == "-")
+    machine = find_device(device, core_memory=core_memory, route_entries=route_entries)
+    question = tuned.make_question(model, machine, prompt_tokens, new_tokens, kv, dtype, layers_run)
+    told = tuned.answer(comm, console, question, Space(**limits), again)
+    if comm.rank == 0:
+        if json_path == "-":
+            report.print_json(told)
+        elif json_path:
+            report.write_json(told, json_path)
+        if console.loud:
+            print_answer(told)
+    tuned.check_found(told)
     return 0
 
 

@@ -27,7 +27,8 @@ class Clock:
     ramp_out: np.ndarray = field(init=False)  # and core to router: a link of its own
 
     under_way: dict[int, Callable[[], None]] = field(default_factory=dict)  # see `path_changes`
-    scratch: dict[int, np.ndarray] = field(default_factory=dict)  # bytes for headers on their way, by size
+    scratch: dict[int, np.ndarray] = field(default_factory=dict)  # memory for headers on their way, by size
+    lent: dict[int, list[np.ndarray]] = field(default_factory=dict)  # memory that was given back, by size
 
     def __post_init__(self) -> None:
         self.met = 0.0  # when all cores last went on from one moment
@@ -47,10 +48,20 @@ class Clock:
 
     def buffer(self, nbytes: int) -> np.ndarray:
         """Bytes to write to and read in one transfer; the next one gets the same, still in the processor's cache."""
-        size = 1 << max(12, nbytes - 1).bit_length()
+        size = _rounded(nbytes)
         if size not in self.scratch:
             self.scratch[size] = np.empty(size, np.uint8)
         return self.scratch[size][:nbytes]
+
+    def borrow(self, nbytes: int) -> np.ndarray:
+        """Bytes of the host's, to be given back: transfers of many kinds use the same memory one after the other."""
+        size = _rounded(nbytes)
+        free = self.lent.setdefault(size, [])
+        return free.pop() if free else np.empty(size, np.uint8)
+
+    def give_back(self, memory: np.ndarray) -> None:
+        """Memory that was borrowed, and that nobody looks at any more."""
+        self.lent[memory.nbytes].append(memory)
 
     def compute(self, operations: float, calls: int = 1) -> None:
         """All cores of the block work: so many operations each (multiply-accumulates or element-wise), in `calls`."""
@@ -78,3 +89,8 @@ class Clock:
         self.met = time
         self.path_changes()
         self.state[TIME], self.state[HOPS], self.state[STAGES] = time, hops, stages
+
+
+def _rounded(nbytes: int) -> int:
+    """The next power of two: few sizes, so that memory is often of the size that is asked for."""
+    return int(1 << max(0, nbytes - 1).bit_length())

@@ -42,8 +42,9 @@ class Memory:
             asked = int(nbytes if isinstance(nbytes, int) else nbytes[y, x])
             core = (self.mesh.x0 + int(x), self.mesh.y0 + int(y))
             self._add(nbytes, -1)
+            where = f"core {core} of {self.place}" if self.place else f"core {core}"
             raise LimitError(
-                f"core {core}{self.place and f' of {self.place}'}: {name!r} asks for {asked} bytes, {now - asked} are in use, the limit is {limit}"
+                f"{where}: {name!r} asks for {asked} bytes, {now - asked} are in use, the limit is {limit}"
                 f" (device {self.device.name}); use a larger --mesh, smaller sizes, or raise --core-memory"
             )
         self.names[name] = nbytes

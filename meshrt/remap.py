@@ -52,7 +52,7 @@ def _keep(
     block: Block, axis: str, tiles: np.ndarray, result: np.ndarray, before: np.ndarray, after: np.ndarray,
     holders: np.ndarray,
 ) -> None:  # fmt: skip
-    """Every core takes what is for it out of the tile that is there: that of core holders[i], -1 where there is none."""
+    """Every core takes what is for it out of the tile that is there: core holders[i]'s, none where that is -1."""
     if not block.payload:
         return
     low, length = block.mesh.offset(axis), block.mesh.block_length(axis)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from meshrt.block import Block
 
 HEADER = 24  # bytes: time, hops, stages
+KEPT = 64 * 1024  # bytes of headers that a lane keeps to itself, with views of them; more is shared by all lanes
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,7 @@ class Run:
 class Landing:
     """Where a transfer's packets are put down until cores have waited for them. Used again and again."""
 
+    memory: np.ndarray
     header: np.ndarray  # [3, lines, cores that get packets]
     time: np.ndarray  # of the header
     ends: list[np.ndarray]  # the parts of `time` for RunStep.ends, in their order
@@ -81,7 +83,8 @@ class Lane:
 
     plan: Schedule
     view: View
-    runs: list[tuple[Run, Batch]]
+    runs: list[Run]
+    ends: list[tuple[slice, Index]]  # (lines, numbers among what is delivered) for RunStep.ends, in their order
     state: Places  # of the cores that get packets
     time: Places
     paths: list[tuple[Places, np.ndarray]]  # (where hops and stages are from, those on the way), as in Landing
@@ -105,7 +108,10 @@ class Arrival:
         """Nobody waits for it any more."""
         self.over = True
         block.clock.under_way.pop(id(self), None)
-        self.lane.spare.append(self.landing)
+        if self.landing.memory.nbytes <= KEPT:
+            self.lane.spare.append(self.landing)
+        else:
+            block.clock.give_back(self.landing.memory)
 
     def take_path(self) -> None:
         """Copy the paths of the packets from where they were when those left, and add their hops."""
@@ -129,12 +135,13 @@ def lane_of(block: "Block", plan: Schedule, view: View, tile: tuple[int, ...], d
 
 
 def _lane(block: "Block", plan: Schedule, view: View, tile: tuple[int, ...], dtype: np.dtype[Any]) -> Lane:
-    runs, received = [], list[Buffer]()
+    runs, ends, received = [], [], list[Buffer]()
     for batch in plan.batches:
         strip = view.count if batch.messages or view.axis != "x" else max(1, BATCH // max(1, batch.under_way))
         for lines, part in view.strips(strip):
-            runs.append((_run(block, plan, batch, lines, part, tile, dtype, received), batch))
-    sends = [one for run, _ in runs for step in run.steps for one in step.sends]
+            runs.append(_run(block, plan, batch, lines, part, tile, dtype, received))
+            ends += [(lines, one[-1]) for step in batch.steps for one in step.deliveries if _even([one])]
+    sends = [one for run in runs for step in run.steps for one in step.sends]
     block.host.sent_to.update(one.rank for one in sends)
     state = view.of(block.clock.state, 1)
     hops = [np.stack([np.atleast_1d(part.hops), np.zeros(np.size(part.hops))])[:, None] for part in plan.parts]
@@ -142,6 +149,7 @@ def _lane(block: "Block", plan: Schedule, view: View, tile: tuple[int, ...], dty
         plan,
         view,
         runs,
+        ends,
         Places(state, plan.delivered),
         Places(state[TIME], plan.delivered),
         list(zip(_paths(state, plan.parts, received), hops, strict=True)),
@@ -182,7 +190,7 @@ def _run(
             [] if not even else [time] if step.all_move else [time[:, slots] for _, slots, _ in step.moves],
             sends,
             recvs,
-            [(time[:, slots], ramp_in[:, at]) for slots, at, number in step.deliveries if _even([(slots, at, number)])],
+            [(time[:, one[0]], ramp_in[:, one[1]]) for one in step.deliveries if _even([one])],
             [one for one in step.deliveries if not _even([one])],
         )
 
@@ -197,17 +205,13 @@ def _even(places: Iterable[tuple[Any, ...]]) -> bool:
     return not any(isinstance(one, np.ndarray) for group in places for one in group)
 
 
-def _landing(lane: Lane) -> Landing:
+def _landing(block: "Block", lane: Lane) -> Landing:
     plan = lane.plan
-    header = lane.view.new((3,), plan.count, (), np.float64)
-    ends = [
-        header[TIME][run.lines][:, number]
-        for run, batch in lane.runs
-        for step in batch.steps
-        for slots, at, number in step.deliveries
-        if _even([(slots, at, number)])
-    ]
-    return Landing(header, header[TIME], ends, [Places(header[HOPS:], part.delivered) for part in plan.parts])
+    size = HEADER * plan.count * lane.view.count
+    memory = block.clock.borrow(size)
+    header = lane.view.new((3,), plan.count, (), np.float64, memory[:size])
+    ends = [header[TIME][lines][:, number] for lines, number in lane.ends]
+    return Landing(memory, header, header[TIME], ends, [Places(header[HOPS:], part.delivered) for part in plan.parts])
 
 
 def _buffer(
@@ -241,9 +245,9 @@ def replay(
     """
     plan, alpha = lane.plan, block.device.alpha
     pending: list[Any] = []
-    landing = lane.spare.pop() if lane.spare else _landing(lane)
+    landing = lane.spare.pop() if lane.spare else _landing(block, lane)
     put_down = iter(landing.ends)
-    for run, _ in lane.runs:
+    for run in lane.runs:
         _leave(run, busy)
         for step in run.steps:
             _move(run, step, busy, alpha)

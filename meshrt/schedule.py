@@ -19,7 +19,7 @@ from meshrt.views import Index, as_index, pieces
 if TYPE_CHECKING:
     from meshrt.block import Block
 
-BATCH = 32 * 1024  # packets whose headers, and the clocks and links that they meet, fit a processor's cache
+BATCH = 64 * 1024  # packets whose headers, and the clocks and links that they meet, fit a processor's cache
 
 
 @dataclass(frozen=True)

@@ -218,7 +218,8 @@ def _write(
     x, y, colour = x[here], y[here], colour[here]
     tables.enters[colour, y, x] = enters[here] if install else 0
     tables.leaves[colour, y, x] = leaves[here] if install else 0
-    np.add.at(tables.entries, (y, x), 1 if install else -1)
+    changed = np.bincount(y * mesh.block_width + x, minlength=tables.entries.size).reshape(tables.entries.shape)
+    tables.entries += changed if install else -changed
     tables.peak = max(tables.peak, int(tables.entries.max()))
 
 

@@ -12,7 +12,7 @@ one reduction.
 W_O and W_down have their rows along x here; `programs/placement` moves them there after prefill.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from meshrt.models.config import Config
 from meshrt.programs.cache import Cache, append, balance, place_of_new
 from meshrt.programs.prefill import pair_tables, rotate, split_heads, swiglu
 from meshrt.programs.stages import Stage, cross_vector, layers_timed
+from meshrt.programs.systems import Sums
 from meshrt.programs.weights import Chunks
 from meshrt.repeat import sampled
 
@@ -139,7 +140,7 @@ def attention(
     )  # [.., kv, group, tokens]
     block.work(work)
     with block.memory.hold("scores", chunks.heads * most * 4):
-        scores = np.where(held, sum_scores(cache, sums.heads, scores), EMPTY)
+        scores = np.where(held, sum_scores(cache, sums, scores), EMPTY)
         values = np.where(held[..., 0, :, None], values, np.float32(0))
         top = scores.max(axis=-1, keepdims=True)
         if not fused:
@@ -160,19 +161,19 @@ def attention(
     return out if layer.out_bias_y is None else out + layer.out_bias_y.astype(np.float32)[:, :, :, 0]
 
 
-def sum_scores(cache: Cache, add: Callable[..., np.ndarray], scores: np.ndarray) -> np.ndarray:
+def sum_scores(cache: Cache, sums: Sums, scores: np.ndarray) -> np.ndarray:
     """The sums of scores [bh, bw, kv, group, tokens] along x. A row sends as many as the fullest that it goes with.
 
     All rows go together where they hold as many, or one more; else the south row, which new tokens fill, goes apart.
     """
     south = np.arange(len(cache.held)) == len(cache.held) - 1
-    if np.ptp(cache.held) <= 1 or not (~south).any():
-        return add(scores)
+    if not sums.by_rows or np.ptp(cache.held) <= 1 or not (~south).any():
+        return sums.heads(scores)
     total = np.zeros_like(scores)
     for rows in (south, ~south):
         most = int(cache.held[rows].max())
         if most:
-            part = add(np.ascontiguousarray(scores[..., :most]), lines=rows)
+            part = sums.heads(np.ascontiguousarray(scores[..., :most]), lines=rows)
             own = rows[cache.rows] if cache.block.payload else slice(None)
             total[own, ..., :most] = part[own]
     return total

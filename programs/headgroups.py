@@ -86,14 +86,17 @@ def meshgemm_t_in_groups(block: Block, rings: Rings, chunks: Chunks, q: np.ndarr
 
 
 def meshgemm_in_groups(block: Block, rings: Rings, chunks: Chunks, scores: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """Scores v: [bh, bw, 1, N / w, .., Mt, Kt] and [bh, bw, 1, 1, .., Kt, Dt] -> float32 [bh, bw, 1, 1, .., Mt, Dt]."""
+    """Scores v: [bh, bw, 1, N / w, .., Mt, Kt] and [bh, bw, 1, 1, .., Kt, Dt] -> float32 [bh, bw, 1, 1, .., Mt, Dt].
+
+    Scores are used up: they do not stay at home, and are in memory once, beside those that come in.
+    """
     steps = chunks.sides
     sums = prod(scores.shape[4:-1]) * v.shape[-1] * 4
     with (
-        block.memory.hold("scores and values in flight", 2 * (tile_bytes(scores) + tile_bytes(v))),
+        block.memory.hold("scores coming in, values in flight", tile_bytes(scores) + 2 * tile_bytes(v)),
         block.memory.hold("sums", sums),
     ):
-        a, b = scores.copy(), v.copy()
+        a, b = scores, v.copy()
         align(block, rings, a, b, first_places(block, chunks))
         a_next, b_next = np.empty_like(a), np.empty_like(b)
         c: Any = 0

@@ -45,6 +45,7 @@ def run(
         "storage of weights and KV; sums are float32  [default: the model's]",
     ] = None,
     phases: Annotated[int, "K of the K-trees"] = 2,
+    decode_phases: Annotated[int | None, "the same in decode  [default: as in prefill]"] = None,
     allreduces: Annotated[Literal["fused", "published"], "6 or 10 allreduces a layer in decode"] = "fused",
     head_groups: Annotated[int | None, "groups of heads side by side  [default: what leaves least to a core]"] = None,
     regions: Annotated[int, "meshes that share the layers out, as stages of a pipeline"] = 1,
@@ -137,7 +138,7 @@ def run(
                     after = open_stages(stack, there, config, chunks, None, storage, count, room, kv, name)
                     change_cores(stages, after, arrange(block.device, *cores, len(after)), old, chunks, layers_run)
                     stages = after
-        stages = install(stack, stages, system, chunks, phases, None)
+        stages = install(stack, stages, system, chunks, decode_phases or phases, None)
         last = stages[-1].block
         told.tell(new)
         with block.phase("decode") as phase:

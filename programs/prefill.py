@@ -153,8 +153,9 @@ def attention(config: Config, chunks: Chunks, stage: Stage, number: int, x: np.n
     store(block, cache, number, k, v, place)
     k, v = k.astype(cache.data.dtype), np.ascontiguousarray(v.astype(cache.data.dtype))
     q = q.reshape(*q.shape[:4], kv, group * length, q.shape[-1]) * np.float32(config.head_dim**-0.5)
-    with block.memory.hold("queries, keys, values", tile_bytes(q) + tile_bytes(k) + tile_bytes(v)):
-        scores = products.heads_t(q, k)  # [.., kv, group * Lt, Lt]
+    with block.memory.hold("values", tile_bytes(v)):
+        with block.memory.hold("queries and keys", tile_bytes(q) + tile_bytes(k)):
+            scores = products.heads_t(q, k)  # [.., kv, group * Lt, Lt]
         with block.memory.hold("scores", tile_bytes(scores)):
             weights = softmax(block, stage.sums, scores, group, place)
             mixed = products.heads(weights, v)

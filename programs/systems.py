@@ -47,6 +47,7 @@ class Sums:
     x: Callable[..., np.ndarray]
     y: Callable[..., np.ndarray]
     heads: Callable[..., np.ndarray]
+    by_rows: bool = False  # can `heads` leave rows out, by a keyword `lines` (bool [H])?
 
 
 def _not_installed(*_: Any) -> np.ndarray:
@@ -105,4 +106,4 @@ def open_sums(stack: ExitStack, block: Block, chunks: Chunks, axes: str, phases:
     if chunks.groups > 1:
         tree = stack.enter_context(group_tree(block, chunks, phases if axes == "xy" else 1))
         heads = partial(allreduce, block, tree)
-    return Sums(along["x"], along.get("y", _not_installed), heads)
+    return Sums(along["x"], along.get("y", _not_installed), heads, by_rows=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -565,3 +566,41 @@ def test_two_tiles_for_one_core_in_one_transfer_are_refused(comm):
         for source in (0, 2):
             found = fabric.transfer(block, channel, tiles, positions=marks(3, [source]))
             assert (found[:, 1] == tiles[:, source]).all()
+
+
+@pytest.mark.mpi(ranks=[1, 2, 4])
+@pytest.mark.parametrize("patched", [{"BATCH": 1}, {"BATCH": 9}, {"BATCH": 9, "KEPT": 0}])
+def test_clocks_do_not_depend_on_how_many_packets_are_replayed_together(patched: dict[str, int], comm):
+    """Shifts along both axes under way at once, multicasts, packets that meet, from cores whose clocks differ."""
+
+    def clocks(batch: int, kept: int) -> list[Any]:
+        block = new_block(comm, MESH, Device(name="test", alpha=1.5, beta=3.0, link_bytes_per_cycle=3.0))
+        rng = np.random.default_rng(5)
+        sizes = [np.zeros((*block.shape, 3 * size), np.float32) for size in (1, 4)]
+        with (
+            patch("meshrt.schedule.BATCH", batch),
+            patch("meshrt.replay.BATCH", batch),
+            patch("meshrt.replay.KEPT", kept),
+            installed(block.tables, "x", routes.interleaved_ring(7)) as x,
+            installed(block.tables, "y", routes.interleaved_ring(5)) as y,
+            installed(block.tables, "x", routes.multicast(7, 2)) as spread,
+            installed(block.tables, "y", [Route(0, (3,)), Route(1, (4,)), Route(4, (0,))]) as meeting,
+        ):
+            for _ in range(4):
+                work = rng.integers(0, 30, (MESH[1], MESH[0], 1)).astype(np.float64)
+                block.clock.state[0] += own(block, work)[..., 0]
+                lines = rng.random(MESH[1]) < 0.7
+                flights = [fabric.send(block, x, sizes[0]), fabric.send(block, y, sizes[1])]
+                flights.append(fabric.send(block, x, sizes[1], lines=lines))
+                fabric.stage(block, spread, 0, marks(7, [0, 2, 3]))
+                for flight in (flights[1], flights[2], flights[0]):
+                    fabric.receive(block, flight)
+                fabric.transfer(block, spread, sizes[0])
+                fabric.transfer(block, meeting, sizes[0])
+        clock = block.clock
+        every = (*clock.state, *clock.link_free, clock.ramp_in, clock.ramp_out)
+        return [whole(block, one).tolist() for one in every] + [measured(block)["link_bytes"]]
+
+    usual = {"BATCH": 64 * 1024, "KEPT": 64 * 1024}
+    one, other = (clocks(numbers["BATCH"], numbers["KEPT"]) for numbers in (usual, usual | patched))
+    assert one == other

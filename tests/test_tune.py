@@ -1,0 +1,282 @@
+"""`meshrt tune` and `run --tuned`: settings found by emulation, kept, and used."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from measure import on_one_rank
+
+from meshrt.console import Console
+from meshrt.device import find_device
+from meshrt.errors import LimitError, UsageError
+from meshrt.studies import trials, tune, tuned
+from meshrt.studies.sweep import Job, run_alone
+from meshrt.studies.trials import Question, decode_cycles
+from meshrt.studies.tune import Space
+from meshrt.studies.tune_print import print_answer
+
+Run = Callable[..., Any]
+SIDES = ("--sides", "6,8", "--decode-sides", "8,12")
+LENGTHS = ("--prompt-tokens", "5", "--new-tokens", "9")
+MESHES = Space(sides=(6, 8), decode_sides=(8, 12))
+
+
+def question(prompt: int = 5, new: int = 9, **limits: int) -> Question:
+    return tuned.make_question("llama-tiny", find_device("wse2", **limits), prompt, new, "shift", None)
+
+
+def search(comm: Any, space: Space = MESHES, prompt: int = 5, new: int = 9, **limits: int) -> dict[str, Any]:
+    return tune.tune(comm, Console(), question(prompt, new, **limits), space)
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache folder of the test's own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "meshrt" / "tuned"
+
+
+@pytest.fixture
+def tell(run_meshrt: Run, tmp_path: Path) -> Run:
+    """Run `meshrt ARGS` with a cache folder of its own."""
+
+    def told(*args: str, **options: Any) -> Any:
+        return run_meshrt(*args, env={"XDG_CACHE_HOME": str(tmp_path)}, **options)
+
+    return told
+
+
+# ------------------------------------------------------------------------------------------------------- the search
+
+
+@pytest.mark.mpi(ranks=[1, 2])
+def test_the_answer_is_the_fastest_of_the_pairs_that_were_run_and_the_same_on_any_ranks(comm):
+    told = search(comm)
+    totals = [pair["total"] for pair in told["pairs"] if pair["total"] is not None]
+    (chosen,) = (pair for pair in told["pairs"] if pair["chosen"])
+    assert chosen["options"] == told["choice"]
+    assert chosen["total"] == told["cycles"]["total"] == min(totals)
+    tried = {(one["part"], one["side"]) for one in told["candidates"]}
+    assert {("prefill", 6), ("prefill", 8), ("decode", 8), ("decode", 12)} <= tried
+    assert {one["phases"] for one in told["candidates"]} == {1, 2, 3}
+    assert len({one["head_groups"] for one in told["candidates"]}) > 1
+    every = comm.allgather(json.dumps({key: value for key, value in told.items() if key != "host"}))
+    assert set(every) == {every[0]}
+    alone = on_one_rank(comm, search) if comm.size > 1 else told
+    assert json.dumps({key: value for key, value in alone.items() if key != "host"}) == every[0]
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_the_total_is_what_a_run_of_all_tokens_takes(comm):
+    told = search(comm)
+    options = {**told["choice"], "prompt_tokens": 5, "max_new_tokens": 9}
+    side = int(options.pop("mesh").partition("x")[0])
+    outcome = run_alone(Job("llama", (side, side), find_device("wse2"), options))
+    assert outcome.report is not None
+    assert told["cycles"]["total"] == pytest.approx(outcome.report["measured"]["critical_path"]["cycles"], rel=0.02)
+    assert told["cycles"]["prefill"] == trials.phase_cycles(outcome.report)["prefill"]
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_other_cores_for_decode_are_chosen_only_if_the_move_pays(comm):
+    told = search(comm)
+    (stays,) = (pair for pair in told["pairs"] if pair["options"]["decode_mesh"] is None)
+    (moves,) = (pair for pair in told["pairs"] if pair["options"]["decode_mesh"] is not None)
+    assert moves["cycles"]["change of cores"] > 0
+    assert "change of cores" not in stays["cycles"]
+    assert moves["cycles"]["decode"] < stays["cycles"]["decode"], "else the search would not have gone there"
+    assert (told["choice"]["decode_mesh"] is None) == (stays["total"] <= moves["total"])
+
+
+def test_tokens_are_summed_along_straight_lines_between_the_contexts():
+    asked = question(10, 6)  # decodes five tokens, with 10 to 14 in the cache
+    assert asked.contexts == (10, 12, 14)
+    assert decode_cycles(asked, ((10, 100.0), (12, 120.0), (14, 200.0))) == 100 + 110 + 120 + 160 + 200
+    assert question(10, 2).contexts == (10,)
+    assert question(10, 1).contexts == ()
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_one_new_token_needs_no_decode(comm):
+    told = search(comm, Space(sides=(8,)), new=1)
+    assert {one["part"] for one in told["candidates"]} == {"prefill"}
+    assert told["cycles"]["decode"] == 0
+    assert told["cycles"]["total"] == told["cycles"]["prefill"] + told["cycles"]["first token"]
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_what_does_not_fit_is_listed_with_the_reason_and_spread_over_regions(comm):
+    told = search(comm, Space(sides=(8,), decode_sides=(8,)), new=2, core_memory=20000)
+    refused = [one for one in told["candidates"] if one["refused"]]
+    assert refused
+    assert all("the limit is 20000" in one["refused"] and one["cycles"] is None for one in refused if one["phases"] < 3)
+    assert [one["regions"] for one in refused if one["part"] == "prefill"] == [1, 2]
+    assert told["choice"]["regions"] == 4
+    fit = [one for one in told["candidates"] if one["cycles"] is not None]
+    assert all(one["memory_bytes"] <= 20000 for one in fit)
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_nothing_fits(comm):
+    told = search(comm, Space(sides=(2,)), core_memory=3000)
+    assert told["choice"] is None
+    assert {one["regions"] for one in told["candidates"]} == {1, 2, 4}
+    with pytest.raises(LimitError, match=r"the limit is 3000.*--core-memory"):
+        tuned.check_found(told)
+
+
+def test_sides_are_searched_ever_nearer_to_the_best(monkeypatch: pytest.MonkeyPatch):
+    """A made-up machine that is the fastest at 330 x 330, and too small below 200."""
+    asked = tuned.make_question("llama3-8b", find_device("wse2"), 64, 1, "shift", None)
+    seen: list[int] = []
+
+    def cost(*given: Any) -> dict[int, float]:
+        seen.extend(given[4])
+        return {side: float("inf") if side < 200 else abs(side - 330) for side in given[4]}
+
+    monkeypatch.setattr(tune, "try_sides", cost)
+    tune.find_cores(asked, Space(), {}, lambda *_: None, "prefill")
+    assert seen[:7] == [750, 630, 510, 390, 270, 150, 30]
+    assert 330 in seen and len(seen) <= 11
+    assert len(set(seen)) == len(seen)
+
+
+@pytest.mark.parametrize(
+    ("space", "message"),
+    [
+        (Space(sides=(0,)), "--sides"),
+        (Space(decode_sides=(800,)), "--decode-sides.*750 x 994"),
+        (Space(sides=(400,), regions=(3,)), "--regions: none of 3"),
+        (Space(decode_regions=(5,)), "--decode-regions: none of 5"),
+    ],
+)
+def test_a_search_that_cannot_be(space: Space, message: str):
+    with pytest.raises(UsageError, match=message):
+        tune.check(question(), space)
+
+
+# -------------------------------------------------------------------------------------------------------- the cache
+
+
+def test_tune_then_run(tell: Run, tmp_path: Path):
+    """End to end: the table, the cached answer, the run that uses it, and what it must not be combined with."""
+    code, out, err, _ = tell("tune", "llama-tiny", *LENGTHS, *SIDES, "--json", str(tmp_path / "a.json"))
+    assert (code, err) == (0, "")
+    told = json.loads((tmp_path / "a.json").read_text())
+    assert told["host"]["cached"] is False
+    for word in ("6x6", "12x12", "re-placement", "chosen", "Chosen for prefill", "trapezoid", "tokens a second"):
+        assert word in out
+    assert "cached" not in out
+    code, out, err, _ = tell("tune", "llama-tiny", *LENGTHS, *SIDES, "--json", str(tmp_path / "b.json"))
+    assert (code, err) == (0, "")
+    assert out.startswith("cached: ")
+    again = json.loads((tmp_path / "b.json").read_text())
+    assert again.pop("host")["cached"] is True
+    assert {**again, "host": told["host"]} == told
+
+    run = ("run", "llama-tiny", "--prompt", "One day", "--max-new-tokens", "8")
+    untuned = json.loads(tell(*run, "--json", "-").stdout)
+    for ranks in (1, 2):
+        code, out, err, _ = tell(*run, "--tuned", "--json", "-", ranks=ranks)
+        assert (code, err) == (0, "")
+        report = json.loads(out)
+        assert report["result"]["text"] == untuned["result"]["text"]
+        assert "x".join(map(str, report["mesh"])) == told["choice"]["mesh"]
+        for name in ("regions", "decode_mesh", "decode_regions", "head_groups", "phases", "decode_phases"):
+            assert report["arguments"][name] == told["choice"][name]
+    code, out, err, _ = tell(*run, "--tuned")
+    assert code == 0
+    assert out.startswith("tuned for 5 prompt tokens and 9 new ones: prefill on ")
+    code, out, err, _ = tell(*run, "--tuned", "--mesh", "8x8", ranks=2)
+    assert code == 2
+    assert err == "meshrt: error: --tuned chooses --mesh itself: leave out one of the two\n"
+    code, out, err, _ = tell(*run, "--tuned", "--kv", "concat")
+    assert code == 2
+    assert "`meshrt tune llama-tiny --prompt-tokens " in err
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_again_measures_anew_and_a_damaged_file_is_replaced(comm, cache: Path, capsys: pytest.CaptureFixture[str]):
+    asked, space = question(new=1), Space(sides=(8,))
+
+    def ask(again: bool = False) -> dict[str, Any]:
+        return tuned.answer(comm, Console(loud=True), asked, space, again)
+
+    first = ask()
+    (path,) = cache.iterdir()
+    assert path.name.startswith("llama-tiny-wse2-")
+    sound = path.read_bytes()
+    path.write_bytes(sound.replace(b"8x8", b"9x9"))
+    assert ask()["choice"]["mesh"] == "9x9", "what was kept, not measured anew"
+    assert ask(again=True)["choice"] == first["choice"]
+    assert path.read_bytes() == sound
+    for damaged in (
+        b"{",
+        b"[]",
+        b"{}",
+        b"\xff",
+        sound.replace(b'"8x8"', b"8"),
+        sound.replace(b'"subject"', b'"topic"'),
+    ):
+        path.write_bytes(damaged)
+        assert tuned.recall(asked, space) == (None, f"{path} is damaged")
+        with pytest.raises(UsageError, match=f"{path.name} cannot be read"):
+            tuned.nearest(run_options(), None, asked.device)
+    capsys.readouterr()
+    told = ask()
+    assert "is damaged: tuning again" in capsys.readouterr().out
+    assert told["host"]["cached"] is False
+    assert path.read_bytes() == sound
+    assert list(cache.iterdir()) == [path], "nothing temporary is left"
+    print_answer(told)
+    assert "chosen" in capsys.readouterr().out
+
+
+def run_options(**given: Any) -> dict[str, Any]:
+    """Arguments of a run of llama-tiny, by default with a prompt of five tokens."""
+    own = {"model": "llama-tiny", "max_new_tokens": 9, "kv": "shift", "dtype": None, "context": 0, "prompt": None}
+    return own | {"prompt_ids": None, "prompt_tokens": 5} | tuned.CHOSEN | given
+
+
+def test_the_nearest_lengths_are_used(cache: Path):
+    made = []
+    for prompt, new in ((10, 10), (100, 10), (10, 400)):
+        asked = question(prompt, new)
+        choice = {**tuned.CHOSEN, "mesh": "8x8"}
+        told = {"prompt_tokens": prompt, "new_tokens": new, "candidates": [], "why": [], "cycles": {"total": 1.0}}
+        tuned.make_folder()
+        tuned.keep(asked, Space(), {**told, "choice": choice, "host": {}})
+        made.append(told)
+    device = question().device
+    for given, best in (
+        ({}, 0),
+        ({"prompt_tokens": 30}, 0),
+        ({"prompt_tokens": 33}, 1),  # 33 / 10 > 100 / 33
+        ({"prompt_tokens": None, "prompt_ids": "1,2,3", "max_new_tokens": 64}, 2),
+        ({"prompt_tokens": None, "context": 90}, 1),
+    ):
+        found = tuned.nearest(run_options(**given), None, device)
+        assert (found["prompt_tokens"], found["new_tokens"]) == (made[best]["prompt_tokens"], made[best]["new_tokens"])
+    for other in (find_device("ideal"), find_device("wse2", core_memory=50000)):
+        with pytest.raises(UsageError, match=f"nothing is tuned for llama-tiny on {other.name}"):
+            tuned.nearest(run_options(), None, other)
+    with pytest.raises(UsageError, match="--tuned chooses --decode-mesh itself"):
+        tuned.nearest(run_options(decode_mesh="8x8"), None, device)
+
+
+def test_a_cache_folder_that_cannot_be_is_said_before_the_search(tell: Run, tmp_path: Path):
+    (tmp_path / "meshrt").write_text("a file where the folder should be")
+    code, out, err, _ = tell("tune", "llama-tiny", *LENGTHS, ranks=2)
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert "set XDG_CACHE_HOME" in err
+
+
+def test_sides_that_are_no_numbers(tell: Run):
+    code, _, err, _ = tell("tune", "llama-tiny", *LENGTHS, "--sides", "4;8")
+    assert code == 2
+    assert "is not a list of numbers such as 480,600" in err
