@@ -151,13 +151,14 @@ def execute(
 @cli.command("list")
 def list_() -> None:
     """The programs and models that there are."""
-    from meshrt.models.catalogue import packaged
+    from meshrt.models.catalogue import has_weights, packaged
     from meshrt.program import load_program, packaged_programs
 
     for name in packaged_programs():
-        click.echo(f"{name:12} {load_program(name).summary}")
+        click.echo(f"{name:13} {load_program(name).summary}")
     for name in packaged():
-        click.echo(f"{name:12} a model; runs llama with --model {name}")
+        kind = "a model" if has_weights(name) else "the shape of a model, for --payload none"
+        click.echo(f"{name:13} {kind}; runs llama with --model {name}")
 
 
 @cli.command()

@@ -10,6 +10,11 @@ def packaged() -> list[str]:
     return sorted(path.parent.name for path in _here().glob("*/config.json"))
 
 
+def has_weights(name: str) -> bool:
+    """Does a packaged model come with weights, or as a configuration alone?"""
+    return any((_here() / name).glob("*.safetensors"))
+
+
 def find_model(name: str | Path) -> Path:
     """The folder of a packaged model's name, or of a path. A packaged name wins; `./name` is always a path.
 

@@ -97,7 +97,10 @@ def open_checkpoint(folder: str | Path) -> Checkpoint:
         return Checkpoint(folder, read_header(folder / SINGLE))
     if (folder / INDEX).is_file():
         return Checkpoint(folder, _read_shards(folder))
-    raise ModelError(f"{folder}: holds neither {SINGLE} nor {INDEX}; other weight formats must be converted first")
+    raise ModelError(
+        f"{folder}: holds neither {SINGLE} nor {INDEX}; other weight formats must be converted first, and without weights"
+        " a model runs by its shape alone, with --payload none"
+    )
 
 
 def expected_shapes(config: Config) -> dict[str, tuple[int, ...]]:

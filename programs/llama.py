@@ -69,6 +69,10 @@ def run(
     if logits:
         check_target("--logits", logits)
     config = config if layers is None else replace(config, layers=layers)
+    checkpoint = None
+    if block.payload:
+        checkpoint = open_checkpoint(folder)
+        check_shapes(checkpoint, config)
     tokenizer, ids = (None, ()) if context else read_prompt(block, folder, config, prompt, prompt_ids, prompt_tokens)
     length = len(ids) + context
     if block.payload and length + max_new_tokens > config.max_positions:
@@ -76,10 +80,6 @@ def run(
             f"{length} prompt tokens and {max_new_tokens} new ones are more than the {config.max_positions} positions"
             " of the model: shorten the prompt, or lower --max-new-tokens"
         )
-    checkpoint = None
-    if block.payload:
-        checkpoint = open_checkpoint(folder)
-        check_shapes(checkpoint, config)
     chunks = cut_dimensions(block, config, head_groups)
     storage = storage_type(dtype or config.dtype or "float32")
 

@@ -18,11 +18,12 @@ def new_block(
 
 
 def run_program(
-    comm: Any, name: str, mesh: tuple[int, int], device: str = "ideal", limits: Any = None, **options: Any
-) -> Any:
+    comm: Any, name: str, mesh: tuple[int, int], device: str = "ideal", limits: Any = None, payload: bool = True,
+    **options: Any,
+) -> Any:  # fmt: skip
     """Run a program with its default options but for these; the report at rank 0, None elsewhere."""
     program = load_program(name)
-    block = new_block(comm, mesh, device, **(limits or {}))
+    block = new_block(comm, mesh, device, payload, **(limits or {}))
     arguments = {option.name: option.default for option in program.options} | options
     result = program.run(block, **arguments)
     return gather_report(block, program.name, arguments, result, {"wall_seconds": 0.0})

@@ -39,8 +39,11 @@ def test_llama_tiny_gives_the_logits_and_the_text_of_transformers(tmp_path: Path
     check(comm, "llama-tiny", (8, 8), tmp_path)
 
 
-def check(comm: Any, name: str, mesh: tuple[int, int], folder: Path) -> None:
-    """Prefill the golden prompt, decode the golden continuation greedily, and compare every logit, on rank 0."""
+def check(comm: Any, name: str, mesh: tuple[int, int], folder: Path, **options: Any) -> Any:
+    """Prefill the golden prompt, decode the golden continuation greedily, and compare every logit, on rank 0.
+
+    Returns the report there.
+    """
     golden = np.load(GOLDEN / f"{name}.npz")
     ids, expected, prompt = golden["ids"].tolist(), golden["logits"], int(golden["prompt"][0])
     folder = Path(comm.bcast(str(folder)))
@@ -58,6 +61,7 @@ def check(comm: Any, name: str, mesh: tuple[int, int], folder: Path) -> None:
         dtype="float32",
         logits=str(folder / "logits.npy"),
         ignore_eos=True,
+        **options,
     )
     found = None
     if comm.rank == 0:
@@ -66,3 +70,4 @@ def check(comm: Any, name: str, mesh: tuple[int, int], folder: Path) -> None:
         found = same, float(np.abs(logits - expected).max()), report["result"]["token_ids"][:-1] == ids[prompt:]
     same, error, tokens = comm.bcast(found)
     assert same and tokens and error < 1e-3
+    return report
