@@ -98,8 +98,8 @@ def open_checkpoint(folder: str | Path) -> Checkpoint:
     if (folder / INDEX).is_file():
         return Checkpoint(folder, _read_shards(folder))
     raise ModelError(
-        f"{folder}: holds neither {SINGLE} nor {INDEX}; other weight formats must be converted first, and without weights"
-        " a model runs by its shape alone, with --payload none"
+        f"{folder}: holds neither {SINGLE} nor {INDEX}; other weight formats must be converted first, and without"
+        " weights a model runs by its shape alone, with --payload none"
     )
 
 
