@@ -138,10 +138,7 @@ def execute(
         comm, board, program, arguments, mesh=cores, device=machine, payload=payload == "full", console=console
     )
     if told is not None:
-        if json_path == "-":
-            report.print_json(told)
-        elif json_path:
-            report.write_json(told, json_path)
+        report.deliver_json(told, json_path)
         if console.loud:
             report.print_result(told)
             report.print_table(told)
@@ -240,10 +237,7 @@ def _compare(
         payload=None if payload is None else payload == "full",
     )  # fmt: skip
     if comm.rank == 0:
-        if json_path == "-":
-            report.print_json(told)
-        elif json_path:
-            report.write_json(told, json_path)
+        report.deliver_json(told, json_path)
         if console.loud:
             compare.print_comparison(told)
     return 0
@@ -404,10 +398,7 @@ def _plmr(
     lines = plmr.expected(findings, expectations)
     if comm.rank == 0:
         told = plmr_table.as_json(findings, machine, tile, lines)
-        if json_path == "-":
-            report.print_json(told)
-        elif json_path:
-            report.write_json(told, json_path)
+        report.deliver_json(told, json_path)
         if console.loud:
             plmr_table.print_tables(findings, machine, tile)
     bounds.keep(lines)
@@ -469,10 +460,7 @@ def _tune(
     question = tuned.make_question(model, machine, prompt_tokens, new_tokens, kv, dtype, layers_run)
     told = tuned.answer(comm, console, question, Space(**limits), again)
     if comm.rank == 0:
-        if json_path == "-":
-            report.print_json(told)
-        elif json_path:
-            report.write_json(told, json_path)
+        report.deliver_json(told, json_path)
         if console.loud:
             print_answer(told)
     tuned.check_found(told)
@@ -538,10 +526,7 @@ def _reproduce(
     told = reproduce(comm, console, names, machine, open_store(cache), systems=systems, models=models)
     if comm.rank == 0:
         written = write_files(told, csv_folder, png_folder)
-        if json_path == "-":
-            report.print_json(told)
-        elif json_path:
-            report.write_json(told, json_path)
+        report.deliver_json(told, json_path)
         if console.loud:
             print_reproduction(told)
             for path in written:

@@ -130,6 +130,14 @@ def print_json(report: dict[str, Any]) -> None:
     print(json.dumps(report, indent=1))
 
 
+def deliver_json(report: dict[str, Any], path: str | None) -> None:
+    """The report where it was asked for: a file, - for standard output, or nowhere."""
+    if path == "-":
+        print_json(report)
+    elif path:
+        write_json(report, path)
+
+
 def print_result(report: dict[str, Any]) -> None:
     """The program's own result, a line each; what is long or was printed already is left to the JSON."""
     for key, value in report["result"].items():

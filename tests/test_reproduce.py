@@ -237,7 +237,6 @@ def test_files_have_what_was_found(told: dict[str, Any], tmp_path: Path) -> None
 
 @pytest.mark.mpi(ranks=[1])
 def test_a_picture_is_drawn(told: dict[str, Any], tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     (path,) = (path for path in write_files({**told, "curves": {"gemv": told["curves"]["gemv"]}}, None, str(tmp_path)))
     assert Path(path).read_bytes().startswith(b"\x89PNG")
     draw(path, CURVES["gemv"], [Point("gemv", "2K", "ktree", 4, refused="no room")], "wse2")  # nothing to draw is drawn
