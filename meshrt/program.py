@@ -1,5 +1,6 @@
 """Programs: a file with a function `run(block, *, options...)`, found by name, and its options read off the signature.
 
+MACHINE = "mesh"                                   what it runs on; "neuron": run(cores, *, options...)
 MESH = (8, 8)                                      the mesh it runs on unless --mesh says otherwise
 
 def run(block, *, tokens: Annotated[int, "how many to store"] = 16) -> dict:
@@ -16,6 +17,8 @@ from types import ModuleType, NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from meshrt.errors import UsageError
+
+MACHINES = ("mesh", "neuron")
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,7 @@ class Program:
     mesh: tuple[int, int]
     options: tuple[Option, ...]
     summary: str
+    machine: str = "mesh"
 
 
 def load_program(name: str) -> Program:
@@ -83,7 +87,10 @@ def _describe(name: str, module: ModuleType) -> Program:
     keywords = [p for p in inspect.signature(run).parameters.values() if p.kind is p.KEYWORD_ONLY]
     options = tuple(_option(name, parameter, hints.get(parameter.name, str)) for parameter in keywords)
     summary = (inspect.getdoc(run) or inspect.getdoc(module) or "").split("\n")[0]
-    return Program(name, run, getattr(module, "MESH", (1, 1)), options, summary)
+    machine = getattr(module, "MACHINE", "mesh")
+    if machine not in MACHINES:
+        raise UsageError(f"{name}: MACHINE is {machine!r}; there are {', '.join(MACHINES)}")
+    return Program(name, run, getattr(module, "MESH", (1, 1)), options, summary, machine)
 
 
 def _option(program: str, parameter: inspect.Parameter, hint: Any) -> Option:

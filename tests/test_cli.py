@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from meshrt import __version__
+from meshrt.cli import COMMANDS, cli
+from meshrt.commands import shared
 from meshrt.device import PRESETS
 
 Run = Callable[..., Any]
@@ -182,3 +187,20 @@ def test_the_logits_are_written_for_every_position(run_meshrt: Run, tmp_path: Pa
     logits = np.load(path)
     assert logits.dtype == np.float32 and logits.shape[0] == 4 + 2
     assert logits[3:].argmax(axis=1).tolist() == report["result"]["token_ids"]
+
+
+@pytest.mark.parametrize("arguments", [("gemm", "--help"), ("shift", "--mesh", "2x2", "--quiet")], ids=["help", "run"])
+def test_a_rank_imports_no_command_but_its_own(arguments: tuple[str, ...]):
+    """Start-up is paid by every rank."""
+    end = "atexit.register(lambda: print(*[name for name in sys.modules if name.startswith('meshrt.commands.')]))"
+    code = f"import atexit, sys; from meshrt.cli import main; {end}; sys.argv[1:] = {['run', *arguments]!r}; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert set(done.stdout.splitlines()[-1].split()) == {"meshrt.commands.shared", "meshrt.commands.run"}
+
+
+def test_every_command_has_its_file_and_every_file_its_command():
+    files = {path.stem for path in Path(shared.__file__).parent.glob("*.py")}
+    assert files - {"__init__", "shared"} == set(COMMANDS.values())
+    for name in COMMANDS:
+        assert cli.get_command(click.Context(cli), name).name == name  # as usage lines have it

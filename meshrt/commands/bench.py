@@ -1,0 +1,178 @@
+"""`meshrt bench`: programs' alternatives side by side, and how fast the emulator is."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from meshrt import failure
+from meshrt.commands import shared
+from meshrt.device import find_device
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mpi4py.MPI import Intracomm
+
+
+class Bench(click.Group):
+    """`bench gemm` and the like: their options are those of the program, read off its signature when asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        from meshrt.studies.compare import COMPARISONS
+
+        return [*COMPARISONS, *super().list_commands(ctx)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        from meshrt.studies.compare import COMPARISONS
+
+        return _comparison(cmd_name) if cmd_name in COMPARISONS else super().get_command(ctx, cmd_name)
+
+
+@click.group("bench", cls=Bench)
+def command() -> None:
+    """Measure and compare."""
+
+
+payload = click.option("--payload", type=click.Choice(["full", "none"]), help="[default: full up to 4096 cores]")
+only = click.option("--only", multiple=True, metavar="NAME", help="Only this alternative; may be given again.")
+
+
+def _comparison(name: str) -> click.Command:
+    """The command that sets a program's alternatives side by side."""
+    from meshrt.program import load_program
+    from meshrt.studies.compare import COMPARISONS
+
+    comparison = COMPARISONS[name]
+    program = load_program(comparison.program)
+    summary = f"The choices of {program.name}'s --{comparison.option} on the same work, in one table."
+
+    @click.command(name, params=shared.own_options(program, comparison.fixed()), help=summary)
+    @shared.together(shared.mesh, shared.machine, shared.json_to("the report"), shared.quiet, payload, only)
+    def compare(**values: Any) -> None:
+        sys.exit(failure.run_guarded(lambda comm, board: _compare(comm, name, **values)))
+
+    return compare
+
+
+def _compare(
+    comm: Intracomm, name: str, *, mesh: str | None, device: str, core_memory: int | None, route_entries: int | None,
+    payload: str | None, only: tuple[str, ...], json_path: str | None, quiet: bool, **arguments: Any,
+) -> int:  # fmt: skip
+    """One rank's part of a comparison."""
+    from meshrt import report
+    from meshrt.mesh import parse_mesh
+    from meshrt.studies import compare
+
+    console = shared.start(comm, json_path, quiet)
+    told = compare.compare(
+        comm, console, name, arguments, mesh=parse_mesh(mesh) if mesh else None, only=only,
+        device=find_device(device, core_memory=core_memory, route_entries=route_entries),
+        payload=None if payload is None else payload == "full",
+    )  # fmt: skip
+    if comm.rank == 0:
+        report.deliver_json(told, json_path)
+        if console.loud:
+            compare.print_comparison(told)
+    return 0
+
+
+@command.command("host")
+def host() -> None:
+    """The emulator's own speed on this machine, beside its targets; takes about two minutes."""
+    from meshrt.launch import bench
+
+    try:
+        click.echo(bench.table(bench.measure()))
+    except Exception as error:
+        sys.exit(failure.report_alone(error))
+
+
+@command.command("workloads")
+@click.option("--only", multiple=True, metavar="NAME", help="W1, W2, ...: only this work; may be given again.")
+@click.option("--cores", type=int, multiple=True, help="Instead of 64, 256, 1024 and 4096; may be given again.")
+@click.option("--ranks", type=click.IntRange(1), multiple=True, help="Instead of 1 and 2; may be given again.")
+@click.option("--json", "json_path", metavar="PATH", help="Write the figures as JSON, too.")
+def workloads(only: tuple[str, ...], cores: tuple[int, ...], ranks: tuple[int, ...], json_path: str) -> None:
+    """Messages and hops a second beside other tools' figures for the same work; takes about three minutes."""
+    from meshrt.launch.bench import timed
+    from meshrt.studies import workloads as study
+
+    def measure() -> tuple[Any, Callable[[], None]]:
+        figures = study.measure(timed, only, cores or study.CORES, ranks or study.RANKS)
+        return study.as_json(figures), lambda: study.print_figures(figures)
+
+    _alone(measure, json_path)
+
+
+@command.command("clock")
+@click.option("--cores", type=int, multiple=True, help="Lengths of lines, instead of 8 to 512; may be given again.")
+@click.option("--words", type=int, multiple=True, help="Sizes of tiles, instead of 1 to 4096; may be given again.")
+@click.option("--json", "json_path", metavar="PATH", help="Write the figures as JSON, too.")
+def clock(cores: tuple[int, ...], words: tuple[int, ...], json_path: str | None) -> None:
+    """The virtual clock beside a published model of reductions and broadcasts on a WSE-2."""
+    from meshrt.console import make_console
+    from meshrt.studies import reduce_model as study
+
+    def measure() -> tuple[Any, Callable[[], None]]:
+        points = study.measure(cores or study.LENGTHS, words or study.WORDS, make_console(0, 1, False))
+        return study.as_json(points), lambda: study.print_points(points)
+
+    _alone(measure, json_path)
+
+
+@command.command("scaling")
+@click.option("--side", type=click.IntRange(1), multiple=True, help="Meshes, instead of 8 to 720; may be given again.")
+@click.option("--ranks", type=click.IntRange(1), default=2, show_default=True, help="How many ranks.")
+@click.option("--edge", type=click.IntRange(1), default=2048, show_default=True, help="Side of the matrices.")
+@click.option("--json", "json_path", metavar="PATH", help="Write the figures as JSON, too.")
+def scaling(side: tuple[int, ...], ranks: int, edge: int, json_path: str | None) -> None:
+    """The host's time over cores, 64 to 518,400, and where it goes; takes about 75 seconds."""
+    from meshrt.launch.bench import timed
+    from meshrt.studies import scaling as study
+
+    def measure() -> tuple[Any, Callable[[], None]]:
+        points = study.measure(timed, side or study.SIDES, ranks, edge)
+        return study.as_json(points), lambda: study.print_points(points)
+
+    _alone(measure, json_path)
+
+
+def _alone(measure: Callable[[], tuple[Any, Callable[[], None]]], json_path: str | None) -> None:
+    """Measure in this process, which is no rank itself; write what was found, and print it."""
+    from meshrt import report
+
+    try:
+        if json_path:
+            report.check_target("--json", json_path)
+        told, show = measure()
+        if json_path:
+            report.write_json(told, json_path)
+        show()
+    except Exception as error:
+        sys.exit(failure.report_alone(error))
+
+
+@command.command("profile", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("--to", metavar="PATH", help="Write the seconds as JSON instead of printing them.")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, required=True)
+@click.pass_context
+def profile(context: click.Context, to: str | None, arguments: tuple[str, ...]) -> None:
+    """Where the host's time goes: bench profile run gemm --mesh 64x64. Of rank 0, if there are several."""
+    from meshrt import report
+    from meshrt.host import launched_rank
+    from meshrt.studies import hosttime
+
+    if to:
+        report.check_target("--to", to)
+    meshrt = context.find_root().command
+    code, seconds = hosttime.profiled(lambda: meshrt(list(arguments), standalone_mode=False))
+    if launched_rank() == 0:
+        if to:
+            report.write_json(seconds, to)
+        else:
+            hosttime.print_shares(seconds)
+            sys.stdout.flush()  # before MPI ends, after which a launcher may no longer listen
+    sys.exit(code)

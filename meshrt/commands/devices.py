@@ -1,0 +1,23 @@
+"""`meshrt devices`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from meshrt.device import PRESETS
+from meshrt.neuron.device import NEURON_PRESETS
+
+
+@click.command("devices")
+def command() -> None:
+    """The machines that there are: their numbers and where those are from."""
+    for device in (*PRESETS.values(), *NEURON_PRESETS.values()):
+        numbers = asdict(device)
+        sources = numbers.pop("sources")
+        click.echo(numbers.pop("name"))
+        for key, value in numbers.items():
+            click.echo(f"  {key:22} {'no limit' if value is None else value}")
+        for source in sources:
+            click.echo(f"  source: {source}")

@@ -1,0 +1,15 @@
+"""`meshrt doctor`."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+
+@click.command("doctor")
+def command() -> None:
+    """Is this machine set up for meshrt? Says what is wrong and how to mend it."""
+    from meshrt.launch import doctor
+
+    sys.exit(doctor.main())

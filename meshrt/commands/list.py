@@ -1,0 +1,18 @@
+"""`meshrt list`."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command("list")
+def command() -> None:
+    """The programs and models that there are."""
+    from meshrt.models.catalogue import has_weights, packaged
+    from meshrt.program import load_program, packaged_programs
+
+    for name in packaged_programs():
+        click.echo(f"{name:13} {load_program(name).summary}")
+    for name in packaged():
+        kind = "a model" if has_weights(name) else "the shape of a model, for --payload none"
+        click.echo(f"{name:13} {kind}; runs llama with --model {name}")

@@ -1,0 +1,88 @@
+"""What several commands have in common: options, their reading, the start of a rank's part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from meshrt.device import PRESETS
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Intracomm
+
+    from meshrt.console import Console
+    from meshrt.program import Program
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+EXAMPLES = """
+\b
+Examples:
+  meshrt run llama-tiny                        all 64 cores in this process
+  mpirun -n 64 meshrt run llama-tiny           one core per rank
+  mpirun -n 4 meshrt run gemm --m 100 --k 200 --n 300 --mesh 6x6 --json -
+  meshrt run my_program.py --mesh 4x4          a program of your own
+"""
+
+
+def together(*decorators: Decorator) -> Decorator:
+    """Several options as one decorator, in the order in which the help shows them."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        for decorator in reversed(decorators):
+            function = decorator(function)
+        return function
+
+    return decorate
+
+
+mesh = click.option("--mesh", metavar="WxH", help="Cores, shared by the ranks.  [default: the program's own]")
+device = click.option("--device", type=click.Choice([*PRESETS]), default="wse2", show_default=True, help="The machine.")
+machine = together(
+    device,
+    click.option("--core-memory", type=click.IntRange(1), help="A core's memory.  [default: device's]"),
+    click.option("--route-entries", type=click.IntRange(1, 256), help="A router's limit.  [default: device's]"),
+)
+quiet = click.option("--quiet", "-q", is_flag=True, help="Print nothing but errors (and the JSON).")
+
+
+def json_to(what: str) -> Decorator:
+    """--json for a command that writes `what`."""
+    return click.option("--json", "json_path", metavar="PATH|-", help=f"Write {what} as JSON, - for standard output.")
+
+
+def own_options(program: Program, fixed: Collection[str]) -> list[click.Parameter]:
+    """The options of a program's signature, without those that are fixed."""
+    own: list[click.Parameter] = []
+    for option in program.options:
+        if option.name in fixed:
+            continue
+        flag = f"--{option.name.replace('_', '-')}"
+        if option.kind is bool:
+            own.append(click.Option([flag], is_flag=True, default=option.default, help=option.help))
+        else:
+            kind = click.Choice(option.choices) if option.choices else option.kind
+            shown = option.default is not None
+            own.append(click.Option([flag], type=kind, default=option.default, show_default=shown, help=option.help))
+    return own
+
+
+def integers(ctx: click.Context, option: click.Parameter, text: str | None) -> tuple[int, ...] | None:
+    """'480,600' -> (480, 600), as a callback of an option."""
+    if text is None:
+        return None
+    if not all(part.strip().isdecimal() for part in text.split(",")):
+        raise click.BadParameter(f"{text!r} is not a list of numbers such as 480,600", ctx, option)
+    return tuple(int(part) for part in text.split(","))
+
+
+def start(comm: Intracomm, json_path: str | None, quiet: bool) -> Console:
+    """This rank's console; UsageError, before any work, where the JSON could not be written after it."""
+    from meshrt import report
+    from meshrt.console import make_console
+
+    if json_path and json_path != "-":
+        report.check_target("--json", json_path)
+    return make_console(comm.rank, comm.size, quiet or json_path == "-")

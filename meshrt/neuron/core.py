@@ -1,0 +1,211 @@
+"""One NeuronCore: its memories, engines and counters, and how an instruction gets its time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from meshrt.errors import UsageError
+from meshrt.neuron.device import NeuronDevice
+from meshrt.neuron.memory import Hbm, Psum, Sbuf
+from meshrt.neuron.tile import Deferred, Store, Tile, new_tile
+from meshrt.neuron.timeline import Engine, Rings
+
+COUNTS = (
+    "hbm_read", "hbm_written", "spill_saved", "spill_reloaded", "macs", "transpose_macs", "link_bytes", "collectives",
+)  # fmt: skip
+
+
+@dataclass
+class Phase:
+    """A stretch of a run by name: what was counted from `begin` to `end`, in seconds of virtual time."""
+
+    name: str
+    begin: float
+    counts: dict[str, int]
+    busy: dict[str, float]
+    instructions: dict[str, int]
+    end: float = 0.0
+    peaks: dict[str, int] = field(default_factory=dict)
+    tokens: int | None = None
+
+
+class NeuronCore:
+    """NeuronCore number `index` of a run. With `payload` False tiles are shapes only; counts and times are the same."""
+
+    def __init__(self, device: NeuronDevice, index: int = 0, payload: bool = True) -> None:
+        self.device = device
+        self.index = index
+        self.payload = payload
+        self.hbm = Hbm(self, device.hbm_bytes)
+        self.sbuf = Sbuf(self, device.sbuf_partition_bytes)
+        self.psum = Psum(self, device.psum_banks, device.psum_bank_bytes)
+        self.tensor = Engine("tensor", device.tensor_hz)
+        self.vector = Engine("vector", device.vector_hz)
+        self.scalar = Engine("scalar", device.scalar_hz)
+        self.gpsimd = Engine("gpsimd", device.gpsimd_hz)
+        self.dma = Rings(
+            device.dma_engines,
+            device.partitions,
+            min(device.dma_bytes_per_second, device.hbm_bytes_per_second / device.dma_engines),
+            device.dma_transfer_seconds,
+        )
+        self.ticks = 0  # allocations and instructions so far: what least recently used means
+        self.counts = dict.fromkeys(COUNTS, 0)
+        self.phases: list[Phase] = []
+        self.finish = 0.0  # the last write so far ends
+        self.deferred: Deferred | None = None
+
+    # ---- what kernels get their operands from
+
+    def tensor_of(self, values: np.ndarray | tuple[int, ...], dtype: Any) -> Tile:
+        """A tensor in HBM with these values, rounded to dtype; a shape alone will do without payload."""
+        shape = values if isinstance(values, tuple) else values.shape
+        tile = new_tile(self.hbm, shape, np.dtype(dtype), full=True)
+        if self.payload:
+            if isinstance(values, tuple):
+                raise UsageError("a tensor of a run with numbers needs its values, not only their shape")
+            tile.data[...] = rounded(values, tile.dtype)
+        return tile
+
+    @property
+    def engines(self) -> tuple[Engine, ...]:
+        return (self.tensor, self.vector, self.scalar, self.gpsimd)
+
+    # ---- instructions
+
+    def defer(self, deferred: Deferred) -> Deferred:
+        """Hold an instruction until it is known where its result goes; the one before is run now at the latest."""
+        self.settle()
+        self.deferred = deferred
+        return deferred
+
+    def settle(self) -> None:
+        """Run what is deferred."""
+        if self.deferred is not None:
+            self.deferred.settle()
+
+    def issue(self, engine: Engine, cycles: float, reads: Sequence[Tile], write: Tile) -> None:
+        """Give an instruction its place on the clock: after its engine, its operands and the readers of its result."""
+        start = self.touch(reads, write)
+        end = engine.run(start, max(cycles, self.device.least_cycles))
+        self.done(end, reads, write)
+
+    def touch(self, reads: Sequence[Tile], write: Tile | None) -> float:
+        """Operands that are all in place, and the second from which an instruction may run."""
+        self.ticks += 1
+        start = 0.0
+        stores = [tile.store for tile in reads]
+        if write is not None:
+            stores.append(write.store)
+        for store in stores:  # all are in use before one of them asks for room
+            store.used = self.ticks
+        for store in stores:
+            if not store.resident:
+                self.sbuf.restore(store, stores)
+            if store.ready > start:
+                start = store.ready
+        if write is not None:
+            if write.store.idle > start:
+                start = write.store.idle
+            # Parts of a store that is being filled are taken to be different ones, which need not wait for one another.
+            if write.store.full and write.store.ready > start:
+                start = write.store.ready
+        return start
+
+    def done(self, end: float, reads: Sequence[Tile], write: Tile | None) -> None:
+        """Note that an instruction has ended."""
+        for tile in reads:
+            if end > tile.store.idle:
+                tile.store.idle = end
+        if write is not None:
+            write.store.ready = max(write.store.ready, end)
+            write.store.saved = False
+            write.note_written()
+        if end > self.finish:
+            self.finish = end
+
+    def transfer(self, queue: str, source: Tile, target: Tile, tile: Tile, slower: float = 1.0) -> None:
+        """A DMA transfer between HBM and `tile`, the one of source and target that lies in SBUF."""
+        start = self.touch([source], target)
+        row_bytes = tile.data.size // tile.shape[0] * tile.dtype.itemsize
+        end = self.dma.run(queue, start, tile.shape[0], row_bytes * slower)
+        nbytes = row_bytes * tile.shape[0]
+        self.counts["hbm_read" if queue == "load" else "hbm_written"] += nbytes
+        self.done(end, [source], target)
+
+    def spill(self, store: Store, way: str, earliest: float) -> float:
+        """Move a store between SBUF and the place in HBM that spills go to: the second at which it is there."""
+        nbytes = store.row_bytes * store.data.shape[0]
+        self.counts["spill_saved" if way == "save" else "spill_reloaded"] += nbytes
+        self.counts["hbm_written" if way == "save" else "hbm_read"] += nbytes
+        end = self.dma.run("spill", earliest, store.data.shape[0], store.row_bytes)
+        self.finish = max(self.finish, end)
+        return end
+
+    def copy(self, target: Tile, source: Tile) -> None:
+        """target[...] = source, on the vector engine."""
+        from meshrt.neuron import isa
+
+        isa.tensor_copy(source).into(target, False)
+
+    def add(self, target: Tile, source: Tile) -> None:
+        """target += source, on the vector engine."""
+        from meshrt.neuron import isa
+
+        isa.tensor_tensor(target, source, np.add).into(target, False)
+
+    def put(self, target: Tile, values: np.ndarray) -> None:
+        """Write numbers, rounded to the dtype of their place."""
+        target.data[...] = rounded(values, target.dtype)
+
+    # ---- time
+
+    @property
+    def now(self) -> float:
+        """The second at which everything issued so far is done."""
+        return max(self.finish, *(engine.now for engine in self.engines))
+
+    def barrier(self, when: float | None = None) -> float:
+        """All engines and queues wait until everything so far is done, or until `when`."""
+        self.settle()
+        now = self.now if when is None else max(when, self.now)
+        for engine in self.engines:
+            engine.now = now
+        self.dma.gaps.clear()
+        self.dma.end = max(self.dma.end, now)
+        self.finish = now
+        return now
+
+    @contextmanager
+    def phase(self, name: str, tokens: int | None = None) -> Iterator[Phase]:
+        """Count what happens inside by name. It begins when all before is done, and ends when all of it is."""
+        begin = self.barrier()
+        for buffer in (self.hbm, self.sbuf, self.psum):
+            buffer.begin_phase()
+        phase = Phase(
+            name, begin, dict(self.counts), {one.name: one.busy for one in (*self.engines,)},
+            {one.name: one.instructions for one in self.engines}, tokens=tokens,
+        )  # fmt: skip
+        phase.busy["dma"], phase.instructions["dma"] = self.dma.busy, self.dma.transfers
+        self.phases.append(phase)
+        yield phase
+        phase.end = self.barrier()
+        phase.counts = {key: self.counts[key] - before for key, before in phase.counts.items()}
+        for engine in self.engines:
+            phase.busy[engine.name] = engine.busy - phase.busy[engine.name]
+            phase.instructions[engine.name] = engine.instructions - phase.instructions[engine.name]
+        phase.busy["dma"] = self.dma.busy - phase.busy["dma"]
+        phase.instructions["dma"] = self.dma.transfers - phase.instructions["dma"]
+        phase.peaks = {buffer.name: buffer.peak for buffer in (self.hbm, self.sbuf, self.psum)}
+
+
+def rounded(values: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
+    """float32 numbers that `dtype` can hold."""
+    if dtype == np.float32:
+        return values if values.dtype == np.float32 else values.astype(np.float32)
+    return values.astype(dtype).astype(np.float32)

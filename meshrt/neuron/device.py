@@ -1,0 +1,102 @@
+"""The numbers of a NeuronCore: memories, engines, DMA. Presets, each number with its source."""
+
+from dataclasses import dataclass, fields, replace
+
+from meshrt.errors import UsageError
+
+KIB, MIB, GIB = 2**10, 2**20, 2**30
+
+
+@dataclass(frozen=True, kw_only=True)
+class NeuronDevice:
+    """One NeuronCore and its share of the chip. Sizes are bytes, rates per second."""
+
+    name: str
+    partitions: int = 128  # rows of SBUF and PSUM, and of the tensor engine
+    hbm_bytes: int = 16 * GIB
+    sbuf_partition_bytes: int = 192 * KIB
+    psum_banks: int = 8  # of a partition
+    psum_bank_bytes: int = 2 * KIB
+    stationary_free: int = 128  # longest free axis of the stationary tile of a product
+    moving_free: int = 512  # and of the moving one
+    tensor_hz: float = 2.8e9
+    vector_hz: float = 1.12e9
+    scalar_hz: float = 1.4e9
+    gpsimd_hz: float = 1.4e9
+    least_cycles: int = 64  # between two instructions of an engine, however small
+    float32_passes: int = 4  # times that a product of float32 tiles takes as long as one of 16-bit tiles
+    dma_engines: int = 16
+    dma_bytes_per_second: float = 27.2e9  # of one engine
+    dma_transfer_seconds: float = 211e-9  # that an engine is busy with a transfer beyond its bytes
+    dma_transpose_rate: float = 0.5  # share of the bandwidth that is left when a load transposes
+    hbm_bytes_per_second: float = 410e9
+    link_bytes_per_second: float = 96e9  # to the next NeuronCore of a ring
+    link_seconds: float = 2e-6  # before the first byte of a message between NeuronCores
+    sources: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, (int, float)) and value <= 0:
+                raise UsageError(f"device {self.name}: {field.name} is {value}; it has to be positive")
+
+    @property
+    def sbuf_bytes(self) -> int:
+        return self.partitions * self.sbuf_partition_bytes
+
+    @property
+    def peak_flops(self) -> float:
+        """Operations a second of the tensor engine on 16-bit tiles: one column of a moving tile a cycle."""
+        return 2.0 * self.partitions * self.stationary_free * self.tensor_hz
+
+
+_GUIDE = "Trainium/Inferentia2 Architecture Guide for NKI (AWS Neuron SDK documentation)"
+_GUIDE2 = "Trainium2 Architecture Guide for NKI (AWS Neuron SDK documentation)"
+_COMMON = (
+    "stationary_free, moving_free, psum_banks, psum_bank_bytes: " + _GUIDE + ", Tensor Engine and PSUM",
+    "least_cycles: MM_INIT_LATENCY of the tensor engine, 64 cycles; float32_passes: 4; same guide",
+    "dma_engines, dma_bytes_per_second: Introduction to DMA with NKI (AWS Neuron SDK documentation)",
+    "dma_transfer_seconds: there, 32 KiB over one engine take 1416 ns, of which 1205 ns are the bytes'",
+    "dma_transpose_rate: NeuronMM, section 4.2.2, says that transposing lowers the bandwidth, not by how much; a half "
+    "is an assumption",
+    "link_seconds: no published figure; an assumption, of use in comparisons only",
+)
+
+TRN1 = NeuronDevice(
+    name="trn1",
+    sources=(
+        "hbm_bytes, sbuf, psum: NeuronMM, section 2.2: 16 GB, 24 MB and 2 MB for a NeuronCore",
+        "tensor_hz, vector_hz, scalar_hz, gpsimd_hz: " + _GUIDE + ", engine table; peak 92 TFLOPS there",
+        "hbm_bytes_per_second: 820 GB/s for the two NeuronCores of a chip, same guide",
+        "link_bytes_per_second: 768 GB/s of NeuronLink-v2 for a chip (Amazon EC2 Trn1 product page): 4 links, two ways",
+        *_COMMON,
+    ),
+)
+
+TRN2 = NeuronDevice(
+    name="trn2",
+    hbm_bytes=12 * GIB,
+    sbuf_partition_bytes=224 * KIB,
+    tensor_hz=2.4e9,
+    vector_hz=0.96e9,
+    scalar_hz=1.2e9,
+    gpsimd_hz=1.2e9,
+    hbm_bytes_per_second=375e9,
+    link_bytes_per_second=128e9,
+    sources=(
+        "hbm_bytes, hbm_bytes_per_second: 96 GiB and 3 TB/s for the eight NeuronCores of a chip, " + _GUIDE2,
+        "sbuf_partition_bytes: 28 MiB = 128 x 224 KiB, same guide",
+        "tensor_hz, vector_hz, scalar_hz, gpsimd_hz: engine table there; peak 79 TFLOPS in BF16",
+        "link_bytes_per_second: 1 TB/s of NeuronLink-v3 for a chip (Amazon EC2 Trn2 product page): 4 links, two ways",
+        *_COMMON,
+    ),
+)
+
+NEURON_PRESETS = {device.name: device for device in (TRN1, TRN2)}
+
+
+def find_neuron_device(name: str, **overrides: int | float | None) -> NeuronDevice:
+    """The preset of that name with some numbers replaced; an override of None keeps the preset's. UsageError."""
+    if name not in NEURON_PRESETS:
+        raise UsageError(f"no NeuronCore {name!r}; there are {', '.join(NEURON_PRESETS)}")
+    return replace(NEURON_PRESETS[name], **{key: value for key, value in overrides.items() if value is not None})  # type: ignore[arg-type]

@@ -1,0 +1,71 @@
+"""When things happen: engines side by side, each in the order of its program, and the DMA engines beside them."""
+
+from dataclasses import dataclass, field
+
+_GAPS = 64  # idle stretches of the DMA engines that are remembered; the oldest are given up first
+
+
+@dataclass(slots=True)
+class Engine:
+    """One compute engine: it takes its instructions in order. `now`, `busy` are seconds."""
+
+    name: str
+    hz: float
+    now: float = 0.0
+    busy: float = 0.0
+    instructions: int = 0
+
+    def run(self, earliest: float, cycles: float) -> float:
+        """Start an instruction when the engine and its operands are ready: the second at which it ends."""
+        seconds = cycles / self.hz
+        end = max(self.now, earliest) + seconds
+        self.now = end
+        self.busy += seconds
+        self.instructions += 1
+        return end
+
+
+@dataclass(slots=True)
+class Rings:
+    """The DMA engines of a NeuronCore, which share its HBM bandwidth.
+
+    Each kind of transfer ("load", "store", "spill") has a queue that starts its transfers in order. A transfer is cut
+    by partitions over the engines and keeps that share of them busy; a queue that waits leaves its time to the others.
+    """
+
+    engines: int
+    partitions: int
+    bytes_per_second: float  # of one engine, never more than its share of the HBM's
+    transfer_seconds: float
+    end: float = 0.0  # from here on all engines are idle
+    busy: float = 0.0  # seconds of all engines together, divided by their number
+    transfers: int = 0
+    gaps: list[tuple[float, float]] = field(default_factory=list)  # idle before `end`, in order
+    queues: dict[str, float] = field(default_factory=dict)  # the last start in each
+
+    def run(self, queue: str, earliest: float, rows: int, row_bytes: float) -> float:
+        """Move `rows` partitions of `row_bytes` each, not before `earliest`: the second at which the last is there."""
+        engines = min(self.engines, -(-rows * self.engines // self.partitions))
+        seconds = -(-rows // engines) * row_bytes / self.bytes_per_second + self.transfer_seconds
+        start = self._book(max(earliest, self.queues.get(queue, 0.0)), seconds * engines / self.engines)
+        self.queues[queue] = start
+        self.transfers += 1
+        return start + seconds
+
+    def _book(self, earliest: float, seconds: float) -> float:
+        """The first stretch of `seconds` from `earliest` on in which the engines are idle is taken."""
+        self.busy += seconds
+        if earliest < self.end:
+            for at, (begin, end) in enumerate(self.gaps):
+                start = begin if begin > earliest else earliest
+                if start + seconds <= end:
+                    self.gaps[at : at + 1] = [
+                        gap for gap in ((begin, start), (start + seconds, end)) if gap[0] < gap[1]
+                    ]
+                    return start
+        start = max(self.end, earliest)
+        if start > self.end:
+            self.gaps.append((self.end, start))
+            del self.gaps[:-_GAPS]
+        self.end = start + seconds
+        return start

@@ -1,0 +1,149 @@
+"""Products with a decomposed matrix on NeuronCores: NeuronMM's fused kernels and what they are compared with."""
+
+from collections.abc import Iterator
+from dataclasses import astuple
+from typing import Annotated, Any, Literal
+
+import numpy as np
+
+from meshrt.errors import UsageError
+from meshrt.neuron import language as nl
+from meshrt.neuron.core import NeuronCore
+from meshrt.neuron.cores import Cores
+from meshrt.neuron.tile import Tile
+from meshrt.programs.neuron.blocks import Blocks
+from meshrt.programs.neuron.dense import BASELINE, dense, sequential
+from meshrt.programs.neuron.fused import FUSED, fused
+from meshrt.programs.neuron.mlp import svd_mlp, up_gate
+from meshrt.programs.neuron.naive import NAIVE, naive
+
+MACHINE = "neuron"
+MESH = (1, 1)
+DEFAULTS = {"dense": BASELINE, "sequential": BASELINE, "naive": NAIVE}
+
+
+def run(
+    cores: Cores,
+    *,
+    kernel: Annotated[
+        Literal["dense", "sequential", "naive", "fused", "upgate", "mlp"],
+        "x w, x u v in two kernels, in one without a cache, fused; Algorithms 2 and 3 of NeuronMM",
+    ] = "fused",
+    m: Annotated[int, "rows of x: tokens"] = 512,
+    k: Annotated[int, "columns of x"] = 512,
+    r: Annotated[int, "rank: columns of u"] = 256,
+    n: Annotated[int, "columns of v"] = 1024,
+    block_m: Annotated[int | None, "rows of a block; no size given: the kernel's own"] = None,
+    block_k: Annotated[int | None, "of the contraction over k"] = None,
+    block_r: Annotated[int | None, "of the rank"] = None,
+    block_n: Annotated[int | None, "of the columns"] = None,
+    dtype: Annotated[Literal["bfloat16", "float16", "float32"], "of tiles and tensors; sums are float32"] = "bfloat16",
+    sums: Annotated[
+        Literal["float32", "tile"], "what SBUF keeps between blocks; tile: as the published kernels"
+    ] = "float32",
+    transpose: Annotated[Literal["dma", "tensor"], "who transposes x on its way in, in fused kernels"] = "dma",
+    out_transposed: Annotated[bool, "leave the transpose of the result"] = False,
+    seed: Annotated[int, "of the random numbers"] = 0,
+) -> dict[str, Any]:
+    """Products x u v with a decomposed matrix on NeuronCores: fused, naive, sequential, dense, and the SwiGLU MLP."""
+    for name, size in (("m", m), ("k", k), ("r", r), ("n", n)):
+        if size < 1:
+            raise UsageError(f"--{name} is {size}; sizes start at 1")
+    if seed < 0:
+        raise UsageError(f"--seed is {seed}; it starts at 0")
+    if out_transposed and kernel in ("naive", "upgate", "mlp"):
+        raise UsageError(f"--out-transposed is for dense, sequential and fused; {kernel} has its one layout")
+    own = DEFAULTS.get(kernel, FUSED)
+    given = (block_m, block_k, block_r, block_n)
+    blocks = Blocks(*(size if one is None else one for one, size in zip(given, astuple(own), strict=True)))
+    shapes = operand_shapes(kernel, m, k, r, n)
+    whole = random_operands(seed, shapes) if cores.payload else {}
+    between = nl.DTYPES[dtype if sums == "tile" else "float32"]
+    worst = 0.0
+    largest = 0.0
+    with cores.phase(kernel):
+        for core in cores.mine:
+            rows = cores.share(core.index, m, blocks.m)
+            if rows.start == rows.stop:
+                continue
+            tensors = dict(place(core, shapes, whole, rows, nl.DTYPES[dtype]))
+            out = compute(kernel, core, tensors, blocks, between, transpose, out_transposed)
+            if cores.payload:
+                truth = expected(kernel, {name: tensor.data.astype(np.float64) for name, tensor in tensors.items()})
+                if out_transposed or kernel == "upgate":
+                    truth = truth.T
+                worst = max(worst, float(np.abs(out.data - truth).max()))
+                largest = max(largest, float(np.abs(truth).max()))
+    if not cores.payload:
+        return {}
+    worst, largest = (cores.control.allreduce(value, max) for value in (worst, largest))
+    return {"max_abs_error": worst, "max_rel_error": worst / (largest or 1.0)}
+
+
+def operand_shapes(kernel: str, m: int, k: int, r: int, n: int) -> dict[str, tuple[int, int]]:
+    """The operands of a kernel by name, x [m, k] first."""
+    if kernel == "dense":
+        return {"x": (m, k), "w": (k, n)}
+    if kernel in ("upgate", "mlp"):
+        shapes = {"x": (m, k), "u_gate": (k, r), "v_gate": (r, n), "u_up": (k, r), "v_up": (r, n)}
+        return shapes | ({"u_down": (n, r), "v_down": (r, k)} if kernel == "mlp" else {})
+    return {"x": (m, k), "u": (k, r), "v": (r, n)}
+
+
+def random_operands(seed: int, shapes: dict[str, tuple[int, int]]) -> dict[str, np.ndarray]:
+    """Normal numbers, scaled so that products stay near one; the same on every rank."""
+    rng = np.random.default_rng(seed)
+    return {
+        name: rng.standard_normal(shape, np.float32) / np.float32(1 if name == "x" else np.sqrt(shape[0]))
+        for name, shape in shapes.items()
+    }
+
+
+def place(
+    core: NeuronCore,
+    shapes: dict[str, tuple[int, int]],
+    whole: dict[str, np.ndarray],
+    rows: slice,
+    dtype: np.dtype[Any],
+) -> Iterator[tuple[str, Tile]]:
+    """The operands in a core's HBM: its rows of x, and all of the matrices."""
+    for name, shape in shapes.items():
+        if whole:
+            yield name, core.tensor_of(whole[name][rows] if name == "x" else whole[name], dtype)
+        else:
+            yield name, core.tensor_of((rows.stop - rows.start, shape[1]) if name == "x" else shape, dtype)
+
+
+def compute(
+    kernel: str, core: NeuronCore, t: dict[str, Tile], blocks: Blocks, sums: np.dtype[Any], transpose: str, out_t: bool
+) -> Tile:
+    """Run a kernel on its operands: the result in HBM."""
+    x = t["x"]
+    identity = nl.shared_identity(core, x.dtype) if transpose == "tensor" else None
+    if kernel == "dense":
+        return dense(x, t["w"], blocks, sums, out_t)
+    if kernel == "sequential":
+        return sequential(x, t["u"], t["v"], blocks, sums, out_t)
+    if kernel == "naive":
+        return naive(x, t["u"], t["v"], blocks)
+    if kernel == "fused":
+        return fused(x, t["u"], t["v"], blocks, sums, req_ot=out_t, identity=identity)
+    gate, up = (t["u_gate"], t["v_gate"]), (t["u_up"], t["v_up"])
+    if kernel == "upgate":
+        return up_gate(x, *gate, *up, blocks, sums, identity)
+    return svd_mlp(x, gate, up, (t["u_down"], t["v_down"]), blocks, sums, identity)
+
+
+def expected(kernel: str, t: dict[str, np.ndarray]) -> np.ndarray:
+    """The same by NumPy."""
+    x = t["x"]
+    if kernel == "dense":
+        result: np.ndarray = x @ t["w"]
+    elif kernel in ("upgate", "mlp"):
+        gate, up = x @ t["u_gate"] @ t["v_gate"], x @ t["u_up"] @ t["v_up"]
+        result = gate / (1 + np.exp(-gate)) * up
+        if kernel == "mlp":
+            result = result @ t["u_down"] @ t["v_down"]
+    else:
+        result = x @ t["u"] @ t["v"]
+    return result
