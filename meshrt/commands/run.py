@@ -56,7 +56,7 @@ def _command(program: Program, name: str, fixed: dict[str, Any], tunable: bool =
     names = [option.name for option in own]
     if tunable:
         own.append(click.Option(["--tuned"], is_flag=True, help="Cores, regions, groups as `meshrt tune` found them."))
-    machine = import_module(f"meshrt.commands.run_{program.machine}")
+    machine = import_module(f"meshrt.commands.machines.{program.machine}")
 
     @click.command(name, params=own, help=program.summary)
     @shared.together(machine.options, payload, shared.json_to("the report"), shared.quiet)
