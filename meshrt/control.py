@@ -21,6 +21,10 @@ class Control:
     def size(self) -> int:
         return int(self.comm.size)
 
+    @property
+    def rank(self) -> int:
+        return int(self.comm.rank)
+
     def bcast(self, value: Any) -> Any:
         """Rank 0's value, on all ranks."""
         return self._noted("broadcast", lambda: self.comm.bcast(value))

@@ -73,7 +73,8 @@ def run(
     if block.payload:
         checkpoint = open_checkpoint(folder)
         check_shapes(checkpoint, config)
-    tokenizer, ids = (None, ()) if context else read_prompt(block, folder, config, prompt, prompt_ids, prompt_tokens)
+    asked = (prompt, prompt_ids, prompt_tokens)
+    tokenizer, ids = (None, ()) if context else read_prompt(block.control, folder, config, *asked)
     length = len(ids) + context
     if block.payload and length + max_new_tokens > config.max_positions:
         raise UsageError(
@@ -96,7 +97,7 @@ def run(
     spent: tuple[Any, Any] = (None, None) if block.payload else ([], [])  # cycles of layers, in prefill and in decode
     kept: list[np.ndarray] = []
     new: list[int] = []
-    told = Teller(block, tokenizer, ids)
+    told = Teller(block.console, tokenizer, ids)
     with ExitStack() as stack:
         stages = open_stages(stack, block, config, chunks, checkpoint, storage, regions, room, kv)
         if not ids:

@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from meshrt.block import Block
+from meshrt.console import Console
+from meshrt.control import Control
 from meshrt.errors import UsageError
 from meshrt.models.config import Config
 
@@ -14,7 +15,12 @@ PROMPT = "Once upon a time"
 
 
 def read_prompt(
-    block: Block, folder: Path, config: Config, prompt: str | None, prompt_ids: str | None, tokens: int | None = None
+    control: Control,
+    folder: Path,
+    config: Config,
+    prompt: str | None,
+    prompt_ids: str | None,
+    tokens: int | None = None,
 ) -> tuple["Tokenizer | None", tuple[int, ...]]:
     """The tokenizer (rank 0 only, None where the model has none and ids are given) and the ids, on all ranks.
 
@@ -32,7 +38,7 @@ def read_prompt(
     if prompt == "":
         raise UsageError("the prompt is empty: give --prompt some text")
     tokenizer, ids, problem = None, None, None
-    if block.mesh.rank == 0:
+    if control.rank == 0:
         try:
             tokenizer = load_tokenizer(folder)
         except ModelError as error:
@@ -41,7 +47,7 @@ def read_prompt(
             ids, problem = encode(tokenizer, PROMPT if prompt is None else prompt), None
     if prompt_ids is not None:
         ids, problem = parse_ids(prompt_ids), None
-    ids, problem = block.control.bcast((ids, problem))
+    ids, problem = control.bcast((ids, problem))
     if problem is not None:
         raise problem
     if not ids:
@@ -65,19 +71,19 @@ def parse_ids(text: str) -> list[int]:
 class Teller:
     """Prints the text as it comes; rank 0 has the tokenizer."""
 
-    def __init__(self, block: Block, tokenizer: "Tokenizer | None", ids: tuple[int, ...]) -> None:
-        self.block, self.tokenizer, self.ids, self.printed = block, tokenizer, ids, ""
+    def __init__(self, console: Console, tokenizer: "Tokenizer | None", ids: tuple[int, ...]) -> None:
+        self.console, self.tokenizer, self.ids, self.printed = console, tokenizer, ids, ""
 
     def tell(self, new: list[int]) -> None:
         """Print what the newest tokens add. A character that is not whole yet waits."""
         text = self._decode([*self.ids, *new])
         if text is not None and not text.endswith("\ufffd") and text.startswith(self.printed):
-            self.block.console.text(text[len(self.printed) :])
+            self.console.text(text[len(self.printed) :])
             self.printed = text
 
     def end(self) -> None:
         if self.printed:
-            self.block.console.text("\n\n")
+            self.console.text("\n\n")
 
     def text(self, new: list[int]) -> str | None:
         """The new tokens' text; None without a tokenizer."""
