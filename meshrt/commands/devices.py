@@ -6,14 +6,15 @@ from dataclasses import asdict
 
 import click
 
-from meshrt.device import PRESETS
-from meshrt.neuron.device import NEURON_PRESETS
+from meshrt.device import PRESETS, Device
+from meshrt.neuron.device import NEURON_PRESETS, NeuronDevice
 
 
 @click.command("devices")
 def command() -> None:
     """The machines that there are: their numbers and where those are from."""
-    for device in (*PRESETS.values(), *NEURON_PRESETS.values()):
+    machines: list[Device | NeuronDevice] = [*PRESETS.values(), *NEURON_PRESETS.values()]
+    for device in machines:
         numbers = asdict(device)
         sources = numbers.pop("sources")
         click.echo(numbers.pop("name"))
