@@ -44,8 +44,28 @@ class Program:
     machine: str = "mesh"
 
 
-def load_program(name: str) -> Program:
-    """A packaged program by its name, or a user's own by the path of its FILE.py. UsageError."""
+def load_program(name: str, on: str | None = None) -> Program:
+    """A packaged program by its name, or a user's own by the path of its FILE.py. UsageError.
+
+    `on` asks for a machine by name: the program itself if it is for that one, or its like in meshrt.programs.MACHINE.
+    """
+    program = _load(name)
+    if on in (None, program.machine):
+        return program
+    other = f"meshrt.programs.{on}.{name}"
+    if on not in MACHINES or name.endswith(".py") or not _exists(other):
+        raise UsageError(f"{name} does not run on {on!r}: it is for {program.machine}; leave --on away")
+    return _describe(name, importlib.import_module(other))
+
+
+def _exists(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def _load(name: str) -> Program:
     if name.endswith(".py"):
         return _describe(Path(name).stem, _load_file(Path(name)))
     if name not in packaged_programs():

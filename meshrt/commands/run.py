@@ -28,9 +28,18 @@ class Programs(click.Group):
         from meshrt.models.catalogue import packaged
         from meshrt.program import load_program
 
+        on = ctx.params.get("on")
         if cmd_name in packaged():
-            return _command(load_program("llama"), cmd_name, {"model": cmd_name}, tunable=True)
-        return _command(load_program(cmd_name), cmd_name, {}, tunable=cmd_name == "llama")
+            return _command(load_program("llama", on), cmd_name, {"model": cmd_name})
+        return _command(load_program(cmd_name, on), cmd_name, {})
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """--on may stand behind the program, among the options, which depend on it."""
+        on, args = _taken("--on", args)
+        ctx.params["on"] = on or ctx.params.get("on")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Programs and models (`meshrt run NAME --help` has their options)"):
@@ -39,8 +48,19 @@ class Programs(click.Group):
             )
 
 
+def _taken(flag: str, args: list[str]) -> tuple[str | None, list[str]]:
+    """The value of an option that is wherever in the arguments, and the others."""
+    for at, arg in enumerate(args):
+        if arg == flag and at + 1 < len(args):
+            return args[at + 1], args[:at] + args[at + 2 :]
+        if arg.startswith(flag + "="):
+            return arg.removeprefix(flag + "="), args[:at] + args[at + 1 :]
+    return None, args
+
+
 @click.group("run", cls=Programs, epilog=shared.EXAMPLES, subcommand_metavar="PROGRAM|MODEL|FILE.py [OPTIONS]")
-def command() -> None:
+@click.option("--on", type=click.Choice(["mesh", "neuron"]), help="The kind of machine, where a program has several.")
+def command(on: str | None) -> None:
     """Run a program, alone or as one of the ranks that mpirun or srun started."""
 
 
@@ -50,11 +70,11 @@ payload = click.option(
 )  # fmt: skip
 
 
-def _command(program: Program, name: str, fixed: dict[str, Any], tunable: bool = False) -> click.Command:
+def _command(program: Program, name: str, fixed: dict[str, Any]) -> click.Command:
     """The click command of a program: its own options, those of its machine, and the shared ones."""
     own = shared.own_options(program, fixed)
     names = [option.name for option in own]
-    if tunable:
+    if (program.name, program.machine) == ("llama", "mesh"):
         own.append(click.Option(["--tuned"], is_flag=True, help="Cores, regions, groups as `meshrt tune` found them."))
     machine = import_module(f"meshrt.commands.machines.{program.machine}")
 

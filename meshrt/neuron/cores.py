@@ -5,11 +5,14 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from math import ceil
 
+import numpy as np
+
 from meshrt.console import Console
 from meshrt.control import Control
 from meshrt.errors import UsageError
-from meshrt.neuron.core import NeuronCore
+from meshrt.neuron.core import NeuronCore, Phase
 from meshrt.neuron.device import NeuronDevice
+from meshrt.neuron.tile import Tile
 
 
 @dataclass
@@ -28,12 +31,34 @@ class Cores:
     mine: list[NeuronCore] = field(default_factory=list)
 
     @contextmanager
-    def phase(self, name: str, tokens: int | None = None) -> Iterator[None]:
-        """Count what the hosted cores do inside by name."""
+    def phase(self, name: str, tokens: int | None = None) -> Iterator[list[Phase]]:
+        """Count what the hosted cores do inside by name. It begins on all cores when the last is there."""
+        self.barrier()
         with ExitStack() as stack:
+            yield [stack.enter_context(core.phase(name, tokens)) for core in self.mine]
+        self.barrier()
+
+    def barrier(self) -> None:
+        """All cores wait for the last of them."""
+        if self.count > 1:
+            now = self.control.allreduce(max((core.barrier() for core in self.mine), default=0.0), max)
             for core in self.mine:
-                stack.enter_context(core.phase(name, tokens))
-            yield
+                core.barrier(now)
+
+    def all_reduce(self, parts: list[Tile]) -> list[Tile]:
+        """The sum over all cores of a tensor that each has in HBM, on each of them."""
+        if self.count == 1:
+            return parts
+        raise NotImplementedError
+
+    def to_host(self, parts: list[Tile], axis: int) -> np.ndarray | None:
+        """The cores' parts of a tensor in HBM side by side, on every rank; None without payload. Not of the machine."""
+        if not self.payload:
+            return None
+        shares = self.control.gather([part.data for part in parts])
+        whole = None if shares is None else np.concatenate([one for share in shares for one in share], axis=axis)
+        found: np.ndarray | None = self.control.bcast(whole)
+        return found
 
     def share(self, index: int, size: int, unit: int = 1) -> slice:
         """The part of 0..size that core `index` works on: whole units, as even as they go."""

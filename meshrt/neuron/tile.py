@@ -65,7 +65,7 @@ class Tile:
         self.store = store
         self.data = data
         self.parent = parent  # of which this is the part `key`; None: the whole store
-        self.key = key
+        self.key = key  # an index, or a function from an array to a view of it
         self.updated = False  # by an augmented assignment
 
     @property
@@ -104,12 +104,25 @@ class Tile:
         self.updated = True
         return self
 
+    def reshape(self, *shape: int) -> Tile:
+        """The same elements in other axes; of a tensor in HBM, where they lie in one row."""
+        if self.parent is not None or self.store.buffer.name != "hbm":
+            raise UsageError("only a whole tensor of HBM can be reshaped; a tile's first axis is its partitions")
+        return Tile(self.store, self.data.reshape(shape), self, lambda mask: mask.reshape(shape))
+
+    def broadcast_to(self, shape: tuple[int, ...]) -> Tile:
+        """A view in which free axes of size 1 are repeated, as an access pattern with a stride of 0."""
+        if shape[0] != self.shape[0]:
+            raise UsageError(f"partitions cannot be repeated by a view: {self.shape[0]} to {shape[0]}")
+        return Tile(self.store, np.broadcast_to(self.data, shape), self, lambda mask: np.broadcast_to(mask, shape))
+
     def _mask(self) -> np.ndarray:
         """Of the elements of this view that were written; the store has a mask."""
         if self.parent is None:
             assert self.store.mask is not None
             return self.store.mask
-        mask: np.ndarray = self.parent._mask()[self.key]
+        whole = self.parent._mask()
+        mask: np.ndarray = self.key(whole) if callable(self.key) else whole[self.key]
         return mask
 
     def check_written(self, what: str) -> None:

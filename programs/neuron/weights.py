@@ -1,0 +1,133 @@
+"""A model's tensors in the HBM of NeuronCores: heads and columns of the MLP shared out, the rest on every core."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from meshrt.errors import UsageError
+from meshrt.models.checkpoint import Checkpoint
+from meshrt.models.config import Config
+from meshrt.models.rope import cos_sin
+from meshrt.neuron import language as nl
+from meshrt.neuron.core import NeuronCore
+from meshrt.neuron.tile import Tile
+from meshrt.programs.neuron.attention import Heads
+
+Matrix = Tile | tuple[Tile, Tile]  # W [in, out], or its factors U [in, r] and V [r, out]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer's tensors, [in, out]: of this core's heads, and of its columns of the MLP."""
+
+    attention_norm: Tile
+    qkv: Tile
+    qkv_bias: Tile | None
+    o: Tile
+    o_bias: Tile | None
+    mlp_norm: Tile
+    gate: Matrix
+    up: Matrix
+    down: Matrix
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A model on one core. `cos`, `sin` have the rotary tables, `head` the core's columns of the vocabulary."""
+
+    embedding: Tile
+    layers: tuple[Layer, ...]
+    norm: Tile
+    head: Tile
+    cos: Tile
+    sin: Tile
+
+
+def share_heads(config: Config, cores: int) -> Heads:
+    """What heads each of `cores` NeuronCores has. UsageError where they do not come out even."""
+    if config.kv_heads % cores:
+        fits = [n for n in range(1, config.kv_heads + 1) if config.kv_heads % n == 0]
+        raise UsageError(
+            f"--cores is {cores}; the {config.kv_heads} key and value heads of the model can be shared by "
+            f"{', '.join(map(str, fits))} cores"
+        )
+    if config.head_dim > nl.tile_size.pmax:
+        raise UsageError(
+            f"a head of {config.head_dim} is more than the {nl.tile_size.pmax} partitions that a product contracts over"
+        )
+    return Heads(config.kv_heads // cores, config.group, config.head_dim)
+
+
+def place_weights(
+    core: NeuronCore, config: Config, checkpoint: Checkpoint | None, dtype: Any, cores: int, positions: int
+) -> Weights:
+    """Read a core's share of the model into its HBM; without a checkpoint, by shape."""
+    heads = share_heads(config, cores)
+    hidden, inner, dim = config.hidden_size, config.intermediate_size, config.head_dim
+    queries = part(core.index, cores, config.heads * dim)
+    keys = part(core.index, cores, config.kv_heads * dim)
+    columns, words = part(core.index, cores, inner), part(core.index, cores, config.vocab_size)
+    every = slice(None)
+
+    def tensor(shape: tuple[int, ...], *reads: tuple[str, tuple[slice, ...]]) -> Tile:
+        """Rows of checkpoint tensors, one below the other and then transposed: [in, out]; a vector is a row."""
+        if checkpoint is None:
+            return core.tensor_of(shape, dtype)
+        rows = [np.atleast_2d(checkpoint.read(name, *index).astype(np.float32)) for name, index in reads]
+        vector = rows[0].shape[0] == 1 and len(reads[0][1]) == 1
+        return core.tensor_of(np.concatenate(rows, axis=1) if vector else np.concatenate(rows).T, dtype)
+
+    def vector(name: str, size: int, index: slice = every) -> Tile:
+        return tensor((1, size), (name + ".weight", (index,)))
+
+    def matrix(name: str, rows: slice, across: slice, shape: tuple[int, int], factored: bool) -> Matrix:
+        """W^T of the checkpoint's [out, in] at [across, rows]; or U and V, of which one side is cut."""
+        if not factored:
+            return tensor(shape, (name + ".weight", (across, rows)))
+        rank, stem = config.ranks[name], name.removesuffix("_proj")
+        return (
+            tensor((shape[0], rank), (stem + "_u_proj.weight", (every, rows))),
+            tensor((rank, shape[1]), (stem + "_v_proj.weight", (across, every))),
+        )
+
+    def layer(i: int) -> Layer:
+        stem = f"model.layers.{i}."
+        attention = [
+            (f"{stem}self_attn.{name}_proj", index) for name, index in zip("qkv", (queries, keys, keys), strict=True)
+        ]
+        out = (heads.queries + 2 * heads.kv) * dim
+        mlp = [f"{stem}mlp.{name}_proj" for name in ("gate", "up", "down")]
+        factored = all(
+            name in getattr(config, "ranks", {}) for name in mlp
+        )  # else the products of such factors as there are
+        width = columns.stop - columns.start
+        first = core.index == 0  # whose sum brings the bias of the output in
+        return Layer(
+            vector(stem + "input_layernorm", hidden),
+            tensor((hidden, out), *((name + ".weight", (index, every)) for name, index in attention)),
+            tensor((1, out), *((name + ".bias", (index,)) for name, index in attention)) if config.qkv_bias else None,
+            tensor((heads.queries * dim, hidden), (f"{stem}self_attn.o_proj.weight", (every, queries))),
+            tensor((1, hidden), (f"{stem}self_attn.o_proj.bias", (every,))) if config.o_bias and first else None,
+            vector(stem + "post_attention_layernorm", hidden),
+            matrix(mlp[0], every, columns, (hidden, width), factored),
+            matrix(mlp[1], every, columns, (hidden, width), factored),
+            matrix(mlp[2], columns, every, (width, hidden), factored),
+        )
+
+    table = "model.embed_tokens.weight"
+    embedding = core.tensor_of(
+        (config.vocab_size, hidden) if checkpoint is None else checkpoint.read(table).astype(np.float32), dtype
+    )
+    tables = cos_sin(config, np.arange(positions))
+    cos, sin = (core.tensor_of(one if core.payload else one.shape, nl.float32) for one in tables)
+    name = table if config.tie_word_embeddings else "lm_head.weight"
+    head = tensor((hidden, words.stop - words.start), (name, (words, every)))
+    return Weights(
+        embedding, tuple(layer(i) for i in range(config.layers)), vector("model.norm", hidden), head, cos, sin
+    )
+
+
+def part(index: int, cores: int, size: int) -> slice:
+    """A core's share of 0..size, as even as it goes."""
+    return slice(size * index // cores, size * (index + 1) // cores)
