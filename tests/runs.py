@@ -5,6 +5,8 @@ from typing import Any
 from meshrt.block import Block, make_block
 from meshrt.board import Board
 from meshrt.device import Device, find_device
+from meshrt.neuron.device import find_neuron_device
+from meshrt.neuron.emulate import emulate
 from meshrt.program import load_program
 from meshrt.report import gather_report
 
@@ -27,3 +29,12 @@ def run_program(
     arguments = {option.name: option.default for option in program.options} | options
     result = program.run(block, **arguments)
     return gather_report(block, program.name, arguments, result, {"wall_seconds": 0.0})
+
+
+def run_on_cores(
+    comm: Any, name: str, cores: int = 1, device: str = "trn1", limits: Any = None, payload: bool = True, **options: Any
+) -> Any:
+    """Run a program on NeuronCores; the report at rank 0, None elsewhere."""
+    program = load_program(name, "neuron")
+    machine = find_neuron_device(device, **(limits or {}))
+    return emulate(comm, Board.alone(), program, options, cores=cores, device=machine, payload=payload)

@@ -10,9 +10,10 @@ import numpy as np
 from meshrt.console import Console
 from meshrt.control import Control
 from meshrt.errors import UsageError
+from meshrt.group import Group, Link
 from meshrt.neuron.core import NeuronCore, Phase
 from meshrt.neuron.device import NeuronDevice
-from meshrt.neuron.tile import Tile
+from meshrt.neuron.tile import Tile, new_tile
 
 
 @dataclass
@@ -28,7 +29,20 @@ class Cores:
     control: Control
     payload: bool = True
     console: Console = field(default_factory=Console)
-    mine: list[NeuronCore] = field(default_factory=list)
+    mine: list[NeuronCore] = field(init=False)
+    group: Group = field(init=False)
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise UsageError(f"--cores is {self.count}; a run has one NeuronCore at least")
+        ranks = self.control.size
+        if ranks > self.count:
+            raise UsageError(
+                f"{ranks} ranks for {self.count} NeuronCores: start {self.count} ranks at most, or give --cores {ranks}"
+            )
+        link = Link(self.device.link_bytes_per_second, self.device.link_seconds)
+        self.group = Group(self.control, self.count, link, self.payload)
+        self.mine = [NeuronCore(self.device, index, self.payload) for index in self.group.mine]
 
     @contextmanager
     def phase(self, name: str, tokens: int | None = None) -> Iterator[list[Phase]]:
@@ -49,7 +63,22 @@ class Cores:
         """The sum over all cores of a tensor that each has in HBM, on each of them."""
         if self.count == 1:
             return parts
-        raise NotImplementedError
+        arrays = [self._as_sent(part) for part in parts]
+        sums, times = self.group.reduce_sum(arrays, [core.barrier() for core in self.mine])
+        found = []
+        for core, part, total, time, traffic in zip(self.mine, parts, sums, times, self.group.traffic, strict=True):
+            core.barrier(time)
+            core.counts["collectives"] += 1
+            core.counts["link_bytes"] = traffic["reduce_sum"].bytes
+            out = new_tile(core.hbm, part.shape, part.dtype, full=True)
+            if self.payload:
+                core.put(out, total)
+            found.append(out)
+        return found
+
+    def _as_sent(self, part: Tile) -> np.ndarray:
+        """A tensor's numbers in its own dtype, which is what crosses the link."""
+        return part.data.astype(part.dtype) if self.payload else np.broadcast_to(np.zeros((), part.dtype), part.shape)
 
     def to_host(self, parts: list[Tile], axis: int) -> np.ndarray | None:
         """The cores' parts of a tensor in HBM side by side, on every rank; None without payload. Not of the machine."""
@@ -66,15 +95,3 @@ class Cores:
         return slice(
             *(min(units * at // self.count * unit, size) for at in (index, index + 1)),
         )
-
-
-def make_cores(count: int, device: NeuronDevice, control: Control, rank: int, payload: bool) -> Cores:
-    """`count` cores over the ranks of `control`, each rank with as many as the next or one more. UsageError."""
-    ranks = control.size
-    if count < 1:
-        raise UsageError(f"--cores is {count}; a run has one NeuronCore at least")
-    if ranks > count:
-        raise UsageError(f"{ranks} ranks for {count} NeuronCores: start {count} ranks at most, or give --cores {ranks}")
-    first, last = (count * at // ranks for at in (rank, rank + 1))
-    mine = [NeuronCore(device, index, payload) for index in range(first, last)]
-    return Cores(count, device, control, payload, mine=mine)

@@ -8,7 +8,7 @@ from meshrt import __version__, host
 from meshrt.board import Board
 from meshrt.console import Console
 from meshrt.control import Control
-from meshrt.neuron.cores import make_cores
+from meshrt.neuron.cores import Cores
 from meshrt.neuron.device import NeuronDevice
 from meshrt.neuron.report import gather_report
 from meshrt.program import Program
@@ -31,8 +31,7 @@ def emulate(
     """
     start = perf_counter()
     control = Control(comm, board, "control")
-    these = make_cores(cores or program.mesh[0], device, control, comm.rank, payload)
-    these.console = console or Console()
+    these = Cores(cores or program.mesh[0], device, control, payload, console or Console())
     given = {option.name: option.default for option in program.options} | dict(arguments)
     result = program.run(these, **given)
     these.console.clear()

@@ -1,0 +1,181 @@
+"""Groups of devices with a private memory each, and their collectives: rings, step by step, over real messages.
+
+A rank hosts some of the members. Between members of one rank a step is a copy, at the edge of a rank an MPI message; in
+what order numbers are added, and what is counted, does not depend on who hosts whom. Every member has a clock of its
+own: a step ends when the receiver was ready and the sender's bytes are there.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from meshrt.control import Control
+from meshrt.errors import UsageError
+
+Arrays = list[np.ndarray]
+Times = list[float]
+
+
+@dataclass(frozen=True)
+class Link:
+    """What connects a member to the next: bytes a second in one direction, and seconds that a byte is under way."""
+
+    bytes_per_second: float
+    latency: float
+
+
+@dataclass
+class Traffic:
+    """What one member did by collectives of one kind."""
+
+    calls: int = 0
+    bytes: int = 0  # that it sent
+
+
+@dataclass
+class Group:
+    """`size` members in a ring, of which this rank hosts `mine`.
+
+    Collectives take and return a list with something for each hosted member: arrays, and clocks in seconds. Without
+    payload, arrays are shapes (strides of zero) and nothing but times crosses between ranks.
+    """
+
+    control: Control
+    size: int
+    link: Link
+    payload: bool = True
+    traffic: list[dict[str, Traffic]] = field(init=False)  # of each hosted member, by kind
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.control.size <= self.size:
+            raise UsageError(f"{self.control.size} ranks for {self.size} members of a group: start {self.size} at most")
+        self.traffic = [{} for _ in self.mine]
+
+    @property
+    def mine(self) -> range:
+        """The members that this rank hosts."""
+        ranks, rank = self.control.size, self.control.rank
+        return range(self.size * rank // ranks, self.size * (rank + 1) // ranks)
+
+    def reduce_sum(self, parts: Arrays, times: Times) -> tuple[Arrays, Times]:
+        """The sum of all members' arrays, on every member: reduce-scatter and all-gather of size chunks.
+
+        Chunks are of the flattened array, as even as they go. Chunk c is added up from member c + 1 on.
+        """
+        shape = parts[0].shape
+        chunks = [np.array_split(self._flat(part), self.size) for part in parts]
+        self._call("reduce_sum")
+        times = self._scatter("reduce_sum", chunks, times)
+        times = self._spread("reduce_sum", chunks, times)
+        return [self._joined(own, 0).reshape(shape) for own in chunks], times
+
+    def reduce_scatter(self, parts: Arrays, times: Times, axis: int) -> tuple[Arrays, Times]:
+        """Member i gets part i, cut along an axis as evenly as it goes, of the sum of all members' arrays."""
+        chunks = [np.array_split(part, self.size, axis) for part in parts]
+        self._call("reduce_scatter")
+        times = self._scatter("reduce_scatter", chunks, times)
+        return [own[member] for own, member in zip(chunks, self.mine, strict=True)], times
+
+    def all_gather(
+        self, parts: Arrays, times: Times, axis: int, sizes: Sequence[int] | None = None
+    ) -> tuple[Arrays, Times]:
+        """All members' arrays side by side along an axis, on every member. `sizes`: their lengths, if they differ."""
+        chunks = []
+        for part, member in zip(parts, self.mine, strict=True):
+            shapes = [list(part.shape) for _ in range(self.size)]
+            for shape, length in zip(shapes, sizes or [part.shape[axis]] * self.size, strict=True):
+                shape[axis] = length
+            own = [np.broadcast_to(np.zeros((), part.dtype), shape) for shape in shapes]  # of the others: to come
+            own[member] = part
+            chunks.append(own)
+        self._call("all_gather")
+        times = self._spread("all_gather", chunks, times)
+        return [self._joined(own, axis) for own in chunks], times
+
+    def broadcast(self, parts: Arrays, times: Times, root: int) -> tuple[Arrays, Times]:
+        """The root's array on every member: `size` chunks that follow one another round the ring, up to the last."""
+        if not 0 <= root < self.size:
+            raise UsageError(f"root {root} is no member of a group of {self.size}")
+        chunks = [np.array_split(self._flat(part), self.size) for part in parts]
+        self._call("broadcast")
+        behind = [(member - root) % self.size for member in self.mine]  # places behind the root
+        for step in range(2 * self.size - 2):
+            sent = [step - one if one < self.size - 1 and 0 <= step - one < self.size else None for one in behind]
+            come = [step - one + 1 if one > 0 and 0 <= step - one + 1 < self.size else None for one in behind]
+            times, arrived = self._step("broadcast", chunks, sent, come, times)
+            for own, at, chunk in zip(chunks, come, arrived, strict=True):
+                if at is not None:
+                    own[at] = chunk
+        return [self._joined(own, 0).reshape(parts[0].shape) for own in chunks], times
+
+    # ---- rings
+
+    def _scatter(self, kind: str, chunks: list[Arrays], times: Times) -> Times:
+        """Afterwards member i has the sum of all chunks i."""
+        for step in range(self.size - 1):
+            sent = [(member - 1 - step) % self.size for member in self.mine]
+            come = [(member - 2 - step) % self.size for member in self.mine]
+            times, arrived = self._step(kind, chunks, sent, come, times)
+            for own, at, chunk in zip(chunks, come, arrived, strict=True):
+                own[at] = chunk + own[at] if self.payload else own[at]
+        return times
+
+    def _spread(self, kind: str, chunks: list[Arrays], times: Times) -> Times:
+        """Member i has chunk i; afterwards every member has all of them."""
+        for step in range(self.size - 1):
+            sent = [(member - step) % self.size for member in self.mine]
+            come = [(member - 1 - step) % self.size for member in self.mine]
+            times, arrived = self._step(kind, chunks, sent, come, times)
+            for own, at, chunk in zip(chunks, come, arrived, strict=True):
+                own[at] = chunk
+        return times
+
+    def _step(
+        self, kind: str, chunks: list[Arrays], sent: Sequence[int | None], come: Sequence[int | None], times: Times
+    ) -> tuple[Times, Arrays]:
+        """Each hosted member sends a chunk to the next one of the ring, or none, and gets one from the one before."""
+        departures: list[tuple[float, np.ndarray | None]] = []
+        own_ends = []
+        for own, at, counted, now in zip(chunks, sent, self.traffic, times, strict=True):
+            if at is None:
+                departures.append((now, None))
+            else:
+                counted[kind].bytes += own[at].nbytes
+                now += own[at].nbytes / self.link.bytes_per_second
+                departures.append((now + self.link.latency, own[at]))
+            own_ends.append(now)
+        first = self._cross(departures[-1], None if come[0] is None else chunks[0][come[0]])
+        arrivals = [first, *departures[:-1]]
+        after = [
+            end if at is None else max(end, there) for end, at, (there, _) in zip(own_ends, come, arrivals, strict=True)
+        ]
+        none = np.empty(0)
+        return after, [none if chunk is None else chunk for _, chunk in arrivals]
+
+    def _cross(self, last: tuple[float, np.ndarray | None], like: np.ndarray | None) -> tuple[float, np.ndarray | None]:
+        """What the last member here sends goes to the next rank; what the first one gets, shaped `like`, comes back."""
+        if self.control.size == 1:
+            return last
+        when, chunk = last
+        data = b"" if chunk is None or not self.payload else np.ascontiguousarray(chunk).tobytes()
+        size = 0 if like is None or not self.payload else like.nbytes
+        found = self.control.pass_on(np.float64(when).tobytes() + data, 8 + size)
+        there = float(np.frombuffer(found, np.float64, 1)[0])
+        if like is None or not self.payload:
+            return there, like
+        return there, np.frombuffer(found, like.dtype, offset=8).reshape(like.shape)
+
+    def _call(self, kind: str) -> None:
+        for counted in self.traffic:
+            counted.setdefault(kind, Traffic()).calls += 1
+
+    def _flat(self, part: np.ndarray) -> np.ndarray:
+        return part.reshape(-1) if self.payload else np.broadcast_to(part.reshape(-1)[:1], part.size)
+
+    def _joined(self, chunks: Arrays, axis: int) -> np.ndarray:
+        if self.payload:
+            return np.concatenate(chunks, axis)
+        shape = list(chunks[0].shape)
+        shape[axis] = sum(chunk.shape[axis] for chunk in chunks)
+        return np.broadcast_to(np.zeros((), chunks[0].dtype), shape)

@@ -1,0 +1,123 @@
+"""Whole models on NeuronCores against Hugging Face transformers (tests/golden), on any number of cores and ranks."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from random_models import CASES, case_ids, case_seed, random_checkpoint
+from runs import run_on_cores
+
+from meshrt.errors import UsageError
+from meshrt.models.catalogue import find_model
+from meshrt.models.config import read_config
+from meshrt.models.reference import forward, load_weights
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_prefill_and_decode_give_the_logits_of_transformers(name: str, tmp_path: Path, comm: Any) -> None:
+    check(comm, name, 1, tmp_path)
+
+
+@pytest.mark.mpi(ranks=[1, 2])
+@pytest.mark.parametrize("name", ["gqa82", "bias", "qwen2"])
+def test_so_they_do_shared_by_two_cores(name: str, tmp_path: Path, comm: Any) -> None:
+    check(comm, name, 2, tmp_path)
+
+
+@pytest.mark.mpi(ranks=[1, 2, 4])
+def test_llama_tiny_on_four_cores_gives_the_text_of_transformers(tmp_path: Path, comm: Any) -> None:
+    check(comm, "llama-tiny", 4, tmp_path)
+
+
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.parametrize("dtype, bound", [("bfloat16", 0.04), ("float16", 0.005)])
+def test_sixteen_bits_cost_what_their_mantissa_says(dtype: str, bound: float, tmp_path: Path, comm: Any) -> None:
+    """Relative to the largest logit. bfloat16 rounds by up to 2^-9, and some tens of roundings follow one another."""
+    ids = case_ids("llama3")
+    found = logits_of(comm, random_checkpoint(CASES["llama3"], tmp_path / "model", 1), ids, tmp_path, 1, dtype=dtype)
+    config = read_config(tmp_path / "model")
+    expected = forward(config, load_weights(tmp_path / "model"), ids)
+    error = np.abs(found[: len(ids)] - expected).max() / np.abs(expected).max()
+    assert 1e-5 < error < bound
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_a_prompt_longer_than_a_tile_and_than_a_bank(tmp_path: Path, comm: Any) -> None:
+    """Attention then takes several tiles of queries (128), of scores (512) and of values (128)."""
+    shape = CASES["gqa82"] | {"max_position_embeddings": 1024}
+    ids = [int(one) for one in np.random.default_rng(5).integers(0, 96, 700)]
+    folder = random_checkpoint(shape, tmp_path / "model", 3)
+    found = logits_of(comm, folder, ids, tmp_path, 1)
+    assert np.abs(found[: len(ids)] - forward(read_config(folder), load_weights(folder), ids)).max() < 1e-3
+
+
+@pytest.mark.mpi(ranks=[1, 2])
+@pytest.mark.parametrize("cores", [1, 2])
+def test_shapes_alone_count_and_take_the_same(cores: int, comm: Any) -> None:
+    if comm.size > cores:
+        return
+    given = {"model": "llama-tiny", "prompt_ids": "5,6,7,8,9", "max_new_tokens": 4, "ignore_eos": True}
+    full, none = (run_on_cores(comm, "llama", cores, payload=payload, **given) for payload in (True, False))
+    if comm.rank == 0:
+        assert (full["measured"], full["phases"]) == (none["measured"], none["phases"])
+        assert full["measured"]["hbm_bytes"]["total"] > 0
+
+
+@pytest.mark.mpi(ranks=[2])
+def test_ranks_change_nothing_but_the_host(tmp_path: Path, comm: Any) -> None:
+    from mpi4py import MPI
+
+    given = {"model": "llama-tiny", "max_new_tokens": 5}
+    several = run_on_cores(comm, "llama", 2, **given)
+    if comm.rank == 0:
+        alone = run_on_cores(MPI.COMM_SELF, "llama", 2, **given)
+        for report in (several, alone):
+            report.pop("host")
+        assert json.dumps(several) == json.dumps(alone)
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_heads_that_do_not_come_out_even_are_refused(comm: Any) -> None:
+    with pytest.raises(UsageError, match="4 key and value heads of the model can be shared by 1, 2, 4 cores"):
+        run_on_cores(comm, "llama", 3, model="llama-tiny")
+
+
+def logits_of(comm: Any, model: Path, ids: list[int], folder: Path, cores: int, **options: Any) -> Any:
+    """Run the prompt and one token: all logits, on rank 0."""
+    given = {"dtype": "float32"} | options
+    run_on_cores(
+        comm, "llama", cores, model=str(model), prompt_ids=",".join(map(str, ids)), max_new_tokens=1, ignore_eos=True,
+        logits=str(folder / "logits.npy"), **given,
+    )  # fmt: skip
+    return np.load(folder / "logits.npy") if comm.rank == 0 else None
+
+
+def check(comm: Any, name: str, cores: int, folder: Path) -> None:
+    """Prefill the golden prompt, decode the golden continuation greedily, and compare every logit, on rank 0."""
+    golden = np.load(GOLDEN / f"{name}.npz")
+    ids, expected, prompt = golden["ids"].tolist(), golden["logits"], int(golden["prompt"][0])
+    folder = Path(comm.bcast(str(folder)))
+    model = find_model(name) if name == "llama-tiny" else folder / name
+    if name != "llama-tiny" and comm.rank == 0:
+        random_checkpoint(CASES[name], model, case_seed(name))
+    comm.Barrier()
+    if comm.size > cores:
+        with pytest.raises(UsageError, match=f"{comm.size} ranks for {cores} NeuronCores"):
+            run_on_cores(comm, "llama", cores, model=str(model))
+        return
+    report = run_on_cores(
+        comm, "llama", cores, model=str(model), prompt_ids=",".join(map(str, ids[:prompt])), dtype="float32",
+        max_new_tokens=len(ids) - prompt + 1, logits=str(folder / "logits.npy"), ignore_eos=True,
+    )  # fmt: skip
+    found = None
+    if comm.rank == 0:
+        logits = np.load(folder / "logits.npy")
+        same = logits.dtype == np.float32 and logits.shape == expected.shape
+        found = same, float(np.abs(logits - expected).max()), report["result"]["token_ids"][:-1] == ids[prompt:]
+    same, error, tokens = comm.bcast(found)
+    assert same and tokens and error < 1e-3
