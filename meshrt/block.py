@@ -13,6 +13,7 @@ from meshrt import fabric, meter
 from meshrt.clock import Clock
 from meshrt.console import Console
 from meshrt.control import Control
+from meshrt.defects import Wafer, embed, links_of
 from meshrt.device import Device
 from meshrt.errors import UsageError
 from meshrt.host import waiter
@@ -46,6 +47,7 @@ class Block:
     clock: Clock = field(init=False)
     ledger: meter.Ledger = field(default_factory=meter.Ledger)
     place: str = ""  # where on the wafer the cores are, if the run has several places
+    wafer: Wafer | None = None  # that the mesh is laid on, if that has defects
     startup_cpu_seconds: float = field(default_factory=process_time)  # what this rank had used when it got its block
     traffic: dict[tuple[Any, Any], int] = field(default_factory=dict)  # bytes by schedule, not yet on the links
 
@@ -53,6 +55,9 @@ class Block:
         self.tables = Tables(self.mesh, self.device)
         self.memory = Memory(self.mesh, self.device, self.place)
         self.clock = Clock(self.mesh, self.device)
+        if self.wafer is not None:
+            self.clock.late = (self.lengths - 1) * self.device.alpha
+            self.ledger.wafers[self.here] = links_of(self.wafer, self.mesh)
         if not self.ledger.segments:
             self._open("")
 
@@ -76,6 +81,14 @@ class Block:
         if self.here not in links:
             links[self.here] = np.zeros((4, *self.shape), np.int64)
         return links[self.here]
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Hops on the wafer for each link out of these cores, int [4, bh, bw]; only where the wafer has defects."""
+        assert self.wafer is not None
+        mesh = self.mesh
+        rows, columns = slice(mesh.y0, mesh.y0 + mesh.block_height), slice(mesh.x0, mesh.x0 + mesh.block_width)
+        return np.ascontiguousarray(self.wafer.lengths[:, rows, columns])
 
     @property
     def here(self) -> str:
@@ -174,7 +187,7 @@ class Block:
         mesh = Mesh(width, height, columns, rows, self.mesh.rank)
         return Block(
             mesh, self.device, self.comm, self.control, self.scouts, self.watch, self.payload, self.console, self.wait,
-            self.ledger, place,
+            self.ledger, place, None if self.wafer is None else embed(self.wafer.defects, width, height),
         )  # fmt: skip
 
     def follow(self, other: "Block") -> None:
@@ -201,7 +214,9 @@ class Block:
             comm.Free()
 
 
-def make_block(comm: Any, device: Device, width: int, height: int, watch: "Board", payload: bool = True) -> Block:
+def make_block(
+    comm: Any, device: Device, width: int, height: int, watch: "Board", payload: bool = True, wafer: Wafer | None = None
+) -> Block:
     """This rank's block of a W x H mesh shared by all ranks of the communicator. UsageError where it cannot be."""
     for what, asked, most in (("width", width, device.width), ("height", height, device.height)):
         if most is not None and asked > most:
@@ -210,4 +225,4 @@ def make_block(comm: Any, device: Device, width: int, height: int, watch: "Board
     mesh = Mesh(width, height, columns, rows, comm.rank)
     control = Control(comm.Dup(), watch, "control")
     scouts = Control(comm.Dup(), watch, "first use of a route set")
-    return Block(mesh, device, comm.Dup(), control, scouts, watch, payload)
+    return Block(mesh, device, comm.Dup(), control, scouts, watch, payload, wafer=wafer)

@@ -25,6 +25,7 @@ class Clock:
     link_free: np.ndarray = field(init=False)  # [4, bh, bw]: when the link out of each port is free again
     ramp_in: np.ndarray = field(init=False)  # [bh, bw]: when the ramp is free again, router to core
     ramp_out: np.ndarray = field(init=False)  # and core to router: a link of its own
+    late: np.ndarray | None = None  # [4, bh, bw]: cycles that a hop out of each port takes longer, past defects
 
     under_way: dict[int, Callable[[], None]] = field(default_factory=dict)  # see `path_changes`
     scratch: dict[int, np.ndarray] = field(default_factory=dict)  # memory for headers on their way, by size

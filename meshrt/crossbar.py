@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from meshrt.errors import RouteError
+from meshrt.errors import RouteError, UsageError
 from meshrt.itinerary import hops, itinerary
 from meshrt.porter import Porter, Step, Transfer, steps_here
 from meshrt.routes import chain
@@ -41,6 +41,8 @@ class Crossbar:
 @contextmanager
 def crossbar(block: "Block") -> Iterator[Crossbar]:
     """Install the lanes: eight route entries a core, one to send and one to receive in each direction. LimitError."""
+    if block.wafer is not None:
+        raise UsageError("transfers as over a crossbar know no --defects: leave them away, or take another system")
     with ExitStack() as stack:
         yield Crossbar(
             tuple(

@@ -1,6 +1,6 @@
 """One run of a program: a block for this rank, the program on it, the report of all ranks."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import Any
 
@@ -8,6 +8,7 @@ from meshrt import __version__, host
 from meshrt.block import make_block
 from meshrt.board import Board
 from meshrt.console import Console
+from meshrt.defects import Wafer
 from meshrt.device import Device
 from meshrt.program import Program
 from meshrt.report import gather_report
@@ -22,14 +23,18 @@ def emulate(
     mesh: tuple[int, int] | None,
     device: Device,
     payload: bool = True,
+    wafer: Callable[[int, int], Wafer] | None = None,
     console: Console | None = None,
 ) -> dict[str, Any] | None:
     """Run a program on the ranks of `comm`, with its default options but for `arguments`: the report, None off rank 0.
 
+    `wafer` lays a mesh of that width and height on a wafer with defects.
+
     All ranks call it. UsageError, LimitError and what else the program raises.
     """
     start = perf_counter()
-    block = make_block(comm, device, *(mesh or program.mesh), board, payload)
+    width, height = mesh or program.mesh
+    block = make_block(comm, device, width, height, board, payload, wafer(width, height) if wafer else None)
     block.console = console or Console()
     given = {option.name: option.default for option in program.options} | dict(arguments)
     try:

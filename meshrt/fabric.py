@@ -89,6 +89,7 @@ def _send(
     counters, host = block.counters, block.host
     counters.messages += plan.sent * view.count
     counters.hops += plan.hops * view.count
+    counters.wafer_hops += lane.wafer_hops
     counters.max_hops = max(counters.max_hops, plan.longest)
     key = plan, view
     block.traffic[key] = block.traffic.get(key, 0) + prod(tiles.shape[2:]) * tiles.itemsize

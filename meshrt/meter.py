@@ -20,6 +20,7 @@ class Counters:
     used: dict[str, np.ndarray] = field(default_factory=dict)
     messages: int = 0  # packets that cores sent
     hops: int = 0  # router-to-router moves
+    wafer_hops: int = 0  # the same on a wafer with defects, past which a hop of the mesh may be several
     max_hops: int = 0  # of the longest packet that was delivered here
     stages: int = 0  # times that software touched a packet
     macs: int = 0
@@ -57,7 +58,23 @@ class Ledger:
     counters: Counters = field(default_factory=Counters)  # of the segment that is running
     segments: list[Segment] = field(default_factory=list)
     host: HostCounters = field(default_factory=HostCounters)
+    wafers: dict[str, "Links"] = field(default_factory=dict)  # by place, where the wafer has defects
     notes: dict[str, Any] = field(default_factory=dict)  # what a program measured of the host; rank 0's are reported
+
+
+@dataclass(frozen=True, eq=False)
+class Links:
+    """The links out of this rank's cores as links of the wafer: link at[i] of the mesh, among others, is to[i]."""
+
+    size: int  # links of the wafer
+    at: np.ndarray
+    to: np.ndarray
+
+    def on_wafer(self, link_bytes: np.ndarray) -> np.ndarray:
+        """Bytes over the links of the mesh [4, bh, bw] -> over those of the wafer, int64 [size]."""
+        found = np.zeros(self.size, np.int64)
+        np.add.at(found, self.to, link_bytes.reshape(-1)[self.at])
+        return found
 
 
 def merge(segments: list[Segment]) -> Segment:
@@ -71,6 +88,7 @@ def merge(segments: list[Segment]) -> Segment:
             counters.used[place] = counters.used.get(place, False) | used
         counters.messages += part.messages
         counters.hops += part.hops
+        counters.wafer_hops += part.wafer_hops
         counters.max_hops = max(counters.max_hops, part.max_hops)
         counters.stages += part.stages
         counters.macs += part.macs
@@ -84,13 +102,17 @@ def merge(segments: list[Segment]) -> Segment:
     )
 
 
-def summary(segment: Segment) -> dict[str, Any]:
+def summary(segment: Segment, wafers: dict[str, Links]) -> dict[str, Any]:
     """One rank's share of a segment as plain numbers: what `report.combine` adds up over the ranks."""
     counters = segment.counters
     begin, end = segment.begin, segment.end
     return {
         "messages": counters.messages,
         "hops": counters.hops,
+        "wafer_hops": counters.wafer_hops,
+        "wafer_links": {
+            place: wafers[place].on_wafer(link_bytes) for place, link_bytes in counters.links.items() if place in wafers
+        },
         "max_hops": counters.max_hops,
         "stages": counters.stages,
         "path": (end[0] - begin[0], end[1] - begin[1], end[2] - begin[2]),

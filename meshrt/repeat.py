@@ -14,7 +14,8 @@ from meshrt.clock import HOPS, STAGES, TIME
 if TYPE_CHECKING:
     from meshrt.block import Block
 
-SUMS = ("messages", "hops", "stages", "macs")  # counters that grow with every repetition; max_hops and peaks do not
+# Counters that grow with every repetition; max_hops and peaks do not.
+SUMS = ("messages", "hops", "wafer_hops", "stages", "macs")
 
 
 @contextmanager

@@ -46,6 +46,7 @@ class RunStep:
     moves: list[tuple[np.ndarray, np.ndarray]]  # (times of the packets, when their links are free)
     odd_moves: list[tuple[Index, np.ndarray, Index]]  # (slots, when the links out of a port are free, cores)
     under_way: list[np.ndarray]  # times of what moves, but for odd moves
+    detours: list[tuple[Index, np.ndarray]]  # (slots, cycles that their hops take longer), where the wafer has defects
     sends: list[Buffer]
     recvs: list[Buffer]
     ends: list[tuple[np.ndarray, np.ndarray]]  # (times of what is delivered, when the ramps are free)
@@ -91,6 +92,7 @@ class Lane:
     received: list[Buffer]
     packets: int  # that this rank puts on MPI
     bytes: int
+    wafer_hops: int  # router-to-router moves past the defects of the wafer
     spare: list[Landing] = field(default_factory=list)
 
 
@@ -156,7 +158,16 @@ def _lane(block: "Block", plan: Schedule, view: View, tile: tuple[int, ...], dty
         received,
         sum(one.time.size for one in sends),
         sum(one.spec[0].nbytes for one in sends),
+        _wafer_hops(block, plan, view),
     )
+
+
+def _wafer_hops(block: "Block", plan: Schedule, view: View) -> int:
+    """Moves of all packets on the wafer, where a hop of the mesh may be several; 0 on a whole wafer."""
+    if block.wafer is None:
+        return 0
+    lengths = view.of(block.lengths, 1)
+    return sum(int((lengths[way][:, cores] * packets).sum()) for way, cores, packets in plan.crossings)
 
 
 def _paths(state: np.ndarray, parts: Iterable[Part], received: list[Buffer]) -> list[Places]:
@@ -175,6 +186,7 @@ def _run(
     time = view.new((), batch.slots, (), np.float64, clock.buffer(8 * view.count * batch.slots))
     cores, free = view.of(clock.state[TIME]), view.of(clock.link_free, 1)
     ramp_in, ramp_out = view.of(clock.ramp_in), view.of(clock.ramp_out)
+    late = None if clock.late is None else view.of(clock.late, 1)
 
     def buffer(message: Message, tick: int) -> Buffer:
         return _buffer(block, plan, view, message, tick, tile, dtype, time, received)
@@ -188,6 +200,7 @@ def _run(
             [(time[:, slots], free[way][:, at]) for way, slots, at in step.moves] if even else [],
             [] if even else [(slots, free[way], at) for way, slots, at in step.moves],
             [] if not even else [time] if step.all_move else [time[:, slots] for _, slots, _ in step.moves],
+            [] if late is None else [(slots, late[way][:, at]) for way, slots, at in step.moves],
             sends,
             recvs,
             [(time[:, one[0]], ramp_in[:, one[1]]) for one in step.deliveries if _even([one])],
@@ -313,6 +326,8 @@ def _move(run: Run, step: RunStep, busy: float, alpha: float) -> None:
             start = np.maximum(start, links[:, at])
             links[:, at] = start + busy
         run.time[:, slots] = start + alpha
+    for slots, late in step.detours:
+        run.time[:, slots] += late
 
 
 def _load(lane: Lane, message: Buffer, own: np.ndarray | None) -> None:

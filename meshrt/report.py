@@ -29,6 +29,11 @@ def combine(shares: Sequence[dict[str, Any]], device: Device) -> dict[str, Any]:
         return max(int(share[key]) for share in shares)
 
     cycles, hops, stages = shares[0]["path"]
+    wafer = {}
+    if shares[0]["wafer_links"]:
+        links = [sum(share["wafer_links"][place] for share in shares) for place in shares[0]["wafer_links"]]
+        sizes = {"total": sum(int(one.sum()) for one in links), "max": max(int(one.max()) for one in links)}
+        wafer = {"wafer": {"hops": total("wafer_hops"), "link_bytes": sizes}}
     return {
         "messages": total("messages"),
         "hops": total("hops"),
@@ -43,6 +48,7 @@ def combine(shares: Sequence[dict[str, Any]], device: Device) -> dict[str, Any]:
         "memory_bytes": {"max": most("memory"), "limit": device.core_memory},
         "macs": total("macs"),
         "cores_used": total("used"),
+        **wafer,
     }
 
 
@@ -55,7 +61,7 @@ def gather_report(
     own = [merge(segments), *named]
     counts = block.host
     share = {
-        "segments": [summary(segment) for segment in own],
+        "segments": [summary(segment, block.ledger.wafers) for segment in own],
         "host": (counts.messages, counts.packets, counts.bytes, getrusage(RUSAGE_SELF).ru_maxrss * 1024),
         "startup": block.startup_cpu_seconds,
     }
@@ -71,6 +77,7 @@ def gather_report(
         "arguments": arguments,
         "device": device,
         "mesh": [block.mesh.width, block.mesh.height],
+        **({} if block.wafer is None else {"wafer": block.wafer.facts()}),
         "result": result,
         "measured": measured[0],
         "phases": [
@@ -165,11 +172,15 @@ def print_table(report: dict[str, Any]) -> None:
         row("tokens", lambda part: str(part.get("tokens", "")))
     row("messages", lambda part: f"{part['messages']:,}")
     row("hops", lambda part: f"{part['hops']:,}")
+    if "wafer" in report:
+        row("hops on the wafer", lambda part: f"{part['wafer']['hops']:,}")
     row("longest packet", lambda part: str(part["max_hops"]))
     row("stages", lambda part: f"{part['stages']:,}")
     row("path hops", lambda part: f"{part['critical_path']['hops']:,}")
     row("path cycles", lambda part: f"{part['critical_path']['cycles']:,.0f}")
     row("busiest link", lambda part: size(part["link_bytes"]["max"]))
+    if "wafer" in report:
+        row("busiest of the wafer", lambda part: size(part["wafer"]["link_bytes"]["max"]))
     row("entries" + of(device["route_entries"]), lambda part: str(part["route_entries"]["max"]))
     limit = device["core_memory"]
     row("memory" + of(limit and size(limit)), lambda part: size(part["memory_bytes"]["max"]))

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
+
+import click
 
 from meshrt.commands import shared
 from meshrt.device import find_device
+from meshrt.errors import UsageError
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
@@ -13,13 +17,19 @@ if TYPE_CHECKING:
     from meshrt.board import Board
     from meshrt.program import Program
 
-options = shared.together(shared.mesh, shared.machine)
+options = shared.together(
+    shared.mesh,
+    shared.machine,
+    click.option("--defects", metavar="RATE|FILE", help="Dead cores and links that the mesh is laid around."),
+    click.option("--spares", metavar="CxR", help="Spare columns and rows of the wafer.  [default: an eighth]"),
+    click.option("--defects-seed", type=int, default=0, help="What is dead at a RATE."),
+)
 
 
 def execute(
     comm: Intracomm, board: Board, program: Program, arguments: dict[str, Any], *, mesh: str | None, device: str,
-    core_memory: int | None, route_entries: int | None, payload: str, json_path: str | None, quiet: bool,
-    tuned: bool = False,
+    core_memory: int | None, route_entries: int | None, defects: str | None, spares: str | None, defects_seed: int,
+    payload: str, json_path: str | None, quiet: bool, tuned: bool = False,
 ) -> int:  # fmt: skip
     """One rank's part of a run: make its block, run the program, report."""
     from meshrt import report
@@ -34,9 +44,17 @@ def execute(
         arguments = apply(comm, console, arguments, mesh, machine)
         mesh = arguments.pop("mesh")
     cores = parse_mesh(mesh) if mesh else None
+    wafer = None
+    if defects is not None:
+        from meshrt.defects import make_wafer
+
+        wafer = partial(make_wafer, defects, spares, defects_seed)
+    elif spares is not None:
+        raise UsageError("--spares are for --defects: say what is dead, or leave them away")
     told = emulate(
-        comm, board, program, arguments, mesh=cores, device=machine, payload=payload == "full", console=console
-    )
+        comm, board, program, arguments, mesh=cores, device=machine, payload=payload == "full", console=console,
+        wafer=wafer,
+    )  # fmt: skip
     if told is not None:
         report.deliver_json(told, json_path)
         if console.loud:
