@@ -46,6 +46,8 @@ class Group:
     link: Link
     payload: bool = True
     traffic: list[dict[str, Traffic]] = field(init=False)  # of each hosted member, by kind
+    messages: int = 0  # of MPI that this rank sent, and their bytes
+    message_bytes: int = 0
 
     def __post_init__(self) -> None:
         if not 1 <= self.control.size <= self.size:
@@ -160,6 +162,8 @@ class Group:
         when, chunk = last
         data = b"" if chunk is None or not self.payload else np.ascontiguousarray(chunk).tobytes()
         size = 0 if like is None or not self.payload else like.nbytes
+        self.messages += 1
+        self.message_bytes += 8 + len(data)
         found = self.control.pass_on(np.float64(when).tobytes() + data, 8 + size)
         there = float(np.frombuffer(found, np.float64, 1)[0])
         if like is None or not self.payload:

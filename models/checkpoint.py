@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from meshrt.models.config import Config
 from meshrt.models.errors import ModelError
+from meshrt.models.factors import ATTENTION, MLP, factor_names, product
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 ITEM_BYTES = {"F32": 4, "F16": 2, "BF16": 2}
@@ -38,7 +39,10 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The tensors of a model folder by their Hugging Face names. Nothing is loaded before `read`."""
+    """The tensors of a model folder by their Hugging Face names. Nothing is loaded before `read`.
+
+    A matrix that the folder has as two factors (models/factors.py) can be asked for as if it were there itself.
+    """
 
     folder: Path
     tensors: Mapping[str, Tensor]
@@ -54,19 +58,39 @@ class Checkpoint:
             )
         return tensor
 
+    def factors(self, name: str) -> tuple[Tensor, Tensor] | None:
+        """The factors u [r, in] and v [out, r] of a matrix, if the folder has those in its place. Raises ModelError."""
+        matrix = name.removesuffix(".weight")
+        names = [factor + ".weight" for factor in factor_names(matrix)]
+        if name in self.tensors or not matrix.endswith("_proj") or not all(one in self.tensors for one in names):
+            return None
+        u, v = map(self.find, names)
+        if len(u.shape) != 2 or len(v.shape) != 2 or v.shape[1] != u.shape[0] or u.dtype != v.dtype:
+            found = ", ".join(f"{one.name} {one.dtype} {list(one.shape)}" for one in (u, v))
+            raise ModelError(f"{u.file}: {found} are not the factors [r, in] and [out, r] of one matrix, in one dtype")
+        return u, v
+
     def shape(self, name: str) -> tuple[int, ...]:
-        return self.find(name).shape
+        pair = self.factors(name)
+        return (pair[1].shape[0], pair[0].shape[1]) if pair else self.find(name).shape
 
     def dtype(self, name: str) -> np.dtype[Any]:
         """float32, float16 or ml_dtypes.bfloat16."""
-        return _numpy_dtype(self.find(name).dtype)
+        pair = self.factors(name)
+        return _numpy_dtype(pair[0].dtype if pair else self.find(name).dtype)
 
     def read(self, name: str, *index: Index) -> NDArray[Any]:
         """Reads the part of a tensor that `index` picks: a fresh array of the checkpoint's own dtype.
 
         There is one index for each of the leading axes. A slice is a range; an integer array gathers along its axis,
         whatever the other indices are. Raises ModelError for what `find` refuses and for an id outside its axis.
+        Of a matrix in two factors it is the product of the rows of one and the columns of the other that are needed.
         """
+        pair = self.factors(name)
+        if pair and len(index) <= 2:
+            rows, columns = (*index, slice(None), slice(None))[:2]
+            whole = product(self.read(pair[1].name, rows), self.read(pair[0].name, slice(None), columns))
+            return whole.astype(self.dtype(name))
         tensor = self.find(name)
         if len(index) > len(tensor.shape):
             raise ModelError(f"{tensor.file}: tensor {name} has {len(tensor.shape)} axes; {len(index)} were indexed")
@@ -105,23 +129,28 @@ def open_checkpoint(folder: str | Path) -> Checkpoint:
 
 def expected_shapes(config: Config) -> dict[str, tuple[int, ...]]:
     """Every tensor that a model of this configuration has, by name. Projections are [out, in]."""
-    hidden, inner = config.hidden_size, config.intermediate_size
-    query, keyval = config.heads * config.head_dim, config.kv_heads * config.head_dim
+    hidden, matrices = config.hidden_size, config.matrices()
     shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (config.vocab_size, hidden)}
+
+    def add(name: str, bias: bool = False) -> None:
+        size, inner = matrices[name]
+        if name in config.ranks:
+            u, v = factor_names(name)
+            shapes[u + ".weight"] = (config.ranks[name], inner)
+            shapes[v + ".weight"] = (size, config.ranks[name])
+        else:
+            shapes[name + ".weight"] = (size, inner)
+        if bias:
+            shapes[name + ".bias"] = (size,)
+
     for i in range(config.layers):
         layer = f"model.layers.{i}."
         shapes[layer + "input_layernorm.weight"] = (hidden,)
-        for name, size in (("q", query), ("k", keyval), ("v", keyval)):
-            shapes[f"{layer}self_attn.{name}_proj.weight"] = (size, hidden)
-            if config.qkv_bias:
-                shapes[f"{layer}self_attn.{name}_proj.bias"] = (size,)
-        shapes[layer + "self_attn.o_proj.weight"] = (hidden, query)
-        if config.o_bias:
-            shapes[layer + "self_attn.o_proj.bias"] = (hidden,)
+        for name in ATTENTION:
+            add(f"{layer}self_attn.{name}", config.o_bias if name == "o_proj" else config.qkv_bias)
         shapes[layer + "post_attention_layernorm.weight"] = (hidden,)
-        shapes[layer + "mlp.gate_proj.weight"] = (inner, hidden)
-        shapes[layer + "mlp.up_proj.weight"] = (inner, hidden)
-        shapes[layer + "mlp.down_proj.weight"] = (hidden, inner)
+        for name in MLP:
+            add(f"{layer}mlp.{name}")
     shapes["model.norm.weight"] = (hidden,)
     if not config.tie_word_embeddings:
         shapes["lm_head.weight"] = (config.vocab_size, hidden)
@@ -130,11 +159,22 @@ def expected_shapes(config: Config) -> dict[str, tuple[int, ...]]:
 
 def check_shapes(checkpoint: Checkpoint, config: Config) -> None:
     """Raises ModelError naming the first tensor of the configuration that is missing or of another shape."""
+    for matrix in config.ranks:
+        if matrix + ".weight" in checkpoint.tensors:
+            raise ModelError(
+                f"{checkpoint.folder}: config.json has {matrix} as two factors in 'low_rank', but the checkpoint has"
+                " the matrix itself as well; remove one of them"
+            )
     for name, shape in expected_shapes(config).items():
         if name not in checkpoint.tensors and name == "lm_head.weight":
             raise ModelError(
                 f"{checkpoint.folder}: the checkpoint has no tensor {name}; "
                 "if the model shares its embedding, config.json must set tie_word_embeddings"
+            )
+        if checkpoint.factors(name):
+            raise ModelError(
+                f"{checkpoint.folder}: the checkpoint has {name} as two factors; config.json must give their rank in"
+                " 'low_rank'"
             )
         tensor = checkpoint.find(name)
         if tensor.shape != shape:

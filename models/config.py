@@ -7,11 +7,12 @@ not supported is an error. All other unknown keys are ignored on purpose: such f
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from meshrt.models.errors import ModelError
+from meshrt.models.factors import ATTENTION, MLP, read_ranks
 
 MODEL_TYPES = ("llama", "qwen2", "mistral")
 DTYPES = ("float32", "float16", "bfloat16")
@@ -31,7 +32,10 @@ class Rope:
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """A decoder-only transformer: RMSNorm, rotary grouped-query attention, SwiGLU, no bias unless said."""
+    """A decoder-only transformer: RMSNorm, rotary grouped-query attention, SwiGLU, no bias unless said.
+
+    `ranks` has the matrices that are kept as two factors (models/factors.py), by name without `.weight`.
+    """
 
     model_type: str
     vocab_size: int
@@ -50,11 +54,25 @@ class Config:
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
     dtype: str | None = None
+    ranks: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     @property
     def group(self) -> int:
         """Query heads that share one key and value head."""
         return self.heads // self.kv_heads
+
+    def matrices(self) -> dict[str, tuple[int, int]]:
+        """The seven matrices of every layer, [out, in], by name without `.weight`."""
+        query, keyval = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        attention = ((query, self.hidden_size), *2 * ((keyval, self.hidden_size),), (self.hidden_size, query))
+        up = (self.intermediate_size, self.hidden_size)
+        shapes = {}
+        for i in range(self.layers):
+            for name, shape in zip(ATTENTION, attention, strict=True):
+                shapes[f"model.layers.{i}.self_attn.{name}"] = shape
+            for name, shape in zip(MLP, (up, up, up[::-1]), strict=True):
+                shapes[f"model.layers.{i}.mlp.{name}"] = shape
+        return shapes
 
     @classmethod
     def from_dict(
@@ -87,7 +105,7 @@ class Config:
         eos = read
         if generation is not None and generation.get("eos_token_id") is not None:
             eos = _Reader(generation, source.replace("config.json", "generation_config.json"))
-        return cls(
+        config = cls(
             model_type=kind,
             vocab_size=read.positive("vocab_size"),
             hidden_size=hidden,
@@ -106,6 +124,12 @@ class Config:
             eos_token_ids=eos.token_ids("eos_token_id"),
             dtype=_dtype(read),
         )
+        if not read.has("low_rank"):
+            return config
+        try:
+            return replace(config, ranks=read_ranks(read.get("low_rank", dict), config.matrices()))
+        except ValueError as error:
+            raise read.bad("low_rank", str(error)) from error
 
 
 def read_config(folder: str | Path) -> Config:

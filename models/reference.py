@@ -4,7 +4,7 @@ LLaMA (Touvron et al. 2023, https://arxiv.org/abs/2302.13971) with grouped-query
 T tokens, S tokens seen so far, H query heads, G key and value heads, D head size.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -14,10 +14,12 @@ from numpy.typing import DTypeLike, NDArray
 from meshrt.models.checkpoint import Checkpoint, expected_shapes, open_checkpoint
 from meshrt.models.config import Config, read_config
 from meshrt.models.errors import ModelError
+from meshrt.models.factors import factor_names
 from meshrt.models.rope import cos_sin
 
 Array: TypeAlias = NDArray[Any]
 Weights: TypeAlias = Mapping[str, Array]
+Project: TypeAlias = Callable[[Weights, str, Array], Array]
 
 
 def load_weights(
@@ -36,9 +38,7 @@ def forward(config: Config, weights: Weights, ids: Sequence[int], dtype: DTypeLi
     cos, sin = (table.astype(dtype) for table in cos_sin(config, np.arange(len(tokens))))
     x = w["model.embed_tokens.weight"][tokens]  # [T, hidden]
     for i in range(config.layers):
-        layer = f"model.layers.{i}."
-        x = x + attention(config, w, layer + "self_attn.", normed(config, w, layer + "input_layernorm", x), cos, sin)
-        x = x + swiglu(w, layer + "mlp.", normed(config, w, layer + "post_attention_layernorm", x))
+        x = layer(config, w, i, x, cos, sin)
     x = normed(config, w, "model.norm", x)
     head = "model.embed_tokens.weight" if config.tie_word_embeddings else "lm_head.weight"
     logits: Array = x @ w[head].T
@@ -68,7 +68,11 @@ def rms_norm(x: Array, weight: Array, eps: float) -> Array:
 
 
 def project(w: Weights, name: str, x: Array) -> Array:
-    y: Array = x @ w[name + ".weight"].T
+    """x W^T, or (x U) V of a matrix that is kept as two factors."""
+    stages = (name,) if name + ".weight" in w else factor_names(name)
+    y = x
+    for stage in stages:
+        y = y @ w[stage + ".weight"].T
     return y + w[name + ".bias"] if name + ".bias" in w else y
 
 
@@ -78,7 +82,18 @@ def rotate(x: Array, cos: Array, sin: Array) -> Array:
     return np.concatenate((low * cos - high * sin, high * cos + low * sin), axis=-1)
 
 
-def attention(config: Config, w: Weights, name: str, x: Array, cos: Array, sin: Array) -> Array:
+def layer(config: Config, w: Weights, i: int, x: Array, cos: Array, sin: Array, project: Project = project) -> Array:
+    """One layer over x [T, hidden]. `project` is what computes a projection: another one can look at its input."""
+    name = f"model.layers.{i}."
+    y = normed(config, w, name + "input_layernorm", x)
+    x = x + attention(config, w, name + "self_attn.", y, cos, sin, project)
+    out: Array = x + swiglu(w, name + "mlp.", normed(config, w, name + "post_attention_layernorm", x), project)
+    return out
+
+
+def attention(
+    config: Config, w: Weights, name: str, x: Array, cos: Array, sin: Array, project: Project = project
+) -> Array:
     """Causal self-attention over x [T, hidden]. Key and value head g serves the query heads g*H/G .. (g+1)*H/G - 1."""
 
     def heads(projection: str, count: int) -> Array:  # [count, T, D]
@@ -99,7 +114,7 @@ def softmax(x: Array) -> Array:
     return p
 
 
-def swiglu(w: Weights, name: str, x: Array) -> Array:
+def swiglu(w: Weights, name: str, x: Array, project: Project = project) -> Array:
     gate = project(w, name + "gate_proj", x)
     return project(w, name + "down_proj", gate / (1 + np.exp(-gate)) * project(w, name + "up_proj", x))
 

@@ -5,6 +5,7 @@ Needs torch and transformers. The tests need neither: they compare with the file
     PYTHONPATH=. python tests/make_golden.py [NAME...]
 """
 
+import json
 import os
 import sys
 import tempfile
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from random_models import CASES, case_ids, case_seed, random_checkpoint
+from safetensors.numpy import load_file, save_file
 
 from meshrt.models.catalogue import find_model
 from meshrt.models.stories import stories
@@ -56,12 +58,27 @@ def save(name: str, **arrays: NDArray[np.generic] | list[int]) -> None:
 
 def make_random(name: str) -> None:
     """The case's prompt and the 8 ids that follow greedily (of a random model, which knows no end of text)."""
-    with tempfile.TemporaryDirectory() as folder:
-        random_checkpoint(CASES[name], Path(folder), case_seed(name))
+    with tempfile.TemporaryDirectory() as place:
+        folder = dense_twin(random_checkpoint(CASES[name], Path(place), case_seed(name)))
         ids = case_ids(name)
         for _ in range(8):
-            ids.append(int(hugging_face_logits(Path(folder), ids)[-1].argmax()))
-        save(name, ids=ids, logits=hugging_face_logits(Path(folder), ids), prompt=[len(ids) - 8])
+            ids.append(int(hugging_face_logits(folder, ids)[-1].argmax()))
+        save(name, ids=ids, logits=hugging_face_logits(folder, ids), prompt=[len(ids) - 8])
+
+
+def dense_twin(folder: Path) -> Path:
+    """Of a model with matrices in two factors, one that has their products instead: transformers knows no factors."""
+    config = json.loads((folder / "config.json").read_text())
+    ranks = config.pop("low_rank", {"ranks": {}})["ranks"]
+    weights = load_file(folder / "model.safetensors")
+    for name in ranks:
+        u, v = (weights.pop(f"{name.removesuffix('_proj')}_{factor}_proj.weight") for factor in "uv")
+        weights[name + ".weight"] = (v.astype(np.float64) @ u.astype(np.float64)).astype(np.float32)
+    twin = folder / "dense"
+    twin.mkdir()
+    (twin / "config.json").write_text(json.dumps(config))
+    save_file(weights, twin / "model.safetensors", metadata={"format": "pt"})
+    return twin
 
 
 def make_llama_tiny() -> None:

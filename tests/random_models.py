@@ -84,6 +84,34 @@ CASES: dict[str, dict[str, Any]] = {
         "rope_scaling": {k: v for k, v in LLAMA3.items() if k != "rope_theta"} | {"type": "llama3"},
         "torch_dtype": "float32",
     },
+    # Two factors in place of some matrices: all of layer 0, some of layer 1, with ranks of all sizes.
+    "lowrank": BASE
+    | {
+        "num_key_value_heads": 2,
+        "low_rank": {
+            "ranks": {
+                **{
+                    f"model.layers.0.self_attn.{name}_proj": rank
+                    for name, rank in zip("qkvo", (16, 7, 24, 1), strict=True)
+                },
+                **{f"model.layers.0.mlp.{name}_proj": rank for name, rank in (("gate", 16), ("up", 48), ("down", 15))},
+                "model.layers.1.self_attn.v_proj": 12,
+                "model.layers.1.mlp.up_proj": 20,
+            }
+        },
+    },
+    "lowrankbias": {k: v for k, v in BASE.items() if k not in _NOT_LLAMA}
+    | {
+        "architectures": ["Qwen2ForCausalLM"],
+        "model_type": "qwen2",
+        "num_key_value_heads": 2,
+        "low_rank": {
+            "ranks": {
+                **{f"model.layers.0.self_attn.{name}_proj": 16 for name in "qkv"},
+                **{f"model.layers.1.mlp.{name}_proj": 16 for name in ("gate", "up", "down")},
+            }
+        },
+    },
 }
 
 

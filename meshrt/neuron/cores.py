@@ -52,6 +52,11 @@ class Cores:
             yield [stack.enter_context(core.phase(name, tokens)) for core in self.mine]
         self.barrier()
 
+    def lasted(self, phases: list[Phase]) -> float:
+        """Virtual seconds of a phase that is over, on its slowest core."""
+        seconds: float = self.control.allreduce(max((one.end - one.begin for one in phases), default=0.0), max)
+        return seconds
+
     def barrier(self) -> None:
         """All cores wait for the last of them."""
         if self.count > 1:

@@ -10,6 +10,8 @@ from meshrt.errors import UsageError
 from meshrt.models.catalogue import find_model
 from meshrt.models.checkpoint import check_shapes, open_checkpoint
 from meshrt.models.config import read_config
+from meshrt.models.factors import MLP
+from meshrt.models.ranks import aligned_ranks
 from meshrt.models.sampling import check_sampling, sample
 from meshrt.neuron import language as nl
 from meshrt.neuron.cores import Cores
@@ -34,6 +36,8 @@ def run(
         Literal["float32", "float16", "bfloat16"] | None, "of tensors; sums are float32  [default: the model's]"
     ] = None,
     layers: Annotated[int | None, "only the first so many layers of the model"] = None,
+    ratio: Annotated[float | None, "as if the MLP were compressed by so much; --payload none"] = None,
+    block: Annotated[int, "of the ranks of --ratio"] = 128,
     temperature: Annotated[float, "0 is greedy"] = 0.0,
     top_k: Annotated[int, "sample among the k likeliest; 0: all"] = 0,
     top_p: Annotated[float, "sample among the likeliest that make up this share"] = 1.0,
@@ -51,6 +55,10 @@ def run(
         raise UsageError(f"--layers is {layers}; the model has {config.layers}")
     if context < 0 or (context and cores.payload):
         raise UsageError(f"--context {context} leaves numbers out: it starts at 0 and needs --payload none")
+    if ratio is not None:
+        if cores.payload:
+            raise UsageError(f"--ratio {ratio} gives shapes only: add --payload none, or `meshrt compress` the model")
+        config = replace(config, ranks=aligned_ranks(config, MLP, ratio, block))
     if seed < 0:
         raise UsageError(f"--seed is {seed}; it starts at 0")
     if logits:
@@ -78,11 +86,13 @@ def run(
     told = Teller(cores.console, tokenizer, ids)
     kept: list[np.ndarray] = []
     new: list[int] = []
+    first = None
     if ids:
-        with cores.phase("prefill", len(ids)):
+        with cores.phase("prefill", len(ids)) as prefill:
             found = forward(cores, shares, config, ids, 0, len(ids) if logits else 1)
         kept += [] if found is None else [*found]
         new.append(0 if found is None else choose(found[-1]))
+        first = cores.lasted(prefill)
     else:
         new.append(0)
     told.tell(new)
@@ -104,4 +114,6 @@ def run(
         "text": told.text(new),
         "stopped": "end of text" if new[-1] in stop else "max-new-tokens",
         "layers": config.layers,
+        "ttft_seconds": first,
+        "tpot_seconds": cores.lasted(decode) / (len(new) - 1) if len(new) > 1 else None,
     }

@@ -8,6 +8,7 @@ import numpy as np
 from meshrt.errors import UsageError
 from meshrt.models.checkpoint import Checkpoint
 from meshrt.models.config import Config
+from meshrt.models.factors import factor_names
 from meshrt.models.rope import cos_sin
 from meshrt.neuron import language as nl
 from meshrt.neuron.core import NeuronCore
@@ -85,10 +86,10 @@ def place_weights(
         """W^T of the checkpoint's [out, in] at [across, rows]; or U and V, of which one side is cut."""
         if not factored:
             return tensor(shape, (name + ".weight", (across, rows)))
-        rank, stem = config.ranks[name], name.removesuffix("_proj")
+        rank, (u, v) = config.ranks[name], factor_names(name)
         return (
-            tensor((shape[0], rank), (stem + "_u_proj.weight", (every, rows))),
-            tensor((rank, shape[1]), (stem + "_v_proj.weight", (across, every))),
+            tensor((shape[0], rank), (u + ".weight", (every, rows))),
+            tensor((rank, shape[1]), (v + ".weight", (across, every))),
         )
 
     def layer(i: int) -> Layer:
