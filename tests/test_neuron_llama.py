@@ -87,6 +87,21 @@ def test_heads_that_do_not_come_out_even_are_refused(comm: Any) -> None:
         run_on_cores(comm, "llama", 3, model="llama-tiny")
 
 
+@pytest.mark.mpi(ranks=[1])
+def test_a_ratio_makes_the_mlp_as_small_as_it_says(comm: Any) -> None:
+    """Llama-3.2-1B at 0.2 has rank 1280 (NeuronMM, Table 6): 1280 (2048 + 8192) numbers for each 2048 x 8192.
+
+    A decoded token reads every one of them once, and all the rest alike.
+    """
+    given = {"model": "llama3.2-1b", "layers": 1, "context": 8, "max_new_tokens": 2}
+    dense, small = (run_on_cores(comm, "llama", payload=False, ratio=ratio, **given) for ratio in (None, 0.2))
+    macs = [report["phases"][-1]["macs"] for report in (dense, small)]
+    assert macs[0] - macs[1] == 3 * (2048 * 8192 - 1280 * (2048 + 8192))
+    assert small["result"]["tpot_seconds"] < dense["result"]["tpot_seconds"]
+    with pytest.raises(UsageError, match="add --payload none, or `meshrt compress` the model"):
+        run_on_cores(comm, "llama", model="llama-tiny", ratio=0.2)
+
+
 def logits_of(comm: Any, model: Path, ids: list[int], folder: Path, cores: int, **options: Any) -> Any:
     """Run the prompt and one token: all logits, on rank 0."""
     given = {"dtype": "float32"} | options
