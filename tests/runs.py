@@ -32,9 +32,10 @@ def run_program(
 
 
 def run_on_cores(
-    comm: Any, name: str, cores: int = 1, device: str = "trn1", limits: Any = None, payload: bool = True, **options: Any
-) -> Any:
+    comm: Any, name: str, cores: int = 1, device: str = "trn1", limits: Any = None, payload: bool = True,
+    trace: str | None = None, **options: Any,
+) -> Any:  # fmt: skip
     """Run a program on NeuronCores; the report at rank 0, None elsewhere."""
     program = load_program(name, "neuron")
     machine = find_neuron_device(device, **(limits or {}))
-    return emulate(comm, Board.alone(), program, options, cores=cores, device=machine, payload=payload)
+    return emulate(comm, Board.alone(), program, options, cores=cores, device=machine, payload=payload, trace=trace)

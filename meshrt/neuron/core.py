@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,6 +34,15 @@ class Phase:
     tokens: int | None = None
 
 
+class Event(NamedTuple):
+    """An instruction or a transfer: on which engine or queue, from when to when, in seconds."""
+
+    engine: str
+    name: str
+    begin: float
+    end: float
+
+
 class NeuronCore:
     """NeuronCore number `index` of a run. With `payload` False tiles are shapes only; counts and times are the same."""
 
@@ -58,6 +67,7 @@ class NeuronCore:
         self.counts = dict.fromkeys(COUNTS, 0)
         self.phases: list[Phase] = []
         self.finish = 0.0  # the last write so far ends
+        self.trace: list[Event] | None = None  # what ran when, if somebody wants to look at it
         self.deferred: Deferred | None = None
 
     # ---- what kernels get their operands from
@@ -89,10 +99,13 @@ class NeuronCore:
         if self.deferred is not None:
             self.deferred.settle()
 
-    def issue(self, engine: Engine, cycles: float, reads: Sequence[Tile], write: Tile) -> None:
+    def issue(self, engine: Engine, name: str, cycles: float, reads: Sequence[Tile], write: Tile) -> None:
         """Give an instruction its place on the clock: after its engine, its operands and the readers of its result."""
         start = self.touch(reads, write)
+        busy = engine.busy
         end = engine.run(start, max(cycles, self.device.least_cycles))
+        if self.trace is not None:
+            self.trace.append(Event(engine.name, name, end - (engine.busy - busy), end))
         self.done(end, reads, write)
 
     def touch(self, reads: Sequence[Tile], write: Tile | None) -> float:
@@ -133,7 +146,7 @@ class NeuronCore:
         """A DMA transfer between HBM and `tile`, the one of source and target that lies in SBUF."""
         start = self.touch([source], target)
         row_bytes = tile.data.size // tile.shape[0] * tile.dtype.itemsize
-        end = self.dma.run(queue, start, tile.shape[0], row_bytes * slower)
+        end = self.move(queue, start, tile.shape[0], row_bytes * slower)
         nbytes = row_bytes * tile.shape[0]
         self.counts["hbm_read" if queue == "load" else "hbm_written"] += nbytes
         self.done(end, [source], target)
@@ -143,8 +156,15 @@ class NeuronCore:
         nbytes = store.row_bytes * store.data.shape[0]
         self.counts["spill_saved" if way == "save" else "spill_reloaded"] += nbytes
         self.counts["hbm_written" if way == "save" else "hbm_read"] += nbytes
-        end = self.dma.run("spill", earliest, store.data.shape[0], store.row_bytes)
+        end = self.move("spill", earliest, store.data.shape[0], store.row_bytes)
         self.finish = max(self.finish, end)
+        return end
+
+    def move(self, queue: str, earliest: float, rows: int, row_bytes: float) -> float:
+        """A transfer of the DMA engines: the second at which it ends."""
+        end = self.dma.run(queue, earliest, rows, row_bytes)
+        if self.trace is not None:
+            self.trace.append(Event(f"dma {queue}", f"{rows} x {row_bytes:g} bytes", self.dma.queues[queue], end))
         return end
 
     def copy(self, target: Tile, source: Tile) -> None:

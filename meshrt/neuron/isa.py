@@ -40,7 +40,7 @@ def nc_matmul(stationary: Operand, moving: Operand, *, is_transpose: bool = Fals
             raise UsageError(f"sums in PSUM are float32, not {acc.dtype}")
         if adds:
             acc.check_written("nc_matmul (sum)")
-        core.issue(core.tensor, cycles, (left, right), acc)
+        core.issue(core.tensor, "transpose" if is_transpose else "matmul", cycles, (left, right), acc)
         core.counts["transpose_macs" if is_transpose else "macs"] += k * m * n
         if core.payload:
             product = left.data.T @ right.data
@@ -160,7 +160,7 @@ def memset(dst: Tile, value: float) -> None:
     """Set a tile of SBUF to a value, on the GpSimd engine."""
     core = dst.core
     core.settle()
-    core.issue(core.gpsimd, _free_elements(dst.shape), (), dst)
+    core.issue(core.gpsimd, "memset", _free_elements(dst.shape), (), dst)
     if core.payload:
         dst.data[...] = value
 
@@ -191,7 +191,7 @@ def _elementwise(
     def run(dst: Tile, _: bool) -> None:
         if dst.store.buffer.name == "hbm":
             raise UsageError(f"{name} writes to SBUF or PSUM, not to HBM: store the result from there")
-        core.issue(engine, cycles, reads, dst)
+        core.issue(engine, name, cycles, reads, dst)
         if core.payload:
             core.put(dst, compute())
 
