@@ -2,6 +2,7 @@
 
 import json
 from collections import defaultdict
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,6 @@ def test_a_trace_has_every_instruction_once_and_no_engine_does_two_things(tmp_pa
         busy = sum(end - begin for line in own for begin, end in line)
         assert busy == pytest.approx(1e6 * measured["engines"][engine]["busy_seconds"])
         for line in own:
-            assert all(after[0] >= before[1] - 1e-6 for before, after in zip(line, line[1:], strict=False))
+            assert all(after[0] >= before[1] - 1e-6 for before, after in pairwise(line))
     transfers = sum(len(line) for (_, name), line in lines.items() if name.startswith("dma "))
     assert transfers == measured["engines"]["dma"]["instructions"]
