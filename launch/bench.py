@@ -15,6 +15,7 @@ from typing import Any
 
 from meshrt.errors import MeshrtError
 from meshrt.launch import local
+from meshrt.launch.job import Job
 
 PROMPT = ("--prompt-ids", ",".join(map(str, range(1, 17))), "--max-new-tokens", "32", "--ignore-eos")
 LLAMA = ("run", "llama-tiny", *PROMPT)
@@ -67,7 +68,7 @@ def timed(ranks: int, arguments: tuple[str, ...]) -> tuple[float, dict[str, Any]
     mpirun = local.find_mpirun()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "report.json")
-        job = local.Job(ranks, (*arguments, "--quiet", "--json", str(path)))
+        job = Job(ranks, (*arguments, "--quiet", "--json", str(path)))
         print(f"meshrt {' '.join(arguments)}, {ranks} ranks ...", file=sys.stderr, flush=True)
         began = perf_counter()
         done = subprocess.run(local.local_argv(job, mpirun), env=local.local_environment(mpirun), check=False)

@@ -13,19 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from meshrt import host
-from meshrt.errors import MpiError, UsageError
-
-
-@dataclass(frozen=True)
-class Job:
-    """`ranks` processes that each run `meshrt` with `arguments`, such as ("run", "llama-tiny")."""
-
-    ranks: int
-    arguments: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        if self.ranks < 1:
-            raise UsageError(f"{self.ranks} ranks: give at least 1")
+from meshrt.errors import MpiError
+from meshrt.launch.job import Job, meshrt
 
 
 @dataclass(frozen=True)
@@ -71,7 +60,7 @@ def _version(path: str) -> str:
 
 def local_argv(job: Job, mpirun: Mpirun, cores: int | None = None) -> list[str]:
     """The command that starts `job` on this machine of `cores` cores (default: counted)."""
-    return [*mpirun_argv(job.ranks, mpirun, cores), sys.executable, "-m", "meshrt.cli", *job.arguments]
+    return [*mpirun_argv(job.ranks, mpirun, cores), *meshrt(), *job.arguments]
 
 
 def mpirun_argv(ranks: int, mpirun: Mpirun, cores: int | None = None) -> list[str]:
@@ -98,11 +87,17 @@ def local_environment(
 def without_launcher(environ: Mapping[str, str]) -> dict[str, str]:
     """`environ` less the variables by which a launcher, or Open MPI in this process, tells ranks who they are.
 
-    A job started with them would take itself for a part of the one around it. Settings of the user stay.
+    A job started with them would take itself for a part of the one around it. Settings of the user stay; Open MPI's
+    transport for a rank alone is none: host.prepare_environment() has set it for this process, and ranks that inherit
+    it do not reach each other.
     """
     settings = ("OMPI_MCA_", "OMPI_ALLOW_", "PRTE_MCA_", "PMIX_MCA_")
     traces = ("OMPI_", "PRTE_", "PMIX_", "PMI_", "HYDI_", "MPI_LOCAL")
-    return {name: value for name, value in environ.items() if name.startswith(settings) or not name.startswith(traces)}
+    return {
+        name: value
+        for name, value in environ.items()
+        if (name.startswith(settings) or not name.startswith(traces)) and (name, value) != ("OMPI_MCA_btl", "self")
+    }
 
 
 def launch(job: Job, dry_run: bool = False) -> None:
@@ -111,7 +106,11 @@ def launch(job: Job, dry_run: bool = False) -> None:
     Raises MpiError.
     """
     mpirun = find_mpirun()
-    argv = local_argv(job, mpirun)
+    become(local_argv(job, mpirun), mpirun, dry_run)
+
+
+def become(argv: list[str], mpirun: Mpirun, dry_run: bool) -> None:
+    """Replace this process by `argv`, a command of `mpirun`; or only print it."""
     if dry_run:
         print(shlex.join(argv))
         return

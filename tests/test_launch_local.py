@@ -9,10 +9,11 @@ import pytest
 
 from meshrt.errors import MpiError, UsageError
 from meshrt.launch import doctor, local
+from meshrt.launch.job import Job
 
 HYDRA = local.Mpirun("/opt/bin/mpirun", "MPICH 5.0.2")
 PRTERUN = local.Mpirun("/opt/bin/mpirun", "Open MPI 5.0.11")
-MESHRT = [sys.executable, "-m", "meshrt.cli", "run", "gemm"]
+MESHRT = [sys.executable, "-P", "-m", "meshrt.cli", "run", "gemm"]
 
 
 @pytest.mark.parametrize(
@@ -25,7 +26,7 @@ MESHRT = [sys.executable, "-m", "meshrt.cli", "run", "gemm"]
     ],
 )
 def test_argv(mpirun: local.Mpirun, ranks: int, argv: list[str]) -> None:
-    job = local.Job(ranks=ranks, arguments=("run", "gemm"))
+    job = Job(ranks=ranks, arguments=("run", "gemm"))
     assert local.local_argv(job, mpirun, cores=2) == argv + MESHRT
 
 
@@ -50,9 +51,15 @@ def test_a_job_is_no_part_of_the_one_around_it() -> None:
     assert local.without_launcher(around | users) == users
 
 
+def test_ranks_do_not_inherit_the_transport_of_a_rank_alone() -> None:
+    """Open MPI's ranks with btl=self, which this process may have set for itself, reach nobody: MPI_Init fails."""
+    alone = {"OMPI_MCA_btl": "self", "OMPI_MCA_pml": "ob1"}
+    assert local.local_environment(PRTERUN, alone, root=False) == {"OMPI_MCA_pml": "ob1"}
+
+
 def test_no_ranks() -> None:
     with pytest.raises(UsageError, match="0 ranks"):
-        local.Job(ranks=0, arguments=())
+        Job(ranks=0, arguments=())
 
 
 def _install(directory: Path, version: str) -> Path:

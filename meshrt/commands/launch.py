@@ -1,23 +1,25 @@
-"""`meshrt launch`: ranks on this machine."""
+"""`meshrt launch`: ranks on this machine, or on a list of hosts."""
 
 from __future__ import annotations
 
-import sys
-
 import click
 
-from meshrt import failure
+from meshrt.commands import shared
 
 
 @click.command("launch", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("-n", "--ranks", type=click.IntRange(1), required=True, help="How many ranks.")
+@click.option("-n", "--ranks", type=shared.WholeRange(1, 65_536), required=True, help="How many ranks.")
+@click.option("--hosts", metavar="A:4,B:4|FILE", help="Where, and how many ranks each; by ssh.  [default: here]")
 @click.option("--dry-run", is_flag=True, help="Print the command instead of running it.")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, required=True)
-def command(ranks: int, dry_run: bool, arguments: tuple[str, ...]) -> None:
-    """Start N ranks on this machine with the right settings: meshrt launch -n 64 -- run llama-tiny."""
+def command(ranks: int, hosts: str | None, dry_run: bool, arguments: tuple[str, ...]) -> None:
+    """Start N ranks here or on hosts, with the right settings: meshrt launch -n 64 -- run llama-tiny."""
+    from meshrt.launch import hosts as several
     from meshrt.launch import local
+    from meshrt.launch.job import Job
 
-    try:
-        local.launch(local.Job(ranks=ranks, arguments=arguments), dry_run=dry_run)
-    except Exception as error:
-        sys.exit(failure.report_alone(error))
+    job = Job(ranks, arguments)
+    if hosts is None:
+        local.launch(job, dry_run)
+    else:
+        several.launch(job, several.parse_hosts(hosts), dry_run)

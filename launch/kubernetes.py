@@ -1,0 +1,104 @@
+"""Kubernetes: an MPIJob of the Kubeflow MPI Operator, and handing it in.
+
+The fields are those of kubeflow.org/v2beta1, pkg/apis/kubeflow/v2beta1/types.go of the operator. The image is one that
+launch/Dockerfile makes: it has MPICH, an sshd that needs no root, and meshrt on its path.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from meshrt import host
+from meshrt.errors import UsageError
+from meshrt.launch.batch import Batch
+from meshrt.launch.submit import Submitted, hand_in
+
+USER = 1000  # mpiuser of the image
+PORT = 2222  # its sshd's
+LONGEST_NAME = 63  # of a host in DNS
+
+
+def manifest(batch: Batch, image: str) -> str:
+    """JSON, which is YAML, too: an MPIJob, or a list of one for each run. Raises UsageError."""
+    if not re.fullmatch(r"[\w.:/@-]+", image, re.ASCII):
+        raise UsageError(f"image {image!r}: give a name such as registry.example.org/meshrt:1")
+    jobs = [_mpi_job(batch, image, name, run) for name, run in zip(_names(batch), batch.runs, strict=True)]
+    whole = jobs[0] if len(jobs) == 1 else {"apiVersion": "v1", "kind": "List", "items": jobs}
+    return json.dumps(whole, indent=2) + "\n"
+
+
+def _names(batch: Batch) -> list[str]:
+    """A job's name for each run. The operator makes host names of them."""
+    several = len(batch.runs) > 1
+    names = [f"{batch.name}-{at}" if several else batch.name for at in range(len(batch.runs))]
+    longest = max(f"{names[-1]}-worker-{_workers(batch) - 1}", f"{names[-1]}-launcher", key=len)
+    if not re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", batch.name) or len(longest) > LONGEST_NAME:
+        raise UsageError(
+            f"name {batch.name!r}: Kubernetes wants small letters, digits and '-', and {longest!r}, which is a host's "
+            f"name, may have {LONGEST_NAME} characters"
+        )
+    return names
+
+
+def _workers(batch: Batch) -> int:
+    return len(batch.on_nodes or (1,))
+
+
+def _mpi_job(batch: Batch, image: str, name: str, run: tuple[str, ...]) -> dict[str, Any]:
+    slots = (batch.on_nodes or (batch.ranks,))[0]
+    # Without retries: a run that failed would fail again.
+    policy = {"cleanPodPolicy": "Running", "backoffLimit": 0}
+    if batch.time:
+        policy["activeDeadlineSeconds"] = batch.time
+    # mpirun and its ranks take environment and arguments from the launcher.
+    launcher = {
+        "command": ["mpirun", "-n", str(batch.ranks), "meshrt", *map(_literal, run)],
+        "env": [{"name": key, "value": value} for key, value in host.ONE_THREAD.items()],
+    }
+    needs = {"cpu": str(batch.cores_per_node or slots)}
+    if batch.memory:
+        needs["memory"] = f"{batch.memory}Mi"
+    worker = {
+        "command": ["/usr/sbin/sshd", "-De", "-f", "/home/mpiuser/.sshd_config"],
+        "resources": {"requests": needs, "limits": needs},
+        "readinessProbe": {"tcpSocket": {"port": PORT}, "periodSeconds": 2},
+        # The ranks of a pod send their messages through it, and 64 MB, a pod's own, are soon full.
+        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
+    }
+    volumes = [{"name": "shm", "emptyDir": {"medium": "Memory"}}]
+    return {
+        "apiVersion": "kubeflow.org/v2beta1",
+        "kind": "MPIJob",
+        "metadata": {"name": name},
+        "spec": {
+            "mpiImplementation": "MPICH",
+            "slotsPerWorker": slots,
+            "sshAuthMountPath": "/home/mpiuser/.ssh",
+            "launcherCreationPolicy": "WaitForWorkersReady",
+            "runPolicy": policy,
+            "mpiReplicaSpecs": {
+                "Launcher": _replicas(1, {"name": "launcher", "image": image, **launcher}, []),
+                "Worker": _replicas(_workers(batch), {"name": "worker", "image": image, **worker}, volumes),
+            },
+        },
+    }
+
+
+def _replicas(count: int, container: dict[str, Any], volumes: list[Any]) -> dict[str, Any]:
+    container["securityContext"] = {"runAsUser": USER}
+    pod = {"containers": [container], "volumes": volumes}
+    return {"replicas": count, "restartPolicy": "Never", "template": {"spec": pod}}
+
+
+def _literal(argument: str) -> str:
+    """Kubernetes puts variables in the place of $(NAME), and $ in that of $$."""
+    return argument.replace("$", "$$")
+
+
+def submit(batch: Batch, text: str) -> Submitted:
+    """Hand the manifest in. Raises UsageError if there is no kubectl, or it refuses."""
+    jobs = hand_in(["kubectl", "create", "-f", "-", "-o", "name"], text).split()
+    logs = "; ".join(f"kubectl logs -f job/{name}-launcher" for name in _names(batch)[:3])
+    return Submitted(", ".join(jobs), logs + (" ..." if len(batch.runs) > 3 else ""))
