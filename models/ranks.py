@@ -1,6 +1,5 @@
 """Which matrices of a model get which rank."""
 
-import json
 import math
 from collections.abc import Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
@@ -8,6 +7,7 @@ from pathlib import Path
 
 from meshrt.models.config import Config
 from meshrt.models.errors import ModelError
+from meshrt.models.files import MAX_JSON_BYTES, parse_object, read_text
 
 
 def block_aligned_rank(k: int, n: int, ratio: float, block: int) -> int:
@@ -50,10 +50,10 @@ def parse_ranks(texts: Iterable[str]) -> list[tuple[str, int]]:
 
 def _read_file(path: Path) -> Mapping[str, int]:
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        data = parse_object(read_text(path, MAX_JSON_BYTES))
+    except (ModelError, ValueError) as error:
         raise ModelError(f"ranks {path}: neither NAME=R nor a file that is readable as JSON: {error}") from error
-    if not isinstance(data, dict) or any(type(rank) is not int for rank in data.values()):
+    if any(type(rank) is not int for rank in data.values()):
         raise ModelError(f"ranks {path}: give an object of whole numbers such as {{'gate_proj': 64}}")
     return data
 

@@ -14,6 +14,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+# What models are measured on, and no model is trained or calibrated with.
+HELD_OUT_SEED = 1_000_003
+HELD_OUT_STORIES = 200
+
 
 @dataclass(frozen=True)
 class Person:

@@ -10,7 +10,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,11 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from torch import Tensor, nn
 from torch.nn import functional
 
-from meshrt.models.stories import stories
+from meshrt.models.config import Config
+from meshrt.models.stories import HELD_OUT_SEED, HELD_OUT_STORIES, stories
+from meshrt.models.torchmodel import Llama
 
 EOS = "<|endoftext|>"
-HELD_OUT_SEED = 1_000_003
-HELD_OUT_STORIES = 200
 CONFIG: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
@@ -48,98 +48,6 @@ CONFIG: dict[str, Any] = {
     "eos_token_id": 0,
     "dtype": "float16",
 }
-
-
-class Attention(nn.Module):
-    """Grouped-query attention, rotary embeddings. B batch, T tokens, H heads, G key and value heads, D head size."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        hidden, self.heads, self.kv_heads = (
-            CONFIG[k] for k in ("hidden_size", "num_attention_heads", "num_key_value_heads")
-        )
-        self.head_dim = CONFIG["head_dim"]
-        self.q_proj = nn.Linear(hidden, self.heads * self.head_dim, bias=False)
-        self.k_proj = nn.Linear(hidden, self.kv_heads * self.head_dim, bias=False)
-        self.v_proj = nn.Linear(hidden, self.kv_heads * self.head_dim, bias=False)
-        self.o_proj = nn.Linear(self.heads * self.head_dim, hidden, bias=False)
-
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        b, t, _ = x.shape
-        q = rotate(self.q_proj(x).view(b, t, self.heads, self.head_dim).transpose(1, 2), cos, sin)  # B H T D
-        k = rotate(self.k_proj(x).view(b, t, self.kv_heads, self.head_dim).transpose(1, 2), cos, sin)  # B G T D
-        v = self.v_proj(x).view(b, t, self.kv_heads, self.head_dim).transpose(1, 2)
-        group = self.heads // self.kv_heads
-        k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
-        y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        out: Tensor = self.o_proj(y.transpose(1, 2).reshape(b, t, -1))
-        return out
-
-
-class Mlp(nn.Module):
-    """SwiGLU."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        hidden, inner = CONFIG["hidden_size"], CONFIG["intermediate_size"]
-        self.gate_proj = nn.Linear(hidden, inner, bias=False)
-        self.up_proj = nn.Linear(hidden, inner, bias=False)
-        self.down_proj = nn.Linear(inner, hidden, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.down_proj(functional.silu(self.gate_proj(x)) * self.up_proj(x))
-        return out
-
-
-class Layer(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.input_layernorm = nn.RMSNorm(CONFIG["hidden_size"], eps=CONFIG["rms_norm_eps"])
-        self.self_attn = Attention()
-        self.post_attention_layernorm = nn.RMSNorm(CONFIG["hidden_size"], eps=CONFIG["rms_norm_eps"])
-        self.mlp = Mlp()
-
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        x = x + self.self_attn(self.input_layernorm(x), cos, sin)
-        out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
-        return out
-
-
-class Llama(nn.Module):
-    """The module names give the tensor names of Hugging Face, less the leading `model.`. Embeddings are tied."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed_tokens = nn.Embedding(CONFIG["vocab_size"], CONFIG["hidden_size"])
-        self.layers = nn.ModuleList(Layer() for _ in range(CONFIG["num_hidden_layers"]))
-        self.norm = nn.RMSNorm(CONFIG["hidden_size"], eps=CONFIG["rms_norm_eps"])
-        for name, weight in self.named_parameters():
-            if weight.ndim == 2:
-                # What is added to the residual stream starts smaller, so that its variance does not grow with depth.
-                deep = name.endswith(("o_proj.weight", "down_proj.weight"))
-                nn.init.normal_(weight, std=0.02 / math.sqrt(2 * len(self.layers)) if deep else 0.02)
-
-    def forward(self, ids: Tensor) -> Tensor:
-        """Token ids [B, T] to logits [B, T, vocab]."""
-        cos, sin = rotary(ids.shape[1])
-        x = self.embed_tokens(ids)
-        for layer in self.layers:
-            x = layer(x, cos, sin)
-        return functional.linear(self.norm(x), self.embed_tokens.weight)
-
-
-def rotary(tokens: int) -> tuple[Tensor, Tensor]:
-    """Cosines and sines [T, D/2]."""
-    size = CONFIG["head_dim"]
-    inverse = 1.0 / CONFIG["rope_theta"] ** (torch.arange(0, size, 2, dtype=torch.float32) / size)
-    angle = torch.outer(torch.arange(tokens, dtype=torch.float32), inverse)
-    return angle.cos(), angle.sin()
-
-
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Half-split rotary embedding: component i turns with component i + D/2."""
-    low, high = x.chunk(2, -1)
-    return torch.cat((low * cos - high * sin, high * cos + low * sin), -1)
 
 
 def train_tokenizer(texts: Iterator[str]) -> Tokenizer:
@@ -216,34 +124,48 @@ def sample_text(model: Llama, tokenizer: Tokenizer, prompt: str, temperature: fl
     return str(tokenizer.decode(ids))
 
 
-def train(args: argparse.Namespace, tokenizer: Tokenizer, test: list[list[int]]) -> Llama:
-    """Runs the plan. Every tenth step has long windows, so that all positions get trained."""
-    encoded = encode_stories(tokenizer, list(stories(args.seed, args.stories)))
-    print(f"{args.stories} stories, {sum(map(len, encoded))} tokens", flush=True)
-    model = Llama()
-    print(f"{sum(p.numel() for p in model.parameters())} parameters", flush=True)
-    matrices = [p for p in model.parameters() if p.ndim == 2]
-    vectors = [p for p in model.parameters() if p.ndim < 2]
-    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=args.lr, betas=(0.9, 0.98), fused=True)
-    long = CONFIG["max_position_embeddings"]
-    usual, longest = (args.batch, args.tokens), (max(1, args.batch * args.tokens // long), long)
-    plan = [longest if step % 10 == 9 else usual for step in range(args.steps)]
-    began = time.monotonic()
-    for step, window in enumerate(batches(encoded, args.seed, plan)):
+def fit(
+    model: Llama,
+    groups: list[dict[str, Any]],
+    encoded: list[list[int]],
+    plan: list[tuple[int, int]],
+    seed: int,
+    peak: float,
+    report: Callable[[int, float], None],
+) -> None:
+    """Trains the parameters in `groups` on a window of the plan a step. `report` hears of each step and its loss."""
+    optimizer = torch.optim.AdamW(groups, lr=peak, betas=(0.9, 0.98), fused=True)
+    for step, window in enumerate(batches(encoded, seed, plan)):
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step, args.steps, args.lr)
+            group["lr"] = learning_rate(step, len(plan), peak)
         loss = functional.cross_entropy(model(window[:, :-1]).flatten(0, 1), window[:, 1:].flatten())
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        if (step + 1) % args.report == 0 or step + 1 == args.steps:
+        report(step + 1, loss.item())
+
+
+def train(args: argparse.Namespace, tokenizer: Tokenizer, test: list[list[int]]) -> Llama:
+    """Runs the plan. Every tenth step has long windows, so that all positions get trained."""
+    encoded = encode_stories(tokenizer, list(stories(args.seed, args.stories)))
+    print(f"{args.stories} stories, {sum(map(len, encoded))} tokens", flush=True)
+    model = Llama(Config.from_dict(CONFIG))
+    print(f"{sum(p.numel() for p in model.parameters())} parameters", flush=True)
+    matrices = [p for p in model.parameters() if p.ndim == 2]
+    vectors = [p for p in model.parameters() if p.ndim < 2]
+    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
+    long = CONFIG["max_position_embeddings"]
+    usual, longest = (args.batch, args.tokens), (max(1, args.batch * args.tokens // long), long)
+    plan = [longest if step % 10 == 9 else usual for step in range(args.steps)]
+    began = time.monotonic()
+
+    def report(step: int, loss: float) -> None:
+        if step % args.report == 0 or step == args.steps:
             nats = held_out(model, test[:50]) / sum(map(len, test[:50]))
-            print(
-                f"step {step + 1}  train {loss.item():.4f}  held-out {nats:.4f}  {time.monotonic() - began:.0f} s",
-                flush=True,
-            )
+            print(f"step {step}  train {loss:.4f}  held-out {nats:.4f}  {time.monotonic() - began:.0f} s", flush=True)
+
+    fit(model, groups, encoded, plan, args.seed, args.lr, report)
     return model
 
 

@@ -63,7 +63,34 @@ def make_random(name: str) -> None:
         ids = case_ids(name)
         for _ in range(8):
             ids.append(int(hugging_face_logits(folder, ids)[-1].argmax()))
-        save(name, ids=ids, logits=hugging_face_logits(folder, ids), prompt=[len(ids) - 8])
+        logits = hugging_face_logits(folder, ids)
+        check_training_model(Path(place), ids, logits)
+        save(name, ids=ids, logits=logits, prompt=[len(ids) - 8])
+
+
+def check_training_model(folder: Path, ids: list[int], expected: NDArray[np.float32]) -> None:
+    """The model of meshrt.models.torchmodel gives the same logits; LoRA changes nothing before training, and what is
+    trained is the same merged and not merged."""
+    import torch
+
+    from meshrt.models.lora import add_lora, merge, read_model
+
+    model = read_model(folder)
+    tokens = torch.tensor([ids])
+    torch.manual_seed(0)
+    with torch.no_grad():
+        plain = model(tokens)[0].numpy()
+        factors = add_lora(model, 3)
+        for number, parameter in enumerate(p for p in model.parameters() if p.requires_grad):
+            if number == 0:
+                np.testing.assert_array_equal(model(tokens)[0].numpy(), plain)
+            parameter.copy_(0.05 * torch.randn(parameter.shape))
+        trained = model(tokens)[0].numpy()
+        merge(factors)
+        merged = model(tokens)[0].numpy()
+    np.testing.assert_allclose(plain, expected, rtol=0, atol=1e-4)
+    np.testing.assert_allclose(merged, trained, rtol=0, atol=1e-4)
+    assert not factors or np.abs(trained - plain).max() > 0.01
 
 
 def dense_twin(folder: Path) -> Path:

@@ -1,0 +1,171 @@
+"""`meshrt compress`: a model's matrices in two factors each, as a new model folder."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from meshrt import failure
+from meshrt.commands import shared
+
+if TYPE_CHECKING:
+    from meshrt.console import Console
+
+KINDS = {
+    "mlp": ("gate_proj", "up_proj", "down_proj"),
+    "attention": ("q_proj", "k_proj", "v_proj", "o_proj"),
+}
+KINDS["all"] = KINDS["attention"] + KINDS["mlp"]
+
+
+@click.command("compress")
+@click.argument("model")
+@click.option("--out", required=True, metavar="DIR", help="The folder to write; it must not exist yet.")
+@click.option("--method", type=click.Choice(["svd", "afm"]), default="svd", show_default=True, help="How to factor.")
+@click.option("--whiten/--no-whiten", default=True, help="svd: of the features, or of the weights.  [default: whiten]")
+@click.option("--ratio", type=click.FloatRange(0, 1, max_open=True), help="The share of parameters that goes.")
+@click.option("--block", type=shared.WholeRange(1), default=128, show_default=True, help="Ranks are multiples of it.")
+@click.option(
+    "--matrices", type=click.Choice([*KINDS]), default="mlp", show_default=True, help="What --ratio is applied to."
+)
+@click.option(
+    "--ranks",
+    multiple=True,
+    metavar="NAME=R|FILE",
+    help="Ranks by name (gate_proj, layers.0.mlp.*), or a JSON file of them; may be given again. Wins over --ratio.",
+)
+@click.option("--calibration", metavar="FILE", help="Text to record activations on.  [default: generated stories]")
+@click.option("--calibration-stories", type=shared.WholeRange(1), default=256, show_default=True, help="Their number.")
+@click.option("--seed", type=shared.WholeRange(0), default=0, show_default=True, help="Of the calibration's stories.")
+@click.option("--held-out", metavar="FILE", help="Text to measure perplexity on.  [default: stories of another seed]")
+@click.option(
+    "--held-out-stories", type=shared.WholeRange(0), default=200, show_default=True, help="0: measure no perplexity."
+)
+@shared.json_to("the report")
+@shared.quiet
+def command(**options: Any) -> None:
+    """Write MODEL with matrices in two factors: block-aligned SVD (NeuronMM, section 4.1) or AFM.
+
+    The folder that comes out runs wherever MODEL runs. It reports ranks, sizes, errors and perplexity.
+    """
+    try:
+        compress(**options)
+    except Exception as error:
+        sys.exit(failure.report_alone(error))
+
+
+def compress(
+    *, model: str, out: str, method: str, whiten: bool, ratio: float | None, block: int, matrices: str,
+    ranks: tuple[str, ...], calibration: str | None, calibration_stories: int, seed: int, held_out: str | None,
+    held_out_stories: int, json_path: str | None, quiet: bool,
+) -> None:  # fmt: skip
+    """Choose ranks, calibrate, factor, write, measure, tell."""
+    from meshrt import report
+    from meshrt.console import make_console
+    from meshrt.errors import UsageError
+    from meshrt.models import compress as models
+    from meshrt.models.catalogue import find_model
+    from meshrt.models.checkpoint import check_shapes, open_checkpoint
+    from meshrt.models.config import read_config
+    from meshrt.models.folder import check_new_folder
+    from meshrt.models.ranks import aligned_ranks, named_ranks, parse_ranks
+    from meshrt.models.stories import HELD_OUT_SEED
+    from meshrt.models.texts import file_sequences, story_sequences
+    from meshrt.models.tokenizer import load_tokenizer
+
+    if method == "afm" and not whiten:
+        raise UsageError("--no-whiten goes with --method svd: afm is about features, there is nothing to leave out")
+    if ratio is None and not ranks:
+        raise UsageError("nothing says how far to compress: give --ratio 0.2, or --ranks gate_proj=64")
+    if seed == HELD_OUT_SEED and calibration is None:
+        raise UsageError(f"--seed {seed} is that of the held-out stories: calibrate with any other")
+    check_new_folder(out)
+    if json_path and json_path != "-":
+        report.check_target("--json", json_path)
+    console = make_console(0, 1, quiet or json_path == "-")
+    folder = find_model(model)
+    config = read_config(folder)
+    check_shapes(open_checkpoint(folder), config)
+    tokenizer = load_tokenizer(folder)
+    chosen = {} if ratio is None else aligned_ranks(config, KINDS[matrices], ratio, block)
+    chosen |= named_ranks(config, parse_ranks(ranks))
+
+    def text(path: str | None, seed: int, stories: int) -> list[list[int]]:
+        if path is not None:
+            return file_sequences(config, tokenizer, path)
+        return story_sequences(config, tokenizer, seed, stories)
+
+    sequences = [ids[:-1] for ids in text(calibration, seed, calibration_stories)]
+    test = text(held_out, HELD_OUT_SEED, held_out_stories) if held_out or held_out_stories else None
+    recipe: dict[str, Any] = {"method": method, **({"whiten": whiten} if method == "svd" else {})}
+    recipe |= {} if ratio is None else {"ratio": ratio, "block": block}
+    found = models.compress(
+        folder, out, chosen, "afm" if method == "afm" else "svd" if whiten else "plain-svd", sequences, recipe,
+        lambda done, total: console.progress("factoring", done, total),
+    )  # fmt: skip
+    told = {
+        "schema": report.SCHEMA,
+        "model": model,
+        "out": out,
+        "recipe": recipe,
+        "calibration": {"text": calibration or f"{calibration_stories} stories of seed {seed}"}
+        | {"tokens": sum(map(len, sequences))},
+        **models.summary(folder, out, found),
+        "perplexity": None if test is None else _perplexities(console, folder, out, test)
+        | {"text": held_out or f"{held_out_stories} stories, held out"},
+    }  # fmt: skip
+    console.clear()
+    report.deliver_json(told, json_path)
+    if console.loud:
+        print_report(told)
+
+
+def _perplexities(console: Console, before: Any, after: str, test: list[list[int]]) -> dict[str, Any]:
+    """Of the model that was read and of the folder that was written."""
+    import numpy as np
+
+    from meshrt.models.config import read_config
+    from meshrt.models.perplexity import perplexity
+    from meshrt.models.reference import load_weights
+
+    def of(folder: Any, name: str) -> float:
+        weights = load_weights(folder, np.float32)
+        return perplexity(
+            read_config(folder), weights, test, progress=lambda done, total: console.progress(name, done, total)
+        )
+
+    tokens = sum(len(ids) - 1 for ids in test)
+    return {"before": of(before, "perplexity before"), "after": of(after, "perplexity after"), "tokens": tokens}
+
+
+def print_report(told: dict[str, Any]) -> None:
+    """A line for each matrix, then the model's sizes and perplexities."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from meshrt.report import size
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("matrix", no_wrap=True)
+    for name in ("in x out", "rank", "parameters", "bytes", "error W", "error XW"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for one in told["matrices"]:
+        table.add_row(
+            one["name"].removeprefix("model.layers."), "{} x {}".format(*one["shape"]), str(one["rank"]),
+            f"{one['parameters'][1]:,}", size(one["bytes"][1]), f"{one['weight_error']:.4f}",
+            f"{one['feature_error']:.4f}",
+        )  # fmt: skip
+    Console().print(table, highlight=False)
+    parameters, ratio = told["parameters"], told["ratio"]
+    print(
+        f"{told['out']}: {parameters['after']:,} parameters of {parameters['before']:,};"
+        f" ratio {ratio['matrices']:.3f} of these matrices, {ratio['model']:.3f} of the model"
+    )
+    found = told["perplexity"]
+    if found:
+        print(
+            f"perplexity {found['before']:.4f} before, {found['after']:.4f} after ({found['tokens']:,} tokens,"
+            f" {found['text']})"
+        )

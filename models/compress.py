@@ -1,0 +1,126 @@
+"""A model's matrices in two factors each: NeuronMM's block-aligned SVD (section 4.1), plain SVD, or AFM.
+
+Out comes an ordinary model folder whose config.json has one key more (models/factors.py).
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshrt.models.calibrate import layer_grams
+from meshrt.models.checkpoint import Checkpoint, check_shapes, expected_shapes, open_checkpoint
+from meshrt.models.config import Config, read_config
+from meshrt.models.decompose import Factors, afm, damping, feature_error, svd, weight_error, whitened_svd
+from meshrt.models.errors import ModelError
+from meshrt.models.factors import factor_names
+from meshrt.models.files import read_object
+from meshrt.models.folder import check_new_folder, write_folder
+from meshrt.models.reference import load_weights
+
+Method = Literal["svd", "plain-svd", "afm"]
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Compressed:
+    """One matrix [in, out] and what became of it. Errors are relative, of the factors as they are stored."""
+
+    name: str
+    shape: tuple[int, int]
+    rank: int
+    parameters: tuple[int, int]  # before, after
+    bytes: tuple[int, int]
+    weight_error: float  # ||W - UV|| / ||W||
+    feature_error: float  # ||X (W - UV)|| / ||X W||, on the calibration
+    damping: float  # added to the diagonal of X^T X / tokens, 0 unless it was singular
+
+
+def compress(
+    folder: Path,
+    out: str | Path,
+    ranks: Mapping[str, int],
+    method: Method,
+    calibration: Sequence[Sequence[int]],
+    recipe: Mapping[str, Any],
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Compressed]:
+    """Writes the model in `folder` with the matrices of `ranks` in two factors of these ranks as a new folder `out`.
+
+    `calibration` has sequences of token ids, `recipe` what config.json's `low_rank` says beside the ranks. `svd` is
+    whitened. Factors have the dtype of their matrix. Matrices that were factors already and are not named stay as they
+    are. Raises ModelError.
+    """
+    check_new_folder(out)
+    config, checkpoint = read_config(folder), open_checkpoint(folder)
+    check_shapes(checkpoint, config)
+    data = read_object(folder / "config.json")
+    data["low_rank"] = {**recipe, "ranks": {**config.ranks, **ranks}}
+    Config.from_dict(data, source=str(folder / "config.json"))  # refuses ranks that the matrices do not have
+    tensors = {name: checkpoint.read(name) for name in expected_shapes(config)}
+    found = []
+    weights = load_weights(checkpoint, np.float32, config)
+    for number, grams in enumerate(layer_grams(config, weights, calibration)):
+        for name in grams:
+            if name in ranks:
+                found.append(_replace(tensors, checkpoint, name, ranks[name], method, grams[name]))
+        if progress:
+            progress(number + 1, config.layers)
+    write_folder(out, folder, data, tensors)
+    return found
+
+
+def _replace(
+    tensors: dict[str, Array], checkpoint: Checkpoint, name: str, rank: int, method: Method, gram: Array
+) -> Compressed:
+    """Puts the two factors of a matrix into `tensors`, in its place."""
+    w = checkpoint.read(name + ".weight").astype(np.float64).T
+    names = [factor + ".weight" for factor in factor_names(name)]
+    dtype = checkpoint.dtype(name + ".weight")
+    before = [tensors.pop(one) for one in (name + ".weight", *names) if one in tensors]
+    with np.errstate(over="ignore"):
+        u, v = (np.ascontiguousarray(factor.T.astype(dtype)) for factor in decompose(w, gram, rank, method))
+    if not (np.all(np.isfinite(u)) and np.all(np.isfinite(v))):
+        raise ModelError(f"{name}: its factors of rank {rank} are not finite in {dtype}; leave it out, or --no-whiten")
+    tensors.update(zip(names, (u, v), strict=True))
+    approximation = u.astype(np.float64).T @ v.astype(np.float64).T
+    return Compressed(
+        name=name,
+        shape=(w.shape[0], w.shape[1]),
+        rank=rank,
+        parameters=(sum(one.size for one in before), u.size + v.size),
+        bytes=(sum(one.nbytes for one in before), u.nbytes + v.nbytes),
+        weight_error=weight_error(w, approximation),
+        feature_error=feature_error(w, approximation, gram),
+        damping=damping(gram) if method == "svd" else 0.0,
+    )
+
+
+def decompose(w: Array, gram: Array, rank: int, method: Method) -> Factors:
+    """W [in, out] ~ U V by this method."""
+    if method == "plain-svd":
+        return svd(w, rank)
+    return (afm if method == "afm" else whitened_svd)(w, gram, rank)
+
+
+def summary(folder: Path, out: str | Path, matrices: Sequence[Compressed]) -> dict[str, Any]:
+    """What `compress` did: each matrix, sizes of both folders, achieved ratios (NeuronMM, equation 4)."""
+    before, after = (sum(one.parameters[at] for one in matrices) for at in (0, 1))
+    was, now = sizes(folder), sizes(Path(out))
+    return {
+        "matrices": [asdict(one) for one in matrices],
+        "parameters": {"before": was[0], "after": now[0]},
+        "bytes": {"before": was[1], "after": now[1]},
+        "ratio": {"matrices": 1 - after / before, "model": 1 - now[0] / was[0]},
+    }
+
+
+def sizes(folder: Path) -> tuple[int, int]:
+    """Parameters of a model folder, and their bytes."""
+    checkpoint = open_checkpoint(folder)
+    found = [(math.prod(checkpoint.shape(n)), checkpoint.dtype(n)) for n in expected_shapes(read_config(folder))]
+    return sum(size for size, _ in found), sum(size * dtype.itemsize for size, dtype in found)

@@ -1,0 +1,38 @@
+"""Texts to calibrate on and to be measured on, as sequences of token ids: generated stories, or a file."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from meshrt.models.config import Config
+from meshrt.models.errors import ModelError
+from meshrt.models.files import MAX_TEXT_BYTES, read_text
+from meshrt.models.stories import stories
+from meshrt.models.tokenizer import encode
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+WINDOW = 512
+
+
+def story_sequences(config: Config, tokenizer: "Tokenizer", seed: int, count: int) -> list[list[int]]:
+    """`count` generated stories, each with the end-of-text id that ends it, as far as the model has positions."""
+    end = list(config.eos_token_ids[:1])
+    return [[*encode(tokenizer, text), *end][: config.max_positions + 1] for text in stories(seed, count)]
+
+
+def file_sequences(config: Config, tokenizer: "Tokenizer", path: str | Path) -> list[list[int]]:
+    """A UTF-8 text in windows of up to 512 tokens, each beginning with the last token of the one before.
+
+    So every token but the first is predicted once. Raises ModelError.
+    """
+    ids = encode(tokenizer, read_text(Path(path), MAX_TEXT_BYTES))
+    if len(ids) < 2:
+        raise ModelError(f"{path}: {len(ids)} tokens of text; at least 2 are needed")
+    return windows(ids, min(WINDOW, config.max_positions))
+
+
+def windows(ids: Sequence[int], tokens: int) -> list[list[int]]:
+    """Windows of tokens + 1 ids (the last one may be shorter) that overlap by one."""
+    return [list(ids[at : at + tokens + 1]) for at in range(0, len(ids) - 1, tokens)]
