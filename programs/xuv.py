@@ -1,6 +1,5 @@
 """Products with a decomposed matrix on NeuronCores: NeuronMM's fused kernels and what they are compared with."""
 
-from collections.abc import Iterator
 from dataclasses import astuple
 from typing import Annotated, Any, Literal
 
@@ -10,7 +9,7 @@ from meshrt.errors import UsageError
 from meshrt.neuron import language as nl
 from meshrt.neuron.core import NeuronCore
 from meshrt.neuron.cores import Cores
-from meshrt.neuron.tile import Tile
+from meshrt.neuron.tile import Tile, new_tile
 from meshrt.programs.neuron.blocks import Blocks
 from meshrt.programs.neuron.dense import BASELINE, dense, sequential
 from meshrt.programs.neuron.fused import FUSED, fused
@@ -57,7 +56,7 @@ def run(
     given = (block_m, block_k, block_r, block_n)
     blocks = Blocks(*(size if one is None else one for one, size in zip(given, astuple(own), strict=True)))
     shapes = operand_shapes(kernel, m, k, r, n)
-    whole = random_operands(seed, shapes) if cores.payload else {}
+    whole: dict[str, np.ndarray] = {}
     between = nl.DTYPES[dtype if sums == "tile" else "float32"]
     worst = 0.0
     largest = 0.0
@@ -66,7 +65,11 @@ def run(
             rows = cores.share(core.index, m, blocks.m)
             if rows.start == rows.stop:
                 continue
-            tensors = dict(place(core, shapes, whole, rows, nl.DTYPES[dtype]))
+            tensors = place(core, shapes, rows, nl.DTYPES[dtype])
+            if cores.payload:
+                whole = whole or random_operands(seed, shapes)  # once all is known to fit into HBM
+                for name, tensor in tensors.items():
+                    core.put(tensor, whole[name][rows] if name == "x" else whole[name])
             out = compute(kernel, core, tensors, blocks, between, transpose, out_transposed)
             if cores.payload:
                 truth = expected(kernel, {name: tensor.data.astype(np.float64) for name, tensor in tensors.items()})
@@ -99,19 +102,12 @@ def random_operands(seed: int, shapes: dict[str, tuple[int, int]]) -> dict[str, 
     }
 
 
-def place(
-    core: NeuronCore,
-    shapes: dict[str, tuple[int, int]],
-    whole: dict[str, np.ndarray],
-    rows: slice,
-    dtype: np.dtype[Any],
-) -> Iterator[tuple[str, Tile]]:
-    """The operands in a core's HBM: its rows of x, and all of the matrices."""
-    for name, shape in shapes.items():
-        if whole:
-            yield name, core.tensor_of(whole[name][rows] if name == "x" else whole[name], dtype)
-        else:
-            yield name, core.tensor_of((rows.stop - rows.start, shape[1]) if name == "x" else shape, dtype)
+def place(core: NeuronCore, shapes: dict[str, tuple[int, int]], rows: slice, dtype: np.dtype[Any]) -> dict[str, Tile]:
+    """The operands in a core's HBM, to be filled: its rows of x, and all of the matrices. LimitError."""
+    return {
+        name: new_tile(core.hbm, (rows.stop - rows.start, shape[1]) if name == "x" else shape, dtype, full=True)
+        for name, shape in shapes.items()
+    }
 
 
 def compute(

@@ -1,4 +1,4 @@
-"""The README's example program does what the README says, word for word."""
+"""The README's example programs do what the README says, word for word."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,3 +16,17 @@ def test_the_example_runs_and_prints_what_is_shown(ranks: int, tmp_path: Path, r
     shown = README.split("meshrt run rowsum.py --size 100\n")[1].split("\n\n")[0].strip()
     assert (code, err) == (0, "")
     assert out.splitlines()[0] == shown == "sum: 15"
+
+
+def test_the_kernel_runs_and_prints_what_is_shown(tmp_path: Path, run_meshrt: Callable[..., Finished]):
+    """x crosses once for each of ceil(600 / 512) = 2 blocks of columns, y once for each of ceil(600 / 128) = 5."""
+    blocks = [block.split("```")[0] for block in README.split("```python\n")[1:]]
+    (kernel,) = (block for block in blocks if block.startswith('"""tiled.py'))
+    (tmp_path / "tiled.py").write_text(kernel)
+    code, out, err, _ = run_meshrt("run", str(tmp_path / "tiled.py"), "--size", "600")
+    assert (code, err) == (0, "")
+    shown = README.split("meshrt run tiled.py --size 600\n")[1].split("\n\n")[0].splitlines()
+    lines = [line.strip() for line in shown if line.strip() != "..."]
+    assert lines[0] == "wrong: 0" and set(lines) <= {line.strip() for line in out.splitlines()}
+    read = 2 * 600 * 600 * (2 + 5) / 2**20
+    assert lines[1].split() == ["HBM", "read", f"{read:.1f}", "MiB", f"{read:.1f}", "MiB"]

@@ -11,8 +11,10 @@ import numpy as np
 
 from meshrt.errors import UsageError
 from meshrt.neuron.device import NeuronDevice
+from meshrt.neuron.dtypes import known, rounded
 from meshrt.neuron.memory import Hbm, Psum, Sbuf
-from meshrt.neuron.tile import Deferred, Store, Tile, new_tile
+from meshrt.neuron.store import Store
+from meshrt.neuron.tile import Deferred, Tile, new_tile
 from meshrt.neuron.timeline import Engine, Rings
 
 COUNTS = (
@@ -69,13 +71,14 @@ class NeuronCore:
         self.finish = 0.0  # the last write so far ends
         self.trace: list[Event] | None = None  # what ran when, if somebody wants to look at it
         self.deferred: Deferred | None = None
+        self.identities: dict[np.dtype[Any], Tile] = {}  # that transposes share
 
     # ---- what kernels get their operands from
 
     def tensor_of(self, values: np.ndarray | tuple[int, ...], dtype: Any) -> Tile:
         """A tensor in HBM with these values, rounded to dtype; a shape alone will do without payload."""
         shape = values if isinstance(values, tuple) else values.shape
-        tile = new_tile(self.hbm, shape, np.dtype(dtype), full=True)
+        tile = new_tile(self.hbm, shape, known(dtype), full=True)
         if self.payload:
             if isinstance(values, tuple):
                 raise UsageError("a tensor of a run with numbers needs its values, not only their shape")
@@ -102,61 +105,78 @@ class NeuronCore:
     def issue(self, engine: Engine, name: str, cycles: float, reads: Sequence[Tile], write: Tile) -> None:
         """Give an instruction its place on the clock: after its engine, its operands and the readers of its result."""
         start = self.touch(reads, write)
-        busy = engine.busy
-        end = engine.run(start, max(cycles, self.device.least_cycles))
+        busy, least = engine.busy, self.device.least_cycles
+        end = engine.run(start, cycles if cycles > least else least)
         if self.trace is not None:
             self.trace.append(Event(engine.name, name, end - (engine.busy - busy), end))
         self.done(end, reads, write)
 
-    def touch(self, reads: Sequence[Tile], write: Tile | None) -> float:
+    def touch(self, reads: Sequence[Tile], write: Tile) -> float:
         """Operands that are all in place, and the second from which an instruction may run."""
         self.ticks += 1
         start = 0.0
-        stores = [tile.store for tile in reads]
-        if write is not None:
-            stores.append(write.store)
-        for store in stores:  # all are in use before one of them asks for room
+        target = write.store
+        target.used = self.ticks
+        resident = target.resident
+        for tile in reads:
+            store = tile.store
+            if store.core is not self:
+                raise UsageError(f"NeuronCore {self.index} has no tile of NeuronCore {store.core.index}")
             store.used = self.ticks
-        for store in stores:
-            if not store.resident:
-                self.sbuf.restore(store, stores)
+            resident = resident and store.resident
             if store.ready > start:
                 start = store.ready
-        if write is not None:
-            if write.store.idle > start:
-                start = write.store.idle
-            # Parts of a store that is being filled are taken to be different ones, which need not wait for one another.
-            if write.store.full and write.store.ready > start:
-                start = write.store.ready
+        if target.core is not self or write.repeats:
+            raise UsageError("a tile of another NeuronCore, or a view that repeats its elements, cannot be written")
+        if not resident:
+            start = max(start, self._bring_back([tile.store for tile in reads], write))
+        if target.idle > start:
+            start = target.idle
+        # Parts of a store that is being filled need not wait for one another.
+        if target.ready > start and write.rewrites():
+            start = target.ready
         return start
 
-    def done(self, end: float, reads: Sequence[Tile], write: Tile | None) -> None:
+    def _bring_back(self, stores: Sequence[Store], write: Tile) -> float:
+        """Operands that were spilled, and the result's store: the second from which the operands can be read."""
+        target = write.store
+        for store in stores:
+            if not store.resident:
+                self.sbuf.restore(store, (*stores, target), False)
+        if not target.resident:
+            self.sbuf.restore(target, (*stores, target), write.data.size == target.data.size)
+        return max((store.ready for store in stores), default=0.0)
+
+    def done(self, end: float, reads: Sequence[Tile], write: Tile) -> None:
         """Note that an instruction has ended."""
         for tile in reads:
             if end > tile.store.idle:
                 tile.store.idle = end
-        if write is not None:
-            write.store.ready = max(write.store.ready, end)
-            write.store.saved = False
+        target = write.store
+        if end > target.ready:
+            target.ready = end
+        target.saved = False
+        target.writes += 1
+        if not target.full:
             write.note_written()
         if end > self.finish:
             self.finish = end
 
-    def transfer(self, queue: str, source: Tile, target: Tile, tile: Tile, slower: float = 1.0) -> None:
-        """A DMA transfer between HBM and `tile`, the one of source and target that lies in SBUF."""
+    def transfer(self, queue: str, source: Tile, target: Tile, slower: float = 1.0) -> None:
+        """A DMA transfer, a "load" from HBM to SBUF or a "store" back. A cast on the way is free: HBM's bytes count."""
         start = self.touch([source], target)
-        row_bytes = tile.data.size // tile.shape[0] * tile.dtype.itemsize
+        hbm, tile = (source, target) if queue == "load" else (target, source)
+        row_bytes = tile.data.size // tile.shape[0] * hbm.dtype.itemsize
         end = self.move(queue, start, tile.shape[0], row_bytes * slower)
-        nbytes = row_bytes * tile.shape[0]
-        self.counts["hbm_read" if queue == "load" else "hbm_written"] += nbytes
+        self.counts["hbm_read" if queue == "load" else "hbm_written"] += row_bytes * tile.shape[0]
         self.done(end, [source], target)
 
     def spill(self, store: Store, way: str, earliest: float) -> float:
         """Move a store between SBUF and the place in HBM that spills go to: the second at which it is there."""
-        nbytes = store.row_bytes * store.data.shape[0]
+        nbytes = store.nbytes
         self.counts["spill_saved" if way == "save" else "spill_reloaded"] += nbytes
         self.counts["hbm_written" if way == "save" else "hbm_read"] += nbytes
-        end = self.move("spill", earliest, store.data.shape[0], store.row_bytes)
+        end = self.move("spill", earliest, store.shape[0], store.row_bytes)
         self.finish = max(self.finish, end)
         return end
 
@@ -169,15 +189,21 @@ class NeuronCore:
 
     def copy(self, target: Tile, source: Tile) -> None:
         """target[...] = source, on the vector engine."""
+        from meshrt.neuron import elementwise
+
+        elementwise.tensor_copy(source).into(target, False)
+
+    def add(self, target: Tile, value: Any) -> None:
+        """target += a tile or a number, on the vector engine."""
+        from meshrt.neuron import elementwise
+
+        elementwise.apply(np.add, (target, value), None).into(target, False)
+
+    def fill(self, target: Tile, value: Any) -> None:
+        """target[...] = a number, on the vector engine."""
         from meshrt.neuron import isa
 
-        isa.tensor_copy(source).into(target, False)
-
-    def add(self, target: Tile, source: Tile) -> None:
-        """target += source, on the vector engine."""
-        from meshrt.neuron import isa
-
-        isa.tensor_tensor(target, source, np.add).into(target, False)
+        isa.memset(target, value)
 
     def put(self, target: Tile, values: np.ndarray) -> None:
         """Write numbers, rounded to the dtype of their place."""
@@ -208,7 +234,7 @@ class NeuronCore:
         for buffer in (self.hbm, self.sbuf, self.psum):
             buffer.begin_phase()
         phase = Phase(
-            name, begin, dict(self.counts), {one.name: one.busy for one in (*self.engines,)},
+            name, begin, dict(self.counts), {one.name: one.busy for one in self.engines},
             {one.name: one.instructions for one in self.engines}, tokens=tokens,
         )  # fmt: skip
         phase.busy["dma"], phase.instructions["dma"] = self.dma.busy, self.dma.transfers
@@ -222,10 +248,3 @@ class NeuronCore:
         phase.busy["dma"] = self.dma.busy - phase.busy["dma"]
         phase.instructions["dma"] = self.dma.transfers - phase.instructions["dma"]
         phase.peaks = {buffer.name: buffer.peak for buffer in (self.hbm, self.sbuf, self.psum)}
-
-
-def rounded(values: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
-    """float32 numbers that `dtype` can hold."""
-    if dtype == np.float32:
-        return values if values.dtype == np.float32 else values.astype(np.float32)
-    return values.astype(dtype).astype(np.float32)

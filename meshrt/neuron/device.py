@@ -24,6 +24,7 @@ class NeuronDevice:
     scalar_hz: float = 1.4e9
     gpsimd_hz: float = 1.4e9
     least_cycles: int = 64  # between two instructions of an engine, however small
+    gpsimd_start_cycles: int = 150  # before the GpSimd engine's work on an instruction
     float32_passes: int = 4  # times that a product of float32 tiles takes as long as one of 16-bit tiles
     dma_engines: int = 16
     dma_bytes_per_second: float = 27.2e9  # of one engine
@@ -54,7 +55,9 @@ _GUIDE = "Trainium/Inferentia2 Architecture Guide for NKI (AWS Neuron SDK docume
 _GUIDE2 = "Trainium2 Architecture Guide for NKI (AWS Neuron SDK documentation)"
 _COMMON = (
     "stationary_free, moving_free, psum_banks, psum_bank_bytes: " + _GUIDE + ", Tensor Engine and PSUM",
-    "least_cycles: MM_INIT_LATENCY of the tensor engine, 64 cycles; float32_passes: 4; same guide",
+    "least_cycles: MM_INIT_LATENCY of the tensor engine, 64 cycles; float32_passes: 4; same guide; MIN_II of the other "
+    "engines, about 64 cycles (NKI API reference, nki.isa)",
+    "gpsimd_start_cycles: GPSIMD_START of NKI's instruction set, about 150 cycles (NKI API reference, nki.isa)",
     "dma_engines, dma_bytes_per_second: Introduction to DMA with NKI (AWS Neuron SDK documentation)",
     "dma_transfer_seconds: there, 32 KiB over one engine take 1416 ns, of which 1205 ns are the bytes'",
     "dma_transpose_rate: NeuronMM, section 4.2.2, says that transposing lowers the bandwidth, not by how much; a half "

@@ -1,82 +1,59 @@
-"""`nl`: allocate, load and store. Names and argument orders are those of neuronxcc.nki.language.
+"""`nl`: allocate, load and store, and the operators of `ops`. Names and argument orders are neuronxcc.nki.language's.
 
 Where NKI says `buffer=nl.sbuf`, say `buffer=core.sbuf`: a kernel's core is not a global here.
 """
 
-from collections.abc import Callable, Iterator
+from operator import index
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
-import ml_dtypes
 import numpy as np
 
 from meshrt.errors import UsageError
 from meshrt.neuron.core import NeuronCore
+from meshrt.neuron.dtypes import DTYPES as DTYPES
+from meshrt.neuron.dtypes import bfloat16 as bfloat16
+from meshrt.neuron.dtypes import float16 as float16
+from meshrt.neuron.dtypes import float32 as float32
+from meshrt.neuron.dtypes import known
+from meshrt.neuron.grid import Grid
 from meshrt.neuron.memory import Buffer
-from meshrt.neuron.tile import Deferred, Grid, Operand, Tile, as_tile, new_tile
-
-float32 = np.dtype(np.float32)
-float16 = np.dtype(np.float16)
-bfloat16 = np.dtype(ml_dtypes.bfloat16)
-DTYPES = {"float32": float32, "float16": float16, "bfloat16": bfloat16}
+from meshrt.neuron.operand import Operand
+from meshrt.neuron.ops import *  # noqa: F403 - max, min and sum are NKI's from here on
+from meshrt.neuron.tile import Deferred, Tile, as_tile, new_tile
 
 tile_size = SimpleNamespace(pmax=128, gemm_stationary_fmax=128, gemm_moving_fmax=512, psum_fmax=512)
 
 arange = np.arange
-add, subtract, multiply, maximum, minimum = np.add, np.subtract, np.multiply, np.maximum, np.minimum
-exp, square, sqrt, tanh, copy = np.exp, np.square, np.sqrt, np.tanh, np.positive
+# Engines overlap as far as tiles and memory allow, in any loop: these only say what the author knows of its iterations.
+affine_range = sequential_range = static_range = range
 
 
-def sigmoid(x: np.ndarray) -> np.ndarray:
-    """1 / (1 + e^-x), without overflow."""
-    y: np.ndarray = 0.5 * (1 + np.tanh(0.5 * x))
-    return y
-
-
-def silu(x: np.ndarray) -> np.ndarray:
-    """x sigmoid(x)."""
-    y: np.ndarray = x * sigmoid(x)
-    return y
-
-
-def rsqrt(x: np.ndarray) -> np.ndarray:
-    """1 / sqrt(x)."""
-    y: np.ndarray = 1 / np.sqrt(x)
-    return y
-
-
-def relu(x: np.ndarray) -> np.ndarray:
-    """max(x, 0)."""
-    y: np.ndarray = np.maximum(x, 0)
-    return y
+def __getattr__(name: str) -> Any:
+    if name in ("sbuf", "psum", "hbm", "shared_hbm", "private_hbm"):
+        raise UsageError(f"nl.{name} is no global here: say core.{name.split('_')[-1]}, of the kernel's core")
+    raise AttributeError(f"nl has no {name!r}")
 
 
 class par_dim(int):
     """Marks the partition axis of a shape; axes before it make a grid of tiles."""
 
 
+class Indices(NamedTuple):
+    """Index arrays of a partition axis and a free one."""
+
+    p: np.ndarray
+    x: np.ndarray
+
+
 class _Mgrid:
     """`nl.mgrid[0:p, 0:f]`: index arrays .p and .x."""
 
-    def __getitem__(self, key: tuple[slice, slice]) -> SimpleNamespace:
-        p, x = np.ogrid[key]
-        return SimpleNamespace(p=p, x=x)
+    def __getitem__(self, key: tuple[slice, slice]) -> Indices:
+        return Indices(*np.ogrid[key])
 
 
 mgrid = _Mgrid()
-
-
-def affine_range(stop: int) -> Iterator[int]:
-    """Iterations that do not depend on one another. Engines overlap as far as tiles and memory allow, in any loop."""
-    return iter(range(stop))
-
-
-def sequential_range(stop: int) -> Iterator[int]:
-    """Iterations that depend on one another; here the same as affine_range."""
-    return iter(range(stop))
-
-
-static_range = sequential_range
 
 
 def ndarray(shape: tuple[int, ...], dtype: Any, *, buffer: Buffer) -> Any:
@@ -85,34 +62,43 @@ def ndarray(shape: tuple[int, ...], dtype: Any, *, buffer: Buffer) -> Any:
     The axis marked by par_dim is the partition axis, or the first one. Axes before it count tiles.
     """
     buffer.core.settle()
-    if not shape or any(size < 1 for size in shape):
-        raise UsageError(f"a tile of shape {list(shape)}: every axis needs a size of 1 or more")
-    marked = next((at for at, size in enumerate(shape) if isinstance(size, par_dim)), 0)
-    sizes = tuple(int(size) for size in shape)
-    dtype = _known(dtype)
-    if marked == 0:
-        return new_tile(buffer, sizes, dtype)
-    return Grid(sizes[:marked], lambda: new_tile(buffer, sizes[marked:], dtype))
+    try:
+        sizes = tuple(map(index, shape))
+    except TypeError:
+        sizes = ()
+    if not sizes or any(size < 1 for size in sizes):
+        raise UsageError(f"a tile of shape {shape}: every axis needs a size, a whole number from 1 on")
+    dtype = known(dtype)
+    at = next((at for at, size in enumerate(shape) if isinstance(size, par_dim)), 0)
+    return Grid(sizes[:at], lambda: new_tile(buffer, sizes[at:], dtype)) if at else new_tile(buffer, sizes, dtype)
 
 
-def zeros(shape: tuple[int, ...], dtype: Any, *, buffer: Buffer) -> Any:
-    """The same, set to zero. In PSUM that costs nothing: the first product of a sum overwrites."""
+def full(shape: tuple[int, ...], fill_value: float, dtype: Any, *, buffer: Buffer) -> Any:
+    """The same, set to a value by the vector engine."""
     from meshrt.neuron import isa
 
     made = ndarray(shape, dtype, buffer=buffer)
-    for tile in made.tiles.values() if isinstance(made, Grid) else (made,):
-        if buffer.name == "sbuf":
-            isa.memset(tile, 0.0)
-        else:
-            if buffer.payload:
-                tile.data[...] = 0
-            tile.note_written()
+    for tile in made if isinstance(made, Grid) else (made,):
+        isa.memset(tile, fill_value)
     return made
 
 
-def zeros_like(x: Tile) -> Any:
+def zeros(shape: tuple[int, ...], dtype: Any, *, buffer: Buffer) -> Any:
+    """The same, set to zero. In PSUM that costs nothing: the first product of a sum overwrites what is there."""
+    if buffer.name != "psum":
+        return full(shape, 0.0, dtype, buffer=buffer)
+    made = ndarray(shape, dtype, buffer=buffer)
+    for tile in made if isinstance(made, Grid) else (made,):
+        if buffer.payload:
+            tile.data[...] = 0
+        tile.note_written()
+    return made
+
+
+def zeros_like(x: Operand) -> Any:
     """Zeros in the same buffer, shape and dtype."""
-    return zeros(x.shape, x.dtype, buffer=x.store.buffer)
+    tile = as_tile(x)
+    return zeros(tile.shape, tile.dtype, buffer=tile.store.buffer)
 
 
 def load(src: Operand, *, dtype: Any = None) -> Deferred:
@@ -127,8 +113,7 @@ def load_transpose2d(src: Operand, *, dtype: Any = None) -> Deferred:
 
 def _load(src: Tile, dtype: Any, transpose: bool) -> Deferred:
     core = src.core
-    core.settle()
-    if src.store.buffer.name != "hbm":
+    if src.store.buffer.on_chip:
         raise UsageError(f"load reads HBM; the operand is in {src.store.buffer.name}: use tensor_copy")
     if transpose and len(src.shape) != 2:
         raise UsageError(f"load_transpose2d takes two axes, not a shape of {list(src.shape)}")
@@ -136,12 +121,14 @@ def _load(src: Tile, dtype: Any, transpose: bool) -> Deferred:
     slower = 1 / core.device.dma_transpose_rate if transpose else 1.0
 
     def run(dst: Tile, _: bool) -> None:
-        core.transfer("load", src, dst, dst, slower)
+        if dst.store.buffer.name != "sbuf":
+            raise UsageError(f"load writes SBUF, not {dst.store.buffer.name}")
+        core.transfer("load", src, dst, slower)
         if core.payload:
             core.put(dst, src.data.T if transpose else src.data)
 
     shape = src.shape[::-1] if transpose else src.shape
-    return core.defer(Deferred(core.sbuf, shape, _known(dtype) if dtype else src.dtype, run))
+    return core.defer(Deferred(core.sbuf, shape, known(dtype) if dtype else src.dtype, run))
 
 
 def store(dst: Tile, value: Operand) -> None:
@@ -149,12 +136,12 @@ def store(dst: Tile, value: Operand) -> None:
     tile = as_tile(value)
     core = dst.core
     core.settle()
-    if dst.store.buffer.name != "hbm" or tile.store.buffer.name != "sbuf":
+    if dst.store.buffer.on_chip or tile.store.buffer.name != "sbuf":
         raise UsageError(f"store moves SBUF to HBM, not {tile.store.buffer.name} to {dst.store.buffer.name}")
     if tile.shape != dst.shape:
         raise UsageError(f"store: a tile of shape {list(tile.shape)} does not fit {list(dst.shape)}")
     tile.check_written("store")
-    core.transfer("store", tile, dst, tile)
+    core.transfer("store", tile, dst)
     if core.payload:
         core.put(dst, tile.data)
 
@@ -171,11 +158,8 @@ def shared_identity(core: NeuronCore, dtype: Any) -> Tile:
     return tile
 
 
-def _known(dtype: Any) -> np.dtype[Any]:
-    found: np.dtype[Any] | None = DTYPES.get(dtype) if isinstance(dtype, str) else np.dtype(dtype)
-    if found is None or found not in DTYPES.values():
-        raise UsageError(f"tiles are float32, float16 or bfloat16, not {dtype}")
-    return found
-
-
-Op = Callable[..., np.ndarray]
+def core_identity(core: NeuronCore, dtype: np.dtype[Any]) -> Tile:
+    """The core's own, made when it is first asked for."""
+    if dtype not in core.identities:
+        core.identities[dtype] = shared_identity(core, dtype)
+    return core.identities[dtype]

@@ -3,7 +3,7 @@
 Two questions are kept apart. What fits is decided in the order of the program: a store takes its bytes when it is made
 and gives them back when the last reference to it goes. When a place can be used again is decided on the clock: not
 before the last user of the store that had it is done. So a block that is still referred to while the next is loaded is
-a double buffer, as in the program's text, and counts as one.
+a double buffer, as in the program's text, and counts as one. Free room of SBUF is used wherever it lies.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from meshrt.errors import LimitError, UsageError
 
 if TYPE_CHECKING:
     from meshrt.neuron.core import NeuronCore
-    from meshrt.neuron.tile import Store
+    from meshrt.neuron.store import Store
 
 
 class Buffer:
     """One memory of a NeuronCore. `limit`, `live` and `peak` are bytes, of a partition in SBUF and PSUM."""
 
     name = ""
+    on_chip = True  # tiles have a partition axis
 
     def __init__(self, core: NeuronCore, limit: int) -> None:
         self.core = core
@@ -54,18 +55,18 @@ class Hbm(Buffer):
     """Device memory; a store may have any shape."""
 
     name = "hbm"
+    on_chip = False
 
     def take(self, store: Store) -> None:
-        nbytes = store.data.size * store.dtype.itemsize
-        if self.live + nbytes > self.limit:
+        if self.live + store.nbytes > self.limit:
             raise LimitError(
-                f"HBM of NeuronCore {self.core.index} is full: {nbytes} bytes asked for, {self.live} in use, the limit "
-                f"is {self.limit}; use more cores or a smaller problem"
+                f"HBM of NeuronCore {self.core.index} is full: {store.nbytes} bytes asked for, {self.live} in use, the "
+                f"limit is {self.limit}; use more cores or a smaller problem"
             )
-        self._grow(nbytes)
+        self._grow(store.nbytes)
 
     def release(self, store: Store) -> None:
-        self.live -= store.data.size * store.dtype.itemsize
+        self.live -= store.nbytes
 
 
 class Sbuf(Buffer):
@@ -76,15 +77,14 @@ class Sbuf(Buffer):
     def __init__(self, core: NeuronCore, limit: int) -> None:
         super().__init__(core, limit)
         self.stores: weakref.WeakValueDictionary[int, Store] = weakref.WeakValueDictionary()
-        self.placed = 0  # bytes that have had a user already
-        self.idle: dict[int, list[float]] = {}  # places that are free, by size: when the last user is done
+        self.idle = [(0.0, limit)]  # free room: since when, bytes of a partition
 
     def take(self, store: Store) -> None:
+        _check_shape(store, self)
         if store.row_bytes > self.limit:
             raise LimitError(
                 f"a tile of SBUF asks for {store.row_bytes} bytes of a partition, which has {self.limit}: cut the tile"
             )
-        _check_partitions(store, self)
         self.core.ticks += 1
         store.used = self.core.ticks
         self.stores[id(store)] = store
@@ -94,34 +94,35 @@ class Sbuf(Buffer):
         if store.resident:
             self._free(store.row_bytes, max(store.ready, store.idle))
 
-    def restore(self, store: Store, pinned: Sequence[Store]) -> None:
-        """Bring a spilled store back, for an instruction that needs all of `pinned` at once. LimitError."""
+    def restore(self, store: Store, pinned: Sequence[Store], whole: bool) -> None:
+        """Bring a spilled store back, for an instruction that needs all of `pinned` at once. LimitError.
+
+        What was never written, or is about to be written as a `whole`, needs a place but no transfer.
+        """
         self._place(store, pinned)
         store.resident = True
-        store.ready = self.core.spill(store, "reload", max(store.ready, store.idle))
+        if store.saved and not whole:
+            store.ready = self.core.spill(store, "reload", max(store.ready, store.idle))
 
     def _place(self, store: Store, pinned: Sequence[Store]) -> None:
-        nbytes = store.row_bytes
-        while self.live + nbytes > self.limit:
+        while self.live + store.row_bytes > self.limit:
             self._spill_one(store, pinned)
-        self._grow(nbytes)
-        idle = self.idle.get(nbytes)
-        free = heapq.heappop(idle) if idle else self._carve(nbytes)
-        store.idle = max(store.idle, free)
+        self._grow(store.row_bytes)
+        store.idle = max(store.idle, self._room(store.row_bytes))
 
-    def _carve(self, nbytes: int) -> float:
-        """Room that nobody had yet, or that places of other sizes make: when it is free."""
-        self.placed += nbytes
-        free = 0.0
-        while self.placed > self.limit:
-            size = min((size for size, times in self.idle.items() if times), key=lambda size: self.idle[size][0])
-            free = max(free, heapq.heappop(self.idle[size]))
-            self.placed -= size
-        return free
+    def _room(self, nbytes: int) -> float:
+        """Take the room that is free longest, wherever it lies: the second from which all of it is free."""
+        since = 0.0
+        while nbytes > 0:
+            since, size = heapq.heappop(self.idle)
+            nbytes -= size
+        if nbytes < 0:
+            heapq.heappush(self.idle, (since, -nbytes))
+        return since
 
     def _free(self, nbytes: int, when: float) -> None:
         self.live -= nbytes
-        heapq.heappush(self.idle.setdefault(nbytes, []), when)
+        heapq.heappush(self.idle, (when, nbytes))
 
     def _spill_one(self, wanted: Store, pinned: Sequence[Store]) -> None:
         victims = [one for one in self.stores.values() if one.resident and one is not wanted and one not in pinned]
@@ -130,16 +131,15 @@ class Sbuf(Buffer):
                 f"SBUF: the tiles of one instruction take more than the {self.limit} bytes of a partition; cut them"
             )
         victim = min(victims, key=lambda one: one.used)
-        when = max(victim.ready, victim.idle)
         if victim.dirty:
-            when = self.core.spill(victim, "save", victim.ready)
+            victim.ready = self.core.spill(victim, "save", victim.ready)
             victim.saved = True
         victim.resident = False
-        self._free(victim.row_bytes, max(when, victim.idle))
+        self._free(victim.row_bytes, max(victim.ready, victim.idle))
 
 
 class Psum(Buffer):
-    """The partial sum buffer: banks, of which a store takes whole ones. Nothing is spilled."""
+    """The partial sum buffer: banks, of which each store takes one. Nothing is spilled."""
 
     name = "psum"
 
@@ -150,25 +150,31 @@ class Psum(Buffer):
         self.banks = banks
 
     def take(self, store: Store) -> None:
-        _check_partitions(store, self)
-        needed = -(-store.row_bytes // self.bank_bytes)
-        if needed > len(self.idle):
+        _check_shape(store, self)
+        if store.row_bytes > self.bank_bytes:
             raise LimitError(
-                f"PSUM: {needed} banks asked for, {len(self.idle)} of {self.banks} are free; a bank holds "
-                f"{self.bank_bytes // 4} float32 numbers of a partition: copy finished sums to SBUF and drop them first"
+                f"a tile of PSUM asks for {store.row_bytes} bytes of a partition; it lies in one bank, which has "
+                f"{self.bank_bytes}, or {self.bank_bytes // 4} float32 numbers: cut the tile"
             )
-        self._grow(needed * self.bank_bytes)
-        store.idle = max(heapq.heappop(self.idle) for _ in range(needed))
+        if not self.idle:
+            raise LimitError(
+                f"PSUM: all {self.banks} banks are in use, a bank by each tile: copy finished sums to SBUF and drop "
+                "them first"
+            )
+        self._grow(self.bank_bytes)
+        store.idle = heapq.heappop(self.idle)
 
     def release(self, store: Store) -> None:
-        needed = -(-store.row_bytes // self.bank_bytes)
-        self.live -= needed * self.bank_bytes
-        for _ in range(needed):
-            heapq.heappush(self.idle, max(store.ready, store.idle))
+        self.live -= self.bank_bytes
+        heapq.heappush(self.idle, max(store.ready, store.idle))
 
 
-def _check_partitions(store: Store, buffer: Buffer) -> None:
-    rows, limit = store.data.shape[0], buffer.core.device.partitions
+def _check_shape(store: Store, buffer: Buffer) -> None:
+    rows, limit = store.shape[0], buffer.core.device.partitions
+    if len(store.shape) < 2:
+        raise UsageError(
+            f"a tile of {buffer.name.upper()} is [partition, free...], not {list(store.shape)}: add an axis of 1"
+        )
     if rows > limit:
         raise UsageError(
             f"a tile of {buffer.name.upper()} has {rows} partitions, {limit} at most: cut its first axis into tiles"

@@ -3,70 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from meshrt.errors import UsageError
+from meshrt.neuron.index import plain
+from meshrt.neuron.operand import Operand
+from meshrt.neuron.store import Store
 
 if TYPE_CHECKING:
     from meshrt.neuron.core import NeuronCore
     from meshrt.neuron.memory import Buffer
 
-_ZERO = np.zeros((), np.float32)
 
-
-class Store:
-    """The memory of one allocation, freed when no tile refers to it any more.
-
-    Numbers are kept as float32, rounded to `dtype` when they are written: the values are those of `dtype`, and the
-    products need no conversion. Without payload the array is one zero with strides of zero, so that shapes still hold.
-    """
-
-    __slots__ = (
-        "__weakref__", "buffer", "data", "dtype", "full", "idle", "mask", "owned", "ready", "resident", "row_bytes",
-        "saved", "used", "written",
-    )  # fmt: skip
-
-    def __init__(self, buffer: Buffer, shape: tuple[int, ...], dtype: np.dtype[Any], full: bool) -> None:
-        self.owned = False
-        self.buffer = buffer
-        self.dtype = dtype
-        self.data: np.ndarray = np.empty(shape, np.float32) if buffer.payload else np.broadcast_to(_ZERO, shape)
-        self.full = full  # every element was written
-        self.mask: np.ndarray | None = None  # which were, if some were
-        self.written = 0
-        self.row_bytes = prod(shape[1:]) * dtype.itemsize  # in each partition
-        self.ready = 0.0  # the second at which the last write ends
-        self.idle = 0.0  # the second at which the last read ends, or at which the place was free
-        self.used = 0  # when it was used last, in instructions
-        self.resident = True  # False: spilled to HBM
-        self.saved = False  # HBM has a copy that is still right
-        buffer.take(self)
-        self.owned = True
-
-    def __del__(self) -> None:
-        if self.owned:
-            self.buffer.release(self)
-
-    @property
-    def dirty(self) -> bool:
-        """Something was written, of which HBM has no copy."""
-        return not self.saved and (self.full or self.mask is not None)
-
-
-class Tile:
+class Tile(Operand):
     """A view of a store: what kernels hold, slice and pass to instructions."""
 
-    __slots__ = ("data", "key", "parent", "store", "updated")
+    __slots__ = ("data", "key", "parent", "repeats", "store")
 
     def __init__(self, store: Store, data: np.ndarray, parent: Tile | None = None, key: Any = None) -> None:
         self.store = store
         self.data = data
         self.parent = parent  # of which this is the part `key`; None: the whole store
         self.key = key  # an index, or a function from an array to a view of it
-        self.updated = False  # by an augmented assignment
+        self.repeats: bool = parent is not None and parent.repeats  # an element stands for several: not to be written
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -78,43 +39,71 @@ class Tile:
 
     @property
     def core(self) -> NeuronCore:
-        return self.store.buffer.core
+        return self.store.core
 
     def __getitem__(self, key: Any) -> Tile:
-        key = plain(key)
+        if key is Ellipsis:
+            return self
+        key = plain(key, self.data.shape)
         try:
-            return Tile(self.store, self.data[key], self, key)
+            data = self.data[key]
         except IndexError as error:
             raise UsageError(f"a tile of shape {list(self.shape)} cannot be indexed so: {error}") from error
+        first = key[0] if key.__class__ is tuple else key
+        if first.__class__ is not slice and first is not Ellipsis and (self.store.buffer.on_chip or not data.shape):
+            raise UsageError(f"a tile of {self.store.buffer.name} keeps its first axis: a slice, not {first}")
+        if not data.size:
+            raise UsageError(f"nothing is left of a tile of shape {list(self.shape)} by {key}")
+        return Tile(self.store, data, self, key)
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        if value is self or (isinstance(value, Tile) and value.updated and value.parent is self):
+        if isinstance(value, Tile) and self._is_part(value, key):
             return  # the second half of an augmented assignment
         part = self[key]
-        if isinstance(value, Deferred) and value.tile is None:
+        if isinstance(value, Deferred) and value.tile is None and (not value.adds or self.store.buffer.name == "psum"):
             value.into(part, False)
-        else:
+        elif isinstance(value, Operand):
             self.core.copy(part, as_tile(value))
+        else:
+            self.core.fill(part, value)
+
+    def _is_part(self, value: Tile, key: Any) -> bool:
+        if key is Ellipsis:
+            return value is self
+        return value.parent is self and bool(value.key == plain(key, self.data.shape))
 
     def __iadd__(self, value: Any) -> Tile:
         if isinstance(value, Deferred) and value.tile is None and value.adds and self.store.buffer.name == "psum":
             value.into(self, True)
         else:
-            self.core.add(self, as_tile(value))
-        self.updated = True
+            self.core.add(self, value)
         return self
 
-    def reshape(self, *shape: int) -> Tile:
+    def reshape(self, *shape: Any) -> Tile:
         """The same elements in other axes; of a tensor in HBM, where they lie in one row."""
-        if self.parent is not None or self.store.buffer.name != "hbm":
+        if self.parent is not None or self.store.buffer.on_chip:
             raise UsageError("only a whole tensor of HBM can be reshaped; a tile's first axis is its partitions")
-        return Tile(self.store, self.data.reshape(shape), self, lambda mask: mask.reshape(shape))
+        sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
+        try:
+            data = self.data.reshape(sizes)
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"a tensor of shape {list(self.shape)} has no shape {list(sizes)}: {error}") from error
+        return Tile(self.store, data, self, lambda mask: mask.reshape(sizes))
 
     def broadcast_to(self, shape: tuple[int, ...]) -> Tile:
         """A view in which free axes of size 1 are repeated, as an access pattern with a stride of 0."""
         if shape[0] != self.shape[0]:
-            raise UsageError(f"partitions cannot be repeated by a view: {self.shape[0]} to {shape[0]}")
-        return Tile(self.store, np.broadcast_to(self.data, shape), self, lambda mask: np.broadcast_to(mask, shape))
+            raise UsageError(
+                f"partitions cannot be repeated by a view: {self.shape[0]} to {shape[0]}; the product of ones [1, p] "
+                "and a row [1, f] repeats it"
+            )
+        try:
+            data = np.broadcast_to(self.data, shape)
+        except ValueError as error:
+            raise UsageError(f"a tile of shape {list(self.shape)} cannot be repeated to {list(shape)}") from error
+        view = Tile(self.store, data, self, lambda mask: np.broadcast_to(mask, shape))
+        view.repeats = True
+        return view
 
     def _mask(self) -> np.ndarray:
         """Of the elements of this view that were written; the store has a mask."""
@@ -136,6 +125,10 @@ class Tile:
                 f"the first of them missing in partition {int(np.argwhere(~mask)[0][0])}; load it, or set it to zeros"
             )
 
+    def rewrites(self) -> bool:
+        """Was something of this view written before?"""
+        return self.store.full or (self.store.mask is not None and bool(self._mask().any()))
+
     def note_written(self) -> None:
         """Remember that all of this view is written."""
         store = self.store
@@ -145,7 +138,7 @@ class Tile:
             store.full = True
         else:
             if store.mask is None:
-                store.mask = np.zeros(store.data.shape, np.bool_)
+                store.mask = np.zeros(store.shape, np.bool_)
             self._mask()[...] = True
             store.written += self.data.size
             store.full = store.written >= store.data.size and bool(store.mask.all())
@@ -153,41 +146,14 @@ class Tile:
             store.mask = None
 
 
-class Grid:
-    """Tiles in rows and columns: what `nl.ndarray` gives where axes precede the partition axis."""
-
-    def __init__(self, axes: tuple[int, ...], make: Callable[[], Tile]) -> None:
-        self.axes = axes
-        first = make()
-        self.tiles = {at: make() if any(at) else first for at in np.ndindex(*axes)}
-        self.shape = (*axes, *first.shape)
-
-    def _find(self, key: Any) -> tuple[Tile, tuple[Any, ...]]:
-        key = key if isinstance(key, tuple) else (key,)
-        at = key[: len(self.axes)]
-        if at not in self.tiles:
-            raise UsageError(
-                f"an array of {list(self.axes)} tiles needs {len(self.axes)} indices in range, not {list(at)}"
-            )
-        return self.tiles[at], key[len(self.axes) :]
-
-    def __getitem__(self, key: Any) -> Tile:
-        tile, rest = self._find(key)
-        return tile[rest] if rest else tile
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        tile, rest = self._find(key)
-        tile[rest or ...] = value
-
-
-class Deferred:
+class Deferred(Operand):
     """An instruction that has its operands, and gets its destination with the assignment that follows, or a new tile.
 
     `buf[...] = nl.load(...)` writes to buf and `acc[...] += nisa.nc_matmul(...)` adds in PSUM, without a copy, as in
     NKI. Any other use, or the next instruction, makes a tile of its own for the result.
     """
 
-    __slots__ = ("adds", "buffer", "dtype", "run", "shape", "tile")
+    __slots__ = ("adds", "buffer", "dtype", "run", "shape", "tile", "version")
 
     def __init__(
         self, buffer: Buffer, shape: tuple[int, ...], dtype: np.dtype[Any], run: Callable[[Tile, bool], None],
@@ -197,31 +163,48 @@ class Deferred:
         self.shape = shape
         self.dtype = dtype
         self.run: Callable[[Tile, bool], None] | None = run
-        self.adds = adds  # it can add to what its destination holds
+        self.adds = adds  # a product: it goes to PSUM, and can add to what is there
         self.tile: Tile | None = None
+        self.version: int | None = None  # how often the tile that it was assigned to was written by then
 
     def into(self, target: Tile, add: bool) -> None:
         """Run the instruction, with its result in `target`."""
         self.buffer.core.deferred = None
-        if target.shape != self.shape:
+        if target.data.shape != self.shape:
             raise UsageError(f"a result of shape {list(self.shape)} does not fit a tile of shape {list(target.shape)}")
         assert self.run is not None
         run, self.run = self.run, None
         self.tile = target
         run(target, add)
+        self.version = -1 if add else target.store.writes
 
     def settle(self) -> Tile:
-        """The result, in a tile of its own if nothing was assigned."""
+        """The result, in a tile of its own if nothing was assigned. UsageError if its place holds something else."""
         if self.tile is None:
             self.into(new_tile(self.buffer, self.shape, self.dtype), False)
+            self.version = None
+        elif self.version is not None and self.version != self.tile.store.writes:
+            raise UsageError(
+                "a result is used after the tile that it was assigned to was written again: use the tile, or assign a "
+                "copy (nisa.tensor_copy) of the result"
+            )
         assert self.tile is not None
         return self.tile
 
     def __getitem__(self, key: Any) -> Tile:
         return self.settle()[key]
 
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.settle()[key] = value
 
-Operand = Tile | Deferred
+    def __iadd__(self, value: Any) -> Tile:
+        tile = self.settle()
+        tile += value
+        return tile
+
+    def broadcast_to(self, shape: tuple[int, ...]) -> Tile:
+        """See Tile."""
+        return self.settle().broadcast_to(shape)
 
 
 def new_tile(buffer: Buffer, shape: tuple[int, ...], dtype: np.dtype[Any], full: bool = False) -> Tile:
@@ -237,20 +220,3 @@ def as_tile(value: Any) -> Tile:
     if isinstance(value, Deferred):
         return value.settle()
     raise UsageError(f"an instruction works on tiles, not on {type(value).__name__}")
-
-
-def plain(key: Any) -> Any:
-    """NKI's index arrays (`nl.arange(n)[:, None]`, `nl.mgrid`) as slices, the rest as it is. UsageError."""
-    if isinstance(key, tuple):
-        for one in key:
-            if isinstance(one, np.ndarray):
-                return tuple(_as_slice(one) if isinstance(one, np.ndarray) else one for one in key)
-        return key
-    return _as_slice(key) if isinstance(key, np.ndarray) else key
-
-
-def _as_slice(index: np.ndarray) -> slice:
-    flat = index.reshape(-1)
-    if flat.size == 0 or flat[-1] - flat[0] != flat.size - 1 or not (np.diff(flat) == 1).all():
-        raise UsageError("an index array has to count up by one; strides and gathers are not supported")
-    return slice(int(flat[0]), int(flat[-1]) + 1)

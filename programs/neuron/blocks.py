@@ -78,12 +78,12 @@ def load_block_transposed(matrix: Tile, rows: slice, columns: slice, identity: T
     return turned
 
 
-def sum_of_products(stationary: list[Tile], left: slice, moving: list[Tile], right: slice) -> Tile:
-    """The sum over tiles of stationary[:, left]^T moving[:, right]: up to [128, 512], in PSUM."""
-    core = moving[0].core
-    total: Tile = nl.zeros((nl.par_dim(width(left)), width(right)), nl.float32, buffer=core.psum)
+def sum_of_products(stationary: list[Tile], moving: list[Tile], right: slice) -> Tile:
+    """The sum over tiles of stationary^T moving[:, right]: up to [128, 512], in PSUM."""
+    rows = stationary[0].shape[1]
+    total: Tile = nl.zeros((nl.par_dim(rows), width(right)), nl.float32, buffer=moving[0].core.psum)
     for a, b in zip(stationary, moving, strict=True):
-        total[...] += nisa.nc_matmul(a[:, left], b[:, right])
+        total[...] += nisa.nc_matmul(a, b[:, right])
     return total
 
 
@@ -92,8 +92,9 @@ def add_products(target: Tile, stationary: list[Tile], left: slice, moving: list
 
     What sums over blocks are made of: PSUM within a block, SBUF between blocks.
     """
+    parts = [a[:, left] for a in stationary]
     for columns in spans(target.shape[1], F):
-        total = sum_of_products(stationary, left, moving, columns)
+        total = sum_of_products(parts, moving, columns)
         if first:
             target[:, columns] = nisa.tensor_copy(total, engine=target.core.scalar)
         else:

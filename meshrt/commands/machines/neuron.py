@@ -16,10 +16,12 @@ if TYPE_CHECKING:
     from meshrt.program import Program
 
 options = shared.together(
-    click.option("--cores", type=click.IntRange(1), help="Shared by the ranks.  [default: the program's own]"),
+    click.option(
+        "--cores", type=shared.WholeRange(1, 65_536), help="Shared by the ranks.  [default: the program's own]"
+    ),
     click.option("--device", type=click.Choice([*NEURON_PRESETS]), default="trn1", show_default=True),
     click.option("--trace", metavar="PATH", help="Write what ran when, for a trace viewer such as Perfetto."),
-    click.option("--sbuf-bytes", type=click.IntRange(1), help="Of a partition of SBUF.  [default: device's]"),
+    click.option("--sbuf-bytes", type=shared.WholeRange(1), help="Of a partition of SBUF.  [default: device's]"),
 )
 
 

@@ -1,0 +1,48 @@
+"""What tiles and results have in common: arithmetic with them is an instruction."""
+
+from typing import Any
+
+import numpy as np
+
+from meshrt.errors import UsageError
+
+
+class Operand:
+    """A tile, or a result that has none yet. Arithmetic with them, and NumPy's functions of them, are instructions."""
+
+    __slots__ = ()
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, dtype: Any = None, **options: Any) -> Any:
+        if method != "__call__" or options:
+            raise UsageError(f"{ufunc.__name__} of tiles takes tiles, numbers and dtype, no more; see nl and nisa")
+        return _instruction(ufunc, *inputs, dtype=dtype)
+
+    def __add__(self, other: Any) -> Any:
+        return _instruction(np.add, self, other)
+
+    def __radd__(self, other: Any) -> Any:
+        return _instruction(np.add, other, self)
+
+    def __sub__(self, other: Any) -> Any:
+        return _instruction(np.subtract, self, other)
+
+    def __rsub__(self, other: Any) -> Any:
+        return _instruction(np.subtract, other, self)
+
+    def __mul__(self, other: Any) -> Any:
+        return _instruction(np.multiply, self, other)
+
+    def __rmul__(self, other: Any) -> Any:
+        return _instruction(np.multiply, other, self)
+
+    def __truediv__(self, other: Any) -> Any:
+        return _instruction(np.divide, self, other)
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return _instruction(np.divide, other, self)
+
+
+def _instruction(ufunc: np.ufunc, *inputs: Any, dtype: Any = None) -> Any:
+    from meshrt.neuron import elementwise
+
+    return elementwise.apply(ufunc, inputs, dtype)

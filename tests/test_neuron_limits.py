@@ -1,0 +1,215 @@
+"""What a NeuronCore refuses, and with which words; and the same over the command line: a line, a code, no traceback."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi_jobs import Finished
+from neuron_cores import loaded, new_core, tensor
+
+from meshrt.errors import LimitError, MeshrtError, UsageError
+from meshrt.neuron import isa as nisa
+from meshrt.neuron import language as nl
+from meshrt.neuron.core import NeuronCore
+
+F32, U, L = nl.float32, UsageError, LimitError
+
+
+def sums(core: NeuronCore, count: int) -> list[Any]:
+    return [nl.zeros((128, 512), F32, buffer=core.psum) for _ in range(count)]
+
+
+def product(core: NeuronCore) -> Any:
+    return nisa.nc_matmul(loaded(core, 8, 4), loaded(core, 8, 4))
+
+
+def partly_written(core: NeuronCore) -> Any:
+    tile = nl.ndarray((8, 8), F32, buffer=core.sbuf)
+    tile[0:5] = nl.load(tensor(core, 5, 8))
+    tile[5:, 0:3] = nl.load(tensor(core, 3, 3))
+    return tile
+
+
+def empty(core: NeuronCore, *shape: int, buffer: str = "sbuf") -> Any:
+    return nl.ndarray(shape, F32, buffer=getattr(core, buffer))
+
+
+CASES: dict[str, tuple[Callable[[NeuronCore], Any], type[MeshrtError], str]] = {
+    # memories
+    "sbuf tile": (lambda c: empty(c, 8, 49153), L, "asks for 196612 bytes of a partition, which has 196608"),
+    "sbuf operands": (
+        lambda c: loaded(c, 8, 20000) + loaded(c, 8, 20000), L, "one instruction take more than the 196608"
+    ),
+    "psum banks": (lambda c: sums(c, 9), L, "all 8 banks are in use"),
+    "psum tile": (lambda c: empty(c, 8, 513, buffer="psum"), L, "asks for 2052 bytes .* has 2048, or 512"),
+    "hbm": (lambda c: empty(c, 2**22, 2**10, 2, buffer="hbm"), L, "34359738368 bytes asked .* 17179869184"),
+    "partitions": (lambda c: empty(c, 129, 4), U, "SBUF has 129 partitions, 128 at most"),
+    "partitions of psum": (lambda c: empty(c, 129, 4, buffer="psum"), U, "PSUM has 129 partitions"),
+    "partitions of a load": (lambda c: loaded(c, 129, 4), U, "129 partitions, 128 at most"),
+    "one axis": (lambda c: nl.load(tensor(c, 100)).settle(), U, r"is \[partition, free...\], not \[100\]"),
+    "no axis": (lambda c: empty(c), U, r"tile of shape \(\): every axis needs a size"),
+    "size 0": (lambda c: empty(c, 4, 0), U, "every axis needs a size"),
+    "size 1.5": (lambda c: nl.ndarray((4, 1.5), F32, buffer=c.sbuf), U, "a whole number"),  # type: ignore[arg-type]
+    # dtypes
+    "dtype": (lambda c: nl.ndarray((4, 4), "float64", buffer=c.sbuf), U, "bfloat16, not float64"),
+    "dtype int": (lambda c: nl.exp(loaded(c, 4, 4), dtype=np.int32), U, "float32, float16, bfloat16, not"),
+    "dtype of a tensor": (lambda c: tensor(c, 4, 4, dtype="complex64"), U, "not complex64"),
+    "dtype of a load": (lambda c: nl.load(tensor(c, 4, 4), dtype=3), U, "not 3"),
+    "sum in 16 bit": (
+        lambda c: nl.zeros((4, 4), nl.bfloat16, buffer=c.psum).__iadd__(product(c)),
+        U, "sums in PSUM are float32, not bfloat16",
+    ),
+    # products
+    "stationary": (
+        lambda c: nisa.nc_matmul(loaded(c, 8, 129), loaded(c, 8, 4)), U, "stationary is 129 long, 128 is the limit"
+    ),
+    "moving": (
+        lambda c: nisa.nc_matmul(loaded(c, 8, 4), loaded(c, 8, 513)), U, "moving is 513 long, 512 is the limit"
+    ),
+    "contraction": (
+        lambda c: nisa.nc_matmul(loaded(c, 8, 4), loaded(c, 9, 4)), U, "stationary has 8 partitions, moving 9"
+    ),
+    "product of psum": (
+        lambda c: nisa.nc_matmul(sums(c, 1)[0][0:8, 0:8], loaded(c, 8, 4)), U, "stationary is in psum"
+    ),
+    "product of hbm": (lambda c: nisa.nc_matmul(loaded(c, 8, 4), tensor(c, 8, 4)), U, "moving is in hbm"),
+    "product of three axes": (
+        lambda c: nisa.nc_matmul(loaded(c, 8, 2, 2), loaded(c, 8, 4)), U, r"shape \[8, 2, 2\]; it takes"
+    ),
+    "sum of another shape": (
+        lambda c: sums(c, 1)[0].__iadd__(product(c)),
+        U, r"a result of shape \[4, 4\] does not fit a tile of shape \[128, 512\]",
+    ),
+    "transpose": (lambda c: nisa.nc_transpose(loaded(c, 8, 129)), U, "129 long, 128 is the limit"),
+    # what was never written
+    "never written": (lambda c: nl.exp(empty(c, 8, 8)), U, r"sbuf that was never written: .*partition 0"),
+    "partly written": (lambda c: nl.exp(partly_written(c)), U, "activation reads .* missing in partition 5"),
+    "part of that": (lambda c: nl.exp(partly_written(c)[4:7, 2:4]), U, "missing in partition 1"),
+    "hbm never written": (lambda c: nl.load(empty(c, 8, 8, buffer="hbm")), U, "load reads a tile of hbm"),
+    "product of unwritten": (
+        lambda c: nisa.nc_matmul(partly_written(c), loaded(c, 8, 4)), U, r"nc_matmul \(stationary\)"
+    ),
+    "sum never begun": (
+        lambda c: empty(c, 4, 4, buffer="psum").__iadd__(product(c)),
+        U, r"nc_matmul \(sum\) reads a tile of psum",
+    ),
+    # who reads and writes what
+    "store of psum": (lambda c: nl.store(tensor(c, 128, 512), sums(c, 1)[0]), U, "not psum to hbm"),
+    "store to sbuf": (lambda c: nl.store(loaded(c, 4, 4), loaded(c, 4, 4)), U, "not sbuf to sbuf"),
+    "store of another shape": (
+        lambda c: nl.store(tensor(c, 4, 4), loaded(c, 4, 5)), U, r"\[4, 5\] does not fit \[4, 4\]"
+    ),
+    "store of a number": (lambda c: nl.store(tensor(c, 4, 4), 3.0), U, "works on tiles, not on float"),  # type: ignore[arg-type]
+    "load of sbuf": (lambda c: nl.load(loaded(c, 4, 4)), U, "load reads HBM; the operand is in sbuf"),
+    "load to psum": (
+        lambda c: sums(c, 1)[0].__setitem__(slice(0, 4), nl.load(tensor(c, 4, 512))), U, "load writes SBUF, not psum"
+    ),
+    "load to hbm": (
+        lambda c: tensor(c, 4, 4).__setitem__(..., nl.load(tensor(c, 4, 4))), U, "load writes SBUF, not hbm"
+    ),
+    "load_transpose2d": (lambda c: nl.load_transpose2d(tensor(c, 4, 4, 4)), U, "takes two axes"),
+    "read hbm": (lambda c: nl.exp(tensor(c, 4, 4)), U, "activation on the scalar engine cannot read hbm"),
+    "write hbm": (lambda c: tensor(c, 4, 4).__iadd__(1.0), U, "cannot read hbm"),
+    "copy to hbm": (
+        lambda c: tensor(c, 4, 4).__setitem__(..., loaded(c, 4, 4)), U, "tensor_copy .* cannot write hbm"
+    ),
+    "memset of hbm": (lambda c: nl.zeros((4, 4), F32, buffer=c.hbm), U, "memset writes SBUF or PSUM, not HBM"),
+    "gpsimd and psum": (
+        lambda c: nisa.affine_select(np.ones((128, 512)), sums(c, 1)[0], 0.0), U, "gpsimd engine cannot read"
+    ),
+    "two of psum": (lambda c: nl.add(*sums(c, 2)), U, "both operands are in PSUM"),
+    "another core": (
+        lambda c: nl.load(tensor(c, 4, 4)) + loaded(new_core(index=1), 4, 4), U, "0 has no tile of NeuronCore 1"
+    ),
+    "to another core": (
+        lambda c: loaded(new_core(index=1), 4, 4).__setitem__(..., nl.exp(loaded(c, 4, 4))), U, "of another"
+    ),
+    # shapes of operands
+    "tensor_tensor": (lambda c: loaded(c, 4, 4) + loaded(c, 4, 5), U, r"shapes \[4, 4\] and \[4, 5\] differ"),
+    "partitions differ": (lambda c: loaded(c, 4, 4) + loaded(c, 5, 1), U, r"\[4, 4\] and \[5, 1\] differ"),
+    "bias": (
+        lambda c: nisa.activation(nl.exp, loaded(c, 4, 4), bias=loaded(c, 4, 4)), U, r"bias has shape \[4, 4\]"
+    ),
+    "operand0": (
+        lambda c: nisa.tensor_scalar(loaded(c, 4, 4), np.add, loaded(c, 1, 4)), U, r"a number or a tile \[4, 1\]"
+    ),
+    "operand0 no number": (
+        lambda c: nisa.tensor_scalar(loaded(c, 4, 4), np.add, [1, 2]), U, r"operand0 is \[1, 2\]"  # type: ignore[arg-type]
+    ),
+    "op1 alone": (
+        lambda c: nisa.tensor_scalar(loaded(c, 4, 4), np.add, 1, op1=np.add), U, "op1 and operand1 go together"
+    ),
+    "reduce the partitions": (
+        lambda c: nisa.tensor_reduce(np.add, loaded(c, 4, 4), (0, 1)), U, "the last axes, never the first"
+    ),
+    "reduce axes apart": (lambda c: nl.sum(loaded(c, 4, 4, 4), 1), U, "takes the last axes"),
+    "reduce_res": (
+        lambda c: nisa.activation_reduce(np.exp, loaded(c, 4, 4), reduce_op=np.add, reduce_res=loaded(c, 4, 4)),
+        U, r"reduce_res has shape \[4, 4\]; it takes \[4, 1\]",
+    ),
+    "pred": (
+        lambda c: nisa.affine_select(np.ones((4, 5)), loaded(c, 4, 4), 0.0), U, r"pred is \[4, 5\], the tile"
+    ),
+    "result of another shape": (
+        lambda c: empty(c, 4, 5).__setitem__(..., nl.exp(loaded(c, 4, 4))), U, r"\[4, 4\] does not fit"
+    ),
+    "assigned text": (lambda c: empty(c, 4, 5).__setitem__(..., "a"), U, "a number or a tile, not to str"),
+    "ufunc options": (lambda c: np.add(loaded(c, 4, 4), 1.0, where=True), U, "takes tiles, numbers and dtype"),
+    "ufunc method": (lambda c: np.add.reduce(loaded(c, 4, 4)), U, "takes tiles, numbers and dtype"),
+    "nl.sbuf": (lambda c: nl.sbuf, U, "nl.sbuf is no global here: say core.sbuf"),
+    "nl.shared_hbm": (lambda c: nl.shared_hbm, U, "say core.hbm"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("payload", [True, False])
+@pytest.mark.parametrize("name", CASES)
+def test_it_is_refused_with_or_without_numbers(name: str, payload: bool) -> None:
+    wrong, error, message = CASES[name]
+    core = new_core(payload)
+    with pytest.raises(error, match=message):
+        wrong(core)
+        core.settle()
+
+
+def test_a_tensor_needs_its_values() -> None:
+    with pytest.raises(UsageError, match="needs its values"):
+        new_core().tensor_of((4, 4), F32)
+    assert new_core(payload=False).tensor_of((4, 4), F32).shape == (4, 4)
+
+
+KERNEL = """
+from meshrt.neuron import isa as nisa
+from meshrt.neuron import language as nl
+MACHINE = "neuron"
+def run(cores):
+    core = cores.mine[0]
+    sums = [nl.zeros((128, 512), "float32", buffer=core.psum) for _ in range(8)]
+    tile = nl.zeros((128, 512), "float32", buffer=core.sbuf)
+    {line}
+    return {{}}
+"""
+LINES = {
+    'nl.ndarray((1, 49153), "float32", buffer=core.sbuf)': (3, "a tile of SBUF asks for 196612 bytes"),
+    "nisa.nc_matmul(tile[:, 0:128], tile).settle()": (3, "PSUM: all 8 banks are in use"),
+    "nisa.nc_matmul(tile, tile)": (2, "the free axis of stationary is 512 long, 128 is the limit"),
+    'nl.ndarray((129, 4), "float32", buffer=core.sbuf)': (2, "129 partitions, 128 at most"),
+    'nl.exp(nl.ndarray((4, 4), "bfloat16", buffer=core.sbuf))': (2, "reads a tile of sbuf that was never written"),
+    "nl.load(tile, buffer=nl.sbuf)": (2, "nl.sbuf is no global here: say core.sbuf"),
+    'nl.ndarray((2**20, 2**20), "float32", buffer=core.hbm)': (3, "HBM of NeuronCore 0 is full"),
+}
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_a_users_kernel_ends_with_one_line(line: str, tmp_path: Path, run_meshrt: Callable[..., Finished]) -> None:
+    (tmp_path / "kernel.py").write_text(KERNEL.format(line=line))
+    code, out, err, _ = run_meshrt("run", str(tmp_path / "kernel.py"), "--payload", "none")
+    expected, message = LINES[line]
+    assert (code, out) == (expected, "") and err.count("\n") == 1
+    assert err.startswith("meshrt: error: ") and message in err
+
+
+def test_what_does_not_fit_is_refused_before_the_host_makes_it(run_meshrt: Callable[..., Finished]) -> None:
+    code, out, err, _ = run_meshrt("run", "xuv", "--m", "100000000", "--k", "100000000")
+    assert (code, out) == (3, "") and err.count("\n") == 1 and "HBM of NeuronCore 0 is full: 20000000000000000" in err
