@@ -33,6 +33,15 @@ def check_matplotlib() -> None:
         ) from None
 
 
+def check_outputs(csv_folder: str | None, png_folder: str | None) -> None:
+    """UsageError, before any run, where tables or pictures that are asked for could not be made after it."""
+    if png_folder:
+        check_matplotlib()
+    for option, folder in (("--csv", csv_folder), ("--png", png_folder)):
+        if folder:
+            check_folder(option, folder)
+
+
 def write_csv(path: str, lines: Sequence[Mapping[str, Any]]) -> None:
     """Dictionaries with the same keys as a CSV file with a header."""
     text = io.StringIO()

@@ -10,27 +10,29 @@ from meshrt.studies.reproduce_rows import GOAL
 def print_reproduction(told: dict[str, Any]) -> None:
     """One table for each of the paper's, the curves, the claims, and what it all comes to."""
     for name in dict.fromkeys(row["table"] for row in told["rows"]):
-        _print_rows(name, [row for row in told["rows"] if row["table"] == name])
-        _print_why(told, name)
+        print_rows(title(name), [row for row in told["rows"] if row["table"] == name])
+        print_why(told["why"][name])
     for name, line in told["curves"].items():
         _print_curves(name, line)
         _print_claims([one for one in told["claims"] if one["product"] == name])
-        _print_why(told, name)
+        print_why(told["why"][name])
     _print_summary(told["summary"])
 
 
-def _print_rows(name: str, rows: Sequence[dict[str, Any]]) -> None:
+def print_rows(heading: str, rows: Sequence[dict[str, Any]]) -> None:
+    """A table of published, emulated and ratio, and its notes."""
     notes = list(dict.fromkeys(row["note"] for row in rows if row["note"]))
+    marks = {note: f"[{at}]" for at, note in enumerate(notes, 1)} | {"": ""}
     lines = [
         (
-            row["subject"], row["system"], f"{row['column']}, {row['unit']}", _number(row["published"], "missing"),
-            _number(row["emulated"]), _ratio(row["ratio"]), f"[{notes.index(row['note']) + 1}]" if row["note"] else "",
+            row["subject"], row["system"], f"{row['column']}, {row['unit']}", number(row["published"], "missing"),
+            number(row["emulated"]), short_ratio(row["ratio"]), marks[row["note"]],
         )
         for row in rows
     ]  # fmt: skip
-    _print(f"Table {name}", ("", "system", "", "published", "emulated", "ratio", "note"), lines)
-    for number, note in enumerate(notes, 1):
-        print(f"  [{number}] {note}")
+    print_lines(heading, ("", "system", "", "published", "emulated", "ratio", "note"), lines)
+    for note in notes:
+        print(f"  {marks[note]} {note}")
 
 
 def _print_curves(name: str, line: Sequence[dict[str, Any]]) -> None:
@@ -44,16 +46,16 @@ def _print_curves(name: str, line: Sequence[dict[str, Any]]) -> None:
         ]
         lines.append((size, algorithm, *shown))
     columns = ("", "cycles (share of products)", *(f"{side}x{side}" for side in sides))
-    _print(title(name), columns, lines)
+    print_lines(title(name), columns, lines)
 
 
 def _print_claims(found: Sequence[dict[str, Any]]) -> None:
     holds = {True: "yes", False: "no", None: ""}
     lines = [
-        (one["section"], one["claim"], one["where"], one["published"], _number(one["emulated"]), holds[one["holds"]])
+        (one["section"], one["claim"], one["where"], one["published"], number(one["emulated"]), holds[one["holds"]])
         for one in found
     ]
-    _print("What the text says", ("section", "claim", "", "published", "emulated", "holds"), lines)
+    print_lines("What the text says", ("section", "claim", "", "published", "emulated", "holds"), lines)
 
 
 def _print_summary(told: Sequence[dict[str, Any]]) -> None:
@@ -68,13 +70,15 @@ def _print_summary(told: Sequence[dict[str, Any]]) -> None:
             print(f"  {'':9} {one['within_goal']} of {one['compared']} within {GOAL:g}x, which is the goal for these")
 
 
-def _print_why(told: dict[str, Any], name: str) -> None:
+def print_why(reasons: Sequence[str]) -> None:
+    """Why published and emulated differ, a line each."""
     print("  Why they differ")
-    for reason in told["why"][name]:
+    for reason in reasons:
         print(f"  - {reason}")
 
 
-def _print(heading: str, columns: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
+def print_lines(heading: str, columns: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
+    """Cells below their columns; those of figures to the right."""
     from rich.console import Console as Screen
     from rich.table import Table
 
@@ -88,11 +92,13 @@ def _print(heading: str, columns: Sequence[str], lines: Sequence[Sequence[str]])
     Screen().print(table, highlight=False)
 
 
-def _number(value: float | None, missing: str = "-") -> str:
+def number(value: float | None, missing: str = "-") -> str:
+    """Four digits, or all before the point."""
     if value is None:
         return missing
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def _ratio(value: float | None) -> str:
+def short_ratio(value: float | None) -> str:
+    """Three digits."""
     return "-" if value is None else f"{value:.3g}"

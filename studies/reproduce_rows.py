@@ -33,8 +33,8 @@ class Row:
 
     @property
     def ratio(self) -> float | None:
-        """Emulated over published; None where either is missing."""
-        if self.published is None or self.emulated is None:
+        """Emulated over published; None where either is missing, or nothing was published to divide by (0)."""
+        if not self.published or self.emulated is None:
             return None
         return self.emulated / self.published
 

@@ -10,7 +10,6 @@ from typing import Any
 import meshrt
 from meshrt.console import Console
 from meshrt.errors import UsageError
-from meshrt.program import load_program
 from meshrt.report import write_file
 from meshrt.studies.sweep import Job, Outcome, sweep
 
@@ -36,7 +35,7 @@ class Store:
     def check(self) -> None:
         """UsageError where a program has no such option or choice: a run would not say so, or only at its end."""
         for job in self.asked.values():
-            options = {option.name: option for option in load_program(job.program).options}
+            options = {option.name: option for option in job.load().options}
             for name, value in job.arguments.items():
                 if name not in options or (options[name].choices and value not in (*options[name].choices, None)):
                     raise UsageError(f"{job.program} has no option {name.replace('_', '-')} with the choice {value}")
@@ -68,24 +67,25 @@ def open_store(path: str | None) -> Store:
 def key_of(job: Job) -> str:
     """Everything that a run depends on but the code."""
     device = {name: value for name, value in asdict(job.device).items() if name != "sources"}
-    told = (job.program, job.mesh, device, dict(sorted(job.arguments.items())), job.payload)
+    told = (job.program, job.mesh, device, dict(sorted(job.arguments.items())), job.payload, job.static)
     return json.dumps(told)
 
 
 def digest() -> str:
     """Of all files that an emulation may depend on."""
     found = sha256()
-    for path in sorted(_files(Path(meshrt.__file__).parent)):
+    for path in sorted(sources(Path(meshrt.__file__).parent)):
         found.update(path.read_bytes())
     return found.hexdigest()
 
 
-def _files(root: Path) -> Sequence[Path]:
+def sources(root: Path) -> Sequence[Path]:
     """Programs and models may be links or lie elsewhere; studies and launchers do not change what a run measures."""
     import meshrt.models
     import meshrt.programs
 
     models = [Path(path) for path in meshrt.models.__path__]
-    folders = [root, *map(Path, meshrt.programs.__path__), *models]
+    programs = [Path(path) for path in meshrt.programs.__path__]
+    folders = [folder for one in (root, *programs) for folder in (one, one / "neuron", one / "gpu")] + models
     configs = [path for folder in models for path in folder.glob("*/config.json")]
     return [path for folder in folders for path in folder.glob("*.py")] + configs

@@ -8,23 +8,35 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
+from meshrt import emulate as mesh
 from meshrt.board import Board
 from meshrt.console import Console
 from meshrt.device import Device
-from meshrt.emulate import emulate
 from meshrt.errors import LimitError
-from meshrt.program import load_program
+from meshrt.gpu import emulate as gpu
+from meshrt.gpu.device import GpuDevice
+from meshrt.neuron import emulate as neuron
+from meshrt.neuron.device import NeuronDevice
+from meshrt.program import Program, load_program
 
 
 @dataclass(frozen=True)
 class Job:
-    """One run: a program (packaged name or FILE.py), its options, the machine."""
+    """One run: a program (packaged name or FILE.py), its options, the machine.
+
+    `mesh` is width and height, of NeuronCores and GPUs how many and 1; None: the program's own. `static` is for GPUs.
+    """
 
     program: str
     mesh: tuple[int, int] | None
-    device: Device
+    device: Device | NeuronDevice | GpuDevice
     arguments: Mapping[str, Any] = field(default_factory=dict)
     payload: bool = False
+    static: bool = False
+
+    def load(self) -> Program:
+        """The program, for the kind of machine that the device is. UsageError."""
+        return load_program(self.program, "neuron" if isinstance(self.device, NeuronDevice) else None)
 
 
 @dataclass(frozen=True)
@@ -55,11 +67,16 @@ def run_alone(job: Job) -> Outcome:
     from mpi4py import MPI
 
     start = perf_counter()
+    what = (MPI.COMM_SELF, Board.alone(), job.load(), job.arguments)
     try:
-        report = emulate(
-            MPI.COMM_SELF, Board.alone(), load_program(job.program), job.arguments,
-            mesh=job.mesh, device=job.device, payload=job.payload,
-        )  # fmt: skip
+        if isinstance(job.device, NeuronDevice):
+            cores = job.mesh[0] if job.mesh else None
+            report = neuron.emulate(*what, cores=cores, device=job.device, payload=job.payload)
+        elif isinstance(job.device, GpuDevice):
+            gpus = job.mesh[0] if job.mesh else None
+            report = gpu.emulate(*what, gpus=gpus, device=job.device, payload=job.payload, static=job.static)
+        else:
+            report = mesh.emulate(*what, mesh=job.mesh, device=job.device, payload=job.payload)
     except LimitError as error:
         return Outcome(None, str(error), perf_counter() - start)
     return Outcome(report, None, perf_counter() - start)

@@ -1,4 +1,4 @@
-"""`meshrt reproduce PAPER`: its tables and figures, published and emulated."""
+"""`meshrt reproduce PAPER`: a paper's tables and figures, published and emulated."""
 
 from __future__ import annotations
 
@@ -10,16 +10,23 @@ import click
 from meshrt import failure
 from meshrt.commands import shared
 from meshrt.device import find_device
+from meshrt.neuron.device import NEURON_PRESETS, find_neuron_device
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
+cache = click.option("--cache", metavar="FILE", help="Keep the runs here, and take those that are here already.")
 
-@click.command("reproduce")
-@click.argument("paper", type=click.Choice(["waferllm"]))
+
+@click.group("reproduce", subcommand_metavar="PAPER [TABLE]... [OPTIONS]")
+def command() -> None:
+    """Run what a paper's tables and figures describe, and print published, emulated and their ratio."""
+
+
+@command.command("waferllm")
 @click.argument("tables", nargs=-1, metavar="[TABLE]...")
 @shared.device
-@click.option("--call-cycles", type=click.IntRange(0), help="Cost of a vector instruction.  [default: device's]")
+@click.option("--call-cycles", type=shared.WholeRange(0), help="Cost of a vector instruction.  [default: device's]")
 @click.option(
     "--system",
     "systems",
@@ -28,20 +35,20 @@ if TYPE_CHECKING:
     help="Only this one's cells; may be given again.",
 )
 @click.option("--model", "models", multiple=True, metavar="NAME", help="Only this one's cells; may be given again.")
-@click.option("--cache", metavar="FILE", help="Keep the runs here, and take those that are here already.")
+@cache
 @click.option("--csv", "csv_folder", metavar="FOLDER", help="Write tables.csv, gemm.csv and gemv.csv.")
 @click.option("--png", "png_folder", metavar="FOLDER", help="Draw gemm.png and gemv.png; needs matplotlib.")
 @shared.together(shared.json_to("it"), shared.quiet)
-def command(paper: str, tables: tuple[str, ...], **options: Any) -> None:
-    """Run what a paper's tables and figures describe, and print published, emulated and their ratio.
+def waferllm(tables: tuple[str, ...], **options: Any) -> None:
+    """WaferLLM (OSDI 2025) on a wafer of small cores: Tables 2 to 8, Figures 9 and 10.
 
     TABLE is 2 to 8, or gemm or gemv for the curves over core counts of Figures 9 and 10; without any, all of them. That
     takes long: share it out with mpirun, and keep what is done with --cache.
     """
-    sys.exit(failure.run_guarded(lambda comm, board: reproduce(comm, tables, **options)))
+    sys.exit(failure.run_guarded(lambda comm, board: reproduce_waferllm(comm, tables, **options)))
 
 
-def reproduce(
+def reproduce_waferllm(
     comm: Intracomm, tables: tuple[str, ...], *, device: str, call_cycles: int | None, systems: tuple[str, ...],
     models: tuple[str, ...], cache: str | None, csv_folder: str | None, png_folder: str | None,
     json_path: str | None, quiet: bool,
@@ -58,11 +65,7 @@ def reproduce(
     for what, given, there in (("table or figure", tables, study.NAMES), ("model", models, MODELS)):
         if wrong := [name for name in given if name not in there]:
             raise UsageError(f"no {what} {wrong[0]!r}; there are {', '.join(there)}")
-    if png_folder:
-        files.check_matplotlib()
-    for option, folder in (("--csv", csv_folder), ("--png", png_folder)):
-        if folder:
-            files.check_folder(option, folder)
+    files.check_outputs(csv_folder, png_folder)
     console = shared.start(comm, json_path, quiet)
     if cache and cache != "-":
         report.check_target("--cache", cache)
@@ -74,6 +77,94 @@ def reproduce(
         report.deliver_json(told, json_path)
         if console.loud:
             print_reproduction(told)
+            for path in written:
+                click.echo(f"written: {path}")
+    return 0
+
+
+@command.command("neuronmm")
+@click.argument("tables", nargs=-1, metavar="[TABLE]...")
+@click.option("--device", type=click.Choice([*NEURON_PRESETS]), default="trn1", show_default=True, help="The machine.")
+@cache
+@click.option("--csv", "csv_folder", metavar="FOLDER", help="Write tables.csv, shares.csv and figure6.csv.")
+@click.option("--png", "png_folder", metavar="FOLDER", help="Draw figure6.png; needs matplotlib.")
+@shared.together(shared.json_to("it"), shared.quiet)
+def neuronmm(tables: tuple[str, ...], **options: Any) -> None:
+    """NeuronMM (2025) on NeuronCores: Tables 1, 3, 4, 6, 7 and Figure 6, by shape.
+
+    TABLE is 1, 3, 4, 6, 7 or figure6; without any, all of them, which takes a few minutes: share it out with mpirun.
+    """
+    sys.exit(failure.run_guarded(lambda comm, board: reproduce_neuronmm(comm, tables, **options)))
+
+
+def reproduce_neuronmm(
+    comm: Intracomm, tables: tuple[str, ...], *, device: str, cache: str | None, csv_folder: str | None,
+    png_folder: str | None, json_path: str | None, quiet: bool,
+) -> int:  # fmt: skip
+    """One rank's part of a reproduction."""
+    from meshrt import report
+    from meshrt.errors import UsageError
+    from meshrt.studies import neuronmm as study
+    from meshrt.studies.neuronmm_print import print_reproduction
+    from meshrt.studies.reproduce_files import check_outputs
+    from meshrt.studies.reproduce_store import open_store
+
+    if wrong := [name for name in tables if name not in study.NAMES]:
+        raise UsageError(f"no table or figure {wrong[0]!r}; there are {', '.join(study.NAMES)}")
+    check_outputs(csv_folder, png_folder)
+    console = shared.start(comm, json_path, quiet)
+    if cache:
+        report.check_target("--cache", cache)
+    names = tuple(dict.fromkeys(tables)) or study.NAMES
+    told = study.reproduce(comm, console, names, find_neuron_device(device), open_store(cache))
+    if comm.rank == 0:
+        written = study.write_files(told, csv_folder, png_folder)
+        report.deliver_json(told, json_path)
+        if console.loud:
+            print_reproduction(told)
+            for path in written:
+                click.echo(f"written: {path}")
+    return 0
+
+
+@command.command("deinfer")
+@click.argument("tables", nargs=-1, metavar="[TABLE]...")
+@cache
+@click.option("--csv", "csv_folder", metavar="FOLDER", help="Write tables.csv, points.csv and claims.csv.")
+@shared.together(shared.json_to("it"), shared.quiet)
+def deinfer(tables: tuple[str, ...], **options: Any) -> None:
+    """DeInfer (DAC 2026) on tensor-parallel GPUs: Tables 1 and 3 to 6, Figures 1 and 5 to 7, by shape.
+
+    TABLE is 1, 3, 4, 5, 6, figure5, figure6 or figure7 (which has Figure 1); without any, all of them, which takes a
+    quarter of an hour: share it out with mpirun.
+    """
+    sys.exit(failure.run_guarded(lambda comm, board: reproduce_deinfer(comm, tables, **options)))
+
+
+def reproduce_deinfer(
+    comm: Intracomm, tables: tuple[str, ...], *, cache: str | None, csv_folder: str | None, json_path: str | None,
+    quiet: bool,
+) -> int:  # fmt: skip
+    """One rank's part of a reproduction."""
+    from meshrt import report
+    from meshrt.errors import UsageError
+    from meshrt.studies import deinfer as study
+    from meshrt.studies.reproduce_files import check_outputs
+    from meshrt.studies.reproduce_store import open_store
+
+    if wrong := [name for name in tables if name not in study.NAMES]:
+        raise UsageError(f"no table or figure {wrong[0]!r}; there are {', '.join(study.NAMES)}")
+    check_outputs(csv_folder, None)
+    console = shared.start(comm, json_path, quiet)
+    if cache:
+        report.check_target("--cache", cache)
+    names = tuple(dict.fromkeys(tables)) or study.NAMES
+    told = study.reproduce(comm, console, names, open_store(cache))
+    if comm.rank == 0:
+        written = study.write_files(told, csv_folder)
+        report.deliver_json(told, json_path)
+        if console.loud:
+            study.print_reproduction(told)
             for path in written:
                 click.echo(f"written: {path}")
     return 0

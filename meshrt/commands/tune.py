@@ -1,4 +1,4 @@
-"""`meshrt tune MODEL`."""
+"""`meshrt tune MODEL` and `meshrt tune xuv`."""
 
 from __future__ import annotations
 
@@ -10,20 +10,34 @@ import click
 from meshrt import failure
 from meshrt.commands import shared
 from meshrt.device import find_device
+from meshrt.neuron.device import NEURON_PRESETS, find_neuron_device
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
+positive = shared.WholeRange(1)
 
-@click.command("tune")
+
+class Tune(click.Command):
+    """The command for models; `xuv` in the model's place is another one."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        if args[:1] == ["xuv"]:
+            return xuv.make_context(f"{info_name} xuv", args[1:], parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
+
+
+@click.command("tune", cls=Tune)
 @click.argument("model")
-@click.option("--prompt-tokens", type=click.IntRange(1), required=True, help="Tokens of a prompt, on average.")
-@click.option("--new-tokens", type=click.IntRange(1), required=True, help="Tokens of an answer, on average.")
+@click.option("--prompt-tokens", type=shared.WholeRange(1), required=True, help="Tokens of a prompt, on average.")
+@click.option("--new-tokens", type=shared.WholeRange(1), required=True, help="Tokens of an answer, on average.")
 @shared.machine
 @click.option("--kv", type=click.Choice(["shift", "concat", "roundrobin"]), default="shift", show_default=True)
 @click.option("--dtype", type=click.Choice(["float32", "float16", "bfloat16"]), help="[default: the model's]")
 @click.option(
-    "--layers-run", type=click.IntRange(1), help="Of a region's layers.  [default: 1 in large models, or all]"
+    "--layers-run", type=shared.WholeRange(1), help="Of a region's layers.  [default: 1 in large models, or all]"
 )
 @click.option("--sides", callback=shared.integers, metavar="N,N,...", help="Only N x N cores for prefill.")
 @click.option("--decode-sides", callback=shared.integers, metavar="N,N,...", help="Only N x N cores for decode.")
@@ -35,6 +49,8 @@ def command(model: str, **options: Any) -> None:
     """Choose cores, regions, head groups and trees for prefill and decode of a model, from emulated runs.
 
     The answer is kept, and `meshrt run MODEL --tuned` uses it. Share the runs out with mpirun.
+
+    `meshrt tune xuv` chooses blocks of matrix products on NeuronCores: `meshrt tune xuv --help`.
     """
     sys.exit(failure.run_guarded(lambda comm, board: tune(comm, model, **options)))
 
@@ -59,4 +75,45 @@ def tune(
         if console.loud:
             print_answer(told)
     tuned.check_found(told)
+    return 0
+
+
+@click.command("xuv")
+@click.option("--m", type=positive, required=True, help="Rows of x: tokens.")
+@click.option("--k", type=positive, required=True, help="Columns of x.")
+@click.option("--r", type=positive, required=True, help="Rank: columns of u.")
+@click.option("--n", type=positive, required=True, help="Columns of v.")
+@click.option("--kernel", type=click.Choice(["fused", "mlp"]), default="fused", show_default=True)
+@click.option("--dtype", type=click.Choice(["bfloat16", "float16", "float32"]), default="bfloat16", show_default=True)
+@click.option(
+    "--sums", type=click.Choice(["float32", "tile"]), default="float32", show_default=True,
+    help="What SBUF keeps between blocks; tile: as in eq. 11 and the published kernels.",
+)  # fmt: skip
+@click.option("--device", type=click.Choice([*NEURON_PRESETS]), default="trn1", show_default=True)
+@click.option(
+    "--cores", type=shared.WholeRange(1, 65_536), default=1, show_default=True,
+    help="NeuronCores, which share the rows of x.",
+)  # fmt: skip
+@click.option("--top", type=positive, default=12, show_default=True, metavar="N", help="Emulate the first N proposals.")
+@shared.together(shared.json_to("it"), shared.quiet)
+def xuv(**options: Any) -> None:
+    """Choose blocks of x u v or of the MLP: proposed by NeuronMM's eqs. 10 and 11, measured by emulation.
+
+    Share the runs out with mpirun.
+    """
+    sys.exit(failure.run_guarded(lambda comm, board: tune_xuv(comm, **options)))
+
+
+def tune_xuv(comm: Intracomm, *, device: str, json_path: str | None, quiet: bool, **asked: Any) -> int:
+    """One rank's part of a tuning."""
+    from meshrt import report
+    from meshrt.studies import tune_xuv as study
+
+    console = shared.start(comm, json_path, quiet)
+    told = study.tune(comm, console, find_neuron_device(device), **asked)
+    if comm.rank == 0:
+        report.deliver_json(told, json_path)
+        if console.loud:
+            study.print_answer(told)
+    study.check_found(told)
     return 0

@@ -1,0 +1,108 @@
+"""`meshrt bench plan`: what a recorded plan saves the host, beside the same steps planned as they go."""
+
+import tracemalloc
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from time import perf_counter
+from typing import Any
+
+from meshrt.board import Board
+from meshrt.control import Control
+from meshrt.gpu.device import find_gpu
+from meshrt.gpu.gpus import Gpus
+from meshrt.models.catalogue import find_model
+from meshrt.programs.gpu.batch import Tokens
+from meshrt.programs.gpu.family import read_family
+from meshrt.programs.gpu.serving import Request
+from meshrt.programs.gpu.steps import Steps
+from meshrt.programs.lowrank import open_model, open_weights
+
+WAYS = (("dense", "dense"), ("base", "dense"), ("deinfer", "dense"), ("deinfer", "lowrank"))
+ROUNDS, STEPS, PROMPT = 5, 40, 24
+
+
+@dataclass(frozen=True)
+class Saving:
+    """Milliseconds of the host for one decoding step, the best of some rounds; bytes in a replay, by tracemalloc."""
+
+    scheme: str
+    kv: str
+    eager_ms: float
+    static_ms: float
+    grown_bytes: int  # in use after replays that were not before
+    peak_bytes: int  # in use at most while one ran
+
+    @property
+    def ratio(self) -> float:
+        return self.eager_ms / self.static_ms
+
+    def json(self) -> dict[str, Any]:
+        return {**self.__dict__, "ratio": self.ratio}
+
+
+def measure(model: str, tp: int, batch: int) -> list[Saving]:
+    """Decoding steps with numbers, all GPUs in this process. The low-rank cache only where K and V have latents."""
+    folder = find_model(model)
+    family = read_family(folder)
+    latent = all(one.rank is not None for layer in family.layers for one in (layer.k, layer.v))
+    return [_saving(model, tp, batch, scheme, kv) for scheme, kv in WAYS if kv == "dense" or latent]
+
+
+def _saving(model: str, tp: int, batch: int, scheme: str, kv: str) -> Saving:
+    times = []
+    for static in (False, True):
+        steps, sequences = _ready(model, tp, batch, scheme, kv, static)
+        times.append(1e3 * _best(partial(steps.new_tokens, sequences)))
+    (recorded,) = steps.plans.values()
+    recorded.plan.replay()
+    tracemalloc.start()
+    recorded.plan.replay()
+    before = tracemalloc.get_traced_memory()[0]
+    tracemalloc.reset_peak()
+    recorded.plan.replay()
+    after, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    steps.close()
+    return Saving(scheme, kv, times[0], times[1], after - before, peak - before)
+
+
+def _ready(model: str, tp: int, batch: int, scheme: str, kv: str, static: bool) -> tuple[Steps, list[Tokens]]:
+    """A model with prompts in its cache, and one new token of each."""
+    from mpi4py import MPI
+
+    folder = find_model(model)
+    family = read_family(folder)
+    gpus = Gpus(tp, find_gpu("a800"), Control(MPI.COMM_SELF, Board.alone(), "control"), static=static)
+    requests = [Request(at, tuple(range(3, 3 + PROMPT)), 8) for at in range(batch)]
+    steps = open_model(gpus, family, open_weights(gpus, folder, family), scheme, kv == "lowrank", requests)
+    for one in requests:
+        steps.cache.pages.reserve(one.number, PROMPT + 8)
+    steps.prompts([one.tokens() for one in requests])
+    sequences = [Tokens(one.number, [*one.prompt, 3]) for one in requests]
+    steps.new_tokens(sequences)
+    return steps, sequences
+
+
+def _best(step: Callable[[], object]) -> float:
+    """Seconds of a step in the best round."""
+    found = []
+    for _ in range(ROUNDS):
+        start = perf_counter()
+        for _ in range(STEPS):
+            step()
+        found.append((perf_counter() - start) / STEPS)
+    return min(found)
+
+
+def print_savings(savings: list[Saving]) -> None:
+    from rich.console import Console as Screen
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("scheme", "cache", "eager, ms a step", "replayed", "ratio", "bytes kept", "most at once"):
+        table.add_column(name, justify="left" if name in ("scheme", "cache") else "right")
+    for one in savings:
+        figures = (f"{one.eager_ms:.2f}", f"{one.static_ms:.2f}", f"{one.ratio:.2f}")
+        table.add_row(one.scheme, one.kv, *figures, f"{one.grown_bytes:,}", f"{one.peak_bytes:,}")
+    Screen().print(table, highlight=False)

@@ -1,0 +1,303 @@
+"""NeuronMM's published data agree with its own sentences; the reproduction counts and takes what its runs do."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+
+from meshrt.console import Console
+from meshrt.errors import UsageError
+from meshrt.models.config import read_config
+from meshrt.neuron.device import GIB, TRN1
+from meshrt.studies import neuronmm_model, neuronmm_tables
+from meshrt.studies import neuronmm_published as published
+from meshrt.studies.neuronmm import NAMES, reproduce, write_files
+from meshrt.studies.neuronmm_print import print_reproduction
+from meshrt.studies.neuronmm_published import TABLE1, TABLE3, TABLE4, TABLE7, Kernel
+from meshrt.studies.neuronmm_shares import shares
+from meshrt.studies.neuronmm_tables import average, job, kernel_of, parts, table3_job, table4
+from meshrt.studies.reproduce_rows import Row
+from meshrt.studies.reproduce_store import Store, sources
+from meshrt.studies.sweep import Job, run_alone
+
+MIB = 2**20
+MEAN = fmean(published.LENGTHS)
+
+# ------------------------------------------------------------------------------------------------ published data
+
+
+def test_table_1_is_what_section_3_2_says_of_it() -> None:
+    one, naive = TABLE1["sequential"], TABLE1["naive"]
+    assert naive.seconds / one.seconds == pytest.approx(11.5, abs=0.01)  # "more than 11x slower"
+    assert naive.flops and one.flops and naive.flops / one.flops == pytest.approx(4, rel=1e-3)
+    assert naive.hbm_bytes and one.hbm_bytes and naive.hbm_bytes / one.hbm_bytes == pytest.approx(10.5, abs=0.05)
+
+
+def test_table_3_is_what_section_5_2_says_of_it() -> None:
+    fused = TABLE3["fused"]
+    for kernel, speedup in published.SPEEDUPS.items():
+        assert TABLE3[kernel].seconds / fused.seconds == pytest.approx(speedup, abs=0.01)
+    assert published.LONGEST["dense"] / published.LONGEST["fused"] == pytest.approx(2.22, abs=0.005)
+    assert _bytes(TABLE3["sequential"]) / _bytes(fused) == pytest.approx(published.TRAFFIC["sequential"], abs=0.005)
+
+
+def test_table_3_counts_transposes_of_x_by_the_tensor_engine_and_gibibytes() -> None:
+    """A product with the identity, 128 x 128, takes 2 x 128 operations an element. Traffic is eq. 10's, B_M = 1024."""
+    k, r, n = (published.SIZES[axis] for axis in "krn")
+    assert TABLE3["fused"].transpose_flops == pytest.approx(2 * 128 * k * MEAN, rel=1e-3)
+    assert TABLE3["sequential"].transpose_flops == pytest.approx(2 * 128 * (k + r + n) * MEAN, rel=1e-3)
+    stated = _bytes(TABLE3["fused"])
+    assert stated == pytest.approx(2 * (MEAN * (k + n) + MEAN / 1024 * r * (k + n)), rel=0.01)
+    assert stated / GIB == pytest.approx(2.47)
+
+
+@pytest.mark.parametrize("block_m", TABLE4)
+def test_intensities_of_table_4_are_eq_10_with_spills_in_mebibytes(block_m: int) -> None:
+    m, k, r, n = (published.TABLE4_SIZES[axis] for axis in "mkrn")
+    one = TABLE4[block_m]
+    assert one.saved is not None and one.reloaded is not None
+    traffic = 2 * (m * (k + n) + m / block_m * r * (k + n)) + one.saved + one.reloaded
+    assert one.intensity == pytest.approx(2 * m * r * (k + n) / traffic, rel=1e-4)
+
+
+def test_throughput_of_table_7_counts_the_prompt_too() -> None:
+    for one in TABLE7.values():
+        assert one.throughput == pytest.approx(2 * published.TOKENS / one.latency, rel=1e-3)
+    assert TABLE7[0.0].latency / TABLE7[0.2].latency == pytest.approx(1.86, abs=0.005)  # section 5.4.4
+
+
+def _bytes(one: Kernel) -> float:
+    assert one.hbm_bytes is not None
+    return one.hbm_bytes
+
+
+# ----------------------------------------------------------------------------------------------- at the paper's sizes
+
+
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.parametrize("kernel", TABLE1)
+def test_operations_of_table_1_exactly(kernel: str) -> None:
+    """Naive fusion computes x u once for each of ceil(8192 / 512) = 16 blocks of columns (section 3.2)."""
+    m, k, r, n = (published.TABLE1_SIZES[axis] for axis in "mkrn")
+    times = {"sequential": 1, "naive": 16}[kernel]
+    found = _measured(job(TRN1, kernel, **published.TABLE1_SIZES)).flops
+    assert found == 2 * m * k * r * times + 2 * m * r * n
+    assert found / 1e9 == pytest.approx((TABLE1[kernel].flops or 0) / 1e9, abs=0.005)  # as printed, two digits
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_traffic_and_transposes_of_table_3s_fused_kernel() -> None:
+    """Of every length eq. 10 to the byte; on average within 1 % of what is published."""
+    k, r, n = (published.SIZES[axis] for axis in "krn")
+    found = []
+    for m in published.LENGTHS:
+        one = _measured(table3_job(TRN1, "fused", m))
+        assert one.hbm_bytes == 2 * (m * (k + n) + m // 1024 * r * (k + n))
+        assert (one.flops, one.transpose_flops) == (2 * m * r * (k + n), 2 * 128 * m * k)
+        assert one.saved == one.reloaded == 0
+        found.append(one)
+    mean = average(found)
+    assert mean is not None
+    assert _bytes(mean) == pytest.approx(_bytes(TABLE3["fused"]), rel=0.01)
+    assert mean.transpose_flops == pytest.approx(TABLE3["fused"].transpose_flops, rel=0.01)
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_table_4_falls_to_its_minimum_at_1024_and_rises_with_spills() -> None:
+    rows = table4(TRN1, run_alone)
+
+    def column(name: str) -> list[float]:
+        return [row.emulated for row in rows if row.column == name and row.emulated is not None]
+
+    sizes, times = list(TABLE4), column("latency")
+    best = sizes.index(1024)
+    assert times[: best + 1] == sorted(times[: best + 1], reverse=True)
+    assert times[best:] == sorted(times[best:])
+    spilled = [a + b for a, b in zip(column("spill save"), column("spill reload"), strict=True)]
+    assert spilled[: best + 1] == [0] * (best + 1) and spilled[-1] > 0
+    m, k, r, n = (published.TABLE4_SIZES[axis] for axis in "mkrn")
+    for block_m, intensity, extra in zip(sizes, column("intensity"), spilled, strict=True):
+        traffic = 2 * (m * (k + n) + m // block_m * r * (k + n)) + extra * MIB
+        assert intensity == pytest.approx(2 * m * r * (k + n) / traffic)
+    used = column("SBUF")
+    assert used == sorted(used) and used[-1] == 100
+
+
+def _measured(job: Job) -> Kernel:
+    found = kernel_of(run_alone(job))
+    assert found is not None
+    return found
+
+
+def test_table_6_is_equation_5() -> None:
+    rows = neuronmm_model.table6(TRN1, run_alone)
+    assert [(row.system, row.subject) for row in rows] == [
+        ("up_proj", "2048 x 8192"), ("up_u_proj", "2048 x 1280"), ("up_v_proj", "1280 x 8192"),
+        ("gate_proj", "2048 x 8192"), ("gate_u_proj", "2048 x 1280"), ("gate_v_proj", "1280 x 8192"),
+        ("down_proj", "8192 x 2048"), ("down_u_proj", "8192 x 1280"), ("down_v_proj", "1280 x 2048"),
+    ]  # fmt: skip
+    assert all(row.ratio == 1 for row in rows)
+
+
+# ------------------------------------------------------------------------------------------------ what is derived
+
+
+def test_an_average_is_of_every_number_and_of_all_runs() -> None:
+    one = Kernel(*range(1, len(asdict(Kernel(0))) + 1))
+    other = Kernel(*(3 * value for value in asdict(one).values()))
+    assert average([one, other]) == Kernel(*(2 * value for value in asdict(one).values()))
+    assert average([one, None]) is None
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_parts_of_a_time_are_its_operations_the_engines_other_work_and_its_idle_time() -> None:
+    one = _measured(job(TRN1, "sequential", m=512, k=512, r=256, n=512))
+    assert one.flops and one.active
+    least, beyond, idle = parts(TRN1, one.flops, one)
+    assert least == one.flops / (2 * 128 * 128 * 2.8e9)
+    assert least + beyond == pytest.approx(one.active * one.seconds)
+    assert idle == pytest.approx((1 - one.active) * one.seconds)
+
+
+def test_nothing_published_has_no_ratio() -> None:
+    assert Row("4", "B_M = 128", "NeuronMM", "spill save", "MiB", 0.0, 0.0).ratio is None
+    assert Row("4", "B_M = 128", "NeuronMM", "spill save", "MiB", 2.0, 0.0).ratio == 0
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The paper's tables for sizes that run in no time."""
+    monkeypatch.setattr(published, "TABLE1_SIZES", {"m": 256, "k": 256, "r": 128, "n": 512, "block_n": 256})
+    monkeypatch.setattr(published, "SIZES", {"k": 256, "r": 128, "n": 512})
+    monkeypatch.setattr(published, "LENGTHS", (128, 256))
+    monkeypatch.setattr(published, "TABLE4_SIZES", {"m": 512, "k": 256, "r": 256, "n": 512})
+    monkeypatch.setattr(published, "TABLE4", {size: TABLE4[size] for size in (128, 256)})
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_shares_of_a_time_add_up_and_are_what_a_free_part_of_the_machine_saves(small: None) -> None:
+    for table in ("1", "3", "4"):
+        found = shares(TRN1, run_alone, table)
+        assert found
+        for one in found:
+            assert one.products + one.transposes + one.copies + one.dma == pytest.approx(one.seconds)
+            assert min(one.products, one.copies, one.dma) > 0 and one.transposes > -1e-12
+    whole = _measured(neuronmm_tables.table4_job(TRN1, 128)).seconds
+    assert next(one.seconds for one in found if one.subject == "B_M = 128") == whole
+
+
+@pytest.mark.mpi(ranks=[1, 2])
+def test_ranks_share_the_runs_and_change_nothing(comm: Any, small: None) -> None:
+    from mpi4py import MPI
+
+    names = ("1", "3", "4", "6", "figure6")
+    told = reproduce(comm, Console(), names, TRN1, Store())
+    alone = reproduce(MPI.COMM_SELF, Console(), names, TRN1, Store())
+    told.pop("host"), alone.pop("host")
+    assert json.dumps(told) == json.dumps(alone)
+    assert [one["table"] for one in told["summary"]] == [*names]
+    assert all(told["why"][name] for name in names)
+    assert all(row["emulated"] is not None for row in told["rows"])
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_what_the_machine_refuses_is_said(comm: Any, small: None) -> None:
+    tight = replace(TRN1, hbm_bytes=1000)
+    told = reproduce(comm, Console(), ("1", "3", "4", "figure6"), tight, Store())
+    cells = [row for row in told["rows"] if not row["derived"]]
+    assert cells and all(row["emulated"] is None and row["ratio"] is None for row in told["rows"])
+    assert all("HBM of NeuronCore 0 is full" in row["note"] for row in cells)
+    assert told["shares"] == [] and all(point["seconds"] is None for point in told["curves"]["figure6"])
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_files_and_print_have_what_was_found(
+    comm: Any, small: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = reproduce(comm, Console(), ("1", "figure6"), TRN1, Store())
+    written = write_files(told, str(tmp_path), str(tmp_path))
+    assert [Path(path).name for path in written] == ["tables.csv", "shares.csv", "figure6.csv", "figure6.png"]
+    with (tmp_path / "figure6.csv").open() as stream:
+        points = list(csv.DictReader(stream))
+    assert [float(point["seconds"]) for point in points] == [one["seconds"] for one in told["curves"]["figure6"]]
+    assert [int(point["m"]) for point in points] == 3 * [128, 256]
+    assert (tmp_path / "figure6.png").read_bytes().startswith(b"\x89PNG")
+    print_reproduction(told)
+    text = capsys.readouterr().out
+    row = told["rows"][0]
+    line = next(line for line in text.splitlines() if "latency, ms" in line)
+    assert line.split()[-3:] == [f"{row['published']:.4g}", f"{row['emulated']:.4g}", f"{row['ratio']:.3g}"]
+    assert "Why they differ" in text and "Figure 6, emulated, over M" in text
+
+
+# -------------------------------------------------------------------------------------------------------- Table 7
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_table_7_is_a_prefill_and_all_its_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A whole run of a small model, and decode from three of its tokens: time grows nearly linearly between them.
+
+    Tokens that are decoded one after the other overlap a little: the next one's first loads need not wait.
+    """
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for name, value in (("MODEL", "llama-tiny"), ("TOKENS", 16), ("CONTEXTS", (16, 23, 30))):
+        monkeypatch.setattr(neuronmm_model, name, value)
+    monkeypatch.setattr(published, "TABLE6_BLOCK", 16)
+    monkeypatch.setattr(published, "TABLE7", {ratio: TABLE7[ratio] for ratio in (0.0, 0.2)})
+    rows = neuronmm_model.table7(TRN1, run_alone)
+    # 128 x 384 x 0.8 / ((128 + 384) x 16) = 4.8 blocks: 5 of 16
+    assert list(dict.fromkeys(row.subject for row in rows)) == ["ratio 0", "ratio 0.2, rank 80"]
+    (folder,) = (tmp_path / "meshrt" / "models").iterdir()
+    config = read_config(folder)
+    assert set(config.ranks.values()) == {80} and len(config.ranks) == 3 * config.layers
+    for subject, model in (("ratio 0", "llama-tiny"), ("ratio 0.2, rank 80", str(folder))):
+        told = {row.column: row for row in rows if row.subject == subject}
+        arguments = {"model": model, "dtype": "bfloat16", "prompt_tokens": 16, "max_new_tokens": 16}
+        report = run_alone(Job("llama", (1, 1), TRN1, arguments)).report
+        assert report is not None
+        whole = report["measured"]["critical_path"]["seconds"]
+        assert told["TTFT"].emulated == pytest.approx(1e3 * report["result"]["ttft_seconds"])
+        assert whole <= (told["end to end"].emulated or 0) < 1.02 * whole
+        assert told["throughput"].emulated == pytest.approx(32 / (told["end to end"].emulated or 0))
+        tpot = 1e3 * report["result"]["tpot_seconds"]
+        assert tpot <= (told["TPOT"].emulated or 0) < 1.02 * tpot
+
+
+# ---------------------------------------------------------------------------------------------------- command line
+
+
+def test_a_stored_run_is_forgotten_when_a_kernel_changes() -> None:
+    root = Path(neuronmm_tables.__file__).resolve().parent.parent
+    names = {path.resolve().relative_to(root).as_posix() for path in sources(root / "meshrt")}
+    assert {"meshrt/neuron/core.py", "programs/neuron/fused.py", "programs/xuv.py"} <= names
+
+
+def test_the_command_gives_published_and_emulated_as_json(run_meshrt: Callable[..., Any], tmp_path: Path) -> None:
+    done = run_meshrt("reproduce", "neuronmm", "6", "1", "--json", "-", "--csv", str(tmp_path / "new"))
+    assert done.code == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert {row["table"] for row in told["rows"]} == {"1", "6"}
+    assert all(row["ratio"] == 1 for row in told["rows"] if row["table"] == "6")
+    assert (tmp_path / "new" / "tables.csv").is_file()
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (("neuronmm", "2"), f"no table or figure '2'; there are {', '.join(NAMES)}"),
+        (("milo",), "No such command 'milo'"),
+        (("neuronmm", "--device", "wse2"), "'wse2' is not one of 'trn1', 'trn2'"),
+        (("neuronmm", "6", "--csv", "/dev/null/x"), "--csv /dev/null/x cannot be made a folder"),
+    ],
+)
+def test_what_there_is_not_is_said(run_meshrt: Callable[..., Any], arguments: tuple[str, ...], message: str) -> None:
+    done = run_meshrt("reproduce", *arguments)
+    assert (done.code, done.stdout) == (UsageError.exit_code, "")
+    assert message in done.stderr and len(done.stderr.splitlines()) == 1
