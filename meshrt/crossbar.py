@@ -17,17 +17,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from meshrt.convoy import Convoy
 from meshrt.errors import RouteError, UsageError
-from meshrt.itinerary import hops, itinerary
-from meshrt.porter import Porter, Step, Transfer, steps_here
+from meshrt.legs import Transfer
+from meshrt.porter import Porter
 from meshrt.routes import chain
 from meshrt.scouts import scout
 from meshrt.tables import Channel, installed
 
 if TYPE_CHECKING:
     from meshrt.block import Block
-
-KEEP = 1 << 21  # hops of an itinerary that is kept for the next time; longer ones are found again
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,21 +58,16 @@ def exchange(block: "Block", bar: Crossbar, *transfers: Transfer) -> list[np.nda
     The cores are busy until it is over. What they hold for others meanwhile is counted as core memory. LimitError.
     """
     _check(block, bar)
-    flights = [Porter(block, one, number) for number, one in enumerate(transfers)]
+    flights: list[Any] = [(Porter if one.axis else Convoy)(block, one, number) for number, one in enumerate(transfers)]
     tag = bar.lanes[0].number % 32768
     try:
-        for steps in zip_longest(*(_steps(block, bar, one) for one in transfers)):
+        for steps in zip_longest(*(flight.rounds(bar.cache) for flight in flights)):
             pending: list[Any] = []
             together = [(flight, step) for flight, step in zip(flights, steps, strict=True) if step is not None]
             for flight, step in together:
-                flight.reserve(step)
-                for hop in step.hops:
-                    flight.leave(hop)
-                    flight.send(hop, tag, pending)
+                flight.depart(step, tag, pending)
             for flight, step in together:
-                for hop in step.hops:
-                    flight.take(hop, tag)
-                    flight.arrive(hop)
+                flight.arrive(step, tag)
             for request in pending:
                 block.wait(request)
     finally:
@@ -92,21 +86,3 @@ def _check(block: "Block", bar: Crossbar) -> None:
         if block.scouts.total(int(strayed)):
             raise RouteError(f"a lane of single hops along {lane.axis} leads further than to the next core")
     bar.cache["epoch"] = block.tables.epoch
-
-
-def _steps(block: "Block", bar: Crossbar, transfer: Transfer) -> Iterator[Step]:
-    """The rounds of a transfer on this rank: kept ones, or found while they are followed."""
-    axis, mesh = transfer.axis, block.mesh
-    owners = np.asarray(transfer.owners, np.int64)
-    width = mesh.width if axis is None else mesh.length("x") if axis == "x" else 1
-    height = mesh.height if axis is None else 1 if axis == "x" else mesh.length("y")
-    if owners.shape != (width * height,):
-        raise ValueError(f"owners of shape {owners.shape} for {width * height} cores")
-    key = axis, owners.tobytes(), transfer.asks
-    if key in bar.cache:
-        return iter(bar.cache[key])
-    found = (steps_here(block, axis, width, one) for one in itinerary(width, height, owners, transfer.asks))
-    if hops(width, owners, transfer.asks) > KEEP:
-        return found
-    bar.cache[key] = list(found)
-    return iter(bar.cache[key])

@@ -1,5 +1,6 @@
-"""What one rank does in an exchange on a crossbar (meshrt/crossbar.py): its part of every round, clocks, messages."""
+"""What one rank does in an exchange along lines (meshrt/crossbar.py): its part of every round, clocks, messages."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -7,29 +8,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meshrt.clock import HOPS, STAGES, TIME
-from meshrt.itinerary import Round
-from meshrt.mesh import OPPOSITE, PORT_NAMES, STEP
+from meshrt.itinerary import Itinerary, Round
+from meshrt.legs import REQUEST_BYTES, Legs, Transfer, hops, ways
+from meshrt.mesh import OPPOSITE, PORT_NAMES
 from meshrt.views import Index, View, as_index
 
 if TYPE_CHECKING:
     from meshrt.block import Block
 
-REQUEST_BYTES = 8  # the number of the core that asks, and of what it asks for
-
-
-@dataclass(frozen=True)
-class Transfer:
-    """Every core gets the tile of its owner; one that names itself keeps its own, and takes no part.
-
-    `owners`: along an axis, the position of each position's owner on every line, int [N]; without one, the core number
-    y * W + x of each core's, int [W * H]. With `asks` cores have to ask their owners, with REQUEST_BYTES each; else the
-    owners know. tiles: [bh, bw, *tile].
-    """
-
-    axis: str | None
-    owners: np.ndarray
-    tiles: np.ndarray
-    asks: bool = False
+KEEP = 1 << 21  # hops of an itinerary that is kept for the next time; longer ones are found again
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,76 +46,96 @@ class Step:
     peak_requests: int
 
 
-def place_here(block: "Block", axis: str | None, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(is it in this block, place there) of cores, or of positions on lines of the axis."""
-    mesh = block.mesh
-    x, y = x - (0 if axis == "y" else mesh.x0), y - (0 if axis == "x" else mesh.y0)
-    width, height = 1 if axis == "y" else mesh.block_width, 1 if axis == "x" else mesh.block_height
-    return (x >= 0) & (x < width) & (y >= 0) & (y < height), y * width + x
+def place_here(block: "Block", axis: str, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(is it in this block, place there) of positions on lines of the axis."""
+    at = at - block.mesh.offset(axis)
+    return (at >= 0) & (at < block.mesh.block_length(axis)), at
 
 
-def steps_here(block: "Block", axis: str | None, width: int, one: Round) -> Step:
+def steps_here(block: "Block", axis: str, legs: Legs, one: Round) -> Step:
     """This rank's part of a round."""
     found = []
-    y, x = np.divmod(one.cores, width)
-    inside, place = place_here(block, axis, x, y)
-    step = np.array(STEP)[one.ports]
-    lands, end = place_here(block, axis, x + step[:, 0], y + step[:, 1])
-    for port in range(4):
-        on = (one.ports == port) & (inside | lands)
-        if not on.any():
+    touched = np.ones(len(one.legs), bool)
+    touched[one.fresh] = False
+    for port, lane in enumerate(one.lanes):
+        seats = lane.start + np.flatnonzero(one.before[lane] != len(legs.ends))
+        seats = seats[one.before[seats].argsort()]
+        inside, place = place_here(block, axis, one.before[seats])
+        lands, end = place_here(block, axis, one.after[seats])
+        if not (inside | lands).any():
             continue
-        leave, over, come, ends = on & inside, on & inside & ~lands, on & lands & ~inside, on & lands
+        packets, tiles = legs.packets[one.legs[seats]], legs.tiles[one.legs[seats]]
+        over, come = inside & ~lands, lands & ~inside
         found.append(
             Hop(
                 port,
-                as_index(one.packets[leave]),
-                as_index(place[leave]),
-                one.tiles[leave],
-                one.touched[leave],
-                one.packets[over],
-                one.tiles[over],
-                one.packets[come],
-                one.tiles[come],
-                as_index(one.packets[ends]),
-                as_index(end[ends]),
-                one.tiles[ends],
+                as_index(packets[inside]),
+                as_index(place[inside]),
+                tiles[inside],
+                touched[seats][inside],
+                packets[over],
+                tiles[over],
+                packets[come],
+                tiles[come],
+                as_index(packets[lands]),
+                as_index(end[lands]),
+                tiles[lands],
             )
         )
-    return Step(tuple(found), one.peak_tiles, one.peak_requests)
+    return Step(tuple(found), *one.held())
 
 
 class Porter:
-    """A transfer under way at this rank: headers [3, lines, packets], and the tiles that came from other ranks."""
+    """A transfer along an axis under way at this rank: headers [3, lines, packets], and tiles from other ranks."""
 
     def __init__(self, block: "Block", transfer: Transfer, number: int) -> None:
         self.block, self.transfer, self.name = block, transfer, f"crossbar packets {number}"
         mesh, axis, tiles = block.mesh, transfer.axis, transfer.tiles
-        lines = 1 if axis is None else mesh.block_length("y" if axis == "x" else "x")
-        length = mesh.block_width * mesh.block_height if axis is None else mesh.block_length(axis)
-        self.view = View(axis, slice(None), lines, length)
+        assert axis is not None
+        self.axis, lines = axis, mesh.block_length("y" if axis == "x" else "x")
+        self.view = View(axis, slice(None), lines, mesh.block_length(axis))
         self.lines, self.count = lines, len(transfer.owners)
         self.header = self.view.new((3,), self.count, (), np.float64)
         self.header[...] = 0
         clock = block.clock
         self.state, self.free = self.view.of(clock.state, 1), self.view.of(clock.link_free, 1)
         self.ramp_in, self.ramp_out = self.view.of(clock.ramp_in), self.view.of(clock.ramp_out)
-        self.link_bytes = self.view.of(block.link_bytes, 1)
+        self.crossed = np.zeros((4, self.view.length), np.int64)  # bytes over the links of any of the lines
         self.nbytes = prod(tiles.shape[2:]) * tiles.itemsize
         self.busy = np.array([block.device.busy_cycles(size) for size in (REQUEST_BYTES, self.nbytes)])
         self.out = tiles.copy() if block.payload else np.ones_like(tiles)
         if block.payload:
             self.own = self.view.of(np.ascontiguousarray(tiles))
             self.brought = np.empty((lines, self.count, *tiles.shape[2:]), tiles.dtype)  # pages that are never touched
-            self.owned, self.owner_at = self.places(np.asarray(transfer.owners))
+            self.owned, self.owner_at = place_here(block, axis, np.asarray(transfer.owners))
+        clock.path_changes()
         block.memory.take(self.name, 0)
 
-    def places(self, cores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(is it in this block, place there) of cores by number, or of positions on the lines."""
-        axis = self.transfer.axis
-        width = self.block.mesh.width if axis is None else self.count if axis == "x" else 1
-        y, x = np.divmod(cores, width)
-        return place_here(self.block, axis, x, y)
+    def rounds(self, kept: dict[object, Any]) -> Iterator[Step]:
+        """What is to be done: as kept from an earlier transfer like this one, or found while it is followed."""
+        owners = np.asarray(self.transfer.owners)
+        key = self.axis, owners.tobytes(), self.transfer.asks
+        if key not in kept:
+            width, height = (self.count, 1) if self.axis == "x" else (1, self.count)
+            legs = ways(width, height, owners, self.transfer.asks)
+            found = (steps_here(self.block, self.axis, legs, one) for one in Itinerary(width, height, legs))
+            if hops(legs) > KEEP:
+                return found
+            kept[key] = list(found)
+        return iter(kept[key])
+
+    def depart(self, step: Step, tag: int, pending: list[Any]) -> None:
+        """Packets leave the cores of this block."""
+        self.reserve(step)
+        for hop in step.hops:
+            self.leave(hop)
+            self.send(hop, tag, pending)
+
+    def arrive(self, step: Step, tag: int) -> None:
+        """Packets get to cores of this block."""
+        for hop in step.hops:
+            self.take(hop, tag)
+            self.come_in(hop)
 
     def reserve(self, step: Step) -> None:
         """Core memory for what waits at the fullest core: as much at all of them."""
@@ -144,11 +151,10 @@ class Porter:
         counters, device = self.block.counters, self.block.device
         state = self.state[..., hop.cores].copy()
         if hop.touched.any():
-            head = self.header[..., hop.slots]
-            np.copyto(state, head, where=hop.touched & (head[TIME] > state[TIME]))
+            head = self.header[..., hop.slots]  # of those that nobody has touched: zero, and no later than any core
+            np.copyto(state, head, where=head[TIME] > state[TIME])
             state[TIME] += device.beta * hop.touched
             state[STAGES] += hop.touched
-            self.block.clock.path_changes()
             self.state[..., hop.cores] = state
             counters.stages += self.lines * int(hop.touched.sum())
         time = state[TIME]
@@ -160,11 +166,11 @@ class Porter:
         time += device.alpha
         state[HOPS] += 1
         self.header[..., hop.slots] = state
-        self.link_bytes[hop.port][:, hop.cores] += np.where(hop.tiles, self.nbytes, REQUEST_BYTES)
+        self.crossed[hop.port, hop.cores] += np.where(hop.tiles, self.nbytes, REQUEST_BYTES)
         counters.messages += self.lines * count
         counters.hops += self.lines * count
 
-    def arrive(self, hop: Hop) -> None:
+    def come_in(self, hop: Hop) -> None:
         """Packets come in from the port's other side, by the ramp of the core that they get to."""
         if len(hop.end_tiles):
             busy = self.busy[hop.end_tiles.astype(int)]
@@ -226,14 +232,14 @@ class Porter:
     def land(self) -> np.ndarray:
         """The cores wait for their tiles, and have them."""
         block, readers = self.block, np.arange(self.count)
-        here, place = self.places(readers)
+        self.view.of(block.link_bytes, 1)[...] += self.crossed[:, None]
+        here, place = place_here(block, self.axis, readers)
         slots = np.flatnonzero((np.asarray(self.transfer.owners) != readers) & here)
         if not len(slots):
             return self.out
         cores = as_index(place[slots])
         header, state = self.header[..., as_index(slots)], self.state[..., cores].copy()
         np.copyto(state, header, where=header[TIME] > state[TIME])
-        block.clock.path_changes()
         self.state[..., cores] = state
         if block.payload:
             there, owned = self.view.of(self.out), self.owned[slots]

@@ -34,7 +34,7 @@ import numpy as np
 from meshrt import fabric
 from meshrt.block import Block
 from meshrt.crossbar import Crossbar, exchange
-from meshrt.porter import Transfer
+from meshrt.legs import Transfer
 from meshrt.programs.meshgemm import tile_bytes
 from meshrt.programs.places import Groups, whole
 from meshrt.repeat import sampled

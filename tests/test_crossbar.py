@@ -12,8 +12,8 @@ from runs import new_block
 from meshrt.crossbar import crossbar, exchange
 from meshrt.device import Device
 from meshrt.errors import LimitError, RouteError
-from meshrt.itinerary import itinerary
-from meshrt.porter import REQUEST_BYTES, Transfer
+from meshrt.itinerary import Itinerary
+from meshrt.legs import REQUEST_BYTES, Transfer, ways
 from meshrt.tables import overwrite
 
 SLOW = Device(name="slow", alpha=1.5, beta=7.0, link_bytes_per_cycle=4.0, macs_per_cycle=2.0, call_cycles=11.0)
@@ -181,9 +181,14 @@ def test_a_core_sends_one_packet_by_a_port_in_a_round(grid: tuple[int, int], ask
     width, height = grid
     owners = np.random.default_rng(3).integers(0, width * height, width * height)
     arrived = np.zeros(width * height, int)
-    for one in itinerary(width, height, owners, asks):
-        doors = one.cores * 4 + one.ports
-        assert len(set(doors.tolist())) == len(doors) > 0
-        arrived[one.packets[one.tiles]] += 1
+    legs = ways(width, height, owners, asks)
+    for one in Itinerary(width, height, legs):
+        moving = one.before != width * height
+        assert moving.any()
+        for lane in one.lanes:
+            cores = one.before[lane][moving[lane]]
+            assert len(set(cores.tolist())) == len(cores)
+        carried = one.legs[moving]
+        np.add.at(arrived, legs.packets[carried[legs.tiles[carried]]], 1)
     far = distances(None, owners, width)
     assert np.array_equal(arrived, far)
