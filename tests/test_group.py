@@ -143,7 +143,10 @@ def test_a_late_member_holds_up_the_others(comm: Any) -> None:
 def test_any_size_shape_and_order_of_times(comm: Any) -> None:
     @settings(max_examples=60)
     @given(
-        st.sampled_from(KINDS), st.integers(1, 9), st.lists(st.integers(0, 6), min_size=1, max_size=3), st.integers(0, 8)
+        st.sampled_from(KINDS),
+        st.integers(1, 9),
+        st.lists(st.integers(0, 6), min_size=1, max_size=3),
+        st.integers(0, 8),
     )
     def check(kind: str, size: int, shape: list[int], root: int) -> None:
         root %= size

@@ -23,11 +23,13 @@ class Bench(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         from meshrt.studies.compare import COMPARISONS
 
-        return [*COMPARISONS, *super().list_commands(ctx)]
+        return [*COMPARISONS, "serve", *super().list_commands(ctx)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         from meshrt.studies.compare import COMPARISONS
 
+        if cmd_name == "serve":
+            return _serving()
         return _comparison(cmd_name) if cmd_name in COMPARISONS else super().get_command(ctx, cmd_name)
 
 
@@ -79,6 +81,63 @@ def _compare(
     return 0
 
 
+def _serving() -> click.Command:
+    """The command that sets ways to serve side by side; its own options are those of the program, but for the ways."""
+    from meshrt.commands.machines import gpu
+    from meshrt.program import load_program
+    from meshrt.studies.serve import DEFAULT, WAYS
+
+    way = click.Choice([*WAYS])
+    which = f"Only this way; may be given again.  [default: {'; '.join(DEFAULT)}]"
+
+    @click.command("serve", params=shared.own_options(load_program("serve"), ("scheme", "kv")))
+    @click.option("--tp", type=shared.WholeRange(1), default=1, show_default=True, help="How many GPUs.")
+    @click.option("--payload", type=click.Choice(["full", "none"]), default="none", show_default=True)
+    @click.option("--only", multiple=True, type=way, help=which)
+    @shared.together(gpu.device, shared.json_to("the report"), shared.quiet)
+    def serve(**values: Any) -> None:
+        """Ways to serve a decomposed model on GPUs, on the same requests: throughput, TTFT, TPOT, ITL, percentiles."""
+        sys.exit(failure.run_guarded(lambda comm, board: _serve(comm, **values)))
+
+    return serve
+
+
+def _serve(
+    comm: Intracomm, *, tp: int, device: str, link: str | None, gpu_memory: int | None, payload: str,
+    only: tuple[str, ...], json_path: str | None, quiet: bool, **arguments: Any,
+) -> int:  # fmt: skip
+    """One rank's part: each way is run whole by one rank."""
+    from meshrt import report
+    from meshrt.gpu.device import find_gpu
+    from meshrt.studies import serve as study
+
+    console = shared.start(comm, json_path, quiet)
+    machine = find_gpu(device, link=link, memory_bytes=gpu_memory)
+    told = study.compare(comm, console, machine, tp, payload == "full", only, arguments)
+    if comm.rank == 0:
+        report.deliver_json(told, json_path)
+        if console.loud:
+            study.print_comparison(told)
+    return 0
+
+
+@command.command("plan")
+@click.option("--model", default="llama-tiny", show_default=True, help="A packaged model's name, or a folder.")
+@click.option("--tp", type=shared.WholeRange(1), default=4, show_default=True, help="How many GPUs.")
+@click.option("--batch", type=shared.WholeRange(1), default=8, show_default=True, help="Sequences in a step.")
+@click.option("--json", "json_path", metavar="PATH", help="Write the figures as JSON, too.")
+def plan(model: str, tp: int, batch: int, json_path: str | None) -> None:
+    """The host's time for a decoding step on GPUs, planned as it goes and replayed from a recorded plan."""
+    from meshrt.studies import plan_time as study
+
+    def measure() -> tuple[Any, Callable[[], None]]:
+        savings = study.measure(model, tp, batch)
+        told = {"model": model, "tp": tp, "batch": batch, "ways": [one.json() for one in savings]}
+        return told, lambda: study.print_savings(savings)
+
+    _alone(measure, json_path)
+
+
 @command.command("host")
 def host() -> None:
     """The emulator's own speed on this machine, beside its targets; takes about two minutes."""
@@ -92,8 +151,10 @@ def host() -> None:
 
 @command.command("workloads")
 @click.option("--only", multiple=True, metavar="NAME", help="W1, W2, ...: only this work; may be given again.")
-@click.option("--cores", type=int, multiple=True, help="Instead of 64, 256, 1024 and 4096; may be given again.")
-@click.option("--ranks", type=click.IntRange(1), multiple=True, help="Instead of 1 and 2; may be given again.")
+@click.option(
+    "--cores", type=shared.Whole(), multiple=True, help="Instead of 64, 256, 1024 and 4096; may be given again."
+)
+@click.option("--ranks", type=shared.WholeRange(1), multiple=True, help="Instead of 1 and 2; may be given again.")
 @click.option("--json", "json_path", metavar="PATH", help="Write the figures as JSON, too.")
 def workloads(only: tuple[str, ...], cores: tuple[int, ...], ranks: tuple[int, ...], json_path: str) -> None:
     """Messages and hops a second beside other tools' figures for the same work; takes about three minutes."""
@@ -108,8 +169,12 @@ def workloads(only: tuple[str, ...], cores: tuple[int, ...], ranks: tuple[int, .
 
 
 @command.command("clock")
-@click.option("--cores", type=int, multiple=True, help="Lengths of lines, instead of 8 to 512; may be given again.")
-@click.option("--words", type=int, multiple=True, help="Sizes of tiles, instead of 1 to 4096; may be given again.")
+@click.option(
+    "--cores", type=shared.Whole(), multiple=True, help="Lengths of lines, instead of 8 to 512; may be given again."
+)
+@click.option(
+    "--words", type=shared.Whole(), multiple=True, help="Sizes of tiles, instead of 1 to 4096; may be given again."
+)
 @click.option("--json", "json_path", metavar="PATH", help="Write the figures as JSON, too.")
 def clock(cores: tuple[int, ...], words: tuple[int, ...], json_path: str | None) -> None:
     """The virtual clock beside a published model of reductions and broadcasts on a WSE-2."""
@@ -124,9 +189,11 @@ def clock(cores: tuple[int, ...], words: tuple[int, ...], json_path: str | None)
 
 
 @command.command("scaling")
-@click.option("--side", type=click.IntRange(1), multiple=True, help="Meshes, instead of 8 to 720; may be given again.")
-@click.option("--ranks", type=click.IntRange(1), default=2, show_default=True, help="How many ranks.")
-@click.option("--edge", type=click.IntRange(1), default=2048, show_default=True, help="Side of the matrices.")
+@click.option(
+    "--side", type=shared.WholeRange(1), multiple=True, help="Meshes, instead of 8 to 720; may be given again."
+)
+@click.option("--ranks", type=shared.WholeRange(1), default=2, show_default=True, help="How many ranks.")
+@click.option("--edge", type=shared.WholeRange(1), default=2048, show_default=True, help="Side of the matrices.")
 @click.option("--json", "json_path", metavar="PATH", help="Write the figures as JSON, too.")
 def scaling(side: tuple[int, ...], ranks: int, edge: int, json_path: str | None) -> None:
     """The host's time over cores, 64 to 518,400, and where it goes; takes about 75 seconds."""

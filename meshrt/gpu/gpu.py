@@ -1,0 +1,149 @@
+"""One GPU: kernels that are launched one by one or as nodes of a graph, counted and timed; its memory; its buffers.
+
+Two clocks, in seconds: that of the host thread that launches, and that of the device, which begins a kernel when it
+was launched and the one before is done (a CUDA stream). A kernel takes what the roofline says: the longer of its
+operations at the peak rate and its bytes at the memory's. A graph is launched once, and its kernels need no host.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from meshrt.gpu.device import GpuDevice
+from meshrt.gpu.memory import Budget
+from meshrt.gpu.plan import Plan
+
+_NONE: Mapping[str, int] = MappingProxyType({})
+_ZERO = np.zeros((), np.float32)
+
+
+class Cost:
+    """What a kernel asks for: operations and bytes of GPU memory; `tally` counts what a program wants counted.
+
+    A plan keeps it, so that `set` can tell a recorded kernel before a replay what it will have to do.
+    """
+
+    __slots__ = ("device", "flops", "nbytes", "seconds", "tally")
+
+    def __init__(self, device: GpuDevice, flops: int, nbytes: int, tally: Mapping[str, int] = _NONE) -> None:
+        self.device = device
+        self.tally = tally
+        self.set(flops, nbytes)
+
+    def set(self, flops: int, nbytes: int) -> None:
+        self.flops = flops
+        self.nbytes = nbytes
+        self.seconds = max(flops / self.device.flops, nbytes / self.device.memory_bytes_per_second)
+
+
+@dataclass(slots=True)
+class Counters:
+    """What a GPU did. Everything but the tallies is a number that differences can be taken of."""
+
+    launches: int = 0
+    graphs: int = 0
+    flops: int = 0
+    memory_traffic: int = 0  # bytes
+    compute_seconds: float = 0.0  # that kernels took
+    collective_seconds: float = 0.0  # from the launch of collectives to their ends, waiting for others included
+    tally: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class Gpu:
+    """GPU `index` of a group."""
+
+    device: GpuDevice
+    index: int
+    payload: bool = True
+    dtype: np.dtype[Any] = field(default_factory=lambda: np.dtype(np.float32))  # of what `new` makes
+    now: float = 0.0
+    host: float = 0.0
+    memory: Budget = field(init=False)
+    counters: Counters = field(default_factory=Counters)
+    plan: Plan | None = None  # that is being recorded
+    scopes: list[list[np.ndarray]] = field(default_factory=list)  # buffers made since each open scope began
+
+    def __post_init__(self) -> None:
+        self.memory = Budget(self.device, self.index)
+
+    def cost(self, flops: int, nbytes: int, tally: Mapping[str, int] = _NONE) -> Cost:
+        return Cost(self.device, flops, nbytes, tally)
+
+    def launch(self, kernel: Callable[..., object], out: np.ndarray, *args: Any, cost: Cost) -> np.ndarray:
+        """Run `kernel(out, *args)`, which writes to `out`, or record it. Without payload it is counted only."""
+        if self.plan is not None:
+            if self.payload:
+                self.plan.add(kernel, out, *args)
+            self.plan.add(self.node, cost)
+            return out
+        if self.payload:
+            kernel(out, *args)
+        self.host += self.device.launch_seconds
+        self.now = max(self.now, self.host)
+        self.node(cost)
+        return out
+
+    def node(self, cost: Cost) -> None:
+        """A kernel whose turn it is: one that was just launched, or one of a graph that was."""
+        counters = self.counters
+        counters.launches += 1
+        counters.flops += cost.flops
+        counters.memory_traffic += cost.nbytes
+        counters.compute_seconds += cost.seconds
+        self.now += self.device.kernel_seconds + cost.seconds
+        if cost.tally:
+            for name, count in cost.tally.items():
+                counters.tally[name] = counters.tally.get(name, 0) + count
+
+    def launch_graph(self) -> None:
+        """One launch for all nodes that follow."""
+        self.counters.graphs += 1
+        self.host += self.device.graph_launch_seconds
+        self.now = max(self.now, self.host)
+
+    # ---- memory
+
+    def keep(self, name: str, array: np.ndarray) -> np.ndarray:
+        """Count an array that stays: weights, a cache. LimitError."""
+        self.memory.take(name, array.nbytes)
+        return array
+
+    def shaped(self, shape: tuple[int, ...], dtype: Any = None) -> np.ndarray:
+        """An array that is not counted: fresh, or without payload a shape, one zero with strides of zero."""
+        kind = self.dtype if dtype is None else np.dtype(dtype)
+        return np.empty(shape, kind) if self.payload else np.broadcast_to(_ZERO.astype(kind), shape)
+
+    def new(self, *shape: int, dtype: Any = None) -> np.ndarray:
+        """A buffer for a result, counted as workspace until the scope ends; in a plan, reused by its later scopes."""
+        if self.plan is not None:
+            found = self.plan.buffer(self.index, shape, np.dtype(dtype or self.dtype))
+            if found is not None:
+                self._remember(found)
+                return found
+        made = self.shaped(shape, dtype)
+        if self.plan is None:
+            self.memory.take("workspace", made.nbytes)
+        else:
+            self.memory.take(self.plan.name, made.nbytes)
+            self.plan.taken[self.index] = self.plan.taken.get(self.index, 0) + made.nbytes
+        self._remember(made)
+        return made
+
+    def _remember(self, buffer: np.ndarray) -> None:
+        if self.scopes:
+            self.scopes[-1].append(buffer)
+
+    def open_scope(self) -> None:
+        self.scopes.append([])
+
+    def close_scope(self) -> None:
+        """The buffers made since the scope was opened, but not those of scopes inside, are needed no more."""
+        buffers = self.scopes.pop()
+        if self.plan is not None:
+            self.plan.release(self.index, buffers)
+        else:
+            self.memory.give_back("workspace", sum(buffer.nbytes for buffer in buffers))

@@ -1,0 +1,168 @@
+"""The GPUs of a run, shared out over the ranks, and what they do together."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from meshrt.console import Console
+from meshrt.control import Control
+from meshrt.errors import UsageError
+from meshrt.gpu.device import LINKS, GpuDevice
+from meshrt.gpu.gpu import Gpu
+from meshrt.gpu.meter import Phase, Snapshot, snapshot
+from meshrt.gpu.plan import Plan
+from meshrt.gpu.rings import Ring
+from meshrt.group import Group, Link
+
+Arrays = list[np.ndarray]
+
+
+@dataclass
+class Gpus:
+    """`count` GPUs, of which this rank hosts `mine`; a program works on those, with a list of arrays, one for each.
+
+    Which rank hosts a GPU changes nothing but the host's time. `control` is for sharing inputs and results and is not
+    counted. `static`: programs record what they repeat, and replay it.
+    """
+
+    count: int
+    device: GpuDevice
+    control: Control
+    payload: bool = True
+    static: bool = False
+    console: Console = field(default_factory=Console)
+    mine: list[Gpu] = field(init=False)
+    group: Group = field(init=False)
+    phases: dict[str, Phase] = field(default_factory=dict)
+    plan: Plan | None = None  # that is being recorded
+
+    def __post_init__(self) -> None:
+        device = self.device
+        if self.count < 1:
+            raise UsageError(f"--tp is {self.count}; a run has one GPU at least")
+        if self.control.size > self.count:
+            raise UsageError(
+                f"{self.control.size} ranks for {self.count} GPUs: start {self.count} ranks at most, or give"
+                f" --tp {self.control.size}"
+            )
+        if device.link not in LINKS:
+            raise UsageError(f"--link is {device.link!r}; there are {', '.join(LINKS)}")
+        if device.link == "nvlink" and self.count > device.nvlink_gpus:
+            raise UsageError(
+                f"NVLink joins {device.nvlink_gpus} GPUs of type {device.name}, not {self.count}: give --link pcie"
+            )
+        link = Link(device.link_bytes_per_second, device.link_seconds)
+        self.group = Group(self.control, self.count, link, self.payload)
+        self.mine = [Gpu(device, index, self.payload) for index in self.group.mine]
+
+    # ---- collectives
+
+    def all_gather(self, parts: Arrays, sizes: Sequence[int]) -> Arrays:
+        """All GPUs' parts side by side along the last axis, on every GPU. `sizes`: of all of them, along that axis."""
+        if self.count == 1:
+            return parts
+        outs = [gpu.new(*part.shape[:-1], sum(sizes)) for gpu, part in zip(self.mine, parts, strict=True)]
+        return self._together("all_gather", parts, outs, sizes)
+
+    def reduce_sum(self, parts: Arrays) -> Arrays:
+        """The sum of all GPUs' arrays, on every GPU."""
+        if self.count == 1:
+            return parts
+        outs = [gpu.new(*part.shape) for gpu, part in zip(self.mine, parts, strict=True)]
+        return self._together("reduce_sum", parts, outs, ())
+
+    def _together(self, kind: str, parts: Arrays, outs: Arrays, sizes: Sequence[int]) -> Arrays:
+        if self.plan is not None:
+            ring = Ring(self, kind, parts, outs, sizes)
+            self.plan.add(ring.run)
+            self.plan.closing.append(ring.close)
+            return outs
+        begins = []
+        for gpu in self.mine:
+            gpu.host += gpu.device.launch_seconds
+            begins.append(max(gpu.now, gpu.host) + gpu.device.kernel_seconds)
+        return self.travel(kind, parts, sizes, begins)
+
+    def travel(self, kind: str, parts: Arrays, sizes: Sequence[int], begins: list[float]) -> Arrays:
+        """A collective by messages that are planned as they go. It begins on each GPU at a time of its own."""
+        extra = self.device.collective_seconds
+        times = [begin + extra for begin in begins]
+        if kind == "all_gather":
+            found, ends = self.group.all_gather(parts, times, parts[0].ndim - 1, sizes)
+        else:
+            found, ends = self.group.reduce_sum(parts, times)
+        for gpu, begin, end in zip(self.mine, begins, ends, strict=True):
+            gpu.counters.collective_seconds += end - begin
+            gpu.now = end
+        return found
+
+    # ---- time
+
+    def meet(self) -> float:
+        """All GPUs and their hosts wait for the last of them, as they do for a token: the time then."""
+        now = max(gpu.now for gpu in self.mine)
+        if self.control.size > 1:
+            now = self.control.allreduce(now, max)
+        self.wait_until(now)
+        return now
+
+    def wait_until(self, time: float) -> None:
+        for gpu in self.mine:
+            gpu.now = gpu.host = max(gpu.now, time)
+
+    @contextmanager
+    def phase(self, name: str, tokens: int = 0) -> Iterator[None]:
+        """Count what is done inside by name; the same name again adds to it. All GPUs meet at its end."""
+        before = self._snapshots()
+        yield
+        self.meet()
+        self.phases.setdefault(name, Phase(len(self.mine))).add(before, self._snapshots(), tokens)
+
+    def _snapshots(self) -> list[Snapshot]:
+        return [snapshot(gpu, traffic) for gpu, traffic in zip(self.mine, self.group.traffic, strict=True)]
+
+    # ---- buffers and plans
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """Buffers that are made inside are given back at its end."""
+        for gpu in self.mine:
+            gpu.open_scope()
+        yield
+        for gpu in self.mine:
+            gpu.close_scope()
+
+    @contextmanager
+    def recording(self, name: str) -> Iterator[Plan]:
+        """Nothing runs inside: kernels and collectives go to the plan, which is to be replayed."""
+        plan = Plan(name)
+        for gpu in self.mine:
+            plan.add(gpu.launch_graph)
+            gpu.plan = plan
+        self.plan = plan
+        yield plan
+        self.plan = None
+        for gpu in self.mine:
+            gpu.plan = None
+
+    def give_up(self, plan: Plan) -> None:
+        """Free a plan and its buffers."""
+        plan.close()
+        for gpu in self.mine:
+            if gpu.index in plan.taken:
+                gpu.memory.give_back(plan.name, plan.taken[gpu.index])
+
+    # ---- the host
+
+    def to_host(self, parts: Arrays) -> np.ndarray | None:
+        """All GPUs' parts side by side along the last axis, on every rank; None without payload. Not counted."""
+        if not self.payload:
+            return None
+        if self.control.size == 1:
+            return np.concatenate(parts, axis=-1)
+        shares = self.control.gather(parts)
+        whole = None if shares is None else np.concatenate([one for share in shares for one in share], axis=-1)
+        found: np.ndarray | None = self.control.bcast(whole)
+        return found

@@ -1,0 +1,37 @@
+"""A GPU's memory: every allocation has a name, the peak is recorded, and the limit holds."""
+
+from dataclasses import dataclass, field
+
+from meshrt.errors import LimitError
+from meshrt.gpu.device import GpuDevice
+
+
+@dataclass
+class Budget:
+    """Bytes in use on one GPU, by name. A name may be taken again: it then holds the sum."""
+
+    device: GpuDevice
+    index: int  # of the GPU, for messages
+    names: dict[str, int] = field(default_factory=dict)
+    used: int = 0
+    peak: int = 0
+
+    @property
+    def limit(self) -> int:
+        return self.device.memory_bytes
+
+    def take(self, name: str, nbytes: int) -> None:
+        """Raises LimitError where it does not fit; nothing is changed then."""
+        if self.used + nbytes > self.limit:
+            raise LimitError(
+                f"GPU {self.index}: {name!r} asks for {nbytes} bytes, {self.used} are in use, the limit is "
+                f"{self.limit} (device {self.device.name}); use more GPUs (--tp), a smaller batch, or --gpu-memory"
+            )
+        self.names[name] = self.names.get(name, 0) + nbytes
+        self.used += nbytes
+        self.peak = max(self.peak, self.used)
+
+    def give_back(self, name: str, nbytes: int) -> None:
+        """Free some of what was taken under that name."""
+        self.names[name] -= nbytes
+        self.used -= nbytes

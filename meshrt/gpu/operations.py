@@ -1,0 +1,68 @@
+"""What any program launches on a GPU: products, sums, copies, with what each costs. Arrays are [rows, columns]."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from meshrt.gpu.gpu import Gpu
+
+
+def matmul(gpu: Gpu, x: np.ndarray, w: np.ndarray, bias: np.ndarray | None = None) -> np.ndarray:
+    """x [m, k] @ w [k, n] (+ bias [n]) -> [m, n]: one kernel."""
+    out = gpu.new(x.shape[0], w.shape[1])
+    return gpu.launch(_matmul, out, x, w, bias, cost=gpu.cost(_flops(x, w), x.nbytes + w.nbytes + out.nbytes))
+
+
+def matmuls(
+    gpu: Gpu,
+    xs: Sequence[np.ndarray],
+    ws: Sequence[np.ndarray],
+    biases: Sequence[np.ndarray | None],
+    outs: Sequence[np.ndarray] | None = None,
+) -> list[np.ndarray]:
+    """Several products at once, of any sizes: one kernel, a grouped (or batched) matrix product; to `outs` if given."""
+    found = [gpu.new(x.shape[0], w.shape[1]) for x, w in zip(xs, ws, strict=True)] if outs is None else [*outs]
+    flops = sum(map(_flops, xs, ws))
+    nbytes = sum(array.nbytes for arrays in (xs, ws, found) for array in arrays)
+    group = tuple(zip(found, xs, ws, biases, strict=True))
+    gpu.launch(_matmuls, found[0], group, cost=gpu.cost(flops, nbytes))
+    return found
+
+
+def add(gpu: Gpu, target: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """target += other."""
+    cost = gpu.cost(target.size, 2 * target.nbytes + other.nbytes)
+    return gpu.launch(_add, target, other, cost=cost)
+
+
+def take(gpu: Gpu, table: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Rows of a table [n, columns], int [m] -> [m, columns]."""
+    out = gpu.new(len(rows), table.shape[1], dtype=table.dtype)
+    return gpu.launch(_take, out, table, rows, cost=gpu.cost(0, 2 * out.nbytes))
+
+
+def copy(gpu: Gpu, target: np.ndarray, source: np.ndarray) -> np.ndarray:
+    return gpu.launch(np.copyto, target, source, cost=gpu.cost(0, 2 * source.nbytes))
+
+
+def _flops(x: np.ndarray, w: np.ndarray) -> int:
+    return int(2 * x.shape[0] * w.shape[0] * w.shape[1])
+
+
+def _matmul(out: np.ndarray, x: np.ndarray, w: np.ndarray, bias: np.ndarray | None) -> None:
+    np.matmul(x, w, out)
+    if bias is not None:
+        np.add(out, bias, out)
+
+
+def _matmuls(_: np.ndarray, group: tuple[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None], ...]) -> None:
+    for out, x, w, bias in group:
+        _matmul(out, x, w, bias)
+
+
+def _add(target: np.ndarray, other: np.ndarray) -> None:
+    np.add(target, other, target)
+
+
+def _take(out: np.ndarray, table: np.ndarray, rows: np.ndarray) -> None:
+    table.take(rows, 0, out, "clip")  # what raises takes a copy of `out` first

@@ -1,0 +1,39 @@
+"""What CUDA Graphs are on a GPU: operations recorded once, with their buffers, and replayed without any planning."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+
+class Plan:
+    """Calls in order, with arguments that are fixed: arrays, views, requests. `name` is that of their memory."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.calls: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
+        self.taken: dict[int, int] = {}  # bytes of buffers, by GPU
+        self.closing: list[Callable[[], object]] = []  # to be called when the plan is given up
+        self._free: dict[tuple[Any, ...], list[np.ndarray]] = {}
+
+    def add(self, function: Callable[..., object], *args: Any) -> None:
+        self.calls.append((function, args))
+
+    def replay(self) -> None:
+        """Do it again. What has changed in the arrays since is what it works on."""
+        for function, args in self.calls:
+            function(*args)
+
+    def buffer(self, gpu: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray | None:
+        """A buffer of an earlier scope that nobody needs any more."""
+        free = self._free.get((gpu, shape, dtype))
+        return free.pop() if free else None
+
+    def release(self, gpu: int, buffers: Iterable[np.ndarray]) -> None:
+        for buffer in buffers:
+            self._free.setdefault((gpu, buffer.shape, buffer.dtype), []).append(buffer)
+
+    def close(self) -> None:
+        """Free what MPI keeps for it."""
+        for function in self.closing:
+            function()

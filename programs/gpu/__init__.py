@@ -1,0 +1,1 @@
+"""Language models on tensor-parallel GPUs: what `lowrank` is made of."""

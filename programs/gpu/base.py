@@ -1,0 +1,131 @@
+"""A decomposed model as tensor parallelism without second thoughts has it (DeInfer, section 2.2, Figure 2b).
+
+Of every pair A B, each GPU has columns of A and the rows of B that go with them, and the partial results in the full
+space are summed: one reduce-sum a pair, seven a layer of LLaMA. After those of Q, K and V every GPU has all of them, so
+that every GPU computes every attention head and keeps the whole cache.
+
+A matrix that is not decomposed is cut by columns (first) or rows (second). If all of a sub-layer's first matrices are
+so, their results stay where they are; else they are gathered, since the others are everywhere.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshrt.gpu.gpu import Gpu
+from meshrt.gpu.gpus import Gpus
+from meshrt.gpu.operations import matmul
+from meshrt.models.checkpoint import Index
+from meshrt.programs.gpu.cut import EVERY, Cutter, shares
+from meshrt.programs.gpu.dense import biased
+from meshrt.programs.gpu.family import Matrix
+from meshrt.programs.gpu.scheme import Arrays, Results
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A's columns [in, share of the rank] and B's rows [share, out]."""
+
+    a: np.ndarray
+    b: np.ndarray
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Columns of a matrix that is not decomposed; `sizes` of all GPUs if they are to be gathered."""
+
+    w: np.ndarray
+    sizes: tuple[int, ...] | None
+
+
+@dataclass(frozen=True)
+class First:
+    """The matrices as one GPU has them, and their biases, of the columns that it ends up with."""
+
+    matrices: tuple[Pair | Columns, ...]
+    biases: tuple[np.ndarray | None, ...]
+
+
+@dataclass(frozen=True)
+class Second:
+    """The matrix as one GPU has it; its rows `own` of an input that every GPU has; `sizes` of inputs to be gathered."""
+
+    matrix: Pair | np.ndarray
+    bias: np.ndarray | None
+    own: slice | None
+    sizes: tuple[int, ...] | None
+
+
+def split(matrices: Sequence[Matrix]) -> bool:
+    return all(matrix.rank is None for matrix in matrices)
+
+
+def cut_first(cut: Cutter, matrices: Sequence[Matrix], columns: Sequence[Index]) -> First:
+    if split(matrices):
+        pairs = [*zip(matrices, columns, strict=True)]
+        return First(
+            tuple(Columns(cut.whole(matrix, EVERY, own), None) for matrix, own in pairs),
+            tuple(cut.bias(matrix, own) for matrix, own in pairs),
+        )
+
+    def cut_one(matrix: Matrix) -> Pair | Columns:
+        if matrix.rank is not None:
+            return _pair(cut, matrix)
+        sizes = shares(cut.count, matrix.columns)
+        return Columns(cut.whole(matrix, EVERY, cut.own(matrix.columns)), sizes)
+
+    return First(tuple(map(cut_one, matrices)), tuple(cut.bias(matrix, EVERY) for matrix in matrices))
+
+
+def _pair(cut: Cutter, matrix: Matrix) -> Pair:
+    assert matrix.rank is not None
+    own = cut.own(matrix.rank)
+    return Pair(cut.a(matrix, EVERY, own), cut.b(matrix, own, EVERY))
+
+
+def first(gpus: Gpus, shards: Sequence[First], xs: Arrays, wanted: int) -> list[Results]:
+    """Matrix by matrix: x A B, and the sum over the GPUs."""
+    results = [Results([], []) for _ in shards]
+    for at in range(len(shards[0].matrices)):
+        products = _product(gpus, [own.matrices[at] for own in shards], xs)
+        for found, one in zip(results, biased(gpus, products, [own.biases[at] for own in shards]), strict=True):
+            found.values.append(one)
+            found.latents.append(None)
+    return results
+
+
+def _product(gpus: Gpus, matrices: Sequence[Pair | Columns], xs: Arrays) -> Arrays:
+    parts = []
+    for gpu, own, x in zip(gpus.mine, matrices, xs, strict=True):
+        parts.append(_through(gpu, own, x) if isinstance(own, Pair) else matmul(gpu, x, own.w))
+    one = matrices[0]
+    if isinstance(one, Pair):
+        return gpus.reduce_sum(parts)
+    return parts if one.sizes is None else gpus.all_gather(parts, one.sizes)
+
+
+def _through(gpu: Gpu, pair: Pair, x: np.ndarray) -> np.ndarray:
+    return matmul(gpu, matmul(gpu, x, pair.a), pair.b)
+
+
+def cut_second(cut: Cutter, matrix: Matrix, rows: Index, split: bool) -> Second:
+    bias = cut.bias(matrix, EVERY)
+    if matrix.rank is not None:
+        return Second(_pair(cut, matrix), bias, None, shares(cut.count, matrix.rows) if split else None)
+    own = cut.own(matrix.rows)
+    return Second(cut.whole(matrix, own, EVERY), bias, None if split else own, None)
+
+
+def second(gpus: Gpus, shards: Sequence[Second], ys: Arrays) -> Arrays:
+    """Its input where it is needed, then as in `first`."""
+    sizes = shards[0].sizes
+    if sizes is not None:
+        ys = gpus.all_gather(ys, sizes)
+    parts = []
+    for gpu, own, y in zip(gpus.mine, shards, ys, strict=True):
+        if isinstance(own.matrix, Pair):
+            parts.append(_through(gpu, own.matrix, y))
+        else:
+            parts.append(matmul(gpu, y if own.own is None else y[:, own.own], own.matrix))
+    return biased(gpus, gpus.reduce_sum(parts), [own.bias for own in shards])

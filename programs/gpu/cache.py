@@ -1,0 +1,115 @@
+"""The numbers of the cache on each GPU: keys and values, or what K and V have in the low-rank space.
+
+The low-rank cache (DeInfer, section 4.2) is the same on every GPU, since its latents come from an all-gather. Two
+buffers a GPU, allocated once, serve all layers one after the other: one for the latents of all sequences squeezed
+together, one for the keys and values that are made of them.
+"""
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from meshrt.errors import LimitError, UsageError
+from meshrt.gpu.gpu import Gpu
+from meshrt.gpu.gpus import Gpus
+from meshrt.programs.gpu.pages import Pages
+from meshrt.programs.gpu.shards import Model
+
+SHARE = 0.9  # of a GPU's memory, for weights and cache; the rest is workspace
+
+
+@dataclass(frozen=True)
+class Store:
+    """One GPU's cache: of each layer that runs, two arrays [slots, width]. Buffers are flat; None: keys and values."""
+
+    keys: tuple[np.ndarray, ...]
+    values: tuple[np.ndarray, ...]
+    squeezed: tuple[np.ndarray, np.ndarray] | None
+    rebuilt: tuple[np.ndarray, np.ndarray] | None
+
+
+@dataclass(frozen=True)
+class Cache:
+    """The cache of a model: blocks and their tables, alike on all GPUs, and each hosted GPU's numbers."""
+
+    pages: Pages
+    stores: tuple[Store, ...]
+    low_rank: bool
+
+
+def check_low_rank(model: Model, scheme: str) -> None:
+    """UsageError where K and V have no latents that every GPU has whole."""
+    if scheme != "deinfer":
+        raise UsageError(
+            f"--kv lowrank needs --scheme deinfer: in {scheme!r} no GPU has the whole latents of K and V;"
+            " use --kv dense"
+        )
+    for layer in model.family.layers:
+        for matrix in (layer.k, layer.v):
+            if matrix.rank is None:
+                raise UsageError(f"--kv lowrank: {matrix.name} is not decomposed; use --kv dense")
+
+
+def _widths(model: Model, at: int, layer: int, low_rank: bool) -> tuple[int, int]:
+    """Numbers that a token has in a layer's cache on the hosted GPU number `at`."""
+    shape = model.family.layers[layer]
+    if low_rank:
+        assert shape.k.rank is not None and shape.v.rank is not None
+        return shape.k.rank, shape.v.rank
+    width = model.shards[at].layers[layer].heads.width
+    return width, width
+
+
+def make_cache(gpus: Gpus, model: Model, low_rank: bool, block_size: int, needed: int, blocks: int | None) -> Cache:
+    """A cache of so many blocks; None: what is needed, or what fits in 90 % of each GPU's memory. LimitError."""
+    run, layers = model.layers_run, len(model.family.layers)
+    widths = [[_widths(model, at, layer, low_rank) for layer in range(run)] for at in range(len(gpus.mine))]
+    item = gpus.mine[0].dtype.itemsize
+    needs = []  # bytes of a slot: of all layers, and of the buffers
+    for own, shard in zip(widths, model.shards, strict=True):
+        of_layers = [sum(pair) for pair in own]
+        buffers = max(of_layers) + 2 * max(layer.heads.width for layer in shard.layers) if low_rank else 0
+        needs.append(item * (sum(of_layers) + of_layers[-1] * (layers - run) + buffers))
+    room = min(
+        int((SHARE * gpu.memory.limit - gpu.memory.used) // (need * block_size))
+        for gpu, need in zip(gpus.mine, needs, strict=True)
+    )
+    room = gpus.control.allreduce(room, min) - 1  # block 0 belongs to nobody
+    if blocks is None and room < 1:
+        raise LimitError(
+            f"{gpus.mine[0].memory.used} bytes of weights leave no room for a cache on a GPU of "
+            f"{gpus.device.memory_bytes} bytes ({SHARE:.0%} of them for both): use more GPUs (--tp), or --gpu-memory"
+        )
+    pages = Pages(min(room, needed) if blocks is None else blocks, block_size)
+    stores = tuple(
+        _make_store(gpu, pages.slots, own, max(layer.heads.width for layer in shard.layers), low_rank, layers)
+        for gpu, own, shard in zip(gpus.mine, widths, model.shards, strict=True)
+    )
+    return Cache(pages, stores, low_rank)
+
+
+def _make_store(gpu: Gpu, slots: int, widths: list[tuple[int, int]], width: int, low_rank: bool, layers: int) -> Store:
+    def pool(columns: int) -> np.ndarray:
+        made = gpu.keep("cache", gpu.shaped((slots, columns)))
+        if gpu.payload:
+            made.fill(np.nan)  # what is read before it was written shows
+        return made
+
+    def buffer(columns: int) -> np.ndarray:
+        made = gpu.keep("rebuilt cache", gpu.shaped((slots * columns,)))
+        if gpu.payload:
+            made.fill(0)
+        return made
+
+    keys, values = tuple(pool(one[0]) for one in widths), tuple(pool(one[1]) for one in widths)
+    gpu.memory.take("cache", (keys[-1].nbytes + values[-1].nbytes) * (layers - len(widths)))
+    if not low_rank:
+        return Store(keys, values, None, None)
+    squeezed = (buffer(max(one[0] for one in widths)), buffer(max(one[1] for one in widths)))
+    return Store(keys, values, squeezed, (buffer(width), buffer(width)))
+
+
+def shaped(buffer: np.ndarray, *shape: int) -> np.ndarray:
+    """The beginning of a flat buffer, in a shape."""
+    return buffer[: prod(shape)].reshape(shape) if buffer.strides != (0,) else np.broadcast_to(buffer[:1], shape)

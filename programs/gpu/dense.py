@@ -1,0 +1,74 @@
+"""The undecomposed model: Megatron's tensor parallelism (Shoeybi et al. 2019, https://arxiv.org/abs/1909.08053).
+
+Columns of the first matrices, rows of the second one, and one reduce-sum of [tokens, hidden] after it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshrt.gpu.gpus import Gpus
+from meshrt.gpu.operations import add, matmul
+from meshrt.models.checkpoint import Index
+from meshrt.programs.gpu.cut import EVERY, Cutter
+from meshrt.programs.gpu.family import Matrix
+from meshrt.programs.gpu.scheme import Arrays, Results
+
+
+@dataclass(frozen=True)
+class First:
+    """This GPU's columns of all matrices, side by side [in, columns]; where each begins and ends."""
+
+    w: np.ndarray
+    bias: np.ndarray | None
+    ends: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Second:
+    """This GPU's rows of the matrix [rows, out], and the whole bias, which comes after the sum."""
+
+    w: np.ndarray
+    bias: np.ndarray | None
+
+
+def split(matrices: Sequence[Matrix]) -> bool:
+    return True
+
+
+def cut_first(cut: Cutter, matrices: Sequence[Matrix], columns: Sequence[Index]) -> First:
+    parts = [cut.whole(matrix, EVERY, own) for matrix, own in zip(matrices, columns, strict=True)]
+    biases = [cut.bias(matrix, own) for matrix, own in zip(matrices, columns, strict=True)]
+    ends = tuple(int(end) for end in np.cumsum([one.shape[1] for one in parts]))
+    found = [bias for bias in biases if bias is not None]
+    joined = (np.concatenate(found) if cut.gpu.payload else cut.gpu.shaped((ends[-1],))) if found else None
+    return First(cut.joined(parts), joined, ends)
+
+
+def first(gpus: Gpus, shards: Sequence[First], xs: Arrays, wanted: int) -> list[Results]:
+    """One product with all columns."""
+    found = []
+    for gpu, own, x in zip(gpus.mine, shards, xs, strict=True):
+        y = matmul(gpu, x, own.w, own.bias)
+        values = [y[:, begin:end] for begin, end in zip((0, *own.ends), own.ends, strict=False)]
+        found.append(Results(values, [None for _ in values]))
+    return found
+
+
+def cut_second(cut: Cutter, matrix: Matrix, rows: Index, split: bool) -> Second:
+    return Second(cut.whole(matrix, rows, EVERY), cut.bias(matrix, EVERY))
+
+
+def second(gpus: Gpus, shards: Sequence[Second], ys: Arrays) -> Arrays:
+    """Partial results, and their sum over the GPUs."""
+    parts = [matmul(gpu, y, own.w) for gpu, own, y in zip(gpus.mine, shards, ys, strict=True)]
+    return biased(gpus, gpus.reduce_sum(parts), [own.bias for own in shards])
+
+
+def biased(gpus: Gpus, sums: Arrays, biases: Sequence[np.ndarray | None]) -> Arrays:
+    """Each GPU adds the whole bias to a sum."""
+    return [
+        total if bias is None else add(gpu, total, bias)
+        for gpu, total, bias in zip(gpus.mine, sums, biases, strict=True)
+    ]

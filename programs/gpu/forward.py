@@ -1,0 +1,174 @@
+"""One step of a model: the tokens of a batch through all layers to the next token of each sequence.
+
+It is the same for a prompt and for new tokens; where the keys and values come from is the batch's affair.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from meshrt.gpu.gpu import Gpu
+from meshrt.gpu.gpus import Gpus
+from meshrt.gpu.meter import LinkBytes
+from meshrt.gpu.operations import add, matmul, take
+from meshrt.gpu.repeat import Repeat
+from meshrt.programs.gpu import kernels
+from meshrt.programs.gpu.scheme import Arrays, Results
+from meshrt.programs.gpu.shards import Model, Norm
+
+Rotary = tuple[np.ndarray, np.ndarray]  # cosines and sines [tokens, D/2]
+
+
+class Batch(Protocol):
+    """Tokens that go through the model together. `last` has the rows of those that are followed by a new token."""
+
+    tokens: np.ndarray
+    places: np.ndarray  # rows of the table of positions
+    last: np.ndarray | None  # None: all
+
+    @property
+    def wanted(self) -> int:
+        """How many of Q, K and V are needed in the full space."""
+        ...
+
+    def begin(self, gpus: Gpus, model: Model) -> None:
+        """Before the first layer."""
+        ...
+
+    def attend(
+        self, gpus: Gpus, model: Model, layer: int, found: Sequence[Results], rotary: Sequence[Rotary | None]
+    ) -> Arrays:
+        """Attention of every hosted GPU's heads, [tokens, heads D]. The cache gets what is new."""
+        ...
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """What a step leaves: the next token's ids, float32 [sequences], on each hosted GPU; its columns of the logits."""
+
+    ids: Arrays
+    logits: Arrays  # [rows, words]: of `last`, or of all tokens where they were asked for
+
+
+def forward(gpus: Gpus, model: Model, batch: Batch, all_logits: bool = False) -> Ahead:
+    """Run, or record, one step."""
+    family, scheme, shards = model.family, model.scheme, model.shards
+    layers = len(family.layers)
+    with gpus.scope():
+        batch.begin(gpus, model)
+        xs = [_embed(gpu, model, at, batch) for at, gpu in enumerate(gpus.mine)]
+        rotary = [turning(gpu, shard.rotary, batch.places) for gpu, shard in zip(gpus.mine, shards, strict=True)]
+        repeat = Repeat(gpus, layers - model.layers_run)
+        attention, mlp = (
+            LinkBytes(gpus.mine, gpus.group.traffic, name) for name in ("attention_link_bytes", "mlp_link_bytes")
+        )
+        for at in range(model.layers_run):
+            own = [shard.layers[at] for shard in shards]
+            if at == model.layers_run - 1 and model.layers_run < layers:
+                _do(gpus, repeat.begin)
+            with gpus.scope(), _counted(gpus, attention):
+                hs = [normed(gpu, model, x, w.attention_norm) for gpu, x, w in zip(gpus.mine, xs, own, strict=True)]
+                qkv = scheme.first(gpus, [w.qkv for w in own], hs, batch.wanted)
+                ys = batch.attend(gpus, model, at, qkv, rotary)
+                _add(gpus, xs, scheme.second(gpus, [w.o for w in own], ys))
+            with gpus.scope(), _counted(gpus, mlp):
+                hs = [normed(gpu, model, x, w.mlp_norm) for gpu, x, w in zip(gpus.mine, xs, own, strict=True)]
+                inner = scheme.first(gpus, [w.inner for w in own], hs, len(family.layers[at].inner))
+                ys = [activated(gpu, one) for gpu, one in zip(gpus.mine, inner, strict=True)]
+                _add(gpus, xs, scheme.second(gpus, [w.down for w in own], ys))
+        if model.layers_run < layers:
+            _do(gpus, repeat.end)
+        return _head(gpus, model, batch, xs, all_logits)
+
+
+def _do(gpus: Gpus, function: object) -> None:
+    """Now, or in a plan that is being recorded."""
+    assert callable(function)
+    if gpus.plan is None:
+        function()
+    else:
+        gpus.plan.add(function)
+
+
+@contextmanager
+def _counted(gpus: Gpus, sent: LinkBytes) -> Iterator[None]:
+    _do(gpus, sent.begin)
+    yield
+    _do(gpus, sent.end)
+
+
+def _embed(gpu: Gpu, model: Model, at: int, batch: Batch) -> np.ndarray:
+    shard = model.shards[at]
+    x = take(gpu, shard.embedding, batch.tokens)
+    if shard.positions is not None:
+        add(gpu, x, take(gpu, shard.positions, batch.places))
+    return x
+
+
+def _add(gpus: Gpus, xs: Arrays, others: Arrays) -> None:
+    for gpu, x, other in zip(gpus.mine, xs, others, strict=True):
+        add(gpu, x, other)
+
+
+def normed(gpu: Gpu, model: Model, x: np.ndarray, norm: Norm) -> np.ndarray:
+    """RMSNorm or LayerNorm, as the model has it."""
+    out, eps = gpu.new(*x.shape), model.family.eps
+    cost, scale, wide = gpu.cost(4 * x.size, 2 * x.nbytes), gpu.shaped((len(x), 1)), gpu.shaped(x.shape)
+    if norm.bias is None:
+        return gpu.launch(kernels.rms_norm, out, x, norm.weight, eps, scale, wide, cost=cost)
+    centred = gpu.shaped(x.shape)
+    return gpu.launch(kernels.layer_norm, out, x, norm.weight, norm.bias, eps, scale, wide, centred, cost=cost)
+
+
+def turning(gpu: Gpu, tables: Rotary | None, places: np.ndarray) -> Rotary | None:
+    """Cosines and sines at these positions; None where the model has learned positions."""
+    return None if tables is None else (take(gpu, tables[0], places), take(gpu, tables[1], places))
+
+
+def rotated(gpu: Gpu, x: np.ndarray, dim: int, rotary: Rotary | None) -> np.ndarray:
+    """Rotary embedding of x [tokens, heads D], in place, if the model has it."""
+    if rotary is None:
+        return x
+    tokens, half = len(x), dim // 2
+    heads = x.reshape(tokens, -1, dim)
+    scratch = gpu.shaped((5, tokens, heads.shape[1], half))
+    return gpu.launch(
+        kernels.rotate, x, heads[..., :half], heads[..., half:], rotary[0][:, None], rotary[1][:, None], scratch,
+        cost=gpu.cost(3 * x.size, 2 * x.nbytes),
+    )  # fmt: skip
+
+
+def activated(gpu: Gpu, found: Results) -> np.ndarray:
+    """SwiGLU of gate and up, or ReLU of one alone."""
+    values = found.values
+    out = gpu.new(*values[0].shape)
+    cost = gpu.cost(5 * out.size, (len(values) + 1) * out.nbytes)
+    kernel = kernels.swiglu if len(values) == 2 else kernels.relu
+    return gpu.launch(kernel, out, gpu.shaped(out.shape), *values, cost=cost)
+
+
+def _head(gpus: Gpus, model: Model, batch: Batch, xs: Arrays, all_logits: bool) -> Ahead:
+    """Every GPU finds the likeliest of its words; the candidates are gathered, and every GPU has the winners."""
+    logits, pairs = [], []
+    for gpu, shard, x in zip(gpus.mine, model.shards, xs, strict=True):
+        rows = x if batch.last is None or all_logits else take(gpu, x, batch.last)
+        scores = matmul(gpu, normed(gpu, model, rows, shard.norm), shard.head)
+        logits.append(scores)
+        here = scores if batch.last is None or not all_logits else take(gpu, scores, batch.last)
+        pair = gpu.new(len(here), 2, dtype=np.float32)
+        gpu.launch(
+            kernels.likeliest, pair, here, shard.first_word, pair[:, 0], pair[:, 1], gpu.shaped((len(here),), np.int64),
+            cost=gpu.cost(here.size, here.nbytes),
+        )  # fmt: skip
+        pairs.append(pair)
+    gathered = gpus.all_gather(pairs, [2] * gpus.count)
+    ids = []
+    for gpu, found in zip(gpus.mine, gathered, strict=True):
+        out, flat = gpu.shaped((len(found),), np.float32), found.reshape(-1)
+        rows, places = np.arange(len(found)) * gpus.count, gpu.shaped((len(found),), np.int64)
+        cost = gpu.cost(found.size, found.nbytes)
+        ids.append(gpu.launch(kernels.winners, out, found[:, 0::2], flat[1::2], rows, places, cost=cost))
+    return Ahead(ids, logits)

@@ -1,0 +1,147 @@
+"""The kernels of a transformer that are no plain products: plain functions that write to their first argument.
+
+What they need between is given as scratch, and views are made by the caller, so that a recorded kernel allocates
+nothing. That is also why what is broadcast is first copied to its full size: NumPy's arithmetic takes a buffer of its
+own for a broadcast operand, and copying takes none. T tokens, B sequences, S places in the cache that a sequence may
+see, G key heads, g query heads that share one, D head size.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+View = np.ndarray
+
+
+def rms_norm(out: View, x: View, weight: View, eps: float, scale: View, wide: View) -> None:
+    """x / root mean square over the last axis, times weight. Scratch: scale [T, 1], wide as x."""
+    np.multiply(x, x, out)
+    np.add.reduce(out, axis=-1, out=scale, keepdims=True)
+    np.divide(scale, x.shape[-1], scale)
+    np.add(scale, eps, scale)
+    np.sqrt(scale, scale)
+    np.copyto(wide, scale)
+    np.divide(x, wide, out)
+    np.copyto(wide, weight)
+    np.multiply(out, wide, out)
+
+
+def layer_norm(
+    out: View, x: View, weight: View, bias: View, eps: float, scale: View, wide: View, centred: View
+) -> None:
+    """(x - mean) / standard deviation over the last axis, times weight, plus bias. Scratch: also centred, as x."""
+    np.add.reduce(x, axis=-1, out=scale, keepdims=True)
+    np.divide(scale, x.shape[-1], scale)
+    np.copyto(wide, scale)
+    np.subtract(x, wide, centred)
+    rms_norm(out, centred, weight, eps, scale, wide)
+    np.copyto(wide, bias)
+    np.add(out, wide, out)
+
+
+def rotate(_: View, low: View, high: View, cos: View, sin: View, scratch: View) -> None:
+    """Rotary embedding in place: `low` and `high` [T, heads, D/2] are the halves of heads; cos, sin [T, 1, D/2].
+
+    Scratch: [5, T, heads, D/2].
+    """
+    a, b, c, d, angle = scratch
+    np.copyto(a, low)
+    np.copyto(b, high)
+    np.copyto(angle, cos)
+    np.multiply(a, angle, c)
+    np.multiply(b, angle, d)
+    np.copyto(angle, sin)
+    np.multiply(a, angle, a)
+    np.multiply(b, angle, b)
+    np.subtract(c, b, c)
+    np.add(d, a, d)
+    np.copyto(low, c)
+    np.copyto(high, d)
+
+
+def swiglu(out: View, wide: View, gate: View, up: View) -> None:
+    """gate sigmoid(gate) up, with sigmoid(x) = (1 + tanh(x/2)) / 2, which overflows nowhere. Scratch: wide, as out."""
+    np.copyto(wide, gate)
+    np.multiply(wide, 0.5, out)
+    np.tanh(out, out)
+    np.add(out, 1, out)
+    np.multiply(out, 0.5, out)
+    np.multiply(out, wide, out)
+    np.copyto(wide, up)
+    np.multiply(out, wide, out)
+
+
+def relu(out: View, _: View, x: View) -> None:
+    np.copyto(out, x)
+    np.maximum(out, 0, out=out)
+
+
+def store(pool: View, slots: View, rows: View) -> None:
+    """Rows to their slots of a cache."""
+    pool[slots] = rows
+
+
+def copy_runs(_: View, runs: Sequence[tuple[View, View]]) -> None:
+    """Stretches of a cache that lie together, one after the other, to a compact buffer."""
+    for target, source in runs:
+        np.copyto(target, source)
+
+
+def attend_cached(
+    out: View, q: View, keys: View, values: View, slots: View, scale: float,
+    k: View, v: View, kt: View, vt: View, no_value: View, no_score: View, scores: View, total: View, wide: View,
+) -> None:  # fmt: skip
+    """Attention of one new token a sequence over a paged cache, keys and values [places, G D].
+
+    out, q [B, G, g, D]; slots int [B, S] is the block table, place by place. What a sequence does not see is marked in
+    no_value [B, S, 1] and no_score [B, 1, 1, S]. Scratch: k, v [B, S, G D], and their views kt [B, G, D, S] and vt
+    [B, G, S, D]; scores and wide [B, G, g, S]; total [B, G, g, 1].
+    """
+    keys.take(slots, 0, k, "clip")
+    values.take(slots, 0, v, "clip")
+    np.copyto(v, 0, where=no_value)  # what was never written is NaN, and NaN times nothing is NaN
+    np.matmul(q, kt, scores)
+    np.multiply(scores, scale, scores)
+    np.copyto(scores, -np.inf, where=no_score)
+    softmax(scores, total, wide)
+    np.matmul(scores, vt, out)
+
+
+def attend_causal(out: View, q: View, k: View, v: View, heads: tuple[int, int, int], ends: Sequence[int]) -> None:
+    """Causal attention inside each of several sequences: out, q [T, G g D]; k, v [T, G D]; ends of the sequences."""
+    kv, group, dim = heads
+    scale = np.float32(1 / np.sqrt(dim))
+    for begin, end in zip((0, *ends), ends, strict=False):
+        n = end - begin
+        queries = q[begin:end].reshape(n, kv, group, dim).transpose(1, 2, 0, 3)
+        scores = queries @ k[begin:end].reshape(n, kv, 1, dim).transpose(1, 2, 3, 0)
+        scores *= scale
+        scores[..., np.triu(np.ones((n, n), bool), 1)] = -np.inf
+        softmax(scores, np.empty((*scores.shape[:-1], 1), scores.dtype), np.empty_like(scores))
+        found = scores @ v[begin:end].reshape(n, kv, 1, dim).transpose(1, 2, 0, 3)
+        out[begin:end] = found.transpose(2, 0, 1, 3).reshape(n, -1)
+
+
+def softmax(scores: View, total: View, wide: View) -> None:
+    """In place, over the last axis. Scratch: total [.., 1], wide as scores."""
+    np.maximum.reduce(scores, axis=-1, out=total, keepdims=True)
+    np.copyto(wide, total)
+    np.subtract(scores, wide, scores)
+    np.exp(scores, scores)
+    np.add.reduce(scores, axis=-1, out=total, keepdims=True)
+    np.copyto(wide, total)
+    np.divide(scores, wide, scores)
+
+
+def likeliest(_: View, logits: View, first: int, best: View, ids: View, places: View) -> None:
+    """The greatest of each row, and its number counted from `first`; of equal ones the lowest. Scratch: places int."""
+    np.maximum.reduce(logits, axis=-1, out=best)
+    logits.argmax(-1, places)
+    np.add(places, first, ids, casting="unsafe")
+
+
+def winners(out: View, values: View, ids: View, rows: View, places: View) -> None:
+    """Of a candidate from each GPU [rows, GPUs], the greatest's id; `ids` is flat; `rows`: where each row begins."""
+    values.argmax(-1, places)
+    np.add(places, rows, places)
+    ids.take(places, 0, out, "clip")

@@ -1,0 +1,72 @@
+"""Made-up requests for a serving benchmark, and its usual figures: throughput, TTFT, TPOT, ITL, their percentiles.
+
+Names and meanings as in `vllm bench serve`: TTFT from arrival to the first token; ITL from a token to the next of the
+same request; TPOT a request's mean ITL; E2EL from arrival to the last token.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from meshrt.errors import UsageError
+from meshrt.programs.gpu.serving import Request
+
+PERCENTILES = (50, 90, 99)
+
+
+def parse_lengths(option: str, text: str) -> tuple[int, int]:
+    """'32' or '16:64' to the shortest and the longest. UsageError."""
+    parts = text.split(":")
+    if len(parts) > 2 or not all(part.isascii() and part.isdecimal() for part in parts):
+        raise UsageError(f"{option} is {text!r}; give a number of tokens such as 32, or a range such as 16:64")
+    low, high = int(parts[0]), int(parts[-1])
+    if not 1 <= low <= high:
+        raise UsageError(f"{option} is {text!r}; it starts at 1, and a range goes up")
+    return low, high
+
+
+def made_up(
+    count: int, rate: float, prompts: tuple[int, int], outputs: tuple[int, int], vocabulary: int, seed: int
+) -> list[Request]:
+    """Requests of random tokens and lengths, which arrive at random (a Poisson process); rate 0: all at once."""
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(prompts[0], prompts[1], count, endpoint=True)
+    limits = rng.integers(outputs[0], outputs[1], count, endpoint=True)
+    arrivals = np.cumsum(rng.exponential(1 / rate, count)) if rate else np.zeros(count)
+    return [
+        Request(at, tuple(rng.integers(0, vocabulary, length).tolist()), int(limit), float(arrival))
+        for at, (length, limit, arrival) in enumerate(zip(lengths.tolist(), limits, arrivals, strict=True))
+    ]
+
+
+def figures(requests: Sequence[Request]) -> dict[str, Any]:
+    """What the clocks say of requests that were served. Times are milliseconds, rates per second."""
+    begin = min(one.arrival for one in requests)
+    seconds = max(one.times[-1] for one in requests) - begin
+    read, written = (sum(len(part) for part in parts) for parts in zip(
+        *((one.prompt, one.new) for one in requests), strict=True
+    ))  # fmt: skip
+    gaps = [np.diff(one.times) for one in requests]
+    return {
+        "completed": len(requests),
+        "seconds": seconds,
+        "prompt_tokens": read,
+        "output_tokens": written,
+        "requests_per_second": len(requests) / seconds,
+        "output_tokens_per_second": written / seconds,
+        "tokens_per_second": (read + written) / seconds,
+        "preemptions": sum(one.preemptions for one in requests),
+        "ttft_ms": spread([one.times[0] - one.arrival for one in requests]),
+        "tpot_ms": spread([float(gap.mean()) for gap in gaps if len(gap)]),
+        "itl_ms": spread([float(gap) for own in gaps for gap in own]),
+        "e2el_ms": spread([one.times[-1] - one.arrival for one in requests]),
+    }
+
+
+def spread(seconds: Sequence[float]) -> dict[str, float] | None:
+    """Mean and percentiles in milliseconds; None of nothing."""
+    if not seconds:
+        return None
+    values = 1e3 * np.asarray(seconds)
+    return {"mean": float(values.mean())} | {f"p{at}": float(np.percentile(values, at)) for at in PERCENTILES}

@@ -1,0 +1,179 @@
+"""A model on GPUs: what each of them holds of every layer, as a scheme cuts it."""
+
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, cast
+
+import numpy as np
+
+from meshrt.errors import UsageError
+from meshrt.gpu.gpus import Gpus
+from meshrt.models.checkpoint import Checkpoint, Index
+from meshrt.models.config import Config
+from meshrt.models.rope import cos_sin
+from meshrt.programs.gpu import base, deinfer, dense
+from meshrt.programs.gpu.cut import Cutter, part
+from meshrt.programs.gpu.family import Family, Layer
+from meshrt.programs.gpu.scheme import Scheme
+
+SCHEMES: dict[str, ModuleType] = {"dense": dense, "base": base, "deinfer": deinfer}
+
+
+@dataclass(frozen=True)
+class Heads:
+    """The query heads of one GPU, and the key and value heads that it holds for them, `group` queries each."""
+
+    queries: range
+    kv: tuple[int, ...]
+    dim: int
+
+    @property
+    def group(self) -> int:
+        return len(self.queries) // len(self.kv)
+
+    @property
+    def width(self) -> int:
+        """Numbers in a key, or a value, of a token on this GPU."""
+        return len(self.kv) * self.dim
+
+    def query_columns(self) -> slice:
+        return slice(self.queries.start * self.dim, self.queries.stop * self.dim)
+
+    def kv_columns(self) -> Index:
+        first, last = self.kv[0], self.kv[-1]
+        if self.kv == (*range(first, last + 1),):
+            return slice(first * self.dim, (last + 1) * self.dim)
+        return np.concatenate([np.arange(one * self.dim, (one + 1) * self.dim) for one in self.kv])
+
+
+@dataclass(frozen=True)
+class Norm:
+    weight: np.ndarray
+    bias: np.ndarray | None
+
+
+@dataclass(frozen=True)
+class LayerShard:
+    """One layer on one GPU; the weights of the four sub-layers are as the scheme has them."""
+
+    heads: Heads
+    attention_norm: Norm
+    qkv: Any
+    o: Any
+    mlp_norm: Norm
+    inner: Any
+    down: Any
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A model on one GPU. `head` [hidden, words] has its columns of the vocabulary, from `first_word` on."""
+
+    embedding: np.ndarray
+    positions: np.ndarray | None
+    layers: tuple[LayerShard, ...]
+    norm: Norm
+    head: np.ndarray
+    first_word: int
+    rotary: tuple[np.ndarray, np.ndarray] | None  # cosines and sines [positions, D/2]
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model on the hosted GPUs. `layers_run` of its layers run; the last of them is counted for all others."""
+
+    family: Family
+    scheme: Scheme
+    shards: tuple[Shard, ...]
+    layers_run: int
+
+
+def own_heads(family: Family, index: int, count: int) -> Heads:
+    """The heads of GPU `index` of `count`, which divides the query heads.
+
+    Where the key heads do not come out even, a GPU holds one key head for each of its query heads.
+    """
+    each = family.heads // count
+    queries = range(index * each, (index + 1) * each)
+    kv = sorted({head // family.group for head in queries})
+    if all(sum(head // family.group == one for head in queries) * len(kv) == each for one in kv):
+        return Heads(queries, tuple(kv), family.head_dim)
+    return Heads(queries, tuple(head // family.group for head in queries), family.head_dim)
+
+
+def all_heads(family: Family) -> Heads:
+    return Heads(range(family.heads), tuple(range(family.kv_heads)), family.head_dim)
+
+
+def check_fit(family: Family, count: int) -> None:
+    """UsageError where so many GPUs cannot share the heads evenly."""
+    if family.heads % count:
+        fits = ", ".join(str(n) for n in range(1, family.heads + 1) if family.heads % n == 0)
+        raise UsageError(f"--tp is {count}; the {family.heads} heads of the model can be shared by {fits} GPUs")
+    if family.inner < count:
+        raise UsageError(f"--tp is {count}; the MLP has {family.inner} columns")
+
+
+def place(
+    gpus: Gpus, family: Family, scheme_name: str, checkpoint: Checkpoint | None, layers_run: int, positions: int
+) -> Model:
+    """Read every hosted GPU's share of the model; without a checkpoint, shapes. UsageError, LimitError, ModelError."""
+    check_fit(family, gpus.count)
+    scheme = cast(Scheme, SCHEMES[scheme_name])
+    shards = tuple(
+        _shard(Cutter(gpu, gpus.count, checkpoint), family, scheme, layers_run, positions) for gpu in gpus.mine
+    )
+    return Model(family, scheme, shards, layers_run)
+
+
+def _shard(cut: Cutter, family: Family, scheme: Scheme, layers_run: int, positions: int) -> Shard:
+    words = cut.own(family.vocabulary)
+    rotary = None
+    if isinstance(family.config, Config):
+        if cut.gpu.payload:
+            cos, sin = cos_sin(family.config, np.arange(positions))
+        else:
+            cos = sin = cut.gpu.shaped((positions, family.head_dim // 2), np.float32)
+        rotary = (cut.gpu.keep("weights", cos), cut.gpu.keep("weights", sin))
+    learned = family.max_positions + family.position_offset
+    embedding = cut.table(family.embedding, family.vocabulary, family.hidden)
+    head = embedding[words] if family.head == family.embedding else cut.table(
+        family.head, family.vocabulary, family.hidden, words
+    )  # fmt: skip
+    layers = [_layer(cut, family, scheme, layer) for layer in family.layers[:layers_run]]
+    if layers_run < len(family.layers):  # the others, which are like it, take as much
+        before = cut.gpu.memory.names["weights"]
+        _layer(cut, family, scheme, family.layers[layers_run])
+        each = cut.gpu.memory.names["weights"] - before
+        cut.gpu.memory.take("weights", each * (len(family.layers) - layers_run - 1))
+    return Shard(
+        embedding,
+        None if family.positions is None else cut.table(family.positions, learned, family.hidden),
+        tuple(layers),
+        _norm(cut, family, family.norm),
+        np.ascontiguousarray(head.T) if cut.gpu.payload else head.T,
+        words.start,
+        rotary,
+    )
+
+
+def _norm(cut: Cutter, family: Family, name: str) -> Norm:
+    weight = cut.vector(name + ".weight", family.hidden)
+    return Norm(weight, cut.vector(name + ".bias", family.hidden) if family.layer_norm else None)
+
+
+def _layer(cut: Cutter, family: Family, scheme: Scheme, layer: Layer) -> LayerShard:
+    attention = (layer.q, layer.k, layer.v)
+    split_heads, split_inner = scheme.split(attention), scheme.split(layer.inner)
+    own = own_heads(family, cut.gpu.index, cut.count)
+    columns: tuple[Index, ...] = (own.query_columns(), own.kv_columns(), own.kv_columns())
+    inner = part(cut.gpu.index, cut.count, family.inner)
+    return LayerShard(
+        own if split_heads else all_heads(family),
+        _norm(cut, family, layer.attention_norm),
+        scheme.cut_first(cut, attention, columns),
+        scheme.cut_second(cut, layer.o, own.query_columns(), split_heads),
+        _norm(cut, family, layer.mlp_norm),
+        scheme.cut_first(cut, layer.inner, [inner for _ in layer.inner]),
+        scheme.cut_second(cut, layer.down, inner, split_inner),
+    )

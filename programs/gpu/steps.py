@@ -1,0 +1,98 @@
+"""Steps of a model over its cache: prompts run as they come, new tokens run or are replayed from plans."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from meshrt.gpu.gpus import Gpus
+from meshrt.gpu.plan import Plan
+from meshrt.programs.gpu.batch import NewTokens, Prompts, Tokens
+from meshrt.programs.gpu.cache import Cache
+from meshrt.programs.gpu.forward import Ahead, forward
+from meshrt.programs.gpu.shards import Model
+
+PLANS = 16  # that are kept; the one that was used longest ago goes first
+
+
+@dataclass
+class Recorded:
+    """A plan for batches of some size: what to load before it is replayed, and where its results are then."""
+
+    plan: Plan
+    batch: NewTokens
+    ahead: Ahead
+
+
+@dataclass
+class Steps:
+    """`logits` of the last step, [rows, vocabulary], if they are `wanted`."""
+
+    gpus: Gpus
+    model: Model
+    cache: Cache
+    wanted: bool = False
+    logits: np.ndarray | None = None
+    plans: dict[tuple[int, int, int], Recorded] = field(default_factory=dict)
+    recorded: int = 0  # plans in all
+    largest: int = 0  # batch of new tokens
+
+    def prompts(self, sequences: Sequence[Tokens]) -> list[int]:
+        """Whole sequences: the token that follows each."""
+        with self.gpus.phase("prefill", sum(len(one.tokens) for one in sequences)):
+            ahead = forward(self.gpus, self.model, Prompts(self.model, self.cache, sequences), self.wanted)
+        return self._told(ahead, len(sequences))
+
+    def new_tokens(self, sequences: Sequence[Tokens]) -> list[int]:
+        """Sequences of which all but the last token are in the cache: the token that follows each."""
+        self.largest = max(self.largest, len(sequences))
+        with self.gpus.phase("decode", len(sequences)):
+            if self.gpus.static:
+                recorded = self._plan(sequences)
+                recorded.batch.load(sequences)
+                recorded.plan.replay()
+                ahead = recorded.ahead
+            else:
+                batch = NewTokens(self.gpus, self.model, self.cache, len(sequences), *self._sizes(sequences))
+                batch.load(sequences)
+                ahead = forward(self.gpus, self.model, batch)
+        return self._told(ahead, len(sequences))
+
+    def _sizes(self, sequences: Sequence[Tokens]) -> tuple[int, int]:
+        """Blocks of the longest sequence, and of all."""
+        blocks = [self.cache.pages.needed(len(one.tokens)) for one in sequences]
+        return max(blocks), sum(blocks)
+
+    def _plan(self, sequences: Sequence[Tokens]) -> Recorded:
+        """The plan for batches like this one; sizes are rounded up, so that one serves for a while."""
+        longest, together = self._sizes(sequences)
+        most = self.cache.pages.blocks
+        rows, blocks = rounded(len(sequences)), min(rounded(longest), most)
+        key = rows, blocks, min(rounded(together), most) if self.cache.low_rank else 0
+        if key in self.plans:
+            self.plans[key] = self.plans.pop(key)  # the youngest
+            return self.plans[key]
+        while len(self.plans) >= PLANS:
+            self.gpus.give_up(self.plans.pop(next(iter(self.plans))).plan)
+        batch = NewTokens(self.gpus, self.model, self.cache, *key)
+        with self.gpus.recording(f"plan {self.recorded}") as plan:
+            ahead = forward(self.gpus, self.model, batch)
+        self.recorded += 1
+        self.plans[key] = Recorded(plan, batch, ahead)
+        return self.plans[key]
+
+    def _told(self, ahead: Ahead, count: int) -> list[int]:
+        if self.wanted:
+            self.logits = self.gpus.to_host(ahead.logits)
+        return [int(one) for one in ahead.ids[0][:count]]
+
+    def close(self) -> None:
+        for recorded in self.plans.values():
+            self.gpus.give_up(recorded.plan)
+        self.plans.clear()
+
+
+def rounded(count: int) -> int:
+    """The next number of the form m 2^e with m in 4..7, or below 4 the number itself: a quarter more at most."""
+    step = 1 << max(count.bit_length() - 3, 0)
+    return -(-count // step) * step

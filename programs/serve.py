@@ -1,0 +1,64 @@
+"""A serving benchmark: made-up requests, continuous batching, a decomposed model on tensor-parallel GPUs."""
+
+from typing import Annotated, Any, Literal
+
+from meshrt.errors import UsageError
+from meshrt.gpu.gpus import Gpus
+from meshrt.models.catalogue import find_model
+from meshrt.programs.gpu.family import read_family
+from meshrt.programs.gpu.load import figures, made_up, parse_lengths
+from meshrt.programs.gpu.serving import Limits, serve
+from meshrt.programs.lowrank import open_model, open_weights, shaped
+
+MACHINE = "gpu"
+MESH = (1, 1)
+
+
+def run(
+    gpus: Gpus,
+    *,
+    model: Annotated[str, "a packaged model's name, or a Hugging Face folder: LLaMA, Qwen2, OPT"] = "llama-tiny",
+    scheme: Annotated[Literal["dense", "base", "deinfer"], "how matrices are cut and summed"] = "deinfer",
+    kv: Annotated[Literal["dense", "lowrank"], "what the cache holds: keys and values, or their latents"] = "dense",
+    ratio: Annotated[float | None, "decompose all matrices to 1 - RATIO of their shorter side; --payload none"] = None,
+    requests: Annotated[int, "how many come"] = 32,
+    rate: Annotated[float, "how many come in a second, on average; 0: all at once"] = 0.0,
+    prompt_tokens: Annotated[str, "of a prompt; 16:64 is a range"] = "32",
+    output_tokens: Annotated[str, "of an answer; 16:64 is a range"] = "32",
+    seed: Annotated[int, "of arrivals, lengths and tokens"] = 0,
+    block_size: Annotated[int, "tokens in a block of the cache"] = 16,
+    kv_blocks: Annotated[int | None, "blocks of the cache  [default: what is needed, if it fits]"] = None,
+    max_batch: Annotated[int, "requests that run together"] = 256,
+    max_prefill_tokens: Annotated[int, "prompt tokens that are computed together"] = 8192,
+    dtype: Annotated[
+        Literal["float32", "float16", "bfloat16"] | None, "of shapes; numbers are float32  [default: the model's]"
+    ] = None,
+    layers: Annotated[int | None, "only the first so many layers of the model"] = None,
+    layers_run: Annotated[int | None, "run so many layers, count the last for the others; --payload none"] = None,
+) -> dict[str, Any]:
+    """Serve made-up requests with a decomposed model on tensor-parallel GPUs: throughput and latencies."""
+    folder = find_model(model)
+    family = read_family(folder)
+    checkpoint = open_weights(gpus, folder, family)
+    family = shaped(gpus, family, ratio, layers)
+    for name, number in (("requests", requests), ("max-batch", max_batch), ("max-prefill-tokens", max_prefill_tokens)):
+        if number < 1:
+            raise UsageError(f"--{name} is {number}; it starts at 1")
+    if not 0 <= rate < float("inf") or seed < 0:
+        raise UsageError(f"--rate is {rate} and --seed {seed}; they start at 0")
+    lengths = parse_lengths("--prompt-tokens", prompt_tokens), parse_lengths("--output-tokens", output_tokens)
+    coming = made_up(requests, rate, *lengths, family.vocabulary, seed)
+    steps = open_model(
+        gpus, family, checkpoint, scheme, kv == "lowrank", coming, dtype=dtype, layers_run=layers_run,
+        block_size=block_size, kv_blocks=kv_blocks,
+    )  # fmt: skip
+    serve(steps, coming, Limits(max_batch, max_prefill_tokens))
+    steps.close()
+    return {
+        **figures(coming),
+        "scheme": scheme,
+        "kv": kv,
+        "kv_blocks": steps.cache.pages.blocks,
+        "largest_batch": steps.largest,
+        "plans": steps.recorded,
+    }

@@ -1,0 +1,110 @@
+"""`meshrt bench serve`: the ways to serve a decomposed model on tensor-parallel GPUs, on the same requests."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from meshrt.console import Console
+from meshrt.errors import UsageError
+from meshrt.gpu.device import GpuDevice
+from meshrt.report import SCHEMA
+from meshrt.studies.sweep import Job, sweep
+
+
+@dataclass(frozen=True)
+class Way:
+    """A scheme, what its cache holds, and whether new tokens are replayed from plans."""
+
+    scheme: str
+    kv: str
+    static: bool
+
+
+# As DeInfer compares: its Base runs kernel by kernel, itself as graphs. A dagger marks its low-rank cache.
+WAYS = {
+    "dense": Way("dense", "dense", True),
+    "base": Way("base", "dense", False),
+    "base, static": Way("base", "dense", True),
+    "deinfer": Way("deinfer", "dense", True),
+    "deinfer, eager": Way("deinfer", "dense", False),
+    "deinfer, lowrank": Way("deinfer", "lowrank", True),
+    "deinfer, lowrank, eager": Way("deinfer", "lowrank", False),
+}
+DEFAULT = ("dense", "base", "deinfer", "deinfer, lowrank")
+
+
+def job(way: Way, tp: int, device: GpuDevice, payload: bool, arguments: Mapping[str, Any]) -> Job:
+    """The run of a way on `tp` GPUs."""
+    return Job("serve", (tp, 1), device, {**arguments, "scheme": way.scheme, "kv": way.kv}, payload, way.static)
+
+
+def compare(
+    comm: Any, console: Console, device: GpuDevice, tp: int, payload: bool, only: Sequence[str],
+    arguments: Mapping[str, Any],
+) -> dict[str, Any]:  # fmt: skip
+    """Serve the same requests in several ways, shared out to the ranks: the report, on all of them. UsageError."""
+    names = tuple(dict.fromkeys(only)) or DEFAULT
+    if wrong := [name for name in names if name not in WAYS]:
+        raise UsageError(f"no way to serve {wrong[0]!r}; there are {'; '.join(WAYS)}")
+    jobs = [job(WAYS[name], tp, device, payload, arguments) for name in names]
+    outcomes = sweep(comm, jobs, console, "ways")
+    return {
+        "schema": SCHEMA,
+        "program": "serve",
+        "arguments": dict(arguments),
+        "device": {key: value for key, value in asdict(device).items() if key != "sources"},
+        "mesh": [tp, 1],
+        "ways": [
+            {
+                "way": name,
+                "static": WAYS[name].static,
+                "refused": outcome.refused,
+                **({} if outcome.report is None else {key: outcome.report[key] for key in ("result", "measured")}),
+            }
+            for name, outcome in zip(names, outcomes, strict=True)
+        ],
+    }
+
+
+def print_comparison(told: dict[str, Any]) -> None:
+    """A column for each way."""
+    from rich.console import Console as Screen
+    from rich.table import Table
+
+    ways = told["ways"]
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("", no_wrap=True)
+    for way in ways:
+        table.add_column(way["way"], justify="right")
+
+    def row(name: str, show: Any) -> None:
+        table.add_row(name, *("refused" if way["refused"] else show(way) for way in ways))
+
+    def milliseconds(key: str, which: str) -> Any:
+        return lambda way: "" if way["result"][key] is None else f"{way['result'][key][which]:,.2f}"
+
+    row("requests a second", lambda way: f"{way['result']['requests_per_second']:,.2f}")
+    row("new tokens a second", lambda way: f"{way['result']['output_tokens_per_second']:,.0f}")
+    row("all tokens a second", lambda way: f"{way['result']['tokens_per_second']:,.0f}")
+    for key, name in (("ttft_ms", "TTFT"), ("tpot_ms", "TPOT"), ("itl_ms", "ITL"), ("e2el_ms", "E2EL")):
+        for which in ("mean", "p50", "p90", "p99"):
+            row(f"{name}, {which}, ms", milliseconds(key, which))
+    row("of all time, kernels", lambda way: _share(way, "compute_seconds"))
+    row("of all time, collectives", lambda way: _share(way, "collective_seconds"))
+    row("sent by a GPU, GiB", lambda way: f"{way['measured']['link_bytes']['max'] / 2**30:,.2f}")
+    row("memory of a GPU, GiB", lambda way: f"{way['measured']['memory_bytes']['max'] / 2**30:,.2f}")
+    row("largest batch", lambda way: str(way["result"]["largest_batch"]))
+    row("preemptions", lambda way: str(way["result"]["preemptions"]))
+    arguments = told["arguments"]
+    print(
+        f"{arguments['requests']} requests to {arguments['model']} on {told['mesh'][0]} GPUs of type "
+        f"{told['device']['name']} over {told['device']['link']}, virtual time"
+    )
+    Screen().print(table, highlight=False)
+    for way in ways:
+        if way["refused"]:
+            print(f"{way['way']}: {way['refused']}")
+
+
+def _share(way: dict[str, Any], name: str) -> str:
+    return f"{100 * way['measured'][name] / way['measured']['critical_path']['seconds']:.0f} %"

@@ -1,0 +1,79 @@
+"""Running `lowrank` inside a test: on the ranks of a communicator, or in this process alone."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from meshrt.board import Board
+from meshrt.control import Control
+from meshrt.gpu.device import find_gpu
+from meshrt.gpu.gpus import Gpus
+from meshrt.gpu.report import gather_report
+from meshrt.program import load_program
+from meshrt.programs.gpu.family import read_family
+from meshrt.programs.gpu.serving import Limits, Request, serve
+from meshrt.programs.gpu.steps import Steps
+from meshrt.programs.lowrank import open_model, open_weights
+
+
+class Alone:
+    """Stands for a communicator of one rank, where MPI is not needed."""
+
+    size, rank = 1, 0
+
+    def bcast(self, value: Any) -> Any:
+        return value
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value]
+
+
+def new_gpus(
+    tp: int, comm: Any = None, payload: bool = True, static: bool = False, device: str = "a800", **numbers: Any
+) -> Gpus:
+    control = Control(comm or Alone(), Board.alone(), "test")
+    return Gpus(tp, find_gpu(device, **numbers), control, payload, static)
+
+
+def run_lowrank(gpus: Gpus, model: Path | str, **options: Any) -> dict[str, Any]:
+    """The report of a run with its default options but for these; the same on all ranks."""
+    program = load_program("lowrank")
+    given = {option.name: option.default for option in program.options} | {"model": str(model)} | options
+    told = gather_report(gpus, program.name, given, program.run(gpus, **given), {"wall_seconds": 0.0})
+    found: dict[str, Any] = gpus.control.bcast(told)
+    return found
+
+
+def logits_of(gpus: Gpus, model: Path, scheme: str, ids: list[int], prompt: int, low_rank: bool = False) -> np.ndarray:
+    """Logits [tokens, vocabulary]: the first `prompt` ids at once, the others one by one."""
+    family = read_family(model)
+    request = Request(0, tuple(ids), 1)
+    steps = open_model(
+        gpus, family, open_weights(gpus, model, family), scheme, low_rank, [request], block_size=4, wanted=True
+    )
+    found = []
+    steps.cache.pages.reserve(0, len(ids))
+    from meshrt.programs.gpu.batch import Tokens
+
+    steps.prompts([Tokens(0, ids[:prompt])])
+    found += [*steps.logits] if steps.logits is not None else []
+    for end in range(prompt + 1, len(ids) + 1):
+        steps.new_tokens([Tokens(0, ids[:end])])
+        found += [steps.logits[0].copy()] if steps.logits is not None else []
+    steps.close()
+    return np.array(found)
+
+
+def serve_all(
+    gpus: Gpus, model: Path, scheme: str, prompts: list[tuple[int, ...]], new: int, low_rank: bool = False,
+    limits: Limits | None = None, arrivals: list[float] | None = None, **options: Any,
+) -> tuple[list[Request], Steps]:  # fmt: skip
+    """Serve these prompts together: the requests with their new tokens."""
+    family = read_family(model)
+    times = arrivals or [0.0 for _ in prompts]
+    requests = [Request(at, ids, new, time) for at, (ids, time) in enumerate(zip(prompts, times, strict=True))]
+    checkpoint = open_weights(gpus, model, family)
+    steps = open_model(gpus, family, checkpoint, scheme, low_rank, requests, **{"block_size": 4} | options)
+    serve(steps, requests, limits or Limits())
+    return requests, steps

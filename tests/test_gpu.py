@@ -1,0 +1,222 @@
+"""The GPU runtime: two clocks, the roofline, memory by name, collectives eager and recorded, the report."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from gpu_runs import new_gpus
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meshrt.errors import LimitError, UsageError
+from meshrt.gpu.device import GPU_PRESETS, find_gpu
+from meshrt.gpu.gpus import Gpus
+from meshrt.gpu.operations import add, matmul, matmuls, take
+from meshrt.gpu.report import gather_report
+
+
+def arrays(gpus: Gpus, *shape: int) -> list[np.ndarray]:
+    """Different numbers on each GPU."""
+    return [
+        np.random.default_rng(gpu.index).standard_normal(shape).astype(np.float32)
+        if gpus.payload
+        else gpu.shaped(shape)
+        for gpu in gpus.mine
+    ]
+
+
+# ---- one GPU
+
+
+def test_a_kernel_takes_the_longer_of_operations_and_bytes() -> None:
+    """Launched one by one, short kernels take as long as their launches; long ones follow one another."""
+    gpu = new_gpus(1, payload=False).mine[0]
+    device = gpu.device
+    few, many = gpu.shaped((4, 512)), gpu.shaped((1 << 16, 4096))
+    w = gpu.shaped((4096, 4096))
+    for _ in range(3):
+        add(gpu, few, few)
+    assert gpu.host == pytest.approx(3 * device.launch_seconds)
+    small = 3 * few.nbytes / device.memory_bytes_per_second
+    assert gpu.now == pytest.approx(gpu.host + device.kernel_seconds + small)
+    for _ in range(2):
+        matmul(gpu, many, w)
+    flops = 2 * (1 << 16) * 4096 * 4096
+    long = flops / device.flops + device.kernel_seconds  # begins with the fourth launch
+    assert gpu.now == pytest.approx(4 * device.launch_seconds + 2 * long, rel=1e-9)
+    assert gpu.counters.flops == 2 * flops + 3 * few.size
+    assert gpu.counters.memory_traffic == 3 * 3 * few.nbytes + 2 * (2 * many.nbytes + w.nbytes)
+    assert gpu.counters.compute_seconds == pytest.approx(2 * flops / device.flops + 3 * small)
+
+
+def test_a_graph_is_launched_once() -> None:
+    """Of n short kernels the host launches n; in a graph it launches one, and the device does the rest."""
+    n, seconds = 50, []
+    for static in (False, True):
+        gpus = new_gpus(1, payload=False)
+        gpu = gpus.mine[0]
+        few = gpu.shaped((4, 512))
+        if static:
+            with gpus.recording("plan") as plan:
+                for _ in range(n):
+                    add(gpu, few, few)
+            assert gpu.now == gpu.host == gpu.counters.launches == 0
+            plan.replay()
+            assert gpu.host == gpu.device.graph_launch_seconds
+        else:
+            for _ in range(n):
+                add(gpu, few, few)
+        assert gpu.counters.launches == n
+        seconds.append(gpu.now)
+    device = gpu.device
+    kernel = device.kernel_seconds + 3 * few.nbytes / device.memory_bytes_per_second
+    assert seconds[0] == pytest.approx(n * device.launch_seconds + kernel)
+    assert seconds[1] == pytest.approx(device.graph_launch_seconds + n * kernel)
+
+
+def test_operations_are_numpys() -> None:
+    gpu = new_gpus(1).mine[0]
+    rng = np.random.default_rng(0)
+    x, w, v = (rng.standard_normal(shape).astype(np.float32) for shape in ((3, 4), (4, 5), (4, 2)))
+    bias = rng.standard_normal(5).astype(np.float32)
+    np.testing.assert_allclose(matmul(gpu, x, w, bias), x @ w + bias, rtol=1e-5)
+    one, two = matmuls(gpu, [x, x[:, :]], [w, v], [bias, None])
+    np.testing.assert_allclose(one, x @ w + bias, rtol=1e-5)
+    np.testing.assert_allclose(two, x @ v, rtol=1e-5)
+    np.testing.assert_array_equal(take(gpu, w, np.array([2, 0, 2])), w[[2, 0, 2]])
+    assert gpu.counters.launches == 3
+
+
+# ---- memory
+
+
+def test_memory_has_names_a_peak_and_a_limit() -> None:
+    gpu = new_gpus(1, payload=False, memory_bytes=1000).mine[0]
+    gpu.keep("weights", gpu.shaped((100,)))
+    gpu.open_scope()
+    gpu.new(50)
+    gpu.open_scope()
+    gpu.new(75)
+    gpu.close_scope()
+    assert gpu.memory.names == {"weights": 400, "workspace": 200} and gpu.memory.peak == 900
+    gpu.new(20)
+    with pytest.raises(LimitError, match="GPU 0: 'workspace' asks for 404 bytes, 680 are in use, the limit is 1000"):
+        gpu.new(101)
+    gpu.close_scope()
+    assert gpu.memory.used == 400 and gpu.memory.peak == 900
+
+
+def test_a_plan_uses_its_buffers_again_and_gives_them_back() -> None:
+    gpus = new_gpus(1)
+    gpu = gpus.mine[0]
+    with gpus.recording("plan") as plan:
+        for _ in range(5):
+            with gpus.scope():
+                gpu.new(10, 3)
+                gpu.new(10, 3)
+    assert gpu.memory.names == {"plan": 2 * 120}
+    gpus.give_up(plan)
+    assert gpu.memory.used == 0
+
+
+# ---- together
+
+
+@pytest.mark.mpi(ranks=[1, 2, 3])
+@pytest.mark.parametrize("count", [3, 4])
+def test_recorded_collectives_are_the_eager_ones(comm: Any, count: int) -> None:
+    """The same bits, counts and times, for any sizes, again and again, on any number of ranks."""
+    sizes = [2, 0, 5, 1][:count]
+    eager, static = (new_gpus(count, comm) for _ in range(2))
+    summed, gathered = arrays(static, 3, 7), [part[:, : sizes[gpu.index]] for gpu, part in zip(
+        static.mine, arrays(static, 2, 5), strict=True
+    )]  # fmt: skip
+    with static.recording("plan") as plan:
+        sums, wide = static.reduce_sum(summed), static.all_gather(gathered, sizes)
+    for turn in range(3):
+        for part in summed:
+            part += turn
+        plan.replay()
+        for gpu in eager.mine:  # a recorded collective is launched with its graph
+            gpu.launch_graph()
+            gpu.host -= 2 * gpu.device.launch_seconds
+        want, wide_want = eager.reduce_sum(summed), eager.all_gather(gathered, sizes)
+        for found, expected in zip([*sums, *wide], [*want, *wide_want], strict=True):
+            assert found.tobytes() == expected.tobytes()
+        assert static.group.traffic == eager.group.traffic
+        assert [gpu.now for gpu in static.mine] == pytest.approx([gpu.now for gpu in eager.mine], rel=1e-12)
+        assert static.group.messages == eager.group.messages
+        assert static.group.message_bytes == eager.group.message_bytes
+    static.give_up(plan)
+
+
+def test_one_gpu_sends_nothing() -> None:
+    gpus = new_gpus(1)
+    parts = arrays(gpus, 2, 3)
+    assert gpus.reduce_sum(parts) is parts and gpus.all_gather(parts, [3]) is parts
+    assert gpus.mine[0].now == 0 and gpus.group.traffic == [{}]
+
+
+@pytest.mark.mpi(ranks=[1, 2])
+def test_all_meet_at_the_last_ones_time(comm: Any) -> None:
+    gpus = new_gpus(4, comm, payload=False)
+    for gpu in gpus.mine:
+        gpu.now = float(gpu.index)
+    assert gpus.meet() == 3.0
+    assert all(gpu.now == gpu.host == 3.0 for gpu in gpus.mine)
+
+
+@pytest.mark.mpi(ranks=[1, 3])
+def test_phases_add_up_to_the_whole(comm: Any) -> None:
+    gpus = new_gpus(3, comm)
+    for _ in range(2):
+        for name, size in (("large", 64), ("small", 8)):
+            with gpus.phase(name, size):
+                gpus.reduce_sum(arrays(gpus, size, size))
+                for gpu in gpus.mine:
+                    matmul(gpu, np.ones((size, size), np.float32), np.ones((size, size), np.float32))
+    told = gpus.control.bcast(gather_report(gpus, "test", {}, {}, {}))
+    whole, phases = told["measured"], told["phases"]
+    assert [phase["name"] for phase in phases] == ["large", "small"]
+    assert [phase["tokens"] for phase in phases] == [128, 16]
+    for key in ("flops", "launches"):
+        assert whole[key] == sum(phase[key] for phase in phases) > 0
+    for one in (lambda part: part["link_bytes"]["total"], lambda part: part["memory_traffic"]["total"]):
+        assert one(whole) == sum(map(one, phases)) > 0
+    seconds = [phase["critical_path"]["seconds"] for phase in phases]
+    assert whole["critical_path"]["seconds"] == pytest.approx(sum(seconds))
+    assert whole["collectives"]["reduce_sum"]["calls"] == 4
+    assert told["mesh"] == [3, 1]
+
+
+# ---- devices
+
+
+def test_what_cannot_be_joined_is_refused() -> None:
+    with pytest.raises(UsageError, match="NVLink joins 2 GPUs of type a6000, not 4"):
+        new_gpus(4, device="a6000", link="nvlink")
+    with pytest.raises(UsageError, match="--tp is 0"):
+        new_gpus(0)
+    with pytest.raises(UsageError, match="no GPU 'h100'"):
+        find_gpu("h100")
+    with pytest.raises(UsageError, match="memory_bytes is 0"):
+        find_gpu("a800", memory_bytes=0)
+
+
+@pytest.mark.mpi(ranks=[2])
+def test_more_ranks_than_gpus_are_refused(comm: Any) -> None:
+    with pytest.raises(UsageError, match="2 ranks for 1 GPUs"):
+        new_gpus(1, comm)
+
+
+@given(st.sampled_from([*GPU_PRESETS]), st.sampled_from(["nvlink", "pcie"]))
+def test_every_preset_says_where_its_numbers_are_from(name: str, link: str) -> None:
+    device = find_gpu(name, link=link)
+    text = " ".join(device.sources)
+    for number in (
+        "memory_bytes", "memory_bytes_per_second", "flops", "nvlink_bytes_per_second", "pcie_bytes_per_second",
+        "nvlink_seconds", "pcie_seconds", "collective_seconds", "launch_seconds", "graph_launch_seconds",
+        "kernel_seconds",
+    ):  # fmt: skip
+        assert number in text
+    assert device.link_bytes_per_second == getattr(device, f"{link}_bytes_per_second")

@@ -1,0 +1,244 @@
+"""The serving benchmark, its figures, DeInfer's tables and orders, and the command line over all of it."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from decomposed import decompose
+from gpu_runs import new_gpus, run_lowrank
+from test_lowrank import every_matrix
+
+from meshrt.console import Console
+from meshrt.errors import UsageError
+from meshrt.models.catalogue import find_model
+from meshrt.program import load_program
+from meshrt.programs.gpu.load import figures, made_up, parse_lengths, spread
+from meshrt.programs.gpu.serving import Request
+from meshrt.studies import deinfer, deinfer_published
+from meshrt.studies.deinfer_figures import orders
+from meshrt.studies.reproduce_rows import Row
+from meshrt.studies.reproduce_store import Store
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    source = find_model("llama-tiny")
+    return decompose(source, tmp_path_factory.mktemp("tiny") / "model", every_matrix(source, 0.7))
+
+
+# ---- loads and figures
+
+
+def test_figures_of_two_requests() -> None:
+    """Tokens at 1, 2, 4 s of a request that came at 0; at 3, 4 s of one that came at 1."""
+    one = Request(0, (1, 2, 3), 3, 0.0, new=[7, 8, 9], times=[1.0, 2.0, 4.0])
+    two = Request(1, (1,), 2, 1.0, new=[7, 8], times=[3.0, 4.0], preemptions=2)
+    told = figures([one, two])
+    assert (told["completed"], told["seconds"], told["prompt_tokens"], told["output_tokens"]) == (2, 4.0, 4, 5)
+    assert (told["requests_per_second"], told["output_tokens_per_second"], told["tokens_per_second"]) == (
+        0.5,
+        1.25,
+        2.25,
+    )
+    assert told["preemptions"] == 2
+    assert told["ttft_ms"]["mean"] == 1500  # 1 s and 2 s
+    assert told["itl_ms"] == {"mean": pytest.approx(4000 / 3), "p50": 1000, "p90": 1800, "p99": 1980}
+    assert told["tpot_ms"]["mean"] == 1250  # 1.5 s and 1 s
+    assert told["e2el_ms"]["mean"] == 3500
+    assert spread([]) is None
+
+
+def test_requests_come_as_asked() -> None:
+    requests = made_up(2000, 50.0, (4, 9), (2, 2), 100, 3)
+    lengths, gaps = [len(one.prompt) for one in requests], np.diff([0.0, *(one.arrival for one in requests)])
+    assert set(lengths) == {4, 5, 6, 7, 8, 9} and {one.limit for one in requests} == {2}
+    assert (gaps >= 0).all()
+    # The mean of 2000 exponential gaps of 20 ms is off by 20 ms / sqrt(2000) in the standard deviation: 5 of them.
+    assert gaps.mean() == pytest.approx(0.02, abs=5 * 0.02 / np.sqrt(2000))
+    assert all(0 <= one < 100 for request in requests for one in request.prompt)
+    assert {one.arrival for one in made_up(5, 0.0, (1, 1), (1, 1), 100, 0)} == {0.0}
+    assert [one.prompt for one in made_up(9, 1.0, (4, 9), (2, 2), 100, 3)] == [
+        one.prompt for one in made_up(9, 1.0, (4, 9), (2, 2), 100, 3)
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "0", "5:3", "-1", "a", "1:2:3", "1.5", "\u0663"])
+def test_lengths_that_are_none(text: str) -> None:
+    with pytest.raises(UsageError, match="--prompt-tokens is"):
+        parse_lengths("--prompt-tokens", text)
+
+
+# ---- what scales with what, by shape
+
+
+def serve_by_shape(scheme: str, tp: int, ratio: float, link: str, kv: str = "dense") -> dict[str, Any]:
+    program = load_program("serve")
+    gpus = new_gpus(tp, payload=False, static=scheme != "base", link=link)
+    given = {option.name: option.default for option in program.options} | {
+        "model": "llama3-70b", "scheme": scheme, "kv": kv, "ratio": ratio, "requests": 256, "output_tokens": "6",
+        "layers_run": 2, "block_size": 32,
+    }  # fmt: skip
+    found: dict[str, Any] = program.run(gpus, **given)
+    return found
+
+
+@pytest.mark.parametrize("link", ["nvlink", "pcie"])
+def test_deinfer_gains_from_compression_and_from_gpus(link: str) -> None:
+    """Figures 1 and 7: new tokens a second rise at every step, and times to the first token and between tokens fall."""
+    by_ratio = [serve_by_shape("deinfer", 8, ratio, link) for ratio in (0.2, 0.4, 0.6)]
+    rates = [one["output_tokens_per_second"] for one in by_ratio]
+    assert rates == sorted(rates)
+    for key in ("ttft_ms", "itl_ms"):
+        means = [one[key]["mean"] for one in by_ratio]
+        assert means == sorted(means, reverse=True)
+
+
+def test_base_gains_nothing_without_nvlink() -> None:
+    """Its reduce-sums are as wide at any ratio, and each GPU more sends more: less than a tenth from 20 to 60 %, and
+    less with every further GPU. At 60 % DeInfer is more than four times as fast."""
+    rates = [serve_by_shape("base", 8, ratio, "pcie")["output_tokens_per_second"] for ratio in (0.2, 0.6)]
+    assert rates[0] <= rates[1] < 1.1 * rates[0]
+    by_tp = [serve_by_shape("base", tp, 0.4, "pcie")["output_tokens_per_second"] for tp in (2, 4, 8)]
+    assert by_tp == sorted(by_tp, reverse=True)
+    deinfer_rate = serve_by_shape("deinfer", 8, 0.6, "pcie")["output_tokens_per_second"]
+    assert deinfer_rate > 4 * rates[1]
+
+
+def test_static_plans_help_where_launches_are_what_one_waits_for() -> None:
+    """A batch of one on 8 GPUs with NVLink: the low-rank cache, replayed and kernel by kernel."""
+    asked = {"ratio": 0.4, "layers_run": 2, "prompt_tokens": 64, "max_new_tokens": 5, "kv": "lowrank"}
+    eager, static = (
+        run_lowrank(new_gpus(2, payload=False, static=static), "llama-65b", **asked) for static in (False, True)
+    )
+    assert static["phases"][1]["critical_path"]["seconds"] < eager["phases"][1]["critical_path"]["seconds"]
+
+
+# ---- the paper
+
+
+class Alone:
+    """A communicator of one rank."""
+
+    size, rank = 1, 0
+
+    def allgather(self, value: Any) -> list[Any]:
+        return [value]
+
+
+@pytest.mark.mpi(ranks=[1, 2])
+def test_table_1_is_measured(comm: Any) -> None:
+    """LLaMA-3-70B, numbers a token and layer. h = 8192, h_kv = 1024, m = 28672, ranks 4916 and 614 as published: Base
+    4h + 4h_kv + 4m + 2h; DeInfer gathers 4916 + 2 x 614 and 2 x 4916, and sums 2 x 4916 at twice the cost."""
+    told = deinfer.reproduce(comm, Console(), ("1",), Store())
+    rows = {(row["subject"], row["system"], row["column"]): row for row in told["rows"]}
+    base = rows["LLaMA-3-70B", "Base", "both, as printed"]
+    assert base["emulated"] == base["published"] == 167_936 == 6 * 8192 + 4 * 1024 + 4 * 28672
+    low = rows["LLaMA-3-70B", "DeInfer", "both, as printed"]
+    assert low["published"] == 37_276
+    assert low["emulated"] == 3 * 4916 + 2 * 614 + 2 * 2 * 4916
+    rows_sum = rows["LLaMA-3-70B", "DeInfer", "both, the rows' sum"]
+    assert rows_sum["published"] == 4916 + 2 * 614 + 3 * 4916 + 4 * 8192
+    opt = rows["OPT-30B", "Base", "both, the rows' sum"]
+    assert opt["emulated"] == opt["published"] == 8 * 7168 + 2 * (28672 + 7168)
+
+
+def test_the_published_tables_are_whole() -> None:
+    """Table 4's percentages in the text are those of its numbers, such as 76 % less TTFT at TP = 2 without NVLink."""
+    one = deinfer_published.TABLE4["TTFT", "pcie"]["llama3-70b"]
+    assert round(100 * (1 - one["DeInfer"][0] / one["Base"][0])) == 76
+    for models in (*deinfer_published.TABLE4.values(), deinfer_published.TABLE3):
+        assert set(models) == set(deinfer_published.MODELS)
+        for systems in models.values():
+            assert tuple(systems) == deinfer_published.SYSTEMS
+    for (column, _), models in deinfer_published.TABLE4.items():
+        assert column in ("TTFT", "ITL") and all(len(line) == 3 for one in models.values() for line in one.values())
+
+
+def test_orders_are_counted() -> None:
+    def row(system: str, column: str, published: float, emulated: float | None) -> Row:
+        return Row("4", "m", system, column, "ms", published, emulated)
+
+    rows = [
+        row("Base", "TTFT, TP=2, a", 10.0, 5.0), row("DeInfer", "TTFT, TP=2, a", 4.0, 3.0),
+        row("Base", "TTFT, TP=4, a", 12.0, 4.0), row("DeInfer", "TTFT, TP=4, a", 4.01, 6.0),
+    ]  # fmt: skip
+    systems, sizes = orders("4", rows)
+    assert systems.found.startswith("1 of 2 pairs; not m, TTFT, TP=4, a: Base and DeInfer") and systems.holds is False
+    assert sizes.found.startswith("0 of 1 pairs")  # DeInfer's are published alike
+    right = orders("4", rows[:2])
+    assert [(one.found, one.holds) for one in right] == [("1 of 1 pairs", True)]
+    missing = orders("4", [rows[0], row("DeInfer", "TTFT, TP=2, a", 4.0, None)])
+    assert [(one.found, one.holds) for one in missing] == [("0 of 0 pairs", None)]
+
+
+# ---- the command line
+
+
+def test_run_lowrank(run_meshrt: Callable[..., Any], tiny: Path, tmp_path: Path) -> None:
+    texts = set()
+    for ranks, options in ((1, ["--scheme", "base"]), (2, ["--kv", "lowrank", "--static"])):
+        out = tmp_path / f"{ranks}.json"
+        done = run_meshrt(
+            "run", "lowrank", "--model", str(tiny), "--tp", "2", "--max-new-tokens", "6", "--json", str(out), *options,
+            ranks=ranks,
+        )  # fmt: skip
+        assert done.code == 0, done.stderr
+        assert "on 2 GPUs of type a800 over nvlink" in done.stdout
+        told = json.loads(out.read_text())
+        assert (told["schema"], told["program"], told["mesh"], told["host"]["ranks"]) == (1, "lowrank", [2, 1], ranks)
+        assert told["static"] == ("--static" in options)
+        texts.add(told["result"]["text"])
+    assert len(texts) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["run", "lowrank", "--tp", "3"], 2, "--tp is 3; the 8 heads of the model can be shared by 1, 2, 4, 8 GPUs"),
+        (["run", "lowrank", "--tp", "0"], 2, "--tp"),
+        (["run", "lowrank", "--kv", "lowrank"], 2, "is not decomposed; use --kv dense"),
+        (["run", "lowrank", "--model", "opt-30b"], 2, "with --payload none"),
+        (["run", "lowrank", "--device", "a6000", "--link", "nvlink", "--tp", "4"], 2, "NVLink joins 2 GPUs"),
+        (["run", "lowrank", "--gpu-memory", "1000"], 3, "GPU 0: 'weights' asks for"),
+        (["run", "lowrank", "--kv-blocks", "1"], 3, "needs 3 blocks of 16 tokens, and the cache has 1"),
+        (["run", "serve", "--rate", "-1"], 2, "--rate is -1.0"),
+        (["bench", "serve", "--only", "best"], 2, "best"),
+        (["reproduce", "deinfer", "2"], 2, "no table or figure '2'; there are 1, 3, 4, 5, 6"),
+    ],
+)
+def test_errors_are_short_and_have_codes(
+    run_meshrt: Callable[..., Any], arguments: list[str], code: int, message: str
+) -> None:
+    done = run_meshrt(*arguments)
+    assert done.code == code and message in done.stderr and "Traceback" not in done.stderr
+
+
+def test_bench_serve(run_meshrt: Callable[..., Any], tmp_path: Path) -> None:
+    """Shared out to two ranks, the ways' figures are the same; Base computes every head on each GPU."""
+    asked = ["bench", "serve", "--model", "llama3-8b", "--ratio", "0.4", "--layers-run", "2", "--tp", "4"]
+    asked += ["--requests", "6", "--rate", "40", "--prompt-tokens", "8:20", "--output-tokens", "4"]
+    told = []
+    for ranks in (1, 2):
+        out = tmp_path / f"{ranks}.json"
+        done = run_meshrt(*asked, "--json", str(out), ranks=ranks)
+        assert done.code == 0, done.stderr
+        told.append(json.loads(out.read_text()))
+    assert told[0] == told[1]
+    assert "TTFT, p99, ms" in done.stdout
+    heads = {way["way"]: way["measured"]["attention_heads"] for way in told[0]["ways"]}
+    assert heads["base"] == 4 * heads["deinfer"] == 4 * heads["dense"] == 4 * heads["deinfer, lowrank"]
+    assert all(way["result"]["completed"] == 6 for way in told[0]["ways"])
+
+
+def test_bench_plan(run_meshrt: Callable[..., Any], tiny: Path, tmp_path: Path) -> None:
+    out = tmp_path / "plan.json"
+    done = run_meshrt("bench", "plan", "--model", str(tiny), "--tp", "2", "--batch", "2", "--json", str(out))
+    assert done.code == 0, done.stderr
+    ways = json.loads(out.read_text())["ways"]
+    assert [(way["scheme"], way["kv"]) for way in ways] == [
+        ("dense", "dense"), ("base", "dense"), ("deinfer", "dense"), ("deinfer", "lowrank"),
+    ]  # fmt: skip
+    assert all(way["peak_bytes"] < 8192 and way["grown_bytes"] < 512 for way in ways)
