@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from meshrt import fabric, meter
+from meshrt import fabric, hostmemory, meter
 from meshrt.clock import Clock
 from meshrt.console import Console
 from meshrt.control import Control
@@ -52,6 +52,7 @@ class Block:
     traffic: dict[tuple[Any, Any], int] = field(default_factory=dict)  # bytes by schedule, not yet on the links
 
     def __post_init__(self) -> None:
+        hostmemory.require(f"a mesh of {self.mesh.width} x {self.mesh.height} cores", self._bookkeeping())
         self.tables = Tables(self.mesh, self.device)
         self.memory = Memory(self.mesh, self.device, self.place)
         self.clock = Clock(self.mesh, self.device)
@@ -60,6 +61,12 @@ class Block:
             self.ledger.wafers[self.here] = links_of(self.wafer, self.mesh)
         if not self.ledger.segments:
             self._open("")
+
+    def _bookkeeping(self) -> int:
+        """Bytes for what is kept of every core: colours of all, and of these the tables, clocks and link counters."""
+        colours = self.device.route_entries or 8
+        own = prod(self.shape)
+        return colours * (self.mesh.width * self.mesh.height + 2 * own) + 8 * (9 + 4 + 1) * own
 
     @property
     def counters(self) -> meter.Counters:
@@ -112,6 +119,7 @@ class Block:
         """
         dtype = np.dtype(dtype)
         self.memory.take(name, prod(shape) * dtype.itemsize)
+        hostmemory.require(f"{name!r} of all cores", prod(self.lead) * prod(shape) * dtype.itemsize)
         blank = np.iinfo(dtype).max if dtype.kind in "iu" else np.nan
         return np.full((*self.lead, *shape), blank, dtype)
 

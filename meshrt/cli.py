@@ -8,22 +8,26 @@ prepare_environment()  # before anything imports numpy
 
 import sys  # noqa: E402 - the environment comes first
 from importlib import import_module  # noqa: E402
+from io import TextIOWrapper  # noqa: E402
 
 import click  # noqa: E402
 
-from meshrt import __version__, failure  # noqa: E402
+from meshrt import __version__, failure, hostmemory  # noqa: E402
 from meshrt.commands.shared import EXAMPLES  # noqa: E402
 
 # What a command is called -> its module in meshrt/commands/.
 COMMANDS = {
     "bench": "bench",
+    "compress": "compress",
     "devices": "devices",
     "doctor": "doctor",
+    "fuzz": "fuzz",
     "launch": "launch",
     "list": "list",
     "plmr": "plmr",
     "reproduce": "reproduce",
     "run": "run",
+    "submit": "submit",
     "tune": "tune",
 }
 
@@ -49,6 +53,10 @@ def cli() -> None:
 
 def main() -> None:
     """Entry point. Errors that click finds are printed by rank 0 alone."""
+    for stream in (sys.stdout, sys.stderr):  # a terminal without a character, or one that is none, ends no run
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    hostmemory.bound()
     try:
         code = cli(standalone_mode=False)
         sys.exit(code or 0)

@@ -8,7 +8,8 @@ import numpy as np
 from meshrt.device import Device
 from meshrt.mesh import Mesh
 
-TIME, HOPS, STAGES = range(3)
+TIME, HOPS, STAGES, LINK_FREE = range(4)  # rows of `Clock.cells`; four of links, by port
+RAMP_IN, RAMP_OUT = LINK_FREE + 4, LINK_FREE + 5
 
 
 @dataclass
@@ -21,6 +22,7 @@ class Clock:
 
     mesh: Mesh
     device: Device
+    cells: np.ndarray = field(init=False)  # [9, cores + 1]: all of the following by core, and a last one for no core
     state: np.ndarray = field(init=False)
     link_free: np.ndarray = field(init=False)  # [4, bh, bw]: when the link out of each port is free again
     ramp_in: np.ndarray = field(init=False)  # [bh, bw]: when the ramp is free again, router to core
@@ -34,9 +36,11 @@ class Clock:
     def __post_init__(self) -> None:
         self.met = 0.0  # when all cores last went on from one moment
         shape = (self.mesh.block_height, self.mesh.block_width)
-        every = np.empty((9, *shape))  # one piece of memory: large ones get large pages
-        every[...] = 0
-        self.state, self.link_free, self.ramp_in, self.ramp_out = every[:3], every[3:7], every[7], every[8]
+        self.cells = np.empty((9, shape[0] * shape[1] + 1))  # one piece of memory: large ones get large pages
+        self.cells[...] = 0
+        every = self.cells[:, :-1].reshape(9, *shape)
+        self.state, self.link_free = every[:LINK_FREE], every[LINK_FREE:RAMP_IN]
+        self.ramp_in, self.ramp_out = every[RAMP_IN], every[RAMP_OUT]
 
     def path_changes(self) -> None:
         """To be called before hops or stages of cores change: packets that have left take a copy of what they were.

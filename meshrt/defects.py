@@ -11,16 +11,17 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from meshrt import hostmemory
 from meshrt.errors import LimitError, UsageError
 from meshrt.mesh import EAST, OPPOSITE, PORT_NAMES, SOUTH, STEP, Mesh, parse_mesh
 from meshrt.meter import Links
 
 Core = tuple[int, int]  # (x, y)
+MOST_BYTES = 64 << 20  # of a file of defects: all cores of a wafer, and their links
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +75,11 @@ def kill_link(defects: Defects, x: int, y: int, port: int) -> None:
 def read_defects(path: str, width: int, height: int) -> Defects:
     """A file {"cores": [[x, y], ...], "links": [[x, y, "east"], ...]}. UsageError names what is wrong in it."""
     try:
-        data = json.loads(Path(path).read_text())
+        with open(path, "rb") as stream:
+            text = stream.read(MOST_BYTES + 1)
+        if len(text) > MOST_BYTES:
+            raise ValueError(f"it has more than {MOST_BYTES} bytes")
+        data = json.loads(text.decode("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"--defects {path} cannot be read: {error}") from error
     if not isinstance(data, dict) or set(data) - {"cores", "links"}:
@@ -176,6 +181,7 @@ def make_wafer(what: str, spares: str | None, seed: int, width: int, height: int
     """
     columns, rows = parse_mesh(spares) if spares else (-(-width // 8), -(-height // 8))
     size = width + columns, height + rows
+    hostmemory.require(f"a wafer of {size[0]} x {size[1]} cores", 13 * size[0] * size[1])  # of `draw`
     try:
         rate = float(what)
     except ValueError:

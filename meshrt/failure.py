@@ -15,14 +15,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
-from meshrt import host, watchdog
+from meshrt import host, hostmemory, watchdog
 from meshrt.board import Board, Record, State
-from meshrt.errors import StallError
+from meshrt.errors import StallError, UsageError
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
 INTERRUPTED = 130
+LONGEST = 1000  # characters of a message about wrong input, which may quote any of it
 BROKEN_PIPE = 141  # what a shell says of a command that SIGPIPE ended
 SETTLE = 2.0  # seconds that a failing rank gives the others to fail as well, while some still move
 
@@ -88,7 +89,8 @@ def describe(error: BaseException) -> Failure:
     if isinstance(code, int):
         # click words its errors in format_message()
         words = getattr(error, "format_message", None)
-        return Failure(code, kind, str(words() if words else error))
+        text = str(words() if words else error)
+        return Failure(code, kind, one_line(text) if code == UsageError.exit_code else text)
     if isinstance(error, SystemExit):
         if error.code is None or isinstance(error.code, int):
             return Failure(error.code or 0, kind, "")
@@ -99,9 +101,26 @@ def describe(error: BaseException) -> Failure:
         return Failure(BROKEN_PIPE, kind, "")
     if isinstance(error, MemoryError):
         detail = f" ({error})" if str(error) else ""
-        return Failure(1, kind, f"this machine has too little memory{detail}: use fewer ranks or a smaller problem")
+        has = hostmemory.gib(hostmemory.total())
+        return Failure(
+            UsageError.exit_code, kind,
+            f"this machine has too little memory, {has}{detail}: use fewer ranks or a smaller problem",
+        )  # fmt: skip
     trace = "".join(traceback.format_exception(error))
     return Failure(1, kind, f"{kind}: {error}".rstrip(": "), trace)
+
+
+def one_line(text: str) -> str:
+    """What can be printed, with the middle left out of what is long: input may have any characters in any number."""
+    shown = "".join(map(_printable, text.strip()))
+    if len(shown) <= LONGEST:
+        return shown
+    left = len(shown) - LONGEST
+    return f"{shown[: LONGEST // 2]} [{left} characters left out] {shown[-LONGEST // 2 :]}"
+
+
+def _printable(one: str) -> str:
+    return one if one.isprintable() else " " if one.isspace() else one.encode("unicode_escape").decode()
 
 
 def _run(work: Callable[[Intracomm, Board], int], comm: Intracomm, board: Board) -> Failure | None:

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from meshrt.errors import UsageError
+from meshrt.whole import whole
 
+LONGEST = 1_000_000  # cores along a side: far above any machine, and no more than plans of ranks can be made for
 NORTH, EAST, SOUTH, WEST, RAMP = range(5)  # a router's ports
 PORT_NAMES = ("north", "east", "south", "west", "ramp")
 OPPOSITE = (SOUTH, WEST, NORTH, EAST)
@@ -23,11 +25,14 @@ def cuts(length: int, parts: int) -> tuple[int, ...]:
 
 
 def parse_mesh(text: str) -> tuple[int, int]:
-    """'8x4' -> (8, 4). UsageError where it is not two positive numbers."""
-    width, _, height = text.lower().partition("x")
-    if not (width.isdecimal() and height.isdecimal() and int(width) > 0 and int(height) > 0):
-        raise UsageError(f"mesh {text!r} is not WIDTHxHEIGHT, such as 8x8")
-    return int(width), int(height)
+    """'8x4' -> (8, 4). UsageError where it is not two positive numbers up to LONGEST."""
+    try:
+        width, height = map(whole, text.lower().split("x"))
+    except ValueError:
+        width = height = 0
+    if not (0 < width <= LONGEST and 0 < height <= LONGEST):
+        raise UsageError(f"mesh {text!r} is not WIDTHxHEIGHT, such as 8x8, with sides of 1 to {LONGEST}")
+    return width, height
 
 
 def rank_counts(width: int, height: int) -> list[int]:

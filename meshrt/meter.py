@@ -111,7 +111,8 @@ def summary(segment: Segment, wafers: dict[str, Links]) -> dict[str, Any]:
         "hops": counters.hops,
         "wafer_hops": counters.wafer_hops,
         "wafer_links": {
-            place: wafers[place].on_wafer(link_bytes) for place, link_bytes in counters.links.items() if place in wafers
+            place: links.on_wafer(counters.links[place]) if place in counters.links else np.zeros(links.size, np.int64)
+            for place, links in wafers.items()
         },
         "max_hops": counters.max_hops,
         "stages": counters.stages,

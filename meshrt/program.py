@@ -10,6 +10,7 @@ def run(block, *, tokens: Annotated[int, "how many to store"] = 16) -> dict:
 import importlib
 import importlib.util
 import inspect
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from meshrt.errors import UsageError
 
-MACHINES = ("mesh", "neuron")
+MACHINES = ("mesh", "neuron", "gpu")
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def _has_run(path: Path) -> bool:
 
 
 def _load_file(path: Path) -> ModuleType:
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise UsageError(f"there is no file {path}")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None
@@ -96,6 +97,10 @@ def _load_file(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except SyntaxError as error:
         raise UsageError(f"{path}, line {error.lineno}: {error.msg}") from error
+    except OSError as error:
+        if error.filename != str(path):  # not the program's own
+            raise
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
     return module
 
 

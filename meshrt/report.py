@@ -17,6 +17,7 @@ from meshrt.errors import UsageError
 from meshrt.meter import Segment, merge, summary
 
 SCHEMA = 1
+LONGEST_NAME = 240  # bytes of a file's name; systems take 255, some of which go to the temporary name
 
 
 def combine(shares: Sequence[dict[str, Any]], device: Device) -> dict[str, Any]:
@@ -105,26 +106,42 @@ def _tokens(segment: Segment) -> dict[str, int]:
 
 def check_target(option: str, path: str) -> None:
     """UsageError where a file cannot be written there, as far as that shows beforehand."""
-    target = Path(path).absolute()
-    if target.is_dir():
+    target = os.path.realpath(path)
+    folder, name = os.path.split(target)
+    if not path:
+        raise UsageError(f"{option} '' names no file")
+    if os.path.isdir(target):
         raise UsageError(f"{option} {path} is a folder: name a file in it")
-    if not target.parent.is_dir():
-        raise UsageError(f"{option} {path}: there is no folder {target.parent}")
-    if not os.access(target.parent, os.W_OK):
-        raise UsageError(f"{option} {path}: the folder {target.parent} cannot be written")
+    if _is_stream(path):
+        if not os.access(path, os.W_OK):
+            raise UsageError(f"{option} {path} cannot be written: you may not")
+        return
+    if not os.path.isdir(folder):
+        raise UsageError(f"{option} {path}: there is no folder {folder}")
+    if len(os.fsencode(name)) > LONGEST_NAME:
+        raise UsageError(f"{option} {path}: the file's name has more than {LONGEST_NAME} bytes; choose a shorter one")
+    if not os.access(folder, os.W_OK):
+        raise UsageError(f"{option} {path}: the folder {folder} cannot be written")
+
+
+def _is_stream(path: str) -> bool:
+    """Is it there, and no file: a terminal, a pipe, /dev/null? Such are written to and never replaced."""
+    return os.path.exists(path) and not os.path.isfile(path)
 
 
 def write_file(option: str, path: str, write: Callable[[BinaryIO], object]) -> None:
     """Write beside, then rename: a reader sees the whole file or none. UsageError where the disk does not take it."""
-    target = Path(path)
-    beside = target.with_name(f".{target.name}.{os.getpid()}")
+    target = Path(path if _is_stream(path) else os.path.realpath(path))  # a link goes on to lead to the file
+    beside = target if _is_stream(path) else target.with_name(f".{target.name}.{os.getpid()}")
     try:
         with beside.open("wb") as stream:
             write(stream)
-        beside.replace(target)
+        if beside != target:
+            beside.replace(target)
     except OSError as error:
         with suppress(OSError):
-            beside.unlink(missing_ok=True)
+            if beside != target:
+                beside.unlink(missing_ok=True)
         raise UsageError(f"{option} {path} cannot be written: {error.strerror or error}") from error
 
 

@@ -169,6 +169,9 @@ def pipeline(n: int) -> Tree:
     return Tree(n, (TreeLevel(chain(n, -1), steps),) if n > 1 else (), 0)
 
 
+MOST_PHASES = 64  # by then a line of 2^64 cores is added up pair by pair
+
+
 @cache
 def ktree(n: int, phases: int = 2, groups: int | tuple[int, ...] | None = None) -> Tree:
     """The K-tree of a line: any N, K = `phases` and numbers of `groups` in the first phases, of K - 1 at most.
@@ -177,8 +180,8 @@ def ktree(n: int, phases: int = 2, groups: int | tuple[int, ...] | None = None) 
     partial sums of a group come in from both ends to its middle member. The last phase has one group. Where no number
     is given, a phase with r phases to go, itself included, leaves m^((r-1)/r) of its m members as roots. UsageError.
     """
-    if phases < 1:
-        raise UsageError(f"a K-tree has K = 1 phases or more, not {phases}")
+    if not 1 <= phases <= MOST_PHASES:
+        raise UsageError(f"a K-tree has K = 1 to {MOST_PHASES} phases, not {phases}")
     given = () if groups is None else (groups,) if isinstance(groups, int) else tuple(groups)
     if len(given) > phases - 1:
         numbers = ", ".join(map(str, given))

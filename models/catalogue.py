@@ -1,5 +1,6 @@
 """The models that come with meshrt, and how a name on the command line becomes a folder."""
 
+import os
 from pathlib import Path
 
 from meshrt.models.errors import ModelError
@@ -22,10 +23,10 @@ def find_model(name: str | Path) -> Path:
     """
     if str(name) in packaged():
         return _here() / str(name)
-    folder = Path(name).expanduser()
-    if (folder / "config.json").is_file():
+    folder = Path(os.path.expanduser(name))
+    if os.path.isfile(folder / "config.json"):
         return folder
-    problem = "has no config.json" if folder.is_dir() else "is neither a packaged model nor a folder"
+    problem = "has no config.json" if os.path.isdir(folder) else "is neither a packaged model nor a folder"
     listed = ", ".join(packaged()) or "none"
     raise ModelError(f"model {str(name)!r} {problem}; packaged: {listed}; else give a Hugging Face folder")
 

@@ -4,10 +4,10 @@ The format (https://github.com/huggingface/safetensors): 8 bytes of little-endia
 gives each tensor's dtype, shape and place, then the data. The header is not trusted: it is checked against the file.
 """
 
-import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeAlias, TypeGuard
 
@@ -17,24 +17,25 @@ from numpy.typing import NDArray
 from meshrt.models.config import Config
 from meshrt.models.errors import ModelError
 from meshrt.models.factors import ATTENTION, MLP, factor_names, product
+from meshrt.models.files import MAX_JSON_BYTES, find_file, parse_object, read_object
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 ITEM_BYTES = {"F32": 4, "F16": 2, "BF16": 2}
-# The limit of the safetensors library itself. A header is some 100 bytes a tensor.
-MAX_HEADER_BYTES = 100_000_000
+MAX_AXES = 8
 
 Index: TypeAlias = slice | NDArray[np.integer]
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """Where one tensor lies: `offset` is in bytes from the start of the file."""
+    """Where one tensor lies: `nbytes` from `offset` on, counted from the start of the file."""
 
     file: Path
     name: str
     dtype: str
     shape: tuple[int, ...]
     offset: int
+    nbytes: int
 
 
 @dataclass(frozen=True)
@@ -94,13 +95,13 @@ class Checkpoint:
         tensor = self.find(name)
         if len(index) > len(tensor.shape):
             raise ModelError(f"{tensor.file}: tensor {name} has {len(tensor.shape)} axes; {len(index)} were indexed")
-        dtype, size = _numpy_dtype(tensor.dtype), math.prod(tensor.shape) * ITEM_BYTES[tensor.dtype]
+        dtype, size = _numpy_dtype(tensor.dtype), tensor.nbytes
         try:
             # An empty map is not possible, an empty array is.
             data = np.memmap(tensor.file, np.uint8, "r", tensor.offset, size) if size else np.empty(0, np.uint8)
+            array: NDArray[Any] = data.view(dtype).reshape(tensor.shape)
         except (OSError, ValueError) as error:
             raise ModelError(f"{tensor.file}: tensor {name} cannot be read: {error}") from error
-        array: NDArray[Any] = data.view(dtype).reshape(tensor.shape)
         # Slices first: they only narrow the map. A gather then touches no more pages than it must.
         array = array[tuple(part if isinstance(part, slice) else slice(None) for part in index)]
         for axis, part in enumerate(index):
@@ -117,10 +118,10 @@ def open_checkpoint(folder: str | Path) -> Checkpoint:
     Raises ModelError naming the file (and tensor) for whatever is missing, truncated, malformed or outside the folder.
     """
     folder = Path(folder)
-    if (folder / SINGLE).is_file():
-        return Checkpoint(folder, read_header(folder / SINGLE))
-    if (folder / INDEX).is_file():
-        return Checkpoint(folder, _read_shards(folder))
+    if single := find_file(folder, SINGLE):
+        return Checkpoint(folder, read_header(single))
+    if index := find_file(folder, INDEX):
+        return Checkpoint(folder, _read_shards(folder, index))
     raise ModelError(
         f"{folder}: holds neither {SINGLE} nor {INDEX}; other weight formats must be converted first, and without"
         " weights a model runs by its shape alone, with --payload none"
@@ -184,23 +185,30 @@ def check_shapes(checkpoint: Checkpoint, config: Config) -> None:
 
 
 def read_header(file: Path) -> dict[str, Tensor]:
-    """Reads and checks the header of one safetensors file. After this, every tensor lies inside the file."""
+    """Reads and checks the header of one safetensors file. After this, every tensor has bytes of the file to itself."""
     try:
         size = file.stat().st_size
         with file.open("rb") as stream:
             length = int.from_bytes(stream.read(8), "little")
             if size < 8 or length > size - 8:
                 raise ModelError(f"{file}: truncated, or not a safetensors file: {size} bytes, header of {length}")
-            if length > MAX_HEADER_BYTES:
-                raise ModelError(f"{file}: a header of {length} bytes; the limit is {MAX_HEADER_BYTES}")
-            header = json.loads(stream.read(length).decode("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+            if length > MAX_JSON_BYTES:
+                raise ModelError(f"{file}: a header of {length} bytes; the limit is {MAX_JSON_BYTES}")
+            header = parse_object(stream.read(length).decode("utf-8"))
+    except (OSError, ValueError) as error:
         raise ModelError(f"{file}: no readable safetensors header: {error}") from error
-    if not isinstance(header, dict):
-        raise ModelError(f"{file}: no readable safetensors header: not a JSON object")
     header.pop("__metadata__", None)
     start = 8 + length
-    return {name: _check_tensor(file, name, entry, start, size) for name, entry in header.items()}
+    tensors = {name: _check_tensor(file, name, entry, start, size) for name, entry in header.items()}
+    _check_apart(file, tensors.values())
+    return tensors
+
+
+def _check_apart(file: Path, tensors: Iterable[Tensor]) -> None:
+    placed = sorted((one for one in tensors if one.nbytes), key=lambda one: one.offset)
+    for one, other in pairwise(placed):
+        if other.offset < one.offset + one.nbytes:
+            raise ModelError(f"{file}: tensors {one.name} and {other.name} overlap: the header is damaged or forged")
 
 
 def _check_tensor(file: Path, name: str, entry: object, start: int, size: int) -> Tensor:
@@ -215,23 +223,20 @@ def _check_tensor(file: Path, name: str, entry: object, start: int, size: int) -
         raise ModelError(
             f"{where}: its data is at bytes {begin}..{end} of {size - start}: the file is truncated or damaged"
         )
+    if len(shape) > MAX_AXES or max(shape, default=0) >= 1 << 63:
+        raise ModelError(f"{where}: shape {shape}; the limits are {MAX_AXES} axes of less than 2^63")
     # Of a dtype that is not supported the size is not known; such a tensor is refused when it is asked for.
     if dtype in ITEM_BYTES and math.prod(shape) * ITEM_BYTES[dtype] != end - begin:
         raise ModelError(f"{where}: shape {shape} of {dtype} does not fill the {end - begin} bytes that it is given")
-    return Tensor(file, name, dtype, tuple(shape), start + begin)
+    return Tensor(file, name, dtype, tuple(shape), start + begin, end - begin)
 
 
 def _sizes(value: object) -> TypeGuard[list[int]]:
     return isinstance(value, list) and all(type(n) is int and n >= 0 for n in value)
 
 
-def _read_shards(folder: Path) -> dict[str, Tensor]:
-    index = folder / INDEX
-    try:
-        table = json.loads(index.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ModelError(f"{index}: not readable as JSON: {error}") from error
-    weight_map = table.get("weight_map") if isinstance(table, dict) else None
+def _read_shards(folder: Path, index: Path) -> dict[str, Tensor]:
+    weight_map = read_object(index).get("weight_map")
     if not isinstance(weight_map, dict):
         raise ModelError(f"{index}: has no 'weight_map' object")
     shards: dict[str, dict[str, Tensor]] = {}
@@ -241,9 +246,10 @@ def _read_shards(folder: Path) -> dict[str, Tensor]:
         if not isinstance(shard, str) or not shard or set(shard) & set("/\\:\0") or shard in (".", ".."):
             raise ModelError(f"{index}: tensor {name}: {shard!r} is not the plain name of a file in the folder")
         if shard not in shards:
-            if not (folder / shard).is_file():
+            file = find_file(folder, shard)
+            if file is None:
                 raise ModelError(f"{index}: tensor {name}: the shard {shard} is missing from {folder}")
-            shards[shard] = read_header(folder / shard)
+            shards[shard] = read_header(file)
         if name not in shards[shard]:
             raise ModelError(f"{folder / shard}: has no tensor {name}, though {INDEX} says so")
         tensors[name] = shards[shard][name]

@@ -4,7 +4,6 @@ Llama, Qwen2 and Mistral are one architecture with three sets of switches. A key
 not supported is an error. All other unknown keys are ignored on purpose: such files are full of settings for training.
 """
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -13,9 +12,12 @@ from typing import Any, Literal
 
 from meshrt.models.errors import ModelError
 from meshrt.models.factors import ATTENTION, MLP, read_ranks
+from meshrt.models.files import find_file, read_object
 
 MODEL_TYPES = ("llama", "qwen2", "mistral")
 DTYPES = ("float32", "float16", "bfloat16")
+MAX_SIZE, MAX_LAYERS = 1 << 24, 10_000  # far above any model; beyond, tables of its shapes alone would not fit
+FACTORS = (1e-6, 1e6)  # of the rotary embedding: with these all angles are finite in float32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,29 +90,29 @@ class Config:
             raise read.bad("model_type", f"is {kind!r}; supported are {', '.join(MODEL_TYPES)}")
         _refuse_unsupported(read, kind)
 
-        hidden, heads = read.positive("hidden_size"), read.positive("num_attention_heads")
-        kv_heads = read.positive("num_key_value_heads", heads)
+        hidden, heads = read.size("hidden_size"), read.size("num_attention_heads")
+        kv_heads = read.size("num_key_value_heads", heads)
         if heads % kv_heads:
             raise read.bad("num_attention_heads", f"is {heads}, not a multiple of num_key_value_heads, {kv_heads}")
         if not read.has("head_dim") and hidden % heads:
             raise read.bad("hidden_size", f"is {hidden}, not a multiple of num_attention_heads, {heads}; give head_dim")
-        head_dim = read.positive("head_dim", hidden // heads)
+        head_dim = read.size("head_dim", hidden // heads)
         if head_dim % 2:
             raise read.bad("head_dim", f"is {head_dim}; rotary embedding needs an even one")
+        if heads * head_dim > MAX_SIZE:
+            raise read.bad("head_dim", f"is {head_dim}, of {heads} heads; all of them may have {MAX_SIZE} numbers")
         bias = read.get("attention_bias", bool, False) if kind == "llama" else False
-        eps = read.number("rms_norm_eps")
-        if eps < 0:
-            raise read.bad("rms_norm_eps", f"is {eps}; it must not be negative")
+        eps = read.between("rms_norm_eps", 0, 1)
 
         eos = read
         if generation is not None and generation.get("eos_token_id") is not None:
             eos = _Reader(generation, source.replace("config.json", "generation_config.json"))
         config = cls(
             model_type=kind,
-            vocab_size=read.positive("vocab_size"),
+            vocab_size=read.size("vocab_size"),
             hidden_size=hidden,
-            intermediate_size=read.positive("intermediate_size"),
-            layers=read.positive("num_hidden_layers"),
+            intermediate_size=read.size("intermediate_size"),
+            layers=read.size("num_hidden_layers", most=MAX_LAYERS),
             heads=heads,
             kv_heads=kv_heads,
             head_dim=head_dim,
@@ -118,7 +120,7 @@ class Config:
             tie_word_embeddings=read.get("tie_word_embeddings", bool, False),
             qkv_bias=bias or kind == "qwen2",
             o_bias=bias,
-            max_positions=read.positive("max_position_embeddings"),
+            max_positions=read.size("max_position_embeddings"),
             rope=_rope(read),
             bos_token_id=(read.token_ids("bos_token_id") or (None,))[0],
             eos_token_ids=eos.token_ids("eos_token_id"),
@@ -135,21 +137,10 @@ class Config:
 def read_config(folder: str | Path) -> Config:
     """Reads config.json and, if there is one, generation_config.json of a model folder. Raises ModelError."""
     folder = Path(folder)
-    source = folder / "config.json"
-    if not source.is_file():
+    source, generation = (find_file(folder, name) for name in ("config.json", "generation_config.json"))
+    if source is None:
         raise ModelError(f"{folder}: no config.json there; a model is a folder as Hugging Face writes it")
-    generation = folder / "generation_config.json"
-    return Config.from_dict(_load(source), _load(generation) if generation.is_file() else None, str(source))
-
-
-def _load(path: Path) -> dict[str, Any]:
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ModelError(f"{path}: not readable as JSON: {error}") from error
-    if not isinstance(data, dict):
-        raise ModelError(f"{path}: holds a {type(data).__name__}, not an object with keys")
-    return data
+    return Config.from_dict(read_object(source), read_object(generation) if generation else None, str(source))
 
 
 def _refuse_unsupported(read: "_Reader", kind: str) -> None:
@@ -182,9 +173,7 @@ def _rope(read: "_Reader") -> Rope:
     for place in (read, rope):
         if place.number("partial_rotary_factor", 1.0) != 1.0:
             raise place.bad("partial_rotary_factor", "is not 1; only whole heads are rotated")
-    theta = rope.number("rope_theta", read.number("rope_theta", 10000.0))
-    if theta <= 0:
-        raise (rope if rope.has("rope_theta") else read).bad("rope_theta", f"is {theta}; it must be positive")
+    theta = (rope if rope.has("rope_theta") else read).between("rope_theta", 1, 1e18, 10000.0)
 
     name = "rope_type" if rope.has("rope_type") else "type"
     kind = rope.get(name, str, "default")
@@ -192,21 +181,19 @@ def _rope(read: "_Reader") -> Rope:
         return Rope(theta=theta)
     if kind not in ("linear", "llama3"):
         raise rope.bad(name, f"is {kind!r}; supported are default, linear, llama3")
-    factor = rope.number("factor")
-    if factor <= 0:
-        raise rope.bad("factor", f"is {factor}; it must be positive")
+    factor = rope.between("factor", *FACTORS)
     if kind == "linear":
         return Rope(theta=theta, kind="linear", factor=factor)
-    low, high = rope.number("low_freq_factor"), rope.number("high_freq_factor")
-    if not 0 < low < high:
-        raise rope.bad("low_freq_factor", f"is {low}; it must be positive and below high_freq_factor, {high}")
+    low, high = (rope.between(key, *FACTORS) for key in ("low_freq_factor", "high_freq_factor"))
+    if not low < high:
+        raise rope.bad("low_freq_factor", f"is {low}; it must be below high_freq_factor, {high}")
     return Rope(
         theta=theta,
         kind="llama3",
         factor=factor,
         low_freq_factor=low,
         high_freq_factor=high,
-        original_max_positions=rope.positive("original_max_position_embeddings"),
+        original_max_positions=rope.size("original_max_position_embeddings"),
     )
 
 
@@ -244,10 +231,10 @@ class _Reader:
             raise self.bad(key, f"is {value!r}, not of type {kind.__name__}")
         return value
 
-    def positive(self, key: str, default: int | None = None) -> int:
+    def size(self, key: str, default: int | None = None, most: int = MAX_SIZE) -> int:
         value: int = self.get(key, int, default)
-        if value <= 0:
-            raise self.bad(key, f"is {value}; it must be positive")
+        if not 0 < value <= most:
+            raise self.bad(key, f"is {value}; it must be positive, and {most} at most")
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
@@ -256,9 +243,18 @@ class _Reader:
         value = self.data.get(key)
         if value is None:
             raise self.bad(key, "is missing")
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise self.bad(key, f"is {value!r}, not a finite number")
-        return float(value)
+        try:
+            if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+                return float(value)
+        except OverflowError:  # an integer beyond all floats
+            pass
+        raise self.bad(key, f"is {value!r}, not a finite number")
+
+    def between(self, key: str, least: float, most: float, default: float | None = None) -> float:
+        value = self.number(key, default)
+        if not least <= value <= most:
+            raise self.bad(key, f"is {value}; it must be {least:g} to {most:g}")
+        return value
 
     def token_ids(self, key: str) -> tuple[int, ...]:
         """One id or a list of them."""

@@ -1,39 +1,108 @@
 """Text to token ids and back, by the tokenizer.json of the model folder.
 
-Special tokens are added as its post-processor says, and only those.
+Special tokens are added as its post-processor says, and only those. Padding and truncation are not for prompts: a file
+that asks for them has them from training.
 """
 
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from meshrt.models.errors import ModelError
+from meshrt.models.files import MAX_TEXT_BYTES, find_file, read_text
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+MAX_GROWTH = 1000  # times that a file's replacements may lengthen a text; those of real models double it
+
 
 def load_tokenizer(folder: str | Path) -> "Tokenizer":
     """Loads tokenizer.json. Raises ModelError if it or the library is missing, or if it is not usable."""
-    path = Path(folder) / "tokenizer.json"
-    if not path.is_file():
+    path = find_file(Path(folder), "tokenizer.json")
+    if path is None:
         raise ModelError(f"{folder}: no tokenizer.json there; --prompt-ids 1,2,3 works without one")
     try:
         from tokenizers import Tokenizer  # only the rank that reads the prompt pays for it
     except ImportError as error:
         raise ModelError(f"the tokenizers library is needed for text ({error}); --prompt-ids works without") from error
-    try:
-        return Tokenizer.from_str(path.read_text(encoding="utf-8"))
-    except Exception as error:  # the library raises bare Exception
-        raise ModelError(f"{path}: not a usable tokenizer ({error}); --prompt-ids 1,2,3 works without one") from error
+    text = read_text(path, MAX_TEXT_BYTES)
+    with _told(f"{path}: not a usable tokenizer; --prompt-ids 1,2,3 works without one"):
+        tokenizer = Tokenizer.from_str(text)
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        growth = 1
+        for part in (tokenizer.normalizer, tokenizer.decoder):
+            growth *= _growth(None if part is None else json.loads(part.__getstate__()))
+    if growth > MAX_GROWTH:
+        raise ModelError(
+            f"{path}: its replacements make a text more than {MAX_GROWTH} times as long, which is too much"
+        )
+    return tokenizer
 
 
 def encode(tokenizer: "Tokenizer", text: str) -> list[int]:
-    return list(tokenizer.encode(text).ids)
+    """Raises ModelError for what is no text (bytes that are not UTF-8) and for what the tokenizer cannot encode."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:  # bytes of a command line that are no characters
+        raise ModelError(f"{text!r} is not UTF-8 text; --prompt-ids 1,2,3 takes any tokens") from error
+    with _told("the model's tokenizer fails on this text; --prompt-ids 1,2,3 works without one"):
+        return list(tokenizer.encode(text).ids)
 
 
 def decode(tokenizer: "Tokenizer", ids: list[int]) -> str:
     """The text of the ids, special tokens left out. Raises ModelError for an id that is no id."""
     try:
-        return tokenizer.decode(list(ids))
-    except (OverflowError, TypeError) as error:
-        raise ModelError(f"not token ids: {ids}") from error
+        with _told("not token ids"):
+            return tokenizer.decode(list(ids))
+    except ModelError as error:
+        raise ModelError(f"{error}: {ids}") from error
+
+
+def _growth(part: Any) -> int:
+    """By how much the replacements in a normalizer or decoder, one after the other, may lengthen a text."""
+    found = 1
+    if isinstance(part, dict):
+        content = part.get("content")
+        found += len(content) if part.get("type") == "Replace" and isinstance(content, str) else 0
+        part = [*part.values()]
+    for one in part if isinstance(part, list) else []:
+        found = min(found * _growth(one), MAX_GROWTH + 1)
+    return found
+
+
+@contextmanager
+def _told(message: str) -> Iterator[None]:
+    """ModelError for all that goes wrong in the library.
+
+    It raises bare Exception, and where it had not thought of something it panics: that is no Exception at all, and it
+    is written to the process's standard error, past Python.
+    """
+    try:
+        with _quiet():
+            yield
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise ModelError(f"{message} ({error})") from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    try:
+        saved = os.dup(2)
+    except OSError:  # there is no standard error
+        yield
+        return
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 2)
+    os.close(nothing)
+    try:
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)

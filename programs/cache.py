@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from meshrt import fabric, routes
+from meshrt import fabric, hostmemory, routes
 from meshrt.block import Block
 from meshrt.errors import LimitError
 from meshrt.tables import Channel, installed
@@ -79,6 +79,7 @@ class Cache:
         room, most = self.data.shape[2], int(held.max())
         if most > room:
             more = max(most - room, room)
+            hostmemory.require("a KV cache that grows", (2 * room + more) * self.data[:, :, 0].nbytes)
             blank = np.full((*self.data.shape[:2], more, *self.data.shape[3:]), np.nan, self.data.dtype)
             self.data = np.concatenate([self.data, blank], axis=2)
 
@@ -93,7 +94,9 @@ def kv_cache(
     is taken as they come. With `climbs` False the routes are left to `stairs`, for a time when tables have room.
     """
     with stairs(block) if policy == "shift" and climbs else nullcontext() as climb:
-        data = np.full((*block.lead, max(room, 1), *token), np.nan, dtype)
+        shape = (*block.lead, max(room, 1), *token)
+        hostmemory.require("the KV cache of all cores", prod(shape) * np.dtype(dtype).itemsize)
+        data = np.full(shape, np.nan, dtype)
         cache = Cache(block, policy, data, np.zeros(block.mesh.height, np.int64), climb)
         try:
             yield cache

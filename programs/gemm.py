@@ -8,11 +8,14 @@
 On a W x H mesh all of them cut A, B and C into lcm(W, H) tiles along either axis, one a core where it is square.
 """
 
+import sys
+from math import prod
 from time import perf_counter
 from typing import Annotated, Any, Literal
 
 import numpy as np
 
+from meshrt import hostmemory
 from meshrt.allreduce import ktree
 from meshrt.block import Block
 from meshrt.broadcast import spreads
@@ -96,8 +99,13 @@ def random_matrices(
     if seed < 0:
         raise UsageError(f"--seed is {seed}; it starts at 0")
     storage = np.dtype(ml_dtypes.bfloat16) if dtype == "bfloat16" else np.dtype(dtype)
+    shapes = " and ".join(f"{rows} x {columns}" for rows, columns in (a, b))
+    nbytes = (4 + storage.itemsize) * (prod(a) + prod(b))  # float32 first
     if not payload:
+        if max(prod(a), prod(b)) * storage.itemsize > sys.maxsize:
+            raise UsageError(f"matrices of {shapes}: this machine cannot even count the bytes; choose smaller sizes")
         return np.broadcast_to(np.zeros((), storage), a), np.broadcast_to(np.zeros((), storage), b)
+    hostmemory.require(f"matrices of {shapes}", nbytes)
     rng = np.random.default_rng(seed)
     first, second = (rng.standard_normal(shape, np.float32).astype(storage) for shape in (a, b))
     return first, second

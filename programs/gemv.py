@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
+from meshrt import whole
 from meshrt.allreduce import Pattern, Tree, pattern
 from meshrt.allreduce import allreduce as add_up
 from meshrt.block import Block
@@ -71,7 +72,7 @@ def run(
 def whole_numbers(text: str) -> tuple[int, ...]:
     """'24,5' -> (24, 5). UsageError."""
     try:
-        return tuple(int(part) for part in text.split(","))
+        return tuple(whole.whole_numbers(text))
     except ValueError:
         raise UsageError(f"--groups {text}: give whole numbers with commas between them, such as 24 or 24,5") from None
 

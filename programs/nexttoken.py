@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from meshrt.block import Block
+from meshrt.errors import UsageError
 from meshrt.models.config import Config
 from meshrt.programs.systems import Sums
 from meshrt.programs.weights import Chunks
@@ -25,6 +26,8 @@ def best_here(block: Block, chunks: Chunks, scores: np.ndarray) -> np.ndarray:
     first = block.mesh.x0 * chunks.columns
     ids = chunks.vocabulary[first : first + block.lead[1] * chunks.columns].reshape(1, block.lead[1], -1)
     flat = np.where(ids >= 0, scores.reshape(*scores.shape[:2], -1), np.float32(-np.inf))
+    if block.payload:
+        flat = np.where(np.isnan(flat), np.float32(np.inf), flat)  # so that it is not lost among comparisons
     at = flat.argmax(axis=-1)[..., None]
     block.elementwise(scores)
     best = np.take_along_axis(flat, at, axis=-1), np.take_along_axis(np.broadcast_to(ids, flat.shape), at, axis=-1)
@@ -34,6 +37,16 @@ def best_here(block: Block, chunks: Chunks, scores: np.ndarray) -> np.ndarray:
 def greedy(block: Block, chunks: Chunks, sums: Sums, scores: np.ndarray) -> int:
     """The likeliest token, found on the mesh: V_x, the same in every row, is reduced along x, and all cores know it."""
     best = sums.x(best_here(block, chunks, scores), best_of)
+    return token_of(block, best)
+
+
+def token_of(block: Block, best: np.ndarray) -> int:
+    """The id of the best (logit, id) pair, [bh, bw, 2], that all cores have. UsageError where its logit is no number."""
+    if block.payload and not np.isfinite(best[0, 0, 0]):
+        raise UsageError(
+            "no token can be picked: a logit is infinite or not a number; numbers in the checkpoint are, or become so"
+            " in --dtype: float32 has the most room"
+        )
     return int(best[0, 0, 1])
 
 
@@ -54,7 +67,7 @@ def next_of_prompt(
     else:
         best[:] = -np.inf, config.vocab_size
     best = sums.x(best, best_of)
-    return int(sums.y(best, best_of)[0, 0, 1])
+    return token_of(block, sums.y(best, best_of))
 
 
 def last_place(chunks: Chunks, length: int, kept: int) -> tuple[int, int, int]:

@@ -7,11 +7,13 @@ from meshrt.console import Console
 from meshrt.control import Control
 from meshrt.errors import UsageError
 from meshrt.models.config import Config
+from meshrt.whole import whole_numbers
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 PROMPT = "Once upon a time"
+MOST_TOKENS = 10_000_000  # of a prompt that says nothing: their ids alone take a second to count
 
 
 def read_prompt(
@@ -32,19 +34,19 @@ def read_prompt(
     if sum(given is not None for given in (prompt, prompt_ids, tokens)) > 1:
         raise UsageError("--prompt, --prompt-ids and --prompt-tokens say the same thing: give one of them")
     if tokens is not None:
-        if tokens < 1:
-            raise UsageError(f"--prompt-tokens is {tokens}; it starts at 1")
-        return None, tuple(1 + at % (config.vocab_size - 1) for at in range(tokens))
+        if not 1 <= tokens <= MOST_TOKENS:
+            raise UsageError(f"--prompt-tokens is {tokens}; it is 1 to {MOST_TOKENS}")
+        return None, tuple((1 + at % max(1, config.vocab_size - 1)) % config.vocab_size for at in range(tokens))
     if prompt == "":
         raise UsageError("the prompt is empty: give --prompt some text")
     tokenizer, ids, problem = None, None, None
     if control.rank == 0:
         try:
             tokenizer = load_tokenizer(folder)
+            if prompt_ids is None:
+                ids = encode(tokenizer, PROMPT if prompt is None else prompt)
         except ModelError as error:
             problem = error
-        if prompt_ids is None and tokenizer is not None:
-            ids, problem = encode(tokenizer, PROMPT if prompt is None else prompt), None
     if prompt_ids is not None:
         ids, problem = parse_ids(prompt_ids), None
     ids, problem = control.bcast((ids, problem))
@@ -63,7 +65,7 @@ def read_prompt(
 def parse_ids(text: str) -> list[int]:
     """'1,2,3' -> [1, 2, 3]. UsageError."""
     try:
-        return [int(part) for part in text.split(",")]
+        return whole_numbers(text)
     except ValueError:
         raise UsageError(f"--prompt-ids {text!r} is not a list of numbers such as 1,2,3") from None
 

@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite, nan
 
 from meshrt.errors import MeshrtError, UsageError
 from meshrt.studies import growth
@@ -51,7 +52,9 @@ def parse(texts: Sequence[str], metrics: Sequence[str]) -> list[Expectation]:
             try:
                 value = float(bound)
             except ValueError:
-                raise UsageError(f"--expect {text!r}: {bound!r} is no number") from None
+                value = nan
+            if not isfinite(value):
+                raise UsageError(f"--expect {text!r}: {bound!r} is no finite number")
         found.append(Expectation(metric, relation, value, bound))
     return found
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import log
+from math import isfinite, log
 
 from meshrt.errors import UsageError
 
@@ -84,6 +84,9 @@ def parse(text: str) -> float:
     try:
         if base.upper() != "N":
             raise ValueError(base)
-        return float(over) / (float(under) if slash else 1.0)
+        found = float(over) / (float(under) if slash else 1.0)
+        if not isfinite(found):
+            raise ValueError(found)
+        return found
     except (ValueError, ZeroDivisionError):
         raise UsageError(f"{text!r} is no growth: 1, N, N^0.5 or N^(1/3) are") from None

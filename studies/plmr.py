@@ -28,6 +28,7 @@ from meshrt.studies.growth import Growth, fit
 from meshrt.studies.subject import Subject, evaluate
 from meshrt.studies.sweep import Job, Outcome, sweep
 from meshrt.tables import COLOURS
+from meshrt.whole import whole_numbers
 
 SCHEMA = 1
 FIGURES = ("allgather", "summa", "cannon", "meshgemm", "pipeline", "ring", "ktree")  # of Figure 6, and of Figure 8
@@ -91,9 +92,11 @@ class Finding:
 
 def parse_sizes(text: str) -> list[int]:
     """'8,16,32' -> those numbers in order, each once; how they grow takes three to tell. UsageError."""
-    parts = [part.strip() for part in text.split(",")]
-    sizes = sorted({int(part) for part in parts if part.isdecimal()})
-    if not all(part.isdecimal() for part in parts) or len(sizes) < 3 or sizes[0] < 2:
+    try:
+        sizes = sorted(set(whole_numbers(text)))
+    except ValueError:
+        sizes = []
+    if len(sizes) < 3 or sizes[0] < 2:
         raise UsageError(f"--sizes {text}: three different numbers of 2 or more, with commas between, such as 8,16,32")
     return sizes
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from meshrt.errors import UsageError
 from meshrt.program import Option, Program, load_program
+from meshrt.whole import LARGEST, whole
 
 Reach = Literal["next", "line"]
 
@@ -106,7 +107,7 @@ def _value(option: Option, text: str) -> Any:
             raise UsageError(f"{option.name}={text}: true or false")
         return known[text.lower()]
     try:
-        return option.kind(text)
+        return whole(text) if option.kind is int else option.kind(text)
     except ValueError:
         hint = ": arithmetic goes in braces, {8*N}" if "N" in text else ""
         raise UsageError(f"{option.name}={text} is not {option.kind.__name__}{hint}") from None
@@ -132,17 +133,22 @@ def evaluate(text: str, n: int, tile: int) -> Any:
         match node:
             case ast.Expression():
                 return value(node.body)
-            case ast.Constant(value=int() | float()):
-                return node.value
+            case ast.Constant(value=int() | float() as number) if abs(number) <= LARGEST:
+                return number
             case ast.Name(id="N" | "tile"):
                 return n if node.id == "N" else tile
             case ast.BinOp() if type(node.op) in OPERATORS:
-                return OPERATORS[type(node.op)](value(node.left), value(node.right))
+                found = OPERATORS[type(node.op)](value(node.left), value(node.right))
+                if not abs(found) <= LARGEST:
+                    raise ValueError(text)
+                return found
             case ast.UnaryOp() if type(node.op) in OPERATORS:
                 return OPERATORS[type(node.op)](value(node.operand))
         raise ValueError(text)
 
     try:
         return value(ast.parse(text.strip(), mode="eval"))
-    except (SyntaxError, ValueError, ZeroDivisionError):
-        raise UsageError(f"{text!r} is no arithmetic on N and tile, such as 8*N or N//2") from None
+    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
+        raise UsageError(
+            f"{text!r} is no arithmetic on N and tile, such as 8*N or N//2, with numbers of at most {LARGEST}"
+        ) from None

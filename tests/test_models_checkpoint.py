@@ -211,7 +211,7 @@ def test_checkpoint_random_bytes(tmp_path_factory: pytest.TempPathFactory, data:
 
 @pytest.mark.parametrize("dtype", ["F64", "I32", "F8_E4M3", "bogus"])
 def test_checkpoint_other_dtypes_are_refused_when_asked_for(tmp_path: Path, dtype: str) -> None:
-    checkpoint = open_checkpoint(write_raw(tmp_path, {"t": entry(dtype), "used": entry()}, bytes(16)))
+    checkpoint = open_checkpoint(write_raw(tmp_path, {"t": entry(dtype), "used": entry(offsets=(16, 32))}, bytes(32)))
     assert checkpoint.read("used").shape == (2, 2)
     for ask in (checkpoint.read, checkpoint.shape, checkpoint.dtype):
         with pytest.raises(ModelError, match=f"model.safetensors: tensor t has dtype {dtype}"):

@@ -7,13 +7,15 @@ from dataclasses import asdict
 import click
 
 from meshrt.device import PRESETS, Device
+from meshrt.gpu.device import GPU_PRESETS, GpuDevice
 from meshrt.neuron.device import NEURON_PRESETS, NeuronDevice
 
 
 @click.command("devices")
 def command() -> None:
     """The machines that there are: their numbers and where those are from."""
-    machines: list[Device | NeuronDevice] = [*PRESETS.values(), *NEURON_PRESETS.values()]
+    machines: list[Device | NeuronDevice | GpuDevice]
+    machines = [*PRESETS.values(), *NEURON_PRESETS.values(), *GPU_PRESETS.values()]
     for device in machines:
         numbers = asdict(device)
         sources = numbers.pop("sources")

@@ -30,7 +30,7 @@ class Programs(click.Group):
 
         on = ctx.params.get("on")
         if cmd_name in packaged():
-            return _command(load_program("llama", on), cmd_name, {"model": cmd_name})
+            return _command(load_program(shared.program_of(cmd_name), on), cmd_name, {"model": cmd_name})
         return _command(load_program(cmd_name, on), cmd_name, {})
 
     def resolve_command(

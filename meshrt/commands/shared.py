@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from meshrt.device import PRESETS
+from meshrt.whole import whole, whole_numbers
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
@@ -27,6 +28,25 @@ Examples:
 """
 
 
+class Written:
+    """Whole numbers as `whole` reads them, for click's types."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            number = whole(value) if isinstance(value, str) else value
+        except ValueError as error:
+            raise click.BadParameter(str(error), ctx, param) from None
+        return super().convert(number, param, ctx)  # type: ignore[misc]
+
+
+class Whole(Written, click.types.IntParamType):
+    """A whole number."""
+
+
+class WholeRange(Written, click.IntRange):
+    """A whole number in a range."""
+
+
 def together(*decorators: Decorator) -> Decorator:
     """Several options as one decorator, in the order in which the help shows them."""
 
@@ -42,8 +62,8 @@ mesh = click.option("--mesh", metavar="WxH", help="Cores, shared by the ranks.  
 device = click.option("--device", type=click.Choice([*PRESETS]), default="wse2", show_default=True, help="The machine.")
 machine = together(
     device,
-    click.option("--core-memory", type=click.IntRange(1), help="A core's memory.  [default: device's]"),
-    click.option("--route-entries", type=click.IntRange(1, 256), help="A router's limit.  [default: device's]"),
+    click.option("--core-memory", type=WholeRange(1), help="A core's memory.  [default: device's]"),
+    click.option("--route-entries", type=WholeRange(1, 256), help="A router's limit.  [default: device's]"),
 )
 quiet = click.option("--quiet", "-q", is_flag=True, help="Print nothing but errors (and the JSON).")
 
@@ -63,19 +83,28 @@ def own_options(program: Program, fixed: Collection[str]) -> list[click.Paramete
         if option.kind is bool:
             own.append(click.Option([flag], is_flag=True, default=option.default, help=option.help))
         else:
-            kind = click.Choice(option.choices) if option.choices else option.kind
+            kind = click.Choice(option.choices) if option.choices else Whole() if option.kind is int else option.kind
             shown = option.default is not None
             own.append(click.Option([flag], type=kind, default=option.default, show_default=shown, help=option.help))
     return own
+
+
+def program_of(model: str) -> str:
+    """The program that runs a packaged model."""
+    from meshrt.models.catalogue import find_model
+    from meshrt.models.opt import is_opt
+
+    return "lowrank" if is_opt(find_model(model)) else "llama"
 
 
 def integers(ctx: click.Context, option: click.Parameter, text: str | None) -> tuple[int, ...] | None:
     """'480,600' -> (480, 600), as a callback of an option."""
     if text is None:
         return None
-    if not all(part.strip().isdecimal() for part in text.split(",")):
-        raise click.BadParameter(f"{text!r} is not a list of numbers such as 480,600", ctx, option)
-    return tuple(int(part) for part in text.split(","))
+    try:
+        return tuple(whole_numbers(text))
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not a list of numbers such as 480,600", ctx, option) from None
 
 
 def start(comm: Intracomm, json_path: str | None, quiet: bool) -> Console:
@@ -83,6 +112,6 @@ def start(comm: Intracomm, json_path: str | None, quiet: bool) -> Console:
     from meshrt import report
     from meshrt.console import make_console
 
-    if json_path and json_path != "-":
+    if json_path is not None and json_path != "-":
         report.check_target("--json", json_path)
     return make_console(comm.rank, comm.size, quiet or json_path == "-")

@@ -22,7 +22,7 @@ options = shared.together(
     shared.machine,
     click.option("--defects", metavar="RATE|FILE", help="Dead cores and links that the mesh is laid around."),
     click.option("--spares", metavar="CxR", help="Spare columns and rows of the wafer.  [default: an eighth]"),
-    click.option("--defects-seed", type=int, default=0, help="What is dead at a RATE."),
+    click.option("--defects-seed", type=shared.Whole(), default=0, help="What is dead at a RATE."),
 )
 
 

@@ -1,0 +1,38 @@
+"""`meshrt fuzz`: does bad input ever get more than a clear message?"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from meshrt import failure
+from meshrt.commands import shared
+
+
+@click.command("fuzz")
+@click.option("--seconds", type=click.FloatRange(0, 1e6), default=60.0, show_default=True, help="How long.")
+@click.option("--seed", type=shared.WholeRange(0), default=0, show_default=True, help="The same inputs again.")
+@click.option("--only", metavar="KIND,...", help="loaders, config, tokenizer, prompt, cli.  [default: all]")
+@click.option("--out", metavar="DIR", default="fuzz-findings", show_default=True, help="Where findings are kept.")
+@shared.quiet
+def command(seconds: float, seed: int, only: str | None, out: str, quiet: bool) -> None:
+    """Try bad model folders, prompts and command lines: exit code 1 if one does more than give a clear message.
+
+    Counts are printed at the end; what is found (the input, how it ended, its seed) is kept in DIR.
+    """
+    from pathlib import Path
+
+    from meshrt.console import make_console
+    from meshrt.launch.local import without_launcher
+    from meshrt.studies import fuzz
+
+    try:
+        console = make_console(0, 1, quiet)
+        tally = fuzz.fuzz(seconds, seed, fuzz.parse_kinds(only), Path(out), console, without_launcher(os.environ))
+    except Exception as error:
+        sys.exit(failure.report_alone(error))
+    if console.loud:
+        fuzz.print_tally(tally)
+    sys.exit(1 if tally.kept else 0)

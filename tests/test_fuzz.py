@@ -1,0 +1,99 @@
+"""Fuzzing: bad input gets no more than a message, and what would be found is found."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from meshrt.console import Console
+from meshrt.errors import UsageError
+from meshrt.launch.local import without_launcher
+from meshrt.studies import fuzz
+from meshrt.studies.fuzz_mutate import mutated_bytes, mutated_json
+
+Run = Callable[..., Any]
+
+
+def test_a_short_run_tries_all_kinds_and_finds_nothing(run_meshrt: Run, tmp_path: Path) -> None:
+    out = tmp_path / "found"
+    finished = run_meshrt("fuzz", "--seconds", "4", "--seed", "1", "--out", str(out), timeout=120)
+    kept = [path.read_text() for path in out.glob("*/trace.txt")]
+    assert finished.code == 0, [finished.stdout, finished.stderr, *kept]
+    rows = {line.split()[0]: line.split()[1:] for line in finished.stdout.splitlines()[1:]}
+    assert set(rows) == {*fuzz.KINDS, "all"} and not out.exists()
+    assert all(int(row[0].replace(",", "")) > 0 and row[2] == "0" for row in rows.values())
+
+
+# Every way in which an input can be more than a message; the last kind is a good one.
+BAD = """
+import os, sys
+from meshrt.studies import fuzz_worker as worker
+from meshrt.studies.fuzz_models import Case
+
+worker.PATIENCE = 1.0
+
+def make(rng):
+    return Case({"file": b"x"}, arguments=("a",))
+
+def raises(folder, arguments): raise KeyError((folder / "file").read_text())
+def hangs(folder, arguments):
+    while True: pass
+def grows(folder, arguments): bytearray(worker.BOUND)
+def dies(folder, arguments): os.kill(os.getpid(), 11)
+def fine(folder, arguments): pass
+
+worker.main({name: (make, what) for name, what in zip(%r, (raises, hangs, grows, dies, fine))})
+"""
+
+
+def test_what_would_be_found_is_found_once_with_its_input(tmp_path: Path) -> None:
+    script = tmp_path / "worker.py"
+    script.write_text(BAD % (fuzz.KINDS,))
+    env = without_launcher(os.environ) | {"PYTHONPATH": str(Path(__file__).parents[1])}
+    tally = fuzz.fuzz(15, 7, fuzz.KINDS, tmp_path / "found", Console(), env, (sys.executable, str(script)))
+    raises, hangs, grows, dies, fine = fuzz.KINDS
+    assert tally.found[fine] == 0 and all(tally.found[kind] >= 1 for kind in (raises, hangs, grows, dies)), tally
+    folders = {path.name.partition("-")[0]: path for path in tally.kept.values()}
+    assert len(tally.kept) == 4 and set(folders) == {raises, hangs, grows, dies}, "each once"
+    for kind, word in ((raises, "KeyError: 'x'"), (hangs, "Timeout"), (grows, "MemoryError"), (dies, "Segmentation")):
+        assert word in (folders[kind] / "trace.txt").read_text()
+        case = json.loads((folders[kind] / "case.json").read_text())
+        assert (case["kind"], case["seed"], case["arguments"]) == (kind, 7, ["a"])
+        assert (folders[kind] / "input" / "file").read_bytes() == b"x"
+
+
+def test_the_same_seed_gives_the_same_inputs() -> None:
+    data = {"a": [1, {"b": 2.5}], "c": "text", "d": None}
+    first, again = ([mutated_json(Random(seed), data) for seed in range(300)] for _ in range(2))
+    assert first == again and len(set(first)) > 150
+    assert data == {"a": [1, {"b": 2.5}], "c": "text", "d": None}, "what is changed is a copy"
+
+
+def test_some_mutated_json_is_still_json_and_some_is_none() -> None:
+    data = {"a": [1, {"b": 2.5}], "c": "text"}
+    sound = 0
+    for seed in range(300):
+        try:
+            json.loads(mutated_json(Random(seed), data))
+            sound += 1
+        except (ValueError, RecursionError):
+            pass
+    assert 100 < sound < 299
+
+
+def test_mutated_bytes_of_nothing_and_of_something() -> None:
+    assert all(isinstance(mutated_bytes(Random(seed), b""), bytes) for seed in range(100))
+    assert sum(mutated_bytes(Random(seed), b"0123456789") != b"0123456789" for seed in range(100)) > 80
+
+
+def test_kinds_are_named() -> None:
+    assert fuzz.parse_kinds(None) == fuzz.KINDS and fuzz.parse_kinds("cli,config") == ("cli", "config")
+    with pytest.raises(UsageError, match="loaders"):
+        fuzz.parse_kinds("cli,nothing")
