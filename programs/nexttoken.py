@@ -41,7 +41,7 @@ def greedy(block: Block, chunks: Chunks, sums: Sums, scores: np.ndarray) -> int:
 
 
 def token_of(block: Block, best: np.ndarray) -> int:
-    """The id of the best (logit, id) pair, [bh, bw, 2], that all cores have. UsageError where its logit is no number."""
+    """The id of the best (logit, id) pair, [bh, bw, 2], that all have. UsageError where its logit is no number."""
     if block.payload and not np.isfinite(best[0, 0, 0]):
         raise UsageError(
             "no token can be picked: a logit is infinite or not a number; numbers in the checkpoint are, or become so"
