@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,7 +11,11 @@ import hypothesis
 import pytest
 from mpi_jobs import Finished, run_ranks
 
+from meshrt.host import ONE_THREAD
+
 pytest_plugins = ["mpi_plugin"]
+
+os.environ.update(ONE_THREAD)  # as in a run: small products on many threads wait for one another on a busy machine
 
 # All ranks of a test have to draw the same examples; and time per example says nothing on a busy machine.
 hypothesis.settings.register_profile("meshrt", derandomize=True, deadline=None, database=None)

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import opt_models
 import pytest
 from random_models import BASE, CASES, case_ids, case_seed, random_checkpoint, random_weights
 
@@ -15,7 +16,7 @@ GOLDEN = Path(__file__).parent / "golden"
 
 
 def test_golden_files_are_those_of_the_cases() -> None:
-    assert {path.stem for path in GOLDEN.glob("*.npz")} == {*CASES, "llama-tiny"}
+    assert {path.stem for path in GOLDEN.glob("*.npz")} == {*CASES, *opt_models.CASES, "llama-tiny"}
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

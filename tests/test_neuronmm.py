@@ -110,6 +110,16 @@ def test_traffic_and_transposes_of_table_3s_fused_kernel() -> None:
 
 
 @pytest.mark.mpi(ranks=[1])
+@pytest.mark.parametrize("kernel", ["dense", "sequential"])
+def test_transposes_of_table_3s_other_kernels(kernel: str) -> None:
+    """X, X U where there is one, and the result: each once, by products with the identity."""
+    k, r, n = (published.SIZES[axis] for axis in "krn")
+    columns = k + n + (r if kernel == "sequential" else 0)
+    assert _measured(table3_job(TRN1, kernel, 1024)).transpose_flops == 2 * 128 * 1024 * columns
+    assert TABLE3[kernel].transpose_flops == pytest.approx(2 * 128 * MEAN * columns, rel=0.01)
+
+
+@pytest.mark.mpi(ranks=[1])
 def test_table_4_falls_to_its_minimum_at_1024_and_rises_with_spills() -> None:
     rows = table4(TRN1, run_alone)
 
