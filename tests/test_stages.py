@@ -154,7 +154,7 @@ def test_regions_have_to_fit_the_wafer(comm: Any) -> None:
         ({"layers_run": 1}, "--payload none"),
         ({"layers": 9}, "has 4"),
         ({"model": "llama3-8b"}, "payload none"),
-        ({"prompt_tokens": 0}, "starts at 1"),
+        ({"prompt_tokens": 0}, "--prompt-tokens is 0; it is 1 to 10000000"),
     ],
     ids=str,
 )
