@@ -102,7 +102,7 @@ def _scaling(points: Sequence[Point]) -> list[Claim]:
             if (one.link, one.tp, one.ratio) == (link, 8, RATIOS[-1])
         }
         base, deinfer = ends.get("Base"), ends.get("DeInfer")
-        says = f"at 60 % and 8 GPUs DeInfer is {SPEEDUP[link]}x as fast as Base, {words}"
+        says = f"at 60 % and 8 GPUs DeInfer is {SPEEDUP[link]}x as fast as Base, {words}"  # holds: it is faster
         times = deinfer / base if base and deinfer else None
         found.append(
             Claim("5.5", says, "-" if times is None else f"{times:.2f}x", None if times is None else times > 1)

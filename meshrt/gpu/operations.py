@@ -1,4 +1,4 @@
-"""What any program launches on a GPU: products, sums, copies, with what each costs. Arrays are [rows, columns]."""
+"""What any program launches on a GPU: products, sums, look-ups, with what each costs. Arrays are [rows, columns]."""
 
 from collections.abc import Sequence
 
@@ -39,10 +39,6 @@ def take(gpu: Gpu, table: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """Rows of a table [n, columns], int [m] -> [m, columns]."""
     out = gpu.new(len(rows), table.shape[1], dtype=table.dtype)
     return gpu.launch(_take, out, table, rows, cost=gpu.cost(0, 2 * out.nbytes))
-
-
-def copy(gpu: Gpu, target: np.ndarray, source: np.ndarray) -> np.ndarray:
-    return gpu.launch(np.copyto, target, source, cost=gpu.cost(0, 2 * source.nbytes))
 
 
 def _flops(x: np.ndarray, w: np.ndarray) -> int:

@@ -7,7 +7,7 @@ import numpy as np
 
 from meshrt.gpu.gpu import Cost, Gpu
 from meshrt.gpu.gpus import Gpus
-from meshrt.gpu.operations import copy, matmuls
+from meshrt.gpu.operations import matmuls
 from meshrt.programs.gpu import deinfer, kernels
 from meshrt.programs.gpu.cache import Cache, Store, shaped
 from meshrt.programs.gpu.forward import Rotary, rotated, turning
@@ -169,7 +169,7 @@ class NewTokens:
                 begin = end
             for at, layer, views, cost in self.copies:
                 views[:] = self._views(at, layer)
-                cost.set(0, 2 * sum(source.nbytes for _, source in views))
+                cost.set(0, _copied(views))
                 cost.tally = self._tally()
 
     def _views(self, at: int, layer: int) -> list[Run]:
@@ -215,16 +215,11 @@ class NewTokens:
         """Keys and values of all that is loaded, from the low-rank cache (section 4.2): squeeze, multiply, rotate."""
         store, qkv, heads = self.cache.stores[at], *_parts(self.model, at, layer)
         assert store.squeezed is not None and store.rebuilt is not None
-        if gpu.plan is None:
-            for target, source in self._views(at, layer):
-                copy(gpu, target, source)
-            for name, count in self._tally().items():
-                gpu.counters.tally[name] = gpu.counters.tally.get(name, 0) + count
-        else:
-            views: list[Run] = []
-            cost = gpu.cost(0, 0)
+        views = self._views(at, layer)
+        cost = gpu.cost(0, _copied(views), self._tally())
+        if gpu.plan is not None:
             self.copies.append((at, layer, views, cost))
-            gpu.launch(kernels.copy_runs, store.squeezed[0], views, cost=cost)
+        gpu.launch(kernels.copy_runs, store.squeezed[0], views, cost=cost)
         pools = (store.keys[layer], store.values[layer])
         latents = [shaped(flat, self.capacity, pool.shape[1]) for flat, pool in zip(store.squeezed, pools, strict=True)]
         outs = [shaped(flat, self.capacity, heads.width) for flat in store.rebuilt]
@@ -265,6 +260,11 @@ class NewTokens:
             4 * self.seen * queries * heads.dim,
             item * (2 * self.seen * heads.width + 2 * self.loaded * queries * heads.dim),
         )
+
+
+def _copied(views: Sequence[Run]) -> int:
+    """Bytes read and written."""
+    return 2 * sum(source.nbytes for _, source in views)
 
 
 def _parts(model: Model, at: int, layer: int) -> tuple[deinfer.First, Heads]:
