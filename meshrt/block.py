@@ -163,17 +163,17 @@ class Block:
         begin = ledger.segments[-1].end if ledger.segments else (0.0, 0, 0)
         ledger.counters = meter.Counters()
         ledger.segments.append(meter.Segment(name, ledger.counters, begin=begin))
-        self._reset_peaks()
+        self.reset_peaks()
         return ledger.segments[-1]
 
     def _close(self) -> None:
         segment = self.ledger.segments[-1]
         segment.end = self.control.allreduce(self.clock.last(), max)
-        self._settle()
+        self.settle()
         self.clock.meet(*segment.end)
         segment.wall_seconds = perf_counter() - segment.wall_begin
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
         """Enter what these cores keep for themselves, as long as they are at work, in the segment that is running."""
         fabric.settle(self)
         segment = self.ledger.segments[-1]
@@ -182,7 +182,7 @@ class Block:
         used = self.clock.state[0] > self.clock.met  # where time went on, something was done
         segment.counters.used[self.here] = segment.counters.used.get(self.here, False) | used
 
-    def _reset_peaks(self) -> None:
+    def reset_peaks(self) -> None:
         self.tables.peak = int(self.tables.entries.max())
         self.memory.peak = self.memory.common + self.memory.most_extra
 
@@ -202,13 +202,13 @@ class Block:
         """Go on where the cores of another place have stopped: these begin when the last of those is done."""
         if other is self:
             return
-        other._settle()
-        self._reset_peaks()
+        other.settle()
+        self.reset_peaks()
         self.clock.meet(*self.control.allreduce(other.clock.last(), max))
 
     def meet(self) -> None:
         """All cores go on when the last one is there: a barrier that costs nothing, to see what waiting would do."""
-        self._settle()
+        self.settle()
         self.clock.meet(*self.control.allreduce(self.clock.last(), max))
 
     def finish(self) -> list[meter.Segment]:

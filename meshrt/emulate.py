@@ -41,7 +41,8 @@ def emulate(
         result = program.run(block, **given)
         block.console.clear()
         facts = {"wall_seconds": perf_counter() - start, "mpi": host.library(), "version": __version__}
-        return gather_report(block, program.name, given, result, facts)
+        told = {option.name: given[option.name] for option in program.options if option.reported}
+        return gather_report(block, program.name, told, result, facts)
     finally:
         if comm.size == 1:  # elsewhere a rank that fails must not wait for the others
             block.close()

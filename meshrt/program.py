@@ -20,6 +20,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from meshrt.errors import UsageError
 
 MACHINES = ("mesh", "neuron", "gpu")
+HOST = "host"  # Annotated[kind, help, HOST]: an option that says how a run is done, not what; reports leave it out
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class Option:
     choices: tuple[str, ...]
     default: Any
     help: str
+    reported: bool = True
 
 
 @dataclass(frozen=True)
@@ -119,8 +121,9 @@ def _describe(name: str, module: ModuleType) -> Program:
 
 
 def _option(program: str, parameter: inspect.Parameter, hint: Any) -> Option:
-    text = ""
+    text, reported = "", True
     if get_origin(hint) is Annotated:
+        reported = HOST not in get_args(hint)[2:]
         hint, text = get_args(hint)[:2]
     if get_origin(hint) in (Union, UnionType):
         hint = next(part for part in get_args(hint) if part is not NoneType)
@@ -130,4 +133,4 @@ def _option(program: str, parameter: inspect.Parameter, hint: Any) -> Option:
         raise UsageError(f"{program}: option {parameter.name} is {kind}; it can be int, float, str, bool or a Literal")
     if parameter.default is parameter.empty:
         raise UsageError(f"{program}: option {parameter.name} needs a default value")
-    return Option(parameter.name, kind, choices, parameter.default, str(text))
+    return Option(parameter.name, kind, choices, parameter.default, str(text), reported)

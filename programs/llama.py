@@ -12,21 +12,25 @@ from meshrt.collectives import interleaved_rings
 from meshrt.errors import UsageError
 from meshrt.mesh import parse_mesh
 from meshrt.models.catalogue import find_model
-from meshrt.models.checkpoint import check_shapes, open_checkpoint
+from meshrt.models.checkpoint import Checkpoint, check_shapes, open_checkpoint
 from meshrt.models.config import read_config
 from meshrt.models.sampling import check_sampling, sample
+from meshrt.program import HOST
+from meshrt.programs import generation
 from meshrt.programs.cache import fill_evenly, spread_evenly
 from meshrt.programs.decode import decode
 from meshrt.programs.nexttoken import greedy, next_of_prompt, on_host, prompt_logits, whole_row
 from meshrt.programs.placement import change_cores, move_weights
 from meshrt.programs.prefill import prefill
 from meshrt.programs.prompt import PROMPT, Teller, read_prompt
-from meshrt.programs.stages import arrange, hand_back, install, open_stages
+from meshrt.programs.stages import Stage, arrange, hand_back, install, open_stages
 from meshrt.programs.systems import open_sums
-from meshrt.programs.weights import cut_dimensions
+from meshrt.programs.weights import Chunks, cut_dimensions
 from meshrt.report import check_target, write_file
 
 MESH = (8, 8)
+# Arguments that may be others where a generation goes on; model and prompt may have other names, and are compared.
+MAY_CHANGE = {"block", "model", "prompt", "prompt_ids", "prompt_tokens", "logits", "checkpoint", "every", "resume"}
 
 
 @np.errstate(all="ignore")  # of numbers that are none: the choice of a token says so
@@ -61,19 +65,25 @@ def run(
     seed: Annotated[int, "of the sampling"] = 0,
     ignore_eos: Annotated[bool, "do not stop at the end-of-text token"] = False,
     logits: Annotated[str | None, "write all logits to this .npy: float32 [tokens, vocabulary]"] = None,
+    checkpoint: Annotated[str | None, "folder to keep the state of the generation in", HOST] = None,
+    every: Annotated[int, "new tokens from one state that is kept to the next", HOST] = 16,
+    resume: Annotated[
+        bool, "go on from the state in that folder, if there is one, on any number of ranks", HOST
+    ] = False,
 ) -> dict[str, Any]:
     """Generate text with a LLaMA or Qwen2 model from a Hugging Face folder."""
+    given = {name: value for name, value in locals().items() if name not in MAY_CHANGE}
     folder = find_model(model)
     config = read_config(folder)
     check_sampling(temperature, top_k, top_p)
-    check_sizes(block, config.layers, max_new_tokens, layers, layers_run, steps_run, context, seed)
+    check_sizes(block, config.layers, max_new_tokens, layers, layers_run, steps_run, context, seed, every)
     if logits:
         check_target("--logits", logits)
     config = config if layers is None else replace(config, layers=layers)
-    checkpoint = None
+    tensors = None
     if block.payload:
-        checkpoint = open_checkpoint(folder)
-        check_shapes(checkpoint, config)
+        tensors = open_checkpoint(folder)
+        check_shapes(tensors, config)
     asked = (prompt, prompt_ids, prompt_tokens)
     tokenizer, ids = (None, ()) if context else read_prompt(block.control, folder, config, *asked)
     length = len(ids) + context
@@ -98,10 +108,34 @@ def run(
     spent: tuple[Any, Any] = (None, None) if block.payload else ([], [])  # cycles of layers, in prefill and in decode
     kept: list[np.ndarray] = []
     new: list[int] = []
+    now = generation.Generation(new, kept, spent, rng)
+    identity: dict[str, Any] = {}
+    saved = None
+    if checkpoint is not None:
+        identity = generation.identity(block, config, tensors, ids, given | {"logits": logits is not None})
+        saved = generation.open_folder(block, checkpoint, resume, identity)
+    elif resume:
+        raise UsageError("--resume goes on from the state in a folder: name it with --checkpoint")
     told = Teller(block.console, tokenizer, ids)
     with ExitStack() as stack:
-        stages = open_stages(stack, block, config, chunks, checkpoint, storage, regions, room, kv)
-        if not ids:
+
+        def elsewhere(source: Checkpoint | None) -> tuple[list[Stage], Chunks]:
+            """The stages on the cores that decode, where they are others than those of prefill; and how they cut."""
+            there = block.another("decode", *cores)
+            cut, count = cut_dimensions(there, config, chunks.groups), decode_regions or regions
+            name = "decode region"
+            return open_stages(stack, there, config, cut, source, storage, count, room, kv, name, turned=True), cut
+
+        begun = saved is not None
+        source = None if begun and moves else tensors
+        stages = open_stages(stack, block, config, chunks, source, storage, regions, room, kv, turned=begun)
+        caches = [stage.cache for stage in stages]
+        if saved is not None:
+            if moves:
+                stages, chunks = elsewhere(tensors)
+                caches += [stage.cache for stage in stages]
+            generation.hold(caches, saved)
+        elif not ids:
             for stage in stages:
                 fill_evenly(stage.cache, context)
             new.append(0)
@@ -134,18 +168,22 @@ def run(
                 kept += prompt_logits(last, scores, len(ids), config.vocab_size)
             if moves:
                 with block.phase("change of cores"):
-                    there = block.another("decode", *cores)
-                    old, chunks = chunks, cut_dimensions(there, config, chunks.groups)
-                    count, name = decode_regions or regions, "decode region"
-                    after = open_stages(stack, there, config, chunks, None, storage, count, room, kv, name)
-                    change_cores(stages, after, arrange(block.device, *cores, len(after)), old, chunks, layers_run)
-                    stages = after
+                    after, cut = elsewhere(None)
+                    change_cores(stages, after, arrange(block.device, *cores, len(after)), chunks, cut, layers_run)
+                    stages, chunks = after, cut
+                    caches += [stage.cache for stage in stages]
         stages = install(stack, stages, system, chunks, decode_phases or phases, None)
         last = stages[-1].block
         told.tell(new)
         with block.phase("decode") as phase:
-            stages[0].block.follow(block)
+            if saved is None:
+                stages[0].block.follow(block)
+            else:
+                generation.restore(saved, block, stages, now)
+            written = len(new) if begun else 0
             while len(new) < max_new_tokens and new[-1] not in stop:
+                if checkpoint is not None and len(new) > written and (len(new) == 1 or len(new) % every == 0):
+                    generation.save(checkpoint, identity, block, stages, caches, now)
                 place = length + len(new) - 1
                 found = decode(stages, config, chunks, new[-1], place, allreduces == "fused", layers_run, spent[1])
                 row = whole_row(last, found, config.vocab_size) if logits or temperature else None
@@ -178,11 +216,13 @@ def run(
 
 def check_sizes(
     block: Block, all_layers: int, new: int, layers: int | None, layers_run: int | None, steps_run: int | None,
-    context: int, seed: int,
+    context: int, seed: int, every: int,
 ) -> None:  # fmt: skip
     """UsageError for a number that cannot be."""
     if seed < 0:
         raise UsageError(f"--seed is {seed}; it starts at 0")
+    if every < 1:
+        raise UsageError(f"--every is {every}; it starts at 1")
     if new < 1:
         raise UsageError(f"--max-new-tokens is {new}; it starts at 1")
     if layers is not None and not 1 <= layers <= all_layers:

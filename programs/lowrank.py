@@ -12,6 +12,7 @@ from meshrt.models.catalogue import find_model
 from meshrt.models.checkpoint import Checkpoint, check_shapes, open_checkpoint
 from meshrt.models.config import Config
 from meshrt.models.errors import ModelError
+from meshrt.models.files import MAX_TEXT_BYTES, read_text
 from meshrt.models.opt import opt_shapes
 from meshrt.programs.gpu.cache import check_low_rank, make_cache
 from meshrt.programs.gpu.family import Family, evenly, read_family
@@ -159,8 +160,8 @@ def read_prompts(
     if any(one is not None for one in asked):
         raise UsageError("--prompts has prompts already: leave --prompt, --prompt-ids and --prompt-tokens away")
     try:
-        lines = [line for line in Path(file).read_text(encoding="utf-8").splitlines() if line.strip()]
-    except (OSError, ValueError) as error:
+        lines = [line for line in read_text(Path(file), MAX_TEXT_BYTES).splitlines() if line.strip()]
+    except ModelError as error:
         raise UsageError(f"--prompts {file} cannot be read: {error}") from error
     if not lines:
         raise UsageError(f"--prompts {file} has no line with a prompt")

@@ -58,17 +58,17 @@ class Crossing:
 
 def open_stages(
     stack: ExitStack, block: Block, config: Config, chunks: Chunks, checkpoint: Checkpoint | None, dtype: Any,
-    regions: int, room: int, kv: Policy, name: str = "region",
+    regions: int, room: int, kv: Policy, name: str = "region", turned: bool = False,
 ) -> list[Stage]:  # fmt: skip
     """Load a model into so many regions, the first being the block's own cores; the caches are empty. LimitError.
 
-    Without a checkpoint there is memory for the weights, and nothing in it.
+    Without a checkpoint there is memory for the weights, and nothing in it. `turned` is that of `load_weights`.
     """
     width, height = block.mesh.width, block.mesh.height
     stages = []
     for number, layers in enumerate(share(config.layers, regions)):
         here = block if number == 0 else block.another(f"{name} {number}", width, height)
-        weights = load_weights(here, config, chunks, checkpoint, dtype, layers)
+        weights = load_weights(here, config, chunks, checkpoint, dtype, layers, turned)
         token = (len(layers), 2, chunks.kv_heads, chunks.columns * chunks.keys.shape[1] // chunks.kv_heads)
         cache = stack.enter_context(kv_cache(here, token, room, dtype, kv, climbs=False))
         stages.append(Stage(here, layers, weights, cache))

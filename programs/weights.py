@@ -160,14 +160,15 @@ class Weights:
 
 
 def load_weights(
-    block: Block, config: Config, chunks: Chunks, checkpoint: Checkpoint | None, dtype: Any, layers: range
-) -> Weights:
+    block: Block, config: Config, chunks: Chunks, checkpoint: Checkpoint | None, dtype: Any, layers: range,
+    turned: bool = False,
+) -> Weights:  # fmt: skip
     """Read this rank's part of every tensor of these layers into core memory, in the storage type. LimitError.
 
     The first layer comes with the embedding, the last one with the final norm and the head. Without a checkpoint
-    (no payloads) everything is zero.
+    (no payloads) everything is zero. `turned` is decode's layout, W_O and W_down being moved across the diagonal.
     """
-    part = _Reader(block, chunks, checkpoint, np.dtype(dtype))
+    part = _Reader(block, chunks, checkpoint, np.dtype(dtype), turned)
     found = []
     for number in layers:
         found.append(_load_layer(part, config, f"model.layers.{number}"))
@@ -196,13 +197,13 @@ def _load_layer(part: "_Reader", config: Config, name: str) -> Layer:
         part.vector([(norm, c.embedding)], "y"),
         part.matrix([(f"{tensor}.weight", out) for tensor, out in qkv], c.embedding),
         part.vector([(f"{tensor}.bias", out) for tensor, out in qkv], "x") if config.qkv_bias else None,
-        part.matrix([(f"{attention}.o_proj.weight", c.embedding)], c.queries),
+        part.matrix([(f"{attention}.o_proj.weight", c.embedding)], c.queries, part.turned),
         part.vector([(o_bias, c.embedding)], "x") if config.o_bias else None,
         part.vector([(o_bias, c.embedding)], "y") if config.o_bias else None,
         part.vector([(mlp_norm, c.embedding)], "x"),
         part.vector([(mlp_norm, c.embedding)], "y"),
         part.matrix([(f"{mlp}.{side}_proj.weight", c.inner) for side in ("gate", "up")], c.embedding),
-        part.matrix([(f"{mlp}.down_proj.weight", c.embedding)], c.inner),
+        part.matrix([(f"{mlp}.down_proj.weight", c.embedding)], c.inner, part.turned),
     )
 
 
@@ -212,9 +213,13 @@ class _Reader:
     chunks: Chunks
     checkpoint: Checkpoint | None
     dtype: np.dtype[Any]
+    turned: bool
 
-    def matrix(self, tensors: list[tuple[str, np.ndarray]], rows: np.ndarray) -> np.ndarray:
-        """W[rows_y, columns_x] of tensors that the checkpoint has as [out, in]; several of them side by side."""
+    def matrix(self, tensors: list[tuple[str, np.ndarray]], rows: np.ndarray, turned: bool = False) -> np.ndarray:
+        """W[rows_y, columns_x] of tensors that the checkpoint has as [out, in]; several of them side by side.
+
+        Turned, it is W[rows_x, columns_y]: the same tiles, at other cores.
+        """
         size = sum(out.shape[1] for _, out in tensors)
         each = (self.chunks.rows, self.chunks.columns)
         tiles = self.block.tiles(tensors[0][0], (*each, rows.shape[1], size), self.dtype)
@@ -223,11 +228,13 @@ class _Reader:
             return tiles
         low = 0
         for name, out in tensors:
-            columns = self._here(out, "x")
-            whole = self._read(name, columns, self._here(rows, "y"))  # [columns, their sizes, rows, their sizes]
+            columns, down = (self._here(out, "y"), "x") if turned else (self._here(out, "x"), "y")
+            whole = self._read(name, columns, self._here(rows, down))  # [columns, their sizes, rows, their sizes]
             bh, bw = self.block.shape
-            by_core = whole.reshape(bw, each[1], out.shape[1], bh, each[0], rows.shape[1])
-            tiles[..., low : low + out.shape[1]] = by_core.transpose(3, 0, 4, 1, 5, 2)
+            along, across = ((bh, each[0]), (bw, each[1])) if turned else ((bw, each[1]), (bh, each[0]))
+            by_core = whole.reshape(*along, out.shape[1], *across, rows.shape[1])
+            order = (0, 3, 1, 4, 5, 2) if turned else (3, 0, 4, 1, 5, 2)
+            tiles[..., low : low + out.shape[1]] = by_core.transpose(order)
             low += out.shape[1]
         return tiles
 

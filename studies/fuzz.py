@@ -40,11 +40,11 @@ def fuzz(
 ) -> Tally:  # fmt: skip
     """Try inputs for that long, keeping what is found in folders of `out`, which is made when needed."""
     tally = Tally(dict.fromkeys(kinds, 0), dict.fromkeys(kinds, 0))
-    start, number = time.monotonic(), 0
+    start, number, over = time.monotonic(), 0, False
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # disks take longer than what is tried
     with tempfile.TemporaryDirectory(prefix="meshrt-fuzz-", dir=memory) as name:
         scratch = Path(name)
-        while time.monotonic() - start < seconds:
+        while not over and time.monotonic() - start < seconds:
             for left in ("number", "trace.txt", "case.json"):
                 (scratch / left).unlink(missing_ok=True)
             with (scratch / "stderr.txt").open("wb") as errors:
@@ -72,12 +72,15 @@ def fuzz(
 
 
 def _wait(process: subprocess.Popen[bytes], scratch: Path, end: float, console: Console) -> bool:
-    """Until the process has ended (False) or the time is over (True)."""
-    while process.poll() is None:
-        if time.monotonic() > end:
-            return True
-        console.progress("inputs", _number(scratch) or 0, _number(scratch) or 0)
-        time.sleep(0.05)
+    """Until the process has ended (False), or the time is over or the user has had enough (True)."""
+    try:
+        while process.poll() is None:
+            if time.monotonic() > end:
+                return True
+            console.progress("inputs", _number(scratch) or 0, _number(scratch) or 0)
+            time.sleep(0.05)
+    except KeyboardInterrupt:
+        return True
     return False
 
 

@@ -27,6 +27,7 @@ SMALL = {
     "llama": "--model {folder} --mesh 2x2 --max-new-tokens 2 --prompt-ids 1,2",
     "llama --on neuron": "--model {folder} --max-new-tokens 2 --prompt-ids 1,2",
     "xuv": "--m 4 --k 4 --r 2 --n 4",
+    "lowrank": "--model {folder} --max-new-tokens 2 --prompt-ids 1,2",
 }
 LONG = {"times", "steps", "tokens", "max_new_tokens", "tile", "static"}  # large numbers of these are merely long
 PATHS = ("-", "", "{folder}", "{folder}/out", "/nonexistent/x", "{folder}/no/x", "x" * 300, "a/b", "..")
@@ -111,6 +112,8 @@ def value_of(rng: Random, option: click.Option) -> str:
         return rng.choice(MESHES)
     if name in ("json_path", "logits", "trace"):
         return rng.choice(PATHS)
+    if name == "prompts":
+        return rng.choice(("{folder}/config.json", "{folder}/model.safetensors", "{folder}", "", "x", "/dev/zero"))
     if name == "defects":
         return rng.choice((*FLOATS, "{folder}/defects.json", "{folder}", "/dev/zero"))
     if name == "model":

@@ -1,6 +1,7 @@
 """Defects of the wafer: the mesh that is laid around them gives the same numbers, and its longer ways are counted."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -181,3 +182,13 @@ def test_what_cannot_be_laid_is_refused() -> None:
     kill_link(cut, 0, 1, EAST)
     with pytest.raises(LimitError, match=r"cores \(0, 0\) and \(1, 0\) of the mesh cannot reach each other"):
         _ = embed(cut, 2, 2).lengths
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_run_in_which_nothing_moves_is_reported(ranks: int, run_meshrt: Callable[..., Any]) -> None:
+    """A column of one core has nobody to add up with: no link has carried a byte, on the wafer neither."""
+    arguments = ("gemv", "--k", "5", "--n", "4", "--mesh", "4x1", "--defects", "0.1", "--json", "-")
+    finished = run_meshrt("run", *arguments, ranks=ranks)
+    assert finished.code == 0, finished.stderr
+    wafer = json.loads(finished.stdout)["measured"]["wafer"]
+    assert wafer == {"hops": 0, "link_bytes": {"total": 0, "max": 0}}

@@ -1,0 +1,229 @@
+"""A generation that goes on from a state on disk ends as one that was never interrupted, on any number of ranks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mpi4py import MPI
+from random_models import BASE, random_checkpoint
+
+from meshrt.board import Board
+from meshrt.defects import make_wafer
+from meshrt.device import find_device
+from meshrt.emulate import emulate
+from meshrt.errors import UsageError
+from meshrt.program import load_program
+from meshrt.programs import generation
+
+NEW = 7  # tokens of a generation; states are kept after the 1st, 2nd, 4th and 6th
+SAMPLED = {"temperature": 0.9, "top_k": 40, "seed": 5}
+CASES: dict[str, tuple[tuple[int, int], dict[str, Any]]] = {
+    "sampled": ((4, 4), SAMPLED),
+    "not square": ((6, 4), {"kv": "concat"}),
+    "roundrobin": ((4, 4), {"kv": "roundrobin", "allreduces": "published"}),
+    "bfloat16": ((4, 4), {"dtype": "bfloat16", "phases": 3}),
+    "regions": ((4, 4), {"regions": 2}),
+    "other cores": ((4, 4), {"decode_mesh": "3x2", "decode_regions": 2, **SAMPLED}),
+    "wider cores": ((4, 4), {"decode_mesh": "6x4"}),
+    "t10": ((4, 4), {"system": "t10"}),
+    "ladder": ((4, 4), {"system": "ladder"}),
+    "shapes": ((4, 4), {"payload": False, "layers_run": 1, "decode_mesh": "8x4"}),
+    "context": ((4, 4), {"payload": False, "context": 50}),
+    "defects": ((4, 4), {"defects": "0.02"}),
+}
+
+
+class Stopped(BaseException):
+    """As sudden as a test can be."""
+
+
+def stop_after(monkeypatch: pytest.MonkeyPatch, states: int) -> None:
+    """End the next generation on all ranks once so many states are kept."""
+    save, left = generation.save, [states]
+
+    def saved(*arguments: Any) -> None:
+        save(*arguments)
+        left[0] -= 1
+        if not left[0]:
+            raise Stopped
+
+    monkeypatch.setattr(generation, "save", saved)
+
+
+def generate(
+    comm: Any, mesh: tuple[int, int], device: str = "ideal", limits: Any = None, defects: str | None = None,
+    payload: bool = True, **options: Any,
+) -> Any:  # fmt: skip
+    """The report of a short generation at rank 0, None elsewhere."""
+    given = {"prompt_ids": "5,9,7,30,2,11", "max_new_tokens": NEW, "every": 2, "ignore_eos": True}
+    if "context" in options:
+        del given["prompt_ids"]
+    return emulate(
+        comm, Board.alone(), load_program("llama"), given | options, mesh=mesh, payload=payload,
+        device=find_device(device, **(limits or {})), wafer=defects and partial(make_wafer, defects, "2x2", 0),
+    )  # fmt: skip
+
+
+def outside_host(report: dict[str, Any]) -> str:
+    return json.dumps({key: value for key, value in report.items() if key != "host"})
+
+
+@pytest.mark.mpi(ranks=[4])
+@pytest.mark.parametrize("name", CASES)
+def test_goes_on_as_if_nothing_had_happened(
+    comm: MPI.Intracomm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    mesh, options = CASES[name]
+    folder = Path(comm.bcast(str(tmp_path)))
+    logits = folder / "logits.npy"
+    options = options | ({} if options.get("payload") is False else {"logits": str(logits)})
+    whole = generate(comm, mesh, **options)
+    rows = logits.read_bytes() if comm.rank == 0 and "logits" in options else b""
+    ranks_of = {"sampled": (1, 2, 3, 4)}.get(name, (2, 1))
+    # States are written by as many ranks as go on from the one before: by 4, 1, ..; the last run goes to the end.
+    state = str(folder / "state")
+    with monkeypatch.context() as patch, pytest.raises(Stopped):
+        stop_after(patch, 2)
+        generate(comm, mesh, checkpoint=state, **options)
+    for at, ranks in enumerate(ranks_of):
+        some = comm.Split(comm.rank < ranks)
+        if comm.rank < ranks:
+            if at == 0:
+                with monkeypatch.context() as patch, pytest.raises(Stopped):
+                    stop_after(patch, 1)
+                    generate(some, mesh, checkpoint=state, resume=True, **options)
+            logits.unlink(missing_ok=True)
+            told = generate(some, mesh, checkpoint=state, resume=True, **options | {"every": NEW})  # keeps no more
+            if comm.rank == 0:
+                assert told["host"]["resumed_at_token"] == 4
+                assert outside_host(told) == outside_host(whole)
+                assert not rows or logits.read_bytes() == rows
+        comm.Barrier()
+        some.Free()
+
+
+def kept_state(comm: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, states: int = 1, **options: Any) -> str:
+    state = str(folder / "state")
+    with monkeypatch.context() as patch, pytest.raises(Stopped):
+        stop_after(patch, states)
+        generate(comm, (2, 2), checkpoint=state, **options)
+    return state
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_only_the_same_run_goes_on(comm: MPI.Intracomm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = kept_state(comm, tmp_path, monkeypatch)
+    others: list[tuple[Mapping[str, Any], str]] = [
+        ({"kv": "concat"}, "with --kv shift, and this run has concat"),
+        ({"temperature": 0.5}, "with --temperature 0.0, and this run has 0.5"),
+        ({"max_new_tokens": 9}, "with --max-new-tokens 7, and this run has 9"),
+        ({"layers": 1}, "with another model"),
+        ({"prompt_ids": "5,9,7,30,2,12"}, "with another prompt"),
+        ({"payload": False}, "with --payload full, and this run has none"),
+        ({"logits": str(tmp_path / "x.npy")}, "with --logits False, and this run has True"),
+        ({"device": "wse2"}, "with device's name ideal, and this run has wse2"),
+        ({"limits": {"core_memory": 10**6}}, "with device's core_memory None, and this run has 1000000"),
+    ]
+    for options, message in others:
+        with pytest.raises(UsageError, match=r"^--resume: what .*/state holds was begun ") as error:
+            generate(comm, (2, 2), checkpoint=state, resume=True, **options)
+        assert message in str(error.value)
+    with pytest.raises(UsageError, match=r"with --mesh \[2, 2\], and this run has \[4, 2\]"):
+        generate(comm, (4, 2), checkpoint=state, resume=True)
+    generate(comm, (2, 2), checkpoint=state, resume=True, every=NEW)
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_model_is_known_by_its_numbers_and_not_by_its_folder(
+    comm: MPI.Intracomm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, same, other = (
+        str(random_checkpoint(BASE, tmp_path / name, seed)) for name, seed in (("one", 1), ("same", 1), ("other", 2))
+    )
+    state = kept_state(comm, tmp_path, monkeypatch, model=one)
+    with pytest.raises(UsageError, match="was begun with another model: give what it was begun with"):
+        generate(comm, (2, 2), checkpoint=state, resume=True, model=other)
+    found = generate(comm, (2, 2), checkpoint=state, resume=True, model=same)
+    assert found["result"] == generate(comm, (2, 2), model=one)["result"]
+
+
+@pytest.mark.mpi(ranks=[2])
+def test_a_state_is_never_lost_to_another_run(
+    comm: MPI.Intracomm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path(comm.bcast(str(tmp_path)))
+    state = kept_state(comm, folder, monkeypatch)
+    comm.Barrier()
+    before = {path.name: path.read_bytes() for path in Path(state).iterdir()}
+    with pytest.raises(UsageError, match="holds a checkpoint already: go on from it with --resume"):
+        generate(comm, (2, 2), checkpoint=state)
+    assert {path.name: path.read_bytes() for path in Path(state).iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"every": 0}, "--every is 0; it starts at 1"),
+        ({"checkpoint": ""}, "--checkpoint '' names no folder"),
+        (
+            {"checkpoint": "{}/no/folder"},
+            "--checkpoint .*/no/folder cannot be made a folder: No such file or directory",
+        ),
+        ({"checkpoint": "{}/file"}, "--checkpoint .*/file cannot be made a folder: File exists"),
+        ({"resume": True}, "--resume goes on from the state in a folder: name it with --checkpoint"),
+    ],
+)
+@pytest.mark.mpi(ranks=[1])
+def test_what_cannot_be_a_state(comm: MPI.Intracomm, tmp_path: Path, options: Any, message: str) -> None:
+    (tmp_path / "file").touch()
+    given = {name: value.format(tmp_path) if isinstance(value, str) else value for name, value in options.items()}
+    with pytest.raises(UsageError, match=message):
+        generate(comm, (2, 2), **given)
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_a_state_is_kept_when_it_is_due(comm: MPI.Intracomm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers: list[int] = []
+    save = generation.save
+    monkeypatch.setattr(generation, "save", lambda *given: (numbers.append(len(given[-1].new)), save(*given)))
+    generate(comm, (2, 2), checkpoint=str(tmp_path / "state"), every=3)
+    assert numbers == [1, 3, 6]  # with the prompt done, then every 3; the 7th token is the last
+
+
+@pytest.mark.mpi(ranks=[2])
+def test_resume_with_nothing_there_starts_at_the_beginning(comm: MPI.Intracomm, tmp_path: Path) -> None:
+    """So that a batch job has one command, however often it is started."""
+    state = str(Path(comm.bcast(str(tmp_path)), "state"))
+    told = generate(comm, (2, 2), checkpoint=state, resume=True)
+    again = generate(comm, (2, 2), checkpoint=state, resume=True)
+    whole = generate(comm, (2, 2))
+    if comm.rank == 0:
+        assert (told["host"]["resumed_at_token"], again["host"]["resumed_at_token"]) == (0, 6)
+        assert outside_host(told) == outside_host(again) == outside_host(whole)
+
+
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.parametrize("name", ["state.json", "state-1-0.npz"])
+@pytest.mark.parametrize("harm", ["cut", "changed", "gone"])
+def test_a_damaged_state_is_told(
+    comm: MPI.Intracomm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, harm: str
+) -> None:
+    state = Path(kept_state(comm, tmp_path, monkeypatch))
+    whole = (state / name).read_bytes()
+    if harm == "gone":
+        (state / name).unlink()
+    else:
+        middle = len(whole) // 2
+        (state / name).write_bytes(
+            whole[:middle] + (b"" if harm == "cut" else bytes([whole[middle] ^ 1]) + whole[middle + 1 :])
+        )
+    if (name, harm) == ("state.json", "gone"):
+        assert generate(comm, (2, 2), checkpoint=str(state), resume=True)["host"]["resumed_at_token"] == 0
+    else:
+        with pytest.raises(UsageError, match=f"{name} (is damaged|cannot be read).*remove the folder and start again"):
+            generate(comm, (2, 2), checkpoint=str(state), resume=True)
