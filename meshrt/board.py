@@ -1,6 +1,7 @@
 """The board: shared memory on which the ranks of one node say what they wait for, finished or failed with.
 
-Its readers are the watchdog, which looks for deadlocks, and the failure handling, which elects the rank that reports.
+Its readers are the sentinel, which looks for ranks that are gone or wait for ever, and the failure handling, which
+elects the rank that reports.
 Writing is in the path of every receive and costs about half a microsecond; nobody locks, since each rank writes its own
 record only and the readers act on records that have not changed for a while.
 """
@@ -32,8 +33,9 @@ class State(enum.IntEnum):
     FAILED = 3
 
 
-_HEADER = 64  # bytes; only the first is used: 1 once a rank has claimed the report. The rest keeps records aligned
+_HEADER = 64  # bytes. The first: 1 once the report is claimed; the second: the verdict. The rest keeps records aligned
 _RECORD = struct.Struct("<iiQd56s")  # state, peer, key, since, what
+_OWNER = struct.Struct("<i76s")  # process, cores; of each rank, behind all records
 _WAITING = int(State.WAITING)  # a plain integer packs faster than the enum
 
 
@@ -49,6 +51,18 @@ class Record:
     what: str
 
 
+@dataclass(frozen=True)
+class Owner:
+    """Whose a record is: the rank's process, and the cores that it hosts, in words."""
+
+    process: int
+    cores: str
+
+
+def _size(ranks: int) -> int:
+    return _HEADER + (_RECORD.size + _OWNER.size) * ranks
+
+
 class Board:
     """The records of `ranks`, all on this node, of a job of `size` ranks; `rank` is the writer's own."""
 
@@ -62,10 +76,20 @@ class Board:
         self._waits = 0
         self._lock = threading.Lock()
 
+    @property
+    def file(self) -> int:
+        """The descriptor that another process of the node reads the board from."""
+        return self._file
+
     @classmethod
     def alone(cls) -> Board:
         """The board of a job of one rank: the same calls, shared with nobody."""
-        return cls(mmap.mmap(-1, _HEADER + _RECORD.size), -1, (0,), 0, 1)
+        return cls(mmap.mmap(-1, _size(1)), -1, (0,), 0, 1)
+
+    @classmethod
+    def opened(cls, file: int, ranks: Sequence[int], size: int) -> Board:
+        """The board behind a descriptor, for a process that is none of its ranks."""
+        return cls(mmap.mmap(file, 0), file, ranks, ranks[0], size)
 
     @classmethod
     def shared(cls, comm: Intracomm) -> Board:
@@ -83,20 +107,22 @@ class Board:
         if node.rank == 0:
             directory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
             file, path = tempfile.mkstemp(prefix="meshrt-", dir=directory)
-            os.ftruncate(file, _HEADER + _RECORD.size * node.size)
+            os.ftruncate(file, _size(node.size))
         path = node.bcast(path)
         if node.rank:
             file = os.open(path, os.O_RDWR)
         memory = mmap.mmap(file, 0)
+        board = cls(memory, file, ranks, comm.rank, comm.size)
+        board.owned_by(os.getpid())
         node.Barrier()
         if node.rank == 0:
             os.unlink(path)  # all have it open, so whatever happens from here on leaves no file behind
         node.Free()
-        return cls(memory, file, ranks, comm.rank, comm.size)
+        return board
 
     @property
     def leads(self) -> bool:
-        """Whether this rank is the first of its node, the one that runs the watchdog."""
+        """Whether this rank is the first of its node, the one that starts the sentinel."""
         return self.rank == self.ranks[0]
 
     def waiting(self, peer: int, what: bytes) -> None:
@@ -108,12 +134,18 @@ class Board:
         """Call when the receive is done."""
         self._memory[self._offset] = 0
 
+    def owned_by(self, process: int, cores: str = "") -> None:
+        """This rank's process, and its cores in at most 76 bytes."""
+        at = _HEADER + _RECORD.size * len(self.ranks) + _OWNER.size * self.ranks.index(self.rank)
+        _OWNER.pack_into(self._memory, at, process, cores.encode())
+
     def finished(self) -> None:
         """This rank has no more to do."""
         self._write(State.FINISHED, 0, b"")
 
-    def failed(self, key: int, what: str) -> None:
-        """This rank has given up; ranks with the same error write the same 64-bit `key`."""
+    def failed(self, key: int) -> None:
+        """This rank has given up; ranks with the same error write the same 64-bit `key`. What it waited for stays."""
+        what = self.records()[self.ranks.index(self.rank)].what
         self._write(State.FAILED, key, what.encode())
 
     def records(self) -> list[Record]:
@@ -124,8 +156,22 @@ class Board:
             for rank, (state, peer, key, since, what) in zip(self.ranks, _RECORD.iter_unpack(copy), strict=True)
         ]
 
+    def owners(self) -> list[Owner]:
+        """Of all records, in the order of the ranks."""
+        found = _OWNER.iter_unpack(self._memory[_size(len(self.ranks)) - _OWNER.size * len(self.ranks) :])
+        return [Owner(process, cores.rstrip(b"\0").decode(errors="replace")) for process, cores in found]
+
+    @property
+    def verdict(self) -> int:
+        """The exit code that a rank ends the job with when it is asked to end, 0 while there is none."""
+        return self._memory[1]
+
+    @verdict.setter
+    def verdict(self, code: int) -> None:
+        self._memory[1] = code
+
     def claim(self) -> bool:
-        """True for exactly one caller on this node: the one that reports why the job ends."""
+        """True for exactly one caller on this node: the process that reports why the job ends."""
         with self._lock:  # the file's lock tells processes apart, but not the threads of one
             if self._file >= 0:
                 fcntl.lockf(self._file, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""Control traffic: loading, gathering, agreeing. Not of the machine, so not counted; announced to the watchdog."""
+"""Control traffic: loading, gathering, agreeing. Not of the machine, so not counted; announced to the sentinel."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -37,8 +37,8 @@ class Control:
     def allreduce(self, value: Any, op: Callable[[list[Any]], Any] = sum) -> Any:
         """What `op` makes of all ranks' values, such as sum or max.
 
-        Not by mpi4py's allreduce: its first call on a communicator waits with the interpreter locked, and the
-        watchdog's thread could not speak.
+        Not by mpi4py's allreduce: its first call on a communicator waits with the interpreter locked, and the thread
+        that hears signals could not end the rank.
         """
         values = self.gather(value)
         return self.bcast(None if values is None else op(values))

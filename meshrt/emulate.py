@@ -1,5 +1,6 @@
 """One run of a program: a block for this rank, the program on it, the report of all ranks."""
 
+import os
 from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import Any
@@ -36,6 +37,7 @@ def emulate(
     width, height = mesh or program.mesh
     block = make_block(comm, device, width, height, board, payload, wafer(width, height) if wafer else None)
     block.console = console or Console()
+    board.owned_by(os.getpid(), block.mesh.cores_here)
     given = {option.name: option.default for option in program.options} | dict(arguments)
     try:
         result = program.run(block, **given)

@@ -13,9 +13,10 @@ import traceback
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from signal import SIGINT, Signals
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from meshrt import host, hostmemory, watchdog
+from meshrt import faults, host, hostmemory, sentinel, signals, watchdog
 from meshrt.board import Board, Record, State
 from meshrt.errors import StallError, UsageError
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
 INTERRUPTED = 130
+NAMELESS = ("MemoryError", "Exception")  # errors that do not say themselves what cores they are about; mpi4py's too
 LONGEST = 1000  # characters of a message about wrong input, which may quote any of it
 BROKEN_PIPE = 141  # what a shell says of a command that SIGPIPE ended
 SETTLE = 2.0  # seconds that a failing rank gives the others to fail as well, while some still move
@@ -50,15 +52,20 @@ def run_guarded(work: Callable[[Intracomm, Board], int]) -> int:
     """
     try:
         seconds = watchdog.limit()
+        make_board = faults.board_class().shared
         comm = host.connect()
     except Exception as error:
         return report_alone(error)
     try:
         control = comm.Dup() if comm.size > 1 else comm  # for the end of the job, out of the program's way
-        board = Board.shared(comm)
+        board = make_board(comm)
+        if comm.size == 1:
+            signals.raise_on_end()
+        else:
+            signals.listen(lambda number: _end(comm, board, number))
         if board.leads:
             host.remove_segments()
-        watchdog.start(board, seconds, lambda report: _stop(comm, StallError.exit_code, report))
+        sentinel.start(board, seconds)
     except Exception as error:
         failure = describe(error)
         if comm.size > 1:
@@ -68,7 +75,7 @@ def run_guarded(work: Callable[[Intracomm, Board], int]) -> int:
     if failed is None:
         board.finished()
         if comm.size > 1:
-            # Here and not in MPI_Finalize, so that the watchdog's thread still lives meanwhile.
+            # Here and not in MPI_Finalize, so that the thread for signals still lives meanwhile.
             host.waiter()(control.Ibarrier())
         return 0
     if comm.size == 1:
@@ -106,8 +113,22 @@ def describe(error: BaseException) -> Failure:
             UsageError.exit_code, kind,
             f"this machine has too little memory, {has}{detail}: use fewer ranks or a smaller problem",
         )  # fmt: skip
+    if _truncated(error):
+        return Failure(
+            StallError.exit_code, kind,
+            "a message is not as long as what is waited for: ranks have to make the same transfers of the same tiles in"
+            " the same order",
+        )  # fmt: skip
+    if isinstance(error, signals.Terminated):
+        return Failure(error.exit_code, kind, str(error))
     trace = "".join(traceback.format_exception(error))
     return Failure(1, kind, f"{kind}: {error}".rstrip(": "), trace)
+
+
+def _truncated(error: BaseException) -> bool:
+    """Is it what the MPI library says of ranks whose programs have diverged?"""
+    mpi: Any = sys.modules.get("mpi4py.MPI")
+    return mpi is not None and isinstance(error, mpi.Exception) and error.Get_error_class() == mpi.ERR_TRUNCATE
 
 
 def one_line(text: str) -> str:
@@ -149,7 +170,7 @@ def _report_one(failure: Failure) -> int:
 
 def _fail(comm: Intracomm, board: Board, failure: Failure) -> NoReturn:
     """End the job of several ranks after this one has failed."""
-    board.failed(failure.key, failure.kind)
+    board.failed(failure.key)
     records = _settled(board)
     # A node without rank 0 leaves it time to report first, since an error of all ranks is rank 0's to tell. The second
     # part is for a reporter that dies before it gets there.
@@ -169,11 +190,28 @@ def _job_message(failure: Failure, board: Board, failed: list[Record]) -> str:
     if alike and len(failed) == board.size:
         return _message(failure, "") if failure.text else ""
     where = f" on rank {board.rank} of {board.size}"
+    if failure.trace or failure.kind in NAMELESS:
+        own = board.ranks.index(board.rank)
+        where = f" on {sentinel.place(board.records()[own], board.owners()[own], board.size)}"
     if not failure.text:
         return f"meshrt: error{where}: it ended early with exit code {failure.code}"
     others = len(failed) - 1
     more = f"\nmeshrt: {others} more rank{'s' * (others > 1)} failed as well" if others > 0 else ""
     return _message(failure, where) + more
+
+
+def _end(comm: Intracomm, board: Board, number: Signals) -> NoReturn:
+    """End the job of several ranks since this one was told to by a signal: the user's, the launcher's or a batch
+    system's, or the sentinel's, which has then given its verdict.
+    """
+    time.sleep(0.3 * (number != SIGINT))  # a launcher that lost a rank may ask too, and the sentinel has the first word
+    if board.verdict:
+        _stop(comm, board.verdict, "")
+    if board.ranks[0] == 0 and board.claim():
+        text = "interrupted" if number == SIGINT else f"ended by {number.name}"
+        _stop(comm, 128 + number, f"meshrt: error: {text}")
+    time.sleep(2.0)
+    os._exit(128 + number)
 
 
 def _settled(board: Board) -> list[Record]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, MutableMapping
@@ -114,16 +113,12 @@ def connect() -> Intracomm:
     from mpi4py import MPI
 
     if not MPI.Is_initialized():
-        # Not MULTIPLE, which costs up to a fifth of the messages' speed. The watchdog's thread makes one call of MPI,
+        # Not MULTIPLE, which costs up to a fifth of the messages' speed. The signals' thread makes one call of MPI,
         # the abort that ends the job.
         MPI.Init_thread(MPI.THREAD_SERIALIZED)
     comm = MPI.COMM_WORLD
     if comm.size != size:
         raise MpiError(_not_launched(size, comm.size, version))
-    if size > 1:
-        # Python's handler only runs between bytecodes, never while a rank is blocked inside the library: Ctrl-C would
-        # leave such ranks, and with MPICH the launcher, waiting for ever.
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
     return comm
 
 

@@ -86,6 +86,11 @@ class Mesh:
     def block_height(self) -> int:
         return self.row_cuts[self.rank // self.columns + 1] - self.y0
 
+    @property
+    def cores_here(self) -> str:
+        """This rank's cores, in words."""
+        return f"cores ({self.x0}, {self.y0}) to ({self.x0 + self.block_width - 1}, {self.y0 + self.block_height - 1})"
+
     def neighbour(self, port: int) -> int | None:
         """The rank whose block lies behind that edge of this one's; None at the edge of the mesh."""
         dx, dy = STEP[port]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -227,3 +228,25 @@ def test_a_damaged_state_is_told(
     else:
         with pytest.raises(UsageError, match=f"{name} (is damaged|cannot be read).*remove the folder and start again"):
             generate(comm, (2, 2), checkpoint=str(state), resume=True)
+
+
+@pytest.mark.mpi(ranks=[2])
+def test_a_full_disk_leaves_the_state_before(
+    comm: MPI.Intracomm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One rank's file does not fit: all ranks are told, and nothing of the new state stays."""
+    folder = Path(comm.bcast(str(tmp_path)))
+    state = Path(kept_state(comm, folder, monkeypatch))
+    comm.Barrier()
+    before = {path.name: path.read_bytes() for path in state.iterdir()}
+    comm.Barrier()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if comm.rank == 1:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(UsageError, match=r"--checkpoint .*/state-2-1.npz cannot be written: File too large"):
+            generate(comm, (2, 2), checkpoint=str(state), resume=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    comm.Barrier()
+    assert {path.name: path.read_bytes() for path in state.iterdir()} == before

@@ -8,7 +8,7 @@ import pytest
 from mpi4py import MPI
 
 from meshrt import watchdog
-from meshrt.board import Board, Record, State
+from meshrt.board import Board, Owner, Record, State
 from meshrt.errors import UsageError
 
 
@@ -63,8 +63,11 @@ def test_board_keeps_what_the_rank_says() -> None:
     assert (record.state, record.peer, record.key, record.what) == (State.WAITING, 3, 2, "transfer 13")
     board.moving()
     assert board.records()[0].state == State.MOVING
-    board.failed(2**64 - 1, "ValueError")
-    assert (board.records()[0].state, board.records()[0].key) == (State.FAILED, 2**64 - 1)
+    board.failed(2**64 - 1)
+    (record,) = board.records()
+    assert (record.state, record.key, record.what) == (State.FAILED, 2**64 - 1, "transfer 13")
+    board.owned_by(17, "cores (0, 0) to (3, 1)")
+    assert board.owners() == [Owner(17, "cores (0, 0) to (3, 1)")]
 
 
 def test_one_thread_of_many_claims_the_report() -> None:
@@ -89,7 +92,7 @@ def test_ranks_share_the_board(comm: MPI.Intracomm) -> None:
     assert claims.count(True) == 1
 
 
-@pytest.mark.parametrize(("text", "seconds"), [(None, 10), ("0", 0), ("2.5", 2.5)])
+@pytest.mark.parametrize(("text", "seconds"), [(None, 7), ("0", 0), ("2.5", 2.5)])
 def test_limit(text: str | None, seconds: float) -> None:
     assert watchdog.limit({} if text is None else {"MESHRT_WATCHDOG_SECONDS": text}) == seconds
 

@@ -1,0 +1,293 @@
+"""Every row of the table in docs/failures.md: the fault, what the user sees, how soon all is over, what is left."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mpi_jobs import find_mpirun, stop
+
+from meshrt import sentinel
+from meshrt.board import Board, Owner, Record, State
+from meshrt.errors import UsageError
+from meshrt.faults import board_class
+from meshrt.launch import local
+
+CHECKOUT = Path(__file__).parents[1]
+SECONDS = 10.0  # until the message, and until no process of the job is left
+LIMIT = "2"  # of the watchdog
+LLAMA = ("llama-tiny", "--mesh", "6x6", "--device", "ideal", "--max-new-tokens", "300", "--ignore-eos")
+PLACE = r"rank {} of 3, cores \(0, {}\) to \(5, {}\) \(process \d+; it last waited for .+\): "
+RANK_1 = PLACE.format(1, 2, 3)
+
+PROGRAM = """
+import resource
+import numpy as np
+from meshrt import fabric, routes
+from meshrt.tables import installed
+
+MESH = (6, 1)
+
+def run(block, *, how: str = ""):
+    "Rank 1 diverges from the others, or rank 0 runs into the end of its disk."
+    if how == "disk":
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
+    tiles = np.zeros((*block.shape, 3), np.float32)
+    with installed(block.tables, "x", routes.ring(6)) as ring:
+        for step in range(8):
+            if step == 4 and block.mesh.rank == 1:
+                if how == "skips":
+                    continue
+                if how == "sizes":
+                    tiles = np.zeros((*block.shape, 5), np.float32)
+            tiles = fabric.transfer(block, ring, tiles)
+    return {}
+"""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A row of the table: what is run on 3 ranks, what becomes of it. `code` is the job's, or one for each launcher."""
+
+    row: str
+    code: int | tuple[int, ...]
+    message: str = ""  # a regular expression for what is on standard error, the launcher's own lines apart
+    fault: str = ""  # MESHRT_FAULT
+    how: str = ""  # of PROGRAM, where that is run and not a model
+    signal: int = 0  # to the launcher, while the run goes
+    left: tuple[str, ...] = ()  # files beside the last state
+
+
+CASES = [
+    Case("a rank raises", 1, RANK_1 + "RuntimeError: a fault on purpose\nmeshrt: this is a bug", "raise:1:900"),
+    Case("a rank is killed", (9, 137), RANK_1 + "it was killed, has crashed or left", "kill:1:900"),
+    Case("a rank leaves", (3, 9), PLACE.format(2, 4, 5) + "it was killed, has crashed or left", "exit:2:900"),
+    Case("a rank is stopped", 124, RANK_1 + "it has been stopped by a signal for 2 s", "stop:1:900"),
+    Case("rank 0 is stopped", 124, PLACE.format(0, 0, 1) + "it has been stopped by a signal", "stop:0:900"),
+    Case("a rank hangs", 124, RANK_1 + "it has neither computed nor waited for a message for 2 s", "sleep:1:900"),
+    Case("a rank has no memory", 2, RANK_1 + "this machine has too little memory", "memory:1:900"),
+    Case(
+        "a rank leaves a transfer out",
+        124,
+        r"deadlock: no rank has moved for \d s\n(  rank \d has waited .*; it has cores \(\d, 0\) to \(\d, 0\)\n){3}",
+        how="skips",
+    ),
+    Case("a rank sends other sizes", 124, r"rank \d of 3, cores .*: a message is not as long as what", how="sizes"),
+    Case("Ctrl-C", (130, 1), "error: interrupted", signal=signal.SIGINT),
+    Case("SIGTERM", (143, 1), "error: ended by SIGTERM", signal=signal.SIGTERM),
+    Case("the disk is full", 2, r"--json report.json cannot be written: File too large", how="disk"),
+    Case("a rank is late", 0, fault="delay:1:900:1", left=("report.json",)),
+]
+Start = Callable[[Case], "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Start a case on 3 ranks; what it starts can be told by a marker in the environment."""
+    (tmp_path / "mine.py").write_text(PROGRAM)
+    folder = tmp_path / "here"
+    folder.mkdir()
+    mpirun = find_mpirun()
+    started: list[subprocess.Popen[str]] = []
+
+    def begin(case: Case) -> subprocess.Popen[str]:
+        what = [str(tmp_path / "mine.py"), "--how", case.how] if case.how else [*LLAMA, "--checkpoint", "state"]
+        argv = [sys.executable, "-m", "meshrt.cli", "run", *what, "--json", "report.json", "--quiet"]
+        env = local.local_environment(mpirun) | {"MESHRT_WATCHDOG_SECONDS": LIMIT, "PYTHONPATH": str(CHECKOUT)}
+        if case.fault:
+            env["MESHRT_FAULT"] = case.fault
+        process = subprocess.Popen(
+            [*local.mpirun_argv(3, mpirun), *argv], cwd=folder, env=env | {"MESHRT_TEST": str(tmp_path)}, text=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+        )  # fmt: skip
+        started.append(process)
+        return process
+
+    yield begin
+    for process in started:
+        stop(process)
+
+
+def living(marker: str) -> list[int]:
+    """The processes that have the marker in their environment."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"MESHRT_TEST={marker}\0".encode() in (path / "environ").read_bytes() + b"\0":
+                found.append(int(path.name))
+        except OSError:
+            continue  # it has ended, or is not ours
+    return found
+
+
+def until(done: Callable[[], Any], seconds: float) -> bool:
+    end = time.monotonic() + seconds
+    while not done():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.row)
+def test_what_a_fault_comes_to(case: Case, start: Start, tmp_path: Path) -> None:
+    process = start(case)
+    if case.signal:
+        assert until((tmp_path / "here" / "state" / "state.json").exists, 30)  # it generates
+        process.send_signal(case.signal)
+    out, err = process.communicate(timeout=60)
+    # The launcher's own lines: Open MPI's are framed.
+    err = re.sub(r"^-{70,}\n.*?^-{70,}\n", "", err, flags=re.DOTALL | re.MULTILINE)
+    codes = case.code if isinstance(case.code, tuple) else (case.code,)
+    assert process.returncode in codes, err
+    assert "meshrt" not in out  # what is there is the launcher's
+    silent = case.signal and find_mpirun().is_open_mpi  # it ends the ranks and passes nothing on
+    if case.message and not silent:
+        assert len(re.findall("meshrt: (?!this is a bug)", err)) == 1, err
+        assert re.search(case.message, err), err
+        assert ("Traceback" in err) == ("this is a bug" in case.message)
+    else:
+        assert err == ""
+    assert until(lambda: not living(str(tmp_path)), SECONDS)
+    here = tmp_path / "here"
+    assert sorted(path.name for path in here.iterdir()) == sorted([*case.left, *["state"] * (not case.how)])
+    if case.signal:  # which may have come between two states
+        assert (here / "state" / "state.json").exists()
+    elif not case.how:
+        assert sorted(path.suffix for path in (here / "state").iterdir()) == [".json", ".npz", ".npz", ".npz"]
+
+
+def test_the_table_has_these_rows() -> None:
+    text = (CHECKOUT / "docs" / "failures.md").read_text()
+    rows = re.findall(r"^\| ([^|]+) \| [^|]+ \| [^|]+ \| ([^|]+) \| [^|]* \| [^|]+ \|$", text, re.MULTILINE)[2:]
+    codes = {row: tuple(int(number) for number in re.findall(r"\b\d+\b", told)) for row, told in rows}
+    assert codes == {case.row: case.code if isinstance(case.code, tuple) else (case.code,) for case in CASES}
+
+
+def test_a_reader_that_has_gone_ends_the_run(tmp_path: Path) -> None:
+    """Alone: under a launcher it is the launcher that writes to the pipe."""
+    argv = [sys.executable, "-m", "meshrt.cli", "run", "llama-tiny", "--max-new-tokens", "400", "--ignore-eos"]
+    process = subprocess.Popen(
+        argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ | {"PYTHONPATH": str(CHECKOUT)}
+    )
+    assert process.stdout is not None and process.stderr is not None
+    assert process.stdout.read(4)
+    process.stdout.close()
+    assert process.wait(SECONDS) == 141
+    assert process.stderr.read() == b""
+    process.stderr.close()
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "SIGTERM")]
+)
+def test_a_rank_alone_cleans_up_when_it_is_told_to_end(number: int, code: int, word: str, tmp_path: Path) -> None:
+    argv = [
+        sys.executable,
+        "-m",
+        "meshrt.cli",
+        "run",
+        *LLAMA,
+        "--checkpoint",
+        "state",
+        "--json",
+        "report.json",
+        "--quiet",
+    ]
+    process = subprocess.Popen(
+        argv, cwd=tmp_path, stderr=subprocess.PIPE, env=os.environ | {"PYTHONPATH": str(CHECKOUT)}
+    )
+    assert process.stderr is not None
+    assert until((tmp_path / "state" / "state.json").exists, 30)
+    process.send_signal(number)
+    assert process.wait(SECONDS) == code
+    message = process.stderr.read().decode()
+    process.stderr.close()
+    assert message.count("\n") == 1 and word in message
+    assert [path.name for path in tmp_path.iterdir()] == ["state"]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "kill", "kill:1", "kill:1:0", "kill:-1:5", "burn:1:5", "delay:1:5:x", "kill:1:2:3:4"]
+)
+def test_a_fault_that_cannot_be_is_told(text: str) -> None:
+    with pytest.raises(UsageError, match=r"MESHRT_FAULT is .*: give KIND:RANK:WAIT"):
+        board_class({"MESHRT_FAULT": text})
+
+
+def test_without_a_fault_there_is_nothing_in_the_way() -> None:
+    assert board_class({}) is Board
+
+
+# ----------------------------------------------------------------------------------------------------- the sentinel
+
+
+def stall_of(
+    monkeypatch: pytest.MonkeyPatch, states: dict[int, str], waits: dict[int, State]
+) -> Callable[[float], str | None]:
+    """Looks at ranks in these states, as Linux tells them and as they say, at any time since the first look."""
+    clock = [0.0]
+    monkeypatch.setattr(sentinel.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(sentinel, "activity", lambda process: (states[process], 5))
+
+    class Told:
+        size, ranks = len(states), tuple(states)
+
+        def records(self) -> list[Record]:
+            return [Record(rank, waits[rank], 0, 1, 0.0, "route set 1") for rank in states]
+
+        def owners(self) -> list[Owner]:
+            return [Owner(100 + rank, f"cores of {rank}") for rank in states]
+
+    stall = sentinel.Stall(4.0)
+    board: Any = Told()
+
+    def look(now: float) -> str | None:
+        clock[0] = now
+        return stall.look(board, {rank: rank for rank in states}, longest=2.0)
+
+    return look
+
+
+WAITING, MOVING = State.WAITING, State.MOVING
+
+
+def test_a_machine_that_slept_has_not_stalled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An hour between two looks counts as no more than a look takes."""
+    look = stall_of(monkeypatch, {0: "S", 1: "S"}, {0: WAITING, 1: MOVING})
+    assert [look(now) for now in (0.0, 3600.0, 3601.0)] == [None] * 3
+    assert "rank 1 of 2, cores of 1 (process 101; it last waited for route set 1): it has neither" in str(look(3602.5))
+
+
+def test_a_job_that_somebody_stopped_has_not_stalled(monkeypatch: pytest.MonkeyPatch) -> None:
+    look = stall_of(monkeypatch, {0: "T", 1: "T"}, {0: WAITING, 1: MOVING})
+    assert not any(look(float(now)) for now in range(100))
+
+
+@pytest.mark.parametrize("state", ["R", "D"])
+def test_a_rank_that_computes_or_reads_has_not_stalled(monkeypatch: pytest.MonkeyPatch, state: str) -> None:
+    look = stall_of(monkeypatch, {0: "S", 1: state}, {0: WAITING, 1: MOVING})
+    assert not any(look(float(now)) for now in range(100))
+
+
+def test_a_rank_that_nobody_waits_for_has_not_stalled(monkeypatch: pytest.MonkeyPatch) -> None:
+    look = stall_of(monkeypatch, {0: "R", 1: "S"}, {0: MOVING, 1: MOVING})
+    assert not any(look(float(now)) for now in range(100))
+
+
+def test_a_kill_by_the_kernel_is_told_as_such() -> None:
+    record = Record(1, WAITING, 0, 1, 0.0, "route set 1")
+    message = sentinel.gone(record, Owner(17, ""), 4, kills=1)
+    assert message == (
+        "meshrt: error on rank 1 of 4 (process 17; it waits for route set 1): the kernel has killed it for want of"
+        " memory; use fewer ranks or a smaller problem"
+    )
