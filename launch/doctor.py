@@ -6,6 +6,7 @@ import enum
 import importlib.metadata
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from meshrt.launch import local
 BOARD_BYTES = 1 << 20  # in /dev/shm; MPI's own segments come on top of it
 SEGMENT_BYTES = 6 << 20  # per rank: what MPICH puts there, the more of the two libraries
 RANK_BYTES = 40 << 20  # private memory of a rank with numpy and MPI, before it holds any data
+SLOW = 1000.0  # microseconds for a packet; tens are usual, also on one core
 TIME_LIMIT = 60  # seconds, for each process started here
 
 
@@ -56,9 +58,11 @@ def checks() -> Iterator[Check]:
     yield package("mpi4py")
     yield wheels()
     yield cores()
-    yield memory()
+    yield ranks(os.environ)
+    yield memory(host.ranks_on_node())
     yield shared_memory()
     yield threads(os.environ)
+    yield batch_system(os.environ)
     found = libmpi()
     yield found
     if found.level == Level.FAIL:
@@ -125,16 +129,47 @@ def cores() -> Check:
     return Check(Level.OK, "cores", f"{host.cores()} for the ranks, {os.cpu_count()} in the machine")
 
 
-def memory() -> Check:
+def ranks(environ: Mapping[str, str]) -> Check:
+    """How many ranks this was started as, and how many of them share this node."""
+    size, here = host.launched_size(environ), host.ranks_on_node(environ)
+    if size == 1:
+        return Check(Level.OK, "ranks", "started without a launcher")
+    found = f"{size}, of which {here} on this node with {host.cores(environ)} cores"
+    if here > 4 * host.cores(environ):
+        mend = "results are the same on fewer ranks, which host larger blocks and are faster"
+        return Check(Level.WARN, "ranks", found, mend)
+    return Check(Level.OK, "ranks", found)
+
+
+def memory(ranks: int) -> Check:
+    """What is free here, beside what so many ranks need before they hold any data; for one, what 64 need."""
     try:
         with open("/proc/meminfo") as file:
             available = next(int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable"))
     except (OSError, StopIteration):
         return Check(Level.OK, "memory", "unknown")
-    found = f"{available / 1e9:.1f} GB free, enough to start {available // RANK_BYTES} ranks"
-    if available < 64 * RANK_BYTES:
-        return Check(Level.WARN, "memory", found, "a rank takes about 40 MB before its data: start fewer")
+    wanted = ranks if ranks > 1 else 64
+    found = (
+        f"{available / 1e9:.1f} GB free, {available / wanted / 1e6:.0f} MB for each of {wanted} ranks; a rank takes"
+        f" {RANK_BYTES / 1e6:.0f} MB before its data"
+    )
+    if available < wanted * RANK_BYTES:
+        return Check(Level.WARN, "memory", found, f"start at most {available // RANK_BYTES} ranks here")
     return Check(Level.OK, "memory", found)
+
+
+BATCH_SYSTEMS = (("Slurm", "sbatch", "SLURM_JOB_ID"), ("PBS", "qsub", "PBS_JOBID"), ("Kubernetes", "kubectl", ""))
+
+
+def batch_system(environ: Mapping[str, str]) -> Check:
+    """What `meshrt submit` can hand a job to from here, and the job that this is part of."""
+    found = []
+    for name, tool, job in BATCH_SYSTEMS:
+        if job and job in environ:
+            found.append(f"{name}: in job {environ[job]}")
+        elif path := shutil.which(tool, path=environ.get("PATH")):
+            found.append(f"{name}: {path}")
+    return Check(Level.OK, "batch system", ", ".join(found) or "none: no sbatch, qsub or kubectl on PATH")
 
 
 def shared_memory(path: str = "/dev/shm") -> Check:
@@ -182,19 +217,28 @@ def root(environ: Mapping[str, str]) -> Check:
 
 
 def self_test(mpirun: local.Mpirun) -> Check:
-    """Send a message from rank 0 to rank 1."""
+    """Two ranks send a packet of 4 KiB to and fro for a second."""
     script = (
-        "from meshrt import host; host.prepare_environment(); comm = host.connect(); "
-        "comm.send('hello', 1) if comm.rank == 0 else print(comm.recv(source=0))"
+        "import time; from meshrt import host; host.prepare_environment(); comm = host.connect()\n"
+        "wait, packet, other, count, end = host.waiter(), bytearray(4096), 1 - comm.rank, 0, time.monotonic() + 1\n"
+        "while comm.bcast(time.monotonic() < end):\n"
+        "    for _ in range(100):\n"
+        "        send = comm.Isend(packet, other); wait(comm.Irecv(bytearray(4096), other)); wait(send)\n"
+        "    count += 100\n"
+        "if comm.rank == 0: print('packets', count)"
     )
     argv = [*local.mpirun_argv(2, mpirun), sys.executable, "-c", script]
     code, out, err = _run(argv, local.local_environment(mpirun))
-    if code == 0 and "hello" in out:
-        return Check(Level.OK, "2 ranks", "a message arrives")
+    found = re.search(r"packets (\d+)", out)
+    if code == 0 and found:
+        each = 1e6 / int(found[1])
+        told = f"{found[1]} packets each way in a second, {each:.0f} us each"
+        if each > SLOW:
+            return Check(Level.WARN, "2 ranks", told, "slow: other processes have the cores, or the MPI does not yield")
+        return Check(Level.OK, "2 ranks", told)
     lines = [line for line in (out + err).splitlines() if line.strip(" -=")]
-    found = lines[-1] if lines else "no output"
     mend = f"try it by hand: {mpirun.path} -n 2 hostname"
-    return Check(Level.FAIL, "2 ranks", f"exit code {code}: {found}", mend)
+    return Check(Level.FAIL, "2 ranks", f"exit code {code}: {lines[-1] if lines else 'no output'}", mend)
 
 
 def _run(argv: list[str], env: Mapping[str, str]) -> tuple[int, str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -86,7 +87,10 @@ def test_mpirun_beside_python_comes_first(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_doctor_finds_this_environment_fit(capsys: pytest.CaptureFixture[str]) -> None:
     assert doctor.main() == 0
-    assert "ok    2 ranks         a message arrives\n" in capsys.readouterr().out
+    found = capsys.readouterr().out
+    assert re.search(r"^(ok|warn)  +2 ranks +\d+ packets each way in a second, \d+ us each$", found, re.MULTILINE)
+    for what in ("MPI library", "mpirun", "cores", "ranks", "memory", "BLAS threads", "batch system"):
+        assert re.search(rf"^(ok|warn)  +{what} ", found, re.MULTILINE), what
 
 
 def test_doctor_without_an_mpi_library(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,6 +109,11 @@ def test_doctor_without_an_mpi_library(monkeypatch: pytest.MonkeyPatch) -> None:
         (doctor.shared_memory("/nowhere"), doctor.Level.WARN),
         (doctor.root({}), doctor.Level.WARN),
         (doctor.package("no-such-package"), doctor.Level.FAIL),
+        (doctor.memory(1), doctor.Level.OK),
+        (doctor.memory(1_000_000), doctor.Level.WARN),
+        (doctor.ranks({}), doctor.Level.OK),
+        (doctor.ranks({"PMI_RANK": "0", "PMI_SIZE": "100000"}), doctor.Level.WARN),
+        (doctor.batch_system({"PATH": ""}), doctor.Level.OK),
         (doctor.oversubscription(HYDRA, {}), doctor.Level.OK),
         (
             doctor.oversubscription(PRTERUN, {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}),
@@ -115,3 +124,15 @@ def test_doctor_without_an_mpi_library(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_checks(check: doctor.Check, level: doctor.Level) -> None:
     assert check.level == level
     assert bool(check.mend) == (level != doctor.Level.OK)
+
+
+def test_the_batch_system_is_found(tmp_path: Path) -> None:
+    for name in ("sbatch", "kubectl"):
+        _tool(tmp_path / name)
+    found = doctor.batch_system({"PATH": str(tmp_path), "PBS_JOBID": "17.front"}).found
+    assert found == f"Slurm: {tmp_path}/sbatch, PBS: in job 17.front, Kubernetes: {tmp_path}/kubectl"
+
+
+def _tool(path: Path) -> None:
+    path.write_text("#!/bin/sh\n")
+    path.chmod(0o755)

@@ -10,6 +10,7 @@ import click
 @click.command("doctor")
 def command() -> None:
     """Is this machine set up for meshrt? Says what is wrong and how to mend it."""
+    from meshrt import host
     from meshrt.launch import doctor
 
-    sys.exit(doctor.main())
+    sys.exit(doctor.main() if host.launched_rank() == 0 else 0)
