@@ -13,8 +13,8 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -78,6 +78,15 @@ class Snapshot:
                         parts[name].array[here] = stored[name][there]
             except (OSError, ValueError, KeyError, BadZipFile) as error:
                 raise UsageError(f"{self.folder / file.name} does not hold what was written: {AGAIN}") from error
+
+
+@contextmanager
+def trusted(found: Snapshot) -> Iterator[None]:
+    """Where facts are taken as they were written: UsageError if somebody has written others, with a right digest."""
+    try:
+        yield
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise UsageError(f"{found.folder / INDEX} does not hold what was written ({error!r}): {AGAIN}") from error
 
 
 def _shared(part: Part, place: tuple[int, int, int, int] | None) -> tuple[Any, Any] | None:
@@ -223,19 +232,24 @@ def _read_index(option: str, folder: Path) -> Snapshot:
     state = told.get("state") if isinstance(told, dict) else None
     if not isinstance(state, dict) or told.get("digest") != _digest_of(state):
         raise UsageError(damaged)
-    if state["schema"] != SCHEMA:
+    if state.get("schema") != SCHEMA:
         raise UsageError(f"{option} {folder} was written by another version of meshrt: {AGAIN}")
-    files = tuple(
-        File(
-            one["name"],
-            one["digest"],
-            {name: (y, x, rows, columns) for name, (y, x, rows, columns) in one["places"].items()},
+    found = Snapshot(folder, state.get("facts", {}), ())
+    with trusted(found):
+        files = tuple(
+            File(
+                str(one["name"]),
+                str(one["digest"]),
+                {
+                    name: (int(y), int(x), int(rows), int(columns))
+                    for name, (y, x, rows, columns) in one["places"].items()
+                },
+            )
+            for one in state["files"]
         )
-        for one in state["files"]
-    )
     if not all(OURS.fullmatch(file.name) for file in files):
         raise UsageError(damaged)
-    return Snapshot(folder, state["facts"], files)
+    return Snapshot(folder, found.facts, files)
 
 
 def _damage(option: str, found: Snapshot, file: File) -> str | None:

@@ -69,7 +69,7 @@ def restore(blocks: Sequence[Block], snapshot: Snapshot) -> None:
             wanted[name] = _counted_at(first, made[int(number)].counters, kind, place)
     for block, met in zip(blocks, facts["met"], strict=True):
         block.clock.path_changes()
-        block.clock.met = met
+        block.clock.met = float(met)
         block.reset_peaks()
     snapshot.fill(wanted)
     running = first.ledger.segments[-1]
@@ -88,18 +88,19 @@ def _counted(segment: Segment) -> dict[str, int]:
 
 def _segment(told: dict[str, Any], rank: int) -> Segment:
     """A segment as this rank goes on with it: what was added up over all ranks is the first one's."""
-    counters = Counters(**{name: told[name] for name in (*SUMS, "max_hops")}) if rank == 0 else Counters()
+    sums: dict[str, Any] = {name: int(told[name]) for name in (*SUMS, "max_hops")} if rank == 0 else {}
+    counters = Counters(**sums)
     (begin, hops, stages), (end, end_hops, end_stages) = told["begin"], told["end"]
     return Segment(
-        told["name"],
+        str(told["name"]),
         counters,
-        entries=told["entries"] if rank == 0 else 0,
-        memory=told["memory"] if rank == 0 else 0,
-        begin=(begin, hops, stages),
-        end=(end, end_hops, end_stages),
+        entries=int(told["entries"]) if rank == 0 else 0,
+        memory=int(told["memory"]) if rank == 0 else 0,
+        begin=(float(begin), int(hops), int(stages)),
+        end=(float(end), int(end_hops), int(end_stages)),
         wall_begin=perf_counter() - told["wall_seconds"],
-        wall_seconds=told["wall_seconds"],
-        tokens=told["tokens"],
+        wall_seconds=float(told["wall_seconds"]),
+        tokens=told["tokens"] if told["tokens"] is None else int(told["tokens"]),
     )
 
 

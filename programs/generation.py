@@ -80,7 +80,8 @@ def open_folder(block: Block, folder: str, resume: bool, now: Mapping[str, Any])
             f"--checkpoint {folder} holds a checkpoint already: go on from it with --resume, or name another folder"
         )
     found = snapshot.load(block.control, "--checkpoint", folder)
-    then = found.facts["identity"]
+    with snapshot.trusted(found):
+        then = dict(found.facts["identity"])
     for name in {**then, **now}:
         if then.get(name) != now.get(name):
             texts = [str(one.get(name)) for one in (then, now)]
@@ -116,27 +117,31 @@ def save(
 
 def hold(caches: Sequence[Cache], found: Snapshot) -> None:
     """Let caches that are empty have memory for what they held. LimitError."""
-    for cache, was in zip(caches, found.facts["caches"], strict=True):
-        cache.add(np.array(was["held"]))
-        cache.moved = was["moved"]
+    with snapshot.trusted(found):
+        for cache, was in zip(caches, found.facts["caches"], strict=True):
+            cache.add(np.array(was["held"], np.int64))
+            cache.moved = int(was["moved"])
 
 
-def restore(found: Snapshot, block: Block, stages: Sequence[Stage], told: Generation) -> None:
+def restore(found: Snapshot, block: Block, stages: Sequence[Stage], vocabulary: int, told: Generation) -> None:
     """Let everything go on from there; `hold` has been at the caches, and decode's phase is running."""
-    facts = found.facts
-    state.restore(_cores(block, stages), found)
-    parts = _tokens(stages)
-    if facts["logits"][2] and block.mesh.rank == 0:
-        logits = np.empty(facts["logits"], np.float32)
-        parts["logits"] = Part(logits)
-    found.fill(parts)
-    if "logits" in parts:
-        told.kept.extend(logits[0, 0])
-    for cycles, was in zip(told.spent, facts["spent"], strict=True):
-        if cycles is not None:
-            cycles.extend(was)
-    told.new.extend(facts["tokens"])
-    told.rng.bit_generator.state = facts["rng"]
+    with snapshot.trusted(found):
+        facts = found.facts
+        state.restore(_cores(block, stages), found)
+        parts = _tokens(stages)
+        if facts["logits"][2] and block.mesh.rank == 0:
+            logits = np.empty(facts["logits"], np.float32)
+            parts["logits"] = Part(logits)
+        found.fill(parts)
+        if "logits" in parts:
+            told.kept.extend(logits[0, 0])
+        for cycles, was in zip(told.spent, facts["spent"], strict=True):
+            if cycles is not None:
+                cycles.extend(map(float, was))
+        told.new.extend(int(token) for token in facts["tokens"])
+        if not told.new or not 0 <= min(told.new) <= max(told.new) < vocabulary:
+            raise ValueError("tokens")
+        told.rng.bit_generator.state = facts["rng"]
     block.notes["resumed_at_token"] = len(told.new)
 
 

@@ -179,7 +179,7 @@ def run(
             if saved is None:
                 stages[0].block.follow(block)
             else:
-                generation.restore(saved, block, stages, now)
+                generation.restore(saved, block, stages, config.vocab_size, now)
             written = len(new) if begun else 0
             while len(new) < max_new_tokens and new[-1] not in stop:
                 if checkpoint is not None and len(new) > written and (len(new) == 1 or len(new) % every == 0):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import resource
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from meshrt.board import Board
 from meshrt.defects import make_wafer
 from meshrt.device import find_device
 from meshrt.emulate import emulate
-from meshrt.errors import UsageError
+from meshrt.errors import LimitError, UsageError
 from meshrt.program import load_program
 from meshrt.programs import generation
 
@@ -250,3 +251,39 @@ def test_a_full_disk_leaves_the_state_before(
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     comm.Barrier()
     assert {path.name: path.read_bytes() for path in state.iterdir()} == before
+
+
+def rewrite(state: Path, whole: str, change: Callable[[dict[str, Any]], object]) -> None:
+    """Write the whole index of a state with a change, and with a digest that is right."""
+    told = json.loads(whole)["state"]
+    change(told)
+    digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+    (state / "state.json").write_text(json.dumps({"digest": digest, "state": told}))
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_a_state_that_somebody_has_written_is_told(
+    comm: MPI.Intracomm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anything but what a run writes: a message, whichever fact is gone or is something else."""
+    state = Path(kept_state(comm, tmp_path, monkeypatch))
+    whole = (state / "state.json").read_text()
+    told = json.loads(whole)["state"]
+    changes: list[Callable[[dict[str, Any]], object]] = [
+        lambda told: told.pop("files"),
+        lambda told: told.pop("facts"),
+        lambda told: told.update(files=[{"name": "../other", "digest": "", "places": {}}]),
+        lambda told: told.update(files=7),
+        lambda told: told.update(facts=[]),
+    ]
+    for name in told["facts"]:
+        changes.append(lambda told, name=name: told["facts"].pop(name))
+        changes += [
+            lambda told, name=name, to=to: told["facts"].update({name: to}) for to in (None, "x", -1, [[]], {"a": 1})
+        ]
+    for change in changes:
+        rewrite(state, whole, change)
+        with pytest.raises((UsageError, LimitError)):  # as many tokens as a core has no memory for
+            generate(comm, (2, 2), checkpoint=str(state), resume=True)
+    (state / "state.json").write_text(whole)
+    generate(comm, (2, 2), checkpoint=str(state), resume=True)
