@@ -12,12 +12,14 @@ import importlib.util
 import inspect
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import wraps
 from pathlib import Path
+from traceback import extract_tb
 from types import ModuleType, NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from meshrt.errors import UsageError
+from meshrt.errors import MeshrtError, UsageError
 
 MACHINES = ("mesh", "neuron", "gpu")
 HOST = "host"  # Annotated[kind, help, HOST]: an option that says how a run is done, not what; reports leave it out
@@ -70,7 +72,8 @@ def _exists(module: str) -> bool:
 
 def _load(name: str) -> Program:
     if name.endswith(".py"):
-        return _describe(Path(name).stem, _load_file(Path(name)))
+        program = _describe(Path(name).stem, _load_file(Path(name)))
+        return replace(program, run=_with_place(name, program.run))
     if name not in packaged_programs():
         raise UsageError(f"no program or model {name!r}: `meshrt list` shows what there is; a file's name ends in .py")
     return _describe(name, importlib.import_module(f"meshrt.programs.{name}"))
@@ -104,6 +107,29 @@ def _load_file(path: Path) -> ModuleType:
             raise
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
     return module
+
+
+def _with_place(path: str, run: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+    """The run of a user's file, whose errors say in which of its lines they came up.
+
+    A call or a name that does not exist is the file's mistake, not a bug of meshrt's: UsageError.
+    """
+
+    @wraps(run)
+    def placed(*args: Any, **options: Any) -> dict[str, Any]:
+        try:
+            return run(*args, **options)
+        except (MeshrtError, TypeError, AttributeError, NameError) as error:
+            frames = extract_tb(error.__traceback__)
+            lines = [frame.lineno for frame in frames if os.path.realpath(frame.filename) == os.path.realpath(path)]
+            if isinstance(error, MeshrtError):
+                error.args = (f"{error} ({path}, line {lines[-1]})",) if lines else error.args
+                raise
+            if os.path.realpath(frames[-1].filename) == os.path.realpath(path):
+                raise UsageError(f"{path}, line {lines[-1]}: {type(error).__name__}: {error}") from error
+            raise
+
+    return placed
 
 
 def _describe(name: str, module: ModuleType) -> Program:

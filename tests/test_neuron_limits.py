@@ -1,5 +1,7 @@
 """What a NeuronCore refuses, and with which words; and the same over the command line: a line, a code, no traceback."""
 
+import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -156,6 +158,36 @@ CASES: dict[str, tuple[Callable[[NeuronCore], Any], type[MeshrtError], str]] = {
         lambda c: empty(c, 4, 5).__setitem__(..., nl.exp(loaded(c, 4, 4))), U, r"\[4, 4\] does not fit"
     ),
     "assigned text": (lambda c: empty(c, 4, 5).__setitem__(..., "a"), U, "a number or a tile, not to str"),
+    "tensor_tensor of one": (
+        lambda c: nisa.tensor_tensor(loaded(c, 4, 4), loaded(c, 4, 4), nl.exp),
+        U, "takes a function of 2 arrays, such as those of nl, not exp",
+    ),
+    "tensor_scalar of one": (
+        lambda c: nisa.tensor_scalar(loaded(c, 4, 4), nl.add, 1.0, op1=nl.silu, operand1=2.0), U, "not silu"
+    ),
+    "activation of two": (lambda c: nisa.activation(nl.add, loaded(c, 4, 4)), U, "a function of 1 array, .* not add"),
+    "activation of text": (lambda c: nisa.activation("exp", loaded(c, 4, 4)), U, "not 'exp'"),  # type: ignore[arg-type]
+    "reduction": (lambda c: nisa.tensor_reduce(nl.exp, loaded(c, 4, 4)), U, "nl.max and their like, not exp"),
+    "reduction by silu": (lambda c: nisa.tensor_reduce(nl.silu, loaded(c, 4, 4)), U, "not silu"),
+    "engine": (lambda c: nisa.tensor_copy(loaded(c, 4, 4), engine=c.tensor), U, "cannot run on the tensor engine"),
+    "engine of another core": (
+        lambda c: nisa.memset(loaded(c, 4, 4), 0.0, engine=new_core(index=1).vector), U, "of the tile's core"
+    ),
+    "engine by name": (
+        lambda c: nisa.memset(loaded(c, 4, 4), 0.0, engine="vector"), U, "run on 'vector': engine= takes core.vector"  # type: ignore[arg-type]
+    ),
+    "memset by gpsimd": (
+        lambda c: nisa.memset(sums(c, 1)[0], 0.0, engine=c.gpsimd), U, "memset on the gpsimd engine cannot write psum"
+    ),
+    "store to a result": (lambda c: nl.store(nl.load(tensor(c, 4, 4)), loaded(c, 4, 4)), U, "not sbuf to sbuf"),
+    "buffer by name": (lambda c: nl.zeros((4, 4), F32, buffer="psum"), U, "buffer is 'psum'; say core.sbuf"),  # type: ignore[arg-type]
+    "half an index": (lambda c: loaded(c, 4, 4)[0:1.5], U, "slice indices must be integers"),
+    "repeated to 3": (lambda c: loaded(c, 4, 1).broadcast_to(3), U, "give every axis a size"),  # type: ignore[arg-type]
+    "an array of a tile": (lambda c: np.asarray(loaded(c, 4, 4)), U, "a tile is no array"),
+    "array as operand": (
+        lambda c: loaded(c, 4, 4) + np.ones((4, 4)), U, r"operand0 is an array of \[4, 4\]; it is a number or a tile"
+    ),
+    "no such name": (lambda c: nl.softmax, U, "nl has no 'softmax': docs/neuron.md"),
     "ufunc options": (lambda c: np.add(loaded(c, 4, 4), 1.0, where=True), U, "takes tiles, numbers and dtype"),
     "ufunc method": (lambda c: np.add.reduce(loaded(c, 4, 4)), U, "takes tiles, numbers and dtype"),
     "nl.sbuf": (lambda c: nl.sbuf, U, "nl.sbuf is no global here: say core.sbuf"),
@@ -179,6 +211,17 @@ def test_a_tensor_needs_its_values() -> None:
     assert new_core(payload=False).tensor_of((4, 4), F32).shape == (4, 4)
 
 
+def test_a_tensor_of_what_is_no_number() -> None:
+    with pytest.raises(UsageError, match="a tensor is made of numbers"):
+        new_core().tensor_of(np.array([["a"]]), F32)
+
+
+def test_a_function_that_does_not_work_on_arrays() -> None:
+    """Only numbers tell: `math.exp` takes one argument, as it should."""
+    with pytest.raises(UsageError, match=r"activation: its function does not work on arrays of \[4, 4\]"):
+        nl.exp(nisa.activation(math.exp, loaded(new_core(), 4, 4)))
+
+
 KERNEL = """
 from meshrt.neuron import isa as nisa
 from meshrt.neuron import language as nl
@@ -196,6 +239,17 @@ LINES = {
     "nisa.nc_matmul(tile, tile)": (2, "the free axis of stationary is 512 long, 128 is the limit"),
     'nl.ndarray((129, 4), "float32", buffer=core.sbuf)': (2, "129 partitions, 128 at most"),
     'nl.exp(nl.ndarray((4, 4), "bfloat16", buffer=core.sbuf))': (2, "reads a tile of sbuf that was never written"),
+    "nisa.nc_matmul(tile[:, 0:128], nl.zeros((128, 513), 'float32', buffer=core.sbuf))": (
+        2,
+        "the free axis of moving is 513 long, 512 is the limit",
+    ),
+    "nl.zeros((128, 30000), 'float32', buffer=core.sbuf) + nl.zeros((128, 30000), 'float32', buffer=core.sbuf)": (
+        3,
+        "the tiles of one instruction take more than the 196608 bytes of a partition",
+    ),
+    "nl.ndarray((4, 4), 'int32', buffer=core.sbuf)": (2, "tiles are float32, float16, bfloat16, not int32"),
+    "nl.load(tile, mask=None)": (2, "TypeError: load() got an unexpected keyword argument 'mask'"),
+    "nisa.bn_stats(tile)": (2, "AttributeError: module 'meshrt.neuron.isa' has no attribute 'bn_stats'"),
     "nl.load(tile, buffer=nl.sbuf)": (2, "nl.sbuf is no global here: say core.sbuf"),
     'nl.ndarray((2**20, 2**20), "float32", buffer=core.hbm)': (3, "HBM of NeuronCore 0 is full"),
 }
@@ -203,11 +257,12 @@ LINES = {
 
 @pytest.mark.parametrize("line", LINES)
 def test_a_users_kernel_ends_with_one_line(line: str, tmp_path: Path, run_meshrt: Callable[..., Finished]) -> None:
-    (tmp_path / "kernel.py").write_text(KERNEL.format(line=line))
+    """The line has what was wrong, and where in the file. A result without a place settles at the end."""
+    (tmp_path / "kernel.py").write_text(KERNEL.format(line=f"out = {line}\n    core.settle()"))
     code, out, err, _ = run_meshrt("run", str(tmp_path / "kernel.py"), "--payload", "none")
     expected, message = LINES[line]
     assert (code, out) == (expected, "") and err.count("\n") == 1
-    assert err.startswith("meshrt: error: ") and message in err
+    assert err.startswith("meshrt: error: ") and message in err and re.search(r"kernel\.py, line 9|10\b", err)
 
 
 def test_what_does_not_fit_is_refused_before_the_host_makes_it(run_meshrt: Callable[..., Finished]) -> None:

@@ -77,12 +77,16 @@ class NeuronCore:
 
     def tensor_of(self, values: np.ndarray | tuple[int, ...], dtype: Any) -> Tile:
         """A tensor in HBM with these values, rounded to dtype; a shape alone will do without payload."""
+        values = values if isinstance(values, tuple) else np.asarray(values)
         shape = values if isinstance(values, tuple) else values.shape
         tile = new_tile(self.hbm, shape, known(dtype), full=True)
         if self.payload:
             if isinstance(values, tuple):
                 raise UsageError("a tensor of a run with numbers needs its values, not only their shape")
-            tile.data[...] = rounded(values, tile.dtype)
+            try:
+                tile.data[...] = rounded(values, tile.dtype)
+            except (TypeError, ValueError) as error:
+                raise UsageError(f"a tensor is made of numbers, not of {values.dtype}: {error}") from error
         return tile
 
     @property

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from meshrt.errors import UsageError
+from meshrt.neuron.checks import check_engine, check_op, check_reduction
 from meshrt.neuron.core import NeuronCore
 from meshrt.neuron.dtypes import bfloat16, float32, known
 from meshrt.neuron.operand import Operand
@@ -25,6 +26,7 @@ def activation(
     op: Op, data: Operand, *, bias: Operand | None = None, scale: float | Operand = 1.0, dtype: Any = None
 ) -> Deferred:
     """op(data * scale + bias), element by element, on the scalar engine: n cycles. bias, a tile as scale: [p, 1]."""
+    check_op("activation", op, 1)
     reads, compute = _activated(op, data, bias, scale)
     return _deferred(reads[0].core.scalar, "activation", reads, reads[0].shape, 1, compute, dtype)
 
@@ -34,6 +36,8 @@ def activation_reduce(
     scale: float | Operand = 1.0, dtype: Any = None,
 ) -> Deferred:  # fmt: skip
     """activation, and reduce_op along the free axes of its result into reduce_res [p, 1]: n + `least_cycles` cycles."""
+    check_op("activation_reduce", op, 1)
+    check_reduction("activation_reduce", reduce_op)
     reads, compute = _activated(op, data, bias, scale)
     core, rows = reads[0].core, reads[0].shape[0]
     if reduce_res.shape != (rows, 1):
@@ -60,6 +64,7 @@ def tensor_tensor(
 
     n cycles where one of the two is in PSUM, or where all is bfloat16 and is added, subtracted or multiplied.
     """
+    check_op("tensor_tensor", op, 2)
     a, b = as_tile(data1), as_tile(data2)
     if a.shape != b.shape:
         raise UsageError(f"tensor_tensor: shapes {list(a.shape)} and {list(b.shape)} differ")
@@ -69,7 +74,8 @@ def tensor_tensor(
     out = known(dtype) if dtype else a.dtype if a.dtype == b.dtype else float32
     fast = op in FAST_OPS and a.dtype == b.dtype == out == bfloat16
     passes = 1 if fast or places[0] != places[1] else 2
-    return _deferred(engine or a.core.vector, "tensor_tensor", [a, b], a.shape, passes, lambda: op(a.data, b.data), out)
+    engine = check_engine("tensor_tensor", a.core, engine)
+    return _deferred(engine, "tensor_tensor", [a, b], a.shape, passes, lambda: op(a.data, b.data), out)
 
 
 def tensor_scalar(
@@ -85,6 +91,8 @@ def tensor_scalar(
     first, second = _scalar("operand0", operand0, data), _scalar("operand1", operand1, data)
     if (op1 is None) != (second is None):
         raise UsageError("tensor_scalar: op1 and operand1 go together")
+    for op in (op0, op1) if op1 is not None else (op0,):
+        check_op("tensor_scalar", op, 2)
 
     def compute() -> np.ndarray:
         x: np.ndarray = op0(_value(first), tile.data) if reverse0 else op0(tile.data, _value(first))
@@ -93,13 +101,15 @@ def tensor_scalar(
         return x
 
     reads = [tile, *_tiles(first, second)]
-    return _deferred(engine or tile.core.vector, "tensor_scalar", reads, tile.shape, 1, compute, dtype)
+    engine = check_engine("tensor_scalar", tile.core, engine)
+    return _deferred(engine, "tensor_scalar", reads, tile.shape, 1, compute, dtype)
 
 
 def tensor_copy(src: Operand, *, dtype: Any = None, engine: Engine | None = None) -> Deferred:
     """A copy between or within SBUF and PSUM, cast if dtype says so, on the vector engine or another: n cycles."""
     tile = as_tile(src)
-    return _deferred(engine or tile.core.vector, "tensor_copy", [tile], tile.shape, 1, lambda: tile.data, dtype)
+    engine = check_engine("tensor_copy", tile.core, engine)
+    return _deferred(engine, "tensor_copy", [tile], tile.shape, 1, lambda: tile.data, dtype)
 
 
 def tensor_reduce(
@@ -110,6 +120,7 @@ def tensor_reduce(
 
     [p, f...] -> [p, 1]; where free axes are left, [p, those]. n / 2 cycles for a sum or maximum of all bfloat16.
     """
+    check_reduction("tensor_reduce", op)
     tile = as_tile(data)
     rank = len(tile.shape)
     axes = list(range(1, rank)) if axis is None else [axis] if isinstance(axis, int) else list(axis)
@@ -196,7 +207,8 @@ def _scalar(name: str, value: Any, data: Operand) -> Tile | np.floating | None:
     try:
         return np.float32(float(value))
     except (TypeError, ValueError) as error:
-        raise UsageError(f"{name} is {value!r}; it is a number or a tile with one for each partition") from error
+        shown = f"an array of {list(value.shape)}" if isinstance(value, np.ndarray) else repr(value)
+        raise UsageError(f"{name} is {shown}; it is a number or a tile with one for each partition") from error
 
 
 def _value(scalar: Tile | np.floating | None) -> Any:
@@ -232,6 +244,11 @@ def _deferred(
         core.issue(engine, name, cycles, reads, dst)
         if core.payload:
             with np.errstate(all="ignore"):
-                core.put(dst, compute())
+                try:
+                    core.put(dst, compute())
+                except (TypeError, ValueError) as error:
+                    raise UsageError(
+                        f"{name}: its function does not work on arrays of {list(dst.shape)}: {error}"
+                    ) from error
 
     return core.defer(Deferred(core.sbuf, shape, known(dtype) if dtype else reads[0].dtype, run))

@@ -10,6 +10,7 @@ import numpy as np
 
 from meshrt.errors import UsageError
 from meshrt.neuron import language
+from meshrt.neuron.checks import check_engine
 from meshrt.neuron.core import NeuronCore
 from meshrt.neuron.dtypes import float32
 from meshrt.neuron.elementwise import (
@@ -105,10 +106,14 @@ def _refuse(core: NeuronCore, left: Tile, right: Tile) -> NoReturn:
     )
 
 
-def memset(dst: Tile, value: float, *, engine: Engine | None = None) -> None:
+def memset(dst: Operand, value: float, *, engine: Engine | None = None) -> None:
     """Set a tile of SBUF or PSUM to a value, on the vector engine or another: n cycles, n / 2 for a zero of 16 bit."""
+    dst = as_tile(dst)
     core = dst.core
     core.settle()
+    engine = check_engine("memset", core, engine)
+    if dst.store.buffer.name == "psum" and engine is core.gpsimd:
+        raise UsageError("memset on the gpsimd engine cannot write psum: take another")
     if not dst.store.buffer.on_chip:
         raise UsageError("memset writes SBUF or PSUM, not HBM: store the tile from there")
     try:
@@ -116,14 +121,14 @@ def memset(dst: Tile, value: float, *, engine: Engine | None = None) -> None:
     except (TypeError, ValueError) as error:
         raise UsageError(f"a tile is set to a number or a tile, not to {type(value).__name__}") from error
     passes = 0.5 if number == 0 and dst.dtype != float32 else 1
-    core.issue(engine or core.vector, "memset", passes * free_elements(dst.shape), (), dst)
+    core.issue(engine, "memset", passes * free_elements(dst.shape), (), dst)
     if core.payload:
         core.put(dst, np.full(dst.shape, number))
 
 
-def dma_copy(dst: Tile, src: Operand) -> None:
+def dma_copy(dst: Operand, src: Operand) -> None:
     """A DMA between HBM and SBUF, either way: NKI's explicit form of load and store."""
-    tile = as_tile(src)
+    dst, tile = as_tile(dst), as_tile(src)
     if dst.store.buffer.on_chip:
         language.load(tile).into(dst, False)
     else:

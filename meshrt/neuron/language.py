@@ -32,7 +32,9 @@ affine_range = sequential_range = static_range = range
 def __getattr__(name: str) -> Any:
     if name in ("sbuf", "psum", "hbm", "shared_hbm", "private_hbm"):
         raise UsageError(f"nl.{name} is no global here: say core.{name.split('_')[-1]}, of the kernel's core")
-    raise AttributeError(f"nl has no {name!r}")
+    if name.startswith("_"):
+        raise AttributeError(f"nl has no {name!r}")
+    raise UsageError(f"nl has no {name!r}: docs/neuron.md says what there is, and what to write instead")
 
 
 class par_dim(int):
@@ -61,6 +63,7 @@ def ndarray(shape: tuple[int, ...], dtype: Any, *, buffer: Buffer) -> Any:
 
     The axis marked by par_dim is the partition axis, or the first one. Axes before it count tiles.
     """
+    _check_buffer(buffer)
     buffer.core.settle()
     try:
         sizes = tuple(map(index, shape))
@@ -71,6 +74,11 @@ def ndarray(shape: tuple[int, ...], dtype: Any, *, buffer: Buffer) -> Any:
     dtype = known(dtype)
     at = next((at for at, size in enumerate(shape) if isinstance(size, par_dim)), 0)
     return Grid(sizes[:at], lambda: new_tile(buffer, sizes[at:], dtype)) if at else new_tile(buffer, sizes, dtype)
+
+
+def _check_buffer(buffer: Any) -> None:
+    if not isinstance(buffer, Buffer):
+        raise UsageError(f"buffer is {buffer!r}; say core.sbuf, core.psum or core.hbm, of the kernel's core")
 
 
 def full(shape: tuple[int, ...], fill_value: float, dtype: Any, *, buffer: Buffer) -> Any:
@@ -85,6 +93,7 @@ def full(shape: tuple[int, ...], fill_value: float, dtype: Any, *, buffer: Buffe
 
 def zeros(shape: tuple[int, ...], dtype: Any, *, buffer: Buffer) -> Any:
     """The same, set to zero. In PSUM that costs nothing: the first product of a sum overwrites what is there."""
+    _check_buffer(buffer)
     if buffer.name != "psum":
         return full(shape, 0.0, dtype, buffer=buffer)
     made = ndarray(shape, dtype, buffer=buffer)
@@ -131,9 +140,9 @@ def _load(src: Tile, dtype: Any, transpose: bool) -> Deferred:
     return core.defer(Deferred(core.sbuf, shape, known(dtype) if dtype else src.dtype, run))
 
 
-def store(dst: Tile, value: Operand) -> None:
+def store(dst: Operand, value: Operand) -> None:
     """SBUF to HBM. What is in PSUM goes through SBUF first."""
-    tile = as_tile(value)
+    dst, tile = as_tile(dst), as_tile(value)
     core = dst.core
     core.settle()
     if dst.store.buffer.on_chip or tile.store.buffer.name != "sbuf":

@@ -17,6 +17,9 @@ class Operand:
             raise UsageError(f"{ufunc.__name__} of tiles takes tiles, numbers and dtype, no more; see nl and nisa")
         return _instruction(ufunc, *inputs, dtype=dtype)
 
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise UsageError("a tile is no array: use nl and nisa on it, or read tensor.data at the end")
+
     def __add__(self, other: Any) -> Any:
         return _instruction(np.add, self, other)
 

@@ -47,7 +47,7 @@ class Tile(Operand):
         key = plain(key, self.data.shape)
         try:
             data = self.data[key]
-        except IndexError as error:
+        except (IndexError, TypeError) as error:
             raise UsageError(f"a tile of shape {list(self.shape)} cannot be indexed so: {error}") from error
         first = key[0] if key.__class__ is tuple else key
         if first.__class__ is not slice and first is not Ellipsis and (self.store.buffer.on_chip or not data.shape):
@@ -92,6 +92,10 @@ class Tile(Operand):
 
     def broadcast_to(self, shape: tuple[int, ...]) -> Tile:
         """A view in which free axes of size 1 are repeated, as an access pattern with a stride of 0."""
+        if not isinstance(shape, tuple | list) or len(shape) != len(self.shape):
+            raise UsageError(
+                f"a tile of shape {list(self.shape)} cannot be repeated to {shape}: give every axis a size"
+            )
         if shape[0] != self.shape[0]:
             raise UsageError(
                 f"partitions cannot be repeated by a view: {self.shape[0]} to {shape[0]}; the product of ones [1, p] "
