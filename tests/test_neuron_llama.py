@@ -1,6 +1,7 @@
 """Whole models on NeuronCores against Hugging Face transformers (tests/golden), on any number of cores and ranks."""
 
 import json
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ def test_prefill_and_decode_give_the_logits_of_transformers(name: str, tmp_path:
 
 
 @pytest.mark.mpi(ranks=[1, 2])
-@pytest.mark.parametrize("name", ["gqa82", "bias", "qwen2"])
+@pytest.mark.parametrize("name", ["gqa82", "bias", "qwen2", "lowrank", "lowrankbias"])
 def test_so_they_do_shared_by_two_cores(name: str, tmp_path: Path, comm: Any) -> None:
     check(comm, name, 2, tmp_path)
 
@@ -100,6 +101,23 @@ def test_a_ratio_makes_the_mlp_as_small_as_it_says(comm: Any) -> None:
     assert small["result"]["tpot_seconds"] < dense["result"]["tpot_seconds"]
     with pytest.raises(UsageError, match="add --payload none, or `meshrt compress` the model"):
         run_on_cores(comm, "llama", model="llama-tiny", ratio=0.2)
+
+
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.parametrize("name", ["lowrank", "lowrankbias"])
+def test_factors_are_multiplied_one_after_the_other(name: str, tmp_path: Path, comm: Any) -> None:
+    """A token takes r (in + out) products of a matrix in factors, in attention too, and in out of a dense one."""
+    shape = CASES[name]
+    models = {"factors": shape, "dense": {key: value for key, value in shape.items() if key != "low_rank"}}
+    macs = {}
+    for kind, data in models.items():
+        folder = random_checkpoint(data, tmp_path / kind, 3)
+        given = {"model": str(folder), "prompt_ids": "1,2,3,4,5", "max_new_tokens": 1}
+        macs[kind] = run_on_cores(comm, "llama", payload=False, **given)["measured"]["macs"]
+    config = read_config(tmp_path / "factors")
+    sizes = config.matrices()
+    saved = sum(prod(sizes[one]) - rank * sum(sizes[one]) for one, rank in config.ranks.items())
+    assert len(config.ranks) in (6, 9) and macs["dense"] - macs["factors"] == 5 * saved
 
 
 def logits_of(comm: Any, model: Path, ids: list[int], folder: Path, cores: int, **options: Any) -> Any:

@@ -1,6 +1,7 @@
 """A LLaMA forward pass on NeuronCores: kernels in a row, with a sum over the cores after attention and after the MLP.
 
 The MLP of a compressed model is NeuronMM's Algorithm 3, that of a dense one the public product, as in its comparison.
+Other matrices in factors are two products each: no product of factors is ever made.
 Over several cores it is cut as by Megatron: heads and columns of the MLP, whose partial results are added.
 """
 
@@ -19,11 +20,11 @@ from meshrt.neuron.tile import Tile
 from meshrt.programs.neuron.attention import Cache, Heads, attention, new_cache
 from meshrt.programs.neuron.blocks import transposed
 from meshrt.programs.neuron.dense import BASELINE, matmul
-from meshrt.programs.neuron.fused import FUSED
-from meshrt.programs.neuron.linear import linear
+from meshrt.programs.neuron.fused import FUSED, fused
+from meshrt.programs.neuron.linear import Matrix, beside, linear
 from meshrt.programs.neuron.mlp import svd_mlp
 from meshrt.programs.neuron.norm import add, rms_norm, silu_times
-from meshrt.programs.neuron.weights import Layer, Matrix, Weights, place_weights, share_heads
+from meshrt.programs.neuron.weights import Layer, Weights, place_weights, share_heads
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def forward(cores: Cores, shares: Sequence[Share], config: Config, ids: Sequence
         parts = []
         for share, x in zip(shares, xs, strict=True):
             layer = share.weights.layers[i]
-            qkv = linear(rms_norm(x, layer.attention_norm, eps), layer.qkv, layer.qkv_bias)
+            qkv = beside(rms_norm(x, layer.attention_norm, eps), layer.qkv, layer.qkv_bias)
             cos, sin = share.weights.cos, share.weights.sin
             heads = attention(qkv, share.heads, share.caches[i], cos, sin, share.identity, position)
             parts.append(linear(heads, layer.o, layer.o_bias))
@@ -100,7 +101,9 @@ def mlp(share: Share, layer: Layer, x: Tile) -> Tile:
 
 
 def product(x_t: Tile, w: Matrix) -> Tile:
-    assert isinstance(w, Tile)
+    """x^T [K, T] w [K, N] -> [T, N], of factors fused: where some of the three matrices have them and some have not."""
+    if isinstance(w, tuple):
+        return fused(x_t, *w, FUSED, nl.float32, is_xt=True)
     return matmul(x_t, w, BASELINE, nl.float32)
 
 

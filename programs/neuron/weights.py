@@ -14,18 +14,20 @@ from meshrt.neuron import language as nl
 from meshrt.neuron.core import NeuronCore
 from meshrt.neuron.tile import Tile
 from meshrt.programs.neuron.attention import Heads
-
-Matrix = Tile | tuple[Tile, Tile]  # W [in, out], or its factors U [in, r] and V [r, out]
+from meshrt.programs.neuron.linear import Matrix
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer's tensors, [in, out]: of this core's heads, and of its columns of the MLP."""
+    """One layer's tensors, [in, out]: of this core's heads, and of its columns of the MLP.
+
+    `qkv` has the three matrices as one, or one by one where some are in factors.
+    """
 
     attention_norm: Tile
-    qkv: Tile
+    qkv: tuple[Matrix, ...]
     qkv_bias: Tile | None
-    o: Tile
+    o: Matrix
     o_bias: Tile | None
     mlp_norm: Tile
     gate: Matrix
@@ -82,9 +84,9 @@ def place_weights(
     def vector(name: str, size: int, index: slice = every) -> Tile:
         return tensor((1, size), (name + ".weight", (index,)))
 
-    def matrix(name: str, rows: slice, across: slice, shape: tuple[int, int], factored: bool) -> Matrix:
+    def matrix(name: str, rows: slice, across: slice, shape: tuple[int, int]) -> Matrix:
         """W^T of the checkpoint's [out, in] at [across, rows]; or U and V, of which one side is cut."""
-        if not factored:
+        if name not in config.ranks:
             return tensor(shape, (name + ".weight", (across, rows)))
         rank, (u, v) = config.ranks[name], factor_names(name)
         return (
@@ -99,21 +101,20 @@ def place_weights(
         ]
         out = (heads.queries + 2 * heads.kv) * dim
         mlp = [f"{stem}mlp.{name}_proj" for name in ("gate", "up", "down")]
-        factored = all(
-            name in getattr(config, "ranks", {}) for name in mlp
-        )  # else the products of such factors as there are
         width = columns.stop - columns.start
         first = core.index == 0  # whose sum brings the bias of the output in
         return Layer(
             vector(stem + "input_layernorm", hidden),
-            tensor((hidden, out), *((name + ".weight", (index, every)) for name, index in attention)),
+            tuple(matrix(name, every, index, (hidden, index.stop - index.start)) for name, index in attention)
+            if any(name in config.ranks for name, _ in attention)
+            else (tensor((hidden, out), *((name + ".weight", (index, every)) for name, index in attention)),),
             tensor((1, out), *((name + ".bias", (index,)) for name, index in attention)) if config.qkv_bias else None,
-            tensor((heads.queries * dim, hidden), (f"{stem}self_attn.o_proj.weight", (every, queries))),
+            matrix(f"{stem}self_attn.o_proj", queries, every, (heads.queries * dim, hidden)),
             tensor((1, hidden), (f"{stem}self_attn.o_proj.bias", (every,))) if config.o_bias and first else None,
             vector(stem + "post_attention_layernorm", hidden),
-            matrix(mlp[0], every, columns, (hidden, width), factored),
-            matrix(mlp[1], every, columns, (hidden, width), factored),
-            matrix(mlp[2], columns, every, (width, hidden), factored),
+            matrix(mlp[0], every, columns, (hidden, width)),
+            matrix(mlp[1], every, columns, (hidden, width)),
+            matrix(mlp[2], columns, every, (width, hidden)),
         )
 
     table = "model.embed_tokens.weight"
