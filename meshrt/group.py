@@ -34,6 +34,18 @@ class Traffic:
 
 
 @dataclass
+class Touched:
+    """Bytes of a member's own memory that collectives read and wrote.
+
+    As AWS Neuron's rings do ("Intra-node Collective Communications", Neuron SDK documentation): a chunk is read where
+    it is and written to the next member; where it is added up, what arrived and the member's own are both read.
+    """
+
+    read: int = 0
+    written: int = 0
+
+
+@dataclass
 class Group:
     """`size` members in a ring, of which this rank hosts `mine`.
 
@@ -46,6 +58,7 @@ class Group:
     link: Link
     payload: bool = True
     traffic: list[dict[str, Traffic]] = field(init=False)  # of each hosted member, by kind
+    touched: list[Touched] = field(init=False)  # of each hosted member
     messages: int = 0  # of MPI that this rank sent, and their bytes
     message_bytes: int = 0
 
@@ -53,6 +66,7 @@ class Group:
         if not 1 <= self.control.size <= self.size:
             raise UsageError(f"{self.control.size} ranks for {self.size} members of a group: start {self.size} at most")
         self.traffic = [{} for _ in self.mine]
+        self.touched = [Touched() for _ in self.mine]
 
     @property
     def mine(self) -> range:
@@ -119,8 +133,12 @@ class Group:
             sent = [(member - 1 - step) % self.size for member in self.mine]
             come = [(member - 2 - step) % self.size for member in self.mine]
             times, arrived = self._step(kind, chunks, sent, come, times)
-            for own, at, chunk in zip(chunks, come, arrived, strict=True):
+            for own, at, chunk, touched in zip(chunks, come, arrived, self.touched, strict=True):
                 own[at] = chunk + own[at] if self.payload else own[at]
+                touched.read += own[at].nbytes  # the member's own; what arrived is read when the sum is sent on
+                if step == self.size - 2:  # or stays: then it is read now, and the sum written
+                    touched.read += own[at].nbytes
+                    touched.written += own[at].nbytes
         return times
 
     def _spread(self, kind: str, chunks: list[Arrays], times: Times) -> Times:
@@ -139,16 +157,19 @@ class Group:
         """Each hosted member sends a chunk to the next one of the ring, or none, and gets one from the one before."""
         departures: list[tuple[float, np.ndarray | None]] = []
         own_ends = []
-        for own, at, counted, now in zip(chunks, sent, self.traffic, times, strict=True):
+        for own, at, counted, touched, now in zip(chunks, sent, self.traffic, self.touched, times, strict=True):
             if at is None:
                 departures.append((now, None))
             else:
                 counted[kind].bytes += own[at].nbytes
+                touched.read += own[at].nbytes
                 now += own[at].nbytes / self.link.bytes_per_second
                 departures.append((now + self.link.latency, own[at]))
             own_ends.append(now)
         first = self._cross(departures[-1], None if come[0] is None else chunks[0][come[0]])
         arrivals = [first, *departures[:-1]]
+        for (_, chunk), touched in zip(arrivals, self.touched, strict=True):
+            touched.written += 0 if chunk is None else chunk.nbytes
         after = [
             end if at is None else max(end, there) for end, at, (there, _) in zip(own_ends, come, arrivals, strict=True)
         ]

@@ -99,6 +99,29 @@ def test_bytes_are_those_of_rings(comm: Any) -> None:
     assert sent["broadcast"] == [nbytes] * (n - 1) + [0]  # of root 0: the last in the ring sends nothing
 
 
+@pytest.mark.mpi(ranks=[1, 3])
+@pytest.mark.parametrize("payload", [True, False])
+@pytest.mark.parametrize("size, shape", [(4, (4, 3)), (3, (5, 2)), (5, (3,))])
+def test_memory_is_touched_as_rings_do(size: int, shape: tuple[int, ...], payload: bool, comm: Any) -> None:
+    """All members' chunks of a step make one array of N bytes, even or not.
+
+    To add up: n - 1 steps read what is sent, n - 1 sums read the member's own chunk, n - 1 arrivals are written, and
+    the last sum, which is not sent on, reads what arrived and is written. To spread: a read and a write a step.
+    """
+    n, nbytes = size, 4 * int(np.prod(shape))
+    added, spread = (nbytes * (2 * (n - 1) + 1), nbytes * n), (nbytes * (n - 1), nbytes * (n - 1))
+    whole = {"reduce_scatter": added, "reduce_sum": tuple(a + b for a, b in zip(added, spread, strict=True))}
+    whole |= {"all_gather": tuple(n * one for one in spread), "broadcast": spread}  # an array each; one array
+    for kind in KINDS:
+        group = new_group(comm, n, payload)
+        everyone = parts_of(n, shape)
+        own = [everyone[at] if payload else np.broadcast_to(np.float32(0), shape) for at in group.mine]
+        call(group, kind, own, [0.0 for _ in group.mine], 0)
+        mine = [(one.read, one.written) for one in group.touched]
+        every = [one for share in group.control.bcast(group.control.gather(mine)) for one in share]
+        assert tuple(map(sum, zip(*every, strict=True))) == whole[kind]
+
+
 @pytest.mark.mpi(ranks=[1, 2])
 def test_times_are_those_of_rings(comm: Any) -> None:
     """All begin at 0 and chunks are even: a step takes latency + chunk / bandwidth, and follows the one before."""

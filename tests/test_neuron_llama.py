@@ -10,10 +10,15 @@ import pytest
 from random_models import CASES, case_ids, case_seed, random_checkpoint
 from runs import run_on_cores
 
+from meshrt.board import Board
+from meshrt.control import Control
 from meshrt.errors import UsageError
 from meshrt.models.catalogue import find_model
 from meshrt.models.config import read_config
 from meshrt.models.reference import forward, load_weights
+from meshrt.neuron import language as nl
+from meshrt.neuron.cores import Cores
+from meshrt.neuron.device import find_neuron_device
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -80,6 +85,19 @@ def test_ranks_change_nothing_but_the_host(tmp_path: Path, comm: Any) -> None:
         for report in (several, alone):
             report.pop("host")
         assert json.dumps(several) == json.dumps(alone)
+
+
+@pytest.mark.mpi(ranks=[1, 2])
+def test_a_sum_over_the_cores_goes_from_hbm_to_hbm(comm: Any) -> None:
+    """6 x 5 numbers on n = 3 cores: 3n - 2 reads, 2n - 1 writes of a chunk of 10 (tests/test_group.py), 2n - 2 sent."""
+    cores = Cores(3, find_neuron_device("trn1"), Control(comm, Board.alone(), "test"))
+    numbers = np.arange(30.0).reshape(6, 5)
+    for again in (1, 2):
+        sums = cores.all_reduce([core.tensor_of(numbers * (core.index + 1), nl.bfloat16) for core in cores.mine])
+        for core, found in zip(cores.mine, sums, strict=True):
+            counts = [core.counts[key] for key in ("hbm_read", "hbm_written", "link_bytes", "collectives")]
+            assert counts == [again * one for one in (7 * 20, 5 * 20, 4 * 20, 1)]
+            assert (found.data == 6 * numbers).all()
 
 
 @pytest.mark.mpi(ranks=[1])

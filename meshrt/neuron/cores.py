@@ -10,7 +10,7 @@ import numpy as np
 from meshrt.console import Console
 from meshrt.control import Control
 from meshrt.errors import UsageError
-from meshrt.group import Group, Link
+from meshrt.group import Group, Link, Touched
 from meshrt.neuron.core import NeuronCore, Phase
 from meshrt.neuron.device import NeuronDevice
 from meshrt.neuron.tile import Tile, new_tile
@@ -65,14 +65,18 @@ class Cores:
                 core.barrier(now)
 
     def all_reduce(self, parts: list[Tile]) -> list[Tile]:
-        """The sum over all cores of a tensor that each has in HBM, on each of them."""
+        """The sum over all cores of a tensor that each has in HBM, on each of them; chunks go from HBM to HBM."""
         if self.count == 1:
             return parts
         arrays = [self._as_sent(part) for part in parts]
+        self.group.touched = [Touched() for _ in parts]
         sums, times = self.group.reduce_sum(arrays, [core.barrier() for core in self.mine])
         found = []
-        for core, part, total, time, traffic in zip(self.mine, parts, sums, times, self.group.traffic, strict=True):
+        counted = zip(self.group.traffic, self.group.touched, strict=True)
+        for core, part, total, time, (traffic, touched) in zip(self.mine, parts, sums, times, counted, strict=True):
             core.barrier(time)
+            core.counts["hbm_read"] += touched.read
+            core.counts["hbm_written"] += touched.written
             core.counts["collectives"] += 1
             core.counts["link_bytes"] = traffic["reduce_sum"].bytes
             out = new_tile(core.hbm, part.shape, part.dtype, full=True)
