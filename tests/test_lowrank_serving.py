@@ -91,8 +91,11 @@ def test_prompts_from_a_file_are_served_together(tmp_path: Path) -> None:
     assert [one["text"] for one in told["requests"]] == [one["text"] for one in singly]
 
 
-@pytest.mark.mpi(ranks=[2])
-def test_ranks_take_the_same_decisions(comm: Any, tmp_path: Path) -> None:
+@pytest.mark.mpi(ranks=[2, 4])
+@pytest.mark.parametrize(("scheme", "low_rank", "static"), [("base", False, False), ("deinfer", True, True)])
+def test_ranks_take_the_same_decisions(comm: Any, scheme: str, low_rank: bool, static: bool, tmp_path: Path) -> None:
+    """Who runs out of blocks, is preempted and computed anew: on every rank the same, at the same times as in one
+    process, and with the text that each request has with room for all."""
     from mpi4py import MPI
 
     folder = Path(comm.bcast(str(tmp_path)))
@@ -100,13 +103,16 @@ def test_ranks_take_the_same_decisions(comm: Any, tmp_path: Path) -> None:
         random_model(folder, GQA)
     comm.Barrier()
     found = []
-    for where in (MPI.COMM_SELF, comm):
-        gpus = new_gpus(2, where)
+    for where, blocks in ((MPI.COMM_SELF, None), (MPI.COMM_SELF, 5), (comm, 5)):
         requests, _ = serve_all(
-            gpus, folder / "model", "deinfer", PROMPTS, 5, True, kv_blocks=5, arrivals=[0.0, 1e-4, 2e-4, 1e-3, 2e-3]
-        )
+            new_gpus(4, where, static=static), folder / "model", scheme, PROMPTS, NEW, low_rank, kv_blocks=blocks,
+            arrivals=[0.0, 1e-4, 2e-4, 1e-3, 2e-3],
+        )  # fmt: skip
         found.append([(one.new, one.times, one.preemptions) for one in requests])
-    assert found[0] == found[1]
+    roomy, alone, together = found
+    assert alone == together
+    assert [new for new, _, _ in roomy] == [new for new, _, _ in together]
+    assert sum(count for _, _, count in together) > 0 == sum(count for _, _, count in roomy)
 
 
 def test_what_does_not_fit_in_memory_is_refused(model: Path) -> None:
@@ -131,6 +137,16 @@ def test_memory_decides_how_many_requests_run(model: Path, alone: list[list[int]
     assert steps.cache.pages.blocks == 4 < needed
     assert [one.new for one in requests] == [one[:new] for one in alone[2:]]
     assert small.mine[0].memory.peak <= small.device.memory_bytes
+
+
+def test_the_same_blocks_of_other_sequences(model: Path, alone: list[list[int]]) -> None:
+    """A plan that saw blocks 1, 2, 3 as a sequence of two blocks and one of one may next see them the other way."""
+    for blocks in (5, 6, 7):
+        requests, _ = serve_all(
+            new_gpus(1, static=True), model, "deinfer", PROMPTS, NEW, True, kv_blocks=blocks,
+            arrivals=[0.0, 1e-4, 2e-4, 1e-3, 2e-3],
+        )  # fmt: skip
+        assert [one.new for one in requests] == alone
 
 
 @pytest.mark.parametrize("size", [1, 3, 16])

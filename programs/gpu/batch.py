@@ -108,7 +108,8 @@ class NewTokens:
         self.unseen = np.ones((rows, self.span), bool)
         self.positions = np.zeros(self.capacity if cache.low_rank else 0, np.int64)  # of what is in the buffer
         self.runs: list[tuple[int, int, int]] = []
-        self.blocks: list[int] = []
+        self.tables: list[list[int]] = []  # of the loaded sequences, and how many blocks they have together
+        self.blocks = 0
         self.loaded = 0
         self.seen = 0
         self.scratch: dict[tuple[int, Heads], Scratch] = {}
@@ -131,10 +132,9 @@ class NewTokens:
         self.loaded, self.seen = len(sequences), sum(lengths)
         if self.cache.low_rank:
             # The remapping list: where a sequence's blocks are in the buffer, instead of in the cache.
-            blocks = [block for table in tables for block in table]
             ends = np.cumsum([len(table) for table in tables])
             here = [range(end - len(table), end) for end, table in zip(ends.tolist(), tables, strict=True)]
-            self._squeeze(blocks, lengths)
+            self._squeeze(tables)
             self._enter(sequences, here)
         else:
             self._enter(sequences, tables)
@@ -158,13 +158,17 @@ class NewTokens:
             self.unseen[row, : new + 1] = False
             self.table[row, : len(table) * self.size] = (np.asarray(table)[:, None] * self.size + within).reshape(-1)
 
-    def _squeeze(self, blocks: list[int], lengths: Sequence[int]) -> None:
-        """What lies together in the cache, and the positions of what will be in the buffer."""
-        if blocks != self.blocks:
-            self.blocks, self.runs = blocks, runs(blocks)
+    def _squeeze(self, tables: list[list[int]]) -> None:
+        """What lies together in the cache, and the positions of what will be in the buffer.
+
+        Tables are compared, not blocks: the same blocks may be shared out to sequences in another way.
+        """
+        if tables != self.tables:
+            blocks = [block for table in tables for block in table]
+            self.tables, self.blocks, self.runs = tables, len(blocks), runs(blocks)
             begin = 0
-            for length in lengths:
-                end = begin + self.cache.pages.needed(length) * self.size
+            for table in tables:
+                end = begin + len(table) * self.size
                 self.positions[begin:end] = np.arange(end - begin)
                 begin = end
             for at, layer, views, cost in self.copies:
@@ -184,7 +188,7 @@ class NewTokens:
         return found
 
     def _tally(self) -> dict[str, int]:
-        return {"cache_runs": 2 * len(self.runs), "cache_blocks": 2 * len(self.blocks)}
+        return {"cache_runs": 2 * len(self.runs), "cache_blocks": 2 * self.blocks}
 
     # ---- in a step
 
