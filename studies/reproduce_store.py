@@ -41,12 +41,23 @@ class Store:
                     raise UsageError(f"{job.program} has no option {name.replace('_', '-')} with the choice {value}")
 
     def run(self, comm: Any, console: Console, what: str) -> None:
-        """Run what was asked for, shared out to the ranks, and write it down."""
+        """Run what was asked for, shared out to the ranks, and write it down: rank 0's share as it goes along."""
         self.check()
         keys, jobs = list(self.asked), list(self.asked.values())
-        self.known |= dict(zip(keys, sweep(comm, jobs, console, what), strict=True))
+
+        def keep(number: int, outcome: Outcome) -> None:
+            if comm.rank == 0:
+                self.known[keys[number]] = outcome
+                self.write()
+
+        self.known |= dict(zip(keys, sweep(comm, jobs, console, what, keep), strict=True))
         self.asked.clear()
-        if keys and self.path and comm.rank == 0:
+        if keys and comm.rank == 0:
+            self.write()
+
+    def write(self) -> None:
+        """The file, if there is to be one."""
+        if self.path:
             told = {"code": self.code, "runs": {key: asdict(outcome) for key, outcome in self.known.items()}}
             write_file("--cache", self.path, lambda stream: stream.write(json.dumps(told).encode()))
 

@@ -3,7 +3,7 @@
 A run's report is the same on any number of ranks, so a sweep on several ranks is faster and gives the same.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
@@ -48,12 +48,20 @@ class Outcome:
     seconds: float = 0.0  # the host's
 
 
-def sweep(comm: Any, jobs: Sequence[Job], console: Console, what: str = "runs") -> list[Outcome]:
-    """Run all jobs; their outcomes in order, on every rank. A run over a limit of the machine is an outcome, too."""
+def sweep(
+    comm: Any, jobs: Sequence[Job], console: Console, what: str = "runs",
+    keep: Callable[[int, Outcome], None] | None = None,
+) -> list[Outcome]:  # fmt: skip
+    """Run all jobs; their outcomes in order, on every rank. A run over a limit of the machine is an outcome, too.
+
+    `keep(number of the job, outcome)` is called at the rank that ran it, as soon as it has.
+    """
     own = range(comm.rank, len(jobs), comm.size)
     found = {}
     for done, at in enumerate(own, 1):
         found[at] = run_alone(jobs[at])
+        if keep:
+            keep(at, found[at])
         console.progress(what, done, len(own))
     console.clear()
     every: dict[int, Outcome] = {}
