@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 from meshrt.errors import UsageError
@@ -34,8 +36,11 @@ def parse_hosts(text: str) -> dict[str, int]:
     return dict(hosts)
 
 
-def hosts_argv(job: Job, hosts: dict[str, int], mpirun: Mpirun) -> list[str]:
-    """The command that starts `job`, filling one host after the other. Raises UsageError if they are too few."""
+def hosts_argv(job: Job, hosts: dict[str, int], mpirun: Mpirun, environ: Mapping[str, str] | None = None) -> list[str]:
+    """The command that starts `job`, filling one host after the other. Raises UsageError if they are too few.
+
+    Open MPI takes a variable of `environ` (default: this process's) to other hosts if it is named, MPICH takes all.
+    """
     slots = sum(hosts.values())
     if slots < job.ranks:
         raise UsageError(
@@ -45,6 +50,9 @@ def hosts_argv(job: Job, hosts: dict[str, int], mpirun: Mpirun) -> list[str]:
     listed = ",".join(f"{name}:{count}" for name, count in hosts.items())
     # Whoever gives a host more ranks than it has cores means it.
     options = ["--host", listed, "--map-by", "slot", "--bind-to", "none"] if mpirun.is_open_mpi else ["-hosts", listed]
+    if mpirun.is_open_mpi:
+        settings = sorted(name for name in (os.environ if environ is None else environ) if name.startswith("MESHRT_"))
+        options += [word for name in settings for word in ("-x", name)]
     return [mpirun.path, "-n", str(job.ranks), *options, *meshrt(), *job.arguments]
 
 

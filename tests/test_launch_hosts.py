@@ -56,13 +56,13 @@ def test_a_file_without_hosts(tmp_path: Path) -> None:
     ("mpirun", "options"),
     [
         (HYDRA, ["-hosts", "a:2,b:4"]),
-        (PRTERUN, ["--host", "a:2,b:4", "--map-by", "slot", "--bind-to", "none"]),
+        (PRTERUN, ["--host", "a:2,b:4", "--map-by", "slot", "--bind-to", "none", "-x", "MESHRT_A", "-x", "MESHRT_B"]),
     ],
 )
 @pytest.mark.parametrize("ranks", [1, 6])
 def test_argv(mpirun: Mpirun, options: list[str], ranks: int) -> None:
     job = Job(ranks, ("run", "gemm"))
-    argv = hosts.hosts_argv(job, {"a": 2, "b": 4}, mpirun)
+    argv = hosts.hosts_argv(job, {"a": 2, "b": 4}, mpirun, {"MESHRT_B": "1", "MESHRT_A": "", "HOME": "/"})
     assert argv == ["/opt/bin/mpirun", "-n", str(ranks), *options, *MESHRT]
 
 
