@@ -12,7 +12,9 @@ import enum
 import fcntl
 import mmap
 import os
+import socket
 import struct
+import sys
 import tempfile
 import threading
 import time
@@ -59,6 +61,25 @@ class Owner:
     cores: str
 
 
+def _door(path: str) -> int:
+    """Where the ranks of the node reach the sentinel, by a name of Linux's own that leaves no file; -1 elsewhere."""
+    if sys.platform != "linux":
+        return -1
+    door = socket.socket(socket.AF_UNIX)
+    door.bind("\0" + path)
+    door.listen(4096)
+    return door.detach()
+
+
+def _line_to(path: str) -> int:
+    """A line to the sentinel, on which nothing is said: its end is the end of this process."""
+    if sys.platform != "linux":
+        return -1
+    line = socket.socket(socket.AF_UNIX)
+    line.connect("\0" + path)
+    return line.detach()
+
+
 def _size(ranks: int) -> int:
     return _HEADER + (_RECORD.size + _OWNER.size) * ranks
 
@@ -75,6 +96,7 @@ class Board:
         self._offset = _HEADER + _RECORD.size * self.ranks.index(rank)
         self._waits = 0
         self._lock = threading.Lock()
+        self.line = self.door = -1  # sockets, which the system closes when this process ends, however it does
 
     @property
     def file(self) -> int:
@@ -108,12 +130,14 @@ class Board:
             directory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
             file, path = tempfile.mkstemp(prefix="meshrt-", dir=directory)
             os.ftruncate(file, _size(node.size))
+        door = _door(path) if node.rank == 0 else -1
         path = node.bcast(path)
         if node.rank:
             file = os.open(path, os.O_RDWR)
         memory = mmap.mmap(file, 0)
         board = cls(memory, file, ranks, comm.rank, comm.size)
         board.owned_by(os.getpid())
+        board.line, board.door = _line_to(path), door
         node.Barrier()
         if node.rank == 0:
             os.unlink(path)  # all have it open, so whatever happens from here on leaves no file behind

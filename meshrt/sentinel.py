@@ -11,10 +11,12 @@ from __future__ import annotations
 import os
 import select
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 if __name__ == "__main__":  # alone, without site-packages: this costs a fifth of a usual start
@@ -30,31 +32,45 @@ GRACE = 5.0  # seconds from the first message of a job's end until what is left 
 
 def start(board: Board, seconds: float) -> None:
     """Watch the ranks of this node from the first of them on; `seconds` without progress end the job, 0: never."""
-    if board.size > 1 and board.leads and hasattr(os, "pidfd_open"):
-        ranks = ",".join(map(str, board.ranks))
+    if board.door >= 0:
+        ranks, files = ",".join(map(str, board.ranks)), (board.file, board.door)
         subprocess.Popen(
-            [sys.executable, "-I", "-S", __file__, str(board.file), ranks, str(board.size), str(seconds)],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=[board.file], start_new_session=True,
+            [sys.executable, "-I", "-S", __file__, *map(str, files), ranks, str(board.size), str(seconds)],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=files, start_new_session=True,
         )  # fmt: skip
+        os.close(board.door)
 
 
-def main(file: str, ranks: str, size: str, seconds: str) -> None:
+def main(file: str, door: str, ranks: str, size: str, seconds: str) -> None:
     """The process."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)  # it ends when the ranks have, and tells how
     board = Board.opened(int(file), [int(rank) for rank in ranks.split(",")], int(size))
-    watch(board, float(seconds))
+    watch(board, socket.socket(fileno=int(door)), float(seconds))
 
 
-def watch(board: Board, seconds: float) -> None:
-    """Until the last rank is gone."""
+def answer(door: socket.socket, processes: Mapping[int, int]) -> dict[int, tuple[int, socket.socket]]:
+    """The lines of all ranks, which stand already, by their descriptors."""
+    ranks = {process: rank for rank, process in processes.items()}
+    found: dict[int, tuple[int, socket.socket]] = {}
+    while len(found) < len(ranks):
+        line, _ = door.accept()
+        process, *_ = struct.unpack("3i", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        if process in ranks:  # whoever else calls is left alone
+            found[line.fileno()] = ranks[process], line
+    return found
+
+
+def watch(board: Board, door: socket.socket, seconds: float) -> None:
+    """Until the last rank is gone.
+
+    A rank is gone when its line ends. The launcher hears of it in the same way, and only then kills the others: so the
+    first line to end is that of the rank which all this is about.
+    """
     killed = oom_kills()
     processes = dict(zip(board.ranks, (owner.process for owner in board.owners()), strict=True))
-    living: dict[int, int] = {}
+    living = answer(door, processes)
     deaths = select.epoll()  # tells them in the order in which they came, which poll does not
-    for rank, process in processes.items():
-        with suppress(ProcessLookupError):  # gone already: what it has said, if anything, stands on the board
-            living[os.pidfd_open(process)] = rank
     for handle in living:
         deaths.register(handle, select.EPOLLIN)
     pause = min(0.5, seconds / 4) if seconds else 0.5
@@ -62,14 +78,14 @@ def watch(board: Board, seconds: float) -> None:
     verdict, ask, end = 0, 0.0, 0.0
     while living:
         for handle, _ in deaths.poll(pause):
-            rank = living.pop(handle)
-            os.close(handle)
+            rank, line = living.pop(handle)
+            line.close()
             at = board.ranks.index(rank)
             record = board.records()[at]
             if record.state not in (State.FINISHED, State.FAILED) and board.claim():
                 tell(gone(record, board.owners()[at], board.size, oom_kills() - killed))
                 verdict, ask = 1, time.monotonic() + LAUNCHER
-        left = {rank: processes[rank] for rank in living.values()}
+        left = {rank: processes[rank] for rank, _ in living.values()}
         if not board.claimed():
             report = stall.look(board, left, 2 * pause)
             if report and board.claim():
