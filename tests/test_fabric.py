@@ -426,7 +426,8 @@ def test_a_deleted_entry_ends_the_whole_job_with_one_message(ranks: int, owner: 
     assert code == 3, err
     lines = [line for line in err.splitlines() if "meshrt:" in line]
     router = "core (2, 0) has no rule for a packet of colour 0 from the west; its table lacks that colour"
-    assert lines == [f"meshrt: error{owner}: {router}"]
+    line = max(at for at, text in enumerate(TAMPERED.splitlines(), 1) if "fabric.transfer(" in text)
+    assert lines == [f"meshrt: error{owner}: {router} ({program}, line {line})"]
     assert "Traceback" not in err and out == ""
 
 
