@@ -5,6 +5,7 @@ cycles of the engine, with n elements in each partition of `data`, and never few
 """
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -181,7 +182,7 @@ def apply(op: Op, inputs: Sequence[Any], dtype: Any) -> Deferred:
 
 def free_elements(shape: tuple[int, ...]) -> int:
     """Elements in each partition."""
-    return int(np.prod(shape[1:], dtype=np.int64))
+    return prod(shape[1:])
 
 
 def _activated(op: Op, data: Operand, bias: Any, scale: Any) -> tuple[list[Tile], Callable[[], np.ndarray]]:
