@@ -4,7 +4,7 @@ MACHINE = "mesh"                                   what it runs on; "neuron": ru
 MESH = (8, 8)                                      the mesh it runs on unless --mesh says otherwise
 
 def run(block, *, tokens: Annotated[int, "how many to store"] = 16) -> dict:
-    \"\"\"First line: what `meshrt list` says of it.\"\"\"
+    \"\"\"First line: what `meshrt list` says of it. `meshrt run NAME --help` has all lines.\"\"\"
 """
 
 import importlib
@@ -47,6 +47,7 @@ class Program:
     options: tuple[Option, ...]
     summary: str
     machine: str = "mesh"
+    help: str = ""  # all that its docstring says
 
 
 def load_program(name: str, on: str | None = None) -> Program:
@@ -139,11 +140,11 @@ def _describe(name: str, module: ModuleType) -> Program:
     hints = get_type_hints(run, include_extras=True)
     keywords = [p for p in inspect.signature(run).parameters.values() if p.kind is p.KEYWORD_ONLY]
     options = tuple(_option(name, parameter, hints.get(parameter.name, str)) for parameter in keywords)
-    summary = (inspect.getdoc(run) or inspect.getdoc(module) or "").split("\n")[0]
+    text = inspect.getdoc(run) or inspect.getdoc(module) or ""
     machine = getattr(module, "MACHINE", "mesh")
     if machine not in MACHINES:
         raise UsageError(f"{name}: MACHINE is {machine!r}; there are {', '.join(MACHINES)}")
-    return Program(name, run, getattr(module, "MESH", (1, 1)), options, summary, machine)
+    return Program(name, run, getattr(module, "MESH", (1, 1)), options, text.split("\n")[0], machine, text)
 
 
 def _option(program: str, parameter: inspect.Parameter, hint: Any) -> Option:

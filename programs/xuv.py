@@ -44,7 +44,27 @@ def run(
     out_transposed: Annotated[bool, "leave the transpose of the result"] = False,
     seed: Annotated[int, "of the random numbers"] = 0,
 ) -> dict[str, Any]:
-    """Products x u v with a decomposed matrix on NeuronCores: fused, naive, sequential, dense, and the SwiGLU MLP."""
+    """Products x u v with a decomposed matrix on NeuronCores: fused, naive, sequential, dense, and the SwiGLU MLP.
+
+    The kernels of NeuronMM and what it compares them with, of x [m, k], u [k, r] and v [r, n]. The report has what
+    crossed between HBM and SBUF, what of it was spilled, operations, transposes, virtual time and MFU; with numbers,
+    the largest error against float64, too. Several cores share the rows of x.
+
+    \b
+      dense       x w, in blocks of 1024 as the public product (NKI XW)
+      sequential  x u, transposed, times v: two such products (NKI XUV)
+      naive       one kernel; x u anew for every block of columns (Algorithm 1)
+      fused       a strip of x u is kept in SBUF, transposed (section 4.2.1)
+      upgate      SiLU(x u v) * (x u' v'), transposed (Algorithm 2)
+      mlp         that, and a fused product of it (Algorithm 3)
+
+    \b
+    Examples:
+      meshrt run xuv --kernel naive --block-n 256    x u four times, not twice
+      meshrt run xuv --m 32768 --k 8192 --r 4096 --n 16384 --payload none
+      meshrt run xuv --sbuf-bytes 4000               spills, and their cost
+      mpirun -n 4 meshrt run xuv --cores 4 --dtype float16 --json -
+    """
     for name, size in (("m", m), ("k", k), ("r", r), ("n", n)):
         if size < 1:
             raise UsageError(f"--{name} is {size}; sizes start at 1")

@@ -48,7 +48,19 @@ KINDS["all"] = KINDS["attention"] + KINDS["mlp"]
 def command(**options: Any) -> None:
     """Write MODEL with matrices in two factors: block-aligned SVD (NeuronMM, section 4.1) or AFM.
 
-    The folder that comes out runs wherever MODEL runs. It reports ranks, sizes, errors and perplexity.
+    MODEL is a packaged model's name or a Hugging Face folder. A matrix [in, out] becomes U [in, r] and V [r, out], with
+    r the multiple of --block next to what --ratio leaves (eq. 5): small matrices need small blocks. Whitening makes the
+    error small on activations that were recorded on a text, not on the weights. The folder that comes out runs wherever
+    MODEL runs.
+
+    The report has rank, size and relative errors of every matrix, and perplexity before and after on text that was not
+    calibrated on. `python -m meshrt.models.lora` trains the factors on, with torch.
+
+    \b
+    Examples:
+      meshrt compress llama-tiny --ratio 0.2 --block 8 --out small
+      meshrt compress llama-tiny --ranks gate_proj=64 --ranks layers.0.*=32 --out mixed
+      meshrt run llama --on neuron --model small
     """
     try:
         compress(**options)

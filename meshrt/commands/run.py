@@ -78,7 +78,7 @@ def _command(program: Program, name: str, fixed: dict[str, Any]) -> click.Comman
         own.append(click.Option(["--tuned"], is_flag=True, help="Cores, regions, groups as `meshrt tune` found them."))
     machine = import_module(f"meshrt.commands.machines.{program.machine}")
 
-    @click.command(name, params=own, help=program.summary)
+    @click.command(name, params=own, help=program.help)
     @shared.together(machine.options, payload, shared.json_to("the report"), shared.quiet)
     def run(**values: Any) -> None:
         arguments = fixed | {key: values.pop(key) for key in names if key is not None}

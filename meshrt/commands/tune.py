@@ -99,7 +99,15 @@ def tune(
 def xuv(**options: Any) -> None:
     """Choose blocks of x u v or of the MLP: proposed by NeuronMM's eqs. 10 and 11, measured by emulation.
 
-    Share the runs out with mpirun.
+    Eq. 10 says how many operations blocks give for a byte of HBM traffic, and B_M decides it alone: the least one that
+    keeps the tensor engine busy is where to begin. Eq. 11 says what blocks take of SBUF. Those that fit are ordered,
+    the first are run by shape, and what was promised stands beside what was measured; the fastest is marked. Its
+    --block-m, -k, -r and -n are for `meshrt run xuv`. Share the runs out with mpirun.
+
+    \b
+    Examples:
+      meshrt tune xuv --m 4096 --k 7168 --r 4096 --n 18432 --sums tile
+      mpirun -n 2 meshrt tune xuv --kernel mlp --m 1024 --k 2048 --r 1280 --n 8192
     """
     sys.exit(failure.run_guarded(lambda comm, board: tune_xuv(comm, **options)))
 

@@ -46,7 +46,19 @@ def run(
     ignore_eos: Annotated[bool, "do not stop at the end-of-text token"] = False,
     logits: Annotated[str | None, "write all logits to this .npy: float32 [tokens, vocabulary]"] = None,
 ) -> dict[str, Any]:
-    """Generate text with a LLaMA or Qwen2 model, dense or compressed, on NeuronCores."""
+    """Generate text with a LLaMA or Qwen2 model, dense or compressed, on NeuronCores.
+
+    Matrices in factors (`meshrt compress`) are multiplied as such, the MLP by NeuronMM's Algorithm 3. Several cores
+    share heads and columns of the MLP, and add their partial sums over a ring. The report has the time to the first
+    token and for each after it, and what crossed between HBM and SBUF for them.
+
+    \b
+    Examples:
+      mpirun -n 4 meshrt run llama-tiny --on neuron --cores 4
+      meshrt run llama --on neuron --model FOLDER    a compressed model
+      meshrt run llama3.2-1b --on neuron --payload none --prompt-tokens 1024 \\
+        --max-new-tokens 2 --ratio 0.2               by shape, as if compressed
+    """
     folder = find_model(model)
     config = read_config(folder)
     check_sampling(temperature, top_k, top_p)
