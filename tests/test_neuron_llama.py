@@ -100,6 +100,35 @@ def test_a_sum_over_the_cores_goes_from_hbm_to_hbm(comm: Any) -> None:
             assert (found.data == 6 * numbers).all()
 
 
+@pytest.mark.mpi(ranks=[1, 2])
+def test_the_json_has_what_the_other_machines_have(comm: Any) -> None:
+    """And the host's messages: a sum over 2 cores of 2 ranks takes a message each way for each of its 2 hops."""
+    report = run_on_cores(comm, "llama", 2, model="llama-tiny", prompt_ids="1,2,3", max_new_tokens=1)
+    if comm.rank:
+        return
+    assert list(report) == [
+        "schema", "program", "arguments", "device", "mesh", "result", "measured", "phases", "host"
+    ]  # fmt: skip
+    keys = {
+        "critical_path",
+        "link_bytes",
+        "memory_bytes",
+        "macs",
+        "flops",
+        "hbm_bytes",
+        "spill_bytes",
+        "mfu",
+        "engines",
+    }
+    assert keys | {"collectives", "transpose_flops", "sbuf_bytes", "psum_bytes"} == set(report["measured"])
+    assert [one["name"] for one in report["phases"]] == ["prefill", "decode"]
+    assert all(set(one) == {"name", "tokens", *report["measured"]} for one in report["phases"])
+    collectives = 2 * report["result"]["layers"]
+    assert report["measured"]["collectives"] == collectives and report["host"]["ranks"] == comm.size
+    assert report["host"]["messages"] == (2 * 2 * collectives if comm.size == 2 else 0)
+    assert {"wall_seconds", "mpi", "version", "bytes"} < set(report["host"])
+
+
 @pytest.mark.mpi(ranks=[1])
 def test_heads_that_do_not_come_out_even_are_refused(comm: Any) -> None:
     with pytest.raises(UsageError, match="4 key and value heads of the model can be shared by 1, 2, 4 cores"):

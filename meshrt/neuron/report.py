@@ -61,10 +61,12 @@ def combine(parts: Sequence[dict[str, Any]], device: NeuronDevice) -> dict[str, 
 
 def gather_report(cores: Cores, program: str, arguments: dict[str, Any], result: Any, host: Any) -> Any:
     """The whole report at rank 0, None at the others. All ranks call it, once, when the program is done."""
-    shares = cores.control.gather([summaries(core) for core in cores.mine])
+    sent = (cores.group.messages, cores.group.message_bytes)
+    shares = cores.control.gather(([summaries(core) for core in cores.mine], sent))
     if shares is None:
         return None
-    of_cores = [share for shares_of_rank in shares for share in shares_of_rank]
+    of_cores = [summary for of_rank, _ in shares for summary in of_rank]
+    messages, nbytes = (sum(sent[at] for _, sent in shares) for at in (0, 1))
     stretches = [[of_core[at] for of_core in of_cores] for at in range(len(of_cores[0]))]
     measured = [combine(parts, cores.device) for parts in stretches]
     phases = [
@@ -80,7 +82,7 @@ def gather_report(cores: Cores, program: str, arguments: dict[str, Any], result:
         "result": result,
         "measured": measured[0],
         "phases": phases,
-        "host": {**host, "ranks": len(shares)},
+        "host": {**host, "ranks": len(shares), "messages": messages, "bytes": nbytes},
     }
 
 
