@@ -1,11 +1,11 @@
 """Products with a decomposed matrix on NeuronCores: NeuronMM's fused kernels and what they are compared with."""
 
-from dataclasses import astuple
+from dataclasses import asdict, astuple
 from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from meshrt.errors import UsageError
+from meshrt.errors import LimitError, UsageError
 from meshrt.neuron import language as nl
 from meshrt.neuron.core import NeuronCore
 from meshrt.neuron.cores import Cores
@@ -90,7 +90,11 @@ def run(
                 whole = whole or random_operands(seed, shapes)  # once all is known to fit into HBM
                 for name, tensor in tensors.items():
                     core.put(tensor, whole[name][rows] if name == "x" else whole[name])
-            out = compute(kernel, core, tensors, blocks, between, transpose, out_transposed)
+            try:
+                out = compute(kernel, core, tensors, blocks, between, transpose, out_transposed)
+            except LimitError as error:
+                sizes = ", ".join(f"--block-{axis} {size}" for axis, size in asdict(blocks).items())
+                raise LimitError(f"{error}. Of {kernel} here: take smaller blocks than {sizes}") from error
             if cores.payload:
                 truth = expected(kernel, {name: tensor.data.astype(np.float64) for name, tensor in tensors.items()})
                 if out_transposed or kernel == "upgate":

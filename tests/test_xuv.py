@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from neuron_cores import new_core
 from runs import run_on_cores
 
-from meshrt.errors import UsageError
+from meshrt.errors import LimitError, UsageError
 from meshrt.neuron import language as nl
 from meshrt.neuron.core import NeuronCore
 from meshrt.neuron.tile import Tile
@@ -300,6 +300,19 @@ def test_cores_share_whole_strips_of_x(comm: Any) -> None:
     one, three, many = (run_on_cores(comm, "xuv", cores, **given)["measured"] for cores in (1, 3, 7))
     assert one["hbm_bytes"] == three["hbm_bytes"] == many["hbm_bytes"] and one["macs"] == many["macs"]
     assert many["critical_path"]["seconds"] < three["critical_path"]["seconds"] < one["critical_path"]["seconds"]
+
+
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        ({"kernel": "naive", "n": 8192, "block_n": 8192}, "PSUM: all 8 banks are in use.*--block-n 8192"),
+        ({"limits": {"sbuf_partition_bytes": 700}}, "a tile of SBUF asks for 2048.*of fused here: take smaller blocks"),
+    ],
+)
+def test_what_a_core_has_no_room_for_names_the_options(given: dict[str, Any], message: str, comm: Any) -> None:
+    with pytest.raises(LimitError, match=f"(?i){message}"):
+        run_on_cores(comm, "xuv", **given)
 
 
 @pytest.mark.mpi(ranks=[1])
