@@ -38,7 +38,8 @@ class Touched:
     """Bytes of a member's own memory that collectives read and wrote.
 
     As AWS Neuron's rings do ("Intra-node Collective Communications", Neuron SDK documentation): a chunk is read where
-    it is and written to the next member; where it is added up, what arrived and the member's own are both read.
+    it is and written to the next member; where it is added up, what arrived and the member's own are both read. The
+    plans of meshrt/gpu/rings.py do not count it.
     """
 
     read: int = 0
