@@ -50,8 +50,9 @@ class Touched:
 class Group:
     """`size` members in a ring, of which this rank hosts `mine`.
 
-    Collectives take and return a list with something for each hosted member: arrays, and clocks in seconds. Without
-    payload, arrays are shapes (strides of zero) and nothing but times crosses between ranks.
+    Collectives take and return a list with something for each hosted member: arrays, and clocks in seconds. `link`:
+    what they go over, if not the group's. Without payload, arrays are shapes (strides of zero) and nothing but times
+    crosses between ranks.
     """
 
     control: Control
@@ -75,7 +76,7 @@ class Group:
         ranks, rank = self.control.size, self.control.rank
         return range(self.size * rank // ranks, self.size * (rank + 1) // ranks)
 
-    def reduce_sum(self, parts: Arrays, times: Times) -> tuple[Arrays, Times]:
+    def reduce_sum(self, parts: Arrays, times: Times, link: Link | None = None) -> tuple[Arrays, Times]:
         """The sum of all members' arrays, on every member: reduce-scatter and all-gather of size chunks.
 
         Chunks are of the flattened array, as even as they go. Chunk c is added up from member c + 1 on.
@@ -83,8 +84,8 @@ class Group:
         shape = parts[0].shape
         chunks = [np.array_split(self._flat(part), self.size) for part in parts]
         self._call("reduce_sum")
-        times = self._scatter("reduce_sum", chunks, times)
-        times = self._spread("reduce_sum", chunks, times)
+        times = self._scatter("reduce_sum", chunks, times, link)
+        times = self._spread("reduce_sum", chunks, times, link)
         return [self._joined(own, 0).reshape(shape) for own in chunks], times
 
     def reduce_scatter(self, parts: Arrays, times: Times, axis: int) -> tuple[Arrays, Times]:
@@ -95,7 +96,7 @@ class Group:
         return [own[member] for own, member in zip(chunks, self.mine, strict=True)], times
 
     def all_gather(
-        self, parts: Arrays, times: Times, axis: int, sizes: Sequence[int] | None = None
+        self, parts: Arrays, times: Times, axis: int, sizes: Sequence[int] | None = None, link: Link | None = None
     ) -> tuple[Arrays, Times]:
         """All members' arrays side by side along an axis, on every member. `sizes`: their lengths, if they differ."""
         chunks = []
@@ -107,7 +108,7 @@ class Group:
             own[member] = part
             chunks.append(own)
         self._call("all_gather")
-        times = self._spread("all_gather", chunks, times)
+        times = self._spread("all_gather", chunks, times, link)
         return [self._joined(own, axis) for own in chunks], times
 
     def broadcast(self, parts: Arrays, times: Times, root: int) -> tuple[Arrays, Times]:
@@ -128,12 +129,12 @@ class Group:
 
     # ---- rings
 
-    def _scatter(self, kind: str, chunks: list[Arrays], times: Times) -> Times:
+    def _scatter(self, kind: str, chunks: list[Arrays], times: Times, link: Link | None = None) -> Times:
         """Afterwards member i has the sum of all chunks i."""
         for step in range(self.size - 1):
             sent = [(member - 1 - step) % self.size for member in self.mine]
             come = [(member - 2 - step) % self.size for member in self.mine]
-            times, arrived = self._step(kind, chunks, sent, come, times)
+            times, arrived = self._step(kind, chunks, sent, come, times, link)
             for own, at, chunk, touched in zip(chunks, come, arrived, self.touched, strict=True):
                 own[at] = chunk + own[at] if self.payload else own[at]
                 touched.read += own[at].nbytes  # the member's own; what arrived is read when the sum is sent on
@@ -142,20 +143,22 @@ class Group:
                     touched.written += own[at].nbytes
         return times
 
-    def _spread(self, kind: str, chunks: list[Arrays], times: Times) -> Times:
+    def _spread(self, kind: str, chunks: list[Arrays], times: Times, link: Link | None = None) -> Times:
         """Member i has chunk i; afterwards every member has all of them."""
         for step in range(self.size - 1):
             sent = [(member - step) % self.size for member in self.mine]
             come = [(member - 1 - step) % self.size for member in self.mine]
-            times, arrived = self._step(kind, chunks, sent, come, times)
+            times, arrived = self._step(kind, chunks, sent, come, times, link)
             for own, at, chunk in zip(chunks, come, arrived, strict=True):
                 own[at] = chunk
         return times
 
     def _step(
-        self, kind: str, chunks: list[Arrays], sent: Sequence[int | None], come: Sequence[int | None], times: Times
-    ) -> tuple[Times, Arrays]:
+        self, kind: str, chunks: list[Arrays], sent: Sequence[int | None], come: Sequence[int | None], times: Times,
+        link: Link | None = None,
+    ) -> tuple[Times, Arrays]:  # fmt: skip
         """Each hosted member sends a chunk to the next one of the ring, or none, and gets one from the one before."""
+        link = link or self.link
         departures: list[tuple[float, np.ndarray | None]] = []
         own_ends = []
         for own, at, counted, touched, now in zip(chunks, sent, self.traffic, self.touched, times, strict=True):
@@ -164,8 +167,8 @@ class Group:
             else:
                 counted[kind].bytes += own[at].nbytes
                 touched.read += own[at].nbytes
-                now += own[at].nbytes / self.link.bytes_per_second
-                departures.append((now + self.link.latency, own[at]))
+                now += own[at].nbytes / link.bytes_per_second
+                departures.append((now + link.latency, own[at]))
             own_ends.append(now)
         first = self._cross(departures[-1], None if come[0] is None else chunks[0][come[0]])
         arrivals = [first, *departures[:-1]]

@@ -209,13 +209,33 @@ def test_more_ranks_than_gpus_are_refused(comm: Any) -> None:
         new_gpus(1, comm)
 
 
+@pytest.mark.parametrize(("link", "names"), [("nvlink", ["LL", "LL128", "Simple"]), ("pcie", ["LL", "Simple"])])
+def test_a_collective_takes_the_fastest_protocol(link: str, names: list[str]) -> None:
+    """8 GPUs, an all-reduce of ever more bytes: a collective's seconds, then 14 steps with an eighth of them each; the
+    protocols take turns as messages grow, and none is beaten by another."""
+    used = []
+    for power in range(8, 26):
+        gpus = new_gpus(8, payload=False, link=link)
+        device = gpus.device
+        gpus.reduce_sum(arrays(gpus, 1 << power))
+        chunk, rate = 4 * (1 << power) / 8, device.link_bytes_per_second
+        protocols = device.nvlink_protocols if link == "nvlink" else device.pcie_protocols
+        times = {
+            one.name: one.seconds + 14 * (one.step_seconds + chunk / (one.share * rate)) for one in protocols
+        }  # fmt: skip
+        begin = device.launch_seconds + device.kernel_seconds
+        assert gpus.meet() == pytest.approx(begin + min(times.values()), rel=1e-9)
+        used.append(min(times, key=lambda name: times[name]))
+    assert list(dict.fromkeys(used)) == names
+
+
 @given(st.sampled_from([*GPU_PRESETS]), st.sampled_from(["nvlink", "pcie"]))
 def test_every_preset_says_where_its_numbers_are_from(name: str, link: str) -> None:
     device = find_gpu(name, link=link)
     text = " ".join(device.sources)
     for number in (
         "memory_bytes", "memory_bytes_per_second", "flops", "nvlink_bytes_per_second", "pcie_bytes_per_second",
-        "nvlink_seconds", "pcie_seconds", "collective_seconds", "launch_seconds", "graph_launch_seconds",
+        "nvlink_protocols", "pcie_protocols", "launch_seconds", "graph_launch_seconds",
         "kernel_seconds",
     ):  # fmt: skip
         assert number in text

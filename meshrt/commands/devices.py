@@ -21,6 +21,11 @@ def command() -> None:
         sources = numbers.pop("sources")
         click.echo(numbers.pop("name"))
         for key, value in numbers.items():
+            if isinstance(value, tuple):  # of protocols
+                value = "; ".join(
+                    f"{one['name']} {one['seconds']} s and {one['step_seconds']} s a step, {one['share']:.0%} of the rate"
+                    for one in value
+                )
             click.echo(f"  {key:22} {'no limit' if value is None else value}")
         for source in sources:
             click.echo(f"  source: {source}")

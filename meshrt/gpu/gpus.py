@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import prod
 
 import numpy as np
 
@@ -53,7 +54,7 @@ class Gpus:
             raise UsageError(
                 f"NVLink joins {device.nvlink_gpus} GPUs of type {device.name}, not {self.count}: give --link pcie"
             )
-        link = Link(device.link_bytes_per_second, device.link_seconds)
+        link = Link(device.link_bytes_per_second, 0.0)  # each collective has a protocol's
         self.group = Group(self.control, self.count, link, self.payload)
         self.mine = [Gpu(device, index, self.payload) for index in self.group.mine]
 
@@ -87,16 +88,23 @@ class Gpus:
 
     def travel(self, kind: str, parts: Arrays, sizes: Sequence[int], begins: list[float]) -> Arrays:
         """A collective by messages that are planned as they go. It begins on each GPU at a time of its own."""
-        extra = self.device.collective_seconds
+        extra, link = self.way(kind, parts, sizes)
         times = [begin + extra for begin in begins]
         if kind == "all_gather":
-            found, ends = self.group.all_gather(parts, times, parts[0].ndim - 1, sizes)
+            found, ends = self.group.all_gather(parts, times, parts[0].ndim - 1, sizes, link)
         else:
-            found, ends = self.group.reduce_sum(parts, times)
+            found, ends = self.group.reduce_sum(parts, times, link)
         for gpu, begin, end in zip(self.mine, begins, ends, strict=True):
             gpu.counters.collective_seconds += end - begin
             gpu.now = end
         return found
+
+    def way(self, kind: str, parts: Arrays, sizes: Sequence[int]) -> tuple[float, Link]:
+        """What a collective takes before its first step, and the link as its protocol uses it."""
+        part, rounds = parts[0], 2 if kind == "reduce_sum" else 1
+        whole = part.nbytes if kind == "reduce_sum" else part.itemsize * prod(part.shape[:-1]) * sum(sizes)
+        one = self.device.protocol(rounds * (self.count - 1), whole / self.count)
+        return one.seconds, Link(one.share * self.device.link_bytes_per_second, one.step_seconds)
 
     # ---- time
 

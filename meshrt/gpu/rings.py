@@ -61,6 +61,7 @@ class Ring:
         self.begins = [0.0 for _ in parts]
         self.board, self.peer = gpus.control.board, (gpus.control.rank - 1) % gpus.control.size
         self.what = f"{gpus.control.name}: {kind}".encode()
+        self.extra, self.link = gpus.way(kind, parts, sizes)
         self.wait: Any = waiter() if gpus.control.size > 1 else None
         if gpus.payload:
             self._plan()
@@ -73,9 +74,8 @@ class Ring:
         if not gpus.payload:
             gpus.travel(self.kind, self.parts, self.sizes, self.begins)
             return
-        extra = gpus.device.collective_seconds
         for at, begin in enumerate(self.begins):
-            self.times[at] = begin + extra
+            self.times[at] = begin + self.extra
         for counted in gpus.group.traffic:
             counted.setdefault(self.kind, Traffic()).calls += 1
         for target, source in self.copies:
@@ -93,7 +93,7 @@ class Ring:
                 step.edge.receive.Free()
 
     def _run(self, step: Step) -> None:
-        times, traffic, latency, edge = self.times, self.gpus.group.traffic, self.gpus.group.link.latency, step.edge
+        times, traffic, latency, edge = self.times, self.gpus.group.traffic, self.link.latency, step.edge
         for at, nbytes in enumerate(step.nbytes):
             traffic[at][self.kind].bytes += nbytes
             times[at] += step.seconds[at]
@@ -139,7 +139,7 @@ class Ring:
 
     def _step(self, chunks: list[list[np.ndarray]], sent: list[int], adds: bool) -> None:
         """Member i sends chunk sent[i] to the next, and gets from the one before the chunk below."""
-        count, link = self.gpus.count, self.gpus.group.link
+        count, link = self.gpus.count, self.link
         come = [(one - 1) % count for one in sent]
         nbytes = [own[at].nbytes for own, at in zip(chunks, sent, strict=True)]
         moves = [(_move(adds), chunks[at][come[at]], chunks[at - 1][come[at]]) for at in range(1, len(chunks))]

@@ -16,7 +16,7 @@ from meshrt.programs.gpu.pages import Pages
 from meshrt.programs.gpu.steps import Steps
 
 
-@dataclass
+@dataclass(eq=False)
 class Request:
     """`prompt` arrives at `arrival` (seconds) and is to be followed by `limit` tokens, or by one of `stop`."""
 
@@ -124,10 +124,12 @@ def _admit(steps: Steps, waiting: list[Request], running: list[Request], limits:
 
 def _make_room(steps: Steps, waiting: list[Request], running: list[Request]) -> None:
     """A slot for the new token of every running request; who came last makes room."""
-    pages = steps.cache.pages
-    for one in [*running]:
-        while one in running and not pages.reserve(one.number, len(one)):
-            last = running.pop()
-            pages.release(last.number)
-            last.preemptions += 1
-            waiting.insert(0, last)
+    pages, at = steps.cache.pages, 0
+    while at < len(running):
+        if pages.reserve(running[at].number, len(running[at])):
+            at += 1
+            continue
+        last = running.pop()
+        pages.release(last.number)
+        last.preemptions += 1
+        waiting.insert(0, last)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 device = shared.together(
     click.option("--device", type=click.Choice([*GPU_PRESETS]), default="a800", show_default=True, help="The machine."),
     click.option("--link", type=click.Choice(LINKS), help="What joins the GPUs.  [default: device's]"),
+    click.option("--link-rate", type=float, metavar="BYTES/S", help="Of it, one way, as 10e9.  [default: device's]"),
     click.option("--gpu-memory", type=shared.WholeRange(1), metavar="BYTES", help="Of a GPU.  [default: device's]"),
 )
 options = shared.together(
@@ -29,7 +30,8 @@ options = shared.together(
 
 def execute(
     comm: Intracomm, board: Board, program: Program, arguments: dict[str, Any], *, tp: int | None, device: str,
-    link: str | None, gpu_memory: int | None, static: bool, payload: str, json_path: str | None, quiet: bool,
+    link: str | None, link_rate: float | None, gpu_memory: int | None, static: bool, payload: str,
+    json_path: str | None, quiet: bool,
 ) -> int:  # fmt: skip
     """One rank's part of a run: make its GPUs, run the program, report."""
     from meshrt import report
@@ -39,7 +41,7 @@ def execute(
     console = shared.start(comm, json_path, quiet)
     told = emulate(
         comm, board, program, arguments, gpus=tp, payload=payload == "full", static=static, console=console,
-        device=find_gpu(device, link=link, memory_bytes=gpu_memory),
+        device=find_gpu(device, link_rate, link=link, memory_bytes=gpu_memory),
     )  # fmt: skip
     if told is not None:
         report.deliver_json(told, json_path)
