@@ -7,6 +7,7 @@ own: a step ends when the receiver was ready and the sender's bytes are there.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from meshrt.errors import UsageError
 
 Arrays = list[np.ndarray]
 Times = list[float]
+_ZERO = bytes(16)
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,7 @@ class Group:
             shapes = [list(part.shape) for _ in range(self.size)]
             for shape, length in zip(shapes, sizes or [part.shape[axis]] * self.size, strict=True):
                 shape[axis] = length
-            own = [np.broadcast_to(np.zeros((), part.dtype), shape) for shape in shapes]  # of the others: to come
+            own = [hollow(shape, part.dtype) for shape in shapes]  # of the others: to come
             own[member] = part
             chunks.append(own)
         self._call("all_gather")
@@ -200,11 +202,16 @@ class Group:
             counted.setdefault(kind, Traffic()).calls += 1
 
     def _flat(self, part: np.ndarray) -> np.ndarray:
-        return part.reshape(-1) if self.payload else np.broadcast_to(part.reshape(-1)[:1], part.size)
+        return part.reshape(-1) if self.payload else hollow((part.size,), part.dtype)
 
     def _joined(self, chunks: Arrays, axis: int) -> np.ndarray:
         if self.payload:
             return np.concatenate(chunks, axis)
         shape = list(chunks[0].shape)
         shape[axis] = sum(chunk.shape[axis] for chunk in chunks)
-        return np.broadcast_to(np.zeros((), chunks[0].dtype), shape)
+        return hollow(shape, chunks[0].dtype)
+
+
+def hollow(shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray:
+    """A shape without numbers: one zero, read-only, with strides of zero."""
+    return np.ndarray(shape, dtype, _ZERO, 0, (0,) * len(shape))

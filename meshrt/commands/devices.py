@@ -22,10 +22,9 @@ def command() -> None:
         click.echo(numbers.pop("name"))
         for key, value in numbers.items():
             if isinstance(value, tuple):  # of protocols
-                value = "; ".join(
-                    f"{one['name']} {one['seconds']} s and {one['step_seconds']} s a step, {one['share']:.0%} of the rate"
-                    for one in value
-                )
+                told = ("{name} {seconds} s and {step_seconds} s a step, {share:.0%} of the rate".format(**one)
+                        for one in value)  # fmt: skip
+                value = "; ".join(told)
             click.echo(f"  {key:22} {'no limit' if value is None else value}")
         for source in sources:
             click.echo(f"  source: {source}")

@@ -15,9 +15,9 @@ import numpy as np
 from meshrt.gpu.device import GpuDevice
 from meshrt.gpu.memory import Budget
 from meshrt.gpu.plan import Plan
+from meshrt.group import hollow
 
 _NONE: Mapping[str, int] = MappingProxyType({})
-_ZERO = np.zeros((), np.float32)
 
 
 class Cost:
@@ -115,7 +115,7 @@ class Gpu:
     def shaped(self, shape: tuple[int, ...], dtype: Any = None) -> np.ndarray:
         """An array that is not counted: fresh, or without payload a shape, one zero with strides of zero."""
         kind = self.dtype if dtype is None else np.dtype(dtype)
-        return np.empty(shape, kind) if self.payload else np.broadcast_to(_ZERO.astype(kind), shape)
+        return np.empty(shape, kind) if self.payload else hollow(shape, kind)
 
     def new(self, *shape: int, dtype: Any = None) -> np.ndarray:
         """A buffer for a result, counted as workspace until the scope ends; in a plan, reused by its later scopes."""

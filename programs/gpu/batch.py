@@ -173,19 +173,25 @@ class NewTokens:
                 begin = end
             for at, layer, views, cost in self.copies:
                 views[:] = self._views(at, layer)
-                cost.set(0, _copied(views))
+                cost.set(0, self._copied(at, layer))
                 cost.tally = self._tally()
 
     def _views(self, at: int, layer: int) -> list[Run]:
-        store = self.cache.stores[at]
+        store, found = self.cache.stores[at], []
         assert store.squeezed is not None
-        found = []
+        if not self.gpus.payload:
+            return []
         for pool, flat in zip((store.keys[layer], store.values[layer]), store.squeezed, strict=True):
             buffer = shaped(flat, self.capacity, pool.shape[1])
             for place, block, count in self.runs:
                 target = slice(place * self.size, (place + count) * self.size)
                 found.append((buffer[target], pool[block * self.size : (block + count) * self.size]))
         return found
+
+    def _copied(self, at: int, layer: int) -> int:
+        """Bytes read and written."""
+        store = self.cache.stores[at]
+        return 2 * self.blocks * self.size * (store.keys[layer][0].nbytes + store.values[layer][0].nbytes)
 
     def _tally(self) -> dict[str, int]:
         return {"cache_runs": 2 * len(self.runs), "cache_blocks": 2 * self.blocks}
@@ -220,7 +226,7 @@ class NewTokens:
         store, qkv, heads = self.cache.stores[at], *_parts(self.model, at, layer)
         assert store.squeezed is not None and store.rebuilt is not None
         views = self._views(at, layer)
-        cost = gpu.cost(0, _copied(views), self._tally())
+        cost = gpu.cost(0, self._copied(at, layer), self._tally())
         if gpu.plan is not None:
             self.copies.append((at, layer, views, cost))
         gpu.launch(kernels.copy_runs, store.squeezed[0], views, cost=cost)
@@ -264,11 +270,6 @@ class NewTokens:
             4 * self.seen * queries * heads.dim,
             item * (2 * self.seen * heads.width + 2 * self.loaded * queries * heads.dim),
         )
-
-
-def _copied(views: Sequence[Run]) -> int:
-    """Bytes read and written."""
-    return 2 * sum(source.nbytes for _, source in views)
 
 
 def _parts(model: Model, at: int, layer: int) -> tuple[deinfer.First, Heads]:
