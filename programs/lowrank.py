@@ -35,7 +35,7 @@ def run(
     model: Annotated[str, "a packaged model's name, or a Hugging Face folder: LLaMA, Qwen2, OPT"] = "llama-tiny",
     scheme: Annotated[Literal["dense", "base", "deinfer"], "how matrices are cut and summed"] = "deinfer",
     kv: Annotated[Literal["dense", "lowrank"], "what the cache holds: keys and values, or their latents"] = "dense",
-    ratio: Annotated[float | None, "decompose all matrices to 1 - RATIO of their shorter side; --payload none"] = None,
+    ratio: Annotated[float | None, "--payload none: decompose all matrices to ranks of 1 - RATIO"] = None,
     prompt: Annotated[str | None, f"text to go on from  [default: {PROMPT!r}]"] = None,
     prompts: Annotated[str | None, "a file with a prompt in each line: requests that are served together"] = None,
     prompt_ids: Annotated[str | None, "token ids instead of text: 1,2,3"] = None,
@@ -54,7 +54,18 @@ def run(
     ignore_eos: Annotated[bool, "do not stop at the end-of-text token"] = False,
     logits: Annotated[str | None, "of one prompt: write all logits to this .npy: float32 [tokens, vocabulary]"] = None,
 ) -> dict[str, Any]:
-    """Generate text with a decomposed model on tensor-parallel GPUs."""
+    """Generate text with a decomposed model on tensor-parallel GPUs.
+
+    A matrix W is two factors, W = A B, as `meshrt compress` writes them. Schemes: `dense` multiplies them out and cuts
+    W as Megatron does; `base` sums after every pair, so that each GPU computes all attention heads; `deinfer` exchanges
+    what lies between A and B only. With --payload full numbers are computed, and all schemes give the same text; with
+    --payload none a model needs no weights, and --ratio decomposes it by shape.
+
+    \b
+    meshrt compress llama-tiny --ratio 0.3 --out small
+    mpirun -n 4 meshrt run lowrank --model small --tp 4 --kv lowrank --static
+    meshrt run lowrank --model llama3-70b --ratio 0.4 --tp 8 --payload none --layers-run 2 --link pcie
+    """
     folder = find_model(model)
     family = read_family(folder)
     checkpoint = open_weights(gpus, folder, family)
