@@ -191,7 +191,7 @@ class NewTokens:
     def _copied(self, at: int, layer: int) -> int:
         """Bytes read and written."""
         store = self.cache.stores[at]
-        return 2 * self.blocks * self.size * (store.keys[layer][0].nbytes + store.values[layer][0].nbytes)
+        return int(2 * self.blocks * self.size * (store.keys[layer][0].nbytes + store.values[layer][0].nbytes))
 
     def _tally(self) -> dict[str, int]:
         return {"cache_runs": 2 * len(self.runs), "cache_blocks": 2 * self.blocks}
