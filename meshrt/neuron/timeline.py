@@ -1,6 +1,8 @@
 """When things happen: engines side by side, each in the order of its program, and the DMA engines beside them."""
 
+from bisect import bisect_right
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 _GAPS = 64  # idle stretches of the DMA engines that are remembered; the oldest are given up first
 
@@ -56,7 +58,8 @@ class Rings:
         """The first stretch of `seconds` from `earliest` on in which the engines are idle is taken."""
         self.busy += seconds
         if earliest < self.end:
-            for at, (begin, end) in enumerate(self.gaps):
+            for at in range(bisect_right(self.gaps, earliest, key=itemgetter(1)), len(self.gaps)):
+                begin, end = self.gaps[at]
                 start = begin if begin > earliest else earliest
                 if start + seconds <= end:
                     self.gaps[at : at + 1] = [
