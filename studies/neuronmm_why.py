@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+from meshrt.studies.neuronmm_published import TOKENS
 from meshrt.studies.neuronmm_shares import Shares
 from meshrt.studies.neuronmm_tables import PARTS
 from meshrt.studies.reproduce_rows import Row
@@ -113,8 +114,14 @@ def _table7(rows: Sequence[Row], shares: Sequence[Shares]) -> list[str]:
     if rate:
         told.append(
             f"A token of decode is one pass over the weights. As many bytes in the published TPOT are {rate[0]:.0f} "
-            f"GB/s, {rate[1]:.0f} emulated. What takes the rest of the published time the paper does not say; the "
-            "serving library around the kernels is not emulated."
+            f"GB/s, {rate[1]:.0f} emulated. The forward pass is emulated with all that it moves (embedding, attention "
+            "and its cache, head); what takes the rest of the published time the paper does not say."
+        )
+    loops = [_outside(rows, subject, system) for subject in (subjects[0], subjects[-1])]
+    if loops[0] and loops[1]:
+        told.append(
+            f"It is not the host's loop: end to end less TTFT and all TPOTs leaves {loops[0]:.1f} and {loops[1]:.1f} "
+            "ms a token at the first and last ratio."
         )
     firsts = [_find(rows, subject, system, "TTFT") for subject in (subjects[0], subjects[-1])]
     if firsts[0] and firsts[1]:
@@ -135,6 +142,13 @@ def _table7(rows: Sequence[Row], shares: Sequence[Shares]) -> list[str]:
         "TPOT is missing in the text for ratios 0.05 to 0.15. Throughput counts the prompt's tokens, too: it is 2048 "
         "over the time from end to end.",
     ]
+
+
+def _outside(rows: Sequence[Row], subject: str, system: str) -> float | None:
+    """Published ms a token that are neither TTFT nor TPOT."""
+    whole, first, each = (_find(rows, subject, system, column) for column in ("end to end", "TTFT", "TPOT"))
+    tokens = TOKENS - 1
+    return (1e3 * whole[0] - first[0] - tokens * each[0]) / tokens if whole and first and each else None
 
 
 REASONS: dict[str, Callable[[Sequence[Row], Sequence[Shares]], list[str]]] = {
