@@ -135,8 +135,8 @@ def reproduce_neuronmm(
 def deinfer(tables: tuple[str, ...], **options: Any) -> None:
     """DeInfer (DAC 2026) on tensor-parallel GPUs: Tables 1 and 3 to 6, Figures 1 and 5 to 7, by shape.
 
-    TABLE is 1, 3, 4, 5, 6, figure5, figure6 or figure7 (which has Figure 1); without any, all of them, which takes a
-    quarter of an hour: share it out with mpirun.
+    TABLE is 1, 3, 4, 5, 6, figure5, figure6 or figure7 (which has Figure 1); without any, all of them, which takes ten
+    minutes: share it out with mpirun.
     """
     sys.exit(failure.run_guarded(lambda comm, board: reproduce_deinfer(comm, tables, **options)))
 
