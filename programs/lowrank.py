@@ -62,7 +62,7 @@ def run(
     --payload none a model needs no weights, and --ratio decomposes it by shape.
 
     \b
-    meshrt compress llama-tiny --ratio 0.3 --out small
+    meshrt compress llama-tiny --ratio 0.3 --block 16 --matrices all --out small
     mpirun -n 4 meshrt run lowrank --model small --tp 4 --kv lowrank --static
     meshrt run lowrank --model llama3-70b --ratio 0.4 --tp 8 --payload none --layers-run 2 --link pcie
     """

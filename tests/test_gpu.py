@@ -229,6 +229,19 @@ def test_a_collective_takes_the_fastest_protocol(link: str, names: list[str]) ->
     assert list(dict.fromkeys(used)) == names
 
 
+@pytest.mark.parametrize("link", ["nvlink", "pcie"])
+def test_a_link_of_another_rate(link: str) -> None:
+    """The same bytes over half the rate take twice the time, beside what a collective and its steps take."""
+    seconds, rate = [], find_gpu("a800", link=link).link_bytes_per_second
+    for times in (1.0, 0.5):
+        gpus = new_gpus(4, payload=False, link=link, link_rate=times * rate)
+        gpus.reduce_sum(arrays(gpus, 1 << 26))
+        seconds.append(gpus.meet())
+    assert seconds[1] - seconds[0] == pytest.approx(6 * (1 << 26) / rate)  # 6 steps of a quarter of 4 bytes each
+    other = find_gpu("a800", rate / 2, link=link)
+    assert [other.nvlink_bytes_per_second, other.pcie_bytes_per_second].count(rate / 2) == 1
+
+
 @given(st.sampled_from([*GPU_PRESETS]), st.sampled_from(["nvlink", "pcie"]))
 def test_every_preset_says_where_its_numbers_are_from(name: str, link: str) -> None:
     device = find_gpu(name, link=link)

@@ -13,6 +13,7 @@ from random_models import BASE, CASES, random_checkpoint
 from meshrt.errors import UsageError
 from meshrt.models.catalogue import find_model
 from meshrt.models.checkpoint import expected_shapes
+from meshrt.models.compress import compress
 from meshrt.models.config import read_config
 from meshrt.models.reference import forward, generate, load_weights
 
@@ -99,6 +100,18 @@ def test_any_subset_of_matrices_may_be_decomposed(part: str, tmp_path: Path) -> 
     folder = decompose(plain, tmp_path / "model", ranks)
     for scheme in SCHEMES:
         close(logits_of(new_gpus(4), folder, scheme, IDS, 4), reference(folder, IDS))
+
+
+@pytest.mark.parametrize("method", ["svd", "plain-svd", "afm"])
+def test_every_decomposition_with_ranks_of_its_own_for_each_matrix(method: Any, tmp_path: Path) -> None:
+    """Ranks between a third and all of a matrix, other ones in each layer, in models as `meshrt compress` writes them."""
+    base = random_checkpoint(GQA, tmp_path / "base", 5)
+    matrices = read_config(base).matrices()
+    ranks = {name: min(shape) * (3 + at % 7) // 9 for at, (name, shape) in enumerate(matrices.items())}
+    compress(base, tmp_path / "model", ranks, method, [[*range(90)], [*range(0, 90, 7)]], {})
+    want = reference(tmp_path / "model", IDS)
+    for scheme, low_rank in (("dense", False), ("base", False), ("deinfer", False), ("deinfer", True)):
+        close(logits_of(new_gpus(8, static=True), tmp_path / "model", scheme, IDS, 4, low_rank), want)
 
 
 def test_greedy_text_is_the_references(tiny: Path) -> None:

@@ -4,6 +4,7 @@ import gc
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,9 +27,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return random_model(tmp_path_factory.mktemp("model"), GQA | {"hidden_size": 256, "head_dim": 32})
 
 
-def warm_steps(model: Path, tp: int, scheme: str, low_rank: bool, sequences: int) -> tuple[Steps, list[Tokens]]:
+def warm_steps(
+    model: Path, tp: int, scheme: str, low_rank: bool, sequences: int, comm: Any = None
+) -> tuple[Steps, list[Tokens]]:
     """Static steps with a plan for so many sequences, which was replayed already."""
-    family, gpus = read_family(model), new_gpus(tp, static=True)
+    family, gpus = read_family(model), new_gpus(tp, comm, static=True)
     requests = [Request(at, (1, 2, 3, 4, 5, at), 20) for at in range(sequences)]
     steps = open_model(gpus, family, open_weights(gpus, model, family), scheme, low_rank, requests, block_size=4)
     for one in requests:
@@ -71,6 +74,24 @@ def test_a_replay_allocates_nothing(model: Path, tp: int, scheme: str, low_rank:
         grown, peak = taken(recorded.plan.replay)
         assert grown < 512
         peaks.append(peak)
+    assert max(peaks) < min(peaks) + 1024 < 8192
+
+
+@pytest.mark.mpi(ranks=[2])
+def test_a_replay_over_ranks_allocates_nothing(comm: Any, tmp_path: Path) -> None:
+    """Nor do messages: their buffers and requests are the plan's."""
+    folder = Path(comm.bcast(str(tmp_path)))
+    if comm.rank == 0:
+        random_model(folder, GQA)
+    comm.Barrier()
+    peaks = []
+    for sequences in (12, 96):
+        steps, _ = warm_steps(folder / "model", 4, "deinfer", True, sequences, comm)
+        (recorded,) = steps.plans.values()
+        grown, peak = taken(recorded.plan.replay)
+        assert grown < 512
+        peaks.append(peak)
+        steps.close()
     assert max(peaks) < min(peaks) + 1024 < 8192
 
 

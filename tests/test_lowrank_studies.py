@@ -265,6 +265,7 @@ def test_run_lowrank(run_meshrt: Callable[..., Any], tiny: Path, tmp_path: Path)
         (["run", "lowrank", "--kv", "lowrank"], 2, "is not decomposed; use --kv dense"),
         (["run", "lowrank", "--model", "opt-30b"], 2, "with --payload none"),
         (["run", "lowrank", "--device", "a6000", "--link", "nvlink", "--tp", "4"], 2, "NVLink joins 2 GPUs"),
+        (["run", "lowrank", "--link-rate", "nan"], 2, "nvlink_bytes_per_second is nan; it has to be a positive number"),
         (["run", "lowrank", "--gpu-memory", "1000"], 3, "GPU 0: 'weights' asks for"),
         (["run", "lowrank", "--kv-blocks", "1"], 3, "needs 3 blocks of 16 tokens, and the cache has 1"),
         (["run", "serve", "--rate", "-1"], 2, "--rate is -1.0"),

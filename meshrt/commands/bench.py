@@ -96,7 +96,19 @@ def _serving() -> click.Command:
     @click.option("--only", multiple=True, type=way, help=which)
     @shared.together(gpu.device, shared.json_to("the report"), shared.quiet)
     def serve(**values: Any) -> None:
-        """Ways to serve a decomposed model on GPUs, on the same requests: throughput, TTFT, TPOT, ITL, percentiles."""
+        """Ways to serve a decomposed model on GPUs, on the same requests: throughput, TTFT, TPOT, ITL, percentiles.
+
+        Requests with random tokens arrive at random, are batched continuously over a paged cache, and wait where a GPU
+        has no memory left. Times are virtual. TTFT: from arrival to the first token; ITL: from a token to the next;
+        TPOT: a request's mean ITL; E2EL: from arrival to the last token. `dense` is the undecomposed model; those with
+        `lowrank` keep latents in their cache; `static` and all but `base` replay a recorded step, `eager` launches it.
+
+        \b
+        meshrt bench serve --model llama3-70b --ratio 0.4 --layers-run 2 --tp 8 --requests 128 --rate 20
+        meshrt bench serve --model opt-30b --ratio 0.4 --layers-run 2 --tp 4 --requests 512 --max-batch 512 \\
+            --prompt-tokens 16:64 --output-tokens 128 --link pcie --only base --only deinfer
+        mpirun -n 2 meshrt bench serve --model small --tp 4 --payload full    # with numbers; the ways shared out
+        """
         sys.exit(failure.run_guarded(lambda comm, board: _serve(comm, **values)))
 
     return serve
