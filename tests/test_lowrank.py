@@ -104,7 +104,7 @@ def test_any_subset_of_matrices_may_be_decomposed(part: str, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("method", ["svd", "plain-svd", "afm"])
 def test_every_decomposition_with_ranks_of_its_own_for_each_matrix(method: Any, tmp_path: Path) -> None:
-    """Ranks between a third and all of a matrix, other ones in each layer, in models as `meshrt compress` writes them."""
+    """Ranks from a third of a matrix to all of it, other ones in each layer, in models as `meshrt compress` writes them."""
     base = random_checkpoint(GQA, tmp_path / "base", 5)
     matrices = read_config(base).matrices()
     ranks = {name: min(shape) * (3 + at % 7) // 9 for at, (name, shape) in enumerate(matrices.items())}
