@@ -11,7 +11,7 @@ from meshrt.clock import HOPS, STAGES, TIME
 from meshrt.itinerary import Itinerary, Round
 from meshrt.legs import REQUEST_BYTES, Legs, Transfer, hops, ways
 from meshrt.mesh import OPPOSITE, PORT_NAMES
-from meshrt.views import Index, View, as_index
+from meshrt.views import Index, Places, View, as_index, as_slice
 
 if TYPE_CHECKING:
     from meshrt.block import Block
@@ -54,35 +54,58 @@ def place_here(block: "Block", axis: str, at: np.ndarray) -> tuple[np.ndarray, n
 
 def steps_here(block: "Block", axis: str, legs: Legs, one: Round) -> Step:
     """This rank's part of a round."""
-    found = []
+    found: list[Hop] = []
     touched = np.ones(len(one.legs), bool)
     touched[one.fresh] = False
     for port, lane in enumerate(one.lanes):
         seats = lane.start + np.flatnonzero(one.before[lane] != len(legs.ends))
         seats = seats[one.before[seats].argsort()]
-        inside, place = place_here(block, axis, one.before[seats])
-        lands, end = place_here(block, axis, one.after[seats])
-        if not (inside | lands).any():
-            continue
-        packets, tiles = legs.packets[one.legs[seats]], legs.tiles[one.legs[seats]]
-        over, come = inside & ~lands, lands & ~inside
-        found.append(
-            Hop(
-                port,
-                as_index(packets[inside]),
-                as_index(place[inside]),
-                tiles[inside],
-                touched[seats][inside],
-                packets[over],
-                tiles[over],
-                packets[come],
-                tiles[come],
-                as_index(packets[lands]),
-                as_index(end[lands]),
-                tiles[lands],
+        seats = seats[place_here(block, axis, one.before[seats])[0] | place_here(block, axis, one.after[seats])[0]]
+        packets = legs.packets[one.legs[seats]]
+        for part in even_parts(one.before[seats], packets):
+            inside, place = place_here(block, axis, one.before[seats[part]])
+            lands, end = place_here(block, axis, one.after[seats[part]])
+            here, tiles = packets[part], legs.tiles[one.legs[seats[part]]]
+            over, come = inside & ~lands, lands & ~inside
+            found.append(
+                Hop(
+                    port,
+                    even(here[inside]),
+                    even(place[inside]),
+                    tiles[inside],
+                    touched[seats[part]][inside],
+                    here[over],
+                    tiles[over],
+                    here[come],
+                    tiles[come],
+                    even(here[lands]),
+                    even(end[lands]),
+                    tiles[lands],
+                )
             )
-        )
     return Step(tuple(found), *one.held())
+
+
+def even_parts(*places: np.ndarray) -> list[slice]:
+    """Cuts of lists of places into few parts in which each list is evenly spaced; one part where there are many."""
+    found, low, count = [], 0, len(places[0])
+    if count > 1:
+        steps = np.diff(np.stack(places))
+        while low < count:
+            same = (steps[:, low:] == steps[:, low : low + 1]).all(axis=0)
+            long = len(same) if same.all() else int(same.argmin())
+            found.append(slice(low, low + long + 1))
+            low += long + 1
+            if len(found) * 16 > count + 64:
+                return [slice(0, count)]
+    return found or [slice(0, count)][:count]
+
+
+def even(places: np.ndarray) -> Index:
+    """A slice where the places are evenly spaced, rising or falling; else themselves."""
+    if len(places) > 1 and places[1] < places[0] and (np.diff(places) == places[1] - places[0]).all():
+        return as_slice(range(int(places[0]), int(places[-1]) - 1, int(places[1] - places[0])))
+    return as_index(places)
 
 
 class Porter:
@@ -103,6 +126,7 @@ class Porter:
         self.crossed = np.zeros((4, self.view.length), np.int64)  # bytes over the links of any of the lines
         self.nbytes = prod(tiles.shape[2:]) * tiles.itemsize
         self.busy = np.array([block.device.busy_cycles(size) for size in (REQUEST_BYTES, self.nbytes)])
+        self.timed = bool(self.busy.any())
         self.out = tiles.copy() if block.payload else np.ones_like(tiles)
         if block.payload:
             self.own = self.view.of(np.ascontiguousarray(tiles))
@@ -149,36 +173,43 @@ class Porter:
         if not count:
             return
         counters, device = self.block.counters, self.block.device
-        state = self.state[..., hop.cores].copy()
-        if hop.touched.any():
-            head = self.header[..., hop.slots]  # of those that nobody has touched: zero, and no later than any core
-            np.copyto(state, head, where=head[TIME] > state[TIME])
-            state[TIME] += device.beta * hop.touched
-            state[STAGES] += hop.touched
-            self.state[..., hop.cores] = state
-            counters.stages += self.lines * int(hop.touched.sum())
-        time = state[TIME]
-        busy = self.busy[hop.tiles.astype(int)]
-        if busy.any():
-            for free in (self.ramp_out, self.free[hop.port]):
-                np.maximum(time, free[:, hop.cores], out=time)
-                free[:, hop.cores] = time + busy
-        time += device.alpha
-        state[HOPS] += 1
-        self.header[..., hop.slots] = state
+        places = [Places(one, hop.cores) for one in (self.state, self.ramp_out, self.free[hop.port])]
+        state, ramp, link = (one.get() for one in places)
+        heads = Places(self.header, hop.slots)
+        head = heads.get()  # of those that nobody has touched: zero, and no later than any core
+        np.copyto(state, head, where=head[TIME] > state[TIME])
+        state[TIME] += device.beta * hop.touched
+        state[STAGES] += hop.touched
+        time = head[TIME]
+        if self.timed:
+            np.maximum(state[TIME], ramp, out=time)
+            np.maximum(time, link, out=time)
+            np.add(time, self.busy[hop.tiles.astype(int)], out=ramp)
+            link[...] = ramp
+            time += device.alpha
+        else:
+            np.add(state[TIME], device.alpha, out=time)
+        np.add(state[HOPS], 1, out=head[HOPS])
+        head[STAGES] = state[STAGES]
+        for one, new in zip((*places, heads), (state, ramp, link, head), strict=True):
+            one.put(new)
         self.crossed[hop.port, hop.cores] += np.where(hop.tiles, self.nbytes, REQUEST_BYTES)
         counters.messages += self.lines * count
         counters.hops += self.lines * count
+        counters.stages += self.lines * int(np.count_nonzero(hop.touched))
 
     def come_in(self, hop: Hop) -> None:
         """Packets come in from the port's other side, by the ramp of the core that they get to."""
-        if len(hop.end_tiles):
-            busy = self.busy[hop.end_tiles.astype(int)]
-            if busy.any():
-                head = self.header[TIME][:, hop.ends]
-                head = np.maximum(head, self.ramp_in[:, hop.end_cores]) + busy
-                self.ramp_in[:, hop.end_cores] = self.header[TIME][:, hop.ends] = head
-            self.block.counters.max_hops = max(self.block.counters.max_hops, 1)
+        if not len(hop.end_tiles):
+            return
+        if self.timed:
+            heads, ramps = Places(self.header[TIME], hop.ends), Places(self.ramp_in, hop.end_cores)
+            head, ramp = heads.get(), ramps.get()
+            np.maximum(head, ramp, out=head)
+            head += self.busy[hop.end_tiles.astype(int)]
+            ramps.put(head)
+            heads.put(head)
+        self.block.counters.max_hops = max(self.block.counters.max_hops, 1)
 
     def _buffer(self, tiles: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Bytes of a message, and its headers and tiles as they lie in them."""
