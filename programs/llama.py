@@ -59,6 +59,7 @@ def run(
     layers: Annotated[int | None, "only the first so many layers of the model"] = None,
     layers_run: Annotated[int | None, "run so many layers, count the last for the others; --payload none"] = None,
     steps_run: Annotated[int | None, "t10, ladder: the same for steps of a product; --payload none"] = None,
+    layers_only: Annotated[bool, "prefill without embedding and head; --payload none"] = False,
     temperature: Annotated[float, "0 is greedy"] = 0.0,
     top_k: Annotated[int, "sample among the k likeliest; 0: all"] = 0,
     top_p: Annotated[float, "sample among the likeliest that make up this share"] = 1.0,
@@ -76,7 +77,7 @@ def run(
     folder = find_model(model)
     config = read_config(folder)
     check_sampling(temperature, top_k, top_p)
-    check_sizes(block, config.layers, max_new_tokens, layers, layers_run, steps_run, context, seed, every)
+    check_sizes(block, config.layers, max_new_tokens, layers, layers_run, steps_run, layers_only, context, seed, every)
     if logits:
         check_target("--logits", logits)
     config = config if layers is None else replace(config, layers=layers)
@@ -145,7 +146,9 @@ def run(
                 with ExitStack() as inner, block.phase("prefill") as phase:
                     phase.tokens = len(ids)
                     ready = install(inner, stages, system, chunks, phases, rings, steps_run)
-                    scores = prefill(ready, config, chunks, np.array(ids), bool(logits), layers_run, spent[0])
+                    scores = prefill(
+                        ready, config, chunks, np.array(ids), bool(logits), layers_run, spent[0], layers_only
+                    )
                     block.follow(ready[-1].block)
                 if max_new_tokens > 1:  # else there is nothing to decode
                     with block.phase("re-placement"):
@@ -216,7 +219,7 @@ def run(
 
 def check_sizes(
     block: Block, all_layers: int, new: int, layers: int | None, layers_run: int | None, steps_run: int | None,
-    context: int, seed: int, every: int,
+    layers_only: bool, context: int, seed: int, every: int,
 ) -> None:  # fmt: skip
     """UsageError for a number that cannot be."""
     if seed < 0:
@@ -232,8 +235,10 @@ def check_sizes(
             raise UsageError(f"--{name}-run is {run}; it starts at 1")
     if context < 0:
         raise UsageError(f"--context is {context}; it cannot be negative")
-    if block.payload and (context or layers_run is not None or steps_run is not None):
-        raise UsageError("--context, --layers-run and --steps-run leave numbers out: add --payload none")
+    if block.payload and (context or layers_run is not None or steps_run is not None or layers_only):
+        raise UsageError("--context, --layers-run, --steps-run and --layers-only leave numbers out: add --payload none")
+    if layers_only and context:
+        raise UsageError("--layers-only leaves embedding and head of prefill out: with --context there is no prefill")
 
 
 def layer_cycles(spent: tuple[Any, Any], layers: int, tokens: int) -> dict[str, float] | None:

@@ -46,14 +46,15 @@ class Place:
 
 def prefill(
     stages: Sequence[Stage], config: Config, chunks: Chunks, ids: np.ndarray, every: bool, sample: int | None = None,
-    spent: list[float] | None = None,
+    spent: list[float] | None = None, layers_only: bool = False,
 ) -> np.ndarray:  # fmt: skip
     """Run the prompt; its keys and values go into the caches, rows of cores holding their own tokens.
 
     Returns logits L_y V_x: float32 [bh, bw, rows, columns, Lt, Vt] on the last stage's cores, or with `every` False
     only those of each row of tiles' token that stands where the prompt's last does, [.., 1, Vt]. With a `sample` and
     without payloads, only so many layers of a stage are run, and the last of them is counted for the others. `spent`
-    gets the cycles of each stage's layers.
+    gets the cycles of each stage's layers. With `layers_only`, by shape, there is no embedding before them and no head
+    after them.
     """
     place = place_tokens(stages[0].block, config, chunks, len(ids))
     size = chunks.rows * chunks.columns * place.each * chunks.embedding.shape[1] * 4
@@ -61,7 +62,9 @@ def prefill(
     for before, stage in zip((None, *stages), stages, strict=False):
         block, weights = stage.block, stage.weights
         with block.memory.hold("activations", size):
-            if before is None:
+            if before is None and layers_only:
+                x = np.zeros((*block.lead, chunks.rows, chunks.columns, place.each, chunks.embedding.shape[1]), "f4")
+            elif before is None:
                 x = embed(stage, chunks, ids, place)
             else:
                 x = cross_matrix(before.block, block, stage.crossing, x, sample)
@@ -73,6 +76,8 @@ def prefill(
                     block.console.progress("prefill", number + 1, len(weights.layers))
             if stage is not stages[-1]:
                 continue
+            if layers_only:
+                return np.zeros((*x.shape[:4], 1, chunks.vocabulary.shape[1]), np.float32)
             assert weights.norm_x is not None and weights.head is not None
             x = rms_norm(config, stage, x, weights.norm_x)
             if not every:
