@@ -38,7 +38,7 @@ def alone(model: Path) -> list[list[int]]:
 def test_requests_together_get_what_each_gets_alone(
     model: Path, alone: list[list[int]], scheme: str, low_rank: bool, static: bool
 ) -> None:
-    for tp in (1, 4):
+    for tp in (1, 8):
         requests, _ = serve_all(new_gpus(tp, static=static), model, scheme, PROMPTS, NEW, low_rank)
         assert [one.new for one in requests] == alone
 
