@@ -186,7 +186,7 @@ def start_shift(
     across = block.mesh.offset("y" if ring.axis == "x" else "x")
     chosen = np.arange(len(before)) if lines is None else np.flatnonzero(lines[across : across + len(before)])
     before = before[chosen]
-    result = np.empty_like(before)
+    result = before.copy()  # a ring need not have all cores: the tiles of the others stay
     inside, _ = ring.inside.local(low, length)
     result[:, inside.to_core, :, inside.to_slot] = before[:, inside.core, :, inside.slot]
     flights = []

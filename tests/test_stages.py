@@ -173,3 +173,20 @@ def test_packaged_shapes_have_the_published_number_of_parameters(name: str, bill
     layer = c.hidden_size * (heads + c.heads * c.head_dim + 3 * c.intermediate_size + 2) + heads * c.qkv_bias
     total = c.layers * layer + (2 - c.tie_word_embeddings) * c.vocab_size * c.hidden_size + c.hidden_size
     assert round(total / 1e9, 2) == billions
+
+
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.parametrize("mesh, options", WAYS, ids=str)
+def test_memory_that_nobody_wrote_is_not_read(
+    mesh: tuple[int, int], options: Any, tmp_path: Path, comm: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cores without a head take part in every shift of the others: what their buffers happen to hold is no number."""
+    like = np.empty_like
+
+    def poisoned(array: np.ndarray, *args: Any, **options: Any) -> np.ndarray:
+        found = like(array, *args, **options)
+        found.fill(np.nan) if found.dtype.kind == "f" else None
+        return found
+
+    monkeypatch.setattr(np, "empty_like", poisoned)
+    check(comm, "llama-tiny", mesh, tmp_path, **options)
