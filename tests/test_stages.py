@@ -127,6 +127,34 @@ def test_a_layer_that_is_counted_for_all_moves_what_all_would(comm: Any) -> None
     assert abs(cycles[0] - cycles[1]) < 0.02 * cycles[0]  # the clocks of the first layer are not quite the others'
 
 
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.parametrize("system", ["waferllm", "t10", "ladder"])
+def test_a_layer_moves_the_same_with_and_without_what_comes_before_and_after_it(comm: Any, system: str) -> None:
+    """What a layer more adds is the same; embedding and head, which both of the whole runs have, are gone."""
+    options = {"model": "llama3-8b", "prompt_tokens": 20, "max_new_tokens": 1, "payload": False, "system": system}
+    runs = [
+        run_program(comm, "llama", (12, 12), "wse2", {"core_memory": 10**9}, layers=layers, layers_only=only, **options)
+        for only in (False, True)
+        for layers in (2, 3)
+    ]
+    for key in ("messages", "hops", "macs"):
+        two, three, bare_two, bare_three = (report["phases"][0][key] for report in runs)
+        assert three - two == bare_three - bare_two, key
+        assert bare_two == 2 * (bare_three - bare_two) < two, key
+    cycles = [report["result"]["layer_cycles"]["prefill"] for report in runs]
+    assert abs(cycles[3] - cycles[1]) < 0.02 * cycles[1]  # the clocks of the first layer begin together, or not
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_what_leaves_numbers_out_needs_shapes(comm: Any) -> None:
+    for payload, options, text in (
+        (True, {"layers_only": True}, "--layers-only leave numbers out: add --payload none"),
+        (False, {"layers_only": True, "context": 4}, "with --context there is no prefill"),
+    ):
+        with pytest.raises(UsageError, match=text):
+            run_program(comm, "llama", (2, 2), payload=payload, **options)
+
+
 def test_layers_are_shared_evenly_and_regions_lie_side_by_side(comm: Any = None) -> None:
     assert [list(part) for part in share(7, 3)] == [[0, 1, 2], [3, 4], [5, 6]]
     with pytest.raises(UsageError, match="8 regions for 7 layers"):
