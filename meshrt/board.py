@@ -66,18 +66,24 @@ def _door(path: str) -> int:
     if sys.platform != "linux":
         return -1
     door = socket.socket(socket.AF_UNIX)
-    door.bind("\0" + path)
-    door.listen(4096)
-    return door.detach()
+    try:
+        door.bind("\0" + path)
+        door.listen(4096)
+        return door.detach()
+    except OSError:
+        door.close()
+        return -1
 
 
 def _line_to(path: str) -> int:
-    """A line to the sentinel, on which nothing is said: its end is the end of this process."""
-    if sys.platform != "linux":
-        return -1
+    """A line to the sentinel, on which nothing is said: its end is the end of this process. -1 without a door."""
     line = socket.socket(socket.AF_UNIX)
-    line.connect("\0" + path)
-    return line.detach()
+    try:
+        line.connect("\0" + path)
+        return line.detach()
+    except OSError:
+        line.close()
+        return -1
 
 
 def _size(ranks: int) -> int:
