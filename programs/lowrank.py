@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import numpy as np
 
@@ -16,6 +16,19 @@ from meshrt.models.files import MAX_TEXT_BYTES, read_text
 from meshrt.models.opt import opt_shapes
 from meshrt.programs.gpu.cache import check_low_rank, make_cache
 from meshrt.programs.gpu.family import Family, evenly, read_family
+from meshrt.programs.gpu.options import (
+    BlockSize,
+    Dtype,
+    Kv,
+    KvBlocks,
+    Layers,
+    LayersRun,
+    MaxBatch,
+    MaxPrefillTokens,
+    Model,
+    Ratio,
+    Scheme,
+)  # fmt: skip
 from meshrt.programs.gpu.serving import Limits, Request, check_lengths, serve
 from meshrt.programs.gpu.shards import place
 from meshrt.programs.gpu.steps import Steps
@@ -32,25 +45,22 @@ MESH = (1, 1)
 def run(
     gpus: Gpus,
     *,
-    model: Annotated[str, "a packaged model's name, or a Hugging Face folder: LLaMA, Qwen2, OPT"] = "llama-tiny",
-    scheme: Annotated[Literal["dense", "base", "deinfer"], "how matrices are cut and summed"] = "deinfer",
-    kv: Annotated[Literal["dense", "lowrank"], "what the cache holds: keys and values, or their latents"] = "dense",
-    ratio: Annotated[float | None, "--payload none: decompose all matrices to ranks of 1 - RATIO"] = None,
+    model: Model = "llama-tiny",
+    scheme: Scheme = "deinfer",
+    kv: Kv = "dense",
+    ratio: Ratio = None,
     prompt: Annotated[str | None, f"text to go on from  [default: {PROMPT!r}]"] = None,
     prompts: Annotated[str | None, "a file with a prompt in each line: requests that are served together"] = None,
     prompt_ids: Annotated[str | None, "token ids instead of text: 1,2,3"] = None,
     prompt_tokens: Annotated[int | None, "a prompt of so many tokens, whatever they say"] = None,
     max_new_tokens: Annotated[int, "stop after so many tokens, if the model does not before"] = 32,
-    block_size: Annotated[int, "tokens in a block of the cache"] = 16,
-    kv_blocks: Annotated[int | None, "blocks of the cache  [default: what is needed, if it fits]"] = None,
-    max_batch: Annotated[int, "requests that run together"] = 256,
-    max_prefill_tokens: Annotated[int, "prompt tokens that are computed together"] = 8192,
-    dtype: Annotated[
-        Literal["float32", "float16", "bfloat16"] | None,
-        "of shapes; numbers are float32  [default: the model's]",
-    ] = None,
-    layers: Annotated[int | None, "only the first so many layers of the model"] = None,
-    layers_run: Annotated[int | None, "run so many layers, count the last for the others; --payload none"] = None,
+    block_size: BlockSize = 16,
+    kv_blocks: KvBlocks = None,
+    max_batch: MaxBatch = 256,
+    max_prefill_tokens: MaxPrefillTokens = 8192,
+    dtype: Dtype = None,
+    layers: Layers = None,
+    layers_run: LayersRun = None,
     ignore_eos: Annotated[bool, "do not stop at the end-of-text token"] = False,
     logits: Annotated[str | None, "of one prompt: write all logits to this .npy: float32 [tokens, vocabulary]"] = None,
 ) -> dict[str, Any]:

@@ -1,12 +1,25 @@
 """A serving benchmark: made-up requests, continuous batching, a decomposed model on tensor-parallel GPUs."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from meshrt.errors import UsageError
 from meshrt.gpu.gpus import Gpus
 from meshrt.models.catalogue import find_model
 from meshrt.programs.gpu.family import read_family
 from meshrt.programs.gpu.load import figures, made_up, parse_lengths
+from meshrt.programs.gpu.options import (
+    BlockSize,
+    Dtype,
+    Kv,
+    KvBlocks,
+    Layers,
+    LayersRun,
+    MaxBatch,
+    MaxPrefillTokens,
+    Model,
+    Ratio,
+    Scheme,
+)  # fmt: skip
 from meshrt.programs.gpu.serving import Limits, serve
 from meshrt.programs.lowrank import open_model, open_weights, shaped
 
@@ -17,24 +30,22 @@ MESH = (1, 1)
 def run(
     gpus: Gpus,
     *,
-    model: Annotated[str, "a packaged model's name, or a Hugging Face folder: LLaMA, Qwen2, OPT"] = "llama-tiny",
-    scheme: Annotated[Literal["dense", "base", "deinfer"], "how matrices are cut and summed"] = "deinfer",
-    kv: Annotated[Literal["dense", "lowrank"], "what the cache holds: keys and values, or their latents"] = "dense",
-    ratio: Annotated[float | None, "decompose all matrices to 1 - RATIO of their shorter side; --payload none"] = None,
+    model: Model = "llama-tiny",
+    scheme: Scheme = "deinfer",
+    kv: Kv = "dense",
+    ratio: Ratio = None,
     requests: Annotated[int, "how many come"] = 32,
     rate: Annotated[float, "how many come in a second, on average; 0: all at once"] = 0.0,
     prompt_tokens: Annotated[str, "of a prompt; 16:64 is a range"] = "32",
     output_tokens: Annotated[str, "of an answer; 16:64 is a range"] = "32",
     seed: Annotated[int, "of arrivals, lengths and tokens"] = 0,
-    block_size: Annotated[int, "tokens in a block of the cache"] = 16,
-    kv_blocks: Annotated[int | None, "blocks of the cache  [default: what is needed, if it fits]"] = None,
-    max_batch: Annotated[int, "requests that run together"] = 256,
-    max_prefill_tokens: Annotated[int, "prompt tokens that are computed together"] = 8192,
-    dtype: Annotated[
-        Literal["float32", "float16", "bfloat16"] | None, "of shapes; numbers are float32  [default: the model's]"
-    ] = None,
-    layers: Annotated[int | None, "only the first so many layers of the model"] = None,
-    layers_run: Annotated[int | None, "run so many layers, count the last for the others; --payload none"] = None,
+    block_size: BlockSize = 16,
+    kv_blocks: KvBlocks = None,
+    max_batch: MaxBatch = 256,
+    max_prefill_tokens: MaxPrefillTokens = 8192,
+    dtype: Dtype = None,
+    layers: Layers = None,
+    layers_run: LayersRun = None,
 ) -> dict[str, Any]:
     """Serve made-up requests with a decomposed model on tensor-parallel GPUs: throughput and latencies."""
     folder = find_model(model)

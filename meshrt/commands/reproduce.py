@@ -97,25 +97,31 @@ def neuronmm(tables: tuple[str, ...], **options: Any) -> None:
     sys.exit(failure.run_guarded(lambda comm, board: reproduce_neuronmm(comm, tables, **options)))
 
 
+def _chosen(tables: tuple[str, ...], there_are: tuple[str, ...]) -> tuple[str, ...]:
+    """Each table or figure that is asked for, once; all of them without any. UsageError for one that is not there."""
+    from meshrt.errors import UsageError
+
+    if wrong := [name for name in tables if name not in there_are]:
+        raise UsageError(f"no table or figure {wrong[0]!r}; there are {', '.join(there_are)}")
+    return tuple(dict.fromkeys(tables)) or there_are
+
+
 def reproduce_neuronmm(
     comm: Intracomm, tables: tuple[str, ...], *, device: str, cache: str | None, csv_folder: str | None,
     png_folder: str | None, json_path: str | None, quiet: bool,
 ) -> int:  # fmt: skip
     """One rank's part of a reproduction."""
     from meshrt import report
-    from meshrt.errors import UsageError
     from meshrt.studies import neuronmm as study
     from meshrt.studies.neuronmm_print import print_reproduction
     from meshrt.studies.reproduce_files import check_outputs
     from meshrt.studies.reproduce_store import open_store
 
-    if wrong := [name for name in tables if name not in study.NAMES]:
-        raise UsageError(f"no table or figure {wrong[0]!r}; there are {', '.join(study.NAMES)}")
+    names = _chosen(tables, study.NAMES)
     check_outputs(csv_folder, png_folder)
     console = shared.start(comm, json_path, quiet)
     if cache:
         report.check_target("--cache", cache)
-    names = tuple(dict.fromkeys(tables)) or study.NAMES
     told = study.reproduce(comm, console, names, find_neuron_device(device), open_store(cache))
     if comm.rank == 0:
         written = study.write_files(told, csv_folder, png_folder)
@@ -147,18 +153,15 @@ def reproduce_deinfer(
 ) -> int:  # fmt: skip
     """One rank's part of a reproduction."""
     from meshrt import report
-    from meshrt.errors import UsageError
     from meshrt.studies import deinfer as study
     from meshrt.studies.reproduce_files import check_outputs
     from meshrt.studies.reproduce_store import open_store
 
-    if wrong := [name for name in tables if name not in study.NAMES]:
-        raise UsageError(f"no table or figure {wrong[0]!r}; there are {', '.join(study.NAMES)}")
+    names = _chosen(tables, study.NAMES)
     check_outputs(csv_folder, None)
     console = shared.start(comm, json_path, quiet)
     if cache:
         report.check_target("--cache", cache)
-    names = tuple(dict.fromkeys(tables)) or study.NAMES
     told = study.reproduce(comm, console, names, open_store(cache))
     if comm.rank == 0:
         written = study.write_files(told, csv_folder)
