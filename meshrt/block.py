@@ -22,7 +22,7 @@ from meshrt.mesh import Mesh, tile_ranks
 from meshrt.tables import Tables
 
 if TYPE_CHECKING:
-    from meshrt.board import Board
+    from meshrt.job.board import Board
 
 
 @dataclass

@@ -12,8 +12,9 @@ from io import TextIOWrapper  # noqa: E402
 
 import click  # noqa: E402
 
-from meshrt import __version__, failure, hostmemory  # noqa: E402
+from meshrt import __version__, hostmemory  # noqa: E402
 from meshrt.commands.shared import EXAMPLES  # noqa: E402
+from meshrt.job import failure  # noqa: E402
 
 # What a command is called -> its module in meshrt/commands/.
 COMMANDS = {

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from meshrt.board import Board
+from meshrt.job.board import Board
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from typing import Any
 
 from meshrt import __version__, host
 from meshrt.block import make_block
-from meshrt.board import Board
 from meshrt.console import Console
 from meshrt.defects import Wafer
 from meshrt.device import Device
+from meshrt.job.board import Board
 from meshrt.program import Program
 from meshrt.report import gather_report
 

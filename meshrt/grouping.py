@@ -13,9 +13,9 @@ import numpy as np
 
 from meshrt import routes
 from meshrt.block import Block, make_block
-from meshrt.board import Board
 from meshrt.device import Device
 from meshrt.errors import LimitError
+from meshrt.job.board import Board
 
 LONG = 16  # cores; shorter lines keep the groups of `routes.ktree`, so that a small run starts without measuring
 TRIES = 8  # trees to measure for each number that is to be chosen

@@ -1,8 +1,8 @@
 """C = A B, or A B^T, on the mesh: MeshGEMM, and what it is measured against (waferllm, sections 5 and 7.2).
 
-    meshgemm   tiles go round interleaved rings: two hops at most (programs/meshgemm.py)
+    meshgemm   tiles go round interleaved rings: two hops at most (programs/mesh/meshgemm.py)
     cannon     the same loop on plain rings: the last tile of a line goes N - 1 hops back to the first core
-    summa      at every step a column of A and a row of B are broadcast (programs/gemm_baselines.py)
+    summa      at every step a column of A and a row of B are broadcast (programs/mesh/gemm_baselines.py)
     allgather  all of a row's A and a column's B come first, then one product
 
 On a W x H mesh all of them cut A, B and C into lcm(W, H) tiles along either axis, one a core where it is square.
@@ -21,8 +21,8 @@ from meshrt.block import Block
 from meshrt.broadcast import spreads
 from meshrt.collectives import interleaved_rings, plain_rings
 from meshrt.errors import UsageError
-from meshrt.programs.gemm_baselines import allgather_gemm, summa
-from meshrt.programs.meshgemm import meshgemm, meshgemm_t, meshgemm_t_by_tree
+from meshrt.programs.mesh.gemm_baselines import allgather_gemm, summa
+from meshrt.programs.mesh.meshgemm import meshgemm, meshgemm_t, meshgemm_t_by_tree
 from meshrt.tiles import gather, place, square
 
 MESH = (8, 8)

@@ -7,7 +7,7 @@ import numpy as np
 
 from meshrt.block import Block
 from meshrt.errors import LimitError, UsageError
-from meshrt.programs.cache import Cache, Policy, append, balance, kv_cache, refusal
+from meshrt.programs.mesh.cache import Cache, Policy, append, balance, kv_cache, refusal
 
 MESH = (8, 8)
 TOKENS = 32

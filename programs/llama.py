@@ -16,16 +16,16 @@ from meshrt.models.checkpoint import Checkpoint, check_shapes, open_checkpoint
 from meshrt.models.config import read_config
 from meshrt.models.sampling import check_sampling, sample
 from meshrt.program import HOST
-from meshrt.programs import generation
-from meshrt.programs.cache import fill_evenly, spread_evenly
-from meshrt.programs.decode import decode
-from meshrt.programs.nexttoken import greedy, next_of_prompt, on_host, prompt_logits, whole_row
-from meshrt.programs.placement import change_cores, move_weights
-from meshrt.programs.prefill import prefill
-from meshrt.programs.prompt import PROMPT, Teller, read_prompt
-from meshrt.programs.stages import Stage, arrange, hand_back, install, open_stages
-from meshrt.programs.systems import open_sums
-from meshrt.programs.weights import Chunks, cut_dimensions
+from meshrt.programs.mesh import generation
+from meshrt.programs.mesh.cache import fill_evenly, spread_evenly
+from meshrt.programs.mesh.decode import decode
+from meshrt.programs.mesh.nexttoken import greedy, next_of_prompt, on_host, prompt_logits, whole_row
+from meshrt.programs.mesh.placement import change_cores, move_weights
+from meshrt.programs.mesh.prefill import prefill
+from meshrt.programs.mesh.prompt import PROMPT, Teller, read_prompt
+from meshrt.programs.mesh.stages import Stage, arrange, hand_back, install, open_stages
+from meshrt.programs.mesh.systems import open_sums
+from meshrt.programs.mesh.weights import Chunks, cut_dimensions
 from meshrt.report import check_target, write_file
 
 MESH = (8, 8)

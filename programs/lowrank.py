@@ -32,7 +32,7 @@ from meshrt.programs.gpu.options import (
 from meshrt.programs.gpu.serving import Limits, Request, check_lengths, serve
 from meshrt.programs.gpu.shards import place
 from meshrt.programs.gpu.steps import Steps
-from meshrt.programs.prompt import PROMPT, Teller, read_prompt
+from meshrt.programs.mesh.prompt import PROMPT, Teller, read_prompt
 from meshrt.report import check_target, write_file
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ MEANINGS = {
 # (file, functions or None for all) -> kind; the first that fits.
 RULES: tuple[tuple[str, frozenset[str] | None, str], ...] = (
     ("block.py", frozenset({"matmul"}), "products"),
-    ("programs/meshgemm.py", frozenset({"add"}), "products"),
+    ("programs/mesh/meshgemm.py", frozenset({"add"}), "products"),
     ("fabric.py", frozenset({"_plan", "_views", "settle"}), "planning"),
     ("replay.py", frozenset({"lane_of", "_lane", "_run", "step_of", "buffer", "_buffer", "_paths"}), "planning"),
     ("views.py", frozenset({"strips", "pieces", "as_index", "as_slice"}), "planning"),
@@ -35,7 +35,7 @@ RULES: tuple[tuple[str, frozenset[str] | None, str], ...] = (
     ("views.py", None, "headers"),
     ("clock.py", None, "headers"),
     ("collectives.py", None, "tiles"),
-    ("programs/meshgemm.py", None, "tiles"),
+    ("programs/mesh/meshgemm.py", None, "tiles"),
     ("host.py", frozenset({"_wait", "_wait_asleep"}), "MPI"),
     ("control.py", None, "MPI"),
     ("schedule.py", None, "planning"),

@@ -8,10 +8,10 @@ from math import inf
 from time import perf_counter
 from typing import Any
 
-from meshrt.board import Board
 from meshrt.control import Control
 from meshrt.gpu.device import find_gpu
 from meshrt.gpu.gpus import Gpus
+from meshrt.job.board import Board
 from meshrt.models.catalogue import find_model
 from meshrt.programs.gpu.batch import Tokens
 from meshrt.programs.gpu.family import read_family

@@ -23,10 +23,10 @@ import numpy as np
 from meshrt import fabric, routes
 from meshrt.allreduce import Tree, ktree, pipeline, reduce
 from meshrt.block import Block, make_block
-from meshrt.board import Board
 from meshrt.console import Console
 from meshrt.device import WSE2, Device
 from meshrt.errors import UsageError
+from meshrt.job.board import Board
 from meshrt.tables import installed
 
 LENGTHS = (8, 16, 32, 64, 128, 256, 512)

@@ -9,12 +9,12 @@ from time import perf_counter
 from typing import Any
 
 from meshrt import emulate as mesh
-from meshrt.board import Board
 from meshrt.console import Console
 from meshrt.device import Device
 from meshrt.errors import LimitError
 from meshrt.gpu import emulate as gpu
 from meshrt.gpu.device import GpuDevice
+from meshrt.job.board import Board
 from meshrt.neuron import emulate as neuron
 from meshrt.neuron.device import NeuronDevice
 from meshrt.program import Program, load_program

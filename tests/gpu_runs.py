@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from meshrt.board import Board
 from meshrt.control import Control
 from meshrt.gpu.device import find_gpu
 from meshrt.gpu.gpus import Gpus
 from meshrt.gpu.report import gather_report
+from meshrt.job.board import Board
 from meshrt.program import load_program
 from meshrt.programs.gpu.family import read_family
 from meshrt.programs.gpu.serving import Limits, Request, serve

@@ -3,8 +3,8 @@
 from typing import Any
 
 from meshrt.block import Block, make_block
-from meshrt.board import Board
 from meshrt.device import Device, find_device
+from meshrt.job.board import Board
 from meshrt.neuron.device import find_neuron_device
 from meshrt.neuron.emulate import emulate
 from meshrt.program import load_program

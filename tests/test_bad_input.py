@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 from mpi_jobs import run_ranks
 
-from meshrt import failure, hostmemory, report, routes
+from meshrt import hostmemory, report, routes
 from meshrt.errors import UsageError
+from meshrt.job import failure
 from meshrt.mesh import parse_mesh
 from meshrt.whole import LARGEST, whole
 

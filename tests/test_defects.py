@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshrt.board import Board
 from meshrt.defects import draw, embed, kill_link, make_wafer, no_defects, shortest
 from meshrt.device import find_device
 from meshrt.emulate import emulate
 from meshrt.errors import LimitError, UsageError
+from meshrt.job.board import Board
 from meshrt.mesh import EAST, SOUTH, STEP
 from meshrt.program import load_program
 

@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from meshrt import failure, hostmemory
+from meshrt import hostmemory
 from meshrt.errors import LimitError, StallError, UsageError
+from meshrt.job import failure
 
 # What happens on rank 1, or on all ranks; the others are in a receive that nobody answers.
 SCRIPT = """
@@ -16,7 +17,7 @@ import os, signal, sys, time
 from meshrt import host
 host.prepare_environment()
 from meshrt.errors import LimitError, UsageError
-from meshrt.failure import run_guarded
+from meshrt.job.failure import run_guarded
 
 def work(comm, board):
     def receive(peer, what):

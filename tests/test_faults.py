@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 from mpi_jobs import find_mpirun, stop
 
-from meshrt import sentinel
-from meshrt.board import Board, Owner, Record, State
 from meshrt.errors import UsageError
-from meshrt.faults import board_class
+from meshrt.job import sentinel
+from meshrt.job.board import Board, Owner, Record, State
+from meshrt.job.faults import board_class
 from meshrt.launch import local
 
 CHECKOUT = Path(__file__).parents[1]

@@ -15,8 +15,8 @@ import pytest
 from meshrt.console import Console
 from meshrt.errors import UsageError
 from meshrt.launch.local import without_launcher
-from meshrt.studies import fuzz
-from meshrt.studies.fuzz_mutate import mutated_bytes, mutated_json
+from meshrt.studies.fuzz import fuzz
+from meshrt.studies.fuzz.mutate import mutated_bytes, mutated_json
 
 Run = Callable[..., Any]
 
@@ -34,8 +34,8 @@ def test_a_short_run_tries_all_kinds_and_finds_nothing(run_meshrt: Run, tmp_path
 # Every way in which an input can be more than a message; the last kind is a good one.
 BAD = """
 import os, sys
-from meshrt.studies import fuzz_worker as worker
-from meshrt.studies.fuzz_models import Case
+from meshrt.studies.fuzz import worker
+from meshrt.studies.fuzz.models import Case
 
 worker.PATIENCE = 1.0
 

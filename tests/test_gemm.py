@@ -13,7 +13,7 @@ from runs import new_block
 from meshrt.block import Block
 from meshrt.collectives import interleaved_rings
 from meshrt.programs.gemm import random_matrices
-from meshrt.programs.meshgemm import meshgemm, meshgemm_t
+from meshrt.programs.mesh.meshgemm import meshgemm, meshgemm_t
 from meshrt.tiles import gather, place, square
 
 RANKS = [1, 2, 3, 4, 6, 9, 16]

@@ -13,7 +13,7 @@ CONNECT = """
 import sys
 from meshrt import host
 host.prepare_environment()
-from meshrt.failure import run_guarded
+from meshrt.job.failure import run_guarded
 sys.exit(run_guarded(lambda comm, board: print(comm.rank, comm.size)))
 """
 Run = Callable[..., tuple[int, str, str, float]]

@@ -16,7 +16,7 @@ from runs import new_block
 from meshrt.block import Block
 from meshrt.device import find_device
 from meshrt.errors import LimitError, UsageError
-from meshrt.programs.cache import Cache, Policy, append, balance, kv_cache, place_of_new, refusal, spread_evenly
+from meshrt.programs.mesh.cache import Cache, Policy, append, balance, kv_cache, place_of_new, refusal, spread_evenly
 
 RANKS = [1, 2, 3, 4, 6, 9, 16]
 MESH = (4, 5)

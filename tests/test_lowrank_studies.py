@@ -18,10 +18,11 @@ from meshrt.models.catalogue import find_model
 from meshrt.program import load_program
 from meshrt.programs.gpu.load import figures, made_up, parse_lengths, spread
 from meshrt.programs.gpu.serving import Request
-from meshrt.studies import deinfer, deinfer_published
-from meshrt.studies.deinfer_figures import Point, claims_of, orders
-from meshrt.studies.reproduce_rows import Row
-from meshrt.studies.reproduce_store import Store
+from meshrt.studies.deinfer import published as deinfer_published
+from meshrt.studies.deinfer import reproduce as deinfer
+from meshrt.studies.deinfer.figures import Point, claims_of, orders
+from meshrt.studies.waferllm.rows import Row
+from meshrt.studies.waferllm.store import Store
 
 
 @pytest.fixture(scope="module")

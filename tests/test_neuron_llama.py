@@ -10,9 +10,9 @@ import pytest
 from random_models import CASES, case_ids, case_seed, random_checkpoint
 from runs import run_on_cores
 
-from meshrt.board import Board
 from meshrt.control import Control
 from meshrt.errors import UsageError
+from meshrt.job.board import Board
 from meshrt.models.catalogue import find_model
 from meshrt.models.config import read_config
 from meshrt.models.reference import forward, load_weights

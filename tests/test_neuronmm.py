@@ -16,16 +16,17 @@ from meshrt.console import Console
 from meshrt.errors import UsageError
 from meshrt.models.config import read_config
 from meshrt.neuron.device import GIB, TRN1
-from meshrt.studies import neuronmm_model, neuronmm_tables
-from meshrt.studies import neuronmm_published as published
-from meshrt.studies.neuronmm import NAMES, reproduce, write_files
-from meshrt.studies.neuronmm_print import print_reproduction
-from meshrt.studies.neuronmm_published import TABLE1, TABLE3, TABLE4, TABLE7, Kernel
-from meshrt.studies.neuronmm_shares import shares
-from meshrt.studies.neuronmm_tables import average, job, kernel_of, parts, table3_job, table4
-from meshrt.studies.reproduce_rows import Row
-from meshrt.studies.reproduce_store import Store, sources
+from meshrt.studies.neuronmm import model as neuronmm_model
+from meshrt.studies.neuronmm import published
+from meshrt.studies.neuronmm import tables as neuronmm_tables
+from meshrt.studies.neuronmm.printed import print_reproduction
+from meshrt.studies.neuronmm.published import TABLE1, TABLE3, TABLE4, TABLE7, Kernel
+from meshrt.studies.neuronmm.reproduce import NAMES, reproduce, write_files
+from meshrt.studies.neuronmm.shares import shares
+from meshrt.studies.neuronmm.tables import average, job, kernel_of, parts, table3_job, table4
 from meshrt.studies.sweep import Job, run_alone
+from meshrt.studies.waferllm.rows import Row
+from meshrt.studies.waferllm.store import Store, sources
 
 MIB = 2**20
 MEAN = fmean(published.LENGTHS)
@@ -284,9 +285,9 @@ def test_table_7_is_a_prefill_and_all_its_tokens(tmp_path: Path, monkeypatch: py
 
 
 def test_a_stored_run_is_forgotten_when_a_kernel_changes() -> None:
-    root = Path(neuronmm_tables.__file__).resolve().parent.parent
+    root = Path(neuronmm_tables.__file__).resolve().parents[2]
     names = {path.resolve().relative_to(root).as_posix() for path in sources(root / "meshrt")}
-    assert {"meshrt/neuron/core.py", "programs/neuron/fused.py", "programs/xuv.py"} <= names
+    assert {"meshrt/neuron/core.py", "programs/mesh/cache.py", "programs/neuron/fused.py", "programs/xuv.py"} <= names
 
 
 def test_the_command_gives_published_and_emulated_as_json(run_meshrt: Callable[..., Any], tmp_path: Path) -> None:

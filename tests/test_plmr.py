@@ -15,7 +15,9 @@ from measure import on_one_rank
 from meshrt.console import Console
 from meshrt.device import find_device
 from meshrt.errors import UsageError
-from meshrt.studies import expect, growth, plmr, plmr_table, subject
+from meshrt.studies.plmr import check as plmr
+from meshrt.studies.plmr import expect, growth, subject
+from meshrt.studies.plmr import table as plmr_table
 from meshrt.studies.sweep import Outcome
 
 SIZES = (8, 12, 16, 24)

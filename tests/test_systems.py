@@ -16,10 +16,10 @@ from meshrt.block import Block
 from meshrt.collectives import interleaved_rings
 from meshrt.crossbar import crossbar
 from meshrt.device import Device
-from meshrt.programs import ladder, t10
 from meshrt.programs.gemm import random_matrices
-from meshrt.programs.meshgemm import meshgemm
-from meshrt.programs.places import Groups
+from meshrt.programs.mesh import ladder, t10
+from meshrt.programs.mesh.meshgemm import meshgemm
+from meshrt.programs.mesh.places import Groups
 from meshrt.tiles import gather, place, square
 
 SLOW = Device(name="slow", alpha=1.5, beta=7.0, link_bytes_per_cycle=4.0, macs_per_cycle=2.0, call_cycles=11.0)

@@ -13,11 +13,13 @@ from measure import on_one_rank
 from meshrt.console import Console
 from meshrt.device import find_device
 from meshrt.errors import LimitError, UsageError
-from meshrt.studies import trials, tune, tuned
 from meshrt.studies.sweep import Job, run_alone
-from meshrt.studies.trials import Question, decode_cycles
-from meshrt.studies.tune import Space
-from meshrt.studies.tune_print import print_answer
+from meshrt.studies.tune import answers as tuned
+from meshrt.studies.tune import search as tune
+from meshrt.studies.tune import trials
+from meshrt.studies.tune.printed import print_answer
+from meshrt.studies.tune.search import Space
+from meshrt.studies.tune.trials import Question, decode_cycles
 
 Run = Callable[..., Any]
 SIDES = ("--sides", "6,8", "--decode-sides", "8,12")

@@ -28,7 +28,7 @@ from meshrt.programs.neuron.plan import (
     traffic,
 )
 from meshrt.studies.sweep import Job, run_alone
-from meshrt.studies.tune_xuv import check_found, print_answer, tune
+from meshrt.studies.tune.xuv import check_found, print_answer, tune
 
 WHOLE = st.integers(1, 64).map(lambda count: 128 * count)
 DTYPES = st.sampled_from([bfloat16, float32])

@@ -7,9 +7,9 @@ import threading
 import pytest
 from mpi4py import MPI
 
-from meshrt import watchdog
-from meshrt.board import Board, Owner, Record, State
 from meshrt.errors import UsageError
+from meshrt.job import watchdog
+from meshrt.job.board import Board, Owner, Record, State
 
 
 def records(*waits: int | State) -> list[Record]:

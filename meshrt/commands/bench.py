@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from meshrt import failure
 from meshrt.commands import shared
 from meshrt.device import find_device
+from meshrt.job import failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from meshrt import failure
 from meshrt.commands import shared
+from meshrt.job import failure
 
 if TYPE_CHECKING:
     from meshrt.console import Console

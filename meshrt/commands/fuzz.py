@@ -7,8 +7,8 @@ import sys
 
 import click
 
-from meshrt import failure
 from meshrt.commands import shared
+from meshrt.job import failure
 
 
 @click.command("fuzz")
@@ -26,7 +26,7 @@ def command(seconds: float, seed: int, only: str | None, out: str, quiet: bool) 
 
     from meshrt.console import make_console
     from meshrt.launch.local import without_launcher
-    from meshrt.studies import fuzz
+    from meshrt.studies.fuzz import fuzz
 
     try:
         console = make_console(0, 1, quiet)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from meshrt import failure
 from meshrt.commands import shared
 from meshrt.device import find_device
+from meshrt.job import failure
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
@@ -49,20 +49,20 @@ def check(
 ) -> int:  # fmt: skip
     """One rank's part of a compliance check."""
     from meshrt import report
-    from meshrt.studies import expect as bounds
-    from meshrt.studies import plmr, plmr_table
-    from meshrt.studies.subject import parse
+    from meshrt.studies.plmr import check, table
+    from meshrt.studies.plmr import expect as bounds
+    from meshrt.studies.plmr.subject import parse
 
     console = shared.start(comm, json_path, quiet)
     machine = find_device(device, core_memory=core_memory, route_entries=route_entries)
-    expectations = bounds.parse(expect, [*plmr.METRICS])
-    subjects = [parse(text, extra, steps, reach) for text in programs or plmr.FIGURES]
-    findings = plmr.check(comm, subjects, plmr.parse_sizes(sizes), machine, tile, console)
-    lines = plmr.expected(findings, expectations)
+    expectations = bounds.parse(expect, [*check.METRICS])
+    subjects = [parse(text, extra, steps, reach) for text in programs or check.FIGURES]
+    findings = check.check(comm, subjects, check.parse_sizes(sizes), machine, tile, console)
+    lines = check.expected(findings, expectations)
     if comm.rank == 0:
-        told = plmr_table.as_json(findings, machine, tile, lines)
+        told = table.as_json(findings, machine, tile, lines)
         report.deliver_json(told, json_path)
         if console.loud:
-            plmr_table.print_tables(findings, machine, tile)
+            table.print_tables(findings, machine, tile)
     bounds.keep(lines)
     return 0

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from meshrt import failure
 from meshrt.commands import shared
 from meshrt.device import find_device
+from meshrt.job import failure
 from meshrt.neuron.device import NEURON_PRESETS, find_neuron_device
 
 if TYPE_CHECKING:
@@ -56,11 +56,11 @@ def reproduce_waferllm(
     """One rank's part of a reproduction."""
     from meshrt import report
     from meshrt.errors import UsageError
-    from meshrt.studies import reproduce as study
-    from meshrt.studies import reproduce_files as files
-    from meshrt.studies.published import MODELS
-    from meshrt.studies.reproduce_print import print_reproduction
-    from meshrt.studies.reproduce_store import open_store
+    from meshrt.studies.waferllm import files
+    from meshrt.studies.waferllm import reproduce as study
+    from meshrt.studies.waferllm.printed import print_reproduction
+    from meshrt.studies.waferllm.published import MODELS
+    from meshrt.studies.waferllm.store import open_store
 
     for what, given, there in (("table or figure", tables, study.NAMES), ("model", models, MODELS)):
         if wrong := [name for name in given if name not in there]:
@@ -112,10 +112,10 @@ def reproduce_neuronmm(
 ) -> int:  # fmt: skip
     """One rank's part of a reproduction."""
     from meshrt import report
-    from meshrt.studies import neuronmm as study
-    from meshrt.studies.neuronmm_print import print_reproduction
-    from meshrt.studies.reproduce_files import check_outputs
-    from meshrt.studies.reproduce_store import open_store
+    from meshrt.studies.neuronmm import reproduce as study
+    from meshrt.studies.neuronmm.printed import print_reproduction
+    from meshrt.studies.waferllm.files import check_outputs
+    from meshrt.studies.waferllm.store import open_store
 
     names = _chosen(tables, study.NAMES)
     check_outputs(csv_folder, png_folder)
@@ -153,9 +153,9 @@ def reproduce_deinfer(
 ) -> int:  # fmt: skip
     """One rank's part of a reproduction."""
     from meshrt import report
-    from meshrt.studies import deinfer as study
-    from meshrt.studies.reproduce_files import check_outputs
-    from meshrt.studies.reproduce_store import open_store
+    from meshrt.studies.deinfer import reproduce as study
+    from meshrt.studies.waferllm.files import check_outputs
+    from meshrt.studies.waferllm.store import open_store
 
     names = _chosen(tables, study.NAMES)
     check_outputs(csv_folder, None)

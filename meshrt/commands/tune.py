@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from meshrt import failure
 from meshrt.commands import shared
 from meshrt.device import find_device
+from meshrt.job import failure
 from meshrt.neuron.device import NEURON_PRESETS, find_neuron_device
 
 if TYPE_CHECKING:
@@ -62,19 +62,19 @@ def tune(
 ) -> int:  # fmt: skip
     """One rank's part of a tuning."""
     from meshrt import report
-    from meshrt.studies import tuned
-    from meshrt.studies.tune import Space
-    from meshrt.studies.tune_print import print_answer
+    from meshrt.studies.tune import answers
+    from meshrt.studies.tune.printed import print_answer
+    from meshrt.studies.tune.search import Space
 
     console = shared.start(comm, json_path, quiet)
     machine = find_device(device, core_memory=core_memory, route_entries=route_entries)
-    question = tuned.make_question(model, machine, prompt_tokens, new_tokens, kv, dtype, layers_run)
-    told = tuned.answer(comm, console, question, Space(**limits), again)
+    question = answers.make_question(model, machine, prompt_tokens, new_tokens, kv, dtype, layers_run)
+    told = answers.answer(comm, console, question, Space(**limits), again)
     if comm.rank == 0:
         report.deliver_json(told, json_path)
         if console.loud:
             print_answer(told)
-    tuned.check_found(told)
+    answers.check_found(told)
     return 0
 
 
@@ -115,7 +115,7 @@ def xuv(**options: Any) -> None:
 def tune_xuv(comm: Intracomm, *, device: str, json_path: str | None, quiet: bool, **asked: Any) -> int:
     """One rank's part of a tuning."""
     from meshrt import report
-    from meshrt.studies import tune_xuv as study
+    from meshrt.studies.tune import xuv as study
 
     console = shared.start(comm, json_path, quiet)
     told = study.tune(comm, console, find_neuron_device(device), **asked)

@@ -5,12 +5,12 @@ from time import perf_counter
 from typing import Any
 
 from meshrt import __version__, host
-from meshrt.board import Board
 from meshrt.console import Console
 from meshrt.control import Control
 from meshrt.gpu.device import GpuDevice
 from meshrt.gpu.gpus import Gpus
 from meshrt.gpu.report import gather_report
+from meshrt.job.board import Board
 from meshrt.program import Program
 
 

@@ -5,9 +5,9 @@ from time import perf_counter
 from typing import Any
 
 from meshrt import __version__, host
-from meshrt.board import Board
 from meshrt.console import Console
 from meshrt.control import Control
+from meshrt.job.board import Board
 from meshrt.neuron.cores import Cores
 from meshrt.neuron.device import NeuronDevice
 from meshrt.neuron.report import gather_report

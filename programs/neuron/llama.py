@@ -15,8 +15,8 @@ from meshrt.models.ranks import aligned_ranks
 from meshrt.models.sampling import check_sampling, sample
 from meshrt.neuron import language as nl
 from meshrt.neuron.cores import Cores
+from meshrt.programs.mesh.prompt import PROMPT, Teller, read_prompt
 from meshrt.programs.neuron.model import forward, place_model
-from meshrt.programs.prompt import PROMPT, Teller, read_prompt
 from meshrt.report import check_target, write_file
 
 MACHINE = "neuron"

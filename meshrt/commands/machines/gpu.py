@@ -12,7 +12,7 @@ from meshrt.gpu.device import GPU_PRESETS, LINKS, find_gpu
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
-    from meshrt.board import Board
+    from meshrt.job.board import Board
     from meshrt.program import Program
 
 device = shared.together(

@@ -14,7 +14,7 @@ from meshrt.errors import UsageError
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
-    from meshrt.board import Board
+    from meshrt.job.board import Board
     from meshrt.program import Program
 
 options = shared.together(
@@ -39,7 +39,7 @@ def execute(
     console = shared.start(comm, json_path, quiet)
     machine = find_device(device, core_memory=core_memory, route_entries=route_entries)
     if tuned:
-        from meshrt.studies.tuned import apply
+        from meshrt.studies.tune.answers import apply
 
         arguments = apply(comm, console, arguments, mesh, machine)
         mesh = arguments.pop("mesh")

@@ -12,7 +12,7 @@ from meshrt.neuron.device import NEURON_PRESETS, find_neuron_device
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
-    from meshrt.board import Board
+    from meshrt.job.board import Board
     from meshrt.program import Program
 
 options = shared.together(

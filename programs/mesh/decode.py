@@ -1,0 +1,199 @@
+"""LLaMA decode: one token at a time, activations replicated along one axis and cut along the other (waferllm,
+section 4.2 and Figure 4). Each product ends in a K-tree allreduce along the axis that its rows were cut on, so that the
+axes alternate and nothing is ever transposed:
+
+    E_y --W_qkv--> y: heads_x --scores--> x: tokens_y --softmax, V--> y: heads_x --W_O--> x: E_y
+    E_y --W_up---> y: F_x     --W_down--> x: E_y
+
+That is six allreduces a layer. The published code takes ten, and so do we where that is asked for: else the norm's
+sum of squares rides along with the product that it scales, and maximum, sum and output of the softmax are merged in
+one reduction.
+
+W_O and W_down have their rows along x here; `programs/placement` moves them there after prefill.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from meshrt.block import Block
+from meshrt.models.config import Config
+from meshrt.programs.mesh.cache import Cache, append, balance, place_of_new
+from meshrt.programs.mesh.prefill import pair_tables, rotate, split_heads, swiglu
+from meshrt.programs.mesh.stages import Stage, cross_vector, layers_timed
+from meshrt.programs.mesh.systems import Sums
+from meshrt.programs.mesh.weights import Chunks
+from meshrt.repeat import sampled
+
+EMPTY = np.float32(-1e30)  # the greatest score of no token: finite, so that two rows without any merge to nothing
+
+
+def decode(
+    stages: Sequence[Stage], config: Config, chunks: Chunks, token: int, position: int, fused: bool = True,
+    sample: int | None = None, spent: list[float] | None = None,
+) -> np.ndarray:  # fmt: skip
+    """One step: the logits after `token` at `position`, V_x on the last stage's cores: float32 [bh, bw, columns, Vt],
+    the same in every row.
+
+    `fused` takes six allreduces a layer, else ten as published. `sample` and `spent` are those of `prefill`.
+    """
+    block = stages[0].block
+    cos, sin = (
+        table.reshape(1, block.lead[1], chunks.columns, 1, -1)
+        for table in pair_tables(block, config, chunks, np.array([position]))
+    )
+    size = chunks.columns * chunks.queries.shape[1] * 4 + 2 * chunks.columns * chunks.inner.shape[1] * 4
+    size += 2 * chunks.rows * chunks.embedding.shape[1] * 4
+    x = np.empty(0)
+    for before, stage in zip((None, *stages), stages, strict=False):
+        block, cache, weights = stage.block, stage.cache, stage.weights
+        with block.memory.hold("activations", size):
+            x = embed(stage, chunks, token) if before is None else cross_vector(before, stage, x)
+            append(cache, np.full((*block.lead, *cache.data.shape[3:]), np.nan, cache.data.dtype))
+            with layers_timed(block, spent):
+                for number in sampled(block, len(weights.layers), sample):
+                    layer = weights.layers[number]
+                    x = x + attention(config, chunks, stage, number, x, cos, sin, fused)
+                    up = normed_product(config, stage, x, layer.mlp_norm_y, layer.up, fused)
+                    x = x + stage.sums.x(along_x(block, swiglu(block, up), layer.down))
+                    block.elementwise(x, 2)
+            balance(cache)
+            if stage is stages[-1]:
+                assert weights.norm_y is not None and weights.head is not None
+                x = normed_product(config, stage, x, weights.norm_y, weights.head, fused)
+    return x
+
+
+def embed(stage: Stage, chunks: Chunks, token: int) -> np.ndarray:
+    """E_y of a token, [bh, bw, rows, Et]: the column of cores that has it gives it to all, by an allreduce along x."""
+    block, table = stage.block, stage.weights.table
+    assert table is not None
+    size = chunks.vocabulary.shape[1]
+    chunk, place = divmod(token, size)
+    core, column = divmod(chunk, chunks.columns)
+    x = np.zeros((*block.lead, chunks.rows, chunks.embedding.shape[1]), np.float32)
+    if block.mesh.x0 <= core < block.mesh.x0 + block.lead[1]:
+        at = core - block.mesh.x0
+        x[:, at] = table[:, at, :, column, :, place]
+    return stage.sums.x(x)
+
+
+def down_y(block: Block, x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """Each core's share of x[K_y] W[K_y, N_x]: [bh, bw, rows, Kt] -> [bh, bw, columns, Nt], to be summed along y."""
+    return np.asarray(block.matmul(x[:, :, :, None, None], w).sum(axis=2)[..., 0, :])
+
+
+def along_x(block: Block, x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """Each core's share of x[K_x] W[K_x, N_y]: [bh, bw, columns, Kt] -> [bh, bw, rows, Nt], to be summed along x."""
+    return np.asarray(block.matmul(x[:, :, None, :, None], w).sum(axis=3)[..., 0, :])
+
+
+def normed_product(
+    config: Config, stage: Stage, x: np.ndarray, norm: np.ndarray, w: np.ndarray, fused: bool
+) -> np.ndarray:
+    """rms(x) W of E_y: [bh, bw, rows, Et] -> [bh, bw, columns, Nt], the same in every row.
+
+    rms(x) W = ((x * norm) W) / sqrt(mean(x^2) + eps): the sum of squares is reduced along y in the same packets.
+    """
+    block, sums = stage.block, stage.sums
+    flat = x.reshape(*x.shape[:2], 1, -1)
+    squares = np.matmul(flat, flat.swapaxes(-1, -2))[..., 0]
+    block.elementwise(x, 2)
+    x = x * norm.astype(np.float32)[:, :, :, 0]
+    if not fused:
+        scale = inverse_rms(config, sums.y(squares))
+        own = down_y(block, x * scale[..., None], w)
+        block.elementwise(x)
+        return np.asarray(sums.y(own))
+    own = down_y(block, x, w)
+    total = sums.y(np.concatenate([own.reshape(*own.shape[:2], -1), squares], axis=-1))
+    block.elementwise(own)
+    return np.asarray((total[..., :-1] * inverse_rms(config, total[..., -1:])).reshape(own.shape))
+
+
+def inverse_rms(config: Config, squares: np.ndarray) -> np.ndarray:
+    """1 / sqrt(mean(x^2) + eps) from the sum of squares."""
+    return np.asarray(1 / np.sqrt(squares / np.float32(config.hidden_size) + np.float32(config.rms_norm_eps)))
+
+
+def attention(
+    config: Config, chunks: Chunks, stage: Stage, number: int, x: np.ndarray, cos: np.ndarray, sin: np.ndarray,
+    fused: bool,
+) -> np.ndarray:  # fmt: skip
+    """Attention of one token: its key and value join the south row's, then every row looks at the tokens it holds."""
+    block, layer, cache, sums = stage.block, stage.weights.layers[number], stage.cache, stage.sums
+    kv, group = chunks.kv_heads, config.group
+    qkv = normed_product(config, stage, x, layer.norm_y, layer.qkv, fused)
+    if layer.qkv_bias is not None:
+        qkv = qkv + layer.qkv_bias.astype(np.float32)[:, :, 0]
+        block.elementwise(qkv)
+    q, k, v = split_heads(chunks, qkv)  # [bh, bw, columns, heads, Dt]
+    q, k = rotate(block, q, cos, sin), rotate(block, k, cos, sin)
+    remember(cache, number, k, v)
+    q = by_head(q).reshape(*q.shape[:2], kv, group, -1) * np.float32(config.head_dim**-0.5)
+    most = int(cache.held.max())
+    keys, values = (cache.data[:, :, :most, number, which].swapaxes(2, 3).astype(np.float32) for which in (0, 1))
+    held = (np.arange(most) < cache.own[: block.lead[0], None])[:, None, None, None]  # [bh, 1, 1, 1, tokens]
+    work = chunks.heads * q.shape[-1] * cache.own[:, None]
+    scores = np.matmul(
+        q, np.where(held[..., 0, :, None], keys, np.float32(0)).swapaxes(-1, -2)
+    )  # [.., kv, group, tokens]
+    block.work(work)
+    with block.memory.hold("scores", chunks.heads * most * 4):
+        scores = np.where(held, sum_scores(cache, sums, scores), EMPTY)
+        values = np.where(held[..., 0, :, None], values, np.float32(0))
+        top = scores.max(axis=-1, keepdims=True)
+        if not fused:
+            top = sums.y(top, np.maximum)
+        weights = np.where(held, np.exp(scores - top), np.float32(0))
+        block.elementwise(scores, 3)
+        mixed, total = np.matmul(weights, values), weights.sum(axis=-1, keepdims=True)
+        block.work(work)
+    if fused:
+        parts = sums.y(np.concatenate([mixed, total, top], axis=-1), merge_softmax)
+        mixed, total = parts[..., :-2], parts[..., -2:-1]  # [bh, bw, kv, group, columns * Dt]
+    else:
+        mixed, total = sums.y(mixed), sums.y(total)
+    mixed = mixed / total
+    block.elementwise(mixed)
+    mixed = mixed.reshape(*mixed.shape[:2], chunks.heads, qkv.shape[2], -1).swapaxes(2, 3)
+    out = sums.x(along_x(block, mixed.reshape(*mixed.shape[:3], -1), layer.out))
+    return out if layer.out_bias_y is None else out + layer.out_bias_y.astype(np.float32)[:, :, :, 0]
+
+
+def sum_scores(cache: Cache, sums: Sums, scores: np.ndarray) -> np.ndarray:
+    """The sums of scores [bh, bw, kv, group, tokens] along x. A row sends as many as the fullest that it goes with.
+
+    All rows go together where they hold as many, or one more; else the south row, which new tokens fill, goes apart.
+    """
+    south = np.arange(len(cache.held)) == len(cache.held) - 1
+    if not sums.by_rows or np.ptp(cache.held) <= 1 or not (~south).any():
+        return sums.heads(scores)
+    total = np.zeros_like(scores)
+    for rows in (south, ~south):
+        most = int(cache.held[rows].max())
+        if most:
+            part = sums.heads(np.ascontiguousarray(scores[..., :most]), lines=rows)
+            own = rows[cache.rows] if cache.block.payload else slice(None)
+            total[own, ..., :most] = part[own]
+    return total
+
+
+def merge_softmax(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Join two rows' shares of softmax(s) V, each [.., sum of e^(s - top) v, sum of e^(s - top), top]."""
+    top = np.maximum(one[..., -1:], other[..., -1:])
+    joined = one[..., :-1] * np.exp(one[..., -1:] - top) + other[..., :-1] * np.exp(other[..., -1:] - top)
+    return np.concatenate([joined, top], axis=-1)
+
+
+def by_head(part: np.ndarray) -> np.ndarray:
+    """[bh, bw, columns, heads, Dt] -> [bh, bw, heads, columns * Dt], the order in which the cache has them."""
+    return part.swapaxes(2, 3).reshape(*part.shape[:2], part.shape[3], -1)
+
+
+def remember(cache: Cache, number: int, k: np.ndarray, v: np.ndarray) -> None:
+    """Write this layer's key and value at the place that `append` made in the row that keeps the token."""
+    place = place_of_new(cache)
+    if cache.block.payload and place is not None:
+        for which, part in ((0, k), (1, v)):
+            cache.data[place[0], :, place[1], number, which] = by_head(part)[place[0]]

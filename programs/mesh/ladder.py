@@ -1,0 +1,165 @@
+"""Ladder's way of multiplying and adding: the memory of all cores as one (waferllm, section 7; Ladder, OSDI 2024).
+
+A compiler for shared memory cuts the work into tiles of the output, one a core, and lets every core load what it needs
+when it needs it, wherever that lies, in the order of the loop. So here: nothing moves but what is asked for.
+
+    C = A B     at step k every core loads tile k of its row of A and tile k of its column of B from the cores that own
+                them, multiplies them, and adds to the sum in its own memory
+    C = A B^T   the same, with tile k of a row of B that belongs to its column of C: that lies anywhere
+    sums        in log2 N rounds: half of the cores load the partial sum of another and add it to their own, then half
+                of those; at last all load the total. Or every core loads all partial sums, one after the other: as
+                fast where all memory is equally far, with nobody waiting for a total, but not here
+
+The cores of a line load the same tile at the same step, each for itself: to the owner that makes N - 1 requests and as
+many answers, through the links of its neighbours. A load in advance would hide the product, not the way. Measured for
+a sum of 16 numbers on lines of 64 wse2 cores: 144 cycles by a K-tree, 4,794 in rounds, 96,045 with every core loading
+all.
+
+`sample` is that of `meshrt.repeat.spread`: without payloads, so many steps of the loop are run for all.
+`groups` are columns that multiply and add among themselves, as for groups of heads.
+"""
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from meshrt import fabric
+from meshrt.block import Block
+from meshrt.crossbar import Crossbar, exchange
+from meshrt.legs import Transfer
+from meshrt.programs.mesh.meshgemm import tile_bytes
+from meshrt.programs.mesh.places import Groups, whole
+from meshrt.repeat import spread
+
+
+def gemm(
+    block: Block, bar: Crossbar, a: np.ndarray, b: np.ndarray, groups: Groups | None = None, sample: int | None = None
+) -> np.ndarray:
+    """C = A B.
+
+    a: M x K, b: K x N, cut into P x P tiles: [bh, bw, rows, columns, .., Mt, Kt] and [.., Kt, Nt]; float32 C as well.
+    In groups, P x w tiles of B and C, of w columns, and P x P of A, P / w a core. Both operands stay at home.
+    """
+    groups = groups or whole(block)
+    x, rows, slots = np.arange(block.mesh.width), b.shape[2], a.shape[3]
+    sums = a.shape[2] * b.shape[3] * prod(a.shape[4:-1]) * b.shape[-1] * 4
+    c: Any = 0
+    with (
+        block.memory.hold("loaded tiles", tile_bytes(a) // slots + tile_bytes(b) // rows),
+        block.memory.hold("C", sums),
+    ):
+        for step in spread(block, block.mesh.height * rows, sample):
+            column, row = groups.owners(x, step // slots), np.full(block.mesh.height, step // rows)
+            loaded = exchange(
+                block,
+                bar,
+                Transfer("x", column, a[:, :, :, step % slots], asks=True),
+                Transfer("y", row, b[:, :, step % rows], asks=True),
+            )
+            c = c + block.matmul(loaded[0][:, :, :, None], loaded[1][:, :, None])
+    return np.asarray(c)
+
+
+def gemm_t(
+    block: Block, bar: Crossbar, a: np.ndarray, b: np.ndarray,
+    multiply: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None,
+    groups: Groups | None = None, sample: int | None = None,
+) -> np.ndarray:  # fmt: skip
+    """C = A B^T; a: M x K, b: N x K, as in `gemm`; in groups, P x w tiles of A and B, and P x P of C, P / w a core.
+
+    `multiply(a, b)` may stand in for the product of two tiles, a b^T. It gets tiles of other cores: what it does may
+    depend on the tiles, not on the core.
+    """
+    groups = groups or whole(block)
+    mesh, slots = block.mesh, a.shape[3]
+    places = mesh.height * b.shape[2] // groups.width  # tiles of a row of C at a core
+    x = np.arange(mesh.width)
+    sums = a.shape[2] * places * prod(a.shape[4:-1]) * b.shape[-2] * 4
+    c: Any = None
+    with (
+        block.memory.hold("loaded tiles", tile_bytes(a) // slots + tile_bytes(b) // prod(b.shape[2:4])),
+        block.memory.hold("C", sums),
+    ):
+        for step in spread(block, groups.width * slots, sample):
+            row = Transfer("x", groups.owners(x, step // slots), a[:, :, :, step % slots], asks=True)
+            for place in range(places):
+                other = _row_of_b(block, groups, b, step, groups.local(x) * places + place)
+                if place == 0:
+                    mine, *loaded = exchange(block, bar, row, *(transfer for _, transfer in other))
+                else:
+                    loaded = exchange(block, bar, *(transfer for _, transfer in other))
+                tile = loaded[0]
+                for (marks, _), one in zip(other[1:], loaded[1:], strict=True):
+                    tile = np.where(marks.reshape(1, -1, *(1,) * (tile.ndim - 2)), one, tile)
+                one, two = mine[:, :, :, None], tile[:, :, None, None]
+                product = multiply(one, two) if multiply else block.matmul(one, two.swapaxes(-1, -2))
+                if c is None:
+                    c = np.zeros((*product.shape[:3], places, *product.shape[4:]), np.float32)
+                c[:, :, :, place] += product[:, :, :, 0]
+    return np.asarray(c)
+
+
+def _row_of_b(
+    block: Block, groups: Groups, b: np.ndarray, step: int, numbers: np.ndarray
+) -> list[tuple[np.ndarray, Transfer]]:
+    """What brings tile `step` of the row of B with each column's number to all cores of the column.
+
+    An owner can have several such rows, of which a transfer takes one: (columns that it serves here, transfer) each.
+    """
+    mesh, (rows, columns) = block.mesh, b.shape[2:4]
+    x, found = np.arange(mesh.width), []
+    owner = numbers // rows * mesh.width + groups.owners(x, step // columns)
+    for slot in range(rows):
+        serves = numbers % rows == slot
+        if serves.any():
+            owners = np.where(serves, owner, np.arange(mesh.height)[:, None] * mesh.width + x).reshape(-1)
+            here = serves[mesh.x0 : mesh.x0 + block.lead[1]] if block.payload else np.ones(1, bool)
+            found.append((here, Transfer(None, owners, b[:, :, slot, step % columns], asks=True)))
+    return found
+
+
+def allreduce(
+    block: Block, bar: Crossbar, axis: str, tiles: np.ndarray, combine: Callable[..., np.ndarray] = np.add,
+    groups: Groups | None = None,
+) -> np.ndarray:  # fmt: skip
+    """All cores of a line, or of a group, get the combination of their tiles [bh, bw, *tile], the same to the bit.
+
+    Core i loads the partial sum of core i + 1, 2, 4 .., and adds it; then all load the total of the first.
+    """
+    groups = groups or whole(block, axis)
+    columns = np.arange(block.mesh.length(axis))
+    inside, at = columns < groups.width * groups.count, groups.local(columns)
+    numbers, lane = prod(tiles.shape[2:]), bar.lanes[0 if axis == "x" else 2]
+    low, count = block.mesh.offset(axis), block.lead[1 if axis == "x" else 0]
+    total, far = tiles, 1
+    with block.memory.hold("total and loaded tile", 2 * numbers * tiles.itemsize):
+        while far < groups.width:
+            adds = inside & (at % (2 * far) == 0) & (at + far < groups.width)
+            (loaded,) = exchange(block, bar, Transfer(axis, np.where(adds, columns + far, columns), total, asks=True))
+            fabric.stage(block, lane, numbers, adds)
+            here = adds[low : low + count] if block.payload else np.ones(1, bool)
+            here = here.reshape(*((1, -1) if axis == "x" else (-1, 1)), *(1,) * (tiles.ndim - 2))
+            total = np.where(here, combine(total, loaded), total)
+            far *= 2
+        (total,) = exchange(block, bar, Transfer(axis, groups.owners(columns, 0), total, asks=True))
+    return total
+
+
+def allreduce_by_all(
+    block: Block, bar: Crossbar, axis: str, tiles: np.ndarray, combine: Callable[..., np.ndarray] = np.add,
+    groups: Groups | None = None, sample: int | None = None,
+) -> np.ndarray:  # fmt: skip
+    """The same, every core loading the partial sums of its line one after the other: see above what that costs."""
+    groups = groups or whole(block, axis)
+    columns = np.arange(block.mesh.length(axis))
+    inside = columns < groups.width * groups.count
+    numbers, lane = prod(tiles.shape[2:]), bar.lanes[0 if axis == "x" else 2]
+    total: Any = None
+    with block.memory.hold("total and loaded tile", 2 * numbers * tiles.itemsize):
+        for place in spread(block, groups.width, sample):
+            (loaded,) = exchange(block, bar, Transfer(axis, groups.owners(columns, place), tiles, asks=True))
+            fabric.stage(block, lane, numbers, inside)
+            total = loaded if total is None else combine(total, loaded)
+    return np.asarray(total)

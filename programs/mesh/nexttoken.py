@@ -1,0 +1,97 @@
+"""The next token, from logits on the mesh: the likeliest, found by a reduction, or one that the host draws."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from meshrt.block import Block
+from meshrt.errors import UsageError
+from meshrt.models.config import Config
+from meshrt.programs.mesh.systems import Sums
+from meshrt.programs.mesh.weights import Chunks
+from meshrt.tiles import gather_parts
+
+
+def best_of(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """The greater of two (value, id) pairs [.., 2]; of equal values the lower id. For a reduction."""
+    better = (other[..., :1] > one[..., :1]) | ((other[..., :1] == one[..., :1]) & (other[..., 1:] < one[..., 1:]))
+    return np.where(better, other, one)
+
+
+def best_here(block: Block, chunks: Chunks, scores: np.ndarray) -> np.ndarray:
+    """Each core's best (logit, id) of its part of V_x: [bh, bw, columns, Vt] -> float32 [bh, bw, 2].
+
+    Ids are exact in float32 up to 2^24; no vocabulary is as large.
+    """
+    first = block.mesh.x0 * chunks.columns
+    ids = chunks.vocabulary[first : first + block.lead[1] * chunks.columns].reshape(1, block.lead[1], -1)
+    flat = np.where(ids >= 0, scores.reshape(*scores.shape[:2], -1), np.float32(-np.inf))
+    if block.payload:
+        flat = np.where(np.isnan(flat), np.float32(np.inf), flat)  # so that it is not lost among comparisons
+    at = flat.argmax(axis=-1)[..., None]
+    block.elementwise(scores)
+    best = np.take_along_axis(flat, at, axis=-1), np.take_along_axis(np.broadcast_to(ids, flat.shape), at, axis=-1)
+    return np.concatenate([best[0], best[1].astype(np.float32)], axis=-1)
+
+
+def greedy(block: Block, chunks: Chunks, sums: Sums, scores: np.ndarray) -> int:
+    """The likeliest token, found on the mesh: V_x, the same in every row, is reduced along x, and all cores know it."""
+    best = sums.x(best_here(block, chunks, scores), best_of)
+    return token_of(block, best)
+
+
+def token_of(block: Block, best: np.ndarray) -> int:
+    """The id of the best (logit, id) pair, [bh, bw, 2], that all have. UsageError where its logit is no number."""
+    if block.payload and not np.isfinite(best[0, 0, 0]):
+        raise UsageError(
+            "no token can be picked: a logit is infinite or not a number; numbers in the checkpoint are, or become so"
+            " in --dtype: float32 has the most room"
+        )
+    return int(best[0, 0, 1])
+
+
+def next_of_prompt(
+    block: Block, config: Config, chunks: Chunks, sums: Sums, scores: np.ndarray, length: int,
+    choose: Callable[[np.ndarray], int] | None,
+) -> int:  # fmt: skip
+    """The token after the prompt, from logits L_y V_x: the row of cores that has its last position tells the others."""
+    row, strip, place = last_place(chunks, length, scores.shape[-2])
+    here = block.mesh.y0 <= row < block.mesh.y0 + block.lead[0]
+    own = scores[:, :, strip, :, place]
+    if choose is not None:
+        return on_host(block, whole_row(block, own, config.vocab_size, row), choose)
+    best = best_here(block, chunks, own)
+    if here:
+        others = np.arange(block.lead[0]) != row - block.mesh.y0
+        best[others] = -np.inf, config.vocab_size
+    else:
+        best[:] = -np.inf, config.vocab_size
+    best = sums.x(best, best_of)
+    return token_of(block, sums.y(best, best_of))
+
+
+def last_place(chunks: Chunks, length: int, kept: int) -> tuple[int, int, int]:
+    """(row of cores, row of tiles there, place in the tile) of the prompt's last token; `kept` places a tile."""
+    each = -(-length // chunks.sides)
+    chunk, place = divmod(length - 1, each)
+    return chunk // chunks.rows, chunk % chunks.rows, place if kept == each else 0
+
+
+def on_host(block: Block, row: np.ndarray | None, choose: Callable[[np.ndarray], int]) -> int:
+    """Sampling sorts the whole vocabulary: the logits leave the mesh, rank 0 draws, the token comes back as input."""
+    token = choose(row) if row is not None else None
+    return int(block.control.bcast(token))
+
+
+def whole_row(block: Block, scores: np.ndarray, vocabulary: int, row: int = 0) -> np.ndarray | None:
+    """V_x of one row of cores, [bh, bw, columns, Vt] -> float32 [vocabulary] at rank 0, None elsewhere."""
+    every = gather_parts(block, scores.reshape(scores.shape[0], -1), (block.mesh.height, vocabulary))
+    return None if every is None else every[row]
+
+
+def prompt_logits(block: Block, scores: np.ndarray, length: int, vocabulary: int) -> list[np.ndarray]:
+    """All rows of L_y V_x at rank 0, an empty list elsewhere."""
+    tall = scores.transpose(0, 2, 4, 1, 3, 5)
+    tall = tall.reshape(tall.shape[0] * tall.shape[1] * tall.shape[2], -1)
+    every = gather_parts(block, tall, (length, vocabulary))
+    return [] if every is None else list(every)

@@ -1,0 +1,248 @@
+"""From prefill's layout to decode's: weights and cache are placed anew over the mesh (waferllm, sections 4.2 and 4.4).
+
+W_O and W_down get their rows along x, tile by tile over the diagonal. Where decode has another number of cores than
+prefill, or other regions, every matrix is then cut anew, along x and along y, at the north-west corner that both share,
+and goes on from there, as on a conveyor, to the region that runs its layer.
+"""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from meshrt import fabric, routes
+from meshrt.block import Block
+from meshrt.collectives import Rings, finish_shift, start_shift
+from meshrt.mesh import Mesh
+from meshrt.programs.mesh.cache import fill_evenly
+from meshrt.programs.mesh.meshgemm import tile_bytes
+from meshrt.programs.mesh.stages import Stage, cross_matrix, every_core, lay, matrix_crossing, take
+from meshrt.programs.mesh.weights import Chunks, Weights
+from meshrt.remap import remap
+from meshrt.repeat import sampled
+from meshrt.tables import installed
+
+
+def move_weights(block: Block, rings: Rings, weights: Weights, sample: int | None = None) -> Weights:
+    """Re-place W_O and W_down of every layer for decode: their rows along x, their columns along y."""
+    layers = list(weights.layers)
+    for number in sampled(block, len(layers), sample):
+        layer = layers[number]
+        layers[number] = replace(layer, out=turn(block, rings, layer.out), down=turn(block, rings, layer.down))
+        block.console.progress("moving weights", number + 1, len(weights.layers))
+    return replace(weights, layers=tuple(layers))
+
+
+def turn(block: Block, rings: Rings, tiles: np.ndarray) -> np.ndarray:
+    """Every tile (x, y) goes to (y, x), by ring shifts alone: [bh, bw, rows, columns, *tile], P x P tiles in all.
+
+    All rows go round their rings, and so do all columns, at first with nothing in them. At every step the tile that
+    comes by the diagonal changes from its row's ring to its column's. A column's places pass the diagonal once each,
+    and after P steps each is where its tile belongs: six route entries and two buffers, whatever the size.
+    """
+    mesh, (rows, columns) = block.mesh, tiles.shape[2:4]
+    y = np.arange(mesh.height * rows).reshape(mesh.height, 1, rows, 1)[mesh.y0 : mesh.y0 + block.lead[0]]
+    x = np.arange(mesh.width * columns).reshape(1, mesh.width, 1, columns)[:, mesh.x0 : mesh.x0 + block.lead[1]]
+    diagonal = np.broadcast_to(y == x, tiles.shape[:4])
+    with block.memory.hold("tiles in flight", 4 * tile_bytes(tiles)):
+        row, column = tiles.copy(), np.zeros_like(tiles)
+        for _ in range(mesh.height * rows):
+            column[diagonal] = row[diagonal]
+            row_next, column_next = np.empty_like(row), np.empty_like(column)
+            flights = start_shift(block, rings.x, row, row_next) + start_shift(block, rings.y, column, column_next)
+            finish_shift(block, flights)
+            row, column = row_next, column_next
+    tiles[...] = column
+    return tiles
+
+
+# -------------------------------------------------------------------------------------------- to other cores
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How a dimension lies along a line before and after: the cores' units, as bounds for `remap`, and, after, the
+    chunks of a core and the units of a chunk."""
+
+    before: np.ndarray
+    after: np.ndarray
+    units: tuple[int, int]  # of a chunk, before and after
+    chunks: tuple[int, int]  # of a core
+
+
+def change_cores(
+    before: Sequence[Stage], after: Sequence[Stage], places: Sequence[tuple[int, int]], old: Chunks, new: Chunks,
+    sample: int | None = None,
+) -> None:  # fmt: skip
+    """Move weights, which `turn` has been at, and caches to the cores of other stages, which have room for them.
+
+    `places` are those of the new regions on the wafer. The first of both begin at the same corner, where everything is
+    cut anew. `sample` is that of `prefill`.
+    """
+    one, two = before[0].block, after[0].block
+    mover = one.another("re-placement", max(one.mesh.width, two.mesh.width), max(one.mesh.height, two.mesh.height))
+    meshes = one.mesh, two.mesh
+    heads = cut(mover, "x", meshes, (old.queries, new.queries), (2 * old.heads, 2 * new.heads))
+    inner = cut(mover, "x", meshes, (old.inner, new.inner))
+    vocabulary = cut(mover, "x", meshes, (old.vocabulary, new.vocabulary))
+    embedding = cut(mover, "y", meshes, (old.embedding, new.embedding))
+    owner = {number: (stage, at) for stage in before for at, number in enumerate(stage.layers)}
+    mover.follow(one)
+    route = Route(mover, places, after, sample)
+    for stage in after:
+        for at in sampled(mover, len(stage.layers), sample):
+            home, number = owner[stage.layers[at]]
+            layer, to = home.weights.layers[number], stage.weights.layers[at]
+            move(route, home, stage, layer.qkv, to.qkv, heads, embedding)
+            move(route, home, stage, layer.out, to.out, heads, embedding, rows_last=True)
+            move(route, home, stage, layer.up, to.up, inner, embedding)
+            move(route, home, stage, layer.down, to.down, inner, embedding, rows_last=True)
+            for name in ("norm_y", "mlp_norm_y", "out_bias_y"):
+                move(route, home, stage, getattr(layer, name), getattr(to, name), None, embedding)
+            move(route, home, stage, layer.qkv_bias, to.qkv_bias, heads, None)
+            move_cache(route, home, number, stage, at, heads)
+    move(route, before[0], after[0], before[0].weights.table, after[0].weights.table, vocabulary, embedding)
+    if after[-1].weights.head is not after[0].weights.table:
+        move(route, before[-1], after[-1], before[-1].weights.head, after[-1].weights.head, vocabulary, embedding)
+    move(route, before[-1], after[-1], before[-1].weights.norm_y, after[-1].weights.norm_y, None, embedding)
+    one.follow(mover)
+
+
+@dataclass(frozen=True)
+class Route:
+    """The way from one set of stages to another: over the corner that they share, then from region to region."""
+
+    mover: Block
+    places: Sequence[tuple[int, int]]
+    after: Sequence[Stage]
+    sample: int | None
+
+
+def cut(
+    mover: Block, axis: str, meshes: tuple[Mesh, Mesh], tables: tuple[np.ndarray, np.ndarray],
+    each: tuple[int, int] = (1, 1),
+) -> Cut:  # fmt: skip
+    """How a dimension of these chunks lies on lines of both meshes; `each` numbers of a chunk are one unit."""
+    bounds, units, chunks = [], [], []
+    for mesh, table, size in zip(meshes, tables, each, strict=True):
+        units.append(table.shape[1] // size)
+        chunks.append(len(table) // mesh.length(axis))
+        real = (table[:, : units[-1]] >= 0).sum(axis=1).reshape(mesh.length(axis), -1).sum(axis=1)
+        ends = np.concatenate([[0], np.cumsum(real)])
+        bounds.append(np.pad(ends, (0, mover.mesh.length(axis) + 1 - len(ends)), mode="edge"))
+    return Cut(bounds[0], bounds[1], (units[0], units[1]), (chunks[0], chunks[1]))
+
+
+def move(
+    route: Route, home: Stage, stage: Stage, tiles: np.ndarray | None, to: np.ndarray | None, x: Cut | None,
+    y: Cut | None, rows_last: bool = False,
+) -> None:  # fmt: skip
+    """Fill `to` with what `tiles` has. Without a cut along x or y the vector is the same all along it."""
+    if tiles is None or to is None:
+        return
+    found = travel(route, home.block, stage, as_units(tiles, x, y, rows_last), x, y)
+    if stage.block.payload:
+        to[...] = from_units(found, to.shape, x, y, rows_last)
+
+
+def move_cache(route: Route, home: Stage, number: int, stage: Stage, at: int, heads: Cut) -> None:
+    """Keys and values of one layer: their heads' numbers along x, their tokens along y, evenly over the new rows."""
+    tokens = int(home.cache.held.sum())
+    if at == 0:
+        fill_evenly(stage.cache, tokens)
+    length = route.mover.mesh.height
+    ends = [np.concatenate([[0], np.cumsum(held)]) for held in (home.cache.held, stage.cache.held)]
+    before, after = (np.pad(end, (0, length + 1 - len(end)), mode="edge") for end in ends)
+    most = max(1, int(home.cache.held.max())), max(1, int(stage.cache.held.max()))
+    y = Cut(before, after, most, (1, 1))
+    data = home.cache.data[:, :, : most[0], number]  # [bh, bw, tokens, 2, kv, columns * 2 * pairs]
+    kv, columns, pairs = data.shape[4], heads.chunks[0], heads.units[0]
+    data = data.reshape(*data.shape[:5], columns, 2, pairs).transpose(0, 1, 5, 7, 3, 4, 6, 2)
+    found = travel(route, home.block, stage, data.reshape(*data.shape[:2], columns * pairs, -1, most[0]), heads, y)
+    if stage.block.payload:
+        columns, pairs = heads.chunks[1], heads.units[1]
+        found = found.reshape(*found.shape[:3], columns, pairs, 2, kv, 2).transpose(0, 1, 2, 5, 6, 3, 7, 4)
+        stage.cache.data[:, :, : most[1], at] = found.reshape(*found.shape[:5], -1)
+
+
+def travel(route: Route, home: Block, stage: Stage, tiles: np.ndarray, x: Cut | None, y: Cut | None) -> np.ndarray:
+    """[bh, bw, places along x, numbers, places along y] of the old cores -> [bh, bw, along y, along x, numbers]."""
+    mover = route.mover
+    here = np.full((*mover.lead, *tiles.shape[2:]), np.nan, tiles.dtype)
+    lay(mover, here, every_core(home, tiles), 0, 0)
+    wider = stage.block.mesh.width > home.mesh.width, stage.block.mesh.height > home.mesh.height
+    if x is not None:
+        here = room(remap(mover, "x", here, x.before, x.after), x)
+    elif wider[0]:
+        here = repeat_along(mover, "x", here)
+    here = np.ascontiguousarray(np.moveaxis(here, 4, 2))
+    if y is not None:
+        here = room(remap(mover, "y", here, y.before, y.after), y)
+    elif wider[1]:
+        here = repeat_along(mover, "y", here)
+    block, (columns, rows) = mover, route.places[route.after.index(stage)]
+    width, height = stage.block.mesh.width, stage.block.mesh.height
+    corner = mover.another("corner", width, height)
+    moved = take(corner, here, every_core(mover, here), 0, 0)
+    corner.follow(mover)
+    block = corner
+    for number, step in enumerate([(1, 0)] * columns + [(0, 1)] * rows):
+        with ExitStack() as stack:
+            onward = mover.another(f"way {number + 1}", width, height)
+            crossing = matrix_crossing(stack, corner, number, step)
+            moved = cross_matrix(block, onward, crossing, moved, route.sample)
+            block = onward
+    mover.follow(block)
+    return moved
+
+
+def repeat_along(block: Block, axis: str, tiles: np.ndarray) -> np.ndarray:
+    """A vector that is the same all along an axis, for cores that have not had it: from the first core of each line."""
+    n = block.mesh.length(axis)
+    with installed(block.tables, axis, routes.multicast(n, 0)) as channel:
+        return fabric.transfer(block, channel, tiles, tiles.copy())
+
+
+def room(tiles: np.ndarray, cut: Cut) -> np.ndarray:
+    """Tiles with as many places as the chunks of a core have, those without a number zero."""
+    missing = cut.units[1] * cut.chunks[1] - tiles.shape[2]
+    pad = [(0, 0)] * tiles.ndim
+    pad[2] = (0, max(0, missing))
+    return np.pad(tiles, pad)[:, :, : cut.units[1] * cut.chunks[1]]
+
+
+def as_units(tiles: np.ndarray, x: Cut | None, y: Cut | None, rows_last: bool) -> np.ndarray:
+    """A core's tiles [bh, bw, rows, columns, Kt, Nt] (or a vector's) -> [bh, bw, units along x, numbers, along y].
+
+    Along x are the numbers of Nt, or with `rows_last` those of Kt, and the others along y.
+    """
+    if x is None:
+        return tiles.reshape(*tiles.shape[:2], 1, 1, -1)
+    units = x.units[0]
+    if y is None:  # [bh, bw, 1, columns, numbers * units]
+        vector = tiles.reshape(*tiles.shape[:2], tiles.shape[3], -1, units).swapaxes(3, 4)
+        return vector.reshape(*tiles.shape[:2], tiles.shape[3] * units, -1, 1)
+    rows, columns, first, second = tiles.shape[2:]
+    if rows_last:
+        split = tiles.reshape(*tiles.shape[:2], rows, columns, first // units, units, second)
+        split = split.transpose(0, 1, 3, 5, 4, 2, 6)
+    else:
+        split = tiles.reshape(*tiles.shape[:2], rows, columns, first, second // units, units)
+        split = split.transpose(0, 1, 3, 6, 5, 2, 4)
+    return split.reshape(*tiles.shape[:2], columns * units, split.shape[4], -1)
+
+
+def from_units(units: np.ndarray, shape: tuple[int, ...], x: Cut | None, y: Cut | None, rows_last: bool) -> np.ndarray:
+    """The inverse of `as_units` for tiles of that shape, from [bh, bw, along y, units along x, numbers]."""
+    if x is None:
+        return units.reshape(shape)
+    size = x.units[1]
+    if y is None:
+        return units.reshape(*shape[:2], shape[3], size, -1).swapaxes(3, 4).reshape(shape)
+    rows, columns, first, second = shape[2:]
+    if rows_last:
+        split = units.reshape(*shape[:2], rows, second, columns, size, -1).transpose(0, 1, 2, 4, 6, 5, 3)
+    else:
+        split = units.reshape(*shape[:2], rows, first, columns, size, -1).transpose(0, 1, 2, 4, 3, 6, 5)
+    return split.reshape(shape)

@@ -1,0 +1,226 @@
+"""LLaMA prefill: the whole prompt at once, everything cut both ways (waferllm, section 4.1 and Figure 3).
+
+Activations are L_y E_x: tokens along y, embedding along x. Every product is a MeshGEMM; Q K^T is the transposed one, so
+nothing is ever transposed on the mesh. The weights stay where they are and their copies move.
+
+    X = table[ids]                 transposed GEMM against one-hot rows, of which only the ones are looked up
+    each layer:
+      q, k, v = rms(X) W_qkv       rotary embedding at each core
+      S = q k^T                    transposed GEMM, all heads at once; softmax along x by K-tree allreduce
+      X += (S v) W_O
+      X += (silu(X' W_gate) * X' W_up) W_down,  X' = rms(X)
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshrt.block import Block
+from meshrt.models.config import Config
+from meshrt.models.rope import cos_sin
+from meshrt.programs.mesh.cache import Cache
+from meshrt.programs.mesh.meshgemm import tile_bytes
+from meshrt.programs.mesh.stages import Stage, cross_matrix, layers_timed
+from meshrt.programs.mesh.systems import Sums
+from meshrt.programs.mesh.weights import Chunks, Layer
+from meshrt.repeat import sampled
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the prompt's tokens and the rotary pairs of this block are.
+
+    `rows` and `columns` are the positions of the tokens along y and, for scores, along x: [bh, 1, rows, 1, Lt, 1] and
+    [1, bw, 1, P / w, 1, Lt] with w columns to a group of heads. `cos` and `sin` are
+    [bh, bw, rows, columns, 1, Lt, pairs].
+    """
+
+    length: int
+    each: int  # Lt
+    rows: np.ndarray
+    columns: np.ndarray
+    cos: np.ndarray
+    sin: np.ndarray
+
+
+def prefill(
+    stages: Sequence[Stage], config: Config, chunks: Chunks, ids: np.ndarray, every: bool, sample: int | None = None,
+    spent: list[float] | None = None, layers_only: bool = False,
+) -> np.ndarray:  # fmt: skip
+    """Run the prompt; its keys and values go into the caches, rows of cores holding their own tokens.
+
+    Returns logits L_y V_x: float32 [bh, bw, rows, columns, Lt, Vt] on the last stage's cores, or with `every` False
+    only those of each row of tiles' token that stands where the prompt's last does, [.., 1, Vt]. With a `sample` and
+    without payloads, only so many layers of a stage are run, and the last of them is counted for the others. `spent`
+    gets the cycles of each stage's layers. With `layers_only`, by shape, there is no embedding before them and no head
+    after them.
+    """
+    place = place_tokens(stages[0].block, config, chunks, len(ids))
+    size = chunks.rows * chunks.columns * place.each * chunks.embedding.shape[1] * 4
+    x = np.empty(0)
+    for before, stage in zip((None, *stages), stages, strict=False):
+        block, weights = stage.block, stage.weights
+        with block.memory.hold("activations", size):
+            if before is None and layers_only:
+                x = np.zeros((*block.lead, chunks.rows, chunks.columns, place.each, chunks.embedding.shape[1]), "f4")
+            elif before is None:
+                x = embed(stage, chunks, ids, place)
+            else:
+                x = cross_matrix(before.block, block, stage.crossing, x, sample)
+            with layers_timed(block, spent):
+                for number in sampled(block, len(weights.layers), sample):
+                    x = x + attention(config, chunks, stage, number, x, place)
+                    x = x + feed_forward(config, stage, weights.layers[number], x)
+                    block.elementwise(x, 2)
+                    block.console.progress("prefill", number + 1, len(weights.layers))
+            if stage is not stages[-1]:
+                continue
+            if layers_only:
+                return np.zeros((*x.shape[:4], 1, chunks.vocabulary.shape[1]), np.float32)
+            assert weights.norm_x is not None and weights.head is not None
+            x = rms_norm(config, stage, x, weights.norm_x)
+            if not every:
+                last = (len(ids) - 1) % place.each
+                x = np.ascontiguousarray(x[..., last : last + 1, :])
+            x = stage.products.gemm(x, weights.head)
+    return x
+
+
+def place_tokens(block: Block, config: Config, chunks: Chunks, length: int) -> Place:
+    """Cut the prompt into P chunks along y, and find the cosines of every core's tokens and pairs."""
+    mesh, each = block.mesh, -(-length // chunks.sides)
+    bh, bw = block.lead
+    token = np.arange(mesh.y0 * chunks.rows * each, (mesh.y0 + bh) * chunks.rows * each)
+    chunk = (np.arange(mesh.x0, mesh.x0 + bw) % chunks.group_width)[:, None] * chunks.slots + np.arange(chunks.slots)
+    seen = chunk[..., None] * each + np.arange(each)
+    cos, sin = (
+        table.reshape(bh, chunks.rows, each, bw, chunks.columns, -1).transpose(0, 3, 1, 4, 2, 5)[:, :, :, :, None]
+        for table in pair_tables(block, config, chunks, token)
+    )
+    rows = token.reshape(bh, 1, chunks.rows, 1, each, 1)
+    return Place(length, each, rows, seen.reshape(1, bw, 1, chunks.slots, 1, each), cos, sin)
+
+
+def pair_tables(block: Block, config: Config, chunks: Chunks, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """cos and sin for these positions and the rotary pairs of this block's columns: float32 [positions, pairs]."""
+    each = chunks.queries.shape[1] // chunks.heads // 2
+    first = block.mesh.x0 * chunks.columns
+    number = chunks.queries[first : first + block.lead[1] * chunks.columns, :each].reshape(-1)
+    pair = np.where(number >= 0, number % config.head_dim, -1)  # -1: padding, all zero
+    cos, sin = (np.asarray(table)[:, pair] for table in cos_sin(config, positions))
+    return cos, sin
+
+
+def embed(stage: Stage, chunks: Chunks, ids: np.ndarray, place: Place) -> np.ndarray:
+    """X[L_y, E_x] = onehot[L_y, V_x] table[E_y, V_x]^T: the table moves, and every core looks its tokens up in it."""
+    block = stage.block
+    size = chunks.vocabulary.shape[1]
+    padded = np.full(chunks.sides * place.each, -1)
+    padded[: len(ids)] = ids
+    first = (np.arange(block.mesh.width * chunks.columns) * size).reshape(block.mesh.width, chunks.columns)
+    first = first[block.mesh.x0 : block.mesh.x0 + block.lead[1]]
+    inside = padded[place.rows[..., 0]] - first[None, :, None, :, None]  # [bh, bw, rows, columns, Lt]
+    places = np.where((inside >= 0) & (inside < size), inside, -1).astype(np.int32)[
+        ..., None
+    ]  # the ones of one-hot rows
+
+    def look_up(places: np.ndarray, table: np.ndarray) -> np.ndarray:
+        found = np.take_along_axis(table.swapaxes(-1, -2), np.maximum(places, 0), axis=-2).astype(np.float32)
+        found = np.where(places >= 0, found, np.float32(0))
+        block.elementwise(found)
+        return found
+
+    return stage.products.gemm_t(places, stage.weights.table, look_up)
+
+
+def rms_norm(config: Config, stage: Stage, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """RMSNorm of L_y E_x: the sum of squares of a token is an allreduce along x."""
+    block = stage.block
+    squares = np.matmul(x[..., None, :], x[..., :, None])[..., 0, 0].sum(axis=3, dtype=np.float32)  # [bh, bw, rows, Lt]
+    block.elementwise(x)
+    total = stage.sums.x(squares)
+    scale = 1 / np.sqrt(total / np.float32(config.hidden_size) + np.float32(config.rms_norm_eps))
+    block.elementwise(x, 2)
+    return np.asarray(x * scale[:, :, :, None, :, None] * weight.astype(np.float32)[..., None, :])
+
+
+def attention(config: Config, chunks: Chunks, stage: Stage, number: int, x: np.ndarray, place: Place) -> np.ndarray:
+    """Causal attention of all heads of a group at once: every core has a share of each of them."""
+    block, layer, cache, products = stage.block, stage.weights.layers[number], stage.cache, stage.products
+    kv, group, length = chunks.kv_heads, config.group, place.each
+    qkv = products.gemm(rms_norm(config, stage, x, layer.norm_x), layer.qkv)
+    if layer.qkv_bias is not None:
+        qkv = qkv + layer.qkv_bias.astype(np.float32)[..., None, :]
+        block.elementwise(qkv)
+    q, k, v = (part.swapaxes(-2, -3) for part in split_heads(chunks, qkv))  # [.., heads, Lt, Dt]
+    q, k = rotate(block, q, place.cos, place.sin), rotate(block, k, place.cos, place.sin)
+    store(block, cache, number, k, v, place)
+    k, v = k.astype(cache.data.dtype), np.ascontiguousarray(v.astype(cache.data.dtype))
+    q = q.reshape(*q.shape[:4], kv, group * length, q.shape[-1]) * np.float32(config.head_dim**-0.5)
+    with block.memory.hold("values", tile_bytes(v)):
+        with block.memory.hold("queries and keys", tile_bytes(q) + tile_bytes(k)):
+            scores = products.heads_t(q, k)  # [.., kv, group * Lt, Lt]
+        with block.memory.hold("scores", tile_bytes(scores)):
+            weights = softmax(block, stage.sums, scores, group, place)
+            mixed = products.heads(weights, v)
+    mixed = mixed.reshape(*mixed.shape[:4], chunks.heads, length, -1).swapaxes(-2, -3)
+    result = products.gemm(np.ascontiguousarray(mixed).reshape(*mixed.shape[:5], -1), layer.out)
+    if layer.out_bias_x is not None:
+        result = result + layer.out_bias_x.astype(np.float32)[..., None, :]
+        block.elementwise(result)
+    return result
+
+
+def split_heads(chunks: Chunks, qkv: np.ndarray) -> tuple[np.ndarray, ...]:
+    """[.., (heads + 2 kv) Dt] -> queries [.., heads, Dt], keys and values [.., kv, Dt]."""
+    by_head = qkv.reshape(*qkv.shape[:-1], chunks.heads + 2 * chunks.kv_heads, -1)
+    return tuple(np.split(by_head, [chunks.heads, chunks.heads + chunks.kv_heads], axis=-2))
+
+
+def rotate(block: Block, x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
+    """Rotary embedding of [.., Dt] with Dt = 2 * pairs, first halves before second halves; cos and sin end in pairs."""
+    pairs = x.shape[-1] // 2
+    first, second = x[..., :pairs], x[..., pairs:]
+    block.elementwise(x, 3)
+    return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+
+
+def store(block: Block, cache: Cache, number: int, k: np.ndarray, v: np.ndarray, place: Place) -> None:
+    """Keys and values of this layer, in the rows that computed them; the first layer counts the tokens."""
+    if number == 0:
+        each = place.each * k.shape[2]
+        cache.add(np.clip(place.length - np.arange(block.mesh.height) * each, 0, each))
+    for which, part in ((0, k), (1, v)):
+        # [bh, bw, rows, columns, kv, Lt, Dt] -> [bh, bw, rows * Lt, kv, columns * Dt]
+        tokens = part.transpose(0, 1, 2, 5, 4, 3, 6)
+        tokens = tokens.reshape(*tokens.shape[:2], -1, tokens.shape[4], tokens.shape[5] * tokens.shape[6])
+        cache.data[:, :, : tokens.shape[2], number, which] = tokens
+
+
+def softmax(block: Block, sums: Sums, scores: np.ndarray, group: int, place: Place) -> np.ndarray:
+    """Causal softmax of scores [.., kv, group * Lt, Lt] (L_y L_x): maximum and sum are allreduces along x."""
+    seen = (place.columns <= place.rows) & (place.columns < place.length)  # [bh, bw, rows, columns, Lt, Lt]
+    seen = np.concatenate([seen] * group, axis=-2)[:, :, :, :, None]
+    scores = np.where(seen, scores, np.float32(-np.inf))
+    most = sums.heads(scores.max(axis=(3, -1)), np.maximum)[:, :, :, None, ..., None]
+    weights = np.exp(scores - np.maximum(most, np.float32(-1e30)))  # columns without a head have seen nothing
+    block.elementwise(scores, 3)
+    total = sums.heads(weights.sum(axis=-1).sum(axis=3))[:, :, :, None, ..., None]
+    block.elementwise(scores, 2)
+    return np.asarray(weights / np.maximum(total, np.float32(1)))  # the greatest weight is 1
+
+
+def feed_forward(config: Config, stage: Stage, layer: Layer, x: np.ndarray) -> np.ndarray:
+    """SwiGLU."""
+    products = stage.products
+    both = products.gemm(rms_norm(config, stage, x, layer.mlp_norm_x), layer.up)
+    with stage.block.memory.hold("gate and up", tile_bytes(both)):
+        return products.gemm(swiglu(stage.block, both), layer.down)
+
+
+def swiglu(block: Block, both: np.ndarray) -> np.ndarray:
+    """[.., 2 Ft] -> silu(gate) * up [.., Ft]."""
+    gate, up = np.split(both, 2, axis=-1)
+    block.elementwise(gate, 4)
+    return np.asarray(gate / (1 + np.exp(-gate)) * up)

@@ -1,0 +1,272 @@
+"""Stages: the layers of a model and the cores that run them.
+
+Most models run on one mesh and have one stage. Where a model does not fit the memory of a mesh, its layers are spread
+over several regions of the wafer, meshes of the same size side by side, that work one after the other as the stages of
+a pipeline (waferllm, sections 7.5 and 8). What a layer hands to the next in another region is a real transfer:
+
+    decode     E_y goes from the cores at the border along every row of the next region, or, where that lies to the
+               south or north, down the columns, row y in column y, and is spread by a sum along x
+    prefill    L_y E_x goes core by core, as on a conveyor, each tile as far as a region is wide
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from meshrt import fabric, routes
+from meshrt.block import Block
+from meshrt.collectives import Rings
+from meshrt.device import Device
+from meshrt.errors import UsageError
+from meshrt.models.checkpoint import Checkpoint
+from meshrt.models.config import Config
+from meshrt.programs.mesh.cache import Cache, Policy, kv_cache, stairs
+from meshrt.programs.mesh.systems import NO_PRODUCTS, NO_SUMS, Products, Sums, System, open_system
+from meshrt.programs.mesh.weights import Chunks, Weights, load_weights
+from meshrt.repeat import sampled
+from meshrt.routes import Path
+from meshrt.tables import Channel, installed, installed_paths
+from meshrt.tiles import gather_parts
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """Some layers of a model, in order, on the cores of a block. `sums` and `products` are what is installed there."""
+
+    block: Block
+    layers: range
+    weights: Weights
+    cache: Cache
+    sums: Sums = NO_SUMS
+    products: Products = NO_PRODUCTS
+    crossing: "Crossing | None" = None  # from the stage before; in decode, to the first stage from the last one
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """A border between two regions as a mesh of its own, and the routes over it."""
+
+    border: Block
+    step: tuple[int, int]  # (dx, dy) from the region before
+    channel: Channel
+
+
+def open_stages(
+    stack: ExitStack, block: Block, config: Config, chunks: Chunks, checkpoint: Checkpoint | None, dtype: Any,
+    regions: int, room: int, kv: Policy, name: str = "region", turned: bool = False,
+) -> list[Stage]:  # fmt: skip
+    """Load a model into so many regions, the first being the block's own cores; the caches are empty. LimitError.
+
+    Without a checkpoint there is memory for the weights, and nothing in it. `turned` is that of `load_weights`.
+    """
+    width, height = block.mesh.width, block.mesh.height
+    stages = []
+    for number, layers in enumerate(share(config.layers, regions)):
+        here = block if number == 0 else block.another(f"{name} {number}", width, height)
+        weights = load_weights(here, config, chunks, checkpoint, dtype, layers, turned)
+        token = (len(layers), 2, chunks.kv_heads, chunks.columns * chunks.keys.shape[1] // chunks.kv_heads)
+        cache = stack.enter_context(kv_cache(here, token, room, dtype, kv, climbs=False))
+        stages.append(Stage(here, layers, weights, cache))
+    return stages
+
+
+def install(
+    stack: ExitStack, stages: Sequence[Stage], system: System, chunks: Chunks, phases: int,
+    rings: Sequence[Rings] | None, sample: int | None = None,
+) -> list[Stage]:  # fmt: skip
+    """The stages with the routes of prefill, if they have rings, or else those of decode; until the stack is left.
+
+    `sample` is that of `systems.open_system`.
+    """
+    first = stages[0].block
+    places = arrange(first.device, first.mesh.width, first.mesh.height, len(stages))
+    ready = []
+    for number, stage in enumerate(stages):
+        block, crossing = stage.block, None
+        if number:
+            (u, v), (x, y) = places[number - 1], places[number]
+            cross = vector_crossing if rings is None else matrix_crossing
+            crossing = cross(stack, block, number, (x - u, y - v))
+        elif rings is None and len(stages) > 1:
+            crossing = way_back(stack, block, places)
+        products, sums = open_system(
+            stack, system, block, chunks, phases, None if rings is None else rings[number], sample
+        )
+        if rings is None and stage.cache.policy == "shift":
+            stage.cache.stairs = stack.enter_context(stairs(block))
+        ready.append(replace(stage, sums=sums, products=products, crossing=crossing))
+    return ready
+
+
+@contextmanager
+def layers_timed(block: Block, spent: list[float] | None) -> Iterator[None]:
+    """Note the virtual time, cycles, that the layers of a stage take, the rest of the model apart."""
+    if spent is None:
+        yield
+        return
+    begin = block.control.allreduce(block.clock.last(), max)[0]
+    yield
+    spent.append(block.control.allreduce(block.clock.last(), max)[0] - begin)
+
+
+def share(layers: int, count: int) -> list[range]:
+    """Layers by stage: as even as can be, the first ones with one more. UsageError."""
+    if not 1 <= count <= layers:
+        raise UsageError(f"{count} regions for {layers} layers: choose 1 to {layers}")
+    cuts = [-(-layers * at // count) for at in range(count + 1)]
+    return [range(low, high) for low, high in pairwise(cuts)]
+
+
+def arrange(device: Device, width: int, height: int, count: int) -> list[tuple[int, int]]:
+    """(column, row) of so many W x H regions of the wafer, each beside the one before. UsageError."""
+    columns = count if device.width is None else device.width // width
+    rows = count if device.height is None else device.height // height
+    if count > columns * rows:
+        raise UsageError(
+            f"{count} regions of {width} x {height} cores do not fit the {device.width} x {device.height} cores of"
+            f" {device.name}, which have room for {columns * rows}"
+        )
+    places = []
+    for row in range(rows):
+        line = [(column, row) for column in range(columns)]
+        places += line if row % 2 == 0 else line[::-1]
+    return places[:count]
+
+
+def way_back(stack: ExitStack, block: Block, places: Sequence[tuple[int, int]]) -> Crossing:
+    """The way of a token from the north-west core of the last region to that of the first, west and then north."""
+    (x, y), width, height = places[-1], block.mesh.width, block.mesh.height
+    x, y = x * width, y * height
+    wafer = block.another("way back", x + 1, y + 1)
+    path = [(at, y) for at in range(x, -1, -1)] + [(0, at) for at in range(y - 1, -1, -1)]
+    return Crossing(wafer, (-x, -y), stack.enter_context(installed_paths(wafer.tables, [Path(tuple(path))])))
+
+
+def hand_back(stages: Sequence[Stage]) -> None:
+    """The token that the last region has found goes to the first, along its first row and down all columns."""
+    first, last = stages[0], stages[-1]
+    if first.crossing is None:
+        return
+    wafer, block = first.crossing.border, first.block
+    wafer.follow(last.block)
+    fabric.transfer(wafer, first.crossing.channel, np.zeros((*wafer.lead, 1), np.int32))
+    block.follow(wafer)
+    row = np.arange(block.mesh.height) == 0
+    for axis, lines in (("x", row), ("y", None)):
+        with installed(block.tables, axis, routes.multicast(block.mesh.length(axis), 0), lines) as channel:
+            fabric.transfer(block, channel, np.zeros((*block.lead, 1), np.int32))
+
+
+def vector_crossing(stack: ExitStack, block: Block, number: int, step: tuple[int, int]) -> Crossing:
+    """The border that activations of decode, E_y, cross to get to region `number`, which lies at `step`."""
+    width, height = block.mesh.width, block.mesh.height
+    if step[0]:
+        border = block.another(f"border {number}", width + 1, height)
+        way = routes.multicast(width + 1, 0 if step[0] > 0 else width)
+        return Crossing(border, step, stack.enter_context(installed(border.tables, "x", way)))
+    border = block.another(f"border {number}", width, 2 * height)
+    ways = []
+    for y in range(height):
+        rows = range(y, y + height + 1) if step[1] > 0 else range(height + y, y - 1, -1)
+        ways.append(Path(tuple((y % width, row) for row in rows)))
+    return Crossing(border, step, stack.enter_context(installed_paths(border.tables, ways)))
+
+
+def cross_vector(before: Stage, after: Stage, x: np.ndarray) -> np.ndarray:
+    """E_y, [bh, bw, rows, Et] the same in every column, from one region to the next."""
+    assert after.crossing is not None
+    border, (dx, dy), channel = after.crossing.border, after.crossing.step, after.crossing.channel
+    width, height = after.block.mesh.width, after.block.mesh.height
+    whole = every_core(before.block, x)
+    border.follow(before.block)
+    tiles = np.full((*border.lead, *x.shape[2:]), np.nan, x.dtype)
+    if dx:
+        lay(border, tiles, whole, 0 if dx > 0 else width, 0, columns=1)
+    else:
+        lay(border, tiles, whole, 0, 0 if dy > 0 else height)
+    arrived = every_core(border, fabric.transfer(border, channel, tiles))
+    after.block.follow(border)
+    if dx:
+        return take(after.block, x, arrived, 1 if dx > 0 else 0, 0)
+    landed = take(after.block, x, arrived, 0, height if dy > 0 else 0)
+    if after.block.payload:
+        mesh = after.block.mesh
+        y, column = np.arange(mesh.y0, mesh.y0 + mesh.block_height), np.arange(mesh.x0, mesh.x0 + mesh.block_width)
+        landed[y[:, None] % width != column] = 0
+    return after.sums.x(landed)
+
+
+def matrix_crossing(stack: ExitStack, block: Block, number: int, step: tuple[int, int]) -> Crossing:
+    """The border that activations of prefill, L_y E_x, cross to get to region `number`, which lies at `step`."""
+    width, height = block.mesh.width, block.mesh.height
+    axis = "x" if step[0] else "y"
+    border = block.another(f"border {number}", width * (2 if step[0] else 1), height * (2 if step[1] else 1))
+    way = routes.chain(border.mesh.length(axis), sum(step))
+    return Crossing(border, step, stack.enter_context(installed(border.tables, axis, way)))
+
+
+def cross_matrix(
+    before: Block, after: Block, crossing: Crossing | None, x: np.ndarray, sample: int | None = None
+) -> np.ndarray:
+    """Tiles [bh, bw, ..] from every core of one region to the same core of the next, as on a conveyor.
+
+    Software at every core on the way takes a tile and sends it on: one hop and one stage a step, all tiles at once.
+    """
+    assert crossing is not None
+    border, step, channel = crossing.border, crossing.step, crossing.channel
+    axis = "x" if step[0] else "y"
+    n, onward = after.mesh.length(axis), sum(step)
+    first = 0 if onward > 0 else n  # where the region before begins on the border's line
+    whole = every_core(before, x)
+    border.follow(before)
+    tiles = np.full((*border.lead, *x.shape[2:]), np.nan, x.dtype)
+    lay(border, tiles, whole, first if axis == "x" else 0, first if axis == "y" else 0)
+    at = np.arange(2 * n)
+    with border.memory.hold("tile passed on, and one coming in", 2 * prod(x.shape[2:]) * x.itemsize):
+        for moved in sampled(border, n, sample):
+            low = first + onward * moved
+            senders = (at >= low) & (at < low + n)
+            tiles = fabric.transfer(border, channel, tiles, positions=senders)
+            fabric.stage(border, channel, 0, np.roll(senders, onward))
+            fabric.forget(border, channel)
+    arrived = every_core(border, tiles)
+    after.follow(border)
+    return take(after, x, arrived, n - first if axis == "x" else 0, n - first if axis == "y" else 0)
+
+
+# ------------------------------------------------------------------- cores that change the rank that hosts them
+
+
+def every_core(block: Block, tiles: np.ndarray) -> np.ndarray | None:
+    """The tiles of all cores, [H, W, *tile], on every rank; None without payloads. Not a matter of the machine."""
+    if not block.payload:
+        return None
+    found: np.ndarray = block.control.bcast(gather_parts(block, tiles, (block.mesh.height, block.mesh.width)))
+    return found
+
+
+def lay(block: Block, tiles: np.ndarray, whole: np.ndarray | None, x: int, y: int, columns: int | None = None) -> None:
+    """Put those tiles, or the first columns of them, at the cores from (x, y) on; in place."""
+    if whole is None:
+        return
+    whole = whole[:, :columns]
+    mesh = block.mesh
+    low_x, high_x = max(x, mesh.x0), min(x + whole.shape[1], mesh.x0 + mesh.block_width)
+    low_y, high_y = max(y, mesh.y0), min(y + whole.shape[0], mesh.y0 + mesh.block_height)
+    if low_x < high_x and low_y < high_y:
+        part = whole[low_y - y : high_y - y, low_x - x : high_x - x]
+        tiles[low_y - mesh.y0 : high_y - mesh.y0, low_x - mesh.x0 : high_x - mesh.x0] = part
+
+
+def take(block: Block, like: np.ndarray, whole: np.ndarray | None, x: int, y: int) -> np.ndarray:
+    """This rank's tiles of a region that begins at core (x, y) of a larger mesh; without payloads, `like` goes on."""
+    if whole is None:
+        return like
+    mesh = block.mesh
+    x, y = x + mesh.x0, y + mesh.y0
+    return np.array(whole[y : y + mesh.block_height, x : x + mesh.block_width])

@@ -1,0 +1,109 @@
+"""Systems that run LLaMA on a mesh: what a run asks of the machine, and how WaferLLM, T10 and Ladder do it.
+
+Prefill and decode are written once. Their products and sums, all of their communication, go through the functions
+here; so every system computes the same, and what it costs is measured.
+"""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from types import ModuleType
+from typing import Any, Literal
+
+import numpy as np
+
+from meshrt.allreduce import allreduce, ktree
+from meshrt.block import Block
+from meshrt.collectives import Rings
+from meshrt.crossbar import Crossbar, crossbar
+from meshrt.programs.mesh import ladder, t10
+from meshrt.programs.mesh.headgroups import group_rings, group_tree, meshgemm_in_groups, meshgemm_t_in_groups
+from meshrt.programs.mesh.meshgemm import meshgemm, meshgemm_t
+from meshrt.programs.mesh.places import Groups
+from meshrt.programs.mesh.weights import Chunks
+
+System = Literal["waferllm", "t10", "ladder"]
+
+
+@dataclass(frozen=True)
+class Products:
+    """C = A B and C = A B^T on tiles [bh, bw, rows, columns, .., Mt, Kt], of matrices that are cut into P x P tiles.
+
+    `heads` and `heads_t` are those of attention: inside each group of heads, scores being cut along the group's x.
+    `gemm_t` takes `multiply(a, b)`, which may stand in for the product of two tiles.
+    """
+
+    gemm: Callable[..., np.ndarray]
+    gemm_t: Callable[..., np.ndarray]
+    heads: Callable[..., np.ndarray]
+    heads_t: Callable[..., np.ndarray]
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Allreduce of tiles [bh, bw, *tile], f(tiles, combine=np.add): along x, y, x inside a group of heads."""
+
+    x: Callable[..., np.ndarray]
+    y: Callable[..., np.ndarray]
+    heads: Callable[..., np.ndarray]
+    by_rows: bool = False  # can `heads` leave rows out, by a keyword `lines` (bool [H])?
+
+
+def _not_installed(*_: Any) -> np.ndarray:
+    raise ValueError("this product or sum is not installed in this part of the run")
+
+
+NO_PRODUCTS = Products(_not_installed, _not_installed, _not_installed, _not_installed)
+NO_SUMS = Sums(_not_installed, _not_installed, _not_installed)
+
+
+def open_system(
+    stack: ExitStack, system: System, block: Block, chunks: Chunks, phases: int, rings: Rings | None,
+    sample: int | None = None,
+) -> tuple[Products, Sums]:  # fmt: skip
+    """What a system uses in prefill, where there are rings, or else in decode; installed until the stack is left.
+
+    The K-trees of WaferLLM have `phases`. T10 and Ladder run so many steps of a product if there is a `sample` and no
+    payloads, and count the last for the rest.
+    """
+    if system != "waferllm":
+        bar = stack.enter_context(crossbar(block))
+        return _on_a_crossbar(t10 if system == "t10" else ladder, block, bar, chunks, sample)
+    axes = "xy" if rings is None else "x"
+    products = NO_PRODUCTS if rings is None else _products(stack, block, chunks, rings)
+    return products, open_sums(stack, block, chunks, axes, phases)
+
+
+def _on_a_crossbar(
+    system: ModuleType, block: Block, bar: Crossbar, chunks: Chunks, sample: int | None
+) -> tuple[Products, Sums]:
+    gemm, gemm_t = (partial(one, block, bar, sample=sample) for one in (system.gemm, system.gemm_t))
+    groups = Groups(chunks.group_width, chunks.groups)
+    x, y = (partial(system.allreduce, block, bar, axis) for axis in "xy")
+    return Products(gemm, gemm_t, partial(gemm, groups=groups), partial(gemm_t, groups=groups)), Sums(
+        x, y, partial(x, groups=groups)
+    )
+
+
+def _products(stack: ExitStack, block: Block, chunks: Chunks, rings: Rings) -> Products:
+    gemm, gemm_t = partial(meshgemm, block, rings), partial(meshgemm_t, block, rings)
+    if chunks.groups == 1:
+        return Products(gemm, gemm_t, gemm, gemm_t)
+    inner = stack.enter_context(group_rings(block, rings, chunks))
+    heads = partial(meshgemm_in_groups, block, inner, chunks)
+    return Products(gemm, gemm_t, heads, partial(meshgemm_t_in_groups, block, inner, chunks))
+
+
+def open_sums(stack: ExitStack, block: Block, chunks: Chunks, axes: str, phases: int) -> Sums:
+    """WaferLLM's sums along the axes, "x" or "xy", installed until the stack is left.
+
+    Beside the rings of prefill there is no room for a second phase of the trees on head groups, 24 entries being the
+    limit of a WSE-2: there they have one.
+    """
+    along = {axis: partial(allreduce, block, stack.enter_context(ktree(block, axis, phases))) for axis in axes}
+    heads = along["x"]
+    if chunks.groups > 1:
+        tree = stack.enter_context(group_tree(block, chunks, phases if axes == "xy" else 1))
+        heads = partial(allreduce, block, tree)
+    return Sums(along["x"], along.get("y", _not_installed), heads, by_rows=True)

@@ -1,0 +1,217 @@
+"""T10's way of multiplying and adding, on a mesh that it takes for a crossbar (waferllm, section 7; T10, SOSP 2024).
+
+T10 plans for cores that all reach each other equally fast. An operator is cut into sub-operators, one a core, laid over
+the cores by number; the tensors that several of them share are cut along the loop, and go round the ring of the cores
+that share them: first all compute, then all shift. Here:
+
+    C = A B     A goes round the rows of the grid of sub-operators and B round its columns, from each number to the one
+                before; before that, one exchange brings row r's tiles of A, and column c's of B, to where they begin
+    C = A B^T   A stays, B goes round the columns, and the sums round the rows; one exchange brings them home
+    sums        recursive doubling: at step s, core i and the core whose number differs in bit s swap and add
+
+The grid of sub-operators is the mesh of cores itself. To T10 any other of as many cores costs the same, and none is
+better off on a mesh: with row-major numbers these rings lie along its lines. What T10 does not see is that they do not
+close there: at every shift, one core of a line gets its tile from the other end, core by core. The recursive doubling,
+best on a crossbar, sends packets 1, 2, 4 .. N / 2 cores far, past each other.
+
+Compute and shift are supersteps on T10's own machine, which has a barrier in hardware. Here a core fetches the next
+tile when it has used the last one (waferllm: "T10 maps data to core IDs and fetches data .. as required"), and goes on
+when it has it. That orders the steps without a barrier, whose messages would come on top. With `asks` False owners send
+unasked instead, as soon as they can: then the long packets of successive steps follow one another along the line, and
+its length is hidden. That is no compute-shift any more, and a bound from below: with tiles of 9 x 9 on wse2, 64 x 64
+cores take 448,085 cycles, 93,638 unasked, and 57,087 by MeshGEMM. Sums need no order, and are sent unasked.
+
+`sample` is that of `meshrt.repeat.sampled`: without payloads, so many steps are run and the last counted for the rest.
+`groups` are columns that multiply and add among themselves, as for groups of heads.
+"""
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from meshrt import fabric
+from meshrt.block import Block
+from meshrt.crossbar import Crossbar, exchange
+from meshrt.legs import Transfer
+from meshrt.programs.mesh.meshgemm import tile_bytes
+from meshrt.programs.mesh.places import Groups, whole
+from meshrt.repeat import sampled
+
+Multiply = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+def gemm(
+    block: Block, bar: Crossbar, a: np.ndarray, b: np.ndarray, groups: Groups | None = None,
+    sample: int | None = None, asks: bool = True,
+) -> np.ndarray:  # fmt: skip
+    """C = A B.
+
+    a: M x K, b: K x N, cut into P x P tiles: [bh, bw, rows, columns, .., Mt, Kt] and [.., Kt, Nt]; float32 C as well.
+    In groups, P x w tiles of B and C, of w columns, and P x P of A, P / w a core. Both operands stay at home.
+    """
+    groups = groups or whole(block)
+    active = b.shape[3]  # of the tiles of A at a core, the first so many meet one of B at a step
+    sums = a.shape[2] * active * prod(a.shape[4:-1]) * b.shape[-1] * 4
+    with (
+        block.memory.hold("A and B in flight", tile_bytes(a) + tile_bytes(b)),
+        block.memory.hold("incoming tiles", tile_bytes(a) // a.shape[3] + tile_bytes(b) // b.shape[2]),
+        block.memory.hold("C", sums),
+    ):
+        a, b = align(block, bar, groups, [("x", a, row_numbers(block, a)), ("y", b, first_places(block, groups, a, b))])
+        c = np.asarray(block.matmul(a[:, :, :, :active], b))
+        for _ in sampled(block, block.mesh.height * b.shape[2] - 1, sample):
+            a, b = shift(block, bar, groups, [("x", a), ("y", b)], asks)
+            c += block.matmul(a[:, :, :, :active], b)
+    return np.asarray(c)
+
+
+def gemm_t(
+    block: Block, bar: Crossbar, a: np.ndarray, b: np.ndarray, multiply: Multiply | None = None,
+    groups: Groups | None = None, sample: int | None = None, asks: bool = True,
+) -> np.ndarray:  # fmt: skip
+    """C = A B^T; a: M x K, b: N x K, as in `gemm`. `multiply(a, b)` may stand in for the product of two tiles, a b^T.
+
+    In groups, P x w tiles of A and B, and P x P of C, P / w a core: a core adds to the first of them.
+    """
+    groups = groups or whole(block)
+    active, slots = b.shape[3], block.mesh.height * b.shape[2] // groups.width
+
+    def product() -> np.ndarray:
+        return np.asarray(multiply(a, b) if multiply else block.matmul(a, b.swapaxes(-1, -2)))
+
+    sums = a.shape[2] * slots * prod(a.shape[4:-1]) * b.shape[-2] * 4
+    with (
+        block.memory.hold("B in flight", tile_bytes(b)),
+        block.memory.hold("C in flight", sums),
+        block.memory.hold("incoming tiles", tile_bytes(b) // b.shape[2] + sums // slots),
+    ):
+        places = np.empty((*a.shape[:3], slots))
+        (b,) = align(block, bar, groups, [("y", b, first_places(block, groups, places, b))])
+        one = product()
+        c = np.zeros((*one.shape[:3], slots, *one.shape[4:]), np.float32)
+        c[:, :, :, :active] = one
+        for _ in sampled(block, block.mesh.height * b.shape[2] - 1, sample):
+            b, c = shift(block, bar, groups, [("y", b), ("x", c)], asks)
+            c[:, :, :, :active] += product()
+        (c,) = align(block, bar, groups, [("x", c, 1 - row_numbers(block, c))])
+    return c
+
+
+# ------------------------------------------------------------------------------------------------- tiles that move
+
+
+def row_numbers(block: Block, tiles: np.ndarray) -> np.ndarray:
+    """The numbers of all rows of tiles on the mesh."""
+    return np.arange(block.mesh.height * tiles.shape[2])
+
+
+def first_places(block: Block, groups: Groups, ring: np.ndarray, tiles: np.ndarray) -> np.ndarray:
+    """For every column of tiles on the mesh: its place on its group's ring, of as many places a core as `ring` has."""
+    columns = np.arange(block.mesh.width)
+    return np.asarray(np.add.outer(groups.local(columns) * ring.shape[3], np.arange(tiles.shape[3])).reshape(-1))
+
+
+def shift(
+    block: Block, bar: Crossbar, groups: Groups, moving: list[tuple[str, np.ndarray]], asks: bool
+) -> list[np.ndarray]:
+    """Every tile goes to the place before its own on its ring, the first to the last; all rings at once."""
+    transfers = []
+    for axis, tiles in moving:
+        at, line = np.arange(block.mesh.length(axis)), groups if axis == "x" else whole(block, axis)
+        owners = line.owners(at, (line.local(at) + 1) % line.width)
+        transfers.append(Transfer(axis, owners, tiles[:, :, :, 0] if axis == "x" else tiles[:, :, 0], asks))
+    found = []
+    for (axis, tiles), arrived in zip(moving, exchange(block, bar, *transfers), strict=True):
+        if axis == "x":
+            found.append(np.concatenate([tiles[:, :, :, 1:], arrived[:, :, :, None]], axis=3))
+        else:
+            found.append(np.concatenate([tiles[:, :, 1:], arrived[:, :, None]], axis=2))
+    return found
+
+
+def align(
+    block: Block, bar: Crossbar, groups: Groups, moving: list[tuple[str, np.ndarray, np.ndarray]]
+) -> list[np.ndarray]:
+    """Turn the tiles of every line back by a number of places of its own: (axis, tiles, turns of all lines of tiles).
+
+    A core number's tile can come from any other's, so that is one exchange for every tile at a core.
+    """
+    found = [np.empty_like(tiles) for _, tiles, _ in moving]
+    for strip in range(max(tiles.shape[2] for _, tiles, _ in moving)):
+        for slot in range(max(tiles.shape[3] for _, tiles, _ in moving)):
+            on = [n for n, (_, tiles, _) in enumerate(moving) if strip < tiles.shape[2] and slot < tiles.shape[3]]
+            transfers = [_turn(block, groups, *moving[n], strip, slot) for n in on]
+            for n, arrived in zip(on, exchange(block, bar, *transfers), strict=True):
+                found[n][:, :, strip, slot] = arrived
+    return found
+
+
+def _turn(
+    block: Block, groups: Groups, axis: str, tiles: np.ndarray, turns: np.ndarray, strip: int, slot: int
+) -> Transfer:
+    """What brings the tiles at [strip, slot] of every core to it."""
+    mesh = block.mesh
+    y, x = np.divmod(np.arange(mesh.width * mesh.height), mesh.width)
+    if axis == "x":
+        slots, line, at, across = tiles.shape[3], groups, x, y * tiles.shape[2] + strip
+        inner = slot
+    else:
+        slots, line, at, across = tiles.shape[2], whole(block, "y"), y, x * tiles.shape[3] + slot
+        inner = strip
+    place = (line.local(at) * slots + inner + turns[across]) % (line.width * slots)
+    to = line.owners(at, place // slots)
+    owners = y * mesh.width + to if axis == "x" else to * mesh.width + x
+    if not block.payload:
+        return Transfer(None, owners, tiles[:, :, 0, 0])
+    # Which of its tiles an owner gives depends on its line alone, and readers are on the same line.
+    given = (place % slots).reshape(mesh.height, mesh.width)[mesh.y0 :, mesh.x0 :][: block.shape[0], : block.shape[1]]
+    rows, columns = np.arange(block.shape[0])[:, None], np.arange(block.shape[1])
+    packet = tiles[rows, columns, strip, given] if axis == "x" else tiles[rows, columns, given, slot]
+    return Transfer(None, owners, packet)
+
+
+# ------------------------------------------------------------------------------------------------------------- sums
+
+
+def allreduce(
+    block: Block, bar: Crossbar, axis: str, tiles: np.ndarray, combine: Callable[..., np.ndarray] = np.add,
+    groups: Groups | None = None,
+) -> np.ndarray:  # fmt: skip
+    """All cores of a line, or of a group, get the combination of their tiles [bh, bw, *tile], the same to the bit.
+
+    Recursive doubling takes a power of two: the cores beyond give their tiles to the first ones, and get the result.
+    """
+    groups = groups or whole(block, axis)
+    columns = np.arange(block.mesh.length(axis))
+    at = np.where(columns < groups.width * groups.count, groups.local(columns), groups.width)  # beyond: no one
+    most = 1 << (groups.width.bit_length() - 1)
+    rest = groups.width - most
+    steps = [(at < rest, at + most)] if rest else []
+    steps += [(at < most, at ^ (1 << bit)) for bit in range(most.bit_length() - 1)]
+    numbers = prod(tiles.shape[2:])
+    partial: Any = tiles.copy()
+    lane = bar.lanes[0 if axis == "x" else 2]
+    with block.memory.hold("incoming partial sum", numbers * tiles.itemsize):
+        for takes, other in steps:
+            owners = np.where(takes, groups.base(columns) + other, columns)
+            (arrived,) = exchange(block, bar, Transfer(axis, owners, partial))
+            fabric.stage(block, lane, numbers, takes)
+            first = _here(block, axis, at < other, partial)  # both partners combine in the same order
+            one, two = np.where(first, partial, arrived), np.where(first, arrived, partial)
+            partial = np.where(_here(block, axis, takes, partial), combine(one, two), partial)
+        if rest:
+            gets = (at >= most) & (at < groups.width)
+            owners = np.where(gets, columns - most, columns)
+            (partial,) = exchange(block, bar, Transfer(axis, owners, partial))
+    return np.asarray(partial)
+
+
+def _here(block: Block, axis: str, marks: np.ndarray, tiles: np.ndarray) -> np.ndarray:
+    """Marks of the positions on a line as a mask for this block's tiles; without payloads, one tile stands for all."""
+    if not block.payload:
+        return np.ones((1,) * tiles.ndim, bool)
+    low = block.mesh.offset(axis)
+    part = marks[low : low + block.mesh.block_length(axis)]
+    return part.reshape(*((1, -1) if axis == "x" else (-1, 1)), *(1,) * (tiles.ndim - 2))

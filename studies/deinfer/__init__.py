@@ -1,0 +1,1 @@
+"""What DeInfer published of tensor-parallel GPUs, beside what is emulated."""

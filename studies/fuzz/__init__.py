@@ -1,0 +1,1 @@
+"""`meshrt fuzz`: input from outside, broken at random."""

@@ -1,0 +1,1 @@
+"""What NeuronMM published of Trainium, beside what is emulated."""

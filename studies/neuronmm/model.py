@@ -1,0 +1,125 @@
+"""Tables 6 and 7 of NeuronMM: Llama-3.2-1B with its MLP compressed, by shape."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from meshrt.models.catalogue import find_model
+from meshrt.models.config import Config, read_config
+from meshrt.models.factors import MLP
+from meshrt.models.ranks import aligned_ranks, block_aligned_rank
+from meshrt.neuron.device import GIB, NeuronDevice
+from meshrt.report import write_file
+from meshrt.studies.neuronmm import published
+from meshrt.studies.neuronmm.tables import times
+from meshrt.studies.sweep import Job, Outcome
+from meshrt.studies.tune.answers import folder
+from meshrt.studies.waferllm.files import check_folder
+from meshrt.studies.waferllm.rows import Emulate, Row
+
+MODEL, TOKENS = published.MODEL, published.TOKENS
+CONTEXTS = (TOKENS, TOKENS + TOKENS // 2 - 1, 2 * TOKENS - 2)  # of the first, middle and last token that is decoded
+
+
+def table6(device: NeuronDevice, emulate: Emulate) -> list[Row]:
+    """Sizes of matrices and of their factors at ratio 0.2: eq. 5, no run."""
+    matrices = read_config(find_model(MODEL)).matrices()  # [out, in]; the paper's are [in, out]
+    rows = []
+    for name, (k, n, rank) in published.TABLE6.items():
+        n_size, k_size = matrices[f"model.layers.0.mlp.{name}_proj"]
+        found = block_aligned_rank(k_size, n_size, published.TABLE6_RATIO, published.TABLE6_BLOCK)
+        sizes = {
+            f"{name}_proj": ((k, n), (k_size, n_size)),
+            f"{name}_u_proj": ((k, rank), (k_size, found)),
+            f"{name}_v_proj": ((rank, n), (found, n_size)),
+        }
+        for module, (stated, own) in sizes.items():
+            subject = f"{own[0]} x {own[1]}"
+            rows.append(Row("6", subject, module, "size", "elements", float(np.prod(stated)), float(np.prod(own))))
+    return rows
+
+
+def table7(device: NeuronDevice, emulate: Emulate) -> list[Row]:
+    """One request of 1024 tokens with 1024 new ones, end to end, by compression ratio (section 5.4.4)."""
+    config = read_config(find_model(MODEL))
+    rows = []
+    for ratio, stated in published.TABLE7.items():
+        model = compressed_folder(config, ratio) if ratio else MODEL
+        first = emulate(_job(device, model, prompt_tokens=TOKENS, max_new_tokens=1))
+        tokens = [emulate(_job(device, model, context=at, max_new_tokens=2)) for at in CONTEXTS]
+        note = next((one.refused for one in (first, *tokens) if one.refused), "")
+        rows += _rows(ratio, stated, _serving(first, tokens), note)
+        middle = tokens[1].report
+        if middle is not None:
+            rows += _decode_rows(ratio, stated, middle)
+    return rows
+
+
+def _serving(first: Outcome, tokens: Sequence[Outcome]) -> published.Serving | None:
+    """A row of the table from the runs of its prefill and of three tokens; None where the machine refused one.
+
+    Between the first, middle and last token of decode, time is taken to grow linearly: attention does.
+    """
+    reports = [one.report for one in tokens if one.report is not None]
+    if first.report is None or len(reports) < len(tokens):
+        return None
+    ttft = float(first.report["result"]["ttft_seconds"])
+    steps = [report["result"]["tpot_seconds"] for report in reports]
+    decode = float(np.interp(np.arange(CONTEXTS[0], CONTEXTS[-1] + 1), CONTEXTS, steps).sum())
+    return published.Serving(ttft + decode, 2 * TOKENS / (ttft + decode), ttft, decode / (TOKENS - 1))
+
+
+def _rows(ratio: float, stated: published.Serving, found: published.Serving | None, note: str) -> list[Row]:
+    columns = {
+        "latency": ("end to end", "s", 1.0),
+        "throughput": ("throughput", "tokens/s", 1.0),
+        "ttft": ("TTFT", "ms", 1e3),
+        "tpot": ("TPOT", "ms", 1e3),
+    }
+    return [
+        Row(
+            "7", _subject(ratio), MODEL, column, unit, times(getattr(stated, name), scale),
+            times(None if found is None else getattr(found, name), scale), note=note, derived=name == "throughput",
+        )
+        for name, (column, unit, scale) in columns.items()
+    ]  # fmt: skip
+
+
+def _decode_rows(ratio: float, stated: published.Serving, middle: Mapping[str, Any]) -> list[Row]:
+    """What crosses between HBM and SBUF for a token, and at what rate: as many bytes in the published time, too."""
+    (decode,) = (phase for phase in middle["phases"] if phase["name"] == "decode")
+    traffic, seconds = decode["hbm_bytes"]["total"], decode["critical_path"]["seconds"]
+    rate = None if stated.tpot is None else traffic / stated.tpot / 1e9
+    subject = _subject(ratio)
+    return [
+        Row("7", subject, MODEL, "traffic of a token", "GiB", None, traffic / GIB, derived=True),
+        Row("7", subject, MODEL, "HBM rate in decode", "GB/s", rate, traffic / seconds / 1e9, derived=True),
+    ]
+
+
+def _job(device: NeuronDevice, model: str, **options: Any) -> Job:
+    return Job("llama", (1, 1), device, {"model": model, "dtype": "bfloat16", **options})
+
+
+def _subject(ratio: float) -> str:
+    return f"ratio {ratio:g}" + (f", rank {_rank(read_config(find_model(MODEL)), ratio)}" if ratio else "")
+
+
+def _rank(config: Config, ratio: float) -> int:
+    return block_aligned_rank(config.hidden_size, config.intermediate_size, ratio, published.TABLE6_BLOCK)
+
+
+def compressed_folder(config: Config, ratio: float) -> str:
+    """A model folder without weights whose MLP has the ranks of eq. 5, in the user's cache folder. UsageError.
+
+    Its name says what is in it, so that runs of it are known again (--cache).
+    """
+    ranks = aligned_ranks(config, MLP, ratio, published.TABLE6_BLOCK)
+    path = folder().parent / "models" / f"{MODEL}-rank-{_rank(config, ratio)}"
+    check_folder("the cache folder", str(path))
+    told: Mapping[str, Any] = json.loads((find_model(MODEL) / "config.json").read_text())
+    text = json.dumps({**told, "low_rank": {"ranks": ranks}}, indent=1) + "\n"
+    write_file("the cache folder", str(path / "config.json"), lambda stream: stream.write(text.encode()))
+    return str(path)

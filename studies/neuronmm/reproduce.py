@@ -1,0 +1,92 @@
+"""`meshrt reproduce neuronmm`: the paper's tables and Figure 6, published beside emulated, and why they differ.
+
+Device constants have sources of their own (`meshrt devices`); none is fitted to what it is compared with here.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+from meshrt import __version__
+from meshrt.console import Console
+from meshrt.neuron.device import NeuronDevice
+from meshrt.report import SCHEMA
+from meshrt.studies.neuronmm import tables as neuronmm_tables
+from meshrt.studies.neuronmm.figure import Point, draw, figure6, points
+from meshrt.studies.neuronmm.model import table6, table7
+from meshrt.studies.neuronmm.shares import Shares, shares
+from meshrt.studies.neuronmm.why import reasons
+from meshrt.studies.waferllm.files import write_csv
+from meshrt.studies.waferllm.rows import Emulate, Row, off
+from meshrt.studies.waferllm.store import Store
+
+TABLES: dict[str, Callable[[NeuronDevice, Emulate], list[Row]]] = {
+    **neuronmm_tables.TABLES, "6": table6, "7": table7, "figure6": figure6,
+}  # fmt: skip
+NAMES = tuple(TABLES)
+
+
+def reproduce(comm: Any, console: Console, names: Sequence[str], device: NeuronDevice, store: Store) -> dict[str, Any]:
+    """Emulate what these tables describe, shared out to the ranks: the report, on all of them."""
+    start = perf_counter()
+    rows: list[Row] = []
+    found: list[Shares] = []
+    line: list[Point] = []
+    why = {}
+    for name in names:
+        table = TABLES[name]
+        table(device, store.emulate)  # the first time only asks for runs
+        shares(device, store.emulate, name)
+        console.text(f"{title(name)}: {len(store.asked)} runs to do, {perf_counter() - start:.0f} s so far\n")
+        store.run(comm, console, f"{title(name)}, runs")
+        own, parts = table(device, store.emulate), shares(device, store.emulate, name)
+        why[name] = reasons(name, own, parts)
+        rows += own
+        found += parts
+        if name == "figure6":
+            line = points(device, store.emulate)
+    return {
+        "schema": SCHEMA,
+        "paper": "neuronmm",
+        "device": {key: value for key, value in asdict(device).items() if key != "sources"},
+        "rows": [row.json() for row in rows],
+        "curves": {"figure6": [point.json() for point in line]} if line else {},
+        "shares": [one.json() for one in found],
+        "summary": [summary(name, [row for row in rows if row.table == name]) for name in names],
+        "why": why,
+        "host": {"ranks": comm.size, "wall_seconds": perf_counter() - start, "version": __version__},
+    }
+
+
+def summary(name: str, rows: Sequence[Row]) -> dict[str, Any]:
+    """Of a table's cells that are no derivations: how many ratios there are, the middle one and the worst."""
+    ratios = {row: ratio for row in rows if not row.derived and (ratio := row.ratio) is not None}
+    worst = max(ratios, key=lambda row: off(ratios[row]), default=None)
+    return {
+        "table": name,
+        "compared": len(ratios),
+        "median_ratio": median(ratios.values()) if ratios else None,
+        "within_5_percent": sum(off(ratio) <= 1.05 for ratio in ratios.values()),
+        "worst_ratio": ratios[worst] if worst else None,
+        "worst_cell": f"{worst.subject}, {worst.system}, {worst.column}" if worst else None,
+    }
+
+
+def title(name: str) -> str:
+    return "Figure 6" if name == "figure6" else f"Table {name}"
+
+
+def write_files(told: dict[str, Any], csv: str | None, png: str | None) -> list[str]:
+    """Rows, points and shares as files in these folders: their paths."""
+    line = told["curves"].get("figure6", [])
+    written = []
+    for name, lines in (("tables", told["rows"]), ("shares", told["shares"]), ("figure6", line)):
+        if csv and lines:
+            written.append(f"{csv}/{name}.csv")
+            write_csv(written[-1], lines)
+    if png and line:
+        written.append(f"{png}/figure6.png")
+        draw(written[-1], line, told["device"]["name"])
+    return written

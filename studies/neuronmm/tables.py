@@ -1,0 +1,206 @@
+"""Tables 1, 3 and 4 of NeuronMM: what each cell describes as a run, and what that run says as a number.
+
+A table is a function from an emulation to rows, so that tables share runs. Published and emulated kernels are the same
+kind of record, so that what is derived is derived of both in the same way.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from statistics import fmean
+from typing import Any
+
+from meshrt.neuron.device import GIB, MIB, NeuronDevice
+from meshrt.studies.neuronmm import published
+from meshrt.studies.neuronmm.published import NAMES, Kernel
+from meshrt.studies.sweep import Job, Outcome
+from meshrt.studies.waferllm.rows import Emulate, Row
+
+# What a table calls a field of Kernel, its unit, and how many of that unit it is.
+COLUMNS: dict[str, tuple[str, str, float]] = {
+    "seconds": ("latency", "ms", 1e3),
+    "hbm_bytes": ("traffic", "GiB", 1 / GIB),
+    "active": ("tensor engine active", "%", 100.0),
+    "mfu": ("MFU", "%", 100.0),
+    "flops": ("operations", "TFLOP", 1e-12),
+    "transpose_flops": ("to transpose", "GFLOP", 1e-9),
+    "intensity": ("intensity", "flops/byte", 1.0),
+    "sbuf": ("SBUF", "%", 100.0),
+    "reloaded": ("spill reload", "MiB", 1 / MIB),
+    "saved": ("spill save", "MiB", 1 / MIB),
+}
+SMALL = {  # Table 1's units
+    "hbm_bytes": ("traffic", "MiB", 1 / MIB),
+    "flops": ("operations", "GFLOP", 1e-9),
+}
+PARTS = ("products", "beyond them", "idle")
+
+
+def job(device: NeuronDevice, kernel: str, **sizes: Any) -> Job:
+    """A product by shape, with the sums between blocks in bfloat16, as the published kernels keep them."""
+    arguments = {"kernel": kernel, "dtype": "bfloat16", "sums": "tile", **sizes}
+    return Job("xuv", (1, 1), device, arguments)
+
+
+def table3_job(device: NeuronDevice, kernel: str, m: int) -> Job:
+    """Of Table 3 and Figure 6. The published count of transposes (22.55 GFLOP on average, 2 x 128 x K x M) shows that
+    the tensor engine transposed x in the fused kernel, too, though section 4.2.2 has the DMA engines do it.
+    """
+    how = {"transpose": "tensor"} if kernel == "fused" else {}
+    return job(device, kernel, m=m, **published.SIZES, out_transposed=True, **how)
+
+
+def table4_job(device: NeuronDevice, block_m: int) -> Job:
+    return job(device, "fused", **published.TABLE4_SIZES, block_m=block_m, out_transposed=True, transpose="tensor")
+
+
+def kernel_of(outcome: Outcome) -> Kernel | None:
+    """What a run measured; None where the machine refused."""
+    if outcome.report is None:
+        return None
+    told = outcome.report["measured"]
+    traffic = told["hbm_bytes"]["total"]
+    return Kernel(
+        seconds=told["critical_path"]["seconds"],
+        flops=told["flops"],
+        hbm_bytes=traffic,
+        active=told["engines"]["tensor"]["active"],
+        mfu=told["mfu"],
+        transpose_flops=told["transpose_flops"],
+        intensity=told["flops"] / traffic,
+        sbuf=told["sbuf_bytes"]["max"] / told["sbuf_bytes"]["limit"],
+        reloaded=told["spill_bytes"]["reloaded"],
+        saved=told["spill_bytes"]["saved"],
+    )
+
+
+def average(kernels: Iterable[Kernel | None]) -> Kernel | None:
+    """Each number's mean; None where one of the kernels was refused."""
+    known = [asdict(kernel) if kernel is not None else None for kernel in kernels]
+    if not all(known):
+        return None
+    return Kernel(**{name: fmean(one[name] for one in known if one is not None) for name in asdict(Kernel(0.0))})
+
+
+def rows_of(table: str, subject: str, kernel: str, stated: Kernel, found: Kernel | None, note: str) -> list[Row]:
+    """A row for each number that the table states of a kernel."""
+    columns = COLUMNS | (SMALL if table == "1" else {})
+    return [
+        Row(
+            table, subject, NAMES[kernel], column, unit, times(getattr(stated, name), scale),
+            times(None if found is None else getattr(found, name), scale), note=note,
+        )
+        for name, (column, unit, scale) in columns.items()
+        if getattr(stated, name) is not None
+    ]  # fmt: skip
+
+
+def times(value: float | None, scale: float) -> float | None:
+    """A value in another unit, where there is one."""
+    return None if value is None else value * scale
+
+
+def derived(
+    table: str, subject: str, kernel: str, column: str, unit: str, stated: float | None, found: float | None
+) -> Row:
+    """What follows from other cells, on both sides alike, and counts as no comparison of its own."""
+    return Row(table, subject, NAMES[kernel], column, unit, stated, found, derived=True)
+
+
+# -------------------------------------------------------------------------------------------------------- tables
+
+
+def table1(device: NeuronDevice, emulate: Emulate) -> list[Row]:
+    """Sequential products against a fused kernel without a cache (section 3.2)."""
+    rows = []
+    for kernel, stated in published.TABLE1.items():
+        outcome = emulate(job(device, kernel, **published.TABLE1_SIZES))
+        found = kernel_of(outcome)
+        rows += rows_of("1", "M = 2048", kernel, stated, found, outcome.refused or "")
+        rows += _rates(device, "1", "M = 2048", kernel, stated, found)
+    return rows
+
+
+def table3(device: NeuronDevice, emulate: Emulate) -> list[Row]:
+    """Averages over sequence lengths, and the speed-ups that the text states of them (section 5.2)."""
+    rows: list[Row] = []
+    means: dict[str, Kernel | None] = {}
+    # Long sequences of all kernels follow one another, so that ranks that share them out have about as much to do.
+    each = [(kernel, m) for m in published.LENGTHS for kernel in published.TABLE3]
+    runs = {(kernel, m): emulate(table3_job(device, kernel, m)) for kernel, m in each}
+    for kernel, stated in published.TABLE3.items():
+        outcomes = [runs[kernel, m] for m in published.LENGTHS]
+        means[kernel] = average(map(kernel_of, outcomes))
+        note = next((outcome.refused for outcome in outcomes if outcome.refused), "")
+        rows += rows_of("3", "average", kernel, stated, means[kernel], note)
+        rows += _parts(device, kernel, stated, means[kernel])
+    for kernel, speedup in published.SPEEDUPS.items():
+        rows.append(_ratio_row(kernel, "time over NeuronMM's", speedup, means, lambda one: one.seconds))
+    for kernel, times in published.TRAFFIC.items():
+        rows.append(_ratio_row(kernel, "traffic over NeuronMM's", times, means, lambda one: one.hbm_bytes))
+    return rows
+
+
+def table4(device: NeuronDevice, emulate: Emulate) -> list[Row]:
+    """The fused kernel over B_M (section 5.3)."""
+    rows = []
+    for block_m, stated in published.TABLE4.items():
+        outcome = emulate(table4_job(device, block_m))
+        found = kernel_of(outcome)
+        rows += rows_of("4", f"B_M = {block_m}", "fused", stated, found, outcome.refused or "")
+        rows += _rates(device, "4", f"B_M = {block_m}", "fused", stated, found)
+    return rows
+
+
+TABLES: dict[str, Callable[[NeuronDevice, Emulate], list[Row]]] = {"1": table1, "3": table3, "4": table4}
+
+
+# ------------------------------------------------------------------------------------------------------- derived
+
+
+def _rates(
+    device: NeuronDevice, table: str, subject: str, kernel: str, stated: Kernel, found: Kernel | None
+) -> list[Row]:
+    """What a time comes to as a share of the machine: of its operations a second, of its bytes a second.
+
+    Where the table has no operations or bytes they follow from the emulated ones and from its intensity.
+    """
+    if found is None or found.flops is None or found.hbm_bytes is None:
+        return []
+    flops = stated.flops or found.flops
+    traffic = stated.hbm_bytes or (flops / stated.intensity if stated.intensity else None)
+    rate = None if traffic is None else traffic / stated.seconds / 1e9
+    mfu = [100 * count / one.seconds / device.peak_flops for count, one in ((flops, stated), (found.flops, found))]
+    return [
+        derived(table, subject, kernel, "HBM rate", "GB/s", rate, found.hbm_bytes / found.seconds / 1e9),
+        derived(table, subject, kernel, "MFU", "%", *mfu),
+    ]
+
+
+def parts(device: NeuronDevice, flops: float, one: Kernel) -> tuple[float, float, float]:
+    """Seconds that a time is made of, in the order of PARTS.
+
+    What the operations take at the peak rate; what the tensor engine works beyond that (transposes, and what a product
+    takes longer than a column a cycle); what it is idle. The ratio of its work to the first is active / MFU.
+    """
+    assert one.active is not None and one.mfu is not None
+    least = flops / device.peak_flops
+    busy = least * one.active / one.mfu
+    return least, busy - least, one.seconds - busy
+
+
+def _parts(device: NeuronDevice, kernel: str, stated: Kernel, found: Kernel | None) -> list[Row]:
+    if found is None or found.flops is None:
+        return []
+    sides = [parts(device, found.flops, one) for one in (stated, found)]
+    return [
+        derived("3", "average", kernel, f"of it {name}", "ms", 1e3 * left, 1e3 * right)
+        for name, left, right in zip(PARTS, *sides, strict=True)
+    ]
+
+
+def _ratio_row(
+    kernel: str, column: str, stated: float, means: dict[str, Kernel | None], field: Callable[[Kernel], float | None]
+) -> Row:
+    one, fused = means[kernel], means["fused"]
+    own, least = (None if kernel is None else field(kernel) for kernel in (one, fused))
+    return derived("3", "average", kernel, column, "ratio", stated, own / least if own and least else None)

@@ -1,0 +1,1 @@
+"""`meshrt plmr`: does a program keep to the machine, whatever its size?"""

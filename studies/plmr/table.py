@@ -1,0 +1,115 @@
+"""The compliance check as a person reads it (Figures 6 and 8 of waferllm, from measurements), and as JSON."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from meshrt.device import Device
+from meshrt.studies.plmr.check import METRICS, SCHEMA, Finding
+from meshrt.studies.plmr.growth import Growth
+from meshrt.studies.plmr.subject import WORKLOADS, Subject, fill
+
+FIGURES = {"gemm": "gemm (Figure 6 of WaferLLM)", "gemv": "gemv (Figure 8 of WaferLLM)"}
+SAYS = {True: "ok", False: "violates", None: "unknown"}
+NAMES = {"constant": "1", "sqrt N": "√N", "N^(1/3)": "N^1/3"}
+LETTERS = {
+    "P": "P parallelism",
+    "L": "L latency",
+    "M": "M memory",
+    "R": "R routing",
+}
+
+
+def as_json(findings: Sequence[Finding], device: Device, tile: int, lines: Sequence[str]) -> dict[str, Any]:
+    """All of it. Nothing depends on the number of ranks."""
+    numbers = {key: value for key, value in asdict(device).items() if key != "sources"}
+    return {
+        "schema": SCHEMA,
+        "study": "plmr",
+        "device": numbers,
+        "sizes": list(findings[0].sizes),
+        "tile": tile,
+        "programs": [_program(found) for found in findings],
+        "broken": list(lines),
+    }
+
+
+def _program(found: Finding) -> dict[str, Any]:
+    return {
+        "name": found.subject.name,
+        "program": found.subject.program.name,
+        "options": dict(found.subject.options),
+        "steps": found.subject.steps,
+        "reach": found.subject.reach,
+        "metrics": {
+            name: {
+                "values": [{"n": n, "value": value} for n, value in values.items()],
+                "exponent": found.grows[name].exponent,
+                "late_exponent": found.grows[name].late,
+                "growth": found.grows[name].name,
+            }
+            for name, values in found.values.items()
+        },
+        "verdicts": {letter: {"ok": verdict.ok, "why": verdict.why} for letter, verdict in found.verdicts.items()},
+        "refused": [{"n": n, "why": why} for n, why in found.refused.items()],
+    }
+
+
+def print_tables(findings: Sequence[Finding], device: Device, tile: int) -> None:
+    """One table for each kind of program, a column for each way of doing it; then what breaks a verdict."""
+    print(f"PLMR on N x N cores of {device.name}, N = {', '.join(map(str, findings[0].sizes))}")
+    for title in dict.fromkeys(_title(found.subject, tile) for found in findings):
+        print(f"\n{title}")
+        _print_table([found for found in findings if _title(found.subject, tile) == title])
+        print()
+    for found in findings:
+        for letter, verdict in found.verdicts.items():
+            if verdict.ok is False:
+                print(f"{found.subject.name} violates {letter}: {verdict.why}")
+        for n, text in found.refused.items():
+            print(f"{found.subject.name} is refused at N = {n}: {text}")
+
+
+def _title(subject: Subject, tile: int) -> str:
+    name = subject.program.name
+    tiles = fill(WORKLOADS[name].tile, 0, tile) if name in WORKLOADS else ""
+    step = "the whole run" if subject.steps == "1" else f"the run divided by {subject.steps}"
+    return "; ".join(filter(None, (FIGURES.get(name, name), tiles, f"a step is {step}")))
+
+
+def _print_table(findings: Sequence[Finding]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("", no_wrap=True)
+    for found in findings:
+        table.add_column(_short(found.subject.name), justify="right", overflow="fold")
+    for name, metric in METRICS.items():
+        ends = [_ends(found.values[name], metric.show) for found in findings]
+        table.add_row(metric.title, *ends)
+        table.add_row("", *(_growth(found.grows[name]) for found in findings), style="dim")
+    for letter, title in LETTERS.items():
+        table.add_row(title, *(SAYS[found.verdicts[letter].ok] for found in findings))
+    Console().print(table, highlight=False)
+
+
+def _short(name: str) -> str:
+    """A column's heading: a line for the program and one for each of its options."""
+    return name.rpartition("/")[2].replace(":", "\n", 1).replace(",", "\n")
+
+
+def _ends(values: Mapping[int, float | None], show: Any) -> str:
+    """The values at the smallest and at the largest N."""
+    first, last = ("-" if values[n] is None else show(values[n]) for n in (min(values), max(values)))
+    return f"{first} → {last}"
+
+
+def _growth(grows: Growth) -> str:
+    """'O(1) 0.02': what the growth is taken for, and the exponent that was fitted."""
+    if grows.exponent is None:
+        return grows.name
+    name, number = NAMES.get(grows.name, grows.name), f"{grows.exponent:.2f}"
+    if grows.levels:
+        return f"levels {number}"
+    return f"O({name})" if name == f"N^{number}" else f"O({name}) {number}"

@@ -1,0 +1,1 @@
+"""`meshrt tune`: the setting that answers fastest, found by emulation."""

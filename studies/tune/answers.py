@@ -1,0 +1,230 @@
+"""Answers of the autotuner, kept in the user's cache folder, a file for each question; `run --tuned` reads them."""
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import asdict
+from hashlib import sha256
+from math import log
+from pathlib import Path
+from typing import Any
+
+from meshrt import __version__
+from meshrt.console import Console
+from meshrt.device import Device
+from meshrt.errors import LimitError, MeshrtError, UsageError
+from meshrt.mesh import parse_mesh
+from meshrt.models.catalogue import find_model
+from meshrt.models.config import read_config
+from meshrt.models.errors import ModelError
+from meshrt.report import write_file
+from meshrt.studies.tune.printed import groups, places, reasons
+from meshrt.studies.tune.search import Space, tune
+from meshrt.studies.tune.trials import Question
+
+CHOSEN = {
+    "regions": 1,
+    "decode_mesh": None,
+    "decode_regions": None,
+    "head_groups": None,
+    "phases": 2,
+    "decode_phases": None,
+}
+
+
+def folder() -> Path:
+    """Where answers are kept: meshrt/tuned in $XDG_CACHE_HOME or ~/.cache."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "meshrt" / "tuned"
+
+
+def make_question(
+    model: str, device: Device, prompt_tokens: int, new_tokens: int, kv: str, dtype: str | None,
+    layers_run: int | None = None,
+) -> Question:  # fmt: skip
+    """A question about a packaged model or a Hugging Face folder. Large models run one layer unless told otherwise."""
+    config = read_config(find_model(model))
+    if layers_run is None and config.hidden_size >= 1024:
+        layers_run = 1
+    return Question(
+        model, config, device, prompt_tokens, new_tokens, kv, dtype or config.dtype or "float32", layers_run
+    )
+
+
+def subject(question: Question) -> dict[str, Any]:
+    """What an answer is about but the lengths: those of other lengths may still be of use, others are not."""
+    device = {key: value for key, value in asdict(question.device).items() if key != "sources"}
+    about = {"config": asdict(question.config), "device": device, "kv": question.kv, "dtype": question.dtype}
+    return json.loads(json.dumps({**about, "version": __version__}))  # type: ignore[no-any-return]
+
+
+def path_of(question: Question, space: Space) -> Path:
+    """The file of an answer; a search that was restricted has one of its own."""
+    lengths = (question.prompt_tokens, question.new_tokens, question.layers_run)
+    key = json.dumps([subject(question), lengths, asdict(space)], sort_keys=True)
+    return folder() / f"{_stem(question)}-{sha256(key.encode()).hexdigest()[:16]}.json"
+
+
+def _stem(question: Question) -> str:
+    return re.sub(r"[^\w.-]+", "_", f"{find_model(question.model).resolve().name}-{question.device.name}")
+
+
+def make_folder() -> None:
+    """Make sure that an answer can be kept, before hours are spent on it. UsageError."""
+    try:
+        folder().mkdir(parents=True, exist_ok=True)
+        if not os.access(folder(), os.W_OK):
+            raise PermissionError(13, "not allowed")
+    except OSError as error:
+        raise UsageError(
+            f"answers cannot be kept in {folder()}: {error.strerror}; set XDG_CACHE_HOME to another folder"
+        ) from error
+
+
+def keep(question: Question, space: Space, told: Mapping[str, Any]) -> None:
+    """Write an answer, all of it or nothing."""
+    kept = {"subject": subject(question), "told": {key: value for key, value in told.items() if key != "host"}}
+    path = path_of(question, space)
+    write_file("the tuned answer", str(path), lambda stream: stream.write((json.dumps(kept, indent=1) + "\n").encode()))
+
+
+def recall(question: Question, space: Space) -> tuple[dict[str, Any] | None, str | None]:
+    """(the answer that was kept or None, what is wrong with its file or None)."""
+    path = path_of(question, space)
+    if not path.exists():
+        return None, None
+    kept = _read(path)
+    if kept is None or kept["subject"] != subject(question):
+        return None, f"{path} is damaged"
+    told: dict[str, Any] = kept["told"]
+    return told, None
+
+
+def answer(comm: Any, console: Console, question: Question, space: Space, again: bool = False) -> dict[str, Any]:
+    """The report of `tune`, on all ranks: the one that was kept, unless `again`, or a new one, which is kept then.
+
+    Rank 0 reads and writes. UsageError.
+    """
+    found: tuple[dict[str, Any] | None, str | None] | MeshrtError = (None, None)
+    if comm.rank == 0:
+        try:
+            make_folder()
+            found = (None, None) if again else recall(question, space)
+        except MeshrtError as error:
+            found = error
+    found = comm.bcast(found)
+    if isinstance(found, MeshrtError):
+        raise found
+    told, damage = found
+    if told is not None:
+        console.text(f"cached: {path_of(question, space)}; --again measures anew\n")
+        return {**told, "host": {"ranks": comm.size, "cached": True}}
+    if damage:
+        console.text(f"{damage}: tuning again\n")
+    told = tune(comm, console, question, space)
+    told["why"] = reasons(told)
+    told["host"]["cached"] = False
+    if told["choice"] is not None and comm.rank == 0:
+        keep(question, space, told)
+    return told
+
+
+def check_found(told: Mapping[str, Any]) -> None:
+    """LimitError where no candidate fits."""
+    if told["choice"] is None:
+        last = [one["refused"] for one in (*told["candidates"], *told["pairs"]) if one["refused"]][-1]
+        raise LimitError(
+            f"none of {len(told['candidates'])} candidates lets {told['model']} answer {told['prompt_tokens']} prompt"
+            f" tokens with {told['new_tokens']} new ones on {told['device']['name']}; the last: {last}. Raise"
+            " --core-memory, lower --prompt-tokens, or try other --sides and --regions"
+        )
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """A kept answer; None for a file that is none."""
+    try:
+        kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        told = kept["told"]
+        sound = isinstance(kept["subject"], dict) and all(
+            isinstance(told[name], list) for name in ("candidates", "why")
+        )
+        sound = sound and min(told["prompt_tokens"], told["new_tokens"]) > 0 and told["cycles"]["total"] > 0
+        parse_mesh(told["choice"]["mesh"])
+        return kept if sound and set(CHOSEN) <= set(told["choice"]) else None
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, UsageError):
+        return None
+
+
+# --------------------------------------------------------------------------------------------------- run --tuned
+
+
+def apply(comm: Any, console: Console, arguments: dict[str, Any], mesh: str | None, device: Device) -> dict[str, Any]:
+    """The arguments of a run of llama with `mesh` and what else was tuned, from the nearest answer. All ranks call it.
+
+    Rank 0 reads, so that all have the same answer or the same error. UsageError, ModelError.
+    """
+    found: dict[str, Any] | MeshrtError | ModelError | None = None
+    if comm.rank == 0:
+        try:
+            found = nearest(arguments, mesh, device)
+        except (MeshrtError, ModelError) as error:
+            found = error
+    found = comm.bcast(found)
+    if not isinstance(found, dict):
+        assert found is not None
+        raise found
+    choice = found["choice"]
+    first, then = places(choice)
+    console.text(
+        f"tuned for {found['prompt_tokens']} prompt tokens and {found['new_tokens']} new ones: prefill on {first}"
+        f" cores, decode on {then}, heads in {groups(choice)}, K = {choice['phases']} and {choice['decode_phases']}\n"
+    )
+    return {**arguments, **choice}
+
+
+def nearest(arguments: Mapping[str, Any], mesh: str | None, device: Device) -> dict[str, Any]:
+    """The answer whose lengths are nearest to those of a run, by the logarithms of their ratios; of several the
+    faster one.
+    """
+    given = [name for name, default in CHOSEN.items() if arguments[name] != default]
+    for name in (["mesh"] if mesh else []) + given:
+        raise UsageError(f"--tuned chooses --{name.replace('_', '-')} itself: leave out one of the two")
+    model = arguments["model"]
+    question = make_question(
+        model, device, length_of_prompt(arguments), arguments["max_new_tokens"], arguments["kv"], arguments["dtype"]
+    )
+    about = subject(question)
+    damaged, answers = [], []
+    for path in sorted(folder().glob(f"{_stem(question)}-*.json")):
+        kept = _read(path)
+        if kept is None:
+            damaged.append(str(path))
+        elif kept["subject"] == about:
+            answers.append(kept["told"])
+    if not answers:
+        other = f" ({', '.join(damaged)} cannot be read)" if damaged else ""
+        raise UsageError(
+            f"nothing is tuned for {model} on {device.name} with these limits, --kv {question.kv} and --dtype"
+            f" {question.dtype}{other}: `meshrt tune {model} --prompt-tokens {question.prompt_tokens} --new-tokens"
+            f" {question.new_tokens} --device {device.name}` does it"
+        )
+
+    def distance(told: dict[str, Any]) -> float:
+        wanted = (("prompt_tokens", question.prompt_tokens), ("new_tokens", question.new_tokens))
+        return sum(abs(log(told[name] / max(1, length))) for name, length in wanted)
+
+    return min(answers, key=lambda told: (distance(told), told["cycles"]["total"]))
+
+
+def length_of_prompt(arguments: Mapping[str, Any]) -> int:
+    """Tokens before the first new one."""
+    from meshrt.models.tokenizer import encode, load_tokenizer
+    from meshrt.programs.mesh.prompt import PROMPT, parse_ids
+
+    if arguments["prompt_tokens"] is not None or arguments["context"]:
+        return max(1, int(arguments["prompt_tokens"] or arguments["context"]))
+    if arguments["prompt_ids"] is not None:
+        return len(parse_ids(arguments["prompt_ids"]))
+    text = PROMPT if arguments["prompt"] is None else arguments["prompt"]
+    return max(1, len(encode(load_tokenizer(find_model(arguments["model"])), text)))

@@ -1,0 +1,135 @@
+"""`meshrt reproduce waferllm`: the paper's tables and figures, published beside emulated, and why they differ.
+
+Device constants have sources of their own (`meshrt devices`); none is fitted to what it is compared with here.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from time import perf_counter
+from typing import Any
+
+from meshrt import __version__
+from meshrt.console import Console
+from meshrt.device import Device
+from meshrt.report import SCHEMA
+from meshrt.studies.sweep import Job, Outcome
+from meshrt.studies.waferllm import published
+from meshrt.studies.waferllm.curves import CURVES, Found, Point, claims, points
+from meshrt.studies.waferllm.files import draw, write_csv
+from meshrt.studies.waferllm.rows import Row, summary
+from meshrt.studies.waferllm.store import Store
+from meshrt.studies.waferllm.tables import TABLES
+
+NAMES = (*TABLES, *CURVES)
+LEFT_OUT = Outcome(None, "left out")
+
+_SOFTWARE = (
+    "Emulated computing is a lower bound: an instruction costs its issue and its numbers. On the machine the loop "
+    "around it, calls and task switches cost more: 43 cycles an instruction in a published instruction log of SUMMA in "
+    "float32. What the paper's own loops cost is published nowhere. The smaller the tiles, the more that weighs."
+)
+_FP16 = (
+    "The published programs keep sums in fp16 and send them so; here sums are float32 and twice as long on the links."
+)
+_MODEL = (
+    "The published programs that print such figures have one head of the model's whole width, no grouped queries, no "
+    "LM head and no cache that moves, and time one layer; here models have their own heads, and the cache shifts."
+)
+WHY: dict[str, tuple[str, ...]] = {
+    "2": (_SOFTWARE, _FP16, _MODEL, "The last column of Table 2 is missing in the text: there is nothing to compare."),
+    "3": (
+        _SOFTWARE,
+        _FP16,
+        _MODEL,
+        "How T10 and Ladder were ported to the WSE-2 is published nowhere beyond a sentence each.",
+    ),
+    "4": (
+        _SOFTWARE,
+        _FP16,
+        _MODEL,
+        "How T10 and Ladder were ported to the WSE-2 is published nowhere beyond a sentence each.",
+    ),
+    "5": (
+        "The paper does not say what else a core's 48 KB hold, nor how layers are spread over the wafer: code, "
+        "activations and buffers take nothing here. The ratio of the policies does not depend on it.",
+    ),
+    "6": (_SOFTWARE, _FP16, "The paper names no core count: the best of the emulated ones stands here."),
+    "7": ("As Table 3. Energy is not emulated.",),
+    "8": ("As Table 4. Energy is not emulated.",),
+    "gemm": (
+        _SOFTWARE,
+        "Tiles move while the cores multiply: what an algorithm's longer ways cost shows only where a step of them "
+        "takes longer than a product of tiles, so the ratios hang on what the products take.",
+    ),
+    "gemv": (_SOFTWARE, _FP16),
+}
+
+
+def reproduce(
+    comm: Any, console: Console, names: Sequence[str], device: Device, store: Store,
+    sides: Sequence[int] = published.SIDES, systems: Sequence[str] = (), models: Sequence[str] = (),
+) -> dict[str, Any]:  # fmt: skip
+    """Emulate what these tables and figures describe, shared out to the ranks: the report, on all of them.
+
+    `systems` and `models` leave the cells of others without an emulated value.
+    """
+    start = perf_counter()
+
+    def emulate(job: Job) -> Outcome:
+        told = job.arguments
+        for chosen, name in ((systems, told.get("system")), (models, told.get("model"))):
+            if chosen and name is not None and name not in chosen:
+                return LEFT_OUT
+        return store.emulate(job)
+
+    rows: list[Row] = []
+    curves: dict[str, list[Point]] = {}
+    found: list[Found] = []
+    for name in names:
+        for last in (False, True):  # the first time only asks for runs
+            if name in TABLES:
+                told = TABLES[name](device, emulate)
+                rows += told if last else []
+            else:
+                curves[name] = points(CURVES[name], device, emulate, sides)
+                found += claims(CURVES[name], curves[name]) if last else []
+            if not last:
+                console.text(_announce(name, store, perf_counter() - start))
+                store.run(comm, console, f"{title(name)}, runs")
+    return {
+        "schema": SCHEMA,
+        "paper": "waferllm",
+        "device": {key: value for key, value in asdict(device).items() if key != "sources"},
+        "rows": [row.json() for row in rows],
+        "curves": {name: [point.json() for point in line] for name, line in curves.items()},
+        "claims": [one.json() for one in found],
+        "summary": summary(rows),
+        "why": {name: list(WHY[name]) for name in names},
+        "host": {"ranks": comm.size, "wall_seconds": perf_counter() - start, "version": __version__},
+    }
+
+
+def _announce(name: str, store: Store, seconds: float) -> str:
+    asked = len(store.asked)
+    return f"{title(name)}: {asked} runs to do, {len(store.known)} done, {seconds:.0f} s so far\n"
+
+
+def title(name: str) -> str:
+    return f"Table {name}" if name in TABLES else f"Figure {'9, GEMM' if name == 'gemm' else '10, GEMV'}"
+
+
+def write_files(told: dict[str, Any], csv: str | None, png: str | None) -> list[str]:
+    """The rows and curves as files in these folders: their paths."""
+    written = []
+    if csv and told["rows"]:
+        written.append(f"{csv}/tables.csv")
+        write_csv(written[-1], told["rows"])
+    for name, line in told["curves"].items():
+        if csv:
+            written.append(f"{csv}/{name}.csv")
+            write_csv(written[-1], line)
+        if png:
+            written.append(f"{png}/{name}.png")
+            kept = [Point(**{key: value for key, value in point.items() if key != "efficiency"}) for point in line]
+            draw(written[-1], CURVES[name], kept, told["device"]["name"])
+    return written

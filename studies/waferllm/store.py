@@ -1,0 +1,103 @@
+"""Outcomes of runs by what was run, in a file if asked for: a full reproduction takes long and can go on later."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import meshrt
+from meshrt.console import Console
+from meshrt.errors import UsageError
+from meshrt.report import write_file
+from meshrt.studies.sweep import Job, Outcome, sweep
+
+PENDING = Outcome(None, "not run")
+
+
+@dataclass
+class Store:
+    """What has been run. `asked` are jobs that somebody wanted to know of and that have not been run yet."""
+
+    path: str | None = None
+    code: str = ""
+    known: dict[str, Outcome] = field(default_factory=dict)
+    asked: dict[str, Job] = field(default_factory=dict)
+
+    def emulate(self, job: Job) -> Outcome:
+        """The outcome of a job; PENDING where it has yet to be run."""
+        key = key_of(job)
+        if key not in self.known:
+            self.asked[key] = job
+        return self.known.get(key, PENDING)
+
+    def check(self) -> None:
+        """UsageError where a program has no such option or choice: a run would not say so, or only at its end."""
+        for job in self.asked.values():
+            options = {option.name: option for option in job.load().options}
+            for name, value in job.arguments.items():
+                if name not in options or (options[name].choices and value not in (*options[name].choices, None)):
+                    raise UsageError(f"{job.program} has no option {name.replace('_', '-')} with the choice {value}")
+
+    def run(self, comm: Any, console: Console, what: str) -> None:
+        """Run what was asked for, shared out to the ranks, and write it down: rank 0's share as it goes along."""
+        self.check()
+        keys, jobs = list(self.asked), list(self.asked.values())
+
+        def keep(number: int, outcome: Outcome) -> None:
+            if comm.rank == 0:
+                self.known[keys[number]] = outcome
+                self.write()
+
+        self.known |= dict(zip(keys, sweep(comm, jobs, console, what, keep), strict=True))
+        self.asked.clear()
+        if keys and comm.rank == 0:
+            self.write()
+
+    def write(self) -> None:
+        """The file, if there is to be one."""
+        if self.path:
+            told = {"code": self.code, "runs": {key: asdict(outcome) for key, outcome in self.known.items()}}
+            write_file("--cache", self.path, lambda stream: stream.write(json.dumps(told).encode()))
+
+
+def open_store(path: str | None) -> Store:
+    """An empty store, or what the file holds of runs by this very code; runs by any other are forgotten. UsageError."""
+    store = Store(path, digest() if path else "")
+    if path and Path(path).exists():
+        try:
+            told = json.loads(Path(path).read_text())
+            if told["code"] == store.code:
+                store.known = {key: Outcome(**outcome) for key, outcome in told["runs"].items()}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UsageError(f"--cache {path} is no file of this command: name another, or delete it") from error
+    return store
+
+
+def key_of(job: Job) -> str:
+    """Everything that a run depends on but the code."""
+    device = {name: value for name, value in asdict(job.device).items() if name != "sources"}
+    told = (job.program, job.mesh, device, dict(sorted(job.arguments.items())), job.payload, job.static)
+    return json.dumps(told)
+
+
+def digest() -> str:
+    """Of all files that an emulation may depend on."""
+    found = sha256()
+    for path in sorted(sources(Path(meshrt.__file__).parent)):
+        found.update(path.read_bytes())
+    return found.hexdigest()
+
+
+def sources(root: Path) -> Sequence[Path]:
+    """Programs and models may be links or lie elsewhere; studies and launchers do not change what a run measures."""
+    import meshrt.models
+    import meshrt.programs
+
+    models = [Path(path) for path in meshrt.models.__path__]
+    programs = [Path(path) for path in meshrt.programs.__path__]
+    parts = ("", "mesh", "neuron", "gpu")
+    folders = [one / part for one in (root, *programs) for part in parts] + models
+    configs = [path for folder in models for path in folder.glob("*/config.json")]
+    return [path for folder in folders for path in folder.glob("*.py")] + configs
