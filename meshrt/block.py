@@ -186,12 +186,13 @@ class Block:
         self.tables.peak = int(self.tables.entries.max())
         self.memory.peak = self.memory.common + self.memory.most_extra
 
-    def another(self, place: str, width: int, height: int) -> "Block":
+    def another(self, place: str, width: int, height: int, option: str = "--mesh") -> "Block":
         """Cores at another place of the wafer, on the same ranks, with memory, tables and clocks of their own.
 
-        They stand still until they `follow` those that work.
+        They stand still until they `follow` those that work. `option` of the command line sets how many they are.
+        UsageError where the ranks do not tile them.
         """
-        columns, rows = tile_ranks(width, height, self.control.size)
+        columns, rows = tile_ranks(width, height, self.control.size, option)
         mesh = Mesh(width, height, columns, rows, self.mesh.rank)
         return Block(
             mesh, self.device, self.comm, self.control, self.scouts, self.watch, self.payload, self.console, self.wait,

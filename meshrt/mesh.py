@@ -40,14 +40,17 @@ def rank_counts(width: int, height: int) -> list[int]:
     return sorted({columns * rows for columns in range(1, width + 1) for rows in range(1, height + 1)})
 
 
-def tile_ranks(width: int, height: int, ranks: int) -> tuple[int, int]:
-    """The C x R grid of ranks with the squarest blocks. UsageError lists the counts that do where this one does not."""
+def tile_ranks(width: int, height: int, ranks: int, option: str = "--mesh") -> tuple[int, int]:
+    """The C x R grid of ranks with the squarest blocks. UsageError lists the counts that do where this one does not.
+
+    `option` is what sets the mesh.
+    """
     grids = [(c, ranks // c) for c in range(1, width + 1) if ranks % c == 0 and ranks // c <= height]
     if not grids:
         counts = rank_counts(width, height) if width * height <= 4096 else []
         near = sorted(sorted(counts, key=lambda count: (abs(count - ranks), count))[:8])
         hint = f"; {', '.join(map(str, near))} do" if near else ""
-        raise UsageError(f"{ranks} ranks do not tile a {width} x {height} mesh{hint}: start that many, or set --mesh")
+        raise UsageError(f"{ranks} ranks do not tile a {width} x {height} mesh{hint}: start that many, or set {option}")
     return min(grids, key=lambda grid: (-(-width // grid[0]) + -(-height // grid[1]), grid))
 
 

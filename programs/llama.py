@@ -122,7 +122,7 @@ def run(
 
         def elsewhere(source: Checkpoint | None) -> tuple[list[Stage], Chunks]:
             """The stages on the cores that decode, where they are others than those of prefill; and how they cut."""
-            there = block.another("decode", *cores)
+            there = block.another("decode", *cores, "--decode-mesh")
             cut, count = cut_dimensions(there, config, chunks.groups), decode_regions or regions
             name = "decode region"
             return open_stages(stack, there, config, cut, source, storage, count, room, kv, name, turned=True), cut

@@ -114,6 +114,11 @@ def test_wrong_usage_on_several_ranks_is_told_once(arguments: list[str], run_mes
     assert_message(run_meshrt("run", *arguments, ranks=3), 2)
 
 
+def test_ranks_that_do_not_tile_the_cores_that_decode_are_told_which_option_sets_them(run_meshrt: Run):
+    finished = run_meshrt("run", "llama-tiny", "--mesh", "3x2", "--decode-mesh", "2x2", ranks=3)
+    assert_message(finished, 2, "3 ranks do not tile a 2 x 2 mesh", "set --decode-mesh")
+
+
 @pytest.mark.parametrize(("ranks", "width", "height"), [(5, 3, 3), (3, 2, 2), (6, 5, 1)])
 def test_ranks_that_do_not_tile_the_mesh_are_told_which_numbers_do(
     ranks: int, width: int, height: int, run_meshrt: Run

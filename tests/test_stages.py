@@ -48,6 +48,7 @@ def test_the_logits_are_those_of_transformers(mesh: tuple[int, int], options: An
     [
         ((4, 4), {"head_groups": 2, "regions": 2}),
         ((5, 5), {"decode_mesh": "4x3", "decode_regions": 3}),
+        ((2, 2), {"regions": 2}),  # as many ranks as a region has cores
         ((4, 4), {"system": "t10", "kv": "concat"}),
         ((4, 4), {"system": "ladder"}),
     ],

@@ -142,7 +142,7 @@ def way_back(stack: ExitStack, block: Block, places: Sequence[tuple[int, int]]) 
     """The way of a token from the north-west core of the last region to that of the first, west and then north."""
     (x, y), width, height = places[-1], block.mesh.width, block.mesh.height
     x, y = x * width, y * height
-    wafer = block.another("way back", x + 1, y + 1)
+    wafer = block.another("way back", x + width, y + height)  # whole regions, which the ranks tile
     path = [(at, y) for at in range(x, -1, -1)] + [(0, at) for at in range(y - 1, -1, -1)]
     return Crossing(wafer, (-x, -y), stack.enter_context(installed_paths(wafer.tables, [Path(tuple(path))])))
 
