@@ -186,13 +186,12 @@ class Block:
         self.tables.peak = int(self.tables.entries.max())
         self.memory.peak = self.memory.common + self.memory.most_extra
 
-    def another(self, place: str, width: int, height: int, option: str = "--mesh") -> "Block":
+    def another(self, place: str, width: int, height: int) -> "Block":
         """Cores at another place of the wafer, on the same ranks, with memory, tables and clocks of their own.
 
-        They stand still until they `follow` those that work. `option` of the command line sets how many they are.
-        UsageError where the ranks do not tile them.
+        They stand still until they `follow` those that work. UsageError where the ranks do not tile them.
         """
-        columns, rows = tile_ranks(width, height, self.control.size, option)
+        columns, rows = tile_ranks(width, height, self.control.size)
         mesh = Mesh(width, height, columns, rows, self.mesh.rank)
         return Block(
             mesh, self.device, self.comm, self.control, self.scouts, self.watch, self.payload, self.console, self.wait,

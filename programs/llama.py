@@ -10,7 +10,7 @@ import numpy as np
 from meshrt.block import Block
 from meshrt.collectives import interleaved_rings
 from meshrt.errors import UsageError
-from meshrt.mesh import parse_mesh
+from meshrt.mesh import parse_mesh, tile_ranks
 from meshrt.models.catalogue import find_model
 from meshrt.models.checkpoint import Checkpoint, check_shapes, open_checkpoint
 from meshrt.models.config import read_config
@@ -101,6 +101,7 @@ def run(
     choose = partial(sample, temperature=temperature, top_k=top_k, top_p=top_p, rng=rng)
     room = max(chunks.rows * -(-len(ids) // chunks.sides), (length + max_new_tokens) // block.mesh.height + 1) + 2
     cores = parse_mesh(decode_mesh) if decode_mesh else (block.mesh.width, block.mesh.height)
+    tile_ranks(*cores, block.control.size, "--decode-mesh")  # refused before prefill, not after
     moves = (
         bool(ids)
         and max_new_tokens > 1
@@ -122,7 +123,7 @@ def run(
 
         def elsewhere(source: Checkpoint | None) -> tuple[list[Stage], Chunks]:
             """The stages on the cores that decode, where they are others than those of prefill; and how they cut."""
-            there = block.another("decode", *cores, "--decode-mesh")
+            there = block.another("decode", *cores)
             cut, count = cut_dimensions(there, config, chunks.groups), decode_regions or regions
             name = "decode region"
             return open_stages(stack, there, config, cut, source, storage, count, room, kv, name, turned=True), cut
