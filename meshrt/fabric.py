@@ -14,7 +14,8 @@ import numpy as np
 
 from meshrt import relay
 from meshrt.clock import STAGES, TIME
-from meshrt.replay import Arrival, Buffer, lane_of, replay
+from meshrt.lane import Buffer, lane_of
+from meshrt.replay import Arrival, replay
 from meshrt.schedule import Schedule, compile_schedule
 from meshrt.scouts import line_indices, scout
 from meshrt.tables import Channel

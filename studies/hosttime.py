@@ -26,7 +26,7 @@ RULES: tuple[tuple[str, frozenset[str] | None, str], ...] = (
     ("block.py", frozenset({"matmul"}), "products"),
     ("programs/mesh/meshgemm.py", frozenset({"add"}), "products"),
     ("fabric.py", frozenset({"_plan", "_views", "settle"}), "planning"),
-    ("replay.py", frozenset({"lane_of", "_lane", "_run", "step_of", "buffer", "_buffer", "_paths"}), "planning"),
+    ("lane.py", None, "planning"),
     ("views.py", frozenset({"strips", "pieces", "as_index", "as_slice"}), "planning"),
     ("fabric.py", frozenset({"_deliver", "send"}), "tiles"),
     ("replay.py", frozenset({"_load"}), "tiles"),

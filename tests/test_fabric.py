@@ -580,7 +580,7 @@ def test_clocks_do_not_depend_on_how_many_packets_are_replayed_together(patched:
         sizes = [np.zeros((*block.shape, 3 * size), np.float32) for size in (1, 4)]
         with (
             patch("meshrt.schedule.BATCH", batch),
-            patch("meshrt.replay.BATCH", batch),
+            patch("meshrt.lane.BATCH", batch),
             patch("meshrt.replay.KEPT", kept),
             installed(block.tables, "x", routes.interleaved_ring(7)) as x,
             installed(block.tables, "y", routes.interleaved_ring(5)) as y,
