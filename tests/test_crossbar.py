@@ -9,11 +9,11 @@ import pytest
 from measure import measured, numbered, one_core_each, own, whole
 from runs import new_block
 
-from meshrt.crossbar import crossbar, exchange
+from meshrt.crossbar.exchange import crossbar, exchange
+from meshrt.crossbar.itinerary import Itinerary
+from meshrt.crossbar.legs import REQUEST_BYTES, Transfer, ways
 from meshrt.device import Device
 from meshrt.errors import LimitError, RouteError
-from meshrt.itinerary import Itinerary
-from meshrt.legs import REQUEST_BYTES, Transfer, ways
 from meshrt.tables import overwrite
 
 SLOW = Device(name="slow", alpha=1.5, beta=7.0, link_bytes_per_cycle=4.0, macs_per_cycle=2.0, call_cycles=11.0)

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshrt.itinerary import Itinerary
-from meshrt.legs import crossings, hops, ways
+from meshrt.crossbar.itinerary import Itinerary
+from meshrt.crossbar.legs import crossings, hops, ways
 from meshrt.mesh import EAST, NORTH, SOUTH, STEP, WEST
 
 Hops = set[tuple[int, int, int, bool, bool]]  # (packet, core, port, carries a tile, has been touched)

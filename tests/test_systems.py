@@ -14,7 +14,7 @@ from runs import new_block
 from meshrt.allreduce import allreduce, ktree
 from meshrt.block import Block
 from meshrt.collectives import interleaved_rings
-from meshrt.crossbar import crossbar
+from meshrt.crossbar.exchange import crossbar
 from meshrt.device import Device
 from meshrt.programs.gemm import random_matrices
 from meshrt.programs.mesh import ladder, t10

@@ -16,7 +16,7 @@ import numpy as np
 from meshrt.allreduce import allreduce, ktree
 from meshrt.block import Block
 from meshrt.collectives import Rings
-from meshrt.crossbar import Crossbar, crossbar
+from meshrt.crossbar.exchange import Crossbar, crossbar
 from meshrt.programs.mesh import ladder, t10
 from meshrt.programs.mesh.headgroups import group_rings, group_tree, meshgemm_in_groups, meshgemm_t_in_groups
 from meshrt.programs.mesh.meshgemm import meshgemm, meshgemm_t

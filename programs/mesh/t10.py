@@ -33,8 +33,8 @@ import numpy as np
 
 from meshrt import fabric
 from meshrt.block import Block
-from meshrt.crossbar import Crossbar, exchange
-from meshrt.legs import Transfer
+from meshrt.crossbar.exchange import Crossbar, exchange
+from meshrt.crossbar.legs import Transfer
 from meshrt.programs.mesh.meshgemm import tile_bytes
 from meshrt.programs.mesh.places import Groups, whole
 from meshrt.repeat import sampled

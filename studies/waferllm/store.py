@@ -97,7 +97,7 @@ def sources(root: Path) -> Sequence[Path]:
 
     models = [Path(path) for path in meshrt.models.__path__]
     programs = [Path(path) for path in meshrt.programs.__path__]
-    parts = ("", "mesh", "neuron", "gpu")
+    parts = ("", "crossbar", "mesh", "neuron", "gpu")
     folders = [one / part for one in (root, *programs) for part in parts] + models
     configs = [path for folder in models for path in folder.glob("*/config.json")]
     return [path for folder in folders for path in folder.glob("*.py")] + configs

@@ -1,6 +1,6 @@
-"""What one rank does in an exchange between any cores of the mesh (meshrt/crossbar.py): clocks, counters, messages.
+"""What one rank does in an exchange between any cores of the mesh (exchange.py): clocks, counters, messages.
 
-Each packet has a seat for the length of a leg (meshrt/itinerary.py), so that headers lie in a row and stay there while
+Each packet has a seat for the length of a leg (itinerary.py), so that headers lie in a row and stay there while
 packets go straight on. All seats of the mesh are looked at, wherever their packets are: one that is empty, or whose
 packet is at another rank's core, stands at the clock's cell for no core.
 """
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meshrt.clock import HOPS, LINK_FREE, RAMP_IN, RAMP_OUT, STAGES, TIME
-from meshrt.itinerary import Itinerary, Round, seated_again
-from meshrt.legs import REQUEST_BYTES, Transfer, crossings, ways
+from meshrt.crossbar.itinerary import Itinerary, Round, seated_again
+from meshrt.crossbar.legs import REQUEST_BYTES, Transfer, crossings, ways
 from meshrt.mesh import OPPOSITE, PORT_NAMES
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 A mesh's tables have no room for routes between arbitrary pairs. So there is one lane of single hops in each direction,
 eight route entries a core whatever the mesh, and a program at every core that takes each packet in, looks at where it
 is to go, and sends it on: along x, then along y, a stage a core. That is what a system pays which was built for cores
-that are all equally far from each other. The order of the hops is that of meshrt/itinerary.py.
+that are all equally far from each other. The order of the hops is that of itinerary.py.
 
 A hop is a message of its own, as for relayed routes: it waits for the ramp and for the link, and a core that sends a
 packet on waits until all of it is in.
@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from meshrt.convoy import Convoy
+from meshrt.crossbar.convoy import Convoy
+from meshrt.crossbar.legs import Transfer
+from meshrt.crossbar.porter import Porter
 from meshrt.errors import RouteError, UsageError
-from meshrt.legs import Transfer
-from meshrt.porter import Porter
 from meshrt.routes import chain
 from meshrt.scouts import scout
 from meshrt.tables import Channel, installed

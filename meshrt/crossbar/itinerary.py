@@ -17,7 +17,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from meshrt.legs import REQUEST, Legs
+from meshrt.crossbar.legs import REQUEST, Legs
 from meshrt.mesh import STEP
 
 TILES = REQUEST - 1  # the part of what is held that counts tiles
