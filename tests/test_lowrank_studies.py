@@ -21,8 +21,8 @@ from meshrt.programs.gpu.serving import Request
 from meshrt.studies.deinfer import published as deinfer_published
 from meshrt.studies.deinfer import reproduce as deinfer
 from meshrt.studies.deinfer.figures import Point, claims_of, orders
-from meshrt.studies.waferllm.rows import Row
-from meshrt.studies.waferllm.store import Store
+from meshrt.studies.rows import Row
+from meshrt.studies.store import Store
 
 
 @pytest.fixture(scope="module")

@@ -24,9 +24,9 @@ from meshrt.studies.neuronmm.published import TABLE1, TABLE3, TABLE4, TABLE7, Ke
 from meshrt.studies.neuronmm.reproduce import NAMES, reproduce, write_files
 from meshrt.studies.neuronmm.shares import shares
 from meshrt.studies.neuronmm.tables import average, job, kernel_of, parts, table3_job, table4
+from meshrt.studies.rows import Row
+from meshrt.studies.store import Store, sources
 from meshrt.studies.sweep import Job, run_alone
-from meshrt.studies.waferllm.rows import Row
-from meshrt.studies.waferllm.store import Store, sources
 
 MIB = 2**20
 MEAN = fmean(published.LENGTHS)

@@ -16,16 +16,16 @@ import pytest
 from meshrt.console import Console
 from meshrt.device import WSE2
 from meshrt.errors import UsageError
+from meshrt.studies.files import check_folder, draw
+from meshrt.studies.rows import Row, off, summary
+from meshrt.studies.store import PENDING, Store, key_of, open_store
 from meshrt.studies.sweep import Job, Outcome, run_alone
 from meshrt.studies.waferllm import published
 from meshrt.studies.waferllm import tables as reproduce_tables
 from meshrt.studies.waferllm.curves import CURVES, Found, Point, claims
-from meshrt.studies.waferllm.files import check_folder, draw
 from meshrt.studies.waferllm.printed import print_reproduction
 from meshrt.studies.waferllm.published import Cell, Claim
 from meshrt.studies.waferllm.reproduce import NAMES, reproduce, write_files
-from meshrt.studies.waferllm.rows import Row, off, summary
-from meshrt.studies.waferllm.store import PENDING, Store, key_of, open_store
 
 # ------------------------------------------------------------------------------------------------ published data
 

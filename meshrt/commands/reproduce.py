@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,6 +15,8 @@ from meshrt.neuron.device import NEURON_PRESETS, find_neuron_device
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
+
+    from meshrt.console import Console
 
 cache = click.option("--cache", metavar="FILE", help="Keep the runs here, and take those that are here already.")
 
@@ -54,31 +57,20 @@ def reproduce_waferllm(
     json_path: str | None, quiet: bool,
 ) -> int:  # fmt: skip
     """One rank's part of a reproduction."""
-    from meshrt import report
-    from meshrt.errors import UsageError
-    from meshrt.studies.waferllm import files
+    from meshrt.studies import files
+    from meshrt.studies.store import open_store
     from meshrt.studies.waferllm import reproduce as study
     from meshrt.studies.waferllm.printed import print_reproduction
     from meshrt.studies.waferllm.published import MODELS
-    from meshrt.studies.waferllm.store import open_store
 
-    for what, given, there in (("table or figure", tables, study.NAMES), ("model", models, MODELS)):
-        if wrong := [name for name in given if name not in there]:
-            raise UsageError(f"no {what} {wrong[0]!r}; there are {', '.join(there)}")
+    names = _chosen("table or figure", tables, study.NAMES)
+    _chosen("model", models, MODELS)
     files.check_outputs(csv_folder, png_folder)
     console = shared.start(comm, json_path, quiet)
-    if cache and cache != "-":
-        report.check_target("--cache", cache)
     machine = find_device(device, call_cycles=call_cycles)
-    names = tuple(dict.fromkeys(tables)) or study.NAMES
     told = study.reproduce(comm, console, names, machine, open_store(cache), systems=systems, models=models)
     if comm.rank == 0:
-        written = study.write_files(told, csv_folder, png_folder)
-        report.deliver_json(told, json_path)
-        if console.loud:
-            print_reproduction(told)
-            for path in written:
-                click.echo(f"written: {path}")
+        _deliver(told, study.write_files(told, csv_folder, png_folder), print_reproduction, console, json_path)
     return 0
 
 
@@ -97,39 +89,22 @@ def neuronmm(tables: tuple[str, ...], **options: Any) -> None:
     sys.exit(failure.run_guarded(lambda comm, board: reproduce_neuronmm(comm, tables, **options)))
 
 
-def _chosen(tables: tuple[str, ...], there_are: tuple[str, ...]) -> tuple[str, ...]:
-    """Each table or figure that is asked for, once; all of them without any. UsageError for one that is not there."""
-    from meshrt.errors import UsageError
-
-    if wrong := [name for name in tables if name not in there_are]:
-        raise UsageError(f"no table or figure {wrong[0]!r}; there are {', '.join(there_are)}")
-    return tuple(dict.fromkeys(tables)) or there_are
-
-
 def reproduce_neuronmm(
     comm: Intracomm, tables: tuple[str, ...], *, device: str, cache: str | None, csv_folder: str | None,
     png_folder: str | None, json_path: str | None, quiet: bool,
 ) -> int:  # fmt: skip
     """One rank's part of a reproduction."""
-    from meshrt import report
+    from meshrt.studies.files import check_outputs
     from meshrt.studies.neuronmm import reproduce as study
     from meshrt.studies.neuronmm.printed import print_reproduction
-    from meshrt.studies.waferllm.files import check_outputs
-    from meshrt.studies.waferllm.store import open_store
+    from meshrt.studies.store import open_store
 
-    names = _chosen(tables, study.NAMES)
+    names = _chosen("table or figure", tables, study.NAMES)
     check_outputs(csv_folder, png_folder)
     console = shared.start(comm, json_path, quiet)
-    if cache:
-        report.check_target("--cache", cache)
     told = study.reproduce(comm, console, names, find_neuron_device(device), open_store(cache))
     if comm.rank == 0:
-        written = study.write_files(told, csv_folder, png_folder)
-        report.deliver_json(told, json_path)
-        if console.loud:
-            print_reproduction(told)
-            for path in written:
-                click.echo(f"written: {path}")
+        _deliver(told, study.write_files(told, csv_folder, png_folder), print_reproduction, console, json_path)
     return 0
 
 
@@ -152,22 +127,40 @@ def reproduce_deinfer(
     quiet: bool,
 ) -> int:  # fmt: skip
     """One rank's part of a reproduction."""
-    from meshrt import report
     from meshrt.studies.deinfer import reproduce as study
-    from meshrt.studies.waferllm.files import check_outputs
-    from meshrt.studies.waferllm.store import open_store
+    from meshrt.studies.files import check_outputs
+    from meshrt.studies.store import open_store
 
-    names = _chosen(tables, study.NAMES)
+    names = _chosen("table or figure", tables, study.NAMES)
     check_outputs(csv_folder, None)
     console = shared.start(comm, json_path, quiet)
-    if cache:
-        report.check_target("--cache", cache)
     told = study.reproduce(comm, console, names, open_store(cache))
     if comm.rank == 0:
-        written = study.write_files(told, csv_folder)
-        report.deliver_json(told, json_path)
-        if console.loud:
-            study.print_reproduction(told)
-            for path in written:
-                click.echo(f"written: {path}")
+        _deliver(told, study.write_files(told, csv_folder), study.print_reproduction, console, json_path)
     return 0
+
+
+# ------------------------------------------------------------------------------------------------- what all of them do
+
+
+def _chosen(what: str, given: tuple[str, ...], there_are: tuple[str, ...]) -> tuple[str, ...]:
+    """Each name that was given, once; all that there are without any. UsageError for one that is not there."""
+    from meshrt.errors import UsageError
+
+    if wrong := [name for name in given if name not in there_are]:
+        raise UsageError(f"no {what} {wrong[0]!r}; there are {', '.join(there_are)}")
+    return tuple(dict.fromkeys(given)) or there_are
+
+
+def _deliver(
+    told: dict[str, Any], written: Iterable[object], show: Callable[[dict[str, Any]], None], console: Console,
+    json_path: str | None,
+) -> None:  # fmt: skip
+    """The report, as JSON and to a person, and the names of the files that were written."""
+    from meshrt.report import deliver_json
+
+    deliver_json(told, json_path)
+    if console.loud:
+        show(told)
+        for path in written:
+            click.echo(f"written: {path}")

@@ -7,7 +7,7 @@ from typing import Any
 
 from meshrt.studies.deinfer import runs
 from meshrt.studies.deinfer.published import LINKS, MODELS, RATIO, RATIOS, SPEEDUP, SYSTEMS, TPS
-from meshrt.studies.waferllm.rows import Emulate, Row
+from meshrt.studies.rows import Emulate, Row
 
 ALIKE = 0.02  # what differs by less is neither order
 

@@ -13,9 +13,9 @@ from meshrt.console import Console
 from meshrt.report import SCHEMA
 from meshrt.studies.deinfer.figures import FIGURES, Claim, Point, claims_of, orders
 from meshrt.studies.deinfer.tables import TABLES
-from meshrt.studies.waferllm.files import write_csv
-from meshrt.studies.waferllm.rows import Row
-from meshrt.studies.waferllm.store import Store
+from meshrt.studies.files import write_csv
+from meshrt.studies.rows import Row
+from meshrt.studies.store import Store
 
 NAMES = (*TABLES, *FIGURES)
 

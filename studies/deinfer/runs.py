@@ -5,9 +5,9 @@ from typing import Any
 
 from meshrt.gpu.device import GpuDevice, find_gpu
 from meshrt.studies.deinfer.published import LOADS, RATIO
+from meshrt.studies.rows import Emulate
 from meshrt.studies.serve import WAYS, job
 from meshrt.studies.sweep import Job, Outcome
-from meshrt.studies.waferllm.rows import Emulate
 
 # As published: Base runs kernel by kernel, DeInfer replays graphs.
 WAY = {

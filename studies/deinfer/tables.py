@@ -17,8 +17,8 @@ from meshrt.studies.deinfer.published import (
     TABLE6,
     TPS,
 )
+from meshrt.studies.rows import Emulate, Row
 from meshrt.studies.serve import WAYS, job
-from meshrt.studies.waferllm.rows import Emulate, Row
 
 BATCH, CONTEXT = 512, 64  # of Table 5, of which the paper does not say: those of section 5.2, half-way
 

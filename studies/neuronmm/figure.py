@@ -13,7 +13,7 @@ from meshrt.report import write_file
 from meshrt.studies.neuronmm import published
 from meshrt.studies.neuronmm.published import NAMES
 from meshrt.studies.neuronmm.tables import derived, kernel_of, table3_job
-from meshrt.studies.waferllm.rows import Emulate, Row
+from meshrt.studies.rows import Emulate, Row
 
 
 @dataclass(frozen=True)

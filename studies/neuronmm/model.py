@@ -12,12 +12,12 @@ from meshrt.models.factors import MLP
 from meshrt.models.ranks import aligned_ranks, block_aligned_rank
 from meshrt.neuron.device import GIB, NeuronDevice
 from meshrt.report import write_file
+from meshrt.studies.files import check_folder
 from meshrt.studies.neuronmm import published
 from meshrt.studies.neuronmm.tables import times
+from meshrt.studies.rows import Emulate, Row
 from meshrt.studies.sweep import Job, Outcome
 from meshrt.studies.tune.answers import folder
-from meshrt.studies.waferllm.files import check_folder
-from meshrt.studies.waferllm.rows import Emulate, Row
 
 MODEL, TOKENS = published.MODEL, published.TOKENS
 CONTEXTS = (TOKENS, TOKENS + TOKENS // 2 - 1, 2 * TOKENS - 2)  # of the first, middle and last token that is decoded

@@ -13,14 +13,14 @@ from meshrt import __version__
 from meshrt.console import Console
 from meshrt.neuron.device import NeuronDevice
 from meshrt.report import SCHEMA
+from meshrt.studies.files import write_csv
 from meshrt.studies.neuronmm import tables as neuronmm_tables
 from meshrt.studies.neuronmm.figure import Point, draw, figure6, points
 from meshrt.studies.neuronmm.model import table6, table7
 from meshrt.studies.neuronmm.shares import Shares, shares
 from meshrt.studies.neuronmm.why import reasons
-from meshrt.studies.waferllm.files import write_csv
-from meshrt.studies.waferllm.rows import Emulate, Row, off
-from meshrt.studies.waferllm.store import Store
+from meshrt.studies.rows import Emulate, Row, off
+from meshrt.studies.store import Store
 
 TABLES: dict[str, Callable[[NeuronDevice, Emulate], list[Row]]] = {
     **neuronmm_tables.TABLES, "6": table6, "7": table7, "figure6": figure6,

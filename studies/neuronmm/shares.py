@@ -8,8 +8,8 @@ from meshrt.neuron.device import NeuronDevice
 from meshrt.studies.neuronmm import published
 from meshrt.studies.neuronmm.published import NAMES
 from meshrt.studies.neuronmm.tables import job, table3_job, table4_job
+from meshrt.studies.rows import Emulate
 from meshrt.studies.sweep import Job
-from meshrt.studies.waferllm.rows import Emulate
 
 FREE = 1e18  # a rate at which something takes no time
 

@@ -12,8 +12,8 @@ from typing import Any
 from meshrt.neuron.device import GIB, MIB, NeuronDevice
 from meshrt.studies.neuronmm import published
 from meshrt.studies.neuronmm.published import NAMES, Kernel
+from meshrt.studies.rows import Emulate, Row
 from meshrt.studies.sweep import Job, Outcome
-from meshrt.studies.waferllm.rows import Emulate, Row
 
 # What a table calls a field of Kernel, its unit, and how many of that unit it is.
 COLUMNS: dict[str, tuple[str, str, float]] = {

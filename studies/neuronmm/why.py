@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from meshrt.studies.neuronmm.published import TOKENS
 from meshrt.studies.neuronmm.shares import Shares
 from meshrt.studies.neuronmm.tables import PARTS
-from meshrt.studies.waferllm.rows import Row
+from meshrt.studies.rows import Row
 
 
 def reasons(table: str, rows: Sequence[Row], shares: Sequence[Shares]) -> list[str]:

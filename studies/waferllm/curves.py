@@ -9,10 +9,10 @@ from math import ceil
 from typing import Any
 
 from meshrt.device import Device
+from meshrt.studies.rows import Emulate
 from meshrt.studies.sweep import Job
 from meshrt.studies.waferllm import published
 from meshrt.studies.waferllm.published import Claim
-from meshrt.studies.waferllm.rows import Emulate
 from meshrt.studies.waferllm.tables import DTYPE
 
 

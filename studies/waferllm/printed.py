@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+from meshrt.studies.rows import GOAL
 from meshrt.studies.waferllm.reproduce import title
-from meshrt.studies.waferllm.rows import GOAL
 
 
 def print_reproduction(told: dict[str, Any]) -> None:

@@ -12,12 +12,12 @@ from meshrt import __version__
 from meshrt.console import Console
 from meshrt.device import Device
 from meshrt.report import SCHEMA
+from meshrt.studies.files import draw, write_csv
+from meshrt.studies.rows import Row, summary
+from meshrt.studies.store import Store
 from meshrt.studies.sweep import Job, Outcome
 from meshrt.studies.waferllm import published
 from meshrt.studies.waferllm.curves import CURVES, Found, Point, claims, points
-from meshrt.studies.waferllm.files import draw, write_csv
-from meshrt.studies.waferllm.rows import Row, summary
-from meshrt.studies.waferllm.store import Store
 from meshrt.studies.waferllm.tables import TABLES
 
 NAMES = (*TABLES, *CURVES)

@@ -10,10 +10,10 @@ from typing import Any
 
 from meshrt.device import Device
 from meshrt.mesh import parse_mesh
+from meshrt.studies.rows import Emulate, Row
 from meshrt.studies.sweep import Job
 from meshrt.studies.waferllm import published
 from meshrt.studies.waferllm.published import Cell
-from meshrt.studies.waferllm.rows import Emulate, Row
 
 SIDES = (180, 240, 300, 360, 420, 480, 540, 600, 660, 720)  # core counts to choose from where the paper names none
 PROMPT = CONTEXT = 4096  # tokens of Tables 3 and 7, and of 4 and 8 ("4K CTX")

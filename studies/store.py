@@ -10,7 +10,7 @@ from typing import Any
 import meshrt
 from meshrt.console import Console
 from meshrt.errors import UsageError
-from meshrt.report import write_file
+from meshrt.report import check_target, write_file
 from meshrt.studies.sweep import Job, Outcome, sweep
 
 PENDING = Outcome(None, "not run")
@@ -64,6 +64,8 @@ class Store:
 
 def open_store(path: str | None) -> Store:
     """An empty store, or what the file holds of runs by this very code; runs by any other are forgotten. UsageError."""
+    if path:
+        check_target("--cache", path)
     store = Store(path, digest() if path else "")
     if path and Path(path).exists():
         try:
