@@ -113,21 +113,27 @@ def _load_file(path: Path) -> ModuleType:
 def _with_place(path: str, run: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
     """The run of a user's file, whose errors say in which of its lines they came up.
 
-    A call or a name that does not exist is the file's mistake, not a bug of meshrt's: UsageError.
+    A call or a name that does not exist is the file's mistake, not a bug of meshrt's: UsageError. So are shapes that do
+    not fit where a run has no payloads, which the file may never have met before.
     """
 
     @wraps(run)
     def placed(*args: Any, **options: Any) -> dict[str, Any]:
         try:
             return run(*args, **options)
-        except (MeshrtError, TypeError, AttributeError, NameError) as error:
+        except (MeshrtError, TypeError, AttributeError, NameError, ValueError, IndexError) as error:
             frames = extract_tb(error.__traceback__)
             lines = [frame.lineno for frame in frames if os.path.realpath(frame.filename) == os.path.realpath(path)]
             if isinstance(error, MeshrtError):
                 error.args = (f"{error} ({path}, line {lines[-1]})",) if lines else error.args
                 raise
+            by_shape = hasattr(args[0], "lead") and not args[0].payload  # a block of cores
+            shapes = isinstance(error, (ValueError, IndexError))
+            if shapes and not by_shape:
+                raise
             if os.path.realpath(frames[-1].filename) == os.path.realpath(path):
-                raise UsageError(f"{path}, line {lines[-1]}: {type(error).__name__}: {error}") from error
+                hint = ": by shape (--payload none) tiles are [1, 1, *tile], see block.lead" if shapes else ""
+                raise UsageError(f"{path}, line {lines[-1]}: {type(error).__name__}: {error}{hint}") from error
             raise
 
     return placed

@@ -151,6 +151,9 @@ def test_options_follow_the_mesh():
     ("text", "word"),
     [
         ("gem", "no program"),
+        ("xuv", "is for neuron: PLMR is of programs for a mesh of cores"),
+        ("lowrank", "is for gpu"),
+        ("llama-tiny:model=x,q=3", "no option 'q'"),
         ("nowhere.py", "no file"),
         ("gemm:q=3", "no option 'q'"),
         ("gemm:m", "not option=value"),
@@ -166,6 +169,21 @@ def test_options_follow_the_mesh():
 def test_wrong_subjects_are_named(text: str, word: str):
     with pytest.raises(UsageError, match=word):
         subject.parse(text)
+
+
+def test_a_model_is_llama_with_it():
+    found = subject.parse("llama-tiny:kv=concat")
+    assert (found.program.name, found.options) == ("llama", {"model": "llama-tiny", "kv": "concat"})
+
+
+def test_a_file_that_cannot_run_by_shape_is_told_so(run_meshrt: Callable[..., Any], tmp_path: Path):
+    path = tmp_path / "shaped.py"
+    path.write_text(GOSSIP.replace("tiles[...] = 0", "tiles[...] = np.zeros((*block.shape, 1))"))
+    code, _, err, _ = run_meshrt("plmr", str(path), "--sizes", "4,6,8")
+    assert code == 2
+    assert err.startswith(f"meshrt: error: {path}, line 9: ValueError: ")
+    assert err.endswith("by shape (--payload none) tiles are [1, 1, *tile], see block.lead\n")
+    assert run_meshrt("run", str(path), "--mesh", "4x4").code == 0
 
 
 @pytest.mark.parametrize("text", ["", "8", "8,16", "8,16,16", "1,2,3", "8,16,x", "8,16,-32", "8 16 32"])

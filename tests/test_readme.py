@@ -1,5 +1,6 @@
 """The README's example programs do what the README says, word for word."""
 
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +17,19 @@ def test_the_example_runs_and_prints_what_is_shown(ranks: int, tmp_path: Path, r
     shown = README.split("meshrt run rowsum.py --size 100\n")[1].split("\n\n")[0].strip()
     assert (code, err) == (0, "")
     assert out.splitlines()[0] == shown == "sum: 15"
+
+
+def test_the_example_keeps_to_what_the_readme_expects_of_a_program(tmp_path: Path, run_meshrt: Callable[..., Finished]):
+    """The compliance check's own example line, on the example program: it runs by shape as well."""
+    (tmp_path / "my_program.py").write_text(README.split("```python\n")[1].split("```")[0])
+    (line,) = (line for line in README.splitlines() if "meshrt plmr my_program.py" in line)
+    argv = shlex.split(line)[1:]
+    argv[1] = str(tmp_path / "my_program.py")
+    code, _, err, _ = run_meshrt(*argv, "--sizes", "4,6,8")
+    assert code == 3 and err.splitlines()[0] == "meshrt: error: a stated bound does not hold"
+    assert all(": hops at N = " in line for line in err.splitlines()[1:]), "a K-tree's longest packet is more than 2"
+    code, _, err, _ = run_meshrt(*argv[:-1], "entries=12,stages~N^0.5", "--sizes", "4,6,8")
+    assert (code, err) == (0, "")
 
 
 def test_the_kernel_runs_and_prints_what_is_shown(tmp_path: Path, run_meshrt: Callable[..., Finished]):

@@ -36,8 +36,11 @@ if TYPE_CHECKING:
 def command(programs: tuple[str, ...], **options: Any) -> None:
     """Measure parallelism, latency, memory and routing of programs on growing meshes, and judge how they grow.
 
-    A PROGRAM is a packaged one, your own FILE.py, or a short name: allgather, summa, cannon, meshgemm (gemm),
+    A PROGRAM is a packaged one, a model, your own FILE.py, or a short name: allgather, summa, cannon, meshgemm (gemm),
     pipeline, ring, ktree (gemv). Without any, all of these: Figures 6 and 8 of WaferLLM.
+
+    All runs are by shape, as with --payload none: tiles are [1, 1, *tile] then, of which `block.lead` has the first two
+    numbers. A file of your own has to run so.
     """  # fmt: skip
     sys.exit(failure.run_guarded(lambda comm, board: check(comm, programs, **options)))
 

@@ -1,6 +1,6 @@
 """What a study runs: a program with options that may depend on the side N of the mesh.
 
-gemm:algorithm=cannon        cannon        gemm:m={4*N},k=64        my_program.py:size={8*N}
+gemm:algorithm=cannon        cannon        gemm:m={4*N},k=64        llama-tiny        my_program.py:size={8*N}
 """
 
 import ast
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from meshrt.errors import UsageError
+from meshrt.models.catalogue import packaged
 from meshrt.program import Option, Program, load_program
 from meshrt.whole import LARGEST, whole
 
@@ -67,10 +68,17 @@ class Subject:
 
 
 def parse(text: str, extra: Sequence[str] = (), steps: str | None = None, reach: Reach | None = None) -> Subject:
-    """'NAME[:option=value,...]' or 'FILE.py[:option=value,...]'; `extra` are more of 'option=value'. UsageError."""
+    """'NAME[:option=value,...]' or 'FILE.py[:option=value,...]'; `extra` are more of 'option=value'. UsageError.
+
+    A packaged model's name is llama with that model.
+    """
     name, _, given = text.partition(":") if ".py:" not in text else _split_file(text)
     short, _, implied = SHORT.get(name, name).partition(":")
+    if short in packaged():
+        short, implied = "llama", f"model={short}"
     program = load_program(short)
+    if program.machine != "mesh":
+        raise UsageError(f"{program.name} is for {program.machine}: PLMR is of programs for a mesh of cores")
     work = WORKLOADS.get(short, Workload({}))
     options = dict(work.options)
     for pair in [*filter(None, (*implied.split(","), *_commas(given))), *extra]:
