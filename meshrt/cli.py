@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from meshrt.host import prepare_environment
+from meshrt.host import launched_rank, prepare_environment
 
 prepare_environment()  # before anything imports numpy
 
 import sys  # noqa: E402 - the environment comes first
 from importlib import import_module  # noqa: E402
 from io import TextIOWrapper  # noqa: E402
+from typing import Any  # noqa: E402
 
 import click  # noqa: E402
 
 from meshrt import __version__, hostmemory  # noqa: E402
 from meshrt.commands.shared import EXAMPLES  # noqa: E402
 from meshrt.job import failure  # noqa: E402
+
+# What click raises where a group is called with nothing at all: its message is the whole help. Not of click 8.1.
+NO_ARGUMENTS: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
 
 # What a command is called -> its module in meshrt/commands/.
 COMMANDS = {
@@ -61,6 +65,10 @@ def main() -> None:
     try:
         code = cli(standalone_mode=False)
         sys.exit(code or 0)
+    except NO_ARGUMENTS as error:
+        if launched_rank() == 0:
+            click.echo(error.format_message(), err=True)
+        sys.exit(error.exit_code)
     except click.exceptions.Abort:
         sys.exit(failure.INTERRUPTED)
     except Exception as error:

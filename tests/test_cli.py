@@ -82,6 +82,15 @@ def test_help_of_a_program_has_its_options_and_the_shared_ones(program: str, own
     assert ("--model" in options) == (program == "llama")
 
 
+@pytest.mark.parametrize("group", [(), ("run",), ("bench",), ("reproduce",)])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_group_without_a_command_shows_its_help(ranks: int, group: tuple[str, ...], run_meshrt: Run):
+    code, out, err, _ = run_meshrt(*group, ranks=ranks)
+    assert (code, out) == (2, "")
+    assert err.startswith("Usage: ") and err.count("Usage: ") == 1
+    assert err.strip() == run_meshrt(*group, "--help").stdout.strip()
+
+
 def test_version(run_meshrt: Run):
     assert __version__ in say(run_meshrt, "--version")
 
