@@ -64,17 +64,20 @@ def measure() -> list[Figure]:
 
 
 def timed(ranks: int, arguments: tuple[str, ...]) -> tuple[float, dict[str, Any]]:
-    """(wall seconds from start to end, report) of one run."""
+    """(wall seconds from start to end, report) of one run. MeshrtError, with the run's exit code, where it fails."""
     mpirun = local.find_mpirun()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "report.json")
         job = Job(ranks, (*arguments, "--quiet", "--json", str(path)))
-        print(f"meshrt {' '.join(arguments)}, {ranks} ranks ...", file=sys.stderr, flush=True)
+        many = f"{ranks} rank{'s' * (ranks > 1)}"
+        print(f"meshrt {' '.join(arguments)}, {many} ...", file=sys.stderr, flush=True)
         began = perf_counter()
         done = subprocess.run(local.local_argv(job, mpirun), env=local.local_environment(mpirun), check=False)
         seconds = perf_counter() - began
         if done.returncode or not path.exists():
-            raise MeshrtError(f"the run ended with code {done.returncode}: see above")
+            error = MeshrtError(f"the run ended with code {done.returncode}: see above")
+            error.exit_code = max(done.returncode, MeshrtError.exit_code)  # its reason is the reason
+            raise error
         report: dict[str, Any] = json.loads(path.read_text())
         return seconds, report
 

@@ -79,6 +79,12 @@ def test_what_is_no_work_is_refused(options: dict[str, Any], words: str):
         workloads.measure(lambda *_: (0.0, {}), **options)
 
 
+def test_a_run_that_fails_ends_a_measurement_with_its_code(run_meshrt: Run):
+    code, out, err, _ = run_meshrt("bench", "scaling", "--side", "4", "--edge", "20", "--ranks", "5")
+    assert (code, out) == (2, "")
+    assert "5 ranks do not tile a 4 x 4 mesh" in err and err.endswith("the run ended with code 2: see above\n")
+
+
 def test_a_scaling_curve_has_a_point_for_each_mesh(timed: workloads.Timed, capsys: pytest.CaptureFixture[str]):
     points = scaling.measure(timed, sides=(2, 5), ranks=2, edge=20)
     assert [point.mesh for point in points] == [(2, 2), (5, 5)]
