@@ -94,6 +94,9 @@ def test_the_command_prints_and_writes_them(run_meshrt: Callable[..., Any], tmp_
     assert {(point["pattern"], point["cores"]) for point in found} == {(name, n) for name in MODEL for n in (8, 16)}
     assert all(name in out for name in MODEL)
     assert "46 +0.0%" in out, "a chain of 8 cores and 4 words: 4 + 6 * 7"
+    code, out, err, _ = run_meshrt("bench", "clock", "--cores", "8", "--words", "4", "--json", "-")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["points"] == [point for point in found if point["cores"] == 8], "and nothing else"
     code, _, err, _ = run_meshrt("bench", "clock", "--words", "0")
     assert code == 2 and "1 word or more" in err
     assert reduce_model.as_json([]) == {"schema": 1, "device": "wse2", "points": []}

@@ -137,7 +137,7 @@ def _serve(
 @click.option("--model", default="llama-tiny", show_default=True, help="A packaged model's name, or a folder.")
 @click.option("--tp", type=shared.WholeRange(1), default=4, show_default=True, help="How many GPUs.")
 @click.option("--batch", type=shared.WholeRange(1), default=8, show_default=True, help="Sequences in a step.")
-@click.option("--json", "json_path", metavar="PATH", help="Write the figures as JSON, too.")
+@shared.json_to("the figures")
 def plan(model: str, tp: int, batch: int, json_path: str | None) -> None:
     """The host's time for a decoding step on GPUs, planned as it goes and replayed from a recorded plan."""
     from meshrt.studies import plan_time as study
@@ -167,8 +167,8 @@ def host() -> None:
     "--cores", type=shared.Whole(), multiple=True, help="Instead of 64, 256, 1024 and 4096; may be given again."
 )
 @click.option("--ranks", type=shared.WholeRange(1), multiple=True, help="Instead of 1 and 2; may be given again.")
-@click.option("--json", "json_path", metavar="PATH", help="Write the figures as JSON, too.")
-def workloads(only: tuple[str, ...], cores: tuple[int, ...], ranks: tuple[int, ...], json_path: str) -> None:
+@shared.json_to("the figures")
+def workloads(only: tuple[str, ...], cores: tuple[int, ...], ranks: tuple[int, ...], json_path: str | None) -> None:
     """Messages and hops a second beside other tools' figures for the same work; takes about three minutes."""
     from meshrt.launch.bench import timed
     from meshrt.studies import workloads as study
@@ -187,7 +187,7 @@ def workloads(only: tuple[str, ...], cores: tuple[int, ...], ranks: tuple[int, .
 @click.option(
     "--words", type=shared.Whole(), multiple=True, help="Sizes of tiles, instead of 1 to 4096; may be given again."
 )
-@click.option("--json", "json_path", metavar="PATH", help="Write the figures as JSON, too.")
+@shared.json_to("the figures")
 def clock(cores: tuple[int, ...], words: tuple[int, ...], json_path: str | None) -> None:
     """The virtual clock beside a published model of reductions and broadcasts on a WSE-2."""
     from meshrt.console import make_console
@@ -206,7 +206,7 @@ def clock(cores: tuple[int, ...], words: tuple[int, ...], json_path: str | None)
 )
 @click.option("--ranks", type=shared.WholeRange(1), default=2, show_default=True, help="How many ranks.")
 @click.option("--edge", type=shared.WholeRange(1), default=2048, show_default=True, help="Side of the matrices.")
-@click.option("--json", "json_path", metavar="PATH", help="Write the figures as JSON, too.")
+@shared.json_to("the figures")
 def scaling(side: tuple[int, ...], ranks: int, edge: int, json_path: str | None) -> None:
     """The host's time over cores, 64 to 518,400, and where it goes; takes about 75 seconds."""
     from meshrt.launch.bench import timed
@@ -220,16 +220,16 @@ def scaling(side: tuple[int, ...], ranks: int, edge: int, json_path: str | None)
 
 
 def _alone(measure: Callable[[], tuple[Any, Callable[[], None]]], json_path: str | None) -> None:
-    """Measure in this process, which is no rank itself; write what was found, and print it."""
+    """Measure in this process, which is no rank itself; write what was found, and print it unless that is the JSON."""
     from meshrt import report
 
     try:
-        if json_path:
+        if json_path is not None and json_path != "-":
             report.check_target("--json", json_path)
         told, show = measure()
-        if json_path:
-            report.write_json(told, json_path)
-        show()
+        report.deliver_json(told, json_path)
+        if json_path != "-":
+            show()
     except Exception as error:
         sys.exit(failure.report_alone(error))
 
