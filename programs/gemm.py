@@ -55,6 +55,8 @@ def run(
         raise UsageError(f"--algorithm {algorithm} computes A B only: leave out --transpose-b, or take meshgemm")
     if segment is not None and algorithm not in ("summa", "allgather"):
         raise UsageError(f"--segment {segment} is for --algorithm summa and allgather: {algorithm} broadcasts nothing")
+    if segment is not None and segment < 1:
+        raise UsageError(f"--segment is {segment}; it starts at 1")
     if lockstep and (transpose_b or algorithm == "allgather"):
         raise UsageError("--lockstep is for the steps of A B by meshgemm, cannon or summa")
     if times < 1:

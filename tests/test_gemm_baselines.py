@@ -264,5 +264,5 @@ def test_options_that_do_not_go_together_are_refused(comm):
     for algorithm in ("meshgemm", "cannon"):
         with pytest.raises(UsageError, match="--segment 2 is for"):
             run_report(comm, "gemm", (2, 2), algorithm=algorithm, segment=2)
-    with pytest.raises(UsageError, match="they start at 1"):
+    with pytest.raises(UsageError, match="--segment is 0; it starts at 1"):
         run_report(comm, "gemm", (2, 2), algorithm="summa", segment=0)

@@ -9,7 +9,8 @@ import pytest
 from measure import end, numbered, on_one_rank, own, run_report
 from runs import new_block
 
-from meshrt.allreduce import allreduce, pattern
+from meshrt.allreduce import Pattern, allreduce, pattern
+from meshrt.block import Block
 from meshrt.device import Device
 from meshrt.errors import UsageError
 
@@ -79,6 +80,22 @@ def test_an_allreduce_gives_every_core_the_sum(algorithm: str, axis: str, comm):
     assert full["measured"]["messages"] == 2 * lines * each
     with pytest.raises(UsageError, match="--times is 0"):
         run_report(comm, "allreduce", (6, 4), **(options | {"times": 0}))
+    if algorithm != "ktree":
+        with pytest.raises(UsageError, match="--phases 3 is a number of the K-tree"):
+            run_report(comm, "allreduce", (6, 4), **(options | {"phases": 3}))
+
+
+@pytest.mark.mpi(ranks=[1, 3])
+def test_a_sum_that_one_core_lacks_is_no_small_error(comm, monkeypatch: pytest.MonkeyPatch):
+    """Memory that nothing has written is NaN, on whichever rank."""
+
+    def forgetful(block: Block, way: Pattern, tiles: np.ndarray, out: np.ndarray) -> None:
+        allreduce(block, way, tiles, out=out)
+        if block.mesh.rank == comm.size - 1:
+            out[-1, -1, -1] = np.nan
+
+    monkeypatch.setattr("meshrt.programs.allreduce.allreduce", forgetful)
+    assert np.isnan(run_report(comm, "allreduce", (6, 4), size=5)["result"]["max_rel_error"])
 
 
 @pytest.mark.mpi(ranks=[1, 4])
