@@ -65,7 +65,7 @@ def meshgemm_t(
     Where the paper reduces every step's products along x (section 5.4), here each sum travels round the x ring and
     every core on its way adds its product: the longest packet is two hops again, and there is no reduction tree to
     wait for. B is aligned before, C after. Measured with `--reduce ring` against `--reduce ktree` on wse2, 128^3:
-    36,635 against 45,235 cycles on 8 x 8 cores, 10,235 against 18,048 on 16 x 16, 3,179 against 10,304 on 32 x 32.
+    38,683 against 43,067 cycles on 8 x 8 cores, 11,259 against 13,433 on 16 x 16, 3,691 against 5,452 on 32 x 32.
     """
     steps = block.mesh.height * a.shape[2]
     places = ring_place(steps)
