@@ -1,12 +1,17 @@
 """Control traffic: loading, gathering, agreeing. Not of the machine, so not counted; announced to the sentinel."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from meshrt.job.board import Board
+
+
+def largest(errors: Iterable[float]) -> float:
+    """The largest of some errors; NaN where one of them is, which Python's max passes over unless it comes first."""
+    return float(np.max(list(errors)))
 
 
 @dataclass(frozen=True)

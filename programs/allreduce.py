@@ -9,6 +9,7 @@ import numpy as np
 
 from meshrt.allreduce import allreduce, pattern
 from meshrt.block import Block
+from meshrt.control import largest
 from meshrt.errors import UsageError
 
 MESH = (64, 64)
@@ -44,6 +45,5 @@ def run(
     if not block.payload:
         return {}
     right = n * (n - 1) / 2 + n * (np.arange(size) % 16)
-    worst = max(float(np.abs(extreme(axis=(0, 1)) - right).max()) for extreme in (total.min, total.max))
-    worst = block.control.allreduce(worst, lambda every: float(np.max(every)))  # Python's max may lose a NaN
-    return {"max_rel_error": worst / (float(right.max()) or 1.0)}
+    worst = largest(float(np.abs(extreme(axis=(0, 1)) - right).max()) for extreme in (total.min, total.max))
+    return {"max_rel_error": block.control.allreduce(worst, largest) / (float(right.max()) or 1.0)}

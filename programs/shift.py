@@ -17,6 +17,7 @@ import numpy as np
 from meshrt import routes
 from meshrt.block import Block
 from meshrt.collectives import finish_shift, interleaved_ring, plain_ring, start_shift
+from meshrt.control import largest
 from meshrt.errors import UsageError
 
 MESH = (64, 64)
@@ -96,8 +97,8 @@ def error_of_sums(block: Block, pattern: str, steps: int, total: np.ndarray) -> 
         right += expected(block, pattern, "x", step).astype(np.float64) * expected(block, pattern, "y", step)
     right *= total.shape[-1]
     worst = float(np.abs(total - right[:, :, None, None, None, None]).max())
-    largest = block.control.allreduce(float(right.max()), max)
-    return float(block.control.allreduce(worst, max) / (largest or 1.0))
+    most = block.control.allreduce(float(right.max()), max)
+    return float(block.control.allreduce(worst, largest) / (most or 1.0))
 
 
 def compare_with_copying(

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
+from meshrt.control import largest
 from meshrt.errors import LimitError, UsageError
 from meshrt.neuron import language as nl
 from meshrt.neuron.core import NeuronCore
@@ -78,8 +79,7 @@ def run(
     shapes = operand_shapes(kernel, m, k, r, n)
     whole: dict[str, np.ndarray] = {}
     between = nl.DTYPES[dtype if sums == "tile" else "float32"]
-    worst = 0.0
-    largest = 0.0
+    worst = most = 0.0
     with cores.phase(kernel):
         for core in cores.mine:
             rows = cores.share(core.index, m, blocks.m)
@@ -99,12 +99,12 @@ def run(
                 truth = expected(kernel, {name: tensor.data.astype(np.float64) for name, tensor in tensors.items()})
                 if out_transposed or kernel == "upgate":
                     truth = truth.T
-                worst = max(worst, float(np.abs(out.data - truth).max()))
-                largest = max(largest, float(np.abs(truth).max()))
+                worst = largest([worst, np.abs(out.data - truth).max()])
+                most = max(most, float(np.abs(truth).max()))
     if not cores.payload:
         return {}
-    worst, largest = (cores.control.allreduce(value, max) for value in (worst, largest))
-    return {"max_abs_error": worst, "max_rel_error": worst / (largest or 1.0)}
+    worst, most = cores.control.allreduce(worst, largest), cores.control.allreduce(most, max)
+    return {"max_abs_error": worst, "max_rel_error": worst / (most or 1.0)}
 
 
 def operand_shapes(kernel: str, m: int, k: int, r: int, n: int) -> dict[str, tuple[int, int]]:

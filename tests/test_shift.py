@@ -56,6 +56,20 @@ def test_one_core_keeps_its_tile(comm):
     assert told["result"]["in_place"] and told["measured"]["messages"] == 0
 
 
+@pytest.mark.mpi(ranks=[1, 3])
+def test_a_product_that_one_core_lacks_is_no_small_error(comm, monkeypatch: pytest.MonkeyPatch):
+    real = Block.matmul
+
+    def forgetful(block: Block, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        c = real(block, a, b)
+        c[-1, -1] = np.nan if block.mesh.rank == comm.size - 1 else c[-1, -1]
+        return c
+
+    monkeypatch.setattr(Block, "matmul", forgetful)
+    result = run_report(comm, "shift", (6, 6), axis="both", tile=3, steps=2, multiply=True)["result"]
+    assert np.isnan([value for name, value in result.items() if "error" in name]).all()
+
+
 @pytest.mark.mpi(ranks=[1])
 @pytest.mark.parametrize(
     ("options", "words"),

@@ -293,6 +293,22 @@ def test_four_cores_on_any_ranks_tell_the_same(dtype: str, comm: Any) -> None:
             assert 0 < several["result"]["max_rel_error"] < roundings * ROUNDOFF[dtype]
 
 
+@pytest.mark.mpi(ranks=[1, 2])
+def test_a_product_that_one_core_lacks_is_no_small_error(comm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory that nothing has written is NaN, on whichever core."""
+
+    def forgetful(x: Tile, *rest: Any, **more: Any) -> Tile:
+        out = fused(x, *rest, **more)
+        if x.core.index == 1:
+            out.data[-1, -1] = np.nan
+        return out
+
+    monkeypatch.setattr("meshrt.programs.xuv.fused", forgetful)
+    report = run_on_cores(comm, "xuv", 2, m=200, k=32, r=16, n=32, block_m=64)
+    if report is not None:
+        assert np.isnan([report["result"][name] for name in ("max_abs_error", "max_rel_error")]).all()
+
+
 @pytest.mark.mpi(ranks=[1])
 def test_cores_share_whole_strips_of_x(comm: Any) -> None:
     """230 rows are 4 blocks of 64: one each. 3 cores read u and v for 1, 1 and 2 strips: as often as one core does."""
