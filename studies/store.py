@@ -64,7 +64,7 @@ class Store:
 
 def open_store(path: str | None) -> Store:
     """An empty store, or what the file holds of runs by this very code; runs by any other are forgotten. UsageError."""
-    if path:
+    if path is not None:
         check_target("--cache", path)
     store = Store(path, digest() if path else "")
     if path and Path(path).exists():

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -354,6 +355,23 @@ def test_tables_of_whole_models(comm: Any, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 # ------------------------------------------------------------------------------------------------ the command line
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["5", "--png", "{folder}"], "--png draws gemm and gemv, of which 5 has none"),
+        (["5", "--cache", ""], "--cache '' names no file"),
+        (["5", "--model", "gpt"], "no model 'gpt'"),
+    ],
+)
+def test_options_that_could_do_nothing_are_refused(
+    argv: list[str], words: str, run_meshrt: Callable[..., Any], tmp_path: Path
+) -> None:
+    folder = tmp_path / "pictures"
+    code, out, err, _ = run_meshrt("reproduce", "waferllm", *(part.format(folder=folder) for part in argv))
+    assert (code, out) == (2, "") and err.startswith(f"meshrt: error: {words}")
+    assert not folder.exists()
 
 
 def test_the_command_says_what_tables_there_are() -> None:

@@ -35,9 +35,9 @@ def command() -> None:
     "systems",
     multiple=True,
     type=click.Choice(["waferllm", "t10", "ladder"]),
-    help="Only this one's cells; may be given again.",
+    help="Of whole models (Tables 2 to 4, 7, 8) only this one's cells; may be given again.",
 )
-@click.option("--model", "models", multiple=True, metavar="NAME", help="Only this one's cells; may be given again.")
+@click.option("--model", "models", multiple=True, metavar="NAME", help="The same for models; may be given again.")
 @cache
 @click.option("--csv", "csv_folder", metavar="FOLDER", help="Write tables.csv, gemm.csv and gemv.csv.")
 @click.option("--png", "png_folder", metavar="FOLDER", help="Draw gemm.png and gemv.png; needs matplotlib.")
@@ -57,14 +57,18 @@ def reproduce_waferllm(
     json_path: str | None, quiet: bool,
 ) -> int:  # fmt: skip
     """One rank's part of a reproduction."""
+    from meshrt.errors import UsageError
     from meshrt.studies import files
     from meshrt.studies.store import open_store
     from meshrt.studies.waferllm import reproduce as study
+    from meshrt.studies.waferllm.curves import CURVES
     from meshrt.studies.waferllm.printed import print_reproduction
     from meshrt.studies.waferllm.published import MODELS
 
     names = _chosen("table or figure", tables, study.NAMES)
     _chosen("model", models, MODELS)
+    if png_folder and not any(name in CURVES for name in names):
+        raise UsageError(f"--png draws {' and '.join(CURVES)}, of which {' '.join(names)} has none: leave --png out")
     files.check_outputs(csv_folder, png_folder)
     console = shared.start(comm, json_path, quiet)
     machine = find_device(device, call_cycles=call_cycles)
