@@ -111,6 +111,24 @@ def test_one_new_token_needs_no_decode(comm):
 
 
 @pytest.mark.mpi(ranks=[1])
+@pytest.mark.parametrize("only", [{"decode_sides": (6,)}, {"decode_sides": (6, 8), "decode_regions": (2,)}], ids=str)
+def test_decode_runs_on_no_other_cores_than_asked_for(only: dict[str, tuple[int, ...]], comm):
+    """On 8 x 8 cores in one region, where prefill is, decode would be the fastest: nothing would have to move."""
+    told = search(comm, Space(sides=(8,), regions=(1,), **only), new=2)
+    decode = [one for one in told["candidates"] if one["part"] == "decode"]
+    assert {one["side"] for one in decode} <= set(only["decode_sides"])
+    assert {one["regions"] for one in decode} <= set(only.get("decode_regions", (1, 2, 4)))
+    assert told["choice"]["decode_mesh"] in ("6x6", "8x8")
+    free = search(comm, Space(sides=(8,), regions=(1,), decode_sides=(6, 8)), new=2)
+    assert free["choice"]["decode_mesh"] is None, "which is why it is tried where nothing rules it out"
+
+
+def test_all_layers_are_all_layers_whatever_the_number():
+    asked = [tuned.make_question("llama-tiny", find_device("wse2"), 5, 9, "shift", None, layers) for layers in (4, 99)]
+    assert asked == [question(), question()]
+
+
+@pytest.mark.mpi(ranks=[1])
 def test_what_does_not_fit_is_listed_with_the_reason_and_spread_over_regions(comm):
     told = search(comm, Space(sides=(8,), decode_sides=(8,)), new=2, core_memory=20000)
     refused = [one for one in told["candidates"] if one["refused"]]

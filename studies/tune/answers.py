@@ -47,6 +47,8 @@ def make_question(
     config = read_config(find_model(model))
     if layers_run is None and config.hidden_size >= 1024:
         layers_run = 1
+    if layers_run is not None and layers_run >= config.layers:
+        layers_run = None  # all of them
     return Question(
         model, config, device, prompt_tokens, new_tokens, kv, dtype or config.dtype or "float32", layers_run
     )

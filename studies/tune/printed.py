@@ -85,8 +85,8 @@ def reasons(told: dict[str, Any]) -> list[str]:
     """How it was measured, what was chosen and why, a line each."""
     layers = told["layers_run"]
     lines = ["By shape (--payload none)." if layers is None else
-             f"By shape (--payload none); of the layers of a region (of {told['layers']} in all) {layers} was run, the"
-             " last one counts for the others."]  # fmt: skip
+             f"By shape (--payload none); of the layers of a region (of {told['layers']} in all) {layers}"
+             f" {'was' if layers == 1 else 'were'} run, the last one counts for the others."]  # fmt: skip
     if told["new_tokens"] > 1:
         lines.append(
             "A token was emulated with the contexts at the beginning, middle and end of decode; between those its"

@@ -86,7 +86,7 @@ def tune(comm: Any, console: Console, question: Question, space: Space) -> dict[
         if best_of(tried, part) is None:
             break
     else:
-        widen(question, tried, run)
+        widen(question, space, tried, run)
     finals: list[Final] = []
     while not any(final.total < inf for final in finals):
         pairs = next_pairs(tried, [(final.prefill, final.decode) for final in finals], question)
@@ -214,17 +214,22 @@ def regions_of(question: Question, side: int, counts: Sequence[int] | None) -> l
     return [*doubled, most]
 
 
-def widen(question: Question, tried: Tried, run: Callable[[Sequence[Setting], str], None]) -> None:
+def widen(question: Question, space: Space, tried: Tried, run: Callable[[Sequence[Setting], str], None]) -> None:
     """On the cores that were best: other head groups, which both parts have in common, then other trees.
 
-    Decode is tried on the cores of prefill as well, where nothing has to move to other cores.
+    Decode is tried on the cores of prefill as well, where nothing has to move to other cores, unless others are asked
+    for.
     """
     first, then = best_of(tried, "prefill"), best_of(tried, "decode")
     assert first is not None
     prefill = first.setting
     places = [prefill]
     if then is not None:
-        places += [then.setting, replace(prefill, part="decode")]
+        places.append(then.setting)
+        if prefill.side in (space.decode_sides or (prefill.side,)) and (
+            prefill.regions in (space.decode_regions or (prefill.regions,))
+        ):
+            places.append(replace(prefill, part="decode"))
     possible = {place.side: possible_groups(question, place.side) for place in places}
     at = possible[prefill.side].index(prefill.head_groups)
     near = {*possible[prefill.side][max(0, at - 1) : at + 2], *(place.head_groups for place in places)}
