@@ -89,7 +89,7 @@ def print_lines(heading: str, columns: Sequence[str], lines: Sequence[Sequence[s
     for line in lines:
         table.add_row(*(cell.replace("[", r"\[") for cell in line))
     print(f"\n{heading}")
-    Screen().print(table, highlight=False)
+    Screen(width=None if Screen().is_terminal else 120).print(table, highlight=False)
 
 
 def number(value: float | None, missing: str = "-") -> str:
