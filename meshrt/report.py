@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
@@ -16,7 +16,11 @@ from meshrt.device import Device
 from meshrt.errors import UsageError
 from meshrt.meter import Segment, merge, summary
 
+if TYPE_CHECKING:
+    from rich.table import Table
+
 SCHEMA = 1
+LOG_WIDTH = 200  # columns of a table that goes to no terminal
 LONGEST_NAME = 240  # bytes of a file's name; systems take 255, some of which go to the temporary name
 
 
@@ -171,7 +175,6 @@ def print_result(report: dict[str, Any]) -> None:
 
 def print_table(report: dict[str, Any]) -> None:
     """One column for each phase and one for the whole run; a row for each thing that was measured."""
-    from rich.console import Console
     from rich.table import Table
 
     host, device = report["host"], report["device"]
@@ -204,7 +207,15 @@ def print_table(report: dict[str, Any]) -> None:
     row("MACs", lambda part: short(part["macs"]))
     table.add_row("wall time", *(f"{seconds:.2f} s" for seconds in wall))
     print(_title(report))
-    Console().print(table, highlight=False)
+    show(table)
+
+
+def show(table: "Table") -> None:
+    """Print a table: as wide as the terminal, or, in a log or a pipe, as wide as its numbers are."""
+    from rich.console import Console
+
+    screen = Console()
+    (screen if screen.is_terminal else Console(width=LOG_WIDTH)).print(table, highlight=False)
 
 
 def _title(report: dict[str, Any]) -> str:

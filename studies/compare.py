@@ -13,6 +13,7 @@ from meshrt.device import Device
 from meshrt.errors import UsageError
 from meshrt.program import Program, load_program
 from meshrt.report import of, size
+from meshrt.report import show as show_table
 from meshrt.studies.sweep import Job, Outcome, sweep
 
 FULL = 4096  # cores up to which payloads are moved unless asked otherwise
@@ -131,7 +132,6 @@ def _rows(
 
 def print_comparison(report: Mapping[str, Any]) -> None:
     """One column for each alternative, a row for each thing that was measured; below, why what was refused was."""
-    from rich.console import Console as Terminal
     from rich.table import Table
 
     width, height = report["mesh"]
@@ -145,7 +145,7 @@ def print_comparison(report: Mapping[str, Any]) -> None:
     for name, show in lines(report):
         table.add_row(name, *("refused" if row["refused"] and name == "path cycles" else show(row) for row in rows))
     table.add_row("host time", *(f"{seconds:.2f} s" for seconds in report["host"]["wall_seconds"].values()))
-    Terminal().print(table, highlight=False)
+    show_table(table)
     for row in rows:
         if row["refused"]:
             print(f"{row['name']} is refused: {row['refused']}")

@@ -32,6 +32,13 @@ def test_the_example_keeps_to_what_the_readme_expects_of_a_program(tmp_path: Pat
     assert (code, err) == (0, "")
 
 
+def test_the_example_of_other_cores_for_decode_runs_and_no_number_of_it_is_cut_off(run_meshrt: Callable[..., Finished]):
+    (line,) = (line for line in README.splitlines() if "--decode-mesh" in line)
+    code, out, err, _ = run_meshrt(*line.split()[1:])
+    assert (code, err) == (0, "")
+    assert "change of cores" in out and "\N{HORIZONTAL ELLIPSIS}" not in out
+
+
 def test_the_kernel_runs_and_prints_what_is_shown(tmp_path: Path, run_meshrt: Callable[..., Finished]):
     """x crosses once for each of ceil(600 / 512) = 2 blocks of columns, y once for each of ceil(600 / 128) = 5."""
     blocks = [block.split("```")[0] for block in README.split("```python\n")[1:]]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from meshrt.report import of, size
+from meshrt.report import of, show, size
 
 
 def print_answer(told: dict[str, Any]) -> None:
@@ -129,7 +129,6 @@ def _compared(told: dict[str, Any], part: str) -> str:
 
 
 def _print(columns: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -138,5 +137,4 @@ def _print(columns: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
         table.add_column(column, justify="left" if left else "right", no_wrap=True)
     for line in lines:
         table.add_row(*(cell.replace("[", r"\[") for cell in line))
-    screen = Console()
-    (screen if screen.is_terminal else Console(width=140)).print(table, highlight=False)
+    show(table)
