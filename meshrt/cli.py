@@ -49,6 +49,13 @@ class Commands(click.Group):
         command: click.Command = import_module(f"meshrt.commands.{COMMANDS[cmd_name]}").command
         return command
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """A reader that has gone is told apart here: click itself would end with 1, as after a bug."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            sys.exit(failure.report_alone(error))
+
 
 @click.group(cls=Commands, epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__)
@@ -69,6 +76,10 @@ def main() -> None:
         if launched_rank() == 0:
             click.echo(error.format_message(), err=True)
         sys.exit(error.exit_code)
+    except SystemExit as error:
+        if isinstance(error.__context__, BrokenPipeError):  # rich ends with 1 as well
+            sys.exit(failure.BROKEN_PIPE)
+        raise
     except click.exceptions.Abort:
         sys.exit(failure.INTERRUPTED)
     except Exception as error:

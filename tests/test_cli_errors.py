@@ -6,8 +6,10 @@ import json
 import os
 import re
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from subprocess import PIPE, Popen
 from typing import Any
 
 import pytest
@@ -55,6 +57,16 @@ def test_a_full_route_table_names_core_needed_and_limit(name: str, ranks: int, r
 
 
 # ------------------------------------------------------------------------------------------------- the command line
+
+
+@pytest.mark.parametrize("argv", [["list"], ["run", "gemm"], ["bench", "clock", "--cores", "8"]], ids=str)
+def test_a_reader_that_has_gone_is_no_bug(argv: list[str]):
+    """As with `meshrt list | head -1`, whoever notices: Python, click or rich."""
+    with Popen([sys.executable, "-m", "meshrt.cli", *argv], stdout=PIPE, stderr=PIPE) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 141
 
 
 @pytest.mark.parametrize(

@@ -100,6 +100,8 @@ def describe(error: BaseException) -> Failure:
         text = str(words() if words else error)
         return Failure(code, kind, one_line(text) if code == UsageError.exit_code else text)
     if isinstance(error, SystemExit):
+        if isinstance(error.__context__, BrokenPipeError):  # rich ends on it, with code 1
+            return Failure(BROKEN_PIPE, kind, "")
         if error.code is None or isinstance(error.code, int):
             return Failure(error.code or 0, kind, "")
         return Failure(1, kind, str(error.code))
