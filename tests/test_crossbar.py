@@ -9,11 +9,13 @@ import pytest
 from measure import measured, numbered, one_core_each, own, whole
 from runs import new_block
 
+from meshrt import fabric
 from meshrt.crossbar.exchange import crossbar, exchange
 from meshrt.crossbar.itinerary import Itinerary
 from meshrt.crossbar.legs import REQUEST_BYTES, Transfer, ways
 from meshrt.device import Device
 from meshrt.errors import LimitError, RouteError
+from meshrt.mesh import EAST, NORTH, SOUTH, STEP, WEST
 from meshrt.tables import overwrite
 
 SLOW = Device(name="slow", alpha=1.5, beta=7.0, link_bytes_per_cycle=4.0, macs_per_cycle=2.0, call_cycles=11.0)
@@ -95,6 +97,33 @@ def test_every_core_gets_its_owners_tile_and_counts_do_not_depend_on_ranks(
     assert found["link_bytes"]["total"] == lines * far.sum() * (24 + (REQUEST_BYTES if asks else 0))
     assert found["max_hops"] == min(1, far.max())
     assert found["route_entries"]["max"] == (4 if mesh[0] > 2 else 2) * 2
+
+
+@pytest.mark.mpi(ranks=[1, 4])
+@pytest.mark.parametrize("asks", [False, True])
+@pytest.mark.parametrize("axis", ["x", "y", None])
+def test_every_link_carries_what_crosses_it(axis: str | None, asks: bool, comm):
+    """Every packet walked hop by hop, along x and then along y: a request to the owner, and the tile from there."""
+    width, height = mesh = (6, 4)
+    y, x = np.divmod(np.arange(width * height), width)
+    length = {"x": width, "y": height, None: width * height}[axis]
+    line = np.random.default_rng(7).integers(0, length, length)
+    owners = line if axis is None else y * width + line[x] if axis == "x" else line[y] * width + x
+    block = new_block(comm, mesh, SLOW)
+    with crossbar(block) as bar:
+        exchange(block, bar, Transfer(axis, line, own(block, numbered(*mesh, 2, 3)), asks))
+    expected_bytes = np.zeros((4, height, width), np.int64)
+    for reader, owner in enumerate(owners.tolist()):
+        for start, end, size in [(owner, reader, 24), (reader, owner, REQUEST_BYTES)][: 1 + asks]:
+            (at_y, at_x), (to_y, to_x) = divmod(start, width), divmod(end, width)
+            while (at_y, at_x) != (to_y, to_x):
+                port = (EAST if to_x > at_x else WEST) if at_x != to_x else (SOUTH if to_y > at_y else NORTH)
+                expected_bytes[port, at_y, at_x] += size
+                at_x, at_y = at_x + STEP[port][0], at_y + STEP[port][1]
+    fabric.settle(block)
+    here = slice(block.mesh.y0, None), slice(block.mesh.x0, None)
+    rows, columns = block.shape
+    assert np.array_equal(block.link_bytes, expected_bytes[:, *here][:, :rows, :columns])
 
 
 @pytest.mark.mpi(ranks=[4, 6])

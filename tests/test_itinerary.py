@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshrt.crossbar.itinerary import Itinerary
-from meshrt.crossbar.legs import crossings, hops, ways
+from meshrt.crossbar.legs import hops, ways
 from meshrt.mesh import EAST, NORTH, SOUTH, STEP, WEST
 
 Hops = set[tuple[int, int, int, bool, bool]]  # (packet, core, port, carries a tile, has been touched)
@@ -101,20 +101,6 @@ def test_every_round_is_what_the_rules_say(where: tuple[int, int, list[int]], as
         assert one.held() == most
         found += len(told)
     assert found == hops(legs)
-
-
-@settings(max_examples=100, deadline=None)
-@given(maps(), st.booleans())
-def test_what_crosses_each_link_is_the_sum_over_the_hops(where: tuple[int, int, list[int]], asks: bool):
-    width, height, owners = where
-    legs = ways(width, height, np.array(owners), asks)
-    each = np.arange(1, len(legs.doors) + 1)
-    expected = np.zeros((4, height, width), np.int64)
-    for one in Itinerary(width, height, legs):
-        for port, lane in enumerate(one.lanes):
-            here = one.before[lane] < width * height
-            np.add.at(expected[port].reshape(-1), one.before[lane][here], each[one.legs[lane][here]])
-    assert np.array_equal(crossings(width, height, legs, each), expected)
 
 
 def test_seats_are_given_out_anew_and_headers_can_follow():

@@ -13,7 +13,7 @@ import numpy as np
 
 from meshrt.clock import HOPS, LINK_FREE, RAMP_IN, RAMP_OUT, STAGES, TIME
 from meshrt.crossbar.itinerary import Itinerary, Round, seated_again
-from meshrt.crossbar.legs import REQUEST_BYTES, Transfer, crossings, ways
+from meshrt.crossbar.legs import REQUEST_BYTES, Transfer, ways
 from meshrt.mesh import OPPOSITE, PORT_NAMES
 
 if TYPE_CHECKING:
@@ -30,8 +30,9 @@ class Convoy:
         self.legs = ways(mesh.width, mesh.height, self.owners, transfer.asks)
         self.nowhere = block.shape[0] * block.shape[1]
         self.place = np.full(mesh.width * mesh.height + 1, self.nowhere)  # of every core of the mesh in this block
-        self.rows, self.columns = slice(mesh.y0, mesh.y0 + block.shape[0]), slice(mesh.x0, mesh.x0 + block.shape[1])
-        here = self.place[:-1].reshape(mesh.height, mesh.width)[self.rows, self.columns]
+        here = self.place[:-1].reshape(mesh.height, mesh.width)[mesh.y0 :, mesh.x0 :][
+            : block.shape[0], : block.shape[1]
+        ]
         here[...] = np.arange(self.nowhere).reshape(block.shape)
         self.whole = self.nowhere == mesh.width * mesh.height
         self.cells = clock.cells.reshape(-1)
@@ -42,11 +43,14 @@ class Convoy:
         self.nbytes = prod(tiles.shape[2:]) * tiles.itemsize
         self.busy = np.where(self.legs.tiles, *map(block.device.busy_cycles, (self.nbytes, REQUEST_BYTES)))
         self.timed = bool(self.busy.any())
+        self.each = np.where(self.legs.tiles, self.nbytes, REQUEST_BYTES)  # bytes of a packet on each leg
+        self.crossed = np.zeros((4, self.nowhere + 1), np.int64)  # bytes over every link; a last one for no core
         self.per_stage = np.array([[block.device.beta], [0.0], [1.0]])
         self.per_hop = np.array([[block.device.alpha], [1.0], [0.0]])
         self.waiting = np.zeros((3, len(self.legs.doors)))  # headers of those that wait, by the leg that they wait for
         self.heads = np.zeros((3, 0))  # of those under way, by seat
         self.seat_busy = np.zeros(0)
+        self.seat_bytes = np.zeros(0, np.int64)
         self.out = tiles.copy() if block.payload else np.ones_like(tiles)
         if block.payload:
             shape = (self.nowhere, *tiles.shape[2:])
@@ -87,10 +91,13 @@ class Convoy:
     def _seat(self, one: Round) -> None:
         """Packets that begin a leg take their seats."""
         if one.moved is not None:
-            self.heads, self.seat_busy = (seated_again(seats, one.moved, 0) for seats in (self.heads, self.seat_busy))
+            self.heads, self.seat_busy, self.seat_bytes = (
+                seated_again(seats, one.moved, 0) for seats in (self.heads, self.seat_busy, self.seat_bytes)
+            )
         seats, legs = one.entered
         self.heads[:, seats] = self.waiting.take(legs, axis=1)
         self.seat_busy[seats] = self.busy.take(legs)
+        self.seat_bytes[seats] = self.each.take(legs)
 
     def _reserve(self, one: Round) -> None:
         """Core memory for what waits at the fullest core: as much at all of them."""
@@ -105,6 +112,7 @@ class Convoy:
 
     def _leave(self, port: int, lane: slice, touched: np.ndarray | None) -> None:
         at, head = self.at[lane], self.heads[:, lane]
+        self.crossed[port][at] += self.seat_bytes[lane]  # one packet at most from each core, but for the empty seats
         places = at + self.fields[port]
         cells = self.cells.take(places)
         state, free = cells[:3], cells[3:]
@@ -193,9 +201,8 @@ class Convoy:
 
     def land(self) -> np.ndarray:
         """The cores wait for their tiles, and have them."""
-        block, mesh = self.block, self.block.mesh
-        crossed = crossings(mesh.width, mesh.height, self.legs, np.where(self.legs.tiles, self.nbytes, REQUEST_BYTES))
-        block.link_bytes[...] += crossed[:, self.rows, self.columns]
+        block = self.block
+        block.link_bytes[...] += self.crossed[:, :-1].reshape(block.link_bytes.shape)
         readers = np.flatnonzero((self.legs.ends >= 0) & (self.place[:-1] != self.nowhere))
         if not len(readers):
             return self.out

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshrt.mesh import EAST, NORTH, SOUTH, STEP, WEST
+from meshrt.mesh import EAST, NORTH, SOUTH, WEST
 
 REQUEST_BYTES = 8  # the number of the core that asks, and of what it asks for
 TILE, REQUEST = 1, 1 << 32  # what a core holds for others, as one number: tiles below, requests above
@@ -92,19 +92,3 @@ def ways(width: int, height: int, owners: np.ndarray, asks: bool) -> Legs:
 def hops(legs: Legs) -> int:
     """How many hops there are: what it takes to keep an itinerary."""
     return int(legs.lengths[legs.doors >= 0].sum())
-
-
-def crossings(width: int, height: int, legs: Legs, each: np.ndarray) -> np.ndarray:
-    """Sums over the legs that cross each link, [4, height, width] by port of departure, of so much `each`."""
-    cores = width * height
-    going = np.flatnonzero(legs.doors >= 0)
-    found = np.zeros((4, height, width), each.dtype)
-    ports, start = np.divmod(legs.doors[going], cores)
-    end = start + legs.lengths[going] * np.array([x + y * width for x, y in STEP])[ports]
-    flat = found.reshape(-1)
-    np.add.at(flat, ports * cores + start, each[going])
-    np.subtract.at(flat, ports * cores + end, each[going])
-    for port, (x, y) in enumerate(STEP):
-        ahead = found[port, :: y or 1, :: x or 1]
-        np.cumsum(ahead, axis=1 if x else 0, out=ahead)
-    return found
