@@ -182,11 +182,17 @@ def make_wafer(what: str, spares: str | None, seed: int, width: int, height: int
     columns, rows = parse_mesh(spares) if spares else (-(-width // 8), -(-height // 8))
     size = width + columns, height + rows
     hostmemory.require(f"a wafer of {size[0]} x {size[1]} cores", 13 * size[0] * size[1])  # of `draw`
+    dead = draw(*size, float(what), seed) if is_rate(what) else read_defects(what, *size)
+    return embed(dead, width, height)
+
+
+def is_rate(what: str) -> bool:
+    """Is it a number, and so no file?"""
     try:
-        rate = float(what)
+        float(what)
     except ValueError:
-        return embed(read_defects(what, *size), width, height)
-    return embed(draw(*size, rate, seed), width, height)
+        return False
+    return True
 
 
 def embed(defects: Defects, width: int, height: int) -> Wafer:

@@ -64,6 +64,8 @@ LINES: dict[str, tuple[list[str], list[str]]] = {
     "json folder": (["run", "gemm", "--json", "{d}"], ["--json", "is a folder"]),
     "logits nowhere": (["run", "llama-tiny", "--logits", "{d}/no/x"], ["--logits", "there is no folder"]),
     "defects": (["run", "gemm", "--defects", "/dev/zero"], ["--defects /dev/zero", "bytes"]),
+    "seed of no defects": (["run", "gemm", "--defects-seed", "3"], ["--defects-seed is 3", "--defects RATE"]),
+    "seed of a file": (["run", "gemm", "--defects", "nowhere", "--defects-seed", "0"], ["--defects nowhere is a file"]),
     "sizes": (["plmr", "gemm", "--sizes", f"8,16,{NINES}"], ["--sizes"]),
     "steps": (["plmr", "gemm", "--sizes", "2,3,4", "--steps", "N" + "+N" * 20_000], ["arithmetic"]),
     "quotient": (["plmr", "gemm:m={" + "9" * 400 + "/3}", "--sizes", "2,3,4"], ["arithmetic"]),

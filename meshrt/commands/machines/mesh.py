@@ -22,14 +22,14 @@ options = shared.together(
     shared.machine,
     click.option("--defects", metavar="RATE|FILE", help="Dead cores and links that the mesh is laid around."),
     click.option("--spares", metavar="CxR", help="Spare columns and rows of the wafer.  [default: an eighth]"),
-    click.option("--defects-seed", type=shared.Whole(), default=0, help="What is dead at a RATE."),
+    click.option("--defects-seed", type=shared.Whole(), help="What is dead at a RATE.  [default: 0]"),
 )
 
 
 def execute(
     comm: Intracomm, board: Board, program: Program, arguments: dict[str, Any], *, mesh: str | None, device: str,
-    core_memory: int | None, route_entries: int | None, defects: str | None, spares: str | None, defects_seed: int,
-    payload: str, json_path: str | None, quiet: bool, tuned: bool = False,
+    core_memory: int | None, route_entries: int | None, defects: str | None, spares: str | None,
+    defects_seed: int | None, payload: str, json_path: str | None, quiet: bool, tuned: bool = False,
 ) -> int:  # fmt: skip
     """One rank's part of a run: make its block, run the program, report."""
     from meshrt import report
@@ -46,11 +46,15 @@ def execute(
     cores = parse_mesh(mesh) if mesh else None
     wafer = None
     if defects is not None:
-        from meshrt.defects import make_wafer
+        from meshrt.defects import is_rate, make_wafer
 
-        wafer = partial(make_wafer, defects, spares, defects_seed)
+        if defects_seed is not None and not is_rate(defects):
+            raise UsageError(f"--defects-seed is for a RATE; --defects {defects} is a file, leave the seed away")
+        wafer = partial(make_wafer, defects, spares, defects_seed or 0)
     elif spares is not None:
         raise UsageError("--spares are for --defects: say what is dead, or leave them away")
+    elif defects_seed is not None:
+        raise UsageError(f"--defects-seed is {defects_seed} and nothing is dead: give --defects RATE, or leave it away")
     told = emulate(
         comm, board, program, arguments, mesh=cores, device=machine, payload=payload == "full", console=console,
         wafer=wafer,
