@@ -100,6 +100,25 @@ def test_wrong_usage(options: tuple[str, ...], words: str, run_meshrt: Run) -> N
     assert words in err and "Traceback" not in err
 
 
+@pytest.mark.parametrize("system", [("slurm",), ("pbs",), KUBERNETES], ids=lambda words: words[0])
+def test_a_slip_hands_nothing_in(system: tuple[str, ...], run_meshrt: Run) -> None:
+    """An option that is not there does not make the others, such as --dry-run, words for the ranks."""
+    slip = "--partition" if system is KUBERNETES else "--partitions"
+    code, out, err, _ = run_meshrt("submit", *system, "-n", "2", slip, "short", "--dry-run", *REST)
+    assert (code, out) == (2, "")
+    assert f"No such option '{slip}'" in err
+    code, out, err, _ = run_meshrt("submit", *system, "-n", "2", "--dry-run", "--", "rum", "gemm")
+    assert (code, out) == (2, "")
+    assert err == "meshrt: error: 'rum' is no command of meshrt's: what follows -- is such as run llama-tiny\n"
+
+
+def test_a_sweep_may_be_over_commands(run_meshrt: Run) -> None:
+    options = ("-n", "2", "--sweep", "c=run,plmr", "--dry-run")
+    code, out, err, _ = run_meshrt("submit", "slurm", *options, "--", "{c}", "gemm")
+    assert (code, err) == (0, "")
+    assert "set -- run gemm ;;" in out and "set -- plmr gemm ;;" in out
+
+
 def test_the_manifest_is_the_same_wherever_it_is_made(run_meshrt: Run) -> None:
     code, out, err, _ = run_meshrt("submit", *KUBERNETES, "-n", "4", "--nodes", "2", "--dry-run", *REST)
     assert (code, err) == (0, "")

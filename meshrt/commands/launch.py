@@ -7,11 +7,11 @@ import click
 from meshrt.commands import shared
 
 
-@click.command("launch", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.command("launch", context_settings={"allow_interspersed_args": False})
 @click.option("-n", "--ranks", type=shared.WholeRange(1, 65_536), required=True, help="How many ranks.")
 @click.option("--hosts", metavar="A:4,B:4|FILE", help="Where, and how many ranks each; by ssh.  [default: here]")
 @click.option("--dry-run", is_flag=True, help="Print the command instead of running it.")
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, required=True)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, required=True, callback=shared.known_command)
 def command(ranks: int, hosts: str | None, dry_run: bool, arguments: tuple[str, ...]) -> None:
     """Start N ranks here or on hosts, with the right settings: meshrt launch -n 64 -- run llama-tiny."""
     from meshrt.launch import hosts as several

@@ -107,6 +107,18 @@ def integers(ctx: click.Context, option: click.Parameter, text: str | None) -> t
         raise click.BadParameter(f"{text!r} is not a list of numbers such as 480,600", ctx, option) from None
 
 
+def known_command(ctx: click.Context, option: click.Parameter, arguments: tuple[str, ...]) -> tuple[str, ...]:
+    """What follows `--`, as a callback: found wrong here, and not on a cluster after hours in a queue.
+
+    Its first word is a command of meshrt's, an option of meshrt's own, or to be filled in by a sweep.
+    """
+    first, meshrt = arguments[0], ctx.find_root().command
+    known = not isinstance(meshrt, click.Group) or meshrt.get_command(ctx, first) is not None
+    if not known and not first.startswith("-") and "{" not in first:
+        raise click.UsageError(f"{first!r} is no command of meshrt's: what follows -- is such as run llama-tiny", ctx)
+    return arguments
+
+
 def start(comm: Intracomm, json_path: str | None, quiet: bool) -> Console:
     """This rank's console; UsageError, before any work, where the JSON could not be written after it."""
     from meshrt import report

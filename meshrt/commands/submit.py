@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from meshrt.commands.shared import together
+from meshrt.commands.shared import known_command, together
 
 if TYPE_CHECKING:
     from meshrt.launch.batch import Batch
     from meshrt.launch.submit import Submitted
 
-REST = {"ignore_unknown_options": True, "allow_interspersed_args": False}
+REST = {"allow_interspersed_args": False}  # the first word that is no option, or --, begins the ranks' own
 EXAMPLES = """
 \b
 Examples:
@@ -35,7 +35,7 @@ job = together(
         help="A run for each value, which stands for {NAME} in the arguments; given again, for each combination.",
     ),
     click.option("--dry-run", is_flag=True, help="Print the file instead of handing it in."),
-    click.argument("arguments", nargs=-1, type=click.UNPROCESSED, required=True),
+    click.argument("arguments", nargs=-1, type=click.UNPROCESSED, required=True, callback=known_command),
 )  # fmt: skip
 queue = together(
     click.option("--partition", "--queue", "partition", help="Where to wait."),
