@@ -18,6 +18,7 @@ from meshrt.programs.gpu.family import read_family
 from meshrt.programs.gpu.serving import Request
 from meshrt.programs.gpu.steps import Steps
 from meshrt.programs.lowrank import open_model, open_weights
+from meshrt.report import show
 
 WAYS = (("dense", "dense"), ("base", "dense"), ("deinfer", "dense"), ("deinfer", "lowrank"))
 ROUNDS, STEPS, PROMPT = 20, 10, 24
@@ -96,7 +97,6 @@ def _best(steps: list[Callable[[], object]]) -> list[float]:
 
 
 def print_savings(savings: list[Saving]) -> None:
-    from rich.console import Console as Screen
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -105,4 +105,4 @@ def print_savings(savings: list[Saving]) -> None:
     for one in savings:
         figures = (f"{one.eager_ms:.2f}", f"{one.static_ms:.2f}", f"{one.ratio:.2f}")
         table.add_row(one.scheme, one.kv, *figures, f"{one.grown_bytes:,}", f"{one.peak_bytes:,}")
-    Screen().print(table, highlight=False)
+    show(table)

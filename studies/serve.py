@@ -8,6 +8,7 @@ from meshrt.console import Console
 from meshrt.errors import UsageError
 from meshrt.gpu.device import GpuDevice
 from meshrt.report import SCHEMA
+from meshrt.report import show as show_table
 from meshrt.studies.sweep import Job, sweep
 
 
@@ -68,7 +69,6 @@ def compare(
 
 def print_comparison(told: dict[str, Any]) -> None:
     """A column for each way."""
-    from rich.console import Console as Screen
     from rich.table import Table
 
     ways = told["ways"]
@@ -100,7 +100,7 @@ def print_comparison(told: dict[str, Any]) -> None:
         f"{arguments['requests']} requests to {arguments['model']} on {told['mesh'][0]} GPUs of type "
         f"{told['device']['name']} over {told['device']['link']}, virtual time"
     )
-    Screen().print(table, highlight=False)
+    show_table(table)
     for way in ways:
         if way["refused"]:
             print(f"{way['way']}: {way['refused']}")

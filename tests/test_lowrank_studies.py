@@ -14,6 +14,7 @@ from test_lowrank import every_matrix
 
 from meshrt.console import Console
 from meshrt.errors import UsageError
+from meshrt.gpu.report import print_table
 from meshrt.models.catalogue import find_model
 from meshrt.program import load_program
 from meshrt.programs.gpu.load import figures, made_up, parse_lengths, spread
@@ -236,6 +237,15 @@ def test_claims_of_figure_7() -> None:
         "Base gains nothing from 2 to 8 GPUs, w/ NVLink": True,
         "at 60 % and 8 GPUs DeInfer is 2.25x as fast as Base, w/ NVLink": None,
     }
+
+
+def test_no_number_of_a_table_in_a_log_is_cut_off(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = run_lowrank(new_gpus(1), tiny, max_new_tokens=2)
+    print_table(told | {"phases": [told["phases"][0] | {"name": f"of phase {at}"} for at in range(9)]})
+    text = capsys.readouterr().out
+    assert "of phase 8" in text and "\N{HORIZONTAL ELLIPSIS}" not in text
+    (times,) = (line for line in text.splitlines() if line.startswith("virtual time"))
+    assert times.count(" ms") == 10
 
 
 # ---- the command line

@@ -14,6 +14,7 @@ from runs import run_on_cores
 from meshrt.errors import LimitError, UsageError
 from meshrt.neuron import language as nl
 from meshrt.neuron.core import NeuronCore
+from meshrt.neuron.report import print_table
 from meshrt.neuron.tile import Tile
 from meshrt.programs.neuron.blocks import Blocks
 from meshrt.programs.neuron.dense import dense, sequential
@@ -329,6 +330,17 @@ def test_cores_share_whole_strips_of_x(comm: Any) -> None:
 def test_what_a_core_has_no_room_for_names_the_options(given: dict[str, Any], message: str, comm: Any) -> None:
     with pytest.raises(LimitError, match=f"(?i){message}"):
         run_on_cores(comm, "xuv", **given)
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_no_number_of_a_table_in_a_log_is_cut_off(comm: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    report = run_on_cores(comm, "xuv", m=8, k=8, r=8, n=8)
+    phases = [report["phases"][0] | {"name": f"of phase {at}"} for at in range(9)]
+    print_table(report | {"phases": phases})
+    text = capsys.readouterr().out
+    assert "of phase 8" in text and "\N{HORIZONTAL ELLIPSIS}" not in text
+    (mfu,) = (line for line in text.splitlines() if line.startswith("MFU"))
+    assert mfu.count("%") == 10
 
 
 @pytest.mark.mpi(ranks=[1])

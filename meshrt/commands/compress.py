@@ -154,10 +154,9 @@ def _perplexities(console: Console, before: Any, after: str, test: list[list[int
 
 def print_report(told: dict[str, Any]) -> None:
     """A line for each matrix, then the model's sizes and perplexities."""
-    from rich.console import Console
     from rich.table import Table
 
-    from meshrt.report import size
+    from meshrt.report import show, size
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("matrix", no_wrap=True)
@@ -169,7 +168,7 @@ def print_report(told: dict[str, Any]) -> None:
             f"{one['parameters'][1]:,}", size(one["bytes"][1]), f"{one['weight_error']:.4f}",
             f"{one['feature_error']:.4f}",
         )  # fmt: skip
-    Console().print(table, highlight=False)
+    show(table)
     parameters, ratio = told["parameters"], told["ratio"]
     print(
         f"{told['out']}: {parameters['after']:,} parameters of {parameters['before']:,};"

@@ -7,7 +7,7 @@ from typing import Any
 from meshrt.gpu.device import GpuDevice
 from meshrt.gpu.gpus import Gpus
 from meshrt.gpu.meter import snapshot
-from meshrt.report import of, short, size
+from meshrt.report import of, short, show, size
 
 
 def combine(parts: Sequence[dict[str, Any]], seconds: float, device: GpuDevice) -> dict[str, Any]:
@@ -88,7 +88,6 @@ def gather_report(gpus: Gpus, program: str, arguments: dict[str, Any], result: A
 
 def print_table(report: dict[str, Any]) -> None:
     """What was measured, phase by phase, on standard output."""
-    from rich.console import Console
     from rich.table import Table
 
     whole = report["measured"]
@@ -126,4 +125,4 @@ def print_table(report: dict[str, Any]) -> None:
         f" over {report['device']['link']}, {host['ranks']} rank{'s' if host['ranks'] > 1 else ''};"
         f" virtual time {1e3 * whole['critical_path']['seconds']:,.3f} ms, wall time {host['wall_seconds']:.2f} s"
     )
-    Console().print(table, highlight=False)
+    show(table)

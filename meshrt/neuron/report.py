@@ -7,7 +7,7 @@ from typing import Any
 from meshrt.neuron.core import COUNTS, NeuronCore, Phase
 from meshrt.neuron.cores import Cores
 from meshrt.neuron.device import NeuronDevice
-from meshrt.report import of, short, size
+from meshrt.report import of, short, show, size
 
 ENGINES = ("tensor", "vector", "scalar", "gpsimd", "dma")
 
@@ -88,7 +88,6 @@ def gather_report(cores: Cores, program: str, arguments: dict[str, Any], result:
 
 def print_table(report: dict[str, Any]) -> None:
     """One column for each phase and one for the whole run; a row for each thing that was measured."""
-    from rich.console import Console
     from rich.table import Table
 
     parts = [*report["phases"], {"name": "total", **report["measured"]}]
@@ -120,4 +119,4 @@ def print_table(report: dict[str, Any]) -> None:
         f" {host['ranks']} rank{'s' if host['ranks'] > 1 else ''};"
         f" virtual time {1e3 * first['critical_path']['seconds']:,.3f} ms, wall time {host['wall_seconds']:.2f} s"
     )
-    Console().print(table, highlight=False)
+    show(table)
