@@ -52,7 +52,7 @@ def run(
     the largest error against float64, too. Several cores share the rows of x.
 
     \b
-      dense       x w, in blocks of 1024 as the public product (NKI XW)
+      dense       x w [k, n], in blocks of 1024 as the public product (NKI XW): no rank, --r and --block-r unused
       sequential  x u, transposed, times v: two such products (NKI XUV)
       naive       one kernel; x u anew for every block of columns (Algorithm 1)
       fused       a strip of x u is kept in SBUF, transposed (section 4.2.1)
@@ -73,6 +73,8 @@ def run(
         raise UsageError(f"--seed is {seed}; it starts at 0")
     if out_transposed and kernel in ("naive", "upgate", "mlp"):
         raise UsageError(f"--out-transposed is for dense, sequential and fused; {kernel} has its one layout")
+    if transpose == "tensor" and kernel in DEFAULTS:
+        raise UsageError(f"--transpose tensor is for fused, upgate and mlp; {kernel} transposes in its one way")
     own = DEFAULTS.get(kernel, FUSED)
     given = (block_m, block_k, block_r, block_n)
     blocks = Blocks(*(size if one is None else one for one, size in zip(given, astuple(own), strict=True)))

@@ -199,6 +199,7 @@ CASES = [
 def test_traffic_and_operations(kernel: str, case: int, turned: bool, tensor: bool, comm: Any) -> None:
     m, k, r, n, b = CASES[case]
     turned = turned and kernel in ("dense", "sequential", "fused")
+    tensor = tensor and kernel in ("fused", "upgate", "mlp")
     given = {"out_transposed": turned, "transpose": "tensor" if tensor else "dma", **blocks_of(b)}
     report = run_on_cores(comm, "xuv", kernel=kernel, m=m, k=k, r=r, n=n, payload=False, **given)
     closed = expected(kernel, m, k, r, n, b, turned, tensor)
@@ -251,9 +252,11 @@ def test_spills_are_traffic_beside_the_kernels_own_and_change_no_number(kernel: 
 
 
 @pytest.mark.mpi(ranks=[1])
-@pytest.mark.parametrize("transpose", ["dma", "tensor"])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize(
+    "kernel, transpose",
+    [*((kernel, "dma") for kernel in KERNELS), *((kernel, "tensor") for kernel in ("fused", "upgate", "mlp"))],
+)
 def test_shapes_alone_count_and_take_the_same(kernel: str, dtype: str, transpose: str, comm: Any) -> None:
     given = {"kernel": kernel, "dtype": dtype, "transpose": transpose, "m": 150, "k": 140, "r": 70, "n": 530,
              "limits": {"sbuf_partition_bytes": 9000}}  # fmt: skip
@@ -351,6 +354,7 @@ def test_no_number_of_a_table_in_a_log_is_cut_off(comm: Any, capsys: pytest.Capt
         ({"block_k": 0}, "--block-k is 0"),
         ({"seed": -1}, "--seed is -1"),
         ({"kernel": "naive", "out_transposed": True}, "naive has its one layout"),
+        ({"kernel": "naive", "transpose": "tensor"}, "--transpose tensor is for fused, upgate and mlp; naive"),
     ],
 )
 def test_wrong_options_are_refused(given: dict[str, Any], message: str, comm: Any) -> None:
