@@ -29,6 +29,7 @@ from meshrt.programs.mesh.weights import Chunks, cut_dimensions
 from meshrt.report import check_target, write_file
 
 MESH = (8, 8)
+EVERY = 16  # tokens from one state that is kept to the next
 # Arguments that may be others where a generation goes on; model and prompt may have other names, and are compared.
 MAY_CHANGE = {"block", "model", "prompt", "prompt_ids", "prompt_tokens", "logits", "checkpoint", "every", "resume"}
 
@@ -67,7 +68,7 @@ def run(
     ignore_eos: Annotated[bool, "do not stop at the end-of-text token"] = False,
     logits: Annotated[str | None, "write all logits to this .npy: float32 [tokens, vocabulary]"] = None,
     checkpoint: Annotated[str | None, "folder to keep the state of the generation in", HOST] = None,
-    every: Annotated[int, "new tokens from one state that is kept to the next", HOST] = 16,
+    every: Annotated[int | None, "new tokens from one state that is kept to the next  [default: 16]", HOST] = None,
     resume: Annotated[
         bool, "go on from the state in that folder, if there is one, on any number of ranks", HOST
     ] = False,
@@ -78,15 +79,19 @@ def run(
     config = read_config(folder)
     check_sampling(temperature, top_k, top_p)
     check_sizes(block, config.layers, max_new_tokens, layers, layers_run, steps_run, layers_only, context, seed, every)
+    if steps_run is not None and system == "waferllm":
+        raise UsageError("--steps-run is for products of --system t10 and ladder: leave it away, or name one of them")
     if logits:
         check_target("--logits", logits)
+        if not block.payload:
+            raise UsageError("--logits are numbers, of which --payload none has none: leave one of the two away")
     config = config if layers is None else replace(config, layers=layers)
     tensors = None
     if block.payload:
         tensors = open_checkpoint(folder)
         check_shapes(tensors, config)
     asked = (prompt, prompt_ids, prompt_tokens)
-    tokenizer, ids = (None, ()) if context else read_prompt(block.control, folder, config, *asked)
+    tokenizer, ids = read_prompt(block.control, folder, config, *asked, context=context)
     length = len(ids) + context
     if block.payload and length + max_new_tokens > config.max_positions:
         raise UsageError(
@@ -112,12 +117,14 @@ def run(
     new: list[int] = []
     now = generation.Generation(new, kept, spent, rng)
     identity: dict[str, Any] = {}
-    saved = None
+    saved, apart = None, every or EVERY
     if checkpoint is not None:
         identity = generation.identity(block, config, tensors, ids, given | {"logits": logits is not None})
         saved = generation.open_folder(block, checkpoint, resume, identity)
     elif resume:
         raise UsageError("--resume goes on from the state in a folder: name it with --checkpoint")
+    elif every is not None:
+        raise UsageError(f"--every is {every} and no state is kept: name a folder for it with --checkpoint")
     told = Teller(block.console, tokenizer, ids)
     with ExitStack() as stack:
 
@@ -186,7 +193,7 @@ def run(
                 generation.restore(saved, block, stages, config.vocab_size, now)
             written = len(new) if begun else 0
             while len(new) < max_new_tokens and new[-1] not in stop:
-                if checkpoint is not None and len(new) > written and (len(new) == 1 or len(new) % every == 0):
+                if checkpoint is not None and len(new) > written and (len(new) == 1 or len(new) % apart == 0):
                     generation.save(checkpoint, identity, block, stages, caches, now)
                 place = length + len(new) - 1
                 found = decode(stages, config, chunks, new[-1], place, allreduces == "fused", layers_run, spent[1])
@@ -220,12 +227,12 @@ def run(
 
 def check_sizes(
     block: Block, all_layers: int, new: int, layers: int | None, layers_run: int | None, steps_run: int | None,
-    layers_only: bool, context: int, seed: int, every: int,
+    layers_only: bool, context: int, seed: int, every: int | None,
 ) -> None:  # fmt: skip
     """UsageError for a number that cannot be."""
     if seed < 0:
         raise UsageError(f"--seed is {seed}; it starts at 0")
-    if every < 1:
+    if every is not None and every < 1:
         raise UsageError(f"--every is {every}; it starts at 1")
     if new < 1:
         raise UsageError(f"--max-new-tokens is {new}; it starts at 1")

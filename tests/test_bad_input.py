@@ -63,6 +63,21 @@ LINES: dict[str, tuple[list[str], list[str]]] = {
     "json nowhere": (["run", "gemm", "--json", ""], ["--json", "''"]),
     "json folder": (["run", "gemm", "--json", "{d}"], ["--json", "is a folder"]),
     "logits nowhere": (["run", "llama-tiny", "--logits", "{d}/no/x"], ["--logits", "there is no folder"]),
+    "context and prompt": (
+        ["run", "llama-tiny", "--payload", "none", "--context", "9", "--prompt", "a"], ["--context 9", "prompt away"]
+    ),
+    "the same on NeuronCores": (
+        ["run", "llama-tiny", "--on", "neuron", "--payload", "none", "--context", "9", "--prompt-tokens", "3"],
+        ["--context 9", "prompt away"],
+    ),
+    "logits of no numbers": (
+        ["run", "llama-tiny", "--payload", "none", "--logits", "{d}/l.npy"], ["--logits", "--payload none"]
+    ),
+    "logits of no NeuronCore's numbers": (
+        ["run", "llama-tiny", "--on", "neuron", "--payload", "none", "--logits", "{d}/l.npy"],
+        ["--logits", "--payload none"],
+    ),
+    "steps of a system": (["run", "llama-tiny", "--payload", "none", "--steps-run", "2"], ["--steps-run", "t10"]),
     "defects": (["run", "gemm", "--defects", "/dev/zero"], ["--defects /dev/zero", "bytes"]),
     "seed of no defects": (["run", "gemm", "--defects-seed", "3"], ["--defects-seed is 3", "--defects RATE"]),
     "seed of a file": (["run", "gemm", "--defects", "nowhere", "--defects-seed", "0"], ["--defects nowhere is a file"]),

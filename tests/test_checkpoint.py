@@ -62,7 +62,8 @@ def generate(
     payload: bool = True, **options: Any,
 ) -> Any:  # fmt: skip
     """The report of a short generation at rank 0, None elsewhere."""
-    given = {"prompt_ids": "5,9,7,30,2,11", "max_new_tokens": NEW, "every": 2, "ignore_eos": True}
+    given: dict[str, Any] = {"prompt_ids": "5,9,7,30,2,11", "max_new_tokens": NEW, "ignore_eos": True}
+    given |= {"every": 2} if "checkpoint" in options else {}
     if "context" in options:
         del given["prompt_ids"]
     return emulate(
@@ -171,6 +172,7 @@ def test_a_state_is_never_lost_to_another_run(
     ("options", "message"),
     [
         ({"every": 0}, "--every is 0; it starts at 1"),
+        ({"every": 5}, "--every is 5 and no state is kept: name a folder for it with --checkpoint"),
         ({"checkpoint": ""}, "--checkpoint '' names no folder"),
         (
             {"checkpoint": "{}/no/folder"},

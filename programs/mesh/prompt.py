@@ -23,16 +23,22 @@ def read_prompt(
     prompt: str | None,
     prompt_ids: str | None,
     tokens: int | None = None,
+    context: int = 0,
 ) -> tuple["Tokenizer | None", tuple[int, ...]]:
     """The tokenizer (rank 0 only, None where the model has none and ids are given) and the ids, on all ranks.
 
-    `tokens` asks for a prompt of that length, whatever it says: the ids from 1 on, round and round. UsageError.
+    `tokens` asks for a prompt of that length, whatever it says: the ids from 1 on, round and round. `context`, where it
+    is not 0, stands for a prompt: then there are no ids. UsageError.
     """
     from meshrt.models.errors import ModelError
     from meshrt.models.tokenizer import encode, load_tokenizer
 
     if sum(given is not None for given in (prompt, prompt_ids, tokens)) > 1:
         raise UsageError("--prompt, --prompt-ids and --prompt-tokens say the same thing: give one of them")
+    if context:
+        if any(given is not None for given in (prompt, prompt_ids, tokens)):
+            raise UsageError(f"--context {context} stands for a prompt: leave --context or the prompt away")
+        return None, ()
     if tokens is not None:
         if not 1 <= tokens <= MOST_TOKENS:
             raise UsageError(f"--prompt-tokens is {tokens}; it is 1 to {MOST_TOKENS}")

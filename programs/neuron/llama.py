@@ -76,13 +76,15 @@ def run(
         raise UsageError(f"--seed is {seed}; it starts at 0")
     if logits:
         check_target("--logits", logits)
+        if not cores.payload:
+            raise UsageError("--logits are numbers, of which --payload none has none: leave one of the two away")
     config = config if layers is None else replace(config, layers=layers)
     checkpoint = None
     if cores.payload:
         checkpoint = open_checkpoint(folder)
         check_shapes(checkpoint, config)
     asked = (prompt, prompt_ids, prompt_tokens)
-    tokenizer, ids = (None, ()) if context else read_prompt(cores.control, folder, config, *asked)
+    tokenizer, ids = read_prompt(cores.control, folder, config, *asked, context=context)
     room = len(ids) + context + max_new_tokens
     if cores.payload and room > config.max_positions:
         raise UsageError(
