@@ -6,7 +6,8 @@ from meshrt.host import launched_rank, prepare_environment
 
 prepare_environment()  # before anything imports numpy
 
-import sys  # noqa: E402 - the environment comes first
+import os  # noqa: E402 - the environment comes first
+import sys  # noqa: E402
 from importlib import import_module  # noqa: E402
 from io import TextIOWrapper  # noqa: E402
 from typing import Any  # noqa: E402
@@ -65,6 +66,9 @@ def cli() -> None:
 
 def main() -> None:
     """Entry point. Errors that click finds are printed by rank 0 alone."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed, as by a shell's >&-: nobody wants to read
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - until the process ends
     for stream in (sys.stdout, sys.stderr):  # a terminal without a character, or one that is none, ends no run
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -67,6 +68,23 @@ def test_a_reader_that_has_gone_is_no_bug(argv: list[str]):
         process.stdout.close()
         assert process.stderr.read() == b""
     assert process.returncode == 141
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
+@pytest.mark.parametrize("argv", [["list"], ["run", "gemm"], ["run", "xuv", "--json", "-"], ["run", "-h"]], ids=str)
+def test_output_that_finds_no_room_is_no_bug(argv: list[str]):
+    command = [sys.executable, "-m", "meshrt.cli", *argv]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=PIPE, text=True)
+    expected = "meshrt: error: standard output cannot be written: No space left on device\n"
+    assert (done.returncode, done.stderr) == (2, expected)
+
+
+@pytest.mark.parametrize("closed", ["1>&-", "2>&-"])
+@pytest.mark.parametrize(("size", "code"), [("8", 0), ("0", 2)])
+def test_streams_that_are_closed_change_no_exit_code(closed: str, size: str, code: int):
+    line = f"{sys.executable} -m meshrt.cli run gemm --m {size} {closed}"
+    assert subprocess.run(["sh", "-c", line], capture_output=True).returncode == code
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ failed, else the first that did. That rank prints and ends the job. The others a
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import time
@@ -28,6 +29,8 @@ INTERRUPTED = 130
 NAMELESS = ("MemoryError", "Exception")  # errors that do not say themselves what cores they are about; mpi4py's too
 LONGEST = 1000  # characters of a message about wrong input, which may quote any of it
 BROKEN_PIPE = 141  # what a shell says of a command that SIGPIPE ended
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # a stream that takes no more; files' errors have names
+UNWRITTEN = "unwritten"  # the kind of a failure to print
 SETTLE = 2.0  # seconds that a failing rank gives the others to fail as well, while some still move
 
 
@@ -109,6 +112,8 @@ def describe(error: BaseException) -> Failure:
         return Failure(INTERRUPTED, kind, "interrupted")
     if isinstance(error, BrokenPipeError):
         return Failure(BROKEN_PIPE, kind, "")
+    if isinstance(error, OSError) and error.errno in FULL and error.filename is None:
+        return Failure(UsageError.exit_code, UNWRITTEN, f"standard output cannot be written: {error.strerror}")
     if isinstance(error, MemoryError):
         detail = f" ({error})" if str(error) else ""
         has = hostmemory.gib(hostmemory.total())
@@ -166,7 +171,7 @@ def _message(failure: Failure, where: str) -> str:
 def _report_one(failure: Failure) -> int:
     if failure.text:
         _say(_message(failure, ""))
-    if failure.code == BROKEN_PIPE:
+    if failure.code == BROKEN_PIPE or failure.kind == UNWRITTEN:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the interpreter's own last flush complains
     return failure.code
 
