@@ -144,6 +144,16 @@ def test_wrong_usage_on_several_ranks_is_told_once(arguments: list[str], run_mes
     assert_message(run_meshrt("run", *arguments, ranks=3), 2)
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [["compress", "llama-tiny", "--ratio", "0.2", "--out", "new"], ["submit", "slurm", "-n", "2", "--", "run", "gemm"]],
+    ids=" ".join,
+)
+def test_what_one_process_does_is_not_done_by_each_of_several_ranks(arguments: list[str], run_meshrt: Run):
+    assert_message(run_meshrt(*arguments, ranks=2), 2, "2 ranks: this", "leave mpirun away")
+    assert not Path("new").exists()
+
+
 def test_ranks_that_do_not_tile_the_cores_that_decode_are_told_which_option_sets_them(run_meshrt: Run):
     finished = run_meshrt("run", "llama-tiny", "--mesh", "3x2", "--decode-mesh", "2x2", ranks=3)
     assert_message(finished, 2, "3 ranks do not tile a 2 x 2 mesh", "set --decode-mesh")

@@ -156,7 +156,7 @@ def host() -> None:
     from meshrt.launch import bench
 
     try:
-        _refuse_ranks()
+        shared.refuse_ranks("this measures in one process, which starts ranks itself where it measures some")
         click.echo(bench.table(bench.measure()))
     except Exception as error:
         sys.exit(failure.report_alone(error))
@@ -225,7 +225,7 @@ def _alone(measure: Callable[[], tuple[Any, Callable[[], None]]], json_path: str
     from meshrt import report
 
     try:
-        _refuse_ranks()
+        shared.refuse_ranks("this measures in one process, which starts ranks itself where it measures some")
         if json_path is not None and json_path != "-":
             report.check_target("--json", json_path)
         told, show = measure()
@@ -234,16 +234,6 @@ def _alone(measure: Callable[[], tuple[Any, Callable[[], None]]], json_path: str
             show()
     except Exception as error:
         sys.exit(failure.report_alone(error))
-
-
-def _refuse_ranks() -> None:
-    """UsageError under a launcher: each of its ranks would measure all of it, at the same time, and print it."""
-    from meshrt.errors import UsageError
-    from meshrt.host import launched_size
-
-    if launched_size() > 1:
-        raise UsageError(f"{launched_size()} ranks: this measures in one process, which starts ranks itself where it"
-                         " measures some; leave mpirun away")  # fmt: skip
 
 
 @command.command("profile", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})

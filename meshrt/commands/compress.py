@@ -63,6 +63,7 @@ def command(**options: Any) -> None:
       meshrt run llama --on neuron --model small
     """
     try:
+        shared.refuse_ranks("this writes one folder, in one process")
         compress(**options)
     except Exception as error:
         sys.exit(failure.report_alone(error))

@@ -119,6 +119,18 @@ def known_command(ctx: click.Context, option: click.Parameter, arguments: tuple[
     return arguments
 
 
+def refuse_ranks(reason: str) -> None:
+    """UsageError under a launcher, for what one process does: each of the ranks would do all of it, at the same time.
+
+    `reason` says what, as in "this writes one folder".
+    """
+    from meshrt.errors import UsageError
+    from meshrt.host import launched_size
+
+    if launched_size() > 1:
+        raise UsageError(f"{launched_size()} ranks: {reason}; leave mpirun away")
+
+
 def start(comm: Intracomm, json_path: str | None, quiet: bool) -> Console:
     """This rank's console; UsageError, before any work, where the JSON could not be written after it."""
     from meshrt import report

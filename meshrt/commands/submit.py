@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from meshrt.commands.shared import known_command, together
+from meshrt.commands.shared import known_command, refuse_ranks, together
 
 if TYPE_CHECKING:
     from meshrt.launch.batch import Batch
@@ -88,6 +88,7 @@ def _deliver(
     from meshrt.launch import batch
     from meshrt.launch import sweep as sweeps
 
+    refuse_ranks("this hands one job in, whose ranks -n says")
     job = batch.Batch(
         runs=sweeps.expand(arguments, [sweeps.parse_axis(axis) for axis in sweep]),
         memory=None if memory is None else batch.parse_memory(memory),
