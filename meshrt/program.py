@@ -10,6 +10,7 @@ def run(block, *, tokens: Annotated[int, "how many to store"] = 16) -> dict:
 import importlib
 import importlib.util
 import inspect
+import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -120,7 +121,8 @@ def _with_place(path: str, run: Callable[..., dict[str, Any]]) -> Callable[..., 
     @wraps(run)
     def placed(*args: Any, **options: Any) -> dict[str, Any]:
         try:
-            return run(*args, **options)
+            result = run(*args, **options)
+            return _plain(path, result) if args[0].control.rank == 0 else result  # rank 0's is the report's
         except (MeshrtError, TypeError, AttributeError, NameError, ValueError, IndexError) as error:
             frames = extract_tb(error.__traceback__)
             lines = [frame.lineno for frame in frames if os.path.realpath(frame.filename) == os.path.realpath(path)]
@@ -137,6 +139,25 @@ def _with_place(path: str, run: Callable[..., dict[str, Any]]) -> Callable[..., 
             raise
 
     return placed
+
+
+def _plain(path: str, result: Any) -> dict[str, Any]:
+    """The result of a user's program as JSON has it, with NumPy's numbers and arrays as plain ones. UsageError."""
+
+    def plain(value: Any) -> Any:
+        if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
+            return value.tolist()
+        raise TypeError(f"a {type(value).__name__}")
+
+    if not isinstance(result, dict):
+        raise UsageError(f"{path}: run returns {result!r}; it has to be a dictionary, the result of the report")
+    for name, value in result.items():
+        try:
+            json.dumps({name: value}, default=plain)
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"{path}: the result's {name!r} cannot be written as JSON: {error}") from error
+    found: dict[str, Any] = json.loads(json.dumps(result, default=plain))
+    return found
 
 
 def _describe(name: str, module: ModuleType) -> Program:

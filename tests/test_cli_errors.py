@@ -305,6 +305,28 @@ def test_a_file_that_is_no_program_is_told(source: str, words: list[str], run_pr
     assert_message(run_program(source), 2, *words)
 
 
+@pytest.mark.parametrize(
+    ("result", "words"),
+    [
+        ("None", ["mine.py: run returns None", "dictionary"]),
+        ("[1]", ["mine.py: run returns [1]", "dictionary"]),
+        ("{'sum': block}", ["mine.py: the result's 'sum' cannot be written as JSON", "a Block"]),
+    ],
+)
+def test_a_result_that_is_none_is_the_files_mistake(result: str, words: list[str], run_program: Run):
+    assert_message(run_program(f"def run(block):\n    return {result}\n"), 2, *words)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_numpys_numbers_are_a_result(ranks: int, run_program: Run):
+    """Only rank 0's result is the report's: the others may return what they like."""
+    source = "import numpy as np\nMESH = (2, 1)\ndef run(block):\n    if block.control.rank == 0:\n"
+    source += "        return {'sum': np.float32(1.5), 'all': np.arange(3), 'some': [np.int64(2)]}\n"
+    done = run_program(source, "--json", "-", ranks=ranks)
+    assert (done.code, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["result"] == {"sum": 1.5, "all": [0, 1, 2], "some": [2]}
+
+
 @pytest.mark.parametrize("ranks", [1, 4])
 @pytest.mark.parametrize("where", ["", "if block.mesh.rank == block.control.size - 1: "], ids=["all", "last"])
 def test_an_exception_in_a_users_program_ends_all_ranks(where: str, ranks: int, run_program: Run):
