@@ -11,16 +11,20 @@ import numpy as np
 
 from meshrt.errors import UsageError
 from meshrt.programs.gpu.serving import Request
+from meshrt.whole import whole
 
 PERCENTILES = (50, 90, 99)
 
 
 def parse_lengths(option: str, text: str) -> tuple[int, int]:
     """'32' or '16:64' to the shortest and the longest. UsageError."""
-    parts = text.split(":")
-    if len(parts) > 2 or not all(part.isascii() and part.isdecimal() for part in parts):
-        raise UsageError(f"{option} is {text!r}; give a number of tokens such as 32, or a range such as 16:64")
-    low, high = int(parts[0]), int(parts[-1])
+    first, _, last = text.partition(":")
+    try:
+        low, high = whole(first), whole(last if ":" in text else first)
+    except ValueError:
+        raise UsageError(
+            f"{option} is {text!r}; give a number of tokens such as 32, or a range such as 16:64"
+        ) from None
     if not 1 <= low <= high:
         raise UsageError(f"{option} is {text!r}; it starts at 1, and a range goes up")
     return low, high
