@@ -25,6 +25,6 @@ def command() -> None:
                 told = ("{name} {seconds} s and {step_seconds} s a step, {share:.0%} of the rate".format(**one)
                         for one in value)  # fmt: skip
                 value = "; ".join(told)
-            click.echo(f"  {key:22} {'no limit' if value is None else value}")
+            click.echo(f"  {key:23} {'no limit' if value is None else value}")
         for source in sources:
             click.echo(f"  source: {source}")
