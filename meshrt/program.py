@@ -149,6 +149,8 @@ def _plain(path: str, result: Any) -> dict[str, Any]:
             return value.tolist()
         raise TypeError(f"a {type(value).__name__}")
 
+    if result is None:  # nothing to tell; other ranks may still wait for this one, and that has to be found out
+        return {}
     if not isinstance(result, dict):
         raise UsageError(f"{path}: run returns {result!r}; it has to be a dictionary, the result of the report")
     for name, value in result.items():

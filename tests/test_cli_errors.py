@@ -308,13 +308,17 @@ def test_a_file_that_is_no_program_is_told(source: str, words: list[str], run_pr
 @pytest.mark.parametrize(
     ("result", "words"),
     [
-        ("None", ["mine.py: run returns None", "dictionary"]),
         ("[1]", ["mine.py: run returns [1]", "dictionary"]),
         ("{'sum': block}", ["mine.py: the result's 'sum' cannot be written as JSON", "a Block"]),
     ],
 )
 def test_a_result_that_is_none_is_the_files_mistake(result: str, words: list[str], run_program: Run):
     assert_message(run_program(f"def run(block):\n    return {result}\n"), 2, *words)
+
+
+def test_a_program_may_have_no_result(run_program: Run):
+    done = run_program("def run(block):\n    pass\n")
+    assert (done.code, done.stderr) == (0, "") and "mine on 1 x 1 cores" in done.stdout
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
