@@ -70,7 +70,8 @@ def test_a_reader_that_has_gone_is_no_bug(argv: list[str]):
     assert process.returncode == 141
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
+# A stream that is always full is a device of Linux; elsewhere a disk would have to be filled.
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="only Linux has /dev/full, a stream that takes nothing")
 @pytest.mark.parametrize("argv", [["list"], ["run", "gemm"], ["run", "xuv", "--json", "-"], ["run", "-h"]], ids=str)
 def test_output_that_finds_no_room_is_no_bug(argv: list[str]):
     command = [sys.executable, "-m", "meshrt.cli", *argv]

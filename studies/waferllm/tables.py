@@ -5,6 +5,7 @@ A table is a function from an emulation to rows, so that tables share runs.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from math import ceil
 from typing import Any
 
@@ -106,28 +107,27 @@ def table2(device: Device, emulate: Emulate) -> list[Row]:
 
 def table3(device: Device, emulate: Emulate) -> list[Row]:
     """Prefill of a prompt of 4096 tokens: prompt tokens a second."""
-
-    def run(cell: Cell) -> Row:
-        outcome = emulate(prefill_job(device, cell.model, cell.system, parse_mesh(cell.column)[0], PROMPT))
-        if outcome.report is None:
-            return _row(cell, None, None, outcome.refused or "")
-        seconds, cycles = layers_path(outcome.report, "prefill")
-        return _row(cell, PROMPT / seconds, cycles, *held(outcome.report, device))
-
-    return [run(cell) for cell in _wafer(3)] + _gpus(3)
+    return _rates(3, "prefill", PROMPT, partial(prefill_job, device, tokens=PROMPT), device, emulate)
 
 
 def table4(device: Device, emulate: Emulate) -> list[Row]:
     """Decode: tokens a second with 4096 in the cache."""
+    return _rates(4, "decode", 1, partial(decode_job, device, context=CONTEXT), device, emulate)
+
+
+def _rates(
+    table: int, part: str, tokens: int, job: Callable[..., Job], device: Device, emulate: Emulate
+) -> list[Row]:  # fmt: skip
+    """So many tokens in one part of a run on a square mesh, for each cell of a table: tokens a second."""
 
     def run(cell: Cell) -> Row:
-        outcome = emulate(decode_job(device, cell.model, cell.system, parse_mesh(cell.column)[0], CONTEXT))
+        outcome = emulate(job(cell.model, cell.system, parse_mesh(cell.column)[0]))
         if outcome.report is None:
             return _row(cell, None, None, outcome.refused or "")
-        seconds, cycles = layers_path(outcome.report, "decode")
-        return _row(cell, 1 / seconds, cycles, *held(outcome.report, device))
+        seconds, cycles = layers_path(outcome.report, part)
+        return _row(cell, tokens / seconds, cycles, *held(outcome.report, device))
 
-    return [run(cell) for cell in _wafer(4)] + _gpus(4)
+    return [run(cell) for cell in _wafer(table)] + _gpus(table)
 
 
 # ------------------------------------------------------------------------------------------------------ KV cache
