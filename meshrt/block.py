@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from meshrt import fabric, hostmemory, meter
+from meshrt import fabric, hostmemory, meter, ramps
 from meshrt.clock import Clock
 from meshrt.console import Console
 from meshrt.control import Control
@@ -66,7 +66,7 @@ class Block:
         """Bytes for what is kept of every core: colours of all, and of these the tables, clocks and link counters."""
         colours = self.device.route_entries or 8
         own = prod(self.shape)
-        return colours * (self.mesh.width * self.mesh.height + 2 * own) + 8 * (9 + 4 + 1) * own
+        return colours * (self.mesh.width * self.mesh.height + 2 * own) + 8 * (9 + 10 + 4 + 1) * own
 
     @property
     def counters(self) -> meter.Counters:
@@ -168,6 +168,7 @@ class Block:
 
     def _close(self) -> None:
         segment = self.ledger.segments[-1]
+        ramps.settle(self)
         segment.end = self.control.allreduce(self.clock.last(), max)
         self.settle()
         self.clock.meet(*segment.end)
@@ -203,12 +204,14 @@ class Block:
         if other is self:
             return
         other.settle()
+        ramps.settle(other)
         self.reset_peaks()
         self.clock.meet(*self.control.allreduce(other.clock.last(), max))
 
     def meet(self) -> None:
         """All cores go on when the last one is there: a barrier that costs nothing, to see what waiting would do."""
         self.settle()
+        ramps.settle(self)
         self.clock.meet(*self.control.allreduce(self.clock.last(), max))
 
     def finish(self) -> list[meter.Segment]:

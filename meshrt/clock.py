@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -27,9 +28,15 @@ class Clock:
     link_free: np.ndarray = field(init=False)  # [4, bh, bw]: when the link out of each port is free again
     ramp_in: np.ndarray = field(init=False)  # [bh, bw]: when the ramp is free again, router to core
     ramp_out: np.ndarray = field(init=False)  # and core to router: a link of its own
+    asked: np.ndarray = field(init=False)  # [5, bh, bw]: when the heads asked that had them last; by port, the ramp too
+    idle: np.ndarray = field(init=False)  # [5, bh, bw]: from when on they were idle before that
     late: np.ndarray | None = None  # [4, bh, bw]: cycles that a hop out of each port takes longer, past defects
 
     under_way: dict[int, Callable[[], None]] = field(default_factory=dict)  # see `path_changes`
+    heads: list[list[Any]] = field(default_factory=list)  # lanes of transfers whose heads have still to be moved
+    started: int = 0  # such transfers so far; numbers them
+    coming: list[Any] = field(default_factory=list)  # arrivals whose ramps are not all given out, as they were started
+    users: dict[str, Any] = field(default_factory=dict)  # who was last on the links, by axis; see order.py
     scratch: dict[int, np.ndarray] = field(default_factory=dict)  # memory for headers on their way, by size
     lent: dict[int, list[np.ndarray]] = field(default_factory=dict)  # memory that was given back, by size
 
@@ -41,6 +48,7 @@ class Clock:
         every = self.cells[:, :-1].reshape(9, *shape)
         self.state, self.link_free = every[:LINK_FREE], every[LINK_FREE:RAMP_IN]
         self.ramp_in, self.ramp_out = every[RAMP_IN], every[RAMP_OUT]
+        self.asked, self.idle = np.zeros((5, *shape)), np.zeros((5, *shape))
 
     def path_changes(self) -> None:
         """To be called before hops or stages of cores change: packets that have left take a copy of what they were.

@@ -56,6 +56,14 @@ class Control:
         self._noted("count", lambda: self.comm.Allreduce(sums.copy(), sums))
         return int(sums[0])
 
+    def least(self, value: float) -> float:
+        """The smallest of all ranks' numbers, without pickling."""
+        from mpi4py import MPI
+
+        found = np.array([value])
+        self._noted("least", lambda: self.comm.Allreduce(found.copy(), found, MPI.MIN))
+        return float(found[0])
+
     def isend(self, value: Any, rank: int, tag: int) -> Any:
         return self.comm.isend(value, rank, tag=tag)
 

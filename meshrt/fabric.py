@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from meshrt import relay
+from meshrt import heads, order, ramps, relay
 from meshrt.clock import STAGES, TIME
+from meshrt.heads import Waiting
 from meshrt.lane import Buffer, lane_of
 from meshrt.replay import Arrival, replay
-from meshrt.schedule import Schedule, compile_schedule
+from meshrt.schedule import Schedule, compile_schedule, packets_meet
 from meshrt.scouts import line_indices, scout
 from meshrt.tables import Channel
 from meshrt.views import Places, View, as_index
@@ -67,13 +68,22 @@ def send(
             tiles = tiles.copy()  # relayed packets arrive in `out` while others have yet to leave
         relay.send(block, channel, tiles, out, positions, lines, combine)
     plan, views = _plan(block, channel, positions, lines)
-    if plan.idle:
-        return Flight(out, [])
     busy = block.device.busy_cycles(prod(tiles.shape[2:]) * tiles.itemsize)
     taking = _streaming_cycles(block, tiles) if stream else busy  # how long a delivery keeps its ramp
+    waiting: list[Waiting] | None = None
+    watch = False
+    if busy and (plan.meets or _is_crossed(block, channel)):
+        waiting = []
+        block.clock.heads.append(waiting)
+        block.clock.started += 1
+    elif busy:
+        axes = "xy" if plan.whole_block or channel.axis is None else channel.axis
+        watch = order.begin_use(block, axes, plan, views, busy)
+    if plan.idle:
+        return Flight(out, [])
     arrivals = []
     for view in views:
-        arrived = _send(block, plan, view, tiles, out, combine, busy, taking, stream)
+        arrived = _send(block, plan, view, tiles, out, combine, busy, taking, stream, watch, waiting)
         if arrived is not None:
             arrivals.append(arrived)
     return Flight(out, arrivals)
@@ -81,12 +91,13 @@ def send(
 
 def _send(
     block: "Block", plan: Schedule, view: View, tiles: np.ndarray, out: np.ndarray,
-    combine: "Callable[..., np.ndarray] | None", busy: float, taking: float, stream: bool,
+    combine: "Callable[..., np.ndarray] | None", busy: float, taking: float, stream: bool, watch: bool,
+    waiting: list[Waiting] | None,
 ) -> Arrival | None:  # fmt: skip
     """A transfer on the lines of a view."""
     lane = lane_of(block, plan, view, tiles.shape[2:], tiles.dtype)
     own = view.of(tiles) if block.payload else None
-    arrival, pending = replay(block, lane, own, busy, taking, stream)
+    arrival, pending = replay(block, lane, own, busy, taking, stream, watch, waiting)
     counters, host = block.counters, block.host
     counters.messages += plan.sent * view.count
     counters.hops += plan.hops * view.count
@@ -122,8 +133,10 @@ def _deliver(
 
 def receive(block: "Block", flight: Flight) -> np.ndarray:
     """Wait for the packets: each core's clock goes to the arrival, if that is later. Returns the tiles."""
+    heads.resolve(block)
     for one in flight.arrivals:
         if not one.over:
+            ramps.serve(block, one)
             _wait(block, one, one.landing.time > one.lane.time.get())
             one.end(block)
     return flight.tiles
@@ -149,14 +162,15 @@ def receive_at(block: "Block", channel: Channel, flight: Flight, positions: np.n
     """Only the cores at these positions (bool) of the channel's lines wait for the packets; the others do so later."""
     assert channel.axis is not None
     low = block.mesh.offset(channel.axis)
+    heads.resolve(block)
     for one in flight.arrivals:
         lane = one.lane
         cores = np.arange(lane.view.length)[lane.plan.delivered]
         if lane.view.axis is None:  # the block as one line
             cores = cores % block.mesh.block_width if channel.axis == "x" else cores // block.mesh.block_width
-        late = positions[low + cores] & (one.landing.time > lane.time.get())
         if not one.over:
-            _wait(block, one, late)
+            ramps.serve(block, one, positions[low + cores])
+            _wait(block, one, positions[low + cores] & (one.landing.time > lane.time.get()))
 
 
 def transfer(
@@ -251,7 +265,8 @@ def _plan(
     if cache.get("epoch") != block.tables.epoch:
         cache.clear()
         cache["epoch"] = block.tables.epoch
-        cache["trace"] = scout(block, channel)
+        cache["trace"] = trace = scout(block, channel)
+        trace.meets = block.scouts.total(int(packets_meet(trace))) > 0
     chosen = None if positions is None else positions.tobytes()
     within = None if lines is None else lines.tobytes()
     found = cache.get((chosen, within))
@@ -262,6 +277,14 @@ def _plan(
             cache[name] = compile_schedule(block, channel, trace, positions, lines)
         found = cache[chosen, within] = cache[name], _views(block, channel, lines, trace.whole_block)
     return found
+
+
+def _is_crossed(block: "Block", channel: Channel) -> bool:
+    """May packets of other channels come to the routers of these paths? All ranks find the same."""
+    if channel.axis is not None:
+        return False
+    book = block.tables.book
+    return bool(book.reshape(len(book), -1)[:, channel.routers].sum(axis=0).max(initial=0) > 1)
 
 
 def _views(block: "Block", channel: Channel, lines: np.ndarray | None, whole_block: bool) -> tuple[View, ...]:

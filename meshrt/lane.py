@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meshrt.clock import HOPS, TIME
+from meshrt.mesh import RAMP
 from meshrt.schedule import BATCH, Batch, Message, Part, Schedule, Step
 from meshrt.views import Index, Places, View
 
@@ -41,14 +42,14 @@ class RunStep:
     """One tick of a batch on a strip of lines. Places that are evenly spaced are views, made once; else see `odd_`."""
 
     branches: tuple[tuple[Index, Index], ...]
-    moves: list[tuple[np.ndarray, np.ndarray]]  # (times of the packets, when their links are free)
-    odd_moves: list[tuple[Index, np.ndarray, Index]]  # (slots, when the links out of a port are free, cores)
+    moves: list[tuple[np.ndarray, ...]]  # (times of the packets, of their links: free, asked, idle: see order.py)
+    odd_moves: list[tuple[Any, ...]]  # (slots, of all links out of a port: free, asked, idle; cores)
     under_way: list[np.ndarray]  # times of what moves, but for odd moves
     detours: list[tuple[Index, np.ndarray]]  # (slots, cycles that their hops take longer), where the wafer has defects
     sends: list[Buffer]
     recvs: list[Buffer]
-    ends: list[tuple[np.ndarray, np.ndarray]]  # (times of what is delivered, when the ramps are free)
-    odd_ends: list[tuple[Index, Index, Index]]  # (slots, cores, numbers among what is delivered)
+    ends: list[np.ndarray]  # times of what is delivered
+    odd_ends: list[tuple[Index, Index]]  # (slots, numbers among what is delivered)
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,6 @@ class Run:
     lines: slice
     time: np.ndarray  # [lines, slots]: of the headers
     cores: np.ndarray  # [lines, length]: time of the cores
-    ramp_in: np.ndarray
     ramp_out: np.ndarray
     own: list[tuple[np.ndarray, np.ndarray, np.ndarray]]  # (times of packets, of their sources, when ramps are free)
     odd_own: list[tuple[Index, Index]]  # (slots, cores)
@@ -86,6 +86,7 @@ class Lane:
     ends: list[tuple[slice, Index]]  # (lines, numbers among what is delivered) for RunStep.ends, in their order
     state: Places  # of the cores that get packets
     time: Places
+    ramps: tuple[Places, ...]  # free, asked, idle of those that packets are delivered by: see order.py
     paths: list[tuple[Places, np.ndarray]]  # (where hops and stages are from, those on the way), as in Landing
     received: list[Buffer]
     packets: int  # that this rank puts on MPI
@@ -121,6 +122,10 @@ def _lane(block: "Block", plan: Schedule, view: View, tile: tuple[int, ...], dty
         ends,
         Places(state, plan.delivered),
         Places(state[TIME], plan.delivered),
+        tuple(
+            Places(view.of(of), plan.delivered)
+            for of in (block.clock.ramp_in, block.clock.asked[RAMP], block.clock.idle[RAMP])
+        ),
         list(zip(_paths(state, plan.parts, received), hops, strict=True)),
         received,
         sum(one.time.size for one in sends),
@@ -151,8 +156,8 @@ def _run(
     """Adds the messages that it receives to `received`."""
     clock = block.clock
     time = view.new((), batch.slots, (), np.float64, clock.buffer(8 * view.count * batch.slots))
-    cores, free = view.of(clock.state[TIME]), view.of(clock.link_free, 1)
-    ramp_in, ramp_out = view.of(clock.ramp_in), view.of(clock.ramp_out)
+    cores, ramp_out = view.of(clock.state[TIME]), view.of(clock.ramp_out)
+    links = [tuple(view.of(of[way]) for of in (clock.link_free, clock.asked, clock.idle)) for way in range(4)]
     late = None if clock.late is None else view.of(clock.late, 1)
 
     def buffer(message: Message, tick: int) -> Buffer:
@@ -164,20 +169,20 @@ def _run(
         even = _even(step.moves)
         return RunStep(
             step.branches,
-            [(time[:, slots], free[way][:, at]) for way, slots, at in step.moves] if even else [],
-            [] if even else [(slots, free[way], at) for way, slots, at in step.moves],
+            [(time[:, slots], *(of[:, at] for of in links[way])) for way, slots, at in step.moves] if even else [],
+            [] if even else [(slots, *links[way], at) for way, slots, at in step.moves],
             [] if not even else [time] if step.all_move else [time[:, slots] for _, slots, _ in step.moves],
             [] if late is None else [(slots, late[way][:, at]) for way, slots, at in step.moves],
             sends,
             recvs,
-            [(time[:, one[0]], ramp_in[:, one[1]]) for one in step.deliveries if _even([one])],
-            [one for one in step.deliveries if not _even([one])],
+            [time[:, one[0]] for one in step.deliveries if _even([one])],
+            [(slots, number) for slots, cores, number in step.deliveries if not _even([(slots, cores, number)])],
         )
 
     even = _even(batch.sources)
     own = [(time[:, slots], cores[:, at], ramp_out[:, at]) for slots, at in batch.sources] if even else []
     odd = () if even else batch.sources
-    return Run(lines, time, cores, ramp_in, ramp_out, own, list(odd), [step_of(step) for step in batch.steps])
+    return Run(lines, time, cores, ramp_out, own, list(odd), [step_of(step) for step in batch.steps])
 
 
 def _even(places: Iterable[tuple[Any, ...]]) -> bool:

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from meshrt import fabric
+from meshrt import fabric, ramps
 from meshrt.clock import HOPS, STAGES, TIME
 
 if TYPE_CHECKING:
     from meshrt.block import Block
 
 # Counters that grow with every repetition; max_hops and peaks do not.
-SUMS = ("messages", "hops", "wafer_hops", "stages", "macs")
+SUMS = ("messages", "hops", "wafer_hops", "stages", "macs", "out_of_order")
 
 
 @contextmanager
@@ -33,15 +33,18 @@ def repeated(block: "Block", times: int) -> Iterator[None]:
         yield
         return
     fabric.settle(block)
+    ramps.settle(block)
     counters = block.counters
     before = [getattr(counters, name) for name in SUMS]
     link_bytes, clock = block.link_bytes.copy(), block.clock
-    free = [(until, until.copy()) for until in (clock.link_free, clock.ramp_in, clock.ramp_out)]
+    moments = clock.link_free, clock.ramp_in, clock.ramp_out, clock.asked, clock.idle
+    free = [(until, until.copy()) for until in moments]
     began, begin = clock.state[TIME].copy(), block.control.allreduce(clock.last(), max)
     yield
     if block.counters is not counters:
         raise ValueError("a phase began or ended in a repeated stretch; repeat inside of phases")
     fabric.settle(block)
+    ramps.settle(block)
     more = times - 1
     for name, was in zip(SUMS, before, strict=True):
         now = getattr(counters, name)

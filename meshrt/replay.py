@@ -1,9 +1,15 @@
-"""Replaying a schedule: headers of packets meet links and ramps, tick by tick, and ride to other ranks."""
+"""Replaying a schedule: headers of packets meet links, tick by tick, and ride to other ranks.
+
+Whether a link goes to the head that asks first is looked after by order.py, and made sure of by heads.py where packets
+of one transfer meet; the ramps at the ends are given out when cores wait (ramps.py).
+"""
 
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from meshrt import order
+from meshrt.heads import Waiting
 from meshrt.lane import Buffer, Landing, Lane, Run, RunStep, new_landing
 
 if TYPE_CHECKING:
@@ -15,10 +21,13 @@ KEPT = 64 * 1024  # bytes of headers that a lane keeps to itself, with views of 
 class Arrival:
     """What a lane delivers in a transfer: times, and on demand the paths."""
 
-    __slots__ = ("has_path", "landing", "lane", "over")
+    __slots__ = ("busy", "has_path", "is_served", "landing", "lane", "over", "served", "stream", "taking")
 
-    def __init__(self, lane: Lane, landing: Landing) -> None:
+    def __init__(self, lane: Lane, landing: Landing, busy: float, taking: float, stream: bool) -> None:
         self.lane, self.landing = lane, landing
+        self.busy, self.taking, self.stream = busy, taking, stream
+        self.is_served = not taking  # are the ramps given out, at all cores?
+        self.served: np.ndarray | None = None  # or at these, bool as landing.time; None: at no core
         self.has_path = False
         self.over = False  # all cores have waited for it
 
@@ -44,21 +53,28 @@ class Arrival:
 
 
 def replay(
-    block: "Block", lane: Lane, own: np.ndarray | None, busy: float, taking: float, stream: bool
-) -> tuple[Arrival | None, list[Any]]:
+    block: "Block", lane: Lane, own: np.ndarray | None, busy: float, taking: float, stream: bool,
+    watch: bool, waiting: list[Waiting] | None,
+) -> tuple[Arrival | None, list[Any]]:  # fmt: skip
     """Move the packets of a lane: (what is delivered and when, requests of messages sent).
 
     `own` are the tiles [lines, length, *tile] that messages take along, None without payloads. A packet keeps links
-    busy for `busy` cycles and the ramp that delivers it for `taking`; with `stream` it arrives with its head.
+    busy for `busy` cycles and the ramp that delivers it for `taking`; with `stream` it arrives with its head. What it
+    lands with is when it asks for that ramp. `watch`: see `order.begin_use`. With a list of what is `waiting`, heads
+    are put there, and only tiles are moved.
     """
     plan, alpha = lane.plan, block.device.alpha
     pending: list[Any] = []
     landing = lane.spare.pop() if lane.spare else new_landing(block, lane)
     put_down = iter(landing.ends)
+    starts = []
     for run in lane.runs:
         _leave(run, busy)
+        if waiting is not None:
+            starts.append((range(lane.view.count)[run.lines], run.time.copy()))
         for step in run.steps:
-            _move(run, step, busy, alpha)
+            if waiting is None:
+                _move(block, run, step, busy, alpha, watch)
             for message in step.sends:
                 _load(lane, message, own)
                 pending.append(block.comm.Isend(message.spec, message.rank, plan.tag))
@@ -67,21 +83,19 @@ def replay(
                 block.wait(block.comm.Irecv(message.spec, message.rank, plan.tag))
                 block.watch.moving()
                 message.slots.put(message.time)
-            for time, free in step.ends:
-                there = next(put_down)
-                if taking:
-                    np.maximum(time, free, out=there)
-                    np.add(there, taking, out=free)
-                    if not stream:
-                        np.add(there, busy, out=there)
-                else:
-                    there[...] = time
-            if step.odd_ends:
-                _arrive(run, step, landing.time[run.lines], busy, taking, stream)
+            for time in step.ends:
+                np.copyto(next(put_down), time)
+            for slots, number in step.odd_ends:
+                landing.time[run.lines][:, number] = run.time[:, slots]
+    if waiting is not None:
+        waiting.append(Waiting(block.clock.started, len(waiting), lane, starts, busy, landing))
     if not plan.count:
-        lane.spare.append(landing)
+        if waiting is None:
+            lane.spare.append(landing)
         return None, pending
-    arrival = Arrival(lane, landing)
+    arrival = Arrival(lane, landing, busy, taking, stream)
+    if taking:
+        block.clock.coming.append(arrival)
     if lane.received:  # what they bring is overwritten in the next replay
         arrival.take_path()
     else:
@@ -105,19 +119,28 @@ def _leave(run: Run, busy: float) -> None:
         run.time[:, slots] = start
 
 
-def _move(run: Run, step: RunStep, busy: float, alpha: float) -> None:
+def _move(block: "Block", run: Run, step: RunStep, busy: float, alpha: float, watch: bool) -> None:
     """Packets move by a hop: each leaves a router when the link is free, and keeps it busy."""
     for parents, copies in step.branches:
         run.time[:, copies] = run.time[:, parents]
     if busy:
-        for time, free in step.moves:
-            np.maximum(time, free, out=time)
-            np.add(time, busy, out=free)
+        for time, free, asked, idle in step.moves:
+            if watch:
+                start = order.give(block, time, busy, free, asked, idle)
+                if start is not time:
+                    np.copyto(time, start)
+            else:
+                np.maximum(time, free, out=time)
+                np.add(time, busy, out=free)
     for time in step.under_way:
         np.add(time, alpha, out=time)
-    for slots, links, at in step.odd_moves:
+    for slots, links, asked, idle, at in step.odd_moves:
         start = run.time[:, slots]
-        if busy:
+        if busy and watch:
+            here = links[:, at], asked[:, at], idle[:, at]
+            start = order.give(block, start, busy, *here)
+            links[:, at], asked[:, at], idle[:, at] = here
+        elif busy:
             start = np.maximum(start, links[:, at])
             links[:, at] = start + busy
         run.time[:, slots] = start + alpha
@@ -134,13 +157,3 @@ def _load(lane: Lane, message: Buffer, own: np.ndarray | None) -> None:
         for part in message.parts:
             tiles = own if part.message < 0 else lane.received[part.message].tiles
             message.tiles[:, part.to] = tiles[:, part.source]
-
-
-def _arrive(run: Run, step: RunStep, landing: np.ndarray, busy: float, taking: float, stream: bool) -> None:
-    """Packets for cores that are not evenly spaced are delivered by the ramps."""
-    for slots, at, number in step.odd_ends:
-        start = run.time[:, slots]
-        if taking:
-            start = np.maximum(start, run.ramp_in[:, at])
-            run.ramp_in[:, at] = start + taking
-        landing[:, number] = start if stream else start + busy

@@ -53,6 +53,10 @@ def combine(shares: Sequence[dict[str, Any]], device: Device) -> dict[str, Any]:
         "memory_bytes": {"max": most("memory"), "limit": device.core_memory},
         "macs": total("macs"),
         "cores_used": total("used"),
+        "out_of_order": {
+            "packets": sum(share["out_of_order"][0] for share in shares),
+            "longest_wait": max(share["out_of_order"][1] for share in shares),
+        },
         **wafer,
     }
 
@@ -198,6 +202,8 @@ def print_table(report: dict[str, Any]) -> None:
     row("stages", lambda part: f"{part['stages']:,}")
     row("path hops", lambda part: f"{part['critical_path']['hops']:,}")
     row("path cycles", lambda part: f"{part['critical_path']['cycles']:,.0f}")
+    if any(part["out_of_order"]["packets"] for part in parts):
+        row("out of order", lambda part: f"{part['out_of_order']['packets']:,}")
     row("busiest link", lambda part: size(part["link_bytes"]["max"]))
     if "wafer" in report:
         row("busiest of the wafer", lambda part: size(part["wafer"]["link_bytes"]["max"]))

@@ -89,6 +89,7 @@ class Schedule:
     count: int  # how many they are
     parts: tuple[Part, ...]  # what is delivered here
     crossings: tuple[tuple[int, Index, int | np.ndarray], ...]  # (port out, cores, packets that leave each by it)
+    meets: bool  # somewhere on the mesh two of its packets leave a router by the same port
     tag: int  # of its messages: ranks whose programs diverge wait for each other, and are found out
     note: str  # what it is, for a rank that says what it waits for
     cache: dict[object, object] = field(default_factory=dict)  # message buffers
@@ -121,6 +122,7 @@ def compile_schedule(
     order = np.argsort(cores, kind="stable")
     number = np.zeros(cores.max(initial=-1) + 1, np.int64)  # of a core among those that get packets
     number[cores[order]] = np.arange(len(order))
+    crossings = tuple(_crossings(trace, keep))
     root = _roots(trace.parent)
     origin = np.stack([np.full(len(keep), -1), trace.core])  # [message, place] of a payload; -1: this rank's tiles
     batches = [
@@ -137,7 +139,8 @@ def compile_schedule(
         as_index(cores[order]),
         len(order),
         _parts(cores[order], origin[:, root[slots[order]]], hops[order]),
-        tuple(_crossings(trace, keep)),
+        crossings,
+        bool(trace.meets and block.scouts.total(int(any(np.max(packets) > 1 for _, _, packets in crossings)))),
         channel.number % 32768,
         f"route set {channel.number} along {channel.axis or 'paths'}",
     )
@@ -218,6 +221,11 @@ def _split(block: "Block", channel: Channel, trace: Trace, keep: np.ndarray, roo
         group = trace.core[root] // max(1, BATCH // lines)
     inside = keep & ~across
     return [keep & across, *(inside & (group == one) for one in sorted(set(group[inside].tolist())))]
+
+
+def packets_meet(trace: Trace) -> bool:
+    """Do two packets leave a router here by the same port, if all sources send?"""
+    return any(np.max(packets) > 1 for _, _, packets in _crossings(trace, np.ones(len(trace.pos), bool)))
 
 
 def _crossings(trace: Trace, keep: np.ndarray) -> Iterator[tuple[int, Index, int | np.ndarray]]:

@@ -51,6 +51,7 @@ class Trace:
     line: np.ndarray
     core: np.ndarray
     parent: np.ndarray
+    meets: bool = False  # somewhere on the mesh two packets leave a router by the same port, if all sources send
 
     def add(self, pos: np.ndarray, line: np.ndarray, core: np.ndarray, parent: np.ndarray) -> np.ndarray:
         """New slots; returns their numbers."""

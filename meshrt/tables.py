@@ -57,6 +57,7 @@ class Channel:
     sources: np.ndarray  # int32 [routes]
     colours: np.ndarray  # uint8 [routes]
     number: int  # the same on every rank
+    routers: np.ndarray  # int32: positions that its routes pass, each once
     relay: "Relay | None" = None  # the routes that found no room in the tables
     cache: dict[object, object] = field(default_factory=dict)  # compiled schedules
 
@@ -138,7 +139,10 @@ def _install(
     _write(tables, axis, lines, written, install=True)
     try:
         tables.installs += 1
-        yield Channel(axis, length, lines, np.array(sources, np.int32), np.array(colours, np.uint8), tables.installs)
+        routers = np.array(sorted({at for part, _, _ in parts for at in part.tolist()}), np.int32)
+        yield Channel(
+            axis, length, lines, np.array(sources, np.int32), np.array(colours, np.uint8), tables.installs, routers
+        )
     finally:
         _write(tables, axis, lines, written, install=False)
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from meshrt import ramps
 from meshrt.crossbar.convoy import Convoy
 from meshrt.crossbar.legs import Transfer
 from meshrt.crossbar.porter import Porter
@@ -58,6 +59,7 @@ def exchange(block: "Block", bar: Crossbar, *transfers: Transfer) -> list[np.nda
     The cores are busy until it is over. What they hold for others meanwhile is counted as core memory. LimitError.
     """
     _check(block, bar)
+    ramps.settle(block)
     flights: list[Any] = [(Porter if one.axis else Convoy)(block, one, number) for number, one in enumerate(transfers)]
     tag = bar.lanes[0].number % 32768
     try:

@@ -1,0 +1,154 @@
+"""What the cores of a run do, written down for the reference fabric: sends, waits, work, stages and meetings.
+
+One rank hosts all cores. Time that passes at a core between two calls of the fabric is work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+from reference_fabric import Core, Routers
+
+from meshrt import clock, fabric
+from meshrt.block import Block
+from meshrt.clock import TIME
+from meshrt.scouts import line_indices
+from meshrt.tables import Channel
+
+
+class Trace:
+    """Operations by core, and the arrivals that the run itself found, by flight."""
+
+    def __init__(self, block: Block) -> None:
+        self.block = block
+        self.todo: dict[Core, list[tuple[Any, ...]]] = {(x, y): [] for y, x in np.ndindex(*block.shape)}
+        self.before = block.clock.state[TIME].copy()
+        self.flights = 0
+        self.meetings = 0
+        self.tables: dict[Any, Routers] = {}
+        self.ends: dict[int, np.ndarray] = {}  # bool [bh, bw]: who gets a packet of the flight
+
+    def work(self) -> None:
+        """Enter what the cores have done since the last call."""
+        now = self.block.clock.state[TIME]
+        for y, x in np.argwhere(now != self.before):
+            self.todo[int(x), int(y)].append(("work", float(now[y, x] - self.before[y, x])))
+        self.before = now.copy()
+
+    def each(self, mask: np.ndarray, *what: Any) -> None:
+        for y, x in np.argwhere(mask):
+            self.todo[int(x), int(y)].append(what)
+
+    def seen(self) -> None:
+        """What has happened to the clocks is no work."""
+        self.before = self.block.clock.state[TIME].copy()
+
+    def routers(self) -> Routers:
+        """The tables as they are now."""
+        tables = self.block.tables
+        key = tables.enters.tobytes(), tables.leaves.tobytes()
+        if key not in self.tables:
+            made: Routers = {core: {} for core in self.todo}
+            for colour, y, x in np.argwhere(tables.enters):
+                enters, leaves = (
+                    frozenset(port for port in range(5) if table[colour, y, x] >> port & 1)
+                    for table in (tables.enters, tables.leaves)
+                )
+                made[int(x), int(y)][int(colour)] = enters, leaves
+            self.tables[key] = made
+        return self.tables[key]
+
+    def cores(self, channel: Channel, positions: np.ndarray | None, lines: np.ndarray | None) -> Iterator[np.ndarray]:
+        """For each source of the channel that is chosen: (its cores as a mask, colour)."""
+        for source, colour in zip(channel.sources.tolist(), channel.colours.tolist(), strict=True):
+            if positions is None or positions[source]:
+                yield self.mask(channel, np.arange(channel.length) == source, lines), colour  # type: ignore[misc]
+
+    def mask(self, channel: Channel, positions: np.ndarray, lines: np.ndarray | None) -> np.ndarray:
+        """These positions of the channel's lines, as bool [bh, bw]."""
+        if channel.axis is None:
+            return positions.reshape(self.block.shape)
+        on = np.zeros(self.block.shape[0 if channel.axis == "x" else 1], bool)
+        on[line_indices(self.block, channel)] = True
+        if lines is not None:
+            on &= lines
+        return on[:, None] & positions if channel.axis == "x" else positions[:, None] & on
+
+
+@contextmanager
+def traced(block: Block) -> Iterator[Trace]:
+    """Write down what the block's cores do inside."""
+    trace = Trace(block)
+    send, receive, receive_at, stage = fabric.send, fabric.receive, fabric.receive_at, fabric.stage
+    meet = clock.Clock.meet
+    numbers: dict[int, tuple[int, Any]] = {}  # of a flight's arrivals
+
+    def send_(block: Block, channel: Channel, tiles: np.ndarray, out: Any = None, **options: Any) -> fabric.Flight:
+        trace.work()
+        trace.flights += 1
+        stream = bool(options.get("stream"))
+        nbytes = int(np.prod(tiles.shape[2:], dtype=int)) * tiles.itemsize
+        busy = block.device.busy_cycles(nbytes)
+        keep = fabric._streaming_cycles(block, tiles) if stream else busy
+        for mask, colour in trace.cores(channel, options.get("positions"), options.get("lines")):
+            trace.each(mask, "send", trace.flights, colour, nbytes, trace.routers(), keep, stream)
+        flight = send(block, channel, tiles, out, **options)
+        for arrival in flight.arrivals:
+            numbers[id(arrival)] = trace.flights, arrival
+        return flight
+
+    def ends(arrival: Any) -> np.ndarray:
+        lane = arrival.lane
+        mask = np.zeros(block.shape, bool)
+        there = lane.view.of(mask)
+        there[:, lane.plan.delivered] = True
+        return mask
+
+    def receive_(block: Block, flight: fabric.Flight) -> np.ndarray:
+        trace.work()
+        for arrival in flight.arrivals:
+            trace.each(ends(arrival), "wait", numbers[id(arrival)][0])
+        tiles = receive(block, flight)
+        trace.seen()
+        return tiles
+
+    def receive_at_(block: Block, channel: Channel, flight: fabric.Flight, positions: np.ndarray) -> None:
+        trace.work()
+        mask = trace.mask(channel, positions, np.ones(max(block.shape), bool)[: len_across(block, channel)])
+        for arrival in flight.arrivals:
+            trace.each(ends(arrival) & mask, "wait", numbers[id(arrival)][0])
+        receive_at(block, channel, flight, positions)
+        trace.seen()
+
+    def stage_(block: Block, channel: Channel, operations: int, positions: Any, lines: Any = None) -> None:
+        trace.work()
+        cycles = block.device.beta + block.device.compute_cycles(operations)
+        trace.each(trace.mask(channel, positions, lines), "stage", cycles)
+        stage(block, channel, operations, positions, lines)
+        trace.seen()
+
+    def meet_(self: clock.Clock, time: float, hops: int, stages: int) -> None:
+        trace.work()
+        trace.meetings += 1
+        trace.each(np.ones(block.shape, bool), "meet", trace.meetings)
+        meet(self, time, hops, stages)
+        trace.seen()
+
+    with (
+        patch.object(fabric, "send", send_),
+        patch.object(fabric, "receive", receive_),
+        patch.object(fabric, "receive_at", receive_at_),
+        patch.object(fabric, "stage", stage_),
+        patch.object(clock.Clock, "meet", meet_),
+    ):
+        yield trace
+        trace.work()
+
+
+def len_across(block: Block, channel: Channel) -> int:
+    """Lines of the block across the channel's axis."""
+    return block.shape[0 if channel.axis == "x" else 1]
