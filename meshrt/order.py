@@ -66,30 +66,35 @@ def give(
     `free`: when the links are free; `asked`: when the heads asked that they were last given to; `idle`: from when on
     they were idle before that, until then. A head that asked in that time, and is over before its end, goes then.
     """
-    waits = free > asks
-    if not waits.any():
-        np.copyto(idle, free)
-        np.copyto(asked, asks)
-        np.add(asks, busy, out=free)
-        return asks  # the array itself: most are given what they ask for
-    some = np.nonzero(waits)
-    ask, until, low, high = asks[some], free[some], idle[some], asked[some]
-    each = busy[some] if isinstance(busy, np.ndarray) else busy
-    begin = np.maximum(ask, low)
-    inside = begin + each <= high
-    late = (high > ask) & ~(inside & (ask >= low))
-    begin = np.where(inside, begin, until)
-    number = int(np.count_nonzero(late))
-    if number:
-        counters = block.counters
-        counters.out_of_order += number
-        counters.longest_wait = max(counters.longest_wait, float((begin - ask)[late].max()))
-    start = asks.copy()
-    start[some] = begin
+    late = asked > asks
+    if late.any():
+        return _give_late(block, asks, busy, free, asked, idle, np.nonzero(late))
+    start: np.ndarray = np.maximum(asks, free)
     np.copyto(idle, free)
     np.copyto(asked, asks)
     np.add(start, busy, out=free)
-    idle[some] = np.where(inside, begin + each, until)
-    asked[some] = np.maximum(high, ask)
-    free[some] = np.where(inside, until, begin + each)
+    return start
+
+
+def _give_late(
+    block: "Block", asks: np.ndarray, busy: float | np.ndarray, free: np.ndarray, asked: np.ndarray, idle: np.ndarray,
+    late: tuple[np.ndarray, ...],
+) -> np.ndarray:  # fmt: skip
+    """As `give`, where some links were given before to heads that ask later than now."""
+    ask, until, low, high = asks[late], free[late], idle[late], asked[late]
+    each = busy[late] if isinstance(busy, np.ndarray) else busy
+    begin = np.maximum(ask, low)
+    inside = begin + each <= high
+    wait = np.where(inside, begin, until) - ask
+    held_up = ~(inside & (ask >= low))
+    counters = block.counters
+    counters.out_of_order += int(np.count_nonzero(held_up))
+    counters.longest_wait = max(counters.longest_wait, float(wait[held_up].max(initial=0.0)))
+    start: np.ndarray = np.maximum(asks, free)
+    start[late] = np.where(inside, begin, until)
+    np.copyto(idle, free)
+    np.copyto(asked, asks)
+    np.add(start, busy, out=free)
+    idle[late], asked[late] = np.where(inside, begin + each, until), high
+    free[late] = np.where(inside, until, until + each)
     return start

@@ -24,24 +24,58 @@ def serve(block: "Block", arrival: "Arrival", chosen: np.ndarray | None = None) 
     """
     if arrival.is_served:
         return
-    others = [one for one in block.clock.coming if one is not arrival]
-    if others:
-        before = block.clock.coming.index(arrival)
-        mine = _asks(block, arrival, chosen)
-        early = np.zeros(block.shape, bool)
-        for place, other in enumerate(others):
-            asks = _asks(block, other)
-            first = (np.less_equal if place < before else np.less)(asks, mine)
-            if len(others) == 1 and first.any():  # what comes and goes while the ramp is idle can be served later
-                first &= (asks + other.taking > mine) | (asks < block.clock.ramp_in)
-            early |= first
+    coming = block.clock.coming
+    if len(coming) == 2 and chosen is None and _alike(block, coming):
+        first, second = (_asks(block, one) for one in coming)
+        if (second < first).any():
+            _serve_both(block, coming, first, second)
+            return
+    elif len(coming) > 1:
+        early = _early(block, arrival, chosen)
         if early.any():
-            early &= np.isfinite(mine)
-            if early.any():
-                _serve_in_turn(block, arrival, early)
+            _serve_in_turn(block, arrival, early)
     _serve_alone(block, arrival, chosen)
     if arrival.is_served:
-        block.clock.coming.remove(arrival)
+        coming.remove(arrival)
+
+
+def _alike(block: "Block", coming: "list[Arrival]") -> bool:
+    """Do both transfers bring every core a packet, of the same size?"""
+    one, other = coming
+    return (
+        one.served is other.served is None
+        and (one.busy, one.taking, one.stream) == (other.busy, other.taking, other.stream)
+        and one.landing.time.size == other.landing.time.size == block.shape[0] * block.shape[1]
+    )
+
+
+def _serve_both(block: "Block", coming: "list[Arrival]", first: np.ndarray, second: np.ndarray) -> None:
+    """Every core gets a packet of each of two transfers: the one that asks first is served first."""
+    ramps = block.clock.ramp_in, block.clock.asked[RAMP], block.clock.idle[RAMP]
+    one, swapped = coming[0], second < first
+    tail = 0.0 if one.stream else one.busy
+    soon = order.give(block, np.minimum(first, second), one.taking, *ramps) + tail
+    late = order.give(block, np.maximum(first, second), one.taking, *ramps) + tail
+    first[...], second[...] = np.where(swapped, late, soon), np.where(swapped, soon, late)
+    for arrival in coming:
+        arrival.is_served = True
+    coming.clear()
+
+
+def _early(block: "Block", arrival: "Arrival", chosen: np.ndarray | None) -> np.ndarray:
+    """The cores [bh, bw] that wait for the packet and have others that ask before it."""
+    coming, mine = block.clock.coming, _asks(block, arrival, chosen)
+    early, before = np.zeros(block.shape, bool), True
+    for other in coming:
+        if other is arrival:
+            before = False
+            continue
+        asks = _asks(block, other)
+        first = asks <= mine if before else asks < mine
+        if len(coming) == 2 and first.any():  # what comes and goes while the ramp is idle can be served later
+            first &= (asks + other.taking > mine) | (asks < block.clock.ramp_in)
+        early |= first
+    return np.asarray(early & np.isfinite(mine))
 
 
 def settle(block: "Block") -> None:
@@ -55,7 +89,7 @@ def _serve_alone(block: "Block", arrival: "Arrival", chosen: np.ndarray | None) 
     """The packets of one transfer that nobody else's come before."""
     time, left = arrival.landing.time, None if arrival.served is None else ~arrival.served
     if chosen is not None:
-        left = np.broadcast_to(chosen, time.shape) if left is None else chosen & left
+        left = np.full(time.shape, chosen) if left is None else chosen & left
     ramps = [one.get() for one in arrival.lane.ramps]
     tail = 0.0 if arrival.stream else arrival.busy
     if left is None:
@@ -76,7 +110,7 @@ def _serve_alone(block: "Block", arrival: "Arrival", chosen: np.ndarray | None) 
     for place, new in zip(arrival.lane.ramps, ramps, strict=True):
         place.put(new)
     if left is not None:
-        _mark(arrival, left)
+        arrival.served = left if arrival.served is None else arrival.served | left
     arrival.is_served = left is None or bool(arrival.served is not None and arrival.served.all())
 
 
@@ -84,36 +118,44 @@ def _serve_in_turn(block: "Block", arrival: "Arrival", early: np.ndarray) -> Non
     """At the cores [bh, bw] that are marked others ask before the packet: all that do so are served, then it is."""
     coming = block.clock.coming
     y, x = np.nonzero(early)
-    asks = np.stack([_asks(block, one)[y, x] for one in coming])
-    turns = np.argsort(asks, axis=0, kind="stable")  # in the order in which they were started where they ask together
-    target = coming.index(arrival)
-    keeps = np.array([one.taking for one in coming])
-    tails = np.array([0.0 if one.stream else one.busy for one in coming])
     every = block.clock.ramp_in, block.clock.asked[RAMP], block.clock.idle[RAMP]
     ramps = [one[y, x] for one in every]
-    ends = np.full(asks.shape, np.nan)
-    left = np.arange(len(y))  # cores at which the packet's turn has not come
-    for who in turns:
-        who = who[left]
-        here = [one[left] for one in ramps]
-        ends[who, left] = order.give(block, asks[who, left], keeps[who], *here) + tails[who]
-        for one, new in zip(ramps, here, strict=True):
-            one[left] = new
-        left = left[who != target]
-    for one, new in zip(every, ramps, strict=True):
-        one[y, x] = new
-    for arrived, end in zip(coming, ends, strict=True):
-        found = np.full(block.shape, np.nan)
-        found[y, x] = end
-        end = arrived.lane.view.of(found)[:, arrived.lane.plan.delivered]
-        served = ~np.isnan(end)
-        np.copyto(arrived.landing.time, end, where=served)
-        _mark(arrived, served)
+    if len(coming) == 2:
+        for one in sorted(coming, key=lambda one: one is arrival):
+            _land(one, block.shape[1], y, x, order.give(block, _asks(block, one)[y, x], one.taking, *ramps))
+    else:
+        asks = np.stack([_asks(block, one)[y, x] for one in coming])
+        keeps = np.array([one.taking for one in coming])
+        starts = np.full(asks.shape, np.nan)
+        left = np.arange(len(y))  # cores at which the packet's turn has not come
+        for who in np.argsort(asks, axis=0, kind="stable"):  # as they were started where they ask together
+            who = who[left]
+            here = [one[left] for one in ramps]
+            starts[who, left] = order.give(block, asks[who, left], keeps[who], *here)
+            for ramp, new in zip(ramps, here, strict=True):
+                ramp[left] = new
+            left = left[who != coming.index(arrival)]
+        for one, start in zip(coming, starts, strict=True):
+            given = ~np.isnan(start)
+            _land(one, block.shape[1], y[given], x[given], start[given])
+    for whole, new in zip(every, ramps, strict=True):
+        whole[y, x] = new
 
 
-def _mark(arrival: "Arrival", served: np.ndarray) -> None:
-    """These packets have been given their ramps."""
-    arrival.served = served if arrival.served is None else arrival.served | served
+def _land(arrival: "Arrival", width: int, y: np.ndarray, x: np.ndarray, starts: np.ndarray) -> None:
+    """Packets for these cores of the block, `width` cores wide, have been given their ramps."""
+    view, time, at = arrival.lane.view, arrival.landing.time, arrival.lane.plan.delivered
+    if view.axis is None:
+        line, place = np.zeros(len(y), np.int64), y * width + x
+    else:
+        line, place = (y, x) if view.axis == "x" else (x, y)
+        lines = range(*view.lines.indices(int(line.max(initial=0)) + 1))
+        line = (line - lines.start) // lines.step
+    place = np.searchsorted(at, place) if isinstance(at, np.ndarray) else (place - at.start) // at.step
+    time[line, place] = starts if arrival.stream else starts + arrival.busy
+    if arrival.served is None:
+        arrival.served = np.zeros(time.shape, bool)
+    arrival.served[line, place] = True
 
 
 def _asks(block: "Block", arrival: "Arrival", chosen: np.ndarray | None = None) -> np.ndarray:

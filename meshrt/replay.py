@@ -126,9 +126,7 @@ def _move(block: "Block", run: Run, step: RunStep, busy: float, alpha: float, wa
     if busy:
         for time, free, asked, idle in step.moves:
             if watch:
-                start = order.give(block, time, busy, free, asked, idle)
-                if start is not time:
-                    np.copyto(time, start)
+                np.copyto(time, order.give(block, time, busy, free, asked, idle))
             else:
                 np.maximum(time, free, out=time)
                 np.add(time, busy, out=free)
