@@ -163,16 +163,25 @@ class Block:
         begin = ledger.segments[-1].end if ledger.segments else (0.0, 0, 0)
         ledger.counters = meter.Counters()
         ledger.segments.append(meter.Segment(name, ledger.counters, begin=begin))
-        self.reset_peaks()
+        self.begin()
         return ledger.segments[-1]
 
     def _close(self) -> None:
-        segment = self.ledger.segments[-1]
-        ramps.settle(self)
-        segment.end = self.control.allreduce(self.clock.last(), max)
-        self.settle()
-        self.clock.meet(*segment.end)
+        segment, working = self.ledger.segments[-1], self.ledger.at_work | {id(self): self}
+        for one in working.values():
+            ramps.settle(one)
+        segment.end = self.control.allreduce(max(one.clock.last() for one in working.values()), max)
+        for one in working.values():
+            one.settle()
+            one.clock.meet(*segment.end)
+        self.ledger.at_work.clear()
         segment.wall_seconds = perf_counter() - segment.wall_begin
+
+    def begin(self) -> None:
+        """These cores are at work in the segment that is running, which is to have what they keep for themselves."""
+        if id(self) not in self.ledger.at_work:
+            self.ledger.at_work[id(self)] = self
+            self.reset_peaks()
 
     def settle(self) -> None:
         """Enter what these cores keep for themselves, as long as they are at work, in the segment that is running."""
@@ -205,7 +214,8 @@ class Block:
             return
         other.settle()
         ramps.settle(other)
-        self.reset_peaks()
+        self.ledger.at_work.pop(id(other), None)
+        self.begin()
         self.clock.meet(*self.control.allreduce(other.clock.last(), max))
 
     def meet(self) -> None:

@@ -67,6 +67,7 @@ def send(
         if np.may_share_memory(tiles, out):
             tiles = tiles.copy()  # relayed packets arrive in `out` while others have yet to leave
         relay.send(block, channel, tiles, out, positions, lines, combine)
+    block.begin()
     plan, views = _plan(block, channel, positions, lines)
     busy = block.device.busy_cycles(prod(tiles.shape[2:]) * tiles.itemsize)
     taking = _streaming_cycles(block, tiles) if stream else busy  # how long a delivery keeps its ramp
@@ -239,12 +240,15 @@ def _chosen(
 
 
 def settle(block: "Block") -> None:
-    """Enter the bytes of all transfers since the last time at the links that they crossed."""
-    for (plan, view), nbytes in block.traffic.items():
-        links = view.of(block.link_bytes, 1)
-        for way, cores, packets in plan.crossings:
-            links[way][:, cores] += packets * nbytes
-    block.traffic.clear()
+    """Enter the bytes of all transfers since the last time at the links that they crossed, whichever block's they are:
+    they were sent in the segment that is running.
+    """
+    for one in block.ledger.at_work.values():
+        for (plan, view), nbytes in one.traffic.items():
+            links = view.of(one.link_bytes, 1)
+            for way, cores, packets in plan.crossings:
+                links[way][:, cores] += packets * nbytes
+        one.traffic.clear()
 
 
 def forget(block: "Block", channel: Channel) -> None:
