@@ -112,11 +112,21 @@ class Block:
         """The leading dimensions of tiles as they are held here: those of the block, or (1, 1) without payloads."""
         return self.shape if self.payload else (1, 1)
 
+    def check_lead(self, tiles: np.ndarray) -> None:
+        """UsageError where an array does not have the tiles of all cores."""
+        if tiles.shape[:2] != self.lead:
+            raise UsageError(
+                f"tiles of shape {list(tiles.shape)}: the first two dimensions are the cores of the block,"
+                f" {list(self.lead)} here (block.lead), and what follows is one core's tile"
+            )
+
     def tiles(self, name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         """Fresh core memory: [bh, bw, *shape], counted under that name, full of NaN, so that unwritten numbers show.
 
-        Integers have no NaN and get their largest value. LimitError.
+        Integers have no NaN and get their largest value. UsageError for a tile of no numbers, LimitError.
         """
+        if min(shape, default=1) < 1:
+            raise UsageError(f"{name!r} is to have tiles of {list(shape)} at every core: give sizes of 1 or more")
         dtype = np.dtype(dtype)
         self.memory.take(name, prod(shape) * dtype.itemsize)
         hostmemory.require(f"{name!r} of all cores", prod(self.lead) * prod(shape) * dtype.itemsize)

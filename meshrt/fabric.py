@@ -17,8 +17,9 @@ from meshrt.clock import STAGES, TIME
 from meshrt.heads import Waiting
 from meshrt.lane import Buffer, lane_of
 from meshrt.replay import Arrival, replay
+from meshrt.routers import line_indices
 from meshrt.schedule import Schedule, compile_schedule, packets_meet
-from meshrt.scouts import line_indices, scout
+from meshrt.scouts import scouted
 from meshrt.tables import Channel
 from meshrt.views import Places, View, as_index
 
@@ -56,8 +57,10 @@ def send(
     keeps what it has where nothing arrives (default: fresh, NaN); with `combine(there, arrived)` it is combined with
     what is there. The cores meet the packets when they `receive`: the tail, when all of a tile is in; or with `stream`
     the head, where they add word by word and pass on each word at once. Then `tail` is what they have to wait for at
-    the end, and a ramp is busy for as long as the additions take, if that is longer.
+    the end, and a ramp is busy for as long as the additions take, if that is longer. UsageError for tiles that are not
+    those of all cores.
     """
+    block.check_lead(tiles)
     if not block.payload:
         out = np.empty_like(tiles) if out is None else out
         out[...] = 1  # a number to go on with, that can be divided by
@@ -267,9 +270,7 @@ def _plan(
     """The schedule and the views it applies to: from the channel's cache, or made now if tables were changed since."""
     cache: dict[Any, Any] = channel.cache
     if cache.get("epoch") != block.tables.epoch:
-        cache.clear()
-        cache["epoch"] = block.tables.epoch
-        cache["trace"] = trace = scout(block, channel)
+        trace = scouted(block, channel)
         trace.meets = block.scouts.total(int(packets_meet(trace))) > 0
     chosen = None if positions is None else positions.tobytes()
     within = None if lines is None else lines.tobytes()
