@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from meshrt.block import Block
 
 AXIS_PORTS = {"x": (EAST, WEST), "y": (NORTH, SOUTH)}
-ON_RAMP = np.uint8(1 << RAMP)
 
 
 def ints(*values: int) -> np.ndarray:
@@ -31,7 +30,7 @@ def line_indices(block: "Block", channel: Channel) -> np.ndarray:
 
 def _tables(block: "Block", channel: Channel, whole_block: bool) -> tuple[np.ndarray, np.ndarray]:
     """enters and leaves as [colours, positions]: those of the first line, or of all cores of the block."""
-    enters, leaves = block.tables.enters, block.tables.leaves
+    enters, leaves = (np.asarray(masks) for masks in (block.tables.enters, block.tables.leaves))
     if whole_block or channel.axis is None:
         return enters.reshape(len(enters), -1), leaves.reshape(len(leaves), -1)
     first = line_indices(block, channel)[:1]
@@ -46,7 +45,7 @@ def uniform(block: "Block", channel: Channel) -> bool:
         return False
     colours = sorted(set(channel.colours.tolist()))  # np.unique would import numpy.ma, 10 ms on every rank
     along = sum(1 << port for port in (*AXIS_PORTS[channel.axis], RAMP))
-    for table in (block.tables.enters, block.tables.leaves):
+    for table in map(np.asarray, (block.tables.enters, block.tables.leaves)):
         part = table[colours].swapaxes(1, 2) if channel.axis == "y" else table[colours]
         part = part[:, line_indices(block, channel)]
         if (part != part[:, :1]).any() or (part & ~np.uint8(along)).any():
@@ -90,15 +89,7 @@ def look_up(block: "Block", channel: Channel, whole_block: bool, flight: np.ndar
             f" {colour[lost]} from the {PORT_NAMES[port[lost]]}"
             + (f"; its rule takes that colour from {ports(rule)} only" if rule else "; its table lacks that colour")
         )
-    ways = np.asarray(leaves[colour, at])
-    nowhere = ways & np.where(port == RAMP, ~ON_RAMP, 255) == 0
-    if nowhere.any():
-        lost = int(np.flatnonzero(nowhere)[0])
-        raise RouteError(
-            f"core {core_at(block, channel, whole_block, int(at[lost]))} has a rule that leads a packet of colour"
-            f" {colour[lost]} from the {PORT_NAMES[port[lost]]} nowhere"
-        )
-    return ways
+    return np.asarray(leaves[colour, at])
 
 
 def next_core(

@@ -78,7 +78,11 @@ def scouted(block: "Block", channel: Channel) -> Trace:
         )
     if cache.get("epoch") != epoch:
         cache.clear()
-        cache["trace"] = scout(block, channel)
+        block.watch.under_way()
+        try:
+            cache["trace"] = scout(block, channel)
+        finally:
+            block.watch.landed()
         cache["epoch"] = epoch
     found: Trace = cache["trace"]  # type: ignore[assignment]
     return found
@@ -96,15 +100,18 @@ def scout(block: "Block", channel: Channel) -> Trace:
     slot = trace.add(pos, line, core, np.full(len(pos), -1))
     flight = np.stack([slot, core, np.full(len(pos), RAMP), colour])  # of every scout under way here
     walked, visits, checked = [flight], 0, MANY
+    straight = block.mesh.width + block.mesh.height  # hops that take no more than one turn
     burst = 4
     while True:
         for _ in range(burst):
             visits += flight.shape[1]
             flight = _step(block, channel, trace, flight)
             walked.append(flight)
+            if len(walked) <= straight or len(trace.ticks[-2].deliveries[0]):
+                block.watch.under_way()
             if visits > checked and len(walked) > SHORT:
                 _refuse_loops(block, channel, trace, walked)
-                checked = 2 * visits
+                checked = 4 * visits
         # Are scouts still under way anywhere? The one global question, asked a few times at a channel's first use.
         if not block.scouts.total(flight.shape[1]):
             break
@@ -170,6 +177,12 @@ def _step(block: "Block", channel: Channel, trace: Trace, flight: np.ndarray) ->
             slots = moving[over]
             tick.sends.append((way, slots))
             outbox[way] = np.stack([edge[over], colour[go][over], trace.pos[slots], trace.line[slots]])
+    if not (out | left).all():
+        lost = int(np.argmin(out | left))
+        raise RouteError(
+            f"core {core_at(block, channel, trace.whole_block, int(at[lost]))} has a rule that leads a packet of colour"
+            f" {colour[lost]} from the {PORT_NAMES[port[lost]]} nowhere"
+        )
     under_way += _exchange(block, channel, trace, outbox, tick)
     return np.concatenate(under_way, axis=1)
 

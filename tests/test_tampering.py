@@ -243,6 +243,42 @@ def test_a_loop_ends_the_whole_job_with_one_message(ranks: int, run_meshrt: Any,
     assert "Traceback" not in err and out == ""
 
 
+def test_the_watchdog_ends_packets_that_nobody_gets(run_meshrt: Any, tmp_path: Any) -> None:
+    """The same loop, which nobody looks for: messages go on and on, and nothing is delivered."""
+    program = tmp_path / "loop.py"
+    program.write_text(LOOP + "\nimport meshrt.scouts\nmeshrt.scouts._refuse_loops = lambda *walk: None\n")
+    code, out, err, seconds = run_meshrt("run", str(program), ranks=4, env={"MESHRT_WATCHDOG_SECONDS": "1.5"})
+    assert code == 124, err
+    assert "deadlock" in err and "first use of a route set" in err
+    assert seconds < 30 and out == ""
+
+
+LATE = """
+import time
+import numpy as np
+from meshrt import fabric, routes
+from meshrt.tables import installed
+
+MESH = (4, 2)
+
+def run(block):
+    "One rank computes for long before each of its transfers; the others have scouts under way meanwhile."
+    for axis in "xy":
+        with installed(block.tables, axis, routes.chain(block.mesh.length(axis))) as channel:
+            end = time.process_time() + (2.5 if block.mesh.rank == 1 else 0)
+            while time.process_time() < end:
+                pass
+            fabric.transfer(block, channel, np.ones((*block.shape, 3), np.float32))
+"""
+
+
+def test_computing_is_not_ended_by_the_watchdog(run_meshrt: Any, tmp_path: Any) -> None:
+    program = tmp_path / "late.py"
+    program.write_text(LATE)
+    code, _, err, seconds = run_meshrt("run", str(program), ranks=4, env={"MESHRT_WATCHDOG_SECONDS": "1"})
+    assert (code, err) == (0, "") and seconds > 5
+
+
 @pytest.mark.mpi(ranks=[1])
 @pytest.mark.parametrize("payload", [True, False])
 @pytest.mark.parametrize("used", [False, True], ids=["before", "between"])
