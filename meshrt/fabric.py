@@ -20,7 +20,7 @@ from meshrt.replay import Arrival, replay
 from meshrt.routers import line_indices
 from meshrt.schedule import Schedule, compile_schedule, packets_meet
 from meshrt.scouts import scouted
-from meshrt.tables import Channel
+from meshrt.tables import Channel, check_installed
 from meshrt.views import Places, View, as_index
 
 if TYPE_CHECKING:
@@ -229,6 +229,7 @@ def _chosen(
     key = ("cores", positions.tobytes(), None if lines is None else lines.tobytes())
     found: Any = channel.cache.get(key)
     if found is None:
+        check_installed(channel)
         whole = channel.axis is None
         low, length = (
             (0, len(positions))

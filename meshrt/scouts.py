@@ -19,7 +19,7 @@ import numpy as np
 from meshrt.errors import RouteError
 from meshrt.mesh import OPPOSITE, PORT_NAMES, RAMP
 from meshrt.routers import AXIS_PORTS, core_at, edge_core, ints, look_up, next_core, own_sources, uniform
-from meshrt.tables import COLOURS, LEFT, Channel
+from meshrt.tables import COLOURS, Channel, check_installed
 
 if TYPE_CHECKING:
     from meshrt.block import Block
@@ -71,11 +71,7 @@ def scouted(block: "Block", channel: Channel) -> Trace:
     RouteError as in `scout`, and where the channel's routes are installed no longer.
     """
     cache, epoch = channel.cache, block.tables.epoch
-    if cache.get("epoch") == LEFT:
-        raise RouteError(
-            f"route set {channel.number} along {channel.axis or 'paths'} is used after its `with` block was left: its"
-            " entries are gone; transfer inside the block, or install it again"
-        )
+    check_installed(channel)
     if cache.get("epoch") != epoch:
         cache.clear()
         block.watch.under_way()

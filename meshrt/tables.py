@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from meshrt.device import Device
-from meshrt.errors import LimitError, UsageError
+from meshrt.errors import LimitError, RouteError, UsageError
 from meshrt.masks import Masks, grown, new_masks, set_entries
 from meshrt.mesh import Mesh
 from meshrt.routes import Path, Route, chain, check_paths, check_routes
@@ -153,6 +153,15 @@ def _install(
         channel.cache.clear()
         channel.cache["epoch"] = LEFT
         _write(tables, axis, lines, written, install=False)
+
+
+def check_installed(channel: Channel) -> None:
+    """RouteError where the channel's routes are in the tables no longer."""
+    if channel.cache.get("epoch") == LEFT:
+        raise RouteError(
+            f"route set {channel.number} along {channel.axis or 'paths'} is used after its `with` block was left: its"
+            " entries are gone; transfer inside the block, or install it again"
+        )
 
 
 def choose_colours(tables: Tables, axis: str | None, lines: np.ndarray | None, spans: list[np.ndarray]) -> list[int]:

@@ -347,11 +347,14 @@ def test_a_channel_that_was_left_moves_nothing(used: bool, again: bool, comm: An
     with installed(block.tables, "x", routes.chain(5)) as channel:
         if used:
             fabric.transfer(block, channel, numbered(*MESH))
+            fabric.stage(block, channel, 0, np.ones(5, bool))
     with installed(block.tables, "x", routes.chain(5)) if again else nullcontext():
         for _ in range(2):
             with pytest.raises(RouteError, match="route set 1 along x is used after its `with` block was left"):
                 fabric.transfer(block, channel, numbered(*MESH))
-    assert block.counters.hops == 12 * used
+            with pytest.raises(RouteError, match="route set 1 along x is used after its `with` block was left"):
+                fabric.stage(block, channel, 0, np.ones(5, bool))
+    assert (block.counters.hops, block.counters.stages) == (12 * used, 15 * used)
 
 
 @pytest.mark.mpi(ranks=[1])
