@@ -9,6 +9,8 @@ import pytest
 from runs import new_block
 
 from meshrt import fabric, routes
+from meshrt.allreduce import allreduce, ktree, pipeline, ring
+from meshrt.collectives import allgather, gossip, interleaved_rings, start_shift
 from meshrt.crossbar.exchange import crossbar, exchange
 from meshrt.crossbar.legs import Transfer
 from meshrt.errors import UsageError
@@ -38,6 +40,28 @@ def test_tiles_are_those_of_all_cores(shape: tuple[int, ...], payload: bool, com
                 move()
             assert f"tiles of shape {list(shape)}" in str(raised.value) and f"{needed} here" in str(raised.value)
     assert block.counters.messages == 0
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_collectives_want_the_tiles_of_all_cores_too(comm: Any) -> None:
+    block = new_block(comm, (4, 4))
+    tiles = np.ones((4, 4, 8), np.float32)[0]
+    with (
+        ktree(block, "x") as tree,
+        pipeline(block, "y") as line,
+        ring(block, "x") as around,
+        interleaved_rings(block) as rings,
+        gossip(block, "y") as channel,
+    ):
+        for work in (
+            lambda: allreduce(block, tree, tiles),
+            lambda: allreduce(block, line, tiles),
+            lambda: allreduce(block, around, tiles),
+            lambda: start_shift(block, rings.x, tiles, np.empty_like(tiles)),
+            lambda: allgather(block, channel, tiles),
+        ):
+            with pytest.raises(UsageError, match=r"tiles of shape \[4, 8\]: .* \[4, 4\] here \(block.lead\)"):
+                work()
 
 
 @pytest.mark.mpi(ranks=[1])
