@@ -198,6 +198,7 @@ def _around(block: Block, way: ScatterRing, tiles: np.ndarray, combine: Combine,
             f"a ring allreduce cuts tiles into chunks, which {getattr(combine, '__name__', combine)} may not allow:"
             " use a K-tree or a pipeline, or a NumPy function of two operands"
         )
+    block.check_lead(tiles)
     n = way.channel.length
     if n == 1:
         np.copyto(out, tiles)

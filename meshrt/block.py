@@ -112,11 +112,21 @@ class Block:
         """The leading dimensions of tiles as they are held here: those of the block, or (1, 1) without payloads."""
         return self.shape if self.payload else (1, 1)
 
+    def check_lead(self, tiles: np.ndarray) -> None:
+        """UsageError where an array does not have the tiles of all cores."""
+        if tiles.shape[:2] != self.lead:
+            raise UsageError(
+                f"tiles of shape {list(tiles.shape)}: the first two dimensions are the cores of the block,"
+                f" {list(self.lead)} here (block.lead), and what follows is one core's tile"
+            )
+
     def tiles(self, name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         """Fresh core memory: [bh, bw, *shape], counted under that name, full of NaN, so that unwritten numbers show.
 
-        Integers have no NaN and get their largest value. LimitError.
+        Integers have no NaN and get their largest value. UsageError for a tile of no numbers, LimitError.
         """
+        if min(shape, default=1) < 1:
+            raise UsageError(f"{name!r} is to have tiles of {list(shape)} at every core: give sizes of 1 or more")
         dtype = np.dtype(dtype)
         self.memory.take(name, prod(shape) * dtype.itemsize)
         hostmemory.require(f"{name!r} of all cores", prod(self.lead) * prod(shape) * dtype.itemsize)
@@ -163,16 +173,25 @@ class Block:
         begin = ledger.segments[-1].end if ledger.segments else (0.0, 0, 0)
         ledger.counters = meter.Counters()
         ledger.segments.append(meter.Segment(name, ledger.counters, begin=begin))
-        self.reset_peaks()
+        self.begin()
         return ledger.segments[-1]
 
     def _close(self) -> None:
-        segment = self.ledger.segments[-1]
-        ramps.settle(self)
-        segment.end = self.control.allreduce(self.clock.last(), max)
-        self.settle()
-        self.clock.meet(*segment.end)
+        segment, working = self.ledger.segments[-1], self.ledger.at_work | {id(self): self}
+        for one in working.values():
+            ramps.settle(one)
+        segment.end = self.control.allreduce(max(one.clock.last() for one in working.values()), max)
+        for one in working.values():
+            one.settle()
+            one.clock.meet(*segment.end)
+        self.ledger.at_work.clear()
         segment.wall_seconds = perf_counter() - segment.wall_begin
+
+    def begin(self) -> None:
+        """These cores are at work in the segment that is running, which is to have what they keep for themselves."""
+        if id(self) not in self.ledger.at_work:
+            self.ledger.at_work[id(self)] = self
+            self.reset_peaks()
 
     def settle(self) -> None:
         """Enter what these cores keep for themselves, as long as they are at work, in the segment that is running."""
@@ -205,7 +224,8 @@ class Block:
             return
         other.settle()
         ramps.settle(other)
-        self.reset_peaks()
+        self.ledger.at_work.pop(id(other), None)
+        self.begin()
         self.clock.meet(*self.control.allreduce(other.clock.last(), max))
 
     def meet(self) -> None:

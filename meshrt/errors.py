@@ -20,7 +20,8 @@ class LimitError(MeshrtError):
 
 
 class RouteError(MeshrtError):
-    """A packet met a router that has no rule for it, or whose rule leads off the mesh."""
+    """A packet met a router that has no rule for it, or whose rule leads off the mesh, nowhere or round and round; or
+    a table was to be written, or routes to be used, behind the fabric's back."""
 
     exit_code = 3
 

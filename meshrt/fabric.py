@@ -17,9 +17,10 @@ from meshrt.clock import STAGES, TIME
 from meshrt.heads import Waiting
 from meshrt.lane import Buffer, lane_of
 from meshrt.replay import Arrival, replay
+from meshrt.routers import line_indices
 from meshrt.schedule import Schedule, compile_schedule, packets_meet
-from meshrt.scouts import line_indices, scout
-from meshrt.tables import Channel
+from meshrt.scouts import scouted
+from meshrt.tables import Channel, check_installed
 from meshrt.views import Places, View, as_index
 
 if TYPE_CHECKING:
@@ -56,8 +57,10 @@ def send(
     keeps what it has where nothing arrives (default: fresh, NaN); with `combine(there, arrived)` it is combined with
     what is there. The cores meet the packets when they `receive`: the tail, when all of a tile is in; or with `stream`
     the head, where they add word by word and pass on each word at once. Then `tail` is what they have to wait for at
-    the end, and a ramp is busy for as long as the additions take, if that is longer.
+    the end, and a ramp is busy for as long as the additions take, if that is longer. UsageError for tiles that are not
+    those of all cores.
     """
+    block.check_lead(tiles)
     if not block.payload:
         out = np.empty_like(tiles) if out is None else out
         out[...] = 1  # a number to go on with, that can be divided by
@@ -67,6 +70,7 @@ def send(
         if np.may_share_memory(tiles, out):
             tiles = tiles.copy()  # relayed packets arrive in `out` while others have yet to leave
         relay.send(block, channel, tiles, out, positions, lines, combine)
+    block.begin()
     plan, views = _plan(block, channel, positions, lines)
     busy = block.device.busy_cycles(prod(tiles.shape[2:]) * tiles.itemsize)
     taking = _streaming_cycles(block, tiles) if stream else busy  # how long a delivery keeps its ramp
@@ -225,6 +229,7 @@ def _chosen(
     key = ("cores", positions.tobytes(), None if lines is None else lines.tobytes())
     found: Any = channel.cache.get(key)
     if found is None:
+        check_installed(channel)
         whole = channel.axis is None
         low, length = (
             (0, len(positions))
@@ -239,12 +244,15 @@ def _chosen(
 
 
 def settle(block: "Block") -> None:
-    """Enter the bytes of all transfers since the last time at the links that they crossed."""
-    for (plan, view), nbytes in block.traffic.items():
-        links = view.of(block.link_bytes, 1)
-        for way, cores, packets in plan.crossings:
-            links[way][:, cores] += packets * nbytes
-    block.traffic.clear()
+    """Enter the bytes of all transfers since the last time at the links that they crossed, whichever block's they are:
+    they were sent in the segment that is running.
+    """
+    for one in block.ledger.at_work.values():
+        for (plan, view), nbytes in one.traffic.items():
+            links = view.of(one.link_bytes, 1)
+            for way, cores, packets in plan.crossings:
+                links[way][:, cores] += packets * nbytes
+        one.traffic.clear()
 
 
 def forget(block: "Block", channel: Channel) -> None:
@@ -263,9 +271,7 @@ def _plan(
     """The schedule and the views it applies to: from the channel's cache, or made now if tables were changed since."""
     cache: dict[Any, Any] = channel.cache
     if cache.get("epoch") != block.tables.epoch:
-        cache.clear()
-        cache["epoch"] = block.tables.epoch
-        cache["trace"] = trace = scout(block, channel)
+        trace = scouted(block, channel)
         trace.meets = block.scouts.total(int(packets_meet(trace))) > 0
     chosen = None if positions is None else positions.tobytes()
     within = None if lines is None else lines.tobytes()

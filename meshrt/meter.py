@@ -62,6 +62,7 @@ class Ledger:
     host: HostCounters = field(default_factory=HostCounters)
     wafers: dict[str, "Links"] = field(default_factory=dict)  # by place, where the wafer has defects
     notes: dict[str, Any] = field(default_factory=dict)  # what a program measured of the host; rank 0's are reported
+    at_work: dict[int, Any] = field(default_factory=dict)  # blocks that have yet to enter counts of theirs, by id
 
 
 @dataclass(frozen=True, eq=False)

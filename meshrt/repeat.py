@@ -36,10 +36,10 @@ def repeated(block: "Block", times: int) -> Iterator[None]:
     ramps.settle(block)
     counters = block.counters
     before = [getattr(counters, name) for name in SUMS]
-    link_bytes, clock = block.link_bytes.copy(), block.clock
+    links, clock = {place: link_bytes.copy() for place, link_bytes in counters.links.items()}, block.clock
     moments = clock.link_free, clock.ramp_in, clock.ramp_out, clock.asked, clock.idle
     free = [(until, until.copy()) for until in moments]
-    began, begin = clock.state[TIME].copy(), block.control.allreduce(clock.last(), max)
+    began, met, begin = clock.state[TIME].copy(), clock.met, block.control.allreduce(clock.last(), max)
     yield
     if block.counters is not counters:
         raise ValueError("a phase began or ended in a repeated stretch; repeat inside of phases")
@@ -49,10 +49,13 @@ def repeated(block: "Block", times: int) -> Iterator[None]:
     for name, was in zip(SUMS, before, strict=True):
         now = getattr(counters, name)
         setattr(counters, name, now + more * (now - was))
-    block.link_bytes[...] += more * (block.link_bytes - link_bytes)
+    for place, link_bytes in counters.links.items():  # of all blocks that were at work, not only this one
+        link_bytes += more * (link_bytes - links.get(place, 0))
     end = block.control.allreduce(clock.last(), max)
     for until, was_until in free:
         until[until != was_until] += more * (end[TIME] - begin[TIME])
+    if clock.met != met:
+        clock.met += more * (end[TIME] - begin[TIME])
     clock.path_changes()
     busy = clock.state[TIME] != began
     for part in (TIME, HOPS, STAGES):

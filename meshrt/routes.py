@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 
 from meshrt.errors import UsageError
-from meshrt.mesh import EAST, NORTH, OPPOSITE, PORT_NAMES, RAMP, SOUTH, STEP, WEST
+from meshrt.mesh import EAST, NORTH, OPPOSITE, PORT_NAMES, RAMP, SOUTH, STEP, WEST, Mesh
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,31 @@ class Path:
         leaves = [*ports, RAMP]
         at = np.array([y * width + x for x, y in self.cores], np.int32)
         return at, _masks(enters), _masks(leaves)
+
+
+def check_routes(mesh: Mesh, axis: str, routes: Sequence[Route], lines: np.ndarray | None) -> None:
+    """UsageError where routes do not lie on lines of the axis, or `lines` is not a choice of those."""
+    if axis not in ("x", "y"):
+        raise UsageError(f"routes along axis {axis!r}: lines of the mesh are rows, axis 'x', and columns, axis 'y'")
+    n, across = mesh.length(axis), mesh.length("y" if axis == "x" else "x")
+    for route in routes:
+        if not route.stops or route.low < 0 or route.high >= n:
+            raise UsageError(
+                f"a route from core {route.source} to {list(route.stops)} of a line along {axis}, which has cores 0 to"
+                f" {n - 1}"
+            )
+    if lines is not None and (lines.dtype != bool or lines.shape != (across,)):
+        raise UsageError(
+            f"lines along {axis} are chosen by {across} bools, one a line, not by {lines.dtype} {list(lines.shape)}"
+        )
+
+
+def check_paths(mesh: Mesh, paths: Sequence[Path]) -> None:
+    """UsageError where a path leaves the mesh."""
+    for path in paths:
+        for x, y in path.cores:
+            if not (0 <= x < mesh.width and 0 <= y < mesh.height):
+                raise UsageError(f"a path goes over core ({x}, {y}), outside the mesh of {mesh.width} x {mesh.height}")
 
 
 def _masks(ports: Iterable[int]) -> np.ndarray:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from meshrt.errors import RouteError
-from meshrt.scouts import Trace, core_at, ints, line_indices
+from meshrt.routers import core_at, ints, line_indices
+from meshrt.scouts import Trace
 from meshrt.tables import Channel
 from meshrt.views import Index, as_index, pieces
 

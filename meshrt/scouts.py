@@ -11,19 +11,20 @@ block is one line of bh * bw cores.
 """
 
 from dataclasses import dataclass, field
+from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from meshrt.errors import RouteError
-from meshrt.mesh import EAST, NORTH, OPPOSITE, PORT_NAMES, RAMP, SOUTH, STEP, WEST
-from meshrt.routes import ports
-from meshrt.tables import Channel
+from meshrt.mesh import OPPOSITE, PORT_NAMES, RAMP
+from meshrt.routers import AXIS_PORTS, core_at, edge_core, ints, look_up, next_core, own_sources, uniform
+from meshrt.tables import COLOURS, Channel, check_installed
 
 if TYPE_CHECKING:
     from meshrt.block import Block
 
-AXIS_PORTS = {"x": (EAST, WEST), "y": (NORTH, SOUTH)}
+SHORT, MANY = 8, 256  # ticks, and visits to routers, up to which nobody asks whether scouts go in a loop
 
 
 @dataclass
@@ -61,27 +62,52 @@ class Trace:
         return np.arange(first, len(self.pos))
 
 
-def ints(*values: int) -> np.ndarray:
-    return np.array(values, np.int64)
-
-
 # ------------------------------------------------------------------------------------------------------- scouting
+
+
+def scouted(block: "Block", channel: Channel) -> Trace:
+    """The channel's trace, kept in its cache until an entry is changed by hand. All ranks call it together.
+
+    RouteError as in `scout`, and where the channel's routes are installed no longer.
+    """
+    cache, epoch = channel.cache, block.tables.epoch
+    check_installed(channel)
+    if cache.get("epoch") != epoch:
+        cache.clear()
+        block.watch.under_way()
+        try:
+            cache["trace"] = scout(block, channel)
+        finally:
+            block.watch.landed()
+        cache["epoch"] = epoch
+    found: Trace = cache["trace"]  # type: ignore[assignment]
+    return found
 
 
 def scout(block: "Block", channel: Channel) -> Trace:
     """Walk the tables from every source of the channel. All ranks call it together.
 
-    RouteError at the rank whose router has no rule for a scout, or whose rule leads off the mesh.
+    RouteError at the rank whose router has no rule for a scout, or whose rule leads off the mesh, nowhere, or back to
+    where it has been.
     """
-    whole_block = block.scouts.total(int(not _uniform(block, channel))) > 0
+    whole_block = block.scouts.total(int(not uniform(block, channel))) > 0
     trace = Trace(whole_block, [Tick()], ints(), ints(), ints(), ints())
-    pos, line, core, colour = _own_sources(block, channel, whole_block)
+    pos, line, core, colour = own_sources(block, channel, whole_block)
     slot = trace.add(pos, line, core, np.full(len(pos), -1))
     flight = np.stack([slot, core, np.full(len(pos), RAMP), colour])  # of every scout under way here
+    walked, visits, checked = [flight], 0, MANY
+    straight = block.mesh.width + block.mesh.height  # hops that take no more than one turn
     burst = 4
     while True:
         for _ in range(burst):
+            visits += flight.shape[1]
             flight = _step(block, channel, trace, flight)
+            walked.append(flight)
+            if len(walked) <= straight or len(trace.ticks[-2].deliveries[0]):
+                block.watch.under_way()
+            if visits > checked and len(walked) > SHORT:
+                _refuse_loops(block, channel, trace, walked)
+                checked = 4 * visits
         # Are scouts still under way anywhere? The one global question, asked a few times at a channel's first use.
         if not block.scouts.total(flight.shape[1]):
             break
@@ -89,6 +115,23 @@ def scout(block: "Block", channel: Channel) -> Trace:
     while len(trace.ticks) > 1 and not (trace.ticks[-1].moves or trace.ticks[-1].recvs):
         trace.ticks.pop()
     return trace
+
+
+def _refuse_loops(block: "Block", channel: Channel, trace: Trace, walked: list[np.ndarray]) -> None:
+    """RouteError where scouts of one source have come to a router twice by the same port: in a loop, or by two ways
+    that join. Either way what follows would happen once more, and in a loop for ever.
+    """
+    slot, at, port, colour = walk = np.concatenate(walked, axis=1)
+    cores, lines = prod(block.shape), max(block.mesh.width, block.mesh.height)
+    key = (((trace.pos[slot] * lines + trace.line[slot]) * COLOURS + colour) * cores + at) * 5 + port
+    order = np.argsort(key, kind="stable")
+    again = order[1:][key[order][1:] == key[order][:-1]]
+    if len(again):
+        _, at, port, colour = walk[:, again.min()].tolist()
+        raise RouteError(
+            f"core {core_at(block, channel, trace.whole_block, at)} gets a packet of colour {colour} from the"
+            f" {PORT_NAMES[port]} for the second time: the entries lead it in a loop, or by two ways that join"
+        )
 
 
 def _step(block: "Block", channel: Channel, trace: Trace, flight: np.ndarray) -> np.ndarray:
@@ -99,7 +142,7 @@ def _step(block: "Block", channel: Channel, trace: Trace, flight: np.ndarray) ->
     """
     flight = flight[:, np.lexsort((flight[3], flight[2], flight[1]))]
     slot, at, port, colour = flight
-    leaves = _look_up(block, channel, trace.whole_block, flight)
+    leaves = look_up(block, channel, trace.whole_block, flight)
     out = (leaves >> RAMP & 1).astype(bool) & (port != RAMP)
     trace.ticks[-1].deliveries = slot[out], at[out]
     tick = Tick()
@@ -119,7 +162,7 @@ def _step(block: "Block", channel: Channel, trace: Trace, flight: np.ndarray) ->
             moving[again] = copies
         left |= go
         tick.moves.append((way, moving, at[go]))
-        to, inside, edge = _next_core(block, channel, trace.whole_block, way, at[go])
+        to, inside, edge = next_core(block, channel, trace.whole_block, way, at[go])
         came = np.full(len(moving), OPPOSITE[way])
         under_way.append(np.stack([moving, to, came, colour[go]])[:, inside])
         over = ~inside
@@ -130,6 +173,12 @@ def _step(block: "Block", channel: Channel, trace: Trace, flight: np.ndarray) ->
             slots = moving[over]
             tick.sends.append((way, slots))
             outbox[way] = np.stack([edge[over], colour[go][over], trace.pos[slots], trace.line[slots]])
+    if not (out | left).all():
+        lost = int(np.argmin(out | left))
+        raise RouteError(
+            f"core {core_at(block, channel, trace.whole_block, int(at[lost]))} has a rule that leads a packet of colour"
+            f" {colour[lost]} from the {PORT_NAMES[port[lost]]} nowhere"
+        )
     under_way += _exchange(block, channel, trace, outbox, tick)
     return np.concatenate(under_way, axis=1)
 
@@ -150,118 +199,8 @@ def _exchange(
         count = len(pos)
         slots = trace.add(pos, line, np.full(count, -1), np.full(count, -1))
         tick.recvs.append((way, slots))
-        at = _edge_core(block, channel, trace.whole_block, way, edge)
+        at = edge_core(block, channel, trace.whole_block, way, edge)
         arrived.append(np.stack([slots, at, np.full(count, way), colour]))
     for request in requests:
         request.wait()
     return arrived
-
-
-def line_indices(block: "Block", channel: Channel) -> np.ndarray:
-    """The lines of this block, from 0, that the channel is installed on."""
-    if channel.axis is None:
-        return ints(0)
-    across = "y" if channel.axis == "x" else "x"
-    low, count = block.mesh.offset(across), block.mesh.block_length(across)
-    return np.arange(count) if channel.lines is None else np.flatnonzero(channel.lines[low : low + count])
-
-
-def _tables(block: "Block", channel: Channel, whole_block: bool) -> tuple[np.ndarray, np.ndarray]:
-    """enters and leaves as [colours, positions]: those of the first line, or of all cores of the block."""
-    enters, leaves = block.tables.enters, block.tables.leaves
-    if whole_block or channel.axis is None:
-        return enters.reshape(len(enters), -1), leaves.reshape(len(leaves), -1)
-    first = line_indices(block, channel)[:1]
-    if channel.axis == "x":
-        return enters[:, first].reshape(len(enters), -1), leaves[:, first].reshape(len(leaves), -1)
-    return enters[:, :, first].reshape(len(enters), -1), leaves[:, :, first].reshape(len(leaves), -1)
-
-
-def _uniform(block: "Block", channel: Channel) -> bool:
-    """Do all lines of the block have the same entries for the channel's colours, along the axis only?"""
-    if channel.axis is None:
-        return False
-    colours = sorted(set(channel.colours.tolist()))  # np.unique would import numpy.ma, 10 ms on every rank
-    along = sum(1 << port for port in (*AXIS_PORTS[channel.axis], RAMP))
-    for table in (block.tables.enters, block.tables.leaves):
-        part = table[colours].swapaxes(1, 2) if channel.axis == "y" else table[colours]
-        part = part[:, line_indices(block, channel)]
-        if (part != part[:, :1]).any() or (part & ~np.uint8(along)).any():
-            return False
-    return True
-
-
-def _own_sources(block: "Block", channel: Channel, whole_block: bool) -> tuple[np.ndarray, ...]:
-    """(position, line, core in the block, colour) of the channel's sources that this rank hosts."""
-    mesh = block.mesh
-    if channel.axis is None:
-        y, x = np.divmod(channel.sources.astype(np.int64), mesh.width)
-        x, y = x - mesh.x0, y - mesh.y0
-        own = (x >= 0) & (x < mesh.block_width) & (y >= 0) & (y < mesh.block_height)
-        core = y * mesh.block_width + x
-        line = np.zeros(len(core), np.int64)
-        return channel.sources[own].astype(np.int64), line[own], core[own], channel.colours[own].astype(np.int64)
-    at = channel.sources.astype(np.int64) - mesh.offset(channel.axis)
-    own = (at >= 0) & (at < mesh.block_length(channel.axis))
-    pos, at, colour = channel.sources[own].astype(np.int64), at[own], channel.colours[own].astype(np.int64)
-    lines = line_indices(block, channel)
-    if not whole_block:
-        count = len(pos) if len(lines) else 0
-        return pos[:count], np.zeros(count, np.int64), at[:count], colour[:count]
-    pos, at, colour = (np.tile(part, len(lines)) for part in (pos, at, colour))
-    line = np.repeat(lines, own.sum())
-    core = line * mesh.block_width + at if channel.axis == "x" else at * mesh.block_width + line
-    return pos, line + mesh.offset("y" if channel.axis == "x" else "x"), core, colour
-
-
-def _look_up(block: "Block", channel: Channel, whole_block: bool, flight: np.ndarray) -> np.ndarray:
-    """The ports that each scout leaves by, from the table of the router it is at."""
-    _, at, port, colour = flight
-    enters, leaves = _tables(block, channel, whole_block)
-    known = (enters[colour, at] >> port.astype(np.uint8) & 1).astype(bool)
-    if not known.all():
-        lost = int(np.flatnonzero(~known)[0])
-        rule = int(enters[colour[lost], at[lost]])
-        raise RouteError(
-            f"core {core_at(block, channel, whole_block, int(at[lost]))} has no rule for a packet of colour"
-            f" {colour[lost]} from the {PORT_NAMES[port[lost]]}"
-            + (f"; its rule takes that colour from {ports(rule)} only" if rule else "; its table lacks that colour")
-        )
-    return np.asarray(leaves[colour, at])
-
-
-def _next_core(
-    block: "Block", channel: Channel, whole_block: bool, way: int, at: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(core after a hop, is it inside the block, place along the edge that is crossed where it is not)."""
-    mesh = block.mesh
-    if not whole_block and channel.axis is not None:
-        to = at + sum(STEP[way])
-        return to, (to >= 0) & (to < mesh.block_length(channel.axis)), np.zeros(len(at), np.int64)
-    y, x = np.divmod(at, mesh.block_width)
-    edge = y if way in (EAST, WEST) else x
-    x, y = x + STEP[way][0], y + STEP[way][1]
-    inside = (x >= 0) & (x < mesh.block_width) & (y >= 0) & (y < mesh.block_height)
-    return y * mesh.block_width + x, inside, edge
-
-
-def _edge_core(block: "Block", channel: Channel, whole_block: bool, port: int, edge: np.ndarray) -> np.ndarray:
-    """The cores behind that edge of the block at which packets come in."""
-    width, height = block.mesh.block_width, block.mesh.block_height
-    if not whole_block and channel.axis is not None:
-        last = block.mesh.block_length(channel.axis) - 1
-        return np.full(len(edge), last if port in (EAST, SOUTH) else 0)
-    if port in (EAST, WEST):
-        return np.asarray(edge * width + (width - 1 if port == EAST else 0))
-    return np.asarray(edge + (width * (height - 1) if port == SOUTH else 0))
-
-
-def core_at(block: "Block", channel: Channel, whole_block: bool, at: int) -> tuple[int, int]:
-    """(x, y) on the mesh of a core of a trace."""
-    mesh = block.mesh
-    if whole_block or channel.axis is None:
-        y, x = divmod(at, mesh.block_width)
-    else:
-        line = int(line_indices(block, channel)[0])
-        x, y = (at, line) if channel.axis == "x" else (line, at)
-    return mesh.x0 + x, mesh.y0 + y

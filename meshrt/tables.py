@@ -7,11 +7,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from meshrt.device import Device
-from meshrt.errors import LimitError
+from meshrt.errors import LimitError, RouteError, UsageError
+from meshrt.masks import Masks, grown, new_masks, set_entries
 from meshrt.mesh import Mesh
-from meshrt.routes import Path, Route, chain
+from meshrt.routes import Path, Route, chain, check_paths, check_routes
 
 COLOURS = 256  # what the one-byte colour of a header can tell apart, on a device without a limit of its own
+LEFT = -1  # the epoch of a channel whose routes are no longer installed
 
 
 @dataclass
@@ -24,18 +26,18 @@ class Tables:
 
     mesh: Mesh
     device: Device
-    enters: np.ndarray = field(init=False)  # uint8 [colours, bh, bw], bit masks of ports
-    leaves: np.ndarray = field(init=False)
+    enters: Masks = field(init=False)  # [colours, bh, bw]: ports that a packet may come in by
+    leaves: Masks = field(init=False)  # and those that it leaves by
     book: np.ndarray = field(init=False)  # bool [colours, H, W]
     entries: np.ndarray = field(init=False)  # int32 [bh, bw], entries in use now
     peak: int = 0  # most entries that any router of the block has held
     installs: int = 0  # route sets so far; numbers them
-    epoch: int = 0  # grows when an entry is changed by hand: schedules made before are not to be trusted
+    epoch: int = 0  # grows when an entry is changed by hand, and with all later changes: older schedules are not valid
 
     def __post_init__(self) -> None:
         mesh, colours = self.mesh, self.device.route_entries or 8
-        self.enters = np.zeros((colours, mesh.block_height, mesh.block_width), np.uint8)
-        self.leaves = np.zeros_like(self.enters)
+        shape = colours, mesh.block_height, mesh.block_width
+        self.enters, self.leaves = new_masks(shape), new_masks(shape)
         self.book = np.zeros((colours, mesh.height, mesh.width), bool)
         self.entries = np.zeros((mesh.block_height, mesh.block_width), np.int32)
 
@@ -78,8 +80,10 @@ def installed(
 
     Routes of the pattern that share no router share a colour. Where a table would be over its limit: LimitError, or
     with `split` the longest routes keep what room there is, beside a lane of single hops in each direction, and the
-    packets of the others are relayed on those by software at every core, a stage each.
+    packets of the others are relayed on those by software at every core, a stage each. UsageError for what is no line
+    of the mesh, or lies beside it.
     """
+    check_routes(tables.mesh, axis, routes, lines)
     try:
         choose_colours(tables, axis, lines, [route.entries(axis)[0] for route in routes])
     except LimitError:
@@ -112,8 +116,9 @@ def installed(
 
 @contextmanager
 def installed_paths(tables: Tables, paths: Sequence[Path]) -> Iterator[Channel]:
-    """Static routes with turns, in the tables until the block is left. LimitError as above."""
+    """Static routes with turns, in the tables until the block is left. LimitError, UsageError as above."""
     width = tables.mesh.width
+    check_paths(tables.mesh, paths)
     parts = [path.entries(width) for path in paths]
     with _install(
         tables, None, [y * width + x for (x, y), *_ in (path.cores for path in paths)], parts, None
@@ -132,19 +137,31 @@ def _install(
     length = mesh.width * mesh.height if axis is None else mesh.length(axis)
     colours = choose_colours(tables, axis, lines, [at for at, _, _ in parts])
     while len(tables.book) <= max(colours, default=-1):  # only a device without a limit gets here
-        for name in ("enters", "leaves", "book"):
-            old = getattr(tables, name)
-            setattr(tables, name, np.concatenate([old, np.zeros_like(old)]))
+        for name in ("enters", "leaves"):
+            setattr(tables, name, grown(getattr(tables, name)))
+        tables.book = np.concatenate([tables.book, np.zeros_like(tables.book)])
     written = [(colour, *part) for colour, part in zip(colours, parts, strict=True)]
     _write(tables, axis, lines, written, install=True)
+    tables.installs += 1
+    routers = np.array(sorted({at for part, _, _ in parts for at in part.tolist()}), np.int32)
+    channel = Channel(
+        axis, length, lines, np.array(sources, np.int32), np.array(colours, np.uint8), tables.installs, routers
+    )
     try:
-        tables.installs += 1
-        routers = np.array(sorted({at for part, _, _ in parts for at in part.tolist()}), np.int32)
-        yield Channel(
-            axis, length, lines, np.array(sources, np.int32), np.array(colours, np.uint8), tables.installs, routers
-        )
+        yield channel
     finally:
+        channel.cache.clear()
+        channel.cache["epoch"] = LEFT
         _write(tables, axis, lines, written, install=False)
+
+
+def check_installed(channel: Channel) -> None:
+    """RouteError where the channel's routes are in the tables no longer."""
+    if channel.cache.get("epoch") == LEFT:
+        raise RouteError(
+            f"route set {channel.number} along {channel.axis or 'paths'} is used after its `with` block was left: its"
+            " entries are gone; transfer inside the block, or install it again"
+        )
 
 
 def choose_colours(tables: Tables, axis: str | None, lines: np.ndarray | None, spans: list[np.ndarray]) -> list[int]:
@@ -206,6 +223,8 @@ def _write(
     """Write (or clear) the routes' entries in this block's routers and in the book."""
     if not routes:
         return
+    if tables.epoch:  # some were changed by hand, and these may lie where the book has none
+        tables.epoch += 1
     mesh = tables.mesh
     colour = np.concatenate([np.full(len(at), colour, np.uint8) for colour, at, _, _ in routes])
     at, enters, leaves = (np.concatenate([route[part] for route in routes]) for part in (1, 2, 3))
@@ -219,21 +238,28 @@ def _write(
     tables.book[colour, y, x] = install
     x, y = x - mesh.x0, y - mesh.y0
     here = (x >= 0) & (x < mesh.block_width) & (y >= 0) & (y < mesh.block_height)
-    x, y, colour = x[here], y[here], colour[here]
-    tables.enters[colour, y, x] = enters[here] if install else 0
-    tables.leaves[colour, y, x] = leaves[here] if install else 0
-    changed = np.bincount(y * mesh.block_width + x, minlength=tables.entries.size).reshape(tables.entries.shape)
-    tables.entries += changed if install else -changed
+    colour, y, x = where = colour[here], y[here], x[here]
+    changed = (tables.enters[where] == 0) == install
+    set_entries((tables.enters, tables.leaves), where, enters[here] if install else 0, leaves[here] if install else 0)
+    places = (y * mesh.block_width + x)[changed]
+    count = np.bincount(places, minlength=tables.entries.size).reshape(tables.entries.shape)
+    tables.entries += count if install else -count
     tables.peak = max(tables.peak, int(tables.entries.max()))
 
 
 def overwrite(tables: Tables, core: tuple[int, int], colour: int, enters: int, leaves: int) -> None:
-    """Change one entry of one router by hand (0, 0 deletes it). Call it on all ranks: its owner does it.
+    """Change one entry of one router by hand (0, 0 deletes it). Call it on all ranks: its owner does it. UsageError.
 
     The book is left alone: nobody but the packets that pass the router can notice.
     """
+    mesh = tables.mesh
+    if not (0 <= core[0] < mesh.width and 0 <= core[1] < mesh.height and 0 <= colour < len(tables.enters)):
+        raise UsageError(
+            f"colour {colour} of core {core}: the mesh has {mesh.width} x {mesh.height} cores,"
+            f" and their tables colours 0 to {len(tables.enters) - 1}"
+        )
     tables.epoch += 1
-    x, y = core[0] - tables.mesh.x0, core[1] - tables.mesh.y0
-    if 0 <= x < tables.mesh.block_width and 0 <= y < tables.mesh.block_height:
+    x, y = core[0] - mesh.x0, core[1] - mesh.y0
+    if 0 <= x < mesh.block_width and 0 <= y < mesh.block_height:
         tables.entries[y, x] += bool(enters) - bool(tables.enters[colour, y, x])
-        tables.enters[colour, y, x], tables.leaves[colour, y, x] = enters, leaves
+        set_entries((tables.enters, tables.leaves), (colour, y, x), enters, leaves)

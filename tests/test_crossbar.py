@@ -137,13 +137,14 @@ def test_with_a_core_a_rank_packets_at_the_mpi_calls_are_the_hops(comm):
 
 @pytest.mark.mpi(ranks=[1, 2])
 @pytest.mark.parametrize("asks", [False, True])
-def test_a_lone_packet_waits_for_its_tail_at_every_core(asks: bool, comm):
-    """24 bytes at 4 a cycle: 6 cycles a hop beside alpha, a request 2; and beta at every core on the way."""
+@pytest.mark.parametrize(("axis", "owner"), [("x", 5), (None, 5), (None, 4 + 6)], ids=["line", "mesh", "turn"])
+def test_a_lone_packet_waits_for_its_tail_at_every_core(axis: str | None, owner: int, asks: bool, comm):
+    """24 bytes at 4 a cycle: 6 cycles a hop beside alpha, a request 2; and beta at every core on the way: 5 hops."""
     block = new_block(comm, (6, 2), SLOW)
-    owners = np.arange(6)
-    owners[0] = 5
+    owners = np.arange(6 if axis else 12)
+    owners[0] = owner
     with crossbar(block) as bar:
-        exchange(block, bar, Transfer("x", owners, own(block, numbered(6, 2, 2, 3)), asks))
+        exchange(block, bar, Transfer(axis, owners, own(block, numbered(6, 2, 2, 3)), asks))
     path = measured(block)["critical_path"]
     assert path["cycles"] == 5 * (1.5 + 6) + 4 * 7 + (5 * (1.5 + 2) + 5 * 7 if asks else 0)
     assert (path["hops"], path["stages"]) == ((10, 9) if asks else (5, 4))

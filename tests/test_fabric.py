@@ -450,6 +450,22 @@ def test_two_packets_over_one_link_are_serialised(comm):
     assert measured(block)["critical_path"]["cycles"] == 2 * busy + 2 * alpha
 
 
+@pytest.mark.mpi(ranks=[1, 2, 4, 9])
+@pytest.mark.parametrize("axis", ["x", "y"])
+def test_a_link_carries_every_packet_of_a_transfer_that_crosses_it(axis: str, comm):
+    """Three packets, of which one, two or three cross each link of a line; 8 bytes each, twice."""
+    block = new_block(comm, (6, 6))
+    tiles = np.zeros((*block.shape, 2), np.float32)
+    with installed(block.tables, axis, [Route(0, (3,)), Route(1, (4,)), Route(2, (5,))]) as channel:
+        for _ in range(2):
+            fabric.transfer(block, channel, tiles)
+        fabric.settle(block)
+    links = whole(block, block.link_bytes.transpose(1, 2, 0))
+    along, ahead = by_line(axis, links), EAST if axis == "x" else SOUTH
+    assert (along[..., ahead] == 2 * 8 * np.array([1, 2, 3, 2, 1, 0])).all()
+    assert links.sum() == along[..., ahead].sum()
+
+
 @pytest.mark.mpi(ranks=RANKS)
 def test_a_link_stays_busy_for_the_next_transfer(comm):
     block = new_block(comm, (6, 4), SLOW_LINKS)

@@ -70,6 +70,35 @@ def test_board_keeps_what_the_rank_says() -> None:
     assert board.owners() == [Owner(17, "cores (0, 0) to (3, 1)")]
 
 
+def test_messages_about_packets_under_way_are_no_progress() -> None:
+    """The key is what the sentinel looks at: it stays, whatever is waited for, until packets get on."""
+    board, keys = Board.alone(), list[int]()
+
+    def key() -> int:
+        (record,) = board.records()
+        assert record.state == State.WAITING
+        return record.key
+
+    board.under_way()
+    assert board.records()[0].state == State.MOVING, "a rank that has not waited yet is computing"
+    for peer in (1, 2):
+        board.waiting(peer, b"first use: message")
+        board.moving()
+        keys.append(key())
+    assert board.records()[0].peer == 2
+    board.under_way()
+    keys.append(key())
+    board.waiting(1, b"first use: message")
+    keys.append(key())
+    assert keys[0] == keys[1] < keys[2] == keys[3]
+    board.landed()
+    assert board.records()[0].state == State.MOVING
+    board.waiting(1, b"transfer")
+    keys.append(key())
+    board.waiting(1, b"transfer")
+    assert keys[4] < key() < keys[0]
+
+
 def test_one_thread_of_many_claims_the_report() -> None:
     board = Board.alone()
     claims: list[bool] = []

@@ -16,7 +16,7 @@ from reference_fabric import Core, Routers
 from meshrt import clock, fabric
 from meshrt.block import Block
 from meshrt.clock import TIME
-from meshrt.scouts import line_indices
+from meshrt.routers import line_indices
 from meshrt.tables import Channel
 
 

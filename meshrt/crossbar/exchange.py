@@ -22,8 +22,10 @@ from meshrt.crossbar.convoy import Convoy
 from meshrt.crossbar.legs import Transfer
 from meshrt.crossbar.porter import Porter
 from meshrt.errors import RouteError, UsageError
+from meshrt.mesh import EAST, NORTH, PORT_NAMES, SOUTH, WEST
+from meshrt.routers import core_at
 from meshrt.routes import chain
-from meshrt.scouts import scout
+from meshrt.scouts import scouted
 from meshrt.tables import Channel, installed
 
 if TYPE_CHECKING:
@@ -56,8 +58,12 @@ def crossbar(block: "Block") -> Iterator[Crossbar]:
 def exchange(block: "Block", bar: Crossbar, *transfers: Transfer) -> list[np.ndarray]:
     """Carry out the transfers, all at once: what every core has then, [bh, bw, *tile] each. All ranks call it together.
 
-    The cores are busy until it is over. What they hold for others meanwhile is counted as core memory. LimitError.
+    The cores are busy until it is over. What they hold for others meanwhile is counted as core memory. LimitError,
+    UsageError for tiles that are not those of all cores, RouteError as `_check`.
     """
+    for one in transfers:
+        block.check_lead(one.tiles)
+    block.begin()
     _check(block, bar)
     ramps.settle(block)
     flights: list[Any] = [(Porter if one.axis else Convoy)(block, one, number) for number, one in enumerate(transfers)]
@@ -79,12 +85,23 @@ def exchange(block: "Block", bar: Crossbar, *transfers: Transfer) -> list[np.nda
 
 
 def _check(block: "Block", bar: Crossbar) -> None:
-    """Scouts walk the lanes at their first use, and again once an entry was changed. RouteError."""
-    if bar.cache.get("epoch") == block.tables.epoch:
+    """Scouts walk the lanes at their first use, and again once an entry was changed: what they do is what is counted.
+
+    RouteError where a router does anything but send its core's packet to the next core of its lane, which takes it out.
+    """
+    epoch = block.tables.epoch
+    if bar.cache.get("epoch") == epoch and all(lane.cache.get("epoch") == epoch for lane in bar.lanes):
         return
-    for lane in bar.lanes:
-        trace = scout(block, lane)
-        strayed = len(trace.ticks) > 2 and any(tick.moves or tick.recvs for tick in trace.ticks[2:])
-        if block.scouts.total(int(strayed)):
-            raise RouteError(f"a lane of single hops along {lane.axis} leads further than to the next core")
-    bar.cache["epoch"] = block.tables.epoch
+    for lane, port in zip(bar.lanes, (EAST, WEST, SOUTH, NORTH), strict=True):
+        trace = scouted(block, lane)
+        for tick, one in enumerate(trace.ticks):
+            for way, slots, cores in one.moves:
+                if tick > 1 or way != port:
+                    source = int(trace.pos[slots[0]])
+                    colour = lane.colours[lane.sources == source][0]
+                    raise RouteError(
+                        f"core {core_at(block, lane, trace.whole_block, int(cores[0]))} sends a packet of colour"
+                        f" {colour} {PORT_NAMES[way]}: on this lane of single hops packets go"
+                        f" {PORT_NAMES[port]}, and are taken out at the next core"
+                    )
+    bar.cache["epoch"] = epoch

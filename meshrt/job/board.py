@@ -37,6 +37,7 @@ class State(enum.IntEnum):
 
 _HEADER = 64  # bytes. The first: 1 once the report is claimed; the second: the verdict. The rest keeps records aligned
 _RECORD = struct.Struct("<iiQd56s")  # state, peer, key, since, what
+_PROGRESS, _PROGRESS_AT = struct.Struct("<Qd"), 8  # key and since in a record, and where they begin
 _OWNER = struct.Struct("<i76s")  # process, cores; of each rank, behind all records
 _WAITING = int(State.WAITING)  # a plain integer packs faster than the enum
 
@@ -48,7 +49,7 @@ class Record:
     rank: int
     state: State
     peer: int  # the rank waited for; -1: all of them
-    key: int  # while waiting: number of waits so far; failed: the same for the same error
+    key: int  # while waiting: grows with every wait, or with packets' progress; failed: the same for the same error
     since: float
     what: str
 
@@ -101,6 +102,8 @@ class Board:
         self._file = file  # descriptor for the lock of claim(), -1 when there is nobody to lock out
         self._offset = _HEADER + _RECORD.size * self.ranks.index(rank)
         self._waits = 0
+        self._steps = 0  # of packets under way
+        self._flight: tuple[int, float] | None = None  # key and time of the last of these, while there are any
         self._lock = threading.Lock()
         self.line = self.door = -1  # sockets, which the system closes when this process ends, however it does
 
@@ -158,11 +161,24 @@ class Board:
     def waiting(self, peer: int, what: bytes) -> None:
         """Call before a blocking receive from rank `peer` (-1: from all). `what` is cut at 56 bytes."""
         self._waits += 1
-        _RECORD.pack_into(self._memory, self._offset, _WAITING, peer, self._waits, time.monotonic(), what)
+        key, since = self._flight or (self._waits, time.monotonic())
+        _RECORD.pack_into(self._memory, self._offset, _WAITING, peer, key, since, what)
 
     def moving(self) -> None:
         """Call when the receive is done."""
-        self._memory[self._offset] = 0
+        if self._flight is None:
+            self._memory[self._offset] = 0
+
+    def under_way(self) -> None:
+        """Packets are under way, or have got on. Until `landed`, messages alone are no progress: the next call is."""
+        self._steps += 1
+        self._flight = self._steps << 32, time.monotonic()  # no number of waits gets there
+        _PROGRESS.pack_into(self._memory, self._offset + _PROGRESS_AT, *self._flight)
+
+    def landed(self) -> None:
+        """No packet is under way any more."""
+        self._flight = None
+        self.moving()
 
     def owned_by(self, process: int, cores: str = "") -> None:
         """This rank's process, and its cores in at most 76 bytes."""

@@ -107,7 +107,7 @@ class Stall:
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
-        self.last: list[Record] = []
+        self.last: list[tuple[State, int]] = []
         self.quiet = 0.0
         self.ticks: dict[int, int] = {}
         self.still: dict[int, float] = {}
@@ -117,8 +117,9 @@ class Stall:
         """What holds up the job, once it has for too long. `longest` bounds the seconds since the last look."""
         now, records = time.monotonic(), board.records()
         passed, self.since = min(now - self.since, longest), now
-        self.quiet = self.quiet + passed if records == self.last else 0.0
-        self.last = records
+        moves = [(record.state, record.key) for record in records]
+        self.quiet = self.quiet + passed if moves == self.last else 0.0
+        self.last = moves
         stopped = []
         for record in records:
             if record.rank not in processes:

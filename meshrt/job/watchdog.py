@@ -1,8 +1,10 @@
 """Tells a deadlock: all ranks of the node wait or have finished, and nothing changes any more.
 
-A rank that computes is moving, however long it takes, so that only a job which can never go on is ended. The watch
-needs every rank that a rank may wait for on its own board: on several nodes each node's watch acts only where its own
-ranks cannot be freed from outside, that is on a cycle among them or on a rank that finished.
+A rank that computes is moving, however long it takes, so that only a job which can never go on is ended. Ranks whose
+scouts are under way move when one of these is delivered: messages about packets that go round and round are none.
+
+The watch needs every rank that a rank may wait for on its own board: on several nodes each node's watch acts only where
+its own ranks cannot be freed from outside, that is on a cycle among them or on a rank that finished.
 """
 
 from __future__ import annotations

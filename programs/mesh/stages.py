@@ -227,8 +227,11 @@ def cross_matrix(
     tiles = np.full((*border.lead, *x.shape[2:]), np.nan, x.dtype)
     lay(border, tiles, whole, first if axis == "x" else 0, first if axis == "y" else 0)
     at = np.arange(2 * n)
+    few = None if sample is None else max(2, sample)
     with border.memory.hold("tile passed on, and one coming in", 2 * prod(x.shape[2:]) * x.itemsize):
-        for moved in sampled(border, n, sample):
+        for moved in sampled(border, n, few):
+            if not border.payload and moved + 1 == few:  # the far end stands for what is left out: all cores are used
+                moved = n - 1
             low = first + onward * moved
             senders = (at >= low) & (at < low + n)
             tiles = fabric.transfer(border, channel, tiles, positions=senders)

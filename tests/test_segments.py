@@ -1,0 +1,135 @@
+"""Counters of a run on several blocks: in the phase in which packets move, and at the block where they do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from runs import new_block, run_program
+
+from meshrt import fabric, routes
+from meshrt.block import Block
+from meshrt.device import Device
+from meshrt.meter import Counters
+from meshrt.repeat import repeated
+from meshrt.tables import installed
+
+SLOW = Device(name="slow", alpha=1.5, beta=7.0, link_bytes_per_cycle=4.0, macs_per_cycle=2.0)
+TILE = 12  # bytes
+
+
+def shift(block: Block) -> None:
+    """Every core sends 3 numbers to the next along x: a hop a core, but for the last of each line."""
+    with installed(block.tables, "x", routes.chain(block.mesh.width)) as channel:
+        fabric.transfer(block, channel, np.zeros((*block.lead, 3), np.float32))
+
+
+def bytes_at(counters: Counters) -> dict[str, int]:
+    return {place: int(links.sum()) for place, links in counters.links.items() if links.any()}
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_two_regions_count_the_bytes_of_a_token_in_its_phase(comm: Any) -> None:
+    """272 hops of 8 bytes for the first token, and what both regions move before in the phase before."""
+    options = {"regions": 2, "prompt_ids": "1,2,3,4", "max_new_tokens": 2, "ignore_eos": True}
+    report = run_program(comm, "llama", (8, 8), "wse2", model="llama-tiny", **options)
+    phases = {phase["name"]: phase for phase in report["phases"]}
+    assert phases["first token"]["hops"] == 272
+    assert phases["first token"]["link_bytes"] == {"total": 2176, "max": 16}
+    assert phases["re-placement"]["link_bytes"]["total"] == 1024 * phases["re-placement"]["hops"]
+    assert phases["re-placement"]["cores_used"] == 2 * 64
+    assert sum(phase["link_bytes"]["total"] for phase in report["phases"]) == report["measured"]["link_bytes"]["total"]
+
+
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.parametrize("layers_run", [1, 2])
+def test_layers_that_are_counted_for_all_count_at_every_block(layers_run: int, comm: Any) -> None:
+    options = {"layers": 8, "regions": 2, "decode_mesh": "4x4", "decode_regions": 2, "prompt_tokens": 9}
+    limits = {"core_memory": 10**8}
+    every, part = (
+        run_program(comm, "llama", (8, 8), "wse2", limits, False, model="llama3.2-1b", max_new_tokens=2, **more)
+        for more in (options, options | {"layers_run": layers_run})
+    )
+    for one, other in zip([every["measured"], *every["phases"]], [part["measured"], *part["phases"]], strict=True):
+        for key in ("hops", "stages", "link_bytes", "cores_used", "memory_bytes", "route_entries"):
+            assert one[key] == other[key], (one.get("name"), key)
+
+
+@pytest.mark.mpi(ranks=[1, 2])
+def test_a_phase_has_what_other_blocks_sent_in_it(comm: Any) -> None:
+    block = new_block(comm, (4, 2), SLOW)
+    other = block.another("there", 6, 2)
+    with block.phase("one") as one:
+        shift(block)
+        shift(other)
+    with block.phase("two") as two:
+        shift(block)
+    with block.phase("three") as three:
+        shift(other)
+    for segment, sent in ((one, [block, other]), (two, [block]), (three, [other])):
+        here = {at.here: TILE * 2 * (at.mesh.width - 1) for at in sent}
+        found = [bytes_at(segment.counters)] if comm.size == 1 else comm.allgather(bytes_at(segment.counters))
+        assert {place: sum(part.get(place, 0) for part in found) for place in here} == here
+        assert {place for part in found for place in part} == set(here)
+    assert not two.counters.used.get(other.here, np.zeros(1)).any()
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_a_repeated_stretch_multiplies_the_bytes_of_every_block(comm: Any) -> None:
+    found = []
+    for times, runs in ((5, 1), (1, 5)):
+        block = new_block(comm, (4, 2), SLOW)
+        other = block.another("there", 6, 2)
+        shift(other)
+        for _ in range(runs):
+            with repeated(block, times):
+                other.follow(block)
+                shift(other)
+                block.follow(other)
+                shift(block)
+        (segment,) = block.finish()
+        found.append((bytes_at(segment.counters), segment.counters.hops))
+    assert found[0] == found[1]
+    assert found[0][0] == {block.here: 5 * TILE * 6, other.here: 6 * TILE * 10}
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_cores_that_idle_in_a_repeated_stretch_are_not_used(comm: Any) -> None:
+    used = []
+    for times in (1, 4):
+        block = new_block(comm, (3, 1), SLOW)
+        with repeated(block, times):
+            block.work(np.array([[2, 0, 0]]))
+            block.meet()
+            block.work(np.array([[0, 2, 0]]))
+        (segment,) = block.finish()
+        used.append(segment.counters.used[block.here].tolist())
+    assert used[0] == used[1] == [[True, True, False]]
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_whoever_is_followed_has_entered_what_it_did(comm: Any) -> None:
+    """Cores used, memory and entries of a block that is left and not seen again."""
+    block = new_block(comm, (4, 2), SLOW)
+    other = block.another("there", 6, 2)
+    with block.phase("one") as one:
+        other.follow(block)
+        other.work(np.array([[3, 0, 0, 0, 0, 0], [0] * 6]))
+        with other.memory.hold("much", 1000), installed(other.tables, "x", routes.chain(6)):
+            pass
+        block.follow(other)
+    assert (one.memory, one.entries) == (1000, 2)
+    assert one.counters.used[other.here].tolist() == [[True] + [False] * 5, [False] * 6]
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_peaks_of_a_block_that_nobody_follows_are_those_of_the_phase(comm: Any) -> None:
+    block = new_block(comm, (4, 2), SLOW)
+    other = block.another("there", 6, 2)
+    with block.phase("one") as one, other.memory.hold("much", 1000):
+        shift(other)
+    with block.phase("two") as two, other.memory.hold("little", 10):
+        shift(other)
+    assert (one.memory, two.memory) == (1000, 10)
+    assert (one.entries, two.entries) == (2, 2)
