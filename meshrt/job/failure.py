@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
 INTERRUPTED = 130
-NAMELESS = ("MemoryError", "Exception")  # errors that do not say themselves what cores they are about; mpi4py's too
+# Errors that do not say themselves what cores they are about; mpi4py's too.
+NAMELESS = ("MemoryError", "Exception", "ProgramError")
 LONGEST = 1000  # characters of a message about wrong input, which may quote any of it
 BROKEN_PIPE = 141  # what a shell says of a command that SIGPIPE ended
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # a stream that takes no more; files' errors have names
