@@ -33,7 +33,9 @@ def own(run_meshrt: Callable[..., Finished], tmp_path: Path) -> Own:
         path = tmp_path / "mine.py"
         path.write_text(source)
         done = run_meshrt("run", str(path), *args, ranks=ranks, env={"MESHRT_WATCHDOG_SECONDS": "2"})
-        return done._replace(stderr=done.stderr.replace(f"{tmp_path}/", ""))
+        # Open MPI's mpirun has lines of its own, framed, on every exit code but 0.
+        said = re.sub(r"^-{70,}\n.*?^-{70,}\n", "", done.stderr, flags=re.DOTALL | re.MULTILINE)
+        return done._replace(stderr=said.replace(f"{tmp_path}/", ""))
 
     return run
 
