@@ -93,7 +93,10 @@ def run_guarded(work: Callable[[Intracomm, Board], int]) -> int:
 def report_alone(error: BaseException) -> int:
     """Report an error met before MPI has started and return its exit code. Only the launcher's rank 0 prints."""
     failure = describe(error)
-    return _report_one(failure) if host.launched_rank() == 0 else failure.code
+    if host.launched_rank() == 0:
+        return _report_one(failure)
+    time.sleep(0.5)  # a launcher ends the others when one has gone, and rank 0 has yet to tell
+    return failure.code
 
 
 def describe(error: BaseException) -> Failure:
