@@ -61,6 +61,8 @@ def guarded(path: str, module: ModuleType, run: Callable[..., dict[str, Any]]) -
         try:
             result = run(*args, **options)
         except Exception as error:
+            if _is_hosts(error):
+                raise
             raise _told(path, error, by_shape=cores and not here.payload) from error
         told = _plain(path, result) if here.control.rank == 0 else {}  # rank 0's is the report's
         if cores:
@@ -68,6 +70,12 @@ def guarded(path: str, module: ModuleType, run: Callable[..., dict[str, Any]]) -
         return told
 
     return placed
+
+
+def _is_hosts(error: Exception) -> bool:
+    """Is it of the machine that emulates: its memory, its MPI library, an output that takes no more?"""
+    output = isinstance(error, OSError) and error.filename is None
+    return output or isinstance(error, MemoryError) or type(error).__module__.startswith("mpi4py")
 
 
 def _told(path: str, error: Exception, by_shape: bool = False) -> MeshrtError:

@@ -109,6 +109,13 @@ def test_an_exception_while_the_file_is_read_is_told_in_the_same_way(ranks: int,
     )
 
 
+def test_what_is_of_the_host_is_told_as_everywhere(own: Own) -> None:
+    done = own(HEAD + "def run(block):\n    np.ones(2 ** 50)\n")
+    assert done.code == 2 and "this machine has too little memory" in done.stderr
+    done = own(HEAD + "def run(block):\n    open('/nowhere/at/all')\n")
+    assert done.code == 1 and "mine.py, line 6: FileNotFoundError" in done.stderr
+
+
 # -------------------------------------------------------------------------------------------- signature and modules
 
 

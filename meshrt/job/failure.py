@@ -95,6 +95,7 @@ def report_alone(error: BaseException) -> int:
     failure = describe(error)
     if host.launched_rank() == 0:
         return _report_one(failure)
+    signals.forget()
     time.sleep(0.5)  # a launcher ends the others when one has gone, and rank 0 has yet to tell
     return failure.code
 
