@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meshrt import fabric, hostmemory, meter, ramps
+from meshrt.audit import Audit
 from meshrt.clock import Clock
 from meshrt.console import Console
 from meshrt.control import Control
@@ -50,6 +51,7 @@ class Block:
     wafer: Wafer | None = None  # that the mesh is laid on, if that has defects
     startup_cpu_seconds: float = field(default_factory=process_time)  # what this rank had used when it got its block
     traffic: dict[tuple[Any, Any], int] = field(default_factory=dict)  # bytes by schedule, not yet on the links
+    audit: Audit | None = None  # of a user's own program
 
     def __post_init__(self) -> None:
         hostmemory.require(f"a mesh of {self.mesh.width} x {self.mesh.height} cores", self._bookkeeping())
@@ -131,7 +133,8 @@ class Block:
         self.memory.take(name, prod(shape) * dtype.itemsize)
         hostmemory.require(f"{name!r} of all cores", prod(self.lead) * prod(shape) * dtype.itemsize)
         blank = np.iinfo(dtype).max if dtype.kind in "iu" else np.nan
-        return np.full((*self.lead, *shape), blank, dtype)
+        made = np.full((*self.lead, *shape), blank, dtype)
+        return made if self.audit is None else self.audit.makes(self.memory.names, name, made)
 
     def matmul(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         """Every core multiplies its tiles: [.., m, k] @ [.., k, n] -> float32 [.., m, n], counted and timed.
@@ -216,6 +219,7 @@ class Block:
         return Block(
             mesh, self.device, self.comm, self.control, self.scouts, self.watch, self.payload, self.console, self.wait,
             self.ledger, place, None if self.wafer is None else embed(self.wafer.defects, width, height),
+            audit=self.audit,
         )  # fmt: skip
 
     def follow(self, other: "Block") -> None:

@@ -7,7 +7,14 @@ from meshrt.host import launched_rank, prepare_environment
 prepare_environment()  # before anything imports numpy
 
 import os  # noqa: E402 - the environment comes first
+import signal  # noqa: E402
 import sys  # noqa: E402
+
+from meshrt.job import signals  # noqa: E402
+
+if os.path.basename(sys.argv[0]) in ("meshrt", "cli.py"):  # the command, not an import of it: until main() listens
+    signal.signal(signal.SIGINT, signals.end)
+
 from importlib import import_module  # noqa: E402
 from io import TextIOWrapper  # noqa: E402
 from typing import Any  # noqa: E402
@@ -51,10 +58,10 @@ class Commands(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
-        """A reader that has gone is told apart here: click itself would end with 1, as after a bug."""
+        """How a command ends that is told to, or has lost its reader: click itself says nothing, or ends with 1."""
         try:
             return super().invoke(ctx)
-        except BrokenPipeError as error:
+        except (BrokenPipeError, KeyboardInterrupt, signals.Terminated) as error:
             sys.exit(failure.report_alone(error))
 
 
@@ -73,6 +80,7 @@ def main() -> None:
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     hostmemory.bound()
+    signals.raise_on_end()
     try:
         code = cli(standalone_mode=False)
         sys.exit(code or 0)

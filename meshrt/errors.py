@@ -7,6 +7,10 @@ class MeshrtError(Exception):
     exit_code = 1
 
 
+class ProgramError(MeshrtError):
+    """A user's own program has raised an exception: told with its line, without meshrt's frames."""
+
+
 class UsageError(MeshrtError):
     """The command line, a program's arguments or an input file is wrong."""
 

@@ -90,6 +90,8 @@ def send(
         arrived = _send(block, plan, view, tiles, out, combine, busy, taking, stream, watch, waiting)
         if arrived is not None:
             arrivals.append(arrived)
+    if block.audit is not None:
+        block.audit.sends(arrivals)
     return Flight(out, arrivals)
 
 

@@ -10,17 +10,14 @@ def run(block, *, tokens: Annotated[int, "how many to store"] = 16) -> dict:
 import importlib
 import importlib.util
 import inspect
-import json
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import wraps
 from pathlib import Path
-from traceback import extract_tb
 from types import ModuleType, NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from meshrt.errors import MeshrtError, UsageError
+from meshrt.errors import UsageError
+from meshrt.ownprogram import guarded, load_file
 
 MACHINES = ("mesh", "neuron", "gpu")
 HOST = "host"  # Annotated[kind, help, HOST]: an option that says how a run is done, not what; reports leave it out
@@ -74,8 +71,9 @@ def _exists(module: str) -> bool:
 
 def _load(name: str) -> Program:
     if name.endswith(".py"):
-        program = _describe(Path(name).stem, _load_file(Path(name)))
-        return replace(program, run=_with_place(name, program.run))
+        module = load_file(Path(name))
+        program = _describe(Path(name).stem, module)
+        return replace(program, run=guarded(name, module, program.run))
     if name not in packaged_programs():
         raise UsageError(f"no program or model {name!r}: `meshrt list` shows what there is; a file's name ends in .py")
     return _describe(name, importlib.import_module(f"meshrt.programs.{name}"))
@@ -94,80 +92,21 @@ def _has_run(path: Path) -> bool:
     return "\ndef run(" in path.read_text()
 
 
-def _load_file(path: Path) -> ModuleType:
-    if not os.path.isfile(path):
-        raise UsageError(f"there is no file {path}")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except SyntaxError as error:
-        raise UsageError(f"{path}, line {error.lineno}: {error.msg}") from error
-    except OSError as error:
-        if error.filename != str(path):  # not the program's own
-            raise
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
-    return module
-
-
-def _with_place(path: str, run: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
-    """The run of a user's file, whose errors say in which of its lines they came up.
-
-    A call or a name that does not exist is the file's mistake, not a bug of meshrt's: UsageError. So are shapes that do
-    not fit where a run has no payloads, which the file may never have met before.
-    """
-
-    @wraps(run)
-    def placed(*args: Any, **options: Any) -> dict[str, Any]:
-        try:
-            result = run(*args, **options)
-            return _plain(path, result) if args[0].control.rank == 0 else result  # rank 0's is the report's
-        except (MeshrtError, TypeError, AttributeError, NameError, ValueError, IndexError) as error:
-            frames = extract_tb(error.__traceback__)
-            lines = [frame.lineno for frame in frames if os.path.realpath(frame.filename) == os.path.realpath(path)]
-            if isinstance(error, MeshrtError):
-                error.args = (f"{error} ({path}, line {lines[-1]})",) if lines else error.args
-                raise
-            by_shape = hasattr(args[0], "lead") and not args[0].payload  # a block of cores
-            shapes = isinstance(error, (ValueError, IndexError))
-            if shapes and not by_shape:
-                raise
-            if os.path.realpath(frames[-1].filename) == os.path.realpath(path):
-                hint = ": by shape (--payload none) tiles are [1, 1, *tile], see block.lead" if shapes else ""
-                raise UsageError(f"{path}, line {lines[-1]}: {type(error).__name__}: {error}{hint}") from error
-            raise
-
-    return placed
-
-
-def _plain(path: str, result: Any) -> dict[str, Any]:
-    """The result of a user's program as JSON has it, with NumPy's numbers and arrays as plain ones. UsageError."""
-
-    def plain(value: Any) -> Any:
-        if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
-            return value.tolist()
-        raise TypeError(f"a {type(value).__name__}")
-
-    if result is None:  # nothing to tell; other ranks may still wait for this one, and that has to be found out
-        return {}
-    if not isinstance(result, dict):
-        raise UsageError(f"{path}: run returns {result!r}; it has to be a dictionary, the result of the report")
-    for name, value in result.items():
-        try:
-            json.dumps({name: value}, default=plain)
-        except (TypeError, ValueError) as error:
-            raise UsageError(f"{path}: the result's {name!r} cannot be written as JSON: {error}") from error
-    found: dict[str, Any] = json.loads(json.dumps(result, default=plain))
-    return found
-
-
 def _describe(name: str, module: ModuleType) -> Program:
     run = getattr(module, "run", None)
     if not callable(run):
         raise UsageError(f"{name} has no function run(block, *, ...): that is what makes a file a program")
     hints = get_type_hints(run, include_extras=True)
-    keywords = [p for p in inspect.signature(run).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    parameters = [*inspect.signature(run).parameters.values()]
+    if not parameters or parameters[0].kind is inspect.Parameter.KEYWORD_ONLY:
+        raise UsageError(f"{name}: run has no argument for the cores: it is run(block, *, ...)")
+    first, *others = parameters
+    keywords = [p for p in others if p.kind is p.KEYWORD_ONLY]
+    if plain := [p.name for p in others if p.kind is p.POSITIONAL_OR_KEYWORD]:
+        raise UsageError(
+            f"{name}: run({first.name}, {', '.join(plain)}): put a * before {plain[0]}, which makes options of what"
+            f" follows: run({first.name}, *, {plain[0]}=...)"
+        )
     options = tuple(_option(name, parameter, hints.get(parameter.name, str)) for parameter in keywords)
     text = inspect.getdoc(run) or inspect.getdoc(module) or ""
     machine = getattr(module, "MACHINE", "mesh")

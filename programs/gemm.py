@@ -8,7 +8,8 @@
 On a W x H mesh all of them cut A, B and C into lcm(W, H) tiles along either axis, one a core where it is square.
 """
 
-import sys
+from collections.abc import Callable
+from functools import cache
 from math import prod
 from time import perf_counter
 from typing import Annotated, Any, Literal
@@ -64,10 +65,11 @@ def run(
     for name, size in (("m", m), ("k", k), ("n", n)):
         if size < 1:
             raise UsageError(f"--{name} is {size}; sizes start at 1")
-    whole_a, whole_b = random_matrices(seed, (m, k), (n, k) if transpose_b else (k, n), dtype, block.payload)
-    cut = square(block.mesh)
-    a = place(block, "A", lambda rows, columns: whole_a[rows, columns], whole_a.shape, cut, whole_a.dtype)
-    b = place(block, "B", lambda rows, columns: whole_b[rows, columns], whole_b.shape, cut, whole_b.dtype)
+    shape_a, shape_b = (m, k), (n, k) if transpose_b else (k, n)
+    whole_a, whole_b = random_matrices(seed, shape_a, shape_b, dtype)
+    cut, storage = square(block.mesh), storage_type(dtype)
+    a = place(block, "A", lambda rows, columns: whole_a()[rows, columns], shape_a, cut, storage)
+    b = place(block, "B", lambda rows, columns: whole_b()[rows, columns], shape_b, cut, storage)
     begin = perf_counter()
     if algorithm in ("summa", "allgather"):
         with spreads(block, segment) as (along_x, along_y):
@@ -89,28 +91,42 @@ def run(
     if not block.payload:
         return {}
     found = gather(block, c, (m, n))
-    return compare(block, found, whole_a, whole_b.T if transpose_b else whole_b)
+    return compare(block, found, whole_a(), whole_b().T if transpose_b else whole_b())
 
 
 def random_matrices(
-    seed: int, a: tuple[int, int], b: tuple[int, int], dtype: str, payload: bool = True
-) -> tuple[np.ndarray, np.ndarray]:
-    """Two matrices of standard normal numbers in a storage type, the same on every rank; without payload, shapes."""
-    import ml_dtypes
+    seed: int, a: tuple[int, int], b: tuple[int, int], dtype: str
+) -> tuple[Callable[[], np.ndarray], Callable[[], np.ndarray]]:
+    """Two matrices of standard normal numbers in a storage type, the same on every rank.
 
+    Each is made when it is first asked for, so that a core which has no room for its tiles refuses them before.
+    """
     if seed < 0:
         raise UsageError(f"--seed is {seed}; it starts at 0")
-    storage = np.dtype(ml_dtypes.bfloat16) if dtype == "bfloat16" else np.dtype(dtype)
-    shapes = " and ".join(f"{rows} x {columns}" for rows, columns in (a, b))
-    nbytes = (4 + storage.itemsize) * (prod(a) + prod(b))  # float32 first
-    if not payload:
-        if max(prod(a), prod(b)) * storage.itemsize > sys.maxsize:
-            raise UsageError(f"matrices of {shapes}: this machine cannot even count the bytes; choose smaller sizes")
-        return np.broadcast_to(np.zeros((), storage), a), np.broadcast_to(np.zeros((), storage), b)
-    hostmemory.require(f"matrices of {shapes}", nbytes)
-    rng = np.random.default_rng(seed)
-    first, second = (rng.standard_normal(shape, np.float32).astype(storage) for shape in (a, b))
+    storage, rng = storage_type(dtype), np.random.default_rng(seed)
+
+    def draw(shape: tuple[int, int], others: int) -> np.ndarray:
+        each = 4 if storage == np.float32 else 4 + storage.itemsize  # float32 first
+        nbytes = each * prod(shape) + storage.itemsize * others
+        hostmemory.require(f"random numbers for a matrix of {shape[0]} x {shape[1]}", nbytes)
+        return rng.standard_normal(shape, np.float32).astype(storage, copy=False)
+
+    @cache
+    def first() -> np.ndarray:
+        return draw(a, 0)
+
+    @cache
+    def second() -> np.ndarray:
+        first()  # whose numbers come first
+        return draw(b, prod(a))
+
     return first, second
+
+
+def storage_type(name: str) -> np.dtype[Any]:
+    import ml_dtypes
+
+    return np.dtype(ml_dtypes.bfloat16) if name == "bfloat16" else np.dtype(name)
 
 
 def compare(block: Block, found: np.ndarray | None, a: np.ndarray, b: np.ndarray) -> dict[str, Any]:

@@ -9,6 +9,7 @@ allreduce     y_sub is summed along the axis and replicated along it
   ring        N chunks of y_sub go round, summed up on the way, and then round again to all
 """
 
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -18,7 +19,7 @@ from meshrt.allreduce import Pattern, Tree, pattern
 from meshrt.allreduce import allreduce as add_up
 from meshrt.block import Block
 from meshrt.errors import UsageError
-from meshrt.programs.gemm import compare, random_matrices
+from meshrt.programs.gemm import compare, random_matrices, storage_type
 from meshrt.tiles import gather_parts, place
 
 MESH = (8, 8)
@@ -43,16 +44,16 @@ def run(
     if allreduce != "ktree" and (phases, groups) != (None, None):
         raise UsageError(f"--phases and --groups are numbers of a K-tree: leave them out with --allreduce {allreduce}")
     counts = None if groups is None else whole_numbers(groups)
-    vector, matrix = random_matrices(seed, (1, k), (k, n), dtype, block.payload)
-    mesh = block.mesh
+    vector, matrix = random_matrices(seed, (1, k), (k, n), dtype)
+    mesh, storage = block.mesh, storage_type(dtype)
     if axis == "y":  # B[K_y, N_x], x[K^x_y]
         cut, parts = (mesh.height, mesh.width), mesh.height
-        b = place(block, "B", lambda rows, columns: matrix[rows, columns], (k, n), cut, matrix.dtype)[:, :, 0, 0]
+        b = place(block, "B", lambda rows, columns: matrix()[rows, columns], (k, n), cut, storage)[:, :, 0, 0]
     else:  # B[K_x, N_y], held as its transpose so that the rows of a tile are along y
         cut, parts = (mesh.height, mesh.width), mesh.width
-        b = place(block, "B", lambda rows, columns: matrix.T[rows, columns], (n, k), cut, matrix.dtype)[:, :, 0, 0]
+        b = place(block, "B", lambda rows, columns: matrix().T[rows, columns], (n, k), cut, storage)[:, :, 0, 0]
         b = b.swapaxes(-1, -2)
-    x = place_vector(block, vector[0], axis, parts)
+    x = place_vector(block, lambda: vector()[0], k, axis, parts, storage)
     nbytes = 4 * b.shape[-1]
     with (
         pattern(block, allreduce, axis, 2 if phases is None else phases, counts, nbytes) as way,
@@ -66,7 +67,7 @@ def run(
     whole = None
     if found is not None:
         whole = (found[:, 0] if axis == "x" else found[0]).reshape(1, -1)[:, :n]
-    return chosen | compare(block, whole, vector, matrix)
+    return chosen | compare(block, whole, vector(), matrix())
 
 
 def whole_numbers(text: str) -> tuple[int, ...]:
@@ -82,13 +83,18 @@ def gemv(block: Block, way: Pattern, x: np.ndarray, b: np.ndarray) -> np.ndarray
     return add_up(block, way, block.matmul(x[:, :, None], b)[:, :, 0])
 
 
-def place_vector(block: Block, vector: np.ndarray, axis: str, parts: int) -> np.ndarray:
-    """A vector cut along the axis and replicated along the other: [bh, bw, Kt], zero where padded."""
-    size = -(-len(vector) // parts)
-    tiles = block.tiles("x", (size,), vector.dtype)
-    padded = np.zeros(parts * size, vector.dtype)
-    padded[: len(vector)] = vector
+def place_vector(
+    block: Block, read: Callable[[], np.ndarray], length: int, axis: str, parts: int, dtype: np.dtype[Any]
+) -> np.ndarray:
+    """A vector cut along the axis and replicated along the other: [bh, bw, Kt], zero where padded. LimitError."""
+    size = -(-length // parts)
+    tiles = block.tiles("x", (size,), dtype)
+    if not block.payload:
+        tiles[...] = 0
+        return tiles
+    padded = np.zeros(parts * size, dtype)
+    padded[:length] = read()
     low = block.mesh.offset(axis)
-    own = padded.reshape(parts, size)[low : low + block.lead[1 if axis == "x" else 0]]
+    own = padded.reshape(parts, size)[low : low + block.shape[1 if axis == "x" else 0]]
     tiles[...] = own[None] if axis == "x" else own[:, None]
     return tiles

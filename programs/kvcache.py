@@ -1,6 +1,7 @@
 """Fill the KV cache of a mesh token by token, up to the last that fits, by one of three policies (waferllm, section 4.3
 and Table 5). What the rows hold, how evenly, and what it takes to keep it so."""
 
+from math import prod
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -48,6 +49,13 @@ def run(
     if until_full and block.device.core_memory is None:
         raise UsageError(f"device {block.device.name} is never full: give --core-memory, or a --device with a limit")
     token = (layers, 2, heads // groups, -(-head_dim // (columns // groups)))
+    nbytes = prod(token) * np.dtype(dtype).itemsize
+    with block.memory.hold("reserved", reserved):
+        try:  # before the host makes room for a token at all cores
+            with block.memory.hold("KV cache", nbytes):
+                pass
+        except LimitError as error:
+            raise LimitError(f"not one token fits: {error}") from error
     with (
         block.memory.hold("reserved", reserved),
         kv_cache(block, token, 1, dtype, policy) as cache,

@@ -135,6 +135,10 @@ def run(
             name = "decode region"
             return open_stages(stack, there, config, cut, source, storage, count, room, kv, name, turned=True), cut
 
+        if block.payload:  # what the cores have no room for is refused before a weight is read
+            with ExitStack() as trial:
+                shapes = replace(block, payload=False)
+                open_stages(trial, shapes, config, chunks, None, storage, regions, room, kv, turned=saved is not None)
         begun = saved is not None
         source = None if begun and moves else tensors
         stages = open_stages(stack, block, config, chunks, source, storage, regions, room, kv, turned=begun)

@@ -14,7 +14,7 @@ from meshrt.models.config import Config
 from meshrt.models.errors import ModelError
 from meshrt.models.files import MAX_TEXT_BYTES, read_text
 from meshrt.models.opt import opt_shapes
-from meshrt.programs.gpu.cache import check_low_rank, make_cache
+from meshrt.programs.gpu.cache import Cache, check_low_rank, make_cache
 from meshrt.programs.gpu.family import Family, evenly, read_family
 from meshrt.programs.gpu.options import (
     BlockSize,
@@ -30,6 +30,7 @@ from meshrt.programs.gpu.options import (
     Scheme,
 )  # fmt: skip
 from meshrt.programs.gpu.serving import Limits, Request, check_lengths, serve
+from meshrt.programs.gpu.shards import Model as PlacedModel
 from meshrt.programs.gpu.shards import place
 from meshrt.programs.gpu.steps import Steps
 from meshrt.programs.mesh.prompt import PROMPT, Teller, read_prompt
@@ -207,15 +208,20 @@ def open_model(
     if run < len(family.layers):
         check_alike(family, run)
     kind = storage("float32" if gpus.payload else dtype or family.dtype)
-    for gpu in gpus.mine:
-        gpu.dtype = kind
     longest = max(len(one.prompt) + one.limit for one in requests)
-    model = place(gpus, family, scheme, checkpoint, run, longest)
-    if low_rank:
-        check_low_rank(model, scheme)
     needed = sum(-(-(len(one.prompt) + one.limit) // block_size) for one in requests)
-    cache = make_cache(gpus, model, low_rank, block_size, needed, kv_blocks)
-    return Steps(gpus, model, cache, wanted)
+
+    def opened(gpus: Gpus, checkpoint: Checkpoint | None) -> tuple[PlacedModel, Cache]:
+        for gpu in gpus.mine:
+            gpu.dtype = kind
+        model = place(gpus, family, scheme, checkpoint, run, longest)
+        if low_rank:
+            check_low_rank(model, scheme)
+        return model, make_cache(gpus, model, low_rank, block_size, needed, kv_blocks)
+
+    if gpus.payload:
+        opened(replace(gpus, payload=False), None)  # what does not fit is refused before a weight is read
+    return Steps(gpus, *opened(gpus, checkpoint), wanted)
 
 
 def check_alike(family: Family, run: int) -> None:

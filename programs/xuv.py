@@ -1,10 +1,12 @@
 """Products with a decomposed matrix on NeuronCores: NeuronMM's fused kernels and what they are compared with."""
 
 from dataclasses import asdict, astuple
+from math import prod
 from typing import Annotated, Any, Literal
 
 import numpy as np
 
+from meshrt import hostmemory
 from meshrt.control import largest
 from meshrt.errors import LimitError, UsageError
 from meshrt.neuron import language as nl
@@ -82,21 +84,29 @@ def run(
     whole: dict[str, np.ndarray] = {}
     between = nl.DTYPES[dtype if sums == "tile" else "float32"]
     worst = most = 0.0
+
+    def multiply(core: NeuronCore, tensors: dict[str, Tile]) -> Tile:
+        try:
+            return compute(kernel, core, tensors, blocks, between, transpose, out_transposed)
+        except LimitError as error:
+            sizes = ", ".join(f"--block-{axis} {size}" for axis, size in asdict(blocks).items())
+            raise LimitError(f"{error}. Of {kernel} here: take smaller blocks than {sizes}") from error
+
     with cores.phase(kernel):
         for core in cores.mine:
             rows = cores.share(core.index, m, blocks.m)
             if rows.start == rows.stop:
                 continue
+            if cores.payload and 4 * sum(map(prod, shapes.values())) > hostmemory.SMALL:
+                # Without numbers first: what this core refuses is refused before gigabytes of them are made.
+                trial = NeuronCore(core.device, core.index, payload=False)
+                multiply(trial, place(trial, shapes, rows, nl.DTYPES[dtype]))
             tensors = place(core, shapes, rows, nl.DTYPES[dtype])
             if cores.payload:
-                whole = whole or random_operands(seed, shapes)  # once all is known to fit into HBM
+                whole = whole or random_operands(seed, shapes)
                 for name, tensor in tensors.items():
                     core.put(tensor, whole[name][rows] if name == "x" else whole[name])
-            try:
-                out = compute(kernel, core, tensors, blocks, between, transpose, out_transposed)
-            except LimitError as error:
-                sizes = ", ".join(f"--block-{axis} {size}" for axis, size in asdict(blocks).items())
-                raise LimitError(f"{error}. Of {kernel} here: take smaller blocks than {sizes}") from error
+            out = multiply(core, tensors)
             if cores.payload:
                 truth = expected(kernel, {name: tensor.data.astype(np.float64) for name, tensor in tensors.items()})
                 if out_transposed or kernel == "upgate":

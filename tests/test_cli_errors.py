@@ -335,13 +335,13 @@ def test_numpys_numbers_are_a_result(ranks: int, run_program: Run):
 @pytest.mark.parametrize("ranks", [1, 4])
 @pytest.mark.parametrize("where", ["", "if block.mesh.rank == block.control.size - 1: "], ids=["all", "last"])
 def test_an_exception_in_a_users_program_ends_all_ranks(where: str, ranks: int, run_program: Run):
-    """With its traceback, once: that is what its author needs."""
+    """With its line, once: that is what its author needs."""
     source = HEAD + f"def run(block):\n    {where}raise ZeroDivisionError('seven')\n    block.control.allreduce(1)\n"
     finished = run_program(source, ranks=ranks)
     assert finished.code == 1
-    assert finished.stderr.count("Traceback") == 1
+    assert "Traceback" not in finished.stderr
     assert finished.stderr.count("meshrt: error") == 1
-    assert "ZeroDivisionError: seven" in finished.stderr and "mine.py" in finished.stderr
+    assert "mine.py, line 11: ZeroDivisionError: seven\n    " in finished.stderr
     assert ranks == 1 or not where or f"on rank {ranks - 1} of {ranks}" in finished.stderr
     assert finished.stdout == ""
 

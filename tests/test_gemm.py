@@ -50,7 +50,7 @@ def assert_product(found: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
 def test_the_product_is_numpys(mesh: tuple[int, int], sizes: tuple[int, int, int], transpose: bool, comm):
     m, k, n = sizes
-    a, b = random_matrices(1, (m, k), (n, k) if transpose else (k, n), "float32")
+    a, b = (draw() for draw in random_matrices(1, (m, k), (n, k) if transpose else (k, n), "float32"))
     found = multiply(new_block(comm, mesh), a, b, transpose)
     assert_product(found, a, b.T if transpose else b)
 
@@ -59,7 +59,7 @@ def test_the_product_is_numpys(mesh: tuple[int, int], sizes: tuple[int, int, int
 @pytest.mark.parametrize("transpose", [False, True])
 @pytest.mark.parametrize("mesh", [(5, 5), (4, 6)], ids=str)
 def test_the_product_is_numpys_on_any_number_of_ranks(mesh: tuple[int, int], transpose: bool, comm):
-    a, b = random_matrices(2, (11, 14), (9, 14) if transpose else (14, 9), "float32")
+    a, b = (draw() for draw in random_matrices(2, (11, 14), (9, 14) if transpose else (14, 9), "float32"))
     assert_product(multiply(new_block(comm, mesh), a, b, transpose), a, b.T if transpose else b)
 
 
@@ -79,7 +79,7 @@ def test_sums_by_the_tree_are_right_and_take_a_stage_an_addition(mesh: tuple[int
 @pytest.mark.parametrize("transpose", [False, True])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_narrow_types_are_stored_and_summed_in_float32(dtype: str, transpose: bool, comm):
-    a, b = random_matrices(3, (10, 33), (7, 33) if transpose else (33, 7), dtype)
+    a, b = (draw() for draw in random_matrices(3, (10, 33), (7, 33) if transpose else (33, 7), dtype))
     block = new_block(comm, (3, 3))
     assert_product(multiply(block, a, b, transpose), a, b.T if transpose else b)
     # Two bytes a number: the tiles that move round the rings are 4 x 11 of A and 11 x 3 of B, or 4 x 3 sums of C.
@@ -94,7 +94,7 @@ def test_narrow_types_are_stored_and_summed_in_float32(dtype: str, transpose: bo
 def test_the_program_reports_its_error_against_float64(transpose: bool, comm):
     options = {"m": 20, "k": 30, "n": 10, "transpose_b": transpose, "seed": 5}
     result = run_report(comm, "gemm", (3, 3), **options)["result"]
-    a, b = random_matrices(5, (20, 30), (10, 30) if transpose else (30, 10), "float32")
+    a, b = (draw() for draw in random_matrices(5, (20, 30), (10, 30) if transpose else (30, 10), "float32"))
     found = multiply(new_block(comm, (3, 3)), a, b, transpose)
     exact = a.astype(np.float64) @ (b.T if transpose else b).astype(np.float64)
     worst = np.abs(found - exact).max()

@@ -32,7 +32,7 @@ SLOW = Device(
 
 def assert_right(report: dict[str, Any], m: int, k: int, n: int, dtype: str = "float32") -> None:
     """Within what K additions in float32 can lose of the largest number."""
-    a, b = (np.abs(whole.astype(np.float64)) for whole in random_matrices(0, (m, k), (k, n), dtype))
+    a, b = (np.abs(draw().astype(np.float64)) for draw in random_matrices(0, (m, k), (k, n), dtype))
     assert 0 <= report["result"]["max_abs_error"] <= (k + 1) * 2.0**-24 * (a @ b).max()
 
 

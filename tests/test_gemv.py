@@ -81,7 +81,7 @@ def test_the_critical_path_has_a_stage_for_every_core_on_the_longer_arm(n: int, 
 def test_the_result_is_replicated_along_the_axis_of_the_sum(axis: str, comm):
     block = new_block(comm, MESH)
     n, lines = MESH if axis == "x" else MESH[::-1]
-    vector, matrix = random_matrices(4, (1, 3 * n), (3 * n, 2 * lines), "float32")
+    vector, matrix = (draw() for draw in random_matrices(4, (1, 3 * n), (3 * n, 2 * lines), "float32"))
     # Core (line, position) holds rows 3 position.. of B and columns 2 line.. of it, and its part of x.
     b = matrix.reshape(n, 3, lines, 2).transpose(2, 0, 1, 3)
     x = np.broadcast_to(vector.reshape(n, 3), (lines, n, 3))

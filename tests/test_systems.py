@@ -38,7 +38,7 @@ def called(function: Callable[..., Any]) -> str:
 
 def operands(block: Block, m: int, k: int, n: int, transpose: bool) -> tuple[np.ndarray, ...]:
     """A and B, whole and as tiles."""
-    a, b = random_matrices(1, (m, k), (n, k) if transpose else (k, n), "float32")
+    a, b = (draw() for draw in random_matrices(1, (m, k), (n, k) if transpose else (k, n), "float32"))
     cut = square(block.mesh)
     tiles = (place(block, which, lambda r, c, one=one: one[r, c], one.shape, cut, one.dtype)
              for which, one in (("A", a), ("B", b)))  # fmt: skip

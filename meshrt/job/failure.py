@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
 INTERRUPTED = 130
-NAMELESS = ("MemoryError", "Exception")  # errors that do not say themselves what cores they are about; mpi4py's too
+# Errors that do not say themselves what cores they are about; mpi4py's too.
+NAMELESS = ("MemoryError", "Exception", "ProgramError")
 LONGEST = 1000  # characters of a message about wrong input, which may quote any of it
 BROKEN_PIPE = 141  # what a shell says of a command that SIGPIPE ended
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # a stream that takes no more; files' errors have names
@@ -70,10 +71,12 @@ def run_guarded(work: Callable[[Intracomm, Board], int]) -> int:
         if board.leads:
             host.remove_segments()
         sentinel.start(board, seconds)
-    except Exception as error:
+    except BaseException as error:
         failure = describe(error)
         if comm.size > 1:
-            _stop(comm, failure.code, _message(failure, f" on rank {comm.rank} of {comm.size}"))
+            ended = not isinstance(error, Exception)  # by a signal, as all ranks are: rank 0 tells
+            where = "" if ended else f" on rank {comm.rank} of {comm.size}"
+            _stop(comm, failure.code, "" if ended and comm.rank else _message(failure, where))
         return report_alone(error)
     failed = _run(work, comm, board)
     if failed is None:
@@ -90,7 +93,11 @@ def run_guarded(work: Callable[[Intracomm, Board], int]) -> int:
 def report_alone(error: BaseException) -> int:
     """Report an error met before MPI has started and return its exit code. Only the launcher's rank 0 prints."""
     failure = describe(error)
-    return _report_one(failure) if host.launched_rank() == 0 else failure.code
+    if host.launched_rank() == 0:
+        return _report_one(failure)
+    signals.forget()
+    time.sleep(0.5)  # a launcher ends the others when one has gone, and rank 0 has yet to tell
+    return failure.code
 
 
 def describe(error: BaseException) -> Failure:
@@ -212,12 +219,13 @@ def _end(comm: Intracomm, board: Board, number: Signals) -> NoReturn:
     """End the job of several ranks since this one was told to by a signal: the user's, the launcher's or a batch
     system's, or the sentinel's, which has then given its verdict.
     """
-    time.sleep(0.3 * (number != SIGINT))  # a launcher that lost a rank may ask too, and the sentinel has the first word
+    # A launcher that lost a rank may ask too, and the sentinel has the first word. Open MPI's has given it that time.
+    if number != SIGINT and not ("PRTE_LAUNCHED" in os.environ and len(board.ranks) == board.size):
+        time.sleep(0.3)
     if board.verdict:
         _stop(comm, board.verdict, "")
     if board.ranks[0] == 0 and board.claim():
-        text = "interrupted" if number == SIGINT else f"ended by {number.name}"
-        _stop(comm, 128 + number, f"meshrt: error: {text}")
+        _stop(comm, 128 + number, f"meshrt: error: {signals.said(number)}")
     time.sleep(2.0)
     os._exit(128 + number)
 

@@ -11,18 +11,28 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from types import FrameType
 
+from meshrt import host
+
+Handler = Callable[[int, FrameType | None], object]
+PATIENCE = 0.2  # seconds that the main thread has to hear for itself; Open MPI's mpirun kills in 0.25
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def listen(act: Callable[[signal.Signals], object]) -> None:
-    """Call `act(signal)` in a thread of its own when the first signal that ends a run comes. In the main thread."""
+def listen(act: Callable[[signal.Signals], object], handler: Handler | None = None) -> None:
+    """Call `act(signal)` in a thread of its own when a signal comes that ends a run. In the main thread.
+
+    The main thread has its `handler` called as well, when it gets to its next bytecode. The last call holds.
+    """
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
-    for number in ENDING:
-        signal.signal(number, _heard)
-    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     threading.Thread(target=_read, args=(reader, act), name="meshrt-signals", daemon=True).start()
+    before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    if before >= 0:
+        os.close(before)  # which ends the thread that read from it
+    for number in ENDING:
+        signal.signal(number, handler or _heard)
 
 
 def _heard(number: int, frame: object) -> None:
@@ -33,22 +43,56 @@ def _read(reader: int, act: Callable[[signal.Signals], object]) -> None:
     while number := os.read(reader, 1):
         if number[0] in ENDING:
             act(signal.Signals(number[0]))
-            return
+    os.close(reader)
+
+
+def forget() -> None:
+    """These signals end this process at once, without a word."""
+    for number in ENDING:
+        signal.signal(number, signal.SIG_DFL)
 
 
 class Terminated(BaseException):
     """A signal that ends a run alone, where the interpreter's own KeyboardInterrupt does not stand for it."""
 
     def __init__(self, number: int) -> None:
-        super().__init__(f"ended by {signal.Signals(number).name}")
+        super().__init__(said(number))
         self.exit_code = 128 + number
 
 
+def said(number: int) -> str:
+    """What is told of a run that a signal ends, once this can be heard.
+
+    Open MPI's mpirun sends SIGTERM at Ctrl-C too, passes on nothing of what ranks say from then, and kills them soon.
+    """
+    if number == signal.SIGTERM and "PRTE_LAUNCHED" in os.environ:
+        host.speak_past_launcher()
+        return "interrupted, or ended by SIGTERM: mpirun does not tell which"
+    return "interrupted" if number == signal.SIGINT else f"ended by {signal.Signals(number).name}"
+
+
+def end(number: int, frame: object = None) -> None:
+    """End this process now. Of several ranks that do, the first tells."""
+    if host.launched_rank() == 0:
+        os.write(2, f"meshrt: error: {said(number)}\n".encode())
+    os._exit(128 + number)
+
+
 def raise_on_end() -> None:
-    """Let SIGTERM and SIGHUP raise Terminated, so that what a run alone has begun is cleaned up."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _raise)
+    """Let these signals raise KeyboardInterrupt or Terminated, so that what a run alone has begun is cleaned up.
 
+    Where the main thread does not get to that within PATIENCE, since it is inside one long call of NumPy's, the process
+    ends all the same, with the same line and code.
+    """
+    raised = threading.Event()
 
-def _raise(number: int, frame: object) -> None:
-    raise Terminated(number)
+    def stop(number: int, frame: object) -> None:
+        raised.set()
+        raise KeyboardInterrupt if number == signal.SIGINT else Terminated(number)
+
+    def act(number: signal.Signals) -> None:
+        if not raised.wait(PATIENCE):
+            end(number)
+        raised.clear()
+
+    listen(act, stop)

@@ -1,0 +1,172 @@
+"""A user's own program file: how it is loaded, and its errors as its author wants them, the file's own line first.
+
+Modules beside the file can be imported, as with `python FILE.py`; but their folder is looked in last, so that none of
+them takes the place of a module of Python's, of meshrt's or of an installed package.
+"""
+
+import importlib.util
+import json
+import os
+import re
+import sys
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from traceback import FrameSummary, extract_tb
+from types import FrameType, ModuleType
+from typing import Any
+
+from meshrt.audit import Audit, report
+from meshrt.branches import check_branches
+from meshrt.errors import MeshrtError, ProgramError, UsageError
+
+PACKAGE = Path(__file__).parent
+OWN_MISTAKES = (TypeError, AttributeError, NameError)  # a call or a name that does not exist
+
+
+def load_file(path: Path) -> ModuleType:
+    """The module of a program's file. UsageError, ProgramError."""
+    if not os.path.isfile(path):
+        raise UsageError(f"there is no file {path}")
+    folder = os.path.dirname(os.path.abspath(path))
+    if folder not in sys.path:
+        sys.path.append(folder)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        raise UsageError(f"{_shown(str(path), error.filename)}, line {error.lineno}: {error.msg}") from error
+    except OSError as error:
+        if error.filename != str(path):  # not the program's own
+            raise _told(str(path), error) from error
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+    except Exception as error:
+        raise _told(str(path), error) from error
+    return module
+
+
+def guarded(path: str, module: ModuleType, run: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+    """The run of a file's module: errors name the file's lines, and what it forgot to receive or to write is told."""
+
+    @wraps(run)
+    def placed(*args: Any, **options: Any) -> dict[str, Any]:
+        here = args[0]
+        if here.control.size == 1:  # several find out by waiting for one another
+            check_branches(path, module)
+        cores = hasattr(here, "lead")  # a block of them
+        if cores:
+            here.audit = Audit(path, str(module.__file__))
+        try:
+            result = run(*args, **options)
+        except Exception as error:
+            if _is_hosts(error):
+                raise
+            raise _told(path, error, by_shape=cores and not here.payload) from error
+        told = _plain(path, result) if here.control.rank == 0 else {}  # rank 0's is the report's
+        if cores:
+            report(here, told)
+        return told
+
+    return placed
+
+
+def _is_hosts(error: Exception) -> bool:
+    """Is it of the machine that emulates: its memory, its MPI library, an output that takes no more?"""
+    output = isinstance(error, OSError) and error.filename is None
+    return output or isinstance(error, MemoryError) or type(error).__module__.startswith("mpi4py")
+
+
+def _told(path: str, error: Exception, by_shape: bool = False) -> MeshrtError:
+    """The error with its line of the file, or of a module beside it, and how the program got there."""
+    traceback = error.__traceback__
+    frames = [one for one in _located(extract_tb(traceback), _frames(traceback)) if "importlib" not in one[0].filename]
+    own = [one for one in frames if _is_own(path, one[0].filename)]
+    if isinstance(error, MeshrtError):
+        if own and not isinstance(error, ProgramError):
+            error.args = (f"{error} ({_place(path, own[-1][0])})",)
+        return error
+    said = f"{type(error).__name__}: {error}".rstrip(": ")
+    if not own:
+        return ProgramError(f"{path}: {said}{_raised(error, frames)}")
+    at, frame = own[-1]
+    where, inside = _place(path, at), at is frames[-1][0]
+    if isinstance(error, ModuleNotFoundError):
+        return UsageError(
+            f"{where}: there is no module {error.name!r}: install it, or put {error.name}.py beside {path}"
+        )
+    if isinstance(error, ImportError) or (inside and isinstance(error, OWN_MISTAKES)):
+        return UsageError(f"{where}: {said}")
+    if by_shape and inside and isinstance(error, (ValueError, IndexError)):
+        return UsageError(f"{where}: {said}: by shape (--payload none) tiles are [1, 1, *tile], see block.lead")
+    lines = [f"{where}: {said}", f"    {at.line}"]
+    lines += [f"  with {arrays}" for arrays in [_arrays(at.line or "", frame)] if arrays]
+    lines += [f"  called from {_place(path, one)}: {one.line}" for one, _ in reversed(own[:-1])]
+    return ProgramError("\n".join(lines) + ("" if inside else _raised(error, frames)))
+
+
+def _frames(traceback: Any) -> list[FrameType]:
+    found = []
+    while traceback is not None:
+        found.append(traceback.tb_frame)
+        traceback = traceback.tb_next
+    return found
+
+
+def _located(lines: list[FrameSummary], frames: list[FrameType]) -> list[tuple[FrameSummary, FrameType]]:
+    return list(zip(lines, frames, strict=True))
+
+
+def _is_own(path: str, filename: str) -> bool:
+    """Is it the program's file, or a module in the same folder?"""
+    return os.path.dirname(os.path.realpath(filename)) == os.path.dirname(os.path.realpath(path))
+
+
+def _shown(path: str, filename: str | None) -> str:
+    """A file's name as the user gave that of the program."""
+    same = filename is None or os.path.realpath(filename) == os.path.realpath(path)
+    return path if same else os.path.join(os.path.dirname(path), os.path.basename(str(filename)))
+
+
+def _place(path: str, at: FrameSummary) -> str:
+    return f"{_shown(path, at.filename)}, line {at.lineno}"
+
+
+def _arrays(line: str, frame: FrameType) -> str:
+    """The shapes of the arrays that a line names."""
+    known = frame.f_globals | frame.f_locals
+    found = {name: known[name] for name in re.findall(r"[A-Za-z_]\w*", line) if hasattr(known.get(name), "dtype")}
+    return ", ".join(f"{name} {one.dtype} {list(one.shape)}" for name, one in found.items() if hasattr(one, "shape"))
+
+
+def _raised(error: Exception, frames: list[tuple[FrameSummary, FrameType]]) -> str:
+    """Where an error came up that the file's own line did not raise itself."""
+    if not frames:
+        return ""
+    last = frames[-1][0]
+    inside = PACKAGE in Path(last.filename).resolve().parents
+    theirs = not inside or isinstance(error, (ValueError, TypeError))  # what sizes and kinds that do not fit come to
+    hint = "" if theirs else "; if the program's call is right, this is a bug of meshrt"
+    return f"\n  raised in {'/'.join(Path(last.filename).parts[-2:])}, line {last.lineno}, in {last.name}{hint}"
+
+
+def _plain(path: str, result: Any) -> dict[str, Any]:
+    """The result of a user's program as JSON has it, with NumPy's numbers and arrays as plain ones. UsageError."""
+
+    def plain(value: Any) -> Any:
+        if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
+            return value.tolist()
+        raise TypeError(f"a {type(value).__name__}")
+
+    if result is None:  # nothing to tell; other ranks may still wait for this one, and that has to be found out
+        return {}
+    if not isinstance(result, dict):
+        raise UsageError(f"{path}: run returns {result!r}; it has to be a dictionary, the result of the report")
+    for name, value in result.items():
+        try:
+            json.dumps({name: value}, default=plain)
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"{path}: the result's {name!r} cannot be written as JSON: {error}") from error
+    found: dict[str, Any] = json.loads(json.dumps(result, default=plain))
+    return found
