@@ -31,6 +31,7 @@ STALLED = 124
 LOST = 137  # what a shell says of a command that SIGKILL ended
 LAUNCHER = 1.0  # seconds that a launcher has to end the others, once a rank is dead
 GRACE = 5.0  # seconds from the first message of a job's end until what is left of it is killed
+LAUNCHERS = ("prterun", "prted")  # Open MPI's; of a host that is out of reach they wait for ever
 
 
 def start(board: Board, seconds: float, met: tuple[socket.socket, Circle] | None) -> None:
@@ -85,6 +86,7 @@ def watch(board: Board, door: socket.socket, seconds: float, hearing: Hearing | 
     killed = oom_kills()
     processes = dict(zip(board.ranks, (owner.process for owner in board.owners()), strict=True))
     living = answer(door, processes)
+    launchers = {parent(process) for process in processes.values()}
     deaths = select.epoll()  # tells them in the order in which they came, which poll does not
     for handle in living:
         deaths.register(handle, select.EPOLLIN)
@@ -126,6 +128,8 @@ def watch(board: Board, door: socket.socket, seconds: float, hearing: Hearing | 
     if hearing:
         for _ in range(3):  # datagrams may be lost
             hearing.beat(LEFT)
+        if verdict:
+            end_launchers(launchers)
 
 
 class Stall:
@@ -176,6 +180,23 @@ def activity(process: int) -> tuple[str, int]:
     except OSError:
         return "X", 0
     return facts[0], int(facts[11]) + int(facts[12])
+
+
+def parent(process: int) -> int:
+    """The process that started it."""
+    with suppress(OSError), open(f"/proc/{process}/stat") as file:
+        return int(file.read().rpartition(")")[2].split()[1])
+    return 0
+
+
+def end_launchers(processes: set[int]) -> None:
+    """End what is left of the launcher here once it has had its time: it may wait for a node that is out of reach."""
+    for number, pause in ((signal.SIGTERM, LAUNCHER), (signal.SIGKILL, LAUNCHER)):
+        time.sleep(pause)
+        for process in processes:
+            with suppress(OSError), open(f"/proc/{process}/comm") as file:
+                if file.read().strip() in LAUNCHERS:
+                    os.kill(process, number)
 
 
 def place(record: Record, owner: Owner, size: int) -> str:
