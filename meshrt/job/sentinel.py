@@ -191,12 +191,22 @@ def parent(process: int) -> int:
 
 def end_launchers(processes: set[int]) -> None:
     """End what is left of the launcher here once it has had its time: it may wait for a node that is out of reach."""
-    for number, pause in ((signal.SIGTERM, LAUNCHER), (signal.SIGKILL, LAUNCHER)):
-        time.sleep(pause)
-        for process in processes:
-            with suppress(OSError), open(f"/proc/{process}/comm") as file:
-                if file.read().strip() in LAUNCHERS:
-                    os.kill(process, number)
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        end = time.monotonic() + LAUNCHER
+        while left := {process for process in processes if name(process) in LAUNCHERS}:
+            if time.monotonic() > end:
+                break
+            time.sleep(0.05)
+        for process in left:
+            with suppress(ProcessLookupError):
+                os.kill(process, number)
+
+
+def name(process: int) -> str:
+    """Its program's, as Linux tells it."""
+    with suppress(OSError), open(f"/proc/{process}/comm") as file:
+        return file.read().strip()
+    return ""
 
 
 def place(record: Record, owner: Owner, size: int) -> str:
