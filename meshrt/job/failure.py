@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from meshrt import host, hostmemory
 from meshrt.errors import StallError, UsageError
-from meshrt.job import beats, faults, sentinel, signals, watchdog
+from meshrt.job import beats, faults, sentinel, signals, starting, watchdog
 from meshrt.job.board import Board, Record, State
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ def run_guarded(work: Callable[[Intracomm, Board], int]) -> int:
     try:
         seconds = watchdog.limit()
         make_board = faults.board_class().shared
+        teller = starting.begin()
         comm = host.connect()
     except Exception as error:
         return report_alone(error)
@@ -70,6 +71,7 @@ def run_guarded(work: Callable[[Intracomm, Board], int]) -> int:
         if board.leads:
             host.remove_segments()
         sentinel.start(board, seconds, beats.meet(comm, board))
+        starting.end(teller)
     except Exception as error:
         failure = describe(error)
         if comm.size > 1:
