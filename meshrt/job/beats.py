@@ -17,7 +17,7 @@ import struct
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from meshrt.job.board import Board
 
 SPEAKERS = 2  # nodes that all others beat with
+FIRST = 1.0  # seconds that the first beats have to arrive
 LEFT = 255  # the verdict of a node whose ranks are gone: it is not missed
 _BEAT = struct.Struct("!16sIB")  # key, node, verdict
 _OF_INTERFACE = 0x8915  # Linux: ioctl(SIOCGIFADDR)
@@ -47,19 +48,21 @@ class Circle:
     key: str
     own: int
     nodes: Mapping[int, Node]
+    heard: tuple[int, ...] = ()  # those whose beats get through
 
     def dumped(self) -> bytes:
         """For another process, which `loaded` reads."""
         nodes = [[number, *astuple(node)] for number, node in self.nodes.items()]
-        return json.dumps([self.key, self.own, nodes]).encode()
+        return json.dumps([self.key, self.own, nodes, self.heard]).encode()
 
 
 def loaded(text: bytes) -> Circle:
     """What `dumped` gave."""
-    key, own, nodes = json.loads(text)
+    key, own, nodes, heard = json.loads(text)
     return Circle(
         key, own,
         {number: Node(name, tuple(ranks), tuple(map(tuple, ways))) for number, name, ranks, ways in nodes},
+        tuple(heard),
     )  # fmt: skip
 
 
@@ -73,11 +76,25 @@ def meet(comm: Intracomm, board: Board) -> tuple[socket.socket, Circle] | None:
     ear = opened() if board.door >= 0 else None
     mine = Node(socket.gethostname(), board.ranks, ways(ear) if ear else ()) if board.leads else None
     told = comm.allgather((os.urandom(16).hex() if comm.rank == 0 else "", mine))
-    if ear is None or mine is None:
-        return None
-    nodes = dict(enumerate(node for _, node in told if node is not None))  # in the order of their first ranks
-    own = next(number for number, node in nodes.items() if node.ranks == mine.ranks)
-    return ear, Circle(told[0][0], own, {number: nodes[number] for number in peers(own, len(nodes))})
+    hearing = None
+    if ear is not None and mine is not None:
+        nodes = dict(enumerate(node for _, node in told if node is not None))  # in the order of their first ranks
+        own = next(number for number, node in nodes.items() if node.ranks == mine.ranks)
+        known = {number: nodes[number] for number in peers(own, len(nodes)) if nodes[number].ways}
+        hearing = Hearing(ear, Circle(told[0][0], own, known))
+        hearing.beat(0)
+    comm.Barrier()
+    return None if hearing is None else (hearing.ear, replace(hearing.circle, heard=_first(hearing)))
+
+
+def _first(hearing: Hearing) -> tuple[int, ...]:
+    """The nodes whose first beat arrives: all have sent it, and where it is let through it is soon here."""
+    end = time.monotonic() + FIRST
+    hearing.hear(0)
+    while len(hearing.silent) < len(hearing.circle.nodes) and time.monotonic() < end:
+        time.sleep(0.01)
+        hearing.hear(0)
+    return tuple(hearing.silent)
 
 
 def peers(own: int, count: int) -> Iterator[int]:
@@ -111,7 +128,7 @@ class Hearing:
     def __init__(self, ear: socket.socket, circle: Circle) -> None:
         self.ear = ear
         self.circle = circle
-        self.silent: dict[int, float] = {}  # of the nodes that were heard
+        self.silent = dict.fromkeys(circle.heard, 0.0)  # of the nodes that were heard
         self.left: set[int] = set()
         self.since = time.monotonic()
 

@@ -11,6 +11,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 
 if __name__ == "__main__":  # alone, without site-packages, as the sentinel
@@ -42,7 +43,8 @@ def begin() -> subprocess.Popen[bytes] | None:
     signal.setitimer(signal.ITIMER_REAL, seconds)
     if host.launched_rank():
         return None
-    argv = [sys.executable, "-I", "-S", __file__, str(seconds), str(host.launched_size())]
+    when = time.monotonic() + seconds - min(1.0, seconds / 4)
+    argv = [sys.executable, "-I", "-S", __file__, str(when), str(seconds), str(host.launched_size())]
     return subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
 
 
@@ -53,9 +55,9 @@ def end(teller: subprocess.Popen[bytes] | None) -> None:
         teller.communicate()
 
 
-def tell(seconds: str, ranks: str) -> None:
+def tell(when: str, seconds: str, ranks: str) -> None:
     """The process: a message just before the alarm, unless its standard input ends before, as rank 0 does."""
-    if not select.select([0], [], [], float(seconds) - 0.3)[0]:
+    if not select.select([0], [], [], max(0.0, float(when) - time.monotonic()))[0]:
         text = (
             f"meshrt: error: {ranks} ranks have not found each other within {float(seconds):.0f} s: a host is out of"
             f" reach, or MPI cannot start there; {NAME} sets the limit\n"
