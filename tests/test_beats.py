@@ -99,7 +99,7 @@ def test_a_node_that_has_left_is_not_missed(nodes: Callable[[int], Nodes]) -> No
 def test_a_node_of_which_only_the_first_beat_came_is_missed(nodes: Callable[[int], Nodes]) -> None:
     made = nodes(2)
     made[0] = beats.Hearing(made[0].ear, beats.Circle("ab" * 16, 0, made[0].circle.nodes, (1,)))
-    assert "n1 with ranks 2 to 3" in str(look(made, {0}, 5)[0])
+    assert "n1 with ranks 2 to 3" in str(look(made, {0}, 10)[0])
 
 
 def test_a_node_that_was_never_heard_is_not_missed(nodes: Callable[[int], Nodes]) -> None:
