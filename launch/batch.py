@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 
 from meshrt.errors import UsageError
+from meshrt.launch import restarts
+from meshrt.launch.job import Job
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +28,7 @@ class Batch:
     partition: str | None = None
     account: str | None = None
     output: str | None = None
+    restarts: int = 0  # of a run that is lost, from its checkpoint
 
     def __post_init__(self) -> None:
         for what in ("ranks", "nodes", "ranks_per_node", "cores_per_node", "memory", "time"):
@@ -34,11 +37,21 @@ class Batch:
                 raise UsageError(f"{what.replace('_', ' ')}: {value} is too few, give at least 1")
         if not self.runs:
             raise UsageError("no run to submit")
+        if self.restarts:
+            for run in self.runs:
+                restarts.check(Job(self.ranks, run))
         if not re.fullmatch(r"[A-Za-z][A-Za-z0-9._-]{0,62}", self.name):
             raise UsageError(f"name {self.name!r}: use up to 63 letters, digits, '.', '_' and '-', a letter first")
         for what in ("partition", "account", "output"):
             _check_word(what, getattr(self, what))
         _check_nodes(self)
+
+    @property
+    def resumable(self) -> tuple[tuple[str, ...], ...]:
+        """The runs; with restarts each goes on from its checkpoint, also when the cluster starts the job again."""
+        if not self.restarts:
+            return self.runs
+        return tuple(restarts.resumed(Job(self.ranks, run)).arguments for run in self.runs)
 
     @property
     def on_nodes(self) -> tuple[int, ...] | None:

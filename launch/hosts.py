@@ -4,14 +4,28 @@ from __future__ import annotations
 
 import os
 import re
+import socket
+import subprocess
+import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from meshrt.errors import UsageError
 from meshrt.launch import local
 from meshrt.launch.job import Job, meshrt
 from meshrt.launch.local import Mpirun
+from meshrt.launch.restarts import Start, resumed
+
+# By is_open_mpi: the variables that name another ssh, and options for it.
+SSH = {
+    False: ("HYDRA_LAUNCHER_EXEC", "HYDRA_LAUNCHER_EXTRA_ARGS"),
+    True: ("PRTE_MCA_plm_ssh_agent", "PRTE_MCA_plm_ssh_args"),
+}
+KEEP_ALIVE = "-o ServerAliveInterval=5 -o ServerAliveCountMax=3"
+ANSWER = 10.0  # seconds that a host has to answer
 
 
 def parse_hosts(text: str) -> dict[str, int]:
@@ -56,7 +70,59 @@ def hosts_argv(job: Job, hosts: dict[str, int], mpirun: Mpirun, environ: Mapping
     return [mpirun.path, "-n", str(job.ranks), *options, *meshrt(), *job.arguments]
 
 
-def launch(job: Job, hosts: dict[str, int], dry_run: bool = False) -> None:
-    """Become the mpirun of `job` on `hosts`; or only print its command. Raises UsageError, MpiError."""
+def environment(mpirun: Mpirun, environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment to start `mpirun` in: its ssh ends by itself when a host is out of reach, not hours later."""
+    env = local.local_environment(mpirun, environ)
+    agent, options = SSH[mpirun.is_open_mpi]
+    if agent not in env:  # one of the user's own may have no such options
+        env.setdefault(options, KEEP_ALIVE)
+    return env
+
+
+def answering(hosts: Mapping[str, int], agent: Sequence[str]) -> dict[str, int]:
+    """Those of the hosts that run a command when `agent` asks them to, or are this one."""
+    asked = {name: _asked([*agent, name, "true"]) for name in hosts if not _is_this(name)}
+    end = time.monotonic() + ANSWER
+    while any(process.poll() is None for process in asked.values()) and time.monotonic() < end:
+        time.sleep(0.1)
+    for process in asked.values():
+        process.kill()
+        process.wait()
+    return {name: ranks for name, ranks in hosts.items() if name not in asked or asked[name].returncode == 0}
+
+
+def _asked(argv: Sequence[str]) -> subprocess.Popen[bytes]:
+    quiet = subprocess.DEVNULL
+    return subprocess.Popen(argv, stdin=quiet, stdout=quiet, stderr=quiet)
+
+
+def _is_this(name: str) -> bool:
+    """Whether the host is this one: only then is its address one to listen at."""
+    with socket.socket() as own, suppress(OSError):
+        own.bind((name, 0))
+        return True
+    return False
+
+
+def launch(job: Job, hosts: dict[str, int], restarts: int = 0, dry_run: bool = False) -> None:
+    """Become the mpirun of `job` on `hosts`; or only print its command. Raises UsageError, MpiError.
+
+    A restart leaves out the hosts that do not answer, and has as many ranks of the job as the others take.
+    """
     mpirun = local.find_mpirun()
-    local.become(hosts_argv(job, hosts, mpirun), mpirun, dry_run)
+    environ = environment(mpirun)
+    agent = environ.get(SSH[mpirun.is_open_mpi][0])
+    ask = [agent] if agent else ["ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={ANSWER:.0f}"]
+
+    def plan(attempt: int) -> Start:
+        if not attempt:
+            return Start(hosts_argv(job, hosts, mpirun), environ, "")
+        left = answering(hosts, ask)
+        if not left:
+            raise UsageError(f"no host answers: {', '.join(hosts)}; start the run again with --resume when they do")
+        now = replace(resumed(job), ranks=min(job.ranks, sum(left.values())))
+        without = f", without {', '.join(name for name in hosts if name not in left)}" * (len(left) < len(hosts))
+        where = f"on {now.ranks} rank{'s' * (now.ranks > 1)}{without}"
+        return Start(hosts_argv(now, left, mpirun), environ, where)
+
+    local.become(job, plan, restarts, dry_run)

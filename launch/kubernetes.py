@@ -17,14 +17,25 @@ from meshrt.launch.submit import Submitted, hand_in
 
 USER = 1000  # mpiuser of the image
 PORT = 2222  # its sshd's
+HOSTS = "/etc/mpi/hostfile"  # the operator's
 LONGEST_NAME = 63  # of a host in DNS
 
 
-def manifest(batch: Batch, image: str) -> str:
-    """JSON, which is YAML, too: an MPIJob, or a list of one for each run. Raises UsageError."""
+def manifest(batch: Batch, image: str, volume: str | None = None) -> str:
+    """JSON, which is YAML, too: an MPIJob, or a list of one for each run. Raises UsageError.
+
+    `volume` is CLAIM:/PATH, a persistent volume claim and where all ranks have it.
+    """
     if not re.fullmatch(r"[\w.:/@-]+", image, re.ASCII):
         raise UsageError(f"image {image!r}: give a name such as registry.example.org/meshrt:1")
-    jobs = [_mpi_job(batch, image, name, run) for name, run in zip(_names(batch), batch.runs, strict=True)]
+    if volume is not None and not re.fullmatch(r"[a-z0-9][a-z0-9.-]*:/[\w./-]+", volume, re.ASCII):
+        raise UsageError(f"volume {volume!r}: give a claim and a path such as states:/states")
+    if batch.restarts and volume is None:
+        raise UsageError(
+            "--restarts: a pod's files are gone with it: give --volume CLAIM:/PATH, and --checkpoint there"
+        )
+    runs = zip(_names(batch), batch.resumable, strict=True)
+    jobs = [_mpi_job(batch, image, volume, name, run) for name, run in runs]
     whole = jobs[0] if len(jobs) == 1 else {"apiVersion": "v1", "kind": "List", "items": jobs}
     return json.dumps(whole, indent=2) + "\n"
 
@@ -46,28 +57,36 @@ def _workers(batch: Batch) -> int:
     return len(batch.on_nodes or (1,))
 
 
-def _mpi_job(batch: Batch, image: str, name: str, run: tuple[str, ...]) -> dict[str, Any]:
+def _mpi_job(batch: Batch, image: str, volume: str | None, name: str, run: tuple[str, ...]) -> dict[str, Any]:
     slots = (batch.on_nodes or (batch.ranks,))[0]
-    # Without retries: a run that failed would fail again.
+    # Without retries: a run that failed would fail again. One that was lost is started again by the launcher.
     policy = {"cleanPodPolicy": "Running", "backoffLimit": 0}
     if batch.time:
         policy["activeDeadlineSeconds"] = batch.time
     # mpirun and its ranks take environment and arguments from the launcher.
+    start = ["mpirun", "-n", str(batch.ranks), "meshrt"]
+    if batch.restarts:
+        start = ["meshrt", "launch", "-n", str(batch.ranks), "--restarts", str(batch.restarts), "--hosts", HOSTS, "--"]
     launcher = {
-        "command": ["mpirun", "-n", str(batch.ranks), "meshrt", *map(_literal, run)],
+        "command": [*start, *map(_literal, run)],
         "env": [{"name": key, "value": value} for key, value in host.ONE_THREAD.items()],
     }
     needs = {"cpu": str(batch.cores_per_node or slots)}
     if batch.memory:
         needs["memory"] = f"{batch.memory}Mi"
+    mounts = [{"name": "shm", "mountPath": "/dev/shm"}]
     worker = {
         "command": ["/usr/sbin/sshd", "-De", "-f", "/home/mpiuser/.sshd_config"],
         "resources": {"requests": needs, "limits": needs},
         "readinessProbe": {"tcpSocket": {"port": PORT}, "periodSeconds": 2},
         # The ranks of a pod send their messages through it, and 64 MB, a pod's own, are soon full.
-        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
+        "volumeMounts": mounts,
     }
-    volumes = [{"name": "shm", "emptyDir": {"medium": "Memory"}}]
+    volumes: list[dict[str, Any]] = [{"name": "shm", "emptyDir": {"medium": "Memory"}}]
+    if volume is not None:
+        claim, path = volume.split(":")
+        volumes.append({"name": "state", "persistentVolumeClaim": {"claimName": claim}})
+        mounts.append({"name": "state", "mountPath": path})
     return {
         "apiVersion": "kubeflow.org/v2beta1",
         "kind": "MPIJob",

@@ -8,13 +8,14 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from meshrt import host
 from meshrt.errors import MpiError
 from meshrt.launch.job import Job, meshrt
+from meshrt.launch.restarts import Start, check, resumed, supervise
 
 
 @dataclass(frozen=True)
@@ -100,19 +101,30 @@ def without_launcher(environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def launch(job: Job, dry_run: bool = False) -> None:
+def launch(job: Job, restarts: int = 0, dry_run: bool = False) -> None:
     """Become the mpirun of `job`, so that signals and the exit code are its own; or only print its command.
 
-    Raises MpiError.
+    With `restarts` this process stays, and ends with the exit code of the last start. Raises UsageError, MpiError.
     """
     mpirun = find_mpirun()
-    become(local_argv(job, mpirun), mpirun, dry_run)
+    environ = local_environment(mpirun)
+
+    def plan(attempt: int) -> Start:
+        now = resumed(job) if attempt else job
+        return Start(local_argv(now, mpirun), environ, f"on {job.ranks} rank{'s' * (job.ranks > 1)}")
+
+    become(job, plan, restarts, dry_run)
 
 
-def become(argv: list[str], mpirun: Mpirun, dry_run: bool) -> None:
-    """Replace this process by `argv`, a command of `mpirun`; or only print it."""
+def become(job: Job, plan: Callable[[int], Start], restarts: int, dry_run: bool) -> None:
+    """Replace this process by the launcher of `plan(0)`; with `restarts`, supervise it; or only print its command."""
+    if restarts:
+        check(job)
     if dry_run:
-        print(shlex.join(argv))
+        print(shlex.join(plan(0).argv))
         return
     sys.stdout.flush()
-    os.execve(argv[0], argv, local_environment(mpirun))
+    if restarts:
+        sys.exit(supervise(restarts, plan))
+    start = plan(0)
+    os.execve(start.argv[0], list(start.argv), start.environ)

@@ -7,6 +7,7 @@ from itertools import groupby
 
 from meshrt.launch import shell
 from meshrt.launch.batch import Batch, clock_time
+from meshrt.launch.job import meshrt
 from meshrt.launch.local import Mpirun
 from meshrt.launch.submit import Submitted, hand_in
 
@@ -22,6 +23,8 @@ def script(batch: Batch, mpirun: Mpirun) -> str:
     directives = [f"#PBS -N {batch.name}", *(f"#PBS -l {name}={value}" for name, value in resources), "#PBS -j oe"]
     options = {"q": batch.partition, "A": batch.account, "o": batch.output}
     directives += [f"#PBS -{flag} {value}" for flag, value in options.items() if value is not None]
+    if batch.restarts:  # PBS's own part: a job that loses a node begins again, on others
+        directives.append("#PBS -r y")
     if len(batch.runs) > 1:
         directives.append(f"#PBS -J 0-{len(batch.runs) - 1}")
     before = ['cd "$PBS_O_WORKDIR" || exit 2']  # PBS starts a script in the home directory
@@ -40,9 +43,12 @@ def _select(batch: Batch) -> str:
 
 
 def _launcher(batch: Batch, mpirun: Mpirun) -> str:
-    """PBS_NODEFILE has a line for each rank."""
+    """PBS_NODEFILE has a line for each rank, which `meshrt launch` reads as well."""
+    if batch.restarts:
+        return f'{shlex.join(meshrt())} launch -n {batch.ranks} --restarts {batch.restarts} --hosts "$PBS_NODEFILE" --'
     options = "--map-by slot --bind-to none --hostfile" if mpirun.is_open_mpi else "-f"
-    return f'{shlex.quote(mpirun.path)} -n {batch.ranks} {options} "$PBS_NODEFILE"'
+    launcher = f'{shlex.quote(mpirun.path)} -n {batch.ranks} {options} "$PBS_NODEFILE"'
+    return f"{launcher} {shlex.join(meshrt())}"
 
 
 def submit(batch: Batch, text: str) -> Submitted:

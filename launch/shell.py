@@ -9,16 +9,15 @@ from pathlib import Path
 from meshrt import host
 from meshrt.errors import UsageError
 from meshrt.launch.batch import Batch
-from meshrt.launch.job import meshrt
 
 
 def script(batch: Batch, directives: list[str], before: list[str], index: str, launcher: str) -> str:
-    """A batch script: `launcher` starts the ranks, and the variable `index` tells an array job's runs apart.
+    """A batch script: `launcher` starts meshrt's ranks, and the variable `index` tells an array job's runs apart.
 
     The directives come first, since a batch system reads none after the first command. Raises UsageError.
     """
-    lines = ["#!/bin/bash", *directives, "", *before, *_environment(), *_run(batch.runs, index)]
-    lines.append(f'exec {launcher} {shlex.join(meshrt())} "$@"')
+    lines = ["#!/bin/bash", *directives, "", *before, *_environment(), *_run(batch.resumable, index)]
+    lines.append(f'exec {launcher} "$@"')
     return "\n".join(lines) + "\n"
 
 

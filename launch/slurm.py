@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
+
 from meshrt.launch import shell
 from meshrt.launch.batch import Batch, clock_time
+from meshrt.launch.job import meshrt
+from meshrt.launch.restarts import module
 from meshrt.launch.submit import Submitted, hand_in
 
 
@@ -29,10 +33,14 @@ def script(batch: Batch, library: str) -> str:
         "array": f"0-{len(batch.runs) - 1}" if len(batch.runs) > 1 else None,
     }
     directives = [f"#SBATCH --{name}={value}" for name, value in options.items() if value is not None]
+    if batch.restarts:  # Slurm's own part: a job that loses a node begins again, on others
+        directives += ["#SBATCH --requeue", "#SBATCH --open-mode=append"]
     launcher = f"srun --mpi={process_interface(library)} --kill-on-bad-exit=1 --ntasks={batch.ranks}"
     if crowded and spread:
         launcher += f" --ntasks-per-node={spread[0]} --overcommit"
-    return shell.script(batch, directives, [], "SLURM_ARRAY_TASK_ID", launcher)
+    if batch.restarts:
+        launcher = f"{shlex.join(module())} {batch.restarts} {launcher}"
+    return shell.script(batch, directives, [], "SLURM_ARRAY_TASK_ID", f"{launcher} {shlex.join(meshrt())}")
 
 
 def process_interface(library: str) -> str:

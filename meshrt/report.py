@@ -114,7 +114,10 @@ def _tokens(segment: Segment) -> dict[str, int]:
 
 def check_target(option: str, path: str) -> None:
     """UsageError where a file cannot be written there, as far as that shows beforehand."""
-    target = os.path.realpath(path)
+    try:
+        target = os.path.realpath(path)
+    except ValueError as error:  # a zero byte, or half of a character
+        raise UsageError(f"{option} {path!r} is no name of a file: {error}") from error
     folder, name = os.path.split(target)
     if not path:
         raise UsageError(f"{option} '' names no file")

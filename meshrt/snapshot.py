@@ -115,8 +115,8 @@ def prepare(control: Control, option: str, folder: str) -> None:
         try:
             Path(folder).mkdir(exist_ok=True)
             problem = None if folder else f"{option} '' names no folder"
-        except OSError as error:
-            problem = f"{option} {folder} cannot be made a folder: {error.strerror or error}"
+        except (OSError, ValueError) as error:  # ValueError: a zero byte in its name
+            problem = f"{option} {folder} cannot be made a folder: {getattr(error, 'strerror', None) or error}"
     _agree(control, problem)
     if not os.access(folder, os.W_OK | os.X_OK):
         problem = (

@@ -227,6 +227,12 @@ def test_a_link_goes_on_to_lead_to_the_file(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "real"]
 
 
+@pytest.mark.parametrize("path", ["a\0b", "\ud800"])
+def test_what_is_no_name_of_a_file(path: str) -> None:
+    with pytest.raises(UsageError, match=r"--json '.*' is no name of a file: "):
+        report.check_target("--json", path)
+
+
 def test_what_is_no_file_is_written_to_and_never_replaced(tmp_path: Path) -> None:
     """A pipe stands for the devices: replacing /dev/null would be felt by the whole machine."""
     pipe = tmp_path / "pipe"

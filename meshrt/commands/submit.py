@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from meshrt.commands.shared import known_command, refuse_ranks, together
+from meshrt.commands.shared import WholeRange, known_command, refuse_ranks, together
 
 if TYPE_CHECKING:
     from meshrt.launch.batch import Batch
@@ -33,6 +33,10 @@ job = together(
     click.option(
         "--sweep", metavar="NAME=A,B,...", multiple=True,
         help="A run for each value, which stands for {NAME} in the arguments; given again, for each combination.",
+    ),
+    click.option(
+        "--restarts", type=WholeRange(0, 1000), default=0, metavar="N",
+        help="Go on from --checkpoint up to N times when ranks or nodes are lost.",
     ),
     click.option("--dry-run", is_flag=True, help="Print the file instead of handing it in."),
     click.argument("arguments", nargs=-1, type=click.UNPROCESSED, required=True, callback=known_command),
@@ -71,12 +75,13 @@ def pbs(**values: Any) -> None:
 
 @command.command("k8s", context_settings=REST)
 @click.option("--image", required=True, help="Made with launch/Dockerfile.")
+@click.option("--volume", metavar="CLAIM:/PATH", help="A persistent volume claim, and where the ranks have it.")
 @job
-def k8s(image: str, **values: Any) -> None:
+def k8s(image: str, volume: str | None, **values: Any) -> None:
     """An MPIJob of the Kubeflow MPI Operator, for kubectl; several runs are several jobs."""
     from meshrt.launch import kubernetes as system
 
-    _deliver(lambda batch: system.manifest(batch, image), system.submit, **values)
+    _deliver(lambda batch: system.manifest(batch, image, volume), system.submit, **values)
 
 
 def _deliver(

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from meshrt import host, hostmemory
 from meshrt.errors import StallError, UsageError
-from meshrt.job import faults, sentinel, signals, watchdog
+from meshrt.job import beats, faults, sentinel, signals, starting, watchdog
 from meshrt.job.board import Board, Record, State
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ def run_guarded(work: Callable[[Intracomm, Board], int]) -> int:
     try:
         seconds = watchdog.limit()
         make_board = faults.board_class().shared
+        teller = starting.begin()
         comm = host.connect()
     except Exception as error:
         return report_alone(error)
@@ -70,7 +71,8 @@ def run_guarded(work: Callable[[Intracomm, Board], int]) -> int:
             signals.listen(lambda number: _end(comm, board, number))
         if board.leads:
             host.remove_segments()
-        sentinel.start(board, seconds)
+        sentinel.start(board, seconds, beats.meet(comm, board))
+        starting.end(teller)
     except BaseException as error:
         failure = describe(error)
         if comm.size > 1:

@@ -1,7 +1,8 @@
 """A process beside the ranks of a node, which sees what they cannot tell: one that is gone, stopped, or waits for ever.
 
 It reads the ranks' board. When one dies without a word, it says which, at once, before the launcher has ended the
-others; when none can go on, it says what they wait for and has them end. It ends with the last of them. Linux only:
+others; when none can go on, it says what they wait for and has them end. On several nodes it beats with those of the
+others (beats.py) and says which node is out of reach. It ends with the last of its ranks. Linux only:
 elsewhere nothing sees a deadlock. The first rank of a node starts it as a fresh interpreter, since a fork of a process
 with MPI in it would keep the launcher's sockets open.
 """
@@ -22,31 +23,46 @@ from contextlib import suppress
 if __name__ == "__main__":  # alone, without site-packages: this costs a fifth of a usual start
     sys.path.insert(0, os.path.abspath(f"{__file__}/../../.."))
 
+from meshrt.job.beats import LEFT, Circle, Hearing, loaded
 from meshrt.job.board import Board, Owner, Record, State
 from meshrt.job.watchdog import diagnose
 
 STALLED = 124
+LOST = 137  # what a shell says of a command that SIGKILL ended
 LAUNCHER = 1.0  # seconds that a launcher has to end the others, once a rank is dead
 GRACE = 5.0  # seconds from the first message of a job's end until what is left of it is killed
+LAUNCHERS = ("prterun", "prted")  # Open MPI's; of a host that is out of reach they wait for ever
 
 
-def start(board: Board, seconds: float) -> None:
-    """Watch the ranks of this node from the first of them on; `seconds` without progress end the job, 0: never."""
-    if board.door >= 0:
-        ranks, files = ",".join(map(str, board.ranks)), (board.file, board.door)
-        subprocess.Popen(
-            [sys.executable, "-I", "-S", __file__, *map(str, files), ranks, str(board.size), str(seconds)],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=files, start_new_session=True,
-        )  # fmt: skip
-        os.close(board.door)
+def start(board: Board, seconds: float, met: tuple[socket.socket, Circle] | None) -> None:
+    """Watch the ranks of this node from the first of them on; `seconds` without progress end the job, 0: never.
+
+    `met` is what `beats.meet` says of the other nodes.
+    """
+    if board.door < 0:
+        return
+    ranks, files = ",".join(map(str, board.ranks)), [board.file, board.door]
+    if met is not None:
+        files.append(met[0].fileno())
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-S", __file__, ranks, str(board.size), str(seconds), *map(str, files)],
+        stdin=subprocess.PIPE if met else subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=files,
+        start_new_session=True,
+    )  # fmt: skip
+    os.close(board.door)
+    if met is not None and process.stdin is not None:
+        met[0].close()
+        with process.stdin as pipe:
+            pipe.write(met[1].dumped())
 
 
-def main(file: str, door: str, ranks: str, size: str, seconds: str) -> None:
+def main(ranks: str, size: str, seconds: str, file: str, door: str, ear: str = "") -> None:
     """The process."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)  # it ends when the ranks have, and tells how
     board = Board.opened(int(file), [int(rank) for rank in ranks.split(",")], int(size))
-    watch(board, socket.socket(fileno=int(door)), float(seconds))
+    hearing = Hearing(socket.socket(fileno=int(ear)), loaded(sys.stdin.buffer.read())) if ear else None
+    watch(board, socket.socket(fileno=int(door)), float(seconds), hearing)
 
 
 def answer(door: socket.socket, processes: Mapping[int, int]) -> dict[int, tuple[int, socket.socket]]:
@@ -61,7 +77,7 @@ def answer(door: socket.socket, processes: Mapping[int, int]) -> dict[int, tuple
     return found
 
 
-def watch(board: Board, door: socket.socket, seconds: float) -> None:
+def watch(board: Board, door: socket.socket, seconds: float, hearing: Hearing | None) -> None:
     """Until the last rank is gone.
 
     A rank is gone when its line ends. The launcher hears of it in the same way, and only then kills the others: so the
@@ -70,6 +86,7 @@ def watch(board: Board, door: socket.socket, seconds: float) -> None:
     killed = oom_kills()
     processes = dict(zip(board.ranks, (owner.process for owner in board.owners()), strict=True))
     living = answer(door, processes)
+    launchers = {parent(process) for process in processes.values()}
     deaths = select.epoll()  # tells them in the order in which they came, which poll does not
     for handle in living:
         deaths.register(handle, select.EPOLLIN)
@@ -77,20 +94,28 @@ def watch(board: Board, door: socket.socket, seconds: float) -> None:
     stall = Stall(seconds)
     verdict, ask, end = 0, 0.0, 0.0
     while living:
-        for handle, _ in deaths.poll(pause):
-            rank, line = living.pop(handle)
+        lost = [living.pop(handle) for handle, _ in deaths.poll(pause)]
+        left = {rank: processes[rank] for rank, _ in living.values()}
+        code, text = hearing.hear(2 * pause) if hearing else 0, None
+        for rank, line in lost:
             line.close()
             at = board.ranks.index(rank)
             record = board.records()[at]
-            if record.state not in (State.FINISHED, State.FAILED) and board.claim():
-                tell(gone(record, board.owners()[at], board.size, oom_kills() - killed))
-                verdict, ask = 1, time.monotonic() + LAUNCHER
-        left = {rank: processes[rank] for rank, _ in living.values()}
+            if not code and record.state not in (State.FINISHED, State.FAILED):
+                code, text = LOST, gone(record, board.owners()[at], board.size, oom_kills() - killed)
+        if not code and not board.claimed():
+            text = stall.look(board, left, 2 * pause)
+            if not text and hearing and seconds:  # two looks earlier, so that it is told in time
+                text = hearing.missed(seconds - 2 * pause, board.size)
+            code = STALLED if text else 0
+        claims = code != 0 and board.claim()
+        verdict = code if claims else verdict
+        if hearing:
+            hearing.beat(verdict)
+        if claims:
+            tell(text)
+            ask = time.monotonic() + LAUNCHER * (code == LOST)
         if not board.claimed():
-            report = stall.look(board, left, 2 * pause)
-            if report and board.claim():
-                tell(report)
-                verdict, ask = STALLED, time.monotonic()
             continue
         end = end or time.monotonic() + GRACE
         if ask and time.monotonic() >= ask:
@@ -100,6 +125,11 @@ def watch(board: Board, door: socket.socket, seconds: float) -> None:
             for process in left.values():
                 with suppress(ProcessLookupError):
                     os.kill(process, signal.SIGKILL)
+    if hearing:
+        for _ in range(3):  # datagrams may be lost
+            hearing.beat(LEFT)
+        if verdict:
+            end_launchers(launchers)
 
 
 class Stall:
@@ -152,6 +182,33 @@ def activity(process: int) -> tuple[str, int]:
     return facts[0], int(facts[11]) + int(facts[12])
 
 
+def parent(process: int) -> int:
+    """The process that started it."""
+    with suppress(OSError), open(f"/proc/{process}/stat") as file:
+        return int(file.read().rpartition(")")[2].split()[1])
+    return 0
+
+
+def end_launchers(processes: set[int]) -> None:
+    """End what is left of the launcher here once it has had its time: it may wait for a node that is out of reach."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        end = time.monotonic() + LAUNCHER
+        while left := {process for process in processes if name(process) in LAUNCHERS}:
+            if time.monotonic() > end:
+                break
+            time.sleep(0.05)
+        for process in left:
+            with suppress(ProcessLookupError):
+                os.kill(process, number)
+
+
+def name(process: int) -> str:
+    """Its program's, as Linux tells it."""
+    with suppress(OSError), open(f"/proc/{process}/comm") as file:
+        return file.read().strip()
+    return ""
+
+
 def place(record: Record, owner: Owner, size: int) -> str:
     """The rank, its cores and what it was last waiting for."""
     cores = f", {owner.cores}" if owner.cores else ""
@@ -185,7 +242,10 @@ def oom_kills() -> int:
     return 0
 
 
-def tell(text: str) -> None:
+def tell(text: str | None) -> None:
+    """Print the message; None where another node has told it."""
+    if text is None:
+        return
     with suppress(OSError):
         os.write(2, text.encode() + b"\n")
     time.sleep(0.2)  # launchers drop what they have not yet read of a job that ends

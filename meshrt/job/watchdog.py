@@ -10,7 +10,7 @@ its own ranks cannot be freed from outside, that is on a cycle among them or on 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from meshrt.errors import UsageError
 from meshrt.job.board import Owner, Record, State
@@ -23,13 +23,18 @@ def limit(environ: dict[str, str] | None = None) -> float:
 
     Raises UsageError for anything but a number >= 0.
     """
-    text = (os.environ if environ is None else environ).get("MESHRT_WATCHDOG_SECONDS", "7")
+    return seconds_of("MESHRT_WATCHDOG_SECONDS", os.environ if environ is None else environ, 7.0)
+
+
+def seconds_of(name: str, environ: Mapping[str, str], default: float) -> float:
+    """The variable, as a number >= 0. Raises UsageError."""
+    text = environ.get(name, str(default))
     try:
         seconds = float(text)
     except ValueError:
         seconds = -1.0
     if not 0 <= seconds < float("inf"):
-        raise UsageError(f"MESHRT_WATCHDOG_SECONDS is {text!r}: give a number of seconds, or 0 for no watch")
+        raise UsageError(f"{name} is {text!r}: give a number of seconds, or 0 for no watch")
     return seconds
 
 
