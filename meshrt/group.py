@@ -21,10 +21,18 @@ _ZERO = bytes(16)
 
 @dataclass(frozen=True)
 class Link:
-    """What connects a member to the next: bytes a second in one direction, and seconds that a byte is under way."""
+    """What connects a member to the next: bytes a second in one direction, and seconds that a byte is under way.
+
+    `itemsize`: bytes that a number is on it, where arrays here have another; None: as the arrays have it.
+    """
 
     bytes_per_second: float
     latency: float
+    itemsize: int | None = None
+
+    def nbytes(self, array: np.ndarray) -> int:
+        """What an array is on this link."""
+        return array.nbytes if self.itemsize is None else array.size * self.itemsize
 
 
 @dataclass
@@ -167,9 +175,10 @@ class Group:
             if at is None:
                 departures.append((now, None))
             else:
-                counted[kind].bytes += own[at].nbytes
+                nbytes = link.nbytes(own[at])
+                counted[kind].bytes += nbytes
                 touched.read += own[at].nbytes
-                now += own[at].nbytes / link.bytes_per_second
+                now += nbytes / link.bytes_per_second
                 departures.append((now + link.latency, own[at]))
             own_ends.append(now)
         first = self._cross(departures[-1], None if come[0] is None else chunks[0][come[0]])

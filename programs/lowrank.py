@@ -197,8 +197,8 @@ def open_model(
     wanted: bool = False,
 ) -> Steps:  # fmt: skip
     """The model on the GPUs, with a cache for the requests. UsageError, LimitError."""
-    if gpus.payload and (layers_run is not None or dtype not in (None, "float32")):
-        raise UsageError("--layers-run and --dtype are for shapes: add --payload none (numbers are float32)")
+    if gpus.payload and layers_run is not None:
+        raise UsageError("--layers-run is for shapes: add --payload none")
     if layers_run is not None and layers_run < 1:
         raise UsageError(f"--layers-run is {layers_run}; it starts at 1")
     if block_size < 1 or (kv_blocks is not None and kv_blocks < 1):
@@ -207,7 +207,7 @@ def open_model(
     run = min(layers_run or len(family.layers), len(family.layers))
     if run < len(family.layers):
         check_alike(family, run)
-    kind = storage("float32" if gpus.payload else dtype or family.dtype)
+    kind = storage(dtype or family.dtype)
     longest = max(len(one.prompt) + one.limit for one in requests)
     needed = sum(-(-(len(one.prompt) + one.limit) // block_size) for one in requests)
 

@@ -37,8 +37,12 @@ def new_gpus(
 
 
 def run_lowrank(gpus: Gpus, model: Path | str, **options: Any) -> dict[str, Any]:
-    """The report of a run with its default options but for these; the same on all ranks."""
-    program = load_program("lowrank")
+    return run_gpus(gpus, model, "lowrank", **options)
+
+
+def run_gpus(gpus: Gpus, model: Path | str, name: str, **options: Any) -> dict[str, Any]:
+    """The report of a program's run with its default options but for these; the same on all ranks."""
+    program = load_program(name)
     given = {option.name: option.default for option in program.options} | {"model": str(model)} | options
     told = gather_report(gpus, program.name, given, program.run(gpus, **given), {"wall_seconds": 0.0})
     found: dict[str, Any] = gpus.control.bcast(told)

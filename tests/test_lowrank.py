@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from decomposed import decompose
-from gpu_runs import logits_of, new_gpus, run_lowrank
+from gpu_runs import logits_of, new_gpus, run_gpus, run_lowrank
 from random_models import BASE, CASES, random_checkpoint
 
 from meshrt.errors import UsageError
@@ -161,16 +161,28 @@ def test_bytes_per_token_and_layer_are_the_closed_form(tp: int, scheme: str) -> 
     assert sent_by_a_gpu(told, "all_gather") == each * gathered // tp + head
 
 
-def test_bytes_are_the_same_with_numbers(tiny: Path) -> None:
-    """Shapes and numbers are counted alike, up to the size of a number."""
-    ids = {"prompt_ids": "1,2,3,4,5,6,7", "max_new_tokens": 6, "ignore_eos": True}
-    for scheme in SCHEMES:
-        for static in (False, True):
-            full = run_lowrank(new_gpus(4, static=static), tiny, scheme=scheme, **ids)
-            none = run_lowrank(new_gpus(4, payload=False, static=static), tiny, scheme=scheme, dtype="float32", **ids)
-            for report in (full, none):
-                report.pop("arguments"), report.pop("host"), report.pop("result")
-            assert full == none
+@pytest.mark.parametrize("static", [False, True], ids=["eager", "static"])
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_everything_is_counted_alike_with_numbers_and_by_shape(tiny: Path, scheme: str, static: bool) -> None:
+    """A model in bfloat16 is charged as one either way, though numbers are computed in float32: bytes, memory, time."""
+    asked = {"prompt_ids": "1,2,3,4,5,6,7", "max_new_tokens": 6, "ignore_eos": True, "block_size": 4}
+    served = {"requests": 5, "prompt_tokens": "3:9", "output_tokens": "2:6", "rate": 2000.0, "block_size": 4}
+    kinds: list[dict[str, Any]] = [{}, {"dtype": "float32"}, *([{"kv": "lowrank"}] if scheme == "deinfer" else [])]
+    link_bytes = set()
+    for tp in (1, 2, 4):
+        for options in kinds:
+            for program, given in (("lowrank", asked), ("serve", served)):
+                full, none = (
+                    run_gpus(
+                        new_gpus(tp, payload=payload, static=static), tiny, program, scheme=scheme, **given | options
+                    )
+                    for payload in (True, False)
+                )
+                assert full["measured"] == none["measured"]
+                assert full["phases"] == none["phases"]
+                if (tp, program) == (4, "lowrank"):
+                    link_bytes.add(full["measured"]["link_bytes"]["total"])
+    assert len(link_bytes) == 2  # bfloat16 and float32: what is charged is the dtype
 
 
 def test_deinfer_computes_every_head_once_and_base_on_every_gpu() -> None:
@@ -240,7 +252,7 @@ def test_what_cannot_be_is_refused(tiny: Path, tmp_path: Path) -> None:
         (2, "--kv lowrank needs --scheme deinfer", {"kv": "lowrank", "scheme": "base"}),
         (2, "--ratio is for shapes", {"ratio": 0.4}),
         (2, "--layers is 9", {"layers": 9}),
-        (2, "--layers-run and --dtype are for shapes", {"layers_run": 1}),
+        (2, "--layers-run is for shapes", {"layers_run": 1}),
         (2, "--block-size is 0", {"block_size": 0}),
         (2, "--max-new-tokens is 0", {"max_new_tokens": 0}),
         (2, "--max-batch is 0", {"max_batch": 0}),

@@ -18,6 +18,8 @@ from meshrt.gpu.plan import Plan
 from meshrt.group import hollow
 
 _NONE: Mapping[str, int] = MappingProxyType({})
+COMPUTED = np.dtype(np.float32)  # what numbers are computed in, whatever they are counted as
+Buffer = tuple[np.ndarray, Any]  # and the dtype that it is counted in; None: the GPU's
 
 
 class Cost:
@@ -59,13 +61,13 @@ class Gpu:
     device: GpuDevice
     index: int
     payload: bool = True
-    dtype: np.dtype[Any] = field(default_factory=lambda: np.dtype(np.float32))  # of what `new` makes
+    dtype: np.dtype[Any] = field(default_factory=lambda: np.dtype(np.float32))  # of numbers, as they are counted
     now: float = 0.0
     host: float = 0.0
     memory: Budget = field(init=False)
     counters: Counters = field(default_factory=Counters)
     plan: Plan | None = None  # that is being recorded
-    scopes: list[list[np.ndarray]] = field(default_factory=list)  # buffers made since each open scope began
+    scopes: list[list[Buffer]] = field(default_factory=list)  # buffers made since each open scope began
 
     def __post_init__(self) -> None:
         self.memory = Budget(self.device, self.index)
@@ -107,35 +109,44 @@ class Gpu:
 
     # ---- memory
 
-    def keep(self, name: str, array: np.ndarray) -> np.ndarray:
+    def size(self, array: np.ndarray, dtype: Any = None) -> int:
+        """Bytes of an array as they are counted: in `dtype`, None: the GPU's own, whatever it is computed in here."""
+        return array.size * (self.dtype if dtype is None else np.dtype(dtype)).itemsize
+
+    def keep(self, name: str, array: np.ndarray, dtype: Any = None) -> np.ndarray:
         """Count an array that stays: weights, a cache. LimitError."""
-        self.memory.take(name, array.nbytes)
+        self.memory.take(name, self.size(array, dtype))
         return array
 
     def shaped(self, shape: tuple[int, ...], dtype: Any = None) -> np.ndarray:
-        """An array that is not counted: fresh, or without payload a shape, one zero with strides of zero."""
-        kind = self.dtype if dtype is None else np.dtype(dtype)
-        return np.empty(shape, kind) if self.payload else hollow(shape, kind)
+        """An array that is not counted: fresh, or without payload a shape, one zero with strides of zero.
+
+        Without a dtype of its own it is counted in the GPU's, and computed in float32.
+        """
+        if self.payload:
+            return np.empty(shape, COMPUTED if dtype is None else dtype)
+        return hollow(shape, self.dtype if dtype is None else np.dtype(dtype))
 
     def new(self, *shape: int, dtype: Any = None) -> np.ndarray:
         """A buffer for a result, counted as workspace until the scope ends; in a plan, reused by its later scopes."""
         if self.plan is not None:
-            found = self.plan.buffer(self.index, shape, np.dtype(dtype or self.dtype))
+            found = self.plan.buffer(self.index, shape, dtype)
             if found is not None:
-                self._remember(found)
+                self._remember(found, dtype)
                 return found
         made = self.shaped(shape, dtype)
+        nbytes = self.size(made, dtype)
         if self.plan is None:
-            self.memory.take("workspace", made.nbytes)
+            self.memory.take("workspace", nbytes)
         else:
-            self.memory.take(self.plan.name, made.nbytes)
-            self.plan.taken[self.index] = self.plan.taken.get(self.index, 0) + made.nbytes
-        self._remember(made)
+            self.memory.take(self.plan.name, nbytes)
+            self.plan.taken[self.index] = self.plan.taken.get(self.index, 0) + nbytes
+        self._remember(made, dtype)
         return made
 
-    def _remember(self, buffer: np.ndarray) -> None:
+    def _remember(self, buffer: np.ndarray, dtype: Any) -> None:
         if self.scopes:
-            self.scopes[-1].append(buffer)
+            self.scopes[-1].append((buffer, dtype))
 
     def open_scope(self) -> None:
         self.scopes.append([])
@@ -146,4 +157,4 @@ class Gpu:
         if self.plan is not None:
             self.plan.release(self.index, buffers)
         else:
-            self.memory.give_back("workspace", sum(buffer.nbytes for buffer in buffers))
+            self.memory.give_back("workspace", sum(self.size(*buffer) for buffer in buffers))

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -60,23 +61,29 @@ class Gpus:
 
     # ---- collectives
 
-    def all_gather(self, parts: Arrays, sizes: Sequence[int]) -> Arrays:
-        """All GPUs' parts side by side along the last axis, on every GPU. `sizes`: of all of them, along that axis."""
+    def all_gather(self, parts: Arrays, sizes: Sequence[int], dtype: Any = None) -> Arrays:
+        """All GPUs' parts side by side along the last axis, on every GPU. `sizes`: of all of them, along that axis.
+
+        `dtype`: what numbers are counted in; None: the GPUs' own.
+        """
         if self.count == 1:
             return parts
-        outs = [gpu.new(*part.shape[:-1], sum(sizes)) for gpu, part in zip(self.mine, parts, strict=True)]
-        return self._together("all_gather", parts, outs, sizes)
+        outs = [gpu.new(*part.shape[:-1], sum(sizes), dtype=dtype) for gpu, part in zip(self.mine, parts, strict=True)]
+        return self._together("all_gather", parts, outs, sizes, self._itemsize(dtype))
 
     def reduce_sum(self, parts: Arrays) -> Arrays:
         """The sum of all GPUs' arrays, on every GPU."""
         if self.count == 1:
             return parts
         outs = [gpu.new(*part.shape) for gpu, part in zip(self.mine, parts, strict=True)]
-        return self._together("reduce_sum", parts, outs, ())
+        return self._together("reduce_sum", parts, outs, (), self._itemsize(None))
 
-    def _together(self, kind: str, parts: Arrays, outs: Arrays, sizes: Sequence[int]) -> Arrays:
+    def _itemsize(self, dtype: Any) -> int:
+        return (self.mine[0].dtype if dtype is None else np.dtype(dtype)).itemsize
+
+    def _together(self, kind: str, parts: Arrays, outs: Arrays, sizes: Sequence[int], itemsize: int) -> Arrays:
         if self.plan is not None:
-            ring = Ring(self, kind, parts, outs, sizes)
+            ring = Ring(self, kind, parts, outs, sizes, itemsize)
             self.plan.add(ring.run)
             self.plan.closing.append(ring.close)
             return outs
@@ -84,11 +91,11 @@ class Gpus:
         for gpu in self.mine:
             gpu.host += gpu.device.launch_seconds
             begins.append(max(gpu.now, gpu.host) + gpu.device.kernel_seconds)
-        return self.travel(kind, parts, sizes, begins)
+        return self.travel(kind, parts, sizes, begins, itemsize)
 
-    def travel(self, kind: str, parts: Arrays, sizes: Sequence[int], begins: list[float]) -> Arrays:
+    def travel(self, kind: str, parts: Arrays, sizes: Sequence[int], begins: list[float], itemsize: int) -> Arrays:
         """A collective by messages that are planned as they go. It begins on each GPU at a time of its own."""
-        extra, link = self.way(kind, parts, sizes)
+        extra, link = self.way(kind, parts, sizes, itemsize)
         times = [begin + extra for begin in begins]
         if kind == "all_gather":
             found, ends = self.group.all_gather(parts, times, parts[0].ndim - 1, sizes, link)
@@ -99,12 +106,12 @@ class Gpus:
             gpu.now = end
         return found
 
-    def way(self, kind: str, parts: Arrays, sizes: Sequence[int]) -> tuple[float, Link]:
+    def way(self, kind: str, parts: Arrays, sizes: Sequence[int], itemsize: int) -> tuple[float, Link]:
         """What a collective takes before its first step, and the link as its protocol uses it."""
         part, rounds = parts[0], 2 if kind == "reduce_sum" else 1
-        whole = part.nbytes if kind == "reduce_sum" else part.itemsize * prod(part.shape[:-1]) * sum(sizes)
-        one = self.device.protocol(rounds * (self.count - 1), whole / self.count)
-        return one.seconds, Link(one.share * self.device.link_bytes_per_second, one.step_seconds)
+        whole = part.size if kind == "reduce_sum" else prod(part.shape[:-1]) * sum(sizes)
+        one = self.device.protocol(rounds * (self.count - 1), itemsize * whole / self.count)
+        return one.seconds, Link(one.share * self.device.link_bytes_per_second, one.step_seconds, itemsize)
 
     # ---- time
 

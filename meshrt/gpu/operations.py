@@ -1,6 +1,7 @@
 """What any program launches on a GPU: products, sums, look-ups, with what each costs. Arrays are [rows, columns]."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from meshrt.gpu.gpu import Gpu
 def matmul(gpu: Gpu, x: np.ndarray, w: np.ndarray, bias: np.ndarray | None = None) -> np.ndarray:
     """x [m, k] @ w [k, n] (+ bias [n]) -> [m, n]: one kernel."""
     out = gpu.new(x.shape[0], w.shape[1])
-    return gpu.launch(_matmul, out, x, w, bias, cost=gpu.cost(_flops(x, w), x.nbytes + w.nbytes + out.nbytes))
+    return gpu.launch(_matmul, out, x, w, bias, cost=gpu.cost(_flops(x, w), sum(map(gpu.size, (x, w, out)))))
 
 
 def matmuls(
@@ -23,7 +24,7 @@ def matmuls(
     """Several products at once, of any sizes: one kernel, a grouped (or batched) matrix product; to `outs` if given."""
     found = [gpu.new(x.shape[0], w.shape[1]) for x, w in zip(xs, ws, strict=True)] if outs is None else [*outs]
     flops = sum(map(_flops, xs, ws))
-    nbytes = sum(array.nbytes for arrays in (xs, ws, found) for array in arrays)
+    nbytes = sum(gpu.size(array) for arrays in (xs, ws, found) for array in arrays)
     group = tuple(zip(found, xs, ws, biases, strict=True))
     gpu.launch(_matmuls, found[0], group, cost=gpu.cost(flops, nbytes))
     return found
@@ -31,14 +32,14 @@ def matmuls(
 
 def add(gpu: Gpu, target: np.ndarray, other: np.ndarray) -> np.ndarray:
     """target += other."""
-    cost = gpu.cost(target.size, 2 * target.nbytes + other.nbytes)
+    cost = gpu.cost(target.size, 2 * gpu.size(target) + gpu.size(other))
     return gpu.launch(_add, target, other, cost=cost)
 
 
-def take(gpu: Gpu, table: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Rows of a table [n, columns], int [m] -> [m, columns]."""
-    out = gpu.new(len(rows), table.shape[1], dtype=table.dtype)
-    return gpu.launch(_take, out, table, rows, cost=gpu.cost(0, 2 * out.nbytes))
+def take(gpu: Gpu, table: np.ndarray, rows: np.ndarray, dtype: Any = None) -> np.ndarray:
+    """Rows of a table [n, columns], int [m] -> [m, columns]. `dtype`: what it is counted in; None: the GPU's own."""
+    out = gpu.new(len(rows), table.shape[1], dtype=dtype)
+    return gpu.launch(_take, out, table, rows, cost=gpu.cost(0, 2 * gpu.size(out, dtype)))
 
 
 def _flops(x: np.ndarray, w: np.ndarray) -> int:

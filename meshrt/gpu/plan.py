@@ -24,14 +24,14 @@ class Plan:
         for function, args in self.calls:
             function(*args)
 
-    def buffer(self, gpu: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray | None:
-        """A buffer of an earlier scope that nobody needs any more."""
+    def buffer(self, gpu: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray | None:
+        """A buffer of an earlier scope, counted in that dtype (None: the GPU's), that nobody needs any more."""
         free = self._free.get((gpu, shape, dtype))
         return free.pop() if free else None
 
-    def release(self, gpu: int, buffers: Iterable[np.ndarray]) -> None:
-        for buffer in buffers:
-            self._free.setdefault((gpu, buffer.shape, buffer.dtype), []).append(buffer)
+    def release(self, gpu: int, buffers: Iterable[tuple[np.ndarray, Any]]) -> None:
+        for buffer, dtype in buffers:
+            self._free.setdefault((gpu, buffer.shape, dtype), []).append(buffer)
 
     def close(self) -> None:
         """Free what MPI keeps for it."""

@@ -52,16 +52,18 @@ class Ring:
     """One collective, ready to `run` again and again from `parts` to `outs`."""
 
     def __init__(
-        self, gpus: Gpus, kind: str, parts: list[np.ndarray], outs: list[np.ndarray], sizes: Sequence[int]
-    ) -> None:
+        self, gpus: Gpus, kind: str, parts: list[np.ndarray], outs: list[np.ndarray], sizes: Sequence[int],
+        itemsize: int,
+    ) -> None:  # fmt: skip
         self.gpus, self.kind, self.parts, self.outs, self.sizes = gpus, kind, parts, outs, sizes
+        self.itemsize = itemsize
         self.steps: list[Step] = []
         self.copies: list[tuple[np.ndarray, np.ndarray]] = []
         self.times = [0.0 for _ in parts]
         self.begins = [0.0 for _ in parts]
         self.board, self.peer = gpus.control.board, (gpus.control.rank - 1) % gpus.control.size
         self.what = f"{gpus.control.name}: {kind}".encode()
-        self.extra, self.link = gpus.way(kind, parts, sizes)
+        self.extra, self.link = gpus.way(kind, parts, sizes, itemsize)
         self.wait: Any = waiter() if gpus.control.size > 1 else None
         if gpus.payload:
             self._plan()
@@ -72,7 +74,7 @@ class Ring:
         for at, gpu in enumerate(gpus.mine):
             self.begins[at] = gpu.now + gpu.device.kernel_seconds
         if not gpus.payload:
-            gpus.travel(self.kind, self.parts, self.sizes, self.begins)
+            gpus.travel(self.kind, self.parts, self.sizes, self.begins, self.itemsize)
             return
         for at, begin in enumerate(self.begins):
             self.times[at] = begin + self.extra
@@ -141,7 +143,7 @@ class Ring:
         """Member i sends chunk sent[i] to the next, and gets from the one before the chunk below."""
         count, link = self.gpus.count, self.link
         come = [(one - 1) % count for one in sent]
-        nbytes = [own[at].nbytes for own, at in zip(chunks, sent, strict=True)]
+        nbytes = [link.nbytes(own[at]) for own, at in zip(chunks, sent, strict=True)]
         moves = [(_move(adds), chunks[at][come[at]], chunks[at - 1][come[at]]) for at in range(1, len(chunks))]
         target, edge = chunks[0][come[0]], None
         if self.gpus.control.size == 1:

@@ -59,7 +59,7 @@ class Prompts:
             queries = len(heads.queries)
             cost = gpu.cost(
                 4 * self.seen * queries * heads.dim,
-                2 * q.nbytes + k.nbytes + v.nbytes,
+                2 * gpu.size(q) + gpu.size(k) + gpu.size(v),
                 {"attention_heads": len(self.tokens) * queries},
             )
             out, shape = gpu.new(*q.shape), (len(heads.kv), heads.group, heads.dim)
@@ -71,7 +71,7 @@ def keep(gpu: Gpu, store: Store, layer: int, slots: np.ndarray, rows: Sequence[n
     """New tokens' rows to the cache of a layer: keys and values, or their latents."""
     for pool, one in zip((store.keys[layer], store.values[layer]), rows, strict=True):
         assert one is not None
-        gpu.launch(kernels.store, pool, slots, one, cost=gpu.cost(0, 2 * one.nbytes))
+        gpu.launch(kernels.store, pool, slots, one, cost=gpu.cost(0, 2 * gpu.size(one)))
 
 
 @dataclass
@@ -191,7 +191,8 @@ class NewTokens:
     def _copied(self, at: int, layer: int) -> int:
         """Bytes read and written."""
         store = self.cache.stores[at]
-        return int(2 * self.blocks * self.size * (store.keys[layer][0].nbytes + store.values[layer][0].nbytes))
+        slot = sum(self.gpus.mine[at].size(pool[layer][0]) for pool in (store.keys, store.values))
+        return 2 * self.blocks * self.size * slot
 
     def _tally(self) -> dict[str, int]:
         return {"cache_runs": 2 * len(self.runs), "cache_blocks": 2 * self.blocks}

@@ -103,7 +103,7 @@ def _make_store(gpu: Gpu, slots: int, widths: list[tuple[int, int]], width: int,
         return made
 
     keys, values = tuple(pool(one[0]) for one in widths), tuple(pool(one[1]) for one in widths)
-    gpu.memory.take("cache", (keys[-1].nbytes + values[-1].nbytes) * (layers - len(widths)))
+    gpu.memory.take("cache", (gpu.size(keys[-1]) + gpu.size(values[-1])) * (layers - len(widths)))
     if not low_rank:
         return Store(keys, values, None, None)
     squeezed = (buffer(max(one[0] for one in widths)), buffer(max(one[1] for one in widths)))

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshrt.gpu.gpu import Gpu
+from meshrt.gpu.gpu import COMPUTED, Gpu
 from meshrt.models.checkpoint import Checkpoint, Index
 from meshrt.models.factors import factor_names
 from meshrt.programs.gpu.family import Matrix
@@ -24,7 +24,7 @@ def shares(count: int, size: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Cutter:
-    """Reads for GPU `gpu` of `count`; without a checkpoint, shapes. Matrices come as [in, out], in the GPU's dtype."""
+    """Reads for GPU `gpu` of `count`; without a checkpoint, shapes. Matrices come as [in, out], for the kernels."""
 
     gpu: Gpu
     count: int
@@ -44,7 +44,7 @@ class Cutter:
         u, v = factor_names(matrix.name)
         a = self.checkpoint.read(u + ".weight", EVERY, rows).astype(np.float64).T
         b = self.checkpoint.read(v + ".weight", columns).astype(np.float64).T
-        return self._keep((a @ b).astype(self.gpu.dtype))
+        return self._keep((a @ b).astype(COMPUTED))
 
     def a(self, matrix: Matrix, rows: Index, ranks: slice) -> np.ndarray:
         """A part of A [in, rank]."""
@@ -62,13 +62,13 @@ class Cutter:
     def vector(self, name: str, size: int, index: Index = EVERY) -> np.ndarray:
         if self.checkpoint is None:
             return self._keep(self.gpu.shaped((_length(index, size),)))
-        return self._keep(self.checkpoint.read(name, index).astype(self.gpu.dtype))
+        return self._keep(self.checkpoint.read(name, index).astype(COMPUTED))
 
     def table(self, name: str, rows: int, columns: int, index: Index = EVERY) -> np.ndarray:
         """Rows of a table [rows, columns]."""
         if self.checkpoint is None:
             return self._keep(self.gpu.shaped((_length(index, rows), columns)))
-        return self._keep(self.checkpoint.read(name + ".weight", index).astype(self.gpu.dtype))
+        return self._keep(self.checkpoint.read(name + ".weight", index).astype(COMPUTED))
 
     def joined(self, arrays: list[np.ndarray]) -> np.ndarray:
         """Matrices that were read already, side by side; they are the same memory."""
@@ -81,7 +81,7 @@ class Cutter:
             return self._keep(self.gpu.shaped((_length(rows, shape[0]), _length(columns, shape[1]))))
         # The file has [out, in].
         found = self.checkpoint.read(name + ".weight", columns, rows)
-        return self._keep(np.ascontiguousarray(found.T, self.gpu.dtype))
+        return self._keep(np.ascontiguousarray(found.T, COMPUTED))
 
     def _keep(self, array: np.ndarray) -> np.ndarray:
         return self.gpu.keep("weights", array)

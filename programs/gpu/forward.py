@@ -116,7 +116,7 @@ def _add(gpus: Gpus, xs: Arrays, others: Arrays) -> None:
 def normed(gpu: Gpu, model: Model, x: np.ndarray, norm: Norm) -> np.ndarray:
     """RMSNorm or LayerNorm, as the model has it."""
     out, eps = gpu.new(*x.shape), model.family.eps
-    cost, scale, wide = gpu.cost(4 * x.size, 2 * x.nbytes), gpu.shaped((len(x), 1)), gpu.shaped(x.shape)
+    cost, scale, wide = gpu.cost(4 * x.size, 2 * gpu.size(x)), gpu.shaped((len(x), 1)), gpu.shaped(x.shape)
     if norm.bias is None:
         return gpu.launch(kernels.rms_norm, out, x, norm.weight, eps, scale, wide, cost=cost)
     centred = gpu.shaped(x.shape)
@@ -125,7 +125,9 @@ def normed(gpu: Gpu, model: Model, x: np.ndarray, norm: Norm) -> np.ndarray:
 
 def turning(gpu: Gpu, tables: Rotary | None, places: np.ndarray) -> Rotary | None:
     """Cosines and sines at these positions; None where the model has learned positions."""
-    return None if tables is None else (take(gpu, tables[0], places), take(gpu, tables[1], places))
+    return None if tables is None else (
+        take(gpu, tables[0], places, np.float32), take(gpu, tables[1], places, np.float32)
+    )  # fmt: skip
 
 
 def rotated(gpu: Gpu, x: np.ndarray, dim: int, rotary: Rotary | None) -> np.ndarray:
@@ -137,7 +139,7 @@ def rotated(gpu: Gpu, x: np.ndarray, dim: int, rotary: Rotary | None) -> np.ndar
     scratch = gpu.shaped((5, tokens, heads.shape[1], half))
     return gpu.launch(
         kernels.rotate, x, heads[..., :half], heads[..., half:], rotary[0][:, None], rotary[1][:, None], scratch,
-        cost=gpu.cost(3 * x.size, 2 * x.nbytes),
+        cost=gpu.cost(3 * x.size, 2 * gpu.size(x)),
     )  # fmt: skip
 
 
@@ -145,7 +147,7 @@ def activated(gpu: Gpu, found: Results) -> np.ndarray:
     """SwiGLU of gate and up, or ReLU of one alone."""
     values = found.values
     out = gpu.new(*values[0].shape)
-    cost = gpu.cost(5 * out.size, (len(values) + 1) * out.nbytes)
+    cost = gpu.cost(5 * out.size, (len(values) + 1) * gpu.size(out))
     kernel = kernels.swiglu if len(values) == 2 else kernels.relu
     return gpu.launch(kernel, out, gpu.shaped(out.shape), *values, cost=cost)
 
@@ -161,10 +163,10 @@ def _head(gpus: Gpus, model: Model, batch: Batch, xs: Arrays, all_logits: bool) 
         pair = gpu.new(len(here), 2, dtype=np.float32)
         gpu.launch(
             kernels.likeliest, pair, here, shard.first_word, pair[:, 0], pair[:, 1], gpu.shaped((len(here),), np.int64),
-            cost=gpu.cost(here.size, here.nbytes),
+            cost=gpu.cost(here.size, gpu.size(here)),
         )  # fmt: skip
         pairs.append(pair)
-    gathered = gpus.all_gather(pairs, [2] * gpus.count)
+    gathered = gpus.all_gather(pairs, [2] * gpus.count, np.float32)
     ids = []
     for gpu, found in zip(gpus.mine, gathered, strict=True):
         out, flat = gpu.shaped((len(found),), np.float32), found.reshape(-1)

@@ -11,7 +11,8 @@ KvBlocks = Annotated[int | None, "blocks of the cache  [default: what is needed,
 MaxBatch = Annotated[int, "requests that run together"]
 MaxPrefillTokens = Annotated[int, "prompt tokens that are computed together"]
 Dtype = Annotated[
-    Literal["float32", "float16", "bfloat16"] | None, "of shapes; numbers are float32  [default: the model's]"
+    Literal["float32", "float16", "bfloat16"] | None,
+    "of all that is counted; computed in float32  [default: the model's]",
 ]
 Layers = Annotated[int | None, "only the first so many layers of the model"]
 LayersRun = Annotated[int | None, "run so many layers, count the last for the others; --payload none"]

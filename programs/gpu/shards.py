@@ -134,7 +134,7 @@ def _shard(cut: Cutter, family: Family, scheme: Scheme, layers_run: int, positio
             cos, sin = cos_sin(family.config, np.arange(positions))
         else:
             cos = sin = cut.gpu.shaped((positions, family.head_dim // 2), np.float32)
-        rotary = (cut.gpu.keep("weights", cos), cut.gpu.keep("weights", sin))
+        rotary = (cut.gpu.keep("weights", cos, np.float32), cut.gpu.keep("weights", sin, np.float32))
     learned = family.max_positions + family.position_offset
     embedding = cut.table(family.embedding, family.vocabulary, family.hidden)
     head = embedding[words] if family.head == family.embedding else cut.table(
