@@ -34,6 +34,7 @@ COMMANDS = {
     "compress": "compress",
     "devices": "devices",
     "doctor": "doctor",
+    "explain": "explain",
     "fuzz": "fuzz",
     "launch": "launch",
     "list": "list",

@@ -51,6 +51,7 @@ class Segment:
     wall_begin: float = field(default_factory=perf_counter)
     wall_seconds: float = 0.0
     tokens: int | None = None
+    sampled: bool = False  # a part of it stood for others
 
 
 @dataclass
@@ -104,6 +105,7 @@ def merge(segments: list[Segment]) -> Segment:
         memory=max(segment.memory for segment in segments),
         begin=segments[0].begin,
         end=segments[-1].end,
+        sampled=any(segment.sampled for segment in segments),
     )
 
 

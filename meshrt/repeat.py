@@ -43,6 +43,7 @@ def repeated(block: "Block", times: int) -> Iterator[None]:
     yield
     if block.counters is not counters:
         raise ValueError("a phase began or ended in a repeated stretch; repeat inside of phases")
+    block.ledger.segments[-1].sampled = True
     fabric.settle(block)
     ramps.settle(block)
     more = times - 1

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
+from meshrt import fields
 from meshrt.block import Block
 from meshrt.device import Device
 from meshrt.errors import UsageError
@@ -80,7 +81,8 @@ def gather_report(
     measured = [combine([share["segments"][at] for share in shares], block.device) for at in range(len(own))]
     device = {key: value for key, value in asdict(block.device).items() if key != "sources"}
     sums = [sum(share["host"][at] for share in shares) for at in range(4)]
-    return {
+    sampled = {segment.name for segment in own if segment.sampled}
+    return fields.with_kinds("mesh", sampled, {
         "schema": SCHEMA,
         "program": program,
         "arguments": arguments,
@@ -105,7 +107,7 @@ def gather_report(
             "startup_cpu_seconds": float(np.median([share["startup"] for share in shares])),
             "phases": [{"name": segment.name, "wall_seconds": segment.wall_seconds} for segment in named],
         },
-    }
+    })  # fmt: skip
 
 
 def _tokens(segment: Segment) -> dict[str, int]:
@@ -192,31 +194,32 @@ def print_table(report: dict[str, Any]) -> None:
     for part in parts:
         table.add_column(part["name"], justify="right", no_wrap=True)
 
-    def row(name: str, show: Callable[[dict[str, Any]], str]) -> None:
-        table.add_row(name, *map(show, parts))
+    def row(path: str, show: Callable[[dict[str, Any]], str], limit: Any = None) -> None:
+        table.add_row(fields.heading("mesh", report, path) + of(limit), *map(show, parts))
 
     if any("tokens" in part for part in parts):
         row("tokens", lambda part: str(part.get("tokens", "")))
     row("messages", lambda part: f"{part['messages']:,}")
     row("hops", lambda part: f"{part['hops']:,}")
     if "wafer" in report:
-        row("hops on the wafer", lambda part: f"{part['wafer']['hops']:,}")
-    row("longest packet", lambda part: str(part["max_hops"]))
+        row("wafer.hops", lambda part: f"{part['wafer']['hops']:,}")
+    row("max_hops", lambda part: str(part["max_hops"]))
     row("stages", lambda part: f"{part['stages']:,}")
-    row("path hops", lambda part: f"{part['critical_path']['hops']:,}")
-    row("path cycles", lambda part: f"{part['critical_path']['cycles']:,.0f}")
+    row("critical_path.hops", lambda part: f"{part['critical_path']['hops']:,}")
+    row("critical_path.cycles", lambda part: f"{part['critical_path']['cycles']:,.0f}")
     if any(part["out_of_order"]["packets"] for part in parts):
-        row("out of order", lambda part: f"{part['out_of_order']['packets']:,}")
-    row("busiest link", lambda part: size(part["link_bytes"]["max"]))
+        row("out_of_order.packets", lambda part: f"{part['out_of_order']['packets']:,}")
+    row("link_bytes.max", lambda part: size(part["link_bytes"]["max"]))
     if "wafer" in report:
-        row("busiest of the wafer", lambda part: size(part["wafer"]["link_bytes"]["max"]))
-    row("entries" + of(device["route_entries"]), lambda part: str(part["route_entries"]["max"]))
+        row("wafer.link_bytes.max", lambda part: size(part["wafer"]["link_bytes"]["max"]))
+    row("route_entries.max", lambda part: str(part["route_entries"]["max"]), device["route_entries"])
     limit = device["core_memory"]
-    row("memory" + of(limit and size(limit)), lambda part: size(part["memory_bytes"]["max"]))
-    row("MACs", lambda part: short(part["macs"]))
+    row("memory_bytes.max", lambda part: size(part["memory_bytes"]["max"]), limit and size(limit))
+    row("macs", lambda part: short(part["macs"]))
     table.add_row("wall time", *(f"{seconds:.2f} s" for seconds in wall))
     print(_title(report))
     show(table)
+    print(fields.legend(report))
 
 
 def show(table: "Table") -> None:

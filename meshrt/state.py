@@ -19,7 +19,7 @@ from meshrt.meter import Counters, Segment
 from meshrt.snapshot import Part, Snapshot
 
 SUMS = ("messages", "hops", "wafer_hops", "stages", "macs")
-MAXIMA = ("entries", "memory")  # of a segment; max_hops is one of its counters
+MAXIMA = ("entries", "memory", "sampled")  # of a segment; max_hops is one of its counters
 
 
 def describe(blocks: Sequence[Block]) -> tuple[dict[str, Any], dict[str, Part]]:
@@ -101,6 +101,7 @@ def _segment(told: dict[str, Any], rank: int) -> Segment:
         wall_begin=perf_counter() - told["wall_seconds"],
         wall_seconds=float(told["wall_seconds"]),
         tokens=told["tokens"] if told["tokens"] is None else int(told["tokens"]),
+        sampled=bool(told["sampled"]),
     )
 
 

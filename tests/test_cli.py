@@ -28,7 +28,7 @@ INNER = {
     "route_entries": {"max", "limit"},
     "memory_bytes": {"max", "limit"},
 }
-REPORT = {"schema", "program", "arguments", "device", "mesh", "result", "measured", "phases", "host"}
+REPORT = {"schema", "program", "arguments", "device", "mesh", "result", "measured", "phases", "host", "kinds"}
 
 
 def say(run_meshrt: Run, *args: str, **options: Any) -> str:

@@ -39,6 +39,7 @@ class Gpus:
     group: Group = field(init=False)
     phases: dict[str, Phase] = field(default_factory=dict)
     plan: Plan | None = None  # that is being recorded
+    sampled: bool = False  # some layers stood for others
 
     def __post_init__(self) -> None:
         device = self.device

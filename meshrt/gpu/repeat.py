@@ -24,6 +24,7 @@ class Repeat:
         ]
 
     def end(self) -> None:
+        self.gpus.sampled = True
         for gpu, traffic, (now, host, numbers, tally, sent) in zip(
             self.gpus.mine, self.gpus.group.traffic, self.before, strict=True
         ):

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from meshrt import fields
 from meshrt.gpu.device import GpuDevice
 from meshrt.gpu.gpus import Gpus
 from meshrt.gpu.meter import snapshot
@@ -60,7 +61,7 @@ def gather_report(gpus: Gpus, program: str, arguments: dict[str, Any], result: A
     memory = [one for share in shares for one in share["memory"]]
     peak, names = max(memory, key=lambda one: one[0])
     limits = {"memory_bytes": {"max": peak, "limit": gpus.device.memory_bytes, "of_the_fullest": names}}
-    return {
+    return fields.with_kinds("gpu", {"", *gpus.phases} if gpus.sampled else set(), {
         "schema": 1,
         "program": program,
         "arguments": arguments,
@@ -83,7 +84,7 @@ def gather_report(gpus: Gpus, program: str, arguments: dict[str, Any], result: A
             "messages": sum(share["host"][0] for share in shares),
             "bytes": sum(share["host"][1] for share in shares),
         },
-    }
+    })  # fmt: skip
 
 
 def print_table(report: dict[str, Any]) -> None:
@@ -97,32 +98,34 @@ def print_table(report: dict[str, Any]) -> None:
     for part in parts:
         table.add_column(part["name"], justify="right", no_wrap=True)
 
-    def row(name: str, show: Any) -> None:
-        table.add_row(name, *(show(part) for part in parts))
+    def row(path: str, show: Any) -> None:
+        table.add_row(fields.heading("gpu", report, path), *(show(part) for part in parts))
 
     row("tokens", lambda part: f"{part['tokens']:,}" if "tokens" in part else "")
-    row("virtual time", lambda part: f"{1e3 * part['critical_path']['seconds']:,.3f} ms")
-    row("of that kernels", lambda part: f"{1e3 * part['compute_seconds']:,.3f} ms")
-    row("of that collectives", lambda part: f"{1e3 * part['collective_seconds']:,.3f} ms")
+    row("critical_path.seconds", lambda part: f"{1e3 * part['critical_path']['seconds']:,.3f} ms")
+    row("compute_seconds", lambda part: f"{1e3 * part['compute_seconds']:,.3f} ms")
+    row("collective_seconds", lambda part: f"{1e3 * part['collective_seconds']:,.3f} ms")
     row("launches", lambda part: f"{part['launches']:,}")
     if report["static"]:
-        row("of graphs", lambda part: f"{part['graph_launches']:,}")
+        row("graph_launches", lambda part: f"{part['graph_launches']:,}")
     for kind in whole["collectives"]:
         row(
-            f"{kind}, sent by a GPU",
+            f"collectives.{kind}.bytes.max",
             lambda part, kind=kind: (
                 size(part["collectives"][kind]["bytes"]["max"]) if kind in part["collectives"] else ""
             ),
         )
-    row("operations", lambda part: short(part["flops"]))
-    row("memory traffic", lambda part: size(part["memory_traffic"]["total"]))
+    row("flops", lambda part: short(part["flops"]))
+    row("memory_traffic.total", lambda part: size(part["memory_traffic"]["total"]))
     if "attention_heads" in whole:
-        row("attention heads", lambda part: short(part.get("attention_heads", 0)))
+        row("attention_heads", lambda part: short(part.get("attention_heads", 0)))
     memory, host, count = whole["memory_bytes"], report["host"], report["mesh"][0]
-    table.add_row("memory" + of(size(memory["limit"])), *["" for _ in parts[:-1]], size(memory["max"]))
+    named = fields.heading("gpu", report, "memory_bytes.max")
+    table.add_row(named + of(size(memory["limit"])), *["" for _ in parts[:-1]], size(memory["max"]))
     print(
         f"{report['program']} on {count} GPU{'s' if count > 1 else ''} of type {report['device']['name']}"
         f" over {report['device']['link']}, {host['ranks']} rank{'s' if host['ranks'] > 1 else ''};"
         f" virtual time {1e3 * whole['critical_path']['seconds']:,.3f} ms, wall time {host['wall_seconds']:.2f} s"
     )
     show(table)
+    print(fields.legend(report))

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from meshrt import fields
 from meshrt.neuron.core import COUNTS, NeuronCore, Phase
 from meshrt.neuron.cores import Cores
 from meshrt.neuron.device import NeuronDevice
@@ -73,7 +74,7 @@ def gather_report(cores: Cores, program: str, arguments: dict[str, Any], result:
         {"name": parts[0]["name"], **({} if parts[0]["tokens"] is None else {"tokens": parts[0]["tokens"]}), **part}
         for parts, part in zip(stretches[1:], measured[1:], strict=True)
     ]
-    return {
+    return fields.with_kinds("neuron", set(), {
         "schema": 1,
         "program": program,
         "arguments": arguments,
@@ -83,7 +84,7 @@ def gather_report(cores: Cores, program: str, arguments: dict[str, Any], result:
         "measured": measured[0],
         "phases": phases,
         "host": {**host, "ranks": len(shares), "messages": messages, "bytes": nbytes},
-    }
+    })  # fmt: skip
 
 
 def print_table(report: dict[str, Any]) -> None:
@@ -95,24 +96,24 @@ def print_table(report: dict[str, Any]) -> None:
     for name in ("", *(part["name"] for part in parts)):
         table.add_column(name, justify="right" if name else "left", no_wrap=True)
 
-    def row(name: str, show: Any) -> None:
-        table.add_row(name, *(show(part) for part in parts))
+    def row(path: str, show: Any, limit: Any = None) -> None:
+        table.add_row(fields.heading("neuron", report, path) + of(limit), *(show(part) for part in parts))
 
     if any("tokens" in part for part in parts):
         row("tokens", lambda part: str(part.get("tokens", "")))
-    row("virtual time", lambda part: f"{1e3 * part['critical_path']['seconds']:,.3f} ms")
-    row("HBM read", lambda part: size(part["hbm_bytes"]["read"]))
-    row("HBM written", lambda part: size(part["hbm_bytes"]["written"]))
-    row("of that spilled", lambda part: size(sum(part["spill_bytes"].values())))
-    row("operations", lambda part: short(part["flops"]))
-    row("to transpose", lambda part: short(part["transpose_flops"]))
-    row("tensor engine", lambda part: f"{100 * part['engines']['tensor']['active']:.1f} %")
-    row("MFU", lambda part: f"{100 * part['mfu']:.1f} %")
+    row("critical_path.seconds", lambda part: f"{1e3 * part['critical_path']['seconds']:,.3f} ms")
+    row("hbm_bytes.read", lambda part: size(part["hbm_bytes"]["read"]))
+    row("hbm_bytes.written", lambda part: size(part["hbm_bytes"]["written"]))
+    row("spill_bytes.saved", lambda part: size(sum(part["spill_bytes"].values())))
+    row("flops", lambda part: short(part["flops"]))
+    row("transpose_flops", lambda part: short(part["transpose_flops"]))
+    row("engines.tensor.active", lambda part: f"{100 * part['engines']['tensor']['active']:.1f} %")
+    row("mfu", lambda part: f"{100 * part['mfu']:.1f} %")
     first = report["measured"]
-    for name, key in (("SBUF", "sbuf_bytes"), ("PSUM", "psum_bytes"), ("HBM", "memory_bytes")):
-        row(name + of(size(first[key]["limit"])), lambda part, key=key: size(part[key]["max"]))
+    for key in ("sbuf_bytes", "psum_bytes", "memory_bytes"):
+        row(f"{key}.max", lambda part, key=key: size(part[key]["max"]), size(first[key]["limit"]))
     if first["collectives"]:
-        row("between cores", lambda part: size(part["link_bytes"]["total"]))
+        row("link_bytes.total", lambda part: size(part["link_bytes"]["total"]))
     count, host = report["mesh"][0], report["host"]
     print(
         f"{report['program']} on {count} NeuronCore{'s' if count > 1 else ''} of {report['device']['name']},"
@@ -120,3 +121,4 @@ def print_table(report: dict[str, Any]) -> None:
         f" virtual time {1e3 * first['critical_path']['seconds']:,.3f} ms, wall time {host['wall_seconds']:.2f} s"
     )
     show(table)
+    print(fields.legend(report))

@@ -1,0 +1,69 @@
+"""`meshrt explain FIELD|TERM`."""
+
+from __future__ import annotations
+
+from operator import eq
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from meshrt.fields import Field
+
+
+@click.command("explain")
+@click.argument("name", metavar="FIELD|TERM")
+def command(name: str) -> None:
+    """What a number of a report contains, its unit, how it came about, where it is raised; or what a word means.
+
+    FIELD is as in the JSON, or any part of it: measured.link_bytes.max, link_bytes, max. Or as in a printed table.
+
+    \b
+    Examples:
+      meshrt explain hops
+      meshrt explain measured.memory_bytes.max
+      meshrt explain "busiest link"
+      meshrt explain extrapolated
+    """
+    from difflib import get_close_matches
+
+    from meshrt.errors import UsageError
+    from meshrt.fields import EXTRAPOLATED, KINDS, MACHINES
+    from meshrt.words import WORDS
+
+    fields = [(machine, path, field) for machine, rows in MACHINES.items() for path, field in rows.items()]
+    asked = name.strip().casefold()
+    words = {word: text for word, text in (WORDS | KINDS).items() if asked in (word, word + "s")}
+    found = [one for one in fields if _names(asked, *one[1:])]
+    if not words and not found:
+        known = {*WORDS, *KINDS, *(part for _, path, field in fields for part in (path, *path.split("."), field.row))}
+        near = get_close_matches(asked, sorted(known - {"", "*"}), 3, 0.6)
+        raise UsageError(
+            f"{name!r} is no field of a report and no word of meshrt's: "
+            + (f"did you mean {', '.join(near)}?" if near else "`meshrt run PROGRAM --json -` shows the fields")
+        )
+    for word, text in words.items():
+        click.echo(f"{word}: {text}")
+    for machine, path, field in found:
+        click.echo(f"{path} ({machine}): {field.says}")
+        click.echo(f"  unit: {field.unit}")
+        click.echo(f"  kind: {field.kind}, {KINDS[field.kind]}")
+        click.echo(f"  from: {field.source}")
+        if field.scaled:
+            click.echo(f"  {EXTRAPOLATED} where --layers-run or --steps-run left a part of the run out")
+
+
+def _names(asked: str, path: str, field: Field) -> bool:
+    """Is a number asked for: by its path, the beginning or the end of that, or its row in a printed table?"""
+    if field.row and asked in (field.row.casefold(), field.row.casefold().lstrip("*, ")):
+        return True
+    asked = asked.removeprefix("measured.")
+    whole, parts = path.split("."), asked.split(".")
+    if parts[0] == "phases":
+        parts = parts[-len(whole) :] if len(parts) > len(whole) + 1 else []
+    return any(
+        len(cut) == len(parts)
+        and any(map(eq, cut, parts))  # a * alone would be anything
+        and all(one in ("*", part) for one, part in zip(cut, parts, strict=True))
+        for cut in (whole[: len(parts)], whole[-len(parts) :] if parts else [])
+    )

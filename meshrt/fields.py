@@ -1,0 +1,226 @@
+"""What every number of a report is: how it came about, its unit, what it contains, and where it is raised.
+
+The one source for `kinds` in the JSON, its schema, the marks of printed tables, docs/counters.md and `meshrt explain`.
+A path leads from `measured`, or from a phase, to a number; a * in it stands for any one name.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+COUNTED, DECLARED, TIMED, EXTRAPOLATED, HOST = "counted", "declared", "timed", "extrapolated", "host"
+KINDS = {
+    COUNTED: "raised by the runtime where the thing happens",
+    DECLARED: "said by the program, or by the device's numbers; nothing checks it",
+    TIMED: "by the device's model, from what was counted",
+    EXTRAPOLATED: "scaled up from the part that ran (--layers-run, --steps-run)",
+    HOST: "of the computers that the emulation ran on",
+}
+MARKS = {  # in printed tables
+    DECLARED: ("'", "declared by the program"),
+    TIMED: ("*", "timed by the device's model"),
+    EXTRAPOLATED: ("~", "scaled up from a part of the run"),
+}
+
+
+@dataclass(frozen=True)
+class Field:
+    """One number. `scaled`: a part of a run that stands for others multiplies it. `row`: its name in printed tables."""
+
+    kind: str
+    unit: str
+    says: str
+    source: str
+    scaled: bool = False
+    row: str = ""
+
+
+def _rows(kind: str, source: str, rows: dict[str, tuple[str, ...]], scaled: bool = False) -> dict[str, Field]:
+    """Fields of one kind and source: unit, contents and, if it is printed, the name of its row."""
+    return {path: Field(kind, unit, says, source, scaled, *row) for path, (unit, says, *row) in rows.items()}
+
+
+_LIMIT = "the device's numbers (`meshrt devices`), or the option that replaces one"
+_TOKENS = _rows(DECLARED, "the program, at the phase", {"tokens": ("tokens", "that the phase worked on", "tokens")})
+
+MESH = {
+    **_TOKENS,
+    **_rows(COUNTED, "meshrt/fabric.py and meshrt/crossbar/, at each transfer", {
+        "messages": ("packets", "packets that cores sent, each to one core or, by multicast, to many", "messages"),
+        "hops": ("hops", "router-to-router moves of all packets", "hops"),
+        "link_bytes.total": ("bytes", "bytes over all links: a tile counts once for each link that it crosses"),
+        "link_bytes.max": ("bytes", "bytes over the link, in one direction, that carried most", "busiest link"),
+        "wafer.hops": ("hops", "hops on a wafer with defects: one of the mesh may be several", "hops on the wafer"),
+        "wafer.link_bytes.total": ("bytes", "link_bytes.total on the links of that wafer"),
+        "wafer.link_bytes.max": ("bytes", "link_bytes.max on the links of that wafer", "busiest of the wafer"),
+    }, scaled=True),
+    **_rows(COUNTED, "meshrt/fabric.py and meshrt/crossbar/, at each delivery", {
+        "max_hops": ("hops", "hops of the longest packet that was delivered", "longest packet"),
+    }),
+    **_rows(DECLARED, "the program or the collective whose software it is, by `stage` of meshrt/fabric.py", {
+        "stages": ("stages", "times that software at a core touched a packet: relay or add", "stages"),
+    }, scaled=True),
+    **_rows(COUNTED, "meshrt/block.py: `matmul` from the shapes of tiles; `work` from what the program says", {
+        "macs": ("MACs", "multiply-accumulates of all cores, those with padding included", "MACs"),
+    }, scaled=True),
+    **_rows(TIMED, "meshrt/clock.py, by the device's alpha, beta, widths and rates", {
+        "critical_path.cycles": ("cycles", "virtual time until the last core is done", "path cycles"),
+        "critical_path.seconds": ("s", "the same by the device's clock"),
+        "critical_path.hops": ("hops", "hops on the chain of events that the last core had to wait for", "path hops"),
+        "critical_path.stages": ("stages", "stages on that chain"),
+    }, scaled=True),
+    **_rows(COUNTED, "meshrt/order.py, at each link that a head waited for", {
+        "out_of_order.packets": ("packets", "heads that waited at a link for one that asked for it later", "out of order"),
+    }, scaled=True),
+    **_rows(TIMED, "meshrt/order.py, by the clock", {
+        "out_of_order.longest_wait": ("cycles", "the longest of these waits"),
+    }),
+    **_rows(COUNTED, "meshrt/tables.py, at every write", {
+        "route_entries.max": ("entries", "most entries that one router's table held", "entries"),
+    }),
+    **_rows(COUNTED, "meshrt/memory.py, at every allocation", {
+        "memory_bytes.max": (
+            "bytes", "most that one core held: tiles and all that transfers, collectives and products return, as long"
+            " as it lives; temporaries of element-wise NumPy expressions are not in it", "memory",
+        ),
+    }),
+    **_rows(COUNTED, "meshrt/clock.py, where the time of a core went on", {
+        "cores_used": ("cores", "cores that computed, or that software or a packet kept waiting, in the part that ran"),
+    }),
+    **_rows(DECLARED, _LIMIT, {
+        "route_entries.limit": ("entries", "entries that a router's table has room for; null: no limit"),
+        "memory_bytes.limit": ("bytes", "memory of a core; null: no limit"),
+    }),
+}  # fmt: skip
+
+NEURON = {
+    **_TOKENS,
+    **_rows(TIMED, "meshrt/neuron/timeline.py, by the clocks of the engines and the rates of HBM, DMA and links", {
+        "critical_path.cycles": ("cycles", "virtual time of the slowest core, in cycles of the tensor engine"),
+        "critical_path.seconds": ("s", "virtual time of the slowest core", "virtual time"),
+        "mfu": ("1", "flops over what the tensor engines could do in that time, 0 to 1", "MFU"),
+        "engines.*.busy_seconds": ("s", "time that the engine worked, of all cores together"),
+        "engines.*.active": ("1", "that time over the time of the cores, 0 to 1", "* engine"),
+    }),
+    **_rows(COUNTED, "meshrt/neuron/core.py at each transfer, meshrt/neuron/cores.py at each collective", {
+        "hbm_bytes.read": ("bytes", "bytes read from HBM by all cores, in the dtype of the tensor", "HBM read"),
+        "hbm_bytes.written": ("bytes", "bytes written to HBM by all cores", "HBM written"),
+        "hbm_bytes.total": ("bytes", "both"),
+        "spill_bytes.saved": ("bytes", "of hbm_bytes.written: tiles that SBUF had no room for", "of that spilled"),
+        "spill_bytes.reloaded": ("bytes", "of hbm_bytes.read: such tiles, when they were needed again"),
+    }),
+    **_rows(COUNTED, "meshrt/neuron/isa.py, at each instruction", {
+        "macs": ("MACs", "multiply-accumulates of all tensor engines but those of transposes"),
+        "flops": ("operations", "twice macs", "operations"),
+        "transpose_flops": ("operations", "the same of products that only transpose", "to transpose"),
+        "engines.*.instructions": ("instructions", "instructions of the engine on all cores; for dma, transfers"),
+    }),
+    **_rows(COUNTED, "meshrt/neuron/memory.py, at every allocation", {
+        "sbuf_bytes.max": ("bytes", "most that one core's SBUF held: its fullest partition, for all of them", "SBUF"),
+        "psum_bytes.max": ("bytes", "the same of PSUM", "PSUM"),
+        "memory_bytes.max": ("bytes", "most that one core's HBM held", "HBM"),
+    }),
+    **_rows(COUNTED, "meshrt/group.py, at each step of a ring", {
+        "link_bytes.total": ("bytes", "bytes that all cores sent to the next core of the ring", "between cores"),
+        "link_bytes.max": ("bytes", "bytes that one core sent, the most"),
+        "collectives": ("calls", "collectives that a core took part in"),
+    }),
+    **_rows(DECLARED, _LIMIT, {
+        "sbuf_bytes.limit": ("bytes", "SBUF of a core"),
+        "psum_bytes.limit": ("bytes", "PSUM of a core"),
+        "memory_bytes.limit": ("bytes", "HBM of a core"),
+    }),
+}  # fmt: skip
+
+GPU = {
+    **_TOKENS,
+    **_rows(TIMED, "meshrt/gpu/gpu.py and gpus.py, by the device's rates, launches and protocols", {
+        "critical_path.seconds": ("s", "virtual time until the last GPU is done", "virtual time"),
+        "mfu": ("1", "flops over what the GPUs could do in that time, 0 to 1"),
+        "compute_seconds": ("s", "time that kernels took on one GPU, the most", "of that kernels"),
+        "collective_seconds": ("s", "time of collectives on one GPU, with waiting", "of that collectives"),
+    }, scaled=True),
+    **_rows(COUNTED, "meshrt/gpu/gpu.py, at each launch", {
+        "launches": ("kernels", "kernels that one GPU ran, those of graphs included, the most", "launches"),
+    }, scaled=True),
+    **_rows(COUNTED, "meshrt/gpu/gpu.py, at each launch of a graph", {
+        "graph_launches": ("graphs", "recorded graphs that one GPU launched, the most", "of graphs"),
+    }),
+    **_rows(DECLARED, "the kernel, from the shapes of its operands, at each launch", {
+        "flops": ("operations", "operations of all GPUs' kernels", "operations"),
+        "memory_traffic.total": ("bytes", "bytes that kernels read and wrote, in the model's dtype", "memory traffic"),
+        "memory_traffic.max": ("bytes", "the same of one GPU, the most"),
+        "attention_heads": ("heads", "tokens times query heads, as attention computed them", "attention heads"),
+        "cache_runs": ("copies", "stretches of the low-rank cache that were copied together"),
+        "cache_blocks": ("blocks", "blocks of the low-rank cache that were copied"),
+    }, scaled=True),
+    **_rows(COUNTED, "meshrt/group.py and meshrt/gpu/rings.py, at each step of a ring", {
+        "collectives.*.calls": ("calls", "collectives of this kind that a GPU took part in"),
+        "collectives.*.bytes.total": ("bytes", "bytes that all GPUs sent in them, in the model's dtype"),
+        "collectives.*.bytes.max": ("bytes", "bytes that one GPU sent in them, the most", "*, sent by a GPU"),
+        "link_bytes.total": ("bytes", "bytes that all GPUs sent, by all collectives"),
+        "link_bytes.max": ("bytes", "bytes that one GPU sent, the most"),
+        "attention_link_bytes": ("bytes", "of link_bytes.total: what attention sent"),
+        "mlp_link_bytes": ("bytes", "of link_bytes.total: what the MLP sent"),
+    }, scaled=True),
+    **_rows(COUNTED, "meshrt/gpu/memory.py, at every allocation", {
+        "memory_bytes.max": (
+            "bytes", "most that one GPU held, in the model's dtype: weights, cache, workspace, buffers of plans; what a"
+            " kernel needs for itself is not in it", "memory",
+        ),
+        "memory_bytes.of_the_fullest.*": ("bytes", "what that GPU held at the end, by name"),
+    }, scaled=True),
+    **_rows(DECLARED, _LIMIT, {"memory_bytes.limit": ("bytes", "memory of a GPU")}),
+}  # fmt: skip
+OWN_TALLY = Field(DECLARED, "1", "a tally of the program's own, of all GPUs", "the kernel that asks for it", True)
+
+MACHINES: Mapping[str, Mapping[str, Field]] = {"mesh": MESH, "neuron": NEURON, "gpu": GPU}
+
+
+def leaves(part: Mapping[str, Any], stem: str = "") -> Iterator[str]:
+    """The paths of all numbers in `measured` or a phase."""
+    for name, value in part.items():
+        if isinstance(value, Mapping):
+            yield from leaves(value, f"{stem}{name}.")
+        elif stem + name != "name":
+            yield stem + name
+
+
+def find(machine: str, path: str) -> Field | None:
+    """The row of a path; None where there is none."""
+    names = path.split(".")
+    for pattern, row in MACHINES[machine].items():
+        parts = pattern.split(".")
+        if len(parts) == len(names) and all(one in ("*", name) for one, name in zip(parts, names, strict=True)):
+            return row
+    return OWN_TALLY if machine == "gpu" and len(names) == 1 else None
+
+
+def with_kinds(machine: str, sampled: Collection[str], report: dict[str, Any]) -> dict[str, Any]:
+    """A report with what each of its numbers is under `kinds`, by its path: `measured.hops`, `phases.NAME.hops`.
+
+    `sampled`: the phases in which a part stood for others; "" is the whole run.
+    """
+    found = {}
+    for name, part in [("", report["measured"]), *((phase["name"], phase) for phase in report["phases"])]:
+        stem = f"phases.{name}." if name else "measured."
+        for path in leaves(part):
+            row = find(machine, path)
+            assert row is not None, f"{path} of {machine} is in no row of meshrt/fields.py"
+            found[stem + path] = EXTRAPOLATED if row.scaled and name in sampled else row.kind
+    return report | {"kinds": found | {"result": DECLARED, "host": HOST}}
+
+
+def heading(machine: str, report: Mapping[str, Any], path: str) -> str:
+    """The name of a row of a printed table; behind it a mark, if the number was not counted."""
+    field = find(machine, path)
+    assert field is not None
+    kind = report["kinds"].get("measured." + path, field.kind)  # only phases have tokens
+    name = field.row.replace("*", path.split(".")[1]) if "*" in field.row else field.row
+    return f"{name} {MARKS[kind][0]}" if kind in MARKS else name
+
+
+def legend(report: Mapping[str, Any]) -> str:
+    """The line under a printed table that explains its marks."""
+    present = set(report["kinds"].values())
+    return "; ".join(f"{sign} {says}" for kind, (sign, says) in MARKS.items() if kind in present) + "; others counted"

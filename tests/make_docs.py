@@ -1,0 +1,130 @@
+"""What is generated from tables of the sources: `python tests/make_docs.py` writes it, tests/test_fields.py compares.
+
+meshrt/schema/report.json    the JSON schema of reports, from meshrt/fields.py
+docs/machine.md              its table of counters, from there as well
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from meshrt.device import Device
+from meshrt.fields import KINDS, MACHINES, TIMED, Field
+from meshrt.gpu.device import GpuDevice
+from meshrt.neuron.device import NeuronDevice
+
+ROOT = Path(__file__).parents[1]
+DEVICES = {"mesh": Device, "neuron": NeuronDevice, "gpu": GpuDevice}
+# What is there only if a run has it: phases have tokens, a wafer has defects, a kernel has a tally.
+SOMETIMES = {
+    "tokens", "wafer", "attention_heads", "attention_link_bytes", "mlp_link_bytes", "cache_runs", "cache_blocks",
+}  # fmt: skip
+
+
+def part(machine: str, phase: bool) -> dict[str, Any]:
+    """The schema of `measured`, or of a phase."""
+    tree: dict[str, Any] = {}
+    for path, row in MACHINES[machine].items():
+        if (path.startswith("memory_bytes") and phase and machine == "gpu") or (path == "tokens" and not phase):
+            continue
+        *stems, leaf = path.split(".")
+        at = tree
+        for stem in stems:
+            at = at.setdefault(stem, {})
+        at[leaf] = row
+    if machine == "gpu":
+        tree["*"] = Field("declared", "1", "a tally of the program's own", "")
+    if phase:
+        tree["name"] = {"type": "string"}
+    return node(tree)
+
+
+def node(tree: Mapping[str, Any] | Field) -> dict[str, Any]:
+    if isinstance(tree, Field):
+        kind = "number" if tree.kind == TIMED and tree.unit not in ("hops", "stages") else "integer"
+        says = f"{tree.says}; {tree.unit}; {tree.kind}"
+        return {"type": [kind, "null"] if "null: no limit" in tree.says else kind, "minimum": 0, "description": says}
+    if "type" in tree:
+        return dict(tree)
+    named = {name: node(each) for name, each in tree.items() if name != "*"}
+    return {
+        "type": "object",
+        "properties": named,
+        "required": [name for name in named if name not in SOMETIMES],
+        "additionalProperties": node(tree["*"]) if "*" in tree else False,
+    }
+
+
+def device(machine: str) -> dict[str, Any]:
+    names = [field.name for field in fields(DEVICES[machine]) if field.name != "sources"]
+    return {"type": "object", "properties": {name: {} for name in names}, "required": names,
+            "additionalProperties": False}  # fmt: skip
+
+
+def report(machine: str) -> dict[str, Any]:
+    own = {"mesh": {"wafer": {"type": "object"}}, "gpu": {"static": {"type": "boolean"}}}.get(machine, {})
+    properties: dict[str, Any] = {
+        "schema": {"const": 1},
+        "program": {"type": "string"},
+        "arguments": {"type": "object", "description": "the program's options"},
+        "device": device(machine),
+        "mesh": {"type": "array", "items": {"type": "integer", "minimum": 1}, "minItems": 2, "maxItems": 2},
+        **own,
+        "result": {"type": "object", "description": "what the program says of itself"},
+        "measured": part(machine, phase=False),
+        "phases": {"type": "array", "items": part(machine, phase=True)},
+        "host": {"type": "object", "required": ["ranks", "wall_seconds"], "description": KINDS["host"]},
+        "kinds": {
+            "type": "object",
+            "propertyNames": {"pattern": r"^(measured\.|phases\.|result$|host$)"},
+            "additionalProperties": {"enum": [*KINDS]},
+            "description": "what each number is, by its path; " + "; ".join(f"{k}: {v}" for k, v in KINDS.items()),
+        },
+    }
+    required = [name for name in properties if name != "wafer"]
+    return {"title": f"of {machine}", "type": "object", "properties": properties, "required": required,
+            "additionalProperties": False}  # fmt: skip
+
+
+def schema() -> str:
+    whole = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "A report of meshrt run --json",
+        "description": "Made from meshrt/fields.py by tests/make_docs.py.",
+        "anyOf": [report(machine) for machine in MACHINES],
+    }
+    return json.dumps(whole, indent=1) + "\n"
+
+
+def counters() -> str:
+    lines = ["| machine | field | kind | unit | contains | from |", "| --- | --- | --- | --- | --- | --- |"]
+    for machine, rows in MACHINES.items():
+        for path, row in rows.items():
+            scaled = f"{row.kind} ~" if row.scaled else row.kind
+            lines.append(f"| {machine} | `{path}` | {scaled} | {row.unit} | {row.says} | {row.source} |")
+    return "\n".join(lines)
+
+
+def between(path: Path, name: str, text: str) -> str:
+    """The file with that text between its two comments of that name."""
+    begin, end = f"<!-- {name}: made by tests/make_docs.py -->\n", f"\n<!-- end of {name} -->"
+    before, rest = path.read_text().split(begin)
+    return before + begin + text + end + rest.split(end)[1]
+
+
+def texts() -> dict[Path, str]:
+    """Every generated file as it should be."""
+    machine = ROOT / "docs" / "machine.md"
+    return {
+        ROOT / "meshrt" / "schema" / "report.json": schema(),
+        machine: between(machine, "counters", counters()),
+    }
+
+
+if __name__ == "__main__":
+    for path, text in texts().items():
+        path.write_text(text)

@@ -1,0 +1,245 @@
+"""Every number says what it is: the kinds in reports, their schema, the printed marks, `meshrt explain`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from gpu_runs import new_gpus, run_gpus
+from make_docs import ROOT, texts
+from measure import end, run_report
+from mpi_jobs import Finished
+from runs import new_block, run_on_cores
+
+from meshrt import fields
+from meshrt.allreduce import allreduce, pattern
+from meshrt.gpu.report import print_table as print_gpus
+from meshrt.models.catalogue import find_model
+from meshrt.neuron.report import print_table as print_cores
+from meshrt.repeat import repeated
+from meshrt.report import print_table as print_mesh
+
+IDS = {"prompt_ids": "1,2,3,4,5", "max_new_tokens": 3, "ignore_eos": True}
+MESH_CASES: dict[str, dict[str, Any]] = {
+    "gemm": {}, "gemv": {}, "kvcache": {"tokens": 9}, "allreduce": {"size": 8}, "shift": {"tile": 2}, "llama": IDS,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def valid() -> Callable[[dict[str, Any]], None]:
+    """Checks a report against the schema that is shipped."""
+    schema = json.loads((ROOT / "meshrt" / "schema" / "report.json").read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    validator = jsonschema.Draft202012Validator(schema)
+    return lambda report: validator.validate(json.loads(json.dumps(report)))
+
+
+def complete(report: dict[str, Any]) -> None:
+    """`kinds` has every number of `measured` and of the phases, and nothing else."""
+    want = {f"measured.{path}" for path in fields.leaves(report["measured"])} | {"result", "host"}
+    for phase in report["phases"]:
+        want |= {f"phases.{phase['name']}.{path}" for path in fields.leaves(phase)}
+    assert set(report["kinds"]) == want
+
+
+def extrapolated(report: dict[str, Any]) -> set[str]:
+    return {path for path, kind in report["kinds"].items() if kind == fields.EXTRAPOLATED}
+
+
+@pytest.mark.parametrize("path", texts(), ids=lambda path: path.name)
+def test_what_is_generated_is_up_to_date(path: Path) -> None:
+    assert path.read_text() == texts()[path], "run python tests/make_docs.py"
+
+
+@pytest.mark.mpi(ranks=[1, 4])
+@pytest.mark.parametrize("name", MESH_CASES)
+def test_reports_of_the_mesh_keep_to_the_schema(name: str, valid: Callable[..., None], comm: Any) -> None:
+    for payload in (True, False):
+        report = run_report(comm, name, (4, 4), payload=payload, **MESH_CASES[name])
+        valid(report)
+        complete(report)
+        assert not extrapolated(report)
+        assert {path for path, kind in report["kinds"].items() if kind == fields.DECLARED and "measured" in path} == {
+            "measured.stages", "measured.route_entries.limit", "measured.memory_bytes.limit",
+        }  # fmt: skip
+
+
+@pytest.mark.mpi(ranks=[1, 2])
+@pytest.mark.parametrize(("name", "options"), [("llama", IDS), ("xuv", {"m": 128, "k": 128, "r": 64, "n": 512})])
+def test_reports_of_neuron_cores_keep_to_the_schema(
+    name: str, options: Any, valid: Callable[..., None], comm: Any
+) -> None:
+    for cores in (comm.size, 2):
+        report = comm.bcast(run_on_cores(comm, name, cores, payload=cores == 2, **options))
+        valid(report)
+        complete(report)
+        assert not extrapolated(report)
+
+
+def test_a_report_of_a_wafer_with_defects_keeps_to_the_schema(
+    valid: Callable[..., None], run_meshrt: Callable[..., Finished]
+) -> None:
+    asked = ("gemv", "--mesh", "6x6", "--defects", "0.05", "--spares", "2x2", "--json", "-")
+    code, out, err, _ = run_meshrt("run", *asked)
+    assert code == 0, err
+    report = json.loads(out)
+    valid(report)
+    complete(report)
+    assert report["kinds"]["measured.wafer.hops"] == fields.COUNTED
+
+
+@pytest.mark.parametrize("name", ["lowrank", "serve"])
+@pytest.mark.parametrize("static", [False, True], ids=["eager", "static"])
+def test_reports_of_gpus_keep_to_the_schema(name: str, static: bool, valid: Callable[..., None]) -> None:
+    options = IDS if name == "lowrank" else {"requests": 3, "prompt_tokens": "4", "output_tokens": "3"}
+    for tp in (1, 2):
+        report = run_gpus(new_gpus(tp, static=static), "llama-tiny", name, **options)
+        valid(report)
+        complete(report)
+        assert not extrapolated(report)
+
+
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.parametrize("change", ["a field more", "a field less", "text for a number", "a kind that is none"])
+def test_the_schema_refuses_what_is_no_report(change: str, valid: Callable[..., None], comm: Any) -> None:
+    report = run_report(comm, "gemv", (2, 2), k=8, n=8)
+    match change:
+        case "a field more":
+            report["measured"]["hopps"] = 1
+        case "a field less":
+            del report["measured"]["link_bytes"]["max"]
+        case "text for a number":
+            report["measured"]["macs"] = "12"
+        case _:
+            report["kinds"]["measured.hops"] = "guessed"
+    with pytest.raises(jsonschema.ValidationError):
+        valid(report)
+
+
+# ---- extrapolated
+
+
+@pytest.mark.mpi(ranks=[1, 4])
+def test_layers_that_stand_for_others_are_marked_in_their_phases(valid: Callable[..., None], comm: Any) -> None:
+    """All that `repeated` multiplies, in prefill, re-placement and decode; the first token is counted as it is."""
+    report = run_report(comm, "llama", (8, 8), "wse2", payload=False, layers_run=2, **IDS)
+    valid(report)
+    complete(report)
+    scaled = {path for path, row in fields.MESH.items() if row.scaled and "wafer" not in path}
+    want = {f"{stem}.{path}" for path in scaled for stem in
+            ("measured", "phases.prefill", "phases.re-placement", "phases.decode")}  # fmt: skip
+    assert extrapolated(report) == want
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_a_sample_as_large_as_what_there_is_extrapolates_nothing(comm: Any) -> None:
+    assert not extrapolated(run_report(comm, "llama", (8, 8), "wse2", payload=False, layers_run=4, **IDS))
+
+
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.parametrize("system", ["t10", "ladder"])
+def test_steps_that_stand_for_others_are_marked(system: str, comm: Any) -> None:
+    report = run_report(comm, "llama", (8, 8), "wse2", payload=False, system=system, steps_run=1, layers=1, **IDS)
+    assert "phases.prefill.hops" in extrapolated(report) and "phases.first token.hops" not in extrapolated(report)
+
+
+@pytest.mark.parametrize("static", [False, True], ids=["eager", "static"])
+def test_layers_of_gpus_that_stand_for_others_are_marked(static: bool, valid: Callable[..., None]) -> None:
+    report = run_gpus(new_gpus(2, payload=False, static=static), "llama-tiny", "lowrank", layers_run=1, **IDS)
+    valid(report)
+    complete(report)
+    parts = {"measured": report["measured"]} | {f"phases.{one['name']}": one for one in report["phases"]}
+    scaled = {
+        f"{stem}.{path}" for stem, part in parts.items() for path in fields.leaves(part)
+        if (row := fields.find("gpu", path)) is not None and row.scaled
+    }  # fmt: skip
+    assert extrapolated(report) == scaled
+    assert "measured.memory_bytes.max" in scaled and "measured.graph_launches" not in scaled
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_what_a_sample_multiplies_is_what_the_table_says(comm: Any) -> None:
+    """A stretch that is repeated three times moves every field that is marked as scaled, and no other."""
+
+    def parts(times: int) -> dict[str, Any]:
+        block = new_block(comm, (4, 3), "wse2", payload=False)
+        tiles = block.tiles("A", (6, 6), "float32")
+        with pattern(block, "ktree", "x", 1) as way, repeated(block, times):
+            allreduce(block, way, block.matmul(tiles, tiles)[:, :, 0])
+        return dict(end(block)["measured"])
+
+    once, thrice = parts(1), parts(3)
+    for path in fields.leaves(once):
+        one, three = once, thrice
+        for name in path.split("."):
+            one, three = one[name], three[name]
+        assert (one != three) == fields.MESH[path].scaled, path
+
+
+# ---- printed
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_printed_tables_mark_what_was_not_counted(capsys: pytest.CaptureFixture[str], comm: Any) -> None:
+    folder = find_model("llama-tiny")
+    shapes = run_report(comm, "llama", (8, 8), "wse2", payload=False, layers_run=1, **IDS)
+    shapes["host"] |= {"wall_seconds": 1.0}
+    print_mesh(shapes)
+    rows = capsys.readouterr().out
+    for name in ("tokens '", "messages ~", "stages ~", "path cycles ~", "longest packet  ", "memory of 48.0 KiB"):
+        assert f"\n{name}" in rows
+    assert rows.endswith("~ scaled up from a part of the run; others counted\n")
+    print_mesh(run_report(comm, "gemv", (4, 4)))
+    rows = capsys.readouterr().out
+    assert "\nstages '" in rows and "\npath cycles *" in rows and "\nhops  " in rows and "~" not in rows
+    print_cores(run_on_cores(comm, "llama", **IDS))
+    rows = capsys.readouterr().out
+    assert "\nvirtual time *" in rows and "\nHBM read  " in rows and "\ntensor engine *" in rows
+    print_gpus(run_gpus(new_gpus(2), folder, "lowrank", **IDS))
+    rows = capsys.readouterr().out
+    assert "\nvirtual time *" in rows and "\nmemory traffic '" in rows and "\nreduce_sum, sent by a GPU  " in rows
+
+
+# ---- explained
+
+
+@pytest.mark.parametrize("machine", fields.MACHINES)
+def test_every_field_is_explained(machine: str, run_explain: Callable[[str], str]) -> None:
+    for path, row in fields.MACHINES[machine].items():
+        for asked in (path, f"measured.{path}", f"phases.some phase.{path}"):
+            told = run_explain(asked.replace("*", "tensor"))
+            assert f"{path} ({machine}): {row.says}\n  unit: {row.unit}\n  kind: {row.kind}" in told
+
+
+@pytest.fixture
+def run_explain() -> Callable[[str], str]:
+    from click.testing import CliRunner
+
+    from meshrt.commands.explain import command
+
+    def run(name: str) -> str:
+        found = CliRunner().invoke(command, [name], catch_exceptions=False)
+        assert found.exit_code == 0
+        return found.output
+
+    return run
+
+
+def test_words_kinds_rows_and_parts_are_explained(run_explain: Callable[[str], str]) -> None:
+    assert run_explain("Hop").startswith("hop: one router-to-router move")
+    assert run_explain("colours").startswith("colour: a route's id")
+    assert "hops (mesh)" in run_explain("hops") and "critical_path.hops (mesh)" in run_explain("hops")
+    assert run_explain("extrapolated").startswith("extrapolated: scaled up")
+    assert "link_bytes.max (mesh)" in run_explain("busiest link")
+    assert "temporaries of element-wise NumPy expressions are not in it" in run_explain("memory_bytes")
+
+
+def test_an_unknown_name_is_refused_with_what_it_may_have_been(run_meshrt: Callable[..., Finished]) -> None:
+    code, out, err, _ = run_meshrt("explain", "link_byte")
+    assert code == 2 and not out and "did you mean link_bytes" in err
+    code, out, err, _ = run_meshrt("explain", "xyzzy")
+    assert code == 2 and "xyzzy" in err and "Traceback" not in err
