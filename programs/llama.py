@@ -14,7 +14,7 @@ from meshrt.mesh import parse_mesh, tile_ranks
 from meshrt.models.catalogue import find_model
 from meshrt.models.checkpoint import Checkpoint, check_shapes, open_checkpoint
 from meshrt.models.config import read_config
-from meshrt.models.sampling import check_sampling, sample
+from meshrt.models.sampling import check_drawing, sample
 from meshrt.program import HOST
 from meshrt.programs.mesh import generation
 from meshrt.programs.mesh.cache import fill_evenly, spread_evenly
@@ -77,10 +77,16 @@ def run(
     given = {name: value for name, value in locals().items() if name not in MAY_CHANGE}
     folder = find_model(model)
     config = read_config(folder)
-    check_sampling(temperature, top_k, top_p)
-    check_sizes(block, config.layers, max_new_tokens, layers, layers_run, steps_run, layers_only, context, seed, every)
-    if steps_run is not None and system == "waferllm":
-        raise UsageError("--steps-run is for products of --system t10 and ladder: leave it away, or name one of them")
+    check_drawing(temperature, top_k, top_p, seed)
+    check_sizes(block, config.layers, max_new_tokens, layers, layers_run, steps_run, layers_only, context, every)
+    if steps_run is not None and (system == "waferllm" or context):
+        raise UsageError(
+            "--steps-run is for prefill by --system t10 or ladder: leave it away, or name one and a prompt"
+        )
+    if decode_phases is not None and system != "waferllm":
+        raise UsageError(f"--decode-phases is for the K-trees of waferllm: {system} adds up in its own way")
+    if context and (decode_mesh, decode_regions) != (None, None):
+        raise UsageError("--context has no prefill to change from: give decode's cores as --mesh and --regions")
     if logits:
         check_target("--logits", logits)
         if not block.payload:
@@ -231,11 +237,9 @@ def run(
 
 def check_sizes(
     block: Block, all_layers: int, new: int, layers: int | None, layers_run: int | None, steps_run: int | None,
-    layers_only: bool, context: int, seed: int, every: int | None,
+    layers_only: bool, context: int, every: int | None,
 ) -> None:  # fmt: skip
     """UsageError for a number that cannot be."""
-    if seed < 0:
-        raise UsageError(f"--seed is {seed}; it starts at 0")
     if every is not None and every < 1:
         raise UsageError(f"--every is {every}; it starts at 1")
     if new < 1:

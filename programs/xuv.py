@@ -33,7 +33,7 @@ def run(
     ] = "fused",
     m: Annotated[int, "rows of x: tokens"] = 512,
     k: Annotated[int, "columns of x"] = 512,
-    r: Annotated[int, "rank: columns of u"] = 256,
+    r: Annotated[int | None, "rank: columns of u; not of dense  [default: 256]"] = None,
     n: Annotated[int, "columns of v"] = 1024,
     block_m: Annotated[int | None, "rows of a block; no size given: the kernel's own"] = None,
     block_k: Annotated[int | None, "of the contraction over k"] = None,
@@ -54,7 +54,7 @@ def run(
     the largest error against float64, too. Several cores share the rows of x.
 
     \b
-      dense       x w [k, n], in blocks of 1024 as the public product (NKI XW): no rank, --r and --block-r unused
+      dense       x w [k, n], in blocks of 1024 as the public product (NKI XW): no rank
       sequential  x u, transposed, times v: two such products (NKI XUV)
       naive       one kernel; x u anew for every block of columns (Algorithm 1)
       fused       a strip of x u is kept in SBUF, transposed (section 4.2.1)
@@ -68,6 +68,9 @@ def run(
       meshrt run xuv --sbuf-bytes 4000               spills, and their cost
       mpirun -n 4 meshrt run xuv --cores 4 --dtype float16 --json -
     """
+    if kernel == "dense" and (r, block_r) != (None, None):
+        raise UsageError("--kernel dense multiplies x w, which has no rank: leave --r and --block-r away")
+    r = 256 if r is None else r
     for name, size in (("m", m), ("k", k), ("r", r), ("n", n)):
         if size < 1:
             raise UsageError(f"--{name} is {size}; sizes start at 1")
@@ -75,6 +78,8 @@ def run(
         raise UsageError(f"--seed is {seed}; it starts at 0")
     if out_transposed and kernel in ("naive", "upgate", "mlp"):
         raise UsageError(f"--out-transposed is for dense, sequential and fused; {kernel} has its one layout")
+    if sums == "tile" and kernel == "naive":
+        raise UsageError("--sums tile is for what SBUF keeps between blocks: naive keeps its sums in PSUM, as float32")
     if transpose == "tensor" and kernel in DEFAULTS:
         raise UsageError(f"--transpose tensor is for fused, upgate and mlp; {kernel} transposes in its one way")
     own = DEFAULTS.get(kernel, FUSED)

@@ -1,7 +1,8 @@
-"""What is generated from tables of the sources: `python tests/make_docs.py` writes it, tests/test_fields.py compares.
+"""What is generated from tables: `python tests/make_docs.py` writes it, tests/test_fields.py compares.
 
 meshrt/schema/report.json    the JSON schema of reports, from meshrt/fields.py
 docs/machine.md              its table of counters, from there as well
+docs/options.md              what every setting moves, from tests/settings.py
 """
 
 from __future__ import annotations
@@ -12,13 +13,18 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from device_settings import DEVICES, HOW, NO_EFFECT, ON, PAYLOAD
+from device_settings import MACHINES as OPTIONS
+from settings import BASE, REFUSED, ROWS, Row
+
 from meshrt.device import Device
 from meshrt.fields import KINDS, MACHINES, TIMED, Field
 from meshrt.gpu.device import GpuDevice
 from meshrt.neuron.device import NeuronDevice
+from meshrt.program import load_program
 
 ROOT = Path(__file__).parents[1]
-DEVICES = {"mesh": Device, "neuron": NeuronDevice, "gpu": GpuDevice}
+OF = {"mesh": Device, "neuron": NeuronDevice, "gpu": GpuDevice}
 # What is there only if a run has it: phases have tokens, a wafer has defects, a kernel has a tally.
 SOMETIMES = {
     "tokens", "wafer", "attention_heads", "attention_link_bytes", "mlp_link_bytes", "cache_runs", "cache_blocks",
@@ -60,7 +66,7 @@ def node(tree: Mapping[str, Any] | Field) -> dict[str, Any]:
 
 
 def device(machine: str) -> dict[str, Any]:
-    names = [field.name for field in fields(DEVICES[machine]) if field.name != "sources"]
+    names = [field.name for field in fields(OF[machine]) if field.name != "sources"]
     return {"type": "object", "properties": {name: {} for name in names}, "required": names,
             "additionalProperties": False}  # fmt: skip
 
@@ -116,12 +122,74 @@ def between(path: Path, name: str, text: str) -> str:
     return before + begin + text + end + rest.split(end)[1]
 
 
+HEAD = """# What every setting moves
+
+Made from tests/settings.py and tests/device_settings.py by tests/make_docs.py. tests/test_settings.py runs a program
+twice for each row, without the change and with it, and compares one number of the reports: nothing that can be set is
+without effect. What a run has no use for is refused (code 2), as in the last table. "x" and "+" are exact.
+
+Runs are by shape (`--payload none`) but where "with" has @payload; what begins with @ is of the machine. {tmp} and
+{run} are folders.
+"""
+
+
+def options() -> str:
+    """docs/options.md."""
+    lines = [HEAD]
+    for program, rows in ROWS.items():
+        name, machine = program.split()
+        help_of = {option.name: option.help for option in load_program(name, machine).options}
+        lines += [f"## {name}, {machine}", "", f"Runs with {_given(BASE[program])}.", ""]
+        lines += ["| option | | change | number | moves | with |", "| --- | --- | --- | --- | --- | --- |"]
+        for row in sorted(rows, key=lambda row: [*help_of].index(row.option)):
+            flag = f"`--{row.option.replace('_', '-')}`"
+            lines.append(f"| {flag} | {_cell(help_of[row.option])} | {_cell(_shown(row.value))} |" + _rest(row))
+        lines.append("")
+    for machine, rows in OPTIONS.items():
+        lines += [f"## Options of every program on {machine}", ""]
+        lines += [f"Runs {ON[machine].split()[0]} with {_given(BASE[ON[machine]] | HOW[machine])}.", ""]
+        lines += ["| option | change | number | moves | with |", "| --- | --- | --- | --- | --- |"]
+        for row in [*rows, *([PAYLOAD] if machine != "gpu" else [])]:
+            lines.append(f"| `--{row.option.replace('_', '-')}` | {_cell(_shown(row.value))} |" + _rest(row))
+        lines.append("")
+    for device, settings in DEVICES.items():
+        lines += [f"## Device {device}", "", "| number | change | program | number | moves | with |"]
+        lines += ["| --- | --- | --- | --- | --- | --- |"]
+        for program, row in settings:
+            lines.append(f"| `{row.option}` | {_cell(_shown(row.value))} | {program.split()[0]} |" + _rest(row))
+        lines.append("")
+    lines += [f"Without effect by nature: {'; '.join(f'`{name}`, {why}' for name, why in NO_EFFECT.items())}.", ""]
+    lines += ["## Refused", "", "| program | with | says |", "| --- | --- | --- |"]
+    lines += [f"| {program.split()[0]} | {_given(given)} | {says} |" for program, given, says in REFUSED]
+    return "\n".join(lines) + "\n"
+
+
+def _rest(row: Row) -> str:
+    why = f"; {row.why}" if row.why else ""
+    return f" `{row.metric}` | {_cell(row.relation.says + why)} | {_given(row.base or {})} |"
+
+
+def _given(options: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {_shown(value)}" for name, value in options.items()).replace("|", "\\|") or "nothing"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, tuple):
+        return "x".join(map(str, value))
+    return "left away" if value is None else "on" if value is True else "off" if value is False else str(value)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
 def texts() -> dict[Path, str]:
     """Every generated file as it should be."""
     machine = ROOT / "docs" / "machine.md"
     return {
         ROOT / "meshrt" / "schema" / "report.json": schema(),
         machine: between(machine, "counters", counters()),
+        ROOT / "docs" / "options.md": options(),
     }
 
 

@@ -153,6 +153,11 @@ def turn(rows: int, columns: int) -> Closed:
     return {"read": size, "written": size, "macs": 0, "transpose": squares(rows) * columns}
 
 
+def ranked(kernel: str, **given: Any) -> dict[str, Any]:
+    """The sizes that a kernel has: dense has no rank."""
+    return {name: one for name, one in given.items() if kernel != "dense" or name not in ("r", "block_r")}
+
+
 def add(*parts: Closed) -> Closed:
     return {key: sum(part[key] for part in parts) for key in parts[0]}
 
@@ -201,7 +206,7 @@ def test_traffic_and_operations(kernel: str, case: int, turned: bool, tensor: bo
     turned = turned and kernel in ("dense", "sequential", "fused")
     tensor = tensor and kernel in ("fused", "upgate", "mlp")
     given = {"out_transposed": turned, "transpose": "tensor" if tensor else "dma", **blocks_of(b)}
-    report = run_on_cores(comm, "xuv", kernel=kernel, m=m, k=k, r=r, n=n, payload=False, **given)
+    report = run_on_cores(comm, "xuv", kernel=kernel, payload=False, **ranked(kernel, m=m, k=k, r=r, n=n, **given))
     closed = expected(kernel, m, k, r, n, b, turned, tensor)
     for part in (report["measured"], report["phases"][0]):
         assert part["spill_bytes"] == {"saved": 0, "reloaded": 0}
@@ -235,7 +240,7 @@ def test_fused_moves_what_equation_10_says_at_the_size_of_table_4(comm: Any) -> 
 @pytest.mark.parametrize("kernel", ["dense", "fused", "mlp"])
 def test_spills_are_traffic_beside_the_kernels_own_and_change_no_number(kernel: str, comm: Any) -> None:
     m, k, r, n, b = 300, 200, 150, 700, Blocks(300, 200, 150, 700)
-    given = {"kernel": kernel, "m": m, "k": k, "r": r, "n": n, **blocks_of(b)}
+    given = {"kernel": kernel, **ranked(kernel, m=m, k=k, r=r, n=n, **blocks_of(b))}
     tight = run_on_cores(comm, "xuv", limits={"sbuf_partition_bytes": 5000}, **given)
     ample = run_on_cores(comm, "xuv", **given)
     assert tight["result"] == ample["result"]
@@ -258,8 +263,8 @@ def test_spills_are_traffic_beside_the_kernels_own_and_change_no_number(kernel: 
     [*((kernel, "dma") for kernel in KERNELS), *((kernel, "tensor") for kernel in ("fused", "upgate", "mlp"))],
 )
 def test_shapes_alone_count_and_take_the_same(kernel: str, dtype: str, transpose: str, comm: Any) -> None:
-    given = {"kernel": kernel, "dtype": dtype, "transpose": transpose, "m": 150, "k": 140, "r": 70, "n": 530,
-             "limits": {"sbuf_partition_bytes": 9000}}  # fmt: skip
+    given = {"dtype": dtype, "transpose": transpose, "limits": {"sbuf_partition_bytes": 9000}}
+    given |= {"kernel": kernel, **ranked(kernel, m=150, k=140, r=70, n=530)}
     full, none = (run_on_cores(comm, "xuv", 2, payload=payload, **given) for payload in (True, False))
     assert (full["measured"], full["phases"]) == (none["measured"], none["phases"]) and none["result"] == {}
     assert 0 < full["result"]["max_rel_error"] < 8 * ROUNDOFF[dtype] + 1e-6
@@ -285,7 +290,7 @@ def test_four_cores_on_any_ranks_tell_the_same(dtype: str, comm: Any) -> None:
 
     for kernel, kind in VARIANTS:
         given = {"kernel": kernel, "dtype": dtype, "m": 130, "k": 140, "r": 70, "n": 150, **kind}
-        given |= {"block_m": 40, "block_k": 60, "block_r": 50, "block_n": 55}
+        given = ranked(**given, block_m=40, block_k=60, block_r=50, block_n=55) | {"kernel": kernel}
         several = run_on_cores(comm, "xuv", 4, **given)
         if comm.rank == 0:
             alone = run_on_cores(MPI.COMM_SELF, "xuv", 4, **given)

@@ -12,7 +12,7 @@ from meshrt.models.checkpoint import check_shapes, open_checkpoint
 from meshrt.models.config import read_config
 from meshrt.models.factors import MLP
 from meshrt.models.ranks import aligned_ranks
-from meshrt.models.sampling import check_sampling, sample
+from meshrt.models.sampling import check_drawing, sample
 from meshrt.neuron import language as nl
 from meshrt.neuron.cores import Cores
 from meshrt.programs.mesh.prompt import PROMPT, Teller, read_prompt
@@ -38,7 +38,7 @@ def run(
     ] = None,
     layers: Annotated[int | None, "only the first so many layers of the model"] = None,
     ratio: Annotated[float | None, "as if the MLP were compressed by so much; --payload none"] = None,
-    block: Annotated[int, "of the ranks of --ratio"] = 128,
+    block: Annotated[int | None, "of the ranks of --ratio  [default: 128]"] = None,
     temperature: Annotated[float, "0 is greedy"] = 0.0,
     top_k: Annotated[int, "sample among the k likeliest; 0: all"] = 0,
     top_p: Annotated[float, "sample among the likeliest that make up this share"] = 1.0,
@@ -61,19 +61,21 @@ def run(
     """
     folder = find_model(model)
     config = read_config(folder)
-    check_sampling(temperature, top_k, top_p)
+    check_drawing(temperature, top_k, top_p, seed)
     if max_new_tokens < 1:
         raise UsageError(f"--max-new-tokens is {max_new_tokens}; it starts at 1")
     if layers is not None and not 1 <= layers <= config.layers:
         raise UsageError(f"--layers is {layers}; the model has {config.layers}")
     if context < 0 or (context and cores.payload):
         raise UsageError(f"--context {context} leaves numbers out: it starts at 0 and needs --payload none")
+    if ratio is None and block is not None:
+        raise UsageError(f"--block is {block}, of the ranks of --ratio: give that too, or leave it away")
     if ratio is not None:
         if cores.payload:
             raise UsageError(f"--ratio {ratio} gives shapes only: add --payload none, or `meshrt compress` the model")
-        config = replace(config, ranks=aligned_ranks(config, MLP, ratio, block))
-    if seed < 0:
-        raise UsageError(f"--seed is {seed}; it starts at 0")
+        config = replace(config, ranks=aligned_ranks(config, MLP, ratio, 128 if block is None else block))
+    if temperature and not cores.payload:
+        raise UsageError("--temperature is for tokens that are drawn by their logits, of which --payload none has none")
     if logits:
         check_target("--logits", logits)
         if not cores.payload:

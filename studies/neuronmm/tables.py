@@ -36,8 +36,13 @@ PARTS = ("products", "beyond them", "idle")
 
 
 def job(device: NeuronDevice, kernel: str, **sizes: Any) -> Job:
-    """A product by shape, with the sums between blocks in bfloat16, as the published kernels keep them."""
-    arguments = {"kernel": kernel, "dtype": "bfloat16", "sums": "tile", **sizes}
+    """A product by shape, with the sums between blocks in bfloat16, as the published kernels keep them.
+
+    The naive kernel keeps none there; the dense one has no rank.
+    """
+    how = {} if kernel == "naive" else {"sums": "tile"}
+    own = {name: size for name, size in sizes.items() if (kernel, name) != ("dense", "r")}
+    arguments = {"kernel": kernel, "dtype": "bfloat16", **how, **own}
     return Job("xuv", (1, 1), device, arguments)
 
 

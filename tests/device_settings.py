@@ -1,0 +1,105 @@
+"""Every number of a device, and every option of a machine: as tests/settings.py has those of programs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from settings import APPEARS, FALLS, GROWS, OTHER, STOPS, VANISHES, Row, becomes, plus, times
+
+# Numbers of devices: of wse2, trn1 and a800. The run is a program's BASE with the row's.
+GEMM, GEMV, KVCACHE = "gemm mesh", "gemv mesh", "kvcache mesh"
+XUV, LLAMA, GPU = "xuv neuron", "llama neuron", "lowrank gpu"
+SECONDS, CYCLES = "measured.critical_path.seconds", "measured.critical_path.cycles"
+PCIE = {"@link": "pcie"}
+DEVICES: dict[str, list[tuple[str, Row]]] = {
+    "wse2": [
+        (GEMM, Row("width", 5, "measured.critical_path.seconds", STOPS)),
+        (GEMM, Row("height", 5, "measured.critical_path.seconds", STOPS)),
+        (KVCACHE, Row("core_memory", 2 * 48 * 1024, "result.tokens", GROWS, {"tokens": None, "until_full": True})),
+        (GEMM, Row("route_entries", 3, "measured.critical_path.seconds", STOPS)),
+        (GEMV, Row("alpha", 2.0, CYCLES, plus(30), {"allreduce": "pipeline"}, "15 hops there and back")),
+        (GEMV, Row("beta", 6.0, CYCLES, plus(15), {"allreduce": "pipeline"}, "15 cores add")),
+        (GEMM, Row("link_bytes_per_cycle", 0.25, CYCLES, GROWS)),
+        (GEMM, Row("macs_per_cycle", 0.5, CYCLES, plus(36 * 4), None, "6 steps of 2 x 3 instructions, 4 long")),
+        (GEMM, Row("macs_per_cycle_16", 0.5, CYCLES, plus(36 * 7), {"dtype": "bfloat16"}, "8 cycles for 1")),
+        (GEMM, Row("call_cycles", 2.0, CYCLES, plus(36), None, "36 instructions")),
+        (GEMV, Row("stream_adds", False, CYCLES, GROWS)),
+        (GEMV, Row("clock_hz", 2.2e9, SECONDS, times(0.5))),
+    ],
+    "trn1": [
+        (XUV, Row("partitions", 64, "measured.critical_path.seconds", STOPS)),
+        (XUV, Row("hbm_bytes", 300_000, "measured.critical_path.seconds", STOPS)),
+        (XUV, Row("sbuf_partition_bytes", 6000, "measured.spill_bytes.saved", GROWS)),
+        (XUV, Row("psum_banks", 1, "measured.critical_path.seconds", STOPS, {"kernel": "naive"})),
+        (XUV, Row("psum_bank_bytes", 512, "measured.critical_path.seconds", STOPS)),
+        (XUV, Row("stationary_free", 64, "measured.critical_path.seconds", STOPS)),
+        (XUV, Row("moving_free", 128, "measured.critical_path.seconds", STOPS)),
+        (XUV, Row("tensor_hz", 1.4e9, "measured.engines.tensor.busy_seconds", times(2))),
+        (XUV, Row("vector_hz", 0.56e9, "measured.engines.vector.busy_seconds", times(2))),
+        (XUV, Row("scalar_hz", 0.7e9, "measured.engines.scalar.busy_seconds", times(2))),
+        (LLAMA, Row("gpsimd_hz", 0.7e9, "measured.engines.gpsimd.busy_seconds", times(2))),
+        (LLAMA, Row("least_cycles", 128, SECONDS, GROWS)),
+        (LLAMA, Row("gpsimd_start_cycles", 300, SECONDS, GROWS)),
+        (XUV, Row("float32_passes", 8, "measured.engines.tensor.busy_seconds", times(2), {"dtype": "float32"})),
+        (XUV, Row("dma_engines", 8, SECONDS, GROWS)),
+        (XUV, Row("dma_bytes_per_second", 13.6e9, SECONDS, GROWS)),
+        (XUV, Row("dma_transfer_seconds", 422e-9, SECONDS, GROWS)),
+        (XUV, Row("dma_transpose_rate", 0.25, SECONDS, GROWS)),
+        (XUV, Row("hbm_bytes_per_second", 205e9, SECONDS, GROWS)),
+        (LLAMA, Row("link_bytes_per_second", 48e9, SECONDS, GROWS, {"@cores": 2})),
+        (LLAMA, Row("link_seconds", 4e-6, SECONDS, plus(48 * 2e-6), {"@cores": 2},
+                    "3 passes, 4 layers, 2 sums, 2 steps")),
+    ],
+    "a800": [
+        (GPU, Row("memory_bytes", 400_000, "measured.critical_path.seconds", STOPS)),
+        (GPU, Row("memory_bytes_per_second", 1019.5e9, "measured.compute_seconds", times(2))),
+        (GPU, Row("flops", 156e12, "measured.mfu", times(2), None, "the same time: what they wait for is memory")),
+        (GPU, Row("link", "pcie", "measured.collective_seconds", GROWS)),
+        (GPU, Row("nvlink_bytes_per_second", 80e9, "measured.collective_seconds", GROWS)),
+        (GPU, Row("nvlink_gpus", 1, "measured.critical_path.seconds", STOPS)),
+        (GPU, Row("nvlink_protocols", "slower", "measured.collective_seconds", GROWS)),
+        (GPU, Row("pcie_bytes_per_second", 10e9, "measured.collective_seconds", GROWS, PCIE)),
+        (GPU, Row("pcie_protocols", "slower", "measured.collective_seconds", GROWS, PCIE)),
+        (GPU, Row("launch_seconds", 10e-6, SECONDS, GROWS)),
+        (GPU, Row("graph_launch_seconds", 20e-6, SECONDS, plus(2 * 10e-6), {"@static": True}, "2 tokens")),
+        (GPU, Row("kernel_seconds", 2e-6, SECONDS, GROWS)),
+    ],
+}  # fmt: skip
+NO_EFFECT = {"name": "what reports and messages call it", "sources": "where the numbers are from"}
+
+# Options of `meshrt run` that a machine has, whatever the program: what they were without the change, and the rows.
+HOW: dict[str, dict[str, Any]] = {
+    "mesh": {"mesh": "8x8", "device": "wse2", "core_memory": None, "route_entries": None, "defects": None,
+             "spares": None, "defects_seed": None},
+    "neuron": {"cores": None, "device": "trn1", "trace": None, "sbuf_bytes": None},
+    "gpu": {"tp": 4, "device": "a800", "link": None, "link_rate": None, "gpu_memory": None, "static": False},
+}  # fmt: skip
+SHARED = {"payload": "none", "json_path": "{run}/report.json", "quiet": True}
+ON = {"mesh": GEMV, "neuron": XUV, "gpu": GPU}  # the program that is run
+DEFECTS = {"defects": "0.01"}
+MACHINES: dict[str, list[Row]] = {
+    "mesh": [
+        Row("mesh", "8x4", "measured.hops", FALLS),
+        Row("device", "ideal", CYCLES, FALLS, None, "there computing costs nothing"),
+        Row("core_memory", 50, CYCLES, STOPS),
+        Row("route_entries", 2, CYCLES, STOPS),
+        Row("defects", "0.01", "wafer", APPEARS),
+        Row("spares", "5x5", "wafer.size", becomes([9, 9], [13, 13]), DEFECTS),
+        Row("defects_seed", 1, "measured.wafer.hops", OTHER, DEFECTS),
+    ],
+    "neuron": [
+        Row("cores", 2, "mesh", becomes([1, 1], [2, 1])),
+        Row("device", "trn2", "measured.engines.tensor.busy_seconds", times(2.8 / 2.4), None, "2.4 for 2.8 GHz"),
+        Row("trace", "{run}/trace.json", "file {run}/trace.json", APPEARS),
+        Row("sbuf_bytes", 6000, "measured.spill_bytes.saved", GROWS),
+    ],
+    "gpu": [
+        Row("tp", 2, "measured.link_bytes.total", FALLS),
+        Row("device", "a6000", "measured.compute_seconds", GROWS, {"link": "pcie"}),
+        Row("link", "pcie", "measured.collective_seconds", GROWS),
+        Row("link_rate", 10e9, "measured.collective_seconds", GROWS),
+        Row("gpu_memory", 200_000, SECONDS, STOPS),
+        Row("static", True, "measured.graph_launches", becomes(0, 2), None, "one for each new token"),
+    ],
+}
+PAYLOAD = Row("payload", "none", "result.max_abs_error", VANISHES, {"payload": "full"})

@@ -1,0 +1,266 @@
+"""Every option of every packaged program and every number of every device: what moves when it is changed.
+
+A row names a run, one change to it, a number of its report and how that number has to move; tests/test_settings.py runs
+both and compares, and docs/options.md lists them. What a run has no use for is refused: `REFUSED`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Relation:
+    """How a number moves, in words and as a check of (before, after)."""
+
+    says: str
+    holds: Callable[[Any, Any], bool]
+
+
+def times(factor: float) -> Relation:
+    return Relation(f"x {factor:g}", lambda before, after: before != 0 and _close(after, factor * before))
+
+
+def plus(more: float) -> Relation:
+    says = f"{more:+,}" if isinstance(more, int) else f"{more:+g}"
+    return Relation(says, lambda before, after: _close(after, before + more))
+
+
+def becomes(before: Any, after: Any) -> Relation:
+    return Relation(f"{before} -> {after}", lambda one, other: one == before and other == after and one != other)
+
+
+def _close(one: float, other: float) -> bool:
+    return one == other if isinstance(one, int) and isinstance(other, int) else abs(one - other) <= 1e-9 * abs(other)
+
+
+GROWS = Relation("grows", lambda before, after: after > before)
+FALLS = Relation("falls", lambda before, after: after < before)
+OTHER = Relation("another", lambda before, after: before is not None and after is not None and before != after)
+VANISHES = Relation("vanishes", lambda before, after: before is not None and after is None)
+APPEARS = Relation("appears", lambda before, after: not before and bool(after))
+STOPS = Relation("the run is refused", lambda before, after: before != after and after == "refused")
+
+
+@dataclass(frozen=True)
+class Row:
+    """`base`: options of both runs, beside the program's `BASE`. In values {tmp} is a folder of both, {run} of one."""
+
+    option: str
+    value: Any
+    metric: str
+    relation: Relation
+    base: Mapping[str, Any] | None = None
+    why: str = ""
+
+
+# How a run is started, beside its options: keys that begin with @. No payload unless a row asks for numbers.
+IDS = {"prompt_ids": "1,2,3,4,5", "max_new_tokens": 3}
+BASE: dict[str, dict[str, Any]] = {
+    "allreduce mesh": {"@mesh": (16, 4), "size": 12},
+    "gemm mesh": {"@mesh": (6, 6), "m": 12, "k": 18, "n": 24},
+    "gemv mesh": {"@mesh": (4, 16), "k": 64, "n": 32},
+    "kvcache mesh": {"@mesh": (4, 4), "tokens": 8, "@payload": True},
+    "shift mesh": {"@mesh": (6, 6), "tile": 2},
+    "llama mesh": {"@mesh": (8, 8), **IDS},
+    "llama neuron": {**IDS},
+    "xuv neuron": {"m": 256, "k": 256, "r": 128, "n": 512},
+    "lowrank gpu": {"@tp": 2, **IDS},
+    "serve gpu": {"@tp": 2, "requests": 4, "prompt_tokens": "5", "output_tokens": "3"},
+}
+NUMBERS = {"@payload": True}
+DRAWN = NUMBERS | {"temperature": 5.0, "max_new_tokens": 6, "ignore_eos": True}
+TO_THE_END = NUMBERS | {"prompt_ids": "394,14"}  # of a story: the end-of-text token is next
+MODELS: dict[str, Any] = {"layers": 1, "prompt_tokens": 4, "prompt_ids": None, "max_new_tokens": 1}
+
+GENERATION = [
+    Row("prompt", "One day", "result.prompt_ids", OTHER, {"prompt_ids": None}),
+    Row("prompt_ids", "1,2,3", "phases.prefill.tokens", becomes(5, 3)),
+    Row("prompt_tokens", 7, "phases.prefill.tokens", becomes(4, 7), {"prompt_ids": None, "prompt_tokens": 4}),
+    Row("max_new_tokens", 5, "phases.decode.tokens", becomes(2, 4)),
+    Row("ignore_eos", True, "result.stopped", becomes("end of text", "max-new-tokens"), TO_THE_END),
+    Row("logits", "{tmp}/logits.npy", "file {tmp}/logits.npy", APPEARS, NUMBERS),
+]
+DRAWING = [
+    Row("temperature", 5.0, "result.token_ids", OTHER, NUMBERS | {"max_new_tokens": 6, "ignore_eos": True}),
+    Row("top_k", 1, "result.token_ids", OTHER, DRAWN, "1 leaves the likeliest"),
+    Row("top_p", 1e-9, "result.token_ids", OTHER, DRAWN, "so little leaves the likeliest"),
+    Row("seed", 7, "result.token_ids", OTHER, DRAWN),
+]
+
+ROWS: dict[str, list[Row]] = {
+    "allreduce mesh": [
+        Row("algorithm", "pipeline", "measured.critical_path.stages", GROWS, None, "one core after the other"),
+        Row("phases", 1, "measured.critical_path.stages", GROWS, None, "a K-tree of one phase has longer chains"),
+        Row("axis", "y", "measured.critical_path.hops", FALLS, None, "columns are 4 long, rows 16"),
+        Row("size", 24, "measured.link_bytes.total", times(2)),
+        Row("times", 2, "measured.messages", times(2)),
+    ],
+    "gemm mesh": [
+        Row("algorithm", "cannon", "measured.max_hops", becomes(2, 5), None, "N - 1 hops back to the first core"),
+        Row("m", 24, "measured.macs", times(2)),
+        Row("k", 36, "measured.macs", times(2)),
+        Row("n", 48, "measured.macs", times(2)),
+        Row("transpose_b", True, "measured.link_bytes.total", times(20 / 18), None,
+            "2 x 3 of A and 3 x 4 of B go round a core; 4 x 3 of B and 2 x 4 of C"),
+        Row("reduce", "ktree", "measured.stages", GROWS, {"transpose_b": True}),
+        Row("segment", 1, "measured.stages", GROWS, {"algorithm": "summa", "@device": "wse2"}),
+        Row("lockstep", True, "measured.critical_path.cycles", GROWS,
+            {"@mesh": (8, 8), "m": 12, "k": 12, "n": 12, "algorithm": "cannon"}),
+        Row("dtype", "bfloat16", "measured.link_bytes.total", times(0.5)),
+        Row("seed", 1, "result.max_abs_error", OTHER, NUMBERS),
+        Row("times", 2, "measured.macs", times(2)),
+    ],
+    "gemv mesh": [
+        Row("allreduce", "pipeline", "measured.critical_path.stages", GROWS),
+        Row("phases", 1, "measured.critical_path.stages", GROWS),
+        Row("groups", "2", "result.groups", becomes([4], [2])),
+        Row("axis", "x", "measured.critical_path.hops", FALLS, None, "rows are 4 long, columns 16"),
+        Row("k", 128, "measured.macs", times(2)),
+        Row("n", 64, "measured.macs", times(2)),
+        Row("dtype", "bfloat16", "measured.memory_bytes.max", FALLS),
+        Row("seed", 1, "result.max_abs_error", OTHER, NUMBERS),
+    ],
+    "kvcache mesh": [
+        Row("policy", "concat", "result.memory_over_mean", GROWS, None, "one row has all of them"),
+        Row("tokens", 16, "result.tokens", times(2)),
+        Row("until_full", True, "result.tokens", GROWS, {"tokens": None, "@device": "wse2"}),
+        Row("reserved", 1000, "measured.memory_bytes.max", plus(1000)),
+        Row("head_dim", 128, "result.bytes_per_token", times(2)),
+        Row("heads", 8, "result.bytes_per_token", times(2)),
+        Row("groups", 2, "result.bytes_per_token", times(10 / 12), {"head_dim": 10}, "4 ceil(10/4), 2 ceil(10/2)"),
+        Row("columns", 8, "result.bytes_per_token", times(0.5)),
+        Row("layers", 8, "result.bytes_per_token", times(2)),
+        Row("dtype", "float32", "result.bytes_per_token", times(2)),
+    ],
+    "shift mesh": [
+        Row("pattern", "cannon", "measured.max_hops", becomes(2, 5)),
+        Row("axis", "both", "measured.messages", times(2)),
+        Row("tile", 4, "measured.link_bytes.total", times(4)),
+        Row("steps", 3, "measured.messages", times(0.5), None, "once round are 6"),
+        Row("multiply", True, "measured.macs", becomes(0, 36 * 6 * 2**3), {"axis": "both"}),
+    ],
+    "llama mesh": [
+        *GENERATION,
+        *DRAWING,
+        Row("model", "llama3.2-1b", "measured.macs", GROWS, MODELS | {"@device": "ideal"}),
+        Row("context", 64, "phases.decode.macs", GROWS, {"prompt_ids": None, "context": 8}),
+        Row("system", "t10", "measured.route_entries.max", OTHER, None, "one crossbar instead of rings and trees"),
+        Row("kv", "concat", "phases.decode.hops", FALLS, {"max_new_tokens": 9}, "no token climbs"),
+        Row("dtype", "float32", "measured.memory_bytes.max", GROWS, {"@device": "ideal"}, "the model's is float16"),
+        Row("phases", 1, "phases.decode.critical_path.stages", GROWS),
+        Row("decode_phases", 1, "phases.decode.critical_path.stages", GROWS),
+        Row("allreduces", "published", "phases.decode.messages", GROWS, None, "10 allreduces a layer for 6"),
+        Row("head_groups", 2, "result.head_groups", becomes(1, 2)),
+        Row("regions", 2, "result.decode_regions", becomes(1, 2), None, "decode has as many"),
+        Row("decode_mesh", "4x8", "result.decode_cores", becomes([8, 8], [4, 8]), {"@device": "ideal"}),
+        Row("decode_regions", 2, "result.decode_regions", becomes(1, 2)),
+        Row("layers", 2, "result.layers", becomes(4, 2)),
+        Row("layers_run", 1, "result.layers_run", becomes(4, 1)),
+        Row("steps_run", 1, "kinds.measured.hops", becomes("counted", "extrapolated"), {"system": "t10"}),
+        Row("layers_only", True, "phases.prefill.macs", FALLS),
+        Row("checkpoint", "{tmp}/state", "file {tmp}/state/state.json", APPEARS, NUMBERS),
+        Row("every", 1, "file {run}/state/state-2-0.npz", APPEARS, NUMBERS | {"checkpoint": "{run}/state"}),
+        Row("resume", True, "host.resumed_at_token", becomes(None, 1), NUMBERS | {"checkpoint": "{tmp}/state"}),
+    ],
+    "llama neuron": [
+        *GENERATION,
+        *DRAWING,
+        Row("model", "llama3.2-1b", "measured.macs", GROWS, MODELS),
+        Row("context", 64, "phases.decode.macs", GROWS, {"prompt_ids": None, "context": 8}),
+        Row("dtype", "float32", "measured.hbm_bytes.total", GROWS, None, "the model's is float16"),
+        Row("layers", 2, "result.layers", becomes(4, 2)),
+        Row("ratio", 0.6, "measured.macs", FALLS, {"ratio": 0.1, "block": 16}),
+        Row("block", 16, "measured.macs", FALLS, {"ratio": 0.5}, "ranks are rounded up to 16, not to 128"),
+    ],
+    "xuv neuron": [
+        Row("kernel", "naive", "measured.macs", GROWS, {"block_n": 256}, "x u anew for each block of columns"),
+        Row("m", 512, "measured.macs", times(2)),
+        Row("k", 512, "measured.macs", times((512 + 512) / (256 + 512)), None, "m r (k + n)"),
+        Row("r", 256, "measured.macs", times(2)),
+        Row("n", 1024, "measured.macs", times((256 + 1024) / (256 + 512)), None, "m r (k + n)"),
+        Row("block_m", 128, "measured.hbm_bytes.read", GROWS, None, "u and v once for each strip"),
+        Row("block_k", 128, "measured.critical_path.cycles", GROWS),
+        Row("block_r", 64, "measured.critical_path.cycles", GROWS),
+        Row("block_n", 128, "measured.critical_path.cycles", GROWS),
+        Row("dtype", "float32", "measured.hbm_bytes.total", times(2)),
+        Row("sums", "tile", "measured.sbuf_bytes.max", FALLS),
+        Row("transpose", "tensor", "measured.transpose_flops", becomes(0, 2 * 128 * 256 * 256)),
+        Row("out_transposed", True, "measured.transpose_flops", plus(2 * 128 * 256 * 512),
+            {"kernel": "dense", "r": None}),
+        Row("seed", 1, "result.max_abs_error", OTHER, NUMBERS),
+    ],
+    "lowrank gpu": [
+        *GENERATION,
+        Row("model", "opt-30b", "measured.flops", GROWS, MODELS),
+        Row("scheme", "base", "measured.link_bytes.total", GROWS, {"ratio": 0.4}),
+        Row("kv", "lowrank", "measured.cache_blocks", APPEARS, {"ratio": 0.4}),
+        Row("ratio", 0.4, "measured.collectives.all_gather.bytes.total", GROWS, None, "latents are gathered"),
+        Row("prompts", "{tmp}/prompts", "result.requests", APPEARS, NUMBERS | {"prompt_ids": None}),
+        Row("block_size", 1, "result.kv_blocks", becomes(1, 8), None, "5 + 3 tokens"),
+        Row("kv_blocks", 9, "result.kv_blocks", becomes(1, 9)),
+        Row("max_batch", 1, "measured.launches", GROWS, NUMBERS | {"prompt_ids": None, "prompts": "{tmp}/prompts"}),
+        Row("max_prefill_tokens", 1, "measured.launches", GROWS,
+            NUMBERS | {"prompt_ids": None, "prompts": "{tmp}/prompts"}),
+        Row("dtype", "float32", "measured.memory_traffic.total", GROWS, None, "the model's is float16"),
+        Row("layers", 2, "result.layers", becomes(4, 2)),
+        Row("layers_run", 1, "kinds.measured.launches", becomes("counted", "extrapolated")),
+    ],
+    "serve gpu": [
+        Row("model", "opt-30b", "measured.flops", GROWS, {"layers": 1}),
+        Row("scheme", "base", "measured.link_bytes.total", GROWS, {"ratio": 0.4}),
+        Row("kv", "lowrank", "measured.cache_blocks", APPEARS, {"ratio": 0.4}),
+        Row("ratio", 0.4, "measured.collectives.all_gather.bytes.total", GROWS),
+        Row("requests", 8, "result.completed", times(2)),
+        Row("rate", 100.0, "result.seconds", GROWS, None, "arrivals are 10 ms apart"),
+        Row("prompt_tokens", "10", "result.prompt_tokens", times(2)),
+        Row("output_tokens", "6", "result.output_tokens", times(2)),
+        Row("seed", 1, "result.prompt_tokens", OTHER, {"prompt_tokens": "5:50"}),
+        Row("block_size", 1, "result.kv_blocks", becomes(4, 32), None, "4 requests of 5 + 3 tokens"),
+        Row("kv_blocks", 9, "result.kv_blocks", becomes(4, 9)),
+        Row("max_batch", 2, "result.largest_batch", becomes(4, 2)),
+        Row("max_prefill_tokens", 5, "measured.launches", GROWS, None, "one prompt at a time"),
+        Row("dtype", "float32", "measured.memory_traffic.total", GROWS, None, "the model's is float16"),
+        Row("layers", 2, "measured.launches", FALLS),
+        Row("layers_run", 1, "kinds.measured.launches", becomes("counted", "extrapolated")),
+    ],
+}  # fmt: skip
+
+# What a run has no use for, and what it is told.
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("allreduce mesh", {"algorithm": "ring", "phases": 2}, "--phases 2 is a number of the K-tree"),
+    ("gemm mesh", {"reduce": "ktree"}, "add --transpose-b"),
+    ("gemm mesh", {"segment": 2}, "broadcasts nothing"),
+    ("gemm mesh", {"algorithm": "cannon", "transpose_b": True}, "computes A B only"),
+    ("gemm mesh", {"algorithm": "allgather", "lockstep": True}, "--lockstep is for the steps"),
+    ("gemv mesh", {"allreduce": "ring", "groups": "2"}, "numbers of a K-tree"),
+    ("kvcache mesh", {"until_full": True}, "give one of them"),
+    ("shift mesh", {"multiply": True}, "add --axis both"),
+    *((f"llama {machine}", NUMBERS | {name: value}, "at a temperature of 0")
+      for machine in ("mesh", "neuron") for name, value in (("top_k", 5), ("top_p", 0.5), ("seed", 1))),
+    ("llama mesh", NUMBERS | {"layers_run": 1}, "--layers-run"),
+    ("llama mesh", {"steps_run": 1}, "--steps-run is for prefill"),
+    ("llama mesh", {"steps_run": 1, "system": "t10", "context": 9, "prompt_ids": None}, "--steps-run is for prefill"),
+    ("llama mesh", {"decode_phases": 1, "system": "ladder"}, "K-trees of waferllm"),
+    ("llama mesh", {"context": 9, "prompt_ids": None, "decode_mesh": "4x8"}, "--context has no prefill"),
+    ("llama mesh", {"context": 9, "prompt_ids": None, "decode_regions": 2}, "--context has no prefill"),
+    ("llama mesh", {"context": 9, "prompt_ids": None, "layers_only": True}, "there is no prefill"),
+    ("llama mesh", {"every": 1}, "no state is kept"),
+    ("llama mesh", {"resume": True}, "name it with --checkpoint"),
+    *((program, {"logits": "{tmp}/l.npy"}, "--logits") for program in ("llama mesh", "llama neuron", "lowrank gpu")),
+    ("llama neuron", {"temperature": 1.0}, "--payload none has none"),
+    ("llama neuron", {"block": 16}, "of the ranks of --ratio"),
+    ("llama neuron", NUMBERS | {"ratio": 0.5}, "gives shapes only"),
+    ("xuv neuron", {"kernel": "dense"}, "has no rank"),
+    ("xuv neuron", {"kernel": "dense", "r": None, "block_r": 64}, "has no rank"),
+    ("xuv neuron", {"kernel": "naive", "sums": "tile"}, "--sums tile"),
+    ("xuv neuron", {"kernel": "naive", "out_transposed": True}, "has its one layout"),
+    ("xuv neuron", {"kernel": "sequential", "transpose": "tensor"}, "transposes in its one way"),
+    ("lowrank gpu", NUMBERS | {"ratio": 0.5}, "--ratio is for shapes"),
+    ("lowrank gpu", NUMBERS | {"layers_run": 1}, "--layers-run is for shapes"),
+    ("lowrank gpu", {"kv": "lowrank", "scheme": "base"}, "needs --scheme deinfer"),
+    ("serve gpu", NUMBERS | {"layers_run": 1}, "--layers-run is for shapes"),
+    ("serve gpu", NUMBERS | {"ratio": 0.5}, "--ratio is for shapes"),
+]  # fmt: skip

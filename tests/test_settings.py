@@ -1,0 +1,184 @@
+"""No setting without effect: what the rows of settings.py say moves, moves so; what is of no use is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+from device_settings import DEVICES, HOW, NO_EFFECT, ON, PAYLOAD, SHARED
+from device_settings import MACHINES as OPTIONS
+from gpu_runs import new_gpus, run_gpus
+from measure import run_report
+from runs import run_on_cores
+from settings import BASE, REFUSED, ROWS, STOPS, Row
+
+from meshrt.device import WSE2
+from meshrt.errors import LimitError, UsageError
+from meshrt.gpu.device import A800
+from meshrt.job.board import Board
+from meshrt.models.errors import ModelError
+from meshrt.neuron.device import TRN1
+from meshrt.program import MACHINES, load_program, packaged_programs
+
+PRESETS = {"wse2": WSE2, "trn1": TRN1, "a800": A800}
+PROMPTS = "One day\nThe end of the day\nThere was a little girl\n"
+
+
+def placed(value: Any, tmp: Path, here: str) -> Any:
+    """A value with its folders."""
+    return value.replace("{run}", "{tmp}/" + here).replace("{tmp}", str(tmp)) if isinstance(value, str) else value
+
+
+def run(
+    comm: Any, program: str, options: Mapping[str, Any], tmp: Path, here: str = "", **numbers: Any
+) -> dict[str, Any]:
+    """A report of a program such as "gemm mesh". Keys with @ say how it is started; `numbers` replace the device's."""
+    name, machine = program.split()
+    (tmp / here).mkdir(exist_ok=True)
+    (tmp / "prompts").write_text(PROMPTS)
+    given = {key: placed(value, tmp, here) for key, value in (BASE[program] | dict(options)).items()}
+    how = {key: given.pop(key) for key in [*given] if key.startswith("@")}
+    payload = how.get("@payload", False)
+    if machine == "mesh":
+        device: Any = replace(WSE2, **numbers) if numbers else how.get("@device", "wse2")
+        return run_report(comm, name, how["@mesh"], device, payload, **given)
+    if machine == "neuron":
+        found: dict[str, Any] = run_on_cores(comm, name, how.get("@cores", 1), payload=payload, limits=numbers, **given)
+        return found
+    if isinstance(numbers.get(slower := f"{how.get('@link', 'nvlink')}_protocols"), str):
+        numbers[slower] = tuple(replace(one, seconds=2 * one.seconds) for one in getattr(A800, slower))
+    numbers = {"link": how["@link"]} | numbers if "@link" in how else numbers
+    gpus = new_gpus(how["@tp"], payload=payload, static=how.get("@static", False), **numbers)
+    return run_gpus(gpus, given.pop("model", "llama-tiny"), name, **given)
+
+
+def metric(report: Mapping[str, Any], path: str, tmp: Path, here: str) -> Any:
+    """A number of a report by its path, phases by name; whether a file is there; None where there is no such thing."""
+    if path.startswith("file "):
+        return Path(placed(path.removeprefix("file "), tmp, here)).exists()
+    first, _, rest = path.partition(".")
+    if first == "kinds":
+        return report["kinds"][rest]
+    at: Any = {phase["name"]: phase for phase in report["phases"]} if first == "phases" else report.get(first)
+    for name in filter(None, rest.split(".")):
+        at = at.get(name) if isinstance(at, Mapping) else None
+    return at
+
+
+@pytest.fixture(scope="module")
+def known() -> dict[str, dict[str, Any]]:
+    """Reports that rows have in common, by what was run."""
+    return {}
+
+
+def moves(row: Row, tmp: Path, measure: Callable[[str, Mapping[str, Any]], dict[str, Any]]) -> None:
+    """Both runs of a row, by `measure` of a folder's name and the change, and what it says of them."""
+
+    def found(here: str, change: Mapping[str, Any]) -> Any:
+        try:
+            return metric(measure(here, change), row.metric, tmp, here)
+        except (UsageError, LimitError):
+            if row.relation is not STOPS or not change:
+                raise
+            return "refused"
+
+    before, after = found("before", {}), found("after", {row.option: row.value})
+    assert row.relation.holds(before, after), f"{row.metric}: {before} -> {after}, not {row.relation.says}"
+
+
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.parametrize(
+    ("program", "row"),
+    [pytest.param(program, row, id=f"{program}, {row.option}") for program, rows in ROWS.items() for row in rows],
+)
+def test_every_option_moves_what_it_says(
+    program: str, row: Row, comm: Any, known: dict[str, Any], tmp_path: Path
+) -> None:
+    base = dict(row.base or {})
+
+    def measure(here: str, change: Mapping[str, Any]) -> dict[str, Any]:
+        what = repr((program, base | change))
+        if what not in known or "{" in repr([*(base | change).values()]):  # files
+            known[what] = run(comm, program, base | change, tmp_path, here)
+        return known[what]
+
+    moves(row, tmp_path, measure)
+
+
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.parametrize(
+    ("device", "program", "row"),
+    [pytest.param(name, *one, id=f"{name}, {one[1].option}") for name, rows in DEVICES.items() for one in rows],
+)
+def test_every_number_of_a_device_moves_what_it_says(
+    device: str, program: str, row: Row, comm: Any, tmp_path: Path
+) -> None:
+    moves(row, tmp_path, lambda here, change: run(comm, program, row.base or {}, tmp_path, here, **change))
+
+
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.parametrize(
+    ("machine", "row"),
+    [
+        pytest.param(machine, row, id=f"{machine}, {row.option}")
+        for machine, rows in OPTIONS.items() for row in [*rows, *([PAYLOAD] if machine != "gpu" else [])]
+    ],
+)  # fmt: skip
+def test_every_option_of_a_machine_moves_what_it_says(machine: str, row: Row, comm: Any, tmp_path: Path) -> None:
+    """As `meshrt run` calls it, without click."""
+
+    def measure(here: str, change: Mapping[str, Any]) -> dict[str, Any]:
+        (tmp_path / here).mkdir()
+        values = HOW[machine] | SHARED | dict(row.base or {}) | dict(change)
+        told = {key: placed(value, tmp_path, here) for key, value in values.items()}
+        program = load_program(ON[machine].split()[0], machine)
+        given = {option.name: option.default for option in program.options}
+        given |= {key: value for key, value in BASE[ON[machine]].items() if not key.startswith("@")}
+        execute = import_module(f"meshrt.commands.machines.{machine}").execute
+        execute(comm, Board.alone(), program, given, **told)
+        report: dict[str, Any] = json.loads(Path(told["json_path"]).read_text())
+        return report
+
+    moves(row, tmp_path, measure)
+
+
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.parametrize(("program", "options", "message"), REFUSED)
+def test_what_a_run_has_no_use_for_is_refused(
+    program: str, options: dict[str, Any], message: str, comm: Any, tmp_path: Path
+) -> None:
+    with pytest.raises((UsageError, ModelError), match=message):
+        run(comm, program, options, tmp_path)
+
+
+def test_there_is_a_row_for_every_option_of_every_program() -> None:
+    programs = {}
+    for name in packaged_programs():
+        for machine in MACHINES:
+            try:
+                programs[f"{name} {machine}"] = load_program(name, machine)
+            except UsageError:
+                continue  # it is not for that machine
+    assert set(programs) == set(ROWS) == set(BASE)
+    for name, program in programs.items():
+        assert sorted(option.name for option in program.options) == sorted(row.option for row in ROWS[name]), name
+
+
+@pytest.mark.parametrize("device", PRESETS)
+def test_there_is_a_row_for_every_number_of_every_device(device: str) -> None:
+    numbers = [field.name for field in fields(PRESETS[device]) if field.name not in NO_EFFECT]
+    assert sorted(numbers) == sorted(row.option for _, row in DEVICES[device])
+
+
+@pytest.mark.parametrize("machine", OPTIONS)
+def test_there_is_a_row_for_every_option_of_every_machine(machine: str) -> None:
+    def command() -> None: ...
+
+    import_module(f"meshrt.commands.machines.{machine}").options(command)
+    names = [parameter.name for parameter in command.__click_params__]  # type: ignore[attr-defined]
+    assert sorted(names) == sorted(HOW[machine]) == sorted(row.option for row in OPTIONS[machine])
