@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gpu_runs import Alone
 from measure import on_one_rank
 
 from meshrt.console import Console
@@ -286,6 +287,26 @@ def test_the_nearest_lengths_are_used(cache: Path):
             tuned.nearest(run_options(), None, other)
     with pytest.raises(UsageError, match="--tuned chooses --decode-mesh itself"):
         tuned.nearest(run_options(decode_mesh="8x8"), None, device)
+
+
+def test_without_prefill_the_run_is_on_the_cores_of_decode(cache: Path):
+    """--context: what was chosen for decode is all there is; other systems were not tuned."""
+    choice = {**tuned.CHOSEN, "mesh": "8x8", "decode_mesh": "4x4", "regions": 1, "decode_regions": 2, "head_groups": 1}
+    told = {"prompt_tokens": 10, "new_tokens": 9, "candidates": [], "why": [], "cycles": {"total": 1.0}}
+    tuned.make_folder()
+    tuned.keep(question(10, 9), Space(), {**told, "choice": choice, "host": {}})
+    alone, console = Alone(), Console(loud=False)
+    for given, want in (
+        ({}, choice),
+        (
+            {"prompt_tokens": None, "context": 10},
+            {"mesh": "4x4", "decode_mesh": None, "regions": 2, "decode_regions": None},
+        ),
+    ):
+        found = tuned.apply(alone, console, run_options(system="waferllm", **given), None, question().device)
+        assert {name: found[name] for name in want} == want
+    with pytest.raises(UsageError, match="--tuned is for waferllm"):
+        tuned.apply(alone, console, run_options(system="t10"), None, question().device)
 
 
 def test_a_cache_folder_that_cannot_be_is_said_before_the_search(tell: Run, tmp_path: Path):

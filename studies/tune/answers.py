@@ -166,6 +166,8 @@ def apply(comm: Any, console: Console, arguments: dict[str, Any], mesh: str | No
 
     Rank 0 reads, so that all have the same answer or the same error. UsageError, ModelError.
     """
+    if arguments["system"] != "waferllm":
+        raise UsageError(f"--tuned is for waferllm; --system {arguments['system']} was not tuned: leave it away")
     found: dict[str, Any] | MeshrtError | ModelError | None = None
     if comm.rank == 0:
         try:
@@ -182,6 +184,11 @@ def apply(comm: Any, console: Console, arguments: dict[str, Any], mesh: str | No
         f"tuned for {found['prompt_tokens']} prompt tokens and {found['new_tokens']} new ones: prefill on {first}"
         f" cores, decode on {then}, heads in {groups(choice)}, K = {choice['phases']} and {choice['decode_phases']}\n"
     )
+    if arguments["context"]:  # there is no prefill: the run is on decode's cores
+        choice = choice | {
+            "mesh": choice["decode_mesh"] or choice["mesh"], "decode_mesh": None,
+            "regions": choice["decode_regions"] or choice["regions"], "decode_regions": None,
+        }  # fmt: skip
     return {**arguments, **choice}
 
 
