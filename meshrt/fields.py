@@ -70,7 +70,7 @@ MESH = {
         "critical_path.stages": ("stages", "stages on that chain"),
     }, scaled=True),
     **_rows(COUNTED, "meshrt/order.py, at each link that a head waited for", {
-        "out_of_order.packets": ("packets", "heads that waited at a link for one that asked for it later", "out of order"),
+        "out_of_order.packets": ("packets", "heads that waited at a link for one that asked later", "out of order"),
     }, scaled=True),
     **_rows(TIMED, "meshrt/order.py, by the clock", {
         "out_of_order.longest_wait": ("cycles", "the longest of these waits"),

@@ -177,7 +177,10 @@ def test_what_a_sample_multiplies_is_what_the_table_says(comm: Any) -> None:
         one, three = once, thrice
         for name in path.split("."):
             one, three = one[name], three[name]
-        assert (one != three) == fields.MESH[path].scaled, path
+        if path == "out_of_order.packets":  # no two of them meet here
+            assert (one, three) == (0, 0)
+        else:
+            assert (one != three) == fields.MESH[path].scaled, path
 
 
 # ---- printed

@@ -78,6 +78,13 @@ def test_model_data_is_packaged() -> None:
         assert any(fnmatch(f"/{name}", f"*/{pattern.removeprefix('**/')}") for pattern in patterns), name
 
 
+def test_the_schema_of_reports_is_packaged() -> None:
+    patterns = SETUPTOOLS["package-data"]["meshrt"]
+    for path in (ROOT / "meshrt" / "schema").iterdir():
+        name = path.relative_to(ROOT / "meshrt").as_posix()
+        assert any(fnmatch(name, pattern) for pattern in patterns), name
+
+
 @pytest.mark.parametrize("layer", LAYERS)
 def test_no_bare_names(layer: str) -> None:
     for path in _files(layer):
