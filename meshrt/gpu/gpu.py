@@ -111,7 +111,7 @@ class Gpu:
 
     def size(self, array: np.ndarray, dtype: Any = None) -> int:
         """Bytes of an array as they are counted: in `dtype`, None: the GPU's own, whatever it is computed in here."""
-        return array.size * (self.dtype if dtype is None else np.dtype(dtype)).itemsize
+        return array.size * (self.dtype.itemsize if dtype is None else np.dtype(dtype).itemsize)
 
     def keep(self, name: str, array: np.ndarray, dtype: Any = None) -> np.ndarray:
         """Count an array that stays: weights, a cache. LimitError."""

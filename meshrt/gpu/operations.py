@@ -11,7 +11,8 @@ from meshrt.gpu.gpu import Gpu
 def matmul(gpu: Gpu, x: np.ndarray, w: np.ndarray, bias: np.ndarray | None = None) -> np.ndarray:
     """x [m, k] @ w [k, n] (+ bias [n]) -> [m, n]: one kernel."""
     out = gpu.new(x.shape[0], w.shape[1])
-    return gpu.launch(_matmul, out, x, w, bias, cost=gpu.cost(_flops(x, w), sum(map(gpu.size, (x, w, out)))))
+    nbytes = (x.size + w.size + out.size) * gpu.dtype.itemsize
+    return gpu.launch(_matmul, out, x, w, bias, cost=gpu.cost(_flops(x, w), nbytes))
 
 
 def matmuls(
@@ -24,7 +25,7 @@ def matmuls(
     """Several products at once, of any sizes: one kernel, a grouped (or batched) matrix product; to `outs` if given."""
     found = [gpu.new(x.shape[0], w.shape[1]) for x, w in zip(xs, ws, strict=True)] if outs is None else [*outs]
     flops = sum(map(_flops, xs, ws))
-    nbytes = sum(gpu.size(array) for arrays in (xs, ws, found) for array in arrays)
+    nbytes = sum(array.size for arrays in (xs, ws, found) for array in arrays) * gpu.dtype.itemsize
     group = tuple(zip(found, xs, ws, biases, strict=True))
     gpu.launch(_matmuls, found[0], group, cost=gpu.cost(flops, nbytes))
     return found
@@ -32,7 +33,7 @@ def matmuls(
 
 def add(gpu: Gpu, target: np.ndarray, other: np.ndarray) -> np.ndarray:
     """target += other."""
-    cost = gpu.cost(target.size, 2 * gpu.size(target) + gpu.size(other))
+    cost = gpu.cost(target.size, (2 * target.size + other.size) * gpu.dtype.itemsize)
     return gpu.launch(_add, target, other, cost=cost)
 
 
