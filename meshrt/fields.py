@@ -188,8 +188,10 @@ def leaves(part: Mapping[str, Any], stem: str = "") -> Iterator[str]:
 
 def find(machine: str, path: str) -> Field | None:
     """The row of a path; None where there is none."""
-    names = path.split(".")
-    for pattern, row in MACHINES[machine].items():
+    rows, names = MACHINES[machine], path.split(".")
+    if path in rows:
+        return rows[path]
+    for pattern, row in rows.items():
         parts = pattern.split(".")
         if len(parts) == len(names) and all(one in ("*", name) for one, name in zip(parts, names, strict=True)):
             return row
