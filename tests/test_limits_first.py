@@ -34,7 +34,7 @@ REFUSED = {
     "shift --tile 30000": CORE.format("'tile along x'", 3600000000, 0),
     "xuv --m 10000000 --k 10000": "HBM of NeuronCore 0 is full: 200000000000 bytes asked for, 0 in use, the limit is",
     "xuv --m 20000 --k 20000 --n 60000 --block-n 60000": "asks for 240000 bytes of a partition, which has 196608: cut",
-    "lowrank --model llama-tiny --gpu-memory 3000000": "GPU 0: 'weights' asks for 196608 bytes, 2824512 are in use",
+    "lowrank --dtype float32 --gpu-memory 3000000": "'weights' asks for 196608 bytes, 2824512 are in use",
 }
 
 
@@ -64,7 +64,7 @@ def test_no_weight_is_read_where_not_all_fit(program: str, comm: Any, monkeypatc
         if program == "llama":
             run_program(comm, "llama", (8, 8), "wse2", {"core_memory": 27000})
         else:
-            run_lowrank(new_gpus(1, memory_bytes=3_000_000), "llama-tiny", prompt_ids="1,2,3")
+            run_lowrank(new_gpus(1, memory_bytes=3_000_000), "llama-tiny", prompt_ids="1,2,3", dtype="float32")
 
 
 def test_the_second_matrix_has_its_numbers_whichever_is_asked_for_first() -> None:
