@@ -36,7 +36,7 @@ class Clock:
     heads: list[list[Any]] = field(default_factory=list)  # lanes of transfers whose heads have still to be moved
     started: int = 0  # such transfers so far; numbers them
     coming: list[Any] = field(default_factory=list)  # arrivals whose ramps are not all given out, as they were started
-    users: dict[str, Any] = field(default_factory=dict)  # who was last on the links, by axis; see order.py
+    users: dict[Any, Any] = field(default_factory=dict)  # channels that were last on their links; see order.py
     scratch: dict[int, np.ndarray] = field(default_factory=dict)  # memory for headers on their way, by size
     lent: dict[int, list[np.ndarray]] = field(default_factory=dict)  # memory that was given back, by size
 

@@ -81,8 +81,8 @@ def send(
         block.clock.heads.append(waiting)
         block.clock.started += 1
     elif busy:
-        axes = "xy" if plan.whole_block or channel.axis is None else channel.axis
-        watch = order.begin_use(block, axes, plan, views, busy)
+        trace: Any = channel.cache["trace"]
+        watch = order.begin_use(block, channel, plan, views, not trace.meets and not block.tables.epoch, busy)
     if plan.idle:
         return Flight(out, [])
     arrivals = []
@@ -292,7 +292,7 @@ def _is_crossed(block: "Block", channel: Channel) -> bool:
     if channel.axis is not None:
         return False
     book = block.tables.book
-    return bool(book.reshape(len(book), -1)[:, channel.routers].sum(axis=0).max(initial=0) > 1)
+    return bool(book.reshape(len(book), -1)[:, channel.links.any(axis=0)].sum(axis=0).max(initial=0) > 1)
 
 
 def _views(block: "Block", channel: Channel, lines: np.ndarray | None, whole_block: bool) -> tuple[View, ...]:

@@ -117,7 +117,8 @@ def _move(
     for port, core, moved, crossing in course.leaves.get((slot, hops), ()):
         link = line, slice(core, core + 1)
         free, asked, idle = (view.of(of[port])[link] for of in (clock.link_free, clock.asked, clock.idle))
-        start = order.give(block, np.array([time]), one.busy, free, asked, idle)
+        start = np.array([time])
+        order.give(block, start, one.busy, free, asked, idle)
         after = float(start[0]) + block.device.alpha
         if clock.late is not None:
             after += float(view.of(clock.late[port])[line, core])

@@ -6,10 +6,11 @@ the other would have. Such heads are counted: `out_of_order`, and the longest of
 exact to the cycle.
 """
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from meshrt.tables import Channel, is_left
 
 if TYPE_CHECKING:
     from meshrt.block import Block
@@ -17,84 +18,86 @@ if TYPE_CHECKING:
     from meshrt.views import View
 
 
-@dataclass(frozen=True, eq=False)
-class User:
-    """The transfer that was last on the links along an axis."""
-
-    plan: "Schedule"
-    views: "tuple[View, ...]"
-    busy: float
-    unseen: bool  # it was there more than once, and the last time nobody wrote down when it asked
+# A channel's transfers of which nobody kept when heads asked for links, by plan and views, and how long they took.
+Unseen = dict[tuple[int, int], tuple[Any, Any, float]]
 
 
-def begin_use(block: "Block", axes: str, plan: "Schedule", views: "tuple[View, ...]", busy: float) -> bool:
-    """A transfer begins: must its heads be checked at links along these axes? All ranks find the same.
+def begin_use(
+    block: "Block", channel: Channel, plan: "Schedule", views: "tuple[View, ...]", apart: bool, busy: float
+) -> bool:
+    """A transfer begins: must its heads be checked at links, and be kept? All ranks find the same.
 
-    Not where the same transfer was the last one there: what comes from the same cores the same way stays in order.
+    Not where its channel was there and nobody else has been on its links since, and no two of its routes share a link
+    (`apart`): what comes from the same cores the same way stays in order.
     """
-    users = block.clock.users
-    if all(
-        (user := users.get(axis)) is not None and user.plan is plan and user.views is views and user.busy == busy
-        for axis in axes
-    ):
-        for axis in axes:
-            users[axis] = User(plan, views, busy, True)
+    if channel.axis is None or plan.whole_block or not apart:
+        end_of_use(block)
+        return True
+    users: dict[Channel, Unseen] = block.clock.users
+    if channel in users:
+        users[channel][id(plan), id(views)] = plan, views, busy
         return False
-    end_of_use(block, axes)
-    for axis in axes:
-        users[axis] = User(plan, views, busy, False)
+    for other in list(users):
+        if is_left(other) or (other.axis == channel.axis and (other.links[:4] & channel.links[:4]).any()):
+            _end(block, users.pop(other))
+    users[channel] = {}
     return True
 
 
-def end_of_use(block: "Block", axes: str = "xy") -> None:
-    """Others come: what was not written down when heads asked for links is when they got them."""
+def end_of_use(block: "Block") -> None:
+    """Others come, who may go over any link."""
+    users, block.clock.users = block.clock.users, {}
+    for unseen in users.values():
+        _end(block, unseen)
+
+
+def _end(block: "Block", unseen: Unseen) -> None:
+    """Where it was not kept when heads asked for links, it is taken to be when they got them."""
     clock = block.clock
-    for axis in axes:
-        user = clock.users.pop(axis, None)
-        if user is not None and user.unseen:
-            for view in user.views:
-                for way, cores, _ in user.plan.crossings:
-                    asked, free = view.of(clock.asked[way]), view.of(clock.link_free[way])
-                    asked[:, cores] = np.maximum(asked[:, cores], free[:, cores] - user.busy)
+    for plan, views, busy in unseen.values():
+        for view in views:
+            for way, cores, _ in plan.crossings:
+                asked, free = view.of(clock.asked[way]), view.of(clock.link_free[way])
+                asked[:, cores] = np.maximum(asked[:, cores], free[:, cores] - busy)
 
 
 def give(
-    block: "Block", asks: np.ndarray, busy: float | np.ndarray, free: np.ndarray, asked: np.ndarray, idle: np.ndarray
-) -> np.ndarray:
-    """Heads ask for links, each of them for another: when they get them. The links' arrays are brought up to date.
+    block: "Block", times: np.ndarray, busy: float | np.ndarray, free: np.ndarray, asked: np.ndarray, idle: np.ndarray
+) -> None:
+    """Heads ask for links at these times, each of them for another: the times become those at which they get them.
 
     `free`: when the links are free; `asked`: when the heads asked that they were last given to; `idle`: from when on
-    they were idle before that, until then. A head that asked in that time, and is over before its end, goes then.
+    they were idle before that, until then. All are brought up to date. A head that asked in that time, and is over
+    before its end, goes then.
     """
-    late = asked > asks
+    late = asked > times
     if late.any():
-        return _give_late(block, asks, busy, free, asked, idle, np.nonzero(late))
-    start: np.ndarray = np.maximum(asks, free)
+        _give_late(block, times, busy, free, asked, idle, np.nonzero(late))
+        return
     np.copyto(idle, free)
-    np.copyto(asked, asks)
-    np.add(start, busy, out=free)
-    return start
+    np.copyto(asked, times)
+    np.maximum(times, free, out=times)
+    np.add(times, busy, out=free)
 
 
 def _give_late(
-    block: "Block", asks: np.ndarray, busy: float | np.ndarray, free: np.ndarray, asked: np.ndarray, idle: np.ndarray,
+    block: "Block", times: np.ndarray, busy: float | np.ndarray, free: np.ndarray, asked: np.ndarray, idle: np.ndarray,
     late: tuple[np.ndarray, ...],
-) -> np.ndarray:  # fmt: skip
+) -> None:  # fmt: skip
     """As `give`, where some links were given before to heads that ask later than now."""
-    ask, until, low, high = asks[late], free[late], idle[late], asked[late]
+    ask, until, low, high = times[late], free[late], idle[late], asked[late]
     each = busy[late] if isinstance(busy, np.ndarray) else busy
     begin = np.maximum(ask, low)
     inside = begin + each <= high
-    wait = np.where(inside, begin, until) - ask
+    begin = np.where(inside, begin, until)
     held_up = ~(inside & (ask >= low))
     counters = block.counters
     counters.out_of_order += int(np.count_nonzero(held_up))
-    counters.longest_wait = max(counters.longest_wait, float(wait[held_up].max(initial=0.0)))
-    start: np.ndarray = np.maximum(asks, free)
-    start[late] = np.where(inside, begin, until)
+    counters.longest_wait = max(counters.longest_wait, float((begin - ask)[held_up].max(initial=0.0)))
     np.copyto(idle, free)
-    np.copyto(asked, asks)
-    np.add(start, busy, out=free)
+    np.copyto(asked, times)
+    np.maximum(times, free, out=times)
+    times[late] = begin
+    np.add(times, busy, out=free)
     idle[late], asked[late] = np.where(inside, begin + each, until), high
     free[late] = np.where(inside, until, until + each)
-    return start

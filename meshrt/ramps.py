@@ -54,8 +54,10 @@ def _serve_both(block: "Block", coming: "list[Arrival]", first: np.ndarray, seco
     ramps = block.clock.ramp_in, block.clock.asked[RAMP], block.clock.idle[RAMP]
     one, swapped = coming[0], second < first
     tail = 0.0 if one.stream else one.busy
-    soon = order.give(block, np.minimum(first, second), one.taking, *ramps) + tail
-    late = order.give(block, np.maximum(first, second), one.taking, *ramps) + tail
+    soon, late = np.minimum(first, second), np.maximum(first, second)
+    for times in (soon, late):
+        order.give(block, times, one.taking, *ramps)
+        np.add(times, tail, out=times)
     first[...], second[...] = np.where(swapped, late, soon), np.where(swapped, soon, late)
     for arrival in coming:
         arrival.is_served = True
@@ -93,18 +95,22 @@ def _serve_alone(block: "Block", arrival: "Arrival", chosen: np.ndarray | None) 
     ramps = [one.get() for one in arrival.lane.ramps]
     tail = 0.0 if arrival.stream else arrival.busy
     if left is None:
-        np.add(order.give(block, time, arrival.taking, *ramps), tail, out=time)
+        order.give(block, time, arrival.taking, *ramps)
+        np.add(time, tail, out=time)
     elif 2 * np.count_nonzero(left) < left.size:
         some = np.nonzero(left)
         here = [one[some] for one in ramps]
-        time[some] = order.give(block, time[some], arrival.taking, *here) + tail
+        times = time[some]
+        order.give(block, times, arrival.taking, *here)
+        time[some] = times + tail
         for one, new in zip(ramps, here, strict=True):
             one[some] = new
     else:  # it is less work to serve all, and to put back what those have that are not to be
         others = np.nonzero(~left)
         kept = [one[others] for one in (time, *ramps)]
         time[others] = ramps[0][others]
-        np.add(order.give(block, time, arrival.taking, *ramps), tail, out=time)
+        order.give(block, time, arrival.taking, *ramps)
+        np.add(time, tail, out=time)
         for one, was in zip((time, *ramps), kept, strict=True):
             one[others] = was
     for place, new in zip(arrival.lane.ramps, ramps, strict=True):
@@ -122,7 +128,9 @@ def _serve_in_turn(block: "Block", arrival: "Arrival", early: np.ndarray) -> Non
     ramps = [one[y, x] for one in every]
     if len(coming) == 2:
         for one in sorted(coming, key=lambda one: one is arrival):
-            _land(one, block.shape[1], y, x, order.give(block, _asks(block, one)[y, x], one.taking, *ramps))
+            times = _asks(block, one)[y, x]
+            order.give(block, times, one.taking, *ramps)
+            _land(one, block.shape[1], y, x, times)
     else:
         asks = np.stack([_asks(block, one)[y, x] for one in coming])
         keeps = np.array([one.taking for one in coming])
@@ -131,7 +139,9 @@ def _serve_in_turn(block: "Block", arrival: "Arrival", early: np.ndarray) -> Non
         for who in np.argsort(asks, axis=0, kind="stable"):  # as they were started where they ask together
             who = who[left]
             here = [one[left] for one in ramps]
-            starts[who, left] = order.give(block, asks[who, left], keeps[who], *here)
+            times = asks[who, left]
+            order.give(block, times, keeps[who], *here)
+            starts[who, left] = times
             for ramp, new in zip(ramps, here, strict=True):
                 ramp[left] = new
             left = left[who != coming.index(arrival)]

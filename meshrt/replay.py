@@ -126,7 +126,7 @@ def _move(block: "Block", run: Run, step: RunStep, busy: float, alpha: float, wa
     if busy:
         for time, free, asked, idle in step.moves:
             if watch:
-                np.copyto(time, order.give(block, time, busy, free, asked, idle))
+                order.give(block, time, busy, free, asked, idle)
             else:
                 np.maximum(time, free, out=time)
                 np.add(time, busy, out=free)
@@ -136,7 +136,7 @@ def _move(block: "Block", run: Run, step: RunStep, busy: float, alpha: float, wa
         start = run.time[:, slots]
         if busy and watch:
             here = links[:, at], asked[:, at], idle[:, at]
-            start = order.give(block, start, busy, *here)
+            order.give(block, start, busy, *here)
             links[:, at], asked[:, at], idle[:, at] = here
         elif busy:
             start = np.maximum(start, links[:, at])

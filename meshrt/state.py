@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from meshrt import order, ramps
 from meshrt.block import Block
-from meshrt.clock import Clock
 from meshrt.defects import embed, links_of
 from meshrt.mesh import Mesh, tile_ranks
 from meshrt.meter import Counters, Segment
 from meshrt.snapshot import Part, Snapshot
 
-SUMS = ("messages", "hops", "wafer_hops", "stages", "macs")
+SUMS = ("messages", "hops", "wafer_hops", "stages", "macs", "out_of_order")
 MAXIMA = ("entries", "memory", "sampled")  # of a segment; max_hops is one of its counters
 
 
@@ -29,7 +29,10 @@ def describe(blocks: Sequence[Block]) -> tuple[dict[str, Any], dict[str, Part]]:
     """
     blocks[0].settle()
     segments = blocks[0].ledger.segments
-    parts = {f"clock {at}": _part(block.mesh, _cells(block.clock)) for at, block in enumerate(blocks)}
+    for block in blocks:
+        ramps.settle(block)
+        order.end_of_use(block)
+    parts = _clocks(blocks)
     for at, segment in enumerate(segments):
         for place, links in segment.counters.links.items():
             parts[f"links {at} {place}"] = _part(_mesh_of(place, blocks[0]), np.moveaxis(links, 0, -1))
@@ -47,7 +50,7 @@ def describe(blocks: Sequence[Block]) -> tuple[dict[str, Any], dict[str, Part]]:
             "tokens": segment.tokens,
             "wall_seconds": running if segment is segments[-1] else segment.wall_seconds,
             **{name: sum(share[at][name] for share in shares) for name in SUMS},
-            **{name: max(share[at][name] for share in shares) for name in ("max_hops", *MAXIMA)},
+            **{name: max(share[at][name] for share in shares) for name in ("max_hops", "longest_wait", *MAXIMA)},
         }
         for at, segment in enumerate(segments)
     ]
@@ -61,7 +64,7 @@ def restore(blocks: Sequence[Block], snapshot: Snapshot) -> None:
     """
     first, facts = blocks[0], snapshot.facts
     made = [_segment(told, first.mesh.rank) for told in facts["segments"]]
-    wanted = {f"clock {at}": _part(block.mesh, _cells(block.clock)) for at, block in enumerate(blocks)}
+    wanted = _clocks(blocks)
     for name in snapshot.names:
         kind, _, rest = name.partition(" ")
         if kind in ("links", "used"):
@@ -79,17 +82,17 @@ def restore(blocks: Sequence[Block], snapshot: Snapshot) -> None:
     first.ledger.counters = running.counters
 
 
-def _counted(segment: Segment) -> dict[str, int]:
+def _counted(segment: Segment) -> dict[str, float]:
     """This rank's share of what is kept as numbers."""
     counters = segment.counters
     found = {name: int(getattr(counters, name)) for name in (*SUMS, "max_hops")}
-    return found | {name: int(getattr(segment, name)) for name in MAXIMA}
+    return found | {name: int(getattr(segment, name)) for name in MAXIMA} | {"longest_wait": counters.longest_wait}
 
 
 def _segment(told: dict[str, Any], rank: int) -> Segment:
     """A segment as this rank goes on with it: what was added up over all ranks is the first one's."""
     sums: dict[str, Any] = {name: int(told[name]) for name in (*SUMS, "max_hops")} if rank == 0 else {}
-    counters = Counters(**sums)
+    counters = Counters(**sums, longest_wait=float(told["longest_wait"]) if rank == 0 else 0.0)
     (begin, hops, stages), (end, end_hops, end_stages) = told["begin"], told["end"]
     return Segment(
         str(told["name"]),
@@ -119,9 +122,14 @@ def _counted_at(block: Block, counters: Counters, kind: str, place: str) -> Part
     return _part(mesh, np.moveaxis(counters.links[place], 0, -1))
 
 
-def _cells(clock: Clock) -> np.ndarray:
-    """A view of all that a clock keeps of each core: [bh, bw, 9]."""
-    return np.moveaxis(clock.cells[:, :-1].reshape(-1, clock.mesh.block_height, clock.mesh.block_width), 0, -1)
+def _clocks(blocks: Sequence[Block]) -> dict[str, Part]:
+    """Views of all that clocks keep of each core: [bh, bw, 9], and [bh, bw, 5] twice."""
+    found = dict[str, Part]()
+    for at, block in enumerate(blocks):
+        clock, shape = block.clock, block.shape
+        kept = {"clock": clock.cells[:, :-1].reshape(-1, *shape), "asked": clock.asked, "idle": clock.idle}
+        found |= {f"{name} {at}": _part(block.mesh, np.moveaxis(array, 0, -1)) for name, array in kept.items()}
+    return found
 
 
 def _part(mesh: Mesh, array: np.ndarray) -> Part:

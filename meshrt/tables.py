@@ -59,7 +59,7 @@ class Channel:
     sources: np.ndarray  # int32 [routes]
     colours: np.ndarray  # uint8 [routes]
     number: int  # the same on every rank
-    routers: np.ndarray  # int32: positions that its routes pass, each once
+    links: np.ndarray  # bool [5, length]: does a route leave the router at that position by that port? The ramp too
     relay: "Relay | None" = None  # the routes that found no room in the tables
     cache: dict[object, object] = field(default_factory=dict)  # compiled schedules
 
@@ -143,10 +143,10 @@ def _install(
     written = [(colour, *part) for colour, part in zip(colours, parts, strict=True)]
     _write(tables, axis, lines, written, install=True)
     tables.installs += 1
-    routers = np.array(sorted({at for part, _, _ in parts for at in part.tolist()}), np.int32)
     channel = Channel(
-        axis, length, lines, np.array(sources, np.int32), np.array(colours, np.uint8), tables.installs, routers
-    )
+        axis, length, lines, np.array(sources, np.int32), np.array(colours, np.uint8), tables.installs,
+        _links(parts, length),
+    )  # fmt: skip
     try:
         yield channel
     finally:
@@ -155,9 +155,22 @@ def _install(
         _write(tables, axis, lines, written, install=False)
 
 
+def _links(parts: list[Entries], length: int) -> np.ndarray:
+    """The ports, bool [5, length], by which these routes leave routers."""
+    masks = np.zeros(length, np.uint8)
+    for at, _, leaves in parts:
+        masks[at] |= leaves
+    return np.asarray(masks >> np.arange(5, dtype=np.uint8)[:, None] & 1, bool)
+
+
+def is_left(channel: Channel) -> bool:
+    """Are the channel's routes in the tables no longer?"""
+    return channel.cache.get("epoch") == LEFT
+
+
 def check_installed(channel: Channel) -> None:
     """RouteError where the channel's routes are in the tables no longer."""
-    if channel.cache.get("epoch") == LEFT:
+    if is_left(channel):
         raise RouteError(
             f"route set {channel.number} along {channel.axis or 'paths'} is used after its `with` block was left: its"
             " entries are gone; transfer inside the block, or install it again"
