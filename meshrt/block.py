@@ -172,7 +172,7 @@ class Block:
         short, long = sorted(c.shape[-2:])
         self.clock.vectors(long, prod(c.shape[2:-2]) * a.shape[-1] * short, itemsize)
         if over is not None:
-            c = c.sum(axis=over)
+            c = c.sum(axis=over) if c.shape[over] > 1 else c.squeeze(over)
         if total is None:
             return self.memory.keep("product", c)
         total += c

@@ -64,21 +64,21 @@ def group_tree(block: Block, chunks: Chunks, phases: int, nbytes: int = 64) -> I
 def meshgemm_t_in_groups(block: Block, rings: Rings, chunks: Chunks, q: np.ndarray, k: np.ndarray) -> np.ndarray:
     """Scores q k^T: [bh, bw, 1, 1, .., Mt, Dt] and [.., Nt, Dt] -> float32 [bh, bw, 1, N / w, .., Mt, Nt]."""
     steps = chunks.sides
-    k = in_flight(block, "keys", k)
-    rotate(block, rings.y, rings.back_y, k, [-place for place in first_places(block, chunks)])
+    k_now = in_flight(block, "keys", k)
+    rotate(block, rings.y, rings.back_y, k_now, [-place for place in first_places(block, chunks)])
     k_next = coming_in(block, "keys", k)
     c = zeros(block, "scores", (q.shape[2], chunks.slots, *q.shape[4:-1], k.shape[-2]))
     c_next = coming_in(block, "scores", c)
     for step in range(steps):
         last = step == steps - 1
-        flights = () if last else start_shift(block, rings.y, k, k_next)
-        add_product(block, q, k, c[:, :, :, :1])
+        flights = () if last else start_shift(block, rings.y, k_now, k_next)
+        add_product(block, q, k_now, c[:, :, :, :1])
         if not last:
             flights += start_shift(block, rings.x, c, c_next)
             c, c_next = c_next, c
         finish_shift(block, flights)
-        k, k_next = k_next, k
-    del k, k_next, c_next
+        k_now, k_next = k_next, k_now
+    del flights, k_now, k_next, c_next
     rotate(block, rings.x, rings.back_x, c, [place + 1 for place in routes.ring_place(steps)])
     return c
 

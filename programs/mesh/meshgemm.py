@@ -13,12 +13,14 @@ Routes per core: three colours for each direction of a ring, four directions whi
 from collections.abc import Callable
 from functools import partial
 from math import prod
+from typing import Any
 
 import numpy as np
 
 from meshrt.allreduce import Tree, allreduce
 from meshrt.block import Block
 from meshrt.collectives import Rings, align, finish_shift, rotate, start_shift
+from meshrt.fabric import Flight
 from meshrt.routes import ring_order, ring_place
 
 
@@ -30,18 +32,19 @@ def meshgemm(block: Block, rings: Rings, a: np.ndarray, b: np.ndarray, lockstep:
     `lockstep` all cores begin each step together; else a core goes on as soon as it has its own next tiles. LimitError.
     """
     steps = block.mesh.height * a.shape[2]
-    a, b = in_flight(block, "A", a), in_flight(block, "B", b)
-    align(block, rings, a, b)
+    a_now, b_now = in_flight(block, "A", a), in_flight(block, "B", b)
+    align(block, rings, a_now, b_now)
     a_next, b_next = coming_in(block, "A", a), coming_in(block, "B", b)
     c = zeros(block, "C", (*a.shape[2:-1], b.shape[-1]))
     for step in range(steps):
-        last = step == steps - 1
-        flights = () if last else start_shift(block, rings.x, a, a_next) + start_shift(block, rings.y, b, b_next)
-        block.matmul(a, b, c)
+        flights: tuple[Flight, ...] = ()
+        if step < steps - 1:
+            flights = start_shift(block, rings.x, a_now, a_next) + start_shift(block, rings.y, b_now, b_next)
+        block.matmul(a_now, b_now, c)
         finish_shift(block, flights)
         if lockstep:
             block.meet()
-        a, a_next, b, b_next = a_next, a, b_next, b
+        a_now, a_next, b_now, b_next = a_next, a_now, b_next, b_now
     return c
 
 
@@ -63,21 +66,21 @@ def meshgemm_t(
     steps = block.mesh.height * a.shape[2]
     places = ring_place(steps)
     multiply = multiply or partial(add_product, block)
-    b = in_flight(block, "B", b)
-    rotate(block, rings.y, rings.back_y, b, [-place for place in places])
+    b_now = in_flight(block, "B", b)
+    rotate(block, rings.y, rings.back_y, b_now, [-place for place in places])
     b_next = coming_in(block, "B", b)
     c = zeros(block, "C", (*a.shape[2:-1], b.shape[-2]))
     c_next = coming_in(block, "C", c)
     for step in range(steps):
         last = step == steps - 1
-        flights = () if last else start_shift(block, rings.y, b, b_next)
-        multiply(a, b, c)
+        flights = () if last else start_shift(block, rings.y, b_now, b_next)
+        multiply(a, b_now, c)
         if not last:
             flights += start_shift(block, rings.x, c, c_next)
             c, c_next = c_next, c
         finish_shift(block, flights)
-        b, b_next = b_next, b
-    del b, b_next, c_next
+        b_now, b_next = b_next, b_now
+    del flights, b_now, b_next, c_next
     rotate(block, rings.x, rings.back_x, c, [place + 1 for place in places])
     return c
 
@@ -93,18 +96,17 @@ def meshgemm_t_by_tree(block: Block, rings: Rings, tree: Tree, a: np.ndarray, b:
     place, order = np.array(ring_place(steps)), np.array(ring_order(steps))
     y = np.arange(mesh.y0 * rows, (mesh.y0 + block.lead[0]) * rows).reshape(-1, 1, rows, 1)
     x = np.arange(mesh.x0 * columns, (mesh.x0 + block.lead[1]) * columns).reshape(1, -1, 1, columns)
-    b = in_flight(block, "B", b)
-    b_next = coming_in(block, "B", b)
+    b_now, b_next = in_flight(block, "B", b), coming_in(block, "B", b)
     c = block.tiles("C", (*a.shape[2:-1], b.shape[-2]), np.float32)
     for step in range(steps):
-        flights = () if step == steps - 1 else start_shift(block, rings.y, b, b_next)
-        total = block.matmul(a, b.swapaxes(-1, -2), over=3)
+        flights = () if step == steps - 1 else start_shift(block, rings.y, b_now, b_next)
+        total = block.matmul(a, b_now.swapaxes(-1, -2), over=3)
         allreduce(block, tree, total, out=total)
         mine = x == order[(place[y] - step) % steps]
         np.copyto(c, total[:, :, :, None], where=mine[..., *(None,) * (c.ndim - 4)])
         del total
         finish_shift(block, flights)
-        b, b_next = b_next, b
+        b_now, b_next = b_next, b_now
     return c
 
 
@@ -118,9 +120,9 @@ def coming_in(block: Block, name: str, tiles: np.ndarray) -> np.ndarray:
     return block.empty(f"{name} coming in", tiles.shape[2:], tiles.dtype)
 
 
-def zeros(block: Block, name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Sums to add to."""
-    total = block.empty(name, shape, np.float32)
+def zeros(block: Block, name: str, shape: tuple[int, ...], dtype: Any = np.float32) -> np.ndarray:
+    """Fresh core memory, to add to."""
+    total = block.empty(name, shape, dtype)
     total[...] = 0
     return total
 
