@@ -15,7 +15,7 @@ from meshrt import fabric, routes
 from meshrt.block import Block
 from meshrt.collectives import Rings, finish_shift, start_shift
 from meshrt.mesh import Mesh
-from meshrt.programs.mesh.cache import fill_evenly
+from meshrt.programs.mesh.cache import Cache, fill_evenly
 from meshrt.programs.mesh.meshgemm import coming_in, in_flight, zeros
 from meshrt.programs.mesh.stages import Stage, cross_matrix, every_core, lay, matrix_crossing, take
 from meshrt.programs.mesh.weights import Chunks, Weights
@@ -156,14 +156,19 @@ def move_cache(route: Route, home: Stage, number: int, stage: Stage, at: int, he
     before, after = (np.pad(end, (0, length + 1 - len(end)), mode="edge") for end in ends)
     most = max(1, int(home.cache.held.max())), max(1, int(stage.cache.held.max()))
     y = Cut(before, after, most, (1, 1))
-    data = home.cache.data[:, :, : most[0], number]  # [bh, bw, tokens, 2, kv, columns * 2 * pairs]
-    kv, columns, pairs = data.shape[4], heads.chunks[0], heads.units[0]
-    data = data.reshape(*data.shape[:5], columns, 2, pairs).transpose(0, 1, 5, 7, 3, 4, 6, 2)
-    found = travel(route, home.block, stage, data.reshape(*data.shape[:2], columns * pairs, -1, most[0]), heads, y)
+    found = travel(route, home.block, stage, cache_units(home.cache, number, most[0], heads), heads, y)
     if stage.block.payload:
         columns, pairs = heads.chunks[1], heads.units[1]
-        found = found.reshape(*found.shape[:3], columns, pairs, 2, kv, 2).transpose(0, 1, 2, 5, 6, 3, 7, 4)
+        found = found.reshape(*found.shape[:3], columns, pairs, 2, -1, 2).transpose(0, 1, 2, 5, 6, 3, 7, 4)
         stage.cache.data[:, :, : most[1], at] = found.reshape(*found.shape[:5], -1)
+
+
+def cache_units(cache: Cache, number: int, most: int, heads: Cut) -> np.ndarray:
+    """Keys and values of one layer as in `as_units`: [bh, bw, units along x, 2 * kv * 2, tokens]."""
+    data = cache.data[:, :, :most, number]  # [bh, bw, tokens, 2, kv, columns * 2 * pairs]
+    columns, pairs = heads.chunks[0], heads.units[0]
+    data = data.reshape(*data.shape[:5], columns, 2, pairs).transpose(0, 1, 5, 7, 3, 4, 6, 2)
+    return data.reshape(*data.shape[:2], columns * pairs, -1, most)
 
 
 def travel(route: Route, home: Block, stage: Stage, tiles: np.ndarray, x: Cut | None, y: Cut | None) -> np.ndarray:

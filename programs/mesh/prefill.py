@@ -121,8 +121,9 @@ def embed(stage: Stage, chunks: Chunks, ids: np.ndarray, place: Place) -> np.nda
     first = (np.arange(block.mesh.width * chunks.columns) * size).reshape(block.mesh.width, chunks.columns)
     first = first[block.mesh.x0 : block.mesh.x0 + block.lead[1]]
     inside = padded[place.rows[..., 0]] - first[None, :, None, :, None]  # [bh, bw, rows, columns, Lt]
-    places = np.where((inside >= 0) & (inside < size), inside, -1)[..., None]
-    places = block.memory.keep("places of the ones of one-hot rows", places.astype(np.int32))
+    inside = np.where((inside >= 0) & (inside < size), inside, -1).astype(np.int32)[..., None]
+    places = block.memory.keep("places of the ones of one-hot rows", inside)
+    del inside
 
     def look_up(places: np.ndarray, table: np.ndarray, total: np.ndarray) -> None:
         found = np.take_along_axis(table.swapaxes(-1, -2), np.maximum(places, 0), axis=-2).astype(np.float32)

@@ -189,6 +189,7 @@ def cross_vector(before: Stage, after: Stage, x: np.ndarray) -> np.ndarray:
         lay(border, tiles, whole, 0 if dx > 0 else width, 0, columns=1)
     else:
         lay(border, tiles, whole, 0, 0 if dy > 0 else height)
+    del whole
     arrived = every_core(border, fabric.transfer(border, channel, tiles))
     after.block.follow(border)
     if dx:
@@ -226,6 +227,7 @@ def cross_matrix(
     border.follow(before)
     tiles = border.tiles("activations", x.shape[2:], x.dtype)
     lay(border, tiles, whole, first if axis == "x" else 0, first if axis == "y" else 0)
+    del whole
     at = np.arange(2 * n)
     few = None if sample is None else max(2, sample)
     for moved in sampled(border, n, few):
