@@ -155,9 +155,7 @@ def finish(block: Block, begun: Broadcast) -> np.ndarray:
 # -------------------------------------------------------------------------------------------------------- allgather
 
 
-def start_allgather(
-    block: Block, spread: Spread, tiles: np.ndarray, out: np.ndarray | None = None
-) -> fabric.Flight:
+def start_allgather(block: Block, spread: Spread, tiles: np.ndarray, out: np.ndarray | None = None) -> fabric.Flight:
     """Every core of a line gets the tiles of all: [bh, bw, *tile] -> [bh, bw, N, *tile], its own among them.
 
     They are in `out`, or in fresh core memory: LimitError. Packets leave from their places there and arrive in them.

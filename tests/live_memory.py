@@ -75,18 +75,16 @@ class Watch:
 
 @contextmanager
 def watching() -> Iterator[Watch]:
-    """Look at everything that runs meanwhile, before and after each transfer, exchange and product."""
+    """Look at all that runs meanwhile, before each transfer, product, and round of an exchange."""
     watch = Watch()
 
     def looked_at(function: Any) -> Any:
         @functools.wraps(function)
-        def both_sides(*args: Any, **kwargs: Any) -> Any:
+        def looked(*args: Any, **kwargs: Any) -> Any:
             watch.look()
-            result = function(*args, **kwargs)
-            watch.look()
-            return result
+            return function(*args, **kwargs)
 
-        return both_sides
+        return looked
 
     def made(memory: Memory) -> None:
         post_init(memory)
@@ -131,8 +129,8 @@ def _arrays(value: Any, leads: set[tuple[int, ...]]) -> Iterator[np.ndarray]:
     elif isinstance(value, functools.partial):
         parts = (*value.args, *value.keywords.values())
     elif dataclasses.is_dataclass(value) and not isinstance(value, HOST):
-        if type(value).__module__.startswith("meshrt.programs.") or "tiles" in vars(value) or "out" in vars(value):
-            parts = vars(value).values()
+        program = type(value).__module__.startswith("meshrt.programs.")
+        parts = vars(value).values() if program or {"tiles", "out"} & set(vars(value)) else ()
     for part in parts:
         yield from _arrays(part, leads)
 

@@ -10,7 +10,13 @@ from runs import run_program
 from meshrt.memory import Memory
 
 SIZES: dict[str, Any] = {"m": 22, "k": 34, "n": 27}
-IDS: dict[str, Any] = {"model": "llama-tiny", "prompt_ids": "5,6,7,8,9,10,11", "ignore_eos": True, "max_new_tokens": 3}
+IDS: dict[str, Any] = {
+    "model": "llama-tiny",
+    "prompt_ids": "5,6,7,8,9,10,11",
+    "ignore_eos": True,
+    "max_new_tokens": 3,
+    "layers": 2,
+}
 RUNS: dict[str, tuple[str, tuple[int, int], dict[str, Any]]] = {
     **{f"gemm {name}": ("gemm", (4, 4), SIZES | {"algorithm": name}) for name in ("cannon", "summa", "allgather")},
     "gemm meshgemm": ("gemm", (5, 5), SIZES),
@@ -42,9 +48,9 @@ RUNS: dict[str, tuple[str, tuple[int, int], dict[str, Any]]] = {
     "llama t10 3x2": ("llama", (3, 2), IDS | {"system": "t10"}),
     "llama ladder": ("llama", (4, 4), IDS | {"system": "ladder"}),
     "llama ladder 3x2": ("llama", (3, 2), IDS | {"system": "ladder"}),
-    "llama regions": ("llama", (4, 4), IDS | {"regions": 3}),
-    "llama other cores": ("llama", (6, 6), IDS | {"decode_mesh": "4x4", "decode_regions": 4}),
-    "llama more cores": ("llama", (3, 4), IDS | {"decode_mesh": "5x6"}),
+    "llama regions": ("llama", (4, 4), IDS | {"regions": 2}),
+    "llama other cores": ("llama", (5, 5), IDS | {"decode_mesh": "4x4", "decode_regions": 2}),
+    "llama more cores": ("llama", (3, 4), IDS | {"decode_mesh": "4x5"}),
 }
 
 

@@ -86,8 +86,8 @@ def normed_product(
 ) -> np.ndarray:
     """rms(x) W of E_y: [bh, bw, rows, Et] -> [bh, bw, columns, Nt], the same in every row.
 
-    rms(x) W = ((x * norm) W) / sqrt(mean(x^2) + eps): the sum of squares is reduced along y in the same packets. A core's
-    share of x[K_y] W[K_y, N_x] is summed up where they are.
+    rms(x) W = ((x * norm) W) / sqrt(mean(x^2) + eps): the sum of squares is reduced along y in the same packets. A
+    core's share of x[K_y] W[K_y, N_x] is summed up where they are.
     """
     block, sums = stage.block, stage.sums
     flat = x.reshape(*x.shape[:2], 1, -1)

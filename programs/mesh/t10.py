@@ -65,7 +65,7 @@ def gemm_t(
     block: Block, bar: Crossbar, a: np.ndarray, b: np.ndarray, multiply: Multiply | None = None,
     groups: Groups | None = None, sample: int | None = None, asks: bool = True,
 ) -> np.ndarray:  # fmt: skip
-    """C = A B^T; a: M x K, b: N x K, as in `gemm`. `multiply(a, b, total)` may stand in for adding a product of two tiles.
+    """C = A B^T; a: M x K, b: N x K, as in `gemm`. `multiply(a, b, total)` may stand in for adding a product.
 
     In groups, P x w tiles of A and B, and P x P of C, P / w a core: a core adds to the first of them.
     """
@@ -97,9 +97,7 @@ def first_places(block: Block, groups: Groups, slots: int, tiles: np.ndarray) ->
     return np.asarray(np.add.outer(groups.local(columns) * slots, np.arange(tiles.shape[3])).reshape(-1))
 
 
-def shift(
-    block: Block, bar: Crossbar, groups: Groups, moving: list[tuple[str, np.ndarray]], asks: bool
-) -> None:
+def shift(block: Block, bar: Crossbar, groups: Groups, moving: list[tuple[str, np.ndarray]], asks: bool) -> None:
     """Every tile goes to the place before its own on its ring, the first to the last; all rings at once, in place."""
     transfers = []
     for axis, tiles in moving:
