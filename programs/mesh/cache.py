@@ -173,7 +173,6 @@ def balance(cache: Cache) -> None:
     full = _as_full(before)
     if block.payload and (((own >= above)[:, 0, 0] != full[cache.rows]) & (np.arange(len(full)) > 0)[cache.rows]).any():
         raise AssertionError("a core's neighbour does not hold what was counted")
-    del own, above
     rows = _climbing(cache.held)
     if rows.any():
         _pass_up(cache, cache.stairs, rows)
@@ -207,15 +206,13 @@ def refusal(cache: Cache) -> str | None:
     The memory is really asked for, and given back. All ranks call it together.
     """
     coming, counts = _coming(cache), 0
-    moved = coming.copy()
     if cache.policy == "shift":
-        moved += _above(_climbing(cache.held + coming))
-        counts = 2 * np.dtype(np.int32).itemsize  # of tokens, its own and the neighbour's, before any token moves
-    problem, memory = None, cache.block.memory
+        coming += _above(_climbing(cache.held + coming))
+        counts = 2 * np.dtype(np.int32).itemsize  # of tokens, a core's own and its neighbour's
+    problem = None
     try:
-        for tokens, more in ((coming, counts), (moved, 0)):
-            with memory.hold("next token of the KV cache", cache.memory_of(tokens)), memory.hold("its counts", more):
-                pass
+        with cache.block.memory.hold("next token of the KV cache", cache.memory_of(coming) + counts):
+            pass
     except LimitError as error:
         problem = str(error)
     control = cache.block.control
