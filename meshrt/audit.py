@@ -46,7 +46,7 @@ class Audit:
         at, live = id(memory), {charge.name for charge in memory.arrays.values()}
         self.fresh = {key: made for key, made in self.fresh.items() if key[0] != at or key[1] in live}
         self.fresh[at, name] = self._line(), numbers
-        return np.ndarray(numbers.shape, numbers.dtype, memoryview(numbers.view(np.uint8).reshape(-1)))
+        return np.frombuffer(numbers.view(np.uint8).data, np.uint8).view(numbers.dtype).reshape(numbers.shape)
 
     def unwritten(self) -> dict[tuple[str, int], int]:
         """(name, line) of what still holds fresh memory's NaN, to the bit -> at how many cores."""

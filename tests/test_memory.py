@@ -224,6 +224,31 @@ def test_an_allgather_that_a_core_has_no_room_for_is_refused(payload: bool, comm
     assert every.shape == (*block.lead, 64, 128) and block.memory.common == 1024 + 32768
 
 
+LOOP = '''
+"""Tiles in a loop, which are kept or not."""
+from meshrt.block import Block
+
+def run(block: Block, *, keep: bool = False) -> dict:
+    """Twenty tiles of 400 bytes."""
+    kept = []
+    for number in range(20):
+        tiles = block.tiles(f"tile {number}", (100,), "float32")
+        kept += [tiles[:, :, 1:]] if keep else []
+        del tiles
+    return {"held": block.memory.common}
+'''
+
+
+def test_a_users_own_program_gives_back_what_it_lets_go(tmp_path, run_meshrt):
+    """What is kept to say which memory was never written is the host's."""
+    (tmp_path / "loop.py").write_text(LOOP)
+    argv = ("run", str(tmp_path / "loop.py"), "--mesh", "2x2", "--core-memory", "900")
+    code, out, err, _ = run_meshrt(*argv)
+    assert (code, out.splitlines()[0], err) == (0, "held: 0", "")
+    code, _, err, _ = run_meshrt(*argv, "--keep")
+    assert code == 3 and "'tile 2' asks for 400 bytes, 800 are in use, the limit is 900" in err
+
+
 @pytest.mark.parametrize("payload", ["full", "none"])
 def test_the_readmes_program_does_not_run_in_the_memory_of_its_tile_alone(payload: str, tmp_path, run_meshrt):
     """Its tile takes 400 bytes, and the sum as many."""
