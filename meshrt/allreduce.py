@@ -129,14 +129,17 @@ def _marks(n: int, cores: Iterable[int]) -> np.ndarray:
 
 def reduce(block: Block, tree: Tree, tiles: np.ndarray, combine: Combine = np.add) -> np.ndarray:
     """Combine the tiles [bh, bw, *tile] of every line at its root; the other cores are left with partial ones."""
-    partial = _combine(block, tree, tiles.copy(), combine, None)
+    partial = _combine(block, tree, block.memory.keep("sum", tiles.copy()), combine, None)
     if tree.steps and _streams(block, combine):
         fabric.tail(block, tree.spread, partial, tree.adders)
     return partial
 
 
 def _combine(block: Block, tree: Tree, partial: np.ndarray, combine: Combine, lines: np.ndarray | None) -> np.ndarray:
-    """The steps of a reduction, in place. Where it streams, the adders' clocks have the time of the first word."""
+    """The steps of a reduction, in place. Where it streams, the adders' clocks have the time of the first word.
+
+    A core adds to its own tile what comes in, word by word as it comes, or, where it does not stream, out of a buffer.
+    """
     stream = _streams(block, combine)
     numbers = prod(partial.shape[2:])
     with block.memory.hold("incoming partial sum", 0 if stream else numbers * partial.itemsize):
@@ -166,17 +169,18 @@ def allreduce(
     """All cores of a line get the combination of their tiles [bh, bw, *tile] (waferllm, section 6.2).
 
     `lines` (bool, over the whole mesh) chooses the lines of a tree; the others keep their tiles. The result is in
-    `out`, which may be `tiles`, or in memory of its own.
+    `out`, which may be `tiles`, or in fresh core memory: LimitError.
 
     A tree reduces to its root, which sends the result both ways. A ring cuts tiles into chunks anywhere: it takes
     NumPy's functions of two operands, such as np.add and np.maximum, and refuses others with a UsageError.
     """
     if out is None:
-        out = np.empty(tiles.shape, tiles.dtype)
+        out = block.empty("sum", tiles.shape[2:], tiles.dtype)
     if isinstance(way, ScatterRing):
         assert lines is None, "a ring takes all lines"
         return _around(block, way, tiles, combine, out)
-    np.copyto(out, tiles)
+    if out is not tiles:
+        np.copyto(out, tiles)
     partial = _combine(block, way, out, combine, lines)
     if not way.steps:
         return partial
@@ -192,6 +196,9 @@ def _around(block: Block, way: ScatterRing, tiles: np.ndarray, combine: Combine,
 
     At step s core p passes on chunk p - s, to which those before it have added; after N - 1 steps it has all of chunk
     p + 1, and in as many steps more all cores have all chunks. A tile that N does not divide is padded.
+
+    In a core, chunks are in their places in `out`, but for the padding, and beside them is the one that comes in, if it
+    has to be whole before it is added. The host keeps them apart, in an order that lets all cores send from one place.
     """
     if not isinstance(combine, np.ufunc):
         raise UsageError(

@@ -3,7 +3,6 @@ written. It is kept while the program runs and looked at when `run` has returned
 """
 
 import sys
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from math import isnan
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from meshrt.errors import UsageError
 
 if TYPE_CHECKING:
     from meshrt.block import Block
+    from meshrt.memory import Memory
     from meshrt.replay import Arrival
 
 
@@ -38,12 +38,15 @@ class Audit:
         """Transfers that nobody has received, or not all of them."""
         return [(line, arrivals) for line, arrivals in self.sent if not all(one.over for one in arrivals)]
 
-    def makes(self, memory: Collection[str], name: str, numbers: np.ndarray) -> np.ndarray:
-        """Fresh core memory under that name, of those that `memory` has; a view of it, which may go as it would."""
-        at = id(memory)
-        self.fresh = {key: made for key, made in self.fresh.items() if key[0] != at or key[1] in memory}
+    def makes(self, memory: "Memory", name: str, numbers: np.ndarray) -> np.ndarray:
+        """Fresh core memory under that name. Returns the same numbers as an array of its own, which may go as it would.
+
+        It does not refer to `numbers` as a view does, so what a core is charged for goes when the program lets it go.
+        """
+        at, live = id(memory), {charge.name for charge in memory.arrays.values()}
+        self.fresh = {key: made for key, made in self.fresh.items() if key[0] != at or key[1] in live}
         self.fresh[at, name] = self._line(), numbers
-        return numbers[...]
+        return np.frombuffer(numbers.view(np.uint8).data, np.uint8).view(numbers.dtype).reshape(numbers.shape)
 
     def unwritten(self) -> dict[tuple[str, int], int]:
         """(name, line) of what still holds fresh memory's NaN, to the bit -> at how many cores."""

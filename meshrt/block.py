@@ -125,23 +125,45 @@ class Block:
     def tiles(self, name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         """Fresh core memory: [bh, bw, *shape], counted under that name, full of NaN, so that unwritten numbers show.
 
-        Integers have no NaN and get their largest value. UsageError for a tile of no numbers, LimitError.
+        It is given back when nothing refers to it any more. Integers have no NaN and get their largest value.
+        UsageError for a tile of no numbers, LimitError.
         """
         if min(shape, default=1) < 1:
             raise UsageError(f"{name!r} is to have tiles of {list(shape)} at every core: give sizes of 1 or more")
         dtype = np.dtype(dtype)
-        self.memory.take(name, prod(shape) * dtype.itemsize)
-        hostmemory.require(f"{name!r} of all cores", prod(self.lead) * prod(shape) * dtype.itemsize)
         blank = np.iinfo(dtype).max if dtype.kind in "iu" else np.nan
+        self._require(name, shape, dtype)
         made = np.full((*self.lead, *shape), blank, dtype)
-        return made if self.audit is None else self.audit.makes(self.memory.names, name, made)
+        return self.memory.keep(name, made if self.audit is None else self.audit.makes(self.memory, name, made))
 
-    def matmul(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    def empty(self, name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        """As `tiles`, for what is written whole before it is read: what is in it is not defined. LimitError."""
+        self._require(name, shape, np.dtype(dtype))
+        return self.memory.keep(name, np.empty((*self.lead, *shape), dtype))
+
+    def _require(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        """LimitError where a core has no room for such tiles, UsageError where the host has none for those of all."""
+        nbytes = prod(shape) * dtype.itemsize
+        self.memory.require(name, nbytes)
+        hostmemory.require(f"{name!r} of all cores", prod(self.lead) * nbytes)
+
+    def matmul(
+        self, a: np.ndarray, b: np.ndarray, total: np.ndarray | None = None, over: int | None = None
+    ) -> np.ndarray:
         """Every core multiplies its tiles: [.., m, k] @ [.., k, n] -> float32 [.., m, n], counted and timed.
 
-        Leading dimensions after [bh, bw] are several products at one core. Timed as a core computes it: for each k and
-        each number along the shorter side of the result, one vector instruction along the longer side.
+        Leading dimensions after [bh, bw] are several products at one core; those along the axis `over` are added up.
+        The result is fresh core memory. With `total` it is added to that instead, and takes no memory: a core adds as
+        it multiplies, number by number, whatever NumPy does. Returns the result or the total. LimitError.
+
+        Timed as a core computes it: for each k and each number along the shorter side of the result, one vector
+        instruction along the longer side.
         """
+        if total is None:
+            shape = list(np.broadcast_shapes(a.shape[:-2], b.shape[:-2])[2:])
+            if over is not None:
+                del shape[over - 2]
+            self.memory.require("product", prod(shape) * a.shape[-2] * b.shape[-1] * 4)
         if not self.payload:
             a, b = np.zeros_like(a), np.zeros_like(b)  # buffers that no transfer has filled are not numbers
         itemsize = max(a.dtype.itemsize, b.dtype.itemsize)
@@ -149,7 +171,12 @@ class Block:
         self.counters.macs += prod(c.shape[2:]) * a.shape[-1] * self.mesh.block_width * self.mesh.block_height
         short, long = sorted(c.shape[-2:])
         self.clock.vectors(long, prod(c.shape[2:-2]) * a.shape[-1] * short, itemsize)
-        return np.asarray(c)
+        if over is not None:
+            c = c.sum(axis=over) if c.shape[over] > 1 else c.squeeze(over)
+        if total is None:
+            return self.memory.keep("product", c)
+        total += c
+        return total
 
     def work(self, macs: np.ndarray) -> None:
         """Every core does its own number of multiply-accumulates, int [bh, bw] (or what broadcasts to it)."""

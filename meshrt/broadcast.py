@@ -155,15 +155,16 @@ def finish(block: Block, begun: Broadcast) -> np.ndarray:
 # -------------------------------------------------------------------------------------------------------- allgather
 
 
-def start_allgather(block: Block, spread: Spread, tiles: np.ndarray) -> fabric.Flight:
+def start_allgather(block: Block, spread: Spread, tiles: np.ndarray, out: np.ndarray | None = None) -> fabric.Flight:
     """Every core of a line gets the tiles of all: [bh, bw, *tile] -> [bh, bw, N, *tile], its own among them.
 
+    They are in `out`, or in fresh core memory: LimitError. Packets leave from their places there and arrive in them.
     First inside the segments, then segment by segment, the nearest tiles first, so that the ends of the segments always
     have one to relay. Those wait for what they relay; `fabric.receive` waits for all, at all cores.
     """
     bounds, n = spread.bounds, spread.n
     count = len(bounds) - 1
-    every = np.empty((*tiles.shape[:2], n, *tiles.shape[2:]), tiles.dtype)
+    every = block.empty("tiles of the line", (n, *tiles.shape[2:]), tiles.dtype) if out is None else out
     every[...] = tiles[:, :, None]
     last: dict[tuple[int, int], fabric.Flight] = {}  # by direction and number in the segment
     done = []
@@ -171,8 +172,10 @@ def start_allgather(block: Block, spread: Spread, tiles: np.ndarray) -> fabric.F
     if spread.near is not None:
         for number in numbers:
             sources = {at: low + number for at, (low, high) in enumerate(pairwise(bounds)) if low + number < high}
-            done.append(fabric.send(block, spread.near, tiles, tiles.copy(), positions=_marks(n, sources.values())))
-            _keep(block, spread, every, done[-1].tiles, sources)
+            packet = tiles.copy()
+            flight = fabric.send(block, spread.near, tiles, packet, positions=_marks(n, sources.values()))
+            _keep(block, spread, every, packet, sources)
+            done.append(fabric.Flight(every, flight.arrivals))
             last[1, number] = last[-1, number] = done[-1]
     for far in range(count - 1):
         for number in numbers:
@@ -191,8 +194,9 @@ def start_allgather(block: Block, spread: Spread, tiles: np.ndarray) -> fabric.F
                 fabric.stage(block, lane, 0, relays)
                 packet = tiles.copy()
                 _load(block, spread, every, packet, ends)
-                done.append(fabric.send(block, lane, packet, packet, positions=_marks(n, ends)))
+                flight = fabric.send(block, lane, packet, packet, positions=_marks(n, ends))
                 _keep(block, spread, every, packet, sources)
+                done.append(fabric.Flight(every, flight.arrivals))
                 last[step, number] = done[-1]
     return fabric.Flight(every, [arrival for flight in done for arrival in flight.arrivals])
 

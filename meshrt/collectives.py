@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from math import lcm
+from math import lcm, prod
 
 import numpy as np
 
@@ -170,6 +170,10 @@ def start_shift(
 
     tiles, out: [bh, bw, rows, columns, *tile], the slots of a ring along x in the columns, along y in the rows. `out`
     may be `tiles`. `lines` (bool, over the whole mesh) shifts some lines only; the others keep what `out` has.
+
+    Tiles leave from where they lie in `tiles` and arrive where they belong in `out`, so no core memory is taken; what
+    gathers the slots that cross to other cores is the host's. Who shifts in place takes memory for what comes in while
+    the core's own leave, as `rotate` and `align` do.
     """
     if ring.slots == 1:
         if not ring.lanes:  # one core: its tile stays
@@ -177,8 +181,9 @@ def start_shift(
         return tuple(fabric.send(block, channel, tiles, out, lines=lines) for channel, _ in ring.lanes)
     if not block.payload:
         out[...] = tiles
-        packet = _by_line(ring.axis, tiles)[:, :, :, 0]
-        return tuple(fabric.send(block, channel, packet, lines=lines) for channel, _ in ring.lanes)
+        packet = _by_line(ring.axis, tiles)[:, :, :, 0].copy()
+        sent = [fabric.send(block, channel, packet, packet, lines=lines) for channel, _ in ring.lanes]
+        return tuple(fabric.Flight(out, flight.arrivals) for flight in sent)
     before = _by_line(ring.axis, tiles)
     before = before.copy() if np.may_share_memory(tiles, out) else before
     after = _by_line(ring.axis, out)
@@ -195,8 +200,7 @@ def start_shift(
         packet = np.zeros((*block.shape, before.shape[2], *before.shape[4:]), tiles.dtype)
         there = packet if ring.axis == "x" else packet.swapaxes(0, 1)
         there[chosen[:, None], leave.core] = before[:, leave.core, :, leave.slot].swapaxes(0, 1)
-        flights.append(fabric.send(block, channel, packet, lines=lines))
-        there = flights[-1].tiles if ring.axis == "x" else flights[-1].tiles.swapaxes(0, 1)
+        flights.append(fabric.Flight(out, fabric.send(block, channel, packet, packet, lines=lines).arrivals))
         result[:, come.to_core, :, come.to_slot] = there[chosen[:, None], come.to_core].swapaxes(0, 1)
     after[chosen] = result
     return tuple(flights)
@@ -217,23 +221,31 @@ def rotate(block: Block, ring: Ring, back: Ring, tiles: np.ndarray, places: Sequ
     """Move every line of tiles round the ring by a number of places of its own, the short way; in place.
 
     `places` has one number for each of the mesh's lines of tiles: with several tiles across a core, as many lines to
-    one line of cores. Negative numbers go back.
+    one line of cores. Negative numbers go back. LimitError where a core has no room for what comes in meanwhile.
     """
-    for flights in _rotation(block, ring, back, tiles, places):
-        finish_shift(block, flights)
+    with block.memory.hold(f"tiles coming in along {ring.axis}", _incoming(ring, tiles)):
+        for flights in _rotation(block, ring, back, tiles, places):
+            finish_shift(block, flights)
 
 
 def align(block: Block, rings: Rings, a: np.ndarray, b: np.ndarray, columns: Sequence[int] | None = None) -> None:
     """Row r of A goes back by r's place on the ring along x, column c of B by c's along y, both at once; in place.
 
     That is how Cannon's and MeshGEMM's loop begins. `columns` are the places of B's columns where they are not those
-    of the ring.
+    of the ring. LimitError as in `rotate`.
     """
     columns = rings.x.places if columns is None else columns
     along_x = _rotation(block, rings.x, rings.back_x, a, [-place for place in rings.y.places])
     along_y = _rotation(block, rings.y, rings.back_y, b, [-place for place in columns])
-    for of_a, of_b in zip_longest(along_x, along_y, fillvalue=()):
-        finish_shift(block, of_a + of_b)
+    with block.memory.hold("tiles of A and B coming in", _incoming(rings.x, a) + _incoming(rings.y, b)):
+        for of_a, of_b in zip_longest(along_x, along_y, fillvalue=()):
+            finish_shift(block, of_a + of_b)
+
+
+def _incoming(ring: Ring, tiles: np.ndarray) -> int:
+    """Bytes that come to a core in a shift, and have to wait for a place while its own tiles leave."""
+    slots = min(ring.slots, 2) if ring.lanes else 0  # with several, one from each side
+    return prod(tiles.shape[2:]) // ring.slots * slots * tiles.itemsize
 
 
 def _rotation(
@@ -273,10 +285,13 @@ def gossip(block: Block, axis: str) -> Iterator[Channel]:
 
 
 def allgather(block: Block, channel: Channel, tiles: np.ndarray) -> np.ndarray:
-    """Every core of a line gets the tiles of all: [bh, bw, *tile] -> [bh, bw, N, *tile], its own among them."""
+    """Every core of a line gets the tiles of all: [bh, bw, *tile] -> [bh, bw, N, *tile], its own among them.
+
+    LimitError where a core has no room for them.
+    """
     assert channel.axis is not None
     n = channel.length
-    every = np.empty((*tiles.shape[:2], n, *tiles.shape[2:]), tiles.dtype)
+    every = block.empty("tiles of the line", (n, *tiles.shape[2:]), tiles.dtype)
     for source in range(n):
         every[:, :, source] = tiles
         fabric.transfer(block, channel, tiles, every[:, :, source], positions=np.arange(n) == source)

@@ -54,21 +54,24 @@ def send(
     """Send the tile [bh, bw, *tile] of every source of the channel; the cores go on with their work meanwhile.
 
     `positions` and `lines` (bool, over the whole mesh) choose sources and lines. What arrives goes into `out`, which
-    keeps what it has where nothing arrives (default: fresh, NaN); with `combine(there, arrived)` it is combined with
-    what is there. The cores meet the packets when they `receive`: the tail, when all of a tile is in; or with `stream`
-    the head, where they add word by word and pass on each word at once. Then `tail` is what they have to wait for at
-    the end, and a ramp is busy for as long as the additions take, if that is longer. UsageError for tiles that are not
-    those of all cores.
+    keeps what it has where nothing arrives (default: fresh core memory, NaN); with `combine(there, arrived)` it is
+    combined with what is there. The cores meet the packets when they `receive`: the tail, when all of a tile is in; or
+    with `stream` the head, where they add word by word and pass on each word at once. Then `tail` is what they have to
+    wait for at the end, and a ramp is busy for as long as the additions take, if that is longer. UsageError for tiles
+    that are not those of all cores.
+
+    A packet under way takes no core memory: it is in routers. What arrives takes that of `out`, from when it is sent.
     """
     block.check_lead(tiles)
-    if not block.payload:
-        out = np.empty_like(tiles) if out is None else out
-        out[...] = 1  # a number to go on with, that can be divided by
     if out is None:
         out = np.full_like(tiles, np.nan if tiles.dtype.kind not in "iu" else np.iinfo(tiles.dtype).max)
+        block.memory.keep("tile that came in", out)
+    if not block.payload:
+        out[...] = 1  # a number to go on with, that can be divided by
     if channel.relay is not None:
         if np.may_share_memory(tiles, out):
-            tiles = tiles.copy()  # relayed packets arrive in `out` while others have yet to leave
+            # Relayed packets arrive in `out` while others have yet to leave.
+            tiles = block.memory.keep("tile yet to leave", tiles.copy())
         relay.send(block, channel, tiles, out, positions, lines, combine)
     block.begin()
     plan, views = _plan(block, channel, positions, lines)

@@ -1,12 +1,11 @@
 """Routes that found no room in the tables: their packets go core by core, and software at each core sends them on.
 
 A core sends one packet a round in either direction: the one it relays, if there is one, else its own. A packet that is
-under way is therefore never held up, and a core holds at most one of others for each direction.
+under way is therefore never held up, and a core holds at most two of others: the one that leaves, one that comes in.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -60,8 +59,6 @@ def send(
     low, length = block.mesh.offset(axis), block.mesh.block_length(axis)
     along = (1, -1) if axis == "x" else (-1, 1)
     tail = (1,) * (tiles.ndim - 2)
-    name = f"relayed tile {channel.number}"
-    size = prod(tiles.shape[2:]) * tiles.itemsize
 
     def here(marks: np.ndarray) -> np.ndarray:  # as a mask for tiles
         return marks[low : low + length].reshape(*along, *tail)
@@ -73,11 +70,10 @@ def send(
         chosen = lines[across : across + count].reshape(*along[::-1], *tail)
     for step, lane in relay.lanes:
         held = tiles
-        with block.memory.hold(f"{name}, step {step}", size):
-            for one in rounds(routes, n, step):
-                packet = np.where(here(one.own), tiles, held) if block.payload else tiles
-                fabric.stage(block, lane, 0, one.relays, lines)
-                held = fabric.transfer(block, lane, packet, positions=one.own | one.relays, lines=lines)
-                if block.payload:
-                    arrived = held if combine is None else combine(out, held)
-                    np.copyto(out, arrived, where=here(one.keeps) & chosen)
+        for one in rounds(routes, n, step):
+            packet = np.where(here(one.own), tiles, held) if block.payload else tiles  # each leaves from where it lies
+            fabric.stage(block, lane, 0, one.relays, lines)
+            held = fabric.transfer(block, lane, packet, positions=one.own | one.relays, lines=lines)
+            if block.payload:
+                arrived = held if combine is None else combine(out, held)
+                np.copyto(out, arrived, where=here(one.keeps) & chosen)

@@ -7,8 +7,6 @@ Every core passes its tile on to the next one that wants a part of it, and so on
 stage of software a step, all tiles at once. So it takes as many steps as the tile that goes farthest has hops.
 """
 
-from math import prod
-
 import numpy as np
 
 from meshrt import fabric, routes
@@ -20,31 +18,32 @@ def remap(block: Block, axis: str, tiles: np.ndarray, before: np.ndarray, after:
     """Move units [bh, bw, places, *unit] along the axis: core i has units before[i] to before[i + 1], in its first
     places, and is to have after[i] to after[i + 1]; int [N + 1] each, over all cores of a line.
 
-    Returns [bh, bw, most after, *unit], zero where there is no unit. LimitError where two tiles in flight do not fit.
+    Returns [bh, bw, most after, *unit], zero where there is no unit. A core holds that, its own tile, the one that it
+    passes on and one coming in. LimitError where they do not fit.
     """
     n, sizes = block.mesh.length(axis), np.diff(after)
-    result = np.zeros((*tiles.shape[:2], max(1, int(sizes.max())), *tiles.shape[3:]), tiles.dtype)
+    result = block.empty("units of others", (max(1, int(sizes.max())), *tiles.shape[3:]), tiles.dtype)
+    result[...] = 0
     _keep(block, axis, tiles, result, before, after, np.arange(n))
     # The first and the last core that want a part of each tile.
     wanted = np.diff(before) > 0
     first = np.where(wanted, np.searchsorted(after, before[:-1], "right") - 1, np.arange(n))
     last = np.where(wanted, np.searchsorted(after, before[1:], "left") - 1, np.arange(n))
-    with block.memory.hold("tile passed on, and one coming in", 2 * prod(tiles.shape[2:]) * tiles.itemsize):
-        for step, reach in ((-1, np.arange(n) - first), (1, last - np.arange(n))):
-            if reach.max() < 1:
-                continue
-            with installed(block.tables, axis, routes.chain(n, step)) as channel:
-                moving = tiles
-                for hops in range(1, int(reach.max()) + 1):
-                    owners = np.flatnonzero(reach >= hops)
-                    holders = np.full(n, -1)  # whose tile is at each core after this hop
-                    holders[owners + step * hops] = owners
-                    senders = np.zeros(n, bool)
-                    senders[owners + step * (hops - 1)] = True
-                    moving = fabric.transfer(block, channel, moving, positions=senders)
-                    fabric.stage(block, channel, 0, holders >= 0)
-                    _keep(block, axis, moving, result, before, after, holders)
-                    fabric.forget(block, channel)
+    for step, reach in ((-1, np.arange(n) - first), (1, last - np.arange(n))):
+        if reach.max() < 1:
+            continue
+        with installed(block.tables, axis, routes.chain(n, step)) as channel:
+            moving = tiles
+            for hops in range(1, int(reach.max()) + 1):
+                owners = np.flatnonzero(reach >= hops)
+                holders = np.full(n, -1)  # whose tile is at each core after this hop
+                holders[owners + step * hops] = owners
+                senders = np.zeros(n, bool)
+                senders[owners + step * (hops - 1)] = True
+                moving = fabric.transfer(block, channel, moving, positions=senders)
+                fabric.stage(block, channel, 0, holders >= 0)
+                _keep(block, axis, moving, result, before, after, holders)
+                fabric.forget(block, channel)
     return result
 
 

@@ -54,11 +54,7 @@ def run(
         b = place(block, "B", lambda rows, columns: matrix().T[rows, columns], (n, k), cut, storage)[:, :, 0, 0]
         b = b.swapaxes(-1, -2)
     x = place_vector(block, lambda: vector()[0], k, axis, parts, storage)
-    nbytes = 4 * b.shape[-1]
-    with (
-        pattern(block, allreduce, axis, 2 if phases is None else phases, counts, nbytes) as way,
-        block.memory.hold("y", nbytes),
-    ):
+    with pattern(block, allreduce, axis, 2 if phases is None else phases, counts, 4 * b.shape[-1]) as way:
         y = gemv(block, way, x, b)
     chosen = {"groups": list(way.groups)} if isinstance(way, Tree) and allreduce == "ktree" else {}
     if not block.payload:
@@ -80,7 +76,8 @@ def whole_numbers(text: str) -> tuple[int, ...]:
 
 def gemv(block: Block, way: Pattern, x: np.ndarray, b: np.ndarray) -> np.ndarray:
     """x: [bh, bw, Kt], b: [bh, bw, Kt, Nt] -> y: float32 [bh, bw, Nt], summed along the axis of the allreduce."""
-    return add_up(block, way, block.matmul(x[:, :, None], b)[:, :, 0])
+    y = block.matmul(x[:, :, None], b)[:, :, 0]
+    return add_up(block, way, y, out=y)
 
 
 def place_vector(

@@ -187,6 +187,7 @@ def run(
                 block.follow(last)
             if logits:
                 kept += prompt_logits(last, scores, len(ids), config.vocab_size)
+            del scores
             if moves:
                 with block.phase("change of cores"):
                     after, cut = elsewhere(None)
@@ -214,6 +215,7 @@ def run(
                     new.append(on_host(last, row, choose))
                 else:
                     new.append(greedy(last, chunks, stages[-1].sums, found))
+                del found
                 told.tell(new)
                 hand_back(stages)
             block.follow(stages[0].block)

@@ -20,6 +20,7 @@ from meshrt.programs.mesh.cache import Cache, Policy, append, balance, kv_cache,
 
 RANKS = [1, 2, 3, 4, 6, 9, 16]
 MESH = (4, 5)
+COUNTS = 8  # bytes of the numbers of tokens that a core and the one above it hold, where they shift
 
 
 def even(total: int, rows: int) -> list[int]:
@@ -71,7 +72,7 @@ def test_rows_stay_even_and_in_order_after_every_token(mesh: tuple[int, int], co
     assert report["route_entries"]["max"] <= 4
     each = 2 * 3 * 4
     # The fullest row; a token on its way takes the place that it comes to, and leaves its own when it has arrived.
-    assert report["memory_bytes"]["max"] == -(-count // height) * each
+    assert report["memory_bytes"]["max"] == -(-count // height) * each + COUNTS
 
 
 @pytest.mark.mpi(ranks=[1])
@@ -143,7 +144,7 @@ def test_a_full_row_is_refused_with_its_name_and_core(comm):
         for at in range(99):
             append(cache, number(block, at, (4, 2, 4, 16)))
             balance(cache)
-    assert (peak, cache.held.tolist()) == (3 * 1024, [3, 3, 3, 3])
+    assert (peak, cache.held.tolist()) == (3 * 1024 + COUNTS, [3, 3, 3, 3])
 
 
 @pytest.mark.parametrize("ranks", [1, 4])
@@ -204,7 +205,10 @@ def test_each_policy_keeps_every_token_where_it_should(policy: Policy, comm):
     else:
         assert (moved, report["messages"], report["hops"], report["route_entries"]["max"]) == (0, 0, 0, 0)
     fullest = count if policy == "concat" else -(-count // height)
-    assert report["memory_bytes"]["max"] == fullest * 2 * 3 * 4, "a token on its way takes the place that it comes to"
+    more = COUNTS if policy == "shift" else 0
+    assert report["memory_bytes"]["max"] == fullest * 2 * 3 * 4 + more, (
+        "a token on its way takes the place that it comes to"
+    )
 
 
 @pytest.mark.mpi(ranks=[1, 4])
@@ -235,26 +239,57 @@ def test_new_tokens_come_on_top_of_a_prompt(policy: Policy, comm):
 @pytest.mark.mpi(ranks=[1, 4])
 @pytest.mark.parametrize("policy", ["shift", "concat", "roundrobin"])
 def test_a_refused_token_changes_nothing_on_any_rank(policy: Policy, comm):
-    """Rows of 8 bytes a token and 35 bytes hold 4. A refusal says so on all ranks before anything has moved."""
-    block = new_block(comm, MESH, core_memory=35)
+    """Rows of 32 bytes a token and 140 bytes hold 4, and two counts of tokens where they shift. A refusal says so on
+    all ranks before anything has moved."""
+    block = new_block(comm, MESH, core_memory=140)
     room = 4 if policy == "concat" else 4 * MESH[1]
-    with kv_cache(block, (2,), 1, "float32", policy) as cache:
+    with kv_cache(block, (8,), 1, "float32", policy) as cache:
         for at in range(room):
             assert refusal(cache) is None
-            append(cache, number(block, at, (2,)))
+            append(cache, number(block, at, (8,)))
             balance(cache)
         held, state, hops = cache.held.copy(), block.clock.state.copy(), block.counters.hops
         told = refusal(cache)
-        assert told is not None and "32 are in use, the limit is 35" in told
+        assert told is not None and "128 are in use, the limit is 140" in told
         assert comm.allgather(told) == [told] * comm.size
         assert (cache.held.tolist(), block.counters.hops) == (held.tolist(), hops)
         assert (block.clock.state == state).all()
         row = 0 if policy == "roundrobin" else MESH[1] - 1
         if row in range(MESH[1])[cache.rows]:
-            with pytest.raises(LimitError, match="'KV cache' asks for 40 bytes"):
-                append(cache, number(block, room, (2,)))
+            with pytest.raises(LimitError, match="'KV cache' asks for 160 bytes"):
+                append(cache, number(block, room, (8,)))
         assert cache.held.tolist() == held.tolist()
         assert numbers(cache) == where_they_go(policy, room, MESH[1])
+
+
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.parametrize("payload", [True, False])
+def test_a_token_in_flight_takes_memory_beside_the_one_that_leaves(payload: bool, comm):
+    """Rows hold 3 tokens of 32 bytes each, and row 2 other things as well. While the last row's new token makes all
+    rows pass one up, row 2 holds 3, the one that comes, and the counts: it fits in so many bytes, and in no byte less.
+    """
+    height = MESH[1]
+    for less in (0, 1):
+        block = new_block(comm, MESH, payload=payload, core_memory=1000)
+        with kv_cache(block, (8,), 1, "float32") as cache:
+            for at in range(3 * height):
+                append(cache, number(block, at, (8,)))
+                balance(cache)
+            assert cache.held.tolist() == [3] * height
+            others = np.zeros(block.shape, int)
+            others[2] = 1000 - 4 * 32 - COUNTS + less
+            block.memory.take("other things", others)
+            block.reset_peaks()
+            append(cache, number(block, 3 * height, (8,)))
+            if less:
+                with pytest.raises(
+                    LimitError, match=r"core \(0, 2\): 'token in flight' asks for 32 bytes, 969 are in use"
+                ):
+                    balance(cache)
+            else:
+                balance(cache)
+                assert cache.held.tolist() == [4, *[3] * (height - 1)]
+                assert block.memory.peak == 1000
 
 
 # ------------------------------------------------------------------------------------------------------- until full
@@ -270,7 +305,7 @@ def filled(comm: Any, mesh: tuple[int, int], policy: str, payload: bool = True, 
 
 
 @pytest.mark.mpi(ranks=[1, 2, 4])
-@pytest.mark.parametrize(("mesh", "reserved"), [((4, 4), 0), ((2, 7), 1500), ((5, 3), 1500), ((8, 2), 0)], ids=str)
+@pytest.mark.parametrize(("mesh", "reserved"), [((4, 4), 8), ((2, 7), 1500), ((5, 3), 1500), ((8, 2), 8)], ids=str)
 def test_shift_holds_the_rows_times_what_concat_holds(mesh: tuple[int, int], reserved: int, comm):
     height = mesh[1]
     each = (9 * 1024 - reserved) // 1024  # tokens that fit beside what is reserved
@@ -284,7 +319,8 @@ def test_shift_holds_the_rows_times_what_concat_holds(mesh: tuple[int, int], res
         assert f"{reserved + each * 1024} are in use, the limit is 9216" in result["refused"]
         assert result["every_token_once"] is True
         assert result["in_order"] is (policy != "roundrobin")
-        assert found[policy]["measured"]["memory_bytes"]["max"] == reserved + each * 1024
+        counts = COUNTS if policy == "shift" else 0
+        assert found[policy]["measured"]["memory_bytes"]["max"] == reserved + each * 1024 + counts
     # Figures of balance, from what was appended when.
     concat, shift = results["concat"], results["shift"]
     assert concat["tokens_over_mean"] == concat["work_over_mean"] == concat["busiest_row_over_mean"] == height

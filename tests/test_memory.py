@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 from measure import end, measured, run_report
 from runs import new_block
 
+from meshrt.broadcast import spreads, start_allgather
+from meshrt.collectives import allgather, gossip
 from meshrt.device import find_device
 from meshrt.errors import LimitError
+from meshrt.fabric import transfer
 from meshrt.memory import Memory
 from meshrt.mesh import Mesh
+from meshrt.routes import chain
+from meshrt.tables import installed
 
 
 def new_memory(limit: int | None = None, mesh: Mesh | None = None) -> Memory:
@@ -122,6 +129,136 @@ def test_each_phase_has_a_peak_of_its_own(comm):
         own = np.full(block.shape, 3 if comm.rank == comm.size - 1 else 0)
         block.memory.take("cache", own)
     assert [phase["memory_bytes"]["max"] for phase in end(block)["phases"]] == [15, 10, 13]
+
+
+# ---------------------------------------------------------------------------------------------- what lives is charged
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_an_array_is_charged_once_as_long_as_it_or_a_view_of_it_lives(comm):
+    block = new_block(comm, (3, 2))
+    memory = block.memory
+    tiles = block.tiles("A", (4, 5), "float16")
+    assert memory.common == 40
+    assert memory.keep("again", tiles) is tiles and memory.keep("a part", tiles[:, :, 1:]).shape == (2, 3, 3, 5)
+    assert memory.common == 40
+    own = memory.keep("sum", tiles + tiles)
+    assert memory.common == 80
+    part = own[:, 1:].reshape(-1)[::2].reshape(-1, 4)
+    view = own[:, :, 0]
+    del own
+    assert memory.common == 80, "a view keeps its numbers alive, a copy does not"
+    del view
+    assert memory.common == 40 and part.size
+    del tiles
+    assert (memory.common, memory.peak, memory.arrays) == (0, 80, {})
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_what_is_refused_is_not_charged_and_not_made(comm):
+    block = new_block(comm, (2, 2), core_memory=100)
+    kept = block.tiles("A", (20,), "float32")
+    with pytest.raises(LimitError, match=refusal((0, 0), "B", 40, 80, 100)):
+        block.tiles("B", (10,), "float32")
+    with pytest.raises(LimitError, match=refusal((0, 0), "B", 40 * 10**15, 80, 100)):  # more than any host has
+        block.tiles("B", (10**16,), "float32")
+    assert block.memory.common == kept[0, 0].nbytes == 80
+
+
+BOTH = pytest.mark.parametrize("payload", [True, False])
+
+
+@BOTH
+@pytest.mark.mpi(ranks=[1, 4])
+def test_tiles_that_came_in_are_charged_as_long_as_they_are_kept(payload: bool, comm):
+    """400 bytes at home, and 400 for each tile that is kept: of 50, a core of 4 kB has room for 9."""
+    block = new_block(comm, (4, 4), payload=payload, core_memory=4000)
+    tiles = block.tiles("tile", (100,), "float32")
+    with installed(block.tables, "x", chain(4, 1)) as channel:
+        for _ in range(50):
+            arrived = transfer(block, channel, tiles)
+        assert (block.memory.common, block.memory.peak) == (800, 1200), "the last one lives while the next comes in"
+        del arrived
+        kept = []
+        with pytest.raises(
+            LimitError, match="'tile that came in' asks for 400 bytes, 4000 are in use, the limit is 4000"
+        ):
+            for _ in range(50):
+                kept.append(transfer(block, channel, tiles))
+        assert len(kept) == 9
+        transfer(block, channel, tiles, kept[0])
+    assert block.memory.common == 4000
+
+
+@BOTH
+@pytest.mark.mpi(ranks=[1])
+def test_products_are_charged(payload: bool, comm):
+    """[.., 1200, 1] @ [.., 1, 1200] has 5.76 MB at every core."""
+    block = new_block(comm, (2, 2), "wse2", payload=payload)
+    a, b = block.tiles("a", (1200, 1), "float32"), block.tiles("b", (1, 1200), "float32")
+    with pytest.raises(LimitError, match="'product' asks for 5760000 bytes, 9600 are in use, the limit is 49152"):
+        block.matmul(a, b)
+    product = block.matmul(a[:, :, :50], b[..., :40])
+    assert block.memory.common == 9600 + 8000
+    block.matmul(a[:, :, :50], b[..., :40], product)
+    assert (block.memory.common, block.memory.peak) == (17600, 17600), "a sum that is there already takes no more"
+    parts = block.tiles("parts", (3, 2, 2), "float32")
+    assert block.matmul(parts, parts, over=2).shape == (*block.lead, 2, 2)
+    assert block.memory.peak == 17600 + 48 + 16
+
+
+@BOTH
+@pytest.mark.mpi(ranks=[1])
+def test_an_allgather_that_a_core_has_no_room_for_is_refused(payload: bool, comm):
+    """64 cores of a row, 1 KiB each, to cores of 48 KiB, whichever allgather it is; nothing has moved then."""
+    block = new_block(comm, (64, 1), "wse2", payload=payload)
+    tiles = block.tiles("tile", (256,), "float32")
+    what = "'tiles of the line' asks for 65536 bytes, 1024 are in use, the limit is 49152"
+    with gossip(block, "x") as channel, pytest.raises(LimitError, match=what):
+        allgather(block, channel, tiles)
+    with spreads(block) as (along_x, _), pytest.raises(LimitError, match=what):
+        start_allgather(block, along_x, tiles)
+    assert block.counters.messages == 0 and block.memory.common == 1024
+    with gossip(block, "x") as channel:
+        every = allgather(block, channel, tiles[..., :128])
+    assert every.shape == (*block.lead, 64, 128) and block.memory.common == 1024 + 32768
+
+
+LOOP = '''
+"""Tiles in a loop, which are kept or not."""
+from meshrt.block import Block
+
+def run(block: Block, *, keep: bool = False) -> dict:
+    """Twenty tiles of 400 bytes."""
+    kept = []
+    for number in range(20):
+        tiles = block.tiles(f"tile {number}", (100,), "float32")
+        kept += [tiles[:, :, 1:]] if keep else []
+        del tiles
+    return {"held": block.memory.common}
+'''
+
+
+def test_a_users_own_program_gives_back_what_it_lets_go(tmp_path, run_meshrt):
+    """What is kept to say which memory was never written is the host's."""
+    (tmp_path / "loop.py").write_text(LOOP)
+    argv = ("run", str(tmp_path / "loop.py"), "--mesh", "2x2", "--core-memory", "900")
+    code, out, err, _ = run_meshrt(*argv)
+    assert (code, out.splitlines()[0], err) == (0, "held: 0", "")
+    code, _, err, _ = run_meshrt(*argv, "--keep")
+    assert code == 3 and "'tile 2' asks for 400 bytes, 800 are in use, the limit is 900" in err
+
+
+@pytest.mark.parametrize("payload", ["full", "none"])
+def test_the_readmes_program_does_not_run_in_the_memory_of_its_tile_alone(payload: str, tmp_path, run_meshrt):
+    """Its tile takes 400 bytes, and the sum as many."""
+    readme = (Path(__file__).parent.parent / "README.md").read_text()
+    (tmp_path / "rowsum.py").write_text(readme.split("```python\n")[1].split("```")[0])
+    argv = ("run", str(tmp_path / "rowsum.py"), "--size", "100", "--payload", payload, "--quiet", "--core-memory")
+    code, out, err, _ = run_meshrt(*argv, "400")
+    assert (code, out) == (3, "") and "'sum' asks for 400 bytes, 400 are in use, the limit is 400" in err
+    code, out, err, _ = run_meshrt(*argv, "800", "--json", "-")
+    assert (code, err) == (0, "") and json.loads(out)["measured"]["memory_bytes"] == {"max": 800, "limit": 800}
 
 
 PROGRAMS = [

@@ -51,7 +51,7 @@ class Convoy:
         self.heads = np.zeros((3, 0))  # of those under way, by seat
         self.seat_busy = np.zeros(0)
         self.seat_bytes = np.zeros(0, np.int64)
-        self.out = tiles.copy() if block.payload else np.ones_like(tiles)
+        self.out = block.memory.keep("tile loaded", tiles.copy() if block.payload else np.ones_like(tiles))
         if block.payload:
             shape = (self.nowhere, *tiles.shape[2:])
             self.own = np.ascontiguousarray(tiles).reshape(shape)

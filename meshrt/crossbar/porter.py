@@ -38,7 +38,7 @@ class Porter:
         self.nbytes = prod(tiles.shape[2:]) * tiles.itemsize
         self.busy = np.array([block.device.busy_cycles(size) for size in (REQUEST_BYTES, self.nbytes)])
         self.timed = bool(self.busy.any())
-        self.out = tiles.copy() if block.payload else np.ones_like(tiles)
+        self.out = block.memory.keep("tile loaded", tiles.copy() if block.payload else np.ones_like(tiles))
         if block.payload:
             self.own = self.view.of(np.ascontiguousarray(tiles))
             self.brought = np.empty((lines, self.count, *tiles.shape[2:]), tiles.dtype)  # pages that are never touched

@@ -168,6 +168,7 @@ def balance(cache: Cache) -> None:
     before[-1] -= 1
     shape = block.shape if block.payload else (1, 1)
     own = np.broadcast_to(before[cache.rows][: shape[0], None, None], (*shape, 1)).astype(np.int32)
+    own = block.memory.keep("tokens that it holds", own)
     above = fabric.transfer(block, cache.stairs.down, own)
     full = _as_full(before)
     if block.payload and (((own >= above)[:, 0, 0] != full[cache.rows]) & (np.arange(len(full)) > 0)[cache.rows]).any():
@@ -204,12 +205,13 @@ def refusal(cache: Cache) -> str | None:
 
     The memory is really asked for, and given back. All ranks call it together.
     """
-    coming = _coming(cache)
+    coming, counts = _coming(cache), 0
     if cache.policy == "shift":
         coming += _above(_climbing(cache.held + coming))
+        counts = 2 * np.dtype(np.int32).itemsize  # of tokens, a core's own and its neighbour's
     problem = None
     try:
-        with cache.block.memory.hold("next token of the KV cache", cache.memory_of(coming)):
+        with cache.block.memory.hold("next token of the KV cache", cache.memory_of(coming) + counts):
             pass
     except LimitError as error:
         problem = str(error)
@@ -254,10 +256,11 @@ def _pass_down(cache: Cache, stairs: Stairs, rows: np.ndarray) -> None:
 def _move(cache: Cache, channel: Channel, rows: np.ndarray, to: np.ndarray, packet: np.ndarray) -> np.ndarray:
     """A token from each of `rows` to the next row, one of `to`. What arrives, [bh, bw, *token].
 
-    A token comes into a place of its own while the receiving core's own token, if one leaves, is still there.
+    A token comes into a place of its own while the receiving core's own token, if one leaves, is still there: at the
+    rows that get one, so that it is charged to these only. It leaves from its place in the cache.
     """
     with cache.block.memory.hold("token in flight", cache.memory_of(to.astype(np.int64))):
-        arrived = fabric.transfer(cache.block, channel, packet, positions=rows)
+        arrived = fabric.transfer(cache.block, channel, packet, np.full_like(packet, np.nan), positions=rows)
     cache.moved += int(rows.sum())
     cache.add(to.astype(np.int64) - rows)
     return arrived

@@ -19,10 +19,11 @@ import numpy as np
 from meshrt.block import Block
 from meshrt.models.config import Config
 from meshrt.programs.mesh.cache import Cache, append, balance, place_of_new
+from meshrt.programs.mesh.meshgemm import zeros
 from meshrt.programs.mesh.prefill import pair_tables, rotate, split_heads, swiglu
 from meshrt.programs.mesh.stages import Stage, cross_vector, layers_timed
 from meshrt.programs.mesh.systems import Sums
-from meshrt.programs.mesh.weights import Chunks
+from meshrt.programs.mesh.weights import Chunks, Layer
 from meshrt.repeat import sampled
 
 EMPTY = np.float32(-1e30)  # the greatest score of no token: finite, so that two rows without any merge to nothing
@@ -42,25 +43,22 @@ def decode(
         table.reshape(1, block.lead[1], chunks.columns, 1, -1)
         for table in pair_tables(block, config, chunks, np.array([position]))
     )
-    size = chunks.columns * chunks.queries.shape[1] * 4 + 2 * chunks.columns * chunks.inner.shape[1] * 4
-    size += 2 * chunks.rows * chunks.embedding.shape[1] * 4
     x = np.empty(0)
     for before, stage in zip((None, *stages), stages, strict=False):
         block, cache, weights = stage.block, stage.cache, stage.weights
-        with block.memory.hold("activations", size):
-            x = embed(stage, chunks, token) if before is None else cross_vector(before, stage, x)
-            append(cache, np.full((*block.lead, *cache.data.shape[3:]), np.nan, cache.data.dtype))
-            with layers_timed(block, spent):
-                for number in sampled(block, len(weights.layers), sample):
-                    layer = weights.layers[number]
-                    x = x + attention(config, chunks, stage, number, x, cos, sin, fused)
-                    up = normed_product(config, stage, x, layer.mlp_norm_y, layer.up, fused)
-                    x = x + stage.sums.x(along_x(block, swiglu(block, up), layer.down))
-                    block.elementwise(x, 2)
-            balance(cache)
-            if stage is stages[-1]:
-                assert weights.norm_y is not None and weights.head is not None
-                x = normed_product(config, stage, x, weights.norm_y, weights.head, fused)
+        for table in (cos, sin):
+            block.memory.keep("cosines and sines", table)
+        x = embed(stage, chunks, token) if before is None else cross_vector(before, stage, x)
+        append(cache, np.full((*block.lead, *cache.data.shape[3:]), np.nan, cache.data.dtype))
+        with layers_timed(block, spent):
+            for number in sampled(block, len(weights.layers), sample):
+                x += attention(config, chunks, stage, number, x, cos, sin, fused)
+                x += feed_forward(config, stage, weights.layers[number], x, fused)
+                block.elementwise(x, 2)
+        balance(cache)
+        if stage is stages[-1]:
+            assert weights.norm_y is not None and weights.head is not None
+            x = normed_product(config, stage, x, weights.norm_y, weights.head, fused)
     return x
 
 
@@ -71,21 +69,16 @@ def embed(stage: Stage, chunks: Chunks, token: int) -> np.ndarray:
     size = chunks.vocabulary.shape[1]
     chunk, place = divmod(token, size)
     core, column = divmod(chunk, chunks.columns)
-    x = np.zeros((*block.lead, chunks.rows, chunks.embedding.shape[1]), np.float32)
+    x = zeros(block, "activations", (chunks.rows, chunks.embedding.shape[1]))
     if block.mesh.x0 <= core < block.mesh.x0 + block.lead[1]:
         at = core - block.mesh.x0
         x[:, at] = table[:, at, :, column, :, place]
     return stage.sums.x(x)
 
 
-def down_y(block: Block, x: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """Each core's share of x[K_y] W[K_y, N_x]: [bh, bw, rows, Kt] -> [bh, bw, columns, Nt], to be summed along y."""
-    return np.asarray(block.matmul(x[:, :, :, None, None], w).sum(axis=2)[..., 0, :])
-
-
 def along_x(block: Block, x: np.ndarray, w: np.ndarray) -> np.ndarray:
     """Each core's share of x[K_x] W[K_x, N_y]: [bh, bw, columns, Kt] -> [bh, bw, rows, Nt], to be summed along x."""
-    return np.asarray(block.matmul(x[:, :, None, :, None], w).sum(axis=3)[..., 0, :])
+    return block.matmul(x[:, :, None, :, None], w, over=3)[..., 0, :]
 
 
 def normed_product(
@@ -93,22 +86,30 @@ def normed_product(
 ) -> np.ndarray:
     """rms(x) W of E_y: [bh, bw, rows, Et] -> [bh, bw, columns, Nt], the same in every row.
 
-    rms(x) W = ((x * norm) W) / sqrt(mean(x^2) + eps): the sum of squares is reduced along y in the same packets.
+    rms(x) W = ((x * norm) W) / sqrt(mean(x^2) + eps): the sum of squares is reduced along y in the same packets. A
+    core's share of x[K_y] W[K_y, N_x] is summed up where they are.
     """
     block, sums = stage.block, stage.sums
     flat = x.reshape(*x.shape[:2], 1, -1)
-    squares = np.matmul(flat, flat.swapaxes(-1, -2))[..., 0]
+    size = w.shape[3] * w.shape[-1]
+    packet = zeros(block, "products and sum of squares", (size + 1,))
+    packet[..., size:] = np.matmul(flat, flat.swapaxes(-1, -2))[..., 0]
+    own = packet[..., :size].reshape(*x.shape[:2], w.shape[3], w.shape[-1])
     block.elementwise(x, 2)
-    x = x * norm.astype(np.float32)[:, :, :, 0]
+    normed = block.memory.keep("normed activations", x * norm.astype(np.float32)[:, :, :, 0])
     if not fused:
-        scale = inverse_rms(config, sums.y(squares))
-        own = down_y(block, x * scale[..., None], w)
+        squares = sums.y(block.memory.keep("sum of squares", packet[..., size:].copy()))
+        normed *= inverse_rms(config, squares)[..., None]
+    block.matmul(normed[:, :, :, None, None], w, own[..., None, :], over=2)
+    del normed
+    if not fused:
         block.elementwise(x)
         return np.asarray(sums.y(own))
-    own = down_y(block, x, w)
-    total = sums.y(np.concatenate([own.reshape(*own.shape[:2], -1), squares], axis=-1))
-    block.elementwise(own)
-    return np.asarray((total[..., :-1] * inverse_rms(config, total[..., -1:])).reshape(own.shape))
+    total = sums.y(packet)
+    product = total[..., :size].reshape(own.shape)
+    block.elementwise(product)
+    product *= inverse_rms(config, total[..., size:])[..., None]
+    return product
 
 
 def inverse_rms(config: Config, squares: np.ndarray) -> np.ndarray:
@@ -121,44 +122,80 @@ def attention(
     fused: bool,
 ) -> np.ndarray:  # fmt: skip
     """Attention of one token: its key and value join the south row's, then every row looks at the tokens it holds."""
+    layer = stage.weights.layers[number]
+    values = attend(config, chunks, stage, number, x, cos, sin, fused)
+    own = along_x(stage.block, values, layer.out)
+    del values
+    out = stage.sums.x(own)
+    if layer.out_bias_y is not None:
+        out += layer.out_bias_y.astype(np.float32)[:, :, :, 0]
+    return out
+
+
+def attend(
+    config: Config, chunks: Chunks, stage: Stage, number: int, x: np.ndarray, cos: np.ndarray, sin: np.ndarray,
+    fused: bool,
+) -> np.ndarray:  # fmt: skip
+    """softmax(q K^T) V of all tokens: heads_x, [bh, bw, columns, heads * Dt]."""
     block, layer, cache, sums = stage.block, stage.weights.layers[number], stage.cache, stage.sums
-    kv, group = chunks.kv_heads, config.group
+    keep, kv, group = block.memory.keep, chunks.kv_heads, config.group
     qkv = normed_product(config, stage, x, layer.norm_y, layer.qkv, fused)
     if layer.qkv_bias is not None:
-        qkv = qkv + layer.qkv_bias.astype(np.float32)[:, :, 0]
+        qkv += layer.qkv_bias.astype(np.float32)[:, :, 0]
         block.elementwise(qkv)
+    columns = qkv.shape[2]
     q, k, v = split_heads(chunks, qkv)  # [bh, bw, columns, heads, Dt]
     q, k = rotate(block, q, cos, sin), rotate(block, k, cos, sin)
     remember(cache, number, k, v)
-    q = by_head(q).reshape(*q.shape[:2], kv, group, -1) * np.float32(config.head_dim**-0.5)
+    q = keep("queries", by_head(q).reshape(*q.shape[:2], kv, group, -1) * np.float32(config.head_dim**-0.5))
+    del qkv, k, v
     most = int(cache.held.max())
-    keys, values = (cache.data[:, :, :most, number, which].swapaxes(2, 3).astype(np.float32) for which in (0, 1))
     held = (np.arange(most) < cache.own[: block.lead[0], None])[:, None, None, None]  # [bh, 1, 1, 1, tokens]
     work = chunks.heads * q.shape[-1] * cache.own[:, None]
-    scores = np.matmul(
-        q, np.where(held[..., 0, :, None], keys, np.float32(0)).swapaxes(-1, -2)
-    )  # [.., kv, group, tokens]
+    scores = np.matmul(q, remembered(cache, number, 0, held).swapaxes(-1, -2))  # [.., kv, group, tokens]
     block.work(work)
-    with block.memory.hold("scores", chunks.heads * most * 4):
-        scores = np.where(held, sum_scores(cache, sums, scores), EMPTY)
-        values = np.where(held[..., 0, :, None], values, np.float32(0))
-        top = scores.max(axis=-1, keepdims=True)
-        if not fused:
-            top = sums.y(top, np.maximum)
-        weights = np.where(held, np.exp(scores - top), np.float32(0))
-        block.elementwise(scores, 3)
-        mixed, total = np.matmul(weights, values), weights.sum(axis=-1, keepdims=True)
-        block.work(work)
+    scores = sum_scores(cache, sums, keep("scores", scores))
+    np.copyto(scores, EMPTY, where=~held)
+    top = keep("greatest scores", scores.max(axis=-1, keepdims=True))
+    if not fused:
+        top = sums.y(top, np.maximum)
+    np.exp(scores - top, out=scores)
+    np.copyto(scores, 0, where=~held)
+    block.elementwise(scores, 3)
+    mixed = keep("mixed values", np.matmul(scores, remembered(cache, number, 1, held)))
+    total = keep("sums of weights", scores.sum(axis=-1, keepdims=True))
+    block.work(work)
+    del q, scores
     if fused:
-        parts = sums.y(np.concatenate([mixed, total, top], axis=-1), merge_softmax)
+        parts = keep("softmax of a row's tokens", np.concatenate([mixed, total, top], axis=-1))
+        del mixed, total, top
+        parts = sums.y(parts, merge_softmax)
         mixed, total = parts[..., :-2], parts[..., -2:-1]  # [bh, bw, kv, group, columns * Dt]
     else:
         mixed, total = sums.y(mixed), sums.y(total)
-    mixed = mixed / total
+    mixed /= total
     block.elementwise(mixed)
-    mixed = mixed.reshape(*mixed.shape[:2], chunks.heads, qkv.shape[2], -1).swapaxes(2, 3)
-    out = sums.x(along_x(block, mixed.reshape(*mixed.shape[:3], -1), layer.out))
-    return out if layer.out_bias_y is None else out + layer.out_bias_y.astype(np.float32)[:, :, :, 0]
+    by_column = mixed.reshape(*mixed.shape[:2], chunks.heads, columns, -1).swapaxes(2, 3)
+    return keep("attention", np.ascontiguousarray(by_column).reshape(*by_column.shape[:3], -1))
+
+
+def remembered(cache: Cache, number: int, which: int, held: np.ndarray) -> np.ndarray:
+    """A layer's keys (0) or values (1) as a product takes them, zero where a row holds none: [bh, bw, kv, tokens, Dt].
+
+    A core reads them from the cache, number by number; the copy in float32 is the host's.
+    """
+    stored = cache.data[:, :, : held.shape[-1], number, which].swapaxes(2, 3).astype(np.float32)
+    return np.where(held[..., 0, :, None], stored, np.float32(0))
+
+
+def feed_forward(config: Config, stage: Stage, layer: Layer, x: np.ndarray, fused: bool) -> np.ndarray:
+    """SwiGLU: E_y -> F_x -> E_y."""
+    both = normed_product(config, stage, x, layer.mlp_norm_y, layer.up, fused)
+    hidden = swiglu(stage.block, both)
+    del both
+    own = along_x(stage.block, hidden, layer.down)
+    del hidden
+    return stage.sums.x(own)
 
 
 def sum_scores(cache: Cache, sums: Sums, scores: np.ndarray) -> np.ndarray:
@@ -169,14 +206,14 @@ def sum_scores(cache: Cache, sums: Sums, scores: np.ndarray) -> np.ndarray:
     south = np.arange(len(cache.held)) == len(cache.held) - 1
     if not sums.by_rows or np.ptp(cache.held) <= 1 or not (~south).any():
         return sums.heads(scores)
-    total = np.zeros_like(scores)
     for rows in (south, ~south):
         most = int(cache.held[rows].max())
         if most:
-            part = sums.heads(np.ascontiguousarray(scores[..., :most]), lines=rows)
+            part = cache.block.memory.keep("scores of some rows", scores[..., :most].copy())
+            part = sums.heads(part, lines=rows)
             own = rows[cache.rows] if cache.block.payload else slice(None)
-            total[own, ..., :most] = part[own]
-    return total
+            scores[own, ..., :most] = part[own]
+    return scores
 
 
 def merge_softmax(one: np.ndarray, other: np.ndarray) -> np.ndarray:

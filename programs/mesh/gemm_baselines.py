@@ -10,15 +10,12 @@ float32, cut the same way. A core holds A, B and C at home.
 Routes per core: N for each axis where the tables have room for that many; else software relays (meshrt/broadcast.py).
 """
 
-from math import prod
-from typing import Any
-
 import numpy as np
 
 from meshrt import broadcast, fabric
 from meshrt.block import Block
 from meshrt.broadcast import Broadcast, Spread
-from meshrt.programs.mesh.meshgemm import add, tile_bytes
+from meshrt.programs.mesh.meshgemm import zeros
 
 
 def summa(
@@ -33,8 +30,8 @@ def summa(
     """
     (rows, columns), steps = a.shape[2:4], block.mesh.height * a.shape[2]
     a_panels, b_panels = (
-        [np.empty((*array.shape[:2], *tiles, *array.shape[4:]), array.dtype) for _ in range(2)]
-        for array, tiles in ((a, (rows, 1)), (b, (1, columns)))
+        [block.empty(f"panel of {name}", (*tiles, *array.shape[4:]), array.dtype) for _ in range(2)]
+        for name, array, tiles in (("A", a, (rows, 1)), ("B", b, (1, columns)))
     )
 
     def start(step: int) -> tuple[Broadcast, ...]:
@@ -44,37 +41,33 @@ def summa(
             broadcast.start(block, along_y, y, b[:, :, row : row + 1], b_panels[step % 2]),
         )
 
-    with (
-        block.memory.hold("panels of A and B", 2 * (tile_bytes(a_panels[0]) + tile_bytes(b_panels[0]))),
-        block.memory.hold("C", prod(a.shape[2:-1]) * b.shape[-1] * 4),
-    ):
-        c: Any = 0
-        coming = start(0)
+    c = zeros(block, "C", (*a.shape[2:-1], b.shape[-1]))
+    coming = start(0)
+    for one in coming:
+        broadcast.relay(block, one)
+    for step in range(steps):
+        now, coming = coming, start(step + 1) if step + 1 < steps else ()
+        a_panel, b_panel = (broadcast.finish(block, one) for one in now)
+        block.matmul(a_panel, b_panel, c)
         for one in coming:
             broadcast.relay(block, one)
-        for step in range(steps):
-            now, coming = coming, start(step + 1) if step + 1 < steps else ()
-            a_panel, b_panel = (broadcast.finish(block, one) for one in now)
-            c = add(block, c, block.matmul(a_panel, b_panel))
+        if lockstep:
             for one in coming:
-                broadcast.relay(block, one)
-            if lockstep:
-                for one in coming:
-                    broadcast.finish(block, one)
-                block.meet()
-    return np.asarray(c)
+                broadcast.finish(block, one)
+            block.meet()
+    return c
 
 
 def allgather_gemm(block: Block, along_x: Spread, along_y: Spread, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """C = A B in one local product, once every core has its row's A and its column's B."""
-    width, height = block.mesh.width, block.mesh.height
-    with (
-        block.memory.hold("A of the row, B of the column", (width - 1) * tile_bytes(a) + (height - 1) * tile_bytes(b)),
-        block.memory.hold("C", prod(a.shape[2:-1]) * b.shape[-1] * 4),
-    ):
-        flights = [broadcast.start_allgather(block, *what) for what in ((along_x, a), (along_y, b))]
-        row, column = (fabric.receive(block, flight) for flight in flights)
-        bh, bw, _, rows, columns, mt, _ = row.shape
-        row = row.transpose(0, 1, 3, 5, 2, 4, 6).reshape(bh, bw, rows, 1, mt, -1)
-        column = column.transpose(0, 1, 4, 2, 3, 5, 6).reshape(bh, bw, 1, columns, -1, b.shape[-1])
-        return block.matmul(row, column)
+    """C = A B in one local product, once every core has its row's A and its column's B, each tile in its place."""
+    (rows, columns, mt, kt), nt = a.shape[2:], b.shape[-1]
+    row = block.empty("A of the row", (rows, mt, along_x.n, columns, kt), a.dtype)
+    column = block.empty("B of the column", (columns, along_y.n, rows, b.shape[4], nt), b.dtype)
+    flights = [
+        broadcast.start_allgather(block, along_x, a, row.transpose(0, 1, 4, 2, 5, 3, 6)),
+        broadcast.start_allgather(block, along_y, b, column.transpose(0, 1, 3, 4, 2, 5, 6)),
+    ]
+    for flight in flights:
+        fabric.receive(block, flight)
+    lead = block.lead
+    return block.matmul(row.reshape(*lead, rows, 1, mt, -1), column.reshape(*lead, 1, columns, -1, nt))

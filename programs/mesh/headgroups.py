@@ -12,7 +12,6 @@ are cut N x w, and scores N x N, N / w tiles of a row at each core: a ring of N 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from meshrt.allreduce import Tree
 from meshrt.block import Block
 from meshrt.collectives import Rings, align, finish_shift, ring_in_groups, rotate, start_shift
 from meshrt.grouping import best_groups
-from meshrt.programs.mesh.meshgemm import tile_bytes
+from meshrt.programs.mesh.meshgemm import add_product, coming_in, in_flight, zeros
 from meshrt.programs.mesh.weights import Chunks
 from meshrt.tables import installed
 
@@ -65,23 +64,22 @@ def group_tree(block: Block, chunks: Chunks, phases: int, nbytes: int = 64) -> I
 def meshgemm_t_in_groups(block: Block, rings: Rings, chunks: Chunks, q: np.ndarray, k: np.ndarray) -> np.ndarray:
     """Scores q k^T: [bh, bw, 1, 1, .., Mt, Dt] and [.., Nt, Dt] -> float32 [bh, bw, 1, N / w, .., Mt, Nt]."""
     steps = chunks.sides
-    sums = chunks.slots * prod(q.shape[4:-1]) * k.shape[-2] * 4
-    with block.memory.hold("keys in flight", 2 * tile_bytes(k)), block.memory.hold("scores in flight", 2 * sums):
-        k = k.copy()
-        rotate(block, rings.y, rings.back_y, k, [-place for place in first_places(block, chunks)])
-        k_next = np.empty_like(k)
-        c = np.zeros((*q.shape[:3], chunks.slots, *q.shape[4:-1], k.shape[-2]), np.float32)
-        c_next = np.empty_like(c)
-        for step in range(steps):
-            last = step == steps - 1
-            flights = () if last else start_shift(block, rings.y, k, k_next)
-            c[:, :, :, :1] += block.matmul(q, k.swapaxes(-1, -2))
-            if not last:
-                flights += start_shift(block, rings.x, c, c_next)
-                c, c_next = c_next, c
-            finish_shift(block, flights)
-            k, k_next = k_next, k
-        rotate(block, rings.x, rings.back_x, c, [place + 1 for place in routes.ring_place(steps)])
+    k_now = in_flight(block, "keys", k)
+    rotate(block, rings.y, rings.back_y, k_now, [-place for place in first_places(block, chunks)])
+    k_next = coming_in(block, "keys", k)
+    c = zeros(block, "scores", (q.shape[2], chunks.slots, *q.shape[4:-1], k.shape[-2]))
+    c_next = coming_in(block, "scores", c)
+    for step in range(steps):
+        last = step == steps - 1
+        flights = () if last else start_shift(block, rings.y, k_now, k_next)
+        add_product(block, q, k_now, c[:, :, :, :1])
+        if not last:
+            flights += start_shift(block, rings.x, c, c_next)
+            c, c_next = c_next, c
+        finish_shift(block, flights)
+        k_now, k_next = k_next, k_now
+    del flights, k_now, k_next, c_next
+    rotate(block, rings.x, rings.back_x, c, [place + 1 for place in routes.ring_place(steps)])
     return c
 
 
@@ -91,22 +89,17 @@ def meshgemm_in_groups(block: Block, rings: Rings, chunks: Chunks, scores: np.nd
     Scores are used up: they do not stay at home, and are in memory once, beside those that come in.
     """
     steps = chunks.sides
-    sums = prod(scores.shape[4:-1]) * v.shape[-1] * 4
-    with (
-        block.memory.hold("scores coming in, values in flight", tile_bytes(scores) + 2 * tile_bytes(v)),
-        block.memory.hold("sums", sums),
-    ):
-        a, b = scores, v.copy()
-        align(block, rings, a, b, first_places(block, chunks))
-        a_next, b_next = np.empty_like(a), np.empty_like(b)
-        c: Any = 0
-        for step in range(steps):
-            last = step == steps - 1
-            flights = () if last else start_shift(block, rings.x, a, a_next) + start_shift(block, rings.y, b, b_next)
-            c = c + block.matmul(a[:, :, :, :1], b)
-            finish_shift(block, flights)
-            a, a_next, b, b_next = a_next, a, b_next, b
-    return np.asarray(c)
+    a, b = scores, in_flight(block, "values", v)
+    align(block, rings, a, b, first_places(block, chunks))
+    a_next, b_next = coming_in(block, "scores", a), coming_in(block, "values", b)
+    c = zeros(block, "sums", (*a.shape[2:3], 1, *a.shape[4:-1], v.shape[-1]))
+    for step in range(steps):
+        last = step == steps - 1
+        flights = () if last else start_shift(block, rings.x, a, a_next) + start_shift(block, rings.y, b, b_next)
+        block.matmul(a[:, :, :, :1], b, c)
+        finish_shift(block, flights)
+        a, a_next, b, b_next = a_next, a, b_next, b
+    return c
 
 
 def first_places(block: Block, chunks: Chunks) -> list[int]:

@@ -20,6 +20,7 @@ all.
 """
 
 from collections.abc import Callable
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -29,7 +30,7 @@ from meshrt import fabric
 from meshrt.block import Block
 from meshrt.crossbar.exchange import Crossbar, exchange
 from meshrt.crossbar.legs import Transfer
-from meshrt.programs.mesh.meshgemm import tile_bytes
+from meshrt.programs.mesh.meshgemm import Multiply, add_product, zeros
 from meshrt.programs.mesh.places import Groups, whole
 from meshrt.repeat import spread
 
@@ -44,61 +45,51 @@ def gemm(
     """
     groups = groups or whole(block)
     x, rows, slots = np.arange(block.mesh.width), b.shape[2], a.shape[3]
-    sums = a.shape[2] * b.shape[3] * prod(a.shape[4:-1]) * b.shape[-1] * 4
-    c: Any = 0
-    with (
-        block.memory.hold("loaded tiles", tile_bytes(a) // slots + tile_bytes(b) // rows),
-        block.memory.hold("C", sums),
-    ):
-        for step in spread(block, block.mesh.height * rows, sample):
-            column, row = groups.owners(x, step // slots), np.full(block.mesh.height, step // rows)
-            loaded = exchange(
-                block,
-                bar,
-                Transfer("x", column, a[:, :, :, step % slots], asks=True),
-                Transfer("y", row, b[:, :, step % rows], asks=True),
-            )
-            c = c + block.matmul(loaded[0][:, :, :, None], loaded[1][:, :, None])
-    return np.asarray(c)
+    c = zeros(block, "C", (a.shape[2], b.shape[3], *a.shape[4:-1], b.shape[-1]))
+    for step in spread(block, block.mesh.height * rows, sample):
+        column, row = groups.owners(x, step // slots), np.full(block.mesh.height, step // rows)
+        of_a, of_b = exchange(
+            block,
+            bar,
+            Transfer("x", column, a[:, :, :, step % slots], asks=True),
+            Transfer("y", row, b[:, :, step % rows], asks=True),
+        )
+        block.matmul(of_a[:, :, :, None], of_b[:, :, None], c)
+        del of_a, of_b
+    return c
 
 
 def gemm_t(
     block: Block, bar: Crossbar, a: np.ndarray, b: np.ndarray,
-    multiply: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None,
-    groups: Groups | None = None, sample: int | None = None,
+    multiply: Multiply | None = None, groups: Groups | None = None, sample: int | None = None,
 ) -> np.ndarray:  # fmt: skip
     """C = A B^T; a: M x K, b: N x K, as in `gemm`; in groups, P x w tiles of A and B, and P x P of C, P / w a core.
 
-    `multiply(a, b)` may stand in for the product of two tiles, a b^T. It gets tiles of other cores: what it does may
-    depend on the tiles, not on the core.
+    `multiply(a, b, total)` may stand in for adding a product of two tiles, a b^T. It gets tiles of other cores: what it
+    does may depend on the tiles, not on the core.
     """
     groups = groups or whole(block)
     mesh, slots = block.mesh, a.shape[3]
     places = mesh.height * b.shape[2] // groups.width  # tiles of a row of C at a core
     x = np.arange(mesh.width)
-    sums = a.shape[2] * places * prod(a.shape[4:-1]) * b.shape[-2] * 4
-    c: Any = None
-    with (
-        block.memory.hold("loaded tiles", tile_bytes(a) // slots + tile_bytes(b) // prod(b.shape[2:4])),
-        block.memory.hold("C", sums),
-    ):
-        for step in spread(block, groups.width * slots, sample):
-            row = Transfer("x", groups.owners(x, step // slots), a[:, :, :, step % slots], asks=True)
-            for place in range(places):
-                other = _row_of_b(block, groups, b, step, groups.local(x) * places + place)
-                if place == 0:
-                    mine, *loaded = exchange(block, bar, row, *(transfer for _, transfer in other))
-                else:
-                    loaded = exchange(block, bar, *(transfer for _, transfer in other))
-                tile = loaded[0]
-                for (marks, _), one in zip(other[1:], loaded[1:], strict=True):
-                    tile = np.where(marks.reshape(1, -1, *(1,) * (tile.ndim - 2)), one, tile)
-                one, two = mine[:, :, :, None], tile[:, :, None, None]
-                product = multiply(one, two) if multiply else block.matmul(one, two.swapaxes(-1, -2))
-                if c is None:
-                    c = np.zeros((*product.shape[:3], places, *product.shape[4:]), np.float32)
-                c[:, :, :, place] += product[:, :, :, 0]
-    return np.asarray(c)
+    multiply = multiply or partial(add_product, block)
+    c = zeros(block, "C", (a.shape[2], places, *a.shape[4:-1], b.shape[-2]))
+    for step in spread(block, groups.width * slots, sample):
+        row = Transfer("x", groups.owners(x, step // slots), a[:, :, :, step % slots], asks=True)
+        for place in range(places):
+            other = _row_of_b(block, groups, b, step, groups.local(x) * places + place)
+            if place == 0:
+                mine, *loaded = exchange(block, bar, row, *(transfer for _, transfer in other))
+            else:
+                loaded = exchange(block, bar, *(transfer for _, transfer in other))
+            tile = loaded[0]
+            for (marks, _), one in zip(other[1:], loaded[1:], strict=True):
+                np.copyto(tile, one, where=marks.reshape(1, -1, *(1,) * (tile.ndim - 2)))
+                del one
+            multiply(mine[:, :, :, None], tile[:, :, None, None], c[:, :, :, place : place + 1])
+            del loaded, tile
+        del mine
+    return c
 
 
 def _row_of_b(
@@ -134,16 +125,17 @@ def allreduce(
     numbers, lane = prod(tiles.shape[2:]), bar.lanes[0 if axis == "x" else 2]
     low, count = block.mesh.offset(axis), block.lead[1 if axis == "x" else 0]
     total, far = tiles, 1
-    with block.memory.hold("total and loaded tile", 2 * numbers * tiles.itemsize):
-        while far < groups.width:
-            adds = inside & (at % (2 * far) == 0) & (at + far < groups.width)
-            (loaded,) = exchange(block, bar, Transfer(axis, np.where(adds, columns + far, columns), total, asks=True))
-            fabric.stage(block, lane, numbers, adds)
-            here = adds[low : low + count] if block.payload else np.ones(1, bool)
-            here = here.reshape(*((1, -1) if axis == "x" else (-1, 1)), *(1,) * (tiles.ndim - 2))
-            total = np.where(here, combine(total, loaded), total)
-            far *= 2
-        (total,) = exchange(block, bar, Transfer(axis, groups.owners(columns, 0), total, asks=True))
+    while far < groups.width:
+        adds = inside & (at % (2 * far) == 0) & (at + far < groups.width)
+        (loaded,) = exchange(block, bar, Transfer(axis, np.where(adds, columns + far, columns), total, asks=True))
+        fabric.stage(block, lane, numbers, adds)
+        here = adds[low : low + count] if block.payload else np.ones(1, bool)
+        here = here.reshape(*((1, -1) if axis == "x" else (-1, 1)), *(1,) * (tiles.ndim - 2))
+        np.copyto(loaded, np.where(here, combine(total, loaded), total))
+        total = loaded
+        del loaded
+        far *= 2
+    (total,) = exchange(block, bar, Transfer(axis, groups.owners(columns, 0), total, asks=True))
     return total
 
 
@@ -157,9 +149,9 @@ def allreduce_by_all(
     inside = columns < groups.width * groups.count
     numbers, lane = prod(tiles.shape[2:]), bar.lanes[0 if axis == "x" else 2]
     total: Any = None
-    with block.memory.hold("total and loaded tile", 2 * numbers * tiles.itemsize):
-        for place in spread(block, groups.width, sample):
-            (loaded,) = exchange(block, bar, Transfer(axis, groups.owners(columns, place), tiles, asks=True))
-            fabric.stage(block, lane, numbers, inside)
-            total = loaded if total is None else combine(total, loaded)
+    for place in spread(block, groups.width, sample):
+        (loaded,) = exchange(block, bar, Transfer(axis, groups.owners(columns, place), tiles, asks=True))
+        fabric.stage(block, lane, numbers, inside)
+        total = loaded if total is None else block.memory.keep("total", combine(total, loaded))
+        del loaded
     return np.asarray(total)

@@ -11,6 +11,7 @@ Routes per core: three colours for each direction of a ring, four directions whi
 """
 
 from collections.abc import Callable
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -19,6 +20,7 @@ import numpy as np
 from meshrt.allreduce import Tree, allreduce
 from meshrt.block import Block
 from meshrt.collectives import Rings, align, finish_shift, rotate, start_shift
+from meshrt.fabric import Flight
 from meshrt.routes import ring_order, ring_place
 
 
@@ -26,41 +28,35 @@ def meshgemm(block: Block, rings: Rings, a: np.ndarray, b: np.ndarray, lockstep:
     """C = A B.
 
     a: M x K, b: K x N, cut `square`: [bh, bw, rows, columns, Mt, Kt] and [.., Kt, Nt], any leading tile dimensions
-    before the last two alike in both (heads, say). Both stay at home. Returns C in float32, cut the same way; it is
-    counted as core memory while it is computed, and the caller takes what it keeps. In `lockstep` all cores begin each
-    step together; else a core goes on as soon as it has its own next tiles.
+    before the last two alike in both (heads, say). Both stay at home. Returns C in float32, cut the same way. In
+    `lockstep` all cores begin each step together; else a core goes on as soon as it has its own next tiles. LimitError.
     """
     steps = block.mesh.height * a.shape[2]
-    sums = prod(a.shape[2:-1]) * b.shape[-1] * 4
-    with (
-        block.memory.hold("A and B in flight", 2 * (tile_bytes(a) + tile_bytes(b))),
-        block.memory.hold("C", sums),
-    ):
-        a, b = a.copy(), b.copy()
-        align(block, rings, a, b)
-        a_next, b_next = np.empty_like(a), np.empty_like(b)
-        c: Any = 0
-        for step in range(steps):
-            last = step == steps - 1
-            flights = () if last else start_shift(block, rings.x, a, a_next) + start_shift(block, rings.y, b, b_next)
-            c = add(block, c, block.matmul(a, b))
-            finish_shift(block, flights)
-            if lockstep:
-                block.meet()
-            a, a_next, b, b_next = a_next, a, b_next, b
-    return np.asarray(c)
+    a_now, b_now = in_flight(block, "A", a), in_flight(block, "B", b)
+    align(block, rings, a_now, b_now)
+    a_next, b_next = coming_in(block, "A", a), coming_in(block, "B", b)
+    c = zeros(block, "C", (*a.shape[2:-1], b.shape[-1]))
+    for step in range(steps):
+        flights: tuple[Flight, ...] = ()
+        if step < steps - 1:
+            flights = start_shift(block, rings.x, a_now, a_next) + start_shift(block, rings.y, b_now, b_next)
+        block.matmul(a_now, b_now, c)
+        finish_shift(block, flights)
+        if lockstep:
+            block.meet()
+        a_now, a_next, b_now, b_next = a_next, a_now, b_next, b_now
+    return c
+
+
+Multiply = Callable[[np.ndarray, np.ndarray, np.ndarray], object]  # (a, b, total): adds a b^T to the total
 
 
 def meshgemm_t(
-    block: Block,
-    rings: Rings,
-    a: np.ndarray,
-    b: np.ndarray,
-    multiply: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None,
+    block: Block, rings: Rings, a: np.ndarray, b: np.ndarray, multiply: Multiply | None = None
 ) -> np.ndarray:
     """C = A B^T without a transpose: A stays, B moves along y and the sums of C along x.
 
-    a: M x K, b: N x K, as in `meshgemm`; `multiply(a, b)` may stand in for the product of two tiles, a b^T.
+    a: M x K, b: N x K, as in `meshgemm`; `multiply(a, b, total)` may stand in for adding the product of two tiles.
 
     Where the paper reduces every step's products along x (section 5.4), here each sum travels round the x ring and
     every core on its way adds its product: the longest packet is two hops again, and there is no reduction tree to
@@ -69,30 +65,24 @@ def meshgemm_t(
     """
     steps = block.mesh.height * a.shape[2]
     places = ring_place(steps)
-    sums = prod(a.shape[2:-1]) * b.shape[-2] * 4
-    with (
-        block.memory.hold("B in flight", 2 * tile_bytes(b)),
-        block.memory.hold("C in flight", 2 * sums),
-    ):
-        b = b.copy()
-        rotate(block, rings.y, rings.back_y, b, [-place for place in places])
-        b_next = np.empty_like(b)
-        c: Any = None
-        for step in range(steps):
-            last = step == steps - 1
-            flights = () if last else start_shift(block, rings.y, b, b_next)
-            product = multiply(a, b) if multiply else block.matmul(a, b.swapaxes(-1, -2))
-            if c is None:
-                c, c_next = product, np.empty_like(product)
-            else:
-                c = add(block, c, product)
-            if not last:
-                flights += start_shift(block, rings.x, c, c_next)
-                c, c_next = c_next, c
-            finish_shift(block, flights)
-            b, b_next = b_next, b
-        rotate(block, rings.x, rings.back_x, c, [place + 1 for place in places])
-    return np.asarray(c)
+    multiply = multiply or partial(add_product, block)
+    b_now = in_flight(block, "B", b)
+    rotate(block, rings.y, rings.back_y, b_now, [-place for place in places])
+    b_next = coming_in(block, "B", b)
+    c = zeros(block, "C", (*a.shape[2:-1], b.shape[-2]))
+    c_next = coming_in(block, "C", c)
+    for step in range(steps):
+        last = step == steps - 1
+        flights = () if last else start_shift(block, rings.y, b_now, b_next)
+        multiply(a, b_now, c)
+        if not last:
+            flights += start_shift(block, rings.x, c, c_next)
+            c, c_next = c_next, c
+        finish_shift(block, flights)
+        b_now, b_next = b_next, b_now
+    del flights, b_now, b_next, c_next
+    rotate(block, rings.x, rings.back_x, c, [place + 1 for place in places])
+    return c
 
 
 def meshgemm_t_by_tree(block: Block, rings: Rings, tree: Tree, a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -106,24 +96,40 @@ def meshgemm_t_by_tree(block: Block, rings: Rings, tree: Tree, a: np.ndarray, b:
     place, order = np.array(ring_place(steps)), np.array(ring_order(steps))
     y = np.arange(mesh.y0 * rows, (mesh.y0 + block.lead[0]) * rows).reshape(-1, 1, rows, 1)
     x = np.arange(mesh.x0 * columns, (mesh.x0 + block.lead[1]) * columns).reshape(1, -1, 1, columns)
-    sums = prod(a.shape[2:-1]) * b.shape[-2] * 4
-    with block.memory.hold("B in flight", 2 * tile_bytes(b)), block.memory.hold("C and a step's sum", 2 * sums):
-        b, b_next = b.copy(), np.empty_like(b)
-        c = np.full((*a.shape[:-1], b.shape[-2]), np.nan, np.float32)
-        for step in range(steps):
-            flights = () if step == steps - 1 else start_shift(block, rings.y, b, b_next)
-            total = allreduce(block, tree, block.matmul(a, b.swapaxes(-1, -2)).sum(axis=3))
-            mine = x == order[(place[y] - step) % steps]
-            c = np.where(mine[..., *(None,) * (c.ndim - 4)], total[:, :, :, None], c)
-            finish_shift(block, flights)
-            b, b_next = b_next, b
+    b_now, b_next = in_flight(block, "B", b), coming_in(block, "B", b)
+    c = block.tiles("C", (*a.shape[2:-1], b.shape[-2]), np.float32)
+    for step in range(steps):
+        flights = () if step == steps - 1 else start_shift(block, rings.y, b_now, b_next)
+        total = block.matmul(a, b_now.swapaxes(-1, -2), over=3)
+        allreduce(block, tree, total, out=total)
+        mine = x == order[(place[y] - step) % steps]
+        np.copyto(c, total[:, :, :, None], where=mine[..., *(None,) * (c.ndim - 4)])
+        del total
+        finish_shift(block, flights)
+        b_now, b_next = b_next, b_now
     return c
 
 
-def add(block: Block, total: Any, product: np.ndarray) -> np.ndarray:
-    """The multiply-accumulates of the product have been timed already: adding it to the sum is part of them."""
-    total += product
-    return np.asarray(total)
+def in_flight(block: Block, name: str, tiles: np.ndarray) -> np.ndarray:
+    """A copy of tiles that stay at home, to go round the rings."""
+    return block.memory.keep(f"{name} in flight", tiles.copy())
+
+
+def coming_in(block: Block, name: str, tiles: np.ndarray) -> np.ndarray:
+    """Room for the tiles that come while these are in use."""
+    return block.empty(f"{name} coming in", tiles.shape[2:], tiles.dtype)
+
+
+def zeros(block: Block, name: str, shape: tuple[int, ...], dtype: Any = np.float32) -> np.ndarray:
+    """Fresh core memory, to add to."""
+    total = block.empty(name, shape, dtype)
+    total[...] = 0
+    return total
+
+
+def add_product(block: Block, a: np.ndarray, b: np.ndarray, total: np.ndarray) -> None:
+    """Add a b^T to the total."""
+    block.matmul(a, b.swapaxes(-1, -2), total)
 
 
 def tile_bytes(tiles: np.ndarray) -> int:

@@ -31,7 +31,7 @@ def best_here(block: Block, chunks: Chunks, scores: np.ndarray) -> np.ndarray:
     at = flat.argmax(axis=-1)[..., None]
     block.elementwise(scores)
     best = np.take_along_axis(flat, at, axis=-1), np.take_along_axis(np.broadcast_to(ids, flat.shape), at, axis=-1)
-    return np.concatenate([best[0], best[1].astype(np.float32)], axis=-1)
+    return block.memory.keep("best logit", np.concatenate([best[0], best[1].astype(np.float32)], axis=-1))
 
 
 def greedy(block: Block, chunks: Chunks, sums: Sums, scores: np.ndarray) -> int:

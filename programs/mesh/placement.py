@@ -15,8 +15,8 @@ from meshrt import fabric, routes
 from meshrt.block import Block
 from meshrt.collectives import Rings, finish_shift, start_shift
 from meshrt.mesh import Mesh
-from meshrt.programs.mesh.cache import fill_evenly
-from meshrt.programs.mesh.meshgemm import tile_bytes
+from meshrt.programs.mesh.cache import Cache, fill_evenly
+from meshrt.programs.mesh.meshgemm import coming_in, in_flight, zeros
 from meshrt.programs.mesh.stages import Stage, cross_matrix, every_core, lay, matrix_crossing, take
 from meshrt.programs.mesh.weights import Chunks, Weights
 from meshrt.remap import remap
@@ -45,14 +45,14 @@ def turn(block: Block, rings: Rings, tiles: np.ndarray) -> np.ndarray:
     y = np.arange(mesh.height * rows).reshape(mesh.height, 1, rows, 1)[mesh.y0 : mesh.y0 + block.lead[0]]
     x = np.arange(mesh.width * columns).reshape(1, mesh.width, 1, columns)[:, mesh.x0 : mesh.x0 + block.lead[1]]
     diagonal = np.broadcast_to(y == x, tiles.shape[:4])
-    with block.memory.hold("tiles in flight", 4 * tile_bytes(tiles)):
-        row, column = tiles.copy(), np.zeros_like(tiles)
-        for _ in range(mesh.height * rows):
-            column[diagonal] = row[diagonal]
-            row_next, column_next = np.empty_like(row), np.empty_like(column)
-            flights = start_shift(block, rings.x, row, row_next) + start_shift(block, rings.y, column, column_next)
-            finish_shift(block, flights)
-            row, column = row_next, column_next
+    row, column = (in_flight(block, "tile of the row", tiles), in_flight(block, "tile of the column", tiles))
+    row_next, column_next = coming_in(block, "tile of the row", tiles), coming_in(block, "tile of the column", tiles)
+    column[...] = 0
+    for _ in range(mesh.height * rows):
+        column[diagonal] = row[diagonal]
+        flights = start_shift(block, rings.x, row, row_next) + start_shift(block, rings.y, column, column_next)
+        finish_shift(block, flights)
+        row, row_next, column, column_next = row_next, row, column_next, column
     tiles[...] = column
     return tiles
 
@@ -156,35 +156,42 @@ def move_cache(route: Route, home: Stage, number: int, stage: Stage, at: int, he
     before, after = (np.pad(end, (0, length + 1 - len(end)), mode="edge") for end in ends)
     most = max(1, int(home.cache.held.max())), max(1, int(stage.cache.held.max()))
     y = Cut(before, after, most, (1, 1))
-    data = home.cache.data[:, :, : most[0], number]  # [bh, bw, tokens, 2, kv, columns * 2 * pairs]
-    kv, columns, pairs = data.shape[4], heads.chunks[0], heads.units[0]
-    data = data.reshape(*data.shape[:5], columns, 2, pairs).transpose(0, 1, 5, 7, 3, 4, 6, 2)
-    found = travel(route, home.block, stage, data.reshape(*data.shape[:2], columns * pairs, -1, most[0]), heads, y)
+    found = travel(route, home.block, stage, cache_units(home.cache, number, most[0], heads), heads, y)
     if stage.block.payload:
         columns, pairs = heads.chunks[1], heads.units[1]
-        found = found.reshape(*found.shape[:3], columns, pairs, 2, kv, 2).transpose(0, 1, 2, 5, 6, 3, 7, 4)
+        found = found.reshape(*found.shape[:3], columns, pairs, 2, -1, 2).transpose(0, 1, 2, 5, 6, 3, 7, 4)
         stage.cache.data[:, :, : most[1], at] = found.reshape(*found.shape[:5], -1)
+
+
+def cache_units(cache: Cache, number: int, most: int, heads: Cut) -> np.ndarray:
+    """Keys and values of one layer as in `as_units`: [bh, bw, units along x, 2 * kv * 2, tokens]."""
+    data = cache.data[:, :, :most, number]  # [bh, bw, tokens, 2, kv, columns * 2 * pairs]
+    columns, pairs = heads.chunks[0], heads.units[0]
+    data = data.reshape(*data.shape[:5], columns, 2, pairs).transpose(0, 1, 5, 7, 3, 4, 6, 2)
+    return data.reshape(*data.shape[:2], columns * pairs, -1, most)
 
 
 def travel(route: Route, home: Block, stage: Stage, tiles: np.ndarray, x: Cut | None, y: Cut | None) -> np.ndarray:
     """[bh, bw, places along x, numbers, places along y] of the old cores -> [bh, bw, along y, along x, numbers]."""
-    mover = route.mover
-    here = np.full((*mover.lead, *tiles.shape[2:]), np.nan, tiles.dtype)
+    mover, memory = route.mover, route.mover.memory
+    here = mover.tiles("numbers of a matrix", tiles.shape[2:], tiles.dtype)
     lay(mover, here, every_core(home, tiles), 0, 0)
+    del tiles  # the host's: the cores have taken them from the matrix at home
     wider = stage.block.mesh.width > home.mesh.width, stage.block.mesh.height > home.mesh.height
     if x is not None:
-        here = room(remap(mover, "x", here, x.before, x.after), x)
+        here = room(mover, remap(mover, "x", here, x.before, x.after), x)
     elif wider[0]:
         here = repeat_along(mover, "x", here)
-    here = np.ascontiguousarray(np.moveaxis(here, 4, 2))
+    here = memory.keep("numbers of a matrix", np.ascontiguousarray(np.moveaxis(here, 4, 2)))
     if y is not None:
-        here = room(remap(mover, "y", here, y.before, y.after), y)
+        here = room(mover, remap(mover, "y", here, y.before, y.after), y)
     elif wider[1]:
         here = repeat_along(mover, "y", here)
     block, (columns, rows) = mover, route.places[route.after.index(stage)]
     width, height = stage.block.mesh.width, stage.block.mesh.height
     corner = mover.another("corner", width, height)
     moved = take(corner, here, every_core(mover, here), 0, 0)
+    del here
     corner.follow(mover)
     block = corner
     for number, step in enumerate([(1, 0)] * columns + [(0, 1)] * rows):
@@ -201,15 +208,15 @@ def repeat_along(block: Block, axis: str, tiles: np.ndarray) -> np.ndarray:
     """A vector that is the same all along an axis, for cores that have not had it: from the first core of each line."""
     n = block.mesh.length(axis)
     with installed(block.tables, axis, routes.multicast(n, 0)) as channel:
-        return fabric.transfer(block, channel, tiles, tiles.copy())
+        return fabric.transfer(block, channel, tiles, tiles)
 
 
-def room(tiles: np.ndarray, cut: Cut) -> np.ndarray:
+def room(block: Block, tiles: np.ndarray, cut: Cut) -> np.ndarray:
     """Tiles with as many places as the chunks of a core have, those without a number zero."""
-    missing = cut.units[1] * cut.chunks[1] - tiles.shape[2]
-    pad = [(0, 0)] * tiles.ndim
-    pad[2] = (0, max(0, missing))
-    return np.pad(tiles, pad)[:, :, : cut.units[1] * cut.chunks[1]]
+    size = cut.units[1] * cut.chunks[1]
+    found = zeros(block, "numbers of a matrix", (size, *tiles.shape[3:]), tiles.dtype)
+    found[:, :, : tiles.shape[2]] = tiles[:, :, :size]
+    return found
 
 
 def as_units(tiles: np.ndarray, x: Cut | None, y: Cut | None, rows_last: bool) -> np.ndarray:

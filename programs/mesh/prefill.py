@@ -20,7 +20,7 @@ from meshrt.block import Block
 from meshrt.models.config import Config
 from meshrt.models.rope import cos_sin
 from meshrt.programs.mesh.cache import Cache
-from meshrt.programs.mesh.meshgemm import tile_bytes
+from meshrt.programs.mesh.meshgemm import zeros
 from meshrt.programs.mesh.stages import Stage, cross_matrix, layers_timed
 from meshrt.programs.mesh.systems import Sums
 from meshrt.programs.mesh.weights import Chunks, Layer
@@ -57,33 +57,33 @@ def prefill(
     after them.
     """
     place = place_tokens(stages[0].block, config, chunks, len(ids))
-    size = chunks.rows * chunks.columns * place.each * chunks.embedding.shape[1] * 4
     x = np.empty(0)
     for before, stage in zip((None, *stages), stages, strict=False):
         block, weights = stage.block, stage.weights
-        with block.memory.hold("activations", size):
-            if before is None and layers_only:
-                x = np.zeros((*block.lead, chunks.rows, chunks.columns, place.each, chunks.embedding.shape[1]), "f4")
-            elif before is None:
-                x = embed(stage, chunks, ids, place)
-            else:
-                x = cross_matrix(before.block, block, stage.crossing, x, sample)
-            with layers_timed(block, spent):
-                for number in sampled(block, len(weights.layers), sample):
-                    x = x + attention(config, chunks, stage, number, x, place)
-                    x = x + feed_forward(config, stage, weights.layers[number], x)
-                    block.elementwise(x, 2)
-                    block.console.progress("prefill", number + 1, len(weights.layers))
-            if stage is not stages[-1]:
-                continue
-            if layers_only:
-                return np.zeros((*x.shape[:4], 1, chunks.vocabulary.shape[1]), np.float32)
-            assert weights.norm_x is not None and weights.head is not None
-            x = rms_norm(config, stage, x, weights.norm_x)
-            if not every:
-                last = (len(ids) - 1) % place.each
-                x = np.ascontiguousarray(x[..., last : last + 1, :])
-            x = stage.products.gemm(x, weights.head)
+        for table in (place.cos, place.sin):
+            block.memory.keep("cosines and sines", table)
+        if before is None and layers_only:
+            x = zeros(block, "activations", (chunks.rows, chunks.columns, place.each, chunks.embedding.shape[1]))
+        elif before is None:
+            x = embed(stage, chunks, ids, place)
+        else:
+            x = cross_matrix(before.block, block, stage.crossing, x, sample)
+        with layers_timed(block, spent):
+            for number in sampled(block, len(weights.layers), sample):
+                x += attention(config, chunks, stage, number, x, place)
+                x += feed_forward(config, stage, weights.layers[number], x)
+                block.elementwise(x, 2)
+                block.console.progress("prefill", number + 1, len(weights.layers))
+        if stage is not stages[-1]:
+            continue
+        if layers_only:
+            return zeros(block, "logits", (*x.shape[2:4], 1, chunks.vocabulary.shape[1]))
+        assert weights.norm_x is not None and weights.head is not None
+        x = rms_norm(config, stage, x, weights.norm_x)
+        if not every:
+            last = (len(ids) - 1) % place.each
+            x = block.memory.keep("normed activations", x[..., last : last + 1, :].copy())
+        x = stage.products.gemm(x, weights.head)
     return x
 
 
@@ -121,15 +121,15 @@ def embed(stage: Stage, chunks: Chunks, ids: np.ndarray, place: Place) -> np.nda
     first = (np.arange(block.mesh.width * chunks.columns) * size).reshape(block.mesh.width, chunks.columns)
     first = first[block.mesh.x0 : block.mesh.x0 + block.lead[1]]
     inside = padded[place.rows[..., 0]] - first[None, :, None, :, None]  # [bh, bw, rows, columns, Lt]
-    places = np.where((inside >= 0) & (inside < size), inside, -1).astype(np.int32)[
-        ..., None
-    ]  # the ones of one-hot rows
+    inside = np.where((inside >= 0) & (inside < size), inside, -1).astype(np.int32)[..., None]
+    places = block.memory.keep("places of the ones of one-hot rows", inside)
+    del inside
 
-    def look_up(places: np.ndarray, table: np.ndarray) -> np.ndarray:
+    def look_up(places: np.ndarray, table: np.ndarray, total: np.ndarray) -> None:
         found = np.take_along_axis(table.swapaxes(-1, -2), np.maximum(places, 0), axis=-2).astype(np.float32)
         found = np.where(places >= 0, found, np.float32(0))
         block.elementwise(found)
-        return found
+        total += found
 
     return stage.products.gemm_t(places, stage.weights.table, look_up)
 
@@ -139,35 +139,40 @@ def rms_norm(config: Config, stage: Stage, x: np.ndarray, weight: np.ndarray) ->
     block = stage.block
     squares = np.matmul(x[..., None, :], x[..., :, None])[..., 0, 0].sum(axis=3, dtype=np.float32)  # [bh, bw, rows, Lt]
     block.elementwise(x)
-    total = stage.sums.x(squares)
+    total = stage.sums.x(block.memory.keep("sums of squares", squares))
     scale = 1 / np.sqrt(total / np.float32(config.hidden_size) + np.float32(config.rms_norm_eps))
     block.elementwise(x, 2)
-    return np.asarray(x * scale[:, :, :, None, :, None] * weight.astype(np.float32)[..., None, :])
+    normed = x * scale[:, :, :, None, :, None]
+    normed *= weight.astype(np.float32)[..., None, :]
+    return block.memory.keep("normed activations", normed)
 
 
 def attention(config: Config, chunks: Chunks, stage: Stage, number: int, x: np.ndarray, place: Place) -> np.ndarray:
     """Causal attention of all heads of a group at once: every core has a share of each of them."""
     block, layer, cache, products = stage.block, stage.weights.layers[number], stage.cache, stage.products
-    kv, group, length = chunks.kv_heads, config.group, place.each
-    qkv = products.gemm(rms_norm(config, stage, x, layer.norm_x), layer.qkv)
+    keep, kv, group, length = block.memory.keep, chunks.kv_heads, config.group, place.each
+    normed = rms_norm(config, stage, x, layer.norm_x)
+    qkv = products.gemm(normed, layer.qkv)
+    del normed
     if layer.qkv_bias is not None:
-        qkv = qkv + layer.qkv_bias.astype(np.float32)[..., None, :]
+        qkv += layer.qkv_bias.astype(np.float32)[..., None, :]
         block.elementwise(qkv)
     q, k, v = (part.swapaxes(-2, -3) for part in split_heads(chunks, qkv))  # [.., heads, Lt, Dt]
     q, k = rotate(block, q, place.cos, place.sin), rotate(block, k, place.cos, place.sin)
     store(block, cache, number, k, v, place)
-    k, v = k.astype(cache.data.dtype), np.ascontiguousarray(v.astype(cache.data.dtype))
-    q = q.reshape(*q.shape[:4], kv, group * length, q.shape[-1]) * np.float32(config.head_dim**-0.5)
-    with block.memory.hold("values", tile_bytes(v)):
-        with block.memory.hold("queries and keys", tile_bytes(q) + tile_bytes(k)):
-            scores = products.heads_t(q, k)  # [.., kv, group * Lt, Lt]
-        with block.memory.hold("scores", tile_bytes(scores)):
-            weights = softmax(block, stage.sums, scores, group, place)
-            mixed = products.heads(weights, v)
+    k, v = (keep("keys and values", np.array(part, cache.data.dtype, order="C")) for part in (k, v))
+    q = keep("queries", q.reshape(*q.shape[:4], kv, group * length, q.shape[-1]) * np.float32(config.head_dim**-0.5))
+    del qkv
+    scores = products.heads_t(q, k)  # [.., kv, group * Lt, Lt]
+    del q, k
+    softmax(block, stage.sums, scores, group, place)
+    mixed = products.heads(scores, v)
+    del scores, v
     mixed = mixed.reshape(*mixed.shape[:4], chunks.heads, length, -1).swapaxes(-2, -3)
-    result = products.gemm(np.ascontiguousarray(mixed).reshape(*mixed.shape[:5], -1), layer.out)
+    mixed = keep("attention", np.ascontiguousarray(mixed).reshape(*mixed.shape[:5], -1))
+    result = products.gemm(mixed, layer.out)
     if layer.out_bias_x is not None:
-        result = result + layer.out_bias_x.astype(np.float32)[..., None, :]
+        result += layer.out_bias_x.astype(np.float32)[..., None, :]
         block.elementwise(result)
     return result
 
@@ -198,29 +203,35 @@ def store(block: Block, cache: Cache, number: int, k: np.ndarray, v: np.ndarray,
         cache.data[:, :, : tokens.shape[2], number, which] = tokens
 
 
-def softmax(block: Block, sums: Sums, scores: np.ndarray, group: int, place: Place) -> np.ndarray:
-    """Causal softmax of scores [.., kv, group * Lt, Lt] (L_y L_x): maximum and sum are allreduces along x."""
+def softmax(block: Block, sums: Sums, scores: np.ndarray, group: int, place: Place) -> None:
+    """Causal softmax of scores [.., kv, group * Lt, Lt] (L_y L_x), in place: maximum and sum are allreduces along x."""
     seen = (place.columns <= place.rows) & (place.columns < place.length)  # [bh, bw, rows, columns, Lt, Lt]
     seen = np.concatenate([seen] * group, axis=-2)[:, :, :, :, None]
-    scores = np.where(seen, scores, np.float32(-np.inf))
-    most = sums.heads(scores.max(axis=(3, -1)), np.maximum)[:, :, :, None, ..., None]
-    weights = np.exp(scores - np.maximum(most, np.float32(-1e30)))  # columns without a head have seen nothing
+    np.copyto(scores, np.float32(-np.inf), where=~seen)
+    del seen  # a core compares the numbers of tokens
+    most = sums.heads(block.memory.keep("greatest scores", scores.max(axis=(3, -1))), np.maximum)
+    np.maximum(most, np.float32(-1e30), out=most)  # columns without a head have seen nothing
+    scores -= most[:, :, :, None, ..., None]
+    np.exp(scores, out=scores)
     block.elementwise(scores, 3)
-    total = sums.heads(weights.sum(axis=-1).sum(axis=3))[:, :, :, None, ..., None]
+    total = sums.heads(block.memory.keep("sums of weights", scores.sum(axis=-1).sum(axis=3)))
     block.elementwise(scores, 2)
-    return np.asarray(weights / np.maximum(total, np.float32(1)))  # the greatest weight is 1
+    scores /= np.maximum(total, np.float32(1))[:, :, :, None, ..., None]  # the greatest weight is 1
 
 
 def feed_forward(config: Config, stage: Stage, layer: Layer, x: np.ndarray) -> np.ndarray:
     """SwiGLU."""
     products = stage.products
-    both = products.gemm(rms_norm(config, stage, x, layer.mlp_norm_x), layer.up)
-    with stage.block.memory.hold("gate and up", tile_bytes(both)):
-        return products.gemm(swiglu(stage.block, both), layer.down)
+    normed = rms_norm(config, stage, x, layer.mlp_norm_x)
+    both = products.gemm(normed, layer.up)
+    del normed
+    hidden = swiglu(stage.block, both)
+    del both
+    return products.gemm(hidden, layer.down)
 
 
 def swiglu(block: Block, both: np.ndarray) -> np.ndarray:
     """[.., 2 Ft] -> silu(gate) * up [.., Ft]."""
     gate, up = np.split(both, 2, axis=-1)
     block.elementwise(gate, 4)
-    return np.asarray(gate / (1 + np.exp(-gate)) * up)
+    return block.memory.keep("gate times up", gate / (1 + np.exp(-gate)) * up)

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from meshrt.errors import UsageError
 from meshrt.models.checkpoint import Checkpoint
 from meshrt.models.config import Config
 from meshrt.programs.mesh.cache import Cache, Policy, kv_cache, stairs
+from meshrt.programs.mesh.meshgemm import zeros
 from meshrt.programs.mesh.systems import NO_PRODUCTS, NO_SUMS, Products, Sums, System, open_system
 from meshrt.programs.mesh.weights import Chunks, Weights, load_weights
 from meshrt.repeat import sampled
@@ -154,12 +154,12 @@ def hand_back(stages: Sequence[Stage]) -> None:
         return
     wafer, block = first.crossing.border, first.block
     wafer.follow(last.block)
-    fabric.transfer(wafer, first.crossing.channel, np.zeros((*wafer.lead, 1), np.int32))
+    fabric.transfer(wafer, first.crossing.channel, zeros(wafer, "token", (1,), np.int32))
     block.follow(wafer)
     row = np.arange(block.mesh.height) == 0
     for axis, lines in (("x", row), ("y", None)):
         with installed(block.tables, axis, routes.multicast(block.mesh.length(axis), 0), lines) as channel:
-            fabric.transfer(block, channel, np.zeros((*block.lead, 1), np.int32))
+            fabric.transfer(block, channel, zeros(block, "token", (1,), np.int32))
 
 
 def vector_crossing(stack: ExitStack, block: Block, number: int, step: tuple[int, int]) -> Crossing:
@@ -184,11 +184,12 @@ def cross_vector(before: Stage, after: Stage, x: np.ndarray) -> np.ndarray:
     width, height = after.block.mesh.width, after.block.mesh.height
     whole = every_core(before.block, x)
     border.follow(before.block)
-    tiles = np.full((*border.lead, *x.shape[2:]), np.nan, x.dtype)
+    tiles = border.tiles("activations", x.shape[2:], x.dtype)
     if dx:
         lay(border, tiles, whole, 0 if dx > 0 else width, 0, columns=1)
     else:
         lay(border, tiles, whole, 0, 0 if dy > 0 else height)
+    del whole
     arrived = every_core(border, fabric.transfer(border, channel, tiles))
     after.block.follow(border)
     if dx:
@@ -224,19 +225,19 @@ def cross_matrix(
     first = 0 if onward > 0 else n  # where the region before begins on the border's line
     whole = every_core(before, x)
     border.follow(before)
-    tiles = np.full((*border.lead, *x.shape[2:]), np.nan, x.dtype)
+    tiles = border.tiles("activations", x.shape[2:], x.dtype)
     lay(border, tiles, whole, first if axis == "x" else 0, first if axis == "y" else 0)
+    del whole
     at = np.arange(2 * n)
     few = None if sample is None else max(2, sample)
-    with border.memory.hold("tile passed on, and one coming in", 2 * prod(x.shape[2:]) * x.itemsize):
-        for moved in sampled(border, n, few):
-            if not border.payload and moved + 1 == few:  # the far end stands for what is left out: all cores are used
-                moved = n - 1
-            low = first + onward * moved
-            senders = (at >= low) & (at < low + n)
-            tiles = fabric.transfer(border, channel, tiles, positions=senders)
-            fabric.stage(border, channel, 0, np.roll(senders, onward))
-            fabric.forget(border, channel)
+    for moved in sampled(border, n, few):
+        if not border.payload and moved + 1 == few:  # the far end stands for what is left out: all cores are used
+            moved = n - 1
+        low = first + onward * moved
+        senders = (at >= low) & (at < low + n)
+        tiles = fabric.transfer(border, channel, tiles, positions=senders)
+        fabric.stage(border, channel, 0, np.roll(senders, onward))
+        fabric.forget(border, channel)
     arrived = every_core(border, tiles)
     after.follow(border)
     return take(after, x, arrived, n - first if axis == "x" else 0, n - first if axis == "y" else 0)
@@ -267,9 +268,12 @@ def lay(block: Block, tiles: np.ndarray, whole: np.ndarray | None, x: int, y: in
 
 
 def take(block: Block, like: np.ndarray, whole: np.ndarray | None, x: int, y: int) -> np.ndarray:
-    """This rank's tiles of a region that begins at core (x, y) of a larger mesh; without payloads, `like` goes on."""
-    if whole is None:
-        return like
+    """This rank's tiles of a region that begins at core (x, y) of a larger mesh, in its memory. LimitError.
+
+    Without payloads they are as `like`, and otherwise of its kind.
+    """
+    tiles = block.empty("activations", like.shape[2:], like.dtype)
     mesh = block.mesh
     x, y = x + mesh.x0, y + mesh.y0
-    return np.array(whole[y : y + mesh.block_height, x : x + mesh.block_width])
+    tiles[...] = like if whole is None else whole[y : y + mesh.block_height, x : x + mesh.block_width]
+    return tiles

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from meshrt.allreduce import allreduce, ktree
+from meshrt.allreduce import Combine, Tree, allreduce, ktree
 from meshrt.block import Block
 from meshrt.collectives import Rings
 from meshrt.crossbar.exchange import Crossbar, crossbar
@@ -31,7 +31,7 @@ class Products:
     """C = A B and C = A B^T on tiles [bh, bw, rows, columns, .., Mt, Kt], of matrices that are cut into P x P tiles.
 
     `heads` and `heads_t` are those of attention: inside each group of heads, scores being cut along the group's x.
-    `gemm_t` takes `multiply(a, b)`, which may stand in for the product of two tiles.
+    `gemm_t` takes `multiply(a, b, total)`, which may stand in for adding the product of two tiles to the total.
     """
 
     gemm: Callable[..., np.ndarray]
@@ -42,7 +42,10 @@ class Products:
 
 @dataclass(frozen=True)
 class Sums:
-    """Allreduce of tiles [bh, bw, *tile], f(tiles, combine=np.add): along x, y, x inside a group of heads."""
+    """Allreduce of tiles [bh, bw, *tile], f(tiles, combine=np.add): along x, y, x inside a group of heads.
+
+    WaferLLM's put the sum in place of the tiles; those who call it do not need them any more.
+    """
 
     x: Callable[..., np.ndarray]
     y: Callable[..., np.ndarray]
@@ -101,9 +104,15 @@ def open_sums(stack: ExitStack, block: Block, chunks: Chunks, axes: str, phases:
     Beside the rings of prefill there is no room for a second phase of the trees on head groups, 24 entries being the
     limit of a WSE-2: there they have one.
     """
-    along = {axis: partial(allreduce, block, stack.enter_context(ktree(block, axis, phases))) for axis in axes}
+    along = {axis: partial(_in_place, block, stack.enter_context(ktree(block, axis, phases))) for axis in axes}
     heads = along["x"]
     if chunks.groups > 1:
         tree = stack.enter_context(group_tree(block, chunks, phases if axes == "xy" else 1))
-        heads = partial(allreduce, block, tree)
+        heads = partial(_in_place, block, tree)
     return Sums(along["x"], along.get("y", _not_installed), heads, by_rows=True)
+
+
+def _in_place(
+    block: Block, tree: Tree, tiles: np.ndarray, combine: Combine = np.add, lines: np.ndarray | None = None
+) -> np.ndarray:
+    return allreduce(block, tree, tiles, combine, lines, tiles)

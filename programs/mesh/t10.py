@@ -26,8 +26,8 @@ cores take 448,085 cycles, 93,638 unasked, and 57,087 by MeshGEMM. Sums need no 
 """
 
 from collections.abc import Callable
+from functools import partial
 from math import prod
-from typing import Any
 
 import numpy as np
 
@@ -35,11 +35,9 @@ from meshrt import fabric
 from meshrt.block import Block
 from meshrt.crossbar.exchange import Crossbar, exchange
 from meshrt.crossbar.legs import Transfer
-from meshrt.programs.mesh.meshgemm import tile_bytes
+from meshrt.programs.mesh.meshgemm import Multiply, add_product, zeros
 from meshrt.programs.mesh.places import Groups, whole
 from meshrt.repeat import sampled
-
-Multiply = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 def gemm(
@@ -53,50 +51,36 @@ def gemm(
     """
     groups = groups or whole(block)
     active = b.shape[3]  # of the tiles of A at a core, the first so many meet one of B at a step
-    sums = a.shape[2] * active * prod(a.shape[4:-1]) * b.shape[-1] * 4
-    with (
-        block.memory.hold("A and B in flight", tile_bytes(a) + tile_bytes(b)),
-        block.memory.hold("incoming tiles", tile_bytes(a) // a.shape[3] + tile_bytes(b) // b.shape[2]),
-        block.memory.hold("C", sums),
-    ):
-        a, b = align(block, bar, groups, [("x", a, row_numbers(block, a)), ("y", b, first_places(block, groups, a, b))])
-        c = np.asarray(block.matmul(a[:, :, :, :active], b))
-        for _ in sampled(block, block.mesh.height * b.shape[2] - 1, sample):
-            a, b = shift(block, bar, groups, [("x", a), ("y", b)], asks)
-            c += block.matmul(a[:, :, :, :active], b)
-    return np.asarray(c)
+    turns = [("x", a, row_numbers(block, a)), ("y", b, first_places(block, groups, a.shape[3], b))]
+    a_now, b_now = align(block, bar, groups, turns)
+    c = zeros(block, "C", (a.shape[2], active, *a.shape[4:-1], b.shape[-1]))
+    block.matmul(a_now[:, :, :, :active], b_now, c)
+    for _ in sampled(block, block.mesh.height * b.shape[2] - 1, sample):
+        shift(block, bar, groups, [("x", a_now), ("y", b_now)], asks)
+        block.matmul(a_now[:, :, :, :active], b_now, c)
+    return c
 
 
 def gemm_t(
     block: Block, bar: Crossbar, a: np.ndarray, b: np.ndarray, multiply: Multiply | None = None,
     groups: Groups | None = None, sample: int | None = None, asks: bool = True,
 ) -> np.ndarray:  # fmt: skip
-    """C = A B^T; a: M x K, b: N x K, as in `gemm`. `multiply(a, b)` may stand in for the product of two tiles, a b^T.
+    """C = A B^T; a: M x K, b: N x K, as in `gemm`. `multiply(a, b, total)` may stand in for adding a product.
 
     In groups, P x w tiles of A and B, and P x P of C, P / w a core: a core adds to the first of them.
     """
     groups = groups or whole(block)
     active, slots = b.shape[3], block.mesh.height * b.shape[2] // groups.width
-
-    def product() -> np.ndarray:
-        return np.asarray(multiply(a, b) if multiply else block.matmul(a, b.swapaxes(-1, -2)))
-
-    sums = a.shape[2] * slots * prod(a.shape[4:-1]) * b.shape[-2] * 4
-    with (
-        block.memory.hold("B in flight", tile_bytes(b)),
-        block.memory.hold("C in flight", sums),
-        block.memory.hold("incoming tiles", tile_bytes(b) // b.shape[2] + sums // slots),
-    ):
-        places = np.empty((*a.shape[:3], slots))
-        (b,) = align(block, bar, groups, [("y", b, first_places(block, groups, places, b))])
-        one = product()
-        c = np.zeros((*one.shape[:3], slots, *one.shape[4:]), np.float32)
-        c[:, :, :, :active] = one
-        for _ in sampled(block, block.mesh.height * b.shape[2] - 1, sample):
-            b, c = shift(block, bar, groups, [("y", b), ("x", c)], asks)
-            c[:, :, :, :active] += product()
-        (c,) = align(block, bar, groups, [("x", c, 1 - row_numbers(block, c))])
-    return c
+    multiply = multiply or partial(add_product, block)
+    (b_now,) = align(block, bar, groups, [("y", b, first_places(block, groups, slots, b))])
+    c = zeros(block, "C in flight", (a.shape[2], slots, *a.shape[4:-1], b.shape[-2]))
+    multiply(a, b_now, c[:, :, :, :active])
+    for _ in sampled(block, block.mesh.height * b.shape[2] - 1, sample):
+        shift(block, bar, groups, [("y", b_now), ("x", c)], asks)
+        multiply(a, b_now, c[:, :, :, :active])
+    del b_now
+    (home,) = align(block, bar, groups, [("x", c, 1 - row_numbers(block, c))])
+    return home
 
 
 # ------------------------------------------------------------------------------------------------- tiles that move
@@ -107,28 +91,23 @@ def row_numbers(block: Block, tiles: np.ndarray) -> np.ndarray:
     return np.arange(block.mesh.height * tiles.shape[2])
 
 
-def first_places(block: Block, groups: Groups, ring: np.ndarray, tiles: np.ndarray) -> np.ndarray:
-    """For every column of tiles on the mesh: its place on its group's ring, of as many places a core as `ring` has."""
+def first_places(block: Block, groups: Groups, slots: int, tiles: np.ndarray) -> np.ndarray:
+    """For every column of tiles on the mesh: its place on its group's ring, of so many places a core."""
     columns = np.arange(block.mesh.width)
-    return np.asarray(np.add.outer(groups.local(columns) * ring.shape[3], np.arange(tiles.shape[3])).reshape(-1))
+    return np.asarray(np.add.outer(groups.local(columns) * slots, np.arange(tiles.shape[3])).reshape(-1))
 
 
-def shift(
-    block: Block, bar: Crossbar, groups: Groups, moving: list[tuple[str, np.ndarray]], asks: bool
-) -> list[np.ndarray]:
-    """Every tile goes to the place before its own on its ring, the first to the last; all rings at once."""
+def shift(block: Block, bar: Crossbar, groups: Groups, moving: list[tuple[str, np.ndarray]], asks: bool) -> None:
+    """Every tile goes to the place before its own on its ring, the first to the last; all rings at once, in place."""
     transfers = []
     for axis, tiles in moving:
         at, line = np.arange(block.mesh.length(axis)), groups if axis == "x" else whole(block, axis)
         owners = line.owners(at, (line.local(at) + 1) % line.width)
         transfers.append(Transfer(axis, owners, tiles[:, :, :, 0] if axis == "x" else tiles[:, :, 0], asks))
-    found = []
     for (axis, tiles), arrived in zip(moving, exchange(block, bar, *transfers), strict=True):
-        if axis == "x":
-            found.append(np.concatenate([tiles[:, :, :, 1:], arrived[:, :, :, None]], axis=3))
-        else:
-            found.append(np.concatenate([tiles[:, :, 1:], arrived[:, :, None]], axis=2))
-    return found
+        ring = tiles.swapaxes(2, 3) if axis == "x" else tiles
+        ring[:, :, :-1] = ring[:, :, 1:]
+        ring[:, :, -1] = arrived
 
 
 def align(
@@ -138,13 +117,14 @@ def align(
 
     A core number's tile can come from any other's, so that is one exchange for every tile at a core.
     """
-    found = [np.empty_like(tiles) for _, tiles, _ in moving]
+    found = [block.empty("tiles in flight", tiles.shape[2:], tiles.dtype) for _, tiles, _ in moving]
     for strip in range(max(tiles.shape[2] for _, tiles, _ in moving)):
         for slot in range(max(tiles.shape[3] for _, tiles, _ in moving)):
             on = [n for n, (_, tiles, _) in enumerate(moving) if strip < tiles.shape[2] and slot < tiles.shape[3]]
             transfers = [_turn(block, groups, *moving[n], strip, slot) for n in on]
             for n, arrived in zip(on, exchange(block, bar, *transfers), strict=True):
                 found[n][:, :, strip, slot] = arrived
+            del transfers, arrived
     return found
 
 
@@ -163,12 +143,13 @@ def _turn(
     place = (line.local(at) * slots + inner + turns[across]) % (line.width * slots)
     to = line.owners(at, place // slots)
     owners = y * mesh.width + to if axis == "x" else to * mesh.width + x
+    packet = block.empty("tile to give", tiles.shape[4:], tiles.dtype)
     if not block.payload:
-        return Transfer(None, owners, tiles[:, :, 0, 0])
+        return Transfer(None, owners, packet)
     # Which of its tiles an owner gives depends on its line alone, and readers are on the same line.
     given = (place % slots).reshape(mesh.height, mesh.width)[mesh.y0 :, mesh.x0 :][: block.shape[0], : block.shape[1]]
     rows, columns = np.arange(block.shape[0])[:, None], np.arange(block.shape[1])
-    packet = tiles[rows, columns, strip, given] if axis == "x" else tiles[rows, columns, given, slot]
+    packet[...] = tiles[rows, columns, strip, given] if axis == "x" else tiles[rows, columns, given, slot]
     return Transfer(None, owners, packet)
 
 
@@ -191,21 +172,22 @@ def allreduce(
     steps = [(at < rest, at + most)] if rest else []
     steps += [(at < most, at ^ (1 << bit)) for bit in range(most.bit_length() - 1)]
     numbers = prod(tiles.shape[2:])
-    partial: Any = tiles.copy()
+    total = tiles
     lane = bar.lanes[0 if axis == "x" else 2]
-    with block.memory.hold("incoming partial sum", numbers * tiles.itemsize):
-        for takes, other in steps:
-            owners = np.where(takes, groups.base(columns) + other, columns)
-            (arrived,) = exchange(block, bar, Transfer(axis, owners, partial))
-            fabric.stage(block, lane, numbers, takes)
-            first = _here(block, axis, at < other, partial)  # both partners combine in the same order
-            one, two = np.where(first, partial, arrived), np.where(first, arrived, partial)
-            partial = np.where(_here(block, axis, takes, partial), combine(one, two), partial)
-        if rest:
-            gets = (at >= most) & (at < groups.width)
-            owners = np.where(gets, columns - most, columns)
-            (partial,) = exchange(block, bar, Transfer(axis, owners, partial))
-    return np.asarray(partial)
+    for takes, other in steps:
+        owners = np.where(takes, groups.base(columns) + other, columns)
+        (arrived,) = exchange(block, bar, Transfer(axis, owners, total))
+        fabric.stage(block, lane, numbers, takes)
+        first = _here(block, axis, at < other, total)  # both partners combine in the same order
+        joined = combine(np.where(first, total, arrived), np.where(first, arrived, total))
+        np.copyto(arrived, np.where(_here(block, axis, takes, total), joined, total))
+        total = arrived
+        del arrived, joined
+    if rest:
+        gets = (at >= most) & (at < groups.width)
+        owners = np.where(gets, columns - most, columns)
+        (total,) = exchange(block, bar, Transfer(axis, owners, total))
+    return total
 
 
 def _here(block: Block, axis: str, marks: np.ndarray, tiles: np.ndarray) -> np.ndarray:

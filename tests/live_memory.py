@@ -1,0 +1,141 @@
+"""What lives at every core, found by walking the frames of a program while it runs: the proof of what memory charges.
+
+At each transfer, exchange and product, all that the frames of the program refer to is looked through for arrays of a
+block's leading shape: its variables, what is in them, and the arguments of what it called. Each distinct buffer has to
+be charged, and with all of its bytes; what is not has to find room in what the program holds by name at that moment.
+
+Not looked for: temporaries that are gone by then; masks, which say what a core knows by its place; what the runtime
+keeps for itself, which its docstrings account for; the cache, of which only the tokens that are there have meaning.
+"""
+
+import dataclasses
+import functools
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from meshrt import fabric
+from meshrt.block import Block
+from meshrt.crossbar.convoy import Convoy
+from meshrt.crossbar.porter import Porter
+from meshrt.memory import Memory
+from meshrt.programs.mesh.cache import Cache
+from meshrt.programs.mesh.weights import Chunks
+
+HOST = (Block, Cache, Chunks)  # not walked: the machine itself, its cache, and maps of the matrices' indices
+# A token leaves from its place in the cache; here it is copied out of rows that hold different numbers of them.
+IN_PLACE = {("_move", "packet"), ("_pass_down", "packet")}
+
+
+@dataclasses.dataclass
+class Watch:
+    """The memories of all blocks of a run, and how often it was looked at."""
+
+    memories: list[Memory] = dataclasses.field(default_factory=list)
+    looks: int = 0
+    seen: int = 0  # distinct buffers, summed over all looks
+
+    def look(self) -> None:
+        """AssertionError where something lives that is not charged."""
+        self.looks += 1
+        leads = {(memory.mesh.block_height, memory.mesh.block_width) for memory in self.memories}
+        charges = {key: charge.nbytes for memory in self.memories for key, charge in memory.arrays.items()}
+        buffers, in_place = dict[int, tuple[str, np.ndarray]](), set[int]()
+        for name, value in _variables(sys._getframe(2)):
+            for array in _arrays(value, leads):
+                owner = _owner(array)
+                buffers[id(owner)] = name, owner
+                if tuple(name.split(".")) in IN_PLACE:
+                    in_place.add(id(owner))
+        self.seen += len(buffers)
+        uncharged = Counter[str]()
+        for key, (name, owner) in buffers.items():
+            each = owner.nbytes // int(np.prod(owner.shape[:2]))
+            if key in charges:
+                assert charges[key] >= each, f"{name}: {charges[key]} bytes are charged, {each} live"
+            elif key not in in_place:
+                uncharged[name] += each
+        assert uncharged.total() <= self._held(), f"not charged: {dict(uncharged)}, held by name: {self._held()}"
+
+    def _held(self) -> int:
+        """Bytes of what is held by name, but for caches."""
+        return sum(
+            int(np.max(nbytes))
+            for memory in self.memories
+            for name, nbytes in memory.names.items()
+            if not name.startswith("KV cache")
+        )
+
+
+@contextmanager
+def watching() -> Iterator[Watch]:
+    """Look at all that runs meanwhile, before each transfer, product, and round of an exchange."""
+    watch = Watch()
+
+    def looked_at(function: Any) -> Any:
+        @functools.wraps(function)
+        def looked(*args: Any, **kwargs: Any) -> Any:
+            watch.look()
+            return function(*args, **kwargs)
+
+        return looked
+
+    def made(memory: Memory) -> None:
+        post_init(memory)
+        watch.memories.append(memory)
+
+    post_init = Memory.__post_init__
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Memory, "__post_init__", made)
+        patch.setattr(fabric, "send", looked_at(fabric.send))
+        patch.setattr(Block, "matmul", looked_at(Block.matmul))
+        for one in (Porter, Convoy):
+            patch.setattr(one, "depart", looked_at(one.depart))
+        yield watch
+
+
+def _variables(frame: FrameType | None) -> Iterator[tuple[str, Any]]:
+    """(function.variable, value) of the program's frames, and of the arguments of those that they called."""
+    called: list[tuple[str, Any]] = []  # of the frame below
+    while frame is not None:
+        code, values = frame.f_code, frame.f_locals
+        if "/programs/" in code.co_filename:
+            yield from called
+            yield from [(f"{code.co_name}.{name}", value) for name, value in values.items()]
+        count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 4) + bool(code.co_flags & 8)
+        called = [(f"{code.co_name}.{name}", values[name]) for name in code.co_varnames[:count] if name in values]
+        if isinstance(values, dict) and code.co_name != "<module>":
+            values.clear()  # a copy, which would keep alive what is in it
+        frame = frame.f_back
+
+
+def _arrays(value: Any, leads: set[tuple[int, ...]]) -> Iterator[np.ndarray]:
+    """All arrays of these leading shapes in a value."""
+    if isinstance(value, np.ndarray):
+        if value.shape[:2] in leads and value.dtype != bool:
+            yield value
+        return
+    parts: Any = ()
+    if isinstance(value, list | tuple):
+        parts = value
+    elif isinstance(value, dict):
+        parts = value.values()
+    elif isinstance(value, functools.partial):
+        parts = (*value.args, *value.keywords.values())
+    elif dataclasses.is_dataclass(value) and not isinstance(value, HOST):
+        program = type(value).__module__.startswith("meshrt.programs.")
+        parts = vars(value).values() if program or {"tiles", "out"} & set(vars(value)) else ()
+    for part in parts:
+        yield from _arrays(part, leads)
+
+
+def _owner(array: np.ndarray) -> np.ndarray:
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
