@@ -14,7 +14,7 @@ import numpy as np
 
 from meshrt import heads, order, ramps, relay
 from meshrt.clock import STAGES, TIME
-from meshrt.heads import Waiting
+from meshrt.heads import Passage, Waiting
 from meshrt.lane import Buffer, lane_of
 from meshrt.replay import Arrival, replay
 from meshrt.routers import line_indices
@@ -75,22 +75,12 @@ def send(
         relay.send(block, channel, tiles, out, positions, lines, combine)
     block.begin()
     plan, views = _plan(block, channel, positions, lines)
-    busy = block.device.busy_cycles(prod(tiles.shape[2:]) * tiles.itemsize)
-    taking = _streaming_cycles(block, tiles) if stream else busy  # how long a delivery keeps its ramp
-    waiting: list[Waiting] | None = None
-    watch = False
-    if busy and (plan.meets or _is_crossed(block, channel)):
-        waiting = []
-        block.clock.heads.append(waiting)
-        block.clock.started += 1
-    elif busy:
-        trace: Any = channel.cache["trace"]
-        watch = order.begin_use(block, channel, plan, views, not trace.meets and not block.tables.epoch, busy)
+    passage = _passage(block, channel, plan, views, tiles, stream)
     if plan.idle:
         return Flight(out, [])
     arrivals = []
     for view in views:
-        arrived = _send(block, plan, view, tiles, out, combine, busy, taking, stream, watch, waiting)
+        arrived = _send(block, plan, view, tiles, out, combine, passage)
         if arrived is not None:
             arrivals.append(arrived)
     if block.audit is not None:
@@ -98,15 +88,32 @@ def send(
     return Flight(out, arrivals)
 
 
+def _passage(
+    block: "Block", channel: Channel, plan: Schedule, views: tuple[View, ...], tiles: np.ndarray, stream: bool
+) -> Passage:
+    """How the packets of a transfer pass. All ranks find the same, also those that nothing passes."""
+    busy = block.device.busy_cycles(prod(tiles.shape[2:]) * tiles.itemsize)
+    taking = _streaming_cycles(block, tiles) if stream else busy
+    if not busy:
+        return Passage(busy, taking, stream)
+    if plan.meets or _is_crossed(block, channel):
+        waiting = list[Waiting]()
+        block.clock.heads.append(waiting)
+        block.clock.started += 1
+        return Passage(busy, taking, stream, waiting=waiting)
+    trace: Any = channel.cache["trace"]
+    apart = not trace.meets and not block.tables.epoch
+    return Passage(busy, taking, stream, watch=order.begin_use(block, channel, plan, views, apart, busy))
+
+
 def _send(
     block: "Block", plan: Schedule, view: View, tiles: np.ndarray, out: np.ndarray,
-    combine: "Callable[..., np.ndarray] | None", busy: float, taking: float, stream: bool, watch: bool,
-    waiting: list[Waiting] | None,
+    combine: "Callable[..., np.ndarray] | None", passage: Passage,
 ) -> Arrival | None:  # fmt: skip
     """A transfer on the lines of a view."""
     lane = lane_of(block, plan, view, tiles.shape[2:], tiles.dtype)
     own = view.of(tiles) if block.payload else None
-    arrival, pending = replay(block, lane, own, busy, taking, stream, watch, waiting)
+    arrival, pending = replay(block, lane, own, passage)
     counters, host = block.counters, block.host
     counters.messages += plan.sent * view.count
     counters.hops += plan.hops * view.count

@@ -30,6 +30,25 @@ Head = tuple[float, int, int, int, int, int, int]  # time, transfer, hops, port 
 
 
 @dataclass(frozen=True)
+class Passage:
+    """How the packets of one transfer pass: cycles for which each keeps a link busy (0: no link has a width) and the
+    ramp that it is delivered by; whether a core goes on with its head or, as usual, its tail; whether its heads are
+    checked at links (order.py); and, where they have still to be moved, the lanes that wait for that.
+    """
+
+    busy: float
+    taking: float
+    stream: bool = False
+    watch: bool = False
+    waiting: "list[Waiting] | None" = None
+
+    @property
+    def tail(self) -> float:
+        """Cycles from when a packet is given its ramp until the core has what it waits for."""
+        return 0.0 if self.stream else self.busy
+
+
+@dataclass(frozen=True)
 class Waiting:
     """A lane of a transfer whose heads have still to be moved. Transfers are numbered as they are started."""
 

@@ -22,10 +22,10 @@ def serve(block: "Block", arrival: "Arrival", chosen: np.ndarray | None = None) 
 
     `chosen` (bool, what `landing.time` broadcasts with) are the cores that wait; None: all that get a packet.
     """
+    coming = block.clock.coming
     if arrival.is_served:
         return
-    coming = block.clock.coming
-    if len(coming) == 2 and chosen is None and _alike(block, coming):
+    if len(coming) == 2 and chosen is None and _alike(block, *coming):
         first, second = (_asks(block, one) for one in coming)
         if (second < first).any():
             _serve_both(block, coming, first, second)
@@ -39,12 +39,12 @@ def serve(block: "Block", arrival: "Arrival", chosen: np.ndarray | None = None) 
         coming.remove(arrival)
 
 
-def _alike(block: "Block", coming: "list[Arrival]") -> bool:
+def _alike(block: "Block", one: "Arrival", other: "Arrival") -> bool:
     """Do both transfers bring every core a packet, of the same size?"""
-    one, other = coming
     return (
         one.served is other.served is None
-        and (one.busy, one.taking, one.stream) == (other.busy, other.taking, other.stream)
+        and one.passage.taking == other.passage.taking
+        and one.passage.tail == other.passage.tail
         and one.landing.time.size == other.landing.time.size == block.shape[0] * block.shape[1]
     )
 
@@ -52,12 +52,11 @@ def _alike(block: "Block", coming: "list[Arrival]") -> bool:
 def _serve_both(block: "Block", coming: "list[Arrival]", first: np.ndarray, second: np.ndarray) -> None:
     """Every core gets a packet of each of two transfers: the one that asks first is served first."""
     ramps = block.clock.ramp_in, block.clock.asked[RAMP], block.clock.idle[RAMP]
-    one, swapped = coming[0], second < first
-    tail = 0.0 if one.stream else one.busy
+    passage, swapped = coming[0].passage, second < first
     soon, late = np.minimum(first, second), np.maximum(first, second)
     for times in (soon, late):
-        order.give(block, times, one.taking, *ramps)
-        np.add(times, tail, out=times)
+        order.give(block, times, passage.taking, *ramps)
+        np.add(times, passage.tail, out=times)
     first[...], second[...] = np.where(swapped, late, soon), np.where(swapped, soon, late)
     for arrival in coming:
         arrival.is_served = True
@@ -75,7 +74,7 @@ def _early(block: "Block", arrival: "Arrival", chosen: np.ndarray | None) -> np.
         asks = _asks(block, other)
         first = asks <= mine if before else asks < mine
         if len(coming) == 2 and first.any():  # what comes and goes while the ramp is idle can be served later
-            first &= (asks + other.taking > mine) | (asks < block.clock.ramp_in)
+            first &= (asks + other.passage.taking > mine) | (asks < block.clock.ramp_in)
         early |= first
     return np.asarray(early & np.isfinite(mine))
 
@@ -93,15 +92,15 @@ def _serve_alone(block: "Block", arrival: "Arrival", chosen: np.ndarray | None) 
     if chosen is not None:
         left = np.full(time.shape, chosen) if left is None else chosen & left
     ramps = [one.get() for one in arrival.lane.ramps]
-    tail = 0.0 if arrival.stream else arrival.busy
+    taking, tail = arrival.passage.taking, arrival.passage.tail
     if left is None:
-        order.give(block, time, arrival.taking, *ramps)
+        order.give(block, time, taking, *ramps)
         np.add(time, tail, out=time)
     elif 2 * np.count_nonzero(left) < left.size:
         some = np.nonzero(left)
         here = [one[some] for one in ramps]
         times = time[some]
-        order.give(block, times, arrival.taking, *here)
+        order.give(block, times, taking, *here)
         time[some] = times + tail
         for one, new in zip(ramps, here, strict=True):
             one[some] = new
@@ -109,7 +108,7 @@ def _serve_alone(block: "Block", arrival: "Arrival", chosen: np.ndarray | None) 
         others = np.nonzero(~left)
         kept = [one[others] for one in (time, *ramps)]
         time[others] = ramps[0][others]
-        order.give(block, time, arrival.taking, *ramps)
+        order.give(block, time, taking, *ramps)
         np.add(time, tail, out=time)
         for one, was in zip((time, *ramps), kept, strict=True):
             one[others] = was
@@ -129,11 +128,11 @@ def _serve_in_turn(block: "Block", arrival: "Arrival", early: np.ndarray) -> Non
     if len(coming) == 2:
         for one in sorted(coming, key=lambda one: one is arrival):
             times = _asks(block, one)[y, x]
-            order.give(block, times, one.taking, *ramps)
+            order.give(block, times, one.passage.taking, *ramps)
             _land(one, block.shape[1], y, x, times)
     else:
         asks = np.stack([_asks(block, one)[y, x] for one in coming])
-        keeps = np.array([one.taking for one in coming])
+        keeps = np.array([one.passage.taking for one in coming])
         starts = np.full(asks.shape, np.nan)
         left = np.arange(len(y))  # cores at which the packet's turn has not come
         for who in np.argsort(asks, axis=0, kind="stable"):  # as they were started where they ask together
@@ -162,7 +161,7 @@ def _land(arrival: "Arrival", width: int, y: np.ndarray, x: np.ndarray, starts: 
         lines = range(*view.lines.indices(int(line.max(initial=0)) + 1))
         line = (line - lines.start) // lines.step
     place = np.searchsorted(at, place) if isinstance(at, np.ndarray) else (place - at.start) // at.step
-    time[line, place] = starts if arrival.stream else starts + arrival.busy
+    time[line, place] = starts + arrival.passage.tail
     if arrival.served is None:
         arrival.served = np.zeros(time.shape, bool)
     arrival.served[line, place] = True

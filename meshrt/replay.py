@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meshrt import order
-from meshrt.heads import Waiting
+from meshrt.heads import Passage, Waiting
 from meshrt.lane import Buffer, Landing, Lane, Run, RunStep, new_landing
 
 if TYPE_CHECKING:
@@ -21,12 +21,11 @@ KEPT = 64 * 1024  # bytes of headers that a lane keeps to itself, with views of 
 class Arrival:
     """What a lane delivers in a transfer: times, and on demand the paths."""
 
-    __slots__ = ("busy", "has_path", "is_served", "landing", "lane", "over", "served", "stream", "taking")
+    __slots__ = ("has_path", "is_served", "landing", "lane", "over", "passage", "served")
 
-    def __init__(self, lane: Lane, landing: Landing, busy: float, taking: float, stream: bool) -> None:
-        self.lane, self.landing = lane, landing
-        self.busy, self.taking, self.stream = busy, taking, stream
-        self.is_served = not taking  # are the ramps given out, at all cores?
+    def __init__(self, lane: Lane, landing: Landing, passage: Passage) -> None:
+        self.lane, self.landing, self.passage = lane, landing, passage
+        self.is_served = not passage.taking  # are the ramps given out, at all cores?
         self.served: np.ndarray | None = None  # or at these, bool as landing.time; None: at no core
         self.has_path = False
         self.over = False  # all cores have waited for it
@@ -53,17 +52,14 @@ class Arrival:
 
 
 def replay(
-    block: "Block", lane: Lane, own: np.ndarray | None, busy: float, taking: float, stream: bool,
-    watch: bool, waiting: list[Waiting] | None,
-) -> tuple[Arrival | None, list[Any]]:  # fmt: skip
+    block: "Block", lane: Lane, own: np.ndarray | None, passage: Passage
+) -> tuple[Arrival | None, list[Any]]:
     """Move the packets of a lane: (what is delivered and when, requests of messages sent).
 
-    `own` are the tiles [lines, length, *tile] that messages take along, None without payloads. A packet keeps links
-    busy for `busy` cycles and the ramp that delivers it for `taking`; with `stream` it arrives with its head. What it
-    lands with is when it asks for that ramp. `watch`: see `order.begin_use`. With a list of what is `waiting`, heads
-    are put there, and only tiles are moved.
+    `own` are the tiles [lines, length, *tile] that messages take along, None without payloads. What a packet lands with
+    is when it asks for the ramp that it is delivered by. Where heads have to wait (heads.py) only tiles are moved.
     """
-    plan, alpha = lane.plan, block.device.alpha
+    plan, busy, waiting = lane.plan, passage.busy, passage.waiting
     pending: list[Any] = []
     landing = lane.spare.pop() if lane.spare else new_landing(block, lane)
     put_down = iter(landing.ends)
@@ -74,7 +70,7 @@ def replay(
             starts.append((range(lane.view.count)[run.lines], run.time.copy()))
         for step in run.steps:
             if waiting is None:
-                _move(block, run, step, busy, alpha, watch)
+                _move(block, run, step, passage)
             for message in step.sends:
                 _load(lane, message, own)
                 pending.append(block.comm.Isend(message.spec, message.rank, plan.tag))
@@ -93,8 +89,8 @@ def replay(
         if waiting is None:
             lane.spare.append(landing)
         return None, pending
-    arrival = Arrival(lane, landing, busy, taking, stream)
-    if taking:
+    arrival = Arrival(lane, landing, passage)
+    if not arrival.is_served:
         block.clock.coming.append(arrival)
     if lane.received:  # what they bring is overwritten in the next replay
         arrival.take_path()
@@ -119,8 +115,9 @@ def _leave(run: Run, busy: float) -> None:
         run.time[:, slots] = start
 
 
-def _move(block: "Block", run: Run, step: RunStep, busy: float, alpha: float, watch: bool) -> None:
+def _move(block: "Block", run: Run, step: RunStep, passage: Passage) -> None:
     """Packets move by a hop: each leaves a router when the link is free, and keeps it busy."""
+    busy, watch, alpha = passage.busy, passage.watch, block.device.alpha
     for parents, copies in step.branches:
         run.time[:, copies] = run.time[:, parents]
     if busy:
