@@ -94,7 +94,7 @@ def _passage(
     """How the packets of a transfer pass. All ranks find the same, also those that nothing passes."""
     busy = block.device.busy_cycles(prod(tiles.shape[2:]) * tiles.itemsize)
     taking = _streaming_cycles(block, tiles) if stream else busy
-    if not busy:
+    if not busy:  # nobody ever waits
         return Passage(busy, taking, stream)
     if plan.meets or _is_crossed(block, channel):
         waiting = list[Waiting]()
@@ -103,7 +103,11 @@ def _passage(
         return Passage(busy, taking, stream, waiting=waiting)
     trace: Any = channel.cache["trace"]
     apart = not trace.meets and not block.tables.epoch
-    return Passage(busy, taking, stream, watch=order.begin_use(block, channel, plan, views, apart, busy))
+    kind = busy, taking, stream, order.begin_use(block, channel, plan, views, apart, busy)
+    found: Any = plan.cache.get(kind)
+    if found is None:
+        found = plan.cache[kind] = Passage(*kind)
+    return found  # type: ignore[no-any-return]
 
 
 def _send(

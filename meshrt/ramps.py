@@ -96,6 +96,9 @@ def _serve_alone(block: "Block", arrival: "Arrival", chosen: np.ndarray | None) 
     if left is None:
         order.give(block, time, taking, *ramps)
         np.add(time, tail, out=time)
+        if arrival.lane.ramps[0].view is not None:
+            arrival.is_served = True
+            return
     elif 2 * np.count_nonzero(left) < left.size:
         some = np.nonzero(left)
         here = [one[some] for one in ramps]
