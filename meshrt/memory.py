@@ -117,7 +117,10 @@ class Memory:
         )
         for charge in self.arrays.values():
             held[charge.name] += charge.nbytes
-        return " (most is held by {!r}: {} bytes)".format(*held.most_common(1)[0]) if held else ""
+        for name, nbytes in held.most_common(1):
+            if nbytes:
+                return f" (most is held by {name!r}: {nbytes} bytes)"
+        return ""
 
     def free(self, name: str) -> None:
         """Give back what was taken under that name."""

@@ -45,7 +45,7 @@ LINES: dict[str, tuple[list[str], list[str]]] = {
     "phases": (["run", "gemv", "--phases", "1000000000"], ["1 to 64", "1000000000"]),
     "phases of a model": (["run", "llama-tiny", "--phases", "1000000000"], ["1 to 64", "1000000000"]),
     "groups": (["run", "gemv", "--groups", NINES], ["--groups", "24,5"]),
-    "cache": (["run", "kvcache", "--head-dim", str(10**12)], ["KV cache", "GiB"]),
+    "cache": (["run", "kvcache", "--device", "ideal", "--head-dim", str(10**12)], ["KV cache", "GiB"]),
     "context": (["run", "llama-tiny", "--payload", "none", "--context", str(10**12)], ["KV cache", "GiB"]),
     "wafer": (["run", "gemm", "--defects", "0.1", "--spares", "100000x100000"], ["wafer", "GiB"]),
     "cores": (["run", "xuv", "--cores", "100000000"], ["--cores", "65536"]),

@@ -20,13 +20,14 @@ from meshrt.device import PRESETS
 Run = Callable[..., Any]
 MEASURED = {
     "messages", "hops", "max_hops", "stages", "critical_path", "link_bytes", "route_entries", "memory_bytes", "macs",
-    "cores_used",
+    "cores_used", "out_of_order",
 }  # fmt: skip
 INNER = {
     "critical_path": {"hops", "stages", "cycles", "seconds"},
     "link_bytes": {"total", "max"},
     "route_entries": {"max", "limit"},
     "memory_bytes": {"max", "limit"},
+    "out_of_order": {"packets", "longest_wait"},
 }
 REPORT = {"schema", "program", "arguments", "device", "mesh", "result", "measured", "phases", "host", "kinds"}
 
