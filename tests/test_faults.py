@@ -32,17 +32,24 @@ RANK_1 = PLACE.format(1, 2, 3)
 PROGRAM = """
 import resource
 import numpy as np
-from meshrt import fabric, routes
-from meshrt.tables import installed
+from meshrt import fabric, routes, scouts
+from meshrt.mesh import EAST, WEST
+from meshrt.tables import installed, overwrite
 
 MESH = (6, 1)
 
 def run(block, *, how: str = ""):
-    "Rank 1 diverges from the others, or rank 0 runs into the end of its disk."
+    "Rank 1 diverges from the others, rank 0 runs into the end of its disk, or two routers send packets to each other."
     if how == "disk":
         resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
     tiles = np.zeros((*block.shape, 3), np.float32)
+    if how == "orbit":
+        scouts._refuse_loops = lambda *walk: None
     with installed(block.tables, "x", routes.ring(6)) as ring:
+        if how in ("loop", "orbit"):
+            colour = int(ring.colours[2])
+            overwrite(block.tables, (3, 0), colour, 1 << WEST, 1 << WEST)
+            overwrite(block.tables, (2, 0), colour, 1 << EAST | 1 << 4, 1 << EAST)
         for step in range(8):
             if step == 4 and block.mesh.rank == 1:
                 if how == "skips":
@@ -81,6 +88,8 @@ CASES = [
         r"deadlock: no rank has moved for \d s\n(  rank \d has waited .*; it has cores \(\d, 0\) to \(\d, 0\)\n){3}",
         how="skips",
     ),
+    Case("a loop in the tables", 3, r"gets a packet of colour \d from the \w+ for the second time", how="loop"),
+    Case("packets that go on and reach nobody", 124, r"deadlock: no rank has moved (?s:.*)first use of a route set", how="orbit"),
     Case("a rank sends other sizes", 124, r"rank \d of 3, cores .*: a message is not as long as what", how="sizes"),
     Case("Ctrl-C", (130, 1), "error: interrupted", signal=signal.SIGINT),
     Case("SIGTERM", (143, 1), "error: (interrupted, or )?ended by SIGTERM", signal=signal.SIGTERM),
