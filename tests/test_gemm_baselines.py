@@ -174,7 +174,7 @@ def test_allgather_is_the_first_to_run_out_of_memory(comm):
     options: dict[str, Any] = {"m": 512, "k": 512, "n": 512}
     for algorithm in ("meshgemm", "cannon", "summa"):
         run_report(comm, "gemm", (32, 32), "wse2", payload=False, algorithm=algorithm, **options)
-    with pytest.raises(LimitError, match="A of the row, B of the column"):
+    with pytest.raises(LimitError, match="'B of the column' asks for 32768 bytes, .* 'A of the row': 32768 bytes"):
         run_report(comm, "gemm", (32, 32), "wse2", payload=False, algorithm="allgather", **options)
 
 
@@ -239,9 +239,8 @@ def test_two_buffers_an_operand_are_enough(
         came, pending = replay_as_it_is(block, lane, *arguments)
         if came is not None:
             room = Places(lane.view.of(block.clock.state[TIME] if since is None else since), lane.plan.delivered).get()
-            tail = arguments[1]
-            waited += int((came.landing.time - tail < room).sum())
-            np.maximum(came.landing.time, room + tail, out=came.landing.time)
+            waited += int((came.landing.time < room).sum())
+            np.maximum(came.landing.time, room, out=came.landing.time)  # when they ask for the ramp
         return came, pending
 
     start_as_it_is, relay_as_it_is, replay_as_it_is = broadcast.start, broadcast.relay, fabric.replay
@@ -250,6 +249,8 @@ def test_two_buffers_an_operand_are_enough(
     monkeypatch.setattr(fabric, "replay", partial(hold_back, None))
     held = run_report(comm, "gemm", (16, 16), WSE2, payload=False, **options)
     assert waited
+    for report in (held, free):
+        del report["measured"]["out_of_order"]  # who is held back asks later
     assert held["measured"] == free["measured"]
 
 
