@@ -1,18 +1,23 @@
-"""The rounds of an exchange against the rules, followed packet by packet; what crosses the links."""
+"""The rounds of an exchange against the rules, followed packet by packet: who moves when, and what time it takes."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from runs import new_block
 
+from meshrt.clock import HOPS, LINK_FREE, RAMP_IN, RAMP_OUT, STAGES, TIME
+from meshrt.crossbar.exchange import crossbar, exchange
 from meshrt.crossbar.itinerary import Itinerary
-from meshrt.crossbar.legs import hops, ways
+from meshrt.crossbar.legs import REQUEST_BYTES, Transfer, hops, ways
+from meshrt.device import Device
 from meshrt.mesh import EAST, NORTH, SOUTH, STEP, WEST
 
 Hops = set[tuple[int, int, int, bool, bool]]  # (packet, core, port, carries a tile, has been touched)
@@ -101,6 +106,76 @@ def test_every_round_is_what_the_rules_say(where: tuple[int, int, list[int]], as
         assert one.held() == most
         found += len(told)
     assert found == hops(legs)
+
+
+SLOW = Device(name="slow", alpha=1.5, beta=7.0, link_bytes_per_cycle=4.0)
+
+
+def carry_out(
+    cells: list[list[float]], width: int, owners: list[int], asks: bool, sizes: tuple[int, int]
+) -> int:
+    """An exchange on a grid; `cells`: the rows of `Clock.cells`, of each core. `sizes`: bytes of a request, of a tile.
+
+    Returns the most bytes of others that a round needs room for. A hop waits for the ramp out of its core, for the
+    link, and for the ramp into the next core.
+    """
+    heads: dict[int, list[float]] = {}
+    room, busy = 0, [SLOW.busy_cycles(size) for size in sizes]
+    for told, (tiles, requests) in by_the_rules(width, owners, asks):
+        room = max(room, requests * sizes[0] + tiles * sizes[1])
+        moves = sorted(told, key=lambda move: move[2])  # by port where a core has several packets
+        for number, core, port, tile, touched in moves:
+            cell = cells[core]
+            if number in heads and heads[number][TIME] > cell[TIME]:
+                cell[: STAGES + 1] = heads[number]
+            cell[TIME] += SLOW.beta * touched
+            cell[STAGES] += touched
+            time = max(cell[TIME], cell[RAMP_OUT], cell[LINK_FREE + port])
+            cell[RAMP_OUT] = cell[LINK_FREE + port] = time + busy[tile]
+            heads[number] = [time + SLOW.alpha, cell[HOPS] + 1, cell[STAGES]]
+        for number, core, port, tile, _ in moves:
+            cell = cells[core + STEP[port][0] + STEP[port][1] * width]
+            heads[number][TIME] = cell[RAMP_IN] = max(heads[number][TIME], cell[RAMP_IN]) + busy[tile]
+    for reader, head in heads.items():
+        if head[TIME] > cells[reader][TIME]:
+            cells[reader][: STAGES + 1] = head
+    return room
+
+
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.parametrize("axis", ["x", "y", None])
+def test_clocks_links_ramps_and_memory_are_those_of_the_rules(axis: str | None, comm: Any):
+    """Two exchanges in a row, on cores whose clocks differ and whose links and ramps may be busy already."""
+
+    @settings(max_examples=60)
+    @given(maps(), st.booleans(), st.integers(0, 2**16), st.sampled_from([0, 30, 500]))
+    def check(where: tuple[int, int, list[int]], asks: bool, seed: int, skew: int) -> None:
+        width, height, owners = where
+        grid = {"x": (width, 1), "y": (1, height), None: (width, height)}[axis]  # of the cores that exchange tiles
+        owners = [owner % (grid[0] * grid[1]) for owner in owners[: grid[0] * grid[1]]]
+        block = new_block(comm, (width, height), SLOW)
+        cells = block.clock.cells[:, :-1]
+        cells[...] = np.random.default_rng(seed).integers(0, skew + 1, cells.shape)
+
+        def by_line() -> np.ndarray:
+            every = cells.reshape(-1, height, width).transpose(1, 2, 0)
+            return {"x": every, "y": every.swapaxes(0, 1), None: every.reshape(1, -1, len(cells))}[axis]
+
+        lines, held, resize = by_line().tolist(), [0], block.memory.resize
+
+        def noted(name: str, nbytes: int) -> None:
+            held.append(nbytes)
+            resize(name, nbytes)
+
+        with crossbar(block) as bar, pytest.MonkeyPatch.context() as patch:
+            patch.setattr(block.memory, "resize", noted)
+            for _ in range(2):
+                exchange(block, bar, Transfer(axis, np.array(owners), np.zeros((*block.shape, 6), np.float32), asks))
+                rooms = [carry_out(line, grid[0], owners, asks, (REQUEST_BYTES, 24)) for line in lines]
+                assert max(held) == max(rooms)
+        assert np.array_equal(by_line(), lines)
+
+    check()
 
 
 def test_seats_are_given_out_anew_and_headers_can_follow():
