@@ -39,7 +39,7 @@ def limit(environ: Mapping[str, str] | None = None) -> float:
 def begin() -> subprocess.Popen[bytes] | None:
     """Before MPI is started: end this process with its launcher, and with SIGALRM unless `end` is called in time."""
     seconds = limit()
-    if _by_one_thread():
+    if _by_main_thread():
         host.end_with_parent(signal.SIGKILL)
     if not seconds:
         return None
@@ -51,13 +51,11 @@ def begin() -> subprocess.Popen[bytes] | None:
     return subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
 
 
-def _by_one_thread() -> bool:
-    """Whether a launcher of one thread, as MPICH's, started this rank: of several, the one that did may end before it.
-
-    Open MPI's has several, and its library ends a rank that has lost it.
-    """
-    with suppress(OSError):
-        return host.launched() and len(os.listdir(f"/proc/{os.getppid()}/task")) == 1
+def _by_main_thread() -> bool:
+    """Whether the launcher's main thread started this rank: any other may end before the launcher does."""
+    parent = os.getppid()
+    with suppress(OSError), open(f"/proc/{parent}/task/{parent}/children") as file:
+        return host.launched() and str(os.getpid()) in file.read().split()
     return False
 
 
