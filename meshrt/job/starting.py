@@ -1,7 +1,7 @@
-"""The start of MPI on several nodes, which waits for ever where one of them is out of reach, and before any sentinel.
+"""The start of MPI, which waits for ever where a rank is lost or a node out of reach, and before any sentinel.
 
-The library's start holds the interpreter, so that only the system's alarm can end a rank that is in it; a process
-beside rank 0 says why. Nothing of this is there on one node.
+The library's start holds the interpreter, so that only the system can end a rank that is in it: with its launcher, and
+on several nodes by an alarm, of which a process beside rank 0 says why.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 
 if __name__ == "__main__":  # alone, without site-packages, as the sentinel
     sys.path.insert(0, os.path.abspath(f"{__file__}/../../.."))
@@ -36,8 +37,10 @@ def limit(environ: Mapping[str, str] | None = None) -> float:
 
 
 def begin() -> subprocess.Popen[bytes] | None:
-    """Before MPI is started: end this process with SIGALRM unless `end` is called in time."""
+    """Before MPI is started: end this process with its launcher, and with SIGALRM unless `end` is called in time."""
     seconds = limit()
+    if _by_main_thread():
+        host.end_with_parent(signal.SIGKILL)
     if not seconds:
         return None
     signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -48,8 +51,17 @@ def begin() -> subprocess.Popen[bytes] | None:
     return subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
 
 
+def _by_main_thread() -> bool:
+    """Whether the launcher's main thread started this rank: any other may end before the launcher does."""
+    parent = os.getppid()
+    with suppress(OSError), open(f"/proc/{parent}/task/{parent}/children") as file:
+        return host.launched() and str(os.getpid()) in file.read().split()
+    return False
+
+
 def end(teller: subprocess.Popen[bytes] | None) -> None:
     """The ranks have found each other."""
+    host.end_with_parent(0)
     signal.setitimer(signal.ITIMER_REAL, 0)
     if teller is not None:
         teller.communicate()
