@@ -174,7 +174,7 @@ def test_allgather_is_the_first_to_run_out_of_memory(comm):
     options: dict[str, Any] = {"m": 512, "k": 512, "n": 512}
     for algorithm in ("meshgemm", "cannon", "summa"):
         run_report(comm, "gemm", (32, 32), "wse2", payload=False, algorithm=algorithm, **options)
-    with pytest.raises(LimitError, match="'B of the column' asks for 32768 bytes, .* 'A of the row': 32768 bytes"):
+    with pytest.raises(LimitError, match=r"'B of the column' asks for 32768 bytes, .* 'A of the row': 32768 bytes"):
         run_report(comm, "gemm", (32, 32), "wse2", payload=False, algorithm="allgather", **options)
 
 
@@ -217,7 +217,8 @@ def test_two_buffers_an_operand_are_enough(
     """The memory that is counted is two tiles an operand, but packets never wait for room at their receivers.
 
     Here they do: none is delivered before its core is done with the tile before the last, which is when it calls for
-    this one. That takes not one cycle more, although some packets do have to wait.
+    this one. That takes not one cycle more, although some packets do have to wait. Only with SUMMA's broadcasts, where
+    a packet that is held back lets the other one of its core go first, the time changes, both ways: by 1 % at most.
     """
     options = {"algorithm": algorithm, **dict.fromkeys("mkn", 16 * tile)}
     free = run_report(comm, "gemm", (16, 16), WSE2, payload=False, **options)
@@ -251,6 +252,9 @@ def test_two_buffers_an_operand_are_enough(
     assert waited
     for report in (held, free):
         del report["measured"]["out_of_order"]  # who is held back asks later
+    if algorithm == "summa":
+        paths = [report["measured"].pop("critical_path") for report in (held, free)]
+        assert paths[0]["cycles"] == pytest.approx(paths[1]["cycles"], rel=0.01)
     assert held["measured"] == free["measured"]
 
 
