@@ -174,6 +174,7 @@ def allreduce(
     A tree reduces to its root, which sends the result both ways. A ring cuts tiles into chunks anywhere: it takes
     NumPy's functions of two operands, such as np.add and np.maximum, and refuses others with a UsageError.
     """
+    block.check_lead(tiles)
     if out is None:
         out = block.empty("sum", tiles.shape[2:], tiles.dtype)
     if isinstance(way, ScatterRing):
@@ -205,7 +206,6 @@ def _around(block: Block, way: ScatterRing, tiles: np.ndarray, combine: Combine,
             f"a ring allreduce cuts tiles into chunks, which {getattr(combine, '__name__', combine)} may not allow:"
             " use a K-tree or a pipeline, or a NumPy function of two operands"
         )
-    block.check_lead(tiles)
     n = way.channel.length
     if n == 1:
         np.copyto(out, tiles)

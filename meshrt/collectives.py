@@ -287,9 +287,10 @@ def gossip(block: Block, axis: str) -> Iterator[Channel]:
 def allgather(block: Block, channel: Channel, tiles: np.ndarray) -> np.ndarray:
     """Every core of a line gets the tiles of all: [bh, bw, *tile] -> [bh, bw, N, *tile], its own among them.
 
-    LimitError where a core has no room for them.
+    LimitError where a core has no room for them; UsageError for tiles that are not those of all cores.
     """
     assert channel.axis is not None
+    block.check_lead(tiles)
     n = channel.length
     every = block.empty("tiles of the line", (n, *tiles.shape[2:]), tiles.dtype)
     for source in range(n):

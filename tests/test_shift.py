@@ -60,8 +60,8 @@ def test_one_core_keeps_its_tile(comm):
 def test_a_product_that_one_core_lacks_is_no_small_error(comm, monkeypatch: pytest.MonkeyPatch):
     real = Block.matmul
 
-    def forgetful(block: Block, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        c = real(block, a, b)
+    def forgetful(block: Block, *operands: np.ndarray) -> np.ndarray:
+        c = real(block, *operands)
         c[-1, -1] = np.nan if block.mesh.rank == comm.size - 1 else c[-1, -1]
         return c
 

@@ -125,7 +125,11 @@ def test_another_product_of_tiles_can_stand_in(system: Any, comm):
     block = new_block(comm, (3, 3))
     a, b, *tiles = operands(block, 6, 3, 6, transpose=True)
     with crossbar(block) as bar:
-        c = system.gemm_t(block, bar, *tiles, lambda one, two: 2 * np.matmul(one, two.swapaxes(-1, -2)))
+
+        def twice(one: np.ndarray, two: np.ndarray, total: np.ndarray) -> None:
+            total += 2 * np.matmul(one, two.swapaxes(-1, -2))
+
+        c = system.gemm_t(block, bar, *tiles, twice)
     assert_close(gather(block, c, (6, 6)), 2 * a.astype(float) @ b.T.astype(float))
 
 
