@@ -27,12 +27,12 @@ def serve(block: "Block", arrival: "Arrival", chosen: np.ndarray | None = None) 
         return
     if len(coming) == 2 and chosen is None and _alike(block, *coming):
         first, second = (_asks(block, one) for one in coming)
-        if (second < first).any():
+        if np.count_nonzero(second < first):
             _serve_both(block, coming, first, second)
             return
     elif len(coming) > 1:
         early = _early(block, arrival, chosen)
-        if early.any():
+        if np.count_nonzero(early):
             _serve_in_turn(block, arrival, early)
     _serve_alone(block, arrival, chosen)
     if arrival.is_served:
@@ -73,7 +73,7 @@ def _early(block: "Block", arrival: "Arrival", chosen: np.ndarray | None) -> np.
             continue
         asks = _asks(block, other)
         first = asks <= mine if before else asks < mine
-        if len(coming) == 2 and first.any():  # what comes and goes while the ramp is idle can be served later
+        if len(coming) == 2 and np.count_nonzero(first):  # what comes and goes while it is idle can be served later
             first &= (asks + other.passage.taking > mine) | (asks < block.clock.ramp_in)
         early |= first
     return np.asarray(early & np.isfinite(mine))

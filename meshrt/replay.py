@@ -80,7 +80,7 @@ def replay(
                 block.watch.moving()
                 message.slots.put(message.time)
             for time in step.ends:
-                np.copyto(next(put_down), time)
+                next(put_down)[...] = time
             for slots, number in step.odd_ends:
                 landing.time[run.lines][:, number] = run.time[:, slots]
     if waiting is not None:
