@@ -1,0 +1,245 @@
+"""Faults that the tests have to see: (file, text that is there once, what it becomes, tests that concern it).
+
+What cannot be seen is left out, with why:
+    heads.py, ramps.py: other orders of what asks for different links or ramps: no two of them depend on each other
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """`tests`: files of tests/, or tests in them, with blanks between."""
+
+    file: str
+    old: str
+    new: str
+    tests: str
+
+    def made(self, text: str) -> str:
+        """The file's text with the mutation. ValueError unless what it replaces is there once."""
+        if text.count(self.old) != 1:
+            raise ValueError(f"{self.file} has {self.old!r} {text.count(self.old)} times, not once: mend ci/mutations.py")
+        return text.replace(self.old, self.new)
+
+    @property
+    def test_files(self) -> list[str]:
+        return [f"tests/{test}" for test in self.tests.split()]
+
+    def __str__(self) -> str:
+        old, new = (" ".join(text.split()) for text in (self.old, self.new))
+        return f"{self.file}: {old}  ->  {new or 'nothing'}"
+
+
+PATHS = "test_reference.py::test_random_paths_that_meet_take_the_time_of_the_reference"
+RAMPS = "test_reference.py::test_ramps_go_to_the_head_that_asks_first_whatever_the_program_waits_for_first"
+PROGRAMS = "test_reference.py::test_programs_whose_heads_are_in_order_take_the_time_of_the_reference"
+REFERENCE = f"{PATHS} {RAMPS} {PROGRAMS}"
+FABRIC = f"test_fabric.py test_clock.py {REFERENCE}"
+SUMS = "test_collectives.py test_clock.py test_allreduce.py"
+SHIFTS = "test_collectives.py test_shift.py"
+CROSSBAR = "test_crossbar.py test_itinerary.py"
+NEURON = "test_neuron_memory.py test_neuron_timeline.py test_neuron_runtime.py test_neuron_tiles.py"
+GPU = "test_gpu.py test_group.py"
+REGIONS = "test_segments.py::test_two_regions_count_the_bytes_of_a_token_in_its_phase test_segments.py::test_a_phase_has_what_other_blocks_sent_in_it test_segments.py::test_whoever_is_followed_has_entered_what_it_did"
+
+TABLE: dict[str, list[tuple[str, str, str]]] = {
+    "meshrt/fabric.py": [
+        ("taking = _streaming_cycles(block, tiles) if stream else busy", "taking = busy", FABRIC),
+        ("counters.messages += plan.sent * view.count", "counters.messages += plan.sent", FABRIC),
+        ("counters.hops += plan.hops * view.count", "counters.hops += plan.hops", FABRIC),
+        ("max(counters.max_hops, plan.longest)", "max(counters.max_hops, plan.longest + 1)", FABRIC),
+        ("links[way][:, cores] += packets * nbytes", "links[way][:, cores] += nbytes", FABRIC),
+        ("one.landing.time > one.lane.time.get()", "one.landing.time >= one.lane.time.get()", FABRIC),
+        ("ramps.serve(block, one, positions[low + cores])", "ramps.serve(block, one)", FABRIC),
+        ("positions[low + cores] & (one.landing.time > lane.time.get())", "one.landing.time > lane.time.get()", FABRIC),
+        ("cycles = block.device.beta + block", "cycles = block", FABRIC),
+        ("state[STAGES] += 1", "state[STAGES] += 0", FABRIC),
+        ("block.counters.stages += count", "block.counters.stages += 1", f"{FABRIC} test_collectives.py"),
+        ("busy if rate is None else max(busy, numbers / rate)", "busy", FABRIC),
+        ("for one in block.ledger.at_work.values():", "for one in (block,):", REGIONS),
+        ('if cache.get("epoch") != block.tables.epoch:', 'if "epoch" not in cache:', "test_tampering.py test_fabric.py"),
+        ("max(initial=0) > 1)", "max(initial=0) > 2)", FABRIC),
+        ("block.scouts.total(int(packets_meet(trace))) > 0", "False", FABRIC),
+    ],
+    "meshrt/block.py": [
+        ("        other.settle()\n        ramps.settle(other)\n", "        ramps.settle(other)\n", REGIONS),
+        ("        ramps.settle(other)\n", "", f"{REGIONS} test_segments.py test_stages.py"),
+    ],
+    "meshrt/replay.py": [
+        ("= start + alpha", "= start", FABRIC),
+        ("np.add(time, alpha, out=time)", "np.add(time, 0.0, out=time)", FABRIC),
+        ("run.time[:, slots] += late", "run.time[:, slots] += 0 * late", "test_defects.py"),
+        ("            np.maximum(cores, free, out=time)\n", "            np.copyto(time, cores)\n", FABRIC),
+        ("np.add(time, busy, out=free)\n        else:", "np.copyto(free, time)\n        else:", FABRIC),
+        ("run.ramp_out[:, at] = start + busy", "run.ramp_out[:, at] = start", FABRIC),
+        ("start = np.maximum(start, links[:, at])", "pass", f"{FABRIC} test_collectives.py test_allreduce.py"),
+        ("            links[:, at] = start + busy", "            links[:, at] = start", FABRIC),
+        ("np.add(source.get(), hops, out=there.view)", "np.copyto(there.view, source.get())", FABRIC),
+        ("there.put(source.get() + hops)", "there.put(source.get())", FABRIC),
+        ("self.is_served = not taking", "self.is_served = True", FABRIC),
+        ("        block.clock.coming.append(arrival)", "        arrival.is_served = True", FABRIC),
+        ("        block.clock.under_way[id(arrival)] = arrival.take_path", "        pass", FABRIC),
+    ],
+    "meshrt/lane.py": [
+        ("np.zeros(np.size(part.hops))])[:, None]", "np.ones(np.size(part.hops))])[:, None]", FABRIC),
+        ("int((lengths[way][:, cores] * packets).sum())", "int(lengths[way][:, cores].sum())", "test_defects.py"),
+        ("for of in (block.clock.ramp_in,", "for of in (block.clock.ramp_out,", FABRIC),
+    ],
+    "meshrt/heads.py": [
+        ("after = float(start[0]) + block.device.alpha", "after = float(start[0])", FABRIC),
+        ("after += float(view.of(clock.late[port])[line, core])", "pass", "test_defects.py"),
+        ("heappush(heads, (time, one.number, 0,", "heappush(heads, (time, -one.number, 0,", FABRIC),
+        ("one.landing.time[line, end] = time", "one.landing.time[line, end] = time + one.busy", FABRIC),
+        ("    order.end_of_use(block)\n", "", FABRIC),
+        ("np.array([time]), one.busy, free, asked, idle)", "np.array([time]), 0.0, free, asked, idle)", FABRIC),
+    ],
+    "meshrt/ramps.py": [
+        ("tail = 0.0 if one.stream else one.busy", "tail = one.busy", FABRIC),
+        ("tail = 0.0 if arrival.stream else arrival.busy", "tail = 0.0", FABRIC),
+        ("asks <= mine if before else asks < mine", "asks <= mine", FABRIC),
+        (" | (asks < block.clock.ramp_in)", "", FABRIC),
+        ("starts if arrival.stream else starts + arrival.busy", "starts", FABRIC),
+        ("coming[0], second < first", "coming[0], second <= first", FABRIC),
+        ("np.minimum(first, second), one.taking, *ramps)", "np.minimum(first, second), one.busy, *ramps)", FABRIC),
+        ("order.give(block, time[some], arrival.taking,", "order.give(block, time[some], arrival.busy,", FABRIC),
+        ("for who in np.argsort(asks,", "for who in np.argsort(-asks,", FABRIC),
+    ],
+    "meshrt/order.py": [
+        ("    np.add(start, busy, out=free)\n    return start", "    np.copyto(free, start)\n    return start", FABRIC),
+        ("late = asked > asks", "late = asked >= asks", f"{FABRIC} test_gemm_baselines.py"),
+        ("inside = begin + each <= high", "inside = begin + each < high", FABRIC),
+        ("held_up = ~(inside & (ask >= low))", "held_up = ~inside", FABRIC),
+        ("np.where(inside, until, until + each)", "until", FABRIC),
+        ("free[:, cores] - user.busy)", "free[:, cores])", FABRIC),
+        ("users[axis] = User(plan, views, busy, True)", "users[axis] = User(plan, views, busy, False)", FABRIC),
+        ("int(np.count_nonzero(held_up))", "int(held_up.any())", FABRIC),
+        ("np.where(inside, begin + each, until), high", "np.where(inside, begin + each, until), ask", FABRIC),
+    ],
+    "meshrt/allreduce.py": [
+        ("fabric.tail(block, tree.spread, partial, tree.adders)", "pass", SUMS),
+        ("0 if stream else numbers * partial.itemsize)", "0)", SUMS),
+        ("0 if stream else numbers, receivers, lines)", "0, receivers, lines)", SUMS),
+        ("0 if stream else size, everyone)", "0 if stream else numbers, everyone)", SUMS),
+        ("(n * size - numbers + (0 if stream else size))", "(0 if stream else size)", SUMS),
+        ("            if step:  # what", "            if True:  # what", SUMS),
+        ("np.ones(way.spread.length, bool), lines)", "way.adders, lines)", SUMS),
+        ("chunks[back] = whole[rows, columns, (place - back) % n]", "chunks[back] = whole[rows, columns, back]", SUMS),
+    ],
+    "meshrt/collectives.py": [
+        ("on = steps[strip::across] > step", "on = steps[strip::across] >= step", SHIFTS),
+        ("[-place for place in rings.y.places]", "[*rings.y.places]", f"{SHIFTS} test_gemm.py"),
+        ("(-1 if reverse else 1)) % total]", "1) % total]", SHIFTS),
+        ("every[:, :, source] = tiles", "pass", SHIFTS),
+    ],
+    "meshrt/crossbar/convoy.py": [
+        ("np.array([[block.device.beta], [0.0], [1.0]])", "np.array([[0.0], [0.0], [1.0]])", CROSSBAR),
+        ("np.array([[block.device.alpha], [1.0], [0.0]])", "np.array([[0.0], [1.0], [0.0]])", CROSSBAR),
+        ("counters.stages += count - new", "counters.stages += count", CROSSBAR),
+        ("np.maximum(time, free[1], out=time)", "pass", CROSSBAR),
+        ("np.maximum(state[TIME], free[0])", "state[TIME].copy()", CROSSBAR),
+        ("head += self.seat_busy[lane]", "pass", CROSSBAR),
+        ("self.cells[ramp] = head", "pass", CROSSBAR),
+        ("self.crossed[port][at] += self.seat_bytes[lane]", "self.crossed[port][at] += self.nbytes", CROSSBAR),
+        ("np.add(time, self.seat_busy[lane], out=free)", "np.copyto(free, time)", CROSSBAR),
+    ],
+    "meshrt/crossbar/porter.py": [
+        ("state[TIME] += device.beta * hop.touched", "pass", CROSSBAR),
+        ("np.maximum(time, link, out=time)", "pass", CROSSBAR),
+        ("np.add(state[HOPS], 1, out=head[HOPS])", "head[HOPS] = state[HOPS]", CROSSBAR),
+        ("self.lines * int(np.count_nonzero(hop.touched))", "int(np.count_nonzero(hop.touched))", CROSSBAR),
+        (" + step.peak_requests * REQUEST_BYTES", "", CROSSBAR),
+        ("link[...] = ramp", "link[...] = time", CROSSBAR),
+    ],
+    "meshrt/crossbar/itinerary.py": [
+        ("np.lexsort([*self._since(more), doors])", "np.lexsort([self.legs.packets.take(more), doors])", CROSSBAR),
+        ("self.taken[slot] = self.taken[slot ^ self.period] = stop", "self.taken[slot] = stop", CROSSBAR),
+        ("np.add.at(holds, after.take(ended[0]), legs.stops.take(ended[1]))", "pass", CROSSBAR),
+    ],
+    "meshrt/crossbar/exchange.py": [
+        ("if tick > 1 or way != port:", "if way != port:", "test_crossbar.py test_tampering.py"),
+        ("    ramps.settle(block)\n", "", "test_crossbar.py test_systems.py"),
+    ],
+    "meshrt/crossbar/legs.py": [
+        ("np.where(answers, REQUEST, passes))", "passes)", CROSSBAR),
+    ],
+    "meshrt/crossbar/rounds.py": [
+        ("    touched[one.fresh] = False\n", "", CROSSBAR),
+    ],
+    "programs/mesh/cache.py": [
+        ("cache.memory_of(to.astype(np.int64))):", "0):", "test_kvcache.py test_memory.py"),
+        ("        coming += _above(_climbing(cache.held + coming))\n", "        pass\n", "test_kvcache.py"),
+        ("_as_full(before) & (held > 0)", "_as_full(before)", "test_kvcache.py"),
+        ("np.logical_and.accumulate(passes[::-1])[::-1]", "passes", "test_kvcache.py"),
+        ("goal[: total % height] += 1", "goal[height - total % height :] += 1", "test_kvcache.py"),
+        ("full[1:] = held[1:] >= held[:-1]", "full[1:] = held[1:] > held[:-1]", "test_kvcache.py"),
+        ("number % height if", "(number + 1) % height if", "test_kvcache.py"),
+        ("cache.moved += int(rows.sum())", "cache.moved += 1", "test_kvcache.py"),
+        ("self.memory_of(held))", "self.memory_of(self.held))", "test_kvcache.py"),
+        ("(cache.held[1:] > southward[1:])", "(cache.held[1:] > 0)", "test_kvcache.py"),
+    ],
+    "meshrt/neuron/core.py": [
+        ("tile.shape[0] * hbm.dtype.itemsize", "tile.shape[0] * tile.dtype.itemsize", NEURON),
+        ('self.counts["hbm_written" if way == "save" else "hbm_read"] += nbytes', "pass", NEURON),
+        ("        target.saved = False\n", "", NEURON),
+        ("            start = target.idle\n", "            pass\n", NEURON),
+        ("if target.ready > start and write.rewrites():", "if target.ready > start:", NEURON),
+        ("cycles if cycles > least else least", "cycles", NEURON),
+        ("self.move(queue, start, tile.shape[0], row_bytes * slower)", "self.move(queue, start, tile.shape[0], row_bytes)", NEURON),
+    ],
+    "meshrt/neuron/memory.py": [
+        ("        self.peak = self.live\n", "        self.peak = 0\n", NEURON),
+        ("if victim.dirty:", "if True:", NEURON),
+        ("min(victims, key=", "max(victims, key=", NEURON),
+        ("store.idle = heapq.heappop(self.idle)", "heapq.heappop(self.idle)", NEURON),
+        ("if store.saved and not whole:", "if store.saved:", NEURON),
+        ("victim.ready = self.core.spill(", "self.core.spill(", NEURON),
+    ],
+    "meshrt/neuron/isa.py": [
+        ("cycles = max(min(device.least_cycles, m), n)", "cycles = n", NEURON),
+        ("cycles *= device.float32_passes", "cycles *= 1", NEURON),
+        ('"transpose_macs" if is_transpose else "macs"', '"macs"', NEURON),
+    ],
+    "meshrt/neuron/elementwise.py": [
+        ("1 if fast or places[0] != places[1] else 2", "1 if fast else 2", NEURON),
+    ],
+    "meshrt/neuron/timeline.py": [
+        ("        self.queues[queue] = start\n", "        self.queues[queue] = 0.0\n", NEURON),
+        ("min(self.engines, -(-rows * self.engines // self.partitions))", "self.engines", NEURON),
+        ("            self.gaps.append((self.end, start))\n", "", NEURON),
+    ],
+    "meshrt/neuron/cores.py": [
+        ('core.counts["hbm_read"] += touched.read', 'core.counts["hbm_read"] += touched.written', "test_neuron_llama.py::test_a_sum_over_the_cores_goes_from_hbm_to_hbm"),
+    ],
+    "meshrt/gpu/gpu.py": [
+        ("self.seconds = max(", "self.seconds = min(", GPU),
+        ("counters.memory_traffic += cost.nbytes", "counters.memory_traffic += 1", GPU),
+        ("launch_seconds\n        self.now = max(self.now, self.host)\n        self.node(cost)", "launch_seconds\n        self.node(cost)", GPU),
+        ("self.now += self.device.kernel_seconds + cost.seconds", "self.now += cost.seconds", GPU),
+    ],
+    "meshrt/gpu/gpus.py": [
+        ('part, rounds = parts[0], 2 if kind == "reduce_sum" else 1', "part, rounds = parts[0], 1", GPU),
+        ("gpu.counters.collective_seconds += end - begin", "gpu.counters.collective_seconds += end", GPU),
+    ],
+    "meshrt/gpu/rings.py": [
+        ("times[at] += step.seconds[at]", "pass", GPU),
+        ("last = times[-1] + latency", "last = times[-1]", GPU),
+        ("traffic[at][self.kind].bytes += nbytes", "traffic[at][self.kind].bytes += 1", GPU),
+    ],
+    "meshrt/gpu/meter.py": [
+        ("count - old.numbers.get(name, 0)", "count", GPU),
+    ],
+    "meshrt/gpu/repeat.py": [
+        ("            gpu.host += self.times * (gpu.host - host)\n", "", "test_lowrank.py test_lowrank_studies.py"),
+        ("count + self.times * (count - old))", "count)", "test_lowrank.py test_lowrank_studies.py"),
+    ],
+    "meshrt/gpu/memory.py": [
+        ("if self.used + nbytes > self.limit:", "if self.used + nbytes >= self.limit:", GPU),
+    ],
+    "meshrt/gpu/operations.py": [
+        ("2 * target.nbytes + other.nbytes", "target.nbytes + other.nbytes", GPU),
+        ("int(2 * x.shape[0]", "int(x.shape[0]", GPU),
+    ],
+}  # fmt: skip
+
+MUTATIONS = tuple(Mutation(file, *row) for file, rows in TABLE.items() for row in rows)
