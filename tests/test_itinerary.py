@@ -1,18 +1,23 @@
-"""The rounds of an exchange against the rules, followed packet by packet; what crosses the links."""
+"""The rounds of an exchange against the rules, followed packet by packet: who moves when, and what time it takes."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from runs import new_block
 
+from meshrt.clock import TIME
+from meshrt.crossbar.exchange import crossbar, exchange
 from meshrt.crossbar.itinerary import Itinerary
-from meshrt.crossbar.legs import hops, ways
+from meshrt.crossbar.legs import REQUEST_BYTES, Transfer, hops, ways
+from meshrt.device import Device
 from meshrt.mesh import EAST, NORTH, SOUTH, STEP, WEST
 
 Hops = set[tuple[int, int, int, bool, bool]]  # (packet, core, port, carries a tile, has been touched)
@@ -101,6 +106,68 @@ def test_every_round_is_what_the_rules_say(where: tuple[int, int, list[int]], as
         assert one.held() == most
         found += len(told)
     assert found == hops(legs)
+
+
+SLOW = Device(name="slow", alpha=1.5, beta=7.0, link_bytes_per_cycle=4.0)
+
+
+@dataclass
+class Clocks:
+    """Time, hops and stages of the cores of a grid, and when links and ramps are free."""
+
+    states: list[list[float]]
+    free: Counter[tuple[int, Any]] = field(default_factory=Counter)  # of (core, port, "in" or "out")
+
+    def carry_out(self, width: int, owners: list[int], asks: bool, busy: tuple[float, float]) -> None:
+        """An exchange: a hop waits for the ramp out of a core, the link and the ramp in; `busy` by request and tile."""
+        heads: dict[int, list[float]] = {}
+        for told, _ in by_the_rules(width, owners, asks):
+            moves = sorted(told, key=lambda move: move[2])  # by port where a core has several packets
+            for number, core, port, tile, touched in moves:
+                if number in heads and heads[number][0] > self.states[core][0]:
+                    self.states[core] = heads[number]
+                time, far, stages = self.states[core]
+                time, stages = (time + SLOW.beta, stages + 1) if touched else (time, stages)
+                self.states[core] = [time, far, stages]
+                time = max(time, self.free[core, "out"], self.free[core, port])
+                self.free[core, "out"] = self.free[core, port] = time + busy[tile]
+                heads[number] = [time + SLOW.alpha, far + 1, stages]
+            for number, core, port, tile, _ in moves:
+                to = core + STEP[port][0] + STEP[port][1] * width
+                heads[number][0] = max(heads[number][0], self.free[to, "in"]) + busy[tile]
+                self.free[to, "in"] = heads[number][0]
+        for reader, head in heads.items():
+            if head[0] > self.states[reader][0]:
+                self.states[reader] = head
+
+
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.parametrize("axis", ["x", "y", None])
+def test_clocks_of_all_cores_are_those_of_the_rules(axis: str | None, comm: Any):
+    """Two exchanges, the second while links and ramps of the first are still busy, on cores whose clocks differ."""
+
+    @settings(max_examples=60)
+    @given(maps(), st.booleans(), st.integers(0, 2**16), st.sampled_from([0, 30, 500]))
+    def check(where: tuple[int, int, list[int]], asks: bool, seed: int, skew: int) -> None:
+        width, height, owners = where
+        grid = {"x": (width, 1), "y": (1, height), None: (width, height)}[axis]  # of the cores that exchange tiles
+        owners = [owner % (grid[0] * grid[1]) for owner in owners[: grid[0] * grid[1]]]
+        block = new_block(comm, (width, height), SLOW)
+        block.clock.state[TIME] += np.random.default_rng(seed).integers(0, skew + 1, (height, width))
+        start = block.clock.state.transpose(1, 2, 0)
+        lines = {"x": start, "y": start.swapaxes(0, 1), None: start.reshape(1, -1, 3)}[axis]
+        clocks = [Clocks(line.tolist()) for line in lines]
+        tiles = np.zeros((*block.shape, 6), np.float32)
+        with crossbar(block) as bar:
+            for _ in range(2):
+                exchange(block, bar, Transfer(axis, np.array(owners), tiles, asks))
+                for line in clocks:
+                    line.carry_out(grid[0], owners, asks, (REQUEST_BYTES / 4, 24 / 4))
+        end = block.clock.state.transpose(1, 2, 0)
+        found = {"x": end, "y": end.swapaxes(0, 1), None: end.reshape(1, -1, 3)}[axis]
+        assert np.array_equal(found, [line.states for line in clocks])
+
+    check()
 
 
 def test_seats_are_given_out_anew_and_headers_can_follow():

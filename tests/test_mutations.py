@@ -1,0 +1,35 @@
+"""The table of ci/mutations.py fits the source and the tests: each of its mutations can be made, and is tried on tests."""
+
+from __future__ import annotations
+
+import ast
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+TABLE = runpy.run_path(str(CHECKOUT / "ci" / "mutations.py"))
+
+
+def test_every_mutation_can_be_made_and_is_python() -> None:
+    assert len(set(TABLE["MUTATIONS"])) == len(TABLE["MUTATIONS"]) >= 60
+    for one in TABLE["MUTATIONS"]:
+        text = (CHECKOUT / one.file).read_text()
+        assert ast.dump(ast.parse(one.made(text))) != ast.dump(ast.parse(text)), one
+
+
+def test_every_mutation_has_tests() -> None:
+    for one in TABLE["MUTATIONS"]:
+        assert one.test_files
+        for test in one.test_files:
+            path, _, name = test.partition("::")
+            assert re.search(rf"^def {name or 'test_'}", (CHECKOUT / path).read_text(), re.MULTILINE), test
+
+
+@pytest.mark.parametrize("text", ["", "x = 1; x = 1"])
+def test_a_text_that_is_not_there_once_is_an_error(text: str) -> None:
+    one = TABLE["Mutation"]("meshrt/fabric.py", "x = 1", "x = 2", "test_fabric.py")
+    with pytest.raises(ValueError, match=r"meshrt/fabric\.py has 'x = 1' [02] times, not once"):
+        one.made(text)
