@@ -41,6 +41,7 @@ SUMS = "test_collectives.py test_clock.py test_allreduce.py"
 SHIFTS = "test_collectives.py test_shift.py"
 CROSSBAR = "test_crossbar.py test_itinerary.py"
 NEURON = "test_neuron_memory.py test_neuron_timeline.py test_neuron_runtime.py test_neuron_tiles.py"
+HBM_TO_HBM = "test_neuron_llama.py::test_a_sum_over_the_cores_goes_from_hbm_to_hbm"
 GPU = "test_gpu.py test_group.py"
 REGIONS = (
     "test_segments.py::test_two_regions_count_the_bytes_of_a_token_in_its_phase"
@@ -215,7 +216,7 @@ TABLE: dict[str, list[tuple[str, str, str]]] = {
         ("            self.gaps.append((self.end, start))\n", "", NEURON),
     ],
     "meshrt/neuron/cores.py": [
-        ("+= touched.read", "+= touched.written", "test_neuron_llama.py::test_a_sum_over_the_cores_goes_from_hbm_to_hbm"),
+        ("+= touched.read", "+= touched.written", HBM_TO_HBM),
     ],
     "meshrt/gpu/gpu.py": [
         ("self.seconds = max(", "self.seconds = min(", GPU),

@@ -1,4 +1,4 @@
-"""The table of ci/mutations.py fits the source and the tests: each of its mutations can be made, and is tried on tests."""
+"""The table of ci/mutations.py fits the source and the tests: each can be made, and is tried on tests."""
 
 from __future__ import annotations
 
