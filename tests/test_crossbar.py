@@ -10,13 +10,15 @@ from measure import measured, numbered, one_core_each, own, whole
 from runs import new_block
 
 from meshrt import fabric
+from meshrt.clock import TIME
 from meshrt.crossbar.exchange import crossbar, exchange
 from meshrt.crossbar.itinerary import Itinerary
 from meshrt.crossbar.legs import REQUEST_BYTES, Transfer, ways
 from meshrt.device import Device
 from meshrt.errors import LimitError, RouteError
 from meshrt.mesh import EAST, NORTH, SOUTH, STEP, WEST
-from meshrt.tables import overwrite
+from meshrt.routes import Route
+from meshrt.tables import installed, overwrite
 
 SLOW = Device(name="slow", alpha=1.5, beta=7.0, link_bytes_per_cycle=4.0, macs_per_cycle=2.0, call_cycles=11.0)
 RANKS = [1, 3, 6]
@@ -174,6 +176,18 @@ def test_transfers_along_both_axes_at_once_take_as_long_as_one(comm):
             exchange(block, bar, *(Transfer(axis, (np.arange(8) + 1) % 8, tiles) for axis in axes))
         times.append(measured(block)["critical_path"]["cycles"])
     assert times[0] <= times[1] < 1.5 * times[0]
+
+
+@pytest.mark.mpi(ranks=[1, 3])
+@pytest.mark.parametrize("axis", ["x", None])
+def test_what_is_under_way_has_its_ramp_before_an_exchange(axis: str | None, comm):
+    """A packet from the west comes to core 1 while nobody waits for it; a tile from the east is put off by it."""
+    block = new_block(comm, (3, 1), SLOW)
+    tiles = own(block, numbered(3, 1, 2, 3))
+    with installed(block.tables, "x", [Route(0, (1,))]) as channel, crossbar(block) as bar:
+        fabric.send(block, channel, tiles)
+        exchange(block, bar, Transfer(axis, np.array([0, 2, 2]), tiles))
+        assert whole(block, block.clock.state[TIME])[0].tolist() == [0, 1.5 + 6 + 6, 0]
 
 
 # ----------------------------------------------------------------------------------------------------------- limits

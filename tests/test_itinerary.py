@@ -112,14 +112,17 @@ SLOW = Device(name="slow", alpha=1.5, beta=7.0, link_bytes_per_cycle=4.0)
 
 
 def carry_out(
-    cells: list[list[float]], width: int, owners: list[int], asks: bool, busy: tuple[float, float]
-) -> None:
-    """An exchange on a grid; `cells`: the rows of `Clock.cells`, of each core. `busy`: of a request, and of a tile.
+    cells: list[list[float]], width: int, owners: list[int], asks: bool, sizes: tuple[int, int]
+) -> int:
+    """An exchange on a grid; `cells`: the rows of `Clock.cells`, of each core. `sizes`: bytes of a request, of a tile.
 
-    A hop waits for the ramp out of its core, for the link, and for the ramp into the next core.
+    Returns the most bytes of others that a round needs room for. A hop waits for the ramp out of its core, for the
+    link, and for the ramp into the next core.
     """
     heads: dict[int, list[float]] = {}
-    for told, _ in by_the_rules(width, owners, asks):
+    room, busy = 0, [SLOW.busy_cycles(size) for size in sizes]
+    for told, (tiles, requests) in by_the_rules(width, owners, asks):
+        room = max(room, requests * sizes[0] + tiles * sizes[1])
         moves = sorted(told, key=lambda move: move[2])  # by port where a core has several packets
         for number, core, port, tile, touched in moves:
             cell = cells[core]
@@ -136,11 +139,12 @@ def carry_out(
     for reader, head in heads.items():
         if head[TIME] > cells[reader][TIME]:
             cells[reader][: STAGES + 1] = head
+    return room
 
 
 @pytest.mark.mpi(ranks=[1])
 @pytest.mark.parametrize("axis", ["x", "y", None])
-def test_clocks_links_and_ramps_are_those_of_the_rules(axis: str | None, comm: Any):
+def test_clocks_links_ramps_and_memory_are_those_of_the_rules(axis: str | None, comm: Any):
     """Two exchanges in a row, on cores whose clocks differ and whose links and ramps may be busy already."""
 
     @settings(max_examples=60)
@@ -157,12 +161,18 @@ def test_clocks_links_and_ramps_are_those_of_the_rules(axis: str | None, comm: A
             every = cells.reshape(-1, height, width).transpose(1, 2, 0)
             return {"x": every, "y": every.swapaxes(0, 1), None: every.reshape(1, -1, len(cells))}[axis]
 
-        lines = by_line().tolist()
-        with crossbar(block) as bar:
+        lines, held, resize = by_line().tolist(), [0], block.memory.resize
+
+        def noted(name: str, nbytes: int) -> None:
+            held.append(nbytes)
+            resize(name, nbytes)
+
+        with crossbar(block) as bar, pytest.MonkeyPatch.context() as patch:
+            patch.setattr(block.memory, "resize", noted)
             for _ in range(2):
                 exchange(block, bar, Transfer(axis, np.array(owners), np.zeros((*block.shape, 6), np.float32), asks))
-                for line in lines:
-                    carry_out(line, grid[0], owners, asks, (REQUEST_BYTES / 4, 24 / 4))
+                rooms = [carry_out(line, grid[0], owners, asks, (REQUEST_BYTES, 24)) for line in lines]
+                assert max(held) == max(rooms)
         assert np.array_equal(by_line(), lines)
 
     check()
