@@ -254,7 +254,7 @@ def test_any_packets_to_neighbours_take_the_time_of_the_reference(comm):
     """Of any sizes, some of them streamed and added for longer than they take on a link, waited for in any order."""
     device = Device(name="test", alpha=1.0, beta=5.0, link_bytes_per_cycle=4.0, macs_per_cycle=0.5)
 
-    @settings(max_examples=150)
+    @settings(max_examples=60)
     @given(neighbours())
     def check(rounds: list[dict[str, Any]]) -> None:
         block = new_block(comm, (5, 4), device)
@@ -275,24 +275,32 @@ def given_to(ask: float, busy: float, free: float, asked: float, idle: float) ->
 
 
 @pytest.mark.mpi(ranks=[1])
-@given(turns=st.lists(st.lists(st.integers(0, 30), min_size=3, max_size=3), max_size=8), busy=st.integers(1, 5))
-def test_links_are_given_to_one_head_at_a_time(turns: list[list[int]], busy: int, comm):
+def test_links_are_given_to_one_head_at_a_time(comm):
     """Three links, asked for in any order; a head is out of order where another has what it would have got."""
+
     block = new_block(comm, (2, 2), "wse2")
-    free, asked, idle = np.zeros((3, 3))
-    links, used, late, longest = [(0.0, 0.0, 0.0)] * 3, [set[int]() for _ in range(3)], 0, 0.0
-    for turn in turns:
-        times = np.array(turn, float)
-        order.give(block, times, float(busy), free, asked, idle)
-        for at, ask in enumerate(turn):
-            (start, *new), held_up = given_to(ask, busy, *links[at])
-            links[at] = (new[0], new[1], new[2])
-            late, longest = late + held_up, max(longest, (start - ask) * held_up)
-            assert (times[at], free[at], asked[at], idle[at]) == (start, *links[at])
-            taken = set(range(int(start), int(start) + busy))
-            assert start >= ask and not taken & used[at]
-            used[at] |= taken
-    assert (block.counters.out_of_order, block.counters.longest_wait) == (late, longest)
+
+    @settings(max_examples=200)
+    @given(st.lists(st.lists(st.integers(0, 30), min_size=3, max_size=3), max_size=8), st.integers(1, 5))
+    def check(turns: list[list[int]], busy: int) -> None:
+        counters = block.counters
+        counters.out_of_order, counters.longest_wait = 0, 0.0
+        free, asked, idle = np.zeros((3, 3))
+        links, used, late, longest = [(0.0, 0.0, 0.0)] * 3, [set[int]() for _ in range(3)], 0, 0.0
+        for turn in turns:
+            times = np.array(turn, float)
+            order.give(block, times, float(busy), free, asked, idle)
+            for at, ask in enumerate(turn):
+                (start, *new), held_up = given_to(ask, busy, *links[at])
+                links[at] = (new[0], new[1], new[2])
+                late, longest = late + held_up, max(longest, (start - ask) * held_up)
+                assert (times[at], free[at], asked[at], idle[at]) == (start, *links[at])
+                taken = set(range(int(start), int(start) + busy))
+                assert start >= ask and not taken & used[at]
+                used[at] |= taken
+        assert (counters.out_of_order, counters.longest_wait) == (late, longest)
+
+    check()
 
 
 GEMM = {"m": 64, "k": 64, "n": 64}
