@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from measure import measured, on_one_rank, run_report, whole
+from measure import measured, on_one_rank, own, run_report, whole
 from runs import new_block
 
 from meshrt.block import Block
@@ -290,6 +290,22 @@ def test_a_token_in_flight_takes_memory_beside_the_one_that_leaves(payload: bool
                 balance(cache)
                 assert cache.held.tolist() == [4, *[3] * (height - 1)]
                 assert block.memory.peak == 1000
+
+
+@pytest.mark.mpi(ranks=[1, 4])
+def test_a_row_that_only_gets_a_token_from_below_can_refuse_it(comm):
+    """All rows hold as many: a new token makes each pass one up, and the north row has room for the counts alone."""
+    block = new_block(comm, MESH, core_memory=100)
+    with kv_cache(block, (2,), 1, "float32", "shift") as cache:
+        for at in range(MESH[1]):
+            append(cache, number(block, at, (2,)))
+            balance(cache)
+        north = np.zeros((MESH[1], MESH[0]), np.int64)
+        north[0] = 100 - 8 - 2 * 4
+        with block.memory.hold("something else", own(block, north)):
+            told = refusal(cache)
+        assert told is not None and "'next token of the KV cache' asks for" in told and ", 0)" in told
+        assert refusal(cache) is None
 
 
 # ------------------------------------------------------------------------------------------------------- until full

@@ -208,6 +208,7 @@ COSTS: dict[str, tuple[Callable[[NeuronCore, Tile, Tile], Any], str, float]] = {
     "small": (lambda c, x, w: x[:, 0:2] + x[:, 0:2], "vector", 64),
     "product": (lambda c, x, w: nisa.nc_matmul(x[:, 0:128], x), "tensor", 300),
     "product, narrow": (lambda c, x, w: nisa.nc_matmul(x[:, 0:128], x[:, 0:10]), "tensor", 64),
+    "product, narrow, float32": (lambda c, x, w: nisa.nc_matmul(x[:, 0:128], w[:, 0:10]), "tensor", 256),
     "product, float32": (lambda c, x, w: nisa.nc_matmul(x[:, 0:128], w), "tensor", 1200),
     "transpose": (lambda c, x, w: nisa.nc_transpose(x[:, 0:70], nl.shared_identity(c, BF16)), "tensor", 128),
 }  # fmt: skip

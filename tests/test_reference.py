@@ -14,7 +14,7 @@ from measure import marks, measured, on_one_rank, own, whole
 from runs import new_block
 from traced import traced
 
-from meshrt import fabric, routes
+from meshrt import fabric, order, routes
 from meshrt.block import Block
 from meshrt.clock import TIME
 from meshrt.device import Device
@@ -207,6 +207,100 @@ def test_ramps_go_to_the_head_that_asks_first_whatever_the_program_waits_for_fir
     halo(block)
     assert np.array_equal(whole(block, block.clock.state.transpose(1, 2, 0)).transpose(2, 0, 1), state)
     assert measured(block)["out_of_order"] == {"packets": 0, "longest_wait": 0.0}
+
+
+@st.composite
+def neighbours(draw: st.DrawFn) -> list[dict[str, Any]]:
+    """Rounds of packets to neighbours: what is sent, on how late cores, and what is waited for in which order."""
+    rounds, sent = [], st.tuples(st.integers(1, 6), st.booleans())  # numbers of a packet, and is it streamed?
+    for _ in range(draw(st.integers(1, 3))):
+        ways = draw(st.lists(st.tuples(st.sampled_from("xy"), st.sampled_from([1, -1])), min_size=1, unique=True))
+        same = draw(st.booleans())  # all alike
+        rounds.append(
+            {
+                "ways": [(way, 3, False) if same else (way, *draw(sent)) for way in ways],
+                "skew": draw(st.sampled_from([0, 2, 9, 40])),
+                "seed": draw(st.integers(0, 2**16)),
+                "some": draw(st.none() | st.tuples(st.integers(0, len(ways) - 1), st.integers(0, 31))),
+                "order": draw(st.permutations(range(len(ways)))),
+            }
+        )
+    return rounds
+
+
+def exchange_with_neighbours(block: Block, rounds: list[dict[str, Any]]) -> None:
+    for one in rounds:
+        late = np.random.default_rng(one["seed"]).integers(0, one["skew"] + 1, (block.mesh.height, block.mesh.width))
+        block.clock.state[TIME] += own(block, late.astype(np.float64))
+        with ExitStack() as stack:
+            channels = [
+                stack.enter_context(installed(block.tables, axis, routes.chain(block.mesh.length(axis), step)))
+                for (axis, step), _, _ in one["ways"]
+            ]
+            flights = [
+                fabric.send(block, channel, np.zeros((*block.shape, size), np.float32), stream=stream)
+                for channel, (_, size, stream) in zip(channels, one["ways"], strict=True)
+            ]
+            if one["some"] is not None:
+                at, bits = one["some"]
+                chosen = [place for place in range(channels[at].length) if bits >> place & 1]
+                fabric.receive_at(block, channels[at], flights[at], marks(channels[at].length, chosen))
+            for at in one["order"]:
+                fabric.receive(block, flights[at])
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_any_packets_to_neighbours_take_the_time_of_the_reference(comm):
+    """Of any sizes, some of them streamed and added for longer than they take on a link, waited for in any order."""
+    device = Device(name="test", alpha=1.0, beta=5.0, link_bytes_per_cycle=4.0, macs_per_cycle=0.5)
+
+    @settings(max_examples=60)
+    @given(neighbours())
+    def check(rounds: list[dict[str, Any]]) -> None:
+        block = new_block(comm, (5, 4), device)
+        found, state = in_the_reference(block, lambda block: exchange_with_neighbours(block, rounds))
+        assert measured(block)["out_of_order"]["packets"] or np.array_equal(state, state_of(found, block.shape))
+
+    check()
+
+
+def given_to(ask: float, busy: float, free: float, asked: float, idle: float) -> tuple[tuple[float, ...], bool]:
+    """One head and one link, as `order.give`: (start, free, asked, idle), and whether it was held up by a later one."""
+    if asked <= ask:
+        return (max(ask, free), max(ask, free) + busy, ask, free), False
+    begin = max(ask, idle)
+    if begin + busy <= asked:
+        return (begin, free, asked, begin + busy), ask < idle
+    return (free, free + busy, asked, free), True
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_links_are_given_to_one_head_at_a_time(comm):
+    """Three links, asked for in any order; a head is out of order where another has what it would have got."""
+
+    block = new_block(comm, (2, 2), "wse2")
+
+    @settings(max_examples=200)
+    @given(st.lists(st.lists(st.integers(0, 30), min_size=3, max_size=3), max_size=8), st.integers(1, 5))
+    def check(turns: list[list[int]], busy: int) -> None:
+        counters = block.counters
+        counters.out_of_order, counters.longest_wait = 0, 0.0
+        free, asked, idle = np.zeros((3, 3))
+        links, used, late, longest = [(0.0, 0.0, 0.0)] * 3, [set[int]() for _ in range(3)], 0, 0.0
+        for turn in turns:
+            times = np.array(turn, float)
+            order.give(block, times, float(busy), free, asked, idle)
+            for at, ask in enumerate(turn):
+                (start, *new), held_up = given_to(ask, busy, *links[at])
+                links[at] = (new[0], new[1], new[2])
+                late, longest = late + held_up, max(longest, (start - ask) * held_up)
+                assert (times[at], free[at], asked[at], idle[at]) == (start, *links[at])
+                taken = set(range(int(start), int(start) + busy))
+                assert start >= ask and not taken & used[at]
+                used[at] |= taken
+        assert (counters.out_of_order, counters.longest_wait) == (late, longest)
+
+    check()
 
 
 GEMM = {"m": 64, "k": 64, "n": 64}
