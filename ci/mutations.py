@@ -77,7 +77,7 @@ TABLE: dict[str, list[tuple[str, str, str]]] = {
         ("        ramps.settle(other)\n", "", f"{REGIONS} test_segments.py test_stages.py"),
     ],
     "meshrt/replay.py": [
-        ("= start + alpha", "= start", FABRIC),
+        ("= start + alpha", "= start", APART),
         ("np.add(time, alpha, out=time)", "np.add(time, 0.0, out=time)", FABRIC),
         ("run.time[:, slots] += late", "run.time[:, slots] += 0 * late", "test_defects.py"),
         ("            np.maximum(cores, free, out=time)\n", "            np.copyto(time, cores)\n", FABRIC),
