@@ -175,6 +175,22 @@ def test_a_link_is_not_kept_for_a_packet_that_comes_later(comm):
         assert tuple(whole(block, block.clock.state[TIME])[0, 2:]) == times
 
 
+@pytest.mark.mpi(ranks=[1, 4])
+@pytest.mark.parametrize("width", [None, 4.0])
+def test_paths_that_do_not_meet_take_alpha_a_hop_and_the_tail(width: float | None, comm):
+    """Many paths of two hops, at places that are no few slices; the second transfer leaves when its ramp is free."""
+    corners = [(2 * int(at) % 24, 2 * int(at) // 24 * 2) for at in np.random.default_rng(1).permutation(144)[:80]]
+    paths = [Path(((x, y), (x + 1, y), (x + 1, y + 1))) for x, y in corners]
+    block = new_block(comm, (24, 24), Device(name="test", alpha=3.0, beta=5.0, link_bytes_per_cycle=width))
+    busy = 16 / width if width else 0.0
+    with installed_paths(block.tables, paths) as channel:
+        flights = [fabric.send(block, channel, np.zeros((*block.shape, 4), np.float32)) for _ in range(2)]
+        for turn, flight in enumerate(flights):
+            fabric.receive(block, flight)
+            found = whole(block, block.clock.state[TIME])
+            assert {found[y + 1, x + 1] for x, y in corners} == {2 * 3.0 + (1 + turn) * busy}
+
+
 def halo(block: Block) -> None:
     """Every core sends to its four neighbours and waits for them, three times, after work that differs."""
     rng = np.random.default_rng(3)
