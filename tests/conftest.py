@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import hypothesis
 import pytest
 from mpi_jobs import Finished, run_ranks
+from runs import close_blocks
 
 from meshrt.host import ONE_THREAD
 
@@ -20,6 +21,13 @@ os.environ.update(ONE_THREAD)  # as in a run: small products on many threads wai
 # All ranks of a test have to draw the same examples; and time per example says nothing on a busy machine.
 hypothesis.settings.register_profile("meshrt", derandomize=True, deadline=None, database=None)
 hypothesis.settings.load_profile("meshrt")
+
+
+@pytest.fixture(autouse=True)
+def blocks_are_closed() -> Iterator[None]:
+    """A test need not close its blocks."""
+    yield
+    close_blocks()
 
 
 @pytest.fixture

@@ -10,13 +10,27 @@ from meshrt.neuron.emulate import emulate
 from meshrt.program import load_program
 from meshrt.report import gather_report
 
+MADE: list[Block] = []  # by the test that runs, on one rank
+
 
 def new_block(
     comm: Any, mesh: tuple[int, int], device: Device | str = "ideal", payload: bool = True, **limits: int
 ) -> Block:
     """A block of a mesh on the ranks of comm, without limits unless they are asked for."""
     machine = find_device(device, **limits) if isinstance(device, str) else device
-    return make_block(comm, machine, *mesh, Board.alone(), payload)
+    block = make_block(comm, machine, *mesh, Board.alone(), payload)
+    if comm.size == 1:  # elsewhere messages may be under way, on which closing would wait
+        MADE.append(block)
+    return block
+
+
+def close_blocks() -> None:
+    """Give back the communicators of all blocks that were made: a process has two thousand, and tests make more."""
+    for block in MADE:
+        for comm in (block.comm, block.control.comm, block.scouts.comm):
+            if comm:  # it has not been freed
+                comm.Free()
+    MADE.clear()
 
 
 def run_program(
