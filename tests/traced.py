@@ -20,6 +20,9 @@ from meshrt.routers import line_indices
 from meshrt.tables import Channel
 
 
+Source = tuple[np.ndarray, int]  # a source's cores as a mask, and its colour
+
+
 class Trace:
     """Operations by core, and the arrivals that the run itself found, by flight."""
 
@@ -62,11 +65,11 @@ class Trace:
             self.tables[key] = made
         return self.tables[key]
 
-    def cores(self, channel: Channel, positions: np.ndarray | None, lines: np.ndarray | None) -> Iterator[np.ndarray]:
+    def cores(self, channel: Channel, positions: np.ndarray | None, lines: np.ndarray | None) -> Iterator[Source]:
         """For each source of the channel that is chosen: (its cores as a mask, colour)."""
         for source, colour in zip(channel.sources.tolist(), channel.colours.tolist(), strict=True):
             if positions is None or positions[source]:
-                yield self.mask(channel, np.arange(channel.length) == source, lines), colour  # type: ignore[misc]
+                yield self.mask(channel, np.arange(channel.length) == source, lines), colour
 
     def mask(self, channel: Channel, positions: np.ndarray, lines: np.ndarray | None) -> np.ndarray:
         """These positions of the channel's lines, as bool [bh, bw]."""
