@@ -19,7 +19,6 @@ from meshrt.clock import TIME
 from meshrt.routers import line_indices
 from meshrt.tables import Channel
 
-
 Source = tuple[np.ndarray, int]  # a source's cores as a mask, and its colour
 
 
