@@ -10,7 +10,7 @@ from meshrt.neuron.emulate import emulate
 from meshrt.program import load_program
 from meshrt.report import gather_report
 
-MADE: list[Block] = []  # by the test that runs, on one rank
+MADE: list[Any] = []  # communicators of blocks, by the test that runs, on one rank
 
 
 def new_block(
@@ -20,17 +20,16 @@ def new_block(
     machine = find_device(device, **limits) if isinstance(device, str) else device
     block = make_block(comm, machine, *mesh, Board.alone(), payload)
     if comm.size == 1:  # elsewhere messages may be under way, on which closing would wait
-        MADE.append(block)
+        MADE.extend((block.comm, block.control.comm, block.scouts.comm))
     return block
 
 
 def close_blocks() -> None:
     """Give back the communicators of all blocks that were made: a process has two thousand, and tests make more."""
-    for block in MADE:
-        for comm in (block.comm, block.control.comm, block.scouts.comm):
-            if comm:  # it has not been freed
-                comm.Free()
-    MADE.clear()
+    while MADE:
+        comm = MADE.pop()
+        if comm:  # it has not been freed
+            comm.Free()
 
 
 def run_program(
