@@ -67,12 +67,17 @@ def test_a_limit_after_a_restart_is_the_end() -> None:
     assert restarts.supervise(5, ends_with(9, 3)) == 3
 
 
-SUPERVISOR = """
+SUPERVISOR = '''
 import os, sys
 from meshrt.launch import restarts
-child = "import signal, sys, time; signal.signal(signal.SIGINT, lambda *_: sys.exit(1)); print('here', flush=True); time.sleep(60)"
+child = """
+import signal, sys, time
+signal.signal(signal.SIGINT, lambda *_: sys.exit(1))
+print('here', flush=True)
+time.sleep(60)
+"""
 sys.exit(restarts.supervise(3, lambda attempt: restarts.Start([sys.executable, "-c", child], os.environ, "")))
-"""  # noqa: E501
+'''
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -174,7 +179,6 @@ def test_a_killed_rank_and_the_same_bytes(started: Any, tmp_path: Path) -> None:
 # ----------------------------------------------------------------------------------------------- hosts and clusters
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="of this host's name")
 def test_hosts_that_do_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     agent = tmp_path / "agent"
     agent.write_text('#!/bin/sh\n[ "$1 $2" = "up true" ] && exit 0\n[ "$1" = down ] && exit 255\nexec sleep 60\n')

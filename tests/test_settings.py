@@ -180,5 +180,5 @@ def test_there_is_a_row_for_every_option_of_every_machine(machine: str) -> None:
     def command() -> None: ...
 
     import_module(f"meshrt.commands.machines.{machine}").options(command)
-    names = [parameter.name for parameter in command.__click_params__]  # type: ignore[attr-defined]
+    names = [parameter.name for parameter in command.__click_params__]
     assert sorted(names) == sorted(HOW[machine]) == sorted(row.option for row in OPTIONS[machine])
