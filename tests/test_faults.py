@@ -211,17 +211,44 @@ def test_a_rank_alone_cleans_up_when_it_is_told_to_end(number: int, code: int, w
         "report.json",
         "--quiet",
     ]
-    process = subprocess.Popen(
+    with subprocess.Popen(
         argv, cwd=tmp_path, stderr=subprocess.PIPE, env=os.environ | {"PYTHONPATH": str(CHECKOUT)}
-    )
-    assert process.stderr is not None
-    assert until((tmp_path / "state" / "state.json").exists, 30)
-    process.send_signal(number)
-    assert process.wait(SECONDS) == code
-    message = process.stderr.read().decode()
-    process.stderr.close()
+    ) as process:
+        assert until((tmp_path / "state" / "state.json").exists, 30)
+        process.send_signal(number)
+        _, told = process.communicate(timeout=SECONDS)
+    assert process.returncode == code, told
+    message = told.decode()
     assert message.count("\n") == 1 and word in message
     assert [path.name for path in tmp_path.iterdir()] == ["state"]
+
+
+FREED = """
+import signal
+import time
+
+MESH = (1, 1)
+
+class Freed:
+    def __del__(self):
+        signal.raise_signal(signal.{})
+        time.sleep(0)  # here Python calls what handles the signal, and drops what that raises
+
+def run(block):
+    "The signal comes while an object is being freed."
+    Freed()
+    time.sleep(30)
+"""
+
+
+@pytest.mark.parametrize(("name", "code", "word"), [("SIGINT", 130, "interrupted"), ("SIGTERM", 143, "SIGTERM")])
+def test_a_signal_is_not_lost_where_python_drops_what_is_raised(
+    name: str, code: int, word: str, tmp_path: Path, run_meshrt: Callable[..., Any]
+) -> None:
+    (tmp_path / "mine.py").write_text(FREED.format(name))
+    ended = run_meshrt("run", str(tmp_path / "mine.py"))
+    assert ended.code == code and word in ended.stderr and ended.stderr.count("\n") == 1
+    assert ended.seconds < SECONDS
 
 
 LONG = """

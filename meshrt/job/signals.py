@@ -22,6 +22,7 @@ from meshrt import host
 
 Handler = Callable[[int, FrameType | None], object]
 PATIENCE = 0.2  # seconds that the main thread has to hear for itself; Open MPI's mpirun kills in 0.25
+AGAIN = 0.001  # seconds until a signal that was dropped comes again: the object is freed by then
 ORPHANED = 137  # as if killed with its launcher; there is nobody left to tell
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -114,9 +115,10 @@ def raise_on_end() -> None:
     """Let these signals raise KeyboardInterrupt or Terminated, so that what a run alone has begun is cleaned up.
 
     Where the main thread does not get to that within PATIENCE, since it is inside one long call of NumPy's, the process
-    ends all the same, with the same line and code.
+    ends all the same, with the same line and code. Python drops what is raised while an object is being freed; it is
+    raised again then.
     """
-    raised = threading.Event()
+    raised, tell = threading.Event(), sys.unraisablehook
 
     def stop(number: int, frame: object) -> None:
         raised.set()
@@ -127,4 +129,12 @@ def raise_on_end() -> None:
             end(number)
         raised.clear()
 
+    def dropped(unraisable: sys.UnraisableHookArgs) -> None:
+        if isinstance(error := unraisable.exc_value, (KeyboardInterrupt, Terminated)):
+            number = signal.SIGINT if isinstance(error, KeyboardInterrupt) else error.exit_code - 128
+            threading.Timer(AGAIN, signal.raise_signal, [number]).start()
+        else:
+            tell(unraisable)
+
     listen(act, stop)
+    sys.unraisablehook = dropped
