@@ -54,7 +54,7 @@ REGIONS = (
 TAMPERING = "test_tampering.py::test_a_channel_that_was_left_moves_nothing test_tampering.py test_fabric.py"
 
 TABLE: dict[str, list[tuple[str, str, str]]] = {
-    "meshrt/fabric.py": [
+    "meshrt/mesh/wires/fabric.py": [
         ("taking = _streaming_cycles(block, tiles) if stream else busy", "taking = busy", FABRIC),
         ("counters.messages += plan.sent * view.count", "counters.messages += plan.sent", FABRIC),
         ("counters.hops += plan.hops * view.count", "counters.hops += plan.hops", FABRIC),
@@ -72,11 +72,11 @@ TABLE: dict[str, list[tuple[str, str, str]]] = {
         ("max(initial=0) > 1)", "max(initial=0) > 2)", FABRIC),
         ("block.scouts.total(int(packets_meet(trace))) > 0", "False", FABRIC),
     ],
-    "meshrt/block.py": [
+    "meshrt/mesh/block.py": [
         ("        other.settle()\n        ramps.settle(other)\n", "        ramps.settle(other)\n", REGIONS),
         ("        ramps.settle(other)\n", "", f"{REGIONS} test_segments.py test_stages.py"),
     ],
-    "meshrt/replay.py": [
+    "meshrt/mesh/wires/replay.py": [
         ("= start + alpha", "= start", APART),
         ("np.add(time, alpha, out=time)", "np.add(time, 0.0, out=time)", FABRIC),
         ("run.time[:, slots] += late", "run.time[:, slots] += 0 * late", "test_defects.py"),
@@ -91,12 +91,12 @@ TABLE: dict[str, list[tuple[str, str, str]]] = {
         ("        block.clock.coming.append(arrival)", "        arrival.is_served = True", FABRIC),
         ("        block.clock.under_way[id(arrival)] = arrival.take_path", "        pass", FABRIC),
     ],
-    "meshrt/lane.py": [
+    "meshrt/mesh/wires/lane.py": [
         ("np.zeros(np.size(part.hops))])[:, None]", "np.ones(np.size(part.hops))])[:, None]", FABRIC),
         ("int((lengths[way][:, cores] * packets).sum())", "int(lengths[way][:, cores].sum())", "test_defects.py"),
         ("for of in (block.clock.ramp_in,", "for of in (block.clock.ramp_out,", FABRIC),
     ],
-    "meshrt/heads.py": [
+    "meshrt/mesh/wires/heads.py": [
         ("after = float(start[0]) + block.device.alpha", "after = float(start[0])", FABRIC),
         ("after += float(view.of(clock.late[port])[line, core])", "pass", "test_defects.py"),
         ("heappush(heads, (time, one.number, 0,", "heappush(heads, (time, -one.number, 0,", FABRIC),
@@ -104,7 +104,7 @@ TABLE: dict[str, list[tuple[str, str, str]]] = {
         ("    order.end_of_use(block)\n", "", FABRIC),
         ("order.give(block, start, one.busy,", "order.give(block, start, 0.0,", FABRIC),
     ],
-    "meshrt/ramps.py": [
+    "meshrt/mesh/wires/ramps.py": [
         ("np.add(times, passage.tail, out=times)", "np.add(times, passage.busy, out=times)", FABRIC),
         ("arrival.passage.taking, arrival.passage.tail", "arrival.passage.taking, 0.0", FABRIC),
         ("asks <= mine if before else asks < mine", "asks <= mine", FABRIC),
@@ -115,7 +115,7 @@ TABLE: dict[str, list[tuple[str, str, str]]] = {
         ("times, taking, *here)", "times, arrival.passage.busy, *here)", FABRIC),
         ("for who in np.argsort(asks,", "for who in np.argsort(-asks,", FABRIC),
     ],
-    "meshrt/order.py": [
+    "meshrt/mesh/wires/order.py": [
         ("np.add(times, busy, out=free)\n\n\n", "np.copyto(free, times)\n\n\n", FABRIC),
         ("late = asked > times", "late = asked >= times", FABRIC),
         ("inside = begin + each <= high", "inside = begin + each < high", FABRIC),
@@ -127,7 +127,7 @@ TABLE: dict[str, list[tuple[str, str, str]]] = {
         ("int(np.count_nonzero(held_up))", "int(held_up.any())", FABRIC),
         ("np.where(inside, begin + each, until), high", "np.where(inside, begin + each, until), ask", FABRIC),
     ],
-    "meshrt/allreduce.py": [
+    "meshrt/mesh/collectives/allreduce.py": [
         ("fabric.tail(block, tree.spread, partial, tree.adders)", "pass", SUMS),
         ("0 if stream else numbers * partial.itemsize)", "0)", SUMS),
         ("0 if stream else numbers, receivers, lines)", "0, receivers, lines)", SUMS),
@@ -137,13 +137,13 @@ TABLE: dict[str, list[tuple[str, str, str]]] = {
         ("np.ones(way.spread.length, bool), lines)", "way.adders, lines)", SUMS),
         ("chunks[back] = whole[rows, columns, (place - back) % n]", "chunks[back] = whole[rows, columns, back]", SUMS),
     ],
-    "meshrt/collectives.py": [
+    "meshrt/mesh/collectives/rings.py": [
         ("on = steps[strip::across] > step", "on = steps[strip::across] >= step", SHIFTS),
         ("[-place for place in rings.y.places]", "[*rings.y.places]", f"{SHIFTS} test_gemm.py"),
         ("(-1 if reverse else 1)) % total]", "1) % total]", SHIFTS),
         ("every[:, :, source] = tiles", "pass", SHIFTS),
     ],
-    "meshrt/crossbar/convoy.py": [
+    "meshrt/mesh/exchange/convoy.py": [
         ("np.array([[block.device.beta], [0.0], [1.0]])", "np.array([[0.0], [0.0], [1.0]])", CROSSBAR),
         ("np.array([[block.device.alpha], [1.0], [0.0]])", "np.array([[0.0], [1.0], [0.0]])", CROSSBAR),
         ("counters.stages += count - new", "counters.stages += count", CROSSBAR),
@@ -154,7 +154,7 @@ TABLE: dict[str, list[tuple[str, str, str]]] = {
         ("self.crossed[port][at] += self.seat_bytes[lane]", "self.crossed[port][at] += self.nbytes", CROSSBAR),
         ("np.add(time, self.seat_busy[lane], out=free)", "np.copyto(free, time)", CROSSBAR),
     ],
-    "meshrt/crossbar/porter.py": [
+    "meshrt/mesh/exchange/porter.py": [
         ("state[TIME] += device.beta * hop.touched", "pass", CROSSBAR),
         ("np.maximum(time, link, out=time)", "pass", CROSSBAR),
         ("np.add(state[HOPS], 1, out=head[HOPS])", "head[HOPS] = state[HOPS]", CROSSBAR),
@@ -162,19 +162,19 @@ TABLE: dict[str, list[tuple[str, str, str]]] = {
         (" + step.peak_requests * REQUEST_BYTES", "", CROSSBAR),
         ("link[...] = ramp", "link[...] = time", CROSSBAR),
     ],
-    "meshrt/crossbar/itinerary.py": [
+    "meshrt/mesh/exchange/itinerary.py": [
         ("np.lexsort([*self._since(more), doors])", "np.lexsort([self.legs.packets.take(more), doors])", CROSSBAR),
         ("self.taken[slot] = self.taken[slot ^ self.period] = stop", "self.taken[slot] = stop", CROSSBAR),
         ("np.add.at(holds, after.take(ended[0]), legs.stops.take(ended[1]))", "pass", CROSSBAR),
     ],
-    "meshrt/crossbar/exchange.py": [
+    "meshrt/mesh/exchange/exchange.py": [
         ("if tick > 1 or way != port:", "if way != port:", "test_crossbar.py test_tampering.py"),
         ("    ramps.settle(block)\n", "", "test_crossbar.py test_systems.py"),
     ],
-    "meshrt/crossbar/legs.py": [
+    "meshrt/mesh/exchange/legs.py": [
         ("np.where(answers, REQUEST, passes))", "passes)", CROSSBAR),
     ],
-    "meshrt/crossbar/rounds.py": [
+    "meshrt/mesh/exchange/rounds.py": [
         ("    touched[one.fresh] = False\n", "", CROSSBAR),
     ],
     "programs/mesh/cache.py": [

@@ -13,9 +13,9 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from meshrt import host
 from meshrt.errors import MeshrtError, MpiError
 from meshrt.launch import local
+from meshrt.ranks import host
 
 BOARD_BYTES = 1 << 20  # in /dev/shm; MPI's own segments come on top of it
 SEGMENT_BYTES = 6 << 20  # per rank: what MPICH puts there, the more of the two libraries

@@ -10,10 +10,10 @@ import json
 import re
 from typing import Any
 
-from meshrt import host
 from meshrt.errors import UsageError
 from meshrt.launch.batch import Batch
 from meshrt.launch.submit import Submitted, hand_in
+from meshrt.ranks import host
 
 USER = 1000  # mpiuser of the image
 PORT = 2222  # its sshd's

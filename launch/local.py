@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from meshrt import host
 from meshrt.errors import MpiError
 from meshrt.launch.job import Job, meshrt
 from meshrt.launch.restarts import Start, check, resumed, supervise
+from meshrt.ranks import host
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import FrameType
 
-from meshrt import host
 from meshrt.errors import UsageError
 from meshrt.launch.job import Job
+from meshrt.ranks import host
 
 # What would come again: done, an error of the program, wrong usage, a machine's limit, no MPI; and what was asked for:
 # SIGHUP, SIGINT, a reader that has gone, SIGTERM.

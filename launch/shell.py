@@ -6,9 +6,9 @@ import shlex
 import sys
 from pathlib import Path
 
-from meshrt import host
 from meshrt.errors import UsageError
 from meshrt.launch.batch import Batch
+from meshrt.ranks import host
 
 
 def script(batch: Batch, directives: list[str], before: list[str], index: str, launcher: str) -> str:

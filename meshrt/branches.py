@@ -15,7 +15,7 @@ from typing import Any
 from meshrt.errors import StallError
 
 DIFFERENT = {"rank", "x0", "y0", "cores_here", "Get_rank", "offset"}  # from rank to rank
-JOINT = {"fabric", "collectives", "allreduce", "broadcast", "tiles", "tables", "remap", "crossbar"}  # modules of calls
+JOINT = {"fabric", "rings", "allreduce", "broadcast", "tiles", "tables", "remap", "exchange"}  # modules of calls
 METHODS = re.compile(r"\.control\.(bcast|gather|allreduce|total)$|\.(phase|meet|follow|another)$")
 LOCAL = {"tile_size", "square", "span"}  # of those modules, and nobody's but the caller's
 
@@ -83,7 +83,7 @@ def _joint(nodes: Iterable[ast.AST], module: ModuleType, own: set[str]) -> Itera
                 name = ast.unparse(one.func)
                 called = _resolved(one.func, module)
                 where = str(getattr(called, "__module__", "")).split(".")
-                joint = where[0] == "meshrt" and len(where) > 1 and where[1] in JOINT
+                joint = where[:2] == ["meshrt", "mesh"] and not JOINT.isdisjoint(where[2:])
                 if (joint and name.split(".")[-1] not in LOCAL) or name in own or METHODS.search(name):
                     yield one.lineno, name
 

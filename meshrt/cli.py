@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meshrt.host import launched_rank, prepare_environment
+from meshrt.ranks.host import launched_rank, prepare_environment
 
 prepare_environment()  # before anything imports numpy
 
@@ -10,7 +10,7 @@ import os  # noqa: E402 - the environment comes first
 import signal  # noqa: E402
 import sys  # noqa: E402
 
-from meshrt.job import signals  # noqa: E402
+from meshrt.ranks import signals  # noqa: E402
 
 if os.path.basename(sys.argv[0]) in ("meshrt", "cli.py"):  # the command, not an import of it: until main() listens
     signal.signal(signal.SIGINT, signals.end)
@@ -21,9 +21,9 @@ from typing import Any  # noqa: E402
 
 import click  # noqa: E402
 
-from meshrt import __version__, hostmemory  # noqa: E402
+from meshrt import __version__  # noqa: E402
 from meshrt.commands.shared import EXAMPLES  # noqa: E402
-from meshrt.job import failure  # noqa: E402
+from meshrt.ranks import failure, hostmemory  # noqa: E402
 
 # What click raises where a group is called with nothing at all: its message is the whole help. Not of click 8.1.
 NO_ARGUMENTS: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())

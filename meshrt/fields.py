@@ -45,7 +45,7 @@ _TOKENS = _rows(DECLARED, "the program, at the phase", {"tokens": ("tokens", "th
 
 MESH = {
     **_TOKENS,
-    **_rows(COUNTED, "meshrt/fabric.py and meshrt/crossbar/, at each transfer", {
+    **_rows(COUNTED, "meshrt/mesh/wires/fabric.py and meshrt/mesh/exchange/, at each transfer", {
         "messages": ("packets", "packets that cores sent, each to one core or, by multicast, to many", "messages"),
         "hops": ("hops", "router-to-router moves of all packets", "hops"),
         "link_bytes.total": ("bytes", "bytes over all links: a tile counts once for each link that it crosses"),
@@ -54,37 +54,37 @@ MESH = {
         "wafer.link_bytes.total": ("bytes", "link_bytes.total on the links of that wafer"),
         "wafer.link_bytes.max": ("bytes", "link_bytes.max on the links of that wafer", "busiest of the wafer"),
     }, scaled=True),
-    **_rows(COUNTED, "meshrt/fabric.py and meshrt/crossbar/, at each delivery", {
+    **_rows(COUNTED, "meshrt/mesh/wires/fabric.py and meshrt/mesh/exchange/, at each delivery", {
         "max_hops": ("hops", "hops of the longest packet that was delivered", "longest packet"),
     }),
-    **_rows(DECLARED, "the program or the collective whose software it is, by `stage` of meshrt/fabric.py", {
+    **_rows(DECLARED, "the program or the collective whose software it is, by `stage` of meshrt/mesh/wires/fabric.py", {
         "stages": ("stages", "times that software at a core touched a packet: relay or add", "stages"),
     }, scaled=True),
-    **_rows(COUNTED, "meshrt/block.py: `matmul` from the shapes of tiles; `work` from what the program says", {
+    **_rows(COUNTED, "meshrt/mesh/block.py: `matmul` from the shapes of tiles; `work` from what the program says", {
         "macs": ("MACs", "multiply-accumulates of all cores, those with padding included", "MACs"),
     }, scaled=True),
-    **_rows(TIMED, "meshrt/clock.py, by the device's alpha, beta, widths and rates", {
+    **_rows(TIMED, "meshrt/mesh/clock.py, by the device's alpha, beta, widths and rates", {
         "critical_path.cycles": ("cycles", "virtual time until the last core is done", "path cycles"),
         "critical_path.seconds": ("s", "the same by the device's clock"),
         "critical_path.hops": ("hops", "hops on the chain of events that the last core had to wait for", "path hops"),
         "critical_path.stages": ("stages", "stages on that chain"),
     }, scaled=True),
-    **_rows(COUNTED, "meshrt/order.py, at each link that a head waited for", {
+    **_rows(COUNTED, "meshrt/mesh/wires/order.py, at each link that a head waited for", {
         "out_of_order.packets": ("packets", "heads that waited at a link for one that asked later", "out of order"),
     }, scaled=True),
-    **_rows(TIMED, "meshrt/order.py, by the clock", {
+    **_rows(TIMED, "meshrt/mesh/wires/order.py, by the clock", {
         "out_of_order.longest_wait": ("cycles", "the longest of these waits"),
     }),
-    **_rows(COUNTED, "meshrt/tables.py, at every write", {
+    **_rows(COUNTED, "meshrt/mesh/wires/tables.py, at every write", {
         "route_entries.max": ("entries", "most entries that one router's table held", "entries"),
     }),
-    **_rows(COUNTED, "meshrt/memory.py, at every allocation", {
+    **_rows(COUNTED, "meshrt/mesh/memory.py, at every allocation", {
         "memory_bytes.max": (
             "bytes", "most that one core held: tiles and all that transfers, collectives and products return, as long"
             " as it lives; temporaries of element-wise NumPy expressions are not in it", "memory",
         ),
     }),
-    **_rows(COUNTED, "meshrt/clock.py, where the time of a core went on", {
+    **_rows(COUNTED, "meshrt/mesh/clock.py, where the time of a core went on", {
         "cores_used": ("cores", "cores that computed, or that software or a packet kept waiting, in the part that ran"),
     }),
     **_rows(DECLARED, _LIMIT, {
@@ -120,7 +120,7 @@ NEURON = {
         "psum_bytes.max": ("bytes", "the same of PSUM", "PSUM"),
         "memory_bytes.max": ("bytes", "most that one core's HBM held", "HBM"),
     }),
-    **_rows(COUNTED, "meshrt/group.py, at each step of a ring", {
+    **_rows(COUNTED, "meshrt/ranks/group.py, at each step of a ring", {
         "link_bytes.total": ("bytes", "bytes that all cores sent to the next core of the ring", "between cores"),
         "link_bytes.max": ("bytes", "bytes that one core sent, the most"),
         "collectives": ("calls", "collectives that a core took part in"),
@@ -154,7 +154,7 @@ GPU = {
         "cache_runs": ("copies", "stretches of the low-rank cache that were copied together"),
         "cache_blocks": ("blocks", "blocks of the low-rank cache that were copied"),
     }, scaled=True),
-    **_rows(COUNTED, "meshrt/group.py and meshrt/gpu/rings.py, at each step of a ring", {
+    **_rows(COUNTED, "meshrt/ranks/group.py and meshrt/gpu/rings.py, at each step of a ring", {
         "collectives.*.calls": ("calls", "collectives of this kind that a GPU took part in"),
         "collectives.*.bytes.total": ("bytes", "bytes that all GPUs sent in them, in the model's dtype"),
         "collectives.*.bytes.max": ("bytes", "bytes that one GPU sent in them, the most", "*, sent by a GPU"),

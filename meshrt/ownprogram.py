@@ -16,9 +16,9 @@ from traceback import FrameSummary, extract_tb
 from types import FrameType, ModuleType
 from typing import Any
 
-from meshrt.audit import Audit, report
 from meshrt.branches import check_branches
 from meshrt.errors import MeshrtError, ProgramError, UsageError
+from meshrt.mesh.audit import Audit, report
 
 PACKAGE = Path(__file__).parent
 OWN_MISTAKES = (TypeError, AttributeError, NameError)  # a call or a name that does not exist

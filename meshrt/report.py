@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 
 from meshrt import fields
-from meshrt.block import Block
-from meshrt.device import Device
 from meshrt.errors import UsageError
-from meshrt.meter import Segment, merge, summary
+from meshrt.mesh.block import Block
+from meshrt.mesh.device import Device
+from meshrt.mesh.meter import Segment, merge, summary
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from meshrt.allreduce import allreduce, pattern
-from meshrt.block import Block
-from meshrt.control import largest
 from meshrt.errors import UsageError
+from meshrt.mesh.block import Block
+from meshrt.mesh.collectives.allreduce import allreduce, pattern
+from meshrt.ranks.control import largest
 
 MESH = (64, 64)
 

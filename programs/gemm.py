@@ -16,15 +16,15 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from meshrt import hostmemory
-from meshrt.allreduce import ktree
-from meshrt.block import Block
-from meshrt.broadcast import spreads
-from meshrt.collectives import interleaved_rings, plain_rings
 from meshrt.errors import UsageError
+from meshrt.mesh.block import Block
+from meshrt.mesh.collectives.allreduce import ktree
+from meshrt.mesh.collectives.broadcast import spreads
+from meshrt.mesh.collectives.rings import interleaved_rings, plain_rings
+from meshrt.mesh.tiles import gather, place, square
 from meshrt.programs.mesh.gemm_baselines import allgather_gemm, summa
 from meshrt.programs.mesh.meshgemm import meshgemm, meshgemm_t, meshgemm_t_by_tree
-from meshrt.tiles import gather, place, square
+from meshrt.ranks import hostmemory
 
 MESH = (8, 8)
 

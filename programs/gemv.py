@@ -15,12 +15,12 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from meshrt import whole
-from meshrt.allreduce import Pattern, Tree, pattern
-from meshrt.allreduce import allreduce as add_up
-from meshrt.block import Block
 from meshrt.errors import UsageError
+from meshrt.mesh.block import Block
+from meshrt.mesh.collectives.allreduce import Pattern, Tree, pattern
+from meshrt.mesh.collectives.allreduce import allreduce as add_up
+from meshrt.mesh.tiles import gather_parts, place
 from meshrt.programs.gemm import compare, random_matrices, storage_type
-from meshrt.tiles import gather_parts, place
 
 MESH = (8, 8)
 

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from meshrt.block import Block
 from meshrt.errors import LimitError, UsageError
+from meshrt.mesh.block import Block
 from meshrt.programs.mesh.cache import Cache, Policy, append, balance, kv_cache, refusal
 
 MESH = (8, 8)

@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from meshrt.block import Block
-from meshrt.collectives import interleaved_rings
 from meshrt.errors import UsageError
-from meshrt.mesh import parse_mesh, tile_ranks
+from meshrt.mesh.block import Block
+from meshrt.mesh.collectives.rings import interleaved_rings
+from meshrt.mesh.mesh import parse_mesh, tile_ranks
 from meshrt.models.catalogue import find_model
 from meshrt.models.checkpoint import Checkpoint, check_shapes, open_checkpoint
 from meshrt.models.config import read_config

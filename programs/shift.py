@@ -14,11 +14,11 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from meshrt import routes
-from meshrt.block import Block
-from meshrt.collectives import finish_shift, interleaved_ring, plain_ring, start_shift
-from meshrt.control import largest
 from meshrt.errors import UsageError
+from meshrt.mesh.block import Block
+from meshrt.mesh.collectives.rings import finish_shift, interleaved_ring, plain_ring, start_shift
+from meshrt.mesh.wires import routes
+from meshrt.ranks.control import largest
 
 MESH = (64, 64)
 RINGS = {"interleaved": interleaved_ring, "cannon": plain_ring}

@@ -6,8 +6,6 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from meshrt import hostmemory
-from meshrt.control import largest
 from meshrt.errors import LimitError, UsageError
 from meshrt.neuron import language as nl
 from meshrt.neuron.core import NeuronCore
@@ -18,6 +16,8 @@ from meshrt.programs.neuron.dense import BASELINE, dense, sequential
 from meshrt.programs.neuron.fused import FUSED, fused
 from meshrt.programs.neuron.mlp import svd_mlp, up_gate
 from meshrt.programs.neuron.naive import NAIVE, naive
+from meshrt.ranks import hostmemory
+from meshrt.ranks.control import largest
 
 MACHINE = "neuron"
 MESH = (1, 1)

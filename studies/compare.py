@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
-from meshrt.console import Console
-from meshrt.device import Device
 from meshrt.errors import UsageError
+from meshrt.mesh.device import Device
 from meshrt.program import Program, load_program
+from meshrt.ranks.console import Console
 from meshrt.report import of, size
 from meshrt.report import show as show_table
 from meshrt.studies.sweep import Job, Outcome, sweep

@@ -8,16 +8,16 @@ from math import inf
 from time import perf_counter
 from typing import Any
 
-from meshrt.control import Control
 from meshrt.gpu.device import find_gpu
 from meshrt.gpu.gpus import Gpus
-from meshrt.job.board import Board
 from meshrt.models.catalogue import find_model
 from meshrt.programs.gpu.batch import Tokens
 from meshrt.programs.gpu.family import read_family
 from meshrt.programs.gpu.serving import Request
 from meshrt.programs.gpu.steps import Steps
 from meshrt.programs.lowrank import open_model, open_weights
+from meshrt.ranks.board import Board
+from meshrt.ranks.control import Control
 from meshrt.report import show
 
 WAYS = (("dense", "dense"), ("base", "dense"), ("deinfer", "dense"), ("deinfer", "lowrank"))

@@ -20,14 +20,14 @@ from typing import Any
 
 import numpy as np
 
-from meshrt import fabric, routes
-from meshrt.allreduce import Tree, ktree, pipeline, reduce
-from meshrt.block import Block, make_block
-from meshrt.console import Console
-from meshrt.device import WSE2, Device
 from meshrt.errors import UsageError
-from meshrt.job.board import Board
-from meshrt.tables import installed
+from meshrt.mesh.block import Block, make_block
+from meshrt.mesh.collectives.allreduce import Tree, ktree, pipeline, reduce
+from meshrt.mesh.device import WSE2, Device
+from meshrt.mesh.wires import fabric, routes
+from meshrt.mesh.wires.tables import installed
+from meshrt.ranks.board import Board
+from meshrt.ranks.console import Console
 
 LENGTHS = (8, 16, 32, 64, 128, 256, 512)
 WORDS = (1, 4, 16, 64, 256, 1024, 4096)

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from meshrt.console import Console
 from meshrt.errors import UsageError
 from meshrt.gpu.device import GpuDevice
+from meshrt.ranks.console import Console
 from meshrt.report import SCHEMA
 from meshrt.report import show as show_table
 from meshrt.studies.sweep import Job, sweep

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import meshrt
-from meshrt.console import Console
 from meshrt.errors import UsageError
+from meshrt.ranks.console import Console
 from meshrt.report import check_target, write_file
 from meshrt.studies.sweep import Job, Outcome, sweep
 
@@ -99,7 +99,8 @@ def sources(root: Path) -> Sequence[Path]:
 
     models = [Path(path) for path in meshrt.models.__path__]
     programs = [Path(path) for path in meshrt.programs.__path__]
-    parts = ("", "crossbar", "mesh", "neuron", "gpu")
-    folders = [one / part for one in (root, *programs) for part in parts] + models
+    apart = {"programs", "models", "studies", "launch"}
+    runtime = [path for path in root.rglob("*.py") if path.relative_to(root).parts[0] not in apart]
     configs = [path for folder in models for path in folder.glob("*/config.json")]
-    return [path for folder in folders for path in folder.glob("*.py")] + configs
+    rest = [path for folder in (*programs, *models) for path in folder.rglob("*.py")]
+    return runtime + rest + configs

@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
-from meshrt import emulate as mesh
-from meshrt.console import Console
-from meshrt.device import Device
 from meshrt.errors import LimitError
 from meshrt.gpu import emulate as gpu
 from meshrt.gpu.device import GpuDevice
-from meshrt.job.board import Board
+from meshrt.mesh import emulate as mesh
+from meshrt.mesh.device import Device
 from meshrt.neuron import emulate as neuron
 from meshrt.neuron.device import NeuronDevice
 from meshrt.program import Program, load_program
+from meshrt.ranks.board import Board
+from meshrt.ranks.console import Console
 
 
 @dataclass(frozen=True)

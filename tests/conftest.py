@@ -12,7 +12,7 @@ import pytest
 from mpi_jobs import Finished, run_ranks
 from runs import close_blocks
 
-from meshrt.host import ONE_THREAD
+from meshrt.ranks.host import ONE_THREAD
 
 pytest_plugins = ["mpi_plugin"]
 

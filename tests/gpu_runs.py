@@ -5,16 +5,16 @@ from typing import Any
 
 import numpy as np
 
-from meshrt.control import Control
 from meshrt.gpu.device import find_gpu
 from meshrt.gpu.gpus import Gpus
 from meshrt.gpu.report import gather_report
-from meshrt.job.board import Board
 from meshrt.program import load_program
 from meshrt.programs.gpu.family import read_family
 from meshrt.programs.gpu.serving import Limits, Request, serve
 from meshrt.programs.gpu.steps import Steps
 from meshrt.programs.lowrank import open_model, open_weights
+from meshrt.ranks.board import Board
+from meshrt.ranks.control import Control
 
 
 class Alone:

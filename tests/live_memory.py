@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from meshrt import fabric
-from meshrt.block import Block
-from meshrt.crossbar.convoy import Convoy
-from meshrt.crossbar.porter import Porter
-from meshrt.memory import Memory
+from meshrt.mesh.block import Block
+from meshrt.mesh.exchange.convoy import Convoy
+from meshrt.mesh.exchange.porter import Porter
+from meshrt.mesh.memory import Memory
+from meshrt.mesh.wires import fabric
 from meshrt.programs.mesh.cache import Cache
 from meshrt.programs.mesh.weights import Chunks
 

@@ -17,9 +17,9 @@ from device_settings import DEVICES, HOW, NO_EFFECT, ON, PAYLOAD
 from device_settings import MACHINES as OPTIONS
 from settings import BASE, REFUSED, ROWS, Row
 
-from meshrt.device import Device
 from meshrt.fields import KINDS, MACHINES, TIMED, Field
 from meshrt.gpu.device import GpuDevice
+from meshrt.mesh.device import Device
 from meshrt.neuron.device import NeuronDevice
 from meshrt.program import load_program
 

@@ -10,8 +10,8 @@ import numpy as np
 from runs import new_block
 
 from meshrt import report
-from meshrt.block import Block
-from meshrt.device import Device
+from meshrt.mesh.block import Block
+from meshrt.mesh.device import Device
 from meshrt.program import load_program
 
 

@@ -27,9 +27,9 @@ import mpi4py
 import pytest
 from mpi_jobs import find_mpirun, stop
 
-from meshrt import host
 from meshrt.errors import MpiError
 from meshrt.launch import local
+from meshrt.ranks import host
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm

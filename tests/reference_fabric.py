@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from typing import Any
 
-from meshrt.mesh import OPPOSITE, RAMP, STEP
+from meshrt.mesh.mesh import OPPOSITE, RAMP, STEP
 
 Core = tuple[int, int]
 Routers = dict[Core, dict[int, tuple[frozenset[int], frozenset[int]]]]  # core -> colour -> (ports in, ports out)

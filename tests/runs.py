@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from meshrt.block import Block, make_block
-from meshrt.device import Device, find_device
-from meshrt.job.board import Board
+from meshrt.mesh.block import Block, make_block
+from meshrt.mesh.device import Device, find_device
 from meshrt.neuron.device import find_neuron_device
 from meshrt.neuron.emulate import emulate
 from meshrt.program import load_program
+from meshrt.ranks.board import Board
 from meshrt.report import gather_report
 
 MADE: list[Any] = []  # communicators of blocks, by the test that runs, on one rank

@@ -9,12 +9,12 @@ import pytest
 from measure import measured, numbered, on_one_rank, own, run_report, whole
 from runs import new_block
 
-from meshrt import routes
-from meshrt.allreduce import allreduce, ktree, pattern, pipeline, reduce, ring
-from meshrt.block import Block
-from meshrt.device import WSE2, Device
 from meshrt.errors import LimitError, UsageError
-from meshrt.grouping import LONG, best_groups
+from meshrt.mesh.block import Block
+from meshrt.mesh.collectives.allreduce import allreduce, ktree, pattern, pipeline, reduce, ring
+from meshrt.mesh.collectives.grouping import LONG, best_groups
+from meshrt.mesh.device import WSE2, Device
+from meshrt.mesh.wires import routes
 
 RANKS = [1, 2, 3, 4, 6, 9]
 WAYS: dict[str, dict[str, Any]] = {

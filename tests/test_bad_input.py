@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 from mpi_jobs import run_ranks
 
-from meshrt import hostmemory, report, routes
+from meshrt import report
 from meshrt.errors import UsageError
-from meshrt.job import failure
-from meshrt.mesh import parse_mesh
+from meshrt.mesh.mesh import parse_mesh
+from meshrt.mesh.wires import routes
+from meshrt.ranks import failure, hostmemory
 from meshrt.whole import LARGEST, whole
 
 Run = Callable[..., Any]
@@ -160,7 +161,7 @@ def test_what_a_process_may_have_is_all_that_it_is_said_to_have() -> None:
     def limited() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
 
-    code = "from meshrt.hostmemory import bound, total; import resource; bound(); print(total());" + (
+    code = "from meshrt.ranks.hostmemory import bound, total; import resource; bound(); print(total());" + (
         "print(resource.getrlimit(resource.RLIMIT_DATA)[0])"
     )
     done = subprocess.run([sys.executable, "-c", code], preexec_fn=limited, capture_output=True, text=True, timeout=60)

@@ -15,8 +15,8 @@ import pytest
 from mpi4py import MPI
 
 from meshrt.errors import UsageError
-from meshrt.job import beats, sentinel, starting
-from meshrt.job.board import Board
+from meshrt.ranks import beats, sentinel, starting
+from meshrt.ranks.board import Board
 
 CHECKOUT = Path(__file__).parents[1]
 LIMIT, LOOK = 3.0, 1.0  # seconds of silence that a node is missed after; from one look to the next
@@ -192,8 +192,8 @@ def test_a_sentinel_ends_the_ranks_of_a_node_that_is_cut_off() -> None:
 RANK = """
 import os, signal, socket, sys, time
 sys.path.insert(0, sys.argv[1])
-from meshrt.job import beats, sentinel
-from meshrt.job.board import Board, _door, _line_to, _size
+from meshrt.ranks import beats, sentinel
+from meshrt.ranks.board import Board, _door, _line_to, _size
 import mmap, tempfile
 circle = beats.loaded(sys.stdin.buffer.read())
 file, path = tempfile.mkstemp()
@@ -214,7 +214,7 @@ time.sleep(60)
 
 STUCK = """
 import ctypes
-from meshrt.job import starting
+from meshrt.ranks import starting
 starting.begin()
 ctypes.PyDLL(None).sleep(60)  # as the MPI library does, which holds the interpreter
 """

@@ -10,9 +10,10 @@ import pytest
 from measure import measured, numbered, own, whole
 from runs import new_block
 
-from meshrt import broadcast, fabric
-from meshrt.broadcast import Spread, cut, spreads
 from meshrt.errors import LimitError, UsageError
+from meshrt.mesh.collectives import broadcast
+from meshrt.mesh.collectives.broadcast import Spread, cut, spreads
+from meshrt.mesh.wires import fabric
 
 RANKS = [1, 2, 6, 9]
 MESH = (7, 5)

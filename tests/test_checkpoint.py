@@ -14,13 +14,13 @@ import pytest
 from mpi4py import MPI
 from random_models import BASE, random_checkpoint
 
-from meshrt.defects import make_wafer
-from meshrt.device import find_device
-from meshrt.emulate import emulate
 from meshrt.errors import LimitError, UsageError
-from meshrt.job.board import Board
+from meshrt.mesh.defects import make_wafer
+from meshrt.mesh.device import find_device
+from meshrt.mesh.emulate import emulate
 from meshrt.program import load_program
 from meshrt.programs.mesh import generation
+from meshrt.ranks.board import Board
 
 NEW = 7  # tokens of a generation; states are kept after the 1st, 2nd, 4th and 6th
 SAMPLED = {"temperature": 0.9, "top_k": 40, "seed": 5}

@@ -15,7 +15,7 @@ import pytest
 from meshrt import __version__
 from meshrt.cli import COMMANDS, cli
 from meshrt.commands import shared
-from meshrt.device import PRESETS
+from meshrt.mesh.device import PRESETS
 
 Run = Callable[..., Any]
 MEASURED = {

@@ -259,9 +259,9 @@ def run_program(run_meshrt: Run, tmp_path: Path) -> Run:
 HEAD = """
 import os, signal
 import numpy as np
-from meshrt import fabric, routes
+from meshrt.mesh.wires import fabric, routes
 from meshrt.errors import UsageError
-from meshrt.tables import installed
+from meshrt.mesh.wires.tables import installed
 
 MESH = (4, 2)
 

@@ -9,13 +9,13 @@ import pytest
 from measure import end, marks, measured, run_report, whole
 from runs import new_block
 
-from meshrt import fabric, routes
-from meshrt.block import Block
-from meshrt.clock import HOPS, STAGES, TIME
-from meshrt.device import Device
 from meshrt.errors import UsageError
-from meshrt.routes import Route
-from meshrt.tables import installed
+from meshrt.mesh.block import Block
+from meshrt.mesh.clock import HOPS, STAGES, TIME
+from meshrt.mesh.device import Device
+from meshrt.mesh.wires import fabric, routes
+from meshrt.mesh.wires.routes import Route
+from meshrt.mesh.wires.tables import installed
 
 RANKS = [1, 2, 3, 4, 6, 9, 16]
 MESH = (6, 4)

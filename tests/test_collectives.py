@@ -9,12 +9,20 @@ import pytest
 from measure import marks, measured, numbered, one_core_each, own, whole
 from runs import new_block
 
-from meshrt import fabric, routes
-from meshrt.allreduce import allreduce, ktree, reduce
-from meshrt.block import Block
-from meshrt.collectives import allgather, finish_shift, gossip, interleaved_ring, interleaved_rings, rotate, start_shift
-from meshrt.routes import Route
-from meshrt.tables import installed
+from meshrt.mesh.block import Block
+from meshrt.mesh.collectives.allreduce import allreduce, ktree, reduce
+from meshrt.mesh.collectives.rings import (
+    allgather,
+    finish_shift,
+    gossip,
+    interleaved_ring,
+    interleaved_rings,
+    rotate,
+    start_shift,
+)
+from meshrt.mesh.wires import fabric, routes
+from meshrt.mesh.wires.routes import Route
+from meshrt.mesh.wires.tables import installed
 
 RANKS = [1, 2, 3, 4, 6, 9, 16]
 MESH = (7, 5)

@@ -9,16 +9,16 @@ import pytest
 from measure import measured, numbered, one_core_each, own, whole
 from runs import new_block
 
-from meshrt import fabric
-from meshrt.clock import TIME
-from meshrt.crossbar.exchange import crossbar, exchange
-from meshrt.crossbar.itinerary import Itinerary
-from meshrt.crossbar.legs import REQUEST_BYTES, Transfer, ways
-from meshrt.device import Device
 from meshrt.errors import LimitError, RouteError
-from meshrt.mesh import EAST, NORTH, SOUTH, STEP, WEST
-from meshrt.routes import Route
-from meshrt.tables import installed, overwrite
+from meshrt.mesh.clock import TIME
+from meshrt.mesh.device import Device
+from meshrt.mesh.exchange.exchange import crossbar, exchange
+from meshrt.mesh.exchange.itinerary import Itinerary
+from meshrt.mesh.exchange.legs import REQUEST_BYTES, Transfer, ways
+from meshrt.mesh.mesh import EAST, NORTH, SOUTH, STEP, WEST
+from meshrt.mesh.wires import fabric
+from meshrt.mesh.wires.routes import Route
+from meshrt.mesh.wires.tables import installed, overwrite
 
 SLOW = Device(name="slow", alpha=1.5, beta=7.0, link_bytes_per_cycle=4.0, macs_per_cycle=2.0, call_cycles=11.0)
 RANKS = [1, 3, 6]

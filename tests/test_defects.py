@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshrt.defects import draw, embed, kill_link, make_wafer, no_defects, shortest
-from meshrt.device import find_device
-from meshrt.emulate import emulate
 from meshrt.errors import LimitError, UsageError
-from meshrt.job.board import Board
-from meshrt.mesh import EAST, SOUTH, STEP
+from meshrt.mesh.defects import draw, embed, kill_link, make_wafer, no_defects, shortest
+from meshrt.mesh.device import find_device
+from meshrt.mesh.emulate import emulate
+from meshrt.mesh.mesh import EAST, SOUTH, STEP
 from meshrt.program import load_program
+from meshrt.ranks.board import Board
 
 
 def run(comm: Any, program: str, mesh: tuple[int, int], what: str | None, spares: str = "4x4", **options: Any) -> Any:

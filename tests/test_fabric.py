@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from measure import marks, measured, numbered, one_core_each, own, whole
 from runs import new_block
 
-from meshrt import fabric, routes
-from meshrt.block import Block
-from meshrt.device import Device
 from meshrt.errors import RouteError
-from meshrt.mesh import EAST, NORTH, RAMP, SOUTH, WEST
-from meshrt.routes import Path, Route
-from meshrt.tables import installed, installed_paths, overwrite
+from meshrt.mesh.block import Block
+from meshrt.mesh.device import Device
+from meshrt.mesh.mesh import EAST, NORTH, RAMP, SOUTH, WEST
+from meshrt.mesh.wires import fabric, routes
+from meshrt.mesh.wires.routes import Path, Route
+from meshrt.mesh.wires.tables import installed, installed_paths, overwrite
 
 RANKS = [1, 2, 3, 4, 6, 9, 16]
 MESH = (7, 5)  # 2, 3, 4, 9 and 16 ranks get blocks of different sizes
@@ -402,9 +402,9 @@ def test_a_changed_entry_of_one_line_changes_that_line_only(axis: str, comm):
 
 TAMPERED = """
 import numpy as np
-from meshrt import fabric
-from meshrt.routes import Route
-from meshrt.tables import installed, overwrite
+from meshrt.mesh.wires import fabric
+from meshrt.mesh.wires.routes import Route
+from meshrt.mesh.wires.tables import installed, overwrite
 
 MESH = (4, 2)
 
@@ -595,9 +595,9 @@ def test_clocks_do_not_depend_on_how_many_packets_are_replayed_together(patched:
         rng = np.random.default_rng(5)
         sizes = [np.zeros((*block.shape, 3 * size), np.float32) for size in (1, 4)]
         with (
-            patch("meshrt.schedule.BATCH", batch),
-            patch("meshrt.lane.BATCH", batch),
-            patch("meshrt.replay.KEPT", kept),
+            patch("meshrt.mesh.wires.schedule.BATCH", batch),
+            patch("meshrt.mesh.wires.lane.BATCH", batch),
+            patch("meshrt.mesh.wires.replay.KEPT", kept),
             installed(block.tables, "x", routes.interleaved_ring(7)) as x,
             installed(block.tables, "y", routes.interleaved_ring(5)) as y,
             installed(block.tables, "x", routes.multicast(7, 2)) as spread,

@@ -7,17 +7,16 @@ from collections.abc import Callable
 
 import pytest
 
-from meshrt import hostmemory
 from meshrt.errors import LimitError, StallError, UsageError
-from meshrt.job import failure
+from meshrt.ranks import failure, hostmemory
 
 # What happens on rank 1, or on all ranks; the others are in a receive that nobody answers.
 SCRIPT = """
 import os, signal, sys, time
-from meshrt import host
+from meshrt.ranks import host
 host.prepare_environment()
 from meshrt.errors import LimitError, UsageError
-from meshrt.job.failure import run_guarded
+from meshrt.ranks.failure import run_guarded
 
 def work(comm, board):
     def receive(peer, what):

@@ -17,10 +17,10 @@ import pytest
 from mpi_jobs import find_mpirun, stop
 
 from meshrt.errors import UsageError
-from meshrt.job import sentinel
-from meshrt.job.board import Board, Owner, Record, State
-from meshrt.job.faults import board_class
 from meshrt.launch import local
+from meshrt.ranks import sentinel
+from meshrt.ranks.board import Board, Owner, Record, State
+from meshrt.ranks.faults import board_class
 
 CHECKOUT = Path(__file__).parents[1]
 SECONDS = 10.0  # until the message, and until no process of the job is left
@@ -32,9 +32,9 @@ RANK_1 = PLACE.format(1, 2, 3)
 PROGRAM = """
 import resource
 import numpy as np
-from meshrt import fabric, routes, scouts
-from meshrt.mesh import EAST, WEST
-from meshrt.tables import installed, overwrite
+from meshrt.mesh.wires import fabric, routes, scouts
+from meshrt.mesh.mesh import EAST, WEST
+from meshrt.mesh.wires.tables import installed, overwrite
 
 MESH = (6, 1)
 

@@ -16,11 +16,11 @@ from mpi_jobs import Finished
 from runs import new_block, run_on_cores
 
 from meshrt import fields
-from meshrt.allreduce import allreduce, pattern
 from meshrt.gpu.report import print_table as print_gpus
+from meshrt.mesh.collectives.allreduce import allreduce, pattern
+from meshrt.mesh.repeat import repeated
 from meshrt.models.catalogue import find_model
 from meshrt.neuron.report import print_table as print_cores
-from meshrt.repeat import repeated
 from meshrt.report import print_table as print_mesh
 
 IDS = {"prompt_ids": "1,2,3,4,5", "max_new_tokens": 3, "ignore_eos": True}

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from meshrt.console import Console
 from meshrt.errors import UsageError
 from meshrt.launch.local import without_launcher
+from meshrt.ranks.console import Console
 from meshrt.studies.fuzz import fuzz
 from meshrt.studies.fuzz.mutate import mutated_bytes, mutated_json
 

@@ -10,11 +10,11 @@ import pytest
 from measure import measured, run_report
 from runs import new_block
 
-from meshrt.block import Block
-from meshrt.collectives import interleaved_rings
+from meshrt.mesh.block import Block
+from meshrt.mesh.collectives.rings import interleaved_rings
+from meshrt.mesh.tiles import gather, place, square
 from meshrt.programs.gemm import random_matrices
 from meshrt.programs.mesh.meshgemm import meshgemm, meshgemm_t
-from meshrt.tiles import gather, place, square
 
 RANKS = [1, 2, 3, 4, 6, 9, 16]
 MESHES = [(1, 1), (2, 2), (3, 3), (4, 2), (3, 5), (8, 8), (1, 7), (6, 4)]

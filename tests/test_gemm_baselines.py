@@ -11,15 +11,16 @@ import numpy as np
 import pytest
 from measure import on_one_rank, run_report
 
-from meshrt import broadcast, fabric
-from meshrt.block import Block
-from meshrt.broadcast import cut
-from meshrt.clock import TIME
-from meshrt.device import WSE2, Device
 from meshrt.errors import LimitError, UsageError
-from meshrt.lane import Lane
+from meshrt.mesh.block import Block
+from meshrt.mesh.clock import TIME
+from meshrt.mesh.collectives import broadcast
+from meshrt.mesh.collectives.broadcast import cut
+from meshrt.mesh.device import WSE2, Device
+from meshrt.mesh.wires import fabric
+from meshrt.mesh.wires.lane import Lane
+from meshrt.mesh.wires.lines import Places
 from meshrt.programs.gemm import random_matrices
-from meshrt.views import Places
 
 BASELINES = ["cannon", "summa", "allgather"]
 MESHES = [(1, 1), (2, 2), (3, 3), (4, 2), (3, 5), (8, 8), (1, 7), (6, 4)]

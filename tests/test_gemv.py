@@ -9,9 +9,9 @@ import pytest
 from measure import measured, own, run_report, whole
 from runs import new_block
 
-from meshrt.allreduce import ktree
-from meshrt.device import Device
 from meshrt.errors import UsageError
+from meshrt.mesh.collectives.allreduce import ktree
+from meshrt.mesh.device import Device
 from meshrt.programs.gemm import random_matrices
 from meshrt.programs.gemv import gemv
 

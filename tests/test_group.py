@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshrt.control import Control
 from meshrt.errors import UsageError
-from meshrt.group import Group, Link
-from meshrt.job.board import Board
+from meshrt.ranks.board import Board
+from meshrt.ranks.control import Control
+from meshrt.ranks.group import Group, Link
 
 LINK = Link(1e9, 2e-6)
 KINDS = ("reduce_sum", "all_gather", "reduce_scatter", "broadcast")

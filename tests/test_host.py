@@ -7,13 +7,13 @@ from collections.abc import Callable
 import pytest
 from mpi4py import MPI
 
-from meshrt import host
+from meshrt.ranks import host
 
 CONNECT = """
 import sys
-from meshrt import host
+from meshrt.ranks import host
 host.prepare_environment()
-from meshrt.job.failure import run_guarded
+from meshrt.ranks.failure import run_guarded
 sys.exit(run_guarded(lambda comm, board: print(comm.rank, comm.size)))
 """
 Run = Callable[..., tuple[int, str, str, float]]

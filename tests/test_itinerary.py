@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from runs import new_block
 
-from meshrt.clock import HOPS, LINK_FREE, RAMP_IN, RAMP_OUT, STAGES, TIME
-from meshrt.crossbar.exchange import crossbar, exchange
-from meshrt.crossbar.itinerary import Itinerary
-from meshrt.crossbar.legs import REQUEST_BYTES, Transfer, hops, ways
-from meshrt.device import Device
-from meshrt.mesh import EAST, NORTH, SOUTH, STEP, WEST
+from meshrt.mesh.clock import HOPS, LINK_FREE, RAMP_IN, RAMP_OUT, STAGES, TIME
+from meshrt.mesh.device import Device
+from meshrt.mesh.exchange.exchange import crossbar, exchange
+from meshrt.mesh.exchange.itinerary import Itinerary
+from meshrt.mesh.exchange.legs import REQUEST_BYTES, Transfer, hops, ways
+from meshrt.mesh.mesh import EAST, NORTH, SOUTH, STEP, WEST
 
 Hops = set[tuple[int, int, int, bool, bool]]  # (packet, core, port, carries a tile, has been touched)
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from measure import measured, on_one_rank, own, run_report, whole
 from runs import new_block
 
-from meshrt.block import Block
-from meshrt.device import find_device
 from meshrt.errors import LimitError, UsageError
+from meshrt.mesh.block import Block
+from meshrt.mesh.device import find_device
 from meshrt.programs.mesh.cache import Cache, Policy, append, balance, kv_cache, place_of_new, refusal, spread_evenly
 
 RANKS = [1, 2, 3, 4, 6, 9, 16]

@@ -7,7 +7,7 @@ import pytest
 from live_memory import watching
 from runs import run_program
 
-from meshrt.memory import Memory
+from meshrt.mesh.memory import Memory
 
 SIZES: dict[str, Any] = {"m": 22, "k": 34, "n": 27}
 IDS: dict[str, Any] = {

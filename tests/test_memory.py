@@ -11,15 +11,15 @@ import pytest
 from measure import end, measured, run_report
 from runs import new_block
 
-from meshrt.broadcast import spreads, start_allgather
-from meshrt.collectives import allgather, gossip
-from meshrt.device import find_device
 from meshrt.errors import LimitError
-from meshrt.fabric import transfer
-from meshrt.memory import Memory
-from meshrt.mesh import Mesh
-from meshrt.routes import chain
-from meshrt.tables import installed
+from meshrt.mesh.collectives.broadcast import spreads, start_allgather
+from meshrt.mesh.collectives.rings import allgather, gossip
+from meshrt.mesh.device import find_device
+from meshrt.mesh.memory import Memory
+from meshrt.mesh.mesh import Mesh
+from meshrt.mesh.wires.fabric import transfer
+from meshrt.mesh.wires.routes import chain
+from meshrt.mesh.wires.tables import installed
 
 
 def new_memory(limit: int | None = None, mesh: Mesh | None = None) -> Memory:
@@ -226,7 +226,7 @@ def test_an_allgather_that_a_core_has_no_room_for_is_refused(payload: bool, comm
 
 LOOP = '''
 """Tiles in a loop, which are kept or not."""
-from meshrt.block import Block
+from meshrt.mesh.block import Block
 
 def run(block: Block, *, keep: bool = False) -> dict:
     """Twenty tiles of 400 bytes."""

@@ -10,15 +10,15 @@ import pytest
 from random_models import CASES, case_ids, case_seed, random_checkpoint
 from runs import run_on_cores
 
-from meshrt.control import Control
 from meshrt.errors import UsageError
-from meshrt.job.board import Board
 from meshrt.models.catalogue import find_model
 from meshrt.models.config import read_config
 from meshrt.models.reference import forward, load_weights
 from meshrt.neuron import language as nl
 from meshrt.neuron.cores import Cores
 from meshrt.neuron.device import find_neuron_device
+from meshrt.ranks.board import Board
+from meshrt.ranks.control import Control
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from meshrt.console import Console
 from meshrt.errors import UsageError
 from meshrt.models.config import read_config
 from meshrt.neuron.device import GIB, TRN1
+from meshrt.ranks.console import Console
 from meshrt.studies.neuronmm import model as neuronmm_model
 from meshrt.studies.neuronmm import published
 from meshrt.studies.neuronmm import tables as neuronmm_tables

@@ -34,14 +34,14 @@ time.sleep(60)
 BY_MAIN, BY_THREAD = STARTER.format("start()"), STARTER.format("threading.Thread(target=start).start()")
 RUNNING = """
 import time
-from meshrt.job import signals
+from meshrt.ranks import signals
 signals.listen(print)
 print(flush=True)
 time.sleep(60)
 """
 STARTING = """
 import ctypes
-from meshrt.job import signals, starting
+from meshrt.ranks import signals, starting
 signals.listen(print)
 starting.begin()
 print(flush=True)
@@ -50,9 +50,9 @@ ctypes.PyDLL(None).sleep(60)  # as the MPI library's start does, which holds the
 GUARDED = """
 import os, sys, time
 from pathlib import Path
-from meshrt import host
+from meshrt.ranks import host
 host.prepare_environment()
-from meshrt.job.failure import run_guarded
+from meshrt.ranks.failure import run_guarded
 
 def work(comm, board):
     Path(f"rank-{comm.rank}.new").write_text(f"{os.getpid()} {os.getppid()}")

@@ -18,8 +18,8 @@ from meshrt.ownprogram import load_file
 from meshrt.program import load_program
 
 HEAD = """import numpy as np
-from meshrt import fabric, routes
-from meshrt.tables import installed
+from meshrt.mesh.wires import fabric, routes
+from meshrt.mesh.wires.tables import installed
 MESH = (4, 1)
 """
 Own = Callable[..., Finished]
@@ -84,13 +84,13 @@ def test_sizes_that_do_not_fit_are_told_with_the_shapes(own: Own) -> None:
     first, line, shapes, inside = done.stderr.splitlines()
     assert first.startswith("meshrt: error: mine.py, line 7: ")
     assert (line, shapes) == ("    c = block.matmul(a, b)", "  with a float64 [1, 4, 4, 8], b float64 [1, 4, 9, 8]")
-    assert re.fullmatch(r"  raised in meshrt/block.py, line \d+, in matmul", inside)
+    assert re.fullmatch(r"  raised in meshrt/mesh/block.py, line \d+, in matmul", inside)
 
 
 def test_what_meshrt_cannot_have_foreseen_may_be_its_bug(own: Own) -> None:
     done = own(HEAD + "def run(block):\n    block.memory.free('nothing')\n")
     assert done.code == 1 and done.stderr.startswith("meshrt: error: mine.py, line 6: KeyError: 'nothing'\n")
-    assert "raised in meshrt/memory.py, line" in done.stderr
+    assert "raised in meshrt/mesh/memory.py, line" in done.stderr
     assert done.stderr.endswith("in free; if the program's call is right, this is a bug of meshrt\n")
 
 
@@ -272,7 +272,7 @@ ALIKE = [
 ]
 PARTS = (
     HEAD
-    + """from meshrt.tiles import gather
+    + """from meshrt.mesh.tiles import gather
 def run(block):
     t = np.zeros((*block.shape, 3), np.float32)
     with installed(block.tables, "x", routes.chain(4)) as east, installed(block.tables, "x", routes.chain(4)) as west:

@@ -112,7 +112,7 @@ def test_programs_import_runtime_models_and_numpy() -> None:
 
 
 def test_launch_knows_nothing_of_meshes() -> None:
-    allowed = {"meshrt.host", "meshrt.errors", "meshrt.launch"}
+    allowed = {"meshrt.ranks.host", "meshrt.errors", "meshrt.launch"}
     for path in _files("launch"):
         for module in _imports(path):
             if _layer(module) and module != "meshrt":

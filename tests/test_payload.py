@@ -9,8 +9,8 @@ import pytest
 from measure import measured, numbered, own, run_report
 from runs import new_block
 
-from meshrt.collectives import allgather, gossip
-from meshrt.device import Device
+from meshrt.mesh.collectives.rings import allgather, gossip
+from meshrt.mesh.device import Device
 
 SLOW = Device(name="slow", alpha=1.5, beta=7.0, link_bytes_per_cycle=3.0, macs_per_cycle=2.0, call_cycles=11.0)
 LLAMA = {"prompt_ids": "12,7,300,45,9", "max_new_tokens": 4, "ignore_eos": True}

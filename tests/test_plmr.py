@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from measure import on_one_rank
 
-from meshrt.console import Console
-from meshrt.device import find_device
 from meshrt.errors import UsageError
+from meshrt.mesh.device import find_device
+from meshrt.ranks.console import Console
 from meshrt.studies.plmr import check as plmr
 from meshrt.studies.plmr import expect, growth, subject
 from meshrt.studies.plmr import table as plmr_table
@@ -24,7 +24,7 @@ SIZES = (8, 12, 16, 24)
 GOSSIP = '''
 """Every core of a row gets the tiles of all: N routes through every router, and N tiles at every core."""
 import numpy as np
-from meshrt.collectives import allgather, gossip
+from meshrt.mesh.collectives.rings import allgather, gossip
 
 def run(block, *, size: int = 4):
     """Gather."""

@@ -11,11 +11,11 @@ import pytest
 from measure import measured, numbered, on_one_rank, own, run_report, whole
 from runs import new_block
 
-from meshrt import fabric, routes
-from meshrt.collectives import allgather, gossip
-from meshrt.device import Device
-from meshrt.routes import Path as MeshPath
-from meshrt.tables import installed, installed_paths
+from meshrt.mesh.collectives.rings import allgather, gossip
+from meshrt.mesh.device import Device
+from meshrt.mesh.wires import fabric, routes
+from meshrt.mesh.wires.routes import Path as MeshPath
+from meshrt.mesh.wires.tables import installed, installed_paths
 
 RANKS = [1, 2, 3, 4, 6, 9, 16]
 PROMPT = "12,7,300,45,9"

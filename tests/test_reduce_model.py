@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from meshrt.device import WSE2
 from meshrt.errors import UsageError
+from meshrt.mesh.device import WSE2
 from meshrt.studies import reduce_model
 from meshrt.studies.reduce_model import MODEL, Point, cycles_of, measure
 

@@ -14,14 +14,14 @@ from measure import marks, measured, on_one_rank, own, whole
 from runs import new_block
 from traced import traced
 
-from meshrt import fabric, order, routes
-from meshrt.block import Block
-from meshrt.clock import TIME
-from meshrt.device import Device
-from meshrt.mesh import RAMP
+from meshrt.mesh.block import Block
+from meshrt.mesh.clock import TIME
+from meshrt.mesh.device import Device
+from meshrt.mesh.mesh import RAMP
+from meshrt.mesh.wires import fabric, order, routes
+from meshrt.mesh.wires.routes import Path
+from meshrt.mesh.wires.tables import Channel, installed, installed_paths, overwrite
 from meshrt.program import load_program
-from meshrt.routes import Path
-from meshrt.tables import Channel, installed, installed_paths, overwrite
 
 Cores = tuple[tuple[int, int], ...]
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from measure import measured
 from runs import new_block
 
-from meshrt.remap import remap
+from meshrt.mesh.collectives.remap import remap
 
 RANKS = [1, 2, 4]
 CUTS = [

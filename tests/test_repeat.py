@@ -9,11 +9,11 @@ import pytest
 from measure import measured, numbered, own
 from runs import new_block
 
-from meshrt.allreduce import allreduce, ktree
-from meshrt.block import Block
-from meshrt.collectives import finish_shift, interleaved_rings, start_shift
-from meshrt.device import Device
-from meshrt.repeat import repeated, sampled, spread
+from meshrt.mesh.block import Block
+from meshrt.mesh.collectives.allreduce import allreduce, ktree
+from meshrt.mesh.collectives.rings import finish_shift, interleaved_rings, start_shift
+from meshrt.mesh.device import Device
+from meshrt.mesh.repeat import repeated, sampled, spread
 
 SLOW = Device(name="slow", alpha=1.5, beta=7.0, link_bytes_per_cycle=4.0, macs_per_cycle=2.0, call_cycles=11.0)
 MESHES = [(7, 5), (4, 4)]

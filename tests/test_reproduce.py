@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from meshrt.console import Console
-from meshrt.device import WSE2
 from meshrt.errors import UsageError
+from meshrt.mesh.device import WSE2
+from meshrt.ranks.console import Console
 from meshrt.studies.files import check_folder, draw
 from meshrt.studies.rows import Row, off, summary
 from meshrt.studies.store import PENDING, Store, key_of, open_store

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshrt import routes
 from meshrt.errors import UsageError
-from meshrt.mesh import EAST, NORTH, OPPOSITE, RAMP, SOUTH, STEP, WEST
-from meshrt.routes import Path, Route
+from meshrt.mesh.mesh import EAST, NORTH, OPPOSITE, RAMP, SOUTH, STEP, WEST
+from meshrt.mesh.wires import routes
+from meshrt.mesh.wires.routes import Path, Route
 
 LENGTHS = range(1, 65)
 

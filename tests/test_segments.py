@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from runs import new_block, run_program
 
-from meshrt import fabric, routes
-from meshrt.block import Block
-from meshrt.device import Device
-from meshrt.meter import Counters
-from meshrt.repeat import repeated
-from meshrt.tables import installed
+from meshrt.mesh.block import Block
+from meshrt.mesh.device import Device
+from meshrt.mesh.meter import Counters
+from meshrt.mesh.repeat import repeated
+from meshrt.mesh.wires import fabric, routes
+from meshrt.mesh.wires.tables import installed
 
 SLOW = Device(name="slow", alpha=1.5, beta=7.0, link_bytes_per_cycle=4.0, macs_per_cycle=2.0)
 TILE = 12  # bytes

@@ -17,13 +17,13 @@ from measure import run_report
 from runs import run_on_cores
 from settings import BASE, REFUSED, ROWS, STOPS, Row
 
-from meshrt.device import WSE2
 from meshrt.errors import LimitError, UsageError
 from meshrt.gpu.device import A800
-from meshrt.job.board import Board
+from meshrt.mesh.device import WSE2
 from meshrt.models.errors import ModelError
 from meshrt.neuron.device import TRN1
 from meshrt.program import MACHINES, load_program, packaged_programs
+from meshrt.ranks.board import Board
 
 PRESETS = {"wse2": WSE2, "trn1": TRN1, "a800": A800}
 PROMPTS = "One day\nThe end of the day\nThere was a little girl\n"

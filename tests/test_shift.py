@@ -9,10 +9,10 @@ import pytest
 from measure import end, numbered, on_one_rank, own, run_report
 from runs import new_block
 
-from meshrt.allreduce import Pattern, allreduce, pattern
-from meshrt.block import Block
-from meshrt.device import Device
 from meshrt.errors import UsageError
+from meshrt.mesh.block import Block
+from meshrt.mesh.collectives.allreduce import Pattern, allreduce, pattern
+from meshrt.mesh.device import Device
 
 SLOW = Device(name="slow", alpha=1.5, beta=7.0, link_bytes_per_cycle=3.0, macs_per_cycle=2.0, call_cycles=11.0)
 

@@ -11,16 +11,16 @@ import pytest
 from measure import measured, numbered, own, whole
 from runs import new_block
 
-from meshrt.allreduce import allreduce, ktree
-from meshrt.block import Block
-from meshrt.collectives import interleaved_rings
-from meshrt.crossbar.exchange import crossbar
-from meshrt.device import Device
+from meshrt.mesh.block import Block
+from meshrt.mesh.collectives.allreduce import allreduce, ktree
+from meshrt.mesh.collectives.rings import interleaved_rings
+from meshrt.mesh.device import Device
+from meshrt.mesh.exchange.exchange import crossbar
+from meshrt.mesh.tiles import gather, place, square
 from meshrt.programs.gemm import random_matrices
 from meshrt.programs.mesh import ladder, t10
 from meshrt.programs.mesh.meshgemm import meshgemm
 from meshrt.programs.mesh.places import Groups
-from meshrt.tiles import gather, place, square
 
 SLOW = Device(name="slow", alpha=1.5, beta=7.0, link_bytes_per_cycle=4.0, macs_per_cycle=2.0, call_cycles=11.0)
 SYSTEMS = [t10, ladder]

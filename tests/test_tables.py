@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshrt import routes
-from meshrt.device import IDEAL, WSE2, find_device
 from meshrt.errors import LimitError
-from meshrt.mesh import Mesh
-from meshrt.routes import Path, Route
-from meshrt.tables import Tables, installed, installed_paths
+from meshrt.mesh.device import IDEAL, WSE2, find_device
+from meshrt.mesh.mesh import Mesh
+from meshrt.mesh.wires import routes
+from meshrt.mesh.wires.routes import Path, Route
+from meshrt.mesh.wires.tables import Tables, installed, installed_paths
 
 
 def line_tables(n: int, entries: int | None = None) -> Tables:

@@ -11,14 +11,14 @@ import pytest
 from measure import measured, numbered, own
 from runs import new_block
 
-from meshrt import fabric, routes
-from meshrt.block import Block
-from meshrt.crossbar.exchange import Crossbar, crossbar, exchange
-from meshrt.crossbar.legs import Transfer
 from meshrt.errors import RouteError
-from meshrt.mesh import EAST, NORTH, RAMP, SOUTH, WEST
-from meshrt.routes import Path, Route
-from meshrt.tables import Channel, installed, installed_paths, overwrite
+from meshrt.mesh.block import Block
+from meshrt.mesh.exchange.exchange import Crossbar, crossbar, exchange
+from meshrt.mesh.exchange.legs import Transfer
+from meshrt.mesh.mesh import EAST, NORTH, RAMP, SOUTH, WEST
+from meshrt.mesh.wires import fabric, routes
+from meshrt.mesh.wires.routes import Path, Route
+from meshrt.mesh.wires.tables import Channel, installed, installed_paths, overwrite
 
 MESH = (5, 3)
 STRAIGHT = Path(((0, 1), (1, 1), (2, 1), (3, 1), (4, 1)))
@@ -216,9 +216,9 @@ def test_a_long_way_through_every_core_is_no_loop(comm: Any) -> None:
 
 LOOP = """
 import numpy as np
-from meshrt import fabric
-from meshrt.routes import Route
-from meshrt.tables import installed, overwrite
+from meshrt.mesh.wires import fabric
+from meshrt.mesh.wires.routes import Route
+from meshrt.mesh.wires.tables import installed, overwrite
 
 MESH = (4, 2)
 
@@ -246,7 +246,7 @@ def test_a_loop_ends_the_whole_job_with_one_message(ranks: int, run_meshrt: Any,
 def test_the_watchdog_ends_packets_that_nobody_gets(run_meshrt: Any, tmp_path: Any) -> None:
     """The same loop, which nobody looks for: messages go on and on, and nothing is delivered."""
     program = tmp_path / "loop.py"
-    program.write_text(LOOP + "\nimport meshrt.scouts\nmeshrt.scouts._refuse_loops = lambda *walk: None\n")
+    program.write_text(LOOP + "\nimport meshrt.mesh.wires.scouts\nmeshrt.scouts._refuse_loops = lambda *walk: None\n")
     code, out, err, seconds = run_meshrt("run", str(program), ranks=4, env={"MESHRT_WATCHDOG_SECONDS": "1.5"})
     assert code == 124, err
     assert "deadlock" in err and "first use of a route set" in err
@@ -256,8 +256,8 @@ def test_the_watchdog_ends_packets_that_nobody_gets(run_meshrt: Any, tmp_path: A
 LATE = """
 import time
 import numpy as np
-from meshrt import fabric, routes
-from meshrt.tables import installed
+from meshrt.mesh.wires import fabric, routes
+from meshrt.mesh.wires.tables import installed
 
 MESH = (4, 2)
 

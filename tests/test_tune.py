@@ -11,9 +11,9 @@ import pytest
 from gpu_runs import Alone
 from measure import on_one_rank
 
-from meshrt.console import Console
-from meshrt.device import find_device
 from meshrt.errors import LimitError, UsageError
+from meshrt.mesh.device import find_device
+from meshrt.ranks.console import Console
 from meshrt.studies.sweep import Job, run_alone
 from meshrt.studies.tune import answers as tuned
 from meshrt.studies.tune import search as tune

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshrt.console import Console
 from meshrt.errors import LimitError, UsageError
 from meshrt.neuron.device import TRN1, TRN2
 from meshrt.neuron.language import bfloat16, float32
@@ -27,6 +26,7 @@ from meshrt.programs.neuron.plan import (
     propose,
     traffic,
 )
+from meshrt.ranks.console import Console
 from meshrt.studies.sweep import Job, run_alone
 from meshrt.studies.tune.xuv import check_found, print_answer, tune
 

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from runs import new_block
 
-from meshrt import fabric, routes
-from meshrt.allreduce import allreduce, ktree, pipeline, ring
-from meshrt.collectives import allgather, gossip, interleaved_rings, start_shift
-from meshrt.crossbar.exchange import crossbar, exchange
-from meshrt.crossbar.legs import Transfer
 from meshrt.errors import UsageError
-from meshrt.routes import Path, Route
-from meshrt.tables import installed, installed_paths, overwrite
+from meshrt.mesh.collectives.allreduce import allreduce, ktree, pipeline, ring
+from meshrt.mesh.collectives.rings import allgather, gossip, interleaved_rings, start_shift
+from meshrt.mesh.exchange.exchange import crossbar, exchange
+from meshrt.mesh.exchange.legs import Transfer
+from meshrt.mesh.wires import fabric, routes
+from meshrt.mesh.wires.routes import Path, Route
+from meshrt.mesh.wires.tables import installed, installed_paths, overwrite
 
 MESH = (5, 3)
 
@@ -117,9 +117,9 @@ def test_only_entries_that_there_are_can_be_changed(core: tuple[int, int], colou
 
 MISTAKEN = """
 import numpy as np
-from meshrt import fabric
-from meshrt.routes import Path, Route
-from meshrt.tables import installed, installed_paths
+from meshrt.mesh.wires import fabric
+from meshrt.mesh.wires.routes import Path, Route
+from meshrt.mesh.wires.tables import installed, installed_paths
 
 MESH = (4, 4)
 

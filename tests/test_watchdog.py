@@ -8,8 +8,8 @@ import pytest
 from mpi4py import MPI
 
 from meshrt.errors import UsageError
-from meshrt.job import watchdog
-from meshrt.job.board import Board, Owner, Record, State
+from meshrt.ranks import watchdog
+from meshrt.ranks.board import Board, Owner, Record, State
 
 
 def records(*waits: int | State) -> list[Record]:

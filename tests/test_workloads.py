@@ -113,8 +113,8 @@ def test_a_profile_ends_as_what_it_ran(run_meshrt: Run):
 
 
 def test_the_time_of_others_code_counts_for_its_callers():
-    matmul = ("/x/meshrt/block.py", 1, "matmul")
-    replay = ("/x/meshrt/fabric.py", 2, "_replay")
+    matmul = ("/x/meshrt/mesh/block.py", 1, "matmul")
+    replay = ("/x/meshrt/mesh/wires/fabric.py", 2, "_replay")
     helper, leaf = ("/y/numpy/h.py", 3, "helper"), ("~", 0, "<built-in leaf>")
     stats = {
         matmul: (1, 1, 5.0, 6.0, {}),

@@ -13,11 +13,12 @@ from unittest.mock import patch
 import numpy as np
 from reference_fabric import Core, Routers
 
-from meshrt import clock, fabric
-from meshrt.block import Block
-from meshrt.clock import TIME
-from meshrt.routers import line_indices
-from meshrt.tables import Channel
+from meshrt.mesh import clock
+from meshrt.mesh.block import Block
+from meshrt.mesh.clock import TIME
+from meshrt.mesh.wires import fabric
+from meshrt.mesh.wires.routers import line_indices
+from meshrt.mesh.wires.tables import Channel
 
 Source = tuple[np.ndarray, int]  # a source's cores as a mask, and its colour
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from meshrt.commands import shared
-from meshrt.device import find_device
-from meshrt.job import failure
+from meshrt.mesh.device import find_device
+from meshrt.ranks import failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,7 +65,7 @@ def _compare(
 ) -> int:  # fmt: skip
     """One rank's part of a comparison."""
     from meshrt import report
-    from meshrt.mesh import parse_mesh
+    from meshrt.mesh.mesh import parse_mesh
     from meshrt.studies import compare
 
     console = shared.start(comm, json_path, quiet)
@@ -191,7 +191,7 @@ def workloads(only: tuple[str, ...], cores: tuple[int, ...], ranks: tuple[int, .
 @shared.json_to("the figures")
 def clock(cores: tuple[int, ...], words: tuple[int, ...], json_path: str | None) -> None:
     """The virtual clock beside a published model of reductions and broadcasts on a WSE-2."""
-    from meshrt.console import make_console
+    from meshrt.ranks.console import make_console
     from meshrt.studies import reduce_model as study
 
     def measure() -> tuple[Any, Callable[[], None]]:
@@ -243,7 +243,7 @@ def _alone(measure: Callable[[], tuple[Any, Callable[[], None]]], json_path: str
 def profile(context: click.Context, to: str | None, arguments: tuple[str, ...]) -> None:
     """Where the host's time goes: bench profile run gemm --mesh 64x64. Of rank 0, if there are several."""
     from meshrt import report
-    from meshrt.host import launched_rank
+    from meshrt.ranks.host import launched_rank
     from meshrt.studies import hosttime
 
     if to:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from meshrt.commands import shared
-from meshrt.job import failure
+from meshrt.ranks import failure
 
 if TYPE_CHECKING:
-    from meshrt.console import Console
+    from meshrt.ranks.console import Console
 
 KINDS = {
     "mlp": ("gate_proj", "up_proj", "down_proj"),
@@ -76,7 +76,6 @@ def compress(
 ) -> None:  # fmt: skip
     """Choose ranks, calibrate, factor, write, measure, tell."""
     from meshrt import report
-    from meshrt.console import make_console
     from meshrt.errors import UsageError
     from meshrt.models import compress as models
     from meshrt.models.catalogue import find_model
@@ -87,6 +86,7 @@ def compress(
     from meshrt.models.stories import HELD_OUT_SEED
     from meshrt.models.texts import file_sequences, story_sequences
     from meshrt.models.tokenizer import load_tokenizer
+    from meshrt.ranks.console import make_console
 
     if method == "afm" and not whiten:
         raise UsageError("--no-whiten goes with --method svd: afm is about features, there is nothing to leave out")

@@ -6,8 +6,8 @@ from dataclasses import asdict
 
 import click
 
-from meshrt.device import PRESETS, Device
 from meshrt.gpu.device import GPU_PRESETS, GpuDevice
+from meshrt.mesh.device import PRESETS, Device
 from meshrt.neuron.device import NEURON_PRESETS, NeuronDevice
 
 

@@ -10,7 +10,7 @@ import click
 @click.command("doctor")
 def command() -> None:
     """Is this machine set up for meshrt? Says what is wrong and how to mend it."""
-    from meshrt import host
     from meshrt.launch import doctor
+    from meshrt.ranks import host
 
     sys.exit(doctor.main() if host.launched_rank() == 0 else 0)

@@ -8,7 +8,7 @@ import sys
 import click
 
 from meshrt.commands import shared
-from meshrt.job import failure
+from meshrt.ranks import failure
 
 
 @click.command("fuzz")
@@ -24,8 +24,8 @@ def command(seconds: float, seed: int, only: str | None, out: str, quiet: bool) 
     """
     from pathlib import Path
 
-    from meshrt.console import make_console
     from meshrt.launch.local import without_launcher
+    from meshrt.ranks.console import make_console
     from meshrt.studies.fuzz import fuzz
 
     try:

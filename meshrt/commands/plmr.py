@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from meshrt.commands import shared
-from meshrt.device import find_device
-from meshrt.job import failure
+from meshrt.mesh.device import find_device
+from meshrt.ranks import failure
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from meshrt.commands import shared
-from meshrt.device import find_device
-from meshrt.job import failure
+from meshrt.mesh.device import find_device
 from meshrt.neuron.device import NEURON_PRESETS, find_neuron_device
+from meshrt.ranks import failure
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
-    from meshrt.console import Console
+    from meshrt.ranks.console import Console
 
 cache = click.option("--cache", metavar="FILE", help="Keep the runs here, and take those that are here already.")
 

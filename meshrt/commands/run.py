@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from meshrt.commands import shared
-from meshrt.job import failure
+from meshrt.ranks import failure
 
 if TYPE_CHECKING:
     from meshrt.program import Program

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from meshrt.device import PRESETS
+from meshrt.mesh.device import PRESETS
 from meshrt.whole import whole, whole_numbers
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
-    from meshrt.console import Console
     from meshrt.program import Program
+    from meshrt.ranks.console import Console
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -125,7 +125,7 @@ def refuse_ranks(reason: str) -> None:
     `reason` says what, as in "this writes one folder".
     """
     from meshrt.errors import UsageError
-    from meshrt.host import launched_size
+    from meshrt.ranks.host import launched_size
 
     if launched_size() > 1:
         raise UsageError(f"{launched_size()} ranks: {reason}; leave mpirun away")
@@ -134,7 +134,7 @@ def refuse_ranks(reason: str) -> None:
 def start(comm: Intracomm, json_path: str | None, quiet: bool) -> Console:
     """This rank's console; UsageError, before any work, where the JSON could not be written after it."""
     from meshrt import report
-    from meshrt.console import make_console
+    from meshrt.ranks.console import make_console
 
     if json_path is not None and json_path != "-":
         report.check_target("--json", json_path)

@@ -57,8 +57,8 @@ def command() -> None:
 @together(job, queue)
 def slurm(**values: Any) -> None:
     """A script for sbatch; several runs are an array job."""
-    from meshrt import host
     from meshrt.launch import slurm as system
+    from meshrt.ranks import host
 
     _deliver(lambda batch: system.script(batch, host.library()), system.submit, **values)
 

@@ -4,14 +4,15 @@ from collections.abc import Mapping
 from time import perf_counter
 from typing import Any
 
-from meshrt import __version__, host
-from meshrt.console import Console
-from meshrt.control import Control
+from meshrt import __version__
 from meshrt.gpu.device import GpuDevice
 from meshrt.gpu.gpus import Gpus
 from meshrt.gpu.report import gather_report
-from meshrt.job.board import Board
 from meshrt.program import Program
+from meshrt.ranks import host
+from meshrt.ranks.board import Board
+from meshrt.ranks.console import Console
+from meshrt.ranks.control import Control
 
 
 def emulate(

@@ -15,7 +15,7 @@ import numpy as np
 from meshrt.gpu.device import GpuDevice
 from meshrt.gpu.memory import Budget
 from meshrt.gpu.plan import Plan
-from meshrt.group import hollow
+from meshrt.ranks.group import hollow
 
 _NONE: Mapping[str, int] = MappingProxyType({})
 COMPUTED = np.dtype(np.float32)  # what numbers are computed in, whatever they are counted as

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from meshrt.console import Console
-from meshrt.control import Control
 from meshrt.errors import UsageError
 from meshrt.gpu.device import LINKS, GpuDevice
 from meshrt.gpu.gpu import Gpu
 from meshrt.gpu.meter import Phase, Snapshot, snapshot
 from meshrt.gpu.plan import Plan
 from meshrt.gpu.rings import Ring
-from meshrt.group import Group, Link
+from meshrt.ranks.console import Console
+from meshrt.ranks.control import Control
+from meshrt.ranks.group import Group, Link
 
 Arrays = list[np.ndarray]
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from meshrt.gpu.gpu import Counters, Gpu
-from meshrt.group import Traffic
+from meshrt.ranks.group import Traffic
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Collectives of a plan: the rings of meshrt/group.py step by step, with every buffer, view and request fixed.
+"""Collectives of a plan: the rings of meshrt/ranks/group.py step by step, with every buffer, view and request fixed.
 
 The same chunks go the same ways in the same order, so bits, counts and times are those of the group. At the edge of a
 rank there are two persistent requests for each step (MPI_Send_init, MPI_Recv_init): a message has the sender's time in
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from meshrt.group import Traffic
-from meshrt.host import waiter
+from meshrt.ranks.group import Traffic
+from meshrt.ranks.host import waiter
 
 if TYPE_CHECKING:
     from meshrt.gpu.gpus import Gpus

@@ -7,13 +7,13 @@ from math import ceil
 
 import numpy as np
 
-from meshrt.console import Console
-from meshrt.control import Control
 from meshrt.errors import UsageError
-from meshrt.group import Group, Link, Touched
 from meshrt.neuron.core import NeuronCore, Phase
 from meshrt.neuron.device import NeuronDevice
 from meshrt.neuron.tile import Tile, new_tile
+from meshrt.ranks.console import Console
+from meshrt.ranks.control import Control
+from meshrt.ranks.group import Group, Link, Touched
 
 
 @dataclass

@@ -4,15 +4,16 @@ from collections.abc import Mapping
 from time import perf_counter
 from typing import Any
 
-from meshrt import __version__, host
-from meshrt.console import Console
-from meshrt.control import Control
-from meshrt.job.board import Board
+from meshrt import __version__
 from meshrt.neuron.cores import Cores
 from meshrt.neuron.device import NeuronDevice
 from meshrt.neuron.report import gather_report
 from meshrt.neuron.trace import begin_trace, write_trace
 from meshrt.program import Program
+from meshrt.ranks import host
+from meshrt.ranks.board import Board
+from meshrt.ranks.console import Console
+from meshrt.ranks.control import Control
 
 
 def emulate(

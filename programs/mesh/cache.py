@@ -20,10 +20,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from meshrt import fabric, hostmemory, routes
-from meshrt.block import Block
 from meshrt.errors import LimitError
-from meshrt.tables import Channel, installed
+from meshrt.mesh.block import Block
+from meshrt.mesh.wires import fabric, routes
+from meshrt.mesh.wires.tables import Channel, installed
+from meshrt.ranks import hostmemory
 
 Policy = Literal["shift", "concat", "roundrobin"]
 

@@ -16,7 +16,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from meshrt.block import Block
+from meshrt.mesh.block import Block
+from meshrt.mesh.repeat import sampled
 from meshrt.models.config import Config
 from meshrt.programs.mesh.cache import Cache, append, balance, place_of_new
 from meshrt.programs.mesh.meshgemm import zeros
@@ -24,7 +25,6 @@ from meshrt.programs.mesh.prefill import pair_tables, rotate, split_heads, swigl
 from meshrt.programs.mesh.stages import Stage, cross_vector, layers_timed
 from meshrt.programs.mesh.systems import Sums
 from meshrt.programs.mesh.weights import Chunks, Layer
-from meshrt.repeat import sampled
 
 EMPTY = np.float32(-1e30)  # the greatest score of no token: finite, so that two rows without any merge to nothing
 

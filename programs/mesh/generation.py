@@ -11,14 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from meshrt import __version__, snapshot, state
-from meshrt.block import Block
+from meshrt import __version__
 from meshrt.errors import UsageError
+from meshrt.mesh import state
+from meshrt.mesh.block import Block
 from meshrt.models.checkpoint import Checkpoint
 from meshrt.models.config import Config
 from meshrt.programs.mesh.cache import Cache
 from meshrt.programs.mesh.stages import Stage
-from meshrt.snapshot import Part, Snapshot
+from meshrt.ranks import snapshot
+from meshrt.ranks.snapshot import Part, Snapshot
 
 SAMPLE = 4096  # bytes of each tensor by which a model is known again
 SHOWN = 40  # characters of an argument in a message

@@ -16,14 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from meshrt import routes
-from meshrt.allreduce import Tree
-from meshrt.block import Block
-from meshrt.collectives import Rings, align, finish_shift, ring_in_groups, rotate, start_shift
-from meshrt.grouping import best_groups
+from meshrt.mesh.block import Block
+from meshrt.mesh.collectives.allreduce import Tree
+from meshrt.mesh.collectives.grouping import best_groups
+from meshrt.mesh.collectives.rings import Rings, align, finish_shift, ring_in_groups, rotate, start_shift
+from meshrt.mesh.wires import routes
+from meshrt.mesh.wires.tables import installed
 from meshrt.programs.mesh.meshgemm import add_product, coming_in, in_flight, zeros
 from meshrt.programs.mesh.weights import Chunks
-from meshrt.tables import installed
 
 
 @contextmanager

@@ -15,7 +15,7 @@ many answers, through the links of its neighbours. A load in advance would hide 
 a sum of 16 numbers on lines of 64 wse2 cores: 144 cycles by a K-tree, 4,794 in rounds, 96,045 with every core loading
 all.
 
-`sample` is that of `meshrt.repeat.spread`: without payloads, so many steps of the loop are run for all.
+`sample` is that of `meshrt.mesh.repeat.spread`: without payloads, so many steps of the loop are run for all.
 `groups` are columns that multiply and add among themselves, as for groups of heads.
 """
 
@@ -26,13 +26,13 @@ from typing import Any
 
 import numpy as np
 
-from meshrt import fabric
-from meshrt.block import Block
-from meshrt.crossbar.exchange import Crossbar, exchange
-from meshrt.crossbar.legs import Transfer
+from meshrt.mesh.block import Block
+from meshrt.mesh.exchange.exchange import Crossbar, exchange
+from meshrt.mesh.exchange.legs import Transfer
+from meshrt.mesh.repeat import spread
+from meshrt.mesh.wires import fabric
 from meshrt.programs.mesh.meshgemm import Multiply, add_product, zeros
 from meshrt.programs.mesh.places import Groups, whole
-from meshrt.repeat import spread
 
 
 def gemm(

@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from meshrt.allreduce import Tree, allreduce
-from meshrt.block import Block
-from meshrt.collectives import Rings, align, finish_shift, rotate, start_shift
-from meshrt.fabric import Flight
-from meshrt.routes import ring_order, ring_place
+from meshrt.mesh.block import Block
+from meshrt.mesh.collectives.allreduce import Tree, allreduce
+from meshrt.mesh.collectives.rings import Rings, align, finish_shift, rotate, start_shift
+from meshrt.mesh.wires.fabric import Flight
+from meshrt.mesh.wires.routes import ring_order, ring_place
 
 
 def meshgemm(block: Block, rings: Rings, a: np.ndarray, b: np.ndarray, lockstep: bool = False) -> np.ndarray:

@@ -4,12 +4,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from meshrt.block import Block
 from meshrt.errors import UsageError
+from meshrt.mesh.block import Block
+from meshrt.mesh.tiles import gather_parts
 from meshrt.models.config import Config
 from meshrt.programs.mesh.systems import Sums
 from meshrt.programs.mesh.weights import Chunks
-from meshrt.tiles import gather_parts
 
 
 def best_of(one: np.ndarray, other: np.ndarray) -> np.ndarray:

@@ -11,17 +11,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from meshrt import fabric, routes
-from meshrt.block import Block
-from meshrt.collectives import Rings, finish_shift, start_shift
-from meshrt.mesh import Mesh
+from meshrt.mesh.block import Block
+from meshrt.mesh.collectives.remap import remap
+from meshrt.mesh.collectives.rings import Rings, finish_shift, start_shift
+from meshrt.mesh.mesh import Mesh
+from meshrt.mesh.repeat import sampled
+from meshrt.mesh.wires import fabric, routes
+from meshrt.mesh.wires.tables import installed
 from meshrt.programs.mesh.cache import Cache, fill_evenly
 from meshrt.programs.mesh.meshgemm import coming_in, in_flight, zeros
 from meshrt.programs.mesh.stages import Stage, cross_matrix, every_core, lay, matrix_crossing, take
 from meshrt.programs.mesh.weights import Chunks, Weights
-from meshrt.remap import remap
-from meshrt.repeat import sampled
-from meshrt.tables import installed
 
 
 def move_weights(block: Block, rings: Rings, weights: Weights, sample: int | None = None) -> Weights:

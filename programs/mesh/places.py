@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshrt.block import Block
+from meshrt.mesh.block import Block
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshrt.block import Block
+from meshrt.mesh.block import Block
+from meshrt.mesh.repeat import sampled
 from meshrt.models.config import Config
 from meshrt.models.rope import cos_sin
 from meshrt.programs.mesh.cache import Cache
@@ -24,7 +25,6 @@ from meshrt.programs.mesh.meshgemm import zeros
 from meshrt.programs.mesh.stages import Stage, cross_matrix, layers_timed
 from meshrt.programs.mesh.systems import Sums
 from meshrt.programs.mesh.weights import Chunks, Layer
-from meshrt.repeat import sampled
 
 
 @dataclass(frozen=True)

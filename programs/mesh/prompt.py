@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from meshrt.console import Console
-from meshrt.control import Control
 from meshrt.errors import UsageError
 from meshrt.models.config import Config
+from meshrt.ranks.console import Console
+from meshrt.ranks.control import Control
 from meshrt.whole import whole_numbers
 
 if TYPE_CHECKING:

@@ -17,21 +17,21 @@ from typing import Any
 
 import numpy as np
 
-from meshrt import fabric, routes
-from meshrt.block import Block
-from meshrt.collectives import Rings
-from meshrt.device import Device
 from meshrt.errors import UsageError
+from meshrt.mesh.block import Block
+from meshrt.mesh.collectives.rings import Rings
+from meshrt.mesh.device import Device
+from meshrt.mesh.repeat import sampled
+from meshrt.mesh.tiles import gather_parts
+from meshrt.mesh.wires import fabric, routes
+from meshrt.mesh.wires.routes import Path
+from meshrt.mesh.wires.tables import Channel, installed, installed_paths
 from meshrt.models.checkpoint import Checkpoint
 from meshrt.models.config import Config
 from meshrt.programs.mesh.cache import Cache, Policy, kv_cache, stairs
 from meshrt.programs.mesh.meshgemm import zeros
 from meshrt.programs.mesh.systems import NO_PRODUCTS, NO_SUMS, Products, Sums, System, open_system
 from meshrt.programs.mesh.weights import Chunks, Weights, load_weights
-from meshrt.repeat import sampled
-from meshrt.routes import Path
-from meshrt.tables import Channel, installed, installed_paths
-from meshrt.tiles import gather_parts
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,10 +13,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from meshrt.allreduce import Combine, Tree, allreduce, ktree
-from meshrt.block import Block
-from meshrt.collectives import Rings
-from meshrt.crossbar.exchange import Crossbar, crossbar
+from meshrt.mesh.block import Block
+from meshrt.mesh.collectives.allreduce import Combine, Tree, allreduce, ktree
+from meshrt.mesh.collectives.rings import Rings
+from meshrt.mesh.exchange.exchange import Crossbar, crossbar
 from meshrt.programs.mesh import ladder, t10
 from meshrt.programs.mesh.headgroups import group_rings, group_tree, meshgemm_in_groups, meshgemm_t_in_groups
 from meshrt.programs.mesh.meshgemm import meshgemm, meshgemm_t

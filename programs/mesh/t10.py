@@ -21,7 +21,7 @@ unasked instead, as soon as they can: then the long packets of successive steps 
 its length is hidden. That is no compute-shift any more, and a bound from below: with tiles of 9 x 9 on wse2, 64 x 64
 cores take 448,085 cycles, 93,638 unasked, and 57,087 by MeshGEMM. Sums need no order, and are sent unasked.
 
-`sample` is that of `meshrt.repeat.sampled`: without payloads, so many steps are run and the last counted for the rest.
+`sample` is that of `repeat.sampled`: without payloads, so many steps are run and the last counted for the rest.
 `groups` are columns that multiply and add among themselves, as for groups of heads.
 """
 
@@ -31,13 +31,13 @@ from math import prod
 
 import numpy as np
 
-from meshrt import fabric
-from meshrt.block import Block
-from meshrt.crossbar.exchange import Crossbar, exchange
-from meshrt.crossbar.legs import Transfer
+from meshrt.mesh.block import Block
+from meshrt.mesh.exchange.exchange import Crossbar, exchange
+from meshrt.mesh.exchange.legs import Transfer
+from meshrt.mesh.repeat import sampled
+from meshrt.mesh.wires import fabric
 from meshrt.programs.mesh.meshgemm import Multiply, add_product, zeros
 from meshrt.programs.mesh.places import Groups, whole
-from meshrt.repeat import sampled
 
 
 def gemm(

@@ -22,12 +22,12 @@ from typing import Any
 
 import numpy as np
 
-from meshrt.block import Block
 from meshrt.errors import UsageError
-from meshrt.mesh import Mesh
+from meshrt.mesh.block import Block
+from meshrt.mesh.mesh import Mesh
+from meshrt.mesh.tiles import square
 from meshrt.models.checkpoint import Checkpoint
 from meshrt.models.config import Config
-from meshrt.tiles import square
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import Any
 
 from meshrt import __version__
-from meshrt.console import Console
+from meshrt.ranks.console import Console
 from meshrt.report import SCHEMA
 from meshrt.studies.deinfer.figures import FIGURES, Claim, Point, claims_of, orders
 from meshrt.studies.deinfer.tables import TABLES

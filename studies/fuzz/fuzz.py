@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from meshrt.console import Console
 from meshrt.errors import UsageError
+from meshrt.ranks.console import Console
 
 KINDS = ("loaders", "config", "tokenizer", "prompt", "cli")
 WORKER = (sys.executable, "-m", "meshrt.studies.fuzz.worker")

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from meshrt.console import Console
 from meshrt.errors import MeshrtError
 from meshrt.models.catalogue import find_model
 from meshrt.models.checkpoint import INDEX, SINGLE, check_shapes, expected_shapes, open_checkpoint
@@ -24,6 +23,7 @@ from meshrt.models.errors import ModelError
 from meshrt.models.rope import cos_sin
 from meshrt.models.tokenizer import decode, encode, load_tokenizer
 from meshrt.programs.mesh.prompt import Teller, read_prompt
+from meshrt.ranks.console import Console
 from meshrt.studies.fuzz.mutate import INTEGERS, VALUES, mutated_bytes, mutated_json
 
 CONFIG: dict[str, Any] = {

@@ -17,7 +17,7 @@ from pathlib import Path
 from random import Random
 from typing import TypeAlias
 
-from meshrt.host import prepare_environment
+from meshrt.ranks.host import prepare_environment
 
 prepare_environment()  # before anything imports numpy
 
@@ -104,7 +104,8 @@ def limit_memory() -> None:
 def main(kinds: Mapping[str, Kind] = KINDS) -> None:
     """The command line is `fuzz.Worker`'s."""
     scratch, seed, number, names = sys.argv[1:]
-    from meshrt import cli, host  # noqa: F401 - what the first command line would import
+    from meshrt import cli  # noqa: F401 - what the first command line would import
+    from meshrt.ranks import host
 
     host.connect()
     os.chdir(scratch)  # a file name without a folder lands here

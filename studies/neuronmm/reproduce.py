@@ -10,8 +10,8 @@ from time import perf_counter
 from typing import Any
 
 from meshrt import __version__
-from meshrt.console import Console
 from meshrt.neuron.device import NeuronDevice
+from meshrt.ranks.console import Console
 from meshrt.report import SCHEMA
 from meshrt.studies.files import write_csv
 from meshrt.studies.neuronmm import tables as neuronmm_tables

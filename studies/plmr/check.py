@@ -19,15 +19,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from meshrt.console import Console
-from meshrt.device import Device
 from meshrt.errors import UsageError
+from meshrt.mesh.device import Device
+from meshrt.mesh.wires.tables import COLOURS
+from meshrt.ranks.console import Console
 from meshrt.studies.plmr import growth
 from meshrt.studies.plmr.expect import Expectation, broken
 from meshrt.studies.plmr.growth import Growth, fit
 from meshrt.studies.plmr.subject import Subject, evaluate
 from meshrt.studies.sweep import Job, Outcome, sweep
-from meshrt.tables import COLOURS
 from meshrt.whole import whole_numbers
 
 SCHEMA = 1

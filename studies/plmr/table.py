@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from meshrt.device import Device
+from meshrt.mesh.device import Device
 from meshrt.studies.plmr.check import METRICS, SCHEMA, Finding
 from meshrt.studies.plmr.growth import Growth
 from meshrt.studies.plmr.subject import WORKLOADS, Subject, fill

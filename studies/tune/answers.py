@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from meshrt import __version__
-from meshrt.console import Console
-from meshrt.device import Device
 from meshrt.errors import LimitError, MeshrtError, UsageError
-from meshrt.mesh import parse_mesh
+from meshrt.mesh.device import Device
+from meshrt.mesh.mesh import parse_mesh
 from meshrt.models.catalogue import find_model
 from meshrt.models.config import read_config
 from meshrt.models.errors import ModelError
+from meshrt.ranks.console import Console
 from meshrt.report import write_file
 from meshrt.studies.tune.printed import groups, places, reasons
 from meshrt.studies.tune.search import Space, tune

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from meshrt.console import Console
+from meshrt.ranks.console import Console
 from meshrt.studies.sweep import sweep
 from meshrt.studies.tune.trials import Question, Setting, Tried, llama_job, phase_cycles
 

@@ -18,10 +18,10 @@ from time import perf_counter
 from typing import Any
 
 from meshrt import __version__
-from meshrt.console import Console
 from meshrt.errors import UsageError
-from meshrt.mesh import Mesh
+from meshrt.mesh.mesh import Mesh
 from meshrt.programs.mesh.weights import best_groups
+from meshrt.ranks.console import Console
 from meshrt.report import SCHEMA
 from meshrt.studies.tune.pairs import Final, next_pairs, options_of, run_pairs
 from meshrt.studies.tune.trials import (

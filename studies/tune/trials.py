@@ -7,12 +7,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from meshrt.console import Console
-from meshrt.device import Device
 from meshrt.errors import UsageError
-from meshrt.mesh import Mesh
+from meshrt.mesh.device import Device
+from meshrt.mesh.mesh import Mesh
 from meshrt.models.config import Config
 from meshrt.programs.mesh.weights import group_width
+from meshrt.ranks.console import Console
 from meshrt.studies.sweep import Job, Outcome, sweep
 
 Part = Literal["prefill", "decode"]

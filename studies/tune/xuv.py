@@ -7,11 +7,11 @@ from time import perf_counter
 from typing import Any
 
 from meshrt import __version__
-from meshrt.console import Console
 from meshrt.errors import LimitError
 from meshrt.neuron.device import MIB, NeuronDevice
 from meshrt.neuron.language import DTYPES
 from meshrt.programs.neuron.plan import Kernel, Plan, Product, balance, least_rows, propose
+from meshrt.ranks.console import Console
 from meshrt.report import SCHEMA
 from meshrt.studies.sweep import Job, Outcome, sweep
 from meshrt.studies.waferllm.printed import print_lines

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from math import ceil
 from typing import Any
 
-from meshrt.device import Device
+from meshrt.mesh.device import Device
 from meshrt.studies.rows import Emulate
 from meshrt.studies.sweep import Job
 from meshrt.studies.waferllm import published

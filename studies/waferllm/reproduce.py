@@ -9,8 +9,8 @@ from time import perf_counter
 from typing import Any
 
 from meshrt import __version__
-from meshrt.console import Console
-from meshrt.device import Device
+from meshrt.mesh.device import Device
+from meshrt.ranks.console import Console
 from meshrt.report import SCHEMA
 from meshrt.studies.files import draw, write_csv
 from meshrt.studies.rows import Row, summary

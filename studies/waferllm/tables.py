@@ -9,8 +9,8 @@ from functools import partial
 from math import ceil
 from typing import Any
 
-from meshrt.device import Device
-from meshrt.mesh import parse_mesh
+from meshrt.mesh.device import Device
+from meshrt.mesh.mesh import parse_mesh
 from meshrt.studies.rows import Emulate, Row
 from meshrt.studies.sweep import Job
 from meshrt.studies.waferllm import published

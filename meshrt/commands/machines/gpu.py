@@ -12,8 +12,8 @@ from meshrt.gpu.device import GPU_PRESETS, LINKS, find_gpu
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
-    from meshrt.job.board import Board
     from meshrt.program import Program
+    from meshrt.ranks.board import Board
 
 device = shared.together(
     click.option("--device", type=click.Choice([*GPU_PRESETS]), default="a800", show_default=True, help="The machine."),

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from meshrt.commands import shared
-from meshrt.device import find_device
 from meshrt.errors import UsageError
+from meshrt.mesh.device import find_device
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
-    from meshrt.job.board import Board
     from meshrt.program import Program
+    from meshrt.ranks.board import Board
 
 options = shared.together(
     shared.mesh,
@@ -33,8 +33,8 @@ def execute(
 ) -> int:  # fmt: skip
     """One rank's part of a run: make its block, run the program, report."""
     from meshrt import report
-    from meshrt.emulate import emulate
-    from meshrt.mesh import parse_mesh
+    from meshrt.mesh.emulate import emulate
+    from meshrt.mesh.mesh import parse_mesh
 
     console = shared.start(comm, json_path, quiet)
     machine = find_device(device, core_memory=core_memory, route_entries=route_entries)
@@ -46,7 +46,7 @@ def execute(
     cores = parse_mesh(mesh) if mesh else None
     wafer = None
     if defects is not None:
-        from meshrt.defects import is_rate, make_wafer
+        from meshrt.mesh.defects import is_rate, make_wafer
 
         if defects_seed is not None and not is_rate(defects):
             raise UsageError(f"--defects-seed is for a RATE; --defects {defects} is a file, leave the seed away")

@@ -12,8 +12,8 @@ from meshrt.neuron.device import NEURON_PRESETS, find_neuron_device
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
-    from meshrt.job.board import Board
     from meshrt.program import Program
+    from meshrt.ranks.board import Board
 
 options = shared.together(
     click.option(

@@ -1,0 +1,1 @@
+"""The mesh machine: cores on ranks, their memory, clocks and counters."""

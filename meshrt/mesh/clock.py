@@ -1,0 +1,109 @@
+"""Virtual time: one clock per core, and when each link and each ramp is free again. Cycles, float64."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from meshrt.mesh.device import Device
+from meshrt.mesh.mesh import Mesh
+
+TIME, HOPS, STAGES, LINK_FREE = range(4)  # rows of `Clock.cells`; four of links, by port
+RAMP_IN, RAMP_OUT = LINK_FREE + 4, LINK_FREE + 5
+
+
+@dataclass
+class Clock:
+    """`state` is [3, bh, bw]: a core's time, and the hops and stages on the path of events that led to that time.
+
+    A core that waits for a packet takes over the packet's time and path; one that did not have to wait keeps its own.
+    The path of the core that ends last is therefore the critical path, measured and not derived.
+    """
+
+    mesh: Mesh
+    device: Device
+    cells: np.ndarray = field(init=False)  # [9, cores + 1]: all of the following by core, and a last one for no core
+    state: np.ndarray = field(init=False)
+    link_free: np.ndarray = field(init=False)  # [4, bh, bw]: when the link out of each port is free again
+    ramp_in: np.ndarray = field(init=False)  # [bh, bw]: when the ramp is free again, router to core
+    ramp_out: np.ndarray = field(init=False)  # and core to router: a link of its own
+    asked: np.ndarray = field(init=False)  # [5, bh, bw]: when the heads asked that had them last; by port, the ramp too
+    idle: np.ndarray = field(init=False)  # [5, bh, bw]: from when on they were idle before that
+    late: np.ndarray | None = None  # [4, bh, bw]: cycles that a hop out of each port takes longer, past defects
+
+    under_way: dict[int, Callable[[], None]] = field(default_factory=dict)  # see `path_changes`
+    heads: list[list[Any]] = field(default_factory=list)  # lanes of transfers whose heads have still to be moved
+    started: int = 0  # such transfers so far; numbers them
+    coming: list[Any] = field(default_factory=list)  # arrivals whose ramps are not all given out, as they were started
+    users: dict[Any, Any] = field(default_factory=dict)  # channels that were last on their links; see order.py
+    scratch: dict[int, np.ndarray] = field(default_factory=dict)  # memory for headers on their way, by size
+    lent: dict[int, list[np.ndarray]] = field(default_factory=dict)  # memory that was given back, by size
+
+    def __post_init__(self) -> None:
+        self.met = 0.0  # when all cores last went on from one moment
+        shape = (self.mesh.block_height, self.mesh.block_width)
+        self.cells = np.empty((9, shape[0] * shape[1] + 1))  # one piece of memory: large ones get large pages
+        self.cells[...] = 0
+        every = self.cells[:, :-1].reshape(9, *shape)
+        self.state, self.link_free = every[:LINK_FREE], every[LINK_FREE:RAMP_IN]
+        self.ramp_in, self.ramp_out = every[RAMP_IN], every[RAMP_OUT]
+        self.asked, self.idle = np.zeros((5, *shape)), np.zeros((5, *shape))
+
+    def path_changes(self) -> None:
+        """To be called before hops or stages of cores change: packets that have left take a copy of what they were.
+
+        Few cores wait for most packets, and the paths of the others are never looked at.
+        """
+        for take in self.under_way.values():
+            take()
+        self.under_way.clear()
+
+    def buffer(self, nbytes: int) -> np.ndarray:
+        """Bytes to write to and read in one transfer; the next one gets the same, still in the processor's cache."""
+        size = _rounded(nbytes)
+        if size not in self.scratch:
+            self.scratch[size] = np.empty(size, np.uint8)
+        return self.scratch[size][:nbytes]
+
+    def borrow(self, nbytes: int) -> np.ndarray:
+        """Bytes of the host's, to be given back: transfers of many kinds use the same memory one after the other."""
+        size = _rounded(nbytes)
+        free = self.lent.setdefault(size, [])
+        return free.pop() if free else np.empty(size, np.uint8)
+
+    def give_back(self, memory: np.ndarray) -> None:
+        """Memory that was borrowed, and that nobody looks at any more."""
+        self.lent[memory.nbytes].append(memory)
+
+    def compute(self, operations: float, calls: int = 1) -> None:
+        """All cores of the block work: so many operations each (multiply-accumulates or element-wise), in `calls`."""
+        device = self.device
+        cycles = device.compute_cycles(operations) + (calls - 1) * device.call_cycles
+        if cycles:
+            self.state[TIME] += cycles
+
+    def vectors(self, length: int, calls: int, itemsize: int) -> None:
+        """All cores of the block issue so many vector instructions, each on `length` numbers of that size."""
+        cycles = self.device.vector_cycles(length, calls, itemsize)
+        if cycles:
+            self.state[TIME] += cycles
+
+    def last(self) -> tuple[float, int, int]:
+        """(time, hops, stages) of the core of this block that is last; the longest path where several are."""
+        time = self.state[TIME]
+        late = self.state[:, time == time.max()]
+        hops = late[HOPS].max()
+        stages = late[STAGES][late[HOPS] == hops].max()
+        return float(time.max()), int(hops), int(stages)
+
+    def meet(self, time: float, hops: int, stages: int) -> None:
+        """All cores go on from one moment: that at which the last one of the mesh was done."""
+        self.met = time
+        self.path_changes()
+        self.state[TIME], self.state[HOPS], self.state[STAGES] = time, hops, stages
+
+
+def _rounded(nbytes: int) -> int:
+    """The next power of two: few sizes, so that memory is often of the size that is asked for."""
+    return int(1 << max(0, nbytes - 1).bit_length())

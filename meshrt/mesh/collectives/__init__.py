@@ -1,0 +1,1 @@
+"""What the cores of a line do together: shift, reduce, allreduce, broadcast, change of places."""

@@ -1,0 +1,232 @@
+"""Broadcasts and allgather along lines, from every core, with as many static routes as the tables have room for.
+
+A route from each of N sources takes N entries at every router. Where that is too many, the line is cut into segments:
+a core has a route to the rest of its own segment only, and software at the segment's ends relays what comes to them, a
+stage each, by one more route, to all of the next segment. Segments of one core are a chain of single hops.
+
+    segments of 3:      0 -- 1 -- 2 | 3 -- 4 -- 5 | 6 -- 7 -- 8
+    from core 4:        3 <- 4 -> 5, then 5 -> 6, 7, 8 and 3 -> 2, 1, 0: two stages
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from meshrt.errors import UsageError
+from meshrt.mesh.block import Block
+from meshrt.mesh.wires import fabric
+from meshrt.mesh.wires.routes import Route
+from meshrt.mesh.wires.tables import Channel, installed
+
+
+@dataclass(frozen=True, eq=False)
+class Spread:
+    """Routes for broadcasts from any core along every line of an axis."""
+
+    axis: str
+    bounds: tuple[int, ...]  # the first core of each segment, and N
+    near: Channel | None  # from every core to the rest of its segment
+    lanes: tuple[tuple[int, Channel], ...]  # (step, from the end of each segment to all of the next that way)
+
+    @property
+    def n(self) -> int:
+        """Cores of a line."""
+        return self.bounds[-1]
+
+    def end(self, segment: int, step: int) -> int:
+        """The core that relays what leaves the segment in that direction (1 or -1)."""
+        return self.bounds[segment + 1] - 1 if step > 0 else self.bounds[segment]
+
+    def segment(self, core: int) -> int:
+        """The segment that a core is in."""
+        return int(np.searchsorted(self.bounds, core, side="right")) - 1
+
+
+def cut(n: int, longest: int) -> tuple[int, ...]:
+    """The bounds of the fewest segments of at most so many cores, as equal as can be."""
+    count = -(-n // longest)
+    return tuple(n * segment // count for segment in range(count + 1))
+
+
+def colours(bounds: Sequence[int]) -> int:
+    """The most that the routes of a line cut so need: one from every core of a segment, four that pass its ends."""
+    longest = max(high - low for low, high in pairwise(bounds))
+    return (longest if longest > 1 else 0) + (0, 0, 2, 4)[min(len(bounds) - 1, 3)]
+
+
+@contextmanager
+def spreads(block: Block, longest: int | None = None) -> Iterator[tuple[Spread, Spread]]:
+    """Install broadcasts along x and along y; they share the tables.
+
+    `longest`: cores of a segment; without, as many as fit beside what is in the tables. UsageError, LimitError.
+    """
+    if longest is not None and longest < 1:
+        raise UsageError(f"segments of {longest} cores; they start at 1")
+    mesh = block.mesh
+    room = block.tables.limit - int(block.tables.book.any(axis=(1, 2)).sum())
+    for most in range(max(mesh.width, mesh.height), 0, -1) if longest is None else (longest,):
+        cuts = [cut(n, most) for n in (mesh.width, mesh.height)]
+        if sum(colours(bounds) for bounds in cuts) <= room:
+            break
+    with _spread(block, "x", cuts[0]) as x, _spread(block, "y", cuts[1]) as y:
+        yield x, y
+
+
+@contextmanager
+def _spread(block: Block, axis: str, bounds: tuple[int, ...]) -> Iterator[Spread]:
+    near = [
+        Route(source, tuple(core for core in range(low, high) if core != source))
+        for low, high in pairwise(bounds)
+        for source in range(low, high)
+        if high - low > 1
+    ]
+    triples = list(zip(bounds, bounds[1:], bounds[2:], strict=False))
+    lanes = [
+        (1, [Route(middle - 1, tuple(range(middle, high))) for _, middle, high in triples]),
+        (-1, [Route(middle, tuple(range(low, middle))) for low, middle, _ in triples]),
+    ]
+    with ExitStack() as stack:
+        yield Spread(
+            axis,
+            bounds,
+            stack.enter_context(installed(block.tables, axis, near)) if near else None,
+            tuple((step, stack.enter_context(installed(block.tables, axis, lane))) for step, lane in lanes if lane),
+        )
+
+
+# -------------------------------------------------------------------------------------------------------- broadcast
+
+
+@dataclass(frozen=True)
+class Broadcast:
+    """A broadcast under way: what it brings is in `out` on the host, but the cores have not waited for it yet."""
+
+    spread: Spread
+    source: int
+    out: np.ndarray
+    flights: list[fabric.Flight]
+
+
+def start(block: Block, spread: Spread, source: int, tiles: np.ndarray, out: np.ndarray) -> Broadcast:
+    """The source core of every line sends its tile [bh, bw, *tile] to its segment; `relay` and `finish` follow.
+
+    `out`, as large as `tiles`, is where all cores have it then, the source too.
+    """
+    begun = Broadcast(spread, source, out, [])
+    if block.payload:
+        here, there = (_by_line(spread.axis, array) for array in (tiles, out))
+        at = source - block.mesh.offset(spread.axis)
+        if 0 <= at < there.shape[1]:
+            there[:, at] = here[:, at]
+    if spread.near is not None:
+        begun.flights.append(fabric.send(block, spread.near, tiles, out, positions=_marks(spread.n, [source])))
+    return begun
+
+
+def relay(block: Block, begun: Broadcast) -> None:
+    """The ends of the segments wait for the tile and send it on; the other cores go on with their work."""
+    spread, source, out = begun.spread, begun.source, begun.out
+    last = len(spread.bounds) - 2
+    near = list(begun.flights)
+    for step, lane in spread.lanes:
+        came, segment = near, spread.segment(source)
+        while 0 <= segment + step <= last:
+            end = spread.end(segment, step)
+            here = _marks(spread.n, [end])
+            if end != source:
+                for flight in came:
+                    fabric.receive_at(block, lane, flight, here)
+                fabric.stage(block, lane, 0, here)
+            came = [fabric.send(block, lane, out, out, positions=here)]
+            begun.flights.extend(came)
+            segment += step
+
+
+def finish(block: Block, begun: Broadcast) -> np.ndarray:
+    """All cores wait for the tile."""
+    for flight in begun.flights:
+        fabric.receive(block, flight)
+    return begun.out
+
+
+# -------------------------------------------------------------------------------------------------------- allgather
+
+
+def start_allgather(block: Block, spread: Spread, tiles: np.ndarray, out: np.ndarray | None = None) -> fabric.Flight:
+    """Every core of a line gets the tiles of all: [bh, bw, *tile] -> [bh, bw, N, *tile], its own among them.
+
+    They are in `out`, or in fresh core memory: LimitError. Packets leave from their places there and arrive in them.
+    First inside the segments, then segment by segment, the nearest tiles first, so that the ends of the segments always
+    have one to relay. Those wait for what they relay; `fabric.receive` waits for all, at all cores.
+    """
+    bounds, n = spread.bounds, spread.n
+    count = len(bounds) - 1
+    every = block.empty("tiles of the line", (n, *tiles.shape[2:]), tiles.dtype) if out is None else out
+    every[...] = tiles[:, :, None]
+    last: dict[tuple[int, int], fabric.Flight] = {}  # by direction and number in the segment
+    done = []
+    numbers = range(max(high - low for low, high in pairwise(bounds)))
+    if spread.near is not None:
+        for number in numbers:
+            sources = {at: low + number for at, (low, high) in enumerate(pairwise(bounds)) if low + number < high}
+            packet = tiles.copy()
+            flight = fabric.send(block, spread.near, tiles, packet, positions=_marks(n, sources.values()))
+            _keep(block, spread, every, packet, sources)
+            done.append(fabric.Flight(every, flight.arrivals))
+            last[1, number] = last[-1, number] = done[-1]
+    for far in range(count - 1):
+        for number in numbers:
+            for step, lane in spread.lanes:
+                sources = {}  # by the segment that gets the tile
+                for segment in range(max(0, step * (far + 1)), min(count, count + step * (far + 1))):
+                    first, after = bounds[segment - step * (far + 1) :][:2]
+                    if first + number < after:
+                        sources[segment] = first + number
+                ends = {spread.end(segment - step, step): source for segment, source in sources.items()}
+                if not ends:
+                    continue
+                relays = _marks(n, (end for end, source in ends.items() if end != source))
+                if (step, number) in last:
+                    fabric.receive_at(block, lane, last[step, number], relays)
+                fabric.stage(block, lane, 0, relays)
+                packet = tiles.copy()
+                _load(block, spread, every, packet, ends)
+                flight = fabric.send(block, lane, packet, packet, positions=_marks(n, ends))
+                _keep(block, spread, every, packet, sources)
+                done.append(fabric.Flight(every, flight.arrivals))
+                last[step, number] = done[-1]
+    return fabric.Flight(every, [arrival for flight in done for arrival in flight.arrivals])
+
+
+def _marks(n: int, cores: Iterable[int]) -> np.ndarray:
+    marks = np.zeros(n, bool)
+    marks[list(cores)] = True
+    return marks
+
+
+def _load(block: Block, spread: Spread, every: np.ndarray, packet: np.ndarray, sources: dict[int, int]) -> None:
+    """At each of these cores of a line, put the tile from that source in the packet."""
+    if block.payload:
+        low = block.mesh.offset(spread.axis)
+        here, there = _by_line(spread.axis, every), _by_line(spread.axis, packet)
+        for core, source in sources.items():
+            if 0 <= core - low < there.shape[1]:
+                there[:, core - low] = here[:, core - low, source]
+
+
+def _keep(block: Block, spread: Spread, every: np.ndarray, arrived: np.ndarray, sources: dict[int, int]) -> None:
+    """In each of these segments, what has arrived is from that source."""
+    if block.payload:
+        offset = block.mesh.offset(spread.axis)
+        here, there = _by_line(spread.axis, arrived), _by_line(spread.axis, every)
+        for segment, source in sources.items():
+            low, high = (max(0, bound - offset) for bound in spread.bounds[segment : segment + 2])
+            there[:, low:high, source] = here[:, low:high]
+
+
+def _by_line(axis: str, tiles: np.ndarray) -> np.ndarray:
+    """[bh, bw, *tile] as [lines, cores of a line, *tile]. A view."""
+    return tiles if axis == "x" else tiles.swapaxes(0, 1)

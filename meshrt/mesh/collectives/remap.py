@@ -1,0 +1,67 @@
+"""Tiles cut anew: the numbers along a line go to other cores of it, in the same order, on other numbers of cores.
+
+    before   0 1 2 | 3 4 5 | 6 7 8 | 9          how a line's numbers are cut
+    after    0 1 2 3 4 | 5 6 7 8 9 |   |
+
+Every core passes its tile on to the next one that wants a part of it, and so on, as on a conveyor: one hop and one
+stage of software a step, all tiles at once. So it takes as many steps as the tile that goes farthest has hops.
+"""
+
+import numpy as np
+
+from meshrt.mesh.block import Block
+from meshrt.mesh.wires import fabric, routes
+from meshrt.mesh.wires.tables import installed
+
+
+def remap(block: Block, axis: str, tiles: np.ndarray, before: np.ndarray, after: np.ndarray) -> np.ndarray:
+    """Move units [bh, bw, places, *unit] along the axis: core i has units before[i] to before[i + 1], in its first
+    places, and is to have after[i] to after[i + 1]; int [N + 1] each, over all cores of a line.
+
+    Returns [bh, bw, most after, *unit], zero where there is no unit. A core holds that, its own tile, the one that it
+    passes on and one coming in. LimitError where they do not fit.
+    """
+    n, sizes = block.mesh.length(axis), np.diff(after)
+    result = block.empty("units of others", (max(1, int(sizes.max())), *tiles.shape[3:]), tiles.dtype)
+    result[...] = 0
+    _keep(block, axis, tiles, result, before, after, np.arange(n))
+    # The first and the last core that want a part of each tile.
+    wanted = np.diff(before) > 0
+    first = np.where(wanted, np.searchsorted(after, before[:-1], "right") - 1, np.arange(n))
+    last = np.where(wanted, np.searchsorted(after, before[1:], "left") - 1, np.arange(n))
+    for step, reach in ((-1, np.arange(n) - first), (1, last - np.arange(n))):
+        if reach.max() < 1:
+            continue
+        with installed(block.tables, axis, routes.chain(n, step)) as channel:
+            moving = tiles
+            for hops in range(1, int(reach.max()) + 1):
+                owners = np.flatnonzero(reach >= hops)
+                holders = np.full(n, -1)  # whose tile is at each core after this hop
+                holders[owners + step * hops] = owners
+                senders = np.zeros(n, bool)
+                senders[owners + step * (hops - 1)] = True
+                moving = fabric.transfer(block, channel, moving, positions=senders)
+                fabric.stage(block, channel, 0, holders >= 0)
+                _keep(block, axis, moving, result, before, after, holders)
+                fabric.forget(block, channel)
+    return result
+
+
+def _keep(
+    block: Block, axis: str, tiles: np.ndarray, result: np.ndarray, before: np.ndarray, after: np.ndarray,
+    holders: np.ndarray,
+) -> None:  # fmt: skip
+    """Every core takes what is for it out of the tile that is there: core holders[i]'s, none where that is -1."""
+    if not block.payload:
+        return
+    low, length = block.mesh.offset(axis), block.mesh.block_length(axis)
+    owner = holders[low : low + length, None]
+    unit = after[low : low + length, None] + np.arange(result.shape[2])  # global numbers of this core's units
+    place = unit - before[owner]
+    mine = (owner >= 0) & (unit < after[low + 1 : low + length + 1, None])
+    mine &= (place >= 0) & (unit < before[owner + 1])
+    core, at = np.nonzero(mine)
+    if axis == "x":
+        result[:, core, at] = tiles[:, core, place[core, at]]
+    else:
+        result[core, :, at] = tiles[core, :, place[core, at]]

@@ -1,0 +1,299 @@
+"""Collectives along lines that only move tiles: shifts round a ring, alignment, allgather.
+
+Each exists on all lines of an axis at once. `with` installs the routes, and leaving it frees them.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from math import lcm, prod
+
+import numpy as np
+
+from meshrt.mesh.block import Block
+from meshrt.mesh.wires import fabric, routes
+from meshrt.mesh.wires.tables import Channel, installed
+
+# ----------------------------------------------------------------------------------------------------------- ring
+
+
+@dataclass(frozen=True)
+class Moves:
+    """Tiles that change place in one shift: core and slot before and after. Positions along the line."""
+
+    core: np.ndarray
+    slot: np.ndarray
+    to_core: np.ndarray
+    to_slot: np.ndarray
+
+    def side_by_side(self, width: int, copies: int) -> "Moves":
+        """The same on each of so many stretches of `width` cores of a line."""
+        at = np.arange(0, copies * width, width)[:, None]
+        core, to_core = ((at + cores).ravel() for cores in (self.core, self.to_core))
+        return Moves(core, np.tile(self.slot, copies), to_core, np.tile(self.to_slot, copies))
+
+    def local(self, low: int, length: int) -> tuple["Moves", "Moves"]:
+        """Those that leave, and those that come to, the cores low to low + length, numbered from low."""
+        leave = (self.core >= low) & (self.core < low + length)
+        come = (self.to_core >= low) & (self.to_core < low + length)
+        return tuple(
+            Moves(self.core[on] - low, self.slot[on], self.to_core[on] - low, self.to_slot[on]) for on in (leave, come)
+        )  # type: ignore[return-value]
+
+
+@dataclass(frozen=True, eq=False)
+class Ring:
+    """A ring along every line: its N * slots places, `slots` at each core, move on by one in a shift.
+
+    Interleaved: with one slot a tile moves up to two hops, as on Figure 7 of waferllm. With more, most tiles only
+    change their slot inside a core, and one in each direction crosses to the next core, one hop.
+    Plain, as Cannon has it: tiles go to the next slot or the next core, and from the last core N - 1 hops back.
+    """
+
+    axis: str
+    slots: int
+    lanes: tuple[tuple[Channel, Moves], ...]
+    inside: Moves
+    places: tuple[int, ...]  # the place on the ring of each of the line's N * slots tiles
+
+
+@contextmanager
+def interleaved_ring(block: Block, axis: str, slots: int = 1, reverse: bool = False) -> Iterator[Ring]:
+    """Install an interleaved ring along every line of the axis: 3 route entries a core, 4 with several slots."""
+    n = block.mesh.length(axis)
+    patterns = [routes.interleaved_ring(n, reverse)] if slots == 1 else [routes.chain(n, step) for step in (1, -1)]
+    patterns = patterns if n > 1 else []
+    with ExitStack() as stack:
+        channels = [stack.enter_context(installed(block.tables, axis, one)) for one in patterns]
+        yield _ring(axis, n, slots, reverse, channels)
+
+
+@contextmanager
+def plain_ring(block: Block, axis: str, slots: int = 1, reverse: bool = False) -> Iterator[Ring]:
+    """Install a ring with a wrap-around along every line of the axis: 3 route entries a core."""
+    n = block.mesh.length(axis)
+    with installed(block.tables, axis, routes.ring(n, reverse)) as channel:
+        yield _ring(axis, n, slots, reverse, [channel] if n > 1 else [], range(n * slots))
+
+
+def _ring(
+    axis: str, n: int, slots: int, reverse: bool, channels: list[Channel], order: Sequence[int] | None = None
+) -> Ring:
+    """A ring on installed routes: one channel for all, or one to each neighbour (step 1, then -1).
+
+    `order` has the N * slots tiles in the order of the ring; without, it is interleaved.
+    """
+    total = n * slots
+    following = np.array(routes.ring_order(total) if order is None else order)
+    places = np.argsort(following)
+    before, after = np.arange(total), following[(places + (-1 if reverse else 1)) % total]
+    core, to_core = before // slots, after // slots
+
+    def moves(on: np.ndarray) -> Moves:
+        return Moves(core[on], before[on] % slots, to_core[on], after[on] % slots)
+
+    crossing = [core != to_core] if len(channels) == 1 else [to_core == core + step for step in (1, -1)]
+    lanes = [(channel, moves(on)) for channel, on in zip(channels, crossing, strict=False)]  # none on one core
+    return Ring(axis, slots, tuple(lanes), moves(core == to_core), tuple(places.tolist()))
+
+
+@dataclass(frozen=True)
+class Rings:
+    """Rings along both axes, both ways round: what MeshGEMM and Cannon need, 12 route entries a core at most."""
+
+    x: Ring
+    y: Ring
+    back_x: Ring
+    back_y: Ring
+
+
+@contextmanager
+def interleaved_rings(block: Block) -> Iterator[Rings]:
+    """Install them, with lcm(W, H) places on every ring."""
+    side = lcm(block.mesh.width, block.mesh.height)
+    rings, backs = {}, {}
+    with ExitStack() as stack:
+        for axis in "xy":
+            n = block.mesh.length(axis)
+            slots = side // n
+            rings[axis] = stack.enter_context(interleaved_ring(block, axis, slots))
+            if slots == 1:
+                backs[axis] = stack.enter_context(interleaved_ring(block, axis, slots, reverse=True))
+            else:  # both ways round go by the same routes to the neighbours
+                backs[axis] = _ring(axis, n, slots, True, [channel for channel, _ in rings[axis].lanes])
+        yield Rings(rings["x"], rings["y"], backs["x"], backs["y"])
+
+
+@contextmanager
+def plain_rings(block: Block) -> Iterator[Rings]:
+    """Install Cannon's, with lcm(W, H) places on every ring."""
+    side = lcm(block.mesh.width, block.mesh.height)
+    with ExitStack() as stack:
+        x, y, back_x, back_y = (
+            stack.enter_context(plain_ring(block, axis, side // block.mesh.length(axis), reverse))
+            for reverse in (False, True)
+            for axis in "xy"
+        )
+        yield Rings(x, y, back_x, back_y)
+
+
+@contextmanager
+def ring_in_groups(block: Block, slots: int, width: int, groups: int) -> Iterator[tuple[Ring, Ring]]:
+    """Interleaved rings, both ways round, on each of so many stretches of `width` cores of every row: 4 entries a core.
+
+    `slots`, 2 or more, are the places at each core. Both ways go by the same routes to the neighbours.
+    """
+    with ExitStack() as stack:
+        channels = [
+            stack.enter_context(
+                installed(block.tables, "x", routes.side_by_side(routes.chain(width, step), width, groups))
+            )
+            for step in ((1, -1) if width > 1 else ())
+        ]
+        rings = [_ring("x", width, slots, reverse, channels) for reverse in (False, True)]
+        onward, back = (
+            replace(
+                ring,
+                lanes=tuple((channel, moves.side_by_side(width, groups)) for channel, moves in ring.lanes),
+                inside=ring.inside.side_by_side(width, groups),
+            )
+            for ring in rings
+        )
+        yield onward, back
+
+
+def start_shift(
+    block: Block, ring: Ring, tiles: np.ndarray, out: np.ndarray, lines: np.ndarray | None = None
+) -> tuple[fabric.Flight, ...]:
+    """Every tile goes to the next place on the ring; `finish_shift` waits for it, and until then the cores can work.
+
+    tiles, out: [bh, bw, rows, columns, *tile], the slots of a ring along x in the columns, along y in the rows. `out`
+    may be `tiles`. `lines` (bool, over the whole mesh) shifts some lines only; the others keep what `out` has.
+
+    Tiles leave from where they lie in `tiles` and arrive where they belong in `out`, so no core memory is taken; what
+    gathers the slots that cross to other cores is the host's. Who shifts in place takes memory for what comes in while
+    the core's own leave, as `rotate` and `align` do.
+    """
+    if ring.slots == 1:
+        if not ring.lanes:  # one core: its tile stays
+            out[...] = tiles
+        return tuple(fabric.send(block, channel, tiles, out, lines=lines) for channel, _ in ring.lanes)
+    if not block.payload:
+        out[...] = tiles
+        packet = _by_line(ring.axis, tiles)[:, :, :, 0].copy()
+        sent = [fabric.send(block, channel, packet, packet, lines=lines) for channel, _ in ring.lanes]
+        return tuple(fabric.Flight(out, flight.arrivals) for flight in sent)
+    before = _by_line(ring.axis, tiles)
+    before = before.copy() if np.may_share_memory(tiles, out) else before
+    after = _by_line(ring.axis, out)
+    low, length = block.mesh.offset(ring.axis), block.mesh.block_length(ring.axis)
+    across = block.mesh.offset("y" if ring.axis == "x" else "x")
+    chosen = np.arange(len(before)) if lines is None else np.flatnonzero(lines[across : across + len(before)])
+    before = before[chosen]
+    result = before.copy()  # a ring need not have all cores: the tiles of the others stay
+    inside, _ = ring.inside.local(low, length)
+    result[:, inside.to_core, :, inside.to_slot] = before[:, inside.core, :, inside.slot]
+    flights = []
+    for channel, moves in ring.lanes:
+        leave, come = moves.local(low, length)
+        packet = np.zeros((*block.shape, before.shape[2], *before.shape[4:]), tiles.dtype)
+        there = packet if ring.axis == "x" else packet.swapaxes(0, 1)
+        there[chosen[:, None], leave.core] = before[:, leave.core, :, leave.slot].swapaxes(0, 1)
+        flights.append(fabric.Flight(out, fabric.send(block, channel, packet, packet, lines=lines).arrivals))
+        result[:, come.to_core, :, come.to_slot] = there[chosen[:, None], come.to_core].swapaxes(0, 1)
+    after[chosen] = result
+    return tuple(flights)
+
+
+def finish_shift(block: Block, flights: tuple[fabric.Flight, ...]) -> None:
+    """Wait for a shift that was started."""
+    for flight in flights:
+        fabric.receive(block, flight)
+
+
+def _by_line(axis: str, tiles: np.ndarray) -> np.ndarray:
+    """[bh, bw, rows, columns, *tile] as [lines, cores of a line, tiles across, slots, *tile]. A view."""
+    return tiles if axis == "x" else tiles.swapaxes(0, 1).swapaxes(2, 3)
+
+
+def rotate(block: Block, ring: Ring, back: Ring, tiles: np.ndarray, places: Sequence[int]) -> None:
+    """Move every line of tiles round the ring by a number of places of its own, the short way; in place.
+
+    `places` has one number for each of the mesh's lines of tiles: with several tiles across a core, as many lines to
+    one line of cores. Negative numbers go back. LimitError where a core has no room for what comes in meanwhile.
+    """
+    with block.memory.hold(f"tiles coming in along {ring.axis}", _incoming(ring, tiles)):
+        for flights in _rotation(block, ring, back, tiles, places):
+            finish_shift(block, flights)
+
+
+def align(block: Block, rings: Rings, a: np.ndarray, b: np.ndarray, columns: Sequence[int] | None = None) -> None:
+    """Row r of A goes back by r's place on the ring along x, column c of B by c's along y, both at once; in place.
+
+    That is how Cannon's and MeshGEMM's loop begins. `columns` are the places of B's columns where they are not those
+    of the ring. LimitError as in `rotate`.
+    """
+    columns = rings.x.places if columns is None else columns
+    along_x = _rotation(block, rings.x, rings.back_x, a, [-place for place in rings.y.places])
+    along_y = _rotation(block, rings.y, rings.back_y, b, [-place for place in columns])
+    with block.memory.hold("tiles of A and B coming in", _incoming(rings.x, a) + _incoming(rings.y, b)):
+        for of_a, of_b in zip_longest(along_x, along_y, fillvalue=()):
+            finish_shift(block, of_a + of_b)
+
+
+def _incoming(ring: Ring, tiles: np.ndarray) -> int:
+    """Bytes that come to a core in a shift, and have to wait for a place while its own tiles leave."""
+    slots = min(ring.slots, 2) if ring.lanes else 0  # with several, one from each side
+    return prod(tiles.shape[2:]) // ring.slots * slots * tiles.itemsize
+
+
+def _rotation(
+    block: Block, ring: Ring, back: Ring, tiles: np.ndarray, places: Sequence[int]
+) -> Iterator[tuple[fabric.Flight, ...]]:
+    """The steps of `rotate`, each started and not yet waited for: one shift of every line that has further to go."""
+    total = block.mesh.length(ring.axis) * ring.slots
+    onward = np.asarray(places) % total
+    lines = block.mesh.length("y" if ring.axis == "x" else "x")
+    across = len(onward) // lines
+    ways = (
+        (ring, np.where(onward <= total // 2, onward, 0)),
+        (back, np.where(onward > total // 2, total - onward, 0)),
+    )
+    for step in range(max(int(steps.max(initial=0)) for _, steps in ways)):
+        flights: tuple[fabric.Flight, ...] = ()
+        for way, steps in ways:
+            for strip in range(across):
+                on = steps[strip::across] > step
+                if on.any():
+                    part = tiles[:, :, strip : strip + 1] if ring.axis == "x" else tiles[:, :, :, strip : strip + 1]
+                    flights += start_shift(block, way, part, part, on)
+        yield flights
+
+
+# ------------------------------------------------------------------------------------------------------ allgather
+
+
+@contextmanager
+def gossip(block: Block, axis: str) -> Iterator[Channel]:
+    """Install routes from every core to all others of its line: N of them meet at a router.
+
+    What does not fit the tables is split, and its packets are relayed by software: how allgather pays for routing.
+    """
+    with installed(block.tables, axis, routes.gossip(block.mesh.length(axis)), split=True) as channel:
+        yield channel
+
+
+def allgather(block: Block, channel: Channel, tiles: np.ndarray) -> np.ndarray:
+    """Every core of a line gets the tiles of all: [bh, bw, *tile] -> [bh, bw, N, *tile], its own among them.
+
+    LimitError where a core has no room for them; UsageError for tiles that are not those of all cores.
+    """
+    assert channel.axis is not None
+    block.check_lead(tiles)
+    n = channel.length
+    every = block.empty("tiles of the line", (n, *tiles.shape[2:]), tiles.dtype)
+    for source in range(n):
+        every[:, :, source] = tiles
+        fabric.transfer(block, channel, tiles, every[:, :, source], positions=np.arange(n) == source)
+    return every

@@ -1,0 +1,107 @@
+"""A crossbar that is none: any core gets the tile of any other, by software that hands packets on from core to core.
+
+A mesh's tables have no room for routes between arbitrary pairs. So there is one lane of single hops in each direction,
+eight route entries a core whatever the mesh, and a program at every core that takes each packet in, looks at where it
+is to go, and sends it on: along x, then along y, a stage a core. That is what a system pays which was built for cores
+that are all equally far from each other. The order of the hops is that of itinerary.py.
+
+A hop is a message of its own, as for relayed routes: it waits for the ramp and for the link, and a core that sends a
+packet on waits until all of it is in.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from meshrt.errors import RouteError, UsageError
+from meshrt.mesh.exchange.convoy import Convoy
+from meshrt.mesh.exchange.legs import Transfer
+from meshrt.mesh.exchange.porter import Porter
+from meshrt.mesh.mesh import EAST, NORTH, PORT_NAMES, SOUTH, WEST
+from meshrt.mesh.wires import ramps
+from meshrt.mesh.wires.routers import core_at
+from meshrt.mesh.wires.routes import chain
+from meshrt.mesh.wires.scouts import scouted
+from meshrt.mesh.wires.tables import Channel, installed
+
+if TYPE_CHECKING:
+    from meshrt.mesh.block import Block
+
+
+@dataclass(frozen=True, eq=False)
+class Crossbar:
+    """Installed lanes of single hops along both axes, and the itineraries that were used on them."""
+
+    lanes: tuple[Channel, ...]
+    cache: dict[object, Any] = field(default_factory=dict)
+
+
+@contextmanager
+def crossbar(block: "Block") -> Iterator[Crossbar]:
+    """Install the lanes: eight route entries a core, one to send and one to receive in each direction. LimitError."""
+    if block.wafer is not None:
+        raise UsageError("transfers as over a crossbar know no --defects: leave them away, or take another system")
+    with ExitStack() as stack:
+        yield Crossbar(
+            tuple(
+                stack.enter_context(installed(block.tables, axis, chain(block.mesh.length(axis), step)))
+                for axis in "xy"
+                for step in (1, -1)
+            )
+        )
+
+
+def exchange(block: "Block", bar: Crossbar, *transfers: Transfer) -> list[np.ndarray]:
+    """Carry out the transfers, all at once: what every core has then, [bh, bw, *tile] each. All ranks call it together.
+
+    The cores are busy until it is over. What they hold for others meanwhile is counted as core memory. LimitError,
+    UsageError for tiles that are not those of all cores, RouteError as `_check`.
+    """
+    for one in transfers:
+        block.check_lead(one.tiles)
+    block.begin()
+    _check(block, bar)
+    ramps.settle(block)
+    flights: list[Any] = [(Porter if one.axis else Convoy)(block, one, number) for number, one in enumerate(transfers)]
+    tag = bar.lanes[0].number % 32768
+    try:
+        for steps in zip_longest(*(flight.rounds(bar.cache) for flight in flights)):
+            pending: list[Any] = []
+            together = [(flight, step) for flight, step in zip(flights, steps, strict=True) if step is not None]
+            for flight, step in together:
+                flight.depart(step, tag, pending)
+            for flight, step in together:
+                flight.arrive(step, tag)
+            for request in pending:
+                block.wait(request)
+    finally:
+        for flight in flights:
+            block.memory.free(flight.name)
+    return [flight.land() for flight in flights]
+
+
+def _check(block: "Block", bar: Crossbar) -> None:
+    """Scouts walk the lanes at their first use, and again once an entry was changed: what they do is what is counted.
+
+    RouteError where a router does anything but send its core's packet to the next core of its lane, which takes it out.
+    """
+    epoch = block.tables.epoch
+    if bar.cache.get("epoch") == epoch and all(lane.cache.get("epoch") == epoch for lane in bar.lanes):
+        return
+    for lane, port in zip(bar.lanes, (EAST, WEST, SOUTH, NORTH), strict=True):
+        trace = scouted(block, lane)
+        for tick, one in enumerate(trace.ticks):
+            for way, slots, cores in one.moves:
+                if tick > 1 or way != port:
+                    source = int(trace.pos[slots[0]])
+                    colour = lane.colours[lane.sources == source][0]
+                    raise RouteError(
+                        f"core {core_at(block, lane, trace.whole_block, int(cores[0]))} sends a packet of colour"
+                        f" {colour} {PORT_NAMES[way]}: on this lane of single hops packets go"
+                        f" {PORT_NAMES[port]}, and are taken out at the next core"
+                    )
+    bar.cache["epoch"] = epoch

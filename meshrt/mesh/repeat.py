@@ -1,0 +1,98 @@
+"""Uniform stretches of a run, measured once and counted many times: the layers of a model, the steps of a loop.
+
+A whole wafer cannot be emulated step by step in reasonable time where all steps are alike. What is counted for the
+others is what was measured on one of them; whoever uses this says so in the report.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from meshrt.mesh.clock import HOPS, STAGES, TIME
+from meshrt.mesh.wires import fabric, ramps
+
+if TYPE_CHECKING:
+    from meshrt.mesh.block import Block
+
+# Counters that grow with every repetition; max_hops and peaks do not.
+SUMS = ("messages", "hops", "wafer_hops", "stages", "macs", "out_of_order")
+
+
+@contextmanager
+def repeated(block: "Block", times: int) -> Iterator[None]:
+    """Run what is in the `with` once and count it `times` times, 1 or more: counters, link bytes and virtual time.
+
+    The clocks of all cores that had work go on by what the last core of the mesh took, (times - 1) times more, and so
+    does the path that led there. That is exact where a repetition leaves the clocks as it found them but for one shift
+    of all, as equal steps do once the first few are over: run those before. `host` counts what was really done. No
+    phase may begin or end inside. All ranks call it together.
+    """
+    if times < 1:
+        raise ValueError(f"a stretch is repeated once or more often, not {times} times")
+    if times == 1:
+        yield
+        return
+    fabric.settle(block)
+    ramps.settle(block)
+    counters = block.counters
+    before = [getattr(counters, name) for name in SUMS]
+    links, clock = {place: link_bytes.copy() for place, link_bytes in counters.links.items()}, block.clock
+    moments = clock.link_free, clock.ramp_in, clock.ramp_out, clock.asked, clock.idle
+    free = [(until, until.copy()) for until in moments]
+    began, met, begin = clock.state[TIME].copy(), clock.met, block.control.allreduce(clock.last(), max)
+    yield
+    if block.counters is not counters:
+        raise ValueError("a phase began or ended in a repeated stretch; repeat inside of phases")
+    block.ledger.segments[-1].sampled = True
+    fabric.settle(block)
+    ramps.settle(block)
+    more = times - 1
+    for name, was in zip(SUMS, before, strict=True):
+        now = getattr(counters, name)
+        setattr(counters, name, now + more * (now - was))
+    for place, link_bytes in counters.links.items():  # of all blocks that were at work, not only this one
+        link_bytes += more * (link_bytes - links.get(place, 0))
+    end = block.control.allreduce(clock.last(), max)
+    for until, was_until in free:
+        until[until != was_until] += more * (end[TIME] - begin[TIME])
+    if clock.met != met:
+        clock.met += more * (end[TIME] - begin[TIME])
+    clock.path_changes()
+    busy = clock.state[TIME] != began
+    for part in (TIME, HOPS, STAGES):
+        clock.state[part][busy] += more * (end[part] - begin[part])
+
+
+def sampled(block: "Block", steps: int, sample: int | None) -> Iterator[int]:
+    """The steps of a loop of equal ones, 0 to steps - 1; with a sample and without payloads, only the first of them.
+
+    The last of the sample is then counted for all that are left out. With payloads every step runs: numbers need it.
+    ValueError where the sample is not 1 or more.
+    """
+    if sample is not None and sample < 1:
+        raise ValueError(f"a sample has one step or more, not {sample}")
+    if sample is None or block.payload or sample >= steps:
+        yield from range(steps)
+        return
+    yield from range(sample - 1)
+    with repeated(block, steps - sample + 1):
+        yield sample - 1
+
+
+def spread(block: "Block", steps: int, sample: int | None) -> Iterator[int]:
+    """As `sampled`, for steps whose cost changes little by little: the sample lies evenly over the loop.
+
+    Two steps in the middle of each of so many stretches run, the first to bring the clocks to where such a step finds
+    them, and the second is counted for all others of its stretch.
+    """
+    if sample is not None and sample < 1:
+        raise ValueError(f"a sample has one step or more, not {sample}")
+    if sample is None or block.payload or 2 * sample >= steps:
+        yield from range(steps)
+        return
+    for part in range(sample):
+        low, high = steps * part // sample, steps * (part + 1) // sample
+        middle = (low + high) // 2
+        yield middle - 1
+        with repeated(block, high - low - 1):
+            yield middle

@@ -1,0 +1,70 @@
+"""Matrices on the mesh: cut into tiles, padded, placed, and gathered again.
+
+A matrix is cut into R x C tiles, R a multiple of the mesh's height and C of its width: core (x, y) holds R/H x C/W of
+them, as [bh, bw, R/H, C/W, rows of a tile, columns of a tile]. On a square mesh that is one tile a core. Sizes that do
+not divide are padded with zeros at the south and east end; the padding takes memory and is dropped by `gather`.
+"""
+
+from collections.abc import Callable
+from math import lcm
+from typing import Any
+
+import numpy as np
+
+from meshrt.mesh.block import Block
+from meshrt.mesh.mesh import Mesh
+
+Read = Callable[[slice, slice], np.ndarray]  # (rows, columns) of a matrix -> that part of it
+
+
+def square(mesh: Mesh) -> tuple[int, int]:
+    """R = C = lcm(W, H): as many tiles along either axis, for a GEMM on any mesh (waferllm, section 5.4)."""
+    side = lcm(mesh.width, mesh.height)
+    return side, side
+
+
+def tile_size(shape: tuple[int, int], cut: tuple[int, int]) -> tuple[int, int]:
+    """(rows, columns) of one tile of a matrix of that shape, padding included."""
+    return -(-shape[0] // cut[0]), -(-shape[1] // cut[1])
+
+
+def span(mesh: Mesh, axis: str, tiles: int, size: int) -> slice:
+    """The rows (axis y) or columns (x) of the padded matrix that this rank's block holds, of `tiles` tiles in all."""
+    each = tiles // mesh.length(axis) * size
+    low = mesh.offset(axis) * each
+    return slice(low, low + mesh.block_length(axis) * each)
+
+
+def place(block: Block, name: str, read: Read, shape: tuple[int, int], cut: tuple[int, int], dtype: Any) -> np.ndarray:
+    """This rank's tiles of a matrix, in core memory under that name. Reads its own part only. LimitError."""
+    mt, nt = tile_size(shape, cut)
+    each = cut[0] // block.mesh.height, cut[1] // block.mesh.width
+    tiles = block.tiles(name, (*each, mt, nt), dtype)
+    if not block.payload:
+        tiles[...] = 0
+        return tiles
+    rows, columns = span(block.mesh, "y", cut[0], mt), span(block.mesh, "x", cut[1], nt)
+    inside = read(slice(rows.start, min(rows.stop, shape[0])), slice(columns.start, min(columns.stop, shape[1])))
+    whole = np.zeros((rows.stop - rows.start, columns.stop - columns.start), dtype)
+    whole[: inside.shape[0], : inside.shape[1]] = inside
+    by_tile = whole.reshape(block.shape[0], each[0], mt, block.shape[1], each[1], nt)
+    tiles[...] = by_tile.transpose(0, 3, 1, 4, 2, 5)
+    return tiles
+
+
+def gather(block: Block, tiles: np.ndarray, shape: tuple[int, int]) -> np.ndarray | None:
+    """The whole matrix of that shape at rank 0, None elsewhere. Control traffic: nothing is counted."""
+    own = tiles.transpose(0, 2, 4, 1, 3, 5).reshape(
+        tiles.shape[0] * tiles.shape[2] * tiles.shape[4], tiles.shape[1] * tiles.shape[3] * tiles.shape[5]
+    )
+    return gather_parts(block, own, shape)
+
+
+def gather_parts(block: Block, own: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
+    """Each rank's [rows, columns, ...] put side by side as the blocks lie, cut to the shape; at rank 0."""
+    parts = block.control.gather(np.ascontiguousarray(own))
+    if parts is None:
+        return None
+    columns = block.mesh.columns
+    rows = [np.concatenate(parts[first : first + columns], axis=1) for first in range(0, len(parts), columns)]
+    return np.concatenate(rows)[tuple(slice(size) for size in shape)]

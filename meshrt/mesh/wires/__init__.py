@@ -1,0 +1,1 @@
+"""Routes, tables and the fabric that moves packets."""

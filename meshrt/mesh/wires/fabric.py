@@ -1,0 +1,329 @@
+"""Moving packets: a transfer sends one tile from each source of a channel along its route, one hop a tick.
+
+Headers are arrays [3, lines, packets] of time, hops and stages of the path that led to the packet; they ride in front
+of the tiles in every message between ranks. Inside a block a hop is an index move and a tile is copied once, to where
+it is delivered. Time: a head leaves its core at max(the core's time, the ramp free), and each router at max(its time,
+the link free) + alpha; it keeps what it crosses busy for bytes / width, at last the ramp that it is delivered by.
+"""
+
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from meshrt.mesh.clock import STAGES, TIME
+from meshrt.mesh.wires import heads, order, ramps, relay
+from meshrt.mesh.wires.heads import Passage, Waiting
+from meshrt.mesh.wires.lane import Buffer, lane_of
+from meshrt.mesh.wires.lines import Places, View, as_index
+from meshrt.mesh.wires.replay import Arrival, replay
+from meshrt.mesh.wires.routers import line_indices
+from meshrt.mesh.wires.schedule import Schedule, compile_schedule, packets_meet
+from meshrt.mesh.wires.scouts import scouted
+from meshrt.mesh.wires.tables import Channel, check_installed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from meshrt.mesh.block import Block
+
+
+@dataclass(frozen=True)
+class Flight:
+    """A transfer under way: what it brings is in `tiles` on the host, but no core has waited for it yet."""
+
+    tiles: np.ndarray
+    arrivals: list[Arrival]
+
+
+# ------------------------------------------------------------------------------------------------------ transfers
+
+
+def send(
+    block: "Block",
+    channel: Channel,
+    tiles: np.ndarray,
+    out: np.ndarray | None = None,
+    *,
+    positions: np.ndarray | None = None,
+    lines: np.ndarray | None = None,
+    combine: "Callable[..., np.ndarray] | None" = None,
+    stream: bool = False,
+) -> Flight:
+    """Send the tile [bh, bw, *tile] of every source of the channel; the cores go on with their work meanwhile.
+
+    `positions` and `lines` (bool, over the whole mesh) choose sources and lines. What arrives goes into `out`, which
+    keeps what it has where nothing arrives (default: fresh core memory, NaN); with `combine(there, arrived)` it is
+    combined with what is there. The cores meet the packets when they `receive`: the tail, when all of a tile is in; or
+    with `stream` the head, where they add word by word and pass on each word at once. Then `tail` is what they have to
+    wait for at the end, and a ramp is busy for as long as the additions take, if that is longer. UsageError for tiles
+    that are not those of all cores.
+
+    A packet under way takes no core memory: it is in routers. What arrives takes that of `out`, from when it is sent.
+    """
+    block.check_lead(tiles)
+    if out is None:
+        out = np.full_like(tiles, np.nan if tiles.dtype.kind not in "iu" else np.iinfo(tiles.dtype).max)
+        block.memory.keep("tile that came in", out)
+    if not block.payload:
+        out[...] = 1  # a number to go on with, that can be divided by
+    if channel.relay is not None:
+        if np.may_share_memory(tiles, out):
+            # Relayed packets arrive in `out` while others have yet to leave.
+            tiles = block.memory.keep("tile yet to leave", tiles.copy())
+        relay.send(block, channel, tiles, out, positions, lines, combine)
+    block.begin()
+    plan, views = _plan(block, channel, positions, lines)
+    passage = _passage(block, channel, plan, views, tiles, stream)
+    if plan.idle:
+        return Flight(out, [])
+    arrivals = []
+    for view in views:
+        arrived = _send(block, plan, view, tiles, out, combine, passage)
+        if arrived is not None:
+            arrivals.append(arrived)
+    if block.audit is not None:
+        block.audit.sends(arrivals)
+    return Flight(out, arrivals)
+
+
+def _passage(
+    block: "Block", channel: Channel, plan: Schedule, views: tuple[View, ...], tiles: np.ndarray, stream: bool
+) -> Passage:
+    """How the packets of a transfer pass. All ranks find the same, also those that nothing passes."""
+    busy = block.device.busy_cycles(prod(tiles.shape[2:]) * tiles.itemsize)
+    taking = _streaming_cycles(block, tiles) if stream else busy
+    if not busy:  # nobody ever waits
+        return Passage(busy, taking, stream)
+    if plan.meets or _is_crossed(block, channel):
+        waiting = list[Waiting]()
+        block.clock.heads.append(waiting)
+        block.clock.started += 1
+        return Passage(busy, taking, stream, waiting=waiting)
+    trace: Any = channel.cache["trace"]
+    apart = not trace.meets and not block.tables.epoch
+    kind = busy, taking, stream, order.begin_use(block, channel, plan, views, apart, busy)
+    found: Any = plan.cache.get(kind)
+    if found is None:
+        found = plan.cache[kind] = Passage(*kind)
+    return found  # type: ignore[no-any-return]
+
+
+def _send(
+    block: "Block", plan: Schedule, view: View, tiles: np.ndarray, out: np.ndarray,
+    combine: "Callable[..., np.ndarray] | None", passage: Passage,
+) -> Arrival | None:  # fmt: skip
+    """A transfer on the lines of a view."""
+    lane = lane_of(block, plan, view, tiles.shape[2:], tiles.dtype)
+    own = view.of(tiles) if block.payload else None
+    arrival, pending = replay(block, lane, own, passage)
+    counters, host = block.counters, block.host
+    counters.messages += plan.sent * view.count
+    counters.hops += plan.hops * view.count
+    counters.wafer_hops += lane.wafer_hops
+    counters.max_hops = max(counters.max_hops, plan.longest)
+    key = plan, view
+    block.traffic[key] = block.traffic.get(key, 0) + prod(tiles.shape[2:]) * tiles.itemsize
+    if own is not None and plan.parts:
+        _deliver(plan, view, own, lane.received, out, combine)
+    if pending:
+        host.messages += len(pending)
+        host.packets += lane.packets
+        host.bytes += lane.bytes
+        for request in pending:
+            block.wait(request)
+    return arrival
+
+
+def _deliver(
+    plan: Schedule, view: View, own: np.ndarray, received: list[Buffer], out: np.ndarray,
+    combine: "Callable[..., np.ndarray] | None",
+) -> None:  # fmt: skip
+    """Put the tiles that arrive on the lines of a view where they belong."""
+    there = view.of(out)
+    moved = [(own if part.message < 0 else received[part.message].tiles)[:, part.source] for part in plan.parts]
+    if np.may_share_memory(own, there):  # nothing is to be overwritten before it has left
+        moved = [arrived.copy() for arrived in moved]
+    for part, arrived in zip(plan.parts, moved, strict=True):
+        there[:, part.to] = arrived if combine is None else combine(there[:, part.to], arrived)
+    if view.axis is None and not np.may_share_memory(there, out):  # a flat view of scattered memory is a copy
+        out[...] = there.reshape(out.shape)
+
+
+def receive(block: "Block", flight: Flight) -> np.ndarray:
+    """Wait for the packets: each core's clock goes to the arrival, if that is later. Returns the tiles."""
+    heads.resolve(block)
+    for one in flight.arrivals:
+        if not one.over:
+            ramps.serve(block, one)
+            _wait(block, one, one.landing.time > one.lane.time.get())
+            one.end(block)
+    return flight.tiles
+
+
+def _wait(block: "Block", arrival: Arrival, late: np.ndarray) -> None:
+    """Those cores that are marked take over the time and the path of the packets that they waited for."""
+    waiting = np.count_nonzero(late)
+    if not waiting:
+        return
+    block.clock.path_changes()
+    arrival.take_path()
+    lane, landing = arrival.lane, arrival.landing
+    if waiting == late.size:
+        lane.state.put(landing.header)
+        return
+    there = lane.state.get()
+    np.copyto(there, landing.header, where=late)
+    lane.state.put(there)
+
+
+def receive_at(block: "Block", channel: Channel, flight: Flight, positions: np.ndarray) -> None:
+    """Only the cores at these positions (bool) of the channel's lines wait for the packets; the others do so later."""
+    assert channel.axis is not None
+    low = block.mesh.offset(channel.axis)
+    heads.resolve(block)
+    for one in flight.arrivals:
+        lane = one.lane
+        cores = np.arange(lane.view.length)[lane.plan.delivered]
+        if lane.view.axis is None:  # the block as one line
+            cores = cores % block.mesh.block_width if channel.axis == "x" else cores // block.mesh.block_width
+        if not one.over:
+            ramps.serve(block, one, positions[low + cores])
+            _wait(block, one, positions[low + cores] & (one.landing.time > lane.time.get()))
+
+
+def transfer(
+    block: "Block", channel: Channel, tiles: np.ndarray, out: np.ndarray | None = None, **options: Any
+) -> np.ndarray:
+    """Send and receive at once; the options are those of `send`."""
+    return receive(block, send(block, channel, tiles, out, **options))
+
+
+def stage(
+    block: "Block", channel: Channel, operations: int, positions: np.ndarray, lines: np.ndarray | None = None
+) -> None:
+    """Software at these positions of the channel's lines touches a packet: relays it, or adds so many numbers."""
+    states, count = _chosen(block, channel, positions, lines)
+    if count:
+        cycles = block.device.beta + block.device.compute_cycles(operations)
+        block.counters.stages += count
+        block.clock.path_changes()
+        for places in states:
+            state = places.get()
+            state[TIME] += cycles
+            state[STAGES] += 1
+            places.put(state)
+
+
+def tail(
+    block: "Block", channel: Channel, tiles: np.ndarray, positions: np.ndarray, lines: np.ndarray | None = None
+) -> None:
+    """The cores at these positions of the channel's lines wait for the rest of a streamed packet: one of `tiles`.
+
+    Words come, and are added, as fast as the slower of link and core can: max(bytes / link width, numbers / rate).
+    """
+    cycles = _streaming_cycles(block, tiles)
+    if cycles:
+        for places in _chosen(block, channel, positions, lines)[0]:
+            state = places.get()
+            state[TIME] += cycles
+            places.put(state)
+
+
+def _streaming_cycles(block: "Block", tiles: np.ndarray) -> float:
+    """How long a tile takes to pass a ramp while every number of it is added to another."""
+    numbers, rate = prod(tiles.shape[2:]), block.device.macs_per_cycle
+    busy = block.device.busy_cycles(numbers * tiles.itemsize)
+    return busy if rate is None else max(busy, numbers / rate)
+
+
+def _chosen(
+    block: "Block", channel: Channel, positions: np.ndarray, lines: np.ndarray | None
+) -> tuple[list["Places"], int]:
+    """State of the cores at these positions of the channel's lines, and how many they are here."""
+    key = ("cores", positions.tobytes(), None if lines is None else lines.tobytes())
+    found: Any = channel.cache.get(key)
+    if found is None:
+        check_installed(channel)
+        whole = channel.axis is None
+        low, length = (
+            (0, len(positions))
+            if channel.axis is None
+            else (block.mesh.offset(channel.axis), block.mesh.block_length(channel.axis))
+        )
+        at = np.flatnonzero(positions[low : low + length])
+        views = _views(block, channel, lines, whole) if len(at) else ()
+        states = [Places(view.of(block.clock.state, 1), as_index(at)) for view in views]
+        found = channel.cache[key] = states, len(at) * sum(view.count for view in views)
+    return found  # type: ignore[no-any-return]
+
+
+def settle(block: "Block") -> None:
+    """Enter the bytes of all transfers since the last time at the links that they crossed, whichever block's they are:
+    they were sent in the segment that is running.
+    """
+    for one in block.ledger.at_work.values():
+        for (plan, view), nbytes in one.traffic.items():
+            links = view.of(one.link_bytes, 1)
+            for way, cores, packets in plan.crossings:
+                links[way][:, cores] += packets * nbytes
+        one.traffic.clear()
+
+
+def forget(block: "Block", channel: Channel) -> None:
+    """Drop the schedules of a channel that will not be used again: each holds times of all that it delivers."""
+    settle(block)
+    for key in [key for key in channel.cache if key not in ("epoch", "trace")]:
+        del channel.cache[key]
+
+
+# ------------------------------------------------------------------------------------------------------- planning
+
+
+def _plan(
+    block: "Block", channel: Channel, positions: np.ndarray | None, lines: np.ndarray | None
+) -> tuple[Schedule, tuple[View, ...]]:
+    """The schedule and the views it applies to: from the channel's cache, or made now if tables were changed since."""
+    cache: dict[Any, Any] = channel.cache
+    if cache.get("epoch") != block.tables.epoch:
+        trace = scouted(block, channel)
+        trace.meets = block.scouts.total(int(packets_meet(trace))) > 0
+    chosen = None if positions is None else positions.tobytes()
+    within = None if lines is None else lines.tobytes()
+    found = cache.get((chosen, within))
+    if found is None:
+        trace = cache["trace"]
+        name = (chosen, within if trace.whole_block else None, Schedule)
+        if name not in cache:
+            cache[name] = compile_schedule(block, channel, trace, positions, lines)
+        found = cache[chosen, within] = cache[name], _views(block, channel, lines, trace.whole_block)
+    return found
+
+
+def _is_crossed(block: "Block", channel: Channel) -> bool:
+    """May packets of other channels come to the routers of these paths? All ranks find the same."""
+    if channel.axis is not None:
+        return False
+    book = block.tables.book
+    return bool(book.reshape(len(book), -1)[:, channel.links.any(axis=0)].sum(axis=0).max(initial=0) > 1)
+
+
+def _views(block: "Block", channel: Channel, lines: np.ndarray | None, whole_block: bool) -> tuple[View, ...]:
+    """Views of the block's arrays that show the chosen lines: one for every run of evenly spaced ones."""
+    if whole_block or channel.axis is None:
+        return (View(None, slice(None), 1, block.mesh.block_width * block.mesh.block_height),)
+    chosen = line_indices(block, channel)
+    if lines is not None:
+        low = block.mesh.offset("y" if channel.axis == "x" else "x")
+        chosen = chosen[lines[chosen + low]]
+    length, views = block.mesh.block_length(channel.axis), []
+    while len(chosen):
+        gap = int(chosen[1] - chosen[0]) if len(chosen) > 1 else 1
+        even = np.diff(chosen) == gap
+        count = len(chosen) if even.all() else int(np.argmin(even)) + 1
+        run = as_index(chosen[:count])
+        assert isinstance(run, slice)
+        views.append(View(channel.axis, run, count, length))
+        chosen = chosen[count:]
+    return tuple(views)

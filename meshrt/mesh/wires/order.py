@@ -1,0 +1,113 @@
+"""Is a link given to the head that asks first? Where transfers follow each other in a program, that is not certain.
+
+A transfer is replayed when the program starts it. If a later one has a head that asked for a link before one of the
+earlier transfer did, it goes before that where the link was idle for long enough; else it waits, where on the machine
+the other would have. Such heads are counted: `out_of_order`, and the longest of their waits. A run that counts none is
+exact to the cycle.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from meshrt.mesh.wires.tables import Channel, is_left
+
+if TYPE_CHECKING:
+    from meshrt.mesh.block import Block
+    from meshrt.mesh.wires.lines import View
+    from meshrt.mesh.wires.schedule import Schedule
+
+
+# A channel's transfers of which nobody kept when heads asked for links, by plan and views, and how long they took.
+Unseen = dict[tuple[int, int], tuple[Any, Any, float]]
+
+
+def begin_use(
+    block: "Block", channel: Channel, plan: "Schedule", views: "tuple[View, ...]", apart: bool, busy: float
+) -> bool:
+    """A transfer begins: must its heads be checked at links, and be kept? All ranks find the same.
+
+    Not where its channel was there and nobody else has been on its links since, and no two of its routes share a link
+    (`apart`): what comes from the same cores the same way stays in order.
+    """
+    if channel.axis is None or plan.whole_block or not apart:
+        end_of_use(block)
+        return True
+    users: dict[Channel, Unseen] = block.clock.users
+    if channel in users:
+        users[channel][id(plan), id(views)] = plan, views, busy
+        return False
+    for other in list(users):
+        if is_left(other) or _share_links(channel, other):
+            _end(block, users.pop(other))
+    users[channel] = {}
+    return True
+
+
+def _share_links(channel: Channel, other: Channel) -> bool:
+    """Does any link belong to routes of both?"""
+    key = "shares links", other.number
+    found: Any = channel.cache.get(key)
+    if found is None:
+        found = other.axis == channel.axis and bool((other.links[:4] & channel.links[:4]).any())
+        channel.cache[key] = found
+    return bool(found)
+
+
+def end_of_use(block: "Block") -> None:
+    """Others come, who may go over any link."""
+    users, block.clock.users = block.clock.users, {}
+    for unseen in users.values():
+        _end(block, unseen)
+
+
+def _end(block: "Block", unseen: Unseen) -> None:
+    """Where it was not kept when heads asked for links, it is taken to be when they got them."""
+    clock = block.clock
+    for plan, views, busy in unseen.values():
+        for view in views:
+            for way, cores, _ in plan.crossings:
+                asked, free = view.of(clock.asked[way]), view.of(clock.link_free[way])
+                asked[:, cores] = np.maximum(asked[:, cores], free[:, cores] - busy)
+
+
+def give(
+    block: "Block", times: np.ndarray, busy: float | np.ndarray, free: np.ndarray, asked: np.ndarray, idle: np.ndarray
+) -> None:
+    """Heads ask for links at these times, each of them for another: the times become those at which they get them.
+
+    `free`: when the links are free; `asked`: when the heads asked that they were last given to; `idle`: from when on
+    they were idle before that, until then. All are brought up to date. A head that asked in that time, and is over
+    before its end, goes then.
+    """
+    late = asked > times
+    if np.count_nonzero(late):  # several times as fast as any()
+        _give_late(block, times, busy, free, asked, idle, np.nonzero(late))
+        return
+    idle[...] = free
+    asked[...] = times
+    np.maximum(times, free, out=times)
+    np.add(times, busy, out=free)
+
+
+def _give_late(
+    block: "Block", times: np.ndarray, busy: float | np.ndarray, free: np.ndarray, asked: np.ndarray, idle: np.ndarray,
+    late: tuple[np.ndarray, ...],
+) -> None:  # fmt: skip
+    """As `give`, where some links were given before to heads that ask later than now."""
+    ask, until, low, high = times[late], free[late], idle[late], asked[late]
+    each = busy[late] if isinstance(busy, np.ndarray) else busy
+    begin = np.maximum(ask, low)
+    inside = begin + each <= high
+    begin = np.where(inside, begin, until)
+    held_up = ~(inside & (ask >= low))
+    counters = block.counters
+    counters.out_of_order += int(np.count_nonzero(held_up))
+    counters.longest_wait = max(counters.longest_wait, float((begin - ask)[held_up].max(initial=0.0)))
+    idle[...] = free
+    asked[...] = times
+    np.maximum(times, free, out=times)
+    times[late] = begin
+    np.add(times, busy, out=free)
+    idle[late], asked[late] = np.where(inside, begin + each, until), high
+    free[late] = np.where(inside, until, until + each)

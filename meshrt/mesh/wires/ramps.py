@@ -1,0 +1,182 @@
+"""The ramps that packets are delivered by: given out to the head that asks first, when a core has to know.
+
+Which of two heads asks first for the ramp of a core is known when both transfers have been started, and that can be in
+either order. So ramps are given out as late as can be: when a core waits for a packet, its ramp goes to that packet and
+to all before it that asked no later; of those that asked together, to that of the transfer that was started first.
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from meshrt.mesh.mesh import RAMP
+from meshrt.mesh.wires import heads, order
+
+if TYPE_CHECKING:
+    from meshrt.mesh.block import Block
+    from meshrt.mesh.wires.replay import Arrival
+
+
+def serve(block: "Block", arrival: "Arrival", chosen: np.ndarray | None = None) -> None:
+    """Turn asks into arrivals: `arrival.landing.time` is then when cores have what they wait for.
+
+    `chosen` (bool, what `landing.time` broadcasts with) are the cores that wait; None: all that get a packet.
+    """
+    coming = block.clock.coming
+    if arrival.is_served:
+        return
+    if len(coming) == 2 and chosen is None and _alike(block, *coming):
+        first, second = (_asks(block, one) for one in coming)
+        if np.count_nonzero(second < first):
+            _serve_both(block, coming, first, second)
+            return
+    elif len(coming) > 1:
+        early = _early(block, arrival, chosen)
+        if np.count_nonzero(early):
+            _serve_in_turn(block, arrival, early)
+    _serve_alone(block, arrival, chosen)
+    if arrival.is_served:
+        coming.remove(arrival)
+
+
+def _alike(block: "Block", one: "Arrival", other: "Arrival") -> bool:
+    """Do both transfers bring every core a packet, of the same size?"""
+    return (
+        one.served is other.served is None
+        and one.passage.taking == other.passage.taking
+        and one.passage.tail == other.passage.tail
+        and one.landing.time.size == other.landing.time.size == block.shape[0] * block.shape[1]
+    )
+
+
+def _serve_both(block: "Block", coming: "list[Arrival]", first: np.ndarray, second: np.ndarray) -> None:
+    """Every core gets a packet of each of two transfers: the one that asks first is served first."""
+    ramps = block.clock.ramp_in, block.clock.asked[RAMP], block.clock.idle[RAMP]
+    passage, swapped = coming[0].passage, second < first
+    soon, late = np.minimum(first, second), np.maximum(first, second)
+    for times in (soon, late):
+        order.give(block, times, passage.taking, *ramps)
+        np.add(times, passage.tail, out=times)
+    first[...], second[...] = np.where(swapped, late, soon), np.where(swapped, soon, late)
+    for arrival in coming:
+        arrival.is_served = True
+    coming.clear()
+
+
+def _early(block: "Block", arrival: "Arrival", chosen: np.ndarray | None) -> np.ndarray:
+    """The cores [bh, bw] that wait for the packet and have others that ask before it."""
+    coming, mine = block.clock.coming, _asks(block, arrival, chosen)
+    early, before = np.zeros(block.shape, bool), True
+    for other in coming:
+        if other is arrival:
+            before = False
+            continue
+        asks = _asks(block, other)
+        first = asks <= mine if before else asks < mine
+        if len(coming) == 2 and np.count_nonzero(first):  # what comes and goes while it is idle can be served later
+            first &= (asks + other.passage.taking > mine) | (asks < block.clock.ramp_in)
+        early |= first
+    return np.asarray(early & np.isfinite(mine))
+
+
+def settle(block: "Block") -> None:
+    """Give the ramps to all that is under way, waited for or not. All ranks call it together."""
+    heads.resolve(block)
+    while block.clock.coming:
+        serve(block, block.clock.coming[0])
+
+
+def _serve_alone(block: "Block", arrival: "Arrival", chosen: np.ndarray | None) -> None:
+    """The packets of one transfer that nobody else's come before."""
+    time, left = arrival.landing.time, None if arrival.served is None else ~arrival.served
+    if chosen is not None:
+        left = np.full(time.shape, chosen) if left is None else chosen & left
+    ramps = [one.get() for one in arrival.lane.ramps]
+    taking, tail = arrival.passage.taking, arrival.passage.tail
+    if left is None:
+        order.give(block, time, taking, *ramps)
+        np.add(time, tail, out=time)
+        if arrival.lane.ramps[0].view is not None:
+            arrival.is_served = True
+            return
+    elif 2 * np.count_nonzero(left) < left.size:
+        some = np.nonzero(left)
+        here = [one[some] for one in ramps]
+        times = time[some]
+        order.give(block, times, taking, *here)
+        time[some] = times + tail
+        for one, new in zip(ramps, here, strict=True):
+            one[some] = new
+    else:  # it is less work to serve all, and to put back what those have that are not to be
+        others = np.nonzero(~left)
+        kept = [one[others] for one in (time, *ramps)]
+        time[others] = ramps[0][others]
+        order.give(block, time, taking, *ramps)
+        np.add(time, tail, out=time)
+        for one, was in zip((time, *ramps), kept, strict=True):
+            one[others] = was
+    for place, new in zip(arrival.lane.ramps, ramps, strict=True):
+        place.put(new)
+    if left is not None:
+        arrival.served = left if arrival.served is None else arrival.served | left
+    arrival.is_served = left is None or bool(arrival.served is not None and arrival.served.all())
+
+
+def _serve_in_turn(block: "Block", arrival: "Arrival", early: np.ndarray) -> None:
+    """At the cores [bh, bw] that are marked others ask before the packet: all that do so are served, then it is."""
+    coming = block.clock.coming
+    y, x = np.nonzero(early)
+    every = block.clock.ramp_in, block.clock.asked[RAMP], block.clock.idle[RAMP]
+    ramps = [one[y, x] for one in every]
+    if len(coming) == 2:
+        for one in sorted(coming, key=lambda one: one is arrival):
+            times = _asks(block, one)[y, x]
+            order.give(block, times, one.passage.taking, *ramps)
+            _land(one, block.shape[1], y, x, times)
+    else:
+        asks = np.stack([_asks(block, one)[y, x] for one in coming])
+        keeps = np.array([one.passage.taking for one in coming])
+        starts = np.full(asks.shape, np.nan)
+        left = np.arange(len(y))  # cores at which the packet's turn has not come
+        for who in np.argsort(asks, axis=0, kind="stable"):  # as they were started where they ask together
+            who = who[left]
+            here = [one[left] for one in ramps]
+            times = asks[who, left]
+            order.give(block, times, keeps[who], *here)
+            starts[who, left] = times
+            for ramp, new in zip(ramps, here, strict=True):
+                ramp[left] = new
+            left = left[who != coming.index(arrival)]
+        for one, start in zip(coming, starts, strict=True):
+            given = ~np.isnan(start)
+            _land(one, block.shape[1], y[given], x[given], start[given])
+    for whole, new in zip(every, ramps, strict=True):
+        whole[y, x] = new
+
+
+def _land(arrival: "Arrival", width: int, y: np.ndarray, x: np.ndarray, starts: np.ndarray) -> None:
+    """Packets for these cores of the block, `width` cores wide, have been given their ramps."""
+    view, time, at = arrival.lane.view, arrival.landing.time, arrival.lane.plan.delivered
+    if view.axis is None:
+        line, place = np.zeros(len(y), np.int64), y * width + x
+    else:
+        line, place = (y, x) if view.axis == "x" else (x, y)
+        lines = range(*view.lines.indices(int(line.max(initial=0)) + 1))
+        line = (line - lines.start) // lines.step
+    place = np.searchsorted(at, place) if isinstance(at, np.ndarray) else (place - at.start) // at.step
+    time[line, place] = starts + arrival.passage.tail
+    if arrival.served is None:
+        arrival.served = np.zeros(time.shape, bool)
+    arrival.served[line, place] = True
+
+
+def _asks(block: "Block", arrival: "Arrival", chosen: np.ndarray | None = None) -> np.ndarray:
+    """When the packets of a transfer that are not served yet ask for the ramps, [bh, bw]; inf where there is none."""
+    time, view = arrival.landing.time, arrival.lane.view
+    if arrival.served is None and chosen is None and time.size == block.shape[0] * block.shape[1]:
+        return time.swapaxes(0, 1) if view.axis == "y" else time.reshape(block.shape)  # a packet for every core
+    found = np.full(block.shape, np.inf)
+    left = True if arrival.served is None else ~arrival.served
+    here = np.where(left if chosen is None else left & chosen, time, np.inf)
+    view.of(found)[:, arrival.lane.plan.delivered] = here
+    return found

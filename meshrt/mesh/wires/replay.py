@@ -1,0 +1,154 @@
+"""Replaying a schedule: headers of packets meet links, tick by tick, and ride to other ranks.
+
+Whether a link goes to the head that asks first is looked after by order.py, and made sure of by heads.py where packets
+of one transfer meet; the ramps at the ends are given out when cores wait (ramps.py).
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from meshrt.mesh.wires import order
+from meshrt.mesh.wires.heads import Passage, Waiting
+from meshrt.mesh.wires.lane import Buffer, Landing, Lane, Run, RunStep, new_landing
+
+if TYPE_CHECKING:
+    from meshrt.mesh.block import Block
+
+KEPT = 64 * 1024  # bytes of headers that a lane keeps to itself, with views of them; more is shared by all lanes
+
+
+class Arrival:
+    """What a lane delivers in a transfer: times, and on demand the paths."""
+
+    __slots__ = ("has_path", "is_served", "landing", "lane", "over", "passage", "served")
+
+    def __init__(self, lane: Lane, landing: Landing, passage: Passage) -> None:
+        self.lane, self.landing, self.passage = lane, landing, passage
+        self.is_served = not passage.taking  # are the ramps given out, at all cores?
+        self.served: np.ndarray | None = None  # or at these, bool as landing.time; None: at no core
+        self.has_path = False
+        self.over = False  # all cores have waited for it
+
+    def end(self, block: "Block") -> None:
+        """Nobody waits for it any more."""
+        self.over = True
+        block.clock.under_way.pop(id(self), None)
+        if self.landing.memory.nbytes <= KEPT:
+            self.lane.spare.append(self.landing)
+        else:
+            block.clock.give_back(self.landing.memory)
+
+    def take_path(self) -> None:
+        """Copy the paths of the packets from where they were when those left, and add their hops."""
+        if self.has_path:
+            return
+        self.has_path = True
+        for there, (source, hops) in zip(self.landing.paths, self.lane.paths, strict=True):
+            if there.view is None:
+                there.put(source.get() + hops)
+            else:
+                np.add(source.get(), hops, out=there.view)
+
+
+def replay(
+    block: "Block", lane: Lane, own: np.ndarray | None, passage: Passage
+) -> tuple[Arrival | None, list[Any]]:
+    """Move the packets of a lane: (what is delivered and when, requests of messages sent).
+
+    `own` are the tiles [lines, length, *tile] that messages take along, None without payloads. What a packet lands with
+    is when it asks for the ramp that it is delivered by. Where heads have to wait (heads.py) only tiles are moved.
+    """
+    plan, busy, waiting = lane.plan, passage.busy, passage.waiting
+    pending: list[Any] = []
+    landing = lane.spare.pop() if lane.spare else new_landing(block, lane)
+    put_down = iter(landing.ends)
+    starts = []
+    for run in lane.runs:
+        _leave(run, busy)
+        if waiting is not None:
+            starts.append((range(lane.view.count)[run.lines], run.time.copy()))
+        for step in run.steps:
+            if waiting is None:
+                _move(block, run, step, passage)
+            for message in step.sends:
+                _load(lane, message, own)
+                pending.append(block.comm.Isend(message.spec, message.rank, plan.tag))
+            for message in step.recvs:
+                block.watch.waiting(message.rank, message.note)
+                block.wait(block.comm.Irecv(message.spec, message.rank, plan.tag))
+                block.watch.moving()
+                message.slots.put(message.time)
+            for time in step.ends:
+                next(put_down)[...] = time
+            for slots, number in step.odd_ends:
+                landing.time[run.lines][:, number] = run.time[:, slots]
+    if waiting is not None:
+        waiting.append(Waiting(block.clock.started, len(waiting), lane, starts, busy, landing))
+    if not plan.count:
+        if waiting is None:
+            lane.spare.append(landing)
+        return None, pending
+    arrival = Arrival(lane, landing, passage)
+    if not arrival.is_served:
+        block.clock.coming.append(arrival)
+    if lane.received:  # what they bring is overwritten in the next replay
+        arrival.take_path()
+    else:
+        block.clock.under_way[id(arrival)] = arrival.take_path
+    return arrival, pending
+
+
+def _leave(run: Run, busy: float) -> None:
+    """Packets leave their cores by the ramp."""
+    for time, cores, free in run.own:
+        if busy:
+            np.maximum(cores, free, out=time)
+            np.add(time, busy, out=free)
+        else:
+            time[...] = cores
+    for slots, at in run.odd_own:
+        start = run.cores[:, at]
+        if busy:
+            start = np.maximum(start, run.ramp_out[:, at])
+            run.ramp_out[:, at] = start + busy
+        run.time[:, slots] = start
+
+
+def _move(block: "Block", run: Run, step: RunStep, passage: Passage) -> None:
+    """Packets move by a hop: each leaves a router when the link is free, and keeps it busy."""
+    busy, watch, alpha = passage.busy, passage.watch, block.device.alpha
+    for parents, copies in step.branches:
+        run.time[:, copies] = run.time[:, parents]
+    if busy:
+        for time, free, asked, idle in step.moves:
+            if watch:
+                order.give(block, time, busy, free, asked, idle)
+            else:
+                np.maximum(time, free, out=time)
+                np.add(time, busy, out=free)
+    for time in step.under_way:
+        np.add(time, alpha, out=time)
+    for slots, links, asked, idle, at in step.odd_moves:
+        start = run.time[:, slots]
+        if busy and watch:
+            here = links[:, at], asked[:, at], idle[:, at]
+            order.give(block, start, busy, *here)
+            links[:, at], asked[:, at], idle[:, at] = here
+        elif busy:
+            start = np.maximum(start, links[:, at])
+            links[:, at] = start + busy
+        run.time[:, slots] = start + alpha
+    for slots, late in step.detours:
+        run.time[:, slots] += late
+
+
+def _load(lane: Lane, message: Buffer, own: np.ndarray | None) -> None:
+    """Fill a message: headers with the paths of the sources, and tiles."""
+    message.time[...] = message.slots.get()
+    for there, source in message.paths:
+        there.put(source.get())
+    if own is not None:
+        for part in message.parts:
+            tiles = own if part.message < 0 else lane.received[part.message].tiles
+            message.tiles[:, part.to] = tiles[:, part.source]

@@ -1,0 +1,252 @@
+"""Line patterns: which cores of a line send to which, before any router is touched. Pure functions of the length.
+
+A line is one row or one column of N cores, 0 to N-1. A route starts at one core and is taken out (delivered) at one
+or more others. How the routes become colours and table entries is the business of `tables`.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from itertools import pairwise
+
+import numpy as np
+
+from meshrt.errors import UsageError
+from meshrt.mesh.mesh import EAST, NORTH, OPPOSITE, PORT_NAMES, RAMP, SOUTH, STEP, WEST, Mesh
+
+
+@dataclass(frozen=True)
+class Route:
+    """A static route along a line: from `source`, delivered at each of `stops` (either side of it)."""
+
+    source: int
+    stops: tuple[int, ...]
+
+    @cached_property
+    def low(self) -> int:
+        return min(self.source, *self.stops)
+
+    @cached_property
+    def high(self) -> int:
+        return max(self.source, *self.stops)
+
+    def entries(self, axis: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(positions, ports in, ports out) of the routers on the way; ports are bit masks, int32 and uint8 arrays."""
+        ahead, back = (EAST, WEST) if axis == "x" else (SOUTH, NORTH)
+        at = np.arange(self.low, self.high + 1, dtype=np.int32)
+        after, before = at > self.source, at < self.source
+        enters = np.where(after, 1 << back, np.where(before, 1 << ahead, 1 << RAMP))
+        leaves = np.where((at >= self.source) & (at < self.high), 1 << ahead, 0)
+        leaves |= np.where((at <= self.source) & (at > self.low), 1 << back, 0)
+        leaves[np.subtract(self.stops, self.low)] |= 1 << RAMP
+        return at, enters.astype(np.uint8), leaves.astype(np.uint8)
+
+
+@dataclass(frozen=True)
+class Path:
+    """A static route with turns: (x, y) of every core on the way, delivered at the last."""
+
+    cores: tuple[tuple[int, int], ...]
+
+    def entries(self, width: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """As Route.entries; a position is y * width + x. UsageError where two cores of the path do not touch."""
+        ports = []
+        for (x, y), (nx, ny) in pairwise(self.cores):
+            if (nx - x, ny - y) not in STEP:
+                raise UsageError(f"a path goes from core ({x}, {y}) to ({nx}, {ny}), which is not its neighbour")
+            ports.append(STEP.index((nx - x, ny - y)))
+        if not ports or len(set(self.cores)) != len(self.cores):
+            raise UsageError(f"a path needs two or more cores, each once; got {self.cores}")
+        enters = [RAMP, *(OPPOSITE[port] for port in ports)]
+        leaves = [*ports, RAMP]
+        at = np.array([y * width + x for x, y in self.cores], np.int32)
+        return at, _masks(enters), _masks(leaves)
+
+
+def check_routes(mesh: Mesh, axis: str, routes: Sequence[Route], lines: np.ndarray | None) -> None:
+    """UsageError where routes do not lie on lines of the axis, or `lines` is not a choice of those."""
+    if axis not in ("x", "y"):
+        raise UsageError(f"routes along axis {axis!r}: lines of the mesh are rows, axis 'x', and columns, axis 'y'")
+    n, across = mesh.length(axis), mesh.length("y" if axis == "x" else "x")
+    for route in routes:
+        if not route.stops or route.low < 0 or route.high >= n:
+            raise UsageError(
+                f"a route from core {route.source} to {list(route.stops)} of a line along {axis}, which has cores 0 to"
+                f" {n - 1}"
+            )
+    if lines is not None and (lines.dtype != bool or lines.shape != (across,)):
+        raise UsageError(
+            f"lines along {axis} are chosen by {across} bools, one a line, not by {lines.dtype} {list(lines.shape)}"
+        )
+
+
+def check_paths(mesh: Mesh, paths: Sequence[Path]) -> None:
+    """UsageError where a path leaves the mesh."""
+    for path in paths:
+        for x, y in path.cores:
+            if not (0 <= x < mesh.width and 0 <= y < mesh.height):
+                raise UsageError(f"a path goes over core ({x}, {y}), outside the mesh of {mesh.width} x {mesh.height}")
+
+
+def _masks(ports: Iterable[int]) -> np.ndarray:
+    return np.array([1 << port for port in ports], np.uint8)
+
+
+def ports(mask: int) -> str:
+    """The names of the ports in a bit mask, for messages."""
+    return "+".join(name for port, name in enumerate(PORT_NAMES) if mask >> port & 1) or "nowhere"
+
+
+# ---------------------------------------------------------------------------------------------- line patterns
+
+
+def interleave(index: int, n: int) -> tuple[int, int]:
+    """(send to, receive from) of a core on the interleaved ring; waferllm, Algorithm 1, defined for N = 1 and 2 too.
+
+    N = 7:   0 - 2 - 4 - 6
+             |           |        up the even cores and back down the odd ones: one cycle over all N cores,
+             1 --- 3 --- 5        and no two neighbours on it are more than two hops apart
+    """
+    order = ring_order(n)
+    place = ring_place(n)[index]
+    return order[(place + 1) % n], order[(place - 1) % n]
+
+
+@cache
+def ring_order(n: int) -> tuple[int, ...]:
+    """The cores in the order of the interleaved ring: 0, 2, 4, ... 5, 3, 1."""
+    evens = range(0, n, 2)
+    odds = range(n - 1 - n % 2, 0, -2)
+    return (*evens, *odds)
+
+
+@cache
+def ring_place(n: int) -> tuple[int, ...]:
+    """The place of every core on the interleaved ring: the inverse of ring_order."""
+    place = [0] * n
+    for at, core in enumerate(ring_order(n)):
+        place[core] = at
+    return tuple(place)
+
+
+@cache
+def interleaved_ring(n: int, reverse: bool = False) -> tuple[Route, ...]:
+    """Every core sends to the next on the interleaved ring, or to the one before: at most two hops."""
+    pairs = ((core, interleave(core, n)[1 if reverse else 0]) for core in range(n))
+    return tuple(Route(core, (to,)) for core, to in pairs if to != core)
+
+
+@cache
+def ring(n: int, reverse: bool = False) -> tuple[Route, ...]:
+    """Cannon's ring: every core sends to the next, the last to the first, N - 1 hops back along the line."""
+    step = -1 if reverse else 1
+    return tuple(Route(core, ((core + step) % n,)) for core in range(n) if n > 1)
+
+
+@cache
+def chain(n: int, step: int = 1) -> tuple[Route, ...]:
+    """Every core sends `step` cores on (negative: back); the ends send nothing."""
+    return tuple(Route(core, (core + step,)) for core in range(n) if 0 <= core + step < n)
+
+
+@cache
+def multicast(n: int, root: int) -> tuple[Route, ...]:
+    """One core sends to all others, both ways along the line."""
+    return (Route(root, tuple(core for core in range(n) if core != root)),) if n > 1 else ()
+
+
+@cache
+def gossip(n: int) -> tuple[Route, ...]:
+    """Every core sends to all others: N routes through every core, as allgather needs."""
+    return tuple(Route(core, tuple(stop for stop in range(n) if stop != core)) for core in range(n) if n > 1)
+
+
+def side_by_side(pattern: Sequence[Route], width: int, copies: int) -> tuple[Route, ...]:
+    """A pattern of `width` cores on each of so many stretches of a line."""
+    starts = range(0, copies * width, width)
+    return tuple(
+        Route(route.source + at, tuple(stop + at for stop in route.stops)) for at in starts for route in pattern
+    )
+
+
+@dataclass(frozen=True)
+class TreeLevel:
+    """One phase of the K-tree: the routes between the members of each group, and who sends at which step."""
+
+    routes: tuple[Route, ...]
+    steps: tuple[frozenset[int], ...]
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A reduction on a line of N cores towards one root: phases of partial sums that move on from member to member."""
+
+    n: int
+    levels: tuple[TreeLevel, ...]
+    root: int
+    groups: tuple[int, ...] = ()  # in all phases but the last
+
+
+@cache
+def pipeline(n: int) -> Tree:
+    """The pipeline on a line: a chain of additions from the far end, core N - 1, to core 0 (waferllm, section 6.1)."""
+    steps = tuple(frozenset((core,)) for core in range(n - 1, 0, -1))
+    return Tree(n, (TreeLevel(chain(n, -1), steps),) if n > 1 else (), 0)
+
+
+MOST_PHASES = 64  # by then a line of 2^64 cores is added up pair by pair
+
+
+@cache
+def ktree(n: int, phases: int = 2, groups: int | tuple[int, ...] | None = None) -> Tree:
+    """The K-tree of a line: any N, K = `phases` and numbers of `groups` in the first phases, of K - 1 at most.
+
+    In each phase the members (at first all cores, then the roots of the phase before) form groups of neighbours; the
+    partial sums of a group come in from both ends to its middle member. The last phase has one group. Where no number
+    is given, a phase with r phases to go, itself included, leaves m^((r-1)/r) of its m members as roots. UsageError.
+    """
+    if not 1 <= phases <= MOST_PHASES:
+        raise UsageError(f"a K-tree has K = 1 to {MOST_PHASES} phases, not {phases}")
+    given = () if groups is None else (groups,) if isinstance(groups, int) else tuple(groups)
+    if len(given) > phases - 1:
+        numbers = ", ".join(map(str, given))
+        raise UsageError(
+            f"groups {numbers} for K = {phases} phases: the last phase is one group,"
+            f" so give {phases - 1} numbers at most"
+        )
+    members: Sequence[int] = range(n)
+    levels, counts = [], []
+    for phase in range(phases):
+        to_go = phases - phase
+        if phase < len(given):
+            count = given[phase]
+            if not 1 <= count <= len(members):
+                raise UsageError(
+                    f"{count} groups of the {len(members)} members of phase {phase + 1} on a line of {n} cores:"
+                    f" choose 1 to {len(members)}"
+                )
+        else:
+            count = max(1, round(len(members) ** ((to_go - 1) / to_go)))
+        counts.append(count)
+        bounds = [len(members) * group // count for group in range(count + 1)]
+        parts = [members[low:high] for low, high in pairwise(bounds)]
+        levels.append(_tree_level(parts))
+        members = [part[len(part) // 2] for part in parts]
+    return Tree(n, tuple(level for level in levels if level.routes), members[0], tuple(counts[:-1]))
+
+
+def _tree_level(parts: list[Sequence[int]]) -> TreeLevel:
+    """Each member sends to the next towards the middle, once what comes from behind it is in.
+
+    A core takes one packet a step; where both arms of a group are equally long, the right one comes a step later.
+    """
+    routes, steps = [], dict[int, set[int]]()
+    for part in parts:
+        middle = len(part) // 2
+        arms = [list(part[: middle + 1]), list(part[: middle - 1 if middle else None : -1])]
+        for late, arm in enumerate(arms):
+            for step, (source, stop) in enumerate(pairwise(arm)):
+                clash = late and stop == part[middle] and len(arms[0]) == len(arm)
+                steps.setdefault(step + bool(clash), set()).add(source)
+                routes.append(Route(source, (stop,)))
+    return TreeLevel(tuple(routes), tuple(frozenset(steps[step]) for step in sorted(steps)))

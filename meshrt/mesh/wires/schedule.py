@@ -1,0 +1,285 @@
+"""Schedules: what a rank does in a transfer, tick by tick, made from what the scouts of a channel saw.
+
+Slots number the packets of a batch: a place for the header of each. Where no two packets of a transfer ever meet at a
+link or a ramp, their order does not matter: they are then replayed a batch after the other, so that the headers of a
+large block stay in the processor's cache through all ticks.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from meshrt.errors import RouteError
+from meshrt.mesh.wires.lines import Index, as_index, pieces
+from meshrt.mesh.wires.routers import core_at, ints, line_indices
+from meshrt.mesh.wires.scouts import Trace
+from meshrt.mesh.wires.tables import Channel
+
+if TYPE_CHECKING:
+    from meshrt.mesh.block import Block
+
+BATCH = 64 * 1024  # packets whose headers, and the clocks and links that they meet, fit a processor's cache
+
+
+@dataclass(frozen=True)
+class Part:
+    """Packets that are delivered, or put into a message, at `to`; from `source`: places in this rank's tiles (message
+    -1) or in a message received. `delivered` numbers them among all that are delivered here, after so many `hops`.
+    """
+
+    to: Index
+    message: int
+    source: Index
+    delivered: Index = field(default_factory=lambda: slice(0, 0))
+    hops: int | np.ndarray = 0
+
+
+@dataclass(frozen=True)
+class Message:
+    """One MPI message: `count` packets a line, their header slots, and for a send where the payloads are from."""
+
+    port: int
+    rank: int
+    slots: Index
+    count: int
+    parts: tuple[Part, ...] = ()
+
+
+@dataclass(frozen=True)
+class Step:
+    """One tick of a batch, ready to be replayed."""
+
+    tick: int
+    branches: tuple[tuple[Index, Index], ...]  # (parents' slots, copies' slots)
+    moves: tuple[tuple[int, Index, Index], ...]  # (port out, slots, cores)
+    all_move: bool  # every slot is moved, once
+    sends: tuple[Message, ...]
+    recvs: tuple[Message, ...]
+    deliveries: tuple[tuple[Index, Index, Index], ...]  # (slots, cores, their numbers among all that get any)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Packets that are replayed together."""
+
+    slots: int
+    sources: tuple[tuple[Index, Index], ...]  # (slots, cores), one packet a core in each
+    steps: tuple[Step, ...]
+    messages: bool  # some come from, or go to, other ranks
+
+    @property
+    def under_way(self) -> int:
+        """Packets a line that move in a tick, on average."""
+        moved = sum(len(range(*slots.indices(self.slots))) if isinstance(slots, slice) else len(slots)
+                    for step in self.steps for _, slots, _ in step.moves)  # fmt: skip
+        return -(-moved // max(1, len(self.steps)))
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """What this rank does in one transfer, on each of its lines."""
+
+    whole_block: bool
+    batches: tuple[Batch, ...]
+    sent: int  # packets a line that cores of this rank send
+    hops: int  # moves a line of packets out of routers of this rank
+    longest: int  # hops of the longest packet that is delivered here
+    delivered: Index  # the cores that get packets
+    count: int  # how many they are
+    parts: tuple[Part, ...]  # what is delivered here
+    crossings: tuple[tuple[int, Index, int | np.ndarray], ...]  # (port out, cores, packets that leave each by it)
+    meets: bool  # somewhere on the mesh two of its packets leave a router by the same port
+    tag: int  # of its messages: ranks whose programs diverge wait for each other, and are found out
+    note: str  # what it is, for a rank that says what it waits for
+    cache: dict[object, object] = field(default_factory=dict)  # message buffers
+
+    @property
+    def idle(self) -> bool:
+        """Nothing passes this rank."""
+        return not self.batches
+
+
+def compile_schedule(
+    block: "Block", channel: Channel, trace: Trace, positions: np.ndarray | None, lines: np.ndarray | None
+) -> Schedule:
+    """The schedule for those sources whose position (and, for a whole-block trace, line) is marked.
+
+    RouteError where two packets would be delivered at one core: a transfer hands a core one tile.
+    """
+    keep = np.ones(len(trace.pos), bool)
+    if positions is not None:
+        keep &= positions[trace.pos]
+    if lines is not None and trace.whole_block:
+        keep &= lines[trace.line]
+    ends = [(slots[keep[slots]], cores[keep[slots]], tick) for tick, (slots, cores) in _deliveries(trace)]
+    slots, cores = (np.concatenate([ints(), *(end[i] for end in ends)]) for i in range(2))
+    if np.bincount(cores, minlength=1).max() > 1:
+        at = int(cores[np.argmax(np.bincount(cores)[cores])])
+        core = core_at(block, channel, trace.whole_block, at)
+        raise RouteError(f"core {core} would get two tiles in one transfer; send them in two, or by a relay")
+    hops = np.concatenate([ints(), *(np.full(len(end[0]), end[2]) for end in ends)])
+    order = np.argsort(cores, kind="stable")
+    number = np.zeros(cores.max(initial=-1) + 1, np.int64)  # of a core among those that get packets
+    number[cores[order]] = np.arange(len(order))
+    crossings = tuple(_crossings(trace, keep))
+    root = _roots(trace.parent)
+    origin = np.stack([np.full(len(keep), -1), trace.core])  # [message, place] of a payload; -1: this rank's tiles
+    batches = [
+        _batch(block, trace, one, root, number, origin)
+        for one in _split(block, channel, trace, keep, root)
+        if one.any()
+    ]
+    return Schedule(
+        trace.whole_block,
+        tuple(batches),
+        int((keep & (trace.core >= 0)).sum()),
+        sum(int(keep[slots].sum()) for tick in trace.ticks[1:] for _, slots, _ in tick.moves),
+        int(hops.max(initial=0)),
+        as_index(cores[order]),
+        len(order),
+        _parts(cores[order], origin[:, root[slots[order]]], hops[order]),
+        crossings,
+        bool(trace.meets and block.scouts.total(int(any(np.max(packets) > 1 for _, _, packets in crossings)))),
+        channel.number % 32768,
+        f"route set {channel.number} along {channel.axis or 'paths'}",
+    )
+
+
+def _deliveries(trace: Trace) -> Iterator[tuple[int, tuple[np.ndarray, np.ndarray]]]:
+    """(tick, (slots, cores)) of what is delivered. In the tick in which packets start nothing is."""
+    for tick, one in enumerate(trace.ticks[1:], 1):
+        yield tick, one.deliveries
+
+
+def _batch(
+    block: "Block", trace: Trace, keep: np.ndarray, root: np.ndarray, delivered: np.ndarray, origin: np.ndarray
+) -> Batch:
+    """The packets in those slots. Enters in `origin` where the payloads of packets from other ranks are."""
+    number = np.cumsum(keep) - 1  # new slot numbers
+    steps, received = [], 0
+    count = int(keep.sum())
+    for at, tick in enumerate(trace.ticks[1:], 1):
+        moves: list[tuple[int, Index, Index]] = []
+        moved = ints()
+        for way, slots, cores in tick.moves:
+            on = keep[slots]
+            moved = np.append(moved, slots[on])
+            for part in one_a_place(cores[on]):
+                moves += [(way, *piece) for piece in pieces(number[slots[on]][part], cores[on][part])]  # type: ignore[misc]
+        sends, recvs = [], []
+        for way, slots in tick.sends:
+            slots = slots[keep[slots]]
+            if len(slots):
+                parts = _parts(np.arange(len(slots)), origin[:, root[slots]])
+                sends.append(_message(block, way, number[slots], parts))
+        for way, slots in tick.recvs:
+            slots = slots[keep[slots]]
+            if len(slots):
+                origin[0, slots], origin[1, slots] = received, np.arange(len(slots))
+                received += 1
+                recvs.append(_message(block, way, number[slots], ()))
+        slots, cores = tick.deliveries
+        on = keep[slots]
+        ends = pieces(number[slots[on]], cores[on], delivered[cores[on]])
+        if moves or recvs or ends:
+            branches = tuple(
+                (as_index(number[a[keep[a]]]), as_index(number[b[keep[a]]])) for a, b in tick.branches if keep[a].any()
+            )
+            all_move = len(moved) == count == len(set(moved.tolist()))
+            steps.append(Step(at, branches, tuple(moves), all_move, tuple(sends), tuple(recvs), tuple(ends)))  # type: ignore[arg-type]
+    own = np.flatnonzero(keep & (trace.core >= 0))
+    sources = [
+        piece for part in one_a_place(trace.core[own]) for piece in pieces(number[own][part], trace.core[own][part])
+    ]
+    return Batch(count, tuple(sources), tuple(steps), any(step.sends or step.recvs for step in steps))  # type: ignore[arg-type]
+
+
+def _split(block: "Block", channel: Channel, trace: Trace, keep: np.ndarray, root: np.ndarray) -> list[np.ndarray]:
+    """The packets of a transfer, bool [slots], by batch: one for all, or those between ranks and then the others.
+
+    Along y, where lines lie side by side in memory, a batch has the packets from some rows; along x `replay` cuts the
+    block into strips of lines.
+    """
+    if trace.whole_block or channel.axis is None:
+        return [keep]
+    lines = len(line_indices(block, channel))
+    own = np.flatnonzero(keep & (trace.core >= 0))
+    if len(own) * lines < 2 * BATCH or len(set(trace.core[own].tolist())) < len(own):
+        return [keep]
+    for way in range(4):
+        used = [cores[keep[slots]] for tick in trace.ticks for port, slots, cores in tick.moves if port == way]
+        if np.bincount(np.concatenate([ints(), *used]), minlength=1).max() > 1:
+            return [keep]  # packets meet
+    across = np.zeros(len(keep), bool)
+    for tick in trace.ticks:
+        for _, slots in (*tick.sends, *tick.recvs):
+            across[root[slots]] = True
+    across = across[root]
+    group = np.zeros(len(keep), np.int64)
+    if channel.axis == "y":
+        group = trace.core[root] // max(1, BATCH // lines)
+    inside = keep & ~across
+    return [keep & across, *(inside & (group == one) for one in sorted(set(group[inside].tolist())))]
+
+
+def packets_meet(trace: Trace) -> bool:
+    """Do two packets leave a router here by the same port, if all sources send?"""
+    return any(np.max(packets) > 1 for _, _, packets in _crossings(trace, np.ones(len(trace.pos), bool)))
+
+
+def _crossings(trace: Trace, keep: np.ndarray) -> Iterator[tuple[int, Index, int | np.ndarray]]:
+    """(port, cores, packets of a line that leave them by it)."""
+    for way in range(4):
+        used = [cores[keep[slots]] for tick in trace.ticks for port, slots, cores in tick.moves if port == way]
+        counts = np.bincount(np.concatenate([ints(), *used]), minlength=1)
+        cores = np.flatnonzero(counts)
+        if len(cores):
+            counts = counts[cores]
+            yield way, as_index(cores), int(counts[0]) if (counts == counts[0]).all() else counts
+
+
+def _roots(parent: np.ndarray) -> np.ndarray:
+    """The slot whose payload each slot carries: its own, or that of the packet that it was copied from."""
+    root = np.arange(len(parent))
+    while (up := parent[root]).max(initial=-1) >= 0:
+        root = np.where(up >= 0, up, root)
+    return root
+
+
+def _parts(to: np.ndarray, origin: np.ndarray, hops: np.ndarray | None = None) -> tuple[Part, ...]:
+    """Group payload moves by where they are from, and by distance if those are few: then each is one strided copy.
+
+    `to` rises. With `hops` they are deliveries.
+    """
+    message, place = origin
+    parts = []
+    for one in sorted(set(message.tolist())):
+        on = message == one
+        apart = to[on] - place[on]
+        distances = sorted(set(apart.tolist()))
+        groups = [apart == distance for distance in distances] if len(distances) <= 4 else [np.ones(len(apart), bool)]
+        for group in groups:
+            at = np.flatnonzero(on)[group]
+            far = 0 if hops is None else int(hops[at[0]]) if (hops[at] == hops[at[0]]).all() else hops[at]
+            delivered = as_index(at) if hops is not None else slice(0, 0)
+            parts.append(Part(as_index(to[at]), one, as_index(place[at]), delivered, far))
+    return tuple(parts)
+
+
+def _message(block: "Block", way: int, slots: np.ndarray, parts: tuple[Part, ...]) -> Message:
+    rank = block.mesh.neighbour(way)
+    assert rank is not None
+    return Message(way, rank, as_index(slots), len(slots), parts)
+
+
+def one_a_place(cores: np.ndarray) -> list[np.ndarray]:
+    """Cut packets that meet at the links or the ramps of these cores into rounds with one at each, in order."""
+    if np.bincount(cores, minlength=1).max() < 2:
+        return [np.arange(len(cores))]
+    order = np.argsort(cores, kind="stable")
+    first = np.searchsorted(cores[order], cores[order])
+    turn = np.empty(len(cores), np.int64)
+    turn[order] = np.arange(len(cores)) - first
+    return [np.flatnonzero(turn == one) for one in range(int(turn.max()) + 1)]

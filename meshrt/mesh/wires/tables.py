@@ -1,0 +1,278 @@
+"""The routers' tables: colour -> (ports in, ports out), bounded, and how routes get their colours."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from meshrt.errors import LimitError, RouteError, UsageError
+from meshrt.mesh.device import Device
+from meshrt.mesh.mesh import Mesh
+from meshrt.mesh.wires.masks import Masks, grown, new_masks, set_entries
+from meshrt.mesh.wires.routes import Path, Route, chain, check_paths, check_routes
+
+COLOURS = 256  # what the one-byte colour of a header can tell apart, on a device without a limit of its own
+LEFT = -1  # the epoch of a channel whose routes are no longer installed
+
+
+@dataclass
+class Tables:
+    """The tables of this rank's routers, and the book of colours in use on the whole mesh.
+
+    Every rank makes the same installations in the same order, so every rank's book is the same and colours agree
+    without a message. A packet never looks into the book: it is moved by the tables of the routers that it meets.
+    """
+
+    mesh: Mesh
+    device: Device
+    enters: Masks = field(init=False)  # [colours, bh, bw]: ports that a packet may come in by
+    leaves: Masks = field(init=False)  # and those that it leaves by
+    book: np.ndarray = field(init=False)  # bool [colours, H, W]
+    entries: np.ndarray = field(init=False)  # int32 [bh, bw], entries in use now
+    peak: int = 0  # most entries that any router of the block has held
+    installs: int = 0  # route sets so far; numbers them
+    epoch: int = 0  # grows when an entry is changed by hand, and with all later changes: older schedules are not valid
+
+    def __post_init__(self) -> None:
+        mesh, colours = self.mesh, self.device.route_entries or 8
+        shape = colours, mesh.block_height, mesh.block_width
+        self.enters, self.leaves = new_masks(shape), new_masks(shape)
+        self.book = np.zeros((colours, mesh.height, mesh.width), bool)
+        self.entries = np.zeros((mesh.block_height, mesh.block_width), np.int32)
+
+    @property
+    def limit(self) -> int:
+        return COLOURS if self.device.route_entries is None else self.device.route_entries
+
+
+@dataclass(frozen=True, eq=False)
+class Channel:
+    """Installed routes of one pattern: on every line of an axis (or of those in `lines`), or, without an axis, paths.
+
+    `sources` are positions along the line (flat core numbers y * W + x for paths), each with its route's colour.
+    """
+
+    axis: str | None
+    length: int
+    lines: np.ndarray | None  # bool [lines of the axis]; None: all of them
+    sources: np.ndarray  # int32 [routes]
+    colours: np.ndarray  # uint8 [routes]
+    number: int  # the same on every rank
+    links: np.ndarray  # bool [5, length]: does a route leave the router at that position by that port? The ramp too
+    relay: "Relay | None" = None  # the routes that found no room in the tables
+    cache: dict[object, object] = field(default_factory=dict)  # compiled schedules
+
+
+@dataclass(frozen=True)
+class Relay:
+    """Routes that are cut into single hops, on one lane for each direction that all of them share."""
+
+    routes: tuple[Route, ...]
+    lanes: tuple[tuple[int, Channel], ...]  # (step, routes from every core to the next in that direction)
+
+
+@contextmanager
+def installed(
+    tables: Tables, axis: str, routes: Sequence[Route], lines: np.ndarray | None = None, split: bool = False
+) -> Iterator[Channel]:
+    """Routes along every line of the axis, in the tables until the block is left.
+
+    Routes of the pattern that share no router share a colour. Where a table would be over its limit: LimitError, or
+    with `split` the longest routes keep what room there is, beside a lane of single hops in each direction, and the
+    packets of the others are relayed on those by software at every core, a stage each. UsageError for what is no line
+    of the mesh, or lies beside it.
+    """
+    check_routes(tables.mesh, axis, routes, lines)
+    try:
+        choose_colours(tables, axis, lines, [route.entries(axis)[0] for route in routes])
+    except LimitError:
+        if not split:
+            raise
+    else:
+        split = False
+    with ExitStack() as stack:
+        relayed, lanes = [], []
+        if split:
+            n = tables.mesh.length(axis)
+            for step, goes in (
+                (1, any(r.high > r.source for r in routes)),
+                (-1, any(r.low < r.source for r in routes)),
+            ):
+                if goes:
+                    lanes.append((step, stack.enter_context(installed(tables, axis, chain(n, step), lines))))
+            direct: list[Route] = []
+            for route in sorted(routes, key=lambda route: route.low - route.high):
+                try:
+                    choose_colours(tables, axis, lines, [one.entries(axis)[0] for one in (*direct, route)])
+                    direct.append(route)
+                except LimitError:
+                    relayed.append(route)
+            routes = direct
+        parts = [route.entries(axis) for route in routes]
+        main = stack.enter_context(_install(tables, axis, [route.source for route in routes], parts, lines))
+        yield replace(main, relay=Relay(tuple(relayed), tuple(lanes))) if relayed else main
+
+
+@contextmanager
+def installed_paths(tables: Tables, paths: Sequence[Path]) -> Iterator[Channel]:
+    """Static routes with turns, in the tables until the block is left. LimitError, UsageError as above."""
+    width = tables.mesh.width
+    check_paths(tables.mesh, paths)
+    parts = [path.entries(width) for path in paths]
+    with _install(
+        tables, None, [y * width + x for (x, y), *_ in (path.cores for path in paths)], parts, None
+    ) as channel:
+        yield channel
+
+
+Entries = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+@contextmanager
+def _install(
+    tables: Tables, axis: str | None, sources: list[int], parts: list[Entries], lines: np.ndarray | None
+) -> Iterator[Channel]:
+    mesh = tables.mesh
+    length = mesh.width * mesh.height if axis is None else mesh.length(axis)
+    colours = choose_colours(tables, axis, lines, [at for at, _, _ in parts])
+    while len(tables.book) <= max(colours, default=-1):  # only a device without a limit gets here
+        for name in ("enters", "leaves"):
+            setattr(tables, name, grown(getattr(tables, name)))
+        tables.book = np.concatenate([tables.book, np.zeros_like(tables.book)])
+    written = [(colour, *part) for colour, part in zip(colours, parts, strict=True)]
+    _write(tables, axis, lines, written, install=True)
+    tables.installs += 1
+    channel = Channel(
+        axis, length, lines, np.array(sources, np.int32), np.array(colours, np.uint8), tables.installs,
+        _links(parts, length),
+    )  # fmt: skip
+    try:
+        yield channel
+    finally:
+        channel.cache.clear()
+        channel.cache["epoch"] = LEFT
+        _write(tables, axis, lines, written, install=False)
+
+
+def _links(parts: list[Entries], length: int) -> np.ndarray:
+    """The ports, bool [5, length], by which these routes leave routers."""
+    masks = np.zeros(length, np.uint8)
+    for at, _, leaves in parts:
+        masks[at] |= leaves
+    return np.asarray(masks >> np.arange(5, dtype=np.uint8)[:, None] & 1, bool)
+
+
+def is_left(channel: Channel) -> bool:
+    """Are the channel's routes in the tables no longer?"""
+    return channel.cache.get("epoch") == LEFT
+
+
+def check_installed(channel: Channel) -> None:
+    """RouteError where the channel's routes are in the tables no longer."""
+    if is_left(channel):
+        raise RouteError(
+            f"route set {channel.number} along {channel.axis or 'paths'} is used after its `with` block was left: its"
+            " entries are gone; transfer inside the block, or install it again"
+        )
+
+
+def choose_colours(tables: Tables, axis: str | None, lines: np.ndarray | None, spans: list[np.ndarray]) -> list[int]:
+    """The lowest colour for each route that is free at all its routers, from the low end of the line on.
+
+    On an empty table that takes as many colours as routes meet at one router, the fewest possible. LimitError.
+    """
+    busy = _busy(tables, axis, lines)
+    used = busy.sum(axis=0)
+    for at in spans:
+        used[at] += 1
+    colours = [0] * len(spans)
+    for index in sorted(range(len(spans)), key=lambda index: int(spans[index].min())):
+        at = spans[index]
+        free = np.flatnonzero(~busy[:, at].any(axis=1))
+        if len(free):
+            colour = int(free[0])
+        elif len(busy) < tables.limit and tables.device.route_entries is None:
+            colour = len(busy)
+            busy = np.concatenate([busy, np.zeros_like(busy)])
+        else:
+            raise _table_full(tables, axis, lines, at, used)
+        busy[colour, at] = True
+        colours[index] = colour
+    return colours
+
+
+def _busy(tables: Tables, axis: str | None, lines: np.ndarray | None) -> np.ndarray:
+    """bool [colours, positions]: which colours are taken on any of the lines."""
+    book = tables.book
+    if axis is None:
+        return book.reshape(len(book), -1).copy()
+    across = 1 if axis == "x" else 2
+    chosen: np.ndarray = book if lines is None else book.compress(lines, axis=across)
+    return np.asarray(chosen.any(axis=across))
+
+
+def _table_full(
+    tables: Tables, axis: str | None, lines: np.ndarray | None, at: np.ndarray, used: np.ndarray
+) -> LimitError:
+    worst = int(at[np.argmax(used[at])])
+    line = 0 if lines is None else int(np.argmax(lines))
+    core = divmod(worst, tables.mesh.width)[::-1] if axis is None else (worst, line) if axis == "x" else (line, worst)
+    return LimitError(
+        f"core {core} needs {max(int(used[worst]), tables.limit + 1)} route entries, the limit is {tables.limit}"
+        f" (device {tables.device.name}): free routes that are no longer used, allow them to be split"
+        " into relayed pieces, or raise --route-entries"
+    )
+
+
+def _write(
+    tables: Tables,
+    axis: str | None,
+    lines: np.ndarray | None,
+    routes: list[tuple[int, np.ndarray, np.ndarray, np.ndarray]],
+    *,
+    install: bool,
+) -> None:
+    """Write (or clear) the routes' entries in this block's routers and in the book."""
+    if not routes:
+        return
+    if tables.epoch:  # some were changed by hand, and these may lie where the book has none
+        tables.epoch += 1
+    mesh = tables.mesh
+    colour = np.concatenate([np.full(len(at), colour, np.uint8) for colour, at, _, _ in routes])
+    at, enters, leaves = (np.concatenate([route[part] for route in routes]) for part in (1, 2, 3))
+    if axis is None:
+        y, x = np.divmod(at, mesh.width)
+    else:
+        across = np.arange(mesh.height if axis == "x" else mesh.width)
+        across = (across if lines is None else across[lines])[:, None]
+        x, y = (at[None], across) if axis == "x" else (across, at[None])
+        x, y, colour, enters, leaves = np.broadcast_arrays(x, y, colour, enters, leaves)
+    tables.book[colour, y, x] = install
+    x, y = x - mesh.x0, y - mesh.y0
+    here = (x >= 0) & (x < mesh.block_width) & (y >= 0) & (y < mesh.block_height)
+    colour, y, x = where = colour[here], y[here], x[here]
+    changed = (tables.enters[where] == 0) == install
+    set_entries((tables.enters, tables.leaves), where, enters[here] if install else 0, leaves[here] if install else 0)
+    places = (y * mesh.block_width + x)[changed]
+    count = np.bincount(places, minlength=tables.entries.size).reshape(tables.entries.shape)
+    tables.entries += count if install else -count
+    tables.peak = max(tables.peak, int(tables.entries.max()))
+
+
+def overwrite(tables: Tables, core: tuple[int, int], colour: int, enters: int, leaves: int) -> None:
+    """Change one entry of one router by hand (0, 0 deletes it). Call it on all ranks: its owner does it. UsageError.
+
+    The book is left alone: nobody but the packets that pass the router can notice.
+    """
+    mesh = tables.mesh
+    if not (0 <= core[0] < mesh.width and 0 <= core[1] < mesh.height and 0 <= colour < len(tables.enters)):
+        raise UsageError(
+            f"colour {colour} of core {core}: the mesh has {mesh.width} x {mesh.height} cores,"
+            f" and their tables colours 0 to {len(tables.enters) - 1}"
+        )
+    tables.epoch += 1
+    x, y = core[0] - mesh.x0, core[1] - mesh.y0
+    if 0 <= x < mesh.block_width and 0 <= y < mesh.block_height:
+        tables.entries[y, x] += bool(enters) - bool(tables.enters[colour, y, x])
+        set_entries((tables.enters, tables.leaves), (colour, y, x), enters, leaves)

@@ -1,0 +1,274 @@
+"""Runs a rank's work so that a failure of any rank ends all of them, with one message and the right exit code.
+
+A rank that fails says so on the board, and the ranks of its node then agree on the one that reports: the lowest if all
+failed, else the first that did. That rank prints and ends the job. The others are blocked or wait to be ended.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import time
+import traceback
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from signal import SIGINT, Signals
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from meshrt.errors import StallError, UsageError
+from meshrt.ranks import beats, faults, host, hostmemory, sentinel, signals, starting, watchdog
+from meshrt.ranks.board import Board, Record, State
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Intracomm
+
+INTERRUPTED = 130
+# Errors that do not say themselves what cores they are about; mpi4py's too.
+NAMELESS = ("MemoryError", "Exception", "ProgramError")
+LONGEST = 1000  # characters of a message about wrong input, which may quote any of it
+BROKEN_PIPE = 141  # what a shell says of a command that SIGPIPE ended
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # a stream that takes no more; files' errors have names
+UNWRITTEN = "unwritten"  # the kind of a failure to print
+SETTLE = 2.0  # seconds that a failing rank gives the others to fail as well, while some still move
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a rank gives up. `text` is for the user, empty where nothing is to be said; `trace` is for a bug report."""
+
+    code: int
+    kind: str
+    text: str
+    trace: str = ""
+
+    @property
+    def key(self) -> int:
+        """Equal on ranks with the same error."""
+        return zlib.crc32(f"{self.code} {self.kind} {self.text}".encode())
+
+
+def run_guarded(work: Callable[[Intracomm, Board], int]) -> int:
+    """Start MPI, run `work(comm, board)` on this rank and return the process's exit code.
+
+    Does not return on a rank whose failure leaves others behind: it ends the job.
+    """
+    try:
+        seconds = watchdog.limit()
+        make_board = faults.board_class().shared
+        teller = starting.begin()
+        comm = host.connect()
+    except Exception as error:
+        return report_alone(error)
+    try:
+        control = comm.Dup() if comm.size > 1 else comm  # for the end of the job, out of the program's way
+        board = make_board(comm)
+        if comm.size == 1:
+            signals.raise_on_end()
+        else:
+            signals.listen(lambda number: _end(comm, board, number))
+        if board.leads:
+            host.remove_segments()
+        sentinel.start(board, seconds, beats.meet(comm, board))
+        starting.end(teller)
+    except BaseException as error:
+        failure = describe(error)
+        if comm.size > 1:
+            ended = not isinstance(error, Exception)  # by a signal, as all ranks are: rank 0 tells
+            where = "" if ended else f" on rank {comm.rank} of {comm.size}"
+            _stop(comm, failure.code, "" if ended and comm.rank else _message(failure, where))
+        return report_alone(error)
+    failed = _run(work, comm, board)
+    if failed is None:
+        board.finished()
+        if comm.size > 1:
+            # Here and not in MPI_Finalize, so that the thread for signals still lives meanwhile.
+            host.waiter()(control.Ibarrier())
+        return 0
+    if comm.size == 1:
+        return _report_one(failed)
+    _fail(comm, board, failed)
+
+
+def report_alone(error: BaseException) -> int:
+    """Report an error met before MPI has started and return its exit code. Only the launcher's rank 0 prints."""
+    failure = describe(error)
+    if host.launched_rank() == 0:
+        return _report_one(failure)
+    signals.forget()
+    time.sleep(0.5)  # a launcher ends the others when one has gone, and rank 0 has yet to tell
+    return failure.code
+
+
+def describe(error: BaseException) -> Failure:
+    """What to tell the user about `error`, and the exit code. Unknown exceptions come with their traceback."""
+    kind = type(error).__name__
+    code = getattr(error, "exit_code", None)
+    if isinstance(code, int):
+        # click words its errors in format_message()
+        words = getattr(error, "format_message", None)
+        text = str(words() if words else error)
+        return Failure(code, kind, one_line(text) if code == UsageError.exit_code else text)
+    if isinstance(error, SystemExit):
+        if isinstance(error.__context__, BrokenPipeError):  # rich ends on it, with code 1
+            return Failure(BROKEN_PIPE, kind, "")
+        if error.code is None or isinstance(error.code, int):
+            return Failure(error.code or 0, kind, "")
+        return Failure(1, kind, str(error.code))
+    if isinstance(error, KeyboardInterrupt):
+        return Failure(INTERRUPTED, kind, "interrupted")
+    if isinstance(error, BrokenPipeError):
+        return Failure(BROKEN_PIPE, kind, "")
+    if isinstance(error, OSError) and error.errno in FULL and error.filename is None:
+        return Failure(UsageError.exit_code, UNWRITTEN, f"standard output cannot be written: {error.strerror}")
+    if isinstance(error, MemoryError):
+        detail = f" ({error})" if str(error) else ""
+        has = hostmemory.gib(hostmemory.total())
+        return Failure(
+            UsageError.exit_code, kind,
+            f"this machine has too little memory, {has}{detail}: use fewer ranks or a smaller problem",
+        )  # fmt: skip
+    if _truncated(error):
+        return Failure(
+            StallError.exit_code, kind,
+            "a message is not as long as what is waited for: ranks have to make the same transfers of the same tiles in"
+            " the same order",
+        )  # fmt: skip
+    if isinstance(error, signals.Terminated):
+        return Failure(error.exit_code, kind, str(error))
+    trace = "".join(traceback.format_exception(error))
+    return Failure(1, kind, f"{kind}: {error}".rstrip(": "), trace)
+
+
+def _truncated(error: BaseException) -> bool:
+    """Is it what the MPI library says of ranks whose programs have diverged?"""
+    mpi: Any = sys.modules.get("mpi4py.MPI")
+    return mpi is not None and isinstance(error, mpi.Exception) and error.Get_error_class() == mpi.ERR_TRUNCATE
+
+
+def one_line(text: str) -> str:
+    """What can be printed, with the middle left out of what is long: input may have any characters in any number."""
+    shown = "".join(map(_printable, text.strip()))
+    if len(shown) <= LONGEST:
+        return shown
+    left = len(shown) - LONGEST
+    return f"{shown[: LONGEST // 2]} [{left} characters left out] {shown[-LONGEST // 2 :]}"
+
+
+def _printable(one: str) -> str:
+    return one if one.isprintable() else " " if one.isspace() else one.encode("unicode_escape").decode()
+
+
+def _run(work: Callable[[Intracomm, Board], int], comm: Intracomm, board: Board) -> Failure | None:
+    try:
+        code = work(comm, board)
+        sys.stdout.flush()  # now, while a reader that has gone can still be reported as such
+    except BaseException as error:
+        failure = describe(error)
+        return failure if failure.code else None
+    return Failure(code, "exit code", "") if code else None
+
+
+def _message(failure: Failure, where: str) -> str:
+    if failure.trace:
+        return f"{failure.trace}meshrt: error{where}: {failure.text}\nmeshrt: this is a bug of the program or of meshrt"
+    return f"meshrt: error{where}: {failure.text}"
+
+
+def _report_one(failure: Failure) -> int:
+    if failure.text:
+        _say(_message(failure, ""))
+    if failure.code == BROKEN_PIPE or failure.kind == UNWRITTEN:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the interpreter's own last flush complains
+    return failure.code
+
+
+def _fail(comm: Intracomm, board: Board, failure: Failure) -> NoReturn:
+    """End the job of several ranks after this one has failed."""
+    board.failed(failure.key)
+    records = _settled(board)
+    # A node without rank 0 leaves it time to report first, since an error of all ranks is rank 0's to tell. The second
+    # part is for a reporter that dies before it gets there.
+    patience = (board.ranks[0] != 0) * 1.0 + (_reporter(records) != board.rank) * 2.0
+    _wait(board.claimed, patience)
+    if board.claim():
+        failed = [record for record in records if record.state == State.FAILED]
+        _stop(comm, failure.code, _job_message(failure, board, failed))
+    time.sleep(10)  # the reporter ends this rank
+    os._exit(failure.code)
+
+
+def _job_message(failure: Failure, board: Board, failed: list[Record]) -> str:
+    if failure.code == BROKEN_PIPE:
+        return ""
+    alike = len({record.key for record in failed}) == 1
+    if alike and len(failed) == board.size:
+        return _message(failure, "") if failure.text else ""
+    where = f" on rank {board.rank} of {board.size}"
+    if failure.trace or failure.kind in NAMELESS:
+        own = board.ranks.index(board.rank)
+        where = f" on {sentinel.place(board.records()[own], board.owners()[own], board.size)}"
+    if not failure.text:
+        return f"meshrt: error{where}: it ended early with exit code {failure.code}"
+    others = len(failed) - 1
+    more = f"\nmeshrt: {others} more rank{'s' * (others > 1)} failed as well" if others > 0 else ""
+    return _message(failure, where) + more
+
+
+def _end(comm: Intracomm, board: Board, number: Signals) -> NoReturn:
+    """End the job of several ranks since this one was told to by a signal: the user's, the launcher's or a batch
+    system's, or the sentinel's, which has then given its verdict.
+    """
+    # A launcher that lost a rank may ask too, and the sentinel has the first word. Open MPI's has given it that time.
+    if number != SIGINT and not ("PRTE_LAUNCHED" in os.environ and len(board.ranks) == board.size):
+        time.sleep(0.3)
+    if board.verdict:
+        _stop(comm, board.verdict, "")
+    if board.ranks[0] == 0 and board.claim():
+        _stop(comm, 128 + number, f"meshrt: error: {signals.said(number)}")
+    time.sleep(2.0)
+    os._exit(128 + number)
+
+
+def _settled(board: Board) -> list[Record]:
+    """The records once no rank moves any more, or SETTLE seconds later."""
+    records = board.records()
+
+    def still() -> bool:
+        nonlocal records
+        last, records = records, board.records()
+        return records == last and not any(record.state == State.MOVING for record in records)
+
+    _wait(still, SETTLE)
+    return records
+
+
+def _reporter(records: list[Record]) -> int:
+    failed = [record for record in records if record.state == State.FAILED]
+    if len(failed) == len(records):
+        return records[0].rank
+    return min(failed, key=lambda record: record.since).rank
+
+
+def _wait(done: Callable[[], bool], seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while not done() and time.monotonic() < end:
+        time.sleep(0.05)
+
+
+def _say(text: str) -> None:
+    if text:
+        sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def _stop(comm: Intracomm, code: int, text: str) -> NoReturn:
+    """Print `text` and end all ranks of the job with `code`, with as little from the launcher as it allows."""
+    _say(text)
+    time.sleep(0.2)  # launchers drop what they have not yet read of an aborting rank
+    if "PRTE_LAUNCHED" in os.environ:
+        os._exit(code)  # Open MPI's mpirun ends the others just as well, and with half of the lines of an abort
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # MPICH's abort writes a line of its own
+    comm.Abort(code)
+    os._exit(code)
