@@ -109,7 +109,7 @@ def _installed(name: str) -> bool:
 def libmpi() -> Check:
     """Load the library in a process of its own, where it may crash."""
     script = (
-        "import json; from meshrt import host; host.prepare_environment(); name = host.library()\n"
+        "import json; from meshrt.ranks import host; host.prepare_environment(); name = host.library()\n"
         "try: maps = [line.split()[-1] for line in open('/proc/self/maps') if '/libmpi' in line]\n"
         "except OSError: maps = []\n"
         "print(json.dumps([name, *sorted(set(maps))]))"
@@ -219,7 +219,7 @@ def root(environ: Mapping[str, str]) -> Check:
 def self_test(mpirun: local.Mpirun) -> Check:
     """Two ranks send a packet of 4 KiB to and fro for a second."""
     script = (
-        "import time; from meshrt import host; host.prepare_environment(); comm = host.connect()\n"
+        "import time; from meshrt.ranks import host; host.prepare_environment(); comm = host.connect()\n"
         "wait, packet, other, count, end = host.waiter(), bytearray(4096), 1 - comm.rank, 0, time.monotonic() + 1\n"
         "while comm.bcast(time.monotonic() < end):\n"
         "    for _ in range(100):\n"

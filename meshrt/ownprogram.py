@@ -145,10 +145,12 @@ def _raised(error: Exception, frames: list[tuple[FrameSummary, FrameType]]) -> s
     if not frames:
         return ""
     last = frames[-1][0]
-    inside = PACKAGE in Path(last.filename).resolve().parents
+    path = Path(last.filename).resolve()
+    inside = PACKAGE in path.parents
     theirs = not inside or isinstance(error, (ValueError, TypeError))  # what sizes and kinds that do not fit come to
+    where = path.relative_to(PACKAGE.parent).as_posix() if inside else "/".join(path.parts[-2:])
     hint = "" if theirs else "; if the program's call is right, this is a bug of meshrt"
-    return f"\n  raised in {'/'.join(Path(last.filename).parts[-2:])}, line {last.lineno}, in {last.name}{hint}"
+    return f"\n  raised in {where}, line {last.lineno}, in {last.name}{hint}"
 
 
 def _plain(path: str, result: Any) -> dict[str, Any]:

@@ -64,7 +64,7 @@ def find_mpirun() -> local.Mpirun:
     """The mpirun for mpi4py's library, which a process of its own is asked for: loaded in this one, the library would
     be in the way of the jobs that it starts. Raises MpiError.
     """
-    script = "from meshrt import host; host.prepare_environment(); print(host.library())"
+    script = "from meshrt.ranks import host; host.prepare_environment(); print(host.library())"
     asked = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
     if asked.returncode:
         raise MpiError(asked.stderr.strip().splitlines()[-1])

@@ -31,5 +31,5 @@ def test_every_mutation_has_tests() -> None:
 @pytest.mark.parametrize("text", ["", "x = 1; x = 1"])
 def test_a_text_that_is_not_there_once_is_an_error(text: str) -> None:
     one = TABLE["Mutation"]("meshrt/mesh/wires/fabric.py", "x = 1", "x = 2", "test_fabric.py")
-    with pytest.raises(ValueError, match=r"meshrt/fabric\.py has 'x = 1' [02] times, not once"):
+    with pytest.raises(ValueError, match=r"meshrt/mesh/wires/fabric\.py has 'x = 1' [02] times, not once"):
         one.made(text)

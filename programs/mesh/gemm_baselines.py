@@ -7,7 +7,7 @@ float32, cut the same way. A core holds A, B and C at home.
                 One pair of panels is in use, and one coming in.
     allgather   all of a row's A and all of a column's B come first, then one product: O(1/N) of A and B at a core
 
-Routes per core: N for each axis where the tables have room for that many; else software relays (collectives/broadcast.py).
+Routes per core: N for each axis where the tables have room for that many; else software relays (broadcast.py).
 """
 
 import numpy as np
