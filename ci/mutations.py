@@ -38,16 +38,23 @@ PROGRAMS = "test_reference.py::test_programs_whose_heads_are_in_order_take_the_t
 NEIGHBOURS = "test_reference.py::test_any_packets_to_neighbours_take_the_time_of_the_reference"
 LINKS = "test_reference.py::test_links_are_given_to_one_head_at_a_time"
 APART = "test_reference.py::test_paths_that_do_not_meet_take_alpha_a_hop_and_the_tail"
-REFERENCE = f"{PATHS} {APART} {RAMPS} {NEIGHBOURS} {LINKS} {PROGRAMS}"
-FABRIC = f"test_fabric.py test_clock.py {REFERENCE}"
-SUMS = "test_collectives.py test_clock.py test_allreduce.py"
+LATER = (
+    "test_reference.py::test_a_link_is_not_kept_for_a_packet_that_comes_later"
+    " test_reference.py::test_a_link_is_not_kept_for_a_packet_that_was_sent_before_and_comes_later"
+    " test_reference.py::test_a_link_is_given_to_a_packet_that_comes_between_two_that_were_sent_before"
+)
+REFERENCE = f"{LATER} {PATHS} {APART} {RAMPS} {NEIGHBOURS} {LINKS} {PROGRAMS}"
+FABRIC = f"test_fabric.py test_clock.py test_odd_places.py {REFERENCE}"
+SUMS = "test_allreduce_cycles.py test_collectives.py test_clock.py test_allreduce.py"
 SHIFTS = "test_collectives.py test_shift.py"
 CROSSBAR = "test_crossbar.py test_itinerary.py"
 NEURON = "test_neuron_memory.py test_neuron_timeline.py test_neuron_runtime.py test_neuron_tiles.py"
 HBM_TO_HBM = "test_neuron_llama.py::test_a_sum_over_the_cores_goes_from_hbm_to_hbm"
 GPU = "test_gpu.py test_group.py"
 REGIONS = (
-    "test_segments.py::test_two_regions_count_the_bytes_of_a_token_in_its_phase"
+    "test_segments.py::test_a_repeated_stretch_multiplies_the_bytes_of_every_block"
+    " test_segments.py::test_whoever_is_followed_has_moved_the_heads_that_nobody_waits_for"
+    " test_segments.py::test_two_regions_count_the_bytes_of_a_token_in_its_phase"
     " test_segments.py::test_a_phase_has_what_other_blocks_sent_in_it"
     " test_segments.py::test_whoever_is_followed_has_entered_what_it_did"
 )

@@ -9,12 +9,17 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from measure import measured, whole
 
 from meshrt.errors import LimitError, UsageError
+from meshrt.mesh.block import make_block
+from meshrt.mesh.clock import TIME
 from meshrt.mesh.defects import draw, embed, kill_link, make_wafer, no_defects, shortest
-from meshrt.mesh.device import find_device
+from meshrt.mesh.device import Device, find_device
 from meshrt.mesh.emulate import emulate
 from meshrt.mesh.mesh import EAST, SOUTH, STEP
+from meshrt.mesh.wires import fabric, routes
+from meshrt.mesh.wires.tables import installed_paths
 from meshrt.program import load_program
 from meshrt.ranks.board import Board
 
@@ -112,6 +117,23 @@ def test_hops_and_bytes_on_the_wafer_are_counted_by_hand(tmp_path: Path, comm: A
     assert told["hops"] == hops + 4
     packet = 4 * 4 * 4
     assert told["link_bytes"] == {"total": told["hops"] * packet, "max": 2 * packet}
+
+
+@pytest.mark.mpi(ranks=[1, 2])
+def test_packets_that_meet_at_a_longer_way_take_it_one_after_the_other(comm: Any) -> None:
+    """Both go from core (1, 1) to core (2, 1), which is three hops of the wafer, and each a hop more on its own."""
+    defects = no_defects(4, 2)
+    kill_link(defects, 1, 1, EAST)
+    alpha, busy = 2.0, 8.0
+    device = Device(name="slow links", alpha=alpha, link_bytes_per_cycle=4.0)
+    block = make_block(comm, device, 4, 2, Board.alone(), wafer=embed(defects, 4, 2))
+    paths = [routes.Path(tuple((x, 1) for x in range(low, low + 3))) for low in (0, 1)]
+    with installed_paths(block.tables, paths) as channel:
+        fabric.transfer(block, channel, np.zeros((*block.shape, 8), np.float32))
+    # That from core (1, 1) has the link first, and keeps it for as long as one between neighbours.
+    assert whole(block, block.clock.state[TIME])[1].tolist() == [0, 0, busy + 3 * alpha + busy, 4 * alpha + busy]
+    found = measured(block)
+    assert (found["hops"], found["wafer"]["hops"]) == (4, 8)
 
 
 @pytest.mark.mpi(ranks=[2, 4])

@@ -547,6 +547,30 @@ def test_the_ramps_two_directions_do_not_hold_each_other_up(comm):
     assert whole(block, block.clock.state[0]).tolist() == [[0] + [10] * 5] + [[18] + [20] * 5] * 3
 
 
+@pytest.mark.mpi(ranks=[1, 2, 4])
+@pytest.mark.parametrize("axis", ["x", "y"])
+def test_cores_that_do_not_wait_keep_their_clocks_and_ramps(axis: str, comm):
+    """Core 1 sends at cycle 11, so that core 2 gets a later packet before that: one from core 3, which has waited."""
+    block = new_block(comm, (4, 1) if axis == "x" else (1, 4), SLOW_LINKS)
+    tiles = np.zeros((*block.shape, 8), np.float32)
+    clocks = by_line(axis, np.array([[0.0, 11.0, 0.0, 0.0]]))
+    block.clock.state[0] += own(block, clocks)
+    alpha, busy = 2, 8
+    with (
+        installed(block.tables, axis, routes.chain(4)) as up,
+        installed(block.tables, axis, routes.chain(4, -1)) as down,
+    ):
+        flight = fabric.send(block, up, tiles)
+        fabric.receive_at(block, up, flight, marks(4, [3]))
+        assert whole(block, block.clock.state[0]).ravel().tolist() == [0, 11, 0, alpha + busy]
+        back = fabric.send(block, down, tiles, positions=marks(4, [3]))
+        fabric.receive(block, back)
+        assert whole(block, block.clock.state[0]).ravel()[2] == 2 * (alpha + busy)
+        fabric.receive(block, flight)
+    assert whole(block, block.clock.state[0]).ravel().tolist() == [0, 11, 2 * (alpha + busy) + busy, alpha + busy]
+    assert measured(block)["out_of_order"]["packets"] == 0
+
+
 @pytest.mark.mpi(ranks=RANKS)
 def test_packets_that_meet_at_a_router_leave_it_one_after_the_other(comm):
     """From the west and from the north, on to the east at the same tick: one waits for the other's tail.

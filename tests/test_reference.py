@@ -176,6 +176,44 @@ def test_a_link_is_not_kept_for_a_packet_that_comes_later(comm):
 
 
 @pytest.mark.mpi(ranks=[1, 4])
+def test_a_link_is_not_kept_for_a_packet_that_was_sent_before_and_comes_later(comm):
+    """As above, by two transfers that were laid before the first began: that from core 0 is the first one sent."""
+    for late, times in ((0.0, (2 + 3 + 4, 2 + 4)), (2.0, (2 + 4, 5 + 2 + 4))):
+        block = new_block(comm, (4, 1), "wse2")
+        block.clock.state[TIME] += own(block, np.array([[0.0, late, 0.0, 0.0]]))
+        tiles = np.zeros((*block.shape, 4), np.float32)
+        paths = [Path(tuple((x, 0) for x in range(low, low + 3))) for low in (0, 1)]
+        with installed_paths(block.tables, paths[:1]) as one, installed_paths(block.tables, paths[1:]) as other:
+            for flight in [fabric.send(block, channel, tiles) for channel in (one, other)]:
+                fabric.receive(block, flight)
+        assert tuple(whole(block, block.clock.state[TIME])[0, 2:]) == times
+        assert measured(block)["out_of_order"]["packets"] == 0
+
+
+@pytest.mark.mpi(ranks=[1, 4])
+@pytest.mark.parametrize("paths", [False, True])
+def test_a_link_is_given_to_a_packet_that_comes_between_two_that_were_sent_before(paths: bool, comm):
+    """From core 1 to core 2 at cycles 0 and 100, 4 cycles each; from core 0 past both of them at cycle 50."""
+    block = new_block(comm, (4, 1), "wse2")
+    tiles = np.zeros((*block.shape, 4), np.float32)
+    with (
+        installed(block.tables, "x", [routes.Route(1, (2,))]) as one,
+        (
+            installed_paths(block.tables, [Path(tuple((x, 0) for x in range(4)))])
+            if paths
+            else installed(block.tables, "x", [routes.Route(0, (3,))])
+        ) as other,
+    ):
+        flights = [fabric.send(block, one, tiles)]
+        block.clock.state[TIME] += own(block, np.array([[50.0, 100.0, 0.0, 0.0]]))
+        flights += [fabric.send(block, channel, tiles) for channel in (one, other)]
+        for flight in flights:
+            fabric.receive(block, flight)
+    assert whole(block, block.clock.state[TIME]).tolist() == [[50, 100, 100 + 1 + 4, 50 + 3 + 4]]
+    assert measured(block)["out_of_order"]["packets"] == 0
+
+
+@pytest.mark.mpi(ranks=[1, 4])
 @pytest.mark.parametrize("width", [None, 4.0])
 def test_paths_that_do_not_meet_take_alpha_a_hop_and_the_tail(width: float | None, comm):
     """Many paths of two hops, at places that are no few slices; the second transfer leaves when its ramp is free."""
@@ -230,10 +268,11 @@ def neighbours(draw: st.DrawFn) -> list[dict[str, Any]]:
     rounds, sent = [], st.tuples(st.integers(1, 6), st.booleans())  # numbers of a packet, and is it streamed?
     for _ in range(draw(st.integers(1, 3))):
         ways = draw(st.lists(st.tuples(st.sampled_from("xy"), st.sampled_from([1, -1])), min_size=1, unique=True))
-        same = draw(st.booleans())  # all alike
+        same = draw(st.none() | sent)  # all alike
         rounds.append(
             {
-                "ways": [(way, 3, False) if same else (way, *draw(sent)) for way in ways],
+                "ways": [(way, *(same or draw(sent))) for way in ways],
+                "rings": draw(st.booleans()),  # or chains: are there packets for all cores?
                 "skew": draw(st.sampled_from([0, 2, 9, 40])),
                 "seed": draw(st.integers(0, 2**16)),
                 "some": draw(st.none() | st.tuples(st.integers(0, len(ways) - 1), st.integers(0, 31))),
@@ -243,13 +282,21 @@ def neighbours(draw: st.DrawFn) -> list[dict[str, Any]]:
     return rounds
 
 
+def pattern(n: int, step: int, ring: bool) -> tuple[routes.Route, ...]:
+    """Every core's packet goes that way: to the next on the line, or round it."""
+    if not ring:
+        return routes.chain(n, step)
+    round_ = routes.interleaved_ring(n)
+    return round_ if step == 1 else tuple(routes.Route(one.stops[0], (one.source,)) for one in round_)
+
+
 def exchange_with_neighbours(block: Block, rounds: list[dict[str, Any]]) -> None:
     for one in rounds:
         late = np.random.default_rng(one["seed"]).integers(0, one["skew"] + 1, (block.mesh.height, block.mesh.width))
         block.clock.state[TIME] += own(block, late.astype(np.float64))
         with ExitStack() as stack:
             channels = [
-                stack.enter_context(installed(block.tables, axis, routes.chain(block.mesh.length(axis), step)))
+                stack.enter_context(installed(block.tables, axis, pattern(block.mesh.length(axis), step, one["rings"])))
                 for (axis, step), _, _ in one["ways"]
             ]
             flights = [

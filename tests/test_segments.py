@@ -6,14 +6,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from measure import measured, whole
 from runs import new_block, run_program
 
 from meshrt.mesh.block import Block
+from meshrt.mesh.clock import TIME
 from meshrt.mesh.device import Device
 from meshrt.mesh.meter import Counters
 from meshrt.mesh.repeat import repeated
 from meshrt.mesh.wires import fabric, routes
-from meshrt.mesh.wires.tables import installed
+from meshrt.mesh.wires.routes import Path, Route
+from meshrt.mesh.wires.tables import installed, installed_paths
 
 SLOW = Device(name="slow", alpha=1.5, beta=7.0, link_bytes_per_cycle=4.0, macs_per_cycle=2.0)
 TILE = 12  # bytes
@@ -121,6 +124,26 @@ def test_whoever_is_followed_has_entered_what_it_did(comm: Any) -> None:
         block.follow(other)
     assert (one.memory, one.entries) == (1000, 2)
     assert one.counters.used[other.here].tolist() == [[True] + [False] * 5, [False] * 6]
+
+
+@pytest.mark.mpi(ranks=[1, 2])
+def test_whoever_is_followed_has_moved_the_heads_that_nobody_waits_for(comm: Any) -> None:
+    """Two packets share the link from core 1 to core 2 until cycle 6, and a third comes when the cores are taken up
+    again, at cycle 2: it waits for them.
+    """
+    block = new_block(comm, (4, 2), SLOW)
+    other = block.another("there", 4, 2)
+    paths = [Path(((0, 0), (1, 0), (2, 0))), Path(((1, 0), (2, 0), (3, 0)))]
+    tiles = np.zeros((*other.lead, 3), np.float32)
+    with installed_paths(other.tables, paths) as crossed, installed(other.tables, "x", [Route(1, (2, 3))]) as channel:
+        fabric.send(other, crossed, tiles)
+        other.clock.state[TIME] += 2.0
+        block.follow(other)
+        other.follow(block)
+        fabric.transfer(other, channel, tiles)
+    busy = TILE / 4  # the packet from core 1 has the link first, then that from core 0, then this
+    assert whole(other, other.clock.state[TIME])[0, 3] == 3 * busy + 2 * 1.5
+    assert measured(block)["out_of_order"]["packets"] == 0
 
 
 @pytest.mark.mpi(ranks=[1])

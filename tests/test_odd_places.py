@@ -1,0 +1,107 @@
+"""Packets at places that no few slices pick out: the fabric moves those by other lines of code than all others."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+import pytest
+from measure import measured, whole
+from runs import new_block
+
+from meshrt.mesh.block import Block
+from meshrt.mesh.clock import HOPS, TIME
+from meshrt.mesh.device import Device
+from meshrt.mesh.wires import fabric
+from meshrt.mesh.wires.lines import pieces
+from meshrt.mesh.wires.routes import Route
+from meshrt.mesh.wires.tables import Channel, installed
+
+ALPHA, BUSY = 2.0, 8.0  # cycles: of a hop, and for which a tile of 8 numbers keeps what it crosses
+SLOW = Device(name="slow links", alpha=ALPHA, link_bytes_per_cycle=4.0)
+AT = np.cumsum(np.random.default_rng(1).integers(4, 9, 24))  # positions on a line, 4 cores or more from each other
+N = int(AT[-1]) + 3
+
+
+def line(axis: str, comm: Any) -> Block:
+    """Two lines of N cores along the axis."""
+    assert isinstance(pieces(np.arange(len(AT)), AT)[0][1], np.ndarray)
+    return new_block(comm, (N, 2) if axis == "x" else (2, N), SLOW)
+
+
+def all_of(stack: ExitStack, block: Block, axis: str, start: int, stop: int) -> Channel:
+    """A route for each of the positions: between the cores that are so far from it."""
+    routes = [Route(int(at) + start, (int(at) + stop,)) for at in AT]
+    return stack.enter_context(installed(block.tables, axis, routes))
+
+
+def sent(block: Block, channel: Channel, numbers: int) -> fabric.Flight:
+    return fabric.send(block, channel, np.zeros((*block.shape, numbers), np.float32))
+
+
+def work(block: Block, axis: str, cycles: float) -> None:
+    """The cores at the positions are busy for so long."""
+    low, time = block.mesh.offset(axis), block.clock.state[TIME] if axis == "x" else block.clock.state[TIME].T
+    here = AT - low
+    time[:, here[(here >= 0) & (here < time.shape[1])]] += cycles
+
+
+def state_at(block: Block, axis: str, part: int, places: np.ndarray) -> set[float]:
+    """Of the cores at these positions of all lines."""
+    found = whole(block, block.clock.state[part])
+    return set((found if axis == "x" else found.T)[:, places].flat)
+
+
+@pytest.mark.mpi(ranks=[1, 3])
+@pytest.mark.parametrize("axis", ["x", "y"])
+def test_two_packets_out_of_a_core_share_its_ramp(axis: str, comm):
+    """One each way, over links that nobody else uses."""
+    block = line(axis, comm)
+    with ExitStack() as stack:
+        flights = [sent(block, all_of(stack, block, axis, 0, way), 8) for way in (1, -1)]
+        for flight in flights:
+            fabric.receive(block, flight)
+    assert state_at(block, axis, TIME, AT + 1) == {ALPHA + BUSY}
+    assert state_at(block, axis, TIME, AT - 1) == {BUSY + ALPHA + BUSY}
+
+
+@pytest.mark.mpi(ranks=[1, 3])
+@pytest.mark.parametrize("axis", ["x", "y"])
+def test_a_link_is_kept_for_those_that_wait_at_it(axis: str, comm):
+    """A long packet from the core before takes the link at ALPHA; then come three short ones and one with another end.
+
+    Those leave their core one a cycle from cycle 3 on, wait for the tail of the long one, and go on one a cycle.
+    """
+    block = line(axis, comm)
+    with ExitStack() as stack:
+        long, short, last = (all_of(stack, block, axis, *ends) for ends in ((-1, 1), (0, 2), (0, 1)))
+        first = sent(block, long, 8)
+        work(block, axis, 3.0)
+        flights = [sent(block, short, 1) for _ in range(3)]
+        work(block, axis, BUSY + ALPHA - 1)
+        end = sent(block, last, 1)
+        free = ALPHA + BUSY  # the link
+        for turn, flight in enumerate(flights):
+            fabric.receive(block, flight)
+            assert state_at(block, axis, TIME, AT + 2) == {free + turn + 2 * ALPHA + 1}
+        fabric.receive(block, first)
+        assert state_at(block, axis, TIME, AT + 1) == {2 * ALPHA + BUSY}
+        fabric.receive(block, end)
+        assert state_at(block, axis, TIME, AT + 1) == {free + 3 + ALPHA + 1}
+    assert measured(block)["out_of_order"] == {"packets": 0, "longest_wait": 0.0}
+
+
+@pytest.mark.mpi(ranks=[1, 3])
+@pytest.mark.parametrize("axis", ["x", "y"])
+def test_a_path_has_the_hops_of_the_packet(axis: str, comm):
+    """One hop or two, in no order."""
+    block = line(axis, comm)
+    far = np.random.default_rng(2).integers(1, 3, len(AT))
+    routes = [Route(int(at), (int(at + hops),)) for at, hops in zip(AT, far, strict=True)]
+    with installed(block.tables, axis, routes) as channel:
+        fabric.receive(block, sent(block, channel, 8))
+    for hops in (1, 2):
+        ends = (AT + far)[far == hops]
+        assert state_at(block, axis, HOPS, ends) == {hops}
+        assert state_at(block, axis, TIME, ends) == {hops * ALPHA + BUSY}
