@@ -43,7 +43,8 @@ LATER = (
     " test_reference.py::test_a_link_is_not_kept_for_a_packet_that_was_sent_before_and_comes_later"
     " test_reference.py::test_a_link_is_given_to_a_packet_that_comes_between_two_that_were_sent_before"
 )
-REFERENCE = f"{LATER} {PATHS} {APART} {RAMPS} {NEIGHBOURS} {LINKS} {PROGRAMS}"
+BOTH = "test_reference.py::test_two_packets_for_every_core_take_its_ramp_in_turn"
+REFERENCE = f"{LATER} {BOTH} {PATHS} {APART} {RAMPS} {NEIGHBOURS} {LINKS} {PROGRAMS}"
 FABRIC = f"test_fabric.py test_clock.py test_odd_places.py {REFERENCE}"
 SUMS = "test_allreduce_cycles.py test_collectives.py test_clock.py test_allreduce.py"
 SHIFTS = "test_collectives.py test_shift.py"
@@ -117,6 +118,7 @@ TABLE: dict[str, list[tuple[str, str, str]]] = {
         ("asks <= mine if before else asks < mine", "asks <= mine", FABRIC),
         (" | (asks < block.clock.ramp_in)", "", FABRIC),
         ("starts + arrival.passage.tail", "starts", FABRIC),
+        ("if arrival is coming[1] or np", "if np", FABRIC),
         ("coming[0].passage, second < first", "coming[0].passage, second <= first", FABRIC),
         ("order.give(block, times, passage.taking, *ramps)\n        np.add", "np.add", FABRIC),
         ("times, taking, *here)", "times, arrival.passage.busy, *here)", FABRIC),

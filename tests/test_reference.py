@@ -15,7 +15,7 @@ from runs import new_block
 from traced import traced
 
 from meshrt.mesh.block import Block
-from meshrt.mesh.clock import TIME
+from meshrt.mesh.clock import HOPS, TIME
 from meshrt.mesh.device import Device
 from meshrt.mesh.mesh import RAMP
 from meshrt.mesh.wires import fabric, order, routes
@@ -324,6 +324,45 @@ def test_any_packets_to_neighbours_take_the_time_of_the_reference(comm):
         assert measured(block)["out_of_order"]["packets"] or np.array_equal(state, state_of(found, block.shape))
 
     check()
+
+
+@pytest.mark.mpi(ranks=[1, 4])
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("turn", [(0, 1), (1, 0)])
+def test_two_packets_for_every_core_take_its_ramp_in_turn(turn: tuple[int, int], stream: bool, comm):
+    """Round a ring along x and, sent next, one along y: each core's times and hops after either has been waited for."""
+    mesh, numbers = (6, 4), 3
+    block = new_block(comm, mesh, Device(name="test", alpha=1.0, link_bytes_per_cycle=4.0, macs_per_cycle=0.5))
+    taking, tail = (numbers / 0.5, 0) if stream else (numbers, numbers)
+    for seed in range(8):
+        clocks = np.random.default_rng(seed).integers(0, 1 + 2 * seed, (4, 6)).astype(np.float64)
+        asks, far = np.zeros((2, 4, 6)), np.zeros((2, 4, 6))
+        for way, (n, to, here) in enumerate(((6, asks[0].T, clocks.T), (4, asks[1], clocks))):
+            for route in routes.interleaved_ring(n):
+                (stop,) = route.stops
+                hops = abs(stop - route.source)
+                to[stop] = here[route.source] + way * numbers + hops  # the ramp to the router is free when x has left
+                (far[0].T, far[1])[way][stop] = hops
+        soon = np.minimum(*asks)
+        begin = np.where(asks[0] <= asks[1], [soon, np.maximum(soon + taking, asks[1])],
+                         [np.maximum(soon + taking, asks[0]), soon])  # fmt: skip
+        block.clock.cells[...] = 0
+        block.clock.asked[...], block.clock.idle[...] = 0, 0
+        block.clock.state[TIME] = own(block, clocks)
+        with (
+            installed(block.tables, "x", routes.interleaved_ring(6)) as x,
+            installed(block.tables, "y", routes.interleaved_ring(4)) as y,
+        ):
+            flights = [
+                fabric.send(block, way, np.zeros((*block.shape, 3), np.float32), stream=stream) for way in (x, y)
+            ]
+            time, hops_of = clocks, np.zeros((4, 6))
+            for which in turn:
+                fabric.receive(block, flights[which])
+                later = begin[which] + tail > time
+                time, hops_of = np.maximum(time, begin[which] + tail), np.where(later, far[which], hops_of)
+                state = whole(block, block.clock.state.transpose(1, 2, 0))
+                assert np.array_equal(state[..., TIME], time) and np.array_equal(state[..., HOPS], hops_of)
 
 
 def given_to(ask: float, busy: float, free: float, asked: float, idle: float) -> tuple[tuple[float, ...], bool]:

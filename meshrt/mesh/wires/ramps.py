@@ -27,7 +27,7 @@ def serve(block: "Block", arrival: "Arrival", chosen: np.ndarray | None = None) 
         return
     if len(coming) == 2 and chosen is None and _alike(block, *coming):
         first, second = (_asks(block, one) for one in coming)
-        if np.count_nonzero(second < first):
+        if arrival is coming[1] or np.count_nonzero(second < first):
             _serve_both(block, coming, first, second)
             return
     elif len(coming) > 1:
