@@ -1,1 +1,20 @@
+"""meshrt: a mesh emulator of MPI processes. `meshrt.run` emulates a program, `meshrt.sweep` many; see docs/start.md."""
+
+from typing import TYPE_CHECKING, Any
+
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from meshrt.emulate import run, sweep
+    from meshrt.report import Report
+
+__all__ = ["Report", "__version__", "run", "sweep"]
+
+
+def __getattr__(name: str) -> Any:
+    """Late: the command sets the environment before NumPy is imported."""
+    from importlib import import_module
+
+    if name not in __all__:
+        raise AttributeError(f"module 'meshrt' has no attribute {name!r}")
+    return getattr(import_module("meshrt.report" if name == "Report" else "meshrt.emulate"), name)

@@ -4,7 +4,7 @@ The one source for `kinds` in the JSON, its schema, the marks of printed tables,
 A path leads from `measured`, or from a phase, to a number; a * in it stands for any one name.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -211,6 +211,15 @@ def with_kinds(machine: str, sampled: Collection[str], report: dict[str, Any]) -
             assert row is not None, f"{path} of {machine} is in no row of meshrt/fields.py"
             found[stem + path] = EXTRAPOLATED if row.scaled and name in sampled else row.kind
     return report | {"kinds": found | {"result": DECLARED, "host": HOST}}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a printed table: its name, a cell for each phase and one for the whole run, and the limit if any."""
+
+    name: str
+    cells: Sequence[str]
+    limit: Any = None
 
 
 def heading(machine: str, report: Mapping[str, Any], path: str) -> str:

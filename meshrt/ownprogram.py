@@ -72,6 +72,27 @@ def guarded(path: str, module: ModuleType, run: Callable[..., dict[str, Any]]) -
     return placed
 
 
+def audited(run: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+    """The run of a function that a script or a notebook has: what it forgot to receive or to write is told.
+
+    Errors have Python's own traceback there, which says more than a line.
+    """
+    path = f"{run.__name__} of {os.path.basename(run.__code__.co_filename)}"
+
+    @wraps(run)
+    def placed(*args: Any, **options: Any) -> dict[str, Any]:
+        here = args[0]
+        cores = hasattr(here, "lead")
+        if cores:
+            here.audit = Audit(path, run.__code__.co_filename)
+        told = _plain(path, run(*args, **options))
+        if cores:
+            report(here, told)
+        return told
+
+    return placed
+
+
 def _is_hosts(error: Exception) -> bool:
     """Is it of the machine that emulates: its memory, its MPI library, an output that takes no more?"""
     output = isinstance(error, OSError) and error.filename is None

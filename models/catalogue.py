@@ -31,5 +31,12 @@ def find_model(name: str | Path) -> Path:
     raise ModelError(f"model {str(name)!r} {problem}; packaged: {listed}; else give a Hugging Face folder")
 
 
+def runner(name: str) -> str:
+    """The program that runs a packaged model."""
+    from meshrt.models.opt import is_opt
+
+    return "lowrank" if is_opt(find_model(name)) else "llama"
+
+
 def _here() -> Path:
     return Path(__file__).resolve().parent

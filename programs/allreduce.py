@@ -10,6 +10,7 @@ import numpy as np
 from meshrt.errors import UsageError
 from meshrt.mesh.block import Block
 from meshrt.mesh.collectives.allreduce import allreduce, pattern
+from meshrt.program import AtLeast
 from meshrt.ranks.control import largest
 
 MESH = (64, 64)
@@ -21,13 +22,10 @@ def run(
     algorithm: Annotated[Literal["ktree", "pipeline", "ring"], "how the vectors are added"] = "ktree",
     phases: Annotated[int | None, "K: phases of the K-tree  [default: 2]"] = None,
     axis: Annotated[Literal["x", "y"], "along rows or columns"] = "x",
-    size: Annotated[int, "float32 numbers in each core's vector"] = 1024,
-    times: Annotated[int, "how often"] = 1,
+    size: Annotated[int, "float32 numbers in each core's vector", AtLeast(1)] = 1024,
+    times: Annotated[int, "how often", AtLeast(1)] = 1,
 ) -> dict[str, Any]:
     """Allreduce one vector per core along every line, some times over, and check the sums."""
-    for name, value in (("size", size), ("times", times)):
-        if value < 1:
-            raise UsageError(f"--{name} is {value}; it starts at 1")
     if algorithm != "ktree" and phases is not None:
         raise UsageError(f"--phases {phases} is a number of the K-tree: leave it out with --algorithm {algorithm}")
     mesh = block.mesh

@@ -22,6 +22,7 @@ from meshrt.mesh.collectives.allreduce import ktree
 from meshrt.mesh.collectives.broadcast import spreads
 from meshrt.mesh.collectives.rings import interleaved_rings, plain_rings
 from meshrt.mesh.tiles import gather, place, square
+from meshrt.program import AtLeast
 from meshrt.programs.mesh.gemm_baselines import allgather_gemm, summa
 from meshrt.programs.mesh.meshgemm import meshgemm, meshgemm_t, meshgemm_t_by_tree
 from meshrt.ranks import hostmemory
@@ -35,19 +36,20 @@ def run(
     algorithm: Annotated[
         Literal["meshgemm", "cannon", "summa", "allgather"], "how the product is computed"
     ] = "meshgemm",
-    m: Annotated[int, "rows of A and C"] = 256,
-    k: Annotated[int, "columns of A"] = 256,
-    n: Annotated[int, "columns of C"] = 256,
+    m: Annotated[int, "rows of A and C", AtLeast(1)] = 256,
+    k: Annotated[int, "columns of A", AtLeast(1)] = 256,
+    n: Annotated[int, "columns of C", AtLeast(1)] = 256,
     transpose_b: Annotated[bool, "compute A B^T, with B given as N x K"] = False,
     reduce: Annotated[Literal["ring", "ktree"], "how A B^T is summed: on the way round a ring, or by a tree"] = "ring",
     segment: Annotated[
         int | None,
         "summa, allgather: cores that a route reaches, then software relays  [default: as the tables allow]",
+        AtLeast(1),
     ] = None,
     lockstep: Annotated[bool, "all cores begin every step together, as after a barrier that costs nothing"] = False,
     dtype: Annotated[Literal["float32", "bfloat16", "float16"], "storage of A and B; sums are float32"] = "float32",
-    seed: Annotated[int, "of the random numbers in A and B"] = 0,
-    times: Annotated[int, "how often; the host's time of all is in the report"] = 1,
+    seed: Annotated[int, "of the random numbers in A and B", AtLeast(0)] = 0,
+    times: Annotated[int, "how often; the host's time of all is in the report", AtLeast(1)] = 1,
 ) -> dict[str, Any]:
     """Multiply two random matrices, and compare the result with NumPy in float64."""
     if reduce == "ktree" and not transpose_b:
@@ -56,15 +58,8 @@ def run(
         raise UsageError(f"--algorithm {algorithm} computes A B only: leave out --transpose-b, or take meshgemm")
     if segment is not None and algorithm not in ("summa", "allgather"):
         raise UsageError(f"--segment {segment} is for --algorithm summa and allgather: {algorithm} broadcasts nothing")
-    if segment is not None and segment < 1:
-        raise UsageError(f"--segment is {segment}; it starts at 1")
     if lockstep and (transpose_b or algorithm == "allgather"):
         raise UsageError("--lockstep is for the steps of A B by meshgemm, cannon or summa")
-    if times < 1:
-        raise UsageError(f"--times is {times}; it starts at 1")
-    for name, size in (("m", m), ("k", k), ("n", n)):
-        if size < 1:
-            raise UsageError(f"--{name} is {size}; sizes start at 1")
     shape_a, shape_b = (m, k), (n, k) if transpose_b else (k, n)
     whole_a, whole_b = random_matrices(seed, shape_a, shape_b, dtype)
     cut, storage = square(block.mesh), storage_type(dtype)
@@ -101,8 +96,6 @@ def random_matrices(
 
     Each is made when it is first asked for, so that a core which has no room for its tiles refuses them before.
     """
-    if seed < 0:
-        raise UsageError(f"--seed is {seed}; it starts at 0")
     storage, rng = storage_type(dtype), np.random.default_rng(seed)
 
     def draw(shape: tuple[int, int], others: int) -> np.ndarray:

@@ -20,6 +20,7 @@ from meshrt.mesh.block import Block
 from meshrt.mesh.collectives.allreduce import Pattern, Tree, pattern
 from meshrt.mesh.collectives.allreduce import allreduce as add_up
 from meshrt.mesh.tiles import gather_parts, place
+from meshrt.program import AtLeast
 from meshrt.programs.gemm import compare, random_matrices, storage_type
 
 MESH = (8, 8)
@@ -32,15 +33,12 @@ def run(
     phases: Annotated[int | None, "K: phases of the tree  [default: 2]"] = None,
     groups: Annotated[str | None, "groups in its phases but the last, as 24 or 24,5  [default: measured]"] = None,
     axis: Annotated[Literal["x", "y"], "axis that the rows of B are cut along and sums are taken over"] = "y",
-    k: Annotated[int, "length of x, rows of B"] = 256,
-    n: Annotated[int, "columns of B, length of y"] = 256,
+    k: Annotated[int, "length of x, rows of B", AtLeast(1)] = 256,
+    n: Annotated[int, "columns of B, length of y", AtLeast(1)] = 256,
     dtype: Annotated[Literal["float32", "bfloat16", "float16"], "storage of x and B; sums are float32"] = "float32",
-    seed: Annotated[int, "of the random numbers in x and B"] = 0,
+    seed: Annotated[int, "of the random numbers in x and B", AtLeast(0)] = 0,
 ) -> dict[str, Any]:
     """Multiply a random vector and matrix, and compare the result with NumPy in float64."""
-    for name, size in (("k", k), ("n", n)):
-        if size < 1:
-            raise UsageError(f"--{name} is {size}; sizes start at 1")
     if allreduce != "ktree" and (phases, groups) != (None, None):
         raise UsageError(f"--phases and --groups are numbers of a K-tree: leave them out with --allreduce {allreduce}")
     counts = None if groups is None else whole_numbers(groups)

@@ -8,6 +8,7 @@ import numpy as np
 
 from meshrt.errors import LimitError, UsageError
 from meshrt.mesh.block import Block
+from meshrt.program import AtLeast
 from meshrt.programs.mesh.cache import Cache, Policy, append, balance, kv_cache, refusal
 
 MESH = (8, 8)
@@ -19,14 +20,18 @@ def run(
     block: Block,
     *,
     policy: Annotated[Policy, "which row of cores keeps a new token"] = "shift",
-    tokens: Annotated[int | None, f"how many tokens to store, one after the other  [default: {TOKENS}]"] = None,
+    tokens: Annotated[
+        int | None, f"how many tokens to store, one after the other  [default: {TOKENS}]", AtLeast(1)
+    ] = None,
     until_full: Annotated[bool, "store tokens until a core refuses"] = False,
-    reserved: Annotated[int, "bytes of every core that something else takes, such as weights"] = 0,
-    head_dim: Annotated[int, "numbers of one head's key, cut along x"] = 64,
-    heads: Annotated[int, "key and value heads"] = 4,
-    groups: Annotated[int, "groups of heads side by side, each on columns of its own"] = 1,
-    columns: Annotated[int | None, "cut a token as for a mesh of so many columns  [default: the mesh's own]"] = None,
-    layers: Annotated[int, "layers that share the cache"] = 4,
+    reserved: Annotated[int, "bytes of every core that something else takes, such as weights", AtLeast(0)] = 0,
+    head_dim: Annotated[int, "numbers of one head's key, cut along x", AtLeast(1)] = 64,
+    heads: Annotated[int, "key and value heads", AtLeast(1)] = 4,
+    groups: Annotated[int, "groups of heads side by side, each on columns of its own", AtLeast(1)] = 1,
+    columns: Annotated[
+        int | None, "cut a token as for a mesh of so many columns  [default: the mesh's own]", AtLeast(1)
+    ] = None,
+    layers: Annotated[int, "layers that share the cache", AtLeast(1)] = 4,
     dtype: Annotated[Literal["float32", "float16"], "storage of keys and values"] = "float16",
 ) -> dict[str, Any]:
     """Fill the KV cache token by token, by one of three policies, and show how evenly the rows hold it.
@@ -38,12 +43,6 @@ def run(
         raise UsageError("--tokens and --until-full: give one of them")
     columns = block.mesh.width if columns is None else columns
     goal = None if until_full else TOKENS if tokens is None else tokens
-    for name, size, least in (
-        ("tokens", goal, 1), ("reserved", reserved, 0), ("head-dim", head_dim, 1), ("heads", heads, 1),
-        ("groups", groups, 1), ("columns", columns, 1), ("layers", layers, 1),
-    ):  # fmt: skip
-        if size is not None and size < least:
-            raise UsageError(f"--{name} is {size}; it starts at {least}")
     if heads % groups or groups > columns:
         raise UsageError(f"--groups {groups} has to divide the {heads} heads and be no more than {columns} columns")
     if until_full and block.device.core_memory is None:

@@ -15,18 +15,18 @@ from meshrt.models.catalogue import find_model
 from meshrt.models.checkpoint import Checkpoint, check_shapes, open_checkpoint
 from meshrt.models.config import read_config
 from meshrt.models.sampling import check_drawing, sample
-from meshrt.program import HOST
+from meshrt.program import HOST, AtLeast, AtMost
 from meshrt.programs.mesh import generation
 from meshrt.programs.mesh.cache import fill_evenly, spread_evenly
 from meshrt.programs.mesh.decode import decode
 from meshrt.programs.mesh.nexttoken import greedy, next_of_prompt, on_host, prompt_logits, whole_row
 from meshrt.programs.mesh.placement import change_cores, move_weights
 from meshrt.programs.mesh.prefill import prefill
-from meshrt.programs.mesh.prompt import PROMPT, Teller, read_prompt
+from meshrt.programs.mesh.prompt import MOST_TOKENS, PROMPT, Teller, read_prompt
 from meshrt.programs.mesh.stages import Stage, arrange, hand_back, install, open_stages
 from meshrt.programs.mesh.systems import open_sums
 from meshrt.programs.mesh.weights import Chunks, cut_dimensions
-from meshrt.report import check_target, write_file
+from meshrt.ranks.files import check_target, write_file
 
 MESH = (8, 8)
 EVERY = 16  # tokens from one state that is kept to the next
@@ -41,9 +41,11 @@ def run(
     model: Annotated[str, "a packaged model's name, or a Hugging Face folder"] = "llama-tiny",
     prompt: Annotated[str | None, f"text to go on from  [default: {PROMPT!r}]"] = None,
     prompt_ids: Annotated[str | None, "token ids instead of text: 1,2,3"] = None,
-    prompt_tokens: Annotated[int | None, "a prompt of so many tokens, whatever they say"] = None,
-    context: Annotated[int, "no prompt: the cache holds so many tokens to begin with; --payload none"] = 0,
-    max_new_tokens: Annotated[int, "stop after so many tokens, if the model does not before"] = 32,
+    prompt_tokens: Annotated[
+        int | None, "a prompt of so many tokens, whatever they say", AtLeast(1), AtMost(MOST_TOKENS)
+    ] = None,
+    context: Annotated[int, "no prompt: the cache holds so many tokens to begin with; --payload none", AtLeast(0)] = 0,
+    max_new_tokens: Annotated[int, "stop after so many tokens, if the model does not before", AtLeast(1)] = 32,
     system: Annotated[Literal["waferllm", "t10", "ladder"], "how it is multiplied and added"] = "waferllm",
     kv: Annotated[Literal["shift", "concat", "roundrobin"], "KV cache policy"] = "shift",
     dtype: Annotated[
@@ -57,9 +59,11 @@ def run(
     regions: Annotated[int, "meshes that share the layers out, as stages of a pipeline"] = 1,
     decode_mesh: Annotated[str | None, "WxH cores that decode, at the same corner  [default: those of prefill]"] = None,
     decode_regions: Annotated[int | None, "regions that decode  [default: as many as prefill has]"] = None,
-    layers: Annotated[int | None, "only the first so many layers of the model"] = None,
-    layers_run: Annotated[int | None, "run so many layers, count the last for the others; --payload none"] = None,
-    steps_run: Annotated[int | None, "t10, ladder: the same for steps of a product; --payload none"] = None,
+    layers: Annotated[int | None, "only the first so many layers of the model", AtLeast(1)] = None,
+    layers_run: Annotated[
+        int | None, "run so many layers, count the last for the others; --payload none", AtLeast(1)
+    ] = None,
+    steps_run: Annotated[int | None, "t10, ladder: the same for steps of a product; --payload none", AtLeast(1)] = None,
     layers_only: Annotated[bool, "prefill without embedding and head; --payload none"] = False,
     temperature: Annotated[float, "0 is greedy"] = 0.0,
     top_k: Annotated[int, "sample among the k likeliest; 0: all"] = 0,
@@ -68,7 +72,9 @@ def run(
     ignore_eos: Annotated[bool, "do not stop at the end-of-text token"] = False,
     logits: Annotated[str | None, "write all logits to this .npy: float32 [tokens, vocabulary]"] = None,
     checkpoint: Annotated[str | None, "folder to keep the state of the generation in", HOST] = None,
-    every: Annotated[int | None, "new tokens from one state that is kept to the next  [default: 16]", HOST] = None,
+    every: Annotated[
+        int | None, "new tokens from one state that is kept to the next  [default: 16]", AtLeast(1), HOST
+    ] = None,
     resume: Annotated[
         bool, "go on from the state in that folder, if there is one, on any number of ranks", HOST
     ] = False,
@@ -78,7 +84,7 @@ def run(
     folder = find_model(model)
     config = read_config(folder)
     check_drawing(temperature, top_k, top_p, seed)
-    check_sizes(block, config.layers, max_new_tokens, layers, layers_run, steps_run, layers_only, context, every)
+    check_sizes(block, config.layers, layers, layers_run, steps_run, layers_only, context)
     if steps_run is not None and (system == "waferllm" or context):
         raise UsageError(
             "--steps-run is for prefill by --system t10 or ladder: leave it away, or name one and a prompt"
@@ -238,21 +244,12 @@ def run(
 
 
 def check_sizes(
-    block: Block, all_layers: int, new: int, layers: int | None, layers_run: int | None, steps_run: int | None,
-    layers_only: bool, context: int, every: int | None,
+    block: Block, all_layers: int, layers: int | None, layers_run: int | None, steps_run: int | None,
+    layers_only: bool, context: int,
 ) -> None:  # fmt: skip
     """UsageError for a number that cannot be."""
-    if every is not None and every < 1:
-        raise UsageError(f"--every is {every}; it starts at 1")
-    if new < 1:
-        raise UsageError(f"--max-new-tokens is {new}; it starts at 1")
-    if layers is not None and not 1 <= layers <= all_layers:
+    if layers is not None and layers > all_layers:
         raise UsageError(f"--layers is {layers}; the model has {all_layers}")
-    for name, run in (("layers", layers_run), ("steps", steps_run)):
-        if run is not None and run < 1:
-            raise UsageError(f"--{name}-run is {run}; it starts at 1")
-    if context < 0:
-        raise UsageError(f"--context is {context}; it cannot be negative")
     if block.payload and (context or layers_run is not None or steps_run is not None or layers_only):
         raise UsageError("--context, --layers-run, --steps-run and --layers-only leave numbers out: add --payload none")
     if layers_only and context:

@@ -14,6 +14,7 @@ from meshrt.models.config import Config
 from meshrt.models.errors import ModelError
 from meshrt.models.files import MAX_TEXT_BYTES, read_text
 from meshrt.models.opt import opt_shapes
+from meshrt.program import AtLeast, AtMost
 from meshrt.programs.gpu.cache import Cache, check_low_rank, make_cache
 from meshrt.programs.gpu.family import Family, evenly, read_family
 from meshrt.programs.gpu.options import (
@@ -33,8 +34,8 @@ from meshrt.programs.gpu.serving import Limits, Request, check_lengths, serve
 from meshrt.programs.gpu.shards import Model as PlacedModel
 from meshrt.programs.gpu.shards import place
 from meshrt.programs.gpu.steps import Steps
-from meshrt.programs.mesh.prompt import PROMPT, Teller, read_prompt
-from meshrt.report import check_target, write_file
+from meshrt.programs.mesh.prompt import MOST_TOKENS, PROMPT, Teller, read_prompt
+from meshrt.ranks.files import check_target, write_file
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -53,8 +54,10 @@ def run(
     prompt: Annotated[str | None, f"text to go on from  [default: {PROMPT!r}]"] = None,
     prompts: Annotated[str | None, "a file with a prompt in each line: requests that are served together"] = None,
     prompt_ids: Annotated[str | None, "token ids instead of text: 1,2,3"] = None,
-    prompt_tokens: Annotated[int | None, "a prompt of so many tokens, whatever they say"] = None,
-    max_new_tokens: Annotated[int, "stop after so many tokens, if the model does not before"] = 32,
+    prompt_tokens: Annotated[
+        int | None, "a prompt of so many tokens, whatever they say", AtLeast(1), AtMost(MOST_TOKENS)
+    ] = None,
+    max_new_tokens: Annotated[int, "stop after so many tokens, if the model does not before", AtLeast(1)] = 32,
     block_size: BlockSize = 16,
     kv_blocks: KvBlocks = None,
     max_batch: MaxBatch = 256,
@@ -81,10 +84,6 @@ def run(
     family = read_family(folder)
     checkpoint = open_weights(gpus, folder, family)
     family = shaped(gpus, family, ratio, layers)
-    if max_new_tokens < 1:
-        raise UsageError(f"--max-new-tokens is {max_new_tokens}; it starts at 1")
-    if max_batch < 1 or max_prefill_tokens < 1:
-        raise UsageError(f"--max-batch is {max_batch} and --max-prefill-tokens {max_prefill_tokens}; they start at 1")
     limits = Limits(max_batch, max_prefill_tokens)
     if logits:
         check_target("--logits", logits)
@@ -165,7 +164,7 @@ def shaped(gpus: Gpus, family: Family, ratio: float | None, layers: int | None) 
             raise UsageError("--ratio is for shapes, with --payload none; `meshrt compress` makes a decomposed model")
         family = evenly(family, ratio)
     if layers is not None:
-        if not 1 <= layers <= len(family.layers):
+        if layers > len(family.layers):
             raise UsageError(f"--layers is {layers}; the model has {len(family.layers)}")
         family = replace(family, layers=family.layers[:layers])
     return family
@@ -199,10 +198,6 @@ def open_model(
     """The model on the GPUs, with a cache for the requests. UsageError, LimitError."""
     if gpus.payload and layers_run is not None:
         raise UsageError("--layers-run is for shapes: add --payload none")
-    if layers_run is not None and layers_run < 1:
-        raise UsageError(f"--layers-run is {layers_run}; it starts at 1")
-    if block_size < 1 or (kv_blocks is not None and kv_blocks < 1):
-        raise UsageError(f"--block-size is {block_size} and --kv-blocks {kv_blocks}; they start at 1")
     check_lengths(family, requests)
     run = min(layers_run or len(family.layers), len(family.layers))
     if run < len(family.layers):

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 from meshrt.errors import UsageError
 from meshrt.gpu.gpus import Gpus
 from meshrt.models.catalogue import find_model
+from meshrt.program import AtLeast
 from meshrt.programs.gpu.family import read_family
 from meshrt.programs.gpu.load import figures, made_up, parse_lengths
 from meshrt.programs.gpu.options import (
@@ -35,11 +36,11 @@ def run(
     scheme: Scheme = "deinfer",
     kv: Kv = "dense",
     ratio: Ratio = None,
-    requests: Annotated[int, "how many come"] = 32,
+    requests: Annotated[int, "how many come", AtLeast(1)] = 32,
     rate: Annotated[float, "how many come in a second, on average; 0: all at once"] = 0.0,
     prompt_tokens: Annotated[str, "of a prompt; 16:64 is a range"] = "32",
     output_tokens: Annotated[str, "of an answer; 16:64 is a range"] = "32",
-    seed: Annotated[int, "of arrivals, lengths and tokens"] = 0,
+    seed: Annotated[int, "of arrivals, lengths and tokens", AtLeast(0)] = 0,
     block_size: BlockSize = 16,
     kv_blocks: KvBlocks = None,
     max_batch: MaxBatch = 256,
@@ -53,11 +54,6 @@ def run(
     family = read_family(folder)
     checkpoint = open_weights(gpus, folder, family)
     family = shaped(gpus, family, ratio, layers)
-    for name, number in (("requests", requests), ("max-batch", max_batch), ("max-prefill-tokens", max_prefill_tokens)):
-        if number < 1:
-            raise UsageError(f"--{name} is {number}; it starts at 1")
-    if seed < 0:
-        raise UsageError(f"--seed is {seed}; it starts at 0")
     if rate and not RATES[0] <= rate <= RATES[1]:
         raise UsageError(f"--rate is {rate}; it is 0, or {RATES[0]:g} to {RATES[1]:g} a second")
     lengths = parse_lengths("--prompt-tokens", prompt_tokens), parse_lengths("--output-tokens", output_tokens)

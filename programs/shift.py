@@ -18,6 +18,7 @@ from meshrt.errors import UsageError
 from meshrt.mesh.block import Block
 from meshrt.mesh.collectives.rings import finish_shift, interleaved_ring, plain_ring, start_shift
 from meshrt.mesh.wires import routes
+from meshrt.program import AtLeast
 from meshrt.ranks.control import largest
 
 MESH = (64, 64)
@@ -31,8 +32,8 @@ def run(
         Literal["interleaved", "cannon"], "the ring: interleaved, or with a wrap-around"
     ] = "interleaved",
     axis: Annotated[Literal["x", "y", "both"], "rows, columns, or a tile along each"] = "x",
-    tile: Annotated[int, "side of a square float32 tile"] = 32,
-    steps: Annotated[int | None, "how many shifts  [default: once round]"] = None,
+    tile: Annotated[int, "side of a square float32 tile", AtLeast(1)] = 32,
+    steps: Annotated[int | None, "how many shifts  [default: once round]", AtLeast(1)] = None,
     multiply: Annotated[bool, "add up the products of the two tiles of --axis both while they move"] = False,
 ) -> dict[str, Any]:
     """Shift one tile per core round the ring of every line, beside a NumPy copy of as many bytes."""
@@ -40,9 +41,6 @@ def run(
     if multiply and axis != "both":
         raise UsageError("--multiply takes two tiles at every core: add --axis both")
     steps = max(map(block.mesh.length, axes)) if steps is None else steps
-    for name, size in (("tile", tile), ("steps", steps)):
-        if size < 1:
-            raise UsageError(f"--{name} is {size}; it starts at 1")
     here = {one: block.tiles(f"tile along {one}", (1, 1, tile, tile), np.float32) for one in axes}
     there = {one: block.tiles(f"tile coming in along {one}", (1, 1, tile, tile), np.float32) for one in axes}
     total = block.tiles("sum", (1, 1, tile, tile), np.float32) if multiply else None

@@ -11,6 +11,7 @@ from meshrt.neuron import language as nl
 from meshrt.neuron.core import NeuronCore
 from meshrt.neuron.cores import Cores
 from meshrt.neuron.tile import Tile, new_tile
+from meshrt.program import AtLeast
 from meshrt.programs.neuron.blocks import Blocks
 from meshrt.programs.neuron.dense import BASELINE, dense, sequential
 from meshrt.programs.neuron.fused import FUSED, fused
@@ -31,21 +32,21 @@ def run(
         Literal["dense", "sequential", "naive", "fused", "upgate", "mlp"],
         "x w, x u v in two kernels, in one without a cache, fused; Algorithms 2 and 3 of NeuronMM",
     ] = "fused",
-    m: Annotated[int, "rows of x: tokens"] = 512,
-    k: Annotated[int, "columns of x"] = 512,
-    r: Annotated[int | None, "rank: columns of u; not of dense  [default: 256]"] = None,
-    n: Annotated[int, "columns of v"] = 1024,
-    block_m: Annotated[int | None, "rows of a block; no size given: the kernel's own"] = None,
-    block_k: Annotated[int | None, "of the contraction over k"] = None,
-    block_r: Annotated[int | None, "of the rank"] = None,
-    block_n: Annotated[int | None, "of the columns"] = None,
+    m: Annotated[int, "rows of x: tokens", AtLeast(1)] = 512,
+    k: Annotated[int, "columns of x", AtLeast(1)] = 512,
+    r: Annotated[int | None, "rank: columns of u; not of dense  [default: 256]", AtLeast(1)] = None,
+    n: Annotated[int, "columns of v", AtLeast(1)] = 1024,
+    block_m: Annotated[int | None, "rows of a block; no size given: the kernel's own", AtLeast(1)] = None,
+    block_k: Annotated[int | None, "of the contraction over k", AtLeast(1)] = None,
+    block_r: Annotated[int | None, "of the rank", AtLeast(1)] = None,
+    block_n: Annotated[int | None, "of the columns", AtLeast(1)] = None,
     dtype: Annotated[Literal["bfloat16", "float16", "float32"], "of tiles and tensors; sums are float32"] = "bfloat16",
     sums: Annotated[
         Literal["float32", "tile"], "what SBUF keeps between blocks; tile: as the published kernels"
     ] = "float32",
     transpose: Annotated[Literal["dma", "tensor"], "who transposes x on its way in, in fused kernels"] = "dma",
     out_transposed: Annotated[bool, "leave the transpose of the result"] = False,
-    seed: Annotated[int, "of the random numbers"] = 0,
+    seed: Annotated[int, "of the random numbers", AtLeast(0)] = 0,
 ) -> dict[str, Any]:
     """Products x u v with a decomposed matrix on NeuronCores: fused, naive, sequential, dense, and the SwiGLU MLP.
 
@@ -71,11 +72,6 @@ def run(
     if kernel == "dense" and (r, block_r) != (None, None):
         raise UsageError("--kernel dense multiplies x w, which has no rank: leave --r and --block-r away")
     r = 256 if r is None else r
-    for name, size in (("m", m), ("k", k), ("r", r), ("n", n)):
-        if size < 1:
-            raise UsageError(f"--{name} is {size}; sizes start at 1")
-    if seed < 0:
-        raise UsageError(f"--seed is {seed}; it starts at 0")
     if out_transposed and kernel in ("naive", "upgate", "mlp"):
         raise UsageError(f"--out-transposed is for dense, sequential and fused; {kernel} has its one layout")
     if sums == "tile" and kernel == "naive":

@@ -12,9 +12,9 @@ from meshrt.errors import UsageError
 from meshrt.mesh.device import Device
 from meshrt.program import Program, load_program
 from meshrt.ranks.console import Console
-from meshrt.report import of, size
 from meshrt.report import show as show_table
 from meshrt.studies.sweep import Job, Outcome, sweep
+from meshrt.units import of, size
 
 FULL = 4096  # cores up to which payloads are moved unless asked otherwise
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from meshrt.errors import UsageError
-from meshrt.report import write_file
+from meshrt.ranks.files import write_file
 from meshrt.studies.waferllm.curves import Curves, Point
 
 

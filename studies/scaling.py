@@ -10,9 +10,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from meshrt.report import size
 from meshrt.studies.hosttime import KINDS, MEANINGS
 from meshrt.studies.workloads import Timed, rate
+from meshrt.units import size
 
 SIDES = (8, 32, 64, 256, 512, 720)
 EDGE = 2048

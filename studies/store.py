@@ -10,7 +10,7 @@ from typing import Any
 import meshrt
 from meshrt.errors import UsageError
 from meshrt.ranks.console import Console
-from meshrt.report import check_target, write_file
+from meshrt.ranks.files import check_target, write_file
 from meshrt.studies.sweep import Job, Outcome, sweep
 
 PENDING = Outcome(None, "not run")

@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
+from meshrt.emulate import emulate
 from meshrt.errors import LimitError
-from meshrt.gpu import emulate as gpu
 from meshrt.gpu.device import GpuDevice
-from meshrt.mesh import emulate as mesh
+from meshrt.machine import find_machine
 from meshrt.mesh.device import Device
-from meshrt.neuron import emulate as neuron
 from meshrt.neuron.device import NeuronDevice
 from meshrt.program import Program, load_program
 from meshrt.ranks.board import Board
@@ -75,16 +74,13 @@ def run_alone(job: Job) -> Outcome:
     from mpi4py import MPI
 
     start = perf_counter()
-    what = (MPI.COMM_SELF, Board.alone(), job.load(), job.arguments)
+    program = job.load()
+    size = job.mesh if program.machine == "mesh" or job.mesh is None else job.mesh[0]
+    settings: dict[str, Any] = {find_machine(program.machine).SIZE: size, "device": job.device}
+    if job.static:
+        settings["static"] = True
     try:
-        if isinstance(job.device, NeuronDevice):
-            cores = job.mesh[0] if job.mesh else None
-            report = neuron.emulate(*what, cores=cores, device=job.device, payload=job.payload)
-        elif isinstance(job.device, GpuDevice):
-            gpus = job.mesh[0] if job.mesh else None
-            report = gpu.emulate(*what, gpus=gpus, device=job.device, payload=job.payload, static=job.static)
-        else:
-            report = mesh.emulate(*what, mesh=job.mesh, device=job.device, payload=job.payload)
+        report = emulate(MPI.COMM_SELF, Board.alone(), program, job.arguments, payload=job.payload, **settings)
     except LimitError as error:
         return Outcome(None, str(error), perf_counter() - start)
     return Outcome(report, None, perf_counter() - start)

@@ -10,7 +10,7 @@ from math import isqrt
 from typing import Any
 
 from meshrt.errors import UsageError
-from meshrt.report import short, size
+from meshrt.units import short, size
 
 CORES = (64, 256, 1024, 4096)
 RANKS = (1, 2)

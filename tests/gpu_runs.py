@@ -7,7 +7,6 @@ import numpy as np
 
 from meshrt.gpu.device import find_gpu
 from meshrt.gpu.gpus import Gpus
-from meshrt.gpu.report import gather_report
 from meshrt.program import load_program
 from meshrt.programs.gpu.family import read_family
 from meshrt.programs.gpu.serving import Limits, Request, serve
@@ -15,6 +14,7 @@ from meshrt.programs.gpu.steps import Steps
 from meshrt.programs.lowrank import open_model, open_weights
 from meshrt.ranks.board import Board
 from meshrt.ranks.control import Control
+from meshrt.report import gather_report
 
 
 class Alone:
@@ -43,8 +43,8 @@ def run_lowrank(gpus: Gpus, model: Path | str, **options: Any) -> dict[str, Any]
 def run_gpus(gpus: Gpus, model: Path | str, name: str, **options: Any) -> dict[str, Any]:
     """The report of a program's run with its default options but for these; the same on all ranks."""
     program = load_program(name)
-    given = {option.name: option.default for option in program.options} | {"model": str(model)} | options
-    told = gather_report(gpus, program.name, given, program.run(gpus, **given), {"wall_seconds": 0.0})
+    given = program.complete({"model": str(model)} | options)
+    told = gather_report("gpu", gpus, program.name, given, program.run(gpus, **given), {"wall_seconds": 0.0})
     found: dict[str, Any] = gpus.control.bcast(told)
     return found
 

@@ -75,6 +75,7 @@ def report(machine: str) -> dict[str, Any]:
     own = {"mesh": {"wafer": {"type": "object"}}, "gpu": {"static": {"type": "boolean"}}}.get(machine, {})
     properties: dict[str, Any] = {
         "schema": {"const": 1},
+        "machine": {"const": machine},
         "program": {"type": "string"},
         "arguments": {"type": "object", "description": "the program's options"},
         "device": device(machine),

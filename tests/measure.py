@@ -17,7 +17,7 @@ from meshrt.program import load_program
 
 def end(block: Block, program: str = "test", arguments: Any = None, result: Any = None) -> dict[str, Any]:
     """End a block's run and free its communicators: the whole report, the same on all ranks."""
-    told = report.gather_report(block, program, arguments or {}, result or {}, {"wall_seconds": 0.0})
+    told = report.gather_report("mesh", block, program, arguments or {}, result or {}, {"wall_seconds": 0.0})
     found: dict[str, Any] = block.control.bcast(told)
     for comm in (block.comm, block.control.comm, block.scouts.comm):
         comm.Free()  # tests make hundreds of blocks, and MPI cannot hold the communicators of many more
@@ -69,7 +69,7 @@ def run_report(
     """The report of a packaged program, run with its default options but for these. The same on all ranks."""
     program = load_program(name)
     block = new_block(comm, mesh, device, payload)
-    arguments = {option.name: option.default for option in program.options} | options
+    arguments = program.complete(options)
     return end(block, name, arguments, program.run(block, **arguments))
 
 

@@ -2,10 +2,10 @@
 
 from typing import Any
 
+from meshrt.emulate import emulate
 from meshrt.mesh.block import Block, make_block
 from meshrt.mesh.device import Device, find_device
 from meshrt.neuron.device import find_neuron_device
-from meshrt.neuron.emulate import emulate
 from meshrt.program import load_program
 from meshrt.ranks.board import Board
 from meshrt.report import gather_report
@@ -39,9 +39,9 @@ def run_program(
     """Run a program with its default options but for these; the report at rank 0, None elsewhere."""
     program = load_program(name)
     block = new_block(comm, mesh, device, payload, **(limits or {}))
-    arguments = {option.name: option.default for option in program.options} | options
+    arguments = program.complete(options)
     result = program.run(block, **arguments)
-    return gather_report(block, program.name, arguments, result, {"wall_seconds": 0.0})
+    return gather_report("mesh", block, program.name, arguments, result, {"wall_seconds": 0.0})
 
 
 def run_on_cores(

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 from mpi_jobs import run_ranks
 
-from meshrt import report
 from meshrt.errors import UsageError
 from meshrt.mesh.mesh import parse_mesh
 from meshrt.mesh.wires import routes
-from meshrt.ranks import failure, hostmemory
+from meshrt.ranks import failure, files, hostmemory
+from meshrt.report import write_json
 from meshrt.whole import LARGEST, whole
 
 Run = Callable[..., Any]
@@ -222,8 +222,8 @@ def test_messages_are_one_printable_line_with_both_ends() -> None:
 
 def test_a_link_goes_on_to_lead_to_the_file(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("real")
-    report.check_target("--json", str(tmp_path / "link"))
-    report.write_json({"a": 1}, str(tmp_path / "link"))
+    files.check_target("--json", str(tmp_path / "link"))
+    write_json({"a": 1}, str(tmp_path / "link"))
     assert (tmp_path / "link").is_symlink() and json.loads((tmp_path / "real").read_text()) == {"a": 1}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "real"]
 
@@ -231,7 +231,7 @@ def test_a_link_goes_on_to_lead_to_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", ["a\0b", "\ud800"])
 def test_what_is_no_name_of_a_file(path: str) -> None:
     with pytest.raises(UsageError, match=r"--json '.*' is no name of a file: "):
-        report.check_target("--json", path)
+        files.check_target("--json", path)
 
 
 def test_what_is_no_file_is_written_to_and_never_replaced(tmp_path: Path) -> None:
@@ -240,8 +240,8 @@ def test_what_is_no_file_is_written_to_and_never_replaced(tmp_path: Path) -> Non
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     try:
-        report.check_target("--json", str(pipe))
-        report.write_json({"a": 1}, str(pipe))
+        files.check_target("--json", str(pipe))
+        write_json({"a": 1}, str(pipe))
         assert json.loads(os.read(reader, 1000)) == {"a": 1}
     finally:
         os.close(reader)
@@ -253,5 +253,5 @@ def test_a_full_disk_is_told(tmp_path: Path) -> None:
         raise OSError(28, "No space left on device")
 
     with pytest.raises(UsageError, match=r"--json .*/x cannot be written: No space left"):
-        report.write_file("--json", str(tmp_path / "x"), full)
+        files.write_file("--json", str(tmp_path / "x"), full)
     assert not list(tmp_path.iterdir())

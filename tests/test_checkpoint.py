@@ -14,10 +14,10 @@ import pytest
 from mpi4py import MPI
 from random_models import BASE, random_checkpoint
 
+from meshrt.emulate import emulate
 from meshrt.errors import LimitError, UsageError
 from meshrt.mesh.defects import make_wafer
 from meshrt.mesh.device import find_device
-from meshrt.mesh.emulate import emulate
 from meshrt.program import load_program
 from meshrt.programs.mesh import generation
 from meshrt.ranks.board import Board

@@ -29,7 +29,9 @@ INNER = {
     "memory_bytes": {"max", "limit"},
     "out_of_order": {"packets", "longest_wait"},
 }
-REPORT = {"schema", "program", "arguments", "device", "mesh", "result", "measured", "phases", "host", "kinds"}
+REPORT = {
+    "schema", "machine", "program", "arguments", "device", "mesh", "result", "measured", "phases", "host", "kinds"
+}  # fmt: skip
 
 
 def say(run_meshrt: Run, *args: str, **options: Any) -> str:

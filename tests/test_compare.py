@@ -152,4 +152,4 @@ def test_json_on_standard_output_is_the_report(run_meshrt: Run):
 
 def test_wrong_input_ends_a_comparison_with_code_2(run_meshrt: Run):
     code, _, err, _ = run_meshrt("bench", "gemm", "--m", "0")
-    assert (code, err) == (2, "meshrt: error: --m is 0; sizes start at 1\n")
+    assert (code, err) == (2, "meshrt: error: --m is 0; it starts at 1\n")

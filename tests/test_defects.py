@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from measure import measured, whole
 
+from meshrt.emulate import emulate
 from meshrt.errors import LimitError, UsageError
 from meshrt.mesh.block import make_block
 from meshrt.mesh.clock import TIME
 from meshrt.mesh.defects import draw, embed, kill_link, make_wafer, no_defects, shortest
 from meshrt.mesh.device import Device, find_device
-from meshrt.mesh.emulate import emulate
 from meshrt.mesh.mesh import EAST, SOUTH, STEP
 from meshrt.mesh.wires import fabric, routes
 from meshrt.mesh.wires.tables import installed_paths

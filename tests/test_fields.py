@@ -16,12 +16,10 @@ from mpi_jobs import Finished
 from runs import new_block, run_on_cores
 
 from meshrt import fields
-from meshrt.gpu.report import print_table as print_gpus
 from meshrt.mesh.collectives.allreduce import allreduce, pattern
 from meshrt.mesh.repeat import repeated
 from meshrt.models.catalogue import find_model
-from meshrt.neuron.report import print_table as print_cores
-from meshrt.report import print_table as print_mesh
+from meshrt.report import print_table
 
 IDS = {"prompt_ids": "1,2,3,4,5", "max_new_tokens": 3, "ignore_eos": True}
 MESH_CASES: dict[str, dict[str, Any]] = {
@@ -191,18 +189,18 @@ def test_printed_tables_mark_what_was_not_counted(capsys: pytest.CaptureFixture[
     folder = find_model("llama-tiny")
     shapes = run_report(comm, "llama", (8, 8), "wse2", payload=False, layers_run=1, **IDS)
     shapes["host"] |= {"wall_seconds": 1.0}
-    print_mesh(shapes)
+    print_table(shapes)
     rows = capsys.readouterr().out
     for name in ("tokens '", "messages ~", "stages ~", "path cycles ~", "longest packet  ", "memory of 48.0 KiB"):
         assert f"\n{name}" in rows
     assert rows.endswith("~ scaled up from a part of the run; others counted\n")
-    print_mesh(run_report(comm, "gemv", (4, 4)))
+    print_table(run_report(comm, "gemv", (4, 4)))
     rows = capsys.readouterr().out
     assert "\nstages '" in rows and "\npath cycles *" in rows and "\nhops  " in rows and "~" not in rows
-    print_cores(run_on_cores(comm, "llama", **IDS))
+    print_table(run_on_cores(comm, "llama", **IDS))
     rows = capsys.readouterr().out
     assert "\nvirtual time *" in rows and "\nHBM read  " in rows and "\ntensor engine *" in rows
-    print_gpus(run_gpus(new_gpus(2), folder, "lowrank", **IDS))
+    print_table(run_gpus(new_gpus(2), folder, "lowrank", **IDS))
     rows = capsys.readouterr().out
     assert "\nvirtual time *" in rows and "\nmemory traffic '" in rows and "\nreduce_sum, sent by a GPU  " in rows
 

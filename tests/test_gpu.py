@@ -12,7 +12,7 @@ from meshrt.errors import LimitError, UsageError
 from meshrt.gpu.device import GPU_PRESETS, find_gpu
 from meshrt.gpu.gpus import Gpus
 from meshrt.gpu.operations import add, matmul, matmuls, take
-from meshrt.gpu.report import gather_report
+from meshrt.report import gather_report
 
 
 def arrays(gpus: Gpus, *shape: int) -> list[np.ndarray]:
@@ -176,7 +176,7 @@ def test_phases_add_up_to_the_whole(comm: Any) -> None:
                 gpus.reduce_sum(arrays(gpus, size, size))
                 for gpu in gpus.mine:
                     matmul(gpu, np.ones((size, size), np.float32), np.ones((size, size), np.float32))
-    told = gpus.control.bcast(gather_report(gpus, "test", {}, {}, {}))
+    told = gpus.control.bcast(gather_report("gpu", gpus, "test", {}, {}, {}))
     whole, phases = told["measured"], told["phases"]
     assert [phase["name"] for phase in phases] == ["large", "small"]
     assert [phase["tokens"] for phase in phases] == [128, 16]

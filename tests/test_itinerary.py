@@ -111,9 +111,7 @@ def test_every_round_is_what_the_rules_say(where: tuple[int, int, list[int]], as
 SLOW = Device(name="slow", alpha=1.5, beta=7.0, link_bytes_per_cycle=4.0)
 
 
-def carry_out(
-    cells: list[list[float]], width: int, owners: list[int], asks: bool, sizes: tuple[int, int]
-) -> int:
+def carry_out(cells: list[list[float]], width: int, owners: list[int], asks: bool, sizes: tuple[int, int]) -> int:
     """An exchange on a grid; `cells`: the rows of `Clock.cells`, of each core. `sizes`: bytes of a request, of a tile.
 
     Returns the most bytes of others that a round needs room for. A hop waits for the ramp out of its core, for the

@@ -13,12 +13,12 @@ from gpu_runs import new_gpus, run_lowrank
 from test_lowrank import every_matrix
 
 from meshrt.errors import UsageError
-from meshrt.gpu.report import print_table
 from meshrt.models.catalogue import find_model
 from meshrt.program import load_program
 from meshrt.programs.gpu.load import figures, made_up, parse_lengths, spread
 from meshrt.programs.gpu.serving import Request
 from meshrt.ranks.console import Console
+from meshrt.report import print_table
 from meshrt.studies.deinfer import published as deinfer_published
 from meshrt.studies.deinfer import reproduce as deinfer
 from meshrt.studies.deinfer.figures import Point, claims_of, orders

@@ -107,7 +107,7 @@ def test_the_json_has_what_the_other_machines_have(comm: Any) -> None:
     if comm.rank:
         return
     assert list(report) == [
-        "schema", "program", "arguments", "device", "mesh", "result", "measured", "phases", "host", "kinds"
+        "schema", "machine", "program", "arguments", "device", "mesh", "result", "measured", "phases", "host", "kinds"
     ]  # fmt: skip
     keys = {
         "critical_path",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,14 @@ from measure import run_report
 from runs import run_on_cores
 from settings import BASE, REFUSED, ROWS, STOPS, Row
 
+from meshrt.commands.run import execute
 from meshrt.errors import LimitError, UsageError
 from meshrt.gpu.device import A800
+from meshrt.machine import machines
 from meshrt.mesh.device import WSE2
 from meshrt.models.errors import ModelError
 from meshrt.neuron.device import TRN1
-from meshrt.program import MACHINES, load_program, packaged_programs
+from meshrt.program import load_program, packaged_programs, settings_of
 from meshrt.ranks.board import Board
 
 PRESETS = {"wse2": WSE2, "trn1": TRN1, "a800": A800}
@@ -139,7 +140,6 @@ def test_every_option_of_a_machine_moves_what_it_says(machine: str, row: Row, co
         program = load_program(ON[machine].split()[0], machine)
         given = {option.name: option.default for option in program.options}
         given |= {key: value for key, value in BASE[ON[machine]].items() if not key.startswith("@")}
-        execute = import_module(f"meshrt.commands.machines.{machine}").execute
         execute(comm, Board.alone(), program, given, **told)
         report: dict[str, Any] = json.loads(Path(told["json_path"]).read_text())
         return report
@@ -159,7 +159,7 @@ def test_what_a_run_has_no_use_for_is_refused(
 def test_there_is_a_row_for_every_option_of_every_program() -> None:
     programs = {}
     for name in packaged_programs():
-        for machine in MACHINES:
+        for machine in machines():
             try:
                 programs[f"{name} {machine}"] = load_program(name, machine)
             except UsageError:
@@ -177,8 +177,4 @@ def test_there_is_a_row_for_every_number_of_every_device(device: str) -> None:
 
 @pytest.mark.parametrize("machine", OPTIONS)
 def test_there_is_a_row_for_every_option_of_every_machine(machine: str) -> None:
-    def command() -> None: ...
-
-    import_module(f"meshrt.commands.machines.{machine}").options(command)
-    names = [parameter.name for parameter in command.__click_params__]
-    assert sorted(names) == sorted(HOW[machine]) == sorted(row.option for row in OPTIONS[machine])
+    assert sorted(settings_of(machine)) == sorted(HOW[machine]) == sorted(row.option for row in OPTIONS[machine])

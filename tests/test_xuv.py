@@ -14,13 +14,13 @@ from runs import run_on_cores
 from meshrt.errors import LimitError, UsageError
 from meshrt.neuron import language as nl
 from meshrt.neuron.core import NeuronCore
-from meshrt.neuron.report import print_table
 from meshrt.neuron.tile import Tile
 from meshrt.programs.neuron.blocks import Blocks
 from meshrt.programs.neuron.dense import dense, sequential
 from meshrt.programs.neuron.fused import fused
 from meshrt.programs.neuron.mlp import svd_mlp, up_gate
 from meshrt.programs.neuron.naive import naive
+from meshrt.report import print_table
 
 KERNELS = ["dense", "sequential", "naive", "fused", "upgate", "mlp"]
 ROUNDOFF = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}  # of rounding to so many bits
@@ -355,7 +355,7 @@ def test_no_number_of_a_table_in_a_log_is_cut_off(comm: Any, capsys: pytest.Capt
 @pytest.mark.parametrize(
     "given, message",
     [
-        ({"m": 0}, "--m is 0; sizes start at 1"),
+        ({"m": 0}, "--m is 0; it starts at 1"),
         ({"block_k": 0}, "--block-k is 0"),
         ({"seed": -1}, "--seed is -1"),
         ({"kernel": "naive", "out_transposed": True}, "naive has its one layout"),

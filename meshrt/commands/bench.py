@@ -83,18 +83,21 @@ def _compare(
 
 def _serving() -> click.Command:
     """The command that sets ways to serve side by side; its own options are those of the program, but for the ways."""
-    from meshrt.commands.machines import gpu
-    from meshrt.program import load_program
+    from meshrt.program import load_program, settings_of
     from meshrt.studies.serve import DEFAULT, WAYS
 
     way = click.Choice([*WAYS])
     which = f"Only this way; may be given again.  [default: {'; '.join(DEFAULT)}]"
 
-    @click.command("serve", params=shared.own_options(load_program("serve"), ("scheme", "kv")))
+    known = settings_of("gpu")
+    machine = [shared.option_of(known[name]) for name in ("device", "link", "link_rate", "gpu_memory")]
+    own = shared.own_options(load_program("serve"), ("scheme", "kv"))
+
+    @click.command("serve", params=[*own, *machine])
     @click.option("--tp", type=shared.WholeRange(1), default=1, show_default=True, help="How many GPUs.")
     @click.option("--payload", type=click.Choice(["full", "none"]), default="none", show_default=True)
     @click.option("--only", multiple=True, type=way, help=which)
-    @shared.together(gpu.device, shared.json_to("the report"), shared.quiet)
+    @shared.together(shared.json_to("the report"), shared.quiet)
     def serve(**values: Any) -> None:
         """Ways to serve a decomposed model on GPUs, on the same requests: throughput, TTFT, TPOT, ITL, percentiles.
 
@@ -227,7 +230,9 @@ def _alone(measure: Callable[[], tuple[Any, Callable[[], None]]], json_path: str
     try:
         shared.refuse_ranks("this measures in one process, which starts ranks itself where it measures some")
         if json_path is not None and json_path != "-":
-            report.check_target("--json", json_path)
+            from meshrt.ranks import files
+
+            files.check_target("--json", json_path)
         told, show = measure()
         report.deliver_json(told, json_path)
         if json_path != "-":
@@ -247,7 +252,9 @@ def profile(context: click.Context, to: str | None, arguments: tuple[str, ...]) 
     from meshrt.studies import hosttime
 
     if to:
-        report.check_target("--to", to)
+        from meshrt.ranks import files
+
+        files.check_target("--to", to)
     meshrt = context.find_root().command
     code, seconds = hosttime.profiled(lambda: meshrt(list(arguments), standalone_mode=False))
     if launched_rank() == 0:

@@ -87,6 +87,7 @@ def compress(
     from meshrt.models.texts import file_sequences, story_sequences
     from meshrt.models.tokenizer import load_tokenizer
     from meshrt.ranks.console import make_console
+    from meshrt.ranks.files import check_target
 
     if method == "afm" and not whiten:
         raise UsageError("--no-whiten goes with --method svd: afm is about features, there is nothing to leave out")
@@ -96,7 +97,7 @@ def compress(
         raise UsageError(f"--seed {seed} is that of the held-out stories: calibrate with any other")
     check_new_folder(out)
     if json_path and json_path != "-":
-        report.check_target("--json", json_path)
+        check_target("--json", json_path)
     console = make_console(0, 1, quiet or json_path == "-")
     folder = find_model(model)
     config = read_config(folder)
@@ -157,7 +158,8 @@ def print_report(told: dict[str, Any]) -> None:
     """A line for each matrix, then the model's sizes and perplexities."""
     from rich.table import Table
 
-    from meshrt.report import show, size
+    from meshrt.report import show
+    from meshrt.units import size
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("matrix", no_wrap=True)

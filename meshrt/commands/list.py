@@ -8,12 +8,11 @@ import click
 @click.command("list")
 def command() -> None:
     """The programs and models that there are."""
-    from meshrt.commands.shared import program_of
-    from meshrt.models.catalogue import has_weights, packaged
+    from meshrt.models.catalogue import has_weights, packaged, runner
     from meshrt.program import load_program, packaged_programs
 
     for name in packaged_programs():
         click.echo(f"{name:13} {load_program(name).summary}")
     for name in packaged():
         kind = "a model" if has_weights(name) else "the shape of a model, for --payload none"
-        click.echo(f"{name:13} {kind}; runs {program_of(name)} with --model {name}")
+        click.echo(f"{name:13} {kind}; runs {runner(name)} with --model {name}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,7 +11,10 @@ from meshrt.commands import shared
 from meshrt.ranks import failure
 
 if TYPE_CHECKING:
+    from mpi4py.MPI import Intracomm
+
     from meshrt.program import Program
+    from meshrt.ranks.board import Board
 
 
 class Programs(click.Group):
@@ -25,13 +27,10 @@ class Programs(click.Group):
         return [*packaged_programs(), *packaged()]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
-        from meshrt.models.catalogue import packaged
-        from meshrt.program import load_program
+        from meshrt.program import load_program, named
 
-        on = ctx.params.get("on")
-        if cmd_name in packaged():
-            return _command(load_program(shared.program_of(cmd_name), on), cmd_name, {"model": cmd_name})
-        return _command(load_program(cmd_name, on), cmd_name, {})
+        program, fixed = named(cmd_name)
+        return _command(load_program(program, ctx.params.get("on")), cmd_name, fixed)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -72,16 +71,49 @@ payload = click.option(
 
 def _command(program: Program, name: str, fixed: dict[str, Any]) -> click.Command:
     """The click command of a program: its own options, those of its machine, and the shared ones."""
-    own = shared.own_options(program, fixed)
-    names = [option.name for option in own]
-    if (program.name, program.machine) == ("llama", "mesh"):
-        own.append(click.Option(["--tuned"], is_flag=True, help="Cores, regions, groups as `meshrt tune` found them."))
-    machine = import_module(f"meshrt.commands.machines.{program.machine}")
+    from meshrt.machine import find_machine
+    from meshrt.program import settings_of
 
-    @click.command(name, params=own, help=program.help)
-    @shared.together(machine.options, payload, shared.json_to("the report"), shared.quiet)
+    own = [option for option in program.options if option.name not in fixed]
+    settings = settings_of(program.machine)
+    params = shared.own_options(program, fixed)
+    if (program.name, program.machine) == ("llama", "mesh"):
+        says = "Cores, regions, groups as `meshrt tune` found them."
+        params.append(click.Option(["--tuned"], is_flag=True, help=says))
+    size = find_machine(program.machine).SIZE
+    for option in settings.values():
+        alias = ["--size"] if option.name == size and "size" not in {one.name for one in own} else []
+        params.append(shared.option_of(option, *alias))
+
+    @click.command(name, params=params, help=program.help)
+    @shared.together(payload, shared.json_to("the report"), shared.quiet)
     def run(**values: Any) -> None:
-        arguments = fixed | {key: values.pop(key) for key in names if key is not None}
-        sys.exit(failure.run_guarded(lambda comm, board: machine.execute(comm, board, program, arguments, **values)))
+        arguments = fixed | {option.name: values.pop(option.name) for option in own}
+        sys.exit(failure.run_guarded(lambda comm, board: execute(comm, board, program, arguments, **values)))
 
     return run
+
+
+def execute(
+    comm: Intracomm, board: Board, program: Program, arguments: dict[str, Any], *, payload: str,
+    json_path: str | None, quiet: bool, tuned: bool = False, **settings: Any,
+) -> int:  # fmt: skip
+    """One rank's part of a run, and the report."""
+    from meshrt import report
+    from meshrt.emulate import emulate
+
+    console = shared.start(comm, json_path, quiet)
+    if tuned:
+        from meshrt.mesh.device import find_device
+        from meshrt.studies.tune.answers import apply
+
+        machine = find_device(settings["device"], **{name: settings[name] for name in ("core_memory", "route_entries")})
+        arguments = apply(comm, console, arguments, settings["mesh"], machine)
+        settings["mesh"] = arguments.pop("mesh")
+    told = emulate(comm, board, program, arguments, payload=payload == "full", console=console, **settings)
+    if told is not None:
+        report.deliver_json(told, json_path)
+        if console.loud:
+            report.print_result(told)
+            report.print_table(told)
+    return 0

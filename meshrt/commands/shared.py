@@ -13,7 +13,7 @@ from meshrt.whole import whole, whole_numbers
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
-    from meshrt.program import Program
+    from meshrt.program import Option, Program
     from meshrt.ranks.console import Console
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -73,28 +73,21 @@ def json_to(what: str) -> Decorator:
     return click.option("--json", "json_path", metavar="PATH|-", help=f"Write {what} as JSON, - for standard output.")
 
 
+def option_of(option: Option, *aliases: str) -> click.Option:
+    """An option of a program or a machine as click's. Its range is checked by the run, for scripts as well."""
+    if option.kind is bool:
+        flags = option.flag if option.shown is None else f"{option.flag}/--{option.shown}"
+        return click.Option([flags], is_flag=True, default=option.default, help=option.help)
+    kind = click.Choice(option.choices) if option.choices else Whole() if option.kind is int else option.kind
+    return click.Option(
+        [option.flag, *aliases], type=kind, default=option.default, show_default=option.default is not None,
+        help=option.help, metavar=option.shown,
+    )  # fmt: skip
+
+
 def own_options(program: Program, fixed: Collection[str]) -> list[click.Parameter]:
     """The options of a program's signature, without those that are fixed."""
-    own: list[click.Parameter] = []
-    for option in program.options:
-        if option.name in fixed:
-            continue
-        flag = f"--{option.name.replace('_', '-')}"
-        if option.kind is bool:
-            own.append(click.Option([flag], is_flag=True, default=option.default, help=option.help))
-        else:
-            kind = click.Choice(option.choices) if option.choices else Whole() if option.kind is int else option.kind
-            shown = option.default is not None
-            own.append(click.Option([flag], type=kind, default=option.default, show_default=shown, help=option.help))
-    return own
-
-
-def program_of(model: str) -> str:
-    """The program that runs a packaged model."""
-    from meshrt.models.catalogue import find_model
-    from meshrt.models.opt import is_opt
-
-    return "lowrank" if is_opt(find_model(model)) else "llama"
+    return [option_of(option) for option in program.options if option.name not in fixed]
 
 
 def integers(ctx: click.Context, option: click.Parameter, text: str | None) -> tuple[int, ...] | None:
@@ -133,9 +126,9 @@ def refuse_ranks(reason: str) -> None:
 
 def start(comm: Intracomm, json_path: str | None, quiet: bool) -> Console:
     """This rank's console; UsageError, before any work, where the JSON could not be written after it."""
-    from meshrt import report
     from meshrt.ranks.console import make_console
+    from meshrt.ranks.files import check_target
 
     if json_path is not None and json_path != "-":
-        report.check_target("--json", json_path)
+        check_target("--json", json_path)
     return make_console(comm.rank, comm.size, quiet or json_path == "-")

@@ -115,14 +115,15 @@ GPU_PRESETS = {device.name: device for device in (A800, A6000)}
 LINKS = ("nvlink", "pcie")
 
 
-def find_gpu(name: str, link_rate: float | None = None, **overrides: Any) -> GpuDevice:
-    """The preset of that name with some numbers replaced; an override of None keeps the preset's. UsageError.
+def find_gpu(name: str | GpuDevice, link_rate: float | None = None, **overrides: Any) -> GpuDevice:
+    """A preset by its name, or a device itself, with numbers replaced, but for those of None. UsageError.
 
     `link_rate`: bytes a second of the link that is in use.
     """
-    if name not in GPU_PRESETS:
+    if not isinstance(name, GpuDevice) and name not in GPU_PRESETS:
         raise UsageError(f"no GPU {name!r}; there are {', '.join(GPU_PRESETS)}")
-    found = replace(GPU_PRESETS[name], **{key: value for key, value in overrides.items() if value is not None})
+    preset = name if isinstance(name, GpuDevice) else GPU_PRESETS[name]
+    found = replace(preset, **{key: value for key, value in overrides.items() if value is not None})
     if link_rate is None:
         return found
     if found.link == "nvlink":

@@ -60,6 +60,9 @@ class Gpus:
         self.group = Group(self.control, self.count, link, self.payload)
         self.mine = [Gpu(device, index, self.payload) for index in self.group.mine]
 
+    def close(self) -> None:
+        """Nothing to give back: the communicator is the run's."""
+
     # ---- collectives
 
     def all_gather(self, parts: Arrays, sizes: Sequence[int], dtype: Any = None) -> Arrays:

@@ -1,14 +1,15 @@
-"""From the counters of all GPUs to one report: the JSON of a run, and the table that a person reads."""
+"""What GPUs report: the counters of all of them as the JSON has them, and the rows of the table that a person reads."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from meshrt import fields
+from meshrt.fields import Row, heading
 from meshrt.gpu.device import GpuDevice
 from meshrt.gpu.gpus import Gpus
 from meshrt.gpu.meter import snapshot
-from meshrt.report import of, short, show, size
+from meshrt.machine import Measured
+from meshrt.units import short, size
 
 
 def combine(parts: Sequence[dict[str, Any]], seconds: float, device: GpuDevice) -> dict[str, Any]:
@@ -45,8 +46,8 @@ def combine(parts: Sequence[dict[str, Any]], seconds: float, device: GpuDevice) 
     }
 
 
-def gather_report(gpus: Gpus, program: str, arguments: dict[str, Any], result: Any, host: Any) -> Any:
-    """The whole report at rank 0, None at the others. All ranks call it, once, when the program is done."""
+def gather(gpus: Gpus) -> Measured | None:
+    """All that was measured at rank 0, None at the others. All ranks call it, once, when the program is done."""
     seconds = gpus.meet()
     own = [snapshot(gpu, traffic).numbers for gpu, traffic in zip(gpus.mine, gpus.group.traffic, strict=True)]
     share = {
@@ -61,71 +62,60 @@ def gather_report(gpus: Gpus, program: str, arguments: dict[str, Any], result: A
     memory = [one for share in shares for one in share["memory"]]
     peak, names = max(memory, key=lambda one: one[0])
     limits = {"memory_bytes": {"max": peak, "limit": gpus.device.memory_bytes, "of_the_fullest": names}}
-    return fields.with_kinds("gpu", {"", *gpus.phases} if gpus.sampled else set(), {
-        "schema": 1,
-        "program": program,
-        "arguments": arguments,
-        "device": {key: value for key, value in asdict(gpus.device).items() if key != "sources"},
-        "mesh": [gpus.count, 1],
-        "static": gpus.static,
-        "result": result,
-        "measured": combine([one for share in shares for one in share["whole"]], seconds, gpus.device) | limits,
-        "phases": [
-            {
-                "name": name,
-                "tokens": phase.tokens,
-                **combine([one for share in shares for one in share["phases"][name]], phase.seconds, gpus.device),
-            }
-            for name, phase in gpus.phases.items()
-        ],
-        "host": {
-            **host,
+    phases = [
+        {
+            "name": name,
+            "tokens": phase.tokens,
+            **combine([one for share in shares for one in share["phases"][name]], phase.seconds, gpus.device),
+        }
+        for name, phase in gpus.phases.items()
+    ]
+    return Measured(
+        asdict(gpus.device), (gpus.count, 1),
+        combine([one for share in shares for one in share["whole"]], seconds, gpus.device) | limits,
+        phases,
+        {
             "ranks": len(shares),
             "messages": sum(share["host"][0] for share in shares),
             "bytes": sum(share["host"][1] for share in shares),
         },
-    })  # fmt: skip
+        {"static": gpus.static},
+        {"", *gpus.phases} if gpus.sampled else (),
+    )  # fmt: skip
 
 
-def print_table(report: dict[str, Any]) -> None:
-    """What was measured, phase by phase, on standard output."""
-    from rich.table import Table
-
-    whole = report["measured"]
-    parts = [*report["phases"], {"name": "total", **whole}]
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("", no_wrap=True)
-    for part in parts:
-        table.add_column(part["name"], justify="right", no_wrap=True)
-
-    def row(path: str, show: Any) -> None:
-        table.add_row(fields.heading("gpu", report, path), *(show(part) for part in parts))
-
-    row("tokens", lambda part: f"{part['tokens']:,}" if "tokens" in part else "")
-    row("critical_path.seconds", lambda part: f"{1e3 * part['critical_path']['seconds']:,.3f} ms")
-    row("compute_seconds", lambda part: f"{1e3 * part['compute_seconds']:,.3f} ms")
-    row("collective_seconds", lambda part: f"{1e3 * part['collective_seconds']:,.3f} ms")
-    row("launches", lambda part: f"{part['launches']:,}")
-    if report["static"]:
-        row("graph_launches", lambda part: f"{part['graph_launches']:,}")
-    for kind in whole["collectives"]:
-        row(
-            f"collectives.{kind}.bytes.max",
-            lambda part, kind=kind: (
-                size(part["collectives"][kind]["bytes"]["max"]) if kind in part["collectives"] else ""
-            ),
-        )
-    row("flops", lambda part: short(part["flops"]))
-    row("memory_traffic.total", lambda part: size(part["memory_traffic"]["total"]))
-    if "attention_heads" in whole:
-        row("attention_heads", lambda part: short(part.get("attention_heads", 0)))
-    memory, host, count = whole["memory_bytes"], report["host"], report["mesh"][0]
-    named = fields.heading("gpu", report, "memory_bytes.max")
-    table.add_row(named + of(size(memory["limit"])), *["" for _ in parts[:-1]], size(memory["max"]))
-    print(
+def title(report: dict[str, Any]) -> str:
+    whole, host, count = report["measured"], report["host"], report["mesh"][0]
+    return (
         f"{report['program']} on {count} GPU{'s' if count > 1 else ''} of type {report['device']['name']}"
         f" over {report['device']['link']}, {host['ranks']} rank{'s' if host['ranks'] > 1 else ''};"
         f" virtual time {1e3 * whole['critical_path']['seconds']:,.3f} ms, wall time {host['wall_seconds']:.2f} s"
     )
-    show(table)
-    print(fields.legend(report))
+
+
+def rows(report: dict[str, Any]) -> Iterator[Row]:
+    """The rows of the table: a cell for each phase, and one for the whole run."""
+    whole = report["measured"]
+    parts = [*report["phases"], whole]
+
+    def row(path: str, show: Callable[[dict[str, Any]], str]) -> Row:
+        return Row(heading("gpu", report, path), [show(part) for part in parts])
+
+    yield row("tokens", lambda part: f"{part['tokens']:,}" if "tokens" in part else "")
+    yield row("critical_path.seconds", lambda part: f"{1e3 * part['critical_path']['seconds']:,.3f} ms")
+    yield row("compute_seconds", lambda part: f"{1e3 * part['compute_seconds']:,.3f} ms")
+    yield row("collective_seconds", lambda part: f"{1e3 * part['collective_seconds']:,.3f} ms")
+    yield row("launches", lambda part: f"{part['launches']:,}")
+    if report["static"]:
+        yield row("graph_launches", lambda part: f"{part['graph_launches']:,}")
+    for kind in whole["collectives"]:
+        sent = [part["collectives"][kind]["bytes"]["max"] if kind in part["collectives"] else None for part in parts]
+        cells = ["" if nbytes is None else size(nbytes) for nbytes in sent]
+        yield Row(heading("gpu", report, f"collectives.{kind}.bytes.max"), cells)
+    yield row("flops", lambda part: short(part["flops"]))
+    yield row("memory_traffic.total", lambda part: size(part["memory_traffic"]["total"]))
+    if "attention_heads" in whole:
+        yield row("attention_heads", lambda part: short(part.get("attention_heads", 0)))
+    memory = whole["memory_bytes"]
+    cells = [*["" for _ in report["phases"]], size(memory["max"])]
+    yield Row(heading("gpu", report, "memory_bytes.max"), cells, size(memory["limit"]))

@@ -90,8 +90,12 @@ IDEAL = Device(name="ideal", sources=("a hop costs one cycle, nothing else costs
 PRESETS = {device.name: device for device in (WSE2, IDEAL)}
 
 
-def find_device(name: str, **overrides: int | None) -> Device:
-    """The preset of that name with some numbers replaced; an override of None keeps the preset's. UsageError."""
-    if name not in PRESETS:
+def find_device(name: str | Device, **overrides: int | None) -> Device:
+    """A preset by its name, or a device itself, with numbers replaced, but for those of None. UsageError."""
+    if isinstance(name, Device):
+        found = name
+    elif name in PRESETS:
+        found = PRESETS[name]
+    else:
         raise UsageError(f"no device {name!r}; there are {', '.join(PRESETS)}")
-    return replace(PRESETS[name], **{key: value for key, value in overrides.items() if value is not None})  # type: ignore[arg-type]
+    return replace(found, **{key: value for key, value in overrides.items() if value is not None})  # type: ignore[arg-type]

@@ -31,6 +31,7 @@ class Cores:
     console: Console = field(default_factory=Console)
     mine: list[NeuronCore] = field(init=False)
     group: Group = field(init=False)
+    trace_path: str | None = None  # of a file for what ran when
 
     def __post_init__(self) -> None:
         if self.count < 1:
@@ -43,6 +44,9 @@ class Cores:
         link = Link(self.device.link_bytes_per_second, self.device.link_seconds)
         self.group = Group(self.control, self.count, link, self.payload)
         self.mine = [NeuronCore(self.device, index, self.payload) for index in self.group.mine]
+
+    def close(self) -> None:
+        """Nothing to give back: the communicator is the run's."""
 
     @contextmanager
     def phase(self, name: str, tokens: int | None = None) -> Iterator[list[Phase]]:

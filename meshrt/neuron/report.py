@@ -1,14 +1,15 @@
-"""From the counters of all NeuronCores to one report: the JSON of a run, and the table that a person reads."""
+"""What NeuronCores report: the counters of all as the JSON has them, and the rows of the table that a person reads."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from meshrt import fields
+from meshrt.fields import Row, heading
+from meshrt.machine import Measured
 from meshrt.neuron.core import COUNTS, NeuronCore, Phase
 from meshrt.neuron.cores import Cores
 from meshrt.neuron.device import NeuronDevice
-from meshrt.report import of, short, show, size
+from meshrt.units import short, size
 
 ENGINES = ("tensor", "vector", "scalar", "gpsimd", "dma")
 
@@ -60,8 +61,8 @@ def combine(parts: Sequence[dict[str, Any]], device: NeuronDevice) -> dict[str, 
     }
 
 
-def gather_report(cores: Cores, program: str, arguments: dict[str, Any], result: Any, host: Any) -> Any:
-    """The whole report at rank 0, None at the others. All ranks call it, once, when the program is done."""
+def gather(cores: Cores) -> Measured | None:
+    """All that was measured at rank 0, None at the others. All ranks call it, once, when the program is done."""
     sent = (cores.group.messages, cores.group.message_bytes)
     shares = cores.control.gather(([summaries(core) for core in cores.mine], sent))
     if shares is None:
@@ -74,51 +75,38 @@ def gather_report(cores: Cores, program: str, arguments: dict[str, Any], result:
         {"name": parts[0]["name"], **({} if parts[0]["tokens"] is None else {"tokens": parts[0]["tokens"]}), **part}
         for parts, part in zip(stretches[1:], measured[1:], strict=True)
     ]
-    return fields.with_kinds("neuron", set(), {
-        "schema": 1,
-        "program": program,
-        "arguments": arguments,
-        "device": {key: value for key, value in asdict(cores.device).items() if key != "sources"},
-        "mesh": [cores.count, 1],
-        "result": result,
-        "measured": measured[0],
-        "phases": phases,
-        "host": {**host, "ranks": len(shares), "messages": messages, "bytes": nbytes},
-    })  # fmt: skip
+    host = {"ranks": len(shares), "messages": messages, "bytes": nbytes}
+    return Measured(asdict(cores.device), (cores.count, 1), measured[0], phases, host)
 
 
-def print_table(report: dict[str, Any]) -> None:
-    """One column for each phase and one for the whole run; a row for each thing that was measured."""
-    from rich.table import Table
-
-    parts = [*report["phases"], {"name": "total", **report["measured"]}]
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("", *(part["name"] for part in parts)):
-        table.add_column(name, justify="right" if name else "left", no_wrap=True)
-
-    def row(path: str, show: Any, limit: Any = None) -> None:
-        table.add_row(fields.heading("neuron", report, path) + of(limit), *(show(part) for part in parts))
-
-    if any("tokens" in part for part in parts):
-        row("tokens", lambda part: str(part.get("tokens", "")))
-    row("critical_path.seconds", lambda part: f"{1e3 * part['critical_path']['seconds']:,.3f} ms")
-    row("hbm_bytes.read", lambda part: size(part["hbm_bytes"]["read"]))
-    row("hbm_bytes.written", lambda part: size(part["hbm_bytes"]["written"]))
-    row("spill_bytes.saved", lambda part: size(sum(part["spill_bytes"].values())))
-    row("flops", lambda part: short(part["flops"]))
-    row("transpose_flops", lambda part: short(part["transpose_flops"]))
-    row("engines.tensor.active", lambda part: f"{100 * part['engines']['tensor']['active']:.1f} %")
-    row("mfu", lambda part: f"{100 * part['mfu']:.1f} %")
-    first = report["measured"]
-    for key in ("sbuf_bytes", "psum_bytes", "memory_bytes"):
-        row(f"{key}.max", lambda part, key=key: size(part[key]["max"]), size(first[key]["limit"]))
-    if first["collectives"]:
-        row("link_bytes.total", lambda part: size(part["link_bytes"]["total"]))
-    count, host = report["mesh"][0], report["host"]
-    print(
+def title(report: dict[str, Any]) -> str:
+    count, host, seconds = report["mesh"][0], report["host"], report["measured"]["critical_path"]["seconds"]
+    return (
         f"{report['program']} on {count} NeuronCore{'s' if count > 1 else ''} of {report['device']['name']},"
         f" {host['ranks']} rank{'s' if host['ranks'] > 1 else ''};"
-        f" virtual time {1e3 * first['critical_path']['seconds']:,.3f} ms, wall time {host['wall_seconds']:.2f} s"
+        f" virtual time {1e3 * seconds:,.3f} ms, wall time {host['wall_seconds']:.2f} s"
     )
-    show(table)
-    print(fields.legend(report))
+
+
+def rows(report: dict[str, Any]) -> Iterator[Row]:
+    """The rows of the table: a cell for each phase, and one for the whole run."""
+    parts, whole = [*report["phases"], report["measured"]], report["measured"]
+
+    def row(path: str, show: Callable[[dict[str, Any]], str], limit: str | None = None) -> Row:
+        return Row(heading("neuron", report, path), [show(part) for part in parts], limit)
+
+    if any("tokens" in part for part in parts):
+        yield row("tokens", lambda part: str(part.get("tokens", "")))
+    yield row("critical_path.seconds", lambda part: f"{1e3 * part['critical_path']['seconds']:,.3f} ms")
+    yield row("hbm_bytes.read", lambda part: size(part["hbm_bytes"]["read"]))
+    yield row("hbm_bytes.written", lambda part: size(part["hbm_bytes"]["written"]))
+    yield row("spill_bytes.saved", lambda part: size(sum(part["spill_bytes"].values())))
+    yield row("flops", lambda part: short(part["flops"]))
+    yield row("transpose_flops", lambda part: short(part["transpose_flops"]))
+    yield row("engines.tensor.active", lambda part: f"{100 * part['engines']['tensor']['active']:.1f} %")
+    yield row("mfu", lambda part: f"{100 * part['mfu']:.1f} %")
+    for key in ("sbuf_bytes", "psum_bytes", "memory_bytes"):
+        cells = [size(part[key]["max"]) for part in parts]
+        yield Row(heading("neuron", report, f"{key}.max"), cells, size(whole[key]["limit"]))
+    if whole["collectives"]:
+        yield row("link_bytes.total", lambda part: size(part["link_bytes"]["total"]))

@@ -3,7 +3,7 @@
 import json
 
 from meshrt.neuron.cores import Cores
-from meshrt.report import write_file
+from meshrt.ranks.files import write_file
 
 
 def begin_trace(cores: Cores) -> None:

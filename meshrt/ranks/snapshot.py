@@ -24,7 +24,7 @@ import numpy as np
 
 from meshrt.errors import UsageError
 from meshrt.ranks.control import Control
-from meshrt.report import write_file
+from meshrt.ranks.files import write_file
 
 SCHEMA = 1
 INDEX = "state.json"

@@ -15,9 +15,10 @@ from meshrt.models.ranks import aligned_ranks
 from meshrt.models.sampling import check_drawing, sample
 from meshrt.neuron import language as nl
 from meshrt.neuron.cores import Cores
-from meshrt.programs.mesh.prompt import PROMPT, Teller, read_prompt
+from meshrt.program import AtLeast, AtMost
+from meshrt.programs.mesh.prompt import MOST_TOKENS, PROMPT, Teller, read_prompt
 from meshrt.programs.neuron.model import forward, place_model
-from meshrt.report import check_target, write_file
+from meshrt.ranks.files import check_target, write_file
 
 MACHINE = "neuron"
 MESH = (1, 1)
@@ -30,15 +31,17 @@ def run(
     model: Annotated[str, "a packaged model's name, or a Hugging Face folder, also a compressed one"] = "llama-tiny",
     prompt: Annotated[str | None, f"text to go on from  [default: {PROMPT!r}]"] = None,
     prompt_ids: Annotated[str | None, "token ids instead of text: 1,2,3"] = None,
-    prompt_tokens: Annotated[int | None, "a prompt of so many tokens, whatever they say"] = None,
-    context: Annotated[int, "no prompt: the cache holds so many tokens to begin with; --payload none"] = 0,
-    max_new_tokens: Annotated[int, "stop after so many tokens, if the model does not before"] = 32,
+    prompt_tokens: Annotated[
+        int | None, "a prompt of so many tokens, whatever they say", AtLeast(1), AtMost(MOST_TOKENS)
+    ] = None,
+    context: Annotated[int, "no prompt: the cache holds so many tokens to begin with; --payload none", AtLeast(0)] = 0,
+    max_new_tokens: Annotated[int, "stop after so many tokens, if the model does not before", AtLeast(1)] = 32,
     dtype: Annotated[
         Literal["float32", "float16", "bfloat16"] | None, "of tensors; sums are float32  [default: the model's]"
     ] = None,
-    layers: Annotated[int | None, "only the first so many layers of the model"] = None,
+    layers: Annotated[int | None, "only the first so many layers of the model", AtLeast(1)] = None,
     ratio: Annotated[float | None, "as if the MLP were compressed by so much; --payload none"] = None,
-    block: Annotated[int | None, "of the ranks of --ratio  [default: 128]"] = None,
+    block: Annotated[int | None, "of the ranks of --ratio  [default: 128]", AtLeast(1)] = None,
     temperature: Annotated[float, "0 is greedy"] = 0.0,
     top_k: Annotated[int, "sample among the k likeliest; 0: all"] = 0,
     top_p: Annotated[float, "sample among the likeliest that make up this share"] = 1.0,
@@ -62,12 +65,10 @@ def run(
     folder = find_model(model)
     config = read_config(folder)
     check_drawing(temperature, top_k, top_p, seed)
-    if max_new_tokens < 1:
-        raise UsageError(f"--max-new-tokens is {max_new_tokens}; it starts at 1")
-    if layers is not None and not 1 <= layers <= config.layers:
+    if layers is not None and layers > config.layers:
         raise UsageError(f"--layers is {layers}; the model has {config.layers}")
-    if context < 0 or (context and cores.payload):
-        raise UsageError(f"--context {context} leaves numbers out: it starts at 0 and needs --payload none")
+    if context and cores.payload:
+        raise UsageError(f"--context {context} leaves numbers out: it needs --payload none")
     if ratio is None and block is not None:
         raise UsageError(f"--block is {block}, of the ranks of --ratio: give that too, or leave it away")
     if ratio is not None:

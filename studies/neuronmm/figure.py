@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from meshrt.neuron.device import GIB, NeuronDevice
-from meshrt.report import write_file
+from meshrt.ranks.files import write_file
 from meshrt.studies.neuronmm import published
 from meshrt.studies.neuronmm.published import NAMES
 from meshrt.studies.neuronmm.tables import derived, kernel_of, table3_job

@@ -11,7 +11,7 @@ from meshrt.models.config import Config, read_config
 from meshrt.models.factors import MLP
 from meshrt.models.ranks import aligned_ranks, block_aligned_rank
 from meshrt.neuron.device import GIB, NeuronDevice
-from meshrt.report import write_file
+from meshrt.ranks.files import write_file
 from meshrt.studies.files import check_folder
 from meshrt.studies.neuronmm import published
 from meshrt.studies.neuronmm.tables import times

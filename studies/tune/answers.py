@@ -18,7 +18,7 @@ from meshrt.models.catalogue import find_model
 from meshrt.models.config import read_config
 from meshrt.models.errors import ModelError
 from meshrt.ranks.console import Console
-from meshrt.report import write_file
+from meshrt.ranks.files import write_file
 from meshrt.studies.tune.printed import groups, places, reasons
 from meshrt.studies.tune.search import Space, tune
 from meshrt.studies.tune.trials import Question

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from meshrt.report import of, show, size
+from meshrt.report import show
+from meshrt.units import of, size
 
 
 def print_answer(told: dict[str, Any]) -> None:

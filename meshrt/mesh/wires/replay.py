@@ -51,9 +51,7 @@ class Arrival:
                 np.add(source.get(), hops, out=there.view)
 
 
-def replay(
-    block: "Block", lane: Lane, own: np.ndarray | None, passage: Passage
-) -> tuple[Arrival | None, list[Any]]:
+def replay(block: "Block", lane: Lane, own: np.ndarray | None, passage: Passage) -> tuple[Arrival | None, list[Any]]:
     """Move the packets of a lane: (what is delivered and when, requests of messages sent).
 
     `own` are the tiles [lines, length, *tile] that messages take along, None without payloads. What a packet lands with

@@ -1,0 +1,180 @@
+"""One run of a program on any machine: `meshrt run`, and `meshrt.run` of a script or a notebook."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import product
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from meshrt import __version__
+from meshrt.errors import LimitError, UsageError
+from meshrt.machine import find_machine
+from meshrt.program import Program, load_program, named, program_of, settings_of
+from meshrt.ranks import host
+from meshrt.ranks.board import Board
+from meshrt.ranks.console import Console
+from meshrt.report import Report, gather_report
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Intracomm
+
+Own = Callable[..., dict[str, Any]]  # a program: run(block, *, ...)
+
+
+def emulate(
+    comm: Any, board: Board, program: Program, arguments: Mapping[str, Any], *, payload: bool = True,
+    console: Console | None = None, **settings: Any,
+) -> dict[str, Any] | None:  # fmt: skip
+    """Run a program on the ranks of `comm`: the report as the JSON has it, None off rank 0. All ranks call it.
+
+    `arguments` are options of the program, `settings` those of its machine; what is left out has its default.
+    UsageError, LimitError and what else the program raises.
+    """
+    start, kind = perf_counter(), find_machine(program.machine)
+    given = program.complete(arguments)
+    for name, option in settings_of(program.machine).items():
+        if name in settings:
+            option.check(settings[name])
+    machine = kind.open_machine(comm, board, program.mesh, payload, console or Console(), **settings)
+    try:
+        result = program.run(machine, **given)
+        machine.console.clear()
+        facts = {"wall_seconds": perf_counter() - start, "mpi": host.library(), "version": __version__}
+        reported = {option.name: given[option.name] for option in program.options if option.reported}
+        return gather_report(program.machine, machine, program.name, reported, result, facts)
+    finally:
+        if comm.size == 1:  # elsewhere a rank that fails must not wait for the others
+            machine.close()
+
+
+def run(
+    program: Own | str | Path,
+    *,
+    on: str | None = None,
+    payload: bool = True,
+    comm: Intracomm | None = None,
+    **options: Any,
+) -> Report:
+    """Emulate a program: `run("gemm", mesh=(8, 8), m=256)`. Alone in this process, or under mpirun on all its ranks.
+
+    `program` is the name of a program or a model, the path of a FILE.py, or a function `run(block, *, ...)`; `on` asks
+    for a machine where a program has several; `payload` False leaves numbers out. Options are those of `meshrt run
+    PROGRAM --help`, of the program and of its machine (device, mesh or cores or tp, core_memory ...); a device may also
+    be a `Device`. `comm` are the ranks that share it [default: all]. Every rank gets the report.
+
+    UsageError, LimitError and so on, as exceptions. On several ranks an error that comes up in the midst of the run
+    ends all of them, with its message and exit code, as `meshrt run` does: no rank could go on alone.
+    """
+    found, arguments, settings = _options(program, on, options)
+    with _one_thread():
+        size = host.launched_size() if comm is None else comm.size
+        if size == 1:
+            report = emulate(comm or _alone(), Board.alone(), found, arguments, payload=payload, **settings)
+        else:
+            report = _together(comm, found, arguments, payload, settings)
+    assert report is not None
+    return Report(report)
+
+
+def sweep(
+    program: Own | str | Path,
+    *,
+    on: str | None = None,
+    payload: bool = True,
+    comm: Intracomm | None = None,
+    **options: Any,
+) -> list[Report]:
+    """`run` for every combination of those options that are lists: `sweep("gemm", m=[64, 128], algorithm=[...])`.
+
+    In the order of the options, the last changing fastest; every rank gets all reports. Under mpirun the ranks share
+    out the runs, each of which is emulated whole by one. A run over a limit of the machine gives a report that says so
+    (`refused`); any other error is raised.
+    """
+    names = [name for name, value in options.items() if isinstance(value, list)]
+    runs = [options | dict(zip(names, values, strict=True)) for values in product(*(options[name] for name in names))]
+    ready = [_options(program, on, one) for one in runs]
+    host.prepare_environment()
+    comm = comm or host.connect()
+    own: dict[int, Report] = {}
+    with _one_thread():
+        for at in range(comm.rank, len(ready), comm.size):
+            found, arguments, settings = ready[at]
+            try:
+                report = emulate(_alone(), Board.alone(), found, arguments, payload=payload, **settings)
+                assert report is not None
+                own[at] = Report(report)
+            except LimitError as error:
+                told = {"machine": found.machine, "program": found.name, "arguments": found.complete(arguments)}
+                own[at] = Report(told, str(error))
+    every = {at: report for part in comm.allgather(own) for at, report in part.items()}
+    return [every[at] for at in range(len(ready))]
+
+
+def _options(
+    program: Own | str | Path, on: str | None, options: Mapping[str, Any]
+) -> tuple[Program, dict[str, Any], dict[str, Any]]:
+    """The program, its own options and those of its machine, checked. UsageError."""
+    if callable(program):
+        found, fixed = program_of(program, on), dict[str, Any]()
+    else:
+        name, fixed = named(str(program))
+        found = load_program(name, on)
+    known = settings_of(found.machine)
+    own = {option.name for option in found.options}
+    given = dict(options)
+    if "size" in given and "size" not in own:
+        given[find_machine(found.machine).SIZE] = given.pop("size")
+    settings = {name: given.pop(name) for name in list(given) if name in known and name not in own}
+    for name, value in settings.items():
+        known[name].check(value)
+    if unknown := [name for name in given if name not in own]:
+        raise UsageError(
+            f"{found.name} has no option {unknown[0]!r}; it has {', '.join(sorted(own))}, and {found.machine} has"
+            f" {', '.join(known)}"
+        )
+    arguments = fixed | given
+    found.complete(arguments)
+    return found, arguments, settings
+
+
+def _alone() -> Intracomm:
+    host.prepare_environment()
+    host.connect()
+    from mpi4py import MPI
+
+    return MPI.COMM_SELF
+
+
+def _together(
+    comm: Intracomm | None, program: Program, arguments: Mapping[str, Any], payload: bool, settings: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """On several ranks, with what ends a job that cannot go on. Every rank gets the report."""
+    from meshrt.ranks import failure
+
+    told: list[dict[str, Any] | None] = []
+
+    def work(every: Intracomm, board: Board) -> int:
+        report = emulate(comm or every, board, program, arguments, payload=payload, **settings)
+        told.append((comm or every).bcast(report))
+        return 0
+
+    code = failure.run_guarded(work)
+    if code:
+        os._exit(code)
+    return told[0]
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """NumPy's BLAS on one thread, also where it has been loaded before: only then are a product's bits the same."""
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(1, "blas"):
+        yield
+
+
+__all__: Sequence[str] = ["emulate", "run", "sweep"]

@@ -1,0 +1,30 @@
+"""GPUs as a machine: what `meshrt.machine` asks of every one."""
+
+from typing import Annotated, Any
+
+from meshrt.gpu.device import GPU_PRESETS, LINKS, GpuDevice, find_gpu
+from meshrt.gpu.gpus import Gpus
+from meshrt.gpu.report import gather, rows, title
+from meshrt.program import AtLeast, Choices, Shown
+from meshrt.ranks.board import Board
+from meshrt.ranks.console import Console
+from meshrt.ranks.control import Control
+
+__all__ = ["SIZE", "gather", "open_machine", "rows", "title"]
+
+SIZE = "tp"
+
+
+def open_machine(
+    comm: Any, board: Board, default: tuple[int, int], payload: bool, console: Console,
+    *,
+    tp: Annotated[int | None, "GPUs, shared by the ranks.  [default: the program's own]", AtLeast(1)] = None,
+    device: Annotated[str | GpuDevice, "The machine.", Choices(tuple(GPU_PRESETS))] = "a800",
+    link: Annotated[str | None, "What joins the GPUs.  [default: device's]", Choices(LINKS)] = None,
+    link_rate: Annotated[float | None, "Of it, one way, as 10e9.  [default: device's]", Shown("BYTES/S")] = None,
+    gpu_memory: Annotated[int | None, "Of a GPU.  [default: device's]", AtLeast(1), Shown("BYTES")] = None,
+    static: Annotated[bool, "Record what repeats, and replay it.  [default: eager]", Shown("eager")] = False,
+) -> Gpus:  # fmt: skip
+    """This rank's GPUs. UsageError."""
+    numbers = find_gpu(device, link_rate, link=link, memory_bytes=gpu_memory)
+    return Gpus(tp or default[0], numbers, Control(comm, board, "control"), payload, static, console)

@@ -1,0 +1,58 @@
+"""Machines: what the runtime asks of each of them, and which there are.
+
+A machine is a folder of meshrt/ with a file machine.py in it, found by its name. It has
+
+    open_machine(comm, board, *, default, payload, console, ...)   a `Machine` for this rank; what follows are options,
+                                                                   declared as those of a program (meshrt/program.py)
+    SIZE                                                           which of them says how many there are
+    gather(machine)                                                all ranks' counters: `Measured` at rank 0, else None
+    title(report), rows(report)                                    how a person reads that
+"""
+
+import importlib
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Protocol
+
+
+class Machine(Protocol):
+    """This rank's part of a machine, which a program works on."""
+
+    device: Any  # its numbers, a frozen dataclass
+    payload: bool  # False: shapes for numbers
+    control: Any  # for loading, gathering and reports; not counted
+    console: Any
+
+    def phase(self, name: str) -> AbstractContextManager[Any]:
+        """A named stretch of the run with counters of its own, which all ranks begin and end together."""
+        ...
+
+    def close(self) -> None:
+        """Give back what the process has few of."""
+        ...
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a machine reports of a run, as the JSON has it; `more` are keys of its own."""
+
+    device: Mapping[str, Any]
+    size: tuple[int, int]
+    whole: Mapping[str, Any]
+    phases: Sequence[Mapping[str, Any]]
+    host: Mapping[str, Any]
+    more: Mapping[str, Any] = field(default_factory=dict)
+    sampled: Iterable[str] = ()  # phases in which a part stood for others; "" is the whole run
+
+
+def machines() -> list[str]:
+    """The names of all machines."""
+    return sorted(path.parent.name for path in Path(__file__).parent.glob("*/machine.py"))
+
+
+def find_machine(name: str) -> ModuleType:
+    """The machine.py of that name, which is one of `machines()`."""
+    return importlib.import_module(f"meshrt.{name}.machine")

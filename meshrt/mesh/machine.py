@@ -1,0 +1,53 @@
+"""The mesh as a machine: what `meshrt.machine` asks of every one."""
+
+import os
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from meshrt.errors import UsageError
+from meshrt.mesh.block import Block, make_block
+from meshrt.mesh.defects import Wafer, is_rate, make_wafer
+from meshrt.mesh.device import PRESETS, Device, find_device
+from meshrt.mesh.mesh import parse_mesh
+from meshrt.mesh.report import gather, rows, title
+from meshrt.program import AtLeast, AtMost, Choices, Shown
+from meshrt.ranks.board import Board
+from meshrt.ranks.console import Console
+
+__all__ = ["SIZE", "gather", "open_machine", "rows", "title"]
+
+SIZE = "mesh"
+
+
+def open_machine(
+    comm: Any, board: Board, default: tuple[int, int], payload: bool, console: Console,
+    wafer: Callable[[int, int], Wafer] | None = None,
+    *,
+    mesh: Annotated[str | tuple[int, int] | None, "Cores, shared by the ranks.  [default: the program's own]",
+        Shown("WxH")] = None,
+    device: Annotated[str | Device, "The machine.", Choices(tuple(PRESETS))] = "wse2",
+    core_memory: Annotated[int | None, "A core's memory.  [default: device's]", AtLeast(1)] = None,
+    route_entries: Annotated[int | None, "A router's limit.  [default: device's]", AtLeast(1), AtMost(256)] = None,
+    defects: Annotated[str | None, "Dead cores and links that the mesh is laid around.", Shown("RATE|FILE")] = None,
+    spares: Annotated[str | None, "Spare columns and rows of the wafer.  [default: an eighth]", Shown("CxR")] = None,
+    defects_seed: Annotated[int | None, "What is dead at a RATE.  [default: 0]"] = None,
+) -> Block:  # fmt: skip
+    """This rank's block of the mesh. `wafer` lays one of that width and height on a wafer with defects. UsageError."""
+    width, height = (parse_mesh(mesh) if isinstance(mesh, str) else mesh) or default
+    numbers = find_device(device, core_memory=core_memory, route_entries=route_entries)
+    if defects is None:
+        if spares is not None:
+            raise UsageError("--spares are for --defects: say what is dead, or leave them away")
+        if defects_seed is not None:
+            raise UsageError(
+                f"--defects-seed is {defects_seed} and nothing is dead: give --defects RATE, or leave it away"
+            )
+        laid = wafer(width, height) if wafer else None
+    elif defects_seed is not None and not is_rate(defects):
+        raise UsageError(f"--defects-seed is for a RATE; --defects {defects} is a file, leave the seed away")
+    else:
+        laid = make_wafer(defects, spares, defects_seed or 0, width, height)
+    block = make_block(comm, numbers, width, height, board, payload, laid)
+    block.console = console
+    board.owned_by(os.getpid(), block.mesh.cores_here)
+    return block

@@ -1,0 +1,142 @@
+"""What a mesh reports: all ranks' counters as the JSON has them, and the rows of the table that a person reads."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from resource import RUSAGE_SELF, getrusage
+from typing import Any
+
+import numpy as np
+
+from meshrt.fields import Row, heading
+from meshrt.machine import Measured
+from meshrt.mesh.block import Block
+from meshrt.mesh.device import Device
+from meshrt.mesh.meter import merge, summary
+from meshrt.units import short, size
+
+
+def combine(shares: Sequence[dict[str, Any]], device: Device) -> dict[str, Any]:
+    """All ranks' shares of one segment as the JSON's `measured`: sums, and the largest where a maximum is asked for."""
+
+    def total(key: str) -> int:
+        return sum(int(share[key]) for share in shares)
+
+    def most(key: str) -> int:
+        return max(int(share[key]) for share in shares)
+
+    cycles, hops, stages = shares[0]["path"]
+    wafer = {}
+    if shares[0]["wafer_links"]:
+        links = [sum(share["wafer_links"][place] for share in shares) for place in shares[0]["wafer_links"]]
+        sizes = {"total": sum(int(one.sum()) for one in links), "max": max(int(one.max()) for one in links)}
+        wafer = {"wafer": {"hops": total("wafer_hops"), "link_bytes": sizes}}
+    return {
+        "messages": total("messages"),
+        "hops": total("hops"),
+        "max_hops": most("max_hops"),
+        "stages": total("stages"),
+        "critical_path": {"hops": hops, "stages": stages, "cycles": cycles, "seconds": cycles / device.clock_hz},
+        "link_bytes": {
+            "total": sum(share["link_bytes"][0] for share in shares),
+            "max": max(share["link_bytes"][1] for share in shares),
+        },
+        "route_entries": {"max": most("entries"), "limit": device.route_entries},
+        "memory_bytes": {"max": most("memory"), "limit": device.core_memory},
+        "macs": total("macs"),
+        "cores_used": total("used"),
+        "out_of_order": {
+            "packets": sum(share["out_of_order"][0] for share in shares),
+            "longest_wait": max(share["out_of_order"][1] for share in shares),
+        },
+        **wafer,
+    }
+
+
+def gather(block: Block) -> Measured | None:
+    """All that was measured at rank 0, None at the others. All ranks call it, once, when the program is done."""
+    segments = block.finish()
+    named = [segment for segment in segments if segment.name]
+    own = [merge(segments), *named]
+    counts = block.host
+    share = {
+        "segments": [summary(segment, block.ledger.wafers) for segment in own],
+        "host": (counts.messages, counts.packets, counts.bytes, getrusage(RUSAGE_SELF).ru_maxrss * 1024),
+        "startup": block.startup_cpu_seconds,
+    }
+    shares = block.control.gather(share)
+    if shares is None:
+        return None
+    measured = [combine([share["segments"][at] for share in shares], block.device) for at in range(len(own))]
+    sums = [sum(share["host"][at] for share in shares) for at in range(4)]
+    host = {
+        **block.notes,
+        "ranks": len(shares),
+        "blocks": [block.mesh.columns, block.mesh.rows],
+        "messages": sums[0],
+        "packets": sums[1],
+        "bytes": sums[2],
+        "rss_bytes": sums[3],
+        "startup_cpu_seconds": float(np.median([share["startup"] for share in shares])),
+        "phases": [{"name": segment.name, "wall_seconds": segment.wall_seconds} for segment in named],
+    }
+    return Measured(
+        asdict(block.device), (block.mesh.width, block.mesh.height), measured[0],
+        [
+            {"name": segment.name, **({} if segment.tokens is None else {"tokens": segment.tokens}), **part}
+            for segment, part in zip(named, measured[1:], strict=True)
+        ],
+        host,
+        {} if block.wafer is None else {"wafer": block.wafer.facts()},
+        {segment.name for segment in own if segment.sampled},
+    )  # fmt: skip
+
+
+def title(report: dict[str, Any]) -> str:
+    width, height = report["mesh"]
+    host, seconds = report["host"], report["measured"]["critical_path"]["seconds"]
+    return (
+        f"{report['program']} on {width} x {height} cores of {report['device']['name']},"
+        f" {host['ranks']} rank{'s' if host['ranks'] > 1 else ''};"
+        f" virtual time {1e6 * seconds:,.1f} us"
+    )
+
+
+def rows(report: dict[str, Any]) -> Iterator[Row]:
+    """The rows of the table: a cell for each phase, and one for the whole run."""
+    host, device = report["host"], report["device"]
+    parts = [*report["phases"], report["measured"]]
+
+    def count(path: str) -> Row:
+        return Row(heading("mesh", report, path), [f"{_at(part, path):,.0f}" for part in parts])
+
+    def nbytes(path: str, limit: int | None = None) -> Row:
+        cells = [size(_at(part, path)) for part in parts]
+        return Row(heading("mesh", report, path), cells, limit and size(limit))
+
+    if any("tokens" in part for part in parts):
+        yield Row(heading("mesh", report, "tokens"), [str(part.get("tokens", "")) for part in parts])
+    yield count("messages")
+    yield count("hops")
+    if "wafer" in report:
+        yield count("wafer.hops")
+    yield Row(heading("mesh", report, "max_hops"), [str(part["max_hops"]) for part in parts])
+    yield count("stages")
+    yield count("critical_path.hops")
+    yield count("critical_path.cycles")
+    if any(part["out_of_order"]["packets"] for part in parts):
+        yield count("out_of_order.packets")
+    yield nbytes("link_bytes.max")
+    if "wafer" in report:
+        yield nbytes("wafer.link_bytes.max")
+    entries = [str(part["route_entries"]["max"]) for part in parts]
+    yield Row(heading("mesh", report, "route_entries.max"), entries, device["route_entries"])
+    yield nbytes("memory_bytes.max", device["core_memory"])
+    yield Row(heading("mesh", report, "macs"), [short(part["macs"]) for part in parts])
+    wall = [phase["wall_seconds"] for phase in host["phases"]] + [host["wall_seconds"]]
+    yield Row("wall time", [f"{seconds:.2f} s" for seconds in wall])
+
+
+def _at(part: dict[str, Any], path: str) -> Any:
+    for name in path.split("."):
+        part = part[name]
+    return part

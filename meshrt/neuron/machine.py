@@ -1,0 +1,46 @@
+"""NeuronCores as a machine: what `meshrt.machine` asks of every one."""
+
+from typing import Annotated, Any
+
+from meshrt.machine import Measured
+from meshrt.neuron import report
+from meshrt.neuron.cores import Cores
+from meshrt.neuron.device import NEURON_PRESETS, NeuronDevice, find_neuron_device
+from meshrt.neuron.report import rows, title
+from meshrt.neuron.trace import begin_trace, write_trace
+from meshrt.program import AtLeast, AtMost, Choices, Shown
+from meshrt.ranks.board import Board
+from meshrt.ranks.console import Console
+from meshrt.ranks.control import Control
+from meshrt.ranks.files import check_target
+
+__all__ = ["SIZE", "gather", "open_machine", "rows", "title"]
+
+SIZE = "cores"
+
+
+def open_machine(
+    comm: Any, board: Board, default: tuple[int, int], payload: bool, console: Console,
+    *,
+    cores: Annotated[int | None, "Shared by the ranks.  [default: the program's own]", AtLeast(1), AtMost(65_536)
+        ] = None,
+    device: Annotated[str | NeuronDevice, "", Choices(tuple(NEURON_PRESETS))] = "trn1",
+    trace: Annotated[str | None, "Write what ran when, for a trace viewer such as Perfetto.", Shown("PATH")] = None,
+    sbuf_bytes: Annotated[int | None, "Of a partition of SBUF.  [default: device's]", AtLeast(1)] = None,
+) -> Cores:  # fmt: skip
+    """This rank's NeuronCores. UsageError."""
+    if trace:
+        check_target("--trace", trace)
+    numbers = find_neuron_device(device, sbuf_partition_bytes=sbuf_bytes)
+    opened = Cores(cores or default[0], numbers, Control(comm, board, "control"), payload, console)
+    if trace:
+        opened.trace_path = trace
+        begin_trace(opened)
+    return opened
+
+
+def gather(cores: Cores) -> Measured | None:
+    """All that was measured at rank 0, None at the others; the trace as well, if one is kept."""
+    if cores.trace_path:
+        write_trace(cores, cores.trace_path)
+    return report.gather(cores)

@@ -1,0 +1,24 @@
+"""Numbers as a person reads them, in tables and messages."""
+
+from typing import Any
+
+
+def of(limit: Any) -> str:
+    """' of LIMIT' where there is one."""
+    return "" if limit is None else f" of {limit}"
+
+
+def short(count: int) -> str:
+    """A count for a person: 1,234, then 12.3 M and so on."""
+    for unit, scale in (("T", 10**12), ("G", 10**9), ("M", 10**6)):
+        if count >= scale:
+            return f"{count / scale:.1f} {unit}"
+    return f"{count:,}"
+
+
+def size(nbytes: int) -> str:
+    """Bytes for a person, in binary units."""
+    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if nbytes >= scale:
+            return f"{nbytes / scale:.1f} {unit}"
+    return f"{nbytes} B"

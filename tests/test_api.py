@@ -1,0 +1,222 @@
+"""`meshrt.run` and `meshrt.sweep` from a script or a notebook, alone and on several ranks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi_jobs import Finished
+
+import meshrt
+from meshrt.errors import LimitError, UsageError
+from meshrt.mesh.block import Block
+from meshrt.mesh.collectives import rings
+from meshrt.mesh.device import IDEAL
+from meshrt.program import settings_of
+from meshrt.ranks.host import ONE_THREAD
+from meshrt.units import short
+
+pytestmark = pytest.mark.mpi(ranks=[1])
+SMALL: dict[str, Any] = {"m": 20, "k": 24, "n": 28}
+
+
+def outside_host(report: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in report.items() if key != "host"}
+
+
+# A notebook: NumPy has been imported, with as many threads as there are, before anything of meshrt.
+NOTEBOOK = """
+import sys
+import numpy as np
+np.ones((500, 500)) @ np.ones((500, 500))
+import meshrt
+report = meshrt.run("gemm", mesh="1x1", device="ideal", m=700, k=900, n=500)
+report.write(sys.argv[1])
+"""
+
+
+def test_a_notebook_gives_the_bits_of_the_command(
+    run_meshrt: Callable[..., Finished], run_script: Callable[..., Finished], tmp_path: Path
+) -> None:
+    told = run_meshrt(
+        "run", "gemm", "--mesh", "1x1", "--device", "ideal", "--m", "700", "--k", "900", "--n", "500", "--json", "-"
+    )
+    path = tmp_path / "report.json"
+    done = run_script(NOTEBOOK, str(path), env=dict.fromkeys(ONE_THREAD, "2"))
+    assert done.code == 0, done.stderr
+    here, there = json.loads(path.read_text()), json.loads(told.stdout)
+    assert outside_host(here) == outside_host(there), "max_abs_error has all bits of the product"
+
+
+def test_a_run_uses_one_thread_and_gives_the_others_back() -> None:
+    from threadpoolctl import threadpool_info, threadpool_limits
+
+    def threads() -> set[int]:
+        return {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}
+
+    def own(block: Block) -> dict[str, Any]:
+        return {"threads": max(threads())}
+
+    with threadpool_limits(2, "blas"):
+        assert meshrt.run(own, mesh=(2, 2)).result == {"threads": 1}
+        assert threads() == {2}
+
+
+def test_numbers_by_name() -> None:
+    report = meshrt.run("shift", mesh=(4, 2), tile=2)
+    data = json.loads(report.to_json())
+    assert report["hops"] == data["measured"]["hops"] > 0
+    assert report["link_bytes.max"] == data["measured"]["link_bytes"]["max"]
+    assert report.phases == ["shift"] and report.phase("shift", "hops") == report.phase("shift")["hops"]
+    assert (report.machine, report.kind("hops"), report.kind("stages")) == ("mesh", "counted", "declared")
+    assert report.arguments["tile"] == 2 and report.result == data["result"] and report.measured == data["measured"]
+    with pytest.raises(KeyError, match="no 'hoops'; a report has messages, hops"):
+        report["hoops"]
+    with pytest.raises(KeyError, match="no phase 'decode'; there are shift"):
+        report.phase("decode")
+
+
+@pytest.mark.parametrize(
+    ("program", "options"),
+    [("gemm", {"mesh": (8, 8)}), ("xuv", {"cores": 2, "m": 64, "k": 64, "r": 32, "n": 64}), ("lowrank", {"tp": 2})],
+)
+def test_a_table_for_people_and_one_for_notebooks(program: str, options: dict[str, Any]) -> None:
+    report = meshrt.run(program, payload=False, **options)
+    lines = str(report).splitlines()
+    assert lines[0].startswith(f"{program} on ") and lines[-1].endswith("others counted")
+    html = report._repr_html_()
+    for cell in (*report.phases, "total", short(report["macs" if program == "gemm" else "flops"])):
+        assert any(cell in line for line in lines) and f">{cell}<" in html, cell
+
+
+@pytest.mark.parametrize(("program", "on"), [("gemm", None), ("xuv", None), ("lowrank", None), ("llama", "neuron")])
+def test_size_is_a_word_of_every_machine(program: str, on: str | None) -> None:
+    size: Any = (8, 8) if program == "gemm" else 2
+    report = meshrt.run(program, on=on, size=size, payload=False)
+    assert report.data["mesh"] == ([8, 8] if program == "gemm" else [2, 1])
+
+
+def test_a_device_of_ones_own_and_limits() -> None:
+    from dataclasses import replace
+
+    slow = meshrt.run("shift", mesh=(4, 1), tile=2, device=replace(IDEAL, name="slow", alpha=10.0))
+    fast = meshrt.run("shift", mesh=(4, 1), tile=2, device="ideal")
+    assert slow["critical_path.cycles"] == 10 * fast["critical_path.cycles"] > 0
+    with pytest.raises(LimitError, match="the limit is 10 "):
+        meshrt.run("shift", mesh=(4, 1), tile=2, core_memory=10)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mesk": 3}, "gemm has no option 'mesk'; it has algorithm, .*, and mesh has mesh, device"),
+        ({"m": 0}, "--m is 0; it starts at 1"),
+        ({"m": 2.5}, "--m is 2.5; it is a whole number"),
+        ({"m": "many"}, "--m is 'many'; it is a whole number"),
+        ({"lockstep": 1}, "--lockstep is 1; it is True or False"),
+        ({"algorithm": "strassen"}, "--algorithm is 'strassen'; there are meshgemm, cannon, summa, allgather"),
+        ({"route_entries": 257}, "--route-entries is 257; it is 1 to 256"),
+        ({"device": "wse9"}, "--device is 'wse9'; there are wse2, ideal"),
+        ({"on": "abacus"}, "gemm does not run on 'abacus'"),
+        ({"mesh": "4by4"}, "mesh '4by4' is not WIDTHxHEIGHT"),
+    ],
+)
+def test_what_cannot_be_is_an_exception(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        meshrt.run("gemm", **options)
+
+
+def test_the_command_refuses_in_the_same_words(run_meshrt: Callable[..., Finished]) -> None:
+    done = run_meshrt("run", "gemm", "--m", "0")
+    assert (done.code, done.stderr) == (2, "meshrt: error: --m is 0; it starts at 1\n")
+    done = run_meshrt("run", "gemm", "--route-entries", "257")
+    assert (done.code, done.stderr) == (2, "meshrt: error: --route-entries is 257; it is 1 to 256\n")
+
+
+def halo(block: Block, *, rounds: int = 1) -> dict[str, Any]:
+    """Every core's number goes round its row."""
+    tiles = block.tiles("number", (1,), np.float32)
+    tiles[...] = np.arange(block.mesh.x0, block.mesh.x0 + block.shape[1], dtype=np.float32)[:, None]
+    with rings.interleaved_ring(block, "x") as ring:
+        for _ in range(rounds):
+            there = block.tiles("number coming in", (1,), np.float32)
+            rings.finish_shift(block, rings.start_shift(block, ring, tiles, there))
+            tiles = there
+    return {"sum": float(tiles.sum())}
+
+
+def forgets(block: Block) -> dict[str, Any]:
+    tiles = block.tiles("number", (1,), np.float32)
+    with rings.interleaved_ring(block, "x") as ring:
+        rings.start_shift(block, ring, tiles, block.tiles("coming in", (1,), np.float32))
+    return {}
+
+
+def test_a_function_is_a_program() -> None:
+    report = meshrt.run(halo, mesh=(5, 2), rounds=3)
+    assert report.data["program"] == "halo" and report.arguments == {"rounds": 3}
+    assert report.result["sum"] == 20.0 and report["messages"] == 3 * 10
+    with pytest.raises(UsageError, match="halo has no option 'round'"):
+        meshrt.run(halo, mesh=(5, 2), round=3)
+    with pytest.raises(UsageError, match=r"forgets of test_api\.py, line .*: nobody has received"):
+        meshrt.run(forgets, mesh=(5, 2))
+
+
+def test_a_sweep_takes_every_combination_in_order() -> None:
+    every = meshrt.sweep("gemm", mesh="8x8", m=[16, 32], algorithm=["meshgemm", "cannon"], k=16, n=16, payload=False)
+    assert [(one.arguments["m"], one.arguments["algorithm"]) for one in every] == [
+        (16, "meshgemm"), (16, "cannon"), (32, "meshgemm"), (32, "cannon"),
+    ]  # fmt: skip
+    alone = meshrt.run("gemm", mesh="8x8", m=32, k=16, n=16, algorithm="cannon", payload=False)
+    assert outside_host(dict(every[3].data)) == outside_host(dict(alone.data))
+
+
+def test_a_sweep_goes_past_a_limit_and_not_past_a_mistake() -> None:
+    small, large = meshrt.sweep("gemm", mesh=(4, 4), k=16, n=16, m=[16, 100_000], payload=False)
+    assert small.refused is None and small["macs"] == 16**3
+    assert large.refused is not None and "'A' asks for" in large.refused and large.arguments["m"] == 100_000
+    assert "refused" in str(large) and "refused" in large._repr_html_()
+    with pytest.raises(UsageError, match="--m is 0"):
+        meshrt.sweep("gemm", m=[16, 0])
+
+
+SCRIPT = """
+import json, sys
+import meshrt
+from meshrt.errors import UsageError
+first = meshrt.run("gemm", mesh=(4, 4), m=20, k=24, n=28)
+second = meshrt.run("llama-tiny", max_new_tokens=3)
+try:
+    meshrt.run("gemm", m=0)
+except UsageError as error:
+    refused = str(error)
+many = meshrt.sweep("gemm", mesh="8x8", m=[16, 32, 48], k=16, n=16, algorithm=["meshgemm", "cannon"])
+told = [{key: value for key, value in one.data.items() if key != "host"} for one in (first, second, *many)]
+from mpi4py import MPI
+every = MPI.COMM_WORLD.gather([told, refused])
+if every:
+    assert all(one == every[0] for one in every), "all ranks have the reports"
+    print(json.dumps(every[0]))
+if sys.argv[1:]:
+    meshrt.run("gemm", mesh=(4, 4), m=2000)
+"""
+
+
+def test_a_script_gives_the_same_on_any_number_of_ranks(run_script: Callable[..., Finished]) -> None:
+    told = {ranks: run_script(SCRIPT, ranks=ranks) for ranks in (1, 2, 4)}
+    assert [done.code for done in told.values()] == [0, 0, 0], [done.stderr for done in told.values()]
+    assert told[1].stdout == told[2].stdout == told[4].stdout and told[1].stdout
+
+
+def test_an_error_in_the_midst_ends_all_ranks(run_script: Callable[..., Finished]) -> None:
+    done = run_script(SCRIPT, "on", ranks=4)
+    assert done.code == 3 and "asks for 128000 bytes" in done.stderr and "Traceback" not in done.stderr, done.stderr
+
+
+def test_settings_have_their_help() -> None:
+    for machine in ("mesh", "neuron", "gpu"):
+        assert all(option.help or option.name == "device" for option in settings_of(machine).values())
