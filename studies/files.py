@@ -29,7 +29,7 @@ def check_matplotlib() -> None:
         import matplotlib  # noqa: F401
     except ImportError:
         raise UsageError(
-            "--png needs matplotlib: pip install 'meshrt[plot]', or leave --png out; --csv needs none"
+            "--png needs matplotlib: pip install matplotlib, or leave --png out; --csv needs none"
         ) from None
 
 

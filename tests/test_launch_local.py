@@ -81,7 +81,7 @@ def test_mpirun_beside_python_comes_first(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(MpiError, match=r"is of Open MPI 4\.1\.4, but mpi4py loads MPICH 5\.0\.2"):
         local.find_mpirun("MPICH 5.0.2")
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(MpiError, match=r"no mpirun .* pip install 'meshrt\[mpich\]'"):
+    with pytest.raises(MpiError, match=r"no mpirun .* pip install mpi4py mpich"):
         local.find_mpirun("MPICH 5.0.2")
 
 
@@ -109,6 +109,7 @@ def test_doctor_without_an_mpi_library(monkeypatch: pytest.MonkeyPatch) -> None:
         (doctor.shared_memory("/nowhere"), doctor.Level.WARN),
         (doctor.root({}), doctor.Level.WARN),
         (doctor.package("no-such-package"), doctor.Level.FAIL),
+        (doctor.namesake(), doctor.Level.OK),
         (doctor.memory(1), doctor.Level.OK),
         (doctor.memory(1_000_000), doctor.Level.WARN),
         (doctor.ranks({}), doctor.Level.OK),

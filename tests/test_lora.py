@@ -1,6 +1,6 @@
 """LoRA on the factors of a compressed model (NeuronMM, eq. 9): what is trained, what is written, what it is good for.
 
-Needs torch, which training needs and meshrt never imports (`pip install meshrt[train]`). Without it this file is
+Needs torch, which training needs and meshrt never imports (`pip install torch transformers`). Without it this file is
 skipped, and says so; that a folder with merged factors runs everywhere is tests/test_models_factors.py's, without it.
 """
 
@@ -29,7 +29,7 @@ from meshrt.models.texts import story_sequences
 from meshrt.models.tokenizer import load_tokenizer
 
 pytestmark = pytest.mark.skipif(
-    find_spec("torch") is None, reason="training needs torch, which is not installed: pip install meshrt[train]"
+    find_spec("torch") is None, reason="training needs torch, which is not installed: pip install torch transformers"
 )
 MLP = [f"model.layers.{i}.mlp.{name}_proj" for i in range(4) for name in ("gate", "up", "down")]
 QUICK = {"steps": 60, "batch": 4, "tokens": 64, "rank": 4, "lr": 2e-3, "stories": 60, "seed": 0, "report": 100}

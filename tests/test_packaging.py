@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -12,7 +13,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+SETUPTOOLS = PYPROJECT["tool"]["setuptools"]
 LAYERS = ("meshrt", "programs", "launch", "models", "studies")
 COMMANDS = ROOT / "meshrt" / "commands"  # with what a command needs, whatever the layer
 
@@ -142,3 +144,24 @@ def test_only_the_commands_know_the_studies() -> None:
         for path in _files(layer):
             if layer != "studies" and not path.is_relative_to(COMMANDS):
                 assert "studies" not in _of_meshrt(path), path
+
+
+def test_the_package_is_not_named_as_another_projects() -> None:
+    """`meshrt` on the package index is not this: nothing may tell users to install that, or ask for its metadata."""
+    assert PYPROJECT["project"]["name"] == "meshrt-emulator"
+    wrong = re.compile(
+        r"pip3? +install[^\n]*[\s'\"]meshrt(?![\w/.-])|metadata\.\w+\(['\"]meshrt['\"]\)|['\"]meshrt\\*\["
+    )
+    assert wrong.search("pip install 'meshrt[mpich]'") and wrong.search("pip install -U meshrt")
+    folders = (*LAYERS, "docs", "tests", "ci", "examples")
+    paths = [path for folder in folders for path in (ROOT / folder).rglob("*")] + list(ROOT.glob("*.md"))
+    for path in paths:
+        if path.is_file() and path.suffix in ("", ".py", ".md") and path != Path(__file__).resolve():
+            assert not wrong.search(path.read_text()), path
+
+
+def test_the_packages_licence_is_the_one_beside_it() -> None:
+    project = PYPROJECT["project"]
+    assert (project["license"], project["license-files"]) == ("Apache-2.0", ["LICENSE"])
+    assert "Apache License\n                           Version 2.0" in (ROOT / "LICENSE").read_text()
+    assert project["authors"] == [{"name": "the meshrt developers"}]

