@@ -1,0 +1,30 @@
+"""alltoall.py: a personalised all-to-all; every core has a tile of its own for every other core."""
+
+from typing import Annotated
+
+import numpy as np
+
+from meshrt.mesh.block import Block
+from meshrt.mesh.exchange.exchange import crossbar, exchange
+from meshrt.mesh.exchange.legs import Transfer
+
+MESH = (4, 4)
+
+
+def run(block: Block, *, size: Annotated[int, "numbers in a tile"] = 8) -> dict:
+    """Send all tiles, one for each core in a step, and count the numbers that are not where NumPy has them."""
+    mesh, (bh, bw) = block.mesh, block.lead
+    cores = mesh.width * mesh.height
+    number = np.add.outer(np.arange(mesh.y0, mesh.y0 + bh) * mesh.width, np.arange(mesh.x0, mesh.x0 + bw))
+    every = np.random.default_rng(0).random((cores, cores, size), np.float32)  # [from, to, size]
+    outgoing = block.tiles("outgoing", (cores, size), np.float32)  # [bh, bw, to, size]
+    incoming = block.tiles("incoming", (cores, size), np.float32)  # [bh, bw, from, size]
+    outgoing[...] = every[number]
+    y, x = np.ogrid[:bh, :bw]
+    with crossbar(block) as bar, block.phase("all to all"):
+        for step in range(cores):  # every core sends to the one that is `step` numbers on, and so gets one tile
+            leaves = outgoing[y, x, (number + step) % cores]
+            (comes,) = exchange(block, bar, Transfer(None, (np.arange(cores) - step) % cores, leaves))
+            incoming[y, x, (number - step) % cores] = comes
+    wrong = int((incoming != every.swapaxes(0, 1)[number]).sum())
+    return {"wrong": block.control.allreduce(wrong)} if block.payload else {}

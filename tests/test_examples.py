@@ -1,0 +1,76 @@
+"""examples/: each is small, comes to what NumPy does on any ranks, and its check would see it if it did not."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import pytest
+from measure import on_one_rank, run_report
+from runs import run_on_cores
+
+FOLDER = Path(__file__).parents[1] / "examples"
+
+# file: the mesh and the options, the result, and a change of the text that has to show in it.
+ON_MESH: dict[str, tuple[tuple[int, int], dict[str, int], dict[str, Any], tuple[str, str]]] = {
+    "rowsum.py": ((6, 4), {"size": 100}, {"sum": 15.0}, ('ktree(block, "x"', 'ktree(block, "y"')),
+    "halo.py": ((6, 5), {"size": 7, "steps": 9}, {"wrong": 0}, ('("x", -1, 1, -1)', '("x", -1, 2, -1)')),
+    "transpose.py": ((5, 5), {"size": 7}, {"wrong": 0}, ("swapaxes(-1, -2)", "copy()")),
+    "alltoall.py": ((4, 3), {"size": 5}, {"wrong": 0}, ("(number + step) %", "(number + 2 * step) %")),
+}
+EXAMPLES = [*ON_MESH, "tiled.py"]
+
+
+def report(comm: Any, name: str, payload: bool = True, file: Path | None = None) -> dict[str, Any]:
+    mesh, options, _, _ = ON_MESH[name]
+    found = run_report(comm, str(file or FOLDER / name), mesh, "wse2", payload, **options)
+    return {key: part for key, part in found.items() if key not in ("program", "host")}
+
+
+@pytest.mark.mpi(ranks=[1, 4])
+@pytest.mark.parametrize("name", ON_MESH)
+def test_a_program_comes_to_what_numpy_does_on_any_ranks(name: str, comm) -> None:
+    found = report(comm, name)
+    assert found["result"] == ON_MESH[name][2]
+    assert found == on_one_rank(comm, lambda one: report(one, name))
+
+
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.parametrize("name", ON_MESH)
+def test_its_result_shows_a_fault_and_by_shape_it_counts_the_same(name: str, tmp_path: Path, comm) -> None:
+    text, (part, instead) = (FOLDER / name).read_text(), ON_MESH[name][3]
+    assert text.count(part) == 1
+    (tmp_path / name).write_text(text.replace(part, instead))
+    assert report(comm, name, file=tmp_path / name)["result"] != ON_MESH[name][2]
+    assert report(comm, name, payload=False)["measured"] == report(comm, name)["measured"]
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_the_kernel_comes_to_what_numpy_does_and_shows_a_fault(tmp_path: Path, comm) -> None:
+    text = (FOLDER / "tiled.py").read_text()
+    assert run_on_cores(comm, str(FOLDER / "tiled.py"), size=200)["result"] == {"wrong": 0}
+    (tmp_path / "tiled.py").write_text(text.replace("total += nisa", "total = nisa"))
+    assert run_on_cores(comm, str(tmp_path / "tiled.py"), size=200)["result"]["wrong"] > 0
+
+
+def test_every_example_is_tested_and_under_40_lines() -> None:
+    assert {path.name for path in FOLDER.glob("*.py")} == {*EXAMPLES}
+    for name in EXAMPLES:
+        assert (FOLDER / name).read_text().count("\n") < 40, name
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_what_it_imports_is_what_the_list_says(name: str) -> None:
+    """examples/README.md counts lines, modules of meshrt's and names from them."""
+    text = (FOLDER / name).read_text()
+    found = [
+        (node.module, alias.name)
+        for node in ast.parse(text).body
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("meshrt")
+        for alias in node.names
+    ]
+    (row,) = (line for line in (FOLDER / "README.md").read_text().splitlines() if line.startswith(f"| `{name}` "))
+    lines, modules, names, shown = (cell.strip() for cell in row.split("|")[2:6])
+    assert (int(lines), int(modules), int(names)) == (text.count("\n"), len({m for m, _ in found}), len(found))
+    assert sorted(shown.replace(";", ",").split(", ")) == sorted(name for _, name in found)
