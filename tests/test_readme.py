@@ -1,5 +1,6 @@
-"""The README's example programs do what the README says, word for word."""
+"""What README, docs and examples show is what comes out, word for word."""
 
+import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -7,22 +8,42 @@ from pathlib import Path
 import pytest
 from mpi_jobs import Finished
 
-README = (Path(__file__).parent.parent / "README.md").read_text()
+ROOT = Path(__file__).parent.parent
+README, START, PROGRAMS = ((ROOT / name).read_text() for name in ("README.md", "docs/start.md", "docs/programs.md"))
+ROWSUM, TILED = (text.split("```python\n")[1].split("```")[0] for text in (README, PROGRAMS))
 
 
 @pytest.mark.parametrize("ranks", [1, 4])
 def test_the_example_runs_and_prints_what_is_shown(ranks: int, tmp_path: Path, run_meshrt: Callable[..., Finished]):
-    (tmp_path / "rowsum.py").write_text(README.split("```python\n")[1].split("```")[0])
+    (tmp_path / "rowsum.py").write_text(ROWSUM)
     code, out, err, _ = run_meshrt("run", str(tmp_path / "rowsum.py"), "--size", "100", ranks=ranks)
     shown = README.split("meshrt run rowsum.py --size 100\n")[1].split("\n\n")[0].strip()
     assert (code, err) == (0, "")
     assert out.splitlines()[0] == shown == "sum: 15"
 
 
-def test_the_example_keeps_to_what_the_readme_expects_of_a_program(tmp_path: Path, run_meshrt: Callable[..., Finished]):
+def test_the_programs_that_are_shown_are_those_in_the_examples():
+    assert (ROOT / "examples" / "rowsum.py").read_text() == ROWSUM
+    assert (ROOT / "examples" / "tiled.py").read_text() == TILED
+
+
+def test_the_table_of_a_run_is_what_it_prints_and_the_same_in_both_places(run_meshrt: Callable[..., Finished]):
+    tables = []
+    for text in (README, START):
+        (line,) = (line for line in text.splitlines() if line.startswith("    meshrt run llama-tiny --prompt-ids"))
+        tables.append([row[4:] for row in text.split(line)[1].split("\n\n")[1].splitlines()])
+    assert tables[0] == tables[1]
+    code, out, err, _ = run_meshrt(*line.split()[1:])
+    assert (code, err) == (0, "")
+    printed = [row.rstrip() for row in out.splitlines()]
+    begin = printed.index(tables[0][0])
+    assert [row for row in printed[begin:] if not row.startswith("wall time")] == tables[0]
+
+
+def test_the_example_keeps_to_what_the_docs_expect_of_a_program(tmp_path: Path, run_meshrt: Callable[..., Finished]):
     """The compliance check's own example line, on the example program: it runs by shape as well."""
-    (tmp_path / "my_program.py").write_text(README.split("```python\n")[1].split("```")[0])
-    (line,) = (line for line in README.splitlines() if "meshrt plmr my_program.py" in line)
+    (tmp_path / "my_program.py").write_text(ROWSUM)
+    (line,) = (line for line in START.splitlines() if "meshrt plmr my_program.py" in line)
     argv = shlex.split(line)[1:]
     argv[1] = str(tmp_path / "my_program.py")
     code, _, err, _ = run_meshrt(*argv, "--sizes", "4,6,8")
@@ -33,7 +54,7 @@ def test_the_example_keeps_to_what_the_readme_expects_of_a_program(tmp_path: Pat
 
 
 def test_the_example_of_other_cores_for_decode_runs_and_no_number_of_it_is_cut_off(run_meshrt: Callable[..., Finished]):
-    (line,) = (line for line in README.splitlines() if "--decode-mesh" in line)
+    (line,) = (line for line in START.splitlines() if "--decode-mesh" in line)
     code, out, err, _ = run_meshrt(*line.split()[1:])
     assert (code, err) == (0, "")
     assert "change of cores" in out and "\N{HORIZONTAL ELLIPSIS}" not in out
@@ -41,13 +62,31 @@ def test_the_example_of_other_cores_for_decode_runs_and_no_number_of_it_is_cut_o
 
 def test_the_kernel_runs_and_prints_what_is_shown(tmp_path: Path, run_meshrt: Callable[..., Finished]):
     """x crosses once for each of ceil(600 / 512) = 2 blocks of columns, y once for each of ceil(600 / 128) = 5."""
-    blocks = [block.split("```")[0] for block in README.split("```python\n")[1:]]
-    (kernel,) = (block for block in blocks if block.startswith('"""tiled.py'))
-    (tmp_path / "tiled.py").write_text(kernel)
+    (tmp_path / "tiled.py").write_text(TILED)
     code, out, err, _ = run_meshrt("run", str(tmp_path / "tiled.py"), "--size", "600")
     assert (code, err) == (0, "")
-    shown = README.split("meshrt run tiled.py --size 600\n")[1].split("\n\n")[0].splitlines()
+    shown = PROGRAMS.split("meshrt run tiled.py --size 600\n")[1].split("\n\n")[0].splitlines()
     lines = [line.strip() for line in shown if line.strip() != "..."]
     assert lines[0] == "wrong: 0" and set(lines) <= {line.strip() for line in out.splitlines()}
     read = 2 * 600 * 600 * (2 + 5) / 2**20
     assert lines[1].split() == ["HBM", "read", f"{read:.1f}", "MiB", f"{read:.1f}", "MiB"]
+
+
+def test_the_readme_is_a_front_page():
+    assert README.count("\n") <= 125
+
+
+def test_every_link_leads_somewhere():
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*.md")]
+    for page in pages:
+        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text()):
+            assert target.startswith("https://") or (page.parent / target).exists(), f"{page}: {target}"
+
+
+def test_the_map_of_the_house_has_every_folder():
+    house = (ROOT / "docs" / "house.md").read_text()
+    layers = [ROOT / name for name in ("meshrt", "programs", "studies", "models", "launch")]
+    folders = {path.parent for layer in layers for path in layer.rglob("__init__.py")}
+    assert len(folders) > 15
+    for folder in folders:
+        assert re.search(rf"\b{folder.name}/", house), folder
