@@ -90,3 +90,12 @@ def test_the_map_of_the_house_has_every_folder():
     assert len(folders) > 15
     for folder in folders:
         assert re.search(rf"\b{folder.name}/", house), folder
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/adding.md", "docs/decisions/007-packaging.md"])
+def test_files_that_a_page_names_are_there(page: str):
+    tops = "meshrt|programs|studies|models|launch|tests|ci|docs|examples"
+    named = re.findall(rf"`((?:{tops})/[\w./-]*)", (ROOT / page).read_text())
+    assert named
+    for path in named:
+        assert (ROOT / path).exists(), path
