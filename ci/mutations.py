@@ -150,7 +150,9 @@ TABLE: dict[str, list[tuple[str, str, str]]] = {
         ("on = steps[strip::across] > step", "on = steps[strip::across] >= step", SHIFTS),
         ("[-place for place in rings.y.places]", "[*rings.y.places]", f"{SHIFTS} test_gemm.py"),
         ("(-1 if reverse else 1)) % total]", "1) % total]", SHIFTS),
-        ("every[:, :, source] = tiles", "pass", SHIFTS),
+    ],
+    "meshrt/mesh/collectives/broadcast.py": [
+        ("every[...] = tiles[:, :, None]", "pass", "test_broadcast.py test_gemm_baselines.py"),
     ],
     "meshrt/mesh/exchange/convoy.py": [
         ("np.array([[block.device.beta], [0.0], [1.0]])", "np.array([[0.0], [0.0], [1.0]])", CROSSBAR),

@@ -12,6 +12,7 @@ from runs import new_block
 from meshrt import report
 from meshrt.mesh.block import Block
 from meshrt.mesh.device import Device
+from meshrt.mesh.wires.routes import Route
 from meshrt.program import load_program
 
 
@@ -48,6 +49,11 @@ def numbered(width: int, height: int, *tile: int) -> np.ndarray:
     """Tiles of all cores, [H, W, *tile] of float32, with different numbers in all places."""
     shape = (height, width, *tile)
     return np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+
+
+def gossip(n: int) -> tuple[Route, ...]:
+    """Every core of a line sends to all others: N routes through every core."""
+    return tuple(Route(core, tuple(stop for stop in range(n) if stop != core)) for core in range(n) if n > 1)
 
 
 def marks(n: int, chosen: Iterable[int]) -> np.ndarray:

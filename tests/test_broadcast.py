@@ -15,7 +15,7 @@ from meshrt.mesh.collectives import broadcast
 from meshrt.mesh.collectives.broadcast import Spread, cut, spreads
 from meshrt.mesh.wires import fabric
 
-RANKS = [1, 2, 6, 9]
+RANKS = [1, 2, 3, 4, 6, 9, 16]
 MESH = (7, 5)
 LONGEST = [None, 1, 3, 4]  # cores of a segment; None: all of the line
 
@@ -64,6 +64,8 @@ def test_allgather_gives_every_core_all_tiles_of_its_line(longest: int | None, c
 def assert_costs(report: dict[str, Any], lines: int, spread: Spread) -> None:
     """Every core of every line has sent its tile to all others: over each link once, with a stage at each relay."""
     assert report["hops"] == lines * spread.n * (spread.n - 1)
+    longest = max(high - low for low, high in pairwise(spread.bounds))
+    assert report["max_hops"] == (longest if len(spread.bounds) > 2 else spread.n - 1)
     assert report["stages"] == lines * sum(relays(spread.bounds, source) for source in range(spread.n))
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from measure import marks, measured, numbered, one_core_each, own, whole
@@ -12,17 +10,13 @@ from runs import new_block
 from meshrt.mesh.block import Block
 from meshrt.mesh.collectives.allreduce import allreduce, ktree, reduce
 from meshrt.mesh.collectives.rings import (
-    allgather,
     finish_shift,
-    gossip,
     interleaved_ring,
     interleaved_rings,
     rotate,
     start_shift,
 )
-from meshrt.mesh.wires import fabric, routes
-from meshrt.mesh.wires.routes import Route
-from meshrt.mesh.wires.tables import installed
+from meshrt.mesh.wires import routes
 
 RANKS = [1, 2, 3, 4, 6, 9, 16]
 MESH = (7, 5)
@@ -204,91 +198,3 @@ def test_a_reduction_holds_its_sum_and_its_incoming_tile(comm):
     with ktree(block, "x") as tree:
         allreduce(block, tree, own(block, numbered(*MESH, 2, 3)))
     assert measured(block)["memory_bytes"]["max"] == 2 * (2 * 3 * 4)
-
-
-# ------------------------------------------------------------------------------------------------------ allgather
-
-
-def relayed_stages(relayed: list[Route]) -> int:
-    """A relayed packet is touched at every core on its way but the first and the last, either side of its source."""
-    return sum(max(0, r.high - r.source - 1) + max(0, r.source - r.low - 1) for r in relayed)
-
-
-@pytest.mark.mpi(ranks=RANKS)
-@pytest.mark.parametrize("entries", [None, 7, 6, 5, 4])
-@pytest.mark.parametrize("axis", ["x", "y"])
-def test_allgather_gives_every_core_all_tiles_of_its_line(axis: str, entries: int | None, comm):
-    limits = {} if entries is None else {"route_entries": entries}
-    block = new_block(comm, MESH, **limits)
-    n, lines = line_of(block, axis)
-    tiles = numbered(*MESH, 2)
-    with gossip(block, axis) as channel:
-        found = by_line(axis, whole(block, allgather(block, channel, own(block, tiles))))
-    assert (found == by_line(axis, tiles)[:, None]).all()
-    relayed = list(channel.relay.routes) if channel.relay else []
-    assert len(relayed) == (0 if entries is None or entries >= n else n - (entries - 4))
-    report = measured(block)
-    assert report["hops"] == lines * n * (n - 1), "relayed or not, every tile crosses every link of the line once"
-    assert report["stages"] == lines * relayed_stages(relayed)
-    assert report["max_hops"] == (n - 1 if len(relayed) < n else 1)
-    assert report["route_entries"]["max"] == (n if not relayed else entries)
-
-
-def relay_channel(block: Block, axis: str) -> Any:
-    """Routes three cores on, four of which pass a core: one fits beside a lane of single hops, the others do not."""
-    return installed(block.tables, axis, routes.chain(block.mesh.length(axis), 3), split=True)
-
-
-@pytest.mark.mpi(ranks=RANKS)
-@pytest.mark.parametrize("axis", ["x", "y"])
-def test_relayed_packets_arrive_as_direct_ones_do(axis: str, comm):
-    tiles = numbered(9, 9, 2)
-    found = {}
-    for entries in (4, 3):
-        block = new_block(comm, (9, 9), route_entries=entries)
-        with relay_channel(block, axis) as channel:
-            there = np.full_like(own(block, tiles), 1)
-            options = {"positions": marks(9, [0, 1, 2, 4, 5]), "lines": marks(9, [0, 2, 3, 7])}
-            fabric.transfer(block, channel, own(block, tiles), there, combine=np.add, **options)
-            found[entries] = whole(block, there)
-        relayed = [
-            route for route in (channel.relay.routes if channel.relay else ()) if options["positions"][route.source]
-        ]
-        report = measured(block)
-        assert report["hops"] == 4 * 5 * 3
-        assert report["stages"] == 4 * relayed_stages(relayed)
-        assert bool(relayed) == (entries == 3)
-    expected = np.ones_like(tiles)
-    for source in (0, 1, 2, 4, 5):
-        for line in (0, 2, 3, 7):
-            by_line(axis, expected)[line, source + 3] += by_line(axis, tiles)[line, source]
-    assert (found[4] == expected).all()
-    assert (found[3] == expected).all()
-
-
-@pytest.mark.mpi(ranks=RANKS)
-@pytest.mark.parametrize("axis", ["x", "y"])
-def test_relayed_packets_shift_in_place(axis: str, comm):
-    tiles = numbered(9, 9, 2)
-    block = new_block(comm, (9, 9), route_entries=3)
-    here = own(block, tiles)
-    with relay_channel(block, axis) as channel:
-        assert channel.relay is not None
-        fabric.transfer(block, channel, here, here)
-    expected = by_line(axis, tiles).copy()
-    expected[:, 3:] = expected[:, :-3].copy()
-    assert (by_line(axis, whole(block, here)) == expected).all()
-
-
-@pytest.mark.mpi(ranks=RANKS)
-def test_a_relay_costs_a_stage_in_time_and_two_tiles_in_memory(comm):
-    """Beside what it gets for itself, a core has the tile that it passes on, and the next that comes in."""
-    block = new_block(comm, (9, 9), route_entries=3)
-    with relay_channel(block, "x") as channel:
-        assert channel.relay is not None
-        source = channel.relay.routes[0].source
-        fabric.transfer(block, channel, own(block, numbered(9, 9, 2)), positions=marks(9, [source]))
-    report = measured(block)
-    path = report["critical_path"]
-    assert (path["hops"], path["stages"]) == (3, 2)
-    assert report["memory_bytes"]["max"] == 3 * (2 * 4)

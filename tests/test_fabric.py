@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from measure import marks, measured, numbered, one_core_each, own, whole
+from measure import gossip, marks, measured, numbered, one_core_each, own, whole
 from runs import new_block
 
 from meshrt.errors import RouteError
@@ -173,6 +173,25 @@ def test_arrivals_are_combined_with_what_is_there(comm):
             assert (whole(block, out) == expected).all()
 
 
+@pytest.mark.mpi(ranks=RANKS)
+@pytest.mark.parametrize("axis", ["x", "y"])
+def test_what_chosen_sources_send_is_combined_on_chosen_lines_alone(axis: str, comm):
+    """Three cores on, by routes of which four meet at a router."""
+    tiles, sources, lines = numbered(9, 9, 2), (0, 1, 2, 4, 5), (0, 2, 3, 7)
+    block = new_block(comm, (9, 9), route_entries=4)
+    there = np.full_like(own(block, tiles), 1)
+    with installed(block.tables, axis, routes.chain(9, 3)) as channel:
+        options = {"positions": marks(9, sources), "lines": marks(9, lines)}
+        fabric.transfer(block, channel, own(block, tiles), there, combine=np.add, **options)
+    expected = np.ones_like(tiles)
+    for source in sources:
+        for line in lines:
+            by_line(axis, expected)[line, source + 3] += by_line(axis, tiles)[line, source]
+    assert (whole(block, there) == expected).all()
+    report = measured(block)
+    assert (report["hops"], report["stages"]) == (4 * 5 * 3, 0)
+
+
 @pytest.mark.mpi(ranks=[1, 4])
 @pytest.mark.parametrize("dtype", ["float16", "float64", "int32", "uint8"])
 def test_tiles_of_any_type_arrive_as_they_are(dtype: str, comm):
@@ -208,7 +227,7 @@ def exercise(block: Block) -> None:
     tiles = own(block, numbered(width, height, 2))
     with (
         installed(block.tables, "x", routes.ring(width)) as x,
-        installed(block.tables, "y", routes.gossip(height)[:1] or routes.chain(height)) as y,
+        installed(block.tables, "y", gossip(height)[:1] or routes.chain(height)) as y,
         installed(block.tables, "y", routes.interleaved_ring(height)) as ring,
     ):
         for channel in (x, y, ring, x):

@@ -13,11 +13,10 @@ from runs import new_block
 
 from meshrt.errors import LimitError
 from meshrt.mesh.collectives.broadcast import spreads, start_allgather
-from meshrt.mesh.collectives.rings import allgather, gossip
 from meshrt.mesh.device import find_device
 from meshrt.mesh.memory import Memory
 from meshrt.mesh.mesh import Mesh
-from meshrt.mesh.wires.fabric import transfer
+from meshrt.mesh.wires.fabric import receive, transfer
 from meshrt.mesh.wires.routes import chain
 from meshrt.mesh.wires.tables import installed
 
@@ -210,17 +209,15 @@ def test_products_are_charged(payload: bool, comm):
 @BOTH
 @pytest.mark.mpi(ranks=[1])
 def test_an_allgather_that_a_core_has_no_room_for_is_refused(payload: bool, comm):
-    """64 cores of a row, 1 KiB each, to cores of 48 KiB, whichever allgather it is; nothing has moved then."""
+    """64 cores of a row, 1 KiB each, to cores of 48 KiB; nothing has moved then."""
     block = new_block(comm, (64, 1), "wse2", payload=payload)
     tiles = block.tiles("tile", (256,), "float32")
     what = "'tiles of the line' asks for 65536 bytes, 1024 are in use, the limit is 49152"
-    with gossip(block, "x") as channel, pytest.raises(LimitError, match=what):
-        allgather(block, channel, tiles)
     with spreads(block) as (along_x, _), pytest.raises(LimitError, match=what):
         start_allgather(block, along_x, tiles)
     assert block.counters.messages == 0 and block.memory.common == 1024
-    with gossip(block, "x") as channel:
-        every = allgather(block, channel, tiles[..., :128])
+    with spreads(block) as (along_x, _):
+        every = receive(block, start_allgather(block, along_x, tiles[..., :128]))
     assert every.shape == (*block.lead, 64, 128) and block.memory.common == 1024 + 32768
 
 

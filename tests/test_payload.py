@@ -9,8 +9,9 @@ import pytest
 from measure import measured, numbered, own, run_report
 from runs import new_block
 
-from meshrt.mesh.collectives.rings import allgather, gossip
+from meshrt.mesh.collectives.broadcast import spreads, start_allgather
 from meshrt.mesh.device import Device
+from meshrt.mesh.wires import fabric
 
 SLOW = Device(name="slow", alpha=1.5, beta=7.0, link_bytes_per_cycle=3.0, macs_per_cycle=2.0, call_cycles=11.0)
 LLAMA = {"prompt_ids": "12,7,300,45,9", "max_new_tokens": 4, "ignore_eos": True}
@@ -45,15 +46,14 @@ def test_counts_and_cycles_are_the_same_without_payloads(case: str, comm):
 
 
 @pytest.mark.mpi(ranks=[1, 4])
-@pytest.mark.parametrize("entries", [None, 5])
-def test_allgather_counts_the_same_without_payloads(entries: int | None, comm):
-    limits = {} if entries is None else {"route_entries": entries}
+@pytest.mark.parametrize("longest", [None, 3, 1])
+def test_allgather_counts_the_same_without_payloads(longest: int | None, comm):
     reports = []
     for payload in (True, False):
-        block = new_block(comm, (7, 5), payload=payload, **limits)
+        block = new_block(comm, (7, 5), payload=payload)
         tiles = own(block, numbered(7, 5, 6)) if payload else np.empty((1, 1, 6), np.float32)
-        with gossip(block, "x") as channel:
-            allgather(block, channel, tiles)
+        with spreads(block, longest) as (along_x, _):
+            fabric.receive(block, start_allgather(block, along_x, tiles))
         reports.append(measured(block))
         del reports[-1]["host"]
     assert reports[0] == reports[1]

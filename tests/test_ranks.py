@@ -11,7 +11,7 @@ import pytest
 from measure import measured, numbered, on_one_rank, own, run_report, whole
 from runs import new_block
 
-from meshrt.mesh.collectives.rings import allgather, gossip
+from meshrt.mesh.collectives.broadcast import spreads, start_allgather
 from meshrt.mesh.device import Device
 from meshrt.mesh.wires import fabric, routes
 from meshrt.mesh.wires.routes import Path as MeshPath
@@ -64,13 +64,13 @@ def mixed_traffic(comm: Any) -> tuple[bytes, bytes, dict[str, Any]]:
         installed(block.tables, "x", routes.ring(7)) as ring,
         installed(block.tables, "y", routes.interleaved_ring(5)) as other,
         installed_paths(block.tables, turns) as paths,
-        gossip(block, "x") as every,
+        spreads(block, longest=3) as (every, _),
     ):
         flights = [fabric.send(block, channel, tiles) for channel in (paths, ring, other, paths)]
         block.clock.compute(13)
         for flight in flights:
             fabric.receive(block, flight)
-        gathered = allgather(block, every, tiles)
+        gathered = fabric.receive(block, start_allgather(block, every, tiles))
     found = whole(block, gathered).tobytes() + b"".join(whole(block, flight.tiles).tobytes() for flight in flights)
     clocks = whole(block, block.clock.state.transpose(1, 2, 0)).tobytes()
     report = measured(block)

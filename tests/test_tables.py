@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from measure import gossip
 
 from meshrt.errors import LimitError
 from meshrt.mesh.device import IDEAL, WSE2, find_device
@@ -81,17 +82,17 @@ def test_routes_on_different_lines_share_their_colours():
     with ExitStack() as stack:
         for line in range(4):
             only = np.arange(4) == line
-            channel = stack.enter_context(installed(tables, "x", routes.gossip(4), only))
+            channel = stack.enter_context(installed(tables, "x", gossip(4), only))
             assert sorted(channel.colours) == [0, 1, 2, 3]
         assert (tables.entries == 4).all()
 
 
 def test_axes_share_the_table_of_a_router():
     tables = Tables(Mesh(4, 4), find_device("ideal", route_entries=7))
-    with installed(tables, "x", routes.gossip(4)):
-        with pytest.raises(LimitError), installed(tables, "y", routes.gossip(4)):
+    with installed(tables, "x", gossip(4)):
+        with pytest.raises(LimitError), installed(tables, "y", gossip(4)):
             pass
-        with installed(tables, "y", routes.gossip(4)[:3]):
+        with installed(tables, "y", gossip(4)[:3]):
             assert (tables.entries == 7).all()
 
 
@@ -146,7 +147,7 @@ def test_ktree_takes_two_entries_a_phase_and_one_to_spread(n: int, phases: int):
 
 def test_gossip_takes_an_entry_for_every_core_of_the_line():
     tables = line_tables(20)
-    with installed(tables, "x", routes.gossip(20)):
+    with installed(tables, "x", gossip(20)):
         assert (tables.entries == 20).all()
 
 
@@ -172,7 +173,7 @@ def test_leaving_the_block_frees_the_entries(made: list[Route]):
 def test_freed_colours_are_used_again():
     tables = line_tables(6, entries=6)
     for _ in range(3):
-        with installed(tables, "x", routes.gossip(6)) as channel:
+        with installed(tables, "x", gossip(6)) as channel:
             assert sorted(channel.colours) == list(range(6))
     assert tables.peak == 6
 
@@ -181,7 +182,7 @@ def test_leaving_an_inner_block_leaves_the_outer_ones_entries():
     tables = line_tables(8)
     with installed(tables, "x", routes.ring(8)):
         before = tables.enters.copy(), tables.leaves.copy()
-        with installed(tables, "x", routes.gossip(8)):
+        with installed(tables, "x", gossip(8)):
             pass
         assert (tables.enters[: len(before[0])] == before[0]).all()
         assert (tables.leaves[: len(before[1])] == before[1]).all()
@@ -194,7 +195,7 @@ def test_leaving_an_inner_block_leaves_the_outer_ones_entries():
 def test_a_full_table_is_refused_with_core_needed_and_limit():
     tables = line_tables(6, entries=4)
     message = r"core \([0-5], 0\) needs 6 route entries, the limit is 4 \(device ideal\)"
-    with pytest.raises(LimitError, match=message), installed(tables, "x", routes.gossip(6)):
+    with pytest.raises(LimitError, match=message), installed(tables, "x", gossip(6)):
         pass
     assert_empty(tables)
 
@@ -223,41 +224,20 @@ def test_entries_in_use_count_against_the_limit():
     with (
         installed(tables, "x", routes.chain(6)),
         pytest.raises(LimitError, match=r"core \([1-4], 0\) needs 8 route entries, the limit is 6"),
-        installed(tables, "x", routes.gossip(6)),
+        installed(tables, "x", gossip(6)),
     ):
         pass
 
 
 def test_an_unlimited_device_grows_up_to_what_a_header_can_name():
     tables = line_tables(100)
-    with installed(tables, "x", routes.gossip(100)) as channel:
+    with installed(tables, "x", gossip(100)) as channel:
         assert sorted(channel.colours) == list(range(100))
         assert tables.peak == 100
     tables = line_tables(257)
     message = "needs 257 route entries, the limit is 256"
-    with pytest.raises(LimitError, match=message), installed(tables, "x", routes.gossip(257)):
+    with pytest.raises(LimitError, match=message), installed(tables, "x", gossip(257)):
         pass
-
-
-@pytest.mark.parametrize("entries", [4, 5, 8, 9, 12])
-def test_split_routes_fill_what_room_there_is_and_no_more(entries: int):
-    tables = line_tables(9, entries)
-    with installed(tables, "x", routes.gossip(9), split=True) as channel:
-        assert tables.peak <= entries
-        relayed = channel.relay.routes if channel.relay else ()
-        assert sorted([*channel.sources, *(route.source for route in relayed)]) == list(range(9))
-        # Nine routes pass every core. Where they do not fit, single hops take two entries for each direction.
-        assert len(channel.sources) == (9 if entries >= 9 else entries - 4)
-    assert_empty(tables)
-
-
-@pytest.mark.parametrize("entries", [1, 2, 3])
-def test_what_does_not_even_leave_room_for_single_hops_is_refused(entries: int):
-    tables = line_tables(9, entries)
-    message = rf"core \([1-7], 0\) needs \d route entries, the limit is {entries} "
-    with pytest.raises(LimitError, match=message), installed(tables, "x", routes.gossip(9), split=True):
-        pass
-    assert_empty(tables)
 
 
 # -------------------------------------------------------------------------------------------------------- ranks

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from measure import measured, numbered, own
+from measure import gossip, measured, numbered, own
 from runs import new_block
 
 from meshrt.errors import RouteError
@@ -332,7 +332,7 @@ def test_entries_cannot_be_written_without_the_fabric(write: Any, name: str, use
 def test_tables_that_grew_are_closed_too(comm: Any) -> None:
     block = new_block(comm, (20, 1))
     with (
-        installed(block.tables, "x", routes.gossip(20)),
+        installed(block.tables, "x", gossip(20)),
         pytest.raises(RouteError, match="behind the fabric's back"),
     ):
         block.tables.leaves[17] = 0

@@ -10,7 +10,8 @@ from runs import new_block
 
 from meshrt.errors import UsageError
 from meshrt.mesh.collectives.allreduce import allreduce, ktree, pipeline, ring
-from meshrt.mesh.collectives.rings import allgather, gossip, interleaved_rings, start_shift
+from meshrt.mesh.collectives.broadcast import spreads, start, start_allgather
+from meshrt.mesh.collectives.rings import interleaved_rings, start_shift
 from meshrt.mesh.exchange.exchange import crossbar, exchange
 from meshrt.mesh.exchange.legs import Transfer
 from meshrt.mesh.wires import fabric, routes
@@ -51,14 +52,15 @@ def test_collectives_want_the_tiles_of_all_cores_too(comm: Any) -> None:
         pipeline(block, "y") as line,
         ring(block, "x") as around,
         interleaved_rings(block) as rings,
-        gossip(block, "y") as channel,
+        spreads(block) as (_, along_y),
     ):
         for work in (
             lambda: allreduce(block, tree, tiles),
             lambda: allreduce(block, line, tiles),
             lambda: allreduce(block, around, tiles),
             lambda: start_shift(block, rings.x, tiles, np.empty_like(tiles)),
-            lambda: allgather(block, channel, tiles),
+            lambda: start_allgather(block, along_y, tiles),
+            lambda: start(block, along_y, 0, tiles, np.empty_like(tiles)),
         ):
             with pytest.raises(UsageError, match=r"tiles of shape \[4, 8\]: .* \[4, 4\] here \(block.lead\)"):
                 work()

@@ -113,8 +113,10 @@ class Broadcast:
 def start(block: Block, spread: Spread, source: int, tiles: np.ndarray, out: np.ndarray) -> Broadcast:
     """The source core of every line sends its tile [bh, bw, *tile] to its segment; `relay` and `finish` follow.
 
-    `out`, as large as `tiles`, is where all cores have it then, the source too.
+    `out`, as large as `tiles`, is where all cores have it then, the source too. UsageError for tiles that are not those
+    of all cores.
     """
+    block.check_lead(tiles)
     begun = Broadcast(spread, source, out, [])
     if block.payload:
         here, there = (_by_line(spread.axis, array) for array in (tiles, out))
@@ -158,10 +160,13 @@ def finish(block: Block, begun: Broadcast) -> np.ndarray:
 def start_allgather(block: Block, spread: Spread, tiles: np.ndarray, out: np.ndarray | None = None) -> fabric.Flight:
     """Every core of a line gets the tiles of all: [bh, bw, *tile] -> [bh, bw, N, *tile], its own among them.
 
-    They are in `out`, or in fresh core memory: LimitError. Packets leave from their places there and arrive in them.
+    They are in `out`, or in fresh core memory. Packets leave from their places there and arrive in them. LimitError;
+    UsageError for tiles that are not those of all cores.
+
     First inside the segments, then segment by segment, the nearest tiles first, so that the ends of the segments always
     have one to relay. Those wait for what they relay; `fabric.receive` waits for all, at all cores.
     """
+    block.check_lead(tiles)
     bounds, n = spread.bounds, spread.n
     count = len(bounds) - 1
     every = block.empty("tiles of the line", (n, *tiles.shape[2:]), tiles.dtype) if out is None else out

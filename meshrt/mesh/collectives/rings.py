@@ -1,4 +1,4 @@
-"""Collectives along lines that only move tiles: shifts round a ring, alignment, allgather.
+"""Collectives along lines that only move tiles: shifts round a ring, alignment.
 
 Each exists on all lines of an axis at once. `with` installs the routes, and leaving it frees them.
 """
@@ -14,8 +14,6 @@ import numpy as np
 from meshrt.mesh.block import Block
 from meshrt.mesh.wires import fabric, routes
 from meshrt.mesh.wires.tables import Channel, installed
-
-# ----------------------------------------------------------------------------------------------------------- ring
 
 
 @dataclass(frozen=True)
@@ -269,31 +267,3 @@ def _rotation(
                     part = tiles[:, :, strip : strip + 1] if ring.axis == "x" else tiles[:, :, :, strip : strip + 1]
                     flights += start_shift(block, way, part, part, on)
         yield flights
-
-
-# ------------------------------------------------------------------------------------------------------ allgather
-
-
-@contextmanager
-def gossip(block: Block, axis: str) -> Iterator[Channel]:
-    """Install routes from every core to all others of its line: N of them meet at a router.
-
-    What does not fit the tables is split, and its packets are relayed by software: how allgather pays for routing.
-    """
-    with installed(block.tables, axis, routes.gossip(block.mesh.length(axis)), split=True) as channel:
-        yield channel
-
-
-def allgather(block: Block, channel: Channel, tiles: np.ndarray) -> np.ndarray:
-    """Every core of a line gets the tiles of all: [bh, bw, *tile] -> [bh, bw, N, *tile], its own among them.
-
-    LimitError where a core has no room for them; UsageError for tiles that are not those of all cores.
-    """
-    assert channel.axis is not None
-    block.check_lead(tiles)
-    n = channel.length
-    every = block.empty("tiles of the line", (n, *tiles.shape[2:]), tiles.dtype)
-    for source in range(n):
-        every[:, :, source] = tiles
-        fabric.transfer(block, channel, tiles, every[:, :, source], positions=np.arange(n) == source)
-    return every

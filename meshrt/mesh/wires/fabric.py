@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meshrt.mesh.clock import STAGES, TIME
-from meshrt.mesh.wires import heads, order, ramps, relay
+from meshrt.mesh.wires import heads, order, ramps
 from meshrt.mesh.wires.heads import Passage, Waiting
 from meshrt.mesh.wires.lane import Buffer, lane_of
 from meshrt.mesh.wires.lines import Places, View, as_index
@@ -68,11 +68,6 @@ def send(
         block.memory.keep("tile that came in", out)
     if not block.payload:
         out[...] = 1  # a number to go on with, that can be divided by
-    if channel.relay is not None:
-        if np.may_share_memory(tiles, out):
-            # Relayed packets arrive in `out` while others have yet to leave.
-            tiles = block.memory.keep("tile yet to leave", tiles.copy())
-        relay.send(block, channel, tiles, out, positions, lines, combine)
     block.begin()
     plan, views = _plan(block, channel, positions, lines)
     passage = _passage(block, channel, plan, views, tiles, stream)

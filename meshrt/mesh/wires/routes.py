@@ -155,12 +155,6 @@ def multicast(n: int, root: int) -> tuple[Route, ...]:
     return (Route(root, tuple(core for core in range(n) if core != root)),) if n > 1 else ()
 
 
-@cache
-def gossip(n: int) -> tuple[Route, ...]:
-    """Every core sends to all others: N routes through every core, as allgather needs."""
-    return tuple(Route(core, tuple(stop for stop in range(n) if stop != core)) for core in range(n) if n > 1)
-
-
 def side_by_side(pattern: Sequence[Route], width: int, copies: int) -> tuple[Route, ...]:
     """A pattern of `width` cores on each of so many stretches of a line."""
     starts = range(0, copies * width, width)

@@ -1,8 +1,8 @@
 """The routers' tables: colour -> (ports in, ports out), bounded, and how routes get their colours."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from meshrt.errors import LimitError, RouteError, UsageError
 from meshrt.mesh.device import Device
 from meshrt.mesh.mesh import Mesh
 from meshrt.mesh.wires.masks import Masks, grown, new_masks, set_entries
-from meshrt.mesh.wires.routes import Path, Route, chain, check_paths, check_routes
+from meshrt.mesh.wires.routes import Path, Route, check_paths, check_routes
 
 COLOURS = 256  # what the one-byte colour of a header can tell apart, on a device without a limit of its own
 LEFT = -1  # the epoch of a channel whose routes are no longer installed
@@ -60,58 +60,20 @@ class Channel:
     colours: np.ndarray  # uint8 [routes]
     number: int  # the same on every rank
     links: np.ndarray  # bool [5, length]: does a route leave the router at that position by that port? The ramp too
-    relay: "Relay | None" = None  # the routes that found no room in the tables
     cache: dict[object, object] = field(default_factory=dict)  # compiled schedules
 
 
-@dataclass(frozen=True)
-class Relay:
-    """Routes that are cut into single hops, on one lane for each direction that all of them share."""
-
-    routes: tuple[Route, ...]
-    lanes: tuple[tuple[int, Channel], ...]  # (step, routes from every core to the next in that direction)
-
-
 @contextmanager
-def installed(
-    tables: Tables, axis: str, routes: Sequence[Route], lines: np.ndarray | None = None, split: bool = False
-) -> Iterator[Channel]:
+def installed(tables: Tables, axis: str, routes: Sequence[Route], lines: np.ndarray | None = None) -> Iterator[Channel]:
     """Routes along every line of the axis, in the tables until the block is left.
 
-    Routes of the pattern that share no router share a colour. Where a table would be over its limit: LimitError, or
-    with `split` the longest routes keep what room there is, beside a lane of single hops in each direction, and the
-    packets of the others are relayed on those by software at every core, a stage each. UsageError for what is no line
-    of the mesh, or lies beside it.
+    Routes of the pattern that share no router share a colour. LimitError where a table would be over its limit,
+    UsageError for what is no line of the mesh, or lies beside it.
     """
     check_routes(tables.mesh, axis, routes, lines)
-    try:
-        choose_colours(tables, axis, lines, [route.entries(axis)[0] for route in routes])
-    except LimitError:
-        if not split:
-            raise
-    else:
-        split = False
-    with ExitStack() as stack:
-        relayed, lanes = [], []
-        if split:
-            n = tables.mesh.length(axis)
-            for step, goes in (
-                (1, any(r.high > r.source for r in routes)),
-                (-1, any(r.low < r.source for r in routes)),
-            ):
-                if goes:
-                    lanes.append((step, stack.enter_context(installed(tables, axis, chain(n, step), lines))))
-            direct: list[Route] = []
-            for route in sorted(routes, key=lambda route: route.low - route.high):
-                try:
-                    choose_colours(tables, axis, lines, [one.entries(axis)[0] for one in (*direct, route)])
-                    direct.append(route)
-                except LimitError:
-                    relayed.append(route)
-            routes = direct
-        parts = [route.entries(axis) for route in routes]
-        main = stack.enter_context(_install(tables, axis, [route.source for route in routes], parts, lines))
-        yield replace(main, relay=Relay(tuple(relayed), tuple(lanes))) if relayed else main
+    parts = [route.entries(axis) for route in routes]
+    with _install(tables, axis, [route.source for route in routes], parts, lines) as channel:
+        yield channel
 
 
 @contextmanager
@@ -220,8 +182,8 @@ def _table_full(
     core = divmod(worst, tables.mesh.width)[::-1] if axis is None else (worst, line) if axis == "x" else (line, worst)
     return LimitError(
         f"core {core} needs {max(int(used[worst]), tables.limit + 1)} route entries, the limit is {tables.limit}"
-        f" (device {tables.device.name}): free routes that are no longer used, allow them to be split"
-        " into relayed pieces, or raise --route-entries"
+        f" (device {tables.device.name}): free routes that are no longer used, broadcast in shorter"
+        " segments, or raise --route-entries"
     )
 
 
