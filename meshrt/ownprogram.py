@@ -11,14 +11,18 @@ import re
 import sys
 from collections.abc import Callable
 from functools import wraps
+from math import isnan
 from pathlib import Path
 from traceback import FrameSummary, extract_tb
 from types import FrameType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from meshrt.branches import check_branches
 from meshrt.errors import MeshrtError, ProgramError, UsageError
-from meshrt.mesh.audit import Audit, report
+from meshrt.mesh.audit import Audit
+
+if TYPE_CHECKING:  # what only lists programs need not load it
+    from meshrt.mesh.block import Block
 
 PACKAGE = Path(__file__).parent
 OWN_MISTAKES = (TypeError, AttributeError, NameError)  # a call or a name that does not exist
@@ -66,7 +70,7 @@ def guarded(path: str, module: ModuleType, run: Callable[..., dict[str, Any]]) -
             raise _told(path, error, by_shape=cores and not here.payload) from error
         told = _plain(path, result) if here.control.rank == 0 else {}  # rank 0's is the report's
         if cores:
-            report(here, told)
+            _report_forgotten(here, told)
         return told
 
     return placed
@@ -87,10 +91,46 @@ def audited(run: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]
             here.audit = Audit(path, run.__code__.co_filename)
         told = _plain(path, run(*args, **options))
         if cores:
-            report(here, told)
+            _report_forgotten(here, told)
         return told
 
     return placed
+
+
+def _report_forgotten(block: "Block", result: dict[str, Any]) -> None:
+    """When a program has ended, on all ranks: UsageError for what was not received, a warning for NaN at rank 0."""
+    audit = block.audit
+    assert audit is not None
+    left = [line for line, _ in audit.open()]
+    if left:
+        raise UsageError(
+            f"{audit.path}, line {min(left)}: nobody has received what is sent there, so its time is in no clock and no"
+            f" core has waited for it ({len(left)} transfers in all): give what `send` returns to `fabric.receive`"
+        )
+    nameless = block.control.bcast([name for name, value in result.items() if _has_nan(value)])
+    if not nameless or not block.payload:
+        return
+    ranks = block.control.gather(audit.unwritten())
+    if ranks is None:
+        return
+    cores: dict[tuple[str, int], int] = {}
+    for found in ranks:
+        for key, count in found.items():
+            cores[key] = cores.get(key, 0) + count
+    told = [
+        f"{name!r} of {audit.path}, line {line}, at {count} of {block.mesh.width * block.mesh.height} cores"
+        for (name, line), count in cores.items()
+    ]
+    where = f"core memory that was never written: {'; '.join(told)}" if told else "all core memory was written"
+    block.console.clear()
+    print(f"meshrt: warning: the result's {', '.join(map(repr, nameless))} is NaN; {where}", file=sys.stderr)
+
+
+def _has_nan(value: Any) -> bool:
+    if isinstance(value, float):
+        return isnan(value)
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return any(map(_has_nan, parts))
 
 
 def _is_hosts(error: Exception) -> bool:

@@ -21,12 +21,12 @@ MEANINGS = {
     "other": "imports, start, report",
 }
 
-# (file, functions or None for all) -> kind; the first that fits.
+# (file in meshrt, functions or None for all) -> kind; the first that fits.
 RULES: tuple[tuple[str, frozenset[str] | None, str], ...] = (
-    ("mesh/block.py", frozenset({"matmul"}), "products"),
+    ("mesh/cores.py", frozenset({"matmul"}), "products"),
     ("mesh/wires/fabric.py", frozenset({"_plan", "_views", "settle"}), "planning"),
     ("mesh/wires/lane.py", None, "planning"),
-    ("mesh/wires/lines.py", frozenset({"strips", "pieces", "as_index", "as_slice"}), "planning"),
+    ("mesh/wires/lines.py", frozenset({"pieces", "as_index", "as_slice"}), "planning"),
     ("mesh/wires/fabric.py", frozenset({"_deliver", "send"}), "tiles"),
     ("mesh/wires/replay.py", frozenset({"_load"}), "tiles"),
     ("mesh/wires/fabric.py", None, "headers"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from collections.abc import Callable
 from math import isqrt
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import meshrt
 from meshrt.errors import UsageError
 from meshrt.studies import hosttime, scaling, workloads
 
@@ -112,8 +114,14 @@ def test_a_profile_ends_as_what_it_ran(run_meshrt: Run):
     assert code == 3 and "the limit is 1" in err
 
 
+def test_what_the_kinds_of_time_are_told_by_is_there():
+    for file, names, _ in hosttime.RULES:
+        tree = ast.parse((Path(meshrt.__file__).parent / file).read_text())
+        assert (names or set()) <= {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}, file
+
+
 def test_the_time_of_others_code_counts_for_its_callers():
-    matmul = ("/x/meshrt/mesh/block.py", 1, "matmul")
+    matmul = ("/x/meshrt/mesh/cores.py", 1, "matmul")
     replay = ("/x/meshrt/mesh/wires/fabric.py", 2, "_replay")
     helper, leaf = ("/y/numpy/h.py", 3, "helper"), ("~", 0, "<built-in leaf>")
     stats = {

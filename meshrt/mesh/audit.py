@@ -1,20 +1,22 @@
 """What a user's own program forgets: transfers that no core waits for, and core memory that is read before it is
-written. It is kept while the program runs and looked at when `run` has returned; a packaged program keeps nothing.
+written. It is kept while the program runs and looked at when `run` has returned (meshrt/ownprogram.py); a packaged
+program keeps nothing.
 """
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import isnan
-from typing import TYPE_CHECKING, Any
+from typing import Protocol
 
 import numpy as np
 
-from meshrt.errors import UsageError
+from meshrt.mesh.memory import Memory
 
-if TYPE_CHECKING:
-    from meshrt.mesh.block import Block
-    from meshrt.mesh.memory import Memory
-    from meshrt.mesh.wires.replay import Arrival
+
+class Arrival(Protocol):
+    """Of a transfer (replay.py)."""
+
+    over: bool  # all cores have waited for it
 
 
 @dataclass
@@ -23,22 +25,22 @@ class Audit:
 
     path: str
     file: str
-    sent: list[tuple[int, list["Arrival"]]] = field(default_factory=list)  # line of the file, what was to arrive
+    sent: list[tuple[int, Sequence[Arrival]]] = field(default_factory=list)  # line of the file, what was to arrive
     kept: int = 1000  # transfers, before those that were received are dropped
     fresh: dict[tuple[int, str], tuple[int, np.ndarray]] = field(default_factory=dict)  # line, numbers
 
-    def sends(self, arrivals: list["Arrival"]) -> None:
+    def sends(self, arrivals: Sequence[Arrival]) -> None:
         """A transfer has left."""
         self.sent.append((self._line(), arrivals))
         if len(self.sent) > self.kept:
             self.sent = self.open()
             self.kept = 1000 + 2 * len(self.sent)
 
-    def open(self) -> list[tuple[int, list["Arrival"]]]:
+    def open(self) -> list[tuple[int, Sequence[Arrival]]]:
         """Transfers that nobody has received, or not all of them."""
         return [(line, arrivals) for line, arrivals in self.sent if not all(one.over for one in arrivals)]
 
-    def makes(self, memory: "Memory", name: str, numbers: np.ndarray) -> np.ndarray:
+    def makes(self, memory: Memory, name: str, numbers: np.ndarray) -> np.ndarray:
         """Fresh core memory under that name. Returns the same numbers as an array of its own, which may go as it would.
 
         It does not refer to `numbers` as a view does, so what a core is charged for goes when the program lets it go.
@@ -66,39 +68,3 @@ class Audit:
         while frame.f_back is not None and frame.f_code.co_filename != self.file:
             frame = frame.f_back
         return frame.f_lineno
-
-
-def report(block: "Block", result: dict[str, Any]) -> None:
-    """When a program has ended, on all ranks: UsageError for what was not received, a warning for NaN at rank 0."""
-    audit = block.audit
-    assert audit is not None
-    left = [line for line, _ in audit.open()]
-    if left:
-        raise UsageError(
-            f"{audit.path}, line {min(left)}: nobody has received what is sent there, so its time is in no clock and no"
-            f" core has waited for it ({len(left)} transfers in all): give what `send` returns to `fabric.receive`"
-        )
-    nameless = block.control.bcast([name for name, value in result.items() if _has_nan(value)])
-    if not nameless or not block.payload:
-        return
-    ranks = block.control.gather(audit.unwritten())
-    if ranks is None:
-        return
-    cores: dict[tuple[str, int], int] = {}
-    for found in ranks:
-        for key, count in found.items():
-            cores[key] = cores.get(key, 0) + count
-    told = [
-        f"{name!r} of {audit.path}, line {line}, at {count} of {block.mesh.width * block.mesh.height} cores"
-        for (name, line), count in cores.items()
-    ]
-    where = f"core memory that was never written: {'; '.join(told)}" if told else "all core memory was written"
-    block.console.clear()
-    print(f"meshrt: warning: the result's {', '.join(map(repr, nameless))} is NaN; {where}", file=sys.stderr)
-
-
-def _has_nan(value: Any) -> bool:
-    if isinstance(value, float):
-        return isnan(value)
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return any(map(_has_nan, parts))

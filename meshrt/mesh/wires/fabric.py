@@ -26,7 +26,7 @@ from meshrt.mesh.wires.tables import Channel, check_installed
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from meshrt.mesh.block import Block
+    from meshrt.mesh.cores import Cores as Block
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from meshrt.mesh.wires.lines import Index
 from meshrt.mesh.wires.schedule import Schedule
 
 if TYPE_CHECKING:
-    from meshrt.mesh.block import Block
+    from meshrt.mesh.cores import Cores as Block
     from meshrt.mesh.wires.lane import Landing, Lane
 
 Head = tuple[float, int, int, int, int, int, int]  # time, transfer, hops, port in, number of its lane, line, slot

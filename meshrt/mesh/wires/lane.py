@@ -17,7 +17,7 @@ from meshrt.mesh.wires.lines import Index, Places, View
 from meshrt.mesh.wires.schedule import BATCH, Batch, Message, Part, Schedule, Step
 
 if TYPE_CHECKING:
-    from meshrt.mesh.block import Block
+    from meshrt.mesh.cores import Cores as Block
 
 HEADER = 24  # bytes: time, hops, stages
 

@@ -13,7 +13,7 @@ import numpy as np
 from meshrt.mesh.wires.tables import Channel, is_left
 
 if TYPE_CHECKING:
-    from meshrt.mesh.block import Block
+    from meshrt.mesh.cores import Cores as Block
     from meshrt.mesh.wires.lines import View
     from meshrt.mesh.wires.schedule import Schedule
 

@@ -13,7 +13,7 @@ from meshrt.mesh.mesh import RAMP
 from meshrt.mesh.wires import heads, order
 
 if TYPE_CHECKING:
-    from meshrt.mesh.block import Block
+    from meshrt.mesh.cores import Cores as Block
     from meshrt.mesh.wires.replay import Arrival
 
 

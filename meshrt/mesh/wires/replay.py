@@ -13,7 +13,7 @@ from meshrt.mesh.wires.heads import Passage, Waiting
 from meshrt.mesh.wires.lane import Buffer, Landing, Lane, Run, RunStep, new_landing
 
 if TYPE_CHECKING:
-    from meshrt.mesh.block import Block
+    from meshrt.mesh.cores import Cores as Block
 
 KEPT = 64 * 1024  # bytes of headers that a lane keeps to itself, with views of them; more is shared by all lanes
 

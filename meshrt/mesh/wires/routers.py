@@ -10,7 +10,7 @@ from meshrt.mesh.wires.routes import ports
 from meshrt.mesh.wires.tables import Channel
 
 if TYPE_CHECKING:
-    from meshrt.mesh.block import Block
+    from meshrt.mesh.cores import Cores as Block
 
 AXIS_PORTS = {"x": (EAST, WEST), "y": (NORTH, SOUTH)}
 

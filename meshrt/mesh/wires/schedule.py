@@ -18,7 +18,7 @@ from meshrt.mesh.wires.scouts import Trace
 from meshrt.mesh.wires.tables import Channel
 
 if TYPE_CHECKING:
-    from meshrt.mesh.block import Block
+    from meshrt.mesh.cores import Cores as Block
 
 BATCH = 64 * 1024  # packets whose headers, and the clocks and links that they meet, fit a processor's cache
 

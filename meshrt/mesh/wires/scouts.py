@@ -22,7 +22,7 @@ from meshrt.mesh.wires.routers import AXIS_PORTS, core_at, edge_core, ints, look
 from meshrt.mesh.wires.tables import COLOURS, Channel, check_installed
 
 if TYPE_CHECKING:
-    from meshrt.mesh.block import Block
+    from meshrt.mesh.cores import Cores as Block
 
 SHORT, MANY = 8, 256  # ticks, and visits to routers, up to which nobody asks whether scouts go in a loop
 

@@ -1,0 +1,197 @@
+"""The cores that one rank hosts, with what belongs to each: memory, tables, clocks, counters."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import prod
+from time import process_time
+from typing import Any
+
+import numpy as np
+
+from meshrt.errors import UsageError
+from meshrt.mesh import meter
+from meshrt.mesh.audit import Audit
+from meshrt.mesh.clock import Clock
+from meshrt.mesh.defects import Wafer, links_of
+from meshrt.mesh.device import Device
+from meshrt.mesh.memory import Memory
+from meshrt.mesh.mesh import Mesh
+from meshrt.mesh.wires.tables import Tables
+from meshrt.ranks import hostmemory
+from meshrt.ranks.board import Board
+from meshrt.ranks.console import Console
+from meshrt.ranks.control import Control
+from meshrt.ranks.host import waiter
+
+
+@dataclass
+class Cores:
+    """A rank's cores: the rectangle of the mesh that it hosts. Their tiles are one array [bh, bw, *tile].
+
+    `comm` carries mesh packets and nothing else. `control` is for loading, gathering and reports and `scouts` for
+    planning; neither is counted. What moves packets works on these. `Block` (block.py) adds the course of a run.
+    """
+
+    mesh: Mesh
+    device: Device
+    comm: Any
+    control: Control
+    scouts: Control
+    watch: Board
+    payload: bool = True  # False: tiles are shapes, [1, 1, *tile] for any core, and only headers move
+    console: Console = field(default_factory=Console)
+    wait: Callable[[Any], object] = field(default_factory=waiter)  # for an MPI request
+    tables: Tables = field(init=False)
+    memory: Memory = field(init=False)
+    clock: Clock = field(init=False)
+    ledger: meter.Ledger = field(default_factory=meter.Ledger)
+    place: str = ""  # where on the wafer the cores are, if the run has several places
+    wafer: Wafer | None = None  # that the mesh is laid on, if that has defects
+    startup_cpu_seconds: float = field(default_factory=process_time)  # what this rank had used when it got its block
+    traffic: dict[tuple[Any, Any], int] = field(default_factory=dict)  # bytes by schedule, not yet on the links
+    audit: Audit | None = None  # of a user's own program
+
+    def __post_init__(self) -> None:
+        hostmemory.require(f"a mesh of {self.mesh.width} x {self.mesh.height} cores", self._bookkeeping())
+        self.tables = Tables(self.mesh, self.device)
+        self.memory = Memory(self.mesh, self.device, self.place)
+        self.clock = Clock(self.mesh, self.device)
+        if self.wafer is not None:
+            self.clock.late = (self.lengths - 1) * self.device.alpha
+            self.ledger.wafers[self.here] = links_of(self.wafer, self.mesh)
+
+    def _bookkeeping(self) -> int:
+        """Bytes for what is kept of every core: colours of all, and of these the tables, clocks and link counters."""
+        colours = self.device.route_entries or 8
+        own = prod(self.shape)
+        return colours * (self.mesh.width * self.mesh.height + 2 * own) + 8 * (9 + 10 + 4 + 1) * own
+
+    @property
+    def counters(self) -> meter.Counters:
+        """Of the segment that is running."""
+        return self.ledger.counters
+
+    @property
+    def host(self) -> meter.HostCounters:
+        return self.ledger.host
+
+    @property
+    def notes(self) -> dict[str, Any]:
+        return self.ledger.notes
+
+    @property
+    def link_bytes(self) -> np.ndarray:
+        """Bytes that went over every link of these cores in this segment, int64 [4, bh, bw] by port of departure."""
+        links = self.ledger.counters.links
+        if self.here not in links:
+            links[self.here] = np.zeros((4, *self.shape), np.int64)
+        return links[self.here]
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Hops on the wafer for each link out of these cores, int [4, bh, bw]; only where the wafer has defects."""
+        assert self.wafer is not None
+        mesh = self.mesh
+        rows, columns = slice(mesh.y0, mesh.y0 + mesh.block_height), slice(mesh.x0, mesh.x0 + mesh.block_width)
+        return np.ascontiguousarray(self.wafer.lengths[:, rows, columns])
+
+    @property
+    def here(self) -> str:
+        """What counters of single cores and links are kept under: two places, or two meshes, are never added up."""
+        return f"{self.place} {self.mesh.width} x {self.mesh.height}"
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(bh, bw) of this rank's block."""
+        return self.mesh.block_height, self.mesh.block_width
+
+    @property
+    def lead(self) -> tuple[int, int]:
+        """The leading dimensions of tiles as they are held here: those of the block, or (1, 1) without payloads."""
+        return self.shape if self.payload else (1, 1)
+
+    def check_lead(self, tiles: np.ndarray) -> None:
+        """UsageError where an array does not have the tiles of all cores."""
+        if tiles.shape[:2] != self.lead:
+            raise UsageError(
+                f"tiles of shape {list(tiles.shape)}: the first two dimensions are the cores of the block,"
+                f" {list(self.lead)} here (block.lead), and what follows is one core's tile"
+            )
+
+    def tiles(self, name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        """Fresh core memory: [bh, bw, *shape], counted under that name, full of NaN, so that unwritten numbers show.
+
+        It is given back when nothing refers to it any more. Integers have no NaN and get their largest value.
+        UsageError for a tile of no numbers, LimitError.
+        """
+        if min(shape, default=1) < 1:
+            raise UsageError(f"{name!r} is to have tiles of {list(shape)} at every core: give sizes of 1 or more")
+        dtype = np.dtype(dtype)
+        blank = np.iinfo(dtype).max if dtype.kind in "iu" else np.nan
+        self._require(name, shape, dtype)
+        made = np.full((*self.lead, *shape), blank, dtype)
+        return self.memory.keep(name, made if self.audit is None else self.audit.makes(self.memory, name, made))
+
+    def empty(self, name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        """As `tiles`, for what is written whole before it is read: what is in it is not defined. LimitError."""
+        self._require(name, shape, np.dtype(dtype))
+        return self.memory.keep(name, np.empty((*self.lead, *shape), dtype))
+
+    def _require(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        """LimitError where a core has no room for such tiles, UsageError where the host has none for those of all."""
+        nbytes = prod(shape) * dtype.itemsize
+        self.memory.require(name, nbytes)
+        hostmemory.require(f"{name!r} of all cores", prod(self.lead) * nbytes)
+
+    def matmul(
+        self, a: np.ndarray, b: np.ndarray, total: np.ndarray | None = None, over: int | None = None
+    ) -> np.ndarray:
+        """Every core multiplies its tiles: [.., m, k] @ [.., k, n] -> float32 [.., m, n], counted and timed.
+
+        Leading dimensions after [bh, bw] are several products at one core; those along the axis `over` are added up.
+        The result is fresh core memory. With `total` it is added to that instead, and takes no memory: a core adds as
+        it multiplies, number by number, whatever NumPy does. Returns the result or the total. LimitError.
+
+        Timed as a core computes it: for each k and each number along the shorter side of the result, one vector
+        instruction along the longer side.
+        """
+        if total is None:
+            shape = list(np.broadcast_shapes(a.shape[:-2], b.shape[:-2])[2:])
+            if over is not None:
+                del shape[over - 2]
+            self.memory.require("product", prod(shape) * a.shape[-2] * b.shape[-1] * 4)
+        if not self.payload:
+            a, b = np.zeros_like(a), np.zeros_like(b)  # buffers that no transfer has filled are not numbers
+        itemsize = max(a.dtype.itemsize, b.dtype.itemsize)
+        c = np.matmul(a.astype(np.float32, copy=False), b.astype(np.float32, copy=False))
+        self.counters.macs += prod(c.shape[2:]) * a.shape[-1] * self.mesh.block_width * self.mesh.block_height
+        short, long = sorted(c.shape[-2:])
+        self.clock.vectors(long, prod(c.shape[2:-2]) * a.shape[-1] * short, itemsize)
+        if over is not None:
+            c = c.sum(axis=over) if c.shape[over] > 1 else c.squeeze(over)
+        if total is None:
+            return self.memory.keep("product", c)
+        total += c
+        return total
+
+    def work(self, macs: np.ndarray) -> None:
+        """Every core does its own number of multiply-accumulates, int [bh, bw] (or what broadcasts to it)."""
+        each = np.broadcast_to(macs, self.shape)
+        self.counters.macs += int(each.sum())
+        if self.device.macs_per_cycle is not None:
+            self.clock.state[0] += each / self.device.macs_per_cycle
+        self.clock.state[0] += self.device.call_cycles * (each > 0)  # a core without work is not called
+
+    def elementwise(self, tiles: np.ndarray, calls: int = 1) -> None:
+        """Every core is busy for `calls` element-wise operations on tiles of this size."""
+        self.clock.compute(calls * prod(tiles.shape[2:]), calls)
+
+    def begin(self) -> None:
+        """These cores are at work in the segment that is running, which is to have what they keep for themselves."""
+        if id(self) not in self.ledger.at_work:
+            self.ledger.at_work[id(self)] = self
+            self.reset_peaks()
+
+    def reset_peaks(self) -> None:
+        self.tables.peak = int(self.tables.entries.max())
+        self.memory.peak = self.memory.common + self.memory.most_extra
