@@ -136,14 +136,16 @@ TABLE: dict[str, list[tuple[str, str, str]]] = {
         ("int(np.count_nonzero(held_up))", "int(held_up.any())", FABRIC),
         ("np.where(inside, begin + each, until), high", "np.where(inside, begin + each, until), ask", FABRIC),
     ],
-    "meshrt/mesh/collectives/allreduce.py": [
+    "meshrt/mesh/collectives/trees.py": [
         ("fabric.tail(block, tree.spread, partial, tree.adders)", "pass", SUMS),
         ("0 if stream else numbers * partial.itemsize)", "0)", SUMS),
         ("0 if stream else numbers, receivers, lines)", "0, receivers, lines)", SUMS),
+        ("np.ones(tree.spread.length, bool), lines)", "tree.adders, lines)", SUMS),
+    ],
+    "meshrt/mesh/collectives/scatter.py": [
         ("0 if stream else size, everyone)", "0 if stream else numbers, everyone)", SUMS),
         ("(n * size - numbers + (0 if stream else size))", "(0 if stream else size)", SUMS),
         ("            if step:  # what", "            if True:  # what", SUMS),
-        ("np.ones(way.spread.length, bool), lines)", "way.adders, lines)", SUMS),
         ("chunks[back] = whole[rows, columns, (place - back) % n]", "chunks[back] = whole[rows, columns, back]", SUMS),
     ],
     "meshrt/mesh/collectives/rings.py": [

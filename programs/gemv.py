@@ -17,8 +17,9 @@ import numpy as np
 from meshrt import whole
 from meshrt.errors import UsageError
 from meshrt.mesh.block import Block
-from meshrt.mesh.collectives.allreduce import Pattern, Tree, pattern
+from meshrt.mesh.collectives.allreduce import Pattern, pattern
 from meshrt.mesh.collectives.allreduce import allreduce as add_up
+from meshrt.mesh.collectives.trees import Tree
 from meshrt.mesh.tiles import gather_parts, place
 from meshrt.program import AtLeast
 from meshrt.programs.gemm import compare, random_matrices, storage_type

@@ -22,7 +22,8 @@ import numpy as np
 
 from meshrt.errors import UsageError
 from meshrt.mesh.block import Block, make_block
-from meshrt.mesh.collectives.allreduce import Tree, ktree, pipeline, reduce
+from meshrt.mesh.collectives.allreduce import ktree, pipeline
+from meshrt.mesh.collectives.trees import Tree, reduce
 from meshrt.mesh.device import WSE2, Device
 from meshrt.mesh.wires import fabric, routes
 from meshrt.mesh.wires.tables import installed

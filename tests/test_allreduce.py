@@ -11,10 +11,12 @@ from runs import new_block
 
 from meshrt.errors import LimitError, UsageError
 from meshrt.mesh.block import Block
-from meshrt.mesh.collectives.allreduce import allreduce, ktree, pattern, pipeline, reduce, ring
+from meshrt.mesh.collectives import treeplan
+from meshrt.mesh.collectives.allreduce import allreduce, ktree, pattern, pipeline
 from meshrt.mesh.collectives.grouping import LONG, best_groups
+from meshrt.mesh.collectives.scatter import ring
+from meshrt.mesh.collectives.trees import reduce
 from meshrt.mesh.device import WSE2, Device
-from meshrt.mesh.wires import routes
 
 RANKS = [1, 2, 3, 4, 6, 9]
 WAYS: dict[str, dict[str, Any]] = {
@@ -229,7 +231,7 @@ def test_groups_are_measured_apart_from_the_run_and_are_faster(comm):
         assert block.tables.peak == 0 and block.clock.last() == (0.0, 0, 0)
         found = measured(block)
         assert (found["messages"], found["hops"], found["critical_path"]["cycles"]) == (0, 0, 0)
-        usual = took(routes.ktree(100, 3).groups, nbytes)
+        usual = took(treeplan.ktree(100, 3).groups, nbytes)
         assert took(chosen, nbytes) < usual if nbytes == 4 else took(chosen, nbytes) <= usual
         assert took(None, nbytes) == took(chosen, nbytes)
 

@@ -12,7 +12,8 @@ from runs import new_block
 
 from meshrt.mesh.block import Block
 from meshrt.mesh.clock import TIME
-from meshrt.mesh.collectives.allreduce import allreduce, pattern, reduce
+from meshrt.mesh.collectives.allreduce import allreduce, pattern
+from meshrt.mesh.collectives.trees import reduce
 from meshrt.mesh.device import Device
 from meshrt.mesh.wires import routes
 

@@ -16,9 +16,11 @@ import pytest
 from mpi_jobs import run_ranks
 
 from meshrt.errors import UsageError
+from meshrt.mesh.collectives import treeplan
 from meshrt.mesh.mesh import parse_mesh
 from meshrt.mesh.wires import routes
 from meshrt.ranks import failure, files, hostmemory
+from meshrt.ranks import failure, hostmemory
 from meshrt.report import write_json
 from meshrt.whole import LARGEST, whole
 
@@ -207,8 +209,8 @@ def test_what_is_no_mesh(text: str) -> None:
 @pytest.mark.parametrize("phases", [0, 65, 10**9])
 def test_trees_of_too_many_phases(phases: int) -> None:
     with pytest.raises(UsageError, match="1 to 64"):
-        routes.ktree(8, phases)
-    assert routes.ktree(8, 64).root in range(8)
+        treeplan.ktree(8, phases)
+    assert treeplan.ktree(8, 64).root in range(8)
 
 
 def test_messages_are_one_printable_line_with_both_ends() -> None:

@@ -8,7 +8,8 @@ from measure import marks, measured, numbered, one_core_each, own, whole
 from runs import new_block
 
 from meshrt.mesh.block import Block
-from meshrt.mesh.collectives.allreduce import allreduce, ktree, reduce
+from meshrt.mesh.collectives import treeplan
+from meshrt.mesh.collectives.allreduce import allreduce, ktree
 from meshrt.mesh.collectives.rings import (
     finish_shift,
     interleaved_ring,
@@ -16,6 +17,7 @@ from meshrt.mesh.collectives.rings import (
     rotate,
     start_shift,
 )
+from meshrt.mesh.collectives.trees import reduce
 from meshrt.mesh.wires import routes
 
 RANKS = [1, 2, 3, 4, 6, 9, 16]
@@ -137,7 +139,7 @@ TREES = [(1, None), (2, None), (3, None), (2, 1), (2, 2), (2, 5), (3, 4)]
 
 def tree_hops(n: int, phases: int, groups: int | None) -> int:
     """Hops of one reduction on one line: the lengths of the tree's routes, which `test_routes` proves a tree."""
-    return sum(route.high - route.low for level in routes.ktree(n, phases, groups).levels for route in level.routes)
+    return sum(route.high - route.low for level in treeplan.ktree(n, phases, groups).levels for route in level.routes)
 
 
 @pytest.mark.mpi(ranks=RANKS)

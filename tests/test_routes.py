@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshrt.errors import UsageError
+from meshrt.mesh.collectives import treeplan
 from meshrt.mesh.mesh import EAST, NORTH, OPPOSITE, RAMP, SOUTH, STEP, WEST
 from meshrt.mesh.wires import routes
 from meshrt.mesh.wires.routes import Path, Route
@@ -96,7 +97,7 @@ def test_multicast_reaches_all_others(n: int):
 # ---------------------------------------------------------------------------------------------------------- K-tree
 
 
-def check_tree(tree: routes.Tree) -> int:
+def check_tree(tree: treeplan.Tree) -> int:
     """Play the tree with sets of cores as partial sums; returns the number of steps."""
     sums = [Counter([core]) for core in range(tree.n)]
     sent: set[int] = set()
@@ -123,7 +124,7 @@ def check_tree(tree: routes.Tree) -> int:
 @pytest.mark.parametrize("n", range(1, 41))
 def test_ktree_adds_every_core_once(n: int, phases: int):
     for groups in (None, *range(1, n + 1 if phases > 1 else 1)):
-        check_tree(routes.ktree(n, phases, groups))
+        check_tree(treeplan.ktree(n, phases, groups))
 
 
 @given(st.data())
@@ -135,7 +136,7 @@ def test_ktree_takes_a_number_of_groups_for_each_phase(data: st.DataObject):
         most = data.draw(st.integers(1, most))
         counts.append(most)
     phases = len(counts) + data.draw(st.integers(1, 2))
-    tree = routes.ktree(n, phases, tuple(counts))
+    tree = treeplan.ktree(n, phases, tuple(counts))
     check_tree(tree)
     assert len(tree.groups) == phases - 1 and tree.groups[: len(counts)] == tuple(counts)
     through = np.zeros(n, int)
@@ -147,7 +148,7 @@ def test_ktree_takes_a_number_of_groups_for_each_phase(data: st.DataObject):
 
 @pytest.mark.parametrize("n", [*range(1, 18), 64, 101])
 def test_the_pipeline_is_a_chain_to_one_end(n: int):
-    tree = routes.pipeline(n)
+    tree = treeplan.pipeline(n)
     assert check_tree(tree) == n - 1
     assert tree.root == 0
     assert all(route.high - route.low == 1 for level in tree.levels for route in level.routes)
@@ -156,7 +157,7 @@ def test_the_pipeline_is_a_chain_to_one_end(n: int):
 @pytest.mark.parametrize("n", range(1, 41))
 def test_ktree_of_one_phase_comes_in_from_both_ends(n: int):
     # Both arms run at once towards core n // 2. Where they are equally long (n odd) the last two packets meet there.
-    tree = routes.ktree(n, 1)
+    tree = treeplan.ktree(n, 1)
     assert tree.root == n // 2
     assert check_tree(tree) == (n // 2 + n % 2 if n > 1 else 0)
 
@@ -164,7 +165,7 @@ def test_ktree_of_one_phase_comes_in_from_both_ends(n: int):
 @pytest.mark.parametrize(("n", "groups"), [(9, 3), (12, 4), (16, 4), (20, 5), (35, 7)])
 def test_ktree_of_two_phases_groups_neighbours_evenly(n: int, groups: int):
     size = n // groups
-    tree = routes.ktree(n, 2, groups)
+    tree = treeplan.ktree(n, 2, groups)
     first, second = tree.levels
     middles = [group * size + size // 2 for group in range(groups)]
     assert {route.source for route in first.routes} == set(range(n)) - set(middles)
@@ -177,7 +178,7 @@ def test_ktree_of_two_phases_groups_neighbours_evenly(n: int, groups: int):
 @pytest.mark.parametrize("n", range(2, 65))
 def test_ktree_of_more_phases_takes_fewer_steps_on_a_long_line(n: int):
     """Without a number of groups given, two phases take about 2 sqrt(N) / 2 steps, one takes N / 2."""
-    steps = [check_tree(routes.ktree(n, phases)) for phases in (1, 2, 3)]
+    steps = [check_tree(treeplan.ktree(n, phases)) for phases in (1, 2, 3)]
     assert steps[1] <= n**0.5 + 3
     assert n < 12 or steps[1] < steps[0]
     assert n < 48 or steps[2] <= steps[1]
@@ -189,7 +190,7 @@ def test_ktree_of_more_phases_takes_fewer_steps_on_a_long_line(n: int):
 )
 def test_ktree_refuses_what_is_no_tree(phases: int, groups: int | tuple[int, ...] | None):
     with pytest.raises(UsageError):
-        routes.ktree(8, phases, groups)
+        treeplan.ktree(8, phases, groups)
 
 
 # --------------------------------------------------------------------------------------------------------- entries
@@ -254,3 +255,19 @@ def test_a_path_that_jumps_or_crosses_itself_is_refused():
         Path(((0, 0), (2, 0))).entries(4)
     with pytest.raises(UsageError, match="each once"):
         Path(((0, 0), (1, 0), (0, 0))).entries(4)
+
+
+@pytest.mark.parametrize(("n", "copies"), [(1, 3), (5, 1), (7, 3), (12, 2)])
+def test_a_tree_on_stretches_is_the_same_on_each(n: int, copies: int):
+    tree = treeplan.ktree(n, 2)
+    every = treeplan.on_stretches(tree, copies)
+    assert (every.n, every.root, every.groups) == (n, tree.root, tree.groups)
+    assert len(every.levels) == len(tree.levels)
+    for at in range(0, copies * n, n):
+        own = range(at, at + n)
+        for one, other in zip([*tree.levels, None], [*every.levels, None], strict=True):
+            had, has = (of.routes if of else whole.spread for of, whole in ((one, tree), (other, every)))
+            here = [(r.source - at, *(stop - at for stop in r.stops)) for r in has if r.source in own]
+            assert here == [(r.source, *r.stops) for r in had]
+            if one and other:
+                assert [{core - at for core in step if core in own} for step in other.steps] == [*map(set, one.steps)]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from measure import gossip
 
 from meshrt.errors import LimitError
+from meshrt.mesh.collectives import treeplan
 from meshrt.mesh.device import IDEAL, WSE2, find_device
 from meshrt.mesh.mesh import Mesh
 from meshrt.mesh.wires import routes
@@ -138,7 +139,7 @@ def test_four_interleaved_rings_fit_twelve_entries(n: int):
 @pytest.mark.parametrize("n", range(1, 41))
 def test_ktree_takes_two_entries_a_phase_and_one_to_spread(n: int, phases: int):
     for groups in {None, 1, n, *range(2, n, 5)} if phases > 1 else {None}:
-        tree = routes.ktree(n, phases, groups)
+        tree = treeplan.ktree(n, phases, groups)
         patterns = [*(level.routes for level in tree.levels), routes.multicast(n, tree.root)]
         tables = line_tables(n)
         with all_installed(tables, "x", patterns):
@@ -253,7 +254,7 @@ def test_every_rank_writes_its_part_of_the_same_tables(columns: int, rows: int):
         stack = ExitStack()
         channels = [stack.enter_context(installed(tables, "x", routes.interleaved_ring(7)))]
         channels += [
-            stack.enter_context(installed(tables, "y", routes.ktree(5).levels[0].routes, np.arange(7) % 2 == 0))
+            stack.enter_context(installed(tables, "y", treeplan.ktree(5).levels[0].routes, np.arange(7) % 2 == 0))
         ]
         channels += [stack.enter_context(installed_paths(tables, [path]))]
         return tables, [channel.colours.tolist() for channel in channels]

@@ -18,29 +18,35 @@ from typing import Any
 import numpy as np
 
 from meshrt.mesh.block import Block
-from meshrt.mesh.collectives.allreduce import Tree, allreduce
+from meshrt.mesh.collectives.allreduce import allreduce
 from meshrt.mesh.collectives.rings import Rings, align, finish_shift, rotate, start_shift
+from meshrt.mesh.collectives.trees import Tree
 from meshrt.mesh.wires.fabric import Flight
 from meshrt.mesh.wires.routes import ring_order, ring_place
 
 
-def meshgemm(block: Block, rings: Rings, a: np.ndarray, b: np.ndarray, lockstep: bool = False) -> np.ndarray:
+def meshgemm(
+    block: Block, rings: Rings, a: np.ndarray, b: np.ndarray, lockstep: bool = False, consume: bool = False
+) -> np.ndarray:
     """C = A B.
 
     a: M x K, b: K x N, cut `square`: [bh, bw, rows, columns, Mt, Kt] and [.., Kt, Nt], any leading tile dimensions
-    before the last two alike in both (heads, say). Both stay at home. Returns C in float32, cut the same way. In
-    `lockstep` all cores begin each step together; else a core goes on as soon as it has its own next tiles. LimitError.
+    before the last two alike in both (heads, say). Where b has fewer columns of tiles than a, a core multiplies what is
+    in its first places. Returns C in float32, cut as b is. In `lockstep` all cores begin each step together; else a
+    core goes on as soon as it has its own next tiles. LimitError.
+
+    Both stay at home; `consume`: A does not. It is in memory once then, beside what comes in, and is not what it was.
     """
     steps = block.mesh.height * a.shape[2]
-    a_now, b_now = in_flight(block, "A", a), in_flight(block, "B", b)
+    a_now, b_now = a if consume else in_flight(block, "A", a), in_flight(block, "B", b)
     align(block, rings, a_now, b_now)
     a_next, b_next = coming_in(block, "A", a), coming_in(block, "B", b)
-    c = zeros(block, "C", (*a.shape[2:-1], b.shape[-1]))
+    c = zeros(block, "C", (a.shape[2], b.shape[3], *a.shape[4:-1], b.shape[-1]))
     for step in range(steps):
         flights: tuple[Flight, ...] = ()
         if step < steps - 1:
             flights = start_shift(block, rings.x, a_now, a_next) + start_shift(block, rings.y, b_now, b_next)
-        block.matmul(a_now, b_now, c)
+        block.matmul(a_now[:, :, :, : b.shape[3]], b_now, c)
         finish_shift(block, flights)
         if lockstep:
             block.meet()
@@ -57,6 +63,7 @@ def meshgemm_t(
     """C = A B^T without a transpose: A stays, B moves along y and the sums of C along x.
 
     a: M x K, b: N x K, as in `meshgemm`; `multiply(a, b, total)` may stand in for adding the product of two tiles.
+    Where rings along x have more places at a core than b has columns of tiles, a core adds to the sums in the first.
 
     Where the paper reduces every step's products along x (section 5.4), here each sum travels round the x ring and
     every core on its way adds its product: the longest packet is two hops again, and there is no reduction tree to
@@ -64,24 +71,23 @@ def meshgemm_t(
     38,683 against 43,067 cycles on 8 x 8 cores, 11,259 against 13,433 on 16 x 16, 3,691 against 5,452 on 32 x 32.
     """
     steps = block.mesh.height * a.shape[2]
-    places = ring_place(steps)
     multiply = multiply or partial(add_product, block)
     b_now = in_flight(block, "B", b)
-    rotate(block, rings.y, rings.back_y, b_now, [-place for place in places])
+    rotate(block, rings.y, rings.back_y, b_now, [-place for place in rings.columns])
     b_next = coming_in(block, "B", b)
-    c = zeros(block, "C", (*a.shape[2:-1], b.shape[-2]))
+    c = zeros(block, "C", (a.shape[2], rings.x.slots, *a.shape[4:-1], b.shape[-2]))
     c_next = coming_in(block, "C", c)
     for step in range(steps):
         last = step == steps - 1
         flights = () if last else start_shift(block, rings.y, b_now, b_next)
-        multiply(a, b_now, c)
+        multiply(a, b_now, c[:, :, :, : b.shape[3]])
         if not last:
             flights += start_shift(block, rings.x, c, c_next)
             c, c_next = c_next, c
         finish_shift(block, flights)
         b_now, b_next = b_next, b_now
     del flights, b_now, b_next, c_next
-    rotate(block, rings.x, rings.back_x, c, [place + 1 for place in places])
+    rotate(block, rings.x, rings.back_x, c, [place + 1 for place in rings.y.places])
     return c
 
 

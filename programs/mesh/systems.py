@@ -14,11 +14,12 @@ from typing import Any, Literal
 import numpy as np
 
 from meshrt.mesh.block import Block
-from meshrt.mesh.collectives.allreduce import Combine, Tree, allreduce, ktree
+from meshrt.mesh.collectives.allreduce import allreduce, ktree
 from meshrt.mesh.collectives.rings import Rings
+from meshrt.mesh.collectives.trees import Combine, Tree
 from meshrt.mesh.exchange.exchange import Crossbar, crossbar
 from meshrt.programs.mesh import ladder, t10
-from meshrt.programs.mesh.headgroups import group_rings, group_tree, meshgemm_in_groups, meshgemm_t_in_groups
+from meshrt.programs.mesh.headgroups import group_rings
 from meshrt.programs.mesh.meshgemm import meshgemm, meshgemm_t
 from meshrt.programs.mesh.places import Groups
 from meshrt.programs.mesh.weights import Chunks
@@ -94,8 +95,7 @@ def _products(stack: ExitStack, block: Block, chunks: Chunks, rings: Rings) -> P
     if chunks.groups == 1:
         return Products(gemm, gemm_t, gemm, gemm_t)
     inner = stack.enter_context(group_rings(block, rings, chunks))
-    heads = partial(meshgemm_in_groups, block, inner, chunks)
-    return Products(gemm, gemm_t, heads, partial(meshgemm_t_in_groups, block, inner, chunks))
+    return Products(gemm, gemm_t, partial(meshgemm, block, inner, consume=True), partial(meshgemm_t, block, inner))
 
 
 def open_sums(stack: ExitStack, block: Block, chunks: Chunks, axes: str, phases: int) -> Sums:
@@ -107,8 +107,9 @@ def open_sums(stack: ExitStack, block: Block, chunks: Chunks, axes: str, phases:
     along = {axis: partial(_in_place, block, stack.enter_context(ktree(block, axis, phases))) for axis in axes}
     heads = along["x"]
     if chunks.groups > 1:
-        tree = stack.enter_context(group_tree(block, chunks, phases if axes == "xy" else 1))
-        heads = partial(_in_place, block, tree)
+        stretches = chunks.groups, chunks.group_width
+        inner = ktree(block, "x", phases if axes == "xy" else 1, stretches=stretches)
+        heads = partial(_in_place, block, stack.enter_context(inner))
     return Sums(along["x"], along.get("y", _not_installed), heads, by_rows=True)
 
 

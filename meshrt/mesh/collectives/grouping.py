@@ -13,16 +13,17 @@ import numpy as np
 
 from meshrt.errors import LimitError
 from meshrt.mesh.block import Block, make_block
+from meshrt.mesh.collectives import treeplan
+from meshrt.mesh.collectives.trees import installed_tree, reduce_and_spread
 from meshrt.mesh.device import Device
-from meshrt.mesh.wires import routes
 from meshrt.ranks.board import Board
 
-LONG = 16  # cores; shorter lines keep the groups of `routes.ktree`, so that a small run starts without measuring
+LONG = 16  # cores; shorter lines keep the groups of `treeplan.ktree`, so that a small run starts without measuring
 TRIES = 8  # trees to measure for each number that is to be chosen
 
 
 def best_groups(block: Block, n: int, phases: int, nbytes: int) -> tuple[int, ...] | None:
-    """Groups of all phases but the last for lines of n cores and tiles of nbytes; None: leave it to `routes.ktree`.
+    """Groups of all phases but the last for lines of n cores and tiles of nbytes; None: leave it to `treeplan.ktree`.
 
     All ranks call it together.
     """
@@ -41,11 +42,11 @@ def best_groups(block: Block, n: int, phases: int, nbytes: int) -> tuple[int, ..
 
 @cache
 def _fastest(n: int, phases: int, nbytes: int, device: Device) -> tuple[int, ...] | None:
-    """Start from the groups of `routes.ktree` and change one number at a time while that makes it faster.
+    """Start from the groups of `treeplan.ktree` and change one number at a time while that makes it faster.
 
     Steps of a fourth come first, then steps of a sixteenth. None where no tree fits the routing tables.
     """
-    best = routes.ktree(n, phases).groups
+    best = treeplan.ktree(n, phases).groups
     cycles = {best: _measure(n, phases, best, nbytes, device)}
     part, better = 4, True
     while better and part <= 16:
@@ -68,12 +69,10 @@ def _measure(n: int, phases: int, groups: tuple[int, ...], nbytes: int, device: 
     """Cycles of one allreduce of a float32 tile; infinitely many where a routing table is too small."""
     from mpi4py import MPI
 
-    from meshrt.mesh.collectives.allreduce import allreduce, ktree
-
     block = make_block(MPI.COMM_SELF, device, n, 1, Board.alone(), payload=False)
     try:
-        with ktree(block, "x", phases, groups) as tree:
-            allreduce(block, tree, np.zeros((1, 1, -(-nbytes // 4)), np.float32))
+        with installed_tree(block, "x", treeplan.ktree(n, phases, groups)) as tree:
+            reduce_and_spread(block, tree, np.zeros((1, 1, -(-nbytes // 4)), np.float32), np.add)
         return block.clock.last()[0]
     except LimitError:
         return inf

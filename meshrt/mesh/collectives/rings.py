@@ -98,12 +98,17 @@ def _ring(
 
 @dataclass(frozen=True)
 class Rings:
-    """Rings along both axes, both ways round: what MeshGEMM and Cannon need, 12 route entries a core at most."""
+    """Rings along both axes, both ways round: what MeshGEMM and Cannon need, 12 route entries a core at most.
+
+    `columns` are the places on the ring along x of the columns of tiles that go round along y: row r of what goes round
+    along x meets column c where both have moved on by as much as lies between their places.
+    """
 
     x: Ring
     y: Ring
     back_x: Ring
     back_y: Ring
+    columns: tuple[int, ...]
 
 
 @contextmanager
@@ -120,7 +125,7 @@ def interleaved_rings(block: Block) -> Iterator[Rings]:
                 backs[axis] = stack.enter_context(interleaved_ring(block, axis, slots, reverse=True))
             else:  # both ways round go by the same routes to the neighbours
                 backs[axis] = _ring(axis, n, slots, True, [channel for channel, _ in rings[axis].lanes])
-        yield Rings(rings["x"], rings["y"], backs["x"], backs["y"])
+        yield Rings(rings["x"], rings["y"], backs["x"], backs["y"], rings["x"].places)
 
 
 @contextmanager
@@ -133,7 +138,7 @@ def plain_rings(block: Block) -> Iterator[Rings]:
             for reverse in (False, True)
             for axis in "xy"
         )
-        yield Rings(x, y, back_x, back_y)
+        yield Rings(x, y, back_x, back_y, x.places)
 
 
 @contextmanager
@@ -226,15 +231,13 @@ def rotate(block: Block, ring: Ring, back: Ring, tiles: np.ndarray, places: Sequ
             finish_shift(block, flights)
 
 
-def align(block: Block, rings: Rings, a: np.ndarray, b: np.ndarray, columns: Sequence[int] | None = None) -> None:
+def align(block: Block, rings: Rings, a: np.ndarray, b: np.ndarray) -> None:
     """Row r of A goes back by r's place on the ring along x, column c of B by c's along y, both at once; in place.
 
-    That is how Cannon's and MeshGEMM's loop begins. `columns` are the places of B's columns where they are not those
-    of the ring. LimitError as in `rotate`.
+    That is how Cannon's and MeshGEMM's loop begins. LimitError as in `rotate`.
     """
-    columns = rings.x.places if columns is None else columns
     along_x = _rotation(block, rings.x, rings.back_x, a, [-place for place in rings.y.places])
-    along_y = _rotation(block, rings.y, rings.back_y, b, [-place for place in columns])
+    along_y = _rotation(block, rings.y, rings.back_y, b, [-place for place in rings.columns])
     with block.memory.hold("tiles of A and B coming in", _incoming(rings.x, a) + _incoming(rings.y, b)):
         for of_a, of_b in zip_longest(along_x, along_y, fillvalue=()):
             finish_shift(block, of_a + of_b)

@@ -1,0 +1,96 @@
+"""Trees of additions along lines: every core's tile is combined towards one root, software adding on the way.
+
+On a device with `stream_adds`, combinations that go number by number (NumPy's own functions of two operands) are
+streamed: a core passes on each word as it has combined it, and so does the root, whose broadcast begins with the first
+word. Others, such as the merge of softmax parts, take a tile when all of it is in.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from meshrt.mesh.block import Block
+from meshrt.mesh.collectives import treeplan
+from meshrt.mesh.wires import fabric
+from meshrt.mesh.wires.tables import Channel, installed
+
+Combine = Callable[..., np.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
+class Tree:
+    """A K-tree or a pipeline along every line: at each step some cores send and others add; the root multicasts."""
+
+    axis: str
+    root: int
+    groups: tuple[int, ...]  # in all phases but the last
+    steps: tuple[tuple[Channel, np.ndarray, np.ndarray], ...]  # (routes, senders, receivers), bool [N]
+    adders: np.ndarray  # bool [N]: who receives in any step
+    spread: Channel
+
+
+@contextmanager
+def installed_tree(block: Block, axis: str, plan: treeplan.Tree) -> Iterator[Tree]:
+    """Install a tree along every line of the axis, two colours a phase and one to spread. LimitError."""
+    n = block.mesh.length(axis)
+    with ExitStack() as stack:
+        steps = []
+        for level in plan.levels:
+            channel = stack.enter_context(installed(block.tables, axis, level.routes))
+            stops = {route.source: route.stops[0] for route in level.routes}
+            for senders in level.steps:
+                steps.append((channel, _marks(n, senders), _marks(n, (stops[core] for core in senders))))
+        spread = stack.enter_context(installed(block.tables, axis, plan.spread))
+        adders = _marks(n, (int(core) for _, _, receivers in steps for core in np.flatnonzero(receivers)))
+        yield Tree(axis, plan.root, plan.groups, tuple(steps), adders, spread)
+
+
+def _marks(n: int, cores: Iterable[int]) -> np.ndarray:
+    marks = np.zeros(n, bool)
+    marks[list(cores)] = True
+    return marks
+
+
+def reduce(block: Block, tree: Tree, tiles: np.ndarray, combine: Combine = np.add) -> np.ndarray:
+    """Combine the tiles [bh, bw, *tile] of every line at its root; the other cores are left with partial ones."""
+    partial = _combine(block, tree, block.memory.keep("sum", tiles.copy()), combine, None)
+    if tree.steps and streams(block, combine):
+        fabric.tail(block, tree.spread, partial, tree.adders)
+    return partial
+
+
+def _combine(block: Block, tree: Tree, partial: np.ndarray, combine: Combine, lines: np.ndarray | None) -> np.ndarray:
+    """The steps of a reduction, in place. Where it streams, the adders' clocks have the time of the first word.
+
+    A core adds to its own tile what comes in, word by word as it comes, or, where it does not stream, out of a buffer.
+    """
+    stream = streams(block, combine)
+    numbers = prod(partial.shape[2:])
+    with block.memory.hold("incoming partial sum", 0 if stream else numbers * partial.itemsize):
+        for channel, senders, receivers in tree.steps:
+            fabric.transfer(
+                block, channel, partial, partial, positions=senders, lines=lines, combine=combine, stream=stream
+            )
+            fabric.stage(block, channel, 0 if stream else numbers, receivers, lines)
+    return partial
+
+
+def streams(block: Block, combine: Combine) -> bool:
+    return block.device.stream_adds and isinstance(combine, np.ufunc)
+
+
+def reduce_and_spread(
+    block: Block, tree: Tree, partial: np.ndarray, combine: Combine, lines: np.ndarray | None = None
+) -> np.ndarray:
+    """Combine tiles at every line's root, which sends the result both ways to all; in place."""
+    _combine(block, tree, partial, combine, lines)
+    if not tree.steps:
+        return partial
+    stream = streams(block, combine)
+    fabric.transfer(block, tree.spread, partial, partial, lines=lines, stream=stream)
+    if stream:
+        fabric.tail(block, tree.spread, partial, np.ones(tree.spread.length, bool), lines)
+    return partial
