@@ -201,7 +201,7 @@ TABLE: dict[str, list[tuple[str, str, str]]] = {
         ("cache.moved += int(rows.sum())", "cache.moved += 1", "test_kvcache.py"),
         ("self.memory_of(held))", "self.memory_of(self.held))", "test_kvcache.py"),
     ],
-    "meshrt/neuron/core.py": [
+    "meshrt/neuron/engines.py": [
         ("tile.shape[0] * hbm.dtype.itemsize", "tile.shape[0] * tile.dtype.itemsize", NEURON),
         ('self.counts["hbm_written" if way == "save" else "hbm_read"] += nbytes', "pass", NEURON),
         ("        target.saved = False\n", "", NEURON),
@@ -210,8 +210,10 @@ TABLE: dict[str, list[tuple[str, str, str]]] = {
         ("cycles if cycles > least else least", "cycles", NEURON),
         ("row_bytes * slower)", "row_bytes)", NEURON),
     ],
-    "meshrt/neuron/memory.py": [
+    "meshrt/neuron/store.py": [
         ("        self.peak = self.live\n", "        self.peak = 0\n", NEURON),
+    ],
+    "meshrt/neuron/memory.py": [
         ("if victim.dirty:", "if True:", NEURON),
         ("min(victims, key=", "max(victims, key=", NEURON),
         ("store.idle = heapq.heappop(self.idle)", "heapq.heappop(self.idle)", NEURON),

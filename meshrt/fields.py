@@ -102,7 +102,7 @@ NEURON = {
         "engines.*.busy_seconds": ("s", "time that the engine worked, of all cores together"),
         "engines.*.active": ("1", "that time over the time of the cores, 0 to 1", "* engine"),
     }),
-    **_rows(COUNTED, "meshrt/neuron/core.py at each transfer, meshrt/neuron/cores.py at each collective", {
+    **_rows(COUNTED, "meshrt/neuron/engines.py at each transfer, meshrt/neuron/cores.py at each collective", {
         "hbm_bytes.read": ("bytes", "bytes read from HBM by all cores, in the dtype of the tensor", "HBM read"),
         "hbm_bytes.written": ("bytes", "bytes written to HBM by all cores", "HBM written"),
         "hbm_bytes.total": ("bytes", "both"),

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from meshrt.errors import UsageError
-from meshrt.neuron.core import NeuronCore
+from meshrt.neuron.engines import Core
 from meshrt.neuron.timeline import Engine
 
 
-def check_engine(name: str, core: NeuronCore, engine: Engine | None) -> Engine:
+def check_engine(name: str, core: Core, engine: Engine | None) -> Engine:
     """The engine that an instruction was given, or the vector engine. UsageError for one that cannot run it."""
     if engine is None:
         return core.vector

@@ -1,79 +1,23 @@
-"""One NeuronCore: its memories, engines and counters, and how an instruction gets its time."""
+"""One NeuronCore, as programs have it: tensors in its HBM, and arithmetic with tiles as instructions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from meshrt.errors import UsageError
-from meshrt.neuron.device import NeuronDevice
 from meshrt.neuron.dtypes import known, rounded
-from meshrt.neuron.memory import Hbm, Psum, Sbuf
-from meshrt.neuron.store import Store
-from meshrt.neuron.tile import Deferred, Tile, new_tile
-from meshrt.neuron.timeline import Engine, Rings
-
-COUNTS = (
-    "hbm_read", "hbm_written", "spill_saved", "spill_reloaded", "macs", "transpose_macs", "link_bytes", "collectives",
-)  # fmt: skip
+from meshrt.neuron.elementwise import activation, tensor_copy, tensor_scalar, tensor_tensor
+from meshrt.neuron.engines import Core
+from meshrt.neuron.isa import memset
+from meshrt.neuron.operand import Operand
+from meshrt.neuron.tile import Deferred, Tile, as_tile, new_tile
 
 
-@dataclass
-class Phase:
-    """A stretch of a run by name: what was counted from `begin` to `end`, in seconds of virtual time."""
-
-    name: str
-    begin: float
-    counts: dict[str, int]
-    busy: dict[str, float]
-    instructions: dict[str, int]
-    end: float = 0.0
-    peaks: dict[str, int] = field(default_factory=dict)
-    tokens: int | None = None
-
-
-class Event(NamedTuple):
-    """An instruction or a transfer: on which engine or queue, from when to when, in seconds."""
-
-    engine: str
-    name: str
-    begin: float
-    end: float
-
-
-class NeuronCore:
-    """NeuronCore number `index` of a run. With `payload` False tiles are shapes only; counts and times are the same."""
-
-    def __init__(self, device: NeuronDevice, index: int = 0, payload: bool = True) -> None:
-        self.device = device
-        self.index = index
-        self.payload = payload
-        self.hbm = Hbm(self, device.hbm_bytes)
-        self.sbuf = Sbuf(self, device.sbuf_partition_bytes)
-        self.psum = Psum(self, device.psum_banks, device.psum_bank_bytes)
-        self.tensor = Engine("tensor", device.tensor_hz)
-        self.vector = Engine("vector", device.vector_hz)
-        self.scalar = Engine("scalar", device.scalar_hz)
-        self.gpsimd = Engine("gpsimd", device.gpsimd_hz)
-        self.dma = Rings(
-            device.dma_engines,
-            device.partitions,
-            min(device.dma_bytes_per_second, device.hbm_bytes_per_second / device.dma_engines),
-            device.dma_transfer_seconds,
-        )
-        self.ticks = 0  # allocations and instructions so far: what least recently used means
-        self.counts = dict.fromkeys(COUNTS, 0)
-        self.phases: list[Phase] = []
-        self.finish = 0.0  # the last write so far ends
-        self.trace: list[Event] | None = None  # what ran when, if somebody wants to look at it
-        self.deferred: Deferred | None = None
-        self.identities: dict[np.dtype[Any], Tile] = {}  # that transposes share
-
-    # ---- what kernels get their operands from
+class NeuronCore(Core):
+    """A core that computes on the vector engine where a kernel has operators and assignments of tiles."""
 
     def tensor_of(self, values: np.ndarray | tuple[int, ...], dtype: Any) -> Tile:
         """A tensor in HBM with these values, rounded to dtype; a shape alone will do without payload."""
@@ -89,166 +33,29 @@ class NeuronCore:
                 raise UsageError(f"a tensor is made of numbers, not of {values.dtype}: {error}") from error
         return tile
 
-    @property
-    def engines(self) -> tuple[Engine, ...]:
-        return (self.tensor, self.vector, self.scalar, self.gpsimd)
-
-    # ---- instructions
-
-    def defer(self, deferred: Deferred) -> Deferred:
-        """Hold an instruction until it is known where its result goes; the one before is run now at the latest."""
-        self.settle()
-        self.deferred = deferred
-        return deferred
-
-    def settle(self) -> None:
-        """Run what is deferred."""
-        if self.deferred is not None:
-            self.deferred.settle()
-
-    def issue(self, engine: Engine, name: str, cycles: float, reads: Sequence[Tile], write: Tile) -> None:
-        """Give an instruction its place on the clock: after its engine, its operands and the readers of its result."""
-        start = self.touch(reads, write)
-        busy, least = engine.busy, self.device.least_cycles
-        end = engine.run(start, cycles if cycles > least else least)
-        if self.trace is not None:
-            self.trace.append(Event(engine.name, name, end - (engine.busy - busy), end))
-        self.done(end, reads, write)
-
-    def touch(self, reads: Sequence[Tile], write: Tile) -> float:
-        """Operands that are all in place, and the second from which an instruction may run."""
-        self.ticks += 1
-        start = 0.0
-        target = write.store
-        target.used = self.ticks
-        resident = target.resident
-        for tile in reads:
-            store = tile.store
-            if store.core is not self:
-                raise UsageError(f"NeuronCore {self.index} has no tile of NeuronCore {store.core.index}")
-            store.used = self.ticks
-            resident = resident and store.resident
-            if store.ready > start:
-                start = store.ready
-        if target.core is not self or write.repeats:
-            raise UsageError("a tile of another NeuronCore, or a view that repeats its elements, cannot be written")
-        if not resident:
-            start = max(start, self._bring_back([tile.store for tile in reads], write))
-        if target.idle > start:
-            start = target.idle
-        # Parts of a store that is being filled need not wait for one another.
-        if target.ready > start and write.rewrites():
-            start = target.ready
-        return start
-
-    def _bring_back(self, stores: Sequence[Store], write: Tile) -> float:
-        """Operands that were spilled, and the result's store: the second from which the operands can be read."""
-        target = write.store
-        for store in stores:
-            if not store.resident:
-                self.sbuf.restore(store, (*stores, target), False)
-        if not target.resident:
-            self.sbuf.restore(target, (*stores, target), write.data.size == target.data.size)
-        return max((store.ready for store in stores), default=0.0)
-
-    def done(self, end: float, reads: Sequence[Tile], write: Tile) -> None:
-        """Note that an instruction has ended."""
-        for tile in reads:
-            if end > tile.store.idle:
-                tile.store.idle = end
-        target = write.store
-        if end > target.ready:
-            target.ready = end
-        target.saved = False
-        target.writes += 1
-        if not target.full:
-            write.note_written()
-        if end > self.finish:
-            self.finish = end
-
-    def transfer(self, queue: str, source: Tile, target: Tile, slower: float = 1.0) -> None:
-        """A DMA transfer, a "load" from HBM to SBUF or a "store" back. A cast on the way is free: HBM's bytes count."""
-        start = self.touch([source], target)
-        hbm, tile = (source, target) if queue == "load" else (target, source)
-        row_bytes = tile.data.size // tile.shape[0] * hbm.dtype.itemsize
-        end = self.move(queue, start, tile.shape[0], row_bytes * slower)
-        self.counts["hbm_read" if queue == "load" else "hbm_written"] += row_bytes * tile.shape[0]
-        self.done(end, [source], target)
-
-    def spill(self, store: Store, way: str, earliest: float) -> float:
-        """Move a store between SBUF and the place in HBM that spills go to: the second at which it is there."""
-        nbytes = store.nbytes
-        self.counts["spill_saved" if way == "save" else "spill_reloaded"] += nbytes
-        self.counts["hbm_written" if way == "save" else "hbm_read"] += nbytes
-        end = self.move("spill", earliest, store.shape[0], store.row_bytes)
-        self.finish = max(self.finish, end)
-        return end
-
-    def move(self, queue: str, earliest: float, rows: int, row_bytes: float) -> float:
-        """A transfer of the DMA engines: the second at which it ends."""
-        end = self.dma.run(queue, earliest, rows, row_bytes)
-        if self.trace is not None:
-            self.trace.append(Event(f"dma {queue}", f"{rows} x {row_bytes:g} bytes", self.dma.queues[queue], end))
-        return end
+    def apply(self, op: Any, inputs: Sequence[Any], dtype: Any) -> Deferred:
+        """The instruction for a function of tiles: `np.exp(tile)`, `tile * 2`, `nl.add(tile, tile)`."""
+        if len(inputs) == 1:
+            return tensor_copy(inputs[0], dtype=dtype) if op is np.positive else activation(op, inputs[0], dtype=dtype)
+        left, right = inputs
+        tiles = [isinstance(one, Operand) for one in inputs]
+        if all(tiles):
+            left, right = as_tile(left), as_tile(right)
+            narrow = [one.shape == (one.shape[0], 1) for one in (left, right)]
+            if narrow[0] == narrow[1] or left.shape[0] != right.shape[0]:
+                return tensor_tensor(left, right, op, dtype=dtype)
+            tiles = [not one for one in narrow]
+        tile, operand = (left, right) if tiles[0] else (right, left)
+        return tensor_scalar(tile, op, operand, not tiles[0], dtype=dtype)
 
     def copy(self, target: Tile, source: Tile) -> None:
         """target[...] = source, on the vector engine."""
-        from meshrt.neuron import elementwise
-
-        elementwise.tensor_copy(source).into(target, False)
+        tensor_copy(source).into(target, False)
 
     def add(self, target: Tile, value: Any) -> None:
         """target += a tile or a number, on the vector engine."""
-        from meshrt.neuron import elementwise
-
-        elementwise.apply(np.add, (target, value), None).into(target, False)
+        self.apply(np.add, (target, value), None).into(target, False)
 
     def fill(self, target: Tile, value: Any) -> None:
         """target[...] = a number, on the vector engine."""
-        from meshrt.neuron import isa
-
-        isa.memset(target, value)
-
-    def put(self, target: Tile, values: np.ndarray) -> None:
-        """Write numbers, rounded to the dtype of their place."""
-        target.data[...] = rounded(values, target.dtype)
-
-    # ---- time
-
-    @property
-    def now(self) -> float:
-        """The second at which everything issued so far is done."""
-        return max(self.finish, *(engine.now for engine in self.engines))
-
-    def barrier(self, when: float | None = None) -> float:
-        """All engines and queues wait until everything so far is done, or until `when`."""
-        self.settle()
-        now = self.now if when is None else max(when, self.now)
-        for engine in self.engines:
-            engine.now = now
-        self.dma.gaps.clear()
-        self.dma.end = max(self.dma.end, now)
-        self.finish = now
-        return now
-
-    @contextmanager
-    def phase(self, name: str, tokens: int | None = None) -> Iterator[Phase]:
-        """Count what happens inside by name. It begins when all before is done, and ends when all of it is."""
-        begin = self.barrier()
-        for buffer in (self.hbm, self.sbuf, self.psum):
-            buffer.begin_phase()
-        phase = Phase(
-            name, begin, dict(self.counts), {one.name: one.busy for one in self.engines},
-            {one.name: one.instructions for one in self.engines}, tokens=tokens,
-        )  # fmt: skip
-        phase.busy["dma"], phase.instructions["dma"] = self.dma.busy, self.dma.transfers
-        self.phases.append(phase)
-        yield phase
-        phase.end = self.barrier()
-        phase.counts = {key: self.counts[key] - before for key, before in phase.counts.items()}
-        for engine in self.engines:
-            phase.busy[engine.name] = engine.busy - phase.busy[engine.name]
-            phase.instructions[engine.name] = engine.instructions - phase.instructions[engine.name]
-        phase.busy["dma"] = self.dma.busy - phase.busy["dma"]
-        phase.instructions["dma"] = self.dma.transfers - phase.instructions["dma"]
-        phase.peaks = {buffer.name: buffer.peak for buffer in (self.hbm, self.sbuf, self.psum)}
+        memset(target, value)

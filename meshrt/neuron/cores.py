@@ -8,8 +8,9 @@ from math import ceil
 import numpy as np
 
 from meshrt.errors import UsageError
-from meshrt.neuron.core import NeuronCore, Phase
+from meshrt.neuron.core import NeuronCore
 from meshrt.neuron.device import NeuronDevice
+from meshrt.neuron.engines import Phase
 from meshrt.neuron.tile import Tile, new_tile
 from meshrt.ranks.console import Console
 from meshrt.ranks.control import Control

@@ -12,8 +12,8 @@ import numpy as np
 
 from meshrt.errors import UsageError
 from meshrt.neuron.checks import check_engine, check_op, check_reduction
-from meshrt.neuron.core import NeuronCore
 from meshrt.neuron.dtypes import bfloat16, float32, known
+from meshrt.neuron.engines import Core
 from meshrt.neuron.operand import Operand
 from meshrt.neuron.tile import Deferred, Tile, as_tile
 from meshrt.neuron.timeline import Engine
@@ -164,22 +164,6 @@ def affine_select(pred: np.ndarray, on_true_tile: Operand, on_false_value: float
     return _deferred(tile.core.gpsimd, "affine_select", [tile], tile.shape, 1, compute, dtype, start)
 
 
-def apply(op: Op, inputs: Sequence[Any], dtype: Any) -> Deferred:
-    """The instruction for a function of tiles: `np.exp(tile)`, `tile * 2`, `nl.add(tile, tile)`."""
-    if len(inputs) == 1:
-        return tensor_copy(inputs[0], dtype=dtype) if op is np.positive else activation(op, inputs[0], dtype=dtype)
-    left, right = inputs
-    tiles = [isinstance(one, Operand) for one in inputs]
-    if all(tiles):
-        left, right = as_tile(left), as_tile(right)
-        narrow = [one.shape == (one.shape[0], 1) for one in (left, right)]
-        if narrow[0] == narrow[1] or left.shape[0] != right.shape[0]:
-            return tensor_tensor(left, right, op, dtype=dtype)
-        tiles = [not one for one in narrow]
-    tile, operand = (left, right) if tiles[0] else (right, left)
-    return tensor_scalar(tile, op, operand, not tiles[0], dtype=dtype)
-
-
 def free_elements(shape: tuple[int, ...]) -> int:
     """Elements in each partition."""
     return prod(shape[1:])
@@ -231,7 +215,7 @@ def _deferred(
     compute: Callable[[], np.ndarray], dtype: Any, start: int = 0,
 ) -> Deferred:  # fmt: skip
     """An instruction with its result in SBUF unless it is assigned elsewhere."""
-    core: NeuronCore = reads[0].core
+    core: Core = reads[0].core
     barred = ("hbm", "psum") if engine is core.gpsimd else ("hbm",)
     for tile in reads:
         if tile.store.buffer.name in barred:
@@ -252,4 +236,4 @@ def _deferred(
                         f"{name}: its function does not work on arrays of {list(dst.shape)}: {error}"
                     ) from error
 
-    return core.defer(Deferred(core.sbuf, shape, known(dtype) if dtype else reads[0].dtype, run))
+    return core.defer(Deferred(core, core.sbuf, shape, known(dtype) if dtype else reads[0].dtype, run))

@@ -4,14 +4,13 @@ Destinations are assigned to: `dst[...] = nisa.activation(...)`. What NKI's comp
 is an engine of the core (core.vector, core.scalar, core.gpsimd).
 """
 
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
 from meshrt.errors import UsageError
-from meshrt.neuron import language
+from meshrt.neuron import allocate
 from meshrt.neuron.checks import check_engine
-from meshrt.neuron.core import NeuronCore
 from meshrt.neuron.dtypes import float32
 from meshrt.neuron.elementwise import (
     activation,
@@ -24,6 +23,7 @@ from meshrt.neuron.elementwise import (
     tensor_scalar,
     tensor_tensor,
 )
+from meshrt.neuron.engines import Core
 from meshrt.neuron.operand import Operand
 from meshrt.neuron.tile import Deferred, Tile, as_tile
 from meshrt.neuron.timeline import Engine
@@ -42,7 +42,7 @@ def nc_matmul(stationary: Operand, moving: Operand, *, is_transpose: bool = Fals
     Takes max(min(64, m), n) cycles of the tensor engine, `float32_passes` times as many in float32.
     """
     left, right = as_tile(stationary), as_tile(moving)
-    core = left.store.core
+    core: Core = left.store.core
     device, stationary_shape, moving_shape = core.device, left.data.shape, right.data.shape
     if (
         not left.store.buffer.name == right.store.buffer.name == "sbuf"
@@ -75,7 +75,7 @@ def nc_matmul(stationary: Operand, moving: Operand, *, is_transpose: bool = Fals
                     product += acc.data
             acc.data[...] = product
 
-    return core.defer(Deferred(core.psum, (m, n), float32, run, adds=True))
+    return core.defer(Deferred(core, core.psum, (m, n), float32, run, adds=True))
 
 
 def nc_transpose(data: Operand, identity: Operand | None = None) -> Deferred:
@@ -84,12 +84,12 @@ def nc_transpose(data: Operand, identity: Operand | None = None) -> Deferred:
     Without an identity, the core's own of data's dtype, which stays in SBUF from its first use on.
     """
     tile = as_tile(data)
-    unit = language.core_identity(tile.core, tile.dtype) if identity is None else as_tile(identity)
+    unit = core_identity(tile.core, tile.dtype) if identity is None else as_tile(identity)
     rows = tile.shape[0]
     return nc_matmul(tile, unit[0:rows, 0:rows], is_transpose=True)
 
 
-def _refuse(core: NeuronCore, left: Tile, right: Tile) -> NoReturn:
+def _refuse(core: Core, left: Tile, right: Tile) -> NoReturn:
     """Say what is wrong with the operands of a product."""
     device = core.device
     for name, tile, limit in (("stationary", left, device.stationary_free), ("moving", right, device.moving_free)):
@@ -130,6 +130,24 @@ def dma_copy(dst: Operand, src: Operand) -> None:
     """A DMA between HBM and SBUF, either way: NKI's explicit form of load and store."""
     dst, tile = as_tile(dst), as_tile(src)
     if dst.store.buffer.on_chip:
-        language.load(tile).into(dst, False)
+        allocate.load(tile).into(dst, False)
     else:
-        language.store(dst, tile)
+        allocate.store(dst, tile)
+
+
+def shared_identity(core: Core, dtype: Any) -> Tile:
+    """The 128 x 128 identity in SBUF, which products transpose with."""
+    size = core.device.partitions
+    tile: Tile = allocate.ndarray((allocate.par_dim(size), size), dtype, buffer=core.sbuf)
+    memset(tile, 0.0)
+    if core.payload:
+        np.fill_diagonal(tile.data, 1.0)
+    return tile
+
+
+def core_identity(core: Core, dtype: np.dtype[Any]) -> Tile:
+    """The core's own, made when it is first asked for."""
+    if dtype not in core.identities:
+        core.identities[dtype] = shared_identity(core, dtype)
+    found: Tile = core.identities[dtype]
+    return found

@@ -11,44 +11,9 @@ from __future__ import annotations
 import heapq
 import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from meshrt.errors import LimitError, UsageError
-
-if TYPE_CHECKING:
-    from meshrt.neuron.core import NeuronCore
-    from meshrt.neuron.store import Store
-
-
-class Buffer:
-    """One memory of a NeuronCore. `limit`, `live` and `peak` are bytes, of a partition in SBUF and PSUM."""
-
-    name = ""
-    on_chip = True  # tiles have a partition axis
-
-    def __init__(self, core: NeuronCore, limit: int) -> None:
-        self.core = core
-        self.payload = core.payload
-        self.limit = limit
-        self.live = 0
-        self.peak = 0  # since the phase began
-        self.most = 0  # ever
-
-    def take(self, store: Store) -> None:
-        """Give a new store its place. LimitError."""
-        raise NotImplementedError
-
-    def release(self, store: Store) -> None:
-        """The store is gone."""
-        raise NotImplementedError
-
-    def begin_phase(self) -> None:
-        self.peak = self.live
-
-    def _grow(self, nbytes: int) -> None:
-        self.live += nbytes
-        self.peak = max(self.peak, self.live)
-        self.most = max(self.most, self.live)
+from meshrt.neuron.store import Buffer, Owner, Store
 
 
 class Hbm(Buffer):
@@ -74,7 +39,7 @@ class Sbuf(Buffer):
 
     name = "sbuf"
 
-    def __init__(self, core: NeuronCore, limit: int) -> None:
+    def __init__(self, core: Owner, limit: int) -> None:
         super().__init__(core, limit)
         self.stores: weakref.WeakValueDictionary[int, Store] = weakref.WeakValueDictionary()
         self.idle = [(0.0, limit)]  # free room: since when, bytes of a partition
@@ -143,7 +108,7 @@ class Psum(Buffer):
 
     name = "psum"
 
-    def __init__(self, core: NeuronCore, banks: int, bank_bytes: int) -> None:
+    def __init__(self, core: Owner, banks: int, bank_bytes: int) -> None:
         super().__init__(core, banks * bank_bytes)
         self.bank_bytes = bank_bytes
         self.idle = [0.0] * banks  # of the banks that are free: when the last user is done

@@ -5,12 +5,14 @@ from typing import Any
 import numpy as np
 
 from meshrt.errors import UsageError
+from meshrt.neuron.engines import Core
 
 
 class Operand:
     """A tile, or a result that has none yet. Arithmetic with them, and NumPy's functions of them, are instructions."""
 
     __slots__ = ()
+    core: Any  # that it is of: engines.Core
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, dtype: Any = None, **options: Any) -> Any:
         if method != "__call__" or options:
@@ -46,6 +48,5 @@ class Operand:
 
 
 def _instruction(ufunc: np.ufunc, *inputs: Any, dtype: Any = None) -> Any:
-    from meshrt.neuron import elementwise
-
-    return elementwise.apply(ufunc, inputs, dtype)
+    core: Core = next(one.core for one in inputs if isinstance(one, Operand))
+    return core.apply(ufunc, inputs, dtype)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from meshrt.neuron import elementwise
+from meshrt.neuron import elementwise, isa
 from meshrt.neuron.operand import Operand
 from meshrt.neuron.tile import Deferred, as_tile
 
@@ -89,8 +89,6 @@ def mean(x: Operand, axis: Axis = None, *, dtype: Any = None) -> Deferred:
 
 def matmul(x: Operand, y: Operand, *, transpose_x: bool = False) -> Deferred:
     """x^T y of x [k, m] if it is transposed already, else x y of x [m, k], turned first; y [k, n]. In PSUM."""
-    from meshrt.neuron import isa
-
     if not transpose_x:
         x = elementwise.tensor_copy(isa.nc_transpose(x), dtype=as_tile(x).dtype)
     return isa.nc_matmul(x, y)
@@ -98,6 +96,4 @@ def matmul(x: Operand, y: Operand, *, transpose_x: bool = False) -> Deferred:
 
 def transpose(x: Operand) -> Deferred:
     """x [p, f] -> [f, p] in PSUM: nisa.nc_transpose."""
-    from meshrt.neuron import isa
-
     return isa.nc_transpose(x)

@@ -6,9 +6,10 @@ from typing import Any
 
 from meshrt.fields import Row, heading
 from meshrt.machine import Measured
-from meshrt.neuron.core import COUNTS, NeuronCore, Phase
+from meshrt.neuron.core import NeuronCore
 from meshrt.neuron.cores import Cores
 from meshrt.neuron.device import NeuronDevice
+from meshrt.neuron.engines import COUNTS, Phase
 from meshrt.units import short, size
 
 ENGINES = ("tensor", "vector", "scalar", "gpsimd", "dma")

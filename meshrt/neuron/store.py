@@ -1,16 +1,60 @@
-"""The memory of one allocation: its bytes, what of it was written, and when it can be read and written again."""
+"""An allocation in a memory and views of it: its bytes, what of them was written, when they can be read and written."""
 
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from meshrt.neuron.memory import Buffer
+from meshrt.errors import UsageError
+from meshrt.neuron.device import NeuronDevice
 
 _ZERO = bytes(4)
+
+
+class Owner(Protocol):
+    """What a memory asks of the core that it belongs to."""
+
+    device: NeuronDevice
+    index: int
+    payload: bool
+    ticks: int
+
+    def spill(self, store: Store, way: str, earliest: float) -> float: ...
+
+    def settle(self) -> None: ...
+
+
+class Buffer:
+    """One memory of a NeuronCore. `limit`, `live` and `peak` are bytes, of a partition in SBUF and PSUM."""
+
+    name = ""
+    on_chip = True  # tiles have a partition axis
+
+    def __init__(self, core: Owner, limit: int) -> None:
+        self.core = core
+        self.payload = core.payload
+        self.limit = limit
+        self.live = 0
+        self.peak = 0  # since the phase began
+        self.most = 0  # ever
+
+    def take(self, store: Store) -> None:
+        """Give a new store its place. LimitError."""
+        raise NotImplementedError
+
+    def release(self, store: Store) -> None:
+        """The store is gone."""
+        raise NotImplementedError
+
+    def begin_phase(self) -> None:
+        self.peak = self.live
+
+    def _grow(self, nbytes: int) -> None:
+        self.live += nbytes
+        self.peak = max(self.peak, self.live)
+        self.most = max(self.most, self.live)
 
 
 class Store:
@@ -28,7 +72,7 @@ class Store:
     def __init__(self, buffer: Buffer, shape: tuple[int, ...], dtype: np.dtype[Any], full: bool) -> None:
         self.owned = False
         self.buffer = buffer
-        self.core = buffer.core
+        self.core: Any = buffer.core  # the Core (engines.py), which knows stores
         self.shape = shape
         self.dtype = dtype
         self.full = full  # every element was written
@@ -58,3 +102,64 @@ class Store:
     def dirty(self) -> bool:
         """Something was written, of which HBM has no copy."""
         return not self.saved and (self.full or self.mask is not None)
+
+
+class View:
+    """A part of a store, or all of it: what instructions read and write."""
+
+    __slots__ = ("data", "key", "parent", "repeats", "store")
+
+    def __init__(self, store: Store, data: np.ndarray, parent: View | None = None, key: Any = None) -> None:
+        self.store = store
+        self.data = data
+        self.parent = parent  # of which this is the part `key`; None: the whole store
+        self.key = key  # an index, or a function from an array to a view of it
+        self.repeats: bool = parent is not None and parent.repeats  # an element stands for several: not to be written
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.data.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.store.dtype
+
+    def _mask(self) -> np.ndarray:
+        """Of the elements of this view that were written; the store has a mask."""
+        if self.parent is None:
+            assert self.store.mask is not None
+            return self.store.mask
+        whole = self.parent._mask()
+        mask: np.ndarray = self.key(whole) if callable(self.key) else whole[self.key]
+        return mask
+
+    def check_written(self, what: str) -> None:
+        """UsageError unless every element was written before."""
+        if self.store.full:
+            return
+        mask = np.zeros(self.shape, np.bool_) if self.store.mask is None else self._mask()
+        if not mask.all():
+            raise UsageError(
+                f"{what} reads a tile of {self.store.buffer.name} that was never written: {list(self.shape)} elements, "
+                f"the first of them missing in partition {int(np.argwhere(~mask)[0][0])}; load it, or set it to zeros"
+            )
+
+    def rewrites(self) -> bool:
+        """Was something of this view written before?"""
+        return self.store.full or (self.store.mask is not None and bool(self._mask().any()))
+
+    def note_written(self) -> None:
+        """Remember that all of this view is written."""
+        store = self.store
+        if store.full:
+            return
+        if self.data.size == store.data.size:
+            store.full = True
+        else:
+            if store.mask is None:
+                store.mask = np.zeros(store.shape, np.bool_)
+            self._mask()[...] = True
+            store.written += self.data.size
+            store.full = store.written >= store.data.size and bool(store.mask.all())
+        if store.full:
+            store.mask = None

@@ -3,43 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from meshrt.errors import UsageError
+from meshrt.neuron.engines import Core
 from meshrt.neuron.index import plain
 from meshrt.neuron.operand import Operand
-from meshrt.neuron.store import Store
-
-if TYPE_CHECKING:
-    from meshrt.neuron.core import NeuronCore
-    from meshrt.neuron.memory import Buffer
+from meshrt.neuron.store import Buffer, Store, View
 
 
-class Tile(Operand):
+class Tile(View, Operand):
     """A view of a store: what kernels hold, slice and pass to instructions."""
 
-    __slots__ = ("data", "key", "parent", "repeats", "store")
-
-    def __init__(self, store: Store, data: np.ndarray, parent: Tile | None = None, key: Any = None) -> None:
-        self.store = store
-        self.data = data
-        self.parent = parent  # of which this is the part `key`; None: the whole store
-        self.key = key  # an index, or a function from an array to a view of it
-        self.repeats: bool = parent is not None and parent.repeats  # an element stands for several: not to be written
+    __slots__ = ()
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        return self.data.shape
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return self.store.dtype
-
-    @property
-    def core(self) -> NeuronCore:
-        return self.store.core
+    def core(self) -> Core:
+        core: Core = self.store.core
+        return core
 
     def __getitem__(self, key: Any) -> Tile:
         if key is Ellipsis:
@@ -109,46 +92,6 @@ class Tile(Operand):
         view.repeats = True
         return view
 
-    def _mask(self) -> np.ndarray:
-        """Of the elements of this view that were written; the store has a mask."""
-        if self.parent is None:
-            assert self.store.mask is not None
-            return self.store.mask
-        whole = self.parent._mask()
-        mask: np.ndarray = self.key(whole) if callable(self.key) else whole[self.key]
-        return mask
-
-    def check_written(self, what: str) -> None:
-        """UsageError unless every element was written before."""
-        if self.store.full:
-            return
-        mask = np.zeros(self.shape, np.bool_) if self.store.mask is None else self._mask()
-        if not mask.all():
-            raise UsageError(
-                f"{what} reads a tile of {self.store.buffer.name} that was never written: {list(self.shape)} elements, "
-                f"the first of them missing in partition {int(np.argwhere(~mask)[0][0])}; load it, or set it to zeros"
-            )
-
-    def rewrites(self) -> bool:
-        """Was something of this view written before?"""
-        return self.store.full or (self.store.mask is not None and bool(self._mask().any()))
-
-    def note_written(self) -> None:
-        """Remember that all of this view is written."""
-        store = self.store
-        if store.full:
-            return
-        if self.data.size == store.data.size:
-            store.full = True
-        else:
-            if store.mask is None:
-                store.mask = np.zeros(store.shape, np.bool_)
-            self._mask()[...] = True
-            store.written += self.data.size
-            store.full = store.written >= store.data.size and bool(store.mask.all())
-        if store.full:
-            store.mask = None
-
 
 class Deferred(Operand):
     """An instruction that has its operands, and gets its destination with the assignment that follows, or a new tile.
@@ -157,13 +100,14 @@ class Deferred(Operand):
     NKI. Any other use, or the next instruction, makes a tile of its own for the result.
     """
 
-    __slots__ = ("adds", "buffer", "dtype", "run", "shape", "tile", "version")
+    __slots__ = ("adds", "buffer", "core", "dtype", "run", "shape", "tile", "version")
 
     def __init__(
-        self, buffer: Buffer, shape: tuple[int, ...], dtype: np.dtype[Any], run: Callable[[Tile, bool], None],
-        adds: bool = False,
+        self, core: Core, buffer: Buffer, shape: tuple[int, ...], dtype: np.dtype[Any],
+        run: Callable[[Tile, bool], None], adds: bool = False,
     ) -> None:  # fmt: skip
         self.buffer = buffer
+        self.core = core
         self.shape = shape
         self.dtype = dtype
         self.run: Callable[[Tile, bool], None] | None = run
@@ -173,7 +117,7 @@ class Deferred(Operand):
 
     def into(self, target: Tile, add: bool) -> None:
         """Run the instruction, with its result in `target`."""
-        self.buffer.core.deferred = None
+        self.core.deferred = None
         if target.data.shape != self.shape:
             raise UsageError(f"a result of shape {list(self.shape)} does not fit a tile of shape {list(target.shape)}")
         assert self.run is not None
