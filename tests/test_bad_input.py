@@ -18,9 +18,7 @@ from mpi_jobs import run_ranks
 from meshrt.errors import UsageError
 from meshrt.mesh.collectives import treeplan
 from meshrt.mesh.mesh import parse_mesh
-from meshrt.mesh.wires import routes
 from meshrt.ranks import failure, files, hostmemory
-from meshrt.ranks import failure, hostmemory
 from meshrt.report import write_json
 from meshrt.whole import LARGEST, whole
 

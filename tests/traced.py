@@ -86,7 +86,7 @@ class Trace:
 def traced(block: Block) -> Iterator[Trace]:
     """Write down what the block's cores do inside."""
     trace = Trace(block)
-    send, receive, receive_at, stage = fabric.send, fabric.receive, fabric.receive_at, fabric.stage
+    send, receive_all, receive_at, stage = fabric.send, fabric.receive_all, fabric.receive_at, fabric.stage
     meet = clock.Clock.meet
     numbers: dict[int, tuple[int, Any]] = {}  # of a flight's arrivals
 
@@ -111,13 +111,13 @@ def traced(block: Block) -> Iterator[Trace]:
         there[:, lane.plan.delivered] = True
         return mask
 
-    def receive_(block: Block, flight: fabric.Flight) -> np.ndarray:
+    def receive_all_(block: Block, flights: tuple[fabric.Flight, ...]) -> None:
         trace.work()
-        for arrival in flight.arrivals:
-            trace.each(ends(arrival), "wait", numbers[id(arrival)][0])
-        tiles = receive(block, flight)
+        for flight in flights:
+            for arrival in flight.arrivals:
+                trace.each(ends(arrival), "wait", numbers[id(arrival)][0])
+        receive_all(block, flights)
         trace.seen()
-        return tiles
 
     def receive_at_(block: Block, channel: Channel, flight: fabric.Flight, positions: np.ndarray) -> None:
         trace.work()
@@ -143,7 +143,7 @@ def traced(block: Block) -> Iterator[Trace]:
 
     with (
         patch.object(fabric, "send", send_),
-        patch.object(fabric, "receive", receive_),
+        patch.object(fabric, "receive_all", receive_all_),
         patch.object(fabric, "receive_at", receive_at_),
         patch.object(fabric, "stage", stage_),
         patch.object(clock.Clock, "meet", meet_),

@@ -211,8 +211,7 @@ def start_shift(
 
 def finish_shift(block: Block, flights: tuple[fabric.Flight, ...]) -> None:
     """Wait for a shift that was started."""
-    for flight in flights:
-        fabric.receive(block, flight)
+    fabric.receive_all(block, flights)
 
 
 def _by_line(axis: str, tiles: np.ndarray) -> np.ndarray:

@@ -148,13 +148,18 @@ def _deliver(
 
 def receive(block: "Block", flight: Flight) -> np.ndarray:
     """Wait for the packets: each core's clock goes to the arrival, if that is later. Returns the tiles."""
-    heads.resolve(block)
-    for one in flight.arrivals:
-        if not one.over:
-            ramps.serve(block, one)
-            _wait(block, one, one.landing.time > one.lane.time.get())
-            one.end(block)
+    receive_all(block, (flight,))
     return flight.tiles
+
+
+def receive_all(block: "Block", flights: tuple[Flight, ...]) -> None:
+    """As `receive` for one transfer after the other."""
+    heads.resolve(block)
+    left = [one for flight in flights for one in flight.arrivals if not one.over]
+    ramps.serve_all(block, left)
+    for one in left:
+        _wait(block, one, one.landing.time > one.lane.time.get())
+        one.end(block)
 
 
 def _wait(block: "Block", arrival: Arrival, late: np.ndarray) -> None:

@@ -13,12 +13,14 @@ import numpy as np
 
 from meshrt.mesh.clock import HOPS, TIME
 from meshrt.mesh.mesh import RAMP
+from meshrt.mesh.wires.glide import Glide, glide_of
 from meshrt.mesh.wires.lines import Index, Places, View
 from meshrt.mesh.wires.schedule import BATCH, Batch, Message, Part, Schedule, Step
 
 if TYPE_CHECKING:
     from meshrt.mesh.cores import Cores as Block
 
+SELDOM = 8  # uses of a lane, in which it does not pay to put all of its hops together
 HEADER = 24  # bytes: time, hops, stages
 
 
@@ -93,6 +95,8 @@ class Lane:
     bytes: int
     wafer_hops: int  # router-to-router moves past the defects of the wafer
     spare: list[Landing] = field(default_factory=list)
+    groups: dict[Any, Any] = field(default_factory=dict)  # with which lanes it delivers together: see together.py
+    glides: list[Glide | None] = field(default_factory=list)  # one a use, up to the last: see `glide_for`
 
 
 def lane_of(block: "Block", plan: Schedule, view: View, tile: tuple[int, ...], dtype: np.dtype[Any]) -> Lane:
@@ -157,7 +161,8 @@ def _run(
     clock = block.clock
     time = view.new((), batch.slots, (), np.float64, clock.buffer(8 * view.count * batch.slots))
     cores, ramp_out = view.of(clock.state[TIME]), view.of(clock.ramp_out)
-    links = [tuple(view.of(of[way]) for of in (clock.link_free, clock.asked, clock.idle)) for way in range(4)]
+    used = {way for step in batch.steps for way, *_ in step.moves}
+    links = {way: tuple(view.of(of[way]) for of in (clock.link_free, clock.asked, clock.idle)) for way in used}
     late = None if clock.late is None else view.of(clock.late, 1)
 
     def buffer(message: Message, tick: int) -> Buffer:
@@ -188,6 +193,15 @@ def _run(
 def _even(places: Iterable[tuple[Any, ...]]) -> bool:
     """Are all of these places, in tuples, slices? Integers stand for other things."""
     return not any(isinstance(one, np.ndarray) for group in places for one in group)
+
+
+def glide_for(block: "Block", lane: Lane) -> Glide | None:
+    """All hops of the lane at once; None the first few times, and where it cannot be."""
+    uses = lane.glides
+    if len(uses) <= SELDOM:
+        one = len(uses) == SELDOM and len(lane.runs) == 1
+        uses.append(glide_of(block, lane.plan, lane.view, lane.runs[0].time) if one else None)
+    return uses[-1]
 
 
 def new_landing(block: "Block", lane: Lane) -> Landing:

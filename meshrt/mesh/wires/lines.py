@@ -50,17 +50,34 @@ class Places:
     __slots__ = ("array", "index", "view")
 
     def __init__(self, array: np.ndarray, index: Index) -> None:
-        self.array, self.index = array, index
         self.view = array[..., index] if isinstance(index, slice) else None
+        if self.view is None:  # places in the memory that the array is a view of: several times as fast
+            array, index = _in_memory(array, index)
+        self.array, self.index = array, index
 
     def get(self) -> np.ndarray:
-        return self.array[..., self.index] if self.view is None else self.view
+        return self.array[self.index] if self.view is None else self.view
 
     def put(self, values: np.ndarray) -> None:
         if self.view is None:
-            self.array[..., self.index] = values
+            self.array[self.index] = values
         elif values is not self.view:
             self.view[...] = values
+
+
+def _in_memory(array: np.ndarray, index: Index) -> tuple[np.ndarray, Any]:
+    """The flat memory that an array is a view of, and where those positions of its last axis are in it."""
+    owner = array
+    while isinstance(owner.base, np.ndarray):
+        owner = owner.base
+    if owner.dtype != array.dtype or not owner.flags.c_contiguous:
+        return array, (..., index)
+    start = (array.__array_interface__["data"][0] - owner.__array_interface__["data"][0]) // array.itemsize
+    *steps, last = [step // array.itemsize for step in array.strides]
+    where = start + last * np.asarray(index)
+    for size, step in zip(array.shape[-2::-1], steps[::-1], strict=True):
+        where = np.add.outer(step * np.arange(size), where)
+    return owner.reshape(-1), where
 
 
 def as_slice(places: range) -> slice:

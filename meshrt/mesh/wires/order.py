@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from meshrt.mesh.wires.lines import Places
 from meshrt.mesh.wires.tables import Channel, is_left
 
 if TYPE_CHECKING:
@@ -65,10 +66,15 @@ def _end(block: "Block", unseen: Unseen) -> None:
     """Where it was not kept when heads asked for links, it is taken to be when they got them."""
     clock = block.clock
     for plan, views, busy in unseen.values():
-        for view in views:
-            for way, cores, _ in plan.crossings:
-                asked, free = view.of(clock.asked[way]), view.of(clock.link_free[way])
-                asked[:, cores] = np.maximum(asked[:, cores], free[:, cores] - busy)
+        found: Any = plan.cache.get(views)
+        if found is None:
+            found = plan.cache[views] = [
+                (Places(view.of(clock.asked[way]), cores), Places(view.of(clock.link_free[way]), cores))
+                for view in views
+                for way, cores, _ in plan.crossings
+            ]
+        for asked, free in found:
+            asked.put(np.maximum(asked.get(), free.get() - busy))
 
 
 def give(
@@ -80,14 +86,24 @@ def give(
     they were idle before that, until then. All are brought up to date. A head that asked in that time, and is over
     before its end, goes then.
     """
+    if not some(free > times):  # nor did a later one ask: it is free no sooner than it was asked for
+        idle[...] = free
+        asked[...] = times
+        np.add(times, busy, out=free)
+        return
     late = asked > times
-    if np.count_nonzero(late):  # several times as fast as any()
+    if some(late):
         _give_late(block, times, busy, free, asked, idle, np.nonzero(late))
         return
     idle[...] = free
     asked[...] = times
     np.maximum(times, free, out=times)
     np.add(times, busy, out=free)
+
+
+def some(marks: np.ndarray) -> bool:
+    """Is any of them marked (bool)? Many times as fast as any() where they are few."""
+    return 1 in marks.tobytes("A")
 
 
 def _give_late(

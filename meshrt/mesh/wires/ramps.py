@@ -10,11 +10,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from meshrt.mesh.mesh import RAMP
-from meshrt.mesh.wires import heads, order
+from meshrt.mesh.wires import heads, order, together
 
 if TYPE_CHECKING:
     from meshrt.mesh.cores import Cores as Block
     from meshrt.mesh.wires.replay import Arrival
+
+
+def serve_all(block: "Block", arrivals: "list[Arrival]") -> None:
+    """As `serve` for one after the other."""
+    if len(arrivals) > 1 and arrivals == block.clock.coming and together.serve(block, arrivals):
+        block.clock.coming.clear()
+        return
+    for one in arrivals:
+        serve(block, one)
 
 
 def serve(block: "Block", arrival: "Arrival", chosen: np.ndarray | None = None) -> None:
@@ -95,7 +104,8 @@ def _serve_alone(block: "Block", arrival: "Arrival", chosen: np.ndarray | None) 
     taking, tail = arrival.passage.taking, arrival.passage.tail
     if left is None:
         order.give(block, time, taking, *ramps)
-        np.add(time, tail, out=time)
+        if tail:
+            np.add(time, tail, out=time)
         if arrival.lane.ramps[0].view is not None:
             arrival.is_served = True
             return

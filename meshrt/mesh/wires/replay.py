@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meshrt.mesh.wires import order
+from meshrt.mesh.wires.glide import glide
 from meshrt.mesh.wires.heads import Passage, Waiting
-from meshrt.mesh.wires.lane import Buffer, Landing, Lane, Run, RunStep, new_landing
+from meshrt.mesh.wires.lane import Buffer, Landing, Lane, Run, RunStep, glide_for, new_landing
 
 if TYPE_CHECKING:
     from meshrt.mesh.cores import Cores as Block
@@ -59,6 +60,7 @@ def replay(block: "Block", lane: Lane, own: np.ndarray | None, passage: Passage)
     """
     plan, busy, waiting = lane.plan, passage.busy, passage.waiting
     pending: list[Any] = []
+    ahead = glide_for(block, lane)
     landing = lane.spare.pop() if lane.spare else new_landing(block, lane)
     put_down = iter(landing.ends)
     starts = []
@@ -66,6 +68,8 @@ def replay(block: "Block", lane: Lane, own: np.ndarray | None, passage: Passage)
         _leave(run, busy)
         if waiting is not None:
             starts.append((range(lane.view.count)[run.lines], run.time.copy()))
+        elif ahead is not None and glide(block, ahead, passage, landing.time):
+            break
         for step in run.steps:
             if waiting is None:
                 _move(block, run, step, passage)

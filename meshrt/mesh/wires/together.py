@@ -1,0 +1,138 @@
+"""Ramps for all that is under way, where a core waits for all of it at once: each gets its packets in the order of
+their asking, all in a few operations on arrays of cores. It is what ramps.py finds for one transfer after the other.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from meshrt.mesh.mesh import RAMP
+from meshrt.mesh.wires import order
+from meshrt.mesh.wires.lines import Index, Places
+
+if TYPE_CHECKING:
+    from meshrt.mesh.block import Block
+    from meshrt.mesh.wires.lane import Lane
+    from meshrt.mesh.wires.replay import Arrival
+
+ROOM = 4096  # cores: on larger blocks the arrays are large, and views of them faster
+
+
+@dataclass(frozen=True)
+class Group:
+    """Lanes that deliver together, in one layer or two with a packet for a core at most; the first layer's were started
+    before the second's. Cores are numbered through the block.
+    """
+
+    layers: tuple[int, ...]  # of each lane
+    times: list[Places]  # in `asks`, of each lane's packets [lines, packets]
+    asks: np.ndarray  # [layers, cores that get any]: inf where there is no packet
+    cores: Index  # their numbers
+    both: Index  # places in `cores` of those that get two
+    twice: Index  # and their numbers
+
+
+def serve(block: "Block", coming: "list[Arrival]") -> bool:
+    """Give the ramps to all packets of these transfers, which are all that is under way. False, and nothing is done,
+    where they are no group, or some of them have been served.
+    """
+    group = group_of(block, coming)
+    if group is None or any(one.served is not None for one in coming):
+        return False
+    paces = [(one.passage.taking, one.passage.tail) for one in coming]
+    pace = dict(zip(group.layers, paces, strict=True))
+    if any(pace[layer] != one for layer, one in zip(group.layers, paces, strict=True)):
+        return False
+    for one, there in zip(coming, group.times, strict=True):
+        there.put(one.landing.time)
+    if len(group.asks) == 1:
+        _give(block, group.asks[0], group.cores, *pace[0])
+    else:
+        _give_twice(block, group, pace[0], pace[1])
+    for one, there in zip(coming, group.times, strict=True):
+        one.landing.time[...] = there.get()
+        one.is_served = True
+    return True
+
+
+def _give_twice(block: "Block", group: Group, own: tuple[float, float], other: tuple[float, float]) -> None:
+    """The ramps of cores that get packets of both layers go to the one that asks first, then to the other.
+
+    `own`, `other`: cycles of the ramp, and until the tail, for the layers' packets.
+    """
+    first, second = group.asks
+    swapped, both = second < first, group.both
+    if not order.some(swapped):
+        _give(block, first, group.cores, *own)
+        late = second[both]
+        _give(block, late, group.twice, *other)
+        second[both] = late
+        return
+    soon, late = np.minimum(first, second), np.maximum(first, second)[both]
+    if own == other:
+        _give(block, soon, group.cores, *own)
+        _give(block, late, group.twice, *other)
+    else:
+        _give(block, soon, group.cores, *(np.where(swapped, b, a) for a, b in zip(own, other, strict=True)))
+        _give(block, late, group.twice, *(np.where(swapped, a, b)[both] for a, b in zip(own, other, strict=True)))
+    after = np.full_like(first, np.inf)
+    after[both] = late
+    first[...], second[...] = np.where(swapped, after, soon), np.where(swapped, soon, after)
+
+
+def _give(
+    block: "Block", times: np.ndarray, cores: Index, taking: float | np.ndarray, tail: float | np.ndarray
+) -> None:
+    """Ramps of these cores are asked for at these times, which become those of arrival."""
+    clock = block.clock
+    every = clock.ramp_in.reshape(-1), clock.asked[RAMP].reshape(-1), clock.idle[RAMP].reshape(-1)
+    ramps = [of[cores] for of in every]
+    order.give(block, times, taking, *ramps)
+    times += tail
+    if not isinstance(cores, slice):  # else they are views
+        for of, new in zip(every, ramps, strict=True):
+            of[cores] = new
+
+
+def group_of(block: "Block", coming: "list[Arrival]") -> Group | None:
+    """Made once for these lanes; None where they bring a core more than two packets, or the block is large."""
+    lanes = tuple(one.lane for one in coming)
+    known = lanes[0].groups
+    if lanes not in known:
+        known[lanes] = _group(block, lanes)
+    found: Group | None = known[lanes]
+    return found
+
+
+def _group(block: "Block", lanes: "tuple[Lane, ...]") -> Group | None:
+    size = block.shape[0] * block.shape[1]
+    if size > ROOM:
+        return None
+    core = np.arange(size).reshape(block.shape)
+    cores = [lane.view.of(core)[:, lane.plan.delivered] for lane in lanes]
+    taken, layers, layer = np.zeros((2, size), bool), list[int](), 0
+    for at in cores:
+        if taken[layer, at].any():
+            layer += 1
+            if layer == 2:
+                return None
+        taken[layer, at] = True
+        layers.append(layer)
+    used = np.flatnonzero(taken[0] | taken[1])
+    both = (taken[0] & taken[1])[used]
+    asks = np.full((layer + 1, len(used)), np.inf)
+    if len(used) == size:
+        times = [
+            Places(lane.view.of(asks[layer].reshape(block.shape)), lane.plan.delivered)
+            for layer, lane in zip(layers, lanes, strict=True)
+        ]
+    else:
+        number = np.zeros(size, np.int64)
+        number[used] = np.arange(len(used))
+        times = [Places(asks[layer], number[at]) for layer, at in zip(layers, cores, strict=True)]
+    every = slice(None)
+    all_used = every if len(used) == size else used
+    if both.all():
+        return Group(tuple(layers), times, asks, all_used, every, all_used)
+    return Group(tuple(layers), times, asks, all_used, np.flatnonzero(both), used[both])
