@@ -21,9 +21,9 @@ from typing import Any  # noqa: E402
 
 import click  # noqa: E402
 
-from meshrt import __version__  # noqa: E402
 from meshrt.commands.shared import EXAMPLES  # noqa: E402
 from meshrt.ranks import failure, hostmemory  # noqa: E402
+from meshrt.version import __version__  # noqa: E402
 
 # What click raises where a group is called with nothing at all: its message is the whole help. Not of click 8.1.
 NO_ARGUMENTS: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())

@@ -10,7 +10,6 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from meshrt import __version__
 from meshrt.errors import LimitError, UsageError
 from meshrt.machine import find_machine
 from meshrt.program import Program, load_program, named, program_of, settings_of
@@ -18,6 +17,7 @@ from meshrt.ranks import host
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
 from meshrt.report import Report, gather_report
+from meshrt.version import __version__
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm

@@ -15,7 +15,7 @@ from meshrt.mesh.wires import order
 from meshrt.mesh.wires.lines import Places, View, as_index
 
 if TYPE_CHECKING:
-    from meshrt.mesh.block import Block
+    from meshrt.mesh.cores import Cores
     from meshrt.mesh.wires.heads import Passage
     from meshrt.mesh.wires.schedule import Schedule
 
@@ -36,7 +36,7 @@ class Glide:
     ends: np.ndarray  # [lines, cores that get packets]: places in `flat`
 
 
-def glide_of(block: "Block", plan: "Schedule", view: View, time: np.ndarray) -> Glide | None:
+def glide_of(block: "Cores", plan: "Schedule", view: View, time: np.ndarray) -> Glide | None:
     """For the only batch of a schedule, all lines of a view; None where its packets go to other ranks, meet, are very
     many, or pass defects. `time`: that of its headers.
     """
@@ -74,7 +74,7 @@ def glide_of(block: "Block", plan: "Schedule", view: View, time: np.ndarray) -> 
     return Glide(starts, heads, rows, heads.reshape(-1), np.concatenate(asks), links, way * size + at, ends)
 
 
-def glide(block: "Block", one: Glide, passage: "Passage", landed: np.ndarray) -> bool:
+def glide(block: "Cores", one: Glide, passage: "Passage", landed: np.ndarray) -> bool:
     """Move the packets, that have left their cores, to where they are delivered: `landed` are their times there. False,
     and nothing is changed, where a head has to wait.
     """
