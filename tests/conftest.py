@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from meshrt.ranks.host import prepare_environment
 
-import hypothesis
-import pytest
-from mpi_jobs import Finished, run_ranks
-from runs import close_blocks
+prepare_environment()  # before anything imports numpy, as in a run
 
-from meshrt.ranks.host import ONE_THREAD
+import sys  # noqa: E402 - the environment comes first
+from collections.abc import Callable, Iterator, Mapping  # noqa: E402
+from pathlib import Path  # noqa: E402
 
-pytest_plugins = ["mpi_plugin"]
+import hypothesis  # noqa: E402
+import pytest  # noqa: E402
+from mpi_jobs import Finished, run_ranks  # noqa: E402
+from runs import close_blocks  # noqa: E402
 
-os.environ.update(ONE_THREAD)  # as in a run: small products on many threads wait for one another on a busy machine
+pytest_plugins = ["mpi_plugin", "workers"]
 
 # All ranks of a test have to draw the same examples; and time per example says nothing on a busy machine.
 hypothesis.settings.register_profile("meshrt", derandomize=True, deadline=None, database=None)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from mpi4py import MPI
+from mpi_jobs import Finished, run_ranks
+
+TESTS = Path(__file__).parent
 
 CASES = """
 import os, signal, time
@@ -59,6 +62,12 @@ def test_last_of_its_file(comm):
 """
 
 
+def run_pytest(directory: Path, *options: str, ranks: int = 1) -> Finished:
+    """pytest with the plugin alone, in a folder with tests."""
+    argv = [sys.executable, "-m", "pytest", "-p", "mpi_plugin", "-p", "no:cacheprovider", *options]
+    return run_ranks(argv, ranks, {"PYTHONPATH": os.pathsep.join(map(str, (TESTS, TESTS.parent)))}, 90, directory)
+
+
 @pytest.fixture(scope="module")
 def output(tmp_path_factory: pytest.TempPathFactory) -> str:
     """What a plain pytest says of CASES."""
@@ -66,11 +75,8 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> str:
     (directory / "test_cases.py").write_text(CASES)
     (directory / "test_more.py").write_text("def test_in_the_next_file(): pass")
     (directory / "pytest.ini").write_text("[pytest]\nmpi_timeout = 4\n")
-    path = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[1])])
-    argv = [sys.executable, "-m", "pytest", "-v", "-rA", "-p", "mpi_plugin", "-p", "no:cacheprovider"]
-    env = os.environ | {"PYTHONPATH": path}
-    done = subprocess.run(argv, cwd=directory, env=env, capture_output=True, text=True, timeout=90, check=False)
-    assert done.returncode == 1, done.stdout + done.stderr
+    done = run_pytest(directory, "-v", "-rA")
+    assert done.code == 1, done.stdout + done.stderr
     return done.stdout
 
 
@@ -111,3 +117,70 @@ def test_death_is_reported(output: str) -> None:
 def test_comm_is_not_the_world(comm: MPI.Intracomm, mpi_ranks: int) -> None:
     assert comm.size == mpi_ranks
     assert MPI.Comm.Compare(comm, MPI.COMM_WORLD) == MPI.CONGRUENT
+
+
+WAYS = """
+import pytest
+from pathlib import Path
+
+def ran(name, comm=None):
+    rank, size = (comm.rank, comm.size) if comm else ("", 1)
+    with open(f"ran-{rank}.txt", "a") as file:
+        print(name, size, file=file)
+
+@pytest.mark.mpi(min_size=2)
+def test_least(comm, mpi_tmp_path):
+    assert comm.allgather(str(mpi_tmp_path)) == [str(mpi_tmp_path)] * comm.size
+    ran("least", comm)
+
+@pytest.mark.mpi(ranks=[1, 3])
+def test_chosen(comm):
+    ran("chosen", comm)
+
+def test_unmarked():
+    ran("unmarked")
+"""
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> Path:
+    """A folder with WAYS."""
+    (tmp_path / "test_ways.py").write_text(WAYS)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmpi_timeout = 20\n")
+    return tmp_path
+
+
+def what_ran(suite: Path) -> Counter[str]:
+    """How many processes ran which test, with how many ranks."""
+    return Counter(line for path in suite.glob("ran-*.txt") for line in path.read_text().splitlines())
+
+
+def test_plain_pytest_starts_the_ranks_of_every_marker_and_skips_none(suite: Path) -> None:
+    done = run_pytest(suite)
+    assert done.code == 0 and "4 passed" in done.stdout and "skipped" not in done.stdout, done.stdout
+    assert what_ran(suite) == {"least 2": 2, "chosen 1": 1, "chosen 3": 3, "unmarked 1": 1}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "summary", "ran"),
+    [
+        (1, "2 passed, 2 skipped", {"chosen 1": 1, "unmarked 1": 1}),
+        (3, "3 passed, 1 skipped", {"least 3": 3, "chosen 3": 3, "unmarked 1": 3}),
+    ],
+)
+def test_pytest_under_mpirun_runs_what_fits_on_its_ranks(ranks: int, summary: str, ran: dict[str, int], suite: Path):
+    done = run_pytest(suite, "--with-mpi", ranks=ranks)
+    assert done.code == 0 and done.stdout.count(summary) == ranks, done.stdout + done.stderr
+    assert what_ran(suite) == ran
+
+
+def test_under_mpirun_a_rank_that_fails_ends_those_that_wait_for_it(tmp_path: Path) -> None:
+    (tmp_path / "test_cases.py").write_text(CASES)
+    done = run_pytest(tmp_path, "--with-mpi", "-k", "others_wait", ranks=3)
+    assert done.code > 0, "ended by itself, not by this test's time limit"
+
+
+def test_ranks_that_are_not_told_so_are_refused(suite: Path) -> None:
+    done = run_pytest(suite, ranks=2)
+    assert done.code != 0 and "this is one of 2 ranks: add --with-mpi" in done.stdout + done.stderr
+    assert not what_ran(suite)
