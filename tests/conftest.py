@@ -12,10 +12,11 @@ from pathlib import Path  # noqa: E402
 
 import hypothesis  # noqa: E402
 import pytest  # noqa: E402
-from mpi_jobs import Finished, run_ranks  # noqa: E402
+from forks import Forks, forks  # noqa: E402
+from mpi_jobs import Finished, child_environment, run_ranks  # noqa: E402
 from runs import close_blocks  # noqa: E402
 
-pytest_plugins = ["mpi_plugin", "workers"]
+pytest_plugins = ["mpi_plugin", "tiers", "workers"]
 
 # All ranks of a test have to draw the same examples; and time per example says nothing on a busy machine.
 hypothesis.settings.register_profile("meshrt", derandomize=True, deadline=None, database=None)
@@ -29,11 +30,24 @@ def blocks_are_closed() -> Iterator[None]:
     close_blocks()
 
 
+@pytest.fixture(scope="session")
+def forked(request: pytest.FixtureRequest) -> Iterator[Forks | None]:
+    """What runs `meshrt` on one rank: forks; None with --all: processes that start from nothing, as a user's do."""
+    if request.config.getoption("--all"):
+        yield None
+    else:
+        with forks() as found:
+            yield found
+
+
 @pytest.fixture
-def run_meshrt() -> Callable[..., Finished]:
+def run_meshrt(forked: Forks | None) -> Callable[..., Finished]:
     """`run_meshrt(*args, ranks=1, env=None, timeout=60)` runs `meshrt ARGS`: (code, stdout, stderr, seconds)."""
 
     def run(*args: str, ranks: int = 1, env: Mapping[str, str] | None = None, timeout: float = 60) -> Finished:
+        more = {**(env or {})}
+        if forked is not None and ranks == 1 and all(name.startswith(("MESHRT_", "XDG_")) for name in more):
+            return forked.run(args, child_environment() | more, timeout)  # what is read at imports is as it was
         return run_ranks([sys.executable, "-m", "meshrt.cli", *args], ranks, env, timeout)
 
     return run

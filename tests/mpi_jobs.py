@@ -29,17 +29,13 @@ def run_ranks(
     argv: list[str], ranks: int = 1, env: Mapping[str, str] | None = None, timeout: float = 60, cwd: Path | None = None
 ) -> Finished:
     """Run `argv` on `ranks` ranks under the mpirun that matches mpi4py, on one without any; `env` is added."""
-    environment = local.without_launcher(os.environ)
-    if ranks > 1:
-        mpirun = find_mpirun()
+    mpirun = find_mpirun() if ranks > 1 else None
+    if mpirun is not None:
         argv = [*local.mpirun_argv(ranks, mpirun), *argv]
-        environment = local.local_environment(mpirun)
-    checkout = str(Path(__file__).parents[1])
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [checkout, environment.get("PYTHONPATH")]))
     started = time.monotonic()
     process = subprocess.Popen(
         argv,
-        env=environment | dict(env or {}),
+        env=child_environment(mpirun) | dict(env or {}),
         cwd=cwd,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -57,6 +53,13 @@ def run_ranks(
     finally:
         stop(process)
     return Finished(code, stdout, stderr, time.monotonic() - started)
+
+
+def child_environment(mpirun: local.Mpirun | None = None) -> dict[str, str]:
+    """The environment of a process, or of an mpirun, that imports this checkout's meshrt and is no part of a job."""
+    environment = local.without_launcher(os.environ) if mpirun is None else local.local_environment(mpirun)
+    checkout = str(Path(__file__).parents[1])
+    return environment | {"PYTHONPATH": os.pathsep.join(filter(None, [checkout, environment.get("PYTHONPATH")]))}
 
 
 @functools.cache
