@@ -5,11 +5,14 @@ What cannot be seen is left out, with why:
 """
 
 from dataclasses import dataclass
+from pathlib import Path
+
+CHECKOUT = Path(__file__).resolve().parents[1]
 
 
 @dataclass(frozen=True)
 class Mutation:
-    """`tests`: files of tests/, or tests in them, with blanks between."""
+    """`tests`: files below tests/, whose names are there once, or tests in them, with blanks between."""
 
     file: str
     old: str
@@ -25,11 +28,18 @@ class Mutation:
 
     @property
     def test_files(self) -> list[str]:
-        return [f"tests/{test}" for test in self.tests.split()]
+        return [_found(test) for test in self.tests.split()]
 
     def __str__(self) -> str:
         old, new = (" ".join(text.split()) for text in (self.old, self.new))
         return f"{self.file}: {old}  ->  {new or 'nothing'}"
+
+
+def _found(test: str) -> str:
+    """FILE or FILE::TEST as seen from the checkout. ValueError unless one file below tests/ has that name."""
+    name, *rest = test.split("::")
+    (path,) = (CHECKOUT / "tests").rglob(name)
+    return "::".join([str(path.relative_to(CHECKOUT)), *rest])
 
 
 PATHS = "test_reference.py::test_random_paths_that_meet_take_the_time_of_the_reference"

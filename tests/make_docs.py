@@ -125,7 +125,7 @@ def between(path: Path, name: str, text: str) -> str:
 
 HEAD = """# What every setting moves
 
-Made from tests/settings.py and tests/device_settings.py by tests/make_docs.py. tests/test_settings.py runs a program
+Made from tests/settings.py and tests/device_settings.py by tests/make_docs.py. test_settings.py there runs a program
 twice for each row, without the change and with it, and compares one number of the reports: nothing that can be set is
 without effect. What a run has no use for is refused (code 2), as in the last table. "x" and "+" are exact.
 

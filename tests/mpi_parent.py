@@ -1,7 +1,7 @@
 """Where a test needs several MPI ranks: one mpirun per number of ranks, whose reports become one report a test.
 
 The process that collected the tests ("parent") starts `mpirun -n ranks pytest --with-mpi ...` for all tests of one
-number of ranks when it comes to the first of them. Those processes ("ranks") write their reports to files, one per rank.
+number of ranks when it comes to the first of them. Those processes ("ranks") write their reports to files, one each.
 The parent ends a job that makes no progress. The test that broke the job fails and the rest is run again.
 """
 

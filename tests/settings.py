@@ -1,6 +1,6 @@
 """Every option of every packaged program and every number of every device: what moves when it is changed.
 
-A row names a run, one change to it, a number of its report and how that number has to move; tests/test_settings.py runs
+A row names a run, one change to it, a number of its report and how that number has to move; test_settings.py runs
 both and compares, and docs/options.md lists them. What a run has no use for is refused: `REFUSED`.
 """
 

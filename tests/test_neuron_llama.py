@@ -89,7 +89,7 @@ def test_ranks_change_nothing_but_the_host(tmp_path: Path, comm: Any) -> None:
 
 @pytest.mark.mpi(ranks=[1, 2])
 def test_a_sum_over_the_cores_goes_from_hbm_to_hbm(comm: Any) -> None:
-    """6 x 5 numbers on n = 3 cores: 3n - 2 reads, 2n - 1 writes of a chunk of 10 (tests/test_group.py), 2n - 2 sent."""
+    """6 x 5 numbers on n = 3 cores: 3n - 2 reads, 2n - 1 writes of a chunk of 10 (test_group.py), 2n - 2 sent."""
     cores = Cores(3, find_neuron_device("trn1"), Control(comm, Board.alone(), "test"))
     numbers = np.arange(30.0).reshape(6, 5)
     for again in (1, 2):

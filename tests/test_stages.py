@@ -69,6 +69,7 @@ def test_several_ranks_report_what_one_does(
 
 
 @pytest.mark.mpi(ranks=[1])
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("mesh, options", WAYS, ids=str)
 def test_shapes_alone_give_the_same_counts(mesh: tuple[int, int], options: Any, comm: Any) -> None:
     common = {"prompt_tokens": 9, "max_new_tokens": 4, "ignore_eos": True, **options}
@@ -205,6 +206,7 @@ def test_packaged_shapes_have_the_published_number_of_parameters(name: str, bill
 
 
 @pytest.mark.mpi(ranks=[1])
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("mesh, options", WAYS, ids=str)
 def test_memory_that_nobody_wrote_is_not_read(
     mesh: tuple[int, int], options: Any, tmp_path: Path, comm: Any, monkeypatch: pytest.MonkeyPatch

@@ -7,21 +7,21 @@
     @pytest.mark.all           # none: what it looks at, others look at as well
     def test_the_same_on_a_large_mesh(): ...
 
-On each of its numbers of ranks above one, where every test looks for the same result to the bit, a test runs with
-SHARED of its parameter sets: other ones on other numbers. Jobs start for RANKS alone. Tests that are named (file::test)
-run as a whole.
+A test of several ranks looks for what one rank gives to the bit. It runs on each of its numbers of ranks up to FEW with
+one of its parameter sets, another one on each, and with one on one of its larger numbers, drawn by the test's name from
+those of MANY, for which jobs start. Tests that are named (file::test) run as a whole.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any
+from zlib import crc32
 
 import pytest
 from mpi_parent import ranks_of
 
-SHARED = 2
-RANKS = (1, 2, 3, 4, 6, 9, 16)
+FEW = 4
+MANY = (6, 9, 16)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -36,29 +36,33 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--all") or any("::" in argument for argument in config.args):
         return
-    grids: dict[Any, list[pytest.Item]] = defaultdict(list)
+    tests: dict[str, dict[int, list[pytest.Item]]] = defaultdict(lambda: defaultdict(list))
     for item in items:
-        grids[item.nodeid.split("[")[0], ranks_of(item)].append(item)
-    kept = {item.nodeid for grid in grids.values() for item in chosen(grid)}
-    left = [item for item in items if item.nodeid not in kept]
-    config.hook.pytest_deselected(items=left)
+        tests[item.nodeid.split("[")[0]][ranks_of(item) or 1].append(item)
+    kept = {item.nodeid for name, grids in tests.items() for item in chosen(name, grids)}
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in kept])
     items[:] = [item for item in items if item.nodeid in kept]
 
 
-def chosen(grid: list[pytest.Item]) -> list[pytest.Item]:
-    """What the default tier runs of a test's parameter sets on one number of ranks."""
-    ranks = ranks_of(grid[0]) or 1
-    if ranks not in RANKS or grid[0].get_closest_marker("all"):
+def chosen(name: str, grids: dict[int, list[pytest.Item]]) -> list[pytest.Item]:
+    """What the default tier runs of a test's parameter sets, of which there are as many on each number of ranks."""
+    first = next(iter(grids.values()))[0]
+    if first.get_closest_marker("all"):
         return []
-    if ranks > 1:
-        return [grid[at] for at in spread(len(grid), SHARED, ranks)]
-    marker = grid[0].get_closest_marker("sample")
-    return grid if marker is None else [grid[at] for at in spread(len(grid), *marker.args)]
+    sample = first.get_closest_marker("sample")
+    many = [ranks for ranks in grids if ranks in MANY]
+    drawn = many[crc32(name.encode()) % len(many)] if many else None
+    found = []
+    for ranks, grid in grids.items():
+        if ranks == 1:
+            found += grid if sample is None else [grid[at] for at in spread(len(grid), *sample.args)]
+        elif ranks <= FEW or ranks == drawn:
+            found.append(grid[(crc32(name.encode()) + ranks) % len(grid)])
+    return found
 
 
-def spread(length: int, count: int, shift: int = 0) -> list[int]:
-    """`count` of `length` places: even distances apart from the first to the last, moved on by `shift` of them."""
+def spread(length: int, count: int) -> list[int]:
+    """`count` of `length` places, even distances apart from the first to the last; all where there are no more."""
     if count >= length:
         return list(range(length))
-    places = (round(one * (length - 1) / max(count - 1, 1)) for one in range(count))
-    return sorted({(place + shift) % length for place in places})
+    return [round(one * (length - 1) / max(count - 1, 1)) for one in range(count)]

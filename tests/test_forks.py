@@ -1,0 +1,70 @@
+"""forks.py itself: a fork ends and speaks as a process that was started from nothing."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from forks import Forks, forks
+from mpi_jobs import child_environment, run_ranks
+
+PROGRAMS = {
+    "fails": "def run(block):\n    raise ZeroDivisionError('seven')\n",
+    "dies": "import os, signal\ndef run(block):\n    os.kill(os.getpid(), signal.SIGKILL)\n",
+    "sleeps": "import time\ndef run(block):\n    time.sleep(1000)\n",
+}
+
+
+@pytest.fixture
+def program(tmp_path: Path, request: pytest.FixtureRequest) -> str:
+    """A file with one of PROGRAMS, or the name of a packaged program."""
+    path = tmp_path / "mine.py"
+    path.write_text(PROGRAMS.get(request.param, ""))
+    return str(path) if request.param in PROGRAMS else request.param
+
+
+@pytest.mark.parametrize(
+    ("program", "options", "code"),
+    [
+        ("gemm", "--json -", 0),
+        ("fails", "", 1),
+        ("gemm", "--m 0", 2),
+        ("gemm", "--core-memory 100", 3),
+        ("dies", "", -9),
+    ],
+    indirect=["program"],
+)
+def test_a_fork_ends_and_speaks_as_a_process(program: str, options: str, code: int) -> None:
+    arguments = ["run", program, *options.split()]
+    with forks() as forked:
+        found = forked.run(arguments, child_environment(), 60)
+    started = run_ranks([sys.executable, "-m", "meshrt.cli", *arguments])
+    assert found.code == started.code == code
+    assert said(found.stdout) == said(started.stdout)
+    assert found.stderr == started.stderr
+    assert found.stdout or found.stderr or code < 0
+
+
+def said(stdout: str) -> Any:
+    """A report without what the host's clock says, or the text."""
+    return {key: told for key, told in json.loads(stdout).items() if key != "host"} if stdout[:1] == "{" else stdout
+
+
+@pytest.mark.parametrize("program", ["sleeps"], indirect=True)
+def test_a_fork_that_takes_too_long_is_ended_and_the_next_one_runs(program: str) -> None:
+    with forks() as forked:
+        assert forked.run(["run", program], child_environment(), 2).code == -1
+        assert forked.run(["list"], child_environment(), 60).code == 0
+
+
+def test_each_fork_has_its_own_environment_and_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.py").write_text("import os\ndef run(block):\n    return {'told': os.environ.get('TOLD', 'no')}\n")
+    monkeypatch.chdir(tmp_path)
+    with forks() as forked:
+        assert isinstance(forked, Forks)
+        for env, told in (({"TOLD": "yes"}, "yes"), ({}, "no")):
+            done = forked.run(["run", "mine.py", "--json", "-"], child_environment() | env, 60)
+            assert f'"told": "{told}"' in done.stdout, done.stderr

@@ -1,0 +1,83 @@
+"""tiers.py itself: what plain `pytest` leaves out, and that --all and a test's name bring it back."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from mpi_jobs import run_ranks
+from tiers import spread
+
+TESTS = Path(__file__).parent
+
+GRIDS = """
+import pytest
+
+@pytest.mark.parametrize("n", range(9))
+def test_plain(n): pass
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("n", range(9))
+def test_sampled(n): pass
+
+@pytest.mark.all
+@pytest.mark.parametrize("n", range(9))
+def test_of_all(n): pass
+
+@pytest.mark.mpi(ranks=[1, 2, 3, 6, 8, 9])
+@pytest.mark.parametrize("n", range(9))
+def test_on_ranks(n): pass
+"""
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> Path:
+    """A folder with GRIDS."""
+    (tmp_path / "test_grids.py").write_text(GRIDS)
+    return tmp_path
+
+
+def collected(suite: Path, *arguments: str) -> dict[str, list[str]]:
+    """The parameter sets that would run of each test and number of ranks."""
+    argv = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "mpi_plugin", "-p", "tiers", *arguments]
+    done = run_ranks(argv, 1, {"PYTHONPATH": os.pathsep.join(map(str, (TESTS, TESTS.parent)))}, cwd=suite)
+    assert done.code == 0, done.stdout + done.stderr
+    found: dict[str, list[str]] = {}
+    for name, parameters in re.findall(r"::test_(\w+)\[(.*)\]", done.stdout):
+        ranks = re.search(r"ranks=\d", parameters)
+        found.setdefault(f"{name} {ranks[0]}" if ranks else name, []).append(re.findall(r"\b\d\b", parameters)[-1])
+    return found
+
+
+def test_the_default_tier_has_every_test_and_number_of_ranks_with_a_sample(suite: Path) -> None:
+    found = collected(suite)
+    many = found.pop("on_ranks ranks=6", None) or found.pop("on_ranks ranks=9")
+    assert len(many) == 1
+    assert {name: len(sets) for name, sets in found.items()} == {
+        "plain": 9, "sampled": 3, "on_ranks ranks=1": 9, "on_ranks ranks=2": 1, "on_ranks ranks=3": 1
+    }  # fmt: skip
+    assert found["sampled"] == ["0", "4", "8"]
+    assert found["on_ranks ranks=2"] != found["on_ranks ranks=3"]
+
+
+def test_all_of_them_run_with_all(suite: Path) -> None:
+    whole = {"plain", "sampled", "of_all", *(f"on_ranks ranks={ranks}" for ranks in (1, 2, 3, 6, 8, 9))}
+    assert Counter({name: len(sets) for name, sets in collected(suite, "--all").items()}) == dict.fromkeys(whole, 9)
+
+
+@pytest.mark.parametrize("name", ["sampled", "of_all"])
+def test_a_test_that_is_named_runs_as_a_whole(suite: Path, name: str) -> None:
+    assert collected(suite, f"test_grids.py::test_{name}") == {name: [*"012345678"]}
+
+
+def test_a_sample_is_spread_from_the_first_to_the_last() -> None:
+    for length in range(1, 40):
+        for count in range(1, 12):
+            places = spread(length, count)
+            assert places == sorted(set(places)) and set(places) <= set(range(length))
+            assert len(places) == min(length, count)
+            assert count == 1 or {0, length - 1} <= set(places)
