@@ -23,7 +23,7 @@ from tempfile import TemporaryDirectory
 
 from mpi_jobs import Finished, child_environment
 
-IMPORTED = ("rich.console", "rich.table", "meshrt.commands.run", "meshrt.mesh.emulate", "meshrt.neuron.emulate")
+IMPORTED = ("rich.console", "rich.table", "meshrt.commands.run", "meshrt.mesh.machine", "meshrt.neuron.machine")
 
 
 class Forks:
