@@ -128,7 +128,7 @@ TABLE: dict[str, list[tuple[str, str, str]]] = {
         ("asks <= mine if before else asks < mine", "asks <= mine", FABRIC),
         (" | (asks < block.clock.ramp_in)", "", FABRIC),
         ("starts + arrival.passage.tail", "starts", FABRIC),
-        ("if arrival is coming[1] or np", "if np", FABRIC),
+        ("if len(coming) == 2 and _alike(", "if len(coming) == 2 and not _alike(", FABRIC),
         ("coming[0].passage, second < first", "coming[0].passage, second <= first", FABRIC),
         ("order.give(block, times, passage.taking, *ramps)\n        np.add", "np.add", FABRIC),
         ("times, taking, *here)", "times, arrival.passage.busy, *here)", FABRIC),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -188,6 +189,55 @@ def test_a_link_is_not_kept_for_a_packet_that_was_sent_before_and_comes_later(co
                 fabric.receive(block, flight)
         assert tuple(whole(block, block.clock.state[TIME])[0, 2:]) == times
         assert measured(block)["out_of_order"]["packets"] == 0
+
+
+@pytest.mark.mpi(ranks=[1, 4])
+def test_a_link_is_not_given_twice(comm):
+    """Core 1 to core 2 at cycles 0, 10 and 100, 4 cycles each; from core 0, past both, a packet that asks at cycle 12.
+
+    It is not known any more that the link was idle from cycle 14 on, so the packet waits for the last, and is counted.
+    """
+    block = new_block(comm, (4, 1), "wse2")
+    tiles = np.zeros((*block.shape, 4), np.float32)
+    with (
+        installed(block.tables, "x", [routes.Route(1, (2,))]) as one,
+        installed(block.tables, "x", [routes.Route(0, (3,))]) as other,
+    ):
+        flights = [fabric.send(block, one, tiles)]
+        for more in (10.0, 90.0):
+            block.clock.state[TIME] += own(block, np.array([[0.0, more, 0.0, 0.0]]))
+            flights.append(fabric.send(block, one, tiles))
+        block.clock.state[TIME] += own(block, np.array([[11.0, 0.0, 0.0, 0.0]]))
+        flights.append(fabric.send(block, other, tiles))
+        for flight in flights:
+            fabric.receive(block, flight)
+    assert whole(block, block.clock.state[TIME]).tolist() == [[11, 100, 105, 104 + 2 + 4]]
+    assert measured(block)["out_of_order"] == {"packets": 1, "longest_wait": 92.0}
+
+
+@pytest.mark.mpi(ranks=[2, 4])
+def test_who_gets_a_ramp_does_not_depend_on_who_waits_with_it_on_a_rank(comm):
+    """Two rings bring every core a packet; one is received, a third begins, and then the others are received."""
+
+    def run(comm: Any, seed: int) -> tuple[Any, Any]:
+        draw = np.random.default_rng(seed).integers
+        block = new_block(comm, (4, 4), Device(name="test", alpha=1.0, link_bytes_per_cycle=1.0))
+        tiles = np.zeros((*block.shape, 3), np.float32)
+        block.clock.state[TIME] += own(block, draw(0, 100, (4, 4)).astype(float))
+        with (
+            installed(block.tables, "x", routes.interleaved_ring(4)) as x,
+            installed(block.tables, "y", routes.interleaved_ring(4)) as y,
+        ):
+            flights = [fabric.send(block, x, tiles), fabric.send(block, y, tiles)]
+            fabric.receive(block, flights[0])
+            block.clock.state[TIME] += own(block, draw(0, 30, (4, 4)).astype(float))
+            flights.append(fabric.send(block, x, tiles))
+            for flight in flights[1:]:
+                fabric.receive(block, flight)
+        return whole(block, block.clock.state.transpose(1, 2, 0)).tolist(), measured(block)["out_of_order"]
+
+    for seed in range(12):
+        assert run(comm, seed) == on_one_rank(comm, partial(run, seed=seed)), seed
 
 
 @pytest.mark.mpi(ranks=[1, 4])

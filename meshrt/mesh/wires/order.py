@@ -14,17 +14,18 @@ from meshrt.mesh.wires.lines import Places
 from meshrt.mesh.wires.tables import Channel, is_left
 
 if TYPE_CHECKING:
-    from meshrt.mesh.cores import Cores as Block
+    from meshrt.mesh.cores import Cores
     from meshrt.mesh.wires.lines import View
     from meshrt.mesh.wires.schedule import Schedule
 
 
-# A channel's transfers of which nobody kept when heads asked for links, by plan and views, and how long they took.
-Unseen = dict[tuple[int, int], tuple[Any, Any, float]]
+# A channel's transfers of which nobody kept when heads asked for links, by plan and views: how long they took, and when
+# the links were free before, if there was one alone.
+Unseen = dict[tuple[int, int], tuple[Any, Any, float, list[np.ndarray] | None]]
 
 
 def begin_use(
-    block: "Block", channel: Channel, plan: "Schedule", views: "tuple[View, ...]", apart: bool, busy: float
+    block: "Cores", channel: Channel, plan: "Schedule", views: "tuple[View, ...]", apart: bool, busy: float
 ) -> bool:
     """A transfer begins: must its heads be checked at links, and be kept? All ranks find the same.
 
@@ -36,7 +37,9 @@ def begin_use(
         return True
     users: dict[Channel, Unseen] = block.clock.users
     if channel in users:
-        users[channel][id(plan), id(views)] = plan, views, busy
+        unseen = users[channel]
+        before = None if unseen else [free.get().copy() for _, free, _ in _links(block, plan, views)]
+        unseen[id(plan), id(views)] = plan, views, busy, before
         return False
     for other in list(users):
         if is_left(other) or _share_links(channel, other):
@@ -55,30 +58,41 @@ def _share_links(channel: Channel, other: Channel) -> bool:
     return bool(found)
 
 
-def end_of_use(block: "Block") -> None:
+def end_of_use(block: "Cores") -> None:
     """Others come, who may go over any link."""
     users, block.clock.users = block.clock.users, {}
     for unseen in users.values():
         _end(block, unseen)
 
 
-def _end(block: "Block", unseen: Unseen) -> None:
-    """Where it was not kept when heads asked for links, it is taken to be when they got them."""
+def _end(block: "Cores", unseen: Unseen) -> None:
+    """Where it was not kept when heads asked for links, it is taken to be when they got them.
+
+    Before that the links were idle since the transfer before; where that is not known, none of the time is given away.
+    """
+    for plan, views, busy, before in unseen.values():
+        for at, (asked, free, idle) in enumerate(_links(block, plan, views)):
+            taken = free.get() - busy
+            since = taken if before is None or len(unseen) > 1 else before[at]
+            idle.put(np.where(taken > asked.get(), since, idle.get()))
+            asked.put(np.maximum(asked.get(), taken))
+
+
+def _links(block: "Cores", plan: "Schedule", views: "tuple[View, ...]") -> list[tuple[Places, Places, Places]]:
+    """Of the links that a transfer's packets cross: when they were asked for, are free, and were idle from."""
     clock = block.clock
-    for plan, views, busy in unseen.values():
-        found: Any = plan.cache.get(views)
-        if found is None:
-            found = plan.cache[views] = [
-                (Places(view.of(clock.asked[way]), cores), Places(view.of(clock.link_free[way]), cores))
-                for view in views
-                for way, cores, _ in plan.crossings
-            ]
-        for asked, free in found:
-            asked.put(np.maximum(asked.get(), free.get() - busy))
+    found: Any = plan.cache.get(views)
+    if found is None:
+        found = plan.cache[views] = [
+            tuple(Places(view.of(of[way]), cores) for of in (clock.asked, clock.link_free, clock.idle))
+            for view in views
+            for way, cores, _ in plan.crossings
+        ]
+    return found  # type: ignore[no-any-return]
 
 
 def give(
-    block: "Block", times: np.ndarray, busy: float | np.ndarray, free: np.ndarray, asked: np.ndarray, idle: np.ndarray
+    block: "Cores", times: np.ndarray, busy: float | np.ndarray, free: np.ndarray, asked: np.ndarray, idle: np.ndarray
 ) -> None:
     """Heads ask for links at these times, each of them for another: the times become those at which they get them.
 
@@ -107,7 +121,7 @@ def some(marks: np.ndarray) -> bool:
 
 
 def _give_late(
-    block: "Block", times: np.ndarray, busy: float | np.ndarray, free: np.ndarray, asked: np.ndarray, idle: np.ndarray,
+    block: "Cores", times: np.ndarray, busy: float | np.ndarray, free: np.ndarray, asked: np.ndarray, idle: np.ndarray,
     late: tuple[np.ndarray, ...],
 ) -> None:  # fmt: skip
     """As `give`, where some links were given before to heads that ask later than now."""

@@ -18,10 +18,15 @@ if TYPE_CHECKING:
 
 
 def serve_all(block: "Block", arrivals: "list[Arrival]") -> None:
-    """As `serve` for one after the other."""
-    if len(arrivals) > 1 and arrivals == block.clock.coming and together.serve(block, arrivals):
-        block.clock.coming.clear()
-        return
+    """As `serve` for one after the other: where a core waits for all that comes, it gets all in the order of asking."""
+    coming = block.clock.coming
+    if len(arrivals) > 1 and arrivals == coming:
+        if together.serve(block, arrivals):
+            coming.clear()
+            return
+        if len(coming) == 2 and _alike(block, *coming):
+            _serve_both(block, coming)
+            return
     for one in arrivals:
         serve(block, one)
 
@@ -34,12 +39,7 @@ def serve(block: "Block", arrival: "Arrival", chosen: np.ndarray | None = None) 
     coming = block.clock.coming
     if arrival.is_served:
         return
-    if len(coming) == 2 and chosen is None and _alike(block, *coming):
-        first, second = (_asks(block, one) for one in coming)
-        if arrival is coming[1] or np.count_nonzero(second < first):
-            _serve_both(block, coming, first, second)
-            return
-    elif len(coming) > 1:
+    if len(coming) > 1:
         early = _early(block, arrival, chosen)
         if np.count_nonzero(early):
             _serve_in_turn(block, arrival, early)
@@ -58,8 +58,9 @@ def _alike(block: "Block", one: "Arrival", other: "Arrival") -> bool:
     )
 
 
-def _serve_both(block: "Block", coming: "list[Arrival]", first: np.ndarray, second: np.ndarray) -> None:
+def _serve_both(block: "Block", coming: "list[Arrival]") -> None:
     """Every core gets a packet of each of two transfers: the one that asks first is served first."""
+    first, second = (_asks(block, one) for one in coming)
     ramps = block.clock.ramp_in, block.clock.asked[RAMP], block.clock.idle[RAMP]
     passage, swapped = coming[0].passage, second < first
     soon, late = np.minimum(first, second), np.maximum(first, second)
@@ -91,8 +92,7 @@ def _early(block: "Block", arrival: "Arrival", chosen: np.ndarray | None) -> np.
 def settle(block: "Block") -> None:
     """Give the ramps to all that is under way, waited for or not. All ranks call it together."""
     heads.resolve(block)
-    while block.clock.coming:
-        serve(block, block.clock.coming[0])
+    serve_all(block, list(block.clock.coming))
 
 
 def _serve_alone(block: "Block", arrival: "Arrival", chosen: np.ndarray | None) -> None:
