@@ -139,6 +139,69 @@ def test_heavy_libraries_are_imported_late() -> None:
                 assert not names & heavy, f"{path}: {names & heavy} at the top"
 
 
+# Room -> rooms above it or beside it, of which it knows nothing. A module is in all rooms that its name begins with.
+STRANGERS: dict[str, tuple[str, ...]] = {
+    "ranks": ("mesh", "neuron", "gpu", "program", "ownprogram", "commands", "cli"),
+    "mesh": ("neuron", "gpu", "ownprogram", "commands", "cli"),
+    "neuron": ("mesh", "gpu", "ownprogram", "commands", "cli"),
+    "gpu": ("mesh", "neuron", "ownprogram", "commands", "cli"),
+    "mesh.wires": ("mesh.block", "mesh.tiles", "mesh.repeat", "mesh.state", "mesh.collectives", "mesh.exchange"),
+    "mesh.cores": ("mesh.block", "mesh.wires.fabric", "mesh.collectives", "mesh.exchange"),
+    "mesh.block": ("mesh.collectives", "mesh.exchange", "mesh.state", "mesh.repeat", "mesh.tiles"),
+    "mesh.collectives": ("mesh.exchange", "mesh.state", "mesh.repeat"),
+    "mesh.exchange": ("mesh.collectives", "mesh.state", "mesh.repeat"),
+    "report": ("commands", "cli", "programs"),
+}
+
+
+def _arrows() -> dict[str, set[str]]:
+    """Which modules each one imports, those inside functions and for types too. A package is its __init__."""
+    modules: dict[str, Path] = {}
+    for layer in LAYERS:
+        for path in _files(layer):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            parts = parts if layer == "meshrt" else ("meshrt", *parts)
+            modules[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    arrows = {}
+    for name, path in modules.items():
+        found = set()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                found |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                each = {f"{node.module}.{alias.name}" for alias in node.names}
+                found |= {one if one in modules else str(node.module) for one in each}
+        arrows[name] = found & modules.keys() - {name}
+    return arrows
+
+
+def _in_circles(arrows: dict[str, set[str]]) -> set[str]:
+    """What is left when what imports, or is imported by, nothing that is left is taken out, again and again."""
+    left = set(arrows)
+    while True:
+        kept = {name for name in left if arrows[name] & left and any(name in arrows[one] for one in left)}
+        if kept == left:
+            return left
+        left = kept
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    assert _in_circles({"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set()}) == {"b", "c"}
+    arrows = _arrows()
+    assert sum(map(len, arrows.values())) > 4 * len(arrows) > 800
+    assert _in_circles(arrows) == set()
+
+
+def test_no_arrow_goes_up_or_across() -> None:
+    arrows = _arrows()
+    for room, strangers in STRANGERS.items():
+        inside = [name for name in arrows if f"{name}.".startswith(f"meshrt.{room}.")]
+        above = tuple(f"meshrt.{one}." for one in strangers)
+        assert inside and all(any(f"{name}.".startswith(one) for name in arrows) for one in above), room
+        for name in inside:
+            assert not [one for one in arrows[name] if f"{one}.".startswith(above)], name
+
+
 def test_only_the_commands_know_the_studies() -> None:
     for layer in LAYERS:
         for path in _files(layer):

@@ -87,9 +87,13 @@ class Gpus:
 
     def _together(self, kind: str, parts: Arrays, outs: Arrays, sizes: Sequence[int], itemsize: int) -> Arrays:
         if self.plan is not None:
-            ring = Ring(self, kind, parts, outs, sizes, itemsize)
-            self.plan.add(ring.run)
-            self.plan.closing.append(ring.close)
+            if self.payload:
+                extra, link = self.way(kind, parts, sizes, itemsize)
+                ring = Ring(self.group, kind, parts, outs, sizes, link)
+                self.plan.add(self._go_round, ring, extra)
+                self.plan.closing.append(ring.close)
+            else:
+                self.plan.add(self._travel_now, kind, parts, sizes, itemsize)
             return outs
         begins = []
         for gpu in self.mine:
@@ -105,10 +109,25 @@ class Gpus:
             found, ends = self.group.all_gather(parts, times, parts[0].ndim - 1, sizes, link)
         else:
             found, ends = self.group.reduce_sum(parts, times, link)
+        self._collected(begins, ends)
+        return found
+
+    def _travel_now(self, kind: str, parts: Arrays, sizes: Sequence[int], itemsize: int) -> None:
+        """As it begins in a plan: when the GPUs are there."""
+        self.travel(kind, parts, sizes, [gpu.now + gpu.device.kernel_seconds for gpu in self.mine], itemsize)
+
+    def _go_round(self, ring: Ring, extra: float) -> None:
+        """The same by a ring with fixed buffers."""
+        begins = [gpu.now + gpu.device.kernel_seconds for gpu in self.mine]
+        for at, begin in enumerate(begins):
+            ring.times[at] = begin + extra
+        ring.run()
+        self._collected(begins, ring.times)
+
+    def _collected(self, begins: list[float], ends: list[float]) -> None:
         for gpu, begin, end in zip(self.mine, begins, ends, strict=True):
             gpu.counters.collective_seconds += end - begin
             gpu.now = end
-        return found
 
     def way(self, kind: str, parts: Arrays, sizes: Sequence[int], itemsize: int) -> tuple[float, Link]:
         """What a collective takes before its first step, and the link as its protocol uses it."""

@@ -9,15 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from meshrt.ranks.group import Traffic
+from meshrt.ranks.group import Group, Link, Traffic
 from meshrt.ranks.host import waiter
-
-if TYPE_CHECKING:
-    from meshrt.gpu.gpus import Gpus
 
 TAG = 7  # of persistent messages; those of the group have 0
 
@@ -52,41 +49,27 @@ class Ring:
     """One collective, ready to `run` again and again from `parts` to `outs`."""
 
     def __init__(
-        self, gpus: Gpus, kind: str, parts: list[np.ndarray], outs: list[np.ndarray], sizes: Sequence[int],
-        itemsize: int,
+        self, group: Group, kind: str, parts: list[np.ndarray], outs: list[np.ndarray], sizes: Sequence[int],
+        link: Link,
     ) -> None:  # fmt: skip
-        self.gpus, self.kind, self.parts, self.outs, self.sizes = gpus, kind, parts, outs, sizes
-        self.itemsize = itemsize
+        self.group, self.kind, self.parts, self.outs, self.sizes, self.link = group, kind, parts, outs, sizes, link
         self.steps: list[Step] = []
         self.copies: list[tuple[np.ndarray, np.ndarray]] = []
-        self.times = [0.0 for _ in parts]
-        self.begins = [0.0 for _ in parts]
-        self.board, self.peer = gpus.control.board, (gpus.control.rank - 1) % gpus.control.size
-        self.what = f"{gpus.control.name}: {kind}".encode()
-        self.extra, self.link = gpus.way(kind, parts, sizes, itemsize)
-        self.wait: Any = waiter() if gpus.control.size > 1 else None
-        if gpus.payload:
-            self._plan()
+        self.times = [0.0 for _ in parts]  # of the members here
+        control = group.control
+        self.board, self.peer = control.board, (control.rank - 1) % control.size
+        self.what = f"{control.name}: {kind}".encode()
+        self.wait: Any = waiter() if control.size > 1 else None
+        self._plan()
 
     def run(self) -> None:
-        """Do it, counted and timed as `Gpus.travel` does."""
-        gpus = self.gpus
-        for at, gpu in enumerate(gpus.mine):
-            self.begins[at] = gpu.now + gpu.device.kernel_seconds
-        if not gpus.payload:
-            gpus.travel(self.kind, self.parts, self.sizes, self.begins, self.itemsize)
-            return
-        for at, begin in enumerate(self.begins):
-            self.times[at] = begin + self.extra
-        for counted in gpus.group.traffic:
+        """Do it from `times` on, which then are those at which it ends; counted as the group's collectives are."""
+        for counted in self.group.traffic:
             counted.setdefault(self.kind, Traffic()).calls += 1
         for target, source in self.copies:
             np.copyto(target, source)
         for step in self.steps:
             self._run(step)
-        for at, gpu in enumerate(gpus.mine):
-            gpu.counters.collective_seconds += self.times[at] - self.begins[at]
-            gpu.now = self.times[at]
 
     def close(self) -> None:
         for step in self.steps:
@@ -95,7 +78,7 @@ class Ring:
                 step.edge.receive.Free()
 
     def _run(self, step: Step) -> None:
-        times, traffic, latency, edge = self.times, self.gpus.group.traffic, self.link.latency, step.edge
+        times, traffic, latency, edge = self.times, self.group.traffic, self.link.latency, step.edge
         for at, nbytes in enumerate(step.nbytes):
             traffic[at][self.kind].bytes += nbytes
             times[at] += step.seconds[at]
@@ -105,8 +88,8 @@ class Ring:
             np.copyto(edge.sent, edge.chunk)
             edge.receive.Start()
             edge.send.Start()
-            self.gpus.group.messages += 1
-            self.gpus.group.message_bytes += edge.nbytes
+            self.group.messages += 1
+            self.group.message_bytes += edge.nbytes
         for kernel, target, source in step.moves:
             kernel(target, source)
         if edge is not None:
@@ -123,7 +106,7 @@ class Ring:
     # ---- planning
 
     def _plan(self) -> None:
-        count, mine = self.gpus.count, self.gpus.group.mine
+        count, mine = self.group.size, self.group.mine
         chunks: list[list[np.ndarray]]
         if self.kind == "all_gather":
             ends = np.cumsum(self.sizes)
@@ -141,19 +124,19 @@ class Ring:
 
     def _step(self, chunks: list[list[np.ndarray]], sent: list[int], adds: bool) -> None:
         """Member i sends chunk sent[i] to the next, and gets from the one before the chunk below."""
-        count, link = self.gpus.count, self.link
+        count, link = self.group.size, self.link
         come = [(one - 1) % count for one in sent]
         nbytes = [link.nbytes(own[at]) for own, at in zip(chunks, sent, strict=True)]
         moves = [(_move(adds), chunks[at][come[at]], chunks[at - 1][come[at]]) for at in range(1, len(chunks))]
         target, edge = chunks[0][come[0]], None
-        if self.gpus.control.size == 1:
+        if self.group.control.size == 1:
             moves.append((_move(adds), target, chunks[-1][come[0]]))
         else:
             edge = self._edge(chunks[-1][sent[-1]], target)
         self.steps.append(Step(moves, nbytes, [one / link.bytes_per_second for one in nbytes], edge, target, adds))
 
     def _edge(self, chunk: np.ndarray, target: np.ndarray) -> Edge:
-        control = self.gpus.control
+        control = self.group.control
         out, back = np.empty(8 + chunk.nbytes, np.uint8), np.empty(8 + target.nbytes, np.uint8)
         return Edge(
             send=control.comm.Send_init(out, (control.rank + 1) % control.size, TAG),
