@@ -256,10 +256,12 @@ TABLE: dict[str, list[tuple[str, str, str]]] = {
         ('part, rounds = parts[0], 2 if kind == "reduce_sum" else 1', "part, rounds = parts[0], 1", GPU),
         ("gpu.counters.collective_seconds += end - begin", "gpu.counters.collective_seconds += end", GPU),
     ],
-    "meshrt/gpu/rings.py": [
-        ("times[at] += step.seconds[at]", "pass", GPU),
+    "meshrt/ranks/rings.py": [
+        ("times[at] += seconds", "pass", GPU),
         ("last = times[-1] + latency", "last = times[-1]", GPU),
-        ("traffic[at][self.kind].bytes += nbytes", "traffic[at][self.kind].bytes += 1", GPU),
+        ("self.sent[at] += self._on_link[out]", "self.sent[at] += 1", GPU),
+        ("* (adds + stays)", "* adds", GPU),
+        ("if step.comes[at]:", "if True:", GPU),
     ],
     "meshrt/gpu/meter.py": [
         ("count - old.numbers.get(name, 0)", "count", GPU),

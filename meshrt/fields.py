@@ -120,7 +120,7 @@ NEURON = {
         "psum_bytes.max": ("bytes", "the same of PSUM", "PSUM"),
         "memory_bytes.max": ("bytes", "most that one core's HBM held", "HBM"),
     }),
-    **_rows(COUNTED, "meshrt/ranks/group.py, at each step of a ring", {
+    **_rows(COUNTED, "meshrt/ranks/rings.py, by the steps of a ring", {
         "link_bytes.total": ("bytes", "bytes that all cores sent to the next core of the ring", "between cores"),
         "link_bytes.max": ("bytes", "bytes that one core sent, the most"),
         "collectives": ("calls", "collectives that a core took part in"),
@@ -154,7 +154,7 @@ GPU = {
         "cache_runs": ("copies", "stretches of the low-rank cache that were copied together"),
         "cache_blocks": ("blocks", "blocks of the low-rank cache that were copied"),
     }, scaled=True),
-    **_rows(COUNTED, "meshrt/ranks/group.py and meshrt/gpu/rings.py, at each step of a ring", {
+    **_rows(COUNTED, "meshrt/ranks/rings.py, by the steps of a ring", {
         "collectives.*.calls": ("calls", "collectives of this kind that a GPU took part in"),
         "collectives.*.bytes.total": ("bytes", "bytes that all GPUs sent in them, in the model's dtype"),
         "collectives.*.bytes.max": ("bytes", "bytes that one GPU sent in them, the most", "*, sent by a GPU"),

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from meshrt.errors import UsageError
 from meshrt.ranks.board import Board
 from meshrt.ranks.control import Control
-from meshrt.ranks.group import Group, Link
+from meshrt.ranks.group import Group
+from meshrt.ranks.rings import Link
 
 LINK = Link(1e9, 2e-6)
 KINDS = ("reduce_sum", "all_gather", "reduce_scatter", "broadcast")

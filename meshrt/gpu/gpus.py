@@ -13,10 +13,10 @@ from meshrt.gpu.device import LINKS, GpuDevice
 from meshrt.gpu.gpu import Gpu
 from meshrt.gpu.meter import Phase, Snapshot, snapshot
 from meshrt.gpu.plan import Plan
-from meshrt.gpu.rings import Ring
 from meshrt.ranks.console import Console
 from meshrt.ranks.control import Control
-from meshrt.ranks.group import Group, Link
+from meshrt.ranks.group import Group
+from meshrt.ranks.rings import Link, Ring
 
 Arrays = list[np.ndarray]
 
@@ -86,45 +86,26 @@ class Gpus:
         return (self.mine[0].dtype if dtype is None else np.dtype(dtype)).itemsize
 
     def _together(self, kind: str, parts: Arrays, outs: Arrays, sizes: Sequence[int], itemsize: int) -> Arrays:
+        extra, link = self.way(kind, parts, sizes, itemsize)
+        if kind == "all_gather":
+            ring = self.group.gather_ring(parts, outs, parts[0].ndim - 1, sizes, link)
+        else:
+            ring = self.group.sum_ring(parts, outs, link)
         if self.plan is not None:
-            if self.payload:
-                extra, link = self.way(kind, parts, sizes, itemsize)
-                ring = Ring(self.group, kind, parts, outs, sizes, link)
-                self.plan.add(self._go_round, ring, extra)
-                self.plan.closing.append(ring.close)
-            else:
-                self.plan.add(self._travel_now, kind, parts, sizes, itemsize)
+            self.plan.add(self._go_round, ring, extra)
+            self.plan.closing.append(ring.close)
             return outs
-        begins = []
         for gpu in self.mine:
             gpu.host += gpu.device.launch_seconds
-            begins.append(max(gpu.now, gpu.host) + gpu.device.kernel_seconds)
-        return self.travel(kind, parts, sizes, begins, itemsize)
-
-    def travel(self, kind: str, parts: Arrays, sizes: Sequence[int], begins: list[float], itemsize: int) -> Arrays:
-        """A collective by messages that are planned as they go. It begins on each GPU at a time of its own."""
-        extra, link = self.way(kind, parts, sizes, itemsize)
-        times = [begin + extra for begin in begins]
-        if kind == "all_gather":
-            found, ends = self.group.all_gather(parts, times, parts[0].ndim - 1, sizes, link)
-        else:
-            found, ends = self.group.reduce_sum(parts, times, link)
-        self._collected(begins, ends)
-        return found
-
-    def _travel_now(self, kind: str, parts: Arrays, sizes: Sequence[int], itemsize: int) -> None:
-        """As it begins in a plan: when the GPUs are there."""
-        self.travel(kind, parts, sizes, [gpu.now + gpu.device.kernel_seconds for gpu in self.mine], itemsize)
+            gpu.now = max(gpu.now, gpu.host)
+        self._go_round(ring, extra)
+        ring.close()
+        return outs
 
     def _go_round(self, ring: Ring, extra: float) -> None:
-        """The same by a ring with fixed buffers."""
+        """A collective, which begins on each GPU when that is there."""
         begins = [gpu.now + gpu.device.kernel_seconds for gpu in self.mine]
-        for at, begin in enumerate(begins):
-            ring.times[at] = begin + extra
-        ring.run()
-        self._collected(begins, ring.times)
-
-    def _collected(self, begins: list[float], ends: list[float]) -> None:
+        ends = self.group.go_round(ring, [begin + extra for begin in begins])
         for gpu, begin, end in zip(self.mine, begins, ends, strict=True):
             gpu.counters.collective_seconds += end - begin
             gpu.now = end

@@ -14,7 +14,8 @@ from meshrt.neuron.engines import Phase
 from meshrt.neuron.tile import Tile, new_tile
 from meshrt.ranks.console import Console
 from meshrt.ranks.control import Control
-from meshrt.ranks.group import Group, Link, Touched
+from meshrt.ranks.group import Group
+from meshrt.ranks.rings import Link, Touched
 
 
 @dataclass

@@ -70,15 +70,6 @@ class Control:
     def recv(self, rank: int, tag: int) -> Any:
         return self._noted("message", lambda: self.comm.recv(source=rank, tag=tag), rank)
 
-    def pass_on(self, data: bytes, expected: int) -> bytearray:
-        """Send bytes to the next rank, round and round, and receive as many as are expected from the one before."""
-        found = bytearray(expected)
-        after, before = (self.rank + 1) % self.size, (self.rank - 1) % self.size
-        request = self.comm.Isend(data, after)
-        self._noted("ring", lambda: self.comm.Recv(found, before), before)
-        request.Wait()
-        return found
-
     def _noted(self, what: str, work: Callable[[], Any], peer: int = -1) -> Any:
         self.board.waiting(peer, f"{self.name}: {what}".encode())
         result = work()

@@ -1,0 +1,194 @@
+"""Rings of members that ranks host: collectives step by step, with every buffer, view and message fixed beforehand.
+
+Between members of one rank a step is a copy or an addition, at the edge of a rank an MPI message: the sender's time in
+its first eight bytes, and a chunk behind it. Without payload chunks are shapes, and nothing but times crosses.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from meshrt.ranks.control import Control
+
+Arrays = list[np.ndarray]
+Times = list[float]
+TAG = 7  # of a ring's messages; those of `Control` have 0
+
+
+@dataclass(frozen=True)
+class Link:
+    """What connects a member to the next: bytes a second in one direction, and seconds that a byte is under way.
+
+    `itemsize`: bytes that a number is on it, where arrays here have another; None: as the arrays have it.
+    """
+
+    bytes_per_second: float
+    latency: float
+    itemsize: int | None = None
+
+    def nbytes(self, array: np.ndarray) -> int:
+        """What an array is on this link."""
+        return array.nbytes if self.itemsize is None else array.size * self.itemsize
+
+
+@dataclass
+class Touched:
+    """Bytes of a member's own memory that collectives read and wrote.
+
+    As AWS Neuron's rings do ("Intra-node Collective Communications", Neuron SDK documentation): a chunk is read where
+    it is and written to the next member; where it is added up, what arrived and the member's own are both read.
+    """
+
+    read: int = 0
+    written: int = 0
+
+
+@dataclass(slots=True)
+class Edge:
+    """The messages of one step between this rank and its neighbours: persistent requests, views of their buffers."""
+
+    send: Any
+    receive: Any
+    time_sent: np.ndarray  # float64 [1]
+    sent: np.ndarray  # the chunk in the message
+    chunk: np.ndarray | None  # where it is taken from
+    time: np.ndarray
+    received: np.ndarray
+
+
+@dataclass(slots=True)
+class Step:
+    """One step for all hosted members. `moves` has (kernel, target, source) inside this rank."""
+
+    seconds: list[float]  # that each member sends for
+    comes: list[bool]  # to whom of them a chunk comes
+    moves: list[tuple[Callable[..., object], np.ndarray, np.ndarray]]
+    edge: Edge | None
+    taken: tuple[Callable[..., object], np.ndarray] | None  # kernel and target of what comes over the edge
+
+
+@dataclass
+class Ring:
+    """One collective among `size` members, of which this rank hosts some, ready to `run` again and again.
+
+    `chunks` of each hosted member are where its numbers are and where they come to; `copies` (target, source) are made
+    first. What one run sends and touches is in `sent`, `touched` and `message_bytes`.
+    """
+
+    control: Control
+    kind: str
+    size: int
+    link: Link
+    payload: bool
+    chunks: list[Arrays]
+    copies: list[tuple[np.ndarray, np.ndarray]]
+    wait: Callable[[Any], object]  # for an MPI request
+    steps: list[Step] = field(default_factory=list)
+    sent: list[int] = field(init=False)  # bytes on the link, by member
+    touched: list[Touched] = field(init=False)
+    messages: int = 0  # of MPI that this rank sends, and their bytes
+    message_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        self.sent = [0 for _ in self.chunks]
+        self.touched = [Touched() for _ in self.chunks]
+        self._nbytes = [chunk.nbytes for chunk in self.chunks[0]]  # alike at all members
+        self._on_link = [self.link.nbytes(chunk) for chunk in self.chunks[0]]
+
+    def step(
+        self, sent: Sequence[int | None], come: Sequence[int | None], adds: bool = False, stays: bool = False
+    ) -> None:
+        """Plan a step: each member sends a chunk to the next, or none, and gets or `adds` one from the one before.
+
+        `stays`: what is added up is not sent on.
+        """
+        chunks, seconds = self.chunks, []
+        for at, (out, into) in enumerate(zip(sent, come, strict=True)):
+            touched = self.touched[at]
+            if out is None:
+                seconds.append(0.0)
+            else:
+                self.sent[at] += self._on_link[out]
+                touched.read += self._nbytes[out]
+                seconds.append(self._on_link[out] / self.link.bytes_per_second)
+            if into is not None:
+                # Of a sum, what arrived is read when it is sent on; or it stays: then it is read now, and written.
+                touched.read += self._nbytes[into] * (adds + stays)
+                touched.written += self._nbytes[into] * (1 + stays)
+        move: Callable[..., object] = _add if adds else np.copyto
+        moves, alone = [], self.control.size == 1
+        if self.payload:
+            for at, into in enumerate(come):
+                if into is not None and (at or alone):
+                    moves.append((move, chunks[at][into], chunks[at - 1][into]))
+        first, edge = come[0], None
+        if not alone:
+            edge = self._edge(
+                None if sent[-1] is None else chunks[-1][sent[-1]], None if first is None else chunks[0][first]
+            )
+        taken = None if edge is None or first is None or not self.payload else (move, chunks[0][first])
+        self.steps.append(Step(seconds, [into is not None for into in come], moves, edge, taken))
+
+    def _edge(self, chunk: np.ndarray | None, target: np.ndarray | None) -> Edge:
+        control, none = self.control, np.empty(0, np.uint8)
+        there, here = ((none if one is None or not self.payload else one) for one in (chunk, target))
+        out, back = np.empty(8 + there.nbytes, np.uint8), np.empty(8 + here.nbytes, np.uint8)
+        self.messages += 1
+        self.message_bytes += out.nbytes
+        return Edge(
+            control.comm.Send_init(out, (control.rank + 1) % control.size, TAG),
+            control.comm.Recv_init(back, (control.rank - 1) % control.size, TAG),
+            out[:8].view(np.float64),
+            out[8:].view(there.dtype).reshape(there.shape),
+            None if there is none else there,
+            back[:8].view(np.float64),
+            back[8:].view(here.dtype).reshape(here.shape),
+        )
+
+    def run(self, times: Times) -> Times:
+        """Do it from these times on, one for each hosted member: those at which it ends."""
+        times, latency, control = list(times), self.link.latency, self.control
+        peer, what = (control.rank - 1) % control.size, f"{control.name}: {self.kind}".encode()
+        for target, source in self.copies:
+            np.copyto(target, source)
+        for step in self.steps:
+            edge = step.edge
+            for at, seconds in enumerate(step.seconds):
+                times[at] += seconds
+            last = times[-1] + latency
+            if edge is not None:
+                edge.time_sent[0] = last
+                if edge.chunk is not None:
+                    np.copyto(edge.sent, edge.chunk)
+                edge.receive.Start()
+                edge.send.Start()
+            for kernel, target, source in step.moves:
+                kernel(target, source)
+            if edge is not None:
+                control.board.waiting(peer, what)
+                self.wait(edge.receive)
+                self.wait(edge.send)
+                control.board.moving()
+                if step.taken is not None:
+                    kernel, target = step.taken
+                    kernel(target, edge.received)
+                last = edge.time.item()
+            for at in range(len(times) - 1, 0, -1):
+                if step.comes[at]:
+                    times[at] = max(times[at], times[at - 1] + latency)
+            if step.comes[0]:
+                times[0] = max(times[0], last)
+        return times
+
+    def close(self) -> None:
+        """Free what MPI keeps for it."""
+        for step in self.steps:
+            if step.edge is not None:
+                step.edge.send.Free()
+                step.edge.receive.Free()
+
+
+def _add(target: np.ndarray, source: np.ndarray) -> None:
+    np.add(source, target, target)
