@@ -69,7 +69,6 @@ def main() -> None:
     from meshrt.ranks import host
 
     host.prepare_environment()
-    host.library()
     for name in IMPORTED:
         import_module(name)
     asked, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w", buffering=1)

@@ -140,6 +140,7 @@ def test_reported_perplexities_are_those_of_both_models(place: Path, fifth: dict
 
 
 @pytest.mark.parametrize("ratio", ["0.1", "0.2"])
+@pytest.mark.sample(1)
 def test_whitening_costs_clearly_less_perplexity(ratio: str, place: Path) -> None:
     """At least an eighth of what truncation costs is saved, on held-out stories; and errors trade places."""
     common = ("--ratio", ratio, "--block", "8", "--calibration-stories", "128", "--held-out-stories", "40")

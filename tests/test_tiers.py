@@ -31,6 +31,10 @@ def test_of_all(n): pass
 @pytest.mark.mpi(ranks=[1, 2, 3, 6, 8, 9])
 @pytest.mark.parametrize("n", range(9))
 def test_on_ranks(n): pass
+
+@pytest.mark.mpi(ranks=[2, 4])
+@pytest.mark.parametrize("n", range(9))
+def test_never_alone(n): pass
 """
 
 
@@ -58,7 +62,8 @@ def test_the_default_tier_has_every_test_and_number_of_ranks_with_a_sample(suite
     many = found.pop("on_ranks ranks=6", None) or found.pop("on_ranks ranks=9")
     assert len(many) == 1
     assert {name: len(sets) for name, sets in found.items()} == {
-        "plain": 9, "sampled": 3, "on_ranks ranks=1": 9, "on_ranks ranks=2": 1, "on_ranks ranks=3": 1
+        "plain": 9, "sampled": 3, "on_ranks ranks=1": 9, "on_ranks ranks=2": 1, "on_ranks ranks=3": 1,
+        "never_alone ranks=2": 9, "never_alone ranks=4": 1,
     }  # fmt: skip
     assert found["sampled"] == ["0", "4", "8"]
     assert found["on_ranks ranks=2"] != found["on_ranks ranks=3"]
@@ -66,6 +71,7 @@ def test_the_default_tier_has_every_test_and_number_of_ranks_with_a_sample(suite
 
 def test_all_of_them_run_with_all(suite: Path) -> None:
     whole = {"plain", "sampled", "of_all", *(f"on_ranks ranks={ranks}" for ranks in (1, 2, 3, 6, 8, 9))}
+    whole |= {"never_alone ranks=2", "never_alone ranks=4"}
     assert Counter({name: len(sets) for name, sets in collected(suite, "--all").items()}) == dict.fromkeys(whole, 9)
 
 

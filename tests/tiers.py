@@ -1,15 +1,16 @@
 """Which tests plain `pytest` runs: all mechanisms, of large grids a sample. `pytest --all` runs the others as well.
 
-    @pytest.mark.sample(8)     # 8 of its parameter sets on one rank or without ranks, from the first to the last
+    @pytest.mark.sample(8)     # 8 of its parameter sets, from the first to the last
     @pytest.mark.parametrize("n", range(1, 65))
     def test_ring(n): ...
 
     @pytest.mark.all           # none: what it looks at, others look at as well
     def test_the_same_on_a_large_mesh(): ...
 
-A test of several ranks looks for what one rank gives to the bit. It runs on each of its numbers of ranks up to FEW with
-one of its parameter sets, another one on each, and with one on one of its larger numbers, drawn by the test's name from
-those of MANY, for which jobs start. Tests that are named (file::test) run as a whole.
+On the least of its numbers of ranks, mostly one, a test runs with all its parameter sets, or its sample. On more ranks
+it looks for what one rank gives, to the bit: with one set, another one on each of its numbers up to FEW, and
+on one of its larger numbers, drawn by the test's name from those of MANY, for which jobs start. Tests that are named
+(file::test) run as a whole.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def chosen(name: str, grids: dict[int, list[pytest.Item]]) -> list[pytest.Item]:
     drawn = many[crc32(name.encode()) % len(many)] if many else None
     found = []
     for ranks, grid in grids.items():
-        if ranks == 1:
+        if ranks == min(grids):
             found += grid if sample is None else [grid[at] for at in spread(len(grid), *sample.args)]
         elif ranks <= FEW or ranks == drawn:
             found.append(grid[(crc32(name.encode()) + ranks) % len(grid)])
