@@ -1,7 +1,7 @@
 """LoRA on the factors of a compressed model (NeuronMM, eq. 9): what is trained, what is written, what it is good for.
 
 Needs torch, which training needs and meshrt never imports (`pip install torch transformers`). Without it this file is
-skipped, and says so; that a folder with merged factors runs everywhere is tests/test_models_factors.py's, without it.
+skipped, and says so; that a folder with merged factors runs everywhere is test_models_factors.py's, without it.
 """
 
 import json
