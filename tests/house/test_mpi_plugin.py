@@ -12,7 +12,7 @@ import pytest
 from mpi4py import MPI
 from mpi_jobs import Finished, run_ranks
 
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 
 CASES = """
 import os, signal, time

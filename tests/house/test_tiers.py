@@ -12,7 +12,7 @@ import pytest
 from mpi_jobs import run_ranks
 from tiers import spread
 
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 
 GRIDS = """
 import pytest

@@ -56,7 +56,7 @@ worker.main({name: (make, what) for name, what in zip(%r, (raises, hangs, grows,
 def test_what_would_be_found_is_found_once_with_its_input(tmp_path: Path) -> None:
     script = tmp_path / "worker.py"
     script.write_text(BAD % (fuzz.KINDS,))
-    env = without_launcher(os.environ) | {"PYTHONPATH": str(Path(__file__).parents[1])}
+    env = without_launcher(os.environ) | {"PYTHONPATH": str(Path(__file__).parents[2])}
     tally = fuzz.fuzz(15, 7, fuzz.KINDS, tmp_path / "found", Console(), env, (sys.executable, str(script)))
     raises, hangs, grows, dies, fine = fuzz.KINDS
     assert tally.found[fine] == 0 and all(tally.found[kind] >= 1 for kind in (raises, hangs, grows, dies)), tally

@@ -22,7 +22,7 @@ from meshrt.ranks import sentinel
 from meshrt.ranks.board import Board, Owner, Record, State
 from meshrt.ranks.faults import board_class
 
-CHECKOUT = Path(__file__).parents[1]
+CHECKOUT = Path(__file__).parents[2]
 SECONDS = 10.0  # until the message, and until no process of the job is left
 LIMIT = "2"  # of the watchdog
 LLAMA = ("llama-tiny", "--mesh", "6x6", "--device", "ideal", "--max-new-tokens", "300", "--ignore-eos")

@@ -18,7 +18,7 @@ from meshrt.errors import UsageError
 from meshrt.ranks import beats, sentinel, starting
 from meshrt.ranks.board import Board
 
-CHECKOUT = Path(__file__).parents[1]
+CHECKOUT = Path(__file__).parents[2]
 LIMIT, LOOK = 3.0, 1.0  # seconds of silence that a node is missed after; from one look to the next
 Nodes = list[beats.Hearing]
 

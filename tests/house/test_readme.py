@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from mpi_jobs import Finished
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 README, START, PROGRAMS = ((ROOT / name).read_text() for name in ("README.md", "docs/start.md", "docs/programs.md"))
 ROWSUM, TILED = (text.split("```python\n")[1].split("```")[0] for text in (README, PROGRAMS))
 

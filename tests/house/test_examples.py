@@ -10,7 +10,7 @@ import pytest
 from measure import on_one_rank, run_report
 from runs import run_on_cores
 
-FOLDER = Path(__file__).parents[1] / "examples"
+FOLDER = Path(__file__).parents[2] / "examples"
 
 # file: the mesh and the options, the result, and a change of the text that has to show in it.
 ON_MESH: dict[str, tuple[tuple[int, int], dict[str, int], dict[str, Any], tuple[str, str]]] = {

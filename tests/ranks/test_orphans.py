@@ -16,7 +16,7 @@ from mpi_jobs import find_mpirun
 
 from meshrt.launch import local
 
-CHECKOUT = Path(__file__).parents[1]
+CHECKOUT = Path(__file__).parents[2]
 SOON = 5.0  # seconds
 ALONE, SECOND = {"PMI_RANK": "0", "PMI_SIZE": "1"}, {"PMI_RANK": "1", "PMI_SIZE": "3"}
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the end of a parent is told by Linux only")

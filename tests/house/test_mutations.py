@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-CHECKOUT = Path(__file__).resolve().parents[1]
+CHECKOUT = Path(__file__).resolve().parents[2]
 TABLE = runpy.run_path(str(CHECKOUT / "ci" / "mutations.py"))
 
 

@@ -10,7 +10,7 @@ from runs import run_program
 
 from meshrt.models.catalogue import find_model
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(__file__).parents[1] / "golden"
 MESHES = [(1, 1), (2, 2), (3, 3), (4, 2), (3, 5), (8, 8)]
 NAMES = sorted(CASES)
 

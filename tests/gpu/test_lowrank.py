@@ -115,7 +115,7 @@ def test_every_decomposition_with_ranks_of_its_own_for_each_matrix(method: Any, 
 
 
 def test_greedy_text_is_the_references(tiny: Path) -> None:
-    ids = [int(one) for one in np.load(Path(__file__).parent / "golden" / "llama-tiny.npz")["ids"][:16]]
+    ids = [int(one) for one in np.load(Path(__file__).parents[1] / "golden" / "llama-tiny.npz")["ids"][:16]]
     want = generate(read_config(tiny), load_weights(tiny), ids, 12)
     asked = {"prompt_ids": ",".join(map(str, ids)), "max_new_tokens": 12}
     for tp in (1, 4):

@@ -20,7 +20,7 @@ from meshrt.neuron.device import find_neuron_device
 from meshrt.ranks.board import Board
 from meshrt.ranks.control import Control
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 @pytest.mark.mpi(ranks=[1])

@@ -249,7 +249,7 @@ def test_a_users_own_program_gives_back_what_it_lets_go(tmp_path, run_meshrt):
 @pytest.mark.parametrize("payload", ["full", "none"])
 def test_the_readmes_program_does_not_run_in_the_memory_of_its_tile_alone(payload: str, tmp_path, run_meshrt):
     """Its tile takes 400 bytes, and the sum as many."""
-    readme = (Path(__file__).parent.parent / "README.md").read_text()
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
     (tmp_path / "rowsum.py").write_text(readme.split("```python\n")[1].split("```")[0])
     argv = ("run", str(tmp_path / "rowsum.py"), "--size", "100", "--payload", payload, "--quiet", "--core-memory")
     code, out, err, _ = run_meshrt(*argv, "400")

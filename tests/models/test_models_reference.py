@@ -12,7 +12,7 @@ from meshrt.models.config import Config, read_config
 from meshrt.models.errors import ModelError
 from meshrt.models.reference import forward, generate, load_weights
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 def test_golden_files_are_those_of_the_cases() -> None:

@@ -21,7 +21,7 @@ from meshrt.launch import kubernetes
 from meshrt.launch.batch import Batch
 
 IMAGE = "registry.example.org/meshrt:1"
-DOCKERFILE = (Path(__file__).parents[1] / "launch" / "Dockerfile").read_text()
+DOCKERFILE = (Path(__file__).parents[2] / "launch" / "Dockerfile").read_text()
 # The fields that there are, of each part: what has another name is refused or dropped.
 MPIJOB = {
     "spec": {

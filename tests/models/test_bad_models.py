@@ -24,7 +24,7 @@ from meshrt.models.files import MAX_JSON_BYTES, read_text
 from meshrt.models.tokenizer import decode, encode, load_tokenizer
 
 Run = Callable[..., Any]
-TINY = Path(__file__).parents[1] / "models" / "llama-tiny"
+TINY = Path(__file__).parents[2] / "models" / "llama-tiny"
 
 
 # -------------------------------------------------------------------------------------------------- JSON
