@@ -16,7 +16,6 @@ from meshrt.mesh.wires.lines import Places, View, as_index
 
 if TYPE_CHECKING:
     from meshrt.mesh.cores import Cores
-    from meshrt.mesh.wires.heads import Passage
     from meshrt.mesh.wires.schedule import Schedule
 
 ROOM = 4096  # heads, of all routers that they come to: for more the arrays are large, and views of them faster
@@ -74,11 +73,11 @@ def glide_of(block: "Cores", plan: "Schedule", view: View, time: np.ndarray) -> 
     return Glide(starts, heads, rows, heads.reshape(-1), np.concatenate(asks), links, way * size + at, ends)
 
 
-def glide(block: "Cores", one: Glide, passage: "Passage", landed: np.ndarray) -> bool:
+def glide(block: "Cores", one: Glide, busy: float, watch: bool, landed: np.ndarray) -> bool:
     """Move the packets, that have left their cores, to where they are delivered: `landed` are their times there. False,
-    and nothing is changed, where a head has to wait.
+    and nothing is changed, where a head has to wait. `busy` and `watch` are those of a passage (heads.py).
     """
-    alpha, busy, clock = block.device.alpha, passage.busy, block.clock
+    alpha, clock = block.device.alpha, block.clock
     one.heads[0] = one.starts.get()
     for before, after in one.rows:
         np.add(before, alpha, out=after)
@@ -88,7 +87,7 @@ def glide(block: "Cores", one: Glide, passage: "Passage", landed: np.ndarray) ->
         if order.some(free > asks):
             return False
         cells[one.links] = asks + busy
-        if passage.watch:
+        if watch:
             clock.asked.reshape(-1)[one.seen] = asks
             clock.idle.reshape(-1)[one.seen] = free
     landed[...] = one.flat[one.ends]
