@@ -74,7 +74,7 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> str:
     directory = tmp_path_factory.mktemp("nested")
     (directory / "test_cases.py").write_text(CASES)
     (directory / "test_more.py").write_text("def test_in_the_next_file(): pass")
-    (directory / "pytest.ini").write_text("[pytest]\nmpi_timeout = 4\n")
+    (directory / "pytest.ini").write_text("[pytest]\nmpi_timeout = 8\n")
     done = run_pytest(directory, "-v", "-rA")
     assert done.code == 1, done.stdout + done.stderr
     return done.stdout
@@ -105,7 +105,7 @@ def test_failed_rank_is_named_when_the_others_pass(output: str) -> None:
 
 def test_hang_is_ended_and_shows_where(output: str) -> None:
     section = _section(output, "test_hangs[ranks=3]")
-    assert "4 s without progress; in this test were ranks [0, 1, 2]" in section
+    assert "8 s without progress; in this test were ranks [0, 1, 2]" in section
     assert "in test_hangs" in section
 
 

@@ -272,10 +272,12 @@ def run(block):
 """
 
 
-def test_computing_is_not_ended_by_the_watchdog(run_meshrt: Any, tmp_path: Any) -> None:
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_computing_is_not_ended_by_the_watchdog(ranks: int, run_meshrt: Any, tmp_path: Any) -> None:
     program = tmp_path / "late.py"
     program.write_text(LATE)
-    code, _, err, seconds = run_meshrt("run", str(program), ranks=4, env={"MESHRT_WATCHDOG_SECONDS": "1"})
+    code, _, err, seconds = run_meshrt("run", str(program), ranks=ranks, env={"MESHRT_WATCHDOG_SECONDS": "1"})
     assert (code, err) == (0, "") and seconds > 5
 
 

@@ -43,6 +43,7 @@ def test_the_logits_are_those_of_transformers(mesh: tuple[int, int], options: An
 
 
 @pytest.mark.mpi(ranks=[4])
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     "mesh, options",
     [

@@ -94,6 +94,7 @@ def test_operations_of_table_1_exactly(kernel: str) -> None:
 
 
 @pytest.mark.mpi(ranks=[1])
+@pytest.mark.all
 def test_traffic_and_transposes_of_table_3s_fused_kernel() -> None:
     """Of every length eq. 10 to the byte; on average within 1 % of what is published."""
     k, r, n = (published.SIZES[axis] for axis in "krn")
