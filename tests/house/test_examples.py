@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from measure import on_one_rank, run_report
+from mpi_jobs import Finished
 from runs import run_on_cores
 
 FOLDER = Path(__file__).parents[2] / "examples"
@@ -74,3 +77,18 @@ def test_what_it_imports_is_what_the_list_says(name: str) -> None:
     lines, modules, names, shown = (cell.strip() for cell in row.split("|")[2:6])
     assert (int(lines), int(modules), int(names)) == (text.count("\n"), len({m for m, _ in found}), len(found))
     assert sorted(shown.replace(";", ",").split(", ")) == sorted(name for _, name in found)
+
+
+def test_the_notebook_runs_and_as_a_script_says_the_same_on_every_rank(run_script: Callable[..., Finished]) -> None:
+    cells = json.loads((FOLDER / "tour.ipynb").read_text())["cells"]
+    assert not any(cell.get("outputs") for cell in cells), "outputs are made where it is read"
+    source = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    alone = run_script(source)
+    assert alone.code == 0, alone.stderr
+    lines = alone.stdout.splitlines()
+    assert len(lines) == 6 + 1 + 1 + 3 and lines[6].startswith("core (0, 0): 'A' asks for 65536 bytes")
+    assert [line.split()[:2] for line in lines[-3:]] == [["1", "32"], ["2", "8"], ["3", "6"]]
+    # A limit that only some ranks break ends the run of several: that cell is for one process.
+    shared = run_script(source.replace("m=1024", "m=16, k=16, n=16"), ranks=4)
+    assert shared.code == 0, shared.stderr
+    assert sorted(shared.stdout.splitlines()) == sorted([*lines[:6], *lines[7:]] * 4)
