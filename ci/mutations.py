@@ -140,7 +140,7 @@ TABLE: dict[str, list[tuple[str, str, str]]] = {
         ("inside = begin + each <= high", "inside = begin + each < high", FABRIC),
         ("held_up = ~(inside & (ask >= low))", "held_up = ~inside", FABRIC),
         ("np.where(inside, until, until + each)", "until", FABRIC),
-        ("free.get() - busy)", "free.get())", FABRIC),
+        ("taken = free.get() - busy", "taken = free.get()", FABRIC),
         ("        users[channel][id(plan), id(views)] = plan, views, busy\n", "", FABRIC),
         ("            _end(block, users.pop(other))", "            users.pop(other)", FABRIC),
         ("int(np.count_nonzero(held_up))", "int(held_up.any())", FABRIC),
