@@ -54,7 +54,8 @@ LATER = (
     " test_reference.py::test_a_link_is_given_to_a_packet_that_comes_between_two_that_were_sent_before"
 )
 BOTH = "test_reference.py::test_two_packets_for_every_core_take_its_ramp_in_turn"
-REFERENCE = f"{LATER} {BOTH} {PATHS} {APART} {RAMPS} {NEIGHBOURS} {LINKS} {PROGRAMS}"
+TAKEN = "test_reference.py::test_a_link_is_taken_from_when_its_last_head_asked"
+REFERENCE = f"{TAKEN} {LATER} {BOTH} {PATHS} {APART} {RAMPS} {NEIGHBOURS} {LINKS} {PROGRAMS}"
 FABRIC = f"test_fabric.py test_clock.py test_odd_places.py {REFERENCE}"
 SUMS = "test_allreduce_cycles.py test_collectives.py test_clock.py test_allreduce.py"
 SHIFTS = "test_collectives.py test_shift.py"
@@ -141,7 +142,7 @@ TABLE: dict[str, list[tuple[str, str, str]]] = {
         ("held_up = ~(inside & (ask >= low))", "held_up = ~inside", FABRIC),
         ("np.where(inside, until, until + each)", "until", FABRIC),
         ("taken = free.get() - busy", "taken = free.get()", FABRIC),
-        ("        users[channel][id(plan), id(views)] = plan, views, busy\n", "", FABRIC),
+        ("        unseen[id(plan), id(views)] = plan, views, busy, before\n", "", FABRIC),
         ("            _end(block, users.pop(other))", "            users.pop(other)", FABRIC),
         ("int(np.count_nonzero(held_up))", "int(held_up.any())", FABRIC),
         ("np.where(inside, begin + each, until), high", "np.where(inside, begin + each, until), ask", FABRIC),

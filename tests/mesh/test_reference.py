@@ -215,6 +215,24 @@ def test_a_link_is_not_given_twice(comm):
     assert measured(block)["out_of_order"] == {"packets": 1, "longest_wait": 92.0}
 
 
+@pytest.mark.mpi(ranks=[1, 4])
+@pytest.mark.parametrize(("asks", "gets"), [(96, 96), (97, 104), (100, 104)])
+def test_a_link_is_taken_from_when_its_last_head_asked(asks: int, gets: int, comm):
+    """Core 1 to core 2 at cycles 0 and 100, 4 cycles each, and a packet that asks shortly before the second is over."""
+    block = new_block(comm, (4, 1), "wse2")
+    tiles = np.zeros((*block.shape, 4), np.float32)
+    with (
+        installed(block.tables, "x", [routes.Route(1, (2,))]) as one,
+        installed(block.tables, "x", [routes.Route(0, (3,))]) as other,
+    ):
+        flights = [fabric.send(block, one, tiles)]
+        block.clock.state[TIME] += own(block, np.array([[asks - 1.0, 100.0, 0.0, 0.0]]))
+        flights += [fabric.send(block, one, tiles), fabric.send(block, other, tiles)]
+        for flight in flights:
+            fabric.receive(block, flight)
+    assert whole(block, block.clock.state[TIME]).tolist() == [[asks - 1, 100, 105, gets + 2 + 4]]
+
+
 @pytest.mark.mpi(ranks=[2, 4])
 def test_who_gets_a_ramp_does_not_depend_on_who_waits_with_it_on_a_rank(comm):
     """Two rings bring every core a packet; one is received, a third begins, and then the others are received."""
