@@ -91,21 +91,24 @@ class Gpus:
             ring = self.group.gather_ring(parts, outs, parts[0].ndim - 1, sizes, link)
         else:
             ring = self.group.sum_ring(parts, outs, link)
+        begins, ends = ([0.0 for _ in parts] for _ in range(2))
         if self.plan is not None:
-            self.plan.add(self._go_round, ring, extra)
+            self.plan.add(self._go_round, ring, extra, begins, ends)
             self.plan.closing.append(ring.close)
             return outs
         for gpu in self.mine:
             gpu.host += gpu.device.launch_seconds
             gpu.now = max(gpu.now, gpu.host)
-        self._go_round(ring, extra)
+        self._go_round(ring, extra, begins, ends)
         ring.close()
         return outs
 
-    def _go_round(self, ring: Ring, extra: float) -> None:
-        """A collective, which begins on each GPU when that is there."""
-        begins = [gpu.now + gpu.device.kernel_seconds for gpu in self.mine]
-        ends = self.group.go_round(ring, [begin + extra for begin in begins])
+    def _go_round(self, ring: Ring, extra: float, begins: list[float], ends: list[float]) -> None:
+        """A collective, which begins on each GPU when that is there. The lists are room for times."""
+        for at, gpu in enumerate(self.mine):
+            begins[at] = gpu.now + gpu.device.kernel_seconds
+            ends[at] = begins[at] + extra
+        self.group.go_round(ring, ends)
         for gpu, begin, end in zip(self.mine, begins, ends, strict=True):
             gpu.counters.collective_seconds += end - begin
             gpu.now = end

@@ -94,6 +94,8 @@ class Ring:
     def __post_init__(self) -> None:
         self.sent = [0 for _ in self.chunks]
         self.touched = [Touched() for _ in self.chunks]
+        self._peer = (self.control.rank - 1) % self.control.size
+        self._what = f"{self.control.name}: {self.kind}".encode()
         self._nbytes = [chunk.nbytes for chunk in self.chunks[0]]  # alike at all members
         self._on_link = [self.link.nbytes(chunk) for chunk in self.chunks[0]]
 
@@ -139,7 +141,7 @@ class Ring:
         self.message_bytes += out.nbytes
         return Edge(
             control.comm.Send_init(out, (control.rank + 1) % control.size, TAG),
-            control.comm.Recv_init(back, (control.rank - 1) % control.size, TAG),
+            control.comm.Recv_init(back, self._peer, TAG),
             out[:8].view(np.float64),
             out[8:].view(there.dtype).reshape(there.shape),
             None if there is none else there,
@@ -147,10 +149,9 @@ class Ring:
             back[8:].view(here.dtype).reshape(here.shape),
         )
 
-    def run(self, times: Times) -> Times:
-        """Do it from these times on, one for each hosted member: those at which it ends."""
-        times, latency, control = list(times), self.link.latency, self.control
-        peer, what = (control.rank - 1) % control.size, f"{control.name}: {self.kind}".encode()
+    def run(self, times: Times) -> None:
+        """Do it from these times on, one for each hosted member, which then are those at which it ends."""
+        latency, board = self.link.latency, self.control.board
         for target, source in self.copies:
             np.copyto(target, source)
         for step in self.steps:
@@ -167,10 +168,10 @@ class Ring:
             for kernel, target, source in step.moves:
                 kernel(target, source)
             if edge is not None:
-                control.board.waiting(peer, what)
+                board.waiting(self._peer, self._what)
                 self.wait(edge.receive)
                 self.wait(edge.send)
-                control.board.moving()
+                board.moving()
                 if step.taken is not None:
                     kernel, target = step.taken
                     kernel(target, edge.received)
@@ -180,7 +181,6 @@ class Ring:
                     times[at] = max(times[at], times[at - 1] + latency)
             if step.comes[0]:
                 times[0] = max(times[0], last)
-        return times
 
     def close(self) -> None:
         """Free what MPI keeps for it."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meshrt.mesh.clock import STAGES, TIME
+from meshrt.mesh.cores import Cores
 from meshrt.mesh.wires import heads, order, ramps
 from meshrt.mesh.wires.heads import Passage, Waiting
 from meshrt.mesh.wires.lane import Buffer, lane_of
@@ -25,8 +26,6 @@ from meshrt.mesh.wires.tables import Channel, check_installed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from meshrt.mesh.cores import Cores
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ class Flight:
 
 
 def send(
-    block: "Cores",
+    block: Cores,
     channel: Channel,
     tiles: np.ndarray,
     out: np.ndarray | None = None,
@@ -84,7 +83,7 @@ def send(
 
 
 def _passage(
-    block: "Cores", channel: Channel, plan: Schedule, views: tuple[View, ...], tiles: np.ndarray, stream: bool
+    block: Cores, channel: Channel, plan: Schedule, views: tuple[View, ...], tiles: np.ndarray, stream: bool
 ) -> Passage:
     """How the packets of a transfer pass. All ranks find the same, also those that nothing passes."""
     busy = block.device.busy_cycles(prod(tiles.shape[2:]) * tiles.itemsize)
@@ -106,7 +105,7 @@ def _passage(
 
 
 def _send(
-    block: "Cores", plan: Schedule, view: View, tiles: np.ndarray, out: np.ndarray,
+    block: Cores, plan: Schedule, view: View, tiles: np.ndarray, out: np.ndarray,
     combine: "Callable[..., np.ndarray] | None", passage: Passage,
 ) -> Arrival | None:  # fmt: skip
     """A transfer on the lines of a view."""
@@ -146,13 +145,13 @@ def _deliver(
         out[...] = there.reshape(out.shape)
 
 
-def receive(block: "Cores", flight: Flight) -> np.ndarray:
+def receive(block: Cores, flight: Flight) -> np.ndarray:
     """Wait for the packets: each core's clock goes to the arrival, if that is later. Returns the tiles."""
     receive_all(block, (flight,))
     return flight.tiles
 
 
-def receive_all(block: "Cores", flights: tuple[Flight, ...]) -> None:
+def receive_all(block: Cores, flights: tuple[Flight, ...]) -> None:
     """As `receive` for one transfer after the other."""
     heads.resolve(block)
     left = [one for flight in flights for one in flight.arrivals if not one.over]
@@ -162,7 +161,7 @@ def receive_all(block: "Cores", flights: tuple[Flight, ...]) -> None:
         one.end(block)
 
 
-def _wait(block: "Cores", arrival: Arrival, late: np.ndarray) -> None:
+def _wait(block: Cores, arrival: Arrival, late: np.ndarray) -> None:
     """Those cores that are marked take over the time and the path of the packets that they waited for."""
     waiting = np.count_nonzero(late)
     if not waiting:
@@ -178,7 +177,7 @@ def _wait(block: "Cores", arrival: Arrival, late: np.ndarray) -> None:
     lane.state.put(there)
 
 
-def receive_at(block: "Cores", channel: Channel, flight: Flight, positions: np.ndarray) -> None:
+def receive_at(block: Cores, channel: Channel, flight: Flight, positions: np.ndarray) -> None:
     """Only the cores at these positions (bool) of the channel's lines wait for the packets; the others do so later."""
     assert channel.axis is not None
     low = block.mesh.offset(channel.axis)
@@ -194,14 +193,14 @@ def receive_at(block: "Cores", channel: Channel, flight: Flight, positions: np.n
 
 
 def transfer(
-    block: "Cores", channel: Channel, tiles: np.ndarray, out: np.ndarray | None = None, **options: Any
+    block: Cores, channel: Channel, tiles: np.ndarray, out: np.ndarray | None = None, **options: Any
 ) -> np.ndarray:
     """Send and receive at once; the options are those of `send`."""
     return receive(block, send(block, channel, tiles, out, **options))
 
 
 def stage(
-    block: "Cores", channel: Channel, operations: int, positions: np.ndarray, lines: np.ndarray | None = None
+    block: Cores, channel: Channel, operations: int, positions: np.ndarray, lines: np.ndarray | None = None
 ) -> None:
     """Software at these positions of the channel's lines touches a packet: relays it, or adds so many numbers."""
     states, count = _chosen(block, channel, positions, lines)
@@ -217,7 +216,7 @@ def stage(
 
 
 def tail(
-    block: "Cores", channel: Channel, tiles: np.ndarray, positions: np.ndarray, lines: np.ndarray | None = None
+    block: Cores, channel: Channel, tiles: np.ndarray, positions: np.ndarray, lines: np.ndarray | None = None
 ) -> None:
     """The cores at these positions of the channel's lines wait for the rest of a streamed packet: one of `tiles`.
 
@@ -231,7 +230,7 @@ def tail(
             places.put(state)
 
 
-def _streaming_cycles(block: "Cores", tiles: np.ndarray) -> float:
+def _streaming_cycles(block: Cores, tiles: np.ndarray) -> float:
     """How long a tile takes to pass a ramp while every number of it is added to another."""
     numbers, rate = prod(tiles.shape[2:]), block.device.macs_per_cycle
     busy = block.device.busy_cycles(numbers * tiles.itemsize)
@@ -239,7 +238,7 @@ def _streaming_cycles(block: "Cores", tiles: np.ndarray) -> float:
 
 
 def _chosen(
-    block: "Cores", channel: Channel, positions: np.ndarray, lines: np.ndarray | None
+    block: Cores, channel: Channel, positions: np.ndarray, lines: np.ndarray | None
 ) -> tuple[list["Places"], int]:
     """State of the cores at these positions of the channel's lines, and how many they are here."""
     key = ("cores", positions.tobytes(), None if lines is None else lines.tobytes())
@@ -259,7 +258,7 @@ def _chosen(
     return found  # type: ignore[no-any-return]
 
 
-def settle(block: "Cores") -> None:
+def settle(block: Cores) -> None:
     """Enter the bytes of all transfers since the last time at the links that they crossed, whichever block's they are:
     they were sent in the segment that is running.
     """
@@ -271,7 +270,7 @@ def settle(block: "Cores") -> None:
         one.traffic.clear()
 
 
-def forget(block: "Cores", channel: Channel) -> None:
+def forget(block: Cores, channel: Channel) -> None:
     """Drop the schedules of a channel that will not be used again: each holds times of all that it delivers."""
     settle(block)
     for key in [key for key in channel.cache if key not in ("epoch", "trace")]:
@@ -282,7 +281,7 @@ def forget(block: "Cores", channel: Channel) -> None:
 
 
 def _plan(
-    block: "Cores", channel: Channel, positions: np.ndarray | None, lines: np.ndarray | None
+    block: Cores, channel: Channel, positions: np.ndarray | None, lines: np.ndarray | None
 ) -> tuple[Schedule, tuple[View, ...]]:
     """The schedule and the views it applies to: from the channel's cache, or made now if tables were changed since."""
     cache: dict[Any, Any] = channel.cache
@@ -301,7 +300,7 @@ def _plan(
     return found
 
 
-def _is_crossed(block: "Cores", channel: Channel) -> bool:
+def _is_crossed(block: Cores, channel: Channel) -> bool:
     """May packets of other channels come to the routers of these paths? All ranks find the same."""
     if channel.axis is not None:
         return False
@@ -309,7 +308,7 @@ def _is_crossed(block: "Cores", channel: Channel) -> bool:
     return bool(book.reshape(len(book), -1)[:, channel.links.any(axis=0)].sum(axis=0).max(initial=0) > 1)
 
 
-def _views(block: "Cores", channel: Channel, lines: np.ndarray | None, whole_block: bool) -> tuple[View, ...]:
+def _views(block: Cores, channel: Channel, lines: np.ndarray | None, whole_block: bool) -> tuple[View, ...]:
     """Views of the block's arrays that show the chosen lines: one for every run of evenly spaced ones."""
     if whole_block or channel.axis is None:
         return (View(None, slice(None), 1, block.mesh.block_width * block.mesh.block_height),)

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from meshrt.mesh.clock import LINK_FREE
+from meshrt.mesh.cores import Cores
 from meshrt.mesh.wires import order
 from meshrt.mesh.wires.lines import Places, View, as_index
 
 if TYPE_CHECKING:
-    from meshrt.mesh.cores import Cores
     from meshrt.mesh.wires.schedule import Schedule
 
 ROOM = 4096  # heads, of all routers that they come to: for more the arrays are large, and views of them faster
@@ -35,7 +35,7 @@ class Glide:
     ends: np.ndarray  # [lines, cores that get packets]: places in `flat`
 
 
-def glide_of(block: "Cores", plan: "Schedule", view: View, time: np.ndarray) -> Glide | None:
+def glide_of(block: Cores, plan: "Schedule", view: View, time: np.ndarray) -> Glide | None:
     """For the only batch of a schedule, all lines of a view; None where its packets go to other ranks, meet, are very
     many, or pass defects. `time`: that of its headers.
     """
@@ -73,9 +73,9 @@ def glide_of(block: "Cores", plan: "Schedule", view: View, time: np.ndarray) -> 
     return Glide(starts, heads, rows, heads.reshape(-1), np.concatenate(asks), links, way * size + at, ends)
 
 
-def glide(block: "Cores", one: Glide, busy: float, watch: bool, landed: np.ndarray) -> bool:
+def glide(block: Cores, one: Glide, busy: float, watch: bool, landed: np.ndarray) -> bool:
     """Move the packets, that have left their cores, to where they are delivered: `landed` are their times there. False,
-    and nothing is changed, where a head has to wait. `busy` and `watch` are those of a passage (heads.py).
+    and nothing is changed, where a head has to wait. `busy` and `watch` are those of a `Passage` (heads.py).
     """
     alpha, clock = block.device.alpha, block.clock
     one.heads[0] = one.starts.get()

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from meshrt.mesh.cores import Cores
 from meshrt.mesh.mesh import OPPOSITE, RAMP
 from meshrt.mesh.wires import order
 from meshrt.mesh.wires.lines import Index
 from meshrt.mesh.wires.schedule import Schedule
 
 if TYPE_CHECKING:
-    from meshrt.mesh.cores import Cores
     from meshrt.mesh.wires.lane import Landing, Lane
 
 Head = tuple[float, int, int, int, int, int, int]  # time, transfer, hops, port in, number of its lane, line, slot
@@ -69,7 +69,7 @@ class Course:
     enters: dict[tuple[int, int, int], int]  # (hops, port in, place in the message) -> slot
 
 
-def resolve(block: "Cores") -> None:
+def resolve(block: Cores) -> None:
     """Move the heads of all that waits: landings then know when packets ask for ramps. All ranks call it together."""
     clock = block.clock
     flights, clock.heads = clock.heads, []
@@ -108,7 +108,7 @@ def resolve(block: "Cores") -> None:
             request.wait()
 
 
-def _horizon(block: "Cores", first: Head | None) -> tuple[Any, ...] | None:
+def _horizon(block: Cores, first: Head | None) -> tuple[Any, ...] | None:
     """What the heads that may be moved now are before, on all ranks; None where there are none anywhere.
 
     One rank may move all it has. Where a hop takes no time only the very first may move: (time, transfer, hops).
@@ -124,7 +124,7 @@ def _horizon(block: "Cores", first: Head | None) -> tuple[Any, ...] | None:
 
 
 def _move(
-    block: "Cores", heads: list[Head], head: Head, lanes: list[Waiting], courses: list[Course], outbox: dict[int, Any]
+    block: Cores, heads: list[Head], head: Head, lanes: list[Waiting], courses: list[Course], outbox: dict[int, Any]
 ) -> None:
     """A head is at a router: it leaves by all ports that its packet's route leaves by."""
     time, number, hops, _, index, line, slot = head

@@ -7,18 +7,16 @@ with the source, until a core that waited for the packet takes them over.
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from meshrt.mesh.clock import HOPS, TIME
+from meshrt.mesh.cores import Cores
 from meshrt.mesh.mesh import RAMP
 from meshrt.mesh.wires.glide import Glide, glide_of
 from meshrt.mesh.wires.lines import Index, Places, View
 from meshrt.mesh.wires.schedule import BATCH, Batch, Message, Part, Schedule, Step
-
-if TYPE_CHECKING:
-    from meshrt.mesh.cores import Cores
 
 SELDOM = 8  # uses of a lane, in which it does not pay to put all of its hops together
 HEADER = 24  # bytes: time, hops, stages
@@ -99,7 +97,7 @@ class Lane:
     glides: list[Glide | None] = field(default_factory=list)  # one a use, up to the last: see `glide_for`
 
 
-def lane_of(block: "Cores", plan: Schedule, view: View, tile: tuple[int, ...], dtype: np.dtype[Any]) -> Lane:
+def lane_of(block: Cores, plan: Schedule, view: View, tile: tuple[int, ...], dtype: np.dtype[Any]) -> Lane:
     """Made once for a schedule, view and kind of tile."""
     key = view, tile, dtype
     found: Any = plan.cache.get(key)
@@ -108,7 +106,7 @@ def lane_of(block: "Cores", plan: Schedule, view: View, tile: tuple[int, ...], d
     return found  # type: ignore[no-any-return]
 
 
-def _lane(block: "Cores", plan: Schedule, view: View, tile: tuple[int, ...], dtype: np.dtype[Any]) -> Lane:
+def _lane(block: Cores, plan: Schedule, view: View, tile: tuple[int, ...], dtype: np.dtype[Any]) -> Lane:
     runs, ends, received = [], [], list[Buffer]()
     for batch in plan.batches:
         strip = view.count if batch.messages or view.axis != "x" else max(1, BATCH // max(1, batch.under_way))
@@ -138,7 +136,7 @@ def _lane(block: "Cores", plan: Schedule, view: View, tile: tuple[int, ...], dty
     )
 
 
-def _wafer_hops(block: "Cores", plan: Schedule, view: View) -> int:
+def _wafer_hops(block: Cores, plan: Schedule, view: View) -> int:
     """Moves of all packets on the wafer, where a hop of the mesh may be several; 0 on a whole wafer."""
     if block.wafer is None:
         return 0
@@ -154,7 +152,7 @@ def _paths(state: np.ndarray, parts: Iterable[Part], received: list[Buffer]) -> 
 
 
 def _run(
-    block: "Cores", plan: Schedule, batch: Batch, lines: slice, view: View,
+    block: Cores, plan: Schedule, batch: Batch, lines: slice, view: View,
     tile: tuple[int, ...], dtype: np.dtype[Any], received: list[Buffer],
 ) -> Run:  # fmt: skip
     """Adds the messages that it receives to `received`."""
@@ -195,7 +193,7 @@ def _even(places: Iterable[tuple[Any, ...]]) -> bool:
     return not any(isinstance(one, np.ndarray) for group in places for one in group)
 
 
-def glide_for(block: "Cores", lane: Lane) -> Glide | None:
+def glide_for(block: Cores, lane: Lane) -> Glide | None:
     """All hops of the lane at once; None the first few times, and where it cannot be."""
     uses = lane.glides
     if len(uses) <= SELDOM:
@@ -204,7 +202,7 @@ def glide_for(block: "Cores", lane: Lane) -> Glide | None:
     return uses[-1]
 
 
-def new_landing(block: "Cores", lane: Lane) -> Landing:
+def new_landing(block: Cores, lane: Lane) -> Landing:
     """Memory for what a transfer on the lane delivers."""
     plan = lane.plan
     size = HEADER * plan.count * lane.view.count
@@ -215,7 +213,7 @@ def new_landing(block: "Cores", lane: Lane) -> Landing:
 
 
 def _buffer(
-    block: "Cores", plan: Schedule, view: View, message: Message, tick: int, tile: tuple[int, ...],
+    block: Cores, plan: Schedule, view: View, message: Message, tick: int, tile: tuple[int, ...],
     dtype: np.dtype[Any], time: np.ndarray, received: list[Buffer],
 ) -> Buffer:  # fmt: skip
     from mpi4py import MPI

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from meshrt.mesh.cores import Cores
 from meshrt.mesh.wires.lines import Places
 from meshrt.mesh.wires.tables import Channel, is_left
 
 if TYPE_CHECKING:
-    from meshrt.mesh.cores import Cores
     from meshrt.mesh.wires.lines import View
     from meshrt.mesh.wires.schedule import Schedule
 
@@ -25,7 +25,7 @@ Unseen = dict[tuple[int, int], tuple[Any, Any, float, list[np.ndarray] | None]]
 
 
 def begin_use(
-    block: "Cores", channel: Channel, plan: "Schedule", views: "tuple[View, ...]", apart: bool, busy: float
+    block: Cores, channel: Channel, plan: "Schedule", views: "tuple[View, ...]", apart: bool, busy: float
 ) -> bool:
     """A transfer begins: must its heads be checked at links, and be kept? All ranks find the same.
 
@@ -58,14 +58,14 @@ def _share_links(channel: Channel, other: Channel) -> bool:
     return bool(found)
 
 
-def end_of_use(block: "Cores") -> None:
+def end_of_use(block: Cores) -> None:
     """Others come, who may go over any link."""
     users, block.clock.users = block.clock.users, {}
     for unseen in users.values():
         _end(block, unseen)
 
 
-def _end(block: "Cores", unseen: Unseen) -> None:
+def _end(block: Cores, unseen: Unseen) -> None:
     """Where it was not kept when heads asked for links, it is taken to be when they got them.
 
     Before that the links were idle since the transfer before; where that is not known, none of the time is given away.
@@ -78,7 +78,7 @@ def _end(block: "Cores", unseen: Unseen) -> None:
             asked.put(np.maximum(asked.get(), taken))
 
 
-def _links(block: "Cores", plan: "Schedule", views: "tuple[View, ...]") -> list[tuple[Places, Places, Places]]:
+def _links(block: Cores, plan: "Schedule", views: "tuple[View, ...]") -> list[tuple[Places, Places, Places]]:
     """Of the links that a transfer's packets cross: when they were asked for, are free, and were idle from."""
     clock = block.clock
     found: Any = plan.cache.get(views)
@@ -92,7 +92,7 @@ def _links(block: "Cores", plan: "Schedule", views: "tuple[View, ...]") -> list[
 
 
 def give(
-    block: "Cores", times: np.ndarray, busy: float | np.ndarray, free: np.ndarray, asked: np.ndarray, idle: np.ndarray
+    block: Cores, times: np.ndarray, busy: float | np.ndarray, free: np.ndarray, asked: np.ndarray, idle: np.ndarray
 ) -> None:
     """Heads ask for links at these times, each of them for another: the times become those at which they get them.
 
@@ -121,7 +121,7 @@ def some(marks: np.ndarray) -> bool:
 
 
 def _give_late(
-    block: "Cores", times: np.ndarray, busy: float | np.ndarray, free: np.ndarray, asked: np.ndarray, idle: np.ndarray,
+    block: Cores, times: np.ndarray, busy: float | np.ndarray, free: np.ndarray, asked: np.ndarray, idle: np.ndarray,
     late: tuple[np.ndarray, ...],
 ) -> None:  # fmt: skip
     """As `give`, where some links were given before to heads that ask later than now."""

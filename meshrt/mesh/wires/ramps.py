@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from meshrt.mesh.cores import Cores
 from meshrt.mesh.mesh import RAMP
 from meshrt.mesh.wires import heads, order, together
 
 if TYPE_CHECKING:
-    from meshrt.mesh.cores import Cores
     from meshrt.mesh.wires.replay import Arrival
 
 
-def serve_all(block: "Cores", arrivals: "list[Arrival]") -> None:
+def serve_all(block: Cores, arrivals: "list[Arrival]") -> None:
     """As `serve` for one after the other: where a core waits for all that comes, it gets all in the order of asking."""
     coming = block.clock.coming
     if len(arrivals) > 1 and arrivals == coming:
@@ -31,7 +31,7 @@ def serve_all(block: "Cores", arrivals: "list[Arrival]") -> None:
         serve(block, one)
 
 
-def serve(block: "Cores", arrival: "Arrival", chosen: np.ndarray | None = None) -> None:
+def serve(block: Cores, arrival: "Arrival", chosen: np.ndarray | None = None) -> None:
     """Turn asks into arrivals: `arrival.landing.time` is then when cores have what they wait for.
 
     `chosen` (bool, what `landing.time` broadcasts with) are the cores that wait; None: all that get a packet.
@@ -48,7 +48,7 @@ def serve(block: "Cores", arrival: "Arrival", chosen: np.ndarray | None = None) 
         coming.remove(arrival)
 
 
-def _alike(block: "Cores", one: "Arrival", other: "Arrival") -> bool:
+def _alike(block: Cores, one: "Arrival", other: "Arrival") -> bool:
     """Do both transfers bring every core a packet, of the same size?"""
     return (
         one.served is other.served is None
@@ -58,7 +58,7 @@ def _alike(block: "Cores", one: "Arrival", other: "Arrival") -> bool:
     )
 
 
-def _serve_both(block: "Cores", coming: "list[Arrival]") -> None:
+def _serve_both(block: Cores, coming: "list[Arrival]") -> None:
     """Every core gets a packet of each of two transfers: the one that asks first is served first."""
     first, second = (_asks(block, one) for one in coming)
     ramps = block.clock.ramp_in, block.clock.asked[RAMP], block.clock.idle[RAMP]
@@ -73,7 +73,7 @@ def _serve_both(block: "Cores", coming: "list[Arrival]") -> None:
     coming.clear()
 
 
-def _early(block: "Cores", arrival: "Arrival", chosen: np.ndarray | None) -> np.ndarray:
+def _early(block: Cores, arrival: "Arrival", chosen: np.ndarray | None) -> np.ndarray:
     """The cores [bh, bw] that wait for the packet and have others that ask before it."""
     coming, mine = block.clock.coming, _asks(block, arrival, chosen)
     early, before = np.zeros(block.shape, bool), True
@@ -89,13 +89,13 @@ def _early(block: "Cores", arrival: "Arrival", chosen: np.ndarray | None) -> np.
     return np.asarray(early & np.isfinite(mine))
 
 
-def settle(block: "Cores") -> None:
+def settle(block: Cores) -> None:
     """Give the ramps to all that is under way, waited for or not. All ranks call it together."""
     heads.resolve(block)
     serve_all(block, list(block.clock.coming))
 
 
-def _serve_alone(block: "Cores", arrival: "Arrival", chosen: np.ndarray | None) -> None:
+def _serve_alone(block: Cores, arrival: "Arrival", chosen: np.ndarray | None) -> None:
     """The packets of one transfer that nobody else's come before."""
     time, left = arrival.landing.time, None if arrival.served is None else ~arrival.served
     if chosen is not None:
@@ -132,7 +132,7 @@ def _serve_alone(block: "Cores", arrival: "Arrival", chosen: np.ndarray | None) 
     arrival.is_served = left is None or bool(arrival.served is not None and arrival.served.all())
 
 
-def _serve_in_turn(block: "Cores", arrival: "Arrival", early: np.ndarray) -> None:
+def _serve_in_turn(block: Cores, arrival: "Arrival", early: np.ndarray) -> None:
     """At the cores [bh, bw] that are marked others ask before the packet: all that do so are served, then it is."""
     coming = block.clock.coming
     y, x = np.nonzero(early)
@@ -180,7 +180,7 @@ def _land(arrival: "Arrival", width: int, y: np.ndarray, x: np.ndarray, starts: 
     arrival.served[line, place] = True
 
 
-def _asks(block: "Cores", arrival: "Arrival", chosen: np.ndarray | None = None) -> np.ndarray:
+def _asks(block: Cores, arrival: "Arrival", chosen: np.ndarray | None = None) -> np.ndarray:
     """When the packets of a transfer that are not served yet ask for the ramps, [bh, bw]; inf where there is none."""
     time, view = arrival.landing.time, arrival.lane.view
     if arrival.served is None and chosen is None and time.size == block.shape[0] * block.shape[1]:

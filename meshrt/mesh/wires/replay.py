@@ -4,17 +4,15 @@ Whether a link goes to the head that asks first is looked after by order.py, and
 of one transfer meet; the ramps at the ends are given out when cores wait (ramps.py).
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from meshrt.mesh.cores import Cores
 from meshrt.mesh.wires import order
 from meshrt.mesh.wires.glide import glide
 from meshrt.mesh.wires.heads import Passage, Waiting
 from meshrt.mesh.wires.lane import Buffer, Landing, Lane, Run, RunStep, glide_for, new_landing
-
-if TYPE_CHECKING:
-    from meshrt.mesh.cores import Cores
 
 KEPT = 64 * 1024  # bytes of headers that a lane keeps to itself, with views of them; more is shared by all lanes
 
@@ -31,7 +29,7 @@ class Arrival:
         self.has_path = False
         self.over = False  # all cores have waited for it
 
-    def end(self, block: "Cores") -> None:
+    def end(self, block: Cores) -> None:
         """Nobody waits for it any more."""
         self.over = True
         block.clock.under_way.pop(id(self), None)
@@ -52,7 +50,7 @@ class Arrival:
                 np.add(source.get(), hops, out=there.view)
 
 
-def replay(block: "Cores", lane: Lane, own: np.ndarray | None, passage: Passage) -> tuple[Arrival | None, list[Any]]:
+def replay(block: Cores, lane: Lane, own: np.ndarray | None, passage: Passage) -> tuple[Arrival | None, list[Any]]:
     """Move the packets of a lane: (what is delivered and when, requests of messages sent).
 
     `own` are the tiles [lines, length, *tile] that messages take along, None without payloads. What a packet lands with
@@ -68,7 +66,7 @@ def replay(block: "Cores", lane: Lane, own: np.ndarray | None, passage: Passage)
         _leave(run, busy)
         if waiting is not None:
             starts.append((range(lane.view.count)[run.lines], run.time.copy()))
-        elif ahead is not None and glide(block, ahead, passage.busy, passage.watch, landing.time):
+        elif ahead is not None and glide(block, ahead, busy, passage.watch, landing.time):
             break
         for step in run.steps:
             if waiting is None:
@@ -117,7 +115,7 @@ def _leave(run: Run, busy: float) -> None:
         run.time[:, slots] = start
 
 
-def _move(block: "Cores", run: Run, step: RunStep, passage: Passage) -> None:
+def _move(block: Cores, run: Run, step: RunStep, passage: Passage) -> None:
     """Packets move by a hop: each leaves a router when the link is free, and keeps it busy."""
     busy, watch, alpha = passage.busy, passage.watch, block.device.alpha
     for parents, copies in step.branches:

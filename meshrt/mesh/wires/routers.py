@@ -1,16 +1,12 @@
 """The routers of a block as scouts meet them: where they are on lines, what their tables say, where a hop leads."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from meshrt.errors import RouteError
+from meshrt.mesh.cores import Cores
 from meshrt.mesh.mesh import EAST, NORTH, PORT_NAMES, RAMP, SOUTH, STEP, WEST
 from meshrt.mesh.wires.routes import ports
 from meshrt.mesh.wires.tables import Channel
-
-if TYPE_CHECKING:
-    from meshrt.mesh.cores import Cores
 
 AXIS_PORTS = {"x": (EAST, WEST), "y": (NORTH, SOUTH)}
 
@@ -19,7 +15,7 @@ def ints(*values: int) -> np.ndarray:
     return np.array(values, np.int64)
 
 
-def line_indices(block: "Cores", channel: Channel) -> np.ndarray:
+def line_indices(block: Cores, channel: Channel) -> np.ndarray:
     """The lines of this block, from 0, that the channel is installed on."""
     if channel.axis is None:
         return ints(0)
@@ -28,7 +24,7 @@ def line_indices(block: "Cores", channel: Channel) -> np.ndarray:
     return np.arange(count) if channel.lines is None else np.flatnonzero(channel.lines[low : low + count])
 
 
-def _tables(block: "Cores", channel: Channel, whole_block: bool) -> tuple[np.ndarray, np.ndarray]:
+def _tables(block: Cores, channel: Channel, whole_block: bool) -> tuple[np.ndarray, np.ndarray]:
     """enters and leaves as [colours, positions]: those of the first line, or of all cores of the block."""
     enters, leaves = (np.asarray(masks) for masks in (block.tables.enters, block.tables.leaves))
     if whole_block or channel.axis is None:
@@ -39,7 +35,7 @@ def _tables(block: "Cores", channel: Channel, whole_block: bool) -> tuple[np.nda
     return enters[:, :, first].reshape(len(enters), -1), leaves[:, :, first].reshape(len(leaves), -1)
 
 
-def uniform(block: "Cores", channel: Channel) -> bool:
+def uniform(block: Cores, channel: Channel) -> bool:
     """Do all lines of the block have the same entries for the channel's colours, along the axis only?"""
     if channel.axis is None:
         return False
@@ -53,7 +49,7 @@ def uniform(block: "Cores", channel: Channel) -> bool:
     return True
 
 
-def own_sources(block: "Cores", channel: Channel, whole_block: bool) -> tuple[np.ndarray, ...]:
+def own_sources(block: Cores, channel: Channel, whole_block: bool) -> tuple[np.ndarray, ...]:
     """(position, line, core in the block, colour) of the channel's sources that this rank hosts."""
     mesh = block.mesh
     if channel.axis is None:
@@ -76,7 +72,7 @@ def own_sources(block: "Cores", channel: Channel, whole_block: bool) -> tuple[np
     return pos, line + mesh.offset("y" if channel.axis == "x" else "x"), core, colour
 
 
-def look_up(block: "Cores", channel: Channel, whole_block: bool, flight: np.ndarray) -> np.ndarray:
+def look_up(block: Cores, channel: Channel, whole_block: bool, flight: np.ndarray) -> np.ndarray:
     """The ports that each scout leaves by, from the table of the router it is at."""
     _, at, port, colour = flight
     enters, leaves = _tables(block, channel, whole_block)
@@ -93,7 +89,7 @@ def look_up(block: "Cores", channel: Channel, whole_block: bool, flight: np.ndar
 
 
 def next_core(
-    block: "Cores", channel: Channel, whole_block: bool, way: int, at: np.ndarray
+    block: Cores, channel: Channel, whole_block: bool, way: int, at: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(core after a hop, is it inside the block, place along the edge that is crossed where it is not)."""
     mesh = block.mesh
@@ -107,7 +103,7 @@ def next_core(
     return y * mesh.block_width + x, inside, edge
 
 
-def edge_core(block: "Cores", channel: Channel, whole_block: bool, port: int, edge: np.ndarray) -> np.ndarray:
+def edge_core(block: Cores, channel: Channel, whole_block: bool, port: int, edge: np.ndarray) -> np.ndarray:
     """The cores behind that edge of the block at which packets come in."""
     width, height = block.mesh.block_width, block.mesh.block_height
     if not whole_block and channel.axis is not None:
@@ -118,7 +114,7 @@ def edge_core(block: "Cores", channel: Channel, whole_block: bool, port: int, ed
     return np.asarray(edge + (width * (height - 1) if port == SOUTH else 0))
 
 
-def core_at(block: "Cores", channel: Channel, whole_block: bool, at: int) -> tuple[int, int]:
+def core_at(block: Cores, channel: Channel, whole_block: bool, at: int) -> tuple[int, int]:
     """(x, y) on the mesh of a core of a trace."""
     mesh = block.mesh
     if whole_block or channel.axis is None:

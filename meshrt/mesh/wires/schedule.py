@@ -7,18 +7,15 @@ large block stay in the processor's cache through all ticks.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from meshrt.errors import RouteError
+from meshrt.mesh.cores import Cores
 from meshrt.mesh.wires.lines import Index, as_index, pieces
 from meshrt.mesh.wires.routers import core_at, ints, line_indices
 from meshrt.mesh.wires.scouts import Trace
 from meshrt.mesh.wires.tables import Channel
-
-if TYPE_CHECKING:
-    from meshrt.mesh.cores import Cores
 
 BATCH = 64 * 1024  # packets whose headers, and the clocks and links that they meet, fit a processor's cache
 
@@ -102,7 +99,7 @@ class Schedule:
 
 
 def compile_schedule(
-    block: "Cores", channel: Channel, trace: Trace, positions: np.ndarray | None, lines: np.ndarray | None
+    block: Cores, channel: Channel, trace: Trace, positions: np.ndarray | None, lines: np.ndarray | None
 ) -> Schedule:
     """The schedule for those sources whose position (and, for a whole-block trace, line) is marked.
 
@@ -154,7 +151,7 @@ def _deliveries(trace: Trace) -> Iterator[tuple[int, tuple[np.ndarray, np.ndarra
 
 
 def _batch(
-    block: "Cores", trace: Trace, keep: np.ndarray, root: np.ndarray, delivered: np.ndarray, origin: np.ndarray
+    block: Cores, trace: Trace, keep: np.ndarray, root: np.ndarray, delivered: np.ndarray, origin: np.ndarray
 ) -> Batch:
     """The packets in those slots. Enters in `origin` where the payloads of packets from other ranks are."""
     number = np.cumsum(keep) - 1  # new slot numbers
@@ -196,7 +193,7 @@ def _batch(
     return Batch(count, tuple(sources), tuple(steps), any(step.sends or step.recvs for step in steps))  # type: ignore[arg-type]
 
 
-def _split(block: "Cores", channel: Channel, trace: Trace, keep: np.ndarray, root: np.ndarray) -> list[np.ndarray]:
+def _split(block: Cores, channel: Channel, trace: Trace, keep: np.ndarray, root: np.ndarray) -> list[np.ndarray]:
     """The packets of a transfer, bool [slots], by batch: one for all, or those between ranks and then the others.
 
     Along y, where lines lie side by side in memory, a batch has the packets from some rows; along x `replay` cuts the
@@ -268,7 +265,7 @@ def _parts(to: np.ndarray, origin: np.ndarray, hops: np.ndarray | None = None) -
     return tuple(parts)
 
 
-def _message(block: "Cores", way: int, slots: np.ndarray, parts: tuple[Part, ...]) -> Message:
+def _message(block: Cores, way: int, slots: np.ndarray, parts: tuple[Part, ...]) -> Message:
     rank = block.mesh.neighbour(way)
     assert rank is not None
     return Message(way, rank, as_index(slots), len(slots), parts)

@@ -12,17 +12,14 @@ block is one line of bh * bw cores.
 
 from dataclasses import dataclass, field
 from math import prod
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from meshrt.errors import RouteError
+from meshrt.mesh.cores import Cores
 from meshrt.mesh.mesh import OPPOSITE, PORT_NAMES, RAMP
 from meshrt.mesh.wires.routers import AXIS_PORTS, core_at, edge_core, ints, look_up, next_core, own_sources, uniform
 from meshrt.mesh.wires.tables import COLOURS, Channel, check_installed
-
-if TYPE_CHECKING:
-    from meshrt.mesh.cores import Cores
 
 SHORT, MANY = 8, 256  # ticks, and visits to routers, up to which nobody asks whether scouts go in a loop
 
@@ -65,7 +62,7 @@ class Trace:
 # ------------------------------------------------------------------------------------------------------- scouting
 
 
-def scouted(block: "Cores", channel: Channel) -> Trace:
+def scouted(block: Cores, channel: Channel) -> Trace:
     """The channel's trace, kept in its cache until an entry is changed by hand. All ranks call it together.
 
     RouteError as in `scout`, and where the channel's routes are installed no longer.
@@ -84,7 +81,7 @@ def scouted(block: "Cores", channel: Channel) -> Trace:
     return found
 
 
-def scout(block: "Cores", channel: Channel) -> Trace:
+def scout(block: Cores, channel: Channel) -> Trace:
     """Walk the tables from every source of the channel. All ranks call it together.
 
     RouteError at the rank whose router has no rule for a scout, or whose rule leads off the mesh, nowhere, or back to
@@ -117,7 +114,7 @@ def scout(block: "Cores", channel: Channel) -> Trace:
     return trace
 
 
-def _refuse_loops(block: "Cores", channel: Channel, trace: Trace, walked: list[np.ndarray]) -> None:
+def _refuse_loops(block: Cores, channel: Channel, trace: Trace, walked: list[np.ndarray]) -> None:
     """RouteError where scouts of one source have come to a router twice by the same port: in a loop, or by two ways
     that join. Either way what follows would happen once more, and in a loop for ever.
     """
@@ -134,7 +131,7 @@ def _refuse_loops(block: "Cores", channel: Channel, trace: Trace, walked: list[n
         )
 
 
-def _step(block: "Cores", channel: Channel, trace: Trace, flight: np.ndarray) -> np.ndarray:
+def _step(block: Cores, channel: Channel, trace: Trace, flight: np.ndarray) -> np.ndarray:
     """One tick: every scout under way is looked up, then taken out, copied, or moved by one hop.
 
     Those that leave a router together by one port go in the order of the ports they came in by, then of their colours:
@@ -184,7 +181,7 @@ def _step(block: "Cores", channel: Channel, trace: Trace, flight: np.ndarray) ->
 
 
 def _exchange(
-    block: "Cores", channel: Channel, trace: Trace, outbox: dict[int, np.ndarray], tick: Tick
+    block: Cores, channel: Channel, trace: Trace, outbox: dict[int, np.ndarray], tick: Tick
 ) -> list[np.ndarray]:
     """Give the scouts that leave the block to the neighbours, and take theirs."""
     ways = range(4) if trace.whole_block or channel.axis is None else AXIS_PORTS[channel.axis]

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from meshrt.mesh.cores import Cores
 from meshrt.mesh.mesh import RAMP
 from meshrt.mesh.wires import order
 from meshrt.mesh.wires.lines import Index, Places
 
 if TYPE_CHECKING:
-    from meshrt.mesh.cores import Cores
     from meshrt.mesh.wires.lane import Lane
     from meshrt.mesh.wires.replay import Arrival
 
@@ -33,7 +33,7 @@ class Group:
     twice: Index  # and their numbers
 
 
-def serve(block: "Cores", coming: "list[Arrival]") -> bool:
+def serve(block: Cores, coming: "list[Arrival]") -> bool:
     """Give the ramps to all packets of these transfers, which are all that is under way. False, and nothing is done,
     where they are no group, or some of them have been served.
     """
@@ -56,7 +56,7 @@ def serve(block: "Cores", coming: "list[Arrival]") -> bool:
     return True
 
 
-def _give_twice(block: "Cores", group: Group, own: tuple[float, float], other: tuple[float, float]) -> None:
+def _give_twice(block: Cores, group: Group, own: tuple[float, float], other: tuple[float, float]) -> None:
     """The ramps of cores that get packets of both layers go to the one that asks first, then to the other.
 
     `own`, `other`: cycles of the ramp, and until the tail, for the layers' packets.
@@ -81,9 +81,7 @@ def _give_twice(block: "Cores", group: Group, own: tuple[float, float], other: t
     first[...], second[...] = np.where(swapped, after, soon), np.where(swapped, soon, after)
 
 
-def _give(
-    block: "Cores", times: np.ndarray, cores: Index, taking: float | np.ndarray, tail: float | np.ndarray
-) -> None:
+def _give(block: Cores, times: np.ndarray, cores: Index, taking: float | np.ndarray, tail: float | np.ndarray) -> None:
     """Ramps of these cores are asked for at these times, which become those of arrival."""
     clock = block.clock
     every = clock.ramp_in.reshape(-1), clock.asked[RAMP].reshape(-1), clock.idle[RAMP].reshape(-1)
@@ -95,7 +93,7 @@ def _give(
             of[cores] = new
 
 
-def group_of(block: "Cores", coming: "list[Arrival]") -> Group | None:
+def group_of(block: Cores, coming: "list[Arrival]") -> Group | None:
     """Made once for these lanes; None where they bring a core more than two packets, or the block is large."""
     lanes = tuple(one.lane for one in coming)
     known = lanes[0].groups
@@ -105,7 +103,7 @@ def group_of(block: "Cores", coming: "list[Arrival]") -> Group | None:
     return found
 
 
-def _group(block: "Cores", lanes: "tuple[Lane, ...]") -> Group | None:
+def _group(block: Cores, lanes: "tuple[Lane, ...]") -> Group | None:
     size = block.shape[0] * block.shape[1]
     if size > ROOM:
         return None
