@@ -93,7 +93,7 @@ TABLE: dict[str, list[tuple[str, str, str]]] = {
     ],
     "meshrt/mesh/block.py": [
         ("        other.settle()\n        ramps.settle(other)\n", "        ramps.settle(other)\n", REGIONS),
-        ("        ramps.settle(other)\n", "", f"{REGIONS} test_segments.py test_stages.py"),
+        ("        ramps.settle(other)\n", "", f"{REGIONS} test_segments.py test_regions.py"),
     ],
     "meshrt/mesh/wires/replay.py": [
         ("= start + alpha", "= start", APART),

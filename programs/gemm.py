@@ -2,7 +2,7 @@
 
     meshgemm   tiles go round interleaved rings: two hops at most (programs/mesh/meshgemm.py)
     cannon     the same loop on plain rings: the last tile of a line goes N - 1 hops back to the first core
-    summa      at every step a column of A and a row of B are broadcast (programs/mesh/gemm_baselines.py)
+    summa      at every step a column of A and a row of B are broadcast (programs/mesh/baselines/summa.py)
     allgather  all of a row's A and a column's B come first, then one product
 
 On a W x H mesh all of them cut A, B and C into lcm(W, H) tiles along either axis, one a core where it is square.
@@ -23,7 +23,7 @@ from meshrt.mesh.collectives.broadcast import spreads
 from meshrt.mesh.collectives.rings import interleaved_rings, plain_rings
 from meshrt.mesh.tiles import gather, place, square
 from meshrt.program import AtLeast
-from meshrt.programs.mesh.gemm_baselines import allgather_gemm, summa
+from meshrt.programs.mesh.baselines.summa import allgather_gemm, summa
 from meshrt.programs.mesh.meshgemm import meshgemm, meshgemm_t, meshgemm_t_by_tree
 from meshrt.ranks import hostmemory
 

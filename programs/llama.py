@@ -23,7 +23,7 @@ from meshrt.programs.mesh.nexttoken import greedy, next_of_prompt, on_host, prom
 from meshrt.programs.mesh.placement import change_cores, move_weights
 from meshrt.programs.mesh.prefill import prefill
 from meshrt.programs.mesh.prompt import MOST_TOKENS, PROMPT, Teller, read_prompt
-from meshrt.programs.mesh.stages import Stage, arrange, hand_back, install, open_stages
+from meshrt.programs.mesh.regions import Region, arrange, hand_back, install, open_regions
 from meshrt.programs.mesh.systems import open_sums
 from meshrt.programs.mesh.weights import Chunks, cut_dimensions
 from meshrt.ranks.files import check_target, write_file
@@ -56,7 +56,7 @@ def run(
     decode_phases: Annotated[int | None, "the same in decode  [default: as in prefill]"] = None,
     allreduces: Annotated[Literal["fused", "published"], "6 or 10 allreduces a layer in decode"] = "fused",
     head_groups: Annotated[int | None, "groups of heads side by side  [default: what leaves least to a core]"] = None,
-    regions: Annotated[int, "meshes that share the layers out, as stages of a pipeline"] = 1,
+    regions: Annotated[int, "meshes that share the layers out, one after the other"] = 1,
     decode_mesh: Annotated[str | None, "WxH cores that decode, at the same corner  [default: those of prefill]"] = None,
     decode_regions: Annotated[int | None, "regions that decode  [default: as many as prefill has]"] = None,
     layers: Annotated[int | None, "only the first so many layers of the model", AtLeast(1)] = None,
@@ -140,50 +140,50 @@ def run(
     told = Teller(block.console, tokenizer, ids)
     with ExitStack() as stack:
 
-        def elsewhere(source: Checkpoint | None) -> tuple[list[Stage], Chunks]:
-            """The stages on the cores that decode, where they are others than those of prefill; and how they cut."""
+        def elsewhere(source: Checkpoint | None) -> tuple[list[Region], Chunks]:
+            """The regions that decode, where they are others than those of prefill; and how they cut."""
             there = block.another("decode", *cores)
             cut, count = cut_dimensions(there, config, chunks.groups), decode_regions or regions
             name = "decode region"
-            return open_stages(stack, there, config, cut, source, storage, count, room, kv, name, turned=True), cut
+            return open_regions(stack, there, config, cut, source, storage, count, room, kv, name, turned=True), cut
 
         if block.payload:  # what the cores have no room for is refused before a weight is read
             with ExitStack() as trial:
                 shapes = replace(block, payload=False)
-                open_stages(trial, shapes, config, chunks, None, storage, regions, room, kv, turned=saved is not None)
+                open_regions(trial, shapes, config, chunks, None, storage, regions, room, kv, turned=saved is not None)
         begun = saved is not None
         source = None if begun and moves else tensors
-        stages = open_stages(stack, block, config, chunks, source, storage, regions, room, kv, turned=begun)
-        caches = [stage.cache for stage in stages]
+        opened = open_regions(stack, block, config, chunks, source, storage, regions, room, kv, turned=begun)
+        caches = [region.cache for region in opened]
         if saved is not None:
             if moves:
-                stages, chunks = elsewhere(tensors)
-                caches += [stage.cache for stage in stages]
+                opened, chunks = elsewhere(tensors)
+                caches += [region.cache for region in opened]
             generation.hold(caches, saved)
         elif not ids:
-            for stage in stages:
-                fill_evenly(stage.cache, context)
+            for region in opened:
+                fill_evenly(region.cache, context)
             new.append(0)
         else:
             with ExitStack() as routes:
-                rings = [routes.enter_context(interleaved_rings(stage.block)) for stage in stages]
+                rings = [routes.enter_context(interleaved_rings(region.block)) for region in opened]
                 with ExitStack() as inner, block.phase("prefill") as phase:
                     phase.tokens = len(ids)
-                    ready = install(inner, stages, system, chunks, phases, rings, steps_run)
+                    ready = install(inner, opened, system, chunks, phases, rings, steps_run)
                     scores = prefill(
                         ready, config, chunks, np.array(ids), bool(logits), layers_run, spent[0], layers_only
                     )
                     block.follow(ready[-1].block)
                 if max_new_tokens > 1:  # else there is nothing to decode
                     with block.phase("re-placement"):
-                        stages = [
-                            replace(stage, weights=move_weights(stage.block, ring, stage.weights, layers_run))
-                            for stage, ring in zip(stages, rings, strict=True)
+                        opened = [
+                            replace(region, weights=move_weights(region.block, ring, region.weights, layers_run))
+                            for region, ring in zip(opened, rings, strict=True)
                         ]
                         if not moves:
-                            for stage in stages:
-                                spread_evenly(stage.cache)
-            last = stages[-1].block
+                            for region in opened:
+                                spread_evenly(region.cache)
+            last = opened[-1].block
             with ExitStack() as routes, block.phase("first token") as phase:
                 phase.tokens = 1
                 sums = open_sums(routes, last, chunks, "xy", phases)
@@ -197,34 +197,34 @@ def run(
             if moves:
                 with block.phase("change of cores"):
                     after, cut = elsewhere(None)
-                    change_cores(stages, after, arrange(block.device, *cores, len(after)), chunks, cut, layers_run)
-                    stages, chunks = after, cut
-                    caches += [stage.cache for stage in stages]
-        stages = install(stack, stages, system, chunks, decode_phases or phases, None)
-        last = stages[-1].block
+                    change_cores(opened, after, arrange(block.device, *cores, len(after)), chunks, cut, layers_run)
+                    opened, chunks = after, cut
+                    caches += [region.cache for region in opened]
+        opened = install(stack, opened, system, chunks, decode_phases or phases, None)
+        last = opened[-1].block
         told.tell(new)
         with block.phase("decode") as phase:
             if saved is None:
-                stages[0].block.follow(block)
+                opened[0].block.follow(block)
             else:
-                generation.restore(saved, block, stages, config.vocab_size, now)
+                generation.restore(saved, block, opened, config.vocab_size, now)
             written = len(new) if begun else 0
             while len(new) < max_new_tokens and new[-1] not in stop:
                 if checkpoint is not None and len(new) > written and (len(new) == 1 or len(new) % apart == 0):
-                    generation.save(checkpoint, identity, block, stages, caches, now)
+                    generation.save(checkpoint, identity, block, opened, caches, now)
                 place = length + len(new) - 1
-                found = decode(stages, config, chunks, new[-1], place, allreduces == "fused", layers_run, spent[1])
+                found = decode(opened, config, chunks, new[-1], place, allreduces == "fused", layers_run, spent[1])
                 row = whole_row(last, found, config.vocab_size) if logits or temperature else None
                 if logits and row is not None:
                     kept.append(row)
                 if temperature:
                     new.append(on_host(last, row, choose))
                 else:
-                    new.append(greedy(last, chunks, stages[-1].sums, found))
+                    new.append(greedy(last, chunks, opened[-1].sums, found))
                 del found
                 told.tell(new)
-                hand_back(stages)
-            block.follow(stages[0].block)
+                hand_back(opened)
+            block.follow(opened[0].block)
             phase.tokens = len(new) - 1
     if logits and block.mesh.rank == 0:
         write_file("--logits", logits, lambda stream: np.save(stream, np.array(kept, np.float32)))
@@ -236,10 +236,10 @@ def run(
         "stopped": "end of text" if new[-1] in stop else "max-new-tokens",
         "head_groups": chunks.groups,
         "decode_cores": list(cores),
-        "decode_regions": len(stages),
+        "decode_regions": len(opened),
         "layers": config.layers,
         "layer_cycles": layer_cycles(spent, config.layers, len(new) - 1),
-        "layers_run": sum(min(len(stage.layers), layers_run or config.layers) for stage in stages),
+        "layers_run": sum(min(len(region.layers), layers_run or config.layers) for region in opened),
     }
 
 

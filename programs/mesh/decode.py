@@ -22,7 +22,7 @@ from meshrt.models.config import Config
 from meshrt.programs.mesh.cache import Cache, append, balance, place_of_new
 from meshrt.programs.mesh.meshgemm import zeros
 from meshrt.programs.mesh.prefill import pair_tables, rotate, split_heads, swiglu
-from meshrt.programs.mesh.stages import Stage, cross_vector, layers_timed
+from meshrt.programs.mesh.regions import Region, cross_vector, layers_timed
 from meshrt.programs.mesh.systems import Sums
 from meshrt.programs.mesh.weights import Chunks, Layer
 
@@ -30,41 +30,41 @@ EMPTY = np.float32(-1e30)  # the greatest score of no token: finite, so that two
 
 
 def decode(
-    stages: Sequence[Stage], config: Config, chunks: Chunks, token: int, position: int, fused: bool = True,
+    regions: Sequence[Region], config: Config, chunks: Chunks, token: int, position: int, fused: bool = True,
     sample: int | None = None, spent: list[float] | None = None,
 ) -> np.ndarray:  # fmt: skip
-    """One step: the logits after `token` at `position`, V_x on the last stage's cores: float32 [bh, bw, columns, Vt],
+    """One step: the logits after `token` at `position`, V_x on the last region's cores: float32 [bh, bw, columns, Vt],
     the same in every row.
 
     `fused` takes six allreduces a layer, else ten as published. `sample` and `spent` are those of `prefill`.
     """
-    block = stages[0].block
+    block = regions[0].block
     cos, sin = (
         table.reshape(1, block.lead[1], chunks.columns, 1, -1)
         for table in pair_tables(block, config, chunks, np.array([position]))
     )
     x = np.empty(0)
-    for before, stage in zip((None, *stages), stages, strict=False):
-        block, cache, weights = stage.block, stage.cache, stage.weights
+    for before, region in zip((None, *regions), regions, strict=False):
+        block, cache, weights = region.block, region.cache, region.weights
         for table in (cos, sin):
             block.memory.keep("cosines and sines", table)
-        x = embed(stage, chunks, token) if before is None else cross_vector(before, stage, x)
+        x = embed(region, chunks, token) if before is None else cross_vector(before, region, x)
         append(cache, np.full((*block.lead, *cache.data.shape[3:]), np.nan, cache.data.dtype))
         with layers_timed(block, spent):
             for number in sampled(block, len(weights.layers), sample):
-                x += attention(config, chunks, stage, number, x, cos, sin, fused)
-                x += feed_forward(config, stage, weights.layers[number], x, fused)
+                x += attention(config, chunks, region, number, x, cos, sin, fused)
+                x += feed_forward(config, region, weights.layers[number], x, fused)
                 block.elementwise(x, 2)
         balance(cache)
-        if stage is stages[-1]:
+        if region is regions[-1]:
             assert weights.norm_y is not None and weights.head is not None
-            x = normed_product(config, stage, x, weights.norm_y, weights.head, fused)
+            x = normed_product(config, region, x, weights.norm_y, weights.head, fused)
     return x
 
 
-def embed(stage: Stage, chunks: Chunks, token: int) -> np.ndarray:
+def embed(region: Region, chunks: Chunks, token: int) -> np.ndarray:
     """E_y of a token, [bh, bw, rows, Et]: the column of cores that has it gives it to all, by an allreduce along x."""
-    block, table = stage.block, stage.weights.table
+    block, table = region.block, region.weights.table
     assert table is not None
     size = chunks.vocabulary.shape[1]
     chunk, place = divmod(token, size)
@@ -73,7 +73,7 @@ def embed(stage: Stage, chunks: Chunks, token: int) -> np.ndarray:
     if block.mesh.x0 <= core < block.mesh.x0 + block.lead[1]:
         at = core - block.mesh.x0
         x[:, at] = table[:, at, :, column, :, place]
-    return stage.sums.x(x)
+    return region.sums.x(x)
 
 
 def along_x(block: Block, x: np.ndarray, w: np.ndarray) -> np.ndarray:
@@ -82,14 +82,14 @@ def along_x(block: Block, x: np.ndarray, w: np.ndarray) -> np.ndarray:
 
 
 def normed_product(
-    config: Config, stage: Stage, x: np.ndarray, norm: np.ndarray, w: np.ndarray, fused: bool
+    config: Config, region: Region, x: np.ndarray, norm: np.ndarray, w: np.ndarray, fused: bool
 ) -> np.ndarray:
     """rms(x) W of E_y: [bh, bw, rows, Et] -> [bh, bw, columns, Nt], the same in every row.
 
     rms(x) W = ((x * norm) W) / sqrt(mean(x^2) + eps): the sum of squares is reduced along y in the same packets. A
     core's share of x[K_y] W[K_y, N_x] is summed up where they are.
     """
-    block, sums = stage.block, stage.sums
+    block, sums = region.block, region.sums
     flat = x.reshape(*x.shape[:2], 1, -1)
     size = w.shape[3] * w.shape[-1]
     packet = zeros(block, "products and sum of squares", (size + 1,))
@@ -118,28 +118,28 @@ def inverse_rms(config: Config, squares: np.ndarray) -> np.ndarray:
 
 
 def attention(
-    config: Config, chunks: Chunks, stage: Stage, number: int, x: np.ndarray, cos: np.ndarray, sin: np.ndarray,
+    config: Config, chunks: Chunks, region: Region, number: int, x: np.ndarray, cos: np.ndarray, sin: np.ndarray,
     fused: bool,
 ) -> np.ndarray:  # fmt: skip
     """Attention of one token: its key and value join the south row's, then every row looks at the tokens it holds."""
-    layer = stage.weights.layers[number]
-    values = attend(config, chunks, stage, number, x, cos, sin, fused)
-    own = along_x(stage.block, values, layer.out)
+    layer = region.weights.layers[number]
+    values = attend(config, chunks, region, number, x, cos, sin, fused)
+    own = along_x(region.block, values, layer.out)
     del values
-    out = stage.sums.x(own)
+    out = region.sums.x(own)
     if layer.out_bias_y is not None:
         out += layer.out_bias_y.astype(np.float32)[:, :, :, 0]
     return out
 
 
 def attend(
-    config: Config, chunks: Chunks, stage: Stage, number: int, x: np.ndarray, cos: np.ndarray, sin: np.ndarray,
+    config: Config, chunks: Chunks, region: Region, number: int, x: np.ndarray, cos: np.ndarray, sin: np.ndarray,
     fused: bool,
 ) -> np.ndarray:  # fmt: skip
     """softmax(q K^T) V of all tokens: heads_x, [bh, bw, columns, heads * Dt]."""
-    block, layer, cache, sums = stage.block, stage.weights.layers[number], stage.cache, stage.sums
+    block, layer, cache, sums = region.block, region.weights.layers[number], region.cache, region.sums
     keep, kv, group = block.memory.keep, chunks.kv_heads, config.group
-    qkv = normed_product(config, stage, x, layer.norm_y, layer.qkv, fused)
+    qkv = normed_product(config, region, x, layer.norm_y, layer.qkv, fused)
     if layer.qkv_bias is not None:
         qkv += layer.qkv_bias.astype(np.float32)[:, :, 0]
         block.elementwise(qkv)
@@ -188,14 +188,14 @@ def remembered(cache: Cache, number: int, which: int, held: np.ndarray) -> np.nd
     return np.where(held[..., 0, :, None], stored, np.float32(0))
 
 
-def feed_forward(config: Config, stage: Stage, layer: Layer, x: np.ndarray, fused: bool) -> np.ndarray:
+def feed_forward(config: Config, region: Region, layer: Layer, x: np.ndarray, fused: bool) -> np.ndarray:
     """SwiGLU: E_y -> F_x -> E_y."""
-    both = normed_product(config, stage, x, layer.mlp_norm_y, layer.up, fused)
-    hidden = swiglu(stage.block, both)
+    both = normed_product(config, region, x, layer.mlp_norm_y, layer.up, fused)
+    hidden = swiglu(region.block, both)
     del both
-    own = along_x(stage.block, hidden, layer.down)
+    own = along_x(region.block, hidden, layer.down)
     del hidden
-    return stage.sums.x(own)
+    return region.sums.x(own)
 
 
 def sum_scores(cache: Cache, sums: Sums, scores: np.ndarray) -> np.ndarray:

@@ -18,7 +18,7 @@ from meshrt.mesh.block import Block
 from meshrt.models.checkpoint import Checkpoint
 from meshrt.models.config import Config
 from meshrt.programs.mesh.cache import Cache
-from meshrt.programs.mesh.stages import Stage
+from meshrt.programs.mesh.regions import Region
 from meshrt.ranks import snapshot
 from meshrt.ranks.snapshot import Part, Snapshot
 
@@ -96,16 +96,16 @@ def open_folder(block: Block, folder: str, resume: bool, now: Mapping[str, Any])
 
 
 def save(
-    folder: str, identity: Mapping[str, Any], block: Block, stages: Sequence[Stage], caches: Sequence[Cache],
+    folder: str, identity: Mapping[str, Any], block: Block, regions: Sequence[Region], caches: Sequence[Cache],
     told: Generation,
 ) -> None:  # fmt: skip
     """Write down where a generation is, between two tokens. UsageError on all ranks where the disk does not take it.
 
-    `block` is that of the run, `stages` are those that decode, and `caches` all that hold memory, also others'.
+    `block` is that of the run, `regions` are those that decode, and `caches` all that hold memory, also others'.
     """
-    facts, parts = state.describe(_cores(block, stages))
+    facts, parts = state.describe(_cores(block, regions))
     logits = np.array(told.kept, np.float32)[None, None]
-    parts |= _tokens(stages) | ({"logits": Part(logits)} if told.kept else {})
+    parts |= _tokens(regions) | ({"logits": Part(logits)} if told.kept else {})
     facts |= {
         "identity": dict(identity),
         "tokens": told.new,
@@ -125,12 +125,12 @@ def hold(caches: Sequence[Cache], found: Snapshot) -> None:
             cache.moved = int(was["moved"])
 
 
-def restore(found: Snapshot, block: Block, stages: Sequence[Stage], vocabulary: int, told: Generation) -> None:
+def restore(found: Snapshot, block: Block, regions: Sequence[Region], vocabulary: int, told: Generation) -> None:
     """Let everything go on from there; `hold` has been at the caches, and decode's phase is running."""
     with snapshot.trusted(found):
         facts = found.facts
-        state.restore(_cores(block, stages), found)
-        parts = _tokens(stages)
+        state.restore(_cores(block, regions), found)
+        parts = _tokens(regions)
         if facts["logits"][2] and block.mesh.rank == 0:
             logits = np.empty(facts["logits"], np.float32)
             parts["logits"] = Part(logits)
@@ -147,19 +147,19 @@ def restore(found: Snapshot, block: Block, stages: Sequence[Stage], vocabulary: 
     block.notes["resumed_at_token"] = len(told.new)
 
 
-def _tokens(stages: Sequence[Stage]) -> dict[str, Part]:
+def _tokens(regions: Sequence[Region]) -> dict[str, Part]:
     """What the rows hold, if there are payloads, as bytes: npy files have no name for bfloat16."""
     parts = {}
-    for at, cache in enumerate(stage.cache for stage in stages if stage.block.payload):
+    for at, cache in enumerate(region.cache for region in regions if region.block.payload):
         data = cache.data[:, :, : int(cache.held.max())]
         parts[f"cache {at}"] = Part(data.view(np.uint8), cache.block.mesh.y0, cache.block.mesh.x0)
     return parts
 
 
-def _cores(block: Block, stages: Sequence[Stage]) -> list[Block]:
+def _cores(block: Block, regions: Sequence[Region]) -> list[Block]:
     """All cores that decode goes on with, those that are at work between two tokens first."""
-    found = [stage.block for stage in stages]
-    found += [stage.crossing.border for stage in stages if stage.crossing is not None]
+    found = [region.block for region in regions]
+    found += [region.crossing.border for region in regions if region.crossing is not None]
     return found if any(one is block for one in found) else [*found, block]
 
 

@@ -20,7 +20,7 @@ from meshrt.mesh.wires import fabric, routes
 from meshrt.mesh.wires.tables import installed
 from meshrt.programs.mesh.cache import Cache, fill_evenly
 from meshrt.programs.mesh.meshgemm import coming_in, in_flight, zeros
-from meshrt.programs.mesh.stages import Stage, cross_matrix, every_core, lay, matrix_crossing, take
+from meshrt.programs.mesh.regions import Region, cross_matrix, every_core, lay, matrix_crossing, take
 from meshrt.programs.mesh.weights import Chunks, Weights
 
 
@@ -72,10 +72,10 @@ class Cut:
 
 
 def change_cores(
-    before: Sequence[Stage], after: Sequence[Stage], places: Sequence[tuple[int, int]], old: Chunks, new: Chunks,
+    before: Sequence[Region], after: Sequence[Region], places: Sequence[tuple[int, int]], old: Chunks, new: Chunks,
     sample: int | None = None,
 ) -> None:  # fmt: skip
-    """Move weights, which `turn` has been at, and caches to the cores of other stages, which have room for them.
+    """Move weights, which `turn` has been at, and caches to the cores of other regions, which have room for them.
 
     `places` are those of the new regions on the wafer. The first of both begin at the same corner, where everything is
     cut anew. `sample` is that of `prefill`.
@@ -87,21 +87,21 @@ def change_cores(
     inner = cut(mover, "x", meshes, (old.inner, new.inner))
     vocabulary = cut(mover, "x", meshes, (old.vocabulary, new.vocabulary))
     embedding = cut(mover, "y", meshes, (old.embedding, new.embedding))
-    owner = {number: (stage, at) for stage in before for at, number in enumerate(stage.layers)}
+    owner = {number: (region, at) for region in before for at, number in enumerate(region.layers)}
     mover.follow(one)
     route = Route(mover, places, after, sample)
-    for stage in after:
-        for at in sampled(mover, len(stage.layers), sample):
-            home, number = owner[stage.layers[at]]
-            layer, to = home.weights.layers[number], stage.weights.layers[at]
-            move(route, home, stage, layer.qkv, to.qkv, heads, embedding)
-            move(route, home, stage, layer.out, to.out, heads, embedding, rows_last=True)
-            move(route, home, stage, layer.up, to.up, inner, embedding)
-            move(route, home, stage, layer.down, to.down, inner, embedding, rows_last=True)
+    for region in after:
+        for at in sampled(mover, len(region.layers), sample):
+            home, number = owner[region.layers[at]]
+            layer, to = home.weights.layers[number], region.weights.layers[at]
+            move(route, home, region, layer.qkv, to.qkv, heads, embedding)
+            move(route, home, region, layer.out, to.out, heads, embedding, rows_last=True)
+            move(route, home, region, layer.up, to.up, inner, embedding)
+            move(route, home, region, layer.down, to.down, inner, embedding, rows_last=True)
             for name in ("norm_y", "mlp_norm_y", "out_bias_y"):
-                move(route, home, stage, getattr(layer, name), getattr(to, name), None, embedding)
-            move(route, home, stage, layer.qkv_bias, to.qkv_bias, heads, None)
-            move_cache(route, home, number, stage, at, heads)
+                move(route, home, region, getattr(layer, name), getattr(to, name), None, embedding)
+            move(route, home, region, layer.qkv_bias, to.qkv_bias, heads, None)
+            move_cache(route, home, number, region, at, heads)
     move(route, before[0], after[0], before[0].weights.table, after[0].weights.table, vocabulary, embedding)
     if after[-1].weights.head is not after[0].weights.table:
         move(route, before[-1], after[-1], before[-1].weights.head, after[-1].weights.head, vocabulary, embedding)
@@ -111,11 +111,11 @@ def change_cores(
 
 @dataclass(frozen=True)
 class Route:
-    """The way from one set of stages to another: over the corner that they share, then from region to region."""
+    """The way from one set of regions to another: over the corner that they share, then from region to region."""
 
     mover: Block
     places: Sequence[tuple[int, int]]
-    after: Sequence[Stage]
+    after: Sequence[Region]
     sample: int | None
 
 
@@ -135,32 +135,32 @@ def cut(
 
 
 def move(
-    route: Route, home: Stage, stage: Stage, tiles: np.ndarray | None, to: np.ndarray | None, x: Cut | None,
+    route: Route, home: Region, region: Region, tiles: np.ndarray | None, to: np.ndarray | None, x: Cut | None,
     y: Cut | None, rows_last: bool = False,
 ) -> None:  # fmt: skip
     """Fill `to` with what `tiles` has. Without a cut along x or y the vector is the same all along it."""
     if tiles is None or to is None:
         return
-    found = travel(route, home.block, stage, as_units(tiles, x, y, rows_last), x, y)
-    if stage.block.payload:
+    found = travel(route, home.block, region, as_units(tiles, x, y, rows_last), x, y)
+    if region.block.payload:
         to[...] = from_units(found, to.shape, x, y, rows_last)
 
 
-def move_cache(route: Route, home: Stage, number: int, stage: Stage, at: int, heads: Cut) -> None:
+def move_cache(route: Route, home: Region, number: int, region: Region, at: int, heads: Cut) -> None:
     """Keys and values of one layer: their heads' numbers along x, their tokens along y, evenly over the new rows."""
     tokens = int(home.cache.held.sum())
     if at == 0:
-        fill_evenly(stage.cache, tokens)
+        fill_evenly(region.cache, tokens)
     length = route.mover.mesh.height
-    ends = [np.concatenate([[0], np.cumsum(held)]) for held in (home.cache.held, stage.cache.held)]
+    ends = [np.concatenate([[0], np.cumsum(held)]) for held in (home.cache.held, region.cache.held)]
     before, after = (np.pad(end, (0, length + 1 - len(end)), mode="edge") for end in ends)
-    most = max(1, int(home.cache.held.max())), max(1, int(stage.cache.held.max()))
+    most = max(1, int(home.cache.held.max())), max(1, int(region.cache.held.max()))
     y = Cut(before, after, most, (1, 1))
-    found = travel(route, home.block, stage, cache_units(home.cache, number, most[0], heads), heads, y)
-    if stage.block.payload:
+    found = travel(route, home.block, region, cache_units(home.cache, number, most[0], heads), heads, y)
+    if region.block.payload:
         columns, pairs = heads.chunks[1], heads.units[1]
         found = found.reshape(*found.shape[:3], columns, pairs, 2, -1, 2).transpose(0, 1, 2, 5, 6, 3, 7, 4)
-        stage.cache.data[:, :, : most[1], at] = found.reshape(*found.shape[:5], -1)
+        region.cache.data[:, :, : most[1], at] = found.reshape(*found.shape[:5], -1)
 
 
 def cache_units(cache: Cache, number: int, most: int, heads: Cut) -> np.ndarray:
@@ -171,13 +171,13 @@ def cache_units(cache: Cache, number: int, most: int, heads: Cut) -> np.ndarray:
     return data.reshape(*data.shape[:2], columns * pairs, -1, most)
 
 
-def travel(route: Route, home: Block, stage: Stage, tiles: np.ndarray, x: Cut | None, y: Cut | None) -> np.ndarray:
+def travel(route: Route, home: Block, region: Region, tiles: np.ndarray, x: Cut | None, y: Cut | None) -> np.ndarray:
     """[bh, bw, places along x, numbers, places along y] of the old cores -> [bh, bw, along y, along x, numbers]."""
     mover, memory = route.mover, route.mover.memory
     here = mover.tiles("numbers of a matrix", tiles.shape[2:], tiles.dtype)
     lay(mover, here, every_core(home, tiles), 0, 0)
     del tiles  # the host's: the cores have taken them from the matrix at home
-    wider = stage.block.mesh.width > home.mesh.width, stage.block.mesh.height > home.mesh.height
+    wider = region.block.mesh.width > home.mesh.width, region.block.mesh.height > home.mesh.height
     if x is not None:
         here = room(mover, remap(mover, "x", here, x.before, x.after), x)
     elif wider[0]:
@@ -187,8 +187,8 @@ def travel(route: Route, home: Block, stage: Stage, tiles: np.ndarray, x: Cut | 
         here = room(mover, remap(mover, "y", here, y.before, y.after), y)
     elif wider[1]:
         here = repeat_along(mover, "y", here)
-    block, (columns, rows) = mover, route.places[route.after.index(stage)]
-    width, height = stage.block.mesh.width, stage.block.mesh.height
+    block, (columns, rows) = mover, route.places[route.after.index(region)]
+    width, height = region.block.mesh.width, region.block.mesh.height
     corner = mover.another("corner", width, height)
     moved = take(corner, here, every_core(mover, here), 0, 0)
     del here

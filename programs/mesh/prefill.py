@@ -22,7 +22,7 @@ from meshrt.models.config import Config
 from meshrt.models.rope import cos_sin
 from meshrt.programs.mesh.cache import Cache
 from meshrt.programs.mesh.meshgemm import zeros
-from meshrt.programs.mesh.stages import Stage, cross_matrix, layers_timed
+from meshrt.programs.mesh.regions import Region, cross_matrix, layers_timed
 from meshrt.programs.mesh.systems import Sums
 from meshrt.programs.mesh.weights import Chunks, Layer
 
@@ -45,45 +45,45 @@ class Place:
 
 
 def prefill(
-    stages: Sequence[Stage], config: Config, chunks: Chunks, ids: np.ndarray, every: bool, sample: int | None = None,
+    regions: Sequence[Region], config: Config, chunks: Chunks, ids: np.ndarray, every: bool, sample: int | None = None,
     spent: list[float] | None = None, layers_only: bool = False,
 ) -> np.ndarray:  # fmt: skip
     """Run the prompt; its keys and values go into the caches, rows of cores holding their own tokens.
 
-    Returns logits L_y V_x: float32 [bh, bw, rows, columns, Lt, Vt] on the last stage's cores, or with `every` False
+    Returns logits L_y V_x: float32 [bh, bw, rows, columns, Lt, Vt] on the last region's cores, or with `every` False
     only those of each row of tiles' token that stands where the prompt's last does, [.., 1, Vt]. With a `sample` and
-    without payloads, only so many layers of a stage are run, and the last of them is counted for the others. `spent`
-    gets the cycles of each stage's layers. With `layers_only`, by shape, there is no embedding before them and no head
+    without payloads, only so many layers of a region are run, and the last of them is counted for the others. `spent`
+    gets the cycles of each region's layers. With `layers_only`, by shape, there is no embedding before them and no head
     after them.
     """
-    place = place_tokens(stages[0].block, config, chunks, len(ids))
+    place = place_tokens(regions[0].block, config, chunks, len(ids))
     x = np.empty(0)
-    for before, stage in zip((None, *stages), stages, strict=False):
-        block, weights = stage.block, stage.weights
+    for before, region in zip((None, *regions), regions, strict=False):
+        block, weights = region.block, region.weights
         for table in (place.cos, place.sin):
             block.memory.keep("cosines and sines", table)
         if before is None and layers_only:
             x = zeros(block, "activations", (chunks.rows, chunks.columns, place.each, chunks.embedding.shape[1]))
         elif before is None:
-            x = embed(stage, chunks, ids, place)
+            x = embed(region, chunks, ids, place)
         else:
-            x = cross_matrix(before.block, block, stage.crossing, x, sample)
+            x = cross_matrix(before.block, block, region.crossing, x, sample)
         with layers_timed(block, spent):
             for number in sampled(block, len(weights.layers), sample):
-                x += attention(config, chunks, stage, number, x, place)
-                x += feed_forward(config, stage, weights.layers[number], x)
+                x += attention(config, chunks, region, number, x, place)
+                x += feed_forward(config, region, weights.layers[number], x)
                 block.elementwise(x, 2)
                 block.console.progress("prefill", number + 1, len(weights.layers))
-        if stage is not stages[-1]:
+        if region is not regions[-1]:
             continue
         if layers_only:
             return zeros(block, "logits", (*x.shape[2:4], 1, chunks.vocabulary.shape[1]))
         assert weights.norm_x is not None and weights.head is not None
-        x = rms_norm(config, stage, x, weights.norm_x)
+        x = rms_norm(config, region, x, weights.norm_x)
         if not every:
             last = (len(ids) - 1) % place.each
             x = block.memory.keep("normed activations", x[..., last : last + 1, :].copy())
-        x = stage.products.gemm(x, weights.head)
+        x = region.products.gemm(x, weights.head)
     return x
 
 
@@ -112,9 +112,9 @@ def pair_tables(block: Block, config: Config, chunks: Chunks, positions: np.ndar
     return cos, sin
 
 
-def embed(stage: Stage, chunks: Chunks, ids: np.ndarray, place: Place) -> np.ndarray:
+def embed(region: Region, chunks: Chunks, ids: np.ndarray, place: Place) -> np.ndarray:
     """X[L_y, E_x] = onehot[L_y, V_x] table[E_y, V_x]^T: the table moves, and every core looks its tokens up in it."""
-    block = stage.block
+    block = region.block
     size = chunks.vocabulary.shape[1]
     padded = np.full(chunks.sides * place.each, -1)
     padded[: len(ids)] = ids
@@ -131,15 +131,15 @@ def embed(stage: Stage, chunks: Chunks, ids: np.ndarray, place: Place) -> np.nda
         block.elementwise(found)
         total += found
 
-    return stage.products.gemm_t(places, stage.weights.table, look_up)
+    return region.products.gemm_t(places, region.weights.table, look_up)
 
 
-def rms_norm(config: Config, stage: Stage, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+def rms_norm(config: Config, region: Region, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """RMSNorm of L_y E_x: the sum of squares of a token is an allreduce along x."""
-    block = stage.block
+    block = region.block
     squares = np.matmul(x[..., None, :], x[..., :, None])[..., 0, 0].sum(axis=3, dtype=np.float32)  # [bh, bw, rows, Lt]
     block.elementwise(x)
-    total = stage.sums.x(block.memory.keep("sums of squares", squares))
+    total = region.sums.x(block.memory.keep("sums of squares", squares))
     scale = 1 / np.sqrt(total / np.float32(config.hidden_size) + np.float32(config.rms_norm_eps))
     block.elementwise(x, 2)
     normed = x * scale[:, :, :, None, :, None]
@@ -147,11 +147,11 @@ def rms_norm(config: Config, stage: Stage, x: np.ndarray, weight: np.ndarray) ->
     return block.memory.keep("normed activations", normed)
 
 
-def attention(config: Config, chunks: Chunks, stage: Stage, number: int, x: np.ndarray, place: Place) -> np.ndarray:
+def attention(config: Config, chunks: Chunks, region: Region, number: int, x: np.ndarray, place: Place) -> np.ndarray:
     """Causal attention of all heads of a group at once: every core has a share of each of them."""
-    block, layer, cache, products = stage.block, stage.weights.layers[number], stage.cache, stage.products
+    block, layer, cache, products = region.block, region.weights.layers[number], region.cache, region.products
     keep, kv, group, length = block.memory.keep, chunks.kv_heads, config.group, place.each
-    normed = rms_norm(config, stage, x, layer.norm_x)
+    normed = rms_norm(config, region, x, layer.norm_x)
     qkv = products.gemm(normed, layer.qkv)
     del normed
     if layer.qkv_bias is not None:
@@ -165,7 +165,7 @@ def attention(config: Config, chunks: Chunks, stage: Stage, number: int, x: np.n
     del qkv
     scores = products.heads_t(q, k)  # [.., kv, group * Lt, Lt]
     del q, k
-    softmax(block, stage.sums, scores, group, place)
+    softmax(block, region.sums, scores, group, place)
     mixed = products.heads(scores, v)
     del scores, v
     mixed = mixed.reshape(*mixed.shape[:4], chunks.heads, length, -1).swapaxes(-2, -3)
@@ -219,13 +219,13 @@ def softmax(block: Block, sums: Sums, scores: np.ndarray, group: int, place: Pla
     scores /= np.maximum(total, np.float32(1))[:, :, :, None, ..., None]  # the greatest weight is 1
 
 
-def feed_forward(config: Config, stage: Stage, layer: Layer, x: np.ndarray) -> np.ndarray:
+def feed_forward(config: Config, region: Region, layer: Layer, x: np.ndarray) -> np.ndarray:
     """SwiGLU."""
-    products = stage.products
-    normed = rms_norm(config, stage, x, layer.mlp_norm_x)
+    products = region.products
+    normed = rms_norm(config, region, x, layer.mlp_norm_x)
     both = products.gemm(normed, layer.up)
     del normed
-    hidden = swiglu(stage.block, both)
+    hidden = swiglu(region.block, both)
     del both
     return products.gemm(hidden, layer.down)
 

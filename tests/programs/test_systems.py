@@ -18,9 +18,9 @@ from meshrt.mesh.device import Device
 from meshrt.mesh.exchange.exchange import crossbar
 from meshrt.mesh.tiles import gather, place, square
 from meshrt.programs.gemm import random_matrices
-from meshrt.programs.mesh import ladder, t10
+from meshrt.programs.mesh.baselines import ladder, t10
+from meshrt.programs.mesh.baselines.places import Groups
 from meshrt.programs.mesh.meshgemm import meshgemm
-from meshrt.programs.mesh.places import Groups
 
 SLOW = Device(name="slow", alpha=1.5, beta=7.0, link_bytes_per_cycle=4.0, macs_per_cycle=2.0, call_cycles=11.0)
 SYSTEMS = [t10, ladder]

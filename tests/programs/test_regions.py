@@ -13,7 +13,7 @@ from test_llama_golden import check
 from meshrt.errors import LimitError, UsageError
 from meshrt.models.catalogue import find_model
 from meshrt.models.config import read_config
-from meshrt.programs.mesh.stages import arrange, share
+from meshrt.programs.mesh.regions import arrange, share
 from meshrt.programs.mesh.weights import cut_dimensions
 
 WAYS: list[tuple[tuple[int, int], dict[str, Any]]] = [

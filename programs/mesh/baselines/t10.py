@@ -36,8 +36,8 @@ from meshrt.mesh.exchange.exchange import Crossbar, exchange
 from meshrt.mesh.exchange.legs import Transfer
 from meshrt.mesh.repeat import sampled
 from meshrt.mesh.wires import fabric
+from meshrt.programs.mesh.baselines.places import Groups, whole
 from meshrt.programs.mesh.meshgemm import Multiply, add_product, zeros
-from meshrt.programs.mesh.places import Groups, whole
 
 
 def gemm(

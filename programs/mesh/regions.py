@@ -1,7 +1,7 @@
 """Stages: the layers of a model and the cores that run them.
 
-Most models run on one mesh and have one stage. Where a model does not fit the memory of a mesh, its layers are spread
-over several regions of the wafer, meshes of the same size side by side, that work one after the other as the stages of
+Most models run on one mesh and have one region. Where a model does not fit the memory of a mesh, its layers are spread
+over several regions of the wafer, meshes of the same size side by side, that work one after the other as the regions of
 a pipeline (waferllm, sections 7.5 and 8). What a layer hands to the next in another region is a real transfer:
 
     decode     E_y goes from the cores at the border along every row of the next region, or, where that lies to the
@@ -35,7 +35,7 @@ from meshrt.programs.mesh.weights import Chunks, Weights, load_weights
 
 
 @dataclass(frozen=True, eq=False)
-class Stage:
+class Region:
     """Some layers of a model, in order, on the cores of a block. `sums` and `products` are what is installed there."""
 
     block: Block
@@ -44,7 +44,7 @@ class Stage:
     cache: Cache
     sums: Sums = NO_SUMS
     products: Products = NO_PRODUCTS
-    crossing: "Crossing | None" = None  # from the stage before; in decode, to the first stage from the last one
+    crossing: "Crossing | None" = None  # from the region before; in decode, to the first region from the last one
 
 
 @dataclass(frozen=True)
@@ -56,56 +56,56 @@ class Crossing:
     channel: Channel
 
 
-def open_stages(
+def open_regions(
     stack: ExitStack, block: Block, config: Config, chunks: Chunks, checkpoint: Checkpoint | None, dtype: Any,
-    regions: int, room: int, kv: Policy, name: str = "region", turned: bool = False,
-) -> list[Stage]:  # fmt: skip
+    count: int, room: int, kv: Policy, name: str = "region", turned: bool = False,
+) -> list[Region]:  # fmt: skip
     """Load a model into so many regions, the first being the block's own cores; the caches are empty. LimitError.
 
     Without a checkpoint there is memory for the weights, and nothing in it. `turned` is that of `load_weights`.
     """
     width, height = block.mesh.width, block.mesh.height
-    stages = []
-    for number, layers in enumerate(share(config.layers, regions)):
+    opened = []
+    for number, layers in enumerate(share(config.layers, count)):
         here = block if number == 0 else block.another(f"{name} {number}", width, height)
         weights = load_weights(here, config, chunks, checkpoint, dtype, layers, turned)
         token = (len(layers), 2, chunks.kv_heads, chunks.columns * chunks.keys.shape[1] // chunks.kv_heads)
         cache = stack.enter_context(kv_cache(here, token, room, dtype, kv, climbs=False))
-        stages.append(Stage(here, layers, weights, cache))
-    return stages
+        opened.append(Region(here, layers, weights, cache))
+    return opened
 
 
 def install(
-    stack: ExitStack, stages: Sequence[Stage], system: System, chunks: Chunks, phases: int,
+    stack: ExitStack, regions: Sequence[Region], system: System, chunks: Chunks, phases: int,
     rings: Sequence[Rings] | None, sample: int | None = None,
-) -> list[Stage]:  # fmt: skip
-    """The stages with the routes of prefill, if they have rings, or else those of decode; until the stack is left.
+) -> list[Region]:  # fmt: skip
+    """The regions with the routes of prefill, if they have rings, or else those of decode; until the stack is left.
 
     `sample` is that of `systems.open_system`.
     """
-    first = stages[0].block
-    places = arrange(first.device, first.mesh.width, first.mesh.height, len(stages))
+    first = regions[0].block
+    places = arrange(first.device, first.mesh.width, first.mesh.height, len(regions))
     ready = []
-    for number, stage in enumerate(stages):
-        block, crossing = stage.block, None
+    for number, region in enumerate(regions):
+        block, crossing = region.block, None
         if number:
             (u, v), (x, y) = places[number - 1], places[number]
             cross = vector_crossing if rings is None else matrix_crossing
             crossing = cross(stack, block, number, (x - u, y - v))
-        elif rings is None and len(stages) > 1:
+        elif rings is None and len(regions) > 1:
             crossing = way_back(stack, block, places)
         products, sums = open_system(
             stack, system, block, chunks, phases, None if rings is None else rings[number], sample
         )
-        if rings is None and stage.cache.policy == "shift":
-            stage.cache.stairs = stack.enter_context(stairs(block))
-        ready.append(replace(stage, sums=sums, products=products, crossing=crossing))
+        if rings is None and region.cache.policy == "shift":
+            region.cache.stairs = stack.enter_context(stairs(block))
+        ready.append(replace(region, sums=sums, products=products, crossing=crossing))
     return ready
 
 
 @contextmanager
 def layers_timed(block: Block, spent: list[float] | None) -> Iterator[None]:
-    """Note the virtual time, cycles, that the layers of a stage take, the rest of the model apart."""
+    """Note the virtual time, cycles, that the layers of a region take, the rest of the model apart."""
     if spent is None:
         yield
         return
@@ -115,7 +115,7 @@ def layers_timed(block: Block, spent: list[float] | None) -> Iterator[None]:
 
 
 def share(layers: int, count: int) -> list[range]:
-    """Layers by stage: as even as can be, the first ones with one more. UsageError."""
+    """Layers by region: as even as can be, the first ones with one more. UsageError."""
     if not 1 <= count <= layers:
         raise UsageError(f"{count} regions for {layers} layers: choose 1 to {layers}")
     cuts = [-(-layers * at // count) for at in range(count + 1)]
@@ -147,9 +147,9 @@ def way_back(stack: ExitStack, block: Block, places: Sequence[tuple[int, int]]) 
     return Crossing(wafer, (-x, -y), stack.enter_context(installed_paths(wafer.tables, [Path(tuple(path))])))
 
 
-def hand_back(stages: Sequence[Stage]) -> None:
+def hand_back(regions: Sequence[Region]) -> None:
     """The token that the last region has found goes to the first, along its first row and down all columns."""
-    first, last = stages[0], stages[-1]
+    first, last = regions[0], regions[-1]
     if first.crossing is None:
         return
     wafer, block = first.crossing.border, first.block
@@ -177,7 +177,7 @@ def vector_crossing(stack: ExitStack, block: Block, number: int, step: tuple[int
     return Crossing(border, step, stack.enter_context(installed_paths(border.tables, ways)))
 
 
-def cross_vector(before: Stage, after: Stage, x: np.ndarray) -> np.ndarray:
+def cross_vector(before: Region, after: Region, x: np.ndarray) -> np.ndarray:
     """E_y, [bh, bw, rows, Et] the same in every column, from one region to the next."""
     assert after.crossing is not None
     border, (dx, dy), channel = after.crossing.border, after.crossing.step, after.crossing.channel
@@ -216,7 +216,7 @@ def cross_matrix(
 ) -> np.ndarray:
     """Tiles [bh, bw, ..] from every core of one region to the same core of the next, as on a conveyor.
 
-    Software at every core on the way takes a tile and sends it on: one hop and one stage a step, all tiles at once.
+    Software at every core on the way takes a tile and sends it on: one hop and one region a step, all tiles at once.
     """
     assert crossing is not None
     border, step, channel = crossing.border, crossing.step, crossing.channel
