@@ -93,6 +93,8 @@ def run(
         raise UsageError(f"--decode-phases is for the K-trees of waferllm: {system} adds up in its own way")
     if context and (decode_mesh, decode_regions) != (None, None):
         raise UsageError("--context has no prefill to change from: give decode's cores as --mesh and --regions")
+    if temperature and not block.payload:
+        raise UsageError("--temperature is for tokens that are drawn by their logits, of which --payload none has none")
     if logits:
         check_target("--logits", logits)
         if not block.payload:

@@ -250,7 +250,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("llama mesh", {"every": 1}, "no state is kept"),
     ("llama mesh", {"resume": True}, "name it with --checkpoint"),
     *((program, {"logits": "{tmp}/l.npy"}, "--logits") for program in ("llama mesh", "llama neuron", "lowrank gpu")),
-    ("llama neuron", {"temperature": 1.0}, "--payload none has none"),
+    *((f"llama {machine}", {"temperature": 1.0}, "--payload none has none") for machine in ("mesh", "neuron")),
     ("llama neuron", {"block": 16}, "of the ranks of --ratio"),
     ("llama neuron", NUMBERS | {"ratio": 0.5}, "gives shapes only"),
     ("xuv neuron", {"kernel": "dense"}, "has no rank"),

@@ -40,6 +40,8 @@ def read_prompt(
             raise UsageError(f"--context {context} stands for a prompt: leave --context or the prompt away")
         return None, ()
     if tokens is not None:
+        if not 1 <= tokens <= MOST_TOKENS:
+            raise UsageError(f"--prompt-tokens is {tokens}; it is 1 to {MOST_TOKENS}")
         return None, tuple((1 + at % max(1, config.vocab_size - 1)) % config.vocab_size for at in range(tokens))
     if prompt == "":
         raise UsageError("the prompt is empty: give --prompt some text")

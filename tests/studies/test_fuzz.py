@@ -14,8 +14,10 @@ import pytest
 
 from meshrt.errors import UsageError
 from meshrt.launch.local import without_launcher
+from meshrt.models.catalogue import find_model
 from meshrt.ranks.console import Console
 from meshrt.studies.fuzz import fuzz
+from meshrt.studies.fuzz.models import use_a_prompt
 from meshrt.studies.fuzz.mutate import mutated_bytes, mutated_json
 
 Run = Callable[..., Any]
@@ -97,3 +99,9 @@ def test_kinds_are_named() -> None:
     assert fuzz.parse_kinds(None) == fuzz.KINDS and fuzz.parse_kinds("cli,config") == ("cli", "config")
     with pytest.raises(UsageError, match="loaders"):
         fuzz.parse_kinds("cli,nothing")
+
+
+@pytest.mark.parametrize("tokens", ["-1", "0", "1000000000000"])
+def test_a_prompt_of_a_length_that_cannot_be_is_refused_where_it_is_made(tokens: str) -> None:
+    """Not by the command line alone: others call it, too."""
+    use_a_prompt(find_model("llama-tiny"), (None, None, tokens))
