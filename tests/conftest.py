@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import hypothesis
+import pytest
+from forks import Forks, forks
+from mpi_jobs import Finished, child_environment, run_ranks
+
 from meshrt.ranks.host import prepare_environment
 
-prepare_environment()  # before anything imports numpy, as in a run
-
-import sys  # noqa: E402 - the environment comes first
-from collections.abc import Callable, Iterator, Mapping  # noqa: E402
-from pathlib import Path  # noqa: E402
-
-import hypothesis  # noqa: E402
-import pytest  # noqa: E402
-from forks import Forks, forks  # noqa: E402
-from mpi_jobs import Finished, child_environment, run_ranks  # noqa: E402
-from runs import close_blocks  # noqa: E402
+prepare_environment()  # as in a run; of the above nothing imports numpy or mpi4py, which read it
 
 pytest_plugins = ["mpi_plugin", "tiers", "workers"]
 
@@ -27,6 +26,8 @@ hypothesis.settings.load_profile("meshrt")
 def blocks_are_closed() -> Iterator[None]:
     """A test need not close its blocks."""
     yield
+    from runs import close_blocks
+
     close_blocks()
 
 

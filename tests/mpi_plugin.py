@@ -157,7 +157,7 @@ class Rank:
         ranks = ranks_of(item)
         if ranks is None:
             return
-        if ranks != self.control.size:
+        if ranks != self.control.size:  # as pytest-mpi does: the user chose the number, and -rs names the others
             pytest.skip(f"for {ranks} ranks: mpirun -n {ranks}")
         if self.folder is None:  # no parent looks after it
             stderr = self.config.stash[fault_handler_stderr_fd_key]

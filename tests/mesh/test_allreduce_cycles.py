@@ -13,7 +13,7 @@ from runs import new_block
 from meshrt.mesh.block import Block
 from meshrt.mesh.clock import TIME
 from meshrt.mesh.collectives.allreduce import allreduce, pattern
-from meshrt.mesh.collectives.trees import reduce
+from meshrt.mesh.collectives.trees import Tree, reduce
 from meshrt.mesh.device import Device
 from meshrt.mesh.wires import routes
 
@@ -71,7 +71,11 @@ def run(comm: Any, kind: Any, device: Device, only_reduce: bool = False) -> list
     block = new_block(comm, (N, 1), device)
     with pattern(block, kind, "x") as way:
         tiles = np.ones((*block.shape, WORDS), np.float32)
-        found = reduce(block, way, tiles) if only_reduce else allreduce(block, way, tiles)  # type: ignore[arg-type]
+        if only_reduce:
+            assert isinstance(way, Tree)
+            found = reduce(block, way, tiles)
+        else:
+            found = allreduce(block, way, tiles)
     assert only_reduce or (found == N).all()
     return times(block)
 

@@ -19,6 +19,7 @@ from meshrt.launch import local
 CHECKOUT = Path(__file__).parents[2]
 SOON = 5.0  # seconds
 ALONE, SECOND = {"PMI_RANK": "0", "PMI_SIZE": "1"}, {"PMI_RANK": "1", "PMI_SIZE": "3"}
+# Elsewhere a rank cannot hear of it (ranks/signals.py, `_starter`), so there is nothing to test.
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the end of a parent is told by Linux only")
 
 # A launcher that tells its rank's number once the rank is where it should be; a thread that starts it ends then.
