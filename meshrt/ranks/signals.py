@@ -115,14 +115,25 @@ def raise_on_end() -> None:
     """Let these signals raise KeyboardInterrupt or Terminated, so that what a run alone has begun is cleaned up.
 
     Where the main thread does not get to that within PATIENCE, since it is inside one long call of NumPy's, the process
-    ends all the same, with the same line and code. Python drops what is raised while an object is being freed; it is
-    raised again then.
+    ends all the same, with the same line and code. Python drops what is raised while an object is being freed, and what
+    the hook raises that it calls then; it is raised again once both are over.
     """
     raised, tell = threading.Event(), sys.unraisablehook
 
-    def stop(number: int, frame: object) -> None:
+    def stop(number: int, frame: FrameType | None) -> None:
         raised.set()
-        raise KeyboardInterrupt if number == signal.SIGINT else Terminated(number)
+        if within(frame):
+            again(number)
+        else:
+            raise KeyboardInterrupt if number == signal.SIGINT else Terminated(number)
+
+    def within(frame: FrameType | None) -> bool:
+        while frame is not None and frame.f_code is not dropped.__code__:
+            frame = frame.f_back
+        return frame is not None
+
+    def again(number: int) -> None:
+        threading.Timer(AGAIN, signal.raise_signal, [number]).start()
 
     def act(number: signal.Signals) -> None:
         if not raised.wait(PATIENCE):
@@ -131,8 +142,7 @@ def raise_on_end() -> None:
 
     def dropped(unraisable: sys.UnraisableHookArgs) -> None:
         if isinstance(error := unraisable.exc_value, (KeyboardInterrupt, Terminated)):
-            number = signal.SIGINT if isinstance(error, KeyboardInterrupt) else error.exit_code - 128
-            threading.Timer(AGAIN, signal.raise_signal, [number]).start()
+            again(signal.SIGINT if isinstance(error, KeyboardInterrupt) else error.exit_code - 128)
         else:
             tell(unraisable)
 

@@ -225,6 +225,7 @@ def test_a_rank_alone_cleans_up_when_it_is_told_to_end(number: int, code: int, w
 
 FREED = """
 import signal
+import threading
 import time
 
 MESH = (1, 1)
@@ -235,17 +236,24 @@ class Freed:
         time.sleep(0)  # here Python calls what handles the signal, and drops what that raises
 
 def run(block):
-    "The signal comes while an object is being freed."
+    "The signal comes while an object is being freed, and at once again, where Python drops what is raised as well."
+    def at_once(timer):
+        threading.Timer.start = threading.Thread.start
+        timer.function(*timer.args)
+
+    if {}:
+        threading.Timer.start = at_once
     Freed()
     time.sleep(30)
 """
 
 
+@pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize(("name", "code", "word"), [("SIGINT", 130, "interrupted"), ("SIGTERM", 143, "SIGTERM")])
 def test_a_signal_is_not_lost_where_python_drops_what_is_raised(
-    name: str, code: int, word: str, tmp_path: Path, run_meshrt: Callable[..., Any]
+    name: str, code: int, word: str, again: bool, tmp_path: Path, run_meshrt: Callable[..., Any]
 ) -> None:
-    (tmp_path / "mine.py").write_text(FREED.format(name))
+    (tmp_path / "mine.py").write_text(FREED.format(name, again))
     ended = run_meshrt("run", str(tmp_path / "mine.py"))
     assert ended.code == code and word in ended.stderr and ended.stderr.count("\n") == 1
     assert ended.seconds < SECONDS
