@@ -126,8 +126,11 @@ def _options(
     known = settings_of(found.machine)
     own = {option.name for option in found.options}
     given = dict(options)
-    if "size" in given and "size" not in own:
-        given[find_machine(found.machine).SIZE] = given.pop("size")
+    for word, name in find_machine(found.machine).SHARED.items():
+        if word in given and word not in own:
+            if name in given:
+                raise UsageError(f"{word} and {name} say the same thing: give one of them")
+            given[name] = given.pop(word)
     settings = {name: given.pop(name) for name in list(given) if name in known and name not in own}
     for name, value in settings.items():
         known[name].check(value)

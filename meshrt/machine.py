@@ -4,7 +4,8 @@ A machine is a folder of meshrt/ with a file machine.py in it, found by its name
 
     open_machine(comm, board, *, default, payload, console, ...)   a `Machine` for this rank; what follows are options,
                                                                    declared as those of a program (meshrt/program.py)
-    SIZE                                                           which of them says how many there are
+    SHARED                                                         words that every machine understands for one of them:
+                                                                   `size`, how many there are; `memory`, its limit
     gather(machine)                                                all ranks' counters: `Measured` at rank 0, else None
     title(report), rows(report)                                    how a person reads that
 """

@@ -76,7 +76,7 @@ def run_alone(job: Job) -> Outcome:
     start = perf_counter()
     program = job.load()
     size = job.mesh if program.machine == "mesh" or job.mesh is None else job.mesh[0]
-    settings: dict[str, Any] = {find_machine(program.machine).SIZE: size, "device": job.device}
+    settings: dict[str, Any] = {find_machine(program.machine).SHARED["size"]: size, "device": job.device}
     if job.static:
         settings["static"] = True
     try:

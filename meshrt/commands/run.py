@@ -80,10 +80,11 @@ def _command(program: Program, name: str, fixed: dict[str, Any]) -> click.Comman
     if (program.name, program.machine) == ("llama", "mesh"):
         says = "Cores, regions, groups as `meshrt tune` found them."
         params.append(click.Option(["--tuned"], is_flag=True, help=says))
-    size = find_machine(program.machine).SIZE
+    words = {name: word for word, name in find_machine(program.machine).SHARED.items()}
+    taken = {option.name for option in own}
     for option in settings.values():
-        alias = ["--size"] if option.name == size and "size" not in {one.name for one in own} else []
-        params.append(shared.option_of(option, *alias))
+        word = words.get(option.name)
+        params.append(shared.option_of(option, *([] if word is None or word in taken else [f"--{word}"])))
 
     @click.command(name, params=params, help=program.help)
     @shared.together(payload, shared.json_to("the report"), shared.quiet)

@@ -10,9 +10,9 @@ from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
 from meshrt.ranks.control import Control
 
-__all__ = ["SIZE", "gather", "open_machine", "rows", "title"]
+__all__ = ["SHARED", "gather", "open_machine", "rows", "title"]
 
-SIZE = "tp"
+SHARED = {"size": "tp", "memory": "gpu_memory"}
 
 
 def open_machine(

@@ -14,9 +14,9 @@ from meshrt.program import AtLeast, AtMost, Choices, Shown
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
 
-__all__ = ["SIZE", "gather", "open_machine", "rows", "title"]
+__all__ = ["SHARED", "gather", "open_machine", "rows", "title"]
 
-SIZE = "mesh"
+SHARED = {"size": "mesh", "memory": "core_memory"}
 
 
 def open_machine(

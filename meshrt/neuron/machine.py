@@ -14,9 +14,9 @@ from meshrt.ranks.console import Console
 from meshrt.ranks.control import Control
 from meshrt.ranks.files import check_target
 
-__all__ = ["SIZE", "gather", "open_machine", "rows", "title"]
+__all__ = ["SHARED", "gather", "open_machine", "rows", "title"]
 
-SIZE = "cores"
+SHARED = {"size": "cores", "memory": "sbuf_bytes"}
 
 
 def open_machine(

@@ -100,6 +100,18 @@ def test_size_is_a_word_of_every_machine(program: str, on: str | None) -> None:
     assert report.data["mesh"] == ([8, 8] if program == "gemm" else [2, 1])
 
 
+@pytest.mark.parametrize(
+    ("program", "on", "own"),
+    [("gemm", None, "core_memory"), ("llama", "neuron", "sbuf_bytes"), ("lowrank", None, "gpu_memory")],
+)
+def test_memory_is_a_word_of_every_machine(program: str, on: str | None, own: str) -> None:
+    for word in ("memory", own):
+        with pytest.raises(LimitError, match=r"\b100\b"):
+            meshrt.run(program, on=on, payload=False, **{word: 100})
+    with pytest.raises(UsageError, match=f"memory and {own} say the same thing"):
+        meshrt.run(program, on=on, payload=False, **{"memory": 10**9, own: 10**9})
+
+
 def test_a_device_of_ones_own_and_limits() -> None:
     from dataclasses import replace
 
