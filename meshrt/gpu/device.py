@@ -1,7 +1,6 @@
 """The numbers of a GPU and of what connects it to others. Presets, each number with its source."""
 
 from dataclasses import dataclass, fields, replace
-from math import inf
 from typing import Any
 
 from meshrt.errors import UsageError
@@ -26,6 +25,8 @@ NVLINK = (
 )  # fmt: skip
 PCIE = (Protocol("LL", 6.6e-6, 1.0e-6, 0.5), Protocol("Simple", 8.4e-6, 5.7e-6, 1))
 
+LEAST, MOST = 1e-15, 1e18  # of any number of a device: times that are made of them stay finite
+
 
 @dataclass(frozen=True, kw_only=True)
 class GpuDevice:
@@ -49,8 +50,8 @@ class GpuDevice:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, int | float) and not 0 < value < inf:
-                raise UsageError(f"device {self.name}: {field.name} is {value}; it has to be a positive number")
+            if isinstance(value, int | float) and not LEAST <= value <= MOST:
+                raise UsageError(f"device {self.name}: {field.name} is {value}; it is {LEAST:g} to {MOST:g}")
 
     @property
     def link_bytes_per_second(self) -> float:
