@@ -27,6 +27,11 @@ class Machine(Protocol):
     control: Any  # for loading, gathering and reports; not counted
     console: Any
 
+    @property
+    def notes(self) -> dict[str, Any]:
+        """What a program found of the host; rank 0's are in the report, under `host`."""
+        ...
+
     def phase(self, name: str) -> AbstractContextManager[Any]:
         """A named stretch of the run with counters of its own, which all ranks begin and end together."""
         ...

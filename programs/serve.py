@@ -6,15 +6,15 @@ from meshrt.errors import UsageError
 from meshrt.gpu.gpus import Gpus
 from meshrt.models.catalogue import find_model
 from meshrt.program import AtLeast
+from meshrt.programs.generation.options import Layers, LayersRun
 from meshrt.programs.gpu.family import read_family
 from meshrt.programs.gpu.load import figures, made_up, parse_lengths
+from meshrt.programs.gpu.opening import open_model, open_weights, shaped
 from meshrt.programs.gpu.options import (
     BlockSize,
     Dtype,
     Kv,
     KvBlocks,
-    Layers,
-    LayersRun,
     MaxBatch,
     MaxPrefillTokens,
     Model,
@@ -22,7 +22,6 @@ from meshrt.programs.gpu.options import (
     Scheme,
 )  # fmt: skip
 from meshrt.programs.gpu.serving import Limits, serve
-from meshrt.programs.lowrank import open_model, open_weights, shaped
 
 MACHINE = "gpu"
 MESH = (1, 1)

@@ -13,9 +13,9 @@ from meshrt.gpu.gpus import Gpus
 from meshrt.models.catalogue import find_model
 from meshrt.programs.gpu.batch import Tokens
 from meshrt.programs.gpu.family import read_family
+from meshrt.programs.gpu.opening import open_model, open_weights
 from meshrt.programs.gpu.serving import Request
 from meshrt.programs.gpu.steps import Steps
-from meshrt.programs.lowrank import open_model, open_weights
 from meshrt.ranks.board import Board
 from meshrt.ranks.control import Control
 from meshrt.report import show

@@ -9,9 +9,9 @@ from meshrt.gpu.device import find_gpu
 from meshrt.gpu.gpus import Gpus
 from meshrt.program import load_program
 from meshrt.programs.gpu.family import read_family
+from meshrt.programs.gpu.opening import open_model, open_weights
 from meshrt.programs.gpu.serving import Limits, Request, serve
 from meshrt.programs.gpu.steps import Steps
-from meshrt.programs.lowrank import open_model, open_weights
 from meshrt.ranks.board import Board
 from meshrt.ranks.control import Control
 from meshrt.report import gather_report
@@ -61,12 +61,17 @@ def logits_of(gpus: Gpus, model: Path, scheme: str, ids: list[int], prompt: int,
     from meshrt.programs.gpu.batch import Tokens
 
     steps.prompts([Tokens(0, ids[:prompt])])
-    found += [*steps.logits] if steps.logits is not None else []
+    found += [*_rows(steps)]
     for end in range(prompt + 1, len(ids) + 1):
         steps.new_tokens([Tokens(0, ids[:end])])
-        found += [steps.logits[0].copy()] if steps.logits is not None else []
+        found += _rows(steps)[:1]
     steps.close()
     return np.array(found)
+
+
+def _rows(steps: Steps) -> list[np.ndarray]:
+    rows = steps.logits()
+    return [] if rows is None else [*rows]
 
 
 def serve_all(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from meshrt.commands import shared
+from meshrt.machine import machines
 from meshrt.ranks import failure
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def _taken(flag: str, args: list[str]) -> tuple[str | None, list[str]]:
 
 
 @click.group("run", cls=Programs, epilog=shared.EXAMPLES, subcommand_metavar="PROGRAM|MODEL|FILE.py [OPTIONS]")
-@click.option("--on", type=click.Choice(["mesh", "neuron"]), help="The kind of machine, where a program has several.")
+@click.option("--on", type=click.Choice(machines()), help="The kind of machine, where a program has several.")
 def command(on: str | None) -> None:
     """Run a program, alone or as one of the ranks that mpirun or srun started."""
 

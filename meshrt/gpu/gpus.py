@@ -40,6 +40,7 @@ class Gpus:
     phases: dict[str, Phase] = field(default_factory=dict)
     plan: Plan | None = None  # that is being recorded
     sampled: bool = False  # some layers stood for others
+    notes: dict[str, Any] = field(default_factory=dict)  # what a program found of the host; rank 0's are reported
 
     def __post_init__(self) -> None:
         device = self.device

@@ -75,6 +75,7 @@ def gather(gpus: Gpus) -> Measured | None:
         combine([one for share in shares for one in share["whole"]], seconds, gpus.device) | limits,
         phases,
         {
+            **gpus.notes,
             "ranks": len(shares),
             "messages": sum(share["host"][0] for share in shares),
             "bytes": sum(share["host"][1] for share in shares),

@@ -6,6 +6,7 @@ over all ranks are kept as one number, which the first rank then goes on from.
 
 from collections.abc import Sequence
 from dataclasses import fields
+from hashlib import sha256
 from time import perf_counter
 from typing import Any
 
@@ -20,6 +21,12 @@ from meshrt.ranks.snapshot import Part, Snapshot
 
 SUMS = ("messages", "hops", "wafer_hops", "stages", "macs", "out_of_order")
 MAXIMA = ("entries", "memory", "sampled")  # of a segment; max_hops is one of its counters
+
+
+def settings(block: Block) -> dict[str, Any]:
+    """What of the mesh has to be the same for a run to go on, by the options that say so."""
+    defects = None if block.wafer is None else sha256(block.wafer.lengths.tobytes()).hexdigest()
+    return {"--mesh": [block.mesh.width, block.mesh.height], "--defects": defects}
 
 
 def describe(blocks: Sequence[Block]) -> tuple[dict[str, Any], dict[str, Part]]:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from math import ceil
+from typing import Any
 
 import numpy as np
 
@@ -34,6 +35,7 @@ class Cores:
     mine: list[NeuronCore] = field(init=False)
     group: Group = field(init=False)
     trace_path: str | None = None  # of a file for what ran when
+    notes: dict[str, Any] = field(default_factory=dict)  # what a program found of the host; rank 0's are reported
 
     def __post_init__(self) -> None:
         if self.count < 1:

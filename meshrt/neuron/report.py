@@ -76,7 +76,7 @@ def gather(cores: Cores) -> Measured | None:
         {"name": parts[0]["name"], **({} if parts[0]["tokens"] is None else {"tokens": parts[0]["tokens"]}), **part}
         for parts, part in zip(stretches[1:], measured[1:], strict=True)
     ]
-    host = {"ranks": len(shares), "messages": messages, "bytes": nbytes}
+    host = {**cores.notes, "ranks": len(shares), "messages": messages, "bytes": nbytes}
     return Measured(asdict(cores.device), (cores.count, 1), measured[0], phases, host)
 
 

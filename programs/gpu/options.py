@@ -1,5 +1,6 @@
 """Options that the programs on GPUs share: their kinds, and what `--help` says of them."""
 
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from meshrt.program import AtLeast
@@ -16,5 +17,16 @@ Dtype = Annotated[
     Literal["float32", "float16", "bfloat16"] | None,
     "of all that is counted; computed in float32  [default: the model's]",
 ]
-Layers = Annotated[int | None, "only the first so many layers of the model", AtLeast(1)]
-LayersRun = Annotated[int | None, "run so many layers, count the last for the others; --payload none", AtLeast(1)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class How:
+    """The values of those of them that say how one prompt is computed, by their names."""
+
+    scheme: str
+    kv: str
+    ratio: float | None
+    block_size: int
+    kv_blocks: int | None
+    dtype: str | None
+    layers_run: int | None

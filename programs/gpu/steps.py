@@ -12,6 +12,7 @@ from meshrt.programs.gpu.cache import Cache
 from meshrt.programs.gpu.forward import Ahead, forward
 from meshrt.programs.gpu.shards import Model
 
+Key = tuple[int, int, int]  # of a plan: rows, blocks of the longest, of all together
 PLANS = 16  # that are kept; the one that was used longest ago goes first
 
 
@@ -19,6 +20,7 @@ PLANS = 16  # that are kept; the one that was used longest ago goes first
 class Recorded:
     """A plan for batches of some size: what to load before it is replayed, and where its results are then."""
 
+    number: int
     plan: Plan
     batch: NewTokens
     ahead: Ahead
@@ -26,14 +28,14 @@ class Recorded:
 
 @dataclass
 class Steps:
-    """`logits` of the last step, [rows, vocabulary], if they are `wanted`."""
+    """Steps over a cache. Logits are those of each sequence's last token, or if `wanted` of all of a prompt."""
 
     gpus: Gpus
     model: Model
     cache: Cache
     wanted: bool = False
-    logits: np.ndarray | None = None
-    plans: dict[tuple[int, int, int], Recorded] = field(default_factory=dict)
+    ahead: Ahead | None = None  # what the last step left
+    plans: dict[Key, Recorded] = field(default_factory=dict)
     recorded: int = 0  # plans in all
     largest: int = 0  # batch of new tokens
 
@@ -74,17 +76,25 @@ class Steps:
             return self.plans[key]
         while len(self.plans) >= PLANS:
             self.gpus.give_up(self.plans.pop(next(iter(self.plans))).plan)
-        batch = NewTokens(self.gpus, self.model, self.cache, *key)
-        with self.gpus.recording(f"plan {self.recorded}") as plan:
-            ahead = forward(self.gpus, self.model, batch)
         self.recorded += 1
-        self.plans[key] = Recorded(plan, batch, ahead)
+        return self.record(key, self.recorded - 1)
+
+    def record(self, key: Key, number: int) -> Recorded:
+        """The plan of that number, for batches of that size."""
+        batch = NewTokens(self.gpus, self.model, self.cache, *key)
+        with self.gpus.recording(f"plan {number}") as plan:
+            ahead = forward(self.gpus, self.model, batch)
+        self.plans[key] = Recorded(number, plan, batch, ahead)
         return self.plans[key]
 
     def _told(self, ahead: Ahead, count: int) -> list[int]:
-        if self.wanted:
-            self.logits = self.gpus.to_host(ahead.logits)
+        self.ahead = ahead
         return [int(one) for one in ahead.ids[0][:count]]
+
+    def logits(self) -> np.ndarray | None:
+        """Those of the last step, [rows, vocabulary], on every rank; None by shape. All ranks call it."""
+        assert self.ahead is not None
+        return self.gpus.to_host(self.ahead.logits)
 
     def close(self) -> None:
         for recorded in self.plans.values():

@@ -8,6 +8,7 @@ from meshrt.errors import UsageError
 from meshrt.mesh.block import Block
 from meshrt.mesh.tiles import gather_parts
 from meshrt.models.config import Config
+from meshrt.programs.generation.choice import at_rank_0
 from meshrt.programs.mesh.systems import Sums
 from meshrt.programs.mesh.weights import Chunks
 
@@ -59,7 +60,7 @@ def next_of_prompt(
     here = block.mesh.y0 <= row < block.mesh.y0 + block.lead[0]
     own = scores[:, :, strip, :, place]
     if choose is not None:
-        return on_host(block, whole_row(block, own, config.vocab_size, row), choose)
+        return at_rank_0(block.control, whole_row(block, own, config.vocab_size, row), choose)
     best = best_here(block, chunks, own)
     if here:
         others = np.arange(block.lead[0]) != row - block.mesh.y0
@@ -75,12 +76,6 @@ def last_place(chunks: Chunks, length: int, kept: int) -> tuple[int, int, int]:
     each = -(-length // chunks.sides)
     chunk, place = divmod(length - 1, each)
     return chunk // chunks.rows, chunk % chunks.rows, place if kept == each else 0
-
-
-def on_host(block: Block, row: np.ndarray | None, choose: Callable[[np.ndarray], int]) -> int:
-    """Sampling sorts the whole vocabulary: the logits leave the mesh, rank 0 draws, the token comes back as input."""
-    token = choose(row) if row is not None else None
-    return int(block.control.bcast(token))
 
 
 def whole_row(block: Block, scores: np.ndarray, vocabulary: int, row: int = 0) -> np.ndarray | None:

@@ -1,8 +1,7 @@
 """LLaMA on NeuronCores, end to end: dense, or with the MLP compressed as by NeuronMM."""
 
 from dataclasses import replace
-from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -12,13 +11,18 @@ from meshrt.models.checkpoint import check_shapes, open_checkpoint
 from meshrt.models.config import read_config
 from meshrt.models.factors import MLP
 from meshrt.models.ranks import aligned_ranks
-from meshrt.models.sampling import check_drawing, sample
-from meshrt.neuron import language as nl
 from meshrt.neuron.cores import Cores
-from meshrt.program import AtLeast, AtMost
-from meshrt.programs.mesh.prompt import MOST_TOKENS, PROMPT, Teller, read_prompt
-from meshrt.programs.neuron.model import forward, place_model
-from meshrt.ranks.files import check_target, write_file
+from meshrt.neuron.dtypes import DTYPES
+from meshrt.neuron.state import settings
+from meshrt.program import AtLeast
+from meshrt.programs.generation import options as shared
+from meshrt.programs.generation.choice import make_choice
+from meshrt.programs.generation.generate import generate, said, write_logits
+from meshrt.programs.generation.keep import open_keep
+from meshrt.programs.generation.options import Asked, taken
+from meshrt.programs.generation.prompt import read_prompt
+from meshrt.programs.neuron.engine import NeuronEngine
+from meshrt.programs.neuron.model import place_model
 
 MACHINE = "neuron"
 MESH = (1, 1)
@@ -28,26 +32,25 @@ MESH = (1, 1)
 def run(
     cores: Cores,
     *,
-    model: Annotated[str, "a packaged model's name, or a Hugging Face folder, also a compressed one"] = "llama-tiny",
-    prompt: Annotated[str | None, f"text to go on from  [default: {PROMPT!r}]"] = None,
-    prompt_ids: Annotated[str | None, "token ids instead of text: 1,2,3"] = None,
-    prompt_tokens: Annotated[
-        int | None, "a prompt of so many tokens, whatever they say", AtLeast(1), AtMost(MOST_TOKENS)
-    ] = None,
-    context: Annotated[int, "no prompt: the cache holds so many tokens to begin with; --payload none", AtLeast(0)] = 0,
-    max_new_tokens: Annotated[int, "stop after so many tokens, if the model does not before", AtLeast(1)] = 32,
-    dtype: Annotated[
-        Literal["float32", "float16", "bfloat16"] | None, "of tensors; sums are float32  [default: the model's]"
-    ] = None,
-    layers: Annotated[int | None, "only the first so many layers of the model", AtLeast(1)] = None,
+    model: shared.Model = "llama-tiny",
+    prompt: shared.Prompt = None,
+    prompt_ids: shared.PromptIds = None,
+    prompt_tokens: shared.PromptTokens = None,
+    context: shared.Context = 0,
+    max_new_tokens: shared.MaxNewTokens = 32,
+    dtype: shared.Dtype = None,
+    layers: shared.Layers = None,
     ratio: Annotated[float | None, "as if the MLP were compressed by so much; --payload none"] = None,
     block: Annotated[int | None, "of the ranks of --ratio  [default: 128]", AtLeast(1)] = None,
-    temperature: Annotated[float, "0 is greedy"] = 0.0,
-    top_k: Annotated[int, "sample among the k likeliest; 0: all"] = 0,
-    top_p: Annotated[float, "sample among the likeliest that make up this share"] = 1.0,
-    seed: Annotated[int, "of the sampling"] = 0,
-    ignore_eos: Annotated[bool, "do not stop at the end-of-text token"] = False,
-    logits: Annotated[str | None, "write all logits to this .npy: float32 [tokens, vocabulary]"] = None,
+    temperature: shared.Temperature = 0.0,
+    top_k: shared.TopK = 0,
+    top_p: shared.TopP = 1.0,
+    seed: shared.Seed = 0,
+    ignore_eos: shared.IgnoreEos = False,
+    logits: shared.LogitsPath = None,
+    checkpoint: shared.Checkpoint = None,
+    every: shared.Every = None,
+    resume: shared.Resume = False,
 ) -> dict[str, Any]:
     """Generate text with a LLaMA or Qwen2 model, dense or compressed, on NeuronCores.
 
@@ -62,76 +65,37 @@ def run(
       meshrt run llama3.2-1b --on neuron --payload none --prompt-tokens 1024 \\
         --max-new-tokens 2 --ratio 0.2               by shape, as if compressed
     """
+    arguments = dict(locals())
+    del arguments["cores"]
+    asked = taken(Asked, arguments)
     folder = find_model(model)
     config = read_config(folder)
-    check_drawing(temperature, top_k, top_p, seed)
-    if layers is not None and layers > config.layers:
-        raise UsageError(f"--layers is {layers}; the model has {config.layers}")
-    if context and cores.payload:
-        raise UsageError(f"--context {context} leaves numbers out: it needs --payload none")
+    choice = make_choice(asked, cores.payload, config.eos_token_ids)
+    shared.check(asked, cores.payload, config.layers)
+    if checkpoint is not None and cores.trace_path:
+        raise UsageError("--trace has all that ran, and --checkpoint keeps nothing of it: leave one of the two away")
     if ratio is None and block is not None:
         raise UsageError(f"--block is {block}, of the ranks of --ratio: give that too, or leave it away")
     if ratio is not None:
         if cores.payload:
             raise UsageError(f"--ratio {ratio} gives shapes only: add --payload none, or `meshrt compress` the model")
         config = replace(config, ranks=aligned_ranks(config, MLP, ratio, 128 if block is None else block))
-    if temperature and not cores.payload:
-        raise UsageError("--temperature is for tokens that are drawn by their logits, of which --payload none has none")
-    if logits:
-        check_target("--logits", logits)
-        if not cores.payload:
-            raise UsageError("--logits are numbers, of which --payload none has none: leave one of the two away")
     config = config if layers is None else replace(config, layers=layers)
-    checkpoint = None
+    source = None
     if cores.payload:
-        checkpoint = open_checkpoint(folder)
-        check_shapes(checkpoint, config)
-    asked = (prompt, prompt_ids, prompt_tokens)
-    tokenizer, ids = read_prompt(cores.control, folder, config, *asked, context=context)
-    room = len(ids) + context + max_new_tokens
-    if cores.payload and room > config.max_positions:
-        raise UsageError(
-            f"{len(ids)} prompt tokens and {max_new_tokens} new ones are more than the {config.max_positions} positions"
-            " of the model: shorten the prompt, or lower --max-new-tokens"
-        )
-    stop = () if ignore_eos or not cores.payload else config.eos_token_ids
-    choose = partial(sample, temperature=temperature, top_k=top_k, top_p=top_p, rng=np.random.default_rng(seed))
-    shares = place_model(cores, config, checkpoint, nl.DTYPES[dtype or config.dtype or "float32"], room)
-    for share in shares:
-        for cache in share.caches:
-            for tensor in (*cache.keys, *cache.values):
-                tensor.store.full = context > 0  # by shape there is nothing to fill it with
-    told = Teller(cores.console, tokenizer, ids)
-    kept: list[np.ndarray] = []
-    new: list[int] = []
-    first = None
-    if ids:
-        with cores.phase("prefill", len(ids)) as prefill:
-            found = forward(cores, shares, config, ids, 0, len(ids) if logits else 1)
-        kept += [] if found is None else [*found]
-        new.append(0 if found is None else choose(found[-1]))
-        first = cores.lasted(prefill)
-    else:
-        new.append(0)
-    told.tell(new)
-    with cores.phase("decode") as decode:
-        while len(new) < max_new_tokens and new[-1] not in stop:
-            found = forward(cores, shares, config, new[-1:], context + len(ids) + len(new) - 1, 1)
-            kept += [] if found is None else [*found]
-            new.append(0 if found is None else choose(found[-1]))
-            told.tell(new)
-            cores.console.progress("decode", len(new), max_new_tokens)
-        for phase in decode:
-            phase.tokens = len(new) - 1
-    if logits and cores.control.rank == 0:
-        write_file("--logits", logits, lambda stream: np.save(stream, np.array(kept, np.float32)))
-    told.end()
+        source = open_checkpoint(folder)
+        check_shapes(source, config)
+    words = read_prompt(cores.control, folder, config.vocab_size, asked)
+    shared.check_positions(asked, cores.payload, len(words), config.max_positions)
+    keep = open_keep(cores, settings(cores), config, source, words, arguments)
+    kind = DTYPES[dtype or config.dtype or "float32"]
+    engine = NeuronEngine(cores, config, place_model(cores, config, source, kind, len(words) + max_new_tokens))
+    now = generate(cores, engine, words, choice, keep, logits is not None)
+    write_logits(cores.control, asked, now)
+    decoded = engine.seconds("decode")
     return {
-        "prompt_ids": list(ids),
-        "token_ids": new,
-        "text": told.text(new),
-        "stopped": "end of text" if new[-1] in stop else "max-new-tokens",
+        **said(words, choice, now.new),
         "layers": config.layers,
-        "ttft_seconds": first,
-        "tpot_seconds": cores.lasted(decode) / (len(new) - 1) if len(new) > 1 else None,
+        "ttft_seconds": engine.seconds("prefill"),
+        "tpot_seconds": decoded / engine.steps if decoded is not None and engine.steps else None,
     }

@@ -22,7 +22,8 @@ from meshrt.models.config import Config, read_config
 from meshrt.models.errors import ModelError
 from meshrt.models.rope import cos_sin
 from meshrt.models.tokenizer import decode, encode, load_tokenizer
-from meshrt.programs.mesh.prompt import Teller, read_prompt
+from meshrt.programs.generation.options import Asked
+from meshrt.programs.generation.prompt import Teller, read_prompt
 from meshrt.ranks.console import Console
 from meshrt.studies.fuzz.mutate import INTEGERS, VALUES, mutated_bytes, mutated_json
 
@@ -243,11 +244,11 @@ def use_a_prompt(folder: Path, arguments: tuple[str | None, ...]) -> None:
     with refused():
         config, console = read_config(folder), Console()
         tokens = None if number is None else int(number)
-        tokenizer, found = read_prompt(Alone(), folder, config, text, ids, tokens)  # type: ignore[arg-type]
-        assert found and all(0 <= one < config.vocab_size for one in found), "ids beyond the vocabulary"
-        teller = Teller(console, tokenizer, found)
-        teller.tell([3, 4])
-        teller.text([5])
+        asked = Asked(model=str(folder), prompt=text, prompt_ids=ids, prompt_tokens=tokens)
+        prompt = read_prompt(Alone(), folder, config.vocab_size, asked)  # type: ignore[arg-type]
+        assert prompt.ids and all(0 <= one < config.vocab_size for one in prompt.ids), "ids beyond the vocabulary"
+        Teller(console, prompt).tell([3, 4])
+        prompt.decode([5])
 
 
 NASTY = tuple(str(one) for one in VALUES if not isinstance(one, (list, dict)) and one != 10**400)

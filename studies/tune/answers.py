@@ -229,7 +229,8 @@ def nearest(arguments: Mapping[str, Any], mesh: str | None, device: Device) -> d
 def length_of_prompt(arguments: Mapping[str, Any]) -> int:
     """Tokens before the first new one."""
     from meshrt.models.tokenizer import encode, load_tokenizer
-    from meshrt.programs.mesh.prompt import PROMPT, parse_ids
+    from meshrt.programs.generation.options import PROMPT
+    from meshrt.programs.generation.prompt import parse_ids
 
     if arguments["prompt_tokens"] is not None or arguments["context"]:
         return max(1, int(arguments["prompt_tokens"] or arguments["context"]))

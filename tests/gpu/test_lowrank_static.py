@@ -15,9 +15,9 @@ from test_lowrank import GQA, IDS, random_model
 
 from meshrt.programs.gpu.batch import Tokens
 from meshrt.programs.gpu.family import read_family
+from meshrt.programs.gpu.opening import open_model, open_weights
 from meshrt.programs.gpu.serving import Request
 from meshrt.programs.gpu.steps import PLANS, Steps, rounded
-from meshrt.programs.lowrank import open_model, open_weights
 
 WAYS = [("dense", False), ("base", False), ("deinfer", False), ("deinfer", True)]
 

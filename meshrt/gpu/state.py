@@ -1,0 +1,67 @@
+"""What the GPUs of a run have come to, clocks, counters and memory, as facts of a snapshot; and back.
+
+A run that goes on has taken its memory and recorded its plans again: what that changed is set back to what was.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from meshrt.gpu.gpu import Gpu
+from meshrt.gpu.gpus import Gpus
+from meshrt.gpu.meter import NUMBERS, Phase
+from meshrt.ranks.group import Traffic
+from meshrt.ranks.snapshot import Snapshot
+
+
+def settings(gpus: Gpus) -> dict[str, Any]:
+    """What of the machine has to be the same for a run to go on, by the options that say so."""
+    return {"--tp": gpus.count, "--static": gpus.static}
+
+
+def describe(gpus: Gpus) -> dict[str, Any]:
+    """The facts, whole at rank 0 only. All ranks call it together; no plan is being recorded."""
+    own = [
+        {
+            "clocks": [gpu.now, gpu.host],
+            "counters": {name: getattr(gpu.counters, name) for name in NUMBERS},
+            "tally": gpu.counters.tally,
+            "memory": [gpu.memory.names, gpu.memory.used, gpu.memory.peak],
+            "traffic": {kind: [one.calls, one.bytes] for kind, one in traffic.items()},
+            "phases": {name: phase.numbers[at] for name, phase in gpus.phases.items()},
+        }
+        for at, (gpu, traffic) in enumerate(zip(gpus.mine, gpus.group.traffic, strict=True))
+    ]
+    shares = gpus.control.gather(own)
+    if shares is None:
+        return {}
+    return {
+        "gpus": [one for share in shares for one in share],
+        "phases": {name: [phase.tokens, phase.seconds] for name, phase in gpus.phases.items()},
+        "sampled": [gpus.sampled],
+    }
+
+
+def restore(gpus: Gpus, snapshot: Snapshot) -> None:
+    """Let these GPUs go on from where those of `describe` were, on any number of ranks."""
+    facts = snapshot.facts
+    own = [facts["gpus"][gpu.index] for gpu in gpus.mine]
+    gpus.phases.clear()
+    for name, (tokens, seconds) in facts["phases"].items():
+        phase = gpus.phases[str(name)] = Phase(len(own))
+        phase.tokens, phase.seconds = int(tokens), float(seconds)
+        phase.numbers = [dict(told["phases"][name]) for told in own]
+    (gpus.sampled,) = map(bool, facts["sampled"])
+    for gpu, traffic, told in zip(gpus.mine, gpus.group.traffic, own, strict=True):
+        _restore(gpu, told)
+        traffic.clear()  # the same dictionary: plans hold on to it
+        traffic |= {str(kind): Traffic(int(calls), int(nbytes)) for kind, (calls, nbytes) in told["traffic"].items()}
+
+
+def _restore(gpu: Gpu, told: Mapping[str, Any]) -> None:
+    gpu.now, gpu.host = map(float, told["clocks"])
+    for name in NUMBERS:
+        setattr(gpu.counters, name, told["counters"][name])
+    gpu.counters.tally = {str(name): int(count) for name, count in told["tally"].items()}
+    names, used, peak = told["memory"]
+    gpu.memory.names = {str(name): int(nbytes) for name, nbytes in names.items()}
+    gpu.memory.used, gpu.memory.peak = int(used), int(peak)

@@ -1,0 +1,120 @@
+"""What the NeuronCores of a run have come to, clocks, counters, tensors, as parts of a snapshot; and back.
+
+A run that goes on has made its tensors again, so of memory only what has happened since is kept: what was written, when
+it can be read and written, what is spilled, and since when which room is free. All times are seconds.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
+from typing import Any
+
+from meshrt.neuron.core import NeuronCore
+from meshrt.neuron.cores import Cores
+from meshrt.neuron.dtypes import known
+from meshrt.neuron.engines import COUNTS, Phase
+from meshrt.neuron.isa import core_identity
+from meshrt.neuron.memory import Psum, Sbuf
+from meshrt.neuron.store import Store
+from meshrt.neuron.tile import Tile
+from meshrt.ranks.group import Traffic
+from meshrt.ranks.snapshot import Part, Snapshot
+
+Tiles = Mapping[str, Tile]  # by name: what a program holds between two tokens, of it what was written
+
+
+def settings(cores: Cores) -> dict[str, Any]:
+    """What of the machine has to be the same for a run to go on, by the options that say so."""
+    return {"--cores": cores.count}
+
+
+def describe(cores: Cores, held: Sequence[Tiles]) -> tuple[dict[str, Any], dict[str, Part]]:
+    """The facts, whole at rank 0 only, and this rank's parts of the arrays. All ranks call it together.
+
+    `held` has the tiles of each hosted core. No instruction is without its result.
+    """
+    own = []
+    for core, tiles, traffic in zip(cores.mine, held, cores.group.traffic, strict=True):
+        core.settle()
+        own.append(_core(core, tiles) | {"traffic": {kind: [one.calls, one.bytes] for kind, one in traffic.items()}})
+    shares = cores.control.gather(own)
+    facts = {} if shares is None else {"cores": [one for share in shares for one in share]}
+    return facts, _parts(cores, held)
+
+
+def restore(cores: Cores, held: Sequence[Tiles], snapshot: Snapshot) -> None:
+    """Let these cores go on from where those of `describe` were, on any number of ranks.
+
+    The phase that was running then has to be running now: it takes over what was counted.
+    """
+    snapshot.fill(_parts(cores, held))
+    told = snapshot.facts["cores"]
+    for core, tiles, traffic in zip(cores.mine, held, cores.group.traffic, strict=True):
+        _restore(core, tiles, told[core.index])
+        traffic |= {str(kind): Traffic(int(a), int(b)) for kind, (a, b) in told[core.index]["traffic"].items()}
+
+
+def _parts(cores: Cores, held: Sequence[Tiles]) -> dict[str, Part]:
+    """The numbers of the tiles, each an array [1, elements] of its own, as a tile may have another shape elsewhere."""
+    if not cores.payload:
+        return {}
+    return {
+        f"{name} of {core.index}": Part(tile.data)
+        for core, tiles in zip(cores.mine, held, strict=True)
+        for name, tile in tiles.items()
+    }
+
+
+def _core(core: NeuronCore, tiles: Tiles) -> dict[str, Any]:
+    dma = core.dma
+    return {
+        "counts": core.counts,
+        "ticks": core.ticks,
+        "finish": core.finish,
+        "engines": {one.name: [one.now, one.busy, one.instructions] for one in core.engines},
+        "dma": [dma.end, dma.busy, dma.transfers, dma.gaps, dma.queues],
+        "memories": {one.name: [one.live, one.peak, one.most] for one in (core.hbm, core.sbuf, core.psum)},
+        "idle": [core.sbuf.idle, core.psum.idle],
+        "phases": [asdict(phase) for phase in core.phases],
+        "identities": {dtype.name: _store(tile.store) for dtype, tile in core.identities.items()},
+        "tiles": {name: _store(tile.store) for name, tile in tiles.items()},
+    }
+
+
+def _store(store: Store) -> list[Any]:
+    return [store.ready, store.idle, store.used, store.resident, store.saved]
+
+
+def _restore(core: NeuronCore, tiles: Tiles, told: Mapping[str, Any]) -> None:
+    for name, was in told["identities"].items():
+        _restore_store(core_identity(core, known(name)).store, was)
+    for name, tile in tiles.items():
+        tile.note_written()
+        _restore_store(tile.store, told["tiles"][name])
+    core.counts |= {name: int(told["counts"][name]) for name in COUNTS}
+    core.ticks, core.finish = int(told["ticks"]), float(told["finish"])
+    for engine in core.engines:
+        now, busy, instructions = told["engines"][engine.name]
+        engine.now, engine.busy, engine.instructions = float(now), float(busy), int(instructions)
+    end, busy, transfers, gaps, queues = told["dma"]
+    core.dma.end, core.dma.busy, core.dma.transfers = float(end), float(busy), int(transfers)
+    core.dma.gaps[:] = [(float(begin), float(end)) for begin, end in gaps]
+    core.dma.queues |= {str(name): float(start) for name, start in queues.items()}
+    for buffer in (core.hbm, core.sbuf, core.psum):
+        buffer.live, buffer.peak, buffer.most = map(int, told["memories"][buffer.name])
+    _restore_room(core.sbuf, core.psum, *told["idle"])
+    *ended, running = told["phases"]
+    for name, value in running.items():  # the same object: the phase that is open holds on to it
+        setattr(core.phases[-1], name, value)
+    core.phases[:-1] = [Phase(**{field.name: phase[field.name] for field in fields(Phase)}) for phase in ended]
+
+
+def _restore_store(store: Store, told: Sequence[Any]) -> None:
+    ready, idle, used, resident, saved = told
+    store.ready, store.idle, store.used = float(ready), float(idle), int(used)
+    store.resident, store.saved = bool(resident), bool(saved)
+
+
+def _restore_room(sbuf: Sbuf, psum: Psum, room: Sequence[Any], banks: Sequence[Any]) -> None:
+    """Both lists are heaps as they are."""
+    sbuf.idle[:] = [(float(since), int(nbytes)) for since, nbytes in room]
+    psum.idle[:] = [float(since) for since in banks]

@@ -1,0 +1,68 @@
+"""The loop: a prompt, then token after token, on whichever machine the engine is."""
+
+from typing import Any
+
+import numpy as np
+
+from meshrt.machine import Machine
+from meshrt.programs.generation.choice import Choice
+from meshrt.programs.generation.engine import Engine, Scores
+from meshrt.programs.generation.keep import Generation, Keep, restore, save
+from meshrt.programs.generation.options import Asked
+from meshrt.programs.generation.prompt import Prompt, Teller
+from meshrt.ranks.control import Control
+from meshrt.ranks.files import write_file
+
+
+def generate(
+    machine: Machine, engine: Engine, prompt: Prompt, choice: Choice, keep: Keep, logits: bool = False
+) -> Generation:
+    """New tokens after a prompt, printed as they come; `logits` keeps all of theirs as well."""
+    told = Teller(machine.console, prompt)
+    now = Generation([], [], choice.rng)
+    if keep.found is None:
+        if prompt.ids:
+            _next(engine, engine.prefill(prompt.ids, logits), choice, now, logits)
+        else:
+            engine.fill(prompt.context)
+            now.new.append(0)
+            engine.took(0)
+        told.tell(now.new)
+    with engine.decoding():
+        if keep.found is not None:
+            restore(keep.found, machine, engine, prompt.vocabulary, now)
+        begun = len(now.new)
+        while not choice.is_over(now.new):
+            if keep.is_due(len(now.new)) and (keep.found is None or len(now.new) > begun):
+                save(keep, machine.control, engine, now)
+            _next(engine, engine.step(now.new[-1], len(prompt) + len(now.new) - 1), choice, now, logits)
+            told.tell(now.new)
+            machine.console.progress("decode", len(now.new), choice.limit)
+    told.end()
+    return now
+
+
+def _next(engine: Engine, scores: Scores, choice: Choice, now: Generation, logits: bool) -> None:
+    """The token that follows a pass; the last reference to its logits goes before the engine hears of it."""
+    if logits:
+        now.rows.extend(scores.rows())
+    now.new.append(scores.draw(choice.draw) if choice.draws else scores.greedy())
+    del scores
+    engine.took(now.new[-1])
+
+
+def said(prompt: Prompt, choice: Choice, new: list[int]) -> dict[str, Any]:
+    """What a report says of a generation, on every machine."""
+    return {
+        "prompt_ids": list(prompt.ids),
+        "token_ids": new,
+        "text": prompt.decode(new),
+        "stopped": choice.stopped(new),
+    }
+
+
+def write_logits(control: Control, asked: Asked, now: Generation) -> None:
+    """All logits to --logits, if that is asked for. UsageError."""
+    if asked.logits and control.rank == 0:
+        rows = np.array(now.rows, np.float32)
+        write_file("--logits", asked.logits, lambda stream: np.save(stream, rows))

@@ -1,0 +1,163 @@
+"""What a generation has come to, on disk: it goes on from there on any number of ranks as if it had never stopped.
+
+Weights are not written down, since the model has them: they are read again. What the machine has to say of itself, it
+says through its engine.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from meshrt import __version__
+from meshrt.errors import UsageError
+from meshrt.machine import Machine
+from meshrt.models.checkpoint import Checkpoint
+from meshrt.programs.generation.engine import Engine
+from meshrt.programs.generation.options import EVERY
+from meshrt.programs.generation.prompt import Prompt
+from meshrt.ranks import snapshot
+from meshrt.ranks.control import Control
+from meshrt.ranks.snapshot import Part, Snapshot
+
+SAMPLE = 4096  # bytes of each tensor by which a model is known again
+SHOWN = 40  # characters of an argument in a message
+# Arguments that may be others where a generation goes on; model and prompt may have other names, and are compared.
+MAY_CHANGE = {"model", "prompt", "prompt_ids", "prompt_tokens", "logits", "checkpoint", "every", "resume"}
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What changes from token to token, the machine apart. `rows` of logits are at rank 0 only."""
+
+    new: list[int]
+    rows: list[np.ndarray]
+    rng: np.random.Generator
+
+
+@dataclass(frozen=True)
+class Keep:
+    """The folder that a state is kept in (None: nowhere), how often, whose it is, and what was `found` there."""
+
+    folder: str | None = None
+    every: int = EVERY
+    identity: Mapping[str, Any] | None = None
+    found: Snapshot | None = None
+
+    def is_due(self, tokens: int) -> bool:
+        """With the prompt done, and then every so many new tokens."""
+        return self.folder is not None and (tokens == 1 or tokens % self.every == 0)
+
+
+def open_keep(
+    machine: Machine, settings: Mapping[str, Any], config: object, source: Checkpoint | None, prompt: Prompt,
+    arguments: Mapping[str, Any],
+) -> Keep:  # fmt: skip
+    """What --checkpoint, --every and --resume ask for; the folder is made, if it is not there.
+
+    For a generation to go on, the machine's `settings` by their options, the model (`config` and its tensors), the
+    prompt and the program's `arguments` have to be the same. UsageError where no state can be kept, the one there is
+    damaged or began in another way, or is in the way of a run that does not go on.
+    """
+    folder, every, resume = arguments.get("checkpoint"), arguments.get("every"), bool(arguments.get("resume"))
+    if folder is None:
+        if resume:
+            raise UsageError("--resume goes on from the state in a folder: name it with --checkpoint")
+        if every is not None:
+            raise UsageError(f"--every is {every} and no state is kept: name a folder for it with --checkpoint")
+        return Keep()
+    model = fingerprint(machine.control, config, source)
+    now = identity(machine, settings, model, prompt, arguments)
+    return Keep(folder, every or EVERY, now, open_folder(machine, folder, resume, now))
+
+
+def identity(
+    machine: Machine, settings: Mapping[str, Any], model: str, prompt: Prompt, arguments: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What has to be the same for a generation to go on as it began: facts as JSON keeps them."""
+    told: dict[str, Any] = {
+        "version of meshrt": __version__,
+        "--payload": "full" if machine.payload else "none",
+        **{f"device's {name}": value for name, value in asdict(machine.device).items() if name != "sources"},
+        **settings,
+        "model": model,
+        "prompt": hashlib.sha256(repr((prompt.ids, prompt.context)).encode()).hexdigest(),
+    }
+    told |= {f"--{name.replace('_', '-')}": value for name, value in arguments.items() if name not in MAY_CHANGE}
+    told["--logits"] = arguments["logits"] is not None
+    kept: dict[str, Any] = json.loads(json.dumps(told))
+    return kept
+
+
+def fingerprint(control: Control, config: object, source: Checkpoint | None) -> str:
+    """A digest of a model's sizes, and of the names, shapes and first numbers of its tensors. All ranks call it."""
+    if control.rank:
+        return str(control.bcast(None))
+    found = hashlib.sha256(repr(config).encode())
+    for name, tensor in sorted(source.tensors.items()) if source else ():
+        found.update(repr((name, tensor.dtype, tensor.shape, tensor.nbytes)).encode())
+        with tensor.file.open("rb") as file:
+            file.seek(tensor.offset)
+            found.update(file.read(min(SAMPLE, tensor.nbytes)))
+    return str(control.bcast(found.hexdigest()))
+
+
+def open_folder(machine: Machine, folder: str, resume: bool, now: Mapping[str, Any]) -> Snapshot | None:
+    """What a run is to go on from: None where the folder, which is made if it is not there, holds nothing yet."""
+    control = machine.control
+    snapshot.prepare(control, "--checkpoint", folder)
+    if not snapshot.holds_state(control, folder):
+        if resume:
+            machine.notes["resumed_at_token"] = 0
+            machine.console.text(f"(nothing to resume in {folder}: this run starts at the beginning)\n")
+        return None
+    if not resume:
+        raise UsageError(
+            f"--checkpoint {folder} holds a checkpoint already: go on from it with --resume, or name another folder"
+        )
+    found = snapshot.load(control, "--checkpoint", folder)
+    with snapshot.trusted(found):
+        then = dict(found.facts["identity"])
+    for name in {**then, **now}:
+        if then.get(name) != now.get(name):
+            texts = [str(one.get(name)) for one in (then, now)]
+            plain = name.startswith(("--", "device")) and name != "--defects" and max(map(len, texts)) <= SHOWN
+            was = f"with {name} {texts[0]}, and this run has {texts[1]}" if plain else f"with another {name}"
+            raise UsageError(
+                f"--resume: what {folder} holds was begun {was}: give what it was begun with, or name another folder"
+            )
+    return found
+
+
+def save(keep: Keep, control: Control, engine: Engine, now: Generation) -> None:
+    """Write down where a generation is, between two tokens. UsageError on all ranks where the disk does not take it."""
+    assert keep.folder is not None
+    facts, parts = engine.describe()
+    logits = np.array(now.rows, np.float32)[None, None]
+    parts |= {"logits": Part(logits)} if now.rows else {}
+    facts |= {
+        "identity": keep.identity,
+        "tokens": now.new,
+        "logits": logits.shape,
+        "rng": now.rng.bit_generator.state,
+    }
+    snapshot.save(control, "--checkpoint", keep.folder, len(now.new), facts, parts)
+
+
+def restore(found: Snapshot, machine: Machine, engine: Engine, vocabulary: int, now: Generation) -> None:
+    """Let a generation go on from there; decode's phase is running."""
+    with snapshot.trusted(found):
+        facts = found.facts
+        now.new.extend(int(token) for token in facts["tokens"])
+        if not now.new or not 0 <= min(now.new) <= max(now.new) < vocabulary:
+            raise ValueError("tokens")
+        engine.restore(found, now.new)
+        if facts["logits"][2] and machine.control.rank == 0:
+            logits = np.empty(facts["logits"], np.float32)
+            found.fill({"logits": Part(logits)})
+            now.rows.extend(logits[0, 0])
+        now.rng.bit_generator.state = facts["rng"]
+    machine.notes["resumed_at_token"] = len(now.new)

@@ -1,0 +1,123 @@
+"""A language model on tensor-parallel GPUs, end to end, dense or decomposed, after DeInfer (Huang et al. 2026)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from meshrt.gpu.gpus import Gpus
+from meshrt.gpu.state import settings
+from meshrt.models.catalogue import find_model
+from meshrt.programs.generation import options as shared
+from meshrt.programs.generation.choice import make_choice
+from meshrt.programs.generation.generate import generate, said, write_logits
+from meshrt.programs.generation.keep import open_keep
+from meshrt.programs.generation.options import Asked, taken
+from meshrt.programs.generation.prompt import read_prompt
+from meshrt.programs.gpu import options as own
+from meshrt.programs.gpu.engine import GpuEngine
+from meshrt.programs.gpu.family import read_family
+from meshrt.programs.gpu.opening import open_model, open_weights, shaped
+from meshrt.programs.gpu.options import How
+from meshrt.programs.gpu.serving import Request
+
+MACHINE = "gpu"
+MESH = (1, 1)
+
+
+def run(
+    gpus: Gpus,
+    *,
+    model: own.Model = "llama-tiny",
+    prompt: shared.Prompt = None,
+    prompt_ids: shared.PromptIds = None,
+    prompt_tokens: shared.PromptTokens = None,
+    context: shared.Context = 0,
+    max_new_tokens: shared.MaxNewTokens = 32,
+    scheme: own.Scheme = "deinfer",
+    kv: own.Kv = "dense",
+    ratio: own.Ratio = None,
+    block_size: own.BlockSize = 16,
+    kv_blocks: own.KvBlocks = None,
+    dtype: own.Dtype = None,
+    layers: shared.Layers = None,
+    layers_run: shared.LayersRun = None,
+    temperature: shared.Temperature = 0.0,
+    top_k: shared.TopK = 0,
+    top_p: shared.TopP = 1.0,
+    seed: shared.Seed = 0,
+    ignore_eos: shared.IgnoreEos = False,
+    logits: shared.LogitsPath = None,
+    checkpoint: shared.Checkpoint = None,
+    every: shared.Every = None,
+    resume: shared.Resume = False,
+) -> dict[str, Any]:
+    """Generate text with a LLaMA, Qwen2 or OPT model, dense or decomposed, on tensor-parallel GPUs.
+
+    Schemes and caches are those of `lowrank`, which serves several prompts as well: `meshrt run lowrank --help`.
+
+    \b
+    Examples:
+      mpirun -n 4 meshrt run llama-tiny --on gpu --tp 4 --static
+      meshrt run llama --on gpu --model FOLDER --kv lowrank     a decomposed model, as `meshrt compress` writes it
+      meshrt run llama3-70b --on gpu --tp 8 --payload none --context 4096 --max-new-tokens 3 --layers-run 2
+    """
+    arguments = dict(locals())
+    del arguments["gpus"]
+    text = write(gpus, arguments)
+    return {
+        **text.said,
+        "layers": text.layers,
+        "ttft_seconds": None if context else text.ttft,
+        "tpot_seconds": text.tpot,
+        "scheme": scheme,
+        "kv": kv,
+        "kv_blocks": text.engine.steps.cache.pages.blocks,
+        "block_size": block_size,
+        "plans": text.engine.steps.recorded,
+    }
+
+
+@dataclass(frozen=True)
+class Text:
+    """What was generated: as reports say it, with the model's layers, and the engine as it is at the end."""
+
+    said: Mapping[str, Any]
+    layers: int
+    engine: GpuEngine
+
+    @property
+    def ttft(self) -> float:
+        """Virtual seconds to the first token."""
+        return self.engine.request.times[0]
+
+    @property
+    def tpot(self) -> float | None:
+        """Virtual seconds from a token to the next, on average; None of one alone."""
+        gaps = np.diff(self.engine.request.times)
+        return float(gaps.mean()) if len(gaps) else None
+
+
+def write(gpus: Gpus, arguments: Mapping[str, Any]) -> Text:
+    """Generate what the arguments of `run` ask for; those that are not there have their defaults."""
+    asked, how = taken(Asked, arguments), taken(How, arguments)
+    folder = find_model(asked.model)
+    family = read_family(folder)
+    choice = make_choice(asked, gpus.payload, family.stop)
+    shared.check(asked, gpus.payload, len(family.layers))
+    source = open_weights(gpus, folder, family)
+    family = shaped(gpus, family, how.ratio, asked.layers)
+    prompt = read_prompt(gpus.control, folder, family.vocabulary, asked)
+    shared.check_positions(asked, gpus.payload, len(prompt), family.max_positions)
+    keep = open_keep(gpus, settings(gpus), family, source, prompt, arguments)
+    request = Request(0, prompt.ids or (0,) * prompt.context, asked.max_new_tokens)
+    steps = open_model(
+        gpus, family, source, how.scheme, how.kv == "lowrank", [request], dtype=how.dtype, layers_run=how.layers_run,
+        block_size=how.block_size, kv_blocks=how.kv_blocks, wanted=asked.logits is not None,
+    )  # fmt: skip
+    engine = GpuEngine(gpus, steps, request)
+    now = generate(gpus, engine, prompt, choice, keep, asked.logits is not None)
+    steps.close()
+    write_logits(gpus.control, asked, now)
+    return Text(said(prompt, choice, now.new), len(family.layers), engine)

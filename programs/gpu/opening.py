@@ -1,0 +1,89 @@
+"""A model on GPUs as it was asked for: its weights, its form by shape, its cache, and steps over them."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from meshrt.errors import UsageError
+from meshrt.gpu.gpus import Gpus
+from meshrt.models.checkpoint import Checkpoint, check_shapes, open_checkpoint
+from meshrt.models.config import Config
+from meshrt.models.errors import ModelError
+from meshrt.models.opt import opt_shapes
+from meshrt.programs.generation.options import storage
+from meshrt.programs.gpu.cache import Cache, check_low_rank, make_cache
+from meshrt.programs.gpu.family import Family, evenly
+from meshrt.programs.gpu.serving import Request, check_lengths
+from meshrt.programs.gpu.shards import Model, place
+from meshrt.programs.gpu.steps import Steps
+
+
+def open_weights(gpus: Gpus, folder: Path, family: Family) -> Checkpoint | None:
+    """The checkpoint, with every tensor that the model needs; None without payload. ModelError."""
+    if not gpus.payload:
+        return None
+    checkpoint = open_checkpoint(folder)
+    if isinstance(family.config, Config):
+        check_shapes(checkpoint, family.config)
+        return checkpoint
+    for name, shape in opt_shapes(family.config).items():
+        if checkpoint.find(name).shape != shape:
+            raise ModelError(
+                f"{folder}: tensor {name} has shape {list(checkpoint.shape(name))}; config.json asks for {list(shape)}"
+            )
+    return checkpoint
+
+
+def shaped(gpus: Gpus, family: Family, ratio: float | None, layers: int | None) -> Family:
+    """The model as it was asked for. UsageError."""
+    if ratio is not None:
+        if not 0 <= ratio < 1:
+            raise UsageError(f"--ratio is {ratio}; it has to be at least 0 and below 1")
+        if gpus.payload:
+            raise UsageError("--ratio is for shapes, with --payload none; `meshrt compress` makes a decomposed model")
+        family = evenly(family, ratio)
+    if layers is not None:
+        if layers > len(family.layers):
+            raise UsageError(f"--layers is {layers}; the model has {len(family.layers)}")
+        family = replace(family, layers=family.layers[:layers])
+    return family
+
+
+def open_model(
+    gpus: Gpus, family: Family, checkpoint: Checkpoint | None, scheme: str, low_rank: bool, requests: list[Request], *,
+    dtype: str | None = None, layers_run: int | None = None, block_size: int = 16, kv_blocks: int | None = None,
+    wanted: bool = False,
+) -> Steps:  # fmt: skip
+    """The model on the GPUs, with a cache for the requests. UsageError, LimitError."""
+    if gpus.payload and layers_run is not None:
+        raise UsageError("--layers-run is for shapes: add --payload none")
+    check_lengths(family, requests)
+    run = min(layers_run or len(family.layers), len(family.layers))
+    if run < len(family.layers):
+        check_alike(family, run)
+    kind = storage(dtype or family.dtype)
+    longest = max(len(one.prompt) + one.limit for one in requests)
+    needed = sum(-(-(len(one.prompt) + one.limit) // block_size) for one in requests)
+
+    def opened(gpus: Gpus, checkpoint: Checkpoint | None) -> tuple[Model, Cache]:
+        for gpu in gpus.mine:
+            gpu.dtype = kind
+        model = place(gpus, family, scheme, checkpoint, run, longest)
+        if low_rank:
+            check_low_rank(model, scheme)
+        return model, make_cache(gpus, model, low_rank, block_size, needed, kv_blocks)
+
+    if gpus.payload:
+        opened(replace(gpus, payload=False), None)  # what does not fit is refused before a weight is read
+    return Steps(gpus, *opened(gpus, checkpoint), wanted)
+
+
+def check_alike(family: Family, run: int) -> None:
+    """UsageError unless the layers that do not run are like the last that does."""
+
+    def ranks(at: int) -> list[int | None]:
+        layer = family.layers[at]
+        return [one.rank for one in (layer.q, layer.k, layer.v, layer.o, *layer.inner, layer.down)]
+
+    for at in range(run, len(family.layers)):
+        if ranks(at) != ranks(run - 1):
+            raise UsageError(f"--layers-run {run}: layer {at} has other ranks than layer {run - 1}, so it has to run")

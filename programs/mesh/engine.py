@@ -1,0 +1,247 @@
+"""LLaMA on the mesh as an engine: prefill, the move to decode's layout and maybe to other cores, decode."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from meshrt.mesh import state
+from meshrt.mesh.block import Block
+from meshrt.mesh.collectives.rings import interleaved_rings
+from meshrt.mesh.mesh import tile_ranks
+from meshrt.models.checkpoint import Checkpoint
+from meshrt.models.config import Config
+from meshrt.programs.generation.choice import at_rank_0
+from meshrt.programs.generation.prompt import Prompt
+from meshrt.programs.mesh.cache import Cache, fill_evenly, spread_evenly
+from meshrt.programs.mesh.decode import decode
+from meshrt.programs.mesh.nexttoken import greedy, next_of_prompt, prompt_logits, whole_row
+from meshrt.programs.mesh.options import How
+from meshrt.programs.mesh.placement import change_cores, move_weights
+from meshrt.programs.mesh.prefill import prefill
+from meshrt.programs.mesh.regions import Region, arrange, hand_back, install, open_regions
+from meshrt.programs.mesh.systems import open_sums
+from meshrt.programs.mesh.weights import Chunks, cut_dimensions
+from meshrt.ranks.snapshot import Part, Snapshot, trusted
+
+
+@dataclass(eq=False)
+class MeshEngine:
+    """A model on the regions that are at work, which `chunks` say how it is cut on. `stack` has all that is installed.
+
+    `elsewhere` opens the regions that decode, with or without their weights, where they are others than those of
+    prefill. `caches` are all that hold memory, and `spent` the cycles of layers in prefill and in decode, by shape.
+    """
+
+    block: Block
+    config: Config
+    how: How
+    limit: int
+    stack: ExitStack
+    chunks: Chunks
+    regions: list[Region]
+    caches: list[Cache]
+    elsewhere: Callable[[Checkpoint | None], tuple[list[Region], Chunks]] | None
+    spent: tuple[Any, Any]
+    begun: bool = False  # elsewhere: what decodes is there
+    steps: int = 0
+
+    def fill(self, context: int) -> None:
+        for region in self.regions:
+            fill_evenly(region.cache, context)
+
+    def prefill(self, ids: Sequence[int], every: bool) -> "PromptScores":
+        block, how, config = self.block, self.how, self.config
+        with ExitStack() as routes:
+            rings = [routes.enter_context(interleaved_rings(region.block)) for region in self.regions]
+            with ExitStack() as inner, block.phase("prefill") as phase:
+                phase.tokens = len(ids)
+                ready = install(inner, self.regions, how.system, self.chunks, how.phases, rings, how.steps_run)
+                scores = prefill(
+                    ready, config, self.chunks, np.array(ids), every, how.layers_run, self.spent[0], how.layers_only
+                )
+                block.follow(ready[-1].block)
+            if self.limit > 1:  # else there is nothing to decode
+                with block.phase("re-placement"):
+                    self.regions = [
+                        replace(region, weights=move_weights(region.block, ring, region.weights, how.layers_run))
+                        for region, ring in zip(self.regions, rings, strict=True)
+                    ]
+                    if self.elsewhere is None:
+                        for region in self.regions:
+                            spread_evenly(region.cache)
+        return PromptScores(self, scores, len(ids))
+
+    def change_cores(self) -> None:
+        """Let other cores decode than those of prefill: weights and cache go there."""
+        assert self.elsewhere is not None
+        with self.block.phase("change of cores"):
+            after, cut = self.elsewhere(None)
+            mesh = after[0].block.mesh
+            places = arrange(self.block.device, mesh.width, mesh.height, len(after))
+            change_cores(self.regions, after, places, self.chunks, cut, self.how.layers_run)
+            self.regions, self.chunks = after, cut
+            self.caches += [region.cache for region in after]
+
+    @contextmanager
+    def decoding(self) -> Iterator[None]:
+        how = self.how
+        if self.elsewhere is not None and not self.begun:
+            self.change_cores()
+        self.regions = install(
+            self.stack, self.regions, how.system, self.chunks, how.decode_phases or how.phases, None
+        )  # fmt: skip
+        with self.block.phase("decode") as phase:
+            if not self.begun:
+                self.regions[0].block.follow(self.block)
+            self.begun = True
+            yield
+            self.block.follow(self.regions[0].block)
+            phase.tokens = self.steps
+
+    def step(self, token: int, position: int) -> "TokenScores":
+        self.steps += 1
+        fused = self.how.allreduces == "fused"
+        found = decode(
+            self.regions, self.config, self.chunks, token, position, fused, self.how.layers_run, self.spent[1]
+        )  # fmt: skip
+        return TokenScores(self, found)
+
+    def took(self, token: int) -> None:
+        if self.steps:
+            hand_back(self.regions)
+
+    def describe(self) -> tuple[dict[str, Any], dict[str, Part]]:
+        facts, parts = state.describe(self._blocks())
+        facts |= {
+            "spent": self.spent,
+            "caches": [{"held": cache.held.tolist(), "moved": cache.moved} for cache in self.caches],
+        }
+        return facts, parts | self._rows()
+
+    def restore(self, found: Snapshot, new: Sequence[int]) -> None:
+        state.restore(self._blocks(), found)
+        found.fill(self._rows())
+        self.steps = len(new) - 1
+        for cycles, was in zip(self.spent, found.facts["spent"], strict=True):
+            if cycles is not None:
+                cycles.extend(map(float, was))
+
+    def _rows(self) -> dict[str, Part]:
+        """What the caches' rows hold, if there are payloads, as bytes: npy files have no name for bfloat16."""
+        parts = {}
+        for at, cache in enumerate(region.cache for region in self.regions if region.block.payload):
+            data = cache.data[:, :, : int(cache.held.max())]
+            parts[f"cache {at}"] = Part(data.view(np.uint8), cache.block.mesh.y0, cache.block.mesh.x0)
+        return parts
+
+    def _blocks(self) -> list[Block]:
+        """All cores that decode goes on with, those that are at work between two tokens first."""
+        found = [region.block for region in self.regions]
+        found += [region.crossing.border for region in self.regions if region.crossing is not None]
+        return found if any(one is self.block for one in found) else [*found, self.block]
+
+
+@dataclass(frozen=True, eq=False)
+class PromptScores:
+    """Logits L_y V_x of a prompt of that length; the token after it is found in a phase of its own."""
+
+    engine: MeshEngine
+    scores: np.ndarray
+    length: int
+
+    def greedy(self) -> int:
+        return self._first(None)
+
+    def draw(self, choose: Callable[[np.ndarray], int]) -> int:
+        return self._first(choose)
+
+    def _first(self, choose: Callable[[np.ndarray], int] | None) -> int:
+        engine = self.engine
+        block, last = engine.block, engine.regions[-1].block
+        with ExitStack() as routes, block.phase("first token") as phase:
+            phase.tokens = 1
+            sums = open_sums(routes, last, engine.chunks, "xy", engine.how.phases)
+            last.follow(block)
+            token = next_of_prompt(last, engine.config, engine.chunks, sums, self.scores, self.length, choose)
+            block.follow(last)
+        return token
+
+    def rows(self) -> list[np.ndarray]:
+        return prompt_logits(self.engine.regions[-1].block, self.scores, self.length, self.engine.config.vocab_size)
+
+
+@dataclass(frozen=True, eq=False)
+class TokenScores:
+    """Logits V_x of a token, the same in every row of cores."""
+
+    engine: MeshEngine
+    scores: np.ndarray
+
+    def greedy(self) -> int:
+        last = self.engine.regions[-1]
+        return greedy(last.block, self.engine.chunks, last.sums, self.scores)
+
+    def draw(self, choose: Callable[[np.ndarray], int]) -> int:
+        return at_rank_0(self.engine.regions[-1].block.control, self._row, choose)
+
+    def rows(self) -> list[np.ndarray]:
+        return [] if self._row is None else [self._row]
+
+    @cached_property
+    def _row(self) -> np.ndarray | None:
+        return whole_row(self.engine.regions[-1].block, self.scores, self.engine.config.vocab_size)
+
+
+@contextmanager
+def open_engine(
+    block: Block, config: Config, source: Checkpoint | None, how: How, dtype: np.dtype[Any], prompt: Prompt,
+    limit: int, found: Snapshot | None,
+) -> Iterator[MeshEngine]:  # fmt: skip
+    """The model on the cores that begin; or, where a state was found, on those that decode. LimitError, UsageError.
+
+    What the cores have no room for is refused before a weight is read.
+    """
+    chunks = cut_dimensions(block, config, how.head_groups)
+    mesh, cores = block.mesh, how.decode_cores(block.mesh)
+    tile_ranks(*cores, block.control.size, "--decode-mesh")  # refused before prefill, not after
+    room = max(chunks.rows * -(-len(prompt.ids) // chunks.sides), (len(prompt) + limit) // mesh.height + 1) + 2
+    regions = how.decode_regions or how.regions
+    moves = bool(prompt.ids) and limit > 1 and (*cores, regions) != (mesh.width, mesh.height, how.regions)
+    begun = found is not None
+    with ExitStack() as stack:
+
+        def elsewhere(source: Checkpoint | None) -> tuple[list[Region], Chunks]:
+            there = block.another("decode", *cores)
+            cut = cut_dimensions(there, config, chunks.groups)
+            name = "decode region"
+            return open_regions(
+                stack, there, config, cut, source, dtype, regions, room, how.kv, name, turned=True
+            ), cut  # fmt: skip
+
+        if block.payload:
+            with ExitStack() as trial:
+                shapes = replace(block, payload=False)
+                open_regions(trial, shapes, config, chunks, None, dtype, how.regions, room, how.kv, turned=begun)
+        first = None if begun and moves else source
+        opened = open_regions(stack, block, config, chunks, first, dtype, how.regions, room, how.kv, turned=begun)
+        caches = [region.cache for region in opened]
+        if begun and moves:
+            opened, chunks = elsewhere(source)
+            caches += [region.cache for region in opened]
+        if found is not None:
+            hold(caches, found)
+        spent: tuple[Any, Any] = (None, None) if block.payload else ([], [])
+        there = elsewhere if moves else None
+        yield MeshEngine(block, config, how, limit, stack, chunks, opened, caches, there, spent, begun)
+
+
+def hold(caches: Sequence[Cache], found: Snapshot) -> None:
+    """Let caches that are empty have memory for what they held. LimitError."""
+    with trusted(found):
+        for cache, was in zip(caches, found.facts["caches"], strict=True):
+            cache.add(np.array(was["held"], np.int64))
+            cache.moved = int(was["moved"])

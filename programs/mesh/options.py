@@ -1,0 +1,60 @@
+"""How a language model is computed on the mesh: options of its own, and what of them goes together."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from meshrt.errors import UsageError
+from meshrt.mesh.mesh import Mesh, parse_mesh
+from meshrt.program import AtLeast
+from meshrt.programs.mesh.cache import Policy
+from meshrt.programs.mesh.systems import System
+
+SystemName = Annotated[Literal["waferllm", "t10", "ladder"], "how it is multiplied and added"]
+Kv = Annotated[Literal["shift", "concat", "roundrobin"], "KV cache policy"]
+Phases = Annotated[int, "K of the K-trees"]
+DecodePhases = Annotated[int | None, "the same in decode  [default: as in prefill]"]
+Allreduces = Annotated[Literal["fused", "published"], "6 or 10 allreduces a layer in decode"]
+HeadGroups = Annotated[int | None, "groups of heads side by side  [default: what leaves least to a core]"]
+Regions = Annotated[int, "meshes that share the layers out, one after the other"]
+DecodeMesh = Annotated[str | None, "WxH cores that decode, at the same corner  [default: those of prefill]"]
+DecodeRegions = Annotated[int | None, "regions that decode  [default: as many as prefill has]"]
+StepsRun = Annotated[int | None, "t10, ladder: the same for steps of a product; --payload none", AtLeast(1)]
+LayersOnly = Annotated[bool, "prefill without embedding and head; --payload none"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class How:
+    """The values of these options, by their names."""
+
+    system: System
+    kv: Policy
+    phases: int
+    decode_phases: int | None
+    allreduces: str
+    head_groups: int | None
+    regions: int
+    decode_mesh: str | None
+    decode_regions: int | None
+    layers_run: int | None
+    steps_run: int | None
+    layers_only: bool
+
+    def decode_cores(self, mesh: Mesh) -> tuple[int, int]:
+        """(width, height) of the mesh that decodes, where this one begins. UsageError."""
+        return parse_mesh(self.decode_mesh) if self.decode_mesh else (mesh.width, mesh.height)
+
+
+def check_how(how: How, payload: bool, context: int) -> None:
+    """UsageError for what cannot be, or has no use."""
+    if payload and (how.layers_run is not None or how.steps_run is not None or how.layers_only):
+        raise UsageError("--layers-run, --steps-run and --layers-only leave numbers out: add --payload none")
+    if how.layers_only and context:
+        raise UsageError("--layers-only leaves embedding and head of prefill out: with --context there is no prefill")
+    if how.steps_run is not None and (how.system == "waferllm" or context):
+        raise UsageError(
+            "--steps-run is for prefill by --system t10 or ladder: leave it away, or name one and a prompt"
+        )
+    if how.decode_phases is not None and how.system != "waferllm":
+        raise UsageError(f"--decode-phases is for the K-trees of waferllm: {how.system} adds up in its own way")
+    if context and (how.decode_mesh, how.decode_regions) != (None, None):
+        raise UsageError("--context has no prefill to change from: give decode's cores as --mesh and --regions")
