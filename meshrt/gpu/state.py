@@ -27,6 +27,7 @@ def describe(gpus: Gpus) -> dict[str, Any]:
             "tally": gpu.counters.tally,
             "memory": [gpu.memory.names, gpu.memory.used, gpu.memory.peak],
             "traffic": {kind: [one.calls, one.bytes] for kind, one in traffic.items()},
+            "sampled": gpus.sampled,
             "phases": {name: phase.numbers[at] for name, phase in gpus.phases.items()},
         }
         for at, (gpu, traffic) in enumerate(zip(gpus.mine, gpus.group.traffic, strict=True))
@@ -37,7 +38,6 @@ def describe(gpus: Gpus) -> dict[str, Any]:
     return {
         "gpus": [one for share in shares for one in share],
         "phases": {name: [phase.tokens, phase.seconds] for name, phase in gpus.phases.items()},
-        "sampled": [gpus.sampled],
     }
 
 
@@ -50,7 +50,7 @@ def restore(gpus: Gpus, snapshot: Snapshot) -> None:
         phase = gpus.phases[str(name)] = Phase(len(own))
         phase.tokens, phase.seconds = int(tokens), float(seconds)
         phase.numbers = [dict(told["phases"][name]) for told in own]
-    (gpus.sampled,) = map(bool, facts["sampled"])
+    gpus.sampled = any(told["sampled"] for told in own)
     for gpu, traffic, told in zip(gpus.mine, gpus.group.traffic, own, strict=True):
         _restore(gpu, told)
         traffic.clear()  # the same dictionary: plans hold on to it

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import resource
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kept import Stopped, changes, outside_host, rewrite, stop_after
 from mpi4py import MPI
 from random_models import BASE, random_checkpoint
 
@@ -19,7 +18,7 @@ from meshrt.errors import LimitError, UsageError
 from meshrt.mesh.defects import make_wafer
 from meshrt.mesh.device import find_device
 from meshrt.program import load_program
-from meshrt.programs.mesh import generation
+from meshrt.programs.generation import generate as loop
 from meshrt.ranks.board import Board
 
 NEW = 7  # tokens of a generation; states are kept after the 1st, 2nd, 4th and 6th
@@ -40,23 +39,6 @@ CASES: dict[str, tuple[tuple[int, int], dict[str, Any]]] = {
 }
 
 
-class Stopped(BaseException):
-    """As sudden as a test can be."""
-
-
-def stop_after(monkeypatch: pytest.MonkeyPatch, states: int) -> None:
-    """End the next generation on all ranks once so many states are kept."""
-    save, left = generation.save, [states]
-
-    def saved(*arguments: Any) -> None:
-        save(*arguments)
-        left[0] -= 1
-        if not left[0]:
-            raise Stopped
-
-    monkeypatch.setattr(generation, "save", saved)
-
-
 def generate(
     comm: Any, mesh: tuple[int, int], device: str = "ideal", limits: Any = None, defects: str | None = None,
     payload: bool = True, **options: Any,
@@ -70,10 +52,6 @@ def generate(
         comm, Board.alone(), load_program("llama"), given | options, mesh=mesh, payload=payload,
         device=find_device(device, **(limits or {})), wafer=defects and partial(make_wafer, defects, "2x2", 0),
     )  # fmt: skip
-
-
-def outside_host(report: dict[str, Any]) -> str:
-    return json.dumps({key: value for key, value in report.items() if key != "host"})
 
 
 @pytest.mark.mpi(ranks=[4])
@@ -195,8 +173,8 @@ def test_what_cannot_be_a_state(comm: MPI.Intracomm, tmp_path: Path, options: An
 @pytest.mark.mpi(ranks=[1])
 def test_a_state_is_kept_when_it_is_due(comm: MPI.Intracomm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     numbers: list[int] = []
-    save = generation.save
-    monkeypatch.setattr(generation, "save", lambda *given: (numbers.append(len(given[-1].new)), save(*given)))
+    save = loop.save
+    monkeypatch.setattr(loop, "save", lambda *given: (numbers.append(len(given[-1].new)), save(*given)))
     generate(comm, (2, 2), checkpoint=str(tmp_path / "state"), every=3)
     assert numbers == [1, 3, 6]  # with the prompt done, then every 3; the 7th token is the last
 
@@ -257,14 +235,6 @@ def test_a_full_disk_leaves_the_state_before(
     assert {path.name: path.read_bytes() for path in state.iterdir()} == before
 
 
-def rewrite(state: Path, whole: str, change: Callable[[dict[str, Any]], object]) -> None:
-    """Write the whole index of a state with a change, and with a digest that is right."""
-    told = json.loads(whole)["state"]
-    change(told)
-    digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
-    (state / "state.json").write_text(json.dumps({"digest": digest, "state": told}))
-
-
 @pytest.mark.mpi(ranks=[1])
 def test_a_state_that_somebody_has_written_is_told(
     comm: MPI.Intracomm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -272,20 +242,7 @@ def test_a_state_that_somebody_has_written_is_told(
     """Anything but what a run writes: a message, whichever fact is gone or is something else."""
     state = Path(kept_state(comm, tmp_path, monkeypatch))
     whole = (state / "state.json").read_text()
-    told = json.loads(whole)["state"]
-    changes: list[Callable[[dict[str, Any]], object]] = [
-        lambda told: told.pop("files"),
-        lambda told: told.pop("facts"),
-        lambda told: told.update(files=[{"name": "../other", "digest": "", "places": {}}]),
-        lambda told: told.update(files=7),
-        lambda told: told.update(facts=[]),
-    ]
-    for name in told["facts"]:
-        changes.append(lambda told, name=name: told["facts"].pop(name))
-        changes += [
-            lambda told, name=name, to=to: told["facts"].update({name: to}) for to in (None, "x", -1, [[]], {"a": 1})
-        ]
-    for change in changes:
+    for change in changes(whole):
         rewrite(state, whole, change)
         with pytest.raises((UsageError, LimitError)):  # as many tokens as a core has no memory for
             generate(comm, (2, 2), checkpoint=str(state), resume=True)

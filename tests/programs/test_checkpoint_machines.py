@@ -1,0 +1,177 @@
+"""On NeuronCores and GPUs as on the mesh: a generation that goes on ends as one that was never interrupted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from decomposed import decompose
+from kept import Stopped, changes, outside_host, rewrite, stop_after
+from mpi4py import MPI
+from random_models import BASE, CASES, random_checkpoint
+
+from meshrt.emulate import emulate
+from meshrt.errors import LimitError, UsageError
+from meshrt.models.catalogue import find_model
+from meshrt.models.config import read_config
+from meshrt.program import load_program
+from meshrt.ranks.board import Board
+
+NEW = 7  # tokens of a generation; states are kept after the 1st, 2nd, 4th and 6th
+SAMPLED = {"temperature": 0.9, "top_k": 40, "seed": 5}
+MODELS = {"factors": CASES["lowrankbias"], "uneven": BASE | {"num_attention_heads": 6, "num_key_value_heads": 2}}
+RUNS: dict[str, tuple[str, int, dict[str, Any]]] = {  # machine, how many, options; @ of the machine
+    "neuron, sampled": ("neuron", 4, SAMPLED | {"model": "llama-tiny"}),
+    "neuron, bfloat16": ("neuron", 4, {"model": "llama-tiny", "dtype": "bfloat16"}),
+    "neuron, one core": ("neuron", 1, {"model": "llama-tiny", "dtype": "float32", **SAMPLED}),
+    "neuron, factors": ("neuron", 1, {"model": "factors"}),
+    "neuron, spills": ("neuron", 2, {"model": "llama-tiny", "@sbuf_bytes": 2000}),
+    "neuron, shapes": ("neuron", 4, {"model": "llama-tiny", "@payload": False, "ratio": 0.4, "block": 16}),
+    "neuron, context": ("neuron", 2, {"model": "llama-tiny", "@payload": False, "context": 50}),
+    "gpu, sampled": ("gpu", 4, SAMPLED | {"model": "llama-tiny"}),
+    "gpu, bfloat16": ("gpu", 4, {"model": "decomposed", "dtype": "bfloat16", "scheme": "base", "block_size": 3}),
+    "gpu, static": ("gpu", 4, {"model": "llama-tiny", "@static": True, "block_size": 2, "scheme": "dense", **SAMPLED}),
+    "gpu, latents": ("gpu", 4, {"model": "decomposed", "kv": "lowrank", "block_size": 2}),
+    "gpu, static latents": (
+        "gpu", 4, {"model": "decomposed", "kv": "lowrank", "@static": True, "block_size": 2, "kv_blocks": 9}),
+    "gpu, heads that do not come out even": ("gpu", 3, {"model": "uneven", "@static": True}),
+    "gpu, shapes": ("gpu", 4, {"model": "llama-tiny", "@payload": False, "layers_run": 1, "ratio": 0.4}),
+    "gpu, static context": (
+        "gpu", 4, {"model": "llama-tiny", "@payload": False, "@static": True, "context": 50, "block_size": 4}),
+}  # fmt: skip
+SIZE = {"neuron": "cores", "gpu": "tp"}
+
+
+def generate(comm: Any, folder: Path, name: str, changed: dict[str, Any] | None = None, **options: Any) -> Any:
+    """The report of a short generation at rank 0, None elsewhere."""
+    machine, count, given = RUNS[name]
+    given = {"prompt_ids": "5,9,7,30,2,11", "max_new_tokens": NEW, "ignore_eos": True} | given | (changed or {})
+    given |= ({"every": 2} if "checkpoint" in options else {}) | options
+    if "context" in given:
+        del given["prompt_ids"]
+    if given["model"] != "llama-tiny" and not Path(given["model"]).is_absolute():
+        given["model"] = str(folder / given["model"])
+    settings = {key[1:]: given.pop(key) for key in [*given] if key.startswith("@")}
+    size = {SIZE[machine]: count} | settings
+    return emulate(comm, Board.alone(), load_program("llama", machine), given, **size)
+
+
+def make_models(comm: Any, folder: Path) -> Path:
+    """The folder that all ranks see, with what is not packaged."""
+    folder = Path(comm.bcast(str(folder)))
+    if comm.rank == 0:
+        for name, config in MODELS.items():
+            random_checkpoint(config, folder / name, 3)
+        source = find_model("llama-tiny")
+        ranks = {name: int(0.7 * min(shape)) for name, shape in read_config(source).matrices().items()}
+        decompose(source, folder / "decomposed", ranks)
+    comm.Barrier()
+    return folder
+
+
+@pytest.mark.mpi(ranks=[1, 4])
+@pytest.mark.parametrize("name", RUNS)
+def test_goes_on_as_if_nothing_had_happened(
+    comm: MPI.Intracomm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """By as many ranks as there may be, then on one and on two, from state to state; the last goes to the end."""
+    _, count, options = RUNS[name]
+    folder = make_models(comm, tmp_path)
+    logits = folder / "logits.npy"
+    more = {} if options.get("@payload") is False else {"logits": str(logits)}
+    state = str(folder / "state")
+    for at, ranks in enumerate((comm.size, 1, 2)):
+        ranks = min(ranks, count, comm.size)
+        some = comm.Split(comm.rank < ranks)
+        if comm.rank < ranks and at == 0:
+            whole = generate(some, folder, name, **more)
+            rows = logits.read_bytes() if some.rank == 0 and more else b""
+            some.Barrier()
+            with monkeypatch.context() as patch, pytest.raises(Stopped):
+                stop_after(patch, 2)
+                generate(some, folder, name, checkpoint=state, **more)
+        elif comm.rank < ranks:
+            if at == 1:
+                with monkeypatch.context() as patch, pytest.raises(Stopped):
+                    stop_after(patch, 1)
+                    generate(some, folder, name, checkpoint=state, resume=True, **more)
+            logits.unlink(missing_ok=True)
+            some.Barrier()
+            told = generate(some, folder, name, checkpoint=state, resume=True, **more | {"every": NEW})
+            if comm.rank == 0:
+                assert told["host"]["resumed_at_token"] == 4
+                assert outside_host(told) == outside_host(whole)
+                assert not rows or logits.read_bytes() == rows
+        comm.Barrier()
+        some.Free()
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_spills_of_what_stays_are_in_a_state(comm: MPI.Intracomm, tmp_path: Path) -> None:
+    """The run by that name spills before and after a state: otherwise it would be no test of it."""
+    told = generate(comm, make_models(comm, tmp_path), "neuron, spills")
+    assert all(phase["spill_bytes"]["reloaded"] for phase in told["phases"])
+
+
+def kept_state(comm: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> Path:
+    state = folder / "state"
+    with monkeypatch.context() as patch, pytest.raises(Stopped):
+        stop_after(patch, 2)
+        generate(comm, folder, name, checkpoint=str(state))
+    return state
+
+
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.parametrize(
+    ("name", "changed", "message"),
+    [
+        ("neuron, sampled", {"@cores": 2}, "with --cores 4, and this run has 2"),
+        ("neuron, sampled", {"@sbuf_bytes": 9999}, "with device's sbuf_partition_bytes"),
+        ("neuron, sampled", {"seed": 6}, "with --seed 5, and this run has 6"),
+        ("neuron, sampled", {"layers": 1}, "with another model"),
+        ("gpu, sampled", {"@tp": 2}, "with --tp 4, and this run has 2"),
+        ("gpu, sampled", {"@static": True}, "with --static False, and this run has True"),
+        ("gpu, sampled", {"@link": "pcie"}, "with device's link nvlink, and this run has pcie"),
+        ("gpu, sampled", {"scheme": "base"}, "with --scheme deinfer, and this run has base"),
+        ("gpu, sampled", {"block_size": 4}, "with --block-size 16, and this run has 4"),
+        ("gpu, sampled", {"layers": 1}, "with another model"),
+        ("gpu, sampled", {"prompt_ids": "5,9"}, "with another prompt"),
+    ],
+)
+def test_only_the_same_run_goes_on(
+    comm: MPI.Intracomm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, changed: Any, message: str
+) -> None:
+    state = kept_state(comm, tmp_path, monkeypatch, name)
+    with pytest.raises(UsageError, match=f"^--resume: what .*/state holds was begun {message}"):
+        generate(comm, tmp_path, name, changed, checkpoint=str(state), resume=True)
+    with pytest.raises(UsageError, match="holds a checkpoint already: go on from it with --resume"):
+        generate(comm, tmp_path, name, checkpoint=str(state))
+
+
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.parametrize("name", ["neuron, one core", "gpu, static"])
+def test_a_state_that_is_damaged_or_that_somebody_has_written_is_told(
+    comm: MPI.Intracomm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    state = kept_state(comm, tmp_path, monkeypatch, name)
+    whole = (state / "state.json").read_text()
+    for change in changes(whole):
+        rewrite(state, whole, change)
+        with pytest.raises((UsageError, LimitError)):
+            generate(comm, tmp_path, name, checkpoint=str(state), resume=True)
+    (state / "state.json").write_text(whole)
+    arrays = next(state.glob("*.npz"))
+    stored = arrays.read_bytes()
+    arrays.write_bytes(stored[: len(stored) // 2])
+    with pytest.raises(UsageError, match=r"is damaged.*remove the folder and start again"):
+        generate(comm, tmp_path, name, checkpoint=str(state), resume=True)
+    arrays.write_bytes(stored)
+    assert generate(comm, tmp_path, name, checkpoint=str(state), resume=True)["host"]["resumed_at_token"] == 2
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_a_trace_has_all_that_ran(comm: MPI.Intracomm, tmp_path: Path) -> None:
+    trace = {"@trace": str(tmp_path / "trace.json")}
+    with pytest.raises(UsageError, match="--trace has all that ran, and --checkpoint keeps nothing of it"):
+        generate(comm, tmp_path, "neuron, one core", trace, checkpoint=str(tmp_path / "state"))
