@@ -42,7 +42,7 @@ def run_lowrank(gpus: Gpus, model: Path | str, **options: Any) -> dict[str, Any]
 
 def run_gpus(gpus: Gpus, model: Path | str, name: str, **options: Any) -> dict[str, Any]:
     """The report of a program's run with its default options but for these; the same on all ranks."""
-    program = load_program(name)
+    program = load_program(name, "gpu")
     given = program.complete({"model": str(model)} | options)
     told = gather_report("gpu", gpus, program.name, given, program.run(gpus, **given), {"wall_seconds": 0.0})
     found: dict[str, Any] = gpus.control.bcast(told)

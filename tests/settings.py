@@ -66,6 +66,7 @@ BASE: dict[str, dict[str, Any]] = {
     "shift mesh": {"@mesh": (6, 6), "tile": 2},
     "llama mesh": {"@mesh": (8, 8), **IDS},
     "llama neuron": {**IDS},
+    "llama gpu": {"@tp": 2, **IDS},
     "xuv neuron": {"m": 256, "k": 256, "r": 128, "n": 512},
     "lowrank gpu": {"@tp": 2, **IDS},
     "serve gpu": {"@tp": 2, "requests": 4, "prompt_tokens": "5", "output_tokens": "3"},
@@ -88,6 +89,24 @@ DRAWING = [
     Row("top_k", 1, "result.token_ids", OTHER, DRAWN, "1 leaves the likeliest"),
     Row("top_p", 1e-9, "result.token_ids", OTHER, DRAWN, "so little leaves the likeliest"),
     Row("seed", 7, "result.token_ids", OTHER, DRAWN),
+]
+KEEPING = [
+    Row("checkpoint", "{tmp}/state", "file {tmp}/state/state.json", APPEARS, NUMBERS),
+    Row("every", 1, "file {run}/state/state-2-0.npz", APPEARS, NUMBERS | {"checkpoint": "{run}/state"}),
+    Row("resume", True, "host.resumed_at_token", becomes(None, 1), NUMBERS | {"checkpoint": "{tmp}/state"}),
+]
+CONTEXT = Row("context", 64, "phases.decode.macs", GROWS, {"prompt_ids": None, "context": 8})
+LAYERS = Row("layers", 2, "result.layers", becomes(4, 2))
+ON_GPUS = [
+    Row("model", "opt-30b", "measured.flops", GROWS, MODELS),
+    Row("scheme", "base", "measured.link_bytes.total", GROWS, {"ratio": 0.4}),
+    Row("kv", "lowrank", "measured.cache_blocks", APPEARS, {"ratio": 0.4}),
+    Row("ratio", 0.4, "measured.collectives.all_gather.bytes.total", GROWS, None, "latents are gathered"),
+    Row("block_size", 1, "result.kv_blocks", becomes(1, 8), None, "5 + 3 tokens"),
+    Row("kv_blocks", 9, "result.kv_blocks", becomes(1, 9)),
+    Row("dtype", "float32", "measured.memory_traffic.total", GROWS, None, "the model's is float16"),
+    LAYERS,
+    Row("layers_run", 1, "kinds.measured.launches", becomes("counted", "extrapolated")),
 ]
 
 ROWS: dict[str, list[Row]] = {
@@ -145,8 +164,9 @@ ROWS: dict[str, list[Row]] = {
     "llama mesh": [
         *GENERATION,
         *DRAWING,
+        *KEEPING,
         Row("model", "llama3.2-1b", "measured.macs", GROWS, MODELS | {"@device": "ideal"}),
-        Row("context", 64, "phases.decode.macs", GROWS, {"prompt_ids": None, "context": 8}),
+        CONTEXT,
         Row("system", "t10", "measured.route_entries.max", OTHER, None, "one crossbar instead of rings and trees"),
         Row("kv", "concat", "phases.decode.hops", FALLS, {"max_new_tokens": 9}, "no token climbs"),
         Row("dtype", "float32", "measured.memory_bytes.max", GROWS, {"@device": "ideal"}, "the model's is float16"),
@@ -157,21 +177,19 @@ ROWS: dict[str, list[Row]] = {
         Row("regions", 2, "result.decode_regions", becomes(1, 2), None, "decode has as many"),
         Row("decode_mesh", "4x8", "result.decode_cores", becomes([8, 8], [4, 8]), {"@device": "ideal"}),
         Row("decode_regions", 2, "result.decode_regions", becomes(1, 2)),
-        Row("layers", 2, "result.layers", becomes(4, 2)),
+        LAYERS,
         Row("layers_run", 1, "result.layers_run", becomes(4, 1)),
         Row("steps_run", 1, "kinds.measured.hops", becomes("counted", "extrapolated"), {"system": "t10"}),
         Row("layers_only", True, "phases.prefill.macs", FALLS),
-        Row("checkpoint", "{tmp}/state", "file {tmp}/state/state.json", APPEARS, NUMBERS),
-        Row("every", 1, "file {run}/state/state-2-0.npz", APPEARS, NUMBERS | {"checkpoint": "{run}/state"}),
-        Row("resume", True, "host.resumed_at_token", becomes(None, 1), NUMBERS | {"checkpoint": "{tmp}/state"}),
     ],
     "llama neuron": [
         *GENERATION,
         *DRAWING,
+        *KEEPING,
         Row("model", "llama3.2-1b", "measured.macs", GROWS, MODELS),
-        Row("context", 64, "phases.decode.macs", GROWS, {"prompt_ids": None, "context": 8}),
+        CONTEXT,
         Row("dtype", "float32", "measured.hbm_bytes.total", GROWS, None, "the model's is float16"),
-        Row("layers", 2, "result.layers", becomes(4, 2)),
+        LAYERS,
         Row("ratio", 0.6, "measured.macs", FALLS, {"ratio": 0.1, "block": 16}),
         Row("block", 16, "measured.macs", FALLS, {"ratio": 0.5}, "ranks are rounded up to 16, not to 128"),
     ],
@@ -192,21 +210,20 @@ ROWS: dict[str, list[Row]] = {
             {"kernel": "dense", "r": None}),
         Row("seed", 1, "result.max_abs_error", OTHER, NUMBERS),
     ],
+    "llama gpu": [
+        *GENERATION,
+        *DRAWING,
+        *KEEPING,
+        *ON_GPUS,
+        Row("context", 64, "phases.decode.flops", GROWS, {"prompt_ids": None, "context": 8}),
+    ],
     "lowrank gpu": [
         *GENERATION,
-        Row("model", "opt-30b", "measured.flops", GROWS, MODELS),
-        Row("scheme", "base", "measured.link_bytes.total", GROWS, {"ratio": 0.4}),
-        Row("kv", "lowrank", "measured.cache_blocks", APPEARS, {"ratio": 0.4}),
-        Row("ratio", 0.4, "measured.collectives.all_gather.bytes.total", GROWS, None, "latents are gathered"),
+        *ON_GPUS,
         Row("prompts", "{tmp}/prompts", "result.requests", APPEARS, NUMBERS | {"prompt_ids": None}),
-        Row("block_size", 1, "result.kv_blocks", becomes(1, 8), None, "5 + 3 tokens"),
-        Row("kv_blocks", 9, "result.kv_blocks", becomes(1, 9)),
         Row("max_batch", 1, "measured.launches", GROWS, NUMBERS | {"prompt_ids": None, "prompts": "{tmp}/prompts"}),
         Row("max_prefill_tokens", 1, "measured.launches", GROWS,
             NUMBERS | {"prompt_ids": None, "prompts": "{tmp}/prompts"}),
-        Row("dtype", "float32", "measured.memory_traffic.total", GROWS, None, "the model's is float16"),
-        Row("layers", 2, "result.layers", becomes(4, 2)),
-        Row("layers_run", 1, "kinds.measured.launches", becomes("counted", "extrapolated")),
     ],
     "serve gpu": [
         Row("model", "opt-30b", "measured.flops", GROWS, {"layers": 1}),
@@ -239,7 +256,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("kvcache mesh", {"until_full": True}, "give one of them"),
     ("shift mesh", {"multiply": True}, "add --axis both"),
     *((f"llama {machine}", NUMBERS | {name: value}, "at a temperature of 0")
-      for machine in ("mesh", "neuron") for name, value in (("top_k", 5), ("top_p", 0.5), ("seed", 1))),
+      for machine in ("mesh", "neuron", "gpu") for name, value in (("top_k", 5), ("top_p", 0.5), ("seed", 1))),
     ("llama mesh", NUMBERS | {"layers_run": 1}, "--layers-run"),
     ("llama mesh", {"steps_run": 1}, "--steps-run is for prefill"),
     ("llama mesh", {"steps_run": 1, "system": "t10", "context": 9, "prompt_ids": None}, "--steps-run is for prefill"),
@@ -247,10 +264,19 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("llama mesh", {"context": 9, "prompt_ids": None, "decode_mesh": "4x8"}, "--context has no prefill"),
     ("llama mesh", {"context": 9, "prompt_ids": None, "decode_regions": 2}, "--context has no prefill"),
     ("llama mesh", {"context": 9, "prompt_ids": None, "layers_only": True}, "there is no prefill"),
-    ("llama mesh", {"every": 1}, "no state is kept"),
-    ("llama mesh", {"resume": True}, "name it with --checkpoint"),
-    *((program, {"logits": "{tmp}/l.npy"}, "--logits") for program in ("llama mesh", "llama neuron", "lowrank gpu")),
-    *((f"llama {machine}", {"temperature": 1.0}, "--payload none has none") for machine in ("mesh", "neuron")),
+    *((f"llama {machine}", given, says)
+      for machine in ("mesh", "neuron", "gpu")
+      for given, says in (
+          ({"every": 1}, "no state is kept"),
+          ({"resume": True}, "name it with --checkpoint"),
+          ({"logits": "{tmp}/l.npy"}, "--logits"),
+          ({"temperature": 1.0}, "--payload none has none"),
+          (NUMBERS | {"context": 9, "prompt_ids": None}, "--context 9 leaves numbers out"),
+          ({"context": 9}, "--context 9 stands for a prompt"),
+          ({"layers": 5}, "the model has 4"),
+      )),
+    ("lowrank gpu", {"logits": "{tmp}/l.npy"}, "--logits"),
+    ("lowrank gpu", NUMBERS | {"prompt_ids": None, "prompts": "{tmp}/prompts", "logits": "{tmp}/l.npy"}, "one prompt"),
     ("llama neuron", {"block": 16}, "of the ranks of --ratio"),
     ("llama neuron", NUMBERS | {"ratio": 0.5}, "gives shapes only"),
     ("xuv neuron", {"kernel": "dense"}, "has no rank"),
@@ -258,9 +284,13 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("xuv neuron", {"kernel": "naive", "sums": "tile"}, "--sums tile"),
     ("xuv neuron", {"kernel": "naive", "out_transposed": True}, "has its one layout"),
     ("xuv neuron", {"kernel": "sequential", "transpose": "tensor"}, "transposes in its one way"),
-    ("lowrank gpu", NUMBERS | {"ratio": 0.5}, "--ratio is for shapes"),
-    ("lowrank gpu", NUMBERS | {"layers_run": 1}, "--layers-run is for shapes"),
-    ("lowrank gpu", {"kv": "lowrank", "scheme": "base"}, "needs --scheme deinfer"),
+    *((f"{program} gpu", given, says)
+      for program in ("llama", "lowrank")
+      for given, says in (
+          (NUMBERS | {"ratio": 0.5}, "--ratio is for shapes"),
+          (NUMBERS | {"layers_run": 1}, "--layers-run is for shapes"),
+          ({"kv": "lowrank", "scheme": "base"}, "needs --scheme deinfer"),
+      )),
     ("serve gpu", NUMBERS | {"layers_run": 1}, "--layers-run is for shapes"),
     ("serve gpu", NUMBERS | {"ratio": 0.5}, "--ratio is for shapes"),
 ]  # fmt: skip

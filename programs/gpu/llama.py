@@ -29,7 +29,7 @@ MESH = (1, 1)
 def run(
     gpus: Gpus,
     *,
-    model: own.Model = "llama-tiny",
+    model: shared.Model = "llama-tiny",
     prompt: shared.Prompt = None,
     prompt_ids: shared.PromptIds = None,
     prompt_tokens: shared.PromptTokens = None,

@@ -1,0 +1,96 @@
+"""`llama --on mesh|neuron|gpu` is one program: the same words, the same text; `lowrank` is that of GPUs."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from meshrt.emulate import emulate
+from meshrt.mesh.device import find_device
+from meshrt.program import Option, load_program
+from meshrt.programs.generation.options import Asked
+from meshrt.ranks.board import Board
+
+SIZES: dict[str, dict[str, Any]] = {
+    "mesh": {"mesh": (4, 4), "device": find_device("ideal")}, "neuron": {"cores": 2}, "gpu": {"tp": 2},
+}  # fmt: skip
+PROGRAMS = Path(__file__).parents[2] / "programs"
+RUNS = [PROGRAMS / name for name in ("llama.py", "neuron/llama.py", "gpu/llama.py", "lowrank.py")]
+
+
+def options_of(machine: str) -> dict[str, Option]:
+    return {option.name: option for option in load_program("llama", machine).options}
+
+
+def run(comm: Any, machine: str, name: str = "llama", **options: Any) -> Any:
+    """The report at rank 0, None elsewhere."""
+    given = {"prompt_ids": "1,2,3,4,5", "max_new_tokens": 8, "ignore_eos": True} | options
+    return emulate(comm, Board.alone(), load_program(name, machine), given, **SIZES[machine])
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(Asked)])
+def test_a_word_is_the_same_option_on_every_machine(name: str) -> None:
+    """Its help, default, range and kind."""
+    first, *others = (options_of(machine)[name] for machine in SIZES)
+    assert all(other == first for other in others)
+
+
+def test_what_is_not_asked_for_is_what_the_options_have() -> None:
+    """`lowrank` has not all of them: then these defaults hold."""
+    options = options_of("gpu")
+    assert {one.name: one.default for one in fields(Asked) if one.name != "model"} == {
+        one.name: options[one.name].default for one in fields(Asked) if one.name != "model"
+    }
+
+
+@pytest.mark.mpi(ranks=[1, 2])
+@pytest.mark.parametrize(
+    "drawn", [{}, {"temperature": 0.9, "top_k": 30, "top_p": 0.9, "seed": 11}], ids=["greedy", "drawn"]
+)
+def test_every_machine_writes_the_same(comm: Any, drawn: dict[str, Any], tmp_path: Path) -> None:
+    """Token by token; the logits but for the order of float32 sums."""
+    folder, found, rows = Path(comm.bcast(str(tmp_path))), {}, {}
+    for machine in SIZES:
+        path = folder / f"{machine}.npy"
+        found[machine] = run(comm, machine, dtype="float32", logits=str(path), **drawn)
+        rows[machine] = np.load(path) if comm.rank == 0 else None
+    if comm.rank == 0:
+        said = [{key: told["result"][key] for key in ("prompt_ids", "token_ids", "stopped")} for told in found.values()]
+        assert said[0] == said[1] == said[2] and len(said[0]["token_ids"]) == 8
+        assert rows["mesh"].shape == (5 + 8 - 1, 512)
+        for other in ("neuron", "gpu"):
+            np.testing.assert_allclose(rows[other], rows["mesh"], atol=1e-3)
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_a_draw_counts_what_the_likeliest_does(comm: Any) -> None:
+    """Logits leave the GPUs for it, which is not counted: no machine is said to draw."""
+    greedy, drawn = (run(comm, "gpu", **more) for more in ({}, {"temperature": 0.9, "seed": 3}))
+    assert greedy["result"]["token_ids"] != drawn["result"]["token_ids"]
+    assert (greedy["measured"], greedy["phases"]) == (drawn["measured"], drawn["phases"])
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_lowrank_is_llama_on_gpus(comm: Any) -> None:
+    one, other = run(comm, "gpu"), run(comm, "gpu", "lowrank")
+    assert [other[key] for key in ("measured", "phases", "device")] == [
+        one[key] for key in ("measured", "phases", "device")
+    ]
+    same = one["result"].keys() & other["result"].keys()
+    assert {"token_ids", "text", "ttft_seconds", "plans"} < same
+    assert {key: one["result"][key] for key in same} == {key: other["result"][key] for key in same}
+    assert one["result"]["tpot_seconds"] == other["result"]["itl_seconds"]
+
+
+@pytest.mark.parametrize("path", RUNS, ids=lambda path: path.relative_to(PROGRAMS).as_posix())
+def test_what_runs_a_program_is_read_at_a_glance(path: Path) -> None:
+    (run,) = (
+        node for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef) and node.name == "run"
+    )
+    assert run.end_lineno is not None
+    assert run.end_lineno - run.body[0].lineno < 60
