@@ -39,7 +39,7 @@ def run(
     scheme: own.Scheme = "deinfer",
     kv: own.Kv = "dense",
     ratio: own.Ratio = None,
-    prompt: shared.Prompt = None,
+    prompt: shared.PromptText = None,
     prompts: Annotated[str | None, "a file with a prompt in each line: requests that are served together"] = None,
     prompt_ids: shared.PromptIds = None,
     prompt_tokens: shared.PromptTokens = None,

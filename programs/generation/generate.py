@@ -31,9 +31,9 @@ def generate(
     with engine.decoding():
         if keep.found is not None:
             restore(keep.found, machine, engine, prompt.vocabulary, now)
-        begun = len(now.new)
+        kept = 0 if keep.found is None else len(now.new)
         while not choice.is_over(now.new):
-            if keep.is_due(len(now.new)) and (keep.found is None or len(now.new) > begun):
+            if keep.is_due(len(now.new)) and len(now.new) > kept:
                 save(keep, machine.control, engine, now)
             _next(engine, engine.step(now.new[-1], len(prompt) + len(now.new) - 1), choice, now, logits)
             told.tell(now.new)

@@ -11,7 +11,7 @@ import numpy as np
 from meshrt.gpu import state
 from meshrt.gpu.gpus import Gpus
 from meshrt.programs.generation.choice import at_rank_0
-from meshrt.programs.gpu.serving import Request, check_room
+from meshrt.programs.gpu.serving import Request
 from meshrt.programs.gpu.steps import Steps
 from meshrt.ranks.snapshot import Part, Snapshot
 
@@ -23,9 +23,6 @@ class GpuEngine:
     gpus: Gpus
     steps: Steps
     request: Request
-
-    def __post_init__(self) -> None:
-        check_room(self.steps.cache.pages, [self.request])
 
     def fill(self, context: int) -> None:
         """Without payload there are lengths only, and the request has its own."""

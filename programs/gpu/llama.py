@@ -20,7 +20,7 @@ from meshrt.programs.gpu.engine import GpuEngine
 from meshrt.programs.gpu.family import read_family
 from meshrt.programs.gpu.opening import open_model, open_weights, shaped
 from meshrt.programs.gpu.options import How
-from meshrt.programs.gpu.serving import Request
+from meshrt.programs.gpu.serving import Request, check_room
 
 MACHINE = "gpu"
 MESH = (1, 1)
@@ -30,7 +30,7 @@ def run(
     gpus: Gpus,
     *,
     model: shared.Model = "llama-tiny",
-    prompt: shared.Prompt = None,
+    prompt: shared.PromptText = None,
     prompt_ids: shared.PromptIds = None,
     prompt_tokens: shared.PromptTokens = None,
     context: shared.Context = 0,
@@ -116,6 +116,7 @@ def write(gpus: Gpus, arguments: Mapping[str, Any]) -> Text:
         gpus, family, source, how.scheme, how.kv == "lowrank", [request], dtype=how.dtype, layers_run=how.layers_run,
         block_size=how.block_size, kv_blocks=how.kv_blocks, wanted=asked.logits is not None,
     )  # fmt: skip
+    check_room(steps.cache.pages, [request])
     engine = GpuEngine(gpus, steps, request)
     now = generate(gpus, engine, prompt, choice, keep, asked.logits is not None)
     steps.close()

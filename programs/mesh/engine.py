@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,16 +13,14 @@ from meshrt.mesh.collectives.rings import interleaved_rings
 from meshrt.mesh.mesh import tile_ranks
 from meshrt.models.checkpoint import Checkpoint
 from meshrt.models.config import Config
-from meshrt.programs.generation.choice import at_rank_0
 from meshrt.programs.generation.prompt import Prompt
 from meshrt.programs.mesh.cache import Cache, fill_evenly, spread_evenly
 from meshrt.programs.mesh.decode import decode
-from meshrt.programs.mesh.nexttoken import greedy, next_of_prompt, prompt_logits, whole_row
+from meshrt.programs.mesh.nexttoken import PromptScores, TokenScores
 from meshrt.programs.mesh.options import How
 from meshrt.programs.mesh.placement import change_cores, move_weights
 from meshrt.programs.mesh.prefill import prefill
 from meshrt.programs.mesh.regions import Region, arrange, hand_back, install, open_regions
-from meshrt.programs.mesh.systems import open_sums
 from meshrt.programs.mesh.weights import Chunks, cut_dimensions
 from meshrt.ranks.snapshot import Part, Snapshot, trusted
 
@@ -53,7 +50,7 @@ class MeshEngine:
         for region in self.regions:
             fill_evenly(region.cache, context)
 
-    def prefill(self, ids: Sequence[int], every: bool) -> "PromptScores":
+    def prefill(self, ids: Sequence[int], every: bool) -> PromptScores:
         block, how, config = self.block, self.how, self.config
         with ExitStack() as routes:
             rings = [routes.enter_context(interleaved_rings(region.block)) for region in self.regions]
@@ -73,7 +70,8 @@ class MeshEngine:
                     if self.elsewhere is None:
                         for region in self.regions:
                             spread_evenly(region.cache)
-        return PromptScores(self, scores, len(ids))
+        last = self.regions[-1].block
+        return PromptScores(block, last, self.chunks, how.phases, config.vocab_size, len(ids), scores)
 
     def change_cores(self) -> None:
         """Let other cores decode than those of prefill: weights and cache go there."""
@@ -102,13 +100,14 @@ class MeshEngine:
             self.block.follow(self.regions[0].block)
             phase.tokens = self.steps
 
-    def step(self, token: int, position: int) -> "TokenScores":
+    def step(self, token: int, position: int) -> TokenScores:
         self.steps += 1
         fused = self.how.allreduces == "fused"
         found = decode(
             self.regions, self.config, self.chunks, token, position, fused, self.how.layers_run, self.spent[1]
         )  # fmt: skip
-        return TokenScores(self, found)
+        last = self.regions[-1]
+        return TokenScores(last.block, self.chunks, last.sums, self.config.vocab_size, found)
 
     def took(self, token: int) -> None:
         if self.steps:
@@ -143,57 +142,6 @@ class MeshEngine:
         found = [region.block for region in self.regions]
         found += [region.crossing.border for region in self.regions if region.crossing is not None]
         return found if any(one is self.block for one in found) else [*found, self.block]
-
-
-@dataclass(frozen=True, eq=False)
-class PromptScores:
-    """Logits L_y V_x of a prompt of that length; the token after it is found in a phase of its own."""
-
-    engine: MeshEngine
-    scores: np.ndarray
-    length: int
-
-    def greedy(self) -> int:
-        return self._first(None)
-
-    def draw(self, choose: Callable[[np.ndarray], int]) -> int:
-        return self._first(choose)
-
-    def _first(self, choose: Callable[[np.ndarray], int] | None) -> int:
-        engine = self.engine
-        block, last = engine.block, engine.regions[-1].block
-        with ExitStack() as routes, block.phase("first token") as phase:
-            phase.tokens = 1
-            sums = open_sums(routes, last, engine.chunks, "xy", engine.how.phases)
-            last.follow(block)
-            token = next_of_prompt(last, engine.config, engine.chunks, sums, self.scores, self.length, choose)
-            block.follow(last)
-        return token
-
-    def rows(self) -> list[np.ndarray]:
-        return prompt_logits(self.engine.regions[-1].block, self.scores, self.length, self.engine.config.vocab_size)
-
-
-@dataclass(frozen=True, eq=False)
-class TokenScores:
-    """Logits V_x of a token, the same in every row of cores."""
-
-    engine: MeshEngine
-    scores: np.ndarray
-
-    def greedy(self) -> int:
-        last = self.engine.regions[-1]
-        return greedy(last.block, self.engine.chunks, last.sums, self.scores)
-
-    def draw(self, choose: Callable[[np.ndarray], int]) -> int:
-        return at_rank_0(self.engine.regions[-1].block.control, self._row, choose)
-
-    def rows(self) -> list[np.ndarray]:
-        return [] if self._row is None else [self._row]
-
-    @cached_property
-    def _row(self) -> np.ndarray | None:
-        return whole_row(self.engine.regions[-1].block, self.scores, self.engine.config.vocab_size)
 
 
 @contextmanager

@@ -1,15 +1,17 @@
 """The next token, from logits on the mesh: the likeliest, found by a reduction, or one that the host draws."""
 
 from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from meshrt.errors import UsageError
 from meshrt.mesh.block import Block
 from meshrt.mesh.tiles import gather_parts
-from meshrt.models.config import Config
 from meshrt.programs.generation.choice import at_rank_0
-from meshrt.programs.mesh.systems import Sums
+from meshrt.programs.mesh.systems import Sums, open_sums
 from meshrt.programs.mesh.weights import Chunks
 
 
@@ -35,12 +37,6 @@ def best_here(block: Block, chunks: Chunks, scores: np.ndarray) -> np.ndarray:
     return block.memory.keep("best logit", np.concatenate([best[0], best[1].astype(np.float32)], axis=-1))
 
 
-def greedy(block: Block, chunks: Chunks, sums: Sums, scores: np.ndarray) -> int:
-    """The likeliest token, found on the mesh: V_x, the same in every row, is reduced along x, and all cores know it."""
-    best = sums.x(best_here(block, chunks, scores), best_of)
-    return token_of(block, best)
-
-
 def token_of(block: Block, best: np.ndarray) -> int:
     """The id of the best (logit, id) pair, [bh, bw, 2], that all have. UsageError where its logit is no number."""
     if block.payload and not np.isfinite(best[0, 0, 0]):
@@ -51,24 +47,77 @@ def token_of(block: Block, best: np.ndarray) -> int:
     return int(best[0, 0, 1])
 
 
-def next_of_prompt(
-    block: Block, config: Config, chunks: Chunks, sums: Sums, scores: np.ndarray, length: int,
-    choose: Callable[[np.ndarray], int] | None,
-) -> int:  # fmt: skip
-    """The token after the prompt, from logits L_y V_x: the row of cores that has its last position tells the others."""
-    row, strip, place = last_place(chunks, length, scores.shape[-2])
-    here = block.mesh.y0 <= row < block.mesh.y0 + block.lead[0]
-    own = scores[:, :, strip, :, place]
-    if choose is not None:
-        return at_rank_0(block.control, whole_row(block, own, config.vocab_size, row), choose)
-    best = best_here(block, chunks, own)
-    if here:
-        others = np.arange(block.lead[0]) != row - block.mesh.y0
-        best[others] = -np.inf, config.vocab_size
-    else:
-        best[:] = -np.inf, config.vocab_size
-    best = sums.x(best, best_of)
-    return token_of(block, sums.y(best, best_of))
+@dataclass(frozen=True, eq=False)
+class TokenScores:
+    """Logits of one token, V_x, the same in every row of cores, which add up by `sums`."""
+
+    block: Block
+    chunks: Chunks
+    sums: Sums
+    vocabulary: int
+    scores: np.ndarray
+
+    def greedy(self) -> int:
+        """Found on the mesh: the best of each column's cores is reduced along x, and all cores know it."""
+        return token_of(self.block, self.sums.x(best_here(self.block, self.chunks, self.scores), best_of))
+
+    def draw(self, choose: Callable[[np.ndarray], int]) -> int:
+        return at_rank_0(self.block.control, self.row, choose)
+
+    def rows(self) -> list[np.ndarray]:
+        return [] if self.row is None else [self.row]
+
+    @cached_property
+    def row(self) -> np.ndarray | None:
+        return whole_row(self.block, self.scores, self.vocabulary)
+
+
+@dataclass(frozen=True, eq=False)
+class PromptScores:
+    """Logits of a prompt of that length, L_y V_x, at the cores of `last`; the run's phases are those of `block`."""
+
+    block: Block
+    last: Block
+    chunks: Chunks
+    phases: int
+    vocabulary: int
+    length: int
+    scores: np.ndarray
+
+    def greedy(self) -> int:
+        return self._first(None)
+
+    def draw(self, choose: Callable[[np.ndarray], int]) -> int:
+        return self._first(choose)
+
+    def rows(self) -> list[np.ndarray]:
+        return prompt_logits(self.last, self.scores, self.length, self.vocabulary)
+
+    def _first(self, choose: Callable[[np.ndarray], int] | None) -> int:
+        """The token after the prompt: the row of cores that has its last position tells the others."""
+        with ExitStack() as routes, self.block.phase("first token") as phase:
+            phase.tokens = 1
+            sums = open_sums(routes, self.last, self.chunks, "xy", self.phases)
+            self.last.follow(self.block)
+            row, strip, place = last_place(self.chunks, self.length, self.scores.shape[-2])
+            own = self.scores[:, :, strip, :, place]
+            if choose is None:
+                token = self._likeliest(sums, own, row)
+            else:
+                token = at_rank_0(self.last.control, whole_row(self.last, own, self.vocabulary, row), choose)
+            self.block.follow(self.last)
+        return token
+
+    def _likeliest(self, sums: Sums, own: np.ndarray, row: int) -> int:
+        last = self.last
+        best = best_here(last, self.chunks, own)
+        if last.mesh.y0 <= row < last.mesh.y0 + last.lead[0]:
+            others = np.arange(last.lead[0]) != row - last.mesh.y0
+            best[others] = -np.inf, self.vocabulary
+        else:
+            best[:] = -np.inf, self.vocabulary
+        best = sums.x(best, best_of)
+        return token_of(last, sums.y(best, best_of))
 
 
 def last_place(chunks: Chunks, length: int, kept: int) -> tuple[int, int, int]:

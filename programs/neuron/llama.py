@@ -33,7 +33,7 @@ def run(
     cores: Cores,
     *,
     model: shared.Model = "llama-tiny",
-    prompt: shared.Prompt = None,
+    prompt: shared.PromptText = None,
     prompt_ids: shared.PromptIds = None,
     prompt_tokens: shared.PromptTokens = None,
     context: shared.Context = 0,
