@@ -63,6 +63,10 @@ CROSSBAR = "test_crossbar.py test_itinerary.py"
 NEURON = "test_neuron_memory.py test_neuron_timeline.py test_neuron_runtime.py test_neuron_tiles.py"
 HBM_TO_HBM = "test_neuron_llama.py::test_a_sum_over_the_cores_goes_from_hbm_to_hbm"
 GPU = "test_gpu.py test_group.py"
+RESUME = (
+    "test_checkpoint_machines.py::test_goes_on_as_if_nothing_had_happened"
+    " test_checkpoint_machines.py::test_who_goes_on_stands_where_the_other_stood"
+)
 REGIONS = (
     "test_segments.py::test_a_repeated_stretch_multiplies_the_bytes_of_every_block"
     " test_segments.py::test_whoever_is_followed_has_moved_the_heads_that_nobody_waits_for"
@@ -270,6 +274,17 @@ TABLE: dict[str, list[tuple[str, str, str]]] = {
     "meshrt/gpu/repeat.py": [
         ("            gpu.host += self.times * (gpu.host - host)\n", "", "test_lowrank.py test_lowrank_studies.py"),
         ("count + self.times * (count - old))", "count)", "test_lowrank.py test_lowrank_studies.py"),
+    ],
+    "meshrt/gpu/state.py": [
+        ("gpu.memory.used, gpu.memory.peak = int(used), int(peak)", "gpu.memory.used = int(used)", RESUME),
+        ("gpus.sampled = any(", "_ = any(", RESUME),
+        ("        traffic.clear()  # the same dictionary: plans hold on to it\n", "        traffic = {}\n", RESUME),
+    ],
+    "meshrt/neuron/state.py": [
+        ("sbuf.idle[:] = [(float(since), int(nbytes)) for since, nbytes in room]", "pass", RESUME),
+        ("psum.idle[:] = [float(since) for since in banks]", "pass", RESUME),
+        ("        _restore_store(tile.store, told[\"tiles\"][name])\n", "", RESUME),
+        ("        tile.note_written()\n", "", RESUME),
     ],
     "meshrt/gpu/memory.py": [
         ("if self.used + nbytes > self.limit:", "if self.used + nbytes >= self.limit:", GPU),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from meshrt.errors import LimitError, UsageError
 from meshrt.models.catalogue import find_model
 from meshrt.models.config import read_config
 from meshrt.program import load_program
+from meshrt.programs.generation import generate as loop
 from meshrt.ranks.board import Board
 
 NEW = 7  # tokens of a generation; states are kept after the 1st, 2nd, 4th and 6th
@@ -120,6 +122,26 @@ def kept_state(comm: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, name: s
         stop_after(patch, 2)
         generate(comm, folder, name, checkpoint=str(state))
     return state
+
+
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.parametrize("name", RUNS)
+def test_who_goes_on_stands_where_the_other_stood(
+    comm: MPI.Intracomm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Every clock, counter and heap, also those that nobody waits for in these runs."""
+    state = kept_state(comm, make_models(comm, tmp_path), monkeypatch, name)
+    restore = loop.restore
+
+    def restored(found: Any, machine: Any, engine: Any, *more: Any) -> None:
+        restore(found, machine, engine, *more)
+        told = json.loads(json.dumps(engine.describe()[0]))
+        assert told == {key: found.facts[key] for key in told}
+        raise Stopped
+
+    monkeypatch.setattr(loop, "restore", restored)
+    with pytest.raises(Stopped):
+        generate(comm, tmp_path, name, checkpoint=str(state), resume=True)
 
 
 @pytest.mark.mpi(ranks=[1])
