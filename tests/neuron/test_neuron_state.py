@@ -1,0 +1,70 @@
+"""The state of NeuronCores: what goes on from it ends, instruction by instruction, as what never stopped."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from meshrt.errors import UsageError
+from meshrt.neuron import isa as nisa
+from meshrt.neuron import language as nl
+from meshrt.neuron import state
+from meshrt.neuron.cores import Cores
+from meshrt.neuron.device import find_neuron_device
+from meshrt.neuron.tile import Tile
+from meshrt.ranks import snapshot
+from meshrt.ranks.board import Board
+from meshrt.ranks.control import Control
+
+
+def new_cores(comm: Any) -> tuple[Cores, list[Tile]]:
+    """Three cores, of which each has a tensor that nobody has written yet."""
+    cores = Cores(3, find_neuron_device("trn1"), Control(comm, Board.alone(), "test"))
+    return cores, [nl.ndarray((6, 8), nl.float32, buffer=core.hbm) for core in cores.mine]
+
+
+def work(cores: Cores, tensors: list[Tile], columns: slice) -> None:
+    """Write some columns: a product with the core's own identity, and a sum over the cores."""
+    for core, tensor in zip(cores.mine, tensors, strict=True):
+        numbers = np.arange(12.0).reshape(2, 6) * (core.index + columns.stop)
+        turned = nisa.tensor_copy(nisa.nc_transpose(nl.load(core.tensor_of(numbers, nl.bfloat16))))
+        nl.store(tensor[:, columns], turned)
+    cores.all_reduce([core.tensor_of(np.ones((3, 5)), nl.bfloat16) for core in cores.mine])
+
+
+def held(tensors: list[Tile], columns: int) -> list[state.Tiles]:
+    return [{"tensor": tensor[:, 0:columns]} for tensor in tensors]
+
+
+def facts(cores: Cores, tensors: list[Tile], columns: int) -> Any:
+    return json.loads(json.dumps(state.describe(cores, held(tensors, columns))[0]))
+
+
+@pytest.mark.mpi(ranks=[1, 2, 3])
+def test_cores_go_on_where_others_were(comm: Any, tmp_path: Path) -> None:
+    folder = comm.bcast(str(tmp_path))
+    cores, tensors = new_cores(comm)
+    with cores.phase("first", 1):
+        work(cores, tensors, slice(0, 2))
+    with cores.phase("second"):
+        work(cores, tensors, slice(2, 4))
+        told, parts = state.describe(cores, held(tensors, 4))
+        snapshot.save(cores.control, "--checkpoint", folder, 1, told, parts)
+        work(cores, tensors, slice(4, 6))
+    others, again = new_cores(comm)
+    with others.phase("second"):
+        found = snapshot.load(others.control, "--checkpoint", folder)
+        state.restore(others, held(again, 4), found)
+        assert facts(others, again, 4) == (found.facts if comm.rank == 0 else {})
+        with pytest.raises(UsageError, match="never written"):
+            nl.load(again[0][:, 3:5])
+        work(others, again, slice(4, 6))
+    ended = facts(cores, tensors, 6)
+    assert facts(others, again, 6) == ended
+    assert comm.rank or ended["cores"][0]["identities"]
+    for one, other in zip(tensors, again, strict=True):
+        assert (one.data[:, :6] == other.data[:, :6]).all()
