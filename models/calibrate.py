@@ -10,12 +10,9 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from meshrt.models.config import Config
-from meshrt.models.factors import ATTENTION, MLP
-from meshrt.models.reference import Array, Project, Weights, layer, project
-from meshrt.models.rope import cos_sin
-
-# Matrices that share an input: it is recorded once.
-RECORDED = {"k_proj": "q_proj", "v_proj": "q_proj", "up_proj": "gate_proj"}
+from meshrt.models.family import family_of
+from meshrt.models.matrix import Matrix
+from meshrt.models.reference import Array, Project, Weights, embed, layer, project, rotary_tables
 
 
 def layer_grams(
@@ -26,32 +23,27 @@ def layer_grams(
     The forward pass is computed in `dtype`, the sums are float64. All layers are those of the given weights: what is
     done to one layer meanwhile does not show in the next.
     """
+    family = family_of(config)
     w = {name: np.asarray(weight, dtype) for name, weight in weights.items()}
-    longest = max(map(len, sequences))
-    cos, sin = (table.astype(dtype) for table in cos_sin(config, np.arange(longest)))
-    states: list[Array] = [w["model.embed_tokens.weight"][np.asarray(ids)] for ids in sequences]
+    rotary = rotary_tables(family, max(map(len, sequences)), dtype)
+    states: list[Array] = [embed(family, w, np.asarray(ids)) for ids in sequences]
     tokens = sum(map(len, sequences))
-    for i in range(config.layers):
-        sums: dict[str, Any] = {}
+    for one in family.layers:
+        sums: dict[str, Any] = {together[0].name: 0.0 for together in one.inputs()}
         record = recorder(sums)
-        states = [layer(config, w, i, x, cos[: len(x)], sin[: len(x)], record) for x in states]
-        names = [f"model.layers.{i}.self_attn.{name}" for name in ATTENTION]
-        names += [f"model.layers.{i}.mlp.{name}" for name in MLP]
-        yield {name: sums[recorded_name(name)] / tokens for name in names}
+        states = [
+            layer(family, w, one, x, rotary and (rotary[0][: len(x)], rotary[1][: len(x)]), record) for x in states
+        ]
+        yield {matrix.name: sums[together[0].name] / tokens for together in one.inputs() for matrix in together}
 
 
 def recorder(sums: dict[str, Any]) -> Project:
-    """A projection that adds X^T X of its input to `sums`, under the name of the first matrix with that input."""
+    """A projection that adds X^T X of its input to `sums`, where they have the matrix: the first with that input."""
 
-    def recorded(w: Weights, name: str, x: Array) -> Array:
-        if recorded_name(name) == name:
+    def recorded(w: Weights, matrix: Matrix, x: Array) -> Array:
+        if matrix.name in sums:
             wide = x.astype(np.float64)
-            sums[name] = sums.get(name, 0.0) + wide.T @ wide
-        return project(w, name, x)
+            sums[matrix.name] = sums[matrix.name] + wide.T @ wide
+        return project(w, matrix, x)
 
     return recorded
-
-
-def recorded_name(name: str) -> str:
-    block, _, matrix = name.rpartition(".")
-    return f"{block}.{RECORDED.get(matrix, matrix)}"

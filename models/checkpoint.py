@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 
 from meshrt.models.config import Config
 from meshrt.models.errors import ModelError
-from meshrt.models.factors import ATTENTION, MLP, factor_names, product
+from meshrt.models.family import family_of
 from meshrt.models.files import MAX_JSON_BYTES, find_file, parse_object, read_object
+from meshrt.models.matrix import factor_names
+from meshrt.models.opt import OptConfig
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 ITEM_BYTES = {"F32": 4, "F16": 2, "BF16": 2}
@@ -40,10 +42,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The tensors of a model folder by their Hugging Face names. Nothing is loaded before `read`.
-
-    A matrix that the folder has as two factors (models/factors.py) can be asked for as if it were there itself.
-    """
+    """The tensors of a model folder by their Hugging Face names. Nothing is loaded before `read`."""
 
     folder: Path
     tensors: Mapping[str, Tensor]
@@ -59,39 +58,19 @@ class Checkpoint:
             )
         return tensor
 
-    def factors(self, name: str) -> tuple[Tensor, Tensor] | None:
-        """The factors u [r, in] and v [out, r] of a matrix, if the folder has those in its place. Raises ModelError."""
-        matrix = name.removesuffix(".weight")
-        names = [factor + ".weight" for factor in factor_names(matrix)]
-        if name in self.tensors or not matrix.endswith("_proj") or not all(one in self.tensors for one in names):
-            return None
-        u, v = map(self.find, names)
-        if len(u.shape) != 2 or len(v.shape) != 2 or v.shape[1] != u.shape[0] or u.dtype != v.dtype:
-            found = ", ".join(f"{one.name} {one.dtype} {list(one.shape)}" for one in (u, v))
-            raise ModelError(f"{u.file}: {found} are not the factors [r, in] and [out, r] of one matrix, in one dtype")
-        return u, v
-
     def shape(self, name: str) -> tuple[int, ...]:
-        pair = self.factors(name)
-        return (pair[1].shape[0], pair[0].shape[1]) if pair else self.find(name).shape
+        return self.find(name).shape
 
     def dtype(self, name: str) -> np.dtype[Any]:
         """float32, float16 or ml_dtypes.bfloat16."""
-        pair = self.factors(name)
-        return _numpy_dtype(pair[0].dtype if pair else self.find(name).dtype)
+        return _numpy_dtype(self.find(name).dtype)
 
     def read(self, name: str, *index: Index) -> NDArray[Any]:
         """Reads the part of a tensor that `index` picks: a fresh array of the checkpoint's own dtype.
 
         There is one index for each of the leading axes. A slice is a range; an integer array gathers along its axis,
         whatever the other indices are. Raises ModelError for what `find` refuses and for an id outside its axis.
-        Of a matrix in two factors it is the product of the rows of one and the columns of the other that are needed.
         """
-        pair = self.factors(name)
-        if pair and len(index) <= 2:
-            rows, columns = (*index, slice(None), slice(None))[:2]
-            whole = product(self.read(pair[1].name, rows), self.read(pair[0].name, slice(None), columns))
-            return whole.astype(self.dtype(name))
         tensor = self.find(name)
         if len(index) > len(tensor.shape):
             raise ModelError(f"{tensor.file}: tensor {name} has {len(tensor.shape)} axes; {len(index)} were indexed")
@@ -128,37 +107,31 @@ def open_checkpoint(folder: str | Path) -> Checkpoint:
     )
 
 
-def expected_shapes(config: Config) -> dict[str, tuple[int, ...]]:
+def expected_shapes(config: Config | OptConfig) -> dict[str, tuple[int, ...]]:
     """Every tensor that a model of this configuration has, by name. Projections are [out, in]."""
-    hidden, matrices = config.hidden_size, config.matrices()
-    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (config.vocab_size, hidden)}
+    family = family_of(config)
+    hidden = family.hidden
 
-    def add(name: str, bias: bool = False) -> None:
-        size, inner = matrices[name]
-        if name in config.ranks:
-            u, v = factor_names(name)
-            shapes[u + ".weight"] = (config.ranks[name], inner)
-            shapes[v + ".weight"] = (size, config.ranks[name])
-        else:
-            shapes[name + ".weight"] = (size, inner)
-        if bias:
-            shapes[name + ".bias"] = (size,)
+    def norm(name: str) -> dict[str, tuple[int, ...]]:
+        return {f"{name}.{part}": (hidden,) for part in ("weight", "bias")[: 1 + family.layer_norm]}
 
-    for i in range(config.layers):
-        layer = f"model.layers.{i}."
-        shapes[layer + "input_layernorm.weight"] = (hidden,)
-        for name in ATTENTION:
-            add(f"{layer}self_attn.{name}", config.o_bias if name == "o_proj" else config.qkv_bias)
-        shapes[layer + "post_attention_layernorm.weight"] = (hidden,)
-        for name in MLP:
-            add(f"{layer}mlp.{name}")
-    shapes["model.norm.weight"] = (hidden,)
-    if not config.tie_word_embeddings:
-        shapes["lm_head.weight"] = (config.vocab_size, hidden)
+    shapes: dict[str, tuple[int, ...]] = {family.embedding + ".weight": (family.vocabulary, hidden)}
+    if family.positions is not None:
+        shapes[family.positions + ".weight"] = (family.max_positions + family.position_offset, hidden)
+    for layer in family.layers:
+        shapes |= norm(layer.attention_norm)
+        for matrix in layer.attention:
+            shapes |= matrix.tensors()
+        shapes |= norm(layer.mlp_norm)
+        for matrix in layer.mlp.matrices():
+            shapes |= matrix.tensors()
+    shapes |= norm(family.norm)
+    if family.head != family.embedding:
+        shapes[family.head + ".weight"] = (family.vocabulary, hidden)
     return shapes
 
 
-def check_shapes(checkpoint: Checkpoint, config: Config) -> None:
+def check_shapes(checkpoint: Checkpoint, config: Config | OptConfig) -> None:
     """Raises ModelError naming the first tensor of the configuration that is missing or of another shape."""
     for matrix in config.ranks:
         if matrix + ".weight" in checkpoint.tensors:
@@ -172,7 +145,10 @@ def check_shapes(checkpoint: Checkpoint, config: Config) -> None:
                 f"{checkpoint.folder}: the checkpoint has no tensor {name}; "
                 "if the model shares its embedding, config.json must set tie_word_embeddings"
             )
-        if checkpoint.factors(name):
+        matrix = name.removesuffix(".weight")
+        if name not in checkpoint.tensors and all(
+            one + ".weight" in checkpoint.tensors for one in factor_names(matrix)
+        ):
             raise ModelError(
                 f"{checkpoint.folder}: the checkpoint has {name} as two factors; config.json must give their rank in"
                 " 'low_rank'"

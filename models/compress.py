@@ -1,11 +1,11 @@
 """A model's matrices in two factors each: NeuronMM's block-aligned SVD (section 4.1), plain SVD, or AFM.
 
-Out comes an ordinary model folder whose config.json has one key more (models/factors.py).
+Out comes an ordinary model folder whose config.json has one key more (models/matrix.py).
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshrt.models.calibrate import layer_grams
-from meshrt.models.checkpoint import Checkpoint, check_shapes, expected_shapes, open_checkpoint
+from meshrt.models.checkpoint import check_shapes, expected_shapes, open_checkpoint
 from meshrt.models.config import Config, read_config
 from meshrt.models.decompose import Factors, afm, damping, feature_error, svd, weight_error, whitened_svd
 from meshrt.models.errors import ModelError
-from meshrt.models.factors import factor_names
 from meshrt.models.files import read_object
 from meshrt.models.folder import check_new_folder, write_folder
+from meshrt.models.matrix import LowRank, Matrix
 from meshrt.models.reference import load_weights
 
 Method = Literal["svd", "plain-svd", "afm"]
@@ -63,25 +63,24 @@ def compress(
     Config.from_dict(data, source=str(folder / "config.json"))  # refuses ranks that the matrices do not have
     tensors = {name: checkpoint.read(name) for name in expected_shapes(config)}
     found = []
-    weights = load_weights(checkpoint, np.float32, config)
+    weights, matrices = load_weights(checkpoint, np.float32, config), config.matrices()
     for number, grams in enumerate(layer_grams(config, weights, calibration)):
         for name in grams:
             if name in ranks:
-                found.append(_replace(tensors, checkpoint, name, ranks[name], method, grams[name]))
+                found.append(_replace(tensors, matrices[name], ranks[name], method, grams[name]))
         if progress:
             progress(number + 1, config.layers)
     write_folder(out, folder, data, tensors)
     return found
 
 
-def _replace(
-    tensors: dict[str, Array], checkpoint: Checkpoint, name: str, rank: int, method: Method, gram: Array
-) -> Compressed:
+def _replace(tensors: dict[str, Array], matrix: Matrix, rank: int, method: Method, gram: Array) -> Compressed:
     """Puts the two factors of a matrix into `tensors`, in its place."""
-    w = checkpoint.read(name + ".weight").astype(np.float64).T
-    names = [factor + ".weight" for factor in factor_names(name)]
-    dtype = checkpoint.dtype(name + ".weight")
-    before = [tensors.pop(one) for one in (name + ".weight", *names) if one in tensors]
+    before = [tensors.pop(one.name + ".weight") for one in matrix.factors()]
+    name, dtype, w = matrix.name, before[0].dtype, before[0].astype(np.float64).T
+    for factor in before[1:]:
+        w = w @ factor.astype(np.float64).T
+    names = [one.name + ".weight" for one in replace(matrix, form=LowRank(rank)).factors()]
     with np.errstate(over="ignore"):
         u, v = (np.ascontiguousarray(factor.T.astype(dtype)) for factor in decompose(w, gram, rank, method))
     if not (np.all(np.isfinite(u)) and np.all(np.isfinite(v))):

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from meshrt.models.errors import ModelError
-from meshrt.models.factors import ATTENTION, MLP, read_ranks
 from meshrt.models.files import find_file, read_object
+from meshrt.models.matrix import Layer, Matrix, Mlp, form_of, read_ranks
 
 MODEL_TYPES = ("llama", "qwen2", "mistral")
 DTYPES = ("float32", "float16", "bfloat16")
@@ -36,7 +36,7 @@ class Rope:
 class Config:
     """A decoder-only transformer: RMSNorm, rotary grouped-query attention, SwiGLU, no bias unless said.
 
-    `ranks` has the matrices that are kept as two factors (models/factors.py), by name without `.weight`.
+    `ranks` has the matrices that are kept as two factors (models/matrix.py), by name without `.weight`.
     """
 
     model_type: str
@@ -63,18 +63,32 @@ class Config:
         """Query heads that share one key and value head."""
         return self.heads // self.kv_heads
 
-    def matrices(self) -> dict[str, tuple[int, int]]:
-        """The seven matrices of every layer, [out, in], by name without `.weight`."""
-        query, keyval = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        attention = ((query, self.hidden_size), *2 * ((keyval, self.hidden_size),), (self.hidden_size, query))
-        up = (self.intermediate_size, self.hidden_size)
-        shapes = {}
-        for i in range(self.layers):
-            for name, shape in zip(ATTENTION, attention, strict=True):
-                shapes[f"model.layers.{i}.self_attn.{name}"] = shape
-            for name, shape in zip(MLP, (up, up, up[::-1]), strict=True):
-                shapes[f"model.layers.{i}.mlp.{name}"] = shape
-        return shapes
+    def layer(self, number: int) -> Layer:
+        """A layer's matrices and norms, by their names without `.weight`."""
+        hidden, inner = self.hidden_size, self.intermediate_size
+        queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        stem = f"model.layers.{number}."
+
+        def matrix(name: str, rows: int, columns: int, bias: bool = False) -> Matrix:
+            return Matrix(stem + name, rows, columns, form_of(self.ranks, stem + name), bias)
+
+        return Layer(
+            stem + "input_layernorm",
+            matrix("self_attn.q_proj", hidden, queries, self.qkv_bias),
+            matrix("self_attn.k_proj", hidden, keys, self.qkv_bias),
+            matrix("self_attn.v_proj", hidden, keys, self.qkv_bias),
+            matrix("self_attn.o_proj", queries, hidden, self.o_bias),
+            stem + "post_attention_layernorm",
+            Mlp(
+                matrix("mlp.gate_proj", hidden, inner),
+                matrix("mlp.up_proj", hidden, inner),
+                matrix("mlp.down_proj", inner, hidden),
+            ),
+        )
+
+    def matrices(self) -> dict[str, Matrix]:
+        """Those of all layers, by name."""
+        return {one.name: one for number in range(self.layers) for one in self.layer(number).matrices()}
 
     @classmethod
     def from_dict(
@@ -129,7 +143,7 @@ class Config:
         if not read.has("low_rank"):
             return config
         try:
-            return replace(config, ranks=read_ranks(read.get("low_rank", dict), config.matrices()))
+            return replace(config, ranks=read_ranks(read.get("low_rank", dict), config.matrices().values()))
         except ValueError as error:
             raise read.bad("low_rank", str(error)) from error
 

@@ -21,7 +21,6 @@ from meshrt.models.catalogue import find_model
 from meshrt.models.checkpoint import check_shapes, expected_shapes, open_checkpoint
 from meshrt.models.config import read_config
 from meshrt.models.errors import ModelError
-from meshrt.models.factors import factor_names
 from meshrt.models.files import read_object
 from meshrt.models.folder import check_new_folder, write_folder
 from meshrt.models.perplexity import perplexity
@@ -60,9 +59,10 @@ def read_model(folder: Path) -> Llama:
 def add_lora(model: Llama, rank: int) -> list[nn.Linear]:
     """Lets B A be trained on top of every factor. Returns the factors."""
     found: list[nn.Linear] = []
+    matrices = model.config.matrices()
     for name in model.config.ranks:
-        for factor in factor_names(name):
-            linear = model.get_submodule(factor.removeprefix("model."))
+        for factor in matrices[name].factors():
+            linear = model.get_submodule(factor.name.removeprefix("model."))
             assert isinstance(linear, nn.Linear)
             parametrize.register_parametrization(linear, "weight", LowRankSum(linear.weight, rank))
             found.append(linear)

@@ -4,19 +4,15 @@ Names and meaning as in Hugging Face's OPTForCausalLM. Supported is what all siz
 each sub-layer, and embeddings as wide as the model.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import DTypeLike, NDArray
-
 from meshrt.models.config import DTYPES, MAX_LAYERS, MAX_SIZE
 from meshrt.models.errors import ModelError
-from meshrt.models.factors import factor_names, read_ranks
 from meshrt.models.files import find_file, read_object
-from meshrt.models.reference import project, softmax
+from meshrt.models.matrix import Layer, Matrix, Mlp, form_of, read_ranks
 
 POSITION_OFFSET = 2  # rows of the table of positions before that of position 0
 
@@ -52,16 +48,20 @@ class OptConfig:
     def head_dim(self) -> int:
         return self.hidden_size // self.heads
 
-    def matrices(self) -> dict[str, tuple[int, int]]:
-        """The six matrices of every layer, [out, in], by name without `.weight`."""
-        hidden, inner = self.hidden_size, self.ffn_dim
-        shapes = {}
-        for i in range(self.layers):
-            stem = f"model.decoder.layers.{i}."
-            for name in ("q", "k", "v", "out"):
-                shapes[f"{stem}self_attn.{name}_proj"] = (hidden, hidden)
-            shapes[stem + "fc1"], shapes[stem + "fc2"] = (inner, hidden), (hidden, inner)
-        return shapes
+    def layer(self, number: int) -> Layer:
+        """A layer's matrices and norms, by their names without `.weight`."""
+        hidden, inner, stem = self.hidden_size, self.ffn_dim, f"model.decoder.layers.{number}."
+
+        def matrix(name: str, rows: int, columns: int) -> Matrix:
+            return Matrix(stem + name, rows, columns, form_of(self.ranks, stem + name), self.bias)
+
+        q, k, v, o = (matrix(f"self_attn.{name}_proj", hidden, hidden) for name in ("q", "k", "v", "out"))
+        mlp = Mlp(None, matrix("fc1", hidden, inner), matrix("fc2", inner, hidden))
+        return Layer(stem + "self_attn_layer_norm", q, k, v, o, stem + "final_layer_norm", mlp)
+
+    def matrices(self) -> dict[str, Matrix]:
+        """Those of all layers, by name."""
+        return {one.name: one for number in range(self.layers) for one in self.layer(number).matrices()}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], source: str = "config.json") -> "OptConfig":
@@ -103,7 +103,7 @@ class OptConfig:
         if not isinstance(low_rank, dict):
             raise bad("low_rank", f"is {low_rank!r}, not an object")
         try:
-            return replace(config, ranks=read_ranks(low_rank, config.matrices()))
+            return replace(config, ranks=read_ranks(low_rank, config.matrices().values()))
         except ValueError as error:
             raise bad("low_rank", str(error)) from error
 
@@ -123,68 +123,3 @@ def _load(folder: Path) -> dict[str, Any]:
     if path is None:
         raise ModelError(f"{folder}: no config.json there; a model is a folder as Hugging Face writes it")
     return read_object(path)
-
-
-def opt_shapes(config: OptConfig) -> dict[str, tuple[int, ...]]:
-    """Every tensor that a model of this configuration has, by name. Projections are [out, in]."""
-    hidden, stem = config.hidden_size, "model.decoder."
-    shapes: dict[str, tuple[int, ...]] = {
-        stem + "embed_tokens.weight": (config.vocab_size, hidden),
-        stem + "embed_positions.weight": (config.max_positions + config.position_offset, hidden),
-        stem + "final_layer_norm.weight": (hidden,),
-        stem + "final_layer_norm.bias": (hidden,),
-    }
-    for i in range(config.layers):
-        for norm in ("self_attn_layer_norm", "final_layer_norm"):
-            for part in ("weight", "bias"):
-                shapes[f"{stem}layers.{i}.{norm}.{part}"] = (hidden,)
-    for name, (size, inner) in config.matrices().items():
-        rank = config.ranks.get(name)
-        if rank is None:
-            shapes[name + ".weight"] = (size, inner)
-        else:
-            u, v = factor_names(name)
-            shapes[u + ".weight"], shapes[v + ".weight"] = (rank, inner), (size, rank)
-        shapes[name + ".bias"] = (size,)
-    if not config.tie_word_embeddings:
-        shapes["lm_head.weight"] = (config.vocab_size, hidden)
-    return shapes
-
-
-def opt_forward(
-    config: OptConfig, weights: Mapping[str, NDArray[Any]], ids: Sequence[int], dtype: DTypeLike = np.float64
-) -> NDArray[Any]:
-    """Token ids to logits [T, vocab]: row t is the prediction for position t + 1. All arithmetic is in `dtype`."""
-    w = {name: np.asarray(weight, dtype) for name, weight in weights.items()}
-    stem, tokens = "model.decoder.", np.asarray(ids)
-    x = w[stem + "embed_tokens.weight"][tokens]  # [T, hidden]
-    x = x + w[stem + "embed_positions.weight"][config.position_offset + np.arange(len(tokens))]
-    for i in range(config.layers):
-        layer = f"{stem}layers.{i}."
-        x = x + _attention(config, w, layer + "self_attn.", _normed(config, w, layer + "self_attn_layer_norm", x))
-        inner = np.maximum(project(w, layer + "fc1", _normed(config, w, layer + "final_layer_norm", x)), 0)
-        x = x + project(w, layer + "fc2", inner)
-    head = stem + "embed_tokens.weight" if config.tie_word_embeddings else "lm_head.weight"
-    logits: NDArray[Any] = _normed(config, w, stem + "final_layer_norm", x) @ w[head].T
-    return logits
-
-
-def _normed(config: OptConfig, w: Mapping[str, NDArray[Any]], name: str, x: NDArray[Any]) -> NDArray[Any]:
-    """LayerNorm over the last axis."""
-    centred = x - x.mean(axis=-1, keepdims=True)
-    scale = np.sqrt((centred * centred).mean(axis=-1, keepdims=True) + x.dtype.type(config.eps))
-    y: NDArray[Any] = centred / scale * w[name + ".weight"] + w[name + ".bias"]
-    return y
-
-
-def _attention(config: OptConfig, w: Mapping[str, NDArray[Any]], name: str, x: NDArray[Any]) -> NDArray[Any]:
-    """Causal self-attention over x [T, hidden]."""
-
-    def heads(projection: str) -> NDArray[Any]:  # [heads, T, D]
-        return project(w, name + projection, x).reshape(len(x), config.heads, config.head_dim).transpose(1, 0, 2)
-
-    q, k, v = map(heads, ("q_proj", "k_proj", "v_proj"))
-    scores = q @ k.transpose(0, 2, 1) / x.dtype.type(np.sqrt(config.head_dim))  # [heads, T, T]
-    future = np.triu(np.ones(scores.shape[1:], bool), 1)
-    y = softmax(np.where(future, x.dtype.type(-np.inf), scores)) @ v
-    return project(w, name + "out_proj", y.transpose(1, 0, 2).reshape(len(x), -1))

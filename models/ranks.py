@@ -1,7 +1,7 @@
 """Which matrices of a model get which rank."""
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -25,13 +25,14 @@ def block_aligned_rank(k: int, n: int, ratio: float, block: int) -> int:
     return block * min(max(blocks, 1), min(k, n) // block)
 
 
-def aligned_ranks(config: Config, kinds: Collection[str], ratio: float, block: int) -> dict[str, int]:
-    """Equation 5 for all matrices of these kinds (`gate_proj`, ...), by name. Raises ModelError."""
-    return {
-        name: block_aligned_rank(*shape, ratio, block)
-        for name, shape in config.matrices().items()
-        if name.rpartition(".")[2] in kinds
-    }
+def aligned_ranks(config: Config, part: str, ratio: float, block: int) -> dict[str, int]:
+    """Equation 5 for the matrices of a part of every layer, `mlp`, `attention` or `all`, by name. Raises ModelError."""
+    ranks = {}
+    for layer in map(config.layer, range(config.layers)):
+        parts = {"mlp": layer.mlp.matrices(), "attention": layer.attention, "all": layer.matrices()}
+        for one in parts[part]:
+            ranks[one.name] = block_aligned_rank(one.columns, one.rows, ratio, block)
+    return ranks
 
 
 def parse_ranks(texts: Iterable[str]) -> list[tuple[str, int]]:
@@ -69,7 +70,7 @@ def named_ranks(config: Config, asked: Iterable[tuple[str, int]]) -> dict[str, i
         if not named:
             raise ModelError(f"rank of {pattern!r}: no matrix of the {config.layers} layers has that name")
         for name in named:
-            most = min(matrices[name])
+            most = matrices[name].most_rank
             if not 1 <= rank <= most:
                 raise ModelError(f"rank {rank} of {name}: give 1..{most}, the matrix's own limit")
             ranks[name] = rank

@@ -1,6 +1,7 @@
 """The dense forward pass in NumPy: what every distributed one is compared with.
 
-LLaMA (Touvron et al. 2023, https://arxiv.org/abs/2302.13971) with grouped-query attention; names as in Hugging Face.
+LLaMA (Touvron et al. 2023, https://arxiv.org/abs/2302.13971) with grouped-query attention, and OPT (Zhang et al. 2022,
+https://arxiv.org/abs/2205.01068); names as in Hugging Face.
 T tokens, S tokens seen so far, H query heads, G key and value heads, D head size.
 """
 
@@ -14,12 +15,15 @@ from numpy.typing import DTypeLike, NDArray
 from meshrt.models.checkpoint import Checkpoint, expected_shapes, open_checkpoint
 from meshrt.models.config import Config, read_config
 from meshrt.models.errors import ModelError
-from meshrt.models.factors import factor_names
+from meshrt.models.family import Family, family_of
+from meshrt.models.matrix import Layer, Matrix, Mlp
+from meshrt.models.opt import OptConfig
 from meshrt.models.rope import cos_sin
 
 Array: TypeAlias = NDArray[Any]
 Weights: TypeAlias = Mapping[str, Array]
-Project: TypeAlias = Callable[[Weights, str, Array], Array]
+Rotary: TypeAlias = tuple[Array, Array]  # cosines and sines [T, D/2]
+Project: TypeAlias = Callable[[Weights, Matrix, Array], Array]
 
 
 def load_weights(
@@ -31,17 +35,16 @@ def load_weights(
     return {name: checkpoint.read(name).astype(dtype) for name in expected_shapes(config)}
 
 
-def forward(config: Config, weights: Weights, ids: Sequence[int], dtype: DTypeLike = np.float64) -> Array:
+def forward(config: Config | OptConfig, weights: Weights, ids: Sequence[int], dtype: DTypeLike = np.float64) -> Array:
     """Token ids to logits [T, vocab]: row t is the prediction for position t + 1. All arithmetic is in `dtype`."""
-    tokens = _token_ids(config, ids)
+    family = family_of(config)
+    tokens = _token_ids(family, ids)
     w = {name: np.asarray(weight, dtype) for name, weight in weights.items()}
-    cos, sin = (table.astype(dtype) for table in cos_sin(config, np.arange(len(tokens))))
-    x = w["model.embed_tokens.weight"][tokens]  # [T, hidden]
-    for i in range(config.layers):
-        x = layer(config, w, i, x, cos, sin)
-    x = normed(config, w, "model.norm", x)
-    head = "model.embed_tokens.weight" if config.tie_word_embeddings else "lm_head.weight"
-    logits: Array = x @ w[head].T
+    rotary = rotary_tables(family, len(tokens), dtype)
+    x = embed(family, w, tokens)
+    for one in family.layers:
+        x = layer(family, w, one, x, rotary)
+    logits: Array = normed(family, w, family.norm, x) @ w[family.head + ".weight"].T
     return logits
 
 
@@ -57,23 +60,39 @@ def generate(
     return new
 
 
-def normed(config: Config, w: Weights, name: str, x: Array) -> Array:
-    return rms_norm(x, w[name + ".weight"], config.rms_norm_eps)
+def embed(family: Family, w: Weights, tokens: NDArray[np.integer]) -> Array:
+    """[T, hidden], with the learned positions of a model that has them."""
+    x: Array = w[family.embedding + ".weight"][tokens]
+    if family.positions is not None:
+        x = x + w[family.positions + ".weight"][family.position_offset + np.arange(len(tokens))]
+    return x
 
 
-def rms_norm(x: Array, weight: Array, eps: float) -> Array:
-    """Root mean square over the last axis."""
-    y: Array = x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + x.dtype.type(eps)) * weight
+def rotary_tables(family: Family, tokens: int, dtype: DTypeLike) -> Rotary | None:
+    """None where positions are learned."""
+    if not isinstance(family.config, Config):
+        return None
+    cos, sin = cos_sin(family.config, np.arange(tokens))
+    return cos.astype(dtype), sin.astype(dtype)
+
+
+def normed(family: Family, w: Weights, name: str, x: Array) -> Array:
+    """RMSNorm or LayerNorm over the last axis."""
+    weight, eps = w[name + ".weight"], x.dtype.type(family.eps)
+    if not family.layer_norm:
+        scaled: Array = x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps) * weight
+        return scaled
+    centred = x - x.mean(axis=-1, keepdims=True)
+    y: Array = centred / np.sqrt((centred * centred).mean(axis=-1, keepdims=True) + eps) * weight + w[name + ".bias"]
     return y
 
 
-def project(w: Weights, name: str, x: Array) -> Array:
+def project(w: Weights, matrix: Matrix, x: Array) -> Array:
     """x W^T, or (x U) V of a matrix that is kept as two factors."""
-    stages = (name,) if name + ".weight" in w else factor_names(name)
     y = x
-    for stage in stages:
-        y = y @ w[stage + ".weight"].T
-    return y + w[name + ".bias"] if name + ".bias" in w else y
+    for factor in matrix.factors():
+        y = y @ w[factor.name + ".weight"].T
+    return y + w[matrix.name + ".bias"] if matrix.bias else y
 
 
 def rotate(x: Array, cos: Array, sin: Array) -> Array:
@@ -82,30 +101,29 @@ def rotate(x: Array, cos: Array, sin: Array) -> Array:
     return np.concatenate((low * cos - high * sin, high * cos + low * sin), axis=-1)
 
 
-def layer(config: Config, w: Weights, i: int, x: Array, cos: Array, sin: Array, project: Project = project) -> Array:
+def layer(family: Family, w: Weights, one: Layer, x: Array, rotary: Rotary | None, project: Project = project) -> Array:
     """One layer over x [T, hidden]. `project` is what computes a projection: another one can look at its input."""
-    name = f"model.layers.{i}."
-    y = normed(config, w, name + "input_layernorm", x)
-    x = x + attention(config, w, name + "self_attn.", y, cos, sin, project)
-    out: Array = x + swiglu(w, name + "mlp.", normed(config, w, name + "post_attention_layernorm", x), project)
+    x = x + attention(family, w, one, normed(family, w, one.attention_norm, x), rotary, project)
+    out: Array = x + mlp(w, one.mlp, normed(family, w, one.mlp_norm, x), project)
     return out
 
 
 def attention(
-    config: Config, w: Weights, name: str, x: Array, cos: Array, sin: Array, project: Project = project
+    family: Family, w: Weights, one: Layer, x: Array, rotary: Rotary | None, project: Project = project
 ) -> Array:
     """Causal self-attention over x [T, hidden]. Key and value head g serves the query heads g*H/G .. (g+1)*H/G - 1."""
 
-    def heads(projection: str, count: int) -> Array:  # [count, T, D]
-        return project(w, name + projection, x).reshape(len(x), count, config.head_dim).transpose(1, 0, 2)
+    def heads(matrix: Matrix) -> Array:  # [their number, T, D]
+        return project(w, matrix, x).reshape(len(x), -1, family.head_dim).transpose(1, 0, 2)
 
-    q = rotate(heads("q_proj", config.heads), cos, sin)
-    k = np.repeat(rotate(heads("k_proj", config.kv_heads), cos, sin), config.group, axis=0)
-    v = np.repeat(heads("v_proj", config.kv_heads), config.group, axis=0)
-    scores = q @ k.transpose(0, 2, 1) / x.dtype.type(np.sqrt(config.head_dim))  # [H, T, T]
+    q, k, v = map(heads, (one.q, one.k, one.v))
+    if rotary is not None:
+        q, k = rotate(q, *rotary), rotate(k, *rotary)
+    k, v = (np.repeat(part, family.group, axis=0) for part in (k, v))
+    scores = q @ k.transpose(0, 2, 1) / x.dtype.type(np.sqrt(family.head_dim))  # [H, T, T]
     future = np.triu(np.ones(scores.shape[1:], bool), 1)
     y = softmax(np.where(future, x.dtype.type(-np.inf), scores)) @ v  # [H, T, D]
-    return project(w, name + "o_proj", y.transpose(1, 0, 2).reshape(len(x), -1))
+    return project(w, one.o, y.transpose(1, 0, 2).reshape(len(x), -1))
 
 
 def softmax(x: Array) -> Array:
@@ -114,16 +132,20 @@ def softmax(x: Array) -> Array:
     return p
 
 
-def swiglu(w: Weights, name: str, x: Array, project: Project = project) -> Array:
-    gate = project(w, name + "gate_proj", x)
-    return project(w, name + "down_proj", gate / (1 + np.exp(-gate)) * project(w, name + "up_proj", x))
+def mlp(w: Weights, one: Mlp, x: Array, project: Project = project) -> Array:
+    """SwiGLU, or ReLU where there is no gate."""
+    up = project(w, one.up, x)
+    if one.gate is None:
+        return project(w, one.down, np.maximum(up, 0))
+    gate = project(w, one.gate, x)
+    return project(w, one.down, gate / (1 + np.exp(-gate)) * up)
 
 
-def _token_ids(config: Config, ids: Sequence[int]) -> NDArray[np.intp]:
+def _token_ids(family: Family, ids: Sequence[int]) -> NDArray[np.intp]:
     tokens = np.asarray(ids)
     if tokens.ndim != 1 or not tokens.size or not np.issubdtype(tokens.dtype, np.integer):
         raise ModelError(f"expected one or more token ids, got {ids!r}")
-    bad = tokens[(tokens < 0) | (tokens >= config.vocab_size)]
+    bad = tokens[(tokens < 0) | (tokens >= family.vocabulary)]
     if bad.size:
-        raise ModelError(f"token id {bad[0]} is outside the vocabulary, 0..{config.vocab_size - 1}")
+        raise ModelError(f"token id {bad[0]} is outside the vocabulary, 0..{family.vocabulary - 1}")
     return tokens.astype(np.intp)

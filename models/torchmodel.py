@@ -4,13 +4,15 @@ Needs torch, which nothing imports but training. B batch, T tokens, H heads, G k
 """
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from meshrt.models.config import Config
-from meshrt.models.factors import ATTENTION, MLP, factor_names
+from meshrt.models.matrix import Layer as Shapes
+from meshrt.models.matrix import Matrix
 from meshrt.models.rope import inverse_frequencies
 
 
@@ -25,65 +27,68 @@ class Bias(nn.Module):
 class Projections(nn.Module):
     """A sub-layer's matrices, named as in the checkpoint."""
 
-    def __init__(self, config: Config, prefix: str, names: tuple[str, ...], biased: tuple[str, ...] = ()) -> None:
+    def __init__(self, matrices: Sequence[Matrix]) -> None:
         super().__init__()
-        for name in names:
-            (size, inner), rank = config.matrices()[prefix + name], config.ranks.get(prefix + name)
-            if rank is None:
-                self.add_module(name, nn.Linear(inner, size, bias=name in biased))
-                continue
-            u, v = factor_names(name)
-            self.add_module(u, nn.Linear(inner, rank, bias=False))
-            self.add_module(v, nn.Linear(rank, size, bias=False))
-            if name in biased:
-                self.add_module(name, Bias(size))
+        for one in matrices:
+            for factor in one.factors():
+                self.add_module(own_name(factor), nn.Linear(factor.rows, factor.columns, bias=factor.bias))
+            if one.bias and one.rank is not None:
+                self.add_module(own_name(one), Bias(one.columns))
 
-    def project(self, name: str, x: Tensor) -> Tensor:
-        u, v = factor_names(name)
-        if not hasattr(self, u):
-            whole: Tensor = getattr(self, name)(x)
-            return whole
-        y: Tensor = getattr(self, v)(getattr(self, u)(x))
-        return y + getattr(self, name).bias if hasattr(self, name) else y
+    def project(self, matrix: Matrix, x: Tensor) -> Tensor:
+        for factor in matrix.factors():
+            x = getattr(self, own_name(factor))(x)
+        if matrix.bias and matrix.rank is not None:
+            x = x + getattr(self, own_name(matrix)).bias
+        return x
+
+
+def own_name(matrix: Matrix) -> str:
+    """What it is called in its sub-layer."""
+    return matrix.name.rpartition(".")[2]
 
 
 class Attention(Projections):
     """Grouped-query attention, rotary embeddings."""
 
-    def __init__(self, config: Config, prefix: str) -> None:
-        biased = ("q_proj", "k_proj", "v_proj") * config.qkv_bias + ("o_proj",) * config.o_bias
-        super().__init__(config, prefix, ATTENTION, biased)
+    def __init__(self, config: Config, layer: Shapes) -> None:
+        super().__init__(layer.attention)
+        self.shapes = layer
         self.heads, self.kv_heads, self.head_dim = config.heads, config.kv_heads, config.head_dim
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         b, t, _ = x.shape
-        q = rotate(self.project("q_proj", x).view(b, t, self.heads, self.head_dim).transpose(1, 2), cos, sin)  # B H T D
-        k = rotate(self.project("k_proj", x).view(b, t, self.kv_heads, self.head_dim).transpose(1, 2), cos, sin)
-        v = self.project("v_proj", x).view(b, t, self.kv_heads, self.head_dim).transpose(1, 2)  # B G T D
+        q = rotate(
+            self.project(self.shapes.q, x).view(b, t, self.heads, self.head_dim).transpose(1, 2), cos, sin
+        )  # B H T D
+        k = rotate(self.project(self.shapes.k, x).view(b, t, self.kv_heads, self.head_dim).transpose(1, 2), cos, sin)
+        v = self.project(self.shapes.v, x).view(b, t, self.kv_heads, self.head_dim).transpose(1, 2)  # B G T D
         group = self.heads // self.kv_heads
         k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
         y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return self.project("o_proj", y.transpose(1, 2).reshape(b, t, -1))
+        return self.project(self.shapes.o, y.transpose(1, 2).reshape(b, t, -1))
 
 
 class Mlp(Projections):
     """SwiGLU."""
 
-    def __init__(self, config: Config, prefix: str) -> None:
-        super().__init__(config, prefix, MLP)
+    def __init__(self, layer: Shapes) -> None:
+        super().__init__(layer.mlp.matrices())
+        self.shapes = layer.mlp
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.project("down_proj", functional.silu(self.project("gate_proj", x)) * self.project("up_proj", x))
+        gate, up = (self.project(one, x) for one in self.shapes.inner)
+        return self.project(self.shapes.down, functional.silu(gate) * up)
 
 
 class Layer(nn.Module):
     def __init__(self, config: Config, number: int) -> None:
         super().__init__()
-        prefix = f"model.layers.{number}."
+        layer = config.layer(number)
         self.input_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
-        self.self_attn = Attention(config, prefix + "self_attn.")
+        self.self_attn = Attention(config, layer)
         self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
-        self.mlp = Mlp(config, prefix + "mlp.")
+        self.mlp = Mlp(layer)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         x = x + self.self_attn(self.input_layernorm(x), cos, sin)
@@ -102,10 +107,12 @@ class Llama(nn.Module):
         self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         if not config.tie_word_embeddings:
             self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        layers = [config.layer(number) for number in range(config.layers)]
+        last = {f"{one.name}.weight" for layer in layers for one in (layer.o, layer.mlp.down)}
         for name, weight in self.named_parameters():
             if weight.ndim == 2:
                 # What is added to the residual stream starts smaller, so that its variance does not grow with depth.
-                deep = name.endswith(("o_proj.weight", "down_proj.weight"))
+                deep = tensor_name(name) in last
                 nn.init.normal_(weight, std=0.02 / math.sqrt(2 * config.layers) if deep else 0.02)
 
     def forward(self, ids: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from meshrt.errors import UsageError
 from meshrt.gpu.gpus import Gpus
 from meshrt.models.catalogue import find_model
 from meshrt.models.errors import ModelError
+from meshrt.models.family import Family, read_family
 from meshrt.models.files import MAX_TEXT_BYTES, read_text
 from meshrt.programs.generation import options as shared
 from meshrt.programs.generation.choice import make_choice
@@ -21,7 +22,6 @@ from meshrt.programs.generation.generate import said
 from meshrt.programs.generation.options import Asked, taken
 from meshrt.programs.generation.prompt import Prompt, read_prompt
 from meshrt.programs.gpu import options as own
-from meshrt.programs.gpu.family import Family, read_family
 from meshrt.programs.gpu.llama import write
 from meshrt.programs.gpu.opening import open_model, open_weights, shaped
 from meshrt.programs.gpu.options import How

@@ -5,9 +5,9 @@ from typing import Annotated, Any
 from meshrt.errors import UsageError
 from meshrt.gpu.gpus import Gpus
 from meshrt.models.catalogue import find_model
+from meshrt.models.family import read_family
 from meshrt.program import AtLeast
 from meshrt.programs.generation.options import Layers, LayersRun
-from meshrt.programs.gpu.family import read_family
 from meshrt.programs.gpu.load import figures, made_up, parse_lengths
 from meshrt.programs.gpu.opening import open_model, open_weights, shaped
 from meshrt.programs.gpu.options import (

@@ -11,8 +11,8 @@ from typing import Any
 from meshrt.gpu.device import find_gpu
 from meshrt.gpu.gpus import Gpus
 from meshrt.models.catalogue import find_model
+from meshrt.models.family import read_family
 from meshrt.programs.gpu.batch import Tokens
-from meshrt.programs.gpu.family import read_family
 from meshrt.programs.gpu.opening import open_model, open_weights
 from meshrt.programs.gpu.serving import Request
 from meshrt.programs.gpu.steps import Steps

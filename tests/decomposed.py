@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from meshrt.models.factors import factor_names
+from meshrt.models.matrix import factor_names
 
 
 def factors(weight: np.ndarray, rank: int) -> tuple[np.ndarray, np.ndarray]:

@@ -7,8 +7,8 @@ import numpy as np
 
 from meshrt.gpu.device import find_gpu
 from meshrt.gpu.gpus import Gpus
+from meshrt.models.family import read_family
 from meshrt.program import load_program
-from meshrt.programs.gpu.family import read_family
 from meshrt.programs.gpu.opening import open_model, open_weights
 from meshrt.programs.gpu.serving import Limits, Request, serve
 from meshrt.programs.gpu.steps import Steps

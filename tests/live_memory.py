@@ -26,7 +26,7 @@ from meshrt.mesh.exchange.porter import Porter
 from meshrt.mesh.memory import Memory
 from meshrt.mesh.wires import fabric
 from meshrt.programs.mesh.cache import Cache
-from meshrt.programs.mesh.weights import Chunks
+from meshrt.programs.mesh.chunks import Chunks
 
 HOST = (Block, Cache, Chunks)  # not walked: the machine itself, its cache, and maps of the matrices' indices
 # A token leaves from its place in the cache; here it is copied out of rows that hold different numbers of them.

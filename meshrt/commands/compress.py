@@ -13,12 +13,6 @@ from meshrt.ranks import failure
 if TYPE_CHECKING:
     from meshrt.ranks.console import Console
 
-KINDS = {
-    "mlp": ("gate_proj", "up_proj", "down_proj"),
-    "attention": ("q_proj", "k_proj", "v_proj", "o_proj"),
-}
-KINDS["all"] = KINDS["attention"] + KINDS["mlp"]
-
 
 @click.command("compress")
 @click.argument("model")
@@ -28,7 +22,11 @@ KINDS["all"] = KINDS["attention"] + KINDS["mlp"]
 @click.option("--ratio", type=click.FloatRange(0, 1, max_open=True), help="The share of parameters that goes.")
 @click.option("--block", type=shared.WholeRange(1), default=128, show_default=True, help="Ranks are multiples of it.")
 @click.option(
-    "--matrices", type=click.Choice([*KINDS]), default="mlp", show_default=True, help="What --ratio is applied to."
+    "--matrices",
+    type=click.Choice(["mlp", "attention", "all"]),
+    default="mlp",
+    show_default=True,
+    help="What --ratio is applied to.",
 )
 @click.option(
     "--ranks",
@@ -103,7 +101,7 @@ def compress(
     config = read_config(folder)
     check_shapes(open_checkpoint(folder), config)
     tokenizer = load_tokenizer(folder)
-    chosen = {} if ratio is None else aligned_ranks(config, KINDS[matrices], ratio, block)
+    chosen = {} if ratio is None else aligned_ranks(config, matrices, ratio, block)
     chosen |= named_ranks(config, parse_ranks(ranks))
 
     def text(path: str | None, seed: int, stories: int) -> list[list[int]]:

@@ -17,9 +17,9 @@ from meshrt.gpu.gpu import Gpu
 from meshrt.gpu.gpus import Gpus
 from meshrt.gpu.operations import matmul
 from meshrt.models.checkpoint import Index
+from meshrt.models.matrix import Matrix
 from meshrt.programs.gpu.cut import EVERY, Cutter, shares
 from meshrt.programs.gpu.dense import biased
-from meshrt.programs.gpu.family import Matrix
 from meshrt.programs.gpu.scheme import Arrays, Results
 
 

@@ -6,8 +6,7 @@ import numpy as np
 
 from meshrt.gpu.gpu import COMPUTED, Gpu
 from meshrt.models.checkpoint import Checkpoint, Index
-from meshrt.models.factors import factor_names
-from meshrt.programs.gpu.family import Matrix
+from meshrt.models.matrix import Matrix
 
 EVERY = slice(None)
 
@@ -37,24 +36,22 @@ class Cutter:
     def whole(self, matrix: Matrix, rows: Index, columns: Index) -> np.ndarray:
         """A part of W^T, also of one that is decomposed."""
         if matrix.rank is None:
-            return self._read(matrix.name, (matrix.rows, matrix.columns), rows, columns)
+            return self._read(matrix, rows, columns)
         shape = (_length(rows, matrix.rows), _length(columns, matrix.columns))
         if self.checkpoint is None:
             return self._keep(self.gpu.shaped(shape))
-        u, v = factor_names(matrix.name)
-        a = self.checkpoint.read(u + ".weight", EVERY, rows).astype(np.float64).T
-        b = self.checkpoint.read(v + ".weight", columns).astype(np.float64).T
+        u, v = matrix.factors()
+        a = self.checkpoint.read(u.name + ".weight", EVERY, rows).astype(np.float64).T
+        b = self.checkpoint.read(v.name + ".weight", columns).astype(np.float64).T
         return self._keep((a @ b).astype(COMPUTED))
 
     def a(self, matrix: Matrix, rows: Index, ranks: slice) -> np.ndarray:
         """A part of A [in, rank]."""
-        assert matrix.rank is not None
-        return self._read(factor_names(matrix.name)[0], (matrix.rows, matrix.rank), rows, ranks)
+        return self._read(matrix.factors()[0], rows, ranks)
 
     def b(self, matrix: Matrix, ranks: slice, columns: Index) -> np.ndarray:
         """A part of B [rank, out]."""
-        assert matrix.rank is not None
-        return self._read(factor_names(matrix.name)[1], (matrix.rank, matrix.columns), ranks, columns)
+        return self._read(matrix.factors()[1], ranks, columns)
 
     def bias(self, matrix: Matrix, columns: Index) -> np.ndarray | None:
         return self.vector(matrix.name + ".bias", matrix.columns, columns) if matrix.bias else None
@@ -76,11 +73,11 @@ class Cutter:
             return np.concatenate(arrays, axis=1)
         return self.gpu.shaped((arrays[0].shape[0], sum(array.shape[1] for array in arrays)))
 
-    def _read(self, name: str, shape: tuple[int, int], rows: Index, columns: Index) -> np.ndarray:
+    def _read(self, matrix: Matrix, rows: Index, columns: Index) -> np.ndarray:
         if self.checkpoint is None:
-            return self._keep(self.gpu.shaped((_length(rows, shape[0]), _length(columns, shape[1]))))
+            return self._keep(self.gpu.shaped((_length(rows, matrix.rows), _length(columns, matrix.columns))))
         # The file has [out, in].
-        found = self.checkpoint.read(name + ".weight", columns, rows)
+        found = self.checkpoint.read(matrix.name + ".weight", columns, rows)
         return self._keep(np.ascontiguousarray(found.T, COMPUTED))
 
     def _keep(self, array: np.ndarray) -> np.ndarray:

@@ -16,9 +16,9 @@ import numpy as np
 from meshrt.gpu.gpus import Gpus
 from meshrt.gpu.operations import matmul, matmuls
 from meshrt.models.checkpoint import Index
+from meshrt.models.matrix import Matrix
 from meshrt.programs.gpu import dense
 from meshrt.programs.gpu.cut import EVERY, Cutter, shares
-from meshrt.programs.gpu.family import Matrix
 from meshrt.programs.gpu.scheme import Arrays, Results
 
 

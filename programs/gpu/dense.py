@@ -11,8 +11,8 @@ import numpy as np
 from meshrt.gpu.gpus import Gpus
 from meshrt.gpu.operations import add, matmul
 from meshrt.models.checkpoint import Index
+from meshrt.models.matrix import Matrix
 from meshrt.programs.gpu.cut import EVERY, Cutter
-from meshrt.programs.gpu.family import Matrix
 from meshrt.programs.gpu.scheme import Arrays, Results
 
 

@@ -76,7 +76,7 @@ def forward(gpus: Gpus, model: Model, batch: Batch, all_logits: bool = False) ->
                 _add(gpus, xs, scheme.second(gpus, [w.o for w in own], ys))
             with gpus.scope(), _counted(gpus, mlp):
                 hs = [normed(gpu, model, x, w.mlp_norm) for gpu, x, w in zip(gpus.mine, xs, own, strict=True)]
-                inner = scheme.first(gpus, [w.inner for w in own], hs, len(family.layers[at].inner))
+                inner = scheme.first(gpus, [w.inner for w in own], hs, len(family.layers[at].mlp.inner))
                 ys = [activated(gpu, one) for gpu, one in zip(gpus.mine, inner, strict=True)]
                 _add(gpus, xs, scheme.second(gpus, [w.down for w in own], ys))
         if model.layers_run < layers:

@@ -9,6 +9,7 @@ import numpy as np
 from meshrt.gpu.gpus import Gpus
 from meshrt.gpu.state import settings
 from meshrt.models.catalogue import find_model
+from meshrt.models.family import read_family
 from meshrt.programs.generation import options as shared
 from meshrt.programs.generation.choice import make_choice
 from meshrt.programs.generation.generate import generate, said, write_logits
@@ -17,7 +18,6 @@ from meshrt.programs.generation.options import Asked, taken
 from meshrt.programs.generation.prompt import read_prompt
 from meshrt.programs.gpu import options as own
 from meshrt.programs.gpu.engine import GpuEngine
-from meshrt.programs.gpu.family import read_family
 from meshrt.programs.gpu.opening import open_model, open_weights, shaped
 from meshrt.programs.gpu.options import How
 from meshrt.programs.gpu.serving import Request, check_room

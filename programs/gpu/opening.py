@@ -6,12 +6,9 @@ from pathlib import Path
 from meshrt.errors import UsageError
 from meshrt.gpu.gpus import Gpus
 from meshrt.models.checkpoint import Checkpoint, check_shapes, open_checkpoint
-from meshrt.models.config import Config
-from meshrt.models.errors import ModelError
-from meshrt.models.opt import opt_shapes
+from meshrt.models.family import Family, evenly, first_unlike
 from meshrt.programs.generation.options import storage
 from meshrt.programs.gpu.cache import Cache, check_low_rank, make_cache
-from meshrt.programs.gpu.family import Family, evenly
 from meshrt.programs.gpu.serving import Request, check_lengths
 from meshrt.programs.gpu.shards import Model, place
 from meshrt.programs.gpu.steps import Steps
@@ -22,14 +19,7 @@ def open_weights(gpus: Gpus, folder: Path, family: Family) -> Checkpoint | None:
     if not gpus.payload:
         return None
     checkpoint = open_checkpoint(folder)
-    if isinstance(family.config, Config):
-        check_shapes(checkpoint, family.config)
-        return checkpoint
-    for name, shape in opt_shapes(family.config).items():
-        if checkpoint.find(name).shape != shape:
-            raise ModelError(
-                f"{folder}: tensor {name} has shape {list(checkpoint.shape(name))}; config.json asks for {list(shape)}"
-            )
+    check_shapes(checkpoint, family.config)
     return checkpoint
 
 
@@ -58,8 +48,9 @@ def open_model(
         raise UsageError("--layers-run is for shapes: add --payload none")
     check_lengths(family, requests)
     run = min(layers_run or len(family.layers), len(family.layers))
-    if run < len(family.layers):
-        check_alike(family, run)
+    unlike = first_unlike(family.layers, run)
+    if unlike is not None:
+        raise UsageError(f"--layers-run {run}: layer {unlike} has other ranks than layer {run - 1}, so it has to run")
     kind = storage(dtype or family.dtype)
     longest = max(len(one.prompt) + one.limit for one in requests)
     needed = sum(-(-(len(one.prompt) + one.limit) // block_size) for one in requests)
@@ -75,15 +66,3 @@ def open_model(
     if gpus.payload:
         opened(replace(gpus, payload=False), None)  # what does not fit is refused before a weight is read
     return Steps(gpus, *opened(gpus, checkpoint), wanted)
-
-
-def check_alike(family: Family, run: int) -> None:
-    """UsageError unless the layers that do not run are like the last that does."""
-
-    def ranks(at: int) -> list[int | None]:
-        layer = family.layers[at]
-        return [one.rank for one in (layer.q, layer.k, layer.v, layer.o, *layer.inner, layer.down)]
-
-    for at in range(run, len(family.layers)):
-        if ranks(at) != ranks(run - 1):
-            raise UsageError(f"--layers-run {run}: layer {at} has other ranks than layer {run - 1}, so it has to run")

@@ -12,8 +12,8 @@ import numpy as np
 
 from meshrt.gpu.gpus import Gpus
 from meshrt.models.checkpoint import Index
+from meshrt.models.matrix import Matrix
 from meshrt.programs.gpu.cut import Cutter
-from meshrt.programs.gpu.family import Matrix
 
 Arrays = list[np.ndarray]
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from meshrt.errors import LimitError, UsageError
+from meshrt.models.family import Family
 from meshrt.programs.gpu.batch import Tokens
-from meshrt.programs.gpu.family import Family
 from meshrt.programs.gpu.pages import Pages
 from meshrt.programs.gpu.steps import Steps
 

@@ -10,10 +10,11 @@ from meshrt.errors import UsageError
 from meshrt.gpu.gpus import Gpus
 from meshrt.models.checkpoint import Checkpoint, Index
 from meshrt.models.config import Config
+from meshrt.models.family import Family
+from meshrt.models.matrix import Layer
 from meshrt.models.rope import cos_sin
 from meshrt.programs.gpu import base, deinfer, dense
 from meshrt.programs.gpu.cut import Cutter, part
-from meshrt.programs.gpu.family import Family, Layer
 from meshrt.programs.gpu.scheme import Scheme
 
 SCHEMES: dict[str, ModuleType] = {"dense": dense, "base": base, "deinfer": deinfer}
@@ -164,7 +165,7 @@ def _norm(cut: Cutter, family: Family, name: str) -> Norm:
 
 def _layer(cut: Cutter, family: Family, scheme: Scheme, layer: Layer) -> LayerShard:
     attention = (layer.q, layer.k, layer.v)
-    split_heads, split_inner = scheme.split(attention), scheme.split(layer.inner)
+    split_heads, split_inner = scheme.split(attention), scheme.split(layer.mlp.inner)
     own = own_heads(family, cut.gpu.index, cut.count)
     columns: tuple[Index, ...] = (own.query_columns(), own.kv_columns(), own.kv_columns())
     inner = part(cut.gpu.index, cut.count, family.inner)
@@ -174,6 +175,6 @@ def _layer(cut: Cutter, family: Family, scheme: Scheme, layer: Layer) -> LayerSh
         scheme.cut_first(cut, attention, columns),
         scheme.cut_second(cut, layer.o, own.query_columns(), split_heads),
         _norm(cut, family, layer.mlp_norm),
-        scheme.cut_first(cut, layer.inner, [inner for _ in layer.inner]),
-        scheme.cut_second(cut, layer.down, inner, split_inner),
+        scheme.cut_first(cut, layer.mlp.inner, [inner for _ in layer.mlp.inner]),
+        scheme.cut_second(cut, layer.mlp.down, inner, split_inner),
     )

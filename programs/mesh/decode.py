@@ -5,26 +5,27 @@ axes alternate and nothing is ever transposed:
     E_y --W_qkv--> y: heads_x --scores--> x: tokens_y --softmax, V--> y: heads_x --W_O--> x: E_y
     E_y --W_up---> y: F_x     --W_down--> x: E_y
 
-That is six allreduces a layer. The published code takes ten, and so do we where that is asked for: else the norm's
-sum of squares rides along with the product that it scales, and maximum, sum and output of the softmax are merged in
-one reduction.
+That is six allreduces a layer. The published code takes ten, and so do we where that is asked for: else the norm's sum
+of squares rides along with the product that it scales, and maximum, sum and output of the softmax are merged in one
+reduction. Matrices in two factors take more (linear.py).
 
-W_O and W_down have their rows along x here; `programs/placement` moves them there after prefill.
+W_O and W_down have their rows along x here; placement.py moves them there after prefill.
 """
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from meshrt.mesh.block import Block
 from meshrt.mesh.repeat import sampled
 from meshrt.models.config import Config
 from meshrt.programs.mesh.cache import Cache, append, balance, place_of_new
+from meshrt.programs.mesh.chunks import Chunks
+from meshrt.programs.mesh.linear import along, second
 from meshrt.programs.mesh.meshgemm import zeros
 from meshrt.programs.mesh.prefill import pair_tables, rotate, split_heads, swiglu
 from meshrt.programs.mesh.regions import Region, cross_vector, layers_timed
 from meshrt.programs.mesh.systems import Sums
-from meshrt.programs.mesh.weights import Chunks, Layer
+from meshrt.programs.mesh.weights import Layer
 
 EMPTY = np.float32(-1e30)  # the greatest score of no token: finite, so that two rows without any merge to nothing
 
@@ -76,11 +77,6 @@ def embed(region: Region, chunks: Chunks, token: int) -> np.ndarray:
     return region.sums.x(x)
 
 
-def along_x(block: Block, x: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """Each core's share of x[K_x] W[K_x, N_y]: [bh, bw, columns, Kt] -> [bh, bw, rows, Nt], to be summed along x."""
-    return block.matmul(x[:, :, None, :, None], w, over=3)[..., 0, :]
-
-
 def normed_product(
     config: Config, region: Region, x: np.ndarray, norm: np.ndarray, w: np.ndarray, fused: bool
 ) -> np.ndarray:
@@ -124,9 +120,10 @@ def attention(
     """Attention of one token: its key and value join the south row's, then every row looks at the tokens it holds."""
     layer = region.weights.layers[number]
     values = attend(config, chunks, region, number, x, cos, sin, fused)
-    own = along_x(region.block, values, layer.out)
+    block, sums = region.block, region.sums
+    own = along(block, values, layer.out.first, layer.out.turned[0])
     del values
-    out = region.sums.x(own)
+    out = second(block, sums, layer.out, sums.x(own))
     if layer.out_bias_y is not None:
         out += layer.out_bias_y.astype(np.float32)[:, :, :, 0]
     return out
@@ -139,7 +136,7 @@ def attend(
     """softmax(q K^T) V of all tokens: heads_x, [bh, bw, columns, heads * Dt]."""
     block, layer, cache, sums = region.block, region.weights.layers[number], region.cache, region.sums
     keep, kv, group = block.memory.keep, chunks.kv_heads, config.group
-    qkv = normed_product(config, region, x, layer.norm_y, layer.qkv, fused)
+    qkv = second(block, sums, layer.qkv, normed_product(config, region, x, layer.norm_y, layer.qkv.first, fused))
     if layer.qkv_bias is not None:
         qkv += layer.qkv_bias.astype(np.float32)[:, :, 0]
         block.elementwise(qkv)
@@ -189,13 +186,16 @@ def remembered(cache: Cache, number: int, which: int, held: np.ndarray) -> np.nd
 
 
 def feed_forward(config: Config, region: Region, layer: Layer, x: np.ndarray, fused: bool) -> np.ndarray:
-    """SwiGLU: E_y -> F_x -> E_y."""
-    both = normed_product(config, region, x, layer.mlp_norm_y, layer.up, fused)
-    hidden = swiglu(region.block, both)
+    """SwiGLU: E_y -> F_x -> E_y, or E_y -> F_y -> E_y where all of it is in factors."""
+    block, sums = region.block, region.sums
+    first = normed_product(config, region, x, layer.mlp_norm_y, layer.up.first, fused)
+    both = second(block, sums, layer.up, first)
+    del first
+    hidden = swiglu(block, both)
     del both
-    own = along_x(region.block, hidden, layer.down)
+    own = along(block, hidden, layer.down.first, layer.down.turned[0])
     del hidden
-    return region.sums.x(own)
+    return second(block, sums, layer.down, (sums.x if layer.down.turned[0] else sums.y)(own))
 
 
 def sum_scores(cache: Cache, sums: Sums, scores: np.ndarray) -> np.ndarray:

@@ -15,13 +15,13 @@ from meshrt.models.checkpoint import Checkpoint
 from meshrt.models.config import Config
 from meshrt.programs.generation.prompt import Prompt
 from meshrt.programs.mesh.cache import Cache, fill_evenly, spread_evenly
+from meshrt.programs.mesh.chunks import Chunks, cut_dimensions
 from meshrt.programs.mesh.decode import decode
 from meshrt.programs.mesh.nexttoken import PromptScores, TokenScores
 from meshrt.programs.mesh.options import How
 from meshrt.programs.mesh.placement import change_cores, move_weights
 from meshrt.programs.mesh.prefill import prefill
 from meshrt.programs.mesh.regions import Region, arrange, hand_back, install, open_regions
-from meshrt.programs.mesh.weights import Chunks, cut_dimensions
 from meshrt.ranks.snapshot import Part, Snapshot, trusted
 
 

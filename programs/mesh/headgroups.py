@@ -15,7 +15,7 @@ from contextlib import contextmanager
 
 from meshrt.mesh.block import Block
 from meshrt.mesh.collectives.rings import Rings, ring_in_groups
-from meshrt.programs.mesh.weights import Chunks
+from meshrt.programs.mesh.chunks import Chunks
 
 
 @contextmanager

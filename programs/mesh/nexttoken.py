@@ -11,8 +11,8 @@ from meshrt.errors import UsageError
 from meshrt.mesh.block import Block
 from meshrt.mesh.tiles import gather_parts
 from meshrt.programs.generation.choice import at_rank_0
+from meshrt.programs.mesh.chunks import Chunks
 from meshrt.programs.mesh.systems import Sums, open_sums
-from meshrt.programs.mesh.weights import Chunks
 
 
 def best_of(one: np.ndarray, other: np.ndarray) -> np.ndarray:

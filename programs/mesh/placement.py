@@ -1,8 +1,8 @@
 """From prefill's layout to decode's: weights and cache are placed anew over the mesh (waferllm, sections 4.2 and 4.4).
 
-W_O and W_down get their rows along x, tile by tile over the diagonal. Where decode has another number of cores than
-prefill, or other regions, every matrix is then cut anew, along x and along y, at the north-west corner that both share,
-and goes on from there, as on a conveyor, to the region that runs its layer.
+W_O and W_down, and those factors that linear.py says, get their rows along x, tile by tile over the diagonal. Where
+decode has another number of cores than prefill, or other regions, every matrix is then cut anew, along x and along y,
+at the north-west corner that both share, and goes on from there, as on a conveyor, to the region that runs its layer.
 """
 
 from collections.abc import Sequence
@@ -19,19 +19,40 @@ from meshrt.mesh.repeat import sampled
 from meshrt.mesh.wires import fabric, routes
 from meshrt.mesh.wires.tables import installed
 from meshrt.programs.mesh.cache import Cache, fill_evenly
+from meshrt.programs.mesh.chunks import Chunks, plain
+from meshrt.programs.mesh.linear import Linear
 from meshrt.programs.mesh.meshgemm import coming_in, in_flight, zeros
 from meshrt.programs.mesh.regions import Region, cross_matrix, every_core, lay, matrix_crossing, take
-from meshrt.programs.mesh.weights import Chunks, Weights
+from meshrt.programs.mesh.weights import Weights
 
 
 def move_weights(block: Block, rings: Rings, weights: Weights, sample: int | None = None) -> Weights:
-    """Re-place W_O and W_down of every layer for decode: their rows along x, their columns along y."""
+    """Re-place what decode has turned, W_O and W_down above all, in every layer: rows along x, columns along y."""
     layers = list(weights.layers)
     for number in sampled(block, len(layers), sample):
         layer = layers[number]
-        layers[number] = replace(layer, out=turn(block, rings, layer.out), down=turn(block, rings, layer.down))
+        layers[number] = replace(
+            layer,
+            qkv=turn_linear(block, rings, layer.qkv),
+            out=turn_linear(block, rings, layer.out),
+            up=turn_linear(block, rings, layer.up),
+            down=turn_linear(block, rings, layer.down),
+        )
         block.console.progress("moving weights", number + 1, len(weights.layers))
     return replace(weights, layers=tuple(layers))
+
+
+def turn_linear(block: Block, rings: Rings, w: Linear) -> Linear:
+    """Matrices as decode has them."""
+    first, second = w.turned
+    return replace(
+        w,
+        first=turn(block, rings, w.first) if first else w.first,
+        parts=tuple(
+            replace(part, second=turn(block, rings, part.second)) if second and part.second is not None else part
+            for part in w.parts
+        ),
+    )
 
 
 def turn(block: Block, rings: Rings, tiles: np.ndarray) -> np.ndarray:
@@ -82,11 +103,10 @@ def change_cores(
     """
     one, two = before[0].block, after[0].block
     mover = one.another("re-placement", max(one.mesh.width, two.mesh.width), max(one.mesh.height, two.mesh.height))
-    meshes = one.mesh, two.mesh
-    heads = cut(mover, "x", meshes, (old.queries, new.queries), (2 * old.heads, 2 * new.heads))
-    inner = cut(mover, "x", meshes, (old.inner, new.inner))
-    vocabulary = cut(mover, "x", meshes, (old.vocabulary, new.vocabulary))
-    embedding = cut(mover, "y", meshes, (old.embedding, new.embedding))
+    dimensions = Dimensions(mover, (one.mesh, two.mesh), old, new)
+    heads, vocabulary, embedding = (
+        dimensions.cut(*which) for which in (("x", "queries"), ("x", "vocabulary"), ("y", "embedding"))
+    )
     owner = {number: (region, at) for region in before for at, number in enumerate(region.layers)}
     mover.follow(one)
     route = Route(mover, places, after, sample)
@@ -94,10 +114,10 @@ def change_cores(
         for at in sampled(mover, len(region.layers), sample):
             home, number = owner[region.layers[at]]
             layer, to = home.weights.layers[number], region.weights.layers[at]
-            move(route, home, region, layer.qkv, to.qkv, heads, embedding)
-            move(route, home, region, layer.out, to.out, heads, embedding, rows_last=True)
-            move(route, home, region, layer.up, to.up, inner, embedding)
-            move(route, home, region, layer.down, to.down, inner, embedding, rows_last=True)
+            move_linear(route, home, region, layer.qkv, to.qkv, dimensions, "embedding", "queries")
+            move_linear(route, home, region, layer.out, to.out, dimensions, "queries", "embedding")
+            move_linear(route, home, region, layer.up, to.up, dimensions, "embedding", "inner")
+            move_linear(route, home, region, layer.down, to.down, dimensions, "inner", "embedding")
             for name in ("norm_y", "mlp_norm_y", "out_bias_y"):
                 move(route, home, region, getattr(layer, name), getattr(to, name), None, embedding)
             move(route, home, region, layer.qkv_bias, to.qkv_bias, heads, None)
@@ -107,6 +127,24 @@ def change_cores(
         move(route, before[-1], after[-1], before[-1].weights.head, after[-1].weights.head, vocabulary, embedding)
     move(route, before[-1], after[-1], before[-1].weights.norm_y, after[-1].weights.norm_y, None, embedding)
     one.follow(mover)
+
+
+@dataclass(frozen=True)
+class Dimensions:
+    """The dimensions of a model, by their names in Chunks, or a rank; keys are cut as queries are."""
+
+    mover: Block
+    meshes: tuple[Mesh, Mesh]
+    old: Chunks
+    new: Chunks
+
+    def cut(self, axis: str, which: str | int) -> Cut:
+        both = self.old, self.new
+        if isinstance(which, int):
+            return cut(self.mover, axis, self.meshes, [plain(which, chunks.sides) for chunks in both])
+        tables = [getattr(chunks, which) for chunks in both]
+        each = [2 * chunks.heads for chunks in both] if which == "queries" else (1, 1)
+        return cut(self.mover, axis, self.meshes, tables, each)
 
 
 @dataclass(frozen=True)
@@ -120,8 +158,7 @@ class Route:
 
 
 def cut(
-    mover: Block, axis: str, meshes: tuple[Mesh, Mesh], tables: tuple[np.ndarray, np.ndarray],
-    each: tuple[int, int] = (1, 1),
+    mover: Block, axis: str, meshes: Sequence[Mesh], tables: Sequence[np.ndarray], each: Sequence[int] = (1, 1)
 ) -> Cut:  # fmt: skip
     """How a dimension of these chunks lies on lines of both meshes; `each` numbers of a chunk are one unit."""
     bounds, units, chunks = [], [], []
@@ -132,6 +169,25 @@ def cut(
         ends = np.concatenate([[0], np.cumsum(real)])
         bounds.append(np.pad(ends, (0, mover.mesh.length(axis) + 1 - len(ends)), mode="edge"))
     return Cut(bounds[0], bounds[1], (units[0], units[1]), (chunks[0], chunks[1]))
+
+
+def move_linear(
+    route: Route, home: Region, region: Region, w: Linear, to: Linear, dimensions: Dimensions, rows: str, columns: str
+) -> None:  # fmt: skip
+    """Matrices with these rows and columns: as one if all are whole, else one by one, and their factors."""
+
+    def fill(tiles: np.ndarray, place: np.ndarray, rows: str | int, columns: str | int, turned: bool) -> None:
+        x, y = (rows, columns) if turned else (columns, rows)
+        move(route, home, region, tiles, place, dimensions.cut("x", x), dimensions.cut("y", y), turned)
+
+    first, second = w.turned
+    if w.whole:
+        fill(w.first, to.first, rows, columns, first)
+        return
+    for part, tiles, other, place in zip(w.parts, w.split(w.first), to.parts, to.split(to.first), strict=True):
+        fill(tiles, place, rows, columns if part.rank is None else part.rank, first)
+        if part.rank is not None and part.second is not None and other.second is not None:
+            fill(part.second, other.second, part.rank, columns, second)
 
 
 def move(

@@ -21,10 +21,12 @@ from meshrt.mesh.repeat import sampled
 from meshrt.models.config import Config
 from meshrt.models.rope import cos_sin
 from meshrt.programs.mesh.cache import Cache
+from meshrt.programs.mesh.chunks import Chunks
+from meshrt.programs.mesh.linear import product
 from meshrt.programs.mesh.meshgemm import zeros
 from meshrt.programs.mesh.regions import Region, cross_matrix, layers_timed
 from meshrt.programs.mesh.systems import Sums
-from meshrt.programs.mesh.weights import Chunks, Layer
+from meshrt.programs.mesh.weights import Layer
 
 
 @dataclass(frozen=True)
@@ -152,7 +154,7 @@ def attention(config: Config, chunks: Chunks, region: Region, number: int, x: np
     block, layer, cache, products = region.block, region.weights.layers[number], region.cache, region.products
     keep, kv, group, length = block.memory.keep, chunks.kv_heads, config.group, place.each
     normed = rms_norm(config, region, x, layer.norm_x)
-    qkv = products.gemm(normed, layer.qkv)
+    qkv = product(block, products.gemm, normed, layer.qkv)
     del normed
     if layer.qkv_bias is not None:
         qkv += layer.qkv_bias.astype(np.float32)[..., None, :]
@@ -170,7 +172,7 @@ def attention(config: Config, chunks: Chunks, region: Region, number: int, x: np
     del scores, v
     mixed = mixed.reshape(*mixed.shape[:4], chunks.heads, length, -1).swapaxes(-2, -3)
     mixed = keep("attention", np.ascontiguousarray(mixed).reshape(*mixed.shape[:5], -1))
-    result = products.gemm(mixed, layer.out)
+    result = product(block, products.gemm, mixed, layer.out)
     if layer.out_bias_x is not None:
         result += layer.out_bias_x.astype(np.float32)[..., None, :]
         block.elementwise(result)
@@ -221,13 +223,13 @@ def softmax(block: Block, sums: Sums, scores: np.ndarray, group: int, place: Pla
 
 def feed_forward(config: Config, region: Region, layer: Layer, x: np.ndarray) -> np.ndarray:
     """SwiGLU."""
-    products = region.products
+    block, products = region.block, region.products
     normed = rms_norm(config, region, x, layer.mlp_norm_x)
-    both = products.gemm(normed, layer.up)
+    both = product(block, products.gemm, normed, layer.up)
     del normed
-    hidden = swiglu(region.block, both)
+    hidden = swiglu(block, both)
     del both
-    return products.gemm(hidden, layer.down)
+    return product(block, products.gemm, hidden, layer.down)
 
 
 def swiglu(block: Block, both: np.ndarray) -> np.ndarray:

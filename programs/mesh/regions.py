@@ -29,9 +29,10 @@ from meshrt.mesh.wires.tables import Channel, installed, installed_paths
 from meshrt.models.checkpoint import Checkpoint
 from meshrt.models.config import Config
 from meshrt.programs.mesh.cache import Cache, Policy, kv_cache, stairs
+from meshrt.programs.mesh.chunks import Chunks
 from meshrt.programs.mesh.meshgemm import zeros
 from meshrt.programs.mesh.systems import NO_PRODUCTS, NO_SUMS, Products, Sums, System, open_system
-from meshrt.programs.mesh.weights import Chunks, Weights, load_weights
+from meshrt.programs.mesh.weights import Weights, load_weights
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,9 +20,9 @@ from meshrt.mesh.collectives.trees import Combine, Tree
 from meshrt.mesh.exchange.exchange import Crossbar, crossbar
 from meshrt.programs.mesh.baselines import ladder, t10
 from meshrt.programs.mesh.baselines.places import Groups
+from meshrt.programs.mesh.chunks import Chunks
 from meshrt.programs.mesh.headgroups import group_rings
 from meshrt.programs.mesh.meshgemm import meshgemm, meshgemm_t
-from meshrt.programs.mesh.weights import Chunks
 
 System = Literal["waferllm", "t10", "ladder"]
 

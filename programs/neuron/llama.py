@@ -9,7 +9,6 @@ from meshrt.errors import UsageError
 from meshrt.models.catalogue import find_model
 from meshrt.models.checkpoint import check_shapes, open_checkpoint
 from meshrt.models.config import read_config
-from meshrt.models.factors import MLP
 from meshrt.models.ranks import aligned_ranks
 from meshrt.neuron.cores import Cores
 from meshrt.neuron.dtypes import DTYPES
@@ -79,7 +78,7 @@ def run(
     if ratio is not None:
         if cores.payload:
             raise UsageError(f"--ratio {ratio} gives shapes only: add --payload none, or `meshrt compress` the model")
-        config = replace(config, ranks=aligned_ranks(config, MLP, ratio, 128 if block is None else block))
+        config = replace(config, ranks=aligned_ranks(config, "mlp", ratio, 128 if block is None else block))
     config = config if layers is None else replace(config, layers=layers)
     source = None
     if cores.payload:

@@ -1,14 +1,16 @@
 """A model's tensors in the HBM of NeuronCores: heads and columns of the MLP shared out, the rest on every core."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from meshrt.errors import UsageError
+from meshrt.models import matrix as forms
 from meshrt.models.checkpoint import Checkpoint
 from meshrt.models.config import Config
-from meshrt.models.factors import factor_names
+from meshrt.models.family import family_of
 from meshrt.models.rope import cos_sin
 from meshrt.neuron import language as nl
 from meshrt.neuron.core import NeuronCore
@@ -66,7 +68,7 @@ def place_weights(
     core: NeuronCore, config: Config, checkpoint: Checkpoint | None, dtype: Any, cores: int, positions: int
 ) -> Weights:
     """Read a core's share of the model into its HBM; without a checkpoint, by shape."""
-    heads = share_heads(config, cores)
+    heads, family = share_heads(config, cores), family_of(config)
     hidden, inner, dim = config.hidden_size, config.intermediate_size, config.head_dim
     queries = part(core.index, cores, config.heads * dim)
     keys = part(core.index, cores, config.kv_heads * dim)
@@ -84,50 +86,48 @@ def place_weights(
     def vector(name: str, size: int, index: slice = every) -> Tile:
         return tensor((1, size), (name + ".weight", (index,)))
 
-    def matrix(name: str, rows: slice, across: slice, shape: tuple[int, int]) -> Matrix:
+    def matrix(one: forms.Matrix, rows: slice, across: slice) -> Matrix:
         """W^T of the checkpoint's [out, in] at [across, rows]; or U and V, of which one side is cut."""
-        if name not in config.ranks:
-            return tensor(shape, (name + ".weight", (across, rows)))
-        rank, (u, v) = config.ranks[name], factor_names(name)
-        return (
-            tensor((shape[0], rank), (u + ".weight", (every, rows))),
-            tensor((rank, shape[1]), (v + ".weight", (across, every))),
-        )
+        if not isinstance(one.form, forms.LowRank):
+            return side_by_side((one,), rows, (across,))
+        u, v = one.factors()
+        return side_by_side((u,), rows, (every,)), side_by_side((v,), every, (across,))
 
-    def layer(i: int) -> Layer:
-        stem = f"model.layers.{i}."
-        attention = [
-            (f"{stem}self_attn.{name}_proj", index) for name, index in zip("qkv", (queries, keys, keys), strict=True)
-        ]
+    def side_by_side(several: Sequence[forms.Matrix], rows: slice, across: Sequence[slice]) -> Tile:
+        own = list(zip(several, across, strict=True))
+        width = sum(len(range(one.columns)[columns]) for one, columns in own)
+        reads = [(one.name + ".weight", (columns, rows)) for one, columns in own]
+        return tensor((len(range(several[0].rows)[rows]), width), *reads)
+
+    def layer(one: forms.Layer) -> Layer:
+        attention, index = (one.q, one.k, one.v), (queries, keys, keys)
         out = (heads.queries + 2 * heads.kv) * dim
-        mlp = [f"{stem}mlp.{name}_proj" for name in ("gate", "up", "down")]
-        width = columns.stop - columns.start
         first = core.index == 0  # whose sum brings the bias of the output in
+        gate, up = one.mlp.inner
         return Layer(
-            vector(stem + "input_layernorm", hidden),
-            tuple(matrix(name, every, index, (hidden, index.stop - index.start)) for name, index in attention)
-            if any(name in config.ranks for name, _ in attention)
-            else (tensor((hidden, out), *((name + ".weight", (index, every)) for name, index in attention)),),
-            tensor((1, out), *((name + ".bias", (index,)) for name, index in attention)) if config.qkv_bias else None,
-            matrix(f"{stem}self_attn.o_proj", queries, every, (heads.queries * dim, hidden)),
-            tensor((1, hidden), (f"{stem}self_attn.o_proj.bias", (every,))) if config.o_bias and first else None,
-            vector(stem + "post_attention_layernorm", hidden),
-            matrix(mlp[0], every, columns, (hidden, width)),
-            matrix(mlp[1], every, columns, (hidden, width)),
-            matrix(mlp[2], columns, every, (width, hidden)),
+            vector(one.attention_norm, hidden),
+            tuple(matrix(part, every, own) for part, own in zip(attention, index, strict=True))
+            if any(isinstance(part.form, forms.LowRank) for part in attention)
+            else (side_by_side(attention, every, index),),
+            tensor((1, out), *((part.name + ".bias", (own,)) for part, own in zip(attention, index, strict=True)))
+            if one.q.bias
+            else None,
+            matrix(one.o, queries, every),
+            tensor((1, hidden), (one.o.name + ".bias", (every,))) if one.o.bias and first else None,
+            vector(one.mlp_norm, hidden),
+            matrix(gate, every, columns),
+            matrix(up, every, columns),
+            matrix(one.mlp.down, columns, every),
         )
 
-    table = "model.embed_tokens.weight"
+    table = family.embedding + ".weight"
     embedding = core.tensor_of(
         (config.vocab_size, hidden) if checkpoint is None else checkpoint.read(table).astype(np.float32), dtype
     )
     tables = cos_sin(config, np.arange(positions))
     cos, sin = (core.tensor_of(one if core.payload else one.shape, nl.float32) for one in tables)
-    name = table if config.tie_word_embeddings else "lm_head.weight"
-    head = tensor((hidden, words.stop - words.start), (name, (words, every)))
-    return Weights(
-        embedding, tuple(layer(i) for i in range(config.layers)), vector("model.norm", hidden), head, cos, sin
-    )
+    head = tensor((hidden, words.stop - words.start), (family.head + ".weight", (words, every)))
+    return Weights(embedding, tuple(map(layer, family.layers)), vector(family.norm, hidden), head, cos, sin)
 
 
 def part(index: int, cores: int, size: int) -> slice:

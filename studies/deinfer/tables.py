@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from meshrt.models.catalogue import find_model
-from meshrt.programs.gpu.family import Family, evenly, read_family
+from meshrt.models.family import Family, evenly, read_family
 from meshrt.studies.deinfer import runs
 from meshrt.studies.deinfer.published import (
     LINKS,
@@ -56,8 +56,8 @@ def _attention(family: Family, system: str) -> int:
 def _mlp(family: Family, system: str) -> int:
     layer = family.layers[0]
     if system == "Base":
-        return 2 * (sum(one.columns for one in layer.inner) + family.hidden)
-    return sum(one.rank or 0 for one in (*layer.inner, layer.down)) + 2 * family.hidden
+        return 2 * (sum(one.columns for one in layer.mlp.inner) + family.hidden)
+    return sum(one.rank or 0 for one in layer.mlp.matrices()) + 2 * family.hidden
 
 
 def _sent(emulate: Emulate, model: str, system: str, part: str) -> tuple[float | None, str]:

@@ -8,7 +8,6 @@ import numpy as np
 
 from meshrt.models.catalogue import find_model
 from meshrt.models.config import Config, read_config
-from meshrt.models.factors import MLP
 from meshrt.models.ranks import aligned_ranks, block_aligned_rank
 from meshrt.neuron.device import GIB, NeuronDevice
 from meshrt.ranks.files import write_file
@@ -25,10 +24,10 @@ CONTEXTS = (TOKENS, TOKENS + TOKENS // 2 - 1, 2 * TOKENS - 2)  # of the first, m
 
 def table6(device: NeuronDevice, emulate: Emulate) -> list[Row]:
     """Sizes of matrices and of their factors at ratio 0.2: eq. 5, no run."""
-    matrices = read_config(find_model(MODEL)).matrices()  # [out, in]; the paper's are [in, out]
+    matrices = {one.name.rpartition(".")[2]: one for one in read_config(find_model(MODEL)).layer(0).matrices()}
     rows = []
     for name, (k, n, rank) in published.TABLE6.items():
-        n_size, k_size = matrices[f"model.layers.0.mlp.{name}_proj"]
+        k_size, n_size = matrices[f"{name}_proj"].rows, matrices[f"{name}_proj"].columns
         found = block_aligned_rank(k_size, n_size, published.TABLE6_RATIO, published.TABLE6_BLOCK)
         sizes = {
             f"{name}_proj": ((k, n), (k_size, n_size)),
@@ -116,7 +115,7 @@ def compressed_folder(config: Config, ratio: float) -> str:
 
     Its name says what is in it, so that runs of it are known again (--cache).
     """
-    ranks = aligned_ranks(config, MLP, ratio, published.TABLE6_BLOCK)
+    ranks = aligned_ranks(config, "mlp", ratio, published.TABLE6_BLOCK)
     path = folder().parent / "models" / f"{MODEL}-rank-{_rank(config, ratio)}"
     check_folder("the cache folder", str(path))
     told: Mapping[str, Any] = json.loads((find_model(MODEL) / "config.json").read_text())

@@ -20,7 +20,7 @@ from typing import Any
 from meshrt import __version__
 from meshrt.errors import UsageError
 from meshrt.mesh.mesh import Mesh
-from meshrt.programs.mesh.weights import best_groups
+from meshrt.programs.mesh.chunks import best_groups
 from meshrt.ranks.console import Console
 from meshrt.report import SCHEMA
 from meshrt.studies.tune.pairs import Final, next_pairs, options_of, run_pairs

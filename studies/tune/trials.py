@@ -11,7 +11,7 @@ from meshrt.errors import UsageError
 from meshrt.mesh.device import Device
 from meshrt.mesh.mesh import Mesh
 from meshrt.models.config import Config
-from meshrt.programs.mesh.weights import group_width
+from meshrt.programs.mesh.chunks import group_width
 from meshrt.ranks.console import Console
 from meshrt.studies.sweep import Job, Outcome, sweep
 

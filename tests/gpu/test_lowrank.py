@@ -25,7 +25,7 @@ GQA = BASE | {"hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads"
 def every_matrix(folder: Path, share: float) -> dict[str, int]:
     """Ranks of all matrices, all different, none a multiple of the GPUs."""
     matrices = read_config(folder).matrices().items()
-    return {name: max(1, int(share * min(shape)) - at % 3) for at, (name, shape) in enumerate(matrices)}
+    return {name: max(1, int(share * one.most_rank) - at % 3) for at, (name, one) in enumerate(matrices)}
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +107,7 @@ def test_every_decomposition_with_ranks_of_its_own_for_each_matrix(method: Any, 
     """Ranks from a third of a matrix to all of it, others in each layer, in models as `meshrt compress` writes them."""
     base = random_checkpoint(GQA, tmp_path / "base", 5)
     matrices = read_config(base).matrices()
-    ranks = {name: min(shape) * (3 + at % 7) // 9 for at, (name, shape) in enumerate(matrices.items())}
+    ranks = {name: one.most_rank * (3 + at % 7) // 9 for at, (name, one) in enumerate(matrices.items())}
     compress(base, tmp_path / "model", ranks, method, [[*range(90)], [*range(0, 90, 7)]], {})
     want = reference(tmp_path / "model", IDS)
     for scheme, low_rank in (("dense", False), ("base", False), ("deinfer", False), ("deinfer", True)):

@@ -21,6 +21,8 @@ from meshrt.models.checkpoint import check_shapes, expected_shapes, open_checkpo
 from meshrt.models.compress import compress
 from meshrt.models.config import Config, read_config
 from meshrt.models.errors import ModelError
+from meshrt.models.family import family_of
+from meshrt.models.matrix import Matrix
 from meshrt.models.perplexity import perplexity
 from meshrt.models.reference import attention, forward, layer, load_weights, normed, project
 from meshrt.models.rope import cos_sin
@@ -123,11 +125,11 @@ def test_reported_errors_are_those_of_what_was_written(place: Path, fifth: dict[
 
 def inputs_of_first_mlp(config: Config, weights: Any, ids: list[int]) -> Any:
     """What gate_proj and up_proj of layer 0 are applied to: [tokens, hidden]."""
-    layer, x = "model.layers.0.", weights["model.embed_tokens.weight"][ids]
-    cos, sin = cos_sin(config, np.arange(len(ids)))
-    y = normed(config, weights, layer + "input_layernorm", x)
-    x = x + attention(config, weights, layer + "self_attn.", y, cos, sin)
-    return normed(config, weights, layer + "post_attention_layernorm", x).astype(float)
+    family = family_of(config)
+    one, rotary = family.layers[0], cos_sin(config, np.arange(len(ids)))
+    x = weights["model.embed_tokens.weight"][ids]
+    x = x + attention(family, weights, one, normed(family, weights, one.attention_norm, x), rotary)
+    return normed(family, weights, one.mlp_norm, x).astype(float)
 
 
 def test_reported_perplexities_are_those_of_both_models(place: Path, fifth: dict[str, Any]) -> None:
@@ -343,18 +345,18 @@ def test_long_texts_keep_to_the_models_positions(tmp_path: Path) -> None:
 def test_recorded_inputs_are_those_of_every_matrix() -> None:
     """G = X^T X / tokens of each of the 14 matrices, against inputs taken down in the forward pass itself."""
     config, weights = Config.from_dict(CASES["gqa82"]), random_weights(CASES["gqa82"], 0)
+    family = family_of(config)
     texts = [[3, 1, 4, 1, 5], [9, 2]]
     inputs: dict[str, list[Any]] = {}
 
-    def watch(w: Any, name: str, x: Any) -> Any:
-        inputs.setdefault(name, []).append(x)
-        return project(w, name, x)
+    def watch(w: Any, matrix: Matrix, x: Any) -> Any:
+        inputs.setdefault(matrix.name, []).append(x)
+        return project(w, matrix, x)
 
     for ids in texts:
         x = weights["model.embed_tokens.weight"].astype(float)[ids]
-        cos, sin = cos_sin(config, np.arange(len(ids)))
-        for i in range(config.layers):
-            x = layer(config, weights, i, x, cos, sin, watch)
+        for one in family.layers:
+            x = layer(family, weights, one, x, cos_sin(config, np.arange(len(ids))), watch)
     found: dict[str, Any] = {}
     for grams in layer_grams(config, weights, texts, np.float64):
         found |= grams
@@ -370,7 +372,7 @@ def test_full_rank_computes_what_the_model_computed(name: str, method: Any, tmp_
     """Every matrix of every kind of model in two factors that lose nothing: the same logits, of (x U) V."""
     folder, ids = random_checkpoint(CASES[name], tmp_path / "base", case_seed(name)), case_ids(name)
     config = read_config(folder)
-    ranks = {matrix: min(shape) for matrix, shape in config.matrices().items()}
+    ranks = {name: one.most_rank for name, one in config.matrices().items()}
     texts = np.random.default_rng(0).integers(0, config.vocab_size, (40, 20)).tolist()
     found = compress(folder, tmp_path / "out", ranks, method, texts, {"method": method})
     assert len(found) == 14 and max(one.weight_error for one in found) < 1e-5

@@ -21,7 +21,7 @@ from safetensors.numpy import load_file
 from meshrt.models.catalogue import find_model
 from meshrt.models.config import read_config
 from meshrt.models.errors import ModelError
-from meshrt.models.factors import factor_names
+from meshrt.models.matrix import factor_names
 from meshrt.models.perplexity import perplexity
 from meshrt.models.reference import forward, load_weights
 from meshrt.models.stories import HELD_OUT_SEED

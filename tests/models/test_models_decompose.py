@@ -82,9 +82,11 @@ def test_ranks_of_a_model_follow_its_matrices() -> None:
         {"model_type": "llama", "vocab_size": 8, "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 2}
         | {"num_attention_heads": 32, "num_key_value_heads": 8, "rms_norm_eps": 1e-5, "max_position_embeddings": 8}
     )
-    ranks = aligned_ranks(config, ("gate_proj", "up_proj", "down_proj"), 0.2, 128)
+    ranks = aligned_ranks(config, "mlp", 0.2, 128)
     assert len(ranks) == 6 and set(ranks.values()) == {1280}
-    assert aligned_ranks(config, ("k_proj",), 0.2, 128)["model.layers.1.self_attn.k_proj"] == 3 * 128
+    attention = aligned_ranks(config, "attention", 0.2, 128)
+    assert len(attention) == 8 and attention["model.layers.1.self_attn.k_proj"] == 3 * 128
+    assert aligned_ranks(config, "all", 0.2, 128) == ranks | attention
 
 
 @given(sizes)

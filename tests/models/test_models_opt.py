@@ -9,14 +9,15 @@ from decomposed import decompose
 from gpu_runs import logits_of, new_gpus, run_lowrank
 from opt_models import BASE, CASES, IDS, random_opt
 
-from meshrt.models.checkpoint import open_checkpoint
+from meshrt.models.checkpoint import expected_shapes, open_checkpoint
 from meshrt.models.errors import ModelError
-from meshrt.models.opt import OptConfig, opt_forward, opt_shapes, read_opt
+from meshrt.models.opt import OptConfig, read_opt
+from meshrt.models.reference import forward
 
 
 def weights_of(folder: Path) -> dict[str, np.ndarray]:
     checkpoint = open_checkpoint(folder)
-    return {name: checkpoint.read(name) for name in opt_shapes(read_opt(folder))}
+    return {name: checkpoint.read(name) for name in expected_shapes(read_opt(folder))}
 
 
 @pytest.mark.parametrize("name", [*CASES])
@@ -24,7 +25,7 @@ def test_the_reference_is_transformers(name: str, tmp_path: Path) -> None:
     golden = np.load(Path(__file__).parents[1] / "golden" / f"{name}.npz")
     assert golden["ids"].tolist() == IDS[name]
     folder = random_opt(name, tmp_path)
-    found = opt_forward(read_opt(folder), weights_of(folder), IDS[name])
+    found = forward(read_opt(folder), weights_of(folder), IDS[name])
     np.testing.assert_allclose(found, golden["logits"], rtol=0, atol=1e-4)
 
 
@@ -32,11 +33,11 @@ def test_the_reference_is_transformers(name: str, tmp_path: Path) -> None:
 def test_every_scheme_gives_its_logits(name: str, tmp_path: Path) -> None:
     plain = random_opt(name, tmp_path / "plain")
     ranks = {
-        one: max(1, int(0.7 * min(shape)) - at % 3)
-        for at, (one, shape) in enumerate(read_opt(plain).matrices().items())
+        one: max(1, int(0.7 * matrix.most_rank) - at % 3)
+        for at, (one, matrix) in enumerate(read_opt(plain).matrices().items())
     }
     for folder in (plain, decompose(plain, tmp_path / "model", ranks)):
-        want = opt_forward(read_opt(folder), weights_of(folder), IDS[name])
+        want = forward(read_opt(folder), weights_of(folder), IDS[name])
         for tp in (1, read_opt(plain).heads):  # 4, 8
             for scheme in ("dense", "base", "deinfer"):
                 found = logits_of(new_gpus(tp), folder, scheme, IDS[name], 6)
@@ -80,6 +81,6 @@ def test_ranks_are_read(tmp_path: Path) -> None:
     folder = decompose(random_opt("opt", tmp_path / "plain"), tmp_path / "model", {name: 5})
     config = read_opt(folder)
     assert config.ranks == {name: 5}
-    shapes = opt_shapes(config)
+    shapes = expected_shapes(config)
     assert (shapes[name + "_u_proj.weight"], shapes[name + "_v_proj.weight"]) == ((5, 48), (80, 5))
     assert name + ".weight" not in shapes

@@ -66,7 +66,7 @@ def make_models(comm: Any, folder: Path) -> Path:
         for name, config in MODELS.items():
             random_checkpoint(config, folder / name, 3)
         source = find_model("llama-tiny")
-        ranks = {name: int(0.7 * min(shape)) for name, shape in read_config(source).matrices().items()}
+        ranks = {name: int(0.7 * one.most_rank) for name, one in read_config(source).matrices().items()}
         decompose(source, folder / "decomposed", ranks)
     comm.Barrier()
     return folder

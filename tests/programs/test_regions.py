@@ -13,8 +13,8 @@ from test_llama_golden import check
 from meshrt.errors import LimitError, UsageError
 from meshrt.models.catalogue import find_model
 from meshrt.models.config import read_config
+from meshrt.programs.mesh.chunks import cut_dimensions
 from meshrt.programs.mesh.regions import arrange, share
-from meshrt.programs.mesh.weights import cut_dimensions
 
 WAYS: list[tuple[tuple[int, int], dict[str, Any]]] = [
     ((8, 8), {"head_groups": 2}),

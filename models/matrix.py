@@ -1,0 +1,132 @@
+"""A layer of a model: its matrices, their sizes, and the form in which a folder keeps the numbers of each.
+
+In place of `..mlp.gate_proj.weight` [out, in] a folder can have two factors, `..mlp.gate_u_proj.weight` [r, in] and
+`..mlp.gate_v_proj.weight` [out, r], named as in Table 6 of NeuronMM; likewise the other matrices of a layer, each with
+a rank of its own. A bias keeps its name. config.json says so in one key more:
+
+    "low_rank": {"ranks": {"model.layers.0.mlp.gate_proj": 1280, ...}, ...how they were chosen...}
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+
+@dataclass(frozen=True)
+class Dense:
+    """W itself."""
+
+
+@dataclass(frozen=True)
+class LowRank:
+    """Two factors in its place: x W = (x U) V, with U [rows, rank] and V [rank, columns]."""
+
+    rank: int
+
+
+Form: TypeAlias = Dense | LowRank
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """y = x W with `rows` numbers in and `columns` out. Folders have W^T, [columns, rows], under the name + .weight."""
+
+    name: str
+    rows: int
+    columns: int
+    form: Form = Dense()
+    bias: bool = False
+
+    @property
+    def rank(self) -> int | None:
+        """The inner size of its factors; None where it is whole."""
+        return self.form.rank if isinstance(self.form, LowRank) else None
+
+    @property
+    def most_rank(self) -> int:
+        """Factors of a greater rank can do no more."""
+        return min(self.rows, self.columns)
+
+    def factors(self) -> tuple["Matrix", ...]:
+        """What x is multiplied by, one after the other, all of them dense: itself, or U and V."""
+        if not isinstance(self.form, LowRank):
+            return (self,)
+        u, v = factor_names(self.name)
+        return Matrix(u, self.rows, self.form.rank), Matrix(v, self.form.rank, self.columns)
+
+    def tensors(self) -> dict[str, tuple[int, ...]]:
+        """What a folder has of it, by name: shapes as Hugging Face has them."""
+        found: dict[str, tuple[int, ...]] = {f"{one.name}.weight": (one.columns, one.rows) for one in self.factors()}
+        return found | ({f"{self.name}.bias": (self.columns,)} if self.bias else {})
+
+
+@dataclass(frozen=True)
+class Mlp:
+    """act(x gate) * (x up), or act(x up) alone where there is no gate, and that times down."""
+
+    gate: Matrix | None
+    up: Matrix
+    down: Matrix
+
+    @property
+    def inner(self) -> tuple[Matrix, ...]:
+        """The matrices before the activation: gate and up, or one alone."""
+        return (self.up,) if self.gate is None else (self.gate, self.up)
+
+    def inputs(self) -> tuple[tuple[Matrix, ...], ...]:
+        """Its matrices, those together that multiply the same input."""
+        return self.inner, (self.down,)
+
+    def matrices(self) -> tuple[Matrix, ...]:
+        return *self.inner, self.down
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Attention and MLP, each after a norm. Norms are given by name."""
+
+    attention_norm: str
+    q: Matrix
+    k: Matrix
+    v: Matrix
+    o: Matrix
+    mlp_norm: str
+    mlp: Mlp
+
+    @property
+    def attention(self) -> tuple[Matrix, ...]:
+        return self.q, self.k, self.v, self.o
+
+    def inputs(self) -> tuple[tuple[Matrix, ...], ...]:
+        """All matrices, those together that multiply the same input."""
+        return (self.q, self.k, self.v), (self.o,), *self.mlp.inputs()
+
+    def matrices(self) -> tuple[Matrix, ...]:
+        return *self.attention, *self.mlp.matrices()
+
+
+def form_of(ranks: Mapping[str, int], name: str) -> Form:
+    """The form of a matrix, by the ranks of those that are in factors."""
+    return LowRank(ranks[name]) if name in ranks else Dense()
+
+
+def factor_names(matrix: str) -> tuple[str, str]:
+    """`..mlp.gate_proj` to the names of its factors u, v: `..mlp.gate_u_proj`, `..mlp.gate_v_proj`."""
+    stem = matrix.removesuffix("_proj")
+    return stem + "_u_proj", stem + "_v_proj"
+
+
+def read_ranks(low_rank: Mapping[str, Any], matrices: Iterable[Matrix]) -> dict[str, int]:
+    """The ranks of config.json's `low_rank`, by matrix; `matrices` are all that may be there.
+
+    Raises ValueError saying what is wrong with the key.
+    """
+    ranks, limits = low_rank.get("ranks"), {one.name: one.most_rank for one in matrices}
+    if not isinstance(ranks, dict) or not ranks:
+        raise ValueError(f"has no 'ranks', an object such as {{{next(iter(limits))!r}: 16}}")
+    for name, rank in ranks.items():
+        if name not in limits:
+            raise ValueError(f"has a rank for {name!r}, which is no matrix of this model's layers")
+        if type(rank) is not int or not 1 <= rank <= limits[name]:
+            raise ValueError(f"has rank {rank!r} for {name}; it must be 1..{limits[name]}, the matrix's own limit")
+    return dict(ranks)
