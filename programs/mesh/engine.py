@@ -19,9 +19,10 @@ from meshrt.programs.mesh.chunks import Chunks, cut_dimensions
 from meshrt.programs.mesh.decode import decode
 from meshrt.programs.mesh.nexttoken import PromptScores, TokenScores
 from meshrt.programs.mesh.options import How
-from meshrt.programs.mesh.placement import change_cores, move_weights
+from meshrt.programs.mesh.othercores import change_cores
+from meshrt.programs.mesh.placement import move_weights
 from meshrt.programs.mesh.prefill import prefill
-from meshrt.programs.mesh.regions import Region, arrange, hand_back, install, open_regions
+from meshrt.programs.mesh.regions import Region, arrange, check_alike, hand_back, install, open_regions
 from meshrt.ranks.snapshot import Part, Snapshot, trusted
 
 
@@ -153,6 +154,8 @@ def open_engine(
 
     What the cores have no room for is refused before a weight is read.
     """
+    if how.layers_run is not None:
+        check_alike(config, (how.regions, how.decode_regions or how.regions), how.layers_run)
     chunks = cut_dimensions(block, config, how.head_groups)
     mesh, cores = block.mesh, how.decode_cores(block.mesh)
     tile_ranks(*cores, block.control.size, "--decode-mesh")  # refused before prefill, not after

@@ -9,7 +9,7 @@ a pipeline (waferllm, sections 7.5 and 8). What a layer hands to the next in ano
     prefill    L_y E_x goes core by core, as on a conveyor, each tile as far as a region is wide
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -28,6 +28,7 @@ from meshrt.mesh.wires.routes import Path
 from meshrt.mesh.wires.tables import Channel, installed, installed_paths
 from meshrt.models.checkpoint import Checkpoint
 from meshrt.models.config import Config
+from meshrt.models.family import family_of, first_unlike
 from meshrt.programs.mesh.cache import Cache, Policy, kv_cache, stairs
 from meshrt.programs.mesh.chunks import Chunks
 from meshrt.programs.mesh.meshgemm import zeros
@@ -121,6 +122,17 @@ def share(layers: int, count: int) -> list[range]:
         raise UsageError(f"{count} regions for {layers} layers: choose 1 to {layers}")
     cuts = [-(-layers * at // count) for at in range(count + 1)]
     return [range(low, high) for low, high in pairwise(cuts)]
+
+
+def check_alike(config: Config, counts: Iterable[int], run: int) -> None:
+    """UsageError where, in so many regions, a layer does not run and has other forms than the one counted for it."""
+    layers = family_of(config).layers
+    for each in (each for count in counts for each in share(config.layers, count)):
+        unlike = first_unlike(layers[each.start : each.stop], run)
+        if unlike is not None:
+            raise UsageError(
+                f"--layers-run {run}: layer {each[unlike]} has other ranks than layer {each[run - 1]}, so it has to run"
+            )
 
 
 def arrange(device: Device, width: int, height: int, count: int) -> list[tuple[int, int]]:

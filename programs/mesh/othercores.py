@@ -1,0 +1,253 @@
+"""From prefill's cores to decode's, where those are others: weights and cache are cut anew (waferllm, section 4.4).
+
+Where decode has another number of cores than prefill, or other regions, every matrix is cut anew, along x and along y,
+at the north-west corner that both share, and goes on from there, as on a conveyor, to the region that runs its layer.
+"""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshrt.mesh.block import Block
+from meshrt.mesh.collectives.remap import remap
+from meshrt.mesh.mesh import Mesh
+from meshrt.mesh.repeat import sampled
+from meshrt.mesh.wires import fabric, routes
+from meshrt.mesh.wires.tables import installed
+from meshrt.programs.mesh.cache import Cache, fill_evenly
+from meshrt.programs.mesh.chunks import Chunks, plain
+from meshrt.programs.mesh.linear import Linear
+from meshrt.programs.mesh.meshgemm import zeros
+from meshrt.programs.mesh.regions import Region, cross_matrix, every_core, lay, matrix_crossing, take
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How a dimension lies along a line before and after: the cores' units, as bounds for `remap`, and, after, the
+    chunks of a core and the units of a chunk."""
+
+    before: np.ndarray
+    after: np.ndarray
+    units: tuple[int, int]  # of a chunk, before and after
+    chunks: tuple[int, int]  # of a core
+
+
+def change_cores(
+    before: Sequence[Region], after: Sequence[Region], places: Sequence[tuple[int, int]], old: Chunks, new: Chunks,
+    sample: int | None = None,
+) -> None:  # fmt: skip
+    """Move weights, which `turn` has been at, and caches to the cores of other regions, which have room for them.
+
+    `places` are those of the new regions on the wafer. The first of both begin at the same corner, where everything is
+    cut anew. `sample` is that of `prefill`.
+    """
+    one, two = before[0].block, after[0].block
+    mover = one.another("re-placement", max(one.mesh.width, two.mesh.width), max(one.mesh.height, two.mesh.height))
+    dimensions = Dimensions(mover, (one.mesh, two.mesh), old, new)
+    heads, vocabulary, embedding = (
+        dimensions.cut(*which) for which in (("x", "queries"), ("x", "vocabulary"), ("y", "embedding"))
+    )
+    owner = {number: (region, at) for region in before for at, number in enumerate(region.layers)}
+    mover.follow(one)
+    route = Route(mover, places, after, sample)
+    for region in after:
+        for at in sampled(mover, len(region.layers), sample):
+            home, number = owner[region.layers[at]]
+            layer, to = home.weights.layers[number], region.weights.layers[at]
+            move_linear(route, home, region, layer.qkv, to.qkv, dimensions, "embedding", "queries")
+            move_linear(route, home, region, layer.out, to.out, dimensions, "queries", "embedding")
+            move_linear(route, home, region, layer.up, to.up, dimensions, "embedding", "inner")
+            move_linear(route, home, region, layer.down, to.down, dimensions, "inner", "embedding")
+            for name in ("norm_y", "mlp_norm_y", "out_bias_y"):
+                move(route, home, region, getattr(layer, name), getattr(to, name), None, embedding)
+            move(route, home, region, layer.qkv_bias, to.qkv_bias, heads, None)
+            move_cache(route, home, number, region, at, heads)
+    move(route, before[0], after[0], before[0].weights.table, after[0].weights.table, vocabulary, embedding)
+    if after[-1].weights.head is not after[0].weights.table:
+        move(route, before[-1], after[-1], before[-1].weights.head, after[-1].weights.head, vocabulary, embedding)
+    move(route, before[-1], after[-1], before[-1].weights.norm_y, after[-1].weights.norm_y, None, embedding)
+    one.follow(mover)
+
+
+@dataclass(frozen=True)
+class Dimensions:
+    """The dimensions of a model, by their names in Chunks, or a rank; keys are cut as queries are."""
+
+    mover: Block
+    meshes: tuple[Mesh, Mesh]
+    old: Chunks
+    new: Chunks
+
+    def cut(self, axis: str, which: str | int) -> Cut:
+        both = self.old, self.new
+        if isinstance(which, int):
+            return cut(self.mover, axis, self.meshes, [plain(which, chunks.sides) for chunks in both])
+        tables = [getattr(chunks, which) for chunks in both]
+        each = [2 * chunks.heads for chunks in both] if which == "queries" else (1, 1)
+        return cut(self.mover, axis, self.meshes, tables, each)
+
+
+@dataclass(frozen=True)
+class Route:
+    """The way from one set of regions to another: over the corner that they share, then from region to region."""
+
+    mover: Block
+    places: Sequence[tuple[int, int]]
+    after: Sequence[Region]
+    sample: int | None
+
+
+def cut(
+    mover: Block, axis: str, meshes: Sequence[Mesh], tables: Sequence[np.ndarray], each: Sequence[int] = (1, 1)
+) -> Cut:  # fmt: skip
+    """How a dimension of these chunks lies on lines of both meshes; `each` numbers of a chunk are one unit."""
+    bounds, units, chunks = [], [], []
+    for mesh, table, size in zip(meshes, tables, each, strict=True):
+        units.append(table.shape[1] // size)
+        chunks.append(len(table) // mesh.length(axis))
+        real = (table[:, : units[-1]] >= 0).sum(axis=1).reshape(mesh.length(axis), -1).sum(axis=1)
+        ends = np.concatenate([[0], np.cumsum(real)])
+        bounds.append(np.pad(ends, (0, mover.mesh.length(axis) + 1 - len(ends)), mode="edge"))
+    return Cut(bounds[0], bounds[1], (units[0], units[1]), (chunks[0], chunks[1]))
+
+
+def move_linear(
+    route: Route, home: Region, region: Region, w: Linear, to: Linear, dimensions: Dimensions, rows: str, columns: str
+) -> None:  # fmt: skip
+    """Matrices with these rows and columns: as one if all are whole, else one by one, and their factors."""
+
+    def fill(tiles: np.ndarray, place: np.ndarray, rows: str | int, columns: str | int, turned: bool) -> None:
+        x, y = (rows, columns) if turned else (columns, rows)
+        move(route, home, region, tiles, place, dimensions.cut("x", x), dimensions.cut("y", y), turned)
+
+    first, second = w.turned
+    if w.whole:
+        fill(w.first, to.first, rows, columns, first)
+        return
+    for part, tiles, other, place in zip(w.parts, w.split(w.first), to.parts, to.split(to.first), strict=True):
+        fill(tiles, place, rows, columns if part.rank is None else part.rank, first)
+        if part.rank is not None and part.second is not None and other.second is not None:
+            fill(part.second, other.second, part.rank, columns, second)
+
+
+def move(
+    route: Route, home: Region, region: Region, tiles: np.ndarray | None, to: np.ndarray | None, x: Cut | None,
+    y: Cut | None, rows_last: bool = False,
+) -> None:  # fmt: skip
+    """Fill `to` with what `tiles` has. Without a cut along x or y the vector is the same all along it."""
+    if tiles is None or to is None:
+        return
+    found = travel(route, home.block, region, as_units(tiles, x, y, rows_last), x, y)
+    if region.block.payload:
+        to[...] = from_units(found, to.shape, x, y, rows_last)
+
+
+def move_cache(route: Route, home: Region, number: int, region: Region, at: int, heads: Cut) -> None:
+    """Keys and values of one layer: their heads' numbers along x, their tokens along y, evenly over the new rows."""
+    tokens = int(home.cache.held.sum())
+    if at == 0:
+        fill_evenly(region.cache, tokens)
+    length = route.mover.mesh.height
+    ends = [np.concatenate([[0], np.cumsum(held)]) for held in (home.cache.held, region.cache.held)]
+    before, after = (np.pad(end, (0, length + 1 - len(end)), mode="edge") for end in ends)
+    most = max(1, int(home.cache.held.max())), max(1, int(region.cache.held.max()))
+    y = Cut(before, after, most, (1, 1))
+    found = travel(route, home.block, region, cache_units(home.cache, number, most[0], heads), heads, y)
+    if region.block.payload:
+        columns, pairs = heads.chunks[1], heads.units[1]
+        found = found.reshape(*found.shape[:3], columns, pairs, 2, -1, 2).transpose(0, 1, 2, 5, 6, 3, 7, 4)
+        region.cache.data[:, :, : most[1], at] = found.reshape(*found.shape[:5], -1)
+
+
+def cache_units(cache: Cache, number: int, most: int, heads: Cut) -> np.ndarray:
+    """Keys and values of one layer as in `as_units`: [bh, bw, units along x, 2 * kv * 2, tokens]."""
+    data = cache.data[:, :, :most, number]  # [bh, bw, tokens, 2, kv, columns * 2 * pairs]
+    columns, pairs = heads.chunks[0], heads.units[0]
+    data = data.reshape(*data.shape[:5], columns, 2, pairs).transpose(0, 1, 5, 7, 3, 4, 6, 2)
+    return data.reshape(*data.shape[:2], columns * pairs, -1, most)
+
+
+def travel(route: Route, home: Block, region: Region, tiles: np.ndarray, x: Cut | None, y: Cut | None) -> np.ndarray:
+    """[bh, bw, places along x, numbers, places along y] of the old cores -> [bh, bw, along y, along x, numbers]."""
+    mover, memory = route.mover, route.mover.memory
+    here = mover.tiles("numbers of a matrix", tiles.shape[2:], tiles.dtype)
+    lay(mover, here, every_core(home, tiles), 0, 0)
+    del tiles  # the host's: the cores have taken them from the matrix at home
+    wider = region.block.mesh.width > home.mesh.width, region.block.mesh.height > home.mesh.height
+    if x is not None:
+        here = room(mover, remap(mover, "x", here, x.before, x.after), x)
+    elif wider[0]:
+        here = repeat_along(mover, "x", here)
+    here = memory.keep("numbers of a matrix", np.ascontiguousarray(np.moveaxis(here, 4, 2)))
+    if y is not None:
+        here = room(mover, remap(mover, "y", here, y.before, y.after), y)
+    elif wider[1]:
+        here = repeat_along(mover, "y", here)
+    block, (columns, rows) = mover, route.places[route.after.index(region)]
+    width, height = region.block.mesh.width, region.block.mesh.height
+    corner = mover.another("corner", width, height)
+    moved = take(corner, here, every_core(mover, here), 0, 0)
+    del here
+    corner.follow(mover)
+    block = corner
+    for number, step in enumerate([(1, 0)] * columns + [(0, 1)] * rows):
+        with ExitStack() as stack:
+            onward = mover.another(f"way {number + 1}", width, height)
+            crossing = matrix_crossing(stack, corner, number, step)
+            moved = cross_matrix(block, onward, crossing, moved, route.sample)
+            block = onward
+    mover.follow(block)
+    return moved
+
+
+def repeat_along(block: Block, axis: str, tiles: np.ndarray) -> np.ndarray:
+    """A vector that is the same all along an axis, for cores that have not had it: from the first core of each line."""
+    n = block.mesh.length(axis)
+    with installed(block.tables, axis, routes.multicast(n, 0)) as channel:
+        return fabric.transfer(block, channel, tiles, tiles)
+
+
+def room(block: Block, tiles: np.ndarray, cut: Cut) -> np.ndarray:
+    """Tiles with as many places as the chunks of a core have, those without a number zero."""
+    size = cut.units[1] * cut.chunks[1]
+    found = zeros(block, "numbers of a matrix", (size, *tiles.shape[3:]), tiles.dtype)
+    found[:, :, : tiles.shape[2]] = tiles[:, :, :size]
+    return found
+
+
+def as_units(tiles: np.ndarray, x: Cut | None, y: Cut | None, rows_last: bool) -> np.ndarray:
+    """A core's tiles [bh, bw, rows, columns, Kt, Nt] (or a vector's) -> [bh, bw, units along x, numbers, along y].
+
+    Along x are the numbers of Nt, or with `rows_last` those of Kt, and the others along y.
+    """
+    if x is None:
+        return tiles.reshape(*tiles.shape[:2], 1, 1, -1)
+    units = x.units[0]
+    if y is None:  # [bh, bw, 1, columns, numbers * units]
+        vector = tiles.reshape(*tiles.shape[:2], tiles.shape[3], -1, units).swapaxes(3, 4)
+        return vector.reshape(*tiles.shape[:2], tiles.shape[3] * units, -1, 1)
+    rows, columns, first, second = tiles.shape[2:]
+    if rows_last:
+        split = tiles.reshape(*tiles.shape[:2], rows, columns, first // units, units, second)
+        split = split.transpose(0, 1, 3, 5, 4, 2, 6)
+    else:
+        split = tiles.reshape(*tiles.shape[:2], rows, columns, first, second // units, units)
+        split = split.transpose(0, 1, 3, 6, 5, 2, 4)
+    return split.reshape(*tiles.shape[:2], columns * units, split.shape[4], -1)
+
+
+def from_units(units: np.ndarray, shape: tuple[int, ...], x: Cut | None, y: Cut | None, rows_last: bool) -> np.ndarray:
+    """The inverse of `as_units` for tiles of that shape, from [bh, bw, along y, units along x, numbers]."""
+    if x is None:
+        return units.reshape(shape)
+    size = x.units[1]
+    if y is None:
+        return units.reshape(*shape[:2], shape[3], size, -1).swapaxes(3, 4).reshape(shape)
+    rows, columns, first, second = shape[2:]
+    if rows_last:
+        split = units.reshape(*shape[:2], rows, second, columns, size, -1).transpose(0, 1, 2, 4, 6, 5, 3)
+    else:
+        split = units.reshape(*shape[:2], rows, first, columns, size, -1).transpose(0, 1, 2, 4, 3, 6, 5)
+    return split.reshape(shape)
