@@ -4,7 +4,6 @@ Llama, Qwen2 and Mistral are one architecture with three sets of switches. A key
 not supported is an error. All other unknown keys are ignored on purpose: such files are full of settings for training.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,11 +11,12 @@ from typing import Any, Literal
 
 from meshrt.models.errors import ModelError
 from meshrt.models.files import find_file, read_object
+from meshrt.models.keys import MAX_SIZE, Keys
 from meshrt.models.matrix import Layer, Matrix, Mlp, form_of, read_ranks
 
 MODEL_TYPES = ("llama", "qwen2", "mistral")
 DTYPES = ("float32", "float16", "bfloat16")
-MAX_SIZE, MAX_LAYERS = 1 << 24, 10_000  # far above any model; beyond, tables of its shapes alone would not fit
+MAX_LAYERS = 10_000  # far above any model; beyond, tables of its shapes alone would not fit
 FACTORS = (1e-6, 1e6)  # of the rotary embedding: with these all angles are finite in float32
 
 
@@ -98,7 +98,7 @@ class Config:
 
         `generation` is that of generation_config.json, whose end-of-text ids win. Raises ModelError with file and key.
         """
-        read = _Reader(data, source)
+        read = Keys(data, source)
         kind = read.get("model_type", str)
         if kind not in MODEL_TYPES:
             raise read.bad("model_type", f"is {kind!r}; supported are {', '.join(MODEL_TYPES)}")
@@ -120,7 +120,7 @@ class Config:
 
         eos = read
         if generation is not None and generation.get("eos_token_id") is not None:
-            eos = _Reader(generation, source.replace("config.json", "generation_config.json"))
+            eos = Keys(generation, source.replace("config.json", "generation_config.json"))
         config = cls(
             model_type=kind,
             vocab_size=read.size("vocab_size"),
@@ -157,7 +157,7 @@ def read_config(folder: str | Path) -> Config:
     return Config.from_dict(read_object(source), read_object(generation) if generation else None, str(source))
 
 
-def _refuse_unsupported(read: "_Reader", kind: str) -> None:
+def _refuse_unsupported(read: Keys, kind: str) -> None:
     """Everything that would silently give other numbers."""
     if read.get("hidden_act", str, "silu") != "silu":
         raise read.bad("hidden_act", f"is {read.data['hidden_act']!r}; only silu is supported")
@@ -176,12 +176,12 @@ def _refuse_unsupported(read: "_Reader", kind: str) -> None:
         raise read.bad("layer_types", "has layers other than full_attention; only that is supported")
 
 
-def _rope(read: "_Reader") -> Rope:
+def _rope(read: Keys) -> Rope:
     """transformers 4: `rope_theta` and `rope_scaling` (or null). transformers 5: all of it in `rope_parameters`."""
     both = [key for key in ("rope_scaling", "rope_parameters") if read.has(key)]
     if len(both) == 2 and read.data["rope_scaling"] != read.data["rope_parameters"]:
         raise read.bad("rope_scaling", "and 'rope_parameters' are both set and differ; keep one of them")
-    rope = _Reader(read.get(both[0], dict), read.source, both[0] + ".") if both else _Reader({}, read.source)
+    rope = Keys(read.get(both[0], dict), read.source, both[0] + ".") if both else Keys({}, read.source)
     if any(isinstance(value, dict) for value in rope.data.values()):
         raise read.bad(both[0], "differs between kinds of layers; only one for all layers is supported")
     for place in (read, rope):
@@ -211,7 +211,7 @@ def _rope(read: "_Reader") -> Rope:
     )
 
 
-def _dtype(read: "_Reader") -> str | None:
+def _dtype(read: Keys) -> str | None:
     key = "dtype" if read.has("dtype") else "torch_dtype"
     if not read.has(key):
         return None
@@ -219,61 +219,3 @@ def _dtype(read: "_Reader") -> str | None:
     if name not in DTYPES:
         raise read.bad(key, f"is {name!r}; supported are {', '.join(DTYPES)}")
     return name
-
-
-@dataclass(frozen=True)
-class _Reader:
-    """Typed look-ups in one JSON object. null counts as absent, as it does for transformers."""
-
-    data: Mapping[str, Any]
-    source: str
-    prefix: str = ""
-
-    def has(self, key: str) -> bool:
-        return self.data.get(key) is not None
-
-    def bad(self, key: str, what: str) -> ModelError:
-        return ModelError(f"{self.source}: {self.prefix + key!r} {what}")
-
-    def get(self, key: str, kind: type, default: Any = None) -> Any:
-        if not self.has(key):
-            if default is None:
-                raise self.bad(key, "is missing")
-            return default
-        value = self.data[key]
-        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            raise self.bad(key, f"is {value!r}, not of type {kind.__name__}")
-        return value
-
-    def size(self, key: str, default: int | None = None, most: int = MAX_SIZE) -> int:
-        value: int = self.get(key, int, default)
-        if not 0 < value <= most:
-            raise self.bad(key, f"is {value}; it must be positive, and {most} at most")
-        return value
-
-    def number(self, key: str, default: float | None = None) -> float:
-        if not self.has(key) and default is not None:
-            return default
-        value = self.data.get(key)
-        if value is None:
-            raise self.bad(key, "is missing")
-        try:
-            if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-                return float(value)
-        except OverflowError:  # an integer beyond all floats
-            pass
-        raise self.bad(key, f"is {value!r}, not a finite number")
-
-    def between(self, key: str, least: float, most: float, default: float | None = None) -> float:
-        value = self.number(key, default)
-        if not least <= value <= most:
-            raise self.bad(key, f"is {value}; it must be {least:g} to {most:g}")
-        return value
-
-    def token_ids(self, key: str) -> tuple[int, ...]:
-        """One id or a list of them."""
-        value = self.data.get(key)
-        ids = value if isinstance(value, list) else [] if value is None else [value]
-        if any(isinstance(i, bool) or not isinstance(i, int) or i < 0 for i in ids):
-            raise self.bad(key, f"is {value!r}, not a token id or a list of them")
-        return tuple(ids)

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from meshrt.models.config import DTYPES, MAX_LAYERS, MAX_SIZE
+from meshrt.models.config import DTYPES, MAX_LAYERS
 from meshrt.models.errors import ModelError
 from meshrt.models.files import find_file, read_object
+from meshrt.models.keys import MAX_SIZE
 from meshrt.models.matrix import Layer, Matrix, Mlp, form_of, read_ranks
 
 POSITION_OFFSET = 2  # rows of the table of positions before that of position 0
