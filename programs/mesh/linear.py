@@ -2,8 +2,10 @@
 
 What comes first is one product: the columns of those that are whole and of the U of those in two factors, side by side,
 so that x goes round once for all of them, and in decode one sum brings all that they make of x, and the norm's sum of
-squares. Then every V has a product of its own, since its input is its own: side by side in one product, most of what
-moved would be zeros. U V is never made: the factors are all that is kept and all that moves.
+squares. Then every V has a product of its own, since its input is its own: side by side in one matrix, most of what
+moved would be zeros. V's of one shape could go round together in prefill, as heads do: that is a tenth fewer messages,
+but no cycle less (LLaMA-3-8B's MLP at ratio 0.4 on 64 x 64 and 180 x 180 cores, wse2), and more of them are in memory
+at a time. U V is never made: the factors are all that is kept and all that moves.
 
 In prefill all that is MeshGEMMs, L_y E_x -> L_y r_x -> L_y N_x. In decode a product changes the axis that its input is
 cut on, so that two of them give back the one there was. Where that is the wrong one, the numbers between, which are
