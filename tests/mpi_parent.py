@@ -1,8 +1,10 @@
-"""Where a test needs several MPI ranks: one mpirun per number of ranks, whose reports become one report a test.
+"""Where a test needs several MPI ranks: one mpirun for many tests, whose reports become one report a test.
 
-The process that collected the tests ("parent") starts `mpirun -n ranks pytest --with-mpi ...` for all tests of one
-number of ranks when it comes to the first of them. Those processes ("ranks") write their reports to files, one each.
-The parent ends a job that makes no progress. The test that broke the job fails and the rest is run again.
+The process that collected the tests ("parent") starts `mpirun -n ranks pytest --with-mpi ...` when it comes to the
+first of them: with --all one for each number of ranks, else one for the numbers that the cores suffice for and one for
+those above, where ranks wait in another way (decision 011). A test is then on the first ranks of its job, as starting
+the ranks is most of the work. Those processes ("ranks") write their reports to files, one each. The parent ends a job
+that makes no progress. The test that broke the job fails and the rest is run again.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from mpi_jobs import find_mpirun, stop
 
 from meshrt.errors import MpiError
 from meshrt.launch import local
+from meshrt.ranks import host
 
 STARTING = 3.0  # how many time limits a job may take until its first test begins
 REPORTS = "MESHRT_TEST_REPORTS"  # the directory that the ranks write to; set in a rank of a parent only
@@ -51,7 +54,8 @@ class Parent:
         if ranks is None or ranks == 1:
             return None
         while item.nodeid not in self.results:
-            self.run([i for i in item.session.items if ranks_of(i) == ranks and i.nodeid not in self.results], ranks)
+            items = [i for i in item.session.items if self.share(ranks_of(i) or 1, ranks)]
+            self.run([i for i in items if i.nodeid not in self.results])
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         for report in self.results[item.nodeid]:
             item.ihook.pytest_runtest_logreport(report=report)
@@ -60,7 +64,13 @@ class Parent:
         item.session._setupstate.teardown_exact(nextitem)
         return True
 
-    def run(self, items: list[pytest.Item], ranks: int) -> None:
+    def share(self, one: int, other: int) -> bool:
+        """Whether tests on these numbers of ranks share a job."""
+        if self.config.getoption("--all", True) or 1 in (one, other):
+            return one == other
+        return (one > host.cores()) == (other > host.cores())
+
+    def run(self, items: list[pytest.Item]) -> None:
         """Run `items` in one job and store the results of those that it decided: at least one of them."""
         try:
             mpirun = find_mpirun()
@@ -69,17 +79,17 @@ class Parent:
                 self.results[item.nodeid] = [_report(item, "skipped", (str(item.path), 0, f"Skipped: {error}"))]
             return
         with tempfile.TemporaryDirectory(prefix="meshrt-test-") as directory:
-            job = self.launch(mpirun, items, ranks, Path(directory))
-        done = [item for item in items if _complete(job.reports.get(item.nodeid, {}), ranks)]
+            job = self.launch(mpirun, items, max(ranks_of(item) or 1 for item in items), Path(directory))
+        done = [item for item in items if _complete(job.reports.get(item.nodeid, {}), ranks_of(item) or 1)]
         for item in done:
-            self.results[item.nodeid] = _merge(job.reports[item.nodeid], ranks)
+            self.results[item.nodeid] = _merge(job.reports[item.nodeid], ranks_of(item) or 1)
         if len(done) == len(items):
             return
         guilty = [item for item in items if item.nodeid in job.inside.values() and item not in done]
         if not guilty and not job.inside and not done:
             guilty = items  # the ranks did not even begin: it would be no different the next time
         for item in guilty or [item for item in items if item not in done][:1]:
-            self.results[item.nodeid] = [_broken(item, ranks, job)]
+            self.results[item.nodeid] = [_broken(item, ranks_of(item) or 1, job)]
 
     def launch(self, mpirun: local.Mpirun, items: list[pytest.Item], ranks: int, directory: Path) -> Job:
         tests = Path(__file__).parent

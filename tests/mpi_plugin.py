@@ -8,7 +8,7 @@
 
 `mpirun -n 4 python -m pytest --with-mpi FILES` runs those that fit on 4 ranks and skips the others, as pytest-mpi does.
 Plain `pytest` skips none: one rank is the process itself (or its xdist worker), and mpi_parent.py starts an mpirun for
-each other number of ranks. `comm` is all ranks.
+the other numbers of ranks. `comm` is all ranks of the test.
 
 A rank that fails waits shortly for the others to leave the test and aborts them if they are stuck in it. A test that
 makes no progress is ended, with its process: by itself, or by the parent of its ranks.
@@ -72,7 +72,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     marker = metafunc.definition.get_closest_marker("mpi")
     if marker:
-        there = host.launched_size() if on_ranks(metafunc.config) else 1
+        there = host.launched_size() if on_ranks(metafunc.config) and REPORTS not in os.environ else 1
         least = marker.kwargs.get("min_size", 1)
         ranks = marker.kwargs.get("ranks", [max(least, there)])
         if min(ranks) < least:
@@ -89,13 +89,20 @@ def mpi_ranks(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture
 def comm(request: pytest.FixtureRequest) -> Iterator[Intracomm]:
-    """All ranks, in a communicator of the test's own: a stray message cannot reach the next test."""
+    """All ranks of the test, in a communicator of its own: a stray message cannot reach the next test."""
     if request.node.get_closest_marker("mpi") is None:
         raise pytest.UsageError(f"{request.node.nodeid} uses the fixture comm and needs @pytest.mark.mpi(ranks=[...])")
-    duplicate = host.connect().Dup()
+    rank = request.config.pluginmanager.get_plugin("meshrt-mpi-rank")
+    duplicate = (rank.ranks(request.node) if rank else host.connect()).Dup()
     yield duplicate
     if not request.node.stash[FAILED]:  # else messages may be under way, on which freeing blocks
         duplicate.Free()
+
+
+@pytest.fixture
+def mpi_tmp_path(comm: Intracomm, tmp_path: Path) -> Path:
+    """A folder that is the same on all ranks. That of pytest-mpi is for all ranks of the job."""
+    return Path(comm.bcast(str(tmp_path)))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -126,12 +133,17 @@ class Alone:
 
 
 class Rank:
-    """The plugin in a rank: meets the other ranks after each test, and writes reports for a parent."""
+    """The plugin in a rank: meets the other ranks after each test, and writes reports for a parent.
+
+    A parent's job may have tests of several numbers of ranks. Those of the most come first, so that each rank runs the
+    first of them and sleeps when it is needed no more.
+    """
 
     def __init__(self, config: pytest.Config) -> None:
         host.prepare_environment()
         self.config = config
         self.control = host.connect().Dup()
+        self.first: dict[int, Intracomm] = {}  # the first so many ranks, if this is one of them
         self.control.Barrier()
         if self.control.rank == 0:
             host.remove_segments()  # which jobs that hang or die would leave
@@ -145,6 +157,29 @@ class Rank:
         if self.folder is not None and self.control.rank:
             config.pluginmanager.unregister(name="terminalreporter")
 
+    def ranks(self, item: pytest.Item) -> Intracomm:
+        """The ranks that `item` runs on: the first of the job, all of them in an mpirun of the user's."""
+        return self.first.get(ranks_of(item) or 0, self.control)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        from mpi4py import MPI
+
+        if self.folder is None:
+            return  # what is for another number of ranks is skipped
+        for size in sorted({ranks_of(item) or 0 for item in items}):
+            found = self.control.Split(0 if self.control.rank < size else MPI.UNDEFINED, self.control.rank)
+            if found != MPI.COMM_NULL:
+                self.first[size] = found
+        items[:] = [item for item in items if ranks_of(item) in self.first]
+        items.sort(key=lambda item: ranks_of(item) or 0, reverse=True)
+
+    def pytest_sessionfinish(self) -> None:
+        if self.folder is not None:
+            ended = self.control.Ibarrier()
+            while not ended.Test():  # asleep: with fewer ranks tests go on
+                time.sleep(0.05)
+
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         if self.folder is not None:
             self.reports.write(json.dumps({"start": nodeid}) + "\n")
@@ -155,13 +190,12 @@ class Rank:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         ranks = ranks_of(item)
-        if ranks is None:
+        if ranks is None or self.folder is not None:  # which a parent chose, and looks after
             return
         if ranks != self.control.size:  # as pytest-mpi does: the user chose the number, and -rs names the others
             pytest.skip(f"for {ranks} ranks: mpirun -n {ranks}")
-        if self.folder is None:  # no parent looks after it
-            stderr = self.config.stash[fault_handler_stderr_fd_key]
-            faulthandler.dump_traceback_later(self.timeout, exit=True, file=stderr)
+        stderr = self.config.stash[fault_handler_stderr_fd_key]
+        faulthandler.dump_traceback_later(self.timeout, exit=True, file=stderr)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if self.folder is not None:
@@ -176,7 +210,8 @@ class Rank:
         faulthandler.cancel_dump_traceback_later()
         failed = bytearray([item.stash[FAILED]])
         anywhere = bytearray(1)
-        met = self.control.Iallreduce([failed, MPI.BYTE], [anywhere, MPI.BYTE], MPI.BOR)
+        ranks = self.ranks(item)
+        met = ranks.Iallreduce([failed, MPI.BYTE], [anywhere, MPI.BYTE], MPI.BOR)
         deadline = time.monotonic() + STUCK_SECONDS
         while not met.Test():
             if failed[0] and time.monotonic() > deadline:
