@@ -8,21 +8,25 @@
     def test_the_same_on_a_large_mesh(): ...
 
 On the least of its numbers of ranks, mostly one, a test runs with all its parameter sets, or its sample. On more ranks
-it looks for what one rank gives, to the bit: with one set, another one on each of its numbers up to FEW, and
-on one of its larger numbers, drawn by the test's name from those of MANY, for which jobs start. Tests that are named
-(file::test) run as a whole.
+it looks for what one rank gives, to the bit: hypothesis draws one of those up to FEW and a parameter set, and one of
+MANY and a parameter set; each run draws the same. Sets that are marked `all` (pytest.param(..., marks=pytest.mark.all))
+are left out. Tests that are named (file::test) run as a whole.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
 from zlib import crc32
 
+import hypothesis
+import hypothesis.strategies as st
 import pytest
 from mpi_parent import ranks_of
 
 FEW = 4
-MANY = (6, 9, 16)
+MANY = (6, 9)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -39,27 +43,35 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     tests: dict[str, dict[int, list[pytest.Item]]] = defaultdict(lambda: defaultdict(list))
     for item in items:
-        tests[item.nodeid.split("[")[0]][ranks_of(item) or 1].append(item)
+        if not item.get_closest_marker("all"):
+            tests[item.nodeid.split("[")[0]][ranks_of(item) or 1].append(item)
     kept = {item.nodeid for name, grids in tests.items() for item in chosen(name, grids)}
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in kept])
     items[:] = [item for item in items if item.nodeid in kept]
 
 
 def chosen(name: str, grids: dict[int, list[pytest.Item]]) -> list[pytest.Item]:
-    """What the default tier runs of a test's parameter sets, of which there are as many on each number of ranks."""
-    first = next(iter(grids.values()))[0]
-    if first.get_closest_marker("all"):
-        return []
-    sample = first.get_closest_marker("sample")
-    many = [ranks for ranks in grids if ranks in MANY]
-    drawn = many[crc32(name.encode()) % len(many)] if many else None
-    found = []
-    for ranks, grid in grids.items():
-        if ranks == min(grids):
-            found += grid if sample is None else [grid[at] for at in spread(len(grid), *sample.args)]
-        elif ranks <= FEW or ranks == drawn:
-            found.append(grid[(crc32(name.encode()) + ranks) % len(grid)])
-    return found
+    """What the default tier runs of a test's parameter sets, of which `grids` has as many on each number of ranks."""
+    least = min(grids)
+    sample = grids[least][0].get_closest_marker("sample")
+    found = grids[least] if sample is None else [grids[least][at] for at in spread(len(grids[least]), *sample.args)]
+    few = [item for ranks, grid in grids.items() if least < ranks <= FEW for item in grid]
+    many = [item for ranks, grid in grids.items() if least < ranks in MANY for item in grid]
+    return found + [drawn(name, items) for items in (few, many) if items]
+
+
+def drawn(name: str, items: Sequence[Any]) -> Any:
+    """One of them: for a test's name always the same."""
+    found: list[Any] = []
+
+    @hypothesis.seed(crc32(name.encode()))
+    @hypothesis.settings(max_examples=2, database=None, phases=[hypothesis.Phase.generate])
+    @hypothesis.given(st.sampled_from([None, *items]))
+    def draw(item: Any) -> None:
+        found.append(item)
+
+    draw()
+    return found[-1]  # hypothesis begins with the simplest, which is None, and does not draw that again
 
 
 def spread(length: int, count: int) -> list[int]:

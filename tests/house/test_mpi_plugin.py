@@ -12,6 +12,8 @@ import pytest
 from mpi4py import MPI
 from mpi_jobs import Finished, run_ranks
 
+from meshrt.ranks import host
+
 TESTS = Path(__file__).parents[1]
 
 CASES = """
@@ -184,3 +186,35 @@ def test_ranks_that_are_not_told_so_are_refused(suite: Path) -> None:
     done = run_pytest(suite, ranks=2)
     assert done.code != 0 and "this is one of 2 ranks: add --with-mpi" in done.stdout + done.stderr
     assert not what_ran(suite)
+
+
+SHARED = """
+import os
+import pytest
+
+@pytest.mark.mpi(ranks=[2, 4, 6])
+def test_shares(comm, mpi_ranks, mpi_tmp_path):
+    assert comm.size == mpi_ranks and comm.allgather(comm.rank) == list(range(mpi_ranks))
+    assert comm.allgather(str(mpi_tmp_path)) == [str(mpi_tmp_path)] * mpi_ranks
+    with open("ran.txt", "a") as file:
+        print(mpi_ranks, os.environ.get("PMI_SIZE") or os.environ["OMPI_COMM_WORLD_SIZE"], file=file)
+
+@pytest.mark.mpi(ranks=[4])
+def test_fails(comm):
+    assert comm.rank != 1, "only one"
+    comm.Barrier()
+"""
+
+
+@pytest.mark.parametrize("options", [(), ("--all",)], ids=str)
+def test_numbers_of_ranks_share_a_job_but_not_with_all(options: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "test_shared.py").write_text(SHARED)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmpi_timeout = 20\n")
+    done = run_pytest(tmp_path, "-p", "tiers", *options)
+    assert done.code == 1 and "1 failed, 3 passed" in done.stdout, done.stdout
+    assert "failed on rank 1 of 4" in _section(done.stdout, "test_fails[ranks=4]")
+    job = {
+        ranks: max(one for one in (2, 4, 6) if (one > host.cores()) == (ranks > host.cores())) for ranks in (2, 4, 6)
+    }
+    expected = {f"{ranks} {ranks if options else job[ranks]}": ranks for ranks in (2, 4, 6)}
+    assert Counter((tmp_path / "ran.txt").read_text().splitlines()) == expected

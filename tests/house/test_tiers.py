@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from mpi_jobs import run_ranks
-from tiers import spread
+from tiers import drawn, spread
 
 TESTS = Path(__file__).parents[1]
 
@@ -35,6 +35,9 @@ def test_on_ranks(n): pass
 @pytest.mark.mpi(ranks=[2, 4])
 @pytest.mark.parametrize("n", range(9))
 def test_never_alone(n): pass
+
+@pytest.mark.parametrize("n", [pytest.param(n, marks=pytest.mark.all if n % 2 else ()) for n in range(9)])
+def test_half_of_all(n): pass
 """
 
 
@@ -59,20 +62,42 @@ def collected(suite: Path, *arguments: str) -> dict[str, list[str]]:
 
 def test_the_default_tier_has_every_test_and_number_of_ranks_with_a_sample(suite: Path) -> None:
     found = collected(suite)
+    few = found.pop("on_ranks ranks=2", None) or found.pop("on_ranks ranks=3")
     many = found.pop("on_ranks ranks=6", None) or found.pop("on_ranks ranks=9")
-    assert len(many) == 1
+    assert len(few) == len(many) == 1
     assert {name: len(sets) for name, sets in found.items()} == {
-        "plain": 9, "sampled": 3, "on_ranks ranks=1": 9, "on_ranks ranks=2": 1, "on_ranks ranks=3": 1,
-        "never_alone ranks=2": 9, "never_alone ranks=4": 1,
+        "plain": 9, "sampled": 3, "on_ranks ranks=1": 9, "never_alone ranks=2": 9, "never_alone ranks=4": 1,
+        "half_of_all": 5,
     }  # fmt: skip
     assert found["sampled"] == ["0", "4", "8"]
-    assert found["on_ranks ranks=2"] != found["on_ranks ranks=3"]
+    assert found["half_of_all"] == [*"02468"]
+
+
+def test_what_is_drawn_is_any_and_always_the_same() -> None:
+    names, items = [f"test_{k}" for k in range(60)], [object() for _ in range(5)]
+    found = [drawn(name, items) for name in names]
+    assert found == [drawn(name, items) for name in names]
+    assert set(found) == set(items) and drawn("test_0", items[:1]) is items[0]
 
 
 def test_all_of_them_run_with_all(suite: Path) -> None:
     whole = {"plain", "sampled", "of_all", *(f"on_ranks ranks={ranks}" for ranks in (1, 2, 3, 6, 8, 9))}
-    whole |= {"never_alone ranks=2", "never_alone ranks=4"}
+    whole |= {"never_alone ranks=2", "never_alone ranks=4", "half_of_all"}
     assert Counter({name: len(sets) for name, sets in collected(suite, "--all").items()}) == dict.fromkeys(whole, 9)
+
+
+def ids(*arguments: str) -> set[str]:
+    """The tests of this checkout that would run."""
+    done = run_ranks([sys.executable, "-m", "pytest", "--collect-only", "-q", "-n0", *arguments], cwd=TESTS.parent)
+    assert done.code == 0, done.stdout + done.stderr
+    return {line for line in done.stdout.splitlines() if "::" in line}
+
+
+@pytest.mark.all
+def test_the_default_tier_is_part_of_all_and_leaves_out_no_test_that_is_not_marked() -> None:
+    default, whole, unmarked = ids(), ids("--all"), ids("--all", "-m", "not all")
+    assert default < unmarked < whole and len(default) < 0.9 * len(whole)
+    assert {name.split("[")[0] for name in default} == {name.split("[")[0] for name in unmarked}
 
 
 @pytest.mark.parametrize("name", ["sampled", "of_all"])
