@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mpi_jobs import run_ranks
+from lines import run_lines
 
 from meshrt.errors import UsageError
 from meshrt.mesh.collectives import treeplan
@@ -96,38 +96,13 @@ LINES: dict[str, tuple[list[str], list[str]]] = {
     "kind": (["fuzz", "--only", "nothing"], ["nothing", "loaders"]),
 }  # fmt: skip
 
-# All command lines in one process, as main() has them: most of the time of a single one is the interpreter's start.
-ALL = """
-import io, json, sys
-from contextlib import redirect_stderr, redirect_stdout
-from meshrt import cli
-
-told = {}
-for name, arguments in json.load(open(sys.argv[1])).items():
-    sys.argv[1:] = arguments
-    code = None
-    out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
-    with redirect_stdout(out), redirect_stderr(err):
-        try:
-            cli.main()
-        except SystemExit as error:
-            code = error.code
-    told[name] = code, out.buffer.getvalue().decode(), err.buffer.getvalue().decode()
-json.dump(told, sys.stdout)
-"""
-
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str, str]]:
     """(exit code, standard output, standard error) of all command lines."""
     folder = tmp_path_factory.mktemp("lines")
     lines = {name: [one.replace("{d}", str(folder)) for one in line] for name, (line, _) in LINES.items()}
-    (folder / "lines.json").write_text(json.dumps(lines))
-    (folder / "all.py").write_text(ALL)
-    finished = run_ranks([sys.executable, str(folder / "all.py"), str(folder / "lines.json")], timeout=120)
-    assert finished.code == 0, finished.stderr
-    found: dict[str, tuple[int, str, str]] = json.loads(finished.stdout)
-    return found
+    return run_lines(lines, folder)
 
 
 @pytest.mark.parametrize("name", LINES)

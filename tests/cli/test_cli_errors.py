@@ -14,6 +14,8 @@ from subprocess import PIPE, Popen
 from typing import Any
 
 import pytest
+from lines import run_lines
+from mpi_jobs import Finished, run_ranks
 
 from meshrt.models.catalogue import find_model
 
@@ -90,56 +92,78 @@ def test_streams_that_are_closed_change_no_exit_code(closed: str, size: str, cod
     assert subprocess.run(["sh", "-c", line], capture_output=True).returncode == code
 
 
+WRONG: list[tuple[list[str], list[str]]] = [
+    (["nothing"], ["'nothing'", "meshrt list"]),
+    (["missing.py"], ["missing.py"]),
+    (["gemm", "--device", "abacus"], ["abacus", "wse2", "ideal"]),
+    (["gemm", "--mesh", "0x4"], ["'0x4'", "WIDTHxHEIGHT"]),
+    (["gemm", "--mesh", "4"], ["'4'", "WIDTHxHEIGHT"]),
+    (["gemm", "--mesh=-3x4"], ["'-3x4'", "WIDTHxHEIGHT"]),
+    (["gemm", "--mesh", "751x2"], ["751", "750"]),
+    (["gemm", "--core-memory", "0"], ["--core-memory"]),
+    (["gemm", "--route-entries", "0"], ["--route-entries"]),
+    (["gemm", "--route-entries", "257"], ["--route-entries"]),
+    (["gemm", "--payload", "some"], ["--payload"]),
+    (["gemm", "--m", "0"], ["--m"]),
+    (["gemm", "--k", "-1"], ["--k"]),
+    (["gemm", "--n", "many"], ["--n"]),
+    (["gemm", "--algorithm", "guess"], ["--algorithm", "meshgemm"]),
+    (["gemm", "--dtype", "int3"], ["--dtype", "bfloat16"]),
+    (["gemm", "--seed", "-1"], ["--seed"]),
+    (["gemm", "--no-such-option"], ["--no-such-option"]),
+    (["gemm", "stray"], ["stray"]),
+    (["gemv", "--phases", "0"], ["K"]),
+    (["gemv", "--groups", "0"], ["groups"]),
+    (["gemv", "--groups", "9"], ["groups", "8"]),
+    (["gemv", "--n", "0"], ["--n"]),
+    (["kvcache", "--tokens", "0"], ["--tokens"]),
+    (["kvcache", "--heads", "-2"], ["--heads"]),
+    (["kvcache", "--policy", "hoard"], ["--policy", "shift"]),
+    (["llama-tiny", "--max-new-tokens", "0"], ["--max-new-tokens"]),
+    (["llama-tiny", "--phases", "0"], ["K"]),
+    (["llama-tiny", "--temperature", "-1"], ["temperature"]),
+    (["llama-tiny", "--top-p", "0"], ["top_p"]),
+    (["llama-tiny", "--top-k", "-1"], ["top_k"]),
+    (["llama-tiny", "--temperature", "1", "--seed", "-1"], ["seed"]),
+    (["llama-tiny", "--prompt", ""], ["prompt is empty", "--prompt"]),
+    (["llama-tiny", "--prompt-ids", ""], ["--prompt-ids", "1,2,3"]),
+    (["llama-tiny", "--prompt-ids", "1,two"], ["--prompt-ids", "1,two"]),
+    (["llama-tiny", "--prompt-ids", "1,100000"], ["100000", "vocabulary"]),
+    (["llama-tiny", "--prompt-ids", "1,-5"], ["-5", "vocabulary"]),
+    (["llama-tiny", "--prompt", "a", "--prompt-ids", "1"], ["--prompt", "--prompt-ids"]),
+    (["llama-tiny", "--prompt-ids", ",".join(["7"] * 9000)], ["9000 prompt tokens", "shorten"]),
+    (["llama-tiny", "--max-new-tokens", "1000000"], ["1000000", "positions"]),
+    (["llama-tiny", "--model", "llama-tiny"], ["--model"]),
+    (["llama", "--model", "no-such-model"], ["no-such-model", "llama-tiny"]),
+]
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str, str]]:
+    """What becomes of all lines of WRONG."""
+    return run_lines({str(line): ["run", *line] for line, _ in WRONG}, tmp_path_factory.mktemp("lines"))
+
+
+@pytest.mark.parametrize(("arguments", "words"), WRONG, ids=lambda value: " ".join(value)[:40])
+def test_wrong_usage_is_told_in_one_message(
+    arguments: list[str], words: list[str], told: dict[str, tuple[int, str, str]]
+):
+    assert_message(Finished(*told[str(arguments)], 0.0), 2, *words)
+
+
+FITS_NOT = ("run", "gemm", "--core-memory", "100", "--quiet")
+
+
 @pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["nothing"], ["'nothing'", "meshrt list"]),
-        (["missing.py"], ["missing.py"]),
-        (["gemm", "--device", "abacus"], ["abacus", "wse2", "ideal"]),
-        (["gemm", "--mesh", "0x4"], ["'0x4'", "WIDTHxHEIGHT"]),
-        (["gemm", "--mesh", "4"], ["'4'", "WIDTHxHEIGHT"]),
-        (["gemm", "--mesh=-3x4"], ["'-3x4'", "WIDTHxHEIGHT"]),
-        (["gemm", "--mesh", "751x2"], ["751", "750"]),
-        (["gemm", "--core-memory", "0"], ["--core-memory"]),
-        (["gemm", "--route-entries", "0"], ["--route-entries"]),
-        (["gemm", "--route-entries", "257"], ["--route-entries"]),
-        (["gemm", "--payload", "some"], ["--payload"]),
-        (["gemm", "--m", "0"], ["--m"]),
-        (["gemm", "--k", "-1"], ["--k"]),
-        (["gemm", "--n", "many"], ["--n"]),
-        (["gemm", "--algorithm", "guess"], ["--algorithm", "meshgemm"]),
-        (["gemm", "--dtype", "int3"], ["--dtype", "bfloat16"]),
-        (["gemm", "--seed", "-1"], ["--seed"]),
-        (["gemm", "--no-such-option"], ["--no-such-option"]),
-        (["gemm", "stray"], ["stray"]),
-        (["gemv", "--phases", "0"], ["K"]),
-        (["gemv", "--groups", "0"], ["groups"]),
-        (["gemv", "--groups", "9"], ["groups", "8"]),
-        (["gemv", "--n", "0"], ["--n"]),
-        (["kvcache", "--tokens", "0"], ["--tokens"]),
-        (["kvcache", "--heads", "-2"], ["--heads"]),
-        (["kvcache", "--policy", "hoard"], ["--policy", "shift"]),
-        (["llama-tiny", "--max-new-tokens", "0"], ["--max-new-tokens"]),
-        (["llama-tiny", "--phases", "0"], ["K"]),
-        (["llama-tiny", "--temperature", "-1"], ["temperature"]),
-        (["llama-tiny", "--top-p", "0"], ["top_p"]),
-        (["llama-tiny", "--top-k", "-1"], ["top_k"]),
-        (["llama-tiny", "--temperature", "1", "--seed", "-1"], ["seed"]),
-        (["llama-tiny", "--prompt", ""], ["prompt is empty", "--prompt"]),
-        (["llama-tiny", "--prompt-ids", ""], ["--prompt-ids", "1,2,3"]),
-        (["llama-tiny", "--prompt-ids", "1,two"], ["--prompt-ids", "1,two"]),
-        (["llama-tiny", "--prompt-ids", "1,100000"], ["100000", "vocabulary"]),
-        (["llama-tiny", "--prompt-ids", "1,-5"], ["-5", "vocabulary"]),
-        (["llama-tiny", "--prompt", "a", "--prompt-ids", "1"], ["--prompt", "--prompt-ids"]),
-        (["llama-tiny", "--prompt-ids", ",".join(["7"] * 9000)], ["9000 prompt tokens", "shorten"]),
-        (["llama-tiny", "--max-new-tokens", "1000000"], ["1000000", "positions"]),
-        (["llama-tiny", "--model", "llama-tiny"], ["--model"]),
-        (["llama", "--model", "no-such-model"], ["no-such-model", "llama-tiny"]),
-    ],
-    ids=lambda value: " ".join(value)[:40],
+    ("arguments", "code"),
+    [(("run", "gemm", "--quiet"), 0), (("run", "nothing"), 2), (("run", "gemm", "--m", "0"), 2), (FITS_NOT, 3)],
+    ids=str,
 )
-def test_wrong_usage_is_told_in_one_message(arguments: list[str], words: list[str], run_meshrt: Run):
-    assert_message(run_meshrt("run", *arguments), 2, *words)
+def test_a_process_ends_with_the_code(arguments: tuple[str, ...], code: int):
+    """The others of these are among many lines of one process, or in forks; a user starts one."""
+    finished = run_ranks([sys.executable, "-m", "meshrt.cli", *arguments])
+    assert finished.code == code
+    assert finished.stderr.count("\n") == finished.stderr.count("meshrt: ") == bool(code)
 
 
 @pytest.mark.parametrize("arguments", [["gemm", "--m", "0"], ["gemm", "--no-such-option"], ["nothing"]], ids=" ".join)

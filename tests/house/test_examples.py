@@ -86,8 +86,10 @@ sys.stdout = open(f"{sys.argv[1]}/{launched_rank()}", "w")
 """
 
 
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("ranks", [2, 4])
 def test_the_notebook_runs_and_as_a_script_says_the_same_on_every_rank(
-    run_script: Callable[..., Finished], tmp_path: Path
+    ranks: int, run_script: Callable[..., Finished], tmp_path: Path
 ) -> None:
     cells = json.loads((FOLDER / "tour.ipynb").read_text())["cells"]
     assert not any(cell.get("outputs") for cell in cells), "outputs are made where it is read"
@@ -98,7 +100,7 @@ def test_the_notebook_runs_and_as_a_script_says_the_same_on_every_rank(
     assert len(lines) == 6 + 1 + 1 + 3 and lines[6].startswith("core (0, 0): 'A' asks for 65536 bytes")
     assert [line.split()[:2] for line in lines[-3:]] == [["1", "32"], ["2", "8"], ["3", "6"]]
     # A limit that only some ranks break ends the run of several: that cell is for one process.
-    shared = run_script(SAYS_TO_A_FILE + source.replace("m=1024", "m=16, k=16, n=16"), str(tmp_path), ranks=4)
+    shared = run_script(SAYS_TO_A_FILE + source.replace("m=1024", "m=16, k=16, n=16"), str(tmp_path), ranks=ranks)
     assert shared.code == 0, shared.stderr
-    for rank in range(4):
+    for rank in range(ranks):
         assert (tmp_path / str(rank)).read_text().splitlines() == [*lines[:6], *lines[7:]]

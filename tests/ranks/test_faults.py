@@ -70,6 +70,7 @@ class Case:
     message: str = ""  # a regular expression for what is on standard error, the launcher's own lines apart
     fault: str = ""  # MESHRT_FAULT
     how: str = ""  # of PROGRAM, where that is run and not a model
+    options: tuple[str, ...] = ()  # of the model's run, beside LLAMA
     signal: int = 0  # to the launcher, while the run goes
     left: tuple[str, ...] = ()  # files beside the last state
 
@@ -94,7 +95,7 @@ CASES = [
     Case("Ctrl-C", (130, 1), "error: interrupted", signal=signal.SIGINT),
     Case("SIGTERM", (143, 1), "error: (interrupted, or )?ended by SIGTERM", signal=signal.SIGTERM),
     Case("the disk is full", 2, r"--json report.json cannot be written: File too large", how="disk"),
-    Case("a rank is late", 0, fault="delay:1:900:1", left=("report.json",)),
+    Case("a rank is late", 0, fault="delay:1:900:1", options=("--max-new-tokens", "60"), left=("report.json",)),
 ]
 Start = Callable[[Case], "subprocess.Popen[str]"]
 
@@ -109,7 +110,11 @@ def start(tmp_path: Path) -> Iterator[Start]:
     started: list[subprocess.Popen[str]] = []
 
     def begin(case: Case) -> subprocess.Popen[str]:
-        what = [str(tmp_path / "mine.py"), "--how", case.how] if case.how else [*LLAMA, "--checkpoint", "state"]
+        what = (
+            [str(tmp_path / "mine.py"), "--how", case.how]
+            if case.how
+            else [*LLAMA, *case.options, "--checkpoint", "state"]
+        )
         argv = [sys.executable, "-m", "meshrt.cli", "run", *what, "--json", "report.json", "--quiet"]
         env = local.local_environment(mpirun) | {"MESHRT_WATCHDOG_SECONDS": LIMIT, "PYTHONPATH": str(CHECKOUT)}
         if case.fault:
