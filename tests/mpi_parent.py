@@ -1,10 +1,9 @@
 """Where a test needs several MPI ranks: one mpirun for many tests, whose reports become one report a test.
 
 The process that collected the tests ("parent") starts `mpirun -n ranks pytest --with-mpi ...` when it comes to the
-first of them: with --all one for each number of ranks, else one for the numbers that the cores suffice for and one for
-those above, where ranks wait in another way (decision 011). A test is then on the first ranks of its job, as starting
-the ranks is most of the work. Those processes ("ranks") write their reports to files, one each. The parent ends a job
-that makes no progress. The test that broke the job fails and the rest is run again.
+first of them: with --all one for each number of ranks, else one for all, where a test is on the first of the ranks, as
+starting them is most of the work. Those processes ("ranks") write their reports to files, one each. The parent ends a
+job that makes no progress. The test that broke the job fails and the rest is run again.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from mpi_jobs import find_mpirun, stop
 
 from meshrt.errors import MpiError
 from meshrt.launch import local
-from meshrt.ranks import host
 
 STARTING = 3.0  # how many time limits a job may take until its first test begins
 REPORTS = "MESHRT_TEST_REPORTS"  # the directory that the ranks write to; set in a rank of a parent only
@@ -54,8 +52,9 @@ class Parent:
         if ranks is None or ranks == 1:
             return None
         while item.nodeid not in self.results:
-            items = [i for i in item.session.items if self.share(ranks_of(i) or 1, ranks)]
-            self.run([i for i in items if i.nodeid not in self.results])
+            numbers = {ranks} if self.config.getoption("--all", True) else {ranks_of(i) for i in item.session.items}
+            numbers -= {None, 1}
+            self.run([i for i in item.session.items if ranks_of(i) in numbers and i.nodeid not in self.results])
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         for report in self.results[item.nodeid]:
             item.ihook.pytest_runtest_logreport(report=report)
@@ -63,12 +62,6 @@ class Parent:
         # Fixtures of the tests without MPI around this one, which pytest keeps for as long as a test may need them.
         item.session._setupstate.teardown_exact(nextitem)
         return True
-
-    def share(self, one: int, other: int) -> bool:
-        """Whether tests on these numbers of ranks share a job."""
-        if self.config.getoption("--all", True) or 1 in (one, other):
-            return one == other
-        return (one > host.cores()) == (other > host.cores())
 
     def run(self, items: list[pytest.Item]) -> None:
         """Run `items` in one job and store the results of those that it decided: at least one of them."""

@@ -306,7 +306,7 @@ def run(block, *, times: int = 2):
 )
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 4, 8])
+@pytest.mark.parametrize("ranks", [1, 2, 4, pytest.param(8, marks=pytest.mark.all)])
 def test_a_users_program_runs_on_any_ranks(ranks: int, run_program: Run):
     code, out, err, _ = run_program(RUNS, "--times", "3", "--json", "-", ranks=ranks)
     assert code == 0, err

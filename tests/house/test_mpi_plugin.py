@@ -12,8 +12,6 @@ import pytest
 from mpi4py import MPI
 from mpi_jobs import Finished, run_ranks
 
-from meshrt.ranks import host
-
 TESTS = Path(__file__).parents[1]
 
 CASES = """
@@ -213,8 +211,6 @@ def test_numbers_of_ranks_share_a_job_but_not_with_all(options: tuple[str, ...],
     done = run_pytest(tmp_path, "-p", "tiers", *options)
     assert done.code == 1 and "1 failed, 3 passed" in done.stdout, done.stdout
     assert "failed on rank 1 of 4" in _section(done.stdout, "test_fails[ranks=4]")
-    job = {
-        ranks: max(one for one in (2, 4, 6) if (one > host.cores()) == (ranks > host.cores())) for ranks in (2, 4, 6)
-    }
-    expected = {f"{ranks} {ranks if options else job[ranks]}": ranks for ranks in (2, 4, 6)}
-    assert Counter((tmp_path / "ran.txt").read_text().splitlines()) == expected
+    ran = Counter(tuple(map(int, line.split())) for line in (tmp_path / "ran.txt").read_text().splitlines())
+    # After test_fails, what is left runs in a job of its own.
+    assert ran == {(ranks, ranks if options or ranks == 2 else 6): ranks for ranks in (2, 4, 6)}

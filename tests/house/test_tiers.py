@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import sys
@@ -112,3 +113,15 @@ def test_a_sample_is_spread_from_the_first_to_the_last() -> None:
             assert places == sorted(set(places)) and set(places) <= set(range(length))
             assert len(places) == min(length, count)
             assert count == 1 or {0, length - 1} <= set(places)
+
+
+def test_what_is_marked_is_listed() -> None:
+    """docs/tests.md has the name of each test that the default tier leaves out or has a sample of, and no other."""
+    named = set(re.findall(r"`(test_\w+)`", (TESTS.parent / "docs" / "tests.md").read_text()))
+    found = set()
+    for path in TESTS.glob("*/test_*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef):
+                marks = " ".join(map(ast.unparse, node.decorator_list))
+                found |= {node.name} if re.search(r"mark\.(all|sample)\b", marks) else set()
+    assert found == named

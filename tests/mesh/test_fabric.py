@@ -437,7 +437,10 @@ def run(block):
 """
 
 
-@pytest.mark.parametrize(("ranks", "owner"), [(1, ""), (4, " on rank 1 of 4"), (8, " on rank 2 of 8")])
+@pytest.mark.parametrize(
+    ("ranks", "owner"),
+    [(1, ""), (4, " on rank 1 of 4"), pytest.param(8, " on rank 2 of 8", marks=pytest.mark.all)],
+)
 def test_a_deleted_entry_ends_the_whole_job_with_one_message(ranks: int, owner: str, run_meshrt, tmp_path):
     program = tmp_path / "tampered.py"
     program.write_text(TAMPERED)

@@ -231,7 +231,7 @@ def run(block):
 """
 
 
-@pytest.mark.parametrize("ranks", [1, 4, 8])
+@pytest.mark.parametrize("ranks", [1, 4, pytest.param(8, marks=pytest.mark.all)])
 def test_a_loop_ends_the_whole_job_with_one_message(ranks: int, run_meshrt: Any, tmp_path: Any) -> None:
     program = tmp_path / "loop.py"
     program.write_text(LOOP)
@@ -272,8 +272,7 @@ def run(block):
 """
 
 
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.all), 4])
 def test_computing_is_not_ended_by_the_watchdog(ranks: int, run_meshrt: Any, tmp_path: Any) -> None:
     program = tmp_path / "late.py"
     program.write_text(LATE)
