@@ -206,7 +206,7 @@ def test_fails(comm):
 """
 
 
-@pytest.mark.parametrize("options", [(), ("--all",)], ids=str)
+@pytest.mark.parametrize("options", [(), pytest.param(("--all",), marks=pytest.mark.all)], ids=str)
 def test_numbers_of_ranks_share_a_job_but_not_with_all(options: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "test_shared.py").write_text(SHARED)
     (tmp_path / "pytest.ini").write_text("[pytest]\nmpi_timeout = 20\n")
