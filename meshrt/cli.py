@@ -39,6 +39,7 @@ COMMANDS = {
     "launch": "launch",
     "list": "list",
     "plmr": "plmr",
+    "quantize": "quantize",
     "reproduce": "reproduce",
     "run": "run",
     "submit": "submit",

@@ -22,7 +22,8 @@ from meshrt.models.matrix import factor_names
 from meshrt.models.opt import OptConfig
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
-ITEM_BYTES = {"F32": 4, "F16": 2, "BF16": 2}
+FLOATS, CODES = ("F32", "F16", "BF16"), ("U8",)  # codes are those of quantized matrices, under names of their own
+ITEM_BYTES = {"F32": 4, "F16": 2, "BF16": 2, "U8": 1}
 MAX_AXES = 8
 
 Index: TypeAlias = slice | NDArray[np.integer]
@@ -48,13 +49,14 @@ class Checkpoint:
     tensors: Mapping[str, Tensor]
 
     def find(self, name: str) -> Tensor:
-        """Raises ModelError if there is no such tensor or its dtype is none of F32, F16, BF16."""
+        """Raises ModelError if there is no such tensor or its dtype is none of F32, F16, BF16, or U8 of codes."""
         if name not in self.tensors:
             raise ModelError(f"{self.folder}: the checkpoint has no tensor {name}")
         tensor = self.tensors[name]
-        if tensor.dtype not in ITEM_BYTES:
+        supported = CODES if name.endswith("codes") else FLOATS
+        if tensor.dtype not in supported:
             raise ModelError(
-                f"{tensor.file}: tensor {name} has dtype {tensor.dtype}; supported are {', '.join(ITEM_BYTES)}"
+                f"{tensor.file}: tensor {name} has dtype {tensor.dtype}; supported are {', '.join(supported)}"
             )
         return tensor
 
@@ -238,4 +240,4 @@ def _numpy_dtype(name: str) -> np.dtype[Any]:
 
         bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
         return bfloat16
-    return np.dtype("<f4" if name == "F32" else "<f2")
+    return np.dtype({"F32": "<f4", "F16": "<f2", "U8": "u1"}[name])

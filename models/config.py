@@ -13,6 +13,7 @@ from meshrt.models.errors import ModelError
 from meshrt.models.files import find_file, read_object
 from meshrt.models.keys import MAX_SIZE, Keys
 from meshrt.models.matrix import Layer, Matrix, Mlp, form_of, read_ranks
+from meshrt.models.quantize.form import Quantized, read_quantized
 
 MODEL_TYPES = ("llama", "qwen2", "mistral")
 DTYPES = ("float32", "float16", "bfloat16")
@@ -36,7 +37,8 @@ class Rope:
 class Config:
     """A decoder-only transformer: RMSNorm, rotary grouped-query attention, SwiGLU, no bias unless said.
 
-    `ranks` has the matrices that are kept as two factors (models/matrix.py), by name without `.weight`.
+    `ranks` has the matrices that are kept as two factors (models/matrix.py), by name without `.weight`; `quantized`
+    those in a few bits (models/quantize/form.py).
     """
 
     model_type: str
@@ -57,6 +59,7 @@ class Config:
     eos_token_ids: tuple[int, ...] = ()
     dtype: str | None = None
     ranks: Mapping[str, int] = field(default_factory=dict, hash=False)
+    quantized: Mapping[str, Quantized] = field(default_factory=dict, hash=False)
 
     @property
     def group(self) -> int:
@@ -70,7 +73,8 @@ class Config:
         stem = f"model.layers.{number}."
 
         def matrix(name: str, rows: int, columns: int, bias: bool = False) -> Matrix:
-            return Matrix(stem + name, rows, columns, form_of(self.ranks, stem + name), bias)
+            form = self.quantized.get(stem + name) or form_of(self.ranks, stem + name)
+            return Matrix(stem + name, rows, columns, form, bias)
 
         return Layer(
             stem + "input_layernorm",
@@ -140,21 +144,36 @@ class Config:
             eos_token_ids=eos.token_ids("eos_token_id"),
             dtype=_dtype(read),
         )
-        if not read.has("low_rank"):
+        if read.has("quantized") and read.has("low_rank"):
+            raise read.bad("quantized", "and 'low_rank' are both set; a matrix is kept in one form")
+        key = "quantized" if read.has("quantized") else "low_rank"
+        if not read.has(key):
             return config
         try:
-            return replace(config, ranks=read_ranks(read.get("low_rank", dict), config.matrices().values()))
+            if key == "quantized":
+                shapes = {name: (one.columns, one.rows) for name, one in config.matrices().items()}
+                return replace(config, quantized=read_quantized(read.get(key, dict), shapes))
+            return replace(config, ranks=read_ranks(read.get(key, dict), config.matrices().values()))
         except ValueError as error:
-            raise read.bad("low_rank", str(error)) from error
+            raise read.bad(key, str(error)) from error
 
 
-def read_config(folder: str | Path) -> Config:
-    """Reads config.json and, if there is one, generation_config.json of a model folder. Raises ModelError."""
+def read_config(folder: str | Path, quantized: bool = False) -> Config:
+    """Reads config.json and, if there is one, generation_config.json of a model folder. Raises ModelError.
+
+    A folder of `meshrt quantize` is refused but to those who say that they can work with its matrices.
+    """
     folder = Path(folder)
     source, generation = (find_file(folder, name) for name in ("config.json", "generation_config.json"))
     if source is None:
         raise ModelError(f"{folder}: no config.json there; a model is a folder as Hugging Face writes it")
-    return Config.from_dict(read_object(source), read_object(generation) if generation else None, str(source))
+    config = Config.from_dict(read_object(source), read_object(generation) if generation else None, str(source))
+    if config.quantized and not quantized:
+        raise ModelError(
+            f"{source}: 'quantized' is set: no machine runs quantized matrices yet, nor are they compressed or"
+            " quantized again; name the model that this one was made from"
+        )
+    return config
 
 
 def _refuse_unsupported(read: Keys, kind: str) -> None:

@@ -5,11 +5,15 @@ In place of `..mlp.gate_proj.weight` [out, in] a folder can have two factors, `.
 a rank of its own. A bias keeps its name. config.json says so in one key more:
 
     "low_rank": {"ranks": {"model.layers.0.mlp.gate_proj": 1280, ...}, ...how they were chosen...}
+
+Quantized matrices are those of models/quantize/form.py.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
+
+from meshrt.models.quantize.form import Quantized
 
 
 @dataclass(frozen=True)
@@ -24,7 +28,7 @@ class LowRank:
     rank: int
 
 
-Form: TypeAlias = Dense | LowRank
+Form: TypeAlias = Dense | LowRank | Quantized
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,7 @@ class Matrix:
         return min(self.rows, self.columns)
 
     def factors(self) -> tuple["Matrix", ...]:
-        """What x is multiplied by, one after the other, all of them dense: itself, or U and V."""
+        """What x is multiplied by, one after the other: itself, or U and V, which are dense."""
         if not isinstance(self.form, LowRank):
             return (self,)
         u, v = factor_names(self.name)
@@ -57,6 +61,9 @@ class Matrix:
     def tensors(self) -> dict[str, tuple[int, ...]]:
         """What a folder has of it, by name: shapes as Hugging Face has them."""
         found: dict[str, tuple[int, ...]] = {f"{one.name}.weight": (one.columns, one.rows) for one in self.factors()}
+        if isinstance(self.form, Quantized):
+            specs = self.form.tensors(self.name, self.columns, self.rows)
+            found = {name: shape for name, (_, shape) in specs.items()}
         return found | ({f"{self.name}.bias": (self.columns,)} if self.bias else {})
 
 

@@ -10,6 +10,8 @@ from meshrt.models.config import Config
 from meshrt.models.errors import ModelError
 from meshrt.models.reference import Weights, forward
 
+Loss = tuple[float, int]  # -log p of a sequence's tokens, in nats, and their number
+
 
 def perplexity(
     config: Config,
@@ -22,15 +24,48 @@ def perplexity(
 
     The forward pass is computed in `dtype`, the sum in float64. Raises ModelError if there is nothing to predict.
     """
-    nats, tokens = 0.0, 0
+    return of_losses(losses(config, weights, sequences, dtype, progress))
+
+
+def losses(
+    config: Config,
+    weights: Weights,
+    sequences: Sequence[Sequence[int]],
+    dtype: DTypeLike = np.float32,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Loss]:
+    """What `perplexity` adds up, of each sequence that has a token after its first. ModelError if none has."""
+    found = []
     for number, ids in enumerate(sequences):
         if len(ids) > 1:
             logits = forward(config, weights, ids[:-1], dtype).astype(np.float64)
             logits -= logits.max(axis=-1, keepdims=True)
             log_p = logits[np.arange(len(logits)), ids[1:]] - np.log(np.exp(logits).sum(axis=-1))
-            nats, tokens = nats - float(log_p.sum()), tokens + len(logits)
+            found.append((-float(log_p.sum()), len(logits)))
         if progress:
             progress(number + 1, len(sequences))
-    if not tokens:
+    if not found:
         raise ModelError("there is no token to predict: the text is empty")
-    return math.exp(nats / tokens)
+    return found
+
+
+def of_losses(found: Sequence[Loss]) -> float:
+    """The perplexity of all these sequences."""
+    nats = 0.0
+    for one, _ in found:
+        nats += one
+    return math.exp(nats / sum(tokens for _, tokens in found))
+
+
+def difference(before: Sequence[Loss], after: Sequence[Loss]) -> tuple[float, float | None]:
+    """Nats a token that `after` loses more on the same sequences, and its standard error.
+
+    Paired: the sequences differ far more than two models on one of them. Of a single one there is no error.
+    """
+    more = np.array([one[0] - other[0] for one, other in zip(after, before, strict=True)])
+    tokens = np.array([one for _, one in before], float)
+    mean, count = float(more.sum() / tokens.sum()), len(more)
+    if count == 1:
+        return mean, None
+    spread = float(np.sum((more - mean * tokens) ** 2))  # of a ratio of two sums
+    return mean, math.sqrt(spread * count / (count - 1)) / float(tokens.sum())

@@ -6,6 +6,7 @@ T tokens, S tokens seen so far, H query heads, G key and value heads, D head siz
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -18,6 +19,7 @@ from meshrt.models.errors import ModelError
 from meshrt.models.family import Family, family_of
 from meshrt.models.matrix import Layer, Matrix, Mlp
 from meshrt.models.opt import OptConfig
+from meshrt.models.quantize.folder import read_dense
 from meshrt.models.rope import cos_sin
 
 Array: TypeAlias = NDArray[Any]
@@ -29,10 +31,20 @@ Project: TypeAlias = Callable[[Weights, Matrix, Array], Array]
 def load_weights(
     model: str | Path | Checkpoint, dtype: DTypeLike = np.float64, config: Config | None = None
 ) -> dict[str, Array]:
-    """Reads every tensor that the configuration (by default the folder's own) names. Raises ModelError."""
+    """Reads every tensor that the configuration (by default the folder's own) names. Raises ModelError.
+
+    Quantized matrices become dense ones, with their compensators added.
+    """
     checkpoint = model if isinstance(model, Checkpoint) else open_checkpoint(model)
-    config = config or read_config(checkpoint.folder)
-    return {name: checkpoint.read(name).astype(dtype) for name in expected_shapes(config)}
+    config = config or read_config(checkpoint.folder, quantized=True)
+
+    matrices = config.matrices()
+
+    def tensor(name: str) -> Array:
+        matrix = name.removesuffix(".weight")
+        return read_dense(checkpoint, matrices[matrix]) if matrix in config.quantized else checkpoint.read(name)
+
+    return {name: tensor(name).astype(dtype) for name in expected_shapes(replace(config, quantized={}))}
 
 
 def forward(config: Config | OptConfig, weights: Weights, ids: Sequence[int], dtype: DTypeLike = np.float64) -> Array:

@@ -1,0 +1,274 @@
+"""`meshrt quantize`: a model's matrices in a few bits, as a new model folder; or what that takes, by shape."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from meshrt.commands import shared
+from meshrt.ranks import failure
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from meshrt.models.quantize.sizes import Scheme
+    from meshrt.ranks.console import Console
+
+UNITS = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+
+
+@click.command("quantize")
+@click.argument("model")
+@click.option("--out", metavar="DIR", help="The folder to write; it must not exist yet.")
+@click.option("--sizes", is_flag=True, help="Write nothing: tell the bytes, by shape, without weights.")
+@click.option(
+    "--method", type=click.Choice(["rtn", "hqq", "gptq", "milo"]), default="milo", show_default=True, help="How."
+)
+@click.option("--bits", type=shared.WholeRange(2, 8), default=3, show_default=True, help="Of a weight's code.")
+@click.option("--group", type=shared.Whole(), default=64, show_default=True, help="Weights that share a scale.")
+@click.option("--symmetric", is_flag=True, help="rtn: no zeros are stored, grids lie around 0.")
+@click.option("--ranks", metavar="POLICY", help="milo: compensators, such as uniform-8 or dense-512+kurtosis-16.")
+@click.option("--budget", metavar="BYTES", help="milo: of the compensators, as 200MiB; --ranks leaves a rank open.")
+@click.option(
+    "--compensator-bits", type=click.Choice(["3", "8", "16"]), help="milo: of the compensators.  [default: 3]"
+)
+@click.option("--rounds", type=shared.WholeRange(1), help="milo: of the loop, at most.  [default: 20]")
+@click.option("--calibration", metavar="FILE", help="gptq: text to record activations on.  [default: stories]")
+@click.option("--calibration-stories", type=shared.WholeRange(1), help="gptq: their number.  [default: 256]")
+@click.option("--seed", type=shared.WholeRange(0), help="gptq: of the calibration's stories.  [default: 0]")
+@click.option("--held-out", metavar="FILE", help="Text to measure perplexity on.  [default: stories of another seed]")
+@click.option("--held-out-stories", type=shared.WholeRange(0), help="0: measure no perplexity.  [default: 200]")
+@shared.json_to("the report")
+@shared.quiet
+def command(**options: Any) -> None:
+    """Write MODEL with the matrices of its layers in a few bits a weight: rounded, HQQ, GPTQ, or MiLo.
+
+    MODEL is a packaged model's name or a Hugging Face folder. A group of neighbouring weights of a row shares a scale
+    and a zero in float16. MiLo adds low-rank compensators of what the codes miss, in 3, 8 or 16 bits, and finds codes
+    and compensators in turns; --ranks says which matrix gets how large a one: uniform-R, dense-R, sparse-R,
+    frequency-R, kurtosis-R, frequency-kurtosis-R, kurtosis-steps-16, or a sum of them.
+
+    The report has errors, kurtosis, rank and bytes of every matrix, the bytes of the whole as they are stored and as
+    the papers' codes would store them, and perplexity before and after.
+
+    \b
+    Examples:
+      meshrt quantize llama-tiny --method hqq --out tiny3
+      meshrt quantize llama-tiny --ranks uniform-8 --out tiny3m
+      meshrt quantize llama-tiny --ranks kurtosis --budget 64KiB --out tiny3k
+      meshrt quantize mixtral-8x7b --ranks dense-512+kurtosis-16 --sizes
+    """
+    try:
+        shared.refuse_ranks("this writes one folder, in one process")
+        quantize(**options)
+    except Exception as error:
+        sys.exit(failure.report_alone(error))
+
+
+def quantize(
+    *, model: str, out: str | None, sizes: bool, method: str, bits: int, group: int, symmetric: bool,
+    ranks: str | None, budget: str | None, compensator_bits: str | None, rounds: int | None, calibration: str | None,
+    calibration_stories: int | None, seed: int | None, held_out: str | None, held_out_stories: int | None,
+    json_path: str | None, quiet: bool,
+) -> None:  # fmt: skip
+    """Check what was asked; then tell sizes, or quantize, write and measure."""
+    from meshrt import report
+    from meshrt.errors import UsageError
+    from meshrt.models.catalogue import find_model
+    from meshrt.models.quantize.choice import choose
+    from meshrt.models.quantize.form import check_group
+    from meshrt.models.quantize.shapes import read_shapes
+    from meshrt.models.quantize.sizes import Scheme
+    from meshrt.models.quantize.sizes import sizes as sizes_of
+    from meshrt.ranks.console import make_console
+    from meshrt.ranks.files import check_target
+
+    if (out is None) != sizes:
+        raise UsageError("give --out DIR to write a folder, or --sizes to be told its bytes, one of the two")
+    only: dict[str, dict[str, Any]] = {
+        "milo": {"--ranks": ranks, "--budget": budget, "--compensator-bits": compensator_bits, "--rounds": rounds},
+        "gptq": {"--calibration": calibration, "--calibration-stories": calibration_stories, "--seed": seed},
+        "rtn": {"--symmetric": symmetric or None},
+    }
+    for owner, given in only.items():
+        for name, value in given.items():
+            if value is not None and owner != method:
+                raise UsageError(f"{name} goes with --method {owner}; {method} has no use for it")
+    of_a_folder = {
+        "--rounds": rounds, "--held-out": held_out, "--held-out-stories": held_out_stories, **only["gptq"],
+    }  # fmt: skip
+    for name, value in of_a_folder.items():
+        if sizes and value is not None:
+            raise UsageError(f"{name} goes with --out; --sizes quantizes nothing and has no use for it")
+    if ranks is None and (budget is not None or compensator_bits is not None or (method == "milo" and not sizes)):
+        raise UsageError("--method milo needs --ranks, such as uniform-8; without compensators it is --method hqq")
+    try:
+        check_group(group)
+    except ValueError as error:
+        raise UsageError(f"--group: {str(error).removeprefix('has ')}") from error
+    if json_path and json_path != "-":
+        check_target("--json", json_path)
+    console = make_console(0, 1, quiet or json_path == "-")
+    folder = find_model(model)
+    scheme = Scheme(method, bits, group, symmetric, int(compensator_bits or 3) if ranks else 16)
+    most = None if budget is None else _bytes(budget)
+    recipe: dict[str, Any] = {"method": method, "bits": bits, "group": group, "symmetric": symmetric}
+    told: dict[str, Any] = {"schema": report.SCHEMA, "model": model}
+    if sizes:
+        shapes = read_shapes(folder)
+        chosen, policy = choose(shapes, scheme, ranks, most, None) if ranks else ({}, {})
+        told |= {"recipe": recipe | policy, **sizes_of(shapes, scheme, chosen)}
+    else:
+        assert out is not None
+        told |= {"out": out} | _write(
+            console, folder, out, scheme, recipe, ranks, most, rounds or 20,
+            (calibration, 256 if calibration_stories is None else calibration_stories, seed or 0),
+            (held_out, 200 if held_out_stories is None else held_out_stories),
+        )  # fmt: skip
+    console.clear()
+    report.deliver_json(told, json_path)
+    if console.loud:
+        print_report(told)
+
+
+def _write(
+    console: Console, folder: Path, out: str, scheme: Scheme, recipe: dict[str, Any], ranks: str | None,
+    most: int | None, rounds: int, calibration: tuple[str | None, int, int], held_out: tuple[str | None, int],
+) -> dict[str, Any]:  # fmt: skip
+    """Choose ranks, calibrate, quantize, write, measure; what the report says of it."""
+    from dataclasses import asdict
+
+    from meshrt.errors import UsageError
+    from meshrt.models.folder import check_new_folder
+    from meshrt.models.quantize import model as models
+    from meshrt.models.quantize.choice import choose
+    from meshrt.models.quantize.shapes import shapes_of
+    from meshrt.models.quantize.sizes import sizes
+    from meshrt.models.stories import HELD_OUT_SEED
+    from meshrt.models.texts import file_sequences, story_sequences
+    from meshrt.models.tokenizer import load_tokenizer
+
+    text, stories, seed = calibration
+    if seed == HELD_OUT_SEED and text is None:
+        raise UsageError(f"--seed {seed} is that of the held-out stories: calibrate with any other")
+    check_new_folder(out)
+    config, checkpoint = models.read_model(folder)
+    shapes = shapes_of(config)
+
+    def sequences(path: str | None, seed: int, stories: int) -> list[list[int]]:
+        if path is not None:
+            return file_sequences(config, load_tokenizer(folder), path)
+        return story_sequences(config, load_tokenizer(folder), seed, stories)
+
+    test = sequences(held_out[0], HELD_OUT_SEED, held_out[1]) if held_out[0] or held_out[1] else None
+    seen = [ids[:-1] for ids in sequences(text, seed, stories)] if scheme.method == "gptq" else None
+    known = models.statistics(config, checkpoint)
+    chosen, policy = choose(shapes, scheme, ranks, most, known) if ranks else ({}, {})
+    if ranks:
+        policy |= {"rounds": rounds}
+    found = models.quantize(
+        folder, out, scheme, chosen, rounds, known, seen,
+        lambda done, total: console.progress("quantizing", done, total),
+    )  # fmt: skip
+    return {
+        "recipe": recipe | policy,
+        "calibration": None if seen is None else {"text": text or f"{stories} stories of seed {seed}"}
+        | {"tokens": sum(map(len, seen))},
+        "matrices": [asdict(one) for one in found],
+        **sizes(shapes, scheme, chosen),
+        "perplexity": None if test is None else _perplexities(console, folder, out, test)
+        | {"text": held_out[0] or f"{held_out[1]} stories, held out"},
+    }  # fmt: skip
+
+
+def _perplexities(console: Console, before: Path, after: str, test: list[list[int]]) -> dict[str, Any]:
+    """Of the model that was read and of the folder that was written, and their difference in nats a token."""
+    import numpy as np
+
+    from meshrt.models.config import read_config
+    from meshrt.models.perplexity import Loss, difference, losses, of_losses
+    from meshrt.models.reference import load_weights
+
+    def of(folder: Any, name: str) -> list[Loss]:
+        return losses(
+            read_config(folder, quantized=True), load_weights(folder, np.float32), test,
+            progress=lambda done, total: console.progress(name, done, total),
+        )  # fmt: skip
+
+    one, other = of(before, "perplexity before"), of(after, "perplexity after")
+    nats, error = difference(one, other)
+    return {
+        "before": of_losses(one),
+        "after": of_losses(other),
+        "nats_more": nats,
+        "standard_error": error,
+        "tokens": sum(tokens for _, tokens in one),
+    }
+
+
+def _bytes(text: str) -> int:
+    """'200MiB' -> 209715200: a whole number of bytes, KiB, MiB or GiB. UsageError."""
+    from meshrt.errors import UsageError
+
+    found = re.fullmatch(r"([0-9]{1,12})(KiB|MiB|GiB|)", text)
+    if found is None:
+        raise UsageError(f"--budget {text!r}: give a whole number of bytes, or of KiB, MiB or GiB, such as 200MiB")
+    return int(found[1]) * UNITS[found[2]]
+
+
+def print_report(told: dict[str, Any]) -> None:
+    """A line for each matrix or, by shape, each kind of matrix; then the model's sizes and perplexities."""
+    from rich.table import Table
+
+    from meshrt.report import show
+    from meshrt.units import short, size
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    if "matrices" in told:
+        table.add_column("matrix", no_wrap=True)
+        for name in ("out x in", "kurtosis", "rank", "rounds", "bytes", "error W", "error XW"):
+            table.add_column(name, justify="right", no_wrap=True)
+        for one in told["matrices"]:
+            table.add_row(
+                one["name"].removeprefix("model.layers."), "{} x {}".format(*one["shape"]), f"{one['kurtosis']:.2f}",
+                str(one["rank"]), f"{one['kept']} of {len(one['rounds'])}" if one["rounds"] else "",
+                size(one["bytes"][1]), f"{one['weight_error']:.4f}",
+                "" if one["feature_error"] is None else f"{one['feature_error']:.4f}",
+            )  # fmt: skip
+    else:
+        table.add_column("kind", no_wrap=True)
+        for name in ("matrices", "weights", "rank", "bytes"):
+            table.add_column(name, justify="right", no_wrap=True)
+        for one in told["groups"]:
+            table.add_row(
+                one["name"], f"{one['matrices']:,}", short(one["weights"]), f"{one['rank']:g}", size(one["bytes"])
+            )
+    show(table)
+    print(
+        f"{told.get('out', told['model'])}: {_exact(told['bytes'])} of {_exact(told['bytes_before'])},"
+        f" {told['bits_per_weight']:.4g} bits a quantized weight"
+    )
+    added = told["compensator_bytes"], told["published_compensator_bytes"]
+    if added[0]:
+        print("compensators: {}, as published {}".format(*map(_exact, added)))
+    print(f"as published: {_exact(told['published_bytes'])}")
+    wide = told["recipe"].get("larger_than_matrix")
+    if wide:
+        print(f"{len(wide)} compensators have more numbers than their matrix, such as that of {wide[0]}")
+    found = told.get("perplexity")
+    if found:
+        error = "" if found["standard_error"] is None else f" +- {found['standard_error']:.5f}"
+        print(
+            f"perplexity {found['before']:.4f} before, {found['after']:.4f} after, {found['nats_more']:.5f}{error} nats"
+            f" a token more ({found['tokens']:,} tokens, {found['text']})"
+        )
+
+
+def _exact(nbytes: int) -> str:
+    """Four digits in GiB, two in MiB: those of the papers' tables and more."""
+    if nbytes >= 2**30:
+        return f"{nbytes / 2**30:.4f} GiB"
+    return f"{nbytes / 2**20:.2f} MiB"

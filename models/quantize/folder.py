@@ -1,0 +1,90 @@
+"""Quantized matrices to and from the tensors of a model folder (models/quantize/form.py has the format)."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshrt.models.checkpoint import Checkpoint
+from meshrt.models.errors import ModelError
+from meshrt.models.matrix import Matrix
+from meshrt.models.quantize.codes import Codes
+from meshrt.models.quantize.compensator import Compensator, Factor
+from meshrt.models.quantize.form import Quantized
+from meshrt.models.quantize.packing import pack, unpack
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a folder has of one matrix: W_dq and, unless its rank is 0, U V."""
+
+    codes: Codes
+    compensator: Compensator | None
+
+    def dense(self) -> NDArray[np.float64]:
+        """W_dq + U V."""
+        whole = self.codes.dequantized()
+        return whole if self.compensator is None else whole + self.compensator.product()
+
+
+def tensors(name: str, parts: Parts) -> dict[str, NDArray[Any]]:
+    """What is written of the matrix of that name."""
+    codes, compensator = parts.codes, parts.compensator
+    found: dict[str, NDArray[Any]] = {"codes": _packed(codes).reshape(len(codes.codes), -1), "scale": codes.scale}
+    if codes.zero is not None:
+        found["zero"] = codes.zero
+    for letter, factor in (("u", compensator.u), ("v", compensator.v)) if compensator else ():
+        if isinstance(factor, Codes):
+            found |= {letter + "_codes": _packed(factor)[0], letter + "_scale": factor.scale[0]}
+        else:
+            found[letter] = factor
+    return {f"{name}.{end}": np.ascontiguousarray(one) for end, one in found.items()}
+
+
+def read_parts(checkpoint: Checkpoint, name: str, form: Quantized, rows: int, columns: int) -> Parts:
+    """The matrix of that name [rows, columns] as it is stored. Raises ModelError naming the tensor that is not right.
+
+    Codes need no check: all that fits into their bits is one.
+    """
+    if name + ".weight" in checkpoint.tensors:
+        raise ModelError(
+            f"{checkpoint.folder}: config.json has {name} as quantized, but the checkpoint has the matrix itself as"
+            " well; remove one of them"
+        )
+    specs, read = form.tensors(name, rows, columns), {}
+    for one, (dtype, shape) in specs.items():
+        tensor = checkpoint.find(one)
+        if (tensor.dtype, tensor.shape) != (dtype, shape):
+            raise ModelError(
+                f"{tensor.file}: tensor {one} is {tensor.dtype} {list(tensor.shape)}; config.json's 'quantized' asks"
+                f" for {dtype} {list(shape)}"
+            )
+        part = checkpoint.read(one)
+        if dtype == "F16" and not np.isfinite(part).all():
+            raise ModelError(f"{tensor.file}: tensor {one} has values that are NaN or infinite")
+        read[one.removeprefix(name + ".")] = part
+
+    def factor(letter: str, size: int) -> Factor:
+        if form.compensator_bits == 16:
+            half: NDArray[np.float16] = read[letter]
+            return half
+        codes = unpack(read[letter + "_codes"], form.compensator_bits)
+        return Codes(codes[None], read[letter + "_scale"][None], None, form.compensator_bits, size)
+
+    codes = unpack(read["codes"], form.bits).reshape(rows, -1, form.group)
+    whole = Codes(codes, read["scale"], read.get("zero"), form.bits, columns)
+    if not form.rank:
+        return Parts(whole, None)
+    return Parts(whole, Compensator(factor("u", rows * form.rank), factor("v", form.rank * columns), form.rank))
+
+
+def read_dense(checkpoint: Checkpoint, matrix: Matrix) -> NDArray[np.float64]:
+    """A quantized matrix as numbers, as a folder would have them: [columns, rows]. Raises ModelError."""
+    assert isinstance(matrix.form, Quantized)
+    return read_parts(checkpoint, matrix.name, matrix.form, matrix.columns, matrix.rows).dense()
+
+
+def _packed(codes: Codes) -> NDArray[np.uint8]:
+    """[rows, groups, bytes of a group]."""
+    return pack(codes.codes, codes.bits)

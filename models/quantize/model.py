@@ -1,0 +1,144 @@
+"""A whole model with its layers' matrices in a few bits, as a new folder."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from meshrt.models.calibrate import layer_grams
+from meshrt.models.checkpoint import Checkpoint, check_shapes, expected_shapes, open_checkpoint
+from meshrt.models.config import Config, read_config
+from meshrt.models.decompose import feature_error, weight_error
+from meshrt.models.errors import ModelError
+from meshrt.models.files import read_object
+from meshrt.models.folder import check_new_folder, write_folder
+from meshrt.models.quantize.codes import Array, nearest, symmetric
+from meshrt.models.quantize.folder import Parts, tensors
+from meshrt.models.quantize.gptq import gptq
+from meshrt.models.quantize.hqq import hqq
+from meshrt.models.quantize.milo import Milo, milo
+from meshrt.models.quantize.policies import Statistics
+from meshrt.models.quantize.sizes import Scheme
+from meshrt.models.quantize.statistics import kurtosis
+from meshrt.models.reference import load_weights
+
+METHODS = ("rtn", "hqq", "gptq", "milo")
+
+
+@dataclass(frozen=True)
+class Found:
+    """One matrix [out, in] and what became of it. Errors are relative, of what is stored, compensators included."""
+
+    name: str
+    shape: tuple[int, int]
+    method: str  # hqq where gptq has no input of the matrix in the calibration
+    rank: int
+    bytes: tuple[int, int]  # before, after
+    kurtosis: float
+    weight_error: float  # ||W - W'|| / ||W||
+    feature_error: float | None  # ||X (W - W')|| / ||X W|| on the calibration, where there is one
+    rounds: tuple[tuple[float, float], ...]  # milo: of each, the error with factors as numbers, and as stored
+    kept: int | None  # which of the rounds, from 1 on
+    stopped_by: str | None
+
+
+def read_model(folder: Path) -> tuple[Config, Checkpoint]:
+    """A model that can be quantized. Raises ModelError."""
+    config, checkpoint = read_config(folder), open_checkpoint(folder)
+    if config.ranks:
+        raise ModelError(
+            f"{folder}: has matrices in two factors ('low_rank' in config.json); quantize the model that it was"
+            " compressed from"
+        )
+    check_shapes(checkpoint, config)
+    return config, checkpoint
+
+
+def statistics(config: Config, checkpoint: Checkpoint) -> Statistics:
+    """What rank policies go by."""
+    return Statistics({name: kurtosis(checkpoint.read(name + ".weight")) for name in config.matrices()}, {})
+
+
+def quantize(
+    folder: Path,
+    out: str | Path,
+    scheme: Scheme,
+    ranks: Mapping[str, int],
+    rounds: int,
+    known: Statistics,
+    calibration: Sequence[Sequence[int]] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Found]:
+    """Writes the model in `folder` with all matrices of its layers quantized as a new folder `out`.
+
+    `ranks` are those of the compensators and `rounds` how often they are found anew, for milo; `calibration` has
+    sequences of token ids, which gptq needs. Raises ModelError.
+    """
+    check_new_folder(out)
+    config, checkpoint = read_model(folder)
+    data = read_object(folder / "config.json")
+    data["quantized"] = {
+        "method": scheme.method, "bits": scheme.bits, "group": scheme.group, "symmetric": scheme.symmetric,
+        "compensator_bits": scheme.compensator_bits, "ranks": dict(ranks),
+    }  # fmt: skip
+    Config.from_dict(data, source=str(folder / "config.json"))  # refuses ranks that the matrices do not have
+    written = {name: checkpoint.read(name) for name in expected_shapes(config)}
+    found = []
+    for name, gram in _grams(config, checkpoint, calibration):
+        w = written.pop(name + ".weight")
+        try:
+            told, parts = _one(w.astype(np.float64), scheme, ranks.get(name, 0), rounds, gram)
+        except ModelError as error:
+            raise ModelError(f"{name}: {error}") from error
+        added = tensors(name, parts)
+        written |= added
+        size = w.nbytes, sum(one.nbytes for one in added.values())
+        found.append(Found(name=name, bytes=size, kurtosis=known.kurtosis[name], **told))
+        if progress:
+            progress(len(found), len(config.matrices()))
+    write_folder(out, folder, data, written)
+    return found
+
+
+def _grams(
+    config: Config, checkpoint: Checkpoint, calibration: Sequence[Sequence[int]] | None
+) -> Iterator[tuple[str, Array | None]]:
+    """All matrices by name, with X^T X of their inputs on the calibration, if there is one."""
+    if calibration is None:
+        yield from ((name, None) for name in config.matrices())
+        return
+    for grams in layer_grams(config, load_weights(checkpoint, np.float32, config), calibration):
+        yield from grams.items()
+
+
+def _one(
+    w: Array, scheme: Scheme, rank: int, rounds: int, gram: Array | None
+) -> tuple[dict[str, Any], Parts]:  # fmt: skip
+    """A matrix [out, in] quantized, and what is told of it."""
+    method, shape, loop = scheme.method, (scheme.bits, scheme.group), None
+    if method == "gptq" and gram is not None and not gram.any():
+        method = "hqq"
+    if method == "milo":
+        loop = milo(w, rank, *shape, scheme.compensator_bits, rounds)
+        parts = Parts(loop.codes, loop.compensator)
+    elif method == "gptq" and gram is not None:
+        parts = Parts(gptq(w, gram, *shape), None)
+    elif method == "hqq":
+        parts = Parts(hqq(w, *shape), None)
+    else:
+        parts = Parts((symmetric if scheme.symmetric else nearest)(w, *shape), None)
+    approximation = parts.dense()
+    told = {
+        "shape": w.shape, "method": method, "rank": rank, "weight_error": weight_error(w, approximation),
+        "feature_error": None if gram is None else feature_error(w.T, approximation.T, gram),
+    }  # fmt: skip
+    return told | _rounds(loop), parts
+
+
+def _rounds(loop: Milo | None) -> dict[str, Any]:
+    if loop is None:
+        return {"rounds": (), "kept": None, "stopped_by": None}
+    curve = tuple((one.error, one.stored_error) for one in loop.curve)
+    return {"rounds": curve, "kept": loop.kept, "stopped_by": loop.stopped_by}

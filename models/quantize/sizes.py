@@ -1,0 +1,99 @@
+"""How many bytes a quantized model takes: in our folders, and as the papers' codes store it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil, prod
+from typing import Any
+
+from meshrt.models.quantize.form import Quantized
+from meshrt.models.quantize.shapes import KINDS, Shape, Shapes
+
+ITEM_BYTES = {"U8": 1, "F16": 2}
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """How all matrices of a model are quantized."""
+
+    method: str
+    bits: int
+    group: int
+    symmetric: bool
+    compensator_bits: int
+
+    def form(self, rank: int) -> Quantized:
+        return Quantized(self.bits, self.group, self.symmetric, rank, self.compensator_bits)
+
+
+def matrix_bytes(scheme: Scheme, one: Shape, rank: int) -> int:
+    """All of a matrix in a folder."""
+    return _bytes(scheme.form(rank).tensors(one.name, one.rows, one.columns))
+
+
+def compensator_bytes(scheme: Scheme, one: Shape, rank: int) -> int:
+    return _bytes(scheme.form(rank).compensator(one.rows, one.columns))
+
+
+def published_codes_bits(scheme: Scheme, one: Shape) -> Fraction:
+    """As HQQ and MiLo store it: ten values of 3 bits in 32, scale and zero of 16 bits a group. Of GPTQ: no bit wasted,
+    a scale of 16 bits and a zero of `bits` a group, a group number of 32 bits for each input.
+
+    Without what fills a matrix up to whole groups and words.
+    """
+    weights = one.rows * one.columns
+    if scheme.method == "gptq":
+        return weights * (scheme.bits + Fraction(16 + scheme.bits, scheme.group)) + 32 * one.columns
+    return weights * (_ten_in_32(scheme.bits) + Fraction(16 if scheme.symmetric else 32, scheme.group))
+
+
+def published_compensator_bits(scheme: Scheme, one: Shape, rank: int) -> Fraction:
+    """3 bits: one float32 scale a group. 8: a float32 scale and zero for each row of U and of V. 16: float16."""
+    numbers = rank * (one.rows + one.columns)
+    if scheme.compensator_bits == 8:
+        return Fraction(8 * numbers + 64 * (one.rows + rank) if rank else 0)
+    if scheme.compensator_bits == 16:
+        return Fraction(16 * numbers)
+    return numbers * (_ten_in_32(scheme.compensator_bits) + Fraction(32, scheme.group))
+
+
+def sizes(shapes: Shapes, scheme: Scheme, ranks: Mapping[str, int]) -> dict[str, Any]:
+    """The whole model's: what is stored (`bytes`), as published, and by kind of matrix.
+
+    `bits_per_weight` is what a quantized weight takes, with its share of scales, zeros and compensators.
+    """
+    stored = sum(matrix_bytes(scheme, one, ranks.get(one.name, 0)) for one in shapes.matrices)
+    added = sum(compensator_bytes(scheme, one, ranks.get(one.name, 0)) for one in shapes.matrices)
+    published = sum(published_codes_bits(scheme, one) for one in shapes.matrices)
+    published_added = sum(published_compensator_bits(scheme, one, ranks.get(one.name, 0)) for one in shapes.matrices)
+    others = shapes.others * shapes.item_bytes
+    groups = [(kind, [one for one in shapes.matrices if one.kind == kind]) for kind in KINDS]
+    return {
+        "quantized_weights": shapes.weights,
+        "other_weights": shapes.others,
+        "bytes_before": (shapes.weights + shapes.others) * shapes.item_bytes,
+        "bytes": stored + others,
+        "compensator_bytes": added,
+        "published_bytes": ceil((published + published_added) / 8) + others,
+        "published_compensator_bytes": ceil(published_added / 8),
+        "bits_per_weight": 8 * stored / shapes.weights,
+        "groups": [_group(kind, found, scheme, ranks) for kind, found in groups if found],
+    }
+
+
+def _group(kind: str, found: Sequence[Shape], scheme: Scheme, ranks: Mapping[str, int]) -> dict[str, Any]:
+    return {
+        "name": kind,
+        "matrices": len(found),
+        "weights": sum(one.rows * one.columns for one in found),
+        "rank": sum(ranks.get(one.name, 0) for one in found) / len(found),
+        "bytes": sum(matrix_bytes(scheme, one, ranks.get(one.name, 0)) for one in found),
+    }
+
+
+def _ten_in_32(bits: int) -> Fraction:
+    return Fraction(32, 10) if bits == 3 else Fraction(bits)
+
+
+def _bytes(specs: Mapping[str, tuple[str, tuple[int, ...]]]) -> int:
+    return sum(prod(shape) * ITEM_BYTES[dtype] for dtype, shape in specs.values())
