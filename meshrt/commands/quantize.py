@@ -12,6 +12,7 @@ from meshrt.commands import shared
 from meshrt.ranks import failure
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from meshrt.models.quantize.sizes import Scheme
@@ -228,16 +229,23 @@ def print_report(told: dict[str, Any]) -> None:
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     if "matrices" in told:
+        method = told["recipe"]["method"]
+        columns: dict[str, Callable[[dict[str, Any]], str]] = {
+            "out x in": lambda one: "{} x {}".format(*one["shape"]),
+            "kurtosis": lambda one: f"{one['kurtosis']:.2f}",
+            "bytes": lambda one: size(one["bytes"][1]),
+            "error W": lambda one: f"{one['weight_error']:.4f}",
+        }
+        if method == "milo":
+            columns["rank"] = lambda one: str(one["rank"])
+            columns["round"] = lambda one: f"{one['kept']} of {len(one['rounds'])}"
+        if method == "gptq":
+            columns["error XW"] = lambda one: f"{one['feature_error']:.4f}"
         table.add_column("matrix", no_wrap=True)
-        for name in ("out x in", "kurtosis", "rank", "rounds", "bytes", "error W", "error XW"):
+        for name in columns:
             table.add_column(name, justify="right", no_wrap=True)
         for one in told["matrices"]:
-            table.add_row(
-                one["name"].removeprefix("model.layers."), "{} x {}".format(*one["shape"]), f"{one['kurtosis']:.2f}",
-                str(one["rank"]), f"{one['kept']} of {len(one['rounds'])}" if one["rounds"] else "",
-                size(one["bytes"][1]), f"{one['weight_error']:.4f}",
-                "" if one["feature_error"] is None else f"{one['feature_error']:.4f}",
-            )  # fmt: skip
+            table.add_row(one["name"].removeprefix("model.layers."), *(cell(one) for cell in columns.values()))
     else:
         table.add_column("kind", no_wrap=True)
         for name in ("matrices", "weights", "rank", "bytes"):

@@ -14,6 +14,8 @@ from meshrt.models.quantize.compensator import Compensator, Factor
 from meshrt.models.quantize.form import Quantized
 from meshrt.models.quantize.packing import pack, unpack
 
+ENDS = ("weight", "zero", "u", "v", "u_codes", "v_codes")  # of tensors that some forms have and others have not
+
 
 @dataclass(frozen=True)
 class Parts:
@@ -47,12 +49,13 @@ def read_parts(checkpoint: Checkpoint, name: str, form: Quantized, rows: int, co
 
     Codes need no check: all that fits into their bits is one.
     """
-    if name + ".weight" in checkpoint.tensors:
-        raise ModelError(
-            f"{checkpoint.folder}: config.json has {name} as quantized, but the checkpoint has the matrix itself as"
-            " well; remove one of them"
-        )
     specs, read = form.tensors(name, rows, columns), {}
+    for one in (f"{name}.{end}" for end in ENDS):
+        if one in checkpoint.tensors and one not in specs:
+            raise ModelError(
+                f"{checkpoint.folder}: the checkpoint has a tensor {one}, but not the form that config.json's"
+                " 'quantized' gives the matrix; one of them is wrong"
+            )
     for one, (dtype, shape) in specs.items():
         tensor = checkpoint.find(one)
         if (tensor.dtype, tensor.shape) != (dtype, shape):

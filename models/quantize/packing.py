@@ -20,36 +20,36 @@ _REST = np.array([0, 4, 8], np.uint16)  # and there, what the three words have o
 def pack(codes: NDArray[Any], bits: int) -> Bytes:
     """Codes below 2^bits, [.., n], to bytes [.., n * bits / 8]. n is a multiple of 32 for 3 bits, of 8 for others."""
     codes = np.ascontiguousarray(codes, np.uint8)
-    lead = codes.shape[:-1]
+    shape = *codes.shape[:-1], codes.shape[-1] * bits // 8
     if bits == 8:
         return codes
     if bits != 3:
         eights = codes.reshape(-1, 8).astype("<u8")
         words: NDArray[np.uint64] = np.bitwise_or.reduce(eights << _places(bits), axis=1)
-        return words.view(np.uint8).reshape(-1, 8)[:, :bits].reshape(*lead, -1)
+        return words.view(np.uint8).reshape(-1, 8)[:, :bits].reshape(shape)
     fours = codes.reshape(-1, 4, 2, 4).astype("<u2")  # quarter (the last is what is left over), half, value
     twelve = np.bitwise_or.reduce(fours << _FOUR, axis=3)  # [n, 4, 2]
     halves: NDArray[np.uint16] = twelve[:, :3] | ((twelve[:, 3:] >> _REST[:, None]) & 15) << 12
-    return halves.astype("<u2").view(np.uint8).reshape(*lead, -1)
+    return halves.astype("<u2").view(np.uint8).reshape(shape)
 
 
 def unpack(packed: Bytes, bits: int) -> Bytes:
     """Bytes [.., n * bits / 8] to codes [.., n]."""
     packed = np.ascontiguousarray(packed)
-    lead = packed.shape[:-1]
+    shape = *packed.shape[:-1], packed.shape[-1] * 8 // bits
     if bits == 8:
         return packed
     if bits != 3:
         words = np.zeros((packed.size // bits, 8), np.uint8)
         words[:, :bits] = packed.reshape(-1, bits)
         codes = (words.view("<u8") >> _places(bits)).astype(np.uint8) & np.uint8(2**bits - 1)
-        return codes.reshape(*lead, -1)
+        return codes.reshape(shape)
     halves = packed.reshape(-1, 12).view("<u2").reshape(-1, 3, 2)
     twelve = np.empty((len(halves), 4, 2), np.uint16)
     twelve[:, :3] = halves
     twelve[:, 3] = np.bitwise_or.reduce(halves >> 12 << _REST[:, None], axis=1)
     # Of the upper bits of the first three nothing is left after & 7.
-    return ((twelve[..., None] >> _FOUR) & 7).astype(np.uint8).reshape(*lead, -1)
+    return ((twelve[..., None] >> _FOUR) & 7).astype(np.uint8).reshape(shape)
 
 
 def _places(bits: int) -> NDArray[np.uint64]:
