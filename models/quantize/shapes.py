@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 from meshrt.models.checkpoint import expected_shapes
 from meshrt.models.config import MAX_LAYERS, Config, read_config
-from meshrt.models.errors import ModelError
 from meshrt.models.files import find_file, read_object
 from meshrt.models.keys import Keys
 

@@ -155,7 +155,9 @@ def make_command(rng: Random) -> Case:
         arguments = rng.choice((
             ["list"], ["devices"], ["tune", "llama-tiny", "--prompt-tokens", "0", "--new-tokens", "1"],
             ["launch", "--dry-run", "-n", rng.choice(("0", "-1", "x", "9" * 30, "65537")), "--", "run", "gemm"],
-            ["compress", rng.choice(WORDS), "--out", rng.choice(PATHS)], ["reproduce", rng.choice(("x", "", "--help"))],
+            [rng.choice(("compress", "quantize")), rng.choice(WORDS), "--out", rng.choice(PATHS)],
+            ["quantize", "llama-tiny", "--sizes", "--ranks", rng.choice(WORDS), "--budget", rng.choice(WORDS)],
+            ["reproduce", rng.choice(("x", "", "--help"))],
             ["bench", rng.choice(("gemm", "x")), "--m", rng.choice(("0", "x", "9" * 30))],
         ))  # fmt: skip
     else:

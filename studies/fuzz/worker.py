@@ -21,7 +21,7 @@ from meshrt.ranks.host import prepare_environment
 
 prepare_environment()  # before anything imports numpy
 
-from meshrt.studies.fuzz import lines, models  # noqa: E402
+from meshrt.studies.fuzz import lines, models, quantized  # noqa: E402
 from meshrt.studies.fuzz.models import Case  # noqa: E402
 
 BATCH = 1000  # inputs of each kind in one process: MPI has some 2000 communicators, and failed runs keep theirs
@@ -34,6 +34,7 @@ Kind: TypeAlias = tuple[Callable[[Random], Case], Callable[[Path, tuple[str | No
 KINDS: dict[str, Kind] = {
     "loaders": (models.make_checkpoint, models.read_a_checkpoint),
     "config": (models.make_config, models.read_a_config),
+    "quantized": (quantized.make_quantized, quantized.read_a_quantized_folder),
     "tokenizer": (models.make_tokenizer, models.use_a_tokenizer),
     "prompt": (models.make_prompt, models.use_a_prompt),
     "cli": (lines.make_command, lines.run_a_command),
