@@ -29,8 +29,8 @@ def checkpoint(at: int) -> tuple[dict[str, Any], bytes]:
     """Header and data of a valid folder of KEYS[at]."""
     config = Config.from_dict(CONFIG | {"quantized": KEYS[at]})
     specs: dict[str, Spec] = {name: ("F32", shape) for name, shape in expected_shapes(config).items()}
-    for name, sizes in Config.from_dict(CONFIG).matrices().items():
-        specs |= config.quantized[name].tensors(name, *sizes)
+    for name, matrix in config.matrices().items():
+        specs |= config.quantized[name].tensors(name, matrix.columns, matrix.rows)
     header, data, rng = {}, bytearray(), np.random.default_rng(at)
     for name, (dtype, shape) in specs.items():
         begin = len(data)
@@ -64,7 +64,7 @@ def read_a_quantized_folder(folder: Path, arguments: tuple[str | None, ...]) -> 
     with refused():
         config, found = read_config(folder, quantized=True), open_checkpoint(folder)
         check_shapes(found, config)
-        for name in config.quantized:
-            w = read_dense(found, config, name)
-            assert w.shape == config.matrices()[name], f"{name} is not what config.json says"
+        for name, matrix in config.matrices().items() if config.quantized else ():
+            w = read_dense(found, matrix)
+            assert w.shape == (matrix.columns, matrix.rows), f"{name} is not what config.json says"
             assert np.isfinite(w).all(), f"{name} is not finite"

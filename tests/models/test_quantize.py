@@ -128,7 +128,7 @@ def test_reported_errors_are_those_of_what_was_written(place: Path, eighth: dict
     base = load_file(BASE / "model.safetensors")
     for one in eighth["matrices"]:
         w = base[one["name"] + ".weight"].astype(float)
-        found = weight_error(w, read_dense(checkpoint, config, one["name"]))
+        found = weight_error(w, read_dense(checkpoint, config.matrices()[one["name"]]))
         assert one["weight_error"] == pytest.approx(found, rel=1e-12)
         assert one["weight_error"] == pytest.approx(one["rounds"][one["kept"] - 1][1], rel=1e-9)
         assert one["rounds"][one["kept"] - 1][1] == min(error for _, error in one["rounds"]) <= one["rounds"][0][1]
