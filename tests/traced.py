@@ -108,7 +108,7 @@ def traced(block: Block) -> Iterator[Trace]:
         lane = arrival.lane
         mask = np.zeros(block.shape, bool)
         there = lane.view.of(mask)
-        there[:, lane.plan.delivered] = True
+        there[:, lane.schedule.delivered] = True
         return mask
 
     def receive_all_(block: Block, flights: tuple[fabric.Flight, ...]) -> None:

@@ -38,7 +38,7 @@ class Audit:
 
     def open(self) -> list[tuple[int, Sequence[Arrival]]]:
         """Transfers that nobody has received, or not all of them."""
-        return [(line, arrivals) for line, arrivals in self.sent if not all(one.over for one in arrivals)]
+        return [(line, arrivals) for line, arrivals in self.sent if not all(arrival.over for arrival in arrivals)]
 
     def makes(self, memory: Memory, name: str, numbers: np.ndarray) -> np.ndarray:
         """Fresh core memory under that name. Returns the same numbers as an array of its own, which may go as it would.
@@ -46,21 +46,21 @@ class Audit:
         It does not refer to `numbers` as a view does, so what a core is charged for goes when the program lets it go.
         """
         at, live = id(memory), {charge.name for charge in memory.arrays.values()}
-        self.fresh = {key: made for key, made in self.fresh.items() if key[0] != at or key[1] in live}
+        self.fresh = {key: entry for key, entry in self.fresh.items() if key[0] != at or key[1] in live}
         self.fresh[at, name] = self._line(), numbers
         return np.frombuffer(numbers.view(np.uint8).data, np.uint8).view(numbers.dtype).reshape(numbers.shape)
 
     def unwritten(self) -> dict[tuple[str, int], int]:
         """(name, line) of what still holds fresh memory's NaN, to the bit -> at how many cores."""
-        found = {}
+        counts = {}
         for (_, name), (line, numbers) in self.fresh.items():
             if numbers.dtype.kind not in "iub":
                 bits = f"u{numbers.dtype.itemsize}"
                 blank = np.full((), np.nan, numbers.dtype).view(bits)
                 cores = (numbers.view(bits) == blank).reshape(*numbers.shape[:2], -1).any(axis=2)
                 if cores.any():
-                    found[name, line] = int(cores.sum())
-        return found
+                    counts[name, line] = int(cores.sum())
+        return counts
 
     def _line(self) -> int:
         """Of the program's file, that is being run."""

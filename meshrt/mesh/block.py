@@ -1,4 +1,4 @@
-"""The block: a rank's cores in the course of a run: its phases, other places of the wafer, its end."""
+"""The block: a rank's cores in the course of a run: its phases, other sites on the wafer, its end."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,12 +42,12 @@ class Block(Cores):
 
     def _close(self) -> None:
         segment, working = self.ledger.segments[-1], self.ledger.at_work | {id(self): self}
-        for one in working.values():
-            ramps.settle(one)
-        segment.end = self.control.allreduce(max(one.clock.last() for one in working.values()), max)
-        for one in working.values():
-            one.settle()
-            one.clock.meet(*segment.end)
+        for active in working.values():
+            ramps.settle(active)
+        segment.end = self.control.allreduce(max(active.clock.last() for active in working.values()), max)
+        for active in working.values():
+            active.settle()
+            active.clock.meet(*segment.end)
         self.ledger.at_work.clear()
         segment.wall_seconds = perf_counter() - segment.wall_begin
 
@@ -58,10 +58,10 @@ class Block(Cores):
         segment.entries = max(segment.entries, self.tables.peak)
         segment.memory = max(segment.memory, self.memory.peak)
         used = self.clock.state[0] > self.clock.met  # where time went on, something was done
-        segment.counters.used[self.here] = segment.counters.used.get(self.here, False) | used
+        segment.counters.used[self.site_key] = segment.counters.used.get(self.site_key, False) | used
 
-    def another(self, place: str, width: int, height: int) -> "Block":
-        """Cores at another place of the wafer, on the same ranks, with memory, tables and clocks of their own.
+    def another(self, site: str, width: int, height: int) -> "Block":
+        """Cores at another site on the wafer, on the same ranks, with memory, tables and clocks of their own.
 
         They stand still until they `follow` those that work. UsageError where the ranks do not tile them.
         """
@@ -69,12 +69,12 @@ class Block(Cores):
         mesh = Mesh(width, height, columns, rows, self.mesh.rank)
         return Block(
             mesh, self.device, self.comm, self.control, self.scouts, self.watch, self.payload, self.console, self.wait,
-            self.ledger, place, None if self.wafer is None else embed(self.wafer.defects, width, height),
+            self.ledger, site, None if self.wafer is None else embed(self.wafer.defects, width, height),
             audit=self.audit,
         )  # fmt: skip
 
     def follow(self, other: "Block") -> None:
-        """Go on where the cores of another place have stopped: these begin when the last of those is done."""
+        """Go on where the cores of another site have stopped: these begin when the last of those is done."""
         if other is self:
             return
         other.settle()
@@ -104,9 +104,9 @@ def make_block(
     comm: Any, device: Device, width: int, height: int, watch: Board, payload: bool = True, wafer: Wafer | None = None
 ) -> Block:
     """This rank's block of a W x H mesh shared by all ranks of the communicator. UsageError where it cannot be."""
-    for what, asked, most in (("width", width, device.width), ("height", height, device.height)):
-        if most is not None and asked > most:
-            raise UsageError(f"mesh {width}x{height}: the {what} of device {device.name} is {most} at most")
+    for side, size, most in (("width", width, device.width), ("height", height, device.height)):
+        if most is not None and size > most:
+            raise UsageError(f"mesh {width}x{height}: the {side} of device {device.name} is {most} at most")
     columns, rows = tile_ranks(width, height, comm.size)
     mesh = Mesh(width, height, columns, rows, comm.rank)
     control = Control(comm.Dup(), watch, "control")

@@ -28,7 +28,9 @@ class Clock:
     link_free: np.ndarray = field(init=False)  # [4, bh, bw]: when the link out of each port is free again
     ramp_in: np.ndarray = field(init=False)  # [bh, bw]: when the ramp is free again, router to core
     ramp_out: np.ndarray = field(init=False)  # and core to router: a link of its own
-    asked: np.ndarray = field(init=False)  # [5, bh, bw]: when the heads asked that had them last; by port, the ramp too
+    asked_at: np.ndarray = field(
+        init=False
+    )  # [5, bh, bw]: when the heads asked that had them last; by port, the ramp too
     idle: np.ndarray = field(init=False)  # [5, bh, bw]: from when on they were idle before that
     late: np.ndarray | None = None  # [4, bh, bw]: cycles that a hop out of each port takes longer, past defects
 
@@ -45,10 +47,10 @@ class Clock:
         shape = (self.mesh.block_height, self.mesh.block_width)
         self.cells = np.empty((9, shape[0] * shape[1] + 1))  # one piece of memory: large ones get large pages
         self.cells[...] = 0
-        every = self.cells[:, :-1].reshape(9, *shape)
-        self.state, self.link_free = every[:LINK_FREE], every[LINK_FREE:RAMP_IN]
-        self.ramp_in, self.ramp_out = every[RAMP_IN], every[RAMP_OUT]
-        self.asked, self.idle = np.zeros((5, *shape)), np.zeros((5, *shape))
+        cells = self.cells[:, :-1].reshape(9, *shape)
+        self.state, self.link_free = cells[:LINK_FREE], cells[LINK_FREE:RAMP_IN]
+        self.ramp_in, self.ramp_out = cells[RAMP_IN], cells[RAMP_OUT]
+        self.asked_at, self.idle = np.zeros((5, *shape)), np.zeros((5, *shape))
 
     def path_changes(self) -> None:
         """To be called before hops or stages of cores change: packets that have left take a copy of what they were.

@@ -45,7 +45,7 @@ class Cores:
     memory: Memory = field(init=False)
     clock: Clock = field(init=False)
     ledger: meter.Ledger = field(default_factory=meter.Ledger)
-    place: str = ""  # where on the wafer the cores are, if the run has several places
+    site: str = ""  # where on the wafer the cores are, if the run has several sites
     wafer: Wafer | None = None  # that the mesh is laid on, if that has defects
     startup_cpu_seconds: float = field(default_factory=process_time)  # what this rank had used when it got its block
     traffic: dict[tuple[Any, Any], int] = field(default_factory=dict)  # bytes by schedule, not yet on the links
@@ -54,17 +54,17 @@ class Cores:
     def __post_init__(self) -> None:
         hostmemory.require(f"a mesh of {self.mesh.width} x {self.mesh.height} cores", self._bookkeeping())
         self.tables = Tables(self.mesh, self.device)
-        self.memory = Memory(self.mesh, self.device, self.place)
+        self.memory = Memory(self.mesh, self.device, self.site)
         self.clock = Clock(self.mesh, self.device)
         if self.wafer is not None:
             self.clock.late = (self.lengths - 1) * self.device.alpha
-            self.ledger.wafers[self.here] = links_of(self.wafer, self.mesh)
+            self.ledger.wafers[self.site_key] = links_of(self.wafer, self.mesh)
 
     def _bookkeeping(self) -> int:
         """Bytes for what is kept of every core: colours of all, and of these the tables, clocks and link counters."""
         colours = self.device.route_entries or 8
-        own = prod(self.shape)
-        return colours * (self.mesh.width * self.mesh.height + 2 * own) + 8 * (9 + 10 + 4 + 1) * own
+        hosted = prod(self.shape)
+        return colours * (self.mesh.width * self.mesh.height + 2 * hosted) + 8 * (9 + 10 + 4 + 1) * hosted
 
     @property
     def counters(self) -> meter.Counters:
@@ -83,9 +83,9 @@ class Cores:
     def link_bytes(self) -> np.ndarray:
         """Bytes that went over every link of these cores in this segment, int64 [4, bh, bw] by port of departure."""
         links = self.ledger.counters.links
-        if self.here not in links:
-            links[self.here] = np.zeros((4, *self.shape), np.int64)
-        return links[self.here]
+        if self.site_key not in links:
+            links[self.site_key] = np.zeros((4, *self.shape), np.int64)
+        return links[self.site_key]
 
     @property
     def lengths(self) -> np.ndarray:
@@ -96,9 +96,9 @@ class Cores:
         return np.ascontiguousarray(self.wafer.lengths[:, rows, columns])
 
     @property
-    def here(self) -> str:
-        """What counters of single cores and links are kept under: two places, or two meshes, are never added up."""
-        return f"{self.place} {self.mesh.width} x {self.mesh.height}"
+    def site_key(self) -> str:
+        """What counters of single cores and links are kept under: two sites, or two meshes, are never added up."""
+        return f"{self.site} {self.mesh.width} x {self.mesh.height}"
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -129,8 +129,8 @@ class Cores:
         dtype = np.dtype(dtype)
         blank = np.iinfo(dtype).max if dtype.kind in "iu" else np.nan
         self._require(name, shape, dtype)
-        made = np.full((*self.lead, *shape), blank, dtype)
-        return self.memory.keep(name, made if self.audit is None else self.audit.makes(self.memory, name, made))
+        fresh = np.full((*self.lead, *shape), blank, dtype)
+        return self.memory.keep(name, fresh if self.audit is None else self.audit.makes(self.memory, name, fresh))
 
     def empty(self, name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         """As `tiles`, for what is written whole before it is read: what is in it is not defined. LimitError."""

@@ -84,7 +84,7 @@ def read_defects(path: str, width: int, height: int) -> Defects:
         raise UsageError(f"--defects {path} cannot be read: {error}") from error
     if not isinstance(data, dict) or set(data) - {"cores", "links"}:
         raise UsageError(f'--defects {path}: expected {{"cores": [[x, y], ...], "links": [[x, y, "east"], ...]}}')
-    found = no_defects(width, height)
+    defects = no_defects(width, height)
     for kind, length in (("cores", 2), ("links", 3)):
         entries = data.get(kind, [])
         if not isinstance(entries, list):
@@ -92,18 +92,18 @@ def read_defects(path: str, width: int, height: int) -> Defects:
         for entry in entries:
             x, y = _place(path, kind, entry, length, width, height)
             if kind == "cores":
-                found.cores[y, x] = True
+                defects.cores[y, x] = True
             elif entry[2] in PORT_NAMES[:4]:
-                kill_link(found, x, y, PORT_NAMES.index(entry[2]))
+                kill_link(defects, x, y, PORT_NAMES.index(entry[2]))
             else:
                 raise UsageError(
                     f"--defects {path}: {entry[2]!r} is no direction; there are {', '.join(PORT_NAMES[:4])}"
                 )
-    return found
+    return defects
 
 
 def _place(path: str, kind: str, entry: Any, length: int, width: int, height: int) -> Core:
-    if not (isinstance(entry, list) and len(entry) == length and all(type(one) is int for one in entry[:2])):
+    if not (isinstance(entry, list) and len(entry) == length and all(type(number) is int for number in entry[:2])):
         form = "[x, y]" if length == 2 else "[x, y, port]"
         raise UsageError(f"--defects {path}: {entry!r} in {kind} is not of the form {form}")
     x, y = entry[:2]
@@ -116,10 +116,10 @@ def _place(path: str, kind: str, entry: Any, length: int, width: int, height: in
 
 @dataclass(frozen=True, eq=False)
 class Wafer:
-    """A healthy mesh on a wafer with defects. `place`, [h, w, 2], has the core (x, y) of the wafer for each core."""
+    """A healthy mesh on a wafer with defects. `coordinates`, [h, w, 2]: each core's (x, y) on the wafer."""
 
     defects: Defects
-    place: np.ndarray
+    coordinates: np.ndarray
 
     @cached_property
     def paths(self) -> dict[tuple[int, int, int], tuple[tuple[int, int, int], ...]]:
@@ -127,13 +127,13 @@ class Wafer:
         return dict(self._paths())
 
     def _paths(self) -> Iterator[tuple[tuple[int, int, int], tuple[tuple[int, int, int], ...]]]:
-        height, width = self.place.shape[:2]
+        height, width = self.coordinates.shape[:2]
         for y in range(height):
             for x in range(width):
                 for port in (EAST, SOUTH):
                     to_x, to_y = x + STEP[port][0], y + STEP[port][1]
                     if to_x < width and to_y < height:
-                        way = shortest(self.defects, tuple(self.place[y, x]), tuple(self.place[to_y, to_x]))
+                        way = shortest(self.defects, tuple(self.coordinates[y, x]), tuple(self.coordinates[to_y, to_x]))
                         if way is None:
                             raise LimitError(
                                 f"cores ({x}, {y}) and ({to_x}, {to_y}) of the mesh cannot reach each other past the"
@@ -155,7 +155,7 @@ class Wafer:
     @cached_property
     def lengths(self) -> np.ndarray:
         """Hops on the wafer for each link of the mesh, int [4, h, w] by port of departure; 1 where there is no link."""
-        hops = np.ones((4, *self.place.shape[:2]), np.int64)
+        hops = np.ones((4, *self.coordinates.shape[:2]), np.int64)
         for (x, y, port), way in self.paths.items():
             hops[port, y, x] = len(way)
         return hops
@@ -174,22 +174,22 @@ def links_of(wafer: Wafer, mesh: Mesh) -> Links:
     return Links(4 * width * height, np.array(at, np.int64), np.array(to, np.int64))
 
 
-def make_wafer(what: str, spares: str | None, seed: int, width: int, height: int) -> Wafer:
-    """The wafer of a run: `what` is a rate or a file, `spares` is CxR, columns and rows beyond those of the mesh.
+def make_wafer(defects: str, spares: str | None, seed: int, width: int, height: int) -> Wafer:
+    """The wafer of a run: `defects` is a rate or a file, `spares` is CxR, columns and rows beyond those of the mesh.
 
     Without `spares` there is one for every eight, and one at least. UsageError, LimitError.
     """
     columns, rows = parse_mesh(spares) if spares else (-(-width // 8), -(-height // 8))
     size = width + columns, height + rows
     hostmemory.require(f"a wafer of {size[0]} x {size[1]} cores", 13 * size[0] * size[1])  # of `draw`
-    dead = draw(*size, float(what), seed) if is_rate(what) else read_defects(what, *size)
+    dead = draw(*size, float(defects), seed) if is_rate(defects) else read_defects(defects, *size)
     return embed(dead, width, height)
 
 
-def is_rate(what: str) -> bool:
+def is_rate(text: str) -> bool:
     """Is it a number, and so no file?"""
     try:
-        float(what)
+        float(text)
     except ValueError:
         return False
     return True
@@ -205,11 +205,11 @@ def embed(defects: Defects, width: int, height: int) -> Wafer:
             f"{len(rows)} of the {defects.size[1]} rows of the wafer have {width} healthy cores of {columns}, the mesh"
             f" needs {height} rows: more spares (--spares), or fewer defects"
         )
-    place = np.empty((height, width, 2), np.int64)
+    coordinates = np.empty((height, width, 2), np.int64)
     for at, row in enumerate(rows):
-        place[at, :, 0] = np.flatnonzero(~defects.cores[row])[:width]
-        place[at, :, 1] = row
-    return Wafer(defects, place)
+        coordinates[at, :, 0] = np.flatnonzero(~defects.cores[row])[:width]
+        coordinates[at, :, 1] = row
+    return Wafer(defects, coordinates)
 
 
 def reverse(link: tuple[int, int, int]) -> tuple[int, int, int]:
@@ -221,20 +221,20 @@ def reverse(link: tuple[int, int, int]) -> tuple[int, int, int]:
 def shortest(defects: Defects, start: Any, goal: Any) -> tuple[tuple[int, int, int], ...] | None:
     """The links of a shortest way through healthy routers, None where there is none. Ports are tried in their order."""
     start, goal = (int(start[0]), int(start[1])), (int(goal[0]), int(goal[1]))
-    came: dict[Core, tuple[int, int, int]] = {}
+    link_to: dict[Core, tuple[int, int, int]] = {}
     queue = deque([start])
     while queue:
         x, y = queue.popleft()
         if (x, y) == goal:
             way = []
             while (x, y) != start:
-                link = came[x, y]
+                link = link_to[x, y]
                 way.append(link)
                 x, y = link[:2]
             return tuple(reversed(way))
         for port in range(4):
-            there = x + STEP[port][0], y + STEP[port][1]
-            if defects.passable(x, y, port) and there not in came and there != start:
-                came[there] = (x, y, port)
-                queue.append(there)
+            neighbour = x + STEP[port][0], y + STEP[port][1]
+            if defects.passable(x, y, port) and neighbour not in link_to and neighbour != start:
+                link_to[neighbour] = (x, y, port)
+                queue.append(neighbour)
     return None

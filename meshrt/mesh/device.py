@@ -93,9 +93,9 @@ PRESETS = {device.name: device for device in (WSE2, IDEAL)}
 def find_device(name: str | Device, **overrides: int | None) -> Device:
     """A preset by its name, or a device itself, with numbers replaced, but for those of None. UsageError."""
     if isinstance(name, Device):
-        found = name
+        device = name
     elif name in PRESETS:
-        found = PRESETS[name]
+        device = PRESETS[name]
     else:
         raise UsageError(f"no device {name!r}; there are {', '.join(PRESETS)}")
-    return replace(found, **{key: value for key, value in overrides.items() if value is not None})  # type: ignore[arg-type]
+    return replace(device, **{key: value for key, value in overrides.items() if value is not None})  # type: ignore[arg-type]

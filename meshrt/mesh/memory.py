@@ -38,7 +38,7 @@ class Memory:
 
     mesh: Mesh
     device: Device
-    place: str = ""  # where on the wafer, for messages
+    site: str = ""  # where on the wafer, for messages
     names: dict[str, int | np.ndarray] = field(default_factory=dict)
     arrays: dict[int, Charge] = field(default_factory=dict)  # by the id of the array that owns the numbers
     common: int = 0
@@ -101,23 +101,23 @@ class Memory:
         if limit is None or now <= limit:
             return
         y, x = np.unravel_index(np.argmax(self.extra), self.extra.shape)
-        asked = int(nbytes if isinstance(nbytes, int) else nbytes[y, x])
+        requested = int(nbytes if isinstance(nbytes, int) else nbytes[y, x])
         core = (self.mesh.x0 + int(x), self.mesh.y0 + int(y))
-        where = f"core {core} of {self.place}" if self.place else f"core {core}"
+        at_core = f"core {core} of {self.site}" if self.site else f"core {core}"
         raise LimitError(
-            f"{where}: {name!r} asks for {asked} bytes, {now - asked} are in use, the limit is {limit}"
+            f"{at_core}: {name!r} asks for {requested} bytes, {now - requested} are in use, the limit is {limit}"
             f" (device {self.device.name}); use a larger --mesh, smaller sizes, or raise --core-memory"
             + self._most(core[1] - self.mesh.y0, core[0] - self.mesh.x0)
         )
 
     def _most(self, y: int, x: int) -> str:
         """What holds most of this core's memory, for a message."""
-        held = Counter(
+        sizes = Counter(
             {name: nbytes if isinstance(nbytes, int) else int(nbytes[y, x]) for name, nbytes in self.names.items()}
         )
         for charge in self.arrays.values():
-            held[charge.name] += charge.nbytes
-        for name, nbytes in held.most_common(1):
+            sizes[charge.name] += charge.nbytes
+        for name, nbytes in sizes.most_common(1):
             if nbytes:
                 return f" (most is held by {name!r}: {nbytes} bytes)"
         return ""
@@ -128,13 +128,13 @@ class Memory:
 
     def resize(self, name: str, nbytes: int | np.ndarray) -> None:
         """Take another amount under a name that is held. LimitError where it does not fit; nothing is changed then."""
-        held = self.names.pop(name)
-        self._add(held, -1)
+        before = self.names.pop(name)
+        self._add(before, -1)
         try:
             self.take(name, nbytes)
         except LimitError:
-            self._add(held, 1)
-            self.names[name] = held
+            self._add(before, 1)
+            self.names[name] = before
             raise
 
     def _add(self, nbytes: int | np.ndarray, sign: int) -> None:

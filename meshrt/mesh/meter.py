@@ -11,7 +11,7 @@ import numpy as np
 class Counters:
     """What the cores and routers of this rank did.
 
-    `links` has the bytes over every link, int64 [4, bh, bw] by port of departure, for each place that the run has been
+    `links` has the bytes over every link, int64 [4, bh, bw] by port of departure, for each site that the run has been
     at: most runs stay on one mesh, but a model may go from one region of the wafer to another. `used`, bool [bh, bw],
     marks the cores there that computed, or that software or a packet kept waiting.
     """
@@ -61,7 +61,7 @@ class Ledger:
     counters: Counters = field(default_factory=Counters)  # of the segment that is running
     segments: list[Segment] = field(default_factory=list)
     host: HostCounters = field(default_factory=HostCounters)
-    wafers: dict[str, "Links"] = field(default_factory=dict)  # by place, where the wafer has defects
+    wafers: dict[str, "Links"] = field(default_factory=dict)  # by site, where the wafer has defects
     notes: dict[str, Any] = field(default_factory=dict)  # what a program measured of the host; rank 0's are reported
     at_work: dict[int, Any] = field(default_factory=dict)  # blocks that have yet to enter counts of theirs, by id
 
@@ -76,9 +76,9 @@ class Links:
 
     def on_wafer(self, link_bytes: np.ndarray) -> np.ndarray:
         """Bytes over the links of the mesh [4, bh, bw] -> over those of the wafer, int64 [size]."""
-        found = np.zeros(self.size, np.int64)
-        np.add.at(found, self.to, link_bytes.reshape(-1)[self.at])
-        return found
+        wafer_bytes = np.zeros(self.size, np.int64)
+        np.add.at(wafer_bytes, self.to, link_bytes.reshape(-1)[self.at])
+        return wafer_bytes
 
 
 def merge(segments: list[Segment]) -> Segment:
@@ -86,10 +86,10 @@ def merge(segments: list[Segment]) -> Segment:
     counters = Counters()
     for segment in segments:
         part = segment.counters
-        for place, link_bytes in part.links.items():
-            counters.links[place] = counters.links.get(place, 0) + link_bytes
-        for place, used in part.used.items():
-            counters.used[place] = counters.used.get(place, False) | used
+        for site, link_bytes in part.links.items():
+            counters.links[site] = counters.links.get(site, 0) + link_bytes
+        for site, used in part.used.items():
+            counters.used[site] = counters.used.get(site, False) | used
         counters.messages += part.messages
         counters.hops += part.hops
         counters.wafer_hops += part.wafer_hops
@@ -118,8 +118,8 @@ def summary(segment: Segment, wafers: dict[str, Links]) -> dict[str, Any]:
         "hops": counters.hops,
         "wafer_hops": counters.wafer_hops,
         "wafer_links": {
-            place: links.on_wafer(counters.links[place]) if place in counters.links else np.zeros(links.size, np.int64)
-            for place, links in wafers.items()
+            site: links.on_wafer(counters.links[site]) if site in counters.links else np.zeros(links.size, np.int64)
+            for site, links in wafers.items()
         },
         "max_hops": counters.max_hops,
         "stages": counters.stages,

@@ -27,8 +27,11 @@ def combine(shares: Sequence[dict[str, Any]], device: Device) -> dict[str, Any]:
     cycles, hops, stages = shares[0]["path"]
     wafer = {}
     if shares[0]["wafer_links"]:
-        links = [sum(share["wafer_links"][place] for share in shares) for place in shares[0]["wafer_links"]]
-        sizes = {"total": sum(int(one.sum()) for one in links), "max": max(int(one.max()) for one in links)}
+        links = [sum(share["wafer_links"][site] for share in shares) for site in shares[0]["wafer_links"]]
+        sizes = {
+            "total": sum(int(link_bytes.sum()) for link_bytes in links),
+            "max": max(int(link_bytes.max()) for link_bytes in links),
+        }
         wafer = {"wafer": {"hops": total("wafer_hops"), "link_bytes": sizes}}
     return {
         "messages": total("messages"),
@@ -56,17 +59,17 @@ def gather(block: Block) -> Measured | None:
     """All that was measured at rank 0, None at the others. All ranks call it, once, when the program is done."""
     segments = block.finish()
     named = [segment for segment in segments if segment.name]
-    own = [merge(segments), *named]
+    shown = [merge(segments), *named]
     counts = block.host
     share = {
-        "segments": [summary(segment, block.ledger.wafers) for segment in own],
+        "segments": [summary(segment, block.ledger.wafers) for segment in shown],
         "host": (counts.messages, counts.packets, counts.bytes, getrusage(RUSAGE_SELF).ru_maxrss * 1024),
         "startup": block.startup_cpu_seconds,
     }
     shares = block.control.gather(share)
     if shares is None:
         return None
-    measured = [combine([share["segments"][at] for share in shares], block.device) for at in range(len(own))]
+    measured = [combine([share["segments"][at] for share in shares], block.device) for at in range(len(shown))]
     sums = [sum(share["host"][at] for share in shares) for at in range(4)]
     host = {
         **block.notes,
@@ -87,7 +90,7 @@ def gather(block: Block) -> Measured | None:
         ],
         host,
         {} if block.wafer is None else {"wafer": block.wafer.facts()},
-        {segment.name for segment in own if segment.sampled},
+        {segment.name for segment in shown if segment.sampled},
     )  # fmt: skip
 
 

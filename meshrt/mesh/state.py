@@ -41,15 +41,15 @@ def describe(blocks: Sequence[Block]) -> tuple[dict[str, Any], dict[str, Part]]:
         order.end_of_use(block)
     parts = _clocks(blocks)
     for at, segment in enumerate(segments):
-        for place, links in segment.counters.links.items():
-            parts[f"links {at} {place}"] = _part(_mesh_of(place, blocks[0]), np.moveaxis(links, 0, -1))
-        for place, used in segment.counters.used.items():
-            parts[f"used {at} {place}"] = _part(_mesh_of(place, blocks[0]), used)
+        for site, links in segment.counters.links.items():
+            parts[f"links {at} {site}"] = _part(_mesh_of(site, blocks[0]), np.moveaxis(links, 0, -1))
+        for site, used in segment.counters.used.items():
+            parts[f"used {at} {site}"] = _part(_mesh_of(site, blocks[0]), used)
     shares = blocks[0].control.gather([_counted(segment) for segment in segments])
     if shares is None:
         return {}, parts
     running = perf_counter() - segments[-1].wall_begin
-    told = [
+    segment_facts = [
         {
             "name": segment.name,
             "begin": segment.begin,
@@ -61,7 +61,7 @@ def describe(blocks: Sequence[Block]) -> tuple[dict[str, Any], dict[str, Part]]:
         }
         for at, segment in enumerate(segments)
     ]
-    return {"segments": told, "met": [block.clock.met for block in blocks]}, parts
+    return {"segments": segment_facts, "met": [block.clock.met for block in blocks]}, parts
 
 
 def restore(blocks: Sequence[Block], snapshot: Snapshot) -> None:
@@ -70,81 +70,81 @@ def restore(blocks: Sequence[Block], snapshot: Snapshot) -> None:
     The phase that was running then has to be running now: it takes over what was counted.
     """
     first, facts = blocks[0], snapshot.facts
-    made = [_segment(told, first.mesh.rank) for told in facts["segments"]]
-    wanted = _clocks(blocks)
+    restored = [_segment(segment, first.mesh.rank) for segment in facts["segments"]]
+    parts = _clocks(blocks)
     for name in snapshot.names:
         kind, _, rest = name.partition(" ")
         if kind in ("links", "used"):
-            number, _, place = rest.partition(" ")
-            wanted[name] = _counted_at(first, made[int(number)].counters, kind, place)
+            number, _, site = rest.partition(" ")
+            parts[name] = _counted_at(first, restored[int(number)].counters, kind, site)
     for block, met in zip(blocks, facts["met"], strict=True):
         block.clock.path_changes()
         block.clock.met = float(met)
         block.reset_peaks()
-    snapshot.fill(wanted)
+    snapshot.fill(parts)
     running = first.ledger.segments[-1]
     for field in fields(Segment):  # the same object: the phase that is open holds on to it
-        setattr(running, field.name, getattr(made[-1], field.name))
-    first.ledger.segments[:] = [*made[:-1], running]
+        setattr(running, field.name, getattr(restored[-1], field.name))
+    first.ledger.segments[:] = [*restored[:-1], running]
     first.ledger.counters = running.counters
 
 
 def _counted(segment: Segment) -> dict[str, float]:
     """This rank's share of what is kept as numbers."""
     counters = segment.counters
-    found = {name: int(getattr(counters, name)) for name in (*SUMS, "max_hops")}
-    return found | {name: int(getattr(segment, name)) for name in MAXIMA} | {"longest_wait": counters.longest_wait}
+    counts = {name: int(getattr(counters, name)) for name in (*SUMS, "max_hops")}
+    return counts | {name: int(getattr(segment, name)) for name in MAXIMA} | {"longest_wait": counters.longest_wait}
 
 
-def _segment(told: dict[str, Any], rank: int) -> Segment:
+def _segment(facts: dict[str, Any], rank: int) -> Segment:
     """A segment as this rank goes on with it: what was added up over all ranks is the first one's."""
-    sums: dict[str, Any] = {name: int(told[name]) for name in (*SUMS, "max_hops")} if rank == 0 else {}
-    counters = Counters(**sums, longest_wait=float(told["longest_wait"]) if rank == 0 else 0.0)
-    (begin, hops, stages), (end, end_hops, end_stages) = told["begin"], told["end"]
+    sums: dict[str, Any] = {name: int(facts[name]) for name in (*SUMS, "max_hops")} if rank == 0 else {}
+    counters = Counters(**sums, longest_wait=float(facts["longest_wait"]) if rank == 0 else 0.0)
+    (begin, hops, stages), (end, end_hops, end_stages) = facts["begin"], facts["end"]
     return Segment(
-        str(told["name"]),
+        str(facts["name"]),
         counters,
-        entries=int(told["entries"]) if rank == 0 else 0,
-        memory=int(told["memory"]) if rank == 0 else 0,
+        entries=int(facts["entries"]) if rank == 0 else 0,
+        memory=int(facts["memory"]) if rank == 0 else 0,
         begin=(float(begin), int(hops), int(stages)),
         end=(float(end), int(end_hops), int(end_stages)),
-        wall_begin=perf_counter() - told["wall_seconds"],
-        wall_seconds=float(told["wall_seconds"]),
-        tokens=told["tokens"] if told["tokens"] is None else int(told["tokens"]),
-        sampled=bool(told["sampled"]),
+        wall_begin=perf_counter() - facts["wall_seconds"],
+        wall_seconds=float(facts["wall_seconds"]),
+        tokens=facts["tokens"] if facts["tokens"] is None else int(facts["tokens"]),
+        sampled=bool(facts["sampled"]),
     )
 
 
-def _counted_at(block: Block, counters: Counters, kind: str, place: str) -> Part:
-    """Fresh counters of links, or of cores used, for one place: as a part to be filled."""
-    mesh = _mesh_of(place, block)
+def _counted_at(block: Block, counters: Counters, kind: str, site: str) -> Part:
+    """Fresh counters of links, or of cores used, for one site: as a part to be filled."""
+    mesh = _mesh_of(site, block)
     shape = mesh.block_height, mesh.block_width
     if kind == "used":
-        counters.used[place] = np.zeros(shape, bool)
-        return _part(mesh, counters.used[place])
+        counters.used[site] = np.zeros(shape, bool)
+        return _part(mesh, counters.used[site])
     ledger = block.ledger
-    if block.wafer is not None and place not in ledger.wafers:  # a place that the run has left for good
-        ledger.wafers[place] = links_of(embed(block.wafer.defects, mesh.width, mesh.height), mesh)
-    counters.links[place] = np.zeros((4, *shape), np.int64)
-    return _part(mesh, np.moveaxis(counters.links[place], 0, -1))
+    if block.wafer is not None and site not in ledger.wafers:  # a site that the run has left for good
+        ledger.wafers[site] = links_of(embed(block.wafer.defects, mesh.width, mesh.height), mesh)
+    counters.links[site] = np.zeros((4, *shape), np.int64)
+    return _part(mesh, np.moveaxis(counters.links[site], 0, -1))
 
 
 def _clocks(blocks: Sequence[Block]) -> dict[str, Part]:
     """Views of all that clocks keep of each core: [bh, bw, 9], and [bh, bw, 5] twice."""
-    found = dict[str, Part]()
+    parts = dict[str, Part]()
     for at, block in enumerate(blocks):
         clock, shape = block.clock, block.shape
-        kept = {"clock": clock.cells[:, :-1].reshape(-1, *shape), "asked": clock.asked, "idle": clock.idle}
-        found |= {f"{name} {at}": _part(block.mesh, np.moveaxis(array, 0, -1)) for name, array in kept.items()}
-    return found
+        arrays = {"clock": clock.cells[:, :-1].reshape(-1, *shape), "asked": clock.asked_at, "idle": clock.idle}
+        parts |= {f"{name} {at}": _part(block.mesh, np.moveaxis(array, 0, -1)) for name, array in arrays.items()}
+    return parts
 
 
 def _part(mesh: Mesh, array: np.ndarray) -> Part:
     return Part(array, mesh.y0, mesh.x0)
 
 
-def _mesh_of(place: str, block: Block) -> Mesh:
-    """The mesh of a place by its name, which is `Block.here`."""
-    *_, width, _, height = place.split(" ")
+def _mesh_of(site: str, block: Block) -> Mesh:
+    """The mesh of a site by its name, which is `Block.site_key`."""
+    *_, width, _, height = site.split(" ")
     columns, rows = tile_ranks(int(width), int(height), block.control.size)
     return Mesh(int(width), int(height), columns, rows, block.mesh.rank)

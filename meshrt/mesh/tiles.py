@@ -54,15 +54,15 @@ def place(block: Block, name: str, read: Read, shape: tuple[int, int], cut: tupl
 
 def gather(block: Block, tiles: np.ndarray, shape: tuple[int, int]) -> np.ndarray | None:
     """The whole matrix of that shape at rank 0, None elsewhere. Control traffic: nothing is counted."""
-    own = tiles.transpose(0, 2, 4, 1, 3, 5).reshape(
+    rectangle = tiles.transpose(0, 2, 4, 1, 3, 5).reshape(
         tiles.shape[0] * tiles.shape[2] * tiles.shape[4], tiles.shape[1] * tiles.shape[3] * tiles.shape[5]
     )
-    return gather_parts(block, own, shape)
+    return gather_parts(block, rectangle, shape)
 
 
-def gather_parts(block: Block, own: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
+def gather_parts(block: Block, rectangle: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
     """Each rank's [rows, columns, ...] put side by side as the blocks lie, cut to the shape; at rank 0."""
-    parts = block.control.gather(np.ascontiguousarray(own))
+    parts = block.control.gather(np.ascontiguousarray(rectangle))
     if parts is None:
         return None
     columns = block.mesh.columns

@@ -215,7 +215,7 @@ def test_a_changed_entry_ends_the_run(comm):
     tiles = own(block, numbered(4, 2, 2, 3))
     with crossbar(block) as bar:
         exchange(block, bar, Transfer("x", np.arange(4), tiles))
-        overwrite(block.tables, (2, 1), int(bar.lanes[0].colours[1]), 0, 0)
+        overwrite(block.tables, (2, 1), int(bar.channels[0].colours[1]), 0, 0)
         with pytest.raises(RouteError, match=r"core \(2, 1\) has no rule"):
             exchange(block, bar, Transfer("x", np.arange(4), tiles))
 
@@ -230,7 +230,7 @@ def test_a_core_sends_one_packet_by_a_port_in_a_round(grid: tuple[int, int], ask
     for one in Itinerary(width, height, legs):
         moving = one.before != width * height
         assert moving.any()
-        for lane in one.lanes:
+        for lane in one.spans:
             cores = one.before[lane][moving[lane]]
             assert len(set(cores.tolist())) == len(cores)
         carried = one.legs[moving]

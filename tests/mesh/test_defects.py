@@ -43,17 +43,17 @@ def test_a_mesh_keeps_its_neighbours(width: int, height: int, columns: int, rows
         paths = wafer.paths
     except LimitError:
         return
-    assert len({tuple(core) for core in wafer.place.reshape(-1, 2)}) == width * height
-    assert not any(defects.cores[y, x] for x, y in wafer.place.reshape(-1, 2))
+    assert len({tuple(core) for core in wafer.coordinates.reshape(-1, 2)}) == width * height
+    assert not any(defects.cores[y, x] for x, y in wafer.coordinates.reshape(-1, 2))
     assert len(paths) == 2 * ((width - 1) * height + width * (height - 1))
     for (x, y, port), way in paths.items():
-        at = tuple(wafer.place[y, x])
+        at = tuple(wafer.coordinates[y, x])
         for from_x, from_y, out in way:
             assert (from_x, from_y) == at and defects.passable(from_x, from_y, out)
             at = from_x + STEP[out][0], from_y + STEP[out][1]
-        assert at == tuple(wafer.place[y + STEP[port][1], x + STEP[port][0]])
+        assert at == tuple(wafer.coordinates[y + STEP[port][1], x + STEP[port][0]])
         # No way is shorter than the distance on the wafer, and a way round something dead is longer by an even number.
-        start = wafer.place[y, x]
+        start = wafer.coordinates[y, x]
         distance = abs(at[0] - start[0]) + abs(at[1] - start[1])
         assert len(way) >= distance and (len(way) - distance) % 2 == 0
 
@@ -61,7 +61,7 @@ def test_a_mesh_keeps_its_neighbours(width: int, height: int, columns: int, rows
 def test_a_whole_wafer_is_taken_as_it_is() -> None:
     wafer = embed(no_defects(5, 4), 4, 3)
     assert (wafer.lengths == 1).all()
-    assert wafer.place[2, 3].tolist() == [3, 2]
+    assert wafer.coordinates[2, 3].tolist() == [3, 2]
 
 
 def test_a_dead_link_is_gone_round_by_three_hops() -> None:
@@ -77,7 +77,7 @@ def test_a_dead_core_shifts_its_row() -> None:
     defects = no_defects(5, 2)
     defects.cores[1, 1] = True
     wafer = embed(defects, 4, 2)
-    assert wafer.place[1, :, 0].tolist() == [0, 2, 3, 4]
+    assert wafer.coordinates[1, :, 0].tolist() == [0, 2, 3, 4]
     assert wafer.lengths[EAST, 1].tolist() == [4, 1, 1, 1]  # (0,1) to (2,1) by way of row 0; the last has no link
     assert wafer.lengths[SOUTH, 0].tolist() == [1, 2, 2, 2]
 

@@ -35,7 +35,7 @@ def busy_rounds(comm: Any, rounds: int, sizes: tuple[int, int]) -> tuple[Any, ..
     ramps.settle(block)
     clock = block.clock
     told = {name: value for name, value in measured(block).items() if name != "host"}
-    return (*(one.tobytes() for one in (clock.cells, clock.asked, clock.idle)), told)
+    return (*(one.tobytes() for one in (clock.cells, clock.asked_at, clock.idle)), told)
 
 
 @pytest.mark.mpi(ranks=[1, 2, 4])

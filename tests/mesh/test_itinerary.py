@@ -94,7 +94,7 @@ def test_every_round_is_what_the_rules_say(where: tuple[int, int, list[int]], as
     for (expected, most), one in zip(by_the_rules(width, owners, asks), Itinerary(width, height, legs), strict=True):
         told = set()
         fresh = set(one.fresh.tolist())
-        for port, lane in enumerate(one.lanes):
+        for port, lane in enumerate(one.spans):
             for seat in range(lane.start, lane.stop):
                 core, leg = int(one.before[seat]), int(one.legs[seat])
                 if core < width * height:

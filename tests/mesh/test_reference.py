@@ -415,7 +415,7 @@ def test_two_packets_for_every_core_take_its_ramp_in_turn(turn: tuple[int, int],
         begin = np.where(asks[0] <= asks[1], [soon, np.maximum(soon + taking, asks[1])],
                          [np.maximum(soon + taking, asks[0]), soon])  # fmt: skip
         block.clock.cells[...] = 0
-        block.clock.asked[...], block.clock.idle[...] = 0, 0
+        block.clock.asked_at[...], block.clock.idle[...] = 0, 0
         block.clock.state[TIME] = own(block, clocks)
         with (
             installed(block.tables, "x", routes.interleaved_ring(6)) as x,

@@ -72,11 +72,11 @@ def test_a_phase_has_what_other_blocks_sent_in_it(comm: Any) -> None:
     with block.phase("three") as three:
         shift(other)
     for segment, sent in ((one, [block, other]), (two, [block]), (three, [other])):
-        here = {at.here: TILE * 2 * (at.mesh.width - 1) for at in sent}
+        here = {at.site_key: TILE * 2 * (at.mesh.width - 1) for at in sent}
         found = [bytes_at(segment.counters)] if comm.size == 1 else comm.allgather(bytes_at(segment.counters))
         assert {place: sum(part.get(place, 0) for part in found) for place in here} == here
         assert {place for part in found for place in part} == set(here)
-    assert not two.counters.used.get(other.here, np.zeros(1)).any()
+    assert not two.counters.used.get(other.site_key, np.zeros(1)).any()
 
 
 @pytest.mark.mpi(ranks=[1])
@@ -95,7 +95,7 @@ def test_a_repeated_stretch_multiplies_the_bytes_of_every_block(comm: Any) -> No
         (segment,) = block.finish()
         found.append((bytes_at(segment.counters), segment.counters.hops))
     assert found[0] == found[1]
-    assert found[0][0] == {block.here: 5 * TILE * 6, other.here: 6 * TILE * 10}
+    assert found[0][0] == {block.site_key: 5 * TILE * 6, other.site_key: 6 * TILE * 10}
 
 
 @pytest.mark.mpi(ranks=[1])
@@ -108,7 +108,7 @@ def test_cores_that_idle_in_a_repeated_stretch_are_not_used(comm: Any) -> None:
             block.meet()
             block.work(np.array([[0, 2, 0]]))
         (segment,) = block.finish()
-        used.append(segment.counters.used[block.here].tolist())
+        used.append(segment.counters.used[block.site_key].tolist())
     assert used[0] == used[1] == [[True, True, False]]
 
 
@@ -124,7 +124,7 @@ def test_whoever_is_followed_has_entered_what_it_did(comm: Any) -> None:
             pass
         block.follow(other)
     assert (one.memory, one.entries) == (1000, 2)
-    assert one.counters.used[other.here].tolist() == [[True] + [False] * 5, [False] * 6]
+    assert one.counters.used[other.site_key].tolist() == [[True] + [False] * 5, [False] * 6]
 
 
 @pytest.mark.mpi(ranks=[1, 2])

@@ -38,7 +38,7 @@ def reverse(block: Block, bar: Crossbar) -> np.ndarray:
 
 
 def lane(bar: Crossbar, port: int) -> Channel:
-    return dict(zip((EAST, WEST, SOUTH, NORTH), bar.lanes, strict=True))[port]
+    return dict(zip((EAST, WEST, SOUTH, NORTH), bar.channels, strict=True))[port]
 
 
 def colour_from(channel: Channel, at: int) -> int:

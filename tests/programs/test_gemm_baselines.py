@@ -19,7 +19,7 @@ from meshrt.mesh.collectives.broadcast import cut
 from meshrt.mesh.device import WSE2, Device
 from meshrt.mesh.wires import fabric
 from meshrt.mesh.wires.lane import Lane
-from meshrt.mesh.wires.lines import Places
+from meshrt.mesh.wires.lines import Positions
 from meshrt.programs.gemm import random_matrices
 
 BASELINES = ["cannon", "summa", "allgather"]
@@ -240,7 +240,9 @@ def test_two_buffers_an_operand_are_enough(
         nonlocal waited
         came, pending = replay_as_it_is(block, lane, *arguments)
         if came is not None:
-            room = Places(lane.view.of(block.clock.state[TIME] if since is None else since), lane.plan.delivered).get()
+            room = Positions(
+                lane.view.of(block.clock.state[TIME] if since is None else since), lane.schedule.delivered
+            ).get()
             waited += int((came.landing.time < room).sum())
             np.maximum(came.landing.time, room, out=came.landing.time)  # when they ask for the ramp
         return came, pending

@@ -35,8 +35,8 @@ def pattern(
         else pipeline(block, axis)
         if kind == "pipeline"
         else ring(block, axis)
-    ) as made:
-        yield made
+    ) as chosen:
+        yield chosen
 
 
 @contextmanager

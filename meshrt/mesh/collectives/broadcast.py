@@ -29,7 +29,7 @@ class Spread:
     axis: str
     bounds: tuple[int, ...]  # the first core of each segment, and N
     near: Channel | None  # from every core to the rest of its segment
-    lanes: tuple[tuple[int, Channel], ...]  # (step, from the end of each segment to all of the next that way)
+    channels: tuple[tuple[int, Channel], ...]  # (step, from the end of each segment to all of the next that way)
 
     @property
     def n(self) -> int:
@@ -84,7 +84,7 @@ def _spread(block: Block, axis: str, bounds: tuple[int, ...]) -> Iterator[Spread
         if high - low > 1
     ]
     triples = list(zip(bounds, bounds[1:], bounds[2:], strict=False))
-    lanes = [
+    onward = [
         (1, [Route(middle - 1, tuple(range(middle, high))) for _, middle, high in triples]),
         (-1, [Route(middle, tuple(range(low, middle))) for low, middle, _ in triples]),
     ]
@@ -93,7 +93,7 @@ def _spread(block: Block, axis: str, bounds: tuple[int, ...]) -> Iterator[Spread
             axis,
             bounds,
             stack.enter_context(installed(block.tables, axis, near)) if near else None,
-            tuple((step, stack.enter_context(installed(block.tables, axis, lane))) for step, lane in lanes if lane),
+            tuple((step, stack.enter_context(installed(block.tables, axis, way))) for step, way in onward if way),
         )
 
 
@@ -119,10 +119,10 @@ def start(block: Block, spread: Spread, source: int, tiles: np.ndarray, out: np.
     block.check_lead(tiles)
     begun = Broadcast(spread, source, out, [])
     if block.payload:
-        here, there = (_by_line(spread.axis, array) for array in (tiles, out))
+        source_lines, target_lines = (_by_line(spread.axis, array) for array in (tiles, out))
         at = source - block.mesh.offset(spread.axis)
-        if 0 <= at < there.shape[1]:
-            there[:, at] = here[:, at]
+        if 0 <= at < target_lines.shape[1]:
+            target_lines[:, at] = source_lines[:, at]
     if spread.near is not None:
         begun.flights.append(fabric.send(block, spread.near, tiles, out, positions=_marks(spread.n, [source])))
     return begun
@@ -133,17 +133,17 @@ def relay(block: Block, begun: Broadcast) -> None:
     spread, source, out = begun.spread, begun.source, begun.out
     last = len(spread.bounds) - 2
     near = list(begun.flights)
-    for step, lane in spread.lanes:
-        came, segment = near, spread.segment(source)
+    for step, channel in spread.channels:
+        arriving, segment = near, spread.segment(source)
         while 0 <= segment + step <= last:
             end = spread.end(segment, step)
-            here = _marks(spread.n, [end])
+            relays = _marks(spread.n, [end])
             if end != source:
-                for flight in came:
-                    fabric.receive_at(block, lane, flight, here)
-                fabric.stage(block, lane, 0, here)
-            came = [fabric.send(block, lane, out, out, positions=here)]
-            begun.flights.extend(came)
+                for flight in arriving:
+                    fabric.receive_at(block, channel, flight, relays)
+                fabric.stage(block, channel, 0, relays)
+            arriving = [fabric.send(block, channel, out, out, positions=relays)]
+            begun.flights.extend(arriving)
             segment += step
 
 
@@ -169,22 +169,22 @@ def start_allgather(block: Block, spread: Spread, tiles: np.ndarray, out: np.nda
     block.check_lead(tiles)
     bounds, n = spread.bounds, spread.n
     count = len(bounds) - 1
-    every = block.empty("tiles of the line", (n, *tiles.shape[2:]), tiles.dtype) if out is None else out
-    every[...] = tiles[:, :, None]
+    line_tiles = block.empty("tiles of the line", (n, *tiles.shape[2:]), tiles.dtype) if out is None else out
+    line_tiles[...] = tiles[:, :, None]
     last: dict[tuple[int, int], fabric.Flight] = {}  # by direction and number in the segment
-    done = []
+    flights = []
     numbers = range(max(high - low for low, high in pairwise(bounds)))
     if spread.near is not None:
         for number in numbers:
             sources = {at: low + number for at, (low, high) in enumerate(pairwise(bounds)) if low + number < high}
             packet = tiles.copy()
             flight = fabric.send(block, spread.near, tiles, packet, positions=_marks(n, sources.values()))
-            _keep(block, spread, every, packet, sources)
-            done.append(fabric.Flight(every, flight.arrivals))
-            last[1, number] = last[-1, number] = done[-1]
+            _keep(block, spread, line_tiles, packet, sources)
+            flights.append(fabric.Flight(line_tiles, flight.arrivals))
+            last[1, number] = last[-1, number] = flights[-1]
     for far in range(count - 1):
         for number in numbers:
-            for step, lane in spread.lanes:
+            for step, channel in spread.channels:
                 sources = {}  # by the segment that gets the tile
                 for segment in range(max(0, step * (far + 1)), min(count, count + step * (far + 1))):
                     first, after = bounds[segment - step * (far + 1) :][:2]
@@ -195,15 +195,15 @@ def start_allgather(block: Block, spread: Spread, tiles: np.ndarray, out: np.nda
                     continue
                 relays = _marks(n, (end for end, source in ends.items() if end != source))
                 if (step, number) in last:
-                    fabric.receive_at(block, lane, last[step, number], relays)
-                fabric.stage(block, lane, 0, relays)
+                    fabric.receive_at(block, channel, last[step, number], relays)
+                fabric.stage(block, channel, 0, relays)
                 packet = tiles.copy()
-                _load(block, spread, every, packet, ends)
-                flight = fabric.send(block, lane, packet, packet, positions=_marks(n, ends))
-                _keep(block, spread, every, packet, sources)
-                done.append(fabric.Flight(every, flight.arrivals))
-                last[step, number] = done[-1]
-    return fabric.Flight(every, [arrival for flight in done for arrival in flight.arrivals])
+                _load(block, spread, line_tiles, packet, ends)
+                flight = fabric.send(block, channel, packet, packet, positions=_marks(n, ends))
+                _keep(block, spread, line_tiles, packet, sources)
+                flights.append(fabric.Flight(line_tiles, flight.arrivals))
+                last[step, number] = flights[-1]
+    return fabric.Flight(line_tiles, [arrival for flight in flights for arrival in flight.arrivals])
 
 
 def _marks(n: int, cores: Iterable[int]) -> np.ndarray:
@@ -212,24 +212,24 @@ def _marks(n: int, cores: Iterable[int]) -> np.ndarray:
     return marks
 
 
-def _load(block: Block, spread: Spread, every: np.ndarray, packet: np.ndarray, sources: dict[int, int]) -> None:
+def _load(block: Block, spread: Spread, line_tiles: np.ndarray, packet: np.ndarray, sources: dict[int, int]) -> None:
     """At each of these cores of a line, put the tile from that source in the packet."""
     if block.payload:
         low = block.mesh.offset(spread.axis)
-        here, there = _by_line(spread.axis, every), _by_line(spread.axis, packet)
+        source_lines, target_lines = _by_line(spread.axis, line_tiles), _by_line(spread.axis, packet)
         for core, source in sources.items():
-            if 0 <= core - low < there.shape[1]:
-                there[:, core - low] = here[:, core - low, source]
+            if 0 <= core - low < target_lines.shape[1]:
+                target_lines[:, core - low] = source_lines[:, core - low, source]
 
 
-def _keep(block: Block, spread: Spread, every: np.ndarray, arrived: np.ndarray, sources: dict[int, int]) -> None:
+def _keep(block: Block, spread: Spread, line_tiles: np.ndarray, arrived: np.ndarray, sources: dict[int, int]) -> None:
     """In each of these segments, what has arrived is from that source."""
     if block.payload:
         offset = block.mesh.offset(spread.axis)
-        here, there = _by_line(spread.axis, arrived), _by_line(spread.axis, every)
+        source_lines, target_lines = _by_line(spread.axis, arrived), _by_line(spread.axis, line_tiles)
         for segment, source in sources.items():
             low, high = (max(0, bound - offset) for bound in spread.bounds[segment : segment + 2])
-            there[:, low:high, source] = here[:, low:high]
+            target_lines[:, low:high, source] = source_lines[:, low:high]
 
 
 def _by_line(axis: str, tiles: np.ndarray) -> np.ndarray:

@@ -34,10 +34,10 @@ def best_groups(block: Block, n: int, phases: int, nbytes: int) -> tuple[int, ..
         room = machine.route_entries - int(block.tables.book.sum(axis=0).max())
         if room < 2 * phases + 1:  # what a tree may take; where there is more, it is all the same
             machine = replace(machine, route_entries=max(1, room))
-    found: tuple[int, ...] | None = block.control.bcast(
+    groups: tuple[int, ...] | None = block.control.bcast(
         _fastest(n, phases, nbytes, machine) if block.mesh.rank == 0 else None
     )
-    return found
+    return groups
 
 
 @cache

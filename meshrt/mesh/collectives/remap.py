@@ -26,9 +26,9 @@ def remap(block: Block, axis: str, tiles: np.ndarray, before: np.ndarray, after:
     result[...] = 0
     _keep(block, axis, tiles, result, before, after, np.arange(n))
     # The first and the last core that want a part of each tile.
-    wanted = np.diff(before) > 0
-    first = np.where(wanted, np.searchsorted(after, before[:-1], "right") - 1, np.arange(n))
-    last = np.where(wanted, np.searchsorted(after, before[1:], "left") - 1, np.arange(n))
+    has_units = np.diff(before) > 0
+    first = np.where(has_units, np.searchsorted(after, before[:-1], "right") - 1, np.arange(n))
+    last = np.where(has_units, np.searchsorted(after, before[1:], "left") - 1, np.arange(n))
     for step, reach in ((-1, np.arange(n) - first), (1, last - np.arange(n))):
         if reach.max() < 1:
             continue
@@ -57,11 +57,11 @@ def _keep(
     low, length = block.mesh.offset(axis), block.mesh.block_length(axis)
     owner = holders[low : low + length, None]
     unit = after[low : low + length, None] + np.arange(result.shape[2])  # global numbers of this core's units
-    place = unit - before[owner]
-    mine = (owner >= 0) & (unit < after[low + 1 : low + length + 1, None])
-    mine &= (place >= 0) & (unit < before[owner + 1])
-    core, at = np.nonzero(mine)
+    position = unit - before[owner]
+    inside = (owner >= 0) & (unit < after[low + 1 : low + length + 1, None])
+    inside &= (position >= 0) & (unit < before[owner + 1])
+    core, at = np.nonzero(inside)
     if axis == "x":
-        result[:, core, at] = tiles[:, core, place[core, at]]
+        result[:, core, at] = tiles[:, core, position[core, at]]
     else:
-        result[core, :, at] = tiles[core, :, place[core, at]]
+        result[core, :, at] = tiles[core, :, position[core, at]]

@@ -33,10 +33,11 @@ class Moves:
 
     def local(self, low: int, length: int) -> tuple["Moves", "Moves"]:
         """Those that leave, and those that come to, the cores low to low + length, numbered from low."""
-        leave = (self.core >= low) & (self.core < low + length)
-        come = (self.to_core >= low) & (self.to_core < low + length)
+        leaves = (self.core >= low) & (self.core < low + length)
+        comes = (self.to_core >= low) & (self.to_core < low + length)
         return tuple(
-            Moves(self.core[on] - low, self.slot[on], self.to_core[on] - low, self.to_slot[on]) for on in (leave, come)
+            Moves(self.core[on] - low, self.slot[on], self.to_core[on] - low, self.to_slot[on])
+            for on in (leaves, comes)
         )  # type: ignore[return-value]
 
 
@@ -51,7 +52,7 @@ class Ring:
 
     axis: str
     slots: int
-    lanes: tuple[tuple[Channel, Moves], ...]
+    channels: tuple[tuple[Channel, Moves], ...]
     inside: Moves
     places: tuple[int, ...]  # the place on the ring of each of the line's N * slots tiles
 
@@ -63,7 +64,7 @@ def interleaved_ring(block: Block, axis: str, slots: int = 1, reverse: bool = Fa
     patterns = [routes.interleaved_ring(n, reverse)] if slots == 1 else [routes.chain(n, step) for step in (1, -1)]
     patterns = patterns if n > 1 else []
     with ExitStack() as stack:
-        channels = [stack.enter_context(installed(block.tables, axis, one)) for one in patterns]
+        channels = [stack.enter_context(installed(block.tables, axis, pattern)) for pattern in patterns]
         yield _ring(axis, n, slots, reverse, channels)
 
 
@@ -92,8 +93,8 @@ def _ring(
         return Moves(core[on], before[on] % slots, to_core[on], after[on] % slots)
 
     crossing = [core != to_core] if len(channels) == 1 else [to_core == core + step for step in (1, -1)]
-    lanes = [(channel, moves(on)) for channel, on in zip(channels, crossing, strict=False)]  # none on one core
-    return Ring(axis, slots, tuple(lanes), moves(core == to_core), tuple(places.tolist()))
+    pairs = [(channel, moves(on)) for channel, on in zip(channels, crossing, strict=False)]  # none on one core
+    return Ring(axis, slots, tuple(pairs), moves(core == to_core), tuple(places.tolist()))
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,7 @@ def interleaved_rings(block: Block) -> Iterator[Rings]:
             if slots == 1:
                 backs[axis] = stack.enter_context(interleaved_ring(block, axis, slots, reverse=True))
             else:  # both ways round go by the same routes to the neighbours
-                backs[axis] = _ring(axis, n, slots, True, [channel for channel, _ in rings[axis].lanes])
+                backs[axis] = _ring(axis, n, slots, True, [channel for channel, _ in rings[axis].channels])
         yield Rings(rings["x"], rings["y"], backs["x"], backs["y"], rings["x"].places)
 
 
@@ -158,7 +159,7 @@ def ring_in_groups(block: Block, slots: int, width: int, groups: int) -> Iterato
         onward, back = (
             replace(
                 ring,
-                lanes=tuple((channel, moves.side_by_side(width, groups)) for channel, moves in ring.lanes),
+                channels=tuple((channel, moves.side_by_side(width, groups)) for channel, moves in ring.channels),
                 inside=ring.inside.side_by_side(width, groups),
             )
             for ring in rings
@@ -179,13 +180,13 @@ def start_shift(
     the core's own leave, as `rotate` and `align` do.
     """
     if ring.slots == 1:
-        if not ring.lanes:  # one core: its tile stays
+        if not ring.channels:  # one core: its tile stays
             out[...] = tiles
-        return tuple(fabric.send(block, channel, tiles, out, lines=lines) for channel, _ in ring.lanes)
+        return tuple(fabric.send(block, channel, tiles, out, lines=lines) for channel, _ in ring.channels)
     if not block.payload:
         out[...] = tiles
         packet = _by_line(ring.axis, tiles)[:, :, :, 0].copy()
-        sent = [fabric.send(block, channel, packet, packet, lines=lines) for channel, _ in ring.lanes]
+        sent = [fabric.send(block, channel, packet, packet, lines=lines) for channel, _ in ring.channels]
         return tuple(fabric.Flight(out, flight.arrivals) for flight in sent)
     before = _by_line(ring.axis, tiles)
     before = before.copy() if np.may_share_memory(tiles, out) else before
@@ -198,13 +199,13 @@ def start_shift(
     inside, _ = ring.inside.local(low, length)
     result[:, inside.to_core, :, inside.to_slot] = before[:, inside.core, :, inside.slot]
     flights = []
-    for channel, moves in ring.lanes:
-        leave, come = moves.local(low, length)
+    for channel, moves in ring.channels:
+        leaves, comes = moves.local(low, length)
         packet = np.zeros((*block.shape, before.shape[2], *before.shape[4:]), tiles.dtype)
-        there = packet if ring.axis == "x" else packet.swapaxes(0, 1)
-        there[chosen[:, None], leave.core] = before[:, leave.core, :, leave.slot].swapaxes(0, 1)
+        packet_lines = packet if ring.axis == "x" else packet.swapaxes(0, 1)
+        packet_lines[chosen[:, None], leaves.core] = before[:, leaves.core, :, leaves.slot].swapaxes(0, 1)
         flights.append(fabric.Flight(out, fabric.send(block, channel, packet, packet, lines=lines).arrivals))
-        result[:, come.to_core, :, come.to_slot] = there[chosen[:, None], come.to_core].swapaxes(0, 1)
+        result[:, comes.to_core, :, comes.to_slot] = packet_lines[chosen[:, None], comes.to_core].swapaxes(0, 1)
     after[chosen] = result
     return tuple(flights)
 
@@ -244,7 +245,7 @@ def align(block: Block, rings: Rings, a: np.ndarray, b: np.ndarray) -> None:
 
 def _incoming(ring: Ring, tiles: np.ndarray) -> int:
     """Bytes that come to a core in a shift, and have to wait for a place while its own tiles leave."""
-    slots = min(ring.slots, 2) if ring.lanes else 0  # with several, one from each side
+    slots = min(ring.slots, 2) if ring.channels else 0  # with several, one from each side
     return prod(tiles.shape[2:]) // ring.slots * slots * tiles.itemsize
 
 

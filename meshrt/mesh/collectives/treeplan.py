@@ -48,9 +48,9 @@ def ktree(n: int, phases: int = 2, groups: int | tuple[int, ...] | None = None) 
     """
     if not 1 <= phases <= MOST_PHASES:
         raise UsageError(f"a K-tree has K = 1 to {MOST_PHASES} phases, not {phases}")
-    given = () if groups is None else (groups,) if isinstance(groups, int) else tuple(groups)
-    if len(given) > phases - 1:
-        numbers = ", ".join(map(str, given))
+    fixed = () if groups is None else (groups,) if isinstance(groups, int) else tuple(groups)
+    if len(fixed) > phases - 1:
+        numbers = ", ".join(map(str, fixed))
         raise UsageError(
             f"groups {numbers} for K = {phases} phases: the last phase is one group,"
             f" so give {phases - 1} numbers at most"
@@ -59,8 +59,8 @@ def ktree(n: int, phases: int = 2, groups: int | tuple[int, ...] | None = None) 
     levels, counts = [], []
     for phase in range(phases):
         to_go = phases - phase
-        if phase < len(given):
-            count = given[phase]
+        if phase < len(fixed):
+            count = fixed[phase]
             if not 1 <= count <= len(members):
                 raise UsageError(
                     f"{count} groups of the {len(members)} members of phase {phase + 1} on a line of {n} cores:"

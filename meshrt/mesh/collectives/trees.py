@@ -33,19 +33,19 @@ class Tree:
 
 
 @contextmanager
-def installed_tree(block: Block, axis: str, plan: treeplan.Tree) -> Iterator[Tree]:
+def installed_tree(block: Block, axis: str, tree: treeplan.Tree) -> Iterator[Tree]:
     """Install a tree along every line of the axis, two colours a phase and one to spread. LimitError."""
     n = block.mesh.length(axis)
     with ExitStack() as stack:
         steps = []
-        for level in plan.levels:
+        for level in tree.levels:
             channel = stack.enter_context(installed(block.tables, axis, level.routes))
             stops = {route.source: route.stops[0] for route in level.routes}
             for senders in level.steps:
                 steps.append((channel, _marks(n, senders), _marks(n, (stops[core] for core in senders))))
-        spread = stack.enter_context(installed(block.tables, axis, plan.spread))
+        spread = stack.enter_context(installed(block.tables, axis, tree.spread))
         adders = _marks(n, (int(core) for _, _, receivers in steps for core in np.flatnonzero(receivers)))
-        yield Tree(axis, plan.root, plan.groups, tuple(steps), adders, spread)
+        yield Tree(axis, tree.root, tree.groups, tuple(steps), adders, spread)
 
 
 def _marks(n: int, cores: Iterable[int]) -> np.ndarray:

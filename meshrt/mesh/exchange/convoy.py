@@ -29,11 +29,11 @@ class Convoy:
         self.owners = np.asarray(transfer.owners)
         self.legs = ways(mesh.width, mesh.height, self.owners, transfer.asks)
         self.nowhere = block.shape[0] * block.shape[1]
-        self.place = np.full(mesh.width * mesh.height + 1, self.nowhere)  # of every core of the mesh in this block
-        here = self.place[:-1].reshape(mesh.height, mesh.width)[mesh.y0 :, mesh.x0 :][
+        self.local = np.full(mesh.width * mesh.height + 1, self.nowhere)  # of every core of the mesh in this block
+        block_part = self.local[:-1].reshape(mesh.height, mesh.width)[mesh.y0 :, mesh.x0 :][
             : block.shape[0], : block.shape[1]
         ]
-        here[...] = np.arange(self.nowhere).reshape(block.shape)
+        block_part[...] = np.arange(self.nowhere).reshape(block.shape)
         self.whole = self.nowhere == mesh.width * mesh.height
         self.cells = clock.cells.reshape(-1)
         size = clock.cells.shape[1]
@@ -59,88 +59,88 @@ class Convoy:
         clock.path_changes()
         block.memory.take(self.name, 0)
 
-    def rounds(self, kept: dict[object, Any]) -> Iterator[Round]:
+    def rounds(self, cache: dict[object, Any]) -> Iterator[Round]:
         mesh = self.block.mesh
         return iter(Itinerary(mesh.width, mesh.height, self.legs))
 
-    def depart(self, one: Round, tag: int, pending: list[Any]) -> None:
+    def depart(self, turn: Round, tag: int, pending: list[Any]) -> None:
         """The packets of a round leave the cores of this block; those that are sent on, once software has them."""
-        self._seat(one)
-        self._reserve(one)
-        self.at = one.before if self.whole else self.place.take(one.before)
-        self.to = one.after if self.whole else self.place.take(one.after)
+        self._seat(turn)
+        self._reserve(turn)
+        self.at = turn.before if self.whole else self.local.take(turn.before)
+        self.to = turn.after if self.whole else self.local.take(turn.after)
         touched = None
-        if len(one.fresh):
+        if len(turn.fresh):
             touched = np.ones(len(self.at), bool)
-            touched[one.fresh] = False
-        for port, lane in enumerate(one.lanes):
-            if lane.stop > lane.start:
-                self._leave(port, lane, None if touched is None else touched[lane])
-        count, new = one.count, len(one.fresh)
+            touched[turn.fresh] = False
+        for port, span in enumerate(turn.spans):
+            if span.stop > span.start:
+                self._leave(port, span, None if touched is None else touched[span])
+        count, new = turn.count, len(turn.fresh)
         if not self.whole:
             count = int(np.count_nonzero(self.at != self.nowhere))
-            new = int(np.count_nonzero(self.at.take(one.fresh) != self.nowhere))
+            new = int(np.count_nonzero(self.at.take(turn.fresh) != self.nowhere))
         counters = self.block.counters
         counters.messages += count
         counters.hops += count
         counters.stages += count - new
         if not self.whole:
-            for port, lane in enumerate(one.lanes):
-                self._send(port, lane, one, tag, pending)
+            for port, span in enumerate(turn.spans):
+                self._send(port, span, turn, tag, pending)
 
-    def _seat(self, one: Round) -> None:
+    def _seat(self, turn: Round) -> None:
         """Packets that begin a leg take their seats."""
-        if one.moved is not None:
+        if turn.old_seats is not None:
             self.heads, self.seat_busy, self.seat_bytes = (
-                seated_again(seats, one.moved, 0) for seats in (self.heads, self.seat_busy, self.seat_bytes)
+                seated_again(seats, turn.old_seats, 0) for seats in (self.heads, self.seat_busy, self.seat_bytes)
             )
-        seats, legs = one.entered
+        seats, legs = turn.entered
         self.heads[:, seats] = self.waiting.take(legs, axis=1)
         self.seat_busy[seats] = self.busy.take(legs)
         self.seat_bytes[seats] = self.each.take(legs)
 
-    def _reserve(self, one: Round) -> None:
+    def _reserve(self, turn: Round) -> None:
         """Core memory for what waits at the fullest core: as much at all of them."""
         memory = self.block.memory
-        if self._bytes(*one.bound) > memory.names[self.name]:
-            asked = self._bytes(*one.held())
-            if asked > memory.names[self.name]:
-                memory.resize(self.name, asked)
+        if self._bytes(*turn.bound) > memory.names[self.name]:
+            needed = self._bytes(*turn.held())
+            if needed > memory.names[self.name]:
+                memory.resize(self.name, needed)
 
     def _bytes(self, tiles: int, requests: int) -> int:
         return tiles * self.nbytes + requests * REQUEST_BYTES
 
-    def _leave(self, port: int, lane: slice, touched: np.ndarray | None) -> None:
-        at, head = self.at[lane], self.heads[:, lane]
-        self.crossed[port][at] += self.seat_bytes[lane]  # one packet at most from each core, but for the empty seats
-        places = at + self.fields[port]
-        cells = self.cells.take(places)
+    def _leave(self, port: int, span: slice, touched: np.ndarray | None) -> None:
+        at, head = self.at[span], self.heads[:, span]
+        self.crossed[port][at] += self.seat_bytes[span]  # one packet at most from each core, but for the empty seats
+        at_cells = at + self.fields[port]
+        cells = self.cells.take(at_cells)
         state, free = cells[:3], cells[3:]
         np.copyto(state, head, where=head[TIME] > state[TIME])
         state += self.per_stage if touched is None else self.per_stage * touched
         if self.timed:
             time = np.maximum(state[TIME], free[0])
             np.maximum(time, free[1], out=time)
-            np.add(time, self.seat_busy[lane], out=free)
-            self.cells[places] = cells
+            np.add(time, self.seat_busy[span], out=free)
+            self.cells[at_cells] = cells
             state[TIME] = time
         else:
-            self.cells[places] = cells
+            self.cells[at_cells] = cells
         np.add(state, self.per_hop, out=head)
 
-    def arrive(self, one: Round, tag: int) -> None:
+    def arrive(self, turn: Round, tag: int) -> None:
         """They come in from the other side, by the ramps of the cores that they get to."""
-        for port, lane in enumerate(one.lanes):
-            if lane.stop > lane.start:
+        for port, span in enumerate(turn.spans):
+            if span.stop > span.start:
                 if not self.whole:
-                    self._take(port, lane, one, tag)
+                    self._take(port, span, turn, tag)
                 if self.timed:
-                    ramp = self.to[lane] + self.ramp_in
-                    head = self.heads[TIME, lane]
+                    ramp = self.to[span] + self.ramp_in
+                    head = self.heads[TIME, span]
                     np.maximum(head, self.cells.take(ramp), out=head)
-                    head += self.seat_busy[lane]
+                    head += self.seat_busy[span]
                     self.cells[ramp] = head
-        seats, legs = one.ended
+        seats, legs = turn.ended
         self.waiting[:, legs + 1] = self.heads.take(seats, axis=1)
         if not self.block.counters.max_hops and (self.to != self.nowhere).any():
             self.block.counters.max_hops = 1
@@ -155,40 +155,40 @@ class Convoy:
         tiles = self.transfer.tiles
         return data, heads, brought.view(tiles.dtype).reshape(full, *tiles.shape[2:])
 
-    def _send(self, port: int, lane: slice, one: Round, tag: int, pending: list[Any]) -> None:
+    def _send(self, port: int, span: slice, turn: Round, tag: int, pending: list[Any]) -> None:
         """Give what leaves the block to the neighbour."""
         block, to = self.block, self.block.mesh.neighbour(port)
-        seats = lane.start + np.flatnonzero((self.at[lane] != self.nowhere) & (self.to[lane] == self.nowhere))
+        seats = span.start + np.flatnonzero((self.at[span] != self.nowhere) & (self.to[span] == self.nowhere))
         if not len(seats):
             return
         from mpi4py import MPI
 
         assert to is not None
-        legs = one.legs.take(seats)
+        legs = turn.legs.take(seats)
         data, heads, brought = self._buffer(legs)
         heads[...] = self.heads.take(seats, axis=1)
         if block.payload:
             packets = self.legs.packets.take(legs[self.legs.tiles.take(legs)])
-            place = self.place.take(self.owners.take(packets))
-            mine = place != self.nowhere
-            brought[mine] = self.own[place[mine]]
-            brought[~mine] = self.brought[packets[~mine]]
+            local = self.local.take(self.owners.take(packets))
+            inside = local != self.nowhere
+            brought[inside] = self.own[local[inside]]
+            brought[~inside] = self.brought[packets[~inside]]
         pending.append(block.comm.Isend([data, MPI.BYTE], to, tag))
         block.host.messages += 1
         block.host.packets += len(seats)
         block.host.bytes += data.nbytes
         block.host.sent_to.add(to)
 
-    def _take(self, port: int, lane: slice, one: Round, tag: int) -> None:
+    def _take(self, port: int, span: slice, turn: Round, tag: int) -> None:
         """Take what comes in from the neighbour."""
         block, source = self.block, self.block.mesh.neighbour(OPPOSITE[port])
-        seats = lane.start + np.flatnonzero((self.at[lane] == self.nowhere) & (self.to[lane] != self.nowhere))
+        seats = span.start + np.flatnonzero((self.at[span] == self.nowhere) & (self.to[span] != self.nowhere))
         if not len(seats):
             return
         from mpi4py import MPI
 
         assert source is not None
-        legs = one.legs.take(seats)
+        legs = turn.legs.take(seats)
         data, heads, brought = self._buffer(legs)
         block.watch.waiting(source, f"a crossbar's packets going {PORT_NAMES[port]}".encode())
         block.wait(block.comm.Irecv([data, MPI.BYTE], source, tag))
@@ -203,18 +203,18 @@ class Convoy:
         """The cores wait for their tiles, and have them."""
         block = self.block
         block.link_bytes[...] += self.crossed[:, :-1].reshape(block.link_bytes.shape)
-        readers = np.flatnonzero((self.legs.ends >= 0) & (self.place[:-1] != self.nowhere))
+        readers = np.flatnonzero((self.legs.ends >= 0) & (self.local[:-1] != self.nowhere))
         if not len(readers):
             return self.out
-        place = self.place.take(readers)
+        local = self.local.take(readers)
         header = self.waiting.take(self.legs.ends.take(readers), axis=1)
-        places = place + self.fields[0][:3]
-        state = self.cells.take(places)
+        cells = local + self.fields[0][:3]
+        state = self.cells.take(cells)
         np.copyto(state, header, where=header[TIME] > state[TIME])
-        self.cells[places] = state
+        self.cells[cells] = state
         if block.payload:
-            owner = self.place.take(self.owners.take(readers))
-            there, mine = self.out.reshape(self.own.shape), owner != self.nowhere
-            there[place[mine]] = self.own[owner[mine]]
-            there[place[~mine]] = self.brought[readers[~mine]]
+            owner = self.local.take(self.owners.take(readers))
+            target, inside = self.out.reshape(self.own.shape), owner != self.nowhere
+            target[local[inside]] = self.own[owner[inside]]
+            target[local[~inside]] = self.brought[readers[~inside]]
         return self.out

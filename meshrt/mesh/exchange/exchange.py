@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 class Crossbar:
     """Installed lanes of single hops along both axes, and the itineraries that were used on them."""
 
-    lanes: tuple[Channel, ...]
+    channels: tuple[Channel, ...]
     cache: dict[object, Any] = field(default_factory=dict)
 
 
@@ -61,21 +61,23 @@ def exchange(block: "Block", bar: Crossbar, *transfers: Transfer) -> list[np.nda
     The cores are busy until it is over. What they hold for others meanwhile is counted as core memory. LimitError,
     UsageError for tiles that are not those of all cores, RouteError as `_check`.
     """
-    for one in transfers:
-        block.check_lead(one.tiles)
+    for transfer in transfers:
+        block.check_lead(transfer.tiles)
     block.begin()
     _check(block, bar)
     ramps.settle(block)
-    flights: list[Any] = [(Porter if one.axis else Convoy)(block, one, number) for number, one in enumerate(transfers)]
-    tag = bar.lanes[0].number % 32768
+    flights: list[Any] = [
+        (Porter if transfer.axis else Convoy)(block, transfer, number) for number, transfer in enumerate(transfers)
+    ]
+    tag = bar.channels[0].number % 32768
     try:
-        for steps in zip_longest(*(flight.rounds(bar.cache) for flight in flights)):
+        for turns in zip_longest(*(flight.rounds(bar.cache) for flight in flights)):
             pending: list[Any] = []
-            together = [(flight, step) for flight, step in zip(flights, steps, strict=True) if step is not None]
-            for flight, step in together:
-                flight.depart(step, tag, pending)
-            for flight, step in together:
-                flight.arrive(step, tag)
+            together = [(flight, turn) for flight, turn in zip(flights, turns, strict=True) if turn is not None]
+            for flight, turn in together:
+                flight.depart(turn, tag, pending)
+            for flight, turn in together:
+                flight.arrive(turn, tag)
             for request in pending:
                 block.wait(request)
     finally:
@@ -90,17 +92,17 @@ def _check(block: "Block", bar: Crossbar) -> None:
     RouteError where a router does anything but send its core's packet to the next core of its lane, which takes it out.
     """
     epoch = block.tables.epoch
-    if bar.cache.get("epoch") == epoch and all(lane.cache.get("epoch") == epoch for lane in bar.lanes):
+    if bar.cache.get("epoch") == epoch and all(channel.cache.get("epoch") == epoch for channel in bar.channels):
         return
-    for lane, port in zip(bar.lanes, (EAST, WEST, SOUTH, NORTH), strict=True):
-        trace = scouted(block, lane)
-        for tick, one in enumerate(trace.ticks):
-            for way, slots, cores in one.moves:
-                if tick > 1 or way != port:
+    for channel, port in zip(bar.channels, (EAST, WEST, SOUTH, NORTH), strict=True):
+        trace = scouted(block, channel)
+        for number, tick in enumerate(trace.ticks):
+            for way, slots, cores in tick.moves:
+                if number > 1 or way != port:
                     source = int(trace.pos[slots[0]])
-                    colour = lane.colours[lane.sources == source][0]
+                    colour = channel.colours[channel.sources == source][0]
                     raise RouteError(
-                        f"core {core_at(block, lane, trace.whole_block, int(cores[0]))} sends a packet of colour"
+                        f"core {core_at(block, channel, trace.whole_block, int(cores[0]))} sends a packet of colour"
                         f" {colour} {PORT_NAMES[way]}: on this lane of single hops packets go"
                         f" {PORT_NAMES[port]}, and are taken out at the next core"
                     )

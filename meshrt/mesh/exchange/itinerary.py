@@ -29,21 +29,21 @@ ROOM = 64  # seats for the packets of a port to begin with
 class Round:
     """The hops of one round. Valid until the next is asked for.
 
-    A packet has one seat for the length of a leg; those that leave by a port have the seats lanes[port]. `before` and
+    A packet has one seat for the length of a leg; those that leave by a port have the seats spans[port]. `before` and
     `after`: the core y * width + x of each seat, width * height for an empty one. `legs`: the leg of each. `entered`
-    and `ended`: (seats, legs) of what begins before the hop, and ends with it. `moved`: None, or, if seats were given
-    out anew before this round, the old one of each, -1 for none. `fresh`: seats of packets that nobody has touched yet.
-    `count`: packets. `bound`: no core holds more tiles of others, nor more requests, after this round; `held()`: the
-    most that one really does.
+    and `ended`: (seats, legs) of what begins before the hop, and ends with it. `old_seats`: None, or, if seats were
+    given out anew before this round, the old one of each, -1 for none. `fresh`: seats of packets that nobody has
+    touched yet. `count`: packets. `bound`: no core holds more tiles of others, nor more requests, after this round;
+    `held()`: the most that one really does.
     """
 
-    lanes: tuple[slice, ...]
+    spans: tuple[slice, ...]
     before: np.ndarray
     after: np.ndarray
     legs: np.ndarray
     entered: tuple[np.ndarray, np.ndarray]
     ended: tuple[np.ndarray, np.ndarray]
-    moved: np.ndarray | None
+    old_seats: np.ndarray | None
     fresh: np.ndarray
     count: int
     bound: tuple[int, int]
@@ -69,7 +69,7 @@ class Itinerary:
         self.low, self.room, self.fill = ([0] * 4 for _ in range(3))  # first seat, seats, seats given out, by port
         self.alive = 0  # packets on seats
         # Of each seat: core, from there to the next, the first round after the leg, leg, what it is to who holds it.
-        self.here = self.ahead = self.stop = self.leg = self.mass = np.empty(0, np.int64)
+        self.cores = self.ahead = self.stop = self.leg = self.mass = np.empty(0, np.int64)
         self.holds = np.zeros(self.nobody + 1, np.int64)  # what every core holds
         self.most = (0, 0)
         self.now = 0
@@ -80,15 +80,17 @@ class Itinerary:
         order = np.argsort(door, kind="stable")
         self._queue(first[order], door[order])
         while len(self.open) or self.alive:
-            entered, moved = self._enter()
-            before, after = self.here, self.here + self.ahead
+            entered, old_seats = self._enter()
+            before, after = self.cores, self.cores + self.ahead
             seats = (self.stop == self.now + 1).nonzero()[0]
             ended = seats, self.leg.take(seats)
             self._hold(before, after, entered, ended)
             fresh = entered[0][self.legs.first.take(entered[1])]
-            lanes = tuple(slice(low, low + fill) for low, fill in zip(self.low, self.fill, strict=True))
-            yield Round(lanes, before, after, self.leg, entered, ended, moved, fresh, self.alive, self.most, self.held)
-            self.here = after
+            spans = tuple(slice(low, low + fill) for low, fill in zip(self.low, self.fill, strict=True))
+            yield Round(
+                spans, before, after, self.leg, entered, ended, old_seats, fresh, self.alive, self.most, self.held
+            )
+            self.cores = after
             self.alive -= len(seats)
             self._leave(*ended)
             self.now += 1
@@ -103,26 +105,26 @@ class Itinerary:
         at = free.nonzero()[0]
         doors, slot = self.open.take(at), slot.take(at)
         queues = doors + count
-        one = self.next.take(queues)
-        other = self.next.take(one)
-        self.next[queues] = other
-        empty = other < 0
+        first_legs = self.next.take(queues)
+        next_legs = self.next.take(first_legs)
+        self.next[queues] = next_legs
+        empty = next_legs < 0
         self.last[doors[empty]] = queues[empty]
         free[at[~empty]] = False
         self.open = self.open[~free]
-        self.start[one] = now
-        stop = legs.lengths.take(one) + now
+        self.start[first_legs] = now
+        stop = legs.lengths.take(first_legs) + now
         self.taken[slot] = self.taken[slot ^ self.period] = stop
-        return self._seat(one, doors, stop)
+        return self._seat(first_legs, doors, stop)
 
     def _queue(self, legs: np.ndarray, doors: np.ndarray) -> None:
         """Legs, in the order in which they go, queue at doors, which rise."""
-        again = doors[1:] == doors[:-1]
+        repeated = doors[1:] == doors[:-1]
         head, tail = legs, legs
-        if again.any():
-            self.next[legs[:-1][again]] = legs[1:][again]
-            fore = np.concatenate([[True], ~again])
-            head, tail, doors = legs[fore], legs[np.concatenate([~again, [True]])], doors[fore]
+        if repeated.any():
+            self.next[legs[:-1][repeated]] = legs[1:][repeated]
+            fore = np.concatenate([[True], ~repeated])
+            head, tail, doors = legs[fore], legs[np.concatenate([~repeated, [True]])], doors[fore]
         behind = self.last.take(doors)
         self.next[behind] = head
         self.last[doors] = tail
@@ -131,7 +133,7 @@ class Itinerary:
 
     def _leave(self, seats: np.ndarray, legs: np.ndarray) -> None:
         """The packets on these seats are at the ends of their legs: they queue for the next."""
-        self.here[seats], self.ahead[seats] = self.nobody, 0
+        self.cores[seats], self.ahead[seats] = self.nobody, 0
         more = legs + 1
         doors = self.legs.doors.take(more)
         on_way = doors >= 0
@@ -168,10 +170,10 @@ class Itinerary:
         """Give legs that begin at these doors, which rise, seats."""
         cuts = doors.searchsorted(self.ports).tolist()
         number = [high - low for low, high in pairwise(cuts)]
-        moved = None
+        old_seats = None
         full = any(fill + more > room for fill, more, room in zip(self.fill, number, self.room, strict=True))
         if full or sum(self.fill) > 2 * self.alive + 4 * ROOM:
-            moved = self._make_room(number)
+            old_seats = self._make_room(number)
         first = [low + fill - cut for low, fill, cut in zip(self.low, self.fill, cuts[:4], strict=True)]
         seats = np.arange(len(legs)) + np.array(first).repeat(number)
         self.fill = [fill + more for fill, more in zip(self.fill, number, strict=True)]
@@ -179,25 +181,25 @@ class Itinerary:
         self.leg[seats], self.stop[seats] = legs, stop
         self.mass[seats] = self.legs.passes.take(legs)
         self.ahead[seats] = self.steps.repeat(number)
-        self.here[seats] = doors - self.ports[:4].repeat(number)
-        return (seats, legs), moved
+        self.cores[seats] = doors - self.ports[:4].repeat(number)
+        return (seats, legs), old_seats
 
     def _make_room(self, number: list[int]) -> np.ndarray:
         """New seats for all, without gaps, and room for as many again; the old seat of each, -1 for none."""
-        lanes = [
-            low + np.flatnonzero(self.here[low : low + fill] != self.nobody)
+        seats_by_port = [
+            low + np.flatnonzero(self.cores[low : low + fill] != self.nobody)
             for low, fill in zip(self.low, self.fill, strict=True)
         ]
-        self.fill = [len(lane) for lane in lanes]
+        self.fill = [len(port_seats) for port_seats in seats_by_port]
         self.room = [fill + fill // 2 + more + ROOM for fill, more in zip(self.fill, number, strict=True)]
         self.low = [sum(self.room[:port]) for port in range(4)]
         old = np.full(sum(self.room), -1)
-        for lane, low in zip(lanes, self.low, strict=True):
-            old[low : low + len(lane)] = lane
-        self.here, self.ahead, self.stop, self.leg, self.mass = (
+        for port_seats, low in zip(seats_by_port, self.low, strict=True):
+            old[low : low + len(port_seats)] = port_seats
+        self.cores, self.ahead, self.stop, self.leg, self.mass = (
             seated_again(seats, old, empty)
             for seats, empty in (
-                (self.here, self.nobody), (self.ahead, 0), (self.stop, -1), (self.leg, 0), (self.mass, 0)
+                (self.cores, self.nobody), (self.ahead, 0), (self.stop, -1), (self.leg, 0), (self.mass, 0)
             )
         )  # fmt: skip
         return old
@@ -214,9 +216,9 @@ class Itinerary:
         np.subtract.at(holds, before, self.mass)
         np.add.at(holds, after, self.mass)
         np.add.at(holds, after.take(ended[0]), legs.stops.take(ended[1]))
-        found = holds.take(after)
+        held = holds.take(after)
         tiles, requests = self.most
-        self.most = max(tiles, int((found & TILES).max())), max(requests, int(found.max()) // REQUEST)
+        self.most = max(tiles, int((held & TILES).max())), max(requests, int(held.max()) // REQUEST)
 
     def held(self) -> tuple[int, int]:
         """The most tiles of others, and the most requests, that one core holds after this round."""
@@ -225,11 +227,11 @@ class Itinerary:
 
 
 def seated_again(seats: np.ndarray, old: np.ndarray, empty: float) -> np.ndarray:
-    """What belongs to seats [.., old seats] after they were given out anew; `old` as Round.moved."""
-    taken = old >= 0
-    found = np.full((*seats.shape[:-1], len(old)), empty, seats.dtype)
-    found[..., taken] = seats[..., old[taken]]
-    return found
+    """What belongs to seats [.., old seats] after they were given out anew; `old` as Round.old_seats."""
+    filled = old >= 0
+    seated = np.full((*seats.shape[:-1], len(old)), empty, seats.dtype)
+    seated[..., filled] = seats[..., old[filled]]
+    return seated
 
 
 def _slots(width: int, height: int) -> tuple[np.ndarray, int]:

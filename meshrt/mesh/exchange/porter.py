@@ -9,9 +9,9 @@ import numpy as np
 from meshrt.mesh.clock import HOPS, STAGES, TIME
 from meshrt.mesh.exchange.itinerary import Itinerary
 from meshrt.mesh.exchange.legs import REQUEST_BYTES, Transfer, hops, ways
-from meshrt.mesh.exchange.rounds import Hop, Step, place_here, steps_here
+from meshrt.mesh.exchange.rounds import Hop, RankRound, position_here, round_here
 from meshrt.mesh.mesh import OPPOSITE, PORT_NAMES
-from meshrt.mesh.wires.lines import Places, View, as_index
+from meshrt.mesh.wires.lines import Positions, View, as_index
 
 if TYPE_CHECKING:
     from meshrt.mesh.block import Block
@@ -42,41 +42,41 @@ class Porter:
         if block.payload:
             self.own = self.view.of(np.ascontiguousarray(tiles))
             self.brought = np.empty((lines, self.count, *tiles.shape[2:]), tiles.dtype)  # pages that are never touched
-            self.owned, self.owner_at = place_here(block, axis, np.asarray(transfer.owners))
+            self.owned, self.owner_at = position_here(block, axis, np.asarray(transfer.owners))
         clock.path_changes()
         block.memory.take(self.name, 0)
 
-    def rounds(self, kept: dict[object, Any]) -> Iterator[Step]:
+    def rounds(self, cache: dict[object, Any]) -> Iterator[RankRound]:
         """What is to be done: as kept from an earlier transfer like this one, or found while it is followed."""
         owners = np.asarray(self.transfer.owners)
         key = self.axis, owners.tobytes(), self.transfer.asks
-        if key not in kept:
+        if key not in cache:
             width, height = (self.count, 1) if self.axis == "x" else (1, self.count)
             legs = ways(width, height, owners, self.transfer.asks)
-            found = (steps_here(self.block, self.axis, legs, one) for one in Itinerary(width, height, legs))
+            turns = (round_here(self.block, self.axis, legs, turn) for turn in Itinerary(width, height, legs))
             if hops(legs) > KEEP:
-                return found
-            kept[key] = list(found)
-        return iter(kept[key])
+                return turns
+            cache[key] = list(turns)
+        return iter(cache[key])
 
-    def depart(self, step: Step, tag: int, pending: list[Any]) -> None:
+    def depart(self, turn: RankRound, tag: int, pending: list[Any]) -> None:
         """Packets leave the cores of this block."""
-        self.reserve(step)
-        for hop in step.hops:
+        self.reserve(turn)
+        for hop in turn.hops:
             self.leave(hop)
             self.send(hop, tag, pending)
 
-    def arrive(self, step: Step, tag: int) -> None:
+    def arrive(self, turn: RankRound, tag: int) -> None:
         """Packets get to cores of this block."""
-        for hop in step.hops:
+        for hop in turn.hops:
             self.take(hop, tag)
             self.come_in(hop)
 
-    def reserve(self, step: Step) -> None:
+    def reserve(self, turn: RankRound) -> None:
         """Core memory for what waits at the fullest core: as much at all of them."""
-        asked = step.peak_tiles * self.nbytes + step.peak_requests * REQUEST_BYTES
-        if asked > self.block.memory.names[self.name]:
-            self.block.memory.resize(self.name, asked)
+        needed = turn.peak_tiles * self.nbytes + turn.peak_requests * REQUEST_BYTES
+        if needed > self.block.memory.names[self.name]:
+            self.block.memory.resize(self.name, needed)
 
     def leave(self, hop: Hop) -> None:
         """Packets leave the cores of this block by the port; those that are sent on, once software has them."""
@@ -84,9 +84,9 @@ class Porter:
         if not count:
             return
         counters, device = self.block.counters, self.block.device
-        places = [Places(one, hop.cores) for one in (self.state, self.ramp_out, self.free[hop.port])]
-        state, ramp, link = (one.get() for one in places)
-        heads = Places(self.header, hop.slots)
+        cells = [Positions(array, hop.cores) for array in (self.state, self.ramp_out, self.free[hop.port])]
+        state, ramp, link = (positions.get() for positions in cells)
+        heads = Positions(self.header, hop.slots)
         head = heads.get()  # of those that nobody has touched: zero, and no later than any core
         np.copyto(state, head, where=head[TIME] > state[TIME])
         state[TIME] += device.beta * hop.touched
@@ -102,8 +102,8 @@ class Porter:
             np.add(state[TIME], device.alpha, out=time)
         np.add(state[HOPS], 1, out=head[HOPS])
         head[STAGES] = state[STAGES]
-        for one, new in zip((*places, heads), (state, ramp, link, head), strict=True):
-            one.put(new)
+        for positions, new in zip((*cells, heads), (state, ramp, link, head), strict=True):
+            positions.put(new)
         self.crossed[hop.port, hop.cores] += np.where(hop.tiles, self.nbytes, REQUEST_BYTES)
         counters.messages += self.lines * count
         counters.hops += self.lines * count
@@ -114,7 +114,7 @@ class Porter:
         if not len(hop.end_tiles):
             return
         if self.timed:
-            heads, ramps = Places(self.header[TIME], hop.ends), Places(self.ramp_in, hop.end_cores)
+            heads, ramps = Positions(self.header[TIME], hop.ends), Positions(self.ramp_in, hop.end_cores)
             head, ramp = heads.get(), ramps.get()
             np.maximum(head, ramp, out=head)
             head += self.busy[hop.end_tiles.astype(int)]
@@ -136,16 +136,16 @@ class Porter:
 
     def send(self, hop: Hop, tag: int, pending: list[Any]) -> None:
         """Give what leaves the block to the neighbour."""
-        if not len(hop.out):
+        if not len(hop.leaving):
             return
         from mpi4py import MPI
 
         block, to = self.block, self.block.mesh.neighbour(hop.port)
         assert to is not None
-        data, heads, brought = self._buffer(hop.out_tiles)
-        heads[...] = self.header[..., hop.out]
+        data, heads, brought = self._buffer(hop.leaving_tiles)
+        heads[...] = self.header[..., hop.leaving]
         if block.payload:
-            slots = hop.out[hop.out_tiles]
+            slots = hop.leaving[hop.leaving_tiles]
             owned = self.owned[slots]
             brought[:, owned] = self.own[:, self.owner_at[slots[owned]]]
             brought[:, ~owned] = self.brought[:, slots[~owned]]
@@ -157,34 +157,34 @@ class Porter:
 
     def take(self, hop: Hop, tag: int) -> None:
         """Take what comes in from the neighbour."""
-        if not len(hop.come):
+        if not len(hop.entering):
             return
         from mpi4py import MPI
 
         block, source = self.block, self.block.mesh.neighbour(OPPOSITE[hop.port])
         assert source is not None
-        data, heads, brought = self._buffer(hop.come_tiles)
+        data, heads, brought = self._buffer(hop.entering_tiles)
         block.watch.waiting(source, f"a crossbar's packets going {PORT_NAMES[hop.port]}".encode())
         block.wait(block.comm.Irecv([data, MPI.BYTE], source, tag))
         block.watch.moving()
-        self.header[..., hop.come] = heads
+        self.header[..., hop.entering] = heads
         if block.payload:
-            self.brought[:, hop.come[hop.come_tiles]] = brought
+            self.brought[:, hop.entering[hop.entering_tiles]] = brought
 
     def land(self) -> np.ndarray:
         """The cores wait for their tiles, and have them."""
         block, readers = self.block, np.arange(self.count)
         self.view.of(block.link_bytes, 1)[...] += self.crossed[:, None]
-        here, place = place_here(block, self.axis, readers)
-        slots = np.flatnonzero((np.asarray(self.transfer.owners) != readers) & here)
+        inside, position = position_here(block, self.axis, readers)
+        slots = np.flatnonzero((np.asarray(self.transfer.owners) != readers) & inside)
         if not len(slots):
             return self.out
-        cores = as_index(place[slots])
+        cores = as_index(position[slots])
         header, state = self.header[..., as_index(slots)], self.state[..., cores].copy()
         np.copyto(state, header, where=header[TIME] > state[TIME])
         self.state[..., cores] = state
         if block.payload:
-            there, owned = self.view.of(self.out), self.owned[slots]
-            there[:, place[slots[owned]]] = self.own[:, self.owner_at[slots[owned]]]
-            there[:, place[slots[~owned]]] = self.brought[:, slots[~owned]]
+            target, owned = self.view.of(self.out), self.owned[slots]
+            target[:, position[slots[owned]]] = self.own[:, self.owner_at[slots[owned]]]
+            target[:, position[slots[~owned]]] = self.brought[:, slots[~owned]]
         return self.out

@@ -22,17 +22,17 @@ class Hop:
     cores: Index  # which
     tiles: np.ndarray  # bool: do they carry tiles?
     touched: np.ndarray  # bool: are they sent on?
-    out: np.ndarray  # slots that leave the block
-    out_tiles: np.ndarray
-    come: np.ndarray  # slots that come in over the edge at the other side
-    come_tiles: np.ndarray
+    leaving: np.ndarray  # slots that leave the block
+    leaving_tiles: np.ndarray
+    entering: np.ndarray  # slots that come in over the edge at the other side
+    entering_tiles: np.ndarray
     ends: Index  # slots that get to cores of this block
     end_cores: Index
     end_tiles: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
+class RankRound:
     """A round as this rank sees it."""
 
     hops: tuple[Hop, ...]
@@ -40,63 +40,65 @@ class Step:
     peak_requests: int
 
 
-def place_here(block: "Block", axis: str, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(is it in this block, place there) of positions on lines of the axis."""
+def position_here(block: "Block", axis: str, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(is it in this block, position there) of positions on lines of the axis."""
     at = at - block.mesh.offset(axis)
     return (at >= 0) & (at < block.mesh.block_length(axis)), at
 
 
-def steps_here(block: "Block", axis: str, legs: Legs, one: Round) -> Step:
+def round_here(block: "Block", axis: str, legs: Legs, turn: Round) -> RankRound:
     """This rank's part of a round."""
-    found: list[Hop] = []
-    touched = np.ones(len(one.legs), bool)
-    touched[one.fresh] = False
-    for port, lane in enumerate(one.lanes):
-        seats = lane.start + np.flatnonzero(one.before[lane] != len(legs.ends))
-        seats = seats[one.before[seats].argsort()]
-        seats = seats[place_here(block, axis, one.before[seats])[0] | place_here(block, axis, one.after[seats])[0]]
-        packets = legs.packets[one.legs[seats]]
-        for part in even_parts(one.before[seats], packets):
-            inside, place = place_here(block, axis, one.before[seats[part]])
-            lands, end = place_here(block, axis, one.after[seats[part]])
-            here, tiles = packets[part], legs.tiles[one.legs[seats[part]]]
-            over, come = inside & ~lands, lands & ~inside
-            found.append(
+    hops: list[Hop] = []
+    touched = np.ones(len(turn.legs), bool)
+    touched[turn.fresh] = False
+    for port, span in enumerate(turn.spans):
+        seats = span.start + np.flatnonzero(turn.before[span] != len(legs.ends))
+        seats = seats[turn.before[seats].argsort()]
+        seats = seats[
+            position_here(block, axis, turn.before[seats])[0] | position_here(block, axis, turn.after[seats])[0]
+        ]
+        packets = legs.packets[turn.legs[seats]]
+        for part in even_parts(turn.before[seats], packets):
+            inside, position = position_here(block, axis, turn.before[seats[part]])
+            lands, end = position_here(block, axis, turn.after[seats[part]])
+            slots, tiles = packets[part], legs.tiles[turn.legs[seats[part]]]
+            over, comes = inside & ~lands, lands & ~inside
+            hops.append(
                 Hop(
                     port,
-                    even(here[inside]),
-                    even(place[inside]),
+                    even(slots[inside]),
+                    even(position[inside]),
                     tiles[inside],
                     touched[seats[part]][inside],
-                    here[over],
+                    slots[over],
                     tiles[over],
-                    here[come],
-                    tiles[come],
-                    even(here[lands]),
+                    slots[comes],
+                    tiles[comes],
+                    even(slots[lands]),
                     even(end[lands]),
                     tiles[lands],
                 )
             )
-    return Step(tuple(found), *one.held())
+    return RankRound(tuple(hops), *turn.held())
 
 
-def even_parts(*places: np.ndarray) -> list[slice]:
-    """Cuts of lists of places into few parts in which each list is evenly spaced; one part where there are many."""
-    found, low, count = [], 0, len(places[0])
+def even_parts(*positions: np.ndarray) -> list[slice]:
+    """Cuts of lists of positions into few parts in which each list is evenly spaced; one part where there are many."""
+    parts, low, count = [], 0, len(positions[0])
     if count > 1:
-        steps = np.diff(np.stack(places))
+        steps = np.diff(np.stack(positions))
         while low < count:
             same = (steps[:, low:] == steps[:, low : low + 1]).all(axis=0)
             long = len(same) if same.all() else int(same.argmin())
-            found.append(slice(low, low + long + 1))
+            parts.append(slice(low, low + long + 1))
             low += long + 1
-            if len(found) * 16 > count + 64:
+            if len(parts) * 16 > count + 64:
                 return [slice(0, count)]
-    return found or [slice(0, count)][:count]
+    return parts or [slice(0, count)][:count]
 
 
-def even(places: np.ndarray) -> Index:
-    """A slice where the places are evenly spaced, rising or falling; else themselves."""
-    if len(places) > 1 and places[1] < places[0] and (np.diff(places) == places[1] - places[0]).all():
-        return as_slice(range(int(places[0]), int(places[-1]) - 1, int(places[1] - places[0])))
-    return as_index(places)
+def even(positions: np.ndarray) -> Index:
+    """A slice where the positions are evenly spaced, rising or falling; else themselves."""
+    if len(positions) > 1 and positions[1] < positions[0] and (np.diff(positions) == positions[1] - positions[0]).all():
+        return as_slice(range(int(positions[0]), int(positions[-1]) - 1, int(positions[1] - positions[0])))
+    return as_index(positions)

@@ -17,7 +17,7 @@ from meshrt.mesh.cores import Cores
 from meshrt.mesh.wires import heads, order, ramps
 from meshrt.mesh.wires.heads import Passage, Waiting
 from meshrt.mesh.wires.lane import Buffer, lane_of
-from meshrt.mesh.wires.lines import Places, View, as_index
+from meshrt.mesh.wires.lines import Positions, View, as_index
 from meshrt.mesh.wires.replay import Arrival, replay
 from meshrt.mesh.wires.routers import line_indices
 from meshrt.mesh.wires.schedule import Schedule, compile_schedule, packets_meet
@@ -68,13 +68,13 @@ def send(
     if not block.payload:
         out[...] = 1  # a number to go on with, that can be divided by
     block.begin()
-    plan, views = _plan(block, channel, positions, lines)
-    passage = _passage(block, channel, plan, views, tiles, stream)
-    if plan.idle:
+    schedule, views = _scheduled(block, channel, positions, lines)
+    passage = _passage(block, channel, schedule, views, tiles, stream)
+    if schedule.idle:
         return Flight(out, [])
     arrivals = []
     for view in views:
-        arrived = _send(block, plan, view, tiles, out, combine, passage)
+        arrived = _send(block, schedule, view, tiles, out, combine, passage)
         if arrived is not None:
             arrivals.append(arrived)
     if block.audit is not None:
@@ -83,44 +83,44 @@ def send(
 
 
 def _passage(
-    block: Cores, channel: Channel, plan: Schedule, views: tuple[View, ...], tiles: np.ndarray, stream: bool
+    block: Cores, channel: Channel, schedule: Schedule, views: tuple[View, ...], tiles: np.ndarray, stream: bool
 ) -> Passage:
     """How the packets of a transfer pass. All ranks find the same, also those that nothing passes."""
     busy = block.device.busy_cycles(prod(tiles.shape[2:]) * tiles.itemsize)
     taking = _streaming_cycles(block, tiles) if stream else busy
     if not busy:  # nobody ever waits
         return Passage(busy, taking, stream)
-    if plan.meets or _is_crossed(block, channel):
+    if schedule.meets or _is_crossed(block, channel):
         waiting = list[Waiting]()
         block.clock.heads.append(waiting)
         block.clock.started += 1
         return Passage(busy, taking, stream, waiting=waiting)
     trace: Any = channel.cache["trace"]
     apart = not trace.meets and not block.tables.epoch
-    kind = busy, taking, stream, order.begin_use(block, channel, plan, views, apart, busy)
-    found: Any = plan.cache.get(kind)
-    if found is None:
-        found = plan.cache[kind] = Passage(*kind)
-    return found  # type: ignore[no-any-return]
+    kind = busy, taking, stream, order.begin_use(block, channel, schedule, views, apart, busy)
+    passage: Any = schedule.cache.get(kind)
+    if passage is None:
+        passage = schedule.cache[kind] = Passage(*kind)
+    return passage  # type: ignore[no-any-return]
 
 
 def _send(
-    block: Cores, plan: Schedule, view: View, tiles: np.ndarray, out: np.ndarray,
+    block: Cores, schedule: Schedule, view: View, tiles: np.ndarray, out: np.ndarray,
     combine: "Callable[..., np.ndarray] | None", passage: Passage,
 ) -> Arrival | None:  # fmt: skip
     """A transfer on the lines of a view."""
-    lane = lane_of(block, plan, view, tiles.shape[2:], tiles.dtype)
+    lane = lane_of(block, schedule, view, tiles.shape[2:], tiles.dtype)
     own = view.of(tiles) if block.payload else None
     arrival, pending = replay(block, lane, own, passage)
     counters, host = block.counters, block.host
-    counters.messages += plan.sent * view.count
-    counters.hops += plan.hops * view.count
+    counters.messages += schedule.sent * view.count
+    counters.hops += schedule.hops * view.count
     counters.wafer_hops += lane.wafer_hops
-    counters.max_hops = max(counters.max_hops, plan.longest)
-    key = plan, view
+    counters.max_hops = max(counters.max_hops, schedule.longest)
+    key = schedule, view
     block.traffic[key] = block.traffic.get(key, 0) + prod(tiles.shape[2:]) * tiles.itemsize
-    if own is not None and plan.parts:
-        _deliver(plan, view, own, lane.received, out, combine)
+    if own is not None and schedule.parts:
+        _deliver(schedule, view, own, lane.received, out, combine)
     if pending:
         host.messages += len(pending)
         host.packets += lane.packets
@@ -131,18 +131,18 @@ def _send(
 
 
 def _deliver(
-    plan: Schedule, view: View, own: np.ndarray, received: list[Buffer], out: np.ndarray,
+    schedule: Schedule, view: View, own: np.ndarray, received: list[Buffer], out: np.ndarray,
     combine: "Callable[..., np.ndarray] | None",
 ) -> None:  # fmt: skip
     """Put the tiles that arrive on the lines of a view where they belong."""
-    there = view.of(out)
-    moved = [(own if part.message < 0 else received[part.message].tiles)[:, part.source] for part in plan.parts]
-    if np.may_share_memory(own, there):  # nothing is to be overwritten before it has left
-        moved = [arrived.copy() for arrived in moved]
-    for part, arrived in zip(plan.parts, moved, strict=True):
-        there[:, part.to] = arrived if combine is None else combine(there[:, part.to], arrived)
-    if view.axis is None and not np.may_share_memory(there, out):  # a flat view of scattered memory is a copy
-        out[...] = there.reshape(out.shape)
+    target = view.of(out)
+    packets = [(own if part.message < 0 else received[part.message].tiles)[:, part.source] for part in schedule.parts]
+    if np.may_share_memory(own, target):  # nothing is to be overwritten before it has left
+        packets = [packet.copy() for packet in packets]
+    for part, packet in zip(schedule.parts, packets, strict=True):
+        target[:, part.to] = packet if combine is None else combine(target[:, part.to], packet)
+    if view.axis is None and not np.may_share_memory(target, out):  # a flat view of scattered memory is a copy
+        out[...] = target.reshape(out.shape)
 
 
 def receive(block: Cores, flight: Flight) -> np.ndarray:
@@ -154,11 +154,11 @@ def receive(block: Cores, flight: Flight) -> np.ndarray:
 def receive_all(block: Cores, flights: tuple[Flight, ...]) -> None:
     """As `receive` for one transfer after the other."""
     heads.resolve(block)
-    left = [one for flight in flights for one in flight.arrivals if not one.over]
-    ramps.serve_all(block, left)
-    for one in left:
-        _wait(block, one, one.landing.time > one.lane.time.get())
-        one.end(block)
+    arrivals = [arrival for flight in flights for arrival in flight.arrivals if not arrival.over]
+    ramps.serve_all(block, arrivals)
+    for arrival in arrivals:
+        _wait(block, arrival, arrival.landing.time > arrival.lane.time.get())
+        arrival.end(block)
 
 
 def _wait(block: Cores, arrival: Arrival, late: np.ndarray) -> None:
@@ -172,9 +172,9 @@ def _wait(block: Cores, arrival: Arrival, late: np.ndarray) -> None:
     if waiting == late.size:
         lane.state.put(landing.header)
         return
-    there = lane.state.get()
-    np.copyto(there, landing.header, where=late)
-    lane.state.put(there)
+    state = lane.state.get()
+    np.copyto(state, landing.header, where=late)
+    lane.state.put(state)
 
 
 def receive_at(block: Cores, channel: Channel, flight: Flight, positions: np.ndarray) -> None:
@@ -182,14 +182,14 @@ def receive_at(block: Cores, channel: Channel, flight: Flight, positions: np.nda
     assert channel.axis is not None
     low = block.mesh.offset(channel.axis)
     heads.resolve(block)
-    for one in flight.arrivals:
-        lane = one.lane
-        cores = np.arange(lane.view.length)[lane.plan.delivered]
+    for arrival in flight.arrivals:
+        lane = arrival.lane
+        cores = np.arange(lane.view.length)[lane.schedule.delivered]
         if lane.view.axis is None:  # the block as one line
             cores = cores % block.mesh.block_width if channel.axis == "x" else cores // block.mesh.block_width
-        if not one.over:
-            ramps.serve(block, one, positions[low + cores])
-            _wait(block, one, positions[low + cores] & (one.landing.time > lane.time.get()))
+        if not arrival.over:
+            ramps.serve(block, arrival, positions[low + cores])
+            _wait(block, arrival, positions[low + cores] & (arrival.landing.time > lane.time.get()))
 
 
 def transfer(
@@ -208,11 +208,11 @@ def stage(
         cycles = block.device.beta + block.device.compute_cycles(operations)
         block.counters.stages += count
         block.clock.path_changes()
-        for places in states:
-            state = places.get()
+        for cores in states:
+            state = cores.get()
             state[TIME] += cycles
             state[STAGES] += 1
-            places.put(state)
+            cores.put(state)
 
 
 def tail(
@@ -224,10 +224,10 @@ def tail(
     """
     cycles = _streaming_cycles(block, tiles)
     if cycles:
-        for places in _chosen(block, channel, positions, lines)[0]:
-            state = places.get()
+        for cores in _chosen(block, channel, positions, lines)[0]:
+            state = cores.get()
             state[TIME] += cycles
-            places.put(state)
+            cores.put(state)
 
 
 def _streaming_cycles(block: Cores, tiles: np.ndarray) -> float:
@@ -239,11 +239,11 @@ def _streaming_cycles(block: Cores, tiles: np.ndarray) -> float:
 
 def _chosen(
     block: Cores, channel: Channel, positions: np.ndarray, lines: np.ndarray | None
-) -> tuple[list["Places"], int]:
+) -> tuple[list["Positions"], int]:
     """State of the cores at these positions of the channel's lines, and how many they are here."""
     key = ("cores", positions.tobytes(), None if lines is None else lines.tobytes())
-    found: Any = channel.cache.get(key)
-    if found is None:
+    chosen: Any = channel.cache.get(key)
+    if chosen is None:
         check_installed(channel)
         whole = channel.axis is None
         low, length = (
@@ -253,21 +253,21 @@ def _chosen(
         )
         at = np.flatnonzero(positions[low : low + length])
         views = _views(block, channel, lines, whole) if len(at) else ()
-        states = [Places(view.of(block.clock.state, 1), as_index(at)) for view in views]
-        found = channel.cache[key] = states, len(at) * sum(view.count for view in views)
-    return found  # type: ignore[no-any-return]
+        states = [Positions(view.of(block.clock.state, 1), as_index(at)) for view in views]
+        chosen = channel.cache[key] = states, len(at) * sum(view.count for view in views)
+    return chosen  # type: ignore[no-any-return]
 
 
 def settle(block: Cores) -> None:
     """Enter the bytes of all transfers since the last time at the links that they crossed, whichever block's they are:
     they were sent in the segment that is running.
     """
-    for one in block.ledger.at_work.values():
-        for (plan, view), nbytes in one.traffic.items():
-            links = view.of(one.link_bytes, 1)
-            for way, cores, packets in plan.crossings:
+    for active in block.ledger.at_work.values():
+        for (schedule, view), nbytes in active.traffic.items():
+            links = view.of(active.link_bytes, 1)
+            for way, cores, packets in schedule.crossings:
                 links[way][:, cores] += packets * nbytes
-        one.traffic.clear()
+        active.traffic.clear()
 
 
 def forget(block: Cores, channel: Channel) -> None:
@@ -280,7 +280,7 @@ def forget(block: Cores, channel: Channel) -> None:
 # ------------------------------------------------------------------------------------------------------- planning
 
 
-def _plan(
+def _scheduled(
     block: Cores, channel: Channel, positions: np.ndarray | None, lines: np.ndarray | None
 ) -> tuple[Schedule, tuple[View, ...]]:
     """The schedule and the views it applies to: from the channel's cache, or made now if tables were changed since."""
@@ -290,14 +290,14 @@ def _plan(
         trace.meets = block.scouts.total(int(packets_meet(trace))) > 0
     chosen = None if positions is None else positions.tobytes()
     within = None if lines is None else lines.tobytes()
-    found = cache.get((chosen, within))
-    if found is None:
+    entry = cache.get((chosen, within))
+    if entry is None:
         trace = cache["trace"]
         name = (chosen, within if trace.whole_block else None, Schedule)
         if name not in cache:
             cache[name] = compile_schedule(block, channel, trace, positions, lines)
-        found = cache[chosen, within] = cache[name], _views(block, channel, lines, trace.whole_block)
-    return found
+        entry = cache[chosen, within] = cache[name], _views(block, channel, lines, trace.whole_block)
+    return entry
 
 
 def _is_crossed(block: Cores, channel: Channel) -> bool:

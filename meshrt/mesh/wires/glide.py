@@ -13,7 +13,7 @@ import numpy as np
 from meshrt.mesh.clock import LINK_FREE
 from meshrt.mesh.cores import Cores
 from meshrt.mesh.wires import order
-from meshrt.mesh.wires.lines import Places, View, as_index
+from meshrt.mesh.wires.lines import Positions, View, as_index
 
 if TYPE_CHECKING:
     from meshrt.mesh.wires.schedule import Schedule
@@ -23,44 +23,44 @@ ROOM = 4096  # heads, of all routers that they come to: for more the arrays are 
 
 @dataclass(frozen=True)
 class Glide:
-    """The heads of a lane at all routers that they come to. Places are in flat arrays; int64."""
+    """The heads of a lane at all routers that they come to. Positions are in flat arrays; int64."""
 
-    starts: Places  # times at which the packets leave their cores
+    starts: Positions  # times at which the packets leave their cores
     heads: np.ndarray  # [hops + 1, lines, packets]: when each is at a router, after so many hops
     rows: list[tuple[np.ndarray, np.ndarray]]  # (heads before a hop, after it)
     flat: np.ndarray  # all heads
-    asks: np.ndarray  # places in `flat` of those that ask for links
-    links: np.ndarray  # places of these links in the clock's cells: when they are free
-    seen: np.ndarray  # and in its `asked` and `idle`
-    ends: np.ndarray  # [lines, cores that get packets]: places in `flat`
+    asks: np.ndarray  # positions in `flat` of those that ask for links
+    links: np.ndarray  # positions of these links in the clock's cells: when they are free
+    seen: np.ndarray  # and in its `asked_at` and `idle`
+    ends: np.ndarray  # [lines, cores that get packets]: positions in `flat`
 
 
-def glide_of(block: Cores, plan: "Schedule", view: View, time: np.ndarray) -> Glide | None:
+def glide_of(block: Cores, schedule: "Schedule", view: View, time: np.ndarray) -> Glide | None:
     """For the only batch of a schedule, all lines of a view; None where its packets go to other ranks, meet, are very
     many, or pass defects. `time`: that of its headers.
     """
-    (batch,) = plan.batches
+    (batch,) = schedule.batches
     sources = np.concatenate([np.arange(batch.slots)[slots] for slots, _ in batch.sources] or [np.zeros(0, np.int64)])
-    hops = max((step.tick for step in batch.steps), default=0)
+    hops = max((tick.number for tick in batch.ticks), default=0)
     shape = hops + 1, view.count, len(sources)
     size = block.shape[0] * block.shape[1]
     if batch.messages or block.clock.late is not None or shape[0] * shape[1] * shape[2] > ROOM:
         return None
-    place = np.arange(shape[0] * shape[1] * shape[2]).reshape(shape)
+    index = np.arange(shape[0] * shape[1] * shape[2]).reshape(shape)
     core = view.of(np.arange(size).reshape(block.shape))
     root = np.zeros(batch.slots, np.int64)  # number of the packet that each slot is of
     root[sources] = np.arange(len(sources))
     asks, ways, cores = [], [], []
-    ends = np.zeros((view.count, plan.count), np.int64)
-    for step in batch.steps:
-        for parents, copies in step.branches:
+    ends = np.zeros((view.count, schedule.count), np.int64)
+    for tick in batch.ticks:
+        for parents, copies in tick.branches:
             root[copies] = root[parents]
-        for port, slots, at in step.moves:
-            asks.append(place[step.tick - 1][:, root[slots]].ravel())
+        for port, slots, at in tick.moves:
+            asks.append(index[tick.number - 1][:, root[slots]].ravel())
             cores.append(core[:, at].ravel())
             ways.append(np.full(cores[-1].size, port))
-        for slots, _, number in step.deliveries:
-            ends[:, number] = place[step.tick][:, root[slots]]
+        for slots, _, number in tick.deliveries:
+            ends[:, number] = index[tick.number][:, root[slots]]
     if not asks:
         return None
     way, at = np.concatenate(ways), np.concatenate(cores)
@@ -69,26 +69,26 @@ def glide_of(block: Cores, plan: "Schedule", view: View, time: np.ndarray) -> Gl
     heads = np.empty(shape)
     rows = list(pairwise(heads))
     links = (LINK_FREE + way) * block.clock.cells.shape[1] + at
-    starts = Places(time, as_index(sources))
+    starts = Positions(time, as_index(sources))
     return Glide(starts, heads, rows, heads.reshape(-1), np.concatenate(asks), links, way * size + at, ends)
 
 
-def glide(block: Cores, one: Glide, busy: float, watch: bool, landed: np.ndarray) -> bool:
+def glide(block: Cores, prepared: Glide, busy: float, watch: bool, landed: np.ndarray) -> bool:
     """Move the packets, that have left their cores, to where they are delivered: `landed` are their times there. False,
     and nothing is changed, where a head has to wait. `busy` and `watch` are those of a `Passage` (heads.py).
     """
     alpha, clock = block.device.alpha, block.clock
-    one.heads[0] = one.starts.get()
-    for before, after in one.rows:
+    prepared.heads[0] = prepared.starts.get()
+    for before, after in prepared.rows:
         np.add(before, alpha, out=after)
     if busy:
-        asks, cells = one.flat[one.asks], clock.cells.reshape(-1)
-        free = cells[one.links]
+        asks, cells = prepared.flat[prepared.asks], clock.cells.reshape(-1)
+        free = cells[prepared.links]
         if order.some(free > asks):
             return False
-        cells[one.links] = asks + busy
+        cells[prepared.links] = asks + busy
         if watch:
-            clock.asked.reshape(-1)[one.seen] = asks
-            clock.idle.reshape(-1)[one.seen] = free
-    landed[...] = one.flat[one.ends]
+            clock.asked_at.reshape(-1)[prepared.seen] = asks
+            clock.idle.reshape(-1)[prepared.seen] = free
+    landed[...] = prepared.flat[prepared.ends]
     return True

@@ -64,9 +64,9 @@ class Waiting:
 class Course:
     """Where the packets of a schedule go, by slot and hops: which ports they leave by, and where they are delivered."""
 
-    leaves: dict[tuple[int, int], list[tuple[int, int, int, int | None]]]  # port, core, slot, place in a message
+    leaves: dict[tuple[int, int], list[tuple[int, int, int, int | None]]]  # port, core, slot, position in a message
     ends: dict[tuple[int, int], int]  # number among what is delivered
-    enters: dict[tuple[int, int, int], int]  # (hops, port in, place in the message) -> slot
+    enters: dict[tuple[int, int, int], int]  # (hops, port in, position in the message) -> slot
 
 
 def resolve(block: Cores) -> None:
@@ -76,18 +76,20 @@ def resolve(block: Cores) -> None:
     if not flights:
         return
     order.end_of_use(block)
-    lanes = [lane for flight in flights for lane in flight]
-    index_of = {(one.number, one.part): index for index, one in enumerate(lanes)}
-    courses = [_course(one.lane.plan) for one in lanes]
+    waiting_lanes = [waiting for flight in flights for waiting in flight]
+    index_of = {(waiting.number, waiting.part): index for index, waiting in enumerate(waiting_lanes)}
+    courses = [_course(waiting.lane.schedule) for waiting in waiting_lanes]
     heads: list[Head] = []
-    for index, one in enumerate(lanes):
-        for lines, starts in one.starts:
+    for index, waiting in enumerate(waiting_lanes):
+        for lines, starts in waiting.starts:
             sources = chain.from_iterable(
-                np.arange(batch.slots)[slots].tolist() for batch in one.lane.plan.batches for slots, _ in batch.sources
+                np.arange(batch.slots)[slots].tolist()
+                for batch in waiting.lane.schedule.batches
+                for slots, _ in batch.sources
             )
             for slot in sources:
                 for line, time in zip(lines, starts[:, slot].tolist(), strict=True):
-                    heappush(heads, (time, one.number, 0, RAMP, index, line, slot))
+                    heappush(heads, (time, waiting.number, 0, RAMP, index, line, slot))
     alone = block.control.size == 1
     neighbours = [(port, rank) for port in range(4) if (rank := block.mesh.neighbour(port)) is not None]
     while True:
@@ -96,14 +98,14 @@ def resolve(block: Cores) -> None:
             return
         outbox: dict[int, list[Any]] = {}
         while heads and heads[0] < horizon:
-            _move(block, heads, heappop(heads), lanes, courses, outbox)
+            _move(block, heads, heappop(heads), waiting_lanes, courses, outbox)
         if alone:
             continue
         requests = [block.scouts.isend(outbox.get(port), rank, port) for port, rank in neighbours]
         for port, rank in neighbours:
-            for time, number, hops, part, line, place in block.scouts.recv(rank, OPPOSITE[port]) or ():
+            for time, number, hops, part, line, position in block.scouts.recv(rank, OPPOSITE[port]) or ():
                 index = index_of[number, part]
-                heappush(heads, (time, number, hops, port, index, line, courses[index].enters[hops, port, place]))
+                heappush(heads, (time, number, hops, port, index, line, courses[index].enters[hops, port, position]))
         for request in requests:
             request.wait()
 
@@ -119,62 +121,67 @@ def _horizon(block: Cores, first: Head | None) -> tuple[Any, ...] | None:
         least = block.scouts.least(np.inf if first is None else first[0])
         return None if least == np.inf else (least + block.device.alpha,)
     nobody = (np.inf, 0, 0)
-    found: tuple[Any, ...] = block.scouts.allreduce(nobody if first is None else first[:3], min)
-    return None if found == nobody else (*found, np.inf)
+    earliest: tuple[Any, ...] = block.scouts.allreduce(nobody if first is None else first[:3], min)
+    return None if earliest == nobody else (*earliest, np.inf)
 
 
 def _move(
-    block: Cores, heads: list[Head], head: Head, lanes: list[Waiting], courses: list[Course], outbox: dict[int, Any]
+    block: Cores,
+    heads: list[Head],
+    head: Head,
+    waiting_lanes: list[Waiting],
+    courses: list[Course],
+    outbox: dict[int, Any],
 ) -> None:
     """A head is at a router: it leaves by all ports that its packet's route leaves by."""
     time, number, hops, _, index, line, slot = head
-    one, course, clock = lanes[index], courses[index], block.clock
+    waiting, course, clock = waiting_lanes[index], courses[index], block.clock
     end = course.ends.get((slot, hops))
     if end is not None:
-        one.landing.time[line, end] = time
-    view = one.lane.view
-    for port, core, moved, crossing in course.leaves.get((slot, hops), ()):
+        waiting.landing.time[line, end] = time
+    view = waiting.lane.view
+    for port, core, next_slot, crossing in course.leaves.get((slot, hops), ()):
         link = line, slice(core, core + 1)
-        free, asked, idle = (view.of(of[port])[link] for of in (clock.link_free, clock.asked, clock.idle))
+        free, asked_at, idle = (view.of(array[port])[link] for array in (clock.link_free, clock.asked_at, clock.idle))
         start = np.array([time])
-        order.give(block, start, one.busy, free, asked, idle)
+        order.give(block, start, waiting.busy, free, asked_at, idle)
         after = float(start[0]) + block.device.alpha
         if clock.late is not None:
             after += float(view.of(clock.late[port])[line, core])
         if crossing is None:
-            heappush(heads, (after, number, hops + 1, OPPOSITE[port], index, line, moved))
+            heappush(heads, (after, number, hops + 1, OPPOSITE[port], index, line, next_slot))
         else:
-            outbox.setdefault(port, []).append((after, number, hops + 1, one.part, line, crossing))
+            outbox.setdefault(port, []).append((after, number, hops + 1, waiting.part, line, crossing))
 
 
-def _course(plan: Schedule) -> Course:
+def _course(schedule: Schedule) -> Course:
     """Made once for a schedule."""
-    found: Any = plan.cache.get(Course)
-    if found is None:
-        found = plan.cache[Course] = Course({}, {}, {})
-        for batch in plan.batches:
-            _enter(found, batch)
-    return found  # type: ignore[no-any-return]
+    course: Any = schedule.cache.get(Course)
+    if course is None:
+        course = schedule.cache[Course] = Course({}, {}, {})
+        for batch in schedule.batches:
+            _enter(course, batch)
+    return course  # type: ignore[no-any-return]
 
 
 def _enter(course: Course, batch: Any) -> None:
     def all_of(index: Index) -> list[int]:
         return np.arange(batch.slots)[index].tolist()  # type: ignore[no-any-return]
 
-    for step in batch.steps:
+    for tick in batch.ticks:
         parent = dict[int, int]()
-        for parents, copies in step.branches:
+        for parents, copies in tick.branches:
             parent.update(zip(all_of(copies), all_of(parents), strict=True))
-        crossing = {slot: place for message in step.sends for place, slot in enumerate(all_of(message.slots))}
-        for message in step.recvs:
-            for place, slot in enumerate(all_of(message.slots)):
-                course.enters[step.tick, message.port, place] = slot
-        for port, slots, cores in step.moves:
+        crossing = {slot: position for message in tick.sends for position, slot in enumerate(all_of(message.slots))}
+        for message in tick.recvs:
+            for position, slot in enumerate(all_of(message.slots)):
+                course.enters[tick.number, message.port, position] = slot
+        for port, slots, cores in tick.moves:
             at = np.arange(cores.stop)[cores] if isinstance(cores, slice) else cores
             for slot, core in zip(all_of(slots), at.tolist(), strict=True):
-                begins = parent.get(slot, slot), step.tick - 1
+                begins = parent.get(slot, slot), tick.number - 1
                 course.leaves.setdefault(begins, []).append((port, core, slot, crossing.get(slot)))
-        for slots, _, numbers in step.deliveries:
+        for slots, _, numbers in tick.deliveries:
             of = np.arange(numbers.stop)[numbers] if isinstance(numbers, slice) else numbers
             for slot, number in zip(all_of(slots), of.tolist(), strict=True):
-                course.ends[slot, step.tick] = number
+                course.ends[slot, tick.number] = number

@@ -1,4 +1,4 @@
-"""How the arrays of a block look as lines of cores, and places along those lines."""
+"""How the arrays of a block look as lines of cores, and positions along those lines."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,22 +36,22 @@ class View:
         """So many lines at a time: which of this view's lines they are, and a view of them alone."""
         if lines >= self.count:
             return [(slice(None), self)]
-        found = []
+        parts = []
         for low in range(0, self.count, lines):
             high = min(low + lines, self.count)
-            here = range(*self.lines.indices(self.lines.stop))[low:high]
-            found.append((slice(low, high), View(self.axis, as_slice(here), high - low, self.length)))
-        return found
+            chosen = range(*self.lines.indices(self.lines.stop))[low:high]
+            parts.append((slice(low, high), View(self.axis, as_slice(chosen), high - low, self.length)))
+        return parts
 
 
-class Places:
+class Positions:
     """Some positions of an array's last axis: a view made once where they are evenly spaced, else a copy each time."""
 
     __slots__ = ("array", "index", "view")
 
     def __init__(self, array: np.ndarray, index: Index) -> None:
         self.view = array[..., index] if isinstance(index, slice) else None
-        if self.view is None:  # places in the memory that the array is a view of: several times as fast
+        if self.view is None:  # positions in the memory that the array is a view of: several times as fast
             array, index = _in_memory(array, index)
         self.array, self.index = array, index
 
@@ -74,20 +74,20 @@ def _in_memory(array: np.ndarray, index: Index) -> tuple[np.ndarray, Any]:
         return array, (..., index)
     start = (array.__array_interface__["data"][0] - owner.__array_interface__["data"][0]) // array.itemsize
     *steps, last = [step // array.itemsize for step in array.strides]
-    where = start + last * np.asarray(index)
+    flat = start + last * np.asarray(index)
     for size, step in zip(array.shape[-2::-1], steps[::-1], strict=True):
-        where = np.add.outer(step * np.arange(size), where)
-    return owner.reshape(-1), where
+        flat = np.add.outer(step * np.arange(size), flat)
+    return owner.reshape(-1), flat
 
 
-def as_slice(places: range) -> slice:
-    """The slice that picks the places of a range."""
-    return slice(places.start, places.stop if places.stop >= 0 else None, places.step)
+def as_slice(positions: range) -> slice:
+    """The slice that picks the positions of a range."""
+    return slice(positions.start, positions.stop if positions.stop >= 0 else None, positions.step)
 
 
-def as_index(places: Sequence[int] | np.ndarray) -> Index:
-    """A slice where the places are evenly spaced and rising, which NumPy follows without a copy; else themselves."""
-    at: np.ndarray = np.asarray(places, np.int64)
+def as_index(positions: Sequence[int] | np.ndarray) -> Index:
+    """A slice where the positions are evenly spaced and rising, which NumPy follows without a copy; else themselves."""
+    at: np.ndarray = np.asarray(positions, np.int64)
     if not len(at):
         return slice(0, 0)
     step = int(at[1] - at[0]) if len(at) > 1 else 1
@@ -96,20 +96,22 @@ def as_index(places: Sequence[int] | np.ndarray) -> Index:
     return at
 
 
-def pieces(*places: np.ndarray) -> list[tuple[Index, ...]]:
-    """Places of several arrays that belong together, cut so that slices will do for all; as they are if that is many.
+def pieces(*positions: np.ndarray) -> list[tuple[Index, ...]]:
+    """Positions of several arrays that belong together, cut so that slices do for all; as they are if that is many.
 
-    The order of the places is not kept.
+    The order of the positions is not kept.
     """
-    order = np.lexsort((places[0], *(one - places[0] for one in places[1:])))  # by distance, then by place
-    left = np.stack([one[order] for one in places])
-    found: list[tuple[Index, ...]] = []
-    while left.shape[1]:
-        gaps = np.diff(left, axis=1)
+    order = np.lexsort(
+        (positions[0], *(array - positions[0] for array in positions[1:]))
+    )  # by distance, then by position
+    remaining = np.stack([array[order] for array in positions])
+    runs: list[tuple[Index, ...]] = []
+    while remaining.shape[1]:
+        gaps = np.diff(remaining, axis=1)
         even = (gaps == gaps[:, :1]).all(axis=0) if gaps.shape[1] and (gaps[:, 0] > 0).all() else np.zeros(0, bool)
         count = 1 + (len(even) if even.all() else int(np.argmin(even)))
-        found.append(tuple(as_index(one[:count]) for one in left))
-        left = left[:, count:]
-        if len(found) > 4 and len(found) * 16 > len(order):
-            return [tuple(as_index(one) for one in places)]
-    return found
+        runs.append(tuple(as_index(array[:count]) for array in remaining))
+        remaining = remaining[:, count:]
+        if len(runs) > 4 and len(runs) * 16 > len(order):
+            return [tuple(as_index(array) for array in positions)]
+    return runs

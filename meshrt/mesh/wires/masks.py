@@ -38,6 +38,6 @@ def set_entries(tables: tuple[Masks, Masks], at: tuple[Any, Any, Any], enters: A
 
 
 def _closed(array: np.ndarray) -> Masks:
-    found = array.view(Masks)
-    found.flags.writeable = False
-    return found
+    masks = array.view(Masks)
+    masks.flags.writeable = False
+    return masks

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meshrt.mesh.cores import Cores
-from meshrt.mesh.wires.lines import Places
+from meshrt.mesh.wires.lines import Positions
 from meshrt.mesh.wires.tables import Channel, is_left
 
 if TYPE_CHECKING:
@@ -19,27 +19,27 @@ if TYPE_CHECKING:
     from meshrt.mesh.wires.schedule import Schedule
 
 
-# A channel's transfers of which nobody kept when heads asked for links, by plan and views: how long they took, and when
-# the links were free before, if there was one alone.
+# A channel's transfers of which nobody kept when heads asked for links, by schedule and views: how long they took, and
+# when the links were free before, if there was one alone.
 Unseen = dict[tuple[int, int], tuple[Any, Any, float, list[np.ndarray] | None]]
 
 
 def begin_use(
-    block: Cores, channel: Channel, plan: "Schedule", views: "tuple[View, ...]", apart: bool, busy: float
+    block: Cores, channel: Channel, schedule: "Schedule", views: "tuple[View, ...]", apart: bool, busy: float
 ) -> bool:
     """A transfer begins: must its heads be checked at links, and be kept? All ranks find the same.
 
     Not where its channel was there and nobody else has been on its links since, and no two of its routes share a link
     (`apart`): what comes from the same cores the same way stays in order.
     """
-    if channel.axis is None or plan.whole_block or not apart:
+    if channel.axis is None or schedule.whole_block or not apart:
         end_of_use(block)
         return True
     users: dict[Channel, Unseen] = block.clock.users
     if channel in users:
         unseen = users[channel]
-        before = None if unseen else [free.get().copy() for _, free, _ in _links(block, plan, views)]
-        unseen[id(plan), id(views)] = plan, views, busy, before
+        before = None if unseen else [free.get().copy() for _, free, _ in _links(block, schedule, views)]
+        unseen[id(schedule), id(views)] = schedule, views, busy, before
         return False
     for other in list(users):
         if is_left(other) or _share_links(channel, other):
@@ -51,11 +51,11 @@ def begin_use(
 def _share_links(channel: Channel, other: Channel) -> bool:
     """Does any link belong to routes of both?"""
     key = "shares links", other.number
-    found: Any = channel.cache.get(key)
-    if found is None:
-        found = other.axis == channel.axis and bool((other.links[:4] & channel.links[:4]).any())
-        channel.cache[key] = found
-    return bool(found)
+    shared: Any = channel.cache.get(key)
+    if shared is None:
+        shared = other.axis == channel.axis and bool((other.links[:4] & channel.links[:4]).any())
+        channel.cache[key] = shared
+    return bool(shared)
 
 
 def end_of_use(block: Cores) -> None:
@@ -70,47 +70,49 @@ def _end(block: Cores, unseen: Unseen) -> None:
 
     Before that the links were idle since the transfer before; where that is not known, none of the time is given away.
     """
-    for plan, views, busy, before in unseen.values():
-        for at, (asked, free, idle) in enumerate(_links(block, plan, views)):
-            taken = free.get() - busy
-            since = taken if before is None or len(unseen) > 1 else before[at]
-            idle.put(np.where(taken > asked.get(), since, idle.get()))
-            asked.put(np.maximum(asked.get(), taken))
+    for schedule, views, busy, before in unseen.values():
+        for at, (asked_at, free, idle) in enumerate(_links(block, schedule, views)):
+            taken_at = free.get() - busy
+            since = taken_at if before is None or len(unseen) > 1 else before[at]
+            idle.put(np.where(taken_at > asked_at.get(), since, idle.get()))
+            asked_at.put(np.maximum(asked_at.get(), taken_at))
 
 
-def _links(block: Cores, plan: "Schedule", views: "tuple[View, ...]") -> list[tuple[Places, Places, Places]]:
+def _links(
+    block: Cores, schedule: "Schedule", views: "tuple[View, ...]"
+) -> list[tuple[Positions, Positions, Positions]]:
     """Of the links that a transfer's packets cross: when they were asked for, are free, and were idle from."""
     clock = block.clock
-    found: Any = plan.cache.get(views)
-    if found is None:
-        found = plan.cache[views] = [
-            tuple(Places(view.of(of[way]), cores) for of in (clock.asked, clock.link_free, clock.idle))
+    links: Any = schedule.cache.get(views)
+    if links is None:
+        links = schedule.cache[views] = [
+            tuple(Positions(view.of(array[way]), cores) for array in (clock.asked_at, clock.link_free, clock.idle))
             for view in views
-            for way, cores, _ in plan.crossings
+            for way, cores, _ in schedule.crossings
         ]
-    return found  # type: ignore[no-any-return]
+    return links  # type: ignore[no-any-return]
 
 
 def give(
-    block: Cores, times: np.ndarray, busy: float | np.ndarray, free: np.ndarray, asked: np.ndarray, idle: np.ndarray
+    block: Cores, times: np.ndarray, busy: float | np.ndarray, free: np.ndarray, asked_at: np.ndarray, idle: np.ndarray
 ) -> None:
     """Heads ask for links at these times, each of them for another: the times become those at which they get them.
 
-    `free`: when the links are free; `asked`: when the heads asked that they were last given to; `idle`: from when on
+    `free`: when the links are free; `asked_at`: when the heads asked that they were last given to; `idle`: from when on
     they were idle before that, until then. All are brought up to date. A head that asked in that time, and is over
     before its end, goes then.
     """
     if not some(free > times):  # nor did a later one ask: it is free no sooner than it was asked for
         idle[...] = free
-        asked[...] = times
+        asked_at[...] = times
         np.add(times, busy, out=free)
         return
-    late = asked > times
+    late = asked_at > times
     if some(late):
-        _give_late(block, times, busy, free, asked, idle, np.nonzero(late))
+        _give_late(block, times, busy, free, asked_at, idle, np.nonzero(late))
         return
     idle[...] = free
-    asked[...] = times
+    asked_at[...] = times
     np.maximum(times, free, out=times)
     np.add(times, busy, out=free)
 
@@ -121,11 +123,11 @@ def some(marks: np.ndarray) -> bool:
 
 
 def _give_late(
-    block: Cores, times: np.ndarray, busy: float | np.ndarray, free: np.ndarray, asked: np.ndarray, idle: np.ndarray,
+    block: Cores, times: np.ndarray, busy: float | np.ndarray, free: np.ndarray, asked_at: np.ndarray, idle: np.ndarray,
     late: tuple[np.ndarray, ...],
 ) -> None:  # fmt: skip
     """As `give`, where some links were given before to heads that ask later than now."""
-    ask, until, low, high = times[late], free[late], idle[late], asked[late]
+    ask, until, low, high = times[late], free[late], idle[late], asked_at[late]
     each = busy[late] if isinstance(busy, np.ndarray) else busy
     begin = np.maximum(ask, low)
     inside = begin + each <= high
@@ -135,9 +137,9 @@ def _give_late(
     counters.out_of_order += int(np.count_nonzero(held_up))
     counters.longest_wait = max(counters.longest_wait, float((begin - ask)[held_up].max(initial=0.0)))
     idle[...] = free
-    asked[...] = times
+    asked_at[...] = times
     np.maximum(times, free, out=times)
     times[late] = begin
     np.add(times, busy, out=free)
-    idle[late], asked[late] = np.where(inside, begin + each, until), high
+    idle[late], asked_at[late] = np.where(inside, begin + each, until), high
     free[late] = np.where(inside, until, until + each)

@@ -27,8 +27,8 @@ def serve_all(block: Cores, arrivals: "list[Arrival]") -> None:
         if len(coming) == 2 and _alike(block, *coming):
             _serve_both(block, coming)
             return
-    for one in arrivals:
-        serve(block, one)
+    for arrival in arrivals:
+        serve(block, arrival)
 
 
 def serve(block: Cores, arrival: "Arrival", chosen: np.ndarray | None = None) -> None:
@@ -48,20 +48,20 @@ def serve(block: Cores, arrival: "Arrival", chosen: np.ndarray | None = None) ->
         coming.remove(arrival)
 
 
-def _alike(block: Cores, one: "Arrival", other: "Arrival") -> bool:
+def _alike(block: Cores, first: "Arrival", second: "Arrival") -> bool:
     """Do both transfers bring every core a packet, of the same size?"""
     return (
-        one.served is other.served is None
-        and one.passage.taking == other.passage.taking
-        and one.passage.tail == other.passage.tail
-        and one.landing.time.size == other.landing.time.size == block.shape[0] * block.shape[1]
+        first.served is second.served is None
+        and first.passage.taking == second.passage.taking
+        and first.passage.tail == second.passage.tail
+        and first.landing.time.size == second.landing.time.size == block.shape[0] * block.shape[1]
     )
 
 
 def _serve_both(block: Cores, coming: "list[Arrival]") -> None:
     """Every core gets a packet of each of two transfers: the one that asks first is served first."""
-    first, second = (_asks(block, one) for one in coming)
-    ramps = block.clock.ramp_in, block.clock.asked[RAMP], block.clock.idle[RAMP]
+    first, second = (_asks(block, arrival) for arrival in coming)
+    ramps = block.clock.ramp_in, block.clock.asked_at[RAMP], block.clock.idle[RAMP]
     passage, swapped = coming[0].passage, second < first
     soon, late = np.minimum(first, second), np.maximum(first, second)
     for times in (soon, late):
@@ -75,18 +75,18 @@ def _serve_both(block: Cores, coming: "list[Arrival]") -> None:
 
 def _early(block: Cores, arrival: "Arrival", chosen: np.ndarray | None) -> np.ndarray:
     """The cores [bh, bw] that wait for the packet and have others that ask before it."""
-    coming, mine = block.clock.coming, _asks(block, arrival, chosen)
+    coming, own_asks = block.clock.coming, _asks(block, arrival, chosen)
     early, before = np.zeros(block.shape, bool), True
     for other in coming:
         if other is arrival:
             before = False
             continue
         asks = _asks(block, other)
-        first = asks <= mine if before else asks < mine
+        first = asks <= own_asks if before else asks < own_asks
         if len(coming) == 2 and np.count_nonzero(first):  # what comes and goes while it is idle can be served later
-            first &= (asks + other.passage.taking > mine) | (asks < block.clock.ramp_in)
+            first &= (asks + other.passage.taking > own_asks) | (asks < block.clock.ramp_in)
         early |= first
-    return np.asarray(early & np.isfinite(mine))
+    return np.asarray(early & np.isfinite(own_asks))
 
 
 def settle(block: Cores) -> None:
@@ -97,87 +97,87 @@ def settle(block: Cores) -> None:
 
 def _serve_alone(block: Cores, arrival: "Arrival", chosen: np.ndarray | None) -> None:
     """The packets of one transfer that nobody else's come before."""
-    time, left = arrival.landing.time, None if arrival.served is None else ~arrival.served
+    time, unserved = arrival.landing.time, None if arrival.served is None else ~arrival.served
     if chosen is not None:
-        left = np.full(time.shape, chosen) if left is None else chosen & left
-    ramps = [one.get() for one in arrival.lane.ramps]
+        unserved = np.full(time.shape, chosen) if unserved is None else chosen & unserved
+    ramps = [ramp.get() for ramp in arrival.lane.ramps]
     taking, tail = arrival.passage.taking, arrival.passage.tail
-    if left is None:
+    if unserved is None:
         order.give(block, time, taking, *ramps)
         if tail:
             np.add(time, tail, out=time)
         if arrival.lane.ramps[0].view is not None:
             arrival.is_served = True
             return
-    elif 2 * np.count_nonzero(left) < left.size:
-        some = np.nonzero(left)
-        here = [one[some] for one in ramps]
-        times = time[some]
-        order.give(block, times, taking, *here)
-        time[some] = times + tail
-        for one, new in zip(ramps, here, strict=True):
-            one[some] = new
+    elif 2 * np.count_nonzero(unserved) < unserved.size:
+        at = np.nonzero(unserved)
+        chosen_ramps = [ramp[at] for ramp in ramps]
+        times = time[at]
+        order.give(block, times, taking, *chosen_ramps)
+        time[at] = times + tail
+        for ramp, new in zip(ramps, chosen_ramps, strict=True):
+            ramp[at] = new
     else:  # it is less work to serve all, and to put back what those have that are not to be
-        others = np.nonzero(~left)
-        kept = [one[others] for one in (time, *ramps)]
-        time[others] = ramps[0][others]
+        skipped = np.nonzero(~unserved)
+        before = [array[skipped] for array in (time, *ramps)]
+        time[skipped] = ramps[0][skipped]
         order.give(block, time, taking, *ramps)
         np.add(time, tail, out=time)
-        for one, was in zip((time, *ramps), kept, strict=True):
-            one[others] = was
-    for place, new in zip(arrival.lane.ramps, ramps, strict=True):
-        place.put(new)
-    if left is not None:
-        arrival.served = left if arrival.served is None else arrival.served | left
-    arrival.is_served = left is None or bool(arrival.served is not None and arrival.served.all())
+        for array, was in zip((time, *ramps), before, strict=True):
+            array[skipped] = was
+    for lane_ramp, new in zip(arrival.lane.ramps, ramps, strict=True):
+        lane_ramp.put(new)
+    if unserved is not None:
+        arrival.served = unserved if arrival.served is None else arrival.served | unserved
+    arrival.is_served = unserved is None or bool(arrival.served is not None and arrival.served.all())
 
 
 def _serve_in_turn(block: Cores, arrival: "Arrival", early: np.ndarray) -> None:
     """At the cores [bh, bw] that are marked others ask before the packet: all that do so are served, then it is."""
     coming = block.clock.coming
     y, x = np.nonzero(early)
-    every = block.clock.ramp_in, block.clock.asked[RAMP], block.clock.idle[RAMP]
-    ramps = [one[y, x] for one in every]
+    arrays = block.clock.ramp_in, block.clock.asked_at[RAMP], block.clock.idle[RAMP]
+    ramps = [array[y, x] for array in arrays]
     if len(coming) == 2:
-        for one in sorted(coming, key=lambda one: one is arrival):
-            times = _asks(block, one)[y, x]
-            order.give(block, times, one.passage.taking, *ramps)
-            _land(one, block.shape[1], y, x, times)
+        for candidate in sorted(coming, key=lambda candidate: candidate is arrival):
+            times = _asks(block, candidate)[y, x]
+            order.give(block, times, candidate.passage.taking, *ramps)
+            _land(candidate, block.shape[1], y, x, times)
     else:
-        asks = np.stack([_asks(block, one)[y, x] for one in coming])
-        keeps = np.array([one.passage.taking for one in coming])
+        asks = np.stack([_asks(block, candidate)[y, x] for candidate in coming])
+        keeps = np.array([candidate.passage.taking for candidate in coming])
         starts = np.full(asks.shape, np.nan)
-        left = np.arange(len(y))  # cores at which the packet's turn has not come
-        for who in np.argsort(asks, axis=0, kind="stable"):  # as they were started where they ask together
-            who = who[left]
-            here = [one[left] for one in ramps]
-            times = asks[who, left]
-            order.give(block, times, keeps[who], *here)
-            starts[who, left] = times
-            for ramp, new in zip(ramps, here, strict=True):
-                ramp[left] = new
-            left = left[who != coming.index(arrival)]
-        for one, start in zip(coming, starts, strict=True):
-            given = ~np.isnan(start)
-            _land(one, block.shape[1], y[given], x[given], start[given])
-    for whole, new in zip(every, ramps, strict=True):
-        whole[y, x] = new
+        waiting = np.arange(len(y))  # cores at which the packet's turn has not come
+        for numbers in np.argsort(asks, axis=0, kind="stable"):  # as they were started where they ask together
+            numbers = numbers[waiting]
+            chosen_ramps = [ramp[waiting] for ramp in ramps]
+            times = asks[numbers, waiting]
+            order.give(block, times, keeps[numbers], *chosen_ramps)
+            starts[numbers, waiting] = times
+            for ramp, new in zip(ramps, chosen_ramps, strict=True):
+                ramp[waiting] = new
+            waiting = waiting[numbers != coming.index(arrival)]
+        for candidate, start in zip(coming, starts, strict=True):
+            served = ~np.isnan(start)
+            _land(candidate, block.shape[1], y[served], x[served], start[served])
+    for array, new in zip(arrays, ramps, strict=True):
+        array[y, x] = new
 
 
 def _land(arrival: "Arrival", width: int, y: np.ndarray, x: np.ndarray, starts: np.ndarray) -> None:
     """Packets for these cores of the block, `width` cores wide, have been given their ramps."""
-    view, time, at = arrival.lane.view, arrival.landing.time, arrival.lane.plan.delivered
+    view, time, at = arrival.lane.view, arrival.landing.time, arrival.lane.schedule.delivered
     if view.axis is None:
-        line, place = np.zeros(len(y), np.int64), y * width + x
+        line, position = np.zeros(len(y), np.int64), y * width + x
     else:
-        line, place = (y, x) if view.axis == "x" else (x, y)
+        line, position = (y, x) if view.axis == "x" else (x, y)
         lines = range(*view.lines.indices(int(line.max(initial=0)) + 1))
         line = (line - lines.start) // lines.step
-    place = np.searchsorted(at, place) if isinstance(at, np.ndarray) else (place - at.start) // at.step
-    time[line, place] = starts + arrival.passage.tail
+    position = np.searchsorted(at, position) if isinstance(at, np.ndarray) else (position - at.start) // at.step
+    time[line, position] = starts + arrival.passage.tail
     if arrival.served is None:
         arrival.served = np.zeros(time.shape, bool)
-    arrival.served[line, place] = True
+    arrival.served[line, position] = True
 
 
 def _asks(block: Cores, arrival: "Arrival", chosen: np.ndarray | None = None) -> np.ndarray:
@@ -185,8 +185,8 @@ def _asks(block: Cores, arrival: "Arrival", chosen: np.ndarray | None = None) ->
     time, view = arrival.landing.time, arrival.lane.view
     if arrival.served is None and chosen is None and time.size == block.shape[0] * block.shape[1]:
         return time.swapaxes(0, 1) if view.axis == "y" else time.reshape(block.shape)  # a packet for every core
-    found = np.full(block.shape, np.inf)
-    left = True if arrival.served is None else ~arrival.served
-    here = np.where(left if chosen is None else left & chosen, time, np.inf)
-    view.of(found)[:, arrival.lane.plan.delivered] = here
-    return found
+    asks = np.full(block.shape, np.inf)
+    unserved = True if arrival.served is None else ~arrival.served
+    times = np.where(unserved if chosen is None else unserved & chosen, time, np.inf)
+    view.of(asks)[:, arrival.lane.schedule.delivered] = times
+    return asks

@@ -12,7 +12,7 @@ from meshrt.mesh.cores import Cores
 from meshrt.mesh.wires import order
 from meshrt.mesh.wires.glide import glide
 from meshrt.mesh.wires.heads import Passage, Waiting
-from meshrt.mesh.wires.lane import Buffer, Landing, Lane, Run, RunStep, glide_for, new_landing
+from meshrt.mesh.wires.lane import Buffer, Landing, Lane, Run, RunTick, glide_for, new_landing
 
 KEPT = 64 * 1024  # bytes of headers that a lane keeps to itself, with views of them; more is shared by all lanes
 
@@ -43,11 +43,11 @@ class Arrival:
         if self.has_path:
             return
         self.has_path = True
-        for there, (source, hops) in zip(self.landing.paths, self.lane.paths, strict=True):
-            if there.view is None:
-                there.put(source.get() + hops)
+        for target, (source, hops) in zip(self.landing.paths, self.lane.paths, strict=True):
+            if target.view is None:
+                target.put(source.get() + hops)
             else:
-                np.add(source.get(), hops, out=there.view)
+                np.add(source.get(), hops, out=target.view)
 
 
 def replay(block: Cores, lane: Lane, own: np.ndarray | None, passage: Passage) -> tuple[Arrival | None, list[Any]]:
@@ -56,7 +56,7 @@ def replay(block: Cores, lane: Lane, own: np.ndarray | None, passage: Passage) -
     `own` are the tiles [lines, length, *tile] that messages take along, None without payloads. What a packet lands with
     is when it asks for the ramp that it is delivered by. Where heads have to wait (heads.py) only tiles are moved.
     """
-    plan, busy, waiting = lane.plan, passage.busy, passage.waiting
+    schedule, busy, waiting = lane.schedule, passage.busy, passage.waiting
     pending: list[Any] = []
     ahead = glide_for(block, lane)
     landing = lane.spare.pop() if lane.spare else new_landing(block, lane)
@@ -68,24 +68,24 @@ def replay(block: Cores, lane: Lane, own: np.ndarray | None, passage: Passage) -
             starts.append((range(lane.view.count)[run.lines], run.time.copy()))
         elif ahead is not None and glide(block, ahead, busy, passage.watch, landing.time):
             break
-        for step in run.steps:
+        for tick in run.ticks:
             if waiting is None:
-                _move(block, run, step, passage)
-            for message in step.sends:
+                _move(block, run, tick, passage)
+            for message in tick.sends:
                 _load(lane, message, own)
-                pending.append(block.comm.Isend(message.spec, message.rank, plan.tag))
-            for message in step.recvs:
+                pending.append(block.comm.Isend(message.spec, message.rank, schedule.tag))
+            for message in tick.recvs:
                 block.watch.waiting(message.rank, message.note)
-                block.wait(block.comm.Irecv(message.spec, message.rank, plan.tag))
+                block.wait(block.comm.Irecv(message.spec, message.rank, schedule.tag))
                 block.watch.moving()
                 message.slots.put(message.time)
-            for time in step.ends:
+            for time in tick.ends:
                 next(put_down)[...] = time
-            for slots, number in step.odd_ends:
+            for slots, number in tick.odd_ends:
                 landing.time[run.lines][:, number] = run.time[:, slots]
     if waiting is not None:
         waiting.append(Waiting(block.clock.started, len(waiting), lane, starts, busy, landing))
-    if not plan.count:
+    if not schedule.count:
         if waiting is None:
             lane.spare.append(landing)
         return None, pending
@@ -115,39 +115,39 @@ def _leave(run: Run, busy: float) -> None:
         run.time[:, slots] = start
 
 
-def _move(block: Cores, run: Run, step: RunStep, passage: Passage) -> None:
+def _move(block: Cores, run: Run, tick: RunTick, passage: Passage) -> None:
     """Packets move by a hop: each leaves a router when the link is free, and keeps it busy."""
     busy, watch, alpha = passage.busy, passage.watch, block.device.alpha
-    for parents, copies in step.branches:
+    for parents, copies in tick.branches:
         run.time[:, copies] = run.time[:, parents]
     if busy:
-        for time, free, asked, idle in step.moves:
+        for time, free, asked_at, idle in tick.moves:
             if watch:
-                order.give(block, time, busy, free, asked, idle)
+                order.give(block, time, busy, free, asked_at, idle)
             else:
                 np.maximum(time, free, out=time)
                 np.add(time, busy, out=free)
-    for time in step.under_way:
+    for time in tick.under_way:
         np.add(time, alpha, out=time)
-    for slots, links, asked, idle, at in step.odd_moves:
+    for slots, links, asked_at, idle, at in tick.odd_moves:
         start = run.time[:, slots]
         if busy and watch:
-            here = links[:, at], asked[:, at], idle[:, at]
-            order.give(block, start, busy, *here)
-            links[:, at], asked[:, at], idle[:, at] = here
+            chosen_links = links[:, at], asked_at[:, at], idle[:, at]
+            order.give(block, start, busy, *chosen_links)
+            links[:, at], asked_at[:, at], idle[:, at] = chosen_links
         elif busy:
             start = np.maximum(start, links[:, at])
             links[:, at] = start + busy
         run.time[:, slots] = start + alpha
-    for slots, late in step.detours:
+    for slots, late in tick.detours:
         run.time[:, slots] += late
 
 
 def _load(lane: Lane, message: Buffer, own: np.ndarray | None) -> None:
     """Fill a message: headers with the paths of the sources, and tiles."""
     message.time[...] = message.slots.get()
-    for there, source in message.paths:
-        there.put(source.get())
+    for target, source in message.paths:
+        target.put(source.get())
     if own is not None:
         for part in message.parts:
             tiles = own if part.message < 0 else lane.received[part.message].tiles

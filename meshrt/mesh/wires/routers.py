@@ -55,19 +55,24 @@ def own_sources(block: Cores, channel: Channel, whole_block: bool) -> tuple[np.n
     if channel.axis is None:
         y, x = np.divmod(channel.sources.astype(np.int64), mesh.width)
         x, y = x - mesh.x0, y - mesh.y0
-        own = (x >= 0) & (x < mesh.block_width) & (y >= 0) & (y < mesh.block_height)
+        inside = (x >= 0) & (x < mesh.block_width) & (y >= 0) & (y < mesh.block_height)
         core = y * mesh.block_width + x
         line = np.zeros(len(core), np.int64)
-        return channel.sources[own].astype(np.int64), line[own], core[own], channel.colours[own].astype(np.int64)
+        return (
+            channel.sources[inside].astype(np.int64),
+            line[inside],
+            core[inside],
+            channel.colours[inside].astype(np.int64),
+        )
     at = channel.sources.astype(np.int64) - mesh.offset(channel.axis)
-    own = (at >= 0) & (at < mesh.block_length(channel.axis))
-    pos, at, colour = channel.sources[own].astype(np.int64), at[own], channel.colours[own].astype(np.int64)
+    inside = (at >= 0) & (at < mesh.block_length(channel.axis))
+    pos, at, colour = channel.sources[inside].astype(np.int64), at[inside], channel.colours[inside].astype(np.int64)
     lines = line_indices(block, channel)
     if not whole_block:
         count = len(pos) if len(lines) else 0
         return pos[:count], np.zeros(count, np.int64), at[:count], colour[:count]
     pos, at, colour = (np.tile(part, len(lines)) for part in (pos, at, colour))
-    line = np.repeat(lines, own.sum())
+    line = np.repeat(lines, inside.sum())
     core = line * mesh.block_width + at if channel.axis == "x" else at * mesh.block_width + line
     return pos, line + mesh.offset("y" if channel.axis == "x" else "x"), core, colour
 
@@ -76,9 +81,9 @@ def look_up(block: Cores, channel: Channel, whole_block: bool, flight: np.ndarra
     """The ports that each scout leaves by, from the table of the router it is at."""
     _, at, port, colour = flight
     enters, leaves = _tables(block, channel, whole_block)
-    known = (enters[colour, at] >> port.astype(np.uint8) & 1).astype(bool)
-    if not known.all():
-        lost = int(np.flatnonzero(~known)[0])
+    has_rule = (enters[colour, at] >> port.astype(np.uint8) & 1).astype(bool)
+    if not has_rule.all():
+        lost = int(np.flatnonzero(~has_rule)[0])
         rule = int(enters[colour[lost], at[lost]])
         raise RouteError(
             f"core {core_at(block, channel, whole_block, int(at[lost]))} has no rule for a packet of colour"
@@ -91,7 +96,7 @@ def look_up(block: Cores, channel: Channel, whole_block: bool, flight: np.ndarra
 def next_core(
     block: Cores, channel: Channel, whole_block: bool, way: int, at: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(core after a hop, is it inside the block, place along the edge that is crossed where it is not)."""
+    """(core after a hop, is it inside the block, position along the edge that is crossed where it is not)."""
     mesh = block.mesh
     if not whole_block and channel.axis is not None:
         to = at + sum(STEP[way])

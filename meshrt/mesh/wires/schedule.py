@@ -22,8 +22,9 @@ BATCH = 64 * 1024  # packets whose headers, and the clocks and links that they m
 
 @dataclass(frozen=True)
 class Part:
-    """Packets that are delivered, or put into a message, at `to`; from `source`: places in this rank's tiles (message
-    -1) or in a message received. `delivered` numbers them among all that are delivered here, after so many `hops`.
+    """Packets that are delivered, or put into a message, at `to`; from `source`: positions in this rank's tiles
+    (message -1) or in a message received. `delivered` numbers them among all that are delivered here, after so many
+    `hops`.
     """
 
     to: Index
@@ -45,10 +46,10 @@ class Message:
 
 
 @dataclass(frozen=True)
-class Step:
+class BatchTick:
     """One tick of a batch, ready to be replayed."""
 
-    tick: int
+    number: int
     branches: tuple[tuple[Index, Index], ...]  # (parents' slots, copies' slots)
     moves: tuple[tuple[int, Index, Index], ...]  # (port out, slots, cores)
     all_move: bool  # every slot is moved, once
@@ -63,15 +64,15 @@ class Batch:
 
     slots: int
     sources: tuple[tuple[Index, Index], ...]  # (slots, cores), one packet a core in each
-    steps: tuple[Step, ...]
+    ticks: tuple[BatchTick, ...]
     messages: bool  # some come from, or go to, other ranks
 
     @property
     def under_way(self) -> int:
         """Packets a line that move in a tick, on average."""
-        moved = sum(len(range(*slots.indices(self.slots))) if isinstance(slots, slice) else len(slots)
-                    for step in self.steps for _, slots, _ in step.moves)  # fmt: skip
-        return -(-moved // max(1, len(self.steps)))
+        moves = sum(len(range(*slots.indices(self.slots))) if isinstance(slots, slice) else len(slots)
+                    for tick in self.ticks for _, slots, _ in tick.moves)  # fmt: skip
+        return -(-moves // max(1, len(self.ticks)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,11 +123,11 @@ def compile_schedule(
     number[cores[order]] = np.arange(len(order))
     crossings = tuple(_crossings(trace, keep))
     root = _roots(trace.parent)
-    origin = np.stack([np.full(len(keep), -1), trace.core])  # [message, place] of a payload; -1: this rank's tiles
+    origin = np.stack([np.full(len(keep), -1), trace.core])  # [message, position] of a payload; -1: this rank's tiles
     batches = [
-        _batch(block, trace, one, root, number, origin)
-        for one in _split(block, channel, trace, keep, root)
-        if one.any()
+        _batch(block, trace, chosen, root, number, origin)
+        for chosen in _split(block, channel, trace, keep, root)
+        if chosen.any()
     ]
     return Schedule(
         trace.whole_block,
@@ -146,8 +147,8 @@ def compile_schedule(
 
 def _deliveries(trace: Trace) -> Iterator[tuple[int, tuple[np.ndarray, np.ndarray]]]:
     """(tick, (slots, cores)) of what is delivered. In the tick in which packets start nothing is."""
-    for tick, one in enumerate(trace.ticks[1:], 1):
-        yield tick, one.deliveries
+    for number, tick in enumerate(trace.ticks[1:], 1):
+        yield number, tick.deliveries
 
 
 def _batch(
@@ -155,14 +156,14 @@ def _batch(
 ) -> Batch:
     """The packets in those slots. Enters in `origin` where the payloads of packets from other ranks are."""
     number = np.cumsum(keep) - 1  # new slot numbers
-    steps, received = [], 0
+    ticks, received = [], 0
     count = int(keep.sum())
     for at, tick in enumerate(trace.ticks[1:], 1):
         moves: list[tuple[int, Index, Index]] = []
-        moved = ints()
+        movers = ints()
         for way, slots, cores in tick.moves:
             on = keep[slots]
-            moved = np.append(moved, slots[on])
+            movers = np.append(movers, slots[on])
             for part in one_a_place(cores[on]):
                 moves += [(way, *piece) for piece in pieces(number[slots[on]][part], cores[on][part])]  # type: ignore[misc]
         sends, recvs = [], []
@@ -184,13 +185,15 @@ def _batch(
             branches = tuple(
                 (as_index(number[a[keep[a]]]), as_index(number[b[keep[a]]])) for a, b in tick.branches if keep[a].any()
             )
-            all_move = len(moved) == count == len(set(moved.tolist()))
-            steps.append(Step(at, branches, tuple(moves), all_move, tuple(sends), tuple(recvs), tuple(ends)))  # type: ignore[arg-type]
-    own = np.flatnonzero(keep & (trace.core >= 0))
+            all_move = len(movers) == count == len(set(movers.tolist()))
+            ticks.append(BatchTick(at, branches, tuple(moves), all_move, tuple(sends), tuple(recvs), tuple(ends)))  # type: ignore[arg-type]
+    starting = np.flatnonzero(keep & (trace.core >= 0))
     sources = [
-        piece for part in one_a_place(trace.core[own]) for piece in pieces(number[own][part], trace.core[own][part])
+        piece
+        for part in one_a_place(trace.core[starting])
+        for piece in pieces(number[starting][part], trace.core[starting][part])
     ]
-    return Batch(count, tuple(sources), tuple(steps), any(step.sends or step.recvs for step in steps))  # type: ignore[arg-type]
+    return Batch(count, tuple(sources), tuple(ticks), any(tick.sends or tick.recvs for tick in ticks))  # type: ignore[arg-type]
 
 
 def _split(block: Cores, channel: Channel, trace: Trace, keep: np.ndarray, root: np.ndarray) -> list[np.ndarray]:
@@ -202,8 +205,8 @@ def _split(block: Cores, channel: Channel, trace: Trace, keep: np.ndarray, root:
     if trace.whole_block or channel.axis is None:
         return [keep]
     lines = len(line_indices(block, channel))
-    own = np.flatnonzero(keep & (trace.core >= 0))
-    if len(own) * lines < 2 * BATCH or len(set(trace.core[own].tolist())) < len(own):
+    starting = np.flatnonzero(keep & (trace.core >= 0))
+    if len(starting) * lines < 2 * BATCH or len(set(trace.core[starting].tolist())) < len(starting):
         return [keep]
     for way in range(4):
         used = [cores[keep[slots]] for tick in trace.ticks for port, slots, cores in tick.moves if port == way]
@@ -218,7 +221,7 @@ def _split(block: Cores, channel: Channel, trace: Trace, keep: np.ndarray, root:
     if channel.axis == "y":
         group = trace.core[root] // max(1, BATCH // lines)
     inside = keep & ~across
-    return [keep & across, *(inside & (group == one) for one in sorted(set(group[inside].tolist())))]
+    return [keep & across, *(inside & (group == number) for number in sorted(set(group[inside].tolist())))]
 
 
 def packets_meet(trace: Trace) -> bool:
@@ -250,18 +253,18 @@ def _parts(to: np.ndarray, origin: np.ndarray, hops: np.ndarray | None = None) -
 
     `to` rises. With `hops` they are deliveries.
     """
-    message, place = origin
+    message, position = origin
     parts = []
-    for one in sorted(set(message.tolist())):
-        on = message == one
-        apart = to[on] - place[on]
+    for number in sorted(set(message.tolist())):
+        on = message == number
+        apart = to[on] - position[on]
         distances = sorted(set(apart.tolist()))
         groups = [apart == distance for distance in distances] if len(distances) <= 4 else [np.ones(len(apart), bool)]
         for group in groups:
             at = np.flatnonzero(on)[group]
             far = 0 if hops is None else int(hops[at[0]]) if (hops[at] == hops[at[0]]).all() else hops[at]
             delivered = as_index(at) if hops is not None else slice(0, 0)
-            parts.append(Part(as_index(to[at]), one, as_index(place[at]), delivered, far))
+            parts.append(Part(as_index(to[at]), number, as_index(position[at]), delivered, far))
     return tuple(parts)
 
 
@@ -279,4 +282,4 @@ def one_a_place(cores: np.ndarray) -> list[np.ndarray]:
     first = np.searchsorted(cores[order], cores[order])
     turn = np.empty(len(cores), np.int64)
     turn[order] = np.arange(len(cores)) - first
-    return [np.flatnonzero(turn == one) for one in range(int(turn.max()) + 1)]
+    return [np.flatnonzero(turn == number) for number in range(int(turn.max()) + 1)]

@@ -77,8 +77,8 @@ def scouted(block: Cores, channel: Channel) -> Trace:
         finally:
             block.watch.landed()
         cache["epoch"] = epoch
-    found: Trace = cache["trace"]  # type: ignore[assignment]
-    return found
+    trace: Trace = cache["trace"]  # type: ignore[assignment]
+    return trace
 
 
 def scout(block: Cores, channel: Channel) -> Trace:
@@ -122,9 +122,9 @@ def _refuse_loops(block: Cores, channel: Channel, trace: Trace, walked: list[np.
     cores, lines = prod(block.shape), max(block.mesh.width, block.mesh.height)
     key = (((trace.pos[slot] * lines + trace.line[slot]) * COLOURS + colour) * cores + at) * 5 + port
     order = np.argsort(key, kind="stable")
-    again = order[1:][key[order][1:] == key[order][:-1]]
-    if len(again):
-        _, at, port, colour = walk[:, again.min()].tolist()
+    repeated = order[1:][key[order][1:] == key[order][:-1]]
+    if len(repeated):
+        _, at, port, colour = walk[:, repeated.min()].tolist()
         raise RouteError(
             f"core {core_at(block, channel, trace.whole_block, at)} gets a packet of colour {colour} from the"
             f" {PORT_NAMES[port]} for the second time: the entries lead it in a loop, or by two ways that join"
@@ -145,23 +145,23 @@ def _step(block: Cores, channel: Channel, trace: Trace, flight: np.ndarray) -> n
     tick = Tick()
     trace.ticks.append(tick)
     under_way, outbox = [np.empty((4, 0), np.int64)], {}
-    left = np.zeros(len(slot), bool)
+    leaving = np.zeros(len(slot), bool)
     for way in range(4):
         go = (leaves >> way & 1).astype(bool)
         if not go.any():
             continue
         moving = slot[go]
-        again = left[go]
-        if again.any():
-            parent = moving[again]
+        copied = leaving[go]
+        if copied.any():
+            parent = moving[copied]
             copies = trace.add(trace.pos[parent], trace.line[parent], np.full(len(parent), -1), parent)
             tick.branches.append((parent, copies))
-            moving[again] = copies
-        left |= go
+            moving[copied] = copies
+        leaving |= go
         tick.moves.append((way, moving, at[go]))
         to, inside, edge = next_core(block, channel, trace.whole_block, way, at[go])
-        came = np.full(len(moving), OPPOSITE[way])
-        under_way.append(np.stack([moving, to, came, colour[go]])[:, inside])
+        enters_by = np.full(len(moving), OPPOSITE[way])
+        under_way.append(np.stack([moving, to, enters_by, colour[go]])[:, inside])
         over = ~inside
         if over.any():
             if block.mesh.neighbour(way) is None:
@@ -170,8 +170,8 @@ def _step(block: Cores, channel: Channel, trace: Trace, flight: np.ndarray) -> n
             slots = moving[over]
             tick.sends.append((way, slots))
             outbox[way] = np.stack([edge[over], colour[go][over], trace.pos[slots], trace.line[slots]])
-    if not (out | left).all():
-        lost = int(np.argmin(out | left))
+    if not (out | leaving).all():
+        lost = int(np.argmin(out | leaving))
         raise RouteError(
             f"core {core_at(block, channel, trace.whole_block, int(at[lost]))} has a rule that leads a packet of colour"
             f" {colour[lost]} from the {PORT_NAMES[port[lost]]} nowhere"

@@ -212,12 +212,14 @@ def _write(
         x, y, colour, enters, leaves = np.broadcast_arrays(x, y, colour, enters, leaves)
     tables.book[colour, y, x] = install
     x, y = x - mesh.x0, y - mesh.y0
-    here = (x >= 0) & (x < mesh.block_width) & (y >= 0) & (y < mesh.block_height)
-    colour, y, x = where = colour[here], y[here], x[here]
-    changed = (tables.enters[where] == 0) == install
-    set_entries((tables.enters, tables.leaves), where, enters[here] if install else 0, leaves[here] if install else 0)
-    places = (y * mesh.block_width + x)[changed]
-    count = np.bincount(places, minlength=tables.entries.size).reshape(tables.entries.shape)
+    inside = (x >= 0) & (x < mesh.block_width) & (y >= 0) & (y < mesh.block_height)
+    colour, y, x = index = colour[inside], y[inside], x[inside]
+    changed = (tables.enters[index] == 0) == install
+    set_entries(
+        (tables.enters, tables.leaves), index, enters[inside] if install else 0, leaves[inside] if install else 0
+    )
+    cores = (y * mesh.block_width + x)[changed]
+    count = np.bincount(cores, minlength=tables.entries.size).reshape(tables.entries.shape)
     tables.entries += count if install else -count
     tables.peak = max(tables.peak, int(tables.entries.max()))
 

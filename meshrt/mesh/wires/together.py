@@ -10,7 +10,7 @@ import numpy as np
 from meshrt.mesh.cores import Cores
 from meshrt.mesh.mesh import RAMP
 from meshrt.mesh.wires import order
-from meshrt.mesh.wires.lines import Index, Places
+from meshrt.mesh.wires.lines import Index, Positions
 
 if TYPE_CHECKING:
     from meshrt.mesh.wires.lane import Lane
@@ -26,10 +26,10 @@ class Group:
     """
 
     layers: tuple[int, ...]  # of each lane
-    times: list[Places]  # in `asks`, of each lane's packets [lines, packets]
+    times: list[Positions]  # in `asks`, of each lane's packets [lines, packets]
     asks: np.ndarray  # [layers, cores that get any]: inf where there is no packet
     cores: Index  # their numbers
-    both: Index  # places in `cores` of those that get two
+    two_at: Index  # positions in `cores` of those that get two
     twice: Index  # and their numbers
 
 
@@ -38,69 +38,70 @@ def serve(block: Cores, coming: "list[Arrival]") -> bool:
     where they are no group, or some of them have been served.
     """
     group = group_of(block, coming)
-    if group is None or any(one.served is not None for one in coming):
+    if group is None or any(arrival.served is not None for arrival in coming):
         return False
-    paces = [(one.passage.taking, one.passage.tail) for one in coming]
+    paces = [(arrival.passage.taking, arrival.passage.tail) for arrival in coming]
     pace = dict(zip(group.layers, paces, strict=True))
-    if any(pace[layer] != one for layer, one in zip(group.layers, paces, strict=True)):
+    if any(pace[layer] != other for layer, other in zip(group.layers, paces, strict=True)):
         return False
-    for one, there in zip(coming, group.times, strict=True):
-        there.put(one.landing.time)
+    for arrival, times in zip(coming, group.times, strict=True):
+        times.put(arrival.landing.time)
     if len(group.asks) == 1:
         _give(block, group.asks[0], group.cores, *pace[0])
     else:
         _give_twice(block, group, pace[0], pace[1])
-    for one, there in zip(coming, group.times, strict=True):
-        one.landing.time[...] = there.get()
-        one.is_served = True
+    for arrival, times in zip(coming, group.times, strict=True):
+        arrival.landing.time[...] = times.get()
+        arrival.is_served = True
     return True
 
 
-def _give_twice(block: Cores, group: Group, own: tuple[float, float], other: tuple[float, float]) -> None:
+def _give_twice(block: Cores, group: Group, first_pace: tuple[float, float], second_pace: tuple[float, float]) -> None:
     """The ramps of cores that get packets of both layers go to the one that asks first, then to the other.
 
-    `own`, `other`: cycles of the ramp, and until the tail, for the layers' packets.
+    `first_pace`, `second_pace`: cycles of the ramp, and until the tail, for the layers' packets.
     """
     first, second = group.asks
-    swapped, both = second < first, group.both
+    swapped, two_at = second < first, group.two_at
     if not order.some(swapped):
-        _give(block, first, group.cores, *own)
-        late = second[both]
-        _give(block, late, group.twice, *other)
-        second[both] = late
+        _give(block, first, group.cores, *first_pace)
+        late = second[two_at]
+        _give(block, late, group.twice, *second_pace)
+        second[two_at] = late
         return
-    soon, late = np.minimum(first, second), np.maximum(first, second)[both]
-    if own == other:
-        _give(block, soon, group.cores, *own)
-        _give(block, late, group.twice, *other)
+    soon, late = np.minimum(first, second), np.maximum(first, second)[two_at]
+    if first_pace == second_pace:
+        _give(block, soon, group.cores, *first_pace)
+        _give(block, late, group.twice, *second_pace)
     else:
-        _give(block, soon, group.cores, *(np.where(swapped, b, a) for a, b in zip(own, other, strict=True)))
-        _give(block, late, group.twice, *(np.where(swapped, a, b)[both] for a, b in zip(own, other, strict=True)))
+        pairs = list(zip(first_pace, second_pace, strict=True))
+        _give(block, soon, group.cores, *(np.where(swapped, b, a) for a, b in pairs))
+        _give(block, late, group.twice, *(np.where(swapped, a, b)[two_at] for a, b in pairs))
     after = np.full_like(first, np.inf)
-    after[both] = late
+    after[two_at] = late
     first[...], second[...] = np.where(swapped, after, soon), np.where(swapped, soon, after)
 
 
 def _give(block: Cores, times: np.ndarray, cores: Index, taking: float | np.ndarray, tail: float | np.ndarray) -> None:
     """Ramps of these cores are asked for at these times, which become those of arrival."""
     clock = block.clock
-    every = clock.ramp_in.reshape(-1), clock.asked[RAMP].reshape(-1), clock.idle[RAMP].reshape(-1)
-    ramps = [of[cores] for of in every]
+    arrays = clock.ramp_in.reshape(-1), clock.asked_at[RAMP].reshape(-1), clock.idle[RAMP].reshape(-1)
+    ramps = [array[cores] for array in arrays]
     order.give(block, times, taking, *ramps)
     times += tail
     if not isinstance(cores, slice):  # else they are views
-        for of, new in zip(every, ramps, strict=True):
-            of[cores] = new
+        for array, new in zip(arrays, ramps, strict=True):
+            array[cores] = new
 
 
 def group_of(block: Cores, coming: "list[Arrival]") -> Group | None:
     """Made once for these lanes; None where they bring a core more than two packets, or the block is large."""
-    lanes = tuple(one.lane for one in coming)
-    known = lanes[0].groups
-    if lanes not in known:
-        known[lanes] = _group(block, lanes)
-    found: Group | None = known[lanes]
-    return found
+    lanes = tuple(arrival.lane for arrival in coming)
+    groups = lanes[0].groups
+    if lanes not in groups:
+        groups[lanes] = _group(block, lanes)
+    group: Group | None = groups[lanes]
+    return group
 
 
 def _group(block: Cores, lanes: "tuple[Lane, ...]") -> Group | None:
@@ -108,29 +109,29 @@ def _group(block: Cores, lanes: "tuple[Lane, ...]") -> Group | None:
     if size > ROOM:
         return None
     core = np.arange(size).reshape(block.shape)
-    cores = [lane.view.of(core)[:, lane.plan.delivered] for lane in lanes]
-    taken, layers, layer = np.zeros((2, size), bool), list[int](), 0
+    cores = [lane.view.of(core)[:, lane.schedule.delivered] for lane in lanes]
+    gets, layers, layer = np.zeros((2, size), bool), list[int](), 0
     for at in cores:
-        if taken[layer, at].any():
+        if gets[layer, at].any():
             layer += 1
             if layer == 2:
                 return None
-        taken[layer, at] = True
+        gets[layer, at] = True
         layers.append(layer)
-    used = np.flatnonzero(taken[0] | taken[1])
-    both = (taken[0] & taken[1])[used]
+    used = np.flatnonzero(gets[0] | gets[1])
+    gets_two = (gets[0] & gets[1])[used]
     asks = np.full((layer + 1, len(used)), np.inf)
     if len(used) == size:
         times = [
-            Places(lane.view.of(asks[layer].reshape(block.shape)), lane.plan.delivered)
+            Positions(lane.view.of(asks[layer].reshape(block.shape)), lane.schedule.delivered)
             for layer, lane in zip(layers, lanes, strict=True)
         ]
     else:
         number = np.zeros(size, np.int64)
         number[used] = np.arange(len(used))
-        times = [Places(asks[layer], number[at]) for layer, at in zip(layers, cores, strict=True)]
-    every = slice(None)
-    all_used = every if len(used) == size else used
-    if both.all():
-        return Group(tuple(layers), times, asks, all_used, every, all_used)
-    return Group(tuple(layers), times, asks, all_used, np.flatnonzero(both), used[both])
+        times = [Positions(asks[layer], number[at]) for layer, at in zip(layers, cores, strict=True)]
+    all_cores = slice(None)
+    all_used = all_cores if len(used) == size else used
+    if gets_two.all():
+        return Group(tuple(layers), times, asks, all_used, all_cores, all_used)
+    return Group(tuple(layers), times, asks, all_used, np.flatnonzero(gets_two), used[gets_two])

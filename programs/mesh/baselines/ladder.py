@@ -122,13 +122,13 @@ def allreduce(
     groups = groups or whole(block, axis)
     columns = np.arange(block.mesh.length(axis))
     inside, at = columns < groups.width * groups.count, groups.local(columns)
-    numbers, lane = prod(tiles.shape[2:]), bar.lanes[0 if axis == "x" else 2]
+    numbers, channel = prod(tiles.shape[2:]), bar.channels[0 if axis == "x" else 2]
     low, count = block.mesh.offset(axis), block.lead[1 if axis == "x" else 0]
     total, far = tiles, 1
     while far < groups.width:
         adds = inside & (at % (2 * far) == 0) & (at + far < groups.width)
         (loaded,) = exchange(block, bar, Transfer(axis, np.where(adds, columns + far, columns), total, asks=True))
-        fabric.stage(block, lane, numbers, adds)
+        fabric.stage(block, channel, numbers, adds)
         here = adds[low : low + count] if block.payload else np.ones(1, bool)
         here = here.reshape(*((1, -1) if axis == "x" else (-1, 1)), *(1,) * (tiles.ndim - 2))
         np.copyto(loaded, np.where(here, combine(total, loaded), total))
@@ -147,11 +147,11 @@ def allreduce_by_all(
     groups = groups or whole(block, axis)
     columns = np.arange(block.mesh.length(axis))
     inside = columns < groups.width * groups.count
-    numbers, lane = prod(tiles.shape[2:]), bar.lanes[0 if axis == "x" else 2]
+    numbers, channel = prod(tiles.shape[2:]), bar.channels[0 if axis == "x" else 2]
     total: Any = None
     for place in spread(block, groups.width, sample):
         (loaded,) = exchange(block, bar, Transfer(axis, groups.owners(columns, place), tiles, asks=True))
-        fabric.stage(block, lane, numbers, inside)
+        fabric.stage(block, channel, numbers, inside)
         total = loaded if total is None else block.memory.keep("total", combine(total, loaded))
         del loaded
     return np.asarray(total)

@@ -173,11 +173,11 @@ def allreduce(
     steps += [(at < most, at ^ (1 << bit)) for bit in range(most.bit_length() - 1)]
     numbers = prod(tiles.shape[2:])
     total = tiles
-    lane = bar.lanes[0 if axis == "x" else 2]
+    channel = bar.channels[0 if axis == "x" else 2]
     for takes, other in steps:
         owners = np.where(takes, groups.base(columns) + other, columns)
         (arrived,) = exchange(block, bar, Transfer(axis, owners, total))
-        fabric.stage(block, lane, numbers, takes)
+        fabric.stage(block, channel, numbers, takes)
         first = _here(block, axis, at < other, total)  # both partners combine in the same order
         joined = combine(np.where(first, total, arrived), np.where(first, arrived, total))
         np.copyto(arrived, np.where(_here(block, axis, takes, total), joined, total))
