@@ -74,14 +74,15 @@ def meet(comm: Intracomm, board: Board) -> tuple[socket.socket, Circle] | None:
     if len(board.ranks) == comm.size:
         return None
     ear = opened() if board.door >= 0 else None
-    mine = Node(socket.gethostname(), board.ranks, ways(ear) if ear else ()) if board.leads else None
-    told = comm.allgather((os.urandom(16).hex() if comm.rank == 0 else "", mine))
+    own_node = Node(socket.gethostname(), board.ranks, ways(ear) if ear else ()) if board.leads else None
+    introductions = comm.allgather((os.urandom(16).hex() if comm.rank == 0 else "", own_node))
     hearing = None
-    if ear is not None and mine is not None:
-        nodes = dict(enumerate(node for _, node in told if node is not None))  # in the order of their first ranks
-        own = next(number for number, node in nodes.items() if node.ranks == mine.ranks)
-        known = {number: nodes[number] for number in peers(own, len(nodes)) if nodes[number].ways}
-        hearing = Hearing(ear, Circle(told[0][0], own, known))
+    if ear is not None and own_node is not None:
+        # In the order of their first ranks.
+        nodes = dict(enumerate(node for _, node in introductions if node is not None))
+        own = next(number for number, node in nodes.items() if node.ranks == own_node.ranks)
+        partners = {number: nodes[number] for number in peers(own, len(nodes)) if nodes[number].ways}
+        hearing = Hearing(ear, Circle(introductions[0][0], own, partners))
         hearing.beat(0)
     comm.Barrier()
     return None if hearing is None else (hearing.ear, replace(hearing.circle, heard=_first(hearing)))
@@ -97,9 +98,9 @@ def _first(hearing: Hearing) -> tuple[int, ...]:
     return tuple(hearing.silent)
 
 
-def peers(own: int, count: int) -> Iterator[int]:
+def peers(node: int, count: int) -> Iterator[int]:
     """The nodes that a node beats with."""
-    return (number for number in range(count) if number != own and min(number, own) < SPEAKERS)
+    return (number for number in range(count) if number != node and min(number, node) < SPEAKERS)
 
 
 def opened(address: str = "") -> socket.socket:
@@ -114,12 +115,12 @@ def opened(address: str = "") -> socket.socket:
 
 def ways(ear: socket.socket) -> tuple[tuple[str, int], ...]:
     """The addresses of this host's interfaces, each with the socket's port: which of them others reach is seen then."""
-    found = []
+    addresses = []
     for _, name in socket.if_nameindex():
         with suppress(OSError):  # it has none
-            told = fcntl.ioctl(ear, _OF_INTERFACE, struct.pack("256s", name.encode()))
-            found.append(socket.inet_ntoa(told[20:24]))
-    return tuple((address, ear.getsockname()[1]) for address in found if not address.startswith("127."))
+            reply = fcntl.ioctl(ear, _OF_INTERFACE, struct.pack("256s", name.encode()))
+            addresses.append(socket.inet_ntoa(reply[20:24]))
+    return tuple((address, ear.getsockname()[1]) for address in addresses if not address.startswith("127."))
 
 
 class Hearing:
@@ -146,11 +147,11 @@ class Hearing:
         passed, self.since = min(now - self.since, longest), now
         self.silent = {number: seconds + passed for number, seconds in self.silent.items()}
         verdict = 0
-        for number, said in self._beats():
-            if said == LEFT:
+        for number, code in self._beats():
+            if code == LEFT:
                 self.left.add(number)
             self.silent[number] = 0.0
-            verdict = verdict or said % LEFT
+            verdict = verdict or code % LEFT
         for number in self.left:
             self.silent.pop(number, None)
         return verdict
@@ -170,9 +171,9 @@ class Hearing:
             while True:
                 packet = self.ear.recv(64)
                 if len(packet) == _BEAT.size:
-                    key, number, said = _BEAT.unpack(packet)
+                    key, number, code = _BEAT.unpack(packet)
                     if key.hex() == self.circle.key and number in self.circle.nodes:
-                        yield number, said
+                        yield number, code
 
 
 def out_of_reach(nodes: list[Node], size: int, seconds: float) -> str:

@@ -204,8 +204,8 @@ class Board:
 
     def owners(self) -> list[Owner]:
         """Of all records, in the order of the ranks."""
-        found = _OWNER.iter_unpack(self._memory[_size(len(self.ranks)) - _OWNER.size * len(self.ranks) :])
-        return [Owner(process, cores.rstrip(b"\0").decode(errors="replace")) for process, cores in found]
+        entries = _OWNER.iter_unpack(self._memory[_size(len(self.ranks)) - _OWNER.size * len(self.ranks) :])
+        return [Owner(process, cores.rstrip(b"\0").decode(errors="replace")) for process, cores in entries]
 
     @property
     def verdict(self) -> int:

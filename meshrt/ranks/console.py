@@ -22,12 +22,12 @@ class Console:
             sys.stdout.write(piece)
             sys.stdout.flush()
 
-    def progress(self, what: str, done: int, total: int) -> None:
+    def progress(self, title: str, done: int, total: int) -> None:
         """Draw a bar, if there is a terminal and the work has taken half a second already."""
         if not self.terminal or monotonic() - self.since < 0.5:
             return
         filled = 30 * done // max(total, 1)
-        sys.stderr.write(f"\r{what} [{'#' * filled}{'.' * (30 - filled)}] {done}/{total}")
+        sys.stderr.write(f"\r{title} [{'#' * filled}{'.' * (30 - filled)}] {done}/{total}")
         sys.stderr.flush()
         self.drawn = True
 
@@ -45,7 +45,7 @@ def make_console(rank: int, size: int, quiet: bool) -> Console:
     A rank cannot see by itself whether there is a terminal: Open MPI gives it one in a pipeline, MPICH none on a
     terminal. So under a launcher only MESHRT_TERMINAL=1, which `meshrt launch` sets, is believed.
     """
-    told = os.environ.get("MESHRT_TERMINAL", "")
-    terminal = told == "1" or (told == "" and size == 1 and sys.stderr.isatty())
+    setting = os.environ.get("MESHRT_TERMINAL", "")
+    terminal = setting == "1" or (setting == "" and size == 1 and sys.stderr.isatty())
     loud = rank == 0 and not quiet
     return Console(loud, loud and terminal and os.environ.get("TERM") != "dumb")

@@ -36,8 +36,8 @@ class Control:
 
     def gather(self, value: Any) -> list[Any] | None:
         """All ranks' values at rank 0, None elsewhere."""
-        found: list[Any] | None = self._noted("gather", lambda: self.comm.gather(value))
-        return found
+        values: list[Any] | None = self._noted("gather", lambda: self.comm.gather(value))
+        return values
 
     def allreduce(self, value: Any, op: Callable[[list[Any]], Any] = sum) -> Any:
         """What `op` makes of all ranks' values, such as sum or max.
@@ -60,9 +60,9 @@ class Control:
         """The smallest of all ranks' numbers, without pickling."""
         from mpi4py import MPI
 
-        found = np.array([value])
-        self._noted("least", lambda: self.comm.Allreduce(found.copy(), found, MPI.MIN))
-        return float(found[0])
+        smallest = np.array([value])
+        self._noted("least", lambda: self.comm.Allreduce(smallest.copy(), smallest, MPI.MIN))
+        return float(smallest[0])
 
     def isend(self, value: Any, rank: int, tag: int) -> Any:
         return self.comm.isend(value, rank, tag=tag)
@@ -70,8 +70,8 @@ class Control:
     def recv(self, rank: int, tag: int) -> Any:
         return self._noted("message", lambda: self.comm.recv(source=rank, tag=tag), rank)
 
-    def _noted(self, what: str, work: Callable[[], Any], peer: int = -1) -> Any:
-        self.board.waiting(peer, f"{self.name}: {what}".encode())
+    def _noted(self, operation: str, work: Callable[[], Any], peer: int = -1) -> Any:
+        self.board.waiting(peer, f"{self.name}: {operation}".encode())
         result = work()
         self.board.moving()
         return result

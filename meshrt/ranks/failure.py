@@ -152,12 +152,12 @@ def one_line(text: str) -> str:
     shown = "".join(map(_printable, text.strip()))
     if len(shown) <= LONGEST:
         return shown
-    left = len(shown) - LONGEST
-    return f"{shown[: LONGEST // 2]} [{left} characters left out] {shown[-LONGEST // 2 :]}"
+    omitted = len(shown) - LONGEST
+    return f"{shown[: LONGEST // 2]} [{omitted} characters left out] {shown[-LONGEST // 2 :]}"
 
 
-def _printable(one: str) -> str:
-    return one if one.isprintable() else " " if one.isspace() else one.encode("unicode_escape").decode()
+def _printable(char: str) -> str:
+    return char if char.isprintable() else " " if char.isspace() else char.encode("unicode_escape").decode()
 
 
 def _run(work: Callable[[Intracomm, Board], int], comm: Intracomm, board: Board) -> Failure | None:
@@ -207,12 +207,12 @@ def _job_message(failure: Failure, board: Board, failed: list[Record]) -> str:
         return _message(failure, "") if failure.text else ""
     where = f" on rank {board.rank} of {board.size}"
     if failure.trace or failure.kind in NAMELESS:
-        own = board.ranks.index(board.rank)
-        where = f" on {sentinel.place(board.records()[own], board.owners()[own], board.size)}"
+        index = board.ranks.index(board.rank)
+        where = f" on {sentinel.whereabouts(board.records()[index], board.owners()[index], board.size)}"
     if not failure.text:
         return f"meshrt: error{where}: it ended early with exit code {failure.code}"
-    others = len(failed) - 1
-    more = f"\nmeshrt: {others} more rank{'s' * (others > 1)} failed as well" if others > 0 else ""
+    count = len(failed) - 1
+    more = f"\nmeshrt: {count} more rank{'s' * (count > 1)} failed as well" if count > 0 else ""
     return _message(failure, where) + more
 
 
@@ -251,9 +251,9 @@ def _reporter(records: list[Record]) -> int:
     return min(failed, key=lambda record: record.since).rank
 
 
-def _wait(done: Callable[[], bool], seconds: float) -> None:
+def _wait(is_over: Callable[[], bool], seconds: float) -> None:
     end = time.monotonic() + seconds
-    while not done() and time.monotonic() < end:
+    while not is_over() and time.monotonic() < end:
         time.sleep(0.05)
 
 

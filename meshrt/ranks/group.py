@@ -80,7 +80,7 @@ class Group:
         chunks = [np.array_split(whole, self.size, axis) for whole in wholes]
         ring = self._ring("reduce_scatter", None, chunks, zip(wholes, parts, strict=True))
         self._scatter(ring)
-        return [own[member] for own, member in zip(chunks, self.mine, strict=True)], self._once(ring, times)
+        return [chunk[member] for chunk, member in zip(chunks, self.mine, strict=True)], self._once(ring, times)
 
     def all_gather(
         self, parts: Arrays, times: Times, axis: int, sizes: Sequence[int] | None = None, link: Link | None = None
@@ -99,8 +99,8 @@ class Group:
     ) -> Ring:
         """The same from `parts` to `outs`, to be run again and again."""
         chunks = [np.split(out, np.cumsum(sizes)[:-1], axis) for out in outs]
-        own = [chunk[member] for chunk, member in zip(chunks, self.mine, strict=True)]
-        ring = self._ring("all_gather", link, chunks, zip(own, parts, strict=True))
+        own_chunks = [chunk[member] for chunk, member in zip(chunks, self.mine, strict=True)]
+        ring = self._ring("all_gather", link, chunks, zip(own_chunks, parts, strict=True))
         self._spread(ring)
         return ring
 
@@ -110,11 +110,11 @@ class Group:
             raise UsageError(f"root {root} is no member of a group of {self.size}")
         outs = [self._new(part.shape, part.dtype) for part in parts]
         ring = self._ring("broadcast", None, [self._cut(out) for out in outs], zip(outs, parts, strict=True))
-        behind = [(member - root) % self.size for member in self.mine]  # places behind the root
+        lags = [(member - root) % self.size for member in self.mine]  # members behind the root
         for step in range(2 * self.size - 2):
-            sent = [step - one if one < self.size - 1 and 0 <= step - one < self.size else None for one in behind]
-            come = [step - one + 1 if one > 0 and 0 <= step - one + 1 < self.size else None for one in behind]
-            ring.step(sent, come)
+            sent = [step - lag if lag < self.size - 1 and 0 <= step - lag < self.size else None for lag in lags]
+            received = [step - lag + 1 if lag > 0 and 0 <= step - lag + 1 < self.size else None for lag in lags]
+            ring.step(sent, received)
         return outs, self._once(ring, times)
 
     def go_round(self, ring: Ring, times: Times) -> None:
@@ -133,8 +133,8 @@ class Group:
     # ---- planning
 
     def _ring(self, kind: str, link: Link | None, chunks: list[Arrays], copies: Any) -> Ring:
-        made = [*copies] if self.payload else []
-        return Ring(self.control, kind, self.size, link or self.link, self.payload, chunks, made, self.wait)
+        first_copies = [*copies] if self.payload else []
+        return Ring(self.control, kind, self.size, link or self.link, self.payload, chunks, first_copies, self.wait)
 
     def _once(self, ring: Ring, times: Times) -> Times:
         ends = list(times)
@@ -146,13 +146,13 @@ class Group:
         """Afterwards member i has the sum of all chunks i."""
         for step in range(self.size - 1):
             sent = [(member - 1 - step) % self.size for member in self.mine]
-            ring.step(sent, [(one - 1) % self.size for one in sent], adds=True, stays=step == self.size - 2)
+            ring.step(sent, [(chunk - 1) % self.size for chunk in sent], adds=True, stays=step == self.size - 2)
 
     def _spread(self, ring: Ring) -> None:
         """Member i has chunk i; afterwards every member has all of them."""
         for step in range(self.size - 1):
             sent = [(member - step) % self.size for member in self.mine]
-            ring.step(sent, [(one - 1) % self.size for one in sent])
+            ring.step(sent, [(chunk - 1) % self.size for chunk in sent])
 
     def _new(self, shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray:
         return np.empty(shape, dtype) if self.payload else hollow(shape, dtype)

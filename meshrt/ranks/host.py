@@ -50,15 +50,15 @@ def prepare_environment(environ: MutableMapping[str, str] | None = None) -> None
     Call it before numpy or mpi4py is imported.
     """
     env = os.environ if environ is None else environ
-    wanted = dict(ONE_THREAD)
+    settings = dict(ONE_THREAD)
     if Path(sys.prefix, "lib", "libmpi.so.40").exists() and "MPI4PY_LIBMPI" not in env:  # Open MPI's wheel
         # It was built for another place and learns where it is from its launcher only.
-        wanted |= OPEN_MPI | {"OPAL_PREFIX": sys.prefix}
+        settings |= OPEN_MPI | {"OPAL_PREFIX": sys.prefix}
         if launched_size(env) == 1:
-            wanted["OMPI_MCA_btl"] = "self"  # else a rank without a launcher leaves a file in /dev/shm
+            settings["OMPI_MCA_btl"] = "self"  # else a rank without a launcher leaves a file in /dev/shm
     if ranks_on_node(env) > cores(env):
-        wanted |= OVERSUBSCRIBED
-    for name, value in wanted.items():
+        settings |= OVERSUBSCRIBED
+    for name, value in settings.items():
         env.setdefault(name, value)
 
 
@@ -220,11 +220,11 @@ def _mismatch(version: str, env: Mapping[str, str]) -> str | None:
     return None
 
 
-def _not_launched(launched: int, found: int, version: str) -> str:
+def _not_launched(launched: int, size: int, version: str) -> str:
     beside = Path(sys.executable).parent / "mpirun"
     mpirun = str(beside) if beside.exists() else f"the mpirun of {version}"
     srun = "srun --mpi=pmix" if version.startswith("Open MPI") else "srun --mpi=pmi2"
     return (
-        f"started as {launched} ranks, but the MPI library sees {found}: the launcher is not the one of {version}, "
+        f"started as {launched} ranks, but the MPI library sees {size}: the launcher is not the one of {version}, "
         f"which mpi4py loads here; start with {mpirun}, `meshrt launch`, or under Slurm `{srun}`"
     )

@@ -16,18 +16,18 @@ NO_LIMIT = 1 << 62  # what control groups and systems say where there is none
 @cache
 def total() -> int:
     """Bytes that this process may have: of the machine, its control group or its own limits, whichever are fewest."""
-    found = [NO_LIMIT, *_group_limits()]
+    limits = [NO_LIMIT, *_group_limits()]
     with suppress(ValueError, OSError):
-        found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+        limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA):
         soft = resource.getrlimit(kind)[0]
-        found += [soft] if soft != resource.RLIM_INFINITY else []
-    return min(found)
+        limits += [soft] if soft != resource.RLIM_INFINITY else []
+    return min(limits)
 
 
 def _group_limits() -> list[int]:
     """Of the control groups, version 1 and 2, that this process is in."""
-    found = []
+    limits = []
     with suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
             _, kinds, path = line.split(":", 2)
@@ -37,11 +37,11 @@ def _group_limits() -> list[int]:
             group = Path("/sys/fs/cgroup", root, path.lstrip("/"))
             for folder in (group, *group.parents):
                 with suppress(OSError, ValueError):  # "max" is no number
-                    found.append(int((folder / name).read_text()))
-    return found
+                    limits.append(int((folder / name).read_text()))
+    return limits
 
 
-def require(what: str, nbytes: int) -> None:
+def require(item: str, nbytes: int) -> None:
     """UsageError where `nbytes` more for each rank of this machine are more than it has at all."""
     if nbytes < SMALL:
         return
@@ -49,7 +49,7 @@ def require(what: str, nbytes: int) -> None:
     if nbytes * ranks > total():
         each = f" on each of {ranks} ranks" if ranks > 1 else ""
         raise UsageError(
-            f"{what} would take {gib(nbytes)} of memory{each}; this machine has {gib(total())}: choose smaller sizes or"
+            f"{item} would take {gib(nbytes)} of memory{each}; this machine has {gib(total())}: choose smaller sizes or"
             " a smaller --mesh, use more machines, or --payload none where there is one"
         )
 

@@ -66,7 +66,7 @@ class Step:
     comes: list[bool]  # to whom of them a chunk comes
     moves: list[tuple[Callable[..., object], np.ndarray, np.ndarray]]
     edge: Edge | None
-    taken: tuple[Callable[..., object], np.ndarray] | None  # kernel and target of what comes over the edge
+    arrival: tuple[Callable[..., object], np.ndarray] | None  # kernel and target of what comes over the edge
 
 
 @dataclass
@@ -100,14 +100,14 @@ class Ring:
         self._on_link = [self.link.nbytes(chunk) for chunk in self.chunks[0]]
 
     def step(
-        self, sent: Sequence[int | None], come: Sequence[int | None], adds: bool = False, stays: bool = False
+        self, sent: Sequence[int | None], received: Sequence[int | None], adds: bool = False, stays: bool = False
     ) -> None:
         """Plan a step: each member sends a chunk to the next, or none, and gets or `adds` one from the one before.
 
         `stays`: what is added up is not sent on.
         """
         chunks, seconds = self.chunks, []
-        for at, (out, into) in enumerate(zip(sent, come, strict=True)):
+        for at, (out, into) in enumerate(zip(sent, received, strict=True)):
             touched = self.touched[at]
             if out is None:
                 seconds.append(0.0)
@@ -122,31 +122,31 @@ class Ring:
         move: Callable[..., object] = _add if adds else np.copyto
         moves, alone = [], self.control.size == 1
         if self.payload:
-            for at, into in enumerate(come):
+            for at, into in enumerate(received):
                 if into is not None and (at or alone):
                     moves.append((move, chunks[at][into], chunks[at - 1][into]))
-        first, edge = come[0], None
+        first, edge = received[0], None
         if not alone:
             edge = self._edge(
                 None if sent[-1] is None else chunks[-1][sent[-1]], None if first is None else chunks[0][first]
             )
-        taken = None if edge is None or first is None or not self.payload else (move, chunks[0][first])
-        self.steps.append(Step(seconds, [into is not None for into in come], moves, edge, taken))
+        arrival = None if edge is None or first is None or not self.payload else (move, chunks[0][first])
+        self.steps.append(Step(seconds, [into is not None for into in received], moves, edge, arrival))
 
     def _edge(self, chunk: np.ndarray | None, target: np.ndarray | None) -> Edge:
         control, none = self.control, np.empty(0, np.uint8)
-        there, here = ((none if one is None or not self.payload else one) for one in (chunk, target))
-        out, back = np.empty(8 + there.nbytes, np.uint8), np.empty(8 + here.nbytes, np.uint8)
+        outgoing, incoming = ((none if array is None or not self.payload else array) for array in (chunk, target))
+        out, back = np.empty(8 + outgoing.nbytes, np.uint8), np.empty(8 + incoming.nbytes, np.uint8)
         self.messages += 1
         self.message_bytes += out.nbytes
         return Edge(
             control.comm.Send_init(out, (control.rank + 1) % control.size, TAG),
             control.comm.Recv_init(back, self._peer, TAG),
             out[:8].view(np.float64),
-            out[8:].view(there.dtype).reshape(there.shape),
-            None if there is none else there,
+            out[8:].view(outgoing.dtype).reshape(outgoing.shape),
+            None if outgoing is none else outgoing,
             back[:8].view(np.float64),
-            back[8:].view(here.dtype).reshape(here.shape),
+            back[8:].view(incoming.dtype).reshape(incoming.shape),
         )
 
     def run(self, times: Times) -> None:
@@ -172,8 +172,8 @@ class Ring:
                 self.wait(edge.receive)
                 self.wait(edge.send)
                 board.moving()
-                if step.taken is not None:
-                    kernel, target = step.taken
+                if step.arrival is not None:
+                    kernel, target = step.arrival
                     kernel(target, edge.received)
                 last = edge.time.item()
             for at in range(len(times) - 1, 0, -1):

@@ -34,26 +34,26 @@ GRACE = 5.0  # seconds from the first message of a job's end until what is left 
 LAUNCHERS = ("prterun", "prted")  # Open MPI's; of a host that is out of reach they wait for ever
 
 
-def start(board: Board, seconds: float, met: tuple[socket.socket, Circle] | None) -> None:
+def start(board: Board, seconds: float, meeting: tuple[socket.socket, Circle] | None) -> None:
     """Watch the ranks of this node from the first of them on; `seconds` without progress end the job, 0: never.
 
-    `met` is what `beats.meet` says of the other nodes.
+    `meeting` is what `beats.meet` says of the other nodes.
     """
     if board.door < 0:
         return
     ranks, files = ",".join(map(str, board.ranks)), [board.file, board.door]
-    if met is not None:
-        files.append(met[0].fileno())
+    if meeting is not None:
+        files.append(meeting[0].fileno())
     process = subprocess.Popen(
         [sys.executable, "-I", "-S", __file__, ranks, str(board.size), str(seconds), *map(str, files)],
-        stdin=subprocess.PIPE if met else subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=files,
+        stdin=subprocess.PIPE if meeting else subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=files,
         start_new_session=True,
     )  # fmt: skip
     os.close(board.door)
-    if met is not None and process.stdin is not None:
-        met[0].close()
+    if meeting is not None and process.stdin is not None:
+        meeting[0].close()
         with process.stdin as pipe:
-            pipe.write(met[1].dumped())
+            pipe.write(meeting[1].dumped())
 
 
 def main(ranks: str, size: str, seconds: str, file: str, door: str, ear: str = "") -> None:
@@ -68,13 +68,13 @@ def main(ranks: str, size: str, seconds: str, file: str, door: str, ear: str = "
 def answer(door: socket.socket, processes: Mapping[int, int]) -> dict[int, tuple[int, socket.socket]]:
     """The lines of all ranks, which stand already, by their descriptors."""
     ranks = {process: rank for rank, process in processes.items()}
-    found: dict[int, tuple[int, socket.socket]] = {}
-    while len(found) < len(ranks):
+    lines: dict[int, tuple[int, socket.socket]] = {}
+    while len(lines) < len(ranks):
         line, _ = door.accept()
         process, *_ = struct.unpack("3i", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         if process in ranks:  # whoever else calls is left alone
-            found[line.fileno()] = ranks[process], line
-    return found
+            lines[line.fileno()] = ranks[process], line
+    return lines
 
 
 def watch(board: Board, door: socket.socket, seconds: float, hearing: Hearing | None) -> None:
@@ -95,7 +95,7 @@ def watch(board: Board, door: socket.socket, seconds: float, hearing: Hearing | 
     verdict, ask, end = 0, 0.0, 0.0
     while living:
         lost = [living.pop(handle) for handle, _ in deaths.poll(pause)]
-        left = {rank: processes[rank] for rank, _ in living.values()}
+        remaining = {rank: processes[rank] for rank, _ in living.values()}
         code, text = hearing.hear(2 * pause) if hearing else 0, None
         for rank, line in lost:
             line.close()
@@ -104,7 +104,7 @@ def watch(board: Board, door: socket.socket, seconds: float, hearing: Hearing | 
             if not code and record.state not in (State.FINISHED, State.FAILED):
                 code, text = LOST, gone(record, board.owners()[at], board.size, oom_kills() - killed)
         if not code and not board.claimed():
-            text = stall.look(board, left, 2 * pause)
+            text = stall.look(board, remaining, 2 * pause)
             if not text and hearing and seconds:  # two looks earlier, so that it is told in time
                 text = hearing.missed(seconds - 2 * pause, board.size)
             code = STALLED if text else 0
@@ -119,10 +119,10 @@ def watch(board: Board, door: socket.socket, seconds: float, hearing: Hearing | 
             continue
         end = end or time.monotonic() + GRACE
         if ask and time.monotonic() >= ask:
-            ask_to_end(board, verdict, list(left.values()))
+            ask_to_end(board, verdict, list(remaining.values()))
             ask = 0.0
         if time.monotonic() > end:
-            for process in left.values():
+            for process in remaining.values():
                 with suppress(ProcessLookupError):
                     os.kill(process, signal.SIGKILL)
     if hearing:
@@ -193,11 +193,11 @@ def end_launchers(processes: set[int]) -> None:
     """End what is left of the launcher here once it has had its time: it may wait for a node that is out of reach."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         end = time.monotonic() + LAUNCHER
-        while left := {process for process in processes if name(process) in LAUNCHERS}:
+        while remaining := {process for process in processes if name(process) in LAUNCHERS}:
             if time.monotonic() > end:
                 break
             time.sleep(0.05)
-        for process in left:
+        for process in remaining:
             with suppress(ProcessLookupError):
                 os.kill(process, number)
 
@@ -209,7 +209,7 @@ def name(process: int) -> str:
     return ""
 
 
-def place(record: Record, owner: Owner, size: int) -> str:
+def whereabouts(record: Record, owner: Owner, size: int) -> str:
     """The rank, its cores and what it was last waiting for."""
     cores = f", {owner.cores}" if owner.cores else ""
     waits = "it waits" if record.state == State.WAITING else "it last waited"
@@ -223,14 +223,14 @@ def gone(record: Record, owner: Owner, size: int, kills: int) -> str:
         "the kernel has killed it for want of memory" if kills else "it was killed, has crashed or left without a word"
     )
     mend = "use fewer ranks or a smaller problem" if kills else "a run with --checkpoint can go on with --resume"
-    return f"meshrt: error on {place(record, owner, size)}: {cause}; {mend}"
+    return f"meshrt: error on {whereabouts(record, owner, size)}: {cause}; {mend}"
 
 
 def unanswering(record: Record, owner: Owner, size: int, seconds: float, stopped: bool) -> str:
     """The message for a rank that others wait for while it neither computes nor waits."""
-    what = "has been stopped by a signal" if stopped else "has neither computed nor waited for a message"
+    trouble = "has been stopped by a signal" if stopped else "has neither computed nor waited for a message"
     return (
-        f"meshrt: error on {place(record, owner, size)}: it {what} for {seconds:.0f} s while others wait;"
+        f"meshrt: error on {whereabouts(record, owner, size)}: it {trouble} for {seconds:.0f} s while others wait;"
         " MESHRT_WATCHDOG_SECONDS sets the limit"
     )
 

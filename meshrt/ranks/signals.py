@@ -62,11 +62,11 @@ def _starter() -> int:
 
 
 def _read(reader: int, starter: int, act: Callable[[signal.Signals], object]) -> None:
-    heard = select.poll()
+    poll = select.poll()
     for handle in {reader, starter} - {-1}:
-        heard.register(handle, select.POLLIN)
+        poll.register(handle, select.POLLIN)
     while True:
-        ready = [handle for handle, _ in heard.poll()]
+        ready = [handle for handle, _ in poll.poll()]
         if starter in ready:
             time.sleep(PATIENCE)  # what ended it may have told this process, too
             os._exit(ORPHANED)
@@ -118,7 +118,7 @@ def raise_on_end() -> None:
     ends all the same, with the same line and code. Python drops what is raised while an object is being freed, and what
     the hook raises that it calls then; it is raised again once both are over.
     """
-    raised, tell = threading.Event(), sys.unraisablehook
+    raised, previous_hook = threading.Event(), sys.unraisablehook
 
     def stop(number: int, frame: FrameType | None) -> None:
         raised.set()
@@ -144,7 +144,7 @@ def raise_on_end() -> None:
         if isinstance(error := unraisable.exc_value, (KeyboardInterrupt, Terminated)):
             again(signal.SIGINT if isinstance(error, KeyboardInterrupt) else error.exit_code - 128)
         else:
-            tell(unraisable)
+            previous_hook(unraisable)
 
     listen(act, stop)
     sys.unraisablehook = dropped

@@ -69,34 +69,36 @@ class Snapshot:
         UsageError where a file has no such arrays in it.
         """
         for file in self.files:
-            wanted = {name: found for name, part in parts.items() if (found := _shared(part, file.places.get(name)))}
-            if not wanted:
+            shared = {
+                name: indices for name, part in parts.items() if (indices := _shared(part, file.places.get(name)))
+            }
+            if not shared:
                 continue
             try:
                 with np.load(self.folder / file.name, allow_pickle=False) as stored:
-                    for name, (here, there) in wanted.items():
-                        parts[name].array[here] = stored[name][there]
+                    for name, (own_index, file_index) in shared.items():
+                        parts[name].array[own_index] = stored[name][file_index]
             except (OSError, ValueError, KeyError, BadZipFile) as error:
                 raise UsageError(f"{self.folder / file.name} does not hold what was written: {AGAIN}") from error
 
 
 @contextmanager
-def trusted(found: Snapshot) -> Iterator[None]:
+def trusted(snapshot: Snapshot) -> Iterator[None]:
     """Where facts are taken as they were written: UsageError if somebody has written others, with a right digest."""
     try:
         yield
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise UsageError(f"{found.folder / INDEX} does not hold what was written ({error!r}): {AGAIN}") from error
+        raise UsageError(f"{snapshot.folder / INDEX} does not hold what was written ({error!r}): {AGAIN}") from error
 
 
-def _shared(part: Part, place: tuple[int, int, int, int] | None) -> tuple[Any, Any] | None:
+def _shared(part: Part, rectangle: tuple[int, int, int, int] | None) -> tuple[Any, Any] | None:
     """The cores that a rectangle has in common with a stored one, as indices of both; None where there are none."""
-    if place is None:
+    if rectangle is None:
         return None
     slices = []
     for low, length, low_there, length_there in (
-        (part.y, part.array.shape[0], place[0], place[2]),
-        (part.x, part.array.shape[1], place[1], place[3]),
+        (part.y, part.array.shape[0], rectangle[0], rectangle[2]),
+        (part.x, part.array.shape[1], rectangle[1], rectangle[3]),
     ):
         first, last = max(low, low_there), min(low + length, low_there + length_there)
         if first >= last:
@@ -137,36 +139,36 @@ def save(
 
     `facts` are those of rank 0. UsageError on all ranks where the disk does not take it; the old state is then there.
     """
-    place, own, problem = Path(folder), f"state-{number}-{control.rank}.npz", None
-    told: File | None = None
+    path, file_name, problem = Path(folder), f"state-{number}-{control.rank}.npz", None
+    written: File | None = None
     arrays: dict[str, Any] = {name: part.array for name, part in parts.items()}
     try:
-        _write(option, place / own, lambda stream: np.savez(stream, **arrays))
-        places = {name: (part.y, part.x, *part.array.shape[:2]) for name, part in parts.items()}
-        told = File(own, _digest(place / own), places)
+        _write(option, path / file_name, lambda stream: np.savez(stream, **arrays))
+        rectangles = {name: (part.y, part.x, *part.array.shape[:2]) for name, part in parts.items()}
+        written = File(file_name, _digest(path / file_name), rectangles)
     except UsageError as error:
         problem = str(error)
-    files = control.gather((told, problem))
+    files = control.gather((written, problem))
     if files is not None:
         problem = next((problem for _, problem in files if problem), None)
         if problem is None:
-            problem = _replace(option, place, facts, [file for file, _ in files])
+            problem = _replace(option, path, facts, [file for file, _ in files])
     problem = control.bcast(problem)
     if problem is not None:
         with suppress(OSError):
-            (place / own).unlink(missing_ok=True)
+            (path / file_name).unlink(missing_ok=True)
         raise UsageError(problem)
 
 
-def _replace(option: str, place: Path, facts: Mapping[str, Any], files: list[File]) -> str | None:
+def _replace(option: str, folder: Path, facts: Mapping[str, Any], files: list[File]) -> str | None:
     """Let the index name these files, then remove those of other states; why not, if it cannot be."""
     state = {"schema": SCHEMA, "files": [vars(file) for file in files], "facts": facts}
     text = json.dumps({"digest": _digest_of(state), "state": state}) + "\n"
     try:
-        _write(option, place / INDEX, lambda stream: stream.write(text.encode()))
+        _write(option, folder / INDEX, lambda stream: stream.write(text.encode()))
     except UsageError as error:
         return str(error)
-    for path in place.iterdir():
+    for path in folder.iterdir():
         if OURS.fullmatch(path.name) and path.name not in {file.name for file in files}:
             with suppress(OSError):  # what cannot be removed is in nobody's way
                 path.unlink()
@@ -204,66 +206,66 @@ def _digest_of(state: Any) -> str:
 
 def load(control: Control, option: str, folder: str) -> Snapshot:
     """The state in the folder, checked to the last byte by all ranks, each a part of its files. UsageError on all."""
-    found: Snapshot | None = None
+    snapshot: Snapshot | None = None
     problem = None
     if control.rank == 0:
         try:
-            found = _read_index(option, Path(folder))
+            snapshot = _read_index(option, Path(folder))
         except UsageError as error:
             problem = str(error)
-    found, problem = control.bcast((found, problem))
-    if found is None:
+    snapshot, problem = control.bcast((snapshot, problem))
+    if snapshot is None:
         raise UsageError(problem)
-    own = found.files[control.rank :: control.size]
-    _agree(control, next(filter(None, (_damage(option, found, file) for file in own)), None))
-    return found
+    share = snapshot.files[control.rank :: control.size]
+    _agree(control, next(filter(None, (_damage(option, snapshot, file) for file in share)), None))
+    return snapshot
 
 
 def _read_index(option: str, folder: Path) -> Snapshot:
     damaged = f"{option} {folder}: {INDEX} is damaged: {AGAIN}"
     try:
-        told = json.loads((folder / INDEX).read_bytes())
+        index = json.loads((folder / INDEX).read_bytes())
     except FileNotFoundError:
         raise UsageError(f"{option} {folder} holds no checkpoint: there is no {INDEX}") from None
     except OSError as error:
         raise UsageError(f"{option} {folder}: {INDEX} cannot be read: {error.strerror or error}") from error
     except (ValueError, RecursionError):
         raise UsageError(damaged) from None
-    state = told.get("state") if isinstance(told, dict) else None
-    if not isinstance(state, dict) or told.get("digest") != _digest_of(state):
+    state = index.get("state") if isinstance(index, dict) else None
+    if not isinstance(state, dict) or index.get("digest") != _digest_of(state):
         raise UsageError(damaged)
     if state.get("schema") != SCHEMA:
         raise UsageError(f"{option} {folder} was written by another version of meshrt: {AGAIN}")
-    found = Snapshot(folder, state.get("facts", {}), ())
-    with trusted(found):
+    snapshot = Snapshot(folder, state.get("facts", {}), ())
+    with trusted(snapshot):
         files = tuple(
             File(
-                str(one["name"]),
-                str(one["digest"]),
+                str(entry["name"]),
+                str(entry["digest"]),
                 {
                     name: (int(y), int(x), int(rows), int(columns))
-                    for name, (y, x, rows, columns) in one["places"].items()
+                    for name, (y, x, rows, columns) in entry["places"].items()
                 },
             )
-            for one in state["files"]
+            for entry in state["files"]
         )
     if not all(OURS.fullmatch(file.name) for file in files):
         raise UsageError(damaged)
-    return Snapshot(folder, found.facts, files)
+    return Snapshot(folder, snapshot.facts, files)
 
 
-def _damage(option: str, found: Snapshot, file: File) -> str | None:
+def _damage(option: str, snapshot: Snapshot, file: File) -> str | None:
     """What is wrong with a file of a state, if anything."""
-    path = found.folder / file.name
+    path = snapshot.folder / file.name
     try:
-        whole = _digest(path) == file.digest
+        intact = _digest(path) == file.digest
     except OSError as error:
-        return f"{option} {found.folder}: {file.name} cannot be read: {error.strerror or error}; {AGAIN}"
-    return None if whole else f"{option} {found.folder}: {file.name} is damaged: {AGAIN}"
+        return f"{option} {snapshot.folder}: {file.name} cannot be read: {error.strerror or error}; {AGAIN}"
+    return None if intact else f"{option} {snapshot.folder}: {file.name} is damaged: {AGAIN}"
 
 
 def _agree(control: Control, problem: str | None) -> None:
     """UsageError on all ranks where one of them has a problem: the first that has one tells."""
-    told = control.allreduce(problem, lambda problems: next(filter(None, problems), None))
-    if told is not None:
-        raise UsageError(told)
+    first_problem = control.allreduce(problem, lambda problems: next(filter(None, problems), None))
+    if first_problem is not None:
+        raise UsageError(first_problem)

@@ -45,8 +45,8 @@ def begin() -> subprocess.Popen[bytes] | None:
     signal.setitimer(signal.ITIMER_REAL, seconds)
     if host.launched_rank():
         return None
-    when = time.monotonic() + seconds - min(1.0, seconds / 4)
-    argv = [sys.executable, "-I", "-S", __file__, str(when), str(seconds), str(host.launched_size())]
+    deadline = time.monotonic() + seconds - min(1.0, seconds / 4)
+    argv = [sys.executable, "-I", "-S", __file__, str(deadline), str(seconds), str(host.launched_size())]
     return subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
 
 
@@ -66,9 +66,9 @@ def end(teller: subprocess.Popen[bytes] | None) -> None:
         teller.communicate()
 
 
-def tell(when: str, seconds: str, ranks: str) -> None:
+def tell(deadline: str, seconds: str, ranks: str) -> None:
     """The process: a message just before the alarm, unless its standard input ends before, as rank 0 does."""
-    if not select.select([0], [], [], max(0.0, float(when) - time.monotonic()))[0]:
+    if not select.select([0], [], [], max(0.0, float(deadline) - time.monotonic()))[0]:
         text = (
             f"meshrt: error: {ranks} ranks have not found each other within {float(seconds):.0f} s: a host is out of"
             f" reach, or MPI cannot start there; {NAME} sets the limit\n"

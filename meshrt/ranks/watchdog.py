@@ -79,12 +79,12 @@ def _line(record: Record | None, rank: int, cores: str, now: float) -> str:
 
 def _cycle(peers: dict[int, int]) -> list[int]:
     """The first cycle found when every rank points at the one it waits for; empty if there is none."""
-    seen: set[int] = set()
+    visited: set[int] = set()
     for start_rank in peers:
         path: list[int] = []
         rank = start_rank
-        while rank in peers and rank not in seen:
-            seen.add(rank)
+        while rank in peers and rank not in visited:
+            visited.add(rank)
             path.append(rank)
             rank = peers[rank]
         if rank in path:
