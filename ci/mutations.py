@@ -254,7 +254,7 @@ TABLE: dict[str, list[tuple[str, str, str]]] = {
     "meshrt/gpu/gpu.py": [
         ("self.seconds = max(", "self.seconds = min(", GPU),
         ("counters.memory_traffic += cost.nbytes", "counters.memory_traffic += 1", GPU),
-        ("        self.now = max(self.now, self.host)\n        self.node(cost)", "        self.node(cost)", GPU),
+        ("        self.now = max(self.now, self.host_clock)\n        self.node(cost)", "        self.node(cost)", GPU),
         ("self.now += self.device.kernel_seconds + cost.seconds", "self.now += cost.seconds", GPU),
     ],
     "meshrt/gpu/gpus.py": [
@@ -272,7 +272,7 @@ TABLE: dict[str, list[tuple[str, str, str]]] = {
         ("count - old.numbers.get(name, 0)", "count", GPU),
     ],
     "meshrt/gpu/repeat.py": [
-        ("            gpu.host += self.times * (gpu.host - host)\n", "", "test_lowrank.py test_lowrank_studies.py"),
+        ("gpu.host_clock += self.times * (gpu.host_clock - host)", "pass", "test_lowrank.py test_lowrank_studies.py"),
         ("count + self.times * (count - old))", "count)", "test_lowrank.py test_lowrank_studies.py"),
     ],
     "meshrt/gpu/state.py": [
@@ -283,7 +283,7 @@ TABLE: dict[str, list[tuple[str, str, str]]] = {
     "meshrt/neuron/state.py": [
         ("sbuf.idle[:] = [(float(since), int(nbytes)) for since, nbytes in room]", "pass", RESUME),
         ("psum.idle[:] = [float(since) for since in banks]", "pass", RESUME),
-        ("        _restore_store(tile.store, told[\"tiles\"][name])\n", "", RESUME),
+        ("        _restore_store(tile.store, facts[\"tiles\"][name])\n", "", RESUME),
         ("        tile.note_written()\n", "", RESUME),
     ],
     "meshrt/gpu/memory.py": [

@@ -62,7 +62,10 @@ class GpuDevice:
         too, before it sends anything."""
         protocols = self.nvlink_protocols if self.link == "nvlink" else self.pcie_protocols
         rate = self.link_bytes_per_second
-        return min(protocols, key=lambda one: one.seconds + steps * (one.step_seconds + chunk / (one.share * rate)))
+        return min(
+            protocols,
+            key=lambda protocol: protocol.seconds + steps * (protocol.step_seconds + chunk / (protocol.share * rate)),
+        )
 
 
 _COMMON = (
@@ -124,9 +127,9 @@ def find_gpu(name: str | GpuDevice, link_rate: float | None = None, **overrides:
     if not isinstance(name, GpuDevice) and name not in GPU_PRESETS:
         raise UsageError(f"no GPU {name!r}; there are {', '.join(GPU_PRESETS)}")
     preset = name if isinstance(name, GpuDevice) else GPU_PRESETS[name]
-    found = replace(preset, **{key: value for key, value in overrides.items() if value is not None})
+    device = replace(preset, **{key: value for key, value in overrides.items() if value is not None})
     if link_rate is None:
-        return found
-    if found.link == "nvlink":
-        return replace(found, nvlink_bytes_per_second=link_rate)
-    return replace(found, pcie_bytes_per_second=link_rate)
+        return device
+    if device.link == "nvlink":
+        return replace(device, nvlink_bytes_per_second=link_rate)
+    return replace(device, pcie_bytes_per_second=link_rate)

@@ -63,7 +63,7 @@ class Gpu:
     payload: bool = True
     dtype: np.dtype[Any] = field(default_factory=lambda: np.dtype(np.float32))  # of numbers, as they are counted
     now: float = 0.0
-    host: float = 0.0
+    host_clock: float = 0.0
     memory: Budget = field(init=False)
     counters: Counters = field(default_factory=Counters)
     plan: Plan | None = None  # that is being recorded
@@ -84,8 +84,8 @@ class Gpu:
             return out
         if self.payload:
             kernel(out, *args)
-        self.host += self.device.launch_seconds
-        self.now = max(self.now, self.host)
+        self.host_clock += self.device.launch_seconds
+        self.now = max(self.now, self.host_clock)
         self.node(cost)
         return out
 
@@ -104,8 +104,8 @@ class Gpu:
     def launch_graph(self) -> None:
         """One launch for all nodes that follow."""
         self.counters.graphs += 1
-        self.host += self.device.graph_launch_seconds
-        self.now = max(self.now, self.host)
+        self.host_clock += self.device.graph_launch_seconds
+        self.now = max(self.now, self.host_clock)
 
     # ---- memory
 
@@ -130,19 +130,19 @@ class Gpu:
     def new(self, *shape: int, dtype: Any = None) -> np.ndarray:
         """A buffer for a result, counted as workspace until the scope ends; in a plan, reused by its later scopes."""
         if self.plan is not None:
-            found = self.plan.buffer(self.index, shape, dtype)
-            if found is not None:
-                self._remember(found, dtype)
-                return found
-        made = self.shaped(shape, dtype)
-        nbytes = self.size(made, dtype)
+            reused = self.plan.buffer(self.index, shape, dtype)
+            if reused is not None:
+                self._remember(reused, dtype)
+                return reused
+        fresh = self.shaped(shape, dtype)
+        nbytes = self.size(fresh, dtype)
         if self.plan is None:
             self.memory.take("workspace", nbytes)
         else:
             self.memory.take(self.plan.name, nbytes)
             self.plan.taken[self.index] = self.plan.taken.get(self.index, 0) + nbytes
-        self._remember(made, dtype)
-        return made
+        self._remember(fresh, dtype)
+        return fresh
 
     def _remember(self, buffer: np.ndarray, dtype: Any) -> None:
         if self.scopes:

@@ -98,8 +98,8 @@ class Gpus:
             self.plan.closing.append(ring.close)
             return outs
         for gpu in self.mine:
-            gpu.host += gpu.device.launch_seconds
-            gpu.now = max(gpu.now, gpu.host)
+            gpu.host_clock += gpu.device.launch_seconds
+            gpu.now = max(gpu.now, gpu.host_clock)
         self._go_round(ring, extra, begins, ends)
         ring.close()
         return outs
@@ -118,8 +118,10 @@ class Gpus:
         """What a collective takes before its first step, and the link as its protocol uses it."""
         part, rounds = parts[0], 2 if kind == "reduce_sum" else 1
         whole = part.size if kind == "reduce_sum" else prod(part.shape[:-1]) * sum(sizes)
-        one = self.device.protocol(rounds * (self.count - 1), itemsize * whole / self.count)
-        return one.seconds, Link(one.share * self.device.link_bytes_per_second, one.step_seconds, itemsize)
+        protocol = self.device.protocol(rounds * (self.count - 1), itemsize * whole / self.count)
+        return protocol.seconds, Link(
+            protocol.share * self.device.link_bytes_per_second, protocol.step_seconds, itemsize
+        )
 
     # ---- time
 
@@ -133,7 +135,7 @@ class Gpus:
 
     def wait_until(self, time: float) -> None:
         for gpu in self.mine:
-            gpu.now = gpu.host = max(gpu.now, time)
+            gpu.now = gpu.host_clock = max(gpu.now, time)
 
     @contextmanager
     def phase(self, name: str, tokens: int = 0) -> Iterator[None]:
@@ -186,6 +188,6 @@ class Gpus:
         if self.control.size == 1:
             return np.concatenate(parts, axis=-1)
         shares = self.control.gather(parts)
-        whole = None if shares is None else np.concatenate([one for share in shares for one in share], axis=-1)
-        found: np.ndarray | None = self.control.bcast(whole)
-        return found
+        whole = None if shares is None else np.concatenate([part for share in shares for part in share], axis=-1)
+        gathered: np.ndarray | None = self.control.bcast(whole)
+        return gathered

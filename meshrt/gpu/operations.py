@@ -23,12 +23,12 @@ def matmuls(
     outs: Sequence[np.ndarray] | None = None,
 ) -> list[np.ndarray]:
     """Several products at once, of any sizes: one kernel, a grouped (or batched) matrix product; to `outs` if given."""
-    found = [gpu.new(x.shape[0], w.shape[1]) for x, w in zip(xs, ws, strict=True)] if outs is None else [*outs]
+    results = [gpu.new(x.shape[0], w.shape[1]) for x, w in zip(xs, ws, strict=True)] if outs is None else [*outs]
     flops = sum(map(_flops, xs, ws))
-    nbytes = sum(array.size for arrays in (xs, ws, found) for array in arrays) * gpu.dtype.itemsize
-    group = tuple(zip(found, xs, ws, biases, strict=True))
-    gpu.launch(_matmuls, found[0], group, cost=gpu.cost(flops, nbytes))
-    return found
+    nbytes = sum(array.size for arrays in (xs, ws, results) for array in arrays) * gpu.dtype.itemsize
+    group = tuple(zip(results, xs, ws, biases, strict=True))
+    gpu.launch(_matmuls, results[0], group, cost=gpu.cost(flops, nbytes))
+    return results
 
 
 def add(gpu: Gpu, target: np.ndarray, other: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ class Repeat:
         self.before = [
             (
                 gpu.now,
-                gpu.host,
+                gpu.host_clock,
                 {name: getattr(gpu.counters, name) for name in NUMBERS},
                 dict(gpu.counters.tally),
                 {kind: (counted.calls, counted.bytes) for kind, counted in traffic.items()},
@@ -29,7 +29,7 @@ class Repeat:
             self.gpus.mine, self.gpus.group.traffic, self.before, strict=True
         ):
             gpu.now += self.times * (gpu.now - now)
-            gpu.host += self.times * (gpu.host - host)
+            gpu.host_clock += self.times * (gpu.host_clock - host)
             for name, old in numbers.items():
                 count = getattr(gpu.counters, name)
                 setattr(gpu.counters, name, count + self.times * (count - old))

@@ -49,9 +49,9 @@ def combine(parts: Sequence[dict[str, Any]], seconds: float, device: GpuDevice) 
 def gather(gpus: Gpus) -> Measured | None:
     """All that was measured at rank 0, None at the others. All ranks call it, once, when the program is done."""
     seconds = gpus.meet()
-    own = [snapshot(gpu, traffic).numbers for gpu, traffic in zip(gpus.mine, gpus.group.traffic, strict=True)]
+    totals = [snapshot(gpu, traffic).numbers for gpu, traffic in zip(gpus.mine, gpus.group.traffic, strict=True)]
     share = {
-        "whole": own,
+        "whole": totals,
         "phases": {name: phase.numbers for name, phase in gpus.phases.items()},
         "memory": [(gpu.memory.peak, gpu.memory.names) for gpu in gpus.mine],
         "host": (gpus.group.messages, gpus.group.message_bytes),
@@ -59,20 +59,20 @@ def gather(gpus: Gpus) -> Measured | None:
     shares = gpus.control.gather(share)
     if shares is None:
         return None
-    memory = [one for share in shares for one in share["memory"]]
-    peak, names = max(memory, key=lambda one: one[0])
+    memory = [use for share in shares for use in share["memory"]]
+    peak, names = max(memory, key=lambda use: use[0])
     limits = {"memory_bytes": {"max": peak, "limit": gpus.device.memory_bytes, "of_the_fullest": names}}
     phases = [
         {
             "name": name,
             "tokens": phase.tokens,
-            **combine([one for share in shares for one in share["phases"][name]], phase.seconds, gpus.device),
+            **combine([numbers for share in shares for numbers in share["phases"][name]], phase.seconds, gpus.device),
         }
         for name, phase in gpus.phases.items()
     ]
     return Measured(
         asdict(gpus.device), (gpus.count, 1),
-        combine([one for share in shares for one in share["whole"]], seconds, gpus.device) | limits,
+        combine([numbers for share in shares for numbers in share["whole"]], seconds, gpus.device) | limits,
         phases,
         {
             **gpus.notes,

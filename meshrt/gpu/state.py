@@ -20,23 +20,23 @@ def settings(gpus: Gpus) -> dict[str, Any]:
 
 def describe(gpus: Gpus) -> dict[str, Any]:
     """The facts, whole at rank 0 only. All ranks call it together; no plan is being recorded."""
-    own = [
+    shares_here = [
         {
-            "clocks": [gpu.now, gpu.host],
+            "clocks": [gpu.now, gpu.host_clock],
             "counters": {name: getattr(gpu.counters, name) for name in NUMBERS},
             "tally": gpu.counters.tally,
             "memory": [gpu.memory.names, gpu.memory.used, gpu.memory.peak],
-            "traffic": {kind: [one.calls, one.bytes] for kind, one in traffic.items()},
+            "traffic": {kind: [sent.calls, sent.bytes] for kind, sent in traffic.items()},
             "sampled": gpus.sampled,
             "phases": {name: phase.numbers[at] for name, phase in gpus.phases.items()},
         }
         for at, (gpu, traffic) in enumerate(zip(gpus.mine, gpus.group.traffic, strict=True))
     ]
-    shares = gpus.control.gather(own)
+    shares = gpus.control.gather(shares_here)
     if shares is None:
         return {}
     return {
-        "gpus": [one for share in shares for one in share],
+        "gpus": [facts for share in shares for facts in share],
         "phases": {name: [phase.tokens, phase.seconds] for name, phase in gpus.phases.items()},
     }
 
@@ -44,24 +44,26 @@ def describe(gpus: Gpus) -> dict[str, Any]:
 def restore(gpus: Gpus, snapshot: Snapshot) -> None:
     """Let these GPUs go on from where those of `describe` were, on any number of ranks."""
     facts = snapshot.facts
-    own = [facts["gpus"][gpu.index] for gpu in gpus.mine]
+    stored = [facts["gpus"][gpu.index] for gpu in gpus.mine]
     gpus.phases.clear()
     for name, (tokens, seconds) in facts["phases"].items():
-        phase = gpus.phases[str(name)] = Phase(len(own))
+        phase = gpus.phases[str(name)] = Phase(len(stored))
         phase.tokens, phase.seconds = int(tokens), float(seconds)
-        phase.numbers = [dict(told["phases"][name]) for told in own]
-    gpus.sampled = any(told["sampled"] for told in own)
-    for gpu, traffic, told in zip(gpus.mine, gpus.group.traffic, own, strict=True):
-        _restore(gpu, told)
+        phase.numbers = [dict(gpu_facts["phases"][name]) for gpu_facts in stored]
+    gpus.sampled = any(gpu_facts["sampled"] for gpu_facts in stored)
+    for gpu, traffic, gpu_facts in zip(gpus.mine, gpus.group.traffic, stored, strict=True):
+        _restore(gpu, gpu_facts)
         traffic.clear()  # the same dictionary: plans hold on to it
-        traffic |= {str(kind): Traffic(int(calls), int(nbytes)) for kind, (calls, nbytes) in told["traffic"].items()}
+        traffic |= {
+            str(kind): Traffic(int(calls), int(nbytes)) for kind, (calls, nbytes) in gpu_facts["traffic"].items()
+        }
 
 
-def _restore(gpu: Gpu, told: Mapping[str, Any]) -> None:
-    gpu.now, gpu.host = map(float, told["clocks"])
+def _restore(gpu: Gpu, gpu_facts: Mapping[str, Any]) -> None:
+    gpu.now, gpu.host_clock = map(float, gpu_facts["clocks"])
     for name in NUMBERS:
-        setattr(gpu.counters, name, told["counters"][name])
-    gpu.counters.tally = {str(name): int(count) for name, count in told["tally"].items()}
-    names, used, peak = told["memory"]
+        setattr(gpu.counters, name, gpu_facts["counters"][name])
+    gpu.counters.tally = {str(name): int(count) for name, count in gpu_facts["tally"].items()}
+    names, used, peak = gpu_facts["memory"]
     gpu.memory.names = {str(name): int(nbytes) for name, nbytes in names.items()}
     gpu.memory.used, gpu.memory.peak = int(used), int(peak)

@@ -33,7 +33,7 @@ class Grid:
     def _find(self, key: Any) -> tuple[Tile, tuple[Any, ...]]:
         key = key if isinstance(key, tuple) else (key,)
         at = key[: len(self.axes)]
-        if not all(isinstance(one, int | np.integer) for one in at) or at not in self.tiles:
+        if not all(isinstance(number, int | np.integer) for number in at) or at not in self.tiles:
             raise UsageError(
                 f"an array of {list(self.axes)} tiles needs {len(self.axes)} numbers in range before the tile's own "
                 f"indices, not {', '.join(map(str, at))}"

@@ -15,7 +15,7 @@ def check_engine(name: str, core: Core, engine: Engine | None) -> Engine:
     """The engine that an instruction was given, or the vector engine. UsageError for one that cannot run it."""
     if engine is None:
         return core.vector
-    if not any(engine is one for one in (core.vector, core.scalar, core.gpsimd)):
+    if not any(engine is allowed for allowed in (core.vector, core.scalar, core.gpsimd)):
         shown = f"the {engine.name} engine" if isinstance(engine, Engine) else repr(engine)
         raise UsageError(
             f"{name} cannot run on {shown}: engine= takes core.vector, core.scalar or core.gpsimd of the tile's core"

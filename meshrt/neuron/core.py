@@ -38,13 +38,13 @@ class NeuronCore(Core):
         if len(inputs) == 1:
             return tensor_copy(inputs[0], dtype=dtype) if op is np.positive else activation(op, inputs[0], dtype=dtype)
         left, right = inputs
-        tiles = [isinstance(one, Operand) for one in inputs]
+        tiles = [isinstance(value, Operand) for value in inputs]
         if all(tiles):
             left, right = as_tile(left), as_tile(right)
-            narrow = [one.shape == (one.shape[0], 1) for one in (left, right)]
+            narrow = [tile.shape == (tile.shape[0], 1) for tile in (left, right)]
             if narrow[0] == narrow[1] or left.shape[0] != right.shape[0]:
                 return tensor_tensor(left, right, op, dtype=dtype)
-            tiles = [not one for one in narrow]
+            tiles = [not is_narrow for is_narrow in narrow]
         tile, operand = (left, right) if tiles[0] else (right, left)
         return tensor_scalar(tile, op, operand, not tiles[0], dtype=dtype)
 

@@ -62,7 +62,7 @@ class Cores:
 
     def lasted(self, phases: list[Phase]) -> float:
         """Virtual seconds of a phase that is over, on its slowest core."""
-        seconds: float = self.control.allreduce(max((one.end - one.begin for one in phases), default=0.0), max)
+        seconds: float = self.control.allreduce(max((phase.end - phase.begin for phase in phases), default=0.0), max)
         return seconds
 
     def barrier(self) -> None:
@@ -79,7 +79,7 @@ class Cores:
         arrays = [self._as_sent(part) for part in parts]
         self.group.touched = [Touched() for _ in parts]
         sums, times = self.group.reduce_sum(arrays, [core.barrier() for core in self.mine])
-        found = []
+        results = []
         counted = zip(self.group.traffic, self.group.touched, strict=True)
         for core, part, total, time, (traffic, touched) in zip(self.mine, parts, sums, times, counted, strict=True):
             core.barrier(time)
@@ -90,8 +90,8 @@ class Cores:
             out = new_tile(core.hbm, part.shape, part.dtype, full=True)
             if self.payload:
                 core.put(out, total)
-            found.append(out)
-        return found
+            results.append(out)
+        return results
 
     def _as_sent(self, part: Tile) -> np.ndarray:
         """A tensor's numbers in its own dtype, which is what crosses the link."""
@@ -102,9 +102,9 @@ class Cores:
         if not self.payload:
             return None
         shares = self.control.gather([part.data for part in parts])
-        whole = None if shares is None else np.concatenate([one for share in shares for one in share], axis=axis)
-        found: np.ndarray | None = self.control.bcast(whole)
-        return found
+        whole = None if shares is None else np.concatenate([part for share in shares for part in share], axis=axis)
+        gathered: np.ndarray | None = self.control.bcast(whole)
+        return gathered
 
     def share(self, index: int, size: int, unit: int = 1) -> slice:
         """The part of 0..size that core `index` works on: whole units, as even as they go."""

@@ -101,9 +101,9 @@ NEURON_PRESETS = {device.name: device for device in (TRN1, TRN2)}
 def find_neuron_device(name: str | NeuronDevice, **overrides: int | float | None) -> NeuronDevice:
     """A preset by its name, or a device itself, with numbers replaced, but for those of None. UsageError."""
     if isinstance(name, NeuronDevice):
-        found = name
+        device = name
     elif name in NEURON_PRESETS:
-        found = NEURON_PRESETS[name]
+        device = NEURON_PRESETS[name]
     else:
         raise UsageError(f"no NeuronCore {name!r}; there are {', '.join(NEURON_PRESETS)}")
-    return replace(found, **{key: value for key, value in overrides.items() if value is not None})  # type: ignore[arg-type]
+    return replace(device, **{key: value for key, value in overrides.items() if value is not None})  # type: ignore[arg-type]

@@ -125,14 +125,14 @@ def tensor_reduce(
     tile = as_tile(data)
     rank = len(tile.shape)
     axes = list(range(1, rank)) if axis is None else [axis] if isinstance(axis, int) else list(axis)
-    axes = sorted(one % rank for one in axes)
+    axes = sorted(number % rank for number in axes)
     if not axes or axes != list(range(axes[0], rank)) or axes[0] == 0:
         raise UsageError(f"tensor_reduce: axis {axis} of {list(tile.shape)}; it takes the last axes, never the first")
-    kept = tile.shape[: axes[0]]
-    shape = (*kept, *(1 for _ in axes)) if keepdims else kept if len(kept) > 1 else (*kept, 1)
+    leading = tile.shape[: axes[0]]
+    shape = (*leading, *(1 for _ in axes)) if keepdims else leading if len(leading) > 1 else (*leading, 1)
 
     def compute() -> np.ndarray:
-        x = _reduced(op, tile.data.reshape(*kept, -1)).reshape(shape)
+        x = _reduced(op, tile.data.reshape(*leading, -1)).reshape(shape)
         return -x if negate else x
 
     out = known(dtype) if dtype else tile.dtype
@@ -201,7 +201,7 @@ def _value(scalar: Tile | np.floating | None) -> Any:
 
 
 def _tiles(*scalars: Any) -> list[Tile]:
-    return [one for one in scalars if isinstance(one, Tile)]
+    return [scalar for scalar in scalars if isinstance(scalar, Tile)]
 
 
 def _reduced(op: Op, x: np.ndarray) -> np.ndarray:

@@ -232,8 +232,8 @@ class Core(ABC):
         for buffer in (self.hbm, self.sbuf, self.psum):
             buffer.begin_phase()
         phase = Phase(
-            name, begin, dict(self.counts), {one.name: one.busy for one in self.engines},
-            {one.name: one.instructions for one in self.engines}, tokens=tokens,
+            name, begin, dict(self.counts), {engine.name: engine.busy for engine in self.engines},
+            {engine.name: engine.instructions for engine in self.engines}, tokens=tokens,
         )  # fmt: skip
         phase.busy["dma"], phase.instructions["dma"] = self.dma.busy, self.dma.transfers
         self.phases.append(phase)

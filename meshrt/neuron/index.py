@@ -16,24 +16,24 @@ def plain(key: Any, shape: tuple[int, ...]) -> Any:
         if key.__class__ is slice or key is Ellipsis:
             return key
         key = (key,)
-    for one in key:
-        if one.__class__ is not slice and one.__class__ is not int:
+    for item in key:
+        if item.__class__ is not slice and item.__class__ is not int:
             return _looked_at(key, shape)
     return key
 
 
 def _looked_at(key: tuple[Any, ...], shape: tuple[int, ...]) -> Any:
-    arrays = [one for one in key if isinstance(one, np.ndarray)]
-    rank = max((one.ndim for one in arrays), default=0)
-    axes = [rank - one.ndim + int(np.argmax(one.shape)) for one in arrays if one.size > 1]
+    arrays = [array for array in key if isinstance(array, np.ndarray)]
+    rank = max((array.ndim for array in arrays), default=0)
+    axes = [rank - array.ndim + int(np.argmax(array.shape)) for array in arrays if array.size > 1]
     if axes != sorted(set(axes)):
         raise UsageError("index arrays vary along an axis each, in the order of the axes: i[:, None], j[None, :]")
-    return tuple(_part(one, at, key, shape) for at, one in enumerate(key))
+    return tuple(_part(item, at, key, shape) for at, item in enumerate(key))
 
 
-def _part(one: Any, at: int, key: tuple[Any, ...], shape: tuple[int, ...]) -> Any:
-    if isinstance(one, np.ndarray):
-        part = _as_slice(one)
+def _part(item: Any, at: int, key: tuple[Any, ...], shape: tuple[int, ...]) -> Any:
+    if isinstance(item, np.ndarray):
+        part = _as_slice(item)
         aligned = not any(before is None or before is Ellipsis for before in key[:at])
         if aligned and at < len(shape) and part.stop > shape[at]:
             raise UsageError(
@@ -41,9 +41,9 @@ def _part(one: Any, at: int, key: tuple[Any, ...], shape: tuple[int, ...]) -> An
                 "last tile be smaller"
             )
         return part
-    if one is None or one is Ellipsis or (isinstance(one, slice | int | np.integer) and not isinstance(one, bool)):
-        return one
-    raise UsageError(f"a tile is indexed by numbers, slices and index arrays, not by {type(one).__name__}")
+    if item is None or item is Ellipsis or (isinstance(item, slice | int | np.integer) and not isinstance(item, bool)):
+        return item
+    raise UsageError(f"a tile is indexed by numbers, slices and index arrays, not by {type(item).__name__}")
 
 
 def _as_slice(index: np.ndarray) -> slice:

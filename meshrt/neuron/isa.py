@@ -149,5 +149,5 @@ def core_identity(core: Core, dtype: np.dtype[Any]) -> Tile:
     """The core's own, made when it is first asked for."""
     if dtype not in core.identities:
         core.identities[dtype] = shared_identity(core, dtype)
-    found: Tile = core.identities[dtype]
-    return found
+    identity: Tile = core.identities[dtype]
+    return identity

@@ -60,10 +60,10 @@ mgrid = _Mgrid()
 
 def full(shape: tuple[int, ...], fill_value: float, dtype: Any, *, buffer: Buffer) -> Any:
     """The same, set to a value by the vector engine."""
-    made = ndarray(shape, dtype, buffer=buffer)
-    for tile in made if isinstance(made, Grid) else (made,):
+    allocated = ndarray(shape, dtype, buffer=buffer)
+    for tile in allocated if isinstance(allocated, Grid) else (allocated,):
         isa.memset(tile, fill_value)
-    return made
+    return allocated
 
 
 def zeros(shape: tuple[int, ...], dtype: Any, *, buffer: Buffer) -> Any:
@@ -71,12 +71,12 @@ def zeros(shape: tuple[int, ...], dtype: Any, *, buffer: Buffer) -> Any:
     check_buffer(buffer)
     if buffer.name != "psum":
         return full(shape, 0.0, dtype, buffer=buffer)
-    made = ndarray(shape, dtype, buffer=buffer)
-    for tile in made if isinstance(made, Grid) else (made,):
+    allocated = ndarray(shape, dtype, buffer=buffer)
+    for tile in allocated if isinstance(allocated, Grid) else (allocated,):
         if buffer.payload:
             tile.data[...] = 0
         tile.note_written()
-    return made
+    return allocated
 
 
 def zeros_like(x: Operand) -> Any:

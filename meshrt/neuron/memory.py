@@ -89,13 +89,17 @@ class Sbuf(Buffer):
         self.live -= nbytes
         heapq.heappush(self.idle, (when, nbytes))
 
-    def _spill_one(self, wanted: Store, pinned: Sequence[Store]) -> None:
-        victims = [one for one in self.stores.values() if one.resident and one is not wanted and one not in pinned]
+    def _spill_one(self, store: Store, pinned: Sequence[Store]) -> None:
+        victims = [
+            candidate
+            for candidate in self.stores.values()
+            if candidate.resident and candidate is not store and candidate not in pinned
+        ]
         if not victims:
             raise LimitError(
                 f"SBUF: the tiles of one instruction take more than the {self.limit} bytes of a partition; cut them"
             )
-        victim = min(victims, key=lambda one: one.used)
+        victim = min(victims, key=lambda candidate: candidate.used)
         if victim.dirty:
             victim.ready = self.core.spill(victim, "save", victim.ready)
             victim.saved = True

@@ -48,5 +48,5 @@ class Operand:
 
 
 def _instruction(ufunc: np.ufunc, *inputs: Any, dtype: Any = None) -> Any:
-    core: Core = next(one.core for one in inputs if isinstance(one, Operand))
+    core: Core = next(value.core for value in inputs if isinstance(value, Operand))
     return core.apply(ufunc, inputs, dtype)

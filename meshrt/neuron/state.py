@@ -32,12 +32,14 @@ def describe(cores: Cores, held: Sequence[Tiles]) -> tuple[dict[str, Any], dict[
 
     `held` has the tiles of each hosted core. No instruction is without its result.
     """
-    own = []
+    facts_here = []
     for core, tiles, traffic in zip(cores.mine, held, cores.group.traffic, strict=True):
         core.settle()
-        own.append(_core(core, tiles) | {"traffic": {kind: [one.calls, one.bytes] for kind, one in traffic.items()}})
-    shares = cores.control.gather(own)
-    facts = {} if shares is None else {"cores": [one for share in shares for one in share]}
+        facts_here.append(
+            _core(core, tiles) | {"traffic": {kind: [sent.calls, sent.bytes] for kind, sent in traffic.items()}}
+        )
+    shares = cores.control.gather(facts_here)
+    facts = {} if shares is None else {"cores": [core_facts for share in shares for core_facts in share]}
     return facts, _parts(cores, held)
 
 
@@ -47,10 +49,10 @@ def restore(cores: Cores, held: Sequence[Tiles], snapshot: Snapshot) -> None:
     The phase that was running then has to be running now: it takes over what was counted.
     """
     snapshot.fill(_parts(cores, held))
-    told = snapshot.facts["cores"]
+    core_facts = snapshot.facts["cores"]
     for core, tiles, traffic in zip(cores.mine, held, cores.group.traffic, strict=True):
-        _restore(core, tiles, told[core.index])
-        traffic |= {str(kind): Traffic(int(a), int(b)) for kind, (a, b) in told[core.index]["traffic"].items()}
+        _restore(core, tiles, core_facts[core.index])
+        traffic |= {str(kind): Traffic(int(a), int(b)) for kind, (a, b) in core_facts[core.index]["traffic"].items()}
 
 
 def _parts(cores: Cores, held: Sequence[Tiles]) -> dict[str, Part]:
@@ -70,9 +72,11 @@ def _core(core: NeuronCore, tiles: Tiles) -> dict[str, Any]:
         "counts": core.counts,
         "ticks": core.ticks,
         "finish": core.finish,
-        "engines": {one.name: [one.now, one.busy, one.instructions] for one in core.engines},
+        "engines": {engine.name: [engine.now, engine.busy, engine.instructions] for engine in core.engines},
         "dma": [dma.end, dma.busy, dma.transfers, dma.gaps, dma.queues],
-        "memories": {one.name: [one.live, one.peak, one.most] for one in (core.hbm, core.sbuf, core.psum)},
+        "memories": {
+            buffer.name: [buffer.live, buffer.peak, buffer.most] for buffer in (core.hbm, core.sbuf, core.psum)
+        },
         "idle": [core.sbuf.idle, core.psum.idle],
         "phases": [asdict(phase) for phase in core.phases],
         "identities": {dtype.name: _store(tile.store) for dtype, tile in core.identities.items()},
@@ -84,32 +88,32 @@ def _store(store: Store) -> list[Any]:
     return [store.ready, store.idle, store.used, store.resident, store.saved]
 
 
-def _restore(core: NeuronCore, tiles: Tiles, told: Mapping[str, Any]) -> None:
-    for name, was in told["identities"].items():
+def _restore(core: NeuronCore, tiles: Tiles, facts: Mapping[str, Any]) -> None:
+    for name, was in facts["identities"].items():
         _restore_store(core_identity(core, known(name)).store, was)
     for name, tile in tiles.items():
         tile.note_written()
-        _restore_store(tile.store, told["tiles"][name])
-    core.counts |= {name: int(told["counts"][name]) for name in COUNTS}
-    core.ticks, core.finish = int(told["ticks"]), float(told["finish"])
+        _restore_store(tile.store, facts["tiles"][name])
+    core.counts |= {name: int(facts["counts"][name]) for name in COUNTS}
+    core.ticks, core.finish = int(facts["ticks"]), float(facts["finish"])
     for engine in core.engines:
-        now, busy, instructions = told["engines"][engine.name]
+        now, busy, instructions = facts["engines"][engine.name]
         engine.now, engine.busy, engine.instructions = float(now), float(busy), int(instructions)
-    end, busy, transfers, gaps, queues = told["dma"]
+    end, busy, transfers, gaps, queues = facts["dma"]
     core.dma.end, core.dma.busy, core.dma.transfers = float(end), float(busy), int(transfers)
     core.dma.gaps[:] = [(float(begin), float(end)) for begin, end in gaps]
     core.dma.queues |= {str(name): float(start) for name, start in queues.items()}
     for buffer in (core.hbm, core.sbuf, core.psum):
-        buffer.live, buffer.peak, buffer.most = map(int, told["memories"][buffer.name])
-    _restore_room(core.sbuf, core.psum, *told["idle"])
-    *ended, running = told["phases"]
+        buffer.live, buffer.peak, buffer.most = map(int, facts["memories"][buffer.name])
+    _restore_room(core.sbuf, core.psum, *facts["idle"])
+    *ended, running = facts["phases"]
     for name, value in running.items():  # the same object: the phase that is open holds on to it
         setattr(core.phases[-1], name, value)
     core.phases[:-1] = [Phase(**{field.name: phase[field.name] for field in fields(Phase)}) for phase in ended]
 
 
-def _restore_store(store: Store, told: Sequence[Any]) -> None:
-    ready, idle, used, resident, saved = told
+def _restore_store(store: Store, values: Sequence[Any]) -> None:
+    ready, idle, used, resident, saved = values
     store.ready, store.idle, store.used = float(ready), float(idle), int(used)
     store.resident, store.saved = bool(resident), bool(saved)
 

@@ -133,14 +133,14 @@ class View:
         mask: np.ndarray = self.key(whole) if callable(self.key) else whole[self.key]
         return mask
 
-    def check_written(self, what: str) -> None:
+    def check_written(self, name: str) -> None:
         """UsageError unless every element was written before."""
         if self.store.full:
             return
         mask = np.zeros(self.shape, np.bool_) if self.store.mask is None else self._mask()
         if not mask.all():
             raise UsageError(
-                f"{what} reads a tile of {self.store.buffer.name} that was never written: {list(self.shape)} elements, "
+                f"{name} reads a tile of {self.store.buffer.name} that was never written: {list(self.shape)} elements, "
                 f"the first of them missing in partition {int(np.argwhere(~mask)[0][0])}; load it, or set it to zeros"
             )
 

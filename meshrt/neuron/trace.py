@@ -22,5 +22,5 @@ def write_trace(cores: Cores, path: str) -> None:
     ]  # fmt: skip
     shares = cores.control.gather(events)
     if shares is not None:
-        told = {"traceEvents": [event for share in shares for event in share], "displayTimeUnit": "ns"}
-        write_file("--trace", path, lambda stream: stream.write((json.dumps(told) + "\n").encode()))
+        document = {"traceEvents": [event for share in shares for event in share], "displayTimeUnit": "ns"}
+        write_file("--trace", path, lambda stream: stream.write((json.dumps(document) + "\n").encode()))
