@@ -24,28 +24,28 @@ def check_branches(path: str, module: ModuleType) -> None:
     """StallError for the first such call of a program's file."""
     tree = ast.parse(Path(str(module.__file__)).read_bytes())
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-    own: set[str] = set()  # functions of the file that make such calls
-    while more := {one.name for one in functions if any(_joint(one.body, module, own))} - own:
-        own |= more
+    callers: set[str] = set()  # functions of the file that make such calls
+    while more := {function.name for function in functions if any(_joint(function.body, module, callers))} - callers:
+        callers |= more
     for function in functions:
-        for line, test, name in _found(function, module, own):
+        for line, test, name in _found(function, module, callers):
             raise StallError(
                 f"{path}, line {line}: whether a rank calls {name} depends on `{test}`: with several ranks that is a"
                 " deadlock; all ranks have to make the same calls; `positions` and `lines` choose cores"
             )
 
 
-def _found(function: ast.FunctionDef, module: ModuleType, own: set[str]) -> Iterator[tuple[int, str, str]]:
+def _found(function: ast.FunctionDef, module: ModuleType, callers: set[str]) -> Iterator[tuple[int, str, str]]:
     """(line, the test, the call) where ranks part."""
     named = {
         target.id
         for node in ast.walk(function)
-        if isinstance(node, ast.Assign) and not any(isinstance(one, ast.Call) for one in ast.walk(node.value))
+        if isinstance(node, ast.Assign) and not any(isinstance(inner, ast.Call) for inner in ast.walk(node.value))
         if _differs(node.value, set())
         for target in node.targets
         if isinstance(target, ast.Name)
     }
-    every = list(_joint(function.body, module, own))
+    calls = list(_joint(function.body, module, callers))
     for node in ast.walk(function):
         if isinstance(node, ast.If | ast.While | ast.IfExp):
             test = node.test
@@ -56,11 +56,11 @@ def _found(function: ast.FunctionDef, module: ModuleType, own: set[str]) -> Iter
         if not _differs(test, named):
             continue
         branches = [part if isinstance(part, list) else [part] for part in (node.body, node.orelse)]
-        here, there = (list(_joint(part, module, own)) for part in branches)
+        body_calls, else_calls = (list(_joint(part, module, callers)) for part in branches)
         if isinstance(node, ast.If) and isinstance(node.body[-1], ast.Return):
-            there += [call for call in every if call[0] > (node.end_lineno or 0)]
-        if Counter(name for _, name in here) != Counter(name for _, name in there):
-            line, name = (here or there)[0]
+            else_calls += [call for call in calls if call[0] > (node.end_lineno or 0)]
+        if Counter(name for _, name in body_calls) != Counter(name for _, name in else_calls):
+            line, name = (body_calls or else_calls)[0]
             yield line, ast.unparse(test), name
 
 
@@ -72,20 +72,20 @@ def _differs(expression: ast.expr, named: set[str]) -> bool:
         return True
     if isinstance(expression, ast.Name) and expression.id in named:
         return True
-    return any(_differs(one, named) for one in ast.iter_child_nodes(expression) if isinstance(one, ast.expr))
+    return any(_differs(child, named) for child in ast.iter_child_nodes(expression) if isinstance(child, ast.expr))
 
 
-def _joint(nodes: Iterable[ast.AST], module: ModuleType, own: set[str]) -> Iterator[tuple[int, str]]:
+def _joint(nodes: Iterable[ast.AST], module: ModuleType, callers: set[str]) -> Iterator[tuple[int, str]]:
     """(line, name) of the calls that all ranks have to make."""
     for node in nodes:
-        for one in ast.walk(node):
-            if isinstance(one, ast.Call):
-                name = ast.unparse(one.func)
-                called = _resolved(one.func, module)
-                where = str(getattr(called, "__module__", "")).split(".")
-                joint = where[:2] == ["meshrt", "mesh"] and not JOINT.isdisjoint(where[2:])
-                if (joint and name.split(".")[-1] not in LOCAL) or name in own or METHODS.search(name):
-                    yield one.lineno, name
+        for inner in ast.walk(node):
+            if isinstance(inner, ast.Call):
+                name = ast.unparse(inner.func)
+                called = _resolved(inner.func, module)
+                dotted = str(getattr(called, "__module__", "")).split(".")
+                joint = dotted[:2] == ["meshrt", "mesh"] and not JOINT.isdisjoint(dotted[2:])
+                if (joint and name.split(".")[-1] not in LOCAL) or name in callers or METHODS.search(name):
+                    yield inner.lineno, name
 
 
 def _resolved(expression: ast.expr, module: ModuleType) -> Any:

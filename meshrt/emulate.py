@@ -35,16 +35,16 @@ def emulate(
     UsageError, LimitError and what else the program raises.
     """
     start, kind = perf_counter(), find_machine(program.machine)
-    given = program.complete(arguments)
+    values = program.complete(arguments)
     for name, option in settings_of(program.machine).items():
         if name in settings:
             option.check(settings[name])
     machine = kind.open_machine(comm, board, program.mesh, payload, console or Console(), **settings)
     try:
-        result = program.run(machine, **given)
+        result = program.run(machine, **values)
         machine.console.clear()
         facts = {"wall_seconds": perf_counter() - start, "mpi": host.library(), "version": __version__}
-        reported = {option.name: given[option.name] for option in program.options if option.reported}
+        reported = {option.name: values[option.name] for option in program.options if option.reported}
         return gather_report(program.machine, machine, program.name, reported, result, facts)
     finally:
         if comm.size == 1:  # elsewhere a rank that fails must not wait for the others
@@ -69,13 +69,13 @@ def run(
     UsageError, LimitError and so on, as exceptions. On several ranks an error that comes up in the midst of the run
     ends all of them, with its message and exit code, as `meshrt run` does: no rank could go on alone.
     """
-    found, arguments, settings = _options(program, on, options)
+    loaded, arguments, settings = _options(program, on, options)
     with _one_thread():
         size = host.launched_size() if comm is None else comm.size
         if size == 1:
-            report = emulate(comm or _alone(), Board.alone(), found, arguments, payload=payload, **settings)
+            report = emulate(comm or _alone(), Board.alone(), loaded, arguments, payload=payload, **settings)
         else:
-            report = _together(comm, found, arguments, payload, settings)
+            report = _together(comm, loaded, arguments, payload, settings)
     assert report is not None
     return Report(report)
 
@@ -96,22 +96,22 @@ def sweep(
     """
     names = [name for name, value in options.items() if isinstance(value, list)]
     runs = [options | dict(zip(names, values, strict=True)) for values in product(*(options[name] for name in names))]
-    ready = [_options(program, on, one) for one in runs]
+    ready = [_options(program, on, choice) for choice in runs]
     host.prepare_environment()
     comm = comm or host.connect()
-    own: dict[int, Report] = {}
+    reports: dict[int, Report] = {}
     with _one_thread():
         for at in range(comm.rank, len(ready), comm.size):
-            found, arguments, settings = ready[at]
+            loaded, arguments, settings = ready[at]
             try:
-                report = emulate(_alone(), Board.alone(), found, arguments, payload=payload, **settings)
+                report = emulate(_alone(), Board.alone(), loaded, arguments, payload=payload, **settings)
                 assert report is not None
-                own[at] = Report(report)
+                reports[at] = Report(report)
             except LimitError as error:
-                told = {"machine": found.machine, "program": found.name, "arguments": found.complete(arguments)}
-                own[at] = Report(told, str(error))
-    every = {at: report for part in comm.allgather(own) for at, report in part.items()}
-    return [every[at] for at in range(len(ready))]
+                facts = {"machine": loaded.machine, "program": loaded.name, "arguments": loaded.complete(arguments)}
+                reports[at] = Report(facts, str(error))
+    all_reports = {at: report for part in comm.allgather(reports) for at, report in part.items()}
+    return [all_reports[at] for at in range(len(ready))]
 
 
 def _options(
@@ -119,29 +119,29 @@ def _options(
 ) -> tuple[Program, dict[str, Any], dict[str, Any]]:
     """The program, its own options and those of its machine, checked. UsageError."""
     if callable(program):
-        found, fixed = program_of(program, on), dict[str, Any]()
+        loaded, fixed = program_of(program, on), dict[str, Any]()
     else:
         name, fixed = named(str(program))
-        found = load_program(name, on)
-    known = settings_of(found.machine)
-    own = {option.name for option in found.options}
-    given = dict(options)
-    for word, name in find_machine(found.machine).SHARED.items():
-        if word in given and word not in own:
-            if name in given:
+        loaded = load_program(name, on)
+    machine_options = settings_of(loaded.machine)
+    names = {option.name for option in loaded.options}
+    values = dict(options)
+    for word, name in find_machine(loaded.machine).SHARED.items():
+        if word in values and word not in names:
+            if name in values:
                 raise UsageError(f"{word} and {name} say the same thing: give one of them")
-            given[name] = given.pop(word)
-    settings = {name: given.pop(name) for name in list(given) if name in known and name not in own}
+            values[name] = values.pop(word)
+    settings = {name: values.pop(name) for name in list(values) if name in machine_options and name not in names}
     for name, value in settings.items():
-        known[name].check(value)
-    if unknown := [name for name in given if name not in own]:
+        machine_options[name].check(value)
+    if unknown := [name for name in values if name not in names]:
         raise UsageError(
-            f"{found.name} has no option {unknown[0]!r}; it has {', '.join(sorted(own))}, and {found.machine} has"
-            f" {', '.join(known)}"
+            f"{loaded.name} has no option {unknown[0]!r}; it has {', '.join(sorted(names))}, and {loaded.machine} has"
+            f" {', '.join(machine_options)}"
         )
-    arguments = fixed | given
-    found.complete(arguments)
-    return found, arguments, settings
+    arguments = fixed | values
+    loaded.complete(arguments)
+    return loaded, arguments, settings
 
 
 def _alone() -> Intracomm:
@@ -158,17 +158,17 @@ def _together(
     """On several ranks, with what ends a job that cannot go on. Every rank gets the report."""
     from meshrt.ranks import failure
 
-    told: list[dict[str, Any] | None] = []
+    reports: list[dict[str, Any] | None] = []
 
-    def work(every: Intracomm, board: Board) -> int:
-        report = emulate(comm or every, board, program, arguments, payload=payload, **settings)
-        told.append((comm or every).bcast(report))
+    def work(world: Intracomm, board: Board) -> int:
+        report = emulate(comm or world, board, program, arguments, payload=payload, **settings)
+        reports.append((comm or world).bcast(report))
         return 0
 
     code = failure.run_guarded(work)
     if code:
         os._exit(code)
-    return told[0]
+    return reports[0]
 
 
 @contextmanager

@@ -193,7 +193,7 @@ def find(machine: str, path: str) -> Field | None:
         return rows[path]
     for pattern, row in rows.items():
         parts = pattern.split(".")
-        if len(parts) == len(names) and all(one in ("*", name) for one, name in zip(parts, names, strict=True)):
+        if len(parts) == len(names) and all(part in ("*", name) for part, name in zip(parts, names, strict=True)):
             return row
     return OWN_TALLY if machine == "gpu" and len(names) == 1 else None
 
@@ -203,14 +203,14 @@ def with_kinds(machine: str, sampled: Collection[str], report: dict[str, Any]) -
 
     `sampled`: the phases in which a part stood for others; "" is the whole run.
     """
-    found = {}
+    kinds = {}
     for name, part in [("", report["measured"]), *((phase["name"], phase) for phase in report["phases"])]:
         stem = f"phases.{name}." if name else "measured."
         for path in leaves(part):
             row = find(machine, path)
             assert row is not None, f"{path} of {machine} is in no row of meshrt/fields.py"
-            found[stem + path] = EXTRAPOLATED if row.scaled and name in sampled else row.kind
-    return report | {"kinds": found | {"result": DECLARED, "host": HOST}}
+            kinds[stem + path] = EXTRAPOLATED if row.scaled and name in sampled else row.kind
+    return report | {"kinds": kinds | {"result": DECLARED, "host": HOST}}
 
 
 @dataclass(frozen=True)
@@ -234,4 +234,4 @@ def heading(machine: str, report: Mapping[str, Any], path: str) -> str:
 def legend(report: Mapping[str, Any]) -> str:
     """The line under a printed table that explains its marks."""
     present = set(report["kinds"].values())
-    return "; ".join(f"{sign} {says}" for kind, (sign, says) in MARKS.items() if kind in present) + "; others counted"
+    return "; ".join(f"{sign} {text}" for kind, (sign, text) in MARKS.items() if kind in present) + "; others counted"

@@ -55,25 +55,25 @@ def guarded(path: str, module: ModuleType, run: Callable[..., dict[str, Any]]) -
     """The run of a file's module: errors name the file's lines, and what it forgot to receive or to write is told."""
 
     @wraps(run)
-    def placed(*args: Any, **options: Any) -> dict[str, Any]:
-        here = args[0]
-        if here.control.size == 1:  # several find out by waiting for one another
+    def wrapped(*args: Any, **options: Any) -> dict[str, Any]:
+        machine = args[0]
+        if machine.control.size == 1:  # several find out by waiting for one another
             check_branches(path, module)
-        cores = hasattr(here, "lead")  # a block of them
+        cores = hasattr(machine, "lead")  # a block of them
         if cores:
-            here.audit = Audit(path, str(module.__file__))
+            machine.audit = Audit(path, str(module.__file__))
         try:
             result = run(*args, **options)
         except Exception as error:
             if _is_hosts(error):
                 raise
-            raise _told(path, error, by_shape=cores and not here.payload) from error
-        told = _plain(path, result) if here.control.rank == 0 else {}  # rank 0's is the report's
+            raise _told(path, error, by_shape=cores and not machine.payload) from error
+        facts = _plain(path, result) if machine.control.rank == 0 else {}  # rank 0's is the report's
         if cores:
-            _report_forgotten(here, told)
-        return told
+            _report_forgotten(machine, facts)
+        return facts
 
-    return placed
+    return wrapped
 
 
 def audited(run: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
@@ -84,28 +84,28 @@ def audited(run: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]
     path = f"{run.__name__} of {os.path.basename(run.__code__.co_filename)}"
 
     @wraps(run)
-    def placed(*args: Any, **options: Any) -> dict[str, Any]:
-        here = args[0]
-        cores = hasattr(here, "lead")
+    def wrapped(*args: Any, **options: Any) -> dict[str, Any]:
+        machine = args[0]
+        cores = hasattr(machine, "lead")
         if cores:
-            here.audit = Audit(path, run.__code__.co_filename)
-        told = _plain(path, run(*args, **options))
+            machine.audit = Audit(path, run.__code__.co_filename)
+        facts = _plain(path, run(*args, **options))
         if cores:
-            _report_forgotten(here, told)
-        return told
+            _report_forgotten(machine, facts)
+        return facts
 
-    return placed
+    return wrapped
 
 
 def _report_forgotten(block: "Block", result: dict[str, Any]) -> None:
     """When a program has ended, on all ranks: UsageError for what was not received, a warning for NaN at rank 0."""
     audit = block.audit
     assert audit is not None
-    left = [line for line, _ in audit.open()]
-    if left:
+    lines = [line for line, _ in audit.open()]
+    if lines:
         raise UsageError(
-            f"{audit.path}, line {min(left)}: nobody has received what is sent there, so its time is in no clock and no"
-            f" core has waited for it ({len(left)} transfers in all): give what `send` returns to `fabric.receive`"
+            f"{audit.path}, line {min(lines)}: nobody has received what is sent there, so its time is in no clock and"
+            f" no core has waited for it ({len(lines)} transfers in all): give what `send` returns to `fabric.receive`"
         )
     nameless = block.control.bcast([name for name, value in result.items() if _has_nan(value)])
     if not nameless or not block.payload:
@@ -114,16 +114,16 @@ def _report_forgotten(block: "Block", result: dict[str, Any]) -> None:
     if ranks is None:
         return
     cores: dict[tuple[str, int], int] = {}
-    for found in ranks:
-        for key, count in found.items():
+    for counts in ranks:
+        for key, count in counts.items():
             cores[key] = cores.get(key, 0) + count
-    told = [
+    blanks = [
         f"{name!r} of {audit.path}, line {line}, at {count} of {block.mesh.width * block.mesh.height} cores"
         for (name, line), count in cores.items()
     ]
-    where = f"core memory that was never written: {'; '.join(told)}" if told else "all core memory was written"
+    cause = f"core memory that was never written: {'; '.join(blanks)}" if blanks else "all core memory was written"
     block.console.clear()
-    print(f"meshrt: warning: the result's {', '.join(map(repr, nameless))} is NaN; {where}", file=sys.stderr)
+    print(f"meshrt: warning: the result's {', '.join(map(repr, nameless))} is NaN; {cause}", file=sys.stderr)
 
 
 def _has_nan(value: Any) -> bool:
@@ -142,37 +142,39 @@ def _is_hosts(error: Exception) -> bool:
 def _told(path: str, error: Exception, by_shape: bool = False) -> MeshrtError:
     """The error with its line of the file, or of a module beside it, and how the program got there."""
     traceback = error.__traceback__
-    frames = [one for one in _located(extract_tb(traceback), _frames(traceback)) if "importlib" not in one[0].filename]
-    own = [one for one in frames if _is_own(path, one[0].filename)]
+    frames = [
+        pair for pair in _located(extract_tb(traceback), _frames(traceback)) if "importlib" not in pair[0].filename
+    ]
+    own_frames = [pair for pair in frames if _is_own(path, pair[0].filename)]
     if isinstance(error, MeshrtError):
-        if own and not isinstance(error, ProgramError):
-            error.args = (f"{error} ({_place(path, own[-1][0])})",)
+        if own_frames and not isinstance(error, ProgramError):
+            error.args = (f"{error} ({_place(path, own_frames[-1][0])})",)
         return error
-    said = f"{type(error).__name__}: {error}".rstrip(": ")
-    if not own:
-        return ProgramError(f"{path}: {said}{_raised(error, frames)}")
-    at, frame = own[-1]
-    where, inside = _place(path, at), at is frames[-1][0]
+    text = f"{type(error).__name__}: {error}".rstrip(": ")
+    if not own_frames:
+        return ProgramError(f"{path}: {text}{_raised(error, frames)}")
+    at, frame = own_frames[-1]
+    location, inside = _place(path, at), at is frames[-1][0]
     if isinstance(error, ModuleNotFoundError):
         return UsageError(
-            f"{where}: there is no module {error.name!r}: install it, or put {error.name}.py beside {path}"
+            f"{location}: there is no module {error.name!r}: install it, or put {error.name}.py beside {path}"
         )
     if isinstance(error, ImportError) or (inside and isinstance(error, OWN_MISTAKES)):
-        return UsageError(f"{where}: {said}")
+        return UsageError(f"{location}: {text}")
     if by_shape and inside and isinstance(error, (ValueError, IndexError)):
-        return UsageError(f"{where}: {said}: by shape (--payload none) tiles are [1, 1, *tile], see block.lead")
-    lines = [f"{where}: {said}", f"    {at.line}"]
+        return UsageError(f"{location}: {text}: by shape (--payload none) tiles are [1, 1, *tile], see block.lead")
+    lines = [f"{location}: {text}", f"    {at.line}"]
     lines += [f"  with {arrays}" for arrays in [_arrays(at.line or "", frame)] if arrays]
-    lines += [f"  called from {_place(path, one)}: {one.line}" for one, _ in reversed(own[:-1])]
+    lines += [f"  called from {_place(path, summary)}: {summary.line}" for summary, _ in reversed(own_frames[:-1])]
     return ProgramError("\n".join(lines) + ("" if inside else _raised(error, frames)))
 
 
 def _frames(traceback: Any) -> list[FrameType]:
-    found = []
+    frames = []
     while traceback is not None:
-        found.append(traceback.tb_frame)
+        frames.append(traceback.tb_frame)
         traceback = traceback.tb_next
-    return found
+    return frames
 
 
 def _located(lines: list[FrameSummary], frames: list[FrameType]) -> list[tuple[FrameSummary, FrameType]]:
@@ -196,9 +198,13 @@ def _place(path: str, at: FrameSummary) -> str:
 
 def _arrays(line: str, frame: FrameType) -> str:
     """The shapes of the arrays that a line names."""
-    known = frame.f_globals | frame.f_locals
-    found = {name: known[name] for name in re.findall(r"[A-Za-z_]\w*", line) if hasattr(known.get(name), "dtype")}
-    return ", ".join(f"{name} {one.dtype} {list(one.shape)}" for name, one in found.items() if hasattr(one, "shape"))
+    variables = frame.f_globals | frame.f_locals
+    arrays = {
+        name: variables[name] for name in re.findall(r"[A-Za-z_]\w*", line) if hasattr(variables.get(name), "dtype")
+    }
+    return ", ".join(
+        f"{name} {array.dtype} {list(array.shape)}" for name, array in arrays.items() if hasattr(array, "shape")
+    )
 
 
 def _raised(error: Exception, frames: list[tuple[FrameSummary, FrameType]]) -> str:
@@ -208,10 +214,11 @@ def _raised(error: Exception, frames: list[tuple[FrameSummary, FrameType]]) -> s
     last = frames[-1][0]
     path = Path(last.filename).resolve()
     inside = PACKAGE in path.parents
-    theirs = not inside or isinstance(error, (ValueError, TypeError))  # what sizes and kinds that do not fit come to
-    where = path.relative_to(PACKAGE.parent).as_posix() if inside else "/".join(path.parts[-2:])
-    hint = "" if theirs else "; if the program's call is right, this is a bug of meshrt"
-    return f"\n  raised in {where}, line {last.lineno}, in {last.name}{hint}"
+    # The latter is what sizes and kinds that do not fit come to.
+    callers_fault = not inside or isinstance(error, (ValueError, TypeError))
+    location = path.relative_to(PACKAGE.parent).as_posix() if inside else "/".join(path.parts[-2:])
+    hint = "" if callers_fault else "; if the program's call is right, this is a bug of meshrt"
+    return f"\n  raised in {location}, line {last.lineno}, in {last.name}{hint}"
 
 
 def _plain(path: str, result: Any) -> dict[str, Any]:
@@ -231,5 +238,5 @@ def _plain(path: str, result: Any) -> dict[str, Any]:
             json.dumps({name: value}, default=plain)
         except (TypeError, ValueError) as error:
             raise UsageError(f"{path}: the result's {name!r} cannot be written as JSON: {error}") from error
-    found: dict[str, Any] = json.loads(json.dumps(result, default=plain))
-    return found
+    values: dict[str, Any] = json.loads(json.dumps(result, default=plain))
+    return values

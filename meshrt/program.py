@@ -111,11 +111,11 @@ class Program:
 
     def complete(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """All options with their values: those given, else the defaults. UsageError."""
-        known = {option.name for option in self.options}
-        if unknown := [name for name in arguments if name not in known]:
-            raise UsageError(f"{self.name} has no option {unknown[0]!r}; it has {', '.join(sorted(known))}")
-        given = {option.name: option.default for option in self.options} | dict(arguments)
-        return {option.name: option.check(given[option.name]) for option in self.options}
+        names = {option.name for option in self.options}
+        if unknown := [name for name in arguments if name not in names]:
+            raise UsageError(f"{self.name} has no option {unknown[0]!r}; it has {', '.join(sorted(names))}")
+        values = {option.name: option.default for option in self.options} | dict(arguments)
+        return {option.name: option.check(values[option.name]) for option in self.options}
 
 
 def named(name: str) -> tuple[str, dict[str, Any]]:
@@ -202,7 +202,7 @@ def _describe(name: str, module: ModuleType) -> Program:
 def options_of(name: str, function: Callable[..., Any]) -> tuple[Option, ...]:
     """The keyword arguments of a program's `run`, or of what opens a machine, as options. UsageError."""
     hints = get_type_hints(function, include_extras=True)
-    keywords = [one for one in inspect.signature(function).parameters.values() if one.kind is one.KEYWORD_ONLY]
+    keywords = [p for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY]
     return tuple(_option(name, parameter, hints.get(parameter.name, str)) for parameter in keywords)
 
 

@@ -25,21 +25,21 @@ def gather_report(
 
     `name` is that of the machine, `host` what is known of the computers besides.
     """
-    told: Measured | None = find_machine(name).gather(machine)
-    if told is None:
+    measured: Measured | None = find_machine(name).gather(machine)
+    if measured is None:
         return None
-    return fields.with_kinds(name, set(told.sampled), {
+    return fields.with_kinds(name, set(measured.sampled), {
         "schema": SCHEMA,
         "machine": name,
         "program": program,
         "arguments": arguments,
-        "device": {key: value for key, value in told.device.items() if key != "sources"},
-        "mesh": list(told.size),
-        **told.more,
+        "device": {key: value for key, value in measured.device.items() if key != "sources"},
+        "mesh": list(measured.size),
+        **measured.more,
         "result": result,
-        "measured": told.whole,
-        "phases": list(told.phases),
-        "host": {**host, **told.host},
+        "measured": measured.whole,
+        "phases": list(measured.phases),
+        "host": {**host, **measured.host},
     })  # fmt: skip
 
 
@@ -133,8 +133,8 @@ def _at(part: Any, path: str) -> Any:
     for at, name in enumerate(path.split(".")):
         if not isinstance(part, Mapping) or name not in part:
             stem = ".".join(path.split(".")[:at])
-            there = ", ".join(part) if isinstance(part, Mapping) else "a number"
-            raise KeyError(f"no {path!r}; {stem or 'a report'} has {there}")
+            contents = ", ".join(part) if isinstance(part, Mapping) else "a number"
+            raise KeyError(f"no {path!r}; {stem or 'a report'} has {contents}")
         part = part[name]
     return part
 

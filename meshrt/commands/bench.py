@@ -69,15 +69,15 @@ def _compare(
     from meshrt.studies import compare
 
     console = shared.start(comm, json_path, quiet)
-    told = compare.compare(
+    document = compare.compare(
         comm, console, name, arguments, mesh=parse_mesh(mesh) if mesh else None, only=only,
         device=find_device(device, core_memory=core_memory, route_entries=route_entries),
         payload=None if payload is None else payload == "full",
     )  # fmt: skip
     if comm.rank == 0:
-        report.deliver_json(told, json_path)
+        report.deliver_json(document, json_path)
         if console.loud:
-            compare.print_comparison(told)
+            compare.print_comparison(document)
     return 0
 
 
@@ -87,16 +87,16 @@ def _serving() -> click.Command:
     from meshrt.studies.serve import DEFAULT, WAYS
 
     way = click.Choice([*WAYS])
-    which = f"Only this way; may be given again.  [default: {'; '.join(DEFAULT)}]"
+    help_text = f"Only this way; may be given again.  [default: {'; '.join(DEFAULT)}]"
 
-    known = settings_of("gpu")
-    machine = [shared.option_of(known[name]) for name in ("device", "link", "link_rate", "gpu_memory")]
-    own = shared.own_options(load_program("serve"), ("scheme", "kv"))
+    settings = settings_of("gpu")
+    machine = [shared.option_of(settings[name]) for name in ("device", "link", "link_rate", "gpu_memory")]
+    options = shared.own_options(load_program("serve"), ("scheme", "kv"))
 
-    @click.command("serve", params=[*own, *machine])
+    @click.command("serve", params=[*options, *machine])
     @click.option("--tp", type=shared.WholeRange(1), default=1, show_default=True, help="How many GPUs.")
     @click.option("--payload", type=click.Choice(["full", "none"]), default="none", show_default=True)
-    @click.option("--only", multiple=True, type=way, help=which)
+    @click.option("--only", multiple=True, type=way, help=help_text)
     @shared.together(shared.json_to("the report"), shared.quiet)
     def serve(**values: Any) -> None:
         """Ways to serve a decomposed model on GPUs, on the same requests: throughput, TTFT, TPOT, ITL, percentiles.
@@ -128,11 +128,11 @@ def _serve(
 
     console = shared.start(comm, json_path, quiet)
     machine = find_gpu(device, link_rate, link=link, memory_bytes=gpu_memory)
-    told = study.compare(comm, console, machine, tp, payload == "full", only, arguments)
+    document = study.compare(comm, console, machine, tp, payload == "full", only, arguments)
     if comm.rank == 0:
-        report.deliver_json(told, json_path)
+        report.deliver_json(document, json_path)
         if console.loud:
-            study.print_comparison(told)
+            study.print_comparison(document)
     return 0
 
 
@@ -147,8 +147,8 @@ def plan(model: str, tp: int, batch: int, json_path: str | None) -> None:
 
     def measure() -> tuple[Any, Callable[[], None]]:
         savings = study.measure(model, tp, batch)
-        told = {"model": model, "tp": tp, "batch": batch, "ways": [one.json() for one in savings]}
-        return told, lambda: study.print_savings(savings)
+        document = {"model": model, "tp": tp, "batch": batch, "ways": [saving.json() for saving in savings]}
+        return document, lambda: study.print_savings(savings)
 
     _alone(measure, json_path)
 
@@ -233,8 +233,8 @@ def _alone(measure: Callable[[], tuple[Any, Callable[[], None]]], json_path: str
             from meshrt.ranks import files
 
             files.check_target("--json", json_path)
-        told, show = measure()
-        report.deliver_json(told, json_path)
+        document, show = measure()
+        report.deliver_json(document, json_path)
         if json_path != "-":
             show()
     except Exception as error:

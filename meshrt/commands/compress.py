@@ -113,25 +113,25 @@ def compress(
     test = text(held_out, HELD_OUT_SEED, held_out_stories) if held_out or held_out_stories else None
     recipe: dict[str, Any] = {"method": method, **({"whiten": whiten} if method == "svd" else {})}
     recipe |= {} if ratio is None else {"ratio": ratio, "block": block}
-    found = models.compress(
+    outcome = models.compress(
         folder, out, chosen, "afm" if method == "afm" else "svd" if whiten else "plain-svd", sequences, recipe,
         lambda done, total: console.progress("factoring", done, total),
     )  # fmt: skip
-    told = {
+    document = {
         "schema": report.SCHEMA,
         "model": model,
         "out": out,
         "recipe": recipe,
         "calibration": {"text": calibration or f"{calibration_stories} stories of seed {seed}"}
         | {"tokens": sum(map(len, sequences))},
-        **models.summary(folder, out, found),
+        **models.summary(folder, out, outcome),
         "perplexity": None if test is None else _perplexities(console, folder, out, test)
         | {"text": held_out or f"{held_out_stories} stories, held out"},
     }  # fmt: skip
     console.clear()
-    report.deliver_json(told, json_path)
+    report.deliver_json(document, json_path)
     if console.loud:
-        print_report(told)
+        print_report(document)
 
 
 def _perplexities(console: Console, before: Any, after: str, test: list[list[int]]) -> dict[str, Any]:
@@ -152,7 +152,7 @@ def _perplexities(console: Console, before: Any, after: str, test: list[list[int
     return {"before": of(before, "perplexity before"), "after": of(after, "perplexity after"), "tokens": tokens}
 
 
-def print_report(told: dict[str, Any]) -> None:
+def print_report(document: dict[str, Any]) -> None:
     """A line for each matrix, then the model's sizes and perplexities."""
     from rich.table import Table
 
@@ -163,21 +163,21 @@ def print_report(told: dict[str, Any]) -> None:
     table.add_column("matrix", no_wrap=True)
     for name in ("in x out", "rank", "parameters", "bytes", "error W", "error XW"):
         table.add_column(name, justify="right", no_wrap=True)
-    for one in told["matrices"]:
+    for matrix in document["matrices"]:
         table.add_row(
-            one["name"].removeprefix("model.layers."), "{} x {}".format(*one["shape"]), str(one["rank"]),
-            f"{one['parameters'][1]:,}", size(one["bytes"][1]), f"{one['weight_error']:.4f}",
-            f"{one['feature_error']:.4f}",
+            matrix["name"].removeprefix("model.layers."), "{} x {}".format(*matrix["shape"]), str(matrix["rank"]),
+            f"{matrix['parameters'][1]:,}", size(matrix["bytes"][1]), f"{matrix['weight_error']:.4f}",
+            f"{matrix['feature_error']:.4f}",
         )  # fmt: skip
     show(table)
-    parameters, ratio = told["parameters"], told["ratio"]
+    parameters, ratio = document["parameters"], document["ratio"]
     print(
-        f"{told['out']}: {parameters['after']:,} parameters of {parameters['before']:,};"
+        f"{document['out']}: {parameters['after']:,} parameters of {parameters['before']:,};"
         f" ratio {ratio['matrices']:.3f} of these matrices, {ratio['model']:.3f} of the model"
     )
-    found = told["perplexity"]
-    if found:
+    scores = document["perplexity"]
+    if scores:
         print(
-            f"perplexity {found['before']:.4f} before, {found['after']:.4f} after ({found['tokens']:,} tokens,"
-            f" {found['text']})"
+            f"perplexity {scores['before']:.4f} before, {scores['after']:.4f} after ({scores['tokens']:,} tokens,"
+            f" {scores['text']})"
         )

@@ -22,9 +22,9 @@ def command() -> None:
         click.echo(numbers.pop("name"))
         for key, value in numbers.items():
             if isinstance(value, tuple):  # of protocols
-                told = ("{name} {seconds} s and {step_seconds} s a step, {share:.0%} of the rate".format(**one)
-                        for one in value)  # fmt: skip
-                value = "; ".join(told)
+                texts = ("{name} {seconds} s and {step_seconds} s a step, {share:.0%} of the rate".format(**entry)
+                         for entry in value)  # fmt: skip
+                value = "; ".join(texts)
             click.echo(f"  {key:23} {'no limit' if value is None else value}")
         for source in sources:
             click.echo(f"  source: {source}")

@@ -32,19 +32,19 @@ def command(name: str) -> None:
     from meshrt.words import WORDS
 
     fields = [(machine, path, field) for machine, rows in MACHINES.items() for path, field in rows.items()]
-    asked = name.strip().casefold()
-    words = {word: text for word, text in (WORDS | KINDS).items() if asked in (word, word + "s")}
-    found = [one for one in fields if _names(asked, *one[1:])]
-    if not words and not found:
-        known = {*WORDS, *KINDS, *(part for _, path, field in fields for part in (path, *path.split("."), field.row))}
-        near = get_close_matches(asked, sorted(known - {"", "*"}), 3, 0.6)
+    query = name.strip().casefold()
+    words = {word: text for word, text in (WORDS | KINDS).items() if query in (word, word + "s")}
+    matches = [row for row in fields if _names(query, *row[1:])]
+    if not words and not matches:
+        terms = {*WORDS, *KINDS, *(part for _, path, field in fields for part in (path, *path.split("."), field.row))}
+        near = get_close_matches(query, sorted(terms - {"", "*"}), 3, 0.6)
         raise UsageError(
             f"{name!r} is no field of a report and no word of meshrt's: "
             + (f"did you mean {', '.join(near)}?" if near else "`meshrt run PROGRAM --json -` shows the fields")
         )
     for word, text in words.items():
         click.echo(f"{word}: {text}")
-    for machine, path, field in found:
+    for machine, path, field in matches:
         click.echo(f"{path} ({machine}): {field.says}")
         click.echo(f"  unit: {field.unit}")
         click.echo(f"  kind: {field.kind}, {KINDS[field.kind]}")
@@ -53,17 +53,17 @@ def command(name: str) -> None:
             click.echo(f"  {EXTRAPOLATED} where --layers-run or --steps-run left a part of the run out")
 
 
-def _names(asked: str, path: str, field: Field) -> bool:
+def _names(query: str, path: str, field: Field) -> bool:
     """Is a number asked for: by its path, the beginning or the end of that, or its row in a printed table?"""
-    if field.row and asked in (field.row.casefold(), field.row.casefold().lstrip("*, ")):
+    if field.row and query in (field.row.casefold(), field.row.casefold().lstrip("*, ")):
         return True
-    asked = asked.removeprefix("measured.")
-    whole, parts = path.split("."), asked.split(".")
+    query = query.removeprefix("measured.")
+    whole, parts = path.split("."), query.split(".")
     if parts[0] == "phases":
         parts = parts[-len(whole) :] if len(parts) > len(whole) + 1 else []
     return any(
         len(cut) == len(parts)
         and any(map(eq, cut, parts))  # a * alone would be anything
-        and all(one in ("*", part) for one, part in zip(cut, parts, strict=True))
+        and all(piece in ("*", part) for piece, part in zip(cut, parts, strict=True))
         for cut in (whole[: len(parts)], whole[-len(parts) :] if parts else [])
     )

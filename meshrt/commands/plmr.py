@@ -63,8 +63,8 @@ def check(
     findings = check.check(comm, subjects, check.parse_sizes(sizes), machine, tile, console)
     lines = check.expected(findings, expectations)
     if comm.rank == 0:
-        told = table.as_json(findings, machine, tile, lines)
-        report.deliver_json(told, json_path)
+        document = table.as_json(findings, machine, tile, lines)
+        report.deliver_json(document, json_path)
         if console.loud:
             table.print_tables(findings, machine, tile)
     bounds.keep(lines)

@@ -72,9 +72,9 @@ def reproduce_waferllm(
     files.check_outputs(csv_folder, png_folder)
     console = shared.start(comm, json_path, quiet)
     machine = find_device(device, call_cycles=call_cycles)
-    told = study.reproduce(comm, console, names, machine, open_store(cache), systems=systems, models=models)
+    document = study.reproduce(comm, console, names, machine, open_store(cache), systems=systems, models=models)
     if comm.rank == 0:
-        _deliver(told, study.write_files(told, csv_folder, png_folder), print_reproduction, console, json_path)
+        _deliver(document, study.write_files(document, csv_folder, png_folder), print_reproduction, console, json_path)
     return 0
 
 
@@ -106,9 +106,9 @@ def reproduce_neuronmm(
     names = _chosen("table or figure", tables, study.NAMES)
     check_outputs(csv_folder, png_folder)
     console = shared.start(comm, json_path, quiet)
-    told = study.reproduce(comm, console, names, find_neuron_device(device), open_store(cache))
+    document = study.reproduce(comm, console, names, find_neuron_device(device), open_store(cache))
     if comm.rank == 0:
-        _deliver(told, study.write_files(told, csv_folder, png_folder), print_reproduction, console, json_path)
+        _deliver(document, study.write_files(document, csv_folder, png_folder), print_reproduction, console, json_path)
     return 0
 
 
@@ -138,33 +138,33 @@ def reproduce_deinfer(
     names = _chosen("table or figure", tables, study.NAMES)
     check_outputs(csv_folder, None)
     console = shared.start(comm, json_path, quiet)
-    told = study.reproduce(comm, console, names, open_store(cache))
+    document = study.reproduce(comm, console, names, open_store(cache))
     if comm.rank == 0:
-        _deliver(told, study.write_files(told, csv_folder), study.print_reproduction, console, json_path)
+        _deliver(document, study.write_files(document, csv_folder), study.print_reproduction, console, json_path)
     return 0
 
 
 # ------------------------------------------------------------------------------------------------- what all of them do
 
 
-def _chosen(what: str, given: tuple[str, ...], there_are: tuple[str, ...]) -> tuple[str, ...]:
+def _chosen(kind: str, chosen: tuple[str, ...], there_are: tuple[str, ...]) -> tuple[str, ...]:
     """Each name that was given, once; all that there are without any. UsageError for one that is not there."""
     from meshrt.errors import UsageError
 
-    if wrong := [name for name in given if name not in there_are]:
-        raise UsageError(f"no {what} {wrong[0]!r}; there are {', '.join(there_are)}")
-    return tuple(dict.fromkeys(given)) or there_are
+    if wrong := [name for name in chosen if name not in there_are]:
+        raise UsageError(f"no {kind} {wrong[0]!r}; there are {', '.join(there_are)}")
+    return tuple(dict.fromkeys(chosen)) or there_are
 
 
 def _deliver(
-    told: dict[str, Any], written: Iterable[object], show: Callable[[dict[str, Any]], None], console: Console,
+    document: dict[str, Any], written: Iterable[object], show: Callable[[dict[str, Any]], None], console: Console,
     json_path: str | None,
 ) -> None:  # fmt: skip
     """The report, as JSON and to a person, and the names of the files that were written."""
     from meshrt.report import deliver_json
 
-    deliver_json(told, json_path)
+    deliver_json(document, json_path)
     if console.loud:
-        show(told)
+        show(document)
         for path in written:
             click.echo(f"written: {path}")

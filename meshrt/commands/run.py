@@ -75,22 +75,22 @@ def _command(program: Program, name: str, fixed: dict[str, Any]) -> click.Comman
     from meshrt.machine import find_machine
     from meshrt.program import settings_of
 
-    own = [option for option in program.options if option.name not in fixed]
+    own_options = [option for option in program.options if option.name not in fixed]
     settings = settings_of(program.machine)
     params = shared.own_options(program, fixed)
     if (program.name, program.machine) == ("llama", "mesh"):
-        says = "Cores, regions, groups as `meshrt tune` found them."
-        params.append(click.Option(["--tuned"], is_flag=True, help=says))
+        help_text = "Cores, regions, groups as `meshrt tune` found them."
+        params.append(click.Option(["--tuned"], is_flag=True, help=help_text))
     words = {name: word for word, name in find_machine(program.machine).SHARED.items()}
-    taken = {option.name for option in own}
+    own_names = {option.name for option in own_options}
     for option in settings.values():
         word = words.get(option.name)
-        params.append(shared.option_of(option, *([] if word is None or word in taken else [f"--{word}"])))
+        params.append(shared.option_of(option, *([] if word is None or word in own_names else [f"--{word}"])))
 
     @click.command(name, params=params, help=program.help)
     @shared.together(payload, shared.json_to("the report"), shared.quiet)
     def run(**values: Any) -> None:
-        arguments = fixed | {option.name: values.pop(option.name) for option in own}
+        arguments = fixed | {option.name: values.pop(option.name) for option in own_options}
         sys.exit(failure.run_guarded(lambda comm, board: execute(comm, board, program, arguments, **values)))
 
     return run
@@ -112,10 +112,10 @@ def execute(
         machine = find_device(settings["device"], **{name: settings[name] for name in ("core_memory", "route_entries")})
         arguments = apply(comm, console, arguments, settings["mesh"], machine)
         settings["mesh"] = arguments.pop("mesh")
-    told = emulate(comm, board, program, arguments, payload=payload == "full", console=console, **settings)
-    if told is not None:
-        report.deliver_json(told, json_path)
+    document = emulate(comm, board, program, arguments, payload=payload == "full", console=console, **settings)
+    if document is not None:
+        report.deliver_json(document, json_path)
         if console.loud:
-            report.print_result(told)
-            report.print_table(told)
+            report.print_result(document)
+            report.print_table(document)
     return 0

@@ -68,9 +68,11 @@ machine = together(
 quiet = click.option("--quiet", "-q", is_flag=True, help="Print nothing but errors (and the JSON).")
 
 
-def json_to(what: str) -> Decorator:
-    """--json for a command that writes `what`."""
-    return click.option("--json", "json_path", metavar="PATH|-", help=f"Write {what} as JSON, - for standard output.")
+def json_to(contents: str) -> Decorator:
+    """--json for a command that writes `contents`."""
+    return click.option(
+        "--json", "json_path", metavar="PATH|-", help=f"Write {contents} as JSON, - for standard output."
+    )
 
 
 def option_of(option: Option, *aliases: str) -> click.Option:
@@ -106,8 +108,8 @@ def known_command(ctx: click.Context, option: click.Parameter, arguments: tuple[
     Its first word is a command of meshrt's, an option of meshrt's own, or to be filled in by a sweep.
     """
     first, meshrt = arguments[0], ctx.find_root().command
-    known = not isinstance(meshrt, click.Group) or meshrt.get_command(ctx, first) is not None
-    if not known and not first.startswith("-") and "{" not in first:
+    is_command = not isinstance(meshrt, click.Group) or meshrt.get_command(ctx, first) is not None
+    if not is_command and not first.startswith("-") and "{" not in first:
         raise click.UsageError(f"{first!r} is no command of meshrt's: what follows -- is such as run llama-tiny", ctx)
     return arguments
 

@@ -87,7 +87,7 @@ def k8s(image: str, volume: str | None, **values: Any) -> None:
 def _deliver(
     write: Callable[[Batch], str], submit: Callable[[Batch, str], Submitted], *,
     arguments: tuple[str, ...], sweep: tuple[str, ...], memory: str | None, time: str | None, dry_run: bool,
-    **asked: Any,
+    **options: Any,
 ) -> None:  # fmt: skip
     """Print the file of a job, or hand it in and say what became of it."""
     from meshrt.launch import batch
@@ -98,11 +98,11 @@ def _deliver(
         runs=sweeps.expand(arguments, [sweeps.parse_axis(axis) for axis in sweep]),
         memory=None if memory is None else batch.parse_memory(memory),
         time=None if time is None else batch.parse_time(time),
-        **asked,
+        **options,
     )
     text = write(job)
     if dry_run:
         click.echo(text, nl=False)
         return
-    done = submit(job, text)
-    click.echo(f"job {done.job}, output: {done.output}")
+    submitted = submit(job, text)
+    click.echo(f"job {submitted.job}, output: {submitted.output}")

@@ -69,12 +69,12 @@ def tune(
     console = shared.start(comm, json_path, quiet)
     machine = find_device(device, core_memory=core_memory, route_entries=route_entries)
     question = answers.make_question(model, machine, prompt_tokens, new_tokens, kv, dtype, layers_run)
-    told = answers.answer(comm, console, question, Space(**limits), again)
+    document = answers.answer(comm, console, question, Space(**limits), again)
     if comm.rank == 0:
-        report.deliver_json(told, json_path)
+        report.deliver_json(document, json_path)
         if console.loud:
-            print_answer(told)
-    answers.check_found(told)
+            print_answer(document)
+    answers.check_found(document)
     return 0
 
 
@@ -112,16 +112,16 @@ def xuv(**options: Any) -> None:
     sys.exit(failure.run_guarded(lambda comm, board: tune_xuv(comm, **options)))
 
 
-def tune_xuv(comm: Intracomm, *, device: str, json_path: str | None, quiet: bool, **asked: Any) -> int:
+def tune_xuv(comm: Intracomm, *, device: str, json_path: str | None, quiet: bool, **options: Any) -> int:
     """One rank's part of a tuning."""
     from meshrt import report
     from meshrt.studies.tune import xuv as study
 
     console = shared.start(comm, json_path, quiet)
-    told = study.tune(comm, console, find_neuron_device(device), **asked)
+    document = study.tune(comm, console, find_neuron_device(device), **options)
     if comm.rank == 0:
-        report.deliver_json(told, json_path)
+        report.deliver_json(document, json_path)
         if console.loud:
-            study.print_answer(told)
-    study.check_found(told)
+            study.print_answer(document)
+    study.check_found(document)
     return 0

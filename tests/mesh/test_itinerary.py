@@ -181,9 +181,9 @@ def test_seats_are_given_out_anew_and_headers_can_follow():
     legs = ways(20, 20, np.full(400, 190), True)
     seated, moves = np.empty(0, np.int64), 0
     for one in Itinerary(20, 20, legs):
-        if one.moved is not None:
+        if one.old_seats is not None:
             moves += 1
-            seated = np.where(one.moved < 0, -1, seated[one.moved] if len(seated) else -1)
+            seated = np.where(one.old_seats < 0, -1, seated[one.old_seats] if len(seated) else -1)
         seated[one.entered[0]] = one.entered[1]
         live = one.before < 400
         assert np.array_equal(seated[live], one.legs[live])
