@@ -11,7 +11,7 @@ import numpy as np
 from meshrt.errors import UsageError
 from meshrt.gpu.device import LINKS, GpuDevice
 from meshrt.gpu.gpu import Gpu
-from meshrt.gpu.meter import Phase, Snapshot, snapshot
+from meshrt.gpu.meter import Phase, Reading, reading
 from meshrt.gpu.plan import Plan
 from meshrt.ranks.console import Console
 from meshrt.ranks.control import Control
@@ -140,13 +140,13 @@ class Gpus:
     @contextmanager
     def phase(self, name: str, tokens: int = 0) -> Iterator[None]:
         """Count what is done inside by name; the same name again adds to it. All GPUs meet at its end."""
-        before = self._snapshots()
+        before = self._readings()
         yield
         self.meet()
-        self.phases.setdefault(name, Phase(len(self.mine))).add(before, self._snapshots(), tokens)
+        self.phases.setdefault(name, Phase(len(self.mine))).add(before, self._readings(), tokens)
 
-    def _snapshots(self) -> list[Snapshot]:
-        return [snapshot(gpu, traffic) for gpu, traffic in zip(self.mine, self.group.traffic, strict=True)]
+    def _readings(self) -> list[Reading]:
+        return [reading(gpu, traffic) for gpu, traffic in zip(self.mine, self.group.traffic, strict=True)]
 
     # ---- buffers and plans
 

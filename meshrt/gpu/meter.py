@@ -1,4 +1,4 @@
-"""What GPUs did, as differences between snapshots: of a whole run, and of its phases."""
+"""What GPUs did, as differences between readings: of a whole run, and of its phases."""
 
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
@@ -13,19 +13,19 @@ NUMBERS = tuple(field.name for field in fields(Counters) if field.name != "tally
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class Reading:
     """Where one GPU stands: its clock, and its counters by name; collectives as "calls KIND" and "bytes KIND"."""
 
     now: float
     numbers: dict[str, Any]
 
 
-def snapshot(gpu: Gpu, traffic: "Mapping[str, Traffic]") -> Snapshot:
+def reading(gpu: Gpu, traffic: "Mapping[str, Traffic]") -> Reading:
     numbers = {name: getattr(gpu.counters, name) for name in NUMBERS}
     numbers |= {f"tally {name}": count for name, count in gpu.counters.tally.items()}
     for kind, counted in traffic.items():
         numbers |= {f"calls {kind}": counted.calls, f"bytes {kind}": counted.bytes}
-    return Snapshot(gpu.now, numbers)
+    return Reading(gpu.now, numbers)
 
 
 class Phase:
@@ -36,7 +36,7 @@ class Phase:
         self.seconds = 0.0
         self.numbers: list[dict[str, Any]] = [{} for _ in range(gpus)]
 
-    def add(self, before: list[Snapshot], after: list[Snapshot], tokens: int) -> None:
+    def add(self, before: list[Reading], after: list[Reading], tokens: int) -> None:
         """One stretch more. All GPUs begin and end it together."""
         self.tokens += tokens
         self.seconds += after[0].now - before[0].now

@@ -7,7 +7,7 @@ from typing import Any
 from meshrt.fields import Row, heading
 from meshrt.gpu.device import GpuDevice
 from meshrt.gpu.gpus import Gpus
-from meshrt.gpu.meter import snapshot
+from meshrt.gpu.meter import reading
 from meshrt.machine import Measured
 from meshrt.units import short, size
 
@@ -49,7 +49,7 @@ def combine(parts: Sequence[dict[str, Any]], seconds: float, device: GpuDevice) 
 def gather(gpus: Gpus) -> Measured | None:
     """All that was measured at rank 0, None at the others. All ranks call it, once, when the program is done."""
     seconds = gpus.meet()
-    totals = [snapshot(gpu, traffic).numbers for gpu, traffic in zip(gpus.mine, gpus.group.traffic, strict=True)]
+    totals = [reading(gpu, traffic).numbers for gpu, traffic in zip(gpus.mine, gpus.group.traffic, strict=True)]
     share = {
         "whole": totals,
         "phases": {name: phase.numbers for name, phase in gpus.phases.items()},

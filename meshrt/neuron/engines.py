@@ -15,7 +15,7 @@ from meshrt.neuron.device import NeuronDevice
 from meshrt.neuron.dtypes import rounded
 from meshrt.neuron.memory import Hbm, Psum, Sbuf
 from meshrt.neuron.store import Store, View
-from meshrt.neuron.timeline import Engine, Rings
+from meshrt.neuron.timeline import DmaRings, Engine
 
 COUNTS = (
     "hbm_read", "hbm_written", "spill_saved", "spill_reloaded", "macs", "transpose_macs", "link_bytes", "collectives",
@@ -71,7 +71,7 @@ class Core(ABC):
         self.vector = Engine("vector", device.vector_hz)
         self.scalar = Engine("scalar", device.scalar_hz)
         self.gpsimd = Engine("gpsimd", device.gpsimd_hz)
-        self.dma = Rings(
+        self.dma = DmaRings(
             device.dma_engines,
             device.partitions,
             min(device.dma_bytes_per_second, device.hbm_bytes_per_second / device.dma_engines),

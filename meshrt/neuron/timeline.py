@@ -28,7 +28,7 @@ class Engine:
 
 
 @dataclass(slots=True)
-class Rings:
+class DmaRings:
     """The DMA engines of a NeuronCore, which share its HBM bandwidth.
 
     Each kind of transfer ("load", "store", "spill") has a queue that starts its transfers in order. A transfer is cut

@@ -97,7 +97,7 @@ def test_multicast_reaches_all_others(n: int):
 # ---------------------------------------------------------------------------------------------------------- K-tree
 
 
-def check_tree(tree: treeplan.Tree) -> int:
+def check_tree(tree: treeplan.TreeRoutes) -> int:
     """Play the tree with sets of cores as partial sums; returns the number of steps."""
     sums = [Counter([core]) for core in range(tree.n)]
     sent: set[int] = set()

@@ -18,7 +18,7 @@ from meshrt.neuron import language as nl
 from meshrt.neuron.core import NeuronCore
 from meshrt.neuron.device import NEURON_PRESETS
 from meshrt.neuron.tile import Tile, as_tile
-from meshrt.neuron.timeline import Rings
+from meshrt.neuron.timeline import DmaRings
 
 F32, BF16 = nl.float32, nl.bfloat16
 
@@ -158,7 +158,7 @@ def test_bookings_never_overlap_nor_begin_early(transfers: list[tuple[str, int, 
     """Of transfers that may begin at 0..300 s and take 2 engines with 4 partitions each for rows * bytes + 1 s."""
     taken: list[tuple[float, float]] = []
 
-    class Watched(Rings):
+    class Watched(DmaRings):
         def _book(self, earliest: float, seconds: float) -> float:
             start = super()._book(earliest, seconds)
             taken.append((start, start + seconds))

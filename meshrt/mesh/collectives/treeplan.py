@@ -18,7 +18,7 @@ class TreeLevel:
 
 
 @dataclass(frozen=True)
-class Tree:
+class TreeRoutes:
     """A reduction on a line of N cores towards one root: phases of partial sums that move on from member to member."""
 
     n: int
@@ -29,17 +29,17 @@ class Tree:
 
 
 @cache
-def pipeline(n: int) -> Tree:
+def pipeline(n: int) -> TreeRoutes:
     """The pipeline on a line: a chain of additions from the far end, core N - 1, to core 0 (waferllm, section 6.1)."""
     steps = tuple(frozenset((core,)) for core in range(n - 1, 0, -1))
-    return Tree(n, (TreeLevel(chain(n, -1), steps),) if n > 1 else (), 0, multicast(n, 0))
+    return TreeRoutes(n, (TreeLevel(chain(n, -1), steps),) if n > 1 else (), 0, multicast(n, 0))
 
 
 MOST_PHASES = 64  # by then a line of 2^64 cores is added up pair by pair
 
 
 @cache
-def ktree(n: int, phases: int = 2, groups: int | tuple[int, ...] | None = None) -> Tree:
+def ktree(n: int, phases: int = 2, groups: int | tuple[int, ...] | None = None) -> TreeRoutes:
     """The K-tree of a line: any N, K = `phases` and numbers of `groups` in the first phases, of K - 1 at most.
 
     In each phase the members (at first all cores, then the roots of the phase before) form groups of neighbours; the
@@ -74,10 +74,10 @@ def ktree(n: int, phases: int = 2, groups: int | tuple[int, ...] | None = None) 
         levels.append(_tree_level(parts))
         members = [part[len(part) // 2] for part in parts]
     spread = multicast(n, members[0])
-    return Tree(n, tuple(level for level in levels if level.routes), members[0], spread, tuple(counts[:-1]))
+    return TreeRoutes(n, tuple(level for level in levels if level.routes), members[0], spread, tuple(counts[:-1]))
 
 
-def on_stretches(tree: Tree, copies: int) -> Tree:
+def on_stretches(tree: TreeRoutes, copies: int) -> TreeRoutes:
     """The same on each of so many stretches of a line, of N cores each; the root is that of the first."""
 
     def everywhere(cores: frozenset[int]) -> frozenset[int]:

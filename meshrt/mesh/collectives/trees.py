@@ -33,7 +33,7 @@ class Tree:
 
 
 @contextmanager
-def installed_tree(block: Block, axis: str, tree: treeplan.Tree) -> Iterator[Tree]:
+def installed_tree(block: Block, axis: str, tree: treeplan.TreeRoutes) -> Iterator[Tree]:
     """Install a tree along every line of the axis, two colours a phase and one to spread. LimitError."""
     n = block.mesh.length(axis)
     with ExitStack() as stack:

@@ -16,7 +16,7 @@ from meshrt.mesh.clock import STAGES, TIME
 from meshrt.mesh.cores import Cores
 from meshrt.mesh.wires import heads, order, ramps
 from meshrt.mesh.wires.heads import Passage, Waiting
-from meshrt.mesh.wires.lane import Buffer, lane_of
+from meshrt.mesh.wires.lane import MessageBuffer, lane_of
 from meshrt.mesh.wires.lines import Positions, View, as_index
 from meshrt.mesh.wires.replay import Arrival, replay
 from meshrt.mesh.wires.routers import line_indices
@@ -131,7 +131,7 @@ def _send(
 
 
 def _deliver(
-    schedule: Schedule, view: View, own: np.ndarray, received: list[Buffer], out: np.ndarray,
+    schedule: Schedule, view: View, own: np.ndarray, received: list[MessageBuffer], out: np.ndarray,
     combine: "Callable[..., np.ndarray] | None",
 ) -> None:  # fmt: skip
     """Put the tiles that arrive on the lines of a view where they belong."""

@@ -16,14 +16,14 @@ from meshrt.mesh.cores import Cores
 from meshrt.mesh.mesh import RAMP
 from meshrt.mesh.wires.glide import Glide, glide_of
 from meshrt.mesh.wires.lines import Index, Positions, View
-from meshrt.mesh.wires.schedule import BATCH, Batch, BatchTick, Message, Part, Schedule
+from meshrt.mesh.wires.schedule import BATCH, Batch, BatchTick, Message, PayloadMove, Schedule
 
 SELDOM = 8  # uses of a lane, in which it does not pay to put all of its hops together
 HEADER = 24  # bytes: time, hops, stages
 
 
 @dataclass(frozen=True)
-class Buffer:
+class MessageBuffer:
     """One message as bytes, how its header and tiles lie in them, and its packets' positions among the slots."""
 
     spec: list[Any]  # what mpi4py takes
@@ -32,7 +32,7 @@ class Buffer:
     time: np.ndarray  # of the header
     slots: Positions  # times of the packets
     tiles: np.ndarray  # [lines, count, *tile]
-    parts: tuple[Part, ...]  # where the payloads of a message to be sent are from
+    parts: tuple[PayloadMove, ...]  # where the payloads of a message to be sent are from
     paths: list[tuple[Positions, Positions]]  # (hops and stages in the header, where they are from)
     note: bytes  # what a rank that waits for it says
 
@@ -46,8 +46,8 @@ class RunTick:
     odd_moves: list[tuple[Any, ...]]  # (slots, of all links out of a port: free, asked, idle; cores)
     under_way: list[np.ndarray]  # times of what moves, but for odd moves
     detours: list[tuple[Index, np.ndarray]]  # (slots, cycles that their hops take longer), where the wafer has defects
-    sends: list[Buffer]
-    recvs: list[Buffer]
+    sends: list[MessageBuffer]
+    recvs: list[MessageBuffer]
     ends: list[np.ndarray]  # times of what is delivered
     odd_ends: list[tuple[Index, Index]]  # (slots, numbers among what is delivered)
 
@@ -88,7 +88,7 @@ class Lane:
     time: Positions
     ramps: tuple[Positions, ...]  # free, asked, idle of those that packets are delivered by: see order.py
     paths: list[tuple[Positions, np.ndarray]]  # (where hops and stages are from, those on the way), as in Landing
-    received: list[Buffer]
+    received: list[MessageBuffer]
     packets: int  # that this rank puts on MPI
     bytes: int
     wafer_hops: int  # router-to-router moves past the defects of the wafer
@@ -107,7 +107,7 @@ def lane_of(block: Cores, schedule: Schedule, view: View, tile: tuple[int, ...],
 
 
 def _lane(block: Cores, schedule: Schedule, view: View, tile: tuple[int, ...], dtype: np.dtype[Any]) -> Lane:
-    runs, ends, received = [], [], list[Buffer]()
+    runs, ends, received = [], [], list[MessageBuffer]()
     for batch in schedule.batches:
         strip = view.count if batch.messages or view.axis != "x" else max(1, BATCH // max(1, batch.under_way))
         for lines, part in view.strips(strip):
@@ -144,7 +144,7 @@ def _wafer_hops(block: Cores, schedule: Schedule, view: View) -> int:
     return sum(int((lengths[way][:, cores] * packets).sum()) for way, cores, packets in schedule.crossings)
 
 
-def _paths(state: np.ndarray, parts: Iterable[Part], received: list[Buffer]) -> list[Positions]:
+def _paths(state: np.ndarray, parts: Iterable[PayloadMove], received: list[MessageBuffer]) -> list[Positions]:
     """The hops and stages that packets leave with, [2, lines, count]: those of cores here, or those in a message."""
     return [
         Positions((state if part.message < 0 else received[part.message].header)[HOPS:], part.source) for part in parts
@@ -153,7 +153,7 @@ def _paths(state: np.ndarray, parts: Iterable[Part], received: list[Buffer]) -> 
 
 def _run(
     block: Cores, schedule: Schedule, batch: Batch, lines: slice, view: View,
-    tile: tuple[int, ...], dtype: np.dtype[Any], received: list[Buffer],
+    tile: tuple[int, ...], dtype: np.dtype[Any], received: list[MessageBuffer],
 ) -> Run:  # fmt: skip
     """Adds the messages that it receives to `received`."""
     clock = block.clock
@@ -163,7 +163,7 @@ def _run(
     links = {way: tuple(view.of(array[way]) for array in (clock.link_free, clock.asked_at, clock.idle)) for way in used}
     late = None if clock.late is None else view.of(clock.late, 1)
 
-    def buffer(message: Message, number: int) -> Buffer:
+    def buffer(message: Message, number: int) -> MessageBuffer:
         return _buffer(block, schedule, view, message, number, tile, dtype, time, received)
 
     def tick_of(tick: BatchTick) -> RunTick:
@@ -218,8 +218,8 @@ def new_landing(block: Cores, lane: Lane) -> Landing:
 
 def _buffer(
     block: Cores, schedule: Schedule, view: View, message: Message, number: int, tile: tuple[int, ...],
-    dtype: np.dtype[Any], time: np.ndarray, received: list[Buffer],
-) -> Buffer:  # fmt: skip
+    dtype: np.dtype[Any], time: np.ndarray, received: list[MessageBuffer],
+) -> MessageBuffer:  # fmt: skip
     from mpi4py import MPI
 
     packets = message.count * view.count
@@ -231,4 +231,4 @@ def _buffer(
     sources = _paths(view.of(block.clock.state, 1), message.parts, received)
     paths = [(Positions(heads[HOPS:], part.to), source) for part, source in zip(message.parts, sources, strict=True)]
     slots = Positions(time, message.slots)
-    return Buffer([data, MPI.BYTE], message.rank, heads, heads[TIME], slots, tiles, message.parts, paths, note)
+    return MessageBuffer([data, MPI.BYTE], message.rank, heads, heads[TIME], slots, tiles, message.parts, paths, note)

@@ -12,7 +12,7 @@ from meshrt.mesh.cores import Cores
 from meshrt.mesh.wires import order
 from meshrt.mesh.wires.glide import glide
 from meshrt.mesh.wires.heads import Passage, Waiting
-from meshrt.mesh.wires.lane import Buffer, Landing, Lane, Run, RunTick, glide_for, new_landing
+from meshrt.mesh.wires.lane import Landing, Lane, MessageBuffer, Run, RunTick, glide_for, new_landing
 
 KEPT = 64 * 1024  # bytes of headers that a lane keeps to itself, with views of them; more is shared by all lanes
 
@@ -143,7 +143,7 @@ def _move(block: Cores, run: Run, tick: RunTick, passage: Passage) -> None:
         run.time[:, slots] += late
 
 
-def _load(lane: Lane, message: Buffer, own: np.ndarray | None) -> None:
+def _load(lane: Lane, message: MessageBuffer, own: np.ndarray | None) -> None:
     """Fill a message: headers with the paths of the sources, and tiles."""
     message.time[...] = message.slots.get()
     for target, source in message.paths:

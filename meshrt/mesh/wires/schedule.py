@@ -21,7 +21,7 @@ BATCH = 64 * 1024  # packets whose headers, and the clocks and links that they m
 
 
 @dataclass(frozen=True)
-class Part:
+class PayloadMove:
     """Packets that are delivered, or put into a message, at `to`; from `source`: positions in this rank's tiles
     (message -1) or in a message received. `delivered` numbers them among all that are delivered here, after so many
     `hops`.
@@ -42,7 +42,7 @@ class Message:
     rank: int
     slots: Index
     count: int
-    parts: tuple[Part, ...] = ()
+    parts: tuple[PayloadMove, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Schedule:
     longest: int  # hops of the longest packet that is delivered here
     delivered: Index  # the cores that get packets
     count: int  # how many they are
-    parts: tuple[Part, ...]  # what is delivered here
+    parts: tuple[PayloadMove, ...]  # what is delivered here
     crossings: tuple[tuple[int, Index, int | np.ndarray], ...]  # (port out, cores, packets that leave each by it)
     meets: bool  # somewhere on the mesh two of its packets leave a router by the same port
     tag: int  # of its messages: ranks whose programs diverge wait for each other, and are found out
@@ -248,7 +248,7 @@ def _roots(parent: np.ndarray) -> np.ndarray:
     return root
 
 
-def _parts(to: np.ndarray, origin: np.ndarray, hops: np.ndarray | None = None) -> tuple[Part, ...]:
+def _parts(to: np.ndarray, origin: np.ndarray, hops: np.ndarray | None = None) -> tuple[PayloadMove, ...]:
     """Group payload moves by where they are from, and by distance if those are few: then each is one strided copy.
 
     `to` rises. With `hops` they are deliveries.
@@ -264,11 +264,11 @@ def _parts(to: np.ndarray, origin: np.ndarray, hops: np.ndarray | None = None) -
             at = np.flatnonzero(on)[group]
             far = 0 if hops is None else int(hops[at[0]]) if (hops[at] == hops[at[0]]).all() else hops[at]
             delivered = as_index(at) if hops is not None else slice(0, 0)
-            parts.append(Part(as_index(to[at]), number, as_index(position[at]), delivered, far))
+            parts.append(PayloadMove(as_index(to[at]), number, as_index(position[at]), delivered, far))
     return tuple(parts)
 
 
-def _message(block: Cores, way: int, slots: np.ndarray, parts: tuple[Part, ...]) -> Message:
+def _message(block: Cores, way: int, slots: np.ndarray, parts: tuple[PayloadMove, ...]) -> Message:
     rank = block.mesh.neighbour(way)
     assert rank is not None
     return Message(way, rank, as_index(slots), len(slots), parts)

@@ -17,10 +17,11 @@ if TYPE_CHECKING:
     from meshrt.mesh.wires.replay import Arrival
 
 ROOM = 4096  # cores: on larger blocks the arrays are large, and views of them faster
+Pace = tuple[float, float]  # cycles: of the ramp, and until the tail
 
 
 @dataclass(frozen=True)
-class Group:
+class LaneGroup:
     """Lanes that deliver together, in one layer or two with a packet for a core at most; the first layer's were started
     before the second's. Cores are numbered through the block.
     """
@@ -56,10 +57,10 @@ def serve(block: Cores, coming: "list[Arrival]") -> bool:
     return True
 
 
-def _give_twice(block: Cores, group: Group, first_pace: tuple[float, float], second_pace: tuple[float, float]) -> None:
+def _give_twice(block: Cores, group: LaneGroup, first_pace: Pace, second_pace: Pace) -> None:
     """The ramps of cores that get packets of both layers go to the one that asks first, then to the other.
 
-    `first_pace`, `second_pace`: cycles of the ramp, and until the tail, for the layers' packets.
+    `first_pace`, `second_pace`: for the packets of the layers.
     """
     first, second = group.asks
     swapped, two_at = second < first, group.two_at
@@ -94,17 +95,17 @@ def _give(block: Cores, times: np.ndarray, cores: Index, taking: float | np.ndar
             array[cores] = new
 
 
-def group_of(block: Cores, coming: "list[Arrival]") -> Group | None:
+def group_of(block: Cores, coming: "list[Arrival]") -> LaneGroup | None:
     """Made once for these lanes; None where they bring a core more than two packets, or the block is large."""
     lanes = tuple(arrival.lane for arrival in coming)
     groups = lanes[0].groups
     if lanes not in groups:
         groups[lanes] = _group(block, lanes)
-    group: Group | None = groups[lanes]
+    group: LaneGroup | None = groups[lanes]
     return group
 
 
-def _group(block: Cores, lanes: "tuple[Lane, ...]") -> Group | None:
+def _group(block: Cores, lanes: "tuple[Lane, ...]") -> LaneGroup | None:
     size = block.shape[0] * block.shape[1]
     if size > ROOM:
         return None
@@ -133,5 +134,5 @@ def _group(block: Cores, lanes: "tuple[Lane, ...]") -> Group | None:
     all_cores = slice(None)
     all_used = all_cores if len(used) == size else used
     if gets_two.all():
-        return Group(tuple(layers), times, asks, all_used, all_cores, all_used)
-    return Group(tuple(layers), times, asks, all_used, np.flatnonzero(gets_two), used[gets_two])
+        return LaneGroup(tuple(layers), times, asks, all_used, all_cores, all_used)
+    return LaneGroup(tuple(layers), times, asks, all_used, np.flatnonzero(gets_two), used[gets_two])
