@@ -94,8 +94,8 @@ def quantize(
         "gptq": {"--calibration": calibration, "--calibration-stories": calibration_stories, "--seed": seed},
         "rtn": {"--symmetric": symmetric or None},
     }
-    for owner, given in only.items():
-        for name, value in given.items():
+    for owner, values in only.items():
+        for name, value in values.items():
             if value is not None and owner != method:
                 raise UsageError(f"{name} goes with --method {owner}; {method} has no use for it")
     of_a_folder = {
@@ -117,22 +117,22 @@ def quantize(
     scheme = Scheme(method, bits, group, symmetric, int(compensator_bits or 3) if ranks else 16)
     most = None if budget is None else _bytes(budget)
     recipe: dict[str, Any] = {"method": method, "bits": bits, "group": group, "symmetric": symmetric}
-    told: dict[str, Any] = {"schema": report.SCHEMA, "model": model}
+    document: dict[str, Any] = {"schema": report.SCHEMA, "model": model}
     if sizes:
         shapes = read_shapes(folder)
         chosen, policy = choose(shapes, scheme, ranks, most, None) if ranks else ({}, {})
-        told |= {"recipe": recipe | policy, **sizes_of(shapes, scheme, chosen)}
+        document |= {"recipe": recipe | policy, **sizes_of(shapes, scheme, chosen)}
     else:
         assert out is not None
-        told |= {"out": out} | _write(
+        document |= {"out": out} | _write(
             console, folder, out, scheme, recipe, ranks, most, rounds or 20,
             (calibration, 256 if calibration_stories is None else calibration_stories, seed or 0),
             (held_out, 200 if held_out_stories is None else held_out_stories),
         )  # fmt: skip
     console.clear()
-    report.deliver_json(told, json_path)
+    report.deliver_json(document, json_path)
     if console.loud:
-        print_report(told)
+        print_report(document)
 
 
 def _write(
@@ -165,20 +165,20 @@ def _write(
         return story_sequences(config, load_tokenizer(folder), seed, stories)
 
     test = sequences(held_out[0], HELD_OUT_SEED, held_out[1]) if held_out[0] or held_out[1] else None
-    seen = [ids[:-1] for ids in sequences(text, seed, stories)] if scheme.method == "gptq" else None
-    known = models.statistics(config, checkpoint)
-    chosen, policy = choose(shapes, scheme, ranks, most, known) if ranks else ({}, {})
+    calibrating = [ids[:-1] for ids in sequences(text, seed, stories)] if scheme.method == "gptq" else None
+    weight_statistics = models.statistics(config, checkpoint)
+    chosen, policy = choose(shapes, scheme, ranks, most, weight_statistics) if ranks else ({}, {})
     if ranks:
         policy |= {"rounds": rounds}
-    found = models.quantize(
-        folder, out, scheme, chosen, rounds, known, seen,
+    outcomes = models.quantize(
+        folder, out, scheme, chosen, rounds, weight_statistics, calibrating,
         lambda done, total: console.progress("quantizing", done, total),
     )  # fmt: skip
     return {
         "recipe": recipe | policy,
-        "calibration": None if seen is None else {"text": text or f"{stories} stories of seed {seed}"}
-        | {"tokens": sum(map(len, seen))},
-        "matrices": [asdict(one) for one in found],
+        "calibration": None if calibrating is None else {"text": text or f"{stories} stories of seed {seed}"}
+        | {"tokens": sum(map(len, calibrating))},
+        "matrices": [asdict(outcome) for outcome in outcomes],
         **sizes(shapes, scheme, chosen),
         "perplexity": None if test is None else _perplexities(console, folder, out, test)
         | {"text": held_out[0] or f"{held_out[1]} stories, held out"},
@@ -199,14 +199,14 @@ def _perplexities(console: Console, before: Path, after: str, test: list[list[in
             progress=lambda done, total: console.progress(name, done, total),
         )  # fmt: skip
 
-    one, other = of(before, "perplexity before"), of(after, "perplexity after")
-    nats, error = difference(one, other)
+    before_losses, after_losses = of(before, "perplexity before"), of(after, "perplexity after")
+    nats, error = difference(before_losses, after_losses)
     return {
-        "before": of_losses(one),
-        "after": of_losses(other),
+        "before": of_losses(before_losses),
+        "after": of_losses(after_losses),
         "nats_more": nats,
         "standard_error": error,
-        "tokens": sum(tokens for _, tokens in one),
+        "tokens": sum(tokens for _, tokens in before_losses),
     }
 
 
@@ -214,13 +214,13 @@ def _bytes(text: str) -> int:
     """'200MiB' -> 209715200: a whole number of bytes, KiB, MiB or GiB. UsageError."""
     from meshrt.errors import UsageError
 
-    found = re.fullmatch(r"([0-9]{1,12})(KiB|MiB|GiB|)", text)
-    if found is None:
+    match = re.fullmatch(r"([0-9]{1,12})(KiB|MiB|GiB|)", text)
+    if match is None:
         raise UsageError(f"--budget {text!r}: give a whole number of bytes, or of KiB, MiB or GiB, such as 200MiB")
-    return int(found[1]) * UNITS[found[2]]
+    return int(match[1]) * UNITS[match[2]]
 
 
-def print_report(told: dict[str, Any]) -> None:
+def print_report(document: dict[str, Any]) -> None:
     """A line for each matrix or, by shape, each kind of matrix; then the model's sizes and perplexities."""
     from rich.table import Table
 
@@ -228,50 +228,54 @@ def print_report(told: dict[str, Any]) -> None:
     from meshrt.units import short, size
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    if "matrices" in told:
-        method = told["recipe"]["method"]
+    if "matrices" in document:
+        method = document["recipe"]["method"]
         columns: dict[str, Callable[[dict[str, Any]], str]] = {
-            "out x in": lambda one: "{} x {}".format(*one["shape"]),
-            "kurtosis": lambda one: f"{one['kurtosis']:.2f}",
-            "bytes": lambda one: size(one["bytes"][1]),
-            "error W": lambda one: f"{one['weight_error']:.4f}",
+            "out x in": lambda matrix: "{} x {}".format(*matrix["shape"]),
+            "kurtosis": lambda matrix: f"{matrix['kurtosis']:.2f}",
+            "bytes": lambda matrix: size(matrix["bytes"][1]),
+            "error W": lambda matrix: f"{matrix['weight_error']:.4f}",
         }
         if method == "milo":
-            columns["rank"] = lambda one: str(one["rank"])
-            columns["round"] = lambda one: f"{one['kept']} of {len(one['rounds'])}"
+            columns["rank"] = lambda matrix: str(matrix["rank"])
+            columns["round"] = lambda matrix: f"{matrix['kept']} of {len(matrix['rounds'])}"
         if method == "gptq":
-            columns["error XW"] = lambda one: f"{one['feature_error']:.4f}"
+            columns["error XW"] = lambda matrix: f"{matrix['feature_error']:.4f}"
         table.add_column("matrix", no_wrap=True)
         for name in columns:
             table.add_column(name, justify="right", no_wrap=True)
-        for one in told["matrices"]:
-            table.add_row(one["name"].removeprefix("model.layers."), *(cell(one) for cell in columns.values()))
+        for matrix in document["matrices"]:
+            table.add_row(matrix["name"].removeprefix("model.layers."), *(cell(matrix) for cell in columns.values()))
     else:
         table.add_column("kind", no_wrap=True)
         for name in ("matrices", "weights", "rank", "bytes"):
             table.add_column(name, justify="right", no_wrap=True)
-        for one in told["groups"]:
+        for group in document["groups"]:
             table.add_row(
-                one["name"], f"{one['matrices']:,}", short(one["weights"]), f"{one['rank']:g}", size(one["bytes"])
+                group["name"],
+                f"{group['matrices']:,}",
+                short(group["weights"]),
+                f"{group['rank']:g}",
+                size(group["bytes"]),
             )
     show(table)
     print(
-        f"{told.get('out', told['model'])}: {_exact(told['bytes'])} of {_exact(told['bytes_before'])},"
-        f" {told['bits_per_weight']:.4g} bits a quantized weight"
+        f"{document.get('out', document['model'])}: {_exact(document['bytes'])} of {_exact(document['bytes_before'])},"
+        f" {document['bits_per_weight']:.4g} bits a quantized weight"
     )
-    added = told["compensator_bytes"], told["published_compensator_bytes"]
+    added = document["compensator_bytes"], document["published_compensator_bytes"]
     if added[0]:
         print("compensators: {}, as published {}".format(*map(_exact, added)))
-    print(f"as published: {_exact(told['published_bytes'])}")
-    wide = told["recipe"].get("larger_than_matrix")
+    print(f"as published: {_exact(document['published_bytes'])}")
+    wide = document["recipe"].get("larger_than_matrix")
     if wide:
         print(f"{len(wide)} compensators have more numbers than their matrix, such as that of {wide[0]}")
-    found = told.get("perplexity")
-    if found:
-        error = "" if found["standard_error"] is None else f" +- {found['standard_error']:.5f}"
+    scores = document.get("perplexity")
+    if scores:
+        error = "" if scores["standard_error"] is None else f" +- {scores['standard_error']:.5f}"
         print(
-            f"perplexity {found['before']:.4f} before, {found['after']:.4f} after, {found['nats_more']:.5f}{error} nats"
-            f" a token more ({found['tokens']:,} tokens, {found['text']})"
+            f"perplexity {scores['before']:.4f} before, {scores['after']:.4f} after, {scores['nats_more']:.5f}{error}"
+            f" nats a token more ({scores['tokens']:,} tokens, {scores['text']})"
         )
 
 
