@@ -31,8 +31,8 @@ def run(
     mesh = block.mesh
     vectors = block.tiles("vector", (size,), np.float32)
     low, n = mesh.offset(axis), mesh.length(axis)
-    place = np.arange(low, low + block.lead[1 if axis == "x" else 0], dtype=np.float32)
-    vectors[...] = (place if axis == "x" else place[:, None])[..., None]
+    positions = np.arange(low, low + block.lead[1 if axis == "x" else 0], dtype=np.float32)
+    vectors[...] = (positions if axis == "x" else positions[:, None])[..., None]
     vectors += (np.arange(size) % 16).astype(np.float32)
     total = block.tiles("sum", (size,), np.float32)
     tree = 2 if phases is None else phases

@@ -85,8 +85,8 @@ def run(
     block.notes["product_seconds"] = perf_counter() - begin
     if not block.payload:
         return {}
-    found = gather(block, c, (m, n))
-    return compare(block, found, whole_a(), whole_b().T if transpose_b else whole_b())
+    product = gather(block, c, (m, n))
+    return compare(block, product, whole_a(), whole_b().T if transpose_b else whole_b())
 
 
 def random_matrices(
@@ -98,22 +98,22 @@ def random_matrices(
     """
     storage, rng = storage_type(dtype), np.random.default_rng(seed)
 
-    def draw(shape: tuple[int, int], others: int) -> np.ndarray:
-        each = 4 if storage == np.float32 else 4 + storage.itemsize  # float32 first
-        nbytes = each * prod(shape) + storage.itemsize * others
+    def draw(shape: tuple[int, int], other_size: int) -> np.ndarray:
+        item_bytes = 4 if storage == np.float32 else 4 + storage.itemsize  # float32 first
+        nbytes = item_bytes * prod(shape) + storage.itemsize * other_size
         hostmemory.require(f"random numbers for a matrix of {shape[0]} x {shape[1]}", nbytes)
         return rng.standard_normal(shape, np.float32).astype(storage, copy=False)
 
     @cache
-    def first() -> np.ndarray:
+    def matrix_a() -> np.ndarray:
         return draw(a, 0)
 
     @cache
-    def second() -> np.ndarray:
-        first()  # whose numbers come first
+    def matrix_b() -> np.ndarray:
+        matrix_a()  # whose numbers come first
         return draw(b, prod(a))
 
-    return first, second
+    return matrix_a, matrix_b
 
 
 def storage_type(name: str) -> np.dtype[Any]:
@@ -122,12 +122,12 @@ def storage_type(name: str) -> np.dtype[Any]:
     return np.dtype(ml_dtypes.bfloat16) if name == "bfloat16" else np.dtype(name)
 
 
-def compare(block: Block, found: np.ndarray | None, a: np.ndarray, b: np.ndarray) -> dict[str, Any]:
+def compare(block: Block, product: np.ndarray | None, a: np.ndarray, b: np.ndarray) -> dict[str, Any]:
     """Errors against NumPy in float64, on every rank: the largest, and the largest over the largest true value."""
     errors = None
-    if found is not None:
+    if product is not None:
         expected = a.astype(np.float64) @ b.astype(np.float64)
-        worst = float(np.abs(found - expected).max())
+        worst = float(np.abs(product - expected).max())
         errors = {"max_abs_error": worst, "max_rel_error": worst / (float(np.abs(expected).max()) or 1.0)}
     result: dict[str, Any] = block.control.bcast(errors)
     return result

@@ -58,11 +58,11 @@ def run(
     chosen = {"groups": list(way.groups)} if isinstance(way, Tree) and allreduce == "ktree" else {}
     if not block.payload:
         return chosen
-    found = gather_parts(block, y, (mesh.height, mesh.width, y.shape[-1]))
-    whole = None
-    if found is not None:
-        whole = (found[:, 0] if axis == "x" else found[0]).reshape(1, -1)[:, :n]
-    return chosen | compare(block, whole, vector(), matrix())
+    gathered = gather_parts(block, y, (mesh.height, mesh.width, y.shape[-1]))
+    row = None
+    if gathered is not None:
+        row = (gathered[:, 0] if axis == "x" else gathered[0]).reshape(1, -1)[:, :n]
+    return chosen | compare(block, row, vector(), matrix())
 
 
 def whole_numbers(text: str) -> tuple[int, ...]:
@@ -91,6 +91,6 @@ def place_vector(
     padded = np.zeros(parts * size, dtype)
     padded[:length] = read()
     low = block.mesh.offset(axis)
-    own = padded.reshape(parts, size)[low : low + block.shape[1 if axis == "x" else 0]]
-    tiles[...] = own[None] if axis == "x" else own[:, None]
+    pieces = padded.reshape(parts, size)[low : low + block.shape[1 if axis == "x" else 0]]
+    tiles[...] = pieces[None] if axis == "x" else pieces[:, None]
     return tiles

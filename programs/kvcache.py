@@ -83,18 +83,18 @@ def fill(cache: Cache, goal: int | None) -> dict[str, Any]:
     """
     block, height = cache.block, len(cache.held)
     number, uneven, slowest, refused = 0, 0, 0, None
-    done = np.zeros(height, np.int64)  # tokens that each row has looked at, of all steps
-    most = height * ((block.device.core_memory or 0) // cache.bytes_per_token) if goal is None else goal
+    attended = np.zeros(height, np.int64)  # tokens that each row has looked at, of all steps
+    total = height * ((block.device.core_memory or 0) // cache.bytes_per_token) if goal is None else goal
     while goal is None or number < goal:
         if goal is None and (refused := refusal(cache)) is not None:
             break
         append(cache, numbered(cache, number))
         number += 1
-        done += cache.held
+        attended += cache.held
         slowest += int(cache.held.max())
         balance(cache)
         uneven = max(uneven, int(np.ptp(cache.held)))
-        block.console.progress("tokens", number, most)
+        block.console.progress("tokens", number, total)
     if not number:
         raise LimitError(f"not one token fits: {refused}")
     return {
@@ -105,8 +105,8 @@ def fill(cache: Cache, goal: int | None) -> dict[str, Any]:
         "most_uneven": uneven,
         "tokens_moved": cache.moved,
         "tokens_over_mean": over_mean(cache.held.tolist()),
-        "work_over_mean": slowest * height / int(done.sum()),
-        "busiest_row_over_mean": over_mean(done.tolist()),
+        "work_over_mean": slowest * height / int(attended.sum()),
+        "busiest_row_over_mean": over_mean(attended.tolist()),
         "refused": refused,
     }
 
@@ -124,22 +124,22 @@ def stored(cache: Cache) -> list[int]:
     -1 where not all numbers of a token, at all cores of the row, say the same.
     """
     data = cache.data[:, :, : int(cache.held.max())]
-    first = data[:, :1, :, :1, :, :1, :1]
-    same = (data == first).all(axis=(1, 3, 4, 5, 6))
-    inside = np.arange(data.shape[2]) < cache.own[:, None]
-    low, high = (first[:, 0, :, 0, digit, 0, 0][inside].astype(np.int64) for digit in (0, 1))
-    numbers = np.where(same[inside], low + DIGIT * high, -1).tolist()
-    every = every_row(cache.block, numbers)
+    samples = data[:, :1, :, :1, :, :1, :1]
+    consistent = (data == samples).all(axis=(1, 3, 4, 5, 6))
+    inside = np.arange(data.shape[2]) < cache.block_held[:, None]
+    low, high = (samples[:, 0, :, 0, digit, 0, 0][inside].astype(np.int64) for digit in (0, 1))
+    numbers = np.where(consistent[inside], low + DIGIT * high, -1).tolist()
+    all_numbers = every_row(cache.block, numbers)
     start = int(cache.held[: cache.rows.start].sum())
-    wrong = cache.block.control.total(int(every[start : start + len(numbers)] != numbers))
-    return [-1] * len(every) if wrong else every
+    wrong = cache.block.control.total(int(all_numbers[start : start + len(numbers)] != numbers))
+    return [-1] * len(all_numbers) if wrong else all_numbers
 
 
-def every_row(block: Block, own: list[Any]) -> list[Any]:
+def every_row(block: Block, rows: list[Any]) -> list[Any]:
     """What the ranks know of their rows of cores, from north to south, as the ranks at the west edge say it."""
-    parts = block.control.gather(own if block.mesh.x0 == 0 else [])
-    every: list[Any] = block.control.bcast(None if parts is None else [row for part in parts for row in part])
-    return every
+    parts = block.control.gather(rows if block.mesh.x0 == 0 else [])
+    all_rows: list[Any] = block.control.bcast(None if parts is None else [row for part in parts for row in part])
+    return all_rows
 
 
 def over_mean(amounts: list[int]) -> float:

@@ -76,11 +76,11 @@ def run(
     keep = open_keep(block, settings(block), config, source, words, arguments)
     kind = shared.storage(dtype or config.dtype or "float32")
     with open_engine(block, config, source, how, kind, words, max_new_tokens, keep.found) as engine:
-        now = generate(block, engine, words, choice, keep, logits is not None)
-    write_logits(block.control, asked, now)
+        generation = generate(block, engine, words, choice, keep, logits is not None)
+    write_logits(block.control, asked, generation)
     run_of_each = [min(len(region.layers), layers_run or config.layers) for region in engine.regions]
     return {
-        **said(words, choice, now.new),
+        **said(words, choice, generation.new),
         "head_groups": engine.chunks.groups,
         "decode_cores": list(how.decode_cores(block.mesh)),
         "decode_regions": len(engine.regions),
@@ -94,5 +94,5 @@ def layer_cycles(spent: tuple[Any, Any], layers: int, tokens: int) -> dict[str, 
     """Cycles of one layer in prefill and for one token in decode, by shape; None with payloads."""
     if spent[0] is None:
         return None
-    found = {"prefill": sum(spent[0]) / layers, "decode": sum(spent[1]) / layers / max(tokens, 1)}
-    return {name: cycles for name, cycles in found.items() if cycles}
+    by_phase = {"prefill": sum(spent[0]) / layers, "decode": sum(spent[1]) / layers / max(tokens, 1)}
+    return {name: cycles for name, cycles in by_phase.items() if cycles}

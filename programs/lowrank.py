@@ -73,8 +73,8 @@ def run(
         steps, served, count = text.engine.steps, [text.engine.request], text.layers
         answers = {**text.said, **times(served[0])}
     else:
-        steps, served, told, count = together(gpus, prompts, arguments, Limits(max_batch, max_prefill_tokens))
-        answers = {"requests": told}
+        steps, served, reports, count = together(gpus, prompts, arguments, Limits(max_batch, max_prefill_tokens))
+        answers = {"requests": reports}
     return {
         **answers,
         "scheme": scheme,
@@ -82,7 +82,7 @@ def run(
         "layers": count,
         "kv_blocks": steps.cache.pages.blocks,
         "block_size": block_size,
-        "preemptions": sum(one.preemptions for one in served),
+        "preemptions": sum(request.preemptions for request in served),
         "plans": steps.recorded,
     }
 
@@ -110,20 +110,22 @@ def together(
     family = shaped(gpus, family, how.ratio, asked.layers)
     choice = make_choice(asked, gpus.payload, family.stop)
     prompts = read_prompts(gpus, folder, family, file, asked)
-    requests = [Request(at, one.ids, choice.limit, stop=choice.stop) for at, one in enumerate(prompts)]
+    requests = [Request(at, prompt.ids, choice.limit, stop=choice.stop) for at, prompt in enumerate(prompts)]
     steps = open_model(
         gpus, family, source, how.scheme, how.kv == "lowrank", requests, dtype=how.dtype, layers_run=how.layers_run,
         block_size=how.block_size, kv_blocks=how.kv_blocks,
     )  # fmt: skip
     serve(steps, requests, limits)
     steps.close()
-    told = [said(one, choice, got.new) | times(got) for one, got in zip(prompts, requests, strict=True)]
-    return steps, requests, told, len(family.layers)
+    reports = [
+        said(prompt, choice, request.new) | times(request) for prompt, request in zip(prompts, requests, strict=True)
+    ]
+    return steps, requests, reports, len(family.layers)
 
 
 def read_prompts(gpus: Gpus, folder: Path, family: Family, file: str, asked: Asked) -> list[Prompt]:
     """The prompts of a file's lines. UsageError, ModelError."""
-    if any(one is not None for one in (asked.prompt, asked.prompt_ids, asked.prompt_tokens)):
+    if any(option is not None for option in (asked.prompt, asked.prompt_ids, asked.prompt_tokens)):
         raise UsageError("--prompts has prompts already: leave --prompt, --prompt-ids and --prompt-tokens away")
     try:
         lines = [line for line in read_text(Path(file), MAX_TEXT_BYTES).splitlines() if line.strip()]

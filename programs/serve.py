@@ -56,15 +56,15 @@ def run(
     if rate and not RATES[0] <= rate <= RATES[1]:
         raise UsageError(f"--rate is {rate}; it is 0, or {RATES[0]:g} to {RATES[1]:g} a second")
     lengths = parse_lengths("--prompt-tokens", prompt_tokens), parse_lengths("--output-tokens", output_tokens)
-    coming = made_up(requests, rate, *lengths, family.vocabulary, seed)
+    queue = made_up(requests, rate, *lengths, family.vocabulary, seed)
     steps = open_model(
-        gpus, family, checkpoint, scheme, kv == "lowrank", coming, dtype=dtype, layers_run=layers_run,
+        gpus, family, checkpoint, scheme, kv == "lowrank", queue, dtype=dtype, layers_run=layers_run,
         block_size=block_size, kv_blocks=kv_blocks,
     )  # fmt: skip
-    serve(steps, coming, Limits(max_batch, max_prefill_tokens))
+    serve(steps, queue, Limits(max_batch, max_prefill_tokens))
     steps.close()
     return {
-        **figures(coming),
+        **figures(queue),
         "scheme": scheme,
         "kv": kv,
         "kv_blocks": steps.cache.pages.blocks,

@@ -41,37 +41,37 @@ def run(
     if multiply and axis != "both":
         raise UsageError("--multiply takes two tiles at every core: add --axis both")
     steps = max(map(block.mesh.length, axes)) if steps is None else steps
-    here = {one: block.tiles(f"tile along {one}", (1, 1, tile, tile), np.float32) for one in axes}
-    there = {one: block.tiles(f"tile coming in along {one}", (1, 1, tile, tile), np.float32) for one in axes}
+    tiles = {line: block.tiles(f"tile along {line}", (1, 1, tile, tile), np.float32) for line in axes}
+    arriving = {line: block.tiles(f"tile coming in along {line}", (1, 1, tile, tile), np.float32) for line in axes}
     total = block.tiles("sum", (1, 1, tile, tile), np.float32) if multiply else None
     if total is not None:
         total[...] = 0
-    for one in axes:
-        here[one][...] = expected(block, pattern, one, 0)[:, :, None, None, None, None]
+    for line in axes:
+        tiles[line][...] = expected(block, pattern, line, 0)[:, :, None, None, None, None]
     seconds = []
     with ExitStack() as stack:
-        rings = {one: stack.enter_context(RINGS[pattern](block, one)) for one in axes}
+        rings = {line: stack.enter_context(RINGS[pattern](block, line)) for line in axes}
         stack.enter_context(block.phase("shift"))
         for step in range(steps):
             start = perf_counter()
-            flights = [start_shift(block, rings[one], here[one], there[one]) for one in axes]
+            flights = [start_shift(block, rings[line], tiles[line], arriving[line]) for line in axes]
             if total is not None:
-                block.matmul(here["x"], here["y"], total)
+                block.matmul(tiles["x"], tiles["y"], total)
             for flight in flights:
                 finish_shift(block, flight)
-            here, there = there, here
+            tiles, arriving = arriving, tiles
             seconds.append(perf_counter() - start)
             block.console.progress("shift", step + 1, steps)
     if not block.payload:
         return {"steps": steps}
-    away = sum(
-        int((here[one] != expected(block, pattern, one, steps)[:, :, None, None, None, None]).any()) for one in axes
+    misplaced = sum(
+        int((tiles[line] != expected(block, pattern, line, steps)[:, :, None, None, None, None]).any()) for line in axes
     )
-    result: dict[str, Any] = {"steps": steps, "in_place": not block.control.allreduce(away)}
+    result: dict[str, Any] = {"steps": steps, "in_place": not block.control.allreduce(misplaced)}
     if total is not None:
         result["max_rel_error"] = error_of_sums(block, pattern, steps, total)
     else:
-        compare_with_copying(block, here, there, seconds)
+        compare_with_copying(block, tiles, arriving, seconds)
     return result
 
 
@@ -95,19 +95,19 @@ def error_of_sums(block: Block, pattern: str, steps: int, total: np.ndarray) -> 
         right += expected(block, pattern, "x", step).astype(np.float64) * expected(block, pattern, "y", step)
     right *= total.shape[-1]
     worst = float(np.abs(total - right[:, :, None, None, None, None]).max())
-    most = block.control.allreduce(float(right.max()), max)
-    return float(block.control.allreduce(worst, largest) / (most or 1.0))
+    greatest = block.control.allreduce(float(right.max()), max)
+    return float(block.control.allreduce(worst, largest) / (greatest or 1.0))
 
 
 def compare_with_copying(
-    block: Block, here: dict[str, np.ndarray], there: dict[str, np.ndarray], seconds: list[float]
+    block: Block, tiles: dict[str, np.ndarray], arriving: dict[str, np.ndarray], seconds: list[float]
 ) -> None:
     """Note the host's median time of a shift, and of copying the same tiles."""
     copies = []
     for _ in range(min(len(seconds), 50)):
         start = perf_counter()
-        for axis, tiles in here.items():
-            np.copyto(there[axis], tiles)
+        for axis, along in tiles.items():
+            np.copyto(arriving[axis], along)
         copies.append(perf_counter() - start)
     shift, copy = float(np.median(seconds)), float(np.median(copies))
     block.notes.update({"shift_seconds": shift, "copy_seconds": copy, "shift_over_copy": round(shift / copy, 2)})

@@ -78,17 +78,19 @@ def run(
         raise UsageError("--sums tile is for what SBUF keeps between blocks: naive keeps its sums in PSUM, as float32")
     if transpose == "tensor" and kernel in DEFAULTS:
         raise UsageError(f"--transpose tensor is for fused, upgate and mlp; {kernel} transposes in its one way")
-    own = DEFAULTS.get(kernel, FUSED)
-    given = (block_m, block_k, block_r, block_n)
-    blocks = Blocks(*(size if one is None else one for one, size in zip(given, astuple(own), strict=True)))
+    defaults = DEFAULTS.get(kernel, FUSED)
+    block_sizes = (block_m, block_k, block_r, block_n)
+    blocks = Blocks(
+        *(default if size is None else size for size, default in zip(block_sizes, astuple(defaults), strict=True))
+    )
     shapes = operand_shapes(kernel, m, k, r, n)
     whole: dict[str, np.ndarray] = {}
-    between = nl.DTYPES[dtype if sums == "tile" else "float32"]
+    sum_type = nl.DTYPES[dtype if sums == "tile" else "float32"]
     worst = most = 0.0
 
     def multiply(core: NeuronCore, tensors: dict[str, Tile]) -> Tile:
         try:
-            return compute(kernel, core, tensors, blocks, between, transpose, out_transposed)
+            return compute(kernel, core, tensors, blocks, sum_type, transpose, out_transposed)
         except LimitError as error:
             sizes = ", ".join(f"--block-{axis} {size}" for axis, size in asdict(blocks).items())
             raise LimitError(f"{error}. Of {kernel} here: take smaller blocks than {sizes}") from error

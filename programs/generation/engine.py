@@ -56,6 +56,6 @@ class Engine(Protocol):
         """Where the machine stands between two tokens: facts, whole at rank 0 only, and this rank's parts of arrays."""
         ...
 
-    def restore(self, found: Snapshot, new: Sequence[int]) -> None:
+    def restore(self, snapshot: Snapshot, new: Sequence[int]) -> None:
         """Stand where one stood that had these new tokens, as if nothing had happened. Inside of `decoding`."""
         ...

@@ -18,37 +18,43 @@ def generate(
     machine: Machine, engine: Engine, prompt: Prompt, choice: Choice, keep: Keep, logits: bool = False
 ) -> Generation:
     """New tokens after a prompt, printed as they come; `logits` keeps all of theirs as well."""
-    told = Teller(machine.console, prompt)
-    now = Generation([], [], choice.rng)
+    teller = Teller(machine.console, prompt)
+    generation = Generation([], [], choice.rng)
     if keep.found is None:
         if prompt.ids:
-            _next(engine, engine.prefill(prompt.ids, logits), choice, now, logits)
+            _next(engine, engine.prefill(prompt.ids, logits), choice, generation, logits)
         else:
             engine.fill(prompt.context)
-            now.new.append(0)
+            generation.new.append(0)
             engine.took(0)
-        told.tell(now.new)
+        teller.tell(generation.new)
     with engine.decoding():
         if keep.found is not None:
-            restore(keep.found, machine, engine, prompt.vocabulary, now)
-        kept = 0 if keep.found is None else len(now.new)
-        while not choice.is_over(now.new):
-            if keep.is_due(len(now.new)) and len(now.new) > kept:
-                save(keep, machine.control, engine, now)
-            _next(engine, engine.step(now.new[-1], len(prompt) + len(now.new) - 1), choice, now, logits)
-            told.tell(now.new)
-            machine.console.progress("decode", len(now.new), choice.limit)
-    told.end()
-    return now
+            restore(keep.found, machine, engine, prompt.vocabulary, generation)
+        saved = 0 if keep.found is None else len(generation.new)
+        while not choice.is_over(generation.new):
+            if keep.is_due(len(generation.new)) and len(generation.new) > saved:
+                save(keep, machine.control, engine, generation)
+            _next(
+                engine,
+                engine.step(generation.new[-1], len(prompt) + len(generation.new) - 1),
+                choice,
+                generation,
+                logits,
+            )
+            teller.tell(generation.new)
+            machine.console.progress("decode", len(generation.new), choice.limit)
+    teller.end()
+    return generation
 
 
-def _next(engine: Engine, scores: Scores, choice: Choice, now: Generation, logits: bool) -> None:
+def _next(engine: Engine, scores: Scores, choice: Choice, generation: Generation, logits: bool) -> None:
     """The token that follows a pass; the last reference to its logits goes before the engine hears of it."""
     if logits:
-        now.rows.extend(scores.rows())
-    now.new.append(scores.draw(choice.draw) if choice.draws else scores.greedy())
+        generation.rows.extend(scores.rows())
+    generation.new.append(scores.draw(choice.draw) if choice.draws else scores.greedy())
     del scores
-    engine.took(now.new[-1])
+    engine.took(generation.new[-1])
 
 
 def said(prompt: Prompt, choice: Choice, new: list[int]) -> dict[str, Any]:
@@ -61,8 +67,8 @@ def said(prompt: Prompt, choice: Choice, new: list[int]) -> dict[str, Any]:
     }
 
 
-def write_logits(control: Control, asked: Asked, now: Generation) -> None:
+def write_logits(control: Control, asked: Asked, generation: Generation) -> None:
     """All logits to --logits, if that is asked for. UsageError."""
     if asked.logits and control.rank == 0:
-        rows = np.array(now.rows, np.float32)
+        rows = np.array(generation.rows, np.float32)
         write_file("--logits", asked.logits, lambda stream: np.save(stream, rows))

@@ -70,15 +70,15 @@ def open_keep(
             raise UsageError(f"--every is {every} and no state is kept: name a folder for it with --checkpoint")
         return Keep()
     model = fingerprint(machine.control, config, source)
-    now = identity(machine, settings, model, prompt, arguments)
-    return Keep(folder, every or EVERY, now, open_folder(machine, folder, resume, now))
+    this_run = identity(machine, settings, model, prompt, arguments)
+    return Keep(folder, every or EVERY, this_run, open_folder(machine, folder, resume, this_run))
 
 
 def identity(
     machine: Machine, settings: Mapping[str, Any], model: str, prompt: Prompt, arguments: Mapping[str, Any]
 ) -> dict[str, Any]:
     """What has to be the same for a generation to go on as it began: facts as JSON keeps them."""
-    told: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "version of meshrt": __version__,
         "--payload": "full" if machine.payload else "none",
         **{f"device's {name}": value for name, value in asdict(machine.device).items() if name != "sources"},
@@ -86,26 +86,26 @@ def identity(
         "model": model,
         "prompt": hashlib.sha256(repr((prompt.ids, prompt.context)).encode()).hexdigest(),
     }
-    told |= {f"--{name.replace('_', '-')}": value for name, value in arguments.items() if name not in MAY_CHANGE}
-    told["--logits"] = arguments["logits"] is not None
-    kept: dict[str, Any] = json.loads(json.dumps(told))
-    return kept
+    facts |= {f"--{name.replace('_', '-')}": value for name, value in arguments.items() if name not in MAY_CHANGE}
+    facts["--logits"] = arguments["logits"] is not None
+    as_json: dict[str, Any] = json.loads(json.dumps(facts))
+    return as_json
 
 
 def fingerprint(control: Control, config: object, source: Checkpoint | None) -> str:
     """A digest of a model's sizes, and of the names, shapes and first numbers of its tensors. All ranks call it."""
     if control.rank:
         return str(control.bcast(None))
-    found = hashlib.sha256(repr(config).encode())
+    digest = hashlib.sha256(repr(config).encode())
     for name, tensor in sorted(source.tensors.items()) if source else ():
-        found.update(repr((name, tensor.dtype, tensor.shape, tensor.nbytes)).encode())
+        digest.update(repr((name, tensor.dtype, tensor.shape, tensor.nbytes)).encode())
         with tensor.file.open("rb") as file:
             file.seek(tensor.offset)
-            found.update(file.read(min(SAMPLE, tensor.nbytes)))
-    return str(control.bcast(found.hexdigest()))
+            digest.update(file.read(min(SAMPLE, tensor.nbytes)))
+    return str(control.bcast(digest.hexdigest()))
 
 
-def open_folder(machine: Machine, folder: str, resume: bool, now: Mapping[str, Any]) -> Snapshot | None:
+def open_folder(machine: Machine, folder: str, resume: bool, this_run: Mapping[str, Any]) -> Snapshot | None:
     """What a run is to go on from: None where the folder, which is made if it is not there, holds nothing yet."""
     control = machine.control
     snapshot.prepare(control, "--checkpoint", folder)
@@ -118,46 +118,46 @@ def open_folder(machine: Machine, folder: str, resume: bool, now: Mapping[str, A
         raise UsageError(
             f"--checkpoint {folder} holds a checkpoint already: go on from it with --resume, or name another folder"
         )
-    found = snapshot.load(control, "--checkpoint", folder)
-    with snapshot.trusted(found):
-        then = dict(found.facts["identity"])
-    for name in {**then, **now}:
-        if then.get(name) != now.get(name):
-            texts = [str(one.get(name)) for one in (then, now)]
+    saved = snapshot.load(control, "--checkpoint", folder)
+    with snapshot.trusted(saved):
+        saved_run = dict(saved.facts["identity"])
+    for name in {**saved_run, **this_run}:
+        if saved_run.get(name) != this_run.get(name):
+            texts = [str(facts.get(name)) for facts in (saved_run, this_run)]
             plain = name.startswith(("--", "device")) and name != "--defects" and max(map(len, texts)) <= SHOWN
             was = f"with {name} {texts[0]}, and this run has {texts[1]}" if plain else f"with another {name}"
             raise UsageError(
                 f"--resume: what {folder} holds was begun {was}: give what it was begun with, or name another folder"
             )
-    return found
+    return saved
 
 
-def save(keep: Keep, control: Control, engine: Engine, now: Generation) -> None:
+def save(keep: Keep, control: Control, engine: Engine, generation: Generation) -> None:
     """Write down where a generation is, between two tokens. UsageError on all ranks where the disk does not take it."""
     assert keep.folder is not None
     facts, parts = engine.describe()
-    logits = np.array(now.rows, np.float32)[None, None]
-    parts |= {"logits": Part(logits)} if now.rows else {}
+    logits = np.array(generation.rows, np.float32)[None, None]
+    parts |= {"logits": Part(logits)} if generation.rows else {}
     facts |= {
         "identity": keep.identity,
-        "tokens": now.new,
+        "tokens": generation.new,
         "logits": logits.shape,
-        "rng": now.rng.bit_generator.state,
+        "rng": generation.rng.bit_generator.state,
     }
-    snapshot.save(control, "--checkpoint", keep.folder, len(now.new), facts, parts)
+    snapshot.save(control, "--checkpoint", keep.folder, len(generation.new), facts, parts)
 
 
-def restore(found: Snapshot, machine: Machine, engine: Engine, vocabulary: int, now: Generation) -> None:
+def restore(saved: Snapshot, machine: Machine, engine: Engine, vocabulary: int, generation: Generation) -> None:
     """Let a generation go on from there; decode's phase is running."""
-    with snapshot.trusted(found):
-        facts = found.facts
-        now.new.extend(int(token) for token in facts["tokens"])
-        if not now.new or not 0 <= min(now.new) <= max(now.new) < vocabulary:
+    with snapshot.trusted(saved):
+        facts = saved.facts
+        generation.new.extend(int(token) for token in facts["tokens"])
+        if not generation.new or not 0 <= min(generation.new) <= max(generation.new) < vocabulary:
             raise ValueError("tokens")
-        engine.restore(found, now.new)
+        engine.restore(saved, generation.new)
         if facts["logits"][2] and machine.control.rank == 0:
             logits = np.empty(facts["logits"], np.float32)
-            found.fill({"logits": Part(logits)})
-            now.rows.extend(logits[0, 0])
-        now.rng.bit_generator.state = facts["rng"]
-    machine.notes["resumed_at_token"] = len(now.new)
+            saved.fill({"logits": Part(logits)})
+            generation.rows.extend(logits[0, 0])
+        generation.rng.bit_generator.state = facts["rng"]
+    machine.notes["resumed_at_token"] = len(generation.new)

@@ -44,16 +44,16 @@ def read_prompt(control: Control, folder: Path, vocabulary: int, asked: Asked) -
     from meshrt.models.tokenizer import encode, load_tokenizer
 
     prompt, prompt_ids, tokens, context = asked.prompt, asked.prompt_ids, asked.prompt_tokens, asked.context
-    if sum(given is not None for given in (prompt, prompt_ids, tokens)) > 1:
+    if sum(source is not None for source in (prompt, prompt_ids, tokens)) > 1:
         raise UsageError("--prompt, --prompt-ids and --prompt-tokens say the same thing: give one of them")
     if context:
-        if any(given is not None for given in (prompt, prompt_ids, tokens)):
+        if any(source is not None for source in (prompt, prompt_ids, tokens)):
             raise UsageError(f"--context {context} stands for a prompt: leave --context or the prompt away")
         return Prompt((), vocabulary, context)
     if tokens is not None:
         if not 1 <= tokens <= MOST_TOKENS:
             raise UsageError(f"--prompt-tokens is {tokens}; it is 1 to {MOST_TOKENS}")
-        return Prompt(tuple((1 + at % max(1, vocabulary - 1)) % vocabulary for at in range(tokens)), vocabulary)
+        return Prompt(tuple((1 + number % max(1, vocabulary - 1)) % vocabulary for number in range(tokens)), vocabulary)
     if prompt == "":
         raise UsageError("the prompt is empty: give --prompt some text")
     tokenizer, ids, problem = None, None, None
@@ -71,7 +71,7 @@ def read_prompt(control: Control, folder: Path, vocabulary: int, asked: Asked) -
         raise problem
     if not ids:
         raise UsageError(f"the prompt {prompt!r} has no tokens: give --prompt another text")
-    wrong = [one for one in ids if not 0 <= one < vocabulary]
+    wrong = [token for token in ids if not 0 <= token < vocabulary]
     if wrong:
         raise UsageError(f"token id {wrong[0]} is not in the model's vocabulary of {vocabulary}: 0 to {vocabulary - 1}")
     return Prompt(tuple(ids), vocabulary, tokenizer=tokenizer)

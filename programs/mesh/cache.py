@@ -59,7 +59,7 @@ class Cache:
         self.block.memory.take(self.name, self.memory_of(self.held))
 
     @property
-    def own(self) -> np.ndarray:
+    def block_held(self) -> np.ndarray:
         """Tokens in each row of this block, int [bh]."""
         return self.held[self.rows]
 
@@ -77,11 +77,11 @@ class Cache:
         held = self.held + counts
         self.block.memory.resize(self.name, self.memory_of(held))
         self.held = held
-        room, most = self.data.shape[2], int(held.max())
-        if most > room:
-            more = max(most - room, room)
-            hostmemory.require("a KV cache that grows", (2 * room + more) * self.data[:, :, 0].nbytes)
-            blank = np.full((*self.data.shape[:2], more, *self.data.shape[3:]), np.nan, self.data.dtype)
+        room, fullest = self.data.shape[2], int(held.max())
+        if fullest > room:
+            extra = max(fullest - room, room)
+            hostmemory.require("a KV cache that grows", (2 * room + extra) * self.data[:, :, 0].nbytes)
+            blank = np.full((*self.data.shape[:2], extra, *self.data.shape[3:]), np.nan, self.data.dtype)
             self.data = np.concatenate([self.data, blank], axis=2)
 
 
@@ -136,8 +136,8 @@ def place_of_new(cache: Cache) -> tuple[int, int] | None:
     True until `balance` moves tokens.
     """
     row = _row(cache, int(cache.held.sum()) - 1)
-    here = row - cache.rows.start
-    return (here, int(cache.held[row]) - 1) if 0 <= here < cache.block.shape[0] else None
+    local_row = row - cache.rows.start
+    return (local_row, int(cache.held[row]) - 1) if 0 <= local_row < cache.block.shape[0] else None
 
 
 def _row(cache: Cache, number: int) -> int:
@@ -168,12 +168,14 @@ def balance(cache: Cache) -> None:
     before = cache.held.copy()
     before[-1] -= 1
     shape = block.shape if block.payload else (1, 1)
-    own = np.broadcast_to(before[cache.rows][: shape[0], None, None], (*shape, 1)).astype(np.int32)
-    own = block.memory.keep("tokens that it holds", own)
-    above = fabric.transfer(block, cache.stairs.down, own)
+    held = np.broadcast_to(before[cache.rows][: shape[0], None, None], (*shape, 1)).astype(np.int32)
+    held = block.memory.keep("tokens that it holds", held)
+    above = fabric.transfer(block, cache.stairs.down, held)
     full = _as_full(before)
-    if block.payload and (((own >= above)[:, 0, 0] != full[cache.rows]) & (np.arange(len(full)) > 0)[cache.rows]).any():
-        raise AssertionError("a core's neighbour does not hold what was counted")
+    if block.payload:
+        wrong = (held >= above)[:, 0, 0] != full[cache.rows]
+        if (wrong & (np.arange(len(full)) > 0)[cache.rows]).any():
+            raise AssertionError("a core's neighbour does not hold what was counted")
     rows = _climbing(cache.held)
     if rows.any():
         _pass_up(cache, cache.stairs, rows)
@@ -219,8 +221,8 @@ def refusal(cache: Cache) -> str | None:
     control = cache.block.control
     if not control.total(int(problem is not None)):
         return None
-    told: str = control.allreduce(problem, lambda texts: next(text for text in texts if text is not None))
-    return told
+    reason: str = control.allreduce(problem, lambda texts: next(text for text in texts if text is not None))
+    return reason
 
 
 # ---------------------------------------------------------------------------------------------------- moving tokens
@@ -232,10 +234,10 @@ def _pass_up(cache: Cache, stairs: Stairs, rows: np.ndarray) -> None:
     arrived = _move(cache, stairs.up, rows, above, cache.data[:, :, 0])
     if cache.block.payload:
         data = cache.data
-        most = min(int(cache.held.max()) + 1, data.shape[2])
-        gives, takes = np.flatnonzero(rows[cache.rows]), np.flatnonzero(above[cache.rows])
-        data[gives, :, : most - 1] = data[gives, :, 1:most]
-        data[takes, :, cache.own[takes] - 1] = arrived[takes]
+        fullest = min(int(cache.held.max()) + 1, data.shape[2])
+        givers, takers = np.flatnonzero(rows[cache.rows]), np.flatnonzero(above[cache.rows])
+        data[givers, :, : fullest - 1] = data[givers, :, 1:fullest]
+        data[takers, :, cache.block_held[takers] - 1] = arrived[takers]
 
 
 def _pass_down(cache: Cache, stairs: Stairs, rows: np.ndarray) -> None:
@@ -244,14 +246,14 @@ def _pass_down(cache: Cache, stairs: Stairs, rows: np.ndarray) -> None:
     below[1:] = rows[:-1]
     packet = np.zeros((*cache.block.lead, *cache.data.shape[3:]), cache.data.dtype)
     if cache.block.payload:
-        gives = np.flatnonzero(rows[cache.rows])
-        packet[gives] = cache.data[gives, :, cache.own[gives] - 1]
+        givers = np.flatnonzero(rows[cache.rows])
+        packet[givers] = cache.data[givers, :, cache.block_held[givers] - 1]
     arrived = _move(cache, stairs.down, rows, below, packet)
     if cache.block.payload:
-        data, most = cache.data, int(cache.held.max())
-        takes = np.flatnonzero(below[cache.rows])
-        data[takes, :, 1:most] = data[takes, :, : most - 1]
-        data[takes, :, 0] = arrived[takes]
+        data, fullest = cache.data, int(cache.held.max())
+        takers = np.flatnonzero(below[cache.rows])
+        data[takers, :, 1:fullest] = data[takers, :, : fullest - 1]
+        data[takers, :, 0] = arrived[takers]
 
 
 def _move(cache: Cache, channel: Channel, rows: np.ndarray, to: np.ndarray, packet: np.ndarray) -> np.ndarray:

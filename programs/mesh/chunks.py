@@ -118,7 +118,7 @@ def head_chunks(count: int, head_dim: int, groups: int, width: int, sides: int) 
     half = np.array([0, head_dim // 2])[None, None, :, None]
     start = (np.arange(count) * head_dim)[None, :, None, None]
     table = np.where(pair >= 0, start + half + pair, -1).reshape(across, -1)
-    first = np.repeat(np.arange(groups) * count * head_dim, across)[:, None]
-    every = np.tile(table, (groups, 1))
-    every = np.where(every >= 0, every + first, -1)
-    return np.pad(every, ((0, sides - len(every)), (0, 0)), constant_values=-1)
+    offset = np.repeat(np.arange(groups) * count * head_dim, across)[:, None]
+    tables = np.tile(table, (groups, 1))
+    tables = np.where(tables >= 0, tables + offset, -1)
+    return np.pad(tables, ((0, sides - len(tables)), (0, 0)), constant_values=-1)

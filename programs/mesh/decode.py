@@ -68,12 +68,12 @@ def embed(region: Region, chunks: Chunks, token: int) -> np.ndarray:
     block, table = region.block, region.weights.table
     assert table is not None
     size = chunks.vocabulary.shape[1]
-    chunk, place = divmod(token, size)
+    chunk, element = divmod(token, size)
     core, column = divmod(chunk, chunks.columns)
     x = zeros(block, "activations", (chunks.rows, chunks.embedding.shape[1]))
     if block.mesh.x0 <= core < block.mesh.x0 + block.lead[1]:
         at = core - block.mesh.x0
-        x[:, at] = table[:, at, :, column, :, place]
+        x[:, at] = table[:, at, :, column, :, element]
     return region.sums.x(x)
 
 
@@ -90,19 +90,19 @@ def normed_product(
     size = w.shape[3] * w.shape[-1]
     packet = zeros(block, "products and sum of squares", (size + 1,))
     packet[..., size:] = np.matmul(flat, flat.swapaxes(-1, -2))[..., 0]
-    own = packet[..., :size].reshape(*x.shape[:2], w.shape[3], w.shape[-1])
+    share = packet[..., :size].reshape(*x.shape[:2], w.shape[3], w.shape[-1])
     block.elementwise(x, 2)
     normed = block.memory.keep("normed activations", x * norm.astype(np.float32)[:, :, :, 0])
     if not fused:
         squares = sums.y(block.memory.keep("sum of squares", packet[..., size:].copy()))
         normed *= inverse_rms(config, squares)[..., None]
-    block.matmul(normed[:, :, :, None, None], w, own[..., None, :], over=2)
+    block.matmul(normed[:, :, :, None, None], w, share[..., None, :], over=2)
     del normed
     if not fused:
         block.elementwise(x)
-        return np.asarray(sums.y(own))
+        return np.asarray(sums.y(share))
     total = sums.y(packet)
-    product = total[..., :size].reshape(own.shape)
+    product = total[..., :size].reshape(share.shape)
     block.elementwise(product)
     product *= inverse_rms(config, total[..., size:])[..., None]
     return product
@@ -121,9 +121,9 @@ def attention(
     layer = region.weights.layers[number]
     values = attend(config, chunks, region, number, x, cos, sin, fused)
     block, sums = region.block, region.sums
-    own = along(block, values, layer.out.first, layer.out.turned[0])
+    share = along(block, values, layer.out.first, layer.out.turned[0])
     del values
-    out = second(block, sums, layer.out, sums.x(own))
+    out = second(block, sums, layer.out, sums.x(share))
     if layer.out_bias_y is not None:
         out += layer.out_bias_y.astype(np.float32)[:, :, :, 0]
     return out
@@ -146,20 +146,20 @@ def attend(
     remember(cache, number, k, v)
     q = keep("queries", by_head(q).reshape(*q.shape[:2], kv, group, -1) * np.float32(config.head_dim**-0.5))
     del qkv, k, v
-    most = int(cache.held.max())
-    held = (np.arange(most) < cache.own[: block.lead[0], None])[:, None, None, None]  # [bh, 1, 1, 1, tokens]
-    work = chunks.heads * q.shape[-1] * cache.own[:, None]
-    scores = np.matmul(q, remembered(cache, number, 0, held).swapaxes(-1, -2))  # [.., kv, group, tokens]
+    fullest = int(cache.held.max())
+    holds = (np.arange(fullest) < cache.block_held[: block.lead[0], None])[:, None, None, None]  # [bh, 1, 1, 1, tokens]
+    work = chunks.heads * q.shape[-1] * cache.block_held[:, None]
+    scores = np.matmul(q, remembered(cache, number, 0, holds).swapaxes(-1, -2))  # [.., kv, group, tokens]
     block.work(work)
     scores = sum_scores(cache, sums, keep("scores", scores))
-    np.copyto(scores, EMPTY, where=~held)
+    np.copyto(scores, EMPTY, where=~holds)
     top = keep("greatest scores", scores.max(axis=-1, keepdims=True))
     if not fused:
         top = sums.y(top, np.maximum)
     np.exp(scores - top, out=scores)
-    np.copyto(scores, 0, where=~held)
+    np.copyto(scores, 0, where=~holds)
     block.elementwise(scores, 3)
-    mixed = keep("mixed values", np.matmul(scores, remembered(cache, number, 1, held)))
+    mixed = keep("mixed values", np.matmul(scores, remembered(cache, number, 1, holds)))
     total = keep("sums of weights", scores.sum(axis=-1, keepdims=True))
     block.work(work)
     del q, scores
@@ -176,26 +176,26 @@ def attend(
     return keep("attention", np.ascontiguousarray(by_column).reshape(*by_column.shape[:3], -1))
 
 
-def remembered(cache: Cache, number: int, which: int, held: np.ndarray) -> np.ndarray:
+def remembered(cache: Cache, number: int, kind: int, holds: np.ndarray) -> np.ndarray:
     """A layer's keys (0) or values (1) as a product takes them, zero where a row holds none: [bh, bw, kv, tokens, Dt].
 
     A core reads them from the cache, number by number; the copy in float32 is the host's.
     """
-    stored = cache.data[:, :, : held.shape[-1], number, which].swapaxes(2, 3).astype(np.float32)
-    return np.where(held[..., 0, :, None], stored, np.float32(0))
+    stored = cache.data[:, :, : holds.shape[-1], number, kind].swapaxes(2, 3).astype(np.float32)
+    return np.where(holds[..., 0, :, None], stored, np.float32(0))
 
 
 def feed_forward(config: Config, region: Region, layer: Layer, x: np.ndarray, fused: bool) -> np.ndarray:
     """SwiGLU: E_y -> F_x -> E_y, or E_y -> F_y -> E_y where all of it is in factors."""
     block, sums = region.block, region.sums
     first = normed_product(config, region, x, layer.mlp_norm_y, layer.up.first, fused)
-    both = second(block, sums, layer.up, first)
+    gate_up = second(block, sums, layer.up, first)
     del first
-    hidden = swiglu(block, both)
-    del both
-    own = along(block, hidden, layer.down.first, layer.down.turned[0])
+    hidden = swiglu(block, gate_up)
+    del gate_up
+    share = along(block, hidden, layer.down.first, layer.down.turned[0])
     del hidden
-    return second(block, sums, layer.down, (sums.x if layer.down.turned[0] else sums.y)(own))
+    return second(block, sums, layer.down, (sums.x if layer.down.turned[0] else sums.y)(share))
 
 
 def sum_scores(cache: Cache, sums: Sums, scores: np.ndarray) -> np.ndarray:
@@ -207,19 +207,19 @@ def sum_scores(cache: Cache, sums: Sums, scores: np.ndarray) -> np.ndarray:
     if not sums.by_rows or np.ptp(cache.held) <= 1 or not (~south).any():
         return sums.heads(scores)
     for rows in (south, ~south):
-        most = int(cache.held[rows].max())
-        if most:
-            part = cache.block.memory.keep("scores of some rows", scores[..., :most].copy())
+        fullest = int(cache.held[rows].max())
+        if fullest:
+            part = cache.block.memory.keep("scores of some rows", scores[..., :fullest].copy())
             part = sums.heads(part, lines=rows)
-            own = rows[cache.rows] if cache.block.payload else slice(None)
-            scores[own, ..., :most] = part[own]
+            block_rows = rows[cache.rows] if cache.block.payload else slice(None)
+            scores[block_rows, ..., :fullest] = part[block_rows]
     return scores
 
 
-def merge_softmax(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+def merge_softmax(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     """Join two rows' shares of softmax(s) V, each [.., sum of e^(s - top) v, sum of e^(s - top), top]."""
-    top = np.maximum(one[..., -1:], other[..., -1:])
-    joined = one[..., :-1] * np.exp(one[..., -1:] - top) + other[..., :-1] * np.exp(other[..., -1:] - top)
+    top = np.maximum(left[..., -1:], right[..., -1:])
+    joined = left[..., :-1] * np.exp(left[..., -1:] - top) + right[..., :-1] * np.exp(right[..., -1:] - top)
     return np.concatenate([joined, top], axis=-1)
 
 
@@ -232,5 +232,5 @@ def remember(cache: Cache, number: int, k: np.ndarray, v: np.ndarray) -> None:
     """Write this layer's key and value at the place that `append` made in the row that keeps the token."""
     place = place_of_new(cache)
     if cache.block.payload and place is not None:
-        for which, part in ((0, k), (1, v)):
-            cache.data[place[0], :, place[1], number, which] = by_head(part)[place[0]]
+        for kind, part in ((0, k), (1, v)):
+            cache.data[place[0], :, place[1], number, kind] = by_head(part)[place[0]]

@@ -71,8 +71,8 @@ class MeshEngine:
                     if self.elsewhere is None:
                         for region in self.regions:
                             spread_evenly(region.cache)
-        last = self.regions[-1].block
-        return PromptScores(block, last, self.chunks, how.phases, config.vocab_size, len(ids), scores)
+        last_block = self.regions[-1].block
+        return PromptScores(block, last_block, self.chunks, how.phases, config.vocab_size, len(ids), scores)
 
     def change_cores(self) -> None:
         """Let other cores decode than those of prefill: weights and cache go there."""
@@ -80,8 +80,8 @@ class MeshEngine:
         with self.block.phase("change of cores"):
             after, cut = self.elsewhere(None)
             mesh = after[0].block.mesh
-            places = arrange(self.block.device, mesh.width, mesh.height, len(after))
-            change_cores(self.regions, after, places, self.chunks, cut, self.how.layers_run)
+            cells = arrange(self.block.device, mesh.width, mesh.height, len(after))
+            change_cores(self.regions, after, cells, self.chunks, cut, self.how.layers_run)
             self.regions, self.chunks = after, cut
             self.caches += [region.cache for region in after]
 
@@ -104,11 +104,11 @@ class MeshEngine:
     def step(self, token: int, position: int) -> TokenScores:
         self.steps += 1
         fused = self.how.allreduces == "fused"
-        found = decode(
+        scores = decode(
             self.regions, self.config, self.chunks, token, position, fused, self.how.layers_run, self.spent[1]
         )  # fmt: skip
         last = self.regions[-1]
-        return TokenScores(last.block, self.chunks, last.sums, self.config.vocab_size, found)
+        return TokenScores(last.block, self.chunks, last.sums, self.config.vocab_size, scores)
 
     def took(self, token: int) -> None:
         if self.steps:
@@ -122,13 +122,13 @@ class MeshEngine:
         }
         return facts, parts | self._rows()
 
-    def restore(self, found: Snapshot, new: Sequence[int]) -> None:
-        state.restore(self._blocks(), found)
-        found.fill(self._rows())
+    def restore(self, snapshot: Snapshot, new: Sequence[int]) -> None:
+        state.restore(self._blocks(), snapshot)
+        snapshot.fill(self._rows())
         self.steps = len(new) - 1
-        for cycles, was in zip(self.spent, found.facts["spent"], strict=True):
+        for cycles, saved in zip(self.spent, snapshot.facts["spent"], strict=True):
             if cycles is not None:
-                cycles.extend(map(float, was))
+                cycles.extend(map(float, saved))
 
     def _rows(self) -> dict[str, Part]:
         """What the caches' rows hold, if there are payloads, as bytes: npy files have no name for bfloat16."""
@@ -140,15 +140,15 @@ class MeshEngine:
 
     def _blocks(self) -> list[Block]:
         """All cores that decode goes on with, those that are at work between two tokens first."""
-        found = [region.block for region in self.regions]
-        found += [region.crossing.border for region in self.regions if region.crossing is not None]
-        return found if any(one is self.block for one in found) else [*found, self.block]
+        blocks = [region.block for region in self.regions]
+        blocks += [region.crossing.border for region in self.regions if region.crossing is not None]
+        return blocks if any(block is self.block for block in blocks) else [*blocks, self.block]
 
 
 @contextmanager
 def open_engine(
     block: Block, config: Config, source: Checkpoint | None, how: How, dtype: np.dtype[Any], prompt: Prompt,
-    limit: int, found: Snapshot | None,
+    limit: int, snapshot: Snapshot | None,
 ) -> Iterator[MeshEngine]:  # fmt: skip
     """The model on the cores that begin; or, where a state was found, on those that decode. LimitError, UsageError.
 
@@ -162,37 +162,39 @@ def open_engine(
     room = max(chunks.rows * -(-len(prompt.ids) // chunks.sides), (len(prompt) + limit) // mesh.height + 1) + 2
     regions = how.decode_regions or how.regions
     moves = bool(prompt.ids) and limit > 1 and (*cores, regions) != (mesh.width, mesh.height, how.regions)
-    begun = found is not None
+    begun = snapshot is not None
     with ExitStack() as stack:
 
         def elsewhere(source: Checkpoint | None) -> tuple[list[Region], Chunks]:
-            there = block.another("decode", *cores)
-            cut = cut_dimensions(there, config, chunks.groups)
+            decode_block = block.another("decode", *cores)
+            cut = cut_dimensions(decode_block, config, chunks.groups)
             name = "decode region"
             return open_regions(
-                stack, there, config, cut, source, dtype, regions, room, how.kv, name, turned=True
+                stack, decode_block, config, cut, source, dtype, regions, room, how.kv, name, turned=True
             ), cut  # fmt: skip
 
         if block.payload:
             with ExitStack() as trial:
                 shapes = replace(block, payload=False)
                 open_regions(trial, shapes, config, chunks, None, dtype, how.regions, room, how.kv, turned=begun)
-        first = None if begun and moves else source
-        opened = open_regions(stack, block, config, chunks, first, dtype, how.regions, room, how.kv, turned=begun)
+        prefill_source = None if begun and moves else source
+        opened = open_regions(
+            stack, block, config, chunks, prefill_source, dtype, how.regions, room, how.kv, turned=begun
+        )
         caches = [region.cache for region in opened]
         if begun and moves:
             opened, chunks = elsewhere(source)
             caches += [region.cache for region in opened]
-        if found is not None:
-            hold(caches, found)
+        if snapshot is not None:
+            hold(caches, snapshot)
         spent: tuple[Any, Any] = (None, None) if block.payload else ([], [])
-        there = elsewhere if moves else None
-        yield MeshEngine(block, config, how, limit, stack, chunks, opened, caches, there, spent, begun)
+        opener = elsewhere if moves else None
+        yield MeshEngine(block, config, how, limit, stack, chunks, opened, caches, opener, spent, begun)
 
 
-def hold(caches: Sequence[Cache], found: Snapshot) -> None:
+def hold(caches: Sequence[Cache], snapshot: Snapshot) -> None:
     """Let caches that are empty have memory for what they held. LimitError."""
-    with trusted(found):
-        for cache, was in zip(caches, found.facts["caches"], strict=True):
-            cache.add(np.array(was["held"], np.int64))
-            cache.moved = int(was["moved"])
+    with trusted(snapshot):
+        for cache, saved in zip(caches, snapshot.facts["caches"], strict=True):
+            cache.add(np.array(saved["held"], np.int64))
+            cache.moved = int(saved["moved"])

@@ -23,5 +23,5 @@ def group_rings(block: Block, rings: Rings, chunks: Chunks) -> Iterator[Rings]:
     """Rings of N places on the rows of each group, 4 route entries a core; along y, the rings that there are."""
     width, used = chunks.group_width, chunks.groups * chunks.group_width
     with ring_in_groups(block, chunks.slots, width, chunks.groups) as (onward, back):
-        first = [onward.places[x % width * chunks.slots] if x < used else 0 for x in range(block.mesh.width)]
-        yield Rings(onward, rings.y, back, rings.back_y, tuple(first))
+        starts = [onward.places[x % width * chunks.slots] if x < used else 0 for x in range(block.mesh.width)]
+        yield Rings(onward, rings.y, back, rings.back_y, tuple(starts))

@@ -64,11 +64,11 @@ def product(block: Block, gemm: Callable[..., np.ndarray], x: np.ndarray, w: Lin
     first = gemm(x, w.first)
     if w.whole:
         return first
-    found = [
-        own if part.second is None else gemm(own, part.second)
-        for own, part in zip(w.split(first), w.parts, strict=True)
+    outs = [
+        tiles if part.second is None else gemm(tiles, part.second)
+        for tiles, part in zip(w.split(first), w.parts, strict=True)
     ]
-    return found[0] if len(found) == 1 else block.memory.keep("products side by side", np.concatenate(found, axis=-1))
+    return outs[0] if len(outs) == 1 else block.memory.keep("products side by side", np.concatenate(outs, axis=-1))
 
 
 # ---------------------------------------------------------------------------------------------------------- decode
@@ -81,8 +81,8 @@ def along(block: Block, x: np.ndarray, w: np.ndarray, turned: bool, total: np.nd
     to that.
     """
     x, over = (x[:, :, None, :, None], 3) if turned else (x[:, :, :, None, None], 2)
-    found = block.matmul(x, w, None if total is None else total[..., None, :], over)
-    return found[..., 0, :]
+    result = block.matmul(x, w, None if total is None else total[..., None, :], over)
+    return result[..., 0, :]
 
 
 def second(block: Block, sums: Sums, w: Linear, first: np.ndarray) -> np.ndarray:
@@ -90,22 +90,24 @@ def second(block: Block, sums: Sums, w: Linear, first: np.ndarray) -> np.ndarray
     if w.whole:
         return first
     across, turned = w.turned
-    latents = [own for own, part in zip(w.split(first), w.parts, strict=True) if part.second is not None]
+    latents = [latent for latent, part in zip(w.split(first), w.parts, strict=True) if part.second is not None]
     if across == turned:
         ends = np.cumsum([latent.shape[-1] for latent in latents])[:-1]
         latents = np.split(to_other_axis(block, sums, np.concatenate(latents, axis=-1), w), ends, axis=-1)
     factors = [part.second for part in w.parts if part.second is not None]
     ends = np.cumsum([factor.shape[-1] for factor in factors])
-    own = zeros(block, "products of factors", (factors[0].shape[2 if turned else 3], int(ends[-1])))
+    shares = zeros(block, "products of factors", (factors[0].shape[2 if turned else 3], int(ends[-1])))
     for latent, factor, end in zip(latents, factors, ends, strict=True):
-        along(block, latent, factor, turned, own[..., end - factor.shape[-1] : end])
+        along(block, latent, factor, turned, shares[..., end - factor.shape[-1] : end])
     del latents
-    total = (sums.x if turned else sums.y)(own)
+    total = (sums.x if turned else sums.y)(shares)
     if len(factors) == len(w.parts):
         return total
-    made = iter(np.split(total, ends[:-1], axis=-1))
-    found = [whole if part.second is None else next(made) for whole, part in zip(w.split(first), w.parts, strict=True)]
-    return block.memory.keep("products side by side", np.concatenate(found, axis=-1))
+    products = iter(np.split(total, ends[:-1], axis=-1))
+    outs = [
+        tiles if part.second is None else next(products) for tiles, part in zip(w.split(first), w.parts, strict=True)
+    ]
+    return block.memory.keep("products side by side", np.concatenate(outs, axis=-1))
 
 
 def to_other_axis(block: Block, sums: Sums, x: np.ndarray, w: Linear) -> np.ndarray:
@@ -116,13 +118,13 @@ def to_other_axis(block: Block, sums: Sums, x: np.ndarray, w: Linear) -> np.ndar
     rows, columns = w.first.shape[2:4]
     turned, mesh = w.turned[0], block.mesh
     places, each = (columns, rows) if turned else (rows, columns)
-    found = zeros(block, "numbers between factors", (places, x.shape[-1]))
+    moved = zeros(block, "numbers between factors", (places, x.shape[-1]))
     if block.payload:
-        to, of = (found.swapaxes(0, 1), x.swapaxes(0, 1)) if turned else (found, x)
+        to, of = (moved.swapaxes(0, 1), x.swapaxes(0, 1)) if turned else (moved, x)
         (low, begin) = (mesh.x0, mesh.y0) if turned else (mesh.y0, mesh.x0)
         line, place = np.divmod(np.arange(len(to) * places), places)
         core, slot = np.divmod(low * places + np.arange(len(to) * places), each)
-        here = (core >= begin) & (core < begin + to.shape[1])
-        line, place, core, slot = line[here], place[here], core[here] - begin, slot[here]
+        hosted = (core >= begin) & (core < begin + to.shape[1])
+        line, place, core, slot = line[hosted], place[hosted], core[hosted] - begin, slot[hosted]
         to[line, core, place] = of[line, core, slot]
-    return (sums.y if turned else sums.x)(found)
+    return (sums.y if turned else sums.x)(moved)

@@ -99,7 +99,7 @@ def meshgemm_t_by_tree(block: Block, rings: Rings, tree: Tree, a: np.ndarray, b:
     """
     mesh, (rows, columns) = block.mesh, a.shape[2:4]
     steps = mesh.height * rows
-    place, order = np.array(ring_place(steps)), np.array(ring_order(steps))
+    places, order = np.array(ring_place(steps)), np.array(ring_order(steps))
     y = np.arange(mesh.y0 * rows, (mesh.y0 + block.lead[0]) * rows).reshape(-1, 1, rows, 1)
     x = np.arange(mesh.x0 * columns, (mesh.x0 + block.lead[1]) * columns).reshape(1, -1, 1, columns)
     b_now, b_next = in_flight(block, "B", b), coming_in(block, "B", b)
@@ -108,8 +108,8 @@ def meshgemm_t_by_tree(block: Block, rings: Rings, tree: Tree, a: np.ndarray, b:
         flights = () if step == steps - 1 else start_shift(block, rings.y, b_now, b_next)
         total = block.matmul(a, b_now.swapaxes(-1, -2), over=3)
         allreduce(block, tree, total, out=total)
-        mine = x == order[(place[y] - step) % steps]
-        np.copyto(c, total[:, :, :, None], where=mine[..., *(None,) * (c.ndim - 4)])
+        keeps = x == order[(places[y] - step) % steps]
+        np.copyto(c, total[:, :, :, None], where=keeps[..., *(None,) * (c.ndim - 4)])
         del total
         finish_shift(block, flights)
         b_now, b_next = b_next, b_now

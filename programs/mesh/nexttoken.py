@@ -15,19 +15,19 @@ from meshrt.programs.mesh.chunks import Chunks
 from meshrt.programs.mesh.systems import Sums, open_sums
 
 
-def best_of(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+def best_of(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     """The greater of two (value, id) pairs [.., 2]; of equal values the lower id. For a reduction."""
-    better = (other[..., :1] > one[..., :1]) | ((other[..., :1] == one[..., :1]) & (other[..., 1:] < one[..., 1:]))
-    return np.where(better, other, one)
+    better = (right[..., :1] > left[..., :1]) | ((right[..., :1] == left[..., :1]) & (right[..., 1:] < left[..., 1:]))
+    return np.where(better, right, left)
 
 
-def best_here(block: Block, chunks: Chunks, scores: np.ndarray) -> np.ndarray:
+def best_of_core(block: Block, chunks: Chunks, scores: np.ndarray) -> np.ndarray:
     """Each core's best (logit, id) of its part of V_x: [bh, bw, columns, Vt] -> float32 [bh, bw, 2].
 
     Ids are exact in float32 up to 2^24; no vocabulary is as large.
     """
-    first = block.mesh.x0 * chunks.columns
-    ids = chunks.vocabulary[first : first + block.lead[1] * chunks.columns].reshape(1, block.lead[1], -1)
+    start = block.mesh.x0 * chunks.columns
+    ids = chunks.vocabulary[start : start + block.lead[1] * chunks.columns].reshape(1, block.lead[1], -1)
     flat = np.where(ids >= 0, scores.reshape(*scores.shape[:2], -1), np.float32(-np.inf))
     if block.payload:
         flat = np.where(np.isnan(flat), np.float32(np.inf), flat)  # so that it is not lost among comparisons
@@ -59,7 +59,7 @@ class TokenScores:
 
     def greedy(self) -> int:
         """Found on the mesh: the best of each column's cores is reduced along x, and all cores know it."""
-        return token_of(self.block, self.sums.x(best_here(self.block, self.chunks, self.scores), best_of))
+        return token_of(self.block, self.sums.x(best_of_core(self.block, self.chunks, self.scores), best_of))
 
     def draw(self, choose: Callable[[np.ndarray], int]) -> int:
         return at_rank_0(self.block.control, self.row, choose)
@@ -100,42 +100,42 @@ class PromptScores:
             sums = open_sums(routes, self.last, self.chunks, "xy", self.phases)
             self.last.follow(self.block)
             row, strip, place = last_place(self.chunks, self.length, self.scores.shape[-2])
-            own = self.scores[:, :, strip, :, place]
+            logits = self.scores[:, :, strip, :, place]
             if choose is None:
-                token = self._likeliest(sums, own, row)
+                token = self._likeliest(sums, logits, row)
             else:
-                token = at_rank_0(self.last.control, whole_row(self.last, own, self.vocabulary, row), choose)
+                token = at_rank_0(self.last.control, whole_row(self.last, logits, self.vocabulary, row), choose)
             self.block.follow(self.last)
         return token
 
-    def _likeliest(self, sums: Sums, own: np.ndarray, row: int) -> int:
+    def _likeliest(self, sums: Sums, logits: np.ndarray, row: int) -> int:
         last = self.last
-        best = best_here(last, self.chunks, own)
+        best = best_of_core(last, self.chunks, logits)
         if last.mesh.y0 <= row < last.mesh.y0 + last.lead[0]:
-            others = np.arange(last.lead[0]) != row - last.mesh.y0
-            best[others] = -np.inf, self.vocabulary
+            other_rows = np.arange(last.lead[0]) != row - last.mesh.y0
+            best[other_rows] = -np.inf, self.vocabulary
         else:
             best[:] = -np.inf, self.vocabulary
         best = sums.x(best, best_of)
         return token_of(last, sums.y(best, best_of))
 
 
-def last_place(chunks: Chunks, length: int, kept: int) -> tuple[int, int, int]:
-    """(row of cores, row of tiles there, place in the tile) of the prompt's last token; `kept` places a tile."""
-    each = -(-length // chunks.sides)
-    chunk, place = divmod(length - 1, each)
-    return chunk // chunks.rows, chunk % chunks.rows, place if kept == each else 0
+def last_place(chunks: Chunks, length: int, tile_rows: int) -> tuple[int, int, int]:
+    """(row of cores, row of tiles there, place in the tile) of the prompt's last token; `tile_rows` places a tile."""
+    per_chunk = -(-length // chunks.sides)
+    chunk, place = divmod(length - 1, per_chunk)
+    return chunk // chunks.rows, chunk % chunks.rows, place if tile_rows == per_chunk else 0
 
 
 def whole_row(block: Block, scores: np.ndarray, vocabulary: int, row: int = 0) -> np.ndarray | None:
     """V_x of one row of cores, [bh, bw, columns, Vt] -> float32 [vocabulary] at rank 0, None elsewhere."""
-    every = gather_parts(block, scores.reshape(scores.shape[0], -1), (block.mesh.height, vocabulary))
-    return None if every is None else every[row]
+    logits = gather_parts(block, scores.reshape(scores.shape[0], -1), (block.mesh.height, vocabulary))
+    return None if logits is None else logits[row]
 
 
 def prompt_logits(block: Block, scores: np.ndarray, length: int, vocabulary: int) -> list[np.ndarray]:
     """All rows of L_y V_x at rank 0, an empty list elsewhere."""
     tall = scores.transpose(0, 2, 4, 1, 3, 5)
     tall = tall.reshape(tall.shape[0] * tall.shape[1] * tall.shape[2], -1)
-    every = gather_parts(block, tall, (length, vocabulary))
-    return [] if every is None else list(every)
+    logits = gather_parts(block, tall, (length, vocabulary))
+    return [] if logits is None else list(logits)

@@ -35,23 +35,27 @@ class Cut:
 
 
 def change_cores(
-    before: Sequence[Region], after: Sequence[Region], places: Sequence[tuple[int, int]], old: Chunks, new: Chunks,
+    before: Sequence[Region], after: Sequence[Region], cells: Sequence[tuple[int, int]], old: Chunks, new: Chunks,
     sample: int | None = None,
 ) -> None:  # fmt: skip
     """Move weights, which `turn` has been at, and caches to the cores of other regions, which have room for them.
 
-    `places` are those of the new regions on the wafer. The first of both begin at the same corner, where everything is
-    cut anew. `sample` is that of `prefill`.
+    `cells` are those of the new regions on the wafer, as `arrange` gives them. The first of both begin at the same
+    corner, where everything is cut anew. `sample` is that of `prefill`.
     """
-    one, two = before[0].block, after[0].block
-    mover = one.another("re-placement", max(one.mesh.width, two.mesh.width), max(one.mesh.height, two.mesh.height))
-    dimensions = Dimensions(mover, (one.mesh, two.mesh), old, new)
+    old_block, new_block = before[0].block, after[0].block
+    mover = old_block.another(
+        "re-placement",
+        max(old_block.mesh.width, new_block.mesh.width),
+        max(old_block.mesh.height, new_block.mesh.height),
+    )
+    dimensions = Dimensions(mover, (old_block.mesh, new_block.mesh), old, new)
     heads, vocabulary, embedding = (
-        dimensions.cut(*which) for which in (("x", "queries"), ("x", "vocabulary"), ("y", "embedding"))
+        dimensions.cut(*axis_and_name) for axis_and_name in (("x", "queries"), ("x", "vocabulary"), ("y", "embedding"))
     )
     owner = {number: (region, at) for region in before for at, number in enumerate(region.layers)}
-    mover.follow(one)
-    route = Route(mover, places, after, sample)
+    mover.follow(old_block)
+    route = Route(mover, cells, after, sample)
     for region in after:
         for at in sampled(mover, len(region.layers), sample):
             home, number = owner[region.layers[at]]
@@ -68,7 +72,7 @@ def change_cores(
     if after[-1].weights.head is not after[0].weights.table:
         move(route, before[-1], after[-1], before[-1].weights.head, after[-1].weights.head, vocabulary, embedding)
     move(route, before[-1], after[-1], before[-1].weights.norm_y, after[-1].weights.norm_y, None, embedding)
-    one.follow(mover)
+    old_block.follow(mover)
 
 
 @dataclass(frozen=True)
@@ -80,13 +84,13 @@ class Dimensions:
     old: Chunks
     new: Chunks
 
-    def cut(self, axis: str, which: str | int) -> Cut:
-        both = self.old, self.new
-        if isinstance(which, int):
-            return cut(self.mover, axis, self.meshes, [plain(which, chunks.sides) for chunks in both])
-        tables = [getattr(chunks, which) for chunks in both]
-        each = [2 * chunks.heads for chunks in both] if which == "queries" else (1, 1)
-        return cut(self.mover, axis, self.meshes, tables, each)
+    def cut(self, axis: str, dimension: str | int) -> Cut:
+        old_and_new = self.old, self.new
+        if isinstance(dimension, int):
+            return cut(self.mover, axis, self.meshes, [plain(dimension, chunks.sides) for chunks in old_and_new])
+        tables = [getattr(chunks, dimension) for chunks in old_and_new]
+        unit_sizes = [2 * chunks.heads for chunks in old_and_new] if dimension == "queries" else (1, 1)
+        return cut(self.mover, axis, self.meshes, tables, unit_sizes)
 
 
 @dataclass(frozen=True)
@@ -94,17 +98,17 @@ class Route:
     """The way from one set of regions to another: over the corner that they share, then from region to region."""
 
     mover: Block
-    places: Sequence[tuple[int, int]]
+    cells: Sequence[tuple[int, int]]
     after: Sequence[Region]
     sample: int | None
 
 
 def cut(
-    mover: Block, axis: str, meshes: Sequence[Mesh], tables: Sequence[np.ndarray], each: Sequence[int] = (1, 1)
+    mover: Block, axis: str, meshes: Sequence[Mesh], tables: Sequence[np.ndarray], unit_sizes: Sequence[int] = (1, 1)
 ) -> Cut:  # fmt: skip
-    """How a dimension of these chunks lies on lines of both meshes; `each` numbers of a chunk are one unit."""
+    """How a dimension of these chunks lies on lines of both meshes; `unit_sizes` numbers of a chunk are one unit."""
     bounds, units, chunks = [], [], []
-    for mesh, table, size in zip(meshes, tables, each, strict=True):
+    for mesh, table, size in zip(meshes, tables, unit_sizes, strict=True):
         units.append(table.shape[1] // size)
         chunks.append(len(table) // mesh.length(axis))
         real = (table[:, : units[-1]] >= 0).sum(axis=1).reshape(mesh.length(axis), -1).sum(axis=1)
@@ -118,18 +122,18 @@ def move_linear(
 ) -> None:  # fmt: skip
     """Matrices with these rows and columns: as one if all are whole, else one by one, and their factors."""
 
-    def fill(tiles: np.ndarray, place: np.ndarray, rows: str | int, columns: str | int, turned: bool) -> None:
+    def fill(tiles: np.ndarray, target: np.ndarray, rows: str | int, columns: str | int, turned: bool) -> None:
         x, y = (rows, columns) if turned else (columns, rows)
-        move(route, home, region, tiles, place, dimensions.cut("x", x), dimensions.cut("y", y), turned)
+        move(route, home, region, tiles, target, dimensions.cut("x", x), dimensions.cut("y", y), turned)
 
-    first, second = w.turned
+    first_turned, second_turned = w.turned
     if w.whole:
-        fill(w.first, to.first, rows, columns, first)
+        fill(w.first, to.first, rows, columns, first_turned)
         return
-    for part, tiles, other, place in zip(w.parts, w.split(w.first), to.parts, to.split(to.first), strict=True):
-        fill(tiles, place, rows, columns if part.rank is None else part.rank, first)
-        if part.rank is not None and part.second is not None and other.second is not None:
-            fill(part.second, other.second, part.rank, columns, second)
+    for part, tiles, target_part, target in zip(w.parts, w.split(w.first), to.parts, to.split(to.first), strict=True):
+        fill(tiles, target, rows, columns if part.rank is None else part.rank, first_turned)
+        if part.rank is not None and part.second is not None and target_part.second is not None:
+            fill(part.second, target_part.second, part.rank, columns, second_turned)
 
 
 def move(
@@ -139,9 +143,9 @@ def move(
     """Fill `to` with what `tiles` has. Without a cut along x or y the vector is the same all along it."""
     if tiles is None or to is None:
         return
-    found = travel(route, home.block, region, as_units(tiles, x, y, rows_last), x, y)
+    units = travel(route, home.block, region, as_units(tiles, x, y, rows_last), x, y)
     if region.block.payload:
-        to[...] = from_units(found, to.shape, x, y, rows_last)
+        to[...] = from_units(units, to.shape, x, y, rows_last)
 
 
 def move_cache(route: Route, home: Region, number: int, region: Region, at: int, heads: Cut) -> None:
@@ -152,44 +156,44 @@ def move_cache(route: Route, home: Region, number: int, region: Region, at: int,
     length = route.mover.mesh.height
     ends = [np.concatenate([[0], np.cumsum(held)]) for held in (home.cache.held, region.cache.held)]
     before, after = (np.pad(end, (0, length + 1 - len(end)), mode="edge") for end in ends)
-    most = max(1, int(home.cache.held.max())), max(1, int(region.cache.held.max()))
-    y = Cut(before, after, most, (1, 1))
-    found = travel(route, home.block, region, cache_units(home.cache, number, most[0], heads), heads, y)
+    fullest = max(1, int(home.cache.held.max())), max(1, int(region.cache.held.max()))
+    y = Cut(before, after, fullest, (1, 1))
+    units = travel(route, home.block, region, cache_units(home.cache, number, fullest[0], heads), heads, y)
     if region.block.payload:
         columns, pairs = heads.chunks[1], heads.units[1]
-        found = found.reshape(*found.shape[:3], columns, pairs, 2, -1, 2).transpose(0, 1, 2, 5, 6, 3, 7, 4)
-        region.cache.data[:, :, : most[1], at] = found.reshape(*found.shape[:5], -1)
+        units = units.reshape(*units.shape[:3], columns, pairs, 2, -1, 2).transpose(0, 1, 2, 5, 6, 3, 7, 4)
+        region.cache.data[:, :, : fullest[1], at] = units.reshape(*units.shape[:5], -1)
 
 
-def cache_units(cache: Cache, number: int, most: int, heads: Cut) -> np.ndarray:
+def cache_units(cache: Cache, number: int, fullest: int, heads: Cut) -> np.ndarray:
     """Keys and values of one layer as in `as_units`: [bh, bw, units along x, 2 * kv * 2, tokens]."""
-    data = cache.data[:, :, :most, number]  # [bh, bw, tokens, 2, kv, columns * 2 * pairs]
+    data = cache.data[:, :, :fullest, number]  # [bh, bw, tokens, 2, kv, columns * 2 * pairs]
     columns, pairs = heads.chunks[0], heads.units[0]
     data = data.reshape(*data.shape[:5], columns, 2, pairs).transpose(0, 1, 5, 7, 3, 4, 6, 2)
-    return data.reshape(*data.shape[:2], columns * pairs, -1, most)
+    return data.reshape(*data.shape[:2], columns * pairs, -1, fullest)
 
 
 def travel(route: Route, home: Block, region: Region, tiles: np.ndarray, x: Cut | None, y: Cut | None) -> np.ndarray:
     """[bh, bw, places along x, numbers, places along y] of the old cores -> [bh, bw, along y, along x, numbers]."""
     mover, memory = route.mover, route.mover.memory
-    here = mover.tiles("numbers of a matrix", tiles.shape[2:], tiles.dtype)
-    lay(mover, here, every_core(home, tiles), 0, 0)
+    numbers = mover.tiles("numbers of a matrix", tiles.shape[2:], tiles.dtype)
+    lay(mover, numbers, every_core(home, tiles), 0, 0)
     del tiles  # the host's: the cores have taken them from the matrix at home
     wider = region.block.mesh.width > home.mesh.width, region.block.mesh.height > home.mesh.height
     if x is not None:
-        here = room(mover, remap(mover, "x", here, x.before, x.after), x)
+        numbers = room(mover, remap(mover, "x", numbers, x.before, x.after), x)
     elif wider[0]:
-        here = repeat_along(mover, "x", here)
-    here = memory.keep("numbers of a matrix", np.ascontiguousarray(np.moveaxis(here, 4, 2)))
+        numbers = repeat_along(mover, "x", numbers)
+    numbers = memory.keep("numbers of a matrix", np.ascontiguousarray(np.moveaxis(numbers, 4, 2)))
     if y is not None:
-        here = room(mover, remap(mover, "y", here, y.before, y.after), y)
+        numbers = room(mover, remap(mover, "y", numbers, y.before, y.after), y)
     elif wider[1]:
-        here = repeat_along(mover, "y", here)
-    block, (columns, rows) = mover, route.places[route.after.index(region)]
+        numbers = repeat_along(mover, "y", numbers)
+    block, (columns, rows) = mover, route.cells[route.after.index(region)]
     width, height = region.block.mesh.width, region.block.mesh.height
     corner = mover.another("corner", width, height)
-    moved = take(corner, here, every_core(mover, here), 0, 0)
-    del here
+    moved = take(corner, numbers, every_core(mover, numbers), 0, 0)
+    del numbers
     corner.follow(mover)
     block = corner
     for number, step in enumerate([(1, 0)] * columns + [(0, 1)] * rows):
@@ -212,9 +216,9 @@ def repeat_along(block: Block, axis: str, tiles: np.ndarray) -> np.ndarray:
 def room(block: Block, tiles: np.ndarray, cut: Cut) -> np.ndarray:
     """Tiles with as many places as the chunks of a core have, those without a number zero."""
     size = cut.units[1] * cut.chunks[1]
-    found = zeros(block, "numbers of a matrix", (size, *tiles.shape[3:]), tiles.dtype)
-    found[:, :, : tiles.shape[2]] = tiles[:, :, :size]
-    return found
+    padded = zeros(block, "numbers of a matrix", (size, *tiles.shape[3:]), tiles.dtype)
+    padded[:, :, : tiles.shape[2]] = tiles[:, :, :size]
+    return padded
 
 
 def as_units(tiles: np.ndarray, x: Cut | None, y: Cut | None, rows_last: bool) -> np.ndarray:
@@ -228,12 +232,12 @@ def as_units(tiles: np.ndarray, x: Cut | None, y: Cut | None, rows_last: bool) -
     if y is None:  # [bh, bw, 1, columns, numbers * units]
         vector = tiles.reshape(*tiles.shape[:2], tiles.shape[3], -1, units).swapaxes(3, 4)
         return vector.reshape(*tiles.shape[:2], tiles.shape[3] * units, -1, 1)
-    rows, columns, first, second = tiles.shape[2:]
+    rows, columns, kt, nt = tiles.shape[2:]
     if rows_last:
-        split = tiles.reshape(*tiles.shape[:2], rows, columns, first // units, units, second)
+        split = tiles.reshape(*tiles.shape[:2], rows, columns, kt // units, units, nt)
         split = split.transpose(0, 1, 3, 5, 4, 2, 6)
     else:
-        split = tiles.reshape(*tiles.shape[:2], rows, columns, first, second // units, units)
+        split = tiles.reshape(*tiles.shape[:2], rows, columns, kt, nt // units, units)
         split = split.transpose(0, 1, 3, 6, 5, 2, 4)
     return split.reshape(*tiles.shape[:2], columns * units, split.shape[4], -1)
 
@@ -245,9 +249,9 @@ def from_units(units: np.ndarray, shape: tuple[int, ...], x: Cut | None, y: Cut 
     size = x.units[1]
     if y is None:
         return units.reshape(*shape[:2], shape[3], size, -1).swapaxes(3, 4).reshape(shape)
-    rows, columns, first, second = shape[2:]
+    rows, columns, kt, nt = shape[2:]
     if rows_last:
-        split = units.reshape(*shape[:2], rows, second, columns, size, -1).transpose(0, 1, 2, 4, 6, 5, 3)
+        split = units.reshape(*shape[:2], rows, nt, columns, size, -1).transpose(0, 1, 2, 4, 6, 5, 3)
     else:
-        split = units.reshape(*shape[:2], rows, first, columns, size, -1).transpose(0, 1, 2, 4, 3, 6, 5)
+        split = units.reshape(*shape[:2], rows, kt, columns, size, -1).transpose(0, 1, 2, 4, 3, 6, 5)
     return split.reshape(shape)

@@ -33,12 +33,12 @@ def move_weights(block: Block, rings: Rings, weights: Weights, sample: int | Non
 
 def turn_linear(block: Block, rings: Rings, w: Linear) -> Linear:
     """Matrices as decode has them."""
-    first, second = w.turned
+    first_turned, second_turned = w.turned
     return replace(
         w,
-        first=turn(block, rings, w.first) if first else w.first,
+        first=turn(block, rings, w.first) if first_turned else w.first,
         parts=tuple(
-            replace(part, second=turn(block, rings, part.second)) if second and part.second is not None else part
+            replace(part, second=turn(block, rings, part.second)) if second_turned and part.second is not None else part
             for part in w.parts
         ),
     )

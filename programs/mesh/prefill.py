@@ -30,7 +30,7 @@ from meshrt.programs.mesh.weights import Layer
 
 
 @dataclass(frozen=True)
-class Place:
+class Positions:
     """Where the prompt's tokens and the rotary pairs of this block are.
 
     `rows` and `columns` are the positions of the tokens along y and, for scores, along x: [bh, 1, rows, 1, Lt, 1] and
@@ -39,7 +39,7 @@ class Place:
     """
 
     length: int
-    each: int  # Lt
+    chunk_length: int  # Lt
     rows: np.ndarray
     columns: np.ndarray
     cos: np.ndarray
@@ -58,21 +58,23 @@ def prefill(
     gets the cycles of each region's layers. With `layers_only`, by shape, there is no embedding before them and no head
     after them.
     """
-    place = place_tokens(regions[0].block, config, chunks, len(ids))
+    positions = cut_prompt(regions[0].block, config, chunks, len(ids))
     x = np.empty(0)
     for before, region in zip((None, *regions), regions, strict=False):
         block, weights = region.block, region.weights
-        for table in (place.cos, place.sin):
+        for table in (positions.cos, positions.sin):
             block.memory.keep("cosines and sines", table)
         if before is None and layers_only:
-            x = zeros(block, "activations", (chunks.rows, chunks.columns, place.each, chunks.embedding.shape[1]))
+            x = zeros(
+                block, "activations", (chunks.rows, chunks.columns, positions.chunk_length, chunks.embedding.shape[1])
+            )
         elif before is None:
-            x = embed(region, chunks, ids, place)
+            x = embed(region, chunks, ids, positions)
         else:
             x = cross_matrix(before.block, block, region.crossing, x, sample)
         with layers_timed(block, spent):
             for number in sampled(block, len(weights.layers), sample):
-                x += attention(config, chunks, region, number, x, place)
+                x += attention(config, chunks, region, number, x, positions)
                 x += feed_forward(config, region, weights.layers[number], x)
                 block.elementwise(x, 2)
                 block.console.progress("prefill", number + 1, len(weights.layers))
@@ -83,57 +85,57 @@ def prefill(
         assert weights.norm_x is not None and weights.head is not None
         x = rms_norm(config, region, x, weights.norm_x)
         if not every:
-            last = (len(ids) - 1) % place.each
+            last = (len(ids) - 1) % positions.chunk_length
             x = block.memory.keep("normed activations", x[..., last : last + 1, :].copy())
         x = region.products.gemm(x, weights.head)
     return x
 
 
-def place_tokens(block: Block, config: Config, chunks: Chunks, length: int) -> Place:
+def cut_prompt(block: Block, config: Config, chunks: Chunks, length: int) -> Positions:
     """Cut the prompt into P chunks along y, and find the cosines of every core's tokens and pairs."""
-    mesh, each = block.mesh, -(-length // chunks.sides)
+    mesh, lt = block.mesh, -(-length // chunks.sides)
     bh, bw = block.lead
-    token = np.arange(mesh.y0 * chunks.rows * each, (mesh.y0 + bh) * chunks.rows * each)
+    token = np.arange(mesh.y0 * chunks.rows * lt, (mesh.y0 + bh) * chunks.rows * lt)
     chunk = (np.arange(mesh.x0, mesh.x0 + bw) % chunks.group_width)[:, None] * chunks.slots + np.arange(chunks.slots)
-    seen = chunk[..., None] * each + np.arange(each)
+    columns = chunk[..., None] * lt + np.arange(lt)
     cos, sin = (
-        table.reshape(bh, chunks.rows, each, bw, chunks.columns, -1).transpose(0, 3, 1, 4, 2, 5)[:, :, :, :, None]
+        table.reshape(bh, chunks.rows, lt, bw, chunks.columns, -1).transpose(0, 3, 1, 4, 2, 5)[:, :, :, :, None]
         for table in pair_tables(block, config, chunks, token)
     )
-    rows = token.reshape(bh, 1, chunks.rows, 1, each, 1)
-    return Place(length, each, rows, seen.reshape(1, bw, 1, chunks.slots, 1, each), cos, sin)
+    rows = token.reshape(bh, 1, chunks.rows, 1, lt, 1)
+    return Positions(length, lt, rows, columns.reshape(1, bw, 1, chunks.slots, 1, lt), cos, sin)
 
 
 def pair_tables(block: Block, config: Config, chunks: Chunks, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """cos and sin for these positions and the rotary pairs of this block's columns: float32 [positions, pairs]."""
-    each = chunks.queries.shape[1] // chunks.heads // 2
-    first = block.mesh.x0 * chunks.columns
-    number = chunks.queries[first : first + block.lead[1] * chunks.columns, :each].reshape(-1)
+    pairs = chunks.queries.shape[1] // chunks.heads // 2
+    start = block.mesh.x0 * chunks.columns
+    number = chunks.queries[start : start + block.lead[1] * chunks.columns, :pairs].reshape(-1)
     pair = np.where(number >= 0, number % config.head_dim, -1)  # -1: padding, all zero
     cos, sin = (np.asarray(table)[:, pair] for table in cos_sin(config, positions))
     return cos, sin
 
 
-def embed(region: Region, chunks: Chunks, ids: np.ndarray, place: Place) -> np.ndarray:
+def embed(region: Region, chunks: Chunks, ids: np.ndarray, positions: Positions) -> np.ndarray:
     """X[L_y, E_x] = onehot[L_y, V_x] table[E_y, V_x]^T: the table moves, and every core looks its tokens up in it."""
     block = region.block
     size = chunks.vocabulary.shape[1]
-    padded = np.full(chunks.sides * place.each, -1)
+    padded = np.full(chunks.sides * positions.chunk_length, -1)
     padded[: len(ids)] = ids
-    first = (np.arange(block.mesh.width * chunks.columns) * size).reshape(block.mesh.width, chunks.columns)
-    first = first[block.mesh.x0 : block.mesh.x0 + block.lead[1]]
-    inside = padded[place.rows[..., 0]] - first[None, :, None, :, None]  # [bh, bw, rows, columns, Lt]
+    starts = (np.arange(block.mesh.width * chunks.columns) * size).reshape(block.mesh.width, chunks.columns)
+    starts = starts[block.mesh.x0 : block.mesh.x0 + block.lead[1]]
+    inside = padded[positions.rows[..., 0]] - starts[None, :, None, :, None]  # [bh, bw, rows, columns, Lt]
     inside = np.where((inside >= 0) & (inside < size), inside, -1).astype(np.int32)[..., None]
-    places = block.memory.keep("places of the ones of one-hot rows", inside)
+    ones = block.memory.keep("places of the ones of one-hot rows", inside)
     del inside
 
-    def look_up(places: np.ndarray, table: np.ndarray, total: np.ndarray) -> None:
-        found = np.take_along_axis(table.swapaxes(-1, -2), np.maximum(places, 0), axis=-2).astype(np.float32)
-        found = np.where(places >= 0, found, np.float32(0))
-        block.elementwise(found)
-        total += found
+    def look_up(ones: np.ndarray, table: np.ndarray, total: np.ndarray) -> None:
+        rows = np.take_along_axis(table.swapaxes(-1, -2), np.maximum(ones, 0), axis=-2).astype(np.float32)
+        rows = np.where(ones >= 0, rows, np.float32(0))
+        block.elementwise(rows)
+        total += rows
 
-    return region.products.gemm_t(places, region.weights.table, look_up)
+    return region.products.gemm_t(ones, region.weights.table, look_up)
 
 
 def rms_norm(config: Config, region: Region, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
@@ -149,10 +151,12 @@ def rms_norm(config: Config, region: Region, x: np.ndarray, weight: np.ndarray) 
     return block.memory.keep("normed activations", normed)
 
 
-def attention(config: Config, chunks: Chunks, region: Region, number: int, x: np.ndarray, place: Place) -> np.ndarray:
+def attention(
+    config: Config, chunks: Chunks, region: Region, number: int, x: np.ndarray, positions: Positions
+) -> np.ndarray:
     """Causal attention of all heads of a group at once: every core has a share of each of them."""
     block, layer, cache, products = region.block, region.weights.layers[number], region.cache, region.products
-    keep, kv, group, length = block.memory.keep, chunks.kv_heads, config.group, place.each
+    keep, kv, group, length = block.memory.keep, chunks.kv_heads, config.group, positions.chunk_length
     normed = rms_norm(config, region, x, layer.norm_x)
     qkv = product(block, products.gemm, normed, layer.qkv)
     del normed
@@ -160,14 +164,14 @@ def attention(config: Config, chunks: Chunks, region: Region, number: int, x: np
         qkv += layer.qkv_bias.astype(np.float32)[..., None, :]
         block.elementwise(qkv)
     q, k, v = (part.swapaxes(-2, -3) for part in split_heads(chunks, qkv))  # [.., heads, Lt, Dt]
-    q, k = rotate(block, q, place.cos, place.sin), rotate(block, k, place.cos, place.sin)
-    store(block, cache, number, k, v, place)
+    q, k = rotate(block, q, positions.cos, positions.sin), rotate(block, k, positions.cos, positions.sin)
+    store(block, cache, number, k, v, positions)
     k, v = (keep("keys and values", np.array(part, cache.data.dtype, order="C")) for part in (k, v))
     q = keep("queries", q.reshape(*q.shape[:4], kv, group * length, q.shape[-1]) * np.float32(config.head_dim**-0.5))
     del qkv
     scores = products.heads_t(q, k)  # [.., kv, group * Lt, Lt]
     del q, k
-    softmax(block, region.sums, scores, group, place)
+    softmax(block, region.sums, scores, group, positions)
     mixed = products.heads(scores, v)
     del scores, v
     mixed = mixed.reshape(*mixed.shape[:4], chunks.heads, length, -1).swapaxes(-2, -3)
@@ -193,27 +197,28 @@ def rotate(block: Block, x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.
     return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
 
 
-def store(block: Block, cache: Cache, number: int, k: np.ndarray, v: np.ndarray, place: Place) -> None:
+def store(block: Block, cache: Cache, number: int, k: np.ndarray, v: np.ndarray, positions: Positions) -> None:
     """Keys and values of this layer, in the rows that computed them; the first layer counts the tokens."""
     if number == 0:
-        each = place.each * k.shape[2]
-        cache.add(np.clip(place.length - np.arange(block.mesh.height) * each, 0, each))
-    for which, part in ((0, k), (1, v)):
+        row_tokens = positions.chunk_length * k.shape[2]
+        cache.add(np.clip(positions.length - np.arange(block.mesh.height) * row_tokens, 0, row_tokens))
+    for kind, part in ((0, k), (1, v)):
         # [bh, bw, rows, columns, kv, Lt, Dt] -> [bh, bw, rows * Lt, kv, columns * Dt]
         tokens = part.transpose(0, 1, 2, 5, 4, 3, 6)
         tokens = tokens.reshape(*tokens.shape[:2], -1, tokens.shape[4], tokens.shape[5] * tokens.shape[6])
-        cache.data[:, :, : tokens.shape[2], number, which] = tokens
+        cache.data[:, :, : tokens.shape[2], number, kind] = tokens
 
 
-def softmax(block: Block, sums: Sums, scores: np.ndarray, group: int, place: Place) -> None:
+def softmax(block: Block, sums: Sums, scores: np.ndarray, group: int, positions: Positions) -> None:
     """Causal softmax of scores [.., kv, group * Lt, Lt] (L_y L_x), in place: maximum and sum are allreduces along x."""
-    seen = (place.columns <= place.rows) & (place.columns < place.length)  # [bh, bw, rows, columns, Lt, Lt]
-    seen = np.concatenate([seen] * group, axis=-2)[:, :, :, :, None]
-    np.copyto(scores, np.float32(-np.inf), where=~seen)
-    del seen  # a core compares the numbers of tokens
-    most = sums.heads(block.memory.keep("greatest scores", scores.max(axis=(3, -1))), np.maximum)
-    np.maximum(most, np.float32(-1e30), out=most)  # columns without a head have seen nothing
-    scores -= most[:, :, :, None, ..., None]
+    # [bh, bw, rows, columns, Lt, Lt]
+    visible = (positions.columns <= positions.rows) & (positions.columns < positions.length)
+    visible = np.concatenate([visible] * group, axis=-2)[:, :, :, :, None]
+    np.copyto(scores, np.float32(-np.inf), where=~visible)
+    del visible  # a core compares the numbers of tokens
+    greatest = sums.heads(block.memory.keep("greatest scores", scores.max(axis=(3, -1))), np.maximum)
+    np.maximum(greatest, np.float32(-1e30), out=greatest)  # columns without a head have seen nothing
+    scores -= greatest[:, :, :, None, ..., None]
     np.exp(scores, out=scores)
     block.elementwise(scores, 3)
     total = sums.heads(block.memory.keep("sums of weights", scores.sum(axis=-1).sum(axis=3)))
@@ -225,15 +230,15 @@ def feed_forward(config: Config, region: Region, layer: Layer, x: np.ndarray) ->
     """SwiGLU."""
     block, products = region.block, region.products
     normed = rms_norm(config, region, x, layer.mlp_norm_x)
-    both = product(block, products.gemm, normed, layer.up)
+    gate_up = product(block, products.gemm, normed, layer.up)
     del normed
-    hidden = swiglu(block, both)
-    del both
+    hidden = swiglu(block, gate_up)
+    del gate_up
     return product(block, products.gemm, hidden, layer.down)
 
 
-def swiglu(block: Block, both: np.ndarray) -> np.ndarray:
+def swiglu(block: Block, gate_up: np.ndarray) -> np.ndarray:
     """[.., 2 Ft] -> silu(gate) * up [.., Ft]."""
-    gate, up = np.split(both, 2, axis=-1)
+    gate, up = np.split(gate_up, 2, axis=-1)
     block.elementwise(gate, 4)
     return block.memory.keep("gate times up", gate / (1 + np.exp(-gate)) * up)

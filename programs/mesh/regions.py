@@ -1,4 +1,4 @@
-"""Stages: the layers of a model and the cores that run them.
+"""Regions: the layers of a model and the cores that run them.
 
 Most models run on one mesh and have one region. Where a model does not fit the memory of a mesh, its layers are spread
 over several regions of the wafer, meshes of the same size side by side, that work one after the other as the regions of
@@ -69,11 +69,11 @@ def open_regions(
     width, height = block.mesh.width, block.mesh.height
     opened = []
     for number, layers in enumerate(share(config.layers, count)):
-        here = block if number == 0 else block.another(f"{name} {number}", width, height)
-        weights = load_weights(here, config, chunks, checkpoint, dtype, layers, turned)
+        region_block = block if number == 0 else block.another(f"{name} {number}", width, height)
+        weights = load_weights(region_block, config, chunks, checkpoint, dtype, layers, turned)
         token = (len(layers), 2, chunks.kv_heads, chunks.columns * chunks.keys.shape[1] // chunks.kv_heads)
-        cache = stack.enter_context(kv_cache(here, token, room, dtype, kv, climbs=False))
-        opened.append(Region(here, layers, weights, cache))
+        cache = stack.enter_context(kv_cache(region_block, token, room, dtype, kv, climbs=False))
+        opened.append(Region(region_block, layers, weights, cache))
     return opened
 
 
@@ -85,17 +85,17 @@ def install(
 
     `sample` is that of `systems.open_system`.
     """
-    first = regions[0].block
-    places = arrange(first.device, first.mesh.width, first.mesh.height, len(regions))
+    first_block = regions[0].block
+    cells = arrange(first_block.device, first_block.mesh.width, first_block.mesh.height, len(regions))
     ready = []
     for number, region in enumerate(regions):
         block, crossing = region.block, None
         if number:
-            (u, v), (x, y) = places[number - 1], places[number]
+            (u, v), (x, y) = cells[number - 1], cells[number]
             cross = vector_crossing if rings is None else matrix_crossing
             crossing = cross(stack, block, number, (x - u, y - v))
         elif rings is None and len(regions) > 1:
-            crossing = way_back(stack, block, places)
+            crossing = way_back(stack, block, cells)
         products, sums = open_system(
             stack, system, block, chunks, phases, None if rings is None else rings[number], sample
         )
@@ -127,11 +127,11 @@ def share(layers: int, count: int) -> list[range]:
 def check_alike(config: Config, counts: Iterable[int], run: int) -> None:
     """UsageError where, in so many regions, a layer does not run and has other forms than the one counted for it."""
     layers = family_of(config).layers
-    for each in (each for count in counts for each in share(config.layers, count)):
-        unlike = first_unlike(layers[each.start : each.stop], run)
+    for span in (span for count in counts for span in share(config.layers, count)):
+        unlike = first_unlike(layers[span.start : span.stop], run)
         if unlike is not None:
             raise UsageError(
-                f"--layers-run {run}: layer {each[unlike]} has other ranks than layer {each[run - 1]}, so it has to run"
+                f"--layers-run {run}: layer {span[unlike]} has other ranks than layer {span[run - 1]}, so it has to run"
             )
 
 
@@ -144,16 +144,16 @@ def arrange(device: Device, width: int, height: int, count: int) -> list[tuple[i
             f"{count} regions of {width} x {height} cores do not fit the {device.width} x {device.height} cores of"
             f" {device.name}, which have room for {columns * rows}"
         )
-    places = []
+    cells = []
     for row in range(rows):
         line = [(column, row) for column in range(columns)]
-        places += line if row % 2 == 0 else line[::-1]
-    return places[:count]
+        cells += line if row % 2 == 0 else line[::-1]
+    return cells[:count]
 
 
-def way_back(stack: ExitStack, block: Block, places: Sequence[tuple[int, int]]) -> Crossing:
+def way_back(stack: ExitStack, block: Block, cells: Sequence[tuple[int, int]]) -> Crossing:
     """The way of a token from the north-west core of the last region to that of the first, west and then north."""
-    (x, y), width, height = places[-1], block.mesh.width, block.mesh.height
+    (x, y), width, height = cells[-1], block.mesh.width, block.mesh.height
     x, y = x * width, y * height
     wafer = block.another("way back", x + width, y + height)  # whole regions, which the ranks tile
     path = [(at, y) for at in range(x, -1, -1)] + [(0, at) for at in range(y - 1, -1, -1)]
@@ -195,14 +195,14 @@ def cross_vector(before: Region, after: Region, x: np.ndarray) -> np.ndarray:
     assert after.crossing is not None
     border, (dx, dy), channel = after.crossing.border, after.crossing.step, after.crossing.channel
     width, height = after.block.mesh.width, after.block.mesh.height
-    whole = every_core(before.block, x)
+    all_tiles = every_core(before.block, x)
     border.follow(before.block)
     tiles = border.tiles("activations", x.shape[2:], x.dtype)
     if dx:
-        lay(border, tiles, whole, 0 if dx > 0 else width, 0, columns=1)
+        lay(border, tiles, all_tiles, 0 if dx > 0 else width, 0, columns=1)
     else:
-        lay(border, tiles, whole, 0, 0 if dy > 0 else height)
-    del whole
+        lay(border, tiles, all_tiles, 0, 0 if dy > 0 else height)
+    del all_tiles
     arrived = every_core(border, fabric.transfer(border, channel, tiles))
     after.block.follow(border)
     if dx:
@@ -235,25 +235,25 @@ def cross_matrix(
     border, step, channel = crossing.border, crossing.step, crossing.channel
     axis = "x" if step[0] else "y"
     n, onward = after.mesh.length(axis), sum(step)
-    first = 0 if onward > 0 else n  # where the region before begins on the border's line
-    whole = every_core(before, x)
+    start = 0 if onward > 0 else n  # where the region before begins on the border's line
+    all_tiles = every_core(before, x)
     border.follow(before)
     tiles = border.tiles("activations", x.shape[2:], x.dtype)
-    lay(border, tiles, whole, first if axis == "x" else 0, first if axis == "y" else 0)
-    del whole
+    lay(border, tiles, all_tiles, start if axis == "x" else 0, start if axis == "y" else 0)
+    del all_tiles
     at = np.arange(2 * n)
-    few = None if sample is None else max(2, sample)
-    for moved in sampled(border, n, few):
-        if not border.payload and moved + 1 == few:  # the far end stands for what is left out: all cores are used
+    steps_run = None if sample is None else max(2, sample)
+    for moved in sampled(border, n, steps_run):
+        if not border.payload and moved + 1 == steps_run:  # the far end stands for what is left out: all cores are used
             moved = n - 1
-        low = first + onward * moved
+        low = start + onward * moved
         senders = (at >= low) & (at < low + n)
         tiles = fabric.transfer(border, channel, tiles, positions=senders)
         fabric.stage(border, channel, 0, np.roll(senders, onward))
         fabric.forget(border, channel)
     arrived = every_core(border, tiles)
     after.follow(border)
-    return take(after, x, arrived, n - first if axis == "x" else 0, n - first if axis == "y" else 0)
+    return take(after, x, arrived, n - start if axis == "x" else 0, n - start if axis == "y" else 0)
 
 
 # ------------------------------------------------------------------- cores that change the rank that hosts them
@@ -263,24 +263,24 @@ def every_core(block: Block, tiles: np.ndarray) -> np.ndarray | None:
     """The tiles of all cores, [H, W, *tile], on every rank; None without payloads. Not a matter of the machine."""
     if not block.payload:
         return None
-    found: np.ndarray = block.control.bcast(gather_parts(block, tiles, (block.mesh.height, block.mesh.width)))
-    return found
+    all_tiles: np.ndarray = block.control.bcast(gather_parts(block, tiles, (block.mesh.height, block.mesh.width)))
+    return all_tiles
 
 
-def lay(block: Block, tiles: np.ndarray, whole: np.ndarray | None, x: int, y: int, columns: int | None = None) -> None:
+def lay(block: Block, tiles: np.ndarray, source: np.ndarray | None, x: int, y: int, columns: int | None = None) -> None:
     """Put those tiles, or the first columns of them, at the cores from (x, y) on; in place."""
-    if whole is None:
+    if source is None:
         return
-    whole = whole[:, :columns]
+    source = source[:, :columns]
     mesh = block.mesh
-    low_x, high_x = max(x, mesh.x0), min(x + whole.shape[1], mesh.x0 + mesh.block_width)
-    low_y, high_y = max(y, mesh.y0), min(y + whole.shape[0], mesh.y0 + mesh.block_height)
+    low_x, high_x = max(x, mesh.x0), min(x + source.shape[1], mesh.x0 + mesh.block_width)
+    low_y, high_y = max(y, mesh.y0), min(y + source.shape[0], mesh.y0 + mesh.block_height)
     if low_x < high_x and low_y < high_y:
-        part = whole[low_y - y : high_y - y, low_x - x : high_x - x]
+        part = source[low_y - y : high_y - y, low_x - x : high_x - x]
         tiles[low_y - mesh.y0 : high_y - mesh.y0, low_x - mesh.x0 : high_x - mesh.x0] = part
 
 
-def take(block: Block, like: np.ndarray, whole: np.ndarray | None, x: int, y: int) -> np.ndarray:
+def take(block: Block, like: np.ndarray, source: np.ndarray | None, x: int, y: int) -> np.ndarray:
     """This rank's tiles of a region that begins at core (x, y) of a larger mesh, in its memory. LimitError.
 
     Without payloads they are as `like`, and otherwise of its kind.
@@ -288,5 +288,5 @@ def take(block: Block, like: np.ndarray, whole: np.ndarray | None, x: int, y: in
     tiles = block.empty("activations", like.shape[2:], like.dtype)
     mesh = block.mesh
     x, y = x + mesh.x0, y + mesh.y0
-    tiles[...] = like if whole is None else whole[y : y + mesh.block_height, x : x + mesh.block_width]
+    tiles[...] = like if source is None else source[y : y + mesh.block_height, x : x + mesh.block_width]
     return tiles

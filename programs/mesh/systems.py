@@ -19,7 +19,7 @@ from meshrt.mesh.collectives.rings import Rings
 from meshrt.mesh.collectives.trees import Combine, Tree
 from meshrt.mesh.exchange.exchange import Crossbar, crossbar
 from meshrt.programs.mesh.baselines import ladder, t10
-from meshrt.programs.mesh.baselines.places import Groups
+from meshrt.programs.mesh.baselines.groups import Groups
 from meshrt.programs.mesh.chunks import Chunks
 from meshrt.programs.mesh.headgroups import group_rings
 from meshrt.programs.mesh.meshgemm import meshgemm, meshgemm_t
@@ -82,7 +82,7 @@ def open_system(
 def _on_a_crossbar(
     system: ModuleType, block: Block, bar: Crossbar, chunks: Chunks, sample: int | None
 ) -> tuple[Products, Sums]:
-    gemm, gemm_t = (partial(one, block, bar, sample=sample) for one in (system.gemm, system.gemm_t))
+    gemm, gemm_t = (partial(function, block, bar, sample=sample) for function in (system.gemm, system.gemm_t))
     groups = Groups(chunks.group_width, chunks.groups)
     x, y = (partial(system.allreduce, block, bar, axis) for axis in "xy")
     return Products(gemm, gemm_t, partial(gemm, groups=groups), partial(gemm_t, groups=groups)), Sums(

@@ -64,9 +64,9 @@ def load_weights(
     (no payloads) everything is zero. `turned` is decode's layout.
     """
     part, family = _Reader(block, chunks, checkpoint, np.dtype(dtype), turned), family_of(config)
-    found = []
+    loaded = []
     for number in layers:
-        found.append(_load_layer(part, family.layers[number]))
+        loaded.append(_load_layer(part, family.layers[number]))
         block.console.progress("loading", number + 1, config.layers)
     first, last = layers.start == 0, layers.stop == config.layers
     table = head = None
@@ -77,7 +77,7 @@ def load_weights(
         head = table if tied else part.matrix([(family.head, chunks.vocabulary)], chunks.embedding)
     final = [(family.norm + ".weight", chunks.embedding)]
     return Weights(
-        table, head, part.vector(final, "x") if last else None, part.vector(final, "y") if last else None, tuple(found)
+        table, head, part.vector(final, "x") if last else None, part.vector(final, "y") if last else None, tuple(loaded)
     )
 
 
@@ -86,18 +86,18 @@ def _load_layer(part: "_Reader", layer: forms.Layer) -> Layer:
     heads = (layer.q, c.queries), (layer.k, c.keys), (layer.v, c.keys)
     norm, mlp_norm = [(layer.attention_norm + ".weight", c.embedding)], [(layer.mlp_norm + ".weight", c.embedding)]
     out_bias = [(layer.o.name + ".bias", c.embedding)]
-    alternate = all(isinstance(one.form, forms.LowRank) for one in mlp.matrices())
+    alternate = all(isinstance(matrix.form, forms.LowRank) for matrix in mlp.matrices())
     return Layer(
         part.vector(norm, "x"),
         part.vector(norm, "y"),
         part.linear(heads, c.embedding, (False, False)),
-        part.vector([(one.name + ".bias", out) for one, out in heads], "x") if layer.q.bias else None,
+        part.vector([(matrix.name + ".bias", out) for matrix, out in heads], "x") if layer.q.bias else None,
         part.linear([(layer.o, c.embedding)], c.queries, (True, True)),
         part.vector(out_bias, "x") if layer.o.bias else None,
         part.vector(out_bias, "y") if layer.o.bias else None,
         part.vector(mlp_norm, "x"),
         part.vector(mlp_norm, "y"),
-        part.linear([(one, c.inner) for one in mlp.inner], c.embedding, (False, alternate)),
+        part.linear([(matrix, c.inner) for matrix in mlp.inner], c.embedding, (False, alternate)),
         part.linear([(mlp.down, c.embedding)], c.inner, (not alternate, True)),
     )
 
@@ -175,8 +175,8 @@ class _Reader:
         """The elements of a tensor that the tables name, zero where they name none: [*table 1, *table 2]."""
         assert self.checkpoint is not None
         flat = [table.reshape(-1) for table in tables]
-        there = [np.flatnonzero(index >= 0) for index in flat]
-        found = self.checkpoint.read(name, *(index[at] for index, at in zip(flat, there, strict=True)))
+        filled = [np.flatnonzero(index >= 0) for index in flat]
+        numbers = self.checkpoint.read(name, *(index[at] for index, at in zip(flat, filled, strict=True)))
         whole = np.zeros([len(index) for index in flat], self.dtype)
-        whole[np.ix_(*there)] = found.astype(self.dtype)
+        whole[np.ix_(*filled)] = numbers.astype(self.dtype)
         return whole.reshape([size for table in tables for size in table.shape])

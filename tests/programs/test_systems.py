@@ -19,7 +19,7 @@ from meshrt.mesh.exchange.exchange import crossbar
 from meshrt.mesh.tiles import gather, place, square
 from meshrt.programs.gemm import random_matrices
 from meshrt.programs.mesh.baselines import ladder, t10
-from meshrt.programs.mesh.baselines.places import Groups
+from meshrt.programs.mesh.baselines.groups import Groups
 from meshrt.programs.mesh.meshgemm import meshgemm
 
 SLOW = Device(name="slow", alpha=1.5, beta=7.0, link_bytes_per_cycle=4.0, macs_per_cycle=2.0, call_cycles=11.0)

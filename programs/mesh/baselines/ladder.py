@@ -31,7 +31,7 @@ from meshrt.mesh.exchange.exchange import Crossbar, exchange
 from meshrt.mesh.exchange.legs import Transfer
 from meshrt.mesh.repeat import spread
 from meshrt.mesh.wires import fabric
-from meshrt.programs.mesh.baselines.places import Groups, whole
+from meshrt.programs.mesh.baselines.groups import Groups, whole_line
 from meshrt.programs.mesh.meshgemm import Multiply, add_product, zeros
 
 
@@ -43,7 +43,7 @@ def gemm(
     a: M x K, b: K x N, cut into P x P tiles: [bh, bw, rows, columns, .., Mt, Kt] and [.., Kt, Nt]; float32 C as well.
     In groups, P x w tiles of B and C, of w columns, and P x P of A, P / w a core. Both operands stay at home.
     """
-    groups = groups or whole(block)
+    groups = groups or whole_line(block)
     x, rows, slots = np.arange(block.mesh.width), b.shape[2], a.shape[3]
     c = zeros(block, "C", (a.shape[2], b.shape[3], *a.shape[4:-1], b.shape[-1]))
     for step in spread(block, block.mesh.height * rows, sample):
@@ -68,7 +68,7 @@ def gemm_t(
     `multiply(a, b, total)` may stand in for adding a product of two tiles, a b^T. It gets tiles of other cores: what it
     does may depend on the tiles, not on the core.
     """
-    groups = groups or whole(block)
+    groups = groups or whole_line(block)
     mesh, slots = block.mesh, a.shape[3]
     places = mesh.height * b.shape[2] // groups.width  # tiles of a row of C at a core
     x = np.arange(mesh.width)
@@ -77,18 +77,18 @@ def gemm_t(
     for step in spread(block, groups.width * slots, sample):
         row = Transfer("x", groups.owners(x, step // slots), a[:, :, :, step % slots], asks=True)
         for place in range(places):
-            other = _row_of_b(block, groups, b, step, groups.local(x) * places + place)
+            rows_of_b = _row_of_b(block, groups, b, step, groups.local(x) * places + place)
             if place == 0:
-                mine, *loaded = exchange(block, bar, row, *(transfer for _, transfer in other))
+                a_tile, *loaded = exchange(block, bar, row, *(transfer for _, transfer in rows_of_b))
             else:
-                loaded = exchange(block, bar, *(transfer for _, transfer in other))
+                loaded = exchange(block, bar, *(transfer for _, transfer in rows_of_b))
             tile = loaded[0]
-            for (marks, _), one in zip(other[1:], loaded[1:], strict=True):
-                np.copyto(tile, one, where=marks.reshape(1, -1, *(1,) * (tile.ndim - 2)))
-                del one
-            multiply(mine[:, :, :, None], tile[:, :, None, None], c[:, :, :, place : place + 1])
+            for (marks, _), candidate in zip(rows_of_b[1:], loaded[1:], strict=True):
+                np.copyto(tile, candidate, where=marks.reshape(1, -1, *(1,) * (tile.ndim - 2)))
+                del candidate
+            multiply(a_tile[:, :, :, None], tile[:, :, None, None], c[:, :, :, place : place + 1])
             del loaded, tile
-        del mine
+        del a_tile
     return c
 
 
@@ -100,15 +100,15 @@ def _row_of_b(
     An owner can have several such rows, of which a transfer takes one: (columns that it serves here, transfer) each.
     """
     mesh, (rows, columns) = block.mesh, b.shape[2:4]
-    x, found = np.arange(mesh.width), []
+    x, transfers = np.arange(mesh.width), []
     owner = numbers // rows * mesh.width + groups.owners(x, step // columns)
     for slot in range(rows):
         serves = numbers % rows == slot
         if serves.any():
             owners = np.where(serves, owner, np.arange(mesh.height)[:, None] * mesh.width + x).reshape(-1)
-            here = serves[mesh.x0 : mesh.x0 + block.lead[1]] if block.payload else np.ones(1, bool)
-            found.append((here, Transfer(None, owners, b[:, :, slot, step % columns], asks=True)))
-    return found
+            marks = serves[mesh.x0 : mesh.x0 + block.lead[1]] if block.payload else np.ones(1, bool)
+            transfers.append((marks, Transfer(None, owners, b[:, :, slot, step % columns], asks=True)))
+    return transfers
 
 
 def allreduce(
@@ -119,7 +119,7 @@ def allreduce(
 
     Core i loads the partial sum of core i + 1, 2, 4 .., and adds it; then all load the total of the first.
     """
-    groups = groups or whole(block, axis)
+    groups = groups or whole_line(block, axis)
     columns = np.arange(block.mesh.length(axis))
     inside, at = columns < groups.width * groups.count, groups.local(columns)
     numbers, channel = prod(tiles.shape[2:]), bar.channels[0 if axis == "x" else 2]
@@ -129,9 +129,9 @@ def allreduce(
         adds = inside & (at % (2 * far) == 0) & (at + far < groups.width)
         (loaded,) = exchange(block, bar, Transfer(axis, np.where(adds, columns + far, columns), total, asks=True))
         fabric.stage(block, channel, numbers, adds)
-        here = adds[low : low + count] if block.payload else np.ones(1, bool)
-        here = here.reshape(*((1, -1) if axis == "x" else (-1, 1)), *(1,) * (tiles.ndim - 2))
-        np.copyto(loaded, np.where(here, combine(total, loaded), total))
+        marks = adds[low : low + count] if block.payload else np.ones(1, bool)
+        marks = marks.reshape(*((1, -1) if axis == "x" else (-1, 1)), *(1,) * (tiles.ndim - 2))
+        np.copyto(loaded, np.where(marks, combine(total, loaded), total))
         total = loaded
         del loaded
         far *= 2
@@ -144,7 +144,7 @@ def allreduce_by_all(
     groups: Groups | None = None, sample: int | None = None,
 ) -> np.ndarray:  # fmt: skip
     """The same, every core loading the partial sums of its line one after the other: see above what that costs."""
-    groups = groups or whole(block, axis)
+    groups = groups or whole_line(block, axis)
     columns = np.arange(block.mesh.length(axis))
     inside = columns < groups.width * groups.count
     numbers, channel = prod(tiles.shape[2:]), bar.channels[0 if axis == "x" else 2]

@@ -43,18 +43,18 @@ def summa(
         )
 
     c = zeros(block, "C", (*a.shape[2:-1], b.shape[-1]))
-    coming = start(0)
-    for one in coming:
-        broadcast.relay(block, one)
+    upcoming = start(0)
+    for broadcasting in upcoming:
+        broadcast.relay(block, broadcasting)
     for step in range(steps):
-        now, coming = coming, start(step + 1) if step + 1 < steps else ()
-        a_panel, b_panel = (broadcast.finish(block, one) for one in now)
+        current, upcoming = upcoming, start(step + 1) if step + 1 < steps else ()
+        a_panel, b_panel = (broadcast.finish(block, broadcasting) for broadcasting in current)
         block.matmul(a_panel, b_panel, c)
-        for one in coming:
-            broadcast.relay(block, one)
+        for broadcasting in upcoming:
+            broadcast.relay(block, broadcasting)
         if lockstep:
-            for one in coming:
-                broadcast.finish(block, one)
+            for broadcasting in upcoming:
+                broadcast.finish(block, broadcasting)
             block.meet()
     return c
 

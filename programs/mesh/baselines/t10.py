@@ -36,7 +36,7 @@ from meshrt.mesh.exchange.exchange import Crossbar, exchange
 from meshrt.mesh.exchange.legs import Transfer
 from meshrt.mesh.repeat import sampled
 from meshrt.mesh.wires import fabric
-from meshrt.programs.mesh.baselines.places import Groups, whole
+from meshrt.programs.mesh.baselines.groups import Groups, whole_line
 from meshrt.programs.mesh.meshgemm import Multiply, add_product, zeros
 
 
@@ -49,7 +49,7 @@ def gemm(
     a: M x K, b: K x N, cut into P x P tiles: [bh, bw, rows, columns, .., Mt, Kt] and [.., Kt, Nt]; float32 C as well.
     In groups, P x w tiles of B and C, of w columns, and P x P of A, P / w a core. Both operands stay at home.
     """
-    groups = groups or whole(block)
+    groups = groups or whole_line(block)
     active = b.shape[3]  # of the tiles of A at a core, the first so many meet one of B at a step
     turns = [("x", a, row_numbers(block, a)), ("y", b, first_places(block, groups, a.shape[3], b))]
     a_now, b_now = align(block, bar, groups, turns)
@@ -69,7 +69,7 @@ def gemm_t(
 
     In groups, P x w tiles of A and B, and P x P of C, P / w a core: a core adds to the first of them.
     """
-    groups = groups or whole(block)
+    groups = groups or whole_line(block)
     active, slots = b.shape[3], block.mesh.height * b.shape[2] // groups.width
     multiply = multiply or partial(add_product, block)
     (b_now,) = align(block, bar, groups, [("y", b, first_places(block, groups, slots, b))])
@@ -101,7 +101,7 @@ def shift(block: Block, bar: Crossbar, groups: Groups, moving: list[tuple[str, n
     """Every tile goes to the place before its own on its ring, the first to the last; all rings at once, in place."""
     transfers = []
     for axis, tiles in moving:
-        at, line = np.arange(block.mesh.length(axis)), groups if axis == "x" else whole(block, axis)
+        at, line = np.arange(block.mesh.length(axis)), groups if axis == "x" else whole_line(block, axis)
         owners = line.owners(at, (line.local(at) + 1) % line.width)
         transfers.append(Transfer(axis, owners, tiles[:, :, :, 0] if axis == "x" else tiles[:, :, 0], asks))
     for (axis, tiles), arrived in zip(moving, exchange(block, bar, *transfers), strict=True):
@@ -117,15 +117,15 @@ def align(
 
     A core number's tile can come from any other's, so that is one exchange for every tile at a core.
     """
-    found = [block.empty("tiles in flight", tiles.shape[2:], tiles.dtype) for _, tiles, _ in moving]
+    turned = [block.empty("tiles in flight", tiles.shape[2:], tiles.dtype) for _, tiles, _ in moving]
     for strip in range(max(tiles.shape[2] for _, tiles, _ in moving)):
         for slot in range(max(tiles.shape[3] for _, tiles, _ in moving)):
-            on = [n for n, (_, tiles, _) in enumerate(moving) if strip < tiles.shape[2] and slot < tiles.shape[3]]
-            transfers = [_turn(block, groups, *moving[n], strip, slot) for n in on]
-            for n, arrived in zip(on, exchange(block, bar, *transfers), strict=True):
-                found[n][:, :, strip, slot] = arrived
+            moved = [n for n, (_, tiles, _) in enumerate(moving) if strip < tiles.shape[2] and slot < tiles.shape[3]]
+            transfers = [_turn(block, groups, *moving[n], strip, slot) for n in moved]
+            for n, arrived in zip(moved, exchange(block, bar, *transfers), strict=True):
+                turned[n][:, :, strip, slot] = arrived
             del transfers, arrived
-    return found
+    return turned
 
 
 def _turn(
@@ -138,16 +138,16 @@ def _turn(
         slots, line, at, across = tiles.shape[3], groups, x, y * tiles.shape[2] + strip
         inner = slot
     else:
-        slots, line, at, across = tiles.shape[2], whole(block, "y"), y, x * tiles.shape[3] + slot
+        slots, line, at, across = tiles.shape[2], whole_line(block, "y"), y, x * tiles.shape[3] + slot
         inner = strip
-    place = (line.local(at) * slots + inner + turns[across]) % (line.width * slots)
-    to = line.owners(at, place // slots)
-    owners = y * mesh.width + to if axis == "x" else to * mesh.width + x
+    places = (line.local(at) * slots + inner + turns[across]) % (line.width * slots)
+    givers = line.owners(at, places // slots)
+    owners = y * mesh.width + givers if axis == "x" else givers * mesh.width + x
     packet = block.empty("tile to give", tiles.shape[4:], tiles.dtype)
     if not block.payload:
         return Transfer(None, owners, packet)
     # Which of its tiles an owner gives depends on its line alone, and readers are on the same line.
-    given = (place % slots).reshape(mesh.height, mesh.width)[mesh.y0 :, mesh.x0 :][: block.shape[0], : block.shape[1]]
+    given = (places % slots).reshape(mesh.height, mesh.width)[mesh.y0 :, mesh.x0 :][: block.shape[0], : block.shape[1]]
     rows, columns = np.arange(block.shape[0])[:, None], np.arange(block.shape[1])
     packet[...] = tiles[rows, columns, strip, given] if axis == "x" else tiles[rows, columns, given, slot]
     return Transfer(None, owners, packet)
@@ -164,28 +164,28 @@ def allreduce(
 
     Recursive doubling takes a power of two: the cores beyond give their tiles to the first ones, and get the result.
     """
-    groups = groups or whole(block, axis)
+    groups = groups or whole_line(block, axis)
     columns = np.arange(block.mesh.length(axis))
     at = np.where(columns < groups.width * groups.count, groups.local(columns), groups.width)  # beyond: no one
-    most = 1 << (groups.width.bit_length() - 1)
-    rest = groups.width - most
-    steps = [(at < rest, at + most)] if rest else []
-    steps += [(at < most, at ^ (1 << bit)) for bit in range(most.bit_length() - 1)]
+    power = 1 << (groups.width.bit_length() - 1)
+    beyond = groups.width - power
+    steps = [(at < beyond, at + power)] if beyond else []
+    steps += [(at < power, at ^ (1 << bit)) for bit in range(power.bit_length() - 1)]
     numbers = prod(tiles.shape[2:])
     total = tiles
     channel = bar.channels[0 if axis == "x" else 2]
-    for takes, other in steps:
-        owners = np.where(takes, groups.base(columns) + other, columns)
+    for takers, partners in steps:
+        owners = np.where(takers, groups.base(columns) + partners, columns)
         (arrived,) = exchange(block, bar, Transfer(axis, owners, total))
-        fabric.stage(block, channel, numbers, takes)
-        first = _here(block, axis, at < other, total)  # both partners combine in the same order
-        joined = combine(np.where(first, total, arrived), np.where(first, arrived, total))
-        np.copyto(arrived, np.where(_here(block, axis, takes, total), joined, total))
+        fabric.stage(block, channel, numbers, takers)
+        is_first = _here(block, axis, at < partners, total)  # both partners combine in the same order
+        joined = combine(np.where(is_first, total, arrived), np.where(is_first, arrived, total))
+        np.copyto(arrived, np.where(_here(block, axis, takers, total), joined, total))
         total = arrived
         del arrived, joined
-    if rest:
-        gets = (at >= most) & (at < groups.width)
-        owners = np.where(gets, columns - most, columns)
+    if beyond:
+        getters = (at >= power) & (at < groups.width)
+        owners = np.where(getters, columns - power, columns)
         (total,) = exchange(block, bar, Transfer(axis, owners, total))
     return total
 

@@ -28,6 +28,6 @@ class Groups:
         return np.where(inside, self.base(columns) + places, columns)
 
 
-def whole(block: Block, axis: str = "x") -> Groups:
+def whole_line(block: Block, axis: str = "x") -> Groups:
     """All of a line as one group."""
     return Groups(block.mesh.length(axis))
