@@ -71,7 +71,7 @@ def run(
     if prompts is None:
         text = write(gpus, arguments)
         steps, served, count = text.engine.steps, [text.engine.request], text.layers
-        answers = {**text.said, **times(served[0])}
+        answers = {**text.report, **times(served[0])}
     else:
         steps, served, reports, count = together(gpus, prompts, arguments, Limits(max_batch, max_prefill_tokens))
         answers = {"requests": reports}

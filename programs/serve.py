@@ -8,7 +8,7 @@ from meshrt.models.catalogue import find_model
 from meshrt.models.family import read_family
 from meshrt.program import AtLeast
 from meshrt.programs.generation.options import Layers, LayersRun
-from meshrt.programs.gpu.load import figures, made_up, parse_lengths
+from meshrt.programs.gpu.load import figures, parse_lengths, random_requests
 from meshrt.programs.gpu.opening import open_model, open_weights, shaped
 from meshrt.programs.gpu.options import (
     BlockSize,
@@ -56,7 +56,7 @@ def run(
     if rate and not RATES[0] <= rate <= RATES[1]:
         raise UsageError(f"--rate is {rate}; it is 0, or {RATES[0]:g} to {RATES[1]:g} a second")
     lengths = parse_lengths("--prompt-tokens", prompt_tokens), parse_lengths("--output-tokens", output_tokens)
-    queue = made_up(requests, rate, *lengths, family.vocabulary, seed)
+    queue = random_requests(requests, rate, *lengths, family.vocabulary, seed)
     steps = open_model(
         gpus, family, checkpoint, scheme, kv == "lowrank", queue, dtype=dtype, layers_run=layers_run,
         block_size=block_size, kv_blocks=kv_blocks,

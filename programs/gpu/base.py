@@ -40,7 +40,7 @@ class Columns:
 
 
 @dataclass(frozen=True)
-class First:
+class BaseFirst:
     """The matrices as one GPU has them, and their biases, of the columns that it ends up with."""
 
     matrices: tuple[Pair | Columns, ...]
@@ -48,12 +48,12 @@ class First:
 
 
 @dataclass(frozen=True)
-class Second:
-    """The matrix as one GPU has it; its rows `own` of an input that every GPU has; `sizes` of inputs to be gathered."""
+class BaseSecond:
+    """The matrix as one GPU has it; its `rows` of an input that every GPU has; `sizes` of inputs to be gathered."""
 
     matrix: Pair | np.ndarray
     bias: np.ndarray | None
-    own: slice | None
+    rows: slice | None
     sizes: tuple[int, ...] | None
 
 
@@ -61,12 +61,12 @@ def split(matrices: Sequence[Matrix]) -> bool:
     return all(matrix.rank is None for matrix in matrices)
 
 
-def cut_first(cut: Cutter, matrices: Sequence[Matrix], columns: Sequence[Index]) -> First:
+def cut_first(cut: Cutter, matrices: Sequence[Matrix], columns: Sequence[Index]) -> BaseFirst:
     if split(matrices):
         pairs = [*zip(matrices, columns, strict=True)]
-        return First(
-            tuple(Columns(cut.whole(matrix, EVERY, own), None) for matrix, own in pairs),
-            tuple(cut.bias(matrix, own) for matrix, own in pairs),
+        return BaseFirst(
+            tuple(Columns(cut.whole(matrix, EVERY, index), None) for matrix, index in pairs),
+            tuple(cut.bias(matrix, index) for matrix, index in pairs),
         )
 
     def cut_one(matrix: Matrix) -> Pair | Columns:
@@ -75,57 +75,59 @@ def cut_first(cut: Cutter, matrices: Sequence[Matrix], columns: Sequence[Index])
         sizes = shares(cut.count, matrix.columns)
         return Columns(cut.whole(matrix, EVERY, cut.own(matrix.columns)), sizes)
 
-    return First(tuple(map(cut_one, matrices)), tuple(cut.bias(matrix, EVERY) for matrix in matrices))
+    return BaseFirst(tuple(map(cut_one, matrices)), tuple(cut.bias(matrix, EVERY) for matrix in matrices))
 
 
 def _pair(cut: Cutter, matrix: Matrix) -> Pair:
     assert matrix.rank is not None
-    own = cut.own(matrix.rank)
-    return Pair(cut.a(matrix, EVERY, own), cut.b(matrix, own, EVERY))
+    share = cut.own(matrix.rank)
+    return Pair(cut.a(matrix, EVERY, share), cut.b(matrix, share, EVERY))
 
 
-def first(gpus: Gpus, shards: Sequence[First], xs: Arrays, wanted: int) -> list[Results]:
+def first(gpus: Gpus, shards: Sequence[BaseFirst], xs: Arrays, wanted: int) -> list[Results]:
     """Matrix by matrix: x A B, and the sum over the GPUs."""
     results = [Results([], []) for _ in shards]
     for at in range(len(shards[0].matrices)):
-        products = _product(gpus, [own.matrices[at] for own in shards], xs)
-        for found, one in zip(results, biased(gpus, products, [own.biases[at] for own in shards]), strict=True):
-            found.values.append(one)
-            found.latents.append(None)
+        products = _product(gpus, [shard.matrices[at] for shard in shards], xs)
+        for result, product in zip(
+            results, biased(gpus, products, [shard.biases[at] for shard in shards]), strict=True
+        ):
+            result.values.append(product)
+            result.latents.append(None)
     return results
 
 
 def _product(gpus: Gpus, matrices: Sequence[Pair | Columns], xs: Arrays) -> Arrays:
     parts = []
-    for gpu, own, x in zip(gpus.mine, matrices, xs, strict=True):
-        parts.append(_through(gpu, own, x) if isinstance(own, Pair) else matmul(gpu, x, own.w))
-    one = matrices[0]
-    if isinstance(one, Pair):
+    for gpu, weights, x in zip(gpus.mine, matrices, xs, strict=True):
+        parts.append(_through(gpu, weights, x) if isinstance(weights, Pair) else matmul(gpu, x, weights.w))
+    matrix = matrices[0]
+    if isinstance(matrix, Pair):
         return gpus.reduce_sum(parts)
-    return parts if one.sizes is None else gpus.all_gather(parts, one.sizes)
+    return parts if matrix.sizes is None else gpus.all_gather(parts, matrix.sizes)
 
 
 def _through(gpu: Gpu, pair: Pair, x: np.ndarray) -> np.ndarray:
     return matmul(gpu, matmul(gpu, x, pair.a), pair.b)
 
 
-def cut_second(cut: Cutter, matrix: Matrix, rows: Index, split: bool) -> Second:
+def cut_second(cut: Cutter, matrix: Matrix, rows: Index, split: bool) -> BaseSecond:
     bias = cut.bias(matrix, EVERY)
     if matrix.rank is not None:
-        return Second(_pair(cut, matrix), bias, None, shares(cut.count, matrix.rows) if split else None)
-    own = cut.own(matrix.rows)
-    return Second(cut.whole(matrix, own, EVERY), bias, None if split else own, None)
+        return BaseSecond(_pair(cut, matrix), bias, None, shares(cut.count, matrix.rows) if split else None)
+    share = cut.own(matrix.rows)
+    return BaseSecond(cut.whole(matrix, share, EVERY), bias, None if split else share, None)
 
 
-def second(gpus: Gpus, shards: Sequence[Second], ys: Arrays) -> Arrays:
+def second(gpus: Gpus, shards: Sequence[BaseSecond], ys: Arrays) -> Arrays:
     """Its input where it is needed, then as in `first`."""
     sizes = shards[0].sizes
     if sizes is not None:
         ys = gpus.all_gather(ys, sizes)
     parts = []
-    for gpu, own, y in zip(gpus.mine, shards, ys, strict=True):
-        if isinstance(own.matrix, Pair):
-            parts.append(_through(gpu, own.matrix, y))
+    for gpu, shard, y in zip(gpus.mine, shards, ys, strict=True):
+        if isinstance(shard.matrix, Pair):
+            parts.append(_through(gpu, shard.matrix, y))
         else:
-            parts.append(matmul(gpu, y if own.own is None else y[:, own.own], own.matrix))
-    return biased(gpus, gpus.reduce_sum(parts), [own.bias for own in shards])
+            parts.append(matmul(gpu, y if shard.rows is None else y[:, shard.rows], shard.matrix))
+    return biased(gpus, gpus.reduce_sum(parts), [shard.bias for shard in shards])

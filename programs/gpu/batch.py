@@ -33,29 +33,31 @@ class Prompts:
 
     def __init__(self, model: Model, cache: Cache, sequences: Sequence[Tokens]) -> None:
         self.cache = cache
-        lengths = [len(one.tokens) for one in sequences]
+        lengths = [len(sequence.tokens) for sequence in sequences]
         self.ends = tuple(int(end) for end in np.cumsum(lengths))
-        self.tokens = np.concatenate([np.asarray(one.tokens) for one in sequences])
+        self.tokens = np.concatenate([np.asarray(sequence.tokens) for sequence in sequences])
         positions = np.concatenate([np.arange(length) for length in lengths])
-        self.places = positions + model.family.position_offset
+        self.position_rows = positions + model.family.position_offset
         self.last: np.ndarray | None = np.asarray(self.ends) - 1
         slot = cache.pages.slot
-        self.slots = np.array([slot(one.number, at) for one in sequences for at in range(len(one.tokens))])
+        self.slots = np.array(
+            [slot(sequence.number, at) for sequence in sequences for at in range(len(sequence.tokens))]
+        )
         self.seen = sum(length * (length + 1) // 2 for length in lengths)  # keys that queries look at
 
     def begin(self, gpus: Gpus, model: Model) -> None:
         pass
 
     def attend(
-        self, gpus: Gpus, model: Model, layer: int, found: Sequence[Results], rotary: Sequence[Rotary | None]
+        self, gpus: Gpus, model: Model, layer: int, results: Sequence[Results], rotary: Sequence[Rotary | None]
     ) -> Arrays:
         ys = []
-        for at, (gpu, one, turn) in enumerate(zip(gpus.mine, found, rotary, strict=True)):
+        for at, (gpu, result, turn) in enumerate(zip(gpus.mine, results, rotary, strict=True)):
             store, heads = self.cache.stores[at], model.shards[at].layers[layer].heads
-            q, k, v = one.values
+            q, k, v = result.values
             rotated(gpu, q, heads.dim, turn)
             rotated(gpu, k, heads.dim, turn)
-            keep(gpu, store, layer, self.slots, one.latents[1:] if self.cache.low_rank else [k, v])
+            keep(gpu, store, layer, self.slots, result.latents[1:] if self.cache.low_rank else [k, v])
             queries = len(heads.queries)
             cost = gpu.cost(
                 4 * self.seen * queries * heads.dim,
@@ -69,9 +71,9 @@ class Prompts:
 
 def keep(gpu: Gpu, store: Store, layer: int, slots: np.ndarray, rows: Sequence[np.ndarray | None]) -> None:
     """New tokens' rows to the cache of a layer: keys and values, or their latents."""
-    for pool, one in zip((store.keys[layer], store.values[layer]), rows, strict=True):
-        assert one is not None
-        gpu.launch(kernels.store, pool, slots, one, cost=gpu.cost(0, 2 * gpu.size(one)))
+    for pool, array in zip((store.keys[layer], store.values[layer]), rows, strict=True):
+        assert array is not None
+        gpu.launch(kernels.store, pool, slots, array, cost=gpu.cost(0, 2 * gpu.size(array)))
 
 
 @dataclass
@@ -89,7 +91,7 @@ class Scratch:
 
 
 class NewTokens:
-    """One new token of each of several sequences, `rows` at most, which see `blocks` blocks each, `most` together.
+    """One new token of each of some sequences, `rows` at most, which see `blocks` blocks each, in all `total_blocks`.
 
     `load` says which; it may be called again and again, as it is for a plan. Rows that are left over stand for no
     sequence: they see the first place of the cache, and write to block 0.
@@ -97,12 +99,12 @@ class NewTokens:
 
     last: np.ndarray | None = None
 
-    def __init__(self, gpus: Gpus, model: Model, cache: Cache, rows: int, blocks: int, most: int) -> None:
+    def __init__(self, gpus: Gpus, model: Model, cache: Cache, rows: int, blocks: int, total_blocks: int) -> None:
         self.gpus, self.model, self.cache = gpus, model, cache
         size = cache.pages.size
-        self.size, self.span, self.capacity = size, blocks * size, most * size
+        self.size, self.span, self.capacity = size, blocks * size, total_blocks * size
         self.tokens = np.zeros(rows, np.int64)
-        self.places = np.zeros(rows, np.int64)
+        self.position_rows = np.zeros(rows, np.int64)
         self.slots = np.zeros(rows, np.int64)
         self.table = np.zeros((rows, self.span), np.int64)  # block tables, slot by slot; of the buffer if low-rank
         self.unseen = np.ones((rows, self.span), bool)
@@ -125,17 +127,18 @@ class NewTokens:
     def load(self, sequences: Sequence[Tokens]) -> None:
         """The sequences of the next step; the last token of each is the new one, and there is a slot for it."""
         pages = self.cache.pages
-        lengths = [len(one.tokens) for one in sequences]
+        lengths = [len(sequence.tokens) for sequence in sequences]
         tables = [
-            pages.tables[one.number][: pages.needed(length)] for one, length in zip(sequences, lengths, strict=True)
+            pages.tables[sequence.number][: pages.needed(length)]
+            for sequence, length in zip(sequences, lengths, strict=True)
         ]
         self.loaded, self.seen = len(sequences), sum(lengths)
         if self.cache.low_rank:
             # The remapping list: where a sequence's blocks are in the buffer, instead of in the cache.
             ends = np.cumsum([len(table) for table in tables])
-            here = [range(end - len(table), end) for end, table in zip(ends.tolist(), tables, strict=True)]
+            in_buffer = [range(end - len(table), end) for end, table in zip(ends.tolist(), tables, strict=True)]
             self._squeeze(tables)
-            self._enter(sequences, here)
+            self._enter(sequences, in_buffer)
         else:
             self._enter(sequences, tables)
         for (at, heads), scratch in self.scratch.items():
@@ -147,14 +150,14 @@ class NewTokens:
             return
         count, within, offset = len(sequences), np.arange(self.size), self.model.family.position_offset
         self.tokens[count:] = self.slots[count:] = 0
-        self.places[count:] = offset
+        self.position_rows[count:] = offset
         self.unseen[:] = True
         self.unseen[count:, 0] = False
-        for row, (one, table) in enumerate(zip(sequences, tables, strict=True)):
-            new = len(one.tokens) - 1
-            self.tokens[row] = one.tokens[new]
-            self.places[row] = new + offset
-            self.slots[row] = self.cache.pages.slot(one.number, new)
+        for row, (sequence, table) in enumerate(zip(sequences, tables, strict=True)):
+            new = len(sequence.tokens) - 1
+            self.tokens[row] = sequence.tokens[new]
+            self.position_rows[row] = new + offset
+            self.slots[row] = self.cache.pages.slot(sequence.number, new)
             self.unseen[row, : new + 1] = False
             self.table[row, : len(table) * self.size] = (np.asarray(table)[:, None] * self.size + within).reshape(-1)
 
@@ -177,16 +180,16 @@ class NewTokens:
                 cost.tally = self._tally()
 
     def _views(self, at: int, layer: int) -> list[Run]:
-        store, found = self.cache.stores[at], []
+        store, views = self.cache.stores[at], []
         assert store.squeezed is not None
         if not self.gpus.payload:
             return []
         for pool, flat in zip((store.keys[layer], store.values[layer]), store.squeezed, strict=True):
             buffer = shaped(flat, self.capacity, pool.shape[1])
-            for place, block, count in self.runs:
-                target = slice(place * self.size, (place + count) * self.size)
-                found.append((buffer[target], pool[block * self.size : (block + count) * self.size]))
-        return found
+            for index, block, count in self.runs:
+                target = slice(index * self.size, (index + count) * self.size)
+                views.append((buffer[target], pool[block * self.size : (block + count) * self.size]))
+        return views
 
     def _copied(self, at: int, layer: int) -> int:
         """Bytes read and written."""
@@ -206,18 +209,18 @@ class NewTokens:
             ]
 
     def attend(
-        self, gpus: Gpus, model: Model, layer: int, found: Sequence[Results], rotary: Sequence[Rotary | None]
+        self, gpus: Gpus, model: Model, layer: int, results: Sequence[Results], rotary: Sequence[Rotary | None]
     ) -> Arrays:
         ys = []
-        for at, (gpu, one, turn) in enumerate(zip(gpus.mine, found, rotary, strict=True)):
+        for at, (gpu, result, turn) in enumerate(zip(gpus.mine, results, rotary, strict=True)):
             shard, store = model.shards[at].layers[layer], self.cache.stores[at]
-            q = rotated(gpu, one.values[0], shard.heads.dim, turn)
+            q = rotated(gpu, result.values[0], shard.heads.dim, turn)
             if self.cache.low_rank:
-                keep(gpu, store, layer, self.slots, one.latents[1:])
+                keep(gpu, store, layer, self.slots, result.latents[1:])
                 keys, values = self._rebuild(gpu, at, layer)
             else:
-                k = rotated(gpu, one.values[1], shard.heads.dim, turn)
-                keep(gpu, store, layer, self.slots, [k, one.values[2]])
+                k = rotated(gpu, result.values[1], shard.heads.dim, turn)
+                keep(gpu, store, layer, self.slots, [k, result.values[2]])
                 keys, values = store.keys[layer], store.values[layer]
             ys.append(self._attend(gpu, at, shard.heads, q, keys, values))
         return ys
@@ -273,8 +276,8 @@ class NewTokens:
         )
 
 
-def _parts(model: Model, at: int, layer: int) -> tuple[deinfer.First, Heads]:
+def _parts(model: Model, at: int, layer: int) -> tuple[deinfer.DeInferFirst, Heads]:
     """The low-rank cache goes with DeInfer's scheme, whose weights these are."""
     shard = model.shards[at].layers[layer]
-    assert isinstance(shard.qkv, deinfer.First)
+    assert isinstance(shard.qkv, deinfer.DeInferFirst)
     return shard.qkv, shard.heads

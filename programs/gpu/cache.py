@@ -67,8 +67,8 @@ def make_cache(gpus: Gpus, model: Model, low_rank: bool, block_size: int, needed
     widths = [[_widths(model, at, layer, low_rank) for layer in range(run)] for at in range(len(gpus.mine))]
     item = gpus.mine[0].dtype.itemsize
     needs = []  # bytes of a slot: of all layers, and of the buffers
-    for own, shard in zip(widths, model.shards, strict=True):
-        of_layers = [sum(pair) for pair in own]
+    for pairs, shard in zip(widths, model.shards, strict=True):
+        of_layers = [sum(pair) for pair in pairs]
         buffers = max(of_layers) + 2 * max(layer.heads.width for layer in shard.layers) if low_rank else 0
         needs.append(item * (sum(of_layers) + of_layers[-1] * (layers - run) + buffers))
     room = min(
@@ -83,30 +83,30 @@ def make_cache(gpus: Gpus, model: Model, low_rank: bool, block_size: int, needed
         )
     pages = Pages(min(room, needed) if blocks is None else blocks, block_size)
     stores = tuple(
-        _make_store(gpu, pages.slots, own, max(layer.heads.width for layer in shard.layers), low_rank, layers)
-        for gpu, own, shard in zip(gpus.mine, widths, model.shards, strict=True)
+        _make_store(gpu, pages.slots, pairs, max(layer.heads.width for layer in shard.layers), low_rank, layers)
+        for gpu, pairs, shard in zip(gpus.mine, widths, model.shards, strict=True)
     )
     return Cache(pages, stores, low_rank)
 
 
 def _make_store(gpu: Gpu, slots: int, widths: list[tuple[int, int]], width: int, low_rank: bool, layers: int) -> Store:
     def pool(columns: int) -> np.ndarray:
-        made = gpu.keep("cache", gpu.shaped((slots, columns)))
+        array = gpu.keep("cache", gpu.shaped((slots, columns)))
         if gpu.payload:
-            made.fill(np.nan)  # what is read before it was written shows
-        return made
+            array.fill(np.nan)  # what is read before it was written shows
+        return array
 
     def buffer(columns: int) -> np.ndarray:
-        made = gpu.keep("rebuilt cache", gpu.shaped((slots * columns,)))
+        array = gpu.keep("rebuilt cache", gpu.shaped((slots * columns,)))
         if gpu.payload:
-            made.fill(0)
-        return made
+            array.fill(0)
+        return array
 
-    keys, values = tuple(pool(one[0]) for one in widths), tuple(pool(one[1]) for one in widths)
+    keys, values = tuple(pool(pair[0]) for pair in widths), tuple(pool(pair[1]) for pair in widths)
     gpu.memory.take("cache", (gpu.size(keys[-1]) + gpu.size(values[-1])) * (layers - len(widths)))
     if not low_rank:
         return Store(keys, values, None, None)
-    squeezed = (buffer(max(one[0] for one in widths)), buffer(max(one[1] for one in widths)))
+    squeezed = (buffer(max(pair[0] for pair in widths)), buffer(max(pair[1] for pair in widths)))
     return Store(keys, values, squeezed, (buffer(width), buffer(width)))
 
 

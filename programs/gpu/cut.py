@@ -18,7 +18,7 @@ def part(index: int, count: int, size: int) -> slice:
 
 def shares(count: int, size: int) -> tuple[int, ...]:
     """How long the shares of all GPUs are."""
-    return tuple(one.stop - one.start for one in (part(index, count, size) for index in range(count)))
+    return tuple(share.stop - share.start for share in (part(index, count, size) for index in range(count)))
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,8 @@ class Cutter:
         if self.checkpoint is None:
             return self._keep(self.gpu.shaped((_length(rows, matrix.rows), _length(columns, matrix.columns))))
         # The file has [out, in].
-        found = self.checkpoint.read(matrix.name + ".weight", columns, rows)
-        return self._keep(np.ascontiguousarray(found.T, COMPUTED))
+        array = self.checkpoint.read(matrix.name + ".weight", columns, rows)
+        return self._keep(np.ascontiguousarray(array.T, COMPUTED))
 
     def _keep(self, array: np.ndarray) -> np.ndarray:
         return self.gpu.keep("weights", array)

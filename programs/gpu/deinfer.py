@@ -23,22 +23,22 @@ from meshrt.programs.gpu.scheme import Arrays, Results
 
 
 @dataclass(frozen=True)
-class First:
+class DeInferFirst:
     """One GPU's part of the first matrices.
 
-    `down` [in, share] has this GPU's columns of all A side by side, `shares` those of all GPUs, and `places` where each
+    `down` [in, share] has this GPU's columns of all A side by side, `shares` those of all GPUs, and `spans` where each
     matrix is in what is gathered (None: not decomposed). `up` is B [rank, columns], or W [in, columns].
     """
 
     down: np.ndarray | None
     shares: tuple[int, ...]
-    places: tuple[slice | None, ...]
+    spans: tuple[slice | None, ...]
     up: tuple[np.ndarray, ...]
     biases: tuple[np.ndarray | None, ...]
 
 
 @dataclass(frozen=True)
-class Second:
+class DeInferSecond:
     """This GPU's rows of A [rows, rank], the whole of B [rank, out] and of the bias."""
 
     down: np.ndarray
@@ -50,58 +50,58 @@ def split(matrices: Sequence[Matrix]) -> bool:
     return True
 
 
-def cut_first(cut: Cutter, matrices: Sequence[Matrix], columns: Sequence[Index]) -> First:
-    places: list[slice | None] = []
+def cut_first(cut: Cutter, matrices: Sequence[Matrix], columns: Sequence[Index]) -> DeInferFirst:
+    spans: list[slice | None] = []
     end = 0
     for matrix in matrices:
-        places.append(None if matrix.rank is None else slice(end, end + matrix.rank))
+        spans.append(None if matrix.rank is None else slice(end, end + matrix.rank))
         end += matrix.rank or 0
-    own = cut.own(end)
+    share = cut.own(end)
     downs = []
-    for matrix, place in zip(matrices, places, strict=True):
-        if place is not None and max(own.start, place.start) < min(own.stop, place.stop):
-            here = slice(max(own.start, place.start) - place.start, min(own.stop, place.stop) - place.start)
-            downs.append(cut.a(matrix, EVERY, here))
+    for matrix, span in zip(matrices, spans, strict=True):
+        if span is not None and max(share.start, span.start) < min(share.stop, span.stop):
+            ranks = slice(max(share.start, span.start) - span.start, min(share.stop, span.stop) - span.start)
+            downs.append(cut.a(matrix, EVERY, ranks))
     nothing = cut.gpu.shaped((matrices[0].rows, 0))  # more GPUs than ranks
     ups = [
-        cut.whole(matrix, EVERY, there) if place is None else cut.b(matrix, EVERY, there)
-        for matrix, place, there in zip(matrices, places, columns, strict=True)
+        cut.whole(matrix, EVERY, index) if span is None else cut.b(matrix, EVERY, index)
+        for matrix, span, index in zip(matrices, spans, columns, strict=True)
     ]
-    biases = tuple(cut.bias(matrix, there) for matrix, there in zip(matrices, columns, strict=True))
+    biases = tuple(cut.bias(matrix, index) for matrix, index in zip(matrices, columns, strict=True))
     down = cut.joined(downs or [nothing]) if end else None
-    return First(down, shares(cut.count, end), tuple(places), tuple(ups), biases)
+    return DeInferFirst(down, shares(cut.count, end), tuple(spans), tuple(ups), biases)
 
 
-def first(gpus: Gpus, shards: Sequence[First], xs: Arrays, wanted: int) -> list[Results]:
+def first(gpus: Gpus, shards: Sequence[DeInferFirst], xs: Arrays, wanted: int) -> list[Results]:
     """Down, all-gather, up: only of the first `wanted` matrices; the latents are those of all."""
     latents = xs
     if shards[0].down is not None:
         parts = []
-        for gpu, own, x in zip(gpus.mine, shards, xs, strict=True):
-            assert own.down is not None
-            parts.append(matmul(gpu, x, own.down))
+        for gpu, shard, x in zip(gpus.mine, shards, xs, strict=True):
+            assert shard.down is not None
+            parts.append(matmul(gpu, x, shard.down))
         latents = gpus.all_gather(parts, shards[0].shares)
     results = []
-    for gpu, own, x, low in zip(gpus.mine, shards, xs, latents, strict=True):
-        kept = [None if place is None else low[:, place] for place in own.places]
-        inputs = [x if latent is None else latent for latent in kept]
-        results.append(Results(matmuls(gpu, inputs[:wanted], own.up[:wanted], own.biases[:wanted]), kept))
+    for gpu, shard, x, low in zip(gpus.mine, shards, xs, latents, strict=True):
+        matrix_latents = [None if span is None else low[:, span] for span in shard.spans]
+        inputs = [x if latent is None else latent for latent in matrix_latents]
+        results.append(Results(matmuls(gpu, inputs[:wanted], shard.up[:wanted], shard.biases[:wanted]), matrix_latents))
     return results
 
 
-def cut_second(cut: Cutter, matrix: Matrix, rows: Index, split: bool) -> Second | dense.Second:
+def cut_second(cut: Cutter, matrix: Matrix, rows: Index, split: bool) -> DeInferSecond | dense.DenseSecond:
     if matrix.rank is None:
         return dense.cut_second(cut, matrix, rows, split)
-    return Second(cut.a(matrix, rows, EVERY), cut.b(matrix, EVERY, EVERY), cut.bias(matrix, EVERY))
+    return DeInferSecond(cut.a(matrix, rows, EVERY), cut.b(matrix, EVERY, EVERY), cut.bias(matrix, EVERY))
 
 
-def second(gpus: Gpus, shards: Sequence[Second | dense.Second], ys: Arrays) -> Arrays:
+def second(gpus: Gpus, shards: Sequence[DeInferSecond | dense.DenseSecond], ys: Arrays) -> Arrays:
     """Down, reduce-sum, up."""
-    pairs = [own for own in shards if isinstance(own, Second)]
+    pairs = [shard for shard in shards if isinstance(shard, DeInferSecond)]
     if not pairs:
-        return dense.second(gpus, [own for own in shards if isinstance(own, dense.Second)], ys)
-    parts = [matmul(gpu, y, own.down) for gpu, own, y in zip(gpus.mine, pairs, ys, strict=True)]
+        return dense.second(gpus, [shard for shard in shards if isinstance(shard, dense.DenseSecond)], ys)
+    parts = [matmul(gpu, y, shard.down) for gpu, shard, y in zip(gpus.mine, pairs, ys, strict=True)]
     return [
-        matmul(gpu, low, own.up, own.bias)
-        for gpu, own, low in zip(gpus.mine, pairs, gpus.reduce_sum(parts), strict=True)
+        matmul(gpu, low, shard.up, shard.bias)
+        for gpu, shard, low in zip(gpus.mine, pairs, gpus.reduce_sum(parts), strict=True)
     ]

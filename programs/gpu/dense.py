@@ -17,7 +17,7 @@ from meshrt.programs.gpu.scheme import Arrays, Results
 
 
 @dataclass(frozen=True)
-class First:
+class DenseFirst:
     """This GPU's columns of all matrices, side by side [in, columns]; where each begins and ends."""
 
     w: np.ndarray
@@ -26,7 +26,7 @@ class First:
 
 
 @dataclass(frozen=True)
-class Second:
+class DenseSecond:
     """This GPU's rows of the matrix [rows, out], and the whole bias, which comes after the sum."""
 
     w: np.ndarray
@@ -37,33 +37,33 @@ def split(matrices: Sequence[Matrix]) -> bool:
     return True
 
 
-def cut_first(cut: Cutter, matrices: Sequence[Matrix], columns: Sequence[Index]) -> First:
-    parts = [cut.whole(matrix, EVERY, own) for matrix, own in zip(matrices, columns, strict=True)]
-    biases = [cut.bias(matrix, own) for matrix, own in zip(matrices, columns, strict=True)]
-    ends = tuple(int(end) for end in np.cumsum([one.shape[1] for one in parts]))
-    found = [bias for bias in biases if bias is not None]
-    joined = (np.concatenate(found) if cut.gpu.payload else cut.gpu.shaped((ends[-1],))) if found else None
-    return First(cut.joined(parts), joined, ends)
+def cut_first(cut: Cutter, matrices: Sequence[Matrix], columns: Sequence[Index]) -> DenseFirst:
+    parts = [cut.whole(matrix, EVERY, index) for matrix, index in zip(matrices, columns, strict=True)]
+    biases = [cut.bias(matrix, index) for matrix, index in zip(matrices, columns, strict=True)]
+    ends = tuple(int(end) for end in np.cumsum([part.shape[1] for part in parts]))
+    present = [bias for bias in biases if bias is not None]
+    joined = (np.concatenate(present) if cut.gpu.payload else cut.gpu.shaped((ends[-1],))) if present else None
+    return DenseFirst(cut.joined(parts), joined, ends)
 
 
-def first(gpus: Gpus, shards: Sequence[First], xs: Arrays, wanted: int) -> list[Results]:
+def first(gpus: Gpus, shards: Sequence[DenseFirst], xs: Arrays, wanted: int) -> list[Results]:
     """One product with all columns."""
-    found = []
-    for gpu, own, x in zip(gpus.mine, shards, xs, strict=True):
-        y = matmul(gpu, x, own.w, own.bias)
-        values = [y[:, begin:end] for begin, end in zip((0, *own.ends), own.ends, strict=False)]
-        found.append(Results(values, [None for _ in values]))
-    return found
+    results = []
+    for gpu, shard, x in zip(gpus.mine, shards, xs, strict=True):
+        y = matmul(gpu, x, shard.w, shard.bias)
+        values = [y[:, begin:end] for begin, end in zip((0, *shard.ends), shard.ends, strict=False)]
+        results.append(Results(values, [None for _ in values]))
+    return results
 
 
-def cut_second(cut: Cutter, matrix: Matrix, rows: Index, split: bool) -> Second:
-    return Second(cut.whole(matrix, rows, EVERY), cut.bias(matrix, EVERY))
+def cut_second(cut: Cutter, matrix: Matrix, rows: Index, split: bool) -> DenseSecond:
+    return DenseSecond(cut.whole(matrix, rows, EVERY), cut.bias(matrix, EVERY))
 
 
-def second(gpus: Gpus, shards: Sequence[Second], ys: Arrays) -> Arrays:
+def second(gpus: Gpus, shards: Sequence[DenseSecond], ys: Arrays) -> Arrays:
     """Partial results, and their sum over the GPUs."""
-    parts = [matmul(gpu, y, own.w) for gpu, own, y in zip(gpus.mine, shards, ys, strict=True)]
-    return biased(gpus, gpus.reduce_sum(parts), [own.bias for own in shards])
+    parts = [matmul(gpu, y, shard.w) for gpu, shard, y in zip(gpus.mine, shards, ys, strict=True)]
+    return biased(gpus, gpus.reduce_sum(parts), [shard.bias for shard in shards])
 
 
 def biased(gpus: Gpus, sums: Arrays, biases: Sequence[np.ndarray | None]) -> Arrays:

@@ -54,8 +54,8 @@ class GpuEngine:
         }
         return facts, {name: Part(pool[self._slots()]) for name, pool in self._pools().items()}
 
-    def restore(self, found: Snapshot, new: Sequence[int]) -> None:
-        steps, pages, facts = self.steps, self.steps.cache.pages, found.facts
+    def restore(self, snapshot: Snapshot, new: Sequence[int]) -> None:
+        steps, pages, facts = self.steps, self.steps.cache.pages, snapshot.facts
         self.request.new.extend(new)
         self.request.times.extend(map(float, facts["times"]))
         free, table = facts["pages"]
@@ -64,10 +64,10 @@ class GpuEngine:
         for number, rows, blocks, together in facts["plans"]:
             steps.record((int(rows), int(blocks), int(together)), int(number))
         steps.recorded, steps.largest = map(int, facts["steps"])
-        state.restore(self.gpus, found)
+        state.restore(self.gpus, snapshot)
         pools, slots = self._pools(), self._slots()
         rows_of = {name: np.empty((len(slots), pool.shape[1]), pool.dtype) for name, pool in pools.items()}
-        found.fill({name: Part(rows) for name, rows in rows_of.items()})
+        snapshot.fill({name: Part(rows) for name, rows in rows_of.items()})
         for name, pool in pools.items():
             pool[slots] = rows_of[name]
 
@@ -98,13 +98,13 @@ class GpuScores:
         return self.likeliest
 
     def draw(self, choose: Callable[[np.ndarray], int]) -> int:
-        found = self._found
-        return at_rank_0(self.steps.gpus.control, None if found is None else found[-1], choose)
+        logits = self._logits
+        return at_rank_0(self.steps.gpus.control, None if logits is None else logits[-1], choose)
 
     def rows(self) -> list[np.ndarray]:
-        found = self._found
-        return [] if found is None or self.steps.gpus.control.rank else [*found]
+        logits = self._logits
+        return [] if logits is None or self.steps.gpus.control.rank else [*logits]
 
     @cached_property
-    def _found(self) -> np.ndarray | None:
+    def _logits(self) -> np.ndarray | None:
         return self.steps.logits()

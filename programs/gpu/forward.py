@@ -26,7 +26,7 @@ class Batch(Protocol):
     """Tokens that go through the model together. `last` has the rows of those that are followed by a new token."""
 
     tokens: np.ndarray
-    places: np.ndarray  # rows of the table of positions
+    position_rows: np.ndarray  # rows of the table of positions
     last: np.ndarray | None  # None: all
 
     @property
@@ -39,7 +39,7 @@ class Batch(Protocol):
         ...
 
     def attend(
-        self, gpus: Gpus, model: Model, layer: int, found: Sequence[Results], rotary: Sequence[Rotary | None]
+        self, gpus: Gpus, model: Model, layer: int, results: Sequence[Results], rotary: Sequence[Rotary | None]
     ) -> Arrays:
         """Attention of every hosted GPU's heads, [tokens, heads D]. The cache gets what is new."""
         ...
@@ -60,25 +60,25 @@ def forward(gpus: Gpus, model: Model, batch: Batch, all_logits: bool = False) ->
     with gpus.scope():
         batch.begin(gpus, model)
         xs = [_embed(gpu, model, at, batch) for at, gpu in enumerate(gpus.mine)]
-        rotary = [turning(gpu, shard.rotary, batch.places) for gpu, shard in zip(gpus.mine, shards, strict=True)]
+        rotary = [turning(gpu, shard.rotary, batch.position_rows) for gpu, shard in zip(gpus.mine, shards, strict=True)]
         repeat = Repeat(gpus, layers - model.layers_run)
         attention, mlp = (
             LinkBytes(gpus.mine, gpus.group.traffic, name) for name in ("attention_link_bytes", "mlp_link_bytes")
         )
         for at in range(model.layers_run):
-            own = [shard.layers[at] for shard in shards]
+            ws = [shard.layers[at] for shard in shards]
             if at == model.layers_run - 1 and model.layers_run < layers:
                 _do(gpus, repeat.begin)
             with gpus.scope(), _counted(gpus, attention):
-                hs = [normed(gpu, model, x, w.attention_norm) for gpu, x, w in zip(gpus.mine, xs, own, strict=True)]
-                qkv = scheme.first(gpus, [w.qkv for w in own], hs, batch.wanted)
+                hs = [normed(gpu, model, x, w.attention_norm) for gpu, x, w in zip(gpus.mine, xs, ws, strict=True)]
+                qkv = scheme.first(gpus, [w.qkv for w in ws], hs, batch.wanted)
                 ys = batch.attend(gpus, model, at, qkv, rotary)
-                _add(gpus, xs, scheme.second(gpus, [w.o for w in own], ys))
+                _add(gpus, xs, scheme.second(gpus, [w.o for w in ws], ys))
             with gpus.scope(), _counted(gpus, mlp):
-                hs = [normed(gpu, model, x, w.mlp_norm) for gpu, x, w in zip(gpus.mine, xs, own, strict=True)]
-                inner = scheme.first(gpus, [w.inner for w in own], hs, len(family.layers[at].mlp.inner))
-                ys = [activated(gpu, one) for gpu, one in zip(gpus.mine, inner, strict=True)]
-                _add(gpus, xs, scheme.second(gpus, [w.down for w in own], ys))
+                hs = [normed(gpu, model, x, w.mlp_norm) for gpu, x, w in zip(gpus.mine, xs, ws, strict=True)]
+                inner = scheme.first(gpus, [w.inner for w in ws], hs, len(family.layers[at].mlp.inner))
+                ys = [activated(gpu, result) for gpu, result in zip(gpus.mine, inner, strict=True)]
+                _add(gpus, xs, scheme.second(gpus, [w.down for w in ws], ys))
         if model.layers_run < layers:
             _do(gpus, repeat.end)
         return _head(gpus, model, batch, xs, all_logits)
@@ -94,23 +94,23 @@ def _do(gpus: Gpus, function: object) -> None:
 
 
 @contextmanager
-def _counted(gpus: Gpus, sent: LinkBytes) -> Iterator[None]:
-    _do(gpus, sent.begin)
+def _counted(gpus: Gpus, link_bytes: LinkBytes) -> Iterator[None]:
+    _do(gpus, link_bytes.begin)
     yield
-    _do(gpus, sent.end)
+    _do(gpus, link_bytes.end)
 
 
 def _embed(gpu: Gpu, model: Model, at: int, batch: Batch) -> np.ndarray:
     shard = model.shards[at]
     x = take(gpu, shard.embedding, batch.tokens)
     if shard.positions is not None:
-        add(gpu, x, take(gpu, shard.positions, batch.places))
+        add(gpu, x, take(gpu, shard.positions, batch.position_rows))
     return x
 
 
-def _add(gpus: Gpus, xs: Arrays, others: Arrays) -> None:
-    for gpu, x, other in zip(gpus.mine, xs, others, strict=True):
-        add(gpu, x, other)
+def _add(gpus: Gpus, xs: Arrays, addends: Arrays) -> None:
+    for gpu, x, addend in zip(gpus.mine, xs, addends, strict=True):
+        add(gpu, x, addend)
 
 
 def normed(gpu: Gpu, model: Model, x: np.ndarray, norm: Norm) -> np.ndarray:
@@ -123,10 +123,10 @@ def normed(gpu: Gpu, model: Model, x: np.ndarray, norm: Norm) -> np.ndarray:
     return gpu.launch(kernels.layer_norm, out, x, norm.weight, norm.bias, eps, scale, wide, centred, cost=cost)
 
 
-def turning(gpu: Gpu, tables: Rotary | None, places: np.ndarray) -> Rotary | None:
+def turning(gpu: Gpu, tables: Rotary | None, rows: np.ndarray) -> Rotary | None:
     """Cosines and sines at these positions; None where the model has learned positions."""
     return None if tables is None else (
-        take(gpu, tables[0], places, np.float32), take(gpu, tables[1], places, np.float32)
+        take(gpu, tables[0], rows, np.float32), take(gpu, tables[1], rows, np.float32)
     )  # fmt: skip
 
 
@@ -143,9 +143,9 @@ def rotated(gpu: Gpu, x: np.ndarray, dim: int, rotary: Rotary | None) -> np.ndar
     )  # fmt: skip
 
 
-def activated(gpu: Gpu, found: Results) -> np.ndarray:
+def activated(gpu: Gpu, result: Results) -> np.ndarray:
     """SwiGLU of gate and up, or ReLU of one alone."""
-    values = found.values
+    values = result.values
     out = gpu.new(*values[0].shape)
     cost = gpu.cost(5 * out.size, (len(values) + 1) * gpu.size(out))
     kernel = kernels.swiglu if len(values) == 2 else kernels.relu
@@ -159,18 +159,18 @@ def _head(gpus: Gpus, model: Model, batch: Batch, xs: Arrays, all_logits: bool) 
         rows = x if batch.last is None or all_logits else take(gpu, x, batch.last)
         scores = matmul(gpu, normed(gpu, model, rows, shard.norm), shard.head)
         logits.append(scores)
-        here = scores if batch.last is None or not all_logits else take(gpu, scores, batch.last)
-        pair = gpu.new(len(here), 2, dtype=np.float32)
+        final = scores if batch.last is None or not all_logits else take(gpu, scores, batch.last)
+        pair = gpu.new(len(final), 2, dtype=np.float32)
         gpu.launch(
-            kernels.likeliest, pair, here, shard.first_word, pair[:, 0], pair[:, 1], gpu.shaped((len(here),), np.int64),
-            cost=gpu.cost(here.size, gpu.size(here)),
+            kernels.likeliest, pair, final, shard.first_word, pair[:, 0], pair[:, 1],
+            gpu.shaped((len(final),), np.int64), cost=gpu.cost(final.size, gpu.size(final)),
         )  # fmt: skip
         pairs.append(pair)
     gathered = gpus.all_gather(pairs, [2] * gpus.count, np.float32)
     ids = []
-    for gpu, found in zip(gpus.mine, gathered, strict=True):
-        out, flat = gpu.shaped((len(found),), np.float32), found.reshape(-1)
-        rows, places = np.arange(len(found)) * gpus.count, gpu.shaped((len(found),), np.int64)
-        cost = gpu.cost(found.size, found.nbytes)
-        ids.append(gpu.launch(kernels.winners, out, found[:, 0::2], flat[1::2], rows, places, cost=cost))
+    for gpu, candidates in zip(gpus.mine, gathered, strict=True):
+        out, flat = gpu.shaped((len(candidates),), np.float32), candidates.reshape(-1)
+        rows, indices = np.arange(len(candidates)) * gpus.count, gpu.shaped((len(candidates),), np.int64)
+        cost = gpu.cost(candidates.size, candidates.nbytes)
+        ids.append(gpu.launch(kernels.winners, out, candidates[:, 0::2], flat[1::2], rows, indices, cost=cost))
     return Ahead(ids, logits)

@@ -118,8 +118,8 @@ def attend_causal(out: View, q: View, k: View, v: View, heads: tuple[int, int, i
         scores *= scale
         scores[..., np.triu(np.ones((n, n), bool), 1)] = -np.inf
         softmax(scores, np.empty((*scores.shape[:-1], 1), scores.dtype), np.empty_like(scores))
-        found = scores @ v[begin:end].reshape(n, kv, 1, dim).transpose(1, 2, 0, 3)
-        out[begin:end] = found.transpose(2, 0, 1, 3).reshape(n, -1)
+        mixed = scores @ v[begin:end].reshape(n, kv, 1, dim).transpose(1, 2, 0, 3)
+        out[begin:end] = mixed.transpose(2, 0, 1, 3).reshape(n, -1)
 
 
 def softmax(scores: View, total: View, wide: View) -> None:
@@ -133,15 +133,15 @@ def softmax(scores: View, total: View, wide: View) -> None:
     np.divide(scores, wide, scores)
 
 
-def likeliest(_: View, logits: View, first: int, best: View, ids: View, places: View) -> None:
+def likeliest(_: View, logits: View, first: int, best: View, ids: View, indices: View) -> None:
     """The greatest of each row, and its number counted from `first`; of equal ones the lowest. Scratch: places int."""
     np.maximum.reduce(logits, axis=-1, out=best)
-    logits.argmax(-1, places)
-    np.add(places, first, ids, casting="unsafe")
+    logits.argmax(-1, indices)
+    np.add(indices, first, ids, casting="unsafe")
 
 
-def winners(out: View, values: View, ids: View, rows: View, places: View) -> None:
+def winners(out: View, values: View, ids: View, rows: View, indices: View) -> None:
     """Of a candidate from each GPU [rows, GPUs], the greatest's id; `ids` is flat; `rows`: where each row begins."""
-    values.argmax(-1, places)
-    np.add(places, rows, places)
-    ids.take(places, 0, out, "clip")
+    values.argmax(-1, indices)
+    np.add(indices, rows, indices)
+    ids.take(indices, 0, out, "clip")

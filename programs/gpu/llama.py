@@ -67,7 +67,7 @@ def run(
     del arguments["gpus"]
     text = write(gpus, arguments)
     return {
-        **text.said,
+        **text.report,
         "layers": text.layers,
         "ttft_seconds": None if context else text.ttft,
         "tpot_seconds": text.tpot,
@@ -83,7 +83,7 @@ def run(
 class Text:
     """What was generated: as reports say it, with the model's layers, and the engine as it is at the end."""
 
-    said: Mapping[str, Any]
+    report: Mapping[str, Any]
     layers: int
     engine: GpuEngine
 
@@ -118,7 +118,7 @@ def write(gpus: Gpus, arguments: Mapping[str, Any]) -> Text:
     )  # fmt: skip
     check_room(steps.cache.pages, [request])
     engine = GpuEngine(gpus, steps, request)
-    now = generate(gpus, engine, prompt, choice, keep, asked.logits is not None)
+    generation = generate(gpus, engine, prompt, choice, keep, asked.logits is not None)
     steps.close()
-    write_logits(gpus.control, asked, now)
-    return Text(said(prompt, choice, now.new), len(family.layers), engine)
+    write_logits(gpus.control, asked, generation)
+    return Text(said(prompt, choice, generation.new), len(family.layers), engine)

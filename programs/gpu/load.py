@@ -30,7 +30,7 @@ def parse_lengths(option: str, text: str) -> tuple[int, int]:
     return low, high
 
 
-def made_up(
+def random_requests(
     count: int, rate: float, prompts: tuple[int, int], outputs: tuple[int, int], vocabulary: int, seed: int
 ) -> list[Request]:
     """Requests of random tokens and lengths, which arrive at random (a Poisson process); rate 0: all at once."""
@@ -46,25 +46,25 @@ def made_up(
 
 def figures(requests: Sequence[Request]) -> dict[str, Any]:
     """What the clocks say of requests that were served. Times are milliseconds, rates per second."""
-    begin = min(one.arrival for one in requests)
-    seconds = max(one.times[-1] for one in requests) - begin
-    read, written = (sum(len(part) for part in parts) for parts in zip(
-        *((one.prompt, one.new) for one in requests), strict=True
+    begin = min(request.arrival for request in requests)
+    seconds = max(request.times[-1] for request in requests) - begin
+    prompt_tokens, output_tokens = (sum(len(part) for part in parts) for parts in zip(
+        *((request.prompt, request.new) for request in requests), strict=True
     ))  # fmt: skip
-    gaps = [np.diff(one.times) for one in requests]
+    gaps = [np.diff(request.times) for request in requests]
     return {
         "completed": len(requests),
         "seconds": seconds,
-        "prompt_tokens": read,
-        "output_tokens": written,
+        "prompt_tokens": prompt_tokens,
+        "output_tokens": output_tokens,
         "requests_per_second": len(requests) / seconds,
-        "output_tokens_per_second": written / seconds,
-        "tokens_per_second": (read + written) / seconds,
-        "preemptions": sum(one.preemptions for one in requests),
-        "ttft_ms": spread([one.times[0] - one.arrival for one in requests]),
+        "output_tokens_per_second": output_tokens / seconds,
+        "tokens_per_second": (prompt_tokens + output_tokens) / seconds,
+        "preemptions": sum(request.preemptions for request in requests),
+        "ttft_ms": spread([request.times[0] - request.arrival for request in requests]),
         "tpot_ms": spread([float(gap.mean()) for gap in gaps if len(gap)]),
-        "itl_ms": spread([float(gap) for own in gaps for gap in own]),
-        "e2el_ms": spread([one.times[-1] - one.arrival for one in requests]),
+        "itl_ms": spread([float(gap) for request_gaps in gaps for gap in request_gaps]),
+        "e2el_ms": spread([request.times[-1] - request.arrival for request in requests]),
     }
 
 

@@ -52,8 +52,8 @@ def open_model(
     if unlike is not None:
         raise UsageError(f"--layers-run {run}: layer {unlike} has other ranks than layer {run - 1}, so it has to run")
     kind = storage(dtype or family.dtype)
-    longest = max(len(one.prompt) + one.limit for one in requests)
-    needed = sum(-(-(len(one.prompt) + one.limit) // block_size) for one in requests)
+    longest = max(len(request.prompt) + request.limit for request in requests)
+    needed = sum(-(-(len(request.prompt) + request.limit) // block_size) for request in requests)
 
     def opened(gpus: Gpus, checkpoint: Checkpoint | None) -> tuple[Model, Cache]:
         for gpu in gpus.mine:

@@ -51,10 +51,10 @@ class Pages:
 
 def runs(blocks: Sequence[int]) -> list[tuple[int, int, int]]:
     """Stretches of blocks that follow one another: (place in the list, first block, how many)."""
-    found: list[tuple[int, int, int]] = []
-    for place, block in enumerate(blocks):
-        if found and block == found[-1][1] + found[-1][2]:
-            found[-1] = (found[-1][0], found[-1][1], found[-1][2] + 1)
+    stretches: list[tuple[int, int, int]] = []
+    for index, block in enumerate(blocks):
+        if stretches and block == stretches[-1][1] + stretches[-1][2]:
+            stretches[-1] = (stretches[-1][0], stretches[-1][1], stretches[-1][2] + 1)
         else:
-            found.append((place, block, 1))
-    return found
+            stretches.append((index, block, 1))
+    return stretches

@@ -50,25 +50,27 @@ class Limits:
 
 def check_lengths(family: Family, requests: Sequence[Request]) -> None:
     """UsageError for a request that the model cannot serve."""
-    most = family.max_positions
-    for one in requests:
-        if not one.prompt or one.limit < 1:
-            raise UsageError(f"request {one.number} has {len(one.prompt)} prompt tokens and asks for {one.limit} more")
-        if len(one.prompt) + one.limit > most:
+    positions = family.max_positions
+    for request in requests:
+        if not request.prompt or request.limit < 1:
             raise UsageError(
-                f"request {one.number}: {len(one.prompt)} prompt tokens and {one.limit} new ones are more than the "
-                f"{most} positions of the model: shorten the prompt, or ask for fewer tokens"
+                f"request {request.number} has {len(request.prompt)} prompt tokens and asks for {request.limit} more"
+            )
+        if len(request.prompt) + request.limit > positions:
+            raise UsageError(
+                f"request {request.number}: {len(request.prompt)} prompt tokens and {request.limit} new ones are more "
+                f"than the {positions} positions of the model: shorten the prompt, or ask for fewer tokens"
             )
 
 
 def check_room(pages: Pages, requests: Sequence[Request]) -> None:
     """LimitError for a request that does not fit in the cache alone."""
-    for one in requests:
-        needed = pages.needed(len(one.prompt) + one.limit)
+    for request in requests:
+        needed = pages.needed(len(request.prompt) + request.limit)
         if needed > pages.blocks:
             raise LimitError(
-                f"request {one.number} needs {needed} blocks of {pages.size} tokens, and the cache has {pages.blocks}: "
-                "raise --kv-blocks or --gpu-memory, use more GPUs (--tp), or ask for fewer tokens"
+                f"request {request.number} needs {needed} blocks of {pages.size} tokens, and the cache has "
+                f"{pages.blocks}: raise --kv-blocks or --gpu-memory, use more GPUs (--tp), or ask for fewer tokens"
             )
 
 
@@ -78,33 +80,33 @@ def serve(
     """Serve all requests to their ends; `tell` hears of every request that got a token."""
     gpus, pages = steps.gpus, steps.cache.pages
     check_room(pages, requests)
-    waiting = sorted(requests, key=lambda one: (one.arrival, one.number))
+    waiting = sorted(requests, key=lambda request: (request.arrival, request.number))
     running: list[Request] = []
     now = gpus.meet()
     while waiting or running:
         admitted = _admit(steps, waiting, running, limits, now)
         if admitted:
-            found = steps.prompts([one.tokens() for one in admitted])
+            tokens = steps.prompts([request.tokens() for request in admitted])
             running += admitted
             served = admitted
         elif running:
             _make_room(steps, waiting, running)
-            found = steps.new_tokens([one.tokens() for one in running])
+            tokens = steps.new_tokens([request.tokens() for request in running])
             served = [*running]
         else:
             gpus.wait_until(waiting[0].arrival)
             now = gpus.meet()
             continue
         now = gpus.meet()
-        for one, token in zip(served, found, strict=True):
-            one.new.append(token)
-            one.times.append(now)
+        for request, token in zip(served, tokens, strict=True):
+            request.new.append(token)
+            request.times.append(now)
             if tell is not None:
-                tell(one)
-            if one.done:
-                running.remove(one)
-                pages.release(one.number)
-        gpus.console.progress("requests", sum(one.done for one in requests), len(requests))
+                tell(request)
+            if request.done:
+                running.remove(request)
+                pages.release(request.number)
+        gpus.console.progress("requests", sum(request.done for request in requests), len(requests))
 
 
 def _admit(steps: Steps, waiting: list[Request], running: list[Request], limits: Limits, now: float) -> list[Request]:
@@ -112,12 +114,12 @@ def _admit(steps: Steps, waiting: list[Request], running: list[Request], limits:
     pages, tokens = steps.cache.pages, 0
     admitted: list[Request] = []
     while waiting and waiting[0].arrival <= now and len(running) + len(admitted) < limits.batch:
-        one = waiting[0]
-        if admitted and tokens + len(one) > limits.prefill_tokens:
+        request = waiting[0]
+        if admitted and tokens + len(request) > limits.prefill_tokens:
             break
-        if not pages.reserve(one.number, len(one) + 1):
+        if not pages.reserve(request.number, len(request) + 1):
             break
-        tokens += len(one)
+        tokens += len(request)
         admitted.append(waiting.pop(0))
     return admitted
 

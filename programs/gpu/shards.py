@@ -44,7 +44,7 @@ class Heads:
         first, last = self.kv[0], self.kv[-1]
         if self.kv == (*range(first, last + 1),):
             return slice(first * self.dim, (last + 1) * self.dim)
-        return np.concatenate([np.arange(one * self.dim, (one + 1) * self.dim) for one in self.kv])
+        return np.concatenate([np.arange(head * self.dim, (head + 1) * self.dim) for head in self.kv])
 
 
 @dataclass(frozen=True)
@@ -94,10 +94,10 @@ def own_heads(family: Family, index: int, count: int) -> Heads:
 
     Where the key heads do not come out even, a GPU holds one key head for each of its query heads.
     """
-    each = family.heads // count
-    queries = range(index * each, (index + 1) * each)
+    share = family.heads // count
+    queries = range(index * share, (index + 1) * share)
     kv = sorted({head // family.group for head in queries})
-    if all(sum(head // family.group == one for head in queries) * len(kv) == each for one in kv):
+    if all(sum(head // family.group == kv_head for head in queries) * len(kv) == share for kv_head in kv):
         return Heads(queries, tuple(kv), family.head_dim)
     return Heads(queries, tuple(head // family.group for head in queries), family.head_dim)
 
@@ -109,8 +109,8 @@ def all_heads(family: Family) -> Heads:
 def check_fit(family: Family, count: int) -> None:
     """UsageError where so many GPUs cannot share the heads evenly."""
     if family.heads % count:
-        fits = ", ".join(str(n) for n in range(1, family.heads + 1) if family.heads % n == 0)
-        raise UsageError(f"--tp is {count}; the {family.heads} heads of the model can be shared by {fits} GPUs")
+        counts = ", ".join(str(n) for n in range(1, family.heads + 1) if family.heads % n == 0)
+        raise UsageError(f"--tp is {count}; the {family.heads} heads of the model can be shared by {counts} GPUs")
     if family.inner < count:
         raise UsageError(f"--tp is {count}; the MLP has {family.inner} columns")
 
@@ -145,8 +145,8 @@ def _shard(cut: Cutter, family: Family, scheme: Scheme, layers_run: int, positio
     if layers_run < len(family.layers):  # the others, which are like it, take as much
         before = cut.gpu.memory.names["weights"]
         _layer(cut, family, scheme, family.layers[layers_run])
-        each = cut.gpu.memory.names["weights"] - before
-        cut.gpu.memory.take("weights", each * (len(family.layers) - layers_run - 1))
+        layer_bytes = cut.gpu.memory.names["weights"] - before
+        cut.gpu.memory.take("weights", layer_bytes * (len(family.layers) - layers_run - 1))
     return Shard(
         embedding,
         None if family.positions is None else cut.table(family.positions, learned, family.hidden),
@@ -166,14 +166,14 @@ def _norm(cut: Cutter, family: Family, name: str) -> Norm:
 def _layer(cut: Cutter, family: Family, scheme: Scheme, layer: Layer) -> LayerShard:
     attention = (layer.q, layer.k, layer.v)
     split_heads, split_inner = scheme.split(attention), scheme.split(layer.mlp.inner)
-    own = own_heads(family, cut.gpu.index, cut.count)
-    columns: tuple[Index, ...] = (own.query_columns(), own.kv_columns(), own.kv_columns())
+    heads = own_heads(family, cut.gpu.index, cut.count)
+    columns: tuple[Index, ...] = (heads.query_columns(), heads.kv_columns(), heads.kv_columns())
     inner = part(cut.gpu.index, cut.count, family.inner)
     return LayerShard(
-        own if split_heads else all_heads(family),
+        heads if split_heads else all_heads(family),
         _norm(cut, family, layer.attention_norm),
         scheme.cut_first(cut, attention, columns),
-        scheme.cut_second(cut, layer.o, own.query_columns(), split_heads),
+        scheme.cut_second(cut, layer.o, heads.query_columns(), split_heads),
         _norm(cut, family, layer.mlp_norm),
         scheme.cut_first(cut, layer.mlp.inner, [inner for _ in layer.mlp.inner]),
         scheme.cut_second(cut, layer.mlp.down, inner, split_inner),

@@ -28,12 +28,12 @@ class Recorded:
 
 @dataclass
 class Steps:
-    """Steps over a cache. Logits are those of each sequence's last token, or if `wanted` of all of a prompt."""
+    """Steps over a cache. Logits are those of each sequence's last token, or if `all_logits` of all of a prompt."""
 
     gpus: Gpus
     model: Model
     cache: Cache
-    wanted: bool = False
+    all_logits: bool = False
     ahead: Ahead | None = None  # what the last step left
     plans: dict[Key, Recorded] = field(default_factory=dict)
     recorded: int = 0  # plans in all
@@ -41,9 +41,9 @@ class Steps:
 
     def prompts(self, sequences: Sequence[Tokens]) -> list[int]:
         """Whole sequences: the token that follows each."""
-        with self.gpus.phase("prefill", sum(len(one.tokens) for one in sequences)):
-            ahead = forward(self.gpus, self.model, Prompts(self.model, self.cache, sequences), self.wanted)
-        return self._told(ahead, len(sequences))
+        with self.gpus.phase("prefill", sum(len(sequence.tokens) for sequence in sequences)):
+            ahead = forward(self.gpus, self.model, Prompts(self.model, self.cache, sequences), self.all_logits)
+        return self._next_ids(ahead, len(sequences))
 
     def new_tokens(self, sequences: Sequence[Tokens]) -> list[int]:
         """Sequences of which all but the last token are in the cache: the token that follows each."""
@@ -58,19 +58,19 @@ class Steps:
                 batch = NewTokens(self.gpus, self.model, self.cache, len(sequences), *self._sizes(sequences))
                 batch.load(sequences)
                 ahead = forward(self.gpus, self.model, batch)
-        return self._told(ahead, len(sequences))
+        return self._next_ids(ahead, len(sequences))
 
     def _sizes(self, sequences: Sequence[Tokens]) -> tuple[int, int]:
         """Blocks of the longest sequence, and of all."""
-        blocks = [self.cache.pages.needed(len(one.tokens)) for one in sequences]
+        blocks = [self.cache.pages.needed(len(sequence.tokens)) for sequence in sequences]
         return max(blocks), sum(blocks)
 
     def _plan(self, sequences: Sequence[Tokens]) -> Recorded:
         """The plan for batches like this one; sizes are rounded up, so that one serves for a while."""
         longest, together = self._sizes(sequences)
-        most = self.cache.pages.blocks
-        rows, blocks = rounded(len(sequences)), min(rounded(longest), most)
-        key = rows, blocks, min(rounded(together), most) if self.cache.low_rank else 0
+        limit = self.cache.pages.blocks
+        rows, blocks = rounded(len(sequences)), min(rounded(longest), limit)
+        key = rows, blocks, min(rounded(together), limit) if self.cache.low_rank else 0
         if key in self.plans:
             self.plans[key] = self.plans.pop(key)  # the youngest
             return self.plans[key]
@@ -87,9 +87,9 @@ class Steps:
         self.plans[key] = Recorded(number, plan, batch, ahead)
         return self.plans[key]
 
-    def _told(self, ahead: Ahead, count: int) -> list[int]:
+    def _next_ids(self, ahead: Ahead, count: int) -> list[int]:
         self.ahead = ahead
-        return [int(one) for one in ahead.ids[0][:count]]
+        return [int(token) for token in ahead.ids[0][:count]]
 
     def logits(self) -> np.ndarray | None:
         """Those of the last step, [rows, vocabulary], on every rank; None by shape. All ranks call it."""

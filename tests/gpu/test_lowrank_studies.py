@@ -15,7 +15,7 @@ from test_lowrank import every_matrix
 from meshrt.errors import UsageError
 from meshrt.models.catalogue import find_model
 from meshrt.program import load_program
-from meshrt.programs.gpu.load import figures, made_up, parse_lengths, spread
+from meshrt.programs.gpu.load import figures, parse_lengths, random_requests, spread
 from meshrt.programs.gpu.serving import Request
 from meshrt.ranks.console import Console
 from meshrt.report import print_table
@@ -55,16 +55,16 @@ def test_figures_of_two_requests() -> None:
 
 
 def test_requests_come_as_asked() -> None:
-    requests = made_up(2000, 50.0, (4, 9), (2, 2), 100, 3)
+    requests = random_requests(2000, 50.0, (4, 9), (2, 2), 100, 3)
     lengths, gaps = [len(one.prompt) for one in requests], np.diff([0.0, *(one.arrival for one in requests)])
     assert set(lengths) == {4, 5, 6, 7, 8, 9} and {one.limit for one in requests} == {2}
     assert (gaps >= 0).all()
     # The mean of 2000 exponential gaps of 20 ms is off by 20 ms / sqrt(2000) in the standard deviation: 5 of them.
     assert gaps.mean() == pytest.approx(0.02, abs=5 * 0.02 / np.sqrt(2000))
     assert all(0 <= one < 100 for request in requests for one in request.prompt)
-    assert {one.arrival for one in made_up(5, 0.0, (1, 1), (1, 1), 100, 0)} == {0.0}
-    assert [one.prompt for one in made_up(9, 1.0, (4, 9), (2, 2), 100, 3)] == [
-        one.prompt for one in made_up(9, 1.0, (4, 9), (2, 2), 100, 3)
+    assert {one.arrival for one in random_requests(5, 0.0, (1, 1), (1, 1), 100, 0)} == {0.0}
+    assert [one.prompt for one in random_requests(9, 1.0, (4, 9), (2, 2), 100, 3)] == [
+        one.prompt for one in random_requests(9, 1.0, (4, 9), (2, 2), 100, 3)
     ]
 
 
