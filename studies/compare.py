@@ -34,8 +34,8 @@ class Comparison:
 
     def fixed(self) -> set[str]:
         """Options of the program that the comparison sets itself."""
-        own = {name for kinds in self.kinds.values() for options in kinds.values() for name in options}
-        return {self.option, *own, *self.without}
+        names = {name for kinds in self.kinds.values() for options in kinds.values() for name in options}
+        return {self.option, *names, *self.without}
 
 
 TREES = {f"ktree K={k}": {"phases": k} for k in (1, 2, 3)}
@@ -52,21 +52,21 @@ def alternatives(comparison: Comparison, program: Program, only: Sequence[str] =
 
     `only` picks some, by label or by choice. A program without that option has one alternative: itself. UsageError.
     """
-    choices = next((one.choices for one in program.options if one.name == comparison.option), None)
+    choices = next((option.choices for option in program.options if option.name == comparison.option), None)
     if choices is None:
-        found: dict[str, dict[str, Any]] = {program.name: {}}
+        labelled: dict[str, dict[str, Any]] = {program.name: {}}
     else:
-        found = {
+        labelled = {
             label: {comparison.option: choice, **options}
             for choice in choices
             for label, options in comparison.kinds.get(choice, {choice: {}}).items()
         }
     for name in only:
-        if not any(name in (label, options.get(comparison.option)) for label, options in found.items()):
-            raise UsageError(f"--only {name}: there is no such alternative; there are {', '.join(found)}")
+        if not any(name in (label, options.get(comparison.option)) for label, options in labelled.items()):
+            raise UsageError(f"--only {name}: there is no such alternative; there are {', '.join(labelled)}")
     chosen = {
         label: options
-        for label, options in found.items()
+        for label, options in labelled.items()
         if not only or label in only or options.get(comparison.option) in only
     }
     return chosen
@@ -87,7 +87,8 @@ def compare(
     full = width * height <= FULL if payload is None else payload
     chosen = alternatives(comparison, program, only)
     jobs = [
-        Job(comparison.program, (width, height), device, {**arguments, **own}, payload=full) for own in chosen.values()
+        Job(comparison.program, (width, height), device, {**arguments, **options}, payload=full)
+        for options in chosen.values()
     ]
     outcomes = sweep(comm, jobs, console, "alternatives")
     numbers = asdict(device)
@@ -114,9 +115,9 @@ def _rows(
 ) -> list[dict[str, Any]]:
     first = next((outcome.report for outcome in outcomes if outcome.report is not None), None)
     rows = []
-    for (label, own), outcome in zip(chosen.items(), outcomes, strict=True):
+    for (label, options), outcome in zip(chosen.items(), outcomes, strict=True):
         report = outcome.report
-        row: dict[str, Any] = {"name": label, "arguments": own, "refused": outcome.refused}
+        row: dict[str, Any] = {"name": label, "arguments": options, "refused": outcome.refused}
         if report is not None and first is not None:
             row |= {key: report[key] for key in ("result", "measured", "phases")}
             base = first["measured"]["critical_path"]["cycles"]
@@ -159,7 +160,7 @@ def lines(report: Mapping[str, Any]) -> list[tuple[str, Callable[[Mapping[str, A
     def measured(show: Callable[[Any], str]) -> Callable[[Mapping[str, Any]], str]:
         return lambda row: "-" if row["refused"] else show(row["measured"])
 
-    found = [
+    table_lines = [
         ("messages", measured(lambda part: f"{part['messages']:,}")),
         ("hops", measured(lambda part: f"{part['hops']:,}")),
         ("longest packet", measured(lambda part: f"{part['max_hops']:,}")),
@@ -170,15 +171,15 @@ def lines(report: Mapping[str, Any]) -> list[tuple[str, Callable[[Mapping[str, A
     ]
     names = list(dict.fromkeys(phase["name"] for row in rows if not row["refused"] for phase in row["phases"]))
     if len(names) > 1:
-        found += [(f"  of it {name}", partial(_phase_cycles, name)) for name in names]
-    found += [
+        table_lines += [(f"  of it {name}", partial(_phase_cycles, name)) for name in names]
+    table_lines += [
         ("busiest link", measured(lambda part: size(part["link_bytes"]["max"]))),
         ("entries" + of(device["route_entries"]), measured(lambda part: str(part["route_entries"]["max"]))),
         ("memory" + of(limit and size(limit)), measured(lambda part: size(part["memory_bytes"]["max"]))),
     ]
     if any("agrees" in row for row in rows):
         agree = COMPARISONS[report["comparison"]].agree
-        found.append((f"same {agree}", lambda row: {True: "yes", False: "NO"}.get(row.get("agrees"), "-")))
+        table_lines.append((f"same {agree}", lambda row: {True: "yes", False: "NO"}.get(row.get("agrees"), "-")))
     keys = dict.fromkeys(
         key
         for row in rows
@@ -186,13 +187,13 @@ def lines(report: Mapping[str, Any]) -> list[tuple[str, Callable[[Mapping[str, A
         for key, value in row["result"].items()
         if isinstance(value, (bool, int, float))
     )
-    found += [(key.replace("_", " "), partial(_result, key)) for key in keys]
-    return found
+    table_lines += [(key.replace("_", " "), partial(_result, key)) for key in keys]
+    return table_lines
 
 
 def _phase_cycles(name: str, row: Mapping[str, Any]) -> str:
     """Cycles of all phases of that name."""
-    cycles = [one["critical_path"]["cycles"] for one in row.get("phases", ()) if one["name"] == name]
+    cycles = [phase["critical_path"]["cycles"] for phase in row.get("phases", ()) if phase["name"] == name]
     return f"{sum(cycles):,.0f}" if cycles else "-"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from meshrt.errors import UsageError
 from meshrt.ranks.files import write_file
-from meshrt.studies.waferllm.curves import Curves, Point
+from meshrt.studies.waferllm.curves import Curves, ProductPoint
 
 
 def check_folder(option: str, path: str) -> None:
@@ -51,7 +51,7 @@ def write_csv(path: str, lines: Sequence[Mapping[str, Any]]) -> None:
     write_file("--csv", path, lambda stream: stream.write(text.getvalue().encode()))
 
 
-def draw(path: str, curves: Curves, points: Sequence[Point], device: str) -> None:
+def draw(path: str, curves: Curves, points: Sequence[ProductPoint], device: str) -> None:
     """One panel a size: cycles over cores for each algorithm, and dotted what the products of tiles take by themselves.
 
     No display is needed, and none of matplotlib's own settings are changed.

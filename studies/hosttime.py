@@ -73,9 +73,9 @@ def by_kind(stats: Mapping[Function, Any]) -> dict[str, float]:
     """Seconds by kind of a profile: {function: (calls, calls, own seconds, seconds, {caller: the same four})}."""
     owners = _owners(stats)
     seconds = np.zeros(len(KINDS))
-    for function, (_, _, own, _, callers) in stats.items():
+    for function, (_, _, own_seconds, _, callers) in stats.items():
         if kind(function) is not None or not callers:
-            seconds += own * owners[function]
+            seconds += own_seconds * owners[function]
         else:
             for caller, part in callers.items():
                 seconds += part[2] * owners[caller]
@@ -87,10 +87,12 @@ def kind(function: Function) -> str | None:
     file, _, name = function
     if "mpi4py" in file or "mpi4py" in name:
         return "MPI"
-    _, here, place = file.replace("\\", "/").rpartition("/meshrt/")
-    if not here:
+    _, inside, path = file.replace("\\", "/").rpartition("/meshrt/")
+    if not inside:
         return None
-    return next((kind for own, names, kind in RULES if place == own and (names is None or name in names)), "other")
+    return next(
+        (kind for rule_file, names, kind in RULES if path == rule_file and (names is None or name in names)), "other"
+    )
 
 
 def _owners(stats: Mapping[Function, Any]) -> dict[Function, np.ndarray]:
@@ -102,9 +104,9 @@ def _owners(stats: Mapping[Function, Any]) -> dict[Function, np.ndarray]:
     unit = dict(zip(KINDS, np.eye(len(KINDS)), strict=True))
     shares, open_ones = {}, []
     for function, (*_, callers) in stats.items():
-        own = kind(function) or (None if callers else "other")
-        shares[function] = np.zeros(len(KINDS)) if own is None else unit[own]
-        if own is None:
+        function_kind = kind(function) or (None if callers else "other")
+        shares[function] = np.zeros(len(KINDS)) if function_kind is None else unit[function_kind]
+        if function_kind is None:
             weights = np.array([part[3] for part in callers.values()]) + 1e-9  # a call too short to be timed counts
             open_ones.append((function, list(callers), weights / weights.sum()))
     for _ in range(DEPTH):

@@ -47,7 +47,7 @@ def measure(model: str, tp: int, batch: int) -> list[Saving]:
     """Decoding steps with numbers, all GPUs in this process. The low-rank cache only where K and V have latents."""
     folder = find_model(model)
     family = read_family(folder)
-    latent = all(one.rank is not None for layer in family.layers for one in (layer.k, layer.v))
+    latent = all(matrix.rank is not None for layer in family.layers for matrix in (layer.k, layer.v))
     return [_saving(model, tp, batch, scheme, kv) for scheme, kv in WAYS if kv == "dense" or latent]
 
 
@@ -76,24 +76,24 @@ def _ready(model: str, tp: int, batch: int, scheme: str, kv: str, static: bool) 
     gpus = Gpus(tp, find_gpu("a800"), Control(MPI.COMM_SELF, Board.alone(), "control"), static=static)
     requests = [Request(at, tuple(range(3, 3 + PROMPT)), 8) for at in range(batch)]
     steps = open_model(gpus, family, open_weights(gpus, folder, family), scheme, kv == "lowrank", requests)
-    for one in requests:
-        steps.cache.pages.reserve(one.number, PROMPT + 8)
-    steps.prompts([one.tokens() for one in requests])
-    sequences = [Tokens(one.number, [*one.prompt, 3]) for one in requests]
+    for request in requests:
+        steps.cache.pages.reserve(request.number, PROMPT + 8)
+    steps.prompts([request.tokens() for request in requests])
+    sequences = [Tokens(request.number, [*request.prompt, 3]) for request in requests]
     steps.new_tokens(sequences)
     return steps, sequences
 
 
 def _best(steps: list[Callable[[], object]]) -> list[float]:
     """Seconds of each kind of step in its best round. They take turns, so that a busy machine is busy for all."""
-    found = [inf for _ in steps]
+    best = [inf for _ in steps]
     for _ in range(ROUNDS):
         for at, step in enumerate(steps):
             start = perf_counter()
             for _ in range(STEPS):
                 step()
-            found[at] = min(found[at], (perf_counter() - start) / STEPS)
-    return found
+            best[at] = min(best[at], (perf_counter() - start) / STEPS)
+    return best
 
 
 def print_savings(savings: list[Saving]) -> None:
@@ -102,7 +102,7 @@ def print_savings(savings: list[Saving]) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("scheme", "cache", "eager, ms a step", "replayed", "ratio", "bytes kept", "most at once"):
         table.add_column(name, justify="left" if name in ("scheme", "cache") else "right")
-    for one in savings:
-        figures = (f"{one.eager_ms:.2f}", f"{one.static_ms:.2f}", f"{one.ratio:.2f}")
-        table.add_row(one.scheme, one.kv, *figures, f"{one.grown_bytes:,}", f"{one.peak_bytes:,}")
+    for saving in savings:
+        figures = (f"{saving.eager_ms:.2f}", f"{saving.static_ms:.2f}", f"{saving.ratio:.2f}")
+        table.add_row(saving.scheme, saving.kv, *figures, f"{saving.grown_bytes:,}", f"{saving.peak_bytes:,}")
     show(table)

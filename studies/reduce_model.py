@@ -72,14 +72,14 @@ def tree_terms(p: int, b: int, counts: Sequence[int] = ()) -> Terms:
     m members, s hops apart, come in over arms of m // 2 and (m - 1) // 2 of them, each of B words at the middle one.
     """
     contention = energy = longest = depth = 0
-    members, apart = p, 1
+    members, spacing = p, 1
     for count in (*counts, 1):
         m = members // count
         contention += b * ((m > 1) + (m > 2))
-        energy += b * count * (m - 1) * apart
-        longest += m // 2 * apart
+        energy += b * count * (m - 1) * spacing
+        longest += m // 2 * spacing
         depth += m // 2
-        members, apart = count, apart * m
+        members, spacing = count, spacing * m
     return Terms(contention, energy, p - 1, longest, depth)
 
 
@@ -109,7 +109,7 @@ REASONS = (
 
 
 @dataclass(frozen=True)
-class Point:
+class PatternPoint:
     """One pattern, length and size: cycles by the clock, cycles by the model, and the difference over the model's."""
 
     pattern: str
@@ -122,7 +122,7 @@ class Point:
 
 def measure(
     lengths: Sequence[int] = LENGTHS, words: Sequence[int] = WORDS, console: Console | None = None
-) -> list[Point]:
+) -> list[PatternPoint]:
     """All patterns on lines of those lengths, tiles of those sizes, on wse2; stars on short lines only. UsageError."""
     if min(lengths) < 2 or min(words) < 1:
         raise UsageError("a line has 2 cores or more, and a tile 1 word or more")
@@ -135,7 +135,7 @@ def measure(
             if pattern != "star" or n <= STAR:
                 for size in words:
                     clock, model = cycles_of(pattern, n, size, machine), terms(n, size).cycles
-                    points.append(Point(pattern, n, size, clock, model, clock / model - 1))
+                    points.append(PatternPoint(pattern, n, size, clock, model, clock / model - 1))
     console.clear()
     return points
 
@@ -180,11 +180,11 @@ def _star(block: Block, n: int) -> Iterator[Tree]:
         yield Tree("x", 0, (), steps, cores == 0, channel)
 
 
-def as_json(points: Sequence[Point]) -> dict[str, Any]:
+def as_json(points: Sequence[PatternPoint]) -> dict[str, Any]:
     return {"schema": 1, "device": WSE2.name, "points": [asdict(point) for point in points]}
 
 
-def print_points(points: Sequence[Point]) -> None:
+def print_points(points: Sequence[PatternPoint]) -> None:
     """For each pattern a line per length: cycles by the clock, and how far they are from the model, per size."""
     from rich.console import Console as Screen
     from rich.table import Table

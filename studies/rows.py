@@ -49,13 +49,13 @@ def off(ratio: float) -> float:
 
 def summary(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """For each system, of cells that are no derivations: how many, how many emulated, median and worst ratio."""
-    told = []
+    summaries = []
     for system in dict.fromkeys(row.system for row in rows if row.system != "a100"):
         cells = [row for row in rows if row.system == system and not row.derived]
         known = [(row, ratio) for row in cells if (ratio := row.ratio) is not None]
         ratios = [ratio for _, ratio in known]
-        worst = max(known, key=lambda one: off(one[1]), default=None)
-        told.append(
+        worst = max(known, key=lambda cell: off(cell[1]), default=None)
+        summaries.append(
             {
                 "system": system,
                 "cells": len(cells),
@@ -69,4 +69,4 @@ def summary(rows: Sequence[Row]) -> list[dict[str, Any]]:
                 "goal": GOAL,
             }
         )
-    return told
+    return summaries

@@ -20,7 +20,7 @@ ROOM = 4 * 2**20  # bytes a core: 64 of them hold three matrices of 2048 x 2048,
 
 
 @dataclass(frozen=True)
-class Point:
+class MeshPoint:
     """One mesh. `shares` are rank 0's seconds under the profiler by kind, over their sum."""
 
     mesh: tuple[int, int]
@@ -34,12 +34,12 @@ class Point:
     shares: Mapping[str, float]
 
 
-def measure(timed: Timed, sides: Sequence[int] = SIDES, ranks: int = 2, edge: int = EDGE) -> list[Point]:
+def measure(timed: Timed, sides: Sequence[int] = SIDES, ranks: int = 2, edge: int = EDGE) -> list[MeshPoint]:
     """MeshGEMM of `edge`^3 on square meshes. `timed(ranks, arguments)` gives (wall seconds, report)."""
     return [_point(timed, side, ranks, edge) for side in sides]
 
 
-def _point(timed: Timed, side: int, ranks: int, edge: int) -> Point:
+def _point(timed: Timed, side: int, ranks: int, edge: int) -> MeshPoint:
     sizes = [part for name in ("m", "k", "n") for part in (f"--{name}", str(edge))]
     arguments = ("run", "gemm", "--mesh", f"{side}x{side}", *sizes, "--core-memory", str(ROOM))
     wall, report = timed(ranks, arguments)
@@ -48,18 +48,18 @@ def _point(timed: Timed, side: int, ranks: int, edge: int) -> Point:
         timed(ranks, ("bench", "profile", "--to", str(path), *arguments))
         seconds: dict[str, float] = json.loads(path.read_text())
     total = sum(seconds.values())
-    return Point(
+    return MeshPoint(
         (side, side), ranks, edge, wall, report["host"]["rss_bytes"], report["measured"]["messages"],
         report["measured"]["hops"], report["result"]["max_rel_error"],
         {name: value / total for name, value in seconds.items()},
     )  # fmt: skip
 
 
-def as_json(points: Sequence[Point]) -> dict[str, Any]:
+def as_json(points: Sequence[MeshPoint]) -> dict[str, Any]:
     return {"schema": 1, "points": [asdict(point) for point in points]}
 
 
-def print_points(points: Sequence[Point]) -> None:
+def print_points(points: Sequence[MeshPoint]) -> None:
     """A line for each mesh."""
     from rich.console import Console
     from rich.table import Table

@@ -67,11 +67,11 @@ def compare(
     }
 
 
-def print_comparison(told: dict[str, Any]) -> None:
+def print_comparison(report: dict[str, Any]) -> None:
     """A column for each way."""
     from rich.table import Table
 
-    ways = told["ways"]
+    ways = report["ways"]
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("", no_wrap=True)
     for way in ways:
@@ -80,25 +80,25 @@ def print_comparison(told: dict[str, Any]) -> None:
     def row(name: str, show: Any) -> None:
         table.add_row(name, *("refused" if way["refused"] else show(way) for way in ways))
 
-    def milliseconds(key: str, which: str) -> Any:
-        return lambda way: "" if way["result"][key] is None else f"{way['result'][key][which]:,.2f}"
+    def milliseconds(key: str, statistic: str) -> Any:
+        return lambda way: "" if way["result"][key] is None else f"{way['result'][key][statistic]:,.2f}"
 
     row("requests a second", lambda way: f"{way['result']['requests_per_second']:,.2f}")
     row("new tokens a second", lambda way: f"{way['result']['output_tokens_per_second']:,.0f}")
     row("all tokens a second", lambda way: f"{way['result']['tokens_per_second']:,.0f}")
     for key, name in (("ttft_ms", "TTFT"), ("tpot_ms", "TPOT"), ("itl_ms", "ITL"), ("e2el_ms", "E2EL")):
-        for which in ("mean", "p50", "p90", "p99"):
-            row(f"{name}, {which}, ms", milliseconds(key, which))
+        for statistic in ("mean", "p50", "p90", "p99"):
+            row(f"{name}, {statistic}, ms", milliseconds(key, statistic))
     row("of all time, kernels", lambda way: _share(way, "compute_seconds"))
     row("of all time, collectives", lambda way: _share(way, "collective_seconds"))
     row("sent by a GPU, GiB", lambda way: f"{way['measured']['link_bytes']['max'] / 2**30:,.2f}")
     row("memory of a GPU, GiB", lambda way: f"{way['measured']['memory_bytes']['max'] / 2**30:,.2f}")
     row("largest batch", lambda way: str(way["result"]["largest_batch"]))
     row("preemptions", lambda way: str(way["result"]["preemptions"]))
-    arguments = told["arguments"]
+    arguments = report["arguments"]
     print(
-        f"{arguments['requests']} requests to {arguments['model']} on {told['mesh'][0]} GPUs of type "
-        f"{told['device']['name']} over {told['device']['link']}, virtual time"
+        f"{arguments['requests']} requests to {arguments['model']} on {report['mesh'][0]} GPUs of type "
+        f"{report['device']['name']} over {report['device']['link']}, virtual time"
     )
     show_table(table)
     for way in ways:

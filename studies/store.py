@@ -18,23 +18,23 @@ PENDING = Outcome(None, "not run")
 
 @dataclass
 class Store:
-    """What has been run. `asked` are jobs that somebody wanted to know of and that have not been run yet."""
+    """What has been run. `pending` are jobs that somebody wanted to know of and that have not been run yet."""
 
     path: str | None = None
     code: str = ""
-    known: dict[str, Outcome] = field(default_factory=dict)
-    asked: dict[str, Job] = field(default_factory=dict)
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    pending: dict[str, Job] = field(default_factory=dict)
 
     def emulate(self, job: Job) -> Outcome:
         """The outcome of a job; PENDING where it has yet to be run."""
         key = key_of(job)
-        if key not in self.known:
-            self.asked[key] = job
-        return self.known.get(key, PENDING)
+        if key not in self.outcomes:
+            self.pending[key] = job
+        return self.outcomes.get(key, PENDING)
 
     def check(self) -> None:
         """UsageError where a program has no such option or choice: a run would not say so, or only at its end."""
-        for job in self.asked.values():
+        for job in self.pending.values():
             options = {option.name: option for option in job.load().options}
             for name, value in job.arguments.items():
                 if name not in options or (options[name].choices and value not in (*options[name].choices, None)):
@@ -43,23 +43,23 @@ class Store:
     def run(self, comm: Any, console: Console, what: str) -> None:
         """Run what was asked for, shared out to the ranks, and write it down: rank 0's share as it goes along."""
         self.check()
-        keys, jobs = list(self.asked), list(self.asked.values())
+        keys, jobs = list(self.pending), list(self.pending.values())
 
         def keep(number: int, outcome: Outcome) -> None:
             if comm.rank == 0:
-                self.known[keys[number]] = outcome
+                self.outcomes[keys[number]] = outcome
                 self.write()
 
-        self.known |= dict(zip(keys, sweep(comm, jobs, console, what, keep), strict=True))
-        self.asked.clear()
+        self.outcomes |= dict(zip(keys, sweep(comm, jobs, console, what, keep), strict=True))
+        self.pending.clear()
         if keys and comm.rank == 0:
             self.write()
 
     def write(self) -> None:
         """The file, if there is to be one."""
         if self.path:
-            told = {"code": self.code, "runs": {key: asdict(outcome) for key, outcome in self.known.items()}}
-            write_file("--cache", self.path, lambda stream: stream.write(json.dumps(told).encode()))
+            contents = {"code": self.code, "runs": {key: asdict(outcome) for key, outcome in self.outcomes.items()}}
+            write_file("--cache", self.path, lambda stream: stream.write(json.dumps(contents).encode()))
 
 
 def open_store(path: str | None) -> Store:
@@ -69,9 +69,9 @@ def open_store(path: str | None) -> Store:
     store = Store(path, digest() if path else "")
     if path and Path(path).exists():
         try:
-            told = json.loads(Path(path).read_text())
-            if told["code"] == store.code:
-                store.known = {key: Outcome(**outcome) for key, outcome in told["runs"].items()}
+            contents = json.loads(Path(path).read_text())
+            if contents["code"] == store.code:
+                store.outcomes = {key: Outcome(**outcome) for key, outcome in contents["runs"].items()}
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UsageError(f"--cache {path} is no file of this command: name another, or delete it") from error
     return store
@@ -80,16 +80,16 @@ def open_store(path: str | None) -> Store:
 def key_of(job: Job) -> str:
     """Everything that a run depends on but the code."""
     device = {name: value for name, value in asdict(job.device).items() if name != "sources"}
-    told = (job.program, job.mesh, device, dict(sorted(job.arguments.items())), job.payload, job.static)
-    return json.dumps(told)
+    facts = (job.program, job.mesh, device, dict(sorted(job.arguments.items())), job.payload, job.static)
+    return json.dumps(facts)
 
 
 def digest() -> str:
     """Of all files that an emulation may depend on."""
-    found = sha256()
+    hashed = sha256()
     for path in sorted(sources(Path(meshrt.__file__).parent)):
-        found.update(path.read_bytes())
-    return found.hexdigest()
+        hashed.update(path.read_bytes())
+    return hashed.hexdigest()
 
 
 def sources(root: Path) -> Sequence[Path]:
@@ -99,8 +99,8 @@ def sources(root: Path) -> Sequence[Path]:
 
     models = [Path(path) for path in meshrt.models.__path__]
     programs = [Path(path) for path in meshrt.programs.__path__]
-    apart = {"programs", "models", "studies", "launch"}
-    runtime = [path for path in root.rglob("*.py") if path.relative_to(root).parts[0] not in apart]
+    excluded = {"programs", "models", "studies", "launch"}
+    runtime = [path for path in root.rglob("*.py") if path.relative_to(root).parts[0] not in excluded]
     configs = [path for folder in models for path in folder.glob("*/config.json")]
-    rest = [path for folder in (*programs, *models) for path in folder.rglob("*.py")]
-    return runtime + rest + configs
+    others = [path for folder in (*programs, *models) for path in folder.rglob("*.py")]
+    return runtime + others + configs

@@ -55,18 +55,18 @@ def sweep(
 
     `keep(number of the job, outcome)` is called at the rank that ran it, as soon as it has.
     """
-    own = range(comm.rank, len(jobs), comm.size)
-    found = {}
-    for done, at in enumerate(own, 1):
-        found[at] = run_alone(jobs[at])
+    numbers = range(comm.rank, len(jobs), comm.size)
+    outcomes = {}
+    for done, at in enumerate(numbers, 1):
+        outcomes[at] = run_alone(jobs[at])
         if keep:
-            keep(at, found[at])
-        console.progress(what, done, len(own))
+            keep(at, outcomes[at])
+        console.progress(what, done, len(numbers))
     console.clear()
-    every: dict[int, Outcome] = {}
-    for part in comm.allgather(found):
-        every |= part
-    return [every[at] for at in range(len(jobs))]
+    all_outcomes: dict[int, Outcome] = {}
+    for part in comm.allgather(outcomes):
+        all_outcomes |= part
+    return [all_outcomes[at] for at in range(len(jobs))]
 
 
 def run_alone(job: Job) -> Outcome:

@@ -43,13 +43,13 @@ CPU = f"{HERE}, per second of processor time"
 
 
 def _shift(pattern: str, *more: str) -> Callable[[int], tuple[str, ...]]:
-    own = ("run", "shift", "--pattern", pattern, "--axis", "both", "--tile", "64", "--steps", "400", *more, *ROOM)
-    return lambda cores: (*own, "--mesh", f"{isqrt(cores)}x{isqrt(cores)}")
+    arguments = ("run", "shift", "--pattern", pattern, "--axis", "both", "--tile", "64", "--steps", "400", *more, *ROOM)
+    return lambda cores: (*arguments, "--mesh", f"{isqrt(cores)}x{isqrt(cores)}")
 
 
 def _allreduce(cores: int) -> tuple[str, ...]:
-    own = ("run", "allreduce", "--algorithm", "ring", "--size", "65536", "--times", "10", *ROOM)
-    return (*own, "--mesh", f"64x{cores // 64}")
+    arguments = ("run", "allreduce", "--algorithm", "ring", "--size", "65536", "--times", "10", *ROOM)
+    return (*arguments, "--mesh", f"64x{cores // 64}")
 
 
 def _gemm(cores: int) -> tuple[str, ...]:
@@ -136,11 +136,11 @@ def measure(
     for count in cores:
         if count % 64 or isqrt(count) ** 2 != count:
             raise UsageError(f"--cores {count}: choose a square number of rows of 64, such as 64, 256, 1024 or 4096")
-    found = []
+    figures = []
     for work in WORKS:
         if not only or work.name in only:
-            found += [figure(work, timed, count, number) for count in cores for number in ranks]
-    return found
+            figures += [figure(work, timed, count, number) for count in cores for number in ranks]
+    return figures
 
 
 def figure(work: Work, timed: Timed, cores: int, ranks: int) -> Figure:
@@ -156,7 +156,7 @@ def figure(work: Work, timed: Timed, cores: int, ranks: int) -> Figure:
 def as_json(figures: Sequence[Figure]) -> dict[str, Any]:
     """All figures, ours and the others'."""
     others = [{"work": work.name, **asdict(other)} for work in WORKS for other in work.others]
-    return {"schema": 1, "figures": [asdict(one) for one in figures], "others": others}
+    return {"schema": 1, "figures": [asdict(figure) for figure in figures], "others": others}
 
 
 def print_figures(figures: Sequence[Figure]) -> None:
@@ -166,45 +166,45 @@ def print_figures(figures: Sequence[Figure]) -> None:
 
     terminal = Console(width=None if Console().is_terminal else 120)
     for work in WORKS:
-        own = [one for one in figures if one.work == work.name]
-        if not own:
+        of_work = [figure for figure in figures if figure.work == work.name]
+        if not of_work:
             continue
-        counts = sorted({one.cores for one in own})
+        counts = sorted({figure.cores for figure in of_work})
         table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
         table.add_column("messages a second by cores", no_wrap=True)
         for count in counts:
             table.add_column(f"{count:,}", justify="right", no_wrap=True)
         table.add_column("")
-        for ranks in sorted({one.ranks for one in own}):
-            at = {one.cores: one for one in own if one.ranks == ranks}
+        for ranks in sorted({figure.ranks for figure in of_work}):
+            at = {figure.cores: figure for figure in of_work if figure.ranks == ranks}
             for label, show in LINES:
                 row = [show(at[count]) if count in at else "-" for count in counts]
                 table.add_row(label.format(ranks), *row, "measured now")
         for other in work.others:
             shown = [rate(other.rates[count]) if count in other.rates else "-" for count in counts]
             table.add_row(other.tool, *shown, other.source)
-        table.add_row("slowest meshrt / fastest other", *(f"{over(own, work, count):.1f}" for count in counts), "")
+        table.add_row("slowest meshrt / fastest other", *(f"{over(of_work, work, count):.1f}" for count in counts), "")
         print(f"\n{work.name}: {work.what}")
         terminal.print(table, highlight=False)
     print("\nOther tools, of other work:")
-    for tool, said, source in ELSEWHERE:
-        print(f"  {tool}: {said} ({source})")
+    for tool, rates, source in ELSEWHERE:
+        print(f"  {tool}: {rates} ({source})")
 
 
 LINES: tuple[tuple[str, Callable[[Figure], str]], ...] = (
-    ("meshrt, ranks: {}", lambda one: rate(one.messages / one.seconds)),
-    ("  hops a second", lambda one: rate(one.hops / one.seconds)),
-    ("  seconds", lambda one: f"{one.seconds:.2f}"),
-    ("  seconds with start and end", lambda one: f"{one.wall_seconds:.2f}"),
-    ("  memory of the host", lambda one: size(one.rss_bytes)),
+    ("meshrt, ranks: {}", lambda figure: rate(figure.messages / figure.seconds)),
+    ("  hops a second", lambda figure: rate(figure.hops / figure.seconds)),
+    ("  seconds", lambda figure: f"{figure.seconds:.2f}"),
+    ("  seconds with start and end", lambda figure: f"{figure.wall_seconds:.2f}"),
+    ("  memory of the host", lambda figure: size(figure.rss_bytes)),
 )
 
 
-def over(own: Sequence[Figure], work: Work, cores: int) -> float:
+def over(figures: Sequence[Figure], work: Work, cores: int) -> float:
     """Our slowest rate on so many cores over the others' fastest there, or at the number of cores nearest to it."""
-    ours = min(one.messages / one.seconds for one in own if one.cores == cores)
-    theirs = max(other.rates[min(other.rates, key=lambda count: abs(count - cores))] for other in work.others)
-    return ours / theirs
+    slowest = min(figure.messages / figure.seconds for figure in figures if figure.cores == cores)
+    fastest = max(other.rates[min(other.rates, key=lambda count: abs(count - cores))] for other in work.others)
+    return slowest / fastest
 
 
 def rate(value: float) -> str:

@@ -31,22 +31,22 @@ class Heads:
 
 
 @dataclass(frozen=True)
-class Cache:
+class LayerCache:
     """Keys [D, room] and values [room, D] of a layer, a tensor of HBM for each key and value head."""
 
     keys: tuple[Tile, ...]
     values: tuple[Tile, ...]
 
 
-def new_cache(core: NeuronCore, heads: Heads, room: int, dtype: np.dtype[Any]) -> Cache:
+def new_cache(core: NeuronCore, heads: Heads, room: int, dtype: np.dtype[Any]) -> LayerCache:
     """Room for so many tokens."""
-    return Cache(
+    return LayerCache(
         tuple(nl.ndarray((heads.dim, room), dtype, buffer=core.hbm) for _ in range(heads.kv)),
         tuple(nl.ndarray((room, heads.dim), dtype, buffer=core.hbm) for _ in range(heads.kv)),
     )
 
 
-def attention(qkv: Tile, heads: Heads, cache: Cache, cos: Tile, sin: Tile, identity: Tile, position: int) -> Tile:
+def attention(qkv: Tile, heads: Heads, cache: LayerCache, cos: Tile, sin: Tile, identity: Tile, position: int) -> Tile:
     """qkv [T, (queries + 2 kv) D] of tokens `position`.. -> [T, queries D] in HBM; keys and values join the cache.
 
     cos, sin: tensors [positions, D / 2] of HBM.
@@ -59,20 +59,20 @@ def attention(qkv: Tile, heads: Heads, cache: Cache, cos: Tile, sin: Tile, ident
         keys = as_tile(nl.load(cache.keys[g][:, 0 : position + tokens]))
         values = [as_tile(nl.load(cache.values[g][part])) for part in spans(position + tokens, P)]
         if rows_of_head is not None:  # one token: all query heads of the group are the rows of one tile
-            one = attend(as_tile(nl.load(q_t[g])), keys, values, position, 0, identity)
-            nl.store(rows_of_head[g * heads.group : (g + 1) * heads.group], one)
+            mixed = attend(as_tile(nl.load(q_t[g])), keys, values, position, 0, identity)
+            nl.store(rows_of_head[g * heads.group : (g + 1) * heads.group], mixed)
             continue
         for head in range(heads.group):
             columns = slice((g * heads.group + head) * heads.dim, (g * heads.group + head + 1) * heads.dim)
             for rows in spans(tokens, P):
                 queries = as_tile(nl.load(q_t[g][:, head * tokens + rows.start : head * tokens + rows.stop]))
-                one = attend(queries, keys, values, position + rows.start, 1, identity)
-                nl.store(out[rows, columns], one)
+                mixed = attend(queries, keys, values, position + rows.start, 1, identity)
+                nl.store(out[rows, columns], mixed)
     return out
 
 
 def rotate_and_keep(
-    qkv: Tile, heads: Heads, cache: Cache, cos: Tile, sin: Tile, identity: Tile, position: int
+    qkv: Tile, heads: Heads, cache: LayerCache, cos: Tile, sin: Tile, identity: Tile, position: int
 ) -> list[Tile]:
     """Rotary embedding; keys and values to the cache; the queries transposed, [D, G T] in HBM for each kv head."""
     core, tokens, dim = qkv.core, qkv.shape[0], heads.dim
@@ -94,8 +94,8 @@ def rotate_and_keep(
             turned_tile = as_tile(nisa.tensor_copy(corner, dtype=qkv.dtype))
             if head < heads.queries:
                 g, of_group = divmod(head, heads.group)
-                first = of_group * tokens
-                nl.store(q_t[g][:, first + rows.start : first + rows.stop], turned_tile)
+                start = of_group * tokens
+                nl.store(q_t[g][:, start + rows.start : start + rows.stop], turned_tile)
             else:
                 nl.store(cache.keys[head - heads.queries][:, at], turned_tile)
         v = as_tile(nl.load(by_head[rows, turned:]))

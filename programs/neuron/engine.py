@@ -36,9 +36,9 @@ class NeuronEngine:
 
     def prefill(self, ids: Sequence[int], every: bool) -> "HostScores":
         with self.cores.phase("prefill", len(ids)):
-            found = forward(self.cores, self.shares, self.config, ids, 0, len(ids) if every else 1)
+            logits = forward(self.cores, self.shares, self.config, ids, 0, len(ids) if every else 1)
         self.held = len(ids)
-        return HostScores(self.cores.control, found)
+        return HostScores(self.cores.control, logits)
 
     @contextmanager
     def decoding(self) -> Iterator[None]:
@@ -59,22 +59,22 @@ class NeuronEngine:
         facts, parts = state.describe(self.cores, self._tiles())
         return facts | {"cached": [self.held]}, parts
 
-    def restore(self, found: Snapshot, new: Sequence[int]) -> None:
-        (self.held,) = map(int, found.facts["cached"])
+    def restore(self, snapshot: Snapshot, new: Sequence[int]) -> None:
+        (self.held,) = map(int, snapshot.facts["cached"])
         self.steps = len(new) - 1
-        state.restore(self.cores, self._tiles(), found)
+        state.restore(self.cores, self._tiles(), snapshot)
 
     def _tiles(self) -> list[state.Tiles]:
         """What each hosted core has between two tokens, weights apart: of keys and values, those of the tokens."""
-        held: list[state.Tiles] = []
+        all_tiles: list[state.Tiles] = []
         for share in self.shares:
             tiles = {"identity": share.identity}
             for layer, cache in enumerate(share.caches):
                 for head, (keys, values) in enumerate(zip(cache.keys, cache.values, strict=True)):
                     tiles[f"keys {layer} {head}"] = keys[:, 0 : self.held]
                     tiles[f"values {layer} {head}"] = values[0 : self.held]
-            held.append(tiles)
-        return held
+            all_tiles.append(tiles)
+        return all_tiles
 
     def seconds(self, name: str) -> float | None:
         """Virtual seconds of a phase that is over; None where there was none. All ranks call it."""
@@ -87,13 +87,13 @@ class HostScores:
     """Logits that are at the host, float32 [tokens, vocabulary]; None by shape."""
 
     control: Control
-    found: np.ndarray | None
+    logits: np.ndarray | None
 
     def greedy(self) -> int:
-        return 0 if self.found is None else self.draw(sample)
+        return 0 if self.logits is None else self.draw(sample)
 
     def draw(self, choose: Callable[[np.ndarray], int]) -> int:
-        return at_rank_0(self.control, None if self.found is None else self.found[-1], choose)
+        return at_rank_0(self.control, None if self.logits is None else self.logits[-1], choose)
 
     def rows(self) -> list[np.ndarray]:
-        return [] if self.found is None or self.control.rank else [*self.found]
+        return [] if self.logits is None or self.control.rank else [*self.logits]

@@ -89,11 +89,11 @@ def run(
     keep = open_keep(cores, settings(cores), config, source, words, arguments)
     kind = DTYPES[dtype or config.dtype or "float32"]
     engine = NeuronEngine(cores, config, place_model(cores, config, source, kind, len(words) + max_new_tokens))
-    now = generate(cores, engine, words, choice, keep, logits is not None)
-    write_logits(cores.control, asked, now)
+    generation = generate(cores, engine, words, choice, keep, logits is not None)
+    write_logits(cores.control, asked, generation)
     decoded = engine.seconds("decode")
     return {
-        **said(words, choice, now.new),
+        **said(words, choice, generation.new),
         "layers": config.layers,
         "ttft_seconds": engine.seconds("prefill"),
         "tpot_seconds": decoded / engine.steps if decoded is not None and engine.steps else None,

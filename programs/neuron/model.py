@@ -17,7 +17,7 @@ from meshrt.neuron import language as nl
 from meshrt.neuron.core import NeuronCore
 from meshrt.neuron.cores import Cores
 from meshrt.neuron.tile import Tile
-from meshrt.programs.neuron.attention import Cache, Heads, attention, new_cache
+from meshrt.programs.neuron.attention import Heads, LayerCache, attention, new_cache
 from meshrt.programs.neuron.blocks import transposed
 from meshrt.programs.neuron.dense import BASELINE, matmul
 from meshrt.programs.neuron.fused import FUSED, fused
@@ -34,7 +34,7 @@ class Share:
     core: NeuronCore
     heads: Heads
     weights: Weights
-    caches: tuple[Cache, ...]
+    caches: tuple[LayerCache, ...]
     identity: Tile
 
 
@@ -85,8 +85,8 @@ def embed(share: Share, ids: Sequence[int]) -> Tile:
     """Rows of the embedding [T, H], gathered by DMA."""
     core, table = share.core, share.weights.embedding
     out: Tile = nl.ndarray((len(ids), table.shape[1]), table.dtype, buffer=core.hbm)
-    for at, one in enumerate(ids):
-        nl.store(out[at : at + 1], nl.load(table[one : one + 1]))
+    for at, token in enumerate(ids):
+        nl.store(out[at : at + 1], nl.load(table[token : token + 1]))
     return out
 
 

@@ -14,10 +14,10 @@ def on_all_partitions(row: Tile) -> Tile:
     core, n = row.core, row.shape[1]
     ones: Tile = nl.ndarray((nl.par_dim(1), P), row.dtype, buffer=core.sbuf)
     nisa.memset(ones, 1.0)
-    one = as_tile(nl.load(row))
+    row_tile = as_tile(nl.load(row))
     spread: Tile = nl.ndarray((nl.par_dim(P), n), row.dtype, buffer=core.sbuf)
     for columns in spans(n, F):
-        spread[:, columns] = nisa.tensor_copy(as_tile(nisa.nc_matmul(ones, one[:, columns])))
+        spread[:, columns] = nisa.tensor_copy(as_tile(nisa.nc_matmul(ones, row_tile[:, columns])))
     return spread
 
 
@@ -29,12 +29,12 @@ def rms_norm(x: Tile, weight: Tile, eps: float) -> Tile:
     epsilon: Tile = nl.ndarray((nl.par_dim(P), 1), nl.float32, buffer=core.sbuf)
     nisa.memset(epsilon, eps)
     for rows in spans(tokens, P):
-        here = slice(0, width(rows))
+        partitions = slice(0, width(rows))
         t = as_tile(nl.load(x[rows]))
         squares = nisa.tensor_reduce(nl.add, nisa.activation(nl.square, t, dtype=nl.float32))
-        inverse = nisa.activation(nl.rsqrt, squares, scale=1 / hidden, bias=epsilon[here])
+        inverse = nisa.activation(nl.rsqrt, squares, scale=1 / hidden, bias=epsilon[partitions])
         normed = nisa.tensor_scalar(t, nl.multiply, inverse, dtype=nl.float32)
-        nl.store(out[rows], nisa.tensor_tensor(normed, scale[here], nl.multiply, dtype=x.dtype))
+        nl.store(out[rows], nisa.tensor_tensor(normed, scale[partitions], nl.multiply, dtype=x.dtype))
     return out
 
 

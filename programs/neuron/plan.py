@@ -42,17 +42,17 @@ class Product:
                 raise UsageError(f"--{name} is {getattr(self, name)}; sizes start at 1")
 
     @property
-    def stages(self) -> tuple[tuple[int, int, int], ...]:
+    def kernels(self) -> tuple[tuple[int, int, int], ...]:
         """Of each kernel that runs: (columns of its x, columns of its result, pairs of factors)."""
         return ((self.k, self.n, 1),) if self.kernel == "fused" else ((self.k, self.n, 2), (self.n, self.k, 1))
 
     @property
     def flops(self) -> int:
-        return sum(2 * self.m * self.r * (k + n) * pairs for k, n, pairs in self.stages)
+        return sum(2 * self.m * self.r * (k + n) * pairs for k, n, pairs in self.kernels)
 
 
 @dataclass(frozen=True)
-class Plan:
+class Proposal:
     """Blocks, and what eqs. 10 and 11 say of them: operations a byte of HBM traffic, bytes of SBUF."""
 
     blocks: Blocks
@@ -67,7 +67,7 @@ def traffic(work: Product, block_m: int) -> int:
     """
     strips = ceil(work.m / block_m)
     return work.dtype.itemsize * sum(
-        work.m * (k + n) + strips * pairs * work.r * (k + n) for k, n, pairs in work.stages
+        work.m * (k + n) + strips * pairs * work.r * (k + n) for k, n, pairs in work.kernels
     )
 
 
@@ -90,13 +90,13 @@ def _held(work: Product, blocks: Blocks, loaded: int) -> list[int]:
     """Bytes of SBUF in each phase, with `loaded` copies of the blocks that come from HBM."""
     m, r = min(blocks.m, work.m), min(blocks.r, work.r)
     tile, wide = work.dtype.itemsize, work.sums.itemsize
-    found = []
-    for k_size, n_size, pairs in work.stages:
+    held = []
+    for k_size, n_size, pairs in work.kernels:
         k, n, strip = min(blocks.k, k_size), min(blocks.n, n_size), pairs * m * work.r
-        found.append(strip * wide + loaded * (m * k + k * r) * tile)
-        found.append(strip * tile + pairs * m * n * wide + loaded * r * n * tile)
-        found.append(0 if wide == tile else strip * (wide + tile))
-    return found
+        held.append(strip * wide + loaded * (m * k + k * r) * tile)
+        held.append(strip * tile + pairs * m * n * wide + loaded * r * n * tile)
+        held.append(0 if wide == tile else strip * (wide + tile))
+    return held
 
 
 def balance(device: NeuronDevice, dtype: np.dtype[Any]) -> float:
@@ -116,13 +116,13 @@ def least_rows(work: Product, device: NeuronDevice) -> int | None:
     the result a token, b elements of factors.
     """
     f = work.flops / work.m
-    a = sum(k + n for k, n, _ in work.stages)
-    b = sum(pairs * work.r * (k + n) for k, n, pairs in work.stages)
+    a = sum(k + n for k, n, _ in work.kernels)
+    b = sum(pairs * work.r * (k + n) for k, n, pairs in work.kernels)
     room = f / (balance(device, work.dtype) * work.dtype.itemsize) - a
     return None if room <= 0 else ceil(b / room)
 
 
-def propose(work: Product, device: NeuronDevice) -> list[Plan]:
+def propose(work: Product, device: NeuronDevice) -> list[Proposal]:
     """Blocks of whole tiles that fit into SBUF by eq. 11, in the order in which they deserve a run.
 
     B_M takes all sizes of ROWS that reach the balance, or all there are if none does. For each B_M the others are
@@ -130,41 +130,41 @@ def propose(work: Product, device: NeuronDevice) -> list[Plan]:
     over K and r are cut by B_k and B_r), then full moving tiles, then by bytes. First comes the best for each B_M,
     largest intensity first, then the second best of each, and so on. UsageError where nothing fits.
     """
-    fits = [plan for plan in _plans(work) if plan.sbuf_bytes <= device.sbuf_bytes]
-    if not fits:
+    fit = [proposal for proposal in _proposals(work) if proposal.sbuf_bytes <= device.sbuf_bytes]
+    if not fit:
         raise UsageError(
             f"no blocks of whole tiles fit into the {device.sbuf_bytes} bytes of SBUF of {device.name}, which have to "
             f"hold a strip of {min(P, work.m)} x {work.r}: lower --r"
         )
     least = least_rows(work, device)
-    strong = [plan for plan in fits if least is not None and plan.blocks.m >= min(least, work.m)] or fits
-    ranked: list[tuple[int, float, Plan]] = []
-    for rows in sorted({plan.blocks.m for plan in strong}):
-        own = [plan for plan in strong if plan.blocks.m == rows]
-        own.sort(key=lambda plan: _drawbacks(work, plan.blocks, device))
-        ranked += [(place, -plan.intensity, plan) for place, plan in enumerate(own)]
-    return [plan for *_, plan in sorted(ranked, key=lambda one: one[:2])]
+    strong = [proposal for proposal in fit if least is not None and proposal.blocks.m >= min(least, work.m)] or fit
+    ranked: list[tuple[int, float, Proposal]] = []
+    for rows in sorted({proposal.blocks.m for proposal in strong}):
+        same_rows = [proposal for proposal in strong if proposal.blocks.m == rows]
+        same_rows.sort(key=lambda proposal: _drawbacks(work, proposal.blocks, device))
+        ranked += [(rank, -proposal.intensity, proposal) for rank, proposal in enumerate(same_rows)]
+    return [proposal for *_, proposal in sorted(ranked, key=lambda entry: entry[:2])]
 
 
-def _plans(work: Product) -> Iterator[Plan]:
+def _proposals(work: Product) -> Iterator[Proposal]:
     """All blocks that propose chooses from."""
-    longest = max(k for k, _, _ in work.stages), work.r, max(n for _, n, _ in work.stages)
+    longest = max(k for k, _, _ in work.kernels), work.r, max(n for _, n, _ in work.kernels)
     axes = [_cuts(size, SIDES) for size in longest]
     for m, k, r, n in product(_cuts(work.m, ROWS), *axes):
         blocks = Blocks(m, k, r, n)
-        yield Plan(blocks, intensity(work, m), peak_sbuf(work, blocks))
+        yield Proposal(blocks, intensity(work, m), peak_sbuf(work, blocks))
 
 
 def _cuts(size: int, sizes: tuple[int, ...]) -> list[int]:
     """Those of the sizes that are shorter than a matrix, and all of it in whole tiles if it is not longer than they."""
     whole = P * ceil(size / P)
-    return [*(one for one in sizes if one < size), *([whole] if whole <= sizes[-1] else [])]
+    return [*(side for side in sizes if side < size), *([whole] if whole <= sizes[-1] else [])]
 
 
 def _drawbacks(work: Product, blocks: Blocks, device: NeuronDevice) -> tuple[bool, int, bool, int, tuple[int, ...]]:
     """What speaks against blocks with the same B_M, the worst first; the last entry makes the order unique."""
     crowded = max(_held(work, blocks, loaded=2)) > device.sbuf_bytes
     sums = sum(
-        pairs * work.m * (work.r * ceil(k / blocks.k) + n * ceil(work.r / blocks.r)) for k, n, pairs in work.stages
+        pairs * work.m * (work.r * ceil(k / blocks.k) + n * ceil(work.r / blocks.r)) for k, n, pairs in work.kernels
     )
     return crowded, sums, blocks.n < F, peak_sbuf(work, blocks), astuple(blocks)

@@ -86,38 +86,38 @@ def place_weights(
     def vector(name: str, size: int, index: slice = every) -> Tile:
         return tensor((1, size), (name + ".weight", (index,)))
 
-    def matrix(one: forms.Matrix, rows: slice, across: slice) -> Matrix:
+    def matrix(source: forms.Matrix, rows: slice, across: slice) -> Matrix:
         """W^T of the checkpoint's [out, in] at [across, rows]; or U and V, of which one side is cut."""
-        if not isinstance(one.form, forms.LowRank):
-            return side_by_side((one,), rows, (across,))
-        u, v = one.factors()
+        if not isinstance(source.form, forms.LowRank):
+            return side_by_side((source,), rows, (across,))
+        u, v = source.factors()
         return side_by_side((u,), rows, (every,)), side_by_side((v,), every, (across,))
 
     def side_by_side(several: Sequence[forms.Matrix], rows: slice, across: Sequence[slice]) -> Tile:
-        own = list(zip(several, across, strict=True))
-        width = sum(len(range(one.columns)[columns]) for one, columns in own)
-        reads = [(one.name + ".weight", (columns, rows)) for one, columns in own]
+        pairs = list(zip(several, across, strict=True))
+        width = sum(len(range(source.columns)[columns]) for source, columns in pairs)
+        reads = [(source.name + ".weight", (columns, rows)) for source, columns in pairs]
         return tensor((len(range(several[0].rows)[rows]), width), *reads)
 
-    def layer(one: forms.Layer) -> Layer:
-        attention, index = (one.q, one.k, one.v), (queries, keys, keys)
+    def layer(source: forms.Layer) -> Layer:
+        attention, index = (source.q, source.k, source.v), (queries, keys, keys)
         out = (heads.queries + 2 * heads.kv) * dim
         first = core.index == 0  # whose sum brings the bias of the output in
-        gate, up = one.mlp.inner
+        gate, up = source.mlp.inner
         return Layer(
-            vector(one.attention_norm, hidden),
-            tuple(matrix(part, every, own) for part, own in zip(attention, index, strict=True))
+            vector(source.attention_norm, hidden),
+            tuple(matrix(part, every, span) for part, span in zip(attention, index, strict=True))
             if any(isinstance(part.form, forms.LowRank) for part in attention)
             else (side_by_side(attention, every, index),),
-            tensor((1, out), *((part.name + ".bias", (own,)) for part, own in zip(attention, index, strict=True)))
-            if one.q.bias
+            tensor((1, out), *((part.name + ".bias", (span,)) for part, span in zip(attention, index, strict=True)))
+            if source.q.bias
             else None,
-            matrix(one.o, queries, every),
-            tensor((1, hidden), (one.o.name + ".bias", (every,))) if one.o.bias and first else None,
-            vector(one.mlp_norm, hidden),
+            matrix(source.o, queries, every),
+            tensor((1, hidden), (source.o.name + ".bias", (every,))) if source.o.bias and first else None,
+            vector(source.mlp_norm, hidden),
             matrix(gate, every, columns),
             matrix(up, every, columns),
-            matrix(one.mlp.down, columns, every),
+            matrix(source.mlp.down, columns, every),
         )
 
     table = family.embedding + ".weight"
@@ -125,7 +125,7 @@ def place_weights(
         (config.vocab_size, hidden) if checkpoint is None else checkpoint.read(table).astype(np.float32), dtype
     )
     tables = cos_sin(config, np.arange(positions))
-    cos, sin = (core.tensor_of(one if core.payload else one.shape, nl.float32) for one in tables)
+    cos, sin = (core.tensor_of(rotary if core.payload else rotary.shape, nl.float32) for rotary in tables)
     head = tensor((hidden, words.stop - words.start), (family.head + ".weight", (words, every)))
     return Weights(embedding, tuple(map(layer, family.layers)), vector(family.norm, hidden), head, cos, sin)
 

@@ -13,7 +13,7 @@ ALIKE = 0.02  # what differs by less is neither order
 
 
 @dataclass(frozen=True)
-class Point:
+class LoadPoint:
     """New tokens a second of a load, emulated."""
 
     figure: str
@@ -38,7 +38,7 @@ class Claim:
         return asdict(self)
 
 
-def figure7(emulate: Emulate) -> list[Point]:
+def figure7(emulate: Emulate) -> list[LoadPoint]:
     """Throughput over compression ratios and GPUs, LLaMA-3-70B on A800 with and without NVLink; also Figure 1."""
     cells = [(8, ratio) for ratio in RATIOS] + [(tp, RATIO) for tp in TPS if tp != 8]
     return [
@@ -49,15 +49,15 @@ def figure7(emulate: Emulate) -> list[Point]:
     ]
 
 
-def figure5(emulate: Emulate) -> list[Point]:
+def figure5(emulate: Emulate) -> list[LoadPoint]:
     return _batches(emulate, "5", "s1")
 
 
-def figure6(emulate: Emulate) -> list[Point]:
+def figure6(emulate: Emulate) -> list[LoadPoint]:
     return _batches(emulate, "6", "s2")
 
 
-def _batches(emulate: Emulate, figure: str, load: str) -> list[Point]:
+def _batches(emulate: Emulate, figure: str, load: str) -> list[LoadPoint]:
     return [
         _point(emulate, figure, model, link, system, tp, RATIO, load)
         for model in MODELS
@@ -69,73 +69,79 @@ def _batches(emulate: Emulate, figure: str, load: str) -> list[Point]:
 
 def _point(
     emulate: Emulate, figure: str, model: str, link: str, system: str, tp: int, ratio: float, load: str
-) -> Point:
-    asked = runs.served(system, model, load, tp, runs.machine("a800", link), ratio)
-    found, _ = runs.read(emulate, asked, runs.throughput)
-    return Point(figure, MODELS[model], link, system, tp, ratio, found)
+) -> LoadPoint:
+    run = runs.served(system, model, load, tp, runs.machine("a800", link), ratio)
+    rate, _ = runs.read(emulate, run, runs.throughput)
+    return LoadPoint(figure, MODELS[model], link, system, tp, ratio, rate)
 
 
-FIGURES: dict[str, Callable[[Emulate], list[Point]]] = {"figure5": figure5, "figure6": figure6, "figure7": figure7}
+FIGURES: dict[str, Callable[[Emulate], list[LoadPoint]]] = {"figure5": figure5, "figure6": figure6, "figure7": figure7}
 
 
 # ---- claims
 
 
-def claims_of(name: str, points: Sequence[Point]) -> list[Claim]:
+def claims_of(name: str, points: Sequence[LoadPoint]) -> list[Claim]:
     """What the paper says of a figure."""
     return _scaling(points) if name == "figure7" else _faster(points)
 
 
-def _scaling(points: Sequence[Point]) -> list[Claim]:
-    found = []
+def _scaling(points: Sequence[LoadPoint]) -> list[Claim]:
+    claims = []
     for link, words in LINKS.items():
         for system, grows in (("DeInfer", True), ("Base", False)):
-            own = [one for one in points if (one.link, one.system) == (link, system)]
-            by_ratio = [one.tokens_per_second for one in sorted(own, key=lambda one: one.ratio) if one.tp == 8]
-            by_tp = [one.tokens_per_second for one in sorted(own, key=lambda one: one.tp) if one.ratio == RATIO]
+            of_system = [point for point in points if (point.link, point.system) == (link, system)]
+            by_ratio = [
+                point.tokens_per_second for point in sorted(of_system, key=lambda point: point.ratio) if point.tp == 8
+            ]
+            by_tp = [
+                point.tokens_per_second
+                for point in sorted(of_system, key=lambda point: point.tp)
+                if point.ratio == RATIO
+            ]
             for what, line in (("compression ratio 20 to 60 %", by_ratio), ("2 to 8 GPUs", by_tp)):
                 says = f"{system} {'gains' if grows else 'gains nothing'} from {what}, {words}"
-                found.append(_grows(f"Figure {'1, 7' if link == 'nvlink' else '7'}", says, line, grows))
+                claims.append(_grows(f"Figure {'1, 7' if link == 'nvlink' else '7'}", says, line, grows))
         ends = {
-            one.system: one.tokens_per_second
-            for one in points
-            if (one.link, one.tp, one.ratio) == (link, 8, RATIOS[-1])
+            point.system: point.tokens_per_second
+            for point in points
+            if (point.link, point.tp, point.ratio) == (link, 8, RATIOS[-1])
         }
         base, deinfer = ends.get("Base"), ends.get("DeInfer")
         says = f"at 60 % and 8 GPUs DeInfer is {SPEEDUP[link]}x as fast as Base, {words}"  # holds: it is faster
         times = deinfer / base if base and deinfer else None
-        found.append(
+        claims.append(
             Claim("5.5", says, "-" if times is None else f"{times:.2f}x", None if times is None else times > 1)
         )
-    return found
+    return claims
 
 
 def _grows(where: str, says: str, line: Sequence[float | None], grows: bool) -> Claim:
     """Does a line rise at each point? Or does it not, by more than a tenth over all of it?"""
-    known = [one for one in line if one is not None]
+    known = [value for value in line if value is not None]
     if len(known) < len(line) or not known:
         return Claim(where, says, "-", None)
-    told = " -> ".join(f"{one:,.0f}" for one in known) + f" tokens/s, {known[-1] / known[0]:.2f}x"
+    text = " -> ".join(f"{value:,.0f}" for value in known) + f" tokens/s, {known[-1] / known[0]:.2f}x"
     rises = all(after > before for before, after in pairwise(known))
-    return Claim(where, says, told, rises if grows else known[-1] <= 1.1 * known[0])
+    return Claim(where, says, text, rises if grows else known[-1] <= 1.1 * known[0])
 
 
-def _faster(points: Sequence[Point]) -> list[Claim]:
-    found = []
+def _faster(points: Sequence[LoadPoint]) -> list[Claim]:
+    claims = []
     for link, words in LINKS.items():
         for subject in MODELS.values():
             cells: dict[int, dict[str, float | None]] = {}
-            for one in points:
-                if (one.link, one.subject) == (link, subject):
-                    cells.setdefault(one.tp, {})[one.system] = one.tokens_per_second
+            for point in points:
+                if (point.link, point.subject) == (link, subject):
+                    cells.setdefault(point.tp, {})[point.system] = point.tokens_per_second
             for system in ("DeInfer", "DeInfer†"):
                 pairs = [(cell.get("Base"), cell.get(system)) for cell in cells.values()]
                 known = [(a, b) for a, b in pairs if a and b]
-                told = ", ".join(f"{b / a:.2f}x" for a, b in known) or "-"
+                speedups = ", ".join(f"{b / a:.2f}x" for a, b in known) or "-"
                 says = f"{subject}: {system} outperforms Base on 2, 4, 8 GPUs, {words}"
                 holds = all(b > a for a, b in known) if known else None
-                found.append(Claim(f"Figure {points[0].figure}", says, told, holds))
-    return found
+                claims.append(Claim(f"Figure {points[0].figure}", says, speedups, holds))
+    return claims
 
 
 def orders(table: str, rows: Sequence[Row]) -> list[Claim]:
@@ -151,11 +157,11 @@ def orders(table: str, rows: Sequence[Row]) -> list[Claim]:
             before, after = row.column.split("TP=")
             lines.setdefault((row.subject, row.system, before + after[1:]), []).append(row)
     of_sizes = [pair for line in lines.values() for pair in pairwise(line)]
-    found = []
+    claims = []
     for what, pairs in (("systems", of_systems), ("2, 4 and 8 GPUs", of_sizes)):
-        told = [(one, other) for one, other in pairs if _order(one.published, other.published)]
-        known = [(one, other) for one, other in told if one.emulated is not None and other.emulated is not None]
-        if not told:
+        ordered = [(a, b) for a, b in pairs if _order(a.published, b.published)]
+        known = [(a, b) for a, b in ordered if a.emulated is not None and b.emulated is not None]
+        if not ordered:
             continue
         right = [(a, b) for a, b in known if _order(a.published, b.published) == _order(a.emulated, b.emulated)]
         wrong = [f"{a.subject}, {a.column}: {a.system} and {b.system}" for a, b in known if (a, b) not in right]
@@ -163,14 +169,14 @@ def orders(table: str, rows: Sequence[Row]) -> list[Claim]:
             wrong = [f"{a.subject}, {a.system}: {a.column} and {b.column}" for a, b in known if (a, b) not in right]
         result = f"{len(right)} of {len(known)} pairs" + (f"; not {'; '.join(wrong)}" if wrong else "")
         holds = len(right) == len(known) if known else None
-        found.append(Claim(f"Table {table}", f"the order of {what} in every cell", result, holds))
-    return found
+        claims.append(Claim(f"Table {table}", f"the order of {what} in every cell", result, holds))
+    return claims
 
 
-def _order(one: float | None, other: float | None) -> int:
+def _order(a: float | None, b: float | None) -> int:
     """-1, 0, 1: is the one smaller, alike, larger?"""
-    if one is None or other is None:
+    if a is None or b is None:
         return 0
-    if abs(one - other) <= ALIKE * max(abs(one), abs(other)):
+    if abs(a - b) <= ALIKE * max(abs(a), abs(b)):
         return 0
-    return 1 if one > other else -1
+    return 1 if a > b else -1

@@ -11,7 +11,7 @@ from typing import Any
 from meshrt import __version__
 from meshrt.ranks.console import Console
 from meshrt.report import SCHEMA
-from meshrt.studies.deinfer.figures import FIGURES, Claim, Point, claims_of, orders
+from meshrt.studies.deinfer.figures import FIGURES, Claim, LoadPoint, claims_of, orders
 from meshrt.studies.deinfer.tables import TABLES
 from meshrt.studies.files import write_csv
 from meshrt.studies.rows import Row
@@ -76,26 +76,26 @@ def reproduce(comm: Any, console: Console, names: Sequence[str], store: Store) -
     """Emulate what these tables and figures describe, shared out to the ranks: the report, on all of them."""
     start = perf_counter()
     rows: list[Row] = []
-    points: dict[str, list[Point]] = {}
+    points: dict[str, list[LoadPoint]] = {}
     claims: list[Claim] = []
     for name in names:
         for last in (False, True):  # the first time only asks for runs
             if name in TABLES:
-                found = TABLES[name](store.emulate)
-                rows += found if last else []
-                claims += orders(name, found) if last and name != "1" else []
+                table_rows = TABLES[name](store.emulate)
+                rows += table_rows if last else []
+                claims += orders(name, table_rows) if last and name != "1" else []
             else:
                 points[name] = FIGURES[name](store.emulate)
                 claims += claims_of(name, points[name]) if last else []
             if not last:
-                console.text(f"{title(name)}: {len(store.asked)} runs to do, {perf_counter() - start:.0f} s so far\n")
+                console.text(f"{title(name)}: {len(store.pending)} runs to do, {perf_counter() - start:.0f} s so far\n")
                 store.run(comm, console, f"{title(name)}, runs")
     return {
         "schema": SCHEMA,
         "paper": "deinfer",
         "rows": [row.json() for row in rows],
         "points": {name: [asdict(point) for point in line] for name, line in points.items()},
-        "claims": [one.json() for one in claims],
+        "claims": [claim.json() for claim in claims],
         "why": {name: list(WHY[name]) for name in names},
         "host": {"ranks": comm.size, "wall_seconds": perf_counter() - start, "version": __version__},
     }
@@ -105,25 +105,25 @@ def title(name: str) -> str:
     return f"Figure {name.removeprefix('figure')}" if name in FIGURES else f"Table {name}"
 
 
-def write_files(told: dict[str, Any], csv: str | None) -> list[str]:
+def write_files(report: dict[str, Any], csv: str | None) -> list[str]:
     """Rows, points and claims as files in this folder: their paths."""
-    points = [point for line in told["points"].values() for point in line]
+    points = [point for line in report["points"].values() for point in line]
     written = []
-    for name, lines in (("tables", told["rows"]), ("points", points), ("claims", told["claims"])):
+    for name, lines in (("tables", report["rows"]), ("points", points), ("claims", report["claims"])):
         if csv and lines:
             written.append(f"{csv}/{name}.csv")
             write_csv(written[-1], lines)
     return written
 
 
-def print_reproduction(told: dict[str, Any]) -> None:
+def print_reproduction(report: dict[str, Any]) -> None:
     """One table for each of the paper's, the figures' points, the claims, and why they differ."""
     from meshrt.studies.waferllm.printed import number, print_lines, print_rows, print_why
 
-    for name in dict.fromkeys(row["table"] for row in told["rows"]):
-        print_rows(title(name), [row for row in told["rows"] if row["table"] == name])
-        print_why(told["why"][name])
-    for name, line in told["points"].items():
+    for name in dict.fromkeys(row["table"] for row in report["rows"]):
+        print_rows(title(name), [row for row in report["rows"] if row["table"] == name])
+        print_why(report["why"][name])
+    for name, line in report["points"].items():
         lines = [
             (
                 point["subject"], point["link"], point["system"], str(point["tp"]), f"{point['ratio']:.0%}",
@@ -132,7 +132,7 @@ def print_reproduction(told: dict[str, Any]) -> None:
             for point in line
         ]  # fmt: skip
         print_lines(title(name), ("", "link", "system", "GPUs", "ratio", "tokens/s"), lines)
-        print_why(told["why"][name])
+        print_why(report["why"][name])
     holds = {True: "yes", False: "no", None: ""}
-    said = [(one["where"], one["says"], one["found"], holds[one["holds"]]) for one in told["claims"]]
-    print_lines("What the paper says, and what was found", ("", "", "emulated", "holds"), said)
+    claim_lines = [(claim["where"], claim["says"], claim["found"], holds[claim["holds"]]) for claim in report["claims"]]
+    print_lines("What the paper says, and what was found", ("", "", "emulated", "holds"), claim_lines)

@@ -48,9 +48,9 @@ def one_batch(system: str, model: str, tokens: int, context: int, tp: int, devic
     )  # fmt: skip
 
 
-def read(emulate: Emulate, wanted: Job, what: Read) -> tuple[float | None, str]:
+def read(emulate: Emulate, run: Job, what: Read) -> tuple[float | None, str]:
     """The figure, and a note where there is none."""
-    outcome: Outcome = emulate(wanted)
+    outcome: Outcome = emulate(run)
     if outcome.report is None:
         return None, outcome.refused or ""
     return what(outcome.report), ""

@@ -35,9 +35,9 @@ def table1(emulate: Emulate) -> list[Row]:
         for system in ("Base", "DeInfer"):
             total = 0.0
             for part, printed in (("attention", _attention(family, system)), ("MLP", _mlp(family, system))):
-                found, note = _sent(emulate, model, system, part.lower())
-                rows.append(_row("1", name, system, f"{part}, by the paper's row", printed, found, note, "numbers"))
-                total += found or 0.0
+                value, note = _sent(emulate, model, system, part.lower())
+                rows.append(_row("1", name, system, f"{part}, by the paper's row", printed, value, note, "numbers"))
+                total += value or 0.0
             printed = _attention(family, system) + _mlp(family, system)
             rows.append(_row("1", name, system, "both, the rows' sum", printed, total or None, "", "numbers"))
             if model == "llama3-70b":
@@ -50,25 +50,27 @@ def _attention(family: Family, system: str) -> int:
     layer = family.layers[0]
     if system == "Base":
         return 4 * family.hidden + 4 * layer.k.columns
-    return sum(one.rank or 0 for one in (layer.q, layer.k, layer.v)) + 2 * family.hidden
+    return sum(matrix.rank or 0 for matrix in (layer.q, layer.k, layer.v)) + 2 * family.hidden
 
 
 def _mlp(family: Family, system: str) -> int:
     layer = family.layers[0]
     if system == "Base":
-        return 2 * (sum(one.columns for one in layer.mlp.inner) + family.hidden)
-    return sum(one.rank or 0 for one in layer.mlp.matrices()) + 2 * family.hidden
+        return 2 * (sum(matrix.columns for matrix in layer.mlp.inner) + family.hidden)
+    return sum(matrix.rank or 0 for matrix in layer.mlp.matrices()) + 2 * family.hidden
 
 
 def _sent(emulate: Emulate, model: str, system: str, part: str) -> tuple[float | None, str]:
     tp, prompt, new = 8, 8, 5
-    asked = job(
+    run = job(
         WAYS[runs.WAY[system]], tp, runs.machine("a800", "nvlink"), False,
         {"model": model, "ratio": RATIO, "requests": 1, "prompt_tokens": str(prompt), "output_tokens": str(new),
          "layers": 2},
     )  # fmt: skip
-    each = 2 * (tp - 1) * 2 * (prompt + new - 1)  # bytes of a number, of 2 layers, of all tokens that went through
-    return runs.read(emulate, asked, lambda report: report["measured"][f"{part}_link_bytes"] / each)
+    unit_bytes = (
+        2 * (tp - 1) * 2 * (prompt + new - 1)
+    )  # bytes of a number, of 2 layers, of all tokens that went through
+    return runs.read(emulate, run, lambda report: report["measured"][f"{part}_link_bytes"] / unit_bytes)
 
 
 def table3(emulate: Emulate) -> list[Row]:
@@ -77,8 +79,8 @@ def table3(emulate: Emulate) -> list[Row]:
     for model, systems in TABLE3.items():
         for at, (column, what) in enumerate((("TTFT", runs.ttft), ("ITL", runs.itl))):
             for system in SYSTEMS:
-                found, note = runs.read(emulate, runs.served(system, model, "serving", 8, device), what)
-                rows.append(_row("3", MODELS[model], system, column, systems[system][at], found, note, "ms"))
+                value, note = runs.read(emulate, runs.served(system, model, "serving", 8, device), what)
+                rows.append(_row("3", MODELS[model], system, column, systems[system][at], value, note, "ms"))
     return rows
 
 
@@ -90,9 +92,9 @@ def table4(emulate: Emulate) -> list[Row]:
         for model, systems in models.items():
             for at, tp in enumerate(TPS):
                 for system in SYSTEMS:
-                    found, note = runs.read(emulate, runs.served(system, model, "serving", tp, device), what)
-                    where = f"{column}, TP={tp}, {LINKS[link]}"
-                    rows.append(_row("4", MODELS[model], system, where, systems[system][at], found, note, "ms"))
+                    value, note = runs.read(emulate, runs.served(system, model, "serving", tp, device), what)
+                    cell = f"{column}, TP={tp}, {LINKS[link]}"
+                    rows.append(_row("4", MODELS[model], system, cell, systems[system][at], value, note, "ms"))
     return rows
 
 
@@ -102,15 +104,15 @@ def table5(emulate: Emulate) -> list[Row]:
         device = runs.machine("a800", link)
         for tp, systems in sizes.items():
             for system, (compute, comm) in systems.items():
-                asked = runs.one_batch(system, "llama3-70b", BATCH, CONTEXT, tp, device)
+                run = runs.one_batch(system, "llama3-70b", BATCH, CONTEXT, tp, device)
                 for column, key, printed in (
                     ("compute", "compute_seconds", compute),
                     ("comm.", "collective_seconds", comm),
                     ("total", "", compute + comm),
                 ):
-                    found, note = runs.read(emulate, asked, _of_a_layer(key))
-                    where = f"{column}, TP={tp}, {LINKS[link]}"
-                    rows.append(_row("5", MODELS["llama3-70b"], system, where, printed, found, note, "ms"))
+                    value, note = runs.read(emulate, run, _of_a_layer(key))
+                    cell = f"{column}, TP={tp}, {LINKS[link]}"
+                    rows.append(_row("5", MODELS["llama3-70b"], system, cell, printed, value, note, "ms"))
     return rows
 
 
@@ -119,7 +121,7 @@ def _of_a_layer(key: str) -> runs.Read:
     if key:
         return lambda report: runs.decode_layer(report, key, layers)
     return lambda report: sum(
-        runs.decode_layer(report, one, layers) for one in ("compute_seconds", "collective_seconds")
+        runs.decode_layer(report, name, layers) for name in ("compute_seconds", "collective_seconds")
     )
 
 
@@ -131,17 +133,17 @@ def table6(emulate: Emulate) -> list[Row]:
             for load, printed in loads.items():
                 name, what = ("serving", runs.itl) if load == "ITL" else (load, runs.throughput)
                 for system, published in zip(("DeInfer† eager", "DeInfer†"), printed, strict=True):
-                    found, note = runs.read(emulate, runs.served(system, model, name, 8, device), what)
+                    value, note = runs.read(emulate, runs.served(system, model, name, 8, device), what)
                     unit = "ms" if load == "ITL" else "tokens/s"
-                    where = f"{load}, {LINKS[link]}"
-                    rows.append(_row("6", MODELS[model], system, where, published, found, note, unit))
+                    cell = f"{load}, {LINKS[link]}"
+                    rows.append(_row("6", MODELS[model], system, cell, published, value, note, unit))
     return rows
 
 
 def _row(
-    table: str, subject: str, system: str, column: str, published: float, found: float | None, note: str, unit: str
+    table: str, subject: str, system: str, column: str, published: float, emulated: float | None, note: str, unit: str
 ) -> Row:
-    return Row(table, subject, system, column, unit, float(published), found, note=note)
+    return Row(table, subject, system, column, unit, float(published), emulated, note=note)
 
 
 TABLES: dict[str, Callable[[Emulate], list[Row]]] = {

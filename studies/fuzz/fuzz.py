@@ -45,8 +45,8 @@ def fuzz(
     with tempfile.TemporaryDirectory(prefix="meshrt-fuzz-", dir=memory) as name:
         scratch = Path(name)
         while not over and time.monotonic() - start < seconds:
-            for left in ("number", "trace.txt", "case.json"):
-                (scratch / left).unlink(missing_ok=True)
+            for file in ("number", "trace.txt", "case.json"):
+                (scratch / file).unlink(missing_ok=True)
             with (scratch / "stderr.txt").open("wb") as errors:
                 process = subprocess.Popen(
                     [*worker, name, str(seed), str(number), ",".join(kinds)], env=env, stdin=subprocess.DEVNULL,
@@ -96,9 +96,9 @@ def _number(scratch: Path) -> int | None:
 def _keep(tally: Tally, scratch: Path, out: Path, code: int) -> None:
     case = json.loads((scratch / "case.json").read_text())
     tally.found[case["kind"]] += 1
-    told = (scratch / "trace.txt").read_text() or f"the process ended with code {code}\n"
-    told += (scratch / "stderr.txt").read_text(errors="replace")
-    place = where(told)
+    text = (scratch / "trace.txt").read_text() or f"the process ended with code {code}\n"
+    text += (scratch / "stderr.txt").read_text(errors="replace")
+    place = where(text)
     if place in tally.kept:
         return
     folder = out / f"{case['kind']}-{case['seed']}-{case['number']}"
@@ -107,7 +107,7 @@ def _keep(tally: Tally, scratch: Path, out: Path, code: int) -> None:
     shutil.copytree(scratch / "input", folder / "input", symlinks=True)
     for name in ("case.json", "trace.txt"):
         shutil.copyfile(scratch / name, folder / name)
-    (folder / "trace.txt").write_text(told)
+    (folder / "trace.txt").write_text(text)
     tally.kept[place] = folder
 
 
@@ -123,11 +123,11 @@ def where(trace: str) -> str:
 
 def parse_kinds(text: str | None) -> tuple[str, ...]:
     """'loaders,cli' -> these kinds; None: all. UsageError."""
-    asked = KINDS if text is None else tuple(text.split(","))
-    for one in asked:
-        if one not in KINDS:
-            raise UsageError(f"--only {one!r}: there are {', '.join(KINDS)}")
-    return asked
+    kinds = KINDS if text is None else tuple(text.split(","))
+    for kind in kinds:
+        if kind not in KINDS:
+            raise UsageError(f"--only {kind!r}: there are {', '.join(KINDS)}")
+    return kinds
 
 
 def print_tally(tally: Tally) -> None:
@@ -135,7 +135,7 @@ def print_tally(tally: Tally) -> None:
     rows = [(kind, tally.inputs[kind], tally.found[kind]) for kind in tally.inputs]
     rows.append(("all", sum(tally.inputs.values()), sum(tally.found.values())))
     print(f"{'':10} {'inputs':>10} {'a second':>9} {'findings':>9}")
-    for kind, inputs, found in rows:
-        print(f"{kind:10} {inputs:10,} {inputs / tally.seconds:9,.1f} {found:9,}")
+    for kind, inputs, findings in rows:
+        print(f"{kind:10} {inputs:10,} {inputs / tally.seconds:9,.1f} {findings:9,}")
     for place, folder in tally.kept.items():
         print(f"{folder}: {place}")

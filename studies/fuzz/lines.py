@@ -39,8 +39,8 @@ MESHES = (
 LISTS = ("1,2", "1", "", ",", "1,,2", "24", "1 2", "-1", "\u0661", "9" * 30, "1.5", "0", ",".join(["1"] * 5000))
 NUMBERS = ("0", "1", "2", "3", "5", "-1", "", "x", "1.0", "\u0663", "1_0", " 3 ", "+4", "0x10", "nan", "9" * 5000)
 FLOATS = ("0", "0.5", "1", "-1", "nan", "inf", "1e-320", "1e308", "1e999", "x", "", "0.1")
-HUGE = tuple(str(one) for one in INTEGERS if one > 10**9 or one < 0)
-TEXT_VALUES = tuple(str(one) for one in VALUES if isinstance(one, (str, float, int)) and one != 10**400)
+HUGE = tuple(str(number) for number in INTEGERS if number > 10**9 or number < 0)
+TEXT_VALUES = tuple(str(value) for value in VALUES if isinstance(value, (str, float, int)) and value != 10**400)
 WORDS = (
     "--help",
     "-h",
@@ -95,9 +95,11 @@ def options(program: str) -> tuple[click.Option, ...]:
     context = click.Context(command)
     context.params["on"] = on or None
     assert isinstance(command, click.Group)
-    found = command.get_command(context, name)
-    assert found is not None
-    return tuple(one for one in found.params if isinstance(one, click.Option) and one.name != "help")
+    subcommand = command.get_command(context, name)
+    assert subcommand is not None
+    return tuple(
+        parameter for parameter in subcommand.params if isinstance(parameter, click.Option) and parameter.name != "help"
+    )
 
 
 def value_of(rng: Random, option: click.Option) -> str:
@@ -126,15 +128,15 @@ def value_of(rng: Random, option: click.Option) -> str:
 
 def given(rng: Random, choose_from: tuple[click.Option, ...], most: int) -> list[str]:
     """Some options as arguments."""
-    found = []
+    arguments = []
     for option in rng.sample(choose_from, min(len(choose_from), rng.randrange(most + 1))):
         if option.is_flag:
-            found.append(option.opts[0])
+            arguments.append(option.opts[0])
         elif rng.random() < 0.5:
-            found.append(f"{option.opts[0]}={value_of(rng, option)}")
+            arguments.append(f"{option.opts[0]}={value_of(rng, option)}")
         else:
-            found += [option.opts[0], value_of(rng, option)]
-    return found
+            arguments += [option.opts[0], value_of(rng, option)]
+    return arguments
 
 
 def make_command(rng: Random) -> Case:
@@ -171,7 +173,7 @@ def run_a_command(folder: Path, arguments: tuple[str | None, ...]) -> None:
     """`meshrt ARGUMENTS` in this process: it has to end well, or with one line about input (2) or a limit (3)."""
     from meshrt import cli
 
-    argv = ["meshrt", *((one or "").replace("{folder}", str(folder)) for one in arguments)]
+    argv = ["meshrt", *((argument or "").replace("{folder}", str(folder)) for argument in arguments)]
     out, err = (TextIOWrapper(BytesIO(), "utf-8", write_through=True) for _ in range(2))
     code: object = None
     with redirect_stdout(out), redirect_stderr(err), mock.patch.object(sys, "argv", argv):
@@ -179,11 +181,11 @@ def run_a_command(folder: Path, arguments: tuple[str | None, ...]) -> None:
             cli.main()
         except SystemExit as error:
             code = error.code
-    said = err.buffer.getvalue().decode()
-    lines = said.splitlines()
-    assert code in (0, 2, 3), f"exit code {code}:\n{said}"
+    message = err.buffer.getvalue().decode()
+    lines = message.splitlines()
+    assert code in (0, 2, 3), f"exit code {code}:\n{message}"
     if code:
-        assert lines and lines[0].startswith("meshrt: error"), f"exit code {code} says:\n{said}"
-        assert len(lines) == 1 or argv[1] == "plmr", f"more than one line:\n{said}"
+        assert lines and lines[0].startswith("meshrt: error"), f"exit code {code} says:\n{message}"
+        assert len(lines) == 1 or argv[1] == "plmr", f"more than one line:\n{message}"
     else:
-        assert not lines, f"a run that went well says:\n{said}"
+        assert not lines, f"a run that went well says:\n{message}"

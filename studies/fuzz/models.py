@@ -126,7 +126,9 @@ def make_checkpoint(rng: Random) -> Case:
     text = mutated_json(rng, header)
     length = len(text)
     if rng.random() < 0.1:
-        length = rng.choice((*(one for one in INTEGERS if 0 <= one < 2**64), max(0, length - 1), length + 1, 16 << 20))
+        length = rng.choice(
+            (*(size for size in INTEGERS if 0 <= size < 2**64), max(0, length - 1), length + 1, 16 << 20)
+        )
     if rng.random() < 0.1:
         data = mutated_bytes(rng, data)
     shard = struct.pack("<Q", length) + text + data
@@ -141,17 +143,17 @@ def make_checkpoint(rng: Random) -> Case:
 def read_a_checkpoint(folder: Path, arguments: tuple[str | None, ...]) -> None:
     """Opens it, and reads tensors whole, in slices and in gathers: as many numbers as the shapes say."""
     with refused():
-        found = open_checkpoint(folder)
-        for name in list(found.tensors)[:12]:
+        checkpoint = open_checkpoint(folder)
+        for name in list(checkpoint.tensors)[:12]:
             with refused():
-                shape = found.shape(name)
-                whole = found.read(name)
-                assert whole.shape == shape and whole.dtype == found.dtype(name), f"{name} is not what it said"
+                shape = checkpoint.shape(name)
+                tensor = checkpoint.read(name)
+                assert tensor.shape == shape and tensor.dtype == checkpoint.dtype(name), f"{name} is not what it said"
                 if prod(shape):
-                    found.read(name, slice(shape[0] // 2, None))
-                    found.read(name, np.array([0, shape[0] - 1]))
-                found.read(name, np.array([shape[0] if shape else 0]))
-        check_shapes(found, read_config(folder))
+                    checkpoint.read(name, slice(shape[0] // 2, None))
+                    checkpoint.read(name, np.array([0, shape[0] - 1]))
+                checkpoint.read(name, np.array([shape[0] if shape else 0]))
+        check_shapes(checkpoint, read_config(folder))
 
 
 # --------------------------------------------------------------------------------------------- tokenizers and prompts
@@ -225,7 +227,7 @@ def make_prompt(rng: Random) -> Case:
     ids = rng.choice((None, None, None, "1,,2", "1 2", "", "\u0661,\u0662", "1_0", "+1", "1.0", "9" * 5000))
     if rng.random() < 0.3:
         ids = ",".join([str(rng.choice((1, 2, 23, *INTEGERS))) for _ in range(5)] * rng.choice((1, 1, 20, 20_000)))
-    number = rng.choice((None, None, None, *(one for one in INTEGERS if not 2**16 < one <= 10_000_000)))
+    number = rng.choice((None, None, None, *(number for number in INTEGERS if not 2**16 < number <= 10_000_000)))
     return Case(valid_model(), arguments=(text, ids, None if number is None else str(number)))
 
 
@@ -246,9 +248,9 @@ def use_a_prompt(folder: Path, arguments: tuple[str | None, ...]) -> None:
         tokens = None if number is None else int(number)
         asked = Asked(model=str(folder), prompt=text, prompt_ids=ids, prompt_tokens=tokens)
         prompt = read_prompt(Alone(), folder, config.vocab_size, asked)  # type: ignore[arg-type]
-        assert prompt.ids and all(0 <= one < config.vocab_size for one in prompt.ids), "ids beyond the vocabulary"
+        assert prompt.ids and all(0 <= token < config.vocab_size for token in prompt.ids), "ids beyond the vocabulary"
         Teller(console, prompt).tell([3, 4])
         prompt.decode([5])
 
 
-NASTY = tuple(str(one) for one in VALUES if not isinstance(one, (list, dict)) and one != 10**400)
+NASTY = tuple(str(value) for value in VALUES if not isinstance(value, (list, dict)) and value != 10**400)

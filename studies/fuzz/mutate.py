@@ -22,8 +22,8 @@ def mutated_json(rng: Random, data: Any) -> bytes:
     text = json.dumps(data)
     if rng.random() < 0.1:
         text = rng.choice(TEXTS)(rng, text)
-    found = text.encode("utf-8", "surrogatepass")
-    return mutated_bytes(rng, found) if rng.random() < 0.2 else found
+    encoded = text.encode("utf-8", "surrogatepass")
+    return mutated_bytes(rng, encoded) if rng.random() < 0.2 else encoded
 
 
 def _change(rng: Random, data: Any) -> Any:
@@ -75,20 +75,20 @@ TEXTS: tuple[Callable[[Random, str], str], ...] = (
 
 def mutated_bytes(rng: Random, data: bytes) -> bytes:
     """A few bytes changed, left out, put in, repeated, or the end cut off."""
-    found = bytearray(data)
+    mutated = bytearray(data)
     for _ in range(rng.choice((1, 1, 2, 4, 16))):
-        at = rng.randrange(len(found) + 1)
+        at = rng.randrange(len(mutated) + 1)
         match rng.randrange(6):
-            case 0 if at < len(found):
-                found[at] ^= 1 << rng.randrange(8)
+            case 0 if at < len(mutated):
+                mutated[at] ^= 1 << rng.randrange(8)
             case 1:
-                del found[at : at + rng.choice((1, 2, 8, 100))]
+                del mutated[at : at + rng.choice((1, 2, 8, 100))]
             case 2:
-                found[at:at] = rng.randbytes(rng.choice((1, 2, 8)))
+                mutated[at:at] = rng.randbytes(rng.choice((1, 2, 8)))
             case 3:
-                found[at:at] = found[at : at + rng.choice((1, 8, 100))]
+                mutated[at:at] = mutated[at : at + rng.choice((1, 8, 100))]
             case 4:
-                del found[at:]
+                del mutated[at:]
             case _:
-                found[at : at + 8] = rng.choice(INTEGERS).to_bytes(16, "little", signed=True)[:8]
-    return bytes(found)
+                mutated[at : at + 8] = rng.choice(INTEGERS).to_bytes(16, "little", signed=True)[:8]
+    return bytes(mutated)

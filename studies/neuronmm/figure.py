@@ -17,7 +17,7 @@ from meshrt.studies.rows import Emulate, Row
 
 
 @dataclass(frozen=True)
-class Point:
+class KernelPoint:
     """A kernel at a sequence length. Numbers are None where the machine refused the run."""
 
     m: int
@@ -34,20 +34,31 @@ class Point:
         return asdict(self)
 
 
-def points(device: NeuronDevice, emulate: Emulate) -> list[Point]:
+def points(device: NeuronDevice, emulate: Emulate) -> list[KernelPoint]:
     """All points of the figure, lengths in order within each kernel."""
-    found = []
+    line = []
     for kernel in published.TABLE3:
         for m in published.LENGTHS:
             outcome = emulate(table3_job(device, kernel, m))
-            one = kernel_of(outcome)
+            measured = kernel_of(outcome)
             stated = published.LONGEST.get(kernel) if m == 32768 else None
-            if one is None:
-                found.append(Point(m, NAMES[kernel], published_seconds=stated, refused=outcome.refused))
+            if measured is None:
+                line.append(KernelPoint(m, NAMES[kernel], published_seconds=stated, refused=outcome.refused))
                 continue
-            spilled = (one.saved or 0) + (one.reloaded or 0)
-            found.append(Point(m, NAMES[kernel], one.seconds, one.hbm_bytes, spilled, one.active, one.mfu, stated))
-    return found
+            spilled = (measured.saved or 0) + (measured.reloaded or 0)
+            line.append(
+                KernelPoint(
+                    m,
+                    NAMES[kernel],
+                    measured.seconds,
+                    measured.hbm_bytes,
+                    spilled,
+                    measured.active,
+                    measured.mfu,
+                    stated,
+                )
+            )
+    return line
 
 
 def figure6(device: NeuronDevice, emulate: Emulate) -> list[Row]:
@@ -64,22 +75,22 @@ def figure6(device: NeuronDevice, emulate: Emulate) -> list[Row]:
     times = _over(last["dense"].seconds, fused.seconds)
     rows.append(derived("figure6", subject, "dense", "time over NeuronMM's", "ratio", stated, times))
     for kernel, ratio in published.LONGEST_TRAFFIC.items():
-        found = _over(last[kernel].hbm_bytes, fused.hbm_bytes)
-        rows.append(derived("figure6", subject, kernel, "traffic over NeuronMM's", "ratio", ratio, found))
+        emulated = _over(last[kernel].hbm_bytes, fused.hbm_bytes)
+        rows.append(derived("figure6", subject, kernel, "traffic over NeuronMM's", "ratio", ratio, emulated))
         rows += _spills(subject, kernel, ratio, last[kernel], fused)
     return rows
 
 
-def _spills(subject: str, kernel: str, ratio: float, one: Point, fused: Point) -> list[Row]:
+def _spills(subject: str, kernel: str, ratio: float, point: KernelPoint, fused: KernelPoint) -> list[Row]:
     """What is spilled, and what would have been, if all else crosses as emulated, with the published traffic."""
-    if one.hbm_bytes is None or one.spilled_bytes is None or fused.hbm_bytes is None:
+    if point.hbm_bytes is None or point.spilled_bytes is None or fused.hbm_bytes is None:
         return []
-    stated = ratio * fused.hbm_bytes - (one.hbm_bytes - one.spilled_bytes)
-    return [derived("figure6", subject, kernel, "of it spills", "GiB", stated / GIB, one.spilled_bytes / GIB)]
+    stated = ratio * fused.hbm_bytes - (point.hbm_bytes - point.spilled_bytes)
+    return [derived("figure6", subject, kernel, "of it spills", "GiB", stated / GIB, point.spilled_bytes / GIB)]
 
 
-def _over(one: float | None, other: float | None) -> float | None:
-    return one / other if one and other else None
+def _over(value: float | None, base: float | None) -> float | None:
+    return value / base if value and base else None
 
 
 def draw(path: str, line: Sequence[Mapping[str, Any]], device: str) -> None:
@@ -89,15 +100,15 @@ def draw(path: str, line: Sequence[Mapping[str, Any]], device: str) -> None:
     figure = Figure(figsize=(9, 3.8), layout="constrained")
     time, traffic = figure.subplots(1, 2)
     for name in dict.fromkeys(point["system"] for point in line):
-        own = [point for point in line if point["system"] == name and point["seconds"]]
-        lengths = [point["m"] for point in own]
-        (drawn,) = time.plot(lengths, [1e3 * point["seconds"] for point in own], marker="o", label=name)
-        stated = [point for point in own if point["published_seconds"]]
+        of_kernel = [point for point in line if point["system"] == name and point["seconds"]]
+        lengths = [point["m"] for point in of_kernel]
+        (drawn,) = time.plot(lengths, [1e3 * point["seconds"] for point in of_kernel], marker="o", label=name)
+        stated = [point for point in of_kernel if point["published_seconds"]]
         time.plot(
             [point["m"] for point in stated], [1e3 * point["published_seconds"] for point in stated], "x",
             color=drawn.get_color(), label=f"{name}, published" if stated else None,
         )  # fmt: skip
-        traffic.plot(lengths, [point["hbm_bytes"] / GIB for point in own], marker="o", label=name)
+        traffic.plot(lengths, [point["hbm_bytes"] / GIB for point in of_kernel], marker="o", label=name)
     for panel, what in ((time, f"ms, emulated {device}"), (traffic, "GiB between HBM and SBUF")):
         panel.set_xscale("log", base=2)
         panel.set_yscale("log")

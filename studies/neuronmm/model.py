@@ -24,19 +24,19 @@ CONTEXTS = (TOKENS, TOKENS + TOKENS // 2 - 1, 2 * TOKENS - 2)  # of the first, m
 
 def table6(device: NeuronDevice, emulate: Emulate) -> list[Row]:
     """Sizes of matrices and of their factors at ratio 0.2: eq. 5, no run."""
-    matrices = {one.name.rpartition(".")[2]: one for one in read_config(find_model(MODEL)).layer(0).matrices()}
+    matrices = {matrix.name.rpartition(".")[2]: matrix for matrix in read_config(find_model(MODEL)).layer(0).matrices()}
     rows = []
     for name, (k, n, rank) in published.TABLE6.items():
         k_size, n_size = matrices[f"{name}_proj"].rows, matrices[f"{name}_proj"].columns
-        found = block_aligned_rank(k_size, n_size, published.TABLE6_RATIO, published.TABLE6_BLOCK)
+        emulated_rank = block_aligned_rank(k_size, n_size, published.TABLE6_RATIO, published.TABLE6_BLOCK)
         sizes = {
             f"{name}_proj": ((k, n), (k_size, n_size)),
-            f"{name}_u_proj": ((k, rank), (k_size, found)),
-            f"{name}_v_proj": ((rank, n), (found, n_size)),
+            f"{name}_u_proj": ((k, rank), (k_size, emulated_rank)),
+            f"{name}_v_proj": ((rank, n), (emulated_rank, n_size)),
         }
-        for module, (stated, own) in sizes.items():
-            subject = f"{own[0]} x {own[1]}"
-            rows.append(Row("6", subject, module, "size", "elements", float(np.prod(stated)), float(np.prod(own))))
+        for module, (stated, shape) in sizes.items():
+            subject = f"{shape[0]} x {shape[1]}"
+            rows.append(Row("6", subject, module, "size", "elements", float(np.prod(stated)), float(np.prod(shape))))
     return rows
 
 
@@ -46,31 +46,31 @@ def table7(device: NeuronDevice, emulate: Emulate) -> list[Row]:
     rows = []
     for ratio, stated in published.TABLE7.items():
         model = compressed_folder(config, ratio) if ratio else MODEL
-        first = emulate(_job(device, model, prompt_tokens=TOKENS, max_new_tokens=1))
+        prefill = emulate(_job(device, model, prompt_tokens=TOKENS, max_new_tokens=1))
         tokens = [emulate(_job(device, model, context=at, max_new_tokens=2)) for at in CONTEXTS]
-        note = next((one.refused for one in (first, *tokens) if one.refused), "")
-        rows += _rows(ratio, stated, _serving(first, tokens), note)
+        note = next((outcome.refused for outcome in (prefill, *tokens) if outcome.refused), "")
+        rows += _rows(ratio, stated, _serving(prefill, tokens), note)
         middle = tokens[1].report
         if middle is not None:
             rows += _decode_rows(ratio, stated, middle)
     return rows
 
 
-def _serving(first: Outcome, tokens: Sequence[Outcome]) -> published.Serving | None:
+def _serving(prefill: Outcome, tokens: Sequence[Outcome]) -> published.Serving | None:
     """A row of the table from the runs of its prefill and of three tokens; None where the machine refused one.
 
     Between the first, middle and last token of decode, time is taken to grow linearly: attention does.
     """
-    reports = [one.report for one in tokens if one.report is not None]
-    if first.report is None or len(reports) < len(tokens):
+    reports = [outcome.report for outcome in tokens if outcome.report is not None]
+    if prefill.report is None or len(reports) < len(tokens):
         return None
-    ttft = float(first.report["result"]["ttft_seconds"])
+    ttft = float(prefill.report["result"]["ttft_seconds"])
     steps = [report["result"]["tpot_seconds"] for report in reports]
     decode = float(np.interp(np.arange(CONTEXTS[0], CONTEXTS[-1] + 1), CONTEXTS, steps).sum())
     return published.Serving(ttft + decode, 2 * TOKENS / (ttft + decode), ttft, decode / (TOKENS - 1))
 
 
-def _rows(ratio: float, stated: published.Serving, found: published.Serving | None, note: str) -> list[Row]:
+def _rows(ratio: float, stated: published.Serving, emulated: published.Serving | None, note: str) -> list[Row]:
     columns = {
         "latency": ("end to end", "s", 1.0),
         "throughput": ("throughput", "tokens/s", 1.0),
@@ -80,7 +80,8 @@ def _rows(ratio: float, stated: published.Serving, found: published.Serving | No
     return [
         Row(
             "7", _subject(ratio), MODEL, column, unit, times(getattr(stated, name), scale),
-            times(None if found is None else getattr(found, name), scale), note=note, derived=name == "throughput",
+            times(None if emulated is None else getattr(emulated, name), scale), note=note,
+            derived=name == "throughput",
         )
         for name, (column, unit, scale) in columns.items()
     ]  # fmt: skip
@@ -118,7 +119,7 @@ def compressed_folder(config: Config, ratio: float) -> str:
     ranks = aligned_ranks(config, "mlp", ratio, published.TABLE6_BLOCK)
     path = folder().parent / "models" / f"{MODEL}-rank-{_rank(config, ratio)}"
     check_folder("the cache folder", str(path))
-    told: Mapping[str, Any] = json.loads((find_model(MODEL) / "config.json").read_text())
-    text = json.dumps({**told, "low_rank": {"ranks": ranks}}, indent=1) + "\n"
+    original: Mapping[str, Any] = json.loads((find_model(MODEL) / "config.json").read_text())
+    text = json.dumps({**original, "low_rank": {"ranks": ranks}}, indent=1) + "\n"
     write_file("the cache folder", str(path / "config.json"), lambda stream: stream.write(text.encode()))
     return str(path)

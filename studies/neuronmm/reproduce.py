@@ -15,7 +15,7 @@ from meshrt.ranks.console import Console
 from meshrt.report import SCHEMA
 from meshrt.studies.files import write_csv
 from meshrt.studies.neuronmm import tables as neuronmm_tables
-from meshrt.studies.neuronmm.figure import Point, draw, figure6, points
+from meshrt.studies.neuronmm.figure import KernelPoint, draw, figure6, points
 from meshrt.studies.neuronmm.model import table6, table7
 from meshrt.studies.neuronmm.shares import Shares, shares
 from meshrt.studies.neuronmm.why import reasons
@@ -32,19 +32,19 @@ def reproduce(comm: Any, console: Console, names: Sequence[str], device: NeuronD
     """Emulate what these tables describe, shared out to the ranks: the report, on all of them."""
     start = perf_counter()
     rows: list[Row] = []
-    found: list[Shares] = []
-    line: list[Point] = []
+    all_shares: list[Shares] = []
+    line: list[KernelPoint] = []
     why = {}
     for name in names:
         table = TABLES[name]
         table(device, store.emulate)  # the first time only asks for runs
         shares(device, store.emulate, name)
-        console.text(f"{title(name)}: {len(store.asked)} runs to do, {perf_counter() - start:.0f} s so far\n")
+        console.text(f"{title(name)}: {len(store.pending)} runs to do, {perf_counter() - start:.0f} s so far\n")
         store.run(comm, console, f"{title(name)}, runs")
-        own, parts = table(device, store.emulate), shares(device, store.emulate, name)
-        why[name] = reasons(name, own, parts)
-        rows += own
-        found += parts
+        table_rows, parts = table(device, store.emulate), shares(device, store.emulate, name)
+        why[name] = reasons(name, table_rows, parts)
+        rows += table_rows
+        all_shares += parts
         if name == "figure6":
             line = points(device, store.emulate)
     return {
@@ -53,7 +53,7 @@ def reproduce(comm: Any, console: Console, names: Sequence[str], device: NeuronD
         "device": {key: value for key, value in asdict(device).items() if key != "sources"},
         "rows": [row.json() for row in rows],
         "curves": {"figure6": [point.json() for point in line]} if line else {},
-        "shares": [one.json() for one in found],
+        "shares": [share.json() for share in all_shares],
         "summary": [summary(name, [row for row in rows if row.table == name]) for name in names],
         "why": why,
         "host": {"ranks": comm.size, "wall_seconds": perf_counter() - start, "version": __version__},
@@ -78,15 +78,15 @@ def title(name: str) -> str:
     return "Figure 6" if name == "figure6" else f"Table {name}"
 
 
-def write_files(told: dict[str, Any], csv: str | None, png: str | None) -> list[str]:
+def write_files(report: dict[str, Any], csv: str | None, png: str | None) -> list[str]:
     """Rows, points and shares as files in these folders: their paths."""
-    line = told["curves"].get("figure6", [])
+    line = report["curves"].get("figure6", [])
     written = []
-    for name, lines in (("tables", told["rows"]), ("shares", told["shares"]), ("figure6", line)):
+    for name, lines in (("tables", report["rows"]), ("shares", report["shares"]), ("figure6", line)):
         if csv and lines:
             written.append(f"{csv}/{name}.csv")
             write_csv(written[-1], lines)
     if png and line:
         written.append(f"{png}/figure6.png")
-        draw(written[-1], line, told["device"]["name"])
+        draw(written[-1], line, report["device"]["name"])
     return written

@@ -48,7 +48,7 @@ def without_copies(device: NeuronDevice) -> NeuronDevice:
 
 def shares(device: NeuronDevice, emulate: Emulate, table: str) -> list[Shares]:
     """Of the runs of a table that say most; none where the machine refused one."""
-    found = []
+    all_shares = []
     for subject, run in _runs(device, table):
         machines = (device, without_dma(device), without_copies(without_dma(device)))
         reports = [emulate(replace(run, device=machine)).report for machine in machines]
@@ -58,8 +58,8 @@ def shares(device: NeuronDevice, emulate: Emulate, table: str) -> list[Shares]:
         least = reports[0]["measured"]["flops"] / device.peak_flops
         whole, no_dma, tensor = times
         system = NAMES[run.arguments["kernel"]]
-        found.append(Shares(table, subject, system, whole, least, tensor - least, no_dma - tensor, whole - no_dma))
-    return found
+        all_shares.append(Shares(table, subject, system, whole, least, tensor - least, no_dma - tensor, whole - no_dma))
+    return all_shares
 
 
 def _runs(device: NeuronDevice, table: str) -> Iterator[tuple[str, Job]]:

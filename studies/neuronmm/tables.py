@@ -40,9 +40,9 @@ def job(device: NeuronDevice, kernel: str, **sizes: Any) -> Job:
 
     The naive kernel keeps none there; the dense one has no rank.
     """
-    how = {} if kernel == "naive" else {"sums": "tile"}
-    own = {name: size for name, size in sizes.items() if (kernel, name) != ("dense", "r")}
-    arguments = {"kernel": kernel, "dtype": "bfloat16", **how, **own}
+    options = {} if kernel == "naive" else {"sums": "tile"}
+    sizes_used = {name: size for name, size in sizes.items() if (kernel, name) != ("dense", "r")}
+    arguments = {"kernel": kernel, "dtype": "bfloat16", **options, **sizes_used}
     return Job("xuv", (1, 1), device, arguments)
 
 
@@ -50,8 +50,8 @@ def table3_job(device: NeuronDevice, kernel: str, m: int) -> Job:
     """Of Table 3 and Figure 6. The published count of transposes (22.55 GFLOP on average, 2 x 128 x K x M) shows that
     the tensor engine transposed x in the fused kernel, too, though section 4.2.2 has the DMA engines do it.
     """
-    how = {"transpose": "tensor"} if kernel == "fused" else {}
-    return job(device, kernel, m=m, **published.SIZES, out_transposed=True, **how)
+    options = {"transpose": "tensor"} if kernel == "fused" else {}
+    return job(device, kernel, m=m, **published.SIZES, out_transposed=True, **options)
 
 
 def table4_job(device: NeuronDevice, block_m: int) -> Job:
@@ -62,19 +62,19 @@ def kernel_of(outcome: Outcome) -> Kernel | None:
     """What a run measured; None where the machine refused."""
     if outcome.report is None:
         return None
-    told = outcome.report["measured"]
-    traffic = told["hbm_bytes"]["total"]
+    measured = outcome.report["measured"]
+    traffic = measured["hbm_bytes"]["total"]
     return Kernel(
-        seconds=told["critical_path"]["seconds"],
-        flops=told["flops"],
+        seconds=measured["critical_path"]["seconds"],
+        flops=measured["flops"],
         hbm_bytes=traffic,
-        active=told["engines"]["tensor"]["active"],
-        mfu=told["mfu"],
-        transpose_flops=told["transpose_flops"],
-        intensity=told["flops"] / traffic,
-        sbuf=told["sbuf_bytes"]["max"] / told["sbuf_bytes"]["limit"],
-        reloaded=told["spill_bytes"]["reloaded"],
-        saved=told["spill_bytes"]["saved"],
+        active=measured["engines"]["tensor"]["active"],
+        mfu=measured["mfu"],
+        transpose_flops=measured["transpose_flops"],
+        intensity=measured["flops"] / traffic,
+        sbuf=measured["sbuf_bytes"]["max"] / measured["sbuf_bytes"]["limit"],
+        reloaded=measured["spill_bytes"]["reloaded"],
+        saved=measured["spill_bytes"]["saved"],
     )
 
 
@@ -83,16 +83,18 @@ def average(kernels: Iterable[Kernel | None]) -> Kernel | None:
     known = [asdict(kernel) if kernel is not None else None for kernel in kernels]
     if not all(known):
         return None
-    return Kernel(**{name: fmean(one[name] for one in known if one is not None) for name in asdict(Kernel(0.0))})
+    return Kernel(
+        **{name: fmean(numbers[name] for numbers in known if numbers is not None) for name in asdict(Kernel(0.0))}
+    )
 
 
-def rows_of(table: str, subject: str, kernel: str, stated: Kernel, found: Kernel | None, note: str) -> list[Row]:
+def rows_of(table: str, subject: str, kernel: str, stated: Kernel, emulated: Kernel | None, note: str) -> list[Row]:
     """A row for each number that the table states of a kernel."""
     columns = COLUMNS | (SMALL if table == "1" else {})
     return [
         Row(
             table, subject, NAMES[kernel], column, unit, times(getattr(stated, name), scale),
-            times(None if found is None else getattr(found, name), scale), note=note,
+            times(None if emulated is None else getattr(emulated, name), scale), note=note,
         )
         for name, (column, unit, scale) in columns.items()
         if getattr(stated, name) is not None
@@ -105,10 +107,10 @@ def times(value: float | None, scale: float) -> float | None:
 
 
 def derived(
-    table: str, subject: str, kernel: str, column: str, unit: str, stated: float | None, found: float | None
+    table: str, subject: str, kernel: str, column: str, unit: str, stated: float | None, emulated: float | None
 ) -> Row:
     """What follows from other cells, on both sides alike, and counts as no comparison of its own."""
-    return Row(table, subject, NAMES[kernel], column, unit, stated, found, derived=True)
+    return Row(table, subject, NAMES[kernel], column, unit, stated, emulated, derived=True)
 
 
 # -------------------------------------------------------------------------------------------------------- tables
@@ -119,9 +121,9 @@ def table1(device: NeuronDevice, emulate: Emulate) -> list[Row]:
     rows = []
     for kernel, stated in published.TABLE1.items():
         outcome = emulate(job(device, kernel, **published.TABLE1_SIZES))
-        found = kernel_of(outcome)
-        rows += rows_of("1", "M = 2048", kernel, stated, found, outcome.refused or "")
-        rows += _rates(device, "1", "M = 2048", kernel, stated, found)
+        emulated = kernel_of(outcome)
+        rows += rows_of("1", "M = 2048", kernel, stated, emulated, outcome.refused or "")
+        rows += _rates(device, "1", "M = 2048", kernel, stated, emulated)
     return rows
 
 
@@ -130,8 +132,8 @@ def table3(device: NeuronDevice, emulate: Emulate) -> list[Row]:
     rows: list[Row] = []
     means: dict[str, Kernel | None] = {}
     # Long sequences of all kernels follow one another, so that ranks that share them out have about as much to do.
-    each = [(kernel, m) for m in published.LENGTHS for kernel in published.TABLE3]
-    runs = {(kernel, m): emulate(table3_job(device, kernel, m)) for kernel, m in each}
+    order = [(kernel, m) for m in published.LENGTHS for kernel in published.TABLE3]
+    runs = {(kernel, m): emulate(table3_job(device, kernel, m)) for kernel, m in order}
     for kernel, stated in published.TABLE3.items():
         outcomes = [runs[kernel, m] for m in published.LENGTHS]
         means[kernel] = average(map(kernel_of, outcomes))
@@ -139,9 +141,9 @@ def table3(device: NeuronDevice, emulate: Emulate) -> list[Row]:
         rows += rows_of("3", "average", kernel, stated, means[kernel], note)
         rows += _parts(device, kernel, stated, means[kernel])
     for kernel, speedup in published.SPEEDUPS.items():
-        rows.append(_ratio_row(kernel, "time over NeuronMM's", speedup, means, lambda one: one.seconds))
+        rows.append(_ratio_row(kernel, "time over NeuronMM's", speedup, means, lambda record: record.seconds))
     for kernel, times in published.TRAFFIC.items():
-        rows.append(_ratio_row(kernel, "traffic over NeuronMM's", times, means, lambda one: one.hbm_bytes))
+        rows.append(_ratio_row(kernel, "traffic over NeuronMM's", times, means, lambda record: record.hbm_bytes))
     return rows
 
 
@@ -150,9 +152,9 @@ def table4(device: NeuronDevice, emulate: Emulate) -> list[Row]:
     rows = []
     for block_m, stated in published.TABLE4.items():
         outcome = emulate(table4_job(device, block_m))
-        found = kernel_of(outcome)
-        rows += rows_of("4", f"B_M = {block_m}", "fused", stated, found, outcome.refused or "")
-        rows += _rates(device, "4", f"B_M = {block_m}", "fused", stated, found)
+        emulated = kernel_of(outcome)
+        rows += rows_of("4", f"B_M = {block_m}", "fused", stated, emulated, outcome.refused or "")
+        rows += _rates(device, "4", f"B_M = {block_m}", "fused", stated, emulated)
     return rows
 
 
@@ -163,40 +165,43 @@ TABLES: dict[str, Callable[[NeuronDevice, Emulate], list[Row]]] = {"1": table1, 
 
 
 def _rates(
-    device: NeuronDevice, table: str, subject: str, kernel: str, stated: Kernel, found: Kernel | None
+    device: NeuronDevice, table: str, subject: str, kernel: str, stated: Kernel, emulated: Kernel | None
 ) -> list[Row]:
     """What a time comes to as a share of the machine: of its operations a second, of its bytes a second.
 
     Where the table has no operations or bytes they follow from the emulated ones and from its intensity.
     """
-    if found is None or found.flops is None or found.hbm_bytes is None:
+    if emulated is None or emulated.flops is None or emulated.hbm_bytes is None:
         return []
-    flops = stated.flops or found.flops
+    flops = stated.flops or emulated.flops
     traffic = stated.hbm_bytes or (flops / stated.intensity if stated.intensity else None)
     rate = None if traffic is None else traffic / stated.seconds / 1e9
-    mfu = [100 * count / one.seconds / device.peak_flops for count, one in ((flops, stated), (found.flops, found))]
+    mfu = [
+        100 * count / record.seconds / device.peak_flops
+        for count, record in ((flops, stated), (emulated.flops, emulated))
+    ]
     return [
-        derived(table, subject, kernel, "HBM rate", "GB/s", rate, found.hbm_bytes / found.seconds / 1e9),
+        derived(table, subject, kernel, "HBM rate", "GB/s", rate, emulated.hbm_bytes / emulated.seconds / 1e9),
         derived(table, subject, kernel, "MFU", "%", *mfu),
     ]
 
 
-def parts(device: NeuronDevice, flops: float, one: Kernel) -> tuple[float, float, float]:
+def parts(device: NeuronDevice, flops: float, record: Kernel) -> tuple[float, float, float]:
     """Seconds that a time is made of, in the order of PARTS.
 
     What the operations take at the peak rate; what the tensor engine works beyond that (transposes, and what a product
     takes longer than a column a cycle); what it is idle. The ratio of its work to the first is active / MFU.
     """
-    assert one.active is not None and one.mfu is not None
+    assert record.active is not None and record.mfu is not None
     least = flops / device.peak_flops
-    busy = least * one.active / one.mfu
-    return least, busy - least, one.seconds - busy
+    busy = least * record.active / record.mfu
+    return least, busy - least, record.seconds - busy
 
 
-def _parts(device: NeuronDevice, kernel: str, stated: Kernel, found: Kernel | None) -> list[Row]:
-    if found is None or found.flops is None:
+def _parts(device: NeuronDevice, kernel: str, stated: Kernel, emulated: Kernel | None) -> list[Row]:
+    if emulated is None or emulated.flops is None:
         return []
-    sides = [parts(device, found.flops, one) for one in (stated, found)]
+    sides = [parts(device, emulated.flops, record) for record in (stated, emulated)]
     return [
         derived("3", "average", kernel, f"of it {name}", "ms", 1e3 * left, 1e3 * right)
         for name, left, right in zip(PARTS, *sides, strict=True)
@@ -206,6 +211,6 @@ def _parts(device: NeuronDevice, kernel: str, stated: Kernel, found: Kernel | No
 def _ratio_row(
     kernel: str, column: str, stated: float, means: dict[str, Kernel | None], field: Callable[[Kernel], float | None]
 ) -> Row:
-    one, fused = means[kernel], means["fused"]
-    own, least = (None if kernel is None else field(kernel) for kernel in (one, fused))
-    return derived("3", "average", kernel, column, "ratio", stated, own / least if own and least else None)
+    record, fused = means[kernel], means["fused"]
+    value, least = (None if kernel is None else field(kernel) for kernel in (record, fused))
+    return derived("3", "average", kernel, column, "ratio", stated, value / least if value and least else None)

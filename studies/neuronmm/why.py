@@ -22,34 +22,34 @@ def _find(rows: Sequence[Row], subject: str, system: str, column: str) -> tuple[
 
 
 def _table1(rows: Sequence[Row], shares: Sequence[Shares]) -> list[str]:
-    told = [
+    sentences = [
         "The paper names B_N alone. The other blocks are assumptions: 1024, as of the published product, for NKI XUV; "
         "B_M = 128 and 512 along K and r for the naive kernel."
     ]
-    for one in shares:
-        sides = [_find(rows, one.subject, one.system, column) for column in ("latency", "traffic", "HBM rate")]
+    for share in shares:
+        sides = [_find(rows, share.subject, share.system, column) for column in ("latency", "traffic", "HBM rate")]
         latency, traffic, rate = (side[1] / side[0] if side and side[0] else 0.0 for side in sides)
         if latency:
-            told.append(
-                f"{one.system}: {latency:.2f} of the published time is {traffic:.2f} of the traffic at {rate:.2f} of "
+            sentences.append(
+                f"{share.system}: {latency:.2f} of the published time is {traffic:.2f} of the traffic at {rate:.2f} of "
                 "the bytes a second."
             )
-    return told
+    return sentences
 
 
 def _table3(rows: Sequence[Row], shares: Sequence[Shares]) -> list[str]:
-    told = []
+    sentences = []
     for system in dict.fromkeys(row.system for row in rows):
         latency = _find(rows, "average", system, "latency")
         parts = [_find(rows, "average", system, f"of it {name}") for name in PARTS[1:]]
         beyond, idle = (part[0] - part[1] if part else None for part in parts)
         if latency and beyond is not None and idle is not None:
-            told.append(
+            sentences.append(
                 f"{system}: the published time is {latency[0] - latency[1]:+.2f} ms off the emulated one. Of that "
                 f"{beyond:+.2f} ms are work of its tensor engine beyond the operations, {idle:+.2f} ms its idle time."
             )
     return [
-        *told,
+        *sentences,
         "Beyond the operations: published active time over MFU, less transposes, is 1.15 to 1.20; here a product takes "
         "a cycle for each column of its moving tile, and the same ratio is 1.00. The paper does not say what takes the "
         "rest, and no constant was changed for it.",
@@ -63,34 +63,34 @@ def _table3(rows: Sequence[Row], shares: Sequence[Shares]) -> list[str]:
 
 
 def _figure6(rows: Sequence[Row], shares: Sequence[Shares]) -> list[str]:
-    told = ["As Table 3. The figure's other points are not in the text."]
+    sentences = ["As Table 3. The figure's other points are not in the text."]
     spills = _find(rows, rows[0].subject, rows[0].system, "of it spills") if rows else None
     if spills:
-        told.append(
+        sentences.append(
             "The sentence with 4.78 times the traffic is read as of the length that it names (on average it is 9.93 / "
             f"2.47 = 4.02). If all else crosses as emulated, NKI XW spilled {spills[0]:.1f} GiB; here it spills "
             f"{spills[1]:.1f}."
         )
-    return told
+    return sentences
 
 
 def _table4(rows: Sequence[Row], shares: Sequence[Shares]) -> list[str]:
-    told = []
+    sentences = []
     narrow, wide = (
         _find(rows, *at) for at in (("B_M = 128", "NeuronMM", "HBM rate"), ("B_M = 1024", "NeuronMM", "MFU"))
     )
     if narrow:
-        told.append(
+        sentences.append(
             f"B_M = 128 is bound by HBM: {narrow[0]:.0f} GB/s published, {narrow[1]:.0f} emulated. Both are far below "
             "410: here that is the fixed cost of transfers, of which a block of V has rows of 1 KiB."
         )
     if wide:
-        told.append(
+        sentences.append(
             f"B_M = 1024 is bound by the tensor engine: MFU {wide[0]:.1f} % published, which is Table 3's, and "
             f"{wide[1]:.1f} % emulated. The difference is what a product takes beyond a cycle a column: see there."
         )
     return [
-        *told,
+        *sentences,
         "SBUF: eq. 11 is 10 of 24 MiB at B_M = 1024 (42 %). Here blocks are there twice while one is in use. The "
         "published kernel holds two to four times eq. 11; the paper does not say what else it keeps.",
         "Spills begin between B_M = 1024 and 2048 as published, between 2048 and 4096 here, since less is held. At "
@@ -105,38 +105,38 @@ def _table6(rows: Sequence[Row], shares: Sequence[Shares]) -> list[str]:
 
 
 def _table7(rows: Sequence[Row], shares: Sequence[Shares]) -> list[str]:
-    told = []
+    sentences = []
     system = rows[0].system if rows else ""
     subjects = list(dict.fromkeys(row.subject for row in rows))
     rate = _find(rows, subjects[0], system, "HBM rate in decode")
     ends = [_find(rows, subject, system, "end to end") for subject in (subjects[0], subjects[-1])]
     bytes_of = [row.emulated for row in rows if row.column == "traffic of a token" and row.emulated]
     if rate:
-        told.append(
+        sentences.append(
             f"A token of decode is one pass over the weights. As many bytes in the published TPOT are {rate[0]:.0f} "
             f"GB/s, {rate[1]:.0f} emulated. The forward pass is emulated with all that it moves (embedding, attention "
             "and its cache, head); what takes the rest of the published time the paper does not say."
         )
     loops = [_outside(rows, subject, system) for subject in (subjects[0], subjects[-1])]
     if loops[0] and loops[1]:
-        told.append(
+        sentences.append(
             f"It is not the host's loop: end to end less TTFT and all TPOTs leaves {loops[0]:.1f} and {loops[1]:.1f} "
             "ms a token at the first and last ratio."
         )
     firsts = [_find(rows, subject, system, "TTFT") for subject in (subjects[0], subjects[-1])]
     if firsts[0] and firsts[1]:
-        told.append(
+        sentences.append(
             f"From ratio 0 to 0.2 the published TTFT falls {firsts[0][0] / firsts[1][0]:.2f} times, the emulated one "
             f"{firsts[0][1] / firsts[1][1]:.2f}."
         )
     if ends[0] and ends[1] and len(bytes_of) > 1:
-        told.append(
+        sentences.append(
             f"From end to end the published time falls {ends[0][0] / ends[1][0]:.2f} times, the emulated one "
             f"{ends[0][1] / ends[1][1]:.2f}, the bytes of a token {bytes_of[0] / bytes_of[-1]:.2f}. So most of the "
             "published gain in decode is not that of fewer bytes: the two rows differ in more than the ratio."
         )
     return [
-        *told,
+        *sentences,
         "In blocks of 128, the least that eq. 5 allows, ratios 0.05 and 0.1 have the same rank, 1536, and the same "
         "emulated times. The published ones differ.",
         "TPOT is missing in the text for ratios 0.05 to 0.15. Throughput counts the prompt's tokens, too: it is 2048 "
@@ -146,9 +146,9 @@ def _table7(rows: Sequence[Row], shares: Sequence[Shares]) -> list[str]:
 
 def _outside(rows: Sequence[Row], subject: str, system: str) -> float | None:
     """Published ms a token that are neither TTFT nor TPOT."""
-    whole, first, each = (_find(rows, subject, system, column) for column in ("end to end", "TTFT", "TPOT"))
+    total, ttft, tpot = (_find(rows, subject, system, column) for column in ("end to end", "TTFT", "TPOT"))
     tokens = TOKENS - 1
-    return (1e3 * whole[0] - first[0] - tokens * each[0]) / tokens if whole and first and each else None
+    return (1e3 * total[0] - ttft[0] - tokens * tpot[0]) / tokens if total and ttft and tpot else None
 
 
 REASONS: dict[str, Callable[[Sequence[Row], Sequence[Shares]], list[str]]] = {

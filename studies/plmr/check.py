@@ -45,7 +45,7 @@ class Metric:
     """One number of a run: how it is read from `measured`, with the steps of the run and the number of cores."""
 
     title: str
-    wanted: bool  # of the run without limits; else of the device's
+    unlimited: bool  # of the run without limits; else of the device's
     read: Callable[[Mapping[str, Any], float, int], float | None]
     show: Callable[[float], str] = number
 
@@ -119,31 +119,33 @@ def check(
     ]
     outcomes = sweep(comm, jobs, console, "runs")
     half = len(jobs) // 2
-    found = []
+    findings = []
     for at, subject in enumerate(subjects):
-        mine = slice(at * len(sizes), (at + 1) * len(sizes))
-        wants, gets = (dict(zip(sizes, part[mine], strict=True)) for part in (outcomes[:half], outcomes[half:]))
-        found.append(judge(subject, wants, gets, device, tile))
-    return found
+        own_runs = slice(at * len(sizes), (at + 1) * len(sizes))
+        unlimited, limited = (
+            dict(zip(sizes, part[own_runs], strict=True)) for part in (outcomes[:half], outcomes[half:])
+        )
+        findings.append(judge(subject, unlimited, limited, device, tile))
+    return findings
 
 
 def judge(
-    subject: Subject, wants: Mapping[int, Outcome], gets: Mapping[int, Outcome], device: Device, tile: int
+    subject: Subject, unlimited: Mapping[int, Outcome], limited: Mapping[int, Outcome], device: Device, tile: int
 ) -> Finding:
     """Metrics, growth and verdicts of a program from its runs without limits and on the device, by N."""
     values: dict[str, dict[int, float | None]] = {}
     grows = {}
     for name, metric in METRICS.items():
         values[name] = {}
-        for n, outcome in (wants if metric.wanted else gets).items():
+        for n, outcome in (unlimited if metric.unlimited else limited).items():
             measured = None if outcome.report is None else outcome.report["measured"]
             steps = evaluate(subject.steps, n, tile)
             values[name][n] = None if measured is None else metric.read(measured, steps, n * n)
         limit = COLOURS if name == "entries" else None  # more the emulator cannot tell apart
         known = {n: value for n, value in values[name].items() if value is not None}
         grows[name] = fit([*known], [*known.values()], limit)
-    refused = {n: outcome.refused for n, outcome in gets.items() if outcome.refused is not None}
-    return Finding(subject, [*wants], values, grows, verdicts(subject, values, grows, device), refused)
+    refused = {n: outcome.refused for n, outcome in limited.items() if outcome.refused is not None}
+    return Finding(subject, [*unlimited], values, grows, verdicts(subject, values, grows, device), refused)
 
 
 def verdicts(
@@ -182,10 +184,13 @@ def verdicts(
 def expected(findings: Sequence[Finding], expectations: Sequence[Expectation]) -> list[str]:
     """The bounds that do not hold, a line each. A run that the device refused holds none."""
     lines = []
-    for found in findings:
-        name = found.subject.name
+    for finding in findings:
+        name = finding.subject.name
         if expectations:
-            lines += [f"{name}: refused at N = {n}: {text}" for n, text in found.refused.items()]
-        for one in expectations:
-            lines += [f"{name}: {line}" for line in broken(one, found.values[one.metric], found.grows[one.metric])]
+            lines += [f"{name}: refused at N = {n}: {text}" for n, text in finding.refused.items()]
+        for expectation in expectations:
+            lines += [
+                f"{name}: {line}"
+                for line in broken(expectation, finding.values[expectation.metric], finding.grows[expectation.metric])
+            ]
     return lines

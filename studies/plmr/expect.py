@@ -38,7 +38,7 @@ class Expectation:
 
 def parse(texts: Sequence[str], metrics: Sequence[str]) -> list[Expectation]:
     """'entries=12,hops~1', ... -> the bounds. `=` is <=: what is measured may be better. UsageError."""
-    found = []
+    expectations = []
     for text in (part.strip() for whole in texts for part in whole.split(",")):
         match = re.fullmatch(r"(\w+)\s*(<=|>=|=|<|>|~)\s*(\S.*)", text)
         if match is None:
@@ -55,26 +55,26 @@ def parse(texts: Sequence[str], metrics: Sequence[str]) -> list[Expectation]:
                 value = nan
             if not isfinite(value):
                 raise UsageError(f"--expect {text!r}: {bound!r} is no finite number")
-        found.append(Expectation(metric, relation, value, bound))
-    return found
+        expectations.append(Expectation(metric, relation, value, bound))
+    return expectations
 
 
-def broken(one: Expectation, values: Mapping[int, float | None], grows: Growth) -> list[str]:
+def broken(expectation: Expectation, values: Mapping[int, float | None], grows: Growth) -> list[str]:
     """What does not hold, a line each, given what was measured at every N: nothing at all breaks a bound as well."""
-    if one.relation == "~":
+    if expectation.relation == "~":
         if grows.exponent is None and not grows.appears:
-            return [f"{one.metric} was measured at too few N to grow as {one.text}"]
-        if not grows.faster_than(one.bound):
+            return [f"{expectation.metric} was measured at too few N to grow as {expectation.text}"]
+        if not grows.faster_than(expectation.bound):
             return []
         fitted = "" if grows.exponent is None else f" (fitted exponent {grows.exponent:.2f})"
-        return [f"{one.metric} grows as {grows.name}{fitted}, expected {one.text}"]
-    holds, words = HOLDS[one.relation]
+        return [f"{expectation.metric} grows as {grows.name}{fitted}, expected {expectation.text}"]
+    holds, words = HOLDS[expectation.relation]
     lines = []
     for n, value in values.items():
         if value is None:
-            lines.append(f"{one.metric} at N = {n} could not be measured, expected {words} {one.text}")
-        elif not holds(value, one.bound):
-            lines.append(f"{one.metric} at N = {n} is {value:.6g}, expected {words} {one.text}")
+            lines.append(f"{expectation.metric} at N = {n} could not be measured, expected {words} {expectation.text}")
+        elif not holds(value, expectation.bound):
+            lines.append(f"{expectation.metric} at N = {n} is {value:.6g}, expected {words} {expectation.text}")
     return lines
 
 

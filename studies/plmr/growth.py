@@ -46,28 +46,28 @@ def fit(sizes: Sequence[int], values: Sequence[float], limit: float | None = Non
     if points and not any(value for _, value in points):
         return Growth(0.0, 0.0, "constant")
     zeros = [at for at, (_, value) in enumerate(points) if not value]
-    rest = points[zeros[-1] + 1 :] if zeros else points
-    full = [at for at, (_, value) in enumerate(rest) if limit is not None and value >= limit]
-    rest = rest[: full[0] + 1] if full else rest
-    appears = bool(zeros) and bool(rest)
-    if len(rest) < 2:
+    fitted = points[zeros[-1] + 1 :] if zeros else points
+    full = [at for at, (_, value) in enumerate(fitted) if limit is not None and value >= limit]
+    fitted = fitted[: full[0] + 1] if full else fitted
+    appears = bool(zeros) and bool(fitted)
+    if len(fitted) < 2:
         return Growth(None, None, "at its limit" if full else "from 0" if appears else "unknown", appears)
-    exponent, late = slope(rest), slope(rest[len(rest) // 2 :] if len(rest) >= 3 else rest)
-    found = Growth(exponent, late, name(exponent), appears)
-    return replace(found, name="levels off") if found.levels else found
+    exponent, late = slope(fitted), slope(fitted[len(fitted) // 2 :] if len(fitted) >= 3 else fitted)
+    growth = Growth(exponent, late, name(exponent), appears)
+    return replace(growth, name="levels off") if growth.levels else growth
 
 
 def slope(points: Sequence[tuple[int, float]]) -> float:
     """d log y / d log x of two or more points with different x, by least squares."""
     xs, ys = [log(n) for n, _ in points], [log(value) for _, value in points]
     x, y = sum(xs) / len(xs), sum(ys) / len(ys)
-    found = sum((a - x) * (b - y) for a, b in zip(xs, ys, strict=True)) / sum((a - x) ** 2 for a in xs)
-    return round(found, 4) + 0.0  # no -0.0
+    exponent = sum((a - x) * (b - y) for a, b in zip(xs, ys, strict=True)) / sum((a - x) ** 2 for a in xs)
+    return round(exponent, 4) + 0.0  # no -0.0
 
 
 def name(exponent: float) -> str:
     """What such a growth is called: the nearest of those that are known by a name, or the power as it is."""
-    known, text = min(KNOWN, key=lambda one: abs(one[0] - exponent))
+    known, text = min(KNOWN, key=lambda entry: abs(entry[0] - exponent))
     near = TOLERANCE if known in (0.0, 1.0, 2.0) else 0.1
     return text if abs(known - exponent) <= near else f"N^{exponent:.2f}"
 
@@ -84,9 +84,9 @@ def parse(text: str) -> float:
     try:
         if base.upper() != "N":
             raise ValueError(base)
-        found = float(over) / (float(under) if slash else 1.0)
-        if not isfinite(found):
-            raise ValueError(found)
-        return found
+        exponent = float(over) / (float(under) if slash else 1.0)
+        if not isfinite(exponent):
+            raise ValueError(exponent)
+        return exponent
     except (ValueError, ZeroDivisionError):
         raise UsageError(f"{text!r} is no growth: 1, N, N^0.5 or N^(1/3) are") from None

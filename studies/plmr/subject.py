@@ -72,7 +72,7 @@ def parse(text: str, extra: Sequence[str] = (), steps: str | None = None, reach:
 
     A packaged model's name is llama with that model.
     """
-    name, _, given = text.partition(":") if ".py:" not in text else _split_file(text)
+    name, _, options_text = text.partition(":") if ".py:" not in text else _split_file(text)
     short, _, implied = SHORT.get(name, name).partition(":")
     if short in packaged():
         short, implied = "llama", f"model={short}"
@@ -81,24 +81,24 @@ def parse(text: str, extra: Sequence[str] = (), steps: str | None = None, reach:
         raise UsageError(f"{program.name} is for {program.machine}: PLMR is of programs for a mesh of cores")
     work = WORKLOADS.get(short, Workload({}))
     options = dict(work.options)
-    for pair in [*filter(None, (*implied.split(","), *_commas(given))), *extra]:
+    for pair in [*filter(None, (*implied.split(","), *_commas(options_text))), *extra]:
         key, equals, value = pair.partition("=")
         key = key.strip().replace("-", "_")
         if not equals or not key:
             raise UsageError(f"{pair!r} in {text} is not option=value")
         if key not in {option.name for option in program.options}:
-            there = ", ".join(option.name for option in program.options) or "none"
-            raise UsageError(f"{program.name} has no option {key!r}; its options: {there}")
+            available = ", ".join(option.name for option in program.options) or "none"
+            raise UsageError(f"{program.name} has no option {key!r}; its options: {available}")
         options[key] = value
-    found = Subject(text, program, short, options, steps or work.steps, reach or work.reach)
-    found.arguments(8, 8)  # tell what is wrong before anything runs
-    evaluate(found.steps, 8, 8)
-    return found
+    subject = Subject(text, program, short, options, steps or work.steps, reach or work.reach)
+    subject.arguments(8, 8)  # tell what is wrong before anything runs
+    evaluate(subject.steps, 8, 8)
+    return subject
 
 
 def _split_file(text: str) -> tuple[str, str, str]:
-    path, _, given = text.partition(".py:")
-    return f"{path}.py", ":", given
+    path, _, options_text = text.partition(".py:")
+    return f"{path}.py", ":", options_text
 
 
 def _commas(text: str) -> list[str]:
@@ -146,10 +146,10 @@ def evaluate(text: str, n: int, tile: int) -> Any:
             case ast.Name(id="N" | "tile"):
                 return n if node.id == "N" else tile
             case ast.BinOp() if type(node.op) in OPERATORS:
-                found = OPERATORS[type(node.op)](value(node.left), value(node.right))
-                if not abs(found) <= LARGEST:
+                result = OPERATORS[type(node.op)](value(node.left), value(node.right))
+                if not abs(result) <= LARGEST:
                     raise ValueError(text)
-                return found
+                return result
             case ast.UnaryOp() if type(node.op) in OPERATORS:
                 return OPERATORS[type(node.op)](value(node.operand))
         raise ValueError(text)

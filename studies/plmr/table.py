@@ -29,45 +29,45 @@ def as_json(findings: Sequence[Finding], device: Device, tile: int, lines: Seque
         "device": numbers,
         "sizes": list(findings[0].sizes),
         "tile": tile,
-        "programs": [_program(found) for found in findings],
+        "programs": [_program(finding) for finding in findings],
         "broken": list(lines),
     }
 
 
-def _program(found: Finding) -> dict[str, Any]:
+def _program(finding: Finding) -> dict[str, Any]:
     return {
-        "name": found.subject.name,
-        "program": found.subject.program.name,
-        "options": dict(found.subject.options),
-        "steps": found.subject.steps,
-        "reach": found.subject.reach,
+        "name": finding.subject.name,
+        "program": finding.subject.program.name,
+        "options": dict(finding.subject.options),
+        "steps": finding.subject.steps,
+        "reach": finding.subject.reach,
         "metrics": {
             name: {
                 "values": [{"n": n, "value": value} for n, value in values.items()],
-                "exponent": found.grows[name].exponent,
-                "late_exponent": found.grows[name].late,
-                "growth": found.grows[name].name,
+                "exponent": finding.grows[name].exponent,
+                "late_exponent": finding.grows[name].late,
+                "growth": finding.grows[name].name,
             }
-            for name, values in found.values.items()
+            for name, values in finding.values.items()
         },
-        "verdicts": {letter: {"ok": verdict.ok, "why": verdict.why} for letter, verdict in found.verdicts.items()},
-        "refused": [{"n": n, "why": why} for n, why in found.refused.items()],
+        "verdicts": {letter: {"ok": verdict.ok, "why": verdict.why} for letter, verdict in finding.verdicts.items()},
+        "refused": [{"n": n, "why": why} for n, why in finding.refused.items()],
     }
 
 
 def print_tables(findings: Sequence[Finding], device: Device, tile: int) -> None:
     """One table for each kind of program, a column for each way of doing it; then what breaks a verdict."""
     print(f"PLMR on N x N cores of {device.name}, N = {', '.join(map(str, findings[0].sizes))}")
-    for title in dict.fromkeys(_title(found.subject, tile) for found in findings):
+    for title in dict.fromkeys(_title(finding.subject, tile) for finding in findings):
         print(f"\n{title}")
-        _print_table([found for found in findings if _title(found.subject, tile) == title])
+        _print_table([finding for finding in findings if _title(finding.subject, tile) == title])
         print()
-    for found in findings:
-        for letter, verdict in found.verdicts.items():
+    for finding in findings:
+        for letter, verdict in finding.verdicts.items():
             if verdict.ok is False:
-                print(f"{found.subject.name} violates {letter}: {verdict.why}")
-        for n, text in found.refused.items():
-            print(f"{found.subject.name} is refused at N = {n}: {text}")
+                print(f"{finding.subject.name} violates {letter}: {verdict.why}")
+        for n, text in finding.refused.items():
+            print(f"{finding.subject.name} is refused at N = {n}: {text}")
 
 
 def _title(subject: Subject, tile: int) -> str:
@@ -83,14 +83,14 @@ def _print_table(findings: Sequence[Finding]) -> None:
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("", no_wrap=True)
-    for found in findings:
-        table.add_column(_short(found.subject.name), justify="right", overflow="fold")
+    for finding in findings:
+        table.add_column(_short(finding.subject.name), justify="right", overflow="fold")
     for name, metric in METRICS.items():
-        ends = [_ends(found.values[name], metric.show) for found in findings]
+        ends = [_ends(finding.values[name], metric.show) for finding in findings]
         table.add_row(metric.title, *ends)
-        table.add_row("", *(_growth(found.grows[name]) for found in findings), style="dim")
+        table.add_row("", *(_growth(finding.grows[name]) for finding in findings), style="dim")
     for letter, title in LETTERS.items():
-        table.add_row(title, *(SAYS[found.verdicts[letter].ok] for found in findings))
+        table.add_row(title, *(SAYS[finding.verdicts[letter].ok] for finding in findings))
     Console().print(table, highlight=False)
 
 

@@ -19,7 +19,7 @@ from meshrt.models.config import read_config
 from meshrt.models.errors import ModelError
 from meshrt.ranks.console import Console
 from meshrt.ranks.files import write_file
-from meshrt.studies.tune.printed import groups, places, reasons
+from meshrt.studies.tune.printed import groups, phase_cores, reasons
 from meshrt.studies.tune.search import Space, tune
 from meshrt.studies.tune.trials import Question
 
@@ -84,11 +84,13 @@ def make_folder() -> None:
         ) from error
 
 
-def keep(question: Question, space: Space, told: Mapping[str, Any]) -> None:
+def keep(question: Question, space: Space, report: Mapping[str, Any]) -> None:
     """Write an answer, all of it or nothing."""
-    kept = {"subject": subject(question), "told": {key: value for key, value in told.items() if key != "host"}}
+    contents = {"subject": subject(question), "told": {key: value for key, value in report.items() if key != "host"}}
     path = path_of(question, space)
-    write_file("the tuned answer", str(path), lambda stream: stream.write((json.dumps(kept, indent=1) + "\n").encode()))
+    write_file(
+        "the tuned answer", str(path), lambda stream: stream.write((json.dumps(contents, indent=1) + "\n").encode())
+    )
 
 
 def recall(question: Question, space: Space) -> tuple[dict[str, Any] | None, str | None]:
@@ -96,11 +98,11 @@ def recall(question: Question, space: Space) -> tuple[dict[str, Any] | None, str
     path = path_of(question, space)
     if not path.exists():
         return None, None
-    kept = _read(path)
-    if kept is None or kept["subject"] != subject(question):
+    contents = _read(path)
+    if contents is None or contents["subject"] != subject(question):
         return None, f"{path} is damaged"
-    told: dict[str, Any] = kept["told"]
-    return told, None
+    report: dict[str, Any] = contents["told"]
+    return report, None
 
 
 def answer(comm: Any, console: Console, question: Question, space: Space, again: bool = False) -> dict[str, Any]:
@@ -108,37 +110,39 @@ def answer(comm: Any, console: Console, question: Question, space: Space, again:
 
     Rank 0 reads and writes. UsageError.
     """
-    found: tuple[dict[str, Any] | None, str | None] | MeshrtError = (None, None)
+    recalled: tuple[dict[str, Any] | None, str | None] | MeshrtError = (None, None)
     if comm.rank == 0:
         try:
             make_folder()
-            found = (None, None) if again else recall(question, space)
+            recalled = (None, None) if again else recall(question, space)
         except MeshrtError as error:
-            found = error
-    found = comm.bcast(found)
-    if isinstance(found, MeshrtError):
-        raise found
-    told, damage = found
-    if told is not None:
+            recalled = error
+    recalled = comm.bcast(recalled)
+    if isinstance(recalled, MeshrtError):
+        raise recalled
+    report, damage = recalled
+    if report is not None:
         console.text(f"cached: {path_of(question, space)}; --again measures anew\n")
-        return {**told, "host": {"ranks": comm.size, "cached": True}}
+        return {**report, "host": {"ranks": comm.size, "cached": True}}
     if damage:
         console.text(f"{damage}: tuning again\n")
-    told = tune(comm, console, question, space)
-    told["why"] = reasons(told)
-    told["host"]["cached"] = False
-    if told["choice"] is not None and comm.rank == 0:
-        keep(question, space, told)
-    return told
+    report = tune(comm, console, question, space)
+    report["why"] = reasons(report)
+    report["host"]["cached"] = False
+    if report["choice"] is not None and comm.rank == 0:
+        keep(question, space, report)
+    return report
 
 
-def check_found(told: Mapping[str, Any]) -> None:
+def check_found(report: Mapping[str, Any]) -> None:
     """LimitError where no candidate fits."""
-    if told["choice"] is None:
-        last = [one["refused"] for one in (*told["candidates"], *told["pairs"]) if one["refused"]][-1]
+    if report["choice"] is None:
+        last = [
+            candidate["refused"] for candidate in (*report["candidates"], *report["pairs"]) if candidate["refused"]
+        ][-1]
         raise LimitError(
-            f"none of {len(told['candidates'])} candidates lets {told['model']} answer {told['prompt_tokens']} prompt"
-            f" tokens with {told['new_tokens']} new ones on {told['device']['name']}; the last: {last}. Raise"
+            f"none of {len(report['candidates'])} candidates lets {report['model']} answer"
+            f" {report['prompt_tokens']} prompt tokens with {report['new_tokens']} new ones on {report['device']['name']}; the last: {last}. Raise"
             " --core-memory, lower --prompt-tokens, or try other --sides and --regions"
         )
 
@@ -146,14 +150,14 @@ def check_found(told: Mapping[str, Any]) -> None:
 def _read(path: Path) -> dict[str, Any] | None:
     """A kept answer; None for a file that is none."""
     try:
-        kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        told = kept["told"]
-        sound = isinstance(kept["subject"], dict) and all(
-            isinstance(told[name], list) for name in ("candidates", "why")
+        contents: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        report = contents["told"]
+        sound = isinstance(contents["subject"], dict) and all(
+            isinstance(report[name], list) for name in ("candidates", "why")
         )
-        sound = sound and min(told["prompt_tokens"], told["new_tokens"]) > 0 and told["cycles"]["total"] > 0
-        parse_mesh(told["choice"]["mesh"])
-        return kept if sound and set(CHOSEN) <= set(told["choice"]) else None
+        sound = sound and min(report["prompt_tokens"], report["new_tokens"]) > 0 and report["cycles"]["total"] > 0
+        parse_mesh(report["choice"]["mesh"])
+        return contents if sound and set(CHOSEN) <= set(report["choice"]) else None
     except (OSError, ValueError, LookupError, TypeError, AttributeError, UsageError):
         return None
 
@@ -168,21 +172,22 @@ def apply(comm: Any, console: Console, arguments: dict[str, Any], mesh: str | No
     """
     if arguments["system"] != "waferllm":
         raise UsageError(f"--tuned is for waferllm; --system {arguments['system']} was not tuned: leave it away")
-    found: dict[str, Any] | MeshrtError | ModelError | None = None
+    chosen: dict[str, Any] | MeshrtError | ModelError | None = None
     if comm.rank == 0:
         try:
-            found = nearest(arguments, mesh, device)
+            chosen = nearest(arguments, mesh, device)
         except (MeshrtError, ModelError) as error:
-            found = error
-    found = comm.bcast(found)
-    if not isinstance(found, dict):
-        assert found is not None
-        raise found
-    choice = found["choice"]
-    first, then = places(choice)
+            chosen = error
+    chosen = comm.bcast(chosen)
+    if not isinstance(chosen, dict):
+        assert chosen is not None
+        raise chosen
+    choice = chosen["choice"]
+    prefill_cores, decode_cores = phase_cores(choice)
     console.text(
-        f"tuned for {found['prompt_tokens']} prompt tokens and {found['new_tokens']} new ones: prefill on {first}"
-        f" cores, decode on {then}, heads in {groups(choice)}, K = {choice['phases']} and {choice['decode_phases']}\n"
+        f"tuned for {chosen['prompt_tokens']} prompt tokens and {chosen['new_tokens']} new ones: prefill on"
+        f" {prefill_cores} cores, decode on {decode_cores}, heads in {groups(choice)}, K = {choice['phases']} and"
+        f" {choice['decode_phases']}\n"
     )
     if arguments["context"]:  # there is no prefill: the run is on decode's cores
         choice = choice | {
@@ -196,8 +201,8 @@ def nearest(arguments: Mapping[str, Any], mesh: str | None, device: Device) -> d
     """The answer whose lengths are nearest to those of a run, by the logarithms of their ratios; of several the
     faster one.
     """
-    given = [name for name, default in CHOSEN.items() if arguments[name] != default]
-    for name in (["mesh"] if mesh else []) + given:
+    set_by_user = [name for name, default in CHOSEN.items() if arguments[name] != default]
+    for name in (["mesh"] if mesh else []) + set_by_user:
         raise UsageError(f"--tuned chooses --{name.replace('_', '-')} itself: leave out one of the two")
     model = arguments["model"]
     question = make_question(
@@ -206,11 +211,11 @@ def nearest(arguments: Mapping[str, Any], mesh: str | None, device: Device) -> d
     about = subject(question)
     damaged, answers = [], []
     for path in sorted(folder().glob(f"{_stem(question)}-*.json")):
-        kept = _read(path)
-        if kept is None:
+        contents = _read(path)
+        if contents is None:
             damaged.append(str(path))
-        elif kept["subject"] == about:
-            answers.append(kept["told"])
+        elif contents["subject"] == about:
+            answers.append(contents["told"])
     if not answers:
         other = f" ({', '.join(damaged)} cannot be read)" if damaged else ""
         raise UsageError(
@@ -219,11 +224,11 @@ def nearest(arguments: Mapping[str, Any], mesh: str | None, device: Device) -> d
             f" {question.new_tokens} --device {device.name}` does it"
         )
 
-    def distance(told: dict[str, Any]) -> float:
-        wanted = (("prompt_tokens", question.prompt_tokens), ("new_tokens", question.new_tokens))
-        return sum(abs(log(told[name] / max(1, length))) for name, length in wanted)
+    def distance(report: dict[str, Any]) -> float:
+        lengths = (("prompt_tokens", question.prompt_tokens), ("new_tokens", question.new_tokens))
+        return sum(abs(log(report[name] / max(1, length))) for name, length in lengths)
 
-    return min(answers, key=lambda told: (distance(told), told["cycles"]["total"]))
+    return min(answers, key=lambda report: (distance(report), report["cycles"]["total"]))
 
 
 def length_of_prompt(arguments: Mapping[str, Any]) -> int:

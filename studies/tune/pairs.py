@@ -31,16 +31,16 @@ def next_pairs(
 ) -> list[tuple[Setting, Setting]]:
     """The fastest pair that has not been run in one go, and the fastest of those that stay on the same cores."""
     fit = [trial for trial in tried.values() if trial.cost < inf]
-    first = [trial for trial in fit if trial.setting.part == "prefill"]
+    prefills = [trial for trial in fit if trial.setting.part == "prefill"]
     pairs = {}
-    for one in first:
+    for prefill in prefills:
         if not question.contexts:
-            pairs[one.setting, one.setting] = one.cost
-        for other in fit:
-            if other.setting.part == "decode" and one.setting.head_groups == other.setting.head_groups:
-                pairs[one.setting, other.setting] = one.cost + other.cost
-    left = sorted((pair for pair in pairs if pair not in done), key=lambda pair: pairs[pair])
-    return list(dict.fromkeys([*left[:1], *[pair for pair in left if stays(*pair)][:1]]))
+            pairs[prefill.setting, prefill.setting] = prefill.cost
+        for decode in fit:
+            if decode.setting.part == "decode" and prefill.setting.head_groups == decode.setting.head_groups:
+                pairs[prefill.setting, decode.setting] = prefill.cost + decode.cost
+    remaining = sorted((pair for pair in pairs if pair not in done), key=lambda pair: pairs[pair])
+    return list(dict.fromkeys([*remaining[:1], *[pair for pair in remaining if stays(*pair)][:1]]))
 
 
 def stays(prefill: Setting, decode: Setting) -> bool:

@@ -25,7 +25,7 @@ from meshrt.ranks.console import Console
 from meshrt.report import SCHEMA
 from meshrt.studies.tune.pairs import Final, next_pairs, options_of, run_pairs
 from meshrt.studies.tune.trials import (
-    Part,
+    PhaseName,
     Question,
     Setting,
     Trial,
@@ -62,7 +62,7 @@ def tune(comm: Any, console: Console, question: Question, space: Space) -> dict[
     def run(settings: Sequence[Setting], what: str) -> None:
         measure(comm, console, question, tried, settings, what)
 
-    parts: list[Part] = ["prefill", "decode"] if question.contexts else ["prefill"]
+    parts: list[PhaseName] = ["prefill", "decode"] if question.contexts else ["prefill"]
     for part in parts:
         find_cores(question, space, tried, run, part)
         if best_of(tried, part) is None:
@@ -131,69 +131,69 @@ def check(question: Question, space: Space) -> None:
 # ------------------------------------------------------------------------------------------------------- the search
 
 
-def ladder_of(question: Question, space: Space, part: Part) -> list[int]:
+def ladder_of(question: Question, space: Space, part: PhaseName) -> list[int]:
     """The sides to search, ascending: those asked for, or up to half of the model's width, or the wafer's."""
-    given = space.sides if part == "prefill" else space.decode_sides
-    if given:
-        return sorted(set(given))
-    most = min(
+    sides = space.sides if part == "prefill" else space.decode_sides
+    if sides:
+        return sorted(set(sides))
+    widest = min(
         question.config.hidden_size // 2, question.device.width or 10**9, question.device.height or 10**9
     )  # fmt: skip
-    steps = SMALL if most < 8 * STEP else range(STEP, most + 1, STEP)
-    return [side for side in steps if side <= most] or [1]
+    steps = SMALL if widest < 8 * STEP else range(STEP, widest + 1, STEP)
+    return [side for side in steps if side <= widest] or [1]
 
 
 def find_cores(
-    question: Question, space: Space, tried: Tried, run: Callable[[Sequence[Setting], str], None], part: Part
+    question: Question, space: Space, tried: Tried, run: Callable[[Sequence[Setting], str], None], part: PhaseName
 ) -> None:
     """Try sides of one part: all that were asked for, or a few and then nearer ones around the best."""
     ladder = ladder_of(question, space, part)
-    asked = space.sides if part == "prefill" else space.decode_sides
+    sides = space.sides if part == "prefill" else space.decode_sides
     counts = space.regions if part == "prefill" else space.decode_regions
     cost: dict[int, float] = {}
-    stride = 1 if asked or len(ladder) < 5 else 4
-    wanted = ladder[::-stride]
+    stride = 1 if sides or len(ladder) < 5 else 4
+    next_sides = ladder[::-stride]
     while True:
-        fresh = [side for side in dict.fromkeys(wanted) if side not in cost]
+        fresh = [side for side in dict.fromkeys(next_sides) if side not in cost]
         cost |= try_sides(question, tried, run, part, fresh, counts)
         if stride == 1:
             return
         stride //= 2
         best = min(cost, key=lambda side: cost[side])
         if cost[best] == inf:
-            wanted = ladder[::-stride]
+            next_sides = ladder[::-stride]
         else:
             at = ladder.index(best)
-            wanted = [ladder[near] for near in (at - stride, at + stride) if 0 <= near < len(ladder)]
+            next_sides = [ladder[near] for near in (at - stride, at + stride) if 0 <= near < len(ladder)]
 
 
 def try_sides(
-    question: Question, tried: Tried, run: Callable[[Sequence[Setting], str], None], part: Part,
+    question: Question, tried: Tried, run: Callable[[Sequence[Setting], str], None], part: PhaseName,
     sides: Sequence[int], counts: Sequence[int] | None,
 ) -> dict[int, float]:  # fmt: skip
     """Cycles by side; a mesh that is refused is tried again with more regions."""
     cost = dict.fromkeys(sides, inf)
-    left = {side: regions_of(question, side, counts) for side in sides}
-    while left := {side: regions for side, regions in left.items() if regions}:
+    regions_left = {side: regions_of(question, side, counts) for side in sides}
+    while regions_left := {side: regions for side, regions in regions_left.items() if regions}:
         settings = []
-        for side, regions in left.items():
+        for side, regions in regions_left.items():
             groups = best_groups(Mesh(side, side), question.config)
             settings.append(Setting(part, side, regions.pop(0), groups, PHASES[0]))
-        run(settings, f"{part} on {', '.join(f'{one.side}x{one.side}' for one in settings)}")
+        run(settings, f"{part} on {', '.join(f'{setting.side}x{setting.side}' for setting in settings)}")
         for setting in settings:
             cost[setting.side] = tried[setting].cost
             if cost[setting.side] < inf:
-                left[setting.side] = []
+                regions_left[setting.side] = []
     return cost
 
 
 def regions_of(question: Question, side: int, counts: Sequence[int] | None) -> list[int]:
     """Numbers of regions to try with meshes of this side, in order."""
-    most = capacity(question, side)
+    limit = capacity(question, side)
     if counts:
-        return [count for count in counts if 1 <= count <= most]
-    doubled = [2**level for level in range(most.bit_length()) if 2**level < most]
-    return [*doubled, most]
+        return [count for count in counts if 1 <= count <= limit]
+    doubled = [2**level for level in range(limit.bit_length()) if 2**level < limit]
+    return [*doubled, limit]
 
 
 def widen(question: Question, space: Space, tried: Tried, run: Callable[[Sequence[Setting], str], None]) -> None:
@@ -202,26 +202,26 @@ def widen(question: Question, space: Space, tried: Tried, run: Callable[[Sequenc
     Decode is tried on the cores of prefill as well, where nothing has to move to other cores, unless others are asked
     for.
     """
-    first, then = best_of(tried, "prefill"), best_of(tried, "decode")
-    assert first is not None
-    prefill = first.setting
-    places = [prefill]
-    if then is not None:
-        places.append(then.setting)
+    best_prefill, best_decode = best_of(tried, "prefill"), best_of(tried, "decode")
+    assert best_prefill is not None
+    prefill = best_prefill.setting
+    settings = [prefill]
+    if best_decode is not None:
+        settings.append(best_decode.setting)
         if prefill.side in (space.decode_sides or (prefill.side,)) and (
             prefill.regions in (space.decode_regions or (prefill.regions,))
         ):
-            places.append(replace(prefill, part="decode"))
-    possible = {place.side: possible_groups(question, place.side) for place in places}
+            settings.append(replace(prefill, part="decode"))
+    possible = {setting.side: possible_groups(question, setting.side) for setting in settings}
     at = possible[prefill.side].index(prefill.head_groups)
-    near = {*possible[prefill.side][max(0, at - 1) : at + 2], *(place.head_groups for place in places)}
-    run([replace(place, head_groups=groups) for groups in sorted(near) for place in places
-         if groups in possible[place.side]], "head groups")  # fmt: skip
-    pairs = [one for pair in next_pairs(tried, (), question) for one in pair]
-    run([replace(one, phases=phases) for one in pairs for phases in PHASES[1:]], "trees")
+    near = {*possible[prefill.side][max(0, at - 1) : at + 2], *(setting.head_groups for setting in settings)}
+    run([replace(setting, head_groups=groups) for groups in sorted(near) for setting in settings
+         if groups in possible[setting.side]], "head groups")  # fmt: skip
+    pairs = [setting for pair in next_pairs(tried, (), question) for setting in pair]
+    run([replace(setting, phases=phases) for setting in pairs for phases in PHASES[1:]], "trees")
 
 
-def best_of(tried: Tried, part: Part) -> Trial | None:
+def best_of(tried: Tried, part: PhaseName) -> Trial | None:
     """The trial of a part with the fewest cycles; None where all were refused."""
     fit = [trial for trial in tried.values() if trial.setting.part == part and trial.cost < inf]
     return min(fit, key=lambda trial: trial.cost, default=None)

@@ -15,7 +15,7 @@ from meshrt.programs.mesh.chunks import group_width
 from meshrt.ranks.console import Console
 from meshrt.studies.sweep import Job, Outcome, sweep
 
-Part = Literal["prefill", "decode"]
+PhaseName = Literal["prefill", "decode"]
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Question:
 class Setting:
     """One way to run prefill or decode: side x side cores in each region, groups of heads, phases K of the trees."""
 
-    part: Part
+    part: PhaseName
     side: int
     regions: int
     head_groups: int
@@ -74,9 +74,9 @@ def measure(
     """Emulate the settings that have not been tried yet, shared out to the ranks; `tried` grows by them."""
     new = [setting for setting in dict.fromkeys(settings) if setting not in tried]
     jobs = [jobs_of(question, setting) for setting in new]
-    outcomes = iter(sweep(comm, [job for own in jobs for job in own], console, what))
-    for setting, own in zip(new, jobs, strict=True):
-        tried[setting] = judge(question, setting, [next(outcomes) for _ in own])
+    outcomes = iter(sweep(comm, [job for trial_jobs in jobs for job in trial_jobs], console, what))
+    for setting, trial_jobs in zip(new, jobs, strict=True):
+        tried[setting] = judge(question, setting, [next(outcomes) for _ in trial_jobs])
 
 
 def jobs_of(question: Question, setting: Setting) -> list[Job]:
@@ -131,9 +131,9 @@ def capacity(question: Question, side: int) -> int:
 
 def possible_groups(question: Question, side: int) -> list[int]:
     """The numbers of head groups that a square mesh of this side can have."""
-    found = []
+    possible = []
     for groups in range(1, question.config.kv_heads + 1):
         with suppress(UsageError):
             group_width(Mesh(side, side), question.config, groups)
-            found.append(groups)
-    return found
+            possible.append(groups)
+    return possible

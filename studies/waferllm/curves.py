@@ -17,7 +17,7 @@ from meshrt.studies.waferllm.tables import DTYPE
 
 
 @dataclass(frozen=True)
-class Point:
+class ProductPoint:
     """One product by one algorithm on side x side cores. Numbers are None where the machine refused the run.
 
     `compute_cycles` are those of its products of tiles alone: one of them, emulated on one core, times their number.
@@ -44,7 +44,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Found:
+class CheckedClaim:
     """A claim of the text beside the emulated number that it is about."""
 
     claim: Claim
@@ -86,7 +86,9 @@ CURVES = {
 }
 
 
-def points(curves: Curves, device: Device, emulate: Emulate, sides: Sequence[int] = published.SIDES) -> list[Point]:
+def points(
+    curves: Curves, device: Device, emulate: Emulate, sides: Sequence[int] = published.SIDES
+) -> list[ProductPoint]:
     """All points of a figure."""
     return [
         _point(curves, device, emulate, size, algorithm, side)
@@ -96,17 +98,17 @@ def points(curves: Curves, device: Device, emulate: Emulate, sides: Sequence[int
     ]
 
 
-def _point(curves: Curves, device: Device, emulate: Emulate, size: str, algorithm: str, side: int) -> Point:
+def _point(curves: Curves, device: Device, emulate: Emulate, size: str, algorithm: str, side: int) -> ProductPoint:
     length = curves.sizes[size]
     run = emulate(_job(curves, device, algorithm, side, length))
-    one = emulate(_job(curves, device, curves.algorithms[0], 1, ceil(length / side)))
-    if run.report is None or one.report is None:
-        return Point(curves.product, size, algorithm, side, refused=run.refused or one.refused)
+    tile_run = emulate(_job(curves, device, curves.algorithms[0], 1, ceil(length / side)))
+    if run.report is None or tile_run.report is None:
+        return ProductPoint(curves.product, size, algorithm, side, refused=run.refused or tile_run.refused)
     measured = run.report["measured"]
     path = measured["critical_path"]
-    return Point(
+    return ProductPoint(
         curves.product, size, algorithm, side, path["cycles"], path["seconds"],
-        curves.products(side) * one.report["measured"]["critical_path"]["cycles"],
+        curves.products(side) * tile_run.report["measured"]["critical_path"]["cycles"],
         measured["max_hops"], measured["memory_bytes"]["max"],
     )  # fmt: skip
 
@@ -120,42 +122,42 @@ def _job(curves: Curves, device: Device, algorithm: str, side: int, length: int)
 # ------------------------------------------------------------------------------------------------------- claims
 
 
-def claims(curves: Curves, found: Sequence[Point]) -> list[Found]:
+def claims(curves: Curves, points: Sequence[ProductPoint]) -> list[CheckedClaim]:
     """What the text says of the figure, beside what the points say."""
-    return list(_gemm_claims(found) if curves.product == "gemm" else _gemv_claims(found))
+    return list(_gemm_claims(points) if curves.product == "gemm" else _gemv_claims(points))
 
 
-def _gemm_claims(found: Sequence[Point]) -> Iterator[Found]:
-    side = max(point.side for point in found)
+def _gemm_claims(points: Sequence[ProductPoint]) -> Iterator[CheckedClaim]:
+    side = max(point.side for point in points)
     large = list(published.GEMM_SIZES)[-1]
-    for size, other, ratio in _speedups(found, "meshgemm", side):
+    for size, other, ratio in _speedups(points, "meshgemm", side):
         where = f"{size}, {side}x{side}, over {other}"
-        yield Found(published.GEMM_SPEEDUP, "gemm", where, ratio)
+        yield CheckedClaim(published.GEMM_SPEEDUP, "gemm", where, ratio)
         if size == large:
-            yield Found(published.GEMM_LARGE, "gemm", where, None if ratio is None else 1 - 1 / ratio)
-    for point in found:
+            yield CheckedClaim(published.GEMM_LARGE, "gemm", where, None if ratio is None else 1 - 1 / ratio)
+    for point in points:
         if point.side == side:
             claim = published.GEMM_EFFICIENCY if point.algorithm == "meshgemm" else published.GEMM_OTHERS
-            yield Found(claim, "gemm", f"{point.size}, {side}x{side}, {point.algorithm}", point.efficiency)
+            yield CheckedClaim(claim, "gemm", f"{point.size}, {side}x{side}, {point.algorithm}", point.efficiency)
 
 
-def _gemv_claims(found: Sequence[Point]) -> Iterator[Found]:
-    side = max(point.side for point in found)
-    for size, other, ratio in _speedups(found, "ktree", side):
+def _gemv_claims(points: Sequence[ProductPoint]) -> Iterator[CheckedClaim]:
+    side = max(point.side for point in points)
+    for size, other, ratio in _speedups(points, "ktree", side):
         where = f"{size}, {side}x{side}, over {other}"
-        yield Found(published.GEMV_SPEEDUP, "gemv", where, ratio)
-        yield Found(published.GEMV_END_TO_END, "gemv", where, ratio)
-    for point in found:
+        yield CheckedClaim(published.GEMV_SPEEDUP, "gemv", where, ratio)
+        yield CheckedClaim(published.GEMV_END_TO_END, "gemv", where, ratio)
+    for point in points:
         if point.side == side and point.algorithm != "ktree":
             share = None if point.efficiency is None else 1 - point.efficiency
             where = f"{point.size}, {side}x{side}, {point.algorithm}"
-            yield Found(published.GEMV_COMMUNICATION, "gemv", where, share)
+            yield CheckedClaim(published.GEMV_COMMUNICATION, "gemv", where, share)
 
 
-def _speedups(found: Sequence[Point], ours: str, side: int) -> Iterator[tuple[str, str, float | None]]:
+def _speedups(points: Sequence[ProductPoint], algorithm: str, side: int) -> Iterator[tuple[str, str, float | None]]:
     """(size, other algorithm, how many times as long it takes) on side x side cores."""
-    cycles = {(point.size, point.algorithm): point.cycles for point in found if point.side == side}
-    for (size, other), theirs in cycles.items():
-        own = cycles[size, ours]
-        if other != ours:
-            yield size, other, theirs / own if theirs and own else None
+    cycles = {(point.size, point.algorithm): point.cycles for point in points if point.side == side}
+    for (size, other), other_cycles in cycles.items():
+        own_cycles = cycles[size, algorithm]
+        if other != algorithm:
+            yield size, other, other_cycles / own_cycles if other_cycles and own_cycles else None

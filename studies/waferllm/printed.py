@@ -7,16 +7,16 @@ from meshrt.studies.rows import GOAL
 from meshrt.studies.waferllm.reproduce import title
 
 
-def print_reproduction(told: dict[str, Any]) -> None:
+def print_reproduction(report: dict[str, Any]) -> None:
     """One table for each of the paper's, the curves, the claims, and what it all comes to."""
-    for name in dict.fromkeys(row["table"] for row in told["rows"]):
-        print_rows(title(name), [row for row in told["rows"] if row["table"] == name])
-        print_why(told["why"][name])
-    for name, line in told["curves"].items():
+    for name in dict.fromkeys(row["table"] for row in report["rows"]):
+        print_rows(title(name), [row for row in report["rows"] if row["table"] == name])
+        print_why(report["why"][name])
+    for name, line in report["curves"].items():
         _print_curves(name, line)
-        _print_claims([one for one in told["claims"] if one["product"] == name])
-        print_why(told["why"][name])
-    _print_summary(told["summary"])
+        _print_claims([claim for claim in report["claims"] if claim["product"] == name])
+        print_why(report["why"][name])
+    _print_summary(report["summary"])
 
 
 def print_rows(heading: str, rows: Sequence[dict[str, Any]]) -> None:
@@ -39,9 +39,11 @@ def _print_curves(name: str, line: Sequence[dict[str, Any]]) -> None:
     sides = sorted({point["side"] for point in line})
     lines = []
     for size, algorithm in dict.fromkeys((point["size"], point["algorithm"]) for point in line):
-        own = {p["side"]: p for p in line if (p["size"], p["algorithm"]) == (size, algorithm)}
+        by_side = {p["side"]: p for p in line if (p["size"], p["algorithm"]) == (size, algorithm)}
         shown = [
-            "refused" if own[side]["cycles"] is None else f"{own[side]['cycles']:,.0f} ({own[side]['efficiency']:.0%})"
+            "refused"
+            if by_side[side]["cycles"] is None
+            else f"{by_side[side]['cycles']:,.0f} ({by_side[side]['efficiency']:.0%})"
             for side in sides
         ]
         lines.append((size, algorithm, *shown))
@@ -49,25 +51,38 @@ def _print_curves(name: str, line: Sequence[dict[str, Any]]) -> None:
     print_lines(title(name), columns, lines)
 
 
-def _print_claims(found: Sequence[dict[str, Any]]) -> None:
+def _print_claims(claims: Sequence[dict[str, Any]]) -> None:
     holds = {True: "yes", False: "no", None: ""}
     lines = [
-        (one["section"], one["claim"], one["where"], one["published"], number(one["emulated"]), holds[one["holds"]])
-        for one in found
+        (
+            claim["section"],
+            claim["claim"],
+            claim["where"],
+            claim["published"],
+            number(claim["emulated"]),
+            holds[claim["holds"]],
+        )
+        for claim in claims
     ]
     print_lines("What the text says", ("section", "claim", "", "published", "emulated", "holds"), lines)
 
 
-def _print_summary(told: Sequence[dict[str, Any]]) -> None:
-    if told:
+def _print_summary(summaries: Sequence[dict[str, Any]]) -> None:
+    if summaries:
         print("\nEmulated over published, of WSE-2's cells")
-    for one in told:
-        line = f"  {one['system']:9} {one['emulated']} of {one['cells']} emulated, {one['compared']} compared"
-        if one["compared"]:
-            line += f": median {one['median_ratio']:.3g}, worst {one['worst_ratio']:.3g} ({one['worst_cell']})"
+    for summary in summaries:
+        line = f"  {summary['system']:9} {summary['emulated']} of {summary['cells']} emulated,"
+        line += f" {summary['compared']} compared"
+        if summary["compared"]:
+            line += (
+                f": median {summary['median_ratio']:.3g}, worst {summary['worst_ratio']:.3g} ({summary['worst_cell']})"
+            )
         print(line)
-        if one["system"] == "waferllm" and one["compared"]:
-            print(f"  {'':9} {one['within_goal']} of {one['compared']} within {GOAL:g}x, which is the goal for these")
+        if summary["system"] == "waferllm" and summary["compared"]:
+            print(
+                f"  {'':9} {summary['within_goal']} of {summary['compared']} within {GOAL:g}x,"
+                " which is the goal for these"
+            )
 
 
 def print_why(reasons: Sequence[str]) -> None:

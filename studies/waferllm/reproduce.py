@@ -17,7 +17,7 @@ from meshrt.studies.rows import Row, summary
 from meshrt.studies.store import Store
 from meshrt.studies.sweep import Job, Outcome
 from meshrt.studies.waferllm import published
-from meshrt.studies.waferllm.curves import CURVES, Found, Point, claims, points
+from meshrt.studies.waferllm.curves import CURVES, CheckedClaim, ProductPoint, claims, points
 from meshrt.studies.waferllm.tables import TABLES
 
 NAMES = (*TABLES, *CURVES)
@@ -76,23 +76,23 @@ def reproduce(
     start = perf_counter()
 
     def emulate(job: Job) -> Outcome:
-        told = job.arguments
-        for chosen, name in ((systems, told.get("system")), (models, told.get("model"))):
+        arguments = job.arguments
+        for chosen, name in ((systems, arguments.get("system")), (models, arguments.get("model"))):
             if chosen and name is not None and name not in chosen:
                 return LEFT_OUT
         return store.emulate(job)
 
     rows: list[Row] = []
-    curves: dict[str, list[Point]] = {}
-    found: list[Found] = []
+    curves: dict[str, list[ProductPoint]] = {}
+    checked: list[CheckedClaim] = []
     for name in names:
         for last in (False, True):  # the first time only asks for runs
             if name in TABLES:
-                told = TABLES[name](device, emulate)
-                rows += told if last else []
+                table_rows = TABLES[name](device, emulate)
+                rows += table_rows if last else []
             else:
                 curves[name] = points(CURVES[name], device, emulate, sides)
-                found += claims(CURVES[name], curves[name]) if last else []
+                checked += claims(CURVES[name], curves[name]) if last else []
             if not last:
                 console.text(_announce(name, store, perf_counter() - start))
                 store.run(comm, console, f"{title(name)}, runs")
@@ -102,7 +102,7 @@ def reproduce(
         "device": {key: value for key, value in asdict(device).items() if key != "sources"},
         "rows": [row.json() for row in rows],
         "curves": {name: [point.json() for point in line] for name, line in curves.items()},
-        "claims": [one.json() for one in found],
+        "claims": [claim.json() for claim in checked],
         "summary": summary(rows),
         "why": {name: list(WHY[name]) for name in names},
         "host": {"ranks": comm.size, "wall_seconds": perf_counter() - start, "version": __version__},
@@ -110,26 +110,28 @@ def reproduce(
 
 
 def _announce(name: str, store: Store, seconds: float) -> str:
-    asked = len(store.asked)
-    return f"{title(name)}: {asked} runs to do, {len(store.known)} done, {seconds:.0f} s so far\n"
+    pending = len(store.pending)
+    return f"{title(name)}: {pending} runs to do, {len(store.outcomes)} done, {seconds:.0f} s so far\n"
 
 
 def title(name: str) -> str:
     return f"Table {name}" if name in TABLES else f"Figure {'9, GEMM' if name == 'gemm' else '10, GEMV'}"
 
 
-def write_files(told: dict[str, Any], csv: str | None, png: str | None) -> list[str]:
+def write_files(report: dict[str, Any], csv: str | None, png: str | None) -> list[str]:
     """The rows and curves as files in these folders: their paths."""
     written = []
-    if csv and told["rows"]:
+    if csv and report["rows"]:
         written.append(f"{csv}/tables.csv")
-        write_csv(written[-1], told["rows"])
-    for name, line in told["curves"].items():
+        write_csv(written[-1], report["rows"])
+    for name, line in report["curves"].items():
         if csv:
             written.append(f"{csv}/{name}.csv")
             write_csv(written[-1], line)
         if png:
             written.append(f"{png}/{name}.png")
-            kept = [Point(**{key: value for key, value in point.items() if key != "efficiency"}) for point in line]
-            draw(written[-1], CURVES[name], kept, told["device"]["name"])
+            line_points = [
+                ProductPoint(**{key: value for key, value in point.items() if key != "efficiency"}) for point in line
+            ]
+            draw(written[-1], CURVES[name], line_points, report["device"]["name"])
     return written

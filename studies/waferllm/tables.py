@@ -69,9 +69,9 @@ def _llama(device: Device, model: str, system: str, side: int, **options: Any) -
 
 def held(report: dict[str, Any], device: Device) -> tuple[str, int]:
     """(a note where a core holds more than it can, bytes of the fullest core) of a run without that limit."""
-    most = int(report["measured"]["memory_bytes"]["max"])
-    over = device.core_memory is not None and most > device.core_memory
-    return "more than fits into a core: by shape, as if it did" if over else "", most
+    fullest = int(report["measured"]["memory_bytes"]["max"])
+    over = device.core_memory is not None and fullest > device.core_memory
+    return "more than fits into a core: by shape, as if it did" if over else "", fullest
 
 
 def layers_path(report: dict[str, Any], name: str) -> tuple[float, float]:
@@ -93,14 +93,16 @@ def table2(device: Device, emulate: Emulate) -> list[Row]:
     for cell in _wafer(2):
         before, new = map(int, cell.column.split("/"))
         halfway = before + new // 2
-        first = emulate(prefill_job(device, cell.model, cell.system, published.PREFILL_MESH[cell.model], before))
-        each = emulate(decode_job(device, cell.model, cell.system, published.DECODE_MESH[cell.model], halfway))
-        if first.report is None or each.report is None:
-            rows.append(_row(cell, None, None, first.refused or each.refused or ""))
+        prefill = emulate(prefill_job(device, cell.model, cell.system, published.PREFILL_MESH[cell.model], before))
+        decode = emulate(decode_job(device, cell.model, cell.system, published.DECODE_MESH[cell.model], halfway))
+        if prefill.report is None or decode.report is None:
+            rows.append(_row(cell, None, None, prefill.refused or decode.refused or ""))
             continue
-        start, start_cycles = layers_path(first.report, "prefill")
-        step, step_cycles = layers_path(each.report, "decode")
-        note, memory = max((held(report, device) for report in (first.report, each.report)), key=lambda one: one[1])
+        start, start_cycles = layers_path(prefill.report, "prefill")
+        step, step_cycles = layers_path(decode.report, "decode")
+        note, memory = max(
+            (held(report, device) for report in (prefill.report, decode.report)), key=lambda entry: entry[1]
+        )
         rows.append(_row(cell, new / (start + new * step), start_cycles + new * step_cycles, note, memory))
     return rows + _gpus(2)
 
@@ -180,15 +182,25 @@ def kv_job(device: Device, model: str, policy: str, side: int, regions: int) -> 
 def _factors(rows: Sequence[Row]) -> list[Row]:
     """How many times as many tokens shift holds (section 7.4)."""
     cells = {(row.subject, row.column): row for row in rows}
-    told = []
+    factors = []
     for model in dict.fromkeys(row.subject for row in rows):
         shift, concat = cells[model, "shift"], cells[model, "concat"]
         stated = None if shift.published is None or concat.published is None else shift.published / concat.published
-        found = None if shift.emulated is None or not concat.emulated else shift.emulated / concat.emulated
-        told.append(
-            Row("5", model, "waferllm", "shift / concat", "ratio", stated, found, note="of the two above", derived=True)
+        emulated = None if shift.emulated is None or not concat.emulated else shift.emulated / concat.emulated
+        factors.append(
+            Row(
+                "5",
+                model,
+                "waferllm",
+                "shift / concat",
+                "ratio",
+                stated,
+                emulated,
+                note="of the two above",
+                derived=True,
+            )
         )
-    return told
+    return factors
 
 
 # --------------------------------------------------------------------------------------- against GPUs, and energy
@@ -226,18 +238,18 @@ def table8(device: Device, emulate: Emulate) -> list[Row]:
 
 
 def _best(number: int, rows: Sequence[Row], columns: Sequence[str]) -> list[Row]:
-    told = []
+    table_rows = []
     for model in ("llama3-8b", "llama2-13b"):
-        own = [row for row in rows if row.subject == model and row.system == "waferllm" and row.column in columns]
-        known = [row for row in own if row.emulated is not None]
+        of_model = [row for row in rows if row.subject == model and row.system == "waferllm" and row.column in columns]
+        known = [row for row in of_model if row.emulated is not None]
         best = max(known, key=lambda row: row.emulated or 0.0, default=None)
-        note = f"the best of table {own[0].table}: {best.column}" if best else own[0].note
+        note = f"the best of table {of_model[0].table}: {best.column}" if best else of_model[0].note
         value, cycles = (best.emulated, best.cycles) if best else (None, None)
-        told += _against(number, model, value, cycles, note)
-    return told
+        table_rows += _against(number, model, value, cycles, note)
+    return table_rows
 
 
-def _against(number: int, name: str, value: float | None, cycles: float | None, how: str) -> list[Row]:
+def _against(number: int, name: str, value: float | None, cycles: float | None, method: str) -> list[Row]:
     """One block of Tables 6 to 8. Energy is not emulated: it follows from the published power and the emulated time."""
     cells = [cell for cell in published.table(number) if cell.model == name]
     gpus = {cell.column: cell.value for cell in cells if cell.system == "a100"}
@@ -247,24 +259,24 @@ def _against(number: int, name: str, value: float | None, cycles: float | None, 
             rows.append(_beside(cell))
         elif cell.unit != "ratio":
             rows.append(
-                Row(str(number), name, "waferllm", cell.column, cell.unit, cell.value, value, cycles, None, how)
+                Row(str(number), name, "waferllm", cell.column, cell.unit, cell.value, value, cycles, None, method)
             )
         else:
             count = cell.column.removeprefix("energy, ").removesuffix(" / WSE-2")
             other = gpus[count]
-            found = None
+            ratio = None
             if value is not None and other is not None:
-                found = energy_ratio(published.GPUS[count], other, value, cell.table == 6)
+                ratio = energy_ratio(published.GPUS[count], other, value, cell.table == 6)
             note = f"derived from emulated time, with {published.WSE_A100_POWER:g} times an A100's power"
             rows.append(
-                Row(str(number), name, "waferllm", cell.column, "ratio", cell.value, found, note=note, derived=True)
+                Row(str(number), name, "waferllm", cell.column, "ratio", cell.value, ratio, note=note, derived=True)
             )
     return rows
 
 
-def energy_ratio(gpus: int, theirs: float, ours: float, times: bool) -> float:
+def energy_ratio(gpus: int, gpu_value: float, wafer_value: float, times: bool) -> float:
     """Energy of so many A100 over that of a WSE-2, from times or (times=False) from rates."""
-    return gpus * (theirs / ours if times else ours / theirs) / published.WSE_A100_POWER
+    return gpus * (gpu_value / wafer_value if times else wafer_value / gpu_value) / published.WSE_A100_POWER
 
 
 TABLES: dict[str, Callable[[Device, Emulate], list[Row]]] = {

@@ -14,19 +14,19 @@ import pytest
 from meshrt.errors import UsageError
 from meshrt.mesh.device import WSE2
 from meshrt.studies import reduce_model
-from meshrt.studies.reduce_model import MODEL, Point, cycles_of, measure
+from meshrt.studies.reduce_model import MODEL, PatternPoint, cycles_of, measure
 
 LENGTHS = (8, 16, 32, 64, 128)
 WORDS = (1, 4, 16, 64, 256, 1024)
 
 
 @cache
-def points() -> list[Point]:
+def points() -> list[PatternPoint]:
     """Measured once in the process of the ranks; no communicator but its own is used."""
     return measure(LENGTHS, WORDS)
 
 
-def of(pattern: str) -> list[Point]:
+def of(pattern: str) -> list[PatternPoint]:
     found = [point for point in points() if point.pattern == pattern]
     assert len(found) == len(WORDS) * (len(LENGTHS) if pattern != "star" else 4)
     return found

@@ -23,7 +23,7 @@ from meshrt.studies.store import PENDING, Store, key_of, open_store
 from meshrt.studies.sweep import Job, Outcome, run_alone
 from meshrt.studies.waferllm import published
 from meshrt.studies.waferllm import tables as reproduce_tables
-from meshrt.studies.waferllm.curves import CURVES, Found, Point, claims
+from meshrt.studies.waferllm.curves import CURVES, CheckedClaim, ProductPoint, claims
 from meshrt.studies.waferllm.printed import print_reproduction
 from meshrt.studies.waferllm.published import Cell, Claim
 from meshrt.studies.waferllm.reproduce import NAMES, reproduce, write_files
@@ -142,7 +142,7 @@ def test_the_worst_ratio_may_be_too_small_and_derived_cells_do_not_count() -> No
 
 def test_a_claim_holds_within_its_bounds() -> None:
     def holds(value: float | None, low: float | None, high: float | None) -> bool | None:
-        return Found(Claim("x", "7", "text", low, high), "gemm", "here", value).holds
+        return CheckedClaim(Claim("x", "7", "text", low, high), "gemm", "here", value).holds
 
     assert holds(2.5, 2, 3) and not holds(3.1, 2, 3) and not holds(1.9, 2, 3)
     assert holds(0.71, 0.7, None) and not holds(0.69, 0.7, None)
@@ -154,8 +154,8 @@ def test_a_claim_holds_within_its_bounds() -> None:
 
 
 def test_claims_compare_the_largest_mesh() -> None:
-    def point(algorithm: str, side: int, cycles: float) -> Point:
-        return Point("gemm", "8K", algorithm, side, cycles, compute_cycles=80.0)
+    def point(algorithm: str, side: int, cycles: float) -> ProductPoint:
+        return ProductPoint("gemm", "8K", algorithm, side, cycles, compute_cycles=80.0)
 
     found = claims(
         CURVES["gemm"],
@@ -241,7 +241,9 @@ def test_files_have_what_was_found(told: dict[str, Any], tmp_path: Path) -> None
 def test_a_picture_is_drawn(told: dict[str, Any], tmp_path: Path) -> None:
     (path,) = (path for path in write_files({**told, "curves": {"gemv": told["curves"]["gemv"]}}, None, str(tmp_path)))
     assert Path(path).read_bytes().startswith(b"\x89PNG")
-    draw(path, CURVES["gemv"], [Point("gemv", "2K", "ktree", 4, refused="no room")], "wse2")  # nothing to draw is drawn
+    draw(
+        path, CURVES["gemv"], [ProductPoint("gemv", "2K", "ktree", 4, refused="no room")], "wse2"
+    )  # nothing to draw is drawn
 
 
 @pytest.mark.mpi(ranks=[1])
@@ -295,14 +297,14 @@ def test_a_store_keeps_its_runs_in_its_file(comm: Any, tmp_path: Path) -> None:
     store.run(comm, Console(), "test")
     again = open_store(path)
     assert again.emulate(_job()) == store.emulate(_job())
-    assert not again.asked
-    assert again.emulate(_job(17)) is PENDING and len(again.asked) == 1
+    assert not again.pending
+    assert again.emulate(_job(17)) is PENDING and len(again.pending) == 1
 
 
 def test_a_store_forgets_what_other_code_has_run(tmp_path: Path) -> None:
     path = tmp_path / "runs.json"
     path.write_text(json.dumps({"code": "another", "runs": {key_of(_job()): dataclasses.asdict(Outcome(None, "x"))}}))
-    assert open_store(str(path)).known == {}
+    assert open_store(str(path)).outcomes == {}
     path.write_text("no runs")
     with pytest.raises(UsageError, match="no file of this command"):
         open_store(str(path))
@@ -350,7 +352,7 @@ def test_tables_of_whole_models(comm: Any, monkeypatch: pytest.MonkeyPatch) -> N
     assert token == pytest.approx(large["cycles"] / WSE2.clock_hz)
     assert token != 1 / small["emulated"]
     assert end["emulated"] == pytest.approx(4 / (prefill + 4 * token))  # 8 + 4 // 2 = 10 cached, on 6 x 6 as in table 4
-    assert len(store.known) == 3
+    assert len(store.outcomes) == 3
     assert all(row["ratio"] == row["emulated"] / 1000 for row in (end, first, small, large))
 
 
