@@ -67,9 +67,8 @@ def _sent(emulate: Emulate, model: str, system: str, part: str) -> tuple[float |
         {"model": model, "ratio": RATIO, "requests": 1, "prompt_tokens": str(prompt), "output_tokens": str(new),
          "layers": 2},
     )  # fmt: skip
-    unit_bytes = (
-        2 * (tp - 1) * 2 * (prompt + new - 1)
-    )  # bytes of a number, of 2 layers, of all tokens that went through
+    # Bytes of a number, of 2 layers, of all tokens that went through.
+    unit_bytes = 2 * (tp - 1) * 2 * (prompt + new - 1)
     return runs.read(emulate, run, lambda report: report["measured"][f"{part}_link_bytes"] / unit_bytes)
 
 

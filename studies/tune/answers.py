@@ -142,8 +142,9 @@ def check_found(report: Mapping[str, Any]) -> None:
         ][-1]
         raise LimitError(
             f"none of {len(report['candidates'])} candidates lets {report['model']} answer"
-            f" {report['prompt_tokens']} prompt tokens with {report['new_tokens']} new ones on {report['device']['name']}; the last: {last}. Raise"
-            " --core-memory, lower --prompt-tokens, or try other --sides and --regions"
+            f" {report['prompt_tokens']} prompt tokens with {report['new_tokens']} new ones on"
+            f" {report['device']['name']}; the last: {last}. Raise --core-memory, lower --prompt-tokens, or try"
+            " other --sides and --regions"
         )
 
 
