@@ -1,5 +1,6 @@
 """Which inputs the matrices of a model see: X^T X of the activations in the dense forward pass, layer by layer.
 
+The matrices of an expert see the tokens that are routed to it, and no others.
 NeuronMM, section 4.1: activations on a set of sentences, recorded in front of each matrix. Only their X^T X is kept.
 """
 
@@ -20,6 +21,7 @@ def layer_grams(
 ) -> Iterator[dict[str, NDArray[np.float64]]]:
     """Of one layer after the other: by matrix, X^T X / tokens [in, in] over all sequences of token ids.
 
+    Tokens are those that came to the matrix; where none did, all is zero.
     The forward pass is computed in `dtype`, the sums are float64. All layers are those of the given weights: what is
     done to one layer meanwhile does not show in the next.
     """
@@ -27,23 +29,26 @@ def layer_grams(
     w = {name: np.asarray(weight, dtype) for name, weight in weights.items()}
     rotary = rotary_tables(family, max(map(len, sequences)), dtype)
     states: list[Array] = [embed(family, w, np.asarray(ids)) for ids in sequences]
-    tokens = sum(map(len, sequences))
     for one in family.layers:
-        sums: dict[str, Any] = {together[0].name: 0.0 for together in one.inputs()}
-        record = recorder(sums)
+        sums: dict[str, Any] = {together[0].name: np.zeros(2 * (together[0].rows,)) for together in one.inputs()}
+        tokens = dict.fromkeys(sums, 0)
+        record = recorder(sums, tokens)
         states = [
             layer(family, w, one, x, rotary and (rotary[0][: len(x)], rotary[1][: len(x)]), record) for x in states
         ]
-        yield {matrix.name: sums[together[0].name] / tokens for together in one.inputs() for matrix in together}
+        grams = {name: total / max(tokens[name], 1) for name, total in sums.items()}
+        yield {matrix.name: grams[together[0].name] for together in one.inputs() for matrix in together}
 
 
-def recorder(sums: dict[str, Any]) -> Project:
-    """A projection that adds X^T X of its input to `sums`, where they have the matrix: the first with that input."""
+def recorder(sums: dict[str, Any], tokens: dict[str, int]) -> Project:
+    """A projection that adds X^T X of its input to `sums`, and its rows to `tokens`, where they have the matrix: the
+    first with that input."""
 
     def recorded(w: Weights, matrix: Matrix, x: Array) -> Array:
         if matrix.name in sums:
             wide = x.astype(np.float64)
             sums[matrix.name] = sums[matrix.name] + wide.T @ wide
+            tokens[matrix.name] += len(x)
         return project(w, matrix, x)
 
     return recorded

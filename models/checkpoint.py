@@ -124,8 +124,9 @@ def expected_shapes(config: Config | OptConfig) -> dict[str, tuple[int, ...]]:
         shapes |= norm(layer.attention_norm)
         for matrix in layer.attention:
             shapes |= matrix.tensors()
+        shapes |= {f"{one.name}.weight": (one.size,) for one in layer.head_norms}
         shapes |= norm(layer.mlp_norm)
-        for matrix in layer.mlp.matrices():
+        for matrix in (*layer.routing, *layer.mlp.matrices()):
             shapes |= matrix.tensors()
     shapes |= norm(family.norm)
     if family.head != family.embedding:

@@ -36,7 +36,7 @@ class Compressed:
     parameters: tuple[int, int]  # before, after
     bytes: tuple[int, int]
     weight_error: float  # ||W - UV|| / ||W||
-    feature_error: float  # ||X (W - UV)|| / ||X W||, on the calibration
+    feature_error: float | None  # ||X (W - UV)|| / ||X W||, on the calibration; None where nothing of it came
     damping: float  # added to the diagonal of X^T X / tokens, 0 unless it was singular
 
 
@@ -94,14 +94,14 @@ def _replace(tensors: dict[str, Array], matrix: Matrix, rank: int, method: Metho
         parameters=(sum(one.size for one in before), u.size + v.size),
         bytes=(sum(one.nbytes for one in before), u.nbytes + v.nbytes),
         weight_error=weight_error(w, approximation),
-        feature_error=feature_error(w, approximation, gram),
-        damping=damping(gram) if method == "svd" else 0.0,
+        feature_error=feature_error(w, approximation, gram) if gram.any() else None,
+        damping=damping(gram) if method == "svd" and gram.any() else 0.0,
     )
 
 
 def decompose(w: Array, gram: Array, rank: int, method: Method) -> Factors:
-    """W [in, out] ~ U V by this method."""
-    if method == "plain-svd":
+    """W [in, out] ~ U V by this method. Where no input is known, as of an expert without a token, W alone counts."""
+    if method == "plain-svd" or not gram.any():
         return svd(w, rank)
     return (afm if method == "afm" else whitened_svd)(w, gram, rank)
 

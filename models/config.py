@@ -1,7 +1,8 @@
 """The sizes and constants of a model, read from a Hugging Face folder.
 
-Llama, Qwen2 and Mistral are one architecture with three sets of switches. A key that would change the numbers and is
-not supported is an error. All other unknown keys are ignored on purpose: such files are full of settings for training.
+Llama, Qwen2 and Mistral are one architecture with three sets of switches, and mixtures of experts are made of its parts
+(models/moe.py). A key that would change the numbers and is not supported is an error. All other unknown keys are
+ignored on purpose: such files are full of settings for training.
 """
 
 from collections.abc import Mapping
@@ -12,10 +13,14 @@ from typing import Any, Literal
 from meshrt.models.errors import ModelError
 from meshrt.models.files import find_file, read_object
 from meshrt.models.keys import MAX_SIZE, Keys
-from meshrt.models.matrix import Layer, Matrix, Mlp, form_of, read_ranks
+from meshrt.models.matrix import Layer, Matrix, Mlp, Norm, form_of, read_ranks
+from meshrt.models.moe import MIXTURES, Moe, make_experts, read_moe
 from meshrt.models.quantize.form import Quantized, read_quantized
 
-MODEL_TYPES = ("llama", "qwen2", "mistral")
+MODEL_TYPES = ("llama", "qwen2", "mistral", *MIXTURES)
+BIASED, SWITCHED_BIAS = ("qwen2", "qwen2_moe"), ("llama", "deepseek", "olmoe", "qwen3_moe")  # all others have no bias
+WINDOWED = ("mistral", "mixtral", "olmoe")  # where a window acts whenever it is there
+QK_NORMS: Mapping[str, Literal["head", "all"]] = {"olmoe": "all", "qwen3_moe": "head"}
 DTYPES = ("float32", "float16", "bfloat16")
 MAX_LAYERS = 10_000  # far above any model; beyond, tables of its shapes alone would not fit
 FACTORS = (1e-6, 1e6)  # of the rotary embedding: with these all angles are finite in float32
@@ -37,6 +42,8 @@ class Rope:
 class Config:
     """A decoder-only transformer: RMSNorm, rotary grouped-query attention, SwiGLU, no bias unless said.
 
+    `moe` says which layers have experts instead of an MLP of `intermediate_size`. `qk_norm`: queries and keys have a
+    norm before they are turned, over each head or over all together; after it `clip_qkv` bounds them and the values.
     `ranks` has the matrices that are kept as two factors (models/matrix.py), by name without `.weight`; `quantized`
     those in a few bits (models/quantize/form.py).
     """
@@ -58,6 +65,9 @@ class Config:
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
     dtype: str | None = None
+    moe: Moe | None = None
+    qk_norm: Literal["head", "all"] | None = None
+    clip_qkv: float | None = None
     ranks: Mapping[str, int] = field(default_factory=dict, hash=False)
     quantized: Mapping[str, Quantized] = field(default_factory=dict, hash=False)
 
@@ -76,6 +86,10 @@ class Config:
             form = self.quantized.get(stem + name) or form_of(self.ranks, stem + name)
             return Matrix(stem + name, rows, columns, form, bias)
 
+        def norm(name: str, all_heads: int) -> Norm | None:
+            size = {"head": self.head_dim, "all": all_heads}
+            return None if self.qk_norm is None else Norm(stem + name, size[self.qk_norm])
+
         return Layer(
             stem + "input_layernorm",
             matrix("self_attn.q_proj", hidden, queries, self.qkv_bias),
@@ -83,15 +97,19 @@ class Config:
             matrix("self_attn.v_proj", hidden, keys, self.qkv_bias),
             matrix("self_attn.o_proj", queries, hidden, self.o_bias),
             stem + "post_attention_layernorm",
-            Mlp(
+            make_experts(self.model_type, self.moe, hidden, matrix)
+            if self.moe is not None and self.moe.has_experts(number)
+            else Mlp(
                 matrix("mlp.gate_proj", hidden, inner),
                 matrix("mlp.up_proj", hidden, inner),
                 matrix("mlp.down_proj", inner, hidden),
             ),
+            norm("self_attn.q_norm", queries),
+            norm("self_attn.k_norm", keys),
         )
 
     def matrices(self) -> dict[str, Matrix]:
-        """Those of all layers, by name."""
+        """Those of all layers that may be kept in another form, by name."""
         return {one.name: one for number in range(self.layers) for one in self.layer(number).matrices()}
 
     @classmethod
@@ -119,7 +137,8 @@ class Config:
             raise read.bad("head_dim", f"is {head_dim}; rotary embedding needs an even one")
         if heads * head_dim > MAX_SIZE:
             raise read.bad("head_dim", f"is {head_dim}, of {heads} heads; all of them may have {MAX_SIZE} numbers")
-        bias = read.get("attention_bias", bool, False) if kind == "llama" else False
+        bias = read.get("attention_bias", bool, False) if kind in SWITCHED_BIAS else False
+        layers = read.size("num_hidden_layers", most=MAX_LAYERS)
         eps = read.between("rms_norm_eps", 0, 1)
 
         eos = read
@@ -130,19 +149,22 @@ class Config:
             vocab_size=read.size("vocab_size"),
             hidden_size=hidden,
             intermediate_size=read.size("intermediate_size"),
-            layers=read.size("num_hidden_layers", most=MAX_LAYERS),
+            layers=layers,
             heads=heads,
             kv_heads=kv_heads,
             head_dim=head_dim,
             rms_norm_eps=eps,
             tie_word_embeddings=read.get("tie_word_embeddings", bool, False),
-            qkv_bias=bias or kind == "qwen2",
+            qkv_bias=bias or kind == "qwen2" or (kind == "qwen2_moe" and read.get("qkv_bias", bool, True)),
             o_bias=bias,
             max_positions=read.size("max_position_embeddings"),
             rope=_rope(read),
             bos_token_id=(read.token_ids("bos_token_id") or (None,))[0],
             eos_token_ids=eos.token_ids("eos_token_id"),
             dtype=_dtype(read),
+            moe=read_moe(read, kind, layers) if kind in MIXTURES else None,
+            qk_norm=QK_NORMS.get(kind),
+            clip_qkv=read.between("clip_qkv", 0, 1e18) if kind == "olmoe" and read.has("clip_qkv") else None,
         )
         if read.has("quantized") and read.has("low_rank"):
             raise read.bad("quantized", "and 'low_rank' are both set; a matrix is kept in one form")
@@ -182,13 +204,13 @@ def _refuse_unsupported(read: Keys, kind: str) -> None:
         raise read.bad("hidden_act", f"is {read.data['hidden_act']!r}; only silu is supported")
     if read.get("mlp_bias", bool, False):
         raise read.bad("mlp_bias", "is true; only feed-forward layers without bias are supported")
-    if kind != "llama" and read.get("attention_bias", bool, kind == "qwen2") != (kind == "qwen2"):
+    if kind not in SWITCHED_BIAS and read.get("attention_bias", bool, kind in BIASED) != (kind in BIASED):
         raise read.bad("attention_bias", f"is {read.data['attention_bias']}, which is not what {kind} has")
     if read.has("quantization_config"):
         raise read.bad("quantization_config", "is set; only F32, F16 and BF16 weights are supported")
-    # Qwen2 files carry a window that use_sliding_window switches; a Mistral window acts whenever it is there.
-    if read.get("use_sliding_window", bool, False) or (kind == "mistral" and read.has("sliding_window")):
-        key = "sliding_window" if kind == "mistral" else "use_sliding_window"
+    # Qwen2 and Qwen3 files carry a window that use_sliding_window switches.
+    if read.get("use_sliding_window", bool, False) or (kind in WINDOWED and read.has("sliding_window")):
+        key = "sliding_window" if kind in WINDOWED else "use_sliding_window"
         raise read.bad(key, "is active; only full attention is supported")
     layer_types = read.get("layer_types", list, [])
     if any(layer != "full_attention" for layer in layer_types):

@@ -1,14 +1,15 @@
-"""What the model families have in common, as a forward pass needs it: LLaMA, Qwen2, Mistral, and OPT.
+"""What the model families have in common, as a forward pass needs it: LLaMA, Qwen2, Mistral, mixtures, and OPT.
 
 All that walk a model's layers walk those of its Family: shapes of a folder, the reference, compression, every machine.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from meshrt.models.config import Config, read_config
-from meshrt.models.matrix import Layer, LowRank, Matrix, Mlp
+from meshrt.models.errors import ModelError
+from meshrt.models.matrix import Experts, Layer, LowRank, Matrix, Mlp
 from meshrt.models.opt import OptConfig, is_opt, read_opt
 
 
@@ -30,6 +31,7 @@ class Family:
     head: str
     layer_norm: bool  # with mean and bias; else RMSNorm
     eps: float
+    clip: float | None = None  # queries, keys and values are cut off at -clip and clip
     stop: tuple[int, ...]
     dtype: str
     config: Config | OptConfig
@@ -41,7 +43,7 @@ class Family:
 
     @property
     def inner(self) -> int:
-        return self.layers[0].mlp.down.rows
+        return self.layers[0].dense_mlp.down.rows
 
 
 def read_family(folder: Path) -> Family:
@@ -61,7 +63,7 @@ def _of_llama(config: Config) -> Family:
         layers=tuple(map(config.layer, range(config.layers))),
         embedding=embedding, positions=None, position_offset=0, norm="model.norm",
         head=embedding if config.tie_word_embeddings else "lm_head",
-        layer_norm=False, eps=config.rms_norm_eps, stop=config.eos_token_ids,
+        layer_norm=False, eps=config.rms_norm_eps, clip=config.clip_qkv, stop=config.eos_token_ids,
         dtype=config.dtype or "float32", config=config,
     )  # fmt: skip
 
@@ -78,6 +80,21 @@ def _of_opt(config: OptConfig) -> Family:
     )  # fmt: skip
 
 
+def check_plain(family: Family, folder: Path, machine: str) -> None:
+    """ModelError where the model has what models/reference.py computes and no machine does yet."""
+    parts = {
+        "experts": any(isinstance(one.mlp, Experts) for one in family.layers),
+        "norms of queries and keys": any(one.head_norms for one in family.layers),
+        "clip_qkv": family.clip is not None,
+    }
+    found = " and ".join(name for name, there in parts.items() if there)
+    if found:
+        raise ModelError(
+            f"{folder}: the model has {found}, which {machine} cannot run yet; name a model without, or compute it with"
+            " the NumPy reference (docs/moe.md)"
+        )
+
+
 def with_ranks(family: Family, ranks: Mapping[str, int]) -> Family:
     """The model with these matrices decomposed, by the last part of their names (such as q_proj), in every layer."""
 
@@ -85,10 +102,21 @@ def with_ranks(family: Family, ranks: Mapping[str, int]) -> Family:
         rank = ranks.get(one.name.rsplit(".", 1)[-1], one.rank)
         return one if rank is None else replace(one, form=LowRank(rank))
 
+    return _each(family, matrix)
+
+
+def _each(family: Family, matrix: Callable[[Matrix], Matrix]) -> Family:
+    """The model with this done to every matrix of its layers that may be kept in another form."""
+
+    def mlp(one: Mlp) -> Mlp:
+        return Mlp(one.gate and matrix(one.gate), matrix(one.up), matrix(one.down))
+
     def layer(one: Layer) -> Layer:
         return replace(
             one, q=matrix(one.q), k=matrix(one.k), v=matrix(one.v), o=matrix(one.o),
-            mlp=Mlp(one.mlp.gate and matrix(one.mlp.gate), matrix(one.mlp.up), matrix(one.mlp.down)),
+            mlp=mlp(one.mlp) if isinstance(one.mlp, Mlp) else replace(
+                one.mlp, experts=tuple(map(mlp, one.mlp.experts)), shared=one.mlp.shared and mlp(one.mlp.shared)
+            ),
         )  # fmt: skip
 
     return replace(family, layers=tuple(map(layer, family.layers)))
@@ -101,10 +129,11 @@ def evenly(family: Family, ratio: float) -> Family:
     LLaMA-3-70B's parameters.
     """
 
-    def rank(one: Matrix) -> int:
-        return min(max(2 * int((1 - ratio) * one.most_rank / 2 + 0.5), 1), one.most_rank)
+    def halved(one: Matrix) -> Matrix:
+        rank = 2 * int((1 - ratio) * one.most_rank / 2 + 0.5)
+        return replace(one, form=LowRank(min(max(rank, 1), one.most_rank)))
 
-    return with_ranks(family, {one.name.rsplit(".", 1)[-1]: rank(one) for one in family.layers[0].matrices()})
+    return _each(family, halved)
 
 
 def first_unlike(layers: Sequence[Layer], run: int) -> int | None:

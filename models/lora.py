@@ -21,6 +21,7 @@ from meshrt.models.catalogue import find_model
 from meshrt.models.checkpoint import check_shapes, expected_shapes, open_checkpoint
 from meshrt.models.config import read_config
 from meshrt.models.errors import ModelError
+from meshrt.models.family import check_plain, family_of
 from meshrt.models.files import read_object
 from meshrt.models.folder import check_new_folder, write_folder
 from meshrt.models.perplexity import perplexity
@@ -47,6 +48,7 @@ class LowRankSum(nn.Module):
 def read_model(folder: Path) -> Llama:
     """The torch model of a folder, float32, nothing to be trained. Raises ModelError."""
     config, checkpoint = read_config(folder), open_checkpoint(folder)
+    check_plain(family_of(config), folder, "training")
     check_shapes(checkpoint, config)
     model = Llama(config)
     with torch.no_grad():

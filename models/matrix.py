@@ -89,8 +89,50 @@ class Mlp:
 
 
 @dataclass(frozen=True)
+class Experts:
+    """Many MLPs, of which a token takes the `top` that the router finds most likely, and one that all tokens take.
+
+    y = the sum over those chosen of share * expert(x), in order of their number, + shared(x), which is multiplied by
+    sigmoid(x shared_gate) where there is a gate. models/experts.py says which are chosen and what their shares are.
+    """
+
+    router: Matrix  # a column for each expert
+    experts: tuple[Mlp, ...]
+    top: int
+    renormalise: bool  # the shares of those chosen add up to 1; else they are the router's probabilities
+    shared: Mlp | None = None
+    shared_gate: Matrix | None = None  # of one column
+
+    @property
+    def mlps(self) -> tuple[Mlp, ...]:
+        """Those of the experts in order, then the shared one."""
+        return self.experts if self.shared is None else (*self.experts, self.shared)
+
+    @property
+    def routing(self) -> tuple[Matrix, ...]:
+        """What decides and weighs: small, and dense whatever becomes of the other matrices."""
+        return (self.router,) if self.shared_gate is None else (self.router, self.shared_gate)
+
+    def inputs(self) -> tuple[tuple[Matrix, ...], ...]:
+        """The matrices of its MLPs, those together that multiply the same input: of an expert, its tokens alone."""
+        return tuple(together for one in self.mlps for together in one.inputs())
+
+    def matrices(self) -> tuple[Matrix, ...]:
+        """Those that may be kept in another form: all but `routing`."""
+        return tuple(matrix for one in self.mlps for matrix in one.matrices())
+
+
+@dataclass(frozen=True)
+class Norm:
+    """An RMSNorm over each `size` numbers of a row."""
+
+    name: str
+    size: int
+
+
+@dataclass(frozen=True)
 class Layer:
-    """Attention and MLP, each after a norm. Norms are given by name."""
+    """Attention, and an MLP or experts, each after a norm. These two norms are given by name."""
 
     attention_norm: str
     q: Matrix
@@ -98,17 +140,34 @@ class Layer:
     v: Matrix
     o: Matrix
     mlp_norm: str
-    mlp: Mlp
+    mlp: Mlp | Experts
+    q_norm: Norm | None = None  # of the queries, before they are turned; of one head, or of all together
+    k_norm: Norm | None = None
 
     @property
     def attention(self) -> tuple[Matrix, ...]:
         return self.q, self.k, self.v, self.o
 
+    @property
+    def head_norms(self) -> tuple[Norm, ...]:
+        return tuple(norm for norm in (self.q_norm, self.k_norm) if norm is not None)
+
+    @property
+    def routing(self) -> tuple[Matrix, ...]:
+        return self.mlp.routing if isinstance(self.mlp, Experts) else ()
+
+    @property
+    def dense_mlp(self) -> Mlp:
+        """Its MLP, for those who have refused a model with experts (models/family.py, check_plain)."""
+        assert isinstance(self.mlp, Mlp), "a layer with experts where an MLP is expected"
+        return self.mlp
+
     def inputs(self) -> tuple[tuple[Matrix, ...], ...]:
-        """All matrices, those together that multiply the same input."""
+        """All of `matrices`, those together that multiply the same input."""
         return (self.q, self.k, self.v), (self.o,), *self.mlp.inputs()
 
     def matrices(self) -> tuple[Matrix, ...]:
+        """Those that may be kept in another form."""
         return *self.attention, *self.mlp.matrices()
 
 

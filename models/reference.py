@@ -1,7 +1,7 @@
 """The dense forward pass in NumPy: what every distributed one is compared with.
 
-LLaMA (Touvron et al. 2023, https://arxiv.org/abs/2302.13971) with grouped-query attention, and OPT (Zhang et al. 2022,
-https://arxiv.org/abs/2205.01068); names as in Hugging Face.
+LLaMA (Touvron et al. 2023, https://arxiv.org/abs/2302.13971) with grouped-query attention, mixtures of experts of its
+kind (models/moe.py), and OPT (Zhang et al. 2022, https://arxiv.org/abs/2205.01068); names as in Hugging Face.
 T tokens, S tokens seen so far, H query heads, G key and value heads, D head size.
 """
 
@@ -16,8 +16,9 @@ from numpy.typing import DTypeLike, NDArray
 from meshrt.models.checkpoint import Checkpoint, expected_shapes, open_checkpoint
 from meshrt.models.config import Config, read_config
 from meshrt.models.errors import ModelError
+from meshrt.models.experts import route
 from meshrt.models.family import Family, family_of
-from meshrt.models.matrix import Layer, Matrix, Mlp
+from meshrt.models.matrix import Experts, Layer, Matrix, Mlp, Norm
 from meshrt.models.opt import OptConfig
 from meshrt.models.quantize.folder import read_dense
 from meshrt.models.rope import cos_sin
@@ -92,10 +93,15 @@ def normed(family: Family, w: Weights, name: str, x: Array) -> Array:
     """RMSNorm or LayerNorm over the last axis."""
     weight, eps = w[name + ".weight"], x.dtype.type(family.eps)
     if not family.layer_norm:
-        scaled: Array = x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps) * weight
-        return scaled
+        return rms_norm(x, weight, eps)
     centred = x - x.mean(axis=-1, keepdims=True)
     y: Array = centred / np.sqrt((centred * centred).mean(axis=-1, keepdims=True) + eps) * weight + w[name + ".bias"]
+    return y
+
+
+def rms_norm(x: Array, weight: Array, eps: Any) -> Array:
+    """Over the last axis."""
+    y: Array = x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps) * weight
     return y
 
 
@@ -116,7 +122,8 @@ def rotate(x: Array, cos: Array, sin: Array) -> Array:
 def layer(family: Family, w: Weights, one: Layer, x: Array, rotary: Rotary | None, project: Project = project) -> Array:
     """One layer over x [T, hidden]. `project` is what computes a projection: another one can look at its input."""
     x = x + attention(family, w, one, normed(family, w, one.attention_norm, x), rotary, project)
-    out: Array = x + mlp(w, one.mlp, normed(family, w, one.mlp_norm, x), project)
+    y = normed(family, w, one.mlp_norm, x)
+    out: Array = x + (mlp(w, one.mlp, y, project) if isinstance(one.mlp, Mlp) else experts(w, one.mlp, y, project))
     return out
 
 
@@ -125,10 +132,16 @@ def attention(
 ) -> Array:
     """Causal self-attention over x [T, hidden]. Key and value head g serves the query heads g*H/G .. (g+1)*H/G - 1."""
 
-    def heads(matrix: Matrix) -> Array:  # [their number, T, D]
-        return project(w, matrix, x).reshape(len(x), -1, family.head_dim).transpose(1, 0, 2)
+    def heads(matrix: Matrix, norm: Norm | None) -> Array:  # [their number, T, D]
+        y = project(w, matrix, x)
+        if norm is not None:
+            weight, eps = w[norm.name + ".weight"], x.dtype.type(family.eps)
+            y = rms_norm(y.reshape(len(x), -1, norm.size), weight, eps).reshape(y.shape)
+        if family.clip is not None:
+            y = np.clip(y, -family.clip, family.clip)
+        return y.reshape(len(x), -1, family.head_dim).transpose(1, 0, 2)
 
-    q, k, v = map(heads, (one.q, one.k, one.v))
+    q, k, v = heads(one.q, one.q_norm), heads(one.k, one.k_norm), heads(one.v, None)
     if rotary is not None:
         q, k = rotate(q, *rotary), rotate(k, *rotary)
     k, v = (np.repeat(part, family.group, axis=0) for part in (k, v))
@@ -151,6 +164,25 @@ def mlp(w: Weights, one: Mlp, x: Array, project: Project = project) -> Array:
         return project(w, one.down, np.maximum(up, 0))
     gate = project(w, one.gate, x)
     return project(w, one.down, gate / (1 + np.exp(-gate)) * up)
+
+
+def experts(w: Weights, one: Experts, x: Array, project: Project = project) -> Array:
+    """Each token of x [T, hidden] through its own experts, summed in order of their number, and through the shared one.
+
+    An expert computes its tokens only, and nothing where it has none.
+    """
+    chosen, shares = route(project(w, one.router, x), one.top, one.renormalise)
+    y = np.zeros_like(x)
+    for number in np.unique(chosen):
+        tokens, places = np.nonzero(chosen == number)
+        share = shares[tokens, places, None].astype(x.dtype)
+        y[tokens] += share * mlp(w, one.experts[number], x[tokens], project)
+    if one.shared is not None:
+        shared = mlp(w, one.shared, x, project)
+        if one.shared_gate is not None:
+            shared = shared / (1 + np.exp(-project(w, one.shared_gate, x)))
+        y += shared
+    return y
 
 
 def _token_ids(family: Family, ids: Sequence[int]) -> NDArray[np.intp]:

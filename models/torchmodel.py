@@ -73,8 +73,8 @@ class Mlp(Projections):
     """SwiGLU."""
 
     def __init__(self, layer: Shapes) -> None:
-        super().__init__(layer.mlp.matrices())
-        self.shapes = layer.mlp
+        super().__init__(layer.dense_mlp.matrices())
+        self.shapes = layer.dense_mlp
 
     def forward(self, x: Tensor) -> Tensor:
         gate, up = (self.project(one, x) for one in self.shapes.inner)
@@ -108,7 +108,7 @@ class Llama(nn.Module):
         if not config.tie_word_embeddings:
             self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         layers = [config.layer(number) for number in range(config.layers)]
-        last = {f"{one.name}.weight" for layer in layers for one in (layer.o, layer.mlp.down)}
+        last = {f"{one.name}.weight" for layer in layers for one in (layer.o, layer.dense_mlp.down)}
         for name, weight in self.named_parameters():
             if weight.ndim == 2:
                 # What is added to the residual stream starts smaller, so that its variance does not grow with depth.

@@ -10,6 +10,7 @@ from meshrt.mesh.state import settings
 from meshrt.models.catalogue import find_model
 from meshrt.models.checkpoint import check_shapes, open_checkpoint
 from meshrt.models.config import read_config
+from meshrt.models.family import check_plain, family_of
 from meshrt.programs.generation import options as shared
 from meshrt.programs.generation.choice import make_choice
 from meshrt.programs.generation.generate import generate, said, write_logits
@@ -63,6 +64,7 @@ def run(
     asked, how = taken(Asked, arguments), taken(How, arguments)
     folder = find_model(model)
     config = read_config(folder)
+    check_plain(family_of(config), folder, "the mesh")
     choice = make_choice(asked, block.payload, config.eos_token_ids)
     shared.check(asked, block.payload, config.layers)
     check_how(how, block.payload, context)

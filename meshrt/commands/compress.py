@@ -167,7 +167,7 @@ def print_report(document: dict[str, Any]) -> None:
         table.add_row(
             matrix["name"].removeprefix("model.layers."), "{} x {}".format(*matrix["shape"]), str(matrix["rank"]),
             f"{matrix['parameters'][1]:,}", size(matrix["bytes"][1]), f"{matrix['weight_error']:.4f}",
-            f"{matrix['feature_error']:.4f}",
+            "-" if matrix["feature_error"] is None else f"{matrix['feature_error']:.4f}",
         )  # fmt: skip
     show(table)
     parameters, ratio = document["parameters"], document["ratio"]

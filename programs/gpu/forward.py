@@ -76,7 +76,7 @@ def forward(gpus: Gpus, model: Model, batch: Batch, all_logits: bool = False) ->
                 _add(gpus, xs, scheme.second(gpus, [w.o for w in ws], ys))
             with gpus.scope(), _counted(gpus, mlp):
                 hs = [normed(gpu, model, x, w.mlp_norm) for gpu, x, w in zip(gpus.mine, xs, ws, strict=True)]
-                inner = scheme.first(gpus, [w.inner for w in ws], hs, len(family.layers[at].mlp.inner))
+                inner = scheme.first(gpus, [w.inner for w in ws], hs, len(family.layers[at].dense_mlp.inner))
                 ys = [activated(gpu, result) for gpu, result in zip(gpus.mine, inner, strict=True)]
                 _add(gpus, xs, scheme.second(gpus, [w.down for w in ws], ys))
         if model.layers_run < layers:

@@ -6,7 +6,7 @@ from pathlib import Path
 from meshrt.errors import UsageError
 from meshrt.gpu.gpus import Gpus
 from meshrt.models.checkpoint import Checkpoint, check_shapes, open_checkpoint
-from meshrt.models.family import Family, evenly, first_unlike
+from meshrt.models.family import Family, check_plain, evenly, first_unlike
 from meshrt.programs.generation.options import storage
 from meshrt.programs.gpu.cache import Cache, check_low_rank, make_cache
 from meshrt.programs.gpu.serving import Request, check_lengths
@@ -15,7 +15,9 @@ from meshrt.programs.gpu.steps import Steps
 
 
 def open_weights(gpus: Gpus, folder: Path, family: Family) -> Checkpoint | None:
-    """The checkpoint, with every tensor that the model needs; None without payload. ModelError."""
+    """The checkpoint, with every tensor that the model needs; None without payload. ModelError, also of a model that
+    GPUs do not run."""
+    check_plain(family, folder, "a GPU")
     if not gpus.payload:
         return None
     checkpoint = open_checkpoint(folder)

@@ -165,7 +165,8 @@ def _norm(cut: Cutter, family: Family, name: str) -> Norm:
 
 def _layer(cut: Cutter, family: Family, scheme: Scheme, layer: Layer) -> LayerShard:
     attention = (layer.q, layer.k, layer.v)
-    split_heads, split_inner = scheme.split(attention), scheme.split(layer.mlp.inner)
+    mlp = layer.dense_mlp
+    split_heads, split_inner = scheme.split(attention), scheme.split(mlp.inner)
     heads = own_heads(family, cut.gpu.index, cut.count)
     columns: tuple[Index, ...] = (heads.query_columns(), heads.kv_columns(), heads.kv_columns())
     inner = part(cut.gpu.index, cut.count, family.inner)
@@ -175,6 +176,6 @@ def _layer(cut: Cutter, family: Family, scheme: Scheme, layer: Layer) -> LayerSh
         scheme.cut_first(cut, attention, columns),
         scheme.cut_second(cut, layer.o, heads.query_columns(), split_heads),
         _norm(cut, family, layer.mlp_norm),
-        scheme.cut_first(cut, layer.mlp.inner, [inner for _ in layer.mlp.inner]),
-        scheme.cut_second(cut, layer.mlp.down, inner, split_inner),
+        scheme.cut_first(cut, mlp.inner, [inner for _ in mlp.inner]),
+        scheme.cut_second(cut, mlp.down, inner, split_inner),
     )

@@ -82,7 +82,7 @@ def load_weights(
 
 
 def _load_layer(part: "_Reader", layer: forms.Layer) -> Layer:
-    c, mlp = part.chunks, layer.mlp
+    c, mlp = part.chunks, layer.dense_mlp
     heads = (layer.q, c.queries), (layer.k, c.keys), (layer.v, c.keys)
     norm, mlp_norm = [(layer.attention_norm + ".weight", c.embedding)], [(layer.mlp_norm + ".weight", c.embedding)]
     out_bias = [(layer.o.name + ".bias", c.embedding)]

@@ -9,6 +9,7 @@ from meshrt.errors import UsageError
 from meshrt.models.catalogue import find_model
 from meshrt.models.checkpoint import check_shapes, open_checkpoint
 from meshrt.models.config import read_config
+from meshrt.models.family import check_plain, family_of
 from meshrt.models.ranks import aligned_ranks
 from meshrt.neuron.cores import Cores
 from meshrt.neuron.dtypes import DTYPES
@@ -69,6 +70,7 @@ def run(
     asked = taken(Asked, arguments)
     folder = find_model(model)
     config = read_config(folder)
+    check_plain(family_of(config), folder, "a NeuronCore")
     choice = make_choice(asked, cores.payload, config.eos_token_ids)
     shared.check(asked, cores.payload, config.layers)
     if checkpoint is not None and cores.trace_path:

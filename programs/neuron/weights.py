@@ -103,7 +103,8 @@ def place_weights(
         attention, index = (source.q, source.k, source.v), (queries, keys, keys)
         out = (heads.queries + 2 * heads.kv) * dim
         first = core.index == 0  # whose sum brings the bias of the output in
-        gate, up = source.mlp.inner
+        mlp = source.dense_mlp
+        gate, up = mlp.inner
         return Layer(
             vector(source.attention_norm, hidden),
             tuple(matrix(part, every, span) for part, span in zip(attention, index, strict=True))
@@ -117,7 +118,7 @@ def place_weights(
             vector(source.mlp_norm, hidden),
             matrix(gate, every, columns),
             matrix(up, every, columns),
-            matrix(source.mlp.down, columns, every),
+            matrix(mlp.down, columns, every),
         )
 
     table = family.embedding + ".weight"

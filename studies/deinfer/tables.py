@@ -56,7 +56,7 @@ def _attention(family: Family, system: str) -> int:
 def _mlp(family: Family, system: str) -> int:
     layer = family.layers[0]
     if system == "Base":
-        return 2 * (sum(matrix.columns for matrix in layer.mlp.inner) + family.hidden)
+        return 2 * (sum(matrix.columns for matrix in layer.dense_mlp.inner) + family.hidden)
     return sum(matrix.rank or 0 for matrix in layer.mlp.matrices()) + 2 * family.hidden
 
 

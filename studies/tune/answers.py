@@ -17,6 +17,7 @@ from meshrt.mesh.mesh import parse_mesh
 from meshrt.models.catalogue import find_model
 from meshrt.models.config import read_config
 from meshrt.models.errors import ModelError
+from meshrt.models.family import check_plain, family_of
 from meshrt.ranks.console import Console
 from meshrt.ranks.files import write_file
 from meshrt.studies.tune.printed import groups, phase_cores, reasons
@@ -44,7 +45,9 @@ def make_question(
     layers_run: int | None = None,
 ) -> Question:  # fmt: skip
     """A question about a packaged model or a Hugging Face folder. Large models run one layer unless told otherwise."""
-    config = read_config(find_model(model))
+    folder = find_model(model)
+    config = read_config(folder)
+    check_plain(family_of(config), folder, "the mesh")
     if layers_run is None and config.hidden_size >= 1024:
         layers_run = 1
     if layers_run is not None and layers_run >= config.layers:
