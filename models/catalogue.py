@@ -16,6 +16,15 @@ def has_weights(name: str) -> bool:
     return any((_here() / name).glob("*.safetensors"))
 
 
+def has_experts(name: str) -> bool:
+    """Is a packaged model a mixture of experts?"""
+    from meshrt.models.config import read_config
+    from meshrt.models.opt import is_opt
+
+    folder = _here() / name
+    return not is_opt(folder) and read_config(folder).moe is not None
+
+
 def find_model(name: str | Path) -> Path:
     """The folder of a packaged model's name, or of a path. A packaged name wins; `./name` is always a path.
 

@@ -66,7 +66,7 @@ def read_moe(read: Keys, kind: str, layers: int) -> Moe:
     return Moe(
         experts=experts, top=top, inner=inner, renormalise=renormalise,
         shared=read.size("shared_expert_intermediate_size") if gated else 0, shared_gated=gated,
-        dense=tuple(dense), step=read.size("decoder_sparse_step", 1),
+        dense=tuple(sorted({*dense})), step=read.size("decoder_sparse_step", 1),
     )  # fmt: skip
 
 

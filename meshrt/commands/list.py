@@ -8,14 +8,13 @@ import click
 @click.command("list")
 def command() -> None:
     """The programs and models that there are."""
-    from meshrt.models.catalogue import find_model, has_weights, packaged, runner
-    from meshrt.models.quantize.shapes import is_mixture
+    from meshrt.models.catalogue import has_experts, has_weights, packaged, runner
     from meshrt.program import load_program, packaged_programs
 
     for name in packaged_programs():
         click.echo(f"{name:13} {load_program(name).summary}")
     for name in packaged():
-        if is_mixture(find_model(name)):
+        if has_experts(name):
             click.echo(f"{name:13} the shape of a mixture of experts, for quantize --sizes")
             continue
         kind = "a model" if has_weights(name) else "the shape of a model, for --payload none"

@@ -38,7 +38,7 @@ class Found:
     bytes: tuple[int, int]  # before, after
     kurtosis: float
     weight_error: float  # ||W - W'|| / ||W||
-    feature_error: float | None  # ||X (W - W')|| / ||X W|| on the calibration, where there is one
+    feature_error: float | None  # ||X (W - W')|| / ||X W|| on the calibration, where it has tokens for it
     rounds: tuple[tuple[float, float], ...]  # milo: of each, the error with factors as numbers, and as stored
     kept: int | None  # which of the rounds, from 1 on
     stopped_by: str | None
@@ -132,7 +132,7 @@ def _one(
     approximation = parts.dense()
     told = {
         "shape": w.shape, "method": method, "rank": rank, "weight_error": weight_error(w, approximation),
-        "feature_error": None if gram is None else feature_error(w.T, approximation.T, gram),
+        "feature_error": None if gram is None or not gram.any() else feature_error(w.T, approximation.T, gram),
     }  # fmt: skip
     return told | _rounds(loop), parts
 

@@ -37,6 +37,8 @@ LLAMA3 = {
     "rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 48,
 }  # fmt: skip
+MOE = {"num_experts_per_tok": 3, "moe_intermediate_size": 6, "norm_topk_prob": True}
+EXPERT_RANKS = {"ranks": {"model.layers.0.mlp.experts.4.up_proj": 3, "model.layers.1.mlp.experts.0.down_proj": 2}}
 VARIANTS: tuple[dict[str, Any], ...] = (
     {},
     {"rope_parameters": LLAMA3},
@@ -44,7 +46,18 @@ VARIANTS: tuple[dict[str, Any], ...] = (
     {"low_rank": {"ranks": {"model.layers.0.mlp.gate_proj": 4, "model.layers.1.self_attn.q_proj": 2}}},
     {"model_type": "qwen2", "attention_bias": None, "head_dim": 6},
     {"model_type": "mistral", "attention_bias": None, "sliding_window": None},
-)
+    MOE | {"model_type": "mixtral", "attention_bias": None, "num_local_experts": 5, "sliding_window": None},
+    MOE | {
+        "model_type": "deepseek", "n_routed_experts": 6, "n_shared_experts": 2, "first_k_dense_replace": 1,
+        "moe_layer_freq": 1, "scoring_func": "softmax",
+    },
+    MOE | {
+        "model_type": "qwen2_moe", "attention_bias": None, "qkv_bias": True, "num_experts": 5,
+        "shared_expert_intermediate_size": 10, "mlp_only_layers": [0], "decoder_sparse_step": 1,
+    },
+    MOE | {"model_type": "olmoe", "num_experts": 5, "clip_qkv": 8.0, "low_rank": EXPERT_RANKS},
+    MOE | {"model_type": "qwen3_moe", "num_experts": 5, "num_local_experts": 5, "decoder_sparse_step": 2},
+)  # fmt: skip
 LINKS = ("/etc/hostname", "../outside", "/dev/zero", "model.safetensors", ".", "/proc/self/environ")
 
 

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import moe_models
 import numpy as np
 import opt_models
 import pytest
@@ -16,7 +17,7 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 def test_golden_files_are_those_of_the_cases() -> None:
-    assert {path.stem for path in GOLDEN.glob("*.npz")} == {*CASES, *opt_models.CASES, "llama-tiny"}
+    assert {path.stem for path in GOLDEN.glob("*.npz")} == {*CASES, *opt_models.CASES, *moe_models.CASES, "llama-tiny"}
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -1,0 +1,153 @@
+"""Mixtures of experts where matrices are walked (families, calibration, compress), and the machines' refusal."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from moe_models import CASES, DEEPSEEK, IDS, QWEN2, QWEN3, random_moe
+from mpi_jobs import Finished
+from random_models import BASE, random_checkpoint, random_weights
+
+from meshrt.models.calibrate import layer_grams
+from meshrt.models.checkpoint import expected_shapes
+from meshrt.models.compress import compress
+from meshrt.models.config import Config, read_config
+from meshrt.models.errors import ModelError
+from meshrt.models.family import check_plain, evenly, family_of, with_ranks
+from meshrt.models.matrix import Matrix, Mlp
+from meshrt.models.ranks import aligned_ranks, named_ranks
+from meshrt.models.reference import forward, layer, load_weights, project
+from meshrt.models.rope import cos_sin
+
+
+def test_matrices_are_all_but_routers_and_gates() -> None:
+    config = Config.from_dict(QWEN2)
+    shapes = {name.removesuffix(".weight"): shape for name, shape in expected_shapes(config).items()}
+    small = {one.name for number in range(3) for one in config.layer(number).routing}
+    assert small == {f"model.layers.{at}.mlp.{one}" for at in (0, 2) for one in ("gate", "shared_expert_gate")}
+    projections = {name for name in shapes if name.endswith("_proj")}
+    assert {*config.matrices()} == projections and not projections & small
+    assert all(shapes[name] == (one.columns, one.rows) for name, one in config.matrices().items())
+    for layer_number in (0, 1):
+        own = config.layer(layer_number)
+        assert [one for together in own.inputs() for one in together] == [*own.matrices()]
+    with pytest.raises(ModelError, match="no matrix of the 3 layers"):
+        named_ranks(config, [("mlp.gate", 2)])
+    assert {*aligned_ranks(config, "mlp", 0.2, 2)} == {name for name in projections if ".mlp." in name}
+
+
+def test_families_by_shape() -> None:
+    """Dense layers, experts and the shared expert each get half of their own shorter side."""
+    family = evenly(family_of(Config.from_dict(DEEPSEEK)), 0.5)
+    found = {one.name.partition("layers.")[2]: one.rank for own in family.layers for one in own.matrices()}
+    assert found["0.mlp.up_proj"] == 18 and found["1.self_attn.k_proj"] == 6  # of 36 x 50 and 36 x 10
+    assert found["1.mlp.experts.8.up_proj"] == 8 and found["2.mlp.shared_experts.down_proj"] == 14  # of 14 and 28
+    named = with_ranks(family_of(Config.from_dict(DEEPSEEK)), {"down_proj": 3})
+    assert all((one.rank == 3) == one.name.endswith("down_proj") for own in named.layers for one in own.matrices())
+
+
+@pytest.mark.parametrize("name", ["qwen2-moe", "mixtral"])
+def test_recorded_inputs_are_those_of_every_matrix(name: str) -> None:
+    """X^T X / tokens of each matrix: of an expert, over its own tokens; zero where none came."""
+    config, weights = Config.from_dict(CASES[name]), random_weights(CASES[name], 0)
+    stem = "model.layers.2." + ("block_sparse_moe." if name == "mixtral" else "mlp.")
+    weights[stem + "gate.weight"][1] = 0
+    weights["model.layers.2.post_attention_layernorm.weight"][:] = 0  # all are equal, and the first three are taken
+    family, texts = family_of(config), [[3, 1, 4, 1, 5], [9, 2]]
+    inputs: dict[str, list[Any]] = {}
+
+    def watch(w: Any, matrix: Matrix, x: Any) -> Any:
+        inputs.setdefault(matrix.name, []).append(x)
+        return project(w, matrix, x)
+
+    for ids in texts:
+        x = weights["model.embed_tokens.weight"].astype(float)[ids]
+        for one in family.layers:
+            x = layer(family, weights, one, x, cos_sin(config, np.arange(len(ids))), watch)
+    found: dict[str, Any] = {}
+    for grams in layer_grams(config, weights, texts, np.float64):
+        found |= grams
+    assert set(found) == set(config.matrices())
+    assert {one for one in found if stem + "experts" in one} - {*inputs} == {
+        matrix.name
+        for expert in family.layers[2].mlp.experts[3:]  # type: ignore[union-attr]
+        for matrix in expert.matrices()
+    }
+    for matrix, gram in found.items():
+        if matrix in inputs:
+            every = np.concatenate(inputs[matrix])
+            np.testing.assert_allclose(gram, every.T @ every / len(every), rtol=1e-6, atol=1e-9)
+        else:
+            assert gram.shape == 2 * (config.matrices()[matrix].rows,) and not gram.any()
+
+
+@pytest.mark.parametrize("method", ["svd", "plain-svd", "afm"])
+@pytest.mark.parametrize("name", ["mixtral", "deepseek", "olmoe"])
+def test_full_rank_computes_what_the_model_computed(name: str, method: Any, tmp_path: Path) -> None:
+    """Every matrix in two factors that lose nothing, also of experts that no token of the calibration came to."""
+    folder = random_moe(name, tmp_path / "base")
+    config = read_config(folder)
+    ranks = {name: one.most_rank for name, one in config.matrices().items()}
+    texts = [IDS[name][:1]]  # one token takes three experts
+    found = compress(folder, tmp_path / "out", ranks, method, texts, {"method": method})
+    assert [one.name for one in found] == [*ranks]
+    assert all(one.weight_error < 1e-5 for one in found if one.feature_error is None)
+    none = {one.name for one in found if one.feature_error is None}
+    assert none and all(".experts." in one for one in none)
+    if method == "plain-svd":
+        assert max(one.weight_error for one in found) < 1e-5
+        expected = forward(config, load_weights(folder), IDS[name])
+        logits = forward(read_config(tmp_path / "out"), load_weights(tmp_path / "out"), IDS[name])
+        np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["mixtral", "olmoe"])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("run", "llama", "--model"),
+        ("run", "llama", "--on", "neuron", "--model"),
+        ("run", "llama", "--on", "gpu", "--model"),
+        ("run", "lowrank", "--model"),
+        ("bench", "serve", "--model"),
+        ("tune", "--prompt-tokens", "4", "--new-tokens", "2"),
+    ],
+    ids=" ".join,
+)
+def test_machines_refuse_it_in_one_line(
+    name: str, arguments: tuple[str, ...], tmp_path: Path, run_meshrt: Callable[..., Finished]
+) -> None:
+    folder = random_moe(name, tmp_path)
+    finished = run_meshrt(*arguments, str(folder))
+    parts = "experts" if name == "mixtral" else "experts and norms of queries and keys and clip_qkv"
+    assert finished.code == 2 and finished.stdout == ""
+    (line,) = finished.stderr.splitlines()
+    assert f"{folder}: the model has {parts}, which" in line and "docs/moe.md" in line
+
+
+def test_dense_layers_alone_do_not_make_it_run(tmp_path: Path, run_meshrt: Callable[..., Finished]) -> None:
+    """Without a layer of experts, queries and keys still have their norms."""
+    folder = random_checkpoint(QWEN3 | {"mlp_only_layers": [0, 1, 2]}, tmp_path, 0)
+    assert all(isinstance(one.mlp, Mlp) for one in family_of(read_config(folder)).layers)
+    finished = run_meshrt("run", "llama", "--model", str(folder))
+    assert finished.code == 2 and "has norms of queries and keys, which the mesh" in finished.stderr
+
+
+@pytest.mark.parametrize("on", ["mesh", "neuron", "gpu"])
+def test_packaged_shapes_are_refused_too(on: str, run_meshrt: Callable[..., Finished]) -> None:
+    finished = run_meshrt("run", "mixtral-8x7b", "--on", on, "--payload", "none", "--prompt-tokens", "4")
+    assert finished.code == 2 and len(finished.stderr.splitlines()) == 1 and "has experts" in finished.stderr
+
+
+def test_deepseek_with_dense_layers_alone_is_llama(tmp_path: Path) -> None:
+    """The same logits, and no machine refuses it."""
+    dense = DEEPSEEK | {"first_k_dense_replace": 3}
+    same = {key: dense[key] for key in BASE if key in dense and key != "architectures"} | {"model_type": "llama"}
+    weights = random_weights(dense, 1)
+    found = forward(Config.from_dict(dense), weights, [3, 4, 5])
+    np.testing.assert_array_equal(found, forward(Config.from_dict(same | {"head_dim": 10}), weights, [3, 4, 5]))
+    (tmp_path / "config.json").write_text(json.dumps(dense))
+    check_plain(family_of(read_config(tmp_path)), tmp_path, "the mesh")
