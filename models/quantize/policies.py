@@ -151,6 +151,8 @@ def _ranks(kind: str, rank: int, targets: Sequence[Shape], known: Statistics | N
         if kind == "kurtosis-steps" or len({one.rows + one.columns for one in targets}) > 1:
             raise ModelError(f"policy {kind!r}: what it takes depends on the weights, and sizes are told by shape")
         return {one.name: min(rank, _most(one)) for one in targets}
+    if kind.startswith("frequency") and not known.frequency:
+        raise ModelError(f"policy {kind!r}: how often experts are chosen is not counted yet; take kurtosis, or sparse")
     if kind == "kurtosis-steps":
         return {one.name: _step(known.kurtosis[one.name], rank) for one in targets}
     if kind == "frequency":

@@ -1,6 +1,7 @@
 """Mixtures of experts where matrices are walked (families, calibration, compress), and the machines' refusal."""
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,10 @@ from meshrt.models.config import Config, read_config
 from meshrt.models.errors import ModelError
 from meshrt.models.family import check_plain, evenly, family_of, with_ranks
 from meshrt.models.matrix import Matrix, Mlp
+from meshrt.models.quantize.choice import choose
+from meshrt.models.quantize.model import quantize, read_model, statistics
+from meshrt.models.quantize.shapes import shapes_of
+from meshrt.models.quantize.sizes import Scheme
 from meshrt.models.ranks import aligned_ranks, named_ranks
 from meshrt.models.reference import forward, layer, load_weights, project
 from meshrt.models.rope import cos_sin
@@ -102,6 +107,52 @@ def test_full_rank_computes_what_the_model_computed(name: str, method: Any, tmp_
         expected = forward(config, load_weights(folder), IDS[name])
         logits = forward(read_config(tmp_path / "out"), load_weights(tmp_path / "out"), IDS[name])
         np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["mixtral", "deepseek", "qwen2-moe"])
+def test_quantized_folders_run_in_the_reference(name: str, tmp_path: Path) -> None:
+    """GPTQ on the tokens of each expert, HQQ where an expert has none; router, gates and norms as they were."""
+    folder = random_moe(name, tmp_path / "base")
+    config, checkpoint = read_model(folder)
+    found = quantize(
+        folder, tmp_path / "out", Scheme("gptq", 8, 64, False, 16), {}, 1, statistics(config, checkpoint),
+        [IDS[name][:1]],
+    )  # fmt: skip
+    assert [one.name for one in found] == [*config.matrices()]
+    alone = {one.name for one in found if one.method == "hqq"}
+    assert alone == {one.name for one in found if one.feature_error is None}
+    assert alone and all(".experts." in one for one in alone) and {one.method for one in found} == {"hqq", "gptq"}
+    before, after = load_weights(folder), load_weights(tmp_path / "out")
+    changed = {one for one in before if (before[one] != after[one]).any()}
+    assert changed == {one + ".weight" for one in config.matrices()}
+    for one in found:
+        w, lost = before[one.name + ".weight"], before[one.name + ".weight"] - after[one.name + ".weight"]
+        assert one.weight_error == pytest.approx(np.linalg.norm(lost) / np.linalg.norm(w), rel=1e-5)
+    logits = forward(read_config(tmp_path / "out", quantized=True), after, IDS[name])
+    np.testing.assert_array_equal(logits, forward(config, after, IDS[name]))
+
+
+@pytest.mark.parametrize("policy", ["frequency-2", "dense-2+frequency-kurtosis-2"])
+def test_experts_are_not_counted_yet(policy: str, tmp_path: Path) -> None:
+    config, checkpoint = read_model(random_moe("mixtral", tmp_path))
+    with pytest.raises(ModelError, match="how often experts are chosen is not counted yet"):
+        choose(shapes_of(config), Scheme("milo", 3, 64, False, 3), policy, None, statistics(config, checkpoint))
+
+
+def test_shapes_by_kind_are_all_weights() -> None:
+    config = Config.from_dict(QWEN2)
+    shapes = shapes_of(config)
+    every = sum(map(math.prod, expected_shapes(config).values()))
+    assert shapes.weights + shapes.others == every
+    assert shapes.others == 2 * 61 * 36 + 7 * 36 + 2 * (7 + 1) * 36 + 3 * 50  # norms; routers and gates; biases
+    assert [one.kind for one in shapes.matrices] == [
+        *4 * ["attention"], *21 * ["expert"], *3 * ["shared"],
+        *4 * ["attention"], *3 * ["mlp"],
+        *4 * ["attention"], *21 * ["expert"], *3 * ["shared"],
+    ]  # fmt: skip
+    assert {one.expert for one in shapes.matrices if one.kind == "expert"} == {
+        f"model.layers.{layer}.mlp.experts.{number}" for layer in (0, 2) for number in range(7)
+    }
 
 
 @pytest.mark.parametrize("name", ["mixtral", "olmoe"])
