@@ -30,7 +30,7 @@ from meshrt.programs.mesh.weights import Layer
 
 
 @dataclass(frozen=True)
-class Positions:
+class PromptCut:
     """Where the prompt's tokens and the rotary pairs of this block are.
 
     `rows` and `columns` are the positions of the tokens along y and, for scores, along x: [bh, 1, rows, 1, Lt, 1] and
@@ -91,7 +91,7 @@ def prefill(
     return x
 
 
-def cut_prompt(block: Block, config: Config, chunks: Chunks, length: int) -> Positions:
+def cut_prompt(block: Block, config: Config, chunks: Chunks, length: int) -> PromptCut:
     """Cut the prompt into P chunks along y, and find the cosines of every core's tokens and pairs."""
     mesh, lt = block.mesh, -(-length // chunks.sides)
     bh, bw = block.lead
@@ -103,7 +103,7 @@ def cut_prompt(block: Block, config: Config, chunks: Chunks, length: int) -> Pos
         for table in pair_tables(block, config, chunks, token)
     )
     rows = token.reshape(bh, 1, chunks.rows, 1, lt, 1)
-    return Positions(length, lt, rows, columns.reshape(1, bw, 1, chunks.slots, 1, lt), cos, sin)
+    return PromptCut(length, lt, rows, columns.reshape(1, bw, 1, chunks.slots, 1, lt), cos, sin)
 
 
 def pair_tables(block: Block, config: Config, chunks: Chunks, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -116,7 +116,7 @@ def pair_tables(block: Block, config: Config, chunks: Chunks, positions: np.ndar
     return cos, sin
 
 
-def embed(region: Region, chunks: Chunks, ids: np.ndarray, positions: Positions) -> np.ndarray:
+def embed(region: Region, chunks: Chunks, ids: np.ndarray, positions: PromptCut) -> np.ndarray:
     """X[L_y, E_x] = onehot[L_y, V_x] table[E_y, V_x]^T: the table moves, and every core looks its tokens up in it."""
     block = region.block
     size = chunks.vocabulary.shape[1]
@@ -152,7 +152,7 @@ def rms_norm(config: Config, region: Region, x: np.ndarray, weight: np.ndarray) 
 
 
 def attention(
-    config: Config, chunks: Chunks, region: Region, number: int, x: np.ndarray, positions: Positions
+    config: Config, chunks: Chunks, region: Region, number: int, x: np.ndarray, positions: PromptCut
 ) -> np.ndarray:
     """Causal attention of all heads of a group at once: every core has a share of each of them."""
     block, layer, cache, products = region.block, region.weights.layers[number], region.cache, region.products
@@ -197,7 +197,7 @@ def rotate(block: Block, x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.
     return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
 
 
-def store(block: Block, cache: Cache, number: int, k: np.ndarray, v: np.ndarray, positions: Positions) -> None:
+def store(block: Block, cache: Cache, number: int, k: np.ndarray, v: np.ndarray, positions: PromptCut) -> None:
     """Keys and values of this layer, in the rows that computed them; the first layer counts the tokens."""
     if number == 0:
         row_tokens = positions.chunk_length * k.shape[2]
@@ -209,7 +209,7 @@ def store(block: Block, cache: Cache, number: int, k: np.ndarray, v: np.ndarray,
         cache.data[:, :, : tokens.shape[2], number, kind] = tokens
 
 
-def softmax(block: Block, sums: Sums, scores: np.ndarray, group: int, positions: Positions) -> None:
+def softmax(block: Block, sums: Sums, scores: np.ndarray, group: int, positions: PromptCut) -> None:
     """Causal softmax of scores [.., kv, group * Lt, Lt] (L_y L_x), in place: maximum and sum are allreduces along x."""
     # [bh, bw, rows, columns, Lt, Lt]
     visible = (positions.columns <= positions.rows) & (positions.columns < positions.length)
