@@ -21,7 +21,7 @@ from meshrt.ranks.console import Console
 from meshrt.report import print_table
 from meshrt.studies.deinfer import published as deinfer_published
 from meshrt.studies.deinfer import reproduce as deinfer
-from meshrt.studies.deinfer.figures import Point, claims_of, orders
+from meshrt.studies.deinfer.figures import LoadPoint, claims_of, orders
 from meshrt.studies.rows import Row
 from meshrt.studies.store import Store
 
@@ -219,7 +219,7 @@ def test_claims_of_figure_7() -> None:
 
     cells = [(8, 0.2), (8, 0.3), (8, 0.4), (8, 0.5), (8, 0.6), (2, 0.4), (4, 0.4)]
     points = [
-        Point("7", "LLaMA-3-70B", link, system, tp, ratio, rate(link, system, tp, ratio))
+        LoadPoint("7", "LLaMA-3-70B", link, system, tp, ratio, rate(link, system, tp, ratio))
         for link in ("pcie", "nvlink")
         for system in ("Base", "DeInfer")
         for tp, ratio in cells
