@@ -19,7 +19,7 @@ from meshrt.mesh.block import Block
 from meshrt.mesh.clock import HOPS, TIME
 from meshrt.mesh.device import Device
 from meshrt.mesh.mesh import RAMP
-from meshrt.mesh.wires import fabric, order, routes
+from meshrt.mesh.wires import fabric, order, routes, together
 from meshrt.mesh.wires.routes import Path
 from meshrt.mesh.wires.tables import Channel, installed, installed_paths, overwrite
 from meshrt.program import load_program
@@ -396,12 +396,17 @@ def test_any_packets_to_neighbours_take_the_time_of_the_reference(comm):
 
 @pytest.mark.mpi(ranks=[1, 4])
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("turn", [(0, 1), (1, 0)])
-def test_two_packets_for_every_core_take_its_ramp_in_turn(turn: tuple[int, int], stream: bool, comm):
-    """Round a ring along x and, sent next, one along y: each core's times and hops after either has been waited for."""
-    mesh, numbers = (6, 4), 3
-    block = new_block(comm, mesh, Device(name="test", alpha=1.0, link_bytes_per_cycle=4.0, macs_per_cycle=0.5))
-    taking, tail = (numbers / 0.5, 0) if stream else (numbers, numbers)
+@pytest.mark.parametrize("sizes", [(3, 3), (3, 5)])  # numbers of a packet
+@pytest.mark.parametrize("room", [0, together.ROOM])  # cores of a block, up to which all is done at once
+@pytest.mark.parametrize("turn", [(0, 1), (1, 0), ((0, 1),)])
+def test_two_packets_for_every_core_take_its_ramp_in_turn(
+    turn: tuple[Any, ...], room: int, sizes: tuple[int, int], stream: bool, comm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Round a ring along x and, sent next, one along y: each core's times and hops after either, or both at once, have
+    been waited for."""
+    monkeypatch.setattr(together, "ROOM", room)
+    block = new_block(comm, (6, 4), Device(name="test", alpha=1.0, link_bytes_per_cycle=4.0, macs_per_cycle=0.5))
+    taking, tail = ([size / 0.5 for size in sizes], (0, 0)) if stream else (sizes, sizes)
     for seed in range(8):
         clocks = np.random.default_rng(seed).integers(0, 1 + 2 * seed, (4, 6)).astype(np.float64)
         asks, far = np.zeros((2, 4, 6)), np.zeros((2, 4, 6))
@@ -409,11 +414,10 @@ def test_two_packets_for_every_core_take_its_ramp_in_turn(turn: tuple[int, int],
             for route in routes.interleaved_ring(n):
                 (stop,) = route.stops
                 hops = abs(stop - route.source)
-                to[stop] = here[route.source] + way * numbers + hops  # the ramp to the router is free when x has left
+                to[stop] = here[route.source] + way * sizes[0] + hops  # the ramp to the router is free when x has left
                 (far[0].T, far[1])[way][stop] = hops
-        soon = np.minimum(*asks)
-        begin = np.where(asks[0] <= asks[1], [soon, np.maximum(soon + taking, asks[1])],
-                         [np.maximum(soon + taking, asks[0]), soon])  # fmt: skip
+        begin = np.where(asks[0] <= asks[1], [asks[0], np.maximum(asks[0] + taking[0], asks[1])],
+                         [np.maximum(asks[1] + taking[1], asks[0]), asks[1]])  # fmt: skip
         block.clock.cells[...] = 0
         block.clock.asked_at[...], block.clock.idle[...] = 0, 0
         block.clock.state[TIME] = own(block, clocks)
@@ -422,13 +426,18 @@ def test_two_packets_for_every_core_take_its_ramp_in_turn(turn: tuple[int, int],
             installed(block.tables, "y", routes.interleaved_ring(4)) as y,
         ):
             flights = [
-                fabric.send(block, way, np.zeros((*block.shape, 3), np.float32), stream=stream) for way in (x, y)
+                fabric.send(block, ring, np.zeros((*block.shape, size), np.float32), stream=stream)
+                for ring, size in zip((x, y), sizes, strict=True)
             ]
             time, hops_of = clocks, np.zeros((4, 6))
-            for which in turn:
-                fabric.receive(block, flights[which])
-                later = begin[which] + tail > time
-                time, hops_of = np.maximum(time, begin[which] + tail), np.where(later, far[which], hops_of)
+            for awaited in turn:
+                if isinstance(awaited, tuple):
+                    fabric.receive_all(block, tuple(flights[way] for way in awaited))
+                else:
+                    fabric.receive(block, flights[awaited])
+                for way in awaited if isinstance(awaited, tuple) else (awaited,):
+                    later = begin[way] + tail[way] > time
+                    time, hops_of = np.maximum(time, begin[way] + tail[way]), np.where(later, far[way], hops_of)
                 state = whole(block, block.clock.state.transpose(1, 2, 0))
                 assert np.array_equal(state[..., TIME], time) and np.array_equal(state[..., HOPS], hops_of)
 
