@@ -18,7 +18,7 @@ from meshrt.models.compress import compress
 from meshrt.models.config import Config, read_config
 from meshrt.models.errors import ModelError
 from meshrt.models.family import check_plain, evenly, family_of, with_ranks
-from meshrt.models.matrix import Matrix, Mlp
+from meshrt.models.matrix import Experts, Matrix, Mlp
 from meshrt.models.quantize.choice import choose
 from meshrt.models.quantize.model import quantize, read_model, statistics
 from meshrt.models.quantize.shapes import shapes_of
@@ -76,10 +76,10 @@ def test_recorded_inputs_are_those_of_every_matrix(name: str) -> None:
     for grams in layer_grams(config, weights, texts, np.float64):
         found |= grams
     assert set(found) == set(config.matrices())
+    mixture = family.layers[2].mlp
+    assert isinstance(mixture, Experts)
     assert {one for one in found if stem + "experts" in one} - {*inputs} == {
-        matrix.name
-        for expert in family.layers[2].mlp.experts[3:]  # type: ignore[union-attr]
-        for matrix in expert.matrices()
+        matrix.name for expert in mixture.experts[3:] for matrix in expert.matrices()
     }
     for matrix, gram in found.items():
         if matrix in inputs:
