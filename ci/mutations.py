@@ -93,7 +93,6 @@ TABLE: dict[str, list[tuple[str, str, str]]] = {
         ("for active in block.ledger.at_work.values():", "for active in (block,):", REGIONS),
         ('if cache.get("epoch") != block.tables.epoch:', 'if "epoch" not in cache:', TAMPERING),
         ("max(initial=0) > 1)", "max(initial=0) > 2)", FABRIC),
-        ("block.scouts.total(int(packets_meet(trace))) > 0", "False", FABRIC),
     ],
     "meshrt/mesh/block.py": [
         ("        other.settle()\n        ramps.settle(other)\n", "        ramps.settle(other)\n", REGIONS),

@@ -41,7 +41,7 @@ class Machine(Protocol):
         ...
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Measured:
     """What a machine reports of a run, as the JSON has it; `more` are keys of its own."""
 

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 from meshrt import fields
@@ -43,7 +42,7 @@ def gather_report(
     })  # fmt: skip
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Report:
     """What a run came to. `data` is the JSON; `report["hops"]` a number of the whole run by its path in `measured`.
 
@@ -115,6 +114,8 @@ class Report:
         write_json(self.data, path)
 
     def _repr_html_(self) -> str:
+        from html import escape  # a notebook's alone
+
         if self.refused is not None:
             return f"<p>refused: {escape(self.refused)}</p>"
         titles = "".join(f"<th>{escape(name)}</th>" for name in ("", *self.phases, "total"))

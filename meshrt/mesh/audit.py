@@ -19,7 +19,7 @@ class Arrival(Protocol):
     over: bool  # all cores have waited for it
 
 
-@dataclass
+@dataclass(eq=False)
 class Audit:
     """Of this rank's cores. `path` is the program's name to its user, `file` that of its code."""
 

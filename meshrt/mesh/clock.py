@@ -13,7 +13,7 @@ TIME, HOPS, STAGES, LINK_FREE = range(4)  # rows of `Clock.cells`; four of links
 RAMP_IN, RAMP_OUT = LINK_FREE + 4, LINK_FREE + 5
 
 
-@dataclass
+@dataclass(eq=False)
 class Clock:
     """`state` is [3, bh, bw]: a core's time, and the hops and stages on the path of events that led to that time.
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
 from time import process_time
 from typing import Any
@@ -24,7 +25,7 @@ from meshrt.ranks.control import Control
 from meshrt.ranks.host import waiter
 
 
-@dataclass
+@dataclass(eq=False)
 class Cores:
     """A rank's cores: the rectangle of the mesh that it hosts. Their tiles are one array [bh, bw, *tile].
 
@@ -100,12 +101,12 @@ class Cores:
         """What counters of single cores and links are kept under: two sites, or two meshes, are never added up."""
         return f"{self.site} {self.mesh.width} x {self.mesh.height}"
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, int]:
         """(bh, bw) of this rank's block."""
         return self.mesh.block_height, self.mesh.block_width
 
-    @property
+    @cached_property
     def lead(self) -> tuple[int, int]:
         """The leading dimensions of tiles as they are held here: those of the block, or (1, 1) without payloads."""
         return self.shape if self.payload else (1, 1)

@@ -28,7 +28,7 @@ class Charge(weakref.ref[np.ndarray]):
     nbytes: int
 
 
-@dataclass
+@dataclass(eq=False)
 class Memory:
     """What the cores of this rank's block hold, in bytes.
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 
-@dataclass
+@dataclass(eq=False)
 class Counters:
     """What the cores and routers of this rank did.
 
@@ -28,7 +28,7 @@ class Counters:
     longest_wait: float = 0.0  # cycles, of those
 
 
-@dataclass
+@dataclass(eq=False)
 class HostCounters:
     """What this rank did at MPI. `sent_to` are the ranks that mesh packets went to."""
 
@@ -38,7 +38,7 @@ class HostCounters:
     sent_to: set[int] = field(default_factory=set)
 
 
-@dataclass
+@dataclass(eq=False)
 class Segment:
     """One stretch of the run, a phase if it has a name: counters, peaks, and the critical path at its two ends."""
 
@@ -54,7 +54,7 @@ class Segment:
     sampled: bool = False  # a part of it stood for others
 
 
-@dataclass
+@dataclass(eq=False)
 class Ledger:
     """What a run has counted so far. Blocks of one run share it, also those on meshes of different sizes."""
 

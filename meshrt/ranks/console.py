@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 
 
-@dataclass
+@dataclass(eq=False)
 class Console:
     """`loud` prints text; `terminal` draws progress, on standard error, and wipes it again."""
 

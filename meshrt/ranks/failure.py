@@ -7,6 +7,7 @@ failed, else the first that did. That rank prints and ends the job. The others a
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import sys
 import time
@@ -79,6 +80,7 @@ def run_guarded(work: Callable[[Intracomm, Board], int]) -> int:
             where = "" if ended else f" on rank {comm.rank} of {comm.size}"
             _stop(comm, failure.code, "" if ended and comm.rank else _message(failure, where))
         return report_alone(error)
+    gc.freeze()  # what is there by now stays: it need not be looked through again and again
     failed = _run(work, comm, board)
     if failed is None:
         board.finished()

@@ -32,7 +32,7 @@ OURS = re.compile(r"state-\d+-\d+\.npz|\.state(-\d+-\d+\.npz|\.json)\.\d+")  # t
 AGAIN = "remove the folder and start again, or name another"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Part:
     """This rank's rectangle [rows, columns, ...] of an array of all cores, the first of them being core (x, y)."""
 
@@ -50,7 +50,7 @@ class File:
     places: Mapping[str, tuple[int, int, int, int]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Snapshot:
     """A state that was found whole. `facts` is what its program wrote down, as JSON keeps it."""
 

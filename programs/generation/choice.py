@@ -11,7 +11,7 @@ from meshrt.programs.generation.options import Asked
 from meshrt.ranks.control import Control
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Choice:
     """At most `limit` new tokens, until one of `stop`; drawn with `rng`, which has its state at rank 0."""
 

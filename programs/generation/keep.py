@@ -29,7 +29,7 @@ SHOWN = 40  # characters of an argument in a message
 MAY_CHANGE = {"model", "prompt", "prompt_ids", "prompt_tokens", "logits", "checkpoint", "every", "resume"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Generation:
     """What changes from token to token, the machine apart. `rows` of logits are at rank 0 only."""
 
@@ -38,7 +38,7 @@ class Generation:
     rng: np.random.Generator
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Keep:
     """The folder that a state is kept in (None: nowhere), how often, whose it is, and what was `found` there."""
 

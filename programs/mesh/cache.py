@@ -37,7 +37,7 @@ class Stairs:
     down: Channel
 
 
-@dataclass
+@dataclass(eq=False)
 class Cache:
     """The tokens in the rows of the mesh. `held` counts them, the same on every rank; `data` is [bh, bw, room, *token].
 

@@ -19,7 +19,6 @@ from meshrt.programs.mesh.chunks import Chunks, cut_dimensions
 from meshrt.programs.mesh.decode import decode
 from meshrt.programs.mesh.nexttoken import PromptScores, TokenScores
 from meshrt.programs.mesh.options import How
-from meshrt.programs.mesh.othercores import change_cores
 from meshrt.programs.mesh.placement import move_weights
 from meshrt.programs.mesh.prefill import prefill
 from meshrt.programs.mesh.regions import Region, arrange, check_alike, hand_back, install, open_regions
@@ -76,6 +75,8 @@ class MeshEngine:
 
     def change_cores(self) -> None:
         """Let other cores decode than those of prefill: weights and cache go there."""
+        from meshrt.programs.mesh.othercores import change_cores  # few runs need it
+
         assert self.elsewhere is not None
         with self.block.phase("change of cores"):
             after, cut = self.elsewhere(None)

@@ -29,7 +29,7 @@ from meshrt.programs.mesh.meshgemm import zeros
 from meshrt.programs.mesh.systems import Sums
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Part:
     """One matrix of several side by side: `width` columns of what is multiplied first, a chunk of W's or of U's."""
 
@@ -38,7 +38,7 @@ class Part:
     second: np.ndarray | None = None  # V [rt, Nt]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Linear:
     """Matrices with one input, as cores have them: tiles [bh, bw, rows, columns, *tile].
 

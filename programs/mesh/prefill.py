@@ -29,7 +29,7 @@ from meshrt.programs.mesh.systems import Sums
 from meshrt.programs.mesh.weights import Layer
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PromptCut:
     """Where the prompt's tokens and the rotary pairs of this block are.
 

@@ -49,7 +49,7 @@ class Region:
     crossing: "Crossing | None" = None  # from the region before; in decode, to the first region from the last one
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Crossing:
     """A border between two regions as a mesh of its own, and the routes over it."""
 

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from types import ModuleType
 from typing import Any, Literal
 
 import numpy as np
@@ -17,9 +16,6 @@ from meshrt.mesh.block import Block
 from meshrt.mesh.collectives.allreduce import allreduce, ktree
 from meshrt.mesh.collectives.rings import Rings
 from meshrt.mesh.collectives.trees import Combine, Tree
-from meshrt.mesh.exchange.exchange import Crossbar, crossbar
-from meshrt.programs.mesh.baselines import ladder, t10
-from meshrt.programs.mesh.baselines.groups import Groups
 from meshrt.programs.mesh.chunks import Chunks
 from meshrt.programs.mesh.headgroups import group_rings
 from meshrt.programs.mesh.meshgemm import meshgemm, meshgemm_t
@@ -27,7 +23,7 @@ from meshrt.programs.mesh.meshgemm import meshgemm, meshgemm_t
 System = Literal["waferllm", "t10", "ladder"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Products:
     """C = A B and C = A B^T on tiles [bh, bw, rows, columns, .., Mt, Kt], of matrices that are cut into P x P tiles.
 
@@ -41,7 +37,7 @@ class Products:
     heads_t: Callable[..., np.ndarray]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Sums:
     """Allreduce of tiles [bh, bw, *tile], f(tiles, combine=np.add): along x, y, x inside a group of heads.
 
@@ -72,19 +68,23 @@ def open_system(
     payloads, and count the last for the rest.
     """
     if system != "waferllm":
-        bar = stack.enter_context(crossbar(block))
-        return _on_a_crossbar(t10 if system == "t10" else ladder, block, bar, chunks, sample)
+        return _on_a_crossbar(stack, system, block, chunks, sample)
     axes = "xy" if rings is None else "x"
     products = NO_PRODUCTS if rings is None else _products(stack, block, chunks, rings)
     return products, open_sums(stack, block, chunks, axes, phases)
 
 
 def _on_a_crossbar(
-    system: ModuleType, block: Block, bar: Crossbar, chunks: Chunks, sample: int | None
+    stack: ExitStack, system: Literal["t10", "ladder"], block: Block, chunks: Chunks, sample: int | None
 ) -> tuple[Products, Sums]:
-    gemm, gemm_t = (partial(function, block, bar, sample=sample) for function in (system.gemm, system.gemm_t))
+    from meshrt.mesh.exchange.exchange import crossbar  # most runs need none of it, and start sooner without
+    from meshrt.programs.mesh.baselines import ladder, t10
+    from meshrt.programs.mesh.baselines.groups import Groups
+
+    bar, theirs = stack.enter_context(crossbar(block)), t10 if system == "t10" else ladder
+    gemm, gemm_t = (partial(function, block, bar, sample=sample) for function in (theirs.gemm, theirs.gemm_t))
     groups = Groups(chunks.group_width, chunks.groups)
-    x, y = (partial(system.allreduce, block, bar, axis) for axis in "xy")
+    x, y = (partial(theirs.allreduce, block, bar, axis) for axis in "xy")
     return Products(gemm, gemm_t, partial(gemm, groups=groups), partial(gemm_t, groups=groups)), Sums(
         x, y, partial(x, groups=groups)
     )

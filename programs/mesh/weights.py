@@ -19,7 +19,7 @@ from meshrt.programs.mesh.chunks import Chunks, plain
 from meshrt.programs.mesh.linear import Linear, Part
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Layer:
     """One layer's weights at every core.
 
@@ -40,7 +40,7 @@ class Layer:
     down: Linear  # F -> E
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Weights:
     """Layers of a model on a mesh, the embedding with the first and the head with the last of them.
 
@@ -102,7 +102,7 @@ def _load_layer(part: "_Reader", layer: forms.Layer) -> Layer:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Reader:
     block: Block
     chunks: Chunks

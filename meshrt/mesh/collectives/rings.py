@@ -16,7 +16,7 @@ from meshrt.mesh.wires import fabric, routes
 from meshrt.mesh.wires.tables import Channel, installed
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Moves:
     """Tiles that change place in one shift: core and slot before and after. Positions along the line."""
 
@@ -97,7 +97,7 @@ def _ring(
     return Ring(axis, slots, tuple(pairs), moves(core == to_core), tuple(places.tolist()))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Rings:
     """Rings along both axes, both ways round: what MeshGEMM and Cannon need, 12 route entries a core at most.
 

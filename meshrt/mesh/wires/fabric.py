@@ -20,7 +20,7 @@ from meshrt.mesh.wires.lane import MessageBuffer, lane_of
 from meshrt.mesh.wires.lines import Positions, View, as_index
 from meshrt.mesh.wires.replay import Arrival, replay
 from meshrt.mesh.wires.routers import line_indices
-from meshrt.mesh.wires.schedule import Schedule, compile_schedule, packets_meet
+from meshrt.mesh.wires.schedule import Schedule, compile_schedule
 from meshrt.mesh.wires.scouts import scouted
 from meshrt.mesh.wires.tables import Channel, check_installed
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Flight:
     """A transfer under way: what it brings is in `tiles` on the host, but no core has waited for it yet."""
 
@@ -286,8 +286,7 @@ def _scheduled(
     """The schedule and the views it applies to: from the channel's cache, or made now if tables were changed since."""
     cache: dict[Any, Any] = channel.cache
     if cache.get("epoch") != block.tables.epoch:
-        trace = scouted(block, channel)
-        trace.meets = block.scouts.total(int(packets_meet(trace))) > 0
+        scouted(block, channel)
     chosen = None if positions is None else positions.tobytes()
     within = None if lines is None else lines.tobytes()
     entry = cache.get((chosen, within))

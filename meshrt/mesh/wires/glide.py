@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 ROOM = 4096  # heads, of all routers that they come to: for more the arrays are large, and views of them faster
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Glide:
     """The heads of a lane at all routers that they come to. Positions are in flat arrays; int64."""
 

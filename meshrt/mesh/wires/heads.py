@@ -48,7 +48,7 @@ class Passage:
         return 0.0 if self.stream else self.busy
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Waiting:
     """A lane of a transfer whose heads have still to be moved. Transfers are numbered as they are started."""
 
@@ -60,7 +60,7 @@ class Waiting:
     landing: "Landing"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Course:
     """Where the packets of a schedule go, by slot and hops: which ports they leave by, and where they are delivered."""
 

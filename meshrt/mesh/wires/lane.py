@@ -22,7 +22,7 @@ SELDOM = 8  # uses of a lane, in which it does not pay to put all of its hops to
 HEADER = 24  # bytes: time, hops, stages
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class MessageBuffer:
     """One message as bytes, how its header and tiles lie in them, and its packets' positions among the slots."""
 
@@ -37,7 +37,7 @@ class MessageBuffer:
     note: bytes  # what a rank that waits for it says
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RunTick:
     """One tick of a batch on a strip of lines. Evenly spaced positions are views, made once; else see `odd_`."""
 
@@ -52,7 +52,7 @@ class RunTick:
     odd_ends: list[tuple[Index, Index]]  # (slots, numbers among what is delivered)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Run:
     """A batch of packets on a strip of a lane's lines."""
 
@@ -65,7 +65,7 @@ class Run:
     ticks: list[RunTick]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Landing:
     """Where a transfer's packets are put down until cores have waited for them. Used again and again."""
 

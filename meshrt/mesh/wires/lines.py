@@ -23,7 +23,7 @@ class View:
         if self.axis is None:
             return array.reshape(*array.shape[:lead], 1, -1, *array.shape[lead + 2 :])
         turned = array.swapaxes(lead, lead + 1) if self.axis == "y" else array
-        return turned[(slice(None),) * lead + (self.lines,)]
+        return turned[(slice(None),) * lead + (self.lines,)] if lead else turned[self.lines]
 
     def new(self, lead: tuple[int, ...], length: int, tail: tuple[int, ...], dtype: Any, out: Any = None) -> np.ndarray:
         """An array [*lead, lines, length, *tail], in memory ordered as the block's own are, so that copies are fast."""

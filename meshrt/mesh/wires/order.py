@@ -41,8 +41,12 @@ def begin_use(
         before = None if unseen else [free.get().copy() for _, free, _ in _links(block, schedule, views)]
         unseen[id(schedule), id(views)] = schedule, views, busy, before
         return False
+    known: dict[int, bool] = channel.cache.setdefault("shares links", {})  # type: ignore[assignment]
     for other in list(users):
-        if is_left(other) or _share_links(channel, other):
+        shares = known.get(other.number)
+        if shares is None:
+            shares = known[other.number] = _share_links(channel, other)
+        if shares or is_left(other):
             _end(block, users.pop(other))
     users[channel] = {}
     return True
@@ -50,12 +54,7 @@ def begin_use(
 
 def _share_links(channel: Channel, other: Channel) -> bool:
     """Does any link belong to routes of both?"""
-    key = "shares links", other.number
-    shared: Any = channel.cache.get(key)
-    if shared is None:
-        shared = other.axis == channel.axis and bool((other.links[:4] & channel.links[:4]).any())
-        channel.cache[key] = shared
-    return bool(shared)
+    return other.axis == channel.axis and bool((other.links[:4] & channel.links[:4]).any())
 
 
 def end_of_use(block: Cores) -> None:
@@ -72,10 +71,13 @@ def _end(block: Cores, unseen: Unseen) -> None:
     """
     for schedule, views, busy, before in unseen.values():
         for at, (asked_at, free, idle) in enumerate(_links(block, schedule, views)):
+            asked, idle_from = asked_at.get(), idle.get()
             taken_at = free.get() - busy
             since = taken_at if before is None or len(unseen) > 1 else before[at]
-            idle.put(np.where(taken_at > asked_at.get(), since, idle.get()))
-            asked_at.put(np.maximum(asked_at.get(), taken_at))
+            np.copyto(idle_from, since, where=taken_at > asked)
+            np.maximum(asked, taken_at, out=asked)
+            idle.put(idle_from)
+            asked_at.put(asked)
 
 
 def _links(

@@ -20,7 +20,7 @@ from meshrt.mesh.wires.tables import Channel
 BATCH = 64 * 1024  # packets whose headers, and the clocks and links that they meet, fit a processor's cache
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PayloadMove:
     """Packets that are delivered, or put into a message, at `to`; from `source`: positions in this rank's tiles
     (message -1) or in a message received. `delivered` numbers them among all that are delivered here, after so many
@@ -34,7 +34,7 @@ class PayloadMove:
     hops: int | np.ndarray = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Message:
     """One MPI message: `count` packets a line, their header slots, and for a send where the payloads are from."""
 
@@ -45,7 +45,7 @@ class Message:
     parts: tuple[PayloadMove, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class BatchTick:
     """One tick of a batch, ready to be replayed."""
 
@@ -58,7 +58,7 @@ class BatchTick:
     deliveries: tuple[tuple[Index, Index, Index], ...]  # (slots, cores, their numbers among all that get any)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Batch:
     """Packets that are replayed together."""
 
@@ -222,11 +222,6 @@ def _split(block: Cores, channel: Channel, trace: Trace, keep: np.ndarray, root:
         group = trace.core[root] // max(1, BATCH // lines)
     inside = keep & ~across
     return [keep & across, *(inside & (group == number) for number in sorted(set(group[inside].tolist())))]
-
-
-def packets_meet(trace: Trace) -> bool:
-    """Do two packets leave a router here by the same port, if all sources send?"""
-    return any(np.max(packets) > 1 for _, _, packets in _crossings(trace, np.ones(len(trace.pos), bool)))
 
 
 def _crossings(trace: Trace, keep: np.ndarray) -> Iterator[tuple[int, Index, int | np.ndarray]]:

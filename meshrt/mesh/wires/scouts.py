@@ -24,7 +24,7 @@ from meshrt.mesh.wires.tables import COLOURS, Channel, check_installed
 SHORT, MANY = 8, 256  # ticks, and visits to routers, up to which nobody asks whether scouts go in a loop
 
 
-@dataclass
+@dataclass(eq=False)
 class Tick:
     """What happens in one tick at this rank's routers. A slot is a place for one packet's header."""
 
@@ -35,7 +35,7 @@ class Tick:
     deliveries: tuple[np.ndarray, np.ndarray] = field(default_factory=lambda: (ints(), ints()))  # (slots, cores)
 
 
-@dataclass
+@dataclass(eq=False)
 class Trace:
     """What the scouts of a channel saw at this rank: the ticks, and for every slot where its packet is from.
 
@@ -105,13 +105,26 @@ def scout(block: Cores, channel: Channel) -> Trace:
             if visits > checked and len(walked) > SHORT:
                 _refuse_loops(block, channel, trace, walked)
                 checked = 4 * visits
-        # Are scouts still under way anywhere? The one global question, asked a few times at a channel's first use.
-        if not block.scouts.total(flight.shape[1]):
+        # Are scouts still under way anywhere? The one global question, asked a few times at a channel's first use; and
+        # what is to be known of the whole mesh once they are not.
+        under_way = flight.shape[1]
+        moving, meeting = block.scouts.totals(under_way, 0 if under_way else _packets_meet(trace))
+        if not moving:
+            trace.meets = meeting > 0
             break
         burst *= 2
     while len(trace.ticks) > 1 and not (trace.ticks[-1].moves or trace.ticks[-1].recvs):
         trace.ticks.pop()
     return trace
+
+
+def _packets_meet(trace: Trace) -> bool:
+    """Do two packets leave a router here by the same port, if all sources send?"""
+    for way in range(4):
+        cores = [cores for tick in trace.ticks for port, _, cores in tick.moves if port == way]
+        if cores and np.bincount(np.concatenate(cores), minlength=1).max() > 1:
+            return True
+    return False
 
 
 def _refuse_loops(block: Cores, channel: Channel, trace: Trace, walked: list[np.ndarray]) -> None:

@@ -16,7 +16,7 @@ COLOURS = 256  # what the one-byte colour of a header can tell apart, on a devic
 LEFT = -1  # the epoch of a channel whose routes are no longer installed
 
 
-@dataclass
+@dataclass(eq=False)
 class Tables:
     """The tables of this rank's routers, and the book of colours in use on the whole mesh.
 

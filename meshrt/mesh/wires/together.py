@@ -20,7 +20,7 @@ ROOM = 4096  # cores: on larger blocks the arrays are large, and views of them f
 Pace = tuple[float, float]  # cycles: of the ramp, and until the tail
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LaneGroup:
     """Lanes that deliver together, in one layer or two with a packet for a core at most; the first layer's were started
     before the second's. Cores are numbered through the block.
