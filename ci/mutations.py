@@ -94,6 +94,9 @@ TABLE: dict[str, list[tuple[str, str, str]]] = {
         ('if cache.get("epoch") != block.tables.epoch:', 'if "epoch" not in cache:', TAMPERING),
         ("max(initial=0) > 1)", "max(initial=0) > 2)", FABRIC),
     ],
+    "meshrt/mesh/wires/scouts.py": [
+        ("trace.meets = meeting > 0", "trace.meets = False", FABRIC),
+    ],
     "meshrt/mesh/block.py": [
         ("        other.settle()\n        ramps.settle(other)\n", "        ramps.settle(other)\n", REGIONS),
         ("        ramps.settle(other)\n", "", f"{REGIONS} test_segments.py test_regions.py"),

@@ -163,6 +163,19 @@ def test_a_late_member_holds_up_the_others(comm: Any) -> None:
     assert min(times) > 1.0
 
 
+@pytest.mark.mpi(ranks=[1, 2])
+def test_who_gets_nothing_waits_for_nobody(comm: Any) -> None:
+    """The root of a broadcast is done when its 4 chunks have left it, however late the member before it comes."""
+    group, shape, root = new_group(comm, 4), (8, 25), 1
+    begins = [1.0, 0.0, 0.0, 0.0]  # 0 comes last of all and is before the root in the ring; it sends nothing on
+    own = [parts_of(4, shape)[at] for at in group.mine]
+    _, times = group.broadcast(own, [begins[at] for at in group.mine], root)
+    if root in group.mine:
+        assert times[group.mine.index(root)] == pytest.approx(4 * 8 * 25 / LINK.bytes_per_second, rel=1e-12)
+    if 0 in group.mine:
+        assert times[group.mine.index(0)] == 1.0  # the chunks were there long before
+
+
 @pytest.mark.mpi(ranks=[1])
 def test_any_size_shape_and_order_of_times(comm: Any) -> None:
     @settings(max_examples=60)
