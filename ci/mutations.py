@@ -91,6 +91,8 @@ TABLE: dict[str, list[tuple[str, str, str]]] = {
         ("block.counters.stages += count", "block.counters.stages += 1", f"{FABRIC} test_collectives.py"),
         ("busy if rate is None else max(busy, numbers / rate)", "busy", FABRIC),
         ("for active in block.ledger.at_work.values():", "for active in (block,):", REGIONS),
+    ],
+    "meshrt/mesh/wires/planning.py": [
         ('if cache.get("epoch") != block.tables.epoch:', 'if "epoch" not in cache:', TAMPERING),
         ("max(initial=0) > 1)", "max(initial=0) > 2)", FABRIC),
     ],

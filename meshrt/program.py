@@ -52,7 +52,7 @@ class Shown:
     text: str
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Option:
     """One keyword argument of a program's run: a value of `kind`, or one of `choices`, from `least` to `most`."""
 
@@ -97,7 +97,7 @@ class Option:
 WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "True or False"}
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Program:
     """A program that can be run, with the arguments that its name stands for (a model's name stands for one)."""
 

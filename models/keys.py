@@ -10,7 +10,7 @@ from meshrt.models.errors import ModelError
 MAX_SIZE = 1 << 24  # of anything in a model: far above any
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Keys:
     """Typed look-ups in one JSON object. null counts as absent, as it does for transformers."""
 

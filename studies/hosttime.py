@@ -24,7 +24,8 @@ MEANINGS = {
 # (file in meshrt, functions or None for all) -> kind; the first that fits.
 RULES: tuple[tuple[str, frozenset[str] | None, str], ...] = (
     ("mesh/cores.py", frozenset({"matmul"}), "products"),
-    ("mesh/wires/fabric.py", frozenset({"_scheduled", "_views", "settle"}), "planning"),
+    ("mesh/wires/planning.py", None, "planning"),
+    ("mesh/wires/fabric.py", frozenset({"settle"}), "planning"),
     ("mesh/wires/lane.py", None, "planning"),
     ("mesh/wires/lines.py", frozenset({"pieces", "as_index", "as_slice"}), "planning"),
     ("mesh/wires/fabric.py", frozenset({"_deliver", "send"}), "tiles"),

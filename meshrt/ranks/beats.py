@@ -41,7 +41,7 @@ class Node:
     ways: tuple[tuple[str, int], ...]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Circle:
     """The nodes of a job, by number, as far as node `own` has to do with them; `key` tells the job from others."""
 

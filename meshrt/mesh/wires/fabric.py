@@ -17,12 +17,11 @@ from meshrt.mesh.cores import Cores
 from meshrt.mesh.wires import heads, order, ramps
 from meshrt.mesh.wires.heads import Passage, Waiting
 from meshrt.mesh.wires.lane import MessageBuffer, lane_of
-from meshrt.mesh.wires.lines import Positions, View, as_index
+from meshrt.mesh.wires.lines import View
+from meshrt.mesh.wires.planning import chosen_cores, is_crossed, scheduled
 from meshrt.mesh.wires.replay import Arrival, replay
-from meshrt.mesh.wires.routers import line_indices
-from meshrt.mesh.wires.schedule import Schedule, compile_schedule
-from meshrt.mesh.wires.scouts import scouted
-from meshrt.mesh.wires.tables import Channel, check_installed
+from meshrt.mesh.wires.schedule import Schedule
+from meshrt.mesh.wires.tables import Channel
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,9 +33,6 @@ class Flight:
 
     tiles: np.ndarray
     arrivals: list[Arrival]
-
-
-# ------------------------------------------------------------------------------------------------------ transfers
 
 
 def send(
@@ -68,7 +64,7 @@ def send(
     if not block.payload:
         out[...] = 1  # a number to go on with, that can be divided by
     block.begin()
-    schedule, views = _scheduled(block, channel, positions, lines)
+    schedule, views = scheduled(block, channel, positions, lines)
     passage = _passage(block, channel, schedule, views, tiles, stream)
     if schedule.idle:
         return Flight(out, [])
@@ -90,7 +86,7 @@ def _passage(
     taking = _streaming_cycles(block, tiles) if stream else busy
     if not busy:  # nobody ever waits
         return Passage(busy, taking, stream)
-    if schedule.meets or _is_crossed(block, channel):
+    if schedule.meets or is_crossed(block, channel):
         waiting = list[Waiting]()
         block.clock.heads.append(waiting)
         block.clock.started += 1
@@ -203,7 +199,7 @@ def stage(
     block: Cores, channel: Channel, operations: int, positions: np.ndarray, lines: np.ndarray | None = None
 ) -> None:
     """Software at these positions of the channel's lines touches a packet: relays it, or adds so many numbers."""
-    states, count = _chosen(block, channel, positions, lines)
+    states, count = chosen_cores(block, channel, positions, lines)
     if count:
         cycles = block.device.beta + block.device.compute_cycles(operations)
         block.counters.stages += count
@@ -224,7 +220,7 @@ def tail(
     """
     cycles = _streaming_cycles(block, tiles)
     if cycles:
-        for cores in _chosen(block, channel, positions, lines)[0]:
+        for cores in chosen_cores(block, channel, positions, lines)[0]:
             state = cores.get()
             state[TIME] += cycles
             cores.put(state)
@@ -235,27 +231,6 @@ def _streaming_cycles(block: Cores, tiles: np.ndarray) -> float:
     numbers, rate = prod(tiles.shape[2:]), block.device.macs_per_cycle
     busy = block.device.busy_cycles(numbers * tiles.itemsize)
     return busy if rate is None else max(busy, numbers / rate)
-
-
-def _chosen(
-    block: Cores, channel: Channel, positions: np.ndarray, lines: np.ndarray | None
-) -> tuple[list["Positions"], int]:
-    """State of the cores at these positions of the channel's lines, and how many they are here."""
-    key = ("cores", positions.tobytes(), None if lines is None else lines.tobytes())
-    chosen: Any = channel.cache.get(key)
-    if chosen is None:
-        check_installed(channel)
-        whole = channel.axis is None
-        low, length = (
-            (0, len(positions))
-            if channel.axis is None
-            else (block.mesh.offset(channel.axis), block.mesh.block_length(channel.axis))
-        )
-        at = np.flatnonzero(positions[low : low + length])
-        views = _views(block, channel, lines, whole) if len(at) else ()
-        states = [Positions(view.of(block.clock.state, 1), as_index(at)) for view in views]
-        chosen = channel.cache[key] = states, len(at) * sum(view.count for view in views)
-    return chosen  # type: ignore[no-any-return]
 
 
 def settle(block: Cores) -> None:
@@ -275,53 +250,3 @@ def forget(block: Cores, channel: Channel) -> None:
     settle(block)
     for key in [key for key in channel.cache if key not in ("epoch", "trace")]:
         del channel.cache[key]
-
-
-# ------------------------------------------------------------------------------------------------------- planning
-
-
-def _scheduled(
-    block: Cores, channel: Channel, positions: np.ndarray | None, lines: np.ndarray | None
-) -> tuple[Schedule, tuple[View, ...]]:
-    """The schedule and the views it applies to: from the channel's cache, or made now if tables were changed since."""
-    cache: dict[Any, Any] = channel.cache
-    if cache.get("epoch") != block.tables.epoch:
-        scouted(block, channel)
-    chosen = None if positions is None else positions.tobytes()
-    within = None if lines is None else lines.tobytes()
-    entry = cache.get((chosen, within))
-    if entry is None:
-        trace = cache["trace"]
-        name = (chosen, within if trace.whole_block else None, Schedule)
-        if name not in cache:
-            cache[name] = compile_schedule(block, channel, trace, positions, lines)
-        entry = cache[chosen, within] = cache[name], _views(block, channel, lines, trace.whole_block)
-    return entry
-
-
-def _is_crossed(block: Cores, channel: Channel) -> bool:
-    """May packets of other channels come to the routers of these paths? All ranks find the same."""
-    if channel.axis is not None:
-        return False
-    book = block.tables.book
-    return bool(book.reshape(len(book), -1)[:, channel.links.any(axis=0)].sum(axis=0).max(initial=0) > 1)
-
-
-def _views(block: Cores, channel: Channel, lines: np.ndarray | None, whole_block: bool) -> tuple[View, ...]:
-    """Views of the block's arrays that show the chosen lines: one for every run of evenly spaced ones."""
-    if whole_block or channel.axis is None:
-        return (View(None, slice(None), 1, block.mesh.block_width * block.mesh.block_height),)
-    chosen = line_indices(block, channel)
-    if lines is not None:
-        low = block.mesh.offset("y" if channel.axis == "x" else "x")
-        chosen = chosen[lines[chosen + low]]
-    length, views = block.mesh.block_length(channel.axis), []
-    while len(chosen):
-        gap = int(chosen[1] - chosen[0]) if len(chosen) > 1 else 1
-        even = np.diff(chosen) == gap
-        count = len(chosen) if even.all() else int(np.argmin(even)) + 1
-        run = as_index(chosen[:count])
-        assert isinstance(run, slice)
-        views.append(View(channel.axis, run, count, length))
-        chosen = chosen[count:]
-    return tuple(views)

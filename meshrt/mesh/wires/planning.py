@@ -1,0 +1,82 @@
+"""What a transfer of a channel is here: its schedule, and views of the lines it runs on. Made at the first use of these
+sources and lines, then from the channel's cache.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from meshrt.mesh.cores import Cores
+from meshrt.mesh.wires.lines import Positions, View, as_index
+from meshrt.mesh.wires.routers import line_indices
+from meshrt.mesh.wires.schedule import Schedule, compile_schedule
+from meshrt.mesh.wires.scouts import scouted
+from meshrt.mesh.wires.tables import Channel, check_installed
+
+
+def scheduled(
+    block: Cores, channel: Channel, positions: np.ndarray | None, lines: np.ndarray | None
+) -> tuple[Schedule, tuple[View, ...]]:
+    """The schedule and the views it applies to: from the channel's cache, or made now if tables were changed since."""
+    cache: dict[Any, Any] = channel.cache
+    if cache.get("epoch") != block.tables.epoch:
+        scouted(block, channel)
+    chosen = None if positions is None else positions.tobytes()
+    within = None if lines is None else lines.tobytes()
+    entry = cache.get((chosen, within))
+    if entry is None:
+        trace = cache["trace"]
+        name = (chosen, within if trace.whole_block else None, Schedule)
+        if name not in cache:
+            cache[name] = compile_schedule(block, channel, trace, positions, lines)
+        entry = cache[chosen, within] = cache[name], _views(block, channel, lines, trace.whole_block)
+    return entry
+
+
+def is_crossed(block: Cores, channel: Channel) -> bool:
+    """May packets of other channels come to the routers of these paths? All ranks find the same."""
+    if channel.axis is not None:
+        return False
+    book = block.tables.book
+    return bool(book.reshape(len(book), -1)[:, channel.links.any(axis=0)].sum(axis=0).max(initial=0) > 1)
+
+
+def chosen_cores(
+    block: Cores, channel: Channel, positions: np.ndarray, lines: np.ndarray | None
+) -> tuple[list[Positions], int]:
+    """State of the cores at these positions of the channel's lines, and how many they are here."""
+    key = ("cores", positions.tobytes(), None if lines is None else lines.tobytes())
+    chosen: Any = channel.cache.get(key)
+    if chosen is None:
+        check_installed(channel)
+        whole = channel.axis is None
+        low, length = (
+            (0, len(positions))
+            if channel.axis is None
+            else (block.mesh.offset(channel.axis), block.mesh.block_length(channel.axis))
+        )
+        at = np.flatnonzero(positions[low : low + length])
+        views = _views(block, channel, lines, whole) if len(at) else ()
+        states = [Positions(view.of(block.clock.state, 1), as_index(at)) for view in views]
+        chosen = channel.cache[key] = states, len(at) * sum(view.count for view in views)
+    return chosen  # type: ignore[no-any-return]
+
+
+def _views(block: Cores, channel: Channel, lines: np.ndarray | None, whole_block: bool) -> tuple[View, ...]:
+    """Views of the block's arrays that show the chosen lines: one for every run of evenly spaced ones."""
+    if whole_block or channel.axis is None:
+        return (View(None, slice(None), 1, block.mesh.block_width * block.mesh.block_height),)
+    chosen = line_indices(block, channel)
+    if lines is not None:
+        low = block.mesh.offset("y" if channel.axis == "x" else "x")
+        chosen = chosen[lines[chosen + low]]
+    length, views = block.mesh.block_length(channel.axis), []
+    while len(chosen):
+        gap = int(chosen[1] - chosen[0]) if len(chosen) > 1 else 1
+        even = np.diff(chosen) == gap
+        count = len(chosen) if even.all() else int(np.argmin(even)) + 1
+        run = as_index(chosen[:count])
+        assert isinstance(run, slice)
+        views.append(View(channel.axis, run, count, length))
+        chosen = chosen[count:]
+    return tuple(views)
