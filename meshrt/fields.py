@@ -151,6 +151,7 @@ GPU = {
         "memory_traffic.total": ("bytes", "bytes that kernels read and wrote, in the model's dtype", "memory traffic"),
         "memory_traffic.max": ("bytes", "the same of one GPU, the most"),
         "attention_heads": ("heads", "tokens times query heads, as attention computed them", "attention heads"),
+        "dequantized_bytes": ("bytes", "of matrices that kernels rebuilt from codes, in the model's dtype"),
         "cache_runs": ("copies", "stretches of the low-rank cache that were copied together"),
         "cache_blocks": ("blocks", "blocks of the low-rank cache that were copied"),
     }, scaled=True),

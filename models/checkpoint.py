@@ -67,6 +67,18 @@ class Checkpoint:
         """float32, float16 or ml_dtypes.bfloat16."""
         return _numpy_dtype(self.find(name).dtype)
 
+    def view(self, name: str) -> NDArray[Any]:
+        """A tensor where it lies on the disk: what is looked at is read. Raises ModelError for what `find` refuses."""
+        tensor = self.find(name)
+        dtype, size = _numpy_dtype(tensor.dtype), tensor.nbytes
+        try:
+            # An empty map is not possible, an empty array is.
+            data = np.memmap(tensor.file, np.uint8, "r", tensor.offset, size) if size else np.empty(0, np.uint8)
+            array: NDArray[Any] = data.view(dtype).reshape(tensor.shape)
+        except (OSError, ValueError) as error:
+            raise ModelError(f"{tensor.file}: tensor {name} cannot be read: {error}") from error
+        return array
+
     def read(self, name: str, *index: Index) -> NDArray[Any]:
         """Reads the part of a tensor that `index` picks: a fresh array of the checkpoint's own dtype.
 
@@ -76,13 +88,7 @@ class Checkpoint:
         tensor = self.find(name)
         if len(index) > len(tensor.shape):
             raise ModelError(f"{tensor.file}: tensor {name} has {len(tensor.shape)} axes; {len(index)} were indexed")
-        dtype, size = _numpy_dtype(tensor.dtype), tensor.nbytes
-        try:
-            # An empty map is not possible, an empty array is.
-            data = np.memmap(tensor.file, np.uint8, "r", tensor.offset, size) if size else np.empty(0, np.uint8)
-            array: NDArray[Any] = data.view(dtype).reshape(tensor.shape)
-        except (OSError, ValueError) as error:
-            raise ModelError(f"{tensor.file}: tensor {name} cannot be read: {error}") from error
+        array = self.view(name)
         # Slices first: they only narrow the map. A gather then touches no more pages than it must.
         array = array[tuple(part if isinstance(part, slice) else slice(None) for part in index)]
         for axis, part in enumerate(index):

@@ -46,9 +46,9 @@ class Family:
         return self.layers[0].dense_mlp.down.rows
 
 
-def read_family(folder: Path) -> Family:
-    """The model of a Hugging Face folder. ModelError."""
-    return family_of(read_opt(folder) if is_opt(folder) else read_config(folder))
+def read_family(folder: Path, quantized: bool = False) -> Family:
+    """The model of a Hugging Face folder. ModelError, also of a quantized one but to those who can work with it."""
+    return family_of(read_opt(folder) if is_opt(folder) else read_config(folder, quantized))
 
 
 def family_of(config: Config | OptConfig) -> Family:

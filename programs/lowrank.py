@@ -25,6 +25,7 @@ from meshrt.programs.gpu import options as own
 from meshrt.programs.gpu.llama import write
 from meshrt.programs.gpu.opening import open_model, open_weights, shaped
 from meshrt.programs.gpu.options import How
+from meshrt.programs.gpu.quantizing import hold_of, quantized_by_shape, told
 from meshrt.programs.gpu.serving import Limits, Request, serve
 from meshrt.programs.gpu.steps import Steps
 
@@ -39,6 +40,14 @@ def run(
     scheme: own.Scheme = "deinfer",
     kv: own.Kv = "dense",
     ratio: own.Ratio = None,
+    bits: own.Bits = None,
+    group: own.Group = None,
+    symmetric: own.Symmetric = False,
+    ranks: own.Ranks = None,
+    compensator_bits: own.CompensatorBits = None,
+    unfused: own.Unfused = False,
+    compensators: own.Compensators = "apart",
+    compensator_memory: own.CompensatorMemory = "stored",
     prompt: shared.PromptText = None,
     prompts: Annotated[str | None, "a file with a prompt in each line: requests that are served together"] = None,
     prompt_ids: shared.PromptIds = None,
@@ -70,10 +79,10 @@ def run(
     del arguments["gpus"]
     if prompts is None:
         text = write(gpus, arguments)
-        steps, served, count = text.engine.steps, [text.engine.request], text.layers
+        steps, served, count, more = text.engine.steps, [text.engine.request], text.layers, text.more
         answers = {**text.report, **times(served[0])}
     else:
-        steps, served, reports, count = together(gpus, prompts, arguments, Limits(max_batch, max_prefill_tokens))
+        steps, served, reports, count, more = together(gpus, prompts, arguments, Limits(max_batch, max_prefill_tokens))
         answers = {"requests": reports}
     return {
         **answers,
@@ -84,6 +93,7 @@ def run(
         "block_size": block_size,
         "preemptions": sum(request.preemptions for request in served),
         "plans": steps.recorded,
+        **more,
     }
 
 
@@ -99,28 +109,29 @@ def times(request: Request) -> dict[str, Any]:
 
 def together(
     gpus: Gpus, file: str, arguments: Mapping[str, Any], limits: Limits
-) -> tuple[Steps, list[Request], list[dict[str, Any]], int]:
-    """Serve the prompts of a file: the steps, the requests, what became of each, the model's layers."""
+) -> tuple[Steps, list[Request], list[dict[str, Any]], int, dict[str, Any]]:
+    """Serve the prompts of a file: the steps, the requests, what became of each, the model's layers, more of it."""
     asked, how = taken(Asked, arguments), taken(How, arguments)
     if asked.logits:
         raise UsageError("--logits is for one prompt: leave --prompts away, or the logits")
     folder = find_model(asked.model)
-    family = read_family(folder)
+    family = read_family(folder, quantized=True)
     source = open_weights(gpus, folder, family)
-    family = shaped(gpus, family, how.ratio, asked.layers)
+    family = shaped(gpus, quantized_by_shape(gpus, family, how), how.ratio, asked.layers)
+    hold = hold_of(family, how)
     choice = make_choice(asked, gpus.payload, family.stop)
     prompts = read_prompts(gpus, folder, family, file, asked)
     requests = [Request(at, prompt.ids, choice.limit, stop=choice.stop) for at, prompt in enumerate(prompts)]
     steps = open_model(
         gpus, family, source, how.scheme, how.kv == "lowrank", requests, dtype=how.dtype, layers_run=how.layers_run,
-        block_size=how.block_size, kv_blocks=how.kv_blocks,
+        block_size=how.block_size, kv_blocks=how.kv_blocks, hold=hold,
     )  # fmt: skip
     serve(steps, requests, limits)
     steps.close()
     reports = [
         said(prompt, choice, request.new) | times(request) for prompt, request in zip(prompts, requests, strict=True)
     ]
-    return steps, requests, reports, len(family.layers)
+    return steps, requests, reports, len(family.layers), told(family, hold)
 
 
 def read_prompts(gpus: Gpus, folder: Path, family: Family, file: str, asked: Asked) -> list[Prompt]:

@@ -51,7 +51,7 @@ def run_gpus(gpus: Gpus, model: Path | str, name: str, **options: Any) -> dict[s
 
 def logits_of(gpus: Gpus, model: Path, scheme: str, ids: list[int], prompt: int, low_rank: bool = False) -> np.ndarray:
     """Logits [tokens, vocabulary]: the first `prompt` ids at once, the others one by one."""
-    family = read_family(model)
+    family = read_family(model, quantized=True)
     request = Request(0, tuple(ids), 1)
     steps = open_model(
         gpus, family, open_weights(gpus, model, family), scheme, low_rank, [request], block_size=4, wanted=True
@@ -79,7 +79,7 @@ def serve_all(
     limits: Limits | None = None, arrivals: list[float] | None = None, **options: Any,
 ) -> tuple[list[Request], Steps]:  # fmt: skip
     """Serve these prompts together: the requests with their new tokens."""
-    family = read_family(model)
+    family = read_family(model, quantized=True)
     times = arrivals or [0.0 for _ in prompts]
     requests = [Request(at, ids, new, time) for at, (ids, time) in enumerate(zip(prompts, times, strict=True))]
     checkpoint = open_weights(gpus, model, family)

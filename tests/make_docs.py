@@ -28,6 +28,7 @@ OF = {"mesh": Device, "neuron": NeuronDevice, "gpu": GpuDevice}
 # What is there only if a run has it: phases have tokens, a wafer has defects, a kernel has a tally.
 SOMETIMES = {
     "tokens", "wafer", "attention_heads", "attention_link_bytes", "mlp_link_bytes", "cache_runs", "cache_blocks",
+    "dequantized_bytes",
 }  # fmt: skip
 
 

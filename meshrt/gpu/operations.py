@@ -1,10 +1,13 @@
 """What any program launches on a GPU: products, sums, look-ups, with what each costs. Arrays are [rows, columns]."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
 
+from meshrt.gpu.codes import Coded, Codes, Factored, Rebuilt, Thin, factor_bytes, room_for, room_for_factor
 from meshrt.gpu.gpu import Gpu
 
 
@@ -28,6 +31,37 @@ def matmuls(
     nbytes = sum(array.size for arrays in (xs, ws, results) for array in arrays) * gpu.dtype.itemsize
     group = tuple(zip(results, xs, ws, biases, strict=True))
     gpu.launch(_matmuls, results[0], group, cost=gpu.cost(flops, nbytes))
+    return results
+
+
+def int3_matmul(gpu: Gpu, x: np.ndarray, w: Codes) -> np.ndarray:
+    """x [m, k] times W^T [n, k] in 3 bits (or 2 to 8) -> [m, n]: one kernel, which reads the codes as they are."""
+    out = gpu.new(len(x), w.rows)
+    _fused(gpu, [x], [Coded(w, (), "apart")], [out], False)
+    return out
+
+
+def coded_matmuls(
+    gpu: Gpu, xs: Sequence[np.ndarray], ws: Sequence[Coded], biases: Sequence[np.ndarray | None],
+    outs: Sequence[np.ndarray] | None = None,
+) -> list[np.ndarray]:  # fmt: skip
+    """Products with matrices of codes and their compensators, as their `way` says; to `outs` if given.
+
+    `fused`: one kernel for all, x V^T never leaves the chip. `apart`: one for the codes, and two grouped ones for the
+    compensators. `unfused`, as PyTorch does without such a kernel: each matrix is written in the GPU's dtype, U V is
+    added to it, and it is read again.
+    """
+    results = [gpu.new(len(x), w.shape[1]) for x, w in zip(xs, ws, strict=True)] if outs is None else [*outs]
+    if ws[0].way == "unfused":
+        for x, w, out in zip(xs, ws, results, strict=True):
+            _unfused(gpu, x, w, out)
+    else:
+        _fused(gpu, xs, ws, results, ws[0].way == "fused")
+        if ws[0].way == "apart":
+            _compensate(gpu, xs, ws, results)
+    for out, bias in zip(results, biases, strict=True):
+        if bias is not None:
+            add(gpu, out, bias)
     return results
 
 
@@ -64,3 +98,121 @@ def _add(target: np.ndarray, other: np.ndarray) -> None:
 
 def _take(out: np.ndarray, table: np.ndarray, rows: np.ndarray) -> None:
     table.take(rows, 0, out, "clip")  # what raises takes a copy of `out` first
+
+
+# ---- products with codes
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """Room for the factors of a compensator and what comes of them: x V^T [m, rank], and that times U^T [m, rows]."""
+
+    thin: Thin
+    u: Factored
+    v: Factored
+    low: np.ndarray
+    more: np.ndarray  # [2, m, rows]
+
+
+def _room(gpu: Gpu, x: np.ndarray, thin: Thin) -> _Pair:
+    more = gpu.shaped((2, len(x), thin.rows.stop - thin.rows.start))
+    return _Pair(
+        thin, room_for_factor(thin.u), room_for_factor(thin.v), gpu.shaped((len(x), thin.rank)), more
+    )  # fmt: skip
+
+
+def _fused(gpu: Gpu, xs: Sequence[np.ndarray], ws: Sequence[Coded], outs: Sequence[np.ndarray], thin: bool) -> None:
+    """One kernel for all products with codes, and with their compensators if `thin`."""
+    flops = nbytes = dense = 0
+    for x, w, out in zip(xs, ws, outs, strict=True):
+        flops += 2 * len(x) * w.codes.rows * w.codes.columns
+        nbytes += w.codes.nbytes + gpu.size(x) + gpu.size(out)
+        dense += w.codes.rows * w.codes.columns * gpu.dtype.itemsize
+        for one in w.thin if thin else ():
+            flops += _thin_flops(x, one)
+            nbytes += one.nbytes
+    group = [
+        (out, x, room_for(w.codes), tuple(_room(gpu, x, one) for one in w.thin) if thin else ())
+        for x, w, out in zip(xs, ws, outs, strict=True) if gpu.payload
+    ]  # fmt: skip
+    gpu.launch(_coded, outs[0], group, cost=gpu.cost(flops, nbytes, {"dequantized_bytes": dense}))
+
+
+def _thin_flops(x: np.ndarray, one: Thin) -> int:
+    return int(2 * len(x) * one.rank * (x.shape[1] + one.rows.stop - one.rows.start))
+
+
+def _compensate(gpu: Gpu, xs: Sequence[np.ndarray], ws: Sequence[Coded], outs: Sequence[np.ndarray]) -> None:
+    """x V^T of all products in one kernel, and what U makes of them added to the results in another."""
+    lows, pairs = [], []
+    flops, nbytes, more_flops, more_bytes = 0, 0, 0, 0
+    for x, w, out in zip(xs, ws, outs, strict=True):
+        if not w.thin:
+            continue
+        ends = [*accumulate((one.rank for one in w.thin), initial=0)]
+        low = gpu.new(len(x), ends[-1])
+        nbytes += gpu.size(x)
+        for one, (begin, end) in zip(w.thin, pairwise(ends), strict=True):
+            part, target = low[:, begin:end], out[:, one.rows]
+            flops += 2 * x.size * one.rank
+            nbytes += factor_bytes(one.v) + gpu.size(part)
+            more_flops += 2 * target.size * one.rank
+            more_bytes += factor_bytes(one.u) + gpu.size(part) + 2 * gpu.size(target)
+            if gpu.payload:
+                lows.append((part, x, room_for_factor(one.v)))
+                pairs.append((target, part, room_for_factor(one.u), gpu.shaped((2, *target.shape))))
+    if flops:
+        gpu.launch(_low, outs[0], lows, cost=gpu.cost(flops, nbytes))
+        gpu.launch(_raise, outs[0], pairs, cost=gpu.cost(more_flops, more_bytes))
+
+
+def _unfused(gpu: Gpu, x: np.ndarray, w: Coded, out: np.ndarray) -> None:
+    dense = gpu.new(w.codes.rows, w.codes.columns)
+    size = gpu.size(dense)
+    room = room_for(w.codes) if gpu.payload else None
+    cost = gpu.cost(2 * dense.size, w.codes.nbytes + size, {"dequantized_bytes": size})
+    gpu.launch(_rebuild, dense, room, cost=cost)
+    for one in w.thin:
+        part = dense[one.rows]
+        factors = (room_for_factor(one.u), room_for_factor(one.v)) if gpu.payload else ()
+        cost = gpu.cost(2 * part.size * one.rank, one.nbytes + 2 * gpu.size(part))
+        gpu.launch(_add_product, part, *factors, gpu.shaped(part.shape), cost=cost)
+    cost = gpu.cost(2 * len(x) * dense.size, gpu.size(x) + size + gpu.size(out))
+    gpu.launch(_matmul, out, x, dense.T, None, cost=cost)
+
+
+def _coded(_: np.ndarray, group: Sequence[tuple[np.ndarray, np.ndarray, Rebuilt, Sequence[_Pair]]]) -> None:
+    for out, x, room, pairs in group:
+        for rows, block in room.blocks():
+            np.matmul(x, block.T, out[:, rows])
+        for pair in pairs:
+            np.matmul(x, pair.v.whole().T, pair.low)
+            _add_times(out[:, pair.thin.rows], pair.low, pair.u, pair.more)
+
+
+def _low(_: np.ndarray, group: Sequence[tuple[np.ndarray, np.ndarray, Factored]]) -> None:
+    for low, x, v in group:
+        np.matmul(x, v.whole().T, low)
+
+
+def _raise(_: np.ndarray, group: Sequence[tuple[np.ndarray, np.ndarray, Factored, np.ndarray]]) -> None:
+    for out, low, u, more in group:
+        _add_times(out, low, u, more)
+
+
+def _add_times(out: np.ndarray, low: np.ndarray, u: Factored, more: np.ndarray) -> None:
+    """out += low U^T. Of columns that are a part of an array NumPy's sum would take a buffer of its own."""
+    np.matmul(low, u.whole().T, more[0])
+    np.copyto(more[1], out)
+    np.add(more[0], more[1], more[0])
+    np.copyto(out, more[0])
+
+
+def _rebuild(dense: np.ndarray, room: Rebuilt) -> None:
+    for rows, block in room.blocks():
+        np.copyto(dense[rows], block)
+
+
+def _add_product(dense: np.ndarray, u: Factored, v: Factored, more: np.ndarray) -> None:
+    np.matmul(u.whole(), v.whole(), more)
+    np.add(dense, more, dense)

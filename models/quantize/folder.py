@@ -44,12 +44,12 @@ def tensors(name: str, parts: Parts) -> dict[str, NDArray[Any]]:
     return {f"{name}.{end}": np.ascontiguousarray(one) for end, one in found.items()}
 
 
-def read_parts(checkpoint: Checkpoint, name: str, form: Quantized, rows: int, columns: int) -> Parts:
-    """The matrix of that name [rows, columns] as it is stored. Raises ModelError naming the tensor that is not right.
+def check_tensors(checkpoint: Checkpoint, name: str, form: Quantized, rows: int, columns: int) -> None:
+    """Raises ModelError naming the tensor of the matrix [rows, columns] that is not as config.json says.
 
     Codes need no check: all that fits into their bits is one.
     """
-    specs, read = form.tensors(name, rows, columns), {}
+    specs = form.tensors(name, rows, columns)
     for one in (f"{name}.{end}" for end in ENDS):
         if one in checkpoint.tensors and one not in specs:
             raise ModelError(
@@ -63,9 +63,16 @@ def read_parts(checkpoint: Checkpoint, name: str, form: Quantized, rows: int, co
                 f"{tensor.file}: tensor {one} is {tensor.dtype} {list(tensor.shape)}; config.json's 'quantized' asks"
                 f" for {dtype} {list(shape)}"
             )
+
+
+def read_parts(checkpoint: Checkpoint, name: str, form: Quantized, rows: int, columns: int) -> Parts:
+    """The matrix of that name [rows, columns] as it is stored. Raises ModelError naming the tensor that is wrong."""
+    check_tensors(checkpoint, name, form, rows, columns)
+    read = {}
+    for one, (dtype, _) in form.tensors(name, rows, columns).items():
         part = checkpoint.read(one)
         if dtype == "F16" and not np.isfinite(part).all():
-            raise ModelError(f"{tensor.file}: tensor {one} has values that are NaN or infinite")
+            raise ModelError(f"{checkpoint.find(one).file}: tensor {one} has values that are NaN or infinite")
         read[one.removeprefix(name + ".")] = part
 
     def factor(letter: str, size: int) -> Factor:

@@ -28,11 +28,11 @@ class Scheme:
 
 def matrix_bytes(scheme: Scheme, one: Shape, rank: int) -> int:
     """All of a matrix in a folder."""
-    return _bytes(scheme.form(rank).tensors(one.name, one.rows, one.columns))
+    return bytes_of(scheme.form(rank).tensors(one.name, one.rows, one.columns))
 
 
 def compensator_bytes(scheme: Scheme, one: Shape, rank: int) -> int:
-    return _bytes(scheme.form(rank).compensator(one.rows, one.columns))
+    return bytes_of(scheme.form(rank).compensator(one.rows, one.columns))
 
 
 def published_codes_bits(scheme: Scheme, one: Shape) -> Fraction:
@@ -95,5 +95,6 @@ def _ten_in_32(bits: int) -> Fraction:
     return Fraction(32, 10) if bits == 3 else Fraction(bits)
 
 
-def _bytes(specs: Mapping[str, tuple[str, tuple[int, ...]]]) -> int:
+def bytes_of(specs: Mapping[str, tuple[str, tuple[int, ...]]]) -> int:
+    """Of tensors, by dtype and shape."""
     return sum(prod(shape) * ITEM_BYTES[dtype] for dtype, shape in specs.values())

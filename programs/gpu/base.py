@@ -18,7 +18,7 @@ from meshrt.gpu.gpus import Gpus
 from meshrt.gpu.operations import matmul
 from meshrt.models.checkpoint import Index
 from meshrt.models.matrix import Matrix
-from meshrt.programs.gpu.cut import EVERY, Cutter, shares
+from meshrt.programs.gpu.cut import EVERY, Cutter, Weights, product, shares
 from meshrt.programs.gpu.dense import biased
 from meshrt.programs.gpu.scheme import Arrays, Results
 
@@ -35,7 +35,7 @@ class Pair:
 class Columns:
     """Columns of a matrix that is not decomposed; `sizes` of all GPUs if they are to be gathered."""
 
-    w: np.ndarray
+    w: Weights
     sizes: tuple[int, ...] | None
 
 
@@ -51,7 +51,7 @@ class BaseFirst:
 class BaseSecond:
     """The matrix as one GPU has it; its `rows` of an input that every GPU has; `sizes` of inputs to be gathered."""
 
-    matrix: Pair | np.ndarray
+    matrix: Pair | Weights
     bias: np.ndarray | None
     rows: slice | None
     sizes: tuple[int, ...] | None
@@ -89,10 +89,8 @@ def first(gpus: Gpus, shards: Sequence[BaseFirst], xs: Arrays, wanted: int) -> l
     results = [Results([], []) for _ in shards]
     for at in range(len(shards[0].matrices)):
         products = _product(gpus, [shard.matrices[at] for shard in shards], xs)
-        for result, product in zip(
-            results, biased(gpus, products, [shard.biases[at] for shard in shards]), strict=True
-        ):
-            result.values.append(product)
+        for result, value in zip(results, biased(gpus, products, [shard.biases[at] for shard in shards]), strict=True):
+            result.values.append(value)
             result.latents.append(None)
     return results
 
@@ -100,7 +98,7 @@ def first(gpus: Gpus, shards: Sequence[BaseFirst], xs: Arrays, wanted: int) -> l
 def _product(gpus: Gpus, matrices: Sequence[Pair | Columns], xs: Arrays) -> Arrays:
     parts = []
     for gpu, weights, x in zip(gpus.mine, matrices, xs, strict=True):
-        parts.append(_through(gpu, weights, x) if isinstance(weights, Pair) else matmul(gpu, x, weights.w))
+        parts.append(_through(gpu, weights, x) if isinstance(weights, Pair) else product(gpu, x, weights.w))
     matrix = matrices[0]
     if isinstance(matrix, Pair):
         return gpus.reduce_sum(parts)
@@ -129,5 +127,5 @@ def second(gpus: Gpus, shards: Sequence[BaseSecond], ys: Arrays) -> Arrays:
         if isinstance(shard.matrix, Pair):
             parts.append(_through(gpu, shard.matrix, y))
         else:
-            parts.append(matmul(gpu, y if shard.rows is None else y[:, shard.rows], shard.matrix))
+            parts.append(product(gpu, y if shard.rows is None else y[:, shard.rows], shard.matrix))
     return biased(gpus, gpus.reduce_sum(parts), [shard.bias for shard in shards])

@@ -1,14 +1,21 @@
 """Cuts of a model's tensors, read from the checkpoint straight to a GPU: its own rows and columns, and nothing else."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
+from meshrt.gpu.codes import Coded, side_by_side
 from meshrt.gpu.gpu import COMPUTED, Gpu
+from meshrt.gpu.operations import coded_matmuls, matmul
 from meshrt.models.checkpoint import Checkpoint, Index
 from meshrt.models.matrix import Matrix
+from meshrt.models.quantize.form import Quantized
+from meshrt.programs.gpu.coded import CodedCut, Hold, length
 
 EVERY = slice(None)
+Weights: TypeAlias = np.ndarray | Coded  # of a product: [in, out], or codes of [out, in]
 
 
 def part(index: int, count: int, size: int) -> slice:
@@ -21,6 +28,13 @@ def shares(count: int, size: int) -> tuple[int, ...]:
     return tuple(share.stop - share.start for share in (part(index, count, size) for index in range(count)))
 
 
+def product(gpu: Gpu, x: np.ndarray, weights: Weights, bias: np.ndarray | None = None) -> np.ndarray:
+    """x W (+ bias), whatever W is kept in."""
+    if isinstance(weights, np.ndarray):
+        return matmul(gpu, x, weights, bias)
+    return coded_matmuls(gpu, [x], [weights], [bias])[0]
+
+
 @dataclass(frozen=True)
 class Cutter:
     """Reads for GPU `gpu` of `count`; without a checkpoint, shapes. Matrices come as [in, out], for the kernels."""
@@ -28,16 +42,20 @@ class Cutter:
     gpu: Gpu
     count: int
     checkpoint: Checkpoint | None
+    hold: Hold
 
     def own(self, size: int) -> slice:
         """This GPU's share of 0..size."""
         return part(self.gpu.index, self.count, size)
 
-    def whole(self, matrix: Matrix, rows: Index, columns: Index) -> np.ndarray:
-        """A part of W^T, also of one that is decomposed."""
+    def whole(self, matrix: Matrix, rows: Index, columns: Index) -> Weights:
+        """A part of W^T, also of one that is decomposed; of one that is quantized its codes."""
+        if isinstance(matrix.form, Quantized):
+            assert isinstance(rows, slice)
+            return CodedCut(self.gpu, self.checkpoint, matrix, matrix.form, self.hold).part(columns, rows)
         if matrix.rank is None:
             return self._read(matrix, rows, columns)
-        shape = (_length(rows, matrix.rows), _length(columns, matrix.columns))
+        shape = (length(rows, matrix.rows), length(columns, matrix.columns))
         if self.checkpoint is None:
             return self._keep(self.gpu.shaped(shape))
         u, v = matrix.factors()
@@ -58,31 +76,30 @@ class Cutter:
 
     def vector(self, name: str, size: int, index: Index = EVERY) -> np.ndarray:
         if self.checkpoint is None:
-            return self._keep(self.gpu.shaped((_length(index, size),)))
+            return self._keep(self.gpu.shaped((length(index, size),)))
         return self._keep(self.checkpoint.read(name, index).astype(COMPUTED))
 
     def table(self, name: str, rows: int, columns: int, index: Index = EVERY) -> np.ndarray:
         """Rows of a table [rows, columns]."""
         if self.checkpoint is None:
-            return self._keep(self.gpu.shaped((_length(index, rows), columns)))
+            return self._keep(self.gpu.shaped((length(index, rows), columns)))
         return self._keep(self.checkpoint.read(name + ".weight", index).astype(COMPUTED))
 
-    def joined(self, arrays: list[np.ndarray]) -> np.ndarray:
+    def joined(self, parts: Sequence[Weights]) -> Weights:
         """Matrices that were read already, side by side; they are the same memory."""
+        if coded := [part for part in parts if isinstance(part, Coded)]:
+            return side_by_side(self.gpu, coded)
+        arrays = [part for part in parts if isinstance(part, np.ndarray)]
         if self.gpu.payload:
             return np.concatenate(arrays, axis=1)
         return self.gpu.shaped((arrays[0].shape[0], sum(array.shape[1] for array in arrays)))
 
     def _read(self, matrix: Matrix, rows: Index, columns: Index) -> np.ndarray:
         if self.checkpoint is None:
-            return self._keep(self.gpu.shaped((_length(rows, matrix.rows), _length(columns, matrix.columns))))
+            return self._keep(self.gpu.shaped((length(rows, matrix.rows), length(columns, matrix.columns))))
         # The file has [out, in].
         array = self.checkpoint.read(matrix.name + ".weight", columns, rows)
         return self._keep(np.ascontiguousarray(array.T, COMPUTED))
 
     def _keep(self, array: np.ndarray) -> np.ndarray:
         return self.gpu.keep("weights", array)
-
-
-def _length(index: Index, size: int) -> int:
-    return len(range(size)[index]) if isinstance(index, slice) else len(index)

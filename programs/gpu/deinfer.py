@@ -5,7 +5,7 @@ GPU multiplies the latents by its own columns of every B, in one batched product
 decomposition, and no head is computed twice. Second sub-layer: A cut by rows, a reduce-sum of [tokens, rank], and B
 whole on every GPU.
 
-Matrices that are not decomposed are as in the dense scheme.
+Matrices that are not decomposed are as in the dense scheme; quantized ones, of which none is, are its own.
 """
 
 from collections.abc import Sequence
@@ -17,8 +17,9 @@ from meshrt.gpu.gpus import Gpus
 from meshrt.gpu.operations import matmul, matmuls
 from meshrt.models.checkpoint import Index
 from meshrt.models.matrix import Matrix
+from meshrt.models.quantize.form import Quantized
 from meshrt.programs.gpu import dense
-from meshrt.programs.gpu.cut import EVERY, Cutter, shares
+from meshrt.programs.gpu.cut import EVERY, Cutter, Weights, shares
 from meshrt.programs.gpu.scheme import Arrays, Results
 
 
@@ -50,7 +51,9 @@ def split(matrices: Sequence[Matrix]) -> bool:
     return True
 
 
-def cut_first(cut: Cutter, matrices: Sequence[Matrix], columns: Sequence[Index]) -> DeInferFirst:
+def cut_first(cut: Cutter, matrices: Sequence[Matrix], columns: Sequence[Index]) -> DeInferFirst | dense.DenseFirst:
+    if isinstance(matrices[0].form, Quantized):
+        return dense.cut_first(cut, matrices, columns)
     spans: list[slice | None] = []
     end = 0
     for matrix in matrices:
@@ -64,17 +67,22 @@ def cut_first(cut: Cutter, matrices: Sequence[Matrix], columns: Sequence[Index])
             downs.append(cut.a(matrix, EVERY, ranks))
     nothing = cut.gpu.shaped((matrices[0].rows, 0))  # more GPUs than ranks
     ups = [
-        cut.whole(matrix, EVERY, index) if span is None else cut.b(matrix, EVERY, index)
+        _array(cut.whole(matrix, EVERY, index)) if span is None else cut.b(matrix, EVERY, index)
         for matrix, span, index in zip(matrices, spans, columns, strict=True)
     ]
     biases = tuple(cut.bias(matrix, index) for matrix, index in zip(matrices, columns, strict=True))
-    down = cut.joined(downs or [nothing]) if end else None
+    down = _array(cut.joined(downs or [nothing])) if end else None
     return DeInferFirst(down, shares(cut.count, end), tuple(spans), tuple(ups), biases)
 
 
-def first(gpus: Gpus, shards: Sequence[DeInferFirst], xs: Arrays, wanted: int) -> list[Results]:
+def first(
+    gpus: Gpus, shards: Sequence[DeInferFirst | dense.DenseFirst], xs: Arrays, wanted: int
+) -> list[Results]:  # fmt: skip
     """Down, all-gather, up: only of the first `wanted` matrices; the latents are those of all."""
-    latents = xs
+    latents, own = xs, [shard for shard in shards if isinstance(shard, DeInferFirst)]
+    if not own:
+        return dense.first(gpus, [shard for shard in shards if isinstance(shard, dense.DenseFirst)], xs, wanted)
+    shards = own
     if shards[0].down is not None:
         parts = []
         for gpu, shard, x in zip(gpus.mine, shards, xs, strict=True):
@@ -105,3 +113,8 @@ def second(gpus: Gpus, shards: Sequence[DeInferSecond | dense.DenseSecond], ys: 
         matmul(gpu, low, shard.up, shard.bias)
         for gpu, shard, low in zip(gpus.mine, pairs, gpus.reduce_sum(parts), strict=True)
     ]
+
+
+def _array(weights: Weights) -> np.ndarray:
+    assert isinstance(weights, np.ndarray)  # where a matrix is quantized, all are
+    return weights

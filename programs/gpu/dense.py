@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshrt.gpu.gpus import Gpus
-from meshrt.gpu.operations import add, matmul
+from meshrt.gpu.operations import add
 from meshrt.models.checkpoint import Index
 from meshrt.models.matrix import Matrix
-from meshrt.programs.gpu.cut import EVERY, Cutter
+from meshrt.programs.gpu.cut import EVERY, Cutter, Weights, product
 from meshrt.programs.gpu.scheme import Arrays, Results
 
 
@@ -20,7 +20,7 @@ from meshrt.programs.gpu.scheme import Arrays, Results
 class DenseFirst:
     """This GPU's columns of all matrices, side by side [in, columns]; where each begins and ends."""
 
-    w: np.ndarray
+    w: Weights
     bias: np.ndarray | None
     ends: tuple[int, ...]
 
@@ -29,7 +29,7 @@ class DenseFirst:
 class DenseSecond:
     """This GPU's rows of the matrix [rows, out], and the whole bias, which comes after the sum."""
 
-    w: np.ndarray
+    w: Weights
     bias: np.ndarray | None
 
 
@@ -50,7 +50,7 @@ def first(gpus: Gpus, shards: Sequence[DenseFirst], xs: Arrays, wanted: int) -> 
     """One product with all columns."""
     results = []
     for gpu, shard, x in zip(gpus.mine, shards, xs, strict=True):
-        y = matmul(gpu, x, shard.w, shard.bias)
+        y = product(gpu, x, shard.w, shard.bias)
         values = [y[:, begin:end] for begin, end in zip((0, *shard.ends), shard.ends, strict=False)]
         results.append(Results(values, [None for _ in values]))
     return results
@@ -62,7 +62,7 @@ def cut_second(cut: Cutter, matrix: Matrix, rows: Index, split: bool) -> DenseSe
 
 def second(gpus: Gpus, shards: Sequence[DenseSecond], ys: Arrays) -> Arrays:
     """Partial results, and their sum over the GPUs."""
-    parts = [matmul(gpu, y, shard.w) for gpu, shard, y in zip(gpus.mine, shards, ys, strict=True)]
+    parts = [product(gpu, y, shard.w) for gpu, shard, y in zip(gpus.mine, shards, ys, strict=True)]
     return biased(gpus, gpus.reduce_sum(parts), [shard.bias for shard in shards])
 
 

@@ -20,6 +20,7 @@ from meshrt.programs.gpu import options as own
 from meshrt.programs.gpu.engine import GpuEngine
 from meshrt.programs.gpu.opening import open_model, open_weights, shaped
 from meshrt.programs.gpu.options import How
+from meshrt.programs.gpu.quantizing import hold_of, quantized_by_shape, told
 from meshrt.programs.gpu.serving import Request, check_room
 
 MACHINE = "gpu"
@@ -38,6 +39,14 @@ def run(
     scheme: own.Scheme = "deinfer",
     kv: own.Kv = "dense",
     ratio: own.Ratio = None,
+    bits: own.Bits = None,
+    group: own.Group = None,
+    symmetric: own.Symmetric = False,
+    ranks: own.Ranks = None,
+    compensator_bits: own.CompensatorBits = None,
+    unfused: own.Unfused = False,
+    compensators: own.Compensators = "apart",
+    compensator_memory: own.CompensatorMemory = "stored",
     block_size: own.BlockSize = 16,
     kv_blocks: own.KvBlocks = None,
     dtype: own.Dtype = None,
@@ -76,6 +85,7 @@ def run(
         "kv_blocks": text.engine.steps.cache.pages.blocks,
         "block_size": block_size,
         "plans": text.engine.steps.recorded,
+        **text.more,
     }
 
 
@@ -86,6 +96,7 @@ class Text:
     report: Mapping[str, Any]
     layers: int
     engine: GpuEngine
+    more: Mapping[str, Any]  # of codes
 
     @property
     def ttft(self) -> float:
@@ -103,22 +114,23 @@ def write(gpus: Gpus, arguments: Mapping[str, Any]) -> Text:
     """Generate what the arguments of `run` ask for; those that are not there have their defaults."""
     asked, how = taken(Asked, arguments), taken(How, arguments)
     folder = find_model(asked.model)
-    family = read_family(folder)
+    family = read_family(folder, quantized=True)
     choice = make_choice(asked, gpus.payload, family.stop)
     shared.check(asked, gpus.payload, len(family.layers))
     source = open_weights(gpus, folder, family)
-    family = shaped(gpus, family, how.ratio, asked.layers)
+    family = shaped(gpus, quantized_by_shape(gpus, family, how), how.ratio, asked.layers)
+    hold = hold_of(family, how)
     prompt = read_prompt(gpus.control, folder, family.vocabulary, asked)
     shared.check_positions(asked, gpus.payload, len(prompt), family.max_positions)
     keep = open_keep(gpus, settings(gpus), family, source, prompt, arguments)
     request = Request(0, prompt.ids or (0,) * prompt.context, asked.max_new_tokens)
     steps = open_model(
         gpus, family, source, how.scheme, how.kv == "lowrank", [request], dtype=how.dtype, layers_run=how.layers_run,
-        block_size=how.block_size, kv_blocks=how.kv_blocks, wanted=asked.logits is not None,
+        block_size=how.block_size, kv_blocks=how.kv_blocks, hold=hold, wanted=asked.logits is not None,
     )  # fmt: skip
     check_room(steps.cache.pages, [request])
     engine = GpuEngine(gpus, steps, request)
     generation = generate(gpus, engine, prompt, choice, keep, asked.logits is not None)
     steps.close()
     write_logits(gpus.control, asked, generation)
-    return Text(said(prompt, choice, generation.new), len(family.layers), engine)
+    return Text(said(prompt, choice, generation.new), len(family.layers), engine, told(family, hold))

@@ -7,8 +7,11 @@ from meshrt.errors import UsageError
 from meshrt.gpu.gpus import Gpus
 from meshrt.models.checkpoint import Checkpoint, check_shapes, open_checkpoint
 from meshrt.models.family import Family, check_plain, evenly, first_unlike
+from meshrt.models.quantize.folder import check_tensors
+from meshrt.models.quantize.form import Quantized
 from meshrt.programs.generation.options import storage
 from meshrt.programs.gpu.cache import Cache, check_low_rank, make_cache
+from meshrt.programs.gpu.coded import Hold
 from meshrt.programs.gpu.serving import Request, check_lengths
 from meshrt.programs.gpu.shards import Model, place
 from meshrt.programs.gpu.steps import Steps
@@ -22,6 +25,9 @@ def open_weights(gpus: Gpus, folder: Path, family: Family) -> Checkpoint | None:
         return None
     checkpoint = open_checkpoint(folder)
     check_shapes(checkpoint, family.config)
+    for one in (matrix for layer in family.layers for matrix in layer.matrices()):
+        if isinstance(one.form, Quantized):
+            check_tensors(checkpoint, one.name, one.form, one.columns, one.rows)
     return checkpoint
 
 
@@ -43,7 +49,7 @@ def shaped(gpus: Gpus, family: Family, ratio: float | None, layers: int | None) 
 def open_model(
     gpus: Gpus, family: Family, checkpoint: Checkpoint | None, scheme: str, low_rank: bool, requests: list[Request], *,
     dtype: str | None = None, layers_run: int | None = None, block_size: int = 16, kv_blocks: int | None = None,
-    wanted: bool = False,
+    wanted: bool = False, hold: Hold | None = None,
 ) -> Steps:  # fmt: skip
     """The model on the GPUs, with a cache for the requests. UsageError, LimitError."""
     if gpus.payload and layers_run is not None:
@@ -60,7 +66,7 @@ def open_model(
     def opened(gpus: Gpus, checkpoint: Checkpoint | None) -> tuple[Model, Cache]:
         for gpu in gpus.mine:
             gpu.dtype = kind
-        model = place(gpus, family, scheme, checkpoint, run, longest)
+        model = place(gpus, family, scheme, checkpoint, run, longest, hold or Hold())
         if low_rank:
             check_low_rank(model, scheme)
         return model, make_cache(gpus, model, low_rank, block_size, needed, kv_blocks)

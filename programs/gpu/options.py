@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from meshrt.program import AtLeast
+from meshrt.program import AtLeast, AtMost
 
-Model = Annotated[str, "a packaged model's name, or a Hugging Face folder: LLaMA, Qwen2, OPT"]
+Model = Annotated[str, "a packaged model's name, or a Hugging Face folder: LLaMA, Qwen2, OPT, mixtures of experts"]
 Scheme = Annotated[Literal["dense", "base", "deinfer"], "how matrices are cut and summed"]
 Kv = Annotated[Literal["dense", "lowrank"], "what the cache holds: keys and values, or their latents"]
 Ratio = Annotated[float | None, "--payload none: decompose all matrices to 1 - RATIO of their shorter side"]
@@ -17,6 +17,16 @@ Dtype = Annotated[
     Literal["float32", "float16", "bfloat16"] | None,
     "of all that is counted; computed in float32  [default: the model's]",
 ]
+Bits = Annotated[
+    int | None, "--payload none: all matrices of the layers in so many bits a weight", AtLeast(2), AtMost(8)
+]  # fmt: skip
+Group = Annotated[int | None, "of --bits: weights that share a scale  [default: 64]"]
+Symmetric = Annotated[bool, "of --bits: no zeros are stored"]
+Ranks = Annotated[str | None, "of --bits: compensators, as dense-512+kurtosis-16 (`meshrt quantize`)"]
+CompensatorBits = Annotated[Literal["3", "8", "16"] | None, "of --ranks  [default: 3]"]
+Unfused = Annotated[bool, "quantized: write each matrix in the model's dtype and read it again, as PyTorch"]
+Compensators = Annotated[Literal["apart", "fused"], "kernels of their own, or in that of the codes"]
+CompensatorMemory = Annotated[Literal["stored", "float16"], "what they are on the GPU: as stored, or float16"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,3 +40,11 @@ class How:
     kv_blocks: int | None
     dtype: str | None
     layers_run: int | None
+    bits: int | None
+    group: int | None
+    symmetric: bool
+    ranks: str | None
+    compensator_bits: str | None
+    unfused: bool
+    compensators: Literal["apart", "fused"]
+    compensator_memory: Literal["stored", "float16"]

@@ -14,6 +14,7 @@ from meshrt.models.family import Family
 from meshrt.models.matrix import Layer
 from meshrt.models.rope import cos_sin
 from meshrt.programs.gpu import base, deinfer, dense
+from meshrt.programs.gpu.coded import Hold
 from meshrt.programs.gpu.cut import Cutter, part
 from meshrt.programs.gpu.scheme import Scheme
 
@@ -116,13 +117,14 @@ def check_fit(family: Family, count: int) -> None:
 
 
 def place(
-    gpus: Gpus, family: Family, scheme_name: str, checkpoint: Checkpoint | None, layers_run: int, positions: int
-) -> Model:
+    gpus: Gpus, family: Family, scheme_name: str, checkpoint: Checkpoint | None, layers_run: int, positions: int,
+    hold: Hold,
+) -> Model:  # fmt: skip
     """Read every hosted GPU's share of the model; without a checkpoint, shapes. UsageError, LimitError, ModelError."""
     check_fit(family, gpus.count)
     scheme = cast(Scheme, SCHEMES[scheme_name])
     shards = tuple(
-        _shard(Cutter(gpu, gpus.count, checkpoint), family, scheme, layers_run, positions) for gpu in gpus.mine
+        _shard(Cutter(gpu, gpus.count, checkpoint, hold), family, scheme, layers_run, positions) for gpu in gpus.mine
     )
     return Model(family, scheme, shards, layers_run)
 
@@ -143,10 +145,10 @@ def _shard(cut: Cutter, family: Family, scheme: Scheme, layers_run: int, positio
     )  # fmt: skip
     layers = [_layer(cut, family, scheme, layer) for layer in family.layers[:layers_run]]
     if layers_run < len(family.layers):  # the others, which are like it, take as much
-        before = cut.gpu.memory.names["weights"]
+        before = dict(cut.gpu.memory.names)
         _layer(cut, family, scheme, family.layers[layers_run])
-        layer_bytes = cut.gpu.memory.names["weights"] - before
-        cut.gpu.memory.take("weights", layer_bytes * (len(family.layers) - layers_run - 1))
+        for name, nbytes in cut.gpu.memory.names.items():
+            cut.gpu.memory.take(name, (nbytes - before.get(name, 0)) * (len(family.layers) - layers_run - 1))
     return Shard(
         embedding,
         None if family.positions is None else cut.table(family.positions, learned, family.hidden),

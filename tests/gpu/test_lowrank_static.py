@@ -28,12 +28,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def warm_steps(
-    model: Path, tp: int, scheme: str, low_rank: bool, sequences: int, comm: Any = None
+    model: Path, tp: int, scheme: str, low_rank: bool, sequences: int, comm: Any = None, **options: Any
 ) -> tuple[Steps, list[Tokens]]:
     """Static steps with a plan for so many sequences, which was replayed already."""
-    family, gpus = read_family(model), new_gpus(tp, comm, static=True)
+    family, gpus = read_family(model, quantized=True), new_gpus(tp, comm, static=True)
     requests = [Request(at, (1, 2, 3, 4, 5, at), 20) for at in range(sequences)]
-    steps = open_model(gpus, family, open_weights(gpus, model, family), scheme, low_rank, requests, block_size=4)
+    source = open_weights(gpus, model, family)
+    steps = open_model(gpus, family, source, scheme, low_rank, requests, block_size=4, **options)
     for one in requests:
         steps.cache.pages.reserve(one.number, 20)
     steps.prompts([one.tokens() for one in requests])
