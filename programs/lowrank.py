@@ -23,11 +23,13 @@ from meshrt.programs.generation.options import Asked, taken
 from meshrt.programs.generation.prompt import Prompt, read_prompt
 from meshrt.programs.gpu import options as own
 from meshrt.programs.gpu.llama import write
+from meshrt.programs.gpu.mixing import mixing_of, told_experts
 from meshrt.programs.gpu.opening import open_model, open_weights, shaped
 from meshrt.programs.gpu.options import How
 from meshrt.programs.gpu.quantizing import hold_of, quantized_by_shape, told
 from meshrt.programs.gpu.serving import Limits, Request, serve
 from meshrt.programs.gpu.steps import Steps
+from meshrt.programs.routing import RoutingSeed, RoutingText
 
 MACHINE = "gpu"
 MESH = (1, 1)
@@ -48,6 +50,11 @@ def run(
     unfused: own.Unfused = False,
     compensators: own.Compensators = "apart",
     compensator_memory: own.CompensatorMemory = "stored",
+    experts: own.Experts = "tensor",
+    place: own.Place = "contiguous",
+    capacity: own.Capacity = None,
+    routing: RoutingText = None,
+    routing_seed: RoutingSeed = 0,
     prompt: shared.PromptText = None,
     prompts: Annotated[str | None, "a file with a prompt in each line: requests that are served together"] = None,
     prompt_ids: shared.PromptIds = None,
@@ -118,20 +125,26 @@ def together(
     family = read_family(folder, quantized=True)
     source = open_weights(gpus, folder, family)
     family = shaped(gpus, quantized_by_shape(gpus, family, how), how.ratio, asked.layers)
-    hold = hold_of(family, how)
+    hold, mixing = hold_of(family, how), mixing_of(gpus, family, how)
     choice = make_choice(asked, gpus.payload, family.stop)
     prompts = read_prompts(gpus, folder, family, file, asked)
     requests = [Request(at, prompt.ids, choice.limit, stop=choice.stop) for at, prompt in enumerate(prompts)]
     steps = open_model(
         gpus, family, source, how.scheme, how.kv == "lowrank", requests, dtype=how.dtype, layers_run=how.layers_run,
-        block_size=how.block_size, kv_blocks=how.kv_blocks, hold=hold,
+        block_size=how.block_size, kv_blocks=how.kv_blocks, hold=hold, mixing=mixing,
     )  # fmt: skip
     serve(steps, requests, limits)
     steps.close()
     reports = [
         said(prompt, choice, request.new) | times(request) for prompt, request in zip(prompts, requests, strict=True)
     ]
-    return steps, requests, reports, len(family.layers), told(family, hold)
+    return (
+        steps,
+        requests,
+        reports,
+        len(family.layers),
+        told(family, hold) | told_experts(gpus, mixing, family, steps.model.layers_run),
+    )
 
 
 def read_prompts(gpus: Gpus, folder: Path, family: Family, file: str, asked: Asked) -> list[Prompt]:

@@ -10,10 +10,12 @@ from meshrt.program import AtLeast
 from meshrt.programs.generation.options import Layers, LayersRun, taken
 from meshrt.programs.gpu import options as own
 from meshrt.programs.gpu.load import figures, parse_lengths, random_requests
+from meshrt.programs.gpu.mixing import mixing_of, told_experts
 from meshrt.programs.gpu.opening import open_model, open_weights, shaped
 from meshrt.programs.gpu.options import How
 from meshrt.programs.gpu.quantizing import hold_of, quantized_by_shape, told
 from meshrt.programs.gpu.serving import Limits, serve
+from meshrt.programs.routing import RoutingSeed, RoutingText
 
 MACHINE = "gpu"
 MESH = (1, 1)
@@ -35,6 +37,11 @@ def run(
     unfused: own.Unfused = False,
     compensators: own.Compensators = "apart",
     compensator_memory: own.CompensatorMemory = "stored",
+    experts: own.Experts = "tensor",
+    place: own.Place = "contiguous",
+    capacity: own.Capacity = None,
+    routing: RoutingText = None,
+    routing_seed: RoutingSeed = 0,
     requests: Annotated[int, "how many come", AtLeast(1)] = 32,
     rate: Annotated[float, "how many come in a second, on average; 0: all at once"] = 0.0,
     prompt_tokens: Annotated[str, "of a prompt; 16:64 is a range"] = "32",
@@ -54,14 +61,14 @@ def run(
     family = read_family(folder, quantized=True)
     checkpoint = open_weights(gpus, folder, family)
     family = shaped(gpus, quantized_by_shape(gpus, family, how), ratio, layers)
-    hold = hold_of(family, how)
+    hold, mixing = hold_of(family, how), mixing_of(gpus, family, how)
     if rate and not RATES[0] <= rate <= RATES[1]:
         raise UsageError(f"--rate is {rate}; it is 0, or {RATES[0]:g} to {RATES[1]:g} a second")
     lengths = parse_lengths("--prompt-tokens", prompt_tokens), parse_lengths("--output-tokens", output_tokens)
     queue = random_requests(requests, rate, *lengths, family.vocabulary, seed)
     steps = open_model(
         gpus, family, checkpoint, scheme, kv == "lowrank", queue, dtype=dtype, layers_run=layers_run,
-        block_size=block_size, kv_blocks=kv_blocks, hold=hold,
+        block_size=block_size, kv_blocks=kv_blocks, hold=hold, mixing=mixing,
     )  # fmt: skip
     serve(steps, queue, Limits(max_batch, max_prefill_tokens))
     steps.close()
@@ -73,4 +80,5 @@ def run(
         "largest_batch": steps.largest,
         "plans": steps.recorded,
         **told(family, hold),
+        **told_experts(gpus, mixing, family, steps.model.layers_run),
     }

@@ -9,7 +9,11 @@ from meshrt.gpu.device import find_gpu
 from meshrt.gpu.gpus import Gpus
 from meshrt.models.family import read_family
 from meshrt.program import load_program
+from meshrt.programs.generation.options import taken
+from meshrt.programs.gpu.mixing import mixing_of
 from meshrt.programs.gpu.opening import open_model, open_weights
+from meshrt.programs.gpu.options import How
+from meshrt.programs.gpu.quantizing import hold_of
 from meshrt.programs.gpu.serving import Limits, Request, serve
 from meshrt.programs.gpu.steps import Steps
 from meshrt.ranks.board import Board
@@ -49,13 +53,22 @@ def run_gpus(gpus: Gpus, model: Path | str, name: str, **options: Any) -> dict[s
     return found
 
 
-def logits_of(gpus: Gpus, model: Path, scheme: str, ids: list[int], prompt: int, low_rank: bool = False) -> np.ndarray:
+def how_of(**options: Any) -> How:
+    """The options of `lowrank`, but for these at their defaults."""
+    return taken(How, load_program("lowrank", "gpu").complete(options))
+
+
+def logits_of(
+    gpus: Gpus, model: Path, scheme: str, ids: list[int], prompt: int, low_rank: bool = False, **options: Any
+) -> np.ndarray:
     """Logits [tokens, vocabulary]: the first `prompt` ids at once, the others one by one."""
     family = read_family(model, quantized=True)
+    how = how_of(scheme=scheme, **options)
     request = Request(0, tuple(ids), 1)
     steps = open_model(
-        gpus, family, open_weights(gpus, model, family), scheme, low_rank, [request], block_size=4, wanted=True
-    )
+        gpus, family, open_weights(gpus, model, family), scheme, low_rank, [request], block_size=4, wanted=True,
+        hold=hold_of(family, how), mixing=mixing_of(gpus, family, how),
+    )  # fmt: skip
     found = []
     steps.cache.pages.reserve(0, len(ids))
     from meshrt.programs.gpu.batch import Tokens

@@ -57,6 +57,11 @@ class GpuDevice:
     def link_bytes_per_second(self) -> float:
         return self.nvlink_bytes_per_second if self.link == "nvlink" else self.pcie_bytes_per_second
 
+    @property
+    def neighbours(self) -> bool:
+        """Do links join each GPU to the next alone? NVLink, through its switches, joins all."""
+        return self.link != "nvlink"
+
     def protocol(self, steps: int, chunk: float) -> Protocol:
         """The one that is the fastest for a collective of so many steps with chunks of so many bytes; NCCL decides so
         too, before it sends anything."""

@@ -99,7 +99,15 @@ class Gpu:
         self.now += self.device.kernel_seconds + cost.seconds
         if cost.tally:
             for name, count in cost.tally.items():
-                counters.tally[name] = counters.tally.get(name, 0) + count
+                self.count(name, count)
+
+    def synchronize(self) -> None:
+        """The host waits until the device is done."""
+        self.host_clock = max(self.host_clock, self.now)
+
+    def count(self, name: str, count: int) -> None:
+        """To the tally of that name."""
+        self.counters.tally[name] = self.counters.tally.get(name, 0) + count
 
     def launch_graph(self) -> None:
         """One launch for all nodes that follow."""

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from meshrt.gpu.plan import Plan
 from meshrt.ranks.console import Console
 from meshrt.ranks.control import Control
 from meshrt.ranks.group import Group
+from meshrt.ranks.pairs import Table
 from meshrt.ranks.rings import Link, Ring
 
 Arrays = list[np.ndarray]
@@ -66,15 +66,19 @@ class Gpus:
 
     # ---- collectives
 
-    def all_gather(self, parts: Arrays, sizes: Sequence[int], dtype: Any = None) -> Arrays:
-        """All GPUs' parts side by side along the last axis, on every GPU. `sizes`: of all of them, along that axis.
+    def all_gather(self, parts: Arrays, sizes: Sequence[int], dtype: Any = None, rows: bool = False) -> Arrays:
+        """All GPUs' parts side by side along the last axis, or if `rows` the first, on every GPU. `sizes`: of all of
+        them, along that axis.
 
         `dtype`: what numbers are counted in; None: the GPUs' own.
         """
         if self.count == 1:
             return parts
-        outs = [gpu.new(*part.shape[:-1], sum(sizes), dtype=dtype) for gpu, part in zip(self.mine, parts, strict=True)]
-        return self._together("all_gather", parts, outs, sizes, self._itemsize(dtype))
+        outs = [
+            gpu.new(*((sum(sizes), *part.shape[1:]) if rows else (*part.shape[:-1], sum(sizes))), dtype=dtype)
+            for gpu, part in zip(self.mine, parts, strict=True)
+        ]
+        return self._together("all_gather", parts, outs, sizes, self._itemsize(dtype), 0 if rows else -1)
 
     def reduce_sum(self, parts: Arrays) -> Arrays:
         """The sum of all GPUs' arrays, on every GPU."""
@@ -83,13 +87,44 @@ class Gpus:
         outs = [gpu.new(*part.shape) for gpu, part in zip(self.mine, parts, strict=True)]
         return self._together("reduce_sum", parts, outs, (), self._itemsize(None))
 
+    def all_to_all(
+        self, parts: Sequence[Arrays], outs: Sequence[Arrays], rows: Table, row_bytes: int
+    ) -> None:  # fmt: skip
+        """Each GPU's arrays, rows in order of the GPUs that they are for, to `outs`, in order of those that sent them.
+
+        `rows` [from][to], known to all; a row is `row_bytes` on a link. Where links join neighbours only, parts are
+        handed on round the ring. Each GPU's protocol is the fastest for the largest of its parts.
+        """
+        if self.count == 1:
+            for sources, targets in zip(parts, outs, strict=True):
+                for source, target in zip(sources, targets, strict=True):
+                    if self.payload:
+                        target[...] = source
+            return
+        times, begins, links = [], [], []
+        for gpu in self.mine:
+            largest = row_bytes * max(n for to, n in enumerate(rows[gpu.index]) if to != gpu.index)
+            protocol = self.device.protocol(self.count - 1, largest)
+            gpu.host_clock += gpu.device.launch_seconds
+            gpu.now = max(gpu.now, gpu.host_clock)
+            begins.append(gpu.now + gpu.device.kernel_seconds)
+            times.append(begins[-1] + protocol.seconds)
+            links.append(Link(protocol.share * self.device.link_bytes_per_second, protocol.step_seconds))
+        hops = self.group.all_to_all(parts, outs, rows, row_bytes, times, links, self.device.neighbours)
+        for gpu, begin, end, moved in zip(self.mine, begins, times, hops, strict=True):
+            gpu.counters.collective_seconds += end - begin
+            gpu.now = end
+            gpu.count("all_to_all_parts", moved)
+
     def _itemsize(self, dtype: Any) -> int:
         return (self.mine[0].dtype if dtype is None else np.dtype(dtype)).itemsize
 
-    def _together(self, kind: str, parts: Arrays, outs: Arrays, sizes: Sequence[int], itemsize: int) -> Arrays:
-        extra, link = self.way(kind, parts, sizes, itemsize)
+    def _together(
+        self, kind: str, parts: Arrays, outs: Arrays, sizes: Sequence[int], itemsize: int, axis: int = -1
+    ) -> Arrays:
+        extra, link = self.way(kind, outs, itemsize)
         if kind == "all_gather":
-            ring = self.group.gather_ring(parts, outs, parts[0].ndim - 1, sizes, link)
+            ring = self.group.gather_ring(parts, outs, axis % parts[0].ndim, sizes, link)
         else:
             ring = self.group.sum_ring(parts, outs, link)
         begins, ends = ([0.0 for _ in parts] for _ in range(2))
@@ -114,11 +149,10 @@ class Gpus:
             gpu.counters.collective_seconds += end - begin
             gpu.now = end
 
-    def way(self, kind: str, parts: Arrays, sizes: Sequence[int], itemsize: int) -> tuple[float, Link]:
+    def way(self, kind: str, outs: Arrays, itemsize: int) -> tuple[float, Link]:
         """What a collective takes before its first step, and the link as its protocol uses it."""
-        part, rounds = parts[0], 2 if kind == "reduce_sum" else 1
-        whole = part.size if kind == "reduce_sum" else prod(part.shape[:-1]) * sum(sizes)
-        protocol = self.device.protocol(rounds * (self.count - 1), itemsize * whole / self.count)
+        rounds = 2 if kind == "reduce_sum" else 1
+        protocol = self.device.protocol(rounds * (self.count - 1), itemsize * outs[0].size / self.count)
         return protocol.seconds, Link(
             protocol.share * self.device.link_bytes_per_second, protocol.step_seconds, itemsize
         )

@@ -6,6 +6,8 @@ of its own: a step ends when the receiver was ready and the sender's bytes are t
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ import numpy as np
 from meshrt.errors import UsageError
 from meshrt.ranks.control import Control
 from meshrt.ranks.host import waiter
+from meshrt.ranks.pairs import Exchange, Held, Table
 from meshrt.ranks.rings import Arrays, Link, Ring, Times, Touched
 
 _ZERO = bytes(16)
@@ -116,6 +119,55 @@ class Group:
             received = [step - lag + 1 if lag > 0 and 0 <= step - lag + 1 < self.size else None for lag in lags]
             ring.step(sent, received)
         return outs, self._once(ring, times)
+
+    def all_to_all(
+        self, parts: Sequence[Arrays], outs: Sequence[Arrays], rows: Table, row_bytes: int, times: Times,
+        links: Sequence[Link], neighbours: bool = False,
+    ) -> list[int]:  # fmt: skip
+        """To each member its rows of every member's arrays: `rows` [from][to] of them, each `row_bytes` on a link.
+
+        A hosted member's `parts` are arrays with as many rows, in order of those whom they are for; its `outs` get the
+        rows for it, in order of those from whom they are. The times become those at which it ends; `links` is what each
+        member sends over. Returns the parts that each sent, handed on ones included, `neighbours` being joined alone.
+        """
+        row = sum(one.itemsize * prod(one.shape[1:]) for one in parts[0]) if self.payload else 0
+        counted, real = ([[count * each for count in line] for line in rows] for each in (row_bytes, row))
+        exchange = Exchange(self.control, self.mine, self.size, counted, real, neighbours, self.wait)
+        held = [self._parcels(arrays, member, rows) for arrays, member in zip(parts, self.mine, strict=True)]
+        sent = exchange.run(held, times, links)
+        for at, member in enumerate(self.mine):
+            self._unpack(held[at], outs[at], member, rows)
+            kind = self.traffic[at].setdefault("all_to_all", Traffic())
+            kind.calls += 1
+            kind.bytes += sent.bytes[at]
+            self.touched[at].read += sent.bytes[at]
+            self.touched[at].written += sum(line[member] for line in counted) - counted[member][member]
+        self.messages += sent.messages
+        self.message_bytes += sent.message_bytes
+        return sent.hops
+
+    def _parcels(self, arrays: Arrays, member: int, rows: Table) -> Held:
+        """The bytes of a member's parts, by from and to."""
+        ends = [*accumulate(rows[member])]
+        return {
+            (member, to): np.concatenate([
+                np.ascontiguousarray(one[end - rows[member][to] : end]).view(np.uint8).reshape(-1) for one in arrays
+            ]) if self.payload else None
+            for to, end in enumerate(ends)
+        }  # fmt: skip
+
+    def _unpack(self, held: Held, outs: Arrays, member: int, rows: Table) -> None:
+        """What is for a member, in order of those from whom it is, to its arrays."""
+        end = 0
+        for source, line in enumerate(rows):
+            begin, end, at = end, end + line[member], 0
+            part = held.get((source, member))
+            if part is None:
+                continue
+            for out in outs:
+                target = out[begin:end]
+                target[...] = part[at : at + target.nbytes].view(out.dtype).reshape(target.shape)
+                at += target.nbytes
 
     def go_round(self, ring: Ring, times: Times) -> None:
         """Run a ring that was planned here, and count what it does; the times become those at which it ends."""

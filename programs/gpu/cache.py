@@ -45,6 +45,8 @@ def check_low_rank(model: Model, scheme: str) -> None:
             f"--kv lowrank needs --scheme deinfer: in {scheme!r} no GPU has the whole latents of K and V;"
             " use --kv dense"
         )
+    if model.family.clip is not None or any(layer.head_norms for layer in model.family.layers):
+        raise UsageError("--kv lowrank: keys are normed or bounded after the low-rank space; use --kv dense")
     for layer in model.family.layers:
         for matrix in (layer.k, layer.v):
             if matrix.rank is None:

@@ -16,8 +16,11 @@ from meshrt.gpu.meter import LinkBytes
 from meshrt.gpu.operations import add, matmul, take
 from meshrt.gpu.repeat import Repeat
 from meshrt.programs.gpu import kernels
+from meshrt.programs.gpu.dispatch import mix
+from meshrt.programs.gpu.experts import ExpertsShard
+from meshrt.programs.gpu.headnorms import prepared
 from meshrt.programs.gpu.scheme import Arrays, Results
-from meshrt.programs.gpu.shards import Model, Norm
+from meshrt.programs.gpu.shards import MlpShard, Model, Norm
 
 Rotary = tuple[np.ndarray, np.ndarray]  # cosines and sines [tokens, D/2]
 
@@ -57,6 +60,8 @@ def forward(gpus: Gpus, model: Model, batch: Batch, all_logits: bool = False) ->
     """Run, or record, one step."""
     family, scheme, shards = model.family, model.scheme, model.shards
     layers = len(family.layers)
+    if model.mixing is not None:
+        model.mixing.loads.steps += 1
     with gpus.scope():
         batch.begin(gpus, model)
         xs = [_embed(gpu, model, at, batch) for at, gpu in enumerate(gpus.mine)]
@@ -72,16 +77,26 @@ def forward(gpus: Gpus, model: Model, batch: Batch, all_logits: bool = False) ->
             with gpus.scope(), _counted(gpus, attention):
                 hs = [normed(gpu, model, x, w.attention_norm) for gpu, x, w in zip(gpus.mine, xs, ws, strict=True)]
                 qkv = scheme.first(gpus, [w.qkv for w in ws], hs, batch.wanted)
+                qkv = prepared(gpus, [w.head_norms for w in ws], family.clip, family.eps, qkv)
                 ys = batch.attend(gpus, model, at, qkv, rotary)
                 _add(gpus, xs, scheme.second(gpus, [w.o for w in ws], ys))
             with gpus.scope(), _counted(gpus, mlp):
                 hs = [normed(gpu, model, x, w.mlp_norm) for gpu, x, w in zip(gpus.mine, xs, ws, strict=True)]
-                inner = scheme.first(gpus, [w.inner for w in ws], hs, len(family.layers[at].dense_mlp.inner))
-                ys = [activated(gpu, result) for gpu, result in zip(gpus.mine, inner, strict=True)]
-                _add(gpus, xs, scheme.second(gpus, [w.down for w in ws], ys))
+                _add(gpus, xs, _fed(gpus, model, [w.mlp for w in ws], hs))
         if model.layers_run < layers:
             _do(gpus, repeat.end)
         return _head(gpus, model, batch, xs, all_logits)
+
+
+def _fed(gpus: Gpus, model: Model, shards: Sequence[MlpShard | ExpertsShard], hs: Arrays) -> Arrays:
+    """What a layer's MLP or experts make of tokens."""
+    if experts := [one for one in shards if isinstance(one, ExpertsShard)]:
+        assert model.mixing is not None
+        return mix(gpus, model.mixing, experts, hs)
+    own = [one for one in shards if isinstance(one, MlpShard)]
+    inner = model.scheme.first(gpus, [one.inner for one in own], hs, own[0].matrices)
+    ys = [activated(gpu, result) for gpu, result in zip(gpus.mine, inner, strict=True)]
+    return model.scheme.second(gpus, [one.down for one in own], ys)
 
 
 def _do(gpus: Gpus, function: object) -> None:

@@ -18,10 +18,12 @@ from meshrt.programs.generation.options import Asked, taken
 from meshrt.programs.generation.prompt import read_prompt
 from meshrt.programs.gpu import options as own
 from meshrt.programs.gpu.engine import GpuEngine
+from meshrt.programs.gpu.mixing import mixing_of, told_experts
 from meshrt.programs.gpu.opening import open_model, open_weights, shaped
 from meshrt.programs.gpu.options import How
 from meshrt.programs.gpu.quantizing import hold_of, quantized_by_shape, told
 from meshrt.programs.gpu.serving import Request, check_room
+from meshrt.programs.routing import RoutingSeed, RoutingText
 
 MACHINE = "gpu"
 MESH = (1, 1)
@@ -47,6 +49,11 @@ def run(
     unfused: own.Unfused = False,
     compensators: own.Compensators = "apart",
     compensator_memory: own.CompensatorMemory = "stored",
+    experts: own.Experts = "tensor",
+    place: own.Place = "contiguous",
+    capacity: own.Capacity = None,
+    routing: RoutingText = None,
+    routing_seed: RoutingSeed = 0,
     block_size: own.BlockSize = 16,
     kv_blocks: own.KvBlocks = None,
     dtype: own.Dtype = None,
@@ -119,18 +126,23 @@ def write(gpus: Gpus, arguments: Mapping[str, Any]) -> Text:
     shared.check(asked, gpus.payload, len(family.layers))
     source = open_weights(gpus, folder, family)
     family = shaped(gpus, quantized_by_shape(gpus, family, how), how.ratio, asked.layers)
-    hold = hold_of(family, how)
+    hold, mixing = hold_of(family, how), mixing_of(gpus, family, how)
     prompt = read_prompt(gpus.control, folder, family.vocabulary, asked)
     shared.check_positions(asked, gpus.payload, len(prompt), family.max_positions)
     keep = open_keep(gpus, settings(gpus), family, source, prompt, arguments)
     request = Request(0, prompt.ids or (0,) * prompt.context, asked.max_new_tokens)
     steps = open_model(
         gpus, family, source, how.scheme, how.kv == "lowrank", [request], dtype=how.dtype, layers_run=how.layers_run,
-        block_size=how.block_size, kv_blocks=how.kv_blocks, hold=hold, wanted=asked.logits is not None,
+        block_size=how.block_size, kv_blocks=how.kv_blocks, hold=hold, mixing=mixing, wanted=asked.logits is not None,
     )  # fmt: skip
     check_room(steps.cache.pages, [request])
     engine = GpuEngine(gpus, steps, request)
     generation = generate(gpus, engine, prompt, choice, keep, asked.logits is not None)
     steps.close()
     write_logits(gpus.control, asked, generation)
-    return Text(said(prompt, choice, generation.new), len(family.layers), engine, told(family, hold))
+    return Text(
+        said(prompt, choice, generation.new),
+        len(family.layers),
+        engine,
+        told(family, hold) | told_experts(gpus, mixing, family, steps.model.layers_run),
+    )

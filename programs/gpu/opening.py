@@ -6,21 +6,20 @@ from pathlib import Path
 from meshrt.errors import UsageError
 from meshrt.gpu.gpus import Gpus
 from meshrt.models.checkpoint import Checkpoint, check_shapes, open_checkpoint
-from meshrt.models.family import Family, check_plain, evenly, first_unlike
+from meshrt.models.family import Family, evenly, first_unlike
 from meshrt.models.quantize.folder import check_tensors
 from meshrt.models.quantize.form import Quantized
 from meshrt.programs.generation.options import storage
 from meshrt.programs.gpu.cache import Cache, check_low_rank, make_cache
 from meshrt.programs.gpu.coded import Hold
+from meshrt.programs.gpu.mixing import Mixing
 from meshrt.programs.gpu.serving import Request, check_lengths
 from meshrt.programs.gpu.shards import Model, place
 from meshrt.programs.gpu.steps import Steps
 
 
 def open_weights(gpus: Gpus, folder: Path, family: Family) -> Checkpoint | None:
-    """The checkpoint, with every tensor that the model needs; None without payload. ModelError, also of a model that
-    GPUs do not run."""
-    check_plain(family, folder, "a GPU")
+    """The checkpoint, with every tensor that the model needs; None without payload. ModelError."""
     if not gpus.payload:
         return None
     checkpoint = open_checkpoint(folder)
@@ -49,7 +48,7 @@ def shaped(gpus: Gpus, family: Family, ratio: float | None, layers: int | None) 
 def open_model(
     gpus: Gpus, family: Family, checkpoint: Checkpoint | None, scheme: str, low_rank: bool, requests: list[Request], *,
     dtype: str | None = None, layers_run: int | None = None, block_size: int = 16, kv_blocks: int | None = None,
-    wanted: bool = False, hold: Hold | None = None,
+    wanted: bool = False, hold: Hold | None = None, mixing: Mixing | None = None,
 ) -> Steps:  # fmt: skip
     """The model on the GPUs, with a cache for the requests. UsageError, LimitError."""
     if gpus.payload and layers_run is not None:
@@ -66,7 +65,7 @@ def open_model(
     def opened(gpus: Gpus, checkpoint: Checkpoint | None) -> tuple[Model, Cache]:
         for gpu in gpus.mine:
             gpu.dtype = kind
-        model = place(gpus, family, scheme, checkpoint, run, longest, hold or Hold())
+        model = place(gpus, family, scheme, checkpoint, run, longest, hold or Hold(), mixing)
         if low_rank:
             check_low_rank(model, scheme)
         return model, make_cache(gpus, model, low_rank, block_size, needed, kv_blocks)

@@ -27,6 +27,13 @@ CompensatorBits = Annotated[Literal["3", "8", "16"] | None, "of --ranks  [defaul
 Unfused = Annotated[bool, "quantized: write each matrix in the model's dtype and read it again, as PyTorch"]
 Compensators = Annotated[Literal["apart", "fused"], "kernels of their own, or in that of the codes"]
 CompensatorMemory = Annotated[Literal["stored", "float16"], "what they are on the GPU: as stored, or float16"]
+Experts = Annotated[
+    Literal["tensor", "replicated", "alltoall"], "each cut over the GPUs; whole on one of them; tokens sent to them"
+]  # fmt: skip
+Place = Annotated[Literal["contiguous", "frequency"], "which GPU has which: in order, or tokens spread by --routing"]
+Capacity = Annotated[
+    float | None, "tokens of an expert, of the mean; more are dropped, fewer filled up  [default: all that come]"
+]  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,3 +55,8 @@ class How:
     unfused: bool
     compensators: Literal["apart", "fused"]
     compensator_memory: Literal["stored", "float16"]
+    experts: str
+    place: str
+    capacity: float | None
+    routing: str | None
+    routing_seed: int

@@ -1,5 +1,6 @@
 """A model on GPUs: what each of them holds of every layer, as a scheme cuts it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, cast
@@ -11,11 +12,15 @@ from meshrt.gpu.gpus import Gpus
 from meshrt.models.checkpoint import Checkpoint, Index
 from meshrt.models.config import Config
 from meshrt.models.family import Family
-from meshrt.models.matrix import Layer
+from meshrt.models.matrix import Experts, Layer, Mlp
+from meshrt.models.matrix import Norm as NormOf
 from meshrt.models.rope import cos_sin
 from meshrt.programs.gpu import base, deinfer, dense
 from meshrt.programs.gpu.coded import Hold
 from meshrt.programs.gpu.cut import Cutter, part
+from meshrt.programs.gpu.experts import ExpertsShard, cut_experts
+from meshrt.programs.gpu.headnorms import HeadNorm
+from meshrt.programs.gpu.mixing import Mixing
 from meshrt.programs.gpu.scheme import Scheme
 
 SCHEMES: dict[str, ModuleType] = {"dense": dense, "base": base, "deinfer": deinfer}
@@ -55,16 +60,25 @@ class Norm:
 
 
 @dataclass(frozen=True)
+class MlpShard:
+    """`inner` is of so many `matrices`."""
+
+    inner: Any
+    down: Any
+    matrices: int
+
+
+@dataclass(frozen=True)
 class LayerShard:
     """One layer on one GPU; the weights of the four sub-layers are as the scheme has them."""
 
     heads: Heads
     attention_norm: Norm
     qkv: Any
+    head_norms: tuple[HeadNorm | None, HeadNorm | None]  # of queries and keys
     o: Any
     mlp_norm: Norm
-    inner: Any
-    down: Any
+    mlp: MlpShard | ExpertsShard
 
 
 @dataclass(frozen=True)
@@ -88,6 +102,7 @@ class Model:
     scheme: Scheme
     shards: tuple[Shard, ...]
     layers_run: int
+    mixing: Mixing | None  # of experts
 
 
 def own_heads(family: Family, index: int, count: int) -> Heads:
@@ -112,24 +127,28 @@ def check_fit(family: Family, count: int) -> None:
     if family.heads % count:
         counts = ", ".join(str(n) for n in range(1, family.heads + 1) if family.heads % n == 0)
         raise UsageError(f"--tp is {count}; the {family.heads} heads of the model can be shared by {counts} GPUs")
-    if family.inner < count:
-        raise UsageError(f"--tp is {count}; the MLP has {family.inner} columns")
+    inner = [layer.mlp.down.rows for layer in family.layers if isinstance(layer.mlp, Mlp)]
+    if inner and min(inner) < count:
+        raise UsageError(f"--tp is {count}; the MLP has {min(inner)} columns")
 
 
 def place(
     gpus: Gpus, family: Family, scheme_name: str, checkpoint: Checkpoint | None, layers_run: int, positions: int,
-    hold: Hold,
+    hold: Hold, mixing: Mixing | None,
 ) -> Model:  # fmt: skip
     """Read every hosted GPU's share of the model; without a checkpoint, shapes. UsageError, LimitError, ModelError."""
     check_fit(family, gpus.count)
     scheme = cast(Scheme, SCHEMES[scheme_name])
     shards = tuple(
-        _shard(Cutter(gpu, gpus.count, checkpoint, hold), family, scheme, layers_run, positions) for gpu in gpus.mine
+        _shard(Cutter(gpu, gpus.count, checkpoint, hold), family, scheme, mixing, layers_run, positions)
+        for gpu in gpus.mine
     )
-    return Model(family, scheme, shards, layers_run)
+    return Model(family, scheme, shards, layers_run, mixing)
 
 
-def _shard(cut: Cutter, family: Family, scheme: Scheme, layers_run: int, positions: int) -> Shard:
+def _shard(
+    cut: Cutter, family: Family, scheme: Scheme, mixing: Mixing | None, layers_run: int, positions: int
+) -> Shard:
     words = cut.own(family.vocabulary)
     rotary = None
     if isinstance(family.config, Config):
@@ -143,10 +162,10 @@ def _shard(cut: Cutter, family: Family, scheme: Scheme, layers_run: int, positio
     head = embedding[words] if family.head == family.embedding else cut.table(
         family.head, family.vocabulary, family.hidden, words
     )  # fmt: skip
-    layers = [_layer(cut, family, scheme, layer) for layer in family.layers[:layers_run]]
+    layers = [_layer(cut, family, scheme, mixing, at) for at in range(layers_run)]
     if layers_run < len(family.layers):  # the others, which are like it, take as much
         before = dict(cut.gpu.memory.names)
-        _layer(cut, family, scheme, family.layers[layers_run])
+        _layer(cut, family, scheme, mixing, layers_run)
         for name, nbytes in cut.gpu.memory.names.items():
             cut.gpu.memory.take(name, (nbytes - before.get(name, 0)) * (len(family.layers) - layers_run - 1))
     return Shard(
@@ -165,19 +184,54 @@ def _norm(cut: Cutter, family: Family, name: str) -> Norm:
     return Norm(weight, cut.vector(name + ".bias", family.hidden) if family.layer_norm else None)
 
 
-def _layer(cut: Cutter, family: Family, scheme: Scheme, layer: Layer) -> LayerShard:
+def _layer(cut: Cutter, family: Family, scheme: Scheme, mixing: Mixing | None, at: int) -> LayerShard:
+    layer = family.layers[at]
     attention = (layer.q, layer.k, layer.v)
-    mlp = layer.dense_mlp
-    split_heads, split_inner = scheme.split(attention), scheme.split(mlp.inner)
+    split_heads = scheme.split(attention)
     heads = own_heads(family, cut.gpu.index, cut.count)
     columns: tuple[Index, ...] = (heads.query_columns(), heads.kv_columns(), heads.kv_columns())
-    inner = part(cut.gpu.index, cut.count, family.inner)
     return LayerShard(
         heads if split_heads else all_heads(family),
         _norm(cut, family, layer.attention_norm),
         scheme.cut_first(cut, attention, columns),
+        _head_norms(cut, family, layer, heads, split_heads),
         scheme.cut_second(cut, layer.o, heads.query_columns(), split_heads),
         _norm(cut, family, layer.mlp_norm),
+        _mlp(cut, scheme, layer.mlp) if isinstance(layer.mlp, Mlp) else _experts(cut, family, mixing, at),
+    )
+
+
+def _mlp(cut: Cutter, scheme: Scheme, mlp: Mlp) -> MlpShard:
+    inner = part(cut.gpu.index, cut.count, mlp.down.rows)
+    return MlpShard(
         scheme.cut_first(cut, mlp.inner, [inner for _ in mlp.inner]),
-        scheme.cut_second(cut, mlp.down, inner, split_inner),
+        scheme.cut_second(cut, mlp.down, inner, scheme.split(mlp.inner)),
+        len(mlp.inner),
+    )
+
+
+def _experts(cut: Cutter, family: Family, mixing: Mixing | None, at: int) -> ExpertsShard:
+    one = family.layers[at].mlp
+    assert isinstance(one, Experts) and mixing is not None
+    return cut_experts(cut, one, mixing, sum(isinstance(layer.mlp, Experts) for layer in family.layers[:at]))
+
+
+def _head_norms(
+    cut: Cutter, family: Family, layer: Layer, heads: Heads, split: bool
+) -> tuple[HeadNorm | None, HeadNorm | None]:
+    """Where heads are split, a norm of all of them is this GPU's part of it."""
+
+    def one(norm: NormOf | None, size: int, columns: Index, counted: Sequence[bool]) -> HeadNorm | None:
+        if norm is None:
+            return None
+        if norm.size != size or not split or cut.count == 1:
+            return HeadNorm(cut.vector(norm.name + ".weight", norm.size), norm.size, None)
+        mask = np.repeat(np.array(counted, np.float32), family.head_dim)
+        return HeadNorm(cut.vector(norm.name + ".weight", size, columns), size, mask)
+
+    before = {head for index in range(cut.gpu.index) for head in own_heads(family, index, cut.count).kv}
+    first = [head not in before and head not in heads.kv[:at] for at, head in enumerate(heads.kv)]
+    return (
+        one(layer.q_norm, layer.q.columns, heads.query_columns(), [True for _ in heads.queries]),
+        one(layer.k_norm, layer.k.columns, heads.kv_columns(), first),
     )

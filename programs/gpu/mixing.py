@@ -1,0 +1,150 @@
+"""How a mixture of experts is spread over GPUs: which GPU has which expert, how tokens come there, what was counted."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshrt.errors import UsageError
+from meshrt.gpu.gpus import Gpus
+from meshrt.models.family import Family
+from meshrt.models.matrix import Experts
+from meshrt.programs.gpu.cut import part
+from meshrt.programs.gpu.options import How
+from meshrt.programs.routing import Routing, make_routing
+
+
+@dataclass
+class Loads:
+    """What hosted GPUs found of their experts, over all layers with experts that ran."""
+
+    tokens: NDArray[np.int64]  # [layers, experts], those that were dropped included
+    hit: NDArray[np.int64]  # [layers]: experts with tokens, added up over the steps
+    steps: int = 0
+
+
+@dataclass(frozen=True)
+class Mixing:
+    """`owner` [layers, experts] is the GPU of each expert; in the layout `tensor` all have a part of it."""
+
+    layout: str
+    place: str
+    owner: NDArray[np.intp]
+    top: int
+    capacity: float | None
+    routing: Routing | None  # None: the router decides
+    loads: Loads
+
+    def limit(self, tokens: int) -> int | None:
+        """Most tokens of so many that an expert takes; None: all that come."""
+        return None if self.capacity is None else ceil(self.capacity * tokens * self.top / self.owner.shape[1])
+
+    def own(self, layer: int, gpu: int) -> list[int]:
+        """The experts that a GPU has of a layer."""
+        if self.layout == "tensor":
+            return [*range(self.owner.shape[1])]
+        return np.flatnonzero(self.owner[layer] == gpu).tolist()
+
+
+def mixing_of(gpus: Gpus, family: Family, how: How) -> Mixing | None:
+    """As it was asked for; None of a model without experts. UsageError."""
+    mixtures = [layer.mlp for layer in family.layers if isinstance(layer.mlp, Experts)]
+    if not mixtures:
+        for name, given in (
+            ("--experts", how.experts != "tensor"), ("--place", how.place != "contiguous"),
+            ("--capacity", how.capacity is not None), ("--routing", how.routing is not None),
+            ("--routing-seed", how.routing_seed != 0),
+        ):  # fmt: skip
+            if given:
+                raise UsageError(f"{name} is about the experts of a model, and this one has none")
+        return None
+    one, count = mixtures[0], len(mixtures[0].experts)
+    if gpus.static:
+        raise UsageError("--static: how many tokens an expert gets is not known beforehand; leave --static away")
+    if how.scheme != "dense" and any(matrix.rank for each in mixtures for matrix in each.matrices()):
+        raise UsageError("the model has experts in two factors; give --scheme dense, which multiplies them out")
+    if how.capacity is not None and not 0 < how.capacity <= count / one.top:
+        raise UsageError(
+            f"--capacity is {how.capacity:g}; it is above 0, and {count / one.top:g} at most: then an expert has room"
+            " for all tokens"
+        )
+    check_columns(one, gpus.count, how.experts)
+    if how.place != "contiguous" and how.experts == "tensor":
+        raise UsageError("--place frequency: with --experts tensor every GPU has a part of every expert")
+    if gpus.payload and how.routing is not None and how.place == "contiguous":
+        raise UsageError("--routing: with numbers the router decides; it is for --payload none, or --place frequency")
+    if gpus.payload and how.routing is None and how.place != "contiguous":
+        raise UsageError("--place frequency: with numbers, say how often experts are chosen: --routing FILE")
+    if how.routing_seed and not (how.routing or not gpus.payload):
+        raise UsageError("--routing-seed goes with --routing, or --payload none")
+    routing = make_routing(how.routing or "uniform", len(mixtures), count, one.top, how.routing_seed)
+    owner = np.stack([
+        placed(how.place, gpus.count, frequency) for frequency in routing.frequency
+    ])  # fmt: skip
+    loads = Loads(np.zeros((len(mixtures), count), np.int64), np.zeros(len(mixtures), np.int64))
+    return Mixing(
+        how.experts, how.place, owner, one.top, how.capacity, None if gpus.payload else routing, loads
+    )  # fmt: skip
+
+
+def check_columns(one: Experts, count: int, layout: str) -> None:
+    """UsageError where matrices have too few columns for all GPUs."""
+    inner = one.experts[0].down.rows
+    if layout == "tensor" and inner < count:
+        raise UsageError(f"--tp is {count}; an expert has {inner} columns: give --experts replicated, or alltoall")
+    if layout != "alltoall" and one.shared is not None and one.shared.down.rows < count:
+        raise UsageError(f"--tp is {count}; the shared expert has {one.shared.down.rows} columns")
+
+
+def placed(place: str, count: int, frequency: Sequence[float] | NDArray[Any]) -> NDArray[np.intp]:
+    """The GPU of each expert. By frequency: the most frequent first, each to the GPU that is expected to get the fewest
+    tokens of those that have room, which is the same for all (greedy bin packing); ties to the lower numbers."""
+    experts = len(frequency)
+    owner = np.empty(experts, np.intp)
+    if place == "contiguous":
+        for gpu in range(count):
+            owner[part(gpu, count, experts)] = gpu
+        return owner
+    load, held, room = [0.0] * count, [0] * count, -(-experts // count)
+    for expert in np.argsort(-np.asarray(frequency), kind="stable").tolist():
+        gpu = min((gpu for gpu in range(count) if held[gpu] < room), key=lambda gpu: load[gpu])
+        owner[expert] = gpu
+        load[gpu] += float(frequency[expert])
+        held[gpu] += 1
+    return owner
+
+
+def told_experts(gpus: Gpus, mixing: Mixing | None, family: Family, layers_run: int) -> dict[str, Any]:
+    """What the result says of the experts of the layers that ran; nothing of a model without. All ranks call it."""
+    if mixing is None:
+        return {}
+    loads, layers = mixing.loads, sum(isinstance(layer.mlp, Experts) for layer in family.layers[:layers_run])
+    tokens, hit = (gpus.control.allreduce(one[:layers], sum) for one in (loads.tokens, loads.hit))
+    counted = {
+        name: gpus.control.allreduce(sum(gpu.counters.tally.get(name, 0) for gpu in gpus.mine), sum)
+        for name in ("expert_rows", "expert_padding")
+    }
+    by_gpu = [
+        [int(line[[*mixing.own(layer, gpu)]].sum()) for gpu in range(gpus.count)] for layer, line in enumerate(tokens)
+    ]
+    rows = counted["expert_rows"]
+    return {
+        "experts": {
+            "layout": mixing.layout,
+            "place": mixing.place,
+            "tokens": tokens.tolist(),
+            "tokens_by_gpu": by_gpu,
+            "imbalance": {"experts": imbalance(tokens), "gpus": imbalance(np.array(by_gpu))},
+            "hit_per_step": float(hit.mean() / max(loads.steps, 1)) if len(hit) else 0.0,
+            "padding_share": counted["expert_padding"] / rows if rows else 0.0,
+        }
+    }
+
+
+def imbalance(tokens: NDArray[Any]) -> dict[str, float] | None:
+    """The largest over the mean, of each layer: mean of the layers, and the worst."""
+    shares = [float(line.max() / line.mean()) for line in tokens if line.any()]
+    return {"mean": float(np.mean(shares)), "worst": max(shares)} if shares else None
