@@ -152,6 +152,8 @@ GPU = {
         "memory_traffic.max": ("bytes", "the same of one GPU, the most"),
         "attention_heads": ("heads", "tokens times query heads, as attention computed them", "attention heads"),
         "dequantized_bytes": ("bytes", "of matrices that kernels rebuilt from codes, in the model's dtype"),
+        "expert_rows": ("rows", "that experts' kernels computed on, a token counting for each of its experts there"),
+        "expert_padding": ("rows", "of expert_rows: room that no token had (--capacity)"),
         "cache_runs": ("copies", "stretches of the low-rank cache that were copied together"),
         "cache_blocks": ("blocks", "blocks of the low-rank cache that were copied"),
     }, scaled=True),
@@ -163,6 +165,14 @@ GPU = {
         "link_bytes.max": ("bytes", "bytes that one GPU sent, the most"),
         "attention_link_bytes": ("bytes", "of link_bytes.total: what attention sent"),
         "mlp_link_bytes": ("bytes", "of link_bytes.total: what the MLP sent"),
+    }, scaled=True),
+    **_rows(COUNTED, "programs/gpu/dispatch.py and experts.py, by the experts that tokens took", {
+        "dispatched_bytes": ("bytes", "tokens, choices and shares on their way to other GPUs' experts, sent once"),
+        "combined_bytes": ("bytes", "what experts made of them on its way back, sent once"),
+        "dropped_tokens": ("tokens", "that an expert had no room for (--capacity), each counted for each such expert"),
+    }, scaled=True),
+    **_rows(COUNTED, "meshrt/ranks/pairs.py, at every part", {
+        "all_to_all_parts": ("parts", "of all_to_all that GPUs sent, those that were handed on included"),
     }, scaled=True),
     **_rows(COUNTED, "meshrt/gpu/memory.py, at every allocation", {
         "memory_bytes.max": (

@@ -28,7 +28,8 @@ OF = {"mesh": Device, "neuron": NeuronDevice, "gpu": GpuDevice}
 # What is there only if a run has it: phases have tokens, a wafer has defects, a kernel has a tally.
 SOMETIMES = {
     "tokens", "wafer", "attention_heads", "attention_link_bytes", "mlp_link_bytes", "cache_runs", "cache_blocks",
-    "dequantized_bytes",
+    "dequantized_bytes", "expert_rows", "expert_padding", "dispatched_bytes", "combined_bytes", "dropped_tokens",
+    "all_to_all_parts",
 }  # fmt: skip
 
 

@@ -108,6 +108,26 @@ ON_GPUS = [
     LAYERS,
     Row("layers_run", 1, "kinds.measured.launches", becomes("counted", "extrapolated")),
 ]
+CODES: dict[str, Any] = {"bits": 3, "ranks": "uniform-8"}
+MIXTURE: dict[str, Any] = {"model": "mixtral-8x7b", "layers": 1}
+SPREAD = MIXTURE | {"experts": "replicated", "routing": "zipf:2"}
+ON_CODES = [
+    Row("bits", 3, "measured.dequantized_bytes", APPEARS),
+    Row("group", 32, "result.quantized.bytes.codes", GROWS, CODES, "more scales and zeros"),
+    Row("symmetric", True, "result.quantized.bytes.codes", FALLS, CODES),
+    Row("ranks", "uniform-8", "result.quantized.bytes.compensators", APPEARS, {"bits": 3}),
+    Row("compensator_bits", "8", "result.quantized.bytes.compensators", GROWS, CODES),
+    Row("unfused", True, "measured.memory_traffic.total", GROWS, {"bits": 3}),
+    Row("compensators", "fused", "measured.launches", FALLS, CODES),
+    Row("compensator_memory", "float16", "measured.memory_traffic.total", GROWS, CODES),
+]
+ON_EXPERTS = [
+    Row("experts", "alltoall", "measured.collectives.all_to_all.calls", APPEARS, MIXTURE),
+    Row("place", "frequency", "result.experts.tokens_by_gpu", OTHER, SPREAD),
+    Row("capacity", 1.0, "measured.expert_padding", APPEARS, MIXTURE),
+    Row("routing", "zipf:3", "result.experts.tokens", OTHER, MIXTURE),
+    Row("routing_seed", 1, "result.experts.tokens", OTHER, MIXTURE),
+]
 
 ROWS: dict[str, list[Row]] = {
     "allreduce mesh": [
@@ -215,11 +235,15 @@ ROWS: dict[str, list[Row]] = {
         *DRAWING,
         *KEEPING,
         *ON_GPUS,
+        *ON_CODES,
+        *ON_EXPERTS,
         Row("context", 64, "phases.decode.flops", GROWS, {"prompt_ids": None, "context": 8}),
     ],
     "lowrank gpu": [
         *GENERATION,
         *ON_GPUS,
+        *ON_CODES,
+        *ON_EXPERTS,
         Row("prompts", "{tmp}/prompts", "result.requests", APPEARS, NUMBERS | {"prompt_ids": None}),
         Row("max_batch", 1, "measured.launches", GROWS, NUMBERS | {"prompt_ids": None, "prompts": "{tmp}/prompts"}),
         Row("max_prefill_tokens", 1, "measured.launches", GROWS,
@@ -230,6 +254,8 @@ ROWS: dict[str, list[Row]] = {
         Row("scheme", "base", "measured.link_bytes.total", GROWS, {"ratio": 0.4}),
         Row("kv", "lowrank", "measured.cache_blocks", APPEARS, {"ratio": 0.4}),
         Row("ratio", 0.4, "measured.collectives.all_gather.bytes.total", GROWS),
+        *ON_CODES,
+        *ON_EXPERTS,
         Row("requests", 8, "result.completed", times(2)),
         Row("rate", 100.0, "result.seconds", GROWS, None, "arrivals are 10 ms apart"),
         Row("prompt_tokens", "10", "result.prompt_tokens", times(2)),
@@ -290,6 +316,24 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
           (NUMBERS | {"ratio": 0.5}, "--ratio is for shapes"),
           (NUMBERS | {"layers_run": 1}, "--layers-run is for shapes"),
           ({"kv": "lowrank", "scheme": "base"}, "needs --scheme deinfer"),
+      )),
+    *((f"{program} gpu", given, says)
+      for program in ("llama", "lowrank", "serve")
+      for given, says in (
+          (NUMBERS | {"bits": 3}, "--bits is for shapes"),
+          ({"group": 32}, "--group goes with --bits"),
+          ({"symmetric": True}, "--symmetric goes with --bits"),
+          ({"ranks": "uniform-8"}, "--ranks goes with --bits"),
+          ({"bits": 3, "compensator_bits": "8"}, "--compensator-bits goes with --ranks"),
+          ({"unfused": True}, "--unfused is about the codes"),
+          ({"compensators": "fused"}, "--compensators is about the codes"),
+          (CODES | {"compensators": "fused", "unfused": True}, "leave one of the two away"),
+          (CODES | {"compensator_bits": "16", "compensator_memory": "float16"}, "in float16 as stored"),
+          *(({name: value}, f"--{name.replace('_', '-')} is about the experts") for name, value in (
+              ("experts", "alltoall"), ("place", "frequency"), ("capacity", 1.0), ("routing", "zipf:1"),
+              ("routing_seed", 1))),
+          (MIXTURE | {"place": "frequency"}, "every GPU has a part of every expert"),
+          (MIXTURE | {"capacity": 5.0}, "4 at most"),
       )),
     ("serve gpu", NUMBERS | {"layers_run": 1}, "--layers-run is for shapes"),
     ("serve gpu", NUMBERS | {"ratio": 0.5}, "--ratio is for shapes"),

@@ -120,7 +120,25 @@ A6000 = GpuDevice(
     ),
 )
 
-GPU_PRESETS = {device.name: device for device in (A800, A6000)}
+A100_40G = GpuDevice(
+    name="a100-40g",
+    memory_bytes=40 * GIB,
+    memory_bytes_per_second=1555e9,
+    flops=312e12,
+    link="nvlink",
+    nvlink_bytes_per_second=240e9,
+    nvlink_gpus=8,
+    sources=(
+        "memory_bytes, memory_bytes_per_second, flops: A100 SXM4 40 GB, 40 GB of HBM2 at 1,555 GB/s, 312 TFLOPS in "
+        "FP16 and BF16 without sparsity (NVIDIA A100 datasheet; A100 whitepaper)",
+        "nvlink_bytes_per_second, nvlink_gpus: 12 links (600 GB/s in both directions, datasheet) of 25 GB/s, of which "
+        "a ring gets 20 each, says NCCL (SM80_NVLINK_BW in src/graph/topo.h); 208 and 233 were measured "
+        "(NVIDIA/nccl-tests issues 178 and 175). NVSwitches join eight of them (DGX A100)",
+        *_COMMON,
+    ),
+)
+
+GPU_PRESETS = {device.name: device for device in (A800, A6000, A100_40G)}
 LINKS = ("nvlink", "pcie")
 
 

@@ -25,7 +25,8 @@ class Budget:
         if self.used + nbytes > self.limit:
             raise LimitError(
                 f"GPU {self.index}: {name!r} asks for {nbytes} bytes, {self.used} are in use, the limit is "
-                f"{self.limit} (device {self.device.name}); use more GPUs (--tp), a smaller batch, or --gpu-memory"
+                f"{self.limit} (device {self.device.name}); use more GPUs (--tp), a smaller batch, --gpu-memory, or"
+                " fewer bits a weight (meshrt quantize)"
             )
         self.names[name] = self.names.get(name, 0) + nbytes
         self.used += nbytes

@@ -11,6 +11,7 @@ import numpy as np
 from meshrt.gpu import state
 from meshrt.gpu.gpus import Gpus
 from meshrt.programs.generation.choice import at_rank_0
+from meshrt.programs.gpu import mixing
 from meshrt.programs.gpu.serving import Request
 from meshrt.programs.gpu.steps import Steps
 from meshrt.ranks.snapshot import Part, Snapshot
@@ -52,6 +53,8 @@ class GpuEngine:
             "plans": [[recorded.number, *key] for key, recorded in steps.plans.items()],
             "steps": [steps.recorded, steps.largest],
         }
+        if steps.model.mixing is not None:
+            facts["experts"] = mixing.describe(self.gpus, steps.model.mixing)
         return facts, {name: Part(pool[self._slots()]) for name, pool in self._pools().items()}
 
     def restore(self, snapshot: Snapshot, new: Sequence[int]) -> None:
@@ -64,6 +67,8 @@ class GpuEngine:
         for number, rows, blocks, together in facts["plans"]:
             steps.record((int(rows), int(blocks), int(together)), int(number))
         steps.recorded, steps.largest = map(int, facts["steps"])
+        if steps.model.mixing is not None:
+            mixing.restore(self.gpus, steps.model.mixing, facts["experts"])
         state.restore(self.gpus, snapshot)
         pools, slots = self._pools(), self._slots()
         rows_of = {name: np.empty((len(slots), pool.shape[1]), pool.dtype) for name, pool in pools.items()}

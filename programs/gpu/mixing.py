@@ -1,6 +1,6 @@
 """How a mixture of experts is spread over GPUs: which GPU has which expert, how tokens come there, what was counted."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import Any
@@ -117,12 +117,31 @@ def placed(place: str, count: int, frequency: Sequence[float] | NDArray[Any]) ->
     return owner
 
 
+def describe(gpus: Gpus, mixing: Mixing) -> dict[str, Any]:
+    """The loads of all GPUs as facts of a snapshot. All ranks call it."""
+    tokens, hit = _loads(gpus, mixing)
+    return {"steps": mixing.loads.steps, "tokens": tokens.tolist(), "hit": hit.tolist()}
+
+
+def restore(gpus: Gpus, mixing: Mixing, facts: Mapping[str, Any]) -> None:
+    """Go on from there; rank 0 stands for what all had found."""
+    mixing.loads.steps = int(facts["steps"])
+    for target, found in ((mixing.loads.tokens, facts["tokens"]), (mixing.loads.hit, facts["hit"])):
+        target[...] = np.array(found, np.int64) if gpus.control.rank == 0 else 0
+
+
+def _loads(gpus: Gpus, mixing: Mixing) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Tokens and hits, of all ranks, on all."""
+    tokens, hit = (gpus.control.allreduce(one, sum) for one in (mixing.loads.tokens, mixing.loads.hit))
+    return tokens, hit
+
+
 def told_experts(gpus: Gpus, mixing: Mixing | None, family: Family, layers_run: int) -> dict[str, Any]:
     """What the result says of the experts of the layers that ran; nothing of a model without. All ranks call it."""
     if mixing is None:
         return {}
-    loads, layers = mixing.loads, sum(isinstance(layer.mlp, Experts) for layer in family.layers[:layers_run])
-    tokens, hit = (gpus.control.allreduce(one[:layers], sum) for one in (loads.tokens, loads.hit))
+    layers = sum(isinstance(layer.mlp, Experts) for layer in family.layers[:layers_run])
+    tokens, hit = (one[:layers] for one in _loads(gpus, mixing))
     counted = {
         name: gpus.control.allreduce(sum(gpu.counters.tally.get(name, 0) for gpu in gpus.mine), sum)
         for name in ("expert_rows", "expert_padding")
@@ -138,7 +157,7 @@ def told_experts(gpus: Gpus, mixing: Mixing | None, family: Family, layers_run: 
             "tokens": tokens.tolist(),
             "tokens_by_gpu": by_gpu,
             "imbalance": {"experts": imbalance(tokens), "gpus": imbalance(np.array(by_gpu))},
-            "hit_per_step": float(hit.mean() / max(loads.steps, 1)) if len(hit) else 0.0,
+            "hit_per_step": float(hit.mean() / max(mixing.loads.steps, 1)) if layers else 0.0,
             "padding_share": counted["expert_padding"] / rows if rows else 0.0,
         }
     }

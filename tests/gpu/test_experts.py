@@ -1,19 +1,36 @@
 """Mixtures of experts on GPUs: the logits of transformers, every layout, any number of ranks, counts in closed form."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from decomposed import decompose
 from gpu_runs import logits_of, new_gpus, run_gpus, run_lowrank
 from moe_models import CASES, DEEPSEEK, IDS, MIXTRAL, OLMOE, QWEN2, QWEN3, random_moe
 from random_models import random_checkpoint
+from test_quantized import quantized
 
-from meshrt.errors import UsageError
+from meshrt.errors import LimitError, UsageError
+from meshrt.models.catalogue import find_model
 from meshrt.models.config import read_config
 from meshrt.models.experts import route
-from meshrt.models.reference import forward, generate, load_weights
+from meshrt.models.family import family_of
+from meshrt.models.matrix import Experts
+from meshrt.models.quantize.sizes import Scheme
+from meshrt.models.reference import (
+    attention,
+    embed,
+    forward,
+    generate,
+    layer,
+    load_weights,
+    normed,
+    rotary_tables,
+)
+from meshrt.programs.gpu import experts, mixing
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 LAYOUTS = ("tensor", "replicated", "alltoall")
@@ -56,3 +73,336 @@ def test_any_layout_on_any_gpus_gives_the_references_logits(name: str, tmp_path:
     for tp, scheme in ((1, "dense"), (2, "base"), (4, "deinfer"), (8, "dense")):
         for layout in LAYOUTS:
             close(logits_of(new_gpus(tp), folder, scheme, TOKENS, 8, experts=layout), want)
+
+
+@pytest.mark.parametrize("name", ["mixtral", "deepseek", "qwen2-moe"])
+def test_any_layout_says_the_references_text(name: str, tmp_path: Path) -> None:
+    folder = random_checkpoint(OF_EIGHT[name], tmp_path, 5)
+    want = generate(read_config(folder), load_weights(folder), TOKENS[:5], 5)
+    for layout, tp, link in (("tensor", 4, "nvlink"), ("replicated", 2, "nvlink"), ("alltoall", 8, "pcie")):
+        told = run_gpus(
+            new_gpus(tp, link=link), folder, "llama", prompt_ids=",".join(map(str, TOKENS[:5])), max_new_tokens=5,
+            ignore_eos=True, experts=layout,
+        )  # fmt: skip
+        assert told["result"]["token_ids"] == want
+
+
+@pytest.mark.mpi(ranks=[2, 4])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_same_on_any_number_of_ranks(layout: str, comm: Any, tmp_path: Path) -> None:
+    from mpi4py import MPI
+
+    folder = Path(comm.bcast(str(tmp_path)))
+    if comm.rank == 0:
+        random_checkpoint(OF_EIGHT["deepseek"], folder, 5)
+    comm.Barrier()
+    found = []
+    for where in (MPI.COMM_SELF, comm):
+        logits = logits_of(new_gpus(4, where), folder, "dense", TOKENS, 9, experts=layout)
+        told = [
+            run_gpus(
+                new_gpus(4, where, payload, link=link), folder, "serve", experts=layout, requests=3,
+                prompt_tokens="2:9", output_tokens="3", capacity=1.0,
+            )
+            for payload, link in ((True, "pcie"), (False, "nvlink"))
+        ]  # fmt: skip
+        assert all(one.pop("host")["ranks"] == where.size for one in told)
+        found.append((logits.tobytes(), json.dumps(told)))
+    assert found[0] == found[1]
+
+
+# ---- what is counted
+
+
+def routing(folder: Path, ids: list[int]) -> dict[int, np.ndarray]:
+    """The experts of each token [tokens, k], by layer, as the reference in float64 chooses them."""
+    config, weights, found = read_config(folder), load_weights(folder), {}
+    family = family_of(config)
+    x, rotary = embed(family, weights, np.array(ids)), rotary_tables(family, len(ids), np.float64)
+    for at, one in enumerate(family.layers):
+        if isinstance(one.mlp, Experts):
+            y = x + attention(family, weights, one, normed(family, weights, one.attention_norm, x), rotary)
+            logits = normed(family, weights, one.mlp_norm, y) @ weights[one.mlp.router.name + ".weight"].T
+            found[at] = route(logits, one.mlp.top, one.mlp.renormalise)[0]
+        x = layer(family, weights, one, x, rotary)
+    return found
+
+
+@pytest.mark.parametrize("link", ["nvlink", "pcie"])
+@pytest.mark.parametrize("name", ["mixtral", "deepseek", "qwen3-moe"])
+def test_bytes_of_all_to_all_are_those_of_the_routing(name: str, link: str, tmp_path: Path) -> None:
+    """A prefill of 11 tokens on 4 GPUs, which own 2, 3, 3, 3 of them. A token goes once to each other GPU that has an
+    expert of it, with 36 numbers of 4 bytes and 8 bytes for each of 3 experts, and comes back as 36 numbers. Between
+    neighbours what goes s GPUs far goes over s links. Counts of 4 bytes are gathered before."""
+    folder, tp = random_checkpoint(OF_EIGHT[name], tmp_path, 5), 4
+    told = run_lowrank(
+        new_gpus(tp, link=link), folder, prompt_ids=",".join(map(str, TOKENS)), max_new_tokens=1, experts="alltoall"
+    )
+    choices = routing(folder, TOKENS)
+    experts = read_config(folder).moe.experts  # type: ignore[union-attr]
+    home = np.repeat(np.arange(tp), [experts * (at + 1) // tp - experts * at // tp for at in range(tp)])
+    owner = np.repeat(np.arange(tp), [11 * (at + 1) // tp - 11 * at // tp for at in range(tp)])
+    out = back = far = 0
+    for chosen in choices.values():
+        for token, own in zip(chosen, owner, strict=True):
+            others = {int(gpu) for gpu in home[token]} - {int(own)}
+            out += len(others) * (36 * 4 + 8 * 3)
+            back += len(others) * 36 * 4
+            for gpu in others:
+                steps = 1 if link == "nvlink" else (gpu - own) % tp
+                far += steps * (36 * 4 + 8 * 3) + (1 if link == "nvlink" else (own - gpu) % tp) * 36 * 4
+    measured = told["measured"]
+    assert measured["dispatched_bytes"] == out and measured["combined_bytes"] == back
+    assert measured["collectives"]["all_to_all"]["bytes"]["total"] == far
+    assert measured["collectives"]["all_to_all"]["calls"] == 2 * len(choices)
+    gathered = len(choices) * (tp - 1) * (4 * tp * tp + 11 * 36 * 4) + 8 * (tp - 1) * tp
+    assert measured["collectives"]["all_gather"]["bytes"]["total"] == gathered
+    tokens = [np.bincount(chosen.reshape(-1), minlength=experts).tolist() for chosen in choices.values()]
+    assert told["result"]["experts"]["tokens"] == tokens
+    by_gpu = [np.bincount(home[chosen.reshape(-1)], minlength=tp).tolist() for chosen in choices.values()]
+    assert told["result"]["experts"]["tokens_by_gpu"] == by_gpu
+    shares = [max(line) / np.mean(line) for line in tokens]
+    assert told["result"]["experts"]["imbalance"]["experts"] == {"mean": np.mean(shares), "worst": max(shares)}
+    assert told["result"]["experts"]["hit_per_step"] == np.mean([np.count_nonzero(line) for line in tokens])
+
+
+def test_layouts_have_the_same_tokens_and_reduce_sums_of_tokens_alone(tmp_path: Path) -> None:
+    folder, found = random_checkpoint(OF_EIGHT["mixtral"], tmp_path, 5), []
+    for layout in LAYOUTS:
+        told = run_lowrank(new_gpus(2), folder, prompt_ids="1,2,3,4,5,6", max_new_tokens=4, experts=layout)
+        found.append(told["result"]["experts"]["tokens"])
+        sums = 2 * (2 if layout == "alltoall" else 4) // 2  # of attention, and of experts; two GPUs
+        per_token = 3 * sums * 36 * 4 * 1
+        assert told["measured"]["collectives"]["reduce_sum"]["bytes"]["total"] == per_token * (6 + 3)
+    assert found[0] == found[1] == found[2]
+    assert np.sum(found[0]) == 3 * 3 * (6 + 3)  # layers, k, tokens
+
+
+def test_weights_of_experts_that_are_hit_are_read_and_no_others(tmp_path: Path) -> None:
+    """A token and a layer: 3 of 5 experts of 36 x 22, four matrices of attention, router and head; little else."""
+    folder = random_checkpoint(OF_EIGHT["mixtral"], tmp_path, 5)
+    gpus = new_gpus(1)
+    run_lowrank(gpus, folder, prompt_ids="7", max_new_tokens=1, layers=1)
+    one = gpus.mine[0].counters.memory_traffic
+    wide = 3 * 36 * 22 * 4
+    attention = 36 * 4 * (8 * 6 * 2 + 2 * 6 * 2)
+    rest = one - 3 * wide - attention - 36 * 61 * 4 - 36 * 5 * 4
+    assert 0 < rest < wide  # activations and norms
+
+
+@dataclass
+class Recorded:
+    """The choices of a run with numbers, in place of drawn ones."""
+
+    frequency: np.ndarray
+    choices: list[np.ndarray]
+    layers: int
+
+    def draw(self, layer: int, step: int, tokens: int) -> np.ndarray:
+        chosen = self.choices[step * self.layers + layer]
+        assert len(chosen) == tokens
+        return chosen
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("name", "capacity"), [("deepseek", None), ("mixtral", 0.5), ("qwen3-moe", 1.0)])
+def test_with_the_same_choices_everything_is_counted_alike_by_shape(
+    name: str, capacity: float | None, layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = random_checkpoint(OF_EIGHT[name], tmp_path, 5)
+    asked = {"requests": 3, "prompt_tokens": "3:7", "output_tokens": "2:4", "capacity": capacity}
+    choices: list[np.ndarray] = []
+
+    def decide(chosen: np.ndarray, shares: np.ndarray, *more: Any) -> None:
+        own(chosen, shares, *more)
+        choices.append(chosen.copy())
+
+    own = experts._decide
+    monkeypatch.setattr(experts, "_decide", decide)
+    run_gpus(new_gpus(1), folder, "serve", **asked)
+    monkeypatch.setattr(experts, "_decide", own)
+    config = read_config(folder)
+    layers = sum(isinstance(config.layer(at).mlp, Experts) for at in range(config.layers))
+    recorded = Recorded(np.ones((layers, config.moe.experts)), choices, layers)  # type: ignore[union-attr]
+    monkeypatch.setattr(mixing, "make_routing", lambda *_: recorded)
+    for tp in (1, 4):
+        full, none = (
+            run_gpus(new_gpus(tp, payload=payload), folder, "serve", experts=layout, **asked)
+            for payload in (True, False)
+        )
+        assert full["measured"] == none["measured"]
+        assert full["phases"] == none["phases"]
+        assert full["result"] == none["result"]
+
+
+# ---- corners
+
+
+def biased(folder: Path, name: str, favourite: int) -> Path:
+    """A model all of whose tokens take one expert first: k is 1, and its router's row is far along every input."""
+    config = OF_EIGHT[name] | {"num_experts_per_tok": 1}
+    random_checkpoint(config, folder, 5)
+    from safetensors.numpy import load_file, save_file
+
+    weights = load_file(folder / "model.safetensors")
+    for key in weights:
+        if key.endswith("post_attention_layernorm.weight"):
+            weights[key][0] = 50
+        if key.endswith(".gate.weight"):
+            weights[key][:] = 0
+            weights[key][favourite, 1] = 0
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_all_tokens_to_one_expert(layout: str, tmp_path: Path) -> None:
+    """A router of zeros finds all equally likely: the first expert gets every token, the others and their GPUs none."""
+    folder = biased(tmp_path, "mixtral", 0)
+    want = reference(folder, TOKENS)
+    close(logits_of(new_gpus(4), folder, "dense", TOKENS, 8, experts=layout), want)
+    told = run_lowrank(new_gpus(4), folder, prompt_ids="1,2,3,4,5,6", max_new_tokens=3, experts=layout)["result"]
+    assert told["experts"]["tokens"] == [[8, 0, 0, 0, 0]] * 3
+    assert told["experts"]["imbalance"]["experts"] == {"mean": 5.0, "worst": 5.0}
+    assert told["experts"]["imbalance"]["gpus"]["worst"] == (1.0 if layout == "tensor" else 4.0)
+    assert told["experts"]["hit_per_step"] == 1.0
+
+
+def test_capacity_drops_the_same_tokens_in_every_layout_and_counts_them(tmp_path: Path) -> None:
+    """All 8 tokens of a prompt want the first of 5 experts, k = 1: room is ceil(C 8 / 5)."""
+    folder, texts = biased(tmp_path, "mixtral", 0), set()
+    for layout in LAYOUTS:
+        for capacity, room in ((0.5, 1), (1.0, 2), (2.0, 4), (5.0, 8)):
+            told = run_lowrank(
+                new_gpus(4), folder, prompt_ids="1,2,3,4,5,6,7,8", max_new_tokens=1, experts=layout, capacity=capacity
+            )
+            measured, shares = told["measured"], 4 if layout == "tensor" else 1  # of GPUs that have an expert
+            assert measured.get("dropped_tokens", 0) == 3 * (8 - room)
+            assert measured["expert_rows"] == 3 * shares * 5 * room
+            assert measured["expert_padding"] == 3 * shares * (5 * room - room)
+            assert told["result"]["experts"]["padding_share"] == 0.8
+            texts.add((capacity, tuple(told["result"]["token_ids"])))
+    assert len(texts) == 4  # one for each capacity
+
+
+def test_room_for_all_changes_no_number(tmp_path: Path) -> None:
+    folder = random_checkpoint(OF_EIGHT["deepseek"], tmp_path, 5)
+    for layout in LAYOUTS:
+        found = logits_of(new_gpus(4), folder, "dense", TOKENS, 8, experts=layout, capacity=3.0)
+        close(found, reference(folder, TOKENS))
+
+
+@pytest.mark.parametrize("scheme", [Scheme("milo", 3, 64, False, 3), Scheme("rtn", 3, 32, False, 16)])
+def test_a_quantized_mixture(scheme: Scheme, tmp_path: Path) -> None:
+    source = random_checkpoint(OF_EIGHT["qwen2-moe"], tmp_path / "plain", 5)
+    folder = quantized(source, tmp_path / "model", scheme, 0.3 if scheme.method == "milo" else 0)
+    want = reference(folder, TOKENS)
+    for tp, layout, more in (
+        (1, "tensor", {}), (4, "tensor", {}), (2, "replicated", {"unfused": True}), (8, "alltoall", {}),
+    ):  # fmt: skip
+        close(logits_of(new_gpus(tp), folder, "deinfer", TOKENS, 8, experts=layout, **more), want)
+
+
+def test_experts_are_placed_by_frequency(tmp_path: Path) -> None:
+    """Greedy: 10 and 1, 9 and 2, 8 and 3 (the lower numbers first), and no GPU gets more than its share of experts."""
+    assert mixing.placed("frequency", 3, [1, 10, 9, 2, 8, 3]).tolist() == [0, 0, 1, 1, 2, 2]
+    assert mixing.placed("frequency", 2, [5, 5, 5, 5]).tolist() == [0, 1, 0, 1]
+    assert mixing.placed("contiguous", 3, [1] * 5).tolist() == [0, 1, 1, 2, 2]
+    assert sorted(mixing.placed("frequency", 8, [3, 1, 2]).tolist()) == [0, 1, 2]
+    folder = random_checkpoint(OF_EIGHT["deepseek"], tmp_path, 5)
+    asked = {"prompt_ids": ",".join(map(str, TOKENS)), "max_new_tokens": 4, "ignore_eos": True}
+    first = run_lowrank(new_gpus(4), folder, experts="alltoall", **asked)
+    (tmp_path / "report.json").write_text(json.dumps(first))
+    for layout in ("alltoall", "replicated"):
+        spread = run_lowrank(
+            new_gpus(4), folder, experts=layout, place="frequency", routing=str(tmp_path / "report.json"), **asked
+        )
+        assert spread["result"]["token_ids"] == first["result"]["token_ids"]
+        before, after = (one["result"]["experts"] for one in (first, spread))
+        assert after["tokens"] == before["tokens"]
+        assert after["imbalance"]["gpus"]["mean"] < before["imbalance"]["gpus"]["mean"]
+
+
+@pytest.mark.parametrize(("name", "message", "tp", "options"), [
+    ("mixtral", "is not known beforehand", 2, {"@static": True}),
+    ("mixtral", "--capacity is 0; it is above 0, and 1.66667 at most", 2, {"capacity": 0.0}),
+    ("mixtral", "--capacity is 9;", 2, {"capacity": 9.0}),
+    ("mixtral", "every GPU has a part of every expert", 2, {"place": "frequency"}),
+    ("mixtral", "with numbers the router decides", 2, {"routing": "zipf:1"}),
+    ("mixtral", "say how often experts are chosen", 2, {"place": "frequency", "experts": "alltoall"}),
+    ("mixtral", "--routing-seed goes with --routing", 2, {"routing_seed": 3}),
+    ("mixtral", "--routing nosuch", 2, {"routing": "nosuch", "@payload": False}),
+    ("deepseek", "the shared expert has 28 columns", 40, {"experts": "replicated", "@heads": 40}),
+    ("mixtral", "an expert has 22 columns", 40, {"@heads": 40}),
+    ("qwen3-moe", "--kv lowrank: keys are normed", 2, {"kv": "lowrank"}),
+])  # fmt: skip
+def test_what_cannot_be_is_refused(name: str, message: str, tp: int, options: dict[str, Any], tmp_path: Path) -> None:
+    given = dict(options)
+    heads = {"num_attention_heads": given.pop("@heads", 8)}
+    folder = random_checkpoint(
+        OF_EIGHT[name] | heads | {"intermediate_size": 22 if name == "mixtral" else 50}, tmp_path, 5
+    )
+    gpus = new_gpus(tp, payload=given.pop("@payload", True), static=given.pop("@static", False), link="pcie")
+    with pytest.raises(UsageError, match=message) as caught:
+        run_lowrank(gpus, folder, prompt_ids="1", **given)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("options", [
+    {"experts": "alltoall"}, {"place": "frequency"}, {"capacity": 1.0}, {"routing": "uniform"}, {"routing_seed": 1},
+])  # fmt: skip
+def test_of_no_use_without_experts(options: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="is about the experts of a model, and this one has none"):
+        run_lowrank(new_gpus(2, payload=False), "llama-tiny", prompt_ids="1", **options)
+
+
+def test_experts_in_two_factors(tmp_path: Path) -> None:
+    plain = random_checkpoint(OF_EIGHT["mixtral"], tmp_path / "plain", 5)
+    ranks = {name: 9 for name in read_config(plain).matrices() if "experts" in name}
+    folder = decompose(plain, tmp_path / "model", ranks)
+    for layout in LAYOUTS:
+        close(logits_of(new_gpus(2), folder, "dense", TOKENS, 8, experts=layout), reference(folder, TOKENS))
+    with pytest.raises(UsageError, match="give --scheme dense"):
+        run_lowrank(new_gpus(2), folder, prompt_ids="1")
+
+
+# ---- by shape
+
+
+@pytest.mark.parametrize(
+    "model", ["mixtral-8x7b", "deepseek-moe-16b", "qwen1.5-moe-a2.7b", "olmoe-1b-7b", "qwen3-30b-a3b"]
+)
+def test_the_published_models_run_by_shape(model: str) -> None:
+    asked = {"prompt_tokens": 100, "max_new_tokens": 2, "ignore_eos": True, "layers": 4, "layers_run": 2}
+    for layout in LAYOUTS:
+        gpus = new_gpus(4, payload=False, device="a100-40g")
+        told = run_lowrank(gpus, model, experts=layout, routing="zipf:1", bits=3, **asked)
+        layers = told["result"]["experts"]["tokens"]
+        config = read_config(find_model(model))
+        moe = config.moe
+        assert moe is not None and len(layers) == sum(moe.has_experts(at) for at in range(2))
+        assert all(sum(line) == 101 * moe.top and len(line) == moe.experts for line in layers)
+        assert told["kinds"]["measured.dequantized_bytes"] == "extrapolated"
+
+
+def test_mixtral_in_float16_is_too_large_for_40_gb_and_in_three_bits_is_not() -> None:
+    asked = {"prompt_tokens": 16, "max_new_tokens": 2, "ignore_eos": True}
+    with pytest.raises(
+        LimitError, match=r"the limit is 42949672960 .*a100-40g.*fewer bits a weight \(meshrt quantize\)"
+    ):
+        run_lowrank(new_gpus(1, payload=False, device="a100-40g"), "mixtral-8x7b", **asked)
+    gpus = new_gpus(1, payload=False, device="a100-40g")
+    told = run_lowrank(gpus, "mixtral-8x7b", bits=3, **asked)
+    held = told["measured"]["memory_bytes"]["of_the_fullest"]
+    assert held["codes"] == 46_439_333_888 * 7 // 16  # 3 bits, and 32 for 64 weights
+    rotary = 18 * 64 * 2 * 4
+    assert held["weights"] == 263_458_816 * 2 + rotary
+
+
+def test_zipf_is_less_even_than_uniform() -> None:
+    asked = {"prompt_tokens": 400, "max_new_tokens": 1, "ignore_eos": True, "layers": 4, "experts": "alltoall"}
+    worst = {}
+    for text in ("uniform", "zipf:0.5", "zipf:1.5", "lognormal"):
+        told = run_lowrank(new_gpus(8, payload=False), "deepseek-moe-16b", routing=text, **asked)
+        worst[text] = told["result"]["experts"]["imbalance"]["gpus"]["mean"]
+    assert worst["uniform"] < worst["zipf:0.5"] < worst["zipf:1.5"] and worst["uniform"] < worst["lognormal"]

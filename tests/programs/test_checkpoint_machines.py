@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from decomposed import decompose
 from kept import Stopped, changes, outside_host, rewrite, stop_after
+from moe_models import DEEPSEEK
 from mpi4py import MPI
 from random_models import BASE, CASES, random_checkpoint
 
@@ -22,7 +23,11 @@ from meshrt.ranks.board import Board
 
 NEW = 7  # tokens of a generation; states are kept after the 1st, 2nd, 4th and 6th
 SAMPLED = {"temperature": 0.9, "top_k": 40, "seed": 5}
-MODELS = {"factors": CASES["lowrankbias"], "uneven": BASE | {"num_attention_heads": 6, "num_key_value_heads": 2}}
+MODELS = {
+    "factors": CASES["lowrankbias"],
+    "uneven": BASE | {"num_attention_heads": 6, "num_key_value_heads": 2},
+    "experts": DEEPSEEK | {"num_attention_heads": 4, "head_dim": 10},
+}
 RUNS: dict[str, tuple[str, int, dict[str, Any]]] = {  # machine, how many, options; @ of the machine
     "neuron, sampled": ("neuron", 4, SAMPLED | {"model": "llama-tiny"}),
     "neuron, bfloat16": ("neuron", 4, {"model": "llama-tiny", "dtype": "bfloat16"}),
@@ -38,6 +43,8 @@ RUNS: dict[str, tuple[str, int, dict[str, Any]]] = {  # machine, how many, optio
     "gpu, static latents": (
         "gpu", 4, {"model": "decomposed", "kv": "lowrank", "@static": True, "block_size": 2, "kv_blocks": 9}),
     "gpu, heads that do not come out even": ("gpu", 3, {"model": "uneven", "@static": True}),
+    "gpu, experts": ("gpu", 4, {"model": "experts", "experts": "alltoall"}),
+    "gpu, experts by shape": ("gpu", 2, {"model": "experts", "@payload": False, "routing": "zipf:1"}),
     "gpu, shapes": ("gpu", 4, {"model": "llama-tiny", "@payload": False, "layers_run": 1, "ratio": 0.4}),
     "gpu, static context": (
         "gpu", 4, {"model": "llama-tiny", "@payload": False, "@static": True, "context": 50, "block_size": 4}),
