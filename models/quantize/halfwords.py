@@ -2,7 +2,7 @@
 oracle of the fused kernel that GPUs have here.
 
 A float16 of exponent bits 0x6400 is 1024 + its mantissa. So one `and` and one `or` make two of them of two codes in
-the halves of a word: of (q & 0x00070007) | 0x64006400 each is 1024 + e, of (q & 0x00380038) | 0x64006400 each is 1024 + 8 e.
+the halves of a word: of (q & 0x00070007) | 0x64006400 each is 1024 + e, of (q & 0x00380038) | 0x64006400 1024 + 8 e.
 One operation takes that back, and one more gives the weight: a product with s where codes are symmetric, else a fused
 multiply and add with s and z' = -z s. As z' is rounded to float16, that is not (e - z) s to the bit.
 """
