@@ -57,7 +57,9 @@ def open_model(
     run = min(layers_run or len(family.layers), len(family.layers))
     unlike = first_unlike(family.layers, run)
     if unlike is not None:
-        raise UsageError(f"--layers-run {run}: layer {unlike} has other ranks than layer {run - 1}, so it has to run")
+        raise UsageError(
+            f"--layers-run {run}: layer {unlike} has other ranks than layer {run - 1}, or other experts, so it has to run"
+        )
     kind = storage(dtype or family.dtype)
     longest = max(len(request.prompt) + request.limit for request in requests)
     needed = sum(-(-(len(request.prompt) + request.limit) // block_size) for request in requests)

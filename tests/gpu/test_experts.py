@@ -374,7 +374,7 @@ def test_experts_in_two_factors(tmp_path: Path) -> None:
 )
 def test_the_published_models_run_by_shape(model: str) -> None:
     asked = {"prompt_tokens": 100, "max_new_tokens": 2, "ignore_eos": True, "layers": 4, "layers_run": 2}
-    for layout in LAYOUTS:
+    for layout in LAYOUTS if model == "deepseek-moe-16b" else LAYOUTS[2:]:
         gpus = new_gpus(4, payload=False, device="a100-40g")
         told = run_lowrank(gpus, model, experts=layout, routing="zipf:1", bits=3, **asked)
         layers = told["result"]["experts"]["tokens"]
