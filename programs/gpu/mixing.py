@@ -149,17 +149,18 @@ def told_experts(gpus: Gpus, mixing: Mixing | None, family: Family, layers_run: 
     by_gpu = [
         [int(line[[*mixing.own(layer, gpu)]].sum()) for gpu in range(gpus.count)] for layer, line in enumerate(tokens)
     ]
-    rows = counted["expert_rows"]
+    rows, uneven = counted["expert_rows"], {"experts": imbalance(tokens), "gpus": imbalance(np.array(by_gpu))}
     return {
+        **{f"imbalance_of_{name}": None if shares is None else shares["mean"] for name, shares in uneven.items()},
         "experts": {
             "layout": mixing.layout,
             "place": mixing.place,
             "tokens": tokens.tolist(),
             "tokens_by_gpu": by_gpu,
-            "imbalance": {"experts": imbalance(tokens), "gpus": imbalance(np.array(by_gpu))},
+            "imbalance": uneven,
             "hit_per_step": float(hit.mean() / max(mixing.loads.steps, 1)) if layers else 0.0,
             "padding_share": counted["expert_padding"] / rows if rows else 0.0,
-        }
+        },
     }
 
 

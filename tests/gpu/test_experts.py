@@ -163,6 +163,7 @@ def test_bytes_of_all_to_all_are_those_of_the_routing(name: str, link: str, tmp_
     assert told["result"]["experts"]["tokens_by_gpu"] == by_gpu
     shares = [max(line) / np.mean(line) for line in tokens]
     assert told["result"]["experts"]["imbalance"]["experts"] == {"mean": np.mean(shares), "worst": max(shares)}
+    assert told["result"]["imbalance_of_experts"] == np.mean(shares)
     assert told["result"]["experts"]["hit_per_step"] == np.mean([np.count_nonzero(line) for line in tokens])
 
 
