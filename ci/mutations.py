@@ -63,6 +63,7 @@ CROSSBAR = "test_crossbar.py test_itinerary.py"
 NEURON = "test_neuron_memory.py test_neuron_timeline.py test_neuron_runtime.py test_neuron_tiles.py"
 HBM_TO_HBM = "test_neuron_llama.py::test_a_sum_over_the_cores_goes_from_hbm_to_hbm"
 GPU = "test_gpu.py test_group.py"
+CODES, EXPERTS = "test_quantized.py test_quantize_halfwords.py", "test_experts.py"
 RESUME = (
     "test_checkpoint_machines.py::test_goes_on_as_if_nothing_had_happened"
     " test_checkpoint_machines.py::test_who_goes_on_stands_where_the_other_stood"
@@ -262,8 +263,39 @@ TABLE: dict[str, list[tuple[str, str, str]]] = {
         ("self.now += self.device.kernel_seconds + cost.seconds", "self.now += cost.seconds", GPU),
     ],
     "meshrt/gpu/gpus.py": [
-        ('part, rounds = parts[0], 2 if kind == "reduce_sum" else 1', "part, rounds = parts[0], 1", GPU),
+        ('rounds = 2 if kind == "reduce_sum" else 1', "rounds = 1", GPU),
         ("gpu.counters.collective_seconds += end - begin", "gpu.counters.collective_seconds += end", GPU),
+        ("self.device.neighbours)", "False)", "test_all_to_all.py"),
+    ],
+    "meshrt/gpu/codes.py": [
+        ("2 * (self.scale.size + zeros)", "2 * self.scale.size", CODES),
+        ("np.right_shift(halves, 3 * place, words)", "np.right_shift(halves, 2 * place, words)", CODES),
+        ("np.left_shift(words[:, :, 2], 8, part)", "np.left_shift(words[:, :, 2], 4, part)", CODES),
+    ],
+    "meshrt/ranks/pairs.py": [
+        ("for far in range(step, self.size)", "for far in range(1, self.size)", "test_all_to_all.py"),
+        ("times[at] = max(times[at], there)", "pass", "test_all_to_all.py"),
+        ("sent.hops[at] += len(parts)", "sent.hops[at] += 1", "test_all_to_all.py"),
+    ],
+    "programs/gpu/coded.py": [
+        ("-(-own[1] // group)", "own[1] // group", CODES),
+        ("row * width + own[0], row", "row * width, row", CODES),
+    ],
+    "programs/gpu/dispatch.py": [
+        ("(len(order) - len(rows[gpu.index]))", "len(order)", EXPERTS),
+        ("y[one] += back[begin", "y[one] = back[begin", EXPERTS),
+    ],
+    "programs/gpu/experts.py": [
+        ("dropped += max(0, len(rows) - limit)", "dropped += len(rows)", EXPERTS),
+        ('order = np.argsort(flat, kind="stable")', "order = np.argsort(flat)[::-1]", EXPERTS),
+        ("shares[rows, places, None] * out", "out", EXPERTS),
+    ],
+    "programs/gpu/headnorms.py": [
+        ("np.matmul(wide, counted, out)", "np.add.reduce(wide, axis=-1, out=out)", EXPERTS),
+        ("np.maximum(x, -most, out=x)", "pass", EXPERTS),
+    ],
+    "programs/gpu/mixing.py": [
+        ("if held[gpu] < room", "if True", EXPERTS),
     ],
     "meshrt/ranks/rings.py": [
         ("times[at] += seconds", "pass", GPU),
@@ -296,6 +328,8 @@ TABLE: dict[str, list[tuple[str, str, str]]] = {
     "meshrt/gpu/operations.py": [
         ("(2 * target.size + other.size)", "(target.size + other.size)", GPU),
         ("int(2 * x.shape[0]", "int(x.shape[0]", GPU),
+        ("nbytes += w.codes.nbytes + gpu.size(x) + gpu.size(out)", "nbytes += w.codes.nbytes", CODES),
+        ("+ 2 * gpu.size(target)", "+ gpu.size(target)", CODES),
     ],
 }  # fmt: skip
 

@@ -111,9 +111,8 @@ class Gpus:
             times.append(begins[-1] + protocol.seconds)
             links.append(Link(protocol.share * self.device.link_bytes_per_second, protocol.step_seconds))
         hops = self.group.all_to_all(parts, outs, rows, row_bytes, times, links, self.device.neighbours)
-        for gpu, begin, end, moved in zip(self.mine, begins, times, hops, strict=True):
-            gpu.counters.collective_seconds += end - begin
-            gpu.now = end
+        self._ended(begins, times)
+        for gpu, moved in zip(self.mine, hops, strict=True):
             gpu.count("all_to_all_parts", moved)
 
     def _itemsize(self, dtype: Any) -> int:
@@ -145,6 +144,9 @@ class Gpus:
             begins[at] = gpu.now + gpu.device.kernel_seconds
             ends[at] = begins[at] + extra
         self.group.go_round(ring, ends)
+        self._ended(begins, ends)
+
+    def _ended(self, begins: list[float], ends: list[float]) -> None:
         for gpu, begin, end in zip(self.mine, begins, ends, strict=True):
             gpu.counters.collective_seconds += end - begin
             gpu.now = end

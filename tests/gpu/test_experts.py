@@ -307,6 +307,7 @@ def test_a_quantized_mixture(scheme: Scheme, tmp_path: Path) -> None:
 def test_experts_are_placed_by_frequency(tmp_path: Path) -> None:
     """Greedy: 10 and 1, 9 and 2, 8 and 3 (the lower numbers first), and no GPU gets more than its share of experts."""
     assert mixing.placed("frequency", 3, [1, 10, 9, 2, 8, 3]).tolist() == [0, 0, 1, 1, 2, 2]
+    assert mixing.placed("frequency", 2, [100, 1, 1, 1]).tolist() == [0, 1, 1, 0]
     assert mixing.placed("frequency", 2, [5, 5, 5, 5]).tolist() == [0, 1, 0, 1]
     assert mixing.placed("contiguous", 3, [1] * 5).tolist() == [0, 1, 1, 2, 2]
     assert sorted(mixing.placed("frequency", 8, [3, 1, 2]).tolist()) == [0, 1, 2]
