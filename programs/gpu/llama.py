@@ -69,9 +69,10 @@ def run(
     every: shared.Every = None,
     resume: shared.Resume = False,
 ) -> dict[str, Any]:
-    """Generate text with a LLaMA, Qwen2 or OPT model, dense or decomposed, on tensor-parallel GPUs.
+    """Generate text with a LLaMA, Qwen2, OPT or mixture-of-experts model on tensor-parallel GPUs.
 
-    Schemes and caches are those of `lowrank`, which serves several prompts as well: `meshrt run lowrank --help`.
+    Dense, decomposed or quantized. Schemes and caches are those of `lowrank`, which serves several prompts as well:
+    `meshrt run lowrank --help`. docs/milo.md has the options on codes, docs/moe.md those on experts.
 
     \b
     Examples:
@@ -103,7 +104,7 @@ class Text:
     report: Mapping[str, Any]
     layers: int
     engine: GpuEngine
-    more: Mapping[str, Any]  # of codes
+    more: Mapping[str, Any]  # of codes and experts
 
     @property
     def ttft(self) -> float:

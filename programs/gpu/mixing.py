@@ -78,8 +78,8 @@ def mixing_of(gpus: Gpus, family: Family, how: How) -> Mixing | None:
         raise UsageError("--routing: with numbers the router decides; it is for --payload none, or --place frequency")
     if gpus.payload and how.routing is None and how.place != "contiguous":
         raise UsageError("--place frequency: with numbers, say how often experts are chosen: --routing FILE")
-    if how.routing_seed and not (how.routing or not gpus.payload):
-        raise UsageError("--routing-seed goes with --routing, or --payload none")
+    if how.routing_seed and gpus.payload and not (how.routing or "").startswith(("zipf:", "lognormal")):
+        raise UsageError("--routing-seed: nothing is drawn here; it goes with --payload none, or --routing zipf:S")
     routing = make_routing(how.routing or "uniform", len(mixtures), count, one.top, how.routing_seed)
     owner = np.stack([
         placed(how.place, gpus.count, frequency) for frequency in routing.frequency

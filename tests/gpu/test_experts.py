@@ -332,7 +332,7 @@ def test_experts_are_placed_by_frequency(tmp_path: Path) -> None:
     ("mixtral", "every GPU has a part of every expert", 2, {"place": "frequency"}),
     ("mixtral", "with numbers the router decides", 2, {"routing": "zipf:1"}),
     ("mixtral", "say how often experts are chosen", 2, {"place": "frequency", "experts": "alltoall"}),
-    ("mixtral", "--routing-seed goes with --routing", 2, {"routing_seed": 3}),
+    ("mixtral", "--routing-seed: nothing is drawn here", 2, {"routing_seed": 3}),
     ("mixtral", "--routing nosuch", 2, {"routing": "nosuch", "@payload": False}),
     ("deepseek", "the shared expert has 28 columns", 40, {"experts": "replicated", "@heads": 40}),
     ("mixtral", "an expert has 22 columns", 40, {"@heads": 40}),
