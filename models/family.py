@@ -41,10 +41,6 @@ class Family:
         """Query heads that share one key and value head."""
         return self.heads // self.kv_heads
 
-    @property
-    def inner(self) -> int:
-        return self.layers[0].dense_mlp.down.rows
-
 
 def read_family(folder: Path, quantized: bool = False) -> Family:
     """The model of a Hugging Face folder. ModelError, also of a quantized one but to those who can work with it."""

@@ -172,8 +172,8 @@ def test_layouts_have_the_same_tokens_and_reduce_sums_of_tokens_alone(tmp_path: 
     for layout in LAYOUTS:
         told = run_lowrank(new_gpus(2), folder, prompt_ids="1,2,3,4,5,6", max_new_tokens=4, experts=layout)
         found.append(told["result"]["experts"]["tokens"])
-        sums = 2 * (2 if layout == "alltoall" else 4) // 2  # of attention, and of experts; two GPUs
-        per_token = 3 * sums * 36 * 4 * 1
+        sums = 1 if layout == "alltoall" else 2  # in a layer: of attention, and of experts
+        per_token = 3 * sums * 36 * 4 * 2  # of two GPUs, each of which sends as much as it has
         assert told["measured"]["collectives"]["reduce_sum"]["bytes"]["total"] == per_token * (6 + 3)
     assert found[0] == found[1] == found[2]
     assert np.sum(found[0]) == 3 * 3 * (6 + 3)  # layers, k, tokens
