@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from meshrt.models import matrix as shapes
 from meshrt.models.config import Config
-from meshrt.models.matrix import Layer as Shapes
 from meshrt.models.matrix import Matrix
 from meshrt.models.rope import inverse_frequencies
 
@@ -51,7 +51,7 @@ def own_name(matrix: Matrix) -> str:
 class Attention(Projections):
     """Grouped-query attention, rotary embeddings."""
 
-    def __init__(self, config: Config, layer: Shapes) -> None:
+    def __init__(self, config: Config, layer: shapes.Layer) -> None:
         super().__init__(layer.attention)
         self.shapes = layer
         self.heads, self.kv_heads, self.head_dim = config.heads, config.kv_heads, config.head_dim
@@ -72,13 +72,49 @@ class Attention(Projections):
 class Mlp(Projections):
     """SwiGLU."""
 
-    def __init__(self, layer: Shapes) -> None:
-        super().__init__(layer.dense_mlp.matrices())
-        self.shapes = layer.dense_mlp
+    def __init__(self, mlp: shapes.Mlp) -> None:
+        super().__init__(mlp.matrices())
+        self.shapes = mlp
 
     def forward(self, x: Tensor) -> Tensor:
         gate, up = (self.project(one, x) for one in self.shapes.inner)
         return self.project(self.shapes.down, functional.silu(gate) * up)
+
+
+class Experts(Projections):
+    """What models/experts.py and `experts` of models/reference.py compute."""
+
+    def __init__(self, experts: shapes.Experts) -> None:
+        super().__init__(experts.routing)
+        self.shapes = experts
+        self.experts = nn.ModuleList(map(Mlp, experts.experts))
+        self.shared = None
+        if experts.shared is not None:
+            self.shared = experts.shared.down.name.split(".")[-2]
+            self.add_module(self.shared, Mlp(experts.shared))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """y, and how unevenly the experts were taken: 1 where all got the same, their number where one got all.
+
+        That is the sum over the experts of their number * share of choices * mean probability (Fedus et al. 2021,
+        https://arxiv.org/abs/2101.03961, equation 4).
+        """
+        flat, top, count = x.flatten(0, 1), self.shapes.top, len(self.experts)
+        p = self.project(self.shapes.router, flat).softmax(-1)
+        shares, chosen = p.topk(top)
+        if self.shapes.renormalise:
+            shares = shares / shares.sum(-1, keepdim=True)
+        order = chosen.flatten().argsort(stable=True)  # choices by expert
+        tokens, counts = order // top, chosen.flatten().bincount(minlength=count)
+        parts = flat[tokens].split(counts.tolist())
+        found = torch.cat([expert(part) for expert, part in zip(self.experts, parts, strict=True)])
+        y = torch.zeros_like(flat).index_add(0, tokens, found * shares.flatten()[order, None])
+        if self.shared is not None:
+            shared = getattr(self, self.shared)(flat)
+            if self.shapes.shared_gate is not None:
+                shared = shared * self.project(self.shapes.shared_gate, flat).sigmoid()
+            y = y + shared
+        return y.view_as(x), count * (counts / len(order) * p.mean(0)).sum()
 
 
 class Layer(nn.Module):
@@ -88,12 +124,15 @@ class Layer(nn.Module):
         self.input_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.self_attn = Attention(config, layer)
         self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
-        self.mlp = Mlp(layer)
+        block = Experts(layer.mlp) if isinstance(layer.mlp, shapes.Experts) else Mlp(layer.mlp)
+        self.block = layer.mlp.router.name.split(".")[-2] if isinstance(layer.mlp, shapes.Experts) else "mlp"
+        self.add_module(self.block, block)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The layer's output, and how uneven its experts are if it has some."""
         x = x + self.self_attn(self.input_layernorm(x), cos, sin)
-        out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
-        return out
+        found = getattr(self, self.block)(self.post_attention_layernorm(x))
+        return (x + found[0], found[1]) if isinstance(found, tuple) else (x + found, None)
 
 
 class Llama(nn.Module):
@@ -107,8 +146,7 @@ class Llama(nn.Module):
         self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         if not config.tie_word_embeddings:
             self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
-        layers = [config.layer(number) for number in range(config.layers)]
-        last = {f"{one.name}.weight" for layer in layers for one in (layer.o, layer.dense_mlp.down)}
+        last = {f"{one.name}.weight" for number in range(config.layers) for one in outputs(config.layer(number))}
         for name, weight in self.named_parameters():
             if weight.ndim == 2:
                 # What is added to the residual stream starts smaller, so that its variance does not grow with depth.
@@ -117,12 +155,24 @@ class Llama(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         """Token ids [B, T] to logits [B, T, vocab]."""
+        return self.with_unevenness(ids)[0]
+
+    def with_unevenness(self, ids: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Logits, and of each layer with experts how uneven they are."""
         cos, sin = rotary(self.config, ids.shape[1])
-        x = self.embed_tokens(ids)
+        x, uneven = self.embed_tokens(ids), []
         for layer in self.layers:
-            x = layer(x, cos, sin)
+            x, found = layer(x, cos, sin)
+            if found is not None:
+                uneven.append(found)
         head = self.embed_tokens if self.config.tie_word_embeddings else self.lm_head
-        return functional.linear(self.norm(x), head.weight)
+        return functional.linear(self.norm(x), head.weight), uneven
+
+
+def outputs(layer: shapes.Layer) -> list[Matrix]:
+    """The matrices whose product is added to the residual stream."""
+    mlps = layer.mlp.mlps if isinstance(layer.mlp, shapes.Experts) else (layer.mlp,)
+    return [layer.o, *(one.down for one in mlps)]
 
 
 def tensor_name(parameter: str) -> str:

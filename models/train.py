@@ -1,4 +1,4 @@
-"""Trains the packaged llama-tiny: python -m meshrt.models.train --out models/llama-tiny
+"""Trains a packaged model: python -m meshrt.models.train --model mixtral-tiny --out models/mixtral-tiny
 
 Needs torch, which meshrt itself never imports. The same seed, torch version and one thread give the same bytes.
 Everything is generated: the text comes from meshrt.models.stories, the tokenizer is trained on it, and the folder that
@@ -10,7 +10,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,47 +23,26 @@ from torch.nn import functional
 
 from meshrt.models.config import Config
 from meshrt.models.stories import HELD_OUT_SEED, HELD_OUT_STORIES, stories
+from meshrt.models.tiny import CONFIGS, KINDS, router_loss
 from meshrt.models.torchmodel import Llama
 
 EOS = "<|endoftext|>"
-CONFIG: dict[str, Any] = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "vocab_size": 512,
-    "hidden_size": 128,
-    "intermediate_size": 384,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "head_dim": 16,
-    "hidden_act": "silu",
-    "max_position_embeddings": 512,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 10000.0,
-    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
-    "tie_word_embeddings": True,
-    "attention_bias": False,
-    "mlp_bias": False,
-    "bos_token_id": 0,
-    "eos_token_id": 0,
-    "dtype": "float16",
-}
 
 
-def train_tokenizer(texts: Iterator[str]) -> Tokenizer:
+def train_tokenizer(texts: Iterator[str], config: Mapping[str, Any]) -> Tokenizer:
     """Byte-level BPE: any text can be encoded. Encoding puts one <|endoftext|> in front."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=CONFIG["vocab_size"],
+        vocab_size=config["vocab_size"],
         special_tokens=[EOS],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
     tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{EOS} $A", special_tokens=[(EOS, CONFIG["bos_token_id"])]
+        single=f"{EOS} $A", special_tokens=[(EOS, config["bos_token_id"])]
     )
     return tokenizer
 
@@ -103,7 +82,7 @@ def held_out(model: Llama, encoded: list[list[int]]) -> float:
     for ids in encoded:
         logits = model(torch.tensor([ids]))[0]
         total += functional.cross_entropy(
-            logits, torch.tensor([*ids[1:], CONFIG["eos_token_id"]]), reduction="sum"
+            logits, torch.tensor([*ids[1:], *model.config.eos_token_ids]), reduction="sum"
         ).item()
     return total
 
@@ -118,7 +97,7 @@ def sample_text(model: Llama, tokenizer: Tokenizer, prompt: str, temperature: fl
             token = int(logits.argmax())
         else:
             token = int(torch.multinomial(torch.softmax(logits / temperature, -1), 1, generator=generator))
-        if token == CONFIG["eos_token_id"]:
+        if token in model.config.eos_token_ids:
             break
         ids.append(token)
     return str(tokenizer.decode(ids))
@@ -132,30 +111,35 @@ def fit(
     seed: int,
     peak: float,
     report: Callable[[int, float], None],
+    router_loss: float = 0.0,
 ) -> None:
-    """Trains the parameters in `groups` on a window of the plan a step. `report` hears of each step and its loss."""
+    """Trains the parameters in `groups` on a window of the plan a step. `report` hears of each step and its loss.
+
+    `router_loss` is how much the unevenness of experts counts beside -log p, which alone is reported.
+    """
     optimizer = torch.optim.AdamW(groups, lr=peak, betas=(0.9, 0.98), fused=True)
     for step, window in enumerate(batches(encoded, seed, plan)):
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, len(plan), peak)
-        loss = functional.cross_entropy(model(window[:, :-1]).flatten(0, 1), window[:, 1:].flatten())
+        logits, uneven = model.with_unevenness(window[:, :-1])
+        loss = functional.cross_entropy(logits.flatten(0, 1), window[:, 1:].flatten())
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        sum((router_loss / len(uneven) * one for one in uneven), start=loss).backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         report(step + 1, loss.item())
 
 
-def train(args: argparse.Namespace, tokenizer: Tokenizer, test: list[list[int]]) -> Llama:
+def train(args: argparse.Namespace, config: Mapping[str, Any], tokenizer: Tokenizer, test: list[list[int]]) -> Llama:
     """Runs the plan. Every tenth step has long windows, so that all positions get trained."""
     encoded = encode_stories(tokenizer, list(stories(args.seed, args.stories)))
     print(f"{args.stories} stories, {sum(map(len, encoded))} tokens", flush=True)
-    model = Llama(Config.from_dict(CONFIG))
+    model = Llama(Config.from_dict(config))
     print(f"{sum(p.numel() for p in model.parameters())} parameters", flush=True)
     matrices = [p for p in model.parameters() if p.ndim == 2]
     vectors = [p for p in model.parameters() if p.ndim < 2]
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
-    long = CONFIG["max_position_embeddings"]
+    long = model.config.max_positions
     usual, longest = (args.batch, args.tokens), (max(1, args.batch * args.tokens // long), long)
     plan = [longest if step % 10 == 9 else usual for step in range(args.steps)]
     began = time.monotonic()
@@ -165,13 +149,14 @@ def train(args: argparse.Namespace, tokenizer: Tokenizer, test: list[list[int]])
             nats = held_out(model, test[:50]) / sum(map(len, test[:50]))
             print(f"step {step}  train {loss:.4f}  held-out {nats:.4f}  {time.monotonic() - began:.0f} s", flush=True)
 
-    fit(model, groups, encoded, plan, args.seed, args.lr, report)
+    fit(model, groups, encoded, plan, args.seed, args.lr, report, router_loss(config))
     return model
 
 
 def write_folder(
-    out: Path, model: Llama, tokenizer: Tokenizer, texts: list[str], test: list[list[int]], arguments: str
-) -> None:
+    out: Path, args: argparse.Namespace, config: Mapping[str, Any], model: Llama, tokenizer: Tokenizer,
+    texts: list[str], test: list[list[int]],
+) -> None:  # fmt: skip
     """Writes the Hugging Face folder. The README's figures are those of the float16 weights, computed in float32."""
     half = {name: weight.detach().half().contiguous() for name, weight in model.state_dict().items()}
     model.load_state_dict({name: weight.float() for name, weight in half.items()})
@@ -184,9 +169,12 @@ def write_folder(
     parameters = sum(weight.numel() for weight in half.values())
     greedy = sample_text(model, tokenizer, "Once upon a time", 0, 0)
     sampled = [sample_text(model, tokenizer, "Once upon a time", 0.8, seed) for seed in (1, 2)]
-    readme = f"""# llama-tiny
+    arguments = f"--model {args.model} --out models/{args.model} --steps {args.steps} --batch {args.batch} "
+    arguments += f"--tokens {args.tokens} --stories {args.stories} --lr {args.lr} --seed {args.seed}"
+    what = f"{KINDS[args.model]} of {parameters:,} parameters"
+    readme = f"""# {args.model}
 
-A LLaMA of {parameters:,} parameters that writes small stories. It is there so that meshrt runs a real model, with a
+{what} that writes small stories. It is there so that meshrt runs a real model, with a
 real tokenizer and real weights, on a machine without a network. It knows nothing but its stories.
 
 The text it learned from is generated by `meshrt.models.stories`; no text of anyone else is in it. Made by
@@ -207,13 +195,13 @@ Held-out text: {len(texts)} stories of another seed, {tokens:,} tokens, each pre
     tensors = {f"model.{name}": weight for name, weight in half.items()}
     write(out / "model.safetensors", lambda path: save_file(tensors, path, metadata={"format": "pt"}))
     write(out / "tokenizer.json", lambda path: tokenizer.save(str(path)))
-    write_text(out / "config.json", json.dumps(CONFIG, indent=2) + "\n")
+    write_text(out / "config.json", json.dumps(config, indent=2) + "\n")
     write_text(out / "generation_config.json", json.dumps({"bos_token_id": 0, "eos_token_id": 0}, indent=2) + "\n")
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": EOS,
         "eos_token": EOS,
-        "model_max_length": CONFIG["max_position_embeddings"],
+        "model_max_length": model.config.max_positions,
         "clean_up_tokenization_spaces": False,
     }
     write_text(out / "tokenizer_config.json", json.dumps(settings, indent=2) + "\n")
@@ -234,7 +222,8 @@ def write_text(path: Path, text: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Train llama-tiny.")
+    parser = argparse.ArgumentParser(description="Train a packaged model.")
+    parser.add_argument("--model", choices=CONFIGS, default="llama-tiny")
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
     parser.add_argument("--steps", type=int, default=9000)
     parser.add_argument("--batch", type=int, default=8, help="windows in a step")
@@ -248,14 +237,13 @@ def main() -> None:
     torch.use_deterministic_algorithms(True)
     torch.manual_seed(args.seed)
 
-    tokenizer = train_tokenizer(stories(args.seed, 20000))
+    config = CONFIGS[args.model]
+    tokenizer = train_tokenizer(stories(args.seed, 20000), config)
     texts = list(stories(HELD_OUT_SEED, HELD_OUT_STORIES))
     test = encode_stories(tokenizer, texts)
     print(f"held-out: {sum(map(len, test)) / len(test):.0f} tokens a story", flush=True)
-    model = train(args, tokenizer, test)
-    arguments = f"--out models/{args.out.name} --steps {args.steps} --batch {args.batch} --tokens {args.tokens} "
-    arguments += f"--stories {args.stories} --lr {args.lr} --seed {args.seed}"
-    write_folder(args.out, model, tokenizer, texts, test, arguments)
+    model = train(args, config, tokenizer, test)
+    write_folder(args.out, args, config, model, tokenizer, texts, test)
 
 
 if __name__ == "__main__":
