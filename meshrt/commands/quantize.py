@@ -37,9 +37,11 @@ UNITS = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
     "--compensator-bits", type=click.Choice(["3", "8", "16"]), help="milo: of the compensators.  [default: 3]"
 )
 @click.option("--rounds", type=shared.WholeRange(1), help="milo: of the loop, at most.  [default: 20]")
-@click.option("--calibration", metavar="FILE", help="gptq: text to record activations on.  [default: stories]")
-@click.option("--calibration-stories", type=shared.WholeRange(1), help="gptq: their number.  [default: 256]")
-@click.option("--seed", type=shared.WholeRange(0), help="gptq: of the calibration's stories.  [default: 0]")
+@click.option("--calibration", metavar="FILE", help="gptq, frequencies: text to run.  [default: stories]")
+@click.option(
+    "--calibration-stories", type=shared.WholeRange(1), help="gptq, frequencies: their number.  [default: 256]"
+)
+@click.option("--seed", type=shared.WholeRange(0), help="gptq, frequencies: of these stories.  [default: 0]")
 @click.option("--held-out", metavar="FILE", help="Text to measure perplexity on.  [default: stories of another seed]")
 @click.option("--held-out-stories", type=shared.WholeRange(0), help="0: measure no perplexity.  [default: 200]")
 @shared.json_to("the report")
@@ -51,6 +53,8 @@ def command(**options: Any) -> None:
     and a zero in float16. MiLo adds low-rank compensators of what the codes miss, in 3, 8 or 16 bits, and finds codes
     and compensators in turns; --ranks says which matrix gets how large a one: uniform-R, dense-R, sparse-R,
     frequency-R, kurtosis-R, frequency-kurtosis-R, kurtosis-steps-16, or a sum of them.
+
+    Frequencies are how often the experts are chosen on the calibration's text.
 
     The report has errors, kurtosis, rank and bytes of every matrix, the bytes of the whole as they are stored and as
     the papers' codes would store them, and perplexity before and after.
@@ -81,6 +85,7 @@ def quantize(
     from meshrt.models.catalogue import find_model
     from meshrt.models.quantize.choice import choose
     from meshrt.models.quantize.form import check_group
+    from meshrt.models.quantize.policies import needs_text, parse
     from meshrt.models.quantize.shapes import read_shapes
     from meshrt.models.quantize.sizes import Scheme
     from meshrt.models.quantize.sizes import sizes as sizes_of
@@ -91,15 +96,19 @@ def quantize(
         raise UsageError("give --out DIR to write a folder, or --sizes to be told its bytes, one of the two")
     only: dict[str, dict[str, Any]] = {
         "milo": {"--ranks": ranks, "--budget": budget, "--compensator-bits": compensator_bits, "--rounds": rounds},
-        "gptq": {"--calibration": calibration, "--calibration-stories": calibration_stories, "--seed": seed},
         "rtn": {"--symmetric": symmetric or None},
     }
     for owner, values in only.items():
         for name, value in values.items():
             if value is not None and owner != method:
                 raise UsageError(f"{name} goes with --method {owner}; {method} has no use for it")
+    text = {"--calibration": calibration, "--calibration-stories": calibration_stories, "--seed": seed}
+    reads_text = method == "gptq" or (ranks is not None and needs_text(parse(ranks)))
+    for name, value in text.items():
+        if value is not None and not reads_text:
+            raise UsageError(f"{name} goes with --method gptq and --ranks frequency-R; {method} has no use for it")
     of_a_folder = {
-        "--rounds": rounds, "--held-out": held_out, "--held-out-stories": held_out_stories, **only["gptq"],
+        "--rounds": rounds, "--held-out": held_out, "--held-out-stories": held_out_stories, **text,
     }  # fmt: skip
     for name, value in of_a_folder.items():
         if sizes and value is not None:
@@ -126,7 +135,8 @@ def quantize(
         assert out is not None
         document |= {"out": out} | _write(
             console, folder, out, scheme, recipe, ranks, most, rounds or 20,
-            (calibration, 256 if calibration_stories is None else calibration_stories, seed or 0),
+            (calibration, 256 if calibration_stories is None else calibration_stories, seed or 0) if reads_text
+            else None,
             (held_out, 200 if held_out_stories is None else held_out_stories),
         )  # fmt: skip
     console.clear()
@@ -137,7 +147,7 @@ def quantize(
 
 def _write(
     console: Console, folder: Path, out: str, scheme: Scheme, recipe: dict[str, Any], ranks: str | None,
-    most: int | None, rounds: int, calibration: tuple[str | None, int, int], held_out: tuple[str | None, int],
+    most: int | None, rounds: int, calibration: tuple[str | None, int, int] | None, held_out: tuple[str | None, int],
 ) -> dict[str, Any]:  # fmt: skip
     """Choose ranks, calibrate, quantize, write, measure; what the report says of it."""
     from dataclasses import asdict
@@ -152,7 +162,7 @@ def _write(
     from meshrt.models.texts import file_sequences, story_sequences
     from meshrt.models.tokenizer import load_tokenizer
 
-    text, stories, seed = calibration
+    text, stories, seed = calibration or (None, 0, 0)
     if seed == HELD_OUT_SEED and text is None:
         raise UsageError(f"--seed {seed} is that of the held-out stories: calibrate with any other")
     check_new_folder(out)
@@ -165,19 +175,21 @@ def _write(
         return story_sequences(config, load_tokenizer(folder), seed, stories)
 
     test = sequences(held_out[0], HELD_OUT_SEED, held_out[1]) if held_out[0] or held_out[1] else None
-    calibrating = [ids[:-1] for ids in sequences(text, seed, stories)] if scheme.method == "gptq" else None
-    weight_statistics = models.statistics(config, checkpoint)
-    chosen, policy = choose(shapes, scheme, ranks, most, weight_statistics) if ranks else ({}, {})
+    calibrating = [ids[:-1] for ids in sequences(text, seed, stories)] if calibration else None
+    gptq = scheme.method == "gptq"
+    known = models.statistics(config, checkpoint, None if gptq else calibrating)
+    chosen, policy = choose(shapes, scheme, ranks, most, known) if ranks else ({}, {})
     if ranks:
         policy |= {"rounds": rounds}
     outcomes = models.quantize(
-        folder, out, scheme, chosen, rounds, weight_statistics, calibrating,
+        folder, out, scheme, chosen, rounds, known, calibrating if gptq else None,
         lambda done, total: console.progress("quantizing", done, total),
     )  # fmt: skip
     return {
         "recipe": recipe | policy,
         "calibration": None if calibrating is None else {"text": text or f"{stories} stories of seed {seed}"}
         | {"tokens": sum(map(len, calibrating))},
+        **({"expert_tokens": known.frequency} if known.frequency else {}),
         "matrices": [asdict(outcome) for outcome in outcomes],
         **sizes(shapes, scheme, chosen),
         "perplexity": None if test is None else _perplexities(console, folder, out, test)

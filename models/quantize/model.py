@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from meshrt.models.calibrate import layer_grams
+from meshrt.models.calibrate import expert_tokens, layer_grams
 from meshrt.models.checkpoint import Checkpoint, check_shapes, expected_shapes, open_checkpoint
 from meshrt.models.config import Config, read_config
 from meshrt.models.decompose import feature_error, weight_error
@@ -21,7 +21,7 @@ from meshrt.models.quantize.hqq import hqq
 from meshrt.models.quantize.milo import Milo, milo
 from meshrt.models.quantize.policies import Statistics
 from meshrt.models.quantize.sizes import Scheme
-from meshrt.models.quantize.statistics import kurtosis
+from meshrt.models.quantize.statistics import kurtosis, residual_rank
 from meshrt.models.reference import load_weights
 
 METHODS = ("rtn", "hqq", "gptq", "milo")
@@ -37,6 +37,7 @@ class Found:
     rank: int
     bytes: tuple[int, int]  # before, after
     kurtosis: float
+    residual_rank: tuple[int, int]  # of W - W_dq: singular values below half of the largest, and the others
     weight_error: float  # ||W - W'|| / ||W||
     feature_error: float | None  # ||X (W - W')|| / ||X W|| on the calibration, where it has tokens for it
     rounds: tuple[tuple[float, float], ...]  # milo: of each, the error with factors as numbers, and as stored
@@ -56,9 +57,14 @@ def read_model(folder: Path) -> tuple[Config, Checkpoint]:
     return config, checkpoint
 
 
-def statistics(config: Config, checkpoint: Checkpoint) -> Statistics:
-    """What rank policies go by."""
-    return Statistics({name: kurtosis(checkpoint.read(name + ".weight")) for name in config.matrices()}, {})
+def statistics(
+    config: Config, checkpoint: Checkpoint, calibration: Sequence[Sequence[int]] | None = None
+) -> Statistics:
+    """What rank policies go by. How often experts are chosen is counted on these sequences of token ids."""
+    tails = {name: kurtosis(checkpoint.read(name + ".weight")) for name in config.matrices()}
+    if calibration is None:
+        return Statistics(tails, {})
+    return Statistics(tails, expert_tokens(config, load_weights(checkpoint, np.float32, config), calibration))
 
 
 def quantize(
@@ -131,7 +137,8 @@ def _one(
         parts = Parts((symmetric if scheme.symmetric else nearest)(w, *shape), None)
     approximation = parts.dense()
     told = {
-        "shape": w.shape, "method": method, "rank": rank, "weight_error": weight_error(w, approximation),
+        "shape": w.shape, "method": method, "rank": rank,
+        "residual_rank": residual_rank(w - parts.codes.dequantized()), "weight_error": weight_error(w, approximation),
         "feature_error": None if gram is None or not gram.any() else feature_error(w.T, approximation.T, gram),
     }  # fmt: skip
     return told | _rounds(loop), parts

@@ -65,6 +65,11 @@ def parse(text: str) -> tuple[Term, ...]:
     return tuple(terms)
 
 
+def needs_text(terms: Sequence[Term]) -> bool:
+    """Does it go by how often experts are chosen?"""
+    return any(term.kind.startswith("frequency") for term in terms)
+
+
 def ranks(terms: Sequence[Term], shapes: Sequence[Shape], known: Statistics | None) -> dict[str, int]:
     """The ranks of the matrices that get one. Without statistics, policies that need some give all their average.
 
@@ -152,7 +157,7 @@ def _ranks(kind: str, rank: int, targets: Sequence[Shape], known: Statistics | N
             raise ModelError(f"policy {kind!r}: what it takes depends on the weights, and sizes are told by shape")
         return {one.name: min(rank, _most(one)) for one in targets}
     if kind.startswith("frequency") and not known.frequency:
-        raise ModelError(f"policy {kind!r}: how often experts are chosen is not counted yet; take kurtosis, or sparse")
+        raise ModelError(f"policy {kind!r}: how often experts are chosen was not counted; give text to count it on")
     if kind == "kurtosis-steps":
         return {one.name: _step(known.kurtosis[one.name], rank) for one in targets}
     if kind == "frequency":

@@ -12,7 +12,7 @@ from moe_models import CASES, DEEPSEEK, IDS, QWEN2, QWEN3, random_moe
 from mpi_jobs import Finished
 from random_models import BASE, random_checkpoint, random_weights
 
-from meshrt.models.calibrate import layer_grams
+from meshrt.models.calibrate import expert_tokens, layer_grams
 from meshrt.models.checkpoint import expected_shapes
 from meshrt.models.compress import compress
 from meshrt.models.config import Config, read_config
@@ -22,7 +22,7 @@ from meshrt.models.matrix import Experts, Matrix, Mlp
 from meshrt.models.quantize.choice import choose
 from meshrt.models.quantize.model import quantize, read_model, statistics
 from meshrt.models.quantize.shapes import shapes_of
-from meshrt.models.quantize.sizes import Scheme
+from meshrt.models.quantize.sizes import Scheme, compensator_bytes
 from meshrt.models.ranks import aligned_ranks, named_ranks
 from meshrt.models.reference import forward, layer, load_weights, project
 from meshrt.models.rope import cos_sin
@@ -132,11 +132,60 @@ def test_quantized_folders_run_in_the_reference(name: str, tmp_path: Path) -> No
     np.testing.assert_array_equal(logits, forward(config, after, IDS[name]))
 
 
+@pytest.mark.parametrize("name", ["mixtral", "deepseek", "qwen2-moe", "qwen3-moe"])
+def test_tokens_of_experts_are_what_the_router_chose(name: str) -> None:
+    """Counted from the logits of each layer's router, taken down on the way."""
+    config, weights, texts = Config.from_dict(CASES[name]), random_weights(CASES[name], 0), [IDS[name], IDS[name][::2]]
+    family = family_of(config)
+    expected: dict[str, int] = {}
+    for ids in texts:
+        x = weights["model.embed_tokens.weight"].astype(float)[ids]
+        for one in family.layers:
+            logits: list[Any] = []
+
+            def watch(w: Any, matrix: Matrix, x: Any, logits: list[Any] = logits, of: Any = one.routing) -> Any:
+                y = project(w, matrix, x)
+                logits += [y] * (matrix in of[:1])
+                return y
+
+            x = layer(family, weights, one, x, cos_sin(config, np.arange(len(ids))), watch)
+            if isinstance(one.mlp, Experts):
+                stem = one.mlp.router.name.removesuffix("gate") + "experts."
+                for number in range(len(one.mlp.experts)):
+                    likelier = (logits[0] > logits[0][:, number, None]).sum(axis=1)
+                    taken = int(np.sum(likelier < one.mlp.top))
+                    expected[f"{stem}{number}"] = expected.get(f"{stem}{number}", 0) + taken
+    found = expert_tokens(config, weights, texts, np.float64)
+    assert found == expected and [*found] == [*expected]
+    assert {one.expert for one in shapes_of(config).matrices if one.expert} == {*found}
+    mixtures = sum(isinstance(one.mlp, Experts) for one in family.layers)
+    assert config.moe is not None
+    assert sum(found.values()) == mixtures * config.moe.top * sum(map(len, texts))
+
+
+def test_a_dense_model_has_no_experts_to_count() -> None:
+    assert expert_tokens(Config.from_dict(BASE), random_weights(BASE, 0), [[1, 2]]) == {}
+
+
 @pytest.mark.parametrize("policy", ["frequency-2", "dense-2+frequency-kurtosis-2"])
-def test_experts_are_not_counted_yet(policy: str, tmp_path: Path) -> None:
+def test_policies_by_frequency_need_text_to_count_on(policy: str, tmp_path: Path) -> None:
     config, checkpoint = read_model(random_moe("mixtral", tmp_path))
-    with pytest.raises(ModelError, match="how often experts are chosen is not counted yet"):
-        choose(shapes_of(config), Scheme("milo", 3, 64, False, 3), policy, None, statistics(config, checkpoint))
+    shapes, scheme = shapes_of(config), Scheme("milo", 3, 64, False, 3)
+    with pytest.raises(ModelError, match="how often experts are chosen was not counted"):
+        choose(shapes, scheme, policy, None, statistics(config, checkpoint))
+    known = statistics(config, checkpoint, [IDS["mixtral"]])
+    ranks, told = choose(shapes, scheme, policy, None, known)
+    experts = [one for one in shapes.matrices if one.expert]
+    assert sum(ranks.get(one.name, 0) for one in experts) == 2 * len(experts) and told["ranks"] == policy
+    bytes_of = sum(compensator_bytes(scheme, one, ranks.get(one.name, 0)) for one in shapes.matrices)
+    open_rank = policy.rpartition("-")[0]
+    assert choose(shapes, scheme, open_rank, bytes_of, known) == (ranks, told | {"budget": bytes_of})
+    if policy == "frequency-2":
+        for one in experts:
+            stem = (one.expert or "").rpartition(".")[0]
+            layer_tokens = sum(count for name, count in known.frequency.items() if name.startswith(stem + "."))
+            own = known.frequency[one.expert or ""] / layer_tokens * 2 * 5
+            assert abs(ranks.get(one.name, 0) - own) < 1  # 5 experts; the limit of 14 is never reached
 
 
 def test_shapes_by_kind_are_all_weights() -> None:

@@ -444,7 +444,7 @@ def test_parts_are_what_was_written(place: Path, eighth: dict[str, Any]) -> None
         (("--out", "out", "--sizes"), "one of the two"),
         (("--out", "out", "--method", "hqq", "--ranks", "uniform-8"), "--ranks goes with --method milo"),
         (("--out", "out", "--method", "hqq", "--rounds", "8"), "--rounds goes with --method milo"),
-        (("--out", "out", "--method", "rtn", "--seed", "8"), "--seed goes with --method gptq"),
+        (("--out", "out", "--method", "rtn", "--seed", "8"), "--seed goes with --method gptq and --ranks frequency-R"),
         (("--out", "out", "--method", "hqq", "--symmetric"), "--symmetric goes with --method rtn"),
         (("--out", "out", "--ranks", "uniform-8", "--group", "40"), "--group: 'group' 40; it must be a multiple of 32"),
         (("--out", "out", "--ranks", "uniform"), "give it a rank, such as uniform-16, or a budget"),

@@ -16,7 +16,7 @@ from meshrt.models.quantize.choice import choose
 from meshrt.models.quantize.policies import Statistics, Term, fit, parse, ranks, share_out
 from meshrt.models.quantize.shapes import Shape, read_shapes
 from meshrt.models.quantize.sizes import Scheme, compensator_bytes
-from meshrt.models.quantize.statistics import kurtosis
+from meshrt.models.quantize.statistics import kurtosis, residual_rank
 
 TINY, MIXTRAL, DEEPSEEK = (read_shapes(find_model(n)) for n in ("llama-tiny", "mixtral-8x7b", "deepseek-moe-16b"))
 SCHEME = Scheme("milo", 3, 64, False, 3)
@@ -226,6 +226,17 @@ def test_kurtosis_is_the_excess() -> None:
     assert kurtosis(rng.laplace(size=(400, 500)) + 7) == pytest.approx(3, abs=0.2)
     assert kurtosis(np.full((3, 4), 0.5)) == 0
     assert kurtosis(np.float16(1e-4) * np.array([[1, 2, 3, 9]], np.float16)) == pytest.approx(-0.77, abs=0.1)
+
+
+@pytest.mark.parametrize("shape", [(30, 50), (50, 30), (20, 20)])
+def test_residual_rank_counts_singular_values(shape: tuple[int, int]) -> None:
+    """Below half of the largest, and from there on; of a flat spectrum none is below."""
+    w = np.random.default_rng(1).standard_normal(shape)
+    sigma = np.linalg.svd(w, compute_uv=False)
+    assert residual_rank(w) == (int(np.sum(sigma < sigma[0] / 2)), int(np.sum(sigma >= sigma[0] / 2)))
+    assert sum(residual_rank(w)) == min(shape) and min(residual_rank(w)) > 0
+    flat = np.linalg.qr(w if shape[0] >= shape[1] else w.T)[0]
+    assert residual_rank(flat) == (0, min(shape)) and residual_rank(np.zeros(shape)) == (0, min(shape))
 
 
 def test_shapes_of_mixtures_that_are_wrong(tmp_path: Path) -> None:
