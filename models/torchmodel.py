@@ -140,6 +140,7 @@ class Llama(nn.Module):
 
     def __init__(self, config: Config) -> None:
         super().__init__()
+        assert config.qk_norm is None and config.clip_qkv is None, "norms of queries and keys are not trained"
         self.config = config
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(Layer(config, number) for number in range(config.layers))

@@ -21,10 +21,12 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from torch import Tensor, nn
 from torch.nn import functional
 
+from meshrt.models.catalogue import find_model
+from meshrt.models.checkpoint import open_checkpoint
 from meshrt.models.config import Config
 from meshrt.models.stories import HELD_OUT_SEED, HELD_OUT_STORIES, stories
 from meshrt.models.tiny import CONFIGS, KINDS, router_loss
-from meshrt.models.torchmodel import Llama
+from meshrt.models.torchmodel import Llama, tensor_name
 
 EOS = "<|endoftext|>"
 
@@ -135,6 +137,8 @@ def train(args: argparse.Namespace, config: Mapping[str, Any], tokenizer: Tokeni
     encoded = encode_stories(tokenizer, list(stories(args.seed, args.stories)))
     print(f"{args.stories} stories, {sum(map(len, encoded))} tokens", flush=True)
     model = Llama(Config.from_dict(config))
+    if args.start:
+        take_over(model, args.start)
     print(f"{sum(p.numel() for p in model.parameters())} parameters", flush=True)
     matrices = [p for p in model.parameters() if p.ndim == 2]
     vectors = [p for p in model.parameters() if p.ndim < 2]
@@ -151,6 +155,17 @@ def train(args: argparse.Namespace, config: Mapping[str, Any], tokenizer: Tokeni
 
     fit(model, groups, encoded, plan, args.seed, args.lr, report, router_loss(config))
     return model
+
+
+@torch.no_grad()
+def take_over(model: Llama, name: str) -> None:
+    """Starts from the tensors of a packaged model, all that have a name and shape of this one's."""
+    checkpoint = open_checkpoint(find_model(name))
+    parameters = {tensor_name(own): parameter for own, parameter in model.named_parameters()}
+    same = [one for one in parameters if one in checkpoint.tensors and checkpoint.shape(one) == parameters[one].shape]
+    for one in same:
+        parameters[one].copy_(torch.from_numpy(checkpoint.read(one).astype(np.float32)))
+    print(f"{len(same)} of {len(parameters)} tensors start as those of {name}", flush=True)
 
 
 def write_folder(
@@ -171,6 +186,7 @@ def write_folder(
     sampled = [sample_text(model, tokenizer, "Once upon a time", 0.8, seed) for seed in (1, 2)]
     arguments = f"--model {args.model} --out models/{args.model} --steps {args.steps} --batch {args.batch} "
     arguments += f"--tokens {args.tokens} --stories {args.stories} --lr {args.lr} --seed {args.seed}"
+    arguments += f" --start {args.start}" if args.start else ""
     what = f"{KINDS[args.model]} of {parameters:,} parameters"
     readme = f"""# {args.model}
 
@@ -231,6 +247,7 @@ def main() -> None:
     parser.add_argument("--stories", type=int, default=60000)
     parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--start", metavar="MODEL", help="packaged model to start from, where names and shapes agree")
     parser.add_argument("--report", type=int, default=500, help="steps between two lines of progress")
     args = parser.parse_args()
     torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""Writes tests/golden/*.npz: what Hugging Face transformers computes for the random models and for llama-tiny.
+"""Writes tests/golden/*.npz: what Hugging Face transformers computes for the random models and the trained ones.
 
 Needs torch and transformers. The tests need neither: they compare with the files. From the top of the checkout:
 
@@ -9,8 +9,8 @@ import json
 import os
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from meshrt.models.stories import stories
 from meshrt.models.tokenizer import encode, load_tokenizer
 
 GOLDEN = Path(__file__).parent / "golden"
+TINY = ("llama-tiny", "mixtral-tiny", "deepseek-tiny")
 PROMPT_TOKENS, NEW_TOKENS = 16, 32
 
 
@@ -35,17 +36,6 @@ def hugging_face_logits(folder: Path, ids: list[int]) -> NDArray[np.float32]:
     with torch.no_grad():
         logits: NDArray[np.float32] = model(torch.tensor([ids])).logits[0].numpy()
     return logits
-
-
-def hugging_face_greedy(folder: Path, ids: list[int], count: int) -> list[int]:
-    """The ids that generate() of transformers appends; fewer than `count` if the text ends."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
-    prompt = torch.tensor([ids])
-    new = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=count, do_sample=False)
-    return [int(i) for i in new[0, len(ids) :]]
 
 
 def save(name: str, **arrays: NDArray[np.generic] | list[int]) -> None:
@@ -108,21 +98,59 @@ def dense_twin(folder: Path) -> Path:
     return twin
 
 
-def make_llama_tiny() -> None:
-    """A prompt of 16 ids and the 32 that follow greedily. The prompt is the start of the first held-out story for which
-    no choice is a near tie: a different order of summation moves a logit by some 1e-5, and must not change the text."""
-    folder = find_model("llama-tiny")
-    tokenizer = load_tokenizer(folder)
+def make_tiny(name: str) -> None:
+    """A prompt of 16 ids and the 32 that follow greedily, of a packaged model. The prompt is the start of the first
+    story for which no choice is a near tie: a different order of summation moves a logit by some 1e-5, and must not
+    change the text."""
+    folder = find_model(name)
+    tokenizer, logits_of = load_tokenizer(folder), tiny_logits(name, folder)
     for story in stories(31, 200):
-        prompt = encode(tokenizer, story)[:PROMPT_TOKENS]
-        ids = prompt + hugging_face_greedy(folder, prompt, NEW_TOKENS)
-        logits = hugging_face_logits(folder, ids)
+        ids = encode(tokenizer, story)[:PROMPT_TOKENS]
+        while len(ids) < PROMPT_TOKENS + NEW_TOKENS and ids[-1] != 0:
+            ids.append(int(logits_of(ids)[-1].argmax()))
+        logits = logits_of(ids)
         best, second = np.sort(logits[PROMPT_TOKENS - 1 :], axis=-1)[:, :-3:-1].T
         if len(ids) == PROMPT_TOKENS + NEW_TOKENS and ids[-1] != 0 and np.min(best - second) > 0.03:
-            return save("llama-tiny", ids=ids, logits=logits, prompt=[PROMPT_TOKENS])
+            check_trained_model(folder, ids, logits)
+            return save(name, ids=ids, logits=logits, prompt=[PROMPT_TOKENS])
     raise SystemExit("every story has a near tie")
 
 
+def tiny_logits(name: str, folder: Path) -> Callable[[list[int]], NDArray[np.float32]]:
+    """Of transformers, or of the block that stands in for what it has not."""
+    import torch
+    from moe_models import deepseek
+    from transformers import AutoModelForCausalLM
+
+    torch.set_num_threads(1)
+    if name == "deepseek-tiny":
+        model = deepseek(json.loads((folder / "config.json").read_text()), folder, torch.float32)
+    else:
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+
+    def logits(ids: list[int]) -> NDArray[np.float32]:
+        with torch.no_grad():
+            found: NDArray[np.float32] = model(torch.tensor([ids])).logits[0].numpy()
+        return found
+
+    return logits
+
+
+def check_trained_model(folder: Path, ids: list[int], expected: NDArray[np.float32]) -> None:
+    """The model of meshrt.models.torchmodel, which was trained, gives the same logits."""
+    import torch
+
+    from meshrt.models.config import read_config
+    from meshrt.models.torchmodel import Llama, tensor_name
+
+    model, weights = Llama(read_config(folder)), load_file(folder / "model.safetensors")
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(torch.from_numpy(weights.pop(tensor_name(name)).astype(np.float32)))
+        np.testing.assert_allclose(model(torch.tensor([ids]))[0].numpy(), expected, rtol=0, atol=1e-4)
+    assert not weights
+
+
 if __name__ == "__main__":
-    for wanted in sys.argv[1:] or [*CASES, "llama-tiny"]:
-        make_llama_tiny() if wanted == "llama-tiny" else make_random(wanted)
+    for wanted in sys.argv[1:] or [*CASES, *TINY]:
+        make_tiny(wanted) if wanted in TINY else make_random(wanted)

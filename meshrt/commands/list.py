@@ -15,7 +15,8 @@ def command() -> None:
         click.echo(f"{name:13} {load_program(name).summary}")
     for name in packaged():
         if has_experts(name):
-            click.echo(f"{name:13} the shape of a mixture of experts, for quantize --sizes")
+            use = "a mixture of experts, for quantize" if has_weights(name) else None
+            click.echo(f"{name:13} {use or 'the shape of a mixture of experts, for quantize --sizes'}")
             continue
         kind = "a model" if has_weights(name) else "the shape of a model, for --payload none"
         click.echo(f"{name:13} {kind}; runs {runner(name)} with --model {name}")

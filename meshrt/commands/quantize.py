@@ -80,6 +80,8 @@ def quantize(
     json_path: str | None, quiet: bool,
 ) -> None:  # fmt: skip
     """Check what was asked; then tell sizes, or quantize, write and measure."""
+    from threadpoolctl import threadpool_limits
+
     from meshrt import report
     from meshrt.errors import UsageError
     from meshrt.models.catalogue import find_model
@@ -133,12 +135,13 @@ def quantize(
         document |= {"recipe": recipe | policy, **sizes_of(shapes, scheme, chosen)}
     else:
         assert out is not None
-        document |= {"out": out} | _write(
-            console, folder, out, scheme, recipe, ranks, most, rounds or 20,
-            (calibration, 256 if calibration_stories is None else calibration_stories, seed or 0) if reads_text
-            else None,
-            (held_out, 200 if held_out_stories is None else held_out_stories),
-        )  # fmt: skip
+        count = 256 if calibration_stories is None else calibration_stories
+        with threadpool_limits(1, "blas"):  # bits are those of any number of threads; more are slower on small matrices
+            document |= {"out": out} | _write(
+                console, folder, out, scheme, recipe, ranks, most, rounds or 20,
+                (calibration, count, seed or 0) if reads_text else None,
+                (held_out, 200 if held_out_stories is None else held_out_stories),
+            )  # fmt: skip
     console.clear()
     report.deliver_json(document, json_path)
     if console.loud:

@@ -14,26 +14,28 @@ from meshrt.models.errors import ModelError
 from meshrt.models.reference import forward, generate, load_weights
 
 GOLDEN = Path(__file__).parents[1] / "golden"
+TINY = ("llama-tiny", "mixtral-tiny", "deepseek-tiny")
 
 
 def test_golden_files_are_those_of_the_cases() -> None:
-    assert {path.stem for path in GOLDEN.glob("*.npz")} == {*CASES, *opt_models.CASES, *moe_models.CASES, "llama-tiny"}
+    assert {path.stem for path in GOLDEN.glob("*.npz")} == {*CASES, *opt_models.CASES, *moe_models.CASES, *TINY}
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("name", [*CASES, "llama-tiny"])
+@pytest.mark.parametrize("name", [*CASES, *TINY])
 def test_reference_equals_transformers(tmp_path: Path, name: str, dtype: type) -> None:
-    folder = find_model(name) if name == "llama-tiny" else random_checkpoint(CASES[name], tmp_path, case_seed(name))
+    folder = find_model(name) if name in TINY else random_checkpoint(CASES[name], tmp_path, case_seed(name))
     golden = np.load(GOLDEN / f"{name}.npz")
     config = read_config(folder)
     logits = forward(config, load_weights(folder, dtype), golden["ids"].tolist(), dtype)
     assert logits.dtype == dtype
-    assert name == "llama-tiny" or golden["ids"].tolist()[: len(case_ids(name))] == case_ids(name)
+    assert name in TINY or golden["ids"].tolist()[: len(case_ids(name))] == case_ids(name)
     np.testing.assert_allclose(logits, golden["logits"], rtol=0, atol=1e-4)
 
 
-def test_reference_generates_what_transformers_generates() -> None:
-    folder, ids = find_model("llama-tiny"), np.load(GOLDEN / "llama-tiny.npz")["ids"].tolist()
+@pytest.mark.parametrize("name", TINY)
+def test_reference_generates_what_transformers_generates(name: str) -> None:
+    folder, ids = find_model(name), np.load(GOLDEN / f"{name}.npz")["ids"].tolist()
     config = read_config(folder)
     assert generate(config, load_weights(folder, np.float32), ids[:16], 32, np.float32) == ids[16:]
 

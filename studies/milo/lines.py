@@ -1,0 +1,105 @@
+"""What was measured on the packaged mixtures, a line of each recipe, kind of matrix or method."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from meshrt.models.quantize.model import Found
+from meshrt.studies.milo.quality import Measured
+from meshrt.studies.milo.sizes import shapes_of
+
+Value = float | int | str | None
+
+
+@dataclass(frozen=True)
+class Line:
+    """All lines of a table have the same values, by name."""
+
+    table: str
+    model: str
+    system: str
+    values: Mapping[str, Value]
+
+    def json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def quality(table: str, model: str, found: Mapping[str, Measured]) -> list[Line]:
+    """Bytes and perplexity; what is lost beyond float16, in nats a token, with its paired standard error."""
+    lines = []
+    for system, one in found.items():
+        nats, error = one.more_than(found["fp16"])
+        values: dict[str, Value] = {
+            "policy": one.policy, "bytes": one.bytes, "compensator_bytes": one.compensator_bytes,
+            "bits_per_weight": one.bits_per_weight, "error": one.error, "perplexity": one.perplexity,
+            "nats_more": nats, "standard_error": error,
+        }  # fmt: skip
+        lines.append(Line(table, model, system, values))
+    return lines
+
+
+def kinds(table: str, model: str, found: Mapping[str, Measured]) -> list[Line]:
+    """Table 2: means over the matrices of a kind."""
+    lines = []
+    for kind, matrices in by_kind(model, found["HQQ"].matrices).items():
+        small, large = (np.mean([one.residual_rank[at] for one in matrices]) for at in (0, 1))
+        values: dict[str, Value] = {
+            "matrices": len(matrices), "kurtosis": float(np.mean([one.kurtosis for one in matrices])),
+            "below_half": float(small), "from_half_on": float(large),
+            "share_below_half": float(np.mean([one.residual_rank[0] / min(one.shape) for one in matrices])),
+        }  # fmt: skip
+        lines.append(Line(table, model, kind, values))
+    return lines
+
+
+def correlations(table: str, model: str, found: Mapping[str, Measured]) -> list[Line]:
+    """Figure 5: kurtosis and |W - W_dq| / |W|, over all matrices."""
+    return [
+        Line(table, model, system, {"matrices": len(one.matrices), "correlation": correlation(
+            [(each.kurtosis, each.weight_error) for each in one.matrices])})
+        for system, one in found.items()
+    ]  # fmt: skip
+
+
+def correlation(pairs: list[tuple[float, float]]) -> float:
+    return float(np.corrcoef(np.array(pairs).T)[0, 1])
+
+
+def rounds(table: str, model: str, found: Mapping[str, Measured]) -> list[Line]:
+    """Figure 7: how the error of equation 13 went, by kind of matrix. Errors are means, relative to |W|."""
+    lines = []
+    for system, measured in found.items():
+        for kind, matrices in by_kind(model, measured.matrices).items():
+            curves = [[error for error, _ in one.rounds] for one in matrices if one.rounds]
+            if not curves:
+                continue
+            values: dict[str, Value] = {
+                "matrices": len(curves),
+                "monotone": sum(all(b <= a for a, b in pairwise(curve)) for curve in curves),
+                "converged": sum(one.stopped_by == "converged" for one in matrices),
+                "diverged": sum(one.stopped_by == "diverged" for one in matrices),
+                "rounds": float(np.median([len(curve) for curve in curves])),
+                "first": float(np.mean([curve[0] for curve in curves])),
+                "by_10": float(np.mean([curve[min(10, len(curve)) - 1] for curve in curves])),
+                "last": float(np.mean([curve[-1] for curve in curves])),
+                "least": float(np.mean([min(curve) for curve in curves])),
+            }
+            lines.append(Line(table, model, f"{kind}, {system}", values))
+    return lines
+
+
+def by_kind(model: str, matrices: tuple[Found, ...]) -> dict[str, list[Found]]:
+    kind = {one.name: one.kind for one in shapes_of(model).matrices}
+    found: dict[str, list[Found]] = {}
+    for one in matrices:
+        found.setdefault(kind[one.name], []).append(one)
+    return found
+
+
+LINES = {
+    "1": quality, "2": kinds, "3": quality, "4": quality, "6": quality, "8": quality,
+    "figure5": correlations, "figure7": rounds, "figure8": quality, "figure11": quality,
+}  # fmt: skip

@@ -1,0 +1,122 @@
+"""What quantization costs the packaged mixtures: folders as `meshrt quantize` writes them, on held-out stories."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import process_time
+from typing import Any
+
+import numpy as np
+
+from meshrt.models.catalogue import find_model
+from meshrt.models.config import read_config
+from meshrt.models.perplexity import Loss, difference, losses, of_losses
+from meshrt.models.quantize.choice import choose
+from meshrt.models.quantize.model import Found, quantize, read_model, statistics
+from meshrt.models.quantize.policies import needs_text, parse
+from meshrt.models.quantize.shapes import shapes_of
+from meshrt.models.quantize.sizes import Scheme, sizes
+from meshrt.models.reference import load_weights
+from meshrt.models.stories import HELD_OUT_SEED
+from meshrt.models.texts import story_sequences
+from meshrt.models.tokenizer import load_tokenizer
+from meshrt.ranks.console import Console
+
+GROUP, CALIBRATION_STORIES, CALIBRATION_SEED = 64, 256, 0  # as `meshrt quantize` takes them without options
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A packaged model quantized in one way; `fp16`: as it is."""
+
+    model: str
+    method: str
+    ranks: str | None = None
+    budget: int | None = None
+    rounds: int = 20
+    bits: int = 3
+    compensator_bits: int = 3
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What came of a recipe. `seconds` are the CPU's, for quantizing and writing."""
+
+    policy: str
+    bytes: int
+    compensator_bytes: int
+    bits_per_weight: float
+    matrices: tuple[Found, ...]
+    losses: tuple[Loss, ...]  # of each story
+    seconds: float
+
+    @property
+    def perplexity(self) -> float:
+        return of_losses(self.losses)
+
+    @property
+    def error(self) -> float:
+        """The mean of |W - W'| / |W| over the matrices."""
+        return float(np.mean([one.weight_error for one in self.matrices])) if self.matrices else 0.0
+
+    def more_than(self, other: "Measured") -> tuple[float, float]:
+        """Nats a token that it loses more, and the standard error, paired over stories (0 of a single one)."""
+        nats, error = difference(other.losses, self.losses)
+        return nats, error or 0.0
+
+
+def measure(recipe: Recipe, stories: int) -> Measured:
+    """In this process."""
+    folder = find_model(recipe.model)
+    config, checkpoint = read_model(folder)
+    tokenizer, shapes = load_tokenizer(folder), shapes_of(config)
+    test = story_sequences(config, tokenizer, HELD_OUT_SEED, stories)
+    scheme = Scheme(recipe.method, recipe.bits, GROUP, False, recipe.compensator_bits if recipe.ranks else 16)
+    if recipe.method == "fp16":
+        nbytes, nats = (
+            (shapes.weights + shapes.others) * shapes.item_bytes,
+            losses(config, load_weights(folder, np.float32), test),
+        )
+        return Measured("", nbytes, 0, 8.0 * shapes.item_bytes, (), tuple(nats), 0.0)
+    gptq = recipe.method == "gptq"
+    text = None
+    if gptq or (recipe.ranks and needs_text(parse(recipe.ranks))):
+        found = story_sequences(config, tokenizer, CALIBRATION_SEED, CALIBRATION_STORIES)
+        text = [ids[:-1] for ids in found]
+    known = statistics(config, checkpoint, None if gptq else text)
+    ranks: Mapping[str, int] = {}
+    policy: dict[str, Any] = {"ranks": ""}
+    if recipe.ranks:
+        ranks, policy = choose(shapes, scheme, recipe.ranks, recipe.budget, known)
+    with TemporaryDirectory() as place:
+        out, begin = Path(place) / "out", process_time()
+        matrices = quantize(folder, out, scheme, ranks, recipe.rounds, known, text if gptq else None)
+        seconds = process_time() - begin
+        nats = losses(read_config(out, quantized=True), load_weights(out, np.float32), test)
+    told = sizes(shapes, scheme, ranks)
+    return Measured(
+        policy["ranks"], told["bytes"], told["compensator_bytes"], told["bits_per_weight"], tuple(matrices),
+        tuple(nats), seconds,
+    )  # fmt: skip
+
+
+def measure_all(comm: Any, console: Console, recipes: Sequence[Recipe], stories: int) -> dict[Recipe, Measured]:
+    """All of them, shared out to the ranks, on every rank.
+
+    NumPy's BLAS runs on one thread: bits do not depend on how many there are, and for matrices as small as these
+    several are slower.
+    """
+    from threadpoolctl import threadpool_limits
+
+    mine = recipes[comm.rank :: comm.size]
+    found = {}
+    with threadpool_limits(1, "blas"):
+        for done, recipe in enumerate(mine, 1):
+            found[recipe] = measure(recipe, stories)
+            console.progress("models quantized", done, len(mine))
+    console.clear()
+    every: dict[Recipe, Measured] = {}
+    for part in comm.allgather(found):
+        every |= part
+    return every

@@ -1,0 +1,90 @@
+"""`meshrt reproduce milo`: of the paper's tables and figures, what can be had without its weights and its GPU.
+
+Sizes are exact, from the shapes of the published models. Perplexities need the published weights: they are not
+imitated, and beside them stand those of the packaged mixtures. Times are an A100's roofline.
+"""
+
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Any
+
+from meshrt import __version__
+from meshrt.ranks.console import Console
+from meshrt.report import SCHEMA
+from meshrt.studies.files import write_csv
+from meshrt.studies.milo import claims as milo_claims
+from meshrt.studies.milo import published, rooflines, sizes, stripes, weights
+from meshrt.studies.milo.lines import LINES, Line
+from meshrt.studies.milo.quality import Measured, Recipe, measure_all
+from meshrt.studies.milo.recipes import RECIPES, TINY
+from meshrt.studies.rows import Row
+
+ROWS = {
+    "3": sizes.table3, "4": sizes.table4, "5": sizes.table5, "6": sizes.table6,
+    "7": rooflines.table7, "9": stripes.table9, "figure9": rooflines.figure9,
+}  # fmt: skip
+NAMES = (*map(str, range(1, 10)), "figure5", "figure7", "figure8", "figure9", "figure11")
+
+
+def reproduce(comm: Any, console: Console, names: Sequence[str], stories: int) -> dict[str, Any]:
+    """These tables and figures, the models' runs shared out to the ranks: the report, on all of them."""
+    start = perf_counter()
+    recipes = {(name, model): RECIPES[name](model) for name in names if name in RECIPES for model in TINY}
+    wanted: list[Recipe] = list(dict.fromkeys(one for named in recipes.values() for one in named.values()))
+    if wanted:
+        console.text(f"{len(wanted)} models to quantize and to run on {stories} stories\n")
+    measured = measure_all(comm, console, wanted, stories)
+    rows: list[Row] = []
+    lines: list[Line] = []
+    claims: list[milo_claims.Claim] = []
+    for name in names:
+        rows += ROWS[name]() if name in ROWS else []
+        rows += weights.rows(name)
+        for model in TINY if name in RECIPES else ():
+            found = {system: measured[one] for system, one in recipes[name, model].items()}
+            lines += LINES[name](name, model, found)
+            claims += milo_claims.OF_MODELS[name](model, found) if name in milo_claims.OF_MODELS else []
+        claims += milo_claims.by_rooflines(name) if name in ("7", "figure9") else []
+        claims += milo_claims.by_stripes() if name == "9" else []
+    return {
+        "schema": SCHEMA,
+        "paper": "milo",
+        "rows": [row.json() for row in rows],
+        "packaged": [line.json() for line in lines],
+        "claims": [claim.json() for claim in claims],
+        "contradictions": {name: list(published.CONTRADICTIONS.get(name, ())) for name in names},
+        "host": {
+            "ranks": comm.size,
+            "wall_seconds": perf_counter() - start,
+            "version": __version__,
+            "quantizing_seconds": _seconds(measured) if "figure8" in names else [],
+        },
+    }
+
+
+def _seconds(measured: dict[Recipe, Measured]) -> list[dict[str, Any]]:
+    """Figure 8: CPU seconds of each of its recipes."""
+    return [
+        {"model": model, "system": system, "seconds": measured[one].seconds}
+        for model in TINY
+        for system, one in RECIPES["figure8"](model).items()
+        if one.method != "fp16"
+    ]
+
+
+def title(name: str) -> str:
+    return f"Figure {name.removeprefix('figure')}" if name.startswith("figure") else f"Table {name}"
+
+
+def write_files(report: dict[str, Any], csv: str | None) -> list[str]:
+    """Rows, the packaged models' lines by table, and claims as files in this folder: their paths."""
+    files = {"tables": report["rows"], "claims": report["claims"]}
+    for line in report["packaged"]:
+        flat = {"model": line["model"], "system": line["system"], **line["values"]}
+        files.setdefault(f"packaged_{line['table']}", []).append(flat)
+    written = []
+    for name, found in files.items():
+        if csv and found:
+            written.append(f"{csv}/{name}.csv")
+            write_csv(written[-1], found)
+    return written

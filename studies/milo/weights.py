@@ -1,0 +1,78 @@
+"""The cells of MiLo's tables that cannot be had without the published weights: printed with that note, no figure."""
+
+from meshrt.studies.milo.published import (
+    MODELS,
+    TABLE1,
+    TABLE2,
+    TABLE3,
+    TABLE4,
+    TABLE6,
+    TABLE8_PERPLEXITY,
+)
+from meshrt.studies.rows import Row
+
+NOTE = "needs the published weights; the packaged mixtures' own figures are below"
+TASKS = "needs the published weights and the benchmark"
+
+
+def rows(table: str) -> list[Row]:
+    """Of this table; figures have none."""
+    return {"1": _table1, "2": _table2, "3": _table3, "4": _table4, "6": _table6, "8": _table8}.get(table, list)()
+
+
+def _table1() -> list[Row]:
+    return [
+        Row("1", MODELS[model], system, column, unit, value, note=NOTE)
+        for model, systems in TABLE1.items()
+        for system, one in systems.items()
+        for column, unit, value in (
+            ("quantizing", "s", one.seconds), ("fp16", "perplexity", one.fp16), ("INT4", "perplexity", one.int4),
+            ("INT3", "perplexity", one.int3),
+        )
+    ]  # fmt: skip
+
+
+def _table2() -> list[Row]:
+    return [
+        Row("2", MODELS[model], kind, column, unit, value, note=NOTE)
+        for model, kinds in TABLE2.items()
+        for kind, (kurtosis, rank) in kinds.items()
+        for column, unit, value in (("kurtosis", "excess", kurtosis), ("residual rank", "values", rank))
+    ]
+
+
+def _table3() -> list[Row]:
+    found = []
+    for model, systems in TABLE3.items():
+        for system, one in systems.items():
+            scores = {"HellaSwag": one.hellaswag, "Lambada": one.lambada, "PIQA": one.piqa, "zero-shot": one.average,
+                      "MMLU": one.mmlu, "TriQA": one.triqa}  # fmt: skip
+            found.append(Row("3", MODELS[model], system, "WikiText-2", "perplexity", one.perplexity, note=NOTE))
+            found += [Row("3", MODELS[model], system, task, "%", score, note=TASKS) for task, score in scores.items()]
+    return found
+
+
+def _table4() -> list[Row]:
+    found = []
+    for model, policies in TABLE4.items():
+        for policy, (perplexity, mmlu) in policies.items():
+            found.append(Row("4", MODELS[model], policy, "WikiText-2", "perplexity", perplexity, note=NOTE))
+            found.append(Row("4", MODELS[model], policy, "MMLU", "%", mmlu, note=TASKS))
+    return found
+
+
+def _table6() -> list[Row]:
+    return [
+        Row("6", MODELS["mixtral-8x7b"], f"INT{bits}", f"WikiText-2 at rank {rank}", "perplexity", value, note=NOTE)
+        for rank, columns in TABLE6.items()
+        for bits, (_, value) in columns.items()
+    ]
+
+
+def _table8() -> list[Row]:
+    return [
+        Row("8", MODELS[model], policy, "WikiText-2", "perplexity",
+            TABLE8_PERPLEXITY.get(model, {}).get(policy, perplexity), note=NOTE)
+        for model, policies in TABLE4.items()
+        for policy, (perplexity, _) in policies.items()
+    ]  # fmt: skip
