@@ -160,7 +160,10 @@ def deepseek(config: dict[str, Any], folder: Path, dtype: Any) -> Any:
     for number in range(config["first_k_dense_replace"], config["num_hidden_layers"]):
         model.model.layers[number].mlp = Moe()
     model.set_attn_implementation("eager")
-    model.load_state_dict(load_file(folder / "model.safetensors"))
+    state = load_file(folder / "model.safetensors")
+    if config["tie_word_embeddings"]:
+        state["lm_head.weight"] = state["model.embed_tokens.weight"]
+    model.load_state_dict(state)
     return model.to(dtype).eval()
 
 
