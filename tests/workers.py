@@ -29,6 +29,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile | Non
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """A test that is named needs no workers. One more than there are cores: now and then a test waits, for a watchdog."""
+    """None for a test that is named. One more than there are cores: now and then a test waits, for a watchdog."""
     named = any("::" in argument for argument in config.args)
     return 0 if named or host.cores() == 1 else min(WORKERS, host.cores() + 1)
