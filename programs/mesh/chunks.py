@@ -41,7 +41,6 @@ class Chunks:
     rows: int  # chunks along y at one core, P / H
     columns: int  # along x, P / W
     embedding: np.ndarray
-    inner: np.ndarray
     vocabulary: np.ndarray
     queries: np.ndarray  # [P, heads * Dt], each head as [first halves of its pairs, second halves]
     keys: np.ndarray  # [P, kv heads * Dt]
@@ -67,7 +66,6 @@ def cut_dimensions(block: Block, config: Config, groups: int | None = None) -> C
         sides // block.mesh.height,
         sides // block.mesh.width,
         plain(config.hidden_size, sides),
-        plain(config.intermediate_size, sides),
         plain(config.vocab_size, sides),
         head_chunks(heads, config.head_dim, groups, width, sides),
         head_chunks(kv_heads, config.head_dim, groups, width, sides),

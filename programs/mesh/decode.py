@@ -20,6 +20,7 @@ from meshrt.mesh.repeat import sampled
 from meshrt.models.config import Config
 from meshrt.programs.mesh.cache import Cache, append, balance, place_of_new
 from meshrt.programs.mesh.chunks import Chunks
+from meshrt.programs.mesh.headnorms import norm_heads
 from meshrt.programs.mesh.linear import along, second
 from meshrt.programs.mesh.meshgemm import zeros
 from meshrt.programs.mesh.prefill import pair_tables, rotate, split_heads, swiglu
@@ -142,6 +143,7 @@ def attend(
         block.elementwise(qkv)
     columns = qkv.shape[2]
     q, k, v = split_heads(chunks, qkv)  # [bh, bw, columns, heads, Dt]
+    norm_heads(block, sums, config, layer.head_norms, q, k, v)
     q, k = rotate(block, q, cos, sin), rotate(block, k, cos, sin)
     remember(cache, number, k, v)
     q = keep("queries", by_head(q).reshape(*q.shape[:2], kv, group, -1) * np.float32(config.head_dim**-0.5))
@@ -188,14 +190,15 @@ def remembered(cache: Cache, number: int, kind: int, holds: np.ndarray) -> np.nd
 def feed_forward(config: Config, region: Region, layer: Layer, x: np.ndarray, fused: bool) -> np.ndarray:
     """SwiGLU: E_y -> F_x -> E_y, or E_y -> F_y -> E_y where all of it is in factors."""
     block, sums = region.block, region.sums
-    first = normed_product(config, region, x, layer.mlp_norm_y, layer.up.first, fused)
-    gate_up = second(block, sums, layer.up, first)
+    first = normed_product(config, region, x, layer.mlp_norm_y, layer.mlp.up.first, fused)
+    gate_up = second(block, sums, layer.mlp.up, first)
     del first
     hidden = swiglu(block, gate_up)
     del gate_up
-    share = along(block, hidden, layer.down.first, layer.down.turned[0])
+    down = layer.mlp.down
+    share = along(block, hidden, down.first, down.turned[0])
     del hidden
-    return second(block, sums, layer.down, (sums.x if layer.down.turned[0] else sums.y)(share))
+    return second(block, sums, down, (sums.x if down.turned[0] else sums.y)(share))
 
 
 def sum_scores(cache: Cache, sums: Sums, scores: np.ndarray) -> np.ndarray:

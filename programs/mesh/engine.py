@@ -82,7 +82,7 @@ class MeshEngine:
             after, cut = self.elsewhere(None)
             mesh = after[0].block.mesh
             cells = arrange(self.block.device, mesh.width, mesh.height, len(after))
-            change_cores(self.regions, after, cells, self.chunks, cut, self.how.layers_run)
+            change_cores(self.config, self.regions, after, cells, self.chunks, cut, self.how.layers_run)
             self.regions, self.chunks = after, cut
             self.caches += [region.cache for region in after]
 

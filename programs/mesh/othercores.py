@@ -16,11 +16,14 @@ from meshrt.mesh.mesh import Mesh
 from meshrt.mesh.repeat import sampled
 from meshrt.mesh.wires import fabric, routes
 from meshrt.mesh.wires.tables import installed
+from meshrt.models.config import Config
+from meshrt.models.family import family_of
 from meshrt.programs.mesh.cache import Cache, fill_evenly
 from meshrt.programs.mesh.chunks import Chunks, plain
 from meshrt.programs.mesh.linear import Linear
 from meshrt.programs.mesh.meshgemm import zeros
 from meshrt.programs.mesh.regions import Region, cross_matrix, every_core, lay, matrix_crossing, take
+from meshrt.programs.mesh.weights import Mlp
 
 
 @dataclass(frozen=True)
@@ -35,8 +38,8 @@ class Cut:
 
 
 def change_cores(
-    before: Sequence[Region], after: Sequence[Region], cells: Sequence[tuple[int, int]], old: Chunks, new: Chunks,
-    sample: int | None = None,
+    config: Config, before: Sequence[Region], after: Sequence[Region], cells: Sequence[tuple[int, int]], old: Chunks,
+    new: Chunks, sample: int | None = None,
 ) -> None:  # fmt: skip
     """Move weights, which `turn` has been at, and caches to the cores of other regions, which have room for them.
 
@@ -55,6 +58,7 @@ def change_cores(
     )
     owner = {number: (region, at) for region in before for at, number in enumerate(region.layers)}
     mover.follow(old_block)
+    layers = family_of(config).layers
     route = Route(mover, cells, after, sample)
     for region in after:
         for at in sampled(mover, len(region.layers), sample):
@@ -62,11 +66,11 @@ def change_cores(
             layer, to = home.weights.layers[number], region.weights.layers[at]
             move_linear(route, home, region, layer.qkv, to.qkv, dimensions, "embedding", "queries")
             move_linear(route, home, region, layer.out, to.out, dimensions, "queries", "embedding")
-            move_linear(route, home, region, layer.up, to.up, dimensions, "embedding", "inner")
-            move_linear(route, home, region, layer.down, to.down, dimensions, "inner", "embedding")
+            move_mlp(route, home, region, layer.mlp, to.mlp, dimensions, layers[region.layers[at]].dense_mlp.down.rows)
             for name in ("norm_y", "mlp_norm_y", "out_bias_y"):
                 move(route, home, region, getattr(layer, name), getattr(to, name), None, embedding)
             move(route, home, region, layer.qkv_bias, to.qkv_bias, heads, None)
+            move(route, home, region, layer.head_norms, to.head_norms, heads, None)
             move_cache(route, home, number, region, at, heads)
     move(route, before[0], after[0], before[0].weights.table, after[0].weights.table, vocabulary, embedding)
     if after[-1].weights.head is not after[0].weights.table:
@@ -77,7 +81,7 @@ def change_cores(
 
 @dataclass(frozen=True)
 class Dimensions:
-    """The dimensions of a model, by their names in Chunks, or a rank; keys are cut as queries are."""
+    """The dimensions of a model, by their names in Chunks, or others by their size; keys are cut as queries are."""
 
     mover: Block
     meshes: tuple[Mesh, Mesh]
@@ -117,8 +121,15 @@ def cut(
     return Cut(bounds[0], bounds[1], (units[0], units[1]), (chunks[0], chunks[1]))
 
 
+def move_mlp(route: Route, home: Region, region: Region, mlp: Mlp, to: Mlp, dimensions: Dimensions, inner: int) -> None:
+    """The matrices of an MLP of so many columns."""
+    move_linear(route, home, region, mlp.up, to.up, dimensions, "embedding", inner)
+    move_linear(route, home, region, mlp.down, to.down, dimensions, inner, "embedding")
+
+
 def move_linear(
-    route: Route, home: Region, region: Region, w: Linear, to: Linear, dimensions: Dimensions, rows: str, columns: str
+    route: Route, home: Region, region: Region, w: Linear, to: Linear, dimensions: Dimensions, rows: str | int,
+    columns: str | int,
 ) -> None:  # fmt: skip
     """Matrices with these rows and columns: as one if all are whole, else one by one, and their factors."""
 

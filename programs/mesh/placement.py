@@ -12,7 +12,7 @@ from meshrt.mesh.collectives.rings import Rings, finish_shift, start_shift
 from meshrt.mesh.repeat import sampled
 from meshrt.programs.mesh.linear import Linear
 from meshrt.programs.mesh.meshgemm import coming_in, in_flight
-from meshrt.programs.mesh.weights import Weights
+from meshrt.programs.mesh.weights import Mlp, Weights
 
 
 def move_weights(block: Block, rings: Rings, weights: Weights, sample: int | None = None) -> Weights:
@@ -24,8 +24,7 @@ def move_weights(block: Block, rings: Rings, weights: Weights, sample: int | Non
             layer,
             qkv=turn_linear(block, rings, layer.qkv),
             out=turn_linear(block, rings, layer.out),
-            up=turn_linear(block, rings, layer.up),
-            down=turn_linear(block, rings, layer.down),
+            mlp=Mlp(turn_linear(block, rings, layer.mlp.up), turn_linear(block, rings, layer.mlp.down)),
         )
         block.console.progress("moving weights", number + 1, len(weights.layers))
     return replace(weights, layers=tuple(layers))

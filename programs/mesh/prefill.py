@@ -22,6 +22,7 @@ from meshrt.models.config import Config
 from meshrt.models.rope import cos_sin
 from meshrt.programs.mesh.cache import Cache
 from meshrt.programs.mesh.chunks import Chunks
+from meshrt.programs.mesh.headnorms import norm_heads
 from meshrt.programs.mesh.linear import product
 from meshrt.programs.mesh.meshgemm import zeros
 from meshrt.programs.mesh.regions import Region, cross_matrix, layers_timed
@@ -163,7 +164,9 @@ def attention(
     if layer.qkv_bias is not None:
         qkv += layer.qkv_bias.astype(np.float32)[..., None, :]
         block.elementwise(qkv)
-    q, k, v = (part.swapaxes(-2, -3) for part in split_heads(chunks, qkv))  # [.., heads, Lt, Dt]
+    q, k, v = split_heads(chunks, qkv)
+    norm_heads(block, region.sums, config, layer.head_norms, q, k, v)
+    q, k, v = (part.swapaxes(-2, -3) for part in (q, k, v))  # [.., heads, Lt, Dt]
     q, k = rotate(block, q, positions.cos, positions.sin), rotate(block, k, positions.cos, positions.sin)
     store(block, cache, number, k, v, positions)
     k, v = (keep("keys and values", np.array(part, cache.data.dtype, order="C")) for part in (k, v))
@@ -230,11 +233,11 @@ def feed_forward(config: Config, region: Region, layer: Layer, x: np.ndarray) ->
     """SwiGLU."""
     block, products = region.block, region.products
     normed = rms_norm(config, region, x, layer.mlp_norm_x)
-    gate_up = product(block, products.gemm, normed, layer.up)
+    gate_up = product(block, products.gemm, normed, layer.mlp.up)
     del normed
     hidden = swiglu(block, gate_up)
     del gate_up
-    return product(block, products.gemm, hidden, layer.down)
+    return product(block, products.gemm, hidden, layer.mlp.down)
 
 
 def swiglu(block: Block, gate_up: np.ndarray) -> np.ndarray:

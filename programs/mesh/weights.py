@@ -20,6 +20,14 @@ from meshrt.programs.mesh.linear import Linear, Part
 
 
 @dataclass(frozen=True, eq=False)
+class Mlp:
+    """An MLP's matrices at every core."""
+
+    up: Linear  # E -> 2 F: gate, then up
+    down: Linear  # F -> E
+
+
+@dataclass(frozen=True, eq=False)
 class Layer:
     """One layer's weights at every core.
 
@@ -36,8 +44,8 @@ class Layer:
     out_bias_y: np.ndarray | None
     mlp_norm_x: np.ndarray
     mlp_norm_y: np.ndarray
-    up: Linear  # E -> 2 F: gate, then up
-    down: Linear  # F -> E
+    mlp: Mlp
+    head_norms: np.ndarray | None  # [bh, bw, 1, columns, ..]: of queries, then keys; of one head, or of all
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +74,7 @@ def load_weights(
     part, family = _Reader(block, chunks, checkpoint, np.dtype(dtype), turned), family_of(config)
     loaded = []
     for number in layers:
-        loaded.append(_load_layer(part, family.layers[number]))
+        loaded.append(_load_layer(part, family.layers[number], family.head_dim))
         block.console.progress("loading", number + 1, config.layers)
     first, last = layers.start == 0, layers.stop == config.layers
     table = head = None
@@ -81,12 +89,11 @@ def load_weights(
     )
 
 
-def _load_layer(part: "_Reader", layer: forms.Layer) -> Layer:
-    c, mlp = part.chunks, layer.dense_mlp
+def _load_layer(part: "_Reader", layer: forms.Layer, head_dim: int) -> Layer:
+    c = part.chunks
     heads = (layer.q, c.queries), (layer.k, c.keys), (layer.v, c.keys)
     norm, mlp_norm = [(layer.attention_norm + ".weight", c.embedding)], [(layer.mlp_norm + ".weight", c.embedding)]
     out_bias = [(layer.o.name + ".bias", c.embedding)]
-    alternate = all(isinstance(matrix.form, forms.LowRank) for matrix in mlp.matrices())
     return Layer(
         part.vector(norm, "x"),
         part.vector(norm, "y"),
@@ -97,9 +104,28 @@ def _load_layer(part: "_Reader", layer: forms.Layer) -> Layer:
         part.vector(out_bias, "y") if layer.o.bias else None,
         part.vector(mlp_norm, "x"),
         part.vector(mlp_norm, "y"),
-        part.linear([(matrix, c.inner) for matrix in mlp.inner], c.embedding, (False, alternate)),
-        part.linear([(mlp.down, c.embedding)], c.inner, (not alternate, True)),
+        _load_mlp(part, layer.dense_mlp),
+        _load_head_norms(part, layer, head_dim),
     )
+
+
+def _load_mlp(part: "_Reader", mlp: forms.Mlp) -> Mlp:
+    c, inner = part.chunks, plain(mlp.down.rows, part.chunks.sides)
+    alternate = all(isinstance(matrix.form, forms.LowRank) for matrix in mlp.matrices())
+    return Mlp(
+        part.linear([(matrix, inner) for matrix in mlp.inner], c.embedding, (False, alternate)),
+        part.linear([(mlp.down, c.embedding)], inner, (not alternate, True)),
+    )
+
+
+def _load_head_norms(part: "_Reader", layer: forms.Layer, head_dim: int) -> np.ndarray | None:
+    """Where a norm is over each head, a core has its part of one head, since it is that of all of them."""
+    c, tensors = part.chunks, []
+    for norm, table, heads in zip(layer.head_norms, (c.queries, c.keys), (c.heads, c.kv_heads), strict=False):
+        if norm.size == head_dim:
+            table = np.where(table >= 0, table % head_dim, -1)[:, : table.shape[1] // heads]
+        tensors.append((norm.name + ".weight", table))
+    return part.vector(tensors, "x") if tensors else None
 
 
 @dataclass(frozen=True, eq=False)

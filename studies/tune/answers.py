@@ -47,7 +47,7 @@ def make_question(
     """A question about a packaged model or a Hugging Face folder. Large models run one layer unless told otherwise."""
     folder = find_model(model)
     config = read_config(folder)
-    check_plain(family_of(config), folder, "the mesh")
+    check_plain(family_of(config), folder, "`meshrt tune`")
     if layers_run is None and config.hidden_size >= 1024:
         layers_run = 1
     if layers_run is not None and layers_run >= config.layers:
