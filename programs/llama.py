@@ -10,7 +10,6 @@ from meshrt.mesh.state import settings
 from meshrt.models.catalogue import find_model
 from meshrt.models.checkpoint import check_shapes, open_checkpoint
 from meshrt.models.config import read_config
-from meshrt.models.family import check_plain, family_of
 from meshrt.programs.generation import options as shared
 from meshrt.programs.generation.choice import make_choice
 from meshrt.programs.generation.generate import generate, said, write_logits
@@ -19,7 +18,9 @@ from meshrt.programs.generation.options import Asked, taken
 from meshrt.programs.generation.prompt import read_prompt
 from meshrt.programs.mesh import options as own
 from meshrt.programs.mesh.engine import open_engine
+from meshrt.programs.mesh.mixture import make_mixture, report
 from meshrt.programs.mesh.options import How, check_how
+from meshrt.programs.routing import RoutingSeed, RoutingText
 
 MESH = (8, 8)
 
@@ -48,6 +49,12 @@ def run(
     layers_run: shared.LayersRun = None,
     steps_run: own.StepsRun = None,
     layers_only: own.LayersOnly = False,
+    experts: own.Experts = None,
+    expert_grid: own.ExpertGrid = None,
+    dispatch: own.Dispatch = None,
+    capacity: own.Capacity = None,
+    routing: RoutingText = None,
+    routing_seed: RoutingSeed = 0,
     temperature: shared.Temperature = 0.0,
     top_k: shared.TopK = 0,
     top_p: shared.TopP = 1.0,
@@ -58,13 +65,12 @@ def run(
     every: shared.Every = None,
     resume: shared.Resume = False,
 ) -> dict[str, Any]:
-    """Generate text with a LLaMA or Qwen2 model from a Hugging Face folder."""
+    """Generate text with a LLaMA, a Qwen2 or a mixture of experts from a Hugging Face folder."""
     arguments = dict(locals())
     del arguments["block"]
     asked, how = taken(Asked, arguments), taken(How, arguments)
     folder = find_model(model)
     config = read_config(folder)
-    check_plain(family_of(config), folder, "the mesh")
     choice = make_choice(asked, block.payload, config.eos_token_ids)
     shared.check(asked, block.payload, config.layers)
     check_how(how, block.payload, context)
@@ -77,7 +83,8 @@ def run(
     shared.check_positions(asked, block.payload, len(words), config.max_positions)
     keep = open_keep(block, settings(block), config, source, words, arguments)
     kind = shared.storage(dtype or config.dtype or "float32")
-    with open_engine(block, config, source, how, kind, words, max_new_tokens, keep.found) as engine:
+    mixture = make_mixture(block, config, how, len(words.ids))
+    with open_engine(block, config, source, how, mixture, kind, words, max_new_tokens, keep.found) as engine:
         generation = generate(block, engine, words, choice, keep, logits is not None)
     write_logits(block.control, asked, generation)
     run_of_each = [min(len(region.layers), layers_run or config.layers) for region in engine.regions]
@@ -89,6 +96,7 @@ def run(
         "layers": config.layers,
         "layer_cycles": layer_cycles(engine.spent, config.layers, engine.steps),
         "layers_run": sum(run_of_each),
+        **({} if mixture is None else {"experts": report(mixture, how)}),
     }
 
 

@@ -20,13 +20,17 @@ from meshrt.mesh.repeat import sampled
 from meshrt.models.config import Config
 from meshrt.programs.mesh.cache import Cache, append, balance, place_of_new
 from meshrt.programs.mesh.chunks import Chunks
+from meshrt.programs.mesh.gate import choose_for_token, timed
 from meshrt.programs.mesh.headnorms import norm_heads
 from meshrt.programs.mesh.linear import along, second
 from meshrt.programs.mesh.meshgemm import zeros
-from meshrt.programs.mesh.prefill import pair_tables, rotate, split_heads, swiglu
+from meshrt.programs.mesh.normed import normed_and_product, normed_product
+from meshrt.programs.mesh.prefill import pair_tables, rotate, split_heads
 from meshrt.programs.mesh.regions import Region, cross_vector, layers_timed
+from meshrt.programs.mesh.swiglu import swiglu
 from meshrt.programs.mesh.systems import Sums
-from meshrt.programs.mesh.weights import Layer
+from meshrt.programs.mesh.tokenexperts import experts_of_token
+from meshrt.programs.mesh.weights import Experts
 
 EMPTY = np.float32(-1e30)  # the greatest score of no token: finite, so that two rows without any merge to nothing
 
@@ -55,7 +59,7 @@ def decode(
         with layers_timed(block, spent):
             for number in sampled(block, len(weights.layers), sample):
                 x += attention(config, chunks, region, number, x, cos, sin, fused)
-                x += feed_forward(config, region, weights.layers[number], x, fused)
+                x += feed_forward(config, region, number, x, fused, position)
                 block.elementwise(x, 2)
         balance(cache)
         if region is regions[-1]:
@@ -76,42 +80,6 @@ def embed(region: Region, chunks: Chunks, token: int) -> np.ndarray:
         at = core - block.mesh.x0
         x[:, at] = table[:, at, :, column, :, element]
     return region.sums.x(x)
-
-
-def normed_product(
-    config: Config, region: Region, x: np.ndarray, norm: np.ndarray, w: np.ndarray, fused: bool
-) -> np.ndarray:
-    """rms(x) W of E_y: [bh, bw, rows, Et] -> [bh, bw, columns, Nt], the same in every row.
-
-    rms(x) W = ((x * norm) W) / sqrt(mean(x^2) + eps): the sum of squares is reduced along y in the same packets. A
-    core's share of x[K_y] W[K_y, N_x] is summed up where they are.
-    """
-    block, sums = region.block, region.sums
-    flat = x.reshape(*x.shape[:2], 1, -1)
-    size = w.shape[3] * w.shape[-1]
-    packet = zeros(block, "products and sum of squares", (size + 1,))
-    packet[..., size:] = np.matmul(flat, flat.swapaxes(-1, -2))[..., 0]
-    share = packet[..., :size].reshape(*x.shape[:2], w.shape[3], w.shape[-1])
-    block.elementwise(x, 2)
-    normed = block.memory.keep("normed activations", x * norm.astype(np.float32)[:, :, :, 0])
-    if not fused:
-        squares = sums.y(block.memory.keep("sum of squares", packet[..., size:].copy()))
-        normed *= inverse_rms(config, squares)[..., None]
-    block.matmul(normed[:, :, :, None, None], w, share[..., None, :], over=2)
-    del normed
-    if not fused:
-        block.elementwise(x)
-        return np.asarray(sums.y(share))
-    total = sums.y(packet)
-    product = total[..., :size].reshape(share.shape)
-    block.elementwise(product)
-    product *= inverse_rms(config, total[..., size:])[..., None]
-    return product
-
-
-def inverse_rms(config: Config, squares: np.ndarray) -> np.ndarray:
-    """1 / sqrt(mean(x^2) + eps) from the sum of squares."""
-    return np.asarray(1 / np.sqrt(squares / np.float32(config.hidden_size) + np.float32(config.rms_norm_eps)))
 
 
 def attention(
@@ -187,18 +155,23 @@ def remembered(cache: Cache, number: int, kind: int, holds: np.ndarray) -> np.nd
     return np.where(holds[..., 0, :, None], stored, np.float32(0))
 
 
-def feed_forward(config: Config, region: Region, layer: Layer, x: np.ndarray, fused: bool) -> np.ndarray:
-    """SwiGLU: E_y -> F_x -> E_y, or E_y -> F_y -> E_y where all of it is in factors."""
-    block, sums = region.block, region.sums
-    first = normed_product(config, region, x, layer.mlp_norm_y, layer.mlp.up.first, fused)
-    gate_up = second(block, sums, layer.mlp.up, first)
+def feed_forward(config: Config, region: Region, number: int, x: np.ndarray, fused: bool, position: int) -> np.ndarray:
+    """SwiGLU: E_y -> F_x -> E_y, or E_y -> F_y -> E_y where all of it is in factors; or experts."""
+    block, sums, layer = region.block, region.sums, region.weights.layers[number]
+    w = layer.mlp
+    if isinstance(w, Experts):
+        with timed(region, "decode", "gate"):
+            normed, logits = normed_and_product(config, region, x, layer.mlp_norm_y, w.router_y, fused)
+            choice = choose_for_token(region, w, region.layers[number], logits, position)
+        return experts_of_token(region, w, choice, normed)
+    first = normed_product(config, region, x, layer.mlp_norm_y, w.up.first, fused)
+    gate_up = second(block, sums, w.up, first)
     del first
     hidden = swiglu(block, gate_up)
     del gate_up
-    down = layer.mlp.down
-    share = along(block, hidden, down.first, down.turned[0])
+    share = along(block, hidden, w.down.first, w.down.turned[0])
     del hidden
-    return second(block, sums, down, (sums.x if down.turned[0] else sums.y)(share))
+    return second(block, sums, w.down, (sums.x if w.down.turned[0] else sums.y)(share))
 
 
 def sum_scores(cache: Cache, sums: Sums, scores: np.ndarray) -> np.ndarray:

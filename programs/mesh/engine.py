@@ -17,6 +17,7 @@ from meshrt.programs.generation.prompt import Prompt
 from meshrt.programs.mesh.cache import Cache, fill_evenly, spread_evenly
 from meshrt.programs.mesh.chunks import Chunks, cut_dimensions
 from meshrt.programs.mesh.decode import decode
+from meshrt.programs.mesh.mixture import Mixture
 from meshrt.programs.mesh.nexttoken import PromptScores, TokenScores
 from meshrt.programs.mesh.options import How
 from meshrt.programs.mesh.placement import move_weights
@@ -36,6 +37,7 @@ class MeshEngine:
     block: Block
     config: Config
     how: How
+    mixture: Mixture | None
     limit: int
     stack: ExitStack
     chunks: Chunks
@@ -53,7 +55,10 @@ class MeshEngine:
     def prefill(self, ids: Sequence[int], every: bool) -> PromptScores:
         block, how, config = self.block, self.how, self.config
         with ExitStack() as routes:
-            rings = [routes.enter_context(interleaved_rings(region.block)) for region in self.regions]
+            in_parts = self.mixture is not None and how.system == "waferllm"
+            rings = [
+                None if in_parts else routes.enter_context(interleaved_rings(region.block)) for region in self.regions
+            ]
             with ExitStack() as inner, block.phase("prefill") as phase:
                 phase.tokens = len(ids)
                 ready = install(inner, self.regions, how.system, self.chunks, how.phases, rings, how.steps_run)
@@ -64,7 +69,15 @@ class MeshEngine:
             if self.limit > 1:  # else there is nothing to decode
                 with block.phase("re-placement"):
                     self.regions = [
-                        replace(region, weights=move_weights(region.block, ring, region.weights, how.layers_run))
+                        replace(
+                            region,
+                            weights=move_weights(
+                                region.block,
+                                ring or routes.enter_context(interleaved_rings(region.block)),
+                                region.weights,
+                                how.layers_run,
+                            ),
+                        )
                         for region, ring in zip(self.regions, rings, strict=True)
                     ]
                     if self.elsewhere is None:
@@ -148,8 +161,8 @@ class MeshEngine:
 
 @contextmanager
 def open_engine(
-    block: Block, config: Config, source: Checkpoint | None, how: How, dtype: np.dtype[Any], prompt: Prompt,
-    limit: int, snapshot: Snapshot | None,
+    block: Block, config: Config, source: Checkpoint | None, how: How, mixture: Mixture | None,
+    dtype: np.dtype[Any], prompt: Prompt, limit: int, snapshot: Snapshot | None,
 ) -> Iterator[MeshEngine]:  # fmt: skip
     """The model on the cores that begin; or, where a state was found, on those that decode. LimitError, UsageError.
 
@@ -171,16 +184,18 @@ def open_engine(
             cut = cut_dimensions(decode_block, config, chunks.groups)
             name = "decode region"
             return open_regions(
-                stack, decode_block, config, cut, source, dtype, regions, room, how.kv, name, turned=True
+                stack, decode_block, config, cut, source, dtype, regions, room, how.kv, mixture, name, turned=True
             ), cut  # fmt: skip
 
         if block.payload:
             with ExitStack() as trial:
                 shapes = replace(block, payload=False)
-                open_regions(trial, shapes, config, chunks, None, dtype, how.regions, room, how.kv, turned=begun)
+                open_regions(
+                    trial, shapes, config, chunks, None, dtype, how.regions, room, how.kv, mixture, turned=begun
+                )
         prefill_source = None if begun and moves else source
         opened = open_regions(
-            stack, block, config, chunks, prefill_source, dtype, how.regions, room, how.kv, turned=begun
+            stack, block, config, chunks, prefill_source, dtype, how.regions, room, how.kv, mixture, turned=begun
         )
         caches = [region.cache for region in opened]
         if begun and moves:
@@ -190,7 +205,7 @@ def open_engine(
             hold(caches, snapshot)
         spent: tuple[Any, Any] = (None, None) if block.payload else ([], [])
         opener = elsewhere if moves else None
-        yield MeshEngine(block, config, how, limit, stack, chunks, opened, caches, opener, spent, begun)
+        yield MeshEngine(block, config, how, mixture, limit, stack, chunks, opened, caches, opener, spent, begun)
 
 
 def hold(caches: Sequence[Cache], snapshot: Snapshot) -> None:

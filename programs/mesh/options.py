@@ -9,6 +9,8 @@ from meshrt.program import AtLeast
 from meshrt.programs.mesh.cache import Policy
 from meshrt.programs.mesh.systems import System
 
+DispatchName = Literal["padded", "dense", "multicast", "ring", "crossbar"]
+
 SystemName = Annotated[Literal["waferllm", "t10", "ladder"], "how it is multiplied and added"]
 Kv = Annotated[Literal["shift", "concat", "roundrobin"], "KV cache policy"]
 Phases = Annotated[int, "K of the K-trees"]
@@ -20,6 +22,18 @@ DecodeMesh = Annotated[str | None, "WxH cores that decode, at the same corner  [
 DecodeRegions = Annotated[int | None, "regions that decode  [default: as many as prefill has]"]
 StepsRun = Annotated[int | None, "t10, ladder: the same for steps of a product; --payload none", AtLeast(1)]
 LayersOnly = Annotated[bool, "prefill without embedding and head; --payload none"]
+
+Experts = Annotated[
+    Literal["split", "regions"] | None, "each expert over all cores, or in a region of its own  [default: split]"
+]
+ExpertGrid = Annotated[str | None, "CxR regions of experts  [default: up to one an expert, as divides the mesh]"]
+Dispatch = Annotated[
+    DispatchName | None,
+    "how a prompt's tokens get to experts; padded and dense: they stay  [default: padded; with regions ring]",
+]
+Capacity = Annotated[
+    int | None, "tokens of a prompt that an expert takes at a time  [default: its average]", AtLeast(1)
+]  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +52,12 @@ class How:
     layers_run: int | None
     steps_run: int | None
     layers_only: bool
+    experts: str | None
+    expert_grid: str | None
+    dispatch: DispatchName | None
+    capacity: int | None
+    routing: str | None
+    routing_seed: int
 
     def decode_cores(self, mesh: Mesh) -> tuple[int, int]:
         """(width, height) of the mesh that decodes, where this one begins. UsageError."""

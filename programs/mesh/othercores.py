@@ -16,6 +16,7 @@ from meshrt.mesh.mesh import Mesh
 from meshrt.mesh.repeat import sampled
 from meshrt.mesh.wires import fabric, routes
 from meshrt.mesh.wires.tables import installed
+from meshrt.models import matrix as forms
 from meshrt.models.config import Config
 from meshrt.models.family import family_of
 from meshrt.programs.mesh.cache import Cache, fill_evenly
@@ -23,7 +24,7 @@ from meshrt.programs.mesh.chunks import Chunks, plain
 from meshrt.programs.mesh.linear import Linear
 from meshrt.programs.mesh.meshgemm import zeros
 from meshrt.programs.mesh.regions import Region, cross_matrix, every_core, lay, matrix_crossing, take
-from meshrt.programs.mesh.weights import Mlp
+from meshrt.programs.mesh.weights import Experts, Layer, Mlp
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,10 @@ def change_cores(
             layer, to = home.weights.layers[number], region.weights.layers[at]
             move_linear(route, home, region, layer.qkv, to.qkv, dimensions, "embedding", "queries")
             move_linear(route, home, region, layer.out, to.out, dimensions, "queries", "embedding")
-            move_mlp(route, home, region, layer.mlp, to.mlp, dimensions, layers[region.layers[at]].dense_mlp.down.rows)
+            for (w, target), inner in zip(mlps(layer, to), inners(layers[region.layers[at]]), strict=True):
+                move_linear(route, home, region, w.up, target.up, dimensions, "embedding", inner)
+                move_linear(route, home, region, w.down, target.down, dimensions, inner, "embedding")
+            move_router(route, home, region, layer.mlp, to.mlp, embedding)
             for name in ("norm_y", "mlp_norm_y", "out_bias_y"):
                 move(route, home, region, getattr(layer, name), getattr(to, name), None, embedding)
             move(route, home, region, layer.qkv_bias, to.qkv_bias, heads, None)
@@ -121,10 +125,29 @@ def cut(
     return Cut(bounds[0], bounds[1], (units[0], units[1]), (chunks[0], chunks[1]))
 
 
-def move_mlp(route: Route, home: Region, region: Region, mlp: Mlp, to: Mlp, dimensions: Dimensions, inner: int) -> None:
-    """The matrices of an MLP of so many columns."""
-    move_linear(route, home, region, mlp.up, to.up, dimensions, "embedding", inner)
-    move_linear(route, home, region, mlp.down, to.down, dimensions, inner, "embedding")
+def mlps(layer: Layer, to: Layer) -> list[tuple[Mlp, Mlp]]:
+    """A layer's MLP, or those of its experts and the shared one, before and after."""
+    before, after = (
+        [w] if isinstance(w, Mlp) else [*w.rounds, *([] if w.shared is None else [w.shared])]
+        for w in (layer.mlp, to.mlp)
+    )
+    return list(zip(before, after, strict=True))
+
+
+def inners(layer: forms.Layer) -> list[int]:
+    """The columns of each of them."""
+    return [one.down.rows for one in ([layer.mlp] if isinstance(layer.mlp, forms.Mlp) else layer.mlp.mlps)]
+
+
+def move_router(route: Route, home: Region, region: Region, w: Mlp | Experts, to: Mlp | Experts, rows: Cut) -> None:
+    """What decode decides by: whole at every column, before and after."""
+    if isinstance(w, Mlp) or isinstance(to, Mlp):
+        return
+    columns = w.router_y.shape[-1]
+    tiles = np.moveaxis(w.router_y.reshape(*w.router_y.shape[:2], 1, -1, columns), 3, 4)
+    moved = travel(route, home.block, region, tiles, None, rows)  # [bh, bw, along y, 1, columns]
+    if region.block.payload:
+        to.router_y[...] = moved.reshape(to.router_y.shape)
 
 
 def move_linear(

@@ -24,10 +24,20 @@ def move_weights(block: Block, rings: Rings, weights: Weights, sample: int | Non
             layer,
             qkv=turn_linear(block, rings, layer.qkv),
             out=turn_linear(block, rings, layer.out),
-            mlp=Mlp(turn_linear(block, rings, layer.mlp.up), turn_linear(block, rings, layer.mlp.down)),
+            mlp=turn_mlp(block, rings, layer.mlp)
+            if isinstance(layer.mlp, Mlp)
+            else replace(
+                layer.mlp,
+                rounds=tuple(turn_mlp(block, rings, one) for one in layer.mlp.rounds),
+                shared=layer.mlp.shared and turn_mlp(block, rings, layer.mlp.shared),
+            ),
         )
         block.console.progress("moving weights", number + 1, len(weights.layers))
     return replace(weights, layers=tuple(layers))
+
+
+def turn_mlp(block: Block, rings: Rings, w: Mlp) -> Mlp:
+    return Mlp(turn_linear(block, rings, w.up), turn_linear(block, rings, w.down))
 
 
 def turn_linear(block: Block, rings: Rings, w: Linear) -> Linear:

@@ -25,9 +25,11 @@ from meshrt.programs.mesh.chunks import Chunks
 from meshrt.programs.mesh.headnorms import norm_heads
 from meshrt.programs.mesh.linear import product
 from meshrt.programs.mesh.meshgemm import zeros
-from meshrt.programs.mesh.regions import Region, cross_matrix, layers_timed
+from meshrt.programs.mesh.promptexperts import experts_of_prompt
+from meshrt.programs.mesh.regions import Region, cross_matrix, layers_timed, multiplying
+from meshrt.programs.mesh.swiglu import swiglu
 from meshrt.programs.mesh.systems import Sums
-from meshrt.programs.mesh.weights import Layer
+from meshrt.programs.mesh.weights import Experts
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,13 +72,15 @@ def prefill(
                 block, "activations", (chunks.rows, chunks.columns, positions.chunk_length, chunks.embedding.shape[1])
             )
         elif before is None:
-            x = embed(region, chunks, ids, positions)
+            with multiplying(region, chunks) as ready:
+                x = embed(ready, chunks, ids, positions)
         else:
             x = cross_matrix(before.block, block, region.crossing, x, sample)
         with layers_timed(block, spent):
             for number in sampled(block, len(weights.layers), sample):
-                x += attention(config, chunks, region, number, x, positions)
-                x += feed_forward(config, region, weights.layers[number], x)
+                with multiplying(region, chunks) as ready:
+                    x += attention(config, chunks, ready, number, x, positions)
+                x += feed_forward(config, chunks, region, number, x, positions)
                 block.elementwise(x, 2)
                 block.console.progress("prefill", number + 1, len(weights.layers))
         if region is not regions[-1]:
@@ -88,7 +92,8 @@ def prefill(
         if not every:
             last = (len(ids) - 1) % positions.chunk_length
             x = block.memory.keep("normed activations", x[..., last : last + 1, :].copy())
-        x = region.products.gemm(x, weights.head)
+        with multiplying(region, chunks) as ready:
+            x = ready.products.gemm(x, weights.head)
     return x
 
 
@@ -229,19 +234,18 @@ def softmax(block: Block, sums: Sums, scores: np.ndarray, group: int, positions:
     scores /= np.maximum(total, np.float32(1))[:, :, :, None, ..., None]  # the greatest weight is 1
 
 
-def feed_forward(config: Config, region: Region, layer: Layer, x: np.ndarray) -> np.ndarray:
-    """SwiGLU."""
-    block, products = region.block, region.products
+def feed_forward(
+    config: Config, chunks: Chunks, region: Region, number: int, x: np.ndarray, positions: PromptCut
+) -> np.ndarray:
+    """SwiGLU, or experts."""
+    block, layer = region.block, region.weights.layers[number]
     normed = rms_norm(config, region, x, layer.mlp_norm_x)
-    gate_up = product(block, products.gemm, normed, layer.mlp.up)
-    del normed
-    hidden = swiglu(block, gate_up)
-    del gate_up
-    return product(block, products.gemm, hidden, layer.mlp.down)
-
-
-def swiglu(block: Block, gate_up: np.ndarray) -> np.ndarray:
-    """[.., 2 Ft] -> silu(gate) * up [.., Ft]."""
-    gate, up = np.split(gate_up, 2, axis=-1)
-    block.elementwise(gate, 4)
-    return block.memory.keep("gate times up", gate / (1 + np.exp(-gate)) * up)
+    w = layer.mlp
+    if isinstance(w, Experts):
+        return experts_of_prompt(region, chunks, w, region.layers[number], normed, positions.length)
+    with multiplying(region, chunks) as ready:
+        gate_up = product(block, ready.products.gemm, normed, w.up)
+        del normed
+        hidden = swiglu(block, gate_up)
+        del gate_up
+        return product(block, ready.products.gemm, hidden, w.down)

@@ -32,7 +32,8 @@ from meshrt.models.family import family_of, first_unlike
 from meshrt.programs.mesh.cache import Cache, Policy, kv_cache, stairs
 from meshrt.programs.mesh.chunks import Chunks
 from meshrt.programs.mesh.meshgemm import zeros
-from meshrt.programs.mesh.systems import NO_PRODUCTS, NO_SUMS, Products, Sums, System, open_system
+from meshrt.programs.mesh.mixture import Mixture
+from meshrt.programs.mesh.systems import NO_PRODUCTS, NO_SUMS, Products, Sums, System, open_products, open_system
 from meshrt.programs.mesh.weights import Weights, load_weights
 
 
@@ -47,6 +48,7 @@ class Region:
     sums: Sums = NO_SUMS
     products: Products = NO_PRODUCTS
     crossing: "Crossing | None" = None  # from the region before; in decode, to the first region from the last one
+    mixture: Mixture | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +62,7 @@ class Crossing:
 
 def open_regions(
     stack: ExitStack, block: Block, config: Config, chunks: Chunks, checkpoint: Checkpoint | None, dtype: Any,
-    count: int, room: int, kv: Policy, name: str = "region", turned: bool = False,
+    count: int, room: int, kv: Policy, mixture: Mixture | None = None, name: str = "region", turned: bool = False,
 ) -> list[Region]:  # fmt: skip
     """Load a model into so many regions, the first being the block's own cores; the caches are empty. LimitError.
 
@@ -70,19 +72,21 @@ def open_regions(
     opened = []
     for number, layers in enumerate(share(config.layers, count)):
         region_block = block if number == 0 else block.another(f"{name} {number}", width, height)
-        weights = load_weights(region_block, config, chunks, checkpoint, dtype, layers, turned)
+        grid = None if mixture is None else mixture.grid
+        weights = load_weights(region_block, config, chunks, checkpoint, dtype, layers, turned, grid)
         token = (len(layers), 2, chunks.kv_heads, chunks.columns * chunks.keys.shape[1] // chunks.kv_heads)
         cache = stack.enter_context(kv_cache(region_block, token, room, dtype, kv, climbs=False))
-        opened.append(Region(region_block, layers, weights, cache))
+        opened.append(Region(region_block, layers, weights, cache, mixture=mixture))
     return opened
 
 
 def install(
     stack: ExitStack, regions: Sequence[Region], system: System, chunks: Chunks, phases: int,
-    rings: Sequence[Rings] | None, sample: int | None = None,
+    rings: Sequence[Rings | None] | None, sample: int | None = None,
 ) -> list[Region]:  # fmt: skip
     """The regions with the routes of prefill, if they have rings, or else those of decode; until the stack is left.
 
+    Where prefill is of a model with experts, its rings are there for parts of a layer only (`multiplying`), None here.
     `sample` is that of `systems.open_system`.
     """
     first_block = regions[0].block
@@ -96,13 +100,24 @@ def install(
             crossing = cross(stack, block, number, (x - u, y - v))
         elif rings is None and len(regions) > 1:
             crossing = way_back(stack, block, cells)
-        products, sums = open_system(
-            stack, system, block, chunks, phases, None if rings is None else rings[number], sample
-        )
+        ring = None if rings is None else rings[number]
+        bare = rings is not None and ring is None
+        products, sums = open_system(stack, system, block, chunks, phases, ring, sample, bare)
         if rings is None and region.cache.policy == "shift":
             region.cache.stairs = stack.enter_context(stairs(block))
         ready.append(replace(region, sums=sums, products=products, crossing=crossing))
     return ready
+
+
+@contextmanager
+def multiplying(region: Region, chunks: Chunks) -> Iterator[Region]:
+    """The region with its products: where there are experts they are not there all the time."""
+    if region.products is not NO_PRODUCTS:
+        yield region
+        return
+    with ExitStack() as stack:
+        products, sums = open_products(stack, region.block, chunks, region.sums)
+        yield replace(region, products=products, sums=sums)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ here; so every system computes the same, and what it costs is measured.
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from meshrt.mesh.block import Block
 from meshrt.mesh.collectives.allreduce import allreduce, ktree
-from meshrt.mesh.collectives.rings import Rings
+from meshrt.mesh.collectives.rings import Rings, interleaved_rings
 from meshrt.mesh.collectives.trees import Combine, Tree
 from meshrt.programs.mesh.chunks import Chunks
 from meshrt.programs.mesh.headgroups import group_rings
@@ -60,15 +60,18 @@ NO_SUMS = Sums(_not_installed, _not_installed, _not_installed)
 
 def open_system(
     stack: ExitStack, system: System, block: Block, chunks: Chunks, phases: int, rings: Rings | None,
-    sample: int | None = None,
+    sample: int | None = None, bare: bool = False,
 ) -> tuple[Products, Sums]:  # fmt: skip
     """What a system uses in prefill, where there are rings, or else in decode; installed until the stack is left.
 
-    The K-trees of WaferLLM have `phases`. T10 and Ladder run so many steps of a product if there is a `sample` and no
-    payloads, and count the last for the rest.
+    The K-trees of WaferLLM have `phases`; `bare`: those along x alone, for prefill of a model with experts, where
+    `open_products` has the rest. T10 and Ladder run so many steps of a product if there is a `sample` and no payloads,
+    and count the last for the rest.
     """
     if system != "waferllm":
         return _on_a_crossbar(stack, system, block, chunks, sample)
+    if bare:
+        return NO_PRODUCTS, open_sums(stack, block, chunks, "x", phases, heads=False)
     axes = "xy" if rings is None else "x"
     products = NO_PRODUCTS if rings is None else _products(stack, block, chunks, rings)
     return products, open_sums(stack, block, chunks, axes, phases)
@@ -98,19 +101,37 @@ def _products(stack: ExitStack, block: Block, chunks: Chunks, rings: Rings) -> P
     return Products(gemm, gemm_t, partial(meshgemm, block, inner, consume=True), partial(meshgemm_t, block, inner))
 
 
-def open_sums(stack: ExitStack, block: Block, chunks: Chunks, axes: str, phases: int) -> Sums:
-    """WaferLLM's sums along the axes, "x" or "xy", installed until the stack is left.
+def open_products(stack: ExitStack, block: Block, chunks: Chunks, sums: Sums) -> tuple[Products, Sums]:
+    """WaferLLM's products, and sums with those of heads, for a part of a layer; installed until the stack is left.
+
+    Beside what brings tokens to experts the tables have no room for them.
+    """
+    products = _products(stack, block, chunks, stack.enter_context(interleaved_rings(block)))
+    if chunks.groups == 1:
+        return products, replace(sums, heads=sums.x)
+    return products, replace(sums, heads=_sums_of_heads(stack, block, chunks, 1))
+
+
+def open_sums(
+    stack: ExitStack, block: Block, chunks: Chunks, axes: str, phases: int, heads: bool = True
+) -> Sums:  # fmt: skip
+    """WaferLLM's sums along the axes, "x" or "xy", installed until the stack is left; those of heads as well.
 
     Beside the rings of prefill there is no room for a second phase of the trees on head groups, 24 entries being the
     limit of a WSE-2: there they have one.
     """
-    along = {axis: partial(_in_place, block, stack.enter_context(ktree(block, axis, phases))) for axis in axes}
-    heads = along["x"]
+    along: dict[str, Callable[..., np.ndarray]] = {
+        axis: partial(_in_place, block, stack.enter_context(ktree(block, axis, phases))) for axis in axes
+    }
+    of_heads = along["x"]
     if chunks.groups > 1:
-        stretches = chunks.groups, chunks.group_width
-        inner = ktree(block, "x", phases if axes == "xy" else 1, stretches=stretches)
-        heads = partial(_in_place, block, stack.enter_context(inner))
-    return Sums(along["x"], along.get("y", _not_installed), heads, by_rows=True)
+        of_heads = _sums_of_heads(stack, block, chunks, phases if axes == "xy" else 1) if heads else _not_installed
+    return Sums(along["x"], along.get("y", _not_installed), of_heads, by_rows=True)
+
+
+def _sums_of_heads(stack: ExitStack, block: Block, chunks: Chunks, phases: int) -> Callable[..., np.ndarray]:
+    inner = ktree(block, "x", phases, stretches=(chunks.groups, chunks.group_width))
+    return partial(_in_place, block, stack.enter_context(inner))
 
 
 def _in_place(

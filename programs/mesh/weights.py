@@ -5,7 +5,7 @@ same tiles, at other cores (linear.py says which).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,9 @@ from meshrt.models.checkpoint import Checkpoint
 from meshrt.models.config import Config
 from meshrt.models.family import family_of
 from meshrt.programs.mesh.chunks import Chunks, plain
-from meshrt.programs.mesh.linear import Linear, Part
+from meshrt.programs.mesh.grid import Grid, whole
+from meshrt.programs.mesh.linear import Linear
+from meshrt.programs.mesh.reader import Reader
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,6 +27,23 @@ class Mlp:
 
     up: Linear  # E -> 2 F: gate, then up
     down: Linear  # F -> E
+
+
+@dataclass(frozen=True, eq=False)
+class Experts:
+    """A layer's experts at every core: number i in region i mod R of the grid, in round i // R of those there.
+
+    The router's table, and the gate of the shared expert as its last column, is whole at every line of cores: [bh, bw,
+    1, columns, Et, n] for prefill and [bh, bw, rows, 1, Et, n] for decode. The shared expert is cut over all cores.
+    """
+
+    router_x: np.ndarray
+    router_y: np.ndarray
+    rounds: tuple[Mlp, ...]
+    shared: Mlp | None
+    top: int
+    renormalise: bool
+    count: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +63,7 @@ class Layer:
     out_bias_y: np.ndarray | None
     mlp_norm_x: np.ndarray
     mlp_norm_y: np.ndarray
-    mlp: Mlp
+    mlp: Mlp | Experts
     head_norms: np.ndarray | None  # [bh, bw, 1, columns, ..]: of queries, then keys; of one head, or of all
 
 
@@ -64,61 +83,83 @@ class Weights:
 
 def load_weights(
     block: Block, config: Config, chunks: Chunks, checkpoint: Checkpoint | None, dtype: Any, layers: range,
-    turned: bool = False,
+    turned: bool = False, grid: Grid | None = None,
 ) -> Weights:  # fmt: skip
     """Read this rank's part of every tensor of these layers into core memory, in the storage type. LimitError.
 
     The first layer comes with the embedding, the last one with the final norm and the head. Without a checkpoint
-    (no payloads) everything is zero. `turned` is decode's layout.
+    (no payloads) everything is zero. `turned` is decode's layout. `grid` has
+    the regions of experts: without one each expert lies over the whole mesh.
     """
-    part, family = _Reader(block, chunks, checkpoint, np.dtype(dtype), turned), family_of(config)
+    on_all = whole(block.mesh)
+    part, family = Reader(block, chunks, checkpoint, np.dtype(dtype), turned, on_all), family_of(config)
     loaded = []
     for number in layers:
-        loaded.append(_load_layer(part, family.layers[number], family.head_dim))
+        loaded.append(_load_layer(part, family.layers[number], family.head_dim, grid or on_all))
         block.console.progress("loading", number + 1, config.layers)
     first, last = layers.start == 0, layers.stop == config.layers
     table = head = None
     tied = family.head == family.embedding
     if first or (last and tied):
-        table = part.matrix([(family.embedding, chunks.vocabulary)], chunks.embedding)
+        table = part.matrix([([family.embedding], chunks.vocabulary)], chunks.embedding)
     if last:
-        head = table if tied else part.matrix([(family.head, chunks.vocabulary)], chunks.embedding)
+        head = table if tied else part.matrix([([family.head], chunks.vocabulary)], chunks.embedding)
     final = [(family.norm + ".weight", chunks.embedding)]
     return Weights(
         table, head, part.vector(final, "x") if last else None, part.vector(final, "y") if last else None, tuple(loaded)
     )
 
 
-def _load_layer(part: "_Reader", layer: forms.Layer, head_dim: int) -> Layer:
+def _load_layer(part: Reader, layer: forms.Layer, head_dim: int, grid: Grid) -> Layer:
     c = part.chunks
-    heads = (layer.q, c.queries), (layer.k, c.keys), (layer.v, c.keys)
+    heads = ([layer.q], c.queries), ([layer.k], c.keys), ([layer.v], c.keys)
     norm, mlp_norm = [(layer.attention_norm + ".weight", c.embedding)], [(layer.mlp_norm + ".weight", c.embedding)]
     out_bias = [(layer.o.name + ".bias", c.embedding)]
     return Layer(
         part.vector(norm, "x"),
         part.vector(norm, "y"),
         part.linear(heads, c.embedding, (False, False)),
-        part.vector([(matrix.name + ".bias", out) for matrix, out in heads], "x") if layer.q.bias else None,
-        part.linear([(layer.o, c.embedding)], c.queries, (True, True)),
+        part.vector([(matrix.name + ".bias", out) for (matrix,), out in heads], "x") if layer.q.bias else None,
+        part.linear([([layer.o], c.embedding)], c.queries, (True, True)),
         part.vector(out_bias, "x") if layer.o.bias else None,
         part.vector(out_bias, "y") if layer.o.bias else None,
         part.vector(mlp_norm, "x"),
         part.vector(mlp_norm, "y"),
-        _load_mlp(part, layer.dense_mlp),
+        _load_mlp(part, [layer.mlp]) if isinstance(layer.mlp, forms.Mlp) else _load_experts(part, layer.mlp, grid),
         _load_head_norms(part, layer, head_dim),
     )
 
 
-def _load_mlp(part: "_Reader", mlp: forms.Mlp) -> Mlp:
-    c, inner = part.chunks, plain(mlp.down.rows, part.chunks.sides)
-    alternate = all(isinstance(matrix.form, forms.LowRank) for matrix in mlp.matrices())
+def _load_mlp(part: Reader, mlps: Sequence[forms.Mlp]) -> Mlp:
+    """One MLP, or one for each region of experts, all of one form."""
+    like, sides = mlps[0], part.grid.sides
+    embedding, inner = plain(like.down.columns, sides), plain(like.down.rows, sides)
+    alternate = all(isinstance(matrix.form, forms.LowRank) for matrix in like.matrices())
     return Mlp(
-        part.linear([(matrix, inner) for matrix in mlp.inner], c.embedding, (False, alternate)),
-        part.linear([(mlp.down, c.embedding)], inner, (not alternate, True)),
+        part.linear(
+            [(same, inner) for same in zip(*(mlp.inner for mlp in mlps), strict=True)], embedding, (False, alternate)
+        ),
+        part.linear([([mlp.down for mlp in mlps], embedding)], inner, (not alternate, True)),
     )
 
 
-def _load_head_norms(part: "_Reader", layer: forms.Layer, head_dim: int) -> np.ndarray | None:
+def _load_experts(part: Reader, layer: forms.Experts, grid: Grid) -> Experts:
+    regions = replace(part, grid=grid)
+    return Experts(
+        part.routing(layer.routing, "x"),
+        part.routing(layer.routing, "y"),
+        tuple(
+            _load_mlp(regions, layer.experts[low : low + grid.count])
+            for low in range(0, len(layer.experts), grid.count)
+        ),
+        None if layer.shared is None else _load_mlp(part, [layer.shared]),
+        layer.top,
+        layer.renormalise,
+        len(layer.experts),
+    )
+
+
+def _load_head_norms(part: Reader, layer: forms.Layer, head_dim: int) -> np.ndarray | None:
     """Where a norm is over each head, a core has its part of one head, since it is that of all of them."""
     c, tensors = part.chunks, []
     for norm, table, heads in zip(layer.head_norms, (c.queries, c.keys), (c.heads, c.kv_heads), strict=False):
@@ -126,83 +167,3 @@ def _load_head_norms(part: "_Reader", layer: forms.Layer, head_dim: int) -> np.n
             table = np.where(table >= 0, table % head_dim, -1)[:, : table.shape[1] // heads]
         tensors.append((norm.name + ".weight", table))
     return part.vector(tensors, "x") if tensors else None
-
-
-@dataclass(frozen=True, eq=False)
-class _Reader:
-    block: Block
-    chunks: Chunks
-    checkpoint: Checkpoint | None
-    dtype: np.dtype[Any]
-    turned: bool
-
-    def linear(
-        self, matrices: Sequence[tuple[forms.Matrix, np.ndarray]], rows: np.ndarray, turned: tuple[bool, bool]
-    ) -> Linear:
-        """Matrices with an input of these rows, each with its columns; `turned` is that of Linear."""
-        first, parts = [], []
-        for matrix, columns in matrices:
-            if isinstance(matrix.form, forms.LowRank):
-                (u, v), between = matrix.factors(), plain(matrix.form.rank, self.chunks.sides)
-                first.append((u.name, between))
-                second = self.matrix([(v.name, columns)], between, self.turned and turned[1])
-                parts.append(Part(between.shape[1], matrix.form.rank, second))
-            else:
-                first.append((matrix.name, columns))
-                parts.append(Part(columns.shape[1]))
-        return Linear(self.matrix(first, rows, self.turned and turned[0]), tuple(parts), turned)
-
-    def matrix(self, names: list[tuple[str, np.ndarray]], rows: np.ndarray, turned: bool = False) -> np.ndarray:
-        """W[rows_y, columns_x] of matrices that the checkpoint has as [out, in]; several of them side by side.
-
-        Turned, it is W[rows_x, columns_y]: the same tiles, at other cores.
-        """
-        tensors = [(name + ".weight", out) for name, out in names]
-        size = sum(out.shape[1] for _, out in tensors)
-        each = (self.chunks.rows, self.chunks.columns)
-        tiles = self.block.tiles(tensors[0][0], (*each, rows.shape[1], size), self.dtype)
-        if self.checkpoint is None:
-            tiles[...] = 0
-            return tiles
-        low = 0
-        for name, out in tensors:
-            columns, down = (self._here(out, "y"), "x") if turned else (self._here(out, "x"), "y")
-            whole = self._read(name, columns, self._here(rows, down))  # [columns, their sizes, rows, their sizes]
-            bh, bw = self.block.shape
-            along, across = ((bh, each[0]), (bw, each[1])) if turned else ((bw, each[1]), (bh, each[0]))
-            by_core = whole.reshape(*along, out.shape[1], *across, rows.shape[1])
-            order = (0, 3, 1, 4, 5, 2) if turned else (3, 0, 4, 1, 5, 2)
-            tiles[..., low : low + out.shape[1]] = by_core.transpose(order)
-            low += out.shape[1]
-        return tiles
-
-    def vector(self, tensors: list[tuple[str, np.ndarray]], axis: str) -> np.ndarray:
-        """A vector cut along the axis, repeated along the other: [bh, bw, 1, columns, size] or [.., rows, 1, size]."""
-        chunks, block = self.chunks, self.block
-        each = (1, chunks.columns) if axis == "x" else (chunks.rows, 1)
-        size = sum(table.shape[1] for _, table in tensors)
-        tiles = block.tiles(f"{tensors[0][0]} along {axis}", (*each, size), self.dtype)
-        if self.checkpoint is None:
-            tiles[...] = 0
-            return tiles
-        parts = [self._read(name, self._here(table, axis)) for name, table in tensors]
-        whole = np.concatenate(parts, axis=1).reshape(-1, max(each), size)  # by core of the line
-        tiles[...] = whole[None, :, None] if axis == "x" else whole[:, None, :, None]
-        return tiles
-
-    def _here(self, table: np.ndarray, axis: str) -> np.ndarray:
-        """The chunks of this rank's block along the axis."""
-        mesh = self.block.mesh
-        each = self.chunks.sides // mesh.length(axis)
-        low = mesh.offset(axis) * each
-        return table[low : low + mesh.block_length(axis) * each]
-
-    def _read(self, name: str, *tables: np.ndarray) -> np.ndarray:
-        """The elements of a tensor that the tables name, zero where they name none: [*table 1, *table 2]."""
-        assert self.checkpoint is not None
-        flat = [table.reshape(-1) for table in tables]
-        filled = [np.flatnonzero(index >= 0) for index in flat]
-        numbers = self.checkpoint.read(name, *(index[at] for index, at in zip(flat, filled, strict=True)))
-        whole = np.zeros([len(index) for index in flat], self.dtype)
-        whole[np.ix_(*filled)] = numbers.astype(self.dtype)
-        return whole.reshape([size for table in tables for size in table.shape])

@@ -1,0 +1,119 @@
+"""Which experts a token takes: decided at every core, from logits that all of them have.
+
+In decode the router's table is whole at every column, so that the logits come with the norm's sum of squares; in
+prefill partial logits are summed along x, and every core of a row knows what its row's tokens take. models/experts.py
+decides, as everywhere. By shape the choice is drawn (programs/routing.py).
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshrt.models.experts import route
+from meshrt.programs.mesh.chunks import Chunks
+from meshrt.programs.mesh.regions import Region
+from meshrt.programs.mesh.weights import Experts
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The experts of a token in order, their shares [bh, bw, top], and what multiplies the shared one, [bh, bw, 1]."""
+
+    experts: tuple[int, ...]
+    shares: np.ndarray
+    shared: np.ndarray | None
+
+
+@dataclass(frozen=True)
+class PromptChoice:
+    """The experts of a prompt's tokens, int [P, Lt, top] by row of tiles, -1 where there is no token; the host has all.
+
+    The shares that cores have, [bh, bw, rows, 1, Lt, top], and what multiplies the shared expert, [.., Lt, 1].
+    """
+
+    experts: np.ndarray
+    shares: np.ndarray
+    shared: np.ndarray | None
+
+
+def choose_for_token(region: Region, w: Experts, number: int, logits: np.ndarray, position: int) -> Choice:
+    """Logits [bh, bw, n] of a layer of that number to the choice; those of a shared expert's gate come last."""
+    block, mixture = region.block, region.mixture
+    assert mixture is not None
+    at = mixture.numbers[number]
+    block.elementwise(logits, 4 + w.top)  # softmax, and the greatest of them so many times
+    chosen, shares = routed(w, logits)
+    if mixture.routing is not None:
+        experts = mixture.routing.draw(at, position, 1)[0]
+    else:
+        experts = chosen[0, 0]
+        _check(chosen, experts)
+    mixture.tally.decode[at, experts] += 1
+    return Choice(tuple(map(int, experts)), shares, _sigmoid(logits[..., w.count :]))
+
+
+def choose_for_prompt(
+    region: Region, chunks: Chunks, w: Experts, number: int, normed: np.ndarray, length: int
+) -> PromptChoice:
+    """rms(X), L_y E_x, to the choice of that many tokens."""
+    block, mixture = region.block, region.mixture
+    assert mixture is not None
+    at = mixture.numbers[number]
+    logits = region.sums.x(block.matmul(normed, w.router_x, over=3))  # [bh, bw, rows, Lt, n]
+    block.elementwise(logits, 4 + w.top)
+    chosen, shares = routed(w, logits)
+    places = chunks.sides * normed.shape[4]
+    if mixture.routing is not None:
+        every = np.full((places, w.top), -1)
+        every[:length] = mixture.routing.draw(at, 0, length)
+    else:
+        _check(chosen, chosen[:, :1])
+        every = rows_of_all(region, chosen[:, 0]).reshape(places, w.top)
+        every[length:] = -1
+    tally = mixture.tally.prefill[at]
+    tally += np.bincount(every[every >= 0], minlength=w.count)
+    return PromptChoice(
+        every.reshape(chunks.sides, -1, w.top), shares[:, :, :, None], _sigmoid(logits[:, :, :, None, :, w.count :])
+    )
+
+
+def routed(w: Experts, logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Logits [.., n] to experts and shares, [.., top]."""
+    chosen, shares = route(logits[..., : w.count].reshape(-1, w.count), w.top, w.renormalise)
+    return chosen.reshape(*logits.shape[:-1], w.top), shares.reshape(*logits.shape[:-1], w.top)
+
+
+def rows_of_all(region: Region, rows: np.ndarray) -> np.ndarray:
+    """What each row of cores has, [bh, ..] the same in every column, on every rank: [H, ..]. Not the machine's matter:
+    the host has to know which packets will come to plan for them; cores see what comes to them.
+    """
+    block = region.block
+    parts = block.control.gather((block.mesh.x0, block.mesh.y0, rows))
+    first = None if parts is None else np.concatenate([part for x, _, part in sorted(parts, key=_place) if x == 0])
+    found: np.ndarray = block.control.bcast(first)
+    return found
+
+
+def _place(part: tuple[int, int, np.ndarray]) -> tuple[int, int]:
+    return part[:2]
+
+
+def _check(chosen: np.ndarray, expected: np.ndarray) -> None:
+    if not (chosen == expected).all():
+        raise AssertionError("cores that have the same logits chose other experts")
+
+
+def _sigmoid(logits: np.ndarray) -> np.ndarray | None:
+    return 1 / (1 + np.exp(-logits)) if logits.shape[-1] else None
+
+
+@contextmanager
+def timed(region: Region, phase: str, part: str) -> Iterator[None]:
+    """Note the virtual time, cycles, that a part of a layer with experts takes the last core."""
+    block, mixture = region.block, region.mixture
+    assert mixture is not None
+    begin = block.control.allreduce(block.clock.last(), max)[0]
+    yield
+    mixture.tally.cycles[phase][part] += block.control.allreduce(block.clock.last(), max)[0] - begin

@@ -1,0 +1,124 @@
+"""How the experts of a model are placed on a mesh, reached and chosen, and what is counted of them.
+
+The placements are meshrt's own design: the paper has one sentence on mixtures of experts (waferllm, section 8).
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from meshrt.errors import UsageError
+from meshrt.mesh.block import Block
+from meshrt.models.config import Config
+from meshrt.programs.mesh.grid import Grid, best_grid, parse_grid
+from meshrt.programs.mesh.options import DispatchName, How
+from meshrt.programs.routing import Routing, make_routing
+
+STILL = ("padded", "dense")  # ways on which no token leaves its row of cores
+PARTS = ("gate", "dispatch", "experts", "combine")  # of a layer with experts, in the order of the work
+
+
+@dataclass
+class Tally:
+    """What was counted of the layers with experts that ran.
+
+    `tokens` that chose each expert, int [layers, experts], and `passes` by layer, in prefill; cycles of the parts of a
+    layer by phase; `places` of tokens that experts multiplied in prefill, used or not; `moved` and `routed` bytes of
+    dispatch and combine; the shares of cores that multiplied for experts at each step of decode, and their number.
+    """
+
+    prefill: np.ndarray
+    decode: np.ndarray
+    passes: np.ndarray
+    cycles: dict[str, dict[str, float]]
+    places: int = 0
+    moved: int = 0
+    routed: int = 0
+    used: float = 0.0
+    steps: int = 0
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """`grid` has the regions of experts, if each has one of its own, `capacity` the places that an expert has for tokens of a prompt at a time, and
+    `routing` says by shape which are chosen. `numbers` are those of the layers with experts among all, from 0 on.
+    """
+
+    grid: Grid | None
+    dispatch: DispatchName
+    capacity: int
+    routing: Routing | None
+    numbers: dict[int, int]
+    tally: Tally
+
+
+def make_mixture(block: Block, config: Config, how: How, tokens: int) -> Mixture | None:
+    """What the options say for this model; None where no layer has experts. UsageError."""
+    numbers = {} if config.moe is None else {
+        number: at for at, number in enumerate(filter(config.moe.has_experts, range(config.layers)))
+    }  # fmt: skip
+    if not numbers:
+        _refuse(how)
+        return None
+    moe = config.moe
+    assert moe is not None
+    if how.expert_grid is not None and how.experts != "regions":
+        raise UsageError("--expert-grid is for --experts regions: give that as well, or leave it away")
+    regions = how.experts == "regions"
+    dispatch = how.dispatch or ("ring" if regions else "padded")
+    if regions and dispatch in STILL:
+        raise UsageError(f"--dispatch {dispatch} leaves tokens in their rows: with --experts regions they have to move")
+    if how.system != "waferllm" and (regions or dispatch not in STILL):
+        raise UsageError(
+            f"--system {how.system} adds up and multiplies over the whole mesh: --experts split, with --dispatch padded"
+            " or dense"
+        )
+    if how.capacity is not None and dispatch in STILL:
+        raise UsageError(f"--capacity is for tokens that move: --dispatch {dispatch} has room for all of a row")
+    grid = None
+    if regions:
+        grid = parse_grid(how.expert_grid, block.mesh) if how.expert_grid else best_grid(block.mesh, moe.experts)
+    if block.payload and (how.routing is not None or how.routing_seed):
+        raise UsageError("--routing says by shape which experts are taken: the numbers say so here; add --payload none")
+    routing = None
+    if not block.payload:
+        routing = make_routing(how.routing or "uniform", len(numbers), moe.experts, moe.top, how.routing_seed)
+    counts = np.zeros((len(numbers), moe.experts), np.int64)
+    tally = Tally(
+        counts, counts.copy(), np.zeros(len(numbers), np.int64),
+        {phase: dict.fromkeys(PARTS, 0.0) for phase in ("prefill", "decode")},
+    )  # fmt: skip
+    average = -(-tokens * moe.top // moe.experts)
+    return Mixture(grid, dispatch, how.capacity or max(1, average), routing, numbers, tally)
+
+
+def _refuse(how: How) -> None:
+    """UsageError for options of experts where there are none."""
+    for name in ("experts", "expert_grid", "dispatch", "capacity", "routing", "routing_seed"):
+        if getattr(how, name):
+            raise UsageError(f"--{name.replace('_', '-')} is for models with experts, and this one has none")
+
+
+def report(mixture: Mixture, how: How) -> dict[str, Any]:
+    """What a run says of its experts, beside what was measured."""
+    tally = mixture.tally
+    ran = tally.prefill.any(axis=1)
+    fullest = tally.prefill[ran].max(axis=1) / tally.prefill[ran].mean(axis=1)
+    shares = {}
+    for phase, parts in tally.cycles.items():
+        if total := sum(parts.values()):
+            shares[phase] = {name: cycles / total for name, cycles in parts.items()}
+    return {
+        "placement": how.experts or "split",
+        "grid": None if mixture.grid is None else [mixture.grid.columns, mixture.grid.rows],
+        "dispatch": mixture.dispatch,
+        "capacity": None if mixture.dispatch in STILL else mixture.capacity,
+        "tokens": (tally.prefill + tally.decode).tolist(),
+        "imbalance": {"mean": float(fullest.mean()), "worst": float(fullest.max())} if ran.any() else None,
+        "passes": tally.passes.tolist(),
+        "filled": int(tally.prefill.sum()) / tally.places if tally.places else None,
+        "cores_used": tally.used / tally.steps if tally.steps else None,
+        "moved_per_routed_byte": tally.moved / tally.routed if tally.routed else None,
+        "cycles": shares,
+    }

@@ -1,0 +1,74 @@
+"""Products of a norm of one token in decode: the norm's sum of squares rides along with what it scales.
+
+rms(x) W = ((x * norm) W) / sqrt(mean(x^2) + eps)
+"""
+
+import numpy as np
+
+from meshrt.models.config import Config
+from meshrt.programs.mesh.meshgemm import zeros
+from meshrt.programs.mesh.regions import Region
+
+
+def normed_product(
+    config: Config, region: Region, x: np.ndarray, norm: np.ndarray, w: np.ndarray, fused: bool
+) -> np.ndarray:
+    """rms(x) W of E_y: [bh, bw, rows, Et] -> [bh, bw, columns, Nt], the same in every row.
+
+    rms(x) W = ((x * norm) W) / sqrt(mean(x^2) + eps): the sum of squares is reduced along y in the same packets. A
+    core's share of x[K_y] W[K_y, N_x] is summed up where they are.
+    """
+    block, sums = region.block, region.sums
+    flat = x.reshape(*x.shape[:2], 1, -1)
+    size = w.shape[3] * w.shape[-1]
+    packet = zeros(block, "products and sum of squares", (size + 1,))
+    packet[..., size:] = np.matmul(flat, flat.swapaxes(-1, -2))[..., 0]
+    share = packet[..., :size].reshape(*x.shape[:2], w.shape[3], w.shape[-1])
+    block.elementwise(x, 2)
+    normed = block.memory.keep("normed activations", x * norm.astype(np.float32)[:, :, :, 0])
+    if not fused:
+        squares = sums.y(block.memory.keep("sum of squares", packet[..., size:].copy()))
+        normed *= inverse_rms(config, squares)[..., None]
+    block.matmul(normed[:, :, :, None, None], w, share[..., None, :], over=2)
+    del normed
+    if not fused:
+        block.elementwise(x)
+        return np.asarray(sums.y(share))
+    total = sums.y(packet)
+    product = total[..., :size].reshape(share.shape)
+    block.elementwise(product)
+    product *= inverse_rms(config, total[..., size:])[..., None]
+    return product
+
+
+def inverse_rms(config: Config, squares: np.ndarray) -> np.ndarray:
+    """1 / sqrt(mean(x^2) + eps) from the sum of squares."""
+    return np.asarray(1 / np.sqrt(squares / np.float32(config.hidden_size) + np.float32(config.rms_norm_eps)))
+
+
+def normed_and_product(
+    config: Config, region: Region, x: np.ndarray, norm: np.ndarray, w: np.ndarray, fused: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """rms(x), E_y, and rms(x) W of W [bh, bw, rows, 1, Et, n], whole at every column: [bh, bw, n] at all cores.
+
+    One allreduce along y of n + 1 numbers; not `fused`, two.
+    """
+    block, sums = region.block, region.sums
+    size = w.shape[-1]
+    packet = zeros(block, "products and sum of squares", (size + 1,))
+    flat = x.reshape(*x.shape[:2], 1, -1)
+    packet[..., size:] = np.matmul(flat, flat.swapaxes(-1, -2))[..., 0]
+    block.elementwise(x, 2)
+    normed = block.memory.keep("normed activations", x * norm.astype(np.float32)[:, :, :, 0])
+    if not fused:
+        normed *= inverse_rms(config, sums.y(block.memory.keep("sum of squares", packet[..., size:].copy())))[..., None]
+    share = packet[..., None, None, :size]
+    block.matmul(normed[:, :, :, None, None], w, share, over=2)
+    block.elementwise(x)
+    if not fused:
+        return normed, np.asarray(sums.y(block.memory.keep("products", packet[..., :size].copy())))
+    total = sums.y(packet)
+    scale = inverse_rms(config, total[..., size:])
+    normed *= scale[..., None]
+    block.elementwise(total)
+    return normed, block.memory.keep("products", total[..., :size] * scale)

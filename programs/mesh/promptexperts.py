@@ -1,0 +1,128 @@
+"""The experts of a prompt's tokens in prefill: L_y E_x to L_y E_x.
+
+Ways on which no token leaves its row of cores, every expert being cut over the whole mesh:
+
+    padded   a row takes those of its tokens that chose the expert, and fills up to what the fullest row has of them:
+             one allreduce of a maximum along y for all experts, then a MeshGEMM as high as that
+    dense    all tokens go through all experts, and what they did not choose has the share 0: n / k times the work
+"""
+
+from contextlib import ExitStack
+
+import numpy as np
+
+from meshrt.mesh.block import Block
+from meshrt.mesh.collectives.allreduce import allreduce, ktree
+from meshrt.programs.mesh.chunks import Chunks
+from meshrt.programs.mesh.gate import PromptChoice, choose_for_prompt, timed
+from meshrt.programs.mesh.linear import product
+from meshrt.programs.mesh.meshgemm import zeros
+from meshrt.programs.mesh.regions import Region, multiplying
+from meshrt.programs.mesh.swiglu import swiglu
+from meshrt.programs.mesh.systems import NO_PRODUCTS
+from meshrt.programs.mesh.weights import Experts, Mlp
+
+
+def experts_of_prompt(
+    region: Region, chunks: Chunks, w: Experts, number: int, normed: np.ndarray, length: int
+) -> np.ndarray:
+    """What the experts of layer `number` make of rms(X), each token's added up in order of their number, and the shared
+    one's.
+    """
+    mixture = region.mixture
+    assert mixture is not None
+    with timed(region, "prefill", "gate"):
+        choice = choose_for_prompt(region, chunks, w, number, normed, length)
+    if mixture.dispatch == "padded":
+        with timed(region, "prefill", "dispatch"):
+            fullest = fullest_rows(region, w, choice)
+    with timed(region, "prefill", "experts"), multiplying(region, chunks) as ready:
+        if mixture.dispatch == "padded":
+            out = padded(ready, w, choice, normed, fullest)
+        else:
+            out = dense(ready, w, choice, normed)
+        if w.shared is not None:
+            out += mlp(ready, w.shared, normed, choice.shared)
+            ready.block.elementwise(out)
+    return out
+
+
+def mlp(region: Region, w: Mlp, x: np.ndarray, shares: np.ndarray | None) -> np.ndarray:
+    """SwiGLU of tokens x, whose shares [.., Lt, 1] multiply what is between the matrices."""
+    block, gemm = region.block, region.products.gemm
+    gate_up = product(block, gemm, x, w.up)
+    hidden = swiglu(block, gate_up)
+    del gate_up
+    if shares is not None:
+        hidden *= shares
+        block.elementwise(hidden)
+    return product(block, gemm, hidden, w.down)
+
+
+def dense(region: Region, w: Experts, choice: PromptChoice, normed: np.ndarray) -> np.ndarray:
+    block = region.block
+    out = zeros(block, "outputs of experts", normed.shape[2:])
+    chosen = own_rows(block, choice)
+    for number, one in enumerate(w.rounds):
+        shares = np.where(chosen == number, choice.shares, np.float32(0)).sum(axis=-1, keepdims=True)
+        out += mlp(region, one, normed, shares)
+        block.elementwise(out)
+    _count(region, choice.experts[..., 0].size * w.count)
+    return out
+
+
+def padded(region: Region, w: Experts, choice: PromptChoice, normed: np.ndarray, fullest: np.ndarray) -> np.ndarray:
+    """`fullest`, int [n]: the most tokens of a row of tiles that an expert has."""
+    block = region.block
+    out = zeros(block, "outputs of experts", normed.shape[2:])
+    chosen = own_rows(block, choice)
+    for number, one in enumerate(w.rounds):
+        if not fullest[number]:
+            continue
+        mine = chosen == number  # [bh, 1, rows, 1, Lt, top]
+        has = mine.any(axis=-1)
+        places = np.where(has, np.cumsum(has, axis=-1) - 1, 0)[..., None]  # of each token among the expert's
+        order = np.argsort(~has, axis=-1, kind="stable")[..., : fullest[number], None]  # the tokens at each place
+        used = np.take_along_axis(has[..., None], order, axis=-2)
+        x = np.where(used, np.take_along_axis(normed, order, axis=-2), np.float32(0))
+        x = block.memory.keep("tokens of an expert", x)
+        block.elementwise(x)
+        shares = np.where(mine, choice.shares, np.float32(0)).sum(axis=-1, keepdims=True)
+        made = mlp(region, one, x, np.take_along_axis(shares, order, axis=-2))
+        del x
+        out += np.where(has[..., None], np.take_along_axis(made, places, axis=-2), np.float32(0))
+        block.elementwise(made)
+    _count(region, int(fullest.sum()) * len(choice.experts))
+    return out
+
+
+def fullest_rows(region: Region, w: Experts, choice: PromptChoice) -> np.ndarray:
+    """The most tokens that an expert has of any row of tiles, int [n], agreed along y."""
+    block = region.block
+    counts = (choice.experts[..., None] == np.arange(w.count)).sum(axis=(1, 2))  # [P, n]
+    of_core = counts.reshape(block.mesh.height, -1, w.count).max(axis=1).astype(np.int32)
+    tile = np.broadcast_to(block_rows(block, of_core)[:, None], (*block.lead, w.count)).copy()
+    tile = block.memory.keep("tokens of each expert", tile)
+    with ExitStack() as stack:
+        if region.products is NO_PRODUCTS:
+            tree = stack.enter_context(ktree(block, "y", 1))
+            tile = allreduce(block, tree, tile, np.maximum, out=tile)
+        else:
+            tile = region.sums.y(tile, np.maximum)
+    return np.asarray(tile[0, 0] if block.payload else counts.max(axis=0))
+
+
+def own_rows(block: Block, choice: PromptChoice) -> np.ndarray:
+    """The experts of this block's tokens, [bh, 1, rows, 1, Lt, top]."""
+    by_core = choice.experts.reshape(block.mesh.height, -1, *choice.experts.shape[1:])
+    return block_rows(block, by_core)[:, None, :, None]
+
+
+def block_rows(block: Block, rows: np.ndarray) -> np.ndarray:
+    """Of what there is for every row of cores, [H, ..], this block's; without payloads the first row's."""
+    return rows[block.mesh.y0 : block.mesh.y0 + block.lead[0]]
+
+
+def _count(region: Region, places: int) -> None:
+    assert region.mixture is not None
+    region.mixture.tally.places += places

@@ -1,0 +1,12 @@
+"""What is between the matrices of an MLP."""
+
+import numpy as np
+
+from meshrt.mesh.block import Block
+
+
+def swiglu(block: Block, gate_up: np.ndarray) -> np.ndarray:
+    """[.., 2 Ft] -> silu(gate) * up [.., Ft]."""
+    gate, up = np.split(gate_up, 2, axis=-1)
+    block.elementwise(gate, 4)
+    return block.memory.keep("gate times up", gate / (1 + np.exp(-gate)) * up)
