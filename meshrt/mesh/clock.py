@@ -78,18 +78,21 @@ class Clock:
         """Memory that was borrowed, and that nobody looks at any more."""
         self.lent[memory.nbytes].append(memory)
 
-    def compute(self, operations: float, calls: int = 1) -> None:
-        """All cores of the block work: so many operations each (multiply-accumulates or element-wise), in `calls`."""
+    def compute(self, operations: float, calls: int = 1, cores: np.ndarray | None = None) -> None:
+        """All cores of the block, or those, work: so many operations each (multiply-accumulates or element-wise), in
+        `calls`."""
         device = self.device
-        cycles = device.compute_cycles(operations) + (calls - 1) * device.call_cycles
-        if cycles:
-            self.state[TIME] += cycles
+        self._work(device.compute_cycles(operations) + (calls - 1) * device.call_cycles, cores)
 
-    def vectors(self, length: int, calls: int, itemsize: int) -> None:
-        """All cores of the block issue so many vector instructions, each on `length` numbers of that size."""
-        cycles = self.device.vector_cycles(length, calls, itemsize)
-        if cycles:
+    def vectors(self, length: int, calls: int, itemsize: int, cores: np.ndarray | None = None) -> None:
+        """All cores of the block, or those, issue so many vector instructions on `length` numbers of that size."""
+        self._work(self.device.vector_cycles(length, calls, itemsize), cores)
+
+    def _work(self, cycles: float, cores: np.ndarray | None) -> None:
+        if cycles and cores is None:
             self.state[TIME] += cycles
+        elif cycles:
+            self.state[TIME][cores] += cycles
 
     def last(self) -> tuple[float, int, int]:
         """(time, hops, stages) of the core of this block that is last; the longest path where several are."""

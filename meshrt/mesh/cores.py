@@ -145,13 +145,15 @@ class Cores:
         hostmemory.require(f"{name!r} of all cores", prod(self.lead) * nbytes)
 
     def matmul(
-        self, a: np.ndarray, b: np.ndarray, total: np.ndarray | None = None, over: int | None = None
-    ) -> np.ndarray:
+        self, a: np.ndarray, b: np.ndarray, total: np.ndarray | None = None, over: int | None = None,
+        cores: np.ndarray | None = None,
+    ) -> np.ndarray:  # fmt: skip
         """Every core multiplies its tiles: [.., m, k] @ [.., k, n] -> float32 [.., m, n], counted and timed.
 
         Leading dimensions after [bh, bw] are several products at one core; those along the axis `over` are added up.
         The result is fresh core memory. With `total` it is added to that instead, and takes no memory: a core adds as
-        it multiplies, number by number, whatever NumPy does. Returns the result or the total. LimitError.
+        it multiplies, number by number, whatever NumPy does. Returns the result or the total. LimitError. `cores`, bool
+        of the block's shape, are those that multiply; the others have nothing to do, and zeros.
 
         Timed as a core computes it: for each k and each number along the shorter side of the result, one vector
         instruction along the longer side.
@@ -165,9 +167,12 @@ class Cores:
             a, b = np.zeros_like(a), np.zeros_like(b)  # buffers that no transfer has filled are not numbers
         itemsize = max(a.dtype.itemsize, b.dtype.itemsize)
         c = np.matmul(a.astype(np.float32, copy=False), b.astype(np.float32, copy=False))
-        self.counters.macs += prod(c.shape[2:]) * a.shape[-1] * self.mesh.block_width * self.mesh.block_height
+        count = prod(self.shape) if cores is None else int(np.count_nonzero(cores))
+        self.counters.macs += prod(c.shape[2:]) * a.shape[-1] * count
         short, long = sorted(c.shape[-2:])
-        self.clock.vectors(long, prod(c.shape[2:-2]) * a.shape[-1] * short, itemsize)
+        self.clock.vectors(long, prod(c.shape[2:-2]) * a.shape[-1] * short, itemsize, cores)
+        if cores is not None and self.payload:
+            c[~cores] = 0
         if over is not None:
             c = c.sum(axis=over) if c.shape[over] > 1 else c.squeeze(over)
         if total is None:
@@ -183,9 +188,9 @@ class Cores:
             self.clock.state[0] += each / self.device.macs_per_cycle
         self.clock.state[0] += self.device.call_cycles * (each > 0)  # a core without work is not called
 
-    def elementwise(self, tiles: np.ndarray, calls: int = 1) -> None:
-        """Every core is busy for `calls` element-wise operations on tiles of this size."""
-        self.clock.compute(calls * prod(tiles.shape[2:]), calls)
+    def elementwise(self, tiles: np.ndarray, calls: int = 1, cores: np.ndarray | None = None) -> None:
+        """Every core, or those `cores`, is busy for `calls` element-wise operations on tiles of this size."""
+        self.clock.compute(calls * prod(tiles.shape[2:]), calls, cores)
 
     def begin(self) -> None:
         """These cores are at work in the segment that is running, which is to have what they keep for themselves."""

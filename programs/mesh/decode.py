@@ -163,7 +163,7 @@ def feed_forward(config: Config, region: Region, number: int, x: np.ndarray, fus
         with timed(region, "decode", "gate"):
             normed, logits = normed_and_product(config, region, x, layer.mlp_norm_y, w.router_y, fused)
             choice = choose_for_token(region, w, region.layers[number], logits, position)
-        return experts_of_token(region, w, choice, normed)
+        return experts_of_token(region, w, choice, normed, config.hidden_size)
     first = normed_product(config, region, x, layer.mlp_norm_y, w.up.first, fused)
     gate_up = second(block, sums, w.up, first)
     del first

@@ -9,7 +9,7 @@ import numpy as np
 
 from meshrt.mesh import state
 from meshrt.mesh.block import Block
-from meshrt.mesh.collectives.rings import interleaved_rings
+from meshrt.mesh.collectives.rings import Rings, interleaved_rings, rings_in_regions
 from meshrt.mesh.mesh import tile_ranks
 from meshrt.models.checkpoint import Checkpoint
 from meshrt.models.config import Config
@@ -23,6 +23,7 @@ from meshrt.programs.mesh.options import How
 from meshrt.programs.mesh.placement import move_weights
 from meshrt.programs.mesh.prefill import prefill
 from meshrt.programs.mesh.regions import Region, arrange, check_alike, hand_back, install, open_regions
+from meshrt.programs.mesh.weights import Weights
 from meshrt.ranks.snapshot import Part, Snapshot, trusted
 
 
@@ -69,15 +70,7 @@ class MeshEngine:
             if self.limit > 1:  # else there is nothing to decode
                 with block.phase("re-placement"):
                     self.regions = [
-                        replace(
-                            region,
-                            weights=move_weights(
-                                region.block,
-                                ring or routes.enter_context(interleaved_rings(region.block)),
-                                region.weights,
-                                how.layers_run,
-                            ),
-                        )
+                        replace(region, weights=self._moved(routes, region, ring))
                         for region, ring in zip(self.regions, rings, strict=True)
                     ]
                     if self.elsewhere is None:
@@ -85,6 +78,14 @@ class MeshEngine:
                             spread_evenly(region.cache)
         last_block = self.regions[-1].block
         return PromptScores(block, last_block, self.chunks, how.phases, config.vocab_size, len(ids), scores)
+
+    def _moved(self, routes: ExitStack, region: Region, rings: Rings | None) -> Weights:
+        """Weights as decode has them."""
+        rings = rings or routes.enter_context(interleaved_rings(region.block))
+        grid, inner = None if self.mixture is None else self.mixture.grid, None
+        if grid is not None:
+            inner = routes.enter_context(rings_in_regions(region.block, grid.width, grid.height))
+        return move_weights(region.block, rings, region.weights, self.how.layers_run, inner)
 
     def change_cores(self) -> None:
         """Let other cores decode than those of prefill: weights and cache go there."""
@@ -134,12 +135,16 @@ class MeshEngine:
             "spent": self.spent,
             "caches": [{"held": cache.held.tolist(), "moved": cache.moved} for cache in self.caches],
         }
+        if self.mixture is not None:
+            facts["experts"] = self.mixture.tally.as_facts()
         return facts, parts | self._rows()
 
     def restore(self, snapshot: Snapshot, new: Sequence[int]) -> None:
         state.restore(self._blocks(), snapshot)
         snapshot.fill(self._rows())
         self.steps = len(new) - 1
+        if self.mixture is not None:
+            self.mixture.tally.restore(snapshot.facts["experts"])
         for cycles, saved in zip(self.spent, snapshot.facts["spent"], strict=True):
             if cycles is not None:
                 cycles.extend(map(float, saved))

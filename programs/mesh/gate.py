@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from meshrt.mesh.block import Block
 from meshrt.models.experts import route
 from meshrt.programs.mesh.chunks import Chunks
 from meshrt.programs.mesh.regions import Region
@@ -94,6 +95,11 @@ def rows_of_all(region: Region, rows: np.ndarray) -> np.ndarray:
     first = None if parts is None else np.concatenate([part for x, _, part in sorted(parts, key=_place) if x == 0])
     found: np.ndarray = block.control.bcast(first)
     return found
+
+
+def block_rows(block: Block, rows: np.ndarray) -> np.ndarray:
+    """Of what there is for every row of cores, [H, ..], this block's; without payloads the first row's."""
+    return rows[block.mesh.y0 : block.mesh.y0 + block.lead[0]]
 
 
 def _place(part: tuple[int, int, np.ndarray]) -> tuple[int, int]:

@@ -24,4 +24,4 @@ def group_rings(block: Block, rings: Rings, chunks: Chunks) -> Iterator[Rings]:
     width, used = chunks.group_width, chunks.groups * chunks.group_width
     with ring_in_groups(block, chunks.slots, width, chunks.groups) as (onward, back):
         starts = [onward.places[x % width * chunks.slots] if x < used else 0 for x in range(block.mesh.width)]
-        yield Rings(onward, rings.y, back, rings.back_y, tuple(starts))
+        yield Rings(onward, rings.y, back, rings.back_y, tuple(starts), rings.rows)

@@ -74,14 +74,17 @@ def product(block: Block, gemm: Callable[..., np.ndarray], x: np.ndarray, w: Lin
 # ---------------------------------------------------------------------------------------------------------- decode
 
 
-def along(block: Block, x: np.ndarray, w: np.ndarray, turned: bool, total: np.ndarray | None = None) -> np.ndarray:
+def along(
+    block: Block, x: np.ndarray, w: np.ndarray, turned: bool, total: np.ndarray | None = None,
+    cores: np.ndarray | None = None,
+) -> np.ndarray:  # fmt: skip
     """Each core's share of x W: [bh, bw, rows, Kt] -> [bh, bw, columns, Nt] of W[K_y, N_x], to be summed along y.
 
     `turned`: [bh, bw, columns, Kt] -> [bh, bw, rows, Nt] of W[K_x, N_y], to be summed along x. With a total it is added
-    to that.
+    to that. `cores` are those that multiply, if not all do.
     """
     x, over = (x[:, :, None, :, None], 3) if turned else (x[:, :, :, None, None], 2)
-    result = block.matmul(x, w, None if total is None else total[..., None, :], over)
+    result = block.matmul(x, w, None if total is None else total[..., None, :], over, cores)
     return result[..., 0, :]
 
 

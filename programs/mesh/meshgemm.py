@@ -37,7 +37,7 @@ def meshgemm(
 
     Both stay at home; `consume`: A does not. It is in memory once then, beside what comes in, and is not what it was.
     """
-    steps = block.mesh.height * a.shape[2]
+    steps = len(rings.y.places)
     a_now, b_now = a if consume else in_flight(block, "A", a), in_flight(block, "B", b)
     align(block, rings, a_now, b_now)
     a_next, b_next = coming_in(block, "A", a), coming_in(block, "B", b)

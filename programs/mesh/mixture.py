@@ -3,7 +3,8 @@
 The placements are meshrt's own design: the paper has one sentence on mixtures of experts (waferllm, section 8).
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -38,11 +39,25 @@ class Tally:
     used: float = 0.0
     steps: int = 0
 
+    def as_facts(self) -> dict[str, Any]:
+        """As JSON keeps it, for a generation that is to go on."""
+        return {name: _plain(getattr(self, name)) for name in (field.name for field in fields(self))}
+
+    def restore(self, facts: Mapping[str, Any]) -> None:
+        for name, value in facts.items():
+            now = getattr(self, name)
+            setattr(self, name, np.array(value, now.dtype) if isinstance(now, np.ndarray) else value)
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if isinstance(value, np.ndarray) else value
+
 
 @dataclass(frozen=True)
 class Mixture:
-    """`grid` has the regions of experts, if each has one of its own, `capacity` the places that an expert has for tokens of a prompt at a time, and
-    `routing` says by shape which are chosen. `numbers` are those of the layers with experts among all, from 0 on.
+    """`grid` has the regions of experts, if they have such, `capacity` the places that an expert has for tokens of a
+    prompt at a time, and `routing` says by shape which are chosen. `numbers` are those of the layers with experts among
+    all, from 0 on.
     """
 
     grid: Grid | None
@@ -51,6 +66,7 @@ class Mixture:
     routing: Routing | None
     numbers: dict[int, int]
     tally: Tally
+    phases: int  # of the trees inside regions in decode
 
 
 def make_mixture(block: Block, config: Config, how: How, tokens: int) -> Mixture | None:
@@ -74,6 +90,14 @@ def make_mixture(block: Block, config: Config, how: How, tokens: int) -> Mixture
             f"--system {how.system} adds up and multiplies over the whole mesh: --experts split, with --dispatch padded"
             " or dense"
         )
+    if regions and how.decode_cores(block.mesh) != (block.mesh.width, block.mesh.height):
+        raise UsageError("--decode-mesh moves experts over whole meshes: leave it away, or take --experts split")
+    if regions and (how.decode_regions or how.regions) != how.regions:
+        raise UsageError("--decode-regions moves experts over whole meshes: leave it away, or take --experts split")
+    if regions and config.ranks:
+        raise UsageError(
+            "--experts regions is for matrices that are whole, and this model has some in two factors: take split"
+        )
     if how.capacity is not None and dispatch in STILL:
         raise UsageError(f"--capacity is for tokens that move: --dispatch {dispatch} has room for all of a row")
     grid = None
@@ -90,7 +114,9 @@ def make_mixture(block: Block, config: Config, how: How, tokens: int) -> Mixture
         {phase: dict.fromkeys(PARTS, 0.0) for phase in ("prefill", "decode")},
     )  # fmt: skip
     average = -(-tokens * moe.top // moe.experts)
-    return Mixture(grid, dispatch, how.capacity or max(1, average), routing, numbers, tally)
+    return Mixture(
+        grid, dispatch, how.capacity or max(1, average), routing, numbers, tally, how.decode_phases or how.phases
+    )
 
 
 def _refuse(how: How) -> None:
@@ -119,6 +145,6 @@ def report(mixture: Mixture, how: How) -> dict[str, Any]:
         "passes": tally.passes.tolist(),
         "filled": int(tally.prefill.sum()) / tally.places if tally.places else None,
         "cores_used": tally.used / tally.steps if tally.steps else None,
-        "moved_per_routed_byte": tally.moved / tally.routed if tally.routed else None,
+        "link_bytes_per_routed_byte": tally.moved / tally.routed if tally.routed else None,
         "cycles": shares,
     }

@@ -15,8 +15,12 @@ from meshrt.programs.mesh.meshgemm import coming_in, in_flight
 from meshrt.programs.mesh.weights import Mlp, Weights
 
 
-def move_weights(block: Block, rings: Rings, weights: Weights, sample: int | None = None) -> Weights:
-    """Re-place what decode has turned, W_O and W_down above all, in every layer: rows along x, columns along y."""
+def move_weights(
+    block: Block, rings: Rings, weights: Weights, sample: int | None = None, inner: Rings | None = None
+) -> Weights:
+    """Re-place what decode has turned, W_O and W_down above all, in every layer: rows along x, columns along y. `inner`
+    are the rings inside regions of experts, where there are such.
+    """
     layers = list(weights.layers)
     for number in sampled(block, len(layers), sample):
         layer = layers[number]
@@ -28,7 +32,7 @@ def move_weights(block: Block, rings: Rings, weights: Weights, sample: int | Non
             if isinstance(layer.mlp, Mlp)
             else replace(
                 layer.mlp,
-                rounds=tuple(turn_mlp(block, rings, one) for one in layer.mlp.rounds),
+                rounds=tuple(turn_mlp(block, inner or rings, one) for one in layer.mlp.rounds),
                 shared=layer.mlp.shared and turn_mlp(block, rings, layer.mlp.shared),
             ),
         )
@@ -63,11 +67,12 @@ def turn(block: Block, rings: Rings, tiles: np.ndarray) -> np.ndarray:
     mesh, (rows, columns) = block.mesh, tiles.shape[2:4]
     y = np.arange(mesh.height * rows).reshape(mesh.height, 1, rows, 1)[mesh.y0 : mesh.y0 + block.lead[0]]
     x = np.arange(mesh.width * columns).reshape(1, mesh.width, 1, columns)[:, mesh.x0 : mesh.x0 + block.lead[1]]
-    diagonal = np.broadcast_to(y == x, tiles.shape[:4])
+    side = len(rings.y.places)  # of the mesh, or of each of its regions
+    diagonal = np.broadcast_to(y % side == x % side, tiles.shape[:4])
     row, column = (in_flight(block, "tile of the row", tiles), in_flight(block, "tile of the column", tiles))
     row_next, column_next = coming_in(block, "tile of the row", tiles), coming_in(block, "tile of the column", tiles)
     column[...] = 0
-    for _ in range(mesh.height * rows):
+    for _ in range(side):
         column[diagonal] = row[diagonal]
         flights = start_shift(block, rings.x, row, row_next) + start_shift(block, rings.y, column, column_next)
         finish_shift(block, flights)

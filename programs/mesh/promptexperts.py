@@ -14,9 +14,10 @@ import numpy as np
 from meshrt.mesh.block import Block
 from meshrt.mesh.collectives.allreduce import allreduce, ktree
 from meshrt.programs.mesh.chunks import Chunks
-from meshrt.programs.mesh.gate import PromptChoice, choose_for_prompt, timed
+from meshrt.programs.mesh.gate import PromptChoice, block_rows, choose_for_prompt, timed
 from meshrt.programs.mesh.linear import product
 from meshrt.programs.mesh.meshgemm import zeros
+from meshrt.programs.mesh.regionexperts import in_regions
 from meshrt.programs.mesh.regions import Region, multiplying
 from meshrt.programs.mesh.swiglu import swiglu
 from meshrt.programs.mesh.systems import NO_PRODUCTS
@@ -36,10 +37,12 @@ def experts_of_prompt(
     if mixture.dispatch == "padded":
         with timed(region, "prefill", "dispatch"):
             fullest = fullest_rows(region, w, choice)
+    elif mixture.dispatch != "dense":
+        out = in_regions(region, chunks, w, number, choice, normed)
     with timed(region, "prefill", "experts"), multiplying(region, chunks) as ready:
         if mixture.dispatch == "padded":
             out = padded(ready, w, choice, normed, fullest)
-        else:
+        elif mixture.dispatch == "dense":
             out = dense(ready, w, choice, normed)
         if w.shared is not None:
             out += mlp(ready, w.shared, normed, choice.shared)
@@ -116,11 +119,6 @@ def own_rows(block: Block, choice: PromptChoice) -> np.ndarray:
     """The experts of this block's tokens, [bh, 1, rows, 1, Lt, top]."""
     by_core = choice.experts.reshape(block.mesh.height, -1, *choice.experts.shape[1:])
     return block_rows(block, by_core)[:, None, :, None]
-
-
-def block_rows(block: Block, rows: np.ndarray) -> np.ndarray:
-    """Of what there is for every row of cores, [H, ..], this block's; without payloads the first row's."""
-    return rows[block.mesh.y0 : block.mesh.y0 + block.lead[0]]
 
 
 def _count(region: Region, places: int) -> None:

@@ -5,8 +5,8 @@ import numpy as np
 from meshrt.mesh.block import Block
 
 
-def swiglu(block: Block, gate_up: np.ndarray) -> np.ndarray:
-    """[.., 2 Ft] -> silu(gate) * up [.., Ft]."""
+def swiglu(block: Block, gate_up: np.ndarray, cores: np.ndarray | None = None) -> np.ndarray:
+    """[.., 2 Ft] -> silu(gate) * up [.., Ft], at those cores."""
     gate, up = np.split(gate_up, 2, axis=-1)
-    block.elementwise(gate, 4)
+    block.elementwise(gate, 4, cores)
     return block.memory.keep("gate times up", gate / (1 + np.exp(-gate)) * up)

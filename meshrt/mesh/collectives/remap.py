@@ -14,12 +14,15 @@ from meshrt.mesh.wires import fabric, routes
 from meshrt.mesh.wires.tables import installed
 
 
-def remap(block: Block, axis: str, tiles: np.ndarray, before: np.ndarray, after: np.ndarray) -> np.ndarray:
+def remap(
+    block: Block, axis: str, tiles: np.ndarray, before: np.ndarray, after: np.ndarray, lines: np.ndarray | None = None
+) -> np.ndarray:
     """Move units [bh, bw, places, *unit] along the axis: core i has units before[i] to before[i + 1], in its first
     places, and is to have after[i] to after[i + 1]; int [N + 1] each, over all cores of a line.
 
     Returns [bh, bw, most after, *unit], zero where there is no unit. A core holds that, its own tile, the one that it
-    passes on and one coming in. LimitError where they do not fit.
+    passes on and one coming in. LimitError where they do not fit. `lines`, bool over the whole mesh, are those on which
+    units move; on the others cores keep what they have of theirs.
     """
     n, sizes = block.mesh.length(axis), np.diff(after)
     result = block.empty("units of others", (max(1, int(sizes.max())), *tiles.shape[3:]), tiles.dtype)
@@ -32,7 +35,7 @@ def remap(block: Block, axis: str, tiles: np.ndarray, before: np.ndarray, after:
     for step, reach in ((-1, np.arange(n) - first), (1, last - np.arange(n))):
         if reach.max() < 1:
             continue
-        with installed(block.tables, axis, routes.chain(n, step)) as channel:
+        with installed(block.tables, axis, routes.chain(n, step), lines) as channel:
             moving = tiles
             for hops in range(1, int(reach.max()) + 1):
                 owners = np.flatnonzero(reach >= hops)
@@ -40,18 +43,19 @@ def remap(block: Block, axis: str, tiles: np.ndarray, before: np.ndarray, after:
                 holders[owners + step * hops] = owners
                 senders = np.zeros(n, bool)
                 senders[owners + step * (hops - 1)] = True
-                moving = fabric.transfer(block, channel, moving, positions=senders)
-                fabric.stage(block, channel, 0, holders >= 0)
-                _keep(block, axis, moving, result, before, after, holders)
+                moving = fabric.transfer(block, channel, moving, positions=senders, lines=lines)
+                fabric.stage(block, channel, 0, holders >= 0, lines)
+                _keep(block, axis, moving, result, before, after, holders, lines)
                 fabric.forget(block, channel)
     return result
 
 
 def _keep(
     block: Block, axis: str, tiles: np.ndarray, result: np.ndarray, before: np.ndarray, after: np.ndarray,
-    holders: np.ndarray,
+    holders: np.ndarray, lines: np.ndarray | None = None,
 ) -> None:  # fmt: skip
-    """Every core takes what is for it out of the tile that is there: core holders[i]'s, none where that is -1."""
+    """Every core of the lines takes what is for it out of the tile that is there: core holders[i]'s, none where that is
+    -1."""
     if not block.payload:
         return
     low, length = block.mesh.offset(axis), block.mesh.block_length(axis)
@@ -61,7 +65,9 @@ def _keep(
     inside = (owner >= 0) & (unit < after[low + 1 : low + length + 1, None])
     inside &= (position >= 0) & (unit < before[owner + 1])
     core, at = np.nonzero(inside)
-    if axis == "x":
-        result[:, core, at] = tiles[:, core, position[core, at]]
-    else:
-        result[core, :, at] = tiles[core, :, position[core, at]]
+    result, tiles = (part if axis == "x" else part.swapaxes(0, 1) for part in (result, tiles))
+    chosen: slice | np.ndarray = slice(None)
+    if lines is not None:
+        across = block.mesh.offset("y" if axis == "x" else "x")
+        chosen = np.flatnonzero(lines[across : across + len(result)])[:, None]
+    result[chosen, core, at] = tiles[chosen, core, position[core, at]]

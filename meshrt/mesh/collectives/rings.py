@@ -55,6 +55,7 @@ class Ring:
     channels: tuple[tuple[Channel, Moves], ...]
     inside: Moves
     places: tuple[int, ...]  # the place on the ring of each of the line's N * slots tiles
+    around: int | None = None  # places of each ring, where several lie on a line and tiles go the short way round
 
 
 @contextmanager
@@ -102,7 +103,8 @@ class Rings:
     """Rings along both axes, both ways round: what MeshGEMM and Cannon need, 12 route entries a core at most.
 
     `columns` are the places on the ring along x of the columns of tiles that go round along y: row r of what goes round
-    along x meets column c where both have moved on by as much as lies between their places.
+    along x meets column c where both have moved on by as much as lies between their places. `rows` are those on the
+    ring along y of the rows of tiles that go round along x.
     """
 
     x: Ring
@@ -110,6 +112,7 @@ class Rings:
     back_x: Ring
     back_y: Ring
     columns: tuple[int, ...]
+    rows: tuple[int, ...]
 
 
 @contextmanager
@@ -126,7 +129,7 @@ def interleaved_rings(block: Block) -> Iterator[Rings]:
                 backs[axis] = stack.enter_context(interleaved_ring(block, axis, slots, reverse=True))
             else:  # both ways round go by the same routes to the neighbours
                 backs[axis] = _ring(axis, n, slots, True, [channel for channel, _ in rings[axis].channels])
-        yield Rings(rings["x"], rings["y"], backs["x"], backs["y"], rings["x"].places)
+        yield Rings(rings["x"], rings["y"], backs["x"], backs["y"], rings["x"].places, rings["y"].places)
 
 
 @contextmanager
@@ -139,7 +142,39 @@ def plain_rings(block: Block) -> Iterator[Rings]:
             for reverse in (False, True)
             for axis in "xy"
         )
-        yield Rings(x, y, back_x, back_y, x.places)
+        yield Rings(x, y, back_x, back_y, x.places, y.places)
+
+
+@contextmanager
+def rings_in_regions(block: Block, width: int, height: int) -> Iterator[Rings]:
+    """Interleaved rings inside each of the regions of width x height cores that the mesh is cut into.
+
+    Each has lcm(width, height) places; 12 route entries a core at most.
+    """
+    side, made = lcm(width, height), {}
+    with ExitStack() as stack:
+        for axis, n in (("x", width), ("y", height)):
+            copies, slots = block.mesh.length(axis) // n, side // n
+            channels: list[Channel] = []
+            for reverse in (False, True):
+                if n > 1 and (slots == 1 or not channels):
+                    patterns = (
+                        [routes.interleaved_ring(n, reverse)]
+                        if slots == 1
+                        else [routes.chain(n, 1), routes.chain(n, -1)]
+                    )
+                    sets = [routes.side_by_side(pattern, n, copies) for pattern in patterns]
+                    channels = [stack.enter_context(installed(block.tables, axis, one)) for one in sets]
+                made[axis, reverse] = _side_by_side(_ring(axis, n, slots, reverse, channels), n, copies)
+        x, y = made["x", False], made["y", False]
+        columns, rows = (ring.places * (block.mesh.length(ring.axis) // n) for ring, n in ((x, width), (y, height)))
+        yield Rings(x, y, made["x", True], made["y", True], columns, rows)
+
+
+def _side_by_side(ring: Ring, width: int, copies: int) -> Ring:
+    """The same ring on each of so many stretches of a line."""
+    channels = tuple((channel, moves.side_by_side(width, copies)) for channel, moves in ring.channels)
+    return replace(ring, channels=channels, inside=ring.inside.side_by_side(width, copies), around=len(ring.places))
 
 
 @contextmanager
@@ -156,14 +191,7 @@ def ring_in_groups(block: Block, slots: int, width: int, groups: int) -> Iterato
             for step in ((1, -1) if width > 1 else ())
         ]
         rings = [_ring("x", width, slots, reverse, channels) for reverse in (False, True)]
-        onward, back = (
-            replace(
-                ring,
-                channels=tuple((channel, moves.side_by_side(width, groups)) for channel, moves in ring.channels),
-                inside=ring.inside.side_by_side(width, groups),
-            )
-            for ring in rings
-        )
+        onward, back = (replace(_side_by_side(ring, width, groups), around=None) for ring in rings)
         yield onward, back
 
 
@@ -236,7 +264,7 @@ def align(block: Block, rings: Rings, a: np.ndarray, b: np.ndarray) -> None:
 
     That is how Cannon's and MeshGEMM's loop begins. LimitError as in `rotate`.
     """
-    along_x = _rotation(block, rings.x, rings.back_x, a, [-place for place in rings.y.places])
+    along_x = _rotation(block, rings.x, rings.back_x, a, [-place for place in rings.rows])
     along_y = _rotation(block, rings.y, rings.back_y, b, [-place for place in rings.columns])
     with block.memory.hold("tiles of A and B coming in", _incoming(rings.x, a) + _incoming(rings.y, b)):
         for of_a, of_b in zip_longest(along_x, along_y, fillvalue=()):
@@ -253,7 +281,7 @@ def _rotation(
     block: Block, ring: Ring, back: Ring, tiles: np.ndarray, places: Sequence[int]
 ) -> Iterator[tuple[fabric.Flight, ...]]:
     """The steps of `rotate`, each started and not yet waited for: one shift of every line that has further to go."""
-    total = block.mesh.length(ring.axis) * ring.slots
+    total = ring.around or block.mesh.length(ring.axis) * ring.slots
     onward = np.asarray(places) % total
     lines = block.mesh.length("y" if ring.axis == "x" else "x")
     across = len(onward) // lines

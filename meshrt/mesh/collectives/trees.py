@@ -7,7 +7,7 @@ word. Others, such as the merge of softmax parts, take a tile when all of it is 
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
@@ -30,6 +30,13 @@ class Tree:
     steps: tuple[tuple[Channel, np.ndarray, np.ndarray], ...]  # (routes, senders, receivers), bool [N]
     adders: np.ndarray  # bool [N]: who receives in any step
     spread: Channel
+    within: np.ndarray | None = None  # bool [N]: only these cores of each line take part
+
+    def only(self, low: int, high: int) -> "Tree":
+        """Of trees on several stretches, that of the cores low to high - 1."""
+        within = (np.arange(len(self.adders)) >= low) & (np.arange(len(self.adders)) < high)
+        steps = [(channel, senders & within, receivers & within) for channel, senders, receivers in self.steps]
+        return replace(self, steps=tuple(steps), adders=self.adders & within, within=within)
 
 
 @contextmanager
@@ -90,7 +97,8 @@ def reduce_and_spread(
     if not tree.steps:
         return partial
     stream = streams(block, combine)
-    fabric.transfer(block, tree.spread, partial, partial, lines=lines, stream=stream)
+    fabric.transfer(block, tree.spread, partial, partial, positions=tree.within, lines=lines, stream=stream)
     if stream:
-        fabric.tail(block, tree.spread, partial, np.ones(tree.spread.length, bool), lines)
+        all_cores = np.ones(tree.spread.length, bool)
+        fabric.tail(block, tree.spread, partial, all_cores if tree.within is None else tree.within, lines)
     return partial
