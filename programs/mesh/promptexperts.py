@@ -112,7 +112,7 @@ def fullest_rows(region: Region, w: Experts, choice: PromptChoice) -> np.ndarray
             tile = allreduce(block, tree, tile, np.maximum, out=tile)
         else:
             tile = region.sums.y(tile, np.maximum)
-    return np.asarray(tile[0, 0] if block.payload else counts.max(axis=0))
+    return tile[0, 0].copy() if block.payload else np.asarray(counts.max(axis=0))
 
 
 def own_rows(block: Block, choice: PromptChoice) -> np.ndarray:

@@ -107,7 +107,7 @@ def add_up_counts(block: Block, w: Experts, choice: PromptChoice) -> np.ndarray:
             fabric.forget(block, channel)
     with installed(block.tables, "y", routes.multicast(mesh.height, mesh.height - 1)) as channel:
         total = fabric.transfer(block, channel, total, total)
-    return np.asarray(total[0, 0] if block.payload else of_row.sum(axis=0))
+    return total[0, 0].copy() if block.payload else np.asarray(of_row.sum(axis=0))
 
 
 def with_choice(block: Block, choice: PromptChoice, normed: np.ndarray, places: Places) -> np.ndarray:
