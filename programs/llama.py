@@ -53,6 +53,7 @@ def run(
     expert_grid: own.ExpertGrid = None,
     dispatch: own.Dispatch = None,
     capacity: own.Capacity = None,
+    experts_run: own.ExpertsRun = None,
     routing: RoutingText = None,
     routing_seed: RoutingSeed = 0,
     temperature: shared.Temperature = 0.0,

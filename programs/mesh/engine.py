@@ -70,7 +70,7 @@ class MeshEngine:
             if self.limit > 1:  # else there is nothing to decode
                 with block.phase("re-placement"):
                     self.regions = [
-                        replace(region, weights=self._moved(routes, region, ring))
+                        replace(region, weights=self._moved(region, ring))
                         for region, ring in zip(self.regions, rings, strict=True)
                     ]
                     if self.elsewhere is None:
@@ -79,13 +79,15 @@ class MeshEngine:
         last_block = self.regions[-1].block
         return PromptScores(block, last_block, self.chunks, how.phases, config.vocab_size, len(ids), scores)
 
-    def _moved(self, routes: ExitStack, region: Region, rings: Rings | None) -> Weights:
+    def _moved(self, region: Region, rings: Rings | None) -> Weights:
         """Weights as decode has them."""
-        rings = rings or routes.enter_context(interleaved_rings(region.block))
-        grid, inner = None if self.mixture is None else self.mixture.grid, None
-        if grid is not None:
-            inner = routes.enter_context(rings_in_regions(region.block, grid.width, grid.height))
-        return move_weights(region.block, rings, region.weights, self.how.layers_run, inner)
+        grid = None if self.mixture is None else self.mixture.grid
+        with ExitStack() as own:
+            rings = rings or own.enter_context(interleaved_rings(region.block))
+            inner = None
+            if grid is not None:
+                inner = own.enter_context(rings_in_regions(region.block, grid.width, grid.height))
+            return move_weights(region.block, rings, region.weights, self.how.layers_run, inner)
 
     def change_cores(self) -> None:
         """Let other cores decode than those of prefill: weights and cache go there."""

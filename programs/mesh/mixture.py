@@ -67,6 +67,7 @@ class Mixture:
     numbers: dict[int, int]
     tally: Tally
     phases: int  # of the trees inside regions in decode
+    sample: int | None  # experts of one height that run, by shape, where the last of them is counted for the others
 
 
 def make_mixture(block: Block, config: Config, how: How, tokens: int) -> Mixture | None:
@@ -98,6 +99,8 @@ def make_mixture(block: Block, config: Config, how: How, tokens: int) -> Mixture
         raise UsageError(
             "--experts regions is for matrices that are whole, and this model has some in two factors: take split"
         )
+    if how.experts_run is not None and dispatch not in STILL:
+        raise UsageError(f"--experts-run is for --dispatch padded and dense: with {dispatch} each pass is another")
     if how.capacity is not None and dispatch in STILL:
         raise UsageError(f"--capacity is for tokens that move: --dispatch {dispatch} has room for all of a row")
     grid = None
@@ -115,13 +118,20 @@ def make_mixture(block: Block, config: Config, how: How, tokens: int) -> Mixture
     )  # fmt: skip
     average = -(-tokens * moe.top // moe.experts)
     return Mixture(
-        grid, dispatch, how.capacity or max(1, average), routing, numbers, tally, how.decode_phases or how.phases
+        grid,
+        dispatch,
+        how.capacity or max(1, average),
+        routing,
+        numbers,
+        tally,
+        how.decode_phases or how.phases,
+        how.experts_run,
     )
 
 
 def _refuse(how: How) -> None:
     """UsageError for options of experts where there are none."""
-    for name in ("experts", "expert_grid", "dispatch", "capacity", "routing", "routing_seed"):
+    for name in ("experts", "expert_grid", "dispatch", "capacity", "experts_run", "routing", "routing_seed"):
         if getattr(how, name):
             raise UsageError(f"--{name.replace('_', '-')} is for models with experts, and this one has none")
 

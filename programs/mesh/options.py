@@ -34,6 +34,10 @@ Dispatch = Annotated[
 Capacity = Annotated[
     int | None, "tokens of a prompt that an expert takes at a time  [default: its average]", AtLeast(1)
 ]  # fmt: skip
+ExpertsRun = Annotated[
+    int | None, "padded, dense: run so many experts of each height, count the last for the others; --payload none",
+    AtLeast(1),
+]  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +60,7 @@ class How:
     expert_grid: str | None
     dispatch: DispatchName | None
     capacity: int | None
+    experts_run: int | None
     routing: str | None
     routing_seed: int
 
@@ -68,6 +73,8 @@ def check_how(how: How, payload: bool, context: int) -> None:
     """UsageError for what cannot be, or has no use."""
     if payload and (how.layers_run is not None or how.steps_run is not None or how.layers_only):
         raise UsageError("--layers-run, --steps-run and --layers-only leave numbers out: add --payload none")
+    if payload and how.experts_run is not None:
+        raise UsageError("--experts-run leaves numbers out: add --payload none")
     if how.layers_only and context:
         raise UsageError("--layers-only leaves embedding and head of prefill out: with --context there is no prefill")
     if how.steps_run is not None and (how.system == "waferllm" or context):

@@ -7,12 +7,14 @@ Ways on which no token leaves its row of cores, every expert being cut over the 
     dense    all tokens go through all experts, and what they did not choose has the share 0: n / k times the work
 """
 
+from collections.abc import Iterator
 from contextlib import ExitStack
 
 import numpy as np
 
 from meshrt.mesh.block import Block
 from meshrt.mesh.collectives.allreduce import allreduce, ktree
+from meshrt.mesh.repeat import sampled
 from meshrt.programs.mesh.chunks import Chunks
 from meshrt.programs.mesh.gate import PromptChoice, block_rows, choose_for_prompt, timed
 from meshrt.programs.mesh.linear import product
@@ -62,13 +64,26 @@ def mlp(region: Region, w: Mlp, x: np.ndarray, shares: np.ndarray | None) -> np.
     return product(block, gemm, hidden, w.down)
 
 
+def in_turn(region: Region, heights: np.ndarray) -> Iterator[int]:
+    """The experts with tokens; `heights`, int [n], says how many a row of tiles has. By shape, a sample of each height."""
+    assert region.mixture is not None
+    sample, block = region.mixture.sample, region.block
+    if sample is None:
+        yield from np.flatnonzero(heights).tolist()
+        return
+    for height in np.unique(heights[heights > 0]):
+        alike = np.flatnonzero(heights == height).tolist()
+        for at in sampled(block, len(alike), sample):
+            yield alike[at]
+
+
 def dense(region: Region, w: Experts, choice: PromptChoice, normed: np.ndarray) -> np.ndarray:
     block = region.block
     out = zeros(block, "outputs of experts", normed.shape[2:])
     chosen = own_rows(block, choice)
-    for number, one in enumerate(w.rounds):
+    for number in in_turn(region, np.ones(w.count, np.int64)):
         shares = np.where(chosen == number, choice.shares, np.float32(0)).sum(axis=-1, keepdims=True)
-        out += mlp(region, one, normed, shares)
+        out += mlp(region, w.rounds[number], normed, shares)
         block.elementwise(out)
     _count(region, choice.experts[..., 0].size * w.count)
     return out
@@ -79,9 +94,7 @@ def padded(region: Region, w: Experts, choice: PromptChoice, normed: np.ndarray,
     block = region.block
     out = zeros(block, "outputs of experts", normed.shape[2:])
     chosen = own_rows(block, choice)
-    for number, one in enumerate(w.rounds):
-        if not fullest[number]:
-            continue
+    for number in in_turn(region, fullest):
         mine = chosen == number  # [bh, 1, rows, 1, Lt, top]
         has = mine.any(axis=-1)
         places = np.where(has, np.cumsum(has, axis=-1) - 1, 0)[..., None]  # of each token among the expert's
@@ -91,7 +104,7 @@ def padded(region: Region, w: Experts, choice: PromptChoice, normed: np.ndarray,
         x = block.memory.keep("tokens of an expert", x)
         block.elementwise(x)
         shares = np.where(mine, choice.shares, np.float32(0)).sum(axis=-1, keepdims=True)
-        made = mlp(region, one, x, np.take_along_axis(shares, order, axis=-2))
+        made = mlp(region, w.rounds[number], x, np.take_along_axis(shares, order, axis=-2))
         del x
         out += np.where(has[..., None], np.take_along_axis(made, places, axis=-2), np.float32(0))
         block.elementwise(made)
