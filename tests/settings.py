@@ -75,6 +75,10 @@ NUMBERS = {"@payload": True}
 DRAWN = NUMBERS | {"temperature": 5.0, "max_new_tokens": 6, "ignore_eos": True}
 TO_THE_END = NUMBERS | {"prompt_ids": "394,14"}  # of a story: the end-of-text token is next
 MODELS: dict[str, Any] = {"layers": 1, "prompt_tokens": 4, "prompt_ids": None, "max_new_tokens": 1}
+EXPERTS: dict[str, Any] = {
+    "model": "mixtral-8x7b", "layers": 1, "prompt_ids": None, "prompt_tokens": 40, "max_new_tokens": 2,
+    "@device": "ideal",
+}  # fmt: skip
 
 GENERATION = [
     Row("prompt", "One day", "result.prompt_ids", OTHER, {"prompt_ids": None}),
@@ -201,6 +205,13 @@ ROWS: dict[str, list[Row]] = {
         Row("layers_run", 1, "result.layers_run", becomes(4, 1)),
         Row("steps_run", 1, "kinds.measured.hops", becomes("counted", "extrapolated"), {"system": "t10"}),
         Row("layers_only", True, "phases.prefill.macs", FALLS),
+        Row("experts", "regions", "result.experts.cores_used", FALLS, EXPERTS, "of 2 experts at most"),
+        Row("expert_grid", "4x2", "result.experts.grid", becomes([2, 2], [4, 2]), EXPERTS | {"experts": "regions"}),
+        Row("dispatch", "crossbar", "phases.prefill.stages", GROWS, EXPERTS, "core by core"),
+        Row("capacity", 1, "result.experts.passes", OTHER, EXPERTS | {"dispatch": "ring"}),
+        Row("experts_run", 1, "kinds.measured.hops", becomes("counted", "extrapolated"), EXPERTS),
+        Row("routing", "zipf:3", "result.experts.tokens", OTHER, EXPERTS),
+        Row("routing_seed", 1, "result.experts.tokens", OTHER, EXPERTS),
     ],
     "llama neuron": [
         *GENERATION,

@@ -83,10 +83,12 @@ def parse_grid(text: str, mesh: Mesh) -> Grid:
 
 
 def best_grid(mesh: Mesh, experts: int) -> Grid:
-    """As many regions as divide the mesh, at most one an expert; of several such grids that of the squarest regions."""
+    """Two regions or more if the mesh can be cut so, and at most one an expert: where a core has the fewest tiles of a
+    matrix, one in square regions, and of such grids the one with the most regions.
+    """
     grids = [
         Grid(columns, rows, mesh.width // columns, mesh.height // rows)
         for columns in range(1, min(experts, mesh.width) + 1) if mesh.width % columns == 0
         for rows in range(1, min(experts // columns, mesh.height) + 1) if mesh.height % rows == 0
     ]  # fmt: skip
-    return max(grids, key=lambda grid: (grid.count, -grid.sides, -abs(grid.width - grid.height)))
+    return max(grids, key=lambda grid: (grid.count > 1, -grid.tile_rows * grid.tile_columns, grid.count))

@@ -65,7 +65,7 @@ def mlp(region: Region, w: Mlp, x: np.ndarray, shares: np.ndarray | None) -> np.
 
 
 def in_turn(region: Region, heights: np.ndarray) -> Iterator[int]:
-    """The experts with tokens; `heights`, int [n]: those of the fullest row of tiles. By shape, a sample of a height."""
+    """The experts with tokens; `heights`, int [n]: of the fullest row of tiles. By shape, a sample of each height."""
     assert region.mixture is not None
     sample, block = region.mixture.sample, region.block
     if sample is None:
