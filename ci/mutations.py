@@ -160,7 +160,7 @@ TABLE: dict[str, list[tuple[str, str, str]]] = {
         ("fabric.tail(block, tree.spread, partial, tree.adders)", "pass", SUMS),
         ("0 if stream else numbers * partial.itemsize)", "0)", SUMS),
         ("0 if stream else numbers, receivers, lines)", "0, receivers, lines)", SUMS),
-        ("np.ones(tree.spread.length, bool), lines)", "tree.adders, lines)", SUMS),
+        ("all_cores if tree.within is None else tree.within, lines)", "tree.adders, lines)", SUMS),
     ],
     "meshrt/mesh/collectives/scatter.py": [
         ("0 if stream else size, everyone)", "0 if stream else numbers, everyone)", SUMS),
