@@ -26,7 +26,7 @@ from meshrt.programs.mesh.meshgemm import coming_in, in_flight, zeros
 Way = Literal["multicast", "ring", "crossbar"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Moves:
     """Pieces that change cores along a line: core and place before and after. Those of one packet are neighbours here.
 

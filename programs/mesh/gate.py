@@ -18,7 +18,7 @@ from meshrt.programs.mesh.regions import Region
 from meshrt.programs.mesh.weights import Experts
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Choice:
     """The experts of a token in order, their shares [bh, bw, top], and what multiplies the shared one, [bh, bw, 1]."""
 
@@ -27,7 +27,7 @@ class Choice:
     shared: np.ndarray | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PromptChoice:
     """The experts of a prompt's tokens, int [P, Lt, top] by row of tiles, -1 where there is no token; the host has all.
 
