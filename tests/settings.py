@@ -60,6 +60,7 @@ class Row:
 IDS = {"prompt_ids": "1,2,3,4,5", "max_new_tokens": 3}
 BASE: dict[str, dict[str, Any]] = {
     "allreduce mesh": {"@mesh": (16, 4), "size": 12},
+    "dispatch mesh": {"@mesh": (4, 8)},
     "gemm mesh": {"@mesh": (6, 6), "m": 12, "k": 18, "n": 24},
     "gemv mesh": {"@mesh": (4, 16), "k": 64, "n": 32},
     "kvcache mesh": {"@mesh": (4, 4), "tokens": 8, "@payload": True},
@@ -134,6 +135,15 @@ ON_EXPERTS = [
 ]
 
 ROWS: dict[str, list[Row]] = {
+    "dispatch mesh": [
+        Row("dispatch", "crossbar", "measured.stages", GROWS, None, "core by core"),
+        Row("tokens", 16, "measured.link_bytes.total", GROWS),
+        Row("width", 16, "measured.link_bytes.total", times(2)),
+        Row("experts", 8, "result.fullest", OTHER),
+        Row("top", 1, "result.mean", times(0.5)),
+        Row("routing", "zipf:3", "result.fullest", GROWS),
+        Row("seed", 1, "result.fullest", OTHER, {"routing": "lognormal"}),
+    ],
     "allreduce mesh": [
         Row("algorithm", "pipeline", "measured.critical_path.stages", GROWS, None, "one core after the other"),
         Row("phases", 1, "measured.critical_path.stages", GROWS, None, "a K-tree of one phase has longer chains"),
@@ -284,6 +294,8 @@ ROWS: dict[str, list[Row]] = {
 
 # What a run has no use for, and what it is told.
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("dispatch mesh", {"experts": 9}, "--experts 9 on 8 rows of cores"),
+    ("dispatch mesh", {"top": 5}, "--top 5 of 4 experts"),
     ("allreduce mesh", {"algorithm": "ring", "phases": 2}, "--phases 2 is a number of the K-tree"),
     ("gemm mesh", {"reduce": "ktree"}, "add --transpose-b"),
     ("gemm mesh", {"segment": 2}, "broadcasts nothing"),
