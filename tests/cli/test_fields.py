@@ -24,6 +24,7 @@ from meshrt.report import print_table
 IDS = {"prompt_ids": "1,2,3,4,5", "max_new_tokens": 3, "ignore_eos": True}
 MESH_CASES: dict[str, dict[str, Any]] = {
     "gemm": {}, "gemv": {}, "kvcache": {"tokens": 9}, "allreduce": {"size": 8}, "shift": {"tile": 2}, "llama": IDS,
+    "dispatch": {},
 }  # fmt: skip
 
 

@@ -234,6 +234,15 @@ def test_figure_6(name: str, letters: str, comm):
     assert bool(found.values["stages"][SIZES[-1]]) == (name != "cannon"), "what finds no route is relayed"
 
 
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.parametrize("way, letters", [("ring", ""), ("multicast", "LR"), ("crossbar", "L")])
+def test_ways_of_tokens_to_experts(way: str, letters: str, comm: Any) -> None:
+    """Along whole lines: a ring keeps to the machine, routes from every core do not, nor does going core by core."""
+    one = subject.parse(f"dispatch:dispatch={way}", reach="line")
+    (found,) = plmr.check(comm, [one], SIZES, find_device("wse2"), 8, Console())
+    assert breaks(found) == letters
+
+
 @pytest.mark.mpi(ranks=[1, 2])
 def test_meshgemm_keeps_to_all_four(comm):
     (found,) = judged(comm, "meshgemm")
