@@ -170,7 +170,7 @@ TABLE: dict[str, list[tuple[str, str, str]]] = {
     ],
     "meshrt/mesh/collectives/rings.py": [
         ("on = steps[strip::across] > step", "on = steps[strip::across] >= step", SHIFTS),
-        ("[-place for place in rings.y.places]", "[*rings.y.places]", f"{SHIFTS} test_gemm.py"),
+        ("[-place for place in rings.rows]", "[*rings.y.places]", f"{SHIFTS} test_gemm.py"),
         ("(-1 if reverse else 1)) % total]", "1) % total]", SHIFTS),
     ],
     "meshrt/mesh/collectives/broadcast.py": [
