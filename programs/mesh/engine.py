@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from meshrt.errors import LimitError
 from meshrt.mesh import state
 from meshrt.mesh.block import Block
 from meshrt.mesh.collectives.rings import Rings, interleaved_rings, rings_in_regions
@@ -195,15 +196,16 @@ def open_engine(
             ), cut  # fmt: skip
 
         if block.payload:
-            with ExitStack() as trial:
+            with way_out(), ExitStack() as trial:
                 shapes = replace(block, payload=False)
                 open_regions(
                     trial, shapes, config, chunks, None, dtype, how.regions, room, how.kv, mixture, turned=begun
                 )
         prefill_source = None if begun and moves else source
-        opened = open_regions(
-            stack, block, config, chunks, prefill_source, dtype, how.regions, room, how.kv, mixture, turned=begun
-        )
+        with way_out():
+            opened = open_regions(
+                stack, block, config, chunks, prefill_source, dtype, how.regions, room, how.kv, mixture, turned=begun
+            )
         caches = [region.cache for region in opened]
         if begun and moves:
             opened, chunks = elsewhere(source)
@@ -213,6 +215,15 @@ def open_engine(
         spent: tuple[Any, Any] = (None, None) if block.payload else ([], [])
         opener = elsewhere if moves else None
         yield MeshEngine(block, config, how, mixture, limit, stack, chunks, opened, caches, opener, spent, begun)
+
+
+@contextmanager
+def way_out() -> Iterator[None]:
+    """What a model that has no room can do beside what the memory says."""
+    try:
+        yield
+    except LimitError as error:
+        raise LimitError(f"{error}; or share the layers out over several meshes with --regions") from error
 
 
 def hold(caches: Sequence[Cache], snapshot: Snapshot) -> None:

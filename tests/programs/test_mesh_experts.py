@@ -69,7 +69,7 @@ def check(comm: Any, model: Path, mesh: tuple[int, int], ids: list[int], folder:
 
 
 @pytest.mark.mpi(ranks=[1])
-@pytest.mark.sample(20)
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("way", WAYS, ids=str)
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
 @pytest.mark.parametrize("name", FAMILIES)
@@ -85,7 +85,7 @@ def test_logits_are_those_of_transformers_and_the_text_is_that_of_the_reference(
 
 
 @pytest.mark.mpi(ranks=[1])
-@pytest.mark.sample(8)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name, mesh, options", OTHERS, ids=str)
 def test_so_they_are_in_other_ways(
     name: str, mesh: tuple[int, int], options: dict[str, Any], tmp_path: Path, comm: Any
@@ -93,14 +93,14 @@ def test_so_they_are_in_other_ways(
     check(comm, random_moe(name, tmp_path / name), mesh, IDS[name][:PROMPT], tmp_path, **options)
 
 
-@pytest.mark.mpi(ranks=[2, 3, 4, 6])
+@pytest.mark.mpi(ranks=[2, 3, 6])
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "name, options",
     [
         ("qwen2-moe", {}),
-        ("olmoe", REGIONS | {"dispatch": "multicast", "expert_grid": "2x2"}),
-        ("qwen3-moe", REGIONS | {"dispatch": "crossbar", "expert_grid": "3x2", "capacity": 2}),
-        ("mixtral", {"dispatch": "ring"}),
+        ("olmoe", REGIONS | {"dispatch": "multicast", "expert_grid": "2x2", "layers": 1}),
+        ("qwen3-moe", REGIONS | {"dispatch": "crossbar", "expert_grid": "3x2", "capacity": 2, "layers": 2}),
     ],
     ids=str,
 )
@@ -112,7 +112,7 @@ def test_several_ranks_report_what_one_does(name: str, options: dict[str, Any], 
 
     def run(ranks: Any) -> tuple[Any, bytes]:
         report = run_report(
-            ranks, "llama", (6, 4), model=str(folder / name), prompt_ids="5,6,7,60,2,1,9", max_new_tokens=3,
+            ranks, "llama", (6, 4), model=str(folder / name), prompt_ids="5,6,7,60,2,1,9", max_new_tokens=2,
             ignore_eos=True, logits=str(folder / "logits.npy"), **options,
         )  # fmt: skip
         written = (folder / "logits.npy").read_bytes() if ranks.rank == 0 else None
@@ -122,6 +122,7 @@ def test_several_ranks_report_what_one_does(name: str, options: dict[str, Any], 
 
 
 @pytest.mark.mpi(ranks=[2])
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("options", [{}, REGIONS | {"expert_grid": "2x2"}], ids=str)
 def test_a_generation_goes_on_from_a_state(options: dict[str, Any], tmp_path: Path, comm: Any) -> None:
     folder = Path(comm.bcast(str(tmp_path)))
@@ -152,7 +153,7 @@ class Replay:
 
 
 @pytest.mark.mpi(ranks=[1])
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("options", [*WAYS, {"system": "t10"}], ids=str)
 @pytest.mark.parametrize("name", ["mixtral", "qwen2-moe"])
 def test_shapes_alone_give_the_same_counts_where_tokens_go_the_same_ways(
@@ -186,6 +187,7 @@ def test_shapes_alone_give_the_same_counts_where_tokens_go_the_same_ways(
 
 
 @pytest.mark.mpi(ranks=[1])
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("way", WAYS, ids=str)
 def test_one_expert_may_take_all_tokens(way: dict[str, Any], tmp_path: Path, comm: Any) -> None:
     """A router of zeros finds all equally likely, and the first is taken."""
@@ -249,7 +251,8 @@ def test_experts_may_be_in_factors(tmp_path: Path, comm: Any) -> None:
 
 
 @pytest.mark.mpi(ranks=[1])
-@pytest.mark.parametrize("name, sums", [("mixtral", 7), ("qwen3-moe", 8), ("olmoe", 8), ("deepseek", 7)])
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("name, sums", [("mixtral", 7), ("qwen3-moe", 8), ("deepseek", 7), ("olmoe", 8)])
 def test_a_layer_with_experts_takes_one_allreduce_more(name: str, sums: int, tmp_path: Path, comm: Any) -> None:
     """On N x N cores every allreduce adds N - 1 times on each line: 7 a layer, and one for norms of heads. Published,
     there are 4 more."""
@@ -307,8 +310,9 @@ def test_places_for_tokens_are_core_memory(tmp_path: Path, comm: Any) -> None:
 
 
 @pytest.mark.mpi(ranks=[1])
-def test_a_sample_of_experts_counts_what_all_would(comm: Any) -> None:
-    common = {"model": "mixtral-8x7b", "layers": 1, "prompt_tokens": 24, "max_new_tokens": 1, "payload": False}
+def test_a_sample_of_experts_counts_what_all_would(tmp_path: Path, comm: Any) -> None:
+    model = str(random_moe("olmoe", tmp_path / "m"))
+    common = {"model": model, "layers": 1, "prompt_tokens": 60, "max_new_tokens": 1, "payload": False}
     for dispatch in ("padded", "dense"):
         whole, part = (
             run_program(
@@ -327,7 +331,7 @@ def test_a_sample_of_experts_counts_what_all_would(comm: Any) -> None:
 def test_a_mixture_that_has_no_room_is_refused_and_one_layer_of_it_is_not(comm: Any) -> None:
     """Mixtral in 16 bits has 3.7 times the memory of 720 x 720 cores."""
     common = {"model": "mixtral-8x7b", "context": 4, "max_new_tokens": 1, "payload": False}
-    with pytest.raises(LimitError, match="larger --mesh"):
+    with pytest.raises(LimitError, match=r"larger --mesh.*or share the layers out.* --regions"):
         run_program(comm, "llama", (720, 720), "wse2", **common)
     report = run_program(comm, "llama", (60, 60), "ideal", layers=1, **common)
     assert report["result"]["experts"]["placement"] == "split"
@@ -335,12 +339,14 @@ def test_a_mixture_that_has_no_room_is_refused_and_one_layer_of_it_is_not(comm: 
 
 @pytest.mark.mpi(ranks=[1])
 def test_routing_may_be_that_of_another_run(tmp_path: Path, comm: Any) -> None:
-    common = {"model": "mixtral-8x7b", "layers": 1, "prompt_tokens": 64, "max_new_tokens": 1, "payload": False}
+    model = str(random_moe("qwen3-moe", tmp_path / "m"))
+    common = {"model": model, "prompt_tokens": 64, "max_new_tokens": 1, "payload": False}
     first = run_program(comm, "llama", (2, 2), routing="zipf:3", **common)
     (tmp_path / "report.json").write_text(json.dumps(first))
     again = run_program(comm, "llama", (2, 2), routing=str(tmp_path / "report.json"), **common)
     tokens = [np.array(report["result"]["experts"]["tokens"][0]) for report in (first, again)]
-    assert tokens[0].argmax() == tokens[1].argmax() and tokens[0].max() > 2 * tokens[0].mean()
+    most = [set(np.argsort(-one)[:2].tolist()) for one in tokens]
+    assert most[0] == most[1] and tokens[0].max() > 2 * tokens[0].mean()
 
 
 @pytest.mark.mpi(ranks=[1])
