@@ -63,6 +63,9 @@ MESH = {
     **_rows(COUNTED, "meshrt/mesh/cores.py: `matmul` from the shapes of tiles; `work` from what the program says", {
         "macs": ("MACs", "multiply-accumulates of all cores, those with padding included", "MACs"),
     }, scaled=True),
+    **_rows(COUNTED, "meshrt/mesh/cores.py, `rebuild`, at each slice of a tile of codes", {
+        "rebuilt": ("numbers", "numbers that cores made from codes of quantized matrices", "rebuilt"),
+    }, scaled=True),
     **_rows(TIMED, "meshrt/mesh/clock.py, by the device's alpha, beta, widths and rates", {
         "critical_path.cycles": ("cycles", "virtual time until the last core is done", "path cycles"),
         "critical_path.seconds": ("s", "the same by the device's clock"),

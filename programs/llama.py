@@ -20,6 +20,8 @@ from meshrt.programs.mesh import options as own
 from meshrt.programs.mesh.engine import open_engine
 from meshrt.programs.mesh.mixture import make_mixture, report
 from meshrt.programs.mesh.options import How, check_how
+from meshrt.programs.mesh.quantized import check_quantized, told
+from meshrt.programs.quantizing import Bits, CompensatorBits, Group, Ranks, Symmetric, quantized_by_shape
 from meshrt.programs.routing import RoutingSeed, RoutingText
 
 MESH = (8, 8)
@@ -56,6 +58,12 @@ def run(
     experts_run: own.ExpertsRun = None,
     routing: RoutingText = None,
     routing_seed: RoutingSeed = 0,
+    bits: Bits = None,
+    group: Group = None,
+    symmetric: Symmetric = False,
+    ranks: Ranks = None,
+    compensator_bits: CompensatorBits = None,
+    compensators: own.Compensators = "fused",
     temperature: shared.Temperature = 0.0,
     top_k: shared.TopK = 0,
     top_p: shared.TopP = 1.0,
@@ -66,15 +74,17 @@ def run(
     every: shared.Every = None,
     resume: shared.Resume = False,
 ) -> dict[str, Any]:
-    """Generate text with a LLaMA, a Qwen2 or a mixture of experts from a Hugging Face folder."""
+    """Generate text with a LLaMA, a Qwen2 or a mixture of experts from a Hugging Face folder, also a quantized one."""
     arguments = dict(locals())
     del arguments["block"]
     asked, how = taken(Asked, arguments), taken(How, arguments)
     folder = find_model(model)
-    config = read_config(folder)
+    config = read_config(folder, quantized=True)
     choice = make_choice(asked, block.payload, config.eos_token_ids)
     shared.check(asked, block.payload, config.layers)
     check_how(how, block.payload, context)
+    config = quantized_by_shape(config, block.payload, bits, group, symmetric, ranks, compensator_bits)
+    check_quantized(config, how)
     config = config if layers is None else replace(config, layers=layers)
     source = None
     if block.payload:
@@ -98,6 +108,7 @@ def run(
         "layer_cycles": layer_cycles(engine.spent, config.layers, engine.steps),
         "layers_run": sum(run_of_each),
         **({} if mixture is None else {"experts": report(mixture, how)}),
+        **told(config, how, engine.regions),
     }
 
 

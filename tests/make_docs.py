@@ -30,6 +30,7 @@ SOMETIMES = {
     "tokens", "wafer", "attention_heads", "attention_link_bytes", "mlp_link_bytes", "cache_runs", "cache_blocks",
     "dequantized_bytes", "expert_rows", "expert_padding", "dispatched_bytes", "combined_bytes", "dropped_tokens",
     "all_to_all_parts",
+    "rebuilt",
 }  # fmt: skip
 
 

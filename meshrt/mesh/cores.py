@@ -1,6 +1,6 @@
 """The cores that one rank hosts, with what belongs to each: memory, tables, clocks, counters."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
@@ -191,6 +191,16 @@ class Cores:
     def elementwise(self, tiles: np.ndarray, calls: int = 1, cores: np.ndarray | None = None) -> None:
         """Every core, or those `cores`, is busy for `calls` element-wise operations on tiles of this size."""
         self.clock.compute(calls * prod(tiles.shape[2:]), calls, cores)
+
+    def rebuild(
+        self, numbers: int, instructions: Iterable[tuple[int, int, int]], cores: np.ndarray | None = None
+    ) -> None:
+        """Every core, or those `cores`, makes so many numbers from codes. `instructions` are vector instructions of
+        each kind: on how many numbers, how often, and of how many bytes.
+        """
+        self.counters.rebuilt += numbers * (prod(self.shape) if cores is None else int(np.count_nonzero(cores)))
+        for length, calls, itemsize in instructions:
+            self.clock.vectors(length, calls, itemsize, cores)
 
     def begin(self) -> None:
         """These cores are at work in the segment that is running, which is to have what they keep for themselves."""

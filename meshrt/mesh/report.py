@@ -46,6 +46,7 @@ def combine(shares: Sequence[dict[str, Any]], device: Device) -> dict[str, Any]:
         "route_entries": {"max": most("entries"), "limit": device.route_entries},
         "memory_bytes": {"max": most("memory"), "limit": device.core_memory},
         "macs": total("macs"),
+        **({"rebuilt": total("rebuilt")} if total("rebuilt") else {}),
         "cores_used": total("used"),
         "out_of_order": {
             "packets": sum(share["out_of_order"][0] for share in shares),
@@ -135,6 +136,8 @@ def rows(report: dict[str, Any]) -> Iterator[Row]:
     yield Row(heading("mesh", report, "route_entries.max"), entries, device["route_entries"])
     yield nbytes("memory_bytes.max", device["core_memory"])
     yield Row(heading("mesh", report, "macs"), [short(part["macs"]) for part in parts])
+    if any("rebuilt" in part for part in parts):
+        yield Row(heading("mesh", report, "rebuilt"), [short(part.get("rebuilt", 0)) for part in parts])
     wall = [phase["wall_seconds"] for phase in host["phases"]] + [host["wall_seconds"]]
     yield Row("wall time", [f"{seconds:.2f} s" for seconds in wall])
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from meshrt.errors import LimitError
+from meshrt.errors import LimitError, UsageError
 from meshrt.mesh import state
 from meshrt.mesh.block import Block
 from meshrt.mesh.collectives.rings import Rings, interleaved_rings, rings_in_regions
@@ -184,7 +184,12 @@ def open_engine(
     room = max(chunks.rows * -(-len(prompt.ids) // chunks.sides), (len(prompt) + limit) // mesh.height + 1) + 2
     regions = how.decode_regions or how.regions
     moves = bool(prompt.ids) and limit > 1 and (*cores, regions) != (mesh.width, mesh.height, how.regions)
-    begun = snapshot is not None
+    begun, apart = snapshot is not None, how.compensators == "apart"
+    if config.quantized and moves and cores != (mesh.width, mesh.height):
+        raise UsageError(
+            "--decode-mesh: tiles of packed codes are not cut anew on the way from prefill to decode; let both have"
+            f" {mesh.width}x{mesh.height} cores, or run the model that this one was made from"
+        )
     with ExitStack() as stack:
 
         def elsewhere(source: Checkpoint | None) -> tuple[list[Region], Chunks]:
@@ -192,20 +197,22 @@ def open_engine(
             cut = cut_dimensions(decode_block, config, chunks.groups)
             name = "decode region"
             return open_regions(
-                stack, decode_block, config, cut, source, dtype, regions, room, how.kv, mixture, name, turned=True
+                stack, decode_block, config, cut, source, dtype, regions, room, how.kv, mixture, name, True, apart
             ), cut  # fmt: skip
 
         if block.payload:
             with way_out(), ExitStack() as trial:
                 shapes = replace(block, payload=False)
                 open_regions(
-                    trial, shapes, config, chunks, None, dtype, how.regions, room, how.kv, mixture, turned=begun
-                )
+                    trial, shapes, config, chunks, None, dtype, how.regions, room, how.kv, mixture, turned=begun,
+                    apart=apart,
+                )  # fmt: skip
         prefill_source = None if begun and moves else source
         with way_out():
             opened = open_regions(
-                stack, block, config, chunks, prefill_source, dtype, how.regions, room, how.kv, mixture, turned=begun
-            )
+                stack, block, config, chunks, prefill_source, dtype, how.regions, room, how.kv, mixture, turned=begun,
+                apart=apart,
+            )  # fmt: skip
         caches = [region.cache for region in opened]
         if begun and moves:
             opened, chunks = elsewhere(source)

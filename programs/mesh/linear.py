@@ -26,6 +26,7 @@ import numpy as np
 
 from meshrt.mesh.block import Block
 from meshrt.programs.mesh.meshgemm import zeros
+from meshrt.programs.mesh.packed import Packed, Tiles
 from meshrt.programs.mesh.systems import Sums
 
 
@@ -45,13 +46,15 @@ class Linear:
     `turned` says of what comes first, and of the V, whether in decode their rows lie along x and their columns along y.
     """
 
-    first: np.ndarray  # [Kt, widths of all parts]
+    first: Tiles  # [Kt, widths of all parts]
     parts: tuple[Part, ...]
     turned: tuple[bool, bool]
 
     @property
     def whole(self) -> bool:
-        """None of its matrices is in factors."""
+        """What comes first is all."""
+        if isinstance(self.first, Packed):
+            return not self.first.latent
         return all(part.second is None for part in self.parts)
 
     def split(self, tiles: np.ndarray) -> list[np.ndarray]:
@@ -64,6 +67,8 @@ def product(block: Block, gemm: Callable[..., np.ndarray], x: np.ndarray, w: Lin
     first = gemm(x, w.first)
     if w.whole:
         return first
+    if isinstance(w.first, Packed):
+        return w.first.finish(block, first, w.first.data[:, :, :1])
     outs = [
         tiles if part.second is None else gemm(tiles, part.second)
         for tiles, part in zip(w.split(first), w.parts, strict=True)
@@ -75,7 +80,7 @@ def product(block: Block, gemm: Callable[..., np.ndarray], x: np.ndarray, w: Lin
 
 
 def along(
-    block: Block, x: np.ndarray, w: np.ndarray, turned: bool, total: np.ndarray | None = None,
+    block: Block, x: np.ndarray, w: Tiles, turned: bool, total: np.ndarray | None = None,
     cores: np.ndarray | None = None,
 ) -> np.ndarray:  # fmt: skip
     """Each core's share of x W: [bh, bw, rows, Kt] -> [bh, bw, columns, Nt] of W[K_y, N_x], to be summed along y.
@@ -84,6 +89,9 @@ def along(
     to that. `cores` are those that multiply, if not all do.
     """
     x, over = (x[:, :, None, :, None], 3) if turned else (x[:, :, :, None, None], 2)
+    if isinstance(w, Packed):
+        total = zeros(block, "product", (w.shape[2 if turned else 3], w.shape[-1])) if total is None else total
+        return w.multiply(block, x, total[..., None, :], over, cores)[..., 0, :]
     result = block.matmul(x, w, None if total is None else total[..., None, :], over, cores)
     return result[..., 0, :]
 
@@ -93,6 +101,9 @@ def second(block: Block, sums: Sums, w: Linear, first: np.ndarray) -> np.ndarray
     if w.whole:
         return first
     across, turned = w.turned
+    if isinstance(w.first, Packed):
+        tiles = w.first.data[:, :, :, 0] if across else w.first.data[:, :, 0]
+        return w.first.finish(block, first[..., None, :], tiles)[..., 0, :]
     latents = [latent for latent, part in zip(w.split(first), w.parts, strict=True) if part.second is not None]
     if across == turned:
         ends = np.cumsum([latent.shape[-1] for latent in latents])[:-1]

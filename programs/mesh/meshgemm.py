@@ -23,10 +23,11 @@ from meshrt.mesh.collectives.rings import Rings, align, finish_shift, rotate, st
 from meshrt.mesh.collectives.trees import Tree
 from meshrt.mesh.wires.fabric import Flight
 from meshrt.mesh.wires.routes import ring_order, ring_place
+from meshrt.programs.mesh.packed import Packed, Tiles
 
 
 def meshgemm(
-    block: Block, rings: Rings, a: np.ndarray, b: np.ndarray, lockstep: bool = False, consume: bool = False
+    block: Block, rings: Rings, a: np.ndarray, b: Tiles, lockstep: bool = False, consume: bool = False
 ) -> np.ndarray:
     """C = A B.
 
@@ -36,17 +37,19 @@ def meshgemm(
     core goes on as soon as it has its own next tiles. LimitError.
 
     Both stay at home; `consume`: A does not. It is in memory once then, beside what comes in, and is not what it was.
+    Of B in codes the packed bytes go round.
     """
+    b_home, multiply = (b.data, partial(b.multiply_tiles, block)) if isinstance(b, Packed) else (b, block.matmul)
     steps = len(rings.y.places)
-    a_now, b_now = a if consume else in_flight(block, "A", a), in_flight(block, "B", b)
+    a_now, b_now = a if consume else in_flight(block, "A", a), in_flight(block, "B", b_home)
     align(block, rings, a_now, b_now)
-    a_next, b_next = coming_in(block, "A", a), coming_in(block, "B", b)
+    a_next, b_next = coming_in(block, "A", a), coming_in(block, "B", b_home)
     c = zeros(block, "C", (a.shape[2], b.shape[3], *a.shape[4:-1], b.shape[-1]))
     for step in range(steps):
         flights: tuple[Flight, ...] = ()
         if step < steps - 1:
             flights = start_shift(block, rings.x, a_now, a_next) + start_shift(block, rings.y, b_now, b_next)
-        block.matmul(a_now[:, :, :, : b.shape[3]], b_now, c)
+        multiply(a_now[:, :, :, : b.shape[3]], b_now, c)
         finish_shift(block, flights)
         if lockstep:
             block.meet()

@@ -6,12 +6,14 @@ rms(x) W = ((x * norm) W) / sqrt(mean(x^2) + eps)
 import numpy as np
 
 from meshrt.models.config import Config
+from meshrt.programs.mesh.linear import along
 from meshrt.programs.mesh.meshgemm import zeros
+from meshrt.programs.mesh.packed import Tiles
 from meshrt.programs.mesh.regions import Region
 
 
 def normed_product(
-    config: Config, region: Region, x: np.ndarray, norm: np.ndarray, w: np.ndarray, fused: bool
+    config: Config, region: Region, x: np.ndarray, norm: np.ndarray, w: Tiles, fused: bool
 ) -> np.ndarray:
     """rms(x) W of E_y: [bh, bw, rows, Et] -> [bh, bw, columns, Nt], the same in every row.
 
@@ -29,7 +31,7 @@ def normed_product(
     if not fused:
         squares = sums.y(block.memory.keep("sum of squares", packet[..., size:].copy()))
         normed *= inverse_rms(config, squares)[..., None]
-    block.matmul(normed[:, :, :, None, None], w, share[..., None, :], over=2)
+    along(block, normed, w, False, share)
     del normed
     if not fused:
         block.elementwise(x)

@@ -38,6 +38,9 @@ ExpertsRun = Annotated[
     int | None, "padded, dense: run so many experts of each height, count the last for the others; --payload none",
     AtLeast(1),
 ]  # fmt: skip
+Compensators = Annotated[
+    Literal["fused", "apart"], "of quantized matrices: added to the rows that are rebuilt, or products of their own"
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +66,7 @@ class How:
     experts_run: int | None
     routing: str | None
     routing_seed: int
+    compensators: str
 
     def decode_cores(self, mesh: Mesh) -> tuple[int, int]:
         """(width, height) of the mesh that decodes, where this one begins. UsageError."""

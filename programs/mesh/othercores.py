@@ -23,6 +23,7 @@ from meshrt.programs.mesh.cache import Cache, fill_evenly
 from meshrt.programs.mesh.chunks import Chunks, plain
 from meshrt.programs.mesh.linear import Linear
 from meshrt.programs.mesh.meshgemm import zeros
+from meshrt.programs.mesh.packed import Packed
 from meshrt.programs.mesh.regions import Region, cross_matrix, every_core, lay, matrix_crossing, take
 from meshrt.programs.mesh.weights import Experts, Layer, Mlp
 
@@ -154,7 +155,14 @@ def move_linear(
     route: Route, home: Region, region: Region, w: Linear, to: Linear, dimensions: Dimensions, rows: str | int,
     columns: str | int,
 ) -> None:  # fmt: skip
-    """Matrices with these rows and columns: as one if all are whole, else one by one, and their factors."""
+    """Matrices with these rows and columns: as one if all are whole, else one by one, and their factors. Tiles of codes
+    go as they are, packed, from a core to the same core of other regions: the engine refuses what would cut them anew.
+    """
+    if isinstance(w.first, Packed):
+        assert isinstance(to.first, Packed)
+        move(route, home, region, w.first.data, to.first.data, None, None)
+        return
+    assert not isinstance(to.first, Packed)
 
     def fill(tiles: np.ndarray, target: np.ndarray, rows: str | int, columns: str | int, turned: bool) -> None:
         x, y = (rows, columns) if turned else (columns, rows)

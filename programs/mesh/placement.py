@@ -12,6 +12,7 @@ from meshrt.mesh.collectives.rings import Rings, finish_shift, start_shift
 from meshrt.mesh.repeat import sampled
 from meshrt.programs.mesh.linear import Linear
 from meshrt.programs.mesh.meshgemm import coming_in, in_flight
+from meshrt.programs.mesh.packed import Packed, Tiles
 from meshrt.programs.mesh.weights import Mlp, Weights
 
 
@@ -49,12 +50,17 @@ def turn_linear(block: Block, rings: Rings, w: Linear) -> Linear:
     first_turned, second_turned = w.turned
     return replace(
         w,
-        first=turn(block, rings, w.first) if first_turned else w.first,
+        first=turn_tiles(block, rings, w.first) if first_turned else w.first,
         parts=tuple(
             replace(part, second=turn(block, rings, part.second)) if second_turned and part.second is not None else part
             for part in w.parts
         ),
     )
+
+
+def turn_tiles(block: Block, rings: Rings, tiles: Tiles) -> Tiles:
+    """As `turn`; of codes the packed bytes go, as they lie."""
+    return tiles.moved(turn(block, rings, tiles.data)) if isinstance(tiles, Packed) else turn(block, rings, tiles)
 
 
 def turn(block: Block, rings: Rings, tiles: np.ndarray) -> np.ndarray:

@@ -9,9 +9,11 @@ import numpy as np
 from meshrt.mesh.block import Block
 from meshrt.models import matrix as forms
 from meshrt.models.checkpoint import Checkpoint
+from meshrt.models.quantize.form import Quantized
 from meshrt.programs.mesh.chunks import Chunks, plain
 from meshrt.programs.mesh.grid import Grid
 from meshrt.programs.mesh.linear import Linear, Part
+from meshrt.programs.mesh.packing import pack_matrices
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,6 +28,7 @@ class Reader:
     dtype: np.dtype[Any]
     turned: bool
     grid: Grid
+    apart: bool = False  # compensators of quantized matrices have products of their own
 
     def linear(
         self, matrices: Sequence[tuple[Sequence[forms.Matrix], np.ndarray]], rows: np.ndarray, turned: tuple[bool, bool]
@@ -34,6 +37,11 @@ class Reader:
 
         Each is one for every region of the grid, of one form; regions that are left over have none.
         """
+        if isinstance(matrices[0][0][0].form, Quantized):  # where one matrix of a model is, all are
+            packed = pack_matrices(
+                self.block, self.checkpoint, self.grid, matrices, rows, self.turned and turned[0], self.apart
+            )
+            return Linear(packed, tuple(Part(columns.shape[1]) for _, columns in matrices), turned)
         first: list[tuple[Sequence[str], np.ndarray]] = []
         parts = []
         for same, columns in matrices:

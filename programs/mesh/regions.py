@@ -63,17 +63,19 @@ class Crossing:
 def open_regions(
     stack: ExitStack, block: Block, config: Config, chunks: Chunks, checkpoint: Checkpoint | None, dtype: Any,
     count: int, room: int, kv: Policy, mixture: Mixture | None = None, name: str = "region", turned: bool = False,
+    apart: bool = False,
 ) -> list[Region]:  # fmt: skip
     """Load a model into so many regions, the first being the block's own cores; the caches are empty. LimitError.
 
-    Without a checkpoint there is memory for the weights, and nothing in it. `turned` is that of `load_weights`.
+    Without a checkpoint there is memory for the weights, and nothing in it. `turned` and `apart` are those of
+    `load_weights`.
     """
     width, height = block.mesh.width, block.mesh.height
     opened = []
     for number, layers in enumerate(share(config.layers, count)):
         region_block = block if number == 0 else block.another(f"{name} {number}", width, height)
         grid = None if mixture is None else mixture.grid
-        weights = load_weights(region_block, config, chunks, checkpoint, dtype, layers, turned, grid)
+        weights = load_weights(region_block, config, chunks, checkpoint, dtype, layers, turned, grid, apart)
         token = (len(layers), 2, chunks.kv_heads, chunks.columns * chunks.keys.shape[1] // chunks.kv_heads)
         cache = stack.enter_context(kv_cache(region_block, token, room, dtype, kv, climbs=False))
         opened.append(Region(region_block, layers, weights, cache, mixture=mixture))

@@ -1,0 +1,220 @@
+"""Quantized matrices at the cores: tiles of packed codes, of which a product rebuilds 64 rows at a time.
+
+    W = (codes - zero) * scale + V^T U^T      [Kt, Nt], in float32, into a workspace of [64, Nt of all side by side]
+
+U and V of a compensator are unpacked 64 ranks at a time, into a workspace beside it, and multiplied; in float16 they
+are multiplied as they lie. `apart`, the compensator is not added to W: x V^T are `rank` numbers more that the product
+makes of x, which are summed up with the others, and then each core multiplies them by its own columns of U^T.
+
+What a core does for each number that it rebuilds, as vector instructions (clock.py):
+
+    16 bits   shift; and; or with the bits of 1024 in float16, so that it is 1024 + code; minus 1024, exactly
+    32 bits   minus zero, times scale; each on a row, whose numbers have scales of their own. Where zero is the same for
+              all, it goes with the 1024
+    3 bits    the upper bits of three words are eight codes more: 7 instructions for each 16 codes put them together
+    5, 6, 7   codes lie across two halves of a word: one more shift, and one more or
+
+That is after MiLo's kernel (section 3.3), where one instruction does the and and the or.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import prod
+from typing import TypeAlias
+
+import numpy as np
+
+from meshrt.mesh.block import Block
+from meshrt.models.quantize.packing import unpack
+from meshrt.programs.mesh.tileform import HEADER, SLICE, Letter, TileForm
+
+Instructions = list[tuple[int, int, int]]  # of each kind: length, how many, bytes of a number
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Matrices side by side as tiles of bytes, uint8 [bh, bw, rows, columns, bytes]."""
+
+    data: np.ndarray
+    forms: tuple[TileForm, ...]
+    apart: bool = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """As of tiles of numbers: [bh, bw, rows, columns, Kt, what comes out]."""
+        return (*self.data.shape[:4], self.forms[0].kt, self.width + sum(form.form.rank for form in self.latent))
+
+    @property
+    def width(self) -> int:
+        """Columns of all matrices."""
+        return sum(form.nt for form in self.forms)
+
+    @property
+    def latent(self) -> tuple[TileForm, ...]:
+        """The matrices whose compensators have products of their own."""
+        return tuple(form for form in self.forms if self.apart and form.form.rank)
+
+    def moved(self, data: np.ndarray) -> "Packed":
+        """The same matrices, other tiles of theirs."""
+        return replace(self, data=data)
+
+    def multiply(
+        self, block: Block, a: np.ndarray, total: np.ndarray, over: int | None = None, cores: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Add a W to the total, as `block.matmul` does. LimitError where there is no room for the workspace."""
+        kt = self.forms[0].kt
+        for low in range(0, kt, SLICE):
+            x, rows = a[..., low : low + SLICE], min(SLICE, kt - low)
+            with block.memory.hold("rows rebuilt from codes", 4 * rows * self.width):
+                w = np.zeros((*self.data.shape[:4], rows, self.width), np.float32)
+                for form, part in zip(self.forms, self._parts(w), strict=True):
+                    rebuild(block, self.data, form, low, part, cores)
+                    if form.form.rank and not self.apart:
+                        compensate(block, self.data, form, low, part, cores)
+                block.matmul(x, w, total[..., : self.width], over, cores)
+            at = self.width
+            for form in self.latent:
+                for first, v in factor(block, self.data, form, "v", low, cores):
+                    block.matmul(x, v, total[..., at + first : at + first + v.shape[-1]], over, cores)
+                at += form.form.rank
+        return total
+
+    def multiply_tiles(self, block: Block, a: np.ndarray, data: np.ndarray, total: np.ndarray) -> None:
+        """The same with other tiles of these matrices."""
+        self.moved(data).multiply(block, a, total)
+
+    def finish(self, block: Block, result: np.ndarray, tiles: np.ndarray) -> np.ndarray:
+        """x W, [.., columns of all matrices], of what `multiply` has made, once it is summed up: apart, the latent
+        numbers are multiplied by U^T. `tiles` are those with these columns, [.., bytes].
+        """
+        if not self.latent:
+            return result
+        out = block.memory.keep("products with compensators", np.ascontiguousarray(result[..., : self.width]))
+        at = self.width
+        for form, part in zip(self.forms, self._parts(out), strict=True):
+            if not form.form.rank:
+                continue
+            for first, u in factor(block, tiles, form, "u", 0):
+                block.matmul(result[..., at + first : at + first + u.shape[-2]], u, part)
+            at += form.form.rank
+        return out
+
+    def _parts(self, tiles: np.ndarray) -> Iterator[np.ndarray]:
+        """[.., Nt] of each matrix; views."""
+        at = 0
+        for form in self.forms:
+            yield tiles[..., at : at + form.nt]
+            at += form.nt
+
+
+Tiles: TypeAlias = np.ndarray | Packed  # of one matrix, or of several side by side
+
+
+def rebuild(
+    block: Block, data: np.ndarray, form: TileForm, low: int, out: np.ndarray, cores: np.ndarray | None = None
+) -> None:
+    """(codes - zero) * scale of a slice of rows, from row `low` on, into `out`, [.., rows, Nt]."""
+    rows, kind = out.shape[-2], form.form
+    work = [*unpacking(kind.bits, rows * form.nt), (form.nt, rows * (1 if kind.symmetric else 2), 4)]
+    count(block, data, rows * form.nt, work, cores)
+    if not block.payload:
+        return
+    codes = codes_of(data, form, "w", (low, 0), (rows, form.nt), kind.bits)
+    at = form.rows.number[numbers(data)[0]][..., low : low + rows, None]
+    scale = np.take_along_axis(array(data, form, "scale"), at, axis=-2)
+    if kind.symmetric:
+        steps = codes - np.float32(2 ** (kind.bits - 1))
+    else:
+        steps = codes - np.take_along_axis(array(data, form, "zero"), at, axis=-2)
+    np.multiply(steps, scale, out=out)
+
+
+def compensate(
+    block: Block, data: np.ndarray, form: TileForm, low: int, out: np.ndarray, cores: np.ndarray | None = None
+) -> None:
+    """Add V^T U^T of a slice of rows to them."""
+    us, vs = factor(block, data, form, "u", 0, cores), factor(block, data, form, "v", low, cores)
+    for (_, v), (_, u) in zip(vs, us, strict=True):
+        block.matmul(v, u, out, cores=cores)
+
+
+def factor(
+    block: Block, data: np.ndarray, form: TileForm, letter: Letter, low: int, cores: np.ndarray | None = None
+) -> Iterator[tuple[int, np.ndarray]]:
+    """The first of 64 ranks, and these of U^T [.., ranks, Nt] or, of the rows from `low` on, of V^T [.., rows, ranks].
+
+    Codes are unpacked, into memory that is held until the next are asked for.
+    """
+    rank, kind = form.form.rank, form.form
+    for first in range(0, rank, SLICE):
+        ranks, rows = min(SLICE, rank - first), min(SLICE, form.kt - low)
+        start, shape = ((first, 0), (ranks, form.nt)) if letter == "u" else ((low, first), (rows, ranks))
+        if not form.coded_factors:
+            yield first, half(block, data, form, letter, start, shape)
+            continue
+        size = shape[0] * shape[1]
+        count(block, data, size, [*unpacking(kind.compensator_bits, size), (shape[1], shape[0], 4)], cores)
+        with block.memory.hold(f"{letter.upper()} unpacked", 4 * size):
+            yield first, decoded(block, data, form, letter, start, shape)
+
+
+def decoded(
+    block: Block, data: np.ndarray, form: TileForm, letter: Letter, start: tuple[int, int], shape: tuple[int, int]
+) -> np.ndarray:
+    """A slice of a factor that is stored as codes, float32 [.., *shape]."""
+    if not block.payload:
+        return np.zeros((*data.shape[:-1], *shape), np.float32)
+    rank = form.form.rank
+    groups, whole, axis = (form.u, (rank, form.nt), 1) if letter == "u" else (form.v, (form.kt, rank), 0)
+    assert groups is not None
+    of = groups.number.reshape(-1, *whole)[:, start[0] : start[0] + shape[0], start[1] : start[1] + shape[1]]
+    at = of[numbers(data)[axis]].reshape(*data.shape[:-1], -1)
+    scale = np.take_along_axis(array(data, form, letter + "_scale"), at, axis=-1)
+    bits = form.form.compensator_bits
+    codes = codes_of(data, form, letter, start, shape, bits)
+    return np.asarray((codes - np.float32(2 ** (bits - 1))) * scale.reshape(codes.shape))
+
+
+def half(
+    block: Block, data: np.ndarray, form: TileForm, letter: Letter, start: tuple[int, int], shape: tuple[int, int]
+) -> np.ndarray:
+    """A slice of a factor that is stored in float16, [.., *shape]."""
+    if not block.payload:
+        return np.zeros((*data.shape[:-1], *shape), np.float16)
+    whole = array(data, form, letter)
+    return whole[..., start[0] : start[0] + shape[0], start[1] : start[1] + shape[1]].astype(np.float16)
+
+
+def unpacking(bits: int, size: int) -> Instructions:
+    """Codes of so many bits to whole numbers in float16."""
+    if bits == 3:
+        return [(size, 4, 2), (-(-size // 16), 7, 2)]
+    return [(size, 6 if bits in (5, 6, 7) else 4, 2)]
+
+
+def count(block: Block, data: np.ndarray, size: int, work: Instructions, cores: np.ndarray | None) -> None:
+    """Every core rebuilds so many numbers of each of its tiles."""
+    tiles = prod(data.shape[2:-1])
+    block.rebuild(tiles * size, [(length, tiles * calls, itemsize) for length, calls, itemsize in work], cores)
+
+
+def array(data: np.ndarray, form: TileForm, name: str) -> np.ndarray:
+    """One of the float16 arrays of each tile, as float32."""
+    begin, end = form.places[name]
+    part = np.ascontiguousarray(data[..., begin:end]).view("<f2").astype(np.float32)
+    return part.reshape(*data.shape[:-1], *form.arrays()[name])
+
+
+def codes_of(
+    data: np.ndarray, form: TileForm, letter: Letter, start: tuple[int, int], shape: tuple[int, int], bits: int
+) -> np.ndarray:
+    """A slice of codes, uint8 [.., *shape]."""
+    begin, end = form.places[f"{letter} {start[0]} {start[1]}"]
+    codes = unpack(data[..., begin:end], bits)[..., : shape[0] * shape[1]]
+    return codes.reshape(*data.shape[:-1], *shape)
+
+
+def numbers(data: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Of each tile, its numbers along the inputs and the outputs."""
+    header = np.ascontiguousarray(data[..., :HEADER]).view("<u2")
+    return header[..., 0], header[..., 1]

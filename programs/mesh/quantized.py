@@ -1,0 +1,84 @@
+"""What a run says of a quantized model on the mesh, and what it refuses."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from math import ceil, prod
+from typing import Any
+
+from meshrt.errors import UsageError
+from meshrt.models.config import Config
+from meshrt.models.family import family_of
+from meshrt.models.matrix import Matrix
+from meshrt.models.quantize.form import Quantized
+from meshrt.models.quantize.sizes import bytes_of
+from meshrt.programs.mesh.options import How
+from meshrt.programs.mesh.packed import Packed
+from meshrt.programs.mesh.regions import Region
+from meshrt.programs.mesh.tileform import HEADER
+from meshrt.programs.mesh.weights import Layer, Mlp
+
+
+def check_quantized(config: Config, how: How) -> None:
+    """UsageError for what cannot be of a quantized model, or only of one."""
+    if how.compensators == "apart" and not any(form.rank for form in config.quantized.values()):
+        raise UsageError("--compensators apart: the model's matrices have no compensators; leave it away")
+    if not config.quantized:
+        return
+    if how.system != "waferllm":
+        raise UsageError(
+            f"--system {how.system} moves whole numbers only: run a quantized model with waferllm's products"
+        )
+    if how.compensators == "apart" and how.experts == "regions":
+        raise UsageError(
+            "--compensators apart: experts in regions have one sum for each product; use --experts split, or fused"
+        )
+
+
+def told(config: Config, how: How, regions: Sequence[Region]) -> dict[str, Any]:
+    """What the result says of a quantized model; nothing of another.
+
+    `core_bytes` is what every core of the region that holds most has of the layers' matrices, by what it is, as it was
+    charged; `area_bytes` what it would be if the folder's bytes of these layers were shared out evenly.
+    """
+    if not config.quantized:
+        return {}
+    form = next(iter(config.quantized.values()))
+    fullest = max(regions, key=lambda region: sum(core_bytes(region).values()))
+    layers = family_of(config).layers[fullest.layers.start : fullest.layers.stop]
+    stored = sum(stored_bytes(one) for layer in layers for one in layer.matrices())
+    cores = fullest.block.mesh.width * fullest.block.mesh.height
+    return {
+        "quantized": {
+            "bits": form.bits, "group": form.group, "symmetric": form.symmetric, "compensators": how.compensators,
+            "core_bytes": dict(core_bytes(fullest)), "area_bytes": ceil(Fraction(stored, cores)),
+        }
+    }  # fmt: skip
+
+
+def stored_bytes(matrix: Matrix) -> int:
+    """Of a matrix in a folder."""
+    assert isinstance(matrix.form, Quantized)
+    return bytes_of(matrix.form.tensors(matrix.name, matrix.columns, matrix.rows))
+
+
+def core_bytes(region: Region) -> Counter[str]:
+    """Of all tiles of codes at a core."""
+    found = Counter({"codes": 0, "scales": 0, "compensators": 0, "headers": 0})
+    for packed in (one for layer in region.weights.layers for one in packed_of(layer)):
+        tiles = prod(packed.data.shape[2:4])
+        found["headers"] += tiles * HEADER
+        for form in packed.forms:
+            for name, shape in form.arrays().items():
+                found["scales" if name in ("scale", "zero") else "compensators"] += tiles * 2 * prod(shape)
+            for letter, *_, size in form.slices():
+                found["codes" if letter == "w" else "compensators"] += tiles * size
+    return found
+
+
+def packed_of(layer: Layer) -> Iterator[Packed]:
+    mlp = layer.mlp
+    mlps = [mlp] if isinstance(mlp, Mlp) else [*mlp.rounds, *([] if mlp.shared is None else [mlp.shared])]
+    for linear in (layer.qkv, layer.out, *(linear for one in mlps for linear in (one.up, one.down))):
+        assert isinstance(linear.first, Packed)
+        yield linear.first

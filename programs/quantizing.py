@@ -1,0 +1,52 @@
+"""Models that are quantized by shape: what a folder of `meshrt quantize` would have, without its numbers."""
+
+from dataclasses import replace
+from typing import Annotated, Literal
+
+from meshrt.errors import UsageError
+from meshrt.models.config import Config
+from meshrt.models.quantize.choice import choose
+from meshrt.models.quantize.form import check_group
+from meshrt.models.quantize.shapes import shapes_of
+from meshrt.models.quantize.sizes import Scheme
+from meshrt.program import AtLeast, AtMost
+
+Bits = Annotated[
+    int | None, "--payload none: all matrices of the layers in so many bits a weight", AtLeast(2), AtMost(8)
+]  # fmt: skip
+Group = Annotated[int | None, "of --bits: weights that share a scale  [default: 64]"]
+Symmetric = Annotated[bool, "of --bits: no zeros are stored"]
+Ranks = Annotated[str | None, "of --bits: compensators, as dense-512+kurtosis-16 (`meshrt quantize`)"]
+CompensatorBits = Annotated[Literal["3", "8", "16"] | None, "of --ranks  [default: 3]"]
+
+
+def quantized_by_shape(
+    config: Config, payload: bool, bits: int | None, group: int | None, symmetric: bool, ranks: str | None,
+    compensator_bits: str | None,
+) -> Config:  # fmt: skip
+    """The model with all matrices of its layers in --bits, and compensators of --ranks. UsageError, ModelError."""
+    of_bits = {
+        "--group": group, "--symmetric": symmetric or None, "--ranks": ranks, "--compensator-bits": compensator_bits,
+    }  # fmt: skip
+    if bits is None:
+        for name, value in of_bits.items():
+            if value is not None:
+                raise UsageError(f"{name} goes with --bits, which quantizes a model by shape")
+        return config
+    if payload:
+        raise UsageError("--bits is for shapes, with --payload none; `meshrt quantize` makes a quantized model")
+    if config.quantized:
+        raise UsageError("--bits: the model is quantized already; leave it away")
+    if config.ranks:
+        raise UsageError("--bits quantizes whole matrices, and this model has some in two factors: leave it away")
+    if compensator_bits is not None and ranks is None:
+        raise UsageError("--compensator-bits goes with --ranks, such as uniform-16")
+    size = 64 if group is None else group
+    try:
+        check_group(size)
+    except ValueError as error:
+        raise UsageError(f"--group: {str(error).removeprefix('has ')}") from error
+    scheme = Scheme("milo", bits, size, symmetric, int(compensator_bits or 3))
+    shapes = shapes_of(config)
+    chosen = choose(shapes, scheme, ranks, None, None)[0] if ranks is not None else {}
+    return replace(config, quantized={one.name: scheme.form(chosen.get(one.name, 0)) for one in shapes.matrices})
