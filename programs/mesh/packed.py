@@ -14,6 +14,9 @@ What a core does for each number that it rebuilds, as vector instructions (clock
     3 bits    the upper bits of three words are eight codes more: 7 instructions for each 16 codes put them together
     5, 6, 7   codes lie across two halves of a word: one more shift, and one more or
 
+Rows that fill a tile up have codes 0, which are no zeros: what multiplies them is 0, as all padding of activations is.
+Columns that do have scales of 0.
+
 That is after MiLo's kernel (section 3.3), where one instruction does the and and the or.
 """
 

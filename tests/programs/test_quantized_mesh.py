@@ -1,0 +1,472 @@
+"""Quantized models on the mesh: the logits of the dequantized matrices, and bytes, numbers and sums on paper."""
+
+from __future__ import annotations
+
+import json
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from measure import on_one_rank, run_report
+from moe_models import random_moe
+from random_models import CASES, case_seed, random_checkpoint
+from runs import new_block, run_program
+from safetensors.numpy import load_file, save_file
+
+from meshrt.errors import LimitError, UsageError
+from meshrt.models.catalogue import find_model
+from meshrt.models.checkpoint import open_checkpoint
+from meshrt.models.config import Config, read_config
+from meshrt.models.errors import ModelError
+from meshrt.models.quantize.folder import read_dense
+from meshrt.models.quantize.form import Quantized
+from meshrt.models.quantize.model import quantize, read_model, statistics
+from meshrt.models.quantize.sizes import Scheme
+from meshrt.models.reference import forward, load_weights
+from meshrt.programs.mesh.chunks import cut_dimensions, head_chunks, plain
+from meshrt.programs.mesh.packed import Packed
+from meshrt.programs.mesh.tileform import HEADER, SLICE, elements, find_groups, tile_form
+from meshrt.programs.mesh.weights import Mlp, Weights
+from meshrt.programs.mesh.weights import load_weights as place_weights
+
+PROMPT, NEW = [5, 96, 7, 130, 2, 77, 8, 300, 41, 12, 9], 5
+TINY = find_model("llama-tiny")
+SCHEMES = {
+    "rtn3": Scheme("rtn", 3, 64, False, 16),
+    "symmetric4": Scheme("rtn", 4, 32, True, 16),
+    "five": Scheme("rtn", 5, 96, False, 16),
+    "milo3": Scheme("milo", 3, 64, False, 3),
+    "milo8": Scheme("milo", 3, 64, False, 8),
+    "milo16": Scheme("milo", 2, 128, False, 16),
+}
+
+
+def some_ranks(config: Config) -> dict[str, int]:
+    """One for every matrix but the fourth: all different, one more than is rebuilt at a time, few of which divide."""
+    names = [name for at, name in enumerate(config.matrices()) if at % 7 != 3]
+    limits = config.matrices()
+    return {name: min(limits[name].most_rank, 70 if at == 1 else 3 + 2 * at) for at, name in enumerate(names)}
+
+
+def quantized(folder: Path, out: Path, kind: str) -> Path:
+    scheme, (config, checkpoint) = SCHEMES[kind], read_model(folder)
+    ranks = some_ranks(config) if scheme.method == "milo" else {}
+    quantize(folder, out, scheme, ranks, 1, statistics(config, checkpoint))
+    return out
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """llama-tiny in all of these schemes."""
+    place = tmp_path_factory.mktemp("models")
+    return {kind: quantized(TINY, place / kind, kind) for kind in SCHEMES}
+
+
+def check(
+    comm: Any, model: Path, mesh: tuple[int, int], folder: Path, ids: list[int] = PROMPT, bound: float = 1e-4,
+    **options: Any,
+) -> Any:  # fmt: skip
+    """Every logit of prefill and decode, on one rank, against the reference on the dequantized matrices; the report."""
+    report = run_program(
+        comm, "llama", mesh, model=str(model), prompt_ids=",".join(map(str, ids)), max_new_tokens=NEW, dtype="float32",
+        ignore_eos=True, logits=str(folder / "logits.npy"), **options,
+    )  # fmt: skip
+    every = [*ids, *report["result"]["token_ids"][:-1]]
+    expected = forward(read_config(model, quantized=True), load_weights(model), every)
+    assert np.abs(np.load(folder / "logits.npy") - expected).max() < bound
+    return report
+
+
+WAYS: list[tuple[tuple[int, int], dict[str, Any]]] = [
+    ((3, 3), {}),
+    ((4, 2), {}),
+    ((8, 8), {}),
+    ((1, 1), {}),
+    ((1, 6), {}),
+    ((3, 5), {}),
+    ((8, 8), {"head_groups": 4}),
+    ((4, 4), {"regions": 2, "decode_regions": 3}),
+    ((4, 4), {"allreduces": "published", "kv": "concat"}),
+]
+
+
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.sample(8)
+@pytest.mark.parametrize("mesh, options", WAYS, ids=str)
+@pytest.mark.parametrize("kind", SCHEMES)
+def test_the_logits_are_those_of_the_dequantized_matrices(
+    kind: str, mesh: tuple[int, int], options: Any, folders: dict[str, Path], tmp_path: Path, comm: Any
+) -> None:
+    check(comm, folders[kind], mesh, tmp_path, **options)
+
+
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("mesh, options", WAYS, ids=str)
+@pytest.mark.parametrize("kind", ["milo3", "milo16"])
+def test_compensators_of_their_own_give_the_same_logits(
+    kind: str, mesh: tuple[int, int], options: Any, folders: dict[str, Path], tmp_path: Path, comm: Any
+) -> None:
+    check(comm, folders[kind], mesh, tmp_path, compensators="apart", **options)
+
+
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("mesh", [(2, 2), (3, 4)], ids=str)
+@pytest.mark.parametrize("case", ["headdim", "oddvocab", "bias", "gqa82"])
+def test_inputs_that_are_no_whole_groups(case: str, mesh: tuple[int, int], tmp_path: Path, comm: Any) -> None:
+    """Fewer inputs than a group, heads of an odd number of pairs, biases."""
+    base = random_checkpoint(CASES[case], tmp_path / "base", case_seed(case))
+    check(comm, quantized(base, tmp_path / "model", "milo3"), mesh, tmp_path, [5, 6, 7, 40, 2, 3], 1e-3)
+
+
+EXPERTS: list[tuple[str, dict[str, Any]]] = [
+    ("rtn3", {}),
+    ("milo3", {}),
+    ("milo3", {"compensators": "apart"}),
+    ("rtn3", {"dispatch": "ring"}),
+    ("rtn3", {"experts": "regions", "expert_grid": "2x2"}),
+    ("symmetric4", {"experts": "regions", "expert_grid": "1x2", "dispatch": "multicast"}),
+]
+
+
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("kind, options", EXPERTS, ids=str)
+@pytest.mark.parametrize("case", ["mixtral", "deepseek", "qwen2-moe"])
+def test_mixtures_of_experts(case: str, kind: str, options: Any, tmp_path: Path, comm: Any) -> None:
+    model = quantized(random_moe(case, tmp_path / "base"), tmp_path / "model", kind)
+    check(comm, model, (4, 4), tmp_path, [5, 6, 7, 40, 2, 3, 60], 1e-3, **options)
+
+
+@pytest.mark.mpi(ranks=[2, 4, 6])
+@pytest.mark.sample(3)
+@pytest.mark.parametrize(
+    "kind, mesh, options",
+    [
+        ("milo3", (6, 4), {}),
+        ("symmetric4", (6, 6), {"head_groups": 2}),
+        ("milo16", (6, 4), {"regions": 2, "decode_regions": 1, "compensators": "apart"}),
+    ],
+    ids=str,
+)
+def test_several_ranks_report_what_one_does(
+    kind: str, mesh: tuple[int, int], options: Any, tmp_path: Path, comm: Any
+) -> None:
+    folder = Path(comm.bcast(str(tmp_path)))
+    if comm.rank == 0:
+        quantized(TINY, folder / "model", kind)
+    comm.Barrier()
+
+    def run(ranks: Any) -> tuple[Any, bytes]:
+        report = run_report(
+            ranks, "llama", mesh, model=str(folder / "model"), prompt_ids=",".join(map(str, PROMPT)), max_new_tokens=4,
+            ignore_eos=True, logits=str(folder / "logits.npy"), **options,
+        )  # fmt: skip
+        written = (folder / "logits.npy").read_bytes() if ranks.rank == 0 else None
+        return {key: value for key, value in report.items() if key != "host"}, ranks.bcast(written)
+
+    assert run(comm) == on_one_rank(comm, run)
+
+
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("mesh, options", [*WAYS, ((4, 4), {"compensators": "apart"})], ids=str)
+@pytest.mark.parametrize("kind", ["rtn3", "milo3"])
+def test_shapes_alone_give_the_same_counts(
+    kind: str, mesh: tuple[int, int], options: Any, folders: dict[str, Path], comm: Any
+) -> None:
+    if kind == "rtn3" and "compensators" in options:
+        options = {}
+    common = {"model": str(folders[kind]), "prompt_tokens": 9, "max_new_tokens": 3, "ignore_eos": True, **options}
+    full = run_program(comm, "llama", mesh, **common)
+    none = run_program(comm, "llama", mesh, payload=False, **common)
+    assert full["phases"] == none["phases"] and full["measured"] == none["measured"]
+    assert full["result"]["quantized"] == none["result"]["quantized"]
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_quantized_by_shape_is_what_its_folder_is(tmp_path: Path, comm: Any) -> None:
+    """--bits on the model itself, and the folder of the same scheme."""
+    config, checkpoint = read_model(TINY)
+    scheme, ranks = Scheme("milo", 4, 32, False, 8), dict.fromkeys(config.matrices(), 6)
+    quantize(TINY, tmp_path / "model", scheme, ranks, 1, statistics(config, checkpoint))
+    common = {"prompt_tokens": 9, "max_new_tokens": 3, "payload": False}
+    folder = run_program(comm, "llama", (3, 4), model=str(tmp_path / "model"), **common)
+    shape = run_program(comm, "llama", (3, 4), bits=4, group=32, ranks="uniform-6", compensator_bits="8", **common)
+    assert folder["phases"] == shape["phases"] and folder["measured"] == shape["measured"]
+    assert folder["result"]["quantized"] == shape["result"]["quantized"]
+
+
+@pytest.mark.mpi(ranks=[2])
+def test_a_generation_goes_on_from_a_state(tmp_path: Path, comm: Any) -> None:
+    folder = Path(comm.bcast(str(tmp_path)))
+    if comm.rank == 0:
+        quantized(TINY, folder / "model", "milo3")
+    comm.Barrier()
+    told = []
+    for more in (
+        {},
+        {"checkpoint": str(folder / "state"), "every": 3},
+        {"checkpoint": str(folder / "state"), "resume": True},
+    ):
+        told.append(
+            run_report(
+                comm, "llama", (4, 4), model=str(folder / "model"), prompt_ids="5,6,7", max_new_tokens=NEW,
+                ignore_eos=True, **more,
+            )
+        )  # fmt: skip
+    assert told[2]["host"]["resumed_at_token"] == 3
+    assert told[0]["result"] == told[1]["result"] == told[2]["result"]
+    assert told[0]["phases"] == told[1]["phases"] == told[2]["phases"]
+
+
+# ------------------------------------------------------------------------------------------------------- on paper
+
+
+@pytest.mark.parametrize("group", [32, 64, 96])
+@pytest.mark.parametrize("table", [plain(128, 3), plain(100, 7), plain(5, 8), head_chunks(4, 20, 1, 3, 3)], ids=str)
+@pytest.mark.parametrize("letter", ["w", "u", "v"])
+def test_a_tile_has_the_groups_that_its_elements_touch(letter: Any, table: np.ndarray, group: int) -> None:
+    rank, inputs = 7, 130
+    found = find_groups(elements(letter, table, rank, inputs), group)
+    most = 1
+    for chunk, number, which in zip(table, found.number, found.which, strict=True):
+        real = [int(one) for one in chunk if one >= 0]
+        places = {
+            "w": real, "u": [one * rank + j for j in range(rank) for one in real],
+            "v": [j * inputs + one for one in real for j in range(rank)],
+        }[letter]  # fmt: skip
+        touched = sorted({one // group for one in places})
+        most = max(most, len(touched))
+        assert which[which >= 0].tolist() == touched
+        kept = number[elements(letter, chunk[None], rank, inputs)[0] >= 0]
+        assert [touched[one] for one in kept] == [one // group for one in places]
+    assert found.count == most
+
+
+@pytest.mark.parametrize("shape", [(6, 20), (20, 6), (64, 3), (130, 5)], ids=str)
+def test_bytes_of_a_tile(shape: tuple[int, int]) -> None:
+    """On paper: whole words of codes for each slice of 64 rows, scale and zero of every group touched, factors."""
+    kt, nt = shape
+    form = tile_form(Quantized(3, 64, False, 0, 16), 7 * kt, plain(7 * kt, 7), plain(7 * nt, 7), HEADER)
+    slices = [min(SLICE, kt - low) * nt for low in range(0, kt, SLICE)]
+    groups = max(-(-(chunk + 1) * kt // 64) - chunk * kt // 64 for chunk in range(7))
+    assert form.nbytes == sum(12 * -(-size // 32) for size in slices) + 4 * groups * nt
+    half = tile_form(Quantized(3, 64, False, 9, 16), 7 * kt, plain(7 * kt, 7), plain(7 * nt, 7), HEADER)
+    assert half.nbytes - form.nbytes == 2 * 9 * (kt + nt)
+
+
+def packed_of(weights: Weights) -> list[Packed]:
+    found = []
+    for layer in weights.layers:
+        assert isinstance(layer.mlp, Mlp)
+        for linear in (layer.qkv, layer.out, layer.mlp.up, layer.mlp.down):
+            assert isinstance(linear.first, Packed)
+            found.append(linear.first)
+    return found
+
+
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("payload", [False, True])
+def test_the_packed_bytes_are_all_that_is_held(
+    payload: bool, turned: bool, folders: dict[str, Path], comm: Any
+) -> None:
+    """Beside what is not quantized: those of the tiles, which are uint8 arrays, and nothing else."""
+    held = {}
+    for kind, folder in {**folders, "none": TINY}.items():
+        config, block = read_config(folder, quantized=True), new_block(comm, (4, 4), payload=payload)
+        checkpoint = open_checkpoint(folder) if payload else None
+        cut, layers = cut_dimensions(block, config), range(config.layers)
+        weights = place_weights(block, config, cut, checkpoint, np.float32, layers, turned)
+        held[kind] = block.memory.common
+        if kind == "none":
+            whole = 4 * sum(one.rows * one.columns for one in config.matrices().values()) // 16
+            continue
+        tiles = packed_of(weights)
+        assert {one.data.dtype for one in tiles} == {np.dtype(np.uint8)}
+        expected = sum(HEADER + sum(form.nbytes for form in one.forms) for one in tiles)
+        assert expected == sum(one.data.shape[-1] for one in tiles)
+        held[kind] -= expected
+        del weights, tiles
+    assert {one + whole for kind, one in held.items() if kind != "none"} == {held["none"]}
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_tiles_on_the_links_are_the_packed_bytes(folders: dict[str, Path], comm: Any) -> None:
+    """Prefill on 4 x 4 cores, where 4 divides everything: as many hops, and for each hop of a tile of B these bytes in
+    place of float32's.
+    """
+    common = {"prompt_tokens": 8, "max_new_tokens": 1, "payload": False, "dtype": "float32"}
+    whole, found = (
+        run_program(comm, "llama", (4, 4), model=str(folder), **common)["phases"][0]
+        for folder in (TINY, folders["rtn3"])
+    )
+    assert whole["hops"] == found["hops"] and whole["messages"] == found["messages"]
+    block, config = new_block(comm, (4, 4), payload=False), read_config(folders["rtn3"], quantized=True)
+    weights = place_weights(block, config, cut_dimensions(block, config), None, np.float32, range(config.layers))
+    saved = sum(4 * one.shape[-2] * one.shape[-1] - one.data.shape[-1] for one in packed_of(weights))
+    moved, rest = divmod(whole["link_bytes"]["total"] - found["link_bytes"]["total"], saved)
+    assert rest == 0 and moved == hops_of_b(4)
+
+
+def hops_of_b(n: int) -> int:
+    """Of all tiles of B in one product on n x n cores: aligning, each column by its place the short way, then n - 1
+    shifts, in each of which a ring's tiles move two hops but for two of them, which move one.
+    """
+    shifts = sum(min(place, n - place) for place in range(n))
+    return (shifts + n * (n - 1)) * (2 * n - 2)
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_numbers_that_are_rebuilt(folders: dict[str, Path], comm: Any) -> None:
+    """In decode every weight once a token; in prefill every tile at each of P steps of P x P cores: P times as many."""
+    config = read_config(TINY)
+    weights = sum(one.rows * one.columns for one in config.matrices().values())
+    told = run_program(
+        comm, "llama", (4, 4), model=str(folders["rtn3"]), prompt_tokens=8, max_new_tokens=4, payload=False
+    )  # fmt: skip
+    by_phase = {phase["name"]: phase.get("rebuilt") for phase in told["phases"]}
+    assert by_phase["decode"] == 3 * weights and by_phase["prefill"] == 4 * weights
+    assert by_phase["re-placement"] is None and told["measured"]["rebuilt"] == 7 * weights
+    assert "rebuilt" not in run_program(comm, "llama", (4, 4), prompt_tokens=8, payload=False)["measured"]
+
+
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.parametrize("mesh", [(4, 4), (3, 3)], ids=str)
+def test_what_compensators_of_their_own_send(mesh: tuple[int, int], folders: dict[str, Path], comm: Any) -> None:
+    """No sum more: r numbers more in the sums that there are, all of them at every core of a line."""
+    common = {
+        "model": str(folders["milo3"]), "prompt_tokens": 4, "max_new_tokens": 4, "payload": False, "phases": 1,
+        "head_groups": 1,
+    }  # fmt: skip
+    fused, apart = (
+        next(phase for phase in report["phases"] if phase["name"] == "decode")
+        for report in (
+            run_program(comm, "llama", mesh, compensators=way, **common)
+            for way in ("fused", "apart")  # type: ignore[arg-type]
+        )
+    )
+    assert fused["messages"] == apart["messages"] and fused["hops"] == apart["hops"]
+    alone = run_program(comm, "allreduce", mesh, algorithm="ktree", phases=1, axis="x", size=1, payload=False)
+    more = apart["link_bytes"]["total"] - fused["link_bytes"]["total"]
+    assert more == 4 * 3 * alone["measured"]["hops"] * sum(some_ranks(read_config(TINY)).values())
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_unpacking_takes_the_time_of_its_instructions(folders: dict[str, Path], comm: Any) -> None:
+    """One core, one token by shape: what 3 bits take longer than whole numbers are the instructions of packed.py."""
+    common = {"context": 1, "max_new_tokens": 2, "payload": False, "dtype": "float32"}
+    limits = {"core_memory": 1 << 30}
+    whole, found = (
+        run_program(comm, "llama", (1, 1), "wse2", limits, model=str(model), **common)
+        for model in (TINY, folders["rtn3"])
+    )
+    cycles = 0
+    for one in read_config(TINY).matrices().values():
+        for low in range(0, one.rows, 64):
+            rows = min(64, one.rows - low)
+            halves, rest = ceil(rows * one.columns / 4), ceil(ceil(rows * one.columns / 16) / 4)
+            cycles += 4 * (1 + halves) + 7 * (1 + rest) + 2 * rows * (1 + one.columns)
+    steps = found["measured"]["rebuilt"] // sum(one.rows * one.columns for one in read_config(TINY).matrices().values())
+    more = found["measured"]["critical_path"]["cycles"] - whole["measured"]["critical_path"]["cycles"]
+    assert steps in (1, 2) and more == steps * cycles
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_a_model_that_has_no_room_has_it_in_three_bits(comm: Any) -> None:
+    common = {"prompt_tokens": 4, "max_new_tokens": 2, "payload": False, "limits": {"core_memory": 80_000}}
+    with pytest.raises(LimitError, match=r"layers\.\d+\."):
+        run_program(comm, "llama", (4, 4), **common)
+    told = run_program(comm, "llama", (4, 4), bits=3, **common)
+    assert told["measured"]["memory_bytes"]["max"] <= 80_000
+    with pytest.raises(LimitError, match=r"codes.*use a larger --mesh"):
+        run_program(comm, "llama", (4, 4), bits=3, **{**common, "limits": {"core_memory": 20_000}})  # type: ignore[arg-type]
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_a_tile_that_is_another_gives_other_numbers(folders: dict[str, Path], tmp_path: Path, comm: Any) -> None:
+    """The numbers in front of a tile decide which of its groups a row is in: with others the logits are wrong."""
+    n = 5
+    block, config = new_block(comm, (n, n)), read_config(folders["rtn3"], quantized=True)
+    checkpoint = open_checkpoint(folders["rtn3"])
+    weights = place_weights(block, config, cut_dimensions(block, config), checkpoint, np.float32, range(1))
+    *_, down = packed_of(weights)
+    x = np.random.default_rng(3).standard_normal((n, n, 1, 1, 1, down.shape[-2])).astype(np.float32)
+
+    x[:, :, 0, 0, 0][np.broadcast_to((plain(384, n) < 0)[:, None], (n, n, down.shape[-2]))] = 0
+
+    def product(tiles: Packed) -> np.ndarray:
+        return tiles.multiply(block, x, np.zeros((n, n, 1, 1, 1, down.shape[-1]), np.float32))[:, :, 0, 0, 0]
+
+    name = "model.layers.0.mlp.down_proj"
+    expected = read_dense(checkpoint, config.matrices()[name]).T
+    at = plain(expected.shape[0], n)
+    columns = plain(expected.shape[1], n)
+    found = product(down)
+    for y in range(n):
+        for column in range(n):
+            real, out = at[y] >= 0, columns[column] >= 0
+            tile = expected[np.ix_(at[y][real], columns[column][out])]
+            assert np.abs(found[y, column][out] - x[y, column, 0, 0, 0][real] @ tile).max() < 1e-4
+    swapped = down.data.copy()
+    swapped[0, 0, 0, 0, :2], swapped[1, 0, 0, 0, :2] = down.data[1, 0, 0, 0, :2], down.data[0, 0, 0, 0, :2]
+    assert np.abs(product(down.moved(swapped)) - found).max() > 1e-2
+
+
+# -------------------------------------------------------------------------------------------------------- refused
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_what_cannot_be_is_refused(folders: dict[str, Path], tmp_path: Path, comm: Any) -> None:
+    common = {"prompt_tokens": 5, "max_new_tokens": 3, "payload": False}
+    milo3, rtn3 = {"model": str(folders["milo3"])}, {"model": str(folders["rtn3"])}
+    for given, says in (
+        (milo3 | {"system": "t10"}, "moves whole numbers only"),
+        (milo3 | {"decode_mesh": "2x2"}, "not cut anew"),
+        (milo3 | {"bits": 3}, "quantized already"),
+        (rtn3 | {"compensators": "apart"}, "no compensators"),
+        ({"compensators": "apart"}, "no compensators"),
+        ({"group": 64}, "--group goes with --bits"),
+        ({"symmetric": True}, "--symmetric goes with --bits"),
+        ({"ranks": "uniform-4"}, "--ranks goes with --bits"),
+        ({"bits": 3, "compensator_bits": "8"}, "--compensator-bits goes with --ranks"),
+        ({"bits": 3, "group": 40}, "--group: 'group' 40"),
+    ):
+        with pytest.raises(UsageError, match=says):
+            run_program(comm, "llama", (4, 4), **common, **given)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="--bits is for shapes"):
+        run_program(comm, "llama", (4, 4), bits=3, prompt_ids="1,2")
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_experts_of_other_ranks_do_not_lie_in_one_round_of_regions(tmp_path: Path, comm: Any) -> None:
+    model = quantized(random_moe("mixtral", tmp_path / "base"), tmp_path / "model", "milo3")
+    common = {"model": str(model), "prompt_tokens": 5, "max_new_tokens": 3, "payload": False, "experts": "regions"}
+    with pytest.raises(UsageError, match="compensator of another rank"):
+        run_program(comm, "llama", (4, 4), **common)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="--experts split"):
+        run_program(comm, "llama", (4, 4), compensators="apart", **common)  # type: ignore[arg-type]
+
+
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.parametrize("wrong", ["nan", "dtype", "more"])
+def test_folders_that_are_not_right(wrong: str, folders: dict[str, Path], tmp_path: Path, comm: Any) -> None:
+    source, name = folders["milo3"], "model.layers.1.mlp.up_proj"
+    tensors = load_file(source / "model.safetensors")
+    if wrong == "nan":
+        tensors[f"{name}.scale"][3, 0] = np.nan
+    elif wrong == "dtype":
+        tensors[f"{name}.zero"] = tensors[f"{name}.zero"].astype(np.float32)
+    else:
+        tensors[f"{name}.weight"] = np.zeros((2, 2), np.float16)
+    model = tmp_path / "model"
+    model.mkdir()
+    data = json.loads((source / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(data))
+    save_file(tensors, model / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=name):
+        run_program(comm, "llama", (2, 2), model=str(model), prompt_ids="1,2,3", max_new_tokens=1)
