@@ -222,6 +222,14 @@ ROWS: dict[str, list[Row]] = {
         Row("experts_run", 1, "kinds.measured.hops", becomes("counted", "extrapolated"), EXPERTS),
         Row("routing", "zipf:3", "result.experts.tokens", OTHER, EXPERTS),
         Row("routing_seed", 1, "result.experts.tokens", OTHER, EXPERTS),
+        Row("bits", 3, "phases.prefill.link_bytes.total", FALLS, None, "tiles of codes go round the rings"),
+        Row("group", 32, "result.quantized.core_bytes.scales", GROWS, {"bits": 3}),
+        Row("symmetric", True, "result.quantized.core_bytes.scales", times(0.5), {"bits": 3}, "no zeros"),
+        Row("ranks", "uniform-8", "result.quantized.core_bytes.compensators", APPEARS, {"bits": 3}),
+        Row("compensator_bits", "8", "result.quantized.core_bytes.compensators", GROWS,
+            {"bits": 3, "ranks": "uniform-8"}),
+        Row("compensators", "apart", "phases.decode.link_bytes.total", GROWS, {"bits": 3, "ranks": "uniform-8"},
+            "x V^T rides in the sums"),
     ],
     "llama neuron": [
         *GENERATION,
@@ -313,6 +321,14 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("llama mesh", {"context": 9, "prompt_ids": None, "decode_mesh": "4x8"}, "--context has no prefill"),
     ("llama mesh", {"context": 9, "prompt_ids": None, "decode_regions": 2}, "--context has no prefill"),
     ("llama mesh", {"context": 9, "prompt_ids": None, "layers_only": True}, "there is no prefill"),
+    ("llama mesh", NUMBERS | {"bits": 3}, "--bits is for shapes"),
+    ("llama mesh", {"group": 32}, "--group goes with --bits"),
+    ("llama mesh", {"symmetric": True}, "--symmetric goes with --bits"),
+    ("llama mesh", {"ranks": "uniform-8"}, "--ranks goes with --bits"),
+    ("llama mesh", {"bits": 3, "compensator_bits": "8"}, "--compensator-bits goes with --ranks"),
+    ("llama mesh", {"bits": 3, "compensators": "apart"}, "no compensators"),
+    ("llama mesh", {"bits": 3, "ranks": "uniform-8", "system": "t10"}, "moves whole numbers only"),
+    ("llama mesh", {"bits": 3, "decode_mesh": "4x8"}, "not cut anew"),
     *((f"llama {machine}", given, says)
       for machine in ("mesh", "neuron", "gpu")
       for given, says in (
