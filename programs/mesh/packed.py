@@ -1,6 +1,7 @@
 """Quantized matrices at the cores: tiles of packed codes, of which a product rebuilds 64 rows at a time.
 
-    W = (codes - zero) * scale + V^T U^T      [Kt, Nt], in float32, into a workspace of [64, Nt of all side by side]
+    W = (codes - zero) * scale + V^T U^T      [Kt, Nt], into a workspace of [64, Nt of all side by side] in the storage
+                                              type, as matrices that are not quantized have
 
 U and V of a compensator are unpacked 64 ranks at a time, into a workspace beside it, and multiplied; in float16 they
 are multiplied as they lie. `apart`, the compensator is not added to W: x V^T are `rank` numbers more that the product
@@ -23,7 +24,7 @@ That is after MiLo's kernel (section 3.3), where one instruction does the and an
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -40,6 +41,7 @@ class Packed:
 
     data: np.ndarray
     forms: tuple[TileForm, ...]
+    dtype: np.dtype[Any]  # of rows that are rebuilt
     apart: bool = False
 
     @property
@@ -68,8 +70,8 @@ class Packed:
         kt = self.forms[0].kt
         for low in range(0, kt, SLICE):
             x, rows = a[..., low : low + SLICE], min(SLICE, kt - low)
-            with block.memory.hold("rows rebuilt from codes", 4 * rows * self.width):
-                w = np.zeros((*self.data.shape[:4], rows, self.width), np.float32)
+            with block.memory.hold("rows rebuilt from codes", self.dtype.itemsize * rows * self.width):
+                w = np.zeros((*self.data.shape[:4], rows, self.width), self.dtype)
                 for form, part in zip(self.forms, self._parts(w), strict=True):
                     rebuild(block, self.data, form, low, part, cores)
                     if form.form.rank and not self.apart:
@@ -129,7 +131,7 @@ def rebuild(
         steps = codes - np.float32(2 ** (kind.bits - 1))
     else:
         steps = codes - np.take_along_axis(array(data, form, "zero"), at, axis=-2)
-    np.multiply(steps, scale, out=out)
+    out[...] = steps * scale
 
 
 def compensate(

@@ -32,7 +32,7 @@ class Numbered:
 
 def pack_matrices(
     block: Block, checkpoint: Checkpoint | None, grid: Grid, matrices: Sequence[tuple[Same, np.ndarray]],
-    rows: np.ndarray, turned: bool, apart: bool,
+    rows: np.ndarray, dtype: np.dtype[Any], turned: bool, apart: bool,
 ) -> Packed:  # fmt: skip
     """Matrices with an input of these rows, each with its columns, side by side; as `Reader.matrix` has whole ones.
 
@@ -47,7 +47,7 @@ def pack_matrices(
     each = (grid.tile_rows, grid.tile_columns)
     data = block.tiles(f"{matrices[0][0][0].name}.codes", (*each, begin), np.uint8)
     data[...] = 0
-    packed = Packed(data, tuple(found), apart)
+    packed = Packed(data, tuple(found), dtype, apart)
     if checkpoint is None:
         return packed
     for number, region in grid.parts(block.mesh):

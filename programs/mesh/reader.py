@@ -39,7 +39,14 @@ class Reader:
         """
         if isinstance(matrices[0][0][0].form, Quantized):  # where one matrix of a model is, all are
             packed = pack_matrices(
-                self.block, self.checkpoint, self.grid, matrices, rows, self.turned and turned[0], self.apart
+                self.block,
+                self.checkpoint,
+                self.grid,
+                matrices,
+                rows,
+                self.dtype,
+                self.turned and turned[0],
+                self.apart,
             )
             return Linear(packed, tuple(Part(columns.shape[1]) for _, columns in matrices), turned)
         first: list[tuple[Sequence[str], np.ndarray]] = []
