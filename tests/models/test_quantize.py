@@ -322,7 +322,9 @@ def test_forms_are_not_mixed(place: Path, eighth: dict[str, Any], tmp_path: Path
         lambda: compress(place / "eighth", tmp_path / "out", {"model.layers.0.mlp.up_proj": 4}, "svd", [[1]], {}),
         lambda: read_config(place / "eighth"),
     ):
-        with pytest.raises(ModelError, match="'quantized' is set: quantized matrices run on GPUs and in the reference"):
+        with pytest.raises(
+            ModelError, match="'quantized' is set: quantized matrices run on the mesh, on GPUs and in the"
+        ):
             refuses()
     done = meshrt_quantize(place / "eighth", "--sizes")
     assert done.exit_code == 2 and "'quantized' is set" in done.stderr and done.stderr.count("\n") == 1
@@ -475,12 +477,12 @@ def test_bad_input_is_refused_and_nothing_written(
 
 @pytest.mark.parametrize(
     "arguments",
-    [("llama",), ("llama", "--on", "neuron"), ("llama", "--payload", "none")],
+    [("llama", "--on", "neuron"), ("llama", "--on", "neuron", "--payload", "none")],
     ids=" ".join,
 )
-def test_the_mesh_and_neuron_cores_refuse_a_quantized_folder(
+def test_neuron_cores_refuse_a_quantized_folder(
     arguments: tuple[str, ...], place: Path, eighth: dict[str, Any], run_meshrt: Any
 ) -> None:
     finished = run_meshrt("run", *arguments, "--model", str(place / "eighth"), "--quiet", ranks=1)
     assert finished.code == 2 and finished.stderr.count("\n") == 1 and finished.stdout == ""
-    assert "config.json: 'quantized' is set: quantized matrices run on GPUs and in the reference" in finished.stderr
+    assert "config.json: 'quantized' is set: quantized matrices run on the mesh, on GPUs and in" in finished.stderr
