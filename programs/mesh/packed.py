@@ -94,7 +94,7 @@ class Packed:
         """
         if not self.latent:
             return result
-        out = block.memory.keep("products with compensators", np.ascontiguousarray(result[..., : self.width]))
+        out = block.memory.keep("products with compensators", result[..., : self.width].copy())
         at = self.width
         for form, part in zip(self.forms, self._parts(out), strict=True):
             if not form.form.rank:
