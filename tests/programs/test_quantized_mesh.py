@@ -93,7 +93,7 @@ WAYS: list[tuple[tuple[int, int], dict[str, Any]]] = [
 
 
 @pytest.mark.mpi(ranks=[1])
-@pytest.mark.sample(8)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("mesh, options", WAYS, ids=str)
 @pytest.mark.parametrize("kind", SCHEMES)
 def test_the_logits_are_those_of_the_dequantized_matrices(
@@ -103,7 +103,7 @@ def test_the_logits_are_those_of_the_dequantized_matrices(
 
 
 @pytest.mark.mpi(ranks=[1])
-@pytest.mark.sample(4)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("mesh, options", WAYS, ids=str)
 @pytest.mark.parametrize("kind", ["milo3", "milo16"])
 def test_compensators_of_their_own_give_the_same_logits(
@@ -113,7 +113,7 @@ def test_compensators_of_their_own_give_the_same_logits(
 
 
 @pytest.mark.mpi(ranks=[1])
-@pytest.mark.sample(4)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("mesh", [(2, 2), (3, 4)], ids=str)
 @pytest.mark.parametrize("case", ["headdim", "oddvocab", "bias", "gqa82"])
 def test_inputs_that_are_no_whole_groups(case: str, mesh: tuple[int, int], tmp_path: Path, comm: Any) -> None:
@@ -142,7 +142,7 @@ def test_mixtures_of_experts(case: str, kind: str, options: Any, tmp_path: Path,
 
 
 @pytest.mark.mpi(ranks=[2, 4, 6])
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "kind, mesh, options",
     [
