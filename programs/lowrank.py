@@ -16,6 +16,7 @@ from meshrt.models.catalogue import find_model
 from meshrt.models.errors import ModelError
 from meshrt.models.family import Family, read_family
 from meshrt.models.files import MAX_TEXT_BYTES, read_text
+from meshrt.programs import quantizing
 from meshrt.programs.generation import options as shared
 from meshrt.programs.generation.choice import make_choice
 from meshrt.programs.generation.generate import said
@@ -42,11 +43,11 @@ def run(
     scheme: own.Scheme = "deinfer",
     kv: own.Kv = "dense",
     ratio: own.Ratio = None,
-    bits: own.Bits = None,
-    group: own.Group = None,
-    symmetric: own.Symmetric = False,
-    ranks: own.Ranks = None,
-    compensator_bits: own.CompensatorBits = None,
+    bits: quantizing.Bits = None,
+    group: quantizing.Group = None,
+    symmetric: quantizing.Symmetric = False,
+    ranks: quantizing.Ranks = None,
+    compensator_bits: quantizing.CompensatorBits = None,
     unfused: own.Unfused = False,
     compensators: own.Compensators = "apart",
     compensator_memory: own.CompensatorMemory = "stored",

@@ -1,10 +1,11 @@
 """Models that are quantized by shape: what a folder of `meshrt quantize` would have, without its numbers."""
 
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from meshrt.errors import UsageError
 from meshrt.models.config import Config
+from meshrt.models.opt import OptConfig
 from meshrt.models.quantize.choice import choose
 from meshrt.models.quantize.form import check_group
 from meshrt.models.quantize.shapes import shapes_of
@@ -19,11 +20,13 @@ Symmetric = Annotated[bool, "of --bits: no zeros are stored"]
 Ranks = Annotated[str | None, "of --bits: compensators, as dense-512+kurtosis-16 (`meshrt quantize`)"]
 CompensatorBits = Annotated[Literal["3", "8", "16"] | None, "of --ranks  [default: 3]"]
 
+AnyConfig = TypeVar("AnyConfig", bound=Config | OptConfig)
+
 
 def quantized_by_shape(
-    config: Config, payload: bool, bits: int | None, group: int | None, symmetric: bool, ranks: str | None,
+    config: AnyConfig, payload: bool, bits: int | None, group: int | None, symmetric: bool, ranks: str | None,
     compensator_bits: str | None,
-) -> Config:  # fmt: skip
+) -> AnyConfig:  # fmt: skip
     """The model with all matrices of its layers in --bits, and compensators of --ranks. UsageError, ModelError."""
     of_bits = {
         "--group": group, "--symmetric": symmetric or None, "--ranks": ranks, "--compensator-bits": compensator_bits,
@@ -35,6 +38,8 @@ def quantized_by_shape(
         return config
     if payload:
         raise UsageError("--bits is for shapes, with --payload none; `meshrt quantize` makes a quantized model")
+    if isinstance(config, OptConfig):
+        raise UsageError("--bits quantizes LLaMA and its like, and this is an OPT: leave it away")
     if config.quantized:
         raise UsageError("--bits: the model is quantized already; leave it away")
     if config.ranks:

@@ -7,6 +7,7 @@ from meshrt.gpu.gpus import Gpus
 from meshrt.models.catalogue import find_model
 from meshrt.models.family import read_family
 from meshrt.program import AtLeast
+from meshrt.programs import quantizing
 from meshrt.programs.generation.options import Layers, LayersRun, taken
 from meshrt.programs.gpu import options as own
 from meshrt.programs.gpu.load import figures, parse_lengths, random_requests
@@ -29,11 +30,11 @@ def run(
     scheme: own.Scheme = "deinfer",
     kv: own.Kv = "dense",
     ratio: own.Ratio = None,
-    bits: own.Bits = None,
-    group: own.Group = None,
-    symmetric: own.Symmetric = False,
-    ranks: own.Ranks = None,
-    compensator_bits: own.CompensatorBits = None,
+    bits: quantizing.Bits = None,
+    group: quantizing.Group = None,
+    symmetric: quantizing.Symmetric = False,
+    ranks: quantizing.Ranks = None,
+    compensator_bits: quantizing.CompensatorBits = None,
     unfused: own.Unfused = False,
     compensators: own.Compensators = "apart",
     compensator_memory: own.CompensatorMemory = "stored",

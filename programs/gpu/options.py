@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from meshrt.program import AtLeast, AtMost
+from meshrt.program import AtLeast
 
 Model = Annotated[str, "a packaged model's name, or a Hugging Face folder: LLaMA, Qwen2, OPT, mixtures of experts"]
 Scheme = Annotated[Literal["dense", "base", "deinfer"], "how matrices are cut and summed"]
@@ -17,13 +17,6 @@ Dtype = Annotated[
     Literal["float32", "float16", "bfloat16"] | None,
     "of all that is counted; computed in float32  [default: the model's]",
 ]
-Bits = Annotated[
-    int | None, "--payload none: all matrices of the layers in so many bits a weight", AtLeast(2), AtMost(8)
-]  # fmt: skip
-Group = Annotated[int | None, "of --bits: weights that share a scale  [default: 64]"]
-Symmetric = Annotated[bool, "of --bits: no zeros are stored"]
-Ranks = Annotated[str | None, "of --bits: compensators, as dense-512+kurtosis-16 (`meshrt quantize`)"]
-CompensatorBits = Annotated[Literal["3", "8", "16"] | None, "of --ranks  [default: 3]"]
 Unfused = Annotated[bool, "quantized: write each matrix in the model's dtype and read it again, as PyTorch"]
 Compensators = Annotated[Literal["apart", "fused"], "kernels of their own, or in that of the codes"]
 CompensatorMemory = Annotated[Literal["stored", "float16"], "what they are on the GPU: as stored, or float16"]

@@ -1,49 +1,27 @@
 """What the options on codes ask for: a model quantized by shape, and how products with codes are computed."""
 
-from dataclasses import replace
 from typing import Any
 
 from meshrt.errors import UsageError
 from meshrt.gpu.gpus import Gpus
-from meshrt.models.config import Config
 from meshrt.models.family import Family, family_of
-from meshrt.models.quantize.choice import choose
-from meshrt.models.quantize.form import Quantized, check_group
-from meshrt.models.quantize.shapes import shapes_of
-from meshrt.models.quantize.sizes import Scheme, bytes_of
+from meshrt.models.quantize.form import Quantized
+from meshrt.models.quantize.sizes import bytes_of
+from meshrt.programs import quantizing
 from meshrt.programs.gpu.coded import Hold
 from meshrt.programs.gpu.options import How
 
 
 def quantized_by_shape(gpus: Gpus, family: Family, how: How) -> Family:
     """The model with all matrices of its layers in --bits, and compensators of --ranks. UsageError, ModelError."""
-    of_bits = {
-        "--group": how.group, "--symmetric": how.symmetric or None, "--ranks": how.ranks,
-        "--compensator-bits": how.compensator_bits,
-    }  # fmt: skip
-    if how.bits is None:
-        for name, value in of_bits.items():
-            if value is not None:
-                raise UsageError(f"{name} goes with --bits, which quantizes a model by shape")
-        return family
-    if gpus.payload:
-        raise UsageError("--bits is for shapes, with --payload none; `meshrt quantize` makes a quantized model")
-    if forms(family):
-        raise UsageError("--bits: the model is quantized already; leave it away")
-    if how.ratio is not None or family.config.ranks or not isinstance(family.config, Config):
-        raise UsageError("--bits quantizes LLaMA and its like, whole matrices only: leave --ratio away, or --bits")
-    if how.compensator_bits is not None and how.ranks is None:
-        raise UsageError("--compensator-bits goes with --ranks, such as uniform-16")
-    group, bits = how.group or 64, int(how.compensator_bits or 3)
-    try:
-        check_group(group)
-    except ValueError as error:
-        raise UsageError(f"--group: {str(error).removeprefix('has ')}") from error
-    scheme = Scheme("milo", how.bits, group, how.symmetric, bits)
-    shapes = shapes_of(family.config)
-    ranks = choose(shapes, scheme, how.ranks, None, None)[0] if how.ranks is not None else {}
-    forms_of = {one.name: scheme.form(ranks.get(one.name, 0)) for one in shapes.matrices}
-    return family_of(replace(family.config, quantized=forms_of))
+    if how.bits is not None and how.ratio is not None:
+        raise UsageError(
+            "--bits quantizes whole matrices, and --ratio puts factors in their place: leave --ratio away, or --bits"
+        )
+    config = quantizing.quantized_by_shape(
+        family.config, gpus.payload, how.bits, how.group, how.symmetric, how.ranks, how.compensator_bits
+    )
+    return family if config is family.config else family_of(config)
 
 
 def hold_of(family: Family, how: How) -> Hold:
