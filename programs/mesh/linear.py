@@ -17,6 +17,9 @@ few, are brought to the other axis by one more sum: the cores that have the chun
 
 The MLP comes out right by itself where all its matrices are in factors: four sums, where bringing it round would take
 six. Where one is whole, gate and up are as q and k, and down as o.
+
+Quantized matrices are as whole ones, of codes (packed.py). Where their compensators have products of their own, what
+comes first has the latent numbers of each behind the columns of all, in the same sum.
 """
 
 from collections.abc import Callable

@@ -123,14 +123,20 @@ def test_the_schema_refuses_what_is_no_report(change: str, valid: Callable[..., 
 
 
 @pytest.mark.mpi(ranks=[1, 4])
-def test_layers_that_stand_for_others_are_marked_in_their_phases(valid: Callable[..., None], comm: Any) -> None:
-    """All that `repeated` multiplies, in prefill, re-placement and decode; the first token is counted as it is."""
-    report = run_report(comm, "llama", (8, 8), "wse2", payload=False, layers_run=2, **IDS)
+@pytest.mark.parametrize("bits", [None, 3])
+def test_layers_that_stand_for_others_are_marked_in_their_phases(
+    bits: int | None, valid: Callable[..., None], comm: Any
+) -> None:
+    """All that `repeated` multiplies, in prefill, re-placement and decode; the first token is counted as it is. Of a
+    quantized model nothing is rebuilt in re-placement.
+    """
+    report = run_report(comm, "llama", (8, 8), "wse2", payload=False, layers_run=2, bits=bits, **IDS)
     valid(report)
     complete(report)
-    scaled = {path for path, row in fields.MESH.items() if row.scaled and "wafer" not in path}
+    scaled = {path for path, row in fields.MESH.items() if row.scaled and "wafer" not in path and path != "rebuilt"}
     want = {f"{stem}.{path}" for path in scaled for stem in
             ("measured", "phases.prefill", "phases.re-placement", "phases.decode")}  # fmt: skip
+    want |= {f"{stem}.rebuilt" for stem in ("measured", "phases.prefill", "phases.decode") if bits is not None}
     assert extrapolated(report) == want
 
 
