@@ -39,7 +39,8 @@ def told(config: Config, how: How, regions: Sequence[Region]) -> dict[str, Any]:
     """What the result says of a quantized model; nothing of another.
 
     `core_bytes` is what every core of the region that holds most has of the layers' matrices, by what it is, as it was
-    charged; `area_bytes` what it would be if the folder's bytes of these layers were shared out evenly.
+    charged; `area_bytes` what it would be if the folder's bytes of these layers were shared out evenly. One line, which
+    is printed, has both.
     """
     if not config.quantized:
         return {}
@@ -48,10 +49,12 @@ def told(config: Config, how: How, regions: Sequence[Region]) -> dict[str, Any]:
     layers = family_of(config).layers[fullest.layers.start : fullest.layers.stop]
     stored = sum(stored_bytes(one) for layer in layers for one in layer.matrices())
     cores = fullest.block.mesh.width * fullest.block.mesh.height
+    held, area = core_bytes(fullest), ceil(Fraction(stored, cores))
     return {
+        "layers_in_codes": f"{sum(held.values()):,} bytes a core, {area:,} by area",
         "quantized": {
             "bits": form.bits, "group": form.group, "symmetric": form.symmetric, "compensators": how.compensators,
-            "core_bytes": dict(core_bytes(fullest)), "area_bytes": ceil(Fraction(stored, cores)),
+            "core_bytes": dict(held), "area_bytes": area,
         }
     }  # fmt: skip
 
