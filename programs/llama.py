@@ -10,6 +10,7 @@ from meshrt.mesh.state import settings
 from meshrt.models.catalogue import find_model
 from meshrt.models.checkpoint import check_shapes, open_checkpoint
 from meshrt.models.config import read_config
+from meshrt.programs import compressing
 from meshrt.programs.generation import options as shared
 from meshrt.programs.generation.choice import make_choice
 from meshrt.programs.generation.generate import generate, said, write_logits
@@ -29,7 +30,7 @@ MESH = (8, 8)
 
 @np.errstate(all="ignore")  # of numbers that are none: the choice of a token says so
 def run(
-    block: Block,
+    cores: Block,
     *,
     model: shared.Model = "llama-tiny",
     prompt: shared.PromptText = None,
@@ -47,6 +48,8 @@ def run(
     regions: own.Regions = 1,
     decode_mesh: own.DecodeMesh = None,
     decode_regions: own.DecodeRegions = None,
+    ratio: compressing.Ratio = None,
+    block: compressing.Block = None,
     layers: shared.Layers = None,
     layers_run: shared.LayersRun = None,
     steps_run: own.StepsRun = None,
@@ -76,33 +79,34 @@ def run(
 ) -> dict[str, Any]:
     """Generate text with a LLaMA, a Qwen2 or a mixture of experts from a Hugging Face folder, also a quantized one."""
     arguments = dict(locals())
-    del arguments["block"]
+    del arguments["cores"]
     asked, how = taken(Asked, arguments), taken(How, arguments)
     folder = find_model(model)
     config = read_config(folder, quantized=True)
-    choice = make_choice(asked, block.payload, config.eos_token_ids)
-    shared.check(asked, block.payload, config.layers)
-    check_how(how, block.payload, context)
-    config = quantized_by_shape(config, block.payload, bits, group, symmetric, ranks, compensator_bits)
+    choice = make_choice(asked, cores.payload, config.eos_token_ids)
+    shared.check(asked, cores.payload, config.layers)
+    check_how(how, cores.payload, context)
+    config = compressing.compressed_by_shape(config, cores.payload, ratio, block)
+    config = quantized_by_shape(config, cores.payload, bits, group, symmetric, ranks, compensator_bits)
     check_quantized(config, how)
     config = config if layers is None else replace(config, layers=layers)
     source = None
-    if block.payload:
+    if cores.payload:
         source = open_checkpoint(folder)
         check_shapes(source, config)
-    words = read_prompt(block.control, folder, config.vocab_size, asked)
-    shared.check_positions(asked, block.payload, len(words), config.max_positions)
-    keep = open_keep(block, settings(block), config, source, words, arguments)
+    words = read_prompt(cores.control, folder, config.vocab_size, asked)
+    shared.check_positions(asked, cores.payload, len(words), config.max_positions)
+    keep = open_keep(cores, settings(cores), config, source, words, arguments)
     kind = shared.storage(dtype or config.dtype or "float32")
-    mixture = make_mixture(block, config, how, len(words.ids))
-    with open_engine(block, config, source, how, mixture, kind, words, max_new_tokens, keep.found) as engine:
-        generation = generate(block, engine, words, choice, keep, logits is not None)
-    write_logits(block.control, asked, generation)
+    mixture = make_mixture(cores, config, how, len(words.ids))
+    with open_engine(cores, config, source, how, mixture, kind, words, max_new_tokens, keep.found) as engine:
+        generation = generate(cores, engine, words, choice, keep, logits is not None)
+    write_logits(cores.control, asked, generation)
     run_of_each = [min(len(region.layers), layers_run or config.layers) for region in engine.regions]
     return {
         **said(words, choice, generation.new),
         "head_groups": engine.chunks.groups,
-        "decode_cores": list(how.decode_cores(block.mesh)),
+        "decode_cores": list(how.decode_cores(cores.mesh)),
         "decode_regions": len(engine.regions),
         "layers": config.layers,
         "layer_cycles": layer_cycles(engine.spent, config.layers, engine.steps),

@@ -1,7 +1,7 @@
 """LLaMA on NeuronCores, end to end: dense, or with the MLP compressed as by NeuronMM."""
 
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 
@@ -10,11 +10,10 @@ from meshrt.models.catalogue import find_model
 from meshrt.models.checkpoint import check_shapes, open_checkpoint
 from meshrt.models.config import read_config
 from meshrt.models.family import check_plain, family_of
-from meshrt.models.ranks import aligned_ranks
 from meshrt.neuron.cores import Cores
 from meshrt.neuron.dtypes import DTYPES
 from meshrt.neuron.state import settings
-from meshrt.program import AtLeast
+from meshrt.programs import compressing
 from meshrt.programs.generation import options as shared
 from meshrt.programs.generation.choice import make_choice
 from meshrt.programs.generation.generate import generate, said, write_logits
@@ -40,8 +39,8 @@ def run(
     max_new_tokens: shared.MaxNewTokens = 32,
     dtype: shared.Dtype = None,
     layers: shared.Layers = None,
-    ratio: Annotated[float | None, "as if the MLP were compressed by so much; --payload none"] = None,
-    block: Annotated[int | None, "of the ranks of --ratio  [default: 128]", AtLeast(1)] = None,
+    ratio: compressing.Ratio = None,
+    block: compressing.Block = None,
     temperature: shared.Temperature = 0.0,
     top_k: shared.TopK = 0,
     top_p: shared.TopP = 1.0,
@@ -75,12 +74,7 @@ def run(
     shared.check(asked, cores.payload, config.layers)
     if checkpoint is not None and cores.trace_path:
         raise UsageError("--trace has all that ran, and --checkpoint keeps nothing of it: leave one of the two away")
-    if ratio is None and block is not None:
-        raise UsageError(f"--block is {block}, of the ranks of --ratio: give that too, or leave it away")
-    if ratio is not None:
-        if cores.payload:
-            raise UsageError(f"--ratio {ratio} gives shapes only: add --payload none, or `meshrt compress` the model")
-        config = replace(config, ranks=aligned_ranks(config, "mlp", ratio, 128 if block is None else block))
+    config = compressing.compressed_by_shape(config, cores.payload, ratio, block)
     config = config if layers is None else replace(config, layers=layers)
     source = None
     if cores.payload:

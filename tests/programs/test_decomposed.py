@@ -17,6 +17,7 @@ from meshrt.models.catalogue import find_model
 from meshrt.models.checkpoint import open_checkpoint
 from meshrt.models.config import Config, read_config
 from meshrt.models.matrix import Matrix
+from meshrt.models.ranks import aligned_ranks
 from meshrt.models.reference import forward, load_weights
 from meshrt.programs.mesh.chunks import cut_dimensions
 from meshrt.programs.mesh.weights import load_weights as place_weights
@@ -296,3 +297,16 @@ def test_a_layer_stands_for_others_only_where_they_have_its_ranks(folders: dict[
         with pytest.raises(UsageError, match=f"layer {unlike} has other ranks than layer {run}"):
             run_program(comm, "llama", (4, 4), model=str(folders["all"]), layers_run=1, regions=regions, **common)
     run_program(comm, "llama", (4, 4), model=str(folders["all"]), layers_run=1, regions=4, **common)
+
+
+@pytest.mark.mpi(ranks=[1, 4])
+def test_a_ratio_by_shape_counts_what_a_folder_of_these_ranks_does(comm: Any, folders: dict[str, Path]) -> None:
+    """Equation 5 at 0.2, to a multiple of 16: (1 - 0.2) 128 384 / (128 + 384) = 76.8, so 80, which is what `mlp` has."""
+    assert set(aligned_ranks(read_config(TINY), "mlp", 0.2, 16).values()) == {80}
+    reports = [
+        run_report(comm, "llama", (6, 4), payload=False, prompt_tokens=11, max_new_tokens=4, **given)
+        for given in ({"ratio": 0.2, "block": 16}, {"model": str(folders["mlp"])}, {})
+    ]
+    by_ratio, of_folder, whole = ({name: one[name] for name in ("phases", "measured", "result")} for one in reports)
+    assert by_ratio == of_folder
+    assert by_ratio["phases"][-1]["macs"] < whole["phases"][-1]["macs"]
