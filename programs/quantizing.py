@@ -6,10 +6,6 @@ from typing import Annotated, Literal, TypeVar
 from meshrt.errors import UsageError
 from meshrt.models.config import Config
 from meshrt.models.opt import OptConfig
-from meshrt.models.quantize.choice import choose
-from meshrt.models.quantize.form import check_group
-from meshrt.models.quantize.shapes import shapes_of
-from meshrt.models.quantize.sizes import Scheme
 from meshrt.program import AtLeast, AtMost
 
 Bits = Annotated[
@@ -46,6 +42,11 @@ def quantized_by_shape(
         raise UsageError("--bits quantizes whole matrices, and this model has some in two factors: leave it away")
     if compensator_bits is not None and ranks is None:
         raise UsageError("--compensator-bits goes with --ranks, such as uniform-16")
+    from meshrt.models.quantize.choice import choose  # most runs need none of it, and start sooner without
+    from meshrt.models.quantize.form import check_group
+    from meshrt.models.quantize.shapes import shapes_of
+    from meshrt.models.quantize.sizes import Scheme
+
     size = 64 if group is None else group
     try:
         check_group(size)

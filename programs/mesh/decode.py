@@ -20,7 +20,6 @@ from meshrt.mesh.repeat import sampled
 from meshrt.models.config import Config
 from meshrt.programs.mesh.cache import Cache, append, balance, place_of_new
 from meshrt.programs.mesh.chunks import Chunks
-from meshrt.programs.mesh.gate import choose_for_token, timed
 from meshrt.programs.mesh.headnorms import norm_heads
 from meshrt.programs.mesh.linear import along, second
 from meshrt.programs.mesh.meshgemm import zeros
@@ -29,7 +28,6 @@ from meshrt.programs.mesh.prefill import pair_tables, rotate, split_heads
 from meshrt.programs.mesh.regions import Region, cross_vector, layers_timed
 from meshrt.programs.mesh.swiglu import swiglu
 from meshrt.programs.mesh.systems import Sums
-from meshrt.programs.mesh.tokenexperts import experts_of_token
 from meshrt.programs.mesh.weights import Experts
 
 EMPTY = np.float32(-1e30)  # the greatest score of no token: finite, so that two rows without any merge to nothing
@@ -160,6 +158,9 @@ def feed_forward(config: Config, region: Region, number: int, x: np.ndarray, fus
     block, sums, layer = region.block, region.sums, region.weights.layers[number]
     w = layer.mlp
     if isinstance(w, Experts):
+        from meshrt.programs.mesh.gate import choose_for_token, timed
+        from meshrt.programs.mesh.tokenexperts import experts_of_token
+
         with timed(region, "decode", "gate"):
             normed, logits = normed_and_product(config, region, x, layer.mlp_norm_y, w.router_y, fused)
             choice = choose_for_token(region, w, region.layers[number], logits, position)

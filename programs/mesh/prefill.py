@@ -25,7 +25,6 @@ from meshrt.programs.mesh.chunks import Chunks
 from meshrt.programs.mesh.headnorms import norm_heads
 from meshrt.programs.mesh.linear import product
 from meshrt.programs.mesh.meshgemm import zeros
-from meshrt.programs.mesh.promptexperts import experts_of_prompt
 from meshrt.programs.mesh.regions import Region, cross_matrix, layers_timed, multiplying
 from meshrt.programs.mesh.swiglu import swiglu
 from meshrt.programs.mesh.systems import Sums
@@ -242,6 +241,8 @@ def feed_forward(
     normed = rms_norm(config, region, x, layer.mlp_norm_x)
     w = layer.mlp
     if isinstance(w, Experts):
+        from meshrt.programs.mesh.promptexperts import experts_of_prompt  # 64 ranks import what few models need
+
         return experts_of_prompt(region, chunks, w, region.layers[number], normed, positions.length)
     with multiplying(region, chunks) as ready:
         gate_up = product(block, ready.products.gemm, normed, w.up)

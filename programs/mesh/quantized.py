@@ -11,7 +11,6 @@ from meshrt.models.config import Config
 from meshrt.models.family import family_of
 from meshrt.models.matrix import Matrix
 from meshrt.models.quantize.form import Quantized
-from meshrt.models.quantize.sizes import bytes_of
 from meshrt.programs.mesh.options import How
 from meshrt.programs.mesh.packed import Packed
 from meshrt.programs.mesh.regions import Region
@@ -61,6 +60,8 @@ def told(config: Config, how: How, regions: Sequence[Region]) -> dict[str, Any]:
 
 def stored_bytes(matrix: Matrix) -> int:
     """Of a matrix in a folder."""
+    from meshrt.models.quantize.sizes import bytes_of
+
     assert isinstance(matrix.form, Quantized)
     return bytes_of(matrix.form.tensors(matrix.name, matrix.columns, matrix.rows))
 

@@ -13,7 +13,6 @@ from meshrt.models.quantize.form import Quantized
 from meshrt.programs.mesh.chunks import Chunks, plain
 from meshrt.programs.mesh.grid import Grid
 from meshrt.programs.mesh.linear import Linear, Part
-from meshrt.programs.mesh.packing import pack_matrices
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +37,8 @@ class Reader:
         Each is one for every region of the grid, of one form; regions that are left over have none.
         """
         if isinstance(matrices[0][0][0].form, Quantized):  # where one matrix of a model is, all are
+            from meshrt.programs.mesh.packing import pack_matrices
+
             packed = pack_matrices(
                 self.block,
                 self.checkpoint,

@@ -301,7 +301,7 @@ def test_a_layer_stands_for_others_only_where_they_have_its_ranks(folders: dict[
 
 @pytest.mark.mpi(ranks=[1, 4])
 def test_a_ratio_by_shape_counts_what_a_folder_of_these_ranks_does(comm: Any, folders: dict[str, Path]) -> None:
-    """Equation 5 at 0.2, to a multiple of 16: (1 - 0.2) 128 384 / (128 + 384) = 76.8, so 80, which is what `mlp` has."""
+    """Equation 5 at 0.2, to a multiple of 16: (1 - 0.2) 128 384 / (128 + 384) = 76.8, so 80, the ranks of `mlp`."""
     assert set(aligned_ranks(read_config(TINY), "mlp", 0.2, 16).values()) == {80}
     reports = [
         run_report(comm, "llama", (6, 4), payload=False, prompt_tokens=11, max_new_tokens=4, **given)
