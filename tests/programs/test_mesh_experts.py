@@ -15,7 +15,6 @@ from random_models import random_checkpoint
 from runs import run_program
 from safetensors.numpy import load_file, save_file
 
-import meshrt.programs.mesh.decode as token_side
 import meshrt.programs.mesh.gate as gate
 import meshrt.programs.mesh.mixture as mixture
 import meshrt.programs.mesh.promptexperts as prompt_side
@@ -160,9 +159,10 @@ def test_shapes_alone_give_the_same_counts_where_tokens_go_the_same_ways(
     name: str, options: dict[str, Any], tmp_path: Path, comm: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: dict[tuple[int, int], np.ndarray] = {}
+    choose_for_token = gate.choose_for_token
 
     def of_token(region: Any, w: Any, number: int, logits: np.ndarray, position: int) -> Any:
-        choice = gate.choose_for_token(region, w, number, logits, position)
+        choice = choose_for_token(region, w, number, logits, position)
         seen[region.mixture.numbers[number], position] = np.array([choice.experts])
         return choice
 
@@ -174,7 +174,7 @@ def test_shapes_alone_give_the_same_counts_where_tokens_go_the_same_ways(
     model = str(random_moe(name, tmp_path / name))
     common = {"model": model, "prompt_tokens": 9, "max_new_tokens": 3, "ignore_eos": True, **options}
     with monkeypatch.context() as patch:
-        patch.setattr(token_side, "choose_for_token", of_token)
+        patch.setattr(gate, "choose_for_token", of_token)
         patch.setattr(prompt_side, "choose_for_prompt", of_prompt)
         full = run_program(comm, "llama", (4, 4), "wse2", {"core_memory": 10**7}, **common)
     monkeypatch.setattr(mixture, "make_routing", lambda *_: Replay(seen))
