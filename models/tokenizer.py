@@ -6,6 +6,7 @@ that asks for them has them from training.
 
 import json
 import os
+from base64 import b64decode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +31,7 @@ def load_tokenizer(folder: str | Path) -> "Tokenizer":
     except ImportError as error:
         raise ModelError(f"the tokenizers library is needed for text ({error}); --prompt-ids works without") from error
     text = read_text(path, MAX_TEXT_BYTES)
+    _check_tables(path, text)
     with _told(f"{path}: not a usable tokenizer; --prompt-ids 1,2,3 works without one"):
         tokenizer = Tokenizer.from_str(text)
         tokenizer.no_padding()
@@ -61,6 +63,37 @@ def decode(tokenizer: "Tokenizer", ids: list[int]) -> str:
             return tokenizer.decode(list(ids))
     except ModelError as error:
         raise ModelError(f"{error}: {ids}") from error
+
+
+def _check_tables(path: Path, text: str) -> None:
+    """ModelError for a table of characters that says to be larger than it is.
+
+    The library makes room for what its first four bytes say, twice over: where that is gigabytes, on a machine that has
+    not got them, the process is aborted.
+    """
+    try:
+        parts = [json.loads(text)]
+    except (ValueError, RecursionError):
+        return  # the library has words for it
+    while parts:
+        part = parts.pop()
+        table = part.get("precompiled_charsmap") if isinstance(part, dict) else None
+        if isinstance(table, str):
+            size, room = _first_number(table), len(table) * 3 // 4 - 4
+            if size > room:
+                raise ModelError(
+                    f"{path}: 'precompiled_charsmap' says that {size} bytes of characters follow, and it has {room} at"
+                    " most; --prompt-ids 1,2,3 works without a tokenizer"
+                )
+        parts += part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
+
+
+def _first_number(table: str) -> int:
+    """The first four bytes of what is in base64; 0 for what is not."""
+    try:
+        return int.from_bytes(b64decode(table[:8])[:4], "little")
+    except ValueError:
+        return 0
 
 
 def _growth(part: Any) -> int:

@@ -1,5 +1,7 @@
 """Text to ids and back with the packaged tokenizer."""
 
+import json
+from base64 import b64encode
 from pathlib import Path
 
 import pytest
@@ -53,3 +55,18 @@ def test_tokenizer_bad_file(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "tokenizer.json").write_bytes(content)
     with pytest.raises(ModelError, match=r"tokenizer\.json"):
         load_tokenizer(tmp_path)
+
+
+def test_a_table_that_says_to_be_larger_than_it_is_is_not_made_room_for(tmp_path: Path) -> None:
+    """The library would ask for 8 GB, and the process end where there are none; a table that is whole still loads."""
+    data = json.loads((find_model("llama-tiny") / "tokenizer.json").read_text(encoding="utf-8"))
+    data["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "Precompiled"}]}
+    inner = data["normalizer"]["normalizers"][0]
+    for table, refused in ((b"\xff" * 4 + bytes(60), "says that 4294967295 bytes"), (b"\x04" + bytes(7), None)):
+        inner["precompiled_charsmap"] = b64encode(table).decode()
+        (tmp_path / "tokenizer.json").write_text(json.dumps(data), encoding="utf-8")
+        if refused is None:
+            assert load_tokenizer(tmp_path).get_vocab_size() == 512
+        else:
+            with pytest.raises(ModelError, match=refused):
+                load_tokenizer(tmp_path)
