@@ -139,7 +139,9 @@ def test_bytes_of_all_to_all_are_those_of_the_routing(name: str, link: str, tmp_
         new_gpus(tp, link=link), folder, prompt_ids=",".join(map(str, TOKENS)), max_new_tokens=1, experts="alltoall"
     )
     choices = routing(folder, TOKENS)
-    experts = read_config(folder).moe.experts  # type: ignore[union-attr]
+    moe = read_config(folder).moe
+    assert moe is not None
+    experts = moe.experts
     home = np.repeat(np.arange(tp), [experts * (at + 1) // tp - experts * at // tp for at in range(tp)])
     owner = np.repeat(np.arange(tp), [11 * (at + 1) // tp - 11 * at // tp for at in range(tp)])
     out = back = far = 0
@@ -224,7 +226,8 @@ def test_with_the_same_choices_everything_is_counted_alike_by_shape(
     monkeypatch.setattr(experts, "_decide", own)
     config = read_config(folder)
     layers = sum(isinstance(config.layer(at).mlp, Experts) for at in range(config.layers))
-    recorded = Recorded(np.ones((layers, config.moe.experts)), choices, layers)  # type: ignore[union-attr]
+    assert config.moe is not None
+    recorded = Recorded(np.ones((layers, config.moe.experts)), choices, layers)
     monkeypatch.setattr(mixing, "make_routing", lambda *_: recorded)
     for tp in (1, 4):
         full, none = (

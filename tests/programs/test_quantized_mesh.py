@@ -180,7 +180,13 @@ def test_shapes_alone_give_the_same_counts(
 ) -> None:
     if kind == "rtn3" and "compensators" in options:
         options = {}
-    common = {"model": str(folders[kind]), "prompt_tokens": 9, "max_new_tokens": 3, "ignore_eos": True, **options}
+    common: dict[str, Any] = {
+        "model": str(folders[kind]),
+        "prompt_tokens": 9,
+        "max_new_tokens": 3,
+        "ignore_eos": True,
+        **options,
+    }
     full = run_program(comm, "llama", mesh, **common)
     none = run_program(comm, "llama", mesh, payload=False, **common)
     assert full["phases"] == none["phases"] and full["measured"] == none["measured"]
@@ -193,7 +199,7 @@ def test_quantized_by_shape_is_what_its_folder_is(tmp_path: Path, comm: Any) -> 
     config, checkpoint = read_model(TINY)
     scheme, ranks = Scheme("milo", 4, 32, False, 8), dict.fromkeys(config.matrices(), 6)
     quantize(TINY, tmp_path / "model", scheme, ranks, 1, statistics(config, checkpoint))
-    common = {"prompt_tokens": 9, "max_new_tokens": 3, "payload": False}
+    common: dict[str, Any] = {"prompt_tokens": 9, "max_new_tokens": 3, "payload": False}
     folder = run_program(comm, "llama", (3, 4), model=str(tmp_path / "model"), **common)
     shape = run_program(comm, "llama", (3, 4), bits=4, group=32, ranks="uniform-6", compensator_bits="8", **common)
     assert folder["phases"] == shape["phases"] and folder["measured"] == shape["measured"]
@@ -300,7 +306,7 @@ def test_tiles_on_the_links_are_the_packed_bytes(folders: dict[str, Path], comm:
     """Prefill on 4 x 4 cores, where 4 divides everything: as many hops, and for each hop of a tile of B these bytes in
     place of float32's.
     """
-    common = {"prompt_tokens": 8, "max_new_tokens": 1, "payload": False, "dtype": "float32"}
+    common: dict[str, Any] = {"prompt_tokens": 8, "max_new_tokens": 1, "payload": False, "dtype": "float32"}
     whole, found = (
         run_program(comm, "llama", (4, 4), model=str(folder), **common)["phases"][0]
         for folder in (TINY, folders["rtn3"])
@@ -339,16 +345,13 @@ def test_numbers_that_are_rebuilt(folders: dict[str, Path], comm: Any) -> None:
 @pytest.mark.parametrize("mesh", [(4, 4), (3, 3)], ids=str)
 def test_what_compensators_of_their_own_send(mesh: tuple[int, int], folders: dict[str, Path], comm: Any) -> None:
     """No sum more: r numbers more in the sums that there are, all of them at every core of a line."""
-    common = {
+    common: dict[str, Any] = {
         "model": str(folders["milo3"]), "prompt_tokens": 4, "max_new_tokens": 4, "payload": False, "phases": 1,
         "head_groups": 1,
     }  # fmt: skip
     fused, apart = (
         next(phase for phase in report["phases"] if phase["name"] == "decode")
-        for report in (
-            run_program(comm, "llama", mesh, compensators=way, **common)
-            for way in ("fused", "apart")  # type: ignore[arg-type]
-        )
+        for report in (run_program(comm, "llama", mesh, compensators=way, **common) for way in ("fused", "apart"))
     )
     assert fused["messages"] == apart["messages"] and fused["hops"] == apart["hops"]
     alone = run_program(comm, "allreduce", mesh, algorithm="ktree", phases=1, axis="x", size=1, payload=False)
@@ -359,7 +362,7 @@ def test_what_compensators_of_their_own_send(mesh: tuple[int, int], folders: dic
 @pytest.mark.mpi(ranks=[1])
 def test_unpacking_takes_the_time_of_its_instructions(folders: dict[str, Path], comm: Any) -> None:
     """One core, one token by shape: what 3 bits take longer than whole numbers are the instructions of packed.py."""
-    common = {"context": 1, "max_new_tokens": 2, "payload": False, "dtype": "float32"}
+    common: dict[str, Any] = {"context": 1, "max_new_tokens": 2, "payload": False, "dtype": "float32"}
     limits = {"core_memory": 1 << 30}
     whole, found = (
         run_program(comm, "llama", (1, 1), "wse2", limits, model=str(model), **common)
@@ -378,13 +381,18 @@ def test_unpacking_takes_the_time_of_its_instructions(folders: dict[str, Path], 
 
 @pytest.mark.mpi(ranks=[1])
 def test_a_model_that_has_no_room_has_it_in_three_bits(comm: Any) -> None:
-    common = {"prompt_tokens": 4, "max_new_tokens": 2, "payload": False, "limits": {"core_memory": 80_000}}
+    common: dict[str, Any] = {
+        "prompt_tokens": 4,
+        "max_new_tokens": 2,
+        "payload": False,
+        "limits": {"core_memory": 80_000},
+    }
     with pytest.raises(LimitError, match=r"layers\.\d+\."):
         run_program(comm, "llama", (4, 4), **common)
     told = run_program(comm, "llama", (4, 4), bits=3, **common)
     assert told["measured"]["memory_bytes"]["max"] <= 80_000
     with pytest.raises(LimitError, match=r"codes.*use a larger --mesh"):
-        run_program(comm, "llama", (4, 4), bits=3, **{**common, "limits": {"core_memory": 20_000}})  # type: ignore[arg-type]
+        run_program(comm, "llama", (4, 4), bits=3, **{**common, "limits": {"core_memory": 20_000}})
 
 
 @pytest.mark.mpi(ranks=[1])
@@ -422,7 +430,7 @@ def test_a_tile_that_is_another_gives_other_numbers(folders: dict[str, Path], tm
 
 @pytest.mark.mpi(ranks=[1])
 def test_what_cannot_be_is_refused(folders: dict[str, Path], tmp_path: Path, comm: Any) -> None:
-    common = {"prompt_tokens": 5, "max_new_tokens": 3, "payload": False}
+    common: dict[str, Any] = {"prompt_tokens": 5, "max_new_tokens": 3, "payload": False}
     milo3, rtn3 = {"model": str(folders["milo3"])}, {"model": str(folders["rtn3"])}
     for given, says in (
         (milo3 | {"system": "t10"}, "moves whole numbers only"),
@@ -437,7 +445,7 @@ def test_what_cannot_be_is_refused(folders: dict[str, Path], tmp_path: Path, com
         ({"bits": 3, "group": 40}, "--group: 'group' 40"),
     ):
         with pytest.raises(UsageError, match=says):
-            run_program(comm, "llama", (4, 4), **common, **given)  # type: ignore[arg-type]
+            run_program(comm, "llama", (4, 4), **common, **given)
     with pytest.raises(UsageError, match="--bits is for shapes"):
         run_program(comm, "llama", (4, 4), bits=3, prompt_ids="1,2")
 
@@ -445,11 +453,17 @@ def test_what_cannot_be_is_refused(folders: dict[str, Path], tmp_path: Path, com
 @pytest.mark.mpi(ranks=[1])
 def test_experts_of_other_ranks_do_not_lie_in_one_round_of_regions(tmp_path: Path, comm: Any) -> None:
     model = quantized(random_moe("mixtral", tmp_path / "base"), tmp_path / "model", "milo3")
-    common = {"model": str(model), "prompt_tokens": 5, "max_new_tokens": 3, "payload": False, "experts": "regions"}
+    common: dict[str, Any] = {
+        "model": str(model),
+        "prompt_tokens": 5,
+        "max_new_tokens": 3,
+        "payload": False,
+        "experts": "regions",
+    }
     with pytest.raises(UsageError, match="compensator of another rank"):
-        run_program(comm, "llama", (4, 4), **common)  # type: ignore[arg-type]
+        run_program(comm, "llama", (4, 4), **common)
     with pytest.raises(UsageError, match="--experts split"):
-        run_program(comm, "llama", (4, 4), compensators="apart", **common)  # type: ignore[arg-type]
+        run_program(comm, "llama", (4, 4), compensators="apart", **common)
 
 
 @pytest.mark.mpi(ranks=[1])
