@@ -77,7 +77,7 @@ def _of_opt(config: OptConfig) -> Family:
 
 
 def check_plain(family: Family, folder: Path, machine: str) -> None:
-    """ModelError where the model has what models/reference.py computes and no machine does yet."""
+    """ModelError where the model has what the reference, the mesh and GPUs compute, and this one does not yet."""
     parts = {
         "experts": any(isinstance(one.mlp, Experts) for one in family.layers),
         "norms of queries and keys": any(one.head_norms for one in family.layers),
@@ -86,8 +86,8 @@ def check_plain(family: Family, folder: Path, machine: str) -> None:
     found = " and ".join(name for name, there in parts.items() if there)
     if found:
         raise ModelError(
-            f"{folder}: the model has {found}, which {machine} cannot run yet; name a model without, or compute it with"
-            " the NumPy reference (docs/moe.md)"
+            f"{folder}: the model has {found}, which {machine} cannot run yet; name a model without, or run it on the"
+            " mesh or on GPUs (llama --on mesh, --on gpu; docs/moe.md)"
         )
 
 

@@ -26,7 +26,7 @@ class Budget:
             raise LimitError(
                 f"GPU {self.index}: {name!r} asks for {nbytes} bytes, {self.used} are in use, the limit is "
                 f"{self.limit} (device {self.device.name}); use more GPUs (--tp), a smaller batch, --gpu-memory, or"
-                " fewer bits a weight (meshrt quantize)"
+                " fewer bits a weight (meshrt quantize; by shape --bits 3)"
             )
         self.names[name] = self.names.get(name, 0) + nbytes
         self.used += nbytes

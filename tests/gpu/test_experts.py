@@ -393,7 +393,8 @@ def test_the_published_models_run_by_shape(model: str) -> None:
 def test_mixtral_in_float16_is_too_large_for_40_gb_and_in_three_bits_is_not() -> None:
     asked = {"prompt_tokens": 16, "max_new_tokens": 2, "ignore_eos": True}
     with pytest.raises(
-        LimitError, match=r"the limit is 42949672960 .*a100-40g.*fewer bits a weight \(meshrt quantize\)"
+        LimitError,
+        match=r"the limit is 42949672960 .*a100-40g.*fewer bits a weight \(meshrt quantize; by shape --bits 3\)",
     ):
         run_lowrank(new_gpus(1, payload=False, device="a100-40g"), "mixtral-8x7b", **asked)
     gpus = new_gpus(1, payload=False, device="a100-40g")
