@@ -14,7 +14,7 @@ from meshrt.mesh.block import Block
 from meshrt.mesh.clock import HOPS, TIME
 from meshrt.mesh.device import Device
 from meshrt.mesh.wires import fabric
-from meshrt.mesh.wires.lines import pieces
+from meshrt.mesh.wires.lines import Positions, View, pieces
 from meshrt.mesh.wires.routes import Route
 from meshrt.mesh.wires.tables import Channel, installed
 
@@ -105,3 +105,24 @@ def test_a_path_has_the_hops_of_the_packet(axis: str, comm):
         ends = (AT + far)[far == hops]
         assert state_at(block, axis, HOPS, ends) == {hops}
         assert state_at(block, axis, TIME, ends) == {hops * ALPHA + BUSY}
+
+
+@pytest.mark.parametrize("axis", ["x", "y"])
+@pytest.mark.parametrize("lines, length", [(3, 7), (70, 90)])
+def test_positions_of_many_lines_are_read_and_written_and_take_little_memory(
+    axis: str, lines: int, length: int
+) -> None:
+    """A large mesh has thousands of them: were each core's place kept, they would take most of the host's memory."""
+    shape = (length, lines) if axis == "y" else (lines, length)
+    memory = np.arange(3.0 * lines * length).reshape(3, *shape)
+    view = View(axis, slice(0, lines), lines, length)
+    at = np.array([0, 1, length - 3, length - 1])
+    expected = view.of(memory, 1).copy()
+    odd = Positions(view.of(memory, 1), np.repeat(at, length // 4)[: length - 1])
+    kept = [part for part in (odd.index if isinstance(odd.index, tuple) else (odd.index,)) if hasattr(part, "nbytes")]
+    assert sum(part.nbytes for part in kept) <= max(32 * 1024, 8 * length)
+    assert np.array_equal(odd.get(), expected[..., np.repeat(at, length // 4)[: length - 1]])
+    some = Positions(view.of(memory, 1), at)
+    some.put(-some.get())
+    expected[..., at] *= -1
+    assert np.array_equal(view.of(memory, 1), expected)

@@ -2,11 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
 
 Index = slice | np.ndarray
+
+ROOM = 4096  # positions that are kept one by one: for more they would take more memory than what they are positions of
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +73,7 @@ def _in_memory(array: np.ndarray, index: Index) -> tuple[np.ndarray, Any]:
     owner = array
     while isinstance(owner.base, np.ndarray):
         owner = owner.base
-    if owner.dtype != array.dtype or not owner.flags.c_contiguous:
+    if owner.dtype != array.dtype or not owner.flags.c_contiguous or prod(array.shape[:-1]) * np.size(index) > ROOM:
         return array, (..., index)
     start = (array.__array_interface__["data"][0] - owner.__array_interface__["data"][0]) // array.itemsize
     *steps, last = [step // array.itemsize for step in array.strides]
