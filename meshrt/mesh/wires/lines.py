@@ -54,7 +54,7 @@ class Positions:
 
     def __init__(self, array: np.ndarray, index: Index) -> None:
         self.view = array[..., index] if isinstance(index, slice) else None
-        if self.view is None:  # positions in the memory that the array is a view of: several times as fast
+        if not isinstance(index, slice):  # positions in the memory that the array is a view of: several times as fast
             array, index = _in_memory(array, index)
         self.array, self.index = array, index
 
@@ -68,16 +68,16 @@ class Positions:
             self.view[...] = values
 
 
-def _in_memory(array: np.ndarray, index: Index) -> tuple[np.ndarray, Any]:
+def _in_memory(array: np.ndarray, index: np.ndarray) -> tuple[np.ndarray, Any]:
     """The flat memory that an array is a view of, and where those positions of its last axis are in it."""
     owner = array
     while isinstance(owner.base, np.ndarray):
         owner = owner.base
-    if owner.dtype != array.dtype or not owner.flags.c_contiguous or prod(array.shape[:-1]) * np.size(index) > ROOM:
+    if owner.dtype != array.dtype or not owner.flags.c_contiguous or prod(array.shape[:-1]) * len(index) > ROOM:
         return array, (..., index)
     start = (array.__array_interface__["data"][0] - owner.__array_interface__["data"][0]) // array.itemsize
     *steps, last = [step // array.itemsize for step in array.strides]
-    flat = start + last * np.asarray(index)
+    flat = start + last * index
     for size, step in zip(array.shape[-2::-1], steps[::-1], strict=True):
         flat = np.add.outer(step * np.arange(size), flat)
     return owner.reshape(-1), flat
