@@ -8,7 +8,7 @@ from numpy.typing import DTypeLike
 
 from meshrt.models.config import Config
 from meshrt.models.errors import ModelError
-from meshrt.models.reference import Weights, forward
+from meshrt.models.reference import Project, Weights, forward, project
 
 Loss = tuple[float, int]  # -log p of a sequence's tokens, in nats, and their number
 
@@ -33,12 +33,16 @@ def losses(
     sequences: Sequence[Sequence[int]],
     dtype: DTypeLike = np.float32,
     progress: Callable[[int, int], None] | None = None,
+    project: Project = project,
 ) -> list[Loss]:
-    """What `perplexity` adds up, of each sequence that has a token after its first. ModelError if none has."""
+    """What `perplexity` adds up, of each sequence that has a token after its first. ModelError if none has.
+
+    `project` is what multiplies (models/reference.py).
+    """
     found = []
     for number, ids in enumerate(sequences):
         if len(ids) > 1:
-            logits = forward(config, weights, ids[:-1], dtype).astype(np.float64)
+            logits = forward(config, weights, ids[:-1], dtype, project).astype(np.float64)
             logits -= logits.max(axis=-1, keepdims=True)
             log_p = logits[np.arange(len(logits)), ids[1:]] - np.log(np.exp(logits).sum(axis=-1))
             found.append((-float(log_p.sum()), len(logits)))

@@ -48,15 +48,28 @@ def load_weights(
     return {name: tensor(name).astype(dtype) for name in expected_shapes(replace(config, quantized={}))}
 
 
-def forward(config: Config | OptConfig, weights: Weights, ids: Sequence[int], dtype: DTypeLike = np.float64) -> Array:
-    """Token ids to logits [T, vocab]: row t is the prediction for position t + 1. All arithmetic is in `dtype`."""
+def project(w: Weights, matrix: Matrix, x: Array) -> Array:
+    """x W^T, or (x U) V of a matrix that is kept as two factors."""
+    y = x
+    for factor in matrix.factors():
+        y = y @ w[factor.name + ".weight"].T
+    return y + w[matrix.name + ".bias"] if matrix.bias else y
+
+
+def forward(
+    config: Config | OptConfig, weights: Weights, ids: Sequence[int], dtype: DTypeLike = np.float64,
+    project: Project = project,
+) -> Array:  # fmt: skip
+    """Token ids to logits [T, vocab]: row t is the prediction for position t + 1. All arithmetic is in `dtype`, but for
+    what `project` does (models/integer.py).
+    """
     family = family_of(config)
     tokens = _token_ids(family, ids)
     w = {name: np.asarray(weight, dtype) for name, weight in weights.items()}
     rotary = rotary_tables(family, len(tokens), dtype)
     x = embed(family, w, tokens)
     for one in family.layers:
-        x = layer(family, w, one, x, rotary)
+        x = layer(family, w, one, x, rotary, project)
     logits: Array = normed(family, w, family.norm, x) @ w[family.head + ".weight"].T
     return logits
 
@@ -103,14 +116,6 @@ def rms_norm(x: Array, weight: Array, eps: Any) -> Array:
     """Over the last axis."""
     y: Array = x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps) * weight
     return y
-
-
-def project(w: Weights, matrix: Matrix, x: Array) -> Array:
-    """x W^T, or (x U) V of a matrix that is kept as two factors."""
-    y = x
-    for factor in matrix.factors():
-        y = y @ w[factor.name + ".weight"].T
-    return y + w[matrix.name + ".bias"] if matrix.bias else y
 
 
 def rotate(x: Array, cos: Array, sin: Array) -> Array:

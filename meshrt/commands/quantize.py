@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from meshrt.models.quantize.form import Activations, Group
     from meshrt.models.quantize.sizes import Scheme
     from meshrt.ranks.console import Console
 
@@ -26,11 +27,22 @@ UNITS = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 @click.option("--out", metavar="DIR", help="The folder to write; it must not exist yet.")
 @click.option("--sizes", is_flag=True, help="Write nothing: tell the bytes, by shape, without weights.")
 @click.option(
-    "--method", type=click.Choice(["rtn", "hqq", "gptq", "milo"]), default="milo", show_default=True, help="How."
+    "--method",
+    type=click.Choice(["rtn", "hqq", "gptq", "milo", "w4a8"]),
+    default="milo",
+    show_default=True,
+    help="How.",
 )
-@click.option("--bits", type=shared.WholeRange(2, 8), default=3, show_default=True, help="Of a weight's code.")
-@click.option("--group", type=shared.Whole(), default=64, show_default=True, help="Weights that share a scale.")
-@click.option("--symmetric", is_flag=True, help="rtn: no zeros are stored, grids lie around 0.")
+@click.option("--bits", type=shared.WholeRange(2, 8), help="Of a weight's code.  [default: 3; w4a8 has 4]")
+@click.option(
+    "--group", "--block", type=shared.Whole("row"), default=64, show_default=True, metavar="N|row",
+    help="Weights that share a scale: so many neighbours of a row, or all.",
+)  # fmt: skip
+@click.option("--symmetric", is_flag=True, help="rtn, w4a8: no zeros are stored, grids lie around 0.")
+@click.option(
+    "--activations", type=click.Choice(["row", "block"]),
+    help="w4a8: what of a product's input shares a scale, a token or its part of a group.  [default: row]",
+)  # fmt: skip
 @click.option("--ranks", metavar="POLICY", help="milo: compensators, such as uniform-8 or dense-512+kurtosis-16.")
 @click.option("--budget", metavar="BYTES", help="milo: of the compensators, as 200MiB; --ranks leaves a rank open.")
 @click.option(
@@ -47,12 +59,15 @@ UNITS = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 @shared.json_to("the report")
 @shared.quiet
 def command(**options: Any) -> None:
-    """Write MODEL with the matrices of its layers in a few bits a weight: rounded, HQQ, GPTQ, or MiLo.
+    """Write MODEL with the matrices of its layers in a few bits a weight: rounded, HQQ, GPTQ, MiLo, or W4A8.
 
     MODEL is a packaged model's name or a Hugging Face folder. A group of neighbouring weights of a row shares a scale
     and a zero in float16. MiLo adds low-rank compensators of what the codes miss, in 3, 8 or 16 bits, and finds codes
     and compensators in turns; --ranks says which matrix gets how large a one: uniform-R, dense-R, sparse-R,
     frequency-R, kurtosis-R, frequency-kurtosis-R, kurtosis-steps-16, or a sum of them.
+
+    W4A8 is for products of whole numbers: weights in 4 bits, code * scale + offset, and activations in 8 bits, found as
+    they come. Its perplexity is that of such products (docs/w4a8.md).
 
     Frequencies are how often the experts are chosen on the calibration's text.
 
@@ -62,6 +77,7 @@ def command(**options: Any) -> None:
     \b
     Examples:
       meshrt quantize llama-tiny --method hqq --out tiny3
+      meshrt quantize llama-tiny --method w4a8 --out tiny4
       meshrt quantize llama-tiny --ranks uniform-8 --out tiny3m
       meshrt quantize llama-tiny --ranks kurtosis --budget 64KiB --out tiny3k
       meshrt quantize mixtral-8x7b --ranks dense-512+kurtosis-16 --sizes
@@ -74,8 +90,9 @@ def command(**options: Any) -> None:
 
 
 def quantize(
-    *, model: str, out: str | None, sizes: bool, method: str, bits: int, group: int, symmetric: bool,
-    ranks: str | None, budget: str | None, compensator_bits: str | None, rounds: int | None, calibration: str | None,
+    *, model: str, out: str | None, sizes: bool, method: str, bits: int | None, group: Group, symmetric: bool,
+    activations: Activations | None, ranks: str | None, budget: str | None, compensator_bits: str | None,
+    rounds: int | None, calibration: str | None,
     calibration_stories: int | None, seed: int | None, held_out: str | None, held_out_stories: int | None,
     json_path: str | None, quiet: bool,
 ) -> None:  # fmt: skip
@@ -98,12 +115,15 @@ def quantize(
         raise UsageError("give --out DIR to write a folder, or --sizes to be told its bytes, one of the two")
     only: dict[str, dict[str, Any]] = {
         "milo": {"--ranks": ranks, "--budget": budget, "--compensator-bits": compensator_bits, "--rounds": rounds},
-        "rtn": {"--symmetric": symmetric or None},
+        "rtn or w4a8": {"--symmetric": symmetric or None},
+        "w4a8": {"--activations": activations},
     }
-    for owner, values in only.items():
+    for owners, values in only.items():
         for name, value in values.items():
-            if value is not None and owner != method:
-                raise UsageError(f"{name} goes with --method {owner}; {method} has no use for it")
+            if value is not None and method not in owners.split(" or "):
+                raise UsageError(f"{name} goes with --method {owners}; {method} has no use for it")
+    if method == "w4a8" and bits not in (None, 4):
+        raise UsageError(f"--bits {bits}: w4a8 has 4 bits a weight; leave it away, or take --method rtn")
     text = {"--calibration": calibration, "--calibration-stories": calibration_stories, "--seed": seed}
     reads_text = method == "gptq" or (ranks is not None and needs_text(parse(ranks)))
     for name, value in text.items():
@@ -118,16 +138,20 @@ def quantize(
     if ranks is None and (budget is not None or compensator_bits is not None or (method == "milo" and not sizes)):
         raise UsageError("--method milo needs --ranks, such as uniform-8; without compensators it is --method hqq")
     try:
-        check_group(group)
+        if group != "row":
+            check_group(group)
     except ValueError as error:
         raise UsageError(f"--group: {str(error).removeprefix('has ')}") from error
     if json_path and json_path != "-":
         check_target("--json", json_path)
     console = make_console(0, 1, quiet or json_path == "-")
     folder = find_model(model)
-    scheme = Scheme(method, bits, group, symmetric, int(compensator_bits or 3) if ranks else 16)
+    eight = activations or "row" if method == "w4a8" else None
+    bits = bits or (4 if eight else 3)
+    scheme = Scheme(method, bits, group, symmetric, int(compensator_bits or 3) if ranks else 16, eight)
     most = None if budget is None else _bytes(budget)
     recipe: dict[str, Any] = {"method": method, "bits": bits, "group": group, "symmetric": symmetric}
+    recipe |= {"activations": eight} if eight else {}
     document: dict[str, Any] = {"schema": report.SCHEMA, "model": model}
     if sizes:
         shapes = read_shapes(folder)
@@ -188,41 +212,53 @@ def _write(
         folder, out, scheme, chosen, rounds, known, calibrating if gptq else None,
         lambda done, total: console.progress("quantizing", done, total),
     )  # fmt: skip
+    scores, errors = (None, {}) if test is None else _perplexities(console, folder, out, test)
     return {
         "recipe": recipe | policy,
         "calibration": None if calibrating is None else {"text": text or f"{stories} stories of seed {seed}"}
         | {"tokens": sum(map(len, calibrating))},
         **({"expert_tokens": known.frequency} if known.frequency else {}),
-        "matrices": [asdict(outcome) for outcome in outcomes],
+        "matrices": [asdict(outcome) | ({"activation_error": errors.get(outcome.name)} if scheme.activations else {})
+                     for outcome in outcomes],
         **sizes(shapes, scheme, chosen),
-        "perplexity": None if test is None else _perplexities(console, folder, out, test)
-        | {"text": held_out[0] or f"{held_out[1]} stories, held out"},
+        "perplexity": scores and scores | {"text": held_out[0] or f"{held_out[1]} stories, held out"},
     }  # fmt: skip
 
 
-def _perplexities(console: Console, before: Path, after: str, test: list[list[int]]) -> dict[str, Any]:
-    """Of the model that was read and of the folder that was written, and their difference in nats a token."""
+def _perplexities(
+    console: Console, before: Path, after: str, test: list[list[int]]
+) -> tuple[dict[str, Any], dict[str, float]]:
+    """Of the model that was read and of the folder that was written, and their difference in nats a token; and, where
+    products are of whole numbers, what that rounding changes in the inputs of each matrix on this text, relative to
+    them.
+    """
     import numpy as np
 
     from meshrt.models.config import read_config
+    from meshrt.models.integer import Errors, projection
     from meshrt.models.perplexity import Loss, difference, losses, of_losses
     from meshrt.models.reference import load_weights
 
+    errors: Errors = {}
+
     def of(folder: Any, name: str) -> list[Loss]:
+        config = read_config(folder, quantized=True)
         return losses(
-            read_config(folder, quantized=True), load_weights(folder, np.float32), test,
+            config, load_weights(folder, np.float32), test,
             progress=lambda done, total: console.progress(name, done, total),
+            project=projection(folder, config, errors),
         )  # fmt: skip
 
     before_losses, after_losses = of(before, "perplexity before"), of(after, "perplexity after")
     nats, error = difference(before_losses, after_losses)
-    return {
+    told = {
         "before": of_losses(before_losses),
         "after": of_losses(after_losses),
         "nats_more": nats,
         "standard_error": error,
         "tokens": sum(tokens for _, tokens in before_losses),
     }
+    return told, {name: (lost / (whole or 1.0)) ** 0.5 for name, (lost, whole) in errors.items()}
 
 
 def _bytes(text: str) -> int:
@@ -254,6 +290,8 @@ def print_report(document: dict[str, Any]) -> None:
         if method == "milo":
             columns["rank"] = lambda matrix: str(matrix["rank"])
             columns["round"] = lambda matrix: f"{matrix['kept']} of {len(matrix['rounds'])}"
+        if method == "w4a8" and document["perplexity"]:
+            columns["error X"] = lambda matrix: f"{matrix['activation_error']:.4f}"
         if method == "gptq":
             columns["error XW"] = lambda matrix: f"{matrix['feature_error']:.4f}"
         table.add_column("matrix", no_wrap=True)

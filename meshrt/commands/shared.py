@@ -29,9 +29,13 @@ Examples:
 
 
 class Written:
-    """Whole numbers as `whole` reads them, for click's types."""
+    """Whole numbers as `whole` reads them, for click's types; `words` are what may be there instead."""
+
+    words: tuple[str, ...] = ()
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value in self.words:
+            return value
         try:
             number = whole(value) if isinstance(value, str) else value
         except ValueError as error:
@@ -40,7 +44,10 @@ class Written:
 
 
 class Whole(Written, click.types.IntParamType):
-    """A whole number."""
+    """A whole number, or one of some words."""
+
+    def __init__(self, *words: str) -> None:
+        self.words = words
 
 
 class WholeRange(Written, click.IntRange):

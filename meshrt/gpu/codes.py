@@ -22,10 +22,11 @@ Way = Literal["fused", "apart", "unfused"]  # how a product is computed (operati
 
 @dataclass(frozen=True)
 class Codes:
-    """A matrix [rows, columns] that is (code - zero) * scale. Lines are its rows, or all of them one after the other.
+    """A matrix [rows, columns] that is (code - zero) * scale, or code * scale + zero where these are `offsets`.
 
-    Of a line there are codes uint8 [lines, bytes], from number `begin` of its first group on, and scale and zero
-    float16 [lines, groups]; zero None: half of the codes' number. Its numbers are those from number `first` on.
+    Lines are its rows, or all of them one after the other. Of a line there are codes uint8 [lines, bytes], from number
+    `begin` of its first group on, and scale and zero float16 [lines, groups]; zero None: half of the codes' number. Its
+    numbers are those from number `first` on.
     """
 
     codes: np.ndarray
@@ -37,6 +38,7 @@ class Codes:
     first: int
     rows: int
     columns: int
+    offsets: bool = False
 
     @property
     def nbytes(self) -> int:
@@ -95,6 +97,7 @@ def side_by_side(gpu: Gpu, parts: Sequence[Coded]) -> Coded:
     whole = Codes(
         on_top([part.codes.codes for part in parts]), on_top([part.codes.scale for part in parts]),
         on_top(zeros) if zeros else None, one.bits, one.group, one.begin, one.first, ends[-1], one.columns,
+        one.offsets,
     )  # fmt: skip
     thin = [
         Thin(slice(end - part.codes.rows + each.rows.start, end - part.codes.rows + each.rows.stop), each.u, each.v,
@@ -125,11 +128,14 @@ class Rebuilt:
         self._unpack(codes.codes[begin:end], whole[:, codes.begin : stop])
         if codes.zero is None:
             np.subtract(numbers, float(1 << codes.bits - 1), numbers)
-        else:
+        elif not codes.offsets:
             np.copyto(wide, codes.zero[begin:end, :, None])
             np.subtract(numbers, wide, numbers)
         np.copyto(wide, codes.scale[begin:end, :, None])
         np.multiply(numbers, wide, numbers)
+        if codes.zero is not None and codes.offsets:
+            np.copyto(wide, codes.zero[begin:end, :, None])
+            np.add(numbers, wide, numbers)
         return whole
 
     def blocks(self) -> Iterator[tuple[slice, np.ndarray]]:

@@ -1,6 +1,7 @@
 """A matrix as codes in groups, each with a float16 scale and zero, and rounding to nearest on such a grid.
 
-(code - zero) * scale is equation 3. The codes are always those of scale and zero as they are stored, in float16.
+(code - zero) * scale is equation 3; some codes have an offset instead, code * scale + offset. The codes are always
+those of scale and zero as they are stored, in float16.
 """
 
 from dataclasses import dataclass
@@ -18,22 +19,35 @@ LEAST_SCALE = float(np.finfo(np.float16).tiny)  # 6.1e-5; the published solver h
 
 @dataclass(frozen=True)
 class Codes:
-    """A matrix [rows, columns], `codes` of `bits` bits [rows, groups, group] and `scale` and `zero` [rows, groups].
+    """A matrix [rows, columns]: `codes` of `bits` bits [rows, groups, group], `scale`, `zero`, `offset` [rows, groups].
 
     The last group of a row may have more codes than the row has columns left: those mean nothing.
     """
 
     codes: NDArray[np.uint8]
     scale: NDArray[np.float16]
-    zero: NDArray[np.float16] | None  # None: symmetric, half of the codes' number
+    zero: NDArray[np.float16] | None  # None: symmetric, half of the codes' number, unless there is an offset
     bits: int
     columns: int
+    offset: NDArray[np.float16] | None = None
 
     def dequantized(self) -> NDArray[np.float64]:
         """[rows, columns]. Nothing is rounded in float64."""
-        zero = 2.0 ** (self.bits - 1) if self.zero is None else self.zero[..., None].astype(np.float64)
-        whole = (self.codes - zero) * self.scale[..., None].astype(np.float64)
+        scale = self.scale[..., None].astype(np.float64)
+        if self.offset is None:
+            zero = 2.0 ** (self.bits - 1) if self.zero is None else self.zero[..., None].astype(np.float64)
+            whole = (self.codes - zero) * scale
+        else:
+            whole = self.codes * scale + self.offset[..., None].astype(np.float64)
         return np.ascontiguousarray(whole.reshape(len(whole), -1)[:, : self.columns])
+
+    def offsets(self) -> NDArray[np.float32]:
+        """What is added to code * scale, [rows, groups]: the offset, or -zero * scale, which float32 has exactly."""
+        if self.offset is not None:
+            return self.offset.astype(np.float32)
+        zero = np.float32(2 ** (self.bits - 1)) if self.zero is None else self.zero.astype(np.float32)
+        found: NDArray[np.float32] = -zero * self.scale.astype(np.float32)
+        return found
 
 
 def in_groups(w: Array, group: int) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:

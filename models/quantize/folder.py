@@ -14,7 +14,15 @@ from meshrt.models.quantize.compensator import Compensator, Factor
 from meshrt.models.quantize.form import Quantized
 from meshrt.models.quantize.packing import pack, unpack
 
-ENDS = ("weight", "zero", "u", "v", "u_codes", "v_codes")  # of tensors that some forms have and others have not
+ENDS = (
+    "weight",
+    "zero",
+    "offset",
+    "u",
+    "v",
+    "u_codes",
+    "v_codes",
+)  # of tensors that some forms have and others have not
 
 
 @dataclass(frozen=True)
@@ -36,6 +44,8 @@ def tensors(name: str, parts: Parts) -> dict[str, NDArray[Any]]:
     found: dict[str, NDArray[Any]] = {"codes": _packed(codes).reshape(len(codes.codes), -1), "scale": codes.scale}
     if codes.zero is not None:
         found["zero"] = codes.zero
+    if codes.offset is not None:
+        found["offset"] = codes.offset
     for letter, factor in (("u", compensator.u), ("v", compensator.v)) if compensator else ():
         if isinstance(factor, Codes):
             found |= {letter + "_codes": _packed(factor)[0], letter + "_scale": factor.scale[0]}
@@ -83,7 +93,7 @@ def read_parts(checkpoint: Checkpoint, name: str, form: Quantized, rows: int, co
         return Codes(codes[None], read[letter + "_scale"][None], None, form.compensator_bits, size)
 
     codes = unpack(read["codes"], form.bits).reshape(rows, -1, form.group)
-    whole = Codes(codes, read["scale"], read.get("zero"), form.bits, columns)
+    whole = Codes(codes, read["scale"], read.get("zero"), form.bits, columns, read.get("offset"))
     if not form.rank:
         return Parts(whole, None)
     return Parts(whole, Compensator(factor("u", rows * form.rank), factor("v", form.rank * columns), form.rank))

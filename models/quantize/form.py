@@ -6,26 +6,33 @@ In place of `..mlp.gate_proj.weight` [out, in] a folder has, with B = group * bi
     ..mlp.gate_proj.scale    F16  [out, groups]
     ..mlp.gate_proj.zero     F16  [out, groups]      not where symmetric: there it is 2^(bits - 1)
 
-and stands for (code - zero) * scale, plus U V where it has a rank r. A group is `group` neighbours along the inputs;
-the last one of a row may stand for fewer, its other codes mean nothing. U [out, r] and V [r, in] are `.u` and `.v` in
-F16 where compensator_bits is 16, else `.u_codes` U8 [groups, B], `.u_scale` F16 [groups] and the same for v: symmetric
-codes of compensator_bits in groups of the row-major array, the last one filled up. A bias keeps its name. config.json
-has one key more:
+and stands for (code - zero) * scale, plus U V where it has a rank r; or, with `.offset` F16 [out, groups] in place of
+`.zero`, for code * scale + offset. A group is `group` neighbours along the inputs; the last one of a row may stand for
+fewer, its other codes mean nothing. Where `group` is "row", a row is one group, its inputs filled up to 32.
+U [out, r] and V [r, in] are `.u` and `.v` in F16 where compensator_bits is 16, else `.u_codes` U8 [groups, B],
+`.u_scale` F16 [groups] and the same for v: symmetric codes of compensator_bits in groups of the row-major array, the
+last one filled up. A bias keeps its name. config.json has one key more:
 
     "quantized": {"method": "milo", "bits": 3, "group": 64, "symmetric": false, "compensator_bits": 3,
                   "ranks": {"model.layers.0.mlp.gate_proj": 8, ...}}
 
-All matrices of the layers are quantized; those without a rank have no compensator. `method` is for people.
+All matrices of the layers are quantized; those without a rank have no compensator. `method` is for people. Two keys
+more may be there: "offset": true, for offsets in place of zeros, and "activations": "row" or "block", which says that
+products are meant to be of whole numbers (models/integer.py): inputs are put into 8 bits, with a scale for each row of
+them or for each group in it. Who multiplies numbers that are rebuilt from codes has no use for it.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 BITS = range(2, 9)
 COMPENSATOR_BITS = (3, 8, 16)
 GROUP_UNIT, MAX_GROUP = 32, 1 << 16  # 32 codes are whole bytes, whatever the bits, and three words of 3 bits
-KEYS = ("method", "bits", "group", "symmetric", "compensator_bits", "ranks")
+KEYS = ("method", "bits", "group", "symmetric", "compensator_bits", "ranks", "offset", "activations")
+
+Activations = Literal["row", "block"]
+Group = int | Literal["row"]
 
 Spec = tuple[str, tuple[int, ...]]  # a tensor's dtype, as safetensors has it, and shape
 
@@ -39,6 +46,13 @@ class Quantized:
     symmetric: bool = False
     rank: int = 0
     compensator_bits: int = 16
+    offset: bool = False
+    activations: Activations | None = None
+
+    @property
+    def shift(self) -> str | None:
+        """The tensor that says where a group lies, by the end of its name."""
+        return None if self.symmetric else "offset" if self.offset else "zero"
 
     def codes(self, rows: int, columns: int) -> dict[str, Spec]:
         """Tensors of the matrix itself [rows, columns], by the ends of their names."""
@@ -46,7 +60,7 @@ class Quantized:
         found: dict[str, Spec] = {
             "codes": ("U8", (rows, groups * self.group * self.bits // 8)), "scale": ("F16", (rows, groups)),
         }  # fmt: skip
-        return found if self.symmetric else found | {"zero": ("F16", (rows, groups))}
+        return found if self.shift is None else found | {self.shift: ("F16", (rows, groups))}
 
     def compensator(self, rows: int, columns: int) -> dict[str, Spec]:
         """Tensors of U [rows, rank] and V [rank, columns], by the ends of their names."""
@@ -77,11 +91,18 @@ def read_quantized(key: Mapping[str, Any], shapes: Mapping[str, tuple[int, int]]
     bits, group, symmetric = key.get("bits"), key.get("group"), key.get("symmetric")
     if type(bits) is not int or bits not in BITS:
         raise ValueError(f"has 'bits' {bits!r}; it must be {BITS[0]} to {BITS[-1]}")
-    if type(group) is not int:
-        raise ValueError(f"has 'group' {group!r}; it must be a whole number")
-    check_group(group)
+    if type(group) is not int and group != "row":
+        raise ValueError(f"has 'group' {group!r}; it must be a whole number, or 'row'")
+    groups = {name: row_group(shapes[name][1]) if group == "row" else group for name in shapes}
+    for one in groups.values():
+        check_group(one)
     if not isinstance(symmetric, bool):
         raise ValueError(f"has 'symmetric' {symmetric!r}; it must be true or false")
+    offset, activations = key.get("offset", False), key.get("activations")
+    if not isinstance(offset, bool) or (offset and symmetric):
+        raise ValueError(f"has 'offset' {offset!r}; it must be true or false, and false where 'symmetric' is true")
+    if activations is not None and activations not in get_args(Activations):
+        raise ValueError(f"has 'activations' {activations!r}; it must be one of {', '.join(get_args(Activations))}")
     compensator_bits, ranks = key.get("compensator_bits"), key.get("ranks")
     if type(compensator_bits) is not int or compensator_bits not in COMPENSATOR_BITS:
         known = ", ".join(map(str, COMPENSATOR_BITS))
@@ -93,7 +114,17 @@ def read_quantized(key: Mapping[str, Any], shapes: Mapping[str, tuple[int, int]]
             raise ValueError(f"has a rank for {name!r}, which is no matrix of this model's layers")
         if type(rank) is not int or not 1 <= rank <= min(shapes[name]):
             raise ValueError(f"has rank {rank!r} for {name}; it must be 1..{min(shapes[name])}, the matrix's own limit")
-    return {name: Quantized(bits, group, symmetric, ranks.get(name, 0), compensator_bits) for name in shapes}
+    if activations is not None and ranks:
+        raise ValueError("has 'activations' and 'ranks': products of whole numbers have no compensators")
+    return {
+        name: Quantized(bits, groups[name], symmetric, ranks.get(name, 0), compensator_bits, offset, activations)
+        for name in shapes
+    }
+
+
+def row_group(columns: int) -> int:
+    """The group of a whole row of so many inputs: these, filled up."""
+    return -(-columns // GROUP_UNIT) * GROUP_UNIT
 
 
 def check_group(group: int) -> None:

@@ -22,9 +22,10 @@ from meshrt.models.quantize.milo import Milo, milo
 from meshrt.models.quantize.policies import Statistics
 from meshrt.models.quantize.sizes import Scheme
 from meshrt.models.quantize.statistics import kurtosis, residual_rank
+from meshrt.models.quantize.w4a8 import w4a8
 from meshrt.models.reference import load_weights
 
-METHODS = ("rtn", "hqq", "gptq", "milo")
+METHODS = ("rtn", "hqq", "gptq", "milo", "w4a8")
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,10 @@ def quantize(
         "method": scheme.method, "bits": scheme.bits, "group": scheme.group, "symmetric": scheme.symmetric,
         "compensator_bits": scheme.compensator_bits, "ranks": dict(ranks),
     }  # fmt: skip
+    if scheme.offset:
+        data["quantized"]["offset"] = True
+    if scheme.activations:
+        data["quantized"]["activations"] = scheme.activations
     Config.from_dict(data, source=str(folder / "config.json"))  # refuses ranks that the matrices do not have
     written = {name: checkpoint.read(name) for name in expected_shapes(config)}
     found = []
@@ -123,7 +128,7 @@ def _one(
     w: Array, scheme: Scheme, rank: int, rounds: int, gram: Array | None
 ) -> tuple[dict[str, Any], Parts]:  # fmt: skip
     """A matrix [out, in] quantized, and what is told of it."""
-    method, shape, loop = scheme.method, (scheme.bits, scheme.group), None
+    method, shape, loop = scheme.method, (scheme.bits, scheme.group_of(w.shape[1])), None
     if method == "gptq" and gram is not None and not gram.any():
         method = "hqq"
     if method == "milo":
@@ -133,6 +138,8 @@ def _one(
         parts = Parts(gptq(w, gram, *shape), None)
     elif method == "hqq":
         parts = Parts(hqq(w, *shape), None)
+    elif method == "w4a8":
+        parts = Parts(w4a8(w, shape[1], scheme.symmetric, scheme.bits), None)
     else:
         parts = Parts((symmetric if scheme.symmetric else nearest)(w, *shape), None)
     approximation = parts.dense()

@@ -6,7 +6,7 @@ from fractions import Fraction
 from math import ceil, prod
 from typing import Any
 
-from meshrt.models.quantize.form import Quantized
+from meshrt.models.quantize.form import Activations, Group, Quantized, row_group
 from meshrt.models.quantize.shapes import KINDS, Shape, Shapes
 
 ITEM_BYTES = {"U8": 1, "F16": 2}
@@ -18,21 +18,34 @@ class Scheme:
 
     method: str
     bits: int
-    group: int
+    group: Group
     symmetric: bool
     compensator_bits: int
+    activations: Activations | None = None
 
-    def form(self, rank: int) -> Quantized:
-        return Quantized(self.bits, self.group, self.symmetric, rank, self.compensator_bits)
+    @property
+    def offset(self) -> bool:
+        return self.method == "w4a8" and not self.symmetric
+
+    def group_of(self, columns: int) -> int:
+        """The weights that share a scale, of a matrix with so many inputs."""
+        return row_group(columns) if self.group == "row" else self.group
+
+    def form(self, rank: int, columns: int) -> Quantized:
+        """Of a matrix with so many inputs."""
+        return Quantized(
+            self.bits, self.group_of(columns), self.symmetric, rank, self.compensator_bits, self.offset,
+            self.activations,
+        )  # fmt: skip
 
 
 def matrix_bytes(scheme: Scheme, one: Shape, rank: int) -> int:
     """All of a matrix in a folder."""
-    return bytes_of(scheme.form(rank).tensors(one.name, one.rows, one.columns))
+    return bytes_of(scheme.form(rank, one.columns).tensors(one.name, one.rows, one.columns))
 
 
 def compensator_bytes(scheme: Scheme, one: Shape, rank: int) -> int:
-    return bytes_of(scheme.form(rank).compensator(one.rows, one.columns))
+    return bytes_of(scheme.form(rank, one.columns).compensator(one.rows, one.columns))
 
 
 def published_codes_bits(scheme: Scheme, one: Shape) -> Fraction:
@@ -41,10 +54,10 @@ def published_codes_bits(scheme: Scheme, one: Shape) -> Fraction:
 
     Without what fills a matrix up to whole groups and words.
     """
-    weights = one.rows * one.columns
+    weights, group = one.rows * one.columns, one.columns if scheme.group == "row" else scheme.group
     if scheme.method == "gptq":
-        return weights * (scheme.bits + Fraction(16 + scheme.bits, scheme.group)) + 32 * one.columns
-    return weights * (_ten_in_32(scheme.bits) + Fraction(16 if scheme.symmetric else 32, scheme.group))
+        return weights * (scheme.bits + Fraction(16 + scheme.bits, group)) + 32 * one.columns
+    return weights * (_ten_in_32(scheme.bits) + Fraction(16 if scheme.symmetric else 32, group))
 
 
 def published_compensator_bits(scheme: Scheme, one: Shape, rank: int) -> Fraction:
@@ -54,7 +67,7 @@ def published_compensator_bits(scheme: Scheme, one: Shape, rank: int) -> Fractio
         return Fraction(8 * numbers + 64 * (one.rows + rank) if rank else 0)
     if scheme.compensator_bits == 16:
         return Fraction(16 * numbers)
-    return numbers * (_ten_in_32(scheme.compensator_bits) + Fraction(32, scheme.group))
+    return numbers * (_ten_in_32(scheme.compensator_bits) + Fraction(32, scheme.group_of(one.columns)))
 
 
 def sizes(shapes: Shapes, scheme: Scheme, ranks: Mapping[str, int]) -> dict[str, Any]:

@@ -90,14 +90,15 @@ class CodedCut:
         groups = slice(own[0] // group, -(-own[1] // group))
         units = slice(own[0] // UNIT, -(-own[1] // UNIT))
         count = length(lines, len(tensors["codes"]))
+        shift = self.form.shift or ""
 
         def take(name: str, index: slice) -> np.ndarray:
             return self._take(tensors[name], lines, index, (count, index.stop - index.start))
 
         return Codes(
             take("codes", slice(units.start * unit, units.stop * unit)), take("scale", groups),
-            take("zero", groups) if "zero" in tensors else None, bits, group,
-            units.start * UNIT - groups.start * group, own[0] - groups.start * group, *size,
+            take(shift, groups) if shift in tensors else None, bits, group,
+            units.start * UNIT - groups.start * group, own[0] - groups.start * group, *size, shift == "offset",
         )  # fmt: skip
 
     def _read(self, end: str, dtype: str, shape: tuple[int, ...]) -> np.ndarray:

@@ -1,6 +1,7 @@
 """Quantized matrices at the cores: tiles of packed codes, of which a product rebuilds 64 rows at a time.
 
-    W = (codes - zero) * scale + V^T U^T      [Kt, Nt], into a workspace of [64, Nt of all side by side] in the storage
+    W = (codes - zero) * scale + V^T U^T, or codes * scale + offset + V^T U^T
+      [Kt, Nt], into a workspace of [64, Nt of all side by side] in the storage
                                               type, as matrices that are not quantized have
 
 U and V of a compensator are unpacked 64 ranks at a time, into a workspace beside it, and multiplied; in float16 they
@@ -11,7 +12,7 @@ What a core does for each number that it rebuilds, as vector instructions (clock
 
     16 bits   shift; and; or with the bits of 1024 in float16, so that it is 1024 + code; minus 1024, exactly
     32 bits   minus zero, times scale; each on a row, whose numbers have scales of their own. Where zero is the same for
-              all, it goes with the 1024
+              all, it goes with the 1024. With offsets: times scale, plus offset
     3 bits    the upper bits of three words are eight codes more: 7 instructions for each 16 codes put them together
     5, 6, 7   codes lie across two halves of a word: one more shift, and one more or
 
@@ -118,7 +119,7 @@ Tiles: TypeAlias = np.ndarray | Packed  # of one matrix, or of several side by s
 def rebuild(
     block: Block, data: np.ndarray, form: TileForm, low: int, out: np.ndarray, cores: np.ndarray | None = None
 ) -> None:
-    """(codes - zero) * scale of a slice of rows, from row `low` on, into `out`, [.., rows, Nt]."""
+    """Numbers of a slice of rows, from row `low` on, into `out`, [.., rows, Nt]."""
     rows, kind = out.shape[-2], form.form
     work = [*unpacking(kind.bits, rows * form.nt), (form.nt, rows * (1 if kind.symmetric else 2), 4)]
     count(block, data, rows * form.nt, work, cores)
@@ -127,11 +128,11 @@ def rebuild(
     codes = codes_of(data, form, "w", (low, 0), (rows, form.nt), kind.bits)
     at = form.rows.number[numbers(data)[0]][..., low : low + rows, None]
     scale = np.take_along_axis(array(data, form, "scale"), at, axis=-2)
-    if kind.symmetric:
-        steps = codes - np.float32(2 ** (kind.bits - 1))
-    else:
-        steps = codes - np.take_along_axis(array(data, form, "zero"), at, axis=-2)
-    out[...] = steps * scale
+    if kind.shift is None:
+        out[...] = (codes - np.float32(2 ** (kind.bits - 1))) * scale
+        return
+    shift = np.take_along_axis(array(data, form, kind.shift), at, axis=-2)
+    out[...] = codes * scale + shift if kind.offset else (codes - shift) * scale
 
 
 def compensate(

@@ -17,7 +17,17 @@ from meshrt.models.quantize.form import Quantized
 from meshrt.models.quantize.packing import pack, unpack
 from meshrt.programs.mesh.grid import Grid
 from meshrt.programs.mesh.packed import Packed
-from meshrt.programs.mesh.tileform import HEADER, MOST_TILES, UNIT, Groups, Letter, TileForm, elements, tile_form
+from meshrt.programs.mesh.tileform import (
+    HEADER,
+    MOST_TILES,
+    OF_GROUPS,
+    UNIT,
+    Groups,
+    Letter,
+    TileForm,
+    elements,
+    tile_form,
+)
 
 Same = Sequence[forms.Matrix]  # one for each region of a grid
 
@@ -112,7 +122,7 @@ def fill(tiles: np.ndarray, source: Source) -> None:
     """One matrix into tiles of bytes [across, down, bytes]."""
     form, kind = source.form, source.form.form
     codes: dict[Letter, np.ndarray] = {"w": own_codes(source)}
-    arrays = {name: of_groups(source, name) for name in form.arrays() if name in ("scale", "zero")}
+    arrays = {name: of_groups(source, name) for name in form.arrays() if name in OF_GROUPS}
     if form.u is not None and form.v is not None:
         codes["u"], arrays["u_scale"] = factor_codes(source, "u", source.across, form.u, (kind.rank, form.nt))
         codes["v"], arrays["v_scale"] = factor_codes(source, "v", source.down, form.v, (form.kt, kind.rank))
@@ -150,7 +160,7 @@ def own_codes(source: Source) -> np.ndarray:
 
 
 def of_groups(source: Source, name: str) -> np.ndarray:
-    """Scale or zero of the groups of each tile's rows, [across, down, groups, Nt]; 0 where there are none."""
+    """Scale, zero or offset of the groups of each tile's rows, [across, down, groups, Nt]; 0 where there are none."""
     outs = source.across.table
     which = source.form.rows.which[source.down.numbers]
     values = padded(source.read(name), outs, which)

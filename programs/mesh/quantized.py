@@ -14,7 +14,7 @@ from meshrt.models.quantize.form import Quantized
 from meshrt.programs.mesh.options import How
 from meshrt.programs.mesh.packed import Packed
 from meshrt.programs.mesh.regions import Region
-from meshrt.programs.mesh.tileform import HEADER
+from meshrt.programs.mesh.tileform import HEADER, OF_GROUPS
 from meshrt.programs.mesh.weights import Layer, Mlp
 
 
@@ -74,7 +74,7 @@ def core_bytes(region: Region) -> Counter[str]:
         found["headers"] += tiles * HEADER
         for form in packed.forms:
             for name, shape in form.arrays().items():
-                found["scales" if name in ("scale", "zero") else "compensators"] += tiles * 2 * prod(shape)
+                found["scales" if name in OF_GROUPS else "compensators"] += tiles * 2 * prod(shape)
             for letter, *_, size in form.slices():
                 found["codes" if letter == "w" else "compensators"] += tiles * size
     return found

@@ -1,6 +1,6 @@
 """How a core's tile of a quantized matrix lies in memory: as bytes, packed anew for the tile.
 
-    scale, zero     float16 [groups, Nt] of every group along the inputs that the tile's rows touch
+    scale, zero     float16 [groups, Nt] of every group along the inputs that the tile's rows touch; or scale, offset
     U, V            its columns of U^T [rank, Nt] and its rows of V^T [Kt, rank]: float16, or codes and the float16
                     scales of every group that they touch (their groups run through the row-major U and V)
     codes           the matrix's own [Kt, Nt], and those of U and V, in slices of 64 rows and 64 ranks, each filled up
@@ -23,6 +23,7 @@ from meshrt.models.quantize.form import Quantized
 
 SLICE = 64  # rows, and ranks, that are rebuilt together
 UNIT = 32  # codes: whole words, whatever their bits
+OF_GROUPS = ("scale", "zero", "offset")  # arrays with a number for each group of codes
 HEADER = 4
 MOST_TILES = 1 << 16  # along an axis: what two bytes can number
 
@@ -106,9 +107,9 @@ class TileForm:
     def arrays(self) -> dict[str, tuple[int, ...]]:
         """The float16 arrays of a tile, by name, in the order in which they lie."""
         form, of_rows = self.form, (self.rows.count, self.nt)
-        found: dict[str, tuple[int, ...]] = (
-            {"scale": of_rows} if form.symmetric else {"scale": of_rows, "zero": of_rows}
-        )
+        found: dict[str, tuple[int, ...]] = {"scale": of_rows}
+        if form.shift is not None:
+            found[form.shift] = of_rows
         if self.u is not None and self.v is not None:
             found |= {"u_scale": (self.u.count,), "v_scale": (self.v.count,)}
         elif form.rank:

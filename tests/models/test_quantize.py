@@ -347,7 +347,15 @@ def test_forms_are_not_mixed(place: Path, eighth: dict[str, Any], tmp_path: Path
         ({"ranks": {"model.layers.0.self_attn.k_proj": 49}}, "rank 49 for .*k_proj; it must be 1..48"),
         ({"ranks": {"model.layers.0.self_attn.k_proj": 0}}, "rank 0"),
         ({"ranks": {"model.layers.0.self_attn.k_proj": True}}, "rank True"),
-        ({"activations": "block"}, "'activations', which is not known here and may change the numbers"),
+        ({"actorder": "group"}, "'actorder', which is not known here and may change the numbers"),
+        ({"group": "rows"}, "'group' 'rows'; it must be a whole number, or 'row'"),
+        ({"offset": 1}, "'offset' 1; it must be true or false"),
+        ({"offset": True, "symmetric": True}, "'offset' True; it must be true or false, and false where"),
+        ({"activations": "token"}, "'activations' 'token'; it must be one of row, block"),
+        (
+            {"activations": "row", "ranks": {"model.layers.0.self_attn.k_proj": 4}},
+            "'activations' and 'ranks': products of whole numbers have no compensators",
+        ),
     ],
 )
 def test_keys_that_are_wrong(change: dict[str, Any], message: str) -> None:
