@@ -36,6 +36,7 @@ COMMANDS = {
     "doctor": "doctor",
     "explain": "explain",
     "fuzz": "fuzz",
+    "import": "import_",
     "launch": "launch",
     "list": "list",
     "plmr": "plmr",

@@ -27,8 +27,13 @@ def check_new_folder(out: str | Path) -> None:
         raise ModelError(f"{out}: there is no folder {out.parent} that can be written")
 
 
-def write_folder(out: str | Path, base: Path, config: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]) -> None:
+def write_folder(
+    out: str | Path, base: Path | None, config: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]],
+    texts: Mapping[str, str] | None = None,
+) -> None:  # fmt: skip
     """Writes config.json and model.safetensors, with the tokenizer and such of `base`, and renames when all is there.
+
+    `texts` are other files, by name.
 
     Raises ModelError if the folder is there already or the disk does not take it; then nothing is left behind.
     """
@@ -39,9 +44,12 @@ def write_folder(out: str | Path, base: Path, config: Mapping[str, Any], tensors
     beside = None
     try:
         beside = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
-        for name in {path.name for pattern in KEPT for path in base.glob(pattern)} - {"config.json", INDEX}:
-            if path := find_file(base, name):
+        names = {path.name for pattern in KEPT for path in base.glob(pattern)} if base else set()
+        for name in names - {"config.json", INDEX}:
+            if base and (path := find_file(base, name)):
                 shutil.copyfile(path, beside / name)
+        for name, text in (texts or {}).items():
+            (beside / name).write_text(text, encoding="utf-8")
         (beside / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         save_file(dict(tensors), beside / SINGLE, metadata={"format": "pt"})
         mask = os.umask(0)
