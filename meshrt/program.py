@@ -66,6 +66,7 @@ class Option:
     most: float | None = None
     shown: str | None = None
     also: tuple[type, ...] = ()  # what a script may give instead
+    words: tuple[str, ...] = ()  # what may be there in place of a number
 
     @property
     def flag(self) -> str:
@@ -74,6 +75,8 @@ class Option:
     def check(self, value: Any) -> Any:
         """The value, as `kind`. UsageError for what is of another kind, outside of the range or no choice."""
         if (value is None and self.default is None) or isinstance(value, self.also):
+            return value
+        if isinstance(value, str) and value in self.words:
             return value
         if self.kind in (int, float) and isinstance(value, (int, float)) and not isinstance(value, bool):
             if self.kind is int and not isinstance(value, int) and value != int(value):
@@ -221,8 +224,9 @@ def _option(program: str, parameter: inspect.Parameter, hint: Any) -> Option:
         hint, *others = (part for part in get_args(hint) if part is not NoneType)
     choices = tuple(map(str, get_args(hint))) if get_origin(hint) is Literal else ()
     kind = str if choices else hint
-    also = tuple(get_origin(other) or other for other in others)
-    more: dict[str, Any] = {"choices": choices, "reported": HOST not in extras, "also": also}
+    words = tuple(word for other in others if get_origin(other) is Literal for word in get_args(other))
+    also = tuple(get_origin(other) or other for other in others if get_origin(other) is not Literal)
+    more: dict[str, Any] = {"choices": choices, "reported": HOST not in extras, "also": also, "words": words}
     for extra in extras:
         match extra:
             case AtLeast(least):

@@ -6,12 +6,15 @@ from typing import Annotated, Literal, TypeVar
 from meshrt.errors import UsageError
 from meshrt.models.config import Config
 from meshrt.models.opt import OptConfig
+from meshrt.models.quantize.form import Group as Grouping
 from meshrt.program import AtLeast, AtMost
 
 Bits = Annotated[
     int | None, "--payload none: all matrices of the layers in so many bits a weight", AtLeast(2), AtMost(8)
 ]  # fmt: skip
-Group = Annotated[int | None, "of --bits: weights that share a scale  [default: 64]"]
+Group = Annotated[
+    int | Literal["row"] | None, "of --bits: weights that share a scale, or row: all of a row  [default: 64]"
+]  # fmt: skip
 Symmetric = Annotated[bool, "of --bits: no zeros are stored"]
 Ranks = Annotated[str | None, "of --bits: compensators, as dense-512+kurtosis-16 (`meshrt quantize`)"]
 CompensatorBits = Annotated[Literal["3", "8", "16"] | None, "of --ranks  [default: 3]"]
@@ -20,7 +23,7 @@ AnyConfig = TypeVar("AnyConfig", bound=Config | OptConfig)
 
 
 def quantized_by_shape(
-    config: AnyConfig, payload: bool, bits: int | None, group: int | None, symmetric: bool, ranks: str | None,
+    config: AnyConfig, payload: bool, bits: int | None, group: Grouping | None, symmetric: bool, ranks: str | None,
     compensator_bits: str | None,
 ) -> AnyConfig:  # fmt: skip
     """The model with all matrices of its layers in --bits, and compensators of --ranks. UsageError, ModelError."""
@@ -47,9 +50,10 @@ def quantized_by_shape(
     from meshrt.models.quantize.shapes import shapes_of
     from meshrt.models.quantize.sizes import Scheme
 
-    size = 64 if group is None else group
+    size: Grouping = 64 if group is None else group
     try:
-        check_group(size)
+        if size != "row":
+            check_group(size)
     except ValueError as error:
         raise UsageError(f"--group: {str(error).removeprefix('has ')}") from error
     scheme = Scheme("milo", bits, size, symmetric, int(compensator_bits or 3))

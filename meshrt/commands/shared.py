@@ -87,7 +87,9 @@ def option_of(option: Option, *aliases: str) -> click.Option:
     if option.kind is bool:
         flags = option.flag if option.shown is None else f"{option.flag}/--{option.shown}"
         return click.Option([flags], is_flag=True, default=option.default, help=option.help)
-    kind = click.Choice(option.choices) if option.choices else Whole() if option.kind is int else option.kind
+    kind = (
+        click.Choice(option.choices) if option.choices else Whole(*option.words) if option.kind is int else option.kind
+    )
     return click.Option(
         [option.flag, *aliases], type=kind, default=option.default, show_default=option.default is not None,
         help=option.help, metavar=option.shown,

@@ -65,9 +65,7 @@ def read_scheme(read: Keys) -> Scheme:
     weights = Keys(own.get("weights", dict), read.source, own.prefix + "weights.")
     bits = weights.get("num_bits", int)
     if weights.get("type", str, "int") != "int" or bits not in (4, 8):
-        raise weights.bad(
-            "num_bits", f"is {bits} of {weights.data.get('type')!r}; whole numbers of 4 and 8 can be read"
-        )
+        raise weights.bad("num_bits", f"is {bits} of {weights.data.get('type')!r}; int of 4 and 8 can be read")
     strategy = weights.get("strategy", str)
     if strategy not in ("group", "channel", "tensor"):
         raise weights.bad("strategy", f"is {strategy!r}; group, channel and tensor can be read")
@@ -125,9 +123,7 @@ def read_compressed(folder: Path) -> Foreign:
             others[name] = checkpoint.read(name)
     left = [name for name in matrices if name not in codes]
     if codes and left:
-        raise ModelError(
-            f"{folder}: {left[0]} is not quantized, and {len(codes)} matrices are: all or none can be read"
-        )
+        raise ModelError(f"{folder}: {left[0]} is not quantized, as {len(codes)} matrices are: all or none can be read")
     if not codes:
         raise ModelError(f"{folder}: has no weight_packed of this model's layers")
     group: Group = scheme.group or "row"

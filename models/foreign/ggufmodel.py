@@ -203,4 +203,5 @@ def _with_factors(file: Gguf, config: dict[str, Any]) -> dict[str, Any]:
 
 def _short(value: float) -> float:
     """GGUF has float32; the number that was meant is the shortest that rounds to it: 1e-05, not 9.99999975e-06."""
-    return float(str(np.float32(value)))
+    with np.errstate(over="ignore"):
+        return float(str(np.float32(value)))

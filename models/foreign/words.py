@@ -9,6 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeGuard
 
+import numpy as np
+from numpy.typing import NDArray
+
 from meshrt.models.errors import ModelError
 
 CONTROL, USER, BYTE, UNKNOWN = 3, 4, 6, 2  # types of tokens
@@ -20,16 +23,16 @@ CUTS = {"gpt-2": None, "llama-bpe": _WORDS % r"\p{N}{1,3}", "qwen2": _WORDS % r"
 def tokenizer_texts(values: Mapping[str, Any], path: Path) -> dict[str, str]:
     """tokenizer.json, if the file has a tokenizer that is known. ModelError for one that is damaged."""
     kind, tokens = values.get("tokenizer.ggml.model"), values.get("tokenizer.ggml.tokens")
-    if kind is None or tokens is None:
+    if not isinstance(kind, str) or tokens is None:
         return {}
     if not _texts(tokens) or len(set(tokens)) != len(tokens):
         raise ModelError(f"{path}: tokenizer.ggml.tokens is no list of words, each of them there once")
     types = values.get("tokenizer.ggml.token_type")
-    kinds = [1] * len(tokens) if types is None else [int(one) for one in types]
+    kinds = [1] * len(tokens) if types is None else _numbers(types, "iu").tolist()
     if len(kinds) != len(tokens):
         raise ModelError(f"{path}: tokenizer.ggml.token_type has {len(kinds)} types for {len(tokens)} words")
     pre = values.get("tokenizer.ggml.pre", "gpt-2")
-    if kind == "gpt2" and pre in CUTS:
+    if kind == "gpt2" and isinstance(pre, str) and pre in CUTS:
         parts = _bytes(values, path, tokens, CUTS[pre], pre == "llama-bpe")
     elif kind == "llama":
         parts = _pieces(values, path, tokens, kinds)
@@ -58,8 +61,8 @@ def _bytes(
 
 
 def _pieces(values: Mapping[str, Any], path: Path, tokens: list[str], kinds: list[int]) -> dict[str, Any]:
-    scores = values.get("tokenizer.ggml.scores")
-    if scores is None or isinstance(scores, (str, int, float, list)) or len(scores) != len(tokens):
+    scores = _numbers(values.get("tokenizer.ggml.scores"), "f")
+    if len(scores) != len(tokens):
         raise ModelError(f"{path}: tokenizer.ggml.scores has no number for each of {len(tokens)} words")
     numbers = {word: at for at, word in enumerate(tokens)}
     found = [
@@ -104,6 +107,11 @@ def _begin(values: Mapping[str, Any], path: Path, tokens: list[str], kind: str) 
         "pair": [word, sequence, {"Sequence": {"id": "B", "type_id": 1}}],
         "special_tokens": {tokens[at]: {"id": tokens[at], "ids": [at], "tokens": [tokens[at]]}},
     }  # fmt: skip
+
+
+def _numbers(value: Any, kinds: str) -> NDArray[Any]:
+    """An array of numbers of these kinds, empty for what is none."""
+    return value if isinstance(value, np.ndarray) and value.dtype.kind in kinds else np.empty(0)
 
 
 def _texts(value: Any) -> TypeGuard[list[str]]:

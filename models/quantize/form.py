@@ -22,7 +22,7 @@ products are meant to be of whole numbers (models/integer.py): inputs are put in
 them or for each group in it. Who multiplies numbers that are rebuilt from codes has no use for it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -120,6 +120,12 @@ def read_quantized(key: Mapping[str, Any], shapes: Mapping[str, tuple[int, int]]
         name: Quantized(bits, groups[name], symmetric, ranks.get(name, 0), compensator_bits, offset, activations)
         for name in shapes
     }
+
+
+def common_group(forms: Iterable[Quantized]) -> Group:
+    """That of all of them; "row" where they have several, as whole rows do."""
+    found = {one.group for one in forms}
+    return found.pop() if len(found) == 1 else "row"
 
 
 def row_group(columns: int) -> int:

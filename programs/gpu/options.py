@@ -41,7 +41,7 @@ class How:
     dtype: str | None
     layers_run: int | None
     bits: int | None
-    group: int | None
+    group: int | Literal["row"] | None
     symmetric: bool
     ranks: str | None
     compensator_bits: str | None

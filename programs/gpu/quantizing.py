@@ -5,7 +5,7 @@ from typing import Any
 from meshrt.errors import UsageError
 from meshrt.gpu.gpus import Gpus
 from meshrt.models.family import Family, family_of
-from meshrt.models.quantize.form import Quantized
+from meshrt.models.quantize.form import Quantized, common_group
 from meshrt.models.quantize.sizes import bytes_of
 from meshrt.programs import quantizing
 from meshrt.programs.gpu.coded import Hold
@@ -58,7 +58,7 @@ def told(family: Family, hold: Hold) -> dict[str, Any]:
         half += 2 * one.form.rank * (one.rows + one.columns)
     return {
         "quantized": {
-            "bits": form.bits, "group": form.group, "symmetric": form.symmetric, "kernel": hold.way,
+            "bits": form.bits, "group": common_group(forms(family)), "symmetric": form.symmetric, "kernel": hold.way,
             "compensator_memory": "float16" if hold.half else "stored",
             "bytes": {"codes": codes, "compensators": compensators, "compensators_in_float16": half},
         }

@@ -10,7 +10,7 @@ from meshrt.errors import UsageError
 from meshrt.models.config import Config
 from meshrt.models.family import family_of
 from meshrt.models.matrix import Matrix
-from meshrt.models.quantize.form import Quantized
+from meshrt.models.quantize.form import Quantized, common_group
 from meshrt.programs.mesh.options import How
 from meshrt.programs.mesh.packed import Packed
 from meshrt.programs.mesh.regions import Region
@@ -52,7 +52,8 @@ def told(config: Config, how: How, regions: Sequence[Region]) -> dict[str, Any]:
     return {
         "layers_in_codes": f"{sum(held.values()):,} bytes a core, {area:,} by area",
         "quantized": {
-            "bits": form.bits, "group": form.group, "symmetric": form.symmetric, "compensators": how.compensators,
+            "bits": form.bits, "group": common_group(config.quantized.values()), "symmetric": form.symmetric,
+            "compensators": how.compensators,
             "core_bytes": dict(held), "area_bytes": area,
         }
     }  # fmt: skip

@@ -11,8 +11,10 @@ import numpy as np
 
 from meshrt.models.checkpoint import SINGLE, check_shapes, expected_shapes, open_checkpoint
 from meshrt.models.config import Config, read_config
+from meshrt.models.integer import projection
 from meshrt.models.quantize.folder import read_dense
 from meshrt.models.quantize.form import Spec
+from meshrt.models.reference import load_weights
 from meshrt.studies.fuzz.models import CONFIG, Case, refused
 from meshrt.studies.fuzz.mutate import mutated_bytes, mutated_json
 
@@ -21,7 +23,9 @@ KEYS: tuple[dict[str, Any], ...] = (
     {"method": "hqq", "bits": 3, "group": 32, "symmetric": False, "compensator_bits": 16, "ranks": {}},
     {"method": "milo", "bits": 3, "group": 32, "symmetric": False, "compensator_bits": 3, "ranks": RANKS},
     {"method": "milo", "bits": 4, "group": 64, "symmetric": True, "compensator_bits": 16, "ranks": RANKS},
-)
+    {"method": "w4a8", "bits": 4, "group": "row", "symmetric": False, "compensator_bits": 16, "ranks": {},
+     "offset": True, "activations": "block"},
+)  # fmt: skip
 
 
 @cache
@@ -68,3 +72,6 @@ def read_a_quantized_folder(folder: Path, arguments: tuple[str | None, ...]) -> 
             w = read_dense(found, matrix)
             assert w.shape == (matrix.columns, matrix.rows), f"{name} is not what config.json says"
             assert np.isfinite(w).all(), f"{name} is not finite"
+        if config.quantized:
+            one = next(iter(config.matrices().values()))
+            projection(folder, config)(load_weights(found, np.float32, config), one, np.ones((1, one.rows), np.float32))

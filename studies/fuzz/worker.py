@@ -21,7 +21,7 @@ from meshrt.ranks.host import prepare_environment
 
 prepare_environment()  # before anything imports numpy
 
-from meshrt.studies.fuzz import lines, models, quantized  # noqa: E402
+from meshrt.studies.fuzz import imports, lines, models, quantized  # noqa: E402
 from meshrt.studies.fuzz.models import Case  # noqa: E402
 
 BATCH = 1000  # inputs of each kind in one process: MPI has some 2000 communicators, and failed runs keep theirs
@@ -35,6 +35,8 @@ KINDS: dict[str, Kind] = {
     "loaders": (models.make_checkpoint, models.read_a_checkpoint),
     "config": (models.make_config, models.read_a_config),
     "quantized": (quantized.make_quantized, quantized.read_a_quantized_folder),
+    "gguf": (imports.make_gguf, imports.import_a_gguf),
+    "packed": (imports.make_packed, imports.import_a_packed_folder),
     "tokenizer": (models.make_tokenizer, models.use_a_tokenizer),
     "prompt": (models.make_prompt, models.use_a_prompt),
     "cli": (lines.make_command, lines.run_a_command),
