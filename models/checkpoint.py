@@ -5,8 +5,8 @@ gives each tensor's dtype, shape and place, then the data. The header is not tru
 """
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeAlias, TypeGuard
@@ -43,10 +43,14 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The tensors of a model folder by their Hugging Face names. Nothing is loaded before `read`."""
+    """The tensors of a model folder by their Hugging Face names. Nothing is loaded before `read`.
+
+    `rebuilt` are tensors that are made of others as they are read (models/quantize/head.py).
+    """
 
     folder: Path
     tensors: Mapping[str, Tensor]
+    rebuilt: Mapping[str, Callable[..., NDArray[Any]]] = field(default_factory=dict)
 
     def find(self, name: str) -> Tensor:
         """Raises ModelError if there is no such tensor or its dtype is none of F32, F16, BF16, or U8 of codes."""
@@ -85,6 +89,8 @@ class Checkpoint:
         There is one index for each of the leading axes. A slice is a range; an integer array gathers along its axis,
         whatever the other indices are. Raises ModelError for what `find` refuses and for an id outside its axis.
         """
+        if name in self.rebuilt:
+            return self.rebuilt[name](*index)
         tensor = self.find(name)
         if len(index) > len(tensor.shape):
             raise ModelError(f"{tensor.file}: tensor {name} has {len(tensor.shape)} axes; {len(index)} were indexed")
@@ -135,7 +141,9 @@ def expected_shapes(config: Config | OptConfig) -> dict[str, tuple[int, ...]]:
         for matrix in (*layer.routing, *layer.mlp.matrices()):
             shapes |= matrix.tensors()
     shapes |= norm(family.norm)
-    if family.head != family.embedding:
+    if isinstance(config, Config) and config.head is not None:
+        shapes |= config.head_matrix.tensors()
+    elif family.head != family.embedding:
         shapes[family.head + ".weight"] = (family.vocabulary, hidden)
     return shapes
 

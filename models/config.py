@@ -13,9 +13,9 @@ from typing import Any, Literal
 from meshrt.models.errors import ModelError
 from meshrt.models.files import find_file, read_object
 from meshrt.models.keys import MAX_SIZE, Keys
-from meshrt.models.matrix import Layer, Matrix, Mlp, Norm, form_of, read_ranks
+from meshrt.models.matrix import Dense, Layer, Matrix, Mlp, Norm, form_of, read_ranks
 from meshrt.models.moe import MIXTURES, Moe, make_experts, read_moe
-from meshrt.models.quantize.form import Quantized, read_quantized
+from meshrt.models.quantize.form import Quantized, read_head, read_quantized
 
 MODEL_TYPES = ("llama", "qwen2", "mistral", *MIXTURES)
 BIASED, SWITCHED_BIAS = ("qwen2", "qwen2_moe"), ("llama", "deepseek", "olmoe", "qwen3_moe")  # all others have no bias
@@ -45,7 +45,7 @@ class Config:
     `moe` says which layers have experts instead of an MLP of `intermediate_size`. `qk_norm`: queries and keys have a
     norm before they are turned, over each head or over all together; after it `clip_qkv` bounds them and the values.
     `ranks` has the matrices that are kept as two factors (models/matrix.py), by name without `.weight`; `quantized`
-    those in a few bits (models/quantize/form.py).
+    those in a few bits (models/quantize/form.py), and `head` the form of the head where it is one of them.
     """
 
     model_type: str
@@ -70,11 +70,17 @@ class Config:
     clip_qkv: float | None = None
     ranks: Mapping[str, int] = field(default_factory=dict, hash=False)
     quantized: Mapping[str, Quantized] = field(default_factory=dict, hash=False)
+    head: Quantized | None = None
 
     @property
     def group(self) -> int:
         """Query heads that share one key and value head."""
         return self.heads // self.kv_heads
+
+    @property
+    def head_matrix(self) -> Matrix:
+        """The head where it is no embedding."""
+        return Matrix("lm_head", self.hidden_size, self.vocab_size, self.head or Dense())
 
     def layer(self, number: int) -> Layer:
         """A layer's matrices and norms, by their names without `.weight`."""
@@ -174,7 +180,11 @@ class Config:
         try:
             if key == "quantized":
                 shapes = {name: (one.columns, one.rows) for name, one in config.matrices().items()}
-                return replace(config, quantized=read_quantized(read.get(key, dict), shapes))
+                forms = read_quantized(read.get(key, dict), shapes)
+                head = read_head(read.get(key, dict), next(iter(forms.values())), hidden)
+                if head is not None and config.tie_word_embeddings:
+                    raise ValueError("has a 'head', and tie_word_embeddings says that it is the embedding")
+                return replace(config, quantized=forms, head=head)
             return replace(config, ranks=read_ranks(read.get(key, dict), config.matrices().values()))
         except ValueError as error:
             raise read.bad(key, str(error)) from error

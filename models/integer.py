@@ -102,12 +102,13 @@ def projection(folder: str | Path, config: Config, errors: Errors | None = None)
     """What the reference multiplies with: whole numbers where config.json says that activations are so, else weights as
     they are. To `errors` is added what `activation_error` says of the inputs, by matrix. Raises ModelError.
     """
-    ways = {name: (form.activations, form.group) for name, form in config.quantized.items() if form.activations}
+    forms = {**config.quantized, **({} if config.head is None else {config.head_matrix.name: config.head})}
+    ways = {name: (form.activations, form.group) for name, form in forms.items() if form.activations}
     if not ways:
         return project
-    matrices, checkpoint = config.matrices(), open_checkpoint(folder)
+    matrices, checkpoint = {**config.matrices(), config.head_matrix.name: config.head_matrix}, open_checkpoint(folder)
     packed = {
-        name: read_parts(checkpoint, name, config.quantized[name], matrices[name].columns, matrices[name].rows).codes
+        name: read_parts(checkpoint, name, forms[name], matrices[name].columns, matrices[name].rows).codes
         for name in ways
     }
 

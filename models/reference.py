@@ -39,13 +39,15 @@ def load_weights(
     checkpoint = model if isinstance(model, Checkpoint) else open_checkpoint(model)
     config = config or read_config(checkpoint.folder, quantized=True)
 
-    matrices = config.matrices()
+    matrices = {name: one for name, one in config.matrices().items() if name in config.quantized}
+    if config.head is not None:
+        matrices["lm_head"] = config.head_matrix
 
     def tensor(name: str) -> Array:
         matrix = name.removesuffix(".weight")
-        return read_dense(checkpoint, matrices[matrix]) if matrix in config.quantized else checkpoint.read(name)
+        return read_dense(checkpoint, matrices[matrix]) if matrix in matrices else checkpoint.read(name)
 
-    return {name: tensor(name).astype(dtype) for name in expected_shapes(replace(config, quantized={}))}
+    return {name: tensor(name).astype(dtype) for name in expected_shapes(replace(config, quantized={}, head=None))}
 
 
 def project(w: Weights, matrix: Matrix, x: Array) -> Array:
@@ -70,8 +72,8 @@ def forward(
     x = embed(family, w, tokens)
     for one in family.layers:
         x = layer(family, w, one, x, rotary, project)
-    logits: Array = normed(family, w, family.norm, x) @ w[family.head + ".weight"].T
-    return logits
+    head = Matrix(family.head, family.hidden, family.vocabulary)
+    return project(w, head, normed(family, w, family.norm, x))
 
 
 def generate(

@@ -8,8 +8,8 @@ import numpy as np
 from meshrt.mesh.block import Block
 from meshrt.mesh.state import settings
 from meshrt.models.catalogue import find_model
-from meshrt.models.checkpoint import check_shapes, open_checkpoint
 from meshrt.models.config import read_config
+from meshrt.models.quantize.head import checked_checkpoint
 from meshrt.programs import compressing
 from meshrt.programs.generation import options as shared
 from meshrt.programs.generation.choice import make_choice
@@ -92,8 +92,7 @@ def run(
     config = config if layers is None else replace(config, layers=layers)
     source = None
     if cores.payload:
-        source = open_checkpoint(folder)
-        check_shapes(source, config)
+        source = checked_checkpoint(folder, config)
     words = read_prompt(cores.control, folder, config.vocab_size, asked)
     shared.check_positions(asked, cores.payload, len(words), config.max_positions)
     keep = open_keep(cores, settings(cores), config, source, words, arguments)

@@ -43,6 +43,9 @@ UNITS = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
     "--activations", type=click.Choice(["row", "block"]),
     help="w4a8: what of a product's input shares a scale, a token or its part of a group.  [default: row]",
 )  # fmt: skip
+@click.option(
+    "--head", type=click.Choice(["8", "float"]), help="w4a8: the head in 8 bits, or as it is.  [default: float]"
+)
 @click.option("--ranks", metavar="POLICY", help="milo: compensators, such as uniform-8 or dense-512+kurtosis-16.")
 @click.option("--budget", metavar="BYTES", help="milo: of the compensators, as 200MiB; --ranks leaves a rank open.")
 @click.option(
@@ -91,8 +94,8 @@ def command(**options: Any) -> None:
 
 def quantize(
     *, model: str, out: str | None, sizes: bool, method: str, bits: int | None, group: Group, symmetric: bool,
-    activations: Activations | None, ranks: str | None, budget: str | None, compensator_bits: str | None,
-    rounds: int | None, calibration: str | None,
+    activations: Activations | None, head: str | None, ranks: str | None, budget: str | None,
+    compensator_bits: str | None, rounds: int | None, calibration: str | None,
     calibration_stories: int | None, seed: int | None, held_out: str | None, held_out_stories: int | None,
     json_path: str | None, quiet: bool,
 ) -> None:  # fmt: skip
@@ -116,7 +119,7 @@ def quantize(
     only: dict[str, dict[str, Any]] = {
         "milo": {"--ranks": ranks, "--budget": budget, "--compensator-bits": compensator_bits, "--rounds": rounds},
         "rtn or w4a8": {"--symmetric": symmetric or None},
-        "w4a8": {"--activations": activations},
+        "w4a8": {"--activations": activations, "--head": head},
     }
     for owners, values in only.items():
         for name, value in values.items():
@@ -148,10 +151,10 @@ def quantize(
     folder = find_model(model)
     eight = activations or "row" if method == "w4a8" else None
     bits = bits or (4 if eight else 3)
-    scheme = Scheme(method, bits, group, symmetric, int(compensator_bits or 3) if ranks else 16, eight)
+    scheme = Scheme(method, bits, group, symmetric, int(compensator_bits or 3) if ranks else 16, eight, head == "8")
     most = None if budget is None else _bytes(budget)
     recipe: dict[str, Any] = {"method": method, "bits": bits, "group": group, "symmetric": symmetric}
-    recipe |= {"activations": eight} if eight else {}
+    recipe |= {"activations": eight, "head": head or "float"} if eight else {}
     document: dict[str, Any] = {"schema": report.SCHEMA, "model": model}
     if sizes:
         shapes = read_shapes(folder)

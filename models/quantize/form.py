@@ -16,20 +16,25 @@ last one filled up. A bias keeps its name. config.json has one key more:
     "quantized": {"method": "milo", "bits": 3, "group": 64, "symmetric": false, "compensator_bits": 3,
                   "ranks": {"model.layers.0.mlp.gate_proj": 8, ...}}
 
-All matrices of the layers are quantized; those without a rank have no compensator. `method` is for people. Two keys
-more may be there: "offset": true, for offsets in place of zeros, and "activations": "row" or "block", which says that
-products are meant to be of whole numbers (models/integer.py): inputs are put into 8 bits, with a scale for each row of
-them or for each group in it. Who multiplies numbers that are rebuilt from codes has no use for it.
+All matrices of the layers are quantized; those without a rank have no compensator. `method` is for people. Some keys
+more may be there:
+
+    "offset": true                 offsets in place of zeros
+    "activations": "row", "block"  products are meant to be of whole numbers (models/integer.py): inputs are put into 8
+                                   bits, with a scale for each row of them or for each group in it. Who multiplies
+                                   numbers that are rebuilt from codes has no use for it
+    "head": 8                      a head `lm_head` in 8 bits, and else in the same form
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 BITS = range(2, 9)
 COMPENSATOR_BITS = (3, 8, 16)
 GROUP_UNIT, MAX_GROUP = 32, 1 << 16  # 32 codes are whole bytes, whatever the bits, and three words of 3 bits
-KEYS = ("method", "bits", "group", "symmetric", "compensator_bits", "ranks", "offset", "activations")
+KEYS = ("method", "bits", "group", "symmetric", "compensator_bits", "ranks", "offset", "activations", "head")
+HEAD_BITS = 8
 
 Activations = Literal["row", "block"]
 Group = int | Literal["row"]
@@ -120,6 +125,17 @@ def read_quantized(key: Mapping[str, Any], shapes: Mapping[str, tuple[int, int]]
         name: Quantized(bits, groups[name], symmetric, ranks.get(name, 0), compensator_bits, offset, activations)
         for name in shapes
     }
+
+
+def read_head(key: Mapping[str, Any], form: Quantized, columns: int) -> Quantized | None:
+    """The form of the head with so many inputs beside matrices of this one. ValueError."""
+    head = key.get("head")
+    if head is None:
+        return None
+    if type(head) is not int or head != HEAD_BITS:
+        raise ValueError(f"has 'head' {head!r}; it must be {HEAD_BITS}, or not be there")
+    group = row_group(columns) if key.get("group") == "row" else form.group
+    return replace(form, bits=HEAD_BITS, group=group, rank=0)
 
 
 def common_group(forms: Iterable[Quantized]) -> Group:

@@ -16,6 +16,7 @@ from meshrt.models.files import read_object
 from meshrt.models.folder import check_new_folder, write_folder
 from meshrt.models.quantize.codes import Array, nearest, symmetric
 from meshrt.models.quantize.folder import Parts, tensors
+from meshrt.models.quantize.form import HEAD_BITS
 from meshrt.models.quantize.gptq import gptq
 from meshrt.models.quantize.hqq import hqq
 from meshrt.models.quantize.milo import Milo, milo
@@ -94,6 +95,9 @@ def quantize(
         data["quantized"]["offset"] = True
     if scheme.activations:
         data["quantized"]["activations"] = scheme.activations
+    if scheme.head:
+        data["quantized"]["head"] = HEAD_BITS
+        data["tie_word_embeddings"] = False
     Config.from_dict(data, source=str(folder / "config.json"))  # refuses ranks that the matrices do not have
     written = {name: checkpoint.read(name) for name in expected_shapes(config)}
     found = []
@@ -109,8 +113,28 @@ def quantize(
         found.append(Found(name=name, bytes=size, kurtosis=known.kurtosis[name], **told))
         if progress:
             progress(len(found), len(config.matrices()))
+    if scheme.head:
+        found.append(_head(config, scheme, written))
     write_folder(out, folder, data, written)
     return found
+
+
+def _head(config: Config, scheme: Scheme, written: dict[str, Array]) -> Found:
+    """The head in 8 bits; a tied one beside the embedding, which stays. ModelError."""
+    name = config.head_matrix.name
+    before = written.pop(f"{name}.weight", None)
+    w = (written["model.embed_tokens.weight"] if before is None else before).astype(np.float64)
+    try:
+        codes = w4a8(w, scheme.group_of(config.hidden_size), scheme.symmetric, HEAD_BITS)
+    except ModelError as error:
+        raise ModelError(f"{name}: {error}") from error
+    added, approximation = tensors(name, Parts(codes, None)), codes.dequantized()
+    written |= added
+    size = 0 if before is None else before.nbytes, sum(one.nbytes for one in added.values())
+    return Found(
+        name, w.shape, "w8", 0, size, kurtosis(w), residual_rank(w - approximation), weight_error(w, approximation),
+        None, (), None, None,
+    )  # fmt: skip
 
 
 def _grams(

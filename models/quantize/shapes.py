@@ -13,8 +13,8 @@ from meshrt.models.checkpoint import expected_shapes
 from meshrt.models.config import Config, read_config
 from meshrt.models.matrix import Layer, Matrix, Mlp
 
-Kind = Literal["attention", "mlp", "shared", "expert"]
-KINDS: tuple[Kind, ...] = ("attention", "mlp", "shared", "expert")
+Kind = Literal["attention", "mlp", "shared", "expert", "head"]
+KINDS: tuple[Kind, ...] = ("attention", "mlp", "shared", "expert")  # of the layers' matrices
 ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
@@ -31,11 +31,16 @@ class Shape:
 
 @dataclass(frozen=True)
 class Shapes:
-    """A model's matrices, its other weights (embedding, head, norms, biases, routers) and how many bytes each takes."""
+    """A model's matrices, its other weights (embedding, head, norms, biases, routers) and how many bytes each takes.
+
+    `head` is one of the others; where it is `tied`, it is the embedding.
+    """
 
     matrices: tuple[Shape, ...]
     others: int
     item_bytes: int
+    head: Shape
+    tied: bool
 
     @property
     def weights(self) -> int:
@@ -51,7 +56,8 @@ def shapes_of(config: Config) -> Shapes:
     """Those of a model, in order of its layers."""
     matrices = tuple(one for number in range(config.layers) for one in _of_layer(config.layer(number)))
     others = sum(map(math.prod, expected_shapes(config).values())) - sum(one.rows * one.columns for one in matrices)
-    return Shapes(matrices, others, ITEM_BYTES[config.dtype or "float32"])
+    head = Shape(config.head_matrix.name, config.vocab_size, config.hidden_size, "head")
+    return Shapes(matrices, others, ITEM_BYTES[config.dtype or "float32"], head, config.tie_word_embeddings)
 
 
 def _of_layer(layer: Layer) -> Iterator[Shape]:

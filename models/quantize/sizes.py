@@ -1,12 +1,12 @@
 """How many bytes a quantized model takes: in our folders, and as the papers' codes store it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil, prod
 from typing import Any
 
-from meshrt.models.quantize.form import Activations, Group, Quantized, row_group
+from meshrt.models.quantize.form import HEAD_BITS, Activations, Group, Quantized, row_group
 from meshrt.models.quantize.shapes import KINDS, Shape, Shapes
 
 ITEM_BYTES = {"U8": 1, "F16": 2}
@@ -22,6 +22,7 @@ class Scheme:
     symmetric: bool
     compensator_bits: int
     activations: Activations | None = None
+    head: bool = False  # in 8 bits
 
     @property
     def offset(self) -> bool:
@@ -42,6 +43,12 @@ class Scheme:
 def matrix_bytes(scheme: Scheme, one: Shape, rank: int) -> int:
     """All of a matrix in a folder."""
     return bytes_of(scheme.form(rank, one.columns).tensors(one.name, one.rows, one.columns))
+
+
+def head_bytes(scheme: Scheme, head: Shape) -> int:
+    """Of a head in 8 bits in a folder."""
+    form = replace(scheme.form(0, head.columns), bits=HEAD_BITS)
+    return bytes_of(form.tensors(head.name, head.rows, head.columns))
 
 
 def compensator_bytes(scheme: Scheme, one: Shape, rank: int) -> int:
@@ -80,6 +87,9 @@ def sizes(shapes: Shapes, scheme: Scheme, ranks: Mapping[str, int]) -> dict[str,
     published = sum(published_codes_bits(scheme, one) for one in shapes.matrices)
     published_added = sum(published_compensator_bits(scheme, one, ranks.get(one.name, 0)) for one in shapes.matrices)
     others = shapes.others * shapes.item_bytes
+    if scheme.head:
+        stored_head, head = head_bytes(scheme, shapes.head), shapes.head.rows * shapes.head.columns
+        others += stored_head - (0 if shapes.tied else head * shapes.item_bytes)
     groups = [(kind, [one for one in shapes.matrices if one.kind == kind]) for kind in KINDS]
     return {
         "quantized_weights": shapes.weights,

@@ -5,10 +5,11 @@ from pathlib import Path
 
 from meshrt.errors import UsageError
 from meshrt.gpu.gpus import Gpus
-from meshrt.models.checkpoint import Checkpoint, check_shapes, open_checkpoint
+from meshrt.models.checkpoint import Checkpoint
 from meshrt.models.family import Family, evenly, first_unlike
 from meshrt.models.quantize.folder import check_tensors
 from meshrt.models.quantize.form import Quantized
+from meshrt.models.quantize.head import checked_checkpoint
 from meshrt.programs.generation.options import storage
 from meshrt.programs.gpu.cache import Cache, check_low_rank, make_cache
 from meshrt.programs.gpu.coded import Hold
@@ -22,8 +23,7 @@ def open_weights(gpus: Gpus, folder: Path, family: Family) -> Checkpoint | None:
     """The checkpoint, with every tensor that the model needs; None without payload. ModelError."""
     if not gpus.payload:
         return None
-    checkpoint = open_checkpoint(folder)
-    check_shapes(checkpoint, family.config)
+    checkpoint = checked_checkpoint(folder, family.config)
     for one in (matrix for layer in family.layers for matrix in layer.matrices()):
         if isinstance(one.form, Quantized):
             check_tensors(checkpoint, one.name, one.form, one.columns, one.rows)

@@ -1,0 +1,53 @@
+"""A model's checkpoint for those who multiply numbers: a head that is kept in codes is rebuilt as it is read."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshrt.models.checkpoint import Checkpoint, Index, check_shapes, open_checkpoint
+from meshrt.models.config import Config
+from meshrt.models.errors import ModelError
+from meshrt.models.opt import OptConfig
+from meshrt.models.quantize.codes import Codes
+from meshrt.models.quantize.folder import check_tensors
+from meshrt.models.quantize.form import Quantized
+from meshrt.models.quantize.packing import unpack
+
+ROWS = 1024  # that are rebuilt together: float64 of a vocabulary of 152,064 words would not fit everywhere
+
+
+def checked_checkpoint(folder: str | Path, config: Config | OptConfig) -> Checkpoint:
+    """The checkpoint of a model, its shapes checked. Raises ModelError."""
+    checkpoint = open_checkpoint(folder)
+    check_shapes(checkpoint, config)
+    if not isinstance(config, Config) or config.head is None:
+        return checkpoint
+    matrix, form = config.head_matrix, config.head
+    check_tensors(checkpoint, matrix.name, form, matrix.columns, matrix.rows)
+
+    def read(*index: Index) -> NDArray[np.float32]:
+        return rows_of(checkpoint, matrix.name, form, matrix.rows, *index)
+
+    return replace(checkpoint, rebuilt={f"{matrix.name}.weight": read})
+
+
+def rows_of(
+    checkpoint: Checkpoint, name: str, form: Quantized, columns: int, rows: Index, own: Index = slice(None)
+) -> NDArray[np.float32]:
+    """Some rows of the matrix of that name, with so many columns, and of these some columns. Raises ModelError."""
+    tensors: dict[str, NDArray[Any]] = {}
+    for end in ("codes", "scale", form.shift):
+        if end is not None:
+            tensors[end] = checkpoint.read(f"{name}.{end}", rows)
+            if end != "codes" and not np.isfinite(tensors[end]).all():
+                raise ModelError(f"{checkpoint.folder}: tensor {name}.{end} has values that are NaN or infinite")
+    whole = []
+    for low in range(0, len(tensors["codes"]), ROWS):
+        part = {end: one[low : low + ROWS] for end, one in tensors.items()}
+        codes = unpack(part["codes"], form.bits).reshape(len(part["codes"]), -1, form.group)
+        numbers = Codes(codes, part["scale"], part.get("zero"), form.bits, columns, part.get("offset")).dequantized()
+        whole.append(numbers[:, own].astype(np.float32))
+    return np.concatenate(whole) if whole else np.zeros((0, len(np.arange(columns)[own])), np.float32)
