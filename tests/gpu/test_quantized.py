@@ -38,6 +38,8 @@ FORMS: dict[str, tuple[Scheme, float]] = {
     "milo3": (Scheme("milo", 3, 64, False, 3), 0.2),
     "milo8": (Scheme("milo", 3, 32, False, 8), 0.3),
     "milo16": (Scheme("milo", 5, 64, False, 16), 0.15),
+    "w4a8": (Scheme("w4a8", 4, 64, False, 16, "row", True), 0),
+    "w4a8row": (Scheme("w4a8", 4, "row", False, 16, "row"), 0),
 }
 
 

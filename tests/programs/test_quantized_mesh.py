@@ -40,6 +40,8 @@ SCHEMES = {
     "milo3": Scheme("milo", 3, 64, False, 3),
     "milo8": Scheme("milo", 3, 64, False, 8),
     "milo16": Scheme("milo", 2, 128, False, 16),
+    "w4a8": Scheme("w4a8", 4, 64, False, 16, "row"),
+    "w4a8row": Scheme("w4a8", 4, "row", True, 16, "row"),
 }
 
 
@@ -191,6 +193,24 @@ def test_shapes_alone_give_the_same_counts(
     none = run_program(comm, "llama", mesh, payload=False, **common)
     assert full["phases"] == none["phases"] and full["measured"] == none["measured"]
     assert full["result"]["quantized"] == none["result"]["quantized"]
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_four_bits_fit_where_float16_does_not(folders: dict[str, Path], tmp_path: Path, comm: Any) -> None:
+    """6 x 6 cores of 48 KiB: all of llama-tiny; in W4A8 with an embedding and a head beside it."""
+    with pytest.raises(LimitError, match="the limit is 49152"):
+        run_program(comm, "llama", (6, 6), "wse2", prompt_ids="5,96,7", max_new_tokens=2)
+    config, checkpoint = read_model(TINY)
+    scheme = Scheme("w4a8", 4, 64, False, 16, "row", True)
+    quantize(TINY, tmp_path / "model", scheme, {}, 1, statistics(config, checkpoint))
+    common: dict[str, Any] = {"prompt_ids": ",".join(map(str, PROMPT)), "max_new_tokens": NEW, "ignore_eos": True}
+    for model in (folders["w4a8"], tmp_path / "model"):
+        logits = str(tmp_path / "logits.npy")
+        report = run_program(comm, "llama", (6, 6), "wse2", model=str(model), logits=logits, **common)
+        assert report["measured"]["memory_bytes"]["max"] <= 49152
+        every = [*PROMPT, *report["result"]["token_ids"][:-1]]
+        expected = forward(read_config(model, quantized=True), load_weights(model), every)
+        assert np.abs(np.load(tmp_path / "logits.npy") - expected).max() < 0.1  # in float16
 
 
 @pytest.mark.mpi(ranks=[1])
