@@ -25,7 +25,7 @@ Run = Callable[..., Any]
 
 def test_a_short_run_tries_all_kinds_and_finds_nothing(run_meshrt: Run, tmp_path: Path) -> None:
     out = tmp_path / "found"
-    finished = run_meshrt("fuzz", "--seconds", "4", "--seed", "1", "--out", str(out), timeout=120)
+    finished = run_meshrt("fuzz", "--seconds", "6", "--seed", "1", "--out", str(out), timeout=120)
     kept = [path.read_text() for path in out.glob("*/trace.txt")]
     assert finished.code == 0, [finished.stdout, finished.stderr, *kept]
     rows = {line.split()[0]: line.split()[1:] for line in finished.stdout.splitlines()[1:]}
@@ -51,7 +51,7 @@ def grows(folder, arguments): bytearray(worker.BOUND)
 def dies(folder, arguments): os.kill(os.getpid(), 11)
 def fine(folder, arguments): pass
 
-worker.main({name: (make, what) for name, what in zip(%r, (raises, hangs, grows, dies, fine, fine))})
+worker.main({name: (make, what) for name, what in zip(%r, (raises, hangs, grows, dies, fine, fine, fine, fine))})
 """
 
 
