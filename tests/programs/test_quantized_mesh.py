@@ -214,6 +214,18 @@ def test_four_bits_fit_where_float16_does_not(folders: dict[str, Path], tmp_path
 
 
 @pytest.mark.mpi(ranks=[1])
+def test_whole_rows_by_shape_are_what_their_folder_is(folders: dict[str, Path], comm: Any) -> None:
+    common: dict[str, Any] = {"prompt_tokens": 9, "max_new_tokens": 3, "payload": False}
+    folder = run_program(comm, "llama", (4, 3), model=str(folders["w4a8row"]), **common)
+    shape = run_program(comm, "llama", (4, 3), bits=4, group="row", symmetric=True, **common)
+    assert folder["measured"] == shape["measured"]
+    assert folder["result"]["quantized"] == shape["result"]["quantized"]
+    assert shape["result"]["quantized"]["group"] == shape["arguments"]["group"] == "row"
+    with pytest.raises(UsageError, match="--group is 'rows'; it is a whole number"):
+        run_program(comm, "llama", (4, 3), bits=4, group="rows", **common)
+
+
+@pytest.mark.mpi(ranks=[1])
 def test_quantized_by_shape_is_what_its_folder_is(tmp_path: Path, comm: Any) -> None:
     """--bits on the model itself, and the folder of the same scheme."""
     config, checkpoint = read_model(TINY)
