@@ -1,4 +1,4 @@
-"""tests/golden/compressed.npz, by the compressed-tensors library and torch, which the tests do without:
+"""tests/golden/foreign/compressed.npz, by the compressed-tensors library and torch, which the tests do without:
 
     pip install compressed-tensors torch && python tests/make_compressed.py
 
@@ -52,6 +52,6 @@ if __name__ == "__main__":
         for seed, (name, sizes) in enumerate(CASES.items())
         for end, one in case(seed, *sizes).items()
     }
-    np.savez_compressed(Path(__file__).parent / "golden" / "compressed.npz", **arrays)
+    np.savez_compressed(Path(__file__).parent / "golden" / "foreign" / "compressed.npz", **arrays)
     for name, one in arrays.items():
         print(name, one.dtype, one.shape)

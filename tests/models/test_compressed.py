@@ -20,7 +20,7 @@ from meshrt.models.foreign.model import halves
 from meshrt.models.matrix import Matrix
 from meshrt.models.reference import forward, load_weights
 
-GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "compressed.npz")
+GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "foreign" / "compressed.npz")
 SCHEMES = {  # of tests/make_compressed.py
     "group": Scheme(4, True, 32, None),
     "asymmetric": Scheme(4, False, 64, None),
