@@ -34,6 +34,7 @@ INSIDE = {
 FLOATS: Mapping[str, Any] = {"F32": "<f4", "F16": "<f2", "BF16": ml_dtypes.bfloat16}
 DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 FACTORS = "rope_freqs.weight"
+ROWS = 4096  # that are rebuilt together
 LLAMA3 = {
     "rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192,
 }  # fmt: skip
@@ -53,10 +54,7 @@ def read_gguf(path: Path) -> Foreign:
         turned = heads.get(part) if config["model_type"] == "llama" else None
         order = None if turned is None else rows_in_order(path, name, tensor.shape[0], turned)
         if tensor.kind in BITS and target.endswith("_proj.weight") and len(tensor.shape) == 2:
-            try:
-                found = codes_of(tensor.kind, file.bytes_of(name))
-            except ModelError as error:
-                raise ModelError(f"{path}: tensor {name}: {error}") from None
+            found = named(path, name, tensor.kind, file.bytes_of(name))
             codes[target.removesuffix(".weight")] = found if order is None else ordered(found, order)
         else:
             numbers = dense(file, name)
@@ -98,25 +96,40 @@ def dense(file: Gguf, name: str) -> NDArray[Any]:
     if tensor.kind in FLOATS:
         floats: NDArray[Any] = rows.view(FLOATS[tensor.kind]).reshape(tensor.shape)
         return floats
-    if tensor.kind in BITS:
-        whole: NDArray[Any] = codes_of(tensor.kind, rows.reshape(-1, rows.shape[-1])).dequantized()
-    elif name not in OUTSIDE:
+    if tensor.kind not in BITS and name not in OUTSIDE:
         raise ModelError(
             f"{file.path}: tensor {name} is {tensor.kind}; matrices of Q4_0, Q4_1, Q8_0, F32, F16 and BF16 can be read"
         )
-    else:
-        try:
-            from gguf import GGMLQuantizationType, quants
-        except ImportError:
-            raise ModelError(
-                f"{file.path}: tensor {name} is {tensor.kind}, which the gguf package rebuilds: pip install gguf"
-            ) from None
-        whole = quants.dequantize(rows, GGMLQuantizationType[tensor.kind])
-    with np.errstate(over="ignore"):
-        half = whole.astype(np.float16).reshape(tensor.shape)
+    half = np.empty((rows.size // rows.shape[-1], tensor.shape[-1]), np.float16)
+    flat = rows.reshape(len(half), -1)
+    with np.errstate(all="ignore"):  # what is not finite is refused below
+        for low in range(0, len(half), ROWS):
+            half[low : low + ROWS] = rebuilt(file.path, name, tensor.kind, flat[low : low + ROWS])
     if not np.isfinite(half).all():
         raise ModelError(f"{file.path}: tensor {name} is not finite in float16")
-    return half
+    return half.reshape(tensor.shape)
+
+
+def rebuilt(path: Path, name: str, kind: str, rows: NDArray[np.uint8]) -> NDArray[Any]:
+    """Rows of blocks as numbers. ModelError."""
+    if kind in BITS:
+        return named(path, name, kind, rows).dequantized()
+    try:
+        from gguf import GGMLQuantizationType, quants
+    except ImportError:
+        raise ModelError(
+            f"{path}: tensor {name} is {kind}, which the gguf package rebuilds: pip install gguf"
+        ) from None
+    whole: NDArray[Any] = quants.dequantize(rows, GGMLQuantizationType[kind])
+    return whole
+
+
+def named(path: Path, name: str, kind: str, rows: NDArray[np.uint8]) -> Codes:
+    """Rows of blocks as codes. ModelError with the tensor's name."""
+    try:
+        return codes_of(kind, rows)
+    except ModelError as error:
+        raise ModelError(f"{path}: tensor {name}: {error}") from None
 
 
 def _same_form(path: Path, codes: dict[str, Codes], others: Mapping[str, NDArray[Any]]) -> None:
