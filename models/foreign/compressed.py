@@ -11,7 +11,6 @@ and stands for (q - zero point) * scale (compressors/pack_quantized of compresse
 here as they are; scales become float16, which bfloat16's are exactly. Bits are 4 and 8: of others, versions differ.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from meshrt.models.checkpoint import Checkpoint, open_checkpoint
 from meshrt.models.config import Config
 from meshrt.models.errors import ModelError
 from meshrt.models.files import find_file, read_object
-from meshrt.models.foreign.model import Foreign, halves
+from meshrt.models.foreign.model import Foreign, add, check_all_or_none, halves
 from meshrt.models.keys import Keys
 from meshrt.models.matrix import Matrix
 from meshrt.models.quantize.codes import Codes
@@ -109,25 +108,23 @@ def read_compressed(folder: Path) -> Foreign:
     scheme = read_scheme(Keys(whole.get("quantization_config", dict), str(source), "quantization_config."))
     data = {key: value for key, value in data.items() if key != "quantization_config"}
     config, checkpoint = Config.from_dict(data, source=str(source)), open_checkpoint(folder)
-    codes: dict[str, Codes] = {}
-    others: dict[str, NDArray[Any]] = {}
-    matrices: Mapping[str, Matrix] = config.matrices()
-    head = Matrix("lm_head", config.hidden_size, config.vocab_size)
+    matrices, head = config.matrices(), Matrix("lm_head", config.hidden_size, config.vocab_size)
+    group: Group = scheme.group or "row"
+    found = Foreign(folder, "pack-quantized", data, group, activations=scheme.activations, base=folder)
     for name in checkpoint.tensors:
         stem, _, end = name.rpartition(".")
         if end == "weight_packed" and stem in matrices:
-            codes[stem] = read_codes(checkpoint, scheme, matrices[stem])
+            add(found, stem, read_codes(checkpoint, scheme, matrices[stem]))
         elif end == "weight_packed" and stem == head.name:
-            others["lm_head.weight"] = read_codes(checkpoint, scheme, head).dequantized().astype(np.float16)
+            numbers = read_codes(checkpoint, scheme, head).dequantized()
+            found.tensors["lm_head.weight"] = numbers.astype(np.float16)
         elif end not in ENDS:
-            others[name] = checkpoint.read(name)
-    left = [name for name in matrices if name not in codes]
-    if codes and left:
-        raise ModelError(f"{folder}: {left[0]} is not quantized, as {len(codes)} matrices are: all or none can be read")
-    if not codes:
-        raise ModelError(f"{folder}: has no weight_packed of this model's layers")
-    group: Group = scheme.group or "row"
-    return Foreign(folder, "pack-quantized", data, codes, group, others, scheme.activations, folder)
+            found.tensors[name] = checkpoint.read(name)
+    check_all_or_none(found)
+    left = [name for name in matrices if name not in found.forms]
+    if left:
+        raise ModelError(f"{folder}: {left[0]} has no weight_packed: matrices of the layers are packed, or none is")
+    return found
 
 
 def read_codes(checkpoint: Checkpoint, scheme: Scheme, matrix: Matrix) -> Codes:
@@ -140,7 +137,7 @@ def read_codes(checkpoint: Checkpoint, scheme: Scheme, matrix: Matrix) -> Codes:
         raise ModelError(f"{checkpoint.folder}: {name}.weight_shape is {shape}; config.json asks for {[rows, columns]}")
     packed = words(checkpoint, f"{name}.weight_packed", "I32", (rows, -(-columns // per_word)))
     codes = np.zeros((rows, groups * group), np.uint8)
-    codes[:, :columns] = numbers(packed, bits)[:, :columns]
+    codes[:, :columns] = codes_in(packed, bits)[:, :columns]
     if f"{name}.weight_g_idx" in checkpoint.tensors:
         order = words(checkpoint, f"{name}.weight_g_idx", None, (columns,))
         if not np.array_equal(order, np.arange(columns) // group):
@@ -164,7 +161,7 @@ def _zeros(checkpoint: Checkpoint, scheme: Scheme, name: str, rows: int, groups:
         raise ModelError(f"{checkpoint.folder}: the checkpoint has no tensor {name}")
     if tensor.dtype == "I32":
         packed = words(checkpoint, name, "I32", (-(-rows * scheme.bits // 32), groups))
-        return numbers(np.ascontiguousarray(packed.T), scheme.bits)[:, :rows].T.astype(np.float16)
+        return codes_in(np.ascontiguousarray(packed.T), scheme.bits)[:, :rows].T.astype(np.float16)
     if tensor.dtype != "I8" or tensor.nbytes != 1 or tensor.shape not in ((), (1,)):
         raise ModelError(f"{tensor.file}: tensor {name} is {tensor.dtype} {list(tensor.shape)}, no packed zero points")
     one = np.fromfile(tensor.file, np.int8, 1, offset=tensor.offset)
@@ -189,6 +186,6 @@ def words(checkpoint: Checkpoint, name: str, dtype: str | None, shape: tuple[int
         raise ModelError(f"{tensor.file}: tensor {name} cannot be read: {error}") from error
 
 
-def numbers(packed: NDArray[np.int32], bits: int) -> NDArray[np.uint8]:
+def codes_in(packed: NDArray[np.int32], bits: int) -> NDArray[np.uint8]:
     """Words [n, words] to codes [n, words * 32 / bits]."""
     return unpack(np.ascontiguousarray(packed).view(np.uint8), bits)

@@ -17,7 +17,7 @@ from meshrt.models.config import MAX_LAYERS, Config
 from meshrt.models.errors import ModelError
 from meshrt.models.foreign.blocks import BITS, SIZE, codes_of, with_offset
 from meshrt.models.foreign.gguf import Gguf, open_gguf
-from meshrt.models.foreign.model import Foreign
+from meshrt.models.foreign.model import Foreign, add, check_all_or_none
 from meshrt.models.foreign.words import tokenizer_texts
 from meshrt.models.keys import Keys
 from meshrt.models.quantize.codes import Codes
@@ -45,8 +45,9 @@ def read_gguf(path: Path) -> Foreign:
     file = open_gguf(path)
     config = read_sizes(file)
     heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
-    codes: dict[str, Codes] = {}
-    others: dict[str, NDArray[Any]] = {}
+    kinds = {one.kind for name, one in file.tensors.items() if name.startswith("blk.") and len(one.shape) == 2}
+    texts = tokenizer_texts(file.values, path)
+    found = Foreign(path, "gguf " + " ".join(sorted(kinds)), config, SIZE, texts=texts)
     for name, tensor in file.tensors.items():
         if name == FACTORS:
             continue
@@ -54,15 +55,13 @@ def read_gguf(path: Path) -> Foreign:
         turned = heads.get(part) if config["model_type"] == "llama" else None
         order = None if turned is None else rows_in_order(path, name, tensor.shape[0], turned)
         if tensor.kind in BITS and target.endswith("_proj.weight") and len(tensor.shape) == 2:
-            found = named(path, name, tensor.kind, file.bytes_of(name))
-            codes[target.removesuffix(".weight")] = found if order is None else ordered(found, order)
+            codes = named(path, name, tensor.kind, file.bytes_of(name), kinds >= {"Q4_0", "Q4_1"})
+            add(found, target.removesuffix(".weight"), codes if order is None else ordered(codes, order))
         else:
             numbers = dense(file, name)
-            others[target] = numbers if order is None else numbers[order]
-    _same_form(path, codes, others)
-    texts = tokenizer_texts(file.values, path)
-    kinds = {one.kind for name, one in file.tensors.items() if name.startswith("blk.") and len(one.shape) == 2}
-    return Foreign(path, "gguf " + " ".join(sorted(kinds)), config, codes, SIZE, others, texts=texts)
+            found.tensors[target] = numbers if order is None else numbers[order]
+    check_all_or_none(found)
+    return found
 
 
 def name_of(name: str, path: Path) -> tuple[str, str]:
@@ -124,22 +123,13 @@ def rebuilt(path: Path, name: str, kind: str, rows: NDArray[np.uint8]) -> NDArra
     return whole
 
 
-def named(path: Path, name: str, kind: str, rows: NDArray[np.uint8]) -> Codes:
-    """Rows of blocks as codes. ModelError with the tensor's name."""
+def named(path: Path, name: str, kind: str, rows: NDArray[np.uint8], offsets: bool = False) -> Codes:
+    """Rows of blocks as codes, those of 4 bits with `offsets`. ModelError with the tensor's name."""
     try:
-        return codes_of(kind, rows)
+        found = codes_of(kind, rows)
+        return with_offset(found) if offsets and found.bits == 4 else found
     except ModelError as error:
         raise ModelError(f"{path}: tensor {name}: {error}") from None
-
-
-def _same_form(path: Path, codes: dict[str, Codes], others: Mapping[str, NDArray[Any]]) -> None:
-    """Q4_0 beside Q4_1 gets offsets. ModelError where some matrices are codes and others are not."""
-    if codes and any(name.endswith("_proj.weight") for name in others):
-        name = next(name for name in others if name.endswith("_proj.weight"))
-        raise ModelError(f"{path}: {name} is no codes, and other matrices are: all or none can be read")
-    if any(one.offset is not None for one in codes.values()):
-        for name, one in codes.items():
-            codes[name] = with_offset(one) if one.bits == 4 else one
 
 
 # -------------------------------------------------------------------------------------------------- sizes and constants

@@ -134,7 +134,7 @@ def test_a_folder_computes_what_it_meant(
 def test_a_head_that_is_quantized_is_rebuilt(base: Path, tmp_path: Path) -> None:
     rebuilt = make(base, tmp_path / "model", WEIGHTS, head=True)
     found = read_compressed(tmp_path / "model")
-    np.testing.assert_array_equal(found.others["lm_head.weight"], rebuilt["lm_head.weight"].astype(np.float16))
+    np.testing.assert_array_equal(found.tensors["lm_head.weight"], rebuilt["lm_head.weight"].astype(np.float16))
 
 
 def test_scales_that_float16_does_not_have() -> None:
@@ -192,7 +192,7 @@ NAME = "model.layers.1.mlp.up_proj"
 @pytest.mark.parametrize(
     "end, tensor, message",
     [
-        ("weight_packed", None, f"{NAME} is not quantized, as 13 matrices are"),
+        ("weight_packed", None, f"{NAME} has no weight_packed"),
         ("weight_scale", None, "no tensor"),
         ("weight_shape", None, "no tensor"),
         ("weight_packed", np.zeros((96, 7), np.int32), r"I32 \[96, 7\]; I32 \[96, 8\] is needed"),
@@ -222,4 +222,4 @@ def test_groups_that_are_in_order_are_read(base: Path, tmp_path: Path) -> None:
     tensors = load_file(tmp_path / "model" / "model.safetensors")
     tensors[f"{NAME}.weight_g_idx"] = (np.arange(64) // 32).astype(np.int32)
     save_file(tensors, tmp_path / "model" / "model.safetensors")
-    assert NAME in read_compressed(tmp_path / "model").codes
+    assert NAME in read_compressed(tmp_path / "model").forms
