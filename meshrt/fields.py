@@ -186,9 +186,47 @@ GPU = {
     }, scaled=True),
     **_rows(DECLARED, _LIMIT, {"memory_bytes.limit": ("bytes", "memory of a GPU")}),
 }  # fmt: skip
+
+ARM = {
+    **_TOKENS,
+    **_rows(TIMED, "meshrt/arm/soc.py, by the cores' pipes and caches and a bus that they share", {
+        "critical_path.seconds": ("s", "virtual time of all stretches of work, one after the other", "virtual time"),
+        "compute_seconds": ("s", "that cores worked if DRAM were no limit, of all together", "of all cores"),
+        "idle_seconds": ("s", "that cores waited for the last of a stretch, of all together", "idle"),
+    }, scaled=True),
+    **_rows(COUNTED, "meshrt/arm/soc.py, at each stretch", {
+        "stretches": ("stretches", "of work that cores began and ended together"),
+        "dram_bytes.read": ("bytes", "that the SLC did not have"),
+        "dram_bytes.written": ("bytes", "that had to leave the SLC"),
+        "dram_bytes.total": ("bytes", "both", "DRAM"),
+    }, scaled=True),
+    **_rows(COUNTED, "meshrt/arm/core.py, at each kernel, for every micro-tile and step", {
+        "instructions.total": ("instructions", "of all cores", "instructions"),
+        "instructions.*": ("instructions", "of this name", "*"),
+        "spills.loads": ("registers", "loaded from the stack, since there were too few (--spill)", "spilled"),
+        "spills.stores": ("registers", "saved there"),
+        "operations": ("operations", "of products: a multiplication and an addition are two", "operations"),
+        "useful_operations": ("operations", "of these, those that are not of padding"),
+        "l1_bytes": ("bytes", "that registers loaded and stored", "loaded, stored"),
+    }, scaled=True),
+    **_rows(COUNTED, "meshrt/arm/cache.py, at each range that a loop touches", {
+        "l2_bytes": ("bytes", "that cores' L1 did not have", "from L2"),
+        "slc_bytes": ("bytes", "that cores' L2 did not have, and that they wrote", "from and to the SLC"),
+    }, scaled=True),
+    **_rows(COUNTED, "meshrt/arm/core.py, at each kernel", {
+        "registers.max": ("registers", "that a kernel held, the most", "registers"),
+    }),
+    **_rows(COUNTED, "meshrt/arm/memory.py, at every allocation", {
+        "memory_bytes.max": ("bytes", "most that DRAM held: weights, cache, activations", "memory"),
+    }),
+    **_rows(DECLARED, _LIMIT, {
+        "registers.limit": ("registers", "registers of a core"),
+        "memory_bytes.limit": ("bytes", "DRAM of all cores"),
+    }),
+}  # fmt: skip
 OWN_TALLY = Field(DECLARED, "1", "a tally of the program's own, of all GPUs", "the kernel that asks for it", True)
 
-MACHINES: Mapping[str, Mapping[str, Field]] = {"mesh": MESH, "neuron": NEURON, "gpu": GPU}
+MACHINES: Mapping[str, Mapping[str, Field]] = {"mesh": MESH, "neuron": NEURON, "gpu": GPU, "arm": ARM}
 
 
 def leaves(part: Mapping[str, Any], stem: str = "") -> Iterator[str]:

@@ -9,6 +9,7 @@ from settings import APPEARS, FALLS, GROWS, OTHER, STOPS, VANISHES, Row, becomes
 # Numbers of devices: of wse2, trn1 and a800. The run is a program's BASE with the row's.
 GEMM, GEMV, KVCACHE = "gemm mesh", "gemv mesh", "kvcache mesh"
 XUV, LLAMA, GPU = "xuv neuron", "llama neuron", "lowrank gpu"
+LINEAR = "linear arm"
 SECONDS, CYCLES = "measured.critical_path.seconds", "measured.critical_path.cycles"
 PCIE = {"@link": "pcie"}
 DEVICES: dict[str, list[tuple[str, Row]]] = {
@@ -50,6 +51,15 @@ DEVICES: dict[str, list[tuple[str, Row]]] = {
         (LLAMA, Row("link_seconds", 4e-6, SECONDS, plus(48 * 2e-6), {"@cores": 2},
                     "3 passes, 4 layers, 2 sums, 2 steps")),
     ],
+    "n2x8": [
+        (LINEAR, Row("clusters", "slower", "measured.compute_seconds", times(2), None, "half of the clock rate")),
+        (LINEAR, Row("isa", ("dotprod",), "measured.instructions.smmla", VANISHES)),
+        (LINEAR, Row("registers", 24, SECONDS, STOPS)),
+        (LINEAR, Row("slc_bytes", 8192, "measured.dram_bytes.written", GROWS)),
+        (LINEAR, Row("bus_bytes_per_second", 1e9, SECONDS, GROWS)),
+        (LINEAR, Row("dram_bytes", 10_000, SECONDS, STOPS)),
+        (LINEAR, Row("fork_join_seconds", 10e-6, SECONDS, plus(2 * 5e-6), None, "rows, then panels")),
+    ],
     "a800": [
         (GPU, Row("memory_bytes", 400_000, "measured.critical_path.seconds", STOPS)),
         (GPU, Row("memory_bytes_per_second", 1019.5e9, "measured.compute_seconds", times(2))),
@@ -72,10 +82,11 @@ HOW: dict[str, dict[str, Any]] = {
     "mesh": {"mesh": "8x8", "device": "wse2", "core_memory": None, "route_entries": None, "defects": None,
              "spares": None, "defects_seed": None},
     "neuron": {"cores": None, "device": "trn1", "trace": None, "sbuf_bytes": None},
+    "arm": {"cores": None, "device": "n2x8", "dram": None, "registers": None, "spill": False},
     "gpu": {"tp": 4, "device": "a800", "link": None, "link_rate": None, "gpu_memory": None, "static": False},
 }  # fmt: skip
 SHARED = {"payload": "none", "json_path": "{run}/report.json", "quiet": True}
-ON = {"mesh": GEMV, "neuron": XUV, "gpu": GPU}  # the program that is run
+ON = {"mesh": GEMV, "neuron": XUV, "gpu": GPU, "arm": LINEAR}  # the program that is run
 DEFECTS = {"defects": "0.01"}
 MACHINES: dict[str, list[Row]] = {
     "mesh": [
@@ -92,6 +103,13 @@ MACHINES: dict[str, list[Row]] = {
         Row("device", "trn2", "measured.engines.tensor.busy_seconds", times(2.8 / 2.4), None, "2.4 for 2.8 GHz"),
         Row("trace", "{run}/trace.json", "file {run}/trace.json", APPEARS),
         Row("sbuf_bytes", 6000, "measured.spill_bytes.saved", GROWS),
+    ],
+    "arm": [
+        Row("cores", 2, "mesh", becomes([8, 1], [2, 1])),
+        Row("device", "phone", "measured.idle_seconds", GROWS, None, "cores of three kinds"),
+        Row("dram", 10_000, SECONDS, STOPS),
+        Row("registers", 24, SECONDS, STOPS),
+        Row("spill", False, SECONDS, STOPS, {"registers": 24, "spill": True}),
     ],
     "gpu": [
         Row("tp", 2, "measured.link_bytes.total", FALLS),

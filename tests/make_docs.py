@@ -17,6 +17,7 @@ from device_settings import DEVICES, HOW, NO_EFFECT, ON, PAYLOAD
 from device_settings import MACHINES as OPTIONS
 from settings import BASE, REFUSED, ROWS, Row
 
+from meshrt.arm.device import ArmDevice
 from meshrt.fields import KINDS, MACHINES, TIMED, Field
 from meshrt.gpu.device import GpuDevice
 from meshrt.mesh.device import Device
@@ -24,7 +25,7 @@ from meshrt.neuron.device import NeuronDevice
 from meshrt.program import load_program
 
 ROOT = Path(__file__).parents[1]
-OF = {"mesh": Device, "neuron": NeuronDevice, "gpu": GpuDevice}
+OF = {"mesh": Device, "neuron": NeuronDevice, "gpu": GpuDevice, "arm": ArmDevice}
 # What is there only if a run has it: phases have tokens, a wafer has defects, a kernel has a tally.
 SOMETIMES = {
     "tokens", "wafer", "attention_heads", "attention_link_bytes", "mlp_link_bytes", "cache_runs", "cache_blocks",

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from meshrt.arm.device import find_arm_device
 from meshrt.emulate import emulate
 from meshrt.mesh.block import Block, make_block
 from meshrt.mesh.device import Device, find_device
@@ -52,3 +53,14 @@ def run_on_cores(
     program = load_program(name, "neuron")
     machine = find_neuron_device(device, **(limits or {}))
     return emulate(comm, Board.alone(), program, options, cores=cores, device=machine, payload=payload, trace=trace)
+
+
+def run_on_arm(
+    comm: Any, name: str, cores: int | None = None, device: str = "n2x8", limits: Any = None, payload: bool = True,
+    spill: bool = False, **options: Any,
+) -> Any:  # fmt: skip
+    """Run a program on a system on a chip; the report at rank 0, None elsewhere."""
+    program = load_program(name, "arm")
+    machine = find_arm_device(device, **(limits or {}))
+    settings = {"cores": cores, "device": machine, "spill": spill}
+    return emulate(comm, Board.alone(), program, options, payload=payload, **settings)

@@ -70,6 +70,7 @@ BASE: dict[str, dict[str, Any]] = {
     "llama gpu": {"@tp": 2, **IDS},
     "xuv neuron": {"m": 256, "k": 256, "r": 128, "n": 512},
     "lowrank gpu": {"@tp": 2, **IDS},
+    "linear arm": {"m": 20, "k": 128, "n": 96, "tile": "8x8"},
     "serve gpu": {"@tp": 2, "requests": 4, "prompt_tokens": "5", "output_tokens": "3"},
 }
 NUMBERS = {"@payload": True}
@@ -261,6 +262,20 @@ ROWS: dict[str, list[Row]] = {
             {"kernel": "dense", "r": None}),
         Row("seed", 1, "result.max_abs_error", OTHER, NUMBERS),
     ],
+    "linear arm": [
+        Row("m", 40, "measured.instructions.smmla", times(2)),
+        Row("k", 256, "measured.instructions.smmla", times(2)),
+        Row("n", 192, "measured.instructions.smmla", times(2)),
+        Row("bits", "8", "measured.instructions.ushr", VANISHES, None, "nothing to unpack"),
+        Row("group", 32, "measured.instructions.scvtf", times(2), None, "sums become numbers twice as often"),
+        Row("symmetric", True, "result.max_abs_error", OTHER, NUMBERS),
+        Row("unit", "sdot", "measured.instructions.sdot", APPEARS),
+        Row("tile", None, "result.tile", becomes("8x8", "10x8"), None, "all 32 registers"),
+        Row("layout", "pairs", "measured.instructions.zip1_16b", APPEARS),
+        Row("signed", True, "measured.instructions.sub", APPEARS, {"symmetric": True}),
+        Row("order", "rows", "measured.l2_bytes", OTHER, {"m": 200, "k": 512}),
+        Row("seed", 1, "result.max_abs_error", OTHER, NUMBERS),
+    ],
     "llama gpu": [
         *GENERATION,
         *DRAWING,
@@ -313,6 +328,10 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("gemm mesh", {"algorithm": "allgather", "lockstep": True}, "--lockstep is for the steps"),
     ("gemv mesh", {"allreduce": "ring", "groups": "2"}, "numbers of a K-tree"),
     ("kvcache mesh", {"until_full": True}, "give one of them"),
+    ("linear arm", {"signed": True}, "add --symmetric"),
+    ("linear arm", {"bits": "8", "layout": "pairs"}, "is for 4-bit weights"),
+    ("linear arm", {"tile": "9x8"}, "rows are a multiple of 2"),
+    ("linear arm", {"tile": "8"}, "no tile such as 10x8"),
     ("shift mesh", {"multiply": True}, "add --axis both"),
     *((f"llama {machine}", NUMBERS | {name: value}, "at a temperature of 0")
       for machine in ("mesh", "neuron", "gpu") for name, value in (("top_k", 5), ("top_p", 0.5), ("seed", 1))),

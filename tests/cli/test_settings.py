@@ -13,9 +13,10 @@ from device_settings import DEVICES, HOW, NO_EFFECT, ON, PAYLOAD, SHARED
 from device_settings import MACHINES as OPTIONS
 from gpu_runs import new_gpus, run_gpus
 from measure import run_report
-from runs import run_on_cores
+from runs import run_on_arm, run_on_cores
 from settings import BASE, REFUSED, ROWS, STOPS, Row
 
+from meshrt.arm.device import N2X8
 from meshrt.commands.run import execute
 from meshrt.errors import LimitError, UsageError
 from meshrt.gpu.device import A800
@@ -26,7 +27,7 @@ from meshrt.neuron.device import TRN1
 from meshrt.program import load_program, packaged_programs, settings_of
 from meshrt.ranks.board import Board
 
-PRESETS = {"wse2": WSE2, "trn1": TRN1, "a800": A800}
+PRESETS = {"wse2": WSE2, "trn1": TRN1, "a800": A800, "n2x8": N2X8}
 PROMPTS = "One day\nThe end of the day\nThere was a little girl\n"
 
 
@@ -48,6 +49,11 @@ def run(
     if machine == "mesh":
         device: Any = replace(WSE2, **numbers) if numbers else how.get("@device", "wse2")
         return run_report(comm, name, how["@mesh"], device, payload, **given)
+    if machine == "arm":
+        if numbers.get("clusters") == "slower":
+            numbers["clusters"] = tuple(replace(one, hz=one.hz / 2) for one in N2X8.clusters)
+        on_arm: dict[str, Any] = run_on_arm(comm, name, how.get("@cores"), payload=payload, limits=numbers, **given)
+        return on_arm
     if machine == "neuron":
         found: dict[str, Any] = run_on_cores(comm, name, how.get("@cores", 1), payload=payload, limits=numbers, **given)
         return found

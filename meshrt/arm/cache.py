@@ -1,0 +1,116 @@
+"""Caches by ranges of bytes: what was used last stays. Each core has an L1 and an L2; all share the SLC before DRAM.
+
+A range is a tile of a buffer, cut into pieces of at most `PIECE` bytes; so what is where is a consequence of the order
+in which a program's loops touch tiles. A core's reads go through its L1 and L2 as they happen; what misses both, and
+what was written, goes to the SLC when the stretch of work is over, in turns of the cores.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+
+PIECE = 8192
+Key = tuple[int, int, int]  # buffer, tile, offset of the piece
+Pieces = list[tuple[Key, int]]  # with their bytes
+
+
+class Lru:
+    """Pieces by when they were used, at most `capacity` bytes of them."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.used = 0
+        self.held: OrderedDict[Key, int] = OrderedDict()
+
+    def touch(self, key: Key, nbytes: int) -> tuple[bool, Pieces]:
+        """Use a piece, which is there then: was it there before, and what had to go?"""
+        held = self.held
+        if key in held:
+            held.move_to_end(key)
+            return True, _NONE
+        held[key] = nbytes
+        self.used += nbytes
+        if self.used <= self.capacity:
+            return False, _NONE
+        gone = []
+        while self.used > self.capacity:
+            gone.append(held.popitem(last=False))
+            self.used -= gone[-1][1]
+        return False, gone
+
+    def drop(self, buffer: int) -> None:
+        """Forget a buffer that is not needed any more."""
+        for key in [key for key in self.held if key[0] == buffer]:
+            self.used -= self.held.pop(key)
+
+
+_NONE: Pieces = []
+
+
+def pieces(buffer: int, tile: int, nbytes: int) -> Pieces:
+    return [((buffer, tile, at), min(PIECE, nbytes - at)) for at in range(0, nbytes, PIECE)]
+
+
+@dataclass
+class CoreCaches:
+    """L1 and L2 of a core, and of the present stretch: bytes that came from L2 and from beyond, and which."""
+
+    l1: Lru
+    l2: Lru
+    l2_bytes: int = 0
+    slc_bytes: int = 0
+    misses: Pieces = field(default_factory=list)
+    written: dict[Key, int] = field(default_factory=dict)
+
+    def read(self, parts: Pieces) -> None:
+        for key, nbytes in parts:
+            if self.l1.touch(key, nbytes)[0]:
+                continue
+            self.l2_bytes += nbytes
+            if not self.l2.touch(key, nbytes)[0]:
+                self.slc_bytes += nbytes
+                self.misses.append((key, nbytes))
+
+    def write(self, parts: Pieces) -> None:
+        """Write all of these pieces: nothing is fetched for that."""
+        for key, nbytes in parts:
+            self.l1.touch(key, nbytes)
+            self.l2.touch(key, nbytes)
+            self.written[key] = nbytes
+
+    def begin(self) -> None:
+        self.l2_bytes = self.slc_bytes = 0
+        self.misses, self.written = [], {}
+
+
+@dataclass
+class SharedCache:
+    """The SLC: what is written stays until it has to make room, and goes to DRAM then."""
+
+    lru: Lru
+    changed: set[Key] = field(default_factory=set)
+
+    def serve(self, misses: Sequence[Pieces], written: Sequence[Pieces]) -> list[tuple[int, int]]:
+        """The cores' accesses of a stretch, in turns: bytes that each read from DRAM, and had written there."""
+        moved = [[0, 0] for _ in misses]
+        for accesses, kind in ((misses, 0), (written, 1)):
+            for turn in zip_longest(*accesses):
+                for core, access in enumerate(turn):
+                    if access is None:
+                        continue
+                    key, nbytes = access
+                    there, gone = self.lru.touch(key, nbytes)
+                    if kind:
+                        self.changed.add(key)
+                    elif not there:
+                        moved[core][0] += nbytes
+                    for old, size in gone:
+                        if old in self.changed:
+                            self.changed.discard(old)
+                            moved[core][1] += size
+        return [(read, wrote) for read, wrote in moved]
+
+    def drop(self, buffer: int) -> None:
+        self.lru.drop(buffer)
+        self.changed = {key for key in self.changed if key[0] != buffer}

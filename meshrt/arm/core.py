@@ -1,0 +1,112 @@
+"""One core: what it runs is counted, and takes its time."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import NamedTuple
+
+from meshrt.arm.cache import CoreCaches, Lru, Pieces
+from meshrt.arm.device import ArmDevice, Cluster
+from meshrt.arm.isa import OPERATIONS, Array
+from meshrt.arm.kernel import Kernel, Tally, execute
+from meshrt.arm.spill import spills
+from meshrt.errors import LimitError, UsageError
+
+
+class Cost(NamedTuple):
+    """What a stretch of work cost a core: seconds if DRAM were no limit, and what its own caches did not have."""
+
+    core: int
+    seconds: float
+    misses: Pieces
+    written: Pieces
+
+
+@dataclass
+class ArmCore:
+    """Core `index` of a system on a chip. Without `payload`, kernels are counted and not run."""
+
+    device: ArmDevice
+    index: int
+    payload: bool = True
+    spill: bool = False
+    instructions: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter)
+    registers: int = 0  # that a kernel held, the most
+    caches: CoreCaches = field(init=False)
+    pipes: Counter[str] = field(default_factory=Counter)  # of the present stretch: simd, loads, stores
+
+    def __post_init__(self) -> None:
+        self.caches = CoreCaches(Lru(self.cluster.l1_bytes), Lru(self.cluster.l2_bytes))
+
+    @property
+    def cluster(self) -> Cluster:
+        return self.device.cores[self.index]
+
+    def run(self, kernel: Kernel, grid: Sequence[int], steps: int, streams: Mapping[str, Array], useful: int) -> None:
+        """A micro-kernel on all micro-tiles of a grid. LimitError where it needs more registers than there are.
+
+        `useful`: its operations without those of padding.
+        """
+        tiles = prod(grid)
+        asked = len(kernel.registers)
+        if asked > self.device.registers:
+            if not self.spill:
+                raise LimitError(
+                    f"core {self.index}: kernel {kernel.name} asks for {asked} registers, the limit is"
+                    f" {self.device.registers} (device {self.device.name}); take a smaller --tile, or --spill"
+                )
+            self._spilled(tiles, *spills(kernel, steps, self.device.registers))
+        self.registers = max(self.registers, min(asked, self.device.registers))
+        for tally, times in zip(kernel.tallies, (tiles, tiles * steps, tiles), strict=True):
+            self.issue(tally, times)
+        self.counts["useful_operations"] += useful
+        if self.payload:
+            execute(kernel, grid, steps, streams)
+
+    def issue(self, tally: Tally, times: int) -> None:
+        """Count instructions, so many times."""
+        for op, count in tally.instructions.items():
+            needs = OPERATIONS[op].needs if op in OPERATIONS else None
+            if needs is not None and needs not in self.device.isa:
+                raise UsageError(f"device {self.device.name} has no {op} (extension {needs}): take another --unit")
+            self.instructions[op] += count * times
+        self._moved(tally.loads * times, tally.stores * times)
+        self.pipes["simd"] += tally.simd * times
+        self.counts["operations"] += tally.operations * times
+
+    def _moved(self, loads: int, stores: int) -> None:
+        """Registers that were loaded and stored."""
+        self.pipes["loads"] += loads
+        self.pipes["stores"] += stores
+        self.counts["l1_bytes"] += 16 * (loads + stores)
+
+    def _spilled(self, tiles: int, loads: int, stores: int) -> None:
+        self.instructions["ld1"] += tiles * loads
+        self.instructions["st1"] += tiles * stores
+        self.counts["spill_loads"] += tiles * loads
+        self.counts["spill_stores"] += tiles * stores
+        self._moved(tiles * loads, tiles * stores)
+
+    # ---- stretches
+
+    def begin(self) -> None:
+        self.pipes.clear()
+        self.caches.begin()
+
+    def end(self) -> Cost:
+        """What has been done since `begin`: as long as its busiest part took; the others work beside it."""
+        cluster, caches = self.cluster, self.caches
+        written = [*caches.written.items()]
+        slc_bytes = caches.slc_bytes + sum(size for _, size in written)
+        self.counts["l2_bytes"] += caches.l2_bytes
+        self.counts["slc_bytes"] += slc_bytes
+        cycles = max(
+            self.pipes["simd"] / cluster.simd_pipes,
+            self.pipes["loads"] / cluster.loads,
+            self.pipes["stores"] / cluster.stores,
+            caches.l2_bytes / cluster.l2_bytes_per_cycle,
+            slc_bytes / cluster.slc_bytes_per_cycle,
+        )
+        return Cost(self.index, cycles / cluster.hz, caches.misses, written)

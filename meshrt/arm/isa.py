@@ -1,0 +1,186 @@
+"""SIMD instructions of Armv8 and 9: what each does with registers, on arrays of all micro-tiles and steps at once.
+
+A register is uint8 [.., steps, 16]; the axes before `steps` are the grid of micro-tiles. An axis has length 1 where all
+along it hold the same. Sums are carried from step to step, so of them the axis `steps` has length 1: an instruction
+that adds to one does so for all steps, integers in any order (they are exact, and wrap as on hardware), floats in order
+of the steps. Names are those of the assembler; `at` is an immediate, or the element of the last operand.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray
+EXACT = 1 << 24  # float32 has all whole numbers below
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One line of a micro-kernel. `to`, `of`: names of registers; `stream`: the pointer of a load or store."""
+
+    op: str
+    to: tuple[str, ...]
+    of: tuple[str, ...] = ()
+    at: int | None = None
+    stream: str | None = None
+
+    def __str__(self) -> str:
+        if self.stream is not None:
+            return f"{self.op} {{{', '.join(self.to or self.of)}}}, [{self.stream}], #{16 * len(self.to or self.of)}"
+        element = "" if self.at is None else f"[{self.at}]" if self.of else f", #{self.at}"
+        element = f", #{self.at}" if self.op == "ushr" else element
+        return f"{self.op} {', '.join((*self.to, *self.of))}{element}"
+
+
+@dataclass(frozen=True)
+class Operation:
+    """What an instruction is: how it computes, whether it adds to what is in its target, operations, extension."""
+
+    run: Callable[..., Array]
+    adds: bool = False
+    operations: int = 0
+    needs: str | None = None
+
+
+def contract(a: Array, b: Array) -> Array:
+    """Sums over steps and k of a [*grid, steps, i, k] b [*grid, steps, j, k]: int64 [*grid, 1, i, j], exact.
+
+    Along an axis of the grid either both have the same length, or one of them has 1.
+    """
+    axes = range(a.ndim - 3)
+    both = [at for at in axes if a.shape[at] == b.shape[at]]
+    of_a = [at for at in axes if a.shape[at] != b.shape[at] and b.shape[at] == 1]
+    of_b = [at for at in axes if a.shape[at] != b.shape[at] and a.shape[at] == 1]
+    steps, i, j, k = a.shape[-3], a.shape[-2], b.shape[-2], a.shape[-1]
+    most = steps * k * int(np.abs(a, dtype=np.int32).max(initial=0)) * int(np.abs(b, dtype=np.int32).max(initial=0))
+    exact = np.float32 if most < EXACT else np.float64
+    last = a.ndim - 3
+    left = a.transpose(*both, *of_a, *of_b, last + 1, last, last + 2).astype(exact)
+    right = b.transpose(*both, *of_a, *of_b, last + 1, last, last + 2).astype(exact)
+    batch = [a.shape[at] for at in both]
+    product = np.matmul(
+        left.reshape(prod(batch), -1, steps * k), right.reshape(prod(batch), -1, steps * k).transpose(0, 2, 1)
+    )
+    sizes_a, sizes_b = [a.shape[at] for at in of_a], [b.shape[at] for at in of_b]
+    whole = product.reshape(*batch, *sizes_a, i, *sizes_b, j)
+    n, m = len(both), len(both) + len(of_a)
+    where = {at: place for place, at in enumerate(both)} | {at: n + place for place, at in enumerate(of_a)}
+    where |= {at: m + 1 + place for place, at in enumerate(of_b)}
+    ordered = whole.transpose(*(where[at] for at in axes), m, whole.ndim - 1)
+    return np.expand_dims(ordered, len(axes)).astype(np.int64)
+
+
+def _smmla(total: Array, a: Array, b: Array, at: None) -> Array:
+    """[2, 8] x [8, 2] -> [2, 2]: 32 products."""
+    pairs = contract(_pairs(a), _pairs(b))
+    return _bytes((total.view(np.int32) + pairs.reshape(*pairs.shape[:-2], 4)).astype(np.int32))
+
+
+def _pairs(a: Array) -> Array:
+    return a.view(np.int8).reshape(*a.shape[:-1], 2, 8)
+
+
+def _sdot(total: Array, a: Array, b: Array, at: int) -> Array:
+    """In each of 4 lanes 4 products with element `at` of b, which is 4 numbers as well."""
+    fours = [one.view(np.int8).reshape(*one.shape[:-1], 4, 4) for one in (a, b)]
+    lanes = contract(fours[0], fours[1][..., at : at + 1, :])[..., 0]
+    return _bytes((total.view(np.int32) + lanes).astype(np.int32))
+
+
+def _fmla(kind: Any) -> Callable[..., Array]:
+    """Fused multiply-add with element `at` of b, step after step.
+
+    Products are exact in float64; a sum there, rounded once more, is the fused one but for ties of ties.
+    """
+
+    def run(total: Array, a: Array, b: Array, at: int) -> Array:
+        wide, element = a.view(kind).astype(np.float64), b.view(kind)[..., at : at + 1].astype(np.float64)
+        out = total.view(kind)
+        for step in range(max(wide.shape[-2], element.shape[-2])):
+            one, other = (part[..., min(step, part.shape[-2] - 1), :] for part in (wide, element))
+            out = ((one * other)[..., None, :] + out).astype(kind)
+        return _bytes(out)
+
+    return run
+
+
+def _by(kind: Any, function: Callable[[Array, Array], Array]) -> Callable[..., Array]:
+    """An operation on lanes of that dtype, with all lanes of b or with its element `at`."""
+
+    def run(a: Array, b: Array, at: int | None) -> Array:
+        other = b.view(kind)
+        return _bytes(function(a.view(kind), other if at is None else other[..., at : at + 1]))
+
+    return run
+
+
+def _zip(kind: Any, half: int) -> Callable[..., Array]:
+    def run(a: Array, b: Array, at: None) -> Array:
+        lanes = 16 // np.dtype(kind).itemsize // 2
+        part = slice(half * lanes, (half + 1) * lanes)
+        ones, others = np.broadcast_arrays(a.view(kind)[..., part], b.view(kind)[..., part])
+        return _bytes(np.stack((ones, others), -1).reshape(*ones.shape[:-1], 2 * lanes))
+
+    return run
+
+
+def _bytes(lanes: Array) -> Array:
+    return np.ascontiguousarray(lanes).view(np.uint8)
+
+
+def _ushr(a: Array, at: int) -> Array:
+    return a >> np.uint8(at)
+
+
+def _movi(at: int) -> Array:
+    return np.full(16, at, np.uint8)
+
+
+def _scvtf(a: Array, at: None) -> Array:
+    return _bytes(a.view(np.int32).astype(np.float32))
+
+
+def _fcvtl(half: int) -> Callable[..., Array]:
+    def run(a: Array, at: None) -> Array:
+        return _bytes(a.view(np.float16)[..., 4 * half : 4 * half + 4].astype(np.float32))
+
+    return run
+
+
+F16, F32 = np.float16, np.float32
+OPERATIONS = {
+    "smmla": Operation(_smmla, True, 64, "i8mm"),
+    "sdot": Operation(_sdot, True, 32, "dotprod"),
+    "fmla": Operation(_fmla(F32), True, 8),
+    "fmla_8h": Operation(_fmla(F16), True, 16, "fp16"),
+    "movi": Operation(_movi),
+    "mov": Operation(lambda a, at: a),
+    "ushr": Operation(_ushr),
+    "and": Operation(_by(np.uint8, np.bitwise_and)),
+    "sub": Operation(_by(np.uint8, np.subtract)),
+    "zip1_16b": Operation(_zip(np.uint8, 0)),
+    "zip2_16b": Operation(_zip(np.uint8, 1)),
+    "zip1_2d": Operation(_zip(np.uint64, 0)),
+    "zip2_2d": Operation(_zip(np.uint64, 1)),
+    "scvtf": Operation(_scvtf),
+    "fcvtl": Operation(_fcvtl(0)),
+    "fcvtl2": Operation(_fcvtl(1)),
+    "fmul": Operation(_by(F32, np.multiply)),
+    "fadd": Operation(_by(F32, np.add)),
+    "fsub": Operation(_by(F32, np.subtract)),
+}  # and ld1 and st1, which the kernel's streams serve (kernel.py)
+
+
+def ld1(to: tuple[str, ...], stream: str) -> Instruction:
+    return Instruction("ld1", to, stream=stream)
+
+
+def st1(of: tuple[str, ...], stream: str) -> Instruction:
+    return Instruction("st1", (), of, stream=stream)
+
+
+def of(op: str, to: str, *operands: str, at: int | None = None) -> Instruction:
+    return Instruction(op, (to,), operands, at)

@@ -1,0 +1,113 @@
+"""Micro-kernels: lists of instructions, as a paper prints them, and how they run on all micro-tiles at once."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from meshrt.arm.isa import OPERATIONS, Array, Instruction
+
+POISON = np.array([0xC0, 0x7F] * 8, np.uint8)  # of a fresh register: NaN in float32 and float16, large in int8
+LOOP = ("subs", "bne")  # that close a loop: counted, not timed, as they are no SIMD instructions
+OTHERS = {"ld1", "st1", *LOOP}
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What a list of instructions comes to, once."""
+
+    instructions: Mapping[str, int]
+    loads: int  # registers
+    stores: int
+    operations: int
+
+    @property
+    def simd(self) -> int:
+        """Instructions of the SIMD pipes."""
+        return sum(count for op, count in self.instructions.items() if op not in OTHERS)
+
+
+def vectors(loads: int = 0, stores: int = 0, **instructions: int) -> Tally:
+    """What is done with registers of numbers that lie in a row, once for each of them."""
+    return Tally({**instructions, "ld1": loads, "st1": stores}, loads, stores, 0)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """What is done for a micro-tile: `before`, then `body` as often as there are steps, then `after`."""
+
+    name: str
+    before: tuple[Instruction, ...]
+    body: tuple[Instruction, ...]
+    after: tuple[Instruction, ...]
+
+    @cached_property
+    def registers(self) -> tuple[str, ...]:
+        """All that it names, in the order of their first use."""
+        lines = (*self.before, *self.body, *self.after)
+        return tuple(dict.fromkeys(name for line in lines for name in (*line.to, *line.of)))
+
+    @cached_property
+    def tallies(self) -> tuple[Tally, Tally, Tally]:
+        """Of the three lists; the loop's own instructions are the body's."""
+        return _tally(self.before, ()), _tally(self.body, LOOP if self.body else ()), _tally(self.after, ())
+
+    def __str__(self) -> str:
+        """The listing."""
+        loop = [f"{self.name}:", *(f"  {line}" for line in self.body), f"  subs, bne {self.name}"] if self.body else []
+        return "\n".join([*map(str, self.before), *loop, *map(str, self.after)])
+
+
+def _tally(lines: Sequence[Instruction], more: Sequence[str]) -> Tally:
+    known = [OPERATIONS[line.op] for line in lines if line.op in OPERATIONS]
+    return Tally(
+        Counter([*(line.op for line in lines), *more]),
+        sum(len(line.to) for line in lines if line.op == "ld1"),
+        sum(len(line.of) for line in lines if line.op == "st1"),
+        sum(one.operations for one in known),
+    )
+
+
+def execute(kernel: Kernel, grid: Sequence[int], steps: int, streams: Mapping[str, Array]) -> None:
+    """Run a kernel for all micro-tiles of a grid. What it stores is in the streams then.
+
+    A stream is what a pointer walks over, uint8 [*grid, steps, bytes of a step]; before and after the loop `steps` is
+    1. Along an axis of the grid on which nothing depends it has length 1. `after` is run in the order of the grid's
+    last axis: there, sums may go to the same place.
+    """
+    held: dict[str, Array] = {}
+    fresh = POISON.reshape(*(1 for _ in grid), 1, 16)
+    _run(kernel.before, held, streams, fresh)
+    _run(kernel.body, held, streams, fresh)
+    if not kernel.after:
+        return
+    last = len(grid) - 1
+    for at in range(grid[-1]):
+        here = {name: _part(array, last, at) for name, array in held.items()}
+        _run(kernel.after, here, {name: _part(array, last, at) for name, array in streams.items()}, fresh)
+
+
+def _part(array: Array, axis: int, at: int) -> Array:
+    """An axis of length 1, at a place of it."""
+    return array if array.shape[axis] == 1 else array[(slice(None),) * axis + (slice(at, at + 1),)]
+
+
+def _run(lines: Sequence[Instruction], held: dict[str, Array], streams: Mapping[str, Array], fresh: Array) -> None:
+    places: Counter[tuple[str, str]] = Counter()
+    for line in lines:
+        if line.stream is not None:
+            memory, pointer = streams[line.stream], (line.op, line.stream)
+            for name in line.to or line.of:
+                at = slice(places[pointer], places[pointer] + 16)
+                if line.op == "ld1":
+                    held[name] = memory[..., at].copy()
+                else:
+                    memory[..., at] = held.get(name, fresh)
+                places[pointer] += 16
+            continue
+        operation = OPERATIONS[line.op]
+        operands = [held.get(name, fresh) for name in ((*line.to, *line.of) if operation.adds else line.of)]
+        result = operation.run(*operands, line.at)
+        held[line.to[0]] = result.reshape(*fresh.shape[:-1], 16) if result.ndim == 1 else result

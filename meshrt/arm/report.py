@@ -1,0 +1,94 @@
+"""What a system on a chip reports: all cores' counters as the JSON has them, and the rows that a person reads."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from meshrt.arm.soc import Phase, Soc
+from meshrt.fields import Row, heading
+from meshrt.machine import Measured
+from meshrt.units import short, size
+
+
+def combine(cores: Mapping[str, int], system: Mapping[str, Any]) -> dict[str, Any]:
+    """The counters of one stretch as the JSON's `measured`."""
+    ran = {key.removeprefix("instructions "): n for key, n in sorted(cores.items()) if key.startswith("instructions ")}
+    read, written = int(system["dram_read"]), int(system["dram_written"])
+    return {
+        "critical_path": {"seconds": float(system["seconds"])},
+        "compute_seconds": float(system["compute_seconds"]),
+        "idle_seconds": float(system["idle_seconds"]),
+        "stretches": int(system["stretches"]),
+        "instructions": {"total": sum(ran.values()), **ran},
+        "spills": {"loads": cores["spill_loads"], "stores": cores["spill_stores"]},
+        "operations": cores["operations"],
+        "useful_operations": cores["useful_operations"],
+        "l1_bytes": cores["l1_bytes"],
+        "l2_bytes": cores["l2_bytes"],
+        "slc_bytes": cores["slc_bytes"],
+        "dram_bytes": {"read": read, "written": written, "total": read + written},
+    }
+
+
+def gather(soc: Soc) -> Measured | None:
+    """All that was measured at rank 0, None at the others. All ranks call it, once, when the program is done."""
+    whole = Phase(None, soc.counted(), soc.system)
+    shares = soc.control.gather(
+        ([whole.cores, *(phase.cores for phase in soc.phases.values())], max(core.registers for core in soc.mine))
+    )
+    if shares is None:
+        return None
+    stretches: list[Counter[str]] = [Counter() for _ in shares[0][0]]
+    for of_rank, _ in shares:
+        for total, counted in zip(stretches, of_rank, strict=True):
+            total.update(counted)
+    limits = {
+        "registers": {"max": max(registers for _, registers in shares), "limit": soc.device.registers},
+        "memory_bytes": {"max": soc.memory.peak, "limit": soc.device.dram_bytes},
+    }
+    phases = [
+        {"name": name, **({} if phase.tokens is None else {"tokens": phase.tokens}), **combine(cores, phase.system)}
+        for (name, phase), cores in zip(soc.phases.items(), stretches[1:], strict=True)
+    ]
+    return Measured(
+        asdict(soc.device), (soc.count, 1), combine(stretches[0], whole.system) | limits, phases,
+        {**soc.notes, "ranks": len(shares)}, sampled={"", *soc.phases} if soc.sampled else (),
+    )  # fmt: skip
+
+
+def title(report: dict[str, Any]) -> str:
+    count, host, seconds = report["mesh"][0], report["host"], report["measured"]["critical_path"]["seconds"]
+    return (
+        f"{report['program']} on {count} core{'s' if count > 1 else ''} of {report['device']['name']},"
+        f" {host['ranks']} rank{'s' if host['ranks'] > 1 else ''};"
+        f" virtual time {1e3 * seconds:,.3f} ms, wall time {host['wall_seconds']:.2f} s"
+    )
+
+
+def rows(report: dict[str, Any]) -> Iterator[Row]:
+    """The rows of the table: a cell for each phase, and one for the whole run."""
+    whole = report["measured"]
+    parts = [*report["phases"], whole]
+
+    def row(path: str, show: Callable[[dict[str, Any]], str], limit: str | None = None) -> Row:
+        return Row(heading("arm", report, path), [show(part) for part in parts], limit)
+
+    if any("tokens" in part for part in parts):
+        yield row("tokens", lambda part: str(part.get("tokens", "")))
+    yield row("critical_path.seconds", lambda part: f"{1e3 * part['critical_path']['seconds']:,.3f} ms")
+    yield row("compute_seconds", lambda part: f"{1e3 * part['compute_seconds']:,.3f} ms")
+    yield row("idle_seconds", lambda part: f"{1e3 * part['idle_seconds']:,.3f} ms")
+    yield row("instructions.total", lambda part: short(part["instructions"]["total"]))
+    for op in whole["instructions"]:
+        if op in ("smmla", "sdot", "fmla", "fmla_8h"):
+            yield row(f"instructions.{op}", lambda part, op=op: short(part["instructions"].get(op, 0)))  # type: ignore[misc]
+    if whole["spills"]["loads"]:
+        yield row("spills.loads", lambda part: short(part["spills"]["loads"]))
+    yield row("operations", lambda part: short(part["operations"]))
+    for level in ("l1_bytes", "l2_bytes", "slc_bytes"):
+        yield row(level, lambda part, level=level: size(part[level]))  # type: ignore[misc]
+    yield row("dram_bytes.total", lambda part: size(part["dram_bytes"]["total"]))
+    for key, show in (("registers", str), ("memory_bytes", size)):
+        cells = [*["" for _ in report["phases"]], show(whole[key]["max"])]
+        yield Row(heading("arm", report, f"{key}.max"), cells, show(whole[key]["limit"]))

@@ -1,0 +1,149 @@
+"""A system on a chip: its cores, shared out over the ranks, what they do in parallel, and the memory they share."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from meshrt.arm.bus import ends
+from meshrt.arm.cache import Lru, SharedCache
+from meshrt.arm.core import ArmCore, Cost
+from meshrt.arm.device import ArmDevice
+from meshrt.arm.memory import Dram
+from meshrt.errors import UsageError
+from meshrt.ranks.console import Console
+from meshrt.ranks.control import Control
+
+Part = TypeVar("Part")
+
+
+@dataclass
+class Phase:
+    """Sums over the stretches of one name: of the hosted cores, and of the system."""
+
+    tokens: int | None = None
+    cores: Counter[str] = field(default_factory=Counter)
+    system: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass
+class Soc:
+    """The first `count` cores of a device, of which this rank hosts `mine`.
+
+    Memory is shared: what a core has computed, every rank gets over `control`, which is not counted; the core's stores
+    are. Which rank hosts a core changes nothing but the host's time.
+    """
+
+    device: ArmDevice
+    count: int
+    control: Control
+    payload: bool = True
+    spill: bool = False
+    console: Console = field(default_factory=Console)
+    mine: list[ArmCore] = field(init=False)
+    memory: Dram = field(init=False)
+    slc: SharedCache = field(init=False)
+    system: Counter[str] = field(default_factory=Counter)  # the same on every rank; seconds too
+    phases: dict[str, Phase] = field(default_factory=dict)
+    sampled: bool = False  # some layers stood for others
+    notes: dict[str, Any] = field(default_factory=dict)  # what a program found of the host; rank 0's are reported
+
+    def __post_init__(self) -> None:
+        there, ranks, rank = len(self.device.cores), self.control.size, self.control.rank
+        if not 1 <= self.count <= there:
+            raise UsageError(f"--cores is {self.count}; device {self.device.name} has {there} cores")
+        if ranks > self.count:
+            raise UsageError(
+                f"{ranks} ranks for {self.count} cores: start {self.count} ranks at most, or raise --cores"
+            )
+        hosted = range(self.count * rank // ranks, self.count * (rank + 1) // ranks)
+        self.mine = [ArmCore(self.device, index, self.payload, self.spill) for index in hosted]
+        self.memory = Dram(self.device)
+        self.slc = SharedCache(Lru(self.device.slc_bytes))
+
+    def close(self) -> None:
+        """Nothing to give back: the communicator is the run's."""
+
+    # ---- memory
+
+    def buffer(self, name: str, nbytes: int) -> int:
+        """Room in DRAM, by its number. LimitError."""
+        return self.memory.take(name, nbytes)
+
+    def free(self, name: str) -> None:
+        """Its numbers are needed no more: nothing of it goes to DRAM from now on."""
+        self.slc.drop(self.memory.give_back(name))
+
+    # ---- work
+
+    def parallel(
+        self, shares: Sequence[Sequence[int]], work: Callable[[ArmCore, Sequence[int]], Part]
+    ) -> list[Part | None]:
+        """What `work` makes of each core's share, for all cores in order, on every rank; None for those without one.
+
+        The cores begin together and end when the last is done. By shape the parts of other ranks are None.
+        """
+        parts: list[tuple[int, Part]] = []
+        costs: list[Cost] = []
+        for core in self.mine:
+            if shares[core.index]:
+                core.begin()
+                parts.append((core.index, work(core, shares[core.index])))
+                costs.append(core.end())
+        self._advance([cost for of_rank in self._all(costs) for cost in of_rank])
+        found: list[Part | None] = [None for _ in shares]
+        for index, part in (pair for of_rank in (self._all(parts) if self.payload else [parts]) for pair in of_rank):
+            found[index] = part
+        return found
+
+    def alone(self, work: Callable[[ArmCore], Part]) -> Part | None:
+        """The same on the first core; the others wait."""
+        shares: list[Sequence[int]] = [(0,), *(() for _ in range(self.count - 1))]
+        return self.parallel(shares, lambda core, _: work(core))[0]
+
+    def _advance(self, costs: Sequence[Cost]) -> None:
+        """Time and DRAM traffic of a stretch, in which these cores took part."""
+        if not costs:
+            return
+        moved = self.slc.serve([cost.misses for cost in costs], [cost.written for cost in costs])
+        seconds = [cost.seconds for cost in costs]
+        caps = [self.device.cores[cost.core].bytes_per_second for cost in costs]
+        nbytes = [read + wrote for read, wrote in moved]
+        done = ends(seconds, nbytes, caps, self.device.bus_bytes_per_second)
+        last = max(done)
+        several = len(costs) > 1
+        self.system["dram_read"] += sum(read for read, _ in moved)
+        self.system["dram_written"] += sum(wrote for _, wrote in moved)
+        self.system["stretches"] += 1
+        self.system["seconds"] += last + several * self.device.fork_join_seconds  # type: ignore[assignment]
+        self.system["compute_seconds"] += sum(seconds)  # type: ignore[assignment]
+        self.system["idle_seconds"] += self.count * last - sum(done)  # type: ignore[assignment]
+
+    def _all(self, mine: list[Part]) -> list[list[Part]]:
+        """Every rank's, on every rank, in the order of the ranks, which is that of the cores."""
+        if self.control.size == 1:
+            return [mine]
+        shares: list[list[Part]] = self.control.bcast(self.control.gather(mine))
+        return shares
+
+    # ---- counters
+
+    @contextmanager
+    def phase(self, name: str, tokens: int | None = None) -> Iterator[Phase]:
+        """Count what is done inside by name; the same name again adds to it."""
+        cores, system = self.counted(), Counter(self.system)
+        phase = self.phases.setdefault(name, Phase())
+        yield phase
+        if tokens is not None:
+            phase.tokens = (phase.tokens or 0) + tokens
+        phase.cores.update({key: n - cores[key] for key, n in self.counted().items()})
+        phase.system.update({key: n - system[key] for key, n in self.system.items()})
+
+    def counted(self) -> Counter[str]:
+        """What the hosted cores have come to: instructions by their names, and other counts."""
+        total: Counter[str] = Counter()
+        for core in self.mine:
+            total.update({f"instructions {op}": count for op, count in core.instructions.items()})
+            total.update(core.counts)
+        return total

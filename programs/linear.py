@@ -1,0 +1,80 @@
+"""y = x W^T in W4A8 on Arm cores: int8 rows times packed 4-bit weights, by real SIMD instructions."""
+
+from typing import Annotated, Any, Literal
+
+import numpy as np
+
+from meshrt.arm.soc import Soc
+from meshrt.errors import UsageError
+from meshrt.models.quantize import codes as grids
+from meshrt.models.quantize.codes import Codes
+from meshrt.program import AtLeast
+from meshrt.programs.arm.inputs import Rows, quantized
+from meshrt.programs.arm.linear import choose, panels_of, place, product
+from meshrt.programs.arm.split import equal
+from meshrt.ranks import hostmemory
+
+MACHINE = "arm"
+
+
+def run(
+    soc: Soc,
+    *,
+    m: Annotated[int, "rows of x: tokens", AtLeast(1)] = 20,
+    k: Annotated[int, "columns of x", AtLeast(1)] = 256,
+    n: Annotated[int, "columns of the result", AtLeast(1)] = 128,
+    bits: Annotated[Literal["4", "8"], "of a weight"] = "4",
+    group: Annotated[int, "weights of a row that share a scale and zero; 0: all", AtLeast(0)] = 64,
+    symmetric: Annotated[bool, "weights without zeros: half of the codes is 0"] = False,
+    unit: Annotated[Literal["smmla", "sdot"] | None, "what multiplies  [default: the best that the cores have]"] = None,
+    tile: Annotated[str | None, "rows x columns of a micro-tile  [default: what registers allow]"] = None,
+    layout: Annotated[Literal["planes", "pairs"], "of 4-bit weights; pairs need zip instructions"] = "planes",
+    signed: Annotated[bool, "weights are unpacked to -8..7, by a subtraction in the loop"] = False,
+    order: Annotated[Literal["columns", "rows"], "the outer loop over micro-tiles"] = "columns",
+    seed: Annotated[int, "of the random numbers", AtLeast(0)] = 0,
+) -> dict[str, Any]:
+    """A W4A8 product on Arm cores: 8-bit rows times packed 4-bit weights, by SIMD instructions that really run.
+
+    The micro-kernel is the W4A8 paper's listing for any tile; cores share panels of columns. The report has all
+    instructions by name, what spilled, and bytes by level of cache; with numbers, the largest error against float64 of
+    the same codes, which is float32's rounding, for sums of integers are exact.
+
+    \b
+    Examples:
+      meshrt run linear --m 560 --k 2048 --n 6144 --payload none
+      meshrt run linear --unit sdot --device phone
+      meshrt run linear --tile 12x8 --spill          37 registers where there are 32
+    """
+    if signed and not symmetric:
+        raise UsageError("--signed takes half of the codes off in the loop, so weights have no zeros: add --symmetric")
+    if bits == "8" and (signed or layout == "pairs"):
+        raise UsageError(f"--{'signed' if signed else 'layout pairs'} is for 4-bit weights, which are unpacked")
+    group = min(group or k, k)
+    how = choose(soc, int(bits), unit, tile, layout, signed, order)
+    x, codes = (None, None)
+    if soc.payload:
+        hostmemory.require(f"weights of {n} x {k} in float64", 16 * n * k)
+        x, codes = random_operands(seed, m, k, n, int(bits), group, symmetric)
+    weights = place(soc, how, "weights", n, k, group, int(bits), codes)
+    source, target, y = soc.buffer("x", 4 * m * k), soc.buffer("codes", m * k), soc.buffer("y", 4 * m * n)
+    with soc.phase("quantize", m):
+        rows = quantized(soc, x, m, k, group, how.rows, source, target)
+    with soc.phase("linear", m):
+        out = product(soc, rows, weights, how, equal(panels_of(weights, how), soc.count), y)
+    told = {"unit": how.unit.name, "tile": f"{how.rows}x{how.columns}"}
+    return told if out is None or codes is None else told | errors(out, rows, codes)
+
+
+def random_operands(seed: int, m: int, k: int, n: int, bits: int, group: int, even: bool) -> tuple[np.ndarray, Codes]:
+    """x float32 [m, k] and W [n, k] in codes, of normal numbers; the same on every rank."""
+    rng = np.random.default_rng(seed)
+    x, w = rng.standard_normal((m, k), np.float32), rng.standard_normal((n, k)) / np.sqrt(k)
+    return x, (grids.symmetric if even else grids.nearest)(w, bits, group)
+
+
+def errors(y: np.ndarray, rows: Rows, codes: Codes) -> dict[str, float]:
+    """Errors against float64 on the same codes: the largest, and the largest over the largest true value."""
+    assert rows.codes is not None and rows.scale is not None
+    truth = rows.codes.astype(np.float64) @ codes.dequantized().T * rows.scale[:, None].astype(np.float64)
+    worst = float(np.abs(y - truth).max())
+    return {"max_abs_error": worst, "max_rel_error": worst / (float(np.abs(truth).max()) or 1.0)}

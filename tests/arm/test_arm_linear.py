@@ -1,0 +1,170 @@
+"""W4A8 products on Arm cores: against whole numbers and float64; any tile, cores, ranks and order; by shape."""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import Any
+
+import numpy as np
+import pytest
+from gpu_runs import Alone
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from runs import run_on_arm
+
+from meshrt.arm.device import find_arm_device
+from meshrt.arm.soc import Soc
+from meshrt.models.quantize import codes as grids
+from meshrt.programs.arm.inputs import quantize_rows, quantized
+from meshrt.programs.arm.linear import choose, panels_of, place, product
+from meshrt.programs.arm.split import equal
+from meshrt.ranks.board import Board
+from meshrt.ranks.control import Control
+
+
+def new_soc(cores: int = 8, device: str = "n2x8", payload: bool = True, **options: Any) -> Soc:
+    spill = options.pop("spill", False)
+    control = Control(Alone(), Board.alone(), "test")
+    return Soc(find_arm_device(device, **options), cores, control, payload, spill)
+
+
+def multiply(
+    x: np.ndarray, codes: grids.Codes, group: int, cores: int = 8, unit: str = "smmla", tile: str | None = None,
+    layout: str = "planes", signed: bool = False, order: Any = "columns", device: str = "n2x8",
+) -> np.ndarray:  # fmt: skip
+    """x W^T on the cores."""
+    soc = new_soc(cores, device, spill=True)
+    how = choose(soc, codes.bits, unit, tile, layout, signed, order)
+    weights = place(soc, how, "w", len(codes.codes), x.shape[1], group, codes.bits, codes)
+    rows = quantized(soc, x, *x.shape, group, how.rows, soc.buffer("x", 1), soc.buffer("q", 1))
+    out = product(soc, rows, weights, how, equal(panels_of(weights, how), cores), soc.buffer("y", 1))
+    assert out is not None
+    return out
+
+
+def expected(x: np.ndarray, codes: grids.Codes, group: int) -> np.ndarray:
+    """The same in NumPy: int64 sums a group, then float32 in the order of the groups."""
+    q, scale, _ = quantize_rows(x, group)
+    y = np.zeros((len(x), len(codes.codes)), np.float32)
+    for at in range(codes.scale.shape[1]):
+        some = q[:, at * group : (at + 1) * group].astype(np.int64)
+        sums = (some @ codes.codes[:, at, : some.shape[1]].T.astype(np.int64)).astype(np.float32)
+        zero = np.float32(2 ** (codes.bits - 1)) if codes.zero is None else codes.zero[:, at].astype(np.float32)
+        corrected = sums - zero * some.sum(axis=1).astype(np.float32)[:, None]
+        part = corrected * codes.scale[:, at].astype(np.float32) * scale[:, None]
+        y = part if at == 0 else y + part
+    return y
+
+
+SIZES = st.tuples(st.integers(1, 27), st.integers(1, 150), st.integers(1, 40))
+
+
+def operands(sizes: tuple[int, int, int], seed: int, group: int, even: bool, bits: int = 4) -> tuple[Any, Any, int]:
+    m, k, n = sizes
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((m, k)).astype(np.float32)
+    group = min(group, k)
+    return x, (grids.symmetric if even else grids.nearest)(rng.standard_normal((n, k)), bits, group), group
+
+
+@settings(max_examples=40)
+@given(SIZES, st.sampled_from([32, 64, 4096]), st.booleans(), st.sampled_from(["smmla", "sdot"]), st.integers(0, 99))
+def test_products_are_those_of_whole_numbers(
+    sizes: tuple[int, int, int], group: int, even: bool, unit: str, seed: int
+) -> None:
+    """To the bit: sums are exact, and float32 has one order."""
+    x, codes, group = operands(sizes, seed, group, even)
+    assert (multiply(x, codes, group, unit=unit) == expected(x, codes, group)).all()
+
+
+@settings(max_examples=15)
+@given(SIZES, st.integers(0, 99))
+def test_no_way_to_compute_it_changes_a_bit(sizes: tuple[int, int, int], seed: int) -> None:
+    x, codes, group = operands(sizes, seed, 32, True)
+    first = multiply(x, codes, group)
+    ways: list[dict[str, Any]] = [
+        {"cores": 1}, {"cores": 5}, {"unit": "sdot"}, {"tile": "4x8"}, {"tile": "2x16"}, {"tile": "14x8"},
+        {"order": "rows"}, {"device": "phone"}, {"layout": "pairs"}, {"unit": "sdot", "layout": "pairs"},
+    ]  # fmt: skip
+    for way in ways:
+        assert (multiply(x, codes, group, **way) == first).all(), way
+    near = multiply(x, codes, group, signed=True)  # whose correction is in the sum and not after it
+    assert np.abs(near - first).max() <= 1e-5 * np.abs(first).max()
+
+
+@settings(max_examples=15)
+@given(SIZES, st.sampled_from(["smmla", "sdot"]), st.integers(0, 99))
+def test_eight_bits(sizes: tuple[int, int, int], unit: str, seed: int) -> None:
+    x, codes, group = operands(sizes, seed, 64, True, bits=8)
+    q, scale, _ = quantize_rows(x, group)
+    truth = q.astype(np.float64) @ codes.dequantized().T * scale[:, None]
+    assert np.abs(multiply(x, codes, group, unit=unit) - truth).max() <= 1e-5 * (np.abs(truth).max() or 1)
+
+
+def test_rows_of_zeros_and_the_largest_numbers() -> None:
+    x = np.zeros((3, 64), np.float32)
+    x[1] = 3e38
+    x[2, 5] = -1e-30
+    codes, scale, totals = quantize_rows(x, 64)
+    assert scale[0] == 1 and not codes[0].any() and (codes[1] == 127).all() and codes.min() == -127
+    assert totals.tolist() == [[0], [127 * 64], [-127]]
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "plain": {}, "odd": {"m": 11, "k": 100, "n": 70}, "one row": {"m": 1}, "sdot": {"unit": "sdot", "m": 13},
+    "rows": {"group": 0, "order": "rows"}, "eight": {"bits": "8", "symmetric": True},
+    "spill": {"tile": "12x8", "spill": True},
+}  # fmt: skip
+
+
+@pytest.mark.mpi(ranks=[1, 2, 3, 8])
+@pytest.mark.parametrize("name", CASES)
+def test_ranks_and_payload_change_no_counter(name: str, comm: Any) -> None:
+    whole = run_on_arm(comm, "linear", **CASES[name])
+    shape = run_on_arm(comm, "linear", payload=False, **CASES[name])
+    if comm.rank == 0:
+        assert whole["result"].pop("max_rel_error") < 1e-6 and whole["result"].pop("max_abs_error") < 1e-5
+        whole.pop("host"), shape.pop("host")
+        assert whole == shape
+        alone = run_on_arm(_alone(), "linear", payload=False, **CASES[name])
+        alone.pop("host")
+        assert alone == shape
+
+
+def _alone() -> Any:
+    from mpi4py import MPI
+
+    return MPI.COMM_SELF
+
+
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.parametrize("unit", ["smmla", "sdot"])
+def test_instructions_in_closed_form(unit: str, comm: Any) -> None:
+    """e = 23 = 2 x 10 + 2 + 1 rows of smmla, 12 + 8 + 2 + 1 of sdot; h = 30 in 4 panels of 8; l = 100 in 64 and 36."""
+    report = run_on_arm(comm, "linear", payload=False, m=23, k=100, n=30, group=64, unit=unit)
+    ran, panels, steps = report["phases"][1]["instructions"], 4, 8 + 5
+    tiles = {"smmla": {10: 2, 2: 1, 1: 1}, "sdot": {12: 1, 8: 1, 2: 1, 1: 1}}[unit]
+    if unit == "smmla":
+        assert ran["smmla"] == sum(count * ceil(rows / 2) * 4 for rows, count in tiles.items()) * panels * steps
+    else:
+        assert ran["sdot"] == sum(count * rows * 2 for rows, count in tiles.items()) * panels * steps * 2
+    loops = sum(tiles.values()) * panels
+    assert ran["ushr"] == 2 * steps * loops and ran["subs"] == ran["bne"] == steps * loops
+    assert ran["scvtf"] == 23 * 2 * panels * 2
+    assert ran["st1"] == 23 * 2 * panels * 2
+    operations = {"smmla": 64, "sdot": 32}[unit] * ran[unit]
+    assert (
+        report["phases"][1]["operations"] == operations and report["measured"]["useful_operations"] == 2 * 23 * 100 * 30
+    )
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_bytes_of_the_first_product_of_the_paper(comm: Any) -> None:
+    """By the registers of 10 x 8: what all micro-tiles load of codes and weights is the tile formula's, in bytes."""
+    report = run_on_arm(comm, "linear", payload=False, m=560, k=2048, n=6144, group=0)
+    ran, tiles = report["phases"][1]["instructions"], 56 * 768
+    assert ran["smmla"] == 560 * 2048 * 6144 // 32
+    loads = 2048 * (10 + 8 // 2) // 16 + 2 + 2 * 3  # inputs and half bytes; scale and zero; of rows, in fours
+    stores = 10 * 8 * 4 // 16
+    assert report["phases"][1]["l1_bytes"] == tiles * 16 * (loads + stores)
+    assert report["phases"][1]["dram_bytes"]["read"] == 2048 * 6144 // 2 + 4 * 6144  # weights once; codes are there
