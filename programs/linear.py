@@ -10,8 +10,7 @@ from meshrt.models.quantize import codes as grids
 from meshrt.models.quantize.codes import Codes
 from meshrt.program import AtLeast
 from meshrt.programs.arm.inputs import Rows, quantized
-from meshrt.programs.arm.linear import choose, panels_of, place, product
-from meshrt.programs.arm.split import equal
+from meshrt.programs.arm.linear import choose, place, product, shares_of
 from meshrt.ranks import hostmemory
 
 MACHINE = "arm"
@@ -31,6 +30,7 @@ def run(
     layout: Annotated[Literal["planes", "pairs"], "of 4-bit weights; pairs need zip instructions"] = "planes",
     signed: Annotated[bool, "weights are unpacked to -8..7, by a subtraction in the loop"] = False,
     order: Annotated[Literal["columns", "rows"], "the outer loop over micro-tiles"] = "columns",
+    split: Annotated[Literal["equal", "rate", "paper", "steal"], "how cores share panels of columns"] = "equal",
     seed: Annotated[int, "of the random numbers", AtLeast(0)] = 0,
 ) -> dict[str, Any]:
     """A W4A8 product on Arm cores: 8-bit rows times packed 4-bit weights, by SIMD instructions that really run.
@@ -42,7 +42,7 @@ def run(
     \b
     Examples:
       meshrt run linear --m 560 --k 2048 --n 6144 --payload none
-      meshrt run linear --unit sdot --device phone
+      meshrt run linear --unit sdot --device phone --split rate
       meshrt run linear --tile 12x8 --spill          37 registers where there are 32
     """
     if signed and not symmetric:
@@ -60,7 +60,7 @@ def run(
     with soc.phase("quantize", m):
         rows = quantized(soc, x, m, k, group, how.rows, source, target)
     with soc.phase("linear", m):
-        out = product(soc, rows, weights, how, equal(panels_of(weights, how), soc.count), y)
+        out = product(soc, rows, weights, how, shares_of(soc, rows, weights, how, split), y)
     told = {"unit": how.unit.name, "tile": f"{how.rows}x{how.columns}"}
     return told if out is None or codes is None else told | errors(out, rows, codes)
 

@@ -274,6 +274,7 @@ ROWS: dict[str, list[Row]] = {
         Row("layout", "pairs", "measured.instructions.zip1_16b", APPEARS),
         Row("signed", True, "measured.instructions.sub", APPEARS, {"symmetric": True}),
         Row("order", "rows", "measured.l2_bytes", OTHER, {"m": 200, "k": 512}),
+        Row("split", "rate", "measured.idle_seconds", FALLS, {"@device": "phone", "n": 800}),
         Row("seed", 1, "result.max_abs_error", OTHER, NUMBERS),
     ],
     "llama gpu": [

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from meshrt.arm.device import ARM_PRESETS
 from meshrt.commands import shared
 from meshrt.mesh.device import find_device
 from meshrt.ranks import failure
@@ -219,6 +220,25 @@ def scaling(side: tuple[int, ...], ranks: int, edge: int, json_path: str | None)
     def measure() -> tuple[Any, Callable[[], None]]:
         points = study.measure(timed, side or study.SIDES, ranks, edge)
         return study.as_json(points), lambda: study.print_points(points)
+
+    _alone(measure, json_path)
+
+
+@command.command("split")
+@click.option(
+    "--device", type=click.Choice([*ARM_PRESETS]), default="phone", show_default=True, help="Of the products."
+)
+@click.option("--m", type=shared.WholeRange(1), default=64, show_default=True, help="Rows of the second product.")
+@click.option("--k", type=shared.WholeRange(1), default=2048, show_default=True, help="What they add up over.")
+@click.option("--n", type=shared.WholeRange(1), default=5504, show_default=True, help="Columns of the products.")
+@shared.json_to("the figures")
+def split(device: str, m: int, k: int, n: int, json_path: str | None) -> None:
+    """Ways to share work out to unequal Arm cores behind one bus: equally, by speed, by fair rates, by stealing."""
+    from meshrt.studies.arm import split as study
+
+    def measure() -> tuple[Any, Callable[[], None]]:
+        lines = study.measure(device, m, k, n)
+        return study.as_json(lines), lambda: study.print_lines(lines)
 
     _alone(measure, json_path)
 

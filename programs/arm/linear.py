@@ -1,7 +1,8 @@
 """y = x W^T of 8-bit rows and packed weights: micro-kernels over all tiles, panels of columns shared out to cores."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import ceil
 from typing import Literal
 
@@ -9,6 +10,8 @@ import numpy as np
 
 from meshrt.arm.cache import pieces
 from meshrt.arm.core import ArmCore
+from meshrt.arm.device import ArmDevice
+from meshrt.arm.isa import OPERATIONS
 from meshrt.arm.soc import Soc
 from meshrt.errors import UsageError
 from meshrt.models.quantize.codes import Codes
@@ -16,6 +19,7 @@ from meshrt.programs.arm import packing
 from meshrt.programs.arm.inputs import Rows, tile_pieces
 from meshrt.programs.arm.kernels import ZERO, integer_kernel
 from meshrt.programs.arm.packing import Part
+from meshrt.programs.arm.split import Split, Work, equal, share_out
 from meshrt.programs.arm.tiles import UNITS, Unit, parse_tile, plan, row_tiles
 
 Array = np.ndarray
@@ -102,6 +106,34 @@ def place(
     return Packed(
         columns, inner, group, bits, packed.buffer, nbytes, parts, packs, of_columns(codes.scale), of_columns(zero)
     )
+
+
+def shares_of(soc: Soc, x: Rows, weights: Packed, how: How, split: Split) -> list[Sequence[int]]:
+    """The panels of each core. What one takes is found on a core of each kind, by shape, and not counted."""
+    units = panels_of(weights, how)
+    if split == "equal" or soc.count == 1:
+        return equal(units, soc.count)
+    device, cores = soc.device, soc.device.cores[: soc.count]
+    shape = replace(weights, buffer=-1, codes=None, scale=None, zero=None)
+    seconds = {cluster: _trial(device, cores.index(cluster), x.count, shape, how) for cluster in cores}
+    intensity = 2 * x.count * x.inner * weights.columns / (weights.nbytes + x.count * (x.inner + 4 * weights.columns))
+    most = device.peak(OPERATIONS[how.unit.name].operations, soc.count) / device.bus_bytes_per_second
+    return share_out(split, Work(
+        units, tuple(seconds[cluster] for cluster in cores), weights.nbytes / units,
+        tuple(cluster.bytes_per_second for cluster in cores), device.bus_bytes_per_second,
+        intense=intensity >= most,
+    ))  # fmt: skip
+
+
+@lru_cache(1024)
+def _trial(device: ArmDevice, index: int, rows: int, weights: Packed, how: How) -> float:
+    """Seconds that a core computes on a panel more, once it has the inputs."""
+    x, core, took = Rows(rows, weights.inner, -1), ArmCore(device, index, payload=False, spill=True), []
+    for panels in (range(1), range(1, 2)):
+        core.begin()
+        compute(core, x, weights, how, panels, -2)
+        took.append(core.end().seconds)
+    return took[1]
 
 
 def panels_of(weights: Packed, how: How) -> int:

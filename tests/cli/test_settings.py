@@ -52,7 +52,8 @@ def run(
     if machine == "arm":
         if numbers.get("clusters") == "slower":
             numbers["clusters"] = tuple(replace(one, hz=one.hz / 2) for one in N2X8.clusters)
-        on_arm: dict[str, Any] = run_on_arm(comm, name, how.get("@cores"), payload=payload, limits=numbers, **given)
+        soc = {"cores": how.get("@cores"), "device": how.get("@device", "n2x8"), "limits": numbers}
+        on_arm: dict[str, Any] = run_on_arm(comm, name, payload=payload, **soc, **given)
         return on_arm
     if machine == "neuron":
         found: dict[str, Any] = run_on_cores(comm, name, how.get("@cores", 1), payload=payload, limits=numbers, **given)
