@@ -10,7 +10,9 @@ from meshrt.models.quantize import codes as grids
 from meshrt.models.quantize.codes import Codes
 from meshrt.program import AtLeast
 from meshrt.programs.arm.inputs import Rows, quantized
-from meshrt.programs.arm.linear import choose, place, product, shares_of
+from meshrt.programs.arm.kernels import Form, Shift
+from meshrt.programs.arm.linear import product, shares_of
+from meshrt.programs.arm.weights import choose, place
 from meshrt.ranks import hostmemory
 
 MACHINE = "arm"
@@ -24,6 +26,7 @@ def run(
     n: Annotated[int, "columns of the result", AtLeast(1)] = 128,
     bits: Annotated[Literal["4", "8"], "of a weight"] = "4",
     group: Annotated[int, "weights of a row that share a scale and zero; 0: all", AtLeast(0)] = 64,
+    activations: Annotated[Literal["row", "block"], "of x: what shares a scale, a row or a group of it"] = "row",
     symmetric: Annotated[bool, "weights without zeros: half of the codes is 0"] = False,
     unit: Annotated[Literal["smmla", "sdot"] | None, "what multiplies  [default: the best that the cores have]"] = None,
     tile: Annotated[str | None, "rows x columns of a micro-tile  [default: what registers allow]"] = None,
@@ -50,15 +53,16 @@ def run(
     if bits == "8" and (signed or layout == "pairs"):
         raise UsageError(f"--{'signed' if signed else 'layout pairs'} is for 4-bit weights, which are unpacked")
     group = min(group or k, k)
-    how = choose(soc, int(bits), unit, tile, layout, signed, order)
+    shift: Shift = "none" if signed else "half" if symmetric else "zero"
+    how = choose(soc, Form(int(bits), layout, shift, activations == "block"), unit, tile, order)
     x, codes = (None, None)
     if soc.payload:
         hostmemory.require(f"weights of {n} x {k} in float64", 16 * n * k)
         x, codes = random_operands(seed, m, k, n, int(bits), group, symmetric)
-    weights = place(soc, how, "weights", n, k, group, int(bits), codes)
+    weights = place(soc, how, "weights", n, k, group, codes)
     source, target, y = soc.buffer("x", 4 * m * k), soc.buffer("codes", m * k), soc.buffer("y", 4 * m * n)
     with soc.phase("quantize", m):
-        rows = quantized(soc, x, m, k, group, how.rows, source, target)
+        rows = quantized(soc, x, (m, k), group, how.rows, source, target, how.form.blocks)
     with soc.phase("linear", m):
         out = product(soc, rows, weights, how, shares_of(soc, rows, weights, how, split), y)
     told = {"unit": how.unit.name, "tile": f"{how.rows}x{how.columns}"}
@@ -75,6 +79,8 @@ def random_operands(seed: int, m: int, k: int, n: int, bits: int, group: int, ev
 def errors(y: np.ndarray, rows: Rows, codes: Codes) -> dict[str, float]:
     """Errors against float64 on the same codes: the largest, and the largest over the largest true value."""
     assert rows.codes is not None and rows.scale is not None
-    truth = rows.codes.astype(np.float64) @ codes.dequantized().T * rows.scale[:, None].astype(np.float64)
+    group = rows.inner if rows.scale.shape[1] == 1 else codes.codes.shape[2]
+    wide = np.repeat(rows.scale, group, axis=1)[:, : rows.inner].astype(np.float64)
+    truth = rows.codes * wide @ codes.dequantized().T
     worst = float(np.abs(y - truth).max())
     return {"max_abs_error": worst, "max_rel_error": worst / (float(np.abs(truth).max()) or 1.0)}

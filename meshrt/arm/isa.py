@@ -73,21 +73,25 @@ def contract(a: Array, b: Array) -> Array:
     return np.expand_dims(ordered, len(axes)).astype(np.int64)
 
 
-def _smmla(total: Array, a: Array, b: Array, at: None) -> Array:
-    """[2, 8] x [8, 2] -> [2, 2]: 32 products."""
-    pairs = contract(_pairs(a), _pairs(b))
-    return _bytes((total.view(np.int32) + pairs.reshape(*pairs.shape[:-2], 4)).astype(np.int32))
+def _mmla(kind: Any) -> Callable[..., Array]:
+    """[2, 8] of that dtype x [8, 2] of int8 -> [2, 2]: 32 products."""
+
+    def run(total: Array, a: Array, b: Array, at: None) -> Array:
+        pairs = contract(*(one.view(type_).reshape(*one.shape[:-1], 2, 8) for one, type_ in ((a, kind), (b, np.int8))))
+        return _bytes((total.view(np.int32) + pairs.reshape(*pairs.shape[:-2], 4)).astype(np.int32))
+
+    return run
 
 
-def _pairs(a: Array) -> Array:
-    return a.view(np.int8).reshape(*a.shape[:-1], 2, 8)
+def _dot(kind: Any) -> Callable[..., Array]:
+    """In each of 4 lanes 4 products of a, of that dtype, with element `at` of b, which is 4 int8."""
 
+    def run(total: Array, a: Array, b: Array, at: int) -> Array:
+        fours = [one.view(type_).reshape(*one.shape[:-1], 4, 4) for one, type_ in ((a, kind), (b, np.int8))]
+        lanes = contract(fours[0], fours[1][..., at : at + 1, :])[..., 0]
+        return _bytes((total.view(np.int32) + lanes).astype(np.int32))
 
-def _sdot(total: Array, a: Array, b: Array, at: int) -> Array:
-    """In each of 4 lanes 4 products with element `at` of b, which is 4 numbers as well."""
-    fours = [one.view(np.int8).reshape(*one.shape[:-1], 4, 4) for one in (a, b)]
-    lanes = contract(fours[0], fours[1][..., at : at + 1, :])[..., 0]
-    return _bytes((total.view(np.int32) + lanes).astype(np.int32))
+    return run
 
 
 def _fmla(kind: Any) -> Callable[..., Array]:
@@ -127,6 +131,16 @@ def _zip(kind: Any, half: int) -> Callable[..., Array]:
     return run
 
 
+def _uzp(half: int) -> Callable[..., Array]:
+    """Every other lane of 32 bits, of a and then of b."""
+
+    def run(a: Array, b: Array, at: None) -> Array:
+        parts = np.broadcast_arrays(a.view(np.int32)[..., half::2], b.view(np.int32)[..., half::2])
+        return _bytes(np.concatenate(parts, -1))
+
+    return run
+
+
 def _bytes(lanes: Array) -> Array:
     return np.ascontiguousarray(lanes).view(np.uint8)
 
@@ -137,6 +151,10 @@ def _ushr(a: Array, at: int) -> Array:
 
 def _movi(at: int) -> Array:
     return np.full(16, at, np.uint8)
+
+
+def _fmov(at: int) -> Array:
+    return np.full(4, at, np.float32).view(np.uint8)
 
 
 def _scvtf(a: Array, at: None) -> Array:
@@ -152,11 +170,14 @@ def _fcvtl(half: int) -> Callable[..., Array]:
 
 F16, F32 = np.float16, np.float32
 OPERATIONS = {
-    "smmla": Operation(_smmla, True, 64, "i8mm"),
-    "sdot": Operation(_sdot, True, 32, "dotprod"),
+    "smmla": Operation(_mmla(np.int8), True, 64, "i8mm"),
+    "usmmla": Operation(_mmla(np.uint8), True, 64, "i8mm"),
+    "sdot": Operation(_dot(np.int8), True, 32, "dotprod"),
+    "usdot": Operation(_dot(np.uint8), True, 32, "i8mm"),
     "fmla": Operation(_fmla(F32), True, 8),
     "fmla_8h": Operation(_fmla(F16), True, 16, "fp16"),
     "movi": Operation(_movi),
+    "fmov": Operation(_fmov),
     "mov": Operation(lambda a, at: a),
     "ushr": Operation(_ushr),
     "and": Operation(_by(np.uint8, np.bitwise_and)),
@@ -165,11 +186,14 @@ OPERATIONS = {
     "zip2_16b": Operation(_zip(np.uint8, 1)),
     "zip1_2d": Operation(_zip(np.uint64, 0)),
     "zip2_2d": Operation(_zip(np.uint64, 1)),
+    "uzp1_4s": Operation(_uzp(0)),
+    "uzp2_4s": Operation(_uzp(1)),
     "scvtf": Operation(_scvtf),
     "fcvtl": Operation(_fcvtl(0)),
     "fcvtl2": Operation(_fcvtl(1)),
     "fmul": Operation(_by(F32, np.multiply)),
     "fadd": Operation(_by(F32, np.add)),
+    "fneg": Operation(lambda a, at: _bytes(-a.view(F32))),
     "fsub": Operation(_by(F32, np.subtract)),
 }  # and ld1 and st1, which the kernel's streams serve (kernel.py)
 

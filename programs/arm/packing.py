@@ -72,15 +72,13 @@ def pack_inputs(x: Array, unit: Unit, rows: int, part: Part, group: int) -> Arra
     return np.ascontiguousarray(flat).view(np.uint8)
 
 
-def by_columns(values: Array, hp: int, width: int) -> Array:
-    """Of each column and group [h, groups] -> [panels, groups, hp], with zeros up to `width` columns; as bytes."""
+def by_columns(values: Array, hp: int) -> Array:
+    """float16 of each column and group [h, groups] -> bytes [panels, groups, hp in whole registers]."""
     h, groups = values.shape
     panels = ceil(h / hp)
-    full = np.zeros((panels * hp, groups), values.dtype)
+    full = np.zeros((panels * hp, groups), np.float16)
     full[:h] = values
-    wide = np.zeros((panels, groups, width), values.dtype)
-    wide[..., :hp] = full.reshape(panels, hp, groups).transpose(0, 2, 1)
-    return wide.view(np.uint8)
+    return np.ascontiguousarray(full.reshape(panels, hp, groups).transpose(0, 2, 1)).view(np.uint8)
 
 
 def by_rows(values: Array, rows: int) -> Array:

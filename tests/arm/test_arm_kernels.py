@@ -58,7 +58,7 @@ def test_the_papers_listing_gives_the_product(steps: int, seed: int) -> None:
 
 def test_the_listing_is_what_is_built_for_its_tile() -> None:
     """The same instructions in the same order, by other names, and the registers that it takes."""
-    paper, built = listing(), integer_kernel(SMMLA, 8, 8, 4)
+    paper, built = listing(), integer_kernel(SMMLA, 8, 8)
     assert len(paper.registers) == len(built.registers) == 27
     assert [line.op for line in paper.body] == [line.op for line in built.body]
     assert dict(built.tallies[1].instructions) == {"ld1": 2, "ushr": 2, "and": 2, "smmla": 16, "subs": 1, "bne": 1}
@@ -91,7 +91,7 @@ def test_the_planners_tiles(unit: str, bits: int, tile: str, registers: int) -> 
 def test_the_planner_counts_the_registers_that_kernels_name() -> None:
     for unit in (SMMLA, SDOT):
         best = plan(unit, 32, 4)
-        assert len(integer_kernel(unit, best.rows, best.columns, 4).registers) == best.registers == 32
+        assert len(integer_kernel(unit, best.rows, best.columns).registers) == best.registers == 32
     half = plan(SMMLA, 32, 4, weight=0.5)
     assert str(half) == "10x8" and traffic(half, 0.5) == 0.175
 
@@ -123,20 +123,20 @@ def test_padding_counts() -> None:
 @pytest.mark.parametrize("rows", [8, 10])
 def test_smmla_count_is_e_h_l_over_32(rows: int) -> None:
     core = ArmCore(N2X8, 0, payload=False)
-    core.run(integer_kernel(SMMLA, rows, 8, 4), (1, 1, 1), 8, {}, 0)
+    core.run(integer_kernel(SMMLA, rows, 8), (1, 1, 1), 8, {}, 0)
     assert core.instructions["smmla"] == {8: 128, 10: 160}[rows] == rows * 64 * 8 // 32
 
 
 def test_the_33rd_register_is_refused() -> None:
     core = ArmCore(N2X8, 3, payload=False)
     with pytest.raises(LimitError, match="core 3: kernel smmla 12x8 w4 asks for 37 registers, the limit is 32") as told:
-        core.run(integer_kernel(SMMLA, 12, 8, 4), (1, 1, 1), 1, {}, 0)
+        core.run(integer_kernel(SMMLA, 12, 8), (1, 1, 1), 1, {}, 0)
     assert told.value.exit_code == 3 and not core.instructions
 
 
 def test_spills_are_loads_and_stores_and_change_no_number() -> None:
     """Of 12 x 8, 35 registers are in use at once: three sums and a mask make room in each step."""
-    kernel = integer_kernel(SMMLA, 12, 8, 4)
+    kernel = integer_kernel(SMMLA, 12, 8)
     assert [spills(kernel, 8, registers) for registers in (37, 35, 32)] == [(0, 0), (8, 8), (32, 32)]
     core = ArmCore(N2X8, 0, payload=False, spill=True)
     core.run(kernel, (5, 7, 3), 8, {}, 0)
@@ -165,7 +165,7 @@ def test_fresh_registers_are_poisoned() -> None:
 def test_an_instruction_that_the_cores_do_not_have_is_refused() -> None:
     core = ArmCore(find_arm_device("n2x8", isa=("fp16", "dotprod")), 0)
     with pytest.raises(UsageError, match=r"no smmla \(extension i8mm\)"):
-        core.run(integer_kernel(SMMLA, 8, 8, 4), (1, 1, 1), 1, {}, 0)
+        core.run(integer_kernel(SMMLA, 8, 8), (1, 1, 1), 1, {}, 0)
 
 
 # ---- instructions, against loops over lanes
@@ -207,6 +207,13 @@ def test_integer_instructions(seed: int) -> None:
     assert one("ushr", a, at=4).tolist() == [value >> 4 for value in bytes_a]
     assert one("and", a, b).tolist() == [x & y for x, y in zip(bytes_a, bytes_b, strict=True)]
     assert one("sub", a, b).tolist() == [(int(x) - int(y)) % 256 for x, y in zip(bytes_a, bytes_b, strict=True)]
+    mixed = [int(total[2 * i + j]) for j in (0, 1) for i in (0, 1)]
+    usmmla = [int(x @ y) for x in bytes_a.astype(int).reshape(2, 8) for y in wide[1].reshape(2, 8)]
+    assert one("usmmla", np.zeros(4, np.int32), a, b).view(np.int32).tolist() == usmmla
+    usdot = [int(x @ wide[1].reshape(4, 4)[1]) for x in bytes_a.astype(int).reshape(4, 4)]
+    assert one("usdot", np.zeros(4, np.int32), a, b, at=1).view(np.int32).tolist() == usdot
+    assert one("uzp1_4s", total, total)[:8].view(np.int32).tolist() == mixed[:2]
+    assert one("uzp2_4s", total, total)[8:].view(np.int32).tolist() == mixed[2:]
     zipped = [value for pair in zip(bytes_a, bytes_b, strict=True) for value in pair]
     assert one("zip1_16b", a, b).tolist() == zipped[:16] and one("zip2_16b", a, b).tolist() == zipped[16:]
     assert one("zip1_2d", a, b).tolist() == [*bytes_a[:8], *bytes_b[:8]]
@@ -228,6 +235,8 @@ def test_float_instructions(seed: int) -> None:
         fused = halves[1].astype(np.float64) * float(halves[2, at]) + halves[0]
         assert one("fmla_8h", *halves, at=at).view(np.float16).tolist() == fused.astype(np.float16).tolist()
     assert one("fadd", a, b).view(np.float32).tolist() == (a + b).tolist()
+    assert one("fneg", a).view(np.float32).tolist() == (-a).tolist()
+    assert one("fmov", at=-8).view(np.float32).tolist() == [-8.0] * 4
     assert one("fsub", a, b).view(np.float32).tolist() == (a - b).tolist()
     assert one("fcvtl", halves[0]).view(np.float32).tolist() == halves[0][:4].tolist()
     assert one("fcvtl2", halves[0]).view(np.float32).tolist() == halves[0][4:].tolist()

@@ -1,0 +1,97 @@
+"""Matrices of codes in DRAM, packed for the instruction that multiplies them; how products with them are computed."""
+
+from dataclasses import dataclass
+from math import ceil
+from typing import Literal
+
+import numpy as np
+
+from meshrt.arm.soc import Soc
+from meshrt.errors import UsageError
+from meshrt.models.quantize.codes import Codes
+from meshrt.programs.arm import packing
+from meshrt.programs.arm.kernels import Form
+from meshrt.programs.arm.packing import Part
+from meshrt.programs.arm.tiles import UNITS, Unit, parse_tile, plan
+
+Array = np.ndarray
+Order = Literal["columns", "rows"]
+PANEL = 8  # columns of a tile are a multiple of
+
+
+@dataclass(frozen=True)
+class How:
+    """How products are computed: the unit, the micro-tile, the form of weights and inputs, and the outer loop."""
+
+    unit: Unit
+    rows: int
+    columns: int
+    form: Form
+    order: Order = "columns"
+
+
+@dataclass(frozen=True)
+class Packed:
+    """W [columns, inner] in DRAM, of which `group` weights of a row share a scale. Arrays are those of its parts.
+
+    `codes` uint8 [panels, groups, steps, bytes], `scale` and `shift` (zeros or offsets, if any) as float16 in bytes
+    [panels, groups, bytes]. None by shape.
+    """
+
+    columns: int
+    inner: int
+    group: int
+    buffer: int
+    nbytes: int
+    parts: tuple[Part, ...]
+    codes: tuple[Array, ...] | None = None
+    scale: tuple[Array, ...] | None = None
+    shift: tuple[Array, ...] | None = None
+
+
+def choose(soc: Soc, form: Form, unit: str | None = None, tile: str | None = None, order: Order = "columns") -> How:
+    """The best unit that the cores have, and its best tile, unless others are asked for. UsageError."""
+    if unit is None:
+        unit = next((name for name in ("smmla", "sdot") if UNITS[name].needs in soc.device.isa), None)
+        if unit is None:
+            raise UsageError(f"device {soc.device.name} has neither i8mm nor dotprod, which products of codes need")
+    found = UNITS[unit]
+    if tile is None:
+        more = (form.layout == "pairs") + form.signed if form.bits == 4 else 0  # registers to unpack with
+        best = plan(found, soc.device.registers - more, form.bits)
+        rows, columns = best.rows, best.columns
+    else:
+        rows, columns = parse_tile(tile)
+    if rows % found.together or columns % PANEL or columns & (columns - 1):
+        raise UsageError(
+            f"--tile {rows}x{columns} is none of {unit}: rows are a multiple of {found.together}, columns {PANEL}, 16,"
+            " 32 and so on"
+        )
+    return How(found, rows, columns, form, order)
+
+
+def panels_of(columns: int, how: How) -> int:
+    """Panels of columns: the units that cores share out."""
+    return ceil(columns / how.columns)
+
+
+def place(soc: Soc, how: How, name: str, columns: int, inner: int, group: int, codes: Codes | None) -> Packed:
+    """A matrix in DRAM, packed for the unit; by shape without its codes. LimitError."""
+    form, parts = how.form, tuple(packing.parts_of(inner, group))
+    high, length = packing.padded(columns, how.columns, [*parts])
+    numbers = 2 if form.shift in ("zero", "offset") else 1
+    nbytes = high * length * form.bits // 8 + 2 * numbers * high * sum(part.groups for part in parts)
+    buffer = soc.buffer(name, nbytes)
+    if codes is None:
+        return Packed(columns, inner, group, buffer, nbytes, parts)
+
+    def of_columns(values: Array) -> tuple[Array, ...]:
+        spans = [slice(part.first, part.first + part.groups) for part in parts]
+        return tuple(packing.by_columns(values[:, span], how.columns) for span in spans)
+
+    packed = tuple(
+        packing.pack_weights(codes.codes, how.unit, how.columns, part, form.bits, form.layout) for part in parts
+    )
+    stored = {"zero": codes.zero, "offset": getattr(codes, "offset", None)}.get(form.shift)
+    shift = None if stored is None else of_columns(stored)
+    return Packed(columns, inner, group, buffer, nbytes, parts, packed, of_columns(codes.scale), shift)
