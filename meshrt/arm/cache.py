@@ -26,23 +26,27 @@ class Lru:
     def touch(self, key: Key, nbytes: int) -> tuple[bool, Pieces]:
         """Use a piece, which is there then: was it there before, and what had to go?"""
         held = self.held
-        if key in held:
+        before = held.get(key, 0)
+        if before:
             held.move_to_end(key)
-            return True, _NONE
-        held[key] = nbytes
-        self.used += nbytes
+        if nbytes > before:  # a piece grows with what is written to it
+            held[key] = nbytes
+            self.used += nbytes - before
         if self.used <= self.capacity:
-            return False, _NONE
+            return before > 0, _NONE
         gone = []
         while self.used > self.capacity:
             gone.append(held.popitem(last=False))
             self.used -= gone[-1][1]
-        return False, gone
+        return before > 0, gone
+
+    def forget(self, key: Key) -> None:
+        self.used -= self.held.pop(key, 0)
 
     def drop(self, buffer: int) -> None:
         """Forget a buffer that is not needed any more."""
         for key in [key for key in self.held if key[0] == buffer]:
-            self.used -= self.held.pop(key)
+            self.forget(key)
 
 
 _NONE: Pieces = []
@@ -50,6 +54,12 @@ _NONE: Pieces = []
 
 def pieces(buffer: int, tile: int, nbytes: int) -> Pieces:
     return [((buffer, tile, at), min(PIECE, nbytes - at)) for at in range(0, nbytes, PIECE)]
+
+
+def stretch(buffer: int, tile: int, begin: int, end: int) -> Pieces:
+    """What lies from byte `begin` to `end` of a tile, by the pieces of it."""
+    first = begin // PIECE * PIECE
+    return [((buffer, tile, at), min(end, at + PIECE) - max(begin, at)) for at in range(first, end, PIECE)]
 
 
 @dataclass
@@ -78,6 +88,12 @@ class CoreCaches:
             self.l1.touch(key, nbytes)
             self.l2.touch(key, nbytes)
             self.written[key] = nbytes
+
+    def forget(self, written: Pieces) -> None:
+        """Another core has written these."""
+        for key, _ in written:
+            self.l1.forget(key)
+            self.l2.forget(key)
 
     def begin(self) -> None:
         self.l2_bytes = self.slc_bytes = 0

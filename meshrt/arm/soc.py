@@ -25,6 +25,9 @@ class Phase:
     tokens: int | None = None
     cores: Counter[str] = field(default_factory=Counter)
     system: Counter[str] = field(default_factory=Counter)
+    begun: tuple[Counter[str], Counter[str]] = field(
+        default_factory=lambda: (Counter(), Counter())
+    )  # both, at its begin
 
 
 @dataclass
@@ -106,6 +109,10 @@ class Soc:
         """Time and DRAM traffic of a stretch, in which these cores took part."""
         if not costs:
             return
+        for cost in costs:
+            for core in self.mine:
+                if core.index != cost.core:
+                    core.caches.forget(cost.written)
         moved = self.slc.serve([cost.misses for cost in costs], [cost.written for cost in costs])
         seconds = [cost.seconds for cost in costs]
         caps = [self.device.cores[cost.core].bytes_per_second for cost in costs]
@@ -132,9 +139,10 @@ class Soc:
     @contextmanager
     def phase(self, name: str, tokens: int | None = None) -> Iterator[Phase]:
         """Count what is done inside by name; the same name again adds to it."""
-        cores, system = self.counted(), Counter(self.system)
         phase = self.phases.setdefault(name, Phase())
+        phase.begun = self.counted(), Counter(self.system)
         yield phase
+        cores, system = phase.begun
         if tokens is not None:
             phase.tokens = (phase.tokens or 0) + tokens
         phase.cores.update({key: n - cores[key] for key, n in self.counted().items()})

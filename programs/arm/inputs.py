@@ -1,6 +1,6 @@
-"""Activations as 8-bit rows: abs-max over a row, at run time (W4A8 on Arm, section IV.C)."""
+"""Activations as 8-bit rows: abs-max over a row, at run time (W4A8 on Arm, section IV.C), after what comes before."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -8,9 +8,10 @@ import numpy as np
 
 from meshrt.arm.cache import Pieces, pieces
 from meshrt.arm.core import ArmCore
-from meshrt.arm.kernel import vectors
+from meshrt.arm.kernel import Tally, vectors
 from meshrt.arm.soc import Soc
 from meshrt.models.errors import ModelError
+from meshrt.programs.arm.layout import block, covering
 from meshrt.programs.arm.split import equal
 from meshrt.programs.arm.tiles import row_tiles
 
@@ -25,15 +26,31 @@ OF_A_SCALE = vectors(stores=1, fmaxv=1, fdiv=1)
 class Rows:
     """x [rows, inner] as codes int8 times `scale` [rows, 1 or groups]; `totals` [rows, groups] are sums of codes.
 
-    Arrays are None by shape.
+    Arrays are None by shape. `heights`: rows of each micro-tile.
     """
 
     count: int
     inner: int
     buffer: int
+    heights: tuple[int, ...]
     codes: Array | None = None
     scale: Array | None = None
     totals: Array | None = None
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What is done with rows before they become codes.
+
+    `numbers` of some rows: what stays of them, if anything, and what becomes codes. `work`: instructions, and how often
+    for each row. `reads`, `writes`: buffers of float32, and columns of them.
+    """
+
+    numbers: Callable[[slice], tuple[Array | None, Array]] | None
+    reads: tuple[tuple[int, int], ...]
+    writes: tuple[tuple[int, int], ...] = ()
+    work: tuple[tuple[Tally, int], ...] = ()
+    of: int | None = None  # rows of the buffers, whose last ones these are; None: they are all
 
 
 def quantize_rows(x: Array, group: int, blocks: bool) -> tuple[Array, Array, Array]:
@@ -57,27 +74,40 @@ def tile_pieces(buffer: int, tile: int, rows: int, inner: int) -> Pieces:
 
 
 def quantized(
-    soc: Soc, x: Array | None, shape: tuple[int, int], group: int, high: int, source: int, target: int, blocks: bool
-) -> Rows:
-    """x [rows, inner] as codes, by all cores, some tiles of `high` rows each: from buffer `source` to `target`.
+    soc: Soc, stage: Stage, shape: tuple[int, int], group: int, high: int, target: int, blocks: bool
+) -> tuple[Rows, Array | None]:
+    """Rows [rows, inner] as codes in buffer `target`, and what stays; by all cores, some tiles of `high` rows each.
 
-    `blocks`: with a scale for each group of the weights, else for each row.
+    `group`: inputs whose codes have a total; `blocks`: and a scale of their own.
     """
     count, inner = shape
-    ends = [0, *accumulate(row_tiles(count, high))]
+    heights, of = tuple(row_tiles(count, high)), stage.of or count
+    ends = [0, *accumulate(heights)]
+    there = row_tiles(of, high)
 
-    def work(core: ArmCore, tiles: Sequence[int]) -> tuple[Array, Array, Array] | None:
-        mine = range(ends[tiles[0]], ends[tiles[-1] + 1])
-        core.issue(QUANTIZE, len(mine) * -(-inner // 16))
-        core.issue(OF_A_SCALE, len(mine) * (-(-inner // group) if blocks else 1))
-        for row in mine:
-            core.caches.read(pieces(source, row, 4 * inner))
+    def work(core: ArmCore, tiles: Sequence[int]) -> tuple[Array | None, ...] | None:
+        rows = slice(ends[tiles[0]], ends[tiles[-1] + 1])
+        number = rows.stop - rows.start
+        for tally, times in stage.work:
+            core.issue(tally, number * times)
+        core.issue(QUANTIZE, number * -(-inner // 16))
+        core.issue(OF_A_SCALE, number * (-(-inner // group) if blocks else 1))
+        touched = covering(there, of - count + rows.start, of - count + rows.stop)
+        for buffer, columns in stage.reads:
+            core.caches.read(block(buffer, there, touched, range(columns)))
+        for buffer, columns in stage.writes:
+            core.caches.write(block(buffer, there, touched, range(columns)))
         for tile in tiles:
-            core.caches.write(tile_pieces(target, tile, ends[tile + 1] - ends[tile], inner))
-        return None if x is None else quantize_rows(x[mine.start : mine.stop], group, blocks)
+            core.caches.write(tile_pieces(target, tile, heights[tile], inner))
+        if stage.numbers is None:
+            return None
+        stays, numbers = stage.numbers(rows)
+        return stays, *quantize_rows(numbers, group, blocks)
 
-    found = [part for part in soc.parallel(equal(len(ends) - 1, soc.count), work) if part is not None]
-    if x is None:
-        return Rows(count, inner, target)
-    codes, scale, totals = (np.concatenate([part[at] for part in found]) for at in range(3))
-    return Rows(count, inner, target, codes, scale, totals)
+    found = [part for part in soc.parallel(equal(len(heights), soc.count), work) if part is not None]
+    if not found:
+        return Rows(count, inner, target, heights), None
+    stays, codes, scale, totals = (
+        None if found[0][at] is None else np.concatenate([part[at] for part in found]) for at in range(4)
+    )
+    return Rows(count, inner, target, heights, codes, scale, totals), stays

@@ -14,6 +14,7 @@ from meshrt.arm.soc import Soc
 from meshrt.programs.arm import packing
 from meshrt.programs.arm.inputs import Rows, tile_pieces
 from meshrt.programs.arm.kernels import integer_kernel
+from meshrt.programs.arm.layout import block
 from meshrt.programs.arm.split import Split, Work, equal, share_out
 from meshrt.programs.arm.tiles import row_tiles
 from meshrt.programs.arm.weights import How, Packed, panels_of
@@ -41,7 +42,8 @@ def shares_of(soc: Soc, x: Rows, weights: Packed, how: How, split: Split) -> lis
 @lru_cache(1024)
 def _trial(device: ArmDevice, index: int, rows: int, weights: Packed, how: How) -> float:
     """Seconds that a core computes on a panel more, once it has the inputs."""
-    x, core, took = Rows(rows, weights.inner, -1), ArmCore(device, index, payload=False, spill=True), []
+    heights = tuple(row_tiles(rows, how.rows))
+    x, core, took = Rows(rows, weights.inner, -1, heights), ArmCore(device, index, payload=False, spill=True), []
     for panels in (range(1), range(1, 2)):
         core.begin()
         compute(core, x, weights, how, panels, -2)
@@ -67,7 +69,7 @@ def product(soc: Soc, x: Rows, weights: Packed, how: How, shares: Sequence[Seque
 
 def compute(core: ArmCore, x: Rows, weights: Packed, how: How, panels: Sequence[int], y: int) -> Array | None:
     """These panels of the result, float32 [rows, panels, columns of a panel]."""
-    tiles = row_tiles(x.count, how.rows)
+    tiles = x.heights
     touch(core, x, weights, how, panels, tiles, y)
     out = None if x.codes is None else np.empty((x.count, len(panels), how.columns), np.float32)
     begin = 0
@@ -145,8 +147,7 @@ def touch(
     places = [(tile, panel) for panel in panels for tile in range(len(tiles))]
     if how.order == "rows":
         places = [(tile, panel) for tile in range(len(tiles)) for panel in panels]
-    width = panels_of(weights.columns, how)
     for tile, panel in places:
         core.caches.read(columns[panel])
         core.caches.read(inputs[tile])
-        core.caches.write(pieces(y, tile * width + panel, 4 * tiles[tile] * how.columns))
+        core.caches.write(block(y, tiles, (tile,), range(panel * how.columns, (panel + 1) * how.columns)))

@@ -1,19 +1,15 @@
 """LLaMA on NeuronCores as an engine: a pass over the prompt, then passes over single tokens."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from meshrt.models.config import Config
-from meshrt.models.sampling import sample
 from meshrt.neuron import state
 from meshrt.neuron.cores import Cores
-from meshrt.programs.generation.choice import at_rank_0
+from meshrt.programs.generation.hostscores import HostScores
 from meshrt.programs.neuron.model import Share, forward
-from meshrt.ranks.control import Control
 from meshrt.ranks.snapshot import Part, Snapshot
 
 
@@ -34,7 +30,7 @@ class NeuronEngine:
                     tensor.store.full = True
         self.held = context
 
-    def prefill(self, ids: Sequence[int], every: bool) -> "HostScores":
+    def prefill(self, ids: Sequence[int], every: bool) -> HostScores:
         with self.cores.phase("prefill", len(ids)):
             logits = forward(self.cores, self.shares, self.config, ids, 0, len(ids) if every else 1)
         self.held = len(ids)
@@ -47,7 +43,7 @@ class NeuronEngine:
             for phase in phases:
                 phase.tokens = self.steps
 
-    def step(self, token: int, position: int) -> "HostScores":
+    def step(self, token: int, position: int) -> HostScores:
         self.steps += 1
         self.held = position + 1
         return HostScores(self.cores.control, forward(self.cores, self.shares, self.config, [token], position, 1))
@@ -80,20 +76,3 @@ class NeuronEngine:
         """Virtual seconds of a phase that is over; None where there was none. All ranks call it."""
         phases = [phase for core in self.cores.mine for phase in core.phases if phase.name == name]
         return self.cores.lasted(phases) if phases else None
-
-
-@dataclass(frozen=True, eq=False)
-class HostScores:
-    """Logits that are at the host, float32 [tokens, vocabulary]; None by shape."""
-
-    control: Control
-    logits: np.ndarray | None
-
-    def greedy(self) -> int:
-        return 0 if self.logits is None else self.draw(sample)
-
-    def draw(self, choose: Callable[[np.ndarray], int]) -> int:
-        return at_rank_0(self.control, None if self.logits is None else self.logits[-1], choose)
-
-    def rows(self) -> list[np.ndarray]:
-        return [] if self.logits is None or self.control.rank else [*self.logits]

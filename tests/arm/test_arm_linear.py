@@ -16,7 +16,7 @@ from meshrt.arm.device import find_arm_device
 from meshrt.arm.soc import Soc
 from meshrt.models.errors import ModelError
 from meshrt.models.quantize import codes as grids
-from meshrt.programs.arm.inputs import quantize_rows, quantized
+from meshrt.programs.arm.inputs import Stage, quantize_rows, quantized
 from meshrt.programs.arm.kernels import Form
 from meshrt.programs.arm.linear import product
 from meshrt.programs.arm.split import equal
@@ -40,7 +40,8 @@ def multiply(
     shift = shift or ("half" if codes.zero is None else "zero")
     how = choose(soc, Form(codes.bits, layout, shift, blocks), unit, tile, order)
     weights = place(soc, how, "w", len(codes.codes), x.shape[1], group, codes)
-    rows = quantized(soc, x, x.shape, group, how.rows, soc.buffer("x", 1), soc.buffer("q", 1), blocks)  # type: ignore[arg-type]
+    stage = Stage(lambda some: (None, x[some]), ((soc.buffer("x", 1), x.shape[1]),))
+    rows, _ = quantized(soc, stage, (len(x), x.shape[1]), group, how.rows, soc.buffer("q", 1), blocks)
     out = product(soc, rows, weights, how, equal(panels_of(weights.columns, how), cores), soc.buffer("y", 1))
     assert out is not None
     return out

@@ -1,0 +1,125 @@
+"""LLaMA on Arm cores, end to end, in W4A8."""
+
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+from meshrt.arm.soc import Soc
+from meshrt.arm.state import settings
+from meshrt.errors import UsageError
+from meshrt.models.catalogue import find_model
+from meshrt.models.checkpoint import check_shapes, open_checkpoint
+from meshrt.models.config import read_config
+from meshrt.models.family import check_plain, family_of
+from meshrt.program import AtLeast
+from meshrt.programs.arm.engine import ArmEngine
+from meshrt.programs.arm.kv import LayerCache
+from meshrt.programs.arm.load import place_model, scheme_of
+from meshrt.programs.generation import options as shared
+from meshrt.programs.generation.choice import make_choice
+from meshrt.programs.generation.generate import generate, said, write_logits
+from meshrt.programs.generation.keep import open_keep
+from meshrt.programs.generation.options import Asked, taken
+from meshrt.programs.generation.prompt import read_prompt
+from meshrt.whole import whole
+
+MACHINE = "arm"
+
+
+def run(
+    soc: Soc,
+    *,
+    model: shared.Model = "llama-tiny",
+    prompt: shared.PromptText = None,
+    prompt_ids: shared.PromptIds = None,
+    prompt_tokens: shared.PromptTokens = None,
+    context: shared.Context = 0,
+    max_new_tokens: shared.MaxNewTokens = 32,
+    bits: Annotated[Literal["4", "8"] | None, "of a weight  [default: the folder's, or 4]"] = None,
+    group: Annotated[
+        int | None, "weights of a row that share a scale and zero; 0: all  [default: the folder's, or 64]", AtLeast(0)
+    ] = None,
+    symmetric: Annotated[bool, "weights without zeros: half of the codes is 0"] = False,
+    head_bits: Annotated[Literal["4", "8"], "of a weight of the head"] = "8",
+    activations: Annotated[Literal["row", "block"], "what shares a scale, a row or a group of it"] = "row",
+    attention: Annotated[Literal["fused", "concat"], "the cache is attention's own, or copied by every pass"] = "fused",
+    kv_chunk: Annotated[str, "tokens that a fused cache grows by: a number, prompt, or max: all there will be"] = "64",
+    kv: Annotated[
+        Literal["float32", "float16", "int8", "e4m3"], "storage of K and V; products are float16, of float32 float32"
+    ] = "float16",
+    split: Annotated[Literal["equal", "rate", "paper", "steal"], "how cores share panels of columns"] = "equal",
+    layers: shared.Layers = None,
+    temperature: shared.Temperature = 0.0,
+    top_k: shared.TopK = 0,
+    top_p: shared.TopP = 1.0,
+    seed: shared.Seed = 0,
+    ignore_eos: shared.IgnoreEos = False,
+    logits: shared.LogitsPath = None,
+    checkpoint: shared.Checkpoint = None,
+    every: shared.Every = None,
+    resume: shared.Resume = False,
+) -> dict[str, Any]:
+    """Generate text with a LLaMA or Qwen2 model in W4A8 on Arm cores that share a memory.
+
+    Weights are a folder's own codes (meshrt quantize, 4 or 8 bits), or are rounded to nearest when they are read.
+    Every product is of whole numbers, by SIMD instructions that really run; cores share panels of columns and heads.
+    The report has the time to the first token and for each after it, instructions by name, and bytes by level of cache.
+
+    \b
+    Examples:
+      mpirun -n 4 meshrt run llama-tiny --on arm --cores 8
+      meshrt run llama-tiny --on arm --device phone --split rate --kv int8
+      meshrt run llama3.2-1b --on arm --payload none --prompt-tokens 64 --max-new-tokens 4 --attention concat
+    """
+    arguments = dict(locals())
+    del arguments["soc"]
+    asked = taken(Asked, arguments)
+    folder = find_model(model)
+    config = read_config(folder, quantized=True)
+    check_plain(family_of(config), folder, "an Arm core")
+    choice = make_choice(asked, soc.payload, config.eos_token_ids)
+    shared.check(asked, soc.payload, config.layers)
+    scheme = scheme_of(config, bits, group, symmetric, head_bits, activations == "block")
+    config = config if layers is None else replace(config, layers=layers)
+    source = None
+    if soc.payload:
+        source = open_checkpoint(folder)
+        check_shapes(source, config)
+    words = read_prompt(soc.control, folder, config.vocab_size, asked)
+    shared.check_positions(asked, soc.payload, len(words), config.max_positions)
+    chunk = chunk_of(kv_chunk, attention, len(words), len(words) + max_new_tokens)
+    keep = open_keep(soc, settings(soc), config, source, words, arguments)
+    placed = place_model(soc, config, scheme, source, split)
+    caches = [
+        LayerCache(soc, f"keys, values {number}", config.kv_heads, config.head_dim, kv, chunk, attention == "fused")
+        for number in range(config.layers)
+    ]
+    engine = ArmEngine(soc, placed, caches)
+    generation = generate(soc, engine, words, choice, keep, logits is not None)
+    write_logits(soc.control, asked, generation)
+    decoded = engine.seconds("decode")
+    return {
+        **said(words, choice, generation.new),
+        "layers": config.layers,
+        "unit": placed.layers[0].qkv.how.unit.name,
+        "kv": {
+            "copied_bytes": sum(cache.copied for cache in caches),
+            "held_bytes": sum(2 * cache.heads * cache.room * cache.token_bytes for cache in caches),
+        },
+        "ttft_seconds": engine.seconds("prefill"),
+        "tpot_seconds": decoded / engine.steps if decoded is not None and engine.steps else None,
+    }
+
+
+def chunk_of(text: str, attention: str, prompt: int, most: int) -> int:
+    """Tokens that --kv-chunk stands for. UsageError."""
+    if attention != "fused" and text != "64":
+        raise UsageError(f"--kv-chunk {text} is for a cache that grows, and --attention {attention} copies all of it")
+    if text in ("prompt", "max"):
+        return prompt if text == "prompt" else most
+    try:
+        chunk = whole(text)
+    except ValueError:
+        chunk = 0
+    if chunk < 1:
+        raise UsageError(f"--kv-chunk {text!r} is a number of tokens, prompt or max")
+    return chunk

@@ -1,0 +1,137 @@
+"""A model into the DRAM of Arm cores: the codes that a folder has, or such as its weights are rounded to."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from meshrt.arm.soc import Soc
+from meshrt.errors import UsageError
+from meshrt.models import matrix as forms
+from meshrt.models.checkpoint import Checkpoint
+from meshrt.models.config import Config
+from meshrt.models.errors import ModelError
+from meshrt.models.family import family_of
+from meshrt.models.quantize import codes as grids
+from meshrt.models.quantize.codes import Codes
+from meshrt.models.quantize.folder import read_parts
+from meshrt.models.quantize.form import Quantized
+from meshrt.programs.arm.attention import Heads
+from meshrt.programs.arm.kernels import Form, Shift
+from meshrt.programs.arm.model import Layer, Matrix, Model
+from meshrt.programs.arm.split import Split
+from meshrt.programs.arm.weights import choose, place
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """How matrices and activations are kept. `group` weights of a row share a scale, 0: all."""
+
+    bits: int
+    group: int
+    symmetric: bool
+    head_bits: int
+    blocks: bool
+
+
+def scheme_of(
+    config: Config, bits: str | None, group: int | None, symmetric: bool | None, head_bits: str, blocks: bool
+) -> Scheme:
+    """That of a folder of codes, or what is asked for of one of weights. UsageError for both."""
+    forms_there = {*config.quantized.values()}
+    if not forms_there:
+        return Scheme(int(bits or 4), 64 if group is None else group, bool(symmetric), int(head_bits), blocks)
+    if (bits, group) != (None, None) or symmetric:
+        raise UsageError("--bits, --group and --symmetric are for weights: the model's folder has codes already")
+    one = next(iter(forms_there))
+    if one.bits not in (4, 8):
+        raise UsageError(f"the model has codes of {one.bits} bits; kernels on Arm cores unpack 4 bits, or take 8")
+    if any(form.rank for form in forms_there):
+        raise UsageError(
+            "the model has compensators, which products of whole numbers have no room for: quantize without"
+        )
+    return Scheme(one.bits, one.group, one.symmetric, int(head_bits), blocks)
+
+
+def place_model(soc: Soc, config: Config, scheme: Scheme, source: Checkpoint | None, split: Split) -> Model:
+    """All of it in DRAM, by shape without its numbers. LimitError, ModelError."""
+    family = family_of(config)
+    hidden = config.hidden_size
+    how = choose(soc, Form(scheme.bits, shift=shift_of(config, scheme), blocks=scheme.blocks))
+
+    def vector(name: str) -> Array | None:
+        return None if source is None else source.read(name + ".weight").astype(np.float32)
+
+    def side_by_side(name: str, several: Sequence[forms.Matrix]) -> Matrix:
+        inner = several[0].rows
+        group = group_of(several[0], scheme)
+        codes = None if source is None else beside([codes_of(source, one, scheme) for one in several])
+        packed = place(soc, how, name, sum(one.columns for one in several), inner, group, codes)
+        biased = any(one.bias for one in several)
+        bias = None if source is None or not biased else np.concatenate([bias_of(source, one) for one in several])
+        return Matrix(name, packed, how, biased, bias)
+
+    table = family.embedding + ".weight"
+    embedding = None if source is None else source.read(table).astype(np.float16)
+    buffer = soc.buffer("embedding", 2 * config.vocab_size * hidden)
+    layers = []
+    for number, one in enumerate(family.layers):
+        stem, mlp = f"layer {number}: ", one.dense_mlp
+        if mlp.gate is None:
+            raise ModelError("a model without gates in its MLPs; on Arm cores there is SwiGLU")
+        layers.append(Layer(
+            vector(one.attention_norm), side_by_side(stem + "q, k, v", (one.q, one.k, one.v)),
+            side_by_side(stem + "o", (one.o,)), vector(one.mlp_norm),
+            side_by_side(stem + "gate, up", (mlp.gate, mlp.up)), side_by_side(stem + "down", (mlp.down,)),
+        ))  # fmt: skip
+    output = forms.Matrix(family.head, hidden, config.vocab_size)
+    group, tile = group_of(output, scheme), f"{how.rows}x{how.columns}"
+    form = Form(scheme.head_bits, shift="half" if scheme.symmetric else "zero", blocks=scheme.blocks)
+    head_how = choose(soc, form, how.unit.name, tile)
+    codes = None if source is None else codes_of(source, output, replace(scheme, bits=scheme.head_bits))
+    head = Matrix("head", place(soc, head_how, "head", output.columns, hidden, group, codes), head_how, False, None)
+    heads = Heads(config.heads, config.kv_heads, config.head_dim)
+    return Model(config, heads, embedding, buffer, tuple(layers), vector(family.norm), head, split, scheme.blocks)
+
+
+def shift_of(config: Config, scheme: Scheme) -> Shift:
+    """Where offsets of groups come from."""
+    if any(getattr(form, "offset", False) for form in config.quantized.values()):
+        return "offset"
+    return "half" if scheme.symmetric else "zero"
+
+
+def group_of(one: forms.Matrix, scheme: Scheme) -> int:
+    """Weights of a row that share a scale: as many as there are at the most."""
+    group = one.form.group if isinstance(one.form, Quantized) else scheme.group
+    return min(group or one.rows, one.rows)
+
+
+def codes_of(source: Checkpoint, one: forms.Matrix, scheme: Scheme) -> Codes:
+    """A matrix in codes [out, in]: the folder's own, or its weights rounded to nearest. ModelError."""
+    if isinstance(one.form, Quantized):
+        return read_parts(source, one.name, one.form, one.columns, one.rows).codes
+    if isinstance(one.form, forms.LowRank):
+        raise ModelError(f"{source.folder}: {one.name} is in two factors, which products on Arm cores do not take yet")
+    weights = source.read(one.name + ".weight").astype(np.float64)
+    return (grids.symmetric if scheme.symmetric else grids.nearest)(weights, scheme.bits, group_of(one, scheme))
+
+
+def beside(several: Sequence[Codes]) -> Codes:
+    """Matrices that have one input as one."""
+    first = several[0]
+    changes: dict[str, Any] = {
+        name: np.concatenate([getattr(one, name) for one in several])
+        for name in ("codes", "scale", "zero", "offset") if getattr(first, name, None) is not None
+    }  # fmt: skip
+    return replace(first, **changes)
+
+
+def bias_of(source: Checkpoint, one: forms.Matrix) -> Array:
+    """float32 [columns]; zeros where its neighbours have one and it has none."""
+    if not one.bias:
+        return np.zeros(one.columns, np.float32)
+    return source.read(one.name + ".bias").astype(np.float32)

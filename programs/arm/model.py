@@ -1,0 +1,188 @@
+"""A LLaMA forward pass on Arm cores: W4A8 products, and what lies between them in one stretch of work each.
+
+The matrices that have one input lie in DRAM as one. T tokens, hidden size K. Names are those of models/matrix.py.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshrt.arm.cache import pieces
+from meshrt.arm.core import ArmCore
+from meshrt.arm.kernel import vectors
+from meshrt.arm.soc import Soc
+from meshrt.models.config import Config
+from meshrt.models.rope import cos_sin
+from meshrt.programs.arm.attention import Heads, attention
+from meshrt.programs.arm.inputs import Stage, quantized
+from meshrt.programs.arm.kv import LayerCache
+from meshrt.programs.arm.layout import block
+from meshrt.programs.arm.linear import product, shares_of
+from meshrt.programs.arm.split import Split
+from meshrt.programs.arm.tiles import row_tiles
+from meshrt.programs.arm.weights import How, Packed
+
+Array = np.ndarray
+# Of four numbers.
+WIDEN = vectors(loads=1, stores=1, fcvtl=1)
+ADD = vectors(loads=2, stores=1, fadd=1)
+NORM = vectors(loads=3, stores=1, fmla=1, fmul=2)
+SILU = vectors(loads=2, stores=1, fneg=1, fmul=4, fmla=5, frintn=1, shl=1, fadd=2, fdiv=1)
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """One matrix or several side by side, packed, and how products with it are computed. `bias` is None by shape."""
+
+    name: str
+    packed: Packed
+    how: How
+    biased: bool
+    bias: Array | None
+
+
+More = tuple[Array | None, int, Matrix] | None  # a product that is to be added: numbers, buffer, whose it is
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer's matrices and norms; norms are None by shape."""
+
+    attention_norm: Array | None
+    qkv: Matrix
+    o: Matrix
+    mlp_norm: Array | None
+    gate_up: Matrix
+    down: Matrix
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model in DRAM. `embedding`: its table as float16 [vocabulary, K], and the buffer of it."""
+
+    config: Config
+    heads: Heads
+    embedding: Array | None
+    table: int
+    layers: tuple[Layer, ...]
+    norm: Array | None
+    head: Matrix
+    split: Split
+    blocks: bool  # activations have a scale for each group, not for each row
+
+
+@dataclass(frozen=True)
+class Room:
+    """Buffers of one pass over T tokens."""
+
+    x: int
+    codes: int
+    y: int
+    mixed: int
+
+
+def forward(
+    soc: Soc, model: Model, caches: Sequence[LayerCache], ids: Sequence[int], position: int, rows: int
+) -> Array | None:
+    """Tokens `ids` at `position`..: logits of the last `rows` of them, float32 [rows, vocabulary]; None by shape."""
+    config, tokens = model.config, len(ids)
+    hidden, inner = config.hidden_size, config.intermediate_size
+    widest = max(one.packed.columns for one in (model.layers[0].qkv, model.layers[0].gate_up))
+    mixed = model.heads.queries * model.heads.size
+    sizes = {"x": 4 * hidden, "codes": max(hidden, inner, mixed) + 8, "y": 4 * widest, "mixed": 4 * max(hidden, mixed)}
+    room = Room(*(soc.buffer(name, tokens * size) for name, size in sizes.items()))
+    logits = soc.buffer("logits", 4 * rows * config.vocab_size)
+    rotary = cos_sin(config, np.arange(position, position + tokens))
+    x = embed(soc, model, ids, room.x)
+    more: More = None  # what the last product adds to x
+    for layer, cache in zip(model.layers, caches, strict=True):
+        x, more = run_layer(soc, model, layer, cache, rotary, tokens, room, x, more)
+    stage = normed(model, model.norm, room, x, more, slice(tokens - rows, tokens))
+    found, _ = times(soc, model, model.head, stage, rows, room.codes, logits)
+    for name in (*sizes, "logits"):
+        soc.free(name)
+    return found
+
+
+def run_layer(
+    soc: Soc, model: Model, layer: Layer, cache: LayerCache, rotary: tuple[Array, Array], tokens: int, room: Room,
+    x: Array | None, more: More,
+) -> tuple[Array | None, More]:  # fmt: skip
+    """x [T, K], of which the product `more` is still to be added: the same after the layer."""
+    every = slice(0, tokens)
+    qkv, x = times(
+        soc, model, layer.qkv, normed(model, layer.attention_norm, room, x, more, every), tokens, room.codes, room.y
+    )
+    mixed = attention(
+        soc, qkv, tokens, model.heads, cache, rotary, layer.qkv.bias, layer.qkv.biased, room.y, room.mixed,
+        layer.qkv.how.rows,
+    )  # fmt: skip
+    stage = Stage(None if mixed is None else lambda rows: (None, mixed[rows]), ((room.mixed, layer.o.packed.inner),))
+    o, _ = times(soc, model, layer.o, stage, tokens, room.codes, room.y)
+    stage = normed(model, layer.mlp_norm, room, x, (o, room.y, layer.o), every)
+    gate_up, x = times(soc, model, layer.gate_up, stage, tokens, room.codes, room.y)
+    width = layer.down.packed.inner
+    active = None if gate_up is None else lambda rows: (None, silu_times(gate_up[rows, :width], gate_up[rows, width:]))
+    stage = Stage(active, ((room.y, 2 * width),), work=((SILU, -(-width // 4)),))
+    down, _ = times(soc, model, layer.down, stage, tokens, room.codes, room.mixed)
+    return x, (down, room.mixed, layer.down)
+
+
+def times(
+    soc: Soc, model: Model, matrix: Matrix, stage: Stage, rows: int, codes: int, y: int
+) -> tuple[Array | None, Array | None]:
+    """The rows that a stage makes, times a matrix, without its bias; and what stays of the stage."""
+    packed, how = matrix.packed, matrix.how
+    inputs, stays = quantized(soc, stage, (rows, packed.inner), packed.group, how.rows, codes, how.form.blocks)
+    out = product(soc, inputs, packed, how, shares_of(soc, inputs, packed, how, model.split), y)
+    return out, stays
+
+
+def embed(soc: Soc, model: Model, ids: Sequence[int], target: int) -> Array | None:
+    """Rows of the embedding as float32 [T, K], by the first core."""
+    hidden, heights = model.config.hidden_size, row_tiles(len(ids), model.head.how.rows)
+
+    def work(core: ArmCore) -> Array | None:
+        for token in ids:
+            core.caches.read(pieces(model.table, token, 2 * hidden))
+        core.issue(WIDEN, len(ids) * -(-hidden // 4))
+        core.caches.write(block(target, heights, range(len(heights)), range(hidden)))
+        return None if model.embedding is None else model.embedding[[*ids]].astype(np.float32)
+
+    return soc.alone(work)
+
+
+def normed(model: Model, weight: Array | None, room: Room, x: Array | None, more: More, rows: slice) -> Stage:
+    """x + `more` stays, and becomes codes after an RMSNorm; of these rows of all."""
+    hidden, eps = model.config.hidden_size, np.float32(model.config.rms_norm_eps)
+    fours = -(-hidden // 4)
+    numbers = None
+    if x is not None and weight is not None:
+        added = None if more is None else more[0]
+        bias = None if more is None else more[2].bias
+
+        def numbers(some: slice) -> tuple[Array | None, Array]:
+            here = slice(rows.start + some.start, rows.start + some.stop)
+            total = x[here]
+            if added is not None:
+                total = total + (added[here] if bias is None else added[here] + bias)
+            return total, rms_norm(total, weight, eps)
+
+    if more is None:
+        return Stage(numbers, ((room.x, hidden),), of=rows.stop, work=((NORM, fours),))
+    adds = 2 if more[2].biased else 1
+    work = ((ADD, adds * fours), (NORM, fours))
+    return Stage(numbers, ((room.x, hidden), (more[1], hidden)), ((room.x, hidden),), work, rows.stop)
+
+
+def rms_norm(x: Array, weight: Array, eps: np.float32) -> Array:
+    """Over the last axis of float32 [rows, K]."""
+    y: Array = x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps) * weight
+    return y
+
+
+def silu_times(gate: Array, up: Array) -> Array:
+    """SiLU(gate) * up."""
+    active: Array = gate / (1 + np.exp(-gate)) * up
+    return active
