@@ -13,6 +13,8 @@ from meshrt.arm.kernel import Kernel, Tally, execute
 from meshrt.arm.spill import spills
 from meshrt.errors import LimitError, UsageError
 
+Team = Sequence[tuple["ArmCore", Sequence[int]]]  # the hosted cores that have a share of some work, and the units of it
+
 
 class Cost(NamedTuple):
     """What a stretch of work cost a core: seconds if DRAM were no limit, and what its own caches did not have."""
@@ -44,12 +46,11 @@ class ArmCore:
     def cluster(self) -> Cluster:
         return self.device.cores[self.index]
 
-    def run(self, kernel: Kernel, grid: Sequence[int], steps: int, streams: Mapping[str, Array], useful: int) -> None:
-        """A micro-kernel on all micro-tiles of a grid. LimitError where it needs more registers than there are.
+    def count(self, kernel: Kernel, tiles: int, steps: int, useful: int) -> None:
+        """A micro-kernel on so many micro-tiles. LimitError where it needs more registers than there are.
 
         `useful`: its operations without those of padding.
         """
-        tiles = prod(grid)
         asked = len(kernel.registers)
         if asked > self.device.registers:
             if not self.spill:
@@ -62,8 +63,6 @@ class ArmCore:
         for tally, times in zip(kernel.tallies, (tiles, tiles * steps, tiles), strict=True):
             self.issue(tally, times)
         self.counts["useful_operations"] += useful
-        if self.payload:
-            execute(kernel, grid, steps, streams)
 
     def issue(self, tally: Tally, times: int) -> None:
         """Count instructions, so many times."""
@@ -110,3 +109,19 @@ class ArmCore:
             slc_bytes / cluster.slc_bytes_per_cycle,
         )
         return Cost(self.index, cycles / cluster.hz, caches.misses, written)
+
+
+def run(
+    team: Team, kernel: Kernel, grid: Sequence[int], axis: int, steps: int, streams: Mapping[str, Array],
+    useful: Sequence[int],
+) -> None:  # fmt: skip
+    """A micro-kernel on all micro-tiles of a grid, whose axis of that number is the team's units, one after the other.
+
+    Each core counts its own, `useful` operations of each core among them; all are computed together.
+    """
+    assert sum(len(units) for _, units in team) == grid[axis]
+    others = prod(grid) // grid[axis]
+    for (core, units), operations in zip(team, useful, strict=True):
+        core.count(kernel, others * len(units), steps, operations)
+    if team[0][0].payload:
+        execute(kernel, grid, steps, streams)

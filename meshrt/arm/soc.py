@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from meshrt.arm.bus import ends
 from meshrt.arm.cache import Lru, SharedCache
-from meshrt.arm.core import ArmCore, Cost
+from meshrt.arm.core import ArmCore, Cost, Team
 from meshrt.arm.device import ArmDevice
 from meshrt.arm.memory import Dram
 from meshrt.errors import UsageError
@@ -25,9 +25,7 @@ class Phase:
     tokens: int | None = None
     cores: Counter[str] = field(default_factory=Counter)
     system: Counter[str] = field(default_factory=Counter)
-    begun: tuple[Counter[str], Counter[str]] = field(
-        default_factory=lambda: (Counter(), Counter())
-    )  # both, at its begin
+    begun: tuple[Counter[str], Counter[str]] = field(default_factory=lambda: (Counter(), Counter()))
 
 
 @dataclass
@@ -80,30 +78,25 @@ class Soc:
 
     # ---- work
 
-    def parallel(
-        self, shares: Sequence[Sequence[int]], work: Callable[[ArmCore, Sequence[int]], Part]
-    ) -> list[Part | None]:
-        """What `work` makes of each core's share, for all cores in order, on every rank; None for those without one.
+    def parallel(self, shares: Sequence[Sequence[int]], work: Callable[[Team], Part]) -> list[tuple[list[int], Part]]:
+        """Each core does its share of some work: `work` is done for all that this rank hosts, and counted for each.
 
-        The cores begin together and end when the last is done. By shape the parts of other ranks are None.
+        They begin together and end when the last is done. What `work` makes of units, with these, of every rank in the
+        order of the cores; without payload this rank's alone.
         """
-        parts: list[tuple[int, Part]] = []
-        costs: list[Cost] = []
-        for core in self.mine:
-            if shares[core.index]:
+        team = [(core, shares[core.index]) for core in self.mine if shares[core.index]]
+        parts: list[tuple[list[int], Part]] = []
+        if team:
+            for core, _ in team:
                 core.begin()
-                parts.append((core.index, work(core, shares[core.index])))
-                costs.append(core.end())
-        self._advance([cost for of_rank in self._all(costs) for cost in of_rank])
-        found: list[Part | None] = [None for _ in shares]
-        for index, part in (pair for of_rank in (self._all(parts) if self.payload else [parts]) for pair in of_rank):
-            found[index] = part
-        return found
+            parts.append(([unit for _, units in team for unit in units], work(team)))
+        self._advance([cost for of_rank in self._all([core.end() for core, _ in team]) for cost in of_rank])
+        return [part for of_rank in (self._all(parts) if self.payload else [parts]) for part in of_rank]
 
     def alone(self, work: Callable[[ArmCore], Part]) -> Part | None:
-        """The same on the first core; the others wait."""
+        """The same on the first core; the others wait. None on other ranks without payload."""
         shares: list[Sequence[int]] = [(0,), *(() for _ in range(self.count - 1))]
-        return self.parallel(shares, lambda core, _: work(core))[0]
+        return next((part for _, part in self.parallel(shares, lambda team: work(team[0][0]))), None)
 
     def _advance(self, costs: Sequence[Cost]) -> None:
         """Time and DRAM traffic of a stretch, in which these cores took part."""

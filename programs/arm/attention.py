@@ -5,14 +5,13 @@ float32; the products are float16, or float32 where keys and values are (section
 and values, one computes all heads; nothing else is copied where the cache is fused.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, sqrt
 
 import numpy as np
 
 from meshrt.arm.cache import stretch
-from meshrt.arm.core import ArmCore
+from meshrt.arm.core import ArmCore, Team
 from meshrt.arm.kernel import vectors
 from meshrt.arm.soc import Soc
 from meshrt.programs.arm.floats import product
@@ -86,31 +85,36 @@ def attention(
     def columns(head: int) -> range:
         return range(head * size, (head + 1) * size)
 
-    def work(core: ArmCore, mine: Sequence[int]) -> Array | None:
-        every = range(0, ceil(tokens / floats.tile.rows))
-        for head in mine:
-            core.caches.read(block(source, heights, range(len(heights)), columns(head)))
-            core.issue(ROTATE, ceil(tokens * size / 4))
-            if biased:
-                core.issue(BIAS, ceil(tokens * size / 4))
-            for tile in (head // heads.group, heads.kv + head // heads.group):
-                for _ in every:
-                    core.caches.read(stretch(cache.buffer, tile, 0, seen * cache.token_bytes))
-                core.issue(WIDEN[cache.kind], ceil(seen * size / 16) * len(every))
-            core.issue(SOFTMAX, tokens * ceil(seen / 4))
-            core.issue(OF_A_ROW, tokens)
-            core.caches.write(block(target, heights, range(len(heights)), columns(head)))
-        shape, groups = (len(mine), tokens), [head // heads.group for head in mine]
+    def charge(core: ArmCore, head: int) -> None:
+        passes = ceil(tokens / floats.tile.rows)  # over keys and values
+        core.caches.read(block(source, heights, range(len(heights)), columns(head)))
+        core.issue(ROTATE, ceil(tokens * size / 4))
+        if biased:
+            core.issue(BIAS, ceil(tokens * size / 4))
+        for tile in (head // heads.group, heads.kv + head // heads.group):
+            for _ in range(passes):
+                core.caches.read(stretch(cache.buffer, tile, 0, seen * cache.token_bytes))
+            core.issue(WIDEN[cache.kind], ceil(seen * size / 16) * passes)
+        core.issue(SOFTMAX, tokens * ceil(seen / 4))
+        core.issue(OF_A_ROW, tokens)
+        core.caches.write(block(target, heights, range(len(heights)), columns(head)))
+
+    def work(team: Team) -> Array | None:
+        mine = [head for _, some in team for head in some]
+        for core, some in team:
+            for head in some:
+                charge(core, head)
         keys = values = queries = None
         if q is not None and cache.keys is not None and cache.values is not None:
+            groups = [head // heads.group for head in mine]
             keys, values = (part.read(seen)[groups] for part in (cache.keys, cache.values))
-            queries, keys = q[mine[0] : mine[-1] + 1], keys.transpose(0, 2, 1)
-        scores = product(core, floats.unit, floats.tile, queries, keys, (*shape, size, seen))
+            queries, keys = q[mine], keys.transpose(0, 2, 1)
+        scores = product(team, floats.unit, floats.tile, queries, keys, (tokens, size, seen))
         shares = None if scores is None else softmax(scores.astype(np.float32), held)
-        out = product(core, floats.unit, floats.tile, shares, values, (*shape, seen, size))
+        out = product(team, floats.unit, floats.tile, shares, values, (tokens, seen, size))
         return None if out is None else out.astype(np.float32)
 
-    found = [part for part in soc.parallel(equal(heads.queries, soc.count), work) if part is not None]
+    found = [part for _, part in soc.parallel(equal(heads.queries, soc.count), work) if part is not None]
     if q is None:
         return None
     return np.ascontiguousarray(np.concatenate(found).transpose(1, 0, 2)).reshape(tokens, wide)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from meshrt.arm.core import ArmCore
+from meshrt.arm.core import Team, run
 from meshrt.arm.isa import ld1, of, st1
 from meshrt.arm.kernel import Kernel
 from meshrt.programs.arm.tiles import Tile, Unit, row_tiles
@@ -37,13 +37,13 @@ def float_kernel(unit: Unit, rows: int, columns: int) -> Kernel:
 
 
 def product(
-    core: ArmCore, unit: Unit, tile: Tile, x: Array | None, w: Array | None, sizes: tuple[int, int, int, int]
+    team: Team, unit: Unit, tile: Tile, x: Array | None, w: Array | None, sizes: tuple[int, int, int]
 ) -> Array | None:
     """x [heads, rows, k] w [heads, k, columns] -> [heads, rows, columns], in the unit's float. None by shape.
 
-    `sizes`: heads, rows, k, columns.
+    The heads are the team's units. `sizes`: rows, k, columns.
     """
-    heads, count, inner, columns = sizes
+    heads, (count, inner, columns) = sum(len(mine) for _, mine in team), sizes
     kind, panels = KINDS[unit.name], ceil(columns / tile.columns)
     out = None if x is None else np.empty((heads, count, panels * tile.columns), kind)
     weights = None if w is None else _panels(w.astype(kind), tile.columns, panels)
@@ -57,7 +57,8 @@ def product(
             streams = {"x": _columns(x[:, span].astype(kind), unit, rows), "w": weights}
             streams["y"] = np.zeros((number, panels, heads, 1, rows * tile.columns * kind.itemsize), np.uint8)
         kernel = float_kernel(unit, rows, tile.columns)
-        core.run(kernel, (number, panels, heads), inner, streams, 2 * heads * rows * number * inner * columns)
+        useful = [2 * len(mine) * rows * number * inner * columns for _, mine in team]
+        run(team, kernel, (number, panels, heads), 2, inner, streams, useful)
         if out is not None:
             parts = streams["y"].view(kind).reshape(number, panels, heads, rows, tile.columns)
             out[:, span] = parts.transpose(2, 0, 3, 1, 4).reshape(heads, rows * number, -1)

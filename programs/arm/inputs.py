@@ -7,7 +7,7 @@ from itertools import accumulate
 import numpy as np
 
 from meshrt.arm.cache import Pieces, pieces
-from meshrt.arm.core import ArmCore
+from meshrt.arm.core import ArmCore, Team
 from meshrt.arm.kernel import Tally, vectors
 from meshrt.arm.soc import Soc
 from meshrt.models.errors import ModelError
@@ -85,7 +85,7 @@ def quantized(
     ends = [0, *accumulate(heights)]
     there = row_tiles(of, high)
 
-    def work(core: ArmCore, tiles: Sequence[int]) -> tuple[Array | None, ...] | None:
+    def charge(core: ArmCore, tiles: Sequence[int]) -> None:
         rows = slice(ends[tiles[0]], ends[tiles[-1] + 1])
         number = rows.stop - rows.start
         for tally, times in stage.work:
@@ -99,12 +99,16 @@ def quantized(
             core.caches.write(block(buffer, there, touched, range(columns)))
         for tile in tiles:
             core.caches.write(tile_pieces(target, tile, heights[tile], inner))
+
+    def work(team: Team) -> tuple[Array | None, ...] | None:
+        for core, tiles in team:
+            charge(core, tiles)
         if stage.numbers is None:
             return None
-        stays, numbers = stage.numbers(rows)
+        stays, numbers = stage.numbers(slice(ends[team[0][1][0]], ends[team[-1][1][-1] + 1]))
         return stays, *quantize_rows(numbers, group, blocks)
 
-    found = [part for part in soc.parallel(equal(len(heights), soc.count), work) if part is not None]
+    found = [part for _, part in soc.parallel(equal(len(heights), soc.count), work) if part is not None]
     if not found:
         return Rows(count, inner, target, heights), None
     stays, codes, scale, totals = (

@@ -5,7 +5,7 @@ them, and when the room is full a larger one is made and all are copied. Apart (
 every pass copies what is past and what is new into a tensor of their length, and that once more in the products' order.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
 from typing import Any, Literal
@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 
 from meshrt.arm.cache import Pieces, stretch
-from meshrt.arm.core import ArmCore
+from meshrt.arm.core import ArmCore, Team
 from meshrt.arm.kernel import Tally, vectors
 from meshrt.arm.soc import Soc
 from meshrt.programs.arm.split import equal
@@ -103,15 +103,14 @@ class LayerCache:
             self.values.write(self.held, values)
         begin, token_bytes, sizes = self.held, self.token_bytes, tokens * self.size
 
-        def work(core: ArmCore, heads: Sequence[int]) -> None:
-            for head in heads:
-                for tile in (head, self.heads + head):
-                    core.caches.read(sources(tile))
-                    core.caches.write(stretch(self.buffer, tile, begin * token_bytes, end * token_bytes))
-                    core.issue(vectors(loads=4), ceil(sizes / 16))
-                    core.issue(STORE[self.kind], ceil(sizes / 16))
+        def work(core: ArmCore, head: int) -> None:
+            for tile in (head, self.heads + head):
+                core.caches.read(sources(tile))
+                core.caches.write(stretch(self.buffer, tile, begin * token_bytes, end * token_bytes))
+                core.issue(vectors(loads=4), ceil(sizes / 16))
+                core.issue(STORE[self.kind], ceil(sizes / 16))
 
-        self.soc.parallel(equal(self.heads, self.soc.count), work)
+        self._by_heads(work)
         self.held = end
         if not self.fused:
             self._reorder()
@@ -153,6 +152,16 @@ class LayerCache:
             self.soc.free(f"{self.name} of {self.room}")
         self.buffer, self.room = new, room
 
+    def _by_heads(self, work: Callable[[ArmCore, int], None]) -> None:
+        """What is counted for each head, by the core that it is for."""
+
+        def all_heads(team: Team) -> None:
+            for core, heads in team:
+                for head in heads:
+                    work(core, head)
+
+        self.soc.parallel(equal(self.heads, self.soc.count), all_heads)
+
     def _larger(self, stored: Stored | None, room: int) -> Stored:
         fresh = Stored(
             np.zeros((self.heads, room, self.size), KINDS[self.kind]), np.zeros((self.heads, room), np.float16)
@@ -171,11 +180,10 @@ class LayerCache:
     def _copy(self, target: int, nbytes: int) -> None:
         """So many bytes of each head's keys and values, to another buffer."""
 
-        def work(core: ArmCore, heads: Sequence[int]) -> None:
-            for head in heads:
-                for tile in (head, self.heads + head):
-                    core.caches.read(stretch(self.buffer, tile, 0, nbytes))
-                    core.caches.write(stretch(target, tile, 0, nbytes))
-                    core.issue(COPY, ceil(nbytes / 16))
+        def work(core: ArmCore, head: int) -> None:
+            for tile in (head, self.heads + head):
+                core.caches.read(stretch(self.buffer, tile, 0, nbytes))
+                core.caches.write(stretch(target, tile, 0, nbytes))
+                core.issue(COPY, ceil(nbytes / 16))
 
-        self.soc.parallel(equal(self.heads, self.soc.count), work)
+        self._by_heads(work)

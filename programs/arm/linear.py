@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 
 from meshrt.arm.cache import pieces
-from meshrt.arm.core import ArmCore
+from meshrt.arm.core import ArmCore, Team, run
 from meshrt.arm.device import ArmDevice
 from meshrt.arm.isa import OPERATIONS
 from meshrt.arm.soc import Soc
@@ -46,7 +46,7 @@ def _trial(device: ArmDevice, index: int, rows: int, weights: Packed, how: How) 
     x, core, took = Rows(rows, weights.inner, -1, heights), ArmCore(device, index, payload=False, spill=True), []
     for panels in (range(1), range(1, 2)):
         core.begin()
-        compute(core, x, weights, how, panels, -2)
+        compute([(core, panels)], x, weights, how, -2)
         took.append(core.end().seconds)
     return took[1]
 
@@ -54,46 +54,42 @@ def _trial(device: ArmDevice, index: int, rows: int, weights: Packed, how: How) 
 def product(soc: Soc, x: Rows, weights: Packed, how: How, shares: Sequence[Sequence[int]], y: int) -> Array | None:
     """x W^T float32 [rows, columns], to buffer y; None by shape. Which core computes a panel changes no bit."""
 
-    def work(core: ArmCore, panels: Sequence[int]) -> Array | None:
-        return compute(core, x, weights, how, panels, y)
-
-    found = soc.parallel(shares, work)
+    found = soc.parallel(shares, lambda team: compute(team, x, weights, how, y))
     if x.codes is None:
         return None
     whole = np.empty((x.count, panels_of(weights.columns, how), how.columns), np.float32)
-    for panels, part in zip(shares, found, strict=True):
-        if part is not None:
-            whole[:, [*panels]] = part
+    for panels, part in found:
+        whole[:, panels] = part
     return np.ascontiguousarray(whole.reshape(x.count, -1)[:, : weights.columns])
 
 
-def compute(core: ArmCore, x: Rows, weights: Packed, how: How, panels: Sequence[int], y: int) -> Array | None:
-    """These panels of the result, float32 [rows, panels, columns of a panel]."""
-    tiles = x.heights
-    touch(core, x, weights, how, panels, tiles, y)
+def compute(team: Team, x: Rows, weights: Packed, how: How, y: int) -> Array | None:
+    """The team's panels of the result, float32 [rows, panels, columns of a panel]."""
+    tiles, panels = x.heights, [panel for _, some in team for panel in some]
+    for core, some in team:
+        touch(core, x, weights, how, some, y)
     out = None if x.codes is None else np.empty((x.count, len(panels), how.columns), np.float32)
     begin = 0
     for rows in dict.fromkeys(tiles):
         count = tiles.count(rows)
         span = slice(begin, begin + rows * count)
         begin += rows * count
-        block = _tiles(core, x, weights, how, panels, rows, count, span)
+        block = _tiles(team, x, weights, how, rows, count, span)
         if out is not None and block is not None:
             out[span] = block
     return out
 
 
-def _tiles(
-    core: ArmCore, x: Rows, weights: Packed, how: How, panels: Sequence[int], rows: int, count: int, span: slice
-) -> Array | None:
+def _tiles(team: Team, x: Rows, weights: Packed, how: How, rows: int, count: int, span: slice) -> Array | None:
     """All micro-tiles of one height: float32 [rows * count, panels, columns]."""
+    panels = [panel for _, some in team for panel in some]
     y = None if x.codes is None else np.zeros((count, len(panels), 1, 1, 4 * rows * how.columns), np.uint8)
-    real = sum(min(how.columns, weights.columns - panel * how.columns) for panel in panels)
+    real = [sum(min(how.columns, weights.columns - panel * how.columns) for panel in some) for _, some in team]
     for at, groups, first, last in _turns(weights):
         kernel, part = integer_kernel(how.unit, rows, how.columns, how.form, first, last), weights.parts[at]
         streams = {} if y is None else _streams(x, weights, how, panels, rows, span, at, groups) | {"y": y}
-        useful = 2 * rows * count * real * part.length * len(groups)
-        core.run(kernel, (count, len(panels), len(groups)), part.steps, streams, useful)
+        useful = [2 * rows * count * columns * part.length * len(groups) for columns in real]
+        run(team, kernel, (count, len(panels), len(groups)), 1, part.steps, streams, useful)
     if y is None:
         return None
     tiles = y.view(np.float32).reshape(count, len(panels), rows, how.columns)
@@ -137,10 +133,9 @@ def _streams(
     return streams
 
 
-def touch(
-    core: ArmCore, x: Rows, weights: Packed, how: How, panels: Sequence[int], tiles: Sequence[int], y: int
-) -> None:
-    """What the loop over tiles reads and writes, in its order."""
+def touch(core: ArmCore, x: Rows, weights: Packed, how: How, panels: Sequence[int], y: int) -> None:
+    """What a core's loop over tiles reads and writes, in its order."""
+    tiles = x.heights
     panel_bytes = weights.nbytes // panels_of(weights.columns, how)
     inputs = [tile_pieces(x.buffer, at, rows, x.inner) for at, rows in enumerate(tiles)]
     columns = {panel: pieces(weights.buffer, panel, panel_bytes) for panel in panels}

@@ -94,7 +94,7 @@ def forward(
     room = Room(*(soc.buffer(name, tokens * size) for name, size in sizes.items()))
     logits = soc.buffer("logits", 4 * rows * config.vocab_size)
     rotary = cos_sin(config, np.arange(position, position + tokens))
-    x = embed(soc, model, ids, room.x)
+    x = embed(soc, model, ids, position, room.x)
     more: More = None  # what the last product adds to x
     for layer, cache in zip(model.layers, caches, strict=True):
         x, more = run_layer(soc, model, layer, cache, rotary, tokens, room, x, more)
@@ -139,13 +139,13 @@ def times(
     return out, stays
 
 
-def embed(soc: Soc, model: Model, ids: Sequence[int], target: int) -> Array | None:
-    """Rows of the embedding as float32 [T, K], by the first core."""
+def embed(soc: Soc, model: Model, ids: Sequence[int], position: int, target: int) -> Array | None:
+    """Rows of the embedding as float32 [T, K], by the first core; each is read from DRAM, whichever it is."""
     hidden, heights = model.config.hidden_size, row_tiles(len(ids), model.head.how.rows)
 
     def work(core: ArmCore) -> Array | None:
-        for token in ids:
-            core.caches.read(pieces(model.table, token, 2 * hidden))
+        for at in range(position, position + len(ids)):
+            core.caches.read(pieces(model.table, at, 2 * hidden))
         core.issue(WIDEN, len(ids) * -(-hidden // 4))
         core.caches.write(block(target, heights, range(len(heights)), range(hidden)))
         return None if model.embedding is None else model.embedding[[*ids]].astype(np.float32)

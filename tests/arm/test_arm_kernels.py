@@ -123,14 +123,14 @@ def test_padding_counts() -> None:
 @pytest.mark.parametrize("rows", [8, 10])
 def test_smmla_count_is_e_h_l_over_32(rows: int) -> None:
     core = ArmCore(N2X8, 0, payload=False)
-    core.run(integer_kernel(SMMLA, rows, 8), (1, 1, 1), 8, {}, 0)
+    core.count(integer_kernel(SMMLA, rows, 8), 1, 8, 0)
     assert core.instructions["smmla"] == {8: 128, 10: 160}[rows] == rows * 64 * 8 // 32
 
 
 def test_the_33rd_register_is_refused() -> None:
     core = ArmCore(N2X8, 3, payload=False)
     with pytest.raises(LimitError, match="core 3: kernel smmla 12x8 w4 asks for 37 registers, the limit is 32") as told:
-        core.run(integer_kernel(SMMLA, 12, 8), (1, 1, 1), 1, {}, 0)
+        core.count(integer_kernel(SMMLA, 12, 8), 1, 1, 0)
     assert told.value.exit_code == 3 and not core.instructions
 
 
@@ -139,10 +139,10 @@ def test_spills_are_loads_and_stores_and_change_no_number() -> None:
     kernel = integer_kernel(SMMLA, 12, 8)
     assert [spills(kernel, 8, registers) for registers in (37, 35, 32)] == [(0, 0), (8, 8), (32, 32)]
     core = ArmCore(N2X8, 0, payload=False, spill=True)
-    core.run(kernel, (5, 7, 3), 8, {}, 0)
+    core.count(kernel, 5 * 7 * 3, 8, 0)
     assert core.counts["spill_loads"] == core.counts["spill_stores"] == 5 * 7 * 3 * 32
     plain = ArmCore(find_arm_device("n2x8", registers=40), 0, payload=False)
-    plain.run(kernel, (5, 7, 3), 8, {}, 0)
+    plain.count(kernel, 5 * 7 * 3, 8, 0)
     assert core.instructions["ld1"] - plain.instructions["ld1"] == 5 * 7 * 3 * 32
     assert core.counts["l1_bytes"] - plain.counts["l1_bytes"] == 5 * 7 * 3 * 64 * 16
     assert core.registers == 32 and plain.registers == 37
@@ -165,7 +165,7 @@ def test_fresh_registers_are_poisoned() -> None:
 def test_an_instruction_that_the_cores_do_not_have_is_refused() -> None:
     core = ArmCore(find_arm_device("n2x8", isa=("fp16", "dotprod")), 0)
     with pytest.raises(UsageError, match=r"no smmla \(extension i8mm\)"):
-        core.run(integer_kernel(SMMLA, 8, 8), (1, 1, 1), 1, {}, 0)
+        core.count(integer_kernel(SMMLA, 8, 8), 1, 1, 0)
 
 
 # ---- instructions, against loops over lanes

@@ -25,6 +25,7 @@ NEW = 7  # tokens of a generation; states are kept after the 1st, 2nd, 4th and 6
 SAMPLED = {"temperature": 0.9, "top_k": 40, "seed": 5}
 MODELS = {
     "factors": CASES["lowrankbias"],
+    "biased": CASES["bias"],
     "uneven": BASE | {"num_attention_heads": 6, "num_key_value_heads": 2},
     "experts": DEEPSEEK | {"num_attention_heads": 4, "head_dim": 10},
 }
@@ -36,6 +37,9 @@ RUNS: dict[str, tuple[str, int, dict[str, Any]]] = {  # machine, how many, optio
     "neuron, spills": ("neuron", 2, {"model": "llama-tiny", "@sbuf_bytes": 2000}),
     "neuron, shapes": ("neuron", 4, {"model": "llama-tiny", "@payload": False, "ratio": 0.4, "block": 16}),
     "neuron, context": ("neuron", 2, {"model": "llama-tiny", "@payload": False, "context": 50}),
+    "arm, sampled": ("arm", 4, SAMPLED | {"model": "llama-tiny", "kv_chunk": "8"}),
+    "arm, int8": ("arm", 3, {"model": "biased", "kv": "int8", "attention": "concat"}),
+    "arm, shapes": ("arm", 4, {"model": "llama-tiny", "@payload": False, "kv": "e4m3", "split": "steal"}),
     "gpu, sampled": ("gpu", 4, SAMPLED | {"model": "llama-tiny"}),
     "gpu, bfloat16": ("gpu", 4, {"model": "decomposed", "dtype": "bfloat16", "scheme": "base", "block_size": 3}),
     "gpu, static": ("gpu", 4, {"model": "llama-tiny", "@static": True, "block_size": 2, "scheme": "dense", **SAMPLED}),
@@ -49,7 +53,7 @@ RUNS: dict[str, tuple[str, int, dict[str, Any]]] = {  # machine, how many, optio
     "gpu, static context": (
         "gpu", 4, {"model": "llama-tiny", "@payload": False, "@static": True, "context": 50, "block_size": 4}),
 }  # fmt: skip
-SIZE = {"neuron": "cores", "gpu": "tp"}
+SIZE = {"neuron": "cores", "gpu": "tp", "arm": "cores"}
 
 
 def generate(comm: Any, folder: Path, name: str, changed: dict[str, Any] | None = None, **options: Any) -> Any:
