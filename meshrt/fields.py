@@ -206,8 +206,13 @@ ARM = {
         "spills.loads": ("registers", "loaded from the stack, since there were too few (--spill)", "spilled"),
         "spills.stores": ("registers", "saved there"),
         "operations": ("operations", "of products: a multiplication and an addition are two", "operations"),
-        "useful_operations": ("operations", "of these, those that are not of padding"),
+        "useful_operations.total": ("operations", "of these, those that are not of padding"),
+        "useful_operations.*": ("operations", "of them, those of products with this instruction"),
         "l1_bytes": ("bytes", "that registers loaded and stored", "loaded, stored"),
+    }, scaled=True),
+    **_rows(COUNTED, "programs/arm/linear.py, at each product, by the panels of its cores", {
+        "products.weight_bytes": ("bytes", "of packed weights, scales and zeros, each once a product"),
+        "products.numbers": ("numbers", "that products of codes take and give, each once, without padding"),
     }, scaled=True),
     **_rows(COUNTED, "meshrt/arm/cache.py, at each range that a loop touches", {
         "l2_bytes": ("bytes", "that cores' L1 did not have", "from L2"),

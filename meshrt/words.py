@@ -2,7 +2,7 @@
 
 WORDS = {
     "device": "the numbers of a machine: limits, costs, rates, each with its source (`meshrt devices`)",
-    "machine": "the kind of what a program runs on: a mesh of cores, NeuronCores, GPUs. Each has counters of its own",
+    "machine": "the kind of what a program runs on: a mesh of cores, NeuronCores, GPUs, Arm cores. Each has counters of its own",
     "mesh": "W x H cores. (x, y): x grows to the east, y to the south",
     "core": "one processing element: memory, a router with five ports (north, east, south, west, ramp), a clock",
     "router": "what moves packets at a core: it looks up colour and incoming port in its table, once for each hop",
@@ -23,6 +23,11 @@ WORDS = {
     "dispatch": "tokens on their way to the cores that have their experts; what these made comes back by combine",
     "capacity": "the tokens that an expert has room for at a time",
     "imbalance": "tokens of the expert that has most, over the mean of all",
+    "cluster": "cores of one kind on a system on a chip",
+    "micro-tile": "rows x columns of a product whose sums are in a core's registers",
+    "panel": "columns of a product that are as wide as a micro-tile: what Arm cores share out",
+    "stretch": "work of Arm cores that they begin and end together",
+    "spill": "to save what there is no room for, and load it again: a tile of SBUF, a register",
     "rank": "an MPI process. How many there are changes nothing outside `host` of a report",
     "result": "what a program says of itself; declared, but for what it measured of the machine, such as ttft_seconds",
     "payload": "the numbers in tiles. --payload none leaves them out: the same counters, shapes only",

@@ -6,7 +6,7 @@ what was written, goes to the SLC when the stretch of work is over, in turns of 
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
@@ -40,13 +40,15 @@ class Lru:
             self.used -= gone[-1][1]
         return before > 0, gone
 
-    def forget(self, key: Key) -> None:
-        self.used -= self.held.pop(key, 0)
+    def forget(self, keys: Collection[Key]) -> None:
+        """These are not there any more, or are others."""
+        some = keys if len(keys) < len(self.held) else [key for key in self.held if key in keys]
+        for key in some:
+            self.used -= self.held.pop(key, 0)
 
     def drop(self, buffer: int) -> None:
         """Forget a buffer that is not needed any more."""
-        for key in [key for key in self.held if key[0] == buffer]:
-            self.forget(key)
+        self.forget([key for key in self.held if key[0] == buffer])
 
 
 _NONE: Pieces = []
@@ -89,11 +91,10 @@ class CoreCaches:
             self.l2.touch(key, nbytes)
             self.written[key] = nbytes
 
-    def forget(self, written: Pieces) -> None:
+    def forget(self, written: Collection[Key]) -> None:
         """Another core has written these."""
-        for key, _ in written:
-            self.l1.forget(key)
-            self.l2.forget(key)
+        self.l1.forget(written)
+        self.l2.forget(written)
 
     def begin(self) -> None:
         self.l2_bytes = self.slc_bytes = 0

@@ -62,7 +62,7 @@ class ArmCore:
         self.registers = max(self.registers, min(asked, self.device.registers))
         for tally, times in zip(kernel.tallies, (tiles, tiles * steps, tiles), strict=True):
             self.issue(tally, times)
-        self.counts["useful_operations"] += useful
+        self.counts[f"useful {kernel.unit}"] += useful
 
     def issue(self, tally: Tally, times: int) -> None:
         """Count instructions, so many times."""

@@ -43,6 +43,11 @@ class Kernel:
     body: tuple[Instruction, ...]
     after: tuple[Instruction, ...]
 
+    @property
+    def unit(self) -> str:
+        """What it multiplies with, which its name begins with."""
+        return self.name.split()[0]
+
     @cached_property
     def registers(self) -> tuple[str, ...]:
         """All that it names, in the order of their first use."""

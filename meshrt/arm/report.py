@@ -14,6 +14,7 @@ from meshrt.units import short, size
 def combine(cores: Mapping[str, int], system: Mapping[str, Any]) -> dict[str, Any]:
     """The counters of one stretch as the JSON's `measured`."""
     ran = {key.removeprefix("instructions "): n for key, n in sorted(cores.items()) if key.startswith("instructions ")}
+    useful = {key.removeprefix("useful "): n for key, n in sorted(cores.items()) if key.startswith("useful ")}
     read, written = int(system["dram_read"]), int(system["dram_written"])
     return {
         "critical_path": {"seconds": float(system["seconds"])},
@@ -23,7 +24,8 @@ def combine(cores: Mapping[str, int], system: Mapping[str, Any]) -> dict[str, An
         "instructions": {"total": sum(ran.values()), **ran},
         "spills": {"loads": cores["spill_loads"], "stores": cores["spill_stores"]},
         "operations": cores["operations"],
-        "useful_operations": cores["useful_operations"],
+        "useful_operations": {"total": sum(useful.values()), **useful},
+        "products": {"weight_bytes": cores["product_weight_bytes"], "numbers": cores["product_numbers"]},
         "l1_bytes": cores["l1_bytes"],
         "l2_bytes": cores["l2_bytes"],
         "slc_bytes": cores["slc_bytes"],

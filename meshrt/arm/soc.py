@@ -103,9 +103,10 @@ class Soc:
         if not costs:
             return
         for cost in costs:
+            written = {key for key, _ in cost.written}
             for core in self.mine:
                 if core.index != cost.core:
-                    core.caches.forget(cost.written)
+                    core.caches.forget(written)
         moved = self.slc.serve([cost.misses for cost in costs], [cost.written for cost in costs])
         seconds = [cost.seconds for cost in costs]
         caps = [self.device.cores[cost.core].bytes_per_second for cost in costs]
@@ -118,7 +119,7 @@ class Soc:
         self.system["stretches"] += 1
         self.system["seconds"] += last + several * self.device.fork_join_seconds  # type: ignore[assignment]
         self.system["compute_seconds"] += sum(seconds)  # type: ignore[assignment]
-        self.system["idle_seconds"] += self.count * last - sum(done)  # type: ignore[assignment]
+        self.system["idle_seconds"] += (self.count - len(done)) * last + sum(last - end for end in done)  # type: ignore[assignment]
 
     def _all(self, mine: list[Part]) -> list[list[Part]]:
         """Every rank's, on every rank, in the order of the ranks, which is that of the cores."""

@@ -112,6 +112,33 @@ def reproduce_neuronmm(
     return 0
 
 
+@command.command("arm")
+@click.argument("tables", nargs=-1, metavar="[TABLE]...")
+@shared.together(shared.json_to("it"), shared.quiet)
+def arm(tables: tuple[str, ...], json_path: str | None, quiet: bool) -> None:
+    """W4A8 on Arm (MNN, 2024) on n2x8: its counts, its peak, its tiles and the gains of section V.C, by shape.
+
+    TABLE is linear, attention, other, peak, tiles or vc; without any, all of them, which takes a minute or two. What
+    the paper has wrong is named, and mended one after the other.
+    """
+    sys.exit(failure.run_guarded(lambda comm, board: reproduce_arm(comm, tables, json_path, quiet)))
+
+
+def reproduce_arm(comm: Intracomm, tables: tuple[str, ...], json_path: str | None, quiet: bool) -> int:
+    """All of it, in one process."""
+    from meshrt.report import deliver_json
+    from meshrt.studies.arm import tables as study
+
+    names = _chosen("table", tables, tuple(study.TABLES))
+    shared.refuse_ranks("this is done by one process")
+    console = shared.start(comm, json_path, quiet)
+    document = study.reproduce([*names], lambda what: console.text(f"{what}\n"))
+    deliver_json(document, json_path)
+    if console.loud:
+        study.print_tables(document)
+    return 0
+
+
 @command.command("deinfer")
 @click.argument("tables", nargs=-1, metavar="[TABLE]...")
 @cache

@@ -136,6 +136,9 @@ def _streams(
 def touch(core: ArmCore, x: Rows, weights: Packed, how: How, panels: Sequence[int], y: int) -> None:
     """What a core's loop over tiles reads and writes, in its order."""
     tiles = x.heights
+    real = sum(min(how.columns, weights.columns - panel * how.columns) for panel in panels)
+    core.counts["product_numbers"] += x.count * (real + (x.inner if 0 in panels else 0))
+    core.counts["product_weight_bytes"] += len(panels) * (weights.nbytes // panels_of(weights.columns, how))
     panel_bytes = weights.nbytes // panels_of(weights.columns, how)
     inputs = [tile_pieces(x.buffer, at, rows, x.inner) for at, rows in enumerate(tiles)]
     columns = {panel: pieces(weights.buffer, panel, panel_bytes) for panel in panels}

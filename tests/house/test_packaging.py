@@ -141,16 +141,17 @@ def test_heavy_libraries_are_imported_late() -> None:
 
 # Room -> rooms above it or beside it, of which it knows nothing. A module is in all rooms that its name begins with.
 STRANGERS: dict[str, tuple[str, ...]] = {
-    "ranks": ("mesh", "neuron", "gpu", "machine", "report", "emulate", "commands", "cli"),
-    "mesh": ("neuron", "gpu", "report", "emulate", "commands", "cli"),
-    "neuron": ("mesh", "gpu", "report", "emulate", "commands", "cli"),
-    "gpu": ("mesh", "neuron", "report", "emulate", "commands", "cli"),
+    "ranks": ("mesh", "neuron", "gpu", "arm", "machine", "report", "emulate", "commands", "cli"),
+    "mesh": ("neuron", "gpu", "arm", "report", "emulate", "commands", "cli"),
+    "neuron": ("mesh", "gpu", "arm", "report", "emulate", "commands", "cli"),
+    "gpu": ("mesh", "neuron", "arm", "report", "emulate", "commands", "cli"),
+    "arm": ("mesh", "neuron", "gpu", "report", "emulate", "commands", "cli"),
     "mesh.wires": ("mesh.block", "mesh.tiles", "mesh.repeat", "mesh.state", "mesh.collectives", "mesh.exchange"),
     "mesh.cores": ("mesh.block", "mesh.wires.fabric", "mesh.collectives", "mesh.exchange"),
     "mesh.block": ("mesh.collectives", "mesh.exchange", "mesh.state", "mesh.repeat", "mesh.tiles"),
     "mesh.collectives": ("mesh.exchange", "mesh.state", "mesh.repeat"),
     "mesh.exchange": ("mesh.collectives", "mesh.state", "mesh.repeat"),
-    "report": ("mesh", "neuron", "gpu", "emulate", "commands", "cli"),
+    "report": ("mesh", "neuron", "gpu", "arm", "emulate", "commands", "cli"),
 }
 
 

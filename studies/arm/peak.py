@@ -1,0 +1,78 @@
+"""The paper's peak (V.D) from counts: as printed, then with each of its errors mended, one after the other."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from meshrt.studies.arm import counts
+from meshrt.studies.arm.published import BANDWIDTH, FMLA, FMLA_16, HEADS, SMMLA, TOKENS, G
+
+
+@dataclass(frozen=True)
+class Model:
+    """Operations and bytes of a pass, and by what they are divided. `unit`: how many 10^9 one G is."""
+
+    tokens: int
+    linear: counts.Linear
+    attention_operations: int
+    attention_bytes: int
+    other_bytes: int
+    attention_rate: float = FMLA
+    unit: float = G / 1e9
+
+    @property
+    def seconds(self) -> tuple[float, float, float]:
+        """Of linear layers, attention, and the others: computing or reading, whichever takes longer."""
+        parts = (
+            max(self.linear.operations / SMMLA, self.linear.nbytes / BANDWIDTH),
+            max(self.attention_operations / self.attention_rate, self.attention_bytes / BANDWIDTH),
+            self.other_bytes / BANDWIDTH,
+        )
+        linear, attention, other = (part / self.unit for part in parts)
+        return linear, attention, other
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.tokens / sum(self.seconds)
+
+
+def corrected(tell: Callable[[str], None]) -> list[tuple[str, dict[str, Model]]]:
+    """Each correction with the models of prefill and decode after it and all before it."""
+    steps: list[tuple[str, dict[str, Model]]] = []
+
+    def then(name: str, **changes: Model) -> None:
+        steps.append((name, (steps[-1][1] if steps else {}) | changes))
+
+    def now(stage: str) -> Model:
+        return steps[-1][1][stage]
+
+    every = counts.linear(TOKENS, TOKENS, counts.ROW, tell)
+    one = counts.linear(1, 1, counts.ROW, tell)
+    models = {
+        stage: Model(
+            tokens, linear, counts.attention_operations(stage) + counts.softmax_operations(stage),
+            counts.attention_bytes(stage), counts.other_bytes(stage),
+        ) for stage, tokens, linear in (("prefill", TOKENS, every), ("decode", 1, one))
+    }  # fmt: skip
+    then("as printed (2^30 over 10^9)", **models)
+    then("one unit", **{stage: replace(now(stage), unit=1.0) for stage in models})
+    then("+ head for the last token only",
+         prefill=replace(now("prefill"), linear=counts.linear(TOKENS, 1, counts.ROW, tell)))  # fmt: skip
+    then("+ attention at the rate of float16, 704", **{
+        stage: replace(now(stage), attention_rate=FMLA_16) for stage in models
+    })  # fmt: skip
+    then("+ softmax for each of 16 heads", **{
+        stage: replace(
+            now(stage), attention_bytes=counts.attention_bytes(stage, HEADS),
+            attention_operations=counts.attention_operations(stage) + counts.softmax_operations(stage, HEADS),
+        ) for stage in models
+    })  # fmt: skip
+    then("+ keys and values read once (4 L h)",
+         decode=replace(now("decode"), attention_bytes=counts.attention_bytes("decode", HEADS, 1)))  # fmt: skip
+    then("+ scale and zero of 64 weights each", **{
+        stage: replace(now(stage), linear=counts.linear(TOKENS if stage == "prefill" else 1, 1, counts.BLOCK, tell))
+        for stage in models
+    })  # fmt: skip
+    then("+ other operators at 200 l h", **{
+        stage: replace(now(stage), other_bytes=counts.other_bytes(stage, 200)) for stage in models
+    })  # fmt: skip
+    return steps

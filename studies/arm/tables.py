@@ -1,0 +1,201 @@
+"""The paper's tables row by row: published, and what was counted on emulated runs by shape."""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from meshrt.report import Report
+from meshrt.studies.arm import counts
+from meshrt.studies.arm.peak import corrected
+from meshrt.studies.arm.published import (
+    ATTENTION,
+    BANDWIDTH,
+    BLOCKS,
+    ERRORS,
+    FMLA,
+    GAINS,
+    HIDDEN,
+    LINEAR,
+    OTHER,
+    PRODUCTS,
+    SMMLA,
+    SPEED,
+    TOKENS,
+    G,
+)
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One number: as printed, and as counted, in units of 2^30 (`counted`) and of 10^9, with the whole count if any."""
+
+    table: str
+    what: str
+    published: float | None
+    counted: float
+    decimal: float | None = None
+    whole: int | None = None
+    note: str = ""
+
+
+def _of(table: str, what: str, published: float, count: int, note: str = "") -> Row:
+    return Row(table, what, published, count / G, count / 1e9, count, note)
+
+
+def linear(tell: Tell) -> list[Row]:
+    """V.B, linear layers: every product of the model was run, and the runs were added up."""
+    rows = []
+    for stage, number in (("prefill", TOKENS), ("decode", 1)):
+        found = counts.linear(number, number, counts.ROW, tell)
+        flop, nbytes = LINEAR[stage]
+        rows.append(_of("linear", f"FLOP, {stage}", flop, found.operations))
+        note = "packed weights with 16 bits a channel, 16-bit inputs and outputs"
+        rows.append(_of("linear", f"bytes, {stage}", nbytes, found.nbytes, note))
+        intensity = found.operations / found.nbytes
+        rows.append(Row("linear", f"operations a byte, {stage}", {"prefill": 914.44, "decode": 3.83}[stage], intensity))
+    last = counts.linear(TOKENS, 1, counts.ROW, tell)
+    rows.append(_of("linear", "FLOP, prefill", LINEAR["prefill"][0], last.operations, "head for the last token only"))
+    return rows
+
+
+def attention(tell: Tell) -> list[Row]:
+    """V.B, attention: products as counted, softmax and bytes by the paper's terms."""
+    rows = []
+    for stage in ("prefill", "decode"):
+        tell(f"attention, {stage}")
+        products, terms = counts.attention_operations(stage), counts.softmax_operations(stage)
+        flop, nbytes = ATTENTION[stage]
+        rows.append(_of("attention", f"FLOP, {stage}", flop, products + terms, "with softmax's terms as printed"))
+        rows.append(_of("attention", f"FLOP of products, {stage}", flop, products, "by fmla of float16, as it ran"))
+        moved = counts.attention_bytes(stage)
+        rows.append(
+            _of("attention", f"bytes, {stage}", nbytes, moved, "the paper's terms; no count of a fused operator")
+        )
+        known = {"prefill": 99.26, "decode": 0.52}[stage]
+        rows.append(Row("attention", f"operations a byte, {stage}", known, (products + terms) / moved))
+    return rows
+
+
+def other(tell: Tell) -> list[Row]:
+    """V.B, what lies between: an estimate of the paper's, 400 l h in its integers."""
+    return [
+        _of("other", f"bytes, {stage}", OTHER[stage], counts.other_bytes(stage), "400 l h; the text says 200")
+        for stage in ("prefill", "decode")
+    ]
+
+
+def peak(tell: Tell) -> list[Row]:
+    """V.D: tokens a second, as printed and with one error after the other mended; `note` has the published share."""
+    rows = [
+        Row("peak", "device, smmla a byte", 28.04, SMMLA / BANDWIDTH),
+        Row("peak", "device, fmla a byte", 3.55, FMLA / BANDWIDTH),
+    ]
+    for name, models in corrected(tell):
+        for stage in ("prefill", "decode"):
+            printed, measured = SPEED[stage]
+            speed = models[stage].tokens_per_second
+            note = f"{measured} are {measured / speed:.1%} of it"
+            rows.append(
+                Row("peak", f"{stage}, {name}", printed if name.startswith("as printed") else None, speed, note=note)
+            )
+    return rows
+
+
+def tiles(tell: Tell) -> list[Row]:
+    """IV.D and the listing: registers loaded and stored for c_attn in tiles of 8 x 8 and 10 x 8, as they ran."""
+    rows = []
+    for tile in ("8x8", "10x8"):
+        tell(f"c_attn in tiles of {tile}")
+        report = counts.product(TOKENS, *PRODUCTS["attn/c_attn"], tile=tile, **counts.ROW)
+        phase = report.phase("linear")
+        rows.append(_of("tiles", f"{tile}: bytes that registers load and store", 0.0, phase["l1_bytes"]))
+        rows.append(_of("tiles", f"{tile}: smmla", 0.0, phase["instructions"]["smmla"], "e h l / 32"))
+        rows.append(Row("tiles", f"{tile}: registers", None, report["registers.max"]))
+    return rows
+
+
+def vc(tell: Tell) -> list[Row]:
+    """V.C: percent faster by each improvement, on n2x8; direction is what can be compared."""
+    rows = []
+    times = {way: _model(way, tell) for way in ("concat", "fused")}
+    for at, stage in enumerate(("prefill", "decode")):
+        gain = 100 * (times["concat"][stage] / times["fused"][stage] - 1)
+        rows.append(
+            Row(
+                "vc",
+                f"attention fused, {stage}",
+                GAINS["attention fused"][at],
+                gain,
+                note=f"{BLOCKS} blocks and the head",
+            )
+        )
+    ways: tuple[tuple[str, dict[str, Any]], ...] = (
+        ("int4 to uint4", {"signed": True}), ("weights transposed before", {"layout": "pairs"}),
+    )  # fmt: skip
+    for name, before in ways:
+        for at, (stage, number) in enumerate((("prefill", TOKENS), ("decode", 1))):
+            tell(f"{name}, {stage}")
+            old, new = (
+                counts.product(number, *PRODUCTS["attn/c_attn"], tile="8x8", **counts.ROW, **options)
+                for options in (before, {})
+            )
+            rows.append(Row("vc", f"{name}, {stage}", GAINS[name][at], _gain(old, new), note=_instructions(old, new)))
+    return rows
+
+
+def _gain(old: Report, new: Report) -> float:
+    path = "critical_path.seconds"
+    return 100 * (float(old.phase("linear", path)) / float(new.phase("linear", path)) - 1)
+
+
+def _instructions(old: Report, new: Report) -> str:
+    ran = [report.phase("linear", "instructions.total") for report in (old, new)]
+    return f"c_attn in 8 x 8; {ran[0] / ran[1]:.3f} times as many instructions before"
+
+
+def _model(way: str, tell: Tell) -> dict[str, float]:
+    """Seconds of prefill and of a token: all blocks as the second one, and the head once."""
+    tell(f"attention, {way}")
+    one, two = counts.attention(way), counts.attention(way, 2)
+    seconds = {}
+    for stage in ("prefill", "decode"):
+        first, second = (float(part[stage].phase(stage, "critical_path.seconds")) for part in (one, two))
+        seconds[stage] = first + (BLOCKS - 1) * (second - first)
+    return seconds
+
+
+TABLES: dict[str, Callable[[Tell], list[Row]]] = {
+    "linear": linear, "attention": attention, "other": other, "peak": peak, "tiles": tiles, "vc": vc,
+}  # fmt: skip
+
+
+def reproduce(names: list[str], tell: Tell) -> dict[str, Any]:
+    """The rows of these tables, and the paper's errors."""
+    rows = [row for name in names for row in TABLES[name](tell)]
+    return {
+        "schema": 1,
+        "paper": "W4A8 on Arm",
+        "hidden": HIDDEN,
+        "rows": [asdict(row) for row in rows],
+        "errors": list(ERRORS),
+    }
+
+
+def print_tables(document: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    from meshrt.report import show
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("table", "number", "printed", "counted", "in 10^9", "whole", "note"):
+        table.add_column(name, justify="left" if name in ("table", "number", "note") else "right", no_wrap=True)
+    for row in document["rows"]:
+        cells = [f"{row[key]:,.5g}" if row[key] else "" for key in ("published", "counted", "decimal")]
+        cells[1] = f"{row['counted']:,.4f}"
+        table.add_row(row["table"], row["what"], *cells, f"{row['whole']:,}" if row["whole"] else "", row["note"])
+    show(table)
+    print("counted: in the paper's unit, 2^30, where a whole count is given; 10^9 beside it. What the paper has wrong:")
+    for error in document["errors"]:
+        print(f"  {error}")
