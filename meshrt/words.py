@@ -2,7 +2,7 @@
 
 WORDS = {
     "device": "the numbers of a machine: limits, costs, rates, each with its source (`meshrt devices`)",
-    "machine": "the kind of what a program runs on: a mesh of cores, NeuronCores, GPUs, Arm cores. Each has counters of its own",
+    "machine": "the kind of what a program runs on: a mesh, NeuronCores, GPUs, Arm cores. Each has counters of its own",
     "mesh": "W x H cores. (x, y): x grows to the east, y to the south",
     "core": "one processing element: memory, a router with five ports (north, east, south, west, ramp), a clock",
     "router": "what moves packets at a core: it looks up colour and incoming port in its table, once for each hop",

@@ -46,19 +46,17 @@ def linear(rows: int, head_rows: int, scheme: dict[str, Any], tell: Callable[[st
 
 
 @cache
-def attention(way: str = "fused", layers: int = 1) -> dict[str, Report]:
-    """A pass over the prompt and one token at position L - 1, in so many blocks; its products are float16."""
+def model(stage: str, way: str = "fused", layers: int = 1) -> Report:
+    """A pass over the prompt, or one token at position L - 1, in so many blocks; attention's products are float16."""
     common: dict[str, Any] = {"on": "arm", "payload": False, "layers": layers, "attention": way, **ROW}
-    return {
-        "prefill": run(MODEL, prompt_tokens=TOKENS, max_new_tokens=1, **common),
-        "decode": run(MODEL, context=POSITIONS - 1, max_new_tokens=2, **common),
-    }
+    if stage == "prefill":
+        return run(MODEL, prompt_tokens=TOKENS, max_new_tokens=1, **common)
+    return run(MODEL, context=POSITIONS - 1, max_new_tokens=2, **common)
 
 
 def attention_operations(stage: str) -> int:
     """Of q k and p v in all blocks, by fmla of float16: 4 l l h, or 4 L h."""
-    phase = attention()[stage].phase(stage, "useful_operations.fmla_8h")
-    return BLOCKS * int(phase)
+    return BLOCKS * int(model(stage).phase(stage, "useful_operations.fmla_8h"))
 
 
 def attention_bytes(stage: str, heads: int = 1, copies: int = 2) -> int:

@@ -120,6 +120,9 @@ def vc(tell: Tell) -> list[Row]:
     """V.C: percent faster by each improvement, on n2x8; direction is what can be compared."""
     rows = []
     times = {way: _model(way, tell) for way in ("concat", "fused")}
+    for stage, tokens in (("prefill", TOKENS), ("decode", 1)):
+        note = f"tokens a second on n2x8, {BLOCKS} blocks and the head"
+        rows.append(Row("vc", f"speed, {stage}", SPEED[stage][1], tokens / times["fused"][stage], note=note))
     for at, stage in enumerate(("prefill", "decode")):
         gain = 100 * (times["concat"][stage] / times["fused"][stage] - 1)
         rows.append(
@@ -158,10 +161,11 @@ def _instructions(old: Report, new: Report) -> str:
 def _model(way: str, tell: Tell) -> dict[str, float]:
     """Seconds of prefill and of a token: all blocks as the second one, and the head once."""
     tell(f"attention, {way}")
-    one, two = counts.attention(way), counts.attention(way, 2)
     seconds = {}
     for stage in ("prefill", "decode"):
-        first, second = (float(part[stage].phase(stage, "critical_path.seconds")) for part in (one, two))
+        first, second = (
+            float(counts.model(stage, way, layers).phase(stage, "critical_path.seconds")) for layers in (1, 2)
+        )
         seconds[stage] = first + (BLOCKS - 1) * (second - first)
     return seconds
 

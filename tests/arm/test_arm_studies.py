@@ -1,0 +1,73 @@
+"""The paper's integers from emulated runs by shape, and what the commands print."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+from mpi_jobs import Finished
+
+from meshrt.studies.arm import counts
+from meshrt.studies.arm.peak import corrected
+from meshrt.studies.arm.published import BANDWIDTH, SMMLA
+from meshrt.studies.arm.split import measure
+
+
+def quiet(_: str) -> None:
+    """Nobody is told."""
+
+
+def test_decode_is_counted_to_the_last_digit() -> None:
+    found = counts.linear(1, 1, counts.ROW, quiet)
+    assert (found.operations, found.nbytes) == (3_050_831_872, 766_017_024)
+    blocks = counts.linear(1, 1, counts.BLOCK, quiet)
+    assert (blocks.operations, blocks.nbytes) == (3_050_831_872, 860_031_744)
+    assert counts.attention_operations("decode") == 24 * 4 * 585 * 2048
+    assert counts.attention_operations("decode") + counts.softmax_operations("decode") == 115_324_560
+    assert counts.attention_bytes("decode") == 230_761_536 and counts.other_bytes("decode") == 19_660_800
+
+
+@pytest.mark.all
+def test_prefill_is_counted_to_the_last_digit_and_the_peaks_follow() -> None:
+    found = counts.linear(560, 560, counts.ROW, quiet)
+    assert (found.operations, found.nbytes) == (1_708_465_848_320, 1_875_788_544)
+    assert counts.linear(560, 1, counts.ROW, quiet).operations == 1_360_583_458_816
+    assert counts.attention_operations("prefill") + counts.softmax_operations("prefill") == 61_821_849_600
+    assert counts.attention_bytes("prefill") == 621_035_520 and counts.other_bytes("prefill") == 11_010_048_000
+    assert found.operations / SMMLA > found.nbytes / BANDWIDTH
+    speeds = [[round(models[stage].tokens_per_second, 2) for stage in ("prefill", "decode")]
+              for _, models in corrected(quiet)]  # fmt: skip
+    assert speeds == [
+        [667.95, 104.87], [622.08, 97.67], [722.35, 97.67], [814.62, 97.67], [810.46, 97.19], [810.46, 109.52],
+        [810.46, 99.23], [881.18, 100.21],
+    ]  # fmt: skip
+    first = corrected(quiet)[0][1]
+    times = [[round(1e3 * seconds, digits) for seconds, digits in zip(first[stage].seconds, (2, 2, 2), strict=True)]
+             for stage in ("prefill", "decode")]  # fmt: skip
+    assert times == [[571.53, 163.57, 103.29], [7.19, 2.16, 0.18]]
+
+
+def test_splits_side_by_side() -> None:
+    lines = {(line.work, line.split): line for line in measure("phone", 8, 256, 512)}
+    assert round(lines["computing", "equal"].ratio, 3) == 1.607 and round(lines["computing", "speed"].ratio, 3) == 1.009
+    assert lines["computing", "speed"].units == (153, 108, 108, 108, 54, 54, 54, 49)
+    reading = [round(lines["reading 4 GB", way].milliseconds, 2) for way in ("equal", "speed", "rate")]
+    assert reading == [62.50, 63.79, 58.82]
+    products = {split: line for (work, split), line in lines.items() if work == "8 x 256 x 512 on phone"}
+    assert products["rate"].milliseconds < products["equal"].milliseconds
+
+
+def test_the_commands(run_meshrt: Callable[..., Finished]) -> None:
+    code, out, err, _ = run_meshrt("reproduce", "arm", "other", "--json", "-")
+    assert code == 0, err
+    document = json.loads(out)
+    assert [row["whole"] for row in document["rows"]] == [11_010_048_000, 19_660_800] and len(document["errors"]) == 18
+    code, out, err, _ = run_meshrt("reproduce", "arm", "nothing")
+    assert code == 2 and "no table 'nothing'" in err
+    code, out, err, _ = run_meshrt("bench", "split", "--m", "2", "--k", "64", "--n", "64")
+    assert code == 0 and "245.71        1.607" in out and "62.50        1.062" in out
+    code, out, err, _ = run_meshrt("devices")
+    assert code == 0 and "3 x Cortex-A715" in out and "source: assumed" in out
+    code, out, err, _ = run_meshrt("run", "linear", "--tile", "12x8")
+    assert code == 3 and "kernel smmla 12x8 w4 asks for 37 registers, the limit is 32" in err
