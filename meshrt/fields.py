@@ -193,8 +193,10 @@ ARM = {
         "critical_path.seconds": ("s", "virtual time of all stretches of work, one after the other", "virtual time"),
         "compute_seconds": ("s", "that cores worked if DRAM were no limit, of all together", "of all cores"),
         "idle_seconds": ("s", "that cores waited for the last of a stretch, of all together", "idle"),
+        "flash_wait_seconds": ("s", "that all cores waited for weights from flash (--flash)", "waiting for flash"),
     }, scaled=True),
     **_rows(COUNTED, "meshrt/arm/soc.py, at each stretch", {
+        "flash_bytes": ("bytes", "of weights that were read from flash", "flash"),
         "stretches": ("stretches", "of work that cores began and ended together"),
         "dram_bytes.read": ("bytes", "that the SLC did not have"),
         "dram_bytes.written": ("bytes", "that had to leave the SLC"),

@@ -9,7 +9,7 @@ from settings import APPEARS, FALLS, GROWS, OTHER, STOPS, VANISHES, Row, becomes
 # Numbers of devices: of wse2, trn1 and a800. The run is a program's BASE with the row's.
 GEMM, GEMV, KVCACHE = "gemm mesh", "gemv mesh", "kvcache mesh"
 XUV, LLAMA, GPU = "xuv neuron", "llama neuron", "lowrank gpu"
-LINEAR = "linear arm"
+LINEAR, ON_ARM = "linear arm", "llama arm"
 SECONDS, CYCLES = "measured.critical_path.seconds", "measured.critical_path.cycles"
 PCIE = {"@link": "pcie"}
 DEVICES: dict[str, list[tuple[str, Row]]] = {
@@ -58,6 +58,7 @@ DEVICES: dict[str, list[tuple[str, Row]]] = {
         (LINEAR, Row("slc_bytes", 8192, "measured.dram_bytes.written", GROWS)),
         (LINEAR, Row("bus_bytes_per_second", 1e9, SECONDS, GROWS)),
         (LINEAR, Row("dram_bytes", 10_000, SECONDS, STOPS)),
+        (ON_ARM, Row("flash_bytes_per_second", 0.5e9, "measured.flash_wait_seconds", GROWS, {"flash": 3})),
         (LINEAR, Row("fork_join_seconds", 10e-6, SECONDS, plus(2 * 5e-6), None, "rows, then panels")),
     ],
     "a800": [

@@ -294,6 +294,7 @@ ROWS: dict[str, list[Row]] = {
         Row("kv_chunk", "1", "result.kv.copied_bytes", GROWS),
         Row("kv", "int8", "result.kv.held_bytes", times(18 / 32), None, "16 numbers and a scale for 16 of two bytes"),
         Row("split", "rate", "measured.idle_seconds", FALLS, {"@device": "phone", "@cores": 8}),
+        Row("flash", 3, "measured.memory_bytes.max", FALLS, None, "room for two of them"),
         LAYERS,
     ],
     "llama gpu": [
@@ -349,6 +350,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("gemv mesh", {"allreduce": "ring", "groups": "2"}, "numbers of a K-tree"),
     ("kvcache mesh", {"until_full": True}, "give one of them"),
     ("llama arm", {"attention": "concat", "kv_chunk": "8"}, "copies all of it"),
+    ("llama arm", {"flash": 5}, "the model has 4 layers"),
     ("llama arm", {"kv_chunk": "none"}, "a number of tokens, prompt or max"),
     ("linear arm", {"signed": True}, "add --symmetric"),
     ("linear arm", {"bits": "8", "layout": "pairs"}, "is for 4-bit weights"),

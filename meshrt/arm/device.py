@@ -37,6 +37,7 @@ class ArmDevice:
     slc_bytes: int  # the last cache before DRAM, of all cores
     bus_bytes_per_second: float  # to and from DRAM, of all cores
     dram_bytes: int
+    flash_bytes_per_second: float  # from flash to DRAM
     fork_join_seconds: float  # that a stretch which several cores share takes beside its work
     sources: tuple[str, ...] = ()
 
@@ -74,6 +75,7 @@ N2X8 = ArmDevice(
     slc_bytes=4 * MIB,
     bus_bytes_per_second=99.274e9,
     dram_bytes=32 * GIB,
+    flash_bytes_per_second=1e9,
     fork_join_seconds=5e-6,
     sources=(
         "clusters (cores, hz, simd_pipes), isa: the machine of the W4A8 paper, section V.A: 352 GFLOP/s of fmla are 8 "
@@ -84,7 +86,7 @@ N2X8 = ArmDevice(
         "clusters (l1_bytes, l2_bytes): of the choices that Arm gives for the Neoverse N2, the largest; slc_bytes: 64 "
         "MiB for 128 cores of a Yitian 710, so 4 for 8 of them",
         "assumed: loads, stores, l2_bytes_per_cycle, slc_bytes_per_cycle, bytes_per_second of a core, dram_bytes, "
-        "fork_join_seconds",
+        "flash_bytes_per_second, fork_join_seconds",
     ),
 )
 
@@ -108,11 +110,13 @@ PHONE = ArmDevice(
     slc_bytes=8 * MIB,
     bus_bytes_per_second=68.264e9,
     dram_bytes=12 * GIB,
+    flash_bytes_per_second=4.2e9,
     fork_join_seconds=10e-6,
     sources=(
         "clusters (name, cores, hz): MediaTek Dimensity 9200 (product page, November 2022): one Cortex-X3 at 3.05 GHz, "
         "three Cortex-A715 at 2.85, four Cortex-A510 at 1.8",
         "bus_bytes_per_second: the same page, LPDDR5X at 8533 Mbit/s a pin; four channels of 16 pins are 68.264 GB/s",
+        "flash_bytes_per_second: UFS 4.0 on that page; sequential reads of 4,200 MB/s (Samsung, May 2022)",
         "isa: Armv9.0 cores have all three (Arm Architecture Reference Manual, FEAT_FP16, FEAT_DotProd, FEAT_I8MM)",
         "assumed: simd_pipes, loads, stores, l1_bytes, l2_bytes, l2_bytes_per_cycle, slc_bytes_per_cycle, "
         "bytes_per_second of a core, slc_bytes, dram_bytes, fork_join_seconds",

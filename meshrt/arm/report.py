@@ -20,6 +20,8 @@ def combine(cores: Mapping[str, int], system: Mapping[str, Any]) -> dict[str, An
         "critical_path": {"seconds": float(system["seconds"])},
         "compute_seconds": float(system["compute_seconds"]),
         "idle_seconds": float(system["idle_seconds"]),
+        "flash_wait_seconds": float(system["flash_wait_seconds"]),
+        "flash_bytes": int(system["flash_bytes"]),
         "stretches": int(system["stretches"]),
         "instructions": {"total": sum(ran.values()), **ran},
         "spills": {"loads": cores["spill_loads"], "stores": cores["spill_stores"]},
@@ -91,6 +93,9 @@ def rows(report: dict[str, Any]) -> Iterator[Row]:
     for level in ("l1_bytes", "l2_bytes", "slc_bytes"):
         yield row(level, lambda part, level=level: size(part[level]))  # type: ignore[misc]
     yield row("dram_bytes.total", lambda part: size(part["dram_bytes"]["total"]))
+    if whole["flash_bytes"]:
+        yield row("flash_bytes", lambda part: size(part["flash_bytes"]))
+        yield row("flash_wait_seconds", lambda part: f"{1e3 * part['flash_wait_seconds']:,.3f} ms")
     for key, show in (("registers", str), ("memory_bytes", size)):
         cells = [*["" for _ in report["phases"]], show(whole[key]["max"])]
         yield Row(heading("arm", report, f"{key}.max"), cells, show(whole[key]["limit"]))

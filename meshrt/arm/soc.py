@@ -1,7 +1,7 @@
 """A system on a chip: its cores, shared out over the ranks, what they do in parallel, and the memory they share."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -47,6 +47,7 @@ class Soc:
     slc: SharedCache = field(init=False)
     system: Counter[str] = field(default_factory=Counter)  # the same on every rank; seconds too
     phases: dict[str, Phase] = field(default_factory=dict)
+    flash_free: float = 0.0  # when what is being read from flash is there
     sampled: bool = False  # some layers stood for others
     notes: dict[str, Any] = field(default_factory=dict)  # what a program found of the host; rank 0's are reported
 
@@ -75,6 +76,27 @@ class Soc:
     def free(self, name: str) -> None:
         """Its numbers are needed no more: nothing of it goes to DRAM from now on."""
         self.slc.drop(self.memory.give_back(name))
+
+    # ---- flash
+
+    def fetch(self, nbytes: int) -> float:
+        """Begin to read from flash, after what is being read: the second at which it is there. Cores go on."""
+        self.flash_free = (
+            max(self.flash_free, float(self.system["seconds"])) + nbytes / self.device.flash_bytes_per_second
+        )
+        self.system["flash_bytes"] += nbytes
+        return self.flash_free
+
+    def arrived(self, time: float, buffers: Iterable[int]) -> None:
+        """All cores wait for what comes from flash; what caches have of the buffers that it is in is of before."""
+        late = max(0.0, time - float(self.system["seconds"]))
+        self.system["seconds"] += late  # type: ignore[assignment]
+        self.system["flash_wait_seconds"] += late  # type: ignore[assignment]
+        for buffer in buffers:
+            self.slc.drop(buffer)
+            for core in self.mine:
+                core.caches.l1.drop(buffer)
+                core.caches.l2.drop(buffer)
 
     # ---- work
 

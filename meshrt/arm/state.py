@@ -37,6 +37,7 @@ def describe(soc: Soc) -> dict[str, Any]:
             for name, phase in soc.phases.items()
         },
         "system": soc.system,
+        "flash_free": soc.flash_free,
         "slc": [_pieces(soc.slc.lru), sorted(soc.slc.changed)],
         "memory": [memory.sizes, memory.numbers, memory.used, memory.peak, memory.made],
     }  # fmt: skip
@@ -57,7 +58,7 @@ def restore(soc: Soc, snapshot: Snapshot) -> None:
         phase.system = Counter(system)
         phase.begun = (_counts(begun if first else {}), Counter(system_begun))
     soc.phases = {str(name): soc.phases[name] for name in facts["phases"]}
-    soc.system = Counter(facts["system"])
+    soc.system, soc.flash_free = Counter(facts["system"]), float(facts["flash_free"])
     held, changed = facts["slc"]
     _refill(soc.slc.lru, held)
     soc.slc.changed = {_key(key) for key in changed}

@@ -47,6 +47,9 @@ def run(
         Literal["float32", "float16", "int8", "e4m3"], "storage of K and V; products are float16, of float32 float32"
     ] = "float16",
     split: Annotated[Literal["equal", "rate", "paper", "steal"], "how cores share panels of columns"] = "equal",
+    flash: Annotated[
+        int, "layers, the last ones, that every pass reads from flash, one while it computes another", AtLeast(0)
+    ] = 0,
     layers: shared.Layers = None,
     temperature: shared.Temperature = 0.0,
     top_k: shared.TopK = 0,
@@ -80,6 +83,8 @@ def run(
     shared.check(asked, soc.payload, config.layers)
     scheme = scheme_of(config, bits, group, symmetric, head_bits, activations == "block")
     config = config if layers is None else replace(config, layers=layers)
+    if flash > config.layers:
+        raise UsageError(f"--flash is {flash}; the model has {config.layers} layers")
     source = None
     if soc.payload:
         source = open_checkpoint(folder)
@@ -88,7 +93,7 @@ def run(
     shared.check_positions(asked, soc.payload, len(words), config.max_positions)
     chunk = chunk_of(kv_chunk, attention, len(words), len(words) + max_new_tokens)
     keep = open_keep(soc, settings(soc), config, source, words, arguments)
-    placed = place_model(soc, config, scheme, source, split)
+    placed = place_model(soc, config, scheme, source, split, flash)
     caches = [
         LayerCache(soc, f"keys, values {number}", config.kv_heads, config.head_dim, kv, chunk, attention == "fused")
         for number in range(config.layers)

@@ -56,8 +56,13 @@ def scheme_of(
     return Scheme(one.bits, one.group, one.symmetric, int(head_bits), blocks)
 
 
-def place_model(soc: Soc, config: Config, scheme: Scheme, source: Checkpoint | None, split: Split) -> Model:
-    """All of it in DRAM, by shape without its numbers. LimitError, ModelError."""
+def place_model(
+    soc: Soc, config: Config, scheme: Scheme, source: Checkpoint | None, split: Split, flash: int = 0
+) -> Model:
+    """All of it in DRAM, by shape without its numbers. LimitError, ModelError.
+
+    The last `flash` layers are on flash, and take turns in room for two of them.
+    """
     family = family_of(config)
     hidden = config.hidden_size
     how = choose(soc, Form(scheme.bits, shift=shift_of(config, scheme), blocks=scheme.blocks))
@@ -65,11 +70,20 @@ def place_model(soc: Soc, config: Config, scheme: Scheme, source: Checkpoint | N
     def vector(name: str) -> Array | None:
         return None if source is None else source.read(name + ".weight").astype(np.float32)
 
-    def side_by_side(name: str, several: Sequence[forms.Matrix]) -> Matrix:
+    def side_by_side(name: str, several: Sequence[forms.Matrix], over: Matrix | None) -> Matrix:
         inner = several[0].rows
         group = group_of(several[0], scheme)
         codes = None if source is None else beside([codes_of(source, one, scheme) for one in several])
-        packed = place(soc, how, name, sum(one.columns for one in several), inner, group, codes)
+        packed = place(
+            soc,
+            how,
+            name,
+            sum(one.columns for one in several),
+            inner,
+            group,
+            codes,
+            None if over is None else over.packed,
+        )
         biased = any(one.bias for one in several)
         bias = None if source is None or not biased else np.concatenate([bias_of(source, one) for one in several])
         return Matrix(name, packed, how, biased, bias)
@@ -77,15 +91,18 @@ def place_model(soc: Soc, config: Config, scheme: Scheme, source: Checkpoint | N
     table = family.embedding + ".weight"
     embedding = None if source is None else source.read(table).astype(np.float16)
     buffer = soc.buffer("embedding", 2 * config.vocab_size * hidden)
-    layers = []
+    layers: list[Layer] = []
+    first = config.layers - flash
     for number, one in enumerate(family.layers):
         stem, mlp = f"layer {number}: ", one.dense_mlp
         if mlp.gate is None:
             raise ModelError("a model without gates in its MLPs; on Arm cores there is SwiGLU")
+        over: Sequence[Matrix | None] = layers[number - 2].matrices if number - 2 >= first else [None] * 4
         layers.append(Layer(
-            vector(one.attention_norm), side_by_side(stem + "q, k, v", (one.q, one.k, one.v)),
-            side_by_side(stem + "o", (one.o,)), vector(one.mlp_norm),
-            side_by_side(stem + "gate, up", (mlp.gate, mlp.up)), side_by_side(stem + "down", (mlp.down,)),
+            vector(one.attention_norm), side_by_side(stem + "q, k, v", (one.q, one.k, one.v), over[0]),
+            side_by_side(stem + "o", (one.o,), over[1]), vector(one.mlp_norm),
+            side_by_side(stem + "gate, up", (mlp.gate, mlp.up), over[2]),
+            side_by_side(stem + "down", (mlp.down,), over[3]),
         ))  # fmt: skip
     output = forms.Matrix(family.head, hidden, config.vocab_size)
     group, tile = group_of(output, scheme), f"{how.rows}x{how.columns}"
@@ -94,7 +111,9 @@ def place_model(soc: Soc, config: Config, scheme: Scheme, source: Checkpoint | N
     codes = None if source is None else codes_of(source, output, replace(scheme, bits=scheme.head_bits))
     head = Matrix("head", place(soc, head_how, "head", output.columns, hidden, group, codes), head_how, False, None)
     heads = Heads(config.heads, config.kv_heads, config.head_dim)
-    return Model(config, heads, embedding, buffer, tuple(layers), vector(family.norm), head, split, scheme.blocks)
+    return Model(
+        config, heads, embedding, buffer, tuple(layers), vector(family.norm), head, split, scheme.blocks, flash
+    )
 
 
 def shift_of(config: Config, scheme: Scheme) -> Shift:

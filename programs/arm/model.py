@@ -56,6 +56,10 @@ class Layer:
     gate_up: Matrix
     down: Matrix
 
+    @property
+    def matrices(self) -> tuple[Matrix, ...]:
+        return self.qkv, self.o, self.gate_up, self.down
+
 
 @dataclass(frozen=True)
 class Model:
@@ -70,6 +74,7 @@ class Model:
     head: Matrix
     split: Split
     blocks: bool  # activations have a scale for each group, not for each row
+    flash: int = 0  # layers, the last ones, that are read from flash in every pass
 
 
 @dataclass(frozen=True)
@@ -96,7 +101,13 @@ def forward(
     rotary = cos_sin(config, np.arange(position, position + tokens))
     x = embed(soc, model, ids, position, room.x)
     more: More = None  # what the last product adds to x
-    for layer, cache in zip(model.layers, caches, strict=True):
+    coming: dict[int, float] = {}  # layers that are read from flash, and when they are there
+    for number, (layer, cache) in enumerate(zip(model.layers, caches, strict=True)):
+        for at in (number, number + 1):  # the next one while this one computes
+            if config.layers - model.flash <= at < config.layers and at not in coming:
+                coming[at] = soc.fetch(sum(matrix.packed.nbytes for matrix in model.layers[at].matrices))
+        if number in coming:
+            soc.arrived(coming[number], [matrix.packed.buffer for matrix in layer.matrices])
         x, more = run_layer(soc, model, layer, cache, rotary, tokens, room, x, more)
     stage = normed(model, model.norm, room, x, more, slice(tokens - rows, tokens))
     found, _ = times(soc, model, model.head, stage, rows, room.codes, logits)

@@ -75,13 +75,18 @@ def panels_of(columns: int, how: How) -> int:
     return ceil(columns / how.columns)
 
 
-def place(soc: Soc, how: How, name: str, columns: int, inner: int, group: int, codes: Codes | None) -> Packed:
-    """A matrix in DRAM, packed for the unit; by shape without its codes. LimitError."""
+def place(
+    soc: Soc, how: How, name: str, columns: int, inner: int, group: int, codes: Codes | None, over: Packed | None = None
+) -> Packed:
+    """A matrix in DRAM, packed for the unit; by shape without its codes. LimitError.
+
+    `over`: one in whose place it is, in turns, as it comes from flash.
+    """
     form, parts = how.form, tuple(packing.parts_of(inner, group))
     high, length = packing.padded(columns, how.columns, [*parts])
     numbers = 2 if form.shift in ("zero", "offset") else 1
     nbytes = high * length * form.bits // 8 + 2 * numbers * high * sum(part.groups for part in parts)
-    buffer = soc.buffer(name, nbytes)
+    buffer = soc.buffer(name, nbytes) if over is None else over.buffer
     if codes is None:
         return Packed(columns, inner, group, buffer, nbytes, parts)
 

@@ -237,3 +237,28 @@ def test_folders_of_codes_run_as_they_are(comm: Any, tmp_path: Path) -> None:
     assert (logits_of(comm, tmp_path, **folder) == logits_of(comm, tmp_path)).all()
     with pytest.raises(UsageError, match="has codes already"):
         run_on_arm(comm, "llama", bits="8", **IDS | folder)
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_layers_from_flash_change_no_bit(comm: Any, tmp_path: Path) -> None:
+    """Room for two, all bytes of the others once a pass; the first of a pass waits, or none, where the flash is fast."""
+    shapes = [(256, 128), (128, 128), (768, 128), (128, 384)]  # q, k and v; o; gate and up; down
+    packed = sum(columns * (inner // 2 + inner // 64 * 4) for columns, inner in shapes)  # half a byte; scale and zero
+    first = logits_of(comm, tmp_path)
+    assert (logits_of(comm, tmp_path, flash=3) == first).all()
+    runs = {
+        rate: run_on_arm(comm, "llama", payload=False, flash=3, limits={"flash_bytes_per_second": rate}, **IDS)[
+            "measured"
+        ]
+        for rate in (1e6, 1e15)
+    }
+    plain = run_on_arm(comm, "llama", payload=False, **IDS)["measured"]
+    for rate, told in runs.items():
+        assert (
+            told["flash_bytes"] == 3 * 3 * packed
+            and told["memory_bytes"]["max"] == plain["memory_bytes"]["max"] - packed
+        )
+        assert (told["flash_wait_seconds"] > 1e-3) == (rate == 1e6)
+    assert runs[1e15]["flash_wait_seconds"] < 1e-9
+    seconds = runs[1e6]["critical_path"]["seconds"]
+    assert seconds >= 9 * packed / 1e6 and seconds < 9 * packed / 1e6 + plain["critical_path"]["seconds"]

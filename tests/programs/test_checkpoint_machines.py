@@ -39,7 +39,7 @@ RUNS: dict[str, tuple[str, int, dict[str, Any]]] = {  # machine, how many, optio
     "neuron, context": ("neuron", 2, {"model": "llama-tiny", "@payload": False, "context": 50}),
     "arm, sampled": ("arm", 4, SAMPLED | {"model": "llama-tiny", "kv_chunk": "8"}),
     "arm, int8": ("arm", 3, {"model": "biased", "kv": "int8", "attention": "concat"}),
-    "arm, shapes": ("arm", 4, {"model": "llama-tiny", "@payload": False, "kv": "e4m3", "split": "steal"}),
+    "arm, shapes": ("arm", 4, {"model": "llama-tiny", "@payload": False, "kv": "e4m3", "split": "steal", "flash": 3}),
     "gpu, sampled": ("gpu", 4, SAMPLED | {"model": "llama-tiny"}),
     "gpu, bfloat16": ("gpu", 4, {"model": "decomposed", "dtype": "bfloat16", "scheme": "base", "block_size": 3}),
     "gpu, static": ("gpu", 4, {"model": "llama-tiny", "@static": True, "block_size": 2, "scheme": "dense", **SAMPLED}),
