@@ -241,7 +241,7 @@ def test_folders_of_codes_run_as_they_are(comm: Any, tmp_path: Path) -> None:
 
 @pytest.mark.mpi(ranks=[1])
 def test_layers_from_flash_change_no_bit(comm: Any, tmp_path: Path) -> None:
-    """Room for two, all bytes of the others once a pass; the first of a pass waits, or none, where the flash is fast."""
+    """Room for two of them; each is read once a pass; who waits depends on how fast the flash is."""
     shapes = [(256, 128), (128, 128), (768, 128), (128, 384)]  # q, k and v; o; gate and up; down
     packed = sum(columns * (inner // 2 + inner // 64 * 4) for columns, inner in shapes)  # half a byte; scale and zero
     first = logits_of(comm, tmp_path)
