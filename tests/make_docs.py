@@ -39,7 +39,8 @@ def part(machine: str, phase: bool) -> dict[str, Any]:
     """The schema of `measured`, or of a phase."""
     tree: dict[str, Any] = {}
     for path, row in MACHINES[machine].items():
-        if (path.startswith("memory_bytes") and phase and machine == "gpu") or (path == "tokens" and not phase):
+        of_the_run = path.startswith(("memory_bytes", "registers")) and machine in ("gpu", "arm")
+        if (of_the_run and phase) or (path == "tokens" and not phase):
             continue
         *stems, leaf = path.split(".")
         at = tree

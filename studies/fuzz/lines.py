@@ -26,6 +26,8 @@ SMALL = {
     "kvcache": "--mesh 2x2 --tokens 4 --head-dim 4",
     "llama": "--model {folder} --mesh 2x2 --max-new-tokens 2 --prompt-ids 1,2",
     "llama --on neuron": "--model {folder} --max-new-tokens 2 --prompt-ids 1,2",
+    "llama --on arm": "--model {folder} --max-new-tokens 2 --prompt-ids 1,2",
+    "linear": "--m 3 --k 40 --n 9",
     "llama --on gpu": "--model {folder} --max-new-tokens 2 --prompt-ids 1,2",
     "xuv": "--m 4 --k 4 --r 2 --n 4",
     "lowrank": "--model {folder} --max-new-tokens 2 --prompt-ids 1,2",

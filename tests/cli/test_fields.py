@@ -13,7 +13,7 @@ from gpu_runs import new_gpus, run_gpus
 from make_docs import ROOT, texts
 from measure import end, run_report
 from mpi_jobs import Finished
-from runs import new_block, run_on_cores
+from runs import new_block, run_on_arm, run_on_cores
 
 from meshrt import fields
 from meshrt.mesh.collectives.allreduce import allreduce, pattern
@@ -74,6 +74,18 @@ def test_reports_of_neuron_cores_keep_to_the_schema(
 ) -> None:
     for cores in (comm.size, 2):
         report = comm.bcast(run_on_cores(comm, name, cores, payload=cores == 2, **options))
+        valid(report)
+        complete(report)
+        assert not extrapolated(report)
+
+
+@pytest.mark.mpi(ranks=[1, 2])
+@pytest.mark.parametrize(("name", "options"), [("llama", IDS | {"flash": 2}), ("linear", {"m": 3, "k": 40, "n": 9})])
+def test_reports_of_arm_cores_keep_to_the_schema(
+    name: str, options: Any, valid: Callable[..., None], comm: Any
+) -> None:
+    for payload in (True, False):
+        report = comm.bcast(run_on_arm(comm, name, 3, payload=payload, **options))
         valid(report)
         complete(report)
         assert not extrapolated(report)
@@ -207,6 +219,9 @@ def test_printed_tables_mark_what_was_not_counted(capsys: pytest.CaptureFixture[
     print_table(run_on_cores(comm, "llama", **IDS))
     rows = capsys.readouterr().out
     assert "\nvirtual time *" in rows and "\nHBM read  " in rows and "\ntensor engine *" in rows
+    print_table(run_on_arm(comm, "llama", **IDS))
+    rows = capsys.readouterr().out
+    assert "\nvirtual time *" in rows and "\nsmmla  " in rows and "\nregisters of 32" in rows and "\nDRAM  " in rows
     print_table(run_gpus(new_gpus(2), folder, "lowrank", **IDS))
     rows = capsys.readouterr().out
     assert "\nvirtual time *" in rows and "\nmemory traffic '" in rows and "\nreduce_sum, sent by a GPU  " in rows
