@@ -20,6 +20,8 @@ from meshrt.models.quantize import codes as grids
 from meshrt.models.quantize.model import quantize, read_model, statistics
 from meshrt.models.quantize.sizes import Scheme
 from meshrt.models.reference import forward, load_weights
+from meshrt.models.stories import stories
+from meshrt.models.tokenizer import encode, load_tokenizer
 from meshrt.programs.arm import model as passes
 from meshrt.programs.arm.attention import Heads, attention
 from meshrt.programs.arm.inputs import Stage
@@ -98,6 +100,26 @@ def test_logits_are_near_those_of_the_weights(name: str, comm: Any, tmp_path: Pa
     ids = [1, 5, 2, 9, 3, 3, 8, *report["result"]["token_ids"][:-1]]
     truth = forward(read_config(tmp_path / name), load_weights(tmp_path / name), ids)
     assert np.linalg.norm(found - truth) <= 0.05 * np.linalg.norm(truth)
+
+
+@pytest.mark.all
+@pytest.mark.mpi(ranks=[1])
+def test_perplexity_rises_by_less_than_half_a_percent(comm: Any, tmp_path: Path) -> None:
+    """In 4 bits, of two stories that llama-tiny has not seen."""
+    folder = find_model("llama-tiny")
+    config, weights, tokenizer = read_config(folder), load_weights(folder), load_tokenizer(folder)
+    losses = np.zeros(2)
+    count = 0
+    for story in stories(987_654_321, 2):
+        ids = encode(tokenizer, story)
+        text = ",".join(map(str, ids))
+        found = logits_of(comm, tmp_path, prompt_ids=text, max_new_tokens=1)
+        for at, logits in enumerate((forward(config, weights, ids), found.astype(np.float64))):
+            raised = np.exp(logits[:-1] - logits[:-1].max(axis=1, keepdims=True))
+            shares = raised / raised.sum(axis=1, keepdims=True)
+            losses[at] -= np.log(shares[np.arange(len(ids) - 1), ids[1:]]).sum()
+        count += len(ids) - 1
+    assert 0 < losses[1] / count - losses[0] / count < 0.005
 
 
 # ---- what may change nothing
