@@ -40,7 +40,9 @@ def run(
     ] = None,
     symmetric: Annotated[bool, "weights without zeros: half of the codes is 0"] = False,
     head_bits: Annotated[Literal["4", "8"], "of a weight of the head"] = "8",
-    activations: Annotated[Literal["row", "block"], "what shares a scale, a row or a group of it"] = "row",
+    activations: Annotated[
+        Literal["row", "block"] | None, "what shares a scale, a row or a group of it  [default: the folder's, or row]"
+    ] = None,
     attention: Annotated[Literal["fused", "concat"], "the cache is attention's own, or copied by every pass"] = "fused",
     kv_chunk: Annotated[str, "tokens that a fused cache grows by: a number, prompt, or max: all there will be"] = "64",
     kv: Annotated[
@@ -81,7 +83,7 @@ def run(
     check_plain(family_of(config), folder, "an Arm core")
     choice = make_choice(asked, soc.payload, config.eos_token_ids)
     shared.check(asked, soc.payload, config.layers)
-    scheme = scheme_of(config, bits, group, symmetric, head_bits, activations == "block")
+    scheme = scheme_of(config, bits, group, symmetric, head_bits, activations)
     config = config if layers is None else replace(config, layers=layers)
     if flash > config.layers:
         raise UsageError(f"--flash is {flash}; the model has {config.layers} layers")

@@ -38,12 +38,13 @@ class Scheme:
 
 
 def scheme_of(
-    config: Config, bits: str | None, group: int | None, symmetric: bool | None, head_bits: str, blocks: bool
-) -> Scheme:
+    config: Config, bits: str | None, group: int | None, symmetric: bool, head_bits: str,
+    activations: str | None,
+) -> Scheme:  # fmt: skip
     """That of a folder of codes, or what is asked for of one of weights. UsageError for both."""
     forms_there = {*config.quantized.values()}
     if not forms_there:
-        return Scheme(int(bits or 4), 64 if group is None else group, bool(symmetric), int(head_bits), blocks)
+        return Scheme(int(bits or 4), 64 if group is None else group, symmetric, int(head_bits), activations == "block")
     if (bits, group) != (None, None) or symmetric:
         raise UsageError("--bits, --group and --symmetric are for weights: the model's folder has codes already")
     one = next(iter(forms_there))
@@ -53,6 +54,11 @@ def scheme_of(
         raise UsageError(
             "the model has compensators, which products of whole numbers have no room for: quantize without"
         )
+    if config.head is not None and head_bits != "8":
+        raise UsageError(
+            f"--head-bits {head_bits} is for a head of weights: the model's folder has codes of it already"
+        )
+    blocks = (activations or one.activations) == "block"
     return Scheme(one.bits, one.group, one.symmetric, int(head_bits), blocks)
 
 
@@ -104,9 +110,10 @@ def place_model(
             side_by_side(stem + "gate, up", (mlp.gate, mlp.up), over[2]),
             side_by_side(stem + "down", (mlp.down,), over[3]),
         ))  # fmt: skip
-    output = forms.Matrix(family.head, hidden, config.vocab_size)
+    output = config.head_matrix if config.head else forms.Matrix(family.head, hidden, config.vocab_size)
     group, tile = group_of(output, scheme), f"{how.rows}x{how.columns}"
-    form = Form(scheme.head_bits, shift="half" if scheme.symmetric else "zero", blocks=scheme.blocks)
+    shift: Shift = "half" if scheme.symmetric else "offset" if config.head and config.head.offset else "zero"
+    form = Form(scheme.head_bits, shift=shift, blocks=scheme.blocks)
     head_how = choose(soc, form, how.unit.name, tile)
     codes = None if source is None else codes_of(source, output, replace(scheme, bits=scheme.head_bits))
     head = Matrix("head", place(soc, head_how, "head", output.columns, hidden, group, codes), head_how, False, None)
@@ -118,7 +125,7 @@ def place_model(
 
 def shift_of(config: Config, scheme: Scheme) -> Shift:
     """Where offsets of groups come from."""
-    if any(getattr(form, "offset", False) for form in config.quantized.values()):
+    if any(form.offset for form in config.quantized.values()):
         return "offset"
     return "half" if scheme.symmetric else "zero"
 

@@ -97,6 +97,6 @@ def place(
     packed = tuple(
         packing.pack_weights(codes.codes, how.unit, how.columns, part, form.bits, form.layout) for part in parts
     )
-    stored = {"zero": codes.zero, "offset": getattr(codes, "offset", None)}.get(form.shift)
+    stored = {"zero": codes.zero, "offset": codes.offset}.get(form.shift)
     shift = None if stored is None else of_columns(stored)
     return Packed(columns, inner, group, buffer, nbytes, parts, packed, of_columns(codes.scale), shift)

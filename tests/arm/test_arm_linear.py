@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import ceil
 from typing import Any
 
@@ -15,6 +16,7 @@ from runs import run_on_arm
 from meshrt.arm.device import find_arm_device
 from meshrt.arm.soc import Soc
 from meshrt.models.errors import ModelError
+from meshrt.models.integer import linear
 from meshrt.models.quantize import codes as grids
 from meshrt.programs.arm.inputs import Stage, quantize_rows, quantized
 from meshrt.programs.arm.kernels import Form
@@ -37,7 +39,8 @@ def multiply(
 ) -> np.ndarray:  # fmt: skip
     """x W^T on the cores."""
     soc = new_soc(cores, device, spill=True)
-    shift = shift or ("half" if codes.zero is None else "zero")
+    stored = "zero" if codes.zero is not None else "half" if codes.offset is None else "offset"
+    shift = shift or stored
     how = choose(soc, Form(codes.bits, layout, shift, blocks), unit, tile, order)
     weights = place(soc, how, "w", len(codes.codes), x.shape[1], group, codes)
     stage = Stage(lambda some: (None, x[some]), ((soc.buffer("x", 1), x.shape[1]),))
@@ -48,17 +51,9 @@ def multiply(
 
 
 def expected(x: np.ndarray, codes: grids.Codes, group: int, blocks: bool = False) -> np.ndarray:
-    """The same in NumPy: int64 sums a group, then float32 in the order of the groups."""
-    q, scale, _ = quantize_rows(x, group, blocks)
-    y = np.zeros((len(x), len(codes.codes)), np.float32)
-    for at in range(codes.scale.shape[1]):
-        some = q[:, at * group : (at + 1) * group].astype(np.int64)
-        sums = (some @ codes.codes[:, at, : some.shape[1]].T.astype(np.int64)).astype(np.float32)
-        zero = np.float32(2 ** (codes.bits - 1)) if codes.zero is None else codes.zero[:, at].astype(np.float32)
-        offset = -zero * codes.scale[:, at].astype(np.float32)
-        part = sums * codes.scale[:, at].astype(np.float32) + some.sum(axis=1).astype(np.float32)[:, None] * offset
-        y += part * scale[:, at, None] if blocks else part
-    return y if blocks else y * scale
+    """The same by the integer reference."""
+    assert codes.codes.shape[2] == group
+    return linear(x, codes, "block" if blocks else "row")
 
 
 SIZES = st.tuples(st.integers(1, 27), st.integers(1, 150), st.integers(1, 40))
@@ -83,6 +78,10 @@ def test_products_are_those_of_whole_numbers(
     """To the bit: sums are exact, and float32 has one order."""
     x, codes, group = operands(sizes, seed, group, even, bits)
     assert (multiply(x, codes, group, unit=unit, blocks=blocks) == expected(x, codes, group, blocks)).all()
+    if not even:  # with offsets in place of zeros
+        assert codes.zero is not None
+        codes = replace(codes, zero=None, offset=(-codes.zero * codes.scale).astype(np.float16))
+        assert (multiply(x, codes, group, unit=unit, blocks=blocks) == expected(x, codes, group, blocks)).all()
 
 
 @settings(max_examples=15)
