@@ -21,6 +21,7 @@ from meshrt.mesh.collectives import broadcast
 from meshrt.mesh.collectives.rings import finish_shift, interleaved_ring, start_shift
 from meshrt.mesh.exchange.exchange import crossbar, exchange
 from meshrt.mesh.exchange.legs import Transfer
+from meshrt.mesh.repeat import sampled
 from meshrt.programs.mesh.meshgemm import coming_in, in_flight, zeros
 
 Way = Literal["multicast", "ring", "crossbar"]
@@ -43,8 +44,13 @@ class Moves:
         return Moves(self.to_core, self.to_place, self.core, self.place, self.packet)
 
 
-def carry(block: Block, way: Way, axis: str, tiles: np.ndarray, moves: Moves, places: int) -> np.ndarray:
-    """Tiles [bh, bw, places of a core, *piece] to [bh, bw, places, *piece], zero where nothing comes. LimitError."""
+def carry(
+    block: Block, way: Way, axis: str, tiles: np.ndarray, moves: Moves, places: int, sample: int | None = None
+) -> np.ndarray:
+    """Tiles [bh, bw, places of a core, *piece] to [bh, bw, places, *piece], zero where nothing comes. LimitError.
+
+    With a `sample`, by shape, only so many shifts of a ring are run, and the last of them is counted for the others.
+    """
     out = zeros(block, "pieces of tiles that came", (places, *tiles.shape[3:]), tiles.dtype)
     stays = moves.core == moves.to_core
     _keep(block, axis, tiles, out, moves, np.flatnonzero(stays))
@@ -54,7 +60,7 @@ def carry(block: Block, way: Way, axis: str, tiles: np.ndarray, moves: Moves, pl
     if way == "crossbar":
         _over_crossbar(block, axis, tiles, out, moves, np.flatnonzero(~stays))
     elif way == "ring":
-        _round_ring(block, axis, tiles, out, moves)
+        _round_ring(block, axis, tiles, out, moves, sample)
     else:
         _to_all(block, axis, tiles, out, moves)
     return out
@@ -84,7 +90,9 @@ def _by_source(moves: Moves, n: int) -> list[np.ndarray]:
     return np.split(order, np.searchsorted(moves.core[order], np.arange(1, n)))
 
 
-def _round_ring(block: Block, axis: str, tiles: np.ndarray, out: np.ndarray, moves: Moves) -> None:
+def _round_ring(
+    block: Block, axis: str, tiles: np.ndarray, out: np.ndarray, moves: Moves, sample: int | None
+) -> None:
     """Every tile passes every core once; at each step a core looks at the one that is there."""
     n = block.mesh.length(axis)
     sources = _by_source(moves, n)
@@ -92,10 +100,10 @@ def _round_ring(block: Block, axis: str, tiles: np.ndarray, out: np.ndarray, mov
         places = np.array(ring.places)
         core_at = np.argsort(places)
         now, coming = in_flight(block, "tile", tiles), coming_in(block, "tile", tiles)
-        for step in range(1, n):
+        for step in sampled(block, n - 1, sample):
             finish_shift(block, start_shift(block, ring, now, coming))
             now, coming = coming, now
-            holds = core_at[(places - step) % n]  # whose tile is at each core
+            holds = core_at[(places - step - 1) % n]  # whose tile is at each core
             chosen = np.concatenate(sources)
             chosen = chosen[holds[moves.to_core[chosen]] == moves.core[chosen]]
             _keep(block, axis, now, out, moves, chosen)

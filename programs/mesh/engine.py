@@ -88,7 +88,8 @@ class MeshEngine:
             inner = None
             if grid is not None:
                 inner = own.enter_context(rings_in_regions(region.block, grid.width, grid.height))
-            return move_weights(region.block, rings, region.weights, self.how.layers_run, inner)
+            how = self.how
+            return move_weights(region.block, rings, region.weights, how.layers_run, inner, how.steps_run)
 
     def change_cores(self) -> None:
         """Let other cores decode than those of prefill: weights and cache go there."""

@@ -21,14 +21,16 @@ from meshrt.mesh.block import Block
 from meshrt.mesh.collectives.allreduce import allreduce
 from meshrt.mesh.collectives.rings import Rings, align, finish_shift, rotate, start_shift
 from meshrt.mesh.collectives.trees import Tree
+from meshrt.mesh.repeat import sampled
 from meshrt.mesh.wires.fabric import Flight
 from meshrt.mesh.wires.routes import ring_order, ring_place
 from meshrt.programs.mesh.packed import Packed, Tiles
 
 
 def meshgemm(
-    block: Block, rings: Rings, a: np.ndarray, b: Tiles, lockstep: bool = False, consume: bool = False
-) -> np.ndarray:
+    block: Block, rings: Rings, a: np.ndarray, b: Tiles, lockstep: bool = False, consume: bool = False,
+    sample: int | None = None,
+) -> np.ndarray:  # fmt: skip
     """C = A B.
 
     a: M x K, b: K x N, cut `square`: [bh, bw, rows, columns, Mt, Kt] and [.., Kt, Nt], any leading tile dimensions
@@ -37,7 +39,8 @@ def meshgemm(
     core goes on as soon as it has its own next tiles. LimitError.
 
     Both stay at home; `consume`: A does not. It is in memory once then, beside what comes in, and is not what it was.
-    Of B in codes the packed bytes go round.
+    Of B in codes the packed bytes go round. With a `sample`, by shape, only so many steps of the loop are run, and the
+    last of them is counted for the others.
     """
     b_home, multiply = (b.data, partial(b.multiply_tiles, block)) if isinstance(b, Packed) else (b, block.matmul)
     steps = len(rings.y.places)
@@ -45,15 +48,16 @@ def meshgemm(
     align(block, rings, a_now, b_now)
     a_next, b_next = coming_in(block, "A", a), coming_in(block, "B", b_home)
     c = zeros(block, "C", (a.shape[2], b.shape[3], *a.shape[4:-1], b.shape[-1]))
-    for step in range(steps):
-        flights: tuple[Flight, ...] = ()
-        if step < steps - 1:
-            flights = start_shift(block, rings.x, a_now, a_next) + start_shift(block, rings.y, b_now, b_next)
+    for _ in sampled(block, steps - 1, sample):
+        flights = start_shift(block, rings.x, a_now, a_next) + start_shift(block, rings.y, b_now, b_next)
         multiply(a_now[:, :, :, : b.shape[3]], b_now, c)
         finish_shift(block, flights)
         if lockstep:
             block.meet()
         a_now, a_next, b_now, b_next = a_next, a_now, b_next, b_now
+    multiply(a_now[:, :, :, : b.shape[3]], b_now, c)
+    if lockstep:
+        block.meet()
     return c
 
 
@@ -61,12 +65,14 @@ Multiply = Callable[[np.ndarray, np.ndarray, np.ndarray], object]  # (a, b, tota
 
 
 def meshgemm_t(
-    block: Block, rings: Rings, a: np.ndarray, b: np.ndarray, multiply: Multiply | None = None
-) -> np.ndarray:
+    block: Block, rings: Rings, a: np.ndarray, b: np.ndarray, multiply: Multiply | None = None,
+    sample: int | None = None,
+) -> np.ndarray:  # fmt: skip
     """C = A B^T without a transpose: A stays, B moves along y and the sums of C along x.
 
     a: M x K, b: N x K, as in `meshgemm`; `multiply(a, b, total)` may stand in for adding the product of two tiles.
     Where rings along x have more places at a core than b has columns of tiles, a core adds to the sums in the first.
+    `sample` as in `meshgemm`.
 
     Where the paper reduces every step's products along x (section 5.4), here each sum travels round the x ring and
     every core on its way adds its product: the longest packet is two hops again, and there is no reduction tree to
@@ -80,15 +86,15 @@ def meshgemm_t(
     b_next = coming_in(block, "B", b)
     c = zeros(block, "C", (a.shape[2], rings.x.slots, *a.shape[4:-1], b.shape[-2]))
     c_next = coming_in(block, "C", c)
-    for step in range(steps):
-        last = step == steps - 1
-        flights = () if last else start_shift(block, rings.y, b_now, b_next)
+    for _ in sampled(block, steps - 1, sample):
+        flights = start_shift(block, rings.y, b_now, b_next)
         multiply(a, b_now, c[:, :, :, : b.shape[3]])
-        if not last:
-            flights += start_shift(block, rings.x, c, c_next)
-            c, c_next = c_next, c
+        flights += start_shift(block, rings.x, c, c_next)
+        c, c_next = c_next, c
         finish_shift(block, flights)
         b_now, b_next = b_next, b_now
+    multiply(a, b_now, c[:, :, :, : b.shape[3]])
+    flights = ()
     del flights, b_now, b_next, c_next
     rotate(block, rings.x, rings.back_x, c, [place + 1 for place in rings.y.places])
     return c

@@ -68,6 +68,7 @@ class Mixture:
     tally: Tally
     phases: int  # of the trees inside regions in decode
     sample: int | None  # experts of one height that run, by shape, where the last of them is counted for the others
+    steps: int | None  # the same of steps of a product, and of tiles that go round a ring
 
 
 def make_mixture(block: Block, config: Config, how: How, tokens: int) -> Mixture | None:
@@ -126,6 +127,7 @@ def make_mixture(block: Block, config: Config, how: How, tokens: int) -> Mixture
         tally,
         how.decode_phases or how.phases,
         how.experts_run,
+        how.steps_run,
     )
 
 

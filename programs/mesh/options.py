@@ -20,7 +20,9 @@ HeadGroups = Annotated[int | None, "groups of heads side by side  [default: what
 Regions = Annotated[int, "meshes that share the layers out, one after the other"]
 DecodeMesh = Annotated[str | None, "WxH cores that decode, at the same corner  [default: those of prefill]"]
 DecodeRegions = Annotated[int | None, "regions that decode  [default: as many as prefill has]"]
-StepsRun = Annotated[int | None, "t10, ladder: the same for steps of a product; --payload none", AtLeast(1)]
+StepsRun = Annotated[
+    int | None, "of prefill: the same for steps of a product, and of tokens going round; --payload none", AtLeast(1)
+]  # fmt: skip
 LayersOnly = Annotated[bool, "prefill without embedding and head; --payload none"]
 
 Experts = Annotated[
@@ -81,10 +83,8 @@ def check_how(how: How, payload: bool, context: int) -> None:
         raise UsageError("--experts-run leaves numbers out: add --payload none")
     if how.layers_only and context:
         raise UsageError("--layers-only leaves embedding and head of prefill out: with --context there is no prefill")
-    if how.steps_run is not None and (how.system == "waferllm" or context):
-        raise UsageError(
-            "--steps-run is for prefill by --system t10 or ladder: leave it away, or name one and a prompt"
-        )
+    if how.steps_run is not None and context:
+        raise UsageError("--steps-run is for prefill: with --context there is none; leave it away, or give a prompt")
     if how.decode_phases is not None and how.system != "waferllm":
         raise UsageError(f"--decode-phases is for the K-trees of waferllm: {how.system} adds up in its own way")
     if context and (how.decode_mesh, how.decode_regions) != (None, None):

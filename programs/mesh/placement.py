@@ -3,7 +3,9 @@
 W_O and W_down, and those factors that linear.py says, get their rows along x, tile by tile over the diagonal.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -17,53 +19,59 @@ from meshrt.programs.mesh.weights import Mlp, Weights
 
 
 def move_weights(
-    block: Block, rings: Rings, weights: Weights, sample: int | None = None, inner: Rings | None = None
-) -> Weights:
+    block: Block, rings: Rings, weights: Weights, sample: int | None = None, inner: Rings | None = None,
+    steps: int | None = None,
+) -> Weights:  # fmt: skip
     """Re-place what decode has turned, W_O and W_down above all, in every layer: rows along x, columns along y. `inner`
-    are the rings inside regions of experts, where there are such.
+    are the rings inside regions of experts, where there are such. With `sample` and `steps`, by shape, only so many
+    layers are moved, and in as many steps each, and the last is counted for the others.
     """
+    on_all, inside = (partial(turn, block, one, sample=steps) for one in (rings, inner or rings))
     layers = list(weights.layers)
     for number in sampled(block, len(layers), sample):
         layer = layers[number]
         layers[number] = replace(
             layer,
-            qkv=turn_linear(block, rings, layer.qkv),
-            out=turn_linear(block, rings, layer.out),
-            mlp=turn_mlp(block, rings, layer.mlp)
+            qkv=turn_linear(on_all, layer.qkv),
+            out=turn_linear(on_all, layer.out),
+            mlp=turn_mlp(on_all, layer.mlp)
             if isinstance(layer.mlp, Mlp)
             else replace(
                 layer.mlp,
-                rounds=tuple(turn_mlp(block, inner or rings, one) for one in layer.mlp.rounds),
-                shared=layer.mlp.shared and turn_mlp(block, rings, layer.mlp.shared),
+                rounds=tuple(turn_mlp(inside, one) for one in layer.mlp.rounds),
+                shared=layer.mlp.shared and turn_mlp(on_all, layer.mlp.shared),
             ),
         )
         block.console.progress("moving weights", number + 1, len(weights.layers))
     return replace(weights, layers=tuple(layers))
 
 
-def turn_mlp(block: Block, rings: Rings, w: Mlp) -> Mlp:
-    return Mlp(turn_linear(block, rings, w.up), turn_linear(block, rings, w.down))
+Turn = Callable[[np.ndarray], np.ndarray]  # of tiles, over the diagonal of the mesh or of each region
 
 
-def turn_linear(block: Block, rings: Rings, w: Linear) -> Linear:
+def turn_mlp(turn: Turn, w: Mlp) -> Mlp:
+    return Mlp(turn_linear(turn, w.up), turn_linear(turn, w.down))
+
+
+def turn_linear(turn: Turn, w: Linear) -> Linear:
     """Matrices as decode has them."""
     first_turned, second_turned = w.turned
     return replace(
         w,
-        first=turn_tiles(block, rings, w.first) if first_turned else w.first,
+        first=turn_tiles(turn, w.first) if first_turned else w.first,
         parts=tuple(
-            replace(part, second=turn(block, rings, part.second)) if second_turned and part.second is not None else part
+            replace(part, second=turn(part.second)) if second_turned and part.second is not None else part
             for part in w.parts
         ),
     )
 
 
-def turn_tiles(block: Block, rings: Rings, tiles: Tiles) -> Tiles:
-    """As `turn`; of codes the packed bytes go, as they lie."""
-    return tiles.moved(turn(block, rings, tiles.data)) if isinstance(tiles, Packed) else turn(block, rings, tiles)
+def turn_tiles(turn: Turn, tiles: Tiles) -> Tiles:
+    """Of codes the packed bytes go, as they lie."""
+    return tiles.moved(turn(tiles.data)) if isinstance(tiles, Packed) else turn(tiles)
 
 
-def turn(block: Block, rings: Rings, tiles: np.ndarray) -> np.ndarray:
+def turn(block: Block, rings: Rings, tiles: np.ndarray, sample: int | None = None) -> np.ndarray:
     """Every tile (x, y) goes to (y, x), by ring shifts alone: [bh, bw, rows, columns, *tile], P x P tiles in all.
 
     All rows go round their rings, and so do all columns, at first with nothing in them. At every step the tile that
@@ -78,7 +86,7 @@ def turn(block: Block, rings: Rings, tiles: np.ndarray) -> np.ndarray:
     row, column = (in_flight(block, "tile of the row", tiles), in_flight(block, "tile of the column", tiles))
     row_next, column_next = coming_in(block, "tile of the row", tiles), coming_in(block, "tile of the column", tiles)
     column[...] = 0
-    for _ in range(side):
+    for _ in sampled(block, side, sample):
         column[diagonal] = row[diagonal]
         flights = start_shift(block, rings.x, row, row_next) + start_shift(block, rings.y, column, column_next)
         finish_shift(block, flights)

@@ -140,25 +140,27 @@ def one_pass(
     way = mixture.dispatch
     across = grid.columns * places.of_core  # places of all regions that lie across a core's row
     down, recut = along_y(tokens, places), along_x(places)
+    go = partial(carry, block, way, sample=mixture.steps)
     with moved(region, "dispatch", tokens, places):
-        came = carry(block, way, "y", tiles, down, across)
+        came = go("y", tiles, down, across)
         shares = own_shares(block, came, here, places)
         x = np.ascontiguousarray(came[..., 2 * places.top :].reshape(*block.lead, grid.columns, places.of_core, -1))
         del came
         x = block.memory.keep("tokens for regions", x.swapaxes(3, 4).reshape(*block.lead, -1, places.of_core).copy())
-        x = carry(block, way, "x", x, recut, grid.tile_columns * places.of_tile)
+        x = go("x", x, recut, grid.tile_columns * places.of_tile)
     with timed(region, "prefill", "experts"):
         shape = grid.tile_columns, places.of_tile, grid.tile_rows, places.tokens
         x = x.reshape(*block.lead, *shape).transpose(0, 1, 4, 2, 5, 3)
-        x = multiply(block, grid, mlp, block.memory.keep("tokens of an expert", np.ascontiguousarray(x)), shares)
+        x = block.memory.keep("tokens of an expert", np.ascontiguousarray(x))
+        x = multiply(block, grid, mlp, x, shares, mixture.steps)
         x = x.transpose(0, 1, 3, 5, 2, 4).reshape(*block.lead, -1, places.of_core)
     with moved(region, "combine", tokens, places):
         x = block.memory.keep("outputs of a region", np.ascontiguousarray(x))
-        x = carry(block, way, "x", x, recut.back(), grid.columns * places.width)
+        x = go("x", x, recut.back(), grid.columns * places.width)
         x = x.reshape(*block.lead, grid.columns, -1, places.of_core).swapaxes(3, 4)
         x = block.memory.keep("outputs of regions", x.reshape(*block.lead, across, -1).copy())
         to = Moves(down.to_core, down.to_place, down.core, down.place * places.top + np.concatenate(choices))
-        made += carry(block, way, "y", x, to, made.shape[2])
+        made += go("y", x, to, made.shape[2])
         block.elementwise(made)
 
 
@@ -203,10 +205,12 @@ def own_shares(block: Block, came: np.ndarray, here: range, places: Places) -> n
     return block.memory.keep("shares", chosen.reshape(*block.lead, grid.tile_rows, 1, places.tokens, 1))
 
 
-def multiply(block: Block, grid: Grid, w: Mlp, x: np.ndarray, shares: np.ndarray) -> np.ndarray:
+def multiply(
+    block: Block, grid: Grid, w: Mlp, x: np.ndarray, shares: np.ndarray, sample: int | None
+) -> np.ndarray:
     """The MLPs of all regions at once, each its own tokens."""
     with rings_in_regions(block, grid.width, grid.height) as rings:
-        gemm = partial(meshgemm, block, rings)
+        gemm = partial(meshgemm, block, rings, sample=sample)
         gate_up = product(block, gemm, x, w.up)
         del x
         hidden = swiglu(block, gate_up)

@@ -118,7 +118,8 @@ def multiplying(region: Region, chunks: Chunks) -> Iterator[Region]:
         yield region
         return
     with ExitStack() as stack:
-        products, sums = open_products(stack, region.block, chunks, region.sums)
+        sample = None if region.mixture is None else region.mixture.steps
+        products, sums = open_products(stack, region.block, chunks, region.sums, sample)
         yield replace(region, products=products, sums=sums)
 
 

@@ -65,15 +65,15 @@ def open_system(
     """What a system uses in prefill, where there are rings, or else in decode; installed until the stack is left.
 
     The K-trees of WaferLLM have `phases`; `bare`: those along x alone, for prefill of a model with experts, where
-    `open_products` has the rest. T10 and Ladder run so many steps of a product if there is a `sample` and no payloads,
-    and count the last for the rest.
+    `open_products` has the rest. Only so many steps of a product run if there is a `sample` and no payloads, and the
+    last is counted for the rest.
     """
     if system != "waferllm":
         return _on_a_crossbar(stack, system, block, chunks, sample)
     if bare:
         return NO_PRODUCTS, open_sums(stack, block, chunks, "x", phases, heads=False)
     axes = "xy" if rings is None else "x"
-    products = NO_PRODUCTS if rings is None else _products(stack, block, chunks, rings)
+    products = NO_PRODUCTS if rings is None else _products(stack, block, chunks, rings, sample)
     return products, open_sums(stack, block, chunks, axes, phases)
 
 
@@ -93,20 +93,23 @@ def _on_a_crossbar(
     )
 
 
-def _products(stack: ExitStack, block: Block, chunks: Chunks, rings: Rings) -> Products:
-    gemm, gemm_t = partial(meshgemm, block, rings), partial(meshgemm_t, block, rings)
+def _products(stack: ExitStack, block: Block, chunks: Chunks, rings: Rings, sample: int | None) -> Products:
+    gemm, gemm_t = (partial(function, block, rings, sample=sample) for function in (meshgemm, meshgemm_t))
     if chunks.groups == 1:
         return Products(gemm, gemm_t, gemm, gemm_t)
     inner = stack.enter_context(group_rings(block, rings, chunks))
-    return Products(gemm, gemm_t, partial(meshgemm, block, inner, consume=True), partial(meshgemm_t, block, inner))
+    heads = partial(meshgemm, block, inner, consume=True, sample=sample)
+    return Products(gemm, gemm_t, heads, partial(meshgemm_t, block, inner, sample=sample))
 
 
-def open_products(stack: ExitStack, block: Block, chunks: Chunks, sums: Sums) -> tuple[Products, Sums]:
+def open_products(
+    stack: ExitStack, block: Block, chunks: Chunks, sums: Sums, sample: int | None
+) -> tuple[Products, Sums]:  # fmt: skip
     """WaferLLM's products, and sums with those of heads, for a part of a layer; installed until the stack is left.
 
     Beside what brings tokens to experts the tables have no room for them.
     """
-    products = _products(stack, block, chunks, stack.enter_context(interleaved_rings(block)))
+    products = _products(stack, block, chunks, stack.enter_context(interleaved_rings(block)), sample)
     if chunks.groups == 1:
         return products, replace(sums, heads=sums.x)
     return products, replace(sums, heads=_sums_of_heads(stack, block, chunks, 1))
