@@ -217,7 +217,7 @@ ROWS: dict[str, list[Row]] = {
         Row("ratio", 0.6, "measured.macs", FALLS, {"ratio": 0.1, "block": 16}),
         Row("block", 16, "measured.macs", FALLS, {"ratio": 0.5}, "ranks are rounded up to 16, not to 128"),
         Row("layers_run", 1, "result.layers_run", becomes(4, 1)),
-        Row("steps_run", 1, "kinds.measured.hops", becomes("counted", "extrapolated"), {"system": "t10"}),
+        Row("steps_run", 1, "kinds.measured.hops", becomes("counted", "extrapolated")),
         Row("layers_only", True, "phases.prefill.macs", FALLS),
         Row("experts", "regions", "result.experts.cores_used", FALLS, EXPERTS, "of 2 experts at most"),
         Row("expert_grid", "4x2", "result.experts.grid", becomes([2, 2], [4, 2]), EXPERTS | {"experts": "regions"}),
@@ -360,8 +360,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     *((f"llama {machine}", NUMBERS | {name: value}, "at a temperature of 0")
       for machine in ("mesh", "neuron", "gpu", "arm") for name, value in (("top_k", 5), ("top_p", 0.5), ("seed", 1))),
     ("llama mesh", NUMBERS | {"layers_run": 1}, "--layers-run"),
-    ("llama mesh", {"steps_run": 1}, "--steps-run is for prefill"),
-    ("llama mesh", {"steps_run": 1, "system": "t10", "context": 9, "prompt_ids": None}, "--steps-run is for prefill"),
+    ("llama mesh", {"steps_run": 1, "context": 9, "prompt_ids": None}, "--steps-run is for prefill"),
     ("llama mesh", {"decode_phases": 1, "system": "ladder"}, "K-trees of waferllm"),
     ("llama mesh", {"context": 9, "prompt_ids": None, "decode_mesh": "4x8"}, "--context has no prefill"),
     ("llama mesh", {"context": 9, "prompt_ids": None, "decode_regions": 2}, "--context has no prefill"),

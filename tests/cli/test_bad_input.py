@@ -79,7 +79,9 @@ LINES: dict[str, tuple[list[str], list[str]]] = {
         ["run", "llama-tiny", "--on", "neuron", "--payload", "none", "--logits", "{d}/l.npy"],
         ["--logits", "--payload none"],
     ),
-    "steps of a system": (["run", "llama-tiny", "--payload", "none", "--steps-run", "2"], ["--steps-run", "t10"]),
+    "steps of no prefill": (
+        ["run", "llama-tiny", "--payload", "none", "--context", "9", "--steps-run", "2"], ["--steps-run", "--context"]
+    ),
     "defects": (["run", "gemm", "--defects", "/dev/zero"], ["--defects /dev/zero", "bytes"]),
     "seed of no defects": (["run", "gemm", "--defects-seed", "3"], ["--defects-seed is 3", "--defects RATE"]),
     "seed of a file": (["run", "gemm", "--defects", "nowhere", "--defects-seed", "0"], ["--defects nowhere is a file"]),

@@ -158,7 +158,7 @@ def test_a_sample_as_large_as_what_there_is_extrapolates_nothing(comm: Any) -> N
 
 
 @pytest.mark.mpi(ranks=[1])
-@pytest.mark.parametrize("system", ["t10", "ladder"])
+@pytest.mark.parametrize("system", ["waferllm", "t10", "ladder"])
 def test_steps_that_stand_for_others_are_marked(system: str, comm: Any) -> None:
     report = run_report(comm, "llama", (8, 8), "wse2", payload=False, system=system, steps_run=1, layers=1, **IDS)
     assert "phases.prefill.hops" in extrapolated(report) and "phases.first token.hops" not in extrapolated(report)

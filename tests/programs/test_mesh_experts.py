@@ -328,6 +328,25 @@ def test_a_sample_of_experts_counts_what_all_would(tmp_path: Path, comm: Any) ->
 
 
 @pytest.mark.mpi(ranks=[1])
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("way", [{}, {"dispatch": "ring"}, REGIONS, REGIONS | {"expert_grid": "1x4"}], ids=str)
+def test_a_sample_of_steps_counts_what_all_would(way: dict[str, Any], tmp_path: Path, comm: Any) -> None:
+    """Products in whole meshes and in regions, with as many rows as columns and not; tokens on rings; matrices turned."""
+    model = str(random_moe("qwen2-moe", tmp_path / "m"))
+    common = {"model": model, "prompt_tokens": 60, "max_new_tokens": 2, "ignore_eos": True, "payload": False, **way}
+    whole, part = (
+        run_program(comm, "llama", (12, 12), "wse2", {"core_memory": 10**9}, steps_run=run, **common) for run in (None, 2)
+    )
+    for one, other in zip([whole["measured"], *whole["phases"]], [part["measured"], *part["phases"]], strict=True):
+        for key in ("messages", "hops", "stages", "macs", "link_bytes", "max_hops", "memory_bytes", "cores_used"):
+            assert one[key] == other[key], key
+        cycles = [each["critical_path"]["cycles"] for each in (one, other)]
+        assert abs(cycles[0] - cycles[1]) < 0.01 * cycles[0]
+    assert whole["result"]["experts"]["tokens"] == part["result"]["experts"]["tokens"]
+    assert {part["kinds"][f"phases.{name}.hops"] for name in ("prefill", "re-placement")} == {"extrapolated"}
+
+
+@pytest.mark.mpi(ranks=[1])
 def test_a_mixture_that_has_no_room_is_refused_and_one_layer_of_it_is_not(comm: Any) -> None:
     """Mixtral in 16 bits has 3.7 times the memory of 720 x 720 cores."""
     common = {"model": "mixtral-8x7b", "context": 4, "max_new_tokens": 1, "payload": False}
