@@ -149,14 +149,17 @@ def expected_shapes(config: Config | OptConfig) -> dict[str, tuple[int, ...]]:
 
 
 def check_shapes(checkpoint: Checkpoint, config: Config | OptConfig) -> None:
-    """Raises ModelError naming the first tensor of the configuration that is missing or of another shape."""
+    """Raises ModelError naming the first tensor of the configuration that is missing or of another shape, or one of an
+    expert that it does not have: the model's numbers would be others.
+    """
     for matrix in config.ranks:
         if matrix + ".weight" in checkpoint.tensors:
             raise ModelError(
                 f"{checkpoint.folder}: config.json has {matrix} as two factors in 'low_rank', but the checkpoint has"
                 " the matrix itself as well; remove one of them"
             )
-    for name, shape in expected_shapes(config).items():
+    shapes = expected_shapes(config)
+    for name, shape in shapes.items():
         if name not in checkpoint.tensors and name == "lm_head.weight":
             raise ModelError(
                 f"{checkpoint.folder}: the checkpoint has no tensor {name}; "
@@ -174,6 +177,15 @@ def check_shapes(checkpoint: Checkpoint, config: Config | OptConfig) -> None:
         if tensor.shape != shape:
             raise ModelError(
                 f"{tensor.file}: tensor {name} has shape {list(tensor.shape)}; config.json asks for {list(shape)}"
+            )
+    of_experts = [name for name in checkpoint.tensors if "expert" in name and name.endswith((".weight", ".codes"))]
+    known = {*shapes, *(matrix + ".codes" for matrix in config.matrices())} if of_experts else {}
+    layers = {f"model.layers.{number}" for number in range(config.layers)}
+    for name in of_experts:
+        if name not in known and ".".join(name.split(".")[:3]) in layers:
+            raise ModelError(
+                f"{checkpoint.folder}: the checkpoint has an expert's tensor {name}, of which config.json knows"
+                " nothing; one of them is wrong"
             )
 
 

@@ -90,9 +90,7 @@ def _by_source(moves: Moves, n: int) -> list[np.ndarray]:
     return np.split(order, np.searchsorted(moves.core[order], np.arange(1, n)))
 
 
-def _round_ring(
-    block: Block, axis: str, tiles: np.ndarray, out: np.ndarray, moves: Moves, sample: int | None
-) -> None:
+def _round_ring(block: Block, axis: str, tiles: np.ndarray, out: np.ndarray, moves: Moves, sample: int | None) -> None:
     """Every tile passes every core once; at each step a core looks at the one that is there."""
     n = block.mesh.length(axis)
     sources = _by_source(moves, n)

@@ -22,7 +22,6 @@ from meshrt.mesh.collectives.allreduce import allreduce
 from meshrt.mesh.collectives.rings import Rings, align, finish_shift, rotate, start_shift
 from meshrt.mesh.collectives.trees import Tree
 from meshrt.mesh.repeat import sampled
-from meshrt.mesh.wires.fabric import Flight
 from meshrt.mesh.wires.routes import ring_order, ring_place
 from meshrt.programs.mesh.packed import Packed, Tiles
 

@@ -205,9 +205,7 @@ def own_shares(block: Block, came: np.ndarray, here: range, places: Places) -> n
     return block.memory.keep("shares", chosen.reshape(*block.lead, grid.tile_rows, 1, places.tokens, 1))
 
 
-def multiply(
-    block: Block, grid: Grid, w: Mlp, x: np.ndarray, shares: np.ndarray, sample: int | None
-) -> np.ndarray:
+def multiply(block: Block, grid: Grid, w: Mlp, x: np.ndarray, shares: np.ndarray, sample: int | None) -> np.ndarray:
     """The MLPs of all regions at once, each its own tokens."""
     with rings_in_regions(block, grid.width, grid.height) as rings:
         gemm = partial(meshgemm, block, rings, sample=sample)

@@ -20,7 +20,7 @@ from pathlib import Path
 from meshrt.errors import UsageError
 from meshrt.ranks.console import Console
 
-KINDS = ("loaders", "config", "quantized", "gguf", "packed", "tokenizer", "prompt", "cli")
+KINDS = ("loaders", "config", "mixtures", "quantized", "gguf", "packed", "tokenizer", "prompt", "cli")
 WORKER = (sys.executable, "-m", "meshrt.studies.fuzz.worker")
 
 

@@ -14,8 +14,10 @@ from unittest import mock
 
 import click
 
+from meshrt.studies.fuzz.mixtures import make_mixture, valid_mixture
 from meshrt.studies.fuzz.models import TEXTS, Case, make_checkpoint, make_config, valid_model
 from meshrt.studies.fuzz.mutate import INTEGERS, VALUES, mutated_json
+from meshrt.studies.fuzz.quantized import make_quantized
 
 # What keeps a run of a program small; the options that are tried come behind and win.
 SMALL = {
@@ -31,7 +33,10 @@ SMALL = {
     "llama --on gpu": "--model {folder} --max-new-tokens 2 --prompt-ids 1,2",
     "xuv": "--m 4 --k 4 --r 2 --n 4",
     "lowrank": "--model {folder} --max-new-tokens 2 --prompt-ids 1,2",
+    "serve": "--model {folder} --requests 2 --prompt-tokens 3 --output-tokens 2",
+    "dispatch": "--mesh 2x2 --tokens 2 --experts 2",
 }
+MALFORMED = (make_config, make_checkpoint, make_mixture, make_quantized)
 LONG = {"times", "steps", "tokens", "max_new_tokens", "tile", "static"}  # large numbers of these are merely long
 PATHS = ("-", "", "{folder}", "{folder}/out", "/nonexistent/x", "{folder}/no/x", "x" * 300, "a/b", "..")
 MESHES = (
@@ -147,8 +152,8 @@ def make_command(rng: Random) -> Case:
     kind = rng.random()
     if kind < 0.7:
         program = rng.choice(list(SMALL))
-        if program.startswith("llama") and rng.random() < 0.3:
-            files |= rng.choice((make_config, make_checkpoint))(rng).files
+        if "{folder}" in SMALL[program] and rng.random() < 0.6:
+            files |= valid_mixture(rng) if rng.random() < 0.5 else rng.choice(MALFORMED)(rng).files
         arguments = ["run", *program.split(), *SMALL[program].split(), *given(rng, options(program), 4)]
     elif kind < 0.8:
         term = rng.choice(TERMS)

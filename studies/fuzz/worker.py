@@ -21,7 +21,7 @@ from meshrt.ranks.host import prepare_environment
 
 prepare_environment()  # before anything imports numpy
 
-from meshrt.studies.fuzz import imports, lines, models, quantized  # noqa: E402
+from meshrt.studies.fuzz import imports, lines, mixtures, models, quantized  # noqa: E402
 from meshrt.studies.fuzz.models import Case  # noqa: E402
 
 BATCH = 1000  # inputs of each kind in one process: MPI has some 2000 communicators, and failed runs keep theirs
@@ -34,6 +34,7 @@ Kind: TypeAlias = tuple[Callable[[Random], Case], Callable[[Path, tuple[str | No
 KINDS: dict[str, Kind] = {
     "loaders": (models.make_checkpoint, models.read_a_checkpoint),
     "config": (models.make_config, models.read_a_config),
+    "mixtures": (mixtures.make_mixture, mixtures.run_a_mixture),
     "quantized": (quantized.make_quantized, quantized.read_a_quantized_folder),
     "gguf": (imports.make_gguf, imports.import_a_gguf),
     "packed": (imports.make_packed, imports.import_a_packed_folder),

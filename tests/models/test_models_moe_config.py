@@ -1,6 +1,8 @@
 """Mixtures of experts: configurations, names and shapes of tensors, and what is refused."""
 
+import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from meshrt.models.checkpoint import check_shapes, expected_shapes, open_checkpo
 from meshrt.models.config import Config, read_config
 from meshrt.models.errors import ModelError
 from meshrt.models.matrix import Experts
+from meshrt.studies.fuzz.mixtures import COUNTS, MIXTURES, WRONG, files, valid_checkpoint
 from meshrt.studies.fuzz.models import CONFIG, VARIANTS
 
 PACKAGED = {
@@ -153,3 +156,61 @@ def test_a_tensor_that_is_missing_is_named(tensor: str, tmp_path: Path) -> None:
     save_file(without(tensor, weights), folder / "model.safetensors")
     with pytest.raises(ModelError, match=f"has no tensor {tensor}"):
         check_shapes(open_checkpoint(folder), read_config(folder))
+
+
+@pytest.mark.parametrize("at", range(len(MIXTURES)), ids=[str(one["model_type"]) for one in MIXTURES])
+def test_numbers_of_experts_that_do_not_fit_are_one_line(at: int, tmp_path: Path) -> None:
+    """Every key that says something of experts, with every such value: what is accepted uses all experts' tensors."""
+    for file, data in files(b"", *valid_checkpoint(at)).items():
+        (tmp_path / file).write_bytes(data)
+    refused = set()
+    for name, value in ((name, value) for name in COUNTS for value in WRONG):
+        (tmp_path / "config.json").write_text(json.dumps(CONFIG | MIXTURES[at] | {name: value}))
+        try:
+            config = read_config(tmp_path)
+            checkpoint = open_checkpoint(tmp_path)
+            check_shapes(checkpoint, config)
+            assert {one for one in checkpoint.tensors if "expert" in one} <= {*expected_shapes(config)}
+        except ModelError as error:
+            refused.add((name, repr(value)))
+            assert str(error).startswith(str(tmp_path)) and "\n" not in str(error)
+    count = next(name for name in ("num_experts", "num_local_experts", "n_routed_experts") if name in MIXTURES[at])
+    must = {(key, value) for key in (count, "num_experts_per_tok") for value in ("0", "-1", "7", "3.0", "True")}
+    assert must <= refused | {(count, "None")}
+
+
+@pytest.mark.parametrize(
+    ("at", "change", "words"),
+    [
+        (0, "block_sparse_moe.gate.weight -", "has no tensor model.layers.0.block_sparse_moe.gate.weight"),
+        (1, "mlp.gate.weight T", r"mlp.gate.weight has shape \[8, 6\]; config.json asks for \[6, 8\]"),
+        (2, "experts.3.up_proj.weight -", "has no tensor model.layers.1.mlp.experts.3.up_proj.weight"),
+        (2, "shared_expert_gate.weight -", "has no tensor model.layers.1.mlp.shared_expert_gate.weight"),
+        (4, "experts.0.down_proj.weight T", r"has shape \[6, 8\]; config.json asks for \[8, 6\]"),
+        (1, "n_shared_experts 0", "an expert's tensor model.layers.1.mlp.shared_experts.gate_proj.weight, of which"),
+        (1, "n_shared_experts null", "of which config.json knows nothing; one of them is wrong"),
+        (1, "n_shared_experts 3", r"has shape \[12, 8\]; config.json asks for \[18, 8\]"),
+        (4, "decoder_sparse_step 3", "an expert's tensor model.layers.1.mlp.experts.0.gate_proj.weight|has no tensor"),
+    ],
+)
+def test_tensors_that_do_not_fit_are_one_line(at: int, change: str, words: str, tmp_path: Path) -> None:
+    what, how = change.split()
+    header, data = valid_checkpoint(at)
+    config = CONFIG | MIXTURES[at]
+    if how in "-T":
+        name = next(one for one in header if one.endswith(what))
+        entry = header[name] | {"shape": header[name]["shape"][::-1]}
+        header = {one: tensor for one, tensor in header.items() if one != name} | ({} if how == "-" else {name: entry})
+    else:
+        config = config | {what: json.loads(how)}
+    for file, text in files(json.dumps(config).encode(), header, data).items():
+        (tmp_path / file).write_bytes(text)
+    with pytest.raises(ModelError, match=words) as caught:
+        check_shapes(open_checkpoint(tmp_path), read_config(tmp_path))
+    assert "\n" not in str(caught.value)
+
+
+def test_layers_that_are_left_out_may_have_experts(tmp_path: Path) -> None:
+    """--layers N runs the first of a model: the experts of the others are not in the way."""
+    config = read_config(random_moe("mixtral", tmp_path))
+    check_shapes(open_checkpoint(tmp_path), replace(config, layers=1))

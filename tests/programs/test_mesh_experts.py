@@ -331,11 +331,12 @@ def test_a_sample_of_experts_counts_what_all_would(tmp_path: Path, comm: Any) ->
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("way", [{}, {"dispatch": "ring"}, REGIONS, REGIONS | {"expert_grid": "1x4"}], ids=str)
 def test_a_sample_of_steps_counts_what_all_would(way: dict[str, Any], tmp_path: Path, comm: Any) -> None:
-    """Products in whole meshes and in regions, with as many rows as columns and not; tokens on rings; matrices turned."""
+    """Products in whole meshes and in regions, square or not; tokens on rings; matrices that are turned."""
     model = str(random_moe("qwen2-moe", tmp_path / "m"))
     common = {"model": model, "prompt_tokens": 60, "max_new_tokens": 2, "ignore_eos": True, "payload": False, **way}
     whole, part = (
-        run_program(comm, "llama", (12, 12), "wse2", {"core_memory": 10**9}, steps_run=run, **common) for run in (None, 2)
+        run_program(comm, "llama", (12, 12), "wse2", {"core_memory": 10**9}, steps_run=run, **common)
+        for run in (None, 2)
     )
     for one, other in zip([whole["measured"], *whole["phases"]], [part["measured"], *part["phases"]], strict=True):
         for key in ("messages", "hops", "stages", "macs", "link_bytes", "max_hops", "memory_bytes", "cores_used"):
