@@ -12,6 +12,7 @@ pieces go where is the same on all lines.
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from math import prod
 from typing import Literal
 
 import numpy as np
@@ -45,16 +46,21 @@ class Moves:
 
 
 def carry(
-    block: Block, way: Way, axis: str, tiles: np.ndarray, moves: Moves, places: int, sample: int | None = None
-) -> np.ndarray:
+    block: Block, way: Way, axis: str, tiles: np.ndarray, moves: Moves, places: int, sample: int | None = None,
+    pairs: np.ndarray | None = None,
+) -> np.ndarray:  # fmt: skip
     """Tiles [bh, bw, places of a core, *piece] to [bh, bw, places, *piece], zero where nothing comes. LimitError.
 
     With a `sample`, by shape, only so many shifts of a ring are run, and the last of them is counted for the others.
+    To `pairs`, int64 [N, N], are added the bytes of pieces that go from one core of a line to another, of all lines.
     """
     out = zeros(block, "pieces of tiles that came", (places, *tiles.shape[3:]), tiles.dtype)
     stays = moves.core == moves.to_core
     _keep(block, axis, tiles, out, moves, np.flatnonzero(stays))
     block.elementwise(out)
+    if pairs is not None:
+        across = block.mesh.length("y" if axis == "x" else "x")
+        np.add.at(pairs, (moves.core, moves.to_core), across * prod(tiles.shape[3:]) * tiles.itemsize)
     if stays.all():  # every rank finds the same
         return out
     if way == "crossbar":

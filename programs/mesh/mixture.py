@@ -4,7 +4,7 @@ The placements are meshrt's own design: the paper has one sentence on mixtures o
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,8 @@ class Tally:
 
     `tokens` that chose each expert, int [layers, experts], and `passes` by layer, in prefill; cycles of the parts of a
     layer by phase; `places` of tokens that experts multiplied in prefill, used or not; `moved` and `routed` bytes of
-    dispatch and combine; the shares of cores that multiplied for experts at each step of decode, and their number.
+    dispatch and combine, and by layer which links and pairs had most and fewest of them (heat.py); the shares of cores
+    that multiplied for experts at each step of decode, and their number.
     """
 
     prefill: np.ndarray
@@ -34,6 +35,7 @@ class Tally:
     passes: np.ndarray
     cycles: dict[str, dict[str, float]]
     places: int = 0
+    traffic: list[dict[str, Any]] = field(default_factory=list)
     moved: int = 0
     routed: int = 0
     used: float = 0.0
@@ -41,7 +43,7 @@ class Tally:
 
     def as_facts(self) -> dict[str, Any]:
         """As JSON keeps it, for a generation that is to go on."""
-        return {name: _plain(getattr(self, name)) for name in (field.name for field in fields(self))}
+        return {name: _plain(getattr(self, name)) for name in (one.name for one in fields(self))}
 
     def restore(self, facts: Mapping[str, Any]) -> None:
         for name, value in facts.items():
@@ -157,6 +159,7 @@ def report(mixture: Mixture, how: How) -> dict[str, Any]:
         "passes": tally.passes.tolist(),
         "filled": int(tally.prefill.sum()) / tally.places if tally.places else None,
         "cores_used": tally.used / tally.steps if tally.steps else None,
+        "traffic": tally.traffic or None,
         "link_bytes_per_routed_byte": tally.moved / tally.routed if tally.routed else None,
         "cycles": shares,
     }

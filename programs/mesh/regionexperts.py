@@ -28,6 +28,7 @@ from meshrt.programs.mesh.chunks import Chunks
 from meshrt.programs.mesh.dispatch import Moves, carry
 from meshrt.programs.mesh.gate import PromptChoice, block_rows, timed
 from meshrt.programs.mesh.grid import Grid, whole
+from meshrt.programs.mesh.heat import Heat, Part, no_heat, told
 from meshrt.programs.mesh.linear import product
 from meshrt.programs.mesh.meshgemm import meshgemm, zeros
 from meshrt.programs.mesh.regions import Region
@@ -75,14 +76,15 @@ def in_regions(
         counts = add_up_counts(block, w, choice)
         tiles = with_choice(block, choice, normed, places)
     made = zeros(block, "outputs of experts, apart", (rows * length * w.top, columns * et))
-    experts = choice.experts.reshape(-1, w.top)
+    experts, heat = choice.experts.reshape(-1, w.top), no_heat(block)
     for at, mlp in enumerate(w.rounds):
         here = range(at * grid.count, min((at + 1) * grid.count, w.count))
         passes = -(-int(counts[here.start : here.stop].max()) // places.of_expert)
         tally.passes[mixture.numbers[number]] += passes
         for turn in range(passes):
-            one_pass(region, mlp, tiles, made, *members(experts, here, turn, places), here, places)
+            one_pass(region, mlp, tiles, made, *members(experts, here, turn, places), here, places, heat)
             tally.places += places.of_expert * len(here)
+    tally.traffic.append({"layer": number} | told(block, heat))
     with timed(region, "prefill", "combine"):
         by_token = made.reshape(*block.lead, rows, length, w.top, columns, et)
         out = by_token[..., 0, :, :].copy()
@@ -132,7 +134,7 @@ def members(experts: np.ndarray, here: range, turn: int, places: Places) -> tupl
 
 def one_pass(
     region: Region, mlp: Mlp, tiles: np.ndarray, made: np.ndarray, tokens: list[np.ndarray], choices: list[np.ndarray],
-    here: range, places: Places,
+    here: range, places: Places, heat: Heat,
 ) -> None:  # fmt: skip
     """Some tokens to the experts of a round, and what these make of them, into `made`."""
     block, mixture, grid = region.block, region.mixture, places.grid
@@ -141,8 +143,8 @@ def one_pass(
     across = grid.columns * places.of_core  # places of all regions that lie across a core's row
     down, recut = along_y(tokens, places), along_x(places)
     go = partial(carry, block, way, sample=mixture.steps)
-    with moved(region, "dispatch", tokens, places):
-        came = go("y", tiles, down, across)
+    with moved(region, "dispatch", tokens, places, heat):
+        came = go("y", tiles, down, across, pairs=heat.pairs["dispatch"])
         shares = own_shares(block, came, here, places)
         x = np.ascontiguousarray(came[..., 2 * places.top :].reshape(*block.lead, grid.columns, places.of_core, -1))
         del came
@@ -154,13 +156,13 @@ def one_pass(
         x = block.memory.keep("tokens of an expert", np.ascontiguousarray(x))
         x = multiply(block, grid, mlp, x, shares, mixture.steps)
         x = x.transpose(0, 1, 3, 5, 2, 4).reshape(*block.lead, -1, places.of_core)
-    with moved(region, "combine", tokens, places):
+    with moved(region, "combine", tokens, places, heat):
         x = block.memory.keep("outputs of a region", np.ascontiguousarray(x))
         x = go("x", x, recut.back(), grid.columns * places.width)
         x = x.reshape(*block.lead, grid.columns, -1, places.of_core).swapaxes(3, 4)
         x = block.memory.keep("outputs of regions", x.reshape(*block.lead, across, -1).copy())
         to = Moves(down.to_core, down.to_place, down.core, down.place * places.top + np.concatenate(choices))
-        made += go("y", x, to, made.shape[2])
+        made += go("y", x, to, made.shape[2], pairs=heat.pairs["combine"])
         block.elementwise(made)
 
 
@@ -219,14 +221,16 @@ def multiply(block: Block, grid: Grid, w: Mlp, x: np.ndarray, shares: np.ndarray
 
 
 @contextmanager
-def moved(region: Region, part: str, tokens: list[np.ndarray], places: Places) -> Iterator[None]:
+def moved(region: Region, part: Part, tokens: list[np.ndarray], places: Places, heat: Heat) -> Iterator[None]:
     """Note the bytes over links of a part, and those that had to go: of each token, for each of its experts."""
     block, mixture = region.block, region.mixture
     assert mixture is not None
     fabric.settle(block)
-    before = block.link_bytes.sum()
+    before = block.link_bytes.copy()
     with timed(region, "prefill", part):
         yield
     fabric.settle(block)
-    mixture.tally.moved += block.control.allreduce(int(block.link_bytes.sum() - before))
+    crossed = block.link_bytes - before
+    heat.links[part] += crossed
+    mixture.tally.moved += block.control.allreduce(int(crossed.sum()))
     mixture.tally.routed += sum(map(len, tokens)) * places.embedding * 4
