@@ -1,4 +1,5 @@
-"""Alternatives side by side on the same work: algorithms of a product, allreduces, cache policies, whole systems.
+"""Alternatives side by side on the same work: algorithms of a product, allreduces, cache policies, whole systems, ways
+of tokens to their experts.
 
 What the alternatives are is read off the program: the choices of one of its options.
 """
@@ -23,7 +24,8 @@ FULL = 4096  # cores up to which payloads are moved unless asked otherwise
 class Comparison:
     """What is compared: the choices of a program's `option`, some of them in several `kinds` (label -> options).
 
-    `agree` names a part of the result that has to be the same for all; `without` are options that make no sense here.
+    `agree` names a part of the result that has to be the same for all; `without` are options that make no sense here,
+    and `defaults` those that are others than the program's.
     """
 
     program: str
@@ -31,6 +33,7 @@ class Comparison:
     kinds: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
     agree: str | None = None
     without: tuple[str, ...] = ()
+    defaults: Mapping[str, Any] = field(default_factory=dict)
 
     def fixed(self) -> set[str]:
         """Options of the program that the comparison sets itself."""
@@ -39,11 +42,25 @@ class Comparison:
 
 
 TREES = {f"ktree K={k}": {"phases": k} for k in (1, 2, 3)}
+WAYS = {
+    placement: {f"{placement} {way}": {"dispatch": way} for way in ways}
+    for placement, ways in (
+        ("split", ("padded", "dense", "ring", "multicast", "crossbar")), ("regions", ("ring", "multicast", "crossbar"))
+    )
+}  # fmt: skip
 COMPARISONS = {
     "gemm": Comparison("gemm", "algorithm", without=("transpose_b", "reduce", "segment")),
     "gemv": Comparison("gemv", "allreduce", {"ktree": TREES}, without=("groups",)),
     "kv": Comparison("kvcache", "policy"),
     "llama": Comparison("llama", "system", agree="token_ids", without=("logits",)),
+    "experts": Comparison(
+        "llama",
+        "experts",
+        WAYS,
+        "token_ids",
+        ("logits", "system", "capacity", "expert_grid", "experts_run"),
+        {"model": "mixtral-tiny"},
+    ),
 }
 
 

@@ -52,7 +52,11 @@ def _comparison(name: str) -> click.Command:
     program = load_program(comparison.program)
     summary = f"The choices of {program.name}'s --{comparison.option} on the same work, in one table."
 
-    @click.command(name, params=shared.own_options(program, comparison.fixed()), help=summary)
+    options = shared.own_options(program, comparison.fixed())
+    for option in options:
+        option.default = comparison.defaults.get(option.name or "", option.default)
+
+    @click.command(name, params=options, help=summary)
     @shared.together(shared.mesh, shared.machine, shared.json_to("the report"), shared.quiet, payload, only)
     def compare(**values: Any) -> None:
         sys.exit(failure.run_guarded(lambda comm, board: _compare(comm, name, **values)))

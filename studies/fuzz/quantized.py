@@ -33,8 +33,9 @@ KEYS: tuple[dict[str, Any], ...] = (
 )  # fmt: skip
 BASES = (CONFIG, CONFIG, CONFIG, CONFIG, CONFIG | MIXTURES[0], CONFIG | MIXTURES[2])
 WRONG: dict[str, tuple[Any, ...]] = {
-    "bits": (0, 1, 2, 4, 5, 8, 9, -3, 3.0, "3", None), "group": ("row", 0, -32, 1, 31, 48, 96, 128, 1 << 16, (1 << 16) + 32),
-    "symmetric": (True, False, 0, 1, None), "compensator_bits": (3, 8, 16, 4, 0, None), "method": ("w4a8", "gptq", "", 0, None),
+    "bits": (0, 1, 2, 4, 5, 8, 9, -3, 3.0, "3", None), "symmetric": (True, False, 0, 1, None),
+    "group": ("row", 0, -32, 1, 31, 48, 96, 128, 1 << 16, (1 << 16) + 32), "compensator_bits": (3, 8, 16, 4, 0, None),
+    "method": ("w4a8", "gptq", "", 0, None),
 }  # fmt: skip
 
 

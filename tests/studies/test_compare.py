@@ -114,6 +114,27 @@ def test_large_meshes_go_without_numbers_unless_they_are_asked_for(comm):
     assert payload((4, 4), False) == "none"
 
 
+@pytest.mark.mpi(ranks=[1, 2])
+def test_ways_to_experts_say_the_same(comm):
+    """Placements and dispatches of a mixture: the same text, and what each measures is what it does alone."""
+    work = {"model": "mixtral-tiny", "layers": 1, "prompt_ids": "5,96,7,130,2", "max_new_tokens": 2}
+    told = compare(comm, Console(), "experts", work, mesh=(4, 4), device=find_device("ideal"))
+    rows = {row["name"]: row for row in told["alternatives"]}
+    assert [*rows] == [
+        "split padded", "split dense", "split ring", "split multicast", "split crossbar", "regions ring",
+        "regions multicast", "regions crossbar",
+    ]  # fmt: skip
+    assert all(row["agrees"] for row in rows.values())
+    options = {**work, "experts": "regions", "dispatch": "crossbar"}
+    alone = on_one_rank(comm, lambda one: run_report(one, "llama", (4, 4), **options))
+    assert rows["regions crossbar"]["measured"] == alone["measured"]
+
+
+def test_a_comparison_has_defaults_of_its_own(run_meshrt: Run):
+    code, out, _, _ = run_meshrt("bench", "experts", "--help")
+    assert code == 0 and "[default: mixtral-tiny]" in " ".join(out.split())
+
+
 def test_one_table_with_all_that_is_measured(run_meshrt: Run):
     code, out, err, _ = run_meshrt("bench", "gemv", "--mesh", "4x4", "--k", "30", "--n", "20")
     assert (code, err) == (0, "")
