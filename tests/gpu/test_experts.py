@@ -66,6 +66,20 @@ def test_logits_are_those_of_transformers(name: str, tmp_path: Path) -> None:
             close(logits_of(new_gpus(tp), folder, "dense", IDS[name], 12, experts=layout), want)
 
 
+@pytest.mark.mpi(ranks=[1, 2, 4, 8])
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", ["mixtral-tiny", "deepseek-tiny"])
+def test_the_trained_ones_say_what_transformers_does(name: str, layout: str, comm: Any) -> None:
+    """They have eight heads: on 2, 4 and 8 GPUs, of so many ranks, prompt and what follows."""
+    golden = np.load(GOLDEN / f"{name}.npz")
+    ids, prompt = golden["ids"][:22].tolist(), int(golden["prompt"][0])
+    for tp, scheme in ((2, "dense"), (4, "base"), (8, "deinfer")):
+        if tp >= comm.size:
+            found = logits_of(new_gpus(tp, comm), find_model(name), scheme, ids, prompt, experts=layout)
+            close(found, golden["logits"][:22])
+
+
 @pytest.mark.parametrize("name", OF_EIGHT)
 def test_any_layout_on_any_gpus_gives_the_references_logits(name: str, tmp_path: Path) -> None:
     folder = random_checkpoint(OF_EIGHT[name], tmp_path, 5)

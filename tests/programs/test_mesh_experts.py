@@ -83,6 +83,26 @@ def test_logits_are_those_of_transformers_and_the_text_is_that_of_the_reference(
     assert {sum(row) for row in said["tokens"]} == {config.moe.top * (PROMPT + NEW - 1)}  # no token is dropped
 
 
+@pytest.mark.mpi(ranks=[2, 3, 4, 8, 9])
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_so_they_are_on_several_ranks(name: str, way: dict[str, Any], tmp_path: Path, comm: Any) -> None:
+    folder = Path(comm.bcast(str(tmp_path)))
+    if comm.rank == 0:
+        random_moe(name, folder / name)
+    comm.Barrier()
+    mesh = {2: (4, 2), 3: (3, 3), 4: (8, 8), 8: (4, 2), 9: (3, 3)}[comm.size]
+    run_program(
+        comm, "llama", mesh, model=str(folder / name), prompt_ids=",".join(map(str, IDS[name][:PROMPT])),
+        max_new_tokens=1, dtype="float32", logits=str(folder / "logits.npy"), **way,
+    )  # fmt: skip
+    golden, error = np.load(GOLDEN / f"{name}.npz")["logits"][:PROMPT], None
+    if comm.rank == 0:
+        error = float(np.abs(np.load(folder / "logits.npy") - golden).max())
+    assert comm.bcast(error) < 1e-3
+
+
 @pytest.mark.mpi(ranks=[1])
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("name, mesh, options", OTHERS, ids=str)
