@@ -22,7 +22,11 @@ WORDS = {
     "expert": "one of many MLPs of a layer, of which a token takes those that the router finds likeliest (docs/moe.md)",
     "dispatch": "tokens on their way to the cores that have their experts; what these made comes back by combine",
     "capacity": "the tokens that an expert has room for at a time",
-    "imbalance": "tokens of the expert that has most, over the mean of all",
+    "imbalance": "tokens of the expert that has most, over the mean of all; of traffic, the hottest over the mean",
+    "traffic": "bytes that a prompt's way to its experts and back put on every link, and on the way from every row of"
+    " cores to every other: the hottest, the coldest and the mean, by layer (docs/moe.md)",
+    "hottest": "the link, or the pair of rows of cores, that carried most bytes",
+    "coldest": "the link, or the pair of rows of cores, that carried fewest bytes of those that carried any",
     "cluster": "cores of one kind on a system on a chip",
     "micro-tile": "rows x columns of a product whose sums are in a core's registers",
     "panel": "columns of a product that are as wide as a micro-tile: what Arm cores share out",
