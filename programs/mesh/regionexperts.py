@@ -153,8 +153,9 @@ def one_pass(
     with timed(region, "prefill", "experts"):
         shape = grid.tile_columns, places.of_tile, grid.tile_rows, places.tokens
         x = x.reshape(*block.lead, *shape).transpose(0, 1, 4, 2, 5, 3)
-        x = block.memory.keep("tokens of an expert", np.ascontiguousarray(x))
-        x = multiply(block, grid, mlp, x, shares, mixture.steps)
+        x = multiply(
+            block, grid, mlp, block.memory.keep("tokens of an expert", np.ascontiguousarray(x)), shares, mixture.steps
+        )
         x = x.transpose(0, 1, 3, 5, 2, 4).reshape(*block.lead, -1, places.of_core)
     with moved(region, "combine", tokens, places, heat):
         x = block.memory.keep("outputs of a region", np.ascontiguousarray(x))
