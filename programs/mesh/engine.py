@@ -89,7 +89,8 @@ class MeshEngine:
             if grid is not None:
                 inner = own.enter_context(rings_in_regions(region.block, grid.width, grid.height))
             how = self.how
-            return move_weights(region.block, rings, region.weights, how.layers_run, inner, how.steps_run)
+            steps = how.steps_run if how.system == "waferllm" else None  # of the others: those of products
+            return move_weights(region.block, rings, region.weights, how.layers_run, inner, steps)
 
     def change_cores(self) -> None:
         """Let other cores decode than those of prefill: weights and cache go there."""
