@@ -15,7 +15,7 @@ from meshrt.ranks.host import prepare_environment
 
 prepare_environment()  # as in a run; of the above nothing imports numpy or mpi4py, which read it
 
-pytest_plugins = ["mpi_plugin", "tiers", "workers"]
+pytest_plugins = ["bytecode", "mpi_plugin", "tiers", "workers"]
 
 # All ranks of a test have to draw the same examples; and time per example says nothing on a busy machine.
 hypothesis.settings.register_profile("meshrt", derandomize=True, deadline=None, database=None)

@@ -23,7 +23,9 @@ from tempfile import TemporaryDirectory
 
 from mpi_jobs import Finished, child_environment
 
-IMPORTED = ("rich.console", "rich.table", "meshrt.commands.run", "meshrt.mesh.machine", "meshrt.neuron.machine")
+IMPORTED = ("rich.console", "rich.table", "meshrt.commands.run")
+IMPORTED += tuple(f"meshrt.{name}.machine" for name in ("mesh", "neuron", "gpu"))
+IMPORTED += tuple(f"meshrt.programs.{name}.engine" for name in ("mesh", "neuron", "gpu"))
 
 
 class Forks:

@@ -65,7 +65,7 @@ BASE: dict[str, dict[str, Any]] = {
     "gemv mesh": {"@mesh": (4, 16), "k": 64, "n": 32},
     "kvcache mesh": {"@mesh": (4, 4), "tokens": 8, "@payload": True},
     "shift mesh": {"@mesh": (6, 6), "tile": 2},
-    "llama mesh": {"@mesh": (8, 8), **IDS},
+    "llama mesh": {"@mesh": (8, 8), "layers": 2, **IDS},
     "llama neuron": {**IDS},
     "llama gpu": {"@tp": 2, **IDS},
     "llama arm": {"@cores": 2, **IDS},
@@ -76,7 +76,7 @@ BASE: dict[str, dict[str, Any]] = {
 }
 NUMBERS = {"@payload": True}
 DRAWN = NUMBERS | {"temperature": 5.0, "max_new_tokens": 6, "ignore_eos": True}
-TO_THE_END = NUMBERS | {"prompt_ids": "394,14"}  # of a story: the end-of-text token is next
+TO_THE_END = NUMBERS | {"prompt_ids": "394,14", "layers": 4}  # of a story: the end-of-text token is next
 MODELS: dict[str, Any] = {"layers": 1, "prompt_tokens": 4, "prompt_ids": None, "max_new_tokens": 1}
 EXPERTS: dict[str, Any] = {
     "model": "mixtral-8x7b", "layers": 1, "prompt_ids": None, "prompt_tokens": 40, "max_new_tokens": 2,
@@ -213,10 +213,10 @@ ROWS: dict[str, list[Row]] = {
         Row("regions", 2, "result.decode_regions", becomes(1, 2), None, "decode has as many"),
         Row("decode_mesh", "4x8", "result.decode_cores", becomes([8, 8], [4, 8]), {"@device": "ideal"}),
         Row("decode_regions", 2, "result.decode_regions", becomes(1, 2)),
-        LAYERS,
+        Row("layers", 1, "result.layers", becomes(2, 1)),
         Row("ratio", 0.6, "measured.macs", FALLS, {"ratio": 0.1, "block": 16}),
         Row("block", 16, "measured.macs", FALLS, {"ratio": 0.5}, "ranks are rounded up to 16, not to 128"),
-        Row("layers_run", 1, "result.layers_run", becomes(4, 1)),
+        Row("layers_run", 1, "result.layers_run", becomes(2, 1)),
         Row("steps_run", 1, "kinds.measured.hops", becomes("counted", "extrapolated")),
         Row("layers_only", True, "phases.prefill.macs", FALLS),
         Row("experts", "regions", "result.experts.cores_used", FALLS, EXPERTS, "of 2 experts at most"),

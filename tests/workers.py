@@ -1,6 +1,7 @@
 """How plain `pytest` shares out its tests: processes of pytest-xdist, of which one takes all tests of several ranks.
 
-A file is for one worker, so that what its tests share is made once.
+A file is for one worker, so that what its tests share is made once. What takes long or waits for long begins first, so
+that no worker ends with it alone.
 """
 
 from __future__ import annotations
@@ -14,18 +15,47 @@ from xdist.scheduler import LoadScopeScheduling
 from meshrt.ranks import host
 
 WORKERS = 4  # more have nothing to do: the jobs of several ranks come one after the other
+# Then files in which watchdogs, launchers and faults are waited for, then those that compute for longest.
+FIRST = (
+    "jobs", "ranks/test_faults", "house/test_mpi_plugin", "cli/test_cli_errors", "ranks/test_failure",
+    "launch/test_launch_restarts", "ranks/test_beats", "studies/test_fuzz", "cli/test_settings", "studies/test_tune",
+    "models/test_compress", "mesh/test_live_memory", "programs/test_regions", "programs/test_own_program",
+    "models/test_quantize", "programs/test_decomposed", "programs/test_quantized_mesh", "programs/test_mesh_experts",
+    "studies/test_milo", "gpu/test_lowrank", "mesh/test_tampering", "programs/test_checkpoint_machines",
+    "gpu/test_experts", "house/test_examples", "launch/", "ranks/", "cli/", "house/", "mesh/test_allreduce",
+)  # fmt: skip
 
 
-class ByFile(LoadScopeScheduling):
+def given_out_with(nodeid: str) -> str:
     """What is given out together: the jobs of several ranks, of which only one runs at a time, then each file."""
+    ranks = re.search(r"[\[-]ranks=(\d+)", nodeid)
+    return "jobs" if ranks is not None and int(ranks[1]) > 1 else nodeid.split("::")[0]
+
+
+def turn(item: pytest.Item) -> int:
+    """Where in FIRST a test is, or behind all."""
+    scope = given_out_with(item.nodeid).removeprefix("tests/")
+    return next((at for at, name in enumerate(FIRST) if scope.startswith(name)), len(FIRST))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=turn)
+
+
+class ByScope(LoadScopeScheduling):
+    """In the order of the tests."""
+
+    def __init__(self, config: pytest.Config, log: Any) -> None:
+        super().__init__(config, log)
+        config.option.loadscopereorder = False
 
     def _split_scope(self, nodeid: str) -> str:
-        ranks = re.search(r"[\[-]ranks=(\d+)", nodeid)
-        return "jobs" if ranks is not None and int(ranks[1]) > 1 else nodeid.split("::")[0]
+        return given_out_with(nodeid)
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile | None:
-    return ByFile(config, log) if config.getoption("dist") == "load" else None
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByScope | None:
+    return ByScope(config, log) if config.getoption("dist") == "load" else None
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:

@@ -86,8 +86,13 @@ def test_help_of_a_program_has_its_options_and_the_shared_ones(program: str, own
     assert ("--model" in options) == (program == "llama")
 
 
-@pytest.mark.parametrize("group", [(), ("run",), ("bench",), ("reproduce",)])
-@pytest.mark.parametrize("ranks", [1, 2])
+GROUPS = [(), ("run",), ("bench",), ("reproduce",)]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "group"),
+    [*((1, group) for group in GROUPS), (2, ()), *(pytest.param(2, one, marks=pytest.mark.all) for one in GROUPS[1:])],
+)
 def test_a_group_without_a_command_shows_its_help(ranks: int, group: tuple[str, ...], run_meshrt: Run):
     code, out, err, _ = run_meshrt(*group, ranks=ranks)
     assert (code, out) == (2, "")
@@ -107,8 +112,9 @@ def assert_measured(part: dict[str, Any], extra: frozenset[str] = frozenset()) -
         assert isinstance(part[key], int)
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-@pytest.mark.parametrize("quiet", [(), ("--quiet",)], ids=["", "quiet"])
+@pytest.mark.parametrize(
+    ("ranks", "quiet"), [(1, ()), (1, ("--quiet",)), (2, ()), pytest.param(2, ("--quiet",), marks=pytest.mark.all)]
+)
 def test_json_on_standard_output_is_json_and_nothing_else(ranks: int, quiet: tuple[str, ...], run_meshrt: Run):
     arguments = ("--prompt", "Once", "--max-new-tokens", "3", "--mesh", "8x8")
     report = json.loads(say(run_meshrt, "run", "llama-tiny", *arguments, "--json", "-", *quiet, ranks=ranks))

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from decomposed import decompose
 from gpu_runs import new_gpus, run_lowrank
+from lines import run_lines
 from test_lowrank import every_matrix
 
 from meshrt.errors import UsageError
@@ -268,33 +269,39 @@ def test_run_lowrank(run_meshrt: Callable[..., Any], tiny: Path, tmp_path: Path)
     assert len(texts) == 1
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        (["run", "lowrank", "--tp", "3"], 2, "--tp is 3; the 8 heads of the model can be shared by 1, 2, 4, 8 GPUs"),
-        (["run", "lowrank", "--tp", "0"], 2, "--tp"),
-        (["run", "lowrank", "--kv", "lowrank"], 2, "is not decomposed; use --kv dense"),
-        (["run", "lowrank", "--model", "opt-30b"], 2, "with --payload none"),
-        (["run", "lowrank", "--device", "a6000", "--link", "nvlink", "--tp", "4"], 2, "NVLink joins 2 GPUs"),
-        (["run", "lowrank", "--link-rate", "nan"], 2, "nvlink_bytes_per_second is nan; it is 1e-15 to 1e+18"),
-        (["run", "lowrank", "--link-rate", "1e-320"], 2, "nvlink_bytes_per_second is 1e-320; it is 1e-15 to 1e+18"),
-        (["run", "lowrank", "--gpu-memory", "1000"], 3, "GPU 0: 'weights' asks for"),
-        (["run", "lowrank", "--kv-blocks", "1"], 3, "needs 3 blocks of 16 tokens, and the cache has 1"),
-        (["run", "serve", "--rate", "-1"], 2, "--rate is -1.0; it is 0, or 1e-09 to 1e+09 a second"),
-        (["run", "serve", "--rate", "nan"], 2, "--rate is nan"),
-        (["run", "serve", "--rate", "1e-310"], 2, "--rate is 1e-310"),
-        (["run", "serve", "--seed", "-1"], 2, "--seed is -1; it starts at 0"),
-        (["run", "serve", "--prompt-tokens", "9" * 5000], 2, "give a number of tokens such as 32"),
-        (["run", "serve", "--output-tokens", "1:9:9"], 2, "give a number of tokens such as 32"),
-        (["bench", "serve", "--only", "best"], 2, "best"),
-        (["reproduce", "deinfer", "2"], 2, "no table or figure '2'; there are 1, 3, 4, 5, 6"),
-    ],
-)
+WRONG: list[tuple[list[str], int, str]] = [
+    (["run", "lowrank", "--tp", "3"], 2, "--tp is 3; the 8 heads of the model can be shared by 1, 2, 4, 8 GPUs"),
+    (["run", "lowrank", "--tp", "0"], 2, "--tp"),
+    (["run", "lowrank", "--kv", "lowrank"], 2, "is not decomposed; use --kv dense"),
+    (["run", "lowrank", "--model", "opt-30b"], 2, "with --payload none"),
+    (["run", "lowrank", "--device", "a6000", "--link", "nvlink", "--tp", "4"], 2, "NVLink joins 2 GPUs"),
+    (["run", "lowrank", "--link-rate", "nan"], 2, "nvlink_bytes_per_second is nan; it is 1e-15 to 1e+18"),
+    (["run", "lowrank", "--link-rate", "1e-320"], 2, "nvlink_bytes_per_second is 1e-320; it is 1e-15 to 1e+18"),
+    (["run", "lowrank", "--gpu-memory", "1000"], 3, "GPU 0: 'weights' asks for"),
+    (["run", "lowrank", "--kv-blocks", "1"], 3, "needs 3 blocks of 16 tokens, and the cache has 1"),
+    (["run", "serve", "--rate", "-1"], 2, "--rate is -1.0; it is 0, or 1e-09 to 1e+09 a second"),
+    (["run", "serve", "--rate", "nan"], 2, "--rate is nan"),
+    (["run", "serve", "--rate", "1e-310"], 2, "--rate is 1e-310"),
+    (["run", "serve", "--seed", "-1"], 2, "--seed is -1; it starts at 0"),
+    (["run", "serve", "--prompt-tokens", "9" * 5000], 2, "give a number of tokens such as 32"),
+    (["run", "serve", "--output-tokens", "1:9:9"], 2, "give a number of tokens such as 32"),
+    (["bench", "serve", "--only", "best"], 2, "best"),
+    (["reproduce", "deinfer", "2"], 2, "no table or figure '2'; there are 1, 3, 4, 5, 6"),
+]
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str, str]]:
+    """What becomes of all lines of WRONG."""
+    return run_lines({str(line): line for line, _, _ in WRONG}, tmp_path_factory.mktemp("lines"))
+
+
+@pytest.mark.parametrize(("arguments", "code", "message"), WRONG)
 def test_errors_are_short_and_have_codes(
-    run_meshrt: Callable[..., Any], arguments: list[str], code: int, message: str
+    arguments: list[str], code: int, message: str, told: dict[str, tuple[int, str, str]]
 ) -> None:
-    done = run_meshrt(*arguments)
-    assert done.code == code and message in done.stderr and "Traceback" not in done.stderr
+    found, _, err = told[str(arguments)]
+    assert found == code and message in err and "Traceback" not in err
 
 
 def test_bench_serve(run_meshrt: Callable[..., Any], tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ import ast
 import re
 import sys
 import tomllib
-from collections.abc import Iterator
 from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -19,29 +19,35 @@ LAYERS = ("meshrt", "programs", "launch", "models", "studies")
 COMMANDS = ROOT / "meshrt" / "commands"  # with what a command needs, whatever the layer
 
 
+@cache
 def _files(layer: str) -> list[Path]:
     return sorted(
         path for path in (ROOT / layer).rglob("*.py") if not path.is_relative_to(ROOT / layer / "__pycache__")
     )
 
 
-def _imports(path: Path, for_types: bool = True) -> Iterator[str]:
+@cache
+def _body(path: Path) -> list[ast.stmt]:
+    return ast.parse(path.read_text()).body
+
+
+@cache
+def _imports(path: Path, for_types: bool = True) -> list[str]:
     """Full names of all modules that a file imports, anywhere in it; `from a import b` counts as a.b too.
 
     Those under `if TYPE_CHECKING:`, which are never loaded, are left out on request.
     """
-    tree = ast.parse(path.read_text())
-    if not for_types:
-        tree.body = [
-            node for node in tree.body if not (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test))
-        ]
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative import"
-            yield str(node.module)
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+    found: list[str] = []
+    for part in _body(path):
+        if not for_types and isinstance(part, ast.If) and "TYPE_CHECKING" in ast.unparse(part.test):
+            continue
+        for node in ast.walk(part):
+            if isinstance(node, ast.Import):
+                found += [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                assert node.level == 0, f"{path}: relative import"
+                found += [str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return found
 
 
 def _layer(module: str) -> str | None:
@@ -133,7 +139,7 @@ def test_heavy_libraries_are_imported_late() -> None:
             if layer == "models" and path.stem in training:
                 continue
             assert not set(_imports(path)) & {f"meshrt.models.{name}" for name in training}, path
-            for node in ast.parse(path.read_text()).body:
+            for node in _body(path):
                 names = {alias.name.split(".")[0] for alias in node.names} if isinstance(node, ast.Import) else set()
                 names |= {str(node.module).split(".")[0]} if isinstance(node, ast.ImportFrom) else set()
                 assert not names & heavy, f"{path}: {names & heavy} at the top"
@@ -155,6 +161,7 @@ STRANGERS: dict[str, tuple[str, ...]] = {
 }
 
 
+@cache
 def _arrows() -> dict[str, set[str]]:
     """Which modules each one imports, those inside functions and for types too. A package is its __init__."""
     modules: dict[str, Path] = {}
@@ -166,7 +173,7 @@ def _arrows() -> dict[str, set[str]]:
     arrows = {}
     for name, path in modules.items():
         found = set()
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in (node for part in _body(path) for node in ast.walk(part)):
             if isinstance(node, ast.Import):
                 found |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom):

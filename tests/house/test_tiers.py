@@ -37,6 +37,11 @@ def test_on_ranks(n): pass
 @pytest.mark.parametrize("n", range(9))
 def test_never_alone(n): pass
 
+@pytest.mark.sample(2)
+@pytest.mark.mpi(ranks=[2, 4, 6, 8])
+@pytest.mark.parametrize("n", range(9))
+def test_large(n): pass
+
 @pytest.mark.parametrize("n", [pytest.param(n, marks=pytest.mark.all if n % 2 else ()) for n in range(9)])
 def test_half_of_all(n): pass
 """
@@ -65,9 +70,11 @@ def test_the_default_tier_has_every_test_and_number_of_ranks_with_a_sample(suite
     found = collected(suite)
     few = found.pop("on_ranks ranks=2", None) or found.pop("on_ranks ranks=3")
     many = found.pop("on_ranks ranks=6", None) or found.pop("on_ranks ranks=9")
-    assert len(few) == len(many) == 1
+    more = found.pop("large ranks=4", None) or found.pop("large ranks=6")
+    assert len(few) == len(many) == len(more) == 1
     assert {name: len(sets) for name, sets in found.items()} == {
         "plain": 9, "sampled": 3, "on_ranks ranks=1": 9, "never_alone ranks=2": 9, "never_alone ranks=4": 1,
+        "large ranks=2": 2,
         "half_of_all": 5,
     }  # fmt: skip
     assert found["sampled"] == ["0", "4", "8"]
@@ -84,6 +91,7 @@ def test_what_is_drawn_is_any_and_always_the_same() -> None:
 def test_all_of_them_run_with_all(suite: Path) -> None:
     whole = {"plain", "sampled", "of_all", *(f"on_ranks ranks={ranks}" for ranks in (1, 2, 3, 6, 8, 9))}
     whole |= {"never_alone ranks=2", "never_alone ranks=4", "half_of_all"}
+    whole |= {f"large ranks={ranks}" for ranks in (2, 4, 6, 8)}
     assert Counter({name: len(sets) for name, sets in collected(suite, "--all").items()}) == dict.fromkeys(whole, 9)
 
 

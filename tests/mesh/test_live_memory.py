@@ -15,8 +15,9 @@ IDS: dict[str, Any] = {
     "prompt_ids": "5,6,7,8,9,10,11",
     "ignore_eos": True,
     "max_new_tokens": 3,
-    "layers": 2,
+    "layers": 1,
 }
+TWO = IDS | {"layers": 2}  # for what one layer leaves to the next, or another region
 RUNS: dict[str, tuple[str, tuple[int, int], dict[str, Any]]] = {
     **{f"gemm {name}": ("gemm", (4, 4), SIZES | {"algorithm": name}) for name in ("cannon", "summa", "allgather")},
     "gemm meshgemm": ("gemm", (5, 5), SIZES),
@@ -40,7 +41,7 @@ RUNS: dict[str, tuple[str, tuple[int, int], dict[str, Any]]] = {
     "shift": ("shift", (6, 5), {"axis": "both", "tile": 7, "multiply": True}),
     "shift cannon": ("shift", (6, 5), {"pattern": "cannon", "tile": 7}),
     "llama": ("llama", (8, 8), IDS),
-    "llama 3x2": ("llama", (3, 2), IDS),
+    "llama 3x2": ("llama", (3, 2), TWO),
     "llama head groups": ("llama", (4, 4), IDS | {"head_groups": 2}),
     "llama ten allreduces": ("llama", (4, 4), IDS | {"allreduces": "published"}),
     "llama concat": ("llama", (4, 4), IDS | {"kv": "concat"}),
@@ -48,8 +49,8 @@ RUNS: dict[str, tuple[str, tuple[int, int], dict[str, Any]]] = {
     "llama t10 3x2": ("llama", (3, 2), IDS | {"system": "t10"}),
     "llama ladder": ("llama", (4, 4), IDS | {"system": "ladder"}),
     "llama ladder 3x2": ("llama", (3, 2), IDS | {"system": "ladder"}),
-    "llama regions": ("llama", (4, 4), IDS | {"regions": 2}),
-    "llama other cores": ("llama", (5, 5), IDS | {"decode_mesh": "4x4", "decode_regions": 2}),
+    "llama regions": ("llama", (4, 4), TWO | {"regions": 2}),
+    "llama other cores": ("llama", (5, 5), TWO | {"decode_mesh": "4x4", "decode_regions": 2}),
     "llama more cores": ("llama", (3, 4), IDS | {"decode_mesh": "4x5"}),
 }
 

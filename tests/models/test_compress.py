@@ -3,13 +3,14 @@
 import json
 import re
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
-from measure import on_one_rank, run_report
+from generations import same_as_on_one_rank
 from mpi_jobs import Finished
 from random_models import CASES, case_ids, case_seed, random_checkpoint, random_weights
 from safetensors.numpy import load_file, save_file
@@ -417,20 +418,12 @@ def test_compressed_model_runs_on_a_mesh_as_on_one_rank(comm: Any, tmp_path: Pat
         compress(base, folder / "model", ranks, "svd", [[*range(90)], [*range(0, 90, 7)]], {})
     comm.Barrier()
 
-    def run(ranks: Any) -> tuple[Any, bytes]:
-        report = run_report(
-            ranks, "llama", (4, 4), model=str(folder / "model"), prompt_ids="5,6,7,40,2", max_new_tokens=6,
-            logits=str(folder / "logits.npy"), ignore_eos=True,
-        )  # fmt: skip
-        written = (folder / "logits.npy").read_bytes() if ranks.rank == 0 else None
-        return {key: value for key, value in report.items() if key != "host"}, ranks.bcast(written)
-
-    report, written = run(comm)
-    assert (report, written) == on_one_rank(comm, run)
+    report, written = same_as_on_one_rank(
+        comm, folder / "model", (4, 4), folder, prompt_ids="5,6,7,40,2", max_new_tokens=6
+    )
     error = None
     if comm.rank == 0:
         config, weights = read_config(folder / "model"), load_weights(folder / "model")
         ids = [5, 6, 7, 40, 2, *report["result"]["token_ids"][:-1]]
-        (folder / "again.npy").write_bytes(written)
-        error = float(np.abs(np.load(folder / "again.npy") - forward(config, weights, ids)).max())
+        error = float(np.abs(np.load(BytesIO(written)) - forward(config, weights, ids)).max())
     assert comm.bcast(error) < 1e-3

@@ -26,6 +26,7 @@ def quantized(model: str, out: Path, *arguments: str) -> Any:
     return json.loads(done.stdout)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("model", MIXTURES)
 @pytest.mark.parametrize(
     "options",
@@ -103,6 +104,7 @@ def test_text_that_is_of_no_use(options: tuple[str, ...], message: str, tmp_path
     assert done.exit_code == 2 and message in done.stderr and done.stderr.count("\n") == 1
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("model", MIXTURES)
 def test_the_kept_round_is_the_best_as_stored(model: str, tmp_path: Path) -> None:
     told = quantized(model, tmp_path / "out", "--ranks", "uniform-32", "--rounds", "4", "--held-out-stories", "0")

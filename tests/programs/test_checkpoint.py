@@ -44,7 +44,7 @@ def generate(
     payload: bool = True, **options: Any,
 ) -> Any:  # fmt: skip
     """The report of a short generation at rank 0, None elsewhere."""
-    given: dict[str, Any] = {"prompt_ids": "5,9,7,30,2,11", "max_new_tokens": NEW, "ignore_eos": True}
+    given: dict[str, Any] = {"prompt_ids": "5,9,7,30,2,11", "max_new_tokens": NEW, "ignore_eos": True, "layers": 2}
     given |= {"every": 2} if "checkpoint" in options else {}
     if "context" in options:
         del given["prompt_ids"]

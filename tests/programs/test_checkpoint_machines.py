@@ -70,15 +70,15 @@ def generate(comm: Any, folder: Path, name: str, changed: dict[str, Any] | None 
     return emulate(comm, Board.alone(), load_program("llama", machine), given, **size)
 
 
-def make_models(comm: Any, folder: Path) -> Path:
-    """The folder that all ranks see, with what is not packaged."""
-    folder = Path(comm.bcast(str(folder)))
-    if comm.rank == 0:
-        for name, config in MODELS.items():
-            random_checkpoint(config, folder / name, 3)
+def make_model(comm: Any, folder: Path, name: str) -> Path:
+    """The folder that all ranks see, with the model of that run if it is not packaged."""
+    folder, model = Path(comm.bcast(str(folder))), RUNS[name][2]["model"]
+    if comm.rank == 0 and model in MODELS:
+        random_checkpoint(MODELS[model], folder / model, 3)
+    elif comm.rank == 0 and model == "decomposed":
         source = find_model("llama-tiny")
         ranks = {name: int(0.7 * one.most_rank) for name, one in read_config(source).matrices().items()}
-        decompose(source, folder / "decomposed", ranks)
+        decompose(source, folder / model, ranks)
     comm.Barrier()
     return folder
 
@@ -90,7 +90,7 @@ def test_goes_on_as_if_nothing_had_happened(
 ) -> None:
     """By as many ranks as there may be, then on one and on two, from state to state; the last goes to the end."""
     _, count, options = RUNS[name]
-    folder = make_models(comm, tmp_path)
+    folder = make_model(comm, tmp_path, name)
     logits = folder / "logits.npy"
     more = {} if options.get("@payload") is False else {"logits": str(logits)}
     state = str(folder / "state")
@@ -123,7 +123,7 @@ def test_goes_on_as_if_nothing_had_happened(
 @pytest.mark.mpi(ranks=[1])
 def test_spills_of_what_stays_are_in_a_state(comm: MPI.Intracomm, tmp_path: Path) -> None:
     """The run by that name spills before and after a state: otherwise it would be no test of it."""
-    told = generate(comm, make_models(comm, tmp_path), "neuron, spills")
+    told = generate(comm, tmp_path, "neuron, spills")
     assert all(phase["spill_bytes"]["reloaded"] for phase in told["phases"])
 
 
@@ -141,7 +141,7 @@ def test_who_goes_on_stands_where_the_other_stood(
     comm: MPI.Intracomm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """Every clock, counter and heap, also those that nobody waits for in these runs."""
-    state = kept_state(comm, make_models(comm, tmp_path), monkeypatch, name)
+    state = kept_state(comm, make_model(comm, tmp_path, name), monkeypatch, name)
     restore = loop.restore
 
     def restored(found: Any, machine: Any, engine: Any, *more: Any) -> None:

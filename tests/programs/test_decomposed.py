@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from decomposed import decompose
-from measure import on_one_rank, run_report
+from generations import generated, goes_on_from_a_state, same_as_on_one_rank
+from measure import run_report
 from random_models import CASES, case_seed, random_checkpoint
 from runs import new_block, run_program
 
@@ -64,11 +65,7 @@ def multiplied_out(folder: Path) -> tuple[Config, dict[str, np.ndarray]]:
 
 def check(comm: Any, model: Path, mesh: tuple[int, int], folder: Path, **options: Any) -> Any:
     """Every logit of prefill and decode, on one rank, against the reference; the report."""
-    report = run_program(
-        comm, "llama", mesh, model=str(model), prompt_ids=",".join(map(str, PROMPT)), max_new_tokens=NEW,
-        dtype="float32", ignore_eos=True, logits=str(folder / "logits.npy"), **options,
-    )  # fmt: skip
-    found, ids = np.load(folder / "logits.npy"), [*PROMPT, *report["result"]["token_ids"][:-1]]
+    report, found, ids = generated(comm, model, mesh, folder, PROMPT, NEW, dtype="float32", **options)
     for config, weights in ((read_config(model), load_weights(model)), multiplied_out(model)):
         expected = forward(config, weights, ids)
         assert np.abs(found - expected).max() < 1e-3
@@ -93,7 +90,7 @@ WAYS: list[tuple[tuple[int, int], dict[str, Any]]] = [
 
 
 @pytest.mark.mpi(ranks=[1])
-@pytest.mark.sample(15)
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("mesh, options", WAYS, ids=str)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_logits_are_those_of_the_factors(
@@ -108,48 +105,41 @@ def test_biases_come_after_the_second_factor(mesh: tuple[int, int], tmp_path: Pa
     """Of q, k and v in factors beside whole ones, and of an output."""
     case = CASES["bias"] | {"low_rank": {"ranks": {f"{LAYERS}0.self_attn.{one}_proj": 11 for one in "qo"}}}
     model = random_checkpoint(case, tmp_path / "model", case_seed("bias"))
-    ids = [5, 6, 7, 40, 2]
-    report = run_program(
-        comm, "llama", mesh, model=str(model), prompt_ids="5,6,7,40,2", max_new_tokens=4, ignore_eos=True,
-        logits=str(tmp_path / "logits.npy"),
-    )  # fmt: skip
-    expected = forward(read_config(model), load_weights(model), [*ids, *report["result"]["token_ids"][:-1]])
-    assert np.abs(np.load(tmp_path / "logits.npy") - expected).max() < 1e-3
+    _, found, ids = generated(comm, model, mesh, tmp_path, [5, 6, 7, 40, 2], 4)
+    assert np.abs(found - forward(read_config(model), load_weights(model), ids)).max() < 1e-3
 
 
 @pytest.mark.mpi(ranks=[2, 3, 4, 6])
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "kind, mesh, options",
     [
-        ("all", (6, 4), {}),
-        ("some", (6, 6), {"decode_mesh": "4x6", "head_groups": 1}),
-        ("mlp", (6, 4), {"regions": 2}),
+        ("all", (6, 4), {"layers": 2}),
+        ("mlp", (6, 4), {"layers": 2, "regions": 2}),
         ("some", (6, 4), {"system": "t10"}),
-        ("all", (6, 4), {"system": "ladder"}),
+        ("all", (6, 4), {"layers": 2, "system": "ladder"}),
+        ("some", (6, 6), {"decode_mesh": "4x6", "head_groups": 1}),
     ],
     ids=str,
 )
 def test_several_ranks_report_what_one_does(
     kind: str, mesh: tuple[int, int], options: Any, tmp_path: Path, comm: Any
 ) -> None:
-    folder = Path(comm.bcast(str(tmp_path)))
+    model = shared(comm, tmp_path, kind)
+    same_as_on_one_rank(comm, model, mesh, model.parent, prompt_ids="5,96,7,130,2", max_new_tokens=3, **options)
+
+
+def shared(comm: Any, folder: Path, kind: str) -> Path:
+    """The model of that kind, on all ranks."""
+    model = Path(comm.bcast(str(folder))) / "model"
     if comm.rank == 0:
-        decompose(TINY, folder / "model", KINDS[kind](read_config(TINY)))
+        decompose(TINY, model, KINDS[kind](read_config(TINY)))
     comm.Barrier()
-
-    def run(ranks: Any) -> tuple[Any, bytes]:
-        report = run_report(
-            ranks, "llama", mesh, model=str(folder / "model"), prompt_ids=",".join(map(str, PROMPT)), max_new_tokens=4,
-            ignore_eos=True, logits=str(folder / "logits.npy"), **options,
-        )  # fmt: skip
-        written = (folder / "logits.npy").read_bytes() if ranks.rank == 0 else None
-        return {key: value for key, value in report.items() if key != "host"}, ranks.bcast(written)
-
-    assert run(comm) == on_one_rank(comm, run)
+    return model
 
 
 @pytest.mark.mpi(ranks=[1])
-@pytest.mark.sample(6)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("mesh, options", WAYS, ids=str)
 @pytest.mark.parametrize("kind", ["some", "all"])
 def test_shapes_alone_give_the_same_counts(
@@ -163,25 +153,8 @@ def test_shapes_alone_give_the_same_counts(
 
 @pytest.mark.mpi(ranks=[2])
 def test_a_generation_goes_on_from_a_state(tmp_path: Path, comm: Any) -> None:
-    folder = Path(comm.bcast(str(tmp_path)))
-    if comm.rank == 0:
-        decompose(TINY, folder / "model", all_ranks(read_config(TINY)))
-    comm.Barrier()
-    told = []
-    for more in (
-        {},
-        {"checkpoint": str(folder / "state"), "every": 3},
-        {"checkpoint": str(folder / "state"), "resume": True},
-    ):
-        told.append(
-            run_report(
-                comm, "llama", (4, 4), model=str(folder / "model"), prompt_ids="5,6,7", max_new_tokens=NEW,
-                ignore_eos=True, **more,
-            )
-        )  # fmt: skip
-    assert told[2]["host"]["resumed_at_token"] == 3
-    assert told[0]["result"] == told[1]["result"] == told[2]["result"]
-    assert told[0]["phases"] == told[1]["phases"] == told[2]["phases"]
+    model = shared(comm, tmp_path, "all")
+    goes_on_from_a_state(comm, model, model.parent, NEW, layers=2)
 
 
 # ------------------------------------------------------------------------------------------------------- on paper

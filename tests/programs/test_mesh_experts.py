@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from decomposed import decompose
-from measure import on_one_rank, run_report
+from generations import generated, goes_on_from_a_state, same_as_on_one_rank
 from moe_models import CASES, IDS, QWEN3, random_moe
 from random_models import random_checkpoint
 from runs import run_program
@@ -56,12 +56,8 @@ OTHERS: list[tuple[str, tuple[int, int], dict[str, Any]]] = [
 
 def check(comm: Any, model: Path, mesh: tuple[int, int], ids: list[int], folder: Path, **options: Any) -> Any:
     """Every logit of prefill and decode against the reference in float64, on one rank; the report."""
-    report = run_program(
-        comm, "llama", mesh, model=str(model), prompt_ids=",".join(map(str, ids)), max_new_tokens=NEW, dtype="float32",
-        ignore_eos=True, logits=str(folder / "logits.npy"), **options,
-    )  # fmt: skip
-    found, new = np.load(folder / "logits.npy"), report["result"]["token_ids"]
-    expected = forward(read_config(model), load_weights(model), [*ids, *new[:-1]])
+    report, found, every = generated(comm, model, mesh, folder, ids, NEW, dtype="float32", **options)
+    expected, new = forward(read_config(model), load_weights(model), every), report["result"]["token_ids"]
     assert np.abs(found - expected).max() < 1e-3
     assert new == expected[len(ids) - 1 :].argmax(axis=1).tolist()
     return report
@@ -124,41 +120,25 @@ def test_so_they_are_in_other_ways(
     ids=str,
 )
 def test_several_ranks_report_what_one_does(name: str, options: dict[str, Any], tmp_path: Path, comm: Any) -> None:
-    folder = Path(comm.bcast(str(tmp_path)))
+    model = shared(comm, tmp_path, name)
+    same_as_on_one_rank(comm, model, (6, 4), model.parent, prompt_ids="5,6,7,60,2,1,9", max_new_tokens=2, **options)
+
+
+def shared(comm: Any, folder: Path, name: str) -> Path:
+    """The model of that name, on all ranks."""
+    model = Path(comm.bcast(str(folder))) / "model"
     if comm.rank == 0:
-        random_moe(name, folder / name)
+        random_moe(name, model)
     comm.Barrier()
-
-    def run(ranks: Any) -> tuple[Any, bytes]:
-        report = run_report(
-            ranks, "llama", (6, 4), model=str(folder / name), prompt_ids="5,6,7,60,2,1,9", max_new_tokens=2,
-            ignore_eos=True, logits=str(folder / "logits.npy"), **options,
-        )  # fmt: skip
-        written = (folder / "logits.npy").read_bytes() if ranks.rank == 0 else None
-        return {key: value for key, value in report.items() if key != "host"}, ranks.bcast(written)
-
-    assert run(comm) == on_one_rank(comm, run)
+    return model
 
 
 @pytest.mark.mpi(ranks=[2])
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("options", [{}, REGIONS | {"expert_grid": "2x2"}], ids=str)
 def test_a_generation_goes_on_from_a_state(options: dict[str, Any], tmp_path: Path, comm: Any) -> None:
-    folder = Path(comm.bcast(str(tmp_path)))
-    if comm.rank == 0:
-        random_moe("qwen2-moe", folder / "model")
-    comm.Barrier()
-    state = {"checkpoint": str(folder / "state")}
-    told = [
-        run_report(
-            comm, "llama", (4, 4), model=str(folder / "model"), prompt_ids="5,6,7", max_new_tokens=NEW,
-            ignore_eos=True, **options, **more,
-        )
-        for more in ({}, state | {"every": 3}, state | {"resume": True})
-    ]  # fmt: skip
-    assert told[2]["host"]["resumed_at_token"] == 3
-    assert told[0]["result"] == told[1]["result"] == told[2]["result"]
-    assert told[0]["phases"] == told[1]["phases"] == told[2]["phases"]
+    model = shared(comm, tmp_path, "qwen2-moe")
+    goes_on_from_a_state(comm, model, model.parent, NEW, **options)
 
 
 class Replay:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from measure import on_one_rank, run_report
+from generations import generated, goes_on_from_a_state, same_as_on_one_rank
 from moe_models import random_moe
 from random_models import CASES, case_seed, random_checkpoint
 from runs import new_block, run_program
@@ -71,13 +71,8 @@ def check(
     **options: Any,
 ) -> Any:  # fmt: skip
     """Every logit of prefill and decode, on one rank, against the reference on the dequantized matrices; the report."""
-    report = run_program(
-        comm, "llama", mesh, model=str(model), prompt_ids=",".join(map(str, ids)), max_new_tokens=NEW, dtype="float32",
-        ignore_eos=True, logits=str(folder / "logits.npy"), **options,
-    )  # fmt: skip
-    every = [*ids, *report["result"]["token_ids"][:-1]]
-    expected = forward(read_config(model, quantized=True), load_weights(model), every)
-    assert np.abs(np.load(folder / "logits.npy") - expected).max() < bound
+    report, found, every = generated(comm, model, mesh, folder, ids, NEW, dtype="float32", **options)
+    assert np.abs(found - forward(read_config(model, quantized=True), load_weights(model), every)).max() < bound
     return report
 
 
@@ -158,20 +153,17 @@ def test_mixtures_of_experts(case: str, kind: str, options: Any, tmp_path: Path,
 def test_several_ranks_report_what_one_does(
     kind: str, mesh: tuple[int, int], options: Any, tmp_path: Path, comm: Any
 ) -> None:
-    folder = Path(comm.bcast(str(tmp_path)))
+    model = shared(comm, tmp_path, kind)
+    same_as_on_one_rank(comm, model, mesh, model.parent, prompt_ids="5,96,7,130,2", max_new_tokens=3, **options)
+
+
+def shared(comm: Any, folder: Path, kind: str) -> Path:
+    """The model in that scheme, on all ranks."""
+    model = Path(comm.bcast(str(folder))) / "model"
     if comm.rank == 0:
-        quantized(TINY, folder / "model", kind)
+        quantized(TINY, model, kind)
     comm.Barrier()
-
-    def run(ranks: Any) -> tuple[Any, bytes]:
-        report = run_report(
-            ranks, "llama", mesh, model=str(folder / "model"), prompt_ids=",".join(map(str, PROMPT)), max_new_tokens=4,
-            ignore_eos=True, logits=str(folder / "logits.npy"), **options,
-        )  # fmt: skip
-        written = (folder / "logits.npy").read_bytes() if ranks.rank == 0 else None
-        return {key: value for key, value in report.items() if key != "host"}, ranks.bcast(written)
-
-    assert run(comm) == on_one_rank(comm, run)
+    return model
 
 
 SHAPES: list[tuple[str, tuple[int, int], dict[str, Any]]] = [
@@ -244,25 +236,8 @@ def test_quantized_by_shape_is_what_its_folder_is(tmp_path: Path, comm: Any) -> 
 
 @pytest.mark.mpi(ranks=[2])
 def test_a_generation_goes_on_from_a_state(tmp_path: Path, comm: Any) -> None:
-    folder = Path(comm.bcast(str(tmp_path)))
-    if comm.rank == 0:
-        quantized(TINY, folder / "model", "milo3")
-    comm.Barrier()
-    told = []
-    for more in (
-        {},
-        {"checkpoint": str(folder / "state"), "every": 3},
-        {"checkpoint": str(folder / "state"), "resume": True},
-    ):
-        told.append(
-            run_report(
-                comm, "llama", (4, 4), model=str(folder / "model"), prompt_ids="5,6,7", max_new_tokens=NEW,
-                ignore_eos=True, **more,
-            )
-        )  # fmt: skip
-    assert told[2]["host"]["resumed_at_token"] == 3
-    assert told[0]["result"] == told[1]["result"] == told[2]["result"]
-    assert told[0]["phases"] == told[1]["phases"] == told[2]["phases"]
+    model = shared(comm, tmp_path, "milo3")
+    goes_on_from_a_state(comm, model, model.parent, NEW)
 
 
 # ------------------------------------------------------------------------------------------------------- on paper

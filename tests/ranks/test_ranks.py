@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from generations import same_as_on_one_rank
 from measure import measured, numbered, on_one_rank, own, run_report, whole
 from runs import new_block
 
@@ -16,6 +17,7 @@ from meshrt.mesh.device import Device
 from meshrt.mesh.wires import fabric, routes
 from meshrt.mesh.wires.routes import Path as MeshPath
 from meshrt.mesh.wires.tables import installed, installed_paths
+from meshrt.models.catalogue import find_model
 
 RANKS = [1, 2, 3, 4, 6, 9, 16]
 PROMPT = "12,7,300,45,9"
@@ -89,17 +91,8 @@ def test_tiles_clocks_and_counts_of_any_traffic_are_those_of_one_rank(comm):
 @pytest.mark.mpi(ranks=RANKS)
 def test_a_models_logits_are_those_of_one_rank_to_the_bit(comm, tmp_path: Path):
     folder = Path(comm.bcast(str(tmp_path)))
-
-    def run(ranks: Any) -> tuple[dict[str, Any], bytes]:
-        options = {"prompt_ids": PROMPT, "max_new_tokens": 4, "logits": str(folder / "logits.npy"), "ignore_eos": True}
-        report = run_report(ranks, "llama", (8, 8), "wse2", **options)
-        written = (folder / "logits.npy").read_bytes() if ranks.rank == 0 else None
-        return without_host(report), ranks.bcast(written)
-
-    report, logits = run(comm)
-    one_report, one_logits = on_one_rank(comm, run)
-    assert report == one_report
-    assert logits == one_logits
+    tiny = find_model("llama-tiny")
+    report, _ = same_as_on_one_rank(comm, tiny, (8, 8), folder, "wse2", prompt_ids=PROMPT, max_new_tokens=4)
     assert len(report["result"]["token_ids"]) == 4
 
 

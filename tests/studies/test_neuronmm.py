@@ -122,13 +122,18 @@ def test_transposes_of_table_3s_other_kernels(kernel: str) -> None:
 
 
 @pytest.mark.mpi(ranks=[1])
-def test_table_4_falls_to_its_minimum_at_1024_and_rises_with_spills() -> None:
+@pytest.mark.parametrize("least", [512, pytest.param(128, marks=pytest.mark.all)])
+def test_table_4_falls_to_its_minimum_at_1024_and_rises_with_spills(
+    least: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B_M of that and more."""
+    monkeypatch.setattr(published, "TABLE4", {size: TABLE4[size] for size in TABLE4 if size >= least})
     rows = table4(TRN1, run_alone)
 
     def column(name: str) -> list[float]:
         return [row.emulated for row in rows if row.column == name and row.emulated is not None]
 
-    sizes, times = list(TABLE4), column("latency")
+    sizes, times = list(published.TABLE4), column("latency")
     best = sizes.index(1024)
     assert times[: best + 1] == sorted(times[: best + 1], reverse=True)
     assert times[best:] == sorted(times[best:])
@@ -291,11 +296,14 @@ def test_a_stored_run_is_forgotten_when_a_kernel_changes() -> None:
     assert {"meshrt/neuron/core.py", "programs/mesh/cache.py", "programs/neuron/fused.py", "programs/xuv.py"} <= names
 
 
-def test_the_command_gives_published_and_emulated_as_json(run_meshrt: Callable[..., Any], tmp_path: Path) -> None:
-    done = run_meshrt("reproduce", "neuronmm", "6", "1", "--json", "-", "--csv", str(tmp_path / "new"))
+@pytest.mark.parametrize("tables", [("6",), pytest.param(("6", "1"), marks=pytest.mark.all)])
+def test_the_command_gives_published_and_emulated_as_json(
+    tables: tuple[str, ...], run_meshrt: Callable[..., Any], tmp_path: Path
+) -> None:
+    done = run_meshrt("reproduce", "neuronmm", *tables, "--json", "-", "--csv", str(tmp_path / "new"))
     assert done.code == 0, done.stderr
     told = json.loads(done.stdout)
-    assert {row["table"] for row in told["rows"]} == {"1", "6"}
+    assert {row["table"] for row in told["rows"]} == {*tables}
     assert all(row["ratio"] == 1 for row in told["rows"] if row["table"] == "6")
     assert (tmp_path / "new" / "tables.csv").is_file()
 
