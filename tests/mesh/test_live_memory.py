@@ -51,7 +51,7 @@ RUNS: dict[str, tuple[str, tuple[int, int], dict[str, Any]]] = {
     "llama ladder 3x2": ("llama", (3, 2), IDS | {"system": "ladder"}),
     "llama regions": ("llama", (4, 4), TWO | {"regions": 2}),
     "llama other cores": ("llama", (5, 5), TWO | {"decode_mesh": "4x4", "decode_regions": 2}),
-    "llama more cores": ("llama", (3, 4), IDS | {"decode_mesh": "4x5"}),
+    "llama more cores": ("llama", (4, 2), IDS | {"decode_mesh": "6x3"}),
 }
 
 

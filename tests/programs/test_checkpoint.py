@@ -25,12 +25,12 @@ NEW = 7  # tokens of a generation; states are kept after the 1st, 2nd, 4th and 6
 SAMPLED = {"temperature": 0.9, "top_k": 40, "seed": 5}
 CASES: dict[str, tuple[tuple[int, int], dict[str, Any]]] = {
     "sampled": ((4, 4), SAMPLED),
-    "not square": ((6, 4), {"kv": "concat"}),
+    "not square": ((6, 3), {"kv": "concat"}),
     "roundrobin": ((4, 4), {"kv": "roundrobin", "allreduces": "published"}),
     "bfloat16": ((4, 4), {"dtype": "bfloat16", "phases": 3}),
     "regions": ((4, 4), {"regions": 2}),
     "other cores": ((4, 4), {"decode_mesh": "3x2", "decode_regions": 2, **SAMPLED}),
-    "wider cores": ((4, 4), {"decode_mesh": "6x4"}),
+    "wider cores": ((4, 4), {"decode_mesh": "8x4"}),
     "t10": ((4, 4), {"system": "t10"}),
     "ladder": ((4, 4), {"system": "ladder"}),
     "shapes": ((4, 4), {"payload": False, "layers_run": 1, "decode_mesh": "8x4"}),

@@ -79,7 +79,7 @@ WAYS: list[tuple[tuple[int, int], dict[str, Any]]] = [
     ((8, 8), {"head_groups": 4}),
     ((4, 4), {"regions": 3}),
     ((6, 6), {"decode_mesh": "4x4"}),
-    ((4, 4), {"decode_mesh": "6x5", "regions": 2, "decode_regions": 1, "head_groups": 1}),
+    ((4, 4), {"decode_mesh": "6x3", "regions": 2, "decode_regions": 1, "head_groups": 1}),
     ((4, 4), {"decode_mesh": "3x3", "decode_regions": 3, "head_groups": 1}),
     ((4, 4), {"allreduces": "published", "kv": "concat"}),
     ((3, 2), {"system": "t10"}),
@@ -114,11 +114,11 @@ def test_biases_come_after_the_second_factor(mesh: tuple[int, int], tmp_path: Pa
 @pytest.mark.parametrize(
     "kind, mesh, options",
     [
-        ("all", (6, 4), {"layers": 2}),
+        ("all", (6, 3), {"layers": 2}),
         ("mlp", (6, 4), {"layers": 2, "regions": 2}),
-        ("some", (6, 4), {"system": "t10"}),
-        ("all", (6, 4), {"layers": 2, "system": "ladder"}),
-        ("some", (6, 6), {"decode_mesh": "4x6", "head_groups": 1}),
+        ("some", (6, 3), {"system": "t10"}),
+        ("all", (6, 3), {"layers": 2, "system": "ladder"}),
+        ("some", (6, 6), {"decode_mesh": "4x2", "head_groups": 1}),
     ],
     ids=str,
 )
@@ -277,7 +277,7 @@ def test_a_ratio_by_shape_counts_what_a_folder_of_these_ranks_does(comm: Any, fo
     """Equation 5 at 0.2, to a multiple of 16: (1 - 0.2) 128 384 / (128 + 384) = 76.8, so 80, the ranks of `mlp`."""
     assert set(aligned_ranks(read_config(TINY), "mlp", 0.2, 16).values()) == {80}
     reports = [
-        run_report(comm, "llama", (6, 4), payload=False, prompt_tokens=11, max_new_tokens=4, **given)
+        run_report(comm, "llama", (6, 3), payload=False, prompt_tokens=11, max_new_tokens=4, layers=2, **given)
         for given in ({"ratio": 0.2, "block": 16}, {"model": str(folders["mlp"])}, {})
     ]
     by_ratio, of_folder, whole = ({name: one[name] for name in ("phases", "measured", "result")} for one in reports)

@@ -47,7 +47,7 @@ OTHERS: list[tuple[str, tuple[int, int], dict[str, Any]]] = [
     ("mixtral", (3, 2), {"system": "t10"}),
     ("qwen3-moe", (2, 3), {"system": "ladder", "dispatch": "dense"}),
     ("olmoe", (4, 4), {"regions": 2, "decode_mesh": "3x3", "decode_regions": 1}),
-    ("qwen2-moe", (4, 4), {"decode_mesh": "6x5"}),
+    ("qwen2-moe", (4, 4), {"decode_mesh": "6x3"}),
     ("qwen2-moe", (4, 4), REGIONS | {"regions": 3}),
     ("deepseek", (8, 8), REGIONS | {"device": "wse2", "limits": {"core_memory": 10**6}, "dispatch": "multicast"}),
     ("mixtral", (8, 8), {"device": "wse2", "limits": {"core_memory": 10**6}, "dispatch": "crossbar"}),

@@ -143,10 +143,10 @@ def test_mixtures_of_experts(case: str, kind: str, options: Any, tmp_path: Path,
 @pytest.mark.parametrize(
     "kind, mesh, options",
     [
-        ("milo3", (6, 4), {}),
+        ("milo3", (6, 3), {}),
         ("symmetric4", (6, 6), {"head_groups": 2}),
         ("w4a8", (6, 6), {}),
-        ("milo16", (6, 4), {"regions": 2, "decode_regions": 1, "compensators": "apart"}),
+        ("milo16", (6, 3), {"regions": 2, "decode_regions": 1, "compensators": "apart"}),
     ],
     ids=str,
 )
@@ -228,8 +228,8 @@ def test_quantized_by_shape_is_what_its_folder_is(tmp_path: Path, comm: Any) -> 
     scheme, ranks = Scheme("milo", 4, 32, False, 8), dict.fromkeys(config.matrices(), 6)
     quantize(TINY, tmp_path / "model", scheme, ranks, 1, statistics(config, checkpoint))
     common: dict[str, Any] = {"prompt_tokens": 9, "max_new_tokens": 3, "payload": False}
-    folder = run_program(comm, "llama", (3, 4), model=str(tmp_path / "model"), **common)
-    shape = run_program(comm, "llama", (3, 4), bits=4, group=32, ranks="uniform-6", compensator_bits="8", **common)
+    folder = run_program(comm, "llama", (4, 2), model=str(tmp_path / "model"), **common)
+    shape = run_program(comm, "llama", (4, 2), bits=4, group=32, ranks="uniform-6", compensator_bits="8", **common)
     assert folder["phases"] == shape["phases"] and folder["measured"] == shape["measured"]
     assert folder["result"]["quantized"] == shape["result"]["quantized"]
 

@@ -24,7 +24,7 @@ WAYS: list[tuple[tuple[int, int], dict[str, Any]]] = [
     ((3, 5), {"regions": 2}),
     ((4, 4), {"regions": 4, "device": "wse2", "limits": {"core_memory": 10**6}}),
     ((6, 6), {"decode_mesh": "4x4"}),
-    ((4, 4), {"decode_mesh": "6x5", "regions": 2, "decode_regions": 1, "head_groups": 1}),
+    ((4, 4), {"decode_mesh": "6x3", "regions": 2, "decode_regions": 1, "head_groups": 1}),
     ((4, 4), {"decode_mesh": "3x3", "decode_regions": 3}),
     ((8, 8), {"decode_mesh": "4x4", "head_groups": 2, "kv": "concat"}),
     ((4, 4), {"allreduces": "published"}),
