@@ -20,12 +20,13 @@ from meshrt.mesh.repeat import sampled
 from meshrt.models.config import Config
 from meshrt.programs.mesh.cache import Cache, append, balance, place_of_new
 from meshrt.programs.mesh.chunks import Chunks
+from meshrt.programs.mesh.crossings import cross_vector
 from meshrt.programs.mesh.headnorms import norm_heads
 from meshrt.programs.mesh.linear import along, second
 from meshrt.programs.mesh.meshgemm import zeros
 from meshrt.programs.mesh.normed import normed_and_product, normed_product
 from meshrt.programs.mesh.prefill import pair_tables, rotate, split_heads
-from meshrt.programs.mesh.regions import Region, cross_vector, layers_timed
+from meshrt.programs.mesh.regions import Region, layers_timed
 from meshrt.programs.mesh.swiglu import swiglu
 from meshrt.programs.mesh.systems import Sums
 from meshrt.programs.mesh.weights import Experts
@@ -52,7 +53,10 @@ def decode(
         block, cache, weights = region.block, region.cache, region.weights
         for table in (cos, sin):
             block.memory.keep("cosines and sines", table)
-        x = embed(region, chunks, token) if before is None else cross_vector(before, region, x)
+        if before is None:
+            x = embed(region, chunks, token)
+        else:
+            x = cross_vector(before.block, block, region.crossing, region.sums, x)
         append(cache, np.full((*block.lead, *cache.data.shape[3:]), np.nan, cache.data.dtype))
         with layers_timed(block, spent):
             for number in sampled(block, len(weights.layers), sample):

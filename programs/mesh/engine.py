@@ -17,13 +17,14 @@ from meshrt.models.config import Config
 from meshrt.programs.generation.prompt import Prompt
 from meshrt.programs.mesh.cache import Cache, fill_evenly, spread_evenly
 from meshrt.programs.mesh.chunks import Chunks, cut_dimensions
+from meshrt.programs.mesh.crossings import hand_back
 from meshrt.programs.mesh.decode import decode
 from meshrt.programs.mesh.mixture import Mixture
 from meshrt.programs.mesh.nexttoken import PromptScores, TokenScores
 from meshrt.programs.mesh.options import How
 from meshrt.programs.mesh.placement import move_weights
 from meshrt.programs.mesh.prefill import prefill
-from meshrt.programs.mesh.regions import Region, arrange, check_alike, hand_back, install, open_regions
+from meshrt.programs.mesh.regions import Region, arrange, check_alike, install, open_regions
 from meshrt.programs.mesh.weights import Weights
 from meshrt.ranks.snapshot import Part, Snapshot, trusted
 
@@ -132,7 +133,7 @@ class MeshEngine:
 
     def took(self, token: int) -> None:
         if self.steps:
-            hand_back(self.regions)
+            hand_back(self.regions[-1].block, self.regions[0].block, self.regions[0].crossing)
 
     def describe(self) -> tuple[dict[str, Any], dict[str, Part]]:
         facts, parts = state.describe(self._blocks())

@@ -21,10 +21,11 @@ from meshrt.models.config import Config
 from meshrt.models.family import family_of
 from meshrt.programs.mesh.cache import Cache, fill_evenly
 from meshrt.programs.mesh.chunks import Chunks, plain
+from meshrt.programs.mesh.crossings import cross_matrix, every_core, lay, matrix_crossing, take
 from meshrt.programs.mesh.linear import Linear
 from meshrt.programs.mesh.meshgemm import zeros
 from meshrt.programs.mesh.packed import Packed
-from meshrt.programs.mesh.regions import Region, cross_matrix, every_core, lay, matrix_crossing, take
+from meshrt.programs.mesh.regions import Region
 from meshrt.programs.mesh.weights import Experts, Layer, Mlp
 
 

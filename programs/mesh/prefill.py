@@ -22,10 +22,11 @@ from meshrt.models.config import Config
 from meshrt.models.rope import cos_sin
 from meshrt.programs.mesh.cache import Cache
 from meshrt.programs.mesh.chunks import Chunks
+from meshrt.programs.mesh.crossings import cross_matrix
 from meshrt.programs.mesh.headnorms import norm_heads
 from meshrt.programs.mesh.linear import product
 from meshrt.programs.mesh.meshgemm import zeros
-from meshrt.programs.mesh.regions import Region, cross_matrix, layers_timed, multiplying
+from meshrt.programs.mesh.regions import Region, layers_timed, multiplying
 from meshrt.programs.mesh.swiglu import swiglu
 from meshrt.programs.mesh.systems import Sums
 from meshrt.programs.mesh.weights import Experts
