@@ -9,7 +9,8 @@ import numpy as np
 from meshrt.errors import LimitError, UsageError
 from meshrt.mesh.block import Block
 from meshrt.program import AtLeast
-from meshrt.programs.mesh.cache import Cache, Policy, append, balance, kv_cache, refusal
+from meshrt.programs.mesh.cache import Cache, Policy, append, kv_cache
+from meshrt.programs.mesh.climb import balance, refusal
 
 MESH = (8, 8)
 TOKENS = 32

@@ -7,9 +7,10 @@ import numpy as np
 
 from meshrt.gpu.gpus import Gpus
 from meshrt.gpu.plan import Plan
-from meshrt.programs.gpu.batch import NewTokens, Prompts, Tokens
+from meshrt.programs.gpu.batch import Prompts, Tokens
 from meshrt.programs.gpu.cache import Cache
 from meshrt.programs.gpu.forward import Ahead, forward
+from meshrt.programs.gpu.newtokens import NewTokens
 from meshrt.programs.gpu.shards import Model
 
 Key = tuple[int, int, int]  # of a plan: rows, blocks of the longest, of all together

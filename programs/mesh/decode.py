@@ -18,8 +18,9 @@ import numpy as np
 
 from meshrt.mesh.repeat import sampled
 from meshrt.models.config import Config
-from meshrt.programs.mesh.cache import Cache, append, balance, place_of_new
+from meshrt.programs.mesh.cache import Cache, append, place_of_new
 from meshrt.programs.mesh.chunks import Chunks
+from meshrt.programs.mesh.climb import balance
 from meshrt.programs.mesh.crossings import cross_vector
 from meshrt.programs.mesh.headnorms import norm_heads
 from meshrt.programs.mesh.linear import along, second

@@ -15,8 +15,9 @@ from meshrt.mesh.mesh import tile_ranks
 from meshrt.models.checkpoint import Checkpoint
 from meshrt.models.config import Config
 from meshrt.programs.generation.prompt import Prompt
-from meshrt.programs.mesh.cache import Cache, fill_evenly, spread_evenly
+from meshrt.programs.mesh.cache import Cache
 from meshrt.programs.mesh.chunks import Chunks, cut_dimensions
+from meshrt.programs.mesh.climb import fill_evenly, spread_evenly
 from meshrt.programs.mesh.crossings import hand_back
 from meshrt.programs.mesh.decode import decode
 from meshrt.programs.mesh.mixture import Mixture

@@ -16,7 +16,8 @@ from runs import new_block
 from meshrt.errors import LimitError, UsageError
 from meshrt.mesh.block import Block
 from meshrt.mesh.device import find_device
-from meshrt.programs.mesh.cache import Cache, Policy, append, balance, kv_cache, place_of_new, refusal, spread_evenly
+from meshrt.programs.mesh.cache import Cache, Policy, append, kv_cache, place_of_new
+from meshrt.programs.mesh.climb import balance, refusal, spread_evenly
 
 RANKS = [1, 2, 3, 4, 6, 9, 16]
 MESH = (4, 5)
