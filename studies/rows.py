@@ -13,6 +13,21 @@ Emulate = Callable[[Job], Outcome]
 
 
 @dataclass(frozen=True)
+class Finding:
+    """Something that a paper says, of a model if `model` is one, and what was found. `holds` is None where nothing was,
+    or where it is within the noise."""
+
+    where: str
+    model: str | None
+    says: str
+    found: str
+    holds: bool | None
+
+    def json(self) -> dict[str, Any]:
+        return {key: value for key, value in asdict(self).items() if key != "model" or value is not None}
+
+
+@dataclass(frozen=True)
 class Row:
     """One cell of a table. `emulated` is None where nothing was: `note` says why, or how it was emulated.
 

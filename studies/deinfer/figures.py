@@ -1,13 +1,12 @@
 """DeInfer's Figures 1 and 5 to 7 as points, and its orders as claims: who is faster, what scales with what."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import combinations, pairwise
-from typing import Any
 
 from meshrt.studies.deinfer import runs
 from meshrt.studies.deinfer.published import LINKS, MODELS, RATIO, RATIOS, SPEEDUP, SYSTEMS, TPS
-from meshrt.studies.rows import Emulate, Row
+from meshrt.studies.rows import Emulate, Finding, Row
 
 ALIKE = 0.02  # what differs by less is neither order
 
@@ -23,19 +22,6 @@ class LoadPoint:
     tp: int
     ratio: float
     tokens_per_second: float | None
-
-
-@dataclass(frozen=True)
-class Claim:
-    """Something that the paper says, and what was found. `holds` is None where nothing was."""
-
-    where: str
-    says: str
-    found: str
-    holds: bool | None
-
-    def json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def figure7(emulate: Emulate) -> list[LoadPoint]:
@@ -81,12 +67,12 @@ FIGURES: dict[str, Callable[[Emulate], list[LoadPoint]]] = {"figure5": figure5, 
 # ---- claims
 
 
-def claims_of(name: str, points: Sequence[LoadPoint]) -> list[Claim]:
+def claims_of(name: str, points: Sequence[LoadPoint]) -> list[Finding]:
     """What the paper says of a figure."""
     return _scaling(points) if name == "figure7" else _faster(points)
 
 
-def _scaling(points: Sequence[LoadPoint]) -> list[Claim]:
+def _scaling(points: Sequence[LoadPoint]) -> list[Finding]:
     claims = []
     for link, words in LINKS.items():
         for system, grows in (("DeInfer", True), ("Base", False)):
@@ -111,22 +97,22 @@ def _scaling(points: Sequence[LoadPoint]) -> list[Claim]:
         says = f"at 60 % and 8 GPUs DeInfer is {SPEEDUP[link]}x as fast as Base, {words}"  # holds: it is faster
         times = deinfer / base if base and deinfer else None
         claims.append(
-            Claim("5.5", says, "-" if times is None else f"{times:.2f}x", None if times is None else times > 1)
+            Finding("5.5", None, says, "-" if times is None else f"{times:.2f}x", None if times is None else times > 1)
         )
     return claims
 
 
-def _grows(where: str, says: str, line: Sequence[float | None], grows: bool) -> Claim:
+def _grows(where: str, says: str, line: Sequence[float | None], grows: bool) -> Finding:
     """Does a line rise at each point? Or does it not, by more than a tenth over all of it?"""
     known = [value for value in line if value is not None]
     if len(known) < len(line) or not known:
-        return Claim(where, says, "-", None)
+        return Finding(where, None, says, "-", None)
     text = " -> ".join(f"{value:,.0f}" for value in known) + f" tokens/s, {known[-1] / known[0]:.2f}x"
     rises = all(after > before for before, after in pairwise(known))
-    return Claim(where, says, text, rises if grows else known[-1] <= 1.1 * known[0])
+    return Finding(where, None, says, text, rises if grows else known[-1] <= 1.1 * known[0])
 
 
-def _faster(points: Sequence[LoadPoint]) -> list[Claim]:
+def _faster(points: Sequence[LoadPoint]) -> list[Finding]:
     claims = []
     for link, words in LINKS.items():
         for subject in MODELS.values():
@@ -140,11 +126,11 @@ def _faster(points: Sequence[LoadPoint]) -> list[Claim]:
                 speedups = ", ".join(f"{b / a:.2f}x" for a, b in known) or "-"
                 says = f"{subject}: {system} outperforms Base on 2, 4, 8 GPUs, {words}"
                 holds = all(b > a for a, b in known) if known else None
-                claims.append(Claim(f"Figure {points[0].figure}", says, speedups, holds))
+                claims.append(Finding(f"Figure {points[0].figure}", None, says, speedups, holds))
     return claims
 
 
-def orders(table: str, rows: Sequence[Row]) -> list[Claim]:
+def orders(table: str, rows: Sequence[Row]) -> list[Finding]:
     """Of the cells that differ in their system only, and of neighbours in the number of GPUs: how many pairs are in the
     published order? Pairs that are published within 2 % of each other say nothing."""
     cells: dict[tuple[str, str], dict[str, Row]] = {}
@@ -169,7 +155,7 @@ def orders(table: str, rows: Sequence[Row]) -> list[Claim]:
             wrong = [f"{a.subject}, {a.system}: {a.column} and {b.column}" for a, b in known if (a, b) not in right]
         result = f"{len(right)} of {len(known)} pairs" + (f"; not {'; '.join(wrong)}" if wrong else "")
         holds = len(right) == len(known) if known else None
-        claims.append(Claim(f"Table {table}", f"the order of {what} in every cell", result, holds))
+        claims.append(Finding(f"Table {table}", None, f"the order of {what} in every cell", result, holds))
     return claims
 
 

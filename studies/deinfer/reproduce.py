@@ -11,10 +11,10 @@ from typing import Any
 from meshrt import __version__
 from meshrt.ranks.console import Console
 from meshrt.report import SCHEMA
-from meshrt.studies.deinfer.figures import FIGURES, Claim, LoadPoint, claims_of, orders
+from meshrt.studies.deinfer.figures import FIGURES, LoadPoint, claims_of, orders
 from meshrt.studies.deinfer.tables import TABLES
 from meshrt.studies.files import write_csv
-from meshrt.studies.rows import Row
+from meshrt.studies.rows import Finding, Row
 from meshrt.studies.store import Store
 
 NAMES = (*TABLES, *FIGURES)
@@ -77,7 +77,7 @@ def reproduce(comm: Any, console: Console, names: Sequence[str], store: Store) -
     start = perf_counter()
     rows: list[Row] = []
     points: dict[str, list[LoadPoint]] = {}
-    claims: list[Claim] = []
+    claims: list[Finding] = []
     for name in names:
         for last in (False, True):  # the first time only asks for runs
             if name in TABLES:

@@ -17,7 +17,7 @@ from meshrt.studies.milo import published, rooflines, sizes, stripes, weights
 from meshrt.studies.milo.lines import LINES, Line
 from meshrt.studies.milo.quality import Measured, Recipe, measure_all
 from meshrt.studies.milo.recipes import RECIPES, TINY
-from meshrt.studies.rows import Row
+from meshrt.studies.rows import Finding, Row
 
 ROWS = {
     "3": sizes.table3, "4": sizes.table4, "5": sizes.table5, "6": sizes.table6,
@@ -36,7 +36,7 @@ def reproduce(comm: Any, console: Console, names: Sequence[str], stories: int) -
     measured = measure_all(comm, console, wanted, stories)
     rows: list[Row] = []
     lines: list[Line] = []
-    claims: list[milo_claims.Claim] = []
+    claims: list[Finding] = []
     for name in names:
         rows += ROWS[name]() if name in ROWS else []
         rows += weights.rows(name)
