@@ -69,7 +69,7 @@ class Block(Cores):
         mesh = Mesh(width, height, columns, rows, self.mesh.rank)
         return Block(
             mesh, self.device, self.comm, self.control, self.scouts, self.watch, self.payload, self.console, self.wait,
-            self.ledger, site, None if self.wafer is None else embed(self.wafer.defects, width, height),
+            self.core, self.ledger, site, None if self.wafer is None else embed(self.wafer.defects, width, height),
             audit=self.audit,
         )  # fmt: skip
 

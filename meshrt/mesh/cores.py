@@ -17,6 +17,7 @@ from meshrt.mesh.defects import Wafer, links_of
 from meshrt.mesh.device import Device
 from meshrt.mesh.memory import Memory
 from meshrt.mesh.mesh import Mesh
+from meshrt.mesh.wires.core import chosen
 from meshrt.mesh.wires.tables import Tables
 from meshrt.ranks import hostmemory
 from meshrt.ranks.board import Board
@@ -42,6 +43,7 @@ class Cores:
     payload: bool = True  # False: tiles are shapes, [1, 1, *tile] for any core, and only headers move
     console: Console = field(default_factory=Console)
     wait: Callable[[Any], object] = field(default_factory=waiter)  # for an MPI request
+    core: Any = field(default_factory=chosen)  # the compiled core, if it is there and wanted
     tables: Tables = field(init=False)
     memory: Memory = field(init=False)
     clock: Clock = field(init=False)

@@ -21,6 +21,7 @@ from meshrt.mesh.wires.lines import View
 from meshrt.mesh.wires.planning import chosen_cores, is_crossed, scheduled
 from meshrt.mesh.wires.replay import Arrival, replay
 from meshrt.mesh.wires.schedule import Schedule
+from meshrt.mesh.wires.strides import strides_of
 from meshrt.mesh.wires.tables import Channel
 
 if TYPE_CHECKING:
@@ -153,8 +154,20 @@ def receive_all(block: Cores, flights: tuple[Flight, ...]) -> None:
     arrivals = [arrival for flight in flights for arrival in flight.arrivals if not arrival.over]
     ramps.serve_all(block, arrivals)
     for arrival in arrivals:
+        _wait_all(block, arrival)
+        arrival.end()
+
+
+def _wait_all(block: Cores, arrival: Arrival) -> None:
+    """All cores that get a packet wait for it."""
+    if block.core is None:
         _wait(block, arrival, arrival.landing.time > arrival.lane.time.get())
-        arrival.end(block)
+        return
+    strides, memory = strides_of(block, arrival.lane), arrival.landing.memory
+    if block.core.replay(strides.late, memory, 0.0, 0.0, False)[-1]:
+        block.clock.path_changes()
+        arrival.take_path()
+        block.core.replay(strides.takes_over, memory, 0.0, 0.0, False)
 
 
 def _wait(block: Cores, arrival: Arrival, late: np.ndarray) -> None:

@@ -56,7 +56,9 @@ class RunTick:
 class Run:
     """A batch of packets on a strip of a lane's lines."""
 
-    lines: slice
+    batch: Batch
+    view: View
+    lines: slice  # of the lane's view
     time: np.ndarray  # [lines, slots]: of the headers
     cores: np.ndarray  # [lines, length]: time of the cores
     ramp_out: np.ndarray
@@ -95,6 +97,7 @@ class Lane:
     spare: list[Landing] = field(default_factory=list)
     groups: dict[Any, Any] = field(default_factory=dict)  # with which lanes it delivers together: see together.py
     glides: list[Glide | None] = field(default_factory=list)  # one a use, up to the last: see `glide_for`
+    strides: list[Any] = field(default_factory=list)  # the same for the compiled core: see strides.py
 
 
 def lane_of(block: Cores, schedule: Schedule, view: View, tile: tuple[int, ...], dtype: np.dtype[Any]) -> Lane:
@@ -187,7 +190,7 @@ def _run(
     even = _even(batch.sources)
     starts = [(time[:, slots], cores[:, at], ramp_out[:, at]) for slots, at in batch.sources] if even else []
     odd = () if even else batch.sources
-    return Run(lines, time, cores, ramp_out, starts, list(odd), [tick_of(tick) for tick in batch.ticks])
+    return Run(batch, view, lines, time, cores, ramp_out, starts, list(odd), [tick_of(tick) for tick in batch.ticks])
 
 
 def _even(positions: Iterable[tuple[Any, ...]]) -> bool:

@@ -104,6 +104,12 @@ def give(
     they were idle before that, until then. All are brought up to date. A head that asked in that time, and is over
     before its end, goes then.
     """
+    if block.core is not None and not isinstance(busy, np.ndarray):
+        packets, wait = block.core.give(times, busy, free, asked_at, idle)
+        if packets:
+            block.counters.out_of_order += packets
+            block.counters.longest_wait = max(block.counters.longest_wait, wait)
+        return
     if not some(free > times):  # nor did a later one ask: it is free no sooner than it was asked for
         idle[...] = free
         asked_at[...] = times

@@ -13,6 +13,7 @@ from meshrt.mesh.wires import order
 from meshrt.mesh.wires.glide import glide
 from meshrt.mesh.wires.heads import Passage, Waiting
 from meshrt.mesh.wires.lane import Landing, Lane, MessageBuffer, Run, RunTick, glide_for, new_landing
+from meshrt.mesh.wires.strides import strides_of
 
 KEPT = 64 * 1024  # bytes of headers that a lane keeps to itself, with views of them; more is shared by all lanes
 
@@ -20,29 +21,33 @@ KEPT = 64 * 1024  # bytes of headers that a lane keeps to itself, with views of 
 class Arrival:
     """What a lane delivers in a transfer: times, and on demand the paths."""
 
-    __slots__ = ("has_path", "is_served", "landing", "lane", "over", "passage", "served")
+    __slots__ = ("block", "has_path", "is_served", "landing", "lane", "over", "passage", "served")
 
-    def __init__(self, lane: Lane, landing: Landing, passage: Passage) -> None:
-        self.lane, self.landing, self.passage = lane, landing, passage
+    def __init__(self, block: Cores, lane: Lane, landing: Landing, passage: Passage) -> None:
+        self.block, self.lane, self.landing, self.passage = block, lane, landing, passage
         self.is_served = not passage.taking  # are the ramps given out, at all cores?
         self.served: np.ndarray | None = None  # or at these, bool as landing.time; None: at no core
         self.has_path = False
         self.over = False  # all cores have waited for it
 
-    def end(self, block: Cores) -> None:
+    def end(self) -> None:
         """Nobody waits for it any more."""
         self.over = True
-        block.clock.under_way.pop(id(self), None)
+        clock = self.block.clock
+        clock.under_way.pop(id(self), None)
         if self.landing.memory.nbytes <= KEPT:
             self.lane.spare.append(self.landing)
         else:
-            block.clock.give_back(self.landing.memory)
+            clock.give_back(self.landing.memory)
 
     def take_path(self) -> None:
         """Copy the paths of the packets from where they were when those left, and add their hops."""
         if self.has_path:
             return
         self.has_path = True
+        if self.block.core is not None:
+            self.block.core.replay(strides_of(self.block, self.lane).paths, self.landing.memory, 0.0, 0.0, False)
+            return
         for target, (source, hops) in zip(self.landing.paths, self.lane.paths, strict=True):
             if target.view is None:
                 target.put(source.get() + hops)
@@ -56,40 +61,43 @@ def replay(block: Cores, lane: Lane, own: np.ndarray | None, passage: Passage) -
     `own` are the tiles [lines, length, *tile] that messages take along, None without payloads. What a packet lands with
     is when it asks for the ramp that it is delivered by. Where heads have to wait (heads.py) only tiles are moved.
     """
-    schedule, busy, waiting = lane.schedule, passage.busy, passage.waiting
+    schedule, waiting = lane.schedule, passage.waiting
     pending: list[Any] = []
-    ahead = glide_for(block, lane)
     landing = lane.spare.pop() if lane.spare else new_landing(block, lane)
-    put_down = iter(landing.ends)
     starts = []
-    for run in lane.runs:
-        _leave(run, busy)
-        if waiting is not None:
-            starts.append((range(lane.view.count)[run.lines], run.time.copy()))
-        elif ahead is not None and glide(block, ahead, busy, passage.watch, landing.time):
-            break
-        for tick in run.ticks:
-            if waiting is None:
-                _move(block, run, tick, passage)
-            for message in tick.sends:
-                _load(lane, message, own)
-                pending.append(block.comm.Isend(message.spec, message.rank, schedule.tag))
-            for message in tick.recvs:
-                block.watch.waiting(message.rank, message.note)
-                block.wait(block.comm.Irecv(message.spec, message.rank, schedule.tag))
-                block.watch.moving()
-                message.slots.put(message.time)
-            for time in tick.ends:
-                next(put_down)[...] = time
-            for slots, number in tick.odd_ends:
-                landing.time[run.lines][:, number] = run.time[:, slots]
+    if block.core is not None and waiting is None:
+        for stretch in strides_of(block, lane).stretches:
+            _move_far(block, stretch.steps, landing, passage)
+            if stretch.tick is not None:
+                _exchange(block, lane, stretch.tick, own, pending)
+    else:
+        ahead = glide_for(block, lane)
+        put_down = iter(landing.ends)
+        for run in lane.runs:
+            _leave(run, passage.busy)
+            if waiting is not None:
+                starts.append((range(lane.view.count)[run.lines], run.time.copy()))
+            elif ahead is not None and glide(block, ahead, passage.busy, passage.watch, landing.time):
+                break
+            for tick in run.ticks:
+                if waiting is None:
+                    _move(block, run, tick, passage)
+                for message in tick.sends:
+                    _load(lane, message)
+                _exchange(block, lane, tick, own, pending)
+                for message in tick.recvs:
+                    message.slots.put(message.time)
+                for time in tick.ends:
+                    next(put_down)[...] = time
+                for slots, number in tick.odd_ends:
+                    landing.time[run.lines][:, number] = run.time[:, slots]
     if waiting is not None:
-        waiting.append(Waiting(block.clock.started, len(waiting), lane, starts, busy, landing))
+        waiting.append(Waiting(block.clock.started, len(waiting), lane, starts, passage.busy, landing))
     if not schedule.count:
         if waiting is None:
             lane.spare.append(landing)
         return None, pending
-    arrival = Arrival(lane, landing, passage)
+    arrival = Arrival(block, lane, landing, passage)
     if not arrival.is_served:
         block.clock.coming.append(arrival)
     if lane.received:  # what they bring is overwritten in the next replay
@@ -143,12 +151,32 @@ def _move(block: Cores, run: Run, tick: RunTick, passage: Passage) -> None:
         run.time[:, slots] += late
 
 
-def _load(lane: Lane, message: MessageBuffer, own: np.ndarray | None) -> None:
-    """Fill a message: headers with the paths of the sources, and tiles."""
+def _move_far(block: Cores, steps: np.ndarray, landing: Landing, passage: Passage) -> None:
+    """All that the packets of a lane do until the next message: the compiled core's `_leave`, `_move` and `_load`."""
+    device, counters = block.device, block.counters
+    packets, wait, _ = block.core.replay(steps, landing.memory, passage.busy, device.alpha, passage.watch)
+    if packets:
+        counters.out_of_order += packets
+        counters.longest_wait = max(counters.longest_wait, wait)
+
+
+def _exchange(block: Cores, lane: Lane, tick: RunTick, own: np.ndarray | None, pending: list[Any]) -> None:
+    """The messages of a tick, whose headers are loaded. Requests of those that are sent are appended."""
+    tag = lane.schedule.tag
+    for message in tick.sends:
+        if own is not None:
+            for part in message.parts:
+                tiles = own if part.message < 0 else lane.received[part.message].tiles
+                message.tiles[:, part.to] = tiles[:, part.source]
+        pending.append(block.comm.Isend(message.spec, message.rank, tag))
+    for message in tick.recvs:
+        block.watch.waiting(message.rank, message.note)
+        block.wait(block.comm.Irecv(message.spec, message.rank, tag))
+        block.watch.moving()
+
+
+def _load(lane: Lane, message: MessageBuffer) -> None:
+    """Fill the headers of a message, with the paths of the sources."""
     message.time[...] = message.slots.get()
     for target, source in message.paths:
         target.put(source.get())
-    if own is not None:
-        for part in message.parts:
-            tiles = own if part.message < 0 else lane.received[part.message].tiles
-            message.tiles[:, part.to] = tiles[:, part.source]

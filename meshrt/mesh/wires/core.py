@@ -1,0 +1,28 @@
+"""What walks over arrays of times: the compiled core (core.c), or NumPy, which is the definition; with the same bits.
+
+The core is there where it was built when meshrt was installed. MESHRT_CORE=numpy does without it, MESHRT_CORE=compiled
+not.
+"""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from meshrt.errors import UsageError
+
+try:
+    from meshrt.mesh.wires import _core as built
+except ImportError:
+    built = None  # type: ignore[assignment]
+
+
+def chosen(environ: Mapping[str, str] | None = None) -> Any:
+    """The compiled core, None where NumPy is to do it. UsageError for a choice that there is not."""
+    name = (os.environ if environ is None else environ).get("MESHRT_CORE", "")
+    if name not in ("", "numpy", "compiled"):
+        raise UsageError(f"MESHRT_CORE is {name!r}: choose numpy or compiled")
+    if name == "compiled" and built is None:
+        raise UsageError(
+            "MESHRT_CORE is 'compiled', but the core was not built here: install meshrt again, with a C compiler"
+        )
+    return None if name == "numpy" else built

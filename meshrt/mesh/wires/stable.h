@@ -1,0 +1,63 @@
+/* Of Python's stable ABI what core.c needs, for machines that have Python without its headers.
+
+   https://docs.python.org/3/c-api/stable.html: these layouts and functions are the same in every Python 3 since 3.11. */
+
+#include <stddef.h>
+#include <sys/types.h>
+
+typedef ssize_t Py_ssize_t;
+
+typedef struct {
+    Py_ssize_t references;
+    void *type;
+} PyObject;
+
+typedef struct {
+    void *buf;
+    PyObject *obj;
+    Py_ssize_t len, itemsize;
+    int readonly, ndim;
+    char *format;
+    Py_ssize_t *shape, *strides, *suboffsets;
+    void *internal;
+} Py_buffer;
+
+typedef PyObject *(*PyCFunction)(PyObject *, PyObject *);
+
+typedef struct {
+    const char *name;
+    PyCFunction function;
+    int flags;
+    const char *doc;
+} PyMethodDef;
+
+struct PyModuleDef {
+    struct {
+        PyObject base;
+        PyObject *(*init)(void);
+        Py_ssize_t index;
+        PyObject *copy;
+    } base;
+    const char *name, *doc;
+    Py_ssize_t size;
+    PyMethodDef *methods;
+    void *slots, *traverse, *clear, *free;
+};
+
+#define PyModuleDef_HEAD_INIT {{1, NULL}, NULL, 0, NULL}
+#define PyMODINIT_FUNC __attribute__((visibility("default"))) PyObject *
+#define METH_FASTCALL 0x0080
+#define PyBUF_SIMPLE 0
+#define PyBUF_WRITABLE 1
+#define PyBUF_STRIDES 0x18
+
+extern PyObject *PyExc_TypeError, *PyExc_ValueError;
+void PyErr_SetString(PyObject *, const char *);
+PyObject *PyErr_Occurred(void);
+double PyFloat_AsDouble(PyObject *);
+int PyObject_IsTrue(PyObject *);
+int PyObject_GetBuffer(PyObject *, Py_buffer *, int);
+void PyBuffer_Release(Py_buffer *);
+PyObject *Py_BuildValue(const char *, ...);
+PyObject *PyModule_Create2(struct PyModuleDef *, int);
+#define PyModule_Create(definition) PyModule_Create2(definition, 3) /* the version of the stable ABI */
