@@ -61,10 +61,9 @@ def _shipped() -> list[str]:
 def _choose_compiler() -> None:
     """Have setuptools call it. Without any, the extension, which is optional, is left out."""
     own = _own_compiler()
+    compiler = ZIG if own is None else own
     if os.environ.get("MESHRT_CORE") == "numpy":
         compiler = ["false"]
-    else:
-        compiler = ZIG if own is None else own
     os.environ["CC"] = shlex.join(compiler)
     if own is None:
         os.environ["LDSHARED"] = shlex.join([*compiler, "-shared"])

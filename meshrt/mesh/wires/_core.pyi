@@ -6,3 +6,6 @@ def give(
 def replay(
     steps: np.ndarray, landing: np.ndarray, busy: float, alpha: float, watch: bool
 ) -> tuple[int, float, int]: ...
+def serve(
+    free: np.ndarray, asked_at: np.ndarray, idle: np.ndarray, *packets: np.ndarray | float
+) -> tuple[int, float]: ...

@@ -256,9 +256,113 @@ static PyObject *give_all(PyObject *module, PyObject *const *given, Py_ssize_t c
     return PyErr_Occurred() ? NULL : Py_BuildValue("Ld", (long long)counted.packets, counted.longest_wait);
 }
 
+/* Packets of a transfer that ask for the ramps of cores: where each core of the block has its packet. */
+typedef struct {
+    int64_t rows, columns;         /* addresses of int64: the packets' places by y (0: all in one) and by x, -1: none */
+    int64_t row_step, column_step; /* bytes, in the landing, from place to place */
+    int64_t advance;               /* from the columns of one row of cores to those of the next */
+} Places;
+
+typedef struct {
+    Py_buffer places, landing;
+    double taking, tail; /* cycles: of the ramp, and until the core has what it waits for */
+    char *row;           /* of this row of cores, NULL: they get none */
+    const int64_t *column;
+} Arriving;
+
+/* A core's packets in the order of their asking; of those that ask together, as their transfers were started. */
+static int in_turn(Arriving **turns, double **times, Arriving *arriving, Py_ssize_t count, Py_ssize_t x)
+{
+    int waiting = 0;
+    for (Arriving *next = arriving; next < arriving + count; next++) {
+        if (!next->row || next->column[x] < 0)
+            continue;
+        double *time = (double *)(next->row + next->column[x] * ((const Places *)next->places.buf)->column_step);
+        int at = waiting++;
+        for (; at && *times[at - 1] > *time; at--)
+            turns[at] = turns[at - 1], times[at] = times[at - 1];
+        turns[at] = next, times[at] = time;
+    }
+    return waiting;
+}
+
+/* ramps.serve_all for all that is under way: every core's ramp goes to its packets in turn. */
+static OutOfOrder serve_block(const Py_buffer *ramps, Arriving *arriving, Py_ssize_t count, Arriving **turns,
+                              double **times)
+{
+    OutOfOrder counted = {0, 0.0};
+    for (Py_ssize_t y = 0; y < ramps[0].shape[0]; y++) {
+        for (Arriving *one = arriving; one < arriving + count; one++) {
+            const Places *places = one->places.buf;
+            const int64_t *rows = (const int64_t *)(intptr_t)places->rows;
+            const int64_t place = rows ? rows[y] : 0;
+            one->row = place < 0 ? NULL : (char *)one->landing.buf + place * places->row_step;
+            one->column = (const int64_t *)(intptr_t)places->columns + y * places->advance;
+        }
+        char *cells[3];
+        for (int n = 0; n < 3; n++)
+            cells[n] = (char *)ramps[n].buf + y * ramps[n].strides[0];
+        for (Py_ssize_t x = 0; x < ramps[0].shape[1]; x++) {
+            const int waiting = in_turn(turns, times, arriving, count, x);
+            for (int n = 0; n < waiting; n++) {
+                give(times[n], turns[n]->taking, (double *)(cells[0] + x * ramps[0].strides[1]),
+                     (double *)(cells[1] + x * ramps[1].strides[1]), (double *)(cells[2] + x * ramps[2].strides[1]),
+                     &counted);
+                *times[n] += turns[n]->tail;
+            }
+        }
+    }
+    return counted;
+}
+
+static PyObject *serve(PyObject *module, PyObject *const *given, Py_ssize_t count)
+{
+    (void)module;
+    if (count < 7 || (count - 3) % 4)
+        return PyErr_SetString(PyExc_TypeError, "serve(free, asked_at, idle, places, landing, taking, tail, ...)"), NULL;
+    const Py_ssize_t transfers = (count - 3) / 4;
+    Py_buffer ramps[3];
+    Arriving *arriving = calloc((size_t)transfers, sizeof *arriving);
+    Arriving **turns = calloc((size_t)transfers, sizeof *turns);
+    double **times = calloc((size_t)transfers, sizeof *times);
+    OutOfOrder counted = {0, 0.0};
+    int held = 0, fits = arriving && turns && times;
+    Py_ssize_t known = 0;
+    for (; fits && held < 3; held++) {
+        if (PyObject_GetBuffer(given[held], &ramps[held], PyBUF_STRIDES | PyBUF_WRITABLE))
+            break;
+        fits = ramps[held].ndim == 2 && ramps[held].itemsize == 8;
+    }
+    for (; fits && held == 3 && known < transfers; known++) {
+        PyObject *const *of = given + 3 + 4 * known;
+        Arriving *one = &arriving[known];
+        one->taking = PyFloat_AsDouble(of[2]);
+        one->tail = PyFloat_AsDouble(of[3]);
+        if (PyErr_Occurred() || PyObject_GetBuffer(of[0], &one->places, PyBUF_SIMPLE))
+            break;
+        if (PyObject_GetBuffer(of[1], &one->landing, PyBUF_WRITABLE)) {
+            PyBuffer_Release(&one->places);
+            break;
+        }
+    }
+    if (fits && held == 3 && known == transfers)
+        counted = serve_block(ramps, arriving, transfers, turns, times);
+    else if (!PyErr_Occurred())
+        PyErr_SetString(PyExc_ValueError, "serve: ramps are float64 [bh, bw]");
+    while (known--) {
+        PyBuffer_Release(&arriving[known].landing);
+        PyBuffer_Release(&arriving[known].places);
+    }
+    while (held--)
+        PyBuffer_Release(&ramps[held]);
+    free(arriving), free(turns), free(times);
+    return PyErr_Occurred() ? NULL : Py_BuildValue("Ld", (long long)counted.packets, counted.longest_wait);
+}
+
 static PyMethodDef methods[] = {
     {"give", (PyCFunction)(void (*)(void))give_all, METH_FASTCALL, NULL},
     {"replay", (PyCFunction)(void (*)(void))replay, METH_FASTCALL, NULL},
+    {"serve", (PyCFunction)(void (*)(void))serve, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };
 

@@ -47,6 +47,11 @@ class Passage:
         """Cycles from when a packet is given its ramp until the core has what it waits for."""
         return 0.0 if self.stream else self.busy
 
+    @property
+    def pace(self) -> tuple[float, float]:
+        """Cycles of the ramp, and until the core has what it waits for."""
+        return self.taking, self.tail
+
 
 @dataclass(frozen=True, eq=False)
 class Waiting:

@@ -105,10 +105,7 @@ def give(
     before its end, goes then.
     """
     if block.core is not None and not isinstance(busy, np.ndarray):
-        packets, wait = block.core.give(times, busy, free, asked_at, idle)
-        if packets:
-            block.counters.out_of_order += packets
-            block.counters.longest_wait = max(block.counters.longest_wait, wait)
+        count(block, *block.core.give(times, busy, free, asked_at, idle))
         return
     if not some(free > times):  # nor did a later one ask: it is free no sooner than it was asked for
         idle[...] = free
@@ -141,9 +138,7 @@ def _give_late(
     inside = begin + each <= high
     begin = np.where(inside, begin, until)
     held_up = ~(inside & (ask >= low))
-    counters = block.counters
-    counters.out_of_order += int(np.count_nonzero(held_up))
-    counters.longest_wait = max(counters.longest_wait, float((begin - ask)[held_up].max(initial=0.0)))
+    count(block, int(np.count_nonzero(held_up)), float((begin - ask)[held_up].max(initial=0.0)))
     idle[...] = free
     asked_at[...] = times
     np.maximum(times, free, out=times)
@@ -151,3 +146,10 @@ def _give_late(
     np.add(times, busy, out=free)
     idle[late], asked_at[late] = np.where(inside, begin + each, until), high
     free[late] = np.where(inside, until, until + each)
+
+
+def count(block: Cores, packets: int, longest_wait: float) -> None:
+    """So many heads waited at links for one that asked later, at most so many cycles."""
+    if packets:
+        block.counters.out_of_order += packets
+        block.counters.longest_wait = max(block.counters.longest_wait, longest_wait)

@@ -5,13 +5,14 @@ either order. So ramps are given out as late as can be: when a core waits for a 
 to all before it that asked no later; of those that asked together, to that of the transfer that was started first.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from meshrt.mesh.cores import Cores
 from meshrt.mesh.mesh import RAMP
 from meshrt.mesh.wires import heads, order, together
+from meshrt.mesh.wires.strides import strides_of
 
 if TYPE_CHECKING:
     from meshrt.mesh.wires.replay import Arrival
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 def serve_all(block: Cores, arrivals: "list[Arrival]") -> None:
     """As `serve` for one after the other: where a core waits for all that comes, it gets all in the order of asking."""
     coming = block.clock.coming
+    if block.core is not None and _serve_block(block, arrivals):
+        return
     if len(arrivals) > 1 and arrivals == coming:
         if together.serve(block, arrivals):
             coming.clear()
@@ -29,6 +32,22 @@ def serve_all(block: Cores, arrivals: "list[Arrival]") -> None:
             return
     for arrival in arrivals:
         serve(block, arrival)
+
+
+def _serve_block(block: Cores, arrivals: "list[Arrival]") -> bool:
+    """The same by the compiled core, where all that comes is waited for. False, and nothing is done, elsewhere."""
+    waiting = [arrival for arrival in arrivals if not arrival.is_served]
+    if waiting != block.clock.coming or any(arrival.served is not None for arrival in waiting):
+        return False
+    if waiting:
+        packets = list[Any]()
+        for arrival in waiting:
+            packets += strides_of(block, arrival.lane).places, arrival.landing.memory, *arrival.passage.pace
+            arrival.is_served = True
+        clock = block.clock
+        order.count(block, *block.core.serve(clock.ramp_in, clock.asked_at[RAMP], clock.idle[RAMP], *packets))
+        clock.coming.clear()
+    return True
 
 
 def serve(block: Cores, arrival: "Arrival", chosen: np.ndarray | None = None) -> None:

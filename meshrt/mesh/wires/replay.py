@@ -153,11 +153,8 @@ def _move(block: Cores, run: Run, tick: RunTick, passage: Passage) -> None:
 
 def _move_far(block: Cores, steps: np.ndarray, landing: Landing, passage: Passage) -> None:
     """All that the packets of a lane do until the next message: the compiled core's `_leave`, `_move` and `_load`."""
-    device, counters = block.device, block.counters
-    packets, wait, _ = block.core.replay(steps, landing.memory, passage.busy, device.alpha, passage.watch)
-    if packets:
-        counters.out_of_order += packets
-        counters.longest_wait = max(counters.longest_wait, wait)
+    counted = block.core.replay(steps, landing.memory, passage.busy, block.device.alpha, passage.watch)
+    order.count(block, *counted[:2])
 
 
 def _exchange(block: Cores, lane: Lane, tick: RunTick, own: np.ndarray | None, pending: list[Any]) -> None:

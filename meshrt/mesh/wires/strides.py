@@ -13,7 +13,7 @@ from meshrt.mesh.cores import Cores
 from meshrt.mesh.wires import steps as kinds
 from meshrt.mesh.wires.lane import HEADER, Lane, MessageBuffer, Run, RunTick
 from meshrt.mesh.wires.schedule import BatchTick, Message
-from meshrt.mesh.wires.steps import EVERYWHERE, Cells, Step, table_of
+from meshrt.mesh.wires.steps import EVERYWHERE, Cells, Step, address, table_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +34,7 @@ class Strides:
     paths: np.ndarray  # Arrival.take_path
     late: np.ndarray  # which cores have to wait for what landed
     takes_over: np.ndarray  # these go on from then, by the packets' paths
+    places: np.ndarray  # where each core of the block has its packet in a landing, see `_places`
     arrays: list[np.ndarray]
 
 
@@ -72,7 +73,7 @@ def _strides(block: Cores, lane: Lane) -> Strides:
     late, takes_over = (
         table_of([Step(kind, cores + packets)], memory, arrays) for kind in (kinds.COUNT_LATE, kinds.TAKE_OVER)
     )
-    return Strides(stretches, paths, late, takes_over, arrays)
+    return Strides(stretches, paths, late, takes_over, _places(block, lane, landed[TIME], arrays), arrays)
 
 
 def _leave(run: Run) -> Iterator[Step]:
@@ -107,3 +108,20 @@ def _paths(lane: Lane, landed: np.ndarray, state: np.ndarray) -> Iterator[Step]:
         ]
         yield Step(kinds.ADD, [*packets[0], (hops, EVERYWHERE)])
         yield Step(kinds.LAND, packets[1])
+
+
+def _places(block: Cores, lane: Lane, landed: np.ndarray, arrays: list[np.ndarray]) -> np.ndarray:
+    """As core.c has it: the addresses of tables of places by y and by x, and how far apart places are, int64 [5]."""
+    view, (height, width) = lane.view, block.shape
+    line, number = (np.full(size, -1) for size in (height if view.axis == "x" else width, view.length))
+    if view.axis is not None:
+        line[view.lines] = np.arange(view.count)
+    number[lane.schedule.delivered] = np.arange(lane.schedule.count)
+    arrays += [line, number]
+    by_line, by_number = address(line), address(number)
+    line_step, number_step = landed.strides
+    if view.axis is None:
+        return np.array([0, by_number, 0, number_step, width])
+    if view.axis == "y":
+        return np.array([by_number, by_line, number_step, line_step, 0])
+    return np.array([by_line, by_number, line_step, number_step, 0])

@@ -41,7 +41,7 @@ def serve(block: Cores, coming: "list[Arrival]") -> bool:
     group = group_of(block, coming)
     if group is None or any(arrival.served is not None for arrival in coming):
         return False
-    paces = [(arrival.passage.taking, arrival.passage.tail) for arrival in coming]
+    paces = [arrival.passage.pace for arrival in coming]
     pace = dict(zip(group.layers, paces, strict=True))
     if any(pace[layer] != other for layer, other in zip(group.layers, paces, strict=True)):
         return False
