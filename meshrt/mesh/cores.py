@@ -17,6 +17,7 @@ from meshrt.mesh.defects import Wafer, links_of
 from meshrt.mesh.device import Device
 from meshrt.mesh.memory import Memory
 from meshrt.mesh.mesh import Mesh
+from meshrt.mesh.products import product
 from meshrt.mesh.wires.core import chosen
 from meshrt.mesh.wires.tables import Tables
 from meshrt.ranks import hostmemory
@@ -168,7 +169,10 @@ class Cores:
         if not self.payload:
             a, b = np.zeros_like(a), np.zeros_like(b)  # buffers that no transfer has filled are not numbers
         itemsize = max(a.dtype.itemsize, b.dtype.itemsize)
-        c = np.matmul(a.astype(np.float32, copy=False), b.astype(np.float32, copy=False))
+        added = None if over is not None or cores is not None else total  # what the product is added to at once
+        if added is not None and not added.shape[:-2] == a.shape[:-2] == b.shape[:-2]:
+            added = None
+        c = product(self.core, a.astype(np.float32, copy=False), b.astype(np.float32, copy=False), added)
         count = prod(self.shape) if cores is None else int(np.count_nonzero(cores))
         self.counters.macs += prod(c.shape[2:]) * a.shape[-1] * count
         short, long = sorted(c.shape[-2:])
@@ -179,7 +183,8 @@ class Cores:
             c = c.sum(axis=over) if c.shape[over] > 1 else c.squeeze(over)
         if total is None:
             return self.memory.keep("product", c)
-        total += c
+        if added is None:
+            total += c
         return total
 
     def work(self, macs: np.ndarray) -> None:

@@ -4,12 +4,7 @@
    every number is one sum or one maximum of doubles, in the same order, and the compiler may fuse none of them.
    Steps (steps.py) have addresses and strides of arrays that the lane keeps; nothing is allocated here. */
 
-#define Py_LIMITED_API 0x030B0000 /* one build for all Pythons since 3.11, the first whose stable ABI has buffers */
-#if __has_include(<Python.h>) && !defined(WITHOUT_PYTHON_H)
-#include <Python.h>
-#else
-#include "stable.h"
-#endif
+#include "../stable.h"
 #include <stdint.h>
 #include <stdlib.h>
 
@@ -46,127 +41,166 @@ static inline void give(double *time, double busy, double *free, double *asked_a
     *free = inside ? until : until + busy;
 }
 
-/* Numbers of an array as [outer, inner]: evenly spaced, or at positions. Steps are bytes. */
+/* Numbers of an array as [outer, inner]: evenly spaced, or at positions. Steps are in bytes. */
 typedef struct {
     int64_t base, outer_step, inner_step, outer_at, inner_at; /* addresses of int64 positions; 0: evenly spaced */
 } Cells;
 
-enum { LEAVE, COPY, MOVE, LAND, ADD, COUNT_LATE, TAKE_OVER }; /* as in steps.py */
+enum { LEAVE, COPY, MOVE, LAND, ADD, ANY_LATE, TAKE_OVER }; /* as in steps.py */
 
 typedef struct {
     int64_t kind, outer, inner;
     Cells cells[6];
 } Step;
 
-static inline char *row_of(const Cells *cells, int64_t outer)
+/* One row of them. */
+typedef struct {
+    double *begin;
+    int64_t step; /* in numbers */
+    const int64_t *at;
+} Row;
+
+#define AT(row, i) (row).begin[((row).at ? (row).at[i] : (i)) * (row).step]
+
+static inline Row row_of(const Cells *cells, int64_t outer)
 {
     const int64_t *at = (const int64_t *)(intptr_t)cells->outer_at;
-    return (char *)(intptr_t)cells->base + (at ? at[outer] : outer) * cells->outer_step;
-}
-
-static inline double *number_of(const Cells *cells, char *row, int64_t inner)
-{
-    const int64_t *at = (const int64_t *)(intptr_t)cells->inner_at;
-    return (double *)(row + (at ? at[inner] : inner) * cells->inner_step);
+    char *begin = (char *)(intptr_t)cells->base + (at ? at[outer] : outer) * cells->outer_step;
+    const Row row = {(double *)begin, cells->inner_step / 8, (const int64_t *)(intptr_t)cells->inner_at};
+    return row;
 }
 
 /* replay._leave: packets leave their cores by the ramp. */
-static void leave(const Step *step, double busy)
+static inline void leave_row(int64_t count, Row time, Row core, Row free, double busy)
 {
-    const Cells time = step->cells[0], core = step->cells[1], ramp = step->cells[2];
-    for (int64_t o = 0; o < step->outer; o++) {
-        char *times = row_of(&time, o), *cores = row_of(&core, o), *ramps = row_of(&ramp, o);
-        for (int64_t i = 0; i < step->inner; i++) {
-            double start = *number_of(&core, cores, i);
-            if (busy) {
-                double *free = number_of(&ramp, ramps, i);
-                start = start > *free ? start : *free;
-                *free = start + busy;
-            }
-            *number_of(&time, times, i) = start;
-        }
+    for (int64_t i = 0; i < count; i++) {
+        const double start = AT(core, i) > AT(free, i) ? AT(core, i) : AT(free, i);
+        AT(time, i) = start;
+        AT(free, i) = start + busy;
     }
+}
+
+static inline void copy_row(int64_t count, Row to, Row from)
+{
+    for (int64_t i = 0; i < count; i++)
+        AT(to, i) = AT(from, i);
+}
+
+static inline void add_row(int64_t count, Row to, Row from, Row more)
+{
+    for (int64_t i = 0; i < count; i++)
+        AT(to, i) = AT(from, i) + AT(more, i);
 }
 
 /* replay._move: packets leave a router when the link is free, keep it busy, and are at the next a hop later. */
-static inline double passed(double ask, double busy, int watch, double *free, double *asked_at, double *idle,
+static inline void move_row(int64_t count, Row time, Row free, double busy, double alpha)
+{
+    for (int64_t i = 0; i < count; i++) {
+        const double start = AT(time, i) > AT(free, i) ? AT(time, i) : AT(free, i);
+        AT(free, i) = start + busy;
+        AT(time, i) = start + alpha;
+    }
+}
+
+/* The same where it is looked after who asked first. */
+static inline void give_row(int64_t count, Row time, Row free, Row asked_at, Row idle, double busy, double alpha,
                             OutOfOrder *counted)
 {
-    double time = ask;
-    if (busy && watch)
-        give(&time, busy, free, asked_at, idle, counted);
-    else if (busy) {
-        time = ask > *free ? ask : *free;
-        *free = time + busy;
-    }
-    return time;
-}
-
-static void move(const Step *step, double busy, double alpha, int watch, OutOfOrder *counted)
-{
-    const Cells time = step->cells[0], free = step->cells[1], asked_at = step->cells[2], idle = step->cells[3],
-                late = step->cells[4]; /* cycles that the hop takes longer past defects, if any */
-    const int even = !(time.inner_at || free.inner_at);
-    OutOfOrder found = {0, 0.0};
-    for (int64_t o = 0; o < step->outer; o++) {
-        char *times = row_of(&time, o), *frees = row_of(&free, o), *askeds = row_of(&asked_at, o),
-             *idles = row_of(&idle, o);
-        if (even && !late.base) {
-            for (int64_t i = 0; i < step->inner; i++) {
-                double *head = (double *)(times + i * time.inner_step);
-                *head = alpha + passed(*head, busy, watch, (double *)(frees + i * free.inner_step),
-                                       (double *)(askeds + i * asked_at.inner_step),
-                                       (double *)(idles + i * idle.inner_step), &found);
-            }
-            continue;
-        }
-        for (int64_t i = 0; i < step->inner; i++) {
-            double *head = number_of(&time, times, i);
-            *head = alpha + passed(*head, busy, watch, number_of(&free, frees, i), number_of(&asked_at, askeds, i),
-                                   number_of(&idle, idles, i), &found);
-            if (late.base)
-                *head += *number_of(&late, row_of(&late, o), i);
-        }
-    }
-    counted->packets += found.packets;
-    if (found.longest_wait > counted->longest_wait)
-        counted->longest_wait = found.longest_wait;
-}
-
-/* to = from (replay: branches, headers of messages, what lands), or to = from + more (Arrival.take_path). */
-static void copy(const Step *step, int64_t landing)
-{
-    Cells to = step->cells[0];
-    const Cells from = step->cells[1], more = step->cells[2];
-    to.base += landing;
-    for (int64_t o = 0; o < step->outer; o++) {
-        char *tos = row_of(&to, o), *froms = row_of(&from, o), *mores = row_of(&more, o);
-        for (int64_t i = 0; i < step->inner; i++) {
-            double number = *number_of(&from, froms, i);
-            if (step->kind == ADD)
-                number += *number_of(&more, mores, i);
-            *number_of(&to, tos, i) = number;
-        }
+    for (int64_t i = 0; i < count; i++) {
+        give(&AT(time, i), busy, &AT(free, i), &AT(asked_at, i), &AT(idle, i), counted);
+        AT(time, i) += alpha;
     }
 }
 
-/* fabric._wait: how many cores have to wait for what landed; or they take over its time and path. */
-static int64_t wait(const Step *step, int64_t landing)
+/* fabric._wait: cores that have to wait for what landed take over its time, hops and stages. */
+static inline void take_row(int64_t count, Row time, Row hops, Row stages, Row landed, Row its_hops, Row its_stages)
 {
-    int64_t count = 0;
-    for (int64_t o = 0; o < step->outer; o++) {
-        char *rows[6];
+    for (int64_t i = 0; i < count; i++) {
+        const int late = AT(landed, i) > AT(time, i);
+        AT(hops, i) = late ? AT(its_hops, i) : AT(hops, i);
+        AT(stages, i) = late ? AT(its_stages, i) : AT(stages, i);
+        AT(time, i) = late ? AT(landed, i) : AT(time, i);
+    }
+}
+
+static inline int any_late(int64_t count, Row time, Row landed)
+{
+    for (int64_t i = 0; i < count; i++)
+        if (AT(landed, i) > AT(time, i))
+            return 1;
+    return 0;
+}
+
+/* How the arrays of a step lie in memory: the compiler makes a loop for each. */
+enum { SIDE_BY_SIDE, EVEN, ODD };
+
+static inline __attribute__((always_inline)) void do_row(const Step *step, const Row *rows, int spacing, double busy,
+                                                         double alpha, int watch, OutOfOrder *counted, int *late)
+{
+    const int64_t count = step->inner;
+    Row r[6];
+    for (int n = 0; n < 6; n++) {
+        r[n].begin = rows[n].begin;
+        r[n].step = spacing == SIDE_BY_SIDE ? 1 : rows[n].step;
+        r[n].at = spacing == ODD ? rows[n].at : NULL;
+    }
+    switch (step->kind) {
+    case LEAVE:
+        if (busy)
+            leave_row(count, r[0], r[1], r[2], busy);
+        else
+            copy_row(count, r[0], r[1]);
+        break;
+    case MOVE:
+        if (busy && watch)
+            give_row(count, r[0], r[1], r[2], r[3], busy, alpha, counted);
+        else if (busy)
+            move_row(count, r[0], r[1], busy, alpha);
+        else
+            for (int64_t i = 0; i < count; i++)
+                AT(r[0], i) += alpha;
+        if (step->cells[4].base) /* a hop past defects takes longer */
+            add_row(count, r[0], r[0], r[4]);
+        break;
+    case COPY:
+    case LAND:
+        copy_row(count, r[0], r[1]);
+        break;
+    case ADD:
+        add_row(count, r[0], r[1], r[2]);
+        break;
+    case ANY_LATE:
+        *late = *late || any_late(count, r[0], r[3]);
+        break;
+    case TAKE_OVER:
+        take_row(count, r[0], r[1], r[2], r[3], r[4], r[5]);
+    }
+}
+
+static void do_step(const Step *given, char *landing, double busy, double alpha, int watch, OutOfOrder *counted,
+                    int *late)
+{
+    Step step = *given;
+    for (int n = 0; n < 6; n++) /* what lies in the landing */
+        if ((step.kind == LAND || step.kind == ADD) ? n == 0 : step.kind >= ANY_LATE && n >= 3)
+            step.cells[n].base += (int64_t)(intptr_t)landing;
+    int spacing = SIDE_BY_SIDE;
+    for (int n = 0; n < 6; n++)
+        if (step.cells[n].base && step.cells[n].inner_at)
+            spacing = ODD;
+        else if (step.cells[n].base && step.cells[n].inner_step != 8 && spacing == SIDE_BY_SIDE)
+            spacing = EVEN;
+    for (int64_t outer = 0; outer < step.outer; outer++) {
+        Row rows[6];
         for (int n = 0; n < 6; n++)
-            rows[n] = row_of(&step->cells[n], o) + (n < 3 ? 0 : landing); /* time, hops, stages: the core's, landed */
-        for (int64_t i = 0; i < step->inner; i++) {
-            if (!(*number_of(&step->cells[3], rows[3], i) > *number_of(&step->cells[0], rows[0], i)))
-                continue;
-            count++;
-            for (int n = 0; n < 3 && step->kind == TAKE_OVER; n++)
-                *number_of(&step->cells[n], rows[n], i) = *number_of(&step->cells[n + 3], rows[n + 3], i);
-        }
+            rows[n] = row_of(&step.cells[n], outer);
+        if (spacing == SIDE_BY_SIDE)
+            do_row(&step, rows, SIDE_BY_SIDE, busy, alpha, watch, counted, late);
+        else if (spacing == EVEN)
+            do_row(&step, rows, EVEN, busy, alpha, watch, counted, late);
+        else
+            do_row(&step, rows, ODD, busy, alpha, watch, counted, late);
     }
-    return count;
 }
 
 static PyObject *replay(PyObject *module, PyObject *const *given, Py_ssize_t count)
@@ -185,28 +219,14 @@ static PyObject *replay(PyObject *module, PyObject *const *given, Py_ssize_t cou
         PyBuffer_Release(&steps);
         return NULL;
     }
-    const int64_t landed = (int64_t)(intptr_t)landing.buf;
     OutOfOrder counted = {0, 0.0};
-    int64_t late = 0;
+    int late = 0;
     const Step *step = steps.buf, *end = step + steps.len / (Py_ssize_t)sizeof(Step);
     for (; step < end; step++)
-        switch (step->kind) {
-        case LEAVE:
-            leave(step, busy);
-            break;
-        case MOVE:
-            move(step, busy, alpha, watch, &counted);
-            break;
-        case COUNT_LATE:
-        case TAKE_OVER:
-            late += wait(step, landed);
-            break;
-        default:
-            copy(step, step->kind == COPY ? 0 : landed);
-        }
+        do_step(step, landing.buf, busy, alpha, watch, &counted, &late);
     PyBuffer_Release(&landing);
     PyBuffer_Release(&steps);
-    return Py_BuildValue("LdL", (long long)counted.packets, counted.longest_wait, (long long)late);
+    return Py_BuildValue("Ldi", (long long)counted.packets, counted.longest_wait, late);
 }
 
 /* order.give for arrays of one or two dimensions, of one shape. */
@@ -235,19 +255,14 @@ static PyObject *give_all(PyObject *module, PyObject *const *given, Py_ssize_t c
         const int last = times->ndim - 1;
         /* along the dimension that lies closer in memory */
         const int inner = last && llabs(times->strides[0]) < llabs(times->strides[1]) ? 0 : last, outer = last - inner;
-        Step step = {MOVE, last ? times->shape[outer] : 1, times->shape[inner], {{0, 0, 0, 0, 0}}};
-        for (int n = 0; n < 4; n++) {
-            const Cells cells = {(int64_t)(intptr_t)views[n].buf, last ? views[n].strides[outer] : 0,
-                                 views[n].strides[inner], 0, 0};
-            step.cells[n] = cells;
-        }
-        for (int64_t o = 0; o < step.outer; o++) {
-            char *rows[4];
-            for (int n = 0; n < 4; n++)
-                rows[n] = row_of(&step.cells[n], o);
-            for (int64_t i = 0; i < step.inner; i++)
-                give(number_of(&step.cells[0], rows[0], i), busy, number_of(&step.cells[1], rows[1], i),
-                     number_of(&step.cells[2], rows[2], i), number_of(&step.cells[3], rows[3], i), &counted);
+        Row rows[4];
+        for (Py_ssize_t o = 0; o < (last ? times->shape[outer] : 1); o++) {
+            for (int n = 0; n < 4; n++) {
+                const Cells cells = {(int64_t)(intptr_t)views[n].buf, last ? views[n].strides[outer] : 0,
+                                     views[n].strides[inner], 0, 0};
+                rows[n] = row_of(&cells, o);
+            }
+            give_row(times->shape[inner], rows[0], rows[1], rows[2], rows[3], busy, 0.0, &counted);
         }
     } else if (held == 4)
         PyErr_SetString(PyExc_ValueError, "give: four arrays of float64 of one shape, of one or two dimensions");
@@ -359,9 +374,12 @@ static PyObject *serve(PyObject *module, PyObject *const *given, Py_ssize_t coun
     return PyErr_Occurred() ? NULL : Py_BuildValue("Ld", (long long)counted.packets, counted.longest_wait);
 }
 
+PyObject *multiply(PyObject *module, PyObject *const *given, Py_ssize_t count); /* products.c */
+
 static PyMethodDef methods[] = {
     {"give", (PyCFunction)(void (*)(void))give_all, METH_FASTCALL, NULL},
     {"replay", (PyCFunction)(void (*)(void))replay, METH_FASTCALL, NULL},
+    {"multiply", (PyCFunction)(void (*)(void))multiply, METH_FASTCALL, NULL},
     {"serve", (PyCFunction)(void (*)(void))serve, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };

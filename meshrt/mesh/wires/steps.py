@@ -12,7 +12,7 @@ import numpy as np
 
 from meshrt.mesh.wires.lines import Index
 
-LEAVE, COPY, MOVE, LAND, ADD, COUNT_LATE, TAKE_OVER = range(7)  # as in core.c
+LEAVE, COPY, MOVE, LAND, ADD, ANY_LATE, TAKE_OVER = range(7)  # as in core.c
 CELLS = 6
 EVERYWHERE = slice(None)
 Cells = tuple[np.ndarray, Index]  # an array [lines, length], and positions along its lines

@@ -32,7 +32,7 @@ class Strides:
 
     stretches: list[Stretch]
     paths: np.ndarray  # Arrival.take_path
-    late: np.ndarray  # which cores have to wait for what landed
+    late: np.ndarray  # does any core have to wait for what landed?
     takes_over: np.ndarray  # these go on from then, by the packets' paths
     places: np.ndarray  # where each core of the block has its packet in a landing, see `_places`
     arrays: list[np.ndarray]
@@ -71,7 +71,7 @@ def _strides(block: Cores, lane: Lane) -> Strides:
     packets: list[Cells] = [(landed[row], EVERYWHERE) for row in (TIME, HOPS, STAGES)]
     paths = table_of(_paths(lane, landed, state), memory, arrays)
     late, takes_over = (
-        table_of([Step(kind, cores + packets)], memory, arrays) for kind in (kinds.COUNT_LATE, kinds.TAKE_OVER)
+        table_of([Step(kind, cores + packets)], memory, arrays) for kind in (kinds.ANY_LATE, kinds.TAKE_OVER)
     )
     return Strides(stretches, paths, late, takes_over, _places(block, lane, landed[TIME], arrays), arrays)
 

@@ -1,7 +1,13 @@
-/* Of Python's stable ABI what core.c needs, for machines that have Python without its headers.
+/* Python's stable ABI, as its headers have it; or what the compiled core needs of it, for machines that have Python
+   without its headers.
 
-   https://docs.python.org/3/c-api/stable.html: these layouts and functions are the same in every Python 3 since 3.11. */
+   https://docs.python.org/3/c-api/stable.html: these layouts and functions are the same in every Python 3 since 3.11, the
+   first whose stable ABI has buffers. */
 
+#define Py_LIMITED_API 0x030B0000
+#if __has_include(<Python.h>) && !defined(WITHOUT_PYTHON_H)
+#include <Python.h>
+#else
 #include <stddef.h>
 #include <sys/types.h>
 
@@ -61,3 +67,4 @@ void PyBuffer_Release(Py_buffer *);
 PyObject *Py_BuildValue(const char *, ...);
 PyObject *PyModule_Create2(struct PyModuleDef *, int);
 #define PyModule_Create(definition) PyModule_Create2(definition, 3) /* the version of the stable ABI */
+#endif

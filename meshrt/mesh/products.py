@@ -1,0 +1,73 @@
+"""Products of the tiles of all cores. For small tiles BLAS, called for each, spends most of its time on the call.
+
+The compiled core (products.c) then makes the same numbers: in which of two ways is found out by comparing them with
+BLAS's, once for each size. Where neither is the same, as where BLAS sums in another order, BLAS it is.
+"""
+
+from functools import cache
+from math import prod
+from typing import Any
+
+import numpy as np
+
+SMALL = 128  # multiply-accumulates; for larger tiles BLAS takes less time
+TRIED = 64  # tiles
+
+
+def product(core: Any, a: np.ndarray, b: np.ndarray, total: np.ndarray | None = None) -> np.ndarray:
+    """a @ b, float32 [.., m, k] and [.., k, n], or the total [.., m, n] with that added to it."""
+    fused = _way(core, a, b)
+    if fused is not None and (total is None or _apart(total, a, b)):
+        c: np.ndarray = np.empty((*a.shape[:-1], b.shape[-1]), np.float32) if total is None else total
+        core.multiply(a, b, c, fused, total is not None)
+        return c
+    c = np.matmul(a, b)
+    if total is None:
+        return c
+    total += c
+    return total
+
+
+def _way(core: Any, a: np.ndarray, b: np.ndarray) -> bool | None:
+    """How the compiled core makes BLAS's numbers; None where it does not, or is not there."""
+    m, k, n = *a.shape[-2:], b.shape[-1]
+    if core is None or m * k * n > SMALL or not 3 <= a.ndim == b.ndim <= 8 or a.shape[:-2] != b.shape[:-2]:
+        return None
+    turned = tuple(_turned(tiles) for tiles in (a, b))
+    return None if None in turned or not prod(a.shape) else _found(core, m, k, n, *turned)
+
+
+def _apart(total: np.ndarray, a: np.ndarray, b: np.ndarray) -> bool:
+    """Can sums be put there before all are made?"""
+    shape = *a.shape[:-1], b.shape[-1]
+    shares = np.may_share_memory(total, a) or np.may_share_memory(total, b)
+    return total.shape == shape and total.dtype == np.float32 and not shares
+
+
+def _turned(tiles: np.ndarray) -> bool | None:
+    """Do the tiles lie in memory by column? None: neither so nor by row, which BLAS gets a copy of."""
+    (rows, columns), (down, along), size = tiles.shape[-2:], tiles.strides[-2:], tiles.itemsize
+    if (along == size or columns == 1) and (down == columns * size or rows == 1):
+        return False
+    return True if (down == size or rows == 1) and (along == rows * size or columns == 1) else None
+
+
+@cache
+def _found(core: Any, m: int, k: int, n: int, a_turned: bool, b_turned: bool) -> bool | None:
+    """With one rounding a step (True) or with two; tried on numbers of many sizes, zeros of both signs among them."""
+    a, b = (_numbers(*size) for size in ((m, k, a_turned), (k, n, b_turned)))
+    c, expected = np.empty((TRIED, m, n), np.float32), np.matmul(a, b).tobytes()
+    for fused in (True, False):
+        if core.multiply(a, b, c, fused, False) and c.tobytes() == expected:
+            return fused
+    return None
+
+
+def _numbers(rows: int, columns: int, turned: bool) -> np.ndarray:
+    count = TRIED * rows * columns
+    at = np.arange(1, count + 1)
+    numbers: np.ndarray = (np.sin(at * 1.7) * np.exp(3 * np.sin(at * 0.37)) * (at % 11 > 0)).astype(np.float32)
+    numbers[::7] *= -1
+    if turned:
+        return numbers.reshape(TRIED, columns, rows).swapaxes(1, 2)
+    return numbers.reshape(TRIED, rows, columns)
