@@ -115,7 +115,10 @@ def _lane(block: Cores, schedule: Schedule, view: View, tile: tuple[int, ...], d
         strip = view.count if batch.messages or view.axis != "x" else max(1, BATCH // max(1, batch.under_way))
         for lines, part in view.strips(strip):
             runs.append(_run(block, schedule, batch, lines, part, tile, dtype, received))
-            ends += [(lines, delivery[-1]) for tick in batch.ticks for delivery in tick.deliveries if _even([delivery])]
+            if block.core is None:
+                ends += [
+                    (lines, delivery[-1]) for tick in batch.ticks for delivery in tick.deliveries if _even([delivery])
+                ]
     sends = [message for run in runs for tick in run.ticks for message in tick.sends]
     block.host.sent_to.update(message.rank for message in sends)
     state = view.of(block.clock.state, 1)
@@ -162,7 +165,7 @@ def _run(
     clock = block.clock
     time = view.new((), batch.slots, (), np.float64, clock.buffer(8 * view.count * batch.slots))
     cores, ramp_out = view.of(clock.state[TIME]), view.of(clock.ramp_out)
-    used = {way for tick in batch.ticks for way, *_ in tick.moves}
+    used = {way for tick in batch.ticks for way, *_ in tick.moves} if block.core is None else ()
     links = {way: tuple(view.of(array[way]) for array in (clock.link_free, clock.asked_at, clock.idle)) for way in used}
     late = None if clock.late is None else view.of(clock.late, 1)
 
@@ -172,6 +175,8 @@ def _run(
     def tick_of(tick: BatchTick) -> RunTick:
         sends, recvs = ([buffer(message, tick.number) for message in messages] for messages in (tick.sends, tick.recvs))
         received.extend(recvs)
+        if block.core is not None:  # has its own tables of the rest, see strides.py
+            return RunTick((), [], [], [], [], sends, recvs, [], [])
         even = _even(tick.moves)
         return RunTick(
             tick.branches,
@@ -214,9 +219,8 @@ def new_landing(block: Cores, lane: Lane) -> Landing:
     memory = block.clock.borrow(size)
     header = lane.view.new((3,), schedule.count, (), np.float64, memory[:size])
     ends = [header[TIME][lines][:, number] for lines, number in lane.ends]
-    return Landing(
-        memory, header, header[TIME], ends, [Positions(header[HOPS:], part.delivered) for part in schedule.parts]
-    )
+    parts = schedule.parts if block.core is None else ()
+    return Landing(memory, header, header[TIME], ends, [Positions(header[HOPS:], part.delivered) for part in parts])
 
 
 def _buffer(

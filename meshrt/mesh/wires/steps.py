@@ -41,16 +41,16 @@ def _rows(step: Step, landing: np.ndarray, arrays: list[np.ndarray]) -> Iterator
         at = None if isinstance(index, slice) else np.ascontiguousarray(index, np.int64)
         part = array if at is not None else array[:, index]
         found.append((part, at, (part.shape[0], part.shape[1] if at is None else len(at))))
-    lines, count = np.broadcast_shapes(*(shape for *_, shape in found))
+    lines, count = found[0][-1]
     if not lines * count:
         return
-    first = found[0][0]
+    first, landed = found[0][0], address(landing)
     by_line = count == 1 or (lines > 1 and abs(first.strides[0]) < abs(first.strides[1]))  # lines lie side by side
     row = [step.kind, *((count, lines) if by_line else (lines, count))]
     for part, at, shape in found:
         start = address(part)
-        if np.may_share_memory(part, landing):
-            start -= address(landing)
+        if 0 <= start - landed < landing.nbytes:
+            start -= landed
         else:
             arrays.append(part)
         if at is not None:
