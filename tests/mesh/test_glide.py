@@ -1,4 +1,4 @@
-"""What is done in fewer steps is the same: all hops of a transfer at once, and ramps for several transfers at once."""
+"""What NumPy does in fewer steps is the same: all hops of a transfer at once, ramps for several transfers at once."""
 
 from __future__ import annotations
 
@@ -16,6 +16,12 @@ from meshrt.mesh.wires import lane, ramps, replay, together
 
 SIDE = 6
 NEVER = 10**9
+
+
+@pytest.fixture(autouse=True)
+def numpy_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compiled core takes one step after the other."""
+    monkeypatch.setenv("MESHRT_CORE", "numpy")
 
 
 def busy_rounds(comm: Any, rounds: int, sizes: tuple[int, int]) -> tuple[Any, ...]:

@@ -1,0 +1,137 @@
+"""The compiled core against NumPy, which is the definition: the same bits, whatever is asked of either."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mpi_jobs import Finished
+from runs import new_block
+
+from meshrt.errors import UsageError
+from meshrt.mesh import products
+from meshrt.mesh.wires import core, order
+
+CORES = ("numpy", "compiled")
+compiled = pytest.mark.skipif(core.built is None, reason="the compiled core was not built: no C compiler")
+LLAMA = "llama-tiny --prompt-ids 1,2,3,4 --max-new-tokens 2 --mesh"
+RUNS = [
+    "gemm --mesh 12x12 --m 40 --k 30 --n 50",
+    "gemm --mesh 6x4 --m 25 --k 37 --n 11 --algorithm cannon",
+    "gemm --mesh 8x8 --m 16 --k 16 --n 16 --algorithm summa --segment 1",
+    "gemm --mesh 8x8 --m 30 --k 17 --n 23 --algorithm allgather --dtype bfloat16",
+    "gemm --mesh 8x8 --m 16 --k 16 --n 16 --transpose-b --reduce ktree",
+    "gemm --mesh 40x40 --m 80 --k 80 --n 80 --payload none",
+    "gemv --mesh 4x12 --k 60 --n 33 --phases 3",
+    "kvcache --mesh 4x8 --tokens 13",
+    "shift --mesh 12x4 --axis both --tile 2 --multiply",
+    "allreduce --mesh 16x4 --size 9 --algorithm pipeline",
+    f"{LLAMA} 8x8",
+    f"{LLAMA} 8x8 --system t10",
+    f"{LLAMA} 4x8 --kv concat --device ideal",
+]
+
+
+def report_of(run_meshrt: Callable[..., Finished], run: str, ranks: int, name: str, path: Path) -> dict[str, Any]:
+    ended = run_meshrt("run", *run.split(), "--quiet", "--json", str(path), ranks=ranks, env={"MESHRT_CORE": name})
+    assert ended.code == 0, ended.stderr
+    report: dict[str, Any] = json.loads(path.read_text())
+    del report["host"]
+    return report
+
+
+@compiled
+@pytest.mark.parametrize("run", RUNS)
+def test_reports_are_equal(run_meshrt: Callable[..., Finished], tmp_path: Path, run: str) -> None:
+    by_numpy, by_core = (report_of(run_meshrt, run, 1, name, tmp_path / name) for name in CORES)
+    assert json.dumps(by_numpy) == json.dumps(by_core)
+
+
+@compiled
+@pytest.mark.all
+@pytest.mark.parametrize("run", RUNS)
+def test_reports_are_equal_on_four_ranks(run_meshrt: Callable[..., Finished], tmp_path: Path, run: str) -> None:
+    by_numpy, by_core = (report_of(run_meshrt, run, 4, name, tmp_path / name) for name in CORES)
+    assert json.dumps(by_numpy) == json.dumps(by_core)
+
+
+cycles = st.integers(0, 40).map(lambda quarters: quarters / 4)
+links = st.lists(st.tuples(cycles, cycles, cycles, cycles), min_size=1, max_size=24)
+
+
+def links_as(rows: list[tuple[float, ...]], layout: str) -> list[np.ndarray]:
+    """(times, free, asked_at, idle) of links as they can be: idle until they were asked for, free later than that."""
+    ask, asked_at, idle_for, busy_for = np.array(rows).T
+    arrays = []
+    for numbers in (ask, asked_at + busy_for, asked_at, asked_at - idle_for):
+        if layout == "line":
+            arrays.append(numbers.copy())
+        else:  # every other column, and lines that lie side by side
+            wide = np.zeros((len(numbers), 6)) if layout == "columns" else np.zeros((6, len(numbers))).T
+            wide[:, ::2] = numbers[:, None] + np.arange(3)
+            arrays.append(wide[:, ::2])
+    return arrays
+
+
+@compiled
+@given(links, cycles, st.sampled_from(["line", "columns", "rows"]))
+def test_links_are_given_out_alike(rows: list[tuple[float, ...]], busy: float, layout: str) -> None:
+    told = []
+    for name in CORES:
+        counters = SimpleNamespace(out_of_order=0, longest_wait=0.0)
+        block: Any = SimpleNamespace(core=core.chosen({"MESHRT_CORE": name}), counters=counters)
+        times, free, asked_at, idle = links_as(rows, layout)
+        order.give(block, times, busy, free, asked_at, idle)
+        told.append([array.tobytes() for array in (times, free, asked_at, idle)] + [vars(counters)])
+    assert told[0] == told[1]
+
+
+@compiled
+@given(st.tuples(*[st.integers(1, 6)] * 3), st.booleans(), st.booleans(), st.booleans(), st.integers(0, 2**32 - 1))
+def test_products_are_those_of_blas(
+    sizes: tuple[int, int, int], a_turned: bool, b_turned: bool, adds: bool, seed: int
+) -> None:
+    (m, k, n), random = sizes, np.random.default_rng(seed)
+
+    def tiles(rows: int, columns: int, turned: bool) -> np.ndarray:
+        shape = (3, 2, columns, rows) if turned else (3, 2, rows, columns)
+        numbers = random.standard_normal(shape).astype(np.float32) * random.choice([0, 1, 1e-3, 1e3], shape)
+        numbers = numbers.astype(np.float32)
+        return numbers.swapaxes(-1, -2) if turned else numbers
+
+    a, b, total = tiles(m, k, a_turned), tiles(k, n, b_turned), tiles(m, n, False)
+    told = [
+        products.product(core.chosen({"MESHRT_CORE": name}), a, b, total.copy() if adds else None).tobytes()
+        for name in CORES
+    ]
+    assert told[0] == told[1]
+
+
+@compiled
+def test_some_products_are_the_cores_own() -> None:
+    """Else the test above would compare BLAS with itself: a sum of one product has no order."""
+    assert products._found(core.built, 3, 1, 3, False, False) is not None
+
+
+def test_a_choice_that_there_is_not_is_refused() -> None:
+    with pytest.raises(UsageError, match="MESHRT_CORE is 'fast': choose numpy or compiled"):
+        core.chosen({"MESHRT_CORE": "fast"})
+
+
+def test_numpy_does_without(monkeypatch: pytest.MonkeyPatch, comm: Any) -> None:
+    monkeypatch.setenv("MESHRT_CORE", "numpy")
+    assert new_block(comm, (2, 2), "wse2").core is None
+
+
+def test_a_core_that_was_not_built_is_missed_only_by_who_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(core, "built", None)
+    assert core.chosen({}) is None
+    with pytest.raises(UsageError, match="was not built here"):
+        core.chosen({"MESHRT_CORE": "compiled"})
