@@ -13,8 +13,9 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from meshrt.errors import MeshrtError, MpiError
+from meshrt.errors import MeshrtError, MpiError, UsageError
 from meshrt.launch import local
+from meshrt.mesh.wires import core
 from meshrt.ranks import host
 
 BOARD_BYTES = 1 << 20  # in /dev/shm; MPI's own segments come on top of it
@@ -56,6 +57,7 @@ def checks() -> Iterator[Check]:
     yield python()
     yield package("numpy")
     yield package("mpi4py")
+    yield compiled_core(os.environ)
     yield wheels()
     yield namesake()
     yield cores()
@@ -89,6 +91,21 @@ def package(name: str) -> Check:
         return Check(Level.OK, name, importlib.metadata.version(name))
     except importlib.metadata.PackageNotFoundError:
         return Check(Level.FAIL, name, "not installed", f"pip install {name}")
+
+
+def compiled_core(environ: Mapping[str, str]) -> Check:
+    """Is what runs per packet compiled? The results are the same without."""
+    try:
+        found = core.chosen(environ)
+    except UsageError as error:
+        return Check(Level.FAIL, "compiled core", str(error), "unset MESHRT_CORE")
+    if found is not None:
+        return Check(Level.OK, "compiled core", "built")
+    if core.built is not None:
+        return Check(Level.OK, "compiled core", "built, but MESHRT_CORE is numpy")
+    return Check(
+        Level.WARN, "compiled core", "not built", "install a C compiler and meshrt again: large meshes are slower"
+    )
 
 
 def wheels() -> Check:

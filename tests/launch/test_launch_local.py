@@ -11,6 +11,7 @@ import pytest
 from meshrt.errors import MpiError, UsageError
 from meshrt.launch import doctor, local
 from meshrt.launch.job import Job
+from meshrt.mesh.wires import core
 
 HYDRA = local.Mpirun("/opt/bin/mpirun", "MPICH 5.0.2")
 PRTERUN = local.Mpirun("/opt/bin/mpirun", "Open MPI 5.0.11")
@@ -110,6 +111,8 @@ def test_doctor_without_an_mpi_library(monkeypatch: pytest.MonkeyPatch) -> None:
         (doctor.root({}), doctor.Level.WARN),
         (doctor.package("no-such-package"), doctor.Level.FAIL),
         (doctor.namesake(), doctor.Level.OK),
+        (doctor.compiled_core({"MESHRT_CORE": "numpy"}), doctor.Level.OK if core.built else doctor.Level.WARN),
+        (doctor.compiled_core({"MESHRT_CORE": "fast"}), doctor.Level.FAIL),
         (doctor.memory(1), doctor.Level.OK),
         (doctor.memory(1_000_000), doctor.Level.WARN),
         (doctor.ranks({}), doctor.Level.OK),
