@@ -100,7 +100,8 @@ def sources(root: Path) -> Sequence[Path]:
     models = [Path(path) for path in meshrt.models.__path__]
     programs = [Path(path) for path in meshrt.programs.__path__]
     excluded = {"programs", "models", "studies", "launch"}
-    runtime = [path for path in root.rglob("*.py") if path.relative_to(root).parts[0] not in excluded]
+    code = [path for suffix in ("*.py", "*.[ch]") for path in root.rglob(suffix)]
+    runtime = [path for path in code if path.relative_to(root).parts[0] not in excluded]
     configs = [path for folder in models for path in folder.glob("*/config.json")]
     others = [path for folder in (*programs, *models) for path in folder.rglob("*.py")]
     return runtime + others + configs

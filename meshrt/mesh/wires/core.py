@@ -11,9 +11,11 @@ from typing import Any
 from meshrt.errors import UsageError
 
 try:
-    from meshrt.mesh.wires import _core as built
+    from meshrt.mesh.wires import _core
 except ImportError:
-    built = None  # type: ignore[assignment]
+    _core = None  # type: ignore[assignment]
+
+built: Any = _core
 
 
 def chosen(environ: Mapping[str, str] | None = None) -> Any:
