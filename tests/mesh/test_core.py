@@ -125,6 +125,7 @@ def test_a_choice_that_there_is_not_is_refused() -> None:
         core.chosen({"MESHRT_CORE": "fast"})
 
 
+@pytest.mark.mpi(ranks=[1])
 def test_numpy_does_without(monkeypatch: pytest.MonkeyPatch, comm: Any) -> None:
     monkeypatch.setenv("MESHRT_CORE", "numpy")
     assert new_block(comm, (2, 2), "wse2").core is None
