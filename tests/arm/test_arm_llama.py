@@ -187,7 +187,7 @@ def test_attention_is_that_of_float64(
             found.append(attention(soc, qkv[span], number, shape, cache, rotary, None, False, -1, -2, 10))
     truth = attention_in_float64(qkv.astype(np.float64), shape, cos, sin)
     tolerance = {"float32": 1e-5, "float16": 0.01, "int8": 0.03, "e4m3": 0.15}[kind]
-    assert np.abs(np.concatenate(found) - truth).max() <= tolerance * np.abs(truth).max()  # type: ignore[arg-type]
+    assert np.abs(np.concatenate(found) - truth).max() <= tolerance * np.abs(truth).max()
 
 
 def attention_in_float64(qkv: np.ndarray, heads: Heads, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:

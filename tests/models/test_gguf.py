@@ -5,6 +5,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
@@ -26,7 +27,6 @@ from meshrt.models.reference import forward, load_weights, rotate
 from meshrt.models.rope import inverse_frequencies
 from meshrt.models.tokenizer import decode, encode, load_tokenizer
 
-gguf = pytest.importorskip("gguf")
 TINY = find_model("llama-tiny")
 SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2}
 IDS = [5, 77, 31, 4, 90, 12]

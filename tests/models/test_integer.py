@@ -193,11 +193,9 @@ def test_an_offset_beyond_float16_is_refused() -> None:
 @pytest.mark.parametrize("group", [32, 64, 128])
 def test_onnxruntime_computes_the_same(group: int) -> None:
     """MatMulNBits at accuracy level 4, whose activations are in 8 bits by blocks, with zero points that are whole."""
-    try:
-        import onnxruntime
-        from onnx import TensorProto, helper, numpy_helper
-    except ImportError as error:
-        pytest.skip(f"{error}: pip install onnxruntime onnx")
+    import onnxruntime
+    from onnx import TensorProto, helper, numpy_helper
+
     rows, outputs, inputs = 7, 96, 256
     rng = np.random.default_rng(group)
     w, x = 0.1 * rng.standard_normal((outputs, inputs)), numbers((rows, inputs), 5)
