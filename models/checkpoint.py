@@ -152,7 +152,7 @@ def check_shapes(checkpoint: Checkpoint, config: Config | OptConfig) -> None:
     """Raises ModelError naming the first tensor of the configuration that is missing or of another shape, or one of an
     expert that it does not have: the model's numbers would be others.
     """
-    for matrix in config.ranks:
+    for matrix in config.factored:
         if matrix + ".weight" in checkpoint.tensors:
             raise ModelError(
                 f"{checkpoint.folder}: config.json has {matrix} as two factors in 'low_rank', but the checkpoint has"

@@ -59,7 +59,7 @@ def compress(
     config, checkpoint = read_config(folder), open_checkpoint(folder)
     check_shapes(checkpoint, config)
     data = read_object(folder / "config.json")
-    data["low_rank"] = {**recipe, "ranks": {**config.ranks, **ranks}}
+    data["low_rank"] = {**recipe, "ranks": {**config.factored, **ranks}}
     Config.from_dict(data, source=str(folder / "config.json"))  # refuses ranks that the matrices do not have
     tensors = {name: checkpoint.read(name) for name in expected_shapes(config)}
     found = []

@@ -44,8 +44,8 @@ class Config:
 
     `moe` says which layers have experts instead of an MLP of `intermediate_size`. `qk_norm`: queries and keys have a
     norm before they are turned, over each head or over all together; after it `clip_qkv` bounds them and the values.
-    `ranks` has the matrices that are kept as two factors (models/matrix.py), by name without `.weight`; `quantized`
-    those in a few bits (models/quantize/form.py), and `head` the form of the head where it is one of them.
+    `factored` has the ranks of the matrices kept as two factors (models/matrix.py), by name without `.weight`;
+    `quantized` those in a few bits (models/quantize/form.py), and `head` the form of the head where it is one of them.
     """
 
     model_type: str
@@ -68,7 +68,7 @@ class Config:
     moe: Moe | None = None
     qk_norm: Literal["head", "all"] | None = None
     clip_qkv: float | None = None
-    ranks: Mapping[str, int] = field(default_factory=dict, hash=False)
+    factored: Mapping[str, int] = field(default_factory=dict, hash=False)
     quantized: Mapping[str, Quantized] = field(default_factory=dict, hash=False)
     head: Quantized | None = None
 
@@ -89,7 +89,7 @@ class Config:
         stem = f"model.layers.{number}."
 
         def matrix(name: str, rows: int, columns: int, bias: bool = False) -> Matrix:
-            form = self.quantized.get(stem + name) or form_of(self.ranks, stem + name)
+            form = self.quantized.get(stem + name) or form_of(self.factored, stem + name)
             return Matrix(stem + name, rows, columns, form, bias)
 
         def norm(name: str, all_heads: int) -> Norm | None:
@@ -185,7 +185,7 @@ class Config:
                 if head is not None and config.tie_word_embeddings:
                     raise ValueError("has a 'head', and tie_word_embeddings says that it is the embedding")
                 return replace(config, quantized=forms, head=head)
-            return replace(config, ranks=read_ranks(read.get(key, dict), config.matrices().values()))
+            return replace(config, factored=read_ranks(read.get(key, dict), config.matrices().values()))
         except ValueError as error:
             raise read.bad(key, str(error)) from error
 

@@ -62,7 +62,7 @@ def add_lora(model: Llama, rank: int) -> list[nn.Linear]:
     """Lets B A be trained on top of every factor. Returns the factors."""
     found: list[nn.Linear] = []
     matrices = model.config.matrices()
-    for name in model.config.ranks:
+    for name in model.config.factored:
         for factor in matrices[name].factors():
             linear = model.get_submodule(factor.name.removeprefix("model."))
             assert isinstance(linear, nn.Linear)
@@ -80,7 +80,7 @@ def merge(factors: list[nn.Linear]) -> None:
 def recover(args: argparse.Namespace, folder: Path) -> None:
     """Trains, and writes the folder."""
     config, tokenizer, checkpoint = read_config(folder), load_tokenizer(folder), open_checkpoint(folder)
-    if not config.ranks:
+    if not config.factored:
         raise ModelError(f"{folder}: has no matrix in factors; write one with `meshrt compress`")
     model = read_model(folder)
     factors = add_lora(model, args.rank)

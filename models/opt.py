@@ -29,7 +29,7 @@ _ONLY = {
 
 @dataclass(frozen=True, kw_only=True)
 class OptConfig:
-    """The sizes of an OPT model. `ranks` has the matrices kept as two factors, by name without `.weight`."""
+    """The sizes of an OPT model. `factored`: ranks of the matrices kept as two factors, by name without `.weight`."""
 
     vocab_size: int
     hidden_size: int
@@ -43,7 +43,7 @@ class OptConfig:
     position_offset: int = POSITION_OFFSET
     eos_token_ids: tuple[int, ...] = ()
     dtype: str | None = None
-    ranks: Mapping[str, int] = field(default_factory=dict, hash=False)
+    factored: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     @property
     def head_dim(self) -> int:
@@ -54,7 +54,7 @@ class OptConfig:
         hidden, inner, stem = self.hidden_size, self.ffn_dim, f"model.decoder.layers.{number}."
 
         def matrix(name: str, rows: int, columns: int) -> Matrix:
-            return Matrix(stem + name, rows, columns, form_of(self.ranks, stem + name), self.bias)
+            return Matrix(stem + name, rows, columns, form_of(self.factored, stem + name), self.bias)
 
         q, k, v, o = (matrix(f"self_attn.{name}_proj", hidden, hidden) for name in ("q", "k", "v", "out"))
         mlp = Mlp(None, matrix("fc1", hidden, inner), matrix("fc2", inner, hidden))
@@ -104,7 +104,7 @@ class OptConfig:
         if not isinstance(low_rank, dict):
             raise bad("low_rank", f"is {low_rank!r}, not an object")
         try:
-            return replace(config, ranks=read_ranks(low_rank, config.matrices().values()))
+            return replace(config, factored=read_ranks(low_rank, config.matrices().values()))
         except ValueError as error:
             raise bad("low_rank", str(error)) from error
 

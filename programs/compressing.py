@@ -26,4 +26,4 @@ def compressed_by_shape(config: Config, payload: bool, ratio: float | None, bloc
         raise UsageError(f"--ratio {ratio} gives shapes only: add --payload none, or `meshrt compress` the model")
     if config.quantized:
         raise UsageError(f"--ratio {ratio} makes two factors of whole matrices, and this model's are in codes")
-    return replace(config, ranks=aligned_ranks(config, "mlp", ratio, MULTIPLE if block is None else block))
+    return replace(config, factored=aligned_ranks(config, "mlp", ratio, MULTIPLE if block is None else block))

@@ -41,7 +41,7 @@ def quantized_by_shape(
         raise UsageError("--bits quantizes LLaMA and its like, and this is an OPT: leave it away")
     if config.quantized:
         raise UsageError("--bits: the model is quantized already; leave it away")
-    if config.ranks:
+    if config.factored:
         raise UsageError("--bits quantizes whole matrices, and this model has some in two factors: leave it away")
     if compensator_bits is not None and ranks is None:
         raise UsageError("--compensator-bits goes with --ranks, such as uniform-16")

@@ -50,7 +50,7 @@ class Found:
 def read_model(folder: Path) -> tuple[Config, Checkpoint]:
     """A model that can be quantized. Raises ModelError."""
     config, checkpoint = read_config(folder), open_checkpoint(folder)
-    if config.ranks:
+    if config.factored:
         raise ModelError(
             f"{folder}: has matrices in two factors ('low_rank' in config.json); quantize the model that it was"
             " compressed from"

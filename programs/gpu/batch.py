@@ -8,7 +8,7 @@ import numpy as np
 from meshrt.gpu.gpu import Gpu
 from meshrt.gpu.gpus import Gpus
 from meshrt.programs.gpu import kernels
-from meshrt.programs.gpu.cache import Cache, Store
+from meshrt.programs.gpu.cache import Cache, Pools
 from meshrt.programs.gpu.forward import Rotary, rotated
 from meshrt.programs.gpu.scheme import Arrays, Results
 from meshrt.programs.gpu.shards import Model
@@ -49,11 +49,11 @@ class Prompts:
     ) -> Arrays:
         ys = []
         for at, (gpu, result, turn) in enumerate(zip(gpus.mine, results, rotary, strict=True)):
-            store, heads = self.cache.stores[at], model.shards[at].layers[layer].heads
+            pools, heads = self.cache.pools[at], model.shards[at].layers[layer].heads
             q, k, v = result.values
             rotated(gpu, q, heads.dim, turn)
             rotated(gpu, k, heads.dim, turn)
-            keep(gpu, store, layer, self.slots, result.latents[1:] if self.cache.low_rank else [k, v])
+            keep(gpu, pools, layer, self.slots, result.latents[1:] if self.cache.low_rank else [k, v])
             queries = len(heads.queries)
             cost = gpu.cost(
                 4 * self.seen * queries * heads.dim,
@@ -65,8 +65,8 @@ class Prompts:
         return ys
 
 
-def keep(gpu: Gpu, store: Store, layer: int, slots: np.ndarray, rows: Sequence[np.ndarray | None]) -> None:
+def keep(gpu: Gpu, pools: Pools, layer: int, slots: np.ndarray, rows: Sequence[np.ndarray | None]) -> None:
     """New tokens' rows to the cache of a layer: keys and values, or their latents."""
-    for pool, array in zip((store.keys[layer], store.values[layer]), rows, strict=True):
+    for pool, array in zip((pools.keys[layer], pools.values[layer]), rows, strict=True):
         assert array is not None
         gpu.launch(kernels.store, pool, slots, array, cost=gpu.cost(0, 2 * gpu.size(array)))

@@ -20,7 +20,7 @@ SHARE = 0.9  # of a GPU's memory, for weights and cache; the rest is workspace
 
 
 @dataclass(frozen=True)
-class Store:
+class Pools:
     """One GPU's cache: of each layer that runs, two arrays [slots, width]. Buffers are flat; None: keys and values."""
 
     keys: tuple[np.ndarray, ...]
@@ -34,7 +34,7 @@ class Cache:
     """The cache of a model: blocks and their tables, alike on all GPUs, and each hosted GPU's numbers."""
 
     pages: Pages
-    stores: tuple[Store, ...]
+    pools: tuple[Pools, ...]
     low_rank: bool
 
 
@@ -84,14 +84,14 @@ def make_cache(gpus: Gpus, model: Model, low_rank: bool, block_size: int, needed
             f"{gpus.device.memory_bytes} bytes ({SHARE:.0%} of them for both): use more GPUs (--tp), or --gpu-memory"
         )
     pages = Pages(min(room, needed) if blocks is None else blocks, block_size)
-    stores = tuple(
-        _make_store(gpu, pages.slots, pairs, max(layer.heads.width for layer in shard.layers), low_rank, layers)
+    pools = tuple(
+        _make_pools(gpu, pages.slots, pairs, max(layer.heads.width for layer in shard.layers), low_rank, layers)
         for gpu, pairs, shard in zip(gpus.mine, widths, model.shards, strict=True)
     )
-    return Cache(pages, stores, low_rank)
+    return Cache(pages, pools, low_rank)
 
 
-def _make_store(gpu: Gpu, slots: int, widths: list[tuple[int, int]], width: int, low_rank: bool, layers: int) -> Store:
+def _make_pools(gpu: Gpu, slots: int, widths: list[tuple[int, int]], width: int, low_rank: bool, layers: int) -> Pools:
     def pool(columns: int) -> np.ndarray:
         array = gpu.keep("cache", gpu.shaped((slots, columns)))
         if gpu.payload:
@@ -107,9 +107,9 @@ def _make_store(gpu: Gpu, slots: int, widths: list[tuple[int, int]], width: int,
     keys, values = tuple(pool(pair[0]) for pair in widths), tuple(pool(pair[1]) for pair in widths)
     gpu.memory.take("cache", (gpu.size(keys[-1]) + gpu.size(values[-1])) * (layers - len(widths)))
     if not low_rank:
-        return Store(keys, values, None, None)
+        return Pools(keys, values, None, None)
     squeezed = (buffer(max(pair[0] for pair in widths)), buffer(max(pair[1] for pair in widths)))
-    return Store(keys, values, squeezed, (buffer(width), buffer(width)))
+    return Pools(keys, values, squeezed, (buffer(width), buffer(width)))
 
 
 def shaped(buffer: np.ndarray, *shape: int) -> np.ndarray:

@@ -85,8 +85,8 @@ class GpuEngine:
         """Every layer's keys and values, or their latents, on the hosted GPUs, if there are payloads."""
         return {
             f"{name} {layer} of {gpu.index}": pool
-            for gpu, store in zip(self.gpus.mine, self.steps.cache.stores, strict=True)
-            for name, pools in (("keys", store.keys), ("values", store.values))
+            for gpu, own in zip(self.gpus.mine, self.steps.cache.pools, strict=True)
+            for name, pools in (("keys", own.keys), ("values", own.values))
             for layer, pool in enumerate(pools)
             if self.gpus.payload
         }

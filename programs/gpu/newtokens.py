@@ -123,11 +123,11 @@ class NewTokens:
                 cost.tally = self._tally()
 
     def _views(self, at: int, layer: int) -> list[Run]:
-        store, views = self.cache.stores[at], []
-        assert store.squeezed is not None
+        pools, views = self.cache.pools[at], []
+        assert pools.squeezed is not None
         if not self.gpus.payload:
             return []
-        for pool, flat in zip((store.keys[layer], store.values[layer]), store.squeezed, strict=True):
+        for pool, flat in zip((pools.keys[layer], pools.values[layer]), pools.squeezed, strict=True):
             buffer = shaped(flat, self.capacity, pool.shape[1])
             for index, block, count in self.runs:
                 target = slice(index * self.size, (index + count) * self.size)
@@ -136,8 +136,8 @@ class NewTokens:
 
     def _copied(self, at: int, layer: int) -> int:
         """Bytes read and written."""
-        store = self.cache.stores[at]
-        slot = sum(self.gpus.mine[at].size(pool[layer][0]) for pool in (store.keys, store.values))
+        pools = self.cache.pools[at]
+        slot = sum(self.gpus.mine[at].size(pool[layer][0]) for pool in (pools.keys, pools.values))
         return 2 * self.blocks * self.size * slot
 
     def _tally(self) -> dict[str, int]:
@@ -156,30 +156,30 @@ class NewTokens:
     ) -> Arrays:
         ys = []
         for at, (gpu, result, turn) in enumerate(zip(gpus.mine, results, rotary, strict=True)):
-            shard, store = model.shards[at].layers[layer], self.cache.stores[at]
+            shard, pools = model.shards[at].layers[layer], self.cache.pools[at]
             q = rotated(gpu, result.values[0], shard.heads.dim, turn)
             if self.cache.low_rank:
-                keep(gpu, store, layer, self.slots, result.latents[1:])
+                keep(gpu, pools, layer, self.slots, result.latents[1:])
                 keys, values = self._rebuild(gpu, at, layer)
             else:
                 k = rotated(gpu, result.values[1], shard.heads.dim, turn)
-                keep(gpu, store, layer, self.slots, [k, result.values[2]])
-                keys, values = store.keys[layer], store.values[layer]
+                keep(gpu, pools, layer, self.slots, [k, result.values[2]])
+                keys, values = pools.keys[layer], pools.values[layer]
             ys.append(self._attend(gpu, at, shard.heads, q, keys, values))
         return ys
 
     def _rebuild(self, gpu: Gpu, at: int, layer: int) -> Run:
         """Keys and values of all that is loaded, from the low-rank cache (section 4.2): squeeze, multiply, rotate."""
-        store, qkv, heads = self.cache.stores[at], *_parts(self.model, at, layer)
-        assert store.squeezed is not None and store.rebuilt is not None
+        pools, qkv, heads = self.cache.pools[at], *_parts(self.model, at, layer)
+        assert pools.squeezed is not None and pools.rebuilt is not None
         views = self._views(at, layer)
         cost = gpu.cost(0, self._copied(at, layer), self._tally())
         if gpu.plan is not None:
             self.copies.append((at, layer, views, cost))
-        gpu.launch(kernels.copy_runs, store.squeezed[0], views, cost=cost)
-        pools = (store.keys[layer], store.values[layer])
-        latents = [shaped(flat, self.capacity, pool.shape[1]) for flat, pool in zip(store.squeezed, pools, strict=True)]
-        outs = [shaped(flat, self.capacity, heads.width) for flat in store.rebuilt]
+        gpu.launch(kernels.copy_runs, pools.squeezed[0], views, cost=cost)
+        kept = (pools.keys[layer], pools.values[layer])
+        latents = [shaped(flat, self.capacity, pool.shape[1]) for flat, pool in zip(pools.squeezed, kept, strict=True)]
+        outs = [shaped(flat, self.capacity, heads.width) for flat in pools.rebuilt]
         matmuls(gpu, latents, qkv.up[1:], qkv.biases[1:], outs)
         rotated(gpu, outs[0], heads.dim, self.turn[at])
         return outs[0], outs[1]

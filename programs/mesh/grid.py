@@ -9,7 +9,7 @@ from meshrt.mesh.mesh import Mesh
 
 
 @dataclass(frozen=True)
-class Part:
+class Overlap:
     """What of a region lies in a rank's block: slices of the block, and its first core's column and row there."""
 
     rows: slice
@@ -45,7 +45,7 @@ class Grid:
     def tile_columns(self) -> int:
         return self.sides // self.width
 
-    def parts(self, mesh: Mesh) -> Iterator[tuple[int, Part]]:
+    def parts(self, mesh: Mesh) -> Iterator[tuple[int, Overlap]]:
         """The regions that this rank's block has cores of, by their numbers."""
         for number in range(self.count):
             row, column = divmod(number, self.columns)
@@ -57,7 +57,7 @@ class Grid:
             if low_y < high_y and low_x < high_x:
                 yield (
                     number,
-                    Part(
+                    Overlap(
                         slice(low_y - mesh.y0, high_y - mesh.y0), slice(low_x - mesh.x0, high_x - mesh.x0),
                         low_x - column * self.width, low_y - row * self.height,
                     ),

@@ -34,7 +34,7 @@ from meshrt.programs.mesh.systems import Sums
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class Member:
     """One matrix of several side by side: `width` columns of what is multiplied first, a chunk of W's or of U's."""
 
     width: int
@@ -50,7 +50,7 @@ class Linear:
     """
 
     first: Tiles  # [Kt, widths of all parts]
-    parts: tuple[Part, ...]
+    parts: tuple[Member, ...]
     turned: tuple[bool, bool]
 
     @property

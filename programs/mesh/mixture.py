@@ -98,7 +98,7 @@ def make_mixture(block: Block, config: Config, how: How, tokens: int) -> Mixture
         raise UsageError("--decode-mesh moves experts over whole meshes: leave it away, or take --experts split")
     if regions and (how.decode_regions or how.regions) != how.regions:
         raise UsageError("--decode-regions moves experts over whole meshes: leave it away, or take --experts split")
-    if regions and config.ranks:
+    if regions and config.factored:
         raise UsageError(
             "--experts regions is for matrices that are whole, and this model has some in two factors: take split"
         )

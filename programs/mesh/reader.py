@@ -12,7 +12,7 @@ from meshrt.models.checkpoint import Checkpoint
 from meshrt.models.quantize.form import Quantized
 from meshrt.programs.mesh.chunks import Chunks, plain
 from meshrt.programs.mesh.grid import Grid
-from meshrt.programs.mesh.linear import Linear, Part
+from meshrt.programs.mesh.linear import Linear, Member
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +49,7 @@ class Reader:
                 self.turned and turned[0],
                 self.apart,
             )
-            return Linear(packed, tuple(Part(columns.shape[1]) for _, columns in matrices), turned)
+            return Linear(packed, tuple(Member(columns.shape[1]) for _, columns in matrices), turned)
         first: list[tuple[Sequence[str], np.ndarray]] = []
         parts = []
         for same, columns in matrices:
@@ -58,10 +58,10 @@ class Reader:
                 us, vs = zip(*(matrix.factors() for matrix in same), strict=True)
                 first.append(([u.name for u in us], between))
                 second = self.matrix([([v.name for v in vs], columns)], between, self.turned and turned[1])
-                parts.append(Part(between.shape[1], same[0].form.rank, second))
+                parts.append(Member(between.shape[1], same[0].form.rank, second))
             else:
                 first.append(([matrix.name for matrix in same], columns))
-                parts.append(Part(columns.shape[1]))
+                parts.append(Member(columns.shape[1]))
         return Linear(self.matrix(first, rows, self.turned and turned[0]), tuple(parts), turned)
 
     def matrix(

@@ -173,7 +173,7 @@ def test_ranks_by_name_win_over_the_ratio(place: Path) -> None:
     expected = dict.fromkeys(MLP, 80) | {"model.layers.3.mlp.up_proj": 5}
     expected |= {f"model.layers.1.self_attn.{name}_proj": 9 for name in "qkv"}
     expected |= {f"model.layers.{i}.self_attn.o_proj": 3 if i == 1 else 33 for i in range(4)}
-    assert {one["name"]: one["rank"] for one in report["matrices"]} == expected == read_config(place / "named").ranks
+    assert {one["name"]: one["rank"] for one in report["matrices"]} == expected == read_config(place / "named").factored
     assert report["perplexity"]["after"] > report["perplexity"]["before"]
 
 
@@ -183,7 +183,7 @@ def test_compressed_folder_can_be_compressed_again(place: Path, fifth: dict[str,
     )
     report = json.loads(done.stdout)
     ranks = dict.fromkeys(MLP, 80) | dict.fromkeys(MLP[:3], 20)
-    assert read_config(place / "again").ranks == ranks
+    assert read_config(place / "again").factored == ranks
     assert [one["parameters"] for one in report["matrices"]] == 3 * [[80 * 512, 20 * 512]]
     before, after = (load_file(place / name / "model.safetensors") for name in ("fifth", "again"))
     for name in MLP[3:]:

@@ -118,7 +118,7 @@ def test_nothing_changes_at_first_and_merged_is_what_was_trained(name: str, tmp_
     assert np.abs(plain - forward(read_config(folder), load_weights(folder), ids)).max() < 1e-3
     assert (first == plain).all() and np.abs(apart - plain).max() > 0.01
     np.testing.assert_allclose(merged, apart, rtol=0, atol=1e-4)
-    assert len(factors) == 2 * len(read_config(folder).ranks)
+    assert len(factors) == 2 * len(read_config(folder).factored)
 
 
 def test_a_model_without_factors_is_refused(tmp_path: Path) -> None:

@@ -29,8 +29,8 @@ def low_rank(ranks: Any) -> dict[str, Any]:
 
 def test_ranks_are_read_and_all_else_in_the_key_is_ignored() -> None:
     config = Config.from_dict(BASE | {"low_rank": {"ranks": {GATE: 9}, "method": "svd", "ratio": 0.2}})
-    assert config.ranks == {GATE: 9}
-    assert config != Config.from_dict(BASE) and not Config.from_dict(BASE).ranks
+    assert config.factored == {GATE: 9}
+    assert config != Config.from_dict(BASE) and not Config.from_dict(BASE).factored
     assert len({config, Config.from_dict(low_rank({GATE: 9}))}) == 1  # a configuration can be a key
 
 
@@ -140,4 +140,4 @@ def test_factors_that_do_not_fit_are_refused(tmp_path: Path, shape: tuple[int, .
 
 def test_folder_is_read_as_a_whole(tmp_path: Path) -> None:
     folder = folder_of(tmp_path)
-    assert dict(read_config(folder).ranks) == LOWRANK["low_rank"]["ranks"]
+    assert dict(read_config(folder).factored) == LOWRANK["low_rank"]["ranks"]

@@ -80,7 +80,7 @@ def test_ranks_are_read(tmp_path: Path) -> None:
     name = "model.decoder.layers.1.fc1"
     folder = decompose(random_opt("opt", tmp_path / "plain"), tmp_path / "model", {name: 5})
     config = read_opt(folder)
-    assert config.ranks == {name: 5}
+    assert config.factored == {name: 5}
     shapes = expected_shapes(config)
     assert (shapes[name + "_u_proj.weight"], shapes[name + "_v_proj.weight"]) == ((5, 48), (80, 5))
     assert name + ".weight" not in shapes

@@ -273,7 +273,7 @@ def test_table_7_is_a_prefill_and_all_its_tokens(tmp_path: Path, monkeypatch: py
     assert list(dict.fromkeys(row.subject for row in rows)) == ["ratio 0", "ratio 0.2, rank 80"]
     (folder,) = (tmp_path / "meshrt" / "models").iterdir()
     config = read_config(folder)
-    assert set(config.ranks.values()) == {80} and len(config.ranks) == 3 * config.layers
+    assert set(config.factored.values()) == {80} and len(config.factored) == 3 * config.layers
     for subject, model in (("ratio 0", "llama-tiny"), ("ratio 0.2, rank 80", str(folder))):
         told = {row.column: row for row in rows if row.subject == subject}
         arguments = {"model": model, "dtype": "bfloat16", "prompt_tokens": 16, "max_new_tokens": 16}
