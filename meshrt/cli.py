@@ -12,7 +12,11 @@ import sys  # noqa: E402
 
 from meshrt.ranks import signals  # noqa: E402
 
-if os.path.basename(sys.argv[0]) in ("meshrt", "cli.py"):  # the command, not an import of it: until main() listens
+if os.path.basename(sys.argv[0]) in (
+    "meshrt",
+    "cli.py",
+    "__main__.py",
+):  # the command, not an import of it: until main() listens
     signal.signal(signal.SIGINT, signals.end)
 
 from importlib import import_module  # noqa: E402
@@ -22,6 +26,7 @@ from typing import Any  # noqa: E402
 import click  # noqa: E402
 
 from meshrt.commands.shared import EXAMPLES  # noqa: E402
+from meshrt.errors import nearest  # noqa: E402
 from meshrt.ranks import failure, hostmemory  # noqa: E402
 from meshrt.version import __version__  # noqa: E402
 
@@ -33,6 +38,7 @@ COMMANDS = {
     "bench": "bench",
     "compress": "compress",
     "devices": "devices",
+    "diff": "diff",
     "doctor": "doctor",
     "explain": "explain",
     "fuzz": "fuzz",
@@ -44,6 +50,7 @@ COMMANDS = {
     "reproduce": "reproduce",
     "run": "run",
     "submit": "submit",
+    "sweep": "sweep",
     "tune": "tune",
 }
 
@@ -56,7 +63,8 @@ class Commands(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
-            return None
+            hint = nearest(cmd_name, COMMANDS, f"there are {', '.join(COMMANDS)}")
+            raise click.UsageError(f"no command {cmd_name!r}: {hint}", ctx)
         command: click.Command = import_module(f"meshrt.commands.{COMMANDS[cmd_name]}").command
         return command
 

@@ -1,5 +1,7 @@
 """What can go wrong, each kind with the exit code that the command line returns for it."""
 
+from collections.abc import Iterable
+
 
 class MeshrtError(Exception):
     """Base of all errors with a message for the user: what happened, the limit, the way out."""
@@ -40,3 +42,11 @@ class StallError(MeshrtError):
     """No rank makes progress: a deadlock, or ranks whose programs diverged."""
 
     exit_code = 124
+
+
+def nearest(name: str, names: Iterable[str], otherwise: str) -> str:
+    """The end of a message on a name that there is not: the names that are most like it, or what else helps."""
+    from difflib import get_close_matches  # 5 ms, for those who mistype
+
+    near = get_close_matches(name.casefold(), sorted(names), 3, 0.6)
+    return f"did you mean {' or '.join(near)}?" if near else otherwise

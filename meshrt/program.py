@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType, NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from meshrt.errors import UsageError
+from meshrt.errors import UsageError, nearest
 from meshrt.machine import find_machine, machines
 from meshrt.ownprogram import audited, guarded, load_file
 
@@ -164,7 +164,9 @@ def _load(name: str) -> Program:
         program = _describe(Path(name).stem, module)
         return replace(program, run=guarded(name, module, program.run))
     if name not in packaged_programs():
-        raise UsageError(f"no program or model {name!r}: `meshrt list` shows what there is; a file's name ends in .py")
+        there = [*packaged_programs(), *importlib.import_module("meshrt.models.catalogue").packaged()]
+        hint = nearest(name, there, "`meshrt list` shows what there is; a file's name ends in .py")
+        raise UsageError(f"no program or model {name!r}: {hint}")
     return _describe(name, importlib.import_module(f"meshrt.programs.{name}"))
 
 

@@ -25,9 +25,7 @@ def command(name: str) -> None:
       meshrt explain "busiest link"
       meshrt explain extrapolated
     """
-    from difflib import get_close_matches
-
-    from meshrt.errors import UsageError
+    from meshrt.errors import UsageError, nearest
     from meshrt.fields import EXTRAPOLATED, KINDS, MACHINES
     from meshrt.words import WORDS
 
@@ -37,11 +35,8 @@ def command(name: str) -> None:
     matches = [row for row in fields if _names(query, *row[1:])]
     if not words and not matches:
         terms = {*WORDS, *KINDS, *(part for _, path, field in fields for part in (path, *path.split("."), field.row))}
-        near = get_close_matches(query, sorted(terms - {"", "*"}), 3, 0.6)
-        raise UsageError(
-            f"{name!r} is no field of a report and no word of meshrt's: "
-            + (f"did you mean {', '.join(near)}?" if near else "`meshrt run PROGRAM --json -` shows the fields")
-        )
+        hint = nearest(query, terms - {"", "*"}, "`meshrt run PROGRAM --json -` shows the fields")
+        raise UsageError(f"{name!r} is no field of a report and no word of meshrt's: {hint}")
     for word, text in words.items():
         click.echo(f"{word}: {text}")
     for machine, path, field in matches:

@@ -52,13 +52,14 @@ def check(
 ) -> int:  # fmt: skip
     """One rank's part of a compliance check."""
     from meshrt import report
+    from meshrt.studies.bounds import keep
     from meshrt.studies.plmr import check, table
-    from meshrt.studies.plmr import expect as bounds
+    from meshrt.studies.plmr.expect import parse as bounds
     from meshrt.studies.plmr.subject import parse
 
     console = shared.start(comm, json_path, quiet)
     machine = find_device(device, core_memory=core_memory, route_entries=route_entries)
-    expectations = bounds.parse(expect, [*check.METRICS])
+    expectations = bounds(expect, [*check.METRICS])
     subjects = [parse(text, extra, steps, reach) for text in programs or check.FIGURES]
     findings = check.check(comm, subjects, check.parse_sizes(sizes), machine, tile, console)
     lines = check.expected(findings, expectations)
@@ -67,5 +68,5 @@ def check(
         report.deliver_json(document, json_path)
         if console.loud:
             table.print_tables(findings, machine, tile)
-    bounds.keep(lines)
+    keep(lines)
     return 0

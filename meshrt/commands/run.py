@@ -33,6 +33,13 @@ class Programs(click.Group):
         program, fixed = named(cmd_name)
         return _command(load_program(program, ctx.params.get("on")), cmd_name, fixed)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            name = error.option_name
+            raise click.NoSuchOption(name, f"{name} stands behind the program: meshrt run PROGRAM {name} ...") from None
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
@@ -68,6 +75,10 @@ payload = click.option(
     "--payload", type=click.Choice(["full", "none"]), default="full", show_default=True,
     help="none: shapes for numbers; same messages, counts and cycles.",
 )  # fmt: skip
+expect = click.option(
+    "--expect", multiple=True, metavar="BOUNDS",
+    help="hops<=960,cycles<1e6,decode.stages=4: what the report has to keep, or code 3.",
+)  # fmt: skip
 
 
 def _command(program: Program, name: str, fixed: dict[str, Any]) -> click.Command:
@@ -88,7 +99,7 @@ def _command(program: Program, name: str, fixed: dict[str, Any]) -> click.Comman
         params.append(shared.option_of(option, *([] if word is None or word in own_names else [f"--{word}"])))
 
     @click.command(name, params=params, help=program.help)
-    @shared.together(payload, shared.json_to("the report"), shared.quiet)
+    @shared.together(payload, expect, shared.json_to("the report"), shared.quiet)
     def run(**values: Any) -> None:
         arguments = fixed | {option.name: values.pop(option.name) for option in own_options}
         sys.exit(failure.run_guarded(lambda comm, board: execute(comm, board, program, arguments, **values)))
@@ -98,13 +109,17 @@ def _command(program: Program, name: str, fixed: dict[str, Any]) -> click.Comman
 
 def execute(
     comm: Intracomm, board: Board, program: Program, arguments: dict[str, Any], *, payload: str,
-    json_path: str | None, quiet: bool, tuned: bool = False, **settings: Any,
+    expect: tuple[str, ...], json_path: str | None, quiet: bool, tuned: bool = False, **settings: Any,
 ) -> int:  # fmt: skip
     """One rank's part of a run, and the report."""
     from meshrt import report
     from meshrt.emulate import emulate
 
     console = shared.start(comm, json_path, quiet)
+    if expect:
+        from meshrt.studies import bounds
+
+        expected = bounds.parse(expect)
     if tuned:
         from meshrt.mesh.device import find_device
         from meshrt.studies.tune.answers import apply
@@ -118,4 +133,6 @@ def execute(
         if console.loud:
             report.print_result(document)
             report.print_table(document)
+        if expect:
+            bounds.keep(bounds.broken(expected, document))
     return 0

@@ -82,6 +82,14 @@ def json_to(contents: str) -> Decorator:
     )
 
 
+def form(default: str = "table") -> Decorator:
+    """--format of a command that prints a table."""
+    return click.option(
+        "--format", "form", type=click.Choice(["table", "csv", "md", "json"]), default=default, show_default=True,
+        help="How the table is printed.",
+    )  # fmt: skip
+
+
 def option_of(option: Option, *aliases: str) -> click.Option:
     """An option of a program or a machine as click's. Its range is checked by the run, for scripts as well."""
     if option.kind is bool:
@@ -117,7 +125,7 @@ def known_command(ctx: click.Context, option: click.Parameter, arguments: tuple[
     Its first word is a command of meshrt's, an option of meshrt's own, or to be filled in by a sweep.
     """
     first, meshrt = arguments[0], ctx.find_root().command
-    is_command = not isinstance(meshrt, click.Group) or meshrt.get_command(ctx, first) is not None
+    is_command = not isinstance(meshrt, click.Group) or first in meshrt.list_commands(ctx)
     if not is_command and not first.startswith("-") and "{" not in first:
         raise click.UsageError(f"{first!r} is no command of meshrt's: what follows -- is such as run llama-tiny", ctx)
     return arguments

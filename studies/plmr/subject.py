@@ -64,7 +64,7 @@ class Subject:
     def arguments(self, n: int, tile: int) -> dict[str, Any]:
         """The options on an N x N mesh. UsageError."""
         known = {option.name: option for option in self.program.options}
-        return {name: _value(known[name], fill(text, n, tile)) for name, text in self.options.items()}
+        return {name: value_of(known[name], fill(text, n, tile)) for name, text in self.options.items()}
 
 
 def parse(text: str, extra: Sequence[str] = (), steps: str | None = None, reach: Reach | None = None) -> Subject:
@@ -106,9 +106,12 @@ def _commas(text: str) -> list[str]:
     return re.split(r",(?=[\w-]+=)", text) if text else []
 
 
-def _value(option: Option, text: str) -> Any:
+def value_of(option: Option, text: str) -> Any:
+    """An option's value from a text. UsageError."""
     if option.choices and text not in option.choices:
         raise UsageError(f"{option.name}={text}: choose from {', '.join(option.choices)}")
+    if text in option.words:
+        return text
     if option.kind is bool:
         known = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
         if text.lower() not in known:
