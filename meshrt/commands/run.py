@@ -109,7 +109,7 @@ def _command(program: Program, name: str, fixed: dict[str, Any]) -> click.Comman
 
 def execute(
     comm: Intracomm, board: Board, program: Program, arguments: dict[str, Any], *, payload: str,
-    expect: tuple[str, ...], json_path: str | None, quiet: bool, tuned: bool = False, **settings: Any,
+    json_path: str | None, quiet: bool, expect: tuple[str, ...] = (), tuned: bool = False, **settings: Any,
 ) -> int:  # fmt: skip
     """One rank's part of a run, and the report."""
     from meshrt import report
