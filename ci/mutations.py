@@ -1,6 +1,7 @@
 """Faults that the tests have to see: (file, text that is there once, what it becomes, tests that concern it).
 
 What cannot be seen is left out, with why:
+    products.c, how a tile is multiplied: where it is not BLAS's number, products.py lets BLAS do it
     cache.py, `cache.held[1:] > southward[1:]` as `> 0`: a row that gives both ways has two tokens more than its goal
 """
 
@@ -30,6 +31,11 @@ class Mutation:
     def test_files(self) -> list[str]:
         return [_found(test) for test in self.tests.split()]
 
+    @property
+    def is_c(self) -> bool:
+        """Does it have to be compiled?"""
+        return self.file.endswith(".c")
+
     def __str__(self) -> str:
         old, new = (" ".join(text.split()) for text in (self.old, self.new))
         return f"{self.file}: {old}  ->  {new or 'nothing'}"
@@ -58,6 +64,8 @@ TAKEN = "test_reference.py::test_a_link_is_taken_from_when_its_last_head_asked"
 REFERENCE = f"{TAKEN} {LATER} {BOTH} {PATHS} {APART} {RAMPS} {NEIGHBOURS} {LINKS} {PROGRAMS}"
 FABRIC = f"test_fabric.py test_clock.py test_odd_places.py {REFERENCE}"
 SUMS = "test_allreduce_cycles.py test_collectives.py test_clock.py test_allreduce.py"
+CORE = f"test_core.py {FABRIC} {SUMS}"
+PRODUCTS = "test_core.py"
 SHIFTS = "test_collectives.py test_shift.py"
 CROSSBAR = "test_crossbar.py test_itinerary.py"
 NEURON = "test_neuron_memory.py test_neuron_timeline.py test_neuron_runtime.py test_neuron_tiles.py"
@@ -92,6 +100,31 @@ TABLE: dict[str, list[tuple[str, str, str]]] = {
         ("block.counters.stages += count", "block.counters.stages += 1", f"{FABRIC} test_collectives.py"),
         ("busy if rate is None else max(busy, numbers / rate)", "busy", FABRIC),
         ("for active in block.ledger.at_work.values():", "for active in (block,):", REGIONS),
+    ],
+    "meshrt/mesh/wires/core.c": [
+        ("    if (high <= ask) {", "    if (high < ask) {", CORE),
+        ("*time = ask > until ? ask : until;", "*time = ask;", CORE),
+        ("*free = *time + busy;", "*free = *time;", CORE),
+        ("double begin = ask > low ? ask : low;", "double begin = ask;", CORE),
+        ("begin + busy <= high;", "begin + busy < high;", CORE),
+        ("if (!(inside && ask >= low)) {", "if (!inside) {", CORE),
+        ("*idle = inside ? begin + busy : until;", "*idle = until;", CORE),
+        ("*free = inside ? until : until + busy;", "*free = until + busy;", CORE),
+        ("counted->longest_wait = begin - ask;", "counted->longest_wait = begin;", CORE),
+        ("AT(core, i) > AT(free, i) ? AT(core, i) : AT(free, i)", "AT(core, i)", CORE),
+        ("AT(time, i) = start + alpha;", "AT(time, i) = start;", CORE),
+        ("        AT(time, i) += alpha;\n    }", "    }", CORE),
+        ("if (step->cells[4].base) /*", "if (0) /*", f"{CORE} test_defects.py"),
+        ("AT(landed, i) > AT(time, i);\n        AT(hops", "AT(landed, i) >= AT(time, i);\n        AT(hops", CORE),
+        ("late ? AT(its_stages, i) : AT(stages, i)", "AT(stages, i)", CORE),
+        ("at && *times[at - 1] > *time", "at && *times[at - 1] >= *time", CORE),
+        ("*times[n] += turns[n]->tail;", "", CORE),
+        ("y * places->advance;", "0;", CORE),
+    ],
+    "meshrt/mesh/products.c": [
+        ("adds ? *to + sum : sum", "sum", PRODUCTS),
+        ("begin[n] += at[d] * views[n].strides[d];", ";", PRODUCTS),
+        ("                at[d] = 0;", "                ;", PRODUCTS),
     ],
     "meshrt/mesh/wires/planning.py": [
         ('if cache.get("epoch") != block.tables.epoch:', 'if "epoch" not in cache:', TAMPERING),

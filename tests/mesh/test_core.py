@@ -101,7 +101,7 @@ def test_products_are_those_of_blas(
     (m, k, n), random = sizes, np.random.default_rng(seed)
 
     def tiles(rows: int, columns: int, turned: bool) -> np.ndarray:
-        shape = (3, 2, columns, rows) if turned else (3, 2, rows, columns)
+        shape = (2, 3, 2, columns, rows) if turned else (2, 3, 2, rows, columns)
         numbers = random.standard_normal(shape).astype(np.float32) * random.choice([0, 1, 1e-3, 1e3], shape)
         numbers = numbers.astype(np.float32)
         return numbers.swapaxes(-1, -2) if turned else numbers
