@@ -17,7 +17,8 @@ def test_every_mutation_can_be_made_and_is_python() -> None:
     assert len(set(TABLE["MUTATIONS"])) == len(TABLE["MUTATIONS"]) >= 60
     for one in TABLE["MUTATIONS"]:
         text = (CHECKOUT / one.file).read_text()
-        assert ast.dump(ast.parse(one.made(text))) != ast.dump(ast.parse(text)), one
+        assert one.made(text) != text, one
+        assert one.is_c or ast.dump(ast.parse(one.made(text))) != ast.dump(ast.parse(text)), one
 
 
 def test_every_mutation_has_tests() -> None:
