@@ -48,6 +48,7 @@ COMMANDS = {
     "plmr": "plmr",
     "quantize": "quantize",
     "reproduce": "reproduce",
+    "roofline": "roofline",
     "run": "run",
     "submit": "submit",
     "sweep": "sweep",

@@ -62,6 +62,7 @@ MESH = {
     }, scaled=True),
     **_rows(COUNTED, "meshrt/mesh/cores.py: `matmul` from the shapes of tiles; `work` from what the program says", {
         "macs": ("MACs", "multiply-accumulates of all cores, those with padding included", "MACs"),
+        "macs_16": ("MACs", "of these, those of tiles with numbers of 16 bits or fewer"),
     }, scaled=True),
     **_rows(COUNTED, "meshrt/mesh/cores.py, `rebuild`, at each slice of a tile of codes", {
         "rebuilt": ("numbers", "numbers that cores made from codes of quantized matrices", "rebuilt"),
@@ -198,6 +199,7 @@ ARM = {
     **_rows(COUNTED, "meshrt/arm/soc.py, at each stretch", {
         "flash_bytes": ("bytes", "of weights that were read from flash", "flash"),
         "stretches": ("stretches", "of work that cores began and ended together"),
+        "shared_stretches": ("stretches", "of these, those of several cores, with a fork and a join"),
         "dram_bytes.read": ("bytes", "that the SLC did not have"),
         "dram_bytes.written": ("bytes", "that had to leave the SLC"),
         "dram_bytes.total": ("bytes", "both", "DRAM"),
@@ -279,6 +281,12 @@ class Row:
     name: str
     cells: Sequence[str]
     limit: Any = None
+
+
+def mark(report: Mapping[str, Any], path: str) -> str:
+    """The mark behind a number of that path, measured.hops or phases.NAME.hops, in printed tables; '' if counted."""
+    kind = report["kinds"].get(path, COUNTED)
+    return MARKS[kind][0] if kind in MARKS else ""
 
 
 def heading(machine: str, report: Mapping[str, Any], path: str) -> str:

@@ -8,6 +8,7 @@ A machine is a folder of meshrt/ with a file machine.py in it, found by its name
                                                                    `size`, how many there are; `memory`, its limit
     gather(machine)                                                all ranks' counters: `Measured` at rank 0, else None
     title(report), rows(report)                                    how a person reads that
+    ceilings(report, part)                                         what it can do at most: meshrt/ceilings.py
 """
 
 import importlib

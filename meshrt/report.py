@@ -1,12 +1,15 @@
 """One report of a run, whatever the machine: the JSON, the table that a person reads, and numbers by their names."""
 
 import json
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from meshrt import fields
-from meshrt.machine import Measured, find_machine
+from meshrt.errors import UsageError
+from meshrt.machine import Measured, find_machine, machines
 from meshrt.ranks.files import write_file
 from meshrt.units import of
 
@@ -130,6 +133,20 @@ class Report:
         return f"<p>{title}</p><table><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table><p>{legend}</p>"
 
 
+def read_report(path: str) -> Report:
+    """A report from a file that `meshrt run --json` has written; - is standard input. UsageError."""
+    try:
+        text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
+        data = json.loads(text)
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(f"{path} cannot be read as a report: {error}") from error
+    if not isinstance(data, dict) or data.get("schema") != SCHEMA or data.get("machine") not in machines():
+        raise UsageError(
+            f"{path} is no report of schema {SCHEMA} of {', '.join(machines())}: give what `meshrt run --json` wrote"
+        )
+    return Report(data)
+
+
 def _at(part: Any, path: str) -> Any:
     for at, name in enumerate(path.split(".")):
         if not isinstance(part, Mapping) or name not in part:
@@ -172,12 +189,17 @@ def print_table(report: Mapping[str, Any]) -> None:
 
 
 def _table(report: Mapping[str, Any]) -> "Table":
+    parts = [*(phase["name"] for phase in report["phases"]), "total"]
+    return table_of(parts, find_machine(report["machine"]).rows(report))
+
+
+def table_of(parts: Sequence[str], rows: Iterable[fields.Row]) -> "Table":
+    """A column for each part of a run, under its name."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("", *(phase["name"] for phase in report["phases"]), "total"):
+    for name in ("", *parts):
         table.add_column(name, justify="right" if name else "left", no_wrap=True)
-    rows: Iterator[fields.Row] = find_machine(report["machine"]).rows(report)
     for row in rows:
         table.add_row(row.name + of(row.limit), *row.cells)
     return table

@@ -1,5 +1,6 @@
 """Numbers as a person reads them, in tables and messages."""
 
+from math import inf
 from typing import Any
 
 
@@ -14,6 +15,16 @@ def short(count: int) -> str:
         if count >= scale:
             return f"{count / scale:.1f} {unit}"
     return f"{count:,}"
+
+
+def rate(per_second: float) -> str:
+    """Operations a second for a person: 12.3 G and so on, in decimal units."""
+    if per_second == inf:
+        return "no limit"
+    for unit, scale in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if per_second >= scale:
+            return f"{per_second / scale:.4g} {unit}"
+    return f"{per_second:.4g}"
 
 
 def size(nbytes: int) -> str:

@@ -4,13 +4,14 @@ from typing import Annotated, Any
 
 from meshrt.arm.device import ARM_PRESETS, ArmDevice, find_arm_device
 from meshrt.arm.report import gather, rows, title
+from meshrt.arm.roofline import ceilings
 from meshrt.arm.soc import Soc
 from meshrt.program import AtLeast, Choices, Shown
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
 from meshrt.ranks.control import Control
 
-__all__ = ["SHARED", "gather", "open_machine", "rows", "title"]
+__all__ = ["SHARED", "ceilings", "gather", "open_machine", "rows", "title"]
 
 SHARED = {"size": "cores", "memory": "dram"}
 

@@ -23,6 +23,7 @@ def combine(cores: Mapping[str, int], system: Mapping[str, Any]) -> dict[str, An
         "flash_wait_seconds": float(system["flash_wait_seconds"]),
         "flash_bytes": int(system["flash_bytes"]),
         "stretches": int(system["stretches"]),
+        "shared_stretches": int(system["shared_stretches"]),
         "instructions": {"total": sum(ran.values()), **ran},
         "spills": {"loads": cores["spill_loads"], "stores": cores["spill_stores"]},
         "operations": cores["operations"],

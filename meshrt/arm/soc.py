@@ -139,6 +139,7 @@ class Soc:
         self.system["dram_read"] += sum(read for read, _ in moved)
         self.system["dram_written"] += sum(wrote for _, wrote in moved)
         self.system["stretches"] += 1
+        self.system["shared_stretches"] += several
         self.system["seconds"] += last + several * self.device.fork_join_seconds  # type: ignore[assignment]
         self.system["compute_seconds"] += sum(seconds)  # type: ignore[assignment]
         self.system["idle_seconds"] += (self.count - len(done)) * last + sum(last - end for end in done)  # type: ignore[assignment]

@@ -5,12 +5,13 @@ from typing import Annotated, Any
 from meshrt.gpu.device import GPU_PRESETS, LINKS, GpuDevice, find_gpu
 from meshrt.gpu.gpus import Gpus
 from meshrt.gpu.report import gather, rows, title
+from meshrt.gpu.roofline import ceilings
 from meshrt.program import AtLeast, Choices, Shown
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
 from meshrt.ranks.control import Control
 
-__all__ = ["SHARED", "gather", "open_machine", "rows", "title"]
+__all__ = ["SHARED", "ceilings", "gather", "open_machine", "rows", "title"]
 
 SHARED = {"size": "tp", "memory": "gpu_memory"}
 

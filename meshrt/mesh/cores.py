@@ -174,7 +174,9 @@ class Cores:
             added = None
         c = product(self.core, a.astype(np.float32, copy=False), b.astype(np.float32, copy=False), added)
         count = prod(self.shape) if cores is None else int(np.count_nonzero(cores))
-        self.counters.macs += prod(c.shape[2:]) * a.shape[-1] * count
+        macs = prod(c.shape[2:]) * a.shape[-1] * count
+        self.counters.macs += macs
+        self.counters.macs_16 += macs * (itemsize <= 2)
         short, long = sorted(c.shape[-2:])
         self.clock.vectors(long, prod(c.shape[2:-2]) * a.shape[-1] * short, itemsize, cores)
         if cores is not None and self.payload:

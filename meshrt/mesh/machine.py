@@ -10,11 +10,12 @@ from meshrt.mesh.defects import Wafer, is_rate, make_wafer
 from meshrt.mesh.device import PRESETS, Device, find_device
 from meshrt.mesh.mesh import parse_mesh
 from meshrt.mesh.report import gather, rows, title
+from meshrt.mesh.roofline import ceilings
 from meshrt.program import AtLeast, AtMost, Choices, Shown
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
 
-__all__ = ["SHARED", "gather", "open_machine", "rows", "title"]
+__all__ = ["SHARED", "ceilings", "gather", "open_machine", "rows", "title"]
 
 SHARED = {"size": "mesh", "memory": "core_memory"}
 

@@ -24,6 +24,7 @@ class Counters:
     max_hops: int = 0  # of the longest packet that was delivered here
     stages: int = 0  # times that software touched a packet
     macs: int = 0
+    macs_16: int = 0  # of these, those of numbers of 16 bits or fewer
     rebuilt: int = 0  # numbers that cores made from codes
     out_of_order: int = 0  # heads that waited at a link for one that asked for it later (order.py)
     longest_wait: float = 0.0  # cycles, of those
@@ -97,6 +98,7 @@ def merge(segments: list[Segment]) -> Segment:
         counters.max_hops = max(counters.max_hops, part.max_hops)
         counters.stages += part.stages
         counters.macs += part.macs
+        counters.macs_16 += part.macs_16
         counters.rebuilt += part.rebuilt
         counters.out_of_order += part.out_of_order
         counters.longest_wait = max(counters.longest_wait, part.longest_wait)
@@ -133,6 +135,7 @@ def summary(segment: Segment, wafers: dict[str, Links]) -> dict[str, Any]:
         "entries": segment.entries,
         "memory": segment.memory,
         "macs": counters.macs,
+        "macs_16": counters.macs_16,
         "rebuilt": counters.rebuilt,
         "out_of_order": (counters.out_of_order, counters.longest_wait),
         "used": sum(int(used.sum()) for used in counters.used.values()),

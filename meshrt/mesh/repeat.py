@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from meshrt.mesh.block import Block
 
 # Counters that grow with every repetition; max_hops and peaks do not.
-SUMS = ("messages", "hops", "wafer_hops", "stages", "macs", "rebuilt", "out_of_order")
+SUMS = ("messages", "hops", "wafer_hops", "stages", "macs", "macs_16", "rebuilt", "out_of_order")
 
 
 @contextmanager

@@ -46,6 +46,7 @@ def combine(shares: Sequence[dict[str, Any]], device: Device) -> dict[str, Any]:
         "route_entries": {"max": most("entries"), "limit": device.route_entries},
         "memory_bytes": {"max": most("memory"), "limit": device.core_memory},
         "macs": total("macs"),
+        "macs_16": total("macs_16"),
         **({"rebuilt": total("rebuilt")} if total("rebuilt") else {}),
         "cores_used": total("used"),
         "out_of_order": {

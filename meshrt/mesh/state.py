@@ -19,7 +19,7 @@ from meshrt.mesh.meter import Counters, Segment
 from meshrt.mesh.wires import order, ramps
 from meshrt.ranks.snapshot import Part, Snapshot
 
-SUMS = ("messages", "hops", "wafer_hops", "stages", "macs", "rebuilt", "out_of_order")
+SUMS = ("messages", "hops", "wafer_hops", "stages", "macs", "macs_16", "rebuilt", "out_of_order")
 MAXIMA = ("entries", "memory", "sampled")  # of a segment; max_hops is one of its counters
 
 

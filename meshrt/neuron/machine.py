@@ -7,6 +7,7 @@ from meshrt.neuron import report
 from meshrt.neuron.cores import Cores
 from meshrt.neuron.device import NEURON_PRESETS, NeuronDevice, find_neuron_device
 from meshrt.neuron.report import rows, title
+from meshrt.neuron.roofline import ceilings
 from meshrt.neuron.trace import begin_trace, write_trace
 from meshrt.program import AtLeast, AtMost, Choices, Shown
 from meshrt.ranks.board import Board
@@ -14,7 +15,7 @@ from meshrt.ranks.console import Console
 from meshrt.ranks.control import Control
 from meshrt.ranks.files import check_target
 
-__all__ = ["SHARED", "gather", "open_machine", "rows", "title"]
+__all__ = ["SHARED", "ceilings", "gather", "open_machine", "rows", "title"]
 
 SHARED = {"size": "cores", "memory": "sbuf_bytes"}
 

@@ -1,0 +1,43 @@
+"""What a mesh can do at most: its cores, its links, and the latency of the path that was measured."""
+
+from collections.abc import Mapping
+from math import inf
+from typing import Any
+
+from meshrt.ceilings import Ceilings, Level
+from meshrt.mesh.device import Device
+
+LONG = 10**15  # numbers of a vector beside which the cost of its instruction is nothing
+
+
+def ceilings(report: Mapping[str, Any], part: Mapping[str, Any]) -> Ceilings:
+    """Of a part of a report. Operations are multiply-accumulates, two each; 16-bit ones may be faster.
+
+    A model on several regions of the wafer works on one at a time; what counts is the largest that it used. On a wafer
+    with defects links are those of the mesh: the clock knows detours as latency only.
+    """
+    device = Device(**report["device"])
+    width, height = report["mesh"]
+    cores, links = max(width * height, part["cores_used"]), 2 * (width * (height - 1) + height * (width - 1))
+    macs, narrow = part["macs"], part["macs_16"]
+    rates = {itemsize: _macs_per_cycle(device, itemsize) for itemsize in (2, 4)}
+    cycles = narrow / rates[2] + (macs - narrow) / rates[4]
+    rate = macs / cycles if cycles else rates[4]
+    width_of_link = device.link_bytes_per_cycle or inf
+    path = part["critical_path"]
+    return Ceilings(
+        "macs", 2 * macs, 2 * rate * cores * device.clock_hz,
+        (
+            Level(
+                "links", "link_bytes.total", part["link_bytes"]["total"], links * width_of_link * device.clock_hz,
+                part["link_bytes"]["max"] / width_of_link / device.clock_hz,
+            ),
+        ),
+        {"latency": (path["hops"] * device.alpha + path["stages"] * device.beta) / device.clock_hz},
+    )  # fmt: skip
+
+
+def _macs_per_cycle(device: Device, itemsize: int) -> float:
+    """Of a core, in vectors so long that nothing else counts; infinite where they cost nothing."""
+    cycles = device.vector_cycles(LONG, 1, itemsize) - device.call_cycles
+    return LONG / cycles if cycles else inf

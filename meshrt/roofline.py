@@ -1,0 +1,150 @@
+"""How near a run came to what its machine can do: bounds of its time, from a report and the device in it alone.
+
+A bound is a time that a phase took at least: its operations at the peak rate, its bytes over what they crossed, its
+latencies. The longest is what the phase is bound by, and as much of the time as it is the phase came to the roof. No
+bound can be longer than the time: such a report, or the emulation that made it, is wrong.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+from meshrt.ceilings import Ceilings
+from meshrt.errors import MeshrtError, UsageError
+from meshrt.fields import Row, mark
+from meshrt.machine import find_machine
+from meshrt.report import Report
+from meshrt.units import rate, short, size
+
+ROUNDING = 1e-9  # share by which sums of floats may be off
+WHOLE = "total"  # the name of the whole run in tables and the JSON
+
+
+class BoundError(MeshrtError):
+    """A run took less than it takes at least: a counter, the clock or a bound is wrong."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A phase, or the whole run: what it took, and what it took at least."""
+
+    name: str
+    seconds: float
+    ceilings: Ceilings
+
+    @property
+    def attained(self) -> float:
+        """Operations a second."""
+        return self.ceilings.operations / self.seconds if self.seconds else 0.0
+
+    @property
+    def bound(self) -> tuple[str, float]:
+        """The longest of the bounds: what it is due to, and its seconds."""
+        return max(self.ceilings.bounds.items(), key=lambda item: item[1])
+
+    @property
+    def share(self) -> float:
+        """Of the time, that bound: 1 is on the roof."""
+        return self.bound[1] / self.seconds if self.seconds else 0.0
+
+    def check(self, run: str) -> None:
+        """BoundError where a bound is longer than the time."""
+        name, seconds = self.bound
+        if seconds > self.seconds * (1 + ROUNDING):
+            raise BoundError(
+                f"{run}, {self.name}: {name} alone takes {seconds:.6g} s and all of it took {self.seconds:.6g} s; where"
+                " the report is as meshrt wrote it, that is an error of meshrt's: please report it"
+            )
+
+    def json(self) -> dict[str, Any]:
+        """As `--json` has it: rates that have no limit are null."""
+        ceilings, (bound, seconds) = self.ceilings, self.bound
+        return {
+            "name": self.name,
+            "seconds": self.seconds,
+            "operations": ceilings.operations,
+            "peak": _limit(ceilings.peak),
+            "attained": self.attained,
+            "levels": [
+                {
+                    "name": level.name,
+                    "bytes": level.nbytes,
+                    "bytes_per_second": _limit(level.rate),
+                    "operations_per_byte": ceilings.operations / level.nbytes if level.nbytes else None,
+                }
+                for level in ceilings.levels
+            ],
+            "bounds": dict(ceilings.bounds),
+            "bound_by": bound,
+            "bound_seconds": seconds,
+            "share": self.share,
+        }
+
+
+def parts_of(report: Report, run: str) -> list[Part]:
+    """The phases of a run, and last the whole of it. UsageError for what is no whole report; `run` is its name."""
+    ceilings, data = find_machine(report.machine).ceilings, report.data
+    try:
+        named = [*((phase["name"], phase) for phase in data["phases"]), (WHOLE, data["measured"])]
+        return [Part(name, float(part["critical_path"]["seconds"]), ceilings(data, part)) for name, part in named]
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise UsageError(
+            f"{run} is no whole report of this version of meshrt ({type(error).__name__}: {error}); run it again"
+        ) from error
+
+
+def rows(report: Report, of_run: list[Part]) -> Iterator[Row]:
+    """The rows of a run's table: a cell for each part."""
+    first = of_run[-1].ceilings
+
+    def marked(name: str, path: str) -> str:
+        return f"{name} {mark(report.data, 'measured.' + path)}".rstrip()
+
+    def share(part: Part, seconds: float) -> str:
+        return f"{100 * seconds / part.seconds:.1f} %" if part.seconds else ""
+
+    yield Row(marked("time", "critical_path.seconds"), [_time(part.seconds) for part in of_run])
+    yield Row(marked("operations", first.path), [short(part.ceilings.operations) for part in of_run])
+    yield Row("  a second", [rate(part.attained) for part in of_run])
+    yield Row("  peak", [rate(part.ceilings.peak) for part in of_run])
+    for at, level in enumerate(first.levels):
+        here = [part.ceilings.levels[at] for part in of_run]
+        if not any(one.nbytes for one in here):
+            continue
+        yield Row(marked(level.name, level.path), [size(one.nbytes) for one in here])
+        yield Row("  operations/byte", [_intensity(part, one.nbytes) for part, one in zip(of_run, here, strict=True)])
+    yield Row("at least", ["" for _ in of_run])
+    for name in first.bounds:
+        if any(part.ceilings.bounds[name] for part in of_run):
+            yield Row(f"  {name}", [share(part, part.ceilings.bounds[name]) for part in of_run])
+    yield Row("bound by", [part.bound[0] if part.bound[1] else "" for part in of_run])
+
+
+def document(runs: Mapping[str, tuple[Report, list[Part]]]) -> dict[str, Any]:
+    """All runs by their names, as `--json` has them."""
+    return {
+        "schema": 1,
+        "runs": [
+            {
+                "report": name,
+                "machine": report.machine,
+                "program": report.data["program"],
+                "device": report.data["device"]["name"],
+                "parts": [part.json() for part in of_run],
+            }
+            for name, (report, of_run) in runs.items()
+        ],
+    }
+
+
+def _limit(number: float) -> float | None:
+    return number if isfinite(number) else None
+
+
+def _time(seconds: float) -> str:
+    return f"{1e3 * seconds:,.3f} ms" if seconds >= 1e-3 else f"{1e6 * seconds:,.3f} us"
+
+
+def _intensity(part: Part, nbytes: int) -> str:
+    return f"{part.ceilings.operations / nbytes:.3g}" if nbytes else ""
