@@ -88,6 +88,9 @@ MESH = {
             " as it lives; temporaries of element-wise NumPy expressions are not in it", "memory",
         ),
     }),
+    **_rows(COUNTED, "meshrt/mesh/block.py, `settle`, of the blocks that were at work", {
+        "cores": ("cores", "of the largest mesh that was at work; of several regions one works at a time"),
+    }),
     **_rows(COUNTED, "meshrt/mesh/clock.py, where the time of a core went on", {
         "cores_used": ("cores", "cores that computed, or that software or a packet kept waiting, in the part that ran"),
     }),

@@ -139,4 +139,5 @@ def summary(segment: Segment, wafers: dict[str, Links]) -> dict[str, Any]:
         "rebuilt": counters.rebuilt,
         "out_of_order": (counters.out_of_order, counters.longest_wait),
         "used": sum(int(used.sum()) for used in counters.used.values()),
+        "cores": {site: used.size for site, used in counters.used.items()},
     }

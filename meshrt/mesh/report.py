@@ -48,6 +48,7 @@ def combine(shares: Sequence[dict[str, Any]], device: Device) -> dict[str, Any]:
         "macs": total("macs"),
         "macs_16": total("macs_16"),
         **({"rebuilt": total("rebuilt")} if total("rebuilt") else {}),
+        "cores": max(sum(share["cores"].get(site, 0) for share in shares) for site in shares[0]["cores"]),
         "cores_used": total("used"),
         "out_of_order": {
             "packets": sum(share["out_of_order"][0] for share in shares),

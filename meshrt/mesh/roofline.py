@@ -13,12 +13,12 @@ LONG = 10**15  # numbers of a vector beside which the cost of its instruction is
 def ceilings(report: Mapping[str, Any], part: Mapping[str, Any]) -> Ceilings:
     """Of a part of a report. Operations are multiply-accumulates, two each; 16-bit ones may be faster.
 
-    A model on several regions of the wafer works on one at a time; what counts is the largest that it used. On a wafer
-    with defects links are those of the mesh: the clock knows detours as latency only.
+    A model on several regions of the wafer works on one at a time: cores are those of the largest mesh that was at
+    work, links those of the first. On a wafer with defects links are the mesh's: the clock knows detours as latency.
     """
     device = Device(**report["device"])
     width, height = report["mesh"]
-    cores, links = max(width * height, part["cores_used"]), 2 * (width * (height - 1) + height * (width - 1))
+    cores, links = part["cores"], 2 * (width * (height - 1) + height * (width - 1))
     macs, narrow = part["macs"], part["macs_16"]
     rates = {itemsize: _macs_per_cycle(device, itemsize) for itemsize in (2, 4)}
     cycles = narrow / rates[2] + (macs - narrow) / rates[4]

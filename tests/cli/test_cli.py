@@ -20,7 +20,7 @@ from meshrt.mesh.device import PRESETS
 Run = Callable[..., Any]
 MEASURED = {
     "messages", "hops", "max_hops", "stages", "critical_path", "link_bytes", "route_entries", "memory_bytes", "macs",
-    "cores_used", "out_of_order",
+    "cores", "cores_used", "macs_16", "out_of_order",
 }  # fmt: skip
 INNER = {
     "critical_path": {"hops", "stages", "cycles", "seconds"},

@@ -184,7 +184,7 @@ def test_what_a_sample_multiplies_is_what_the_table_says(comm: Any) -> None:
 
     def parts(times: int) -> dict[str, Any]:
         block = new_block(comm, (4, 3), "wse2", payload=False)
-        tiles = block.tiles("A", (6, 6), "float32")
+        tiles = block.tiles("A", (6, 6), "float16")
         with pattern(block, "ktree", "x", 1) as way, repeated(block, times):
             allreduce(block, way, block.matmul(tiles, tiles)[:, :, 0])
         return dict(end(block)["measured"])
