@@ -32,7 +32,7 @@ MESH = [
     ("gemm", {"mesh": "8x8", "m": 64, "k": 64, "n": 64, "dtype": "bfloat16", "payload": False}),
     ("gemm", {"mesh": "8x8", "m": 16, "k": 16, "n": 16, "device": "ideal"}),
     *(("gemv", {"allreduce": name, "mesh": "8x8", "k": 72, "n": 40}) for name in ("ktree", "pipeline", "ring")),
-    ("gemv", {"mesh": "8x8", "k": 64, "n": 64, "dtype": "float16", "groups": 4, "axis": "x"}),
+    ("gemv", {"mesh": "8x8", "k": 64, "n": 64, "dtype": "float16", "groups": "4", "axis": "x"}),
     *(("kvcache", {"mesh": "4x8", "tokens": 13, "policy": name}) for name in ("shift", "concat", "roundrobin")),
     *(("allreduce", {"mesh": "16x4", "size": 9, "algorithm": name}) for name in ("ktree", "pipeline", "ring")),
     ("allreduce", {"mesh": "4x4", "size": 4000}),
@@ -54,7 +54,8 @@ MESH = [
 ]  # fmt: skip
 XUV = {"m": 256, "k": 256, "r": 64, "n": 384, "cores": 4}
 NEURON = [
-    *(("xuv", {"kernel": name, **XUV}) for name in ("sequential", "naive", "fused", "dense", "mlp", "upgate")),
+    *(("xuv", {"kernel": name, **XUV}) for name in ("sequential", "naive", "fused", "mlp", "upgate")),
+    ("xuv", {"kernel": "dense", "m": 200, "k": 256, "n": 300, "cores": 3}),
     ("xuv", {"kernel": "fused", **XUV, "cores": 1, "dtype": "float32", "payload": False}),
     *(("llama", {**TINY, "cores": cores}) for cores in (1, 4)),
     ("llama", {**TINY, "cores": 2, "dtype": "float32"}),
@@ -64,7 +65,7 @@ GPU = [
     *(("lowrank", {**TINY, "tp": 4, "scheme": name}) for name in ("base", "deinfer")),
     *(("lowrank", {**TINY, "tp": 4, "scheme": name, "static": True}) for name in ("base", "deinfer")),
     ("lowrank", {**TINY, "tp": 2, "link": "pcie"}),
-    ("serve", {"tp": 4, "requests": 4, "prompt_tokens": 5, "output_tokens": 3}),
+    ("serve", {"tp": 4, "requests": 4, "prompt_tokens": "5", "output_tokens": "3"}),
     ("llama", {**TINY, "tp": 4, "static": True}),
     ("llama", {**TINY, "tp": 1, "device": "a6000"}),
     ("llama", {"model": "mixtral-tiny", "prompt_ids": "1,2,3", "max_new_tokens": 2, "tp": 2}),
@@ -74,8 +75,8 @@ ARM = [
     ("linear", {"m": 23, "k": 100, "n": 70, "device": "phone", "split": "steal"}),
     ("linear", {"m": 1, "k": 512, "n": 384, "cores": 1}),
     ("linear", {"m": 20, "k": 256, "n": 128, "tile": "12x8", "spill": True, "payload": False}),
-    ("llama", {**TINY, "bits": 4}),
-    ("llama", {**TINY, "bits": 4, "device": "phone", "attention": "concat", "kv": "int8", "flash": 2}),
+    *(("llama", {**TINY, "bits": "4", "flash": flash}) for flash in (0, 1, 4)),
+    ("llama", {**TINY, "bits": "4", "device": "phone", "attention": "concat", "kv": "int8", "flash": 2}),
 ]  # fmt: skip
 RUNS = [(on, *run) for on, runs in (("mesh", MESH), ("neuron", NEURON), ("gpu", GPU), ("arm", ARM)) for run in runs]
 
@@ -92,7 +93,6 @@ def say(*arguments: Any, code: int = 0) -> Result:
     return done
 
 
-@pytest.mark.sample(24)
 @pytest.mark.parametrize(("on", "name", "options"), RUNS, ids=lambda value: value if isinstance(value, str) else "")
 def test_nothing_takes_less_than_its_bounds(on: str, name: str, options: dict[str, Any]) -> None:
     report = meshrt.run(name, on=on, **options)
@@ -101,7 +101,7 @@ def test_nothing_takes_less_than_its_bounds(on: str, name: str, options: dict[st
     for part in parts:
         part.check(name)
         assert 0 <= part.share <= 1 + 1e-9
-    if report.data["device"]["name"] != "ideal":
+    if parts[-1].seconds:  # a cache that no token moves in takes none
         assert parts[-1].bound[1] > 0
 
 
