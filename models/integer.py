@@ -35,25 +35,45 @@ def quantize_rows(x: Array, block: int | None) -> tuple[NDArray[np.int8], NDArra
     may have fewer numbers. ModelError for what is NaN or infinite.
     """
     x = np.asarray(x, np.float32)
-    size = max(x.shape[1], 1) if block is None else block
-    blocks = -(-x.shape[1] // size)
-    parts = np.pad(x, ((0, 0), (0, blocks * size - x.shape[1]))).reshape(len(x), blocks, size)
-    most = np.abs(parts).max(axis=-1)
+    parts = _in_blocks(x, max(x.shape[1], 1) if block is None else block)
+    scale = scale_of(np.abs(parts).max(axis=-1))
+    codes = round_to(parts, scale[..., None])
+    sums = codes.sum(axis=-1, dtype=np.int32)
+    return np.ascontiguousarray(codes.reshape(len(x), -1)[:, : x.shape[1]]), scale, sums
+
+
+def scale_of(most: Array) -> NDArray[np.float32]:
+    """The scale of numbers of up to that magnitude; of zeros 1. ModelError for what is NaN or infinite."""
     if not np.isfinite(most).all():
         raise ModelError("activations are NaN or infinite; they cannot be put into 8 bits")
-    scale = most / np.float32(MOST)
+    scale = np.asarray(most / np.float32(MOST), np.float32)
     scale[scale == 0] = 1
-    codes = np.clip(np.rint(parts / scale[..., None]), -MOST, MOST).astype(np.int8)
-    sums = codes.sum(axis=-1, dtype=np.int32)
-    return np.ascontiguousarray(codes.reshape(len(x), blocks * size)[:, : x.shape[1]]), scale, sums
+    return scale
+
+
+def round_to(x: Array, scale: Array) -> NDArray[np.int8]:
+    """The whole numbers that stand for x, to nearest with halves to even."""
+    codes: NDArray[np.int8] = np.clip(np.rint(x / scale), -MOST, MOST).astype(np.int8)
+    return codes
 
 
 def block_sums(codes: NDArray[np.int8], block: int) -> NDArray[np.int32]:
     """Sums [rows, blocks] of int8 [rows, k]."""
-    blocks = -(-codes.shape[1] // block)
-    padded = np.pad(codes, ((0, 0), (0, blocks * block - codes.shape[1])))
-    sums: NDArray[np.int32] = padded.reshape(len(codes), blocks, block).sum(axis=-1, dtype=np.int32)
+    sums: NDArray[np.int32] = _in_blocks(codes, block).sum(axis=-1, dtype=np.int32)
     return sums
+
+
+def _in_blocks(x: Array, block: int) -> Array:
+    """[rows, k] as [rows, blocks, block], the last block filled up with zeros."""
+    missing = -x.shape[1] % block
+    padded = np.pad(x, ((0, 0), (0, missing))) if missing else x
+    return padded.reshape(len(x), -(-x.shape[1] // block), block)
+
+
+def check_sums(inputs: int, bits: int) -> None:
+    """ModelError where a sum over so many inputs may not fit into 32 bits."""
+    if inputs * MOST * (2**bits - 1) > MOST_SUM:
+        raise ModelError(f"{inputs} inputs of {bits} bits: their sum may not fit into 32 bits")
 
 
 def whole_product(a: NDArray[np.int8], codes: NDArray[np.uint8], bits: int) -> NDArray[np.int32]:
@@ -75,8 +95,7 @@ def linear(x: Array, packed: Codes, activations: Activations = "row") -> NDArray
     the block that shares one of the weights. ModelError.
     """
     group = packed.codes.shape[2]
-    if packed.columns * MOST * (2**packed.bits - 1) > MOST_SUM:
-        raise ModelError(f"{packed.columns} inputs of {packed.bits} bits: their sum may not fit into 32 bits")
+    check_sums(packed.columns, packed.bits)
     a, row_scale, sums = quantize_rows(x, None if activations == "row" else group)
     if activations == "row":
         sums = block_sums(a, group)

@@ -21,7 +21,7 @@ from meshrt.programs.mesh import options as own
 from meshrt.programs.mesh.engine import open_engine
 from meshrt.programs.mesh.mixture import make_mixture, report
 from meshrt.programs.mesh.options import How, check_how
-from meshrt.programs.mesh.quantized import check_quantized, told
+from meshrt.programs.mesh.quantized import check_quantized, told, with_activations
 from meshrt.programs.quantizing import Bits, CompensatorBits, Group, Ranks, Symmetric, quantized_by_shape
 from meshrt.programs.routing import RoutingSeed, RoutingText
 
@@ -67,6 +67,7 @@ def run(
     ranks: Ranks = None,
     compensator_bits: CompensatorBits = None,
     compensators: own.Compensators = "fused",
+    activations: own.Activations = None,
     temperature: shared.Temperature = 0.0,
     top_k: shared.TopK = 0,
     top_p: shared.TopP = 1.0,
@@ -89,6 +90,7 @@ def run(
     config = compressing.compressed_by_shape(config, cores.payload, ratio, block)
     config = quantized_by_shape(config, cores.payload, bits, group, symmetric, ranks, compensator_bits)
     check_quantized(config, how)
+    config = with_activations(config, how.activations)
     config = config if layers is None else replace(config, layers=layers)
     source = None
     if cores.payload:

@@ -156,7 +156,8 @@ class Cores:
         Leading dimensions after [bh, bw] are several products at one core; those along the axis `over` are added up.
         The result is fresh core memory. With `total` it is added to that instead, and takes no memory: a core adds as
         it multiplies, number by number, whatever NumPy does. Returns the result or the total. LimitError. `cores`, bool
-        of the block's shape, are those that multiply; the others have nothing to do, and zeros.
+        of the block's shape, are those that multiply; the others have nothing to do, and zeros. A total of whole
+        numbers, int32, takes products of whole numbers, exact while a tile's sums stay below 2^24.
 
         Timed as a core computes it: for each k and each number along the shorter side of the result, one vector
         instruction along the longer side.
@@ -170,17 +171,14 @@ class Cores:
             a, b = np.zeros_like(a), np.zeros_like(b)  # buffers that no transfer has filled are not numbers
         itemsize = max(a.dtype.itemsize, b.dtype.itemsize)
         added = None if over is not None or cores is not None else total  # what the product is added to at once
-        if added is not None and not added.shape[:-2] == a.shape[:-2] == b.shape[:-2]:
+        if added is not None and not (added.shape[:-2] == a.shape[:-2] == b.shape[:-2] and added.dtype == np.float32):
             added = None
         c = product(self.core, a.astype(np.float32, copy=False), b.astype(np.float32, copy=False), added)
-        count = prod(self.shape) if cores is None else int(np.count_nonzero(cores))
-        macs = prod(c.shape[2:]) * a.shape[-1] * count
-        self.counters.macs += macs
-        self.counters.macs_16 += macs * (itemsize <= 2)
-        short, long = sorted(c.shape[-2:])
-        self.clock.vectors(long, prod(c.shape[2:-2]) * a.shape[-1] * short, itemsize, cores)
+        self.multiplied(c.shape, a.shape[-1], itemsize, cores)
         if cores is not None and self.payload:
             c[~cores] = 0
+        if total is not None and total.dtype != c.dtype:
+            c = c.astype(total.dtype)
         if over is not None:
             c = c.sum(axis=over) if c.shape[over] > 1 else c.squeeze(over)
         if total is None:
@@ -188,6 +186,15 @@ class Cores:
         if added is None:
             total += c
         return total
+
+    def multiplied(self, shape: tuple[int, ...], k: int, itemsize: int, cores: np.ndarray | None = None) -> None:
+        """Count and time what every core, or those `cores`, does for a product [bh, bw, .., m, n] over k."""
+        count = prod(self.shape) if cores is None else int(np.count_nonzero(cores))
+        macs = prod(shape[2:]) * k * count
+        self.counters.macs += macs
+        self.counters.macs_16 += macs * (itemsize <= 2)
+        short, long = sorted(shape[-2:])
+        self.clock.vectors(long, prod(shape[2:-2]) * k * short, itemsize, cores)
 
     def work(self, macs: np.ndarray) -> None:
         """Every core does its own number of multiply-accumulates, int [bh, bw] (or what broadcasts to it)."""

@@ -10,13 +10,12 @@ from meshrt.arm.cache import Pieces, pieces
 from meshrt.arm.core import ArmCore, Team
 from meshrt.arm.kernel import Tally, vectors
 from meshrt.arm.soc import Soc
-from meshrt.models.errors import ModelError
+from meshrt.models.integer import block_sums, quantize_rows
 from meshrt.programs.arm.layout import block, covering
 from meshrt.programs.arm.split import equal
 from meshrt.programs.arm.tiles import row_tiles
 
 Array = np.ndarray
-MOST = 127  # and never -128
 # Of 16 numbers: their largest (a pass of its own), then divided, rounded, narrowed, added up and stored.
 QUANTIZE = vectors(loads=8, stores=1, fabs=4, fmax=4, fdiv=4, fcvtns=4, sqxtn=3, sqxtn2=3, saddlp=1, sadalp=1)
 OF_A_SCALE = vectors(stores=1, fmaxv=1, fdiv=1)
@@ -51,21 +50,6 @@ class Stage:
     writes: tuple[tuple[int, int], ...] = ()
     work: tuple[tuple[Tally, int], ...] = ()
     of: int | None = None  # rows of the buffers, whose last ones these are; None: they are all
-
-
-def quantize_rows(x: Array, group: int, blocks: bool) -> tuple[Array, Array, Array]:
-    """float32 [rows, inner] -> codes int8, their scale float32 [rows, 1 or groups], totals int32 [rows, groups].
-
-    By the largest magnitude, to nearest with halves to even, of a row or of each of its groups; that of zeros is 1.
-    """
-    begins = range(0, x.shape[1], group)
-    most = np.maximum.reduceat(np.abs(x), begins if blocks else [0], axis=1)
-    if not np.isfinite(most).all():
-        raise ModelError("activations are NaN or infinite; they cannot be put into 8 bits")
-    scale = np.where(most > 0, most / np.float32(MOST), np.float32(1)).astype(np.float32)
-    wide = np.repeat(scale, group, axis=1)[:, : x.shape[1]] if blocks else scale
-    codes = np.clip(np.rint(x / wide), -MOST, MOST).astype(np.int8)
-    return codes, scale, np.add.reduceat(codes, begins, axis=1, dtype=np.int32)
 
 
 def tile_pieces(buffer: int, tile: int, rows: int, inner: int) -> Pieces:
@@ -106,7 +90,8 @@ def quantized(
         if stage.numbers is None:
             return None
         stays, numbers = stage.numbers(slice(ends[team[0][1][0]], ends[team[-1][1][-1] + 1]))
-        return stays, *quantize_rows(numbers, group, blocks)
+        codes, scale, totals = quantize_rows(numbers, group if blocks else None)
+        return stays, codes, scale, totals if blocks else block_sums(codes, group)
 
     found = [part for _, part in soc.parallel(equal(len(heights), soc.count), work) if part is not None]
     if not found:

@@ -23,9 +23,9 @@ from meshrt.programs.mesh.chunks import Chunks
 from meshrt.programs.mesh.climb import balance
 from meshrt.programs.mesh.crossings import cross_vector
 from meshrt.programs.mesh.headnorms import norm_heads
-from meshrt.programs.mesh.linear import along, second
+from meshrt.programs.mesh.linear import second, shares
 from meshrt.programs.mesh.meshgemm import zeros
-from meshrt.programs.mesh.normed import normed_and_product, normed_product
+from meshrt.programs.mesh.normed import normed_and_product, normed_product, normed_shares
 from meshrt.programs.mesh.prefill import pair_tables, rotate, split_heads
 from meshrt.programs.mesh.regions import Region, layers_timed
 from meshrt.programs.mesh.swiglu import swiglu
@@ -93,9 +93,9 @@ def attention(
     layer = region.weights.layers[number]
     values = attend(config, chunks, region, number, x, cos, sin, fused)
     block, sums = region.block, region.sums
-    share = along(block, values, layer.out.first, layer.out.turned[0])
+    share, scale = shares(block, sums, values, layer.out)
     del values
-    out = second(block, sums, layer.out, sums.x(share))
+    out = second(block, sums, layer.out, sums.x(share), scale)
     if layer.out_bias_y is not None:
         out += layer.out_bias_y.astype(np.float32)[:, :, :, 0]
     return out
@@ -108,7 +108,7 @@ def attend(
     """softmax(q K^T) V of all tokens: heads_x, [bh, bw, columns, heads * Dt]."""
     block, layer, cache, sums = region.block, region.weights.layers[number], region.cache, region.sums
     keep, kv, group = block.memory.keep, chunks.kv_heads, config.group
-    qkv = second(block, sums, layer.qkv, normed_product(config, region, x, layer.norm_y, layer.qkv.first, fused))
+    qkv = second(block, sums, layer.qkv, *normed_shares(config, region, x, layer.norm_y, layer.qkv.first, fused))
     if layer.qkv_bias is not None:
         qkv += layer.qkv_bias.astype(np.float32)[:, :, 0]
         block.elementwise(qkv)
@@ -170,14 +170,14 @@ def feed_forward(config: Config, region: Region, number: int, x: np.ndarray, fus
             normed, logits = normed_and_product(config, region, x, layer.mlp_norm_y, w.router_y, fused)
             choice = choose_for_token(region, w, region.layers[number], logits, position)
         return experts_of_token(region, w, choice, normed, config.hidden_size)
-    first = normed_product(config, region, x, layer.mlp_norm_y, w.up.first, fused)
-    gate_up = second(block, sums, w.up, first)
+    first, scale = normed_shares(config, region, x, layer.mlp_norm_y, w.up.first, fused)
+    gate_up = second(block, sums, w.up, first, scale)
     del first
     hidden = swiglu(block, gate_up)
     del gate_up
-    share = along(block, hidden, w.down.first, w.down.turned[0])
+    share, scale = shares(block, sums, hidden, w.down)
     del hidden
-    return second(block, sums, w.down, (sums.x if w.down.turned[0] else sums.y)(share))
+    return second(block, sums, w.down, (sums.x if w.down.turned[0] else sums.y)(share), scale)
 
 
 def sum_scores(cache: Cache, sums: Sums, scores: np.ndarray) -> np.ndarray:

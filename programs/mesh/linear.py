@@ -31,6 +31,7 @@ from meshrt.mesh.block import Block
 from meshrt.programs.mesh.meshgemm import zeros
 from meshrt.programs.mesh.packed import Packed, Tiles
 from meshrt.programs.mesh.systems import Sums
+from meshrt.programs.mesh.whole import Whole, finish_token, largest, prompt_product, token_codes
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,8 +66,17 @@ class Linear:
         return np.split(tiles, np.cumsum([part.width for part in self.parts])[:-1], axis=-1)
 
 
-def product(block: Block, gemm: Callable[..., np.ndarray], x: np.ndarray, w: Linear) -> np.ndarray:
-    """x W in prefill: L_y K_x to L_y N_x, [bh, bw, rows, columns, Lt, Nt] with all matrices side by side."""
+def product(
+    block: Block, gemm: Callable[..., np.ndarray], x: np.ndarray, w: Linear,
+    add_x: Callable[..., np.ndarray] | None = None,
+) -> np.ndarray:  # fmt: skip
+    """x W in prefill: L_y K_x to L_y N_x, [bh, bw, rows, columns, Lt, Nt] with all matrices side by side.
+
+    `add_x` is the allreduce along x, which whole numbers need; experts have none.
+    """
+    if isinstance(w.first, Whole):
+        assert add_x is not None
+        return prompt_product(block, gemm, add_x, x, w.first)
     first = gemm(x, w.first)
     if w.whole:
         return first
@@ -93,14 +103,29 @@ def along(
     """
     x, over = (x[:, :, None, :, None], 3) if turned else (x[:, :, :, None, None], 2)
     if isinstance(w, Packed):
-        total = zeros(block, "product", (w.shape[2 if turned else 3], w.shape[-1])) if total is None else total
+        if total is None:
+            total = zeros(block, "product", (w.shape[2 if turned else 3], w.shape[-1]), w.sum_dtype)
         return w.multiply(block, x, total[..., None, :], over, cores)[..., 0, :]
     result = block.matmul(x, w, None if total is None else total[..., None, :], over, cores)
     return result[..., 0, :]
 
 
-def second(block: Block, sums: Sums, w: Linear, first: np.ndarray) -> np.ndarray:
+def shares(block: Block, sums: Sums, x: np.ndarray, w: Linear) -> tuple[np.ndarray, np.ndarray | None]:
+    """Each core's share of what comes first of x W, as `along` has it, and the scale of x if that is put into codes."""
+    turned = w.turned[0]
+    if not isinstance(w.first, Whole):
+        return along(block, x, w.first, turned), None
+    most = None
+    if w.first.activations == "row":
+        most = (sums.x if turned else sums.y)(largest(block, x, (2, 3)), np.maximum)
+    codes, scale = token_codes(block, x, w.first, turned, most)
+    return along(block, codes, w.first, turned), scale
+
+
+def second(block: Block, sums: Sums, w: Linear, first: np.ndarray, scale: np.ndarray | None = None) -> np.ndarray:
     """x W from what came first, [bh, bw, places, widths], the same all along the other axis; so is what is found."""
+    if isinstance(w.first, Whole):
+        return finish_token(block, w.first, w.turned[0], first, scale)
     if w.whole:
         return first
     across, turned = w.turned

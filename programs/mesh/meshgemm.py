@@ -34,8 +34,8 @@ def meshgemm(
 
     a: M x K, b: K x N, cut `square`: [bh, bw, rows, columns, Mt, Kt] and [.., Kt, Nt], any leading tile dimensions
     before the last two alike in both (heads, say). Where b has fewer columns of tiles than a, a core multiplies what is
-    in its first places. Returns C in float32, cut as b is. In `lockstep` all cores begin each step together; else a
-    core goes on as soon as it has its own next tiles. LimitError.
+    in its first places. Returns C in float32, or of whole numbers in int32, cut as b is. In `lockstep` all cores begin
+    each step together; else a core goes on as soon as it has its own next tiles. LimitError.
 
     Both stay at home; `consume`: A does not. It is in memory once then, beside what comes in, and is not what it was.
     Of B in codes the packed bytes go round. With a `sample`, by shape, only so many steps of the loop are run, and the
@@ -46,7 +46,8 @@ def meshgemm(
     a_now, b_now = a if consume else in_flight(block, "A", a), in_flight(block, "B", b_home)
     align(block, rings, a_now, b_now)
     a_next, b_next = coming_in(block, "A", a), coming_in(block, "B", b_home)
-    c = zeros(block, "C", (a.shape[2], b.shape[3], *a.shape[4:-1], b.shape[-1]))
+    dtype = b.sum_dtype if isinstance(b, Packed) else np.float32
+    c = zeros(block, "C", (a.shape[2], b.shape[3], *a.shape[4:-1], b.shape[-1]), dtype)
     for _ in sampled(block, steps - 1, sample):
         flights = start_shift(block, rings.x, a_now, a_next) + start_shift(block, rings.y, b_now, b_next)
         multiply(a_now[:, :, :, : b.shape[3]], b_now, c)

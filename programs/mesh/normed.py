@@ -10,6 +10,7 @@ from meshrt.programs.mesh.linear import along
 from meshrt.programs.mesh.meshgemm import zeros
 from meshrt.programs.mesh.packed import Tiles
 from meshrt.programs.mesh.regions import Region
+from meshrt.programs.mesh.whole import Whole, largest, token_codes
 
 
 def normed_product(
@@ -41,6 +42,44 @@ def normed_product(
     block.elementwise(product)
     product *= inverse_rms(config, total[..., size:])[..., None]
     return product
+
+
+def normed_shares(
+    config: Config, region: Region, x: np.ndarray, norm: np.ndarray, w: Tiles, fused: bool
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """rms(x) W as `normed_product` has it; of whole numbers what is to be finished by the scale that comes with it.
+
+    Whole numbers need the norm before they are rounded: the sum of squares and, `fused`, the largest magnitude of
+    x * norm come in one allreduce of two numbers, and then the products in one of theirs.
+    """
+    if not isinstance(w, Whole):
+        return normed_product(config, region, x, norm, w, fused), None
+    block, sums = region.block, region.sums
+    flat = x.reshape(*x.shape[:2], 1, -1)
+    block.elementwise(x, 2)
+    normed = block.memory.keep("normed activations", x * norm.astype(np.float32)[:, :, :, 0])
+    squares, most = np.matmul(flat, flat.swapaxes(-1, -2)), None
+    if w.activations == "row" and fused:
+        pair = np.concatenate([squares, largest(block, normed, (2, 3))], axis=-1)
+        pair = sums.y(block.memory.keep("sum of squares and largest", pair), add_and_most)
+        scale = inverse_rms(config, pair[..., :1])
+        most = pair[..., 1:] * scale
+    else:
+        scale = inverse_rms(config, sums.y(block.memory.keep("sum of squares", squares)))
+    normed *= scale
+    block.elementwise(x)
+    if w.activations == "row" and most is None:
+        most = sums.y(largest(block, normed, (2, 3)), np.maximum)
+    codes, found = token_codes(block, normed, w, False, most)
+    del normed
+    share = along(block, codes, w, False)
+    del codes
+    return np.asarray(sums.y(share)), found
+
+
+def add_and_most(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Of pairs [.., 2], the sum of the first and the larger of the second."""
+    return np.concatenate([left[..., :1] + right[..., :1], np.maximum(left[..., 1:], right[..., 1:])], axis=-1)
 
 
 def inverse_rms(config: Config, squares: np.ndarray) -> np.ndarray:

@@ -43,6 +43,11 @@ ExpertsRun = Annotated[
 Compensators = Annotated[
     Literal["fused", "apart"], "of quantized matrices: added to the rows that are rebuilt, or products of their own"
 ]
+Activations = Annotated[
+    Literal["row", "block", "none"] | None,
+    "of a quantized model, in 8 bits by token or by what a core has of a group of weights; none: weights are rebuilt"
+    "  [default: the folder's; with experts none]",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +74,7 @@ class How:
     routing: str | None
     routing_seed: int
     compensators: str
+    activations: Literal["row", "block", "none"] | None
 
     def decode_cores(self, mesh: Mesh) -> tuple[int, int]:
         """(width, height) of the mesh that decodes, where this one begins. UsageError."""

@@ -51,6 +51,11 @@ class Packed:
         return (*self.data.shape[:4], self.forms[0].kt, self.width + sum(form.form.rank for form in self.latent))
 
     @property
+    def sum_dtype(self) -> np.dtype[Any]:
+        """Of what products are added up in."""
+        return np.dtype(np.float32)
+
+    @property
     def width(self) -> int:
         """Columns of all matrices."""
         return sum(form.nt for form in self.forms)

@@ -164,7 +164,7 @@ def attention(
     block, layer, cache, products = region.block, region.weights.layers[number], region.cache, region.products
     keep, kv, group, length = block.memory.keep, chunks.kv_heads, config.group, positions.chunk_length
     normed = rms_norm(config, region, x, layer.norm_x)
-    qkv = product(block, products.gemm, normed, layer.qkv)
+    qkv = product(block, products.gemm, normed, layer.qkv, region.sums.x)
     del normed
     if layer.qkv_bias is not None:
         qkv += layer.qkv_bias.astype(np.float32)[..., None, :]
@@ -184,7 +184,7 @@ def attention(
     del scores, v
     mixed = mixed.reshape(*mixed.shape[:4], chunks.heads, length, -1).swapaxes(-2, -3)
     mixed = keep("attention", np.ascontiguousarray(mixed).reshape(*mixed.shape[:5], -1))
-    result = product(block, products.gemm, mixed, layer.out)
+    result = product(block, products.gemm, mixed, layer.out, region.sums.x)
     if layer.out_bias_x is not None:
         result += layer.out_bias_x.astype(np.float32)[..., None, :]
         block.elementwise(result)
@@ -246,8 +246,8 @@ def feed_forward(
 
         return experts_of_prompt(region, chunks, w, region.layers[number], normed, positions.length)
     with multiplying(region, chunks) as ready:
-        gate_up = product(block, ready.products.gemm, normed, w.up)
+        gate_up = product(block, ready.products.gemm, normed, w.up, ready.sums.x)
         del normed
         hidden = swiglu(block, gate_up)
         del gate_up
-        return product(block, ready.products.gemm, hidden, w.down)
+        return product(block, ready.products.gemm, hidden, w.down, ready.sums.x)

@@ -2,15 +2,17 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from math import ceil, prod
-from typing import Any
+from typing import Any, Literal
 
 from meshrt.errors import UsageError
 from meshrt.models.config import Config
 from meshrt.models.family import family_of
+from meshrt.models.integer import check_sums
 from meshrt.models.matrix import Matrix
-from meshrt.models.quantize.form import Quantized, common_group
+from meshrt.models.quantize.form import Activations, Quantized, common_group
 from meshrt.programs.mesh.options import How
 from meshrt.programs.mesh.packed import Packed
 from meshrt.programs.mesh.regions import Region
@@ -34,6 +36,27 @@ def check_quantized(config: Config, how: How) -> None:
         )
 
 
+def with_activations(config: Config, asked: Activations | Literal["none"] | None) -> Config:
+    """The model with matrices that say what they multiply, numbers or activations in 8 bits. UsageError, ModelError."""
+    if not config.quantized:
+        if asked is not None:
+            raise UsageError(f"--activations {asked} is of a quantized model, and this is none: leave it away")
+        return config
+    forms = config.quantized.values()
+    wanted = next(iter(forms)).activations if asked is None else None if asked == "none" else asked
+    if config.moe is not None and wanted is not None:
+        if asked is not None:
+            raise UsageError(
+                f"--activations {asked}: experts multiply rebuilt weights only; take none, or leave it away"
+            )
+        wanted = None
+    if wanted is not None and any(form.rank for form in forms):
+        raise UsageError(f"--activations {wanted}: products of whole numbers have no compensators; take none")
+    for name, form in config.quantized.items() if wanted is not None else ():
+        check_sums(config.matrices()[name].rows, form.bits)
+    return replace(config, quantized={name: replace(one, activations=wanted) for name, one in config.quantized.items()})
+
+
 def told(config: Config, how: How, regions: Sequence[Region]) -> dict[str, Any]:
     """What the result says of a quantized model; nothing of another.
 
@@ -53,7 +76,7 @@ def told(config: Config, how: How, regions: Sequence[Region]) -> dict[str, Any]:
         "layers_in_codes": f"{sum(held.values()):,} bytes a core, {area:,} by area",
         "quantized": {
             "bits": form.bits, "group": common_group(config.quantized.values()), "symmetric": form.symmetric,
-            "compensators": how.compensators,
+            "compensators": how.compensators, "activations": form.activations or "none",
             "core_bytes": dict(held), "area_bytes": area,
         }
     }  # fmt: skip

@@ -38,6 +38,7 @@ class Reader:
         """
         if isinstance(matrices[0][0][0].form, Quantized):  # where one matrix of a model is, all are
             from meshrt.programs.mesh.packing import pack_matrices
+            from meshrt.programs.mesh.whole import Whole
 
             packed = pack_matrices(
                 self.block,
@@ -49,6 +50,9 @@ class Reader:
                 self.turned and turned[0],
                 self.apart,
             )
+            activations = matrices[0][0][0].form.activations
+            if activations is not None:
+                packed = Whole(packed.data, packed.forms, packed.dtype, activations=activations)
             return Linear(packed, tuple(Member(columns.shape[1]) for _, columns in matrices), turned)
         first: list[tuple[Sequence[str], np.ndarray]] = []
         parts = []

@@ -16,9 +16,9 @@ from runs import run_on_arm
 from meshrt.arm.device import find_arm_device
 from meshrt.arm.soc import Soc
 from meshrt.models.errors import ModelError
-from meshrt.models.integer import linear
+from meshrt.models.integer import linear, quantize_rows
 from meshrt.models.quantize import codes as grids
-from meshrt.programs.arm.inputs import Stage, quantize_rows, quantized
+from meshrt.programs.arm.inputs import Stage, quantized
 from meshrt.programs.arm.kernels import Form
 from meshrt.programs.arm.linear import product
 from meshrt.programs.arm.split import equal
@@ -103,12 +103,12 @@ def test_rows_of_zeros_and_the_largest_numbers() -> None:
     x = np.zeros((3, 64), np.float32)
     x[1] = 3e38
     x[2, 5] = -1e-30
-    codes, scale, totals = quantize_rows(x, 64, False)
+    codes, scale, totals = quantize_rows(x, None)
     assert scale[0, 0] == 1 and not codes[0].any() and (codes[1] == 127).all() and codes.min() == -127
     assert totals.tolist() == [[0], [127 * 64], [-127]]
     x[1, 3] = np.nan
     with pytest.raises(ModelError, match="NaN or infinite"):
-        quantize_rows(x, 64, True)
+        quantize_rows(x, 64)
 
 
 CASES: dict[str, dict[str, Any]] = {
