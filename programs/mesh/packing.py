@@ -160,9 +160,14 @@ def own_codes(source: Source) -> np.ndarray:
 
 
 def of_groups(source: Source, name: str) -> np.ndarray:
-    """Scale, zero or offset of the groups of each tile's rows, [across, down, groups, Nt]; 0 where there are none."""
+    """Scale, zero or offset of the groups of each tile's rows, [across, down, groups, Nt]; 0 where there are none.
+
+    A tile whose rows are all padding has those of the first group: sums of whole numbers are multiplied by them at
+    every core (whole.py).
+    """
     outs = source.across.table
-    which = source.form.rows.which[source.down.numbers]
+    which = source.form.rows.which[source.down.numbers].copy()
+    which[(which < 0).all(axis=1), 0] = 0
     values = padded(source.read(name), outs, which)
     return values.reshape(*outs.shape, *which.shape).transpose(0, 2, 3, 1)
 

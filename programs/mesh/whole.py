@@ -84,18 +84,19 @@ class Whole(Packed):
 
         A core has P and S of one group at a time, for its rows come group by group.
         """
-        form, tokens = self.forms[0], a.shape[-2]
-        groups, of = form.rows.count, form.rows.number[numbers(self.data)[0]]
+        form, tokens, groups = self.forms[0], a.shape[-2], self.forms[0].rows.count
         lead = np.broadcast_shapes(a.shape[:-2], self.data.shape[:-1])
-        sums = [np.zeros((*lead, tokens, self.width + 1), np.int32) if block.payload else None for _ in range(groups)]
+        sums = [np.zeros((*lead, tokens, self.width + 1), np.int32) for _ in range(groups if block.payload else 0)]
+        of = form.rows.number[numbers(self.data)[0]] if block.payload else None
         with block.memory.hold("sums of a group", 4 * tokens * (self.width + 1)):
             low = 0
             for x, w in self._slices(block, a):
                 block.multiplied((*lead, tokens, w.shape[-1]), w.shape[-2], UNPACKED.itemsize, cores)
-                here, own = of[..., None, low : low + w.shape[-2]], w.astype(np.float32)
-                for group, total in enumerate(sums):
-                    if total is not None and (here == group).any():
-                        total += (np.where(here == group, x, 0).astype(np.float32) @ own).astype(np.int32)
+                if of is not None:
+                    here, own = of[..., None, low : low + w.shape[-2]], w.astype(np.float32)
+                    for group, total in enumerate(sums):
+                        if (here == group).any():
+                            total += (np.where(here == group, x, 0).astype(np.float32) @ own).astype(np.int32)
                 low += w.shape[-2]
         work = groups * (2 + (self.activations == "block"))
         block.clock.vectors(self.width, work * tokens * prod(lead[2:]), 4)
@@ -104,7 +105,6 @@ class Whole(Packed):
         scales = np.ascontiguousarray(a[..., form.kt :]).view(np.float32)  # of `block`
         share = np.zeros((*lead, tokens, self.width), np.float32)
         for group, total in enumerate(sums):
-            assert total is not None
             part = self._scaled(total, self.data, group)
             share += part * scales[..., group : group + 1] if self.activations == "block" else part
         return share

@@ -1,0 +1,333 @@
+"""Products of whole numbers on the mesh: bits of models/integer.py, where what is added up is whole, on any mesh."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from generations import generated, same_as_on_one_rank
+from measure import own, whole
+from random_models import CASES, case_seed, random_checkpoint
+from runs import new_block, run_program
+
+from meshrt.errors import UsageError
+from meshrt.mesh.block import Block
+from meshrt.mesh.collectives.rings import interleaved_rings
+from meshrt.models.checkpoint import open_checkpoint
+from meshrt.models.config import Config, read_config
+from meshrt.models.errors import ModelError
+from meshrt.models.family import family_of
+from meshrt.models.integer import linear, projection, quantize_rows
+from meshrt.models.matrix import Matrix
+from meshrt.models.quantize.folder import read_parts
+from meshrt.models.quantize.model import quantize, read_model, statistics
+from meshrt.models.quantize.sizes import Scheme
+from meshrt.models.reference import forward, load_weights
+from meshrt.programs.mesh.chunks import Chunks, cut_dimensions, plain
+from meshrt.programs.mesh.linear import Linear, product, second, shares
+from meshrt.programs.mesh.quantized import with_activations
+from meshrt.programs.mesh.systems import open_system
+from meshrt.programs.mesh.weights import Mlp
+from meshrt.programs.mesh.weights import load_weights as place_weights
+from meshrt.programs.mesh.whole import Whole
+
+PROMPT, NEW, TOKENS = [5, 93, 7, 30, 2, 77, 8, 60, 41, 12, 9], 4, 7
+SCHEMES = {
+    "row": Scheme("w4a8", 4, "row", False, 16, "row"),
+    "symmetric row": Scheme("w4a8", 4, "row", True, 16, "row"),
+    "eight": Scheme("w4a8", 8, "row", False, 16, "row"),
+    "zeros": Scheme("rtn", 5, "row", False, 16, "row"),
+    "64": Scheme("w4a8", 4, 64, False, 16, "row"),
+    "32 block": Scheme("w4a8", 4, 32, True, 16, "block"),
+}
+EXACT = ["row", "symmetric row", "eight", "zeros"]
+MESHES = [(1, 1), (3, 3), (4, 2), (1, 6), (3, 5), (8, 8)]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A model with odd sizes in all of these schemes."""
+    place = tmp_path_factory.mktemp("models")
+    base = random_checkpoint(CASES["gqa82"], place / "base", case_seed("gqa82"))
+    return {kind: made(base, place / kind, kind) for kind in SCHEMES}
+
+
+def made(base: Path, out: Path, kind: str) -> Path:
+    config, checkpoint = read_model(base)
+    quantize(base, out, SCHEMES[kind], {}, 1, statistics(config, checkpoint))
+    return out
+
+
+def matrices(config: Config, chunks: Chunks) -> list[tuple[list[tuple[Matrix, np.ndarray]], np.ndarray]]:
+    """Of layer 0: what has one input, each with the chunks of its columns, and those of the input."""
+    layer = family_of(config).layers[0]
+    inner = plain(layer.mlp.down.rows, chunks.sides)
+    return [
+        ([(layer.q, chunks.queries), (layer.k, chunks.keys), (layer.v, chunks.keys)], chunks.embedding),
+        ([(layer.o, chunks.embedding)], chunks.queries),
+        ([(one, inner) for one in layer.mlp.inner], chunks.embedding),
+        ([(layer.mlp.down, chunks.embedding)], inner),
+    ]
+
+
+def linears(weights: Any) -> list[Linear]:
+    layer = weights.layers[0]
+    assert isinstance(layer.mlp, Mlp)
+    return [layer.qkv, layer.out, layer.mlp.up, layer.mlp.down]
+
+
+def expected(folder: Path, x: np.ndarray, of: list[tuple[Matrix, np.ndarray]]) -> list[np.ndarray]:
+    checkpoint = open_checkpoint(folder)
+    return [
+        linear(x, read_parts(checkpoint, one.name, one.form, one.columns, one.rows).codes, one.form.activations)
+        for one, _ in of
+    ]
+
+
+def cut(x: np.ndarray, table: np.ndarray) -> np.ndarray:
+    """[.., K] -> [.., chunks, Kt], zero where a chunk has none."""
+    return np.where(table >= 0, x[..., np.maximum(table, 0)], 0).astype(np.float32)
+
+
+def uncut(tiles: np.ndarray, of: list[tuple[Matrix, np.ndarray]]) -> list[np.ndarray]:
+    """[.., chunks, columns of all matrices] -> [.., columns] of each."""
+    found, at = [], 0
+    for one, table in of:
+        out = np.full((*tiles.shape[:-2], one.columns), np.nan, np.float32)
+        out[..., table[table >= 0]] = tiles[..., at : at + table.shape[1]][..., table >= 0]
+        found.append(out)
+        at += table.shape[1]
+    return found
+
+
+def in_prefill(block: Block, folder: Path, x: dict[int, np.ndarray], phases: int = 2) -> list[np.ndarray]:
+    """x W of all matrices of layer 0 by MeshGEMM; x by its columns."""
+    config = read_config(folder, quantized=True)
+    chunks = cut_dimensions(block, config, 1)
+    weights = place_weights(block, config, chunks, open_checkpoint(folder), np.float32, range(1))
+    found, p, mesh = [], chunks.sides, block.mesh
+    lt = -(-TOKENS // p)
+    with ExitStack() as stack:
+        rings = stack.enter_context(interleaved_rings(block))
+        products, sums = open_system(stack, "waferllm", block, chunks, phases, rings)
+        for (of, rows), w in zip(matrices(config, chunks), linears(weights), strict=True):
+            assert isinstance(w.first, Whole)
+            padded = np.pad(x[of[0][0].rows], ((0, p * lt - TOKENS), (0, 0)))
+            tiles = cut(padded, rows).reshape(mesh.height, chunks.rows, lt, mesh.width, chunks.columns, -1)
+            tiles = own(block, tiles.transpose(0, 3, 1, 4, 2, 5))
+            made = whole(block, product(block, products.gemm, tiles, w, sums.x))
+            made = made.transpose(0, 2, 4, 1, 3, 5)  # [H, rows, Lt, W, columns, Nt]
+            found += uncut(made.reshape(p * lt, p, -1)[:TOKENS], of)
+    return found
+
+
+def in_decode(block: Block, folder: Path, x: dict[int, np.ndarray], phases: int = 2) -> list[np.ndarray]:
+    """The same of the first token, by each core's share and a sum along the axis that it is cut on."""
+    config = read_config(folder, quantized=True)
+    chunks = cut_dimensions(block, config, 1)
+    weights = place_weights(block, config, chunks, open_checkpoint(folder), np.float32, range(1), turned=True)
+    found, mesh = [], block.mesh
+    with ExitStack() as stack:
+        _, sums = open_system(stack, "waferllm", block, chunks, phases, None)
+        for (of, rows), w in zip(matrices(config, chunks), linears(weights), strict=True):
+            turned, each = w.turned[0], cut(x[of[0][0].rows][0], rows)
+            along, across = (mesh.width, mesh.height) if turned else (mesh.height, mesh.width)
+            line = each.reshape(along, -1, each.shape[-1])
+            tiles = np.broadcast_to(line if turned else line[:, None], (mesh.height, mesh.width, *line.shape[1:]))
+            share, scale = shares(block, sums, own(block, tiles), w)
+            made = whole(block, second(block, sums, w, (sums.x if turned else sums.y)(share), scale))
+            lines = made if turned else made.swapaxes(0, 1)
+            assert (lines == lines[:, :1]).all()  # the same at all cores of a line
+            found += uncut(lines[:, 0].reshape(across * lines.shape[2], -1), of)
+    return found
+
+
+def inputs(config: Config, seed: int = 1) -> dict[int, np.ndarray]:
+    random = np.random.default_rng(seed)
+    return {one.rows: (random.standard_normal((TOKENS, one.rows)) * 3).astype(np.float32)
+            for one in config.matrices().values()}  # fmt: skip
+
+
+@pytest.mark.mpi(ranks=[1, 2, 4])
+@pytest.mark.parametrize("mesh", MESHES, ids=str)
+@pytest.mark.parametrize("kind", EXACT)
+def test_products_have_the_bits_of_the_reference(
+    kind: str, mesh: tuple[int, int], folders: dict[str, Path], comm: Any
+) -> None:
+    _, x, want = reference(comm, mesh, folders[kind])
+    for found in (
+        in_prefill(new_block(comm, mesh), folders[kind], x),
+        in_decode(new_block(comm, mesh), folders[kind], x),
+    ):
+        for got, right in zip(found, want, strict=True):
+            np.testing.assert_array_equal(got, right if got.ndim == 2 else right[0])
+
+
+def reference(comm: Any, mesh: tuple[int, int], folder: Path) -> tuple[Config, dict[int, np.ndarray], list[np.ndarray]]:
+    """Inputs, and what models/integer.py makes of them by every matrix of layer 0 that `in_prefill` has."""
+    config = read_config(folder, quantized=True)
+    x = inputs(config)
+    of = [one for one, _ in matrices(config, cut_dimensions(new_block(comm, mesh), config, 1))]
+    return config, x, [right for one in of for right in expected(folder, x[one[0][0].rows], one)]
+
+
+@pytest.mark.mpi(ranks=[1, 2])
+@pytest.mark.parametrize("phases", [1, 2, 3])
+@pytest.mark.parametrize("device", ["ideal", "wse2"])
+def test_any_tree_adds_up_to_the_same_bits(phases: int, device: str, folders: dict[str, Path], comm: Any) -> None:
+    """In one phase or three, in groups that the costs of the device choose: float32 would differ in the last places."""
+    block = new_block(comm, (8, 8), device)
+    found = in_decode(block, folders["row"], reference(comm, (8, 8), folders["row"])[1], phases)
+    for got, right in zip(found, reference(comm, (8, 8), folders["row"])[2], strict=True):
+        np.testing.assert_array_equal(got, right[0])
+
+
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.parametrize("mesh", MESHES, ids=str)
+def test_groups_are_added_up_in_float32(mesh: tuple[int, int], folders: dict[str, Path], comm: Any) -> None:
+    """One scale a token, two groups: whole numbers up to a group's part at a core."""
+    _, x, want = reference(comm, mesh, folders["64"])
+    for found in (
+        in_prefill(new_block(comm, mesh), folders["64"], x),
+        in_decode(new_block(comm, mesh), folders["64"], x),
+    ):
+        for got, right in zip(found, want, strict=True):
+            near = right if got.ndim == 2 else right[0]
+            assert np.abs(got - near).max() <= 2e-6 * np.abs(near).max()
+
+
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.parametrize("mesh", MESHES, ids=str)
+def test_blocks_have_scales_of_their_own_at_each_core(
+    mesh: tuple[int, int], folders: dict[str, Path], comm: Any
+) -> None:
+    """What shares a scale is the part of a group that a core has: by that, from the weights and NumPy in float64."""
+    folder, block = folders["32 block"], new_block(comm, mesh)
+    config, x, _ = reference(comm, mesh, folder)
+    checkpoint, cuts = open_checkpoint(folder), matrices(config, cut_dimensions(block, config, 1))
+    want = []
+    for of, rows in cuts:
+        a = x[of[0][0].rows].astype(np.float64)
+        for chunk in rows:
+            for group in np.unique(chunk[chunk >= 0] // 32):
+                here = chunk[(chunk >= 0) & (chunk // 32 == group)]
+                codes, scale, _ = quantize_rows(x[of[0][0].rows][:, here], None)
+                a[:, here] = codes * scale.astype(np.float64)
+        for one, _ in of:
+            codes = read_parts(checkpoint, one.name, one.form, one.columns, one.rows).codes
+            want.append(a @ codes.dequantized().T)
+    for found in (in_prefill(new_block(comm, mesh), folder, x), in_decode(block, folder, x)):
+        for got, right in zip(found, want, strict=True):
+            near = right if got.ndim == 2 else right[0]
+            assert np.abs(got - near).max() <= 1e-5 * np.abs(near).max()
+
+
+WAYS: list[tuple[tuple[int, int], dict[str, Any]]] = [
+    ((3, 3), {}),
+    ((4, 2), {"allreduces": "published"}),
+    ((4, 4), {"regions": 2, "decode_regions": 1, "head_groups": 2}),
+    ((1, 2), {"kv": "concat"}),
+]
+
+
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.parametrize("mesh, options", WAYS, ids=str)
+@pytest.mark.parametrize("kind", ["row", "64", "32 block"])
+def test_a_whole_model_is_near_that_of_whole_numbers(
+    kind: str, mesh: tuple[int, int], options: Any, folders: dict[str, Path], tmp_path: Path, comm: Any
+) -> None:
+    """One rounding that goes the other way moves logits by per cents (docs/w4a8.md), so they are near, and no nearer;
+    rebuilt weights, without activations in 8 bits, are another model.
+    """
+    model, far = folders[kind], {}
+    for activations in (None, "none"):
+        _, found, every = generated(
+            comm, model, mesh, tmp_path, PROMPT, NEW, dtype="float32", activations=activations, **options
+        )
+        config, weights = read_config(model, quantized=True), load_weights(model)
+        right = forward(config, weights, every, project=projection(model, config))
+        far[activations] = float(np.abs(found - right).mean() / np.abs(right).mean())
+    assert far[None] < 0.04
+    if kind != "32 block":
+        assert far[None] < far["none"]
+
+
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.parametrize("kind", ["row", "64", "32 block"])
+def test_shapes_alone_give_the_same_counts(kind: str, folders: dict[str, Path], comm: Any) -> None:
+    common: dict[str, Any] = {"model": str(folders[kind]), "prompt_tokens": 9, "max_new_tokens": 3, "ignore_eos": True}
+    for mesh, options in WAYS:
+        full, none = (
+            run_program(comm, "llama", mesh, payload=payload, **common, **options) for payload in (True, False)
+        )
+        assert full["phases"] == none["phases"] and full["measured"] == none["measured"]
+        assert full["result"]["quantized"]["activations"] == SCHEMES[kind].activations
+
+
+@pytest.mark.mpi(ranks=[2, 4])
+def test_several_ranks_report_what_one_does(folders: dict[str, Path], comm: Any, tmp_path: Path) -> None:
+    folder = Path(comm.bcast(str(folders["row"])))
+    same_as_on_one_rank(comm, folder, (4, 4), tmp_path, prompt_ids="5,93,7,30,2", max_new_tokens=3)
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_what_travels_for_a_scale(folders: dict[str, Path], comm: Any) -> None:
+    """Decode on 4 x 4 cores, a layer: the norm's sum goes apart from the products, with the largest magnitude; before
+    o_proj and down_proj that goes alone: four allreduces more, each of one number or two. S is one more with products.
+    """
+    common: dict[str, Any] = {"prompt_tokens": 4, "max_new_tokens": 2, "payload": False, "phases": 1, "head_groups": 1}
+    own_, none = (
+        next(
+            phase
+            for phase in run_program(
+                comm, "llama", (4, 4), model=str(folders["row"]), activations=activations, **common
+            )["phases"]
+            if phase["name"] == "decode"
+        )
+        for activations in ("row", "none")
+    )
+    alone = run_program(comm, "allreduce", (4, 4), algorithm="ktree", phases=1, axis="x", size=1, payload=False)
+    layers, hops = 2, alone["measured"]["hops"]
+    assert own_["hops"] - none["hops"] == 4 * layers * hops
+    # qkv, up: two numbers apart, S, and the sum of squares no more; o, down: one number, and S
+    assert own_["link_bytes"]["total"] - none["link_bytes"]["total"] == 4 * hops * layers * (2 * 2 + 2 * 2)
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_activations_go_round_as_bytes(folders: dict[str, Path], comm: Any) -> None:
+    """Prefill on 4 x 4 cores, where 4 divides everything: tiles of A of one byte a number in place of four."""
+    common: dict[str, Any] = {
+        "prompt_tokens": 8, "max_new_tokens": 1, "payload": False, "model": str(folders["row"]), "head_groups": 1,
+    }  # fmt: skip
+    ours, none = (
+        run_program(comm, "llama", (4, 4), activations=activations, **common)["phases"][0]
+        for activations in ("row", "none")
+    )
+    config = read_config(folders["row"], quantized=True)
+    layer = [one for name, one in config.matrices().items() if ".0." in name]
+    inputs_ = {one.name.rsplit(".", 1)[1]: one.rows for one in layer}
+    moved = sum(inputs_[name] for name in ("q_proj", "o_proj", "gate_proj", "down_proj")) // 4 * 2  # numbers of a tile
+    alone = run_program(comm, "allreduce", (4, 4), algorithm="ktree", phases=2, axis="x", size=2, payload=False)
+    shifts = sum(min(place, 4 - place) for place in range(4))
+    hops_of_a = (shifts + 4 * 3) * (2 * 4 - 2)
+    scales = 2 * 4 * alone["measured"]["link_bytes"]["total"]  # of two layers, four products: a number for each token
+    assert none["link_bytes"]["total"] - ours["link_bytes"]["total"] == 2 * 3 * moved * hops_of_a - scales
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_what_cannot_be_of_whole_numbers_is_refused(folders: dict[str, Path], tmp_path: Path, comm: Any) -> None:
+    common: dict[str, Any] = {"prompt_tokens": 4, "max_new_tokens": 1, "payload": False}
+    with pytest.raises(UsageError, match="--activations row is of a quantized model"):
+        run_program(comm, "llama", (2, 2), activations="row", **common)
+    with pytest.raises(UsageError, match="have no compensators"):
+        run_program(comm, "llama", (2, 2), activations="row", bits=4, ranks="uniform-4", **common)
+    with pytest.raises(UsageError, match="experts multiply rebuilt weights only"):
+        run_program(comm, "llama", (2, 2), model="mixtral-tiny", bits=4, activations="block", **common)
+    config = read_config(folders["eight"], quantized=True)
+    wide = replace(config, intermediate_size=1 << 17)
+    with pytest.raises(ModelError, match="may not fit into 32 bits"):
+        with_activations(wide, None)
