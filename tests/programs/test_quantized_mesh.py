@@ -70,8 +70,13 @@ def check(
     comm: Any, model: Path, mesh: tuple[int, int], folder: Path, ids: list[int] = PROMPT, bound: float = 1e-4,
     **options: Any,
 ) -> Any:  # fmt: skip
-    """Every logit of prefill and decode, on one rank, against the reference on the dequantized matrices; the report."""
-    report, found, every = generated(comm, model, mesh, folder, ids, NEW, dtype="float32", **options)
+    """Every logit of prefill and decode, on one rank, against the reference on the dequantized matrices; the report.
+
+    Weights are rebuilt; products of whole numbers are in test_whole_mesh.py.
+    """
+    report, found, every = generated(
+        comm, model, mesh, folder, ids, NEW, dtype="float32", activations="none", **options
+    )
     assert np.abs(found - forward(read_config(model, quantized=True), load_weights(model), every)).max() < bound
     return report
 
@@ -201,19 +206,22 @@ def test_four_bits_fit_where_float16_does_not(folders: dict[str, Path], tmp_path
     quantize(TINY, tmp_path / "model", scheme, {}, 1, statistics(config, checkpoint))
     common: dict[str, Any] = {"prompt_ids": ",".join(map(str, PROMPT)), "max_new_tokens": NEW, "ignore_eos": True}
     for model in (folders["w4a8"], tmp_path / "model"):
-        logits = str(tmp_path / "logits.npy")
-        report = run_program(comm, "llama", (6, 6), "wse2", model=str(model), logits=logits, **common)
-        assert report["measured"]["memory_bytes"]["max"] <= 49152
-        every = [*PROMPT, *report["result"]["token_ids"][:-1]]
-        expected = forward(read_config(model, quantized=True), load_weights(model), every)
-        assert np.abs(np.load(tmp_path / "logits.npy") - expected).max() < 0.1  # in float16
+        for activations, bound in (("none", 0.1), ("row", 1.0)):  # in float16; and of whole numbers
+            report = run_program(
+                comm, "llama", (6, 6), "wse2", model=str(model), logits=str(tmp_path / "logits.npy"),
+                activations=activations, **common,
+            )  # fmt: skip
+            assert report["measured"]["memory_bytes"]["max"] <= 49152
+            every = [*PROMPT, *report["result"]["token_ids"][:-1]]
+            expected = forward(read_config(model, quantized=True), load_weights(model), every)
+            assert np.abs(np.load(tmp_path / "logits.npy") - expected).max() < bound
 
 
 @pytest.mark.mpi(ranks=[1])
 def test_whole_rows_by_shape_are_what_their_folder_is(folders: dict[str, Path], comm: Any) -> None:
     common: dict[str, Any] = {"prompt_tokens": 9, "max_new_tokens": 3, "payload": False}
     folder = run_program(comm, "llama", (4, 3), model=str(folders["w4a8row"]), **common)
-    shape = run_program(comm, "llama", (4, 3), bits=4, group="row", symmetric=True, **common)
+    shape = run_program(comm, "llama", (4, 3), bits=4, group="row", symmetric=True, activations="row", **common)
     assert folder["measured"] == shape["measured"]
     assert folder["result"]["quantized"] == shape["result"]["quantized"]
     assert shape["result"]["quantized"]["group"] == shape["arguments"]["group"] == "row"
