@@ -234,6 +234,8 @@ ROWS: dict[str, list[Row]] = {
             {"bits": 3, "ranks": "uniform-8"}),
         Row("compensators", "apart", "phases.decode.link_bytes.total", GROWS, {"bits": 3, "ranks": "uniform-8"},
             "x V^T rides in the sums"),
+        Row("activations", "row", "phases.prefill.link_bytes.total", FALLS, {"bits": 4, "group": "row"},
+            "tiles of activations go round as bytes"),
     ],
     "llama neuron": [
         *GENERATION,
@@ -371,6 +373,9 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("llama mesh", {"ranks": "uniform-8"}, "--ranks goes with --bits"),
     ("llama mesh", {"bits": 3, "compensator_bits": "8"}, "--compensator-bits goes with --ranks"),
     ("llama mesh", {"bits": 3, "compensators": "apart"}, "no compensators"),
+    ("llama mesh", {"activations": "row"}, "of a quantized model"),
+    ("llama mesh", {"bits": 3, "ranks": "uniform-8", "activations": "row"}, "have no compensators"),
+    ("llama mesh", EXPERTS | {"bits": 4, "activations": "block"}, "experts multiply rebuilt weights only"),
     ("llama mesh", {"bits": 3, "ranks": "uniform-8", "system": "t10"}, "moves whole numbers only"),
     ("llama mesh", {"bits": 3, "decode_mesh": "4x8"}, "not cut anew"),
     *((f"llama {machine}", given, says)

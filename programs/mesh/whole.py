@@ -82,13 +82,15 @@ class Whole(Packed):
     def _by_groups(self, block: Block, a: np.ndarray, cores: np.ndarray | None) -> np.ndarray | None:
         """This core's share of x W, float32 [.., columns]: its groups in turn; None without payload.
 
-        A core has P and S of one group at a time, for its rows come group by group.
+        A core has P and S of one group at a time, for its rows come group by group; and of one token, where all its rows
+        are unpacked together.
         """
         form, tokens, groups = self.forms[0], a.shape[-2], self.forms[0].rows.count
         lead = np.broadcast_shapes(a.shape[:-2], self.data.shape[:-1])
         sums = [np.zeros((*lead, tokens, self.width + 1), np.int32) for _ in range(groups if block.payload else 0)]
         of = form.rows.number[numbers(self.data)[0]] if block.payload else None
-        with block.memory.hold("sums of a group", 4 * tokens * (self.width + 1)):
+        held = tokens if form.kt > SLICE else 1
+        with block.memory.hold("sums of a group", 4 * held * (self.width + 1)):
             low = 0
             for x, w in self._slices(block, a):
                 block.multiplied((*lead, tokens, w.shape[-1]), w.shape[-2], UNPACKED.itemsize, cores)
