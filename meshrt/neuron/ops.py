@@ -15,8 +15,9 @@ from meshrt.neuron.operand import Operand
 from meshrt.neuron.tile import Deferred, as_tile
 
 __all__ = (
-    "add", "copy", "divide", "exp", "log", "matmul", "max", "maximum", "mean", "min", "minimum", "multiply", "relu",
-    "rsqrt", "sigmoid", "silu", "sqrt", "square", "subtract", "sum", "tanh", "transpose",
+    "add", "bitwise_and", "copy", "divide", "exp", "log", "matmul", "max", "maximum", "mean", "min", "minimum",
+    "multiply", "relu", "right_shift", "rsqrt", "sigmoid", "silu", "sqrt", "square", "subtract", "sum", "tanh",
+    "transpose",
 )  # fmt: skip
 
 Axis = int | Sequence[int] | None
@@ -24,6 +25,16 @@ Axis = int | Sequence[int] | None
 add, subtract, multiply, divide = np.add, np.subtract, np.multiply, np.divide
 maximum, minimum = np.maximum, np.minimum
 exp, log, square, sqrt, tanh, copy = np.exp, np.log, np.square, np.sqrt, np.tanh, np.positive
+
+
+def bitwise_and(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """x and y, bit by bit: of tiles of whole numbers."""
+    return np.bitwise_and(np.asarray(x, np.int32), np.asarray(y, np.int32)).astype(np.float32)
+
+
+def right_shift(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """The bits of x, y places lower: of tiles of whole numbers."""
+    return np.right_shift(np.asarray(x, np.int32), np.asarray(y, np.int32)).astype(np.float32)
 
 
 def _of_tiles(function: Callable[[np.ndarray], np.ndarray]) -> Callable[..., Any]:

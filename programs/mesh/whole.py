@@ -82,8 +82,8 @@ class Whole(Packed):
     def _by_groups(self, block: Block, a: np.ndarray, cores: np.ndarray | None) -> np.ndarray | None:
         """This core's share of x W, float32 [.., columns]: its groups in turn; None without payload.
 
-        A core has P and S of one group at a time, for its rows come group by group; and of one token, where all its rows
-        are unpacked together.
+        A core has P and S of one group at a time, for its rows come group by group; and of one token, where all its
+        rows are unpacked together.
         """
         form, tokens, groups = self.forms[0], a.shape[-2], self.forms[0].rows.count
         lead = np.broadcast_shapes(a.shape[:-2], self.data.shape[:-1])

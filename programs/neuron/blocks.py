@@ -5,11 +5,14 @@ NeuronMM, section 2.2: a tile is what one product takes, a block is some tiles, 
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
+
+import numpy as np
 
 from meshrt.errors import UsageError
 from meshrt.neuron import isa as nisa
 from meshrt.neuron import language as nl
+from meshrt.neuron.engines import Core
 from meshrt.neuron.tile import Tile, as_tile
 
 P = nl.tile_size.pmax  # 128: partitions of a tile, and the free axis of a stationary one
@@ -52,8 +55,25 @@ def width(piece: slice) -> int:
     return int(piece.stop - piece.start)
 
 
-def load_block(matrix: Tile, rows: slice, columns: slice) -> list[Tile]:
+class Loaded(Protocol):
+    """A matrix in HBM that is no tensor of numbers, and makes tiles of them (coded.py)."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+
+    @property
+    def core(self) -> Core: ...
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    def load_block(self, rows: slice, columns: slice) -> list[Tile]: ...
+
+
+def load_block(matrix: Tile | Loaded, rows: slice, columns: slice) -> list[Tile]:
     """matrix[rows, columns] as tiles of up to 128 rows, each as wide as the block."""
+    if not isinstance(matrix, Tile):
+        return matrix.load_block(rows, columns)
     return [as_tile(nl.load(matrix[part, columns])) for part in spans(rows, P)]
 
 

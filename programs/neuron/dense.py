@@ -10,6 +10,7 @@ from meshrt.neuron import language as nl
 from meshrt.neuron.tile import Tile
 from meshrt.programs.neuron.blocks import (
     Blocks,
+    Loaded,
     P,
     add_products,
     cast,
@@ -24,7 +25,7 @@ from meshrt.programs.neuron.blocks import (
 BASELINE = Blocks(1024, 1024, 1024, 1024)
 
 
-def matmul(left_t: Tile, right: Tile, blocks: Blocks, sums: Any) -> Tile:
+def matmul(left_t: Tile, right: Tile | Loaded, blocks: Blocks, sums: Any) -> Tile:
     """left_t [K, M], right [K, N] -> left_t^T right [M, N] in HBM. `sums`: the dtype of partial sums in SBUF."""
     (k_size, m_size), n_size = left_t.shape, right.shape[1]
     core = right.core

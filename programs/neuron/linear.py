@@ -16,12 +16,14 @@ from meshrt.programs.neuron.blocks import (
     width,
     within,
 )  # fmt: skip
+from meshrt.programs.neuron.coded import Coded
 from meshrt.programs.neuron.norm import on_all_partitions
 
 LINEAR = Blocks(m=512, k=1024, n=1024)
 
 
-Matrix = Tile | tuple[Tile, Tile]  # W [in, out], or its factors U [in, r] and V [r, out]
+Whole = Tile | Coded  # W [in, out], of numbers or in codes
+Matrix = Whole | tuple[Tile, Tile]  # or its factors U [in, r] and V [r, out]
 
 
 def beside(x: Tile, matrices: Sequence[Matrix], bias: Tile | None = None) -> Tile:

@@ -7,9 +7,9 @@ import numpy as np
 
 from meshrt.errors import UsageError
 from meshrt.models.catalogue import find_model
-from meshrt.models.checkpoint import check_shapes, open_checkpoint
-from meshrt.models.config import read_config
+from meshrt.models.config import Config, read_config
 from meshrt.models.family import check_plain, family_of
+from meshrt.models.quantize.head import checked_checkpoint
 from meshrt.neuron.cores import Cores
 from meshrt.neuron.dtypes import DTYPES
 from meshrt.neuron.state import settings
@@ -20,8 +20,10 @@ from meshrt.programs.generation.generate import generate, said, write_logits
 from meshrt.programs.generation.keep import open_keep
 from meshrt.programs.generation.options import Asked, taken
 from meshrt.programs.generation.prompt import read_prompt
+from meshrt.programs.neuron.coded import BITS
 from meshrt.programs.neuron.engine import NeuronEngine
 from meshrt.programs.neuron.model import place_model
+from meshrt.programs.quantizing import Bits, Group, Symmetric, quantized_by_shape
 
 MACHINE = "neuron"
 MESH = (1, 1)
@@ -41,6 +43,9 @@ def run(
     layers: shared.Layers = None,
     ratio: compressing.Ratio = None,
     block: compressing.Block = None,
+    bits: Bits = None,
+    group: Group = None,
+    symmetric: Symmetric = False,
     temperature: shared.Temperature = 0.0,
     top_k: shared.TopK = 0,
     top_p: shared.TopP = 1.0,
@@ -53,7 +58,8 @@ def run(
 ) -> dict[str, Any]:
     """Generate text with a LLaMA or Qwen2 model, dense or compressed, on NeuronCores.
 
-    Matrices in factors (`meshrt compress`) are multiplied as such, the MLP by NeuronMM's Algorithm 3. Several cores
+    Matrices in factors (`meshrt compress`) are multiplied as such, the MLP by NeuronMM's Algorithm 3. Those in 4 or 8
+    bits (`meshrt quantize`) are in HBM as codes, of which the cores make numbers tile by tile. Several cores
     share heads and columns of the MLP, and add their partial sums over a ring. The report has the time to the first
     token and for each after it, and what crossed between HBM and SBUF for them.
 
@@ -68,18 +74,17 @@ def run(
     del arguments["cores"]
     asked = taken(Asked, arguments)
     folder = find_model(model)
-    config = read_config(folder)
+    config = read_config(folder, quantized=True)
     check_plain(family_of(config), folder, "a NeuronCore")
     choice = make_choice(asked, cores.payload, config.eos_token_ids)
     shared.check(asked, cores.payload, config.layers)
     if checkpoint is not None and cores.trace_path:
         raise UsageError("--trace has all that ran, and --checkpoint keeps nothing of it: leave one of the two away")
     config = compressing.compressed_by_shape(config, cores.payload, ratio, block)
+    config = quantized_by_shape(config, cores.payload, bits, group, symmetric, None, None)
+    check_codes(config)
     config = config if layers is None else replace(config, layers=layers)
-    source = None
-    if cores.payload:
-        source = open_checkpoint(folder)
-        check_shapes(source, config)
+    source = checked_checkpoint(folder, config) if cores.payload else None
     words = read_prompt(cores.control, folder, config.vocab_size, asked)
     shared.check_positions(asked, cores.payload, len(words), config.max_positions)
     keep = open_keep(cores, settings(cores), config, source, words, arguments)
@@ -94,3 +99,14 @@ def run(
         "ttft_seconds": engine.seconds("prefill"),
         "tpot_seconds": decoded / engine.steps if decoded is not None and engine.steps else None,
     }
+
+
+def check_codes(config: Config) -> None:
+    """UsageError for matrices in codes that no kernel here has."""
+    for name, form in config.quantized.items():
+        if form.bits not in BITS or form.rank:
+            what = "a compensator" if form.rank else f"{form.bits} bits"
+            raise UsageError(
+                f"{name} has {what}; NeuronCores take codes of {' or '.join(map(str, BITS))} bits without compensators:"
+                " run it on the mesh or on GPUs (--on mesh, --on gpu)"
+            )

@@ -11,12 +11,14 @@ from meshrt.models import matrix as forms
 from meshrt.models.checkpoint import Checkpoint
 from meshrt.models.config import Config
 from meshrt.models.family import family_of
+from meshrt.models.quantize.form import Quantized
 from meshrt.models.rope import cos_sin
 from meshrt.neuron import language as nl
 from meshrt.neuron.core import NeuronCore
 from meshrt.neuron.tile import Tile
 from meshrt.programs.neuron.attention import Heads
-from meshrt.programs.neuron.linear import Matrix
+from meshrt.programs.neuron.coded import place_codes
+from meshrt.programs.neuron.linear import Matrix, Whole
 
 
 @dataclass(frozen=True)
@@ -89,9 +91,15 @@ def place_weights(
     def matrix(source: forms.Matrix, rows: slice, across: slice) -> Matrix:
         """W^T of the checkpoint's [out, in] at [across, rows]; or U and V, of which one side is cut."""
         if not isinstance(source.form, forms.LowRank):
-            return side_by_side((source,), rows, (across,))
+            return whole((source,), rows, (across,))
         u, v = source.factors()
         return side_by_side((u,), rows, (every,)), side_by_side((v,), every, (across,))
+
+    def whole(several: Sequence[forms.Matrix], rows: slice, across: Sequence[slice]) -> Whole:
+        """Matrices that are no factors, side by side: numbers, or codes."""
+        if isinstance(several[0].form, Quantized):
+            return place_codes(core, checkpoint, several, rows, across, dtype)
+        return side_by_side(several, rows, across)
 
     def side_by_side(several: Sequence[forms.Matrix], rows: slice, across: Sequence[slice]) -> Tile:
         pairs = list(zip(several, across, strict=True))
@@ -109,7 +117,7 @@ def place_weights(
             vector(source.attention_norm, hidden),
             tuple(matrix(part, every, span) for part, span in zip(attention, index, strict=True))
             if any(isinstance(part.form, forms.LowRank) for part in attention)
-            else (side_by_side(attention, every, index),),
+            else (whole(attention, every, index),),
             tensor((1, out), *((part.name + ".bias", (span,)) for part, span in zip(attention, index, strict=True)))
             if source.q.bias
             else None,

@@ -1,0 +1,162 @@
+"""Matrices in 4 or 8 bits in HBM: what crosses to SBUF are codes and scales, and a core makes tiles of numbers of them.
+
+    codes     uint8 [in, bytes]    a row in pieces of 1024 columns; of 4 bits, byte j of a piece has column j in its low
+                                   half, and in its upper one the column half a piece further
+    scale     float16 [groups, out], and a zero or an offset in the same form where the model has them
+
+A block is loaded as the matrix's own would be (blocks.py). Of each tile of up to 128 rows the vector engine unpacks the
+codes, by an and and a shift; the scales of its groups are spread over their rows by a product with ones where a row is
+in a group, which leaves them in PSUM, and the vector engine multiplies by them and adds the offsets, or subtracts zeros
+before. Activations are numbers as ever: these are weights alone in codes (W4A16).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from meshrt.models.checkpoint import Checkpoint
+from meshrt.models.matrix import Matrix
+from meshrt.models.quantize.form import Quantized
+from meshrt.models.quantize.packing import unpack
+from meshrt.neuron import isa as nisa
+from meshrt.neuron import language as nl
+from meshrt.neuron.core import NeuronCore
+from meshrt.neuron.engines import Core
+from meshrt.neuron.operand import Operand
+from meshrt.neuron.tile import Tile, as_tile
+from meshrt.programs.neuron.blocks import F, P, spans, width, within
+
+PIECE = 1024  # columns whose codes lie together: the most that kernels load at a time
+BITS = (4, 8)
+
+
+@dataclass(frozen=True)
+class Coded:
+    """A matrix [in, out]. `first` is the place of its first row in that row's group, if it begins within one."""
+
+    form: Quantized
+    dtype: np.dtype[Any]  # of the tiles that are made
+    outs: int
+    first: int
+    codes: Tile
+    scale: Tile
+    shift: Tile | None
+
+    @property
+    def core(self) -> Core:
+        return self.codes.core
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.codes.shape[0], self.outs
+
+    def load_block(self, rows: slice, columns: slice) -> list[Tile]:
+        """[rows, columns] as tiles of up to 128 rows, each as wide as the block. Columns begin with a piece."""
+        assert columns.start % PIECE == 0 and width(columns) == min(PIECE, self.outs - columns.start)
+        return [self._tile(part, columns) for part in spans(rows, P)]
+
+    def _tile(self, rows: slice, columns: slice) -> Tile:
+        core, form, size = self.core, self.form, width(columns)
+        begin = _bytes(columns.start, form.bits)
+        codes = self._unpacked(as_tile(nl.load(self.codes[rows, begin : begin + _bytes(size, form.bits)])), size)
+        of = (np.arange(rows.start, rows.stop) + self.first) // form.group
+        groups = slice(int(of[0]), int(of[-1]) + 1)
+        member = self._members(of - groups.start, width(groups))
+        scales, shifts = (
+            None if one is None else as_tile(nl.load(one[groups, columns])) for one in (self.scale, self.shift)
+        )
+        assert scales is not None
+        out: Tile = nl.ndarray((nl.par_dim(width(rows)), size), self.dtype, buffer=core.sbuf)
+        for part in spans(columns, F):
+            at = within(part, columns)
+            own: Operand = codes[:, at]
+            if shifts is not None and not form.offset:
+                own = nisa.tensor_tensor(own, nisa.nc_matmul(member, shifts[:, at]), nl.subtract, dtype=nl.float32)
+            if shifts is not None and form.offset:
+                own = nisa.tensor_tensor(own, nisa.nc_matmul(member, scales[:, at]), nl.multiply, dtype=nl.float32)
+                out[:, at] = nisa.tensor_tensor(own, nisa.nc_matmul(member, shifts[:, at]), nl.add, dtype=self.dtype)
+            else:
+                out[:, at] = nisa.tensor_tensor(
+                    own, nisa.nc_matmul(member, scales[:, at]), nl.multiply, dtype=self.dtype
+                )
+        return out
+
+    def _unpacked(self, packed: Tile, size: int) -> Tile:
+        """Codes [p, size] as numbers, half of their range less where they are symmetric; bfloat16 has all of them."""
+        form = self.form
+        less: tuple[Any, ...] = () if form.shift is not None else (nl.subtract, float(1 << form.bits - 1))
+        out: Tile = nl.ndarray((nl.par_dim(packed.shape[0]), size), nl.bfloat16, buffer=self.core.sbuf)
+        if form.bits == 8:
+            op, number = less or (nl.add, 0.0)
+            out[...] = nisa.tensor_scalar(packed, op, number)
+            return out
+        half = packed.shape[1]
+        out[:, 0:half] = nisa.tensor_scalar(packed, nl.bitwise_and, 15.0, False, *less)
+        if size > half:
+            upper = packed[:, 0 : size - half]
+            out[:, half:size] = nisa.tensor_scalar(upper, nl.right_shift, 4.0, False, *less)
+        return out
+
+    def _members(self, of: np.ndarray, groups: int) -> Tile:
+        """[groups, rows]: 1 where a row is in a group."""
+        ones: Tile = nl.ndarray((nl.par_dim(groups), len(of)), nl.float16, buffer=self.core.sbuf)
+        nisa.memset(ones, 1.0)
+        if groups == 1:
+            return ones
+        return as_tile(nisa.affine_select(np.arange(groups)[:, None] == of, ones, 0.0))
+
+
+def _bytes(columns: int, bits: int) -> int:
+    """That a row of so many columns takes, the last piece being cut in the middle as well."""
+    whole, rest = divmod(columns, PIECE)
+    return columns if bits == 8 else whole * PIECE // 2 + (rest + 1) // 2
+
+
+def packed(codes: np.ndarray, bits: int) -> np.ndarray:
+    """Codes [in, out] as a core has them in HBM, uint8 [in, bytes]."""
+    if bits == 8:
+        return codes
+    pieces = []
+    for part in spans(codes.shape[1], PIECE):
+        piece = codes[:, part]
+        half = (width(part) + 1) // 2
+        upper = np.pad(piece[:, half:], ((0, 0), (0, 2 * half - width(part))))
+        pieces.append(piece[:, :half] | upper << 4)
+    return np.concatenate(pieces, axis=1)
+
+
+def place_codes(
+    core: NeuronCore, checkpoint: Checkpoint | None, several: Sequence[Matrix], rows: slice, across: Sequence[slice],
+    dtype: np.dtype[Any],
+) -> Coded:  # fmt: skip
+    """These rows and columns of matrices with one input, side by side, in HBM; without a checkpoint, by shape."""
+    form = several[0].form
+    assert isinstance(form, Quantized)
+    inputs = range(several[0].rows)[rows]
+    outs = sum(len(range(one.columns)[columns]) for one, columns in zip(several, across, strict=True))
+    low, high = inputs.start // form.group, -(-inputs.stop // form.group)
+    first, size = inputs.start - low * form.group, len(inputs)
+
+    def tensor(end: str | None) -> Tile | None:
+        """Scales, zeros or offsets [groups, out]."""
+        if end is None:
+            return None
+        if checkpoint is None:
+            return core.tensor_of((high - low, outs), nl.float16)
+        parts = [
+            checkpoint.read(f"{one.name}.{end}", columns)[:, low:high]
+            for one, columns in zip(several, across, strict=True)
+        ]
+        return core.tensor_of(np.concatenate(parts).T.astype(np.float32), nl.float16)
+
+    if checkpoint is None:
+        codes = core.tensor_of((size, _bytes(outs, form.bits)), nl.uint8)
+    else:
+        read = [checkpoint.read(f"{one.name}.codes", columns) for one, columns in zip(several, across, strict=True)]
+        whole = unpack(np.concatenate(read), form.bits)[:, inputs.start : inputs.stop].T
+        codes = core.tensor_of(packed(whole, form.bits), nl.uint8)
+    scale = tensor("scale")
+    assert scale is not None
+    return Coded(form, dtype, outs, first, codes, scale, tensor(form.shift))
