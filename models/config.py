@@ -202,7 +202,7 @@ def read_config(folder: str | Path, quantized: bool = False) -> Config:
     config = Config.from_dict(read_object(source), read_object(generation) if generation else None, str(source))
     if config.quantized and not quantized:
         raise ModelError(
-            f"{source}: 'quantized' is set: quantized matrices run on the mesh, on GPUs and in the reference, and are"
+            f"{source}: 'quantized' is set: quantized matrices run on all machines and in the reference, and are"
             " neither compressed nor quantized again; name the model that this one was made from"
         )
     return config

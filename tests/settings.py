@@ -247,6 +247,9 @@ ROWS: dict[str, list[Row]] = {
         LAYERS,
         Row("ratio", 0.6, "measured.macs", FALLS, {"ratio": 0.1, "block": 16}),
         Row("block", 16, "measured.macs", FALLS, {"ratio": 0.5}, "ranks are rounded up to 16, not to 128"),
+        Row("bits", 4, "measured.hbm_bytes.read", FALLS, None, "codes and scales are read"),
+        Row("group", 32, "measured.hbm_bytes.read", GROWS, {"bits": 4}, "twice as many scales"),
+        Row("symmetric", True, "measured.hbm_bytes.read", FALLS, {"bits": 4}, "no zeros"),
     ],
     "xuv neuron": [
         Row("kernel", "naive", "measured.macs", GROWS, {"block_n": 256}, "x u anew for each block of columns"),

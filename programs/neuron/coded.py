@@ -55,19 +55,19 @@ class Coded:
     def load_block(self, rows: slice, columns: slice) -> list[Tile]:
         """[rows, columns] as tiles of up to 128 rows, each as wide as the block. Columns begin with a piece."""
         assert columns.start % PIECE == 0 and width(columns) == min(PIECE, self.outs - columns.start)
-        return [self._tile(part, columns) for part in spans(rows, P)]
+        group = self.form.group
+        groups = slice((rows.start + self.first) // group, -(-(rows.stop + self.first) // group))
+        scales = as_tile(nl.load(self.scale[groups, columns]))
+        shifts = None if self.shift is None else as_tile(nl.load(self.shift[groups, columns]))
+        return [self._tile(part, columns, groups.start, scales, shifts) for part in spans(rows, P)]
 
-    def _tile(self, rows: slice, columns: slice) -> Tile:
+    def _tile(self, rows: slice, columns: slice, group: int, scales: Tile, shifts: Tile | None) -> Tile:
+        """Of these rows; `scales` and `shifts` are those of the groups from that one on."""
         core, form, size = self.core, self.form, width(columns)
         begin = _bytes(columns.start, form.bits)
         codes = self._unpacked(as_tile(nl.load(self.codes[rows, begin : begin + _bytes(size, form.bits)])), size)
         of = (np.arange(rows.start, rows.stop) + self.first) // form.group
-        groups = slice(int(of[0]), int(of[-1]) + 1)
-        member = self._members(of - groups.start, width(groups))
-        scales, shifts = (
-            None if one is None else as_tile(nl.load(one[groups, columns])) for one in (self.scale, self.shift)
-        )
-        assert scales is not None
+        member = self._members(of - group, scales.shape[0])
         out: Tile = nl.ndarray((nl.par_dim(width(rows)), size), self.dtype, buffer=core.sbuf)
         for part in spans(columns, F):
             at = within(part, columns)

@@ -322,9 +322,7 @@ def test_forms_are_not_mixed(place: Path, eighth: dict[str, Any], tmp_path: Path
         lambda: compress(place / "eighth", tmp_path / "out", {"model.layers.0.mlp.up_proj": 4}, "svd", [[1]], {}),
         lambda: read_config(place / "eighth"),
     ):
-        with pytest.raises(
-            ModelError, match="'quantized' is set: quantized matrices run on the mesh, on GPUs and in the"
-        ):
+        with pytest.raises(ModelError, match="'quantized' is set: quantized matrices run on all machines and in the"):
             refuses()
     done = meshrt_quantize(place / "eighth", "--sizes")
     assert done.exit_code == 2 and "'quantized' is set" in done.stderr and done.stderr.count("\n") == 1
@@ -488,9 +486,9 @@ def test_bad_input_is_refused_and_nothing_written(
     [("llama", "--on", "neuron"), ("llama", "--on", "neuron", "--payload", "none")],
     ids=" ".join,
 )
-def test_neuron_cores_refuse_a_quantized_folder(
+def test_neuron_cores_refuse_codes_of_3_bits(
     arguments: tuple[str, ...], place: Path, eighth: dict[str, Any], run_meshrt: Any
 ) -> None:
     finished = run_meshrt("run", *arguments, "--model", str(place / "eighth"), "--quiet", ranks=1)
     assert finished.code == 2 and finished.stderr.count("\n") == 1 and finished.stdout == ""
-    assert "config.json: 'quantized' is set: quantized matrices run on the mesh, on GPUs and in" in finished.stderr
+    assert "NeuronCores take codes of 4 or 8 bits without compensators" in finished.stderr

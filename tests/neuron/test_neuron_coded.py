@@ -1,0 +1,146 @@
+"""Models in 4 and 8 bits on NeuronCores: logits of the dequantized matrices, and bytes of HBM on paper."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from measure import on_one_rank
+from neuron_cores import new_core, values
+from random_models import CASES, case_seed, random_checkpoint
+from runs import run_on_cores
+
+from meshrt.errors import UsageError
+from meshrt.models.catalogue import find_model
+from meshrt.models.config import read_config
+from meshrt.models.matrix import Matrix
+from meshrt.models.quantize.form import Quantized
+from meshrt.models.quantize.model import quantize, read_model, statistics
+from meshrt.models.quantize.packing import pack
+from meshrt.models.quantize.sizes import Scheme
+from meshrt.models.reference import forward, load_weights
+from meshrt.neuron import isa as nisa
+from meshrt.neuron import language as nl
+from meshrt.programs.neuron.blocks import spans
+from meshrt.programs.neuron.coded import PIECE, packed, place_codes
+
+PROMPT = [5, 93, 7, 30, 2, 77, 8, 60, 41, 12, 9]
+SCHEMES = {
+    "64": Scheme("w4a8", 4, 64, False, 16, "row"),
+    "32 symmetric": Scheme("w4a8", 4, 32, True, 16, "block"),
+    "row": Scheme("w4a8", 4, "row", False, 16),
+    "zeros": Scheme("rtn", 4, 96, False, 16),
+    "eight": Scheme("w4a8", 8, 32, False, 16, "row", True),
+    "eight symmetric": Scheme("rtn", 8, "row", True, 16),
+}
+
+
+def made(base: Path, out: Path, scheme: Scheme) -> Path:
+    config, checkpoint = read_model(base)
+    quantize(base, out, scheme, {}, 1, statistics(config, checkpoint))
+    return out
+
+
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.parametrize("case, cores", [("gqa82", 1), ("gqa82", 2), ("bias", 2), ("oddvocab", 3), ("untied", 1)])
+@pytest.mark.parametrize("kind", SCHEMES)
+def test_the_logits_are_those_of_the_dequantized_matrices(
+    kind: str, case: str, cores: int, tmp_path: Path, comm: Any
+) -> None:
+    base = random_checkpoint(CASES[case], tmp_path / "base", case_seed(case))
+    model, logits = made(base, tmp_path / "model", SCHEMES[kind]), tmp_path / "logits.npy"
+    report = run_on_cores(
+        comm, "llama", cores, model=str(model), prompt_ids=",".join(map(str, PROMPT)), max_new_tokens=3,
+        ignore_eos=True, dtype="float32", logits=str(logits),
+    )  # fmt: skip
+    every = [*PROMPT, *report["result"]["token_ids"][:-1]]
+    expected = forward(read_config(model, quantized=True), load_weights(model), every)
+    assert np.abs(np.load(logits) - expected).max() < 1e-3
+
+
+@pytest.mark.mpi(ranks=[2])
+def test_several_ranks_report_what_one_does(tmp_path: Path, comm: Any) -> None:
+    folder = Path(comm.bcast(str(tmp_path)))
+    if comm.rank == 0:
+        made(find_model("llama-tiny"), folder / "model", SCHEMES["64"])
+    comm.Barrier()
+
+    def run(ranks: Any) -> Any:
+        told = run_on_cores(
+            ranks, "llama", 4, model=str(folder / "model"), prompt_ids="5,93,7", max_new_tokens=3, ignore_eos=True
+        )
+        return ranks.bcast(told and {key: value for key, value in told.items() if key != "host"})
+
+    assert run(comm) == on_one_rank(comm, run)
+
+
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.parametrize("group", [64, "row"])
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_by_shape_and_bytes_of_a_token(group: Any, symmetric: bool, tmp_path: Path, comm: Any) -> None:
+    """A token's pass reads every code and scale once in place of 16 bits a weight; the rest is as it was."""
+    model = made(find_model("llama-tiny"), tmp_path / "model", Scheme("w4a8", 4, group, symmetric, 16, "row"))
+    common: dict[str, Any] = {"prompt_tokens": 1, "max_new_tokens": 1, "payload": False, "dtype": "float16"}
+    folder = run_on_cores(comm, "llama", model=str(model), **common)
+    shape = run_on_cores(comm, "llama", bits=4, group=group, symmetric=symmetric, **common)
+    whole = run_on_cores(comm, "llama", **common)
+    assert folder["measured"]["hbm_bytes"] == shape["measured"]["hbm_bytes"]
+    if symmetric:  # by shape there are zeros, and no offsets: they take other instructions
+        assert folder["measured"] == shape["measured"]
+    saved = 0
+    for one in read_config(model, quantized=True).matrices().values():
+        groups = -(-one.rows // one.form.group)
+        saved += (
+            one.rows * one.columns * 2 - one.rows * one.columns // 2 - groups * one.columns * (2 if symmetric else 4)
+        )
+    assert whole["measured"]["hbm_bytes"]["read"] - folder["measured"]["hbm_bytes"]["read"] == saved
+    assert whole["measured"]["macs"] < folder["measured"]["macs"]  # scales are spread by products
+    difference = whole["measured"]["memory_bytes"]["max"] - folder["measured"]["memory_bytes"]["max"]
+    assert difference == pytest.approx(saved, rel=0.05)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 40), st.integers(1, 2 * PIECE + 60), st.sampled_from([4, 8]), st.integers(0, 2**32 - 1))
+def test_blocks_are_the_matrix(rows: int, columns: int, bits: int, seed: int) -> None:
+    """Packed, loaded and unpacked by pieces, with scales of ones and no shift but the middle of the codes."""
+    core, random = new_core(), np.random.default_rng(seed)
+    codes = random.integers(0, 1 << bits, (rows, columns), np.uint8)
+
+    class Written:
+        def read(self, name: str, *_: Any) -> np.ndarray:
+            if name.endswith("scale"):
+                return np.ones((columns, 1), np.float16)
+            filled = np.zeros((columns, 64), np.uint8)
+            filled[:, :rows] = codes.T
+            return pack(filled, bits)
+
+    one = Matrix("w", rows, columns, form=Quantized(bits, 64, True))
+    placed = place_codes(core, Written(), (one,), slice(None), (slice(None),), nl.float32)  # type: ignore[arg-type]
+    assert placed.codes.shape == packed(codes, bits).shape
+    for part in spans(columns, PIECE):
+        (tile,) = placed.load_block(slice(0, rows), part)
+        np.testing.assert_array_equal(values(tile), codes[:, part].astype(np.float32) - (1 << bits - 1))
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_what_no_kernel_has_is_refused(comm: Any) -> None:
+    common: dict[str, Any] = {"prompt_tokens": 1, "max_new_tokens": 1, "payload": False}
+    with pytest.raises(UsageError, match="q_proj has 3 bits; NeuronCores take codes of 4 or 8 bits"):
+        run_on_cores(comm, "llama", bits=3, **common)
+
+
+def test_bits_of_tiles() -> None:
+    core = new_core()
+    numbers = np.arange(256, dtype=np.float32).reshape(2, 128)
+    tile = nl.load(core.tensor_of(numbers, nl.uint8))
+    np.testing.assert_array_equal(values(nisa.tensor_scalar(tile, nl.bitwise_and, 15.0)), numbers % 16)
+    np.testing.assert_array_equal(values(nisa.tensor_scalar(tile, nl.right_shift, 4.0)), numbers // 16)
+    np.testing.assert_array_equal(
+        values(nisa.tensor_scalar(tile, nl.right_shift, 4.0, False, nl.subtract, 8.0, dtype=nl.float32)),
+        numbers // 16 - 8,
+    )
+    assert values(nisa.tensor_copy(nisa.tensor_scalar(tile, nl.add, 250.6), dtype=nl.uint8)).max() == 255
