@@ -13,9 +13,8 @@ def ceilings(report: Mapping[str, Any], part: Mapping[str, Any]) -> Ceilings:
     The host launches all that is in no graph, one after the other; of a static run only the graphs are known to be
     launched. A collective takes what its fastest protocol takes for no bytes.
     """
-    numbers, gpus = report["device"], report["mesh"][0]
-    protocols = ("nvlink_protocols", "pcie_protocols")
-    device = GpuDevice(**{**numbers, **{name: _protocols(numbers[name]) for name in protocols}})
+    gpus = report["mesh"][0]
+    device = GpuDevice(**{name: _protocols(value) for name, value in report["device"].items()})
     traffic, sent = part["memory_traffic"], part["link_bytes"]
     calls = {kind: counted["calls"] for kind, counted in part["collectives"].items()}
     launched = 0 if report["static"] else part["launches"] + sum(calls.values())
@@ -39,8 +38,9 @@ def ceilings(report: Mapping[str, Any], part: Mapping[str, Any]) -> Ceilings:
     )  # fmt: skip
 
 
-def _protocols(entries: Any) -> tuple[Protocol, ...]:
-    return tuple(Protocol(**entry) for entry in entries)
+def _protocols(value: Any) -> Any:
+    """A number of the device; lists of these are protocols."""
+    return tuple(Protocol(**entry) for entry in value) if isinstance(value, list | tuple) else value
 
 
 def _latency(device: GpuDevice, kind: str, gpus: int) -> float:
