@@ -50,6 +50,8 @@ MESH = {
         "hops": ("hops", "router-to-router moves of all packets", "hops"),
         "link_bytes.total": ("bytes", "bytes over all links: a tile counts once for each link that it crosses"),
         "link_bytes.max": ("bytes", "bytes over the link, in one direction, that carried most", "busiest link"),
+        "ramp_bytes.total": ("bytes", "bytes that left cores by their ramps, and that came to them, of all cores"),
+        "ramp_bytes.max": ("bytes", "bytes over the ramp, in one direction, that carried most"),
         "wafer.hops": ("hops", "hops on a wafer with defects: one of the mesh may be several", "hops on the wafer"),
         "wafer.link_bytes.total": ("bytes", "link_bytes.total on the links of that wafer"),
         "wafer.link_bytes.max": ("bytes", "link_bytes.max on the links of that wafer", "busiest of the wafer"),

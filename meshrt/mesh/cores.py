@@ -92,6 +92,14 @@ class Cores:
         return links[self.site_key]
 
     @property
+    def ramp_bytes(self) -> np.ndarray:
+        """Bytes that left these cores by their ramps in this segment, and that came by them, int64 [2, bh, bw]."""
+        ramps = self.ledger.counters.ramps
+        if self.site_key not in ramps:
+            ramps[self.site_key] = np.zeros((2, *self.shape), np.int64)
+        return ramps[self.site_key]
+
+    @property
     def lengths(self) -> np.ndarray:
         """Hops on the wafer for each link out of these cores, int [4, bh, bw]; only where the wafer has defects."""
         assert self.wafer is not None

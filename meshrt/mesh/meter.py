@@ -12,11 +12,13 @@ class Counters:
     """What the cores and routers of this rank did.
 
     `links` has the bytes over every link, int64 [4, bh, bw] by port of departure, for each site that the run has been
-    at: most runs stay on one mesh, but a model may go from one region of the wafer to another. `used`, bool [bh, bw],
-    marks the cores there that computed, or that software or a packet kept waiting.
+    at: most runs stay on one mesh, but a model may go from one region of the wafer to another. `ramps`, [2, bh, bw],
+    has those that left cores and that came to them. `used`, bool [bh, bw], marks the cores there that computed, or that
+    software or a packet kept waiting.
     """
 
     links: dict[str, np.ndarray] = field(default_factory=dict)
+    ramps: dict[str, np.ndarray] = field(default_factory=dict)
     used: dict[str, np.ndarray] = field(default_factory=dict)
     messages: int = 0  # packets that cores sent
     hops: int = 0  # router-to-router moves
@@ -90,6 +92,8 @@ def merge(segments: list[Segment]) -> Segment:
         part = segment.counters
         for site, link_bytes in part.links.items():
             counters.links[site] = counters.links.get(site, 0) + link_bytes
+        for site, ramp_bytes in part.ramps.items():
+            counters.ramps[site] = counters.ramps.get(site, 0) + ramp_bytes
         for site, used in part.used.items():
             counters.used[site] = counters.used.get(site, False) | used
         counters.messages += part.messages
@@ -128,10 +132,8 @@ def summary(segment: Segment, wafers: dict[str, Links]) -> dict[str, Any]:
         "max_hops": counters.max_hops,
         "stages": counters.stages,
         "path": (end[0] - begin[0], end[1] - begin[1], end[2] - begin[2]),
-        "link_bytes": (
-            sum(int(link_bytes.sum()) for link_bytes in counters.links.values()),
-            max((int(link_bytes.max()) for link_bytes in counters.links.values()), default=0),
-        ),
+        "link_bytes": _total_and_most(counters.links),
+        "ramp_bytes": _total_and_most(counters.ramps),
         "entries": segment.entries,
         "memory": segment.memory,
         "macs": counters.macs,
@@ -141,3 +143,8 @@ def summary(segment: Segment, wafers: dict[str, Links]) -> dict[str, Any]:
         "used": sum(int(used.sum()) for used in counters.used.values()),
         "cores": {site: used.size for site, used in counters.used.items()},
     }
+
+
+def _total_and_most(sites: dict[str, np.ndarray]) -> tuple[int, int]:
+    """All bytes of these arrays, and the most in one place."""
+    return sum(int(part.sum()) for part in sites.values()), max((int(part.max()) for part in sites.values()), default=0)

@@ -36,7 +36,8 @@ def repeated(block: "Block", times: int) -> Iterator[None]:
     ramps.settle(block)
     counters = block.counters
     before = [getattr(counters, name) for name in SUMS]
-    links, clock = {site: link_bytes.copy() for site, link_bytes in counters.links.items()}, block.clock
+    clock = block.clock
+    crossed = [{site: nbytes.copy() for site, nbytes in sites.items()} for sites in (counters.links, counters.ramps)]
     moments = clock.link_free, clock.ramp_in, clock.ramp_out, clock.asked_at, clock.idle
     free = [(until, until.copy()) for until in moments]
     began, met, begin = clock.state[TIME].copy(), clock.met, block.control.allreduce(clock.last(), max)
@@ -50,8 +51,9 @@ def repeated(block: "Block", times: int) -> Iterator[None]:
     for name, was in zip(SUMS, before, strict=True):
         now = getattr(counters, name)
         setattr(counters, name, now + more * (now - was))
-    for site, link_bytes in counters.links.items():  # of all blocks that were at work, not only this one
-        link_bytes += more * (link_bytes - links.get(site, 0))
+    for sites, earlier in zip((counters.links, counters.ramps), crossed, strict=True):
+        for site, nbytes in sites.items():  # of all blocks that were at work, not only this one
+            nbytes += more * (nbytes - earlier.get(site, 0))
     end = block.control.allreduce(clock.last(), max)
     for until, was_until in free:
         until[until != was_until] += more * (end[TIME] - begin[TIME])

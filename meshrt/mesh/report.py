@@ -39,9 +39,9 @@ def combine(shares: Sequence[dict[str, Any]], device: Device) -> dict[str, Any]:
         "max_hops": most("max_hops"),
         "stages": total("stages"),
         "critical_path": {"hops": hops, "stages": stages, "cycles": cycles, "seconds": cycles / device.clock_hz},
-        "link_bytes": {
-            "total": sum(share["link_bytes"][0] for share in shares),
-            "max": max(share["link_bytes"][1] for share in shares),
+        **{
+            name: {"total": sum(share[name][0] for share in shares), "max": max(share[name][1] for share in shares)}
+            for name in ("link_bytes", "ramp_bytes")
         },
         "route_entries": {"max": most("entries"), "limit": device.route_entries},
         "memory_bytes": {"max": most("memory"), "limit": device.core_memory},

@@ -32,6 +32,10 @@ def ceilings(report: Mapping[str, Any], part: Mapping[str, Any]) -> Ceilings:
                 "links", "link_bytes.total", part["link_bytes"]["total"], links * width_of_link * device.clock_hz,
                 part["link_bytes"]["max"] / width_of_link / device.clock_hz,
             ),
+            Level(
+                "ramps", "ramp_bytes.total", part["ramp_bytes"]["total"], 2 * cores * width_of_link * device.clock_hz,
+                part["ramp_bytes"]["max"] / width_of_link / device.clock_hz,
+            ),
         ),
         {"latency": (path["hops"] * device.alpha + path["stages"] * device.beta) / device.clock_hz},
     )  # fmt: skip

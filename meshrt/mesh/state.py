@@ -43,6 +43,8 @@ def describe(blocks: Sequence[Block]) -> tuple[dict[str, Any], dict[str, Part]]:
     for at, segment in enumerate(segments):
         for site, links in segment.counters.links.items():
             parts[f"links {at} {site}"] = _part(_mesh_of(site, blocks[0]), np.moveaxis(links, 0, -1))
+        for site, ramps_there in segment.counters.ramps.items():
+            parts[f"ramps {at} {site}"] = _part(_mesh_of(site, blocks[0]), np.moveaxis(ramps_there, 0, -1))
         for site, used in segment.counters.used.items():
             parts[f"used {at} {site}"] = _part(_mesh_of(site, blocks[0]), used)
     shares = blocks[0].control.gather([_counted(segment) for segment in segments])
@@ -74,7 +76,7 @@ def restore(blocks: Sequence[Block], snapshot: Snapshot) -> None:
     parts = _clocks(blocks)
     for name in snapshot.names:
         kind, _, rest = name.partition(" ")
-        if kind in ("links", "used"):
+        if kind in ("links", "ramps", "used"):
             number, _, site = rest.partition(" ")
             parts[name] = _counted_at(first, restored[int(number)].counters, kind, site)
     for block, met in zip(blocks, facts["met"], strict=True):
@@ -122,6 +124,9 @@ def _counted_at(block: Block, counters: Counters, kind: str, site: str) -> Part:
     if kind == "used":
         counters.used[site] = np.zeros(shape, bool)
         return _part(mesh, counters.used[site])
+    if kind == "ramps":
+        counters.ramps[site] = np.zeros((2, *shape), np.int64)
+        return _part(mesh, np.moveaxis(counters.ramps[site], 0, -1))
     ledger = block.ledger
     if block.wafer is not None and site not in ledger.wafers:  # a site that the run has left for good
         ledger.wafers[site] = links_of(embed(block.wafer.defects, mesh.width, mesh.height), mesh)

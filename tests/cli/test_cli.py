@@ -20,11 +20,12 @@ from meshrt.mesh.device import PRESETS
 Run = Callable[..., Any]
 MEASURED = {
     "messages", "hops", "max_hops", "stages", "critical_path", "link_bytes", "route_entries", "memory_bytes", "macs",
-    "cores", "cores_used", "macs_16", "out_of_order",
+    "cores", "cores_used", "macs_16", "ramp_bytes", "out_of_order",
 }  # fmt: skip
 INNER = {
     "critical_path": {"hops", "stages", "cycles", "seconds"},
     "link_bytes": {"total", "max"},
+    "ramp_bytes": {"total", "max"},
     "route_entries": {"max", "limit"},
     "memory_bytes": {"max", "limit"},
     "out_of_order": {"packets", "longest_wait"},

@@ -128,8 +128,9 @@ def test_bounds_of_a_gemm_by_hand(gemm: Report) -> None:
     assert ceilings.bounds["latency"] * 1.1e9 == pytest.approx(path, rel=1e-9)
     assert whole.bound[0] == "compute" and whole.share == pytest.approx(256**3 / 64 / cycles, rel=1e-9)
     assert whole.attained == pytest.approx(2 * 256**3 / (cycles / 1.1e9), rel=1e-9)
-    (links,) = ceilings.levels
+    links, ramps = ceilings.levels
     assert (links.nbytes, links.rate) == (gemm["link_bytes.total"], 4 * 8 * 7 * 4 * 1.1e9)
+    assert (ramps.nbytes, ramps.rate) == (2 * gemm["messages"] * 4 * 32 * 32, 2 * 64 * 4 * 1.1e9)  # tiles of 32 x 32
 
 
 def test_16_bit_numbers_have_a_peak_of_their_own() -> None:
@@ -158,7 +159,7 @@ def test_several_reports_as_table_json_and_pictures(gemm: Report, tmp_path: Path
     done = say(tmp_path / "a.json", tmp_path / "b.json", "--picture", "--json", tmp_path / "roofs.json")
     assert "gemm on wse2" in done.output and "llama on trn1" in done.output
     assert (
-        "bound by" in done.output and "roofs: 1 links" in done.output and "a prefill; b decode; c total" in done.output
+        "bound by" in done.output and "roofs: 1 links; 2 ramps" in done.output and "a prefill; b decode; c total" in done.output
     )
     told = json.loads((tmp_path / "roofs.json").read_text())
     assert [(run["machine"], len(run["parts"])) for run in told["runs"]] == [("mesh", 1), ("neuron", 3)]

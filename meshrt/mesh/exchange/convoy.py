@@ -45,6 +45,7 @@ class Convoy:
         self.timed = bool(self.busy.any())
         self.each = np.where(self.legs.tiles, self.nbytes, REQUEST_BYTES)  # bytes of a packet on each leg
         self.crossed = np.zeros((4, self.nowhere + 1), np.int64)  # bytes over every link; a last one for no core
+        self.entered = np.zeros(self.nowhere + 1, np.int64)  # bytes that came to every core
         self.per_stage = np.array([[block.device.beta], [0.0], [1.0]])
         self.per_hop = np.array([[block.device.alpha], [1.0], [0.0]])
         self.waiting = np.zeros((3, len(self.legs.doors)))  # headers of those that wait, by the leg that they wait for
@@ -134,6 +135,7 @@ class Convoy:
             if span.stop > span.start:
                 if not self.whole:
                     self._take(port, span, turn, tag)
+                self.entered[self.to[span]] += self.seat_bytes[span]  # one at most to each core by a port
                 if self.timed:
                     ramp = self.to[span] + self.ramp_in
                     head = self.heads[TIME, span]
@@ -203,6 +205,7 @@ class Convoy:
         """The cores wait for their tiles, and have them."""
         block = self.block
         block.link_bytes[...] += self.crossed[:, :-1].reshape(block.link_bytes.shape)
+        block.ramp_bytes[...] += np.stack([self.crossed.sum(axis=0), self.entered])[:, :-1].reshape(2, *block.shape)
         readers = np.flatnonzero((self.legs.ends >= 0) & (self.local[:-1] != self.nowhere))
         if not len(readers):
             return self.out

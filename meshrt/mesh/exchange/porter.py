@@ -35,6 +35,7 @@ class Porter:
         self.state, self.free = self.view.of(clock.state, 1), self.view.of(clock.link_free, 1)
         self.ramp_in, self.ramp_out = self.view.of(clock.ramp_in), self.view.of(clock.ramp_out)
         self.crossed = np.zeros((4, self.view.length), np.int64)  # bytes over the links of any of the lines
+        self.entered = np.zeros(self.view.length, np.int64)  # bytes that came to a core of any of them
         self.nbytes = prod(tiles.shape[2:]) * tiles.itemsize
         self.busy = np.array([block.device.busy_cycles(size) for size in (REQUEST_BYTES, self.nbytes)])
         self.timed = bool(self.busy.any())
@@ -113,6 +114,7 @@ class Porter:
         """Packets come in from the port's other side, by the ramp of the core that they get to."""
         if not len(hop.end_tiles):
             return
+        self.entered[hop.end_cores] += np.where(hop.end_tiles, self.nbytes, REQUEST_BYTES)
         if self.timed:
             heads, ramps = Positions(self.header[TIME], hop.ends), Positions(self.ramp_in, hop.end_cores)
             head, ramp = heads.get(), ramps.get()
@@ -175,6 +177,7 @@ class Porter:
         """The cores wait for their tiles, and have them."""
         block, readers = self.block, np.arange(self.count)
         self.view.of(block.link_bytes, 1)[...] += self.crossed[:, None]
+        self.view.of(block.ramp_bytes, 1)[...] += np.stack([self.crossed.sum(axis=0), self.entered])[:, None]
         inside, position = position_here(block, self.axis, readers)
         slots = np.flatnonzero((np.asarray(self.transfer.owners) != readers) & inside)
         if not len(slots):

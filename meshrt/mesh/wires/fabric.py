@@ -247,14 +247,17 @@ def _streaming_cycles(block: Cores, tiles: np.ndarray) -> float:
 
 
 def settle(block: Cores) -> None:
-    """Enter the bytes of all transfers since the last time at the links that they crossed, whichever block's they are:
-    they were sent in the segment that is running.
+    """Enter the bytes of all transfers since the last time at the links and ramps that they crossed, whichever block's
+    they are: they were sent in the segment that is running.
     """
     for active in block.ledger.at_work.values():
         for (schedule, view), nbytes in active.traffic.items():
-            links = view.of(active.link_bytes, 1)
+            links, ramps = view.of(active.link_bytes, 1), view.of(active.ramp_bytes, 1)
             for way, cores, packets in schedule.crossings:
                 links[way][:, cores] += packets * nbytes
+            for cores, packets in schedule.departures:
+                ramps[0][:, cores] += packets * nbytes
+            ramps[1][:, schedule.delivered] += nbytes
         active.traffic.clear()
 
 

@@ -88,6 +88,7 @@ class Schedule:
     count: int  # how many they are
     parts: tuple[PayloadMove, ...]  # what is delivered here
     crossings: tuple[tuple[int, Index, int | np.ndarray], ...]  # (port out, cores, packets that leave each by it)
+    departures: tuple[tuple[Index, int | np.ndarray], ...]  # (cores, packets that each sends)
     meets: bool  # somewhere on the mesh two of its packets leave a router by the same port
     tag: int  # of its messages: ranks whose programs diverge wait for each other, and are found out
     note: str  # what it is, for a rank that says what it waits for
@@ -139,6 +140,7 @@ def compile_schedule(
         len(order),
         _parts(cores[order], origin[:, root[slots[order]]], hops[order]),
         crossings,
+        tuple(_counted(trace.core[keep & (trace.core >= 0)])),
         bool(trace.meets and block.scouts.total(int(any(np.max(packets) > 1 for _, _, packets in crossings)))),
         channel.number % 32768,
         f"route set {channel.number} along {channel.axis or 'paths'}",
@@ -228,11 +230,17 @@ def _crossings(trace: Trace, keep: np.ndarray) -> Iterator[tuple[int, Index, int
     """(port, cores, packets of a line that leave them by it)."""
     for way in range(4):
         used = [cores[keep[slots]] for tick in trace.ticks for port, slots, cores in tick.moves if port == way]
-        counts = np.bincount(np.concatenate([ints(), *used]), minlength=1)
-        cores = np.flatnonzero(counts)
-        if len(cores):
-            counts = counts[cores]
-            yield way, as_index(cores), int(counts[0]) if (counts == counts[0]).all() else counts
+        for found in _counted(np.concatenate([ints(), *used])):
+            yield way, *found
+
+
+def _counted(cores: np.ndarray) -> Iterator[tuple[Index, int | np.ndarray]]:
+    """Which cores these are, and how often each is there; nothing where there are none."""
+    counts = np.bincount(cores, minlength=1)
+    found = np.flatnonzero(counts)
+    if len(found):
+        counts = counts[found]
+        yield as_index(found), int(counts[0]) if (counts == counts[0]).all() else counts
 
 
 def _roots(parent: np.ndarray) -> np.ndarray:
