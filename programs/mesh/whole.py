@@ -10,8 +10,8 @@ Where a matrix has one group along all its inputs, and a token one scale, P and 
 have one sum in any order, so that any tree, ring or cut of the inputs gives the bits of the reference. With more groups
 a core multiplies its own P and S by their scales, and what is added up is float32.
 
-In MeshGEMM activations go round as bytes: codes and, of `block`, the scales behind them. A core unpacks 64 rows of
-codes at a time to whole numbers of 16 bits, by a shift and an and, and a column of ones beside them makes S. No rate
+In MeshGEMM activations go round as bytes: codes and, of `block`, the scales behind them. A core unpacks 16 or 64 rows
+of codes at a time to whole numbers of 16 bits, by a shift and an and, and a column of ones beside them makes S. No rate
 for whole numbers of 8 bits is known of a WSE-2: they take as long as those of 16.
 """
 
@@ -29,6 +29,7 @@ from meshrt.programs.mesh.packed import Packed, array, codes_of, count, numbers
 from meshrt.programs.mesh.tileform import SLICE, TileForm
 
 UNPACKED = np.dtype(np.int16)
+ROWS = 16  # that are unpacked at a time where nothing is multiplied by scales before the end
 Add = Callable[..., np.ndarray]  # an allreduce: of tiles, and by what function of two
 
 
@@ -57,7 +58,7 @@ class Whole(Packed):
     ) -> np.ndarray:
         """Add to the total what these tiles make of activations, int8 [.., Kt and scales]. LimitError."""
         if self.exact:
-            for x, w in self._slices(block, a):
+            for x, w in self._slices(block, a, ROWS):
                 block.matmul(x, w, total, over, cores)
             return total
         share = self._by_groups(block, a, cores)
@@ -65,19 +66,29 @@ class Whole(Packed):
             total += share if over is None else share.sum(axis=over)
         return total
 
-    def _slices(self, block: Block, a: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """64 rows of codes at a time, int16 [.., rows, columns and one of ones], and what multiplies them."""
+    def _slices(self, block: Block, a: np.ndarray, most: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """At most so many rows of codes, int16 [.., rows, columns and one of ones], and what multiplies them."""
         kt, columns = self.forms[0].kt, self.width + 1
-        for low in range(0, kt, SLICE):
-            rows = min(SLICE, kt - low)
-            with block.memory.hold("rows of codes", UNPACKED.itemsize * rows * columns):
-                w = np.ones((*self.data.shape[:4], rows, columns), UNPACKED)
-                for form, part in zip(self.forms, self._parts(w), strict=True):
-                    size = rows * form.nt
-                    count(block, self.data, size, [(size, 2, 2)], None)
-                    if block.payload:
-                        part[...] = codes_of(self.data, form, "w", (low, 0), part.shape[-2:], form.form.bits)
-                yield a[..., low : low + rows], w
+        for begin in range(0, kt, SLICE):
+            codes = self._codes(begin) if block.payload else None
+            for low in range(begin, min(begin + SLICE, kt), most):
+                rows = min(most, kt - low, begin + SLICE - low)
+                with block.memory.hold("rows of codes", UNPACKED.itemsize * rows * columns):
+                    for form in self.forms:
+                        count(block, self.data, rows * form.nt, [(rows * form.nt, 2, 2)], None)
+                    if codes is None:
+                        w = np.zeros((*self.data.shape[:4], rows, columns), UNPACKED)
+                    else:
+                        w = codes[..., low - begin : low - begin + rows, :]
+                    yield a[..., low : low + rows], w
+
+    def _codes(self, low: int) -> np.ndarray:
+        """Of the slice of rows that begins there, with a column of ones: as the host has them, all at once."""
+        rows = min(SLICE, self.forms[0].kt - low)
+        w = np.ones((*self.data.shape[:4], rows, self.width + 1), UNPACKED)
+        for form, part in zip(self.forms, self._parts(w), strict=True):
+            part[...] = codes_of(self.data, form, "w", (low, 0), (rows, form.nt), form.form.bits)
+        return w
 
     def _by_groups(self, block: Block, a: np.ndarray, cores: np.ndarray | None) -> np.ndarray | None:
         """This core's share of x W, float32 [.., columns]: its groups in turn; None without payload.
@@ -92,7 +103,7 @@ class Whole(Packed):
         held = tokens if form.kt > SLICE else 1
         with block.memory.hold("sums of a group", 4 * held * (self.width + 1)):
             low = 0
-            for x, w in self._slices(block, a):
+            for x, w in self._slices(block, a, SLICE):
                 block.multiplied((*lead, tokens, w.shape[-1]), w.shape[-2], UNPACKED.itemsize, cores)
                 if of is not None:
                     here, own = of[..., None, low : low + w.shape[-2]], w.astype(np.float32)

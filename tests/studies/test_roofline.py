@@ -159,7 +159,9 @@ def test_several_reports_as_table_json_and_pictures(gemm: Report, tmp_path: Path
     done = say(tmp_path / "a.json", tmp_path / "b.json", "--picture", "--json", tmp_path / "roofs.json")
     assert "gemm on wse2" in done.output and "llama on trn1" in done.output
     assert (
-        "bound by" in done.output and "roofs: 1 links; 2 ramps" in done.output and "a prefill; b decode; c total" in done.output
+        "bound by" in done.output
+        and "roofs: 1 links; 2 ramps" in done.output
+        and "a prefill; b decode; c total" in done.output
     )
     told = json.loads((tmp_path / "roofs.json").read_text())
     assert [(run["machine"], len(run["parts"])) for run in told["runs"]] == [("mesh", 1), ("neuron", 3)]
