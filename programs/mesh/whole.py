@@ -25,7 +25,7 @@ import numpy as np
 from meshrt.mesh.block import Block
 from meshrt.models.integer import round_to, scale_of
 from meshrt.models.quantize.form import Activations
-from meshrt.programs.mesh.packed import Packed, array, codes_of, count, numbers
+from meshrt.programs.mesh.packed import Instructions, Packed, array, codes_of, count, numbers, unpacking
 from meshrt.programs.mesh.tileform import SLICE, TileForm
 
 UNPACKED = np.dtype(np.int16)
@@ -75,7 +75,7 @@ class Whole(Packed):
                 rows = min(most, kt - low, begin + SLICE - low)
                 with block.memory.hold("rows of codes", UNPACKED.itemsize * rows * columns):
                     for form in self.forms:
-                        count(block, self.data, rows * form.nt, [(rows * form.nt, 2, 2)], None)
+                        count(block, self.data, rows * form.nt, whole_numbers(form.form.bits, rows * form.nt), None)
                     if codes is None:
                         w = np.zeros((*self.data.shape[:4], rows, columns), UNPACKED)
                     else:
@@ -142,6 +142,12 @@ class Whole(Packed):
             result *= scale
             block.elementwise(result)
         return result
+
+
+def whole_numbers(bits: int, size: int) -> Instructions:
+    """Codes of so many bits to whole numbers: as to float16 (packed.py), without the or and the subtraction."""
+    (length, calls, itemsize), *others = unpacking(bits, size)
+    return [(length, calls - 2, itemsize), *others]
 
 
 def offsets(tiles: np.ndarray, form: TileForm) -> np.ndarray:

@@ -46,6 +46,7 @@ def made(base: Path, out: Path, scheme: Scheme) -> Path:
 
 
 @pytest.mark.mpi(ranks=[1])
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("case, cores", [("gqa82", 1), ("gqa82", 2), ("bias", 2), ("oddvocab", 3), ("untied", 1)])
 @pytest.mark.parametrize("kind", SCHEMES)
 def test_the_logits_are_those_of_the_dequantized_matrices(
@@ -103,7 +104,7 @@ def test_by_shape_and_bytes_of_a_token(group: Any, symmetric: bool, tmp_path: Pa
     assert difference == pytest.approx(saved, rel=0.05)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.integers(1, 40), st.integers(1, 2 * PIECE + 60), st.sampled_from([4, 8]), st.integers(0, 2**32 - 1))
 def test_blocks_are_the_matrix(rows: int, columns: int, bits: int, seed: int) -> None:
     """Packed, loaded and unpacked by pieces, with scales of ones and no shift but the middle of the codes."""

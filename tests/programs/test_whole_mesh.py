@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import replace
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from meshrt.models.quantize.model import quantize, read_model, statistics
 from meshrt.models.quantize.sizes import Scheme
 from meshrt.models.reference import forward, load_weights
 from meshrt.programs.mesh.chunks import Chunks, cut_dimensions, plain
-from meshrt.programs.mesh.linear import Linear, product, second, shares
+from meshrt.programs.mesh.linear import Linear, along, product, second, shares
 from meshrt.programs.mesh.quantized import with_activations
 from meshrt.programs.mesh.systems import open_system
 from meshrt.programs.mesh.weights import Mlp
@@ -153,6 +154,7 @@ def inputs(config: Config, seed: int = 1) -> dict[int, np.ndarray]:
 
 
 @pytest.mark.mpi(ranks=[1, 2, 4])
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
 @pytest.mark.parametrize("kind", EXACT)
 def test_products_have_the_bits_of_the_reference(
@@ -176,6 +178,7 @@ def reference(comm: Any, mesh: tuple[int, int], folder: Path) -> tuple[Config, d
 
 
 @pytest.mark.mpi(ranks=[1, 2])
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("phases", [1, 2, 3])
 @pytest.mark.parametrize("device", ["ideal", "wse2"])
 def test_any_tree_adds_up_to_the_same_bits(phases: int, device: str, folders: dict[str, Path], comm: Any) -> None:
@@ -187,6 +190,7 @@ def test_any_tree_adds_up_to_the_same_bits(phases: int, device: str, folders: di
 
 
 @pytest.mark.mpi(ranks=[1])
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
 def test_groups_are_added_up_in_float32(mesh: tuple[int, int], folders: dict[str, Path], comm: Any) -> None:
     """One scale a token, two groups: whole numbers up to a group's part at a core."""
@@ -201,6 +205,7 @@ def test_groups_are_added_up_in_float32(mesh: tuple[int, int], folders: dict[str
 
 
 @pytest.mark.mpi(ranks=[1])
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
 def test_blocks_have_scales_of_their_own_at_each_core(
     mesh: tuple[int, int], folders: dict[str, Path], comm: Any
@@ -235,6 +240,7 @@ WAYS: list[tuple[tuple[int, int], dict[str, Any]]] = [
 
 
 @pytest.mark.mpi(ranks=[1])
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("mesh, options", WAYS, ids=str)
 @pytest.mark.parametrize("kind", ["row", "64", "32 block"])
 def test_a_whole_model_is_near_that_of_whole_numbers(
@@ -257,15 +263,16 @@ def test_a_whole_model_is_near_that_of_whole_numbers(
 
 
 @pytest.mark.mpi(ranks=[1])
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("mesh, options", WAYS, ids=str)
 @pytest.mark.parametrize("kind", ["row", "64", "32 block"])
-def test_shapes_alone_give_the_same_counts(kind: str, folders: dict[str, Path], comm: Any) -> None:
+def test_shapes_alone_give_the_same_counts(
+    kind: str, mesh: tuple[int, int], options: Any, folders: dict[str, Path], comm: Any
+) -> None:
     common: dict[str, Any] = {"model": str(folders[kind]), "prompt_tokens": 9, "max_new_tokens": 3, "ignore_eos": True}
-    for mesh, options in WAYS:
-        full, none = (
-            run_program(comm, "llama", mesh, payload=payload, **common, **options) for payload in (True, False)
-        )
-        assert full["phases"] == none["phases"] and full["measured"] == none["measured"]
-        assert full["result"]["quantized"]["activations"] == SCHEMES[kind].activations
+    full, none = (run_program(comm, "llama", mesh, payload=payload, **common, **options) for payload in (True, False))
+    assert full["phases"] == none["phases"] and full["measured"] == none["measured"]
+    assert full["result"]["quantized"]["activations"] == SCHEMES[kind].activations
 
 
 @pytest.mark.mpi(ranks=[2, 4])
@@ -331,3 +338,35 @@ def test_what_cannot_be_of_whole_numbers_is_refused(folders: dict[str, Path], tm
     wide = replace(config, intermediate_size=1 << 17)
     with pytest.raises(ModelError, match="may not fit into 32 bits"):
         with_activations(wide, None)
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_rows_of_a_tile_come_group_by_group(folders: dict[str, Path], comm: Any) -> None:
+    """So a core has the sums of one group at a time. Rows that fill a tile up are in no group."""
+    for mesh in MESHES:
+        config = read_config(folders["32 block"], quantized=True)
+        for of, rows in matrices(config, cut_dimensions(new_block(comm, mesh), config)):
+            for chunk in rows:
+                groups = chunk[chunk >= 0] // of[0][0].form.group
+                assert (np.diff(groups) >= 0).all()
+
+
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.parametrize("kind", ["row", "64"])
+def test_a_product_takes_the_time_of_its_instructions(kind: str, folders: dict[str, Path], comm: Any) -> None:
+    """One core of a wse2, down_proj and one token: for 16 or 64 rows at a time a shift and an and, four numbers of 16
+    bits a cycle; products of as many, with a column of ones; scales and offsets of each group in float32.
+    """
+    config, block = read_config(folders[kind], quantized=True), new_block(comm, (1, 1), "wse2", core_memory=1 << 30)
+    chunks = cut_dimensions(block, config, 1)
+    weights = place_weights(block, config, chunks, open_checkpoint(folders[kind]), np.float32, range(1), turned=True)
+    w, down = linears(weights)[-1], matrices(config, chunks)[-1][0][0][0]
+    before = block.clock.last()[0]
+    along(block, np.ones((1, 1, 1, down.rows), np.int8), w.first, w.turned[0])
+    cycles, most = 0, 16 if kind == "row" else 64
+    for low in range(0, down.rows, most):
+        cycles += 2 * (1 + ceil(min(most, down.rows - low) * down.columns / 4))
+    cycles += down.rows * (1 + ceil((down.columns + 1) / 4))
+    if kind == "64":
+        cycles += 2 * ceil(down.rows / 64) * (1 + down.columns)
+    assert block.clock.last()[0] - before == cycles

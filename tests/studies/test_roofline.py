@@ -93,6 +93,7 @@ def say(*arguments: Any, code: int = 0) -> Result:
     return done
 
 
+@pytest.mark.sample(30)
 @pytest.mark.parametrize(("on", "name", "options"), RUNS, ids=lambda value: value if isinstance(value, str) else "")
 def test_nothing_takes_less_than_its_bounds(on: str, name: str, options: dict[str, Any]) -> None:
     report = meshrt.run(name, on=on, **options)
