@@ -10,7 +10,7 @@ from meshrt.arm.cache import Pieces, pieces
 from meshrt.arm.core import ArmCore, Team
 from meshrt.arm.kernel import Tally, vectors
 from meshrt.arm.soc import Soc
-from meshrt.models.integer import block_sums, quantize_rows
+from meshrt.models.eightbits import block_sums, quantize_rows
 from meshrt.programs.arm.layout import block, covering
 from meshrt.programs.arm.split import equal
 from meshrt.programs.arm.tiles import row_tiles

@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from meshrt.errors import UsageError
 from meshrt.models.config import Config
+from meshrt.models.eightbits import check_sums
 from meshrt.models.family import family_of
-from meshrt.models.integer import check_sums
 from meshrt.models.matrix import Matrix
 from meshrt.models.quantize.form import Activations, Quantized, common_group
 from meshrt.programs.mesh.options import How

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from meshrt.mesh.block import Block
-from meshrt.models.integer import round_to, scale_of
+from meshrt.models.eightbits import round_to, scale_of
 from meshrt.models.quantize.form import Activations
 from meshrt.programs.mesh.packed import Instructions, Packed, array, codes_of, count, numbers, unpacking
 from meshrt.programs.mesh.tileform import SLICE, TileForm

@@ -15,8 +15,9 @@ from runs import run_on_arm
 
 from meshrt.arm.device import find_arm_device
 from meshrt.arm.soc import Soc
+from meshrt.models.eightbits import quantize_rows
 from meshrt.models.errors import ModelError
-from meshrt.models.integer import linear, quantize_rows
+from meshrt.models.integer import linear
 from meshrt.models.quantize import codes as grids
 from meshrt.programs.arm.inputs import Stage, quantized
 from meshrt.programs.arm.kernels import Form

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from meshrt.models.eightbits import block_sums, quantize_rows
 from meshrt.models.errors import ModelError
-from meshrt.models.integer import activation_error, block_sums, linear, quantize_rows, whole_product
+from meshrt.models.integer import activation_error, linear, whole_product
 from meshrt.models.quantize.codes import Codes, nearest
 from meshrt.models.quantize.w4a8 import w4a8
 

@@ -20,9 +20,10 @@ from meshrt.mesh.block import Block
 from meshrt.mesh.collectives.rings import interleaved_rings
 from meshrt.models.checkpoint import open_checkpoint
 from meshrt.models.config import Config, read_config
+from meshrt.models.eightbits import quantize_rows
 from meshrt.models.errors import ModelError
 from meshrt.models.family import family_of
-from meshrt.models.integer import linear, projection, quantize_rows
+from meshrt.models.integer import linear, projection
 from meshrt.models.matrix import Matrix
 from meshrt.models.quantize.folder import read_parts
 from meshrt.models.quantize.model import quantize, read_model, statistics
