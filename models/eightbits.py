@@ -23,7 +23,8 @@ def quantize_rows(x: Array, block: int | None) -> tuple[NDArray[np.int8], NDArra
     scale = scale_of(np.abs(parts).max(axis=-1))
     codes = round_to(parts, scale[..., None])
     sums = codes.sum(axis=-1, dtype=np.int32)
-    return np.ascontiguousarray(codes.reshape(len(x), -1)[:, : x.shape[1]]), scale, sums
+    whole = codes.reshape(len(x), parts.shape[1] * parts.shape[2])
+    return np.ascontiguousarray(whole[:, : x.shape[1]]), scale, sums
 
 
 def scale_of(most: Array) -> NDArray[np.float32]:
