@@ -114,18 +114,21 @@ def test_every_link_carries_what_crosses_it(axis: str | None, asks: bool, comm):
     block = new_block(comm, mesh, SLOW)
     with crossbar(block) as bar:
         exchange(block, bar, Transfer(axis, line, own(block, numbered(*mesh, 2, 3)), asks))
-    expected_bytes = np.zeros((4, height, width), np.int64)
+    expected_bytes, expected_ramps = np.zeros((4, height, width), np.int64), np.zeros((2, height, width), np.int64)
     for reader, owner in enumerate(owners.tolist()):
         for start, end, size in [(owner, reader, 24), (reader, owner, REQUEST_BYTES)][: 1 + asks]:
             (at_y, at_x), (to_y, to_x) = divmod(start, width), divmod(end, width)
             while (at_y, at_x) != (to_y, to_x):
                 port = (EAST if to_x > at_x else WEST) if at_x != to_x else (SOUTH if to_y > at_y else NORTH)
                 expected_bytes[port, at_y, at_x] += size
+                expected_ramps[0, at_y, at_x] += size  # every hop is a message of its own
                 at_x, at_y = at_x + STEP[port][0], at_y + STEP[port][1]
+                expected_ramps[1, at_y, at_x] += size
     fabric.settle(block)
     here = slice(block.mesh.y0, None), slice(block.mesh.x0, None)
     rows, columns = block.shape
     assert np.array_equal(block.link_bytes, expected_bytes[:, *here][:, :rows, :columns])
+    assert np.array_equal(block.ramp_bytes, expected_ramps[:, *here][:, :rows, :columns])
 
 
 @pytest.mark.mpi(ranks=[4, 6])

@@ -17,6 +17,7 @@ from meshrt.errors import RouteError
 from meshrt.mesh.block import Block
 from meshrt.mesh.device import Device
 from meshrt.mesh.mesh import EAST, NORTH, RAMP, SOUTH, WEST
+from meshrt.mesh.repeat import repeated
 from meshrt.mesh.wires import fabric, routes
 from meshrt.mesh.wires.routes import Path, Route
 from meshrt.mesh.wires.tables import installed, installed_paths, overwrite
@@ -667,3 +668,21 @@ def test_clocks_do_not_depend_on_how_many_packets_are_replayed_together(patched:
     usual = {"BATCH": 64 * 1024, "KEPT": 64 * 1024}
     one, other = (clocks(numbers["BATCH"], numbers["KEPT"]) for numbers in (usual, usual | patched))
     assert one == other
+
+
+@pytest.mark.mpi(ranks=[1, 2, 4, 6])
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_ramp_carries_what_its_core_sends_and_gets(times: int, comm):
+    """A packet leaves by the ramp once, however many get it; what only passes by uses no ramp."""
+    block = new_block(comm, (6, 4), "wse2")
+    tiles = own(block, numbered(6, 4, 3))
+    with repeated(block, times), installed(block.tables, "x", [Route(1, (3, 4, 5)), Route(0, (2,))]) as channel:
+        fabric.transfer(block, channel, tiles)
+    expected = np.zeros((2, 4, 6), np.int64)
+    expected[0, :, :2] = expected[1, :, 2:] = times * tiles[0, 0].nbytes
+    mesh = block.mesh
+    here = expected[:, mesh.y0 : mesh.y0 + mesh.block_height, mesh.x0 : mesh.x0 + mesh.block_width]
+    fabric.settle(block)
+    assert np.array_equal(block.ramp_bytes, here)
+    told = measured(block)["ramp_bytes"]
+    assert told == {"total": expected.sum(), "max": expected.max()}
