@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 SCHEMA = 1
+KEYS = {  # and what each is, in a whole report
+    "program": str, "arguments": dict, "device": dict, "mesh": list, "result": dict, "measured": dict, "phases": list,
+    "host": dict, "kinds": dict,
+}  # fmt: skip
 LOG_WIDTH = 200  # columns of a table that goes to no terminal
 
 
@@ -144,6 +148,9 @@ def read_report(path: str) -> Report:
         raise UsageError(
             f"{path} is no report of schema {SCHEMA} of {', '.join(machines())}: give what `meshrt run --json` wrote"
         )
+    for key, kind in KEYS.items():
+        if not isinstance(data.get(key), kind):
+            raise UsageError(f"{path} is no whole report: its {key!r} is missing, or something else")
     return Report(data)
 
 

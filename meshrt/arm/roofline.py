@@ -22,7 +22,7 @@ def ceilings(report: Mapping[str, Any], part: Mapping[str, Any]) -> Ceilings:
     issued = device.peak(1, len(cores))  # SIMD instructions a second
     multiplied = sum(count for op, count in ran.items() if op in OPERATIONS and OPERATIONS[op].operations)
     operations = part["operations"]
-    flash, simd = part["flash_bytes"], sum(count for op, count in ran.items() if op not in OTHERS)
+    simd = sum(count for op, count in ran.items() if op not in OTHERS)
 
     moved = sum(16 * (one.loads + one.stores) * one.hz for one in cores)
 
@@ -39,7 +39,7 @@ def ceilings(report: Mapping[str, Any], part: Mapping[str, Any]) -> Ceilings:
                 "DRAM", "dram_bytes.total", part["dram_bytes"]["total"],
                 min(device.bus_bytes_per_second, sum(one.bytes_per_second for one in cores)),
             ),
-            *([level("flash", "flash_bytes", flash, device.flash_bytes_per_second)] if flash else []),
+            level("flash", "flash_bytes", part["flash_bytes"], device.flash_bytes_per_second),
         ),
         {
             "SIMD instructions": simd / issued,

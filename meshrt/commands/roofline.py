@@ -48,9 +48,9 @@ def command(reports: tuple[str, ...], plot: str | None, picture: bool, json_path
         report = read_report(path)
         runs[path] = report, parts_of(report, path)
     if not quiet and json_path != "-":
-        for path, (report, parts) in runs.items():
-            name = f"{path}: {report.data['program']} on {report.data['device']['name']}"
-            click.echo(name if len(runs) == 1 else f"\n{name}".lstrip("\n") if path == reports[0] else f"\n{name}")
+        for at, (path, (report, parts)) in enumerate(runs.items()):
+            between = "\n" if at else ""
+            click.echo(f"{between}{path}: {report.data['program']} on {report.data['device']['name']}")
             show(table_of([part.name for part in parts], rows(report, parts)))
             if picture:
                 click.echo(pictures.sketch(parts))

@@ -209,7 +209,7 @@ def test_without_limits_there_is_no_roof() -> None:
         ("[]", "is no report of schema 1"),
         ('{"schema": 1, "machine": "abacus"}', "is no report of schema 1"),
         ('{"schema": 1, "machine": ["mesh"]}', "is no report of schema 1"),
-        ('{"schema": 1, "machine": "mesh"}', "no whole report"),
+        ('{"schema": 1, "machine": "mesh"}', "no whole report: its 'program' is missing"),
         ('{"schema": 1, "machine": "gpu", "phases": [], "measured": 3, "device": {}, "mesh": []}', "no whole report"),
     ],
 )
@@ -217,6 +217,26 @@ def test_what_is_no_report_is_refused(tmp_path: Path, text: str, says: str) -> N
     path = tmp_path / "bad.json"
     path.write_text(text)
     assert says in str(say(path, code=2).exception)
+
+
+@pytest.mark.parametrize("key", ["kinds", "device", "phases", "measured", "mesh", "program"])
+@pytest.mark.parametrize("value", [None, 3, [], {}, "x", [1], {"name": []}])
+def test_a_damaged_report_is_refused_with_a_line(gemm: Report, tmp_path: Path, key: str, value: Any) -> None:
+    """Or it is told, where what is wrong with it is not asked for."""
+    path = tmp_path / "bad.json"
+    path.write_text(json.dumps({**gemm.data, key: value}))
+    done = CliRunner().invoke(command_file.command, [str(path), "--picture"])
+    assert done.exit_code == 0 or isinstance(done.exception, UsageError), done.exception
+
+
+def test_a_phase_without_what_another_has(tmp_path: Path) -> None:
+    """Weights come from flash in one phase only."""
+    report = meshrt.run("llama", on="arm", **TINY, bits="4", flash=1, payload=False)
+    data = copy.deepcopy(dict(report.data))
+    data["phases"][0]["flash_bytes"] = 0
+    parts = parts_of(Report(data), "llama")
+    assert [part.ceilings.levels[-1].nbytes > 0 for part in parts] == [False, True, True]
+    assert len({len(part.ceilings.levels) for part in parts}) == 1
 
 
 def test_what_cannot_be_written_or_drawn_is_found_out_first(gemm: Report, tmp_path: Path) -> None:
