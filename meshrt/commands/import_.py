@@ -1,36 +1,48 @@
-"""`meshrt import`: a model that others quantized, as a model folder that every machine runs."""
+"""`meshrt import`: a model that others wrote, as a model folder that every machine runs."""
 
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from meshrt.commands import shared
 from meshrt.ranks import failure
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from meshrt.models.foreign.model import Foreign
+
 
 @click.command("import")
 @click.argument("source")
-@click.option("--out", required=True, metavar="DIR", help="The folder to write; it must not exist yet.")
+@click.option("--out", metavar="DIR", help="The folder to write; it must not exist yet.")
 @click.option(
     "--activations", type=click.Choice(["row", "block", "float"]),
     help="Inputs of products: 8 bits with a scale a token or a group, or as they are.  [default: as the model says]",
 )  # fmt: skip
+@click.option("--passes", is_flag=True, help="Of an ONNX file: stop after the passes, and write no folder.")
+@click.option("--dump", metavar="FILE", help="Of an ONNX file: write the graph as it is after the passes.")
 @shared.json_to("the report")
 @shared.quiet
 def command(**options: Any) -> None:
-    """Write SOURCE, a model that others quantized, as a model folder, with its codes as they are.
+    """Write SOURCE, a model that others wrote, as a model folder, with its codes as they are.
 
-    SOURCE is a GGUF file (architectures llama and qwen2, matrices in Q4_0, Q4_1, Q8_0, or not quantized) or a Hugging
-    Face folder of compressed-tensors (pack-quantized, 4 or 8 bits). Nothing is rounded anew but scales to float16 where
-    they are in bfloat16 or float32, and, to float16, an embedding or head that is in blocks.
+    SOURCE is a GGUF file (architectures llama and qwen2, matrices in Q4_0, Q4_1, Q8_0, or not quantized), a Hugging
+    Face folder of compressed-tensors (pack-quantized, 4 or 8 bits), or an ONNX file. Nothing is rounded anew but scales
+    to float16 where they are in bfloat16 or float32, and, to float16, an embedding or head that is in blocks.
+
+    An ONNX file (`pip install meshrt-emulator[onnx]`) goes through passes that fold, merge and fuse its nodes; a table
+    of them is printed. A LLaMA or Qwen2 becomes a model folder, any other graph one of operators for `meshrt run graph`.
 
     \b
     Examples:
       meshrt import tinyllama.Q4_0.gguf --out tinyllama-q4
       meshrt import Llama-3.2-1B-W4A8 --out llama-w4a8
+      meshrt import decoder.onnx --out decoder
+      meshrt import decoder.onnx --passes --dump fused.onnx
       meshrt run llama --model tinyllama-q4
     """
     try:
@@ -40,7 +52,10 @@ def command(**options: Any) -> None:
         sys.exit(failure.report_alone(error))
 
 
-def import_model(*, source: str, out: str, activations: str | None, json_path: str | None, quiet: bool) -> None:
+def import_model(
+    *, source: str, out: str | None, activations: str | None, passes: bool, dump: str | None, json_path: str | None,
+    quiet: bool,
+) -> None:  # fmt: skip
     """Read, check, write, tell."""
     import os
     from pathlib import Path
@@ -50,35 +65,86 @@ def import_model(*, source: str, out: str, activations: str | None, json_path: s
     from meshrt.models.folder import check_new_folder
     from meshrt.models.foreign.compressed import is_compressed, read_compressed
     from meshrt.models.foreign.ggufmodel import read_gguf
-    from meshrt.models.foreign.model import write
     from meshrt.ranks.console import make_console
     from meshrt.ranks.files import check_target
 
     if json_path and json_path != "-":
         check_target("--json", json_path)
     console = make_console(0, 1, quiet or json_path == "-")
-    check_new_folder(out)
     path = Path(os.path.expanduser(source))
-    if path.is_dir() and is_compressed(path):
-        foreign = read_compressed(path)
-    elif path.is_file():
-        foreign = read_gguf(path)
+    if passes and out is not None:
+        raise UsageError("--passes stops before a folder is written: leave --out away")
+    if out is None and not passes:
+        raise UsageError("--out is missing: name the folder to write")
+    if out is not None:
+        check_new_folder(out)
+    if path.suffix == ".onnx" and path.is_file():
+        document = import_onnx(path, out, activations, dump)
+    elif passes or dump is not None:
+        raise UsageError(f"--passes and --dump are for ONNX files, and {source} is none")
     else:
-        what = "is a folder whose config.json has no quantization_config" if path.is_dir() else "is not there"
-        raise UsageError(f"{source} {what}: give a GGUF file, or a folder of compressed-tensors")
-    chosen: Any = foreign.activations if activations is None else None if activations == "float" else activations
-    told = write(out, foreign, chosen)
-    document = {
-        "schema": report.SCHEMA, "source": source, "out": out, "model_type": foreign.config["model_type"],
-        "tokenizer": (Path(out) / "tokenizer.json").is_file(), **told,
-    }  # fmt: skip
+        assert out is not None
+        if path.is_dir() and is_compressed(path):
+            foreign = read_compressed(path)
+        elif path.is_file():
+            foreign = read_gguf(path)
+        else:
+            what = "is a folder whose config.json has no quantization_config" if path.is_dir() else "is not there"
+            raise UsageError(f"{source} {what}: give a GGUF or ONNX file, or a folder of compressed-tensors")
+        document = as_folder(out, foreign, activations)
+    document = {"schema": report.SCHEMA, "source": source} | document
     report.deliver_json(document, json_path)
     if console.loud:
         print_report(document)
 
 
+def as_folder(out: str, foreign: Foreign, activations: str | None) -> dict[str, Any]:
+    """Writes a model; what the report says of it."""
+    from pathlib import Path
+
+    from meshrt.models.foreign.model import write
+
+    chosen: Any = foreign.activations if activations is None else None if activations == "float" else activations
+    told = write(out, foreign, chosen)
+    there = (Path(out) / "tokenizer.json").is_file()
+    return {"out": out, "model_type": foreign.config["model_type"], "tokenizer": there, **told}
+
+
+def import_onnx(path: Path, out: str | None, activations: str | None, dump: str | None) -> dict[str, Any]:
+    """Reads a graph, runs the passes, writes what it is."""
+    from meshrt.errors import UsageError
+    from meshrt.ranks.files import check_target
+
+    try:
+        from meshrt.models.onnx import model as onnx
+    except ModuleNotFoundError as error:
+        raise UsageError(f"ONNX files need the package {error.name}: pip install meshrt-emulator[onnx]") from None
+    if dump is not None:
+        check_target("--dump", dump)
+    read = onnx.read_onnx(path)
+    passes = [{"name": one.name, "by": one.by, "nodes": one.nodes} for one in read.passes]
+    document: dict[str, Any] = {"passes": passes}
+    if dump is not None:
+        onnx.save(read, dump)
+    if out is None:
+        return document
+    if read.decoder is not None:
+        return as_folder(out, read.decoder, activations) | document
+    if activations is not None:
+        raise UsageError(f"{path}: --activations is for models, and this graph is none that is known")
+    return {"out": out, "model_type": "graph", **onnx.write_graph(out, read)} | document
+
+
 def print_report(document: dict[str, Any]) -> None:
-    """One line of what was written, and one of what is missing."""
+    """The passes, if there are; one line of what was written, and one of what is missing."""
+    for one in document.get("passes", ()):
+        print(f"{one['name']:24} {one['by']:12} {one['nodes']:7,} nodes")
+    if "out" not in document:
+        return
+    if document["model_type"] == "graph":
+        print(f"{document['out']}: {document['nodes']} operators, {document['bytes']:,} bytes of constants;"
+              f" meshrt run graph --model {document['out']}")  # fmt: skip
+        return
     key = document["quantized"]
     what = "not quantized"
     if key:

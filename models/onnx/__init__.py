@@ -1,0 +1,1 @@
+"""ONNX graphs, read, simplified and recognised: only `meshrt import` needs the libraries for it, no rank does."""

@@ -1,0 +1,317 @@
+"""A graph after its passes as a decoder: LLaMA or Qwen2, with weights by the names of Hugging Face, as a folder.
+
+What is fused is walked from the logits down. What remains is run (probe.py): the mask must be the causal one, and the
+rotary tables those of a configuration.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from meshrt.models.errors import ModelError
+from meshrt.models.files import find_file, read_object
+from meshrt.models.foreign.model import Foreign, add
+from meshrt.models.onnx.attention import MASKED
+from meshrt.models.onnx.fuse import bare, is_ours
+from meshrt.models.onnx.graphs import attribute, constant, is_op, maker, sizes
+from meshrt.models.onnx.linear import Linear, linear_of
+from meshrt.models.onnx.probe import evaluate
+from meshrt.models.onnx.rotary import read_rope
+from meshrt.models.quantize.codes import Codes
+
+Array = NDArray[Any]
+TOKENS, PAST = 5, 3  # of a probe, where the graph leaves them open
+FALLBACK_POSITIONS = 4096
+
+
+class Other(Exception):
+    """The graph is no such decoder: the message says from where on."""
+
+
+@dataclass
+class Found:
+    """Parts of a decoder, its layers from the last one to the first."""
+
+    attentions: list[ir.Node] = field(default_factory=list)
+    linears: dict[str, Linear] = field(default_factory=dict)
+    norms: dict[str, ir.Node] = field(default_factory=dict)
+    table: ir.Value | None = None
+    ids: ir.Value | None = None
+
+
+def name_of(node: ir.Node | None) -> str:
+    return "an input" if node is None else f"node {node.name or node.outputs[0].name} ({node.op_type})"
+
+
+def is_decoder(graph: ir.Graph) -> bool:
+    """Is there one attention at least, and a table of words?"""
+    return any(is_ours(node, "Attention") for node in graph)
+
+
+def read_decoder(model: ir.Model, path: Path) -> Foreign:
+    """Raises ModelError naming the node that does not fit."""
+    try:
+        found = walk(model.graph)
+        return _foreign(model.graph, found, path)
+    except Other as other:
+        raise ModelError(f"{path}: {other}") from None
+
+
+# ---------------------------------------------------------------------------------------------------------------- walk
+
+
+def walk(graph: ir.Graph) -> Found:
+    """From the logits down to the ids. Other where it is no LLaMA."""
+    found = Found()
+    logits = next((one for one in graph.outputs if sizes(one) and not maker(one, "Concat")), graph.outputs[0])
+    x = _linear(found, "lm_head", logits)
+    x = _norm(found, "model.norm", x)
+    layers: list[dict[str, Any]] = []
+    while maker(bare(x), "Gather") is None:
+        stem = str(len(layers))  # from the last on; numbered anew below
+        layers.append({})
+        x = _layer(found, stem, x)
+    node = maker(bare(x), "Gather")
+    assert node is not None
+    table, ids = node.inputs
+    if constant(table) is None or attribute(node, "axis", 0) != 0 or ids is None:
+        raise Other(f"{name_of(node)} is no look-up of words in a table")
+    while (moved := maker(ids, "Reshape", "Cast", "Squeeze", "Unsqueeze")) is not None:
+        ids = moved.inputs[0]
+    if ids is None or not ids.is_graph_input():
+        raise Other(f"{name_of(node)} looks up what is no input of the graph")
+    found.table, found.ids = table, ids
+    return found
+
+
+def _layer(found: Found, layer: str, x: ir.Value) -> ir.Value:
+    """x after a layer: what it was before."""
+    middle, down = _sum(x, "SwiGLU", f"{layer}.mlp.down_proj", found)
+    swiglu = _ours(found.linears[f"{layer}.mlp.down_proj"].source, "SwiGLU")
+    sources = [_linear(found, f"{layer}.mlp.{name}_proj", value) for name, value in
+               zip(("gate", "up"), swiglu.inputs, strict=True)]  # fmt: skip
+    _same(sources, swiglu)
+    if _norm(found, f"{layer}.post_attention_layernorm", sources[0]) is not middle:
+        raise Other(f"{name_of(swiglu)}: what it is computed from is not what is added to it")
+    x, _ = _sum(middle, "Attention", f"{layer}.self_attn.o_proj", found)
+    attention = _ours(found.linears[f"{layer}.self_attn.o_proj"].source, "Attention")
+    found.attentions.append(attention)
+    sources = [_linear(found, f"{layer}.self_attn.{name}_proj", value) for name, value in
+               zip("qkv", attention.inputs[:3], strict=True)]  # fmt: skip
+    _same(sources, attention)
+    if _norm(found, f"{layer}.input_layernorm", sources[0]) is not x:
+        raise Other(f"{name_of(attention)}: what it is computed from is not what is added to it")
+    return x
+
+
+def _sum(x: ir.Value, kind: str, name: str, found: Found) -> tuple[ir.Value, ir.Value]:
+    """x = y + linear(..kind..): y, and the product."""
+    node = maker(bare(x), "Add")
+    for at in (1, 0) if node else ():
+        product, rest = node.inputs[at], bare(node.inputs[1 - at])  # type: ignore[union-attr]
+        own = linear_of(product)
+        if own is not None and is_ours(_producer(own.source), kind) and rest is not None:
+            found.linears[name] = own
+            return rest, own.source
+    raise Other(f"{name_of(_producer(x))} is no sum with a product of {kind}")
+
+
+def _producer(value: ir.Value | None) -> ir.Node | None:
+    value = bare(value)
+    return None if value is None else value.producer()
+
+
+def _ours(value: ir.Value, kind: str) -> ir.Node:
+    node = _producer(value)
+    assert node is not None, kind
+    return node
+
+
+def _linear(found: Found, name: str, value: ir.Value | None) -> ir.Value:
+    own = linear_of(value)
+    if own is None:
+        raise Other(f"{name_of(_producer(value))} is no product with a constant matrix, where {name} would be")
+    found.linears[name] = own
+    return own.source
+
+
+def _norm(found: Found, name: str, value: ir.Value) -> ir.Value:
+    node = _producer(value)
+    while is_op(node, "Slice", "Gather", "GatherND") and node is not None and name == "model.norm":
+        value = node.inputs[0] or value  # the logits of some tokens
+        node = _producer(value)
+    if node is None or not is_ours(node, "RMSNorm"):
+        raise Other(f"{name_of(node)} is no RMSNorm, where {name} would be")
+    found.norms[name] = node
+    source = bare(node.inputs[0])
+    assert source is not None
+    return source
+
+
+def _same(values: list[ir.Value], node: ir.Node) -> None:
+    if any(one is not values[0] for one in values):
+        raise Other(f"{name_of(node)}: its products have inputs that differ")
+
+
+# -------------------------------------------------------------------------------------------------------------- folder
+
+
+def _foreign(graph: ir.Graph, found: Found, path: Path) -> Foreign:
+    layers = len(found.attentions)
+    first = found.attentions[0]
+    heads, kv_heads, size = (int(attribute(first, name)) for name in ("heads", "kv_heads", "size"))
+    for node in found.attentions:
+        if [attribute(node, name) for name in ("heads", "kv_heads", "size")] != [heads, kv_heads, size]:
+            raise Other(f"{name_of(node)} has other heads than the last layer's")
+        if abs(attribute(node, "scale") * size**0.5 - 1) > 1e-3:
+            raise Other(f"{name_of(node)} scales by {attribute(node, 'scale')}, not by {size}^-0.5")
+    epsilons = {round(attribute(node, "eps"), 12) for node in found.norms.values()}
+    if len(epsilons) > 1:
+        raise Other(f"norms have several epsilons: {sorted(epsilons)}")
+    check_masks(graph, found)
+    table, head = constant(found.table), found.linears["lm_head"]
+    assert table is not None
+    biased = {name for name, one in found.linears.items() if one.bias is not None}
+    kinds = {name.rpartition(".")[2] for name in biased}
+    whole = {name for name in found.linears if name.rpartition(".")[2] in kinds}
+    own = [{"q_proj", "k_proj", "v_proj"}, {"q_proj", "k_proj", "v_proj", "o_proj"}]
+    if kinds and (kinds not in own or biased != whole):
+        raise Other(
+            f"products with a bias: {', '.join(sorted(kinds))}; LLaMA has it of q, k, v and o, Qwen2 of q, k, v"
+        )
+    model_type = "qwen2" if len(kinds) == 3 else "llama"
+    tied = head.codes is None and head.array().shape == table.shape and np.array_equal(head.array(), table)
+    config: dict[str, Any] = {
+        "architectures": [{"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM"}[model_type]],
+        "model_type": model_type, "vocab_size": table.shape[0], "hidden_size": table.shape[1],
+        "intermediate_size": found.linears["0.mlp.gate_proj"].outputs, "num_hidden_layers": layers,
+        "num_attention_heads": heads, "num_key_value_heads": kv_heads, "head_dim": size, "hidden_act": "silu",
+        "rms_norm_eps": _short(epsilons.pop()), "tie_word_embeddings": tied,
+        "dtype": {"float16": "float16", "bfloat16": "bfloat16"}.get(str(table.dtype), "float32"),
+    }  # fmt: skip
+    if model_type == "llama":
+        config["attention_bias"] = bool(kinds)
+    config |= read_rope(graph, first, found.ids, config) | _beside(path)
+    foreign = Foreign(path, "onnx", config, _group(found), base=_base(path))
+    foreign.tensors["model.embed_tokens.weight"] = table
+    for name, node in found.norms.items():
+        foreign.tensors[f"{_renamed(name, layers)}.weight"] = _vector(node.inputs[1])
+    for name, own_linear in found.linears.items():
+        full = _renamed(name, layers)
+        if name == "lm_head" and tied:
+            continue
+        if own_linear.codes is None:
+            foreign.tensors[full + ".weight"] = own_linear.array()
+        elif name == "lm_head":
+            foreign.tensors[full + ".weight"] = own_linear.codes.dequantized().astype(np.float16)
+        else:
+            add(foreign, full, own_linear.codes)
+        if own_linear.bias is not None:
+            foreign.tensors[full + ".bias"] = own_linear.bias
+    return foreign
+
+
+def _renamed(name: str, layers: int) -> str:
+    number, _, rest = name.partition(".")
+    return f"model.layers.{layers - 1 - int(number)}.{rest}" if number.isdecimal() else name
+
+
+def _vector(value: ir.Value | None) -> Array:
+    numbers = constant(value)
+    if numbers is None:
+        raise Other(f"{name_of(None if value is None else value.producer())} is no constant weight of a norm")
+    return np.ascontiguousarray(numbers.reshape(-1))
+
+
+def _group(found: Found) -> int:
+    codes: list[Codes] = [
+        one.codes for name, one in found.linears.items() if one.codes is not None and name != "lm_head"
+    ]
+    groups = {one.codes.shape[2] for one in codes}
+    if len(groups) > 1:
+        raise Other(f"matrices in codes have blocks of {sorted(groups)}; one size for all can be read")
+    return groups.pop() if groups else 32
+
+
+def _short(value: float) -> float:
+    """The graph has float32; the number that was meant is the shortest that rounds to it."""
+    return float(str(np.float32(value)))
+
+
+def _base(path: Path) -> Path | None:
+    """The folder of the file, where it is that of a model: its tokenizer goes along."""
+    return path.parent if find_file(path.parent, "config.json") is not None else None
+
+
+def _beside(path: Path) -> Mapping[str, Any]:
+    """What a config.json in the same folder knows and a graph does not: how far positions go, and ids that end."""
+    source = find_file(path.parent, "config.json")
+    said = read_object(source) if source is not None else {}
+    keys = ("max_position_embeddings", "bos_token_id", "eos_token_id")
+    known = {key: said[key] for key in keys if isinstance(said.get(key), int | list)}
+    return {"max_position_embeddings": FALLBACK_POSITIONS} | json.loads(json.dumps(known))
+
+
+# --------------------------------------------------------------------------------------------------------------- masks
+
+
+def feeds(graph: ir.Graph, ids: ir.Value | None, tokens: int, past: int) -> dict[ir.Value, Array]:
+    """Zeros for what was, ones for a mask that is an input, positions in order; in shapes of so many tokens."""
+    found: dict[ir.Value, Array] = {}
+    for value in graph.inputs:
+        shape = sizes(value) or []
+        name = str(value.name).lower()
+        kind = np.dtype(np.int64) if value.dtype is None else value.dtype.numpy()
+        if len(shape) == 4:
+            full = [one if isinstance(one, int) else 1 for one in shape]
+            full[2] = past if not isinstance(shape[2], int) else full[2]
+            found[value] = np.broadcast_to(np.zeros((), kind), full)
+        elif "mask" in name:
+            length = shape[-1] if shape and isinstance(shape[-1], int) else past + tokens
+            found[value] = np.ones((1, length), kind)
+        elif value is ids:
+            found[value] = np.zeros((1, tokens), kind)
+        else:
+            found[value] = np.arange(past, past + tokens, dtype=kind).reshape((1,) * (len(shape) - 1) + (-1,))
+    return found
+
+
+def open_sizes(graph: ir.Graph, ids: ir.Value | None, tokens: int, past: int) -> tuple[int, int]:
+    """So many tokens and tokens before them, or what the graph has fixed."""
+    shape = sizes(ids) if ids is not None else None
+    if shape and isinstance(shape[-1], int):
+        tokens = shape[-1]
+    before = [sizes(value) for value in graph.inputs]
+    held = [one[2] for one in before if one and len(one) == 4]
+    if not held:
+        return tokens, 0
+    return tokens, held[0] if isinstance(held[0], int) else past
+
+
+def check_masks(graph: ir.Graph, found: Found) -> None:
+    """Other where a mask is not the causal one."""
+    seen: set[int] = set()
+    for node in found.attentions:
+        mask = node.inputs[5]
+        if mask is None:
+            raise Other(f"{name_of(node)} has no mask: tokens would look at those that follow")
+        if id(mask) in seen:
+            continue
+        seen.add(id(mask))
+        tokens, past = open_sizes(graph, found.ids, TOKENS, PAST)
+        got = constant(mask)
+        run = [got] if got is not None else evaluate([mask], feeds(graph, found.ids, tokens, past))
+        if run is None:
+            raise Other(f"{name_of(mask.producer())} makes a mask that cannot be computed of ids and their number")
+        seen_by = run[0] if run[0].dtype == bool else run[0] > MASKED
+        want = np.tril(np.ones((tokens, past + tokens), bool), past)
+        if not np.array_equal(np.broadcast_to(seen_by, (1, 1, *want.shape))[0, 0], want) or (
+            run[0].dtype != bool and np.abs(run[0][seen_by]).max(initial=0) > 0
+        ):
+            raise Other(f"{name_of(mask.producer())} makes a mask that is not the causal one")

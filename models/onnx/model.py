@@ -1,0 +1,48 @@
+"""An ONNX file as what it is: a decoder, or a graph of operators."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from meshrt.models.errors import ModelError
+from meshrt.models.foreign.model import Foreign
+from meshrt.models.onnx.decoder import is_decoder, read_decoder
+from meshrt.models.onnx.passes import CLEAN, FUSE, Done, run_passes
+from meshrt.models.onnx.read import read_graph
+
+
+@dataclass(frozen=True)
+class Read:
+    """A graph after its passes; the decoder that it is, or, as it was before fusion, a graph of operators."""
+
+    path: Path
+    graph: ir.Model
+    passes: list[Done]
+    decoder: Foreign | None
+
+
+def read_onnx(path: Path) -> Read:
+    """Raises ModelError."""
+    model = read_graph(path)
+    told = [Done("as read", "", len(model.graph)), *run_passes(model, CLEAN, path)]
+    plain = model.clone()
+    told += run_passes(model, FUSE, path)
+    if is_decoder(model.graph):
+        return Read(path, model, told, read_decoder(model, path))
+    return Read(path, plain, told[: len(CLEAN) + 1], None)
+
+
+def save(read: Read, name: str) -> None:
+    """The graph as it is after the passes; fused operators are of the domain `meshrt`. ModelError."""
+    try:
+        ir.save(read.graph, name)
+    except Exception as error:  # of protobuf, whose files end at 2 GiB, or of the disk
+        raise ModelError(f"{name}: cannot be written: {error}") from None
+
+
+def write_graph(out: str, read: Read) -> dict[str, Any]:
+    from meshrt.models.onnx.operators import write
+
+    return write(out, read.graph.graph, read.path)
