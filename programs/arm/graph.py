@@ -1,0 +1,155 @@
+"""A graph of operators on Arm cores: products by fmla in strips of columns, the rest in stretches of numbers."""
+
+from collections.abc import Sequence
+from math import ceil, prod
+from typing import Annotated, Any
+
+import numpy as np
+
+from meshrt.arm.cache import stretch
+from meshrt.arm.core import Team
+from meshrt.arm.kernel import Tally, vectors
+from meshrt.arm.soc import Soc
+from meshrt.models.errors import ModelError
+from meshrt.models.graph import REDUCE, Graph, Node, compute
+from meshrt.program import HOST, AtLeast
+from meshrt.programs.arm.floats import product
+from meshrt.programs.arm.split import equal
+from meshrt.programs.arm.tiles import UNITS, plan, row_tiles
+from meshrt.programs.feeding import feeds_of, graph_of, told
+
+MACHINE = "arm"
+Array = np.ndarray
+RAISED = {"fmul": 3, "fmla": 5, "frintn": 1, "shl": 1, "fadd": 1}  # e^x, as in a softmax
+# Of four numbers, beside loads and stores. What is not here moves numbers, or compares them.
+WORK: dict[str, dict[str, int]] = {
+    "Add": {"fadd": 1}, "Sub": {"fsub": 1}, "Mul": {"fmul": 1}, "Div": {"fdiv": 1}, "Max": {"fmax": 1},
+    "Min": {"fmin": 1}, "Abs": {"fabs": 1}, "Neg": {"fneg": 1}, "Relu": {"fmax": 1}, "Sqrt": {"fsqrt": 1},
+    "Reciprocal": {"fdiv": 1}, "Exp": RAISED, "Sigmoid": RAISED | {"fneg": 1, "fdiv": 1},
+    "Tanh": RAISED | {"fsub": 1, "fdiv": 1}, "Erf": RAISED | {"fabs": 1, "fdiv": 1, "fmla": 10},
+    "Log": {"fmla": 8, "fsub": 1, "ushr": 1, "scvtf": 1}, "Sin": {"fmla": 6, "frintn": 1, "fmul": 2},
+    "Cos": {"fmla": 6, "frintn": 1, "fmul": 2}, "Pow": {name: 2 * count for name, count in RAISED.items()},
+    "Where": {"bsl": 1}, "ReduceSum": {"fadd": 1}, "ReduceMean": {"fadd": 1}, "ReduceMax": {"fmax": 1},
+    "ReduceMin": {"fmin": 1}, "Softmax": RAISED | {"fmax": 1, "fsub": 1, "fmul": 4},
+}  # fmt: skip
+COMPARE = {"fcmgt": 1}
+
+
+def run(
+    soc: Soc,
+    *,
+    model: Annotated[str | None, "a folder that `meshrt import` made of an ONNX file"] = None,
+    sizes: Annotated[str | None, "of what the graph has a name for, as S=4,T=9"] = None,
+    inputs: Annotated[str | None, "FILE.npz with arrays by the names of inputs  [default: random ones]"] = None,
+    outputs: Annotated[str | None, "FILE.npz to write the outputs to", HOST] = None,
+    seed: Annotated[int, "of the random numbers", AtLeast(0)] = 0,
+) -> dict[str, Any]:
+    """Run a graph of operators in float32, each of them shared out to the cores.
+
+    A product's columns are cut into strips for the cores, and computed by fmla in micro-tiles; what lies between runs
+    over stretches of neighbouring numbers. The report has the largest error of the outputs against float64.
+    """
+    graph = graph_of(model)
+    feeds = feeds_of(graph, sizes, inputs, seed)
+    found = run_operators(soc, graph, feeds)
+    return {"operators": len(graph.nodes)} | (told(graph, feeds, found, outputs) if soc.payload else {})
+
+
+def run_operators(soc: Soc, graph: Graph, feeds: dict[str, Array]) -> dict[str, Array | None]:
+    """The outputs, at rank 0. Buffers go when nothing needs them any more. ModelError, LimitError."""
+    values = {name: np.asarray(one) for name, one in {**graph.constants, **feeds}.items()}
+    buffers = {name: soc.buffer(name, max(one.nbytes, 1)) for name, one in values.items()}
+    last = {name: at for at, node in enumerate(graph.nodes) for name in node.inputs}
+    with soc.phase("graph"):
+        for at, node in enumerate(graph.nodes):
+            given = [values[name] for name in node.inputs]
+            whole = np.asarray(_shape_of(node, given))
+            buffers[node.output] = soc.buffer(node.output, max(whole.nbytes, 1))
+            sources, target = [buffers[name] for name in node.inputs], buffers[node.output]
+            operator = matmul if node.op == "MatMul" else stretches
+            values[node.output] = operator(soc, node, given, sources, target, whole)
+            for name in {*node.inputs, node.output} - {*graph.outputs, *graph.constants}:
+                if last.get(name, at) == at:
+                    soc.free(name)
+                    values.pop(name)
+    return {name: values[name] if soc.control.rank == 0 else None for name in graph.outputs}
+
+
+def _shape_of(node: Node, given: Sequence[Array]) -> Array:
+    """What a node makes, in its shape and type: of a product no numbers yet."""
+    if node.op != "MatMul":
+        return compute(node, given)
+    a, b = given
+    if a.ndim < 2 or b.ndim < 2 or a.shape[-1] != b.shape[-2]:
+        raise ModelError(f"node {node.name} (MatMul) does not go with {list(a.shape)} and {list(b.shape)}")
+    try:
+        front = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    except ValueError:
+        raise ModelError(f"node {node.name} (MatMul): {list(a.shape)} and {list(b.shape)} have other batches") from None
+    return np.empty((*front, a.shape[-2], b.shape[-1]), np.float32)
+
+
+def matmul(
+    soc: Soc, node: Node, given: Sequence[Array], sources: Sequence[int], target: int, whole: Array
+) -> Array:
+    """[.., m, k] [.., k, n] in units of some columns of one matrix, as many as there are cores or more."""
+    unit = UNITS["fmla"]
+    tile = plan(unit, soc.device.registers, 16)
+    front, (rows, columns), inner = whole.shape[:-2], whole.shape[-2:], given[0].shape[-1]
+    count = prod(front)
+    a = np.broadcast_to(given[0], (*front, rows, inner)).reshape(count, rows, inner)
+    b = np.broadcast_to(given[1], (*front, inner, columns)).reshape(count, inner, columns)
+    strips = max(min(ceil(columns / tile.columns), ceil(soc.count / count)), 1)
+    width = tile.columns * ceil(ceil(columns / strips) / tile.columns)
+    strips = ceil(columns / width)
+    b = np.pad(b, ((0, 0), (0, 0), (0, strips * width - columns)))
+    passes, shared = len(row_tiles(rows, tile.rows)), [prod(one.shape[:-2]) == 1 for one in given]
+
+    def work(team: Team) -> Array | None:
+        mine = [some for _, units in team for some in units]
+        for core, units in team:
+            for some in units:
+                matrix, strip = divmod(some, strips)
+                for panel in range(strip * width, min((strip + 1) * width, columns), tile.columns):
+                    for _ in range(passes):  # a panel of columns stays while the rows go by
+                        core.caches.read(stretch(sources[1], 0 if shared[1] else matrix, 4 * inner * panel,
+                                                 4 * inner * min(panel + tile.columns, columns)))  # fmt: skip
+                    core.caches.read(stretch(sources[0], 0 if shared[0] else matrix, 0, 4 * rows * inner))
+                    core.caches.write(stretch(target, matrix, 4 * rows * panel, 4 * rows * min(panel + tile.columns, columns)))
+        x = w = None
+        if soc.payload:
+            x = np.stack([a[some // strips] for some in mine])
+            w = np.stack([b[some // strips, :, some % strips * width : (some % strips + 1) * width] for some in mine])
+        return product(team, unit, tile, x, w, (rows, inner, width))
+
+    parts = [part for _, part in soc.parallel(equal(count * strips, soc.count), work) if part is not None]
+    if not parts:
+        return np.zeros_like(whole)
+    by_strip = np.concatenate(parts).reshape(count, strips, rows, width).swapaxes(1, 2)
+    out: Array = by_strip.reshape(count, rows, -1)[..., :columns].reshape(whole.shape)
+    return np.ascontiguousarray(out)
+
+
+def stretches(
+    soc: Soc, node: Node, given: Sequence[Array], sources: Sequence[int], target: int, whole: Array
+) -> Array:
+    """Every core reads some neighbouring numbers of each operand, and writes some of the result.
+
+    What it computes is what every rank has computed already; here it is counted.
+    """
+    large = given[0] if node.op in REDUCE else whole
+    fours = max(ceil(large.size / 4), 1)
+    said: dict[str, Any] = dict(WORK.get(node.op, COMPARE if whole.dtype == bool else {}))
+    tally: Tally = vectors(loads=len(given), stores=1, **said)
+    shares = equal(fours, soc.count)
+
+    def work(team: Team) -> None:
+        for core, units in team:
+            begin, end = (fours and one / fours for one in (units[0], units[-1] + 1))
+            for source, one in zip(sources, given, strict=True):
+                core.caches.read(stretch(source, 0, int(begin * one.nbytes), max(int(end * one.nbytes), 1)))
+            core.caches.write(stretch(target, 0, int(begin * whole.nbytes), max(int(end * whole.nbytes), 1)))
+            core.issue(tally, len(units))
+
+    soc.parallel(shares, work)
+    return whole

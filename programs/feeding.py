@@ -1,0 +1,79 @@
+"""What a graph of operators is given, and what is said of what it gives."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from meshrt.errors import UsageError
+from meshrt.models.graph import Graph, read_graph, run_graph, shapes_of
+from meshrt.ranks import hostmemory
+
+
+def graph_of(model: str | None) -> Graph:
+    """UsageError, ModelError."""
+    if model is None:
+        raise UsageError("--model is missing: name a folder that `meshrt import MODEL.onnx --out DIR` made")
+    return read_graph(Path(model).expanduser())
+
+
+def feeds_of(graph: Graph, sizes: str | None, inputs: str | None, seed: int) -> dict[str, np.ndarray]:
+    """Inputs by name: those of a file, or normal numbers, ids 0 and true. UsageError, ModelError."""
+    shapes = shapes_of(graph, parse_sizes(sizes))
+    rng = np.random.default_rng(seed)
+    given = read_arrays(inputs) if inputs is not None else {}
+    found = {}
+    for one in graph.inputs:
+        shape = shapes[one.name]
+        hostmemory.require(f"input {one.name}", 16 * int(np.prod(shape, dtype=object)))
+        if inputs is not None and one.name not in given:
+            raise UsageError(f"--inputs {inputs} has no array {one.name!r}; the graph needs {list(shape)}")
+        if one.name in given and (given[one.name].shape != shape or given[one.name].dtype.kind not in "fiub"):
+            raise UsageError(f"--inputs {inputs}: {one.name!r} is {list(given[one.name].shape)}, not {list(shape)}")
+        if one.name in given:
+            found[one.name] = given[one.name].astype(one.dtype)
+        elif one.dtype == "float32":
+            found[one.name] = rng.standard_normal(shape, np.float32)
+        else:
+            found[one.name] = np.full(shape, one.dtype == "bool", one.dtype)
+    return found
+
+
+def read_arrays(name: str) -> dict[str, np.ndarray]:
+    """The arrays of an .npz file, which has no pickles. UsageError."""
+    try:
+        with np.load(Path(name).expanduser(), allow_pickle=False) as file:
+            return {key: file[key] for key in file.files}
+    except (OSError, ValueError, AttributeError, EOFError) as error:
+        raise UsageError(f"--inputs {name}: cannot be read as an .npz file of arrays: {error}") from None
+
+
+def parse_sizes(text: str | None) -> dict[str, int]:
+    """'S=4,T=9' -> {'S': 4, 'T': 9}. UsageError."""
+    found = {}
+    for part in text.split(",") if text else ():
+        name, sign, number = part.rpartition("=")
+        if not sign or not number.isdecimal() or not 0 < int(number[:9]) < 1 << 24 or len(number) > 8:
+            raise UsageError(f"--sizes {text}: give names and whole numbers, such as S=4,T=9")
+        found[name] = int(number)
+    return found
+
+
+def told(
+    graph: Graph, feeds: dict[str, np.ndarray], found: dict[str, np.ndarray | None], outputs: str | None
+) -> dict[str, Any]:
+    """What the report says of the outputs, at rank 0: errors against float64."""
+    there = {name: one for name, one in found.items() if one is not None}
+    if not there:
+        return {}
+    want = run_graph(graph, feeds)
+    worst = {name: float(np.abs(one - want[name]).max(initial=0)) for name, one in there.items()}
+    largest = max(float(np.abs(one).max(initial=0)) for one in want.values())
+    if outputs is not None:
+        try:
+            np.savez(Path(outputs).expanduser(), **there)  # type: ignore[arg-type]
+        except OSError as error:
+            raise UsageError(f"--outputs {outputs}: cannot be written: {error.strerror or error}") from None
+    most = max(worst.values())
+    return {"outputs": {name: list(one.shape) for name, one in there.items()}, "max_abs_error": most,
+            "max_rel_error": most / (largest or 1.0)}  # fmt: skip
