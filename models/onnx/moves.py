@@ -35,10 +35,12 @@ def settle_shapes(graph: ir.Graph) -> None:
     found = follow(graph)
     outputs = {id(value) for value in graph.outputs}
     for node in [*graph]:
+        for value in node.outputs:
+            shape = found.shapes.get(value)
+            if shape is not None and id(value) not in outputs:
+                value.shape = ir.Shape([one.value if one.value is not None else str(one) for one in shape])
         value = node.outputs[0]
         shape = found.shapes.get(value)
-        if shape is not None and len(node.outputs) == 1 and id(value) not in outputs:
-            value.shape = ir.Shape([one.value if one.value is not None else str(one) for one in shape])
         content = found.contents.get(value)
         if content is not None and content.dtype == object and id(value) not in outputs:
             numbers = [one.value for one in content.reshape(-1)]

@@ -12,6 +12,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from meshrt.models.onnx.graphs import OURS, attribute, constant, ints
+from meshrt.models.onnx.read import RUNTIME
 from meshrt.models.onnx.sizes import Size, product
 
 Shape = tuple[Size, ...]
@@ -69,7 +70,7 @@ def follow(graph: ir.Graph) -> Symbols:
     """Goes through a graph, inputs first. A node that cannot be followed has what shape inference said of it."""
     found = Symbols()
     for node in graph:
-        rule = None if node.domain not in ("", OURS) else _rule(node.op_type)
+        rule = None if node.domain not in ("", OURS, RUNTIME) else _rule(node.op_type)
         try:
             shapes = rule(found, node) if rule else None
             content = _content(found, node)
@@ -141,6 +142,10 @@ def _matmul(s: Symbols, node: ir.Node) -> list[Shape | None]:
 def _gemm(s: Symbols, node: ir.Node) -> list[Shape | None]:
     a, b = _known(s, node, 0), _known(s, node, 1)
     return [(a[1 if attribute(node, "transA", 0) else 0], b[0 if attribute(node, "transB", 0) else 1])]
+
+
+def _bits(s: Symbols, node: ir.Node) -> list[Shape | None]:
+    return [(*_known(s, node, 0)[:-1], Size.of(int(attribute(node, "N"))))]
 
 
 def _gather(s: Symbols, node: ir.Node) -> list[Shape | None]:
@@ -261,7 +266,7 @@ def _input(node: ir.Node, at: int) -> ir.Value | None:
 RULES: dict[str, Rule] = {
     "MatMul": _matmul, "Gemm": _gemm, "Gather": _gather, "Transpose": _transpose, "Reshape": _reshape,
     "Concat": _concat, "Slice": _slice, "Unsqueeze": _unsqueeze, "Squeeze": _squeeze, "Expand": _expand,
-    "Range": _range, "Split": _split,
+    "Range": _range, "Split": _split, "MatMulNBits": _bits,
 }  # fmt: skip
 
 # ----------------------------------------------------------------------------------------------------------- contents

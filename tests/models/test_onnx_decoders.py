@@ -8,10 +8,15 @@ import numpy as np
 import onnx
 import pytest
 from click.testing import CliRunner
+from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
+from onnx_graphs import FLOAT, Builder, bits4, decoder, save
+from random_models import CASES, case_ids, case_seed, random_checkpoint
 
 from meshrt.commands.import_ import command
 from meshrt.models.checkpoint import check_shapes, open_checkpoint
 from meshrt.models.config import read_config
+from meshrt.models.quantize.folder import read_parts
 from meshrt.models.reference import forward, load_weights
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "onnx"
@@ -57,3 +62,78 @@ def test_a_torch_export_has_the_logits_of_torch(name: str, tmp_path: Path) -> No
     assert fused["RMSNorm"] - fused["SwiGLU"] == 2 * layers
     assert fused["SwiGLU"] - fused["rotary embedding"] == 2 * layers * 6
     assert fused["rotary embedding"] - fused["attention"] >= layers * 15
+
+
+# ------------------------------------------------------------------------------------------------------- built by hand
+
+
+@pytest.mark.parametrize("spelling", ["plain", "runtime", "gemm"])
+@pytest.mark.parametrize("case", ["gqa82", "mha", "bias", "qwen2", "linear", "headdim"])
+def test_a_graph_built_by_hand_has_the_logits_of_its_model(case: str, spelling: str, tmp_path: Path) -> None:
+    base = random_checkpoint(CASES[case], tmp_path / "base", case_seed(case))
+    imported(save(decoder(base, spelling), tmp_path / "m.onnx"), tmp_path / "out")
+    ids = case_ids(case)
+    np.testing.assert_allclose(logits_of(tmp_path / "out", ids), logits_of(base, ids), atol=1e-6)
+    before, after = (open_checkpoint(tmp_path / name) for name in ("base", "out"))
+    assert before.tensors.keys() == after.tensors.keys()
+    for name in before.tensors:
+        np.testing.assert_array_equal(before.read(name), after.read(name))
+
+
+def test_onnxruntime_computes_what_the_hand_built_graph_says(tmp_path: Path) -> None:
+    """The graphs of these tests are right: with tokens before and without."""
+    import onnxruntime
+
+    base = random_checkpoint(CASES["gqa82"], tmp_path / "base", 0)
+    config, ids = read_config(base), case_ids("gqa82")
+    want = logits_of(base, ids)
+    for spelling in ("plain", "runtime", "gemm"):
+        model = decoder(base, spelling).SerializeToString()
+        session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+        names = [one.name for one in session.get_outputs()]
+        past = {one.name: np.zeros((1, config.kv_heads, 0, config.head_dim), np.float32) for one in session.get_inputs()[1:]}
+        first = dict(zip(names, session.run(None, {"input_ids": [ids[:5]]} | past), strict=True))
+        held = {name: first[name.replace("past", "present")] for name in past}
+        second = session.run(None, {"input_ids": [ids[5:]]} | held)[0]
+        np.testing.assert_allclose(np.concatenate((first["logits"], second), axis=1)[0], want, atol=1e-4)
+
+
+@pytest.mark.parametrize("group", [32, 64])
+def test_matmulnbits_becomes_a_folder_of_codes(group: int, tmp_path: Path) -> None:
+    base = random_checkpoint(CASES["gqa82"], tmp_path / "base", 3)
+    report = imported(save(decoder(base, "plain", group), tmp_path / "m.onnx"), tmp_path / "out", "--activations", "block")
+    key = report["quantized"]
+    assert (key["bits"], key["group"], key["symmetric"], key["activations"]) == (4, group, False, "block")
+    config = read_config(tmp_path / "out", quantized=True)
+    assert len(config.quantized) == 7 * config.layers
+    for name, matrix in config.matrices().items():
+        found = read_parts(open_checkpoint(tmp_path / "out"), name, config.quantized[name], matrix.columns, matrix.rows)
+        want = bits4(open_checkpoint(base).read(name + ".weight"), group)
+        np.testing.assert_array_equal(found.codes.dequantized(), want.dequantized())
+
+
+def test_dequantize_linear_by_blocks_is_codes(tmp_path: Path) -> None:
+    """Matrices [in, out] in blocks of 32 along the inputs, and whole rows; int4 with scales of its own."""
+    from meshrt.models.onnx.linear import linear_of
+    from meshrt.models.onnx.read import read_graph
+
+    rng = np.random.default_rng(0)
+    q, scale = rng.integers(-8, 8, (64, 10)), rng.uniform(0.01, 0.02, (2, 10)).astype(np.float16).astype(np.float32)
+    b = Builder()
+    b.tensors["q"] = helper.make_tensor("q", TensorProto.INT4, q.shape, q.astype(np.int8).reshape(-1))
+    w = b("DequantizeLinear", "q", scale, axis=0, block_size=32)
+    b("MatMul", "x", w, name="y")
+    eight = rng.integers(0, 256, (64, 9)).astype(np.uint8)
+    zero, steps = rng.integers(0, 256, 9).astype(np.uint8), np.full(9, 0.25, np.float32)
+    b("MatMul", "x", b("DequantizeLinear", eight, steps, zero, axis=1), name="z")
+    shape = {"x": (FLOAT, [3, 64])}
+    model = b.model(shape, {"y": (FLOAT, [3, 10]), "z": (FLOAT, [3, 9])}, 21)
+    graph = read_graph(save(model, tmp_path / "m.onnx")).graph
+    x = rng.standard_normal((3, 64)).astype(np.float32)
+    want = ReferenceEvaluator(model).run(None, {"x": x})
+    for value, one in zip(graph.outputs, want, strict=True):
+        linear = linear_of(value)
+        assert linear is not None and linear.codes is not None
+        np.testing.assert_allclose(x @ linear.codes.dequantized().T, one, atol=1e-4)
+    four = linear_of(graph.outputs[0])
+    assert four is not None and four.codes is not None and four.codes.zero is None and four.codes.bits == 4
