@@ -311,7 +311,8 @@ def check_masks(graph: ir.Graph, found: Found) -> None:
             raise Other(f"{name_of(mask.producer())} makes a mask that cannot be computed of ids and their number")
         seen_by = run[0] if run[0].dtype == bool else run[0] > MASKED
         want = np.tril(np.ones((tokens, past + tokens), bool), past)
-        if not np.array_equal(np.broadcast_to(seen_by, (1, 1, *want.shape))[0, 0], want) or (
+        fits = seen_by.shape[-2:] == want.shape and seen_by.size == want.size
+        if not fits or not np.array_equal(seen_by.reshape(want.shape), want) or (
             run[0].dtype != bool and np.abs(run[0][seen_by]).max(initial=0) > 0
         ):
             raise Other(f"{name_of(mask.producer())} makes a mask that is not the causal one")

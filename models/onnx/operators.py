@@ -76,7 +76,7 @@ def write(out: str, graph: ir.Graph, path: Path) -> dict[str, Any]:
     for value in graph.outputs:
         if value.name not in made:
             raise ModelError(f"{path}: its output {value.name} is no number of a node's")
-    tensors = {f"t{at}": _stored(one) for at, one in enumerate(writer.constants.values())}
+    tensors = {f"t{at}": _stored(one, path) for at, one in enumerate(writer.constants.values())}
     dtypes = {name: str(one.dtype) for name, one in writer.constants.items() if one.dtype != np.float32}
     said = {
         "inputs": inputs, "outputs": [str(value.name) for value in graph.outputs], "nodes": writer.nodes,
@@ -86,11 +86,11 @@ def write(out: str, graph: ir.Graph, path: Path) -> dict[str, Any]:
     return {"nodes": len(writer.nodes), "bytes": sum(one.nbytes for one in tensors.values())}
 
 
-def _stored(one: Array) -> Array:
+def _stored(one: Array, path: Path) -> Array:
     """Whole numbers as float32, which folders have: ModelError where they are too large to be exact."""
     found = np.ascontiguousarray(one.astype(np.float32))
     if one.dtype.kind == "i" and not np.array_equal(found.astype(np.int64), one):
-        raise ModelError("the graph has whole numbers beyond 2^24, which cannot be kept")
+        raise ModelError(f"{path}: the graph has whole numbers beyond 2^24, which cannot be kept")
     return found
 
 

@@ -4,7 +4,10 @@ Shape inference is onnx's own, folding of constants onnxscript's, merging of equ
 this folder. What is folded is limited, by what the constants ask for, before it is computed.
 """
 
-from collections.abc import Callable, Sequence
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -91,6 +94,19 @@ def _merge(model: ir.Model) -> None:
     common.CommonSubexpressionEliminationPass()(model)
 
 
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Libraries log what they could not fold, and NumPy warns of it; it is no matter of the user's."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
 CLEAN = (
     Pass("constants", "onnx_ir", _constants),
     _ours("batch of 1", name_sizes),
@@ -114,8 +130,9 @@ def run_passes(model: ir.Model, passes: Sequence[Pass], path: Path) -> list[Done
     told = []
     for one in passes:
         try:
-            one.run(model)
-            common.RemoveUnusedNodesPass()(model)
+            with quiet():
+                one.run(model)
+                common.RemoveUnusedNodesPass()(model)
         except ModelError as error:
             raise ModelError(f"{path}: {error}") from None
         except Exception as error:  # of libraries, on a graph that may be anything

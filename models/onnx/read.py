@@ -76,8 +76,10 @@ def check(proto: onnx.ModelProto, path: Path) -> None:
     for value in graph.input:
         if value.name not in known:
             _new(value.name, known, path)
-        _check_dims([one.dim_value for one in value.type.tensor_type.shape.dim], path, value.name)
-    for value in (*graph.value_info, *graph.output):
+        kind = value.type.tensor_type.elem_type
+        if kind not in _KINDS or onnx.TensorProto.DataType.Name(kind) not in TYPES:
+            raise ModelError(f"{path}: input {value.name} is of type {kind}, which cannot be read")
+    for value in (*graph.input, *graph.value_info, *graph.output):
         _check_dims([one.dim_value for one in value.type.tensor_type.shape.dim], path, value.name)
     context = onnx.checker.DEFAULT_CONTEXT
     context = type(context)()

@@ -15,12 +15,13 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 
 from meshrt.errors import UsageError
 from meshrt.ranks.console import Console
 
-KINDS = ("loaders", "config", "mixtures", "quantized", "gguf", "packed", "tokenizer", "prompt", "cli")
+KINDS = ("loaders", "config", "mixtures", "quantized", "gguf", "packed", "onnx", "tokenizer", "prompt", "cli")
 WORKER = (sys.executable, "-m", "meshrt.studies.fuzz.worker")
 
 
@@ -122,11 +123,16 @@ def where(trace: str) -> str:
 
 
 def parse_kinds(text: str | None) -> tuple[str, ...]:
-    """'loaders,cli' -> these kinds; None: all. UsageError."""
-    kinds = KINDS if text is None else tuple(text.split(","))
+    """'loaders,cli' -> these kinds; None: all for which there are libraries. UsageError."""
+    missing = [name for name in ("onnx", "onnx_ir", "onnxscript") if find_spec(name) is None]
+    if text is None:
+        return tuple(kind for kind in KINDS if kind != "onnx" or not missing)
+    kinds = tuple(text.split(","))
     for kind in kinds:
         if kind not in KINDS:
             raise UsageError(f"--only {kind!r}: there are {', '.join(KINDS)}")
+    if "onnx" in kinds and missing:
+        raise UsageError(f"--only onnx needs the package {missing[0]}: pip install meshrt-emulator[onnx]")
     return kinds
 
 

@@ -31,6 +31,18 @@ FOUND = 3
 
 Kind: TypeAlias = tuple[Callable[[Random], Case], Callable[[Path, tuple[str | None, ...]], None]]
 
+def _make_onnx(rng: Random) -> Case:
+    from meshrt.studies.fuzz import graphs  # its libraries are of an extra
+
+    return graphs.make_onnx(rng)
+
+
+def _import_onnx(folder: Path, arguments: tuple[str | None, ...]) -> None:
+    from meshrt.studies.fuzz import graphs
+
+    graphs.import_an_onnx_file(folder, arguments)
+
+
 KINDS: dict[str, Kind] = {
     "loaders": (models.make_checkpoint, models.read_a_checkpoint),
     "config": (models.make_config, models.read_a_config),
@@ -38,6 +50,7 @@ KINDS: dict[str, Kind] = {
     "quantized": (quantized.make_quantized, quantized.read_a_quantized_folder),
     "gguf": (imports.make_gguf, imports.import_a_gguf),
     "packed": (imports.make_packed, imports.import_a_packed_folder),
+    "onnx": (_make_onnx, _import_onnx),
     "tokenizer": (models.make_tokenizer, models.use_a_tokenizer),
     "prompt": (models.make_prompt, models.use_a_prompt),
     "cli": (lines.make_command, lines.run_a_command),

@@ -1,0 +1,172 @@
+"""Graphs of operators: on the mesh and on Arm cores, of any shape, against onnx's own reference; the same on all ranks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from measure import on_one_rank, run_report
+from onnx.reference import ReferenceEvaluator
+from onnx_graphs import FLOAT, Builder, attention_block, mlp, save
+from runs import run_on_arm
+
+from meshrt.errors import LimitError, UsageError
+from meshrt.models.errors import ModelError
+from meshrt.models.graph import read_graph, run_graph
+from meshrt.models.onnx.model import read_onnx, write_graph
+
+GRAPHS: dict[str, Any] = {"mlp": mlp, "attention": attention_block}
+IDS = np.array([[3, 0, 16, 7, 7, 2]])
+
+
+def feeds(name: str) -> dict[str, Any]:
+    if name == "attention":
+        return {"ids": IDS}
+    return {"x": np.random.default_rng(5).standard_normal((3, 13)).astype(np.float32)}
+
+
+def folder(model: Any, path: Path) -> Path:
+    """The graph as `meshrt import` writes it."""
+    if not (path / "graph").is_dir():
+        write_graph(str(path / "graph"), read_onnx(save(model, path / "m.onnx")))
+    return path / "graph"
+
+
+def options(name: str, path: Path) -> dict[str, Any]:
+    np.savez(path / "in.npz", **feeds(name))
+    sizes = {} if name == "attention" else {"sizes": "batch=3"}
+    return {
+        "model": str(folder(GRAPHS[name](), path)),
+        "inputs": str(path / "in.npz"),
+        "outputs": str(path / "out.npz"),
+    } | sizes
+
+
+def check(name: str, path: Path) -> None:
+    want = ReferenceEvaluator(GRAPHS[name]()).run(None, feeds(name))
+    with np.load(path / "out.npz") as found:
+        for output, one in zip(("y", "z"), want, strict=False):
+            np.testing.assert_allclose(found[output], one, atol=2e-6)
+
+
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.parametrize("mesh", [(1, 1), (4, 4), (3, 2), (2, 5), (13, 12)])
+@pytest.mark.parametrize("name", GRAPHS)
+def test_the_mesh_computes_what_onnx_says(name: str, mesh: tuple[int, int], comm: Any, tmp_path: Path) -> None:
+    report = run_report(comm, "graph", mesh, **options(name, tmp_path))
+    check(name, tmp_path)
+    assert report["result"]["max_rel_error"] < 1e-6
+
+
+@pytest.mark.mpi(ranks=[2, 4, 6])
+@pytest.mark.parametrize("name", GRAPHS)
+def test_any_number_of_ranks_gives_the_same_bits(name: str, comm: Any, tmp_path_factory: Any) -> None:
+    path = comm.bcast(tmp_path_factory.mktemp("graph") if comm.rank == 0 else None)
+    asked = comm.bcast(options(name, path) if comm.rank == 0 else None)
+
+    def run(ranks: Any) -> Any:
+        report = run_report(ranks, "graph", (6, 5), **asked)
+        written = ranks.bcast({**np.load(path / "out.npz")} if ranks.rank == 0 else None)
+        return {key: value for key, value in report.items() if key != "host"}, {
+            name: array.tobytes() for name, array in written.items()
+        }
+
+    assert run(comm) == on_one_rank(comm, run)
+
+
+@pytest.mark.mpi(ranks=[1, 2, 3])
+@pytest.mark.parametrize("name", GRAPHS)
+def test_arm_cores_compute_what_onnx_says(name: str, comm: Any, tmp_path_factory: Any) -> None:
+    path = comm.bcast(tmp_path_factory.mktemp("graph") if comm.rank == 0 else None)
+    asked = comm.bcast(options(name, path) if comm.rank == 0 else None)
+    report = run_on_arm(comm, "graph", 5, **asked)
+    if comm.rank == 0:
+        check(name, path)
+        told = {key: value for key, value in report.items() if key != "host"}
+    shapes = run_on_arm(comm, "graph", 5, payload=False, **asked)
+    one = on_one_rank(comm, lambda ranks: run_on_arm(ranks, "graph", 5, **asked))
+    if comm.rank == 0:
+        assert told == {key: value for key, value in one.items() if key != "host"}
+        assert shapes["measured"] == report["measured"]
+
+
+# --------------------------------------------------------------------------------------------------------- what it costs
+
+
+def product(inputs: int, outputs: int) -> Any:
+    b = Builder()
+    b("MatMul", "x", np.ones((inputs, outputs), np.float32), name="y")
+    return b.model({"x": (FLOAT, [3, inputs])}, {"y": (FLOAT, [3, outputs])})
+
+
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_products_alternate_the_axes(count: int, comm: Any, tmp_path: Path) -> None:
+    """Each is one allreduce: stages of one line's tree times the lines, along y, x, y. Nothing else is sent."""
+    b, x = Builder(), "x"
+    for at in range(count):
+        x = b("MatMul", x, np.eye(12, dtype=np.float32), name="y" if at == count - 1 else None)
+        x = x if at == count - 1 else b("Relu", x)
+    model = b.model({"x": (FLOAT, [3, 12])}, {"y": (FLOAT, [3, 12])})
+    width, height = 4, 3
+    report = run_report(comm, "graph", (width, height), model=str(folder(model, tmp_path)))
+    lines = [width * (height - 1), height * (width - 1)]  # cores that send their sum
+    assert report["measured"]["stages"] == sum(lines[at % 2] for at in range(count))
+    assert report["measured"]["macs"] == 3 * 12 * 12 * count
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_by_shape_counts_are_those_with_numbers(comm: Any, tmp_path: Path) -> None:
+    for name in GRAPHS:
+        (tmp_path / name).mkdir()
+        asked = options(name, tmp_path / name)
+        with_numbers, without = (
+            run_report(comm, "graph", (5, 3), payload=payload, **asked)["measured"] for payload in (True, False)
+        )
+        assert with_numbers == without
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_weights_that_do_not_fit_are_refused(comm: Any, tmp_path: Path) -> None:
+    with pytest.raises(LimitError, match="--core-memory"):
+        run_report(comm, "graph", (2, 2), "wse2", model=str(folder(product(256, 256), tmp_path)))
+
+
+# ---------------------------------------------------------------------------------------------------- what is refused
+
+
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.parametrize("asked, message", [
+    ({}, "size 'batch'"), ({"sizes": "batch"}, "--sizes batch"), ({"sizes": "batch=0"}, "--sizes batch=0"),
+    ({"sizes": "batch=3", "inputs": "in.npz"}, "'x' is"), ({"sizes": "batch=3", "inputs": "m.onnx"}, "cannot be read"),
+    ({"model": None}, "--model is missing"), ({"model": "."}, "has no graph.json"),
+])  # fmt: skip
+def test_what_is_asked_wrong_is_refused(asked: Any, message: str, comm: Any, tmp_path: Path) -> None:
+    np.savez(tmp_path / "in.npz", x=np.zeros((3, 12), np.float32))
+    asked = {"model": str(folder(mlp(), tmp_path))} | asked
+    for key in ("inputs", "model"):
+        if asked.get(key) in ("in.npz", "m.onnx", "."):
+            asked[key] = str(tmp_path / asked[key])
+    with pytest.raises((UsageError, ModelError), match=message):
+        run_report(comm, "graph", (2, 2), **asked)
+
+
+@pytest.mark.parametrize("change, message", [
+    ({"op": "Conv"}, "'nodes.op' is 'Conv'"), ({"inputs": ["nothing"]}, "takes 'nothing'"), ({"inputs": 3}, "'nodes.inputs'"),
+])  # fmt: skip
+def test_a_damaged_folder_is_refused(change: Any, message: str, tmp_path: Path) -> None:
+    place = folder(mlp(), tmp_path)
+    said = json.loads((place / "graph.json").read_text())
+    said["nodes"][0] |= change
+    (place / "graph.json").write_text(json.dumps(said))
+    with pytest.raises(ModelError, match=message):
+        read_graph(place)
+
+
+def test_a_node_that_does_not_go_with_its_input_is_named(tmp_path: Path) -> None:
+    graph = read_graph(folder(product(4, 5), tmp_path))
+    with pytest.raises(ModelError, match="node MatMul_0"):
+        run_graph(graph, {"x": np.zeros((3, 7))})
