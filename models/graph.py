@@ -23,6 +23,7 @@ Array = NDArray[Any]
 FILE = "graph.json"
 MAX_NODES, MAX_NUMBERS = 100_000, 1 << 28
 
+_erf: Callable[[Array], Array] = np.vectorize(math.erf, otypes=[np.float64])
 UNARY: dict[str, Callable[[Array], Array]] = {
     "Abs": np.abs, "Neg": np.negative, "Exp": np.exp, "Log": np.log, "Sqrt": np.sqrt, "Reciprocal": lambda x: 1 / x,
     "Sigmoid": lambda x: 1 / (1 + np.exp(-x)), "Tanh": np.tanh, "Relu": lambda x: np.maximum(x, 0), "Sin": np.sin,
@@ -38,7 +39,6 @@ REDUCE: dict[str, Callable[..., Array]] = {
 }  # fmt: skip
 MOVES = ("Reshape", "Transpose", "Concat", "Slice", "Gather", "Expand")
 OPERATORS = ("MatMul", "Where", "Softmax", *UNARY, *BINARY, *REDUCE, *MOVES)
-_erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
 @dataclass(frozen=True)
@@ -139,10 +139,13 @@ def compute(node: Node, given: Sequence[Array], lead: int = 0) -> Array:
     """What a node makes of arrays. ModelError naming it. `lead`: so many axes in front are none of the operator's."""
     try:
         with np.errstate(all="ignore"):
-            return np.asarray(_compute(node, given, lead))
+            found = np.asarray(_compute(node, given, lead))
     except (ValueError, IndexError, TypeError, KeyError, ZeroDivisionError) as error:
         shapes = ", ".join(str(list(one.shape[lead:])) for one in given)
         raise ModelError(f"node {node.name} ({node.op}) does not go with {shapes}: {error}") from None
+    if found.size > MAX_NUMBERS:
+        raise ModelError(f"node {node.name} ({node.op}) makes {found.size} numbers; the limit is {MAX_NUMBERS}")
+    return found
 
 
 def _compute(node: Node, given: Sequence[Array], lead: int) -> Array:
@@ -163,8 +166,8 @@ def _compute(node: Node, given: Sequence[Array], lead: int) -> Array:
         return np.asarray(raised / raised.sum(axis=axis, keepdims=True))
     front = given[0].shape[:lead]
     if op == "Reshape":
-        shape = [given[0].shape[lead + at] if one == 0 else one for at, one in enumerate(said["shape"])]
-        return given[0].reshape(*front, *shape)
+        new = [given[0].shape[lead + at] if one == 0 else one for at, one in enumerate(said["shape"])]
+        return given[0].reshape(*front, *new)
     if op == "Transpose":
         return given[0].transpose(*range(lead), *(axis + lead for axis in said["perm"]))
     if op == "Concat":
@@ -199,8 +202,6 @@ def run_graph(graph: Graph, feeds: Mapping[str, Array], dtype: Any = np.float64)
     values = {name: _cast(one, dtype) for name, one in {**graph.constants, **feeds}.items()}
     for node in graph.nodes:
         values[node.output] = compute(node, [values[name] for name in node.inputs])
-        if values[node.output].size > MAX_NUMBERS:
-            raise ModelError(f"node {node.name} ({node.op}) makes more than {MAX_NUMBERS} numbers")
     return {name: values[name] for name in graph.outputs}
 
 

@@ -10,7 +10,8 @@ from meshrt.mesh.block import Block
 from meshrt.mesh.collectives.allreduce import allreduce, ktree
 from meshrt.program import HOST, AtLeast
 from meshrt.programs.feeding import feeds_of, graph_of, told
-from meshrt.programs.mesh.operators import Axis, Machine, gathered, run_operators
+from meshrt.programs.mesh.operators import run_operators
+from meshrt.programs.mesh.values import Axis, Machine, gathered
 
 MESH = (4, 4)
 

@@ -84,7 +84,10 @@ def export(model: Any, dynamo: bool, past: bool) -> bytes:
         )  # fmt: skip
         proto = program.model_proto
     else:
-        axes = {name: {2: "P"} if past else {1: "S"} for name in names[1:]} | {"input_ids": {1: "S"}, "logits": {1: "S"}}
+        axes = {name: {2: "P"} if past else {1: "S"} for name in names[1:]} | {
+            "input_ids": {1: "S"},
+            "logits": {1: "S"},
+        }
         axes |= {name: {2: "T"} for name in outputs[1:]}
         torch.onnx.export(
             module, args, buffer, input_names=names, output_names=outputs, dynamo=False, dynamic_axes=axes,

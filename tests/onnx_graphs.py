@@ -32,7 +32,7 @@ class Builder:
 
     def constant(self, array: Any, name: str | None = None) -> str:
         name = name or f"c{len(self.tensors)}"
-        self.tensors[name] = numpy_helper.from_array(np.ascontiguousarray(array), name)
+        self.tensors[name] = numpy_helper.from_array(np.array(array, order="C"), name)
         return name
 
     def model(self, inputs: dict[str, Any], outputs: dict[str, Any], opset: int = 18) -> Any:
@@ -67,12 +67,12 @@ def decoder(folder: Path, spelling: str = "plain", group: int | None = None) -> 
     """The model in a folder, with past keys and values and a dynamic number of tokens; spelled otherwise than torch.
 
     `plain`: norms divide by a root, halves are cut by Split and turned each for itself, q, k and v are one product that
-    is split. `runtime`: onnxruntime's own norms, with the sum before them. `gemm`: products of rows, SiLU by exp, a mask
+    is split. `runtime`: onnxruntime's own norms. `gemm`: products of rows, SiLU by exp, a mask
     by Where. With `group` the layers' matrices are MatMulNBits of 4 bits.
     """
     config, files = read_config(folder), open_checkpoint(folder)
     read = {name: files.read(name).astype(np.float32) for name in files.tensors}
-    b, hidden, size = Builder(), config.hidden_size, config.head_dim
+    b, size = Builder(), config.head_dim
     heads, kv = config.heads, config.kv_heads
 
     def const(*numbers: int) -> Any:
@@ -148,12 +148,14 @@ def decoder(folder: Path, spelling: str = "plain", group: int | None = None) -> 
         v = b("Concat", f"past.{layer}.v", v, axis=2, name=f"present.{layer}.v")
         q = b("Div", q, np.float32(size**0.5))
         scores = b("MatMul", q, b("Transpose", repeated(k), perm=[0, 1, 3, 2]))
-        if spelling == "gemm":
-            scores = b("Where", seen, scores, np.float32(-1e30))
-        else:
-            scores = b("Add", added, scores)
+        masked = spelling == "gemm"
+        scores = b("Where", seen, scores, np.float32(-1e30)) if masked else b("Add", added, scores)
         mixed = b("MatMul", b("Softmax", scores, axis=-1), repeated(v))
-        merged = b("Reshape", b("Transpose", mixed, perm=[0, 2, 1, 3]), b("Concat", const(1), tokens, const(heads * size), axis=0))
+        merged = b(
+            "Reshape",
+            b("Transpose", mixed, perm=[0, 2, 1, 3]),
+            b("Concat", const(1), tokens, const(heads * size), axis=0),
+        )
         x = b("Add", linear(merged, stem + "self_attn.o_proj"), x)
         normed = norm(x, stem + "post_attention_layernorm")
         gate, up = (linear(normed, f"{stem}mlp.{one}_proj") for one in ("gate", "up"))
@@ -190,16 +192,16 @@ def attention_block(heads: int = 2, size: int = 5, tokens: int = 6, seed: int = 
 
     x = b("Gather", weight(17, wide), "ids", axis=0)
     shape = np.array([1, tokens, heads, size])
-    q, k, v = (b("Transpose", b("Reshape", b("MatMul", x, weight(wide, wide)), shape), perm=[0, 2, 1, 3]) for _ in "qkv")
+    q, k, v = (
+        b("Transpose", b("Reshape", b("MatMul", x, weight(wide, wide)), shape), perm=[0, 2, 1, 3]) for _ in "qkv"
+    )
     scores = b("Mul", b("MatMul", q, b("Transpose", k, perm=[0, 1, 3, 2])), np.float32(size**-0.5))
     shares = b("Softmax", b("Add", scores, np.triu(np.full((tokens, tokens), -1e9, np.float32), 1)))
     mixed = b("Reshape", b("Transpose", b("MatMul", shares, v), perm=[0, 2, 1, 3]), np.array([1, tokens, wide]))
     y = b("Add", b("MatMul", mixed, weight(wide, wide)), x)
     b("Gelu", y, name="y")
     b("Sub", y, b("ReduceMax", y, np.array([-1]), keepdims=1), name="z")
-    return b.model(
-        {"ids": (INT, [1, tokens])}, {"y": (FLOAT, [1, tokens, wide]), "z": (FLOAT, [1, tokens, wide])}, 20
-    )
+    return b.model({"ids": (INT, [1, tokens])}, {"y": (FLOAT, [1, tokens, wide]), "z": (FLOAT, [1, tokens, wide])}, 20)
 
 
 def save(model: Any, path: Path) -> Path:

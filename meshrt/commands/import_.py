@@ -35,7 +35,7 @@ def command(**options: Any) -> None:
     to float16 where they are in bfloat16 or float32, and, to float16, an embedding or head that is in blocks.
 
     An ONNX file (`pip install meshrt-emulator[onnx]`) goes through passes that fold, merge and fuse its nodes; a table
-    of them is printed. A LLaMA or Qwen2 becomes a model folder, any other graph one of operators for `meshrt run graph`.
+    of them is printed. A LLaMA or Qwen2 becomes a model folder, another graph one of operators for `meshrt run graph`.
 
     \b
     Examples:

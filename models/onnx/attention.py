@@ -149,12 +149,12 @@ def _fuse(mixed: ir.Node, scores: Scores, q: Chain, k: Chain, v: Chain) -> None:
         return
     heads, kv = layout.heads, layout.kv_heads
     axes_q, axes_k = layout.split(to_q, heads), layout.split(to_k, kv)
-    flat_v = "flat" if own_v.past is None else "heads"
+    past = own_k.past is not None
     fits = (
         axes_q and layout.moves(q, axes_q, heads, heads)
-        and axes_k and layout.moves(k, axes_k if own_k.past is None else "heads", kv, heads, own_k.past is not None, True)
-        and layout.moves(v, flat_v, kv, heads, own_v.past is not None)
-        and (own_k.past is None or (layout.moves(own_k.new, axes_k, kv, kv) and layout.moves(own_v.new, "flat", kv, kv)))
+        and axes_k and layout.moves(k, "heads" if past else axes_k, kv, heads, past, True)
+        and layout.moves(v, "heads" if past else "flat", kv, heads, past)
+        and (not past or (layout.moves(own_k.new, axes_k, kv, kv) and layout.moves(own_v.new, "flat", kv, kv)))
     )  # fmt: skip
     out = layout.merged(mixed.outputs[0]) if fits else None
     if out is None:

@@ -4,8 +4,6 @@ What is fused is walked from the logits down. What remains is run (probe.py): th
 rotary tables those of a configuration.
 """
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,21 +15,15 @@ from numpy.typing import NDArray
 from meshrt.models.errors import ModelError
 from meshrt.models.files import find_file, read_object
 from meshrt.models.foreign.model import Foreign, add
-from meshrt.models.onnx.attention import MASKED
+from meshrt.models.onnx.causal import Other, check_masks, name_of
 from meshrt.models.onnx.fuse import bare, is_ours
 from meshrt.models.onnx.graphs import attribute, constant, is_op, maker, sizes
 from meshrt.models.onnx.linear import Linear, linear_of
-from meshrt.models.onnx.probe import evaluate
 from meshrt.models.onnx.rotary import read_rope
 from meshrt.models.quantize.codes import Codes
 
 Array = NDArray[Any]
-TOKENS, PAST = 5, 3  # of a probe, where the graph leaves them open
 FALLBACK_POSITIONS = 4096
-
-
-class Other(Exception):
-    """The graph is no such decoder: the message says from where on."""
 
 
 @dataclass
@@ -43,10 +35,6 @@ class Found:
     norms: dict[str, ir.Node] = field(default_factory=dict)
     table: ir.Value | None = None
     ids: ir.Value | None = None
-
-
-def name_of(node: ir.Node | None) -> str:
-    return "an input" if node is None else f"node {node.name or node.outputs[0].name} ({node.op_type})"
 
 
 def is_decoder(graph: ir.Graph) -> bool:
@@ -92,14 +80,14 @@ def walk(graph: ir.Graph) -> Found:
 
 def _layer(found: Found, layer: str, x: ir.Value) -> ir.Value:
     """x after a layer: what it was before."""
-    middle, down = _sum(x, "SwiGLU", f"{layer}.mlp.down_proj", found)
+    middle = _sum(x, "SwiGLU", f"{layer}.mlp.down_proj", found)
     swiglu = _ours(found.linears[f"{layer}.mlp.down_proj"].source, "SwiGLU")
     sources = [_linear(found, f"{layer}.mlp.{name}_proj", value) for name, value in
                zip(("gate", "up"), swiglu.inputs, strict=True)]  # fmt: skip
     _same(sources, swiglu)
     if _norm(found, f"{layer}.post_attention_layernorm", sources[0]) is not middle:
         raise Other(f"{name_of(swiglu)}: what it is computed from is not what is added to it")
-    x, _ = _sum(middle, "Attention", f"{layer}.self_attn.o_proj", found)
+    x = _sum(middle, "Attention", f"{layer}.self_attn.o_proj", found)
     attention = _ours(found.linears[f"{layer}.self_attn.o_proj"].source, "Attention")
     found.attentions.append(attention)
     sources = [_linear(found, f"{layer}.self_attn.{name}_proj", value) for name, value in
@@ -110,15 +98,15 @@ def _layer(found: Found, layer: str, x: ir.Value) -> ir.Value:
     return x
 
 
-def _sum(x: ir.Value, kind: str, name: str, found: Found) -> tuple[ir.Value, ir.Value]:
-    """x = y + linear(..kind..): y, and the product."""
+def _sum(x: ir.Value, kind: str, name: str, found: Found) -> ir.Value:
+    """y of x = y + linear(..kind..)."""
     node = maker(bare(x), "Add")
     for at in (1, 0) if node else ():
         product, rest = node.inputs[at], bare(node.inputs[1 - at])  # type: ignore[union-attr]
         own = linear_of(product)
         if own is not None and is_ours(_producer(own.source), kind) and rest is not None:
             found.linears[name] = own
-            return rest, own.source
+            return rest
     raise Other(f"{name_of(_producer(x))} is no sum with a product of {kind}")
 
 
@@ -174,7 +162,7 @@ def _foreign(graph: ir.Graph, found: Found, path: Path) -> Foreign:
     epsilons = {round(attribute(node, "eps"), 12) for node in found.norms.values()}
     if len(epsilons) > 1:
         raise Other(f"norms have several epsilons: {sorted(epsilons)}")
-    check_masks(graph, found)
+    check_masks(graph, found.attentions, found.ids)
     table, head = constant(found.table), found.linears["lm_head"]
     assert table is not None
     biased = {name for name, one in found.linears.items() if one.bias is not None}
@@ -249,70 +237,10 @@ def _base(path: Path) -> Path | None:
     return path.parent if find_file(path.parent, "config.json") is not None else None
 
 
-def _beside(path: Path) -> Mapping[str, Any]:
+def _beside(path: Path) -> dict[str, Any]:
     """What a config.json in the same folder knows and a graph does not: how far positions go, and ids that end."""
     source = find_file(path.parent, "config.json")
     said = read_object(source) if source is not None else {}
     keys = ("max_position_embeddings", "bos_token_id", "eos_token_id")
     known = {key: said[key] for key in keys if isinstance(said.get(key), int | list)}
-    return {"max_position_embeddings": FALLBACK_POSITIONS} | json.loads(json.dumps(known))
-
-
-# --------------------------------------------------------------------------------------------------------------- masks
-
-
-def feeds(graph: ir.Graph, ids: ir.Value | None, tokens: int, past: int) -> dict[ir.Value, Array]:
-    """Zeros for what was, ones for a mask that is an input, positions in order; in shapes of so many tokens."""
-    found: dict[ir.Value, Array] = {}
-    for value in graph.inputs:
-        shape = sizes(value) or []
-        name = str(value.name).lower()
-        kind = np.dtype(np.int64) if value.dtype is None else value.dtype.numpy()
-        if len(shape) == 4:
-            full = [one if isinstance(one, int) else 1 for one in shape]
-            full[2] = past if not isinstance(shape[2], int) else full[2]
-            found[value] = np.broadcast_to(np.zeros((), kind), full)
-        elif "mask" in name:
-            length = shape[-1] if shape and isinstance(shape[-1], int) else past + tokens
-            found[value] = np.ones((1, length), kind)
-        elif value is ids:
-            found[value] = np.zeros((1, tokens), kind)
-        else:
-            found[value] = np.arange(past, past + tokens, dtype=kind).reshape((1,) * (len(shape) - 1) + (-1,))
-    return found
-
-
-def open_sizes(graph: ir.Graph, ids: ir.Value | None, tokens: int, past: int) -> tuple[int, int]:
-    """So many tokens and tokens before them, or what the graph has fixed."""
-    shape = sizes(ids) if ids is not None else None
-    if shape and isinstance(shape[-1], int):
-        tokens = shape[-1]
-    before = [sizes(value) for value in graph.inputs]
-    held = [one[2] for one in before if one and len(one) == 4]
-    if not held:
-        return tokens, 0
-    return tokens, held[0] if isinstance(held[0], int) else past
-
-
-def check_masks(graph: ir.Graph, found: Found) -> None:
-    """Other where a mask is not the causal one."""
-    seen: set[int] = set()
-    for node in found.attentions:
-        mask = node.inputs[5]
-        if mask is None:
-            raise Other(f"{name_of(node)} has no mask: tokens would look at those that follow")
-        if id(mask) in seen:
-            continue
-        seen.add(id(mask))
-        tokens, past = open_sizes(graph, found.ids, TOKENS, PAST)
-        got = constant(mask)
-        run = [got] if got is not None else evaluate([mask], feeds(graph, found.ids, tokens, past))
-        if run is None:
-            raise Other(f"{name_of(mask.producer())} makes a mask that cannot be computed of ids and their number")
-        seen_by = run[0] if run[0].dtype == bool else run[0] > MASKED
-        want = np.tril(np.ones((tokens, past + tokens), bool), past)
-        fits = seen_by.shape[-2:] == want.shape and seen_by.size == want.size
-        if not fits or not np.array_equal(seen_by.reshape(want.shape), want) or (
-            run[0].dtype != bool and np.abs(run[0][seen_by]).max(initial=0) > 0
-        ):
-            raise Other(f"{name_of(mask.producer())} makes a mask that is not the causal one")
+    return {"max_position_embeddings": FALLBACK_POSITIONS} | known

@@ -57,9 +57,7 @@ def fuse_norms(graph: ir.Graph) -> None:
                 if found is not None:
                     _norm(node, found[0], weight, found[1], node.outputs[0])
                     break
-        elif is_op(node, "RMSNormalization") and attribute(node, "axis", -1) in (-1, 2):
-            _norm(node, node.inputs[0], node.inputs[1], attribute(node, "epsilon", 1e-5), node.outputs[0])
-        elif is_op(node, "SimplifiedLayerNormalization") or is_op(node, "SimplifiedLayerNormalization", domain=RUNTIME):
+        elif _is_norm(node):
             _norm(node, node.inputs[0], node.inputs[1], attribute(node, "epsilon", 1e-5), node.outputs[0])
         elif is_op(node, "SkipSimplifiedLayerNormalization", domain=RUNTIME) and len(node.inputs) == 3:
             added = ir.node("Add", node.inputs[:2], {}, num_outputs=1)
@@ -68,6 +66,12 @@ def fuse_norms(graph: ir.Graph) -> None:
             _norm(node, added.outputs[0], node.inputs[2], attribute(node, "epsilon", 1e-5), node.outputs[0])
             if len(node.outputs) > 3:
                 replace(node.outputs[3], added.outputs[0])
+
+
+def _is_norm(node: ir.Node) -> bool:
+    own = is_op(node, "RMSNormalization", "SimplifiedLayerNormalization")
+    theirs = is_op(node, "SimplifiedLayerNormalization", domain=RUNTIME)
+    return (own or theirs) and attribute(node, "axis", -1) in (-1, 2)
 
 
 def _norm(node: ir.Node, x: ir.Value | None, weight: ir.Value | None, eps: float, out: ir.Value) -> None:
@@ -171,12 +175,12 @@ def _silu(value: ir.Value) -> ir.Value | None:
         return None
     node = maker(value, "Div")
     total = maker(bare(node.inputs[1]), "Add") if node else None
-    x = bare(node.inputs[0]) if node else None
+    top = bare(node.inputs[0]) if node else None
     for exp, one in pairs(total) if total else ():
         power = maker(exp, "Exp") if scalar(one) == 1 else None
         negative = maker(bare(power.inputs[0]), "Neg") if power else None
-        if negative is not None and bare(negative.inputs[0]) is x:
-            return x
+        if negative is not None and bare(negative.inputs[0]) is top:
+            return top
     return None
 
 
@@ -257,8 +261,8 @@ def _half(value: ir.Value | None) -> tuple[ir.Value, int] | None:
     if not _is_last(axis, node.inputs[0]) or step not in ([], [1]):
         return None
     low, high = start + whole if start < 0 else start, end + whole if end < 0 else min(end, whole)
-    at = {(0, whole // 2): 0, (whole // 2, whole): 1}.get((low, high))
-    return None if at is None else (bare(node.inputs[0]) or node.inputs[0], at)
+    half = {(0, whole // 2): 0, (whole // 2, whole): 1}.get((low, high))
+    return None if half is None else (bare(node.inputs[0]) or node.inputs[0], half)
 
 
 def _is_last(axis: int | None, value: ir.Value) -> bool:

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
@@ -123,7 +122,3 @@ def above(values: Sequence[ir.Value], stop: Sequence[ir.Value] = ()) -> Iterator
         seen.add(id(node))
         yield node
         todo += [one for one in node.inputs if one is not None]
-
-
-def halves(value: NDArray[Any]) -> bool:
-    return value.dtype == np.float16

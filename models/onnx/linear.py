@@ -7,7 +7,6 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from meshrt.models.errors import ModelError
 from meshrt.models.onnx.fuse import bare
 from meshrt.models.onnx.graphs import attribute, constant, ints, is_op, maker, sizes
 from meshrt.models.onnx.packed import codes_of, dequantized_codes
@@ -19,7 +18,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Linear:
-    """source times a matrix [in, out], or [out, in] where `turned`, plus `bias` [out]; `columns`: some of its outputs."""
+    """source times a matrix [in, out], or [out, in] where `turned`, plus `bias` [out]; `columns`: of its outputs."""
 
     source: ir.Value
     matrix: ir.Value | None
@@ -72,7 +71,7 @@ def _product(node: ir.Node) -> Linear | None:
     ):
         return None
     bias = constant(node.inputs[2]) if len(node.inputs) > 2 else None
-    if len(node.inputs) > 2 and node.inputs[2] is not None and (bias is None or bias.ndim > 1 and bias.shape[0] != 1):
+    if len(node.inputs) > 2 and node.inputs[2] is not None and (bias is None or (bias.ndim > 1 and bias.shape[0] != 1)):
         return None
     bias = None if bias is None else bias.reshape(-1)
     inner: ir.Value | None = matrix
@@ -141,10 +140,3 @@ def _columns(node: ir.Node, value: ir.Value) -> Linear | None:
         inner.source, inner.matrix, inner.turned, None if bias is None else bias[part], codes,
         None if codes is not None else (low, high),
     )  # fmt: skip
-
-
-def check_finite(numbers: Array, name: str) -> Array:
-    """ModelError for weights that are NaN or infinite."""
-    if not np.isfinite(numbers.astype(np.float32)).all():
-        raise ModelError(f"{name} has weights that are NaN or infinite")
-    return numbers

@@ -1,4 +1,4 @@
-"""Rewrites of what only moves numbers: shapes that follow from names, slices of slices, and moves that change nothing."""
+"""Rewrites of what only moves numbers: shapes that follow from names, slices of slices, moves that change nothing."""
 
 from collections.abc import Callable
 
@@ -6,8 +6,9 @@ import numpy as np
 import onnx_ir as ir
 
 from meshrt.models.onnx.graphs import add_constant, attribute, constant, is_op, maker, replace, sizes
+from meshrt.models.onnx.known import Symbols
 from meshrt.models.onnx.sizes import Size
-from meshrt.models.onnx.symbols import Symbols, follow
+from meshrt.models.onnx.symbols import follow
 
 END = (1 << 63) - 1
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from meshrt.models.errors import ModelError
 from meshrt.models.folder import write_folder
-from meshrt.models.graph import BINARY, FILE, MAX_NODES, REDUCE, UNARY
+from meshrt.models.graph import BINARY, FILE, MAX_NODES, MAX_NUMBERS, REDUCE, UNARY
 from meshrt.models.onnx.graphs import attribute, constant, ints, sizes
 
 Array = NDArray[Any]
@@ -66,6 +67,9 @@ def write(out: str, graph: ir.Graph, path: Path) -> dict[str, Any]:
         try:
             if node.domain != "" or node.op_type not in RULES:
                 raise Refused("is no operator that runs alone: docs/onnx.md has those that do")
+            for value in node.outputs:
+                if prod(one for one in sizes(value) or () if isinstance(one, int)) > MAX_NUMBERS:
+                    raise Refused(f"makes {sizes(value)}; {MAX_NUMBERS} numbers are the limit")
             RULES[node.op_type](writer, node)
         except Refused as refused:
             name = node.name or node.outputs[0].name
@@ -236,7 +240,8 @@ def _norm(w: Writer, node: ir.Node) -> None:
     rank = _rank(node.inputs[0])
     if attribute(node, "axis", -1) % rank != rank - 1 or len([one for one in node.outputs if one.uses()]) > 1:
         raise Refused("goes over other axes than the last, or its mean is used")
-    axes, x = {"axes": [rank - 1], "keepdims": True}, w.take(node.inputs[0])
+    x = w.take(node.inputs[0])
+    axes: dict[str, Any] = {"axes": [rank - 1], "keepdims": True}
     if node.op_type == "LayerNormalization":
         x = w.put("Sub", [x, w.put("ReduceMean", [x], **axes)])
     mean = w.put("ReduceMean", [w.put("Mul", [x, x])], **axes)

@@ -1,7 +1,8 @@
 """Matrices in a few bits: onnxruntime's MatMulNBits, and ONNX's own DequantizeLinear by blocks, as codes.
 
-MatMulNBits (com.microsoft): B U8 [N, blocks, block bytes], the first code of a pair in the low half; scales [N * blocks];
-zero points U8 [N * ceil(blocks * bits / 8)], packed like codes, or floats [N * blocks]; without them 2^(bits - 1).
+MatMulNBits (com.microsoft): B U8 [N, blocks, block bytes], the first code of a pair in the low half; scales
+[N * blocks]; zero points U8 [N * ceil(blocks * bits / 8)], packed like codes, or floats [N * blocks]; without them
+2^(bits - 1).
 DequantizeLinear (opset 21): (x - zero) * scale with a scale for `block_size` neighbours along `axis`.
 """
 

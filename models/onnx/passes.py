@@ -24,7 +24,10 @@ from meshrt.models.onnx.graphs import constant
 from meshrt.models.onnx.moves import merge_slices, merge_transposes, name_sizes, settle_shapes
 from meshrt.models.onnx.read import MAX_NUMBERS
 
-MAX_FOLDED = 1 << 24  # numbers that a node makes of constants other than weights
+MAX_FOLDED = 1 << 24  # numbers that a node makes of constants
+MAX_SMALL = 64  # numbers of a shape, of bounds and such
+MAKERS = ("Expand", "Tile", "ConstantOfShape", "Range")  # they make as many numbers as a constant says
+KEEPERS = ("Transpose", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Slice", "Split", "Identity", "Gather", "Flatten")
 
 
 @dataclass(frozen=True)
@@ -66,28 +69,23 @@ def _fold(model: ir.Model) -> None:
 
 
 def _small(node: ir.Node) -> bool | None:
-    """May a node be folded? Not one that makes more than MAX_FOLDED numbers of a few."""
-    given = [constant(value) for value in node.inputs if value is not None and value.const_value is not None]
-    if node.op_type in ("Expand", "Tile", "ConstantOfShape", "Range"):
-        if any(one is None for one in given) or len(given) < len(node.inputs):
-            return False
-        counts = [float(np.abs(one.astype(np.float64)).max(initial=0)) for one in given if one is not None]
-        if node.op_type == "Range":
-            return counts[0] + counts[1] < MAX_FOLDED * abs(float(given[2].reshape(-1)[0]))  # type: ignore[union-attr]
-        asked = given[-1]
-        whole = prod(abs(int(one)) for one in asked.reshape(-1)) if asked is not None else MAX_FOLDED  # type: ignore[union-attr]
-        size = 1 if node.op_type == "ConstantOfShape" or given[0] is None else max(given[0].size, 1)
-        return whole * size < MAX_FOLDED
-    shapes = [one.shape for one in given if one is not None]
-    try:
-        return None if prod(np.broadcast_shapes(*shapes)) < MAX_FOLDED else _one_large(shapes)
-    except ValueError:  # of products and such
-        return None if sum(map(prod, shapes)) < MAX_FOLDED else _one_large(shapes)
+    """May a node be folded? Not one that makes more than MAX_FOLDED numbers; None: as the library decides.
 
-
-def _one_large(shapes: Sequence[tuple[int, ...]]) -> bool | None:
-    """A weight that is turned or cast: no more numbers than it has."""
-    return None if sum(prod(one) > 64 for one in shapes) == 1 else False
+    A large constant may be turned or cast: that makes no more numbers than it has.
+    """
+    given = [one for one in map(constant, node.inputs) if one is not None]
+    if len(given) < len(node.inputs):
+        return False if node.op_type in MAKERS else None
+    if node.op_type == "Range":
+        low, high, step = (float(one.reshape(-1)[0]) for one in given)
+        return abs(high - low) < MAX_FOLDED * abs(step)
+    if node.op_type in MAKERS:
+        asked = prod(max(abs(int(one)), 1) for one in given[-1].reshape(-1))
+        return asked * (max(given[0].size, 1) if len(given) > 1 else 1) < MAX_FOLDED
+    large = sum(one.size > MAX_SMALL for one in given)
+    if sum(one.size for one in given) < MAX_FOLDED**0.5 or (large == 1 and node.op_type in KEEPERS):
+        return None
+    return False
 
 
 def _merge(model: ir.Model) -> None:

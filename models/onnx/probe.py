@@ -37,7 +37,9 @@ def evaluate(wanted: Sequence[ir.Value], feeds: Mapping[ir.Value, Array]) -> lis
             if value.const_value is None or value.is_graph_input():
                 return None
             tensors[value.name] = numpy_helper.from_array(value.const_value.numpy(), value.name)
-    inputs = [helper.make_tensor_value_info(value.name, _kind(array), array.shape) for value, array in feeds.items()]
+    inputs = [
+        helper.make_tensor_value_info(str(value.name), _kind(array), array.shape) for value, array in feeds.items()
+    ]
     outputs = [onnx.ValueInfoProto(name=value.name) for value in wanted]
     protos = [ir.serde.serialize_node(node) for node in nodes]
     whole = helper.make_graph(protos, "part", inputs, outputs, [*tensors.values()])

@@ -22,13 +22,15 @@ MAX_NODES, MAX_AXES = 200_000, 8
 MAX_NUMBERS = 1 << 32  # of one tensor: the embedding of a model with 250,000 words and 16,384 numbers each
 OPSETS = range(11, 25)
 OPERATORS = frozenset((
-    "Abs Add And Cast CastLike Ceil Clip Concat Constant ConstantOfShape Cos CumSum DequantizeLinear Div Equal Erf Exp"
-    " Expand Flatten Floor Gather GatherElements GatherND Gelu Gemm Greater GreaterOrEqual Identity IsInf IsNaN"
-    " LayerNormalization LeakyRelu Less LessOrEqual Log LogSoftmax MatMul Max Mean Min Mod Mul Neg Not Or Pow"
-    " RMSNormalization Range Reciprocal ReduceL2 ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare"
-    " Relu Reshape Round Shape Sigmoid Sign Sin Size Slice Softmax Softplus Split Sqrt Squeeze Sub Swish Tanh Tile"
-    " Transpose Trilu Unsqueeze Where Xor"
-).split())  # fmt: skip
+    "Abs", "Add", "And", "Cast", "CastLike", "Ceil", "Clip", "Concat", "Constant", "ConstantOfShape", "Cos", "CumSum",
+    "DequantizeLinear", "Div", "Equal", "Erf", "Exp", "Expand", "Flatten", "Floor", "Gather", "GatherElements",
+    "GatherND", "Gelu", "Gemm", "Greater", "GreaterOrEqual", "Identity", "IsInf", "IsNaN", "LayerNormalization",
+    "LeakyRelu", "Less", "LessOrEqual", "Log", "LogSoftmax", "MatMul", "Max", "Mean", "Min", "Mod", "Mul", "Neg",
+    "Not", "Or", "Pow", "RMSNormalization", "Range", "Reciprocal", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin",
+    "ReduceProd", "ReduceSum", "ReduceSumSquare", "Relu", "Reshape", "Round", "Shape", "Sigmoid", "Sign", "Sin",
+    "Size", "Slice", "Softmax", "Softplus", "Split", "Sqrt", "Squeeze", "Sub", "Swish", "Tanh", "Tile", "Transpose",
+    "Trilu", "Unsqueeze", "Where", "Xor",
+))  # fmt: skip
 RUNTIME = "com.microsoft"
 RUNTIMES = frozenset(("MatMulNBits", "SimplifiedLayerNormalization", "SkipSimplifiedLayerNormalization", "QuickGelu"))
 TYPES = {
@@ -50,7 +52,8 @@ def read_graph(path: Path) -> ir.Model:
         raise ModelError(f"{path}: is no ONNX file, or a damaged one: {_line(error)}") from None
     check(proto, path)
     try:
-        inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True) if size < MAX_BYTES // 4 else proto
+        # Without its propagation of data, which makes a list of all sizes that a constant asks for.
+        inferred = onnx.shape_inference.infer_shapes(proto, strict_mode=True) if size < MAX_BYTES // 4 else proto
         model = ir.serde.deserialize_model(inferred)
     except Exception as error:  # of libraries, on a file that may say anything
         raise ModelError(f"{path}: its shapes contradict each other: {_line(error)}") from None
@@ -83,7 +86,7 @@ def check(proto: onnx.ModelProto, path: Path) -> None:
         _check_dims([one.dim_value for one in value.type.tensor_type.shape.dim], path, value.name)
     context = onnx.checker.DEFAULT_CONTEXT
     context = type(context)()
-    context.ir_version, context.opset_imports = proto.ir_version or 8, {"": version}
+    context.ir_version, context.opset_imports = proto.ir_version or 8, {"": version or 0}
     for at, node in enumerate(graph.node):
         name = f"node {node.name or at} ({node.op_type})"
         _check_node(node, name, path, context)

@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from meshrt.models.config import Config
 from meshrt.models.errors import ModelError
+from meshrt.models.onnx.causal import feeds, open_sizes
 from meshrt.models.onnx.probe import evaluate
-from meshrt.models.rope import cos_sin, inverse_frequencies
+from meshrt.models.rope import cos_sin
 
 Array = NDArray[Any]
 TOKENS, PAST = 24, 1
@@ -22,8 +23,6 @@ NEAR = 2e-4  # of a cosine, within the positions that are run
 
 def read_rope(graph: ir.Graph, attention: ir.Node, ids: ir.Value | None, config: Mapping[str, Any]) -> dict[str, Any]:
     """rope_theta, and rope_scaling if there is one. ModelError where the tables are none that is known."""
-    from meshrt.models.onnx.decoder import feeds, open_sizes
-
     tokens, past = open_sizes(graph, ids, TOKENS, PAST)
     cos, sin = attention.inputs[3:5]
     name = f"node {attention.name or attention.outputs[0].name} (Attention)"
@@ -74,7 +73,7 @@ def candidates(tables: tuple[Array, Array], positions: Array, size: int) -> list
             if half > 1 and turned[high] > 0 and turned[low] > 0:
                 thetas.append(float((turned[low] / turned[high]) ** (size / (2 * (high - low)))))
     out: list[dict[str, Any]] = []
-    for theta in dict.fromkeys(nice for theta in thetas if np.isfinite(theta) for nice in _nice(theta)):
+    for theta in dict.fromkeys(nice for found in thetas if np.isfinite(found) for nice in _nice(found)):
         plain = {"rope_theta": theta}
         out.append(plain)
         if turned[0] > 0 and positions[at] == 1:
@@ -92,6 +91,3 @@ def inverse_frequencies_of(theta: float, size: int) -> Array:
 def _nice(value: float) -> list[float]:
     """The numbers that may have been meant, shortest first."""
     return [float(f"{value:.{digits}g}") for digits in (1, 2, 3, 4, 6, 9)]
-
-
-__all__ = ["candidates", "inverse_frequencies", "read_rope"]

@@ -89,9 +89,7 @@ def _shape_of(node: Node, given: Sequence[Array]) -> Array:
     return np.empty((*front, a.shape[-2], b.shape[-1]), np.float32)
 
 
-def matmul(
-    soc: Soc, node: Node, given: Sequence[Array], sources: Sequence[int], target: int, whole: Array
-) -> Array:
+def matmul(soc: Soc, node: Node, given: Sequence[Array], sources: Sequence[int], target: int, whole: Array) -> Array:
     """[.., m, k] [.., k, n] in units of some columns of one matrix, as many as there are cores or more."""
     unit = UNITS["fmla"]
     tile = plan(unit, soc.device.registers, 16)
@@ -115,7 +113,9 @@ def matmul(
                         core.caches.read(stretch(sources[1], 0 if shared[1] else matrix, 4 * inner * panel,
                                                  4 * inner * min(panel + tile.columns, columns)))  # fmt: skip
                     core.caches.read(stretch(sources[0], 0 if shared[0] else matrix, 0, 4 * rows * inner))
-                    core.caches.write(stretch(target, matrix, 4 * rows * panel, 4 * rows * min(panel + tile.columns, columns)))
+                    core.caches.write(
+                        stretch(target, matrix, 4 * rows * panel, 4 * rows * min(panel + tile.columns, columns))
+                    )
         x = w = None
         if soc.payload:
             x = np.stack([a[some // strips] for some in mine])
@@ -130,9 +130,7 @@ def matmul(
     return np.ascontiguousarray(out)
 
 
-def stretches(
-    soc: Soc, node: Node, given: Sequence[Array], sources: Sequence[int], target: int, whole: Array
-) -> Array:
+def stretches(soc: Soc, node: Node, given: Sequence[Array], sources: Sequence[int], target: int, whole: Array) -> Array:
     """Every core reads some neighbouring numbers of each operand, and writes some of the result.
 
     What it computes is what every rank has computed already; here it is counted.

@@ -1,4 +1,4 @@
-"""ONNX files, to fuzz `meshrt import` with: a decoder of one layer and a small graph of operators, changed at random."""
+"""ONNX files, to fuzz `meshrt import` with: a decoder of one layer and a small graph of operators, with changes."""
 
 from functools import cache
 from pathlib import Path
@@ -29,7 +29,9 @@ TURN = """
     {0}a = Mul({0}l, cos)  {0}b = Mul({0}h, sin)  {0}c = Sub({0}a, {0}b)
     {0}f = Mul({0}h, cos)  {0}g = Mul({0}l, sin)  {0}i = Add({0}f, {0}g)  {0} = Concat <axis = -1> ({0}c, {0}i)
 """
-DECODER = HEAD + """
+DECODER = (
+    HEAD
+    + """
 decoder (int64[B, S] ids, float[B, 1, P, 4] pk, float[B, 1, P, 4] pv) => (float[B, S, 11] logits, float[B, 1, T, 4] nk)
 {
     x = Gather(table, ids)
@@ -37,7 +39,11 @@ decoder (int64[B, S] ids, float[B, 1, P, 4] pk, float[B, 1, P, 4] pv) => (float[
     at = Range(p, t, one)  all = Range(zero, t, one)  af = Cast <to = 1> (at)  ac = Unsqueeze(af, first)
     angle = Mul(ac, turns)  cos = Cos(angle)  sin = Sin(angle)
     ai = Unsqueeze(at, first)  seen = LessOrEqual(all, ai)  mask = Where(seen, null, low)
-""" + NORM.format("x") + TURN.format("q") + TURN.format("k") + """
+"""
+    + NORM.format("x")
+    + TURN.format("q")
+    + TURN.format("k")
+    + """
     v0 = MatMul(xn, wv)  v1 = Reshape(v0, byk)  v2 = Transpose <perm = [0, 2, 1, 3]> (v1)
     nk = Concat <axis = 2> (pk, k)  nv = Concat <axis = 2> (pv, v2)
     tt = Unsqueeze(t, zeros)  wide = Concat <axis = 0> (ones, heads, tt, size)
@@ -45,17 +51,25 @@ decoder (int64[B, S] ids, float[B, 1, P, 4] pk, float[B, 1, P, 4] pv) => (float[
     raw = MatMul(q, kt)  half = Div(raw, root)  added = Add(half, mask)  shares = Softmax <axis = -1> (added)
     mixed = MatMul(shares, ve)  back = Transpose <perm = [0, 2, 1, 3]> (mixed)  merged = Reshape(back, flat)
     o = MatMul(merged, wo)  y = Add(x, o)
-""" + NORM.format("y") + """
+"""
+    + NORM.format("y")
+    + """
     gate = MatMul(yn, wg)  up = MatMul(yn, wu)  sig = Sigmoid(gate)  act = Mul(gate, sig)  inner = Mul(act, up)
     down = MatMul(inner, wd)  z = Add(y, down)
-""" + NORM.format("z") + "\n    logits = MatMul(zn, head)\n}"
-OPERATORS_ONLY = HEAD + """
+"""
+    + NORM.format("z")
+    + "\n    logits = MatMul(zn, head)\n}"
+)
+OPERATORS_ONLY = (
+    HEAD
+    + """
 graph (float[S, 6] x) => (float[S, 5] y)
 {
     a = MatMul(x, w1)  r = Relu(a)  g = Gemm <transB = 1, alpha = 0.5> (r, w2, b2)  n = LayerNormalization(g, b2, b2)
     l, h = Split <axis = 1> (n, parts)  c = Concat <axis = 1> (h, l)  u = Unsqueeze(c, zeros)  s = Squeeze(u, zeros)
     m = ReduceMax <keepdims = 1> (s, last)  e = Sub(s, m)  y = Softmax (e)
 }"""
+)
 SHAPES = {
     "table": (11, 8), "weight": (8,), "wq": (8, 8), "wk": (8, 4), "wv": (8, 4), "wo": (8, 8), "wg": (8, 12),
     "wu": (8, 12), "wd": (12, 8), "head": (8, 11), "w1": (6, 7), "w2": (5, 7), "b2": (5,),

@@ -31,6 +31,7 @@ FOUND = 3
 
 Kind: TypeAlias = tuple[Callable[[Random], Case], Callable[[Path, tuple[str | None, ...]], None]]
 
+
 def _make_onnx(rng: Random) -> Case:
     from meshrt.studies.fuzz import graphs  # its libraries are of an extra
 

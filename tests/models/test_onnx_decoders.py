@@ -91,7 +91,9 @@ def test_onnxruntime_computes_what_the_hand_built_graph_says(tmp_path: Path) -> 
         model = decoder(base, spelling).SerializeToString()
         session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
         names = [one.name for one in session.get_outputs()]
-        past = {one.name: np.zeros((1, config.kv_heads, 0, config.head_dim), np.float32) for one in session.get_inputs()[1:]}
+        past = {
+            one.name: np.zeros((1, config.kv_heads, 0, config.head_dim), np.float32) for one in session.get_inputs()[1:]
+        }
         first = dict(zip(names, session.run(None, {"input_ids": [ids[:5]]} | past), strict=True))
         held = {name: first[name.replace("past", "present")] for name in past}
         second = session.run(None, {"input_ids": [ids[5:]]} | held)[0]
@@ -101,7 +103,9 @@ def test_onnxruntime_computes_what_the_hand_built_graph_says(tmp_path: Path) -> 
 @pytest.mark.parametrize("group", [32, 64])
 def test_matmulnbits_becomes_a_folder_of_codes(group: int, tmp_path: Path) -> None:
     base = random_checkpoint(CASES["gqa82"], tmp_path / "base", 3)
-    report = imported(save(decoder(base, "plain", group), tmp_path / "m.onnx"), tmp_path / "out", "--activations", "block")
+    report = imported(
+        save(decoder(base, "plain", group), tmp_path / "m.onnx"), tmp_path / "out", "--activations", "block"
+    )
     key = report["quantized"]
     assert (key["bits"], key["group"], key["symmetric"], key["activations"]) == (4, group, False, "block")
     config = read_config(tmp_path / "out", quantized=True)

@@ -1,4 +1,4 @@
-"""Graphs of operators: on the mesh and on Arm cores, of any shape, against onnx's own reference; the same on all ranks."""
+"""Graphs of operators: on the mesh and on Arm cores, of any shape, against onnx's own reference; the same on ranks."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_arm_cores_compute_what_onnx_says(name: str, comm: Any, tmp_path_factory
         assert shapes["measured"] == report["measured"]
 
 
-# --------------------------------------------------------------------------------------------------------- what it costs
+# ------------------------------------------------------------------------------------------------------- what it costs
 
 
 def product(inputs: int, outputs: int) -> Any:
@@ -155,7 +155,8 @@ def test_what_is_asked_wrong_is_refused(asked: Any, message: str, comm: Any, tmp
 
 
 @pytest.mark.parametrize("change, message", [
-    ({"op": "Conv"}, "'nodes.op' is 'Conv'"), ({"inputs": ["nothing"]}, "takes 'nothing'"), ({"inputs": 3}, "'nodes.inputs'"),
+    ({"op": "Conv"}, "'nodes.op' is 'Conv'"), ({"inputs": ["nothing"]}, "takes 'nothing'"),
+    ({"inputs": 3}, "'nodes.inputs'"),
 ])  # fmt: skip
 def test_a_damaged_folder_is_refused(change: Any, message: str, tmp_path: Path) -> None:
     place = folder(mlp(), tmp_path)
