@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -17,10 +18,17 @@ def graph_of(model: str | None) -> Graph:
     return read_graph(Path(model).expanduser())
 
 
-def feeds_of(graph: Graph, sizes: str | None, inputs: str | None, seed: int) -> dict[str, np.ndarray]:
+def feeds_of(graph: Graph, sizes: str | None, inputs: str | None, seed: int | None) -> dict[str, np.ndarray]:
     """Inputs by name: those of a file, or normal numbers, ids 0 and true. UsageError, ModelError."""
-    shapes = shapes_of(graph, parse_sizes(sizes))
-    rng = np.random.default_rng(seed)
+    if inputs is not None and seed is not None:
+        raise UsageError("--seed is of random inputs, and --inputs has others: leave one of them away")
+    chosen = parse_sizes(sizes)
+    if unknown := [name for name in chosen if name not in graph.names]:
+        raise UsageError(
+            f"--sizes {sizes}: the graph has no size {unknown[0]!r}; it has {', '.join(graph.names) or 'none'}"
+        )
+    shapes = shapes_of(graph, chosen)
+    rng = np.random.default_rng(seed or 0)
     given = read_arrays(inputs) if inputs is not None else {}
     found = {}
     for one in graph.inputs:
@@ -39,12 +47,18 @@ def feeds_of(graph: Graph, sizes: str | None, inputs: str | None, seed: int) -> 
     return found
 
 
+def check_outputs(outputs: str | None, payload: bool) -> None:
+    """UsageError where there will be no numbers to write."""
+    if outputs is not None and not payload:
+        raise UsageError("--outputs is for numbers, and --payload none has none: leave one of them away")
+
+
 def read_arrays(name: str) -> dict[str, np.ndarray]:
     """The arrays of an .npz file, which has no pickles. UsageError."""
     try:
         with np.load(Path(name).expanduser(), allow_pickle=False) as file:
             return {key: file[key] for key in file.files}
-    except (OSError, ValueError, AttributeError, EOFError) as error:
+    except (OSError, ValueError, AttributeError, EOFError, MemoryError, BadZipFile) as error:
         raise UsageError(f"--inputs {name}: cannot be read as an .npz file of arrays: {error}") from None
 
 

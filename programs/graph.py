@@ -9,7 +9,7 @@ import numpy as np
 from meshrt.mesh.block import Block
 from meshrt.mesh.collectives.allreduce import allreduce, ktree
 from meshrt.program import HOST, AtLeast
-from meshrt.programs.feeding import feeds_of, graph_of, told
+from meshrt.programs.feeding import check_outputs, feeds_of, graph_of, told
 from meshrt.programs.mesh.operators import run_operators
 from meshrt.programs.mesh.values import Axis, Machine, gathered
 
@@ -24,7 +24,7 @@ def run(
     inputs: Annotated[str | None, "FILE.npz with arrays by the names of inputs  [default: random ones]"] = None,
     outputs: Annotated[str | None, "FILE.npz to write the outputs to", HOST] = None,
     phases: Annotated[int, "K: phases of the trees that sums are made by", AtLeast(1)] = 2,
-    seed: Annotated[int, "of the random numbers", AtLeast(0)] = 0,
+    seed: Annotated[int | None, "of the random inputs  [default: 0]", AtLeast(0)] = None,
 ) -> dict[str, Any]:
     """Run a graph of operators: each product changes the axis that numbers are cut along, and ends in an allreduce.
 
@@ -36,6 +36,7 @@ def run(
       meshrt run graph --model mlp --mesh 4x4
       meshrt run graph --model mlp --sizes batch=3 --on arm
     """
+    check_outputs(outputs, block.payload)
     graph = graph_of(model)
     feeds = feeds_of(graph, sizes, inputs, seed)
     with ExitStack() as stack:

@@ -72,6 +72,8 @@ BASE: dict[str, dict[str, Any]] = {
     "xuv neuron": {"m": 256, "k": 256, "r": 128, "n": 512},
     "lowrank gpu": {"@tp": 2, **IDS},
     "linear arm": {"m": 20, "k": 128, "n": 96, "tile": "8x8"},
+    "graph mesh": {"@mesh": (4, 9), "model": "{tmp}/graph", "sizes": "S=3"},
+    "graph arm": {"@cores": 2, "model": "{tmp}/graph", "sizes": "S=3"},
     "serve gpu": {"@tp": 2, "requests": 4, "prompt_tokens": "5", "output_tokens": "3"},
 }
 NUMBERS = {"@payload": True}
@@ -96,6 +98,11 @@ DRAWING = [
     Row("top_k", 1, "result.token_ids", OTHER, DRAWN, "1 leaves the likeliest"),
     Row("top_p", 1e-9, "result.token_ids", OTHER, DRAWN, "so little leaves the likeliest"),
     Row("seed", 7, "result.token_ids", OTHER, DRAWN),
+]
+FEEDING = [
+    Row("inputs", "{tmp}/in.npz", "result.max_abs_error", OTHER, NUMBERS),
+    Row("outputs", "{tmp}/out.npz", "file {tmp}/out.npz", APPEARS, NUMBERS),
+    Row("seed", 1, "result.max_abs_error", OTHER, NUMBERS),
 ]
 KEEPING = [
     Row("checkpoint", "{tmp}/state", "file {tmp}/state/state.json", APPEARS, NUMBERS),
@@ -268,6 +275,17 @@ ROWS: dict[str, list[Row]] = {
             {"kernel": "dense", "r": None}),
         Row("seed", 1, "result.max_abs_error", OTHER, NUMBERS),
     ],
+    "graph mesh": [
+        Row("model", "{tmp}/wide", "measured.macs", GROWS),
+        Row("sizes", "S=6", "measured.macs", times(2)),
+        Row("phases", 1, "measured.critical_path.cycles", OTHER),
+        *FEEDING,
+    ],
+    "graph arm": [
+        Row("model", "{tmp}/wide", "measured.operations", GROWS),
+        Row("sizes", "S=30", "measured.instructions.fmla", GROWS),
+        *FEEDING,
+    ],
     "linear arm": [
         Row("m", 40, "measured.instructions.smmla", times(2)),
         Row("k", 256, "measured.instructions.smmla", times(2)),
@@ -362,6 +380,10 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("linear arm", {"tile": "9x8"}, "rows are a multiple of 2"),
     ("linear arm", {"tile": "8"}, "no tile such as 10x8"),
     ("shift mesh", {"multiply": True}, "add --axis both"),
+    *((f"graph {machine}", options, message) for machine in ("mesh", "arm") for options, message in (
+        ({"inputs": "{tmp}/in.npz", "seed": 1}, "leave one of them away"), ({"sizes": "S=3,T=4"}, "has no size 'T'"),
+        ({"outputs": "{tmp}/out.npz"}, "--payload none has none"), ({"model": None}, "--model is missing"),
+    )),
     *((f"llama {machine}", NUMBERS | {name: value}, "at a temperature of 0")
       for machine in ("mesh", "neuron", "gpu", "arm") for name, value in (("top_k", 5), ("top_p", 0.5), ("seed", 1))),
     ("llama mesh", NUMBERS | {"layers_run": 1}, "--layers-run"),

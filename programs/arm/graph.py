@@ -16,7 +16,7 @@ from meshrt.program import HOST, AtLeast
 from meshrt.programs.arm.floats import product
 from meshrt.programs.arm.split import equal
 from meshrt.programs.arm.tiles import UNITS, plan, row_tiles
-from meshrt.programs.feeding import feeds_of, graph_of, told
+from meshrt.programs.feeding import check_outputs, feeds_of, graph_of, told
 
 MACHINE = "arm"
 Array = np.ndarray
@@ -42,13 +42,14 @@ def run(
     sizes: Annotated[str | None, "of what the graph has a name for, as S=4,T=9"] = None,
     inputs: Annotated[str | None, "FILE.npz with arrays by the names of inputs  [default: random ones]"] = None,
     outputs: Annotated[str | None, "FILE.npz to write the outputs to", HOST] = None,
-    seed: Annotated[int, "of the random numbers", AtLeast(0)] = 0,
+    seed: Annotated[int | None, "of the random inputs  [default: 0]", AtLeast(0)] = None,
 ) -> dict[str, Any]:
     """Run a graph of operators in float32, each of them shared out to the cores.
 
     A product's columns are cut into strips for the cores, and computed by fmla in micro-tiles; what lies between runs
     over stretches of neighbouring numbers. The report has the largest error of the outputs against float64.
     """
+    check_outputs(outputs, soc.payload)
     graph = graph_of(model)
     feeds = feeds_of(graph, sizes, inputs, seed)
     found = run_operators(soc, graph, feeds)

@@ -1,4 +1,4 @@
-"""Values of a graph of operators on the mesh: cut along an axis, or whole at all cores; and how they are brought over."""
+"""Values of a graph of operators on the mesh: cut along an axis, or whole at all cores; how they are brought over."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

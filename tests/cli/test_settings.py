@@ -8,10 +8,12 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from device_settings import DEVICES, HOW, NO_EFFECT, ON, PAYLOAD, SHARED
 from device_settings import MACHINES as OPTIONS
 from gpu_runs import new_gpus, run_gpus
+from graph_folders import lay_graph
 from measure import run_report
 from runs import run_on_arm, run_on_cores
 from settings import BASE, REFUSED, ROWS, STOPS, Row
@@ -43,6 +45,10 @@ def run(
     name, machine = program.split()
     (tmp / here).mkdir(exist_ok=True)
     (tmp / "prompts").write_text(PROMPTS)
+    if name == "graph":
+        lay_graph(tmp / "graph", 20)
+        lay_graph(tmp / "wide", 40)
+        np.savez(tmp / "in.npz", x=np.full((3, 12), 0.3, np.float32))
     given = {key: placed(value, tmp, here) for key, value in (BASE[program] | dict(options)).items()}
     how = {key: given.pop(key) for key in [*given] if key.startswith("@")}
     payload = how.get("@payload", False)

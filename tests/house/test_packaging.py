@@ -130,18 +130,29 @@ def test_launch_knows_nothing_of_meshes() -> None:
 def test_heavy_libraries_are_imported_late() -> None:
     """--help and 64 ranks' start-up pay for every import at the top of a file.
 
-    What trains needs torch, and nothing else imports it.
+    What trains needs torch, and nothing else imports it. What reads ONNX files needs its libraries: nothing else
+    imports it but the command, and the fuzzer, both where they need it.
     """
     training = {"train", "lora", "torchmodel"}
+    reading = {ROOT / "models" / "onnx", ROOT / "studies" / "fuzz" / "graphs.py"}
+    onnx = {"onnx", "onnx_ir", "onnxscript", "onnxruntime", "google"}
     heavy = {"mpi4py", "torch", "transformers", "matplotlib", "tokenizers", "rich"}
     for layer in LAYERS:
         for path in _files(layer):
             if layer == "models" and path.stem in training:
                 continue
             assert not set(_imports(path)) & {f"meshrt.models.{name}" for name in training}, path
+            if not reading & {path, path.parent}:
+                found = {name for name in _imports(path) if name.split(".")[0] in onnx}
+                assert not found, f"{path}: {found}"
+                late = path in (COMMANDS / "import_.py", ROOT / "studies" / "fuzz" / "worker.py")
+                theirs = {name for name in _imports(path) if name.startswith("meshrt.models.onnx")}
+                assert late or not theirs, f"{path}: {theirs}"
             for node in _body(path):
                 names = {alias.name.split(".")[0] for alias in node.names} if isinstance(node, ast.Import) else set()
                 names |= {str(node.module).split(".")[0]} if isinstance(node, ast.ImportFrom) else set()
+                module = str(node.module) if isinstance(node, ast.ImportFrom) else ""
+                assert reading & {path, path.parent} or not module.startswith("meshrt.models.onnx"), path
                 assert not names & heavy, f"{path}: {names & heavy} at the top"
 
 

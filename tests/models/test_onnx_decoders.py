@@ -10,12 +10,14 @@ import pytest
 from click.testing import CliRunner
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
-from onnx_graphs import FLOAT, Builder, bits4, decoder, save
+from onnx_graphs import FLOAT, Builder, bits4, decoder, packed, save
 from random_models import CASES, case_ids, case_seed, random_checkpoint
 
 from meshrt.commands.import_ import command
 from meshrt.models.checkpoint import check_shapes, open_checkpoint
 from meshrt.models.config import read_config
+from meshrt.models.integer import linear
+from meshrt.models.onnx.packed import codes_of
 from meshrt.models.quantize.folder import read_parts
 from meshrt.models.reference import forward, load_weights
 
@@ -136,8 +138,33 @@ def test_dequantize_linear_by_blocks_is_codes(tmp_path: Path) -> None:
     x = rng.standard_normal((3, 64)).astype(np.float32)
     want = ReferenceEvaluator(model).run(None, {"x": x})
     for value, one in zip(graph.outputs, want, strict=True):
-        linear = linear_of(value)
-        assert linear is not None and linear.codes is not None
-        np.testing.assert_allclose(x @ linear.codes.dequantized().T, one, atol=1e-4)
+        product = linear_of(value)
+        assert product is not None and product.codes is not None
+        np.testing.assert_allclose(x @ product.codes.dequantized().T, one, atol=1e-4)
     four = linear_of(graph.outputs[0])
     assert four is not None and four.codes is not None and four.codes.zero is None and four.codes.bits == 4
+
+
+@pytest.mark.parametrize("spelled", ["zeros", "none", "bias"])
+@pytest.mark.parametrize("group, inputs", [(32, 256), (64, 200), (128, 300)])
+def test_what_is_read_of_matmulnbits_is_what_onnxruntime_multiplies(group: int, inputs: int, spelled: str) -> None:
+    """At accuracy level 4 activations are in 8 bits by blocks: the block-wise products of whole numbers, to 1e-6."""
+    import onnx_ir
+    import onnxruntime
+
+    rng = np.random.default_rng(group)
+    codes, bias = bits4(0.1 * rng.standard_normal((48, inputs)), group), rng.standard_normal(48).astype(np.float32)
+    q, scale, zeros = packed(codes)
+    b, said = Builder(), {"K": inputs, "N": 48, "bits": 4, "block_size": group, "accuracy_level": 4}
+    more = {"zeros": [zeros], "none": [], "bias": [zeros, "", bias]}[spelled]
+    b("MatMulNBits", "x", q, scale, *more, domain="com.microsoft", name="y", **said)
+    model = b.model({"x": (FLOAT, [5, inputs])}, {"y": (FLOAT, [5, 48])})
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    x = rng.standard_normal((5, inputs)).astype(np.float32)
+    want = session.run(None, {"x": x})[0]
+    node = next(iter(onnx_ir.from_proto(model).graph))
+    found, found_bias = codes_of(node)
+    assert (found.zero is None, found_bias is None) == (spelled == "none", spelled != "bias")
+    y = linear(x, found, "block") + (0 if found_bias is None else found_bias)
+    assert np.linalg.norm(y - want) / np.linalg.norm(want) < 1e-6
+    assert np.linalg.norm(linear(x, found, "row") + (0 if found_bias is None else found_bias) - want) > 1e-3
