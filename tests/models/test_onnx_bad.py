@@ -178,6 +178,29 @@ def least(array: np.ndarray) -> np.ndarray | None:
     return np.float32(-1.0) if array.shape == () and array.dtype == np.float32 and array < -1e8 else None
 
 
+def test_a_window_of_attention_is_refused(tmp_path: Path) -> None:
+    """Tokens that look at the last 3,000 alone."""
+    model = decoder(base(tmp_path))
+    nodes = [*model.graph.node]
+    at = next(at for at, one in enumerate(nodes) if one.op_type == "LessOrEqual")
+    every, own = nodes[at].input
+    before = helper.make_node("Sub", [own, "window"], ["first seen"], name="window")
+    near = helper.make_node("Greater", [every, "first seen"], ["near"], name="near")
+    both = helper.make_node("And", ["near", "causal"], [nodes[at].output[0]], name="both")
+    nodes[at].output[0] = "causal"
+    del model.graph.node[:]
+    model.graph.node.extend([*nodes[: at + 1], before, near, both, *nodes[at + 1 :]])
+    for window, message in ((3000, "not the causal one"), (40000, None)):
+        model.graph.initializer.append(numpy_helper.from_array(np.array(window), "window"))
+        file = save(model, tmp_path / "m.onnx")
+        if message is not None:
+            refused(file, message)
+        else:
+            result = CliRunner().invoke(command, [str(file), "--out", str(tmp_path / "out"), "--quiet"])
+            assert result.exit_code == 0, "a window that nothing shows"
+        model.graph.initializer.pop()
+
+
 def turns(array: np.ndarray) -> np.ndarray | None:
     """Of a head's four pairs, by numbers that no formula has."""
     return np.array([1.0, 0.7, 0.2, 0.1], np.float32) if array.shape == (4,) and array[0] == 1 else None
