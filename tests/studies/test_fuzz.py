@@ -51,7 +51,7 @@ def grows(folder, arguments): bytearray(worker.BOUND)
 def dies(folder, arguments): os.kill(os.getpid(), 11)
 def fine(folder, arguments): pass
 
-worker.main({name: (make, what) for name, what in zip(%r, (raises, hangs, grows, dies, fine, fine, fine, fine, fine))})
+worker.main({name: (make, what) for name, what in zip(%r, (raises, hangs, grows, dies, *[fine] * 6))})
 """
 
 
