@@ -3,6 +3,7 @@
 import json
 import os
 import resource
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -277,3 +278,11 @@ def test_passes_alone_write_a_graph_and_no_folder(tmp_path: Path) -> None:
     assert {kind: kinds.count(kind) for kind in kinds} == {
         "RMSNorm": 2 * layers + 1, "Attention": layers, "SwiGLU": layers,
     }  # fmt: skip
+
+
+def test_without_the_libraries_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("meshrt.models.onnx")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delattr("meshrt.models.onnx", raising=False)
+    monkeypatch.setitem(sys.modules, "onnx_ir", None)
+    refused(save(mlp(), tmp_path / "m.onnx"), "need the package onnx_ir: pip install meshrt-emulator[onnx]")
