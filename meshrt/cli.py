@@ -53,6 +53,7 @@ COMMANDS = {
     "submit": "submit",
     "sweep": "sweep",
     "tune": "tune",
+    "validate": "validate",
 }
 
 

@@ -85,9 +85,25 @@ WSE2 = Device(
     ),
 )
 
+WSE3 = replace(
+    WSE2,
+    name="wse3",
+    width=762,
+    height=1172,
+    alpha=2.0,
+    beta=10.0,
+    macs_per_cycle_16=8.0,
+    sources=(
+        "width, height: fabric of a WSE-3, --fabric-dims of the Cerebras SDK's documentation",
+        "alpha, beta: twice those of wse2 in measured reductions (docs/validation.md)",
+        "macs_per_cycle_16: SIMD of 8 numbers, Cerebras SDK documentation, language appendix, SIMD mode",
+        "all else: as wse2",
+    ),
+)
+
 IDEAL = Device(name="ideal", sources=("a hop costs one cycle, nothing else costs anything, and there are no limits",))
 
-PRESETS = {device.name: device for device in (WSE2, IDEAL)}
+PRESETS = {device.name: device for device in (WSE2, WSE3, IDEAL)}
 
 
 def find_device(name: str | Device, **overrides: int | None) -> Device:

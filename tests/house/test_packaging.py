@@ -86,6 +86,14 @@ def test_model_data_is_packaged() -> None:
         assert any(fnmatch(f"/{name}", f"*/{pattern.removeprefix('**/')}") for pattern in patterns), name
 
 
+def test_measurements_are_packaged_with_their_sources() -> None:
+    patterns = SETUPTOOLS["package-data"]["meshrt.studies.validate"]
+    data = list((ROOT / "studies" / "validate" / "data").iterdir())
+    assert "README.md" in {path.name for path in data} and any(path.suffix == ".csv" for path in data)
+    for path in data:
+        assert any(fnmatch(f"data/{path.name}", pattern) for pattern in patterns), path
+
+
 def test_the_schema_of_reports_is_packaged() -> None:
     patterns = SETUPTOOLS["package-data"]["meshrt"]
     for path in (ROOT / "meshrt" / "schema").iterdir():

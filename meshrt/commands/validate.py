@@ -1,0 +1,66 @@
+"""`meshrt validate`: public measurements on real machines beside what is emulated of the same work."""
+
+from __future__ import annotations
+
+import sys
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from meshrt.commands import shared
+from meshrt.ranks import failure
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Intracomm
+
+USES = ("check", "fit", "outlier", "lone")
+
+
+@click.command("validate")
+@click.option("--data", "files", multiple=True, metavar="FILE.csv", help="Only the rows of this file; may be repeated.")
+@click.option("--only", "kernels", multiple=True, metavar="KERNEL", help="Only rows of this kernel; may be repeated.")
+@click.option("--use", "uses", multiple=True, type=click.Choice(USES), help="Only rows of this use; may be repeated.")
+@click.option("--rows", "every_row", is_flag=True, help="Print every row, not only the worst of each size.")
+@click.option("--png", metavar="FILE", help="Draw it; needs matplotlib.")
+@shared.together(shared.json_to("it"), shared.quiet)
+def command(**options: Any) -> None:
+    """Public measurements on real machines, beside what is emulated of the same work.
+
+    A file's header tells what was measured, and its column `use` whether constants of a device may come from a row
+    (fit) or not (check, and what stands apart as outlier or lone); where it is missing all rows are check. Rows are
+    emulated from their sizes alone. Share the rows out with mpirun.
+
+    \b
+    meshrt validate                                  what is shipped (docs/validation.md)
+    meshrt validate --data my_gemm.csv --json -      rows of your own, in the columns p,mt,kt,nt,cycles_mean
+    """
+    sys.exit(failure.run_guarded(lambda comm, board: validate(comm, **options)))
+
+
+def validate(
+    comm: Intracomm, *, files: tuple[str, ...], kernels: tuple[str, ...], uses: tuple[str, ...], every_row: bool,
+    png: str | None, json_path: str | None, quiet: bool,
+) -> int:  # fmt: skip
+    """One rank's part."""
+    from meshrt.ranks.files import check_target
+    from meshrt.report import deliver_json
+    from meshrt.studies.files import check_matplotlib
+    from meshrt.studies.validate import validate as study
+    from meshrt.studies.validate.picture import draw
+    from meshrt.studies.validate.printed import print_comparison
+
+    began = perf_counter()
+    if png:
+        check_matplotlib()
+        check_target("--png", png)
+    console = shared.start(comm, json_path, quiet)
+    compared = study.validate(comm, console, files, kernels, uses)
+    if comm.rank == 0:
+        deliver_json(study.document(comm, compared, began), json_path)
+        if console.loud:
+            print_comparison(compared, every_row)
+        if png:
+            draw(png, compared)
+            console.text(f"written: {png}\n")
+    return 0

@@ -1,0 +1,1 @@
+"""Public measurements on real machines beside what the emulator says of the same work."""

@@ -1,0 +1,41 @@
+"""A picture of what was measured and emulated."""
+
+import io
+from collections.abc import Sequence
+
+from meshrt.ranks.files import write_file
+from meshrt.studies.validate.errors import Compared
+
+
+def draw(path: str, compared: Sequence[Compared]) -> None:
+    """A column of two panels a kernel: emulated over measured, and their ratio; rows of each use in a colour. A PNG.
+
+    No display is needed, and none of matplotlib's own settings are changed.
+    """
+    from matplotlib.figure import Figure
+
+    kernels = list(dict.fromkeys(one.kernel for one in compared))
+    figure = Figure(figsize=(4.5 * len(kernels), 6.5), layout="constrained")
+    panels = figure.subplots(2, len(kernels), squeeze=False)
+    for (both, ratios), kernel in zip(panels.T, kernels, strict=True):
+        own = [one for one in compared if one.kernel == kernel and one.ratio is not None]
+        for use in dict.fromkeys(one.row.use for one in own):
+            part = [one for one in own if one.row.use == use]
+            measured = [one.row.measured for one in part]
+            both.plot(measured, [one.emulated.value for one in part], ".", markersize=4, label=use)
+            ratios.plot(measured, [one.ratio for one in part], ".", markersize=4)
+        unit = own[0].row.kind.unit if own else ""
+        ends = [min((one.row.measured for one in own), default=1), max((one.row.measured for one in own), default=1)]
+        both.plot(ends, ends, color="grey", linewidth=0.8)
+        ratios.axhline(1, color="grey", linewidth=0.8)
+        for panel in (both, ratios):
+            panel.set_xscale("log")
+            panel.set_xlabel(f"measured, {unit}")
+        both.set_yscale("log")
+        both.set_title(kernel)
+        both.set_ylabel(f"emulated, {unit}")
+        ratios.set_ylabel("emulated / measured")
+        both.legend()
+    image = io.BytesIO()
+    figure.savefig(image, format="png", dpi=120)
+    write_file("--png", path, lambda stream: stream.write(image.getvalue()))

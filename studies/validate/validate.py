@@ -1,0 +1,76 @@
+"""`meshrt validate`: what rows of measurements were measured on is emulated, and the two set side by side."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from meshrt import __version__
+from meshrt.errors import UsageError
+from meshrt.ranks.console import Console
+from meshrt.report import SCHEMA
+from meshrt.studies.validate.errors import Compared, by_use, errors
+from meshrt.studies.validate.kind import Batch, Emulated, Kind
+from meshrt.studies.validate.kinds import KINDS
+from meshrt.studies.validate.rows import DATA, Row, read_rows
+
+
+def validate(
+    comm: Any, console: Console, files: Sequence[str | Path] = (), kernels: Sequence[str] = (),
+    uses: Sequence[str] = (),
+) -> list[Compared]:  # fmt: skip
+    """Emulate the rows of these files, or of those that are shipped, shared out to the ranks; all ranks get all.
+
+    `kernels` and `uses` choose some of them. UsageError.
+    """
+    rows = [row for path in files or [DATA / kind.file for kind in KINDS] for row in read_rows(path, KINDS)]
+    there_are = list(dict.fromkeys(row.kind.kernel(row.sizes) for row in rows))
+    if wrong := [name for name in kernels if name not in there_are]:
+        raise UsageError(f"no row is of the kernel {wrong[0]!r}; there are {', '.join(there_are)}")
+    rows = [row for row in rows if not kernels or row.kind.kernel(row.sizes) in kernels]
+    rows = [row for row in rows if not uses or row.use in uses]
+    if not rows:
+        raise UsageError("there are no such rows")
+    return [Compared(row, one) for row, one in zip(rows, _emulate(comm, console, rows), strict=True)]
+
+
+def _emulate(comm: Any, console: Console, rows: Sequence[Row]) -> list[Emulated]:
+    """Batches go to the ranks by what they cost, the dearest first, each to the one that has least to do."""
+    batches: list[tuple[float, Kind, Batch]] = []
+    for kind in dict.fromkeys(row.kind.name for row in rows):
+        own = [at for at, row in enumerate(rows) if row.kind.name == kind]
+        of = rows[own[0]].kind
+        for cost, numbers in of.batches([rows[at].sizes for at in own]):
+            batches.append((cost, of, tuple(own[at] for at in numbers)))
+    batches.sort(key=lambda batch: (-batch[0], batch[2]))
+    loads, mine = [0.0] * comm.size, list[tuple[float, Kind, Batch]]()
+    for batch in batches:
+        rank = loads.index(min(loads))
+        loads[rank] += batch[0]
+        if rank == comm.rank:
+            mine.append(batch)
+    emulated, total = dict[int, Emulated](), sum(len(numbers) for _, _, numbers in mine)
+    for _, of, numbers in mine:
+        console.progress("rows", len(emulated), total)
+        emulated |= dict(zip(numbers, of.emulate([rows[at].sizes for at in numbers]), strict=True))
+    console.clear()
+    everything: dict[int, Emulated] = {}
+    for part in comm.allgather(emulated):
+        everything |= part
+    return [everything[at] for at in range(len(rows))]
+
+
+def document(comm: Any, compared: Sequence[Compared], began: float) -> dict[str, Any]:
+    """The report. A kernel's own numbers are of its `check` rows; those of each use stand beside them."""
+    kernels = {}
+    for kernel in dict.fromkeys(one.kernel for one in compared):
+        uses = by_use([one for one in compared if one.kernel == kernel])
+        kernels[kernel] = errors(uses.get("check", [])).json() | {
+            "uses": {use: errors(part).json() for use, part in uses.items()}
+        }
+    return {
+        "schema": SCHEMA,
+        "kernels": kernels,
+        "rows": [one.json() for one in compared],
+        "host": {"ranks": comm.size, "wall_seconds": perf_counter() - began, "version": __version__},
+    }
