@@ -40,9 +40,10 @@ class AtMost:
 
 @dataclass(frozen=True)
 class Choices:
-    """The values that a text may have."""
+    """The values that a text may have; with an `ending`, also files whose names end so."""
 
     names: tuple[str, ...]
+    ending: str | None = None
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,7 @@ class Option:
     shown: str | None = None
     also: tuple[type, ...] = ()  # what a script may give instead
     words: tuple[str, ...] = ()  # what may be there in place of a number
+    ending: str | None = None  # of names of files that may be there in place of a choice
 
     @property
     def flag(self) -> str:
@@ -92,9 +94,14 @@ class Option:
                 raise UsageError(f"{self.flag} is {value}; it {whole}")
         elif not isinstance(value, self.kind) and not self.choices:
             raise UsageError(f"{self.flag} is {value!r}; it is {WORDS[self.kind]}")
-        if self.choices and value not in self.choices:
-            raise UsageError(f"{self.flag} is {value!r}; there are {', '.join(self.choices)}")
+        if self.choices and value not in self.choices and not self.is_file(value):
+            there_are = ", ".join((*self.choices, *([f"files as mine{self.ending}"] if self.ending else [])))
+            raise UsageError(f"{self.flag} is {value!r}; there are {there_are}")
         return value
+
+    def is_file(self, value: Any) -> bool:
+        """Is that the name of a file that may be there in place of a choice?"""
+        return self.ending is not None and isinstance(value, str) and value.endswith(self.ending)
 
 
 WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "True or False"}
@@ -235,8 +242,8 @@ def _option(program: str, parameter: inspect.Parameter, hint: Any) -> Option:
                 more["least"] = least
             case AtMost(most):
                 more["most"] = most
-            case Choices(names):
-                more["choices"] = names
+            case Choices(names, ending):
+                more |= {"choices": names, "ending": ending}
             case Shown(shown):
                 more["shown"] = shown
     if kind not in (int, float, str, bool):

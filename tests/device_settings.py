@@ -7,7 +7,7 @@ from typing import Any
 from settings import APPEARS, FALLS, GROWS, OTHER, STOPS, VANISHES, Row, becomes, plus, times
 
 # Numbers of devices: of wse2, trn1 and a800. The run is a program's BASE with the row's.
-GEMM, GEMV, KVCACHE = "gemm mesh", "gemv mesh", "kvcache mesh"
+GEMM, GEMV, KVCACHE, PUBLISHED = "gemm mesh", "gemv mesh", "kvcache mesh", "published mesh"
 XUV, LLAMA, GPU = "xuv neuron", "llama neuron", "lowrank gpu"
 LINEAR, ON_ARM = "linear arm", "llama arm"
 SECONDS, CYCLES = "measured.critical_path.seconds", "measured.critical_path.cycles"
@@ -21,9 +21,23 @@ DEVICES: dict[str, list[tuple[str, Row]]] = {
         (GEMV, Row("alpha", 2.0, CYCLES, plus(30), {"allreduce": "pipeline"}, "15 hops there and back")),
         (GEMV, Row("beta", 6.0, CYCLES, plus(15), {"allreduce": "pipeline"}, "15 cores add")),
         (GEMM, Row("link_bytes_per_cycle", 0.25, CYCLES, GROWS)),
-        (GEMM, Row("macs_per_cycle", 0.5, CYCLES, plus(36 * 4), None, "6 steps of 2 x 3 instructions, 4 long")),
-        (GEMM, Row("macs_per_cycle_16", 0.5, CYCLES, plus(36 * 7), {"dtype": "bfloat16"}, "8 cycles for 1")),
+        (GEMM, Row("macs_per_cycle", 0.5, CYCLES, plus(36 * 6), None, "6 steps of 2 x 3 instructions, 4 long")),
+        (GEMM, Row("macs_per_cycle_16", 0.5, CYCLES, plus(36 * 9.375), {"dtype": "bfloat16"}, "12 cycles for 2.625")),
+        (GEMM, Row("matrix_unit", (8, 16, 16), CYCLES, FALLS, {"dtype": "bfloat16"}, "2 cycles for 6 instructions")),
+        (GEMM, Row("matrix_passes", 5, CYCLES, GROWS, {"dtype": "bfloat16", "@device": "wormhole"})),
+        (PUBLISHED, Row("adds_per_cycle", 0.25, CYCLES, GROWS, {"dtype": "float32"})),
+        (PUBLISHED, Row("adds_per_cycle_16", 0.25, CYCLES, GROWS)),
+        (GEMM, Row("chunk_cycles", 2.0, CYCLES, plus(36 * 4 / 2), None, "36 instructions of 4 chunks")),
         (GEMM, Row("call_cycles", 2.0, CYCLES, plus(36), None, "36 instructions")),
+        (GEMM, Row("loop_cycles", 40.0, CYCLES, plus(18 * 2), None, "6 steps of 3 loops")),
+        (GEMM, Row("step_cycles", 84.5, CYCLES, plus(5), None, "5 steps, and a product without a shift")),
+        (GEMM, Row("shift_cycles", 77.0, CYCLES, plus(6), None, "3 shifts of A and 3 of B")),
+        (GEMM, Row("product_cycles", 85.5, CYCLES, plus(1))),
+        (GEMV, Row("collective_cycles", 104.5, CYCLES, plus(1))),
+        (GEMV, Row("die_rows", 4.0, CYCLES, plus(6 * 17.5), {"allreduce": "pipeline", "@device": "wse3"},
+                   "three edges, there and back")),
+        (GEMV, Row("die_cycles", 18.5, CYCLES, plus(2), {"@mesh": (1, 170), "allreduce": "pipeline", "@device": "wse3"},
+                   "one edge, there and back")),
         (GEMV, Row("stream_adds", False, CYCLES, GROWS)),
         (GEMV, Row("clock_hz", 2.2e9, SECONDS, times(0.5))),
     ],

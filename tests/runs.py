@@ -1,17 +1,31 @@
 """Running programs inside a test: one call, on the ranks of a communicator."""
 
+from dataclasses import replace
 from typing import Any
 
 from meshrt.arm.device import find_arm_device
 from meshrt.emulate import emulate
 from meshrt.mesh.block import Block, make_block
-from meshrt.mesh.device import Device, find_device
+from meshrt.mesh.device import WSE2, Device
+from meshrt.mesh.devicefile import find_device
 from meshrt.neuron.device import find_neuron_device
 from meshrt.program import load_program
 from meshrt.ranks.board import Board
 from meshrt.report import gather_report
 
 MADE: list[Any] = []  # communicators of blocks, by the test that runs, on one rank
+
+
+# wse2 without software around operations, its memory in step: what its network and datapaths do by themselves.
+NETWORK = replace(
+    WSE2,
+    chunk_cycles=None,
+    loop_cycles=0.0,
+    step_cycles=0.0,
+    shift_cycles=0.0,
+    collective_cycles=0.0,
+    product_cycles=0.0,
+)
 
 
 def new_block(

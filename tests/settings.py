@@ -63,6 +63,7 @@ BASE: dict[str, dict[str, Any]] = {
     "dispatch mesh": {"@mesh": (4, 8)},
     "gemm mesh": {"@mesh": (6, 6), "m": 12, "k": 18, "n": 24},
     "gemv mesh": {"@mesh": (4, 16), "k": 64, "n": 32},
+    "published mesh": {"@mesh": (1, 8), "kernel": "meshgemv", "k": 16, "n": 8},
     "kvcache mesh": {"@mesh": (4, 4), "tokens": 8, "@payload": True},
     "shift mesh": {"@mesh": (6, 6), "tile": 2},
     "llama mesh": {"@mesh": (8, 8), "layers": 2, **IDS},
@@ -77,6 +78,7 @@ BASE: dict[str, dict[str, Any]] = {
     "serve gpu": {"@tp": 2, "requests": 4, "prompt_tokens": "5", "output_tokens": "3"},
 }
 NUMBERS = {"@payload": True}
+SQUARE: dict[str, Any] = {"@mesh": (6, 6), "k": 12, "n": 12}
 DRAWN = NUMBERS | {"temperature": 5.0, "max_new_tokens": 6, "ignore_eos": True}
 TO_THE_END = NUMBERS | {"prompt_ids": "394,14", "layers": 4}  # of a story: the end-of-text token is next
 MODELS: dict[str, Any] = {"layers": 1, "prompt_tokens": 4, "prompt_ids": None, "max_new_tokens": 1}
@@ -170,7 +172,7 @@ ROWS: dict[str, list[Row]] = {
         Row("reduce", "ktree", "measured.stages", GROWS, {"transpose_b": True}),
         Row("segment", 1, "measured.stages", GROWS, {"algorithm": "summa", "@device": "wse2"}),
         Row("lockstep", True, "measured.critical_path.cycles", GROWS,
-            {"@mesh": (8, 8), "m": 12, "k": 12, "n": 12, "algorithm": "cannon"}),
+            {"@mesh": (8, 8), "m": 12, "k": 12, "n": 12, "algorithm": "cannon", "@device": "ideal"}),
         Row("dtype", "bfloat16", "measured.link_bytes.total", times(0.5)),
         Row("seed", 1, "result.max_abs_error", OTHER, NUMBERS),
         Row("times", 2, "measured.macs", times(2)),
@@ -183,6 +185,16 @@ ROWS: dict[str, list[Row]] = {
         Row("k", 128, "measured.macs", times(2)),
         Row("n", 64, "measured.macs", times(2)),
         Row("dtype", "bfloat16", "measured.memory_bytes.max", FALLS),
+        Row("seed", 1, "result.max_abs_error", OTHER, NUMBERS),
+    ],
+    "published mesh": [
+        Row("kernel", "meshgemm", "measured.max_hops", FALLS, SQUARE, "two hops; from the root it is three"),
+        Row("m", 12, "measured.macs", times(2), SQUARE | {"kernel": "meshgemm", "m": 6}),
+        Row("k", 32, "measured.macs", times(2)),
+        Row("n", 16, "measured.macs", times(2)),
+        Row("groups", 1, "measured.critical_path.stages", becomes(6, 8), None, "4 cores of an arm, twice"),
+        Row("times", 3, "measured.macs", times(2), None, "one more than are timed"),
+        Row("dtype", "float32", "measured.link_bytes.total", times(2)),
         Row("seed", 1, "result.max_abs_error", OTHER, NUMBERS),
     ],
     "kvcache mesh": [
@@ -371,6 +383,9 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("gemm mesh", {"algorithm": "cannon", "transpose_b": True}, "computes A B only"),
     ("gemm mesh", {"algorithm": "allgather", "lockstep": True}, "--lockstep is for the steps"),
     ("gemv mesh", {"allreduce": "ring", "groups": "2"}, "numbers of a K-tree"),
+    ("published mesh", {"m": 8}, "meshgemv has one row"),
+    ("published mesh", SQUARE | {"kernel": "meshgemm", "groups": 2}, "those of meshgemv's sums"),
+    ("published mesh", {"kernel": "meshgemm", "@mesh": (4, 6)}, "as many columns as rows"),
     ("kvcache mesh", {"until_full": True}, "give one of them"),
     ("llama arm", {"attention": "concat", "kv_chunk": "8"}, "copies all of it"),
     ("llama arm", {"flash": 5}, "the model has 4 layers"),

@@ -9,7 +9,7 @@ import click
 
 from meshrt.arm.device import ARM_PRESETS
 from meshrt.commands import shared
-from meshrt.mesh.device import find_device
+from meshrt.mesh.devicefile import find_device
 from meshrt.ranks import failure
 
 if TYPE_CHECKING:

@@ -121,7 +121,7 @@ def execute(
 
         expected = bounds.parse(expect)
     if tuned:
-        from meshrt.mesh.device import find_device
+        from meshrt.mesh.devicefile import find_device
         from meshrt.studies.tune.answers import apply
 
         machine = find_device(settings["device"], **{name: settings[name] for name in ("core_memory", "route_entries")})

@@ -54,6 +54,19 @@ class WholeRange(Written, click.IntRange):
     """A whole number in a range."""
 
 
+class NameOrFile(click.Choice[str]):
+    """One of some names, or a file whose name ends so."""
+
+    def __init__(self, names: Collection[str], ending: str) -> None:
+        super().__init__(tuple(names))
+        self.ending = ending
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, str) and value.endswith(self.ending):
+            return value
+        return super().convert(value, param, ctx)
+
+
 def together(*decorators: Decorator) -> Decorator:
     """Several options as one decorator, in the order in which the help shows them."""
 
@@ -66,7 +79,13 @@ def together(*decorators: Decorator) -> Decorator:
 
 
 mesh = click.option("--mesh", metavar="WxH", help="Cores, shared by the ranks.  [default: the program's own]")
-device = click.option("--device", type=click.Choice([*PRESETS]), default="wse2", show_default=True, help="The machine.")
+device = click.option(
+    "--device",
+    type=NameOrFile(PRESETS, ".toml"),
+    default="wse2",
+    show_default=True,
+    help="The machine, or a FILE.toml.",
+)
 machine = together(
     device,
     click.option("--core-memory", type=WholeRange(1), help="A core's memory.  [default: device's]"),
@@ -95,9 +114,8 @@ def option_of(option: Option, *aliases: str) -> click.Option:
     if option.kind is bool:
         flags = option.flag if option.shown is None else f"{option.flag}/--{option.shown}"
         return click.Option([flags], is_flag=True, default=option.default, help=option.help)
-    kind = (
-        click.Choice(option.choices) if option.choices else Whole(*option.words) if option.kind is int else option.kind
-    )
+    choice = click.Choice(option.choices) if option.ending is None else NameOrFile(option.choices, option.ending)
+    kind = choice if option.choices else Whole(*option.words) if option.kind is int else option.kind
     return click.Option(
         [option.flag, *aliases], type=kind, default=option.default, show_default=option.default is not None,
         help=option.help, metavar=option.shown,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from meshrt.commands import shared
-from meshrt.mesh.device import find_device
+from meshrt.mesh.devicefile import find_device
 from meshrt.neuron.device import NEURON_PRESETS, find_neuron_device
 from meshrt.ranks import failure
 

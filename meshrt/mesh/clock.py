@@ -78,17 +78,16 @@ class Clock:
         """Memory that was borrowed, and that nobody looks at any more."""
         self.lent[memory.nbytes].append(memory)
 
-    def compute(self, operations: float, calls: int = 1, cores: np.ndarray | None = None) -> None:
-        """All cores of the block, or those, work: so many operations each (multiply-accumulates or element-wise), in
-        `calls`."""
-        device = self.device
-        self._work(device.compute_cycles(operations) + (calls - 1) * device.call_cycles, cores)
+    def compute(self, operations: float, calls: int = 1, cores: np.ndarray | None = None, itemsize: int = 4) -> None:
+        """All cores of the block, or those, work: so many element-wise operations each, in `calls` alike."""
+        self.software(calls * self.device.compute_cycles(operations / calls, itemsize), cores)
 
     def vectors(self, length: int, calls: int, itemsize: int, cores: np.ndarray | None = None) -> None:
         """All cores of the block, or those, issue so many vector instructions on `length` numbers of that size."""
-        self._work(self.device.vector_cycles(length, calls, itemsize), cores)
+        self.software(self.device.vector_cycles(length, calls, itemsize), cores)
 
-    def _work(self, cycles: float, cores: np.ndarray | None) -> None:
+    def software(self, cycles: float, cores: Any = None) -> None:
+        """All cores of the block, or those that `cores` indexes, are busy for so long."""
         if cycles and cores is None:
             self.state[TIME] += cycles
         elif cycles:

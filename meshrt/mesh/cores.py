@@ -16,7 +16,7 @@ from meshrt.mesh.clock import Clock
 from meshrt.mesh.defects import Wafer, links_of
 from meshrt.mesh.device import Device
 from meshrt.mesh.memory import Memory
-from meshrt.mesh.mesh import Mesh
+from meshrt.mesh.mesh import NORTH, SOUTH, Mesh
 from meshrt.mesh.products import product
 from meshrt.mesh.wires.core import chosen
 from meshrt.mesh.wires.tables import Tables
@@ -63,6 +63,21 @@ class Cores:
         if self.wafer is not None:
             self.clock.late = (self.lengths - 1) * self.device.alpha
             self.ledger.wafers[self.site_key] = links_of(self.wafer, self.mesh)
+        dies = self._die_edges()
+        if dies is not None:
+            self.clock.late = dies if self.clock.late is None else self.clock.late + dies
+
+    def _die_edges(self) -> np.ndarray | None:
+        """Cycles that a hop out of each port, [4, bh, bw], takes longer as it goes on to the rows of the next die."""
+        mesh, device = self.mesh, self.device
+        if device.die_rows is None or mesh.height <= device.die_rows or not device.die_cycles:
+            return None
+        rows = np.arange(mesh.y0, mesh.y0 + mesh.block_height)
+        dies = np.floor(np.stack((rows - 1, rows, rows + 1)) / device.die_rows)
+        edges = np.zeros((4, *self.shape))
+        edges[NORTH] = (device.die_cycles * (dies[0] < dies[1]) * (rows > 0))[:, None]
+        edges[SOUTH] = (device.die_cycles * (dies[2] > dies[1]))[:, None]
+        return edges
 
     def _bookkeeping(self) -> int:
         """Bytes for what is kept of every core: colours of all, and of these the tables, clocks and link counters."""
@@ -157,7 +172,7 @@ class Cores:
 
     def matmul(
         self, a: np.ndarray, b: np.ndarray, total: np.ndarray | None = None, over: int | None = None,
-        cores: np.ndarray | None = None,
+        cores: np.ndarray | None = None, down: bool = False,
     ) -> np.ndarray:  # fmt: skip
         """Every core multiplies its tiles: [.., m, k] @ [.., k, n] -> float32 [.., m, n], counted and timed.
 
@@ -167,8 +182,7 @@ class Cores:
         of the block's shape, are those that multiply; the others have nothing to do, and zeros. A total of whole
         numbers, int32, takes products of whole numbers, exact while a tile's sums stay below 2^24.
 
-        Timed as a core computes it: for each k and each number along the shorter side of the result, one vector
-        instruction along the longer side.
+        Timed as a core computes it (`Device.matmul_cycles`), `down` the columns of the result if so asked.
         """
         if total is None:
             shape = list(np.broadcast_shapes(a.shape[:-2], b.shape[:-2])[2:])
@@ -182,7 +196,7 @@ class Cores:
         if added is not None and not (added.shape[:-2] == a.shape[:-2] == b.shape[:-2] and added.dtype == np.float32):
             added = None
         c = product(self.core, a.astype(np.float32, copy=False), b.astype(np.float32, copy=False), added)
-        self.multiplied(c.shape, a.shape[-1], itemsize, cores)
+        self.multiplied(c.shape, a.shape[-1], itemsize, cores, down)
         if cores is not None and self.payload:
             c[~cores] = 0
         if total is not None and total.dtype != c.dtype:
@@ -195,26 +209,32 @@ class Cores:
             total += c
         return total
 
-    def multiplied(self, shape: tuple[int, ...], k: int, itemsize: int, cores: np.ndarray | None = None) -> None:
+    def multiplied(
+        self, shape: tuple[int, ...], k: int, itemsize: int, cores: np.ndarray | None = None, down: bool = False
+    ) -> None:
         """Count and time what every core, or those `cores`, does for a product [bh, bw, .., m, n] over k."""
         count = prod(self.shape) if cores is None else int(np.count_nonzero(cores))
         macs = prod(shape[2:]) * k * count
         self.counters.macs += macs
         self.counters.macs_16 += macs * (itemsize <= 2)
-        short, long = sorted(shape[-2:])
-        self.clock.vectors(long, prod(shape[2:-2]) * k * short, itemsize, cores)
+        cycles = self.device.matmul_cycles(shape[-2], k, shape[-1], itemsize, down)
+        self.clock.software(prod(shape[2:-2]) * cycles, cores)
 
     def work(self, macs: np.ndarray) -> None:
         """Every core does its own number of multiply-accumulates, int [bh, bw] (or what broadcasts to it)."""
         each = np.broadcast_to(macs, self.shape)
         self.counters.macs += int(each.sum())
         if self.device.macs_per_cycle is not None:
-            self.clock.state[0] += each / self.device.macs_per_cycle
+            self.clock.state[0] += each * (self.device.chunk_cycles or 1.0) / self.device.macs_per_cycle
         self.clock.state[0] += self.device.call_cycles * (each > 0)  # a core without work is not called
 
     def elementwise(self, tiles: np.ndarray, calls: int = 1, cores: np.ndarray | None = None) -> None:
         """Every core, or those `cores`, is busy for `calls` element-wise operations on tiles of this size."""
-        self.clock.compute(calls * prod(tiles.shape[2:]), calls, cores)
+        self.clock.compute(calls * prod(tiles.shape[2:]), calls, cores, tiles.dtype.itemsize)
+
+    def step(self, times: int = 1) -> None:
+        """Every core is busy with the software of so many steps of a loop, in which tiles are exchanged meanwhile."""
+        self.clock.software(times * self.device.step_cycles)
 
     def rebuild(
         self, numbers: int, instructions: Iterable[tuple[int, int, int]], cores: np.ndarray | None = None

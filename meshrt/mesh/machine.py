@@ -7,7 +7,8 @@ from typing import Annotated, Any
 from meshrt.errors import UsageError
 from meshrt.mesh.block import Block, make_block
 from meshrt.mesh.defects import Wafer, is_rate, make_wafer
-from meshrt.mesh.device import PRESETS, Device, find_device
+from meshrt.mesh.device import PRESETS, Device
+from meshrt.mesh.devicefile import find_device
 from meshrt.mesh.mesh import parse_mesh
 from meshrt.mesh.report import gather, rows, title
 from meshrt.mesh.roofline import ceilings
@@ -26,7 +27,7 @@ def open_machine(
     *,
     mesh: Annotated[str | tuple[int, int] | None, "Cores, shared by the ranks.  [default: the program's own]",
         Shown("WxH")] = None,
-    device: Annotated[str | Device, "The machine.", Choices(tuple(PRESETS))] = "wse2",
+    device: Annotated[str | Device, "The machine, or a FILE.toml.", Choices(tuple(PRESETS), ".toml")] = "wse2",
     core_memory: Annotated[int | None, "A core's memory.  [default: device's]", AtLeast(1)] = None,
     route_entries: Annotated[int | None, "A router's limit.  [default: device's]", AtLeast(1), AtMost(256)] = None,
     defects: Annotated[str | None, "Dead cores and links that the mesh is laid around.", Shown("RATE|FILE")] = None,

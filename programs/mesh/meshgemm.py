@@ -22,6 +22,7 @@ from meshrt.mesh.collectives.allreduce import allreduce
 from meshrt.mesh.collectives.rings import Rings, align, finish_shift, rotate, start_shift
 from meshrt.mesh.collectives.trees import Tree
 from meshrt.mesh.repeat import sampled
+from meshrt.mesh.wires.fabric import Flight
 from meshrt.mesh.wires.routes import ring_order, ring_place
 from meshrt.programs.mesh.packed import Packed, Tiles
 
@@ -43,12 +44,14 @@ def meshgemm(
     """
     b_home, multiply = (b.data, partial(b.multiply_tiles, block)) if isinstance(b, Packed) else (b, block.matmul)
     steps = len(rings.y.places)
+    begin_product(block, steps)
     a_now, b_now = a if consume else in_flight(block, "A", a), in_flight(block, "B", b_home)
     align(block, rings, a_now, b_now)
     a_next, b_next = coming_in(block, "A", a), coming_in(block, "B", b_home)
     dtype = b.sum_dtype if isinstance(b, Packed) else np.float32
     c = zeros(block, "C", (a.shape[2], b.shape[3], *a.shape[4:-1], b.shape[-1]), dtype)
     for _ in sampled(block, steps - 1, sample):
+        block.step()
         flights = start_shift(block, rings.x, a_now, a_next) + start_shift(block, rings.y, b_now, b_next)
         multiply(a_now[:, :, :, : b.shape[3]], b_now, c)
         finish_shift(block, flights)
@@ -80,6 +83,7 @@ def meshgemm_t(
     38,683 against 43,067 cycles on 8 x 8 cores, 11,259 against 13,433 on 16 x 16, 3,691 against 5,452 on 32 x 32.
     """
     steps = block.mesh.height * a.shape[2]
+    begin_product(block, steps)
     multiply = multiply or partial(add_product, block)
     b_now = in_flight(block, "B", b)
     rotate(block, rings.y, rings.back_y, b_now, [-place for place in rings.columns])
@@ -87,6 +91,7 @@ def meshgemm_t(
     c = zeros(block, "C", (a.shape[2], rings.x.slots, *a.shape[4:-1], b.shape[-2]))
     c_next = coming_in(block, "C", c)
     for _ in sampled(block, steps - 1, sample):
+        block.step()
         flights = start_shift(block, rings.y, b_now, b_next)
         multiply(a, b_now, c[:, :, :, : b.shape[3]])
         flights += start_shift(block, rings.x, c, c_next)
@@ -108,13 +113,17 @@ def meshgemm_t_by_tree(block: Block, rings: Rings, tree: Tree, a: np.ndarray, b:
     """
     mesh, (rows, columns) = block.mesh, a.shape[2:4]
     steps = mesh.height * rows
+    begin_product(block, steps)
     places, order = np.array(ring_place(steps)), np.array(ring_order(steps))
     y = np.arange(mesh.y0 * rows, (mesh.y0 + block.lead[0]) * rows).reshape(-1, 1, rows, 1)
     x = np.arange(mesh.x0 * columns, (mesh.x0 + block.lead[1]) * columns).reshape(1, -1, 1, columns)
     b_now, b_next = in_flight(block, "B", b), coming_in(block, "B", b)
     c = block.tiles("C", (*a.shape[2:-1], b.shape[-2]), np.float32)
     for step in range(steps):
-        flights = () if step == steps - 1 else start_shift(block, rings.y, b_now, b_next)
+        flights: tuple[Flight, ...] = ()
+        if step < steps - 1:
+            block.step()
+            flights = start_shift(block, rings.y, b_now, b_next)
         total = block.matmul(a, b_now.swapaxes(-1, -2), over=3)
         allreduce(block, tree, total, out=total)
         keeps = x == order[(places[y] - step) % steps]
@@ -123,6 +132,12 @@ def meshgemm_t_by_tree(block: Block, rings: Rings, tree: Tree, a: np.ndarray, b:
         finish_shift(block, flights)
         b_now, b_next = b_next, b_now
     return c
+
+
+def begin_product(block: Block, steps: int) -> None:
+    """The software that a product of so many steps begins with, where it is one of several cores."""
+    if steps > 1:
+        block.clock.software(block.device.product_cycles)
 
 
 def in_flight(block: Block, name: str, tiles: np.ndarray) -> np.ndarray:

@@ -24,6 +24,7 @@ from meshrt.errors import LimitError, UsageError
 from meshrt.gpu.device import A800
 from meshrt.machine import machines
 from meshrt.mesh.device import WSE2
+from meshrt.mesh.devicefile import find_device
 from meshrt.models.errors import ModelError
 from meshrt.neuron.device import TRN1
 from meshrt.program import load_program, packaged_programs, settings_of
@@ -53,7 +54,7 @@ def run(
     how = {key: given.pop(key) for key in [*given] if key.startswith("@")}
     payload = how.get("@payload", False)
     if machine == "mesh":
-        device: Any = replace(WSE2, **numbers) if numbers else how.get("@device", "wse2")
+        device: Any = replace(find_device(how.get("@device", "wse2")), **numbers)
         return run_report(comm, name, how["@mesh"], device, payload, **given)
     if machine == "arm":
         if numbers.get("clusters") == "slower":

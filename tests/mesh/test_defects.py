@@ -16,7 +16,8 @@ from meshrt.errors import LimitError, UsageError
 from meshrt.mesh.block import make_block
 from meshrt.mesh.clock import TIME
 from meshrt.mesh.defects import draw, embed, kill_link, make_wafer, no_defects, shortest
-from meshrt.mesh.device import Device, find_device
+from meshrt.mesh.device import Device
+from meshrt.mesh.devicefile import find_device
 from meshrt.mesh.mesh import EAST, SOUTH, STEP
 from meshrt.mesh.wires import fabric, routes
 from meshrt.mesh.wires.tables import installed_paths

@@ -13,7 +13,7 @@ from runs import new_block
 
 from meshrt.errors import LimitError
 from meshrt.mesh.collectives.broadcast import spreads, start_allgather
-from meshrt.mesh.device import find_device
+from meshrt.mesh.devicefile import find_device
 from meshrt.mesh.memory import Memory
 from meshrt.mesh.mesh import Mesh
 from meshrt.mesh.wires.fabric import receive, transfer

@@ -16,7 +16,7 @@ from random_models import BASE, random_checkpoint
 from meshrt.emulate import emulate
 from meshrt.errors import LimitError, UsageError
 from meshrt.mesh.defects import make_wafer
-from meshrt.mesh.device import find_device
+from meshrt.mesh.devicefile import find_device
 from meshrt.program import load_program
 from meshrt.programs.generation import generate as loop
 from meshrt.ranks.board import Board

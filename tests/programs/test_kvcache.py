@@ -15,7 +15,7 @@ from runs import new_block
 
 from meshrt.errors import LimitError, UsageError
 from meshrt.mesh.block import Block
-from meshrt.mesh.device import find_device
+from meshrt.mesh.devicefile import find_device
 from meshrt.programs.mesh.cache import Cache, Policy, append, kv_cache, place_of_new
 from meshrt.programs.mesh.climb import balance, refusal, spread_evenly
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from meshrt.emulate import emulate
-from meshrt.mesh.device import find_device
+from meshrt.mesh.devicefile import find_device
 from meshrt.program import Option, load_program
 from meshrt.programs.generation.options import Asked
 from meshrt.ranks.board import Board

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from measure import measured, numbered, own, whole
-from runs import new_block
+from runs import NETWORK, new_block
 
 from meshrt.mesh.block import Block
 from meshrt.mesh.collectives.allreduce import allreduce, ktree
@@ -184,7 +184,7 @@ def test_sums_inside_groups_leave_the_others_alone(add: Any, comm):
 
 
 def cost(comm: Any, n: int, work: Callable[[Block], object]) -> dict[str, Any]:
-    block = new_block(comm, (n, n), "wse2", payload=False)
+    block = new_block(comm, (n, n), NETWORK, payload=False)
     work(block)
     found = measured(block)
     del found["host"]

@@ -10,7 +10,7 @@ import pytest
 from measure import on_one_rank, run_report
 
 from meshrt.errors import UsageError
-from meshrt.mesh.device import find_device
+from meshrt.mesh.devicefile import find_device
 from meshrt.program import load_program
 from meshrt.ranks.console import Console
 from meshrt.studies.compare import COMPARISONS, Comparison, alternatives, compare, print_comparison

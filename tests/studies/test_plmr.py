@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from measure import on_one_rank
 
 from meshrt.errors import UsageError
-from meshrt.mesh.device import find_device
+from meshrt.mesh.devicefile import find_device
 from meshrt.ranks.console import Console
 from meshrt.studies.plmr import check as plmr
 from meshrt.studies.plmr import expect, growth, subject

@@ -13,7 +13,7 @@ from gpu_runs import Alone
 from measure import on_one_rank
 
 from meshrt.errors import LimitError, UsageError
-from meshrt.mesh.device import find_device
+from meshrt.mesh.devicefile import find_device
 from meshrt.ranks.console import Console
 from meshrt.studies.sweep import Job, run_alone
 from meshrt.studies.tune import answers as tuned

@@ -15,6 +15,7 @@ from meshrt.mesh.collectives import treeplan
 from meshrt.mesh.collectives.grouping import best_groups
 from meshrt.mesh.collectives.scatter import ScatterRing, around, ring
 from meshrt.mesh.collectives.trees import Combine, Tree, installed_tree, reduce_and_spread
+from meshrt.mesh.wires import fabric
 
 Pattern = Tree | ScatterRing
 
@@ -42,11 +43,13 @@ def pattern(
 @contextmanager
 def ktree(
     block: Block, axis: str, phases: int = 2, groups: int | tuple[int, ...] | None = None, nbytes: int = 64,
-    stretches: tuple[int, int] | None = None,
+    stretches: tuple[int, int] | None = None, stored: bool = False,
 ) -> Iterator[Tree]:  # fmt: skip
     """Install the K-tree of treeplan.py along every line of the axis: two colours a phase, and one to spread.
 
     `stretches`, (count, cores): a tree on each of so many stretches of every line, side by side from its first core on.
+
+    `stored` as in `installed_tree`.
 
     `groups`: their number in the first phase, or in each but the last. Without, a line of more than `LONG` cores gets
     those that are measured to be the fastest for tiles of `nbytes` (grouping.py). UsageError, LimitError.
@@ -55,7 +58,8 @@ def ktree(
     if groups is None:
         groups = best_groups(block, n, phases, nbytes)
     plan = treeplan.ktree(n, phases, groups)
-    with installed_tree(block, axis, plan if stretches is None else treeplan.on_stretches(plan, copies)) as tree:
+    plan = plan if stretches is None else treeplan.on_stretches(plan, copies)
+    with installed_tree(block, axis, plan, stored) as tree:
         yield tree
 
 
@@ -79,12 +83,18 @@ def allreduce(
     `lines` (bool, over the whole mesh) chooses the lines of a tree; the others keep their tiles. The result is in
     `out`, which may be `tiles`, or in fresh core memory: LimitError.
 
-    A tree reduces to its root, which sends the result both ways. A ring cuts tiles into chunks anywhere: it takes
+    Software sees to it: all cores are busy with that first. A tree reduces to its root, which sends the result both
+    ways. A ring cuts tiles into chunks anywhere: it takes
     NumPy's functions of two operands, such as np.add and np.maximum, and refuses others with a UsageError.
     """
     block.check_lead(tiles)
     if out is None:
         out = block.empty("sum", tiles.shape[2:], tiles.dtype)
+    routes = way.channel if isinstance(way, ScatterRing) else way.spread
+    within = way.within if isinstance(way, Tree) else None
+    everyone = np.ones(routes.length, bool) if within is None else within
+    if routes.length > 1:
+        fabric.software(block, routes, block.device.collective_cycles, everyone, lines)
     if isinstance(way, ScatterRing):
         assert lines is None, "a ring takes all lines"
         return around(block, way, tiles, combine, out)

@@ -280,7 +280,10 @@ def _incoming(ring: Ring, tiles: np.ndarray) -> int:
 def _rotation(
     block: Block, ring: Ring, back: Ring, tiles: np.ndarray, places: Sequence[int]
 ) -> Iterator[tuple[fabric.Flight, ...]]:
-    """The steps of `rotate`, each started and not yet waited for: one shift of every line that has further to go."""
+    """The steps of `rotate`, each started and not yet waited for: one shift of every line that has further to go.
+
+    Software sees to each: the cores of a line that shifts are busy with it first.
+    """
     total = ring.around or block.mesh.length(ring.axis) * ring.slots
     onward = np.asarray(places) % total
     lines = block.mesh.length("y" if ring.axis == "x" else "x")
@@ -289,8 +292,12 @@ def _rotation(
         (ring, np.where(onward <= total // 2, onward, 0)),
         (back, np.where(onward > total // 2, total - onward, 0)),
     )
+    turns = np.where(onward <= total // 2, onward, total - onward).reshape(lines, across).max(axis=1)
     for step in range(max(int(steps.max(initial=0)) for _, steps in ways)):
         flights: tuple[fabric.Flight, ...] = ()
+        if ring.channels:
+            channel = ring.channels[0][0]
+            fabric.software(block, channel, block.device.shift_cycles, np.ones(channel.length, bool), turns > step)
         for way, steps in ways:
             for strip in range(across):
                 on = steps[strip::across] > step

@@ -5,9 +5,9 @@ streamed: a core passes on each word as it has combined it, and so does the root
 word. Others, such as the merge of softmax parts, take a tile when all of it is in.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 
 import numpy as np
@@ -31,28 +31,36 @@ class Tree:
     adders: np.ndarray  # bool [N]: who receives in any step
     spread: Channel
     within: np.ndarray | None = None  # bool [N]: only these cores of each line take part
+    stores: Mapping[int, np.ndarray] = field(default_factory=dict)  # bool [N]: who waits for all of a sum after a step
 
     def only(self, low: int, high: int) -> "Tree":
         """Of trees on several stretches, that of the cores low to high - 1."""
         within = (np.arange(len(self.adders)) >= low) & (np.arange(len(self.adders)) < high)
         steps = [(channel, senders & within, receivers & within) for channel, senders, receivers in self.steps]
-        return replace(self, steps=tuple(steps), adders=self.adders & within, within=within)
+        stores = {step: cores & within for step, cores in self.stores.items()}
+        return replace(self, steps=tuple(steps), adders=self.adders & within, within=within, stores=stores)
 
 
 @contextmanager
-def installed_tree(block: Block, axis: str, tree: treeplan.TreeRoutes) -> Iterator[Tree]:
-    """Install a tree along every line of the axis, two colours a phase and one to spread. LimitError."""
+def installed_tree(block: Block, axis: str, tree: treeplan.TreeRoutes, stored: bool = False) -> Iterator[Tree]:
+    """Install a tree along every line of the axis, two colours a phase and one to spread. LimitError.
+
+    `stored`: the roots of a phase have all of their sums in memory before the next one begins, even where words could
+    be passed on as they come.
+    """
     n = block.mesh.length(axis)
     with ExitStack() as stack:
-        steps = []
+        steps, stores = [], {}
         for level in tree.levels:
             channel = stack.enter_context(installed(block.tables, axis, level.routes))
             stops = {route.source: route.stops[0] for route in level.routes}
             for senders in level.steps:
                 steps.append((channel, _marks(n, senders), _marks(n, (stops[core] for core in senders))))
+            if stored:
+                stores[len(steps) - 1] = _marks(n, set(stops.values()) - set(stops))
         spread = stack.enter_context(installed(block.tables, axis, tree.spread))
         adders = _marks(n, (int(core) for _, _, receivers in steps for core in np.flatnonzero(receivers)))
-        yield Tree(axis, tree.root, tree.groups, tuple(steps), adders, spread)
+        yield Tree(axis, tree.root, tree.groups, tuple(steps), adders, spread, stores=stores)
 
 
 def _marks(n: int, cores: Iterable[int]) -> np.ndarray:
@@ -77,11 +85,13 @@ def _combine(block: Block, tree: Tree, partial: np.ndarray, combine: Combine, li
     stream = streams(block, combine)
     numbers = prod(partial.shape[2:])
     with block.memory.hold("incoming partial sum", 0 if stream else numbers * partial.itemsize):
-        for channel, senders, receivers in tree.steps:
+        for at, (channel, senders, receivers) in enumerate(tree.steps):
             fabric.transfer(
                 block, channel, partial, partial, positions=senders, lines=lines, combine=combine, stream=stream
             )
             fabric.stage(block, channel, 0 if stream else numbers, receivers, lines)
+            if stream and at in tree.stores:
+                fabric.tail(block, channel, partial, tree.stores[at], lines)
     return partial
 
 

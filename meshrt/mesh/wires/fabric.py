@@ -231,7 +231,13 @@ def tail(
 
     Words come, and are added, as fast as the slower of link and core can: max(bytes / link width, numbers / rate).
     """
-    cycles = _streaming_cycles(block, tiles)
+    software(block, channel, _streaming_cycles(block, tiles), positions, lines)
+
+
+def software(
+    block: Cores, channel: Channel, cycles: float, positions: np.ndarray, lines: np.ndarray | None = None
+) -> None:
+    """The cores at these positions of the channel's lines are busy for so long."""
     if cycles:
         for cores in chosen_cores(block, channel, positions, lines)[0]:
             state = cores.get()
@@ -241,7 +247,7 @@ def tail(
 
 def _streaming_cycles(block: Cores, tiles: np.ndarray) -> float:
     """How long a tile takes to pass a ramp while every number of it is added to another."""
-    numbers, rate = prod(tiles.shape[2:]), block.device.macs_per_cycle
+    numbers, rate = prod(tiles.shape[2:]), block.device.adds_rate(tiles.dtype.itemsize)
     busy = block.device.busy_cycles(numbers * tiles.itemsize)
     return busy if rate is None else max(busy, numbers / rate)
 

@@ -32,7 +32,7 @@ from meshrt.mesh.exchange.legs import Transfer
 from meshrt.mesh.repeat import spread
 from meshrt.mesh.wires import fabric
 from meshrt.programs.mesh.baselines.groups import Groups, whole_line
-from meshrt.programs.mesh.meshgemm import Multiply, add_product, zeros
+from meshrt.programs.mesh.meshgemm import Multiply, add_product, begin_product, zeros
 
 
 def gemm(
@@ -46,7 +46,9 @@ def gemm(
     groups = groups or whole_line(block)
     x, rows, slots = np.arange(block.mesh.width), b.shape[2], a.shape[3]
     c = zeros(block, "C", (a.shape[2], b.shape[3], *a.shape[4:-1], b.shape[-1]))
+    begin_product(block, block.mesh.height * rows)
     for step in spread(block, block.mesh.height * rows, sample):
+        block.step()
         column, row = groups.owners(x, step // slots), np.full(block.mesh.height, step // rows)
         of_a, of_b = exchange(
             block,
@@ -74,9 +76,11 @@ def gemm_t(
     x = np.arange(mesh.width)
     multiply = multiply or partial(add_product, block)
     c = zeros(block, "C", (a.shape[2], places, *a.shape[4:-1], b.shape[-2]))
+    begin_product(block, groups.width * slots * places)
     for step in spread(block, groups.width * slots, sample):
         row = Transfer("x", groups.owners(x, step // slots), a[:, :, :, step % slots], asks=True)
         for place in range(places):
+            block.step()
             rows_of_b = _row_of_b(block, groups, b, step, groups.local(x) * places + place)
             if place == 0:
                 a_tile, *loaded = exchange(block, bar, row, *(transfer for _, transfer in rows_of_b))
@@ -125,6 +129,8 @@ def allreduce(
     numbers, channel = prod(tiles.shape[2:]), bar.channels[0 if axis == "x" else 2]
     low, count = block.mesh.offset(axis), block.lead[1 if axis == "x" else 0]
     total, far = tiles, 1
+    if groups.width > 1:
+        block.clock.software(block.device.collective_cycles)
     while far < groups.width:
         adds = inside & (at % (2 * far) == 0) & (at + far < groups.width)
         (loaded,) = exchange(block, bar, Transfer(axis, np.where(adds, columns + far, columns), total, asks=True))
@@ -149,6 +155,8 @@ def allreduce_by_all(
     inside = columns < groups.width * groups.count
     numbers, channel = prod(tiles.shape[2:]), bar.channels[0 if axis == "x" else 2]
     total: Any = None
+    if groups.width > 1:
+        block.clock.software(block.device.collective_cycles)
     for place in spread(block, groups.width, sample):
         (loaded,) = exchange(block, bar, Transfer(axis, groups.owners(columns, place), tiles, asks=True))
         fabric.stage(block, channel, numbers, inside)

@@ -16,7 +16,7 @@ from meshrt.mesh.block import Block
 from meshrt.mesh.collectives import broadcast
 from meshrt.mesh.collectives.broadcast import Broadcast, Spread
 from meshrt.mesh.wires import fabric
-from meshrt.programs.mesh.meshgemm import zeros
+from meshrt.programs.mesh.meshgemm import begin_product, zeros
 
 
 def summa(
@@ -46,7 +46,10 @@ def summa(
     upcoming = start(0)
     for broadcasting in upcoming:
         broadcast.relay(block, broadcasting)
+    begin_product(block, steps)
     for step in range(steps):
+        if steps > 1:
+            block.step()
         current, upcoming = upcoming, start(step + 1) if step + 1 < steps else ()
         a_panel, b_panel = (broadcast.finish(block, broadcasting) for broadcasting in current)
         block.matmul(a_panel, b_panel, c)
@@ -62,6 +65,10 @@ def summa(
 def allgather_gemm(block: Block, along_x: Spread, along_y: Spread, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """C = A B in one local product, once every core has its row's A and its column's B, each tile in its place."""
     (rows, columns, mt, kt), nt = a.shape[2:], b.shape[-1]
+    steps = along_y.n * rows
+    begin_product(block, steps)
+    if steps > 1:
+        block.step(steps)  # a tile of A and one of B come in at each
     row = block.empty("A of the row", (rows, mt, along_x.n, columns, kt), a.dtype)
     column = block.empty("B of the column", (columns, along_y.n, rows, b.shape[4], nt), b.dtype)
     flights = [

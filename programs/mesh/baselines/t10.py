@@ -37,7 +37,7 @@ from meshrt.mesh.exchange.legs import Transfer
 from meshrt.mesh.repeat import sampled
 from meshrt.mesh.wires import fabric
 from meshrt.programs.mesh.baselines.groups import Groups, whole_line
-from meshrt.programs.mesh.meshgemm import Multiply, add_product, zeros
+from meshrt.programs.mesh.meshgemm import Multiply, add_product, begin_product, zeros
 
 
 def gemm(
@@ -50,12 +50,14 @@ def gemm(
     In groups, P x w tiles of B and C, of w columns, and P x P of A, P / w a core. Both operands stay at home.
     """
     groups = groups or whole_line(block)
+    begin_product(block, block.mesh.height * b.shape[2])
     active = b.shape[3]  # of the tiles of A at a core, the first so many meet one of B at a step
     turns = [("x", a, row_numbers(block, a)), ("y", b, first_places(block, groups, a.shape[3], b))]
     a_now, b_now = align(block, bar, groups, turns)
     c = zeros(block, "C", (a.shape[2], active, *a.shape[4:-1], b.shape[-1]))
     block.matmul(a_now[:, :, :, :active], b_now, c)
     for _ in sampled(block, block.mesh.height * b.shape[2] - 1, sample):
+        block.step()
         shift(block, bar, groups, [("x", a_now), ("y", b_now)], asks)
         block.matmul(a_now[:, :, :, :active], b_now, c)
     return c
@@ -72,10 +74,12 @@ def gemm_t(
     groups = groups or whole_line(block)
     active, slots = b.shape[3], block.mesh.height * b.shape[2] // groups.width
     multiply = multiply or partial(add_product, block)
+    begin_product(block, block.mesh.height * b.shape[2])
     (b_now,) = align(block, bar, groups, [("y", b, first_places(block, groups, slots, b))])
     c = zeros(block, "C in flight", (a.shape[2], slots, *a.shape[4:-1], b.shape[-2]))
     multiply(a, b_now, c[:, :, :, :active])
     for _ in sampled(block, block.mesh.height * b.shape[2] - 1, sample):
+        block.step()
         shift(block, bar, groups, [("y", b_now), ("x", c)], asks)
         multiply(a, b_now, c[:, :, :, :active])
     del b_now
@@ -174,6 +178,8 @@ def allreduce(
     numbers = prod(tiles.shape[2:])
     total = tiles
     channel = bar.channels[0 if axis == "x" else 2]
+    if steps:
+        block.clock.software(block.device.collective_cycles)
     for takers, partners in steps:
         owners = np.where(takers, groups.base(columns) + partners, columns)
         (arrived,) = exchange(block, bar, Transfer(axis, owners, total))

@@ -1,0 +1,78 @@
+"""A device by its name, or a user's own: a TOML file with the keys of `Device`.
+
+`meshrt devices NAME --toml` writes one to begin from.
+"""
+
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from math import isfinite
+from types import NoneType
+from typing import Any, get_args, get_type_hints
+
+from meshrt.errors import UsageError
+from meshrt.mesh.device import PRESETS, Device
+
+WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+
+
+def find_device(name: str | Device, **overrides: int | None) -> Device:
+    """A preset by its name, a FILE.toml, or a device itself; numbers replaced, but for those of None. UsageError."""
+    if isinstance(name, Device):
+        device = name
+    elif name.endswith(".toml"):
+        device = read_device(name)
+    elif name in PRESETS:
+        device = PRESETS[name]
+    else:
+        raise UsageError(f"no device {name!r}; there are {', '.join(PRESETS)}, and files as mine.toml")
+    return replace(device, **{key: value for key, value in overrides.items() if value is not None})  # type: ignore[arg-type]
+
+
+def read_device(path: str) -> Device:
+    """The device of a file. A key that is left out has the default of `Device`: no limit, no cost. UsageError."""
+    try:
+        with open(path, "rb") as stream:
+            numbers = tomllib.load(stream)
+    except OSError as error:
+        raise UsageError(f"--device {path} cannot be read: {error.strerror or error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"--device {path} is no TOML: {error}") from error
+    kinds = get_type_hints(Device)
+    if "name" not in numbers:
+        raise UsageError(f'--device {path}: it has no name; write name = "mine"')
+    return Device(**{key: _checked(path, key, value, kinds) for key, value in numbers.items()})
+
+
+def _checked(path: str, key: str, value: Any, kinds: Mapping[str, Any]) -> Any:
+    where = f"--device {path}: {key}"
+    if key not in kinds:
+        raise UsageError(f"{where} is no key of a device; there are {', '.join(kinds)}")
+    if key == "sources":
+        if not isinstance(value, list) or not all(isinstance(source, str) for source in value):
+            raise UsageError(f"{where} is a list of texts")
+        return tuple(value)
+    if key == "matrix_unit":
+        if not isinstance(value, list) or len(value) != 3 or any(type(side) is not int or side < 1 for side in value):
+            raise UsageError(f"{where} is {json.dumps(value, default=str)}; it is three whole numbers of 1 or more")
+        return tuple(value)
+    (kind,) = [part for part in get_args(kinds[key]) or (kinds[key],) if part is not NoneType]
+    fits = type(value) is kind or (kind is float and type(value) is int)
+    if not fits or (kind is float and not isfinite(value)):
+        raise UsageError(f"{where} is {json.dumps(value, default=str)}; it is {WORDS[kind]}")
+    return float(value) if kind is float else value
+
+
+def as_toml(device: Device) -> str:
+    """The file that `read_device` makes this device of. A key without a value stands in a comment."""
+    lines = [
+        f"# A device for --device FILE.toml; it began as {device.name}. A key that is left out is no limit, or no cost."
+    ]
+    for field in fields(device):
+        value = getattr(device, field.name)
+        if field.name == "sources":
+            lines += ["sources = [", *(f"    {json.dumps(source, ensure_ascii=False)}," for source in value), "]"]
+        else:
+            lines.append(f"# {field.name} = " if value is None else f"{field.name} = {json.dumps(value)}")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,260 @@
+"""Measurements beside what is emulated of the same work: from sizes alone, by packets that move, on any ranks."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meshrt.errors import RouteError, UsageError
+from meshrt.mesh.block import Block
+from meshrt.mesh.collectives import rings
+from meshrt.mesh.device import WSE3
+from meshrt.mesh.wires.tables import overwrite
+from meshrt.ranks.console import Console
+from meshrt.studies.validate import fit, meshproducts, rows
+from meshrt.studies.validate.errors import Compared, errors
+from meshrt.studies.validate.kind import Emulated, Sizes
+from meshrt.studies.validate.kinds import KINDS
+from meshrt.studies.validate.meshproducts import GEMM, GEMV, emulate_meshgemm, emulate_meshgemv
+from meshrt.studies.validate.rows import DATA, Row, read_rows
+from meshrt.studies.validate.validate import document, validate
+
+TILES = [(1, 1, 1), (8, 1, 8), (3, 2, 5), (1, 8, 2), (16, 3, 12)]
+GEMM_HEADER = "p,mt,kt,nt,cycles_mean"
+
+
+def sizes_of(header: str, *lines: tuple[int, ...]) -> list[dict[str, int]]:
+    return [dict(zip(header.split(","), line, strict=True)) for line in lines]
+
+
+def vector(length: int) -> float:
+    """Cycles of an instruction on so many numbers of 16 bits, 8 at once, that begin anywhere: 1.5 a chunk, and 1."""
+    return 1 + 1.5 * (length + 7) / 8
+
+
+# ------------------------------------------------------------------------------------------------- cycles, worked out
+
+
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.parametrize("p", [4, 16, 30])
+@pytest.mark.parametrize("tile", TILES)
+def test_meshgemm_takes_its_steps(p: int, tile: tuple[int, int, int], comm: Any) -> None:
+    """P / 2 steps of aligning, each with two hops and the tile's words to wait for; P steps that hide theirs.
+
+    A packet to an end of the line has one hop; every stretch of P / 2 places of the ring has one end, so one hop less.
+    """
+    m, k, n = tile
+    words = ceil(2 * m * k / 4)
+    align = p // 2 * (WSE3.shift_cycles + 2 * WSE3.alpha + words) - WSE3.alpha
+    steps = p * (WSE3.step_cycles + k * (WSE3.loop_cycles + n * vector(m)))
+    (found,) = emulate_meshgemm(WSE3, sizes_of("p,mt,kt,nt", (p, *tile)))
+    assert found == Emulated(WSE3.product_cycles + align + steps)
+
+
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.parametrize(("p", "groups"), [(16, 2), (80, 2), (80, 8), (96, 4), (336, 4)])
+@pytest.mark.parametrize("tile", [(1, 1), (8, 3), (5, 24)])
+def test_meshgemv_takes_its_chains(p: int, groups: int, tile: tuple[int, int], comm: Any) -> None:
+    """A chain to the middle of the group at the end, one of roots to the middle one, and back to the end; each takes
+    all of a tile's words before the next begins. Between rows 0 and the root are edges of dies, there and back.
+    """
+    k, n = tile
+    arm, root = p // groups // 2, groups // 2 * (p // groups) + p // groups // 2
+    product = WSE3.loop_cycles + k * vector(n)
+    chains = arm * (WSE3.alpha + WSE3.beta) + groups // 2 * WSE3.beta + (2 * root - arm) * WSE3.alpha
+    dies = 2 * int(root // (1172 / 7)) * WSE3.die_cycles
+    (found,) = emulate_meshgemv(WSE3, sizes_of("p,groups,mt,nt", (p, groups, *tile)))
+    assert found.value == pytest.approx(WSE3.collective_cycles + product + chains + dies + 3 * ceil(n / 2), abs=1e-9)
+
+
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.parametrize("p", [80, pytest.param(208, marks=pytest.mark.all)])
+def test_a_part_of_the_steps_stands_for_all(p: int, comm: Any) -> None:
+    some = sizes_of("p,mt,kt,nt", *((p, *tile) for tile in TILES))
+    for part, all_of_them in zip(
+        emulate_meshgemm(WSE3, some, all_steps=p - 1), emulate_meshgemm(WSE3, some), strict=True
+    ):
+        assert part.value == pytest.approx(all_of_them.value, rel=2e-3)
+        assert part.note == meshproducts.COUNTED and not all_of_them.note
+
+
+# ----------------------------------------------------------------------------------------------------- real silicon
+
+
+def ten_rows(folder: Path) -> list[Path]:
+    """Ten shipped rows of 16 x 16 and 80 x 80 cores, of which constants know half."""
+    files = []
+    for kind, tiles in ((GEMM, ("1,1,1", "8,8,8", "2,3,8")), (GEMV, ("1,1,2", "8,8,8"))):
+        lines = (DATA / kind.file).read_text().splitlines()
+        chosen = [line for line in lines[1:] if line.startswith(tuple(f"{p},{t}," for p in (16, 80) for t in tiles))]
+        files.append(folder / kind.file)
+        files[-1].write_text("\n".join([lines[0], *chosen]) + "\n")
+    return files
+
+
+@pytest.mark.mpi(ranks=[1, 2, 4])
+def test_ten_rows_are_near_the_machine_and_the_same_on_any_ranks(comm: Any, tmp_path: Path) -> None:
+    compared = validate(comm, Console(), ten_rows(tmp_path))
+    assert len(compared) == 10
+    assert [one.row.use for one in compared].count("fit") == 5
+    assert all(one.error is not None and one.error < 0.06 for one in compared)
+    alone = [
+        (emulate_meshgemm if one.row.kind is GEMM else emulate_meshgemv)(WSE3, [one.row.sizes])[0] for one in compared
+    ]
+    assert [one.emulated for one in compared] == alone
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_a_row_fails_where_one_routers_rule_is_gone(monkeypatch: pytest.MonkeyPatch, comm: Any) -> None:
+    """Its cycles are those of packets that find their way by the tables."""
+
+    @contextmanager
+    def tampered(block: Block) -> Iterator[rings.Rings]:
+        with rings.interleaved_rings(block) as ready:
+            channel = ready.y.channels[0][0]
+            colour = int(channel.colours[channel.sources == 5][0])
+            overwrite(block.tables, (3, 5), colour, 0, 0)
+            yield ready
+
+    monkeypatch.setattr(meshproducts, "interleaved_rings", tampered)
+    with pytest.raises(RouteError, match=r"core \(3, 5\)"):
+        emulate_meshgemm(WSE3, sizes_of("p,mt,kt,nt", (16, 2, 2, 2)))
+
+
+@pytest.mark.all
+@pytest.mark.mpi(ranks=[1])
+def test_constants_come_from_fit_rows_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, comm: Any) -> None:
+    """From another beginning, with other rows made nonsense, a few of the rows give about what the preset has."""
+    for kind in (GEMM, GEMV):
+        with open(DATA / kind.file, newline="") as stream:
+            lines = list(csv.DictReader(stream))
+        with open(tmp_path / kind.file, "w", newline="") as stream:
+            writer = csv.DictWriter(stream, list(lines[0]))
+            writer.writeheader()
+            writer.writerows(one if one["use"] == "fit" else one | {kind.measured: "1"} for one in lines)
+    monkeypatch.setattr(fit, "DATA", tmp_path)
+    begin = replace(WSE3, beta=8.0, collective_cycles=60.0, product_cycles=20.0, step_cycles=70.0, loop_cycles=30.0)
+    some = {(1, 1, 1), (3, 2, 3), (2, 8, 3), (8, 8, 8)}
+
+    def wanted(row: Sizes) -> bool:
+        if "groups" in row:
+            return bool(row["mt"] == row["nt"] == 2)
+        return row["p"] in (80, 400) and (row["mt"], row["kt"], row["nt"]) in some
+
+    found = fit.fit(begin, wanted)
+    for name, by in {"alpha": 0.05, "beta": 0.05, "die_cycles": 0.1, "step_cycles": 2, "loop_cycles": 2}.items():
+        assert getattr(found, name) == pytest.approx(getattr(WSE3, name), abs=by), name
+
+
+# -------------------------------------------------------------------------------------------------- files and report
+
+
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("p,mt,kt,cycles\n1,2,3,4\n", "no kind of measurement has the columns p,mt,kt,cycles"),
+        ("p,mt,mt,nt,cycles_mean\n1,2,3,4,5\n", "a column is there twice"),
+        (f"{GEMM_HEADER}\n16,1,0,1,100\n", "line 2, kt: 0 is less than 1"),
+        (f"{GEMM_HEADER}\n16,1,1,1,100\n16,1,1.5,1,100\n", "line 3, kt: '1.5' is not a whole number"),
+        (f"{GEMM_HEADER}\n16,1,1,1,0\n", "line 2, cycles_mean: 0 is not a time"),
+        (f"{GEMM_HEADER}\n16,1,1,1,nan\n", "line 2, cycles_mean: nan is not a time"),
+        (f"{GEMM_HEADER}\n16,1,1,1,fast\n", "line 2, cycles_mean: 'fast' is not a number"),
+        (f"{GEMM_HEADER}\n16,1,1\n", "line 2: it has not as many cells as the header, 5"),
+        (f"{GEMM_HEADER},use\n16,1,1,1,100,fitted\n", "line 2: use is 'fitted'; there are check, fit, outlier, lone"),
+        (GEMM_HEADER + "\n", "there are no such rows"),
+    ],
+)
+def test_files_that_are_wrong_are_refused(text: str, message: str, tmp_path: Path, comm: Any) -> None:
+    (tmp_path / "mine.csv").write_text(text)
+    with pytest.raises(UsageError, match=message):
+        assert read_rows(tmp_path / "mine.csv", KINDS) or validate(comm, Console(), [tmp_path / "mine.csv"])
+
+
+def test_rows_without_a_use_are_check_and_columns_stand_in_any_order(tmp_path: Path) -> None:
+    (tmp_path / "mine.csv").write_text("cycles_mean,nt,p,mt,kt\n3000,2,16,1,3\n")
+    (row,) = read_rows(tmp_path / "mine.csv", KINDS)
+    assert row == Row(GEMM, "mine.csv", 2, {"p": 16, "mt": 1, "kt": 3, "nt": 2}, 3000.0, "check")
+
+
+def test_what_emulates_a_row_knows_its_sizes_alone() -> None:
+    for kind in KINDS:
+        read = read_rows(DATA / kind.file, KINDS)
+        assert {row.kind.name for row in read} == {kind.name}
+        assert all(set(row.sizes) == set(kind.columns) for row in read)
+        assert not {kind.measured, "use"} & set(kind.columns)
+        batches = [at for _, batch in kind.batches([row.sizes for row in read]) for at in batch]
+        assert sorted(batches) == list(range(len(read)))
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_a_row_that_the_machine_has_no_room_for_is_refused_and_told(tmp_path: Path, comm: Any) -> None:
+    (tmp_path / "mine.csv").write_text(f"{GEMM_HEADER}\n800,1,1,1,9\n4,200,200,1,9\n4,1,1,1,{_cycles(4, 1, 1, 1)}\n")
+    compared = validate(comm, Console(), [tmp_path / "mine.csv"])
+    assert [one.ratio for one in compared] == [None, None, 1.0]
+    assert "width of device wse3 is 762" in compared[0].emulated.note
+    assert "asks for 80000 bytes" in compared[1].emulated.note
+    of = errors(compared)
+    assert (of.rows, of.refused, of.median_error, of.worst_error) == (3, 2, 0.0, 0.0)
+
+
+def _cycles(*size: int) -> float:
+    value = emulate_meshgemm(WSE3, sizes_of("p,mt,kt,nt", size))[0].value
+    assert value is not None
+    return value
+
+
+def test_errors_are_those_of_the_rows() -> None:
+    def one(measured: float, emulated: float | None) -> Compared:
+        return Compared(Row(GEMM, "f", 2, {"p": 1}, measured, "check"), Emulated(emulated))
+
+    of = errors([one(100, 101), one(100, 98), one(200, 206), one(100, None)])
+    assert of.json() == {
+        "rows": 4, "median_error": pytest.approx(0.02), "p95_error": pytest.approx(0.029),
+        "worst_error": pytest.approx(0.03), "median_ratio": pytest.approx(1.01), "refused": 1,
+    }  # fmt: skip
+
+
+def test_the_report_has_errors_by_kernel_and_every_row(tmp_path: Path, run_meshrt: Any) -> None:
+    files = [value for path in ten_rows(tmp_path) for value in ("--data", str(path))]
+    target, picture = tmp_path / "out.json", tmp_path / "out.png"
+    done = run_meshrt("validate", *files, "--json", str(target), "--png", str(picture), "--rows")
+    assert done.code == 0, done.stderr
+    report = json.loads(target.read_text())
+    assert list(report["kernels"]) == ["MeshGEMM", "MeshGEMV"] and len(report["rows"]) == 10
+    for kernel, of in report["kernels"].items():
+        own = [row for row in report["rows"] if row["kernel"] == kernel]
+        off = [abs(row["emulated"] / row["measured"] - 1) for row in own if row["use"] == "check"]
+        assert of["rows"] == len(off) and of["worst_error"] == pytest.approx(max(off))
+        assert of["median_error"] <= of["p95_error"] <= of["worst_error"]
+        assert sum(part["rows"] for part in of["uses"].values()) == len(own)
+    assert picture.read_bytes().startswith(b"\x89PNG") and "MeshGEMV" in done.stdout
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_only_chosen_kernels_and_uses_are_run(tmp_path: Path, comm: Any) -> None:
+    files = ten_rows(tmp_path)
+    chosen = validate(comm, Console(), files, ["MeshGEMV"], ["fit"])
+    assert {(one.kernel, one.row.use) for one in chosen} == {("MeshGEMV", "fit")}
+    with pytest.raises(UsageError, match="no row is of the kernel 'SUMMA'; there are MeshGEMM, MeshGEMV"):
+        validate(comm, Console(), files, ["SUMMA"])
+    assert document(comm, chosen, 0.0)["kernels"]["MeshGEMV"]["rows"] == 0  # none of these is `check`
+
+
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.all
+@pytest.mark.parametrize(("kernel", "median", "most"), [("MeshGEMM", 0.02, 0.06), ("MeshGEMV", 0.01, 0.04)])
+def test_rows_that_no_constant_was_found_on_are_met(kernel: str, median: float, most: float, comm: Any) -> None:
+    """All shipped `check` rows; docs/validation.md has the figures."""
+    files: Sequence[Path] = [rows.DATA / "wse3_gemm.csv", rows.DATA / "wse3_gemv.csv"]
+    of = errors(validate(comm, Console(), files, [kernel], ["check"]))
+    assert of.refused == 0 and of.median_error is not None and of.p95_error is not None
+    assert of.median_error < median and of.p95_error < most
