@@ -8,6 +8,7 @@ from settings import APPEARS, FALLS, GROWS, OTHER, STOPS, VANISHES, Row, becomes
 
 # Numbers of devices: of wse2, trn1 and a800. The run is a program's BASE with the row's.
 GEMM, GEMV, KVCACHE, PUBLISHED = "gemm mesh", "gemv mesh", "kvcache mesh", "published mesh"
+WAFER = "llama mesh"
 XUV, LLAMA, GPU = "xuv neuron", "llama neuron", "lowrank gpu"
 LINEAR, ON_ARM = "linear arm", "llama arm"
 SECONDS, CYCLES = "measured.critical_path.seconds", "measured.critical_path.cycles"
@@ -34,6 +35,9 @@ DEVICES: dict[str, list[tuple[str, Row]]] = {
         (GEMM, Row("shift_cycles", 77.0, CYCLES, plus(6), None, "3 shifts of A and 3 of B")),
         (GEMM, Row("product_cycles", 85.5, CYCLES, plus(1))),
         (GEMV, Row("collective_cycles", 104.5, CYCLES, plus(1))),
+        (WAFER, Row("division_cycles", 70.0, CYCLES, GROWS)),
+        (WAFER, Row("root_cycles", 60.0, CYCLES, GROWS)),
+        (WAFER, Row("exponential_cycles", 20.0, CYCLES, GROWS)),
         (GEMV, Row("die_rows", 4.0, CYCLES, plus(6 * 17.5), {"allreduce": "pipeline", "@device": "wse3"},
                    "three edges, there and back")),
         (GEMV, Row("die_cycles", 18.5, CYCLES, plus(2), {"@mesh": (1, 170), "allreduce": "pipeline", "@device": "wse3"},

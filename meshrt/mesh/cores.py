@@ -232,6 +232,14 @@ class Cores:
         """Every core, or those `cores`, is busy for `calls` element-wise operations on tiles of this size."""
         self.clock.compute(calls * prod(tiles.shape[2:]), calls, cores, tiles.dtype.itemsize)
 
+    def scalar(
+        self, *, divisions: int = 0, roots: int = 0, exponentials: int = 0, cores: np.ndarray | None = None
+    ) -> None:
+        """Every core, or those `cores`, does so many of these one after the other: no vector instruction has them."""
+        device = self.device
+        cycles = divisions * device.division_cycles + roots * device.root_cycles
+        self.clock.software(cycles + exponentials * device.exponential_cycles, cores)
+
     def step(self, times: int = 1) -> None:
         """Every core is busy with the software of so many steps of a loop, in which tiles are exchanged meanwhile."""
         self.clock.software(times * self.device.step_cycles)

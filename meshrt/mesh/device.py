@@ -40,6 +40,9 @@ class Device:
     shift_cycles: float = 0.0  # software of a shift that cores wait for
     collective_cycles: float = 0.0  # software of an allreduce, once
     product_cycles: float = 0.0  # software of a distributed product, once
+    division_cycles: float = 0.0  # scalar code: of one division
+    root_cycles: float = 0.0  # of a square root
+    exponential_cycles: float = 0.0  # of an exponential
     die_rows: float | None = None  # rows of cores on a die; None: no dies
     die_cycles: float = 0.0  # cycles that a hop to the next die's rows takes longer
     stream_adds: bool = False  # a core that reduces adds word by word, and sends on while the packet comes in
@@ -113,6 +116,8 @@ _SOFTWARE = (
     "a real WSE-3 that are marked fit, python -m meshrt.studies.validate.fit (docs/validation.md)",
     "shift_cycles: MeshGEMM in the WSE-3 simulator with the product left out, once and twice in it, solved for a step "
     "that only aligns (a public fork of WaferLLM with simulator runs)",
+    "division_cycles, root_cycles: routines without an instruction of their own; their code (__divhf3 168 bytes, rsqrt "
+    "148 bytes: 42 and 37 instructions) and a call, counted, not timed; exponential_cycles: a polynomial, counted",
     "call_cycles: a scalar instruction issues it, about a cycle (Cerebras csl-experiments, performance_model.py)",
     "chunk_cycles: 1, or 2 where operands' banks are in each other's way (5,130 or 10,254 cycles for 5,124 numbers "
     "in a public log of the WSE-2 simulator, SpMM_Cerebras; the rule: Cerebras SDK documentation, SIMD mode); the mean "
@@ -139,6 +144,9 @@ WSE2 = Device(
     shift_cycles=76.0,
     collective_cycles=103.5,
     product_cycles=84.5,
+    division_cycles=60.0,
+    root_cycles=50.0,
+    exponential_cycles=16.0,
     stream_adds=True,
     clock_hz=1.1e9,
     sources=(

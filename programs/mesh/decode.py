@@ -13,6 +13,7 @@ W_O and W_down have their rows along x here; placement.py moves them there after
 """
 
 from collections.abc import Sequence
+from math import prod
 
 import numpy as np
 
@@ -132,6 +133,7 @@ def attend(
     np.exp(scores - top, out=scores)
     np.copyto(scores, 0, where=~holds)
     block.elementwise(scores, 3)
+    block.scalar(exponentials=prod(scores.shape[2:]))
     mixed = keep("mixed values", np.matmul(scores, remembered(cache, number, 1, holds)))
     total = keep("sums of weights", scores.sum(axis=-1, keepdims=True))
     block.work(work)
@@ -144,6 +146,7 @@ def attend(
     else:
         mixed, total = sums.y(mixed), sums.y(total)
     mixed /= total
+    block.scalar(divisions=prod(total.shape[2:]))
     block.elementwise(mixed)
     by_column = mixed.reshape(*mixed.shape[:2], chunks.heads, columns, -1).swapaxes(2, 3)
     return keep("attention", np.ascontiguousarray(by_column).reshape(*by_column.shape[:3], -1))

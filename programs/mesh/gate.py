@@ -8,6 +8,7 @@ decides, as everywhere. By shape the choice is drawn (programs/routing.py).
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
@@ -45,6 +46,7 @@ def choose_for_token(region: Region, w: Experts, number: int, logits: np.ndarray
     assert mixture is not None
     at = mixture.numbers[number]
     block.elementwise(logits, 4 + w.top)  # softmax, and the greatest of them so many times
+    block.scalar(exponentials=prod(logits.shape[2:]), divisions=prod(logits.shape[2:-1]))
     chosen, shares = routed(w, logits)
     if mixture.routing is not None:
         experts = mixture.routing.draw(at, position, 1)[0]
@@ -64,6 +66,7 @@ def choose_for_prompt(
     at = mixture.numbers[number]
     logits = region.sums.x(block.matmul(normed, w.router_x, over=3))  # [bh, bw, rows, Lt, n]
     block.elementwise(logits, 4 + w.top)
+    block.scalar(exponentials=prod(logits.shape[2:]), divisions=prod(logits.shape[2:-1]))
     chosen, shares = routed(w, logits)
     places = chunks.sides * normed.shape[4]
     if mixture.routing is not None:

@@ -5,6 +5,8 @@ takes one allreduce along x more, in prefill and in decode, of a number for each
 heads, of one for the queries and one for the keys.
 """
 
+from math import prod
+
 import numpy as np
 
 from meshrt.mesh.block import Block
@@ -42,4 +44,5 @@ def _norm(block: Block, sums: Sums, config: Config, norms: np.ndarray, q: np.nda
         scale = 1 / np.sqrt(total / count + np.float32(config.rms_norm_eps))
         part *= np.expand_dims(scale, columns)[..., None]
         part *= weight.reshape(*weight.shape[:-1], -1, part.shape[-1])
+        block.scalar(roots=prod(total.shape[2:]), divisions=prod(total.shape[2:]))
         block.elementwise(part, 2)

@@ -3,8 +3,11 @@
 rms(x) W = ((x * norm) W) / sqrt(mean(x^2) + eps)
 """
 
+from math import prod
+
 import numpy as np
 
+from meshrt.mesh.block import Block
 from meshrt.models.config import Config
 from meshrt.programs.mesh.linear import along
 from meshrt.programs.mesh.meshgemm import zeros
@@ -31,7 +34,7 @@ def normed_product(
     normed = block.memory.keep("normed activations", x * norm.astype(np.float32)[:, :, :, 0])
     if not fused:
         squares = sums.y(block.memory.keep("sum of squares", packet[..., size:].copy()))
-        normed *= inverse_rms(config, squares)[..., None]
+        normed *= inverse_rms(block, config, squares)[..., None]
     along(block, normed, w, False, share)
     del normed
     if not fused:
@@ -40,7 +43,7 @@ def normed_product(
     total = sums.y(packet)
     product = total[..., :size].reshape(share.shape)
     block.elementwise(product)
-    product *= inverse_rms(config, total[..., size:])[..., None]
+    product *= inverse_rms(block, config, total[..., size:])[..., None]
     return product
 
 
@@ -62,10 +65,10 @@ def normed_shares(
     if w.activations == "row" and fused:
         pair = np.concatenate([squares, largest(block, normed, (2, 3))], axis=-1)
         pair = sums.y(block.memory.keep("sum of squares and largest", pair), add_and_most)
-        scale = inverse_rms(config, pair[..., :1])
+        scale = inverse_rms(block, config, pair[..., :1])
         most = pair[..., 1:] * scale
     else:
-        scale = inverse_rms(config, sums.y(block.memory.keep("sum of squares", squares)))
+        scale = inverse_rms(block, config, sums.y(block.memory.keep("sum of squares", squares)))
     normed *= scale
     block.elementwise(x)
     if w.activations == "row" and most is None:
@@ -82,8 +85,9 @@ def add_and_most(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     return np.concatenate([left[..., :1] + right[..., :1], np.maximum(left[..., 1:], right[..., 1:])], axis=-1)
 
 
-def inverse_rms(config: Config, squares: np.ndarray) -> np.ndarray:
+def inverse_rms(block: Block, config: Config, squares: np.ndarray) -> np.ndarray:
     """1 / sqrt(mean(x^2) + eps) from the sum of squares."""
+    block.scalar(roots=prod(squares.shape[2:]), divisions=prod(squares.shape[2:]))
     return np.asarray(1 / np.sqrt(squares / np.float32(config.hidden_size) + np.float32(config.rms_norm_eps)))
 
 
@@ -102,14 +106,15 @@ def normed_and_product(
     block.elementwise(x, 2)
     normed = block.memory.keep("normed activations", x * norm.astype(np.float32)[:, :, :, 0])
     if not fused:
-        normed *= inverse_rms(config, sums.y(block.memory.keep("sum of squares", packet[..., size:].copy())))[..., None]
+        squares = sums.y(block.memory.keep("sum of squares", packet[..., size:].copy()))
+        normed *= inverse_rms(block, config, squares)[..., None]
     share = packet[..., None, None, :size]
     block.matmul(normed[:, :, :, None, None], w, share, over=2)
     block.elementwise(x)
     if not fused:
         return normed, np.asarray(sums.y(block.memory.keep("products", packet[..., :size].copy())))
     total = sums.y(packet)
-    scale = inverse_rms(config, total[..., size:])
+    scale = inverse_rms(block, config, total[..., size:])
     normed *= scale[..., None]
     block.elementwise(total)
     return normed, block.memory.keep("products", total[..., :size] * scale)

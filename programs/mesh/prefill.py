@@ -13,6 +13,7 @@ nothing is ever transposed on the mesh. The weights stay where they are and thei
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
@@ -151,6 +152,7 @@ def rms_norm(config: Config, region: Region, x: np.ndarray, weight: np.ndarray) 
     block.elementwise(x)
     total = region.sums.x(block.memory.keep("sums of squares", squares))
     scale = 1 / np.sqrt(total / np.float32(config.hidden_size) + np.float32(config.rms_norm_eps))
+    block.scalar(roots=prod(total.shape[2:]), divisions=prod(total.shape[2:]))
     block.elementwise(x, 2)
     normed = x * scale[:, :, :, None, :, None]
     normed *= weight.astype(np.float32)[..., None, :]
@@ -229,8 +231,10 @@ def softmax(block: Block, sums: Sums, scores: np.ndarray, group: int, positions:
     scores -= greatest[:, :, :, None, ..., None]
     np.exp(scores, out=scores)
     block.elementwise(scores, 3)
+    block.scalar(exponentials=prod(scores.shape[2:]))
     total = sums.heads(block.memory.keep("sums of weights", scores.sum(axis=-1).sum(axis=3)))
     block.elementwise(scores, 2)
+    block.scalar(divisions=prod(total.shape[2:]))
     scores /= np.maximum(total, np.float32(1))[:, :, :, None, ..., None]  # the greatest weight is 1
 
 

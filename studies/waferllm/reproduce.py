@@ -24,8 +24,8 @@ NAMES = (*TABLES, *CURVES)
 LEFT_OUT = Outcome(None, "left out")
 
 _SOFTWARE = (
-    "Software costs what it does in two kernels on a real WSE-3 (docs/validation.md): loops, steps, shifts, allreduces. "
-    "Scalar code (division, square root, exponential) and moves of the cache cost nothing beyond their numbers."
+    "Loops, steps, shifts and allreduces cost what they do in two kernels on a real WSE-3 (docs/validation.md), scalar "
+    "code (division, square root, exponential) its instructions by the size of routines. Other software costs nothing."
 )
 _FP16 = (
     "The published programs keep sums in fp16 and send them so; here sums are float32 and twice as long on the links."

@@ -64,6 +64,15 @@ def test_elementwise_work_takes_the_width_of_its_numbers(comm: Any) -> None:
     measured(block)
 
 
+@pytest.mark.mpi(ranks=[1, 4])
+def test_scalar_code_goes_number_by_number(comm: Any) -> None:
+    device = Device(name="test", division_cycles=60.0, root_cycles=50.0, exponential_cycles=16.0)
+    block = new_block(comm, (4, 4), device)
+    block.scalar(divisions=3, roots=1, exponentials=2)
+    assert (block.clock.state[TIME] == 3 * 60 + 50 + 2 * 16).all()
+    measured(block)
+
+
 @pytest.mark.mpi(ranks=[1, 2, 4])
 def test_edges_of_dies_cost_where_packets_cross_them(comm: Any) -> None:
     """Rows 0 and 1, 2 to 4, 5 to 7 are dies of 2.5 rows: the way down crosses two edges, the way back two."""
