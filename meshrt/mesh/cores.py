@@ -68,7 +68,10 @@ class Cores:
             self.clock.late = dies if self.clock.late is None else self.clock.late + dies
 
     def _die_edges(self) -> np.ndarray | None:
-        """Cycles that a hop out of each port, [4, bh, bw], takes longer as it goes on to the rows of the next die."""
+        """Cycles that a hop out of each port, [4, bh, bw], takes longer as it goes on to the rows of the next die.
+
+        Row 0 is taken to be the first of a die.
+        """
         mesh, device = self.mesh, self.device
         if device.die_rows is None or mesh.height <= device.die_rows or not device.die_cycles:
             return None
@@ -225,7 +228,8 @@ class Cores:
         each = np.broadcast_to(macs, self.shape)
         self.counters.macs += int(each.sum())
         if self.device.macs_per_cycle is not None:
-            self.clock.state[0] += each * (self.device.chunk_cycles or 1.0) / self.device.macs_per_cycle
+            chunk = 1.0 if self.device.chunk_cycles is None else self.device.chunk_cycles
+            self.clock.state[0] += each * chunk / self.device.macs_per_cycle
         self.clock.state[0] += self.device.call_cycles * (each > 0)  # a core without work is not called
 
     def elementwise(self, tiles: np.ndarray, calls: int = 1, cores: np.ndarray | None = None) -> None:

