@@ -1,7 +1,7 @@
 """What a mesh can do at most: its cores, its links, and the latency of the path that was measured."""
 
 from collections.abc import Mapping
-from math import inf
+from math import inf, prod
 from typing import Any
 
 from meshrt.ceilings import Ceilings, Level
@@ -42,6 +42,8 @@ def ceilings(report: Mapping[str, Any], part: Mapping[str, Any]) -> Ceilings:
 
 
 def _macs_per_cycle(device: Device, itemsize: int) -> float:
-    """Of a core, in vectors so long that nothing else counts; infinite where they cost nothing."""
+    """Of a core, by a matrix unit, or in vectors so long that nothing else counts; infinite where they cost nothing."""
+    if itemsize == 2 and device.matrix_unit is not None:
+        return prod(device.matrix_unit) / device.matrix_passes
     cycles = device.vector_cycles(LONG, 1, itemsize) - device.call_cycles
     return LONG / cycles if cycles else inf
