@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from meshrt.gpu.device import find_gpu
+from meshrt.gpu.presets import find_gpu
 from meshrt.gpu.gpus import Gpus
 from meshrt.models.family import read_family
 from meshrt.program import load_program

@@ -128,7 +128,7 @@ def _serve(
 ) -> int:  # fmt: skip
     """One rank's part: each way is run whole by one rank."""
     from meshrt import report
-    from meshrt.gpu.device import find_gpu
+    from meshrt.gpu.presets import find_gpu
     from meshrt.studies import serve as study
 
     console = shared.start(comm, json_path, quiet)

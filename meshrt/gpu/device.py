@@ -1,11 +1,8 @@
-"""The numbers of a GPU and of what connects it to others. Presets, each number with its source."""
+"""The numbers of a GPU and of what connects it to others. presets.py has those that there are."""
 
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, fields
 
 from meshrt.errors import UsageError
-
-GIB = 2**30
 
 
 @dataclass(frozen=True)
@@ -23,6 +20,7 @@ class Protocol:
 NVLINK = (
     Protocol("LL", 6.6e-6, 0.6e-6, 0.5), Protocol("LL128", 14.0e-6, 1.9e-6, 0.92), Protocol("Simple", 8.4e-6, 3.4e-6, 1)
 )  # fmt: skip
+LINKS = ("nvlink", "pcie")
 PCIE = (Protocol("LL", 6.6e-6, 1.0e-6, 0.5), Protocol("Simple", 8.4e-6, 5.7e-6, 1))
 
 LEAST, MOST = 1e-15, 1e18  # of any number of a device: times that are made of them stay finite
@@ -35,7 +33,17 @@ class GpuDevice:
     name: str
     memory_bytes: int
     memory_bytes_per_second: float
+    memory_share: float  # of that rate that kernels reach
     flops: float  # of the tensor cores, on dense 16-bit matrices
+    flops_share: float  # of those that kernels reach
+    sms: int
+    hertz: float  # of an SM
+    sm_rate: float  # what an SM does in a cycle, in kernels other than products, beside an A100's
+    sm_l2_bytes_per_second: float  # from the L2 cache to one SM, in a product
+    sm_memory_bytes_per_second: float  # from memory to one SM: what it has under way, over the memory's latency
+    l2_bytes: int
+    product_seconds: float  # that a product takes more: its first tiles have to arrive, and its last to leave
+    split_seconds: float  # and where its inner dimension is cut: parts have to be added up
     link: str  # "nvlink" or "pcie": which of the following is in use
     nvlink_bytes_per_second: float
     nvlink_gpus: int  # that NVLink can join
@@ -44,7 +52,8 @@ class GpuDevice:
     pcie_protocols: tuple[Protocol, ...] = PCIE
     launch_seconds: float = 5e-6  # that the host is busy with a kernel's launch
     graph_launch_seconds: float = 10e-6  # the same for a graph of kernels
-    kernel_seconds: float = 1e-6  # between a kernel and the next one on the device
+    kernel_seconds: float = 0.23e-6  # between a kernel and the next one on the device
+    start_seconds: float = 1.76e-6  # that the smallest kernel takes
     sources: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -71,88 +80,3 @@ class GpuDevice:
             protocols,
             key=lambda protocol: protocol.seconds + steps * (protocol.step_seconds + chunk / (protocol.share * rate)),
         )
-
-
-_COMMON = (
-    "nvlink_protocols, pcie_protocols: what NCCL itself assumes of its protocols in rings of one node, and by which it "
-    "chooses, in src/graph/tuning.cc; LL128 is for NVLink only",
-    "pcie_bytes_per_second: an all-reduce of A100s of one socket over PCIe 4.0 x16, as reported in NVIDIA/nccl-tests "
-    "issue 178: 20 GB/s of bus bandwidth, of the 32 GB/s of the slot; NCCL assumes the same there (src/graph/topo.cc: "
-    "24 GB/s, five sixths of them between GPUs), and 10 GB/s between sockets of the paper's Xeons (topo.h), which is "
-    "not in this number",
-    "launch_seconds: 4 to 6 us, as measured in 'From Launch Overhead to CUDA Graph' (susun-blog.com, pegainfer 3); "
-    "graph_launch_seconds, kernel_seconds: assumptions; NVIDIA's 'Constant Time Launch for Straight-Line CUDA Graphs' "
-    "(developer.nvidia.com) has a few microseconds for a graph, whatever its length",
-)
-
-A800 = GpuDevice(
-    name="a800",
-    memory_bytes=80 * GIB,
-    memory_bytes_per_second=2039e9,
-    flops=312e12,
-    link="nvlink",
-    nvlink_bytes_per_second=160e9,
-    nvlink_gpus=8,
-    sources=(
-        "memory_bytes, memory_bytes_per_second, flops: A800 SXM4 80 GB, the A100's: 80 GB of HBM2e at 2,039 GB/s, "
-        "312 TFLOPS in FP16 and BF16 without sparsity (NVIDIA A100 datasheet)",
-        "nvlink_bytes_per_second: 8 links (400 GB/s in both directions, NVIDIA, November 2022) of 25 GB/s, of which "
-        "a ring gets 20, says NCCL (SM80_NVLINK_BW in src/graph/topo.h); on A100s with 12 links, where that makes 240, "
-        "208 and 233 were measured (NVIDIA/nccl-tests issues 178 and 175)",
-        *_COMMON,
-    ),
-)
-
-A6000 = GpuDevice(
-    name="a6000",
-    memory_bytes=48 * GIB,
-    memory_bytes_per_second=768e9,
-    flops=154.8e12,
-    link="pcie",
-    nvlink_bytes_per_second=48e9,
-    nvlink_gpus=2,
-    sources=(
-        "memory_bytes, memory_bytes_per_second: RTX A6000, 48 GB of GDDR6 at 768 GB/s (NVIDIA RTX A6000 datasheet)",
-        "flops: 154.8 TFLOPS in FP16 and BF16 without sparsity (Ampere GA102 whitepaper; 309.7 with)",
-        "nvlink_bytes_per_second, nvlink_gpus: a bridge joins two cards by 4 links (112.5 GB/s in both directions, "
-        "datasheet), of which a ring gets 12 GB/s each, says NCCL (SM86_NVLINK_BW)",
-        *_COMMON,
-    ),
-)
-
-A100_40G = GpuDevice(
-    name="a100-40g",
-    memory_bytes=40 * GIB,
-    memory_bytes_per_second=1555e9,
-    flops=312e12,
-    link="nvlink",
-    nvlink_bytes_per_second=240e9,
-    nvlink_gpus=8,
-    sources=(
-        "memory_bytes, memory_bytes_per_second, flops: A100 SXM4 40 GB, 40 GB of HBM2 at 1,555 GB/s, 312 TFLOPS in "
-        "FP16 and BF16 without sparsity (NVIDIA A100 datasheet; A100 whitepaper)",
-        "nvlink_bytes_per_second, nvlink_gpus: 12 links (600 GB/s in both directions, datasheet) of 25 GB/s, of which "
-        "a ring gets 20 each, says NCCL (SM80_NVLINK_BW in src/graph/topo.h); 208 and 233 were measured "
-        "(NVIDIA/nccl-tests issues 178 and 175). NVSwitches join eight of them (DGX A100)",
-        *_COMMON,
-    ),
-)
-
-GPU_PRESETS = {device.name: device for device in (A800, A6000, A100_40G)}
-LINKS = ("nvlink", "pcie")
-
-
-def find_gpu(name: str | GpuDevice, link_rate: float | None = None, **overrides: Any) -> GpuDevice:
-    """A preset by its name, or a device itself, with numbers replaced, but for those of None. UsageError.
-
-    `link_rate`: bytes a second of the link that is in use.
-    """
-    if not isinstance(name, GpuDevice) and name not in GPU_PRESETS:
-        raise UsageError(f"no GPU {name!r}; there are {', '.join(GPU_PRESETS)}")
-    preset = name if isinstance(name, GpuDevice) else GPU_PRESETS[name]
-    device = replace(preset, **{key: value for key, value in overrides.items() if value is not None})
-    if link_rate is None:
-        return device
-    if device.link == "nvlink":
-        return replace(device, nvlink_bytes_per_second=link_rate)
-    return replace(device, pcie_bytes_per_second=link_rate)

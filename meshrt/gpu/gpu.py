@@ -1,8 +1,8 @@
 """One GPU: kernels that are launched one by one or as nodes of a graph, counted and timed; its memory; its buffers.
 
 Two clocks, in seconds: that of the host thread that launches, and that of the device, which begins a kernel when it
-was launched and the one before is done (a CUDA stream). A kernel takes what the roofline says: the longer of its
-operations at the peak rate and its bytes at the memory's. A graph is launched once, and its kernels need no host.
+was launched and the one before is done (a CUDA stream). What a kernel takes is timing.py's. A graph is launched once,
+and its kernels need no host.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,6 +15,7 @@ import numpy as np
 from meshrt.gpu.device import GpuDevice
 from meshrt.gpu.memory import Budget
 from meshrt.gpu.plan import Plan
+from meshrt.gpu.timing import RowKernel, plain_seconds, rows_seconds
 from meshrt.ranks.group import hollow
 
 _NONE: Mapping[str, int] = MappingProxyType({})
@@ -25,20 +26,24 @@ Buffer = tuple[np.ndarray, Any]  # and the dtype that it is counted in; None: th
 class Cost:
     """What a kernel asks for: operations and bytes of GPU memory; `tally` counts what a program wants counted.
 
-    A plan keeps it, so that `set` can tell a recorded kernel before a replay what it will have to do.
+    `seconds`: what it takes, where more is known of it than that (timing.py). A plan keeps it, so that `set` can tell a
+    recorded kernel before a replay what it will have to do.
     """
 
     __slots__ = ("device", "flops", "nbytes", "seconds", "tally")
 
-    def __init__(self, device: GpuDevice, flops: int, nbytes: int, tally: Mapping[str, int] = _NONE) -> None:
+    def __init__(
+        self, device: GpuDevice, flops: int, nbytes: int, tally: Mapping[str, int] = _NONE,
+        seconds: float | None = None,
+    ) -> None:  # fmt: skip
         self.device = device
         self.tally = tally
-        self.set(flops, nbytes)
+        self.set(flops, nbytes, seconds)
 
-    def set(self, flops: int, nbytes: int) -> None:
+    def set(self, flops: int, nbytes: int, seconds: float | None = None) -> None:
         self.flops = flops
         self.nbytes = nbytes
-        self.seconds = max(flops / self.device.flops, nbytes / self.device.memory_bytes_per_second)
+        self.seconds = plain_seconds(self.device, flops, nbytes) if seconds is None else seconds
 
 
 @dataclass(slots=True)
@@ -72,8 +77,15 @@ class Gpu:
     def __post_init__(self) -> None:
         self.memory = Budget(self.device, self.index)
 
-    def cost(self, flops: int, nbytes: int, tally: Mapping[str, int] = _NONE) -> Cost:
-        return Cost(self.device, flops, nbytes, tally)
+    def cost(
+        self, flops: int, nbytes: int, tally: Mapping[str, int] = _NONE, seconds: float | None = None
+    ) -> Cost:  # fmt: skip
+        return Cost(self.device, flops, nbytes, tally, seconds)
+
+    def cost_of_rows(self, kernel: RowKernel, rows: int, width: int, flops: int, nbytes: int) -> Cost:
+        """Of a kernel with a block of threads for each of these rows."""
+        seconds = float(rows_seconds(self.device, kernel, rows, width, nbytes))
+        return Cost(self.device, flops, nbytes, _NONE, seconds)
 
     def launch(self, kernel: Callable[..., object], out: np.ndarray, *args: Any, cost: Cost) -> np.ndarray:
         """Run `kernel(out, *args)`, which writes to `out`, or record it. Without payload it is counted only."""

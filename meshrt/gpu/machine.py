@@ -2,8 +2,9 @@
 
 from typing import Annotated, Any
 
-from meshrt.gpu.device import GPU_PRESETS, LINKS, GpuDevice, find_gpu
+from meshrt.gpu.device import LINKS, GpuDevice
 from meshrt.gpu.gpus import Gpus
+from meshrt.gpu.presets import GPU_PRESETS, find_gpu
 from meshrt.gpu.report import gather, rows, title
 from meshrt.gpu.roofline import ceilings
 from meshrt.program import AtLeast, Choices, Shown

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from meshrt.gpu.codes import Coded, Codes, Factored, Rebuilt, Thin, factor_bytes, room_for, room_for_factor
-from meshrt.gpu.gpu import Gpu
+from meshrt.gpu.gpu import Cost, Gpu
+from meshrt.gpu.timing import products_seconds
 
 
 def matmul(gpu: Gpu, x: np.ndarray, w: np.ndarray, bias: np.ndarray | None = None) -> np.ndarray:
     """x [m, k] @ w [k, n] (+ bias [n]) -> [m, n]: one kernel."""
     out = gpu.new(x.shape[0], w.shape[1])
-    nbytes = (x.size + w.size + out.size) * gpu.dtype.itemsize
-    return gpu.launch(_matmul, out, x, w, bias, cost=gpu.cost(_flops(x, w), nbytes))
+    return gpu.launch(_matmul, out, x, w, bias, cost=_product_cost(gpu, [x], [w], [out]))
 
 
 def matmuls(
@@ -27,10 +27,8 @@ def matmuls(
 ) -> list[np.ndarray]:
     """Several products at once, of any sizes: one kernel, a grouped (or batched) matrix product; to `outs` if given."""
     results = [gpu.new(x.shape[0], w.shape[1]) for x, w in zip(xs, ws, strict=True)] if outs is None else [*outs]
-    flops = sum(map(_flops, xs, ws))
-    nbytes = sum(array.size for arrays in (xs, ws, results) for array in arrays) * gpu.dtype.itemsize
     group = tuple(zip(results, xs, ws, biases, strict=True))
-    gpu.launch(_matmuls, results[0], group, cost=gpu.cost(flops, nbytes))
+    gpu.launch(_matmuls, results[0], group, cost=_product_cost(gpu, xs, ws, results))
     return results
 
 
@@ -77,8 +75,14 @@ def take(gpu: Gpu, table: np.ndarray, rows: np.ndarray, dtype: Any = None) -> np
     return gpu.launch(_take, out, table, rows, cost=gpu.cost(0, 2 * gpu.size(out, dtype)))
 
 
-def _flops(x: np.ndarray, w: np.ndarray) -> int:
-    return int(2 * x.shape[0] * w.shape[0] * w.shape[1])
+def _product_cost(
+    gpu: Gpu, xs: Sequence[np.ndarray], ws: Sequence[np.ndarray], outs: Sequence[np.ndarray]
+) -> Cost:  # fmt: skip
+    item = gpu.dtype.itemsize
+    shapes = tuple((len(x), *w.shape) for x, w in zip(xs, ws, strict=True))
+    nbytes = sum(array.size for arrays in (xs, ws, outs) for array in arrays) * item
+    flops = 2 * sum(m * k * n for m, k, n in shapes)
+    return gpu.cost(flops, nbytes, seconds=products_seconds(gpu.device, shapes, item))
 
 
 def _matmul(out: np.ndarray, x: np.ndarray, w: np.ndarray, bias: np.ndarray | None) -> None:

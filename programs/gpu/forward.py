@@ -15,6 +15,7 @@ from meshrt.gpu.gpus import Gpus
 from meshrt.gpu.meter import LinkBytes
 from meshrt.gpu.operations import add, matmul, take
 from meshrt.gpu.repeat import Repeat
+from meshrt.gpu.timing import ACTIVATE, NORM, ROTATE
 from meshrt.programs.gpu import kernels
 from meshrt.programs.gpu.dispatch import mix
 from meshrt.programs.gpu.experts import ExpertsShard
@@ -75,13 +76,13 @@ def forward(gpus: Gpus, model: Model, batch: Batch, all_logits: bool = False) ->
             if at == model.layers_run - 1 and model.layers_run < layers:
                 _do(gpus, repeat.begin)
             with gpus.scope(), _counted(gpus, attention):
-                hs = [normed(gpu, model, x, w.attention_norm) for gpu, x, w in zip(gpus.mine, xs, ws, strict=True)]
+                hs = [normed(gpu, x, w.attention_norm, family.eps) for gpu, x, w in zip(gpus.mine, xs, ws, strict=True)]
                 qkv = scheme.first(gpus, [w.qkv for w in ws], hs, batch.wanted)
                 qkv = prepared(gpus, [w.head_norms for w in ws], family.clip, family.eps, qkv)
                 ys = batch.attend(gpus, model, at, qkv, rotary)
                 _add(gpus, xs, scheme.second(gpus, [w.o for w in ws], ys))
             with gpus.scope(), _counted(gpus, mlp):
-                hs = [normed(gpu, model, x, w.mlp_norm) for gpu, x, w in zip(gpus.mine, xs, ws, strict=True)]
+                hs = [normed(gpu, x, w.mlp_norm, family.eps) for gpu, x, w in zip(gpus.mine, xs, ws, strict=True)]
                 _add(gpus, xs, _fed(gpus, model, [w.mlp for w in ws], hs))
         if model.layers_run < layers:
             _do(gpus, repeat.end)
@@ -128,10 +129,11 @@ def _add(gpus: Gpus, xs: Arrays, addends: Arrays) -> None:
         add(gpu, x, addend)
 
 
-def normed(gpu: Gpu, model: Model, x: np.ndarray, norm: Norm) -> np.ndarray:
+def normed(gpu: Gpu, x: np.ndarray, norm: Norm, eps: float) -> np.ndarray:
     """RMSNorm or LayerNorm, as the model has it."""
-    out, eps = gpu.new(*x.shape), model.family.eps
-    cost, scale, wide = gpu.cost(4 * x.size, 2 * gpu.size(x)), gpu.shaped((len(x), 1)), gpu.shaped(x.shape)
+    out = gpu.new(*x.shape)
+    cost = gpu.cost_of_rows(NORM, *x.shape, 4 * x.size, 2 * gpu.size(x))
+    scale, wide = gpu.shaped((len(x), 1)), gpu.shaped(x.shape)
     if norm.bias is None:
         return gpu.launch(kernels.rms_norm, out, x, norm.weight, eps, scale, wide, cost=cost)
     centred = gpu.shaped(x.shape)
@@ -154,7 +156,7 @@ def rotated(gpu: Gpu, x: np.ndarray, dim: int, rotary: Rotary | None) -> np.ndar
     scratch = gpu.shaped((5, tokens, heads.shape[1], half))
     return gpu.launch(
         kernels.rotate, x, heads[..., :half], heads[..., half:], rotary[0][:, None], rotary[1][:, None], scratch,
-        cost=gpu.cost(3 * x.size, 2 * gpu.size(x)),
+        cost=gpu.cost_of_rows(ROTATE, *x.shape, 3 * x.size, 2 * gpu.size(x)),
     )  # fmt: skip
 
 
@@ -162,7 +164,7 @@ def activated(gpu: Gpu, result: Results) -> np.ndarray:
     """SwiGLU of gate and up, or ReLU of one alone."""
     values = result.values
     out = gpu.new(*values[0].shape)
-    cost = gpu.cost(5 * out.size, (len(values) + 1) * gpu.size(out))
+    cost = gpu.cost_of_rows(ACTIVATE, *out.shape, 5 * out.size, (len(values) + 1) * gpu.size(out))
     kernel = kernels.swiglu if len(values) == 2 else kernels.relu
     return gpu.launch(kernel, out, gpu.shaped(out.shape), *values, cost=cost)
 
@@ -172,7 +174,7 @@ def _head(gpus: Gpus, model: Model, batch: Batch, xs: Arrays, all_logits: bool) 
     logits, pairs = [], []
     for gpu, shard, x in zip(gpus.mine, model.shards, xs, strict=True):
         rows = x if batch.last is None or all_logits else take(gpu, x, batch.last)
-        scores = matmul(gpu, normed(gpu, model, rows, shard.norm), shard.head)
+        scores = matmul(gpu, normed(gpu, rows, shard.norm, model.family.eps), shard.head)
         logits.append(scores)
         final = scores if batch.last is None or not all_logits else take(gpu, scores, batch.last)
         pair = gpu.new(len(final), 2, dtype=np.float32)

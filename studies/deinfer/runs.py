@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from meshrt.gpu.device import GpuDevice, find_gpu
+from meshrt.gpu.device import GpuDevice
+from meshrt.gpu.presets import find_gpu
 from meshrt.studies.deinfer.published import LOADS, RATIO
 from meshrt.studies.rows import Emulate
 from meshrt.studies.serve import WAYS, job

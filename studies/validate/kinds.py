@@ -1,6 +1,7 @@
 """All kinds of measurements that there are; a file is of the first whose columns it has."""
 
 from meshrt.studies.validate.kind import Kind
+from meshrt.studies.validate.gpulayers import LAYERS
 from meshrt.studies.validate.meshproducts import GEMM, GEMV
 
-KINDS: tuple[Kind, ...] = (GEMM, GEMV)
+KINDS: tuple[Kind, ...] = (GEMM, GEMV, LAYERS)

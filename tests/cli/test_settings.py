@@ -21,7 +21,7 @@ from settings import BASE, REFUSED, ROWS, STOPS, Row
 from meshrt.arm.device import N2X8
 from meshrt.commands.run import execute
 from meshrt.errors import LimitError, UsageError
-from meshrt.gpu.device import A800
+from meshrt.gpu.presets import A800
 from meshrt.machine import machines
 from meshrt.mesh.device import WSE2
 from meshrt.mesh.devicefile import find_device

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshrt.errors import LimitError, UsageError
-from meshrt.gpu.device import GPU_PRESETS, find_gpu
 from meshrt.gpu.gpus import Gpus
 from meshrt.gpu.operations import add, matmul, matmuls, take
+from meshrt.gpu.presets import GPU_PRESETS, find_gpu
 from meshrt.report import gather_report
 
 

@@ -1,0 +1,172 @@
+"""The GPUs that there are, each number with its source."""
+
+from dataclasses import replace
+from typing import Any
+
+from meshrt.errors import UsageError
+from meshrt.gpu.device import GpuDevice
+
+GIB, MIB = 2**30, 2**20
+
+_COMMON = (
+    "nvlink_protocols, pcie_protocols: what NCCL itself assumes of its protocols in rings of one node, and by which it "
+    "chooses, in src/graph/tuning.cc; LL128 is for NVLink only",
+    "pcie_bytes_per_second: an all-reduce of A100s of one socket over PCIe 4.0 x16, as reported in NVIDIA/nccl-tests "
+    "issue 178: 20 GB/s of bus bandwidth, of the 32 GB/s of the slot; NCCL assumes the same there (src/graph/topo.cc: "
+    "24 GB/s, five sixths of them between GPUs), and 10 GB/s between sockets of the paper's Xeons (topo.h), which is "
+    "not in this number",
+    "memory_share, flops_share, sm_rate, sm_l2_bytes_per_second, sm_memory_bytes_per_second, product_seconds, "
+    "split_seconds, kernel_seconds, start_seconds: found on rows of public measurements that are for fitting "
+    "(`meshrt validate`, docs/validation.md) by studies/validate/gpufit.py",
+    "launch_seconds: 4 to 6 us, as measured in 'From Launch Overhead to CUDA Graph' (susun-blog.com, pegainfer 3); "
+    "graph_launch_seconds: an assumption; NVIDIA's 'Constant Time Launch for Straight-Line CUDA Graphs' "
+    "(developer.nvidia.com) has a few microseconds for a graph, whatever its length",
+)
+
+A100 = GpuDevice(
+    name="a100",
+    memory_bytes=80 * GIB,
+    memory_bytes_per_second=2039e9,
+    memory_share=0.862,
+    flops=312e12,
+    flops_share=0.783,
+    sms=108,
+    hertz=1.41e9,
+    sm_rate=1.0,
+    sm_l2_bytes_per_second=34.1e9,
+    sm_memory_bytes_per_second=32.0e9,
+    l2_bytes=40 * MIB,
+    product_seconds=3.15e-6,
+    split_seconds=2.22e-6,
+    link="nvlink",
+    nvlink_bytes_per_second=240e9,
+    nvlink_gpus=8,
+    sources=(
+        "memory_bytes, memory_bytes_per_second, flops: A100 SXM4 80 GB, 80 GB of HBM2e at 2,039 GB/s, 312 TFLOPS in "
+        "FP16 and BF16 without sparsity (NVIDIA A100 datasheet)",
+        "sms, hertz, l2_bytes: 108 SMs at 1,410 MHz boost, 40 MB (NVIDIA A100 whitepaper); sm_rate: by definition",
+        "nvlink_bytes_per_second, nvlink_gpus: 12 links (600 GB/s in both directions, datasheet) of 25 GB/s, of which "
+        "a ring gets 20 each, says NCCL (SM80_NVLINK_BW in src/graph/topo.h); 208 and 233 were measured "
+        "(NVIDIA/nccl-tests issues 178 and 175). NVSwitches join eight of them (DGX A100)",
+        *_COMMON,
+    ),
+)
+
+A100_40G = replace(
+    A100,
+    name="a100-40g",
+    memory_bytes=40 * GIB,
+    memory_bytes_per_second=1555e9,
+    sources=(
+        "memory_bytes, memory_bytes_per_second: A100 SXM4 40 GB, 40 GB of HBM2 at 1,555 GB/s (NVIDIA A100 datasheet); "
+        "the rest is as of 80 GB",
+        *A100.sources[1:],
+    ),
+)
+
+A800 = replace(
+    A100,
+    name="a800",
+    nvlink_bytes_per_second=160e9,
+    sources=(
+        *A100.sources[:2],
+        "nvlink_bytes_per_second, nvlink_gpus: 8 links (400 GB/s in both directions, NVIDIA, November 2022) of 25 "
+        "GB/s, of which a ring gets 20, says NCCL (SM80_NVLINK_BW in src/graph/topo.h); all else of an A800 SXM4 80 GB "
+        "is an A100's",
+        *_COMMON,
+    ),
+)
+
+A6000 = GpuDevice(
+    name="a6000",
+    memory_bytes=48 * GIB,
+    memory_bytes_per_second=768e9,
+    memory_share=0.953,
+    flops=154.8e12,
+    flops_share=0.702,
+    sms=84,
+    hertz=1.8e9,
+    sm_rate=0.979,
+    sm_l2_bytes_per_second=40.5e9,
+    sm_memory_bytes_per_second=35.3e9,
+    l2_bytes=6 * MIB,
+    product_seconds=3.04e-6,
+    split_seconds=0.357e-6,
+    link="pcie",
+    nvlink_bytes_per_second=48e9,
+    nvlink_gpus=2,
+    sources=(
+        "memory_bytes, memory_bytes_per_second: RTX A6000, 48 GB of GDDR6 at 768 GB/s (NVIDIA RTX A6000 datasheet)",
+        "flops, sms, hertz, l2_bytes: 154.8 TFLOPS in FP16 and BF16 without sparsity (309.7 with), 84 SMs at 1,800 "
+        "MHz boost, 6 MB (Ampere GA102 whitepaper)",
+        "sm_memory_bytes_per_second, split_seconds, sm_rate: found on the rows of an A40, which has the same chip",
+        "nvlink_bytes_per_second, nvlink_gpus: a bridge joins two cards by 4 links (112.5 GB/s in both directions, "
+        "datasheet), of which a ring gets 12 GB/s each, says NCCL (SM86_NVLINK_BW)",
+        *_COMMON,
+    ),
+)
+
+A40 = replace(
+    A6000,
+    name="a40",
+    memory_bytes_per_second=696e9,
+    memory_share=0.8185,
+    flops=149.7e12,
+    flops_share=0.802,
+    hertz=1.74e9,
+    sm_l2_bytes_per_second=21.7e9,
+    product_seconds=2.92e-6,
+    sources=(
+        "memory_bytes, memory_bytes_per_second, flops: A40, 48 GB of GDDR6 with ECC at 696 GB/s, 149.7 TFLOPS in FP16 "
+        "and BF16 without sparsity (NVIDIA A40 datasheet); sms, hertz, l2_bytes: the A6000's chip at 1,740 MHz boost",
+        *A6000.sources[2:],
+    ),
+)
+
+H100 = GpuDevice(
+    name="h100",
+    memory_bytes=80 * GIB,
+    memory_bytes_per_second=3350e9,
+    memory_share=0.9245,
+    flops=989.4e12,
+    flops_share=0.756,
+    sms=132,
+    hertz=1.83e9,
+    sm_rate=1.188,
+    sm_l2_bytes_per_second=88.5e9,
+    sm_memory_bytes_per_second=48.8e9,
+    l2_bytes=50 * MIB,
+    product_seconds=3.68e-6,
+    split_seconds=1.65e-6,
+    link="nvlink",
+    nvlink_bytes_per_second=370e9,
+    nvlink_gpus=8,
+    pcie_bytes_per_second=50e9,
+    sources=(
+        "memory_bytes, memory_bytes_per_second, flops: H100 SXM5, 80 GB of HBM3 at 3,350 GB/s, 989.4 TFLOPS in FP16 "
+        "and BF16 without sparsity (NVIDIA H100 datasheet)",
+        "sms, hertz, l2_bytes: 132 SMs, 50 MB, and the clock rate that the tensor cores' peak is given for, 1,830 MHz "
+        "(NVIDIA H100 whitepaper)",
+        "nvlink_bytes_per_second, nvlink_gpus: 18 links (900 GB/s in both directions, datasheet) of 25 GB/s, of which "
+        "a ring gets 20.6 each, says NCCL (SM90_NVLINK_BW in src/graph/topo.h)",
+        *_COMMON,
+    ),
+)
+
+GPU_PRESETS = {device.name: device for device in (A800, A6000, A100_40G, A100, A40, H100)}
+
+
+def find_gpu(name: str | GpuDevice, link_rate: float | None = None, **overrides: Any) -> GpuDevice:
+    """A preset by its name, or a device itself, with numbers replaced, but for those of None. UsageError.
+
+    `link_rate`: bytes a second of the link that is in use.
+    """
+    if not isinstance(name, GpuDevice) and name not in GPU_PRESETS:
+        raise UsageError(f"no GPU {name!r}; there are {', '.join(GPU_PRESETS)}")
+    preset = name if isinstance(name, GpuDevice) else GPU_PRESETS[name]
+    device = replace(preset, **{key: value for key, value in overrides.items() if value is not None})
+    if link_rate is None:
+        return device
+    if device.link == "nvlink":
+        return replace(device, nvlink_bytes_per_second=link_rate)
+    return replace(device, pcie_bytes_per_second=link_rate)

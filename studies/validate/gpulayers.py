@@ -1,0 +1,141 @@
+"""Operators of layers on one GPU, in microseconds: the profiles of LLMServingSim and Vidur (data/README.md).
+
+The two measured different programs, which is why their small operators differ so much: LLMServingSim Hugging Face's
+model, run by PyTorch kernel by kernel (eager.py), Vidur vLLM's kernels, one an operator, which are those of
+programs/gpu. Both sum up what the device took for kernels; so an operator is run here when the device is busy with
+earlier ones, and no launch is waited for.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshrt.errors import UsageError
+from meshrt.gpu.device import GpuDevice
+from meshrt.gpu.gpu import Gpu
+from meshrt.gpu.operations import add, matmul
+from meshrt.gpu.presets import GPU_PRESETS
+from meshrt.programs.gpu.forward import activated, normed, rotated
+from meshrt.programs.gpu.scheme import Results
+from meshrt.programs.gpu.shards import Norm
+from meshrt.studies.validate import eager
+from meshrt.studies.validate.kind import Batch, Emulated, Kind, Sizes, maybe_whole, whole, word
+
+DEVICES = {"A6000": "a6000", "A40": "a40", "A100": "a100", "H100": "h100"}
+BUSY = 1.0  # seconds that the device is behind the host
+DTYPE = np.dtype(np.float16)
+EAGER_OPS = ("embedding", "input_layernorm", "rope", "act_fn")
+FUSED_OPS = ("input_layernorm", "attn_rope", "mlp_act", "add")
+
+
+@dataclass(frozen=True)
+class Widths:
+    """Of a model (config.json of each): hidden size, heads of queries and of keys, their size, the MLP's width."""
+
+    hidden: int
+    heads: int
+    kv: int
+    inner: int
+    head: int = 128
+
+
+MODELS = {
+    "Llama-2-7b-hf": Widths(4096, 32, 32, 11008),
+    "Llama-2-13b-hf": Widths(5120, 40, 40, 13824),
+    "Llama-2-70b-hf": Widths(8192, 64, 8, 28672),
+    "Meta-Llama-3-8B": Widths(4096, 32, 8, 14336),
+    "Meta-Llama-3-70B": Widths(8192, 64, 8, 28672),
+    "Llama-3.1-8B": Widths(4096, 32, 8, 14336),
+    "Llama-3.1-70B": Widths(8192, 64, 8, 28672),
+    "CodeLlama-34b-Instruct-hf": Widths(8192, 64, 8, 22016),
+    "Qwen-72B": Widths(8192, 64, 64, 24576),
+    "internlm-20b": Widths(5120, 40, 40, 13824),
+    "internlm2-20b": Widths(6144, 48, 8, 16384),
+}
+
+
+def emulated(row: Sizes) -> Emulated:
+    """The device's clock, after one operator less before it."""
+    device = GPU_PRESETS[DEVICES[row["gpu"]]]
+    if row["k"] is None and row["model"] not in MODELS:
+        return Emulated(None, f"the sizes of {row['model']} are not known; there are {', '.join(MODELS)}")
+    return Emulated(1e6 * seconds(device, row))
+
+
+def seconds(device: GpuDevice, row: Sizes, kernels: eager.Eager = eager.EAGER) -> float:
+    """Of the operator, by shape."""
+    gpu = Gpu(device, 0, False, DTYPE, now=BUSY)
+    if row["k"] is not None:
+        matmul(gpu, gpu.shaped((row["m"], row["k"])), gpu.shaped((row["k"], row["n"])))
+    elif row["source"] == "LLMServingSim":
+        _eager(gpu, row, MODELS[row["model"]], kernels)
+    else:
+        _fused(gpu, row["op"], row["m"], row["tp"], MODELS[row["model"]])
+    return gpu.now - BUSY
+
+
+def _eager(gpu: Gpu, row: Sizes, widths: Widths, kernels: eager.Eager) -> None:
+    tokens, tp = row["m"], row["tp"]
+    x = gpu.shaped((tokens, widths.hidden))
+    match row["op"]:
+        case "input_layernorm":
+            eager.rms_norm(gpu, x, gpu.shaped((widths.hidden,)), 1e-5, kernels)
+        case "act_fn":
+            gate, up = (gpu.shaped((tokens, widths.inner // tp)) for _ in range(2))
+            eager.swiglu(gpu, gate, up)
+        case "embedding":
+            eager.embed(gpu, gpu.shaped((tokens, widths.hidden)), gpu.shaped((tokens,), np.int64), kernels)
+        case "rope":
+            cos, sin = (gpu.shaped((tokens, 1, widths.head)) for _ in range(2))
+            for heads in (widths.heads, widths.kv):
+                eager.rotate(gpu, gpu.shaped((tokens, max(1, heads // tp), widths.head)), cos, sin, kernels)
+        case unknown:
+            raise UsageError(f"op is {unknown!r}; LLMServingSim's are {', '.join(EAGER_OPS)}")
+
+
+def _fused(gpu: Gpu, op: str, tokens: int, tp: int, widths: Widths) -> None:
+    x = gpu.shaped((tokens, widths.hidden))
+    match op:
+        case "input_layernorm":
+            normed(gpu, x, Norm(gpu.shaped((widths.hidden,)), None), 1e-5)
+        case "attn_rope":  # queries and keys in one
+            heads = widths.heads // tp + max(1, widths.kv // tp)
+            cos, sin = (gpu.shaped((tokens, widths.head // 2)) for _ in range(2))
+            rotated(gpu, gpu.shaped((tokens, heads * widths.head)), widths.head, (cos, sin))
+        case "mlp_act":
+            gate, up = (gpu.shaped((tokens, widths.inner // tp)) for _ in range(2))
+            activated(gpu, Results([gate, up], [None, None]))
+        case "add":
+            add(gpu, x, x)
+        case unknown:
+            raise UsageError(f"op is {unknown!r}; Vidur's are {', '.join(FUSED_OPS)}")
+
+
+def _gpu(text: str) -> str:
+    if text not in DEVICES:
+        raise ValueError(f"{text!r} is no GPU of a preset; there are {', '.join(DEVICES)}")
+    return text
+
+
+def _by_gpu(rows: Sequence[Sizes]) -> list[tuple[float, Batch]]:
+    batches: dict[str, list[int]] = {}
+    for at, row in enumerate(rows):
+        batches.setdefault(row["gpu"], []).append(at)
+    return [(float(100 * len(batch)), tuple(batch)) for batch in batches.values()]
+
+
+LAYERS = Kind(
+    name="gpu layers",
+    file="gpu_layers.csv",
+    columns={
+        "gpu": _gpu, "model": word, "tp": whole, "op": word, "m": whole, "k": maybe_whole, "n": maybe_whole,
+        "source": word,
+    },
+    measured="microseconds",
+    unit="us",
+    kernel=lambda row: f"{row['gpu']} layers",
+    size=lambda row: f"{row['source']} {row['op']}",
+    batches=_by_gpu,
+    emulate=lambda rows: [emulated(row) for row in rows],
+)  # fmt: skip
