@@ -8,8 +8,8 @@ from math import inf
 from time import perf_counter
 from typing import Any
 
-from meshrt.gpu.presets import find_gpu
 from meshrt.gpu.gpus import Gpus
+from meshrt.gpu.presets import find_gpu
 from meshrt.models.catalogue import find_model
 from meshrt.models.family import read_family
 from meshrt.programs.gpu.batch import Tokens

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from meshrt.gpu.presets import find_gpu
 from meshrt.gpu.gpus import Gpus
+from meshrt.gpu.presets import find_gpu
 from meshrt.models.family import read_family
 from meshrt.program import load_program
 from meshrt.programs.generation.options import taken

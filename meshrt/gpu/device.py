@@ -20,8 +20,9 @@ class Protocol:
 NVLINK = (
     Protocol("LL", 6.6e-6, 0.6e-6, 0.5), Protocol("LL128", 14.0e-6, 1.9e-6, 0.92), Protocol("Simple", 8.4e-6, 3.4e-6, 1)
 )  # fmt: skip
-LINKS = ("nvlink", "pcie")
+LINKS = ("nvlink", "pcie", "network")
 PCIE = (Protocol("LL", 6.6e-6, 1.0e-6, 0.5), Protocol("Simple", 8.4e-6, 5.7e-6, 1))
+NETWORK = (Protocol("LL", 36.7e-6, 1.07e-6, 0.19), Protocol("Simple", 37.3e-6, 19.0e-6, 1))
 
 LEAST, MOST = 1e-15, 1e18  # of any number of a device: times that are made of them stay finite
 
@@ -44,12 +45,16 @@ class GpuDevice:
     l2_bytes: int
     product_seconds: float  # that a product takes more: its first tiles have to arrive, and its last to leave
     split_seconds: float  # and where its inner dimension is cut: parts have to be added up
-    link: str  # "nvlink" or "pcie": which of the following is in use
+    link: str  # of LINKS: which of the following is in use
     nvlink_bytes_per_second: float
     nvlink_gpus: int  # that NVLink can join
     nvlink_protocols: tuple[Protocol, ...] = NVLINK
     pcie_bytes_per_second: float = 20e9
     pcie_protocols: tuple[Protocol, ...] = PCIE
+    network_bytes_per_second: float = 5.91e9  # between nodes, of one adapter
+    network_protocols: tuple[Protocol, ...] = NETWORK
+    node_gpus: int = 8  # of a run in one node, where it is over several; each has an adapter of its own,
+    node_adapters: int = 4  # of which a node has no more than these
     launch_seconds: float = 5e-6  # that the host is busy with a kernel's launch
     graph_launch_seconds: float = 10e-6  # the same for a graph of kernels
     kernel_seconds: float = 0.23e-6  # between a kernel and the next one on the device
@@ -64,7 +69,17 @@ class GpuDevice:
 
     @property
     def link_bytes_per_second(self) -> float:
+        """Of the slowest link of a ring, which is what a ring gets."""
+        if self.link == "network":
+            return min(self.node_gpus, self.node_adapters) * self.network_bytes_per_second
         return self.nvlink_bytes_per_second if self.link == "nvlink" else self.pcie_bytes_per_second
+
+    @property
+    def protocols(self) -> tuple[Protocol, ...]:
+        """Of the link that is in use."""
+        return {"nvlink": self.nvlink_protocols, "pcie": self.pcie_protocols, "network": self.network_protocols}[
+            self.link
+        ]
 
     @property
     def neighbours(self) -> bool:
@@ -74,9 +89,8 @@ class GpuDevice:
     def protocol(self, steps: int, chunk: float) -> Protocol:
         """The one that is the fastest for a collective of so many steps with chunks of so many bytes; NCCL decides so
         too, before it sends anything."""
-        protocols = self.nvlink_protocols if self.link == "nvlink" else self.pcie_protocols
         rate = self.link_bytes_per_second
         return min(
-            protocols,
+            self.protocols,
             key=lambda protocol: protocol.seconds + steps * (protocol.step_seconds + chunk / (protocol.share * rate)),
         )

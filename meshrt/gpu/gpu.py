@@ -82,8 +82,9 @@ class Gpu:
     ) -> Cost:  # fmt: skip
         return Cost(self.device, flops, nbytes, tally, seconds)
 
-    def cost_of_rows(self, kernel: RowKernel, rows: int, width: int, flops: int, nbytes: int) -> Cost:
-        """Of a kernel with a block of threads for each of these rows."""
+    def cost_of_rows(self, kernel: RowKernel, shape: tuple[int, ...], flops: int, nbytes: int) -> Cost:
+        """Of a kernel with a block of threads for each of the rows of an array of this shape."""
+        rows, width = shape
         seconds = float(rows_seconds(self.device, kernel, rows, width, nbytes))
         return Cost(self.device, flops, nbytes, _NONE, seconds)
 

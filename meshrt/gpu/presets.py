@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from meshrt.errors import UsageError
-from meshrt.gpu.device import GpuDevice
+from meshrt.gpu.device import GpuDevice, Protocol
 
 GIB, MIB = 2**30, 2**20
 
@@ -41,6 +41,13 @@ A100 = GpuDevice(
     link="nvlink",
     nvlink_bytes_per_second=240e9,
     nvlink_gpus=8,
+    nvlink_protocols=(
+        Protocol("LL", 6.6e-6, 0.6e-6, 0.5),
+        Protocol("LL128", 14.0e-6, 1.9e-6, 0.32),
+        Protocol("Simple", 8.4e-6, 8.9e-6, 0.753),
+    ),
+    pcie_bytes_per_second=23.9e9,
+    pcie_protocols=(Protocol("LL", 6.6e-6, 1.0e-6, 0.5), Protocol("Simple", 8.4e-6, 7.67e-6, 1)),
     sources=(
         "memory_bytes, memory_bytes_per_second, flops: A100 SXM4 80 GB, 80 GB of HBM2e at 2,039 GB/s, 312 TFLOPS in "
         "FP16 and BF16 without sparsity (NVIDIA A100 datasheet)",
@@ -68,6 +75,7 @@ A800 = replace(
     A100,
     name="a800",
     nvlink_bytes_per_second=160e9,
+    pcie_bytes_per_second=20e9,
     sources=(
         *A100.sources[:2],
         "nvlink_bytes_per_second, nvlink_gpus: 8 links (400 GB/s in both directions, NVIDIA, November 2022) of 25 "
@@ -141,7 +149,13 @@ H100 = GpuDevice(
     link="nvlink",
     nvlink_bytes_per_second=370e9,
     nvlink_gpus=8,
-    pcie_bytes_per_second=50e9,
+    nvlink_protocols=(
+        Protocol("LL", 6.6e-6, 0.6e-6, 0.5),
+        Protocol("LL128", 14.0e-6, 1.9e-6, 0.32),
+        Protocol("Simple", 8.4e-6, 3.22e-6, 0.808),
+    ),
+    pcie_bytes_per_second=49.2e9,
+    pcie_protocols=(Protocol("LL", 6.6e-6, 1.0e-6, 0.5), Protocol("Simple", 8.4e-6, 6.58e-6, 1)),
     sources=(
         "memory_bytes, memory_bytes_per_second, flops: H100 SXM5, 80 GB of HBM3 at 3,350 GB/s, 989.4 TFLOPS in FP16 "
         "and BF16 without sparsity (NVIDIA H100 datasheet)",
@@ -167,6 +181,5 @@ def find_gpu(name: str | GpuDevice, link_rate: float | None = None, **overrides:
     device = replace(preset, **{key: value for key, value in overrides.items() if value is not None})
     if link_rate is None:
         return device
-    if device.link == "nvlink":
-        return replace(device, nvlink_bytes_per_second=link_rate)
-    return replace(device, pcie_bytes_per_second=link_rate)
+    rate: dict[str, Any] = {f"{device.link}_bytes_per_second": link_rate}
+    return replace(device, **rate)

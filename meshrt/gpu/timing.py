@@ -1,4 +1,4 @@
-"""How long a kernel takes on a GPU, beside `kernel_seconds`: matrix products by tiles, kernels of a row a block, others.
+"""How long a kernel takes on a GPU, beside `kernel_seconds`: products by tiles, kernels of a row a block, others.
 
 What a kernel waits for runs at the same time: its start, its arithmetic on the SMs, its bytes of memory. Where one of
 them is much longer than the others they hide behind it; where they are alike they do not quite (`together`). All
@@ -40,8 +40,8 @@ class RowKernel:
     again: float = 1.0
 
 
-# vLLM's kernels, found on the rows of A100, A40, H100 that are for fitting by studies/validate/gpufit.py. The cycles are
-# an A100's.
+# vLLM's kernels, found by studies/validate/gpufit.py on the rows of A100, A40 and H100 that are for fitting. Cycles
+# are an A100's.
 BLOCK = 369.0
 NORM = RowKernel(0.674, 1.23, BLOCK, 1.36)
 ROTATE = RowKernel(0.584, 0.932, BLOCK)

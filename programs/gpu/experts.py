@@ -143,7 +143,7 @@ def _grouped(gpu: Gpu, xs: Arrays, weights: Sequence[Weights], outs: Arrays) -> 
 
 def _activated(gpu: Gpu, wide: np.ndarray, columns: int) -> np.ndarray:
     out = gpu.new(len(wide), columns)
-    cost = gpu.cost_of_rows(ACTIVATE, *out.shape, 5 * out.size, 3 * gpu.size(out))
+    cost = gpu.cost_of_rows(ACTIVATE, out.shape, 5 * out.size, 3 * gpu.size(out))
     return gpu.launch(kernels.swiglu, out, gpu.shaped(out.shape), wide[:, :columns], wide[:, columns:], cost=cost)
 
 

@@ -132,7 +132,7 @@ def _add(gpus: Gpus, xs: Arrays, addends: Arrays) -> None:
 def normed(gpu: Gpu, x: np.ndarray, norm: Norm, eps: float) -> np.ndarray:
     """RMSNorm or LayerNorm, as the model has it."""
     out = gpu.new(*x.shape)
-    cost = gpu.cost_of_rows(NORM, *x.shape, 4 * x.size, 2 * gpu.size(x))
+    cost = gpu.cost_of_rows(NORM, x.shape, 4 * x.size, 2 * gpu.size(x))
     scale, wide = gpu.shaped((len(x), 1)), gpu.shaped(x.shape)
     if norm.bias is None:
         return gpu.launch(kernels.rms_norm, out, x, norm.weight, eps, scale, wide, cost=cost)
@@ -156,7 +156,7 @@ def rotated(gpu: Gpu, x: np.ndarray, dim: int, rotary: Rotary | None) -> np.ndar
     scratch = gpu.shaped((5, tokens, heads.shape[1], half))
     return gpu.launch(
         kernels.rotate, x, heads[..., :half], heads[..., half:], rotary[0][:, None], rotary[1][:, None], scratch,
-        cost=gpu.cost_of_rows(ROTATE, *x.shape, 3 * x.size, 2 * gpu.size(x)),
+        cost=gpu.cost_of_rows(ROTATE, x.shape, 3 * x.size, 2 * gpu.size(x)),
     )  # fmt: skip
 
 
@@ -164,7 +164,7 @@ def activated(gpu: Gpu, result: Results) -> np.ndarray:
     """SwiGLU of gate and up, or ReLU of one alone."""
     values = result.values
     out = gpu.new(*values[0].shape)
-    cost = gpu.cost_of_rows(ACTIVATE, *out.shape, 5 * out.size, (len(values) + 1) * gpu.size(out))
+    cost = gpu.cost_of_rows(ACTIVATE, out.shape, 5 * out.size, (len(values) + 1) * gpu.size(out))
     kernel = kernels.swiglu if len(values) == 2 else kernels.relu
     return gpu.launch(kernel, out, gpu.shaped(out.shape), *values, cost=cost)
 

@@ -41,7 +41,7 @@ def rms_norm(gpu: Gpu, x: np.ndarray, weight: np.ndarray, eps: float, eager: Eag
     threads = max(32, SUMMING >> min(4, len(x).bit_length() - 1))
     mean = gpu.new(len(x), 1, dtype=WIDE)
     kernel = RowKernel(0.0, eager.summing / threads, 0.0)
-    cost = gpu.cost_of_rows(kernel, *x.shape, x.size, squares.nbytes + mean.nbytes)
+    cost = gpu.cost_of_rows(kernel, x.shape, x.size, squares.nbytes + mean.nbytes)
     gpu.launch(_apply, mean, lambda rows: rows.mean(-1, keepdims=True), [squares], cost=cost)
     root = _each(gpu, lambda mean: 1 / np.sqrt(mean), [_each(gpu, lambda mean: mean + eps, [mean], WIDE)], WIDE)
     scaled = _each(gpu, np.multiply, [wide, root], WIDE)
@@ -74,7 +74,7 @@ def embed(gpu: Gpu, table: np.ndarray, ids: np.ndarray, eager: Eager = EAGER) ->
     """Rows of a table. Where they are few, every block goes through all of them, one after the other."""
     out = gpu.new(len(ids), table.shape[1], dtype=table.dtype)
     if len(ids) <= FEW:
-        cost = gpu.cost_of_rows(RowKernel(0.0, eager.few, 0.0), 1, len(ids), 0, 2 * out.nbytes)
+        cost = gpu.cost_of_rows(RowKernel(0.0, eager.few, 0.0), (1, len(ids)), 0, 2 * out.nbytes)
     else:
         cost = _strided(gpu, eager.gather, out, [out])
     return gpu.launch(_apply, out, lambda table, ids: table[ids], [table, ids], cost=cost)
@@ -88,7 +88,7 @@ def _each(gpu: Gpu, function: Callable[..., Any], xs: Sequence[np.ndarray], dtyp
 
 
 def _strided(gpu: Gpu, kernel: RowKernel, out: np.ndarray, xs: Sequence[np.ndarray]) -> Cost:
-    return gpu.cost_of_rows(kernel, -(-out.size // BLOCK), BLOCK, out.size, out.nbytes + sum(x.nbytes for x in xs))
+    return gpu.cost_of_rows(kernel, (-(-out.size // BLOCK), BLOCK), out.size, out.nbytes + sum(x.nbytes for x in xs))
 
 
 def _apply(out: np.ndarray, function: Callable[..., Any], xs: Sequence[np.ndarray]) -> None:

@@ -1,15 +1,15 @@
-"""python -m meshrt.studies.validate.gpufit: finds the constants of GPUs (presets.py, timing.py, eager.py) and prints them.
+"""python -m meshrt.studies.validate.gpufit: finds constants of GPUs (presets.py, timing.py, eager.py) and prints them.
 
-Rows for fitting alone are read (first function). In turns, until a turn gains nothing: the kernels of a row a block and
-what every kernel takes, on Vidur's rows of three GPUs together; then each GPU's own numbers, on its own rows; of an A6000,
-which has few, those of its chip are an A40's. At last PyTorch's kernels, on LLMServingSim's rows of two
-GPUs. What is made small is the mean of |ln(emulated / measured)|, no row more than 0.5; by steps at random from a
-fixed seed, of which those that gain are kept.
+Rows for fitting alone are read (`fit_rows`). In turns: the kernels of a row a block and what every kernel takes, on
+Vidur's rows of three GPUs together; then each GPU's own numbers, on its own rows; of an A6000, which has few, those of
+its chip are an A40's. At last PyTorch's kernels, on LLMServingSim's rows of two GPUs. What is made small is the mean of
+|ln(emulated / measured)|, no row more than 0.5; by steps at random from a fixed seed, of which those that gain are
+kept.
 """
 
-import csv
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from meshrt.studies.validate.gpulayers import DEVICES, DTYPE, LAYERS, MODELS, se
 from meshrt.studies.validate.kind import Sizes
 from meshrt.studies.validate.rows import DATA, read_rows
 
-Found = dict[str, float]
+Found = dict[str, Any]  # numbers by name
 MOST = 0.5
 SHARED = ("kernel_seconds", "start_seconds")
 OWN = ("memory_share", "flops_share", "sm_l2_bytes_per_second", "product_seconds")
@@ -65,7 +65,8 @@ def measured(rows: Sequence[tuple[Sizes, float]]) -> Measured:
 
 
 def off(emulated: np.ndarray, measured: np.ndarray) -> np.ndarray:
-    return np.minimum(np.abs(np.log(emulated / measured)), MOST)
+    found: np.ndarray = np.minimum(np.abs(np.log(emulated / measured)), MOST)
+    return found
 
 
 def search(start: Found, loss: Callable[[Found], float], steps: int) -> Found:
@@ -98,7 +99,8 @@ def of_operators(device: GpuDevice, kernels: Mapping[str, RowKernel], rows: Mapp
 def of_products(device: GpuDevice, rows: np.ndarray) -> np.ndarray:
     shapes, where = np.unique(rows[:, :3], axis=0, return_inverse=True)
     best = ways(device, shapes.T[:, :, None, None], DTYPE.itemsize).min(-1)
-    return off(device.kernel_seconds + best[where.reshape(-1)], rows[:, 3])
+    times: np.ndarray = device.kernel_seconds + best[where.reshape(-1)]
+    return off(times, rows[:, 3])
 
 
 def row_kernels(found: Found) -> dict[str, RowKernel]:

@@ -1,0 +1,87 @@
+"""python -m meshrt.studies.validate.allreducefit: finds the constants of links and of systems' hosts, and prints them.
+
+On rows for fitting alone, as gpufit.py does, with the time that protocols give a ring in place of a run of one.
+What NCCL itself assumes (device.py) is kept where nothing below replaces it.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from meshrt.gpu.device import Protocol
+from meshrt.studies.validate.gpuallreduce import ALLREDUCE, SYSTEMS, System, placed
+from meshrt.studies.validate.gpufit import Found, off, search
+from meshrt.studies.validate.rows import DATA, Row, read_rows
+
+
+def _other(protocols: tuple[Protocol, ...], name: str, **numbers: Any) -> tuple[Protocol, ...]:
+    return tuple(replace(one, **numbers) if one.name == name else one for one in protocols)
+
+
+def systems(found: Found) -> dict[str, System]:
+    """The systems with these numbers; each GPU's, and those of the network, are shared."""
+    changed = {}
+    for name, system in SYSTEMS.items():
+        gpu, device = name.split("_")[0], system.device
+        nvlink = _other(
+            device.nvlink_protocols, "Simple", step_seconds=found[f"{gpu} step"], share=min(1.0, found[f"{gpu} share"])
+        )
+        nvlink = _other(nvlink, "LL128", share=found["LL128 share"])
+        network = _other(
+            device.network_protocols, "LL", seconds=found["network LL"], step_seconds=found["network LL step"],
+            share=found["network LL share"],
+        )  # fmt: skip
+        network = _other(network, "Simple", seconds=found["network"], step_seconds=found["network step"])
+        device = replace(
+            device, nvlink_protocols=nvlink, network_protocols=network,
+            pcie_bytes_per_second=found[f"{gpu} pcie"], network_bytes_per_second=found["network rate"],
+            pcie_protocols=_other(device.pcie_protocols, "Simple", step_seconds=found[f"{gpu} pcie step"]),
+        )  # fmt: skip
+        changed[name] = System(device, {count: found[f"{name} {count} late"] for count in system.late_seconds})
+    return changed
+
+
+def ring_seconds(system: System, row: Row) -> float:
+    """What gpuallreduce.emulated reads off a clock."""
+    gpus, nbytes = row.sizes["gpus"], row.sizes["bytes"]
+    device = placed(system, gpus, row.sizes["gpus_per_node"])
+    steps, chunk = 2 * (gpus - 1), nbytes / gpus
+    protocol = device.protocol(steps, chunk)
+    step = protocol.step_seconds + chunk / (protocol.share * device.link_bytes_per_second)
+    seconds: float = device.kernel_seconds + protocol.seconds + steps * step
+    return max(seconds, system.late(gpus))
+
+
+def loss_on(rows: list[Row]) -> Callable[[Found], float]:
+    times = 1e-6 * np.array([row.measured for row in rows])
+
+    def loss(found: Found) -> float:
+        of = systems(found)
+        return float(off(np.array([ring_seconds(of[row.sizes["system"]], row) for row in rows]), times).mean())
+
+    return loss
+
+
+def main(steps: int = 4000) -> None:
+    rows = [row for row in read_rows(DATA / ALLREDUCE.file, [ALLREDUCE]) if row.use == "fit"]
+    a100 = SYSTEMS["a100_dgx"].device
+    start = {"LL128 share": a100.nvlink_protocols[1].share, "network rate": a100.network_bytes_per_second}
+    for protocol in a100.network_protocols:
+        name = "network" if protocol.name == "Simple" else "network LL"
+        start |= {name: protocol.seconds, f"{name} step": protocol.step_seconds}
+    start["network LL share"] = a100.network_protocols[0].share
+    for name, system in SYSTEMS.items():
+        gpu, device = name.split("_")[0], system.device
+        start |= {
+            f"{gpu} step": device.nvlink_protocols[-1].step_seconds, f"{gpu} share": device.nvlink_protocols[-1].share,
+            f"{gpu} pcie": device.pcie_bytes_per_second, f"{gpu} pcie step": device.pcie_protocols[-1].step_seconds,
+        }  # fmt: skip
+        start |= {f"{name} {count} late": late for count, late in system.late_seconds.items()}
+    for name, number in search(start, loss_on(rows), steps).items():
+        print(f"{name:30} {number:.4g}")
+
+
+if __name__ == "__main__":
+    main()

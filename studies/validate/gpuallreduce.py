@@ -1,0 +1,96 @@
+"""All-reduces among GPUs, in microseconds: Vidur's profiles (data/README.md).
+
+A profile has how long the collective's kernel ran on one GPU, which is as long as it waits for the last GPU to launch
+its own. The host of that one needs `late_seconds` for a launch, in PyTorch; so small messages take as long as that,
+whatever the links do. It is so here too: the last GPU's host is that slow, the others are ahead of the device, and the
+clock of the first is read once this goes on evenly.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from meshrt.errors import UsageError
+from meshrt.gpu.device import GpuDevice
+from meshrt.gpu.gpus import Gpus
+from meshrt.gpu.presets import A100, H100
+from meshrt.ranks.board import Board
+from meshrt.ranks.control import Control
+from meshrt.studies.validate.kind import Batch, Emulated, Kind, Sizes, whole
+
+TURNS = 3  # from the second on, all are alike
+DTYPE = np.dtype(np.float16)
+
+
+@dataclass(frozen=True)
+class System:
+    """Machines that were measured. `late_seconds`, by the number of GPUs that a run had, was found on rows for fitting;
+    of another number it is the nearest one's."""
+
+    device: GpuDevice
+    late_seconds: Mapping[int, float]
+
+    def late(self, gpus: int) -> float:
+        return self.late_seconds[min(self.late_seconds, key=lambda count: abs(count - gpus))]
+
+
+SYSTEMS = {
+    "a100_dgx": System(A100, {2: 54e-6, 8: 32e-6, 16: 62e-6}),
+    "a100_pairwise_nvlink": System(replace(A100, nvlink_gpus=2), {2: 60e-6, 4: 64e-6}),
+    "h100_pairwise_nvlink": System(replace(H100, nvlink_gpus=2, nvlink_bytes_per_second=247e9), {2: 28e-6, 4: 27e-6}),
+}  # the bridges of pairs have 12 links, of which NCCL assumes 20 and 20.6 GB/s
+
+
+def placed(system: System, gpus: int, in_node: int) -> GpuDevice:
+    """As these GPUs are joined: over the network; by NVLink; or, where they are more than that joins, by PCIe."""
+    device = replace(system.device, node_gpus=in_node)
+    if gpus > in_node:
+        return replace(device, link="network")
+    return device if gpus <= device.nvlink_gpus else replace(device, link="pcie")
+
+
+def emulated(row: Sizes) -> Emulated:
+    from mpi4py import MPI
+
+    system, count = SYSTEMS[row["system"]], row["gpus"]
+    if count < 2:
+        raise UsageError(f"an all-reduce among gpus = {count}: there have to be 2 at least")
+    device = placed(system, count, row["gpus_per_node"])
+    gpus = Gpus(count, device, Control(MPI.COMM_SELF, Board.alone(), "control"), payload=False)
+    gpus.mine[-1].device = replace(device, launch_seconds=system.late(count))
+    for gpu in gpus.mine:
+        gpu.dtype = DTYPE
+    parts = [gpu.shaped((-(-row["bytes"] // DTYPE.itemsize),)) for gpu in gpus.mine]
+    begin = 0.0
+    for _ in range(TURNS):
+        begin = gpus.mine[0].now
+        with gpus.scope():
+            gpus.reduce_sum(parts)
+    return Emulated(1e6 * (gpus.mine[0].now - begin))
+
+
+def _system(text: str) -> str:
+    if text not in SYSTEMS:
+        raise ValueError(f"{text!r} is not known; there are {', '.join(SYSTEMS)}")
+    return text
+
+
+def _by_ring(rows: Sequence[Sizes]) -> list[tuple[float, Batch]]:
+    batches: dict[tuple[str, int], list[int]] = {}
+    for at, row in enumerate(rows):
+        batches.setdefault((row["system"], row["gpus"]), []).append(at)
+    return [(float(1000 * gpus**2 * len(batch)), tuple(batch)) for (_, gpus), batch in batches.items()]
+
+
+ALLREDUCE = Kind(
+    name="gpu all-reduce",
+    file="gpu_allreduce.csv",
+    columns={"system": _system, "gpus": whole, "gpus_per_node": whole, "bytes": whole},
+    measured="microseconds",
+    unit="us",
+    kernel=lambda row: f"{row['system'].split('_')[0].upper()} all-reduce",
+    size=lambda row: f"{row['system']}, {row['gpus']} GPUs, {row['gpus_per_node']} a node",
+    batches=_by_ring,
+    emulate=lambda rows: [emulated(row) for row in rows],
+)
