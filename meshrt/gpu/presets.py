@@ -8,13 +8,22 @@ from meshrt.gpu.device import GpuDevice, Protocol
 
 GIB, MIB = 2**30, 2**20
 
-_COMMON = (
+_ASSUMED = (
     "nvlink_protocols, pcie_protocols: what NCCL itself assumes of its protocols in rings of one node, and by which it "
     "chooses, in src/graph/tuning.cc; LL128 is for NVLink only",
     "pcie_bytes_per_second: an all-reduce of A100s of one socket over PCIe 4.0 x16, as reported in NVIDIA/nccl-tests "
     "issue 178: 20 GB/s of bus bandwidth, of the 32 GB/s of the slot; NCCL assumes the same there (src/graph/topo.cc: "
     "24 GB/s, five sixths of them between GPUs), and 10 GB/s between sockets of the paper's Xeons (topo.h), which is "
     "not in this number",
+)
+_MEASURED = (
+    "nvlink_protocols, pcie_protocols: NCCL's (src/graph/tuning.cc), but for the steps of LL and Simple and the shares, "
+    "and pcie_bytes_per_second: found on rows of Vidur's all-reduces that are for fitting (`meshrt validate`, "
+    "docs/validation.md) by studies/validate/allreducefit.py",
+)
+_COMMON = (
+    "network_bytes_per_second, network_protocols: found in the same way on Vidur's all-reduces between nodes of A100s; "
+    "node_gpus, node_adapters: 8 in a DGX A100, four of whose adapters those runs got the bandwidth of",
     "memory_share, flops_share, sm_rate, sm_l2_bytes_per_second, sm_memory_bytes_per_second, product_seconds, "
     "split_seconds, kernel_seconds, start_seconds: found on rows of public measurements that are for fitting "
     "(`meshrt validate`, docs/validation.md) by studies/validate/gpufit.py",
@@ -42,9 +51,9 @@ A100 = GpuDevice(
     nvlink_bytes_per_second=240e9,
     nvlink_gpus=8,
     nvlink_protocols=(
-        Protocol("LL", 6.6e-6, 0.6e-6, 0.5),
-        Protocol("LL128", 14.0e-6, 1.9e-6, 0.32),
-        Protocol("Simple", 8.4e-6, 8.9e-6, 0.753),
+        Protocol("LL", 6.6e-6, 1.12e-6, 0.4),
+        Protocol("LL128", 14.0e-6, 1.9e-6, 0.362),
+        Protocol("Simple", 8.4e-6, 6.99e-6, 0.725),
     ),
     pcie_bytes_per_second=23.9e9,
     pcie_protocols=(Protocol("LL", 6.6e-6, 1.0e-6, 0.5), Protocol("Simple", 8.4e-6, 7.67e-6, 1)),
@@ -55,6 +64,7 @@ A100 = GpuDevice(
         "nvlink_bytes_per_second, nvlink_gpus: 12 links (600 GB/s in both directions, datasheet) of 25 GB/s, of which "
         "a ring gets 20 each, says NCCL (SM80_NVLINK_BW in src/graph/topo.h); 208 and 233 were measured "
         "(NVIDIA/nccl-tests issues 178 and 175). NVSwitches join eight of them (DGX A100)",
+        *_MEASURED,
         *_COMMON,
     ),
 )
@@ -81,6 +91,8 @@ A800 = replace(
         "nvlink_bytes_per_second, nvlink_gpus: 8 links (400 GB/s in both directions, NVIDIA, November 2022) of 25 "
         "GB/s, of which a ring gets 20, says NCCL (SM80_NVLINK_BW in src/graph/topo.h); all else of an A800 SXM4 80 GB "
         "is an A100's",
+        *_MEASURED,
+        *_ASSUMED[1:],
         *_COMMON,
     ),
 )
@@ -110,6 +122,7 @@ A6000 = GpuDevice(
         "sm_memory_bytes_per_second, split_seconds, sm_rate: found on the rows of an A40, which has the same chip",
         "nvlink_bytes_per_second, nvlink_gpus: a bridge joins two cards by 4 links (112.5 GB/s in both directions, "
         "datasheet), of which a ring gets 12 GB/s each, says NCCL (SM86_NVLINK_BW)",
+        *_ASSUMED,
         *_COMMON,
     ),
 )
@@ -150,9 +163,9 @@ H100 = GpuDevice(
     nvlink_bytes_per_second=370e9,
     nvlink_gpus=8,
     nvlink_protocols=(
-        Protocol("LL", 6.6e-6, 0.6e-6, 0.5),
-        Protocol("LL128", 14.0e-6, 1.9e-6, 0.32),
-        Protocol("Simple", 8.4e-6, 3.22e-6, 0.808),
+        Protocol("LL", 6.6e-6, 1.12e-6, 0.4),
+        Protocol("LL128", 14.0e-6, 1.9e-6, 0.362),
+        Protocol("Simple", 8.4e-6, 3.02e-6, 0.8),
     ),
     pcie_bytes_per_second=49.2e9,
     pcie_protocols=(Protocol("LL", 6.6e-6, 1.0e-6, 0.5), Protocol("Simple", 8.4e-6, 6.58e-6, 1)),
@@ -163,6 +176,7 @@ H100 = GpuDevice(
         "(NVIDIA H100 whitepaper)",
         "nvlink_bytes_per_second, nvlink_gpus: 18 links (900 GB/s in both directions, datasheet) of 25 GB/s, of which "
         "a ring gets 20.6 each, says NCCL (SM90_NVLINK_BW in src/graph/topo.h)",
+        *_MEASURED,
         *_COMMON,
     ),
 )

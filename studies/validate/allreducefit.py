@@ -29,6 +29,7 @@ def systems(found: Found) -> dict[str, System]:
             device.nvlink_protocols, "Simple", step_seconds=found[f"{gpu} step"], share=min(1.0, found[f"{gpu} share"])
         )
         nvlink = _other(nvlink, "LL128", share=found["LL128 share"])
+        nvlink = _other(nvlink, "LL", step_seconds=found["LL step"], share=found["LL share"])
         network = _other(
             device.network_protocols, "LL", seconds=found["network LL"], step_seconds=found["network LL step"],
             share=found["network LL share"],
@@ -67,7 +68,11 @@ def loss_on(rows: list[Row]) -> Callable[[Found], float]:
 def main(steps: int = 4000) -> None:
     rows = [row for row in read_rows(DATA / ALLREDUCE.file, [ALLREDUCE]) if row.use == "fit"]
     a100 = SYSTEMS["a100_dgx"].device
-    start = {"LL128 share": a100.nvlink_protocols[1].share, "network rate": a100.network_bytes_per_second}
+    low, low_128, _ = a100.nvlink_protocols
+    start = {
+        "LL step": low.step_seconds, "LL share": low.share, "LL128 share": low_128.share,
+        "network rate": a100.network_bytes_per_second,
+    }  # fmt: skip
     for protocol in a100.network_protocols:
         name = "network" if protocol.name == "Simple" else "network LL"
         start |= {name: protocol.seconds, f"{name} step": protocol.step_seconds}

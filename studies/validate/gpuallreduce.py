@@ -36,9 +36,9 @@ class System:
 
 
 SYSTEMS = {
-    "a100_dgx": System(A100, {2: 54e-6, 8: 32e-6, 16: 62e-6}),
-    "a100_pairwise_nvlink": System(replace(A100, nvlink_gpus=2), {2: 60e-6, 4: 64e-6}),
-    "h100_pairwise_nvlink": System(replace(H100, nvlink_gpus=2, nvlink_bytes_per_second=247e9), {2: 28e-6, 4: 27e-6}),
+    "a100_dgx": System(A100, {2: 54e-6, 8: 32e-6, 16: 63.6e-6}),
+    "a100_pairwise_nvlink": System(replace(A100, nvlink_gpus=2), {2: 60.6e-6, 4: 64.8e-6}),
+    "h100_pairwise_nvlink": System(replace(H100, nvlink_gpus=2, nvlink_bytes_per_second=247e9), {2: 28.1e-6, 4: 26.7e-6}),
 }  # the bridges of pairs have 12 links, of which NCCL assumes 20 and 20.6 GB/s
 
 
