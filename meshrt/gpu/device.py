@@ -22,7 +22,7 @@ NVLINK = (
 )  # fmt: skip
 LINKS = ("nvlink", "pcie", "network")
 PCIE = (Protocol("LL", 6.6e-6, 1.0e-6, 0.5), Protocol("Simple", 8.4e-6, 5.7e-6, 1))
-NETWORK = (Protocol("LL", 41.8e-6, 0.81e-6, 0.192), Protocol("Simple", 35.2e-6, 20.0e-6, 1))
+NETWORK = (Protocol("LL", 42.5e-6, 0.755e-6, 0.188), Protocol("Simple", 35.3e-6, 19.7e-6, 1))
 
 LEAST, MOST = 1e-15, 1e18  # of any number of a device: times that are made of them stay finite
 

@@ -17,7 +17,7 @@ _ASSUMED = (
     "not in this number",
 )
 _MEASURED = (
-    "nvlink_protocols, pcie_protocols: NCCL's (src/graph/tuning.cc), but for the steps of LL and Simple and the shares, "
+    "nvlink_protocols, pcie_protocols: NCCL's (src/graph/tuning.cc), but for LL's steps, Simple and the shares, "
     "and pcie_bytes_per_second: found on rows of Vidur's all-reduces that are for fitting (`meshrt validate`, "
     "docs/validation.md) by studies/validate/allreducefit.py",
 )
@@ -51,12 +51,12 @@ A100 = GpuDevice(
     nvlink_bytes_per_second=240e9,
     nvlink_gpus=8,
     nvlink_protocols=(
-        Protocol("LL", 6.6e-6, 1.12e-6, 0.4),
-        Protocol("LL128", 14.0e-6, 1.9e-6, 0.362),
-        Protocol("Simple", 8.4e-6, 6.99e-6, 0.725),
+        Protocol("LL", 6.6e-6, 1.13e-6, 0.4),
+        Protocol("LL128", 14.0e-6, 1.9e-6, 0.391),
+        Protocol("Simple", 17.4e-6, 5.81e-6, 0.695),
     ),
     pcie_bytes_per_second=23.9e9,
-    pcie_protocols=(Protocol("LL", 6.6e-6, 1.0e-6, 0.5), Protocol("Simple", 8.4e-6, 7.67e-6, 1)),
+    pcie_protocols=(Protocol("LL", 6.6e-6, 1.0e-6, 0.5), Protocol("Simple", 8.4e-6, 8.12e-6, 1)),
     sources=(
         "memory_bytes, memory_bytes_per_second, flops: A100 SXM4 80 GB, 80 GB of HBM2e at 2,039 GB/s, 312 TFLOPS in "
         "FP16 and BF16 without sparsity (NVIDIA A100 datasheet)",
@@ -163,12 +163,12 @@ H100 = GpuDevice(
     nvlink_bytes_per_second=370e9,
     nvlink_gpus=8,
     nvlink_protocols=(
-        Protocol("LL", 6.6e-6, 1.12e-6, 0.4),
-        Protocol("LL128", 14.0e-6, 1.9e-6, 0.362),
-        Protocol("Simple", 8.4e-6, 3.02e-6, 0.8),
+        Protocol("LL", 6.6e-6, 1.13e-6, 0.4),
+        Protocol("LL128", 14.0e-6, 1.9e-6, 0.391),
+        Protocol("Simple", 8.4e-6, 3.13e-6, 0.8045),
     ),
-    pcie_bytes_per_second=49.2e9,
-    pcie_protocols=(Protocol("LL", 6.6e-6, 1.0e-6, 0.5), Protocol("Simple", 8.4e-6, 6.58e-6, 1)),
+    pcie_bytes_per_second=49.0e9,
+    pcie_protocols=(Protocol("LL", 6.6e-6, 1.0e-6, 0.5), Protocol("Simple", 8.4e-6, 6.55e-6, 1)),
     sources=(
         "memory_bytes, memory_bytes_per_second, flops: H100 SXM5, 80 GB of HBM3 at 3,350 GB/s, 989.4 TFLOPS in FP16 "
         "and BF16 without sparsity (NVIDIA H100 datasheet)",

@@ -26,8 +26,10 @@ def systems(found: Found) -> dict[str, System]:
     for name, system in SYSTEMS.items():
         gpu, device = name.split("_")[0], system.device
         nvlink = _other(
-            device.nvlink_protocols, "Simple", step_seconds=found[f"{gpu} step"], share=min(1.0, found[f"{gpu} share"])
-        )
+            device.nvlink_protocols, "Simple", step_seconds=found[f"{name} step"],
+            share=min(1.0, found[f"{name} share"]),
+            **({"seconds": found[f"{name} Simple"]} if device.nvlink_gpus > 2 else {}),
+        )  # fmt: skip
         nvlink = _other(nvlink, "LL128", share=found["LL128 share"])
         nvlink = _other(nvlink, "LL", step_seconds=found["LL step"], share=found["LL share"])
         network = _other(
@@ -79,10 +81,13 @@ def main(steps: int = 4000) -> None:
     start["network LL share"] = a100.network_protocols[0].share
     for name, system in SYSTEMS.items():
         gpu, device = name.split("_")[0], system.device
+        simple = device.nvlink_protocols[-1]
         start |= {
-            f"{gpu} step": device.nvlink_protocols[-1].step_seconds, f"{gpu} share": device.nvlink_protocols[-1].share,
+            f"{name} step": simple.step_seconds, f"{name} share": simple.share,
             f"{gpu} pcie": device.pcie_bytes_per_second, f"{gpu} pcie step": device.pcie_protocols[-1].step_seconds,
         }  # fmt: skip
+        if device.nvlink_gpus > 2:  # of two, a collective's seconds and those of its two steps are not told apart
+            start[f"{name} Simple"] = simple.seconds
         start |= {f"{name} {count} late": late for count, late in system.late_seconds.items()}
     for name, number in search(start, loss_on(rows), steps).items():
         print(f"{name:30} {number:.4g}")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from meshrt.errors import UsageError
-from meshrt.gpu.device import GpuDevice
+from meshrt.gpu.device import GpuDevice, Protocol
 from meshrt.gpu.gpus import Gpus
 from meshrt.gpu.presets import A100, H100
 from meshrt.ranks.board import Board
@@ -35,11 +35,17 @@ class System:
         return self.late_seconds[min(self.late_seconds, key=lambda count: abs(count - gpus))]
 
 
+# Cards in pairs have bridges in place of switches: 12 links, of which NCCL assumes 20 and 20.6 GB/s.
+A100_PAIRS = replace(
+    A100, nvlink_gpus=2,
+    nvlink_protocols=(*A100.nvlink_protocols[:-1], Protocol("Simple", 8.4e-6, 10.06e-6, 0.774)),
+)  # fmt: skip
+H100_PAIRS = replace(H100, nvlink_gpus=2, nvlink_bytes_per_second=247e9)
 SYSTEMS = {
-    "a100_dgx": System(A100, {2: 54e-6, 8: 32e-6, 16: 63.6e-6}),
-    "a100_pairwise_nvlink": System(replace(A100, nvlink_gpus=2), {2: 60.6e-6, 4: 64.8e-6}),
-    "h100_pairwise_nvlink": System(replace(H100, nvlink_gpus=2, nvlink_bytes_per_second=247e9), {2: 28.1e-6, 4: 26.7e-6}),
-}  # the bridges of pairs have 12 links, of which NCCL assumes 20 and 20.6 GB/s
+    "a100_dgx": System(A100, {2: 53.9e-6, 8: 31.9e-6, 16: 46.8e-6}),
+    "a100_pairwise_nvlink": System(A100_PAIRS, {2: 60.3e-6, 4: 64.6e-6}),
+    "h100_pairwise_nvlink": System(H100_PAIRS, {2: 28.1e-6, 4: 26.9e-6}),
+}
 
 
 def placed(system: System, gpus: int, in_node: int) -> GpuDevice:
