@@ -12,7 +12,7 @@ WAFER = "llama mesh"
 XUV, LLAMA, GPU = "xuv neuron", "llama neuron", "lowrank gpu"
 LINEAR, ON_ARM = "linear arm", "llama arm"
 SECONDS, CYCLES = "measured.critical_path.seconds", "measured.critical_path.cycles"
-PCIE = {"@link": "pcie"}
+PCIE, NETWORK = {"@link": "pcie"}, {"@link": "network"}
 DEVICES: dict[str, list[tuple[str, Row]]] = {
     "wse2": [
         (GEMM, Row("width", 5, "measured.critical_path.seconds", STOPS)),
@@ -81,8 +81,18 @@ DEVICES: dict[str, list[tuple[str, Row]]] = {
     ],
     "a800": [
         (GPU, Row("memory_bytes", 400_000, "measured.critical_path.seconds", STOPS)),
-        (GPU, Row("memory_bytes_per_second", 1019.5e9, "measured.compute_seconds", times(2))),
-        (GPU, Row("flops", 156e12, "measured.mfu", times(2), None, "the same time: what they wait for is memory")),
+        (GPU, Row("memory_bytes_per_second", 1e9, "measured.compute_seconds", GROWS)),
+        (GPU, Row("memory_share", 0.0005, "measured.compute_seconds", GROWS)),
+        (GPU, Row("flops", 312e9, "measured.compute_seconds", GROWS)),
+        (GPU, Row("flops_share", 0.0005, "measured.compute_seconds", GROWS)),
+        (GPU, Row("sms", 1, "measured.compute_seconds", GROWS)),
+        (GPU, Row("hertz", 0.7e9, "measured.compute_seconds", GROWS)),
+        (GPU, Row("sm_rate", 0.01, "measured.compute_seconds", GROWS)),
+        (GPU, Row("sm_l2_bytes_per_second", 1e9, "measured.compute_seconds", GROWS)),
+        (GPU, Row("sm_memory_bytes_per_second", 1e9, "measured.compute_seconds", GROWS)),
+        (GPU, Row("l2_bytes", 1, "measured.compute_seconds", GROWS, None, "a norm reads twice")),
+        (GPU, Row("product_seconds", 6e-6, "measured.compute_seconds", GROWS)),
+        (GPU, Row("split_seconds", 1e-12, "measured.compute_seconds", FALLS, {"@sm_l2_bytes_per_second": 1e9})),
         (GPU, Row("link", "pcie", "measured.collective_seconds", GROWS)),
         (GPU, Row("nvlink_bytes_per_second", 80e9, "measured.collective_seconds", GROWS)),
         (GPU, Row("nvlink_gpus", 1, "measured.critical_path.seconds", STOPS)),
@@ -91,7 +101,12 @@ DEVICES: dict[str, list[tuple[str, Row]]] = {
         (GPU, Row("pcie_protocols", "slower", "measured.collective_seconds", GROWS, PCIE)),
         (GPU, Row("launch_seconds", 10e-6, SECONDS, GROWS)),
         (GPU, Row("graph_launch_seconds", 20e-6, SECONDS, plus(2 * 10e-6), {"@static": True}, "2 tokens")),
-        (GPU, Row("kernel_seconds", 2e-6, SECONDS, GROWS)),
+        (GPU, Row("kernel_seconds", 2e-6, SECONDS, GROWS, {"@static": True})),
+        (GPU, Row("start_seconds", 4e-6, "measured.compute_seconds", GROWS)),
+        (GPU, Row("network_bytes_per_second", 1e9, "measured.collective_seconds", GROWS, NETWORK)),
+        (GPU, Row("network_protocols", "slower", "measured.collective_seconds", GROWS, NETWORK)),
+        (GPU, Row("node_gpus", 1, "measured.collective_seconds", GROWS, NETWORK)),
+        (GPU, Row("node_adapters", 1, "measured.collective_seconds", GROWS, NETWORK)),
     ],
 }  # fmt: skip
 NO_EFFECT = {"name": "what reports and messages call it", "sources": "where the numbers are from"}

@@ -17,9 +17,9 @@ _ASSUMED = (
     "not in this number",
 )
 _MEASURED = (
-    "nvlink_protocols, pcie_protocols: NCCL's (src/graph/tuning.cc), but for LL's steps, Simple and the shares, "
-    "and pcie_bytes_per_second: found on rows of Vidur's all-reduces that are for fitting (`meshrt validate`, "
-    "docs/validation.md) by studies/validate/allreducefit.py",
+    "nvlink_protocols, pcie_protocols: NCCL's (src/graph/tuning.cc; of LL128 nothing was seen), but for LL's steps, "
+    "Simple and the shares, and pcie_bytes_per_second: found on rows of Vidur's all-reduces that are for fitting "
+    "(`meshrt validate`, docs/validation.md) by studies/validate/allreducefit.py",
 )
 _COMMON = (
     "network_bytes_per_second, network_protocols: found in the same way on Vidur's all-reduces between nodes of A100s; "
@@ -52,7 +52,6 @@ A100 = GpuDevice(
     nvlink_gpus=8,
     nvlink_protocols=(
         Protocol("LL", 6.6e-6, 1.13e-6, 0.4),
-        Protocol("LL128", 14.0e-6, 1.9e-6, 0.391),
         Protocol("Simple", 17.4e-6, 5.81e-6, 0.695),
     ),
     pcie_bytes_per_second=23.9e9,
@@ -164,7 +163,6 @@ H100 = GpuDevice(
     nvlink_gpus=8,
     nvlink_protocols=(
         Protocol("LL", 6.6e-6, 1.13e-6, 0.4),
-        Protocol("LL128", 14.0e-6, 1.9e-6, 0.391),
         Protocol("Simple", 8.4e-6, 3.13e-6, 0.8045),
     ),
     pcie_bytes_per_second=49.0e9,

@@ -30,7 +30,6 @@ def systems(found: Found) -> dict[str, System]:
             share=min(1.0, found[f"{name} share"]),
             **({"seconds": found[f"{name} Simple"]} if device.nvlink_gpus > 2 else {}),
         )  # fmt: skip
-        nvlink = _other(nvlink, "LL128", share=found["LL128 share"])
         nvlink = _other(nvlink, "LL", step_seconds=found["LL step"], share=found["LL share"])
         network = _other(
             device.network_protocols, "LL", seconds=found["network LL"], step_seconds=found["network LL step"],
@@ -70,9 +69,9 @@ def loss_on(rows: list[Row]) -> Callable[[Found], float]:
 def main(steps: int = 4000) -> None:
     rows = [row for row in read_rows(DATA / ALLREDUCE.file, [ALLREDUCE]) if row.use == "fit"]
     a100 = SYSTEMS["a100_dgx"].device
-    low, low_128, _ = a100.nvlink_protocols
+    low, _ = a100.nvlink_protocols
     start = {
-        "LL step": low.step_seconds, "LL share": low.share, "LL128 share": low_128.share,
+        "LL step": low.step_seconds, "LL share": low.share,
         "network rate": a100.network_bytes_per_second,
     }  # fmt: skip
     for protocol in a100.network_protocols:

@@ -2,8 +2,8 @@
 
 A profile has how long the collective's kernel ran on one GPU, which is as long as it waits for the last GPU to launch
 its own. The host of that one needs `late_seconds` for a launch, in PyTorch; so small messages take as long as that,
-whatever the links do. It is so here too: the last GPU's host is that slow, the others are ahead of the device, and the
-clock of the first is read once this goes on evenly.
+whatever the links do. It is so here too: the last GPU's host is that slow, the others are ahead of the device, and what
+is read is the clock of the first, of a few collectives after one another once they go on evenly.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from meshrt.ranks.board import Board
 from meshrt.ranks.control import Control
 from meshrt.studies.validate.kind import Batch, Emulated, Kind, Sizes, whole
 
-TURNS = 3  # from the second on, all are alike
+BEFORE = 2  # collectives, until they go on evenly
 DTYPE = np.dtype(np.float16)
 
 
@@ -68,12 +68,12 @@ def emulated(row: Sizes) -> Emulated:
     for gpu in gpus.mine:
         gpu.dtype = DTYPE
     parts = [gpu.shaped((-(-row["bytes"] // DTYPE.itemsize),)) for gpu in gpus.mine]
-    begin = 0.0
-    for _ in range(TURNS):
-        begin = gpus.mine[0].now
+    clock = []
+    for _ in range(BEFORE + count):  # who is ahead of whom goes round the ring
         with gpus.scope():
             gpus.reduce_sum(parts)
-    return Emulated(1e6 * (gpus.mine[0].now - begin))
+        clock.append(gpus.mine[0].now)
+    return Emulated(1e6 * (clock[-1] - clock[BEFORE - 1]) / count)
 
 
 def _system(text: str) -> str:

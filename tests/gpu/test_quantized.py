@@ -14,6 +14,7 @@ from test_lowrank_static import taken, warm_steps
 from meshrt.errors import UsageError
 from meshrt.gpu.codes import UNIT, Codes, room_for
 from meshrt.gpu.operations import coded_matmuls, int3_matmul
+from meshrt.gpu.presets import find_gpu
 from meshrt.models.catalogue import find_model
 from meshrt.models.checkpoint import open_checkpoint
 from meshrt.models.config import read_config
@@ -158,9 +159,9 @@ def test_int3_matmul_is_one_kernel_with_its_own_bytes_and_operations() -> None:
     assert gpu.counters.tally == {"dequantized_bytes": 2 * n * k}
 
 
-def test_the_roofline_bounds_what_fewer_bits_can_gain() -> None:
+def test_what_fewer_bits_can_gain() -> None:
     """16 tokens, Mixtral's MLP, an A100, against 4 bits in groups of 128 without zeros: 4.125 bits over 3.25, or
-    over 3.5 with zeros, less what is read and written besides. With 64 tokens operations take longer than bytes."""
+    over 3.5 with zeros, less what is read and written besides. With 2048 tokens operations take longer than bytes."""
 
     def seconds(bits: int, group: int, zero: bool, m: int) -> float:
         gpu = new_gpus(1, payload=False, device="a100-40g").mine[0]
@@ -171,9 +172,12 @@ def test_the_roofline_bounds_what_fewer_bits_can_gain() -> None:
             int3_matmul(gpu, gpu.shaped((m, k)), Codes(packed, scale, scale if zero else None, bits, group, 0, 0, n, k))
         return gpu.counters.compute_seconds
 
-    assert 0.99 * 4.125 / 3.25 < seconds(4, 128, False, 16) / seconds(3, 64, False, 16) < 4.125 / 3.25
-    assert 0.99 * 4.125 / 3.5 < seconds(4, 128, False, 16) / seconds(3, 64, True, 16) < 4.125 / 3.5
-    assert seconds(4, 128, False, 64) == seconds(3, 64, True, 64) == 64 * 2 * 3 * 4096 * 14336 / 312e12
+    assert 0.95 * 4.125 / 3.25 < seconds(4, 128, False, 16) / seconds(3, 64, False, 16) < 4.125 / 3.25
+    assert 0.95 * 4.125 / 3.5 < seconds(4, 128, False, 16) / seconds(3, 64, True, 16) < 4.125 / 3.5
+    device = find_gpu("a100-40g")
+    least = 2048 * 2 * 3 * 4096 * 14336 / (device.flops_share * device.flops)
+    assert least < seconds(4, 128, False, 2048) < 1.001 * least
+    assert least < seconds(3, 64, True, 2048) < 1.001 * least
 
 
 @pytest.mark.parametrize("way", ["apart", "fused", "unfused"])
