@@ -13,6 +13,13 @@ XUV, LLAMA, GPU = "xuv neuron", "llama neuron", "lowrank gpu"
 LINEAR, ON_ARM = "linear arm", "llama arm"
 SECONDS, CYCLES = "measured.critical_path.seconds", "measured.critical_path.cycles"
 PCIE, NETWORK = {"@link": "pcie"}, {"@link": "network"}
+WIDE: dict[str, Any] = {
+    "model": "llama3-70b",
+    "layers_run": 1,
+    "prompt_ids": None,
+    "prompt_tokens": 64,
+    "max_new_tokens": 1,
+}
 DEVICES: dict[str, list[tuple[str, Row]]] = {
     "wse2": [
         (GEMM, Row("width", 5, "measured.critical_path.seconds", STOPS)),
@@ -92,8 +99,8 @@ DEVICES: dict[str, list[tuple[str, Row]]] = {
         (GPU, Row("sm_memory_bytes_per_second", 1e9, "measured.compute_seconds", GROWS)),
         (GPU, Row("l2_bytes", 1, "measured.compute_seconds", GROWS, None, "a norm reads twice")),
         (GPU, Row("product_seconds", 6e-6, "measured.compute_seconds", GROWS)),
-        (GPU, Row("split_seconds", 1e-12, "measured.compute_seconds", FALLS, {"@sm_l2_bytes_per_second": 1e9})),
-        (GPU, Row("link", "pcie", "measured.collective_seconds", GROWS)),
+        (GPU, Row("split_seconds", 1e-12, "measured.compute_seconds", FALLS, WIDE, "8192 is worth being cut")),
+        (GPU, Row("link", "pcie", "measured.collective_seconds", GROWS, WIDE)),
         (GPU, Row("nvlink_bytes_per_second", 80e9, "measured.collective_seconds", GROWS)),
         (GPU, Row("nvlink_gpus", 1, "measured.critical_path.seconds", STOPS)),
         (GPU, Row("nvlink_protocols", "slower", "measured.collective_seconds", GROWS)),
@@ -147,8 +154,8 @@ MACHINES: dict[str, list[Row]] = {
     ],
     "gpu": [
         Row("tp", 2, "measured.link_bytes.total", FALLS),
-        Row("device", "a6000", "measured.compute_seconds", GROWS, {"link": "pcie"}),
-        Row("link", "pcie", "measured.collective_seconds", GROWS),
+        Row("device", "a6000", "device.flops", FALLS, {"link": "pcie"}),
+        Row("link", "pcie", "measured.collective_seconds", OTHER, None, "small messages are as fast"),
         Row("link_rate", 10e9, "measured.collective_seconds", GROWS),
         Row("gpu_memory", 200_000, SECONDS, STOPS),
         Row("static", True, "measured.graph_launches", becomes(0, 2), None, "one for each new token"),

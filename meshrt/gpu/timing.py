@@ -74,7 +74,10 @@ def rows_seconds(device: GpuDevice, kernel: RowKernel, rows: Any, width: Any, nb
 @lru_cache(1 << 14)
 def products_seconds(device: GpuDevice, shapes: Sequence[Shape], itemsize: int) -> float:
     """Of one kernel that computes these products, with the tile and the split of the inner dimension that suit best."""
-    return float(ways(device, np.array(shapes, float).T[:, :, None], itemsize).min())
+    whole = [shape for shape in shapes if 0 not in shape]
+    if not whole:
+        return device.start_seconds
+    return float(ways(device, np.array(whole, float).T[:, :, None], itemsize).min())
 
 
 def ways(device: GpuDevice, shapes: np.ndarray, itemsize: int) -> np.ndarray:
