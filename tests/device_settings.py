@@ -107,6 +107,7 @@ DEVICES: dict[str, list[tuple[str, Row]]] = {
         (GPU, Row("pcie_bytes_per_second", 10e9, "measured.collective_seconds", GROWS, PCIE)),
         (GPU, Row("pcie_protocols", "slower", "measured.collective_seconds", GROWS, PCIE)),
         (GPU, Row("launch_seconds", 10e-6, SECONDS, GROWS)),
+        ("serve gpu", Row("step_seconds", 1e-3, SECONDS, plus(3e-3), None, "a prompt, two more tokens")),
         (GPU, Row("graph_launch_seconds", 20e-6, SECONDS, plus(2 * 10e-6), {"@static": True}, "2 tokens")),
         (GPU, Row("kernel_seconds", 2e-6, SECONDS, GROWS, {"@static": True})),
         (GPU, Row("start_seconds", 4e-6, "measured.compute_seconds", GROWS)),
@@ -124,7 +125,8 @@ HOW: dict[str, dict[str, Any]] = {
              "spares": None, "defects_seed": None},
     "neuron": {"cores": None, "device": "trn1", "trace": None, "sbuf_bytes": None},
     "arm": {"cores": None, "device": "n2x8", "dram": None, "registers": None, "spill": False},
-    "gpu": {"tp": 4, "device": "a800", "link": None, "link_rate": None, "gpu_memory": None, "static": False},
+    "gpu": {"tp": 4, "device": "a800", "link": None, "link_rate": None, "framework": None,
+            "gpu_memory": None, "static": False},
 }  # fmt: skip
 SHARED = {"payload": "none", "json_path": "{run}/report.json", "quiet": True}
 ON = {"mesh": GEMV, "neuron": XUV, "gpu": GPU, "arm": LINEAR}  # the program that is run
@@ -157,6 +159,7 @@ MACHINES: dict[str, list[Row]] = {
         Row("device", "a6000", "device.flops", FALLS, {"link": "pcie"}),
         Row("link", "pcie", "measured.collective_seconds", OTHER, None, "small messages are as fast"),
         Row("link_rate", 10e9, "measured.collective_seconds", GROWS),
+        Row("framework", "vllm", SECONDS, GROWS),
         Row("gpu_memory", 200_000, SECONDS, STOPS),
         Row("static", True, "measured.graph_launches", becomes(0, 2), None, "one for each new token"),
     ],

@@ -123,8 +123,8 @@ def _serving() -> click.Command:
 
 
 def _serve(
-    comm: Intracomm, *, tp: int, device: str, link: str | None, link_rate: float | None, gpu_memory: int | None,
-    payload: str, only: tuple[str, ...], json_path: str | None, quiet: bool, **arguments: Any,
+    comm: Intracomm, *, tp: int, device: str, link: str | None, link_rate: float | None, framework: str | None,
+    gpu_memory: int | None, payload: str, only: tuple[str, ...], json_path: str | None, quiet: bool, **arguments: Any,
 ) -> int:  # fmt: skip
     """One rank's part: each way is run whole by one rank."""
     from meshrt import report
@@ -132,7 +132,7 @@ def _serve(
     from meshrt.studies import serve as study
 
     console = shared.start(comm, json_path, quiet)
-    machine = find_gpu(device, link_rate, link=link, memory_bytes=gpu_memory)
+    machine = find_gpu(device, link_rate, framework, link=link, memory_bytes=gpu_memory)
     document = study.compare(comm, console, machine, tp, payload == "full", only, arguments)
     if comm.rank == 0:
         report.deliver_json(document, json_path)

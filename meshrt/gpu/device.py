@@ -56,6 +56,7 @@ class GpuDevice:
     node_gpus: int = 8  # of a run in one node, where it is over several; each has an adapter of its own,
     node_adapters: int = 4  # of which a node has no more than these
     launch_seconds: float = 5e-6  # that the host is busy with a kernel's launch
+    step_seconds: float = 0.0  # that an engine's host needs between two steps of a batch, while the device waits
     graph_launch_seconds: float = 10e-6  # the same for a graph of kernels
     kernel_seconds: float = 0.23e-6  # between a kernel and the next one on the device
     start_seconds: float = 1.76e-6  # that the smallest kernel takes
@@ -64,7 +65,7 @@ class GpuDevice:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, int | float) and not LEAST <= value <= MOST:
+            if isinstance(value, int | float) and not (LEAST <= value <= MOST or value == field.default == 0):
                 raise UsageError(f"device {self.name}: {field.name} is {value}; it is {LEAST:g} to {MOST:g}")
 
     @property

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from meshrt.gpu.device import LINKS, GpuDevice
 from meshrt.gpu.gpus import Gpus
-from meshrt.gpu.presets import GPU_PRESETS, find_gpu
+from meshrt.gpu.presets import FRAMEWORKS, GPU_PRESETS, find_gpu
 from meshrt.gpu.report import gather, rows, title
 from meshrt.gpu.roofline import ceilings
 from meshrt.program import AtLeast, Choices, Shown
@@ -24,9 +24,13 @@ def open_machine(
     device: Annotated[str | GpuDevice, "The machine.", Choices(tuple(GPU_PRESETS))] = "a800",
     link: Annotated[str | None, "What joins the GPUs.  [default: device's]", Choices(LINKS)] = None,
     link_rate: Annotated[float | None, "Of it, one way, as 10e9.  [default: device's]", Shown("BYTES/S")] = None,
+    framework: Annotated[
+        str | None, "Whose host launches kernels and steps.  [default: cuda, without an engine]",
+        Choices(tuple(FRAMEWORKS)),
+    ] = None,
     gpu_memory: Annotated[int | None, "Of a GPU.  [default: device's]", AtLeast(1), Shown("BYTES")] = None,
     static: Annotated[bool, "Record what repeats, and replay it.  [default: eager]", Shown("eager")] = False,
 ) -> Gpus:  # fmt: skip
     """This rank's GPUs. UsageError."""
-    numbers = find_gpu(device, link_rate, link=link, memory_bytes=gpu_memory)
+    numbers = find_gpu(device, link_rate, framework, link=link, memory_bytes=gpu_memory)
     return Gpus(tp or default[0], numbers, Control(comm, board, "control"), payload, static, console)

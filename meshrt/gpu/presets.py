@@ -1,6 +1,6 @@
 """The GPUs that there are, each number with its source."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from meshrt.errors import UsageError
@@ -27,7 +27,7 @@ _COMMON = (
     "memory_share, flops_share, sm_rate, sm_l2_bytes_per_second, sm_memory_bytes_per_second, product_seconds, "
     "split_seconds, kernel_seconds, start_seconds: found on rows of public measurements that are for fitting "
     "(`meshrt validate`, docs/validation.md) by studies/validate/gpufit.py",
-    "launch_seconds: 4 to 6 us, as measured in 'From Launch Overhead to CUDA Graph' (susun-blog.com, pegainfer 3); "
+    "launch_seconds, step_seconds: of a framework (--framework); without one 4 to 6 us for a launch, and nothing else, as measured in 'From Launch Overhead to CUDA Graph' (susun-blog.com, pegainfer 3); "
     "graph_launch_seconds: an assumption; NVIDIA's 'Constant Time Launch for Straight-Line CUDA Graphs' "
     "(developer.nvidia.com) has a few microseconds for a graph, whatever its length",
 )
@@ -179,10 +179,32 @@ H100 = GpuDevice(
     ),
 )
 
+
+@dataclass(frozen=True)
+class Framework:
+    """What a framework's host needs for a launch, and an engine of it between two steps."""
+
+    launch_seconds: float
+    step_seconds: float
+    source: str
+
+
+FRAMEWORKS = {
+    "cuda": Framework(5e-6, 0.0, "4 to 6 us in 'From Launch Overhead to CUDA Graph' (susun-blog.com, pegainfer 3)"),
+    "vllm": Framework(
+        20e-6, 5e-3,
+        "eager less recorded is 0.34 ms a layer on A800 (vllm-omni issue 7960), 0.30 on A100 (metaseq pull request 270), "
+        "0.10 on H100: 5 to 19 us for each of our launches beyond what the device hides, so 10 to 25; 4 ms, and 5 to 13, "
+        "of an idle GPU in each decoding step (vllm issue 6854, July 2024)",
+    ),
+}  # fmt: skip
+
 GPU_PRESETS = {device.name: device for device in (A800, A6000, A100_40G, A100, A40, H100)}
 
 
-def find_gpu(name: str | GpuDevice, link_rate: float | None = None, **overrides: Any) -> GpuDevice:
+def find_gpu(
+    name: str | GpuDevice, link_rate: float | None = None, framework: str | None = None, **overrides: Any
+) -> GpuDevice:
     """A preset by its name, or a device itself, with numbers replaced, but for those of None. UsageError.
 
     `link_rate`: bytes a second of the link that is in use.
@@ -190,6 +212,9 @@ def find_gpu(name: str | GpuDevice, link_rate: float | None = None, **overrides:
     if not isinstance(name, GpuDevice) and name not in GPU_PRESETS:
         raise UsageError(f"no GPU {name!r}; there are {', '.join(GPU_PRESETS)}")
     preset = name if isinstance(name, GpuDevice) else GPU_PRESETS[name]
+    if framework is not None:
+        of = FRAMEWORKS[framework]
+        preset = replace(preset, launch_seconds=of.launch_seconds, step_seconds=of.step_seconds)
     device = replace(preset, **{key: value for key, value in overrides.items() if value is not None})
     if link_rate is None:
         return device

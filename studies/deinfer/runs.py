@@ -23,7 +23,7 @@ Read = Callable[[dict[str, Any]], float]
 
 
 def machine(name: str, link: str) -> GpuDevice:
-    return find_gpu(name, link=link)
+    return find_gpu(name, framework="vllm", link=link)  # on which the paper's systems are built
 
 
 def served(system: str, model: str, load: str, tp: int, device: GpuDevice, ratio: float = RATIO) -> Job:

@@ -127,24 +127,27 @@ def test_deinfer_gains_from_gpus_over_nvlink() -> None:
 
 def test_without_nvlink_gpus_help_small_batches_only() -> None:
     """A ring sends (n-1)/n of its bytes, 1.75 times as much from each of 8 GPUs as from each of 2. With few sequences
-    reading the weights is what takes time, and DeInfer gains, though prompts do not; with many it stays where it is.
-    Base gets slower."""
+    reading the weights is what takes time, and DeInfer gains, though prompts do not; with many it gains an eighth
+    at most. Base gets slower."""
     few = rates("deinfer", (2, 4, 8), (0.4,), "pcie", ("itl",), requests=8)
     assert few == sorted(few)
     many = rates("deinfer", (2, 4, 8), (0.4,), "pcie")
-    assert max(many) < 1.1 * min(many)
+    assert max(many) < 1.15 * min(many) and few[2] / few[0] > max(many) / min(many)
     base_rates = rates("base", (2, 4, 8), (0.4,), "pcie")
     assert base_rates == sorted(base_rates, reverse=True)
 
 
 def test_static_plans_help_where_launches_are_what_one_waits_for() -> None:
-    """llama-tiny's kernels are far shorter than their launches: replayed, a token takes less than a third. On 8 GPUs a
-    large model's device is busy longer than its host: there is little to save, and nothing is lost."""
-    cases = (("llama-tiny", 1, {}, 3.0), ("llama-65b", 8, {"layers_run": 2}, 1.0))
-    for model, tp, options, times in cases:
+    """llama-tiny's kernels take 2 us, and their launches 20 in vLLM: replayed, a token takes less than a third; from C++
+    they are launched in 5. On 8 GPUs a large model's device is busy longer than that: nothing is lost."""
+    cases = (
+        ("llama-tiny", 1, "vllm", {}, 3.0), ("llama-tiny", 1, "cuda", {}, 1.5),
+        ("llama-65b", 8, "cuda", {"layers_run": 2}, 1.0),
+    )  # fmt: skip
+    for model, tp, framework, options, times in cases:
         eager, static = (
             run_lowrank(
-                new_gpus(tp, payload=False, static=static), model, ratio=0.4, kv="lowrank", prompt_tokens=64,
+                new_gpus(tp, payload=False, static=static, framework=framework), model, ratio=0.4, kv="lowrank", prompt_tokens=64,
                 max_new_tokens=5, **options,
             )["result"]["itl_seconds"]
             for static in (False, True)
