@@ -19,15 +19,16 @@ _ASSUMED = (
 _MEASURED = (
     "nvlink_protocols, pcie_protocols: NCCL's (src/graph/tuning.cc; of LL128 nothing was seen), but for LL's steps, "
     "Simple and the shares, and pcie_bytes_per_second: found on rows of Vidur's all-reduces that are for fitting "
-    "(`meshrt validate`, docs/validation.md) by studies/validate/allreducefit.py",
+    "(`meshrt validate`, docs/lowrank.md) by studies/validate/allreducefit.py",
 )
 _COMMON = (
     "network_bytes_per_second, network_protocols: found in the same way on Vidur's all-reduces between nodes of A100s; "
     "node_gpus, node_adapters: 8 in a DGX A100, four of whose adapters those runs got the bandwidth of",
     "memory_share, flops_share, sm_rate, sm_l2_bytes_per_second, sm_memory_bytes_per_second, product_seconds, "
     "split_seconds, kernel_seconds, start_seconds: found on rows of public measurements that are for fitting "
-    "(`meshrt validate`, docs/validation.md) by studies/validate/gpufit.py",
-    "launch_seconds, step_seconds: of a framework (--framework); without one 4 to 6 us for a launch, and nothing else, as measured in 'From Launch Overhead to CUDA Graph' (susun-blog.com, pegainfer 3); "
+    "(`meshrt validate`, docs/lowrank.md) by studies/validate/gpufit.py",
+    "launch_seconds, step_seconds: a framework's (--framework); without one 4 to 6 us for a launch, as measured in "
+    "'From Launch Overhead to CUDA Graph' (susun-blog.com, pegainfer 3), and nothing between steps; "
     "graph_launch_seconds: an assumption; NVIDIA's 'Constant Time Launch for Straight-Line CUDA Graphs' "
     "(developer.nvidia.com) has a few microseconds for a graph, whatever its length",
 )
@@ -193,9 +194,9 @@ FRAMEWORKS = {
     "cuda": Framework(5e-6, 0.0, "4 to 6 us in 'From Launch Overhead to CUDA Graph' (susun-blog.com, pegainfer 3)"),
     "vllm": Framework(
         20e-6, 5e-3,
-        "eager less recorded is 0.34 ms a layer on A800 (vllm-omni issue 7960), 0.30 on A100 (metaseq pull request 270), "
-        "0.10 on H100: 5 to 19 us for each of our launches beyond what the device hides, so 10 to 25; 4 ms, and 5 to 13, "
-        "of an idle GPU in each decoding step (vllm issue 6854, July 2024)",
+        "eager less recorded is 0.34 ms a layer on A800 (vllm-omni issue 7960), 0.30 on A100 (metaseq pull request "
+        "270), 0.10 on H100: 5 to 19 us for each of our launches beyond what the device hides, so 10 to 25; 4 ms, and "
+        "5 to 13, of an idle GPU in each decoding step (vllm issue 6854, July 2024)",
     ),
 }  # fmt: skip
 

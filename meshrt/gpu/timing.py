@@ -2,7 +2,7 @@
 
 What a kernel waits for runs at the same time: its start, its arithmetic on the SMs, its bytes of memory. Where one of
 them is much longer than the others they hide behind it; where they are alike they do not quite (`together`). All
-numbers are the device's (device.py) or a kernel's, below; docs/validation.md has how they were found and how they hold.
+numbers are the device's (device.py) or a kernel's, below; docs/lowrank.md has how they were found and how they hold.
 """
 
 from collections.abc import Sequence

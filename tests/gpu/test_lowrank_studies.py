@@ -138,21 +138,22 @@ def test_without_nvlink_gpus_help_small_batches_only() -> None:
 
 
 def test_static_plans_help_where_launches_are_what_one_waits_for() -> None:
-    """llama-tiny's kernels take 2 us, and their launches 20 in vLLM: replayed, a token takes less than a third; from C++
-    they are launched in 5. On 8 GPUs a large model's device is busy longer than that: nothing is lost."""
+    """llama-tiny's kernels take 2 us, and their launches 20 in vLLM: replayed, a token takes less than a sixth; from
+    C++ they are launched in 5. On 8 GPUs a large model's device is busy longer than that: nothing is lost."""
     cases = (
-        ("llama-tiny", 1, "vllm", {}, 3.0), ("llama-tiny", 1, "cuda", {}, 1.5),
-        ("llama-65b", 8, "cuda", {"layers_run": 2}, 1.0),
+        ("llama-tiny", 1, "vllm", {}, 6.0, 10.0), ("llama-tiny", 1, "cuda", {}, 1.5, 3.0),
+        ("llama-65b", 8, "cuda", {"layers_run": 2}, 1.0, 1.1),
     )  # fmt: skip
-    for model, tp, framework, options, times in cases:
+    for model, tp, framework, options, least, most in cases:
         eager, static = (
             run_lowrank(
-                new_gpus(tp, payload=False, static=static, framework=framework), model, ratio=0.4, kv="lowrank", prompt_tokens=64,
+                new_gpus(tp, payload=False, static=static, framework=framework), model, ratio=0.4, kv="lowrank",
+                prompt_tokens=64,
                 max_new_tokens=5, **options,
             )["result"]["itl_seconds"]
             for static in (False, True)
         )  # fmt: skip
-        assert times * static < eager < 6 * static
+        assert least * static < eager < most * static
 
 
 # ---- the paper
