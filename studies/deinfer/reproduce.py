@@ -58,8 +58,8 @@ WHY: dict[str, tuple[str, ...]] = {
         "A launch costs the host 20 us here, and at these batches the device is busy longer than that: graphs save "
         "nothing, and cost up to 3 %, for their sizes are rounded up. That they save 3 to 66 % there says that the "
         "engine's own work for a kernel cost it more, or could not hide.",
-        "LLaMA-65B's cache in the low-rank space: each step squeezes, multiplies, rotates and reads the rebuilt keys of "
-        "all sequences, in kernels of their own. Section 4.2 fuses kernels; that is not modelled.",
+        "LLaMA-65B's cache in the low-rank space: each step squeezes, multiplies, rotates and reads the rebuilt keys "
+        "of all sequences, in kernels of their own. Section 4.2 fuses kernels; that is not modelled.",
     ),
     "figure5": (_PEAK, _PCIE, _REPLICATED),
     "figure6": (_PEAK, _PCIE, _REPLICATED),
