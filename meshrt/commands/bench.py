@@ -95,7 +95,7 @@ def _serving() -> click.Command:
     help_text = f"Only this way; may be given again.  [default: {'; '.join(DEFAULT)}]"
 
     settings = settings_of("gpu")
-    machine = [shared.option_of(settings[name]) for name in ("device", "link", "link_rate", "gpu_memory")]
+    machine = [shared.option_of(settings[name]) for name in ("device", "link", "link_rate", "framework", "gpu_memory")]
     options = shared.own_options(load_program("serve"), ("scheme", "kv"))
 
     @click.command("serve", params=[*options, *machine])

@@ -15,7 +15,7 @@ import numpy as np
 from meshrt.gpu.device import GpuDevice
 from meshrt.gpu.memory import Budget
 from meshrt.gpu.plan import Plan
-from meshrt.gpu.timing import RowKernel, plain_seconds, rows_seconds
+from meshrt.gpu.timing import RowKernel, Shape, plain_seconds, products_seconds, rows_seconds
 from meshrt.ranks.group import hollow
 
 _NONE: Mapping[str, int] = MappingProxyType({})
@@ -72,6 +72,7 @@ class Gpu:
     memory: Budget = field(init=False)
     counters: Counters = field(default_factory=Counters)
     plan: Plan | None = None  # that is being recorded
+    costs: dict[tuple[Any, ...], Cost] = field(default_factory=dict)  # that are not set anew, by what was asked for
     scopes: list[list[Buffer]] = field(default_factory=list)  # buffers made since each open scope began
 
     def __post_init__(self) -> None:
@@ -84,9 +85,22 @@ class Gpu:
 
     def cost_of_rows(self, kernel: RowKernel, shape: tuple[int, ...], flops: int, nbytes: int) -> Cost:
         """Of a kernel with a block of threads for each of the rows of an array of this shape."""
-        rows, width = shape
-        seconds = float(rows_seconds(self.device, kernel, rows, width, nbytes))
-        return Cost(self.device, flops, nbytes, _NONE, seconds)
+        asked = (*kernel, shape, flops, nbytes)
+        cost = self.costs.get(asked)
+        if cost is None:
+            rows, width = shape
+            seconds = float(rows_seconds(self.device, kernel, rows, width, nbytes))
+            cost = self.costs[asked] = Cost(self.device, flops, nbytes, _NONE, seconds)
+        return cost
+
+    def cost_of_products(self, shapes: tuple[Shape, ...], numbers: int) -> Cost:
+        """Of one kernel for these products; they read and write so many numbers, of the GPU's own dtype."""
+        item = self.dtype.itemsize
+        cost = self.costs.get((shapes, numbers, item))
+        if cost is None:
+            flops, seconds = sum(2 * m * k * n for m, k, n in shapes), products_seconds(self.device, shapes, item)
+            cost = self.costs[shapes, numbers, item] = Cost(self.device, flops, item * numbers, _NONE, seconds)
+        return cost
 
     def launch(self, kernel: Callable[..., object], out: np.ndarray, *args: Any, cost: Cost) -> np.ndarray:
         """Run `kernel(out, *args)`, which writes to `out`, or record it. Without payload it is counted only."""

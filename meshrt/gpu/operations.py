@@ -9,7 +9,6 @@ import numpy as np
 
 from meshrt.gpu.codes import Coded, Codes, Factored, Rebuilt, Thin, factor_bytes, room_for, room_for_factor
 from meshrt.gpu.gpu import Cost, Gpu
-from meshrt.gpu.timing import products_seconds
 
 
 def matmul(gpu: Gpu, x: np.ndarray, w: np.ndarray, bias: np.ndarray | None = None) -> np.ndarray:
@@ -78,11 +77,11 @@ def take(gpu: Gpu, table: np.ndarray, rows: np.ndarray, dtype: Any = None) -> np
 def _product_cost(
     gpu: Gpu, xs: Sequence[np.ndarray], ws: Sequence[np.ndarray], outs: Sequence[np.ndarray]
 ) -> Cost:  # fmt: skip
-    item = gpu.dtype.itemsize
     shapes = tuple((len(x), *w.shape) for x, w in zip(xs, ws, strict=True))
-    nbytes = sum(array.size for arrays in (xs, ws, outs) for array in arrays) * item
-    flops = 2 * sum(m * k * n for m, k, n in shapes)
-    return gpu.cost(flops, nbytes, seconds=products_seconds(gpu.device, shapes, item))
+    numbers = 0
+    for x, w, out in zip(xs, ws, outs, strict=True):
+        numbers += x.size + w.size + out.size
+    return gpu.cost_of_products(shapes, numbers)
 
 
 def _matmul(out: np.ndarray, x: np.ndarray, w: np.ndarray, bias: np.ndarray | None) -> None:

@@ -6,9 +6,8 @@ numbers are the device's (device.py) or a kernel's, below; docs/lowrank.md has h
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,8 +27,7 @@ SHORTEST = 128  # part of it that is worth a block of its own
 _ROWS, _COLUMNS, _PARTS = np.array([(*tile, parts) for tile in TILES for parts in SPLITS], float).T
 
 
-@dataclass(frozen=True)
-class RowKernel:
+class RowKernel(NamedTuple):
     """A kernel with a block of threads for each row: SM cycles of a number where SMs are full, and of one where a block
     is alone and waits for its own memory; of a block. `again`: what cycles are multiplied by where what it reads
     twice no longer lies in the L2 cache."""
@@ -50,7 +48,10 @@ ACTIVATE = RowKernel(0.777, 0.853, BLOCK)
 
 def together(*seconds: Any) -> Any:
     """Of what runs at the same time: no less than the longest, and a quarter more where two are equal."""
-    return sum(each**3 for each in seconds) ** (1 / 3)
+    cubes = 0.0
+    for each in seconds:
+        cubes += each * each * each
+    return cubes ** (1 / 3)
 
 
 def plain_seconds(device: GpuDevice, flops: float, nbytes: float) -> Any:

@@ -85,7 +85,7 @@ def serve(
     now = gpus.meet()
     while waiting or running:
         admitted = _admit(steps, waiting, running, limits, now)
-        if admitted or running:
+        if gpus.device.step_seconds and (admitted or running):
             gpus.wait_until(now + gpus.device.step_seconds)
         if admitted:
             tokens = steps.prompts([request.tokens() for request in admitted])
