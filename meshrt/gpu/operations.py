@@ -13,8 +13,10 @@ from meshrt.gpu.gpu import Cost, Gpu
 
 def matmul(gpu: Gpu, x: np.ndarray, w: np.ndarray, bias: np.ndarray | None = None) -> np.ndarray:
     """x [m, k] @ w [k, n] (+ bias [n]) -> [m, n]: one kernel."""
-    out = gpu.new(x.shape[0], w.shape[1])
-    return gpu.launch(_matmul, out, x, w, bias, cost=_product_cost(gpu, [x], [w], [out]))
+    m, (k, n) = len(x), w.shape
+    out = gpu.new(m, n)
+    cost = gpu.cost_of_products(((m, k, n),), x.size + w.size + out.size)
+    return gpu.launch(_matmul, out, x, w, bias, cost=cost)
 
 
 def matmuls(
