@@ -19,14 +19,14 @@ _ASSUMED = (
 _MEASURED = (
     "nvlink_protocols, pcie_protocols: NCCL's (src/graph/tuning.cc; of LL128 nothing was seen), but for LL's steps, "
     "Simple and the shares, and pcie_bytes_per_second: found on rows of Vidur's all-reduces that are for fitting "
-    "(`meshrt validate`, docs/lowrank.md) by studies/validate/allreducefit.py",
+    "(`meshrt validate`, docs/validation.md) by studies/validate/allreducefit.py",
 )
 _COMMON = (
     "network_bytes_per_second, network_protocols: found in the same way on Vidur's all-reduces between nodes of A100s; "
     "node_gpus, node_adapters: 8 in a DGX A100, four of whose adapters those runs got the bandwidth of",
     "memory_share, flops_share, sm_rate, sm_l2_bytes_per_second, sm_memory_bytes_per_second, product_seconds, "
     "split_seconds, kernel_seconds, start_seconds: found on rows of public measurements that are for fitting "
-    "(`meshrt validate`, docs/lowrank.md) by studies/validate/gpufit.py",
+    "(`meshrt validate`, docs/validation.md) by studies/validate/gpufit.py",
     "launch_seconds, step_seconds: a framework's (--framework); without one 4 to 6 us for a launch, as measured in "
     "'From Launch Overhead to CUDA Graph' (susun-blog.com, pegainfer 3), and nothing between steps; "
     "graph_launch_seconds: an assumption; NVIDIA's 'Constant Time Launch for Straight-Line CUDA Graphs' "
