@@ -367,7 +367,7 @@ TABLE: dict[str, list[tuple[str, str, str]]] = {
     ],
     "meshrt/gpu/operations.py": [
         ("(2 * target.size + other.size)", "(target.size + other.size)", GPU),
-        ("int(2 * x.shape[0]", "int(x.shape[0]", GPU),
+        ("x.size + w.size + out.size)", "x.size + w.size)", GPU),
         ("nbytes += w.codes.nbytes + gpu.size(x) + gpu.size(out)", "nbytes += w.codes.nbytes", CODES),
         ("+ 2 * gpu.size(target)", "+ gpu.size(target)", CODES),
     ],
