@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from meshrt.errors import UsageError
 from meshrt.gpu.device import GpuDevice, Protocol
 from meshrt.gpu.gpus import Gpus
 from meshrt.gpu.presets import A100, H100
@@ -61,7 +60,7 @@ def emulated(row: Sizes) -> Emulated:
 
     system, count = SYSTEMS[row["system"]], row["gpus"]
     if count < 2:
-        raise UsageError(f"an all-reduce among gpus = {count}: there have to be 2 at least")
+        return Emulated(None, f"an all-reduce among {count}: there have to be 2 GPUs at least")
     device = placed(system, count, row["gpus_per_node"])
     gpus = Gpus(count, device, Control(MPI.COMM_SELF, Board.alone(), "control"), payload=False)
     gpus.mine[-1].device = replace(device, launch_seconds=system.late(count))

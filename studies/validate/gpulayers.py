@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshrt.errors import UsageError
+from meshrt.errors import LimitError, UsageError
 from meshrt.gpu.device import GpuDevice
 from meshrt.gpu.gpu import Gpu
 from meshrt.gpu.operations import add, matmul
@@ -25,8 +25,8 @@ from meshrt.studies.validate.kind import Batch, Emulated, Kind, Sizes, maybe_who
 DEVICES = {"A6000": "a6000", "A40": "a40", "A100": "a100", "H100": "h100"}
 BUSY = 1.0  # seconds that the device is behind the host
 DTYPE = np.dtype(np.float16)
-EAGER_OPS = ("embedding", "input_layernorm", "rope", "act_fn")
-FUSED_OPS = ("input_layernorm", "attn_rope", "mlp_act", "add")
+EAGER_OPS = ("embedding", "input_layernorm", "post_layernorm", "final_layernorm", "rope", "act_fn")
+FUSED_OPS = ("input_layernorm", "post_attention_layernorm", "attn_rope", "mlp_act", "add")
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,8 @@ MODELS = {
     "Llama-2-7b-hf": Widths(4096, 32, 32, 11008),
     "Llama-2-13b-hf": Widths(5120, 40, 40, 13824),
     "Llama-2-70b-hf": Widths(8192, 64, 8, 28672),
+    "Llama-3-8B": Widths(4096, 32, 8, 14336),
+    "Llama-3-70B": Widths(8192, 64, 8, 28672),
     "Meta-Llama-3-8B": Widths(4096, 32, 8, 14336),
     "Meta-Llama-3-70B": Widths(8192, 64, 8, 28672),
     "Llama-3.1-8B": Widths(4096, 32, 8, 14336),
@@ -56,16 +58,20 @@ MODELS = {
 
 
 def emulated(row: Sizes) -> Emulated:
-    """The device's clock, after one operator less before it."""
-    device = GPU_PRESETS[DEVICES[row["gpu"]]]
-    if row["k"] is None and row["model"] not in MODELS:
-        return Emulated(None, f"the sizes of {row['model']} are not known; there are {', '.join(MODELS)}")
-    return Emulated(1e6 * seconds(device, row))
+    """The device's clock, after one operator less before it; none where it is not known what to run."""
+    try:
+        return Emulated(1e6 * seconds(GPU_PRESETS[DEVICES[row["gpu"]]], row))
+    except (UsageError, LimitError) as error:
+        return Emulated(None, str(error))
 
 
 def seconds(device: GpuDevice, row: Sizes, kernels: eager.Eager = eager.EAGER) -> float:
-    """Of the operator, by shape."""
+    """Of the operator, by shape. UsageError."""
     gpu = Gpu(device, 0, False, DTYPE, now=BUSY)
+    if (row["k"] is None) != (row["n"] is None):
+        raise UsageError(f"k is {row['k']} and n is {row['n']}: products have both, other operators neither")
+    if row["k"] is None and row["model"] not in MODELS:
+        raise UsageError(f"the sizes of {row['model']} are not known; there are {', '.join(MODELS)}")
     if row["k"] is not None:
         matmul(gpu, gpu.shaped((row["m"], row["k"])), gpu.shaped((row["k"], row["n"])))
     elif row["source"] == "LLMServingSim":
@@ -79,7 +85,7 @@ def _eager(gpu: Gpu, row: Sizes, widths: Widths, kernels: eager.Eager) -> None:
     tokens, tp = row["m"], row["tp"]
     x = gpu.shaped((tokens, widths.hidden))
     match row["op"]:
-        case "input_layernorm":
+        case "input_layernorm" | "post_layernorm" | "final_layernorm":
             eager.rms_norm(gpu, x, gpu.shaped((widths.hidden,)), 1e-5, kernels)
         case "act_fn":
             gate, up = (gpu.shaped((tokens, widths.inner // tp)) for _ in range(2))
@@ -97,7 +103,7 @@ def _eager(gpu: Gpu, row: Sizes, widths: Widths, kernels: eager.Eager) -> None:
 def _fused(gpu: Gpu, op: str, tokens: int, tp: int, widths: Widths) -> None:
     x = gpu.shaped((tokens, widths.hidden))
     match op:
-        case "input_layernorm":
+        case "input_layernorm" | "post_attention_layernorm":
             normed(gpu, x, Norm(gpu.shaped((widths.hidden,)), None), 1e-5)
         case "attn_rope":  # queries and keys in one
             heads = widths.heads // tp + max(1, widths.kv // tp)

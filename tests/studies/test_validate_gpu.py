@@ -77,6 +77,13 @@ def test_a_row_is_what_the_device_took_for_its_kernels() -> None:
     assert seconds(a40, sizes(FIRST[2])) == pytest.approx(a40.kernel_seconds + added)
 
 
+def test_a_product_has_two_sides_and_a_ring_two_gpus() -> None:
+    with pytest.raises(UsageError, match="k is 64 and n is None: products have both"):
+        seconds(find_gpu("a40"), sizes("A40,Llama-2-7b-hf,4,q_proj,300,64,,5,vidur"))
+    alone = emulated({"system": "a100_dgx", "gpus": 1, "gpus_per_node": 1, "bytes": 8})
+    assert alone.value is None and "there have to be 2 GPUs" in alone.note
+
+
 @pytest.mark.parametrize(("wrong", "whose"), [("vidur", "Vidur"), ("LLMServingSim", "LLMServingSim")])
 def test_an_operator_that_is_not_known(wrong: str, whose: str) -> None:
     with pytest.raises(UsageError, match=rf"op is 'dance'; {whose}'s are .*"):
