@@ -4,7 +4,7 @@ Rows for fitting alone are read (`fit_rows`). In turns: the kernels of a row a b
 Vidur's rows of three GPUs together; then each GPU's own numbers, on its own rows; of an A6000, which has few, those of
 its chip are an A40's. At last PyTorch's kernels, on LLMServingSim's rows of two GPUs. What is made small is the mean of
 |ln(emulated / measured)|, no row more than 0.5; by steps at random from a fixed seed, of which those that gain are
-kept.
+kept. It begins with the constants that there are; run again, it moves them by a few per cent where rows hardly tell.
 """
 
 from collections.abc import Callable, Mapping, Sequence
