@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from graph_folders import lay_graph
 
 import meshrt
 from meshrt.ceilings import Ceilings, Level
@@ -55,6 +56,7 @@ MESH = [
     ("llama", {"model": "llama3.2-1b", "mesh": "16x16", "device": "ideal", **SHAPE}),
     ("llama", {"model": "qwen2-72b", "bits": 4, "mesh": "16x16", "device": "ideal", **SHAPE}),
 ]  # fmt: skip
+MESH.append(("graph", {"mesh": "3x2", "sizes": "S=5"}))
 XUV = {"m": 256, "k": 256, "r": 64, "n": 384, "cores": 4}
 NEURON = [
     *(("xuv", {"kernel": name, **XUV}) for name in ("sequential", "naive", "fused", "mlp", "upgate")),
@@ -81,6 +83,7 @@ ARM = [
     *(("llama", {**TINY, "bits": "4", "flash": flash}) for flash in (0, 1, 4)),
     ("llama", {**TINY, "bits": "4", "device": "phone", "attention": "concat", "kv": "int8", "flash": 2}),
 ]  # fmt: skip
+ARM.append(("graph", {"sizes": "S=5"}))
 RUNS = [(on, *run) for on, runs in (("mesh", MESH), ("neuron", NEURON), ("gpu", GPU), ("arm", ARM)) for run in runs]
 
 
@@ -98,7 +101,9 @@ def say(*arguments: Any, code: int = 0) -> Result:
 
 @pytest.mark.sample(30)
 @pytest.mark.parametrize(("on", "name", "options"), RUNS, ids=lambda value: value if isinstance(value, str) else "")
-def test_nothing_takes_less_than_its_bounds(on: str, name: str, options: dict[str, Any]) -> None:
+def test_nothing_takes_less_than_its_bounds(on: str, name: str, options: dict[str, Any], tmp_path: Path) -> None:
+    if name == "graph":
+        options = options | {"model": str(lay_graph(tmp_path / "graph", 40))}
     report = meshrt.run(name, on=on, **options)
     parts = parts_of(report, name)
     assert [part.name for part in parts] == [*report.phases, "total"]
