@@ -100,4 +100,5 @@ def storage(name: str) -> np.dtype[Any]:
         return np.dtype(name)
     import ml_dtypes  # only bfloat16 needs it, and every rank pays for an import
 
-    return np.dtype(ml_dtypes.bfloat16)
+    bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+    return bfloat16

@@ -17,6 +17,7 @@ from meshrt.mesh.mesh import RAMP
 from meshrt.mesh.wires.glide import Glide, glide_of
 from meshrt.mesh.wires.lines import Index, Positions, View
 from meshrt.mesh.wires.schedule import BATCH, Batch, BatchTick, Message, PayloadMove, Schedule
+from meshrt.mesh.wires.steps import address
 
 SELDOM = 8  # uses of a lane, in which it does not pay to put all of its hops together
 HEADER = 24  # bytes: time, hops, stages
@@ -72,6 +73,7 @@ class Landing:
     """Where a transfer's packets are put down until cores have waited for them. Used again and again."""
 
     memory: np.ndarray
+    address: int  # of the memory, for the compiled core
     header: np.ndarray  # [3, lines, cores that get packets]
     time: np.ndarray  # of the header
     ends: list[np.ndarray]  # the parts of `time` for RunTick.ends, in their order
@@ -220,7 +222,14 @@ def new_landing(block: Cores, lane: Lane) -> Landing:
     header = lane.view.new((3,), schedule.count, (), np.float64, memory[:size])
     ends = [header[TIME][lines][:, number] for lines, number in lane.ends]
     parts = schedule.parts if block.core is None else ()
-    return Landing(memory, header, header[TIME], ends, [Positions(header[HOPS:], part.delivered) for part in parts])
+    return Landing(
+        memory,
+        address(memory),
+        header,
+        header[TIME],
+        ends,
+        [Positions(header[HOPS:], part.delivered) for part in parts],
+    )
 
 
 def _buffer(
