@@ -1,5 +1,6 @@
 import numpy as np
 
+def address(array: np.ndarray) -> int: ...
 def give(
     times: np.ndarray, busy: float, free: np.ndarray, asked_at: np.ndarray, idle: np.ndarray
 ) -> tuple[int, float]: ...

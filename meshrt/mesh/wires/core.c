@@ -237,6 +237,20 @@ static PyObject *replay(PyObject *module, PyObject *const *given, Py_ssize_t cou
                                    : Py_BuildValue("");
 }
 
+/* Where an array begins in memory: NumPy's own ways to say it take ten times as long. */
+static PyObject *address(PyObject *module, PyObject *const *given, Py_ssize_t count)
+{
+    (void)module;
+    Py_buffer view;
+    if (count != 1)
+        return PyErr_SetString(PyExc_TypeError, "address(array)"), NULL;
+    if (PyObject_GetBuffer(given[0], &view, PyBUF_STRIDES))
+        return NULL;
+    const long long begin = (long long)(intptr_t)view.buf;
+    PyBuffer_Release(&view);
+    return Py_BuildValue("L", begin);
+}
+
 /* order.give for arrays of one or two dimensions, of one shape. */
 static PyObject *give_all(PyObject *module, PyObject *const *given, Py_ssize_t count)
 {
@@ -386,6 +400,7 @@ static PyObject *serve(PyObject *module, PyObject *const *given, Py_ssize_t coun
 PyObject *multiply(PyObject *module, PyObject *const *given, Py_ssize_t count); /* products.c */
 
 static PyMethodDef methods[] = {
+    {"address", (PyCFunction)(void (*)(void))address, METH_FASTCALL, NULL},
     {"give", (PyCFunction)(void (*)(void))give_all, METH_FASTCALL, NULL},
     {"replay", (PyCFunction)(void (*)(void))replay, METH_FASTCALL, NULL},
     {"multiply", (PyCFunction)(void (*)(void))multiply, METH_FASTCALL, NULL},

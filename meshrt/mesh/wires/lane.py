@@ -17,7 +17,6 @@ from meshrt.mesh.mesh import RAMP
 from meshrt.mesh.wires.glide import Glide, glide_of
 from meshrt.mesh.wires.lines import Index, Positions, View
 from meshrt.mesh.wires.schedule import BATCH, Batch, BatchTick, Message, PayloadMove, Schedule
-from meshrt.mesh.wires.steps import address
 
 SELDOM = 8  # uses of a lane, in which it does not pay to put all of its hops together
 HEADER = 24  # bytes: time, hops, stages
@@ -222,9 +221,10 @@ def new_landing(block: Cores, lane: Lane) -> Landing:
     header = lane.view.new((3,), schedule.count, (), np.float64, memory[:size])
     ends = [header[TIME][lines][:, number] for lines, number in lane.ends]
     parts = schedule.parts if block.core is None else ()
+    address = 0 if block.core is None else block.core.address(memory)
     return Landing(
         memory,
-        address(memory),
+        address,
         header,
         header[TIME],
         ends,

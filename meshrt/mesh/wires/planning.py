@@ -80,9 +80,13 @@ def chosen_cores(block: Cores, channel: Channel, positions: np.ndarray, lines: n
         )
         at = np.flatnonzero(positions[low : low + length])
         views, index = _views(block, channel, lines, whole) if len(at) else (), as_index(at)
-        states, addresses = [view.of(block.clock.state, 1) for view in views], steps.Addresses()
-        table = addresses.table(
-            steps.Step(steps.SPEND, [(state[TIME], index), (state[STAGES], index)]) for state in states
+        states, addresses = [view.of(block.clock.state, 1) for view in views], steps.Addresses(block.core)
+        table = (
+            b""
+            if block.core is None
+            else addresses.table(
+                steps.Step(steps.SPEND, [(state[TIME], index), (state[STAGES], index)]) for state in states
+            )
         )
         count = len(at) * sum(view.count for view in views)
         chosen = ChosenCores([Positions(state, index) for state in states], count, table, addresses)

@@ -5,9 +5,9 @@ where it begins, its two steps in bytes, and the addresses of the positions that
 to all. What is put down in a landing has its distance from the landing's begin: each use of a lane may have another.
 """
 
-from array import array as words
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from struct import Struct
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from meshrt.mesh.wires.lines import Index
 
 LEAVE, COPY, MOVE, LAND, ADD, ANY_LATE, TAKE_OVER, SPEND = range(8)  # as in core.c
 CELLS = 6
+ROW = Struct(f"{3 + 5 * CELLS}q")
 EVERYWHERE = slice(None)
 Cells = tuple[np.ndarray, Index]  # an array [lines, length], and positions along its lines
 
@@ -35,6 +36,7 @@ class Addresses:
     A table lives no longer than the addresses that it was made with: they keep the arrays.
     """
 
+    core: Any  # the compiled core, which finds them
     landing: int = 0
     size: int = 0
     known: dict[int, tuple[Any, np.ndarray, int]] = field(default_factory=dict)  # by the id of what was asked for
@@ -42,22 +44,20 @@ class Addresses:
     def of(self, array: np.ndarray) -> int:
         found = self.known.get(id(array))
         if found is None:
-            found = self.known[id(array)] = array, array, address(array)
+            found = self.known[id(array)] = array, array, self.core.address(array)
         return found[-1]
 
     def of_positions(self, index: np.ndarray) -> int:
         found = self.known.get(id(index))
         if found is None:
             positions = np.ascontiguousarray(index, np.int64)
-            found = self.known[id(index)] = index, positions, address(positions)
+            found = self.known[id(index)] = index, positions, self.core.address(positions)
         return found[-1]
 
     def table(self, steps: Iterable[Step]) -> bytes:
         """The table of steps; one over nothing has no row."""
-        rows = words("q")
-        for step in steps:
-            rows.extend(self._row(step))
-        return rows.tobytes()
+        rows = (self._row(step) for step in steps)
+        return b"".join(ROW.pack(*row) for row in rows if row)
 
     def _row(self, step: Step) -> list[int]:
         row, by_line = [step.kind], False
@@ -80,8 +80,3 @@ class Addresses:
             along = along if count > 1 or at else 0
             row += (start, along, line_step, at, 0) if by_line else (start, line_step, along, 0, at)
         return row + [0] * (3 + 5 * CELLS - len(row))
-
-
-def address(array: np.ndarray) -> int:
-    """Where an array begins in memory."""
-    return int(array.__array_interface__["data"][0])

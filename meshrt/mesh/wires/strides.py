@@ -14,7 +14,7 @@ from meshrt.mesh.mesh import RAMP
 from meshrt.mesh.wires import steps as kinds
 from meshrt.mesh.wires.lane import HEADER, Lane, MessageBuffer, Run, RunTick
 from meshrt.mesh.wires.schedule import BatchTick, Message
-from meshrt.mesh.wires.steps import EVERYWHERE, Addresses, Cells, Step, address
+from meshrt.mesh.wires.steps import EVERYWHERE, Addresses, Cells, Step
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +50,7 @@ def ramps_of(block: Cores) -> bytes:
     tables, clock = block.clock.tables, block.clock
     if "ramps" not in tables:
         arrays = clock.ramp_in, clock.asked_at[RAMP], clock.idle[RAMP]
-        cells = [number for array in arrays for number in (address(array), *array.strides)]
+        cells = [number for array in arrays for number in (block.core.address(array), *array.strides)]
         tables["ramps"] = np.array([*cells, *block.shape]).tobytes()
     return tables["ramps"]
 
@@ -60,7 +60,7 @@ def _strides(block: Cores, lane: Lane) -> Strides:
     size = HEADER * schedule.count * view.count
     memory = np.empty(size, np.uint8)  # as a landing's, but never written to
     landed = list(view.new((3,), schedule.count, (), np.float64, memory))
-    addresses = Addresses(address(memory), size)
+    addresses = Addresses(block.core, block.core.address(memory), size)
     state = list(view.of(block.clock.state, 1))
     received = [list(buffer.header) for buffer in lane.received]
     stretches, steps = list[Stretch](), list[Step]()
