@@ -141,8 +141,7 @@ def _send(
     counters.messages += schedule.sent * view.count
     counters.hops += schedule.hops * view.count
     counters.wafer_hops += lane.wafer_hops
-    if schedule.longest > counters.max_hops:
-        counters.max_hops = schedule.longest
+    counters.max_hops = max(counters.max_hops, schedule.longest)
     key = schedule, view
     block.traffic[key] = block.traffic.get(key, 0) + prepared.nbytes
     if own is not None and schedule.parts:
@@ -246,7 +245,8 @@ def stage(
     if chosen.count:
         block.counters.stages += chosen.count
         block.clock.path_changes()
-        chosen.spend(block, block.device.beta + block.device.compute_cycles(operations), 1)
+        cycles = block.device.beta + block.device.compute_cycles(operations)
+        chosen.spend(block, cycles, 1)
 
 
 def tail(
