@@ -145,8 +145,8 @@ def save(keep: Keep, control: Control, engine: Engine, generation: Generation) -
         "identity": keep.identity,
         "tokens": generation.new,
         "logits": logits.shape,
-        "rng": None if generation.rng is None else generation.rng.bit_generator.state,
     }
+    facts |= {} if generation.rng is None else {"rng": generation.rng.bit_generator.state}
     snapshot.save(control, "--checkpoint", keep.folder, len(generation.new), facts, parts)
 
 
