@@ -82,6 +82,19 @@ def timed(ranks: int, arguments: tuple[str, ...]) -> tuple[float, dict[str, Any]
         return seconds, report
 
 
+def bare(ranks: int, folder: str) -> float:
+    """Wall seconds from start to end of the messages recorded in a folder, in bare mpi4py. MeshrtError."""
+    mpirun = local.find_mpirun()
+    argv = [*local.mpirun_argv(ranks, mpirun), sys.executable, "-P", "-m", "meshrt.studies.bare", folder]
+    print(f"its messages in bare mpi4py, {ranks} rank{'s' * (ranks > 1)} ...", file=sys.stderr, flush=True)
+    began = perf_counter()
+    done = subprocess.run(argv, env=local.local_environment(mpirun), check=False)
+    seconds = perf_counter() - began
+    if done.returncode:
+        raise MeshrtError(f"the messages ended with code {done.returncode}: see above")
+    return seconds
+
+
 def cpu_seconds(command: list[str]) -> float:
     """Processor time of a command, user and system."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -18,7 +18,6 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from meshrt.errors import UsageError, nearest
 from meshrt.machine import find_machine, machines
-from meshrt.ownprogram import audited, guarded, load_file
 
 # What may follow the help in Annotated[kind, help, ...]:
 HOST = "host"  # an option that says how a run is done, not what; reports leave it out
@@ -153,6 +152,8 @@ def program_of(run: Callable[..., dict[str, Any]], on: str | None = None) -> Pro
 
     UsageError.
     """
+    from meshrt.ownprogram import audited  # most runs need none of it, and start sooner without
+
     module = ModuleType(run.__name__)
     vars(module).update(run=run, MACHINE=on or "mesh")
     return replace(_describe(run.__name__, module), run=audited(run))
@@ -167,6 +168,8 @@ def _exists(module: str) -> bool:
 
 def _load(name: str) -> Program:
     if name.endswith(".py"):
+        from meshrt.ownprogram import guarded, load_file
+
         module = load_file(Path(name))
         program = _describe(Path(name).stem, module)
         return replace(program, run=guarded(name, module, program.run))

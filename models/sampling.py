@@ -34,7 +34,7 @@ def sample(
     temperature: float = 0.0,
     top_k: int = 0,
     top_p: float = 1.0,
-    rng: np.random.Generator | None = None,
+    rng: "np.random.Generator | None" = None,
 ) -> int:
     """Picks a token id by its logits [vocab]. Temperature 0 takes the greatest, of equal ones the lowest id.
 

@@ -24,7 +24,11 @@ MEANINGS = {
 # (file in meshrt, functions or None for all) -> kind; the first that fits.
 RULES: tuple[tuple[str, frozenset[str] | None, str], ...] = (
     ("mesh/cores.py", frozenset({"matmul"}), "products"),
+    ("mesh/wires/planning.py", frozenset({"spend"}), "headers"),
     ("mesh/wires/planning.py", None, "planning"),
+    ("mesh/wires/fabric.py", frozenset({"_prepared"}), "planning"),
+    ("mesh/wires/strides.py", None, "planning"),
+    ("mesh/wires/steps.py", None, "planning"),
     ("mesh/wires/fabric.py", frozenset({"settle"}), "planning"),
     ("mesh/wires/lane.py", None, "planning"),
     ("mesh/wires/lines.py", frozenset({"pieces", "as_index", "as_slice"}), "planning"),

@@ -288,3 +288,38 @@ def profile(context: click.Context, to: str | None, arguments: tuple[str, ...]) 
             hosttime.print_shares(seconds)
             sys.stdout.flush()  # before MPI ends, after which a launcher may no longer listen
     sys.exit(code)
+
+
+@command.command("messages", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("--to", metavar="FOLDER", required=True, help="Where each rank's go, in a file named as the rank.")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, required=True)
+@click.pass_context
+def messages(context: click.Context, to: str, arguments: tuple[str, ...]) -> None:
+    """Write down what each rank posts and waits for: bench messages --to FOLDER run gemm. `bench floor` does it."""
+    from meshrt.studies.messages import Recorder
+
+    recorder = Recorder()
+    code: Any = 0
+    try:
+        context.find_root().command.main(list(arguments), standalone_mode=False, obj=recorder.through)
+    except SystemExit as end:
+        code = end.code
+    if not code:
+        recorder.write(to)
+    sys.exit(code)
+
+
+@command.command("floor", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("--ranks", type=shared.WholeRange(2), default=64, show_default=True, help="How many ranks.")
+@shared.json_to("the figures")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, required=True)
+def floor(ranks: int, json_path: str | None, arguments: tuple[str, ...]) -> None:
+    """A run's time over that of its messages in bare mpi4py: bench floor run llama-tiny."""
+    from meshrt.launch.bench import bare, timed
+    from meshrt.studies import floor as study
+
+    def measure() -> tuple[Any, Callable[[], None]]:
+        figures = study.measure(timed, bare, ranks, arguments)
+        return study.as_json(figures), lambda: study.print_floor(figures)
+
+    _alone(measure, json_path)

@@ -102,7 +102,8 @@ def _command(program: Program, name: str, fixed: dict[str, Any]) -> click.Comman
     @shared.together(payload, expect, shared.json_to("the report"), shared.quiet)
     def run(**values: Any) -> None:
         arguments = fixed | {option.name: values.pop(option.name) for option in own_options}
-        sys.exit(failure.run_guarded(lambda comm, board: execute(comm, board, program, arguments, **values)))
+        through = click.get_current_context().obj or (lambda comm: comm)  # of `bench messages`
+        sys.exit(failure.run_guarded(lambda comm, board: execute(through(comm), board, program, arguments, **values)))
 
     return run
 

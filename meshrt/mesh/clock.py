@@ -40,6 +40,7 @@ class Clock:
     coming: list[Any] = field(default_factory=list)  # arrivals whose ramps are not all given out, as they were started
     users: dict[Any, Any] = field(default_factory=dict)  # channels that were last on their links; see order.py
     scratch: dict[int, np.ndarray] = field(default_factory=dict)  # memory for headers on their way, by size
+    tables: dict[str, bytes] = field(default_factory=dict)  # for the compiled core; see strides.py
     lent: dict[int, list[np.ndarray]] = field(default_factory=dict)  # memory that was given back, by size
 
     def __post_init__(self) -> None:

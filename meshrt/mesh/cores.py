@@ -5,13 +5,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 from time import process_time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from meshrt.errors import UsageError
 from meshrt.mesh import meter
-from meshrt.mesh.audit import Audit
 from meshrt.mesh.clock import Clock
 from meshrt.mesh.defects import Wafer, links_of
 from meshrt.mesh.device import Device
@@ -25,6 +24,9 @@ from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
 from meshrt.ranks.control import Control
 from meshrt.ranks.host import waiter
+
+if TYPE_CHECKING:
+    from meshrt.mesh.audit import Audit
 
 
 @dataclass(eq=False)
@@ -53,7 +55,7 @@ class Cores:
     wafer: Wafer | None = None  # that the mesh is laid on, if that has defects
     startup_cpu_seconds: float = field(default_factory=process_time)  # what this rank had used when it got its block
     traffic: dict[tuple[Any, Any], int] = field(default_factory=dict)  # bytes by schedule, not yet on the links
-    audit: Audit | None = None  # of a user's own program
+    audit: "Audit | None" = None  # of a user's own program
 
     def __post_init__(self) -> None:
         hostmemory.require(f"a mesh of {self.mesh.width} x {self.mesh.height} cores", self._bookkeeping())

@@ -6,6 +6,7 @@ edge of a block is shared with at most one other rank:
     rank 0 | rank 1 | rank 2          3 ranks on 8 x 4: blocks of 2, 3 and 3 columns
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -100,6 +101,10 @@ class Mesh:
         column, row = self.rank % self.columns + dx, self.rank // self.columns + dy
         inside = 0 <= column < self.columns and 0 <= row < self.rows
         return row * self.columns + column if inside else None
+
+    def neighbours(self, ports: Iterable[int]) -> list[tuple[int, int, int]]:
+        """(rank, tag of what leaves by the port, tag of what comes in by it) behind each of these edges."""
+        return [(rank, port, OPPOSITE[port]) for port in ports if (rank := self.neighbour(port)) is not None]
 
     def length(self, axis: str) -> int:
         """Cores on a line along the axis."""

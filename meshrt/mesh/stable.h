@@ -61,6 +61,7 @@ extern PyObject *PyExc_TypeError, *PyExc_ValueError;
 void PyErr_SetString(PyObject *, const char *);
 PyObject *PyErr_Occurred(void);
 double PyFloat_AsDouble(PyObject *);
+long long PyLong_AsLongLong(PyObject *);
 int PyObject_IsTrue(PyObject *);
 int PyObject_GetBuffer(PyObject *, Py_buffer *, int);
 void PyBuffer_Release(Py_buffer *);

@@ -6,7 +6,6 @@ over all ranks are kept as one number, which the first rank then goes on from.
 
 from collections.abc import Sequence
 from dataclasses import fields
-from hashlib import sha256
 from time import perf_counter
 from typing import Any
 
@@ -25,7 +24,11 @@ MAXIMA = ("entries", "memory", "sampled")  # of a segment; max_hops is one of it
 
 def settings(block: Block) -> dict[str, Any]:
     """What of the mesh has to be the same for a run to go on, by the options that say so."""
-    defects = None if block.wafer is None else sha256(block.wafer.lengths.tobytes()).hexdigest()
+    defects = None
+    if block.wafer is not None:
+        from hashlib import sha256  # meshes without defects start sooner without
+
+        defects = sha256(block.wafer.lengths.tobytes()).hexdigest()
     return {"--mesh": [block.mesh.width, block.mesh.height], "--defects": defects}
 
 

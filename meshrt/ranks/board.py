@@ -15,7 +15,6 @@ import os
 import socket
 import struct
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Sequence
@@ -136,6 +135,8 @@ class Board:
         ranks = node.allgather(comm.rank)
         path = ""
         if node.rank == 0:
+            import tempfile  # only one rank of a node needs it
+
             directory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
             file, path = tempfile.mkstemp(prefix="meshrt-", dir=directory)
             os.ftruncate(file, _size(node.size))

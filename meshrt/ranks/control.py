@@ -1,12 +1,23 @@
-"""Control traffic: loading, gathering, agreeing. Not of the machine, so not counted; announced to the sentinel."""
+"""Control traffic: loading, gathering, agreeing. Not of the machine, so not counted; announced to the sentinel.
 
-from collections.abc import Callable, Iterable
+Nothing here blocks in the MPI library: where ranks share cores, one that waits there keeps the core from the others
+(host.waiter). A value goes pickled, in a message of one size for all; only what is longer takes a second one.
+"""
+
+import pickle
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from meshrt.ranks.board import Board
+from meshrt.ranks.host import waiter
+
+FIRST = 512  # bytes of the first message of a value
+LENGTH = 8  # of them for how long the value is
+REST = 4  # tag of the second message to the rank that gathers; ports, 0 to 3, are those of values that are swapped
 
 
 def largest(errors: Iterable[float]) -> float:
@@ -30,14 +41,51 @@ class Control:
     def rank(self) -> int:
         return int(self.comm.rank)
 
+    @cached_property
+    def wait(self) -> Callable[[Any], object]:
+        """For an MPI request."""
+        return waiter()
+
     def bcast(self, value: Any) -> Any:
         """Rank 0's value, on all ranks."""
-        return self._noted("broadcast", lambda: self.comm.bcast(value))
+        if self.size == 1:
+            return self._noted("broadcast", lambda: self.comm.bcast(value))
+        return self._noted("broadcast", lambda: self._bcast(value))
+
+    def _bcast(self, value: Any) -> Any:
+        pickled = b"" if self.rank else pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+        first = _first(pickled)
+        self.wait(self.comm.Ibcast(first))
+        if (length := _length(first)) > FIRST - LENGTH:
+            rest = bytearray(length) if self.rank else pickled
+            self.wait(self.comm.Ibcast(rest))
+            return pickle.loads(rest)
+        return pickle.loads(first[LENGTH:])
 
     def gather(self, value: Any) -> list[Any] | None:
         """All ranks' values at rank 0, None elsewhere."""
-        values: list[Any] | None = self._noted("gather", lambda: self.comm.gather(value))
+        work = self.comm.gather if self.size == 1 else self._gather
+        values: list[Any] | None = self._noted("gather", lambda: work(value))
         return values
+
+    def _gather(self, value: Any) -> list[Any] | None:
+        pickled = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+        firsts = None if self.rank else bytearray(FIRST * self.size)
+        self.wait(self.comm.Igather(_first(pickled), firsts))
+        if firsts is None:
+            if len(pickled) > FIRST - LENGTH:
+                self.wait(self.comm.Isend(pickled, 0, REST))
+            return None
+        others = (memoryview(firsts)[at : at + FIRST] for at in range(FIRST, len(firsts), FIRST))
+        return [pickle.loads(pickled), *(self._whole(first, rank, REST) for rank, first in enumerate(others, 1))]
+
+    def _whole(self, first: "bytearray | memoryview", rank: int, tag: int) -> Any:
+        """The value of which the first message is here."""
+        if (length := _length(first)) <= FIRST - LENGTH:
+            return pickle.loads(first[LENGTH:])
+        rest = bytearray(length)
+        self.wait(self.comm.Irecv(rest, rank, tag))
+        return pickle.loads(rest)
 
     def allreduce(self, value: Any, op: Callable[[list[Any]], Any] = sum) -> Any:
         """What `op` makes of all ranks' values, such as sum or max.
@@ -57,7 +105,7 @@ class Control:
         if self.size == 1:
             return list(counts)
         sums = np.array(counts, np.int64)
-        self._noted("count", lambda: self.comm.Allreduce(sums.copy(), sums))
+        self._noted("count", lambda: self.wait(self.comm.Iallreduce(sums.copy(), sums)))
         return sums.tolist()  # type: ignore[no-any-return]
 
     def least(self, value: float) -> float:
@@ -65,17 +113,42 @@ class Control:
         from mpi4py import MPI
 
         smallest = np.array([value])
-        self._noted("least", lambda: self.comm.Allreduce(smallest.copy(), smallest, MPI.MIN))
+        self._noted("least", lambda: self.wait(self.comm.Iallreduce(smallest.copy(), smallest, MPI.MIN)))
         return float(smallest[0])
 
-    def isend(self, value: Any, rank: int, tag: int) -> Any:
-        return self.comm.isend(value, rank, tag=tag)
-
-    def recv(self, rank: int, tag: int) -> Any:
-        return self._noted("message", lambda: self.comm.recv(source=rank, tag=tag), rank)
+    def swap(self, neighbours: Sequence[tuple[int, int, int]], values: Sequence[Any]) -> list[Any]:
+        """Give each neighbour a value, and take its: (rank, tag of what goes there, tag of what comes) for each."""
+        firsts = [bytearray(FIRST) for _ in neighbours]
+        requests = [self.comm.Irecv(first, rank, tag) for (rank, _, tag), first in zip(neighbours, firsts, strict=True)]
+        sent = []
+        for (rank, tag, _), value in zip(neighbours, values, strict=True):
+            pickled = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+            sent.append(self.comm.Isend(_first(pickled), rank, tag))
+            if len(pickled) > FIRST - LENGTH:
+                sent.append(self.comm.Isend(pickled, rank, tag))
+        arrived = []
+        for (rank, _, tag), request, first in zip(neighbours, requests, firsts, strict=True):
+            self._noted("message", lambda request=request: self.wait(request), rank)  # type: ignore[misc]
+            arrived.append(self._whole(first, rank, tag))
+        for request in sent:
+            self.wait(request)
+        return arrived
 
     def _noted(self, operation: str, work: Callable[[], Any], peer: int = -1) -> Any:
         self.board.waiting(peer, f"{self.name}: {operation}".encode())
         result = work()
         self.board.moving()
         return result
+
+
+def _first(pickled: bytes) -> bytearray:
+    """The first message of a value: how many bytes it has, and these where they fit."""
+    message = bytearray(FIRST)
+    message[:LENGTH] = len(pickled).to_bytes(LENGTH, "little")
+    if len(pickled) <= FIRST - LENGTH:
+        message[LENGTH : LENGTH + len(pickled)] = pickled
+    return message
+
+
+def _length(first: "bytearray | memoryview") -> int:
+    return int.from_bytes(first[:LENGTH], "little")

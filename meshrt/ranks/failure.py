@@ -19,7 +19,7 @@ from signal import SIGINT, Signals
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from meshrt.errors import StallError, UsageError
-from meshrt.ranks import beats, faults, host, hostmemory, sentinel, signals, starting, watchdog
+from meshrt.ranks import faults, host, hostmemory, signals, starting, watchdog
 from meshrt.ranks.board import Board, Record, State
 
 if TYPE_CHECKING:
@@ -71,7 +71,10 @@ def run_guarded(work: Callable[[Intracomm, Board], int]) -> int:
             signals.listen(lambda number: _end(comm, board, number))
         if board.leads:
             host.remove_segments()
-        sentinel.start(board, seconds, beats.meet(comm, board))
+        if board.leads or len(board.ranks) < comm.size:
+            from meshrt.ranks import beats, sentinel  # most ranks start sooner without
+
+            sentinel.start(board, seconds, beats.meet(comm, board))
         starting.end(teller)
     except BaseException as error:
         failure = describe(error)
@@ -210,6 +213,8 @@ def _job_message(failure: Failure, board: Board, failed: list[Record]) -> str:
     where = f" on rank {board.rank} of {board.size}"
     if failure.trace or failure.kind in NAMELESS:
         index = board.ranks.index(board.rank)
+        from meshrt.ranks import sentinel
+
         where = f" on {sentinel.whereabouts(board.records()[index], board.owners()[index], board.size)}"
     if not failure.text:
         return f"meshrt: error{where}: it ended early with exit code {failure.code}"

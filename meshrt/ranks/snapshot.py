@@ -9,7 +9,6 @@ its first core, so that any number of ranks can read it. Files get their names w
 before or the new one. Nothing that is read is unpickled.
 """
 
-import hashlib
 import json
 import os
 import re
@@ -18,7 +17,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
-from zipfile import BadZipFile
 
 import numpy as np
 
@@ -68,6 +66,8 @@ class Snapshot:
 
         UsageError where a file has no such arrays in it.
         """
+        from zipfile import BadZipFile
+
         for file in self.files:
             shared = {
                 name: indices for name, part in parts.items() if (indices := _shared(part, file.places.get(name)))
@@ -193,11 +193,15 @@ def _write(option: str, path: Path, write: Callable[[BinaryIO], object]) -> None
 
 
 def _digest(path: Path) -> str:
+    import hashlib  # runs that keep no state start sooner without
+
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _digest_of(state: Any) -> str:
+    import hashlib
+
     return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
 

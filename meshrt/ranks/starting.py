@@ -9,16 +9,19 @@ from __future__ import annotations
 import os
 import select
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 if __name__ == "__main__":  # alone, without site-packages, as the sentinel
     sys.path.insert(0, os.path.abspath(f"{__file__}/../../.."))
 
 from meshrt.ranks import host, watchdog
+
+if TYPE_CHECKING:
+    import subprocess
 
 NAME = "MESHRT_START_SECONDS"
 
@@ -45,6 +48,8 @@ def begin() -> subprocess.Popen[bytes] | None:
     signal.setitimer(signal.ITIMER_REAL, seconds)
     if host.launched_rank():
         return None
+    import subprocess  # only rank 0 of a job on several nodes needs it
+
     deadline = time.monotonic() + seconds - min(1.0, seconds / 4)
     argv = [sys.executable, "-I", "-S", __file__, str(deadline), str(seconds), str(host.launched_size())]
     return subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)

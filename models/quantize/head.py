@@ -11,10 +11,7 @@ from meshrt.models.checkpoint import Checkpoint, Index, check_shapes, open_check
 from meshrt.models.config import Config
 from meshrt.models.errors import ModelError
 from meshrt.models.opt import OptConfig
-from meshrt.models.quantize.codes import Codes
-from meshrt.models.quantize.folder import check_tensors
 from meshrt.models.quantize.form import Quantized
-from meshrt.models.quantize.packing import unpack
 
 ROWS = 1024  # that are rebuilt together: float64 of a vocabulary of 152,064 words would not fit everywhere
 
@@ -25,6 +22,8 @@ def checked_checkpoint(folder: str | Path, config: Config | OptConfig) -> Checkp
     check_shapes(checkpoint, config)
     if not isinstance(config, Config) or config.head is None:
         return checkpoint
+    from meshrt.models.quantize.folder import check_tensors  # most models need none of it, and start sooner without
+
     matrix, form = config.head_matrix, config.head
     check_tensors(checkpoint, matrix.name, form, matrix.columns, matrix.rows)
 
@@ -38,6 +37,9 @@ def rows_of(
     checkpoint: Checkpoint, name: str, form: Quantized, columns: int, rows: Index, own: Index = slice(None)
 ) -> NDArray[np.float32]:
     """Some rows of the matrix of that name, with so many columns, and of these some columns. Raises ModelError."""
+    from meshrt.models.quantize.codes import Codes
+    from meshrt.models.quantize.packing import unpack
+
     tensors: dict[str, NDArray[Any]] = {}
     for end in ("codes", "scale", form.shift):
         if end is not None:

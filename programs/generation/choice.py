@@ -13,12 +13,13 @@ from meshrt.ranks.control import Control
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """At most `limit` new tokens, until one of `stop`; drawn with `rng`, which has its state at rank 0."""
+    """At most `limit` new tokens, until one of `stop`; drawn with `rng`, which has its state at rank 0; None where
+    none is drawn."""
 
     temperature: float
     top_k: int
     top_p: float
-    rng: np.random.Generator
+    rng: "np.random.Generator | None"
     limit: int
     stop: tuple[int, ...]
 
@@ -43,7 +44,7 @@ def make_choice(asked: Asked, payload: bool, end_of_text: tuple[int, ...]) -> Ch
     """The choice that was asked for. By shape no token ends a text. ModelError."""
     check_drawing(asked.temperature, asked.top_k, asked.top_p, asked.seed)
     stop = () if asked.ignore_eos or not payload else end_of_text
-    rng = np.random.default_rng(asked.seed)
+    rng = np.random.default_rng(asked.seed) if asked.temperature else None  # NumPy loads it when it is asked for
     return Choice(asked.temperature, asked.top_k, asked.top_p, rng, asked.max_new_tokens, stop)
 
 

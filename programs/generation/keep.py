@@ -4,7 +4,6 @@ Weights are not written down, since the model has them: they are read again. Wha
 says through its engine.
 """
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -35,7 +34,7 @@ class Generation:
 
     new: list[int]
     rows: list[np.ndarray]
-    rng: np.random.Generator
+    rng: "np.random.Generator | None"  # None: no token is drawn
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,13 +77,15 @@ def identity(
     machine: Machine, settings: Mapping[str, Any], model: str, prompt: Prompt, arguments: Mapping[str, Any]
 ) -> dict[str, Any]:
     """What has to be the same for a generation to go on as it began: facts as JSON keeps them."""
+    from hashlib import sha256  # runs that keep no state start sooner without
+
     facts: dict[str, Any] = {
         "version of meshrt": __version__,
         "--payload": "full" if machine.payload else "none",
         **{f"device's {name}": value for name, value in asdict(machine.device).items() if name != "sources"},
         **settings,
         "model": model,
-        "prompt": hashlib.sha256(repr((prompt.ids, prompt.context)).encode()).hexdigest(),
+        "prompt": sha256(repr((prompt.ids, prompt.context)).encode()).hexdigest(),
     }
     facts |= {f"--{name.replace('_', '-')}": value for name, value in arguments.items() if name not in MAY_CHANGE}
     facts["--logits"] = arguments["logits"] is not None
@@ -96,7 +97,9 @@ def fingerprint(control: Control, config: object, source: Checkpoint | None) -> 
     """A digest of a model's sizes, and of the names, shapes and first numbers of its tensors. All ranks call it."""
     if control.rank:
         return str(control.bcast(None))
-    digest = hashlib.sha256(repr(config).encode())
+    from hashlib import sha256
+
+    digest = sha256(repr(config).encode())
     for name, tensor in sorted(source.tensors.items()) if source else ():
         digest.update(repr((name, tensor.dtype, tensor.shape, tensor.nbytes)).encode())
         with tensor.file.open("rb") as file:
@@ -142,8 +145,8 @@ def save(keep: Keep, control: Control, engine: Engine, generation: Generation) -
         "identity": keep.identity,
         "tokens": generation.new,
         "logits": logits.shape,
-        "rng": generation.rng.bit_generator.state,
     }
+    facts |= {} if generation.rng is None else {"rng": generation.rng.bit_generator.state}
     snapshot.save(control, "--checkpoint", keep.folder, len(generation.new), facts, parts)
 
 
@@ -159,5 +162,6 @@ def restore(saved: Snapshot, machine: Machine, engine: Engine, vocabulary: int, 
             logits = np.empty(facts["logits"], np.float32)
             saved.fill({"logits": Part(logits)})
             generation.rows.extend(logits[0, 0])
-        generation.rng.bit_generator.state = facts["rng"]
+        if generation.rng is not None:
+            generation.rng.bit_generator.state = facts["rng"]
     machine.notes["resumed_at_token"] = len(generation.new)

@@ -96,6 +96,9 @@ def check_positions(asked: Asked, payload: bool, length: int, most: int) -> None
 
 def storage(name: str) -> np.dtype[Any]:
     """What --dtype says, as NumPy's."""
-    import ml_dtypes
+    if name != "bfloat16":
+        return np.dtype(name)
+    import ml_dtypes  # only bfloat16 needs it, and every rank pays for an import
 
-    return np.dtype(ml_dtypes.bfloat16) if name == "bfloat16" else np.dtype(name)
+    bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+    return bfloat16

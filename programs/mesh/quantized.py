@@ -3,8 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from fractions import Fraction
-from math import ceil, prod
+from math import prod
 from typing import Any, Literal
 
 from meshrt.errors import UsageError
@@ -71,7 +70,7 @@ def told(config: Config, how: How, regions: Sequence[Region]) -> dict[str, Any]:
     layers = family_of(config).layers[fullest.layers.start : fullest.layers.stop]
     stored = sum(stored_bytes(one) for layer in layers for one in layer.matrices())
     cores = fullest.block.mesh.width * fullest.block.mesh.height
-    held, area = core_bytes(fullest), ceil(Fraction(stored, cores))
+    held, area = core_bytes(fullest), -(-stored // cores)
     return {
         "layers_in_codes": f"{sum(held.values()):,} bytes a core, {area:,} by area",
         "quantized": {

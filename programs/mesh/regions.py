@@ -143,7 +143,7 @@ def arrange(device: Device, width: int, height: int, count: int) -> list[tuple[i
             f" {device.name}, which have room for {columns * rows}"
         )
     cells = []
-    for row in range(rows):
+    for row in range(-(-count // columns)):
         line = [(column, row) for column in range(columns)]
         cells += line if row % 2 == 0 else line[::-1]
     return cells[:count]

@@ -2,7 +2,8 @@
 
    The NumPy code there is the definition, and what runs where this is not built (core.py). Both give the same bits:
    every number is one sum or one maximum of doubles, in the same order, and the compiler may fuse none of them.
-   Steps (steps.py) have addresses and strides of arrays that the lane keeps; nothing is allocated here. */
+   Steps (steps.py) have addresses and strides of arrays that the lane keeps; nothing is allocated here. Tables come as
+   bytes, and memory as its address: to ask NumPy for an array's buffer takes longer than a step over few cells. */
 
 #include "../stable.h"
 #include <stdint.h>
@@ -46,7 +47,7 @@ typedef struct {
     int64_t base, outer_step, inner_step, outer_at, inner_at; /* addresses of int64 positions; 0: evenly spaced */
 } Cells;
 
-enum { LEAVE, COPY, MOVE, LAND, ADD, ANY_LATE, TAKE_OVER }; /* as in steps.py */
+enum { LEAVE, COPY, MOVE, LAND, ADD, ANY_LATE, TAKE_OVER, SPEND }; /* as in steps.py */
 
 typedef struct {
     int64_t kind, outer, inner;
@@ -123,6 +124,15 @@ static inline void take_row(int64_t count, Row time, Row hops, Row stages, Row l
     }
 }
 
+/* fabric.stage and fabric.tail: cores spend so many cycles, in so many stages of software. */
+static inline void spend_row(int64_t count, Row time, Row stages, double cycles, double touched)
+{
+    for (int64_t i = 0; i < count; i++) {
+        AT(time, i) += cycles;
+        AT(stages, i) += touched;
+    }
+}
+
 static inline int any_late(int64_t count, Row time, Row landed)
 {
     for (int64_t i = 0; i < count; i++)
@@ -174,6 +184,9 @@ static inline __attribute__((always_inline)) void do_row(const Step *step, const
         break;
     case TAKE_OVER:
         take_row(count, r[0], r[1], r[2], r[3], r[4], r[5]);
+        break;
+    case SPEND:
+        spend_row(count, r[0], r[1], busy, alpha);
     }
 }
 
@@ -182,7 +195,7 @@ static void do_step(const Step *given, char *landing, double busy, double alpha,
 {
     Step step = *given;
     for (int n = 0; n < 6; n++) /* what lies in the landing */
-        if ((step.kind == LAND || step.kind == ADD) ? n == 0 : step.kind >= ANY_LATE && n >= 3)
+        if ((step.kind == LAND || step.kind == ADD) ? n == 0 : (step.kind == ANY_LATE || step.kind == TAKE_OVER) && n >= 3)
             step.cells[n].base += (int64_t)(intptr_t)landing;
     int spacing = SIDE_BY_SIDE;
     for (int n = 0; n < 6; n++)
@@ -208,25 +221,34 @@ static PyObject *replay(PyObject *module, PyObject *const *given, Py_ssize_t cou
     (void)module;
     if (count != 5)
         return PyErr_SetString(PyExc_TypeError, "replay(steps, landing, busy, alpha, watch)"), NULL;
+    char *landing = (char *)(intptr_t)PyLong_AsLongLong(given[1]);
     const double busy = PyFloat_AsDouble(given[2]), alpha = PyFloat_AsDouble(given[3]);
     const int watch = PyObject_IsTrue(given[4]);
-    if (PyErr_Occurred())
+    Py_buffer steps;
+    if (PyErr_Occurred() || PyObject_GetBuffer(given[0], &steps, PyBUF_SIMPLE))
         return NULL;
-    Py_buffer steps, landing;
-    if (PyObject_GetBuffer(given[0], &steps, PyBUF_SIMPLE))
-        return NULL;
-    if (PyObject_GetBuffer(given[1], &landing, PyBUF_WRITABLE)) {
-        PyBuffer_Release(&steps);
-        return NULL;
-    }
     OutOfOrder counted = {0, 0.0};
     int late = 0;
     const Step *step = steps.buf, *end = step + steps.len / (Py_ssize_t)sizeof(Step);
     for (; step < end; step++)
-        do_step(step, landing.buf, busy, alpha, watch, &counted, &late);
-    PyBuffer_Release(&landing);
+        do_step(step, landing, busy, alpha, watch, &counted, &late);
     PyBuffer_Release(&steps);
-    return Py_BuildValue("Ldi", (long long)counted.packets, counted.longest_wait, late);
+    return counted.packets || late ? Py_BuildValue("Ld", (long long)counted.packets, counted.longest_wait)
+                                   : Py_BuildValue("");
+}
+
+/* Where an array begins in memory: NumPy's own ways to say it take ten times as long. */
+static PyObject *address(PyObject *module, PyObject *const *given, Py_ssize_t count)
+{
+    (void)module;
+    Py_buffer view;
+    if (count != 1)
+        return PyErr_SetString(PyExc_TypeError, "address(array)"), NULL;
+    if (PyObject_GetBuffer(given[0], &view, PyBUF_STRIDES))
+        return NULL;
+    const long long begin = (long long)(intptr_t)view.buf;
+    PyBuffer_Release(&view);
+    return Py_BuildValue("L", begin);
 }
 
 /* order.give for arrays of one or two dimensions, of one shape. */
@@ -271,6 +293,14 @@ static PyObject *give_all(PyObject *module, PyObject *const *given, Py_ssize_t c
     return PyErr_Occurred() ? NULL : Py_BuildValue("Ld", (long long)counted.packets, counted.longest_wait);
 }
 
+/* The ramps of the block: when they are free, were asked for and were idle from. */
+typedef struct {
+    struct {
+        int64_t base, row_step, column_step; /* bytes */
+    } cells[3];
+    int64_t height, width;
+} Ramps;
+
 /* Packets of a transfer that ask for the ramps of cores: where each core of the block has its packet. */
 typedef struct {
     int64_t rows, columns;         /* addresses of int64: the packets' places by y (0: all in one) and by x, -1: none */
@@ -279,7 +309,8 @@ typedef struct {
 } Places;
 
 typedef struct {
-    Py_buffer places, landing;
+    Py_buffer places;
+    char *landing;
     double taking, tail; /* cycles: of the ramp, and until the core has what it waits for */
     char *row;           /* of this row of cores, NULL: they get none */
     const int64_t *column;
@@ -302,27 +333,27 @@ static int in_turn(Arriving **turns, double **times, Arriving *arriving, Py_ssiz
 }
 
 /* ramps.serve_all for all that is under way: every core's ramp goes to its packets in turn. */
-static OutOfOrder serve_block(const Py_buffer *ramps, Arriving *arriving, Py_ssize_t count, Arriving **turns,
+static OutOfOrder serve_block(const Ramps *ramps, Arriving *arriving, Py_ssize_t count, Arriving **turns,
                               double **times)
 {
     OutOfOrder counted = {0, 0.0};
-    for (Py_ssize_t y = 0; y < ramps[0].shape[0]; y++) {
+    for (Py_ssize_t y = 0; y < ramps->height; y++) {
         for (Arriving *one = arriving; one < arriving + count; one++) {
             const Places *places = one->places.buf;
             const int64_t *rows = (const int64_t *)(intptr_t)places->rows;
             const int64_t place = rows ? rows[y] : 0;
-            one->row = place < 0 ? NULL : (char *)one->landing.buf + place * places->row_step;
+            one->row = place < 0 ? NULL : one->landing + place * places->row_step;
             one->column = (const int64_t *)(intptr_t)places->columns + y * places->advance;
         }
         char *cells[3];
         for (int n = 0; n < 3; n++)
-            cells[n] = (char *)ramps[n].buf + y * ramps[n].strides[0];
-        for (Py_ssize_t x = 0; x < ramps[0].shape[1]; x++) {
+            cells[n] = (char *)(intptr_t)ramps->cells[n].base + y * ramps->cells[n].row_step;
+        for (Py_ssize_t x = 0; x < ramps->width; x++) {
             const int waiting = in_turn(turns, times, arriving, count, x);
             for (int n = 0; n < waiting; n++) {
-                give(times[n], turns[n]->taking, (double *)(cells[0] + x * ramps[0].strides[1]),
-                     (double *)(cells[1] + x * ramps[1].strides[1]), (double *)(cells[2] + x * ramps[2].strides[1]),
-                     &counted);
+                give(times[n], turns[n]->taking, (double *)(cells[0] + x * ramps->cells[0].column_step),
+                     (double *)(cells[1] + x * ramps->cells[1].column_step),
+                     (double *)(cells[2] + x * ramps->cells[2].column_step), &counted);
                 *times[n] += turns[n]->tail;
             }
         }
@@ -333,50 +364,43 @@ static OutOfOrder serve_block(const Py_buffer *ramps, Arriving *arriving, Py_ssi
 static PyObject *serve(PyObject *module, PyObject *const *given, Py_ssize_t count)
 {
     (void)module;
-    if (count < 7 || (count - 3) % 4)
-        return PyErr_SetString(PyExc_TypeError, "serve(free, asked_at, idle, places, landing, taking, tail, ...)"), NULL;
-    const Py_ssize_t transfers = (count - 3) / 4;
-    Py_buffer ramps[3];
+    if (count < 5 || (count - 1) % 4)
+        return PyErr_SetString(PyExc_TypeError, "serve(ramps, places, landing, taking, tail, ...)"), NULL;
+    const Py_ssize_t transfers = (count - 1) / 4;
+    Py_buffer ramps;
+    if (PyObject_GetBuffer(given[0], &ramps, PyBUF_SIMPLE))
+        return NULL;
     Arriving *arriving = calloc((size_t)transfers, sizeof *arriving);
     Arriving **turns = calloc((size_t)transfers, sizeof *turns);
     double **times = calloc((size_t)transfers, sizeof *times);
     OutOfOrder counted = {0, 0.0};
-    int held = 0, fits = arriving && turns && times;
     Py_ssize_t known = 0;
-    for (; fits && held < 3; held++) {
-        if (PyObject_GetBuffer(given[held], &ramps[held], PyBUF_STRIDES | PyBUF_WRITABLE))
-            break;
-        fits = ramps[held].ndim == 2 && ramps[held].itemsize == 8;
-    }
-    for (; fits && held == 3 && known < transfers; known++) {
-        PyObject *const *of = given + 3 + 4 * known;
+    for (; arriving && turns && times && known < transfers; known++) {
+        PyObject *const *of = given + 1 + 4 * known;
         Arriving *one = &arriving[known];
+        one->landing = (char *)(intptr_t)PyLong_AsLongLong(of[1]);
         one->taking = PyFloat_AsDouble(of[2]);
         one->tail = PyFloat_AsDouble(of[3]);
         if (PyErr_Occurred() || PyObject_GetBuffer(of[0], &one->places, PyBUF_SIMPLE))
             break;
-        if (PyObject_GetBuffer(of[1], &one->landing, PyBUF_WRITABLE)) {
-            PyBuffer_Release(&one->places);
-            break;
-        }
     }
-    if (fits && held == 3 && known == transfers)
-        counted = serve_block(ramps, arriving, transfers, turns, times);
+    if (known == transfers)
+        counted = serve_block(ramps.buf, arriving, transfers, turns, times);
     else if (!PyErr_Occurred())
-        PyErr_SetString(PyExc_ValueError, "serve: ramps are float64 [bh, bw]");
-    while (known--) {
-        PyBuffer_Release(&arriving[known].landing);
+        PyErr_SetString(PyExc_ValueError, "serve: the host has no memory left");
+    while (known--)
         PyBuffer_Release(&arriving[known].places);
-    }
-    while (held--)
-        PyBuffer_Release(&ramps[held]);
+    PyBuffer_Release(&ramps);
     free(arriving), free(turns), free(times);
-    return PyErr_Occurred() ? NULL : Py_BuildValue("Ld", (long long)counted.packets, counted.longest_wait);
+    if (PyErr_Occurred())
+        return NULL;
+    return counted.packets ? Py_BuildValue("Ld", (long long)counted.packets, counted.longest_wait) : Py_BuildValue("");
 }
 
 PyObject *multiply(PyObject *module, PyObject *const *given, Py_ssize_t count); /* products.c */
 
 static PyMethodDef methods[] = {
+    {"address", (PyCFunction)(void (*)(void))address, METH_FASTCALL, NULL},
     {"give", (PyCFunction)(void (*)(void))give_all, METH_FASTCALL, NULL},
     {"replay", (PyCFunction)(void (*)(void))replay, METH_FASTCALL, NULL},
     {"multiply", (PyCFunction)(void (*)(void))multiply, METH_FASTCALL, NULL},

@@ -6,17 +6,16 @@ it is delivered. Time: a head leaves its core at max(the core's time, the ramp f
 the link free) + alpha; it keeps what it crosses busy for bytes / width, at last the ramp that it is delivered by.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from meshrt.mesh.clock import STAGES, TIME
 from meshrt.mesh.cores import Cores
 from meshrt.mesh.wires import heads, order, ramps
 from meshrt.mesh.wires.heads import Passage, Waiting
-from meshrt.mesh.wires.lane import MessageBuffer, lane_of
+from meshrt.mesh.wires.lane import Lane, MessageBuffer, lane_of
 from meshrt.mesh.wires.lines import View
 from meshrt.mesh.wires.planning import chosen_cores, is_crossed, scheduled
 from meshrt.mesh.wires.replay import Arrival, replay
@@ -65,13 +64,13 @@ def send(
     if not block.payload:
         out[...] = 1  # a number to go on with, that can be divided by
     block.begin()
-    schedule, views = scheduled(block, channel, positions, lines)
-    passage = _passage(block, channel, schedule, views, tiles, stream)
-    if schedule.idle:
+    prepared = _prepared(block, channel, tiles, positions, lines, stream)
+    passage = _passage(block, channel, prepared)
+    if prepared.schedule.idle:
         return Flight(out, [])
     arrivals = []
-    for view in views:
-        arrived = _send(block, schedule, view, tiles, out, combine, passage)
+    for view in prepared.views:
+        arrived = _send(block, prepared, view, tiles, out, combine, passage)
         if arrived is not None:
             arrivals.append(arrived)
     if block.audit is not None:
@@ -79,46 +78,76 @@ def send(
     return Flight(out, arrivals)
 
 
-def _passage(
-    block: Cores, channel: Channel, schedule: Schedule, views: tuple[View, ...], tiles: np.ndarray, stream: bool
-) -> Passage:
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """What a transfer of such tiles is on these lines, each time: made at its first use."""
+
+    schedule: Schedule
+    views: tuple[View, ...]
+    nbytes: int  # of a tile
+    apart: bool  # no two of its routes share a link; see order.py
+    unwatched: Passage
+    watched: Passage
+    lanes: dict[View, Lane]  # made when something is sent
+
+
+def _prepared(
+    block: Cores, channel: Channel, tiles: np.ndarray, positions: np.ndarray | None, lines: np.ndarray | None,
+    stream: bool,
+) -> Prepared:  # fmt: skip
+    """From the channel's cache, or made now."""
+    cache: dict[Any, Any] = channel.cache
+    tile, dtype = tiles.shape[2:], tiles.dtype
+    chosen = None if positions is None else positions.tobytes(), None if lines is None else lines.tobytes()
+    key = chosen, tile, dtype, stream
+    prepared: Prepared | None = cache.get(key) if cache.get("epoch") == block.tables.epoch else None
+    if prepared is None:
+        schedule, views = scheduled(block, channel, positions, lines)
+        nbytes = prod(tile) * tiles.itemsize
+        busy = block.device.busy_cycles(nbytes)
+        taking = _streaming_cycles(block, tiles) if stream else busy
+        apart = not cache["trace"].meets and not block.tables.epoch
+        passage = Passage(busy, taking, stream)
+        prepared = Prepared(schedule, views, nbytes, apart, passage, replace(passage, watch=True), {})
+        cache[key] = prepared
+    return prepared
+
+
+def _passage(block: Cores, channel: Channel, prepared: Prepared) -> Passage:
     """How the packets of a transfer pass. All ranks find the same, also those that nothing passes."""
-    busy = block.device.busy_cycles(prod(tiles.shape[2:]) * tiles.itemsize)
-    taking = _streaming_cycles(block, tiles) if stream else busy
-    if not busy:  # nobody ever waits
-        return Passage(busy, taking, stream)
+    passage, schedule = prepared.unwatched, prepared.schedule
+    if not passage.busy:  # nobody ever waits
+        return passage
     if schedule.meets or is_crossed(block, channel):
         waiting = list[Waiting]()
         block.clock.heads.append(waiting)
         block.clock.started += 1
-        return Passage(busy, taking, stream, waiting=waiting)
-    trace: Any = channel.cache["trace"]
-    apart = not trace.meets and not block.tables.epoch
-    kind = busy, taking, stream, order.begin_use(block, channel, schedule, views, apart, busy)
-    passage: Any = schedule.cache.get(kind)
-    if passage is None:
-        passage = schedule.cache[kind] = Passage(*kind)
-    return passage  # type: ignore[no-any-return]
+        return replace(passage, waiting=waiting)
+    watch = order.begin_use(block, channel, schedule, prepared.views, prepared.apart, passage.busy)
+    return prepared.watched if watch else passage
 
 
 def _send(
-    block: Cores, schedule: Schedule, view: View, tiles: np.ndarray, out: np.ndarray,
+    block: Cores, prepared: Prepared, view: View, tiles: np.ndarray, out: np.ndarray,
     combine: "Callable[..., np.ndarray] | None", passage: Passage,
 ) -> Arrival | None:  # fmt: skip
     """A transfer on the lines of a view."""
-    lane = lane_of(block, schedule, view, tiles.shape[2:], tiles.dtype)
+    schedule, lane = prepared.schedule, prepared.lanes.get(view)
+    if lane is None:
+        lane = prepared.lanes[view] = lane_of(block, schedule, view, tiles.shape[2:], tiles.dtype)
     own = view.of(tiles) if block.payload else None
     arrival, pending = replay(block, lane, own, passage)
-    counters, host = block.counters, block.host
+    counters = block.ledger.counters
     counters.messages += schedule.sent * view.count
     counters.hops += schedule.hops * view.count
     counters.wafer_hops += lane.wafer_hops
     counters.max_hops = max(counters.max_hops, schedule.longest)
     key = schedule, view
-    block.traffic[key] = block.traffic.get(key, 0) + prod(tiles.shape[2:]) * tiles.itemsize
+    block.traffic[key] = block.traffic.get(key, 0) + prepared.nbytes
     if own is not None and schedule.parts:
         _deliver(schedule, view, own, lane.received, out, combine)
     if pending:
+        host = block.ledger.host
         host.messages += len(pending)
         host.packets += lane.packets
         host.bytes += lane.bytes
@@ -132,11 +161,11 @@ def _deliver(
     combine: "Callable[..., np.ndarray] | None",
 ) -> None:  # fmt: skip
     """Put the tiles that arrive on the lines of a view where they belong."""
-    target = view.of(out)
-    packets = [(own if part.message < 0 else received[part.message].tiles)[:, part.source] for part in schedule.parts]
-    if np.may_share_memory(own, target):  # nothing is to be overwritten before it has left
-        packets = [packet.copy() for packet in packets]
-    for part, packet in zip(schedule.parts, packets, strict=True):
+    target, parts = view.of(out), schedule.parts
+    packets = [(own if part.message < 0 else received[part.message].tiles)[:, part.source] for part in parts]
+    if any(part.message < 0 for part in parts) and np.may_share_memory(own, target):
+        packets = [packet.copy() for packet in packets]  # nothing is to be overwritten before it has left
+    for part, packet in zip(parts, packets, strict=True):
         target[:, part.to] = packet if combine is None else combine(target[:, part.to], packet)
     if view.axis is None and not np.may_share_memory(target, out):  # a flat view of scattered memory is a copy
         out[...] = target.reshape(out.shape)
@@ -163,11 +192,11 @@ def _wait_all(block: Cores, arrival: Arrival) -> None:
     if block.core is None:
         _wait(block, arrival, arrival.landing.time > arrival.lane.time.get())
         return
-    strides, memory = strides_of(block, arrival.lane), arrival.landing.memory
-    if block.core.replay(strides.late, memory, 0.0, 0.0, False)[-1]:
+    strides, landing = strides_of(block, arrival.lane), arrival.landing.address
+    if block.core.replay(strides.late, landing, 0.0, 0.0, False) is not None:
         block.clock.path_changes()
         arrival.take_path()
-        block.core.replay(strides.takes_over, memory, 0.0, 0.0, False)
+        block.core.replay(strides.takes_over, landing, 0.0, 0.0, False)
 
 
 def _wait(block: Cores, arrival: Arrival, late: np.ndarray) -> None:
@@ -212,16 +241,12 @@ def stage(
     block: Cores, channel: Channel, operations: int, positions: np.ndarray, lines: np.ndarray | None = None
 ) -> None:
     """Software at these positions of the channel's lines touches a packet: relays it, or adds so many numbers."""
-    states, count = chosen_cores(block, channel, positions, lines)
-    if count:
-        cycles = block.device.beta + block.device.compute_cycles(operations)
-        block.counters.stages += count
+    chosen = chosen_cores(block, channel, positions, lines)
+    if chosen.count:
+        block.counters.stages += chosen.count
         block.clock.path_changes()
-        for cores in states:
-            state = cores.get()
-            state[TIME] += cycles
-            state[STAGES] += 1
-            cores.put(state)
+        cycles = block.device.beta + block.device.compute_cycles(operations)
+        chosen.spend(block, cycles, 1)
 
 
 def tail(
@@ -239,10 +264,7 @@ def software(
 ) -> None:
     """The cores at these positions of the channel's lines are busy for so long."""
     if cycles:
-        for cores in chosen_cores(block, channel, positions, lines)[0]:
-            state = cores.get()
-            state[TIME] += cycles
-            cores.put(state)
+        chosen_cores(block, channel, positions, lines).spend(block, cycles, 0)
 
 
 def _streaming_cycles(block: Cores, tiles: np.ndarray) -> float:

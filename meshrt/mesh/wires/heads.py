@@ -96,7 +96,7 @@ def resolve(block: Cores) -> None:
                 for line, time in zip(lines, starts[:, slot].tolist(), strict=True):
                     heappush(heads, (time, waiting.number, 0, RAMP, index, line, slot))
     alone = block.control.size == 1
-    neighbours = [(port, rank) for port in range(4) if (rank := block.mesh.neighbour(port)) is not None]
+    neighbours = block.mesh.neighbours(range(4))
     while True:
         horizon = _horizon(block, heads[0] if heads else None)
         if horizon is None:
@@ -106,13 +106,11 @@ def resolve(block: Cores) -> None:
             _move(block, heads, heappop(heads), waiting_lanes, courses, outbox)
         if alone:
             continue
-        requests = [block.scouts.isend(outbox.get(port), rank, port) for port, rank in neighbours]
-        for port, rank in neighbours:
-            for time, number, hops, part, line, position in block.scouts.recv(rank, OPPOSITE[port]) or ():
+        arrived = block.scouts.swap(neighbours, [outbox.get(port) for _, port, _ in neighbours])
+        for (_, port, _), packets in zip(neighbours, arrived, strict=True):
+            for time, number, hops, part, line, position in packets or ():
                 index = index_of[number, part]
                 heappush(heads, (time, number, hops, port, index, line, courses[index].enters[hops, port, position]))
-        for request in requests:
-            request.wait()
 
 
 def _horizon(block: Cores, first: Head | None) -> tuple[Any, ...] | None:

@@ -72,6 +72,7 @@ class Landing:
     """Where a transfer's packets are put down until cores have waited for them. Used again and again."""
 
     memory: np.ndarray
+    address: int  # of the memory, for the compiled core
     header: np.ndarray  # [3, lines, cores that get packets]
     time: np.ndarray  # of the header
     ends: list[np.ndarray]  # the parts of `time` for RunTick.ends, in their order
@@ -220,7 +221,15 @@ def new_landing(block: Cores, lane: Lane) -> Landing:
     header = lane.view.new((3,), schedule.count, (), np.float64, memory[:size])
     ends = [header[TIME][lines][:, number] for lines, number in lane.ends]
     parts = schedule.parts if block.core is None else ()
-    return Landing(memory, header, header[TIME], ends, [Positions(header[HOPS:], part.delivered) for part in parts])
+    address = 0 if block.core is None else block.core.address(memory)
+    return Landing(
+        memory,
+        address,
+        header,
+        header[TIME],
+        ends,
+        [Positions(header[HOPS:], part.delivered) for part in parts],
+    )
 
 
 def _buffer(

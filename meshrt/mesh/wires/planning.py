@@ -2,11 +2,14 @@
 sources and lines, then from the channel's cache.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from meshrt.mesh.clock import STAGES, TIME
 from meshrt.mesh.cores import Cores
+from meshrt.mesh.wires import steps
 from meshrt.mesh.wires.lines import Positions, View, as_index
 from meshrt.mesh.wires.routers import line_indices
 from meshrt.mesh.wires.schedule import Schedule, compile_schedule
@@ -41,10 +44,30 @@ def is_crossed(block: Cores, channel: Channel) -> bool:
     return bool(book.reshape(len(book), -1)[:, channel.links.any(axis=0)].sum(axis=0).max(initial=0) > 1)
 
 
-def chosen_cores(
-    block: Cores, channel: Channel, positions: np.ndarray, lines: np.ndarray | None
-) -> tuple[list[Positions], int]:
-    """State of the cores at these positions of the channel's lines, and how many they are here."""
+@dataclass(frozen=True, eq=False)
+class ChosenCores:
+    """Some cores of a channel's lines: their state, and how many they are here."""
+
+    states: list[Positions]
+    count: int
+    table: bytes  # for the compiled core: that they spend time
+    addresses: steps.Addresses  # which the table has
+
+    def spend(self, block: Cores, cycles: float, stages: int) -> None:
+        """They are busy for so many cycles, in so many stages of software."""
+        if block.core is not None:
+            block.core.replay(self.table, 0, cycles, float(stages), False)
+            return
+        for cores in self.states:
+            state = cores.get()
+            state[TIME] += cycles
+            if stages:
+                state[STAGES] += stages
+            cores.put(state)
+
+
+def chosen_cores(block: Cores, channel: Channel, positions: np.ndarray, lines: np.ndarray | None) -> ChosenCores:
+    """The cores at these positions of the channel's lines."""
     key = ("cores", positions.tobytes(), None if lines is None else lines.tobytes())
     chosen: Any = channel.cache.get(key)
     if chosen is None:
@@ -56,9 +79,18 @@ def chosen_cores(
             else (block.mesh.offset(channel.axis), block.mesh.block_length(channel.axis))
         )
         at = np.flatnonzero(positions[low : low + length])
-        views = _views(block, channel, lines, whole) if len(at) else ()
-        states = [Positions(view.of(block.clock.state, 1), as_index(at)) for view in views]
-        chosen = channel.cache[key] = states, len(at) * sum(view.count for view in views)
+        views, index = _views(block, channel, lines, whole) if len(at) else (), as_index(at)
+        states, addresses = [view.of(block.clock.state, 1) for view in views], steps.Addresses(block.core)
+        table = (
+            b""
+            if block.core is None
+            else addresses.table(
+                steps.Step(steps.SPEND, [(state[TIME], index), (state[STAGES], index)]) for state in states
+            )
+        )
+        count = len(at) * sum(view.count for view in views)
+        chosen = ChosenCores([Positions(state, index) for state in states], count, table, addresses)
+        channel.cache[key] = chosen
     return chosen  # type: ignore[no-any-return]
 
 

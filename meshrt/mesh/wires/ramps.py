@@ -12,7 +12,7 @@ import numpy as np
 from meshrt.mesh.cores import Cores
 from meshrt.mesh.mesh import RAMP
 from meshrt.mesh.wires import heads, order, together
-from meshrt.mesh.wires.strides import strides_of
+from meshrt.mesh.wires.strides import ramps_of, strides_of
 
 if TYPE_CHECKING:
     from meshrt.mesh.wires.replay import Arrival
@@ -42,11 +42,11 @@ def _serve_block(block: Cores, arrivals: "list[Arrival]") -> bool:
     if waiting:
         packets = list[Any]()
         for arrival in waiting:
-            packets += strides_of(block, arrival.lane).places, arrival.landing.memory, *arrival.passage.pace
+            packets += strides_of(block, arrival.lane).places, arrival.landing.address, *arrival.passage.pace
             arrival.is_served = True
-        clock = block.clock
-        order.count(block, *block.core.serve(clock.ramp_in, clock.asked_at[RAMP], clock.idle[RAMP], *packets))
-        clock.coming.clear()
+        if counted := block.core.serve(ramps_of(block), *packets):
+            order.count(block, *counted)
+        block.clock.coming.clear()
     return True
 
 

@@ -46,7 +46,7 @@ class Arrival:
             return
         self.has_path = True
         if self.block.core is not None:
-            self.block.core.replay(strides_of(self.block, self.lane).paths, self.landing.memory, 0.0, 0.0, False)
+            self.block.core.replay(strides_of(self.block, self.lane).paths, self.landing.address, 0.0, 0.0, False)
             return
         for target, (source, hops) in zip(self.landing.paths, self.lane.paths, strict=True):
             if target.view is None:
@@ -67,7 +67,8 @@ def replay(block: Cores, lane: Lane, own: np.ndarray | None, passage: Passage) -
     starts = []
     if block.core is not None and waiting is None:
         for stretch in strides_of(block, lane).stretches:
-            _move_far(block, stretch.steps, landing, passage)
+            if stretch.steps:
+                _move_far(block, stretch.steps, landing, passage)
             if stretch.tick is not None:
                 _exchange(block, lane, stretch.tick, own, pending)
     else:
@@ -151,10 +152,10 @@ def _move(block: Cores, run: Run, tick: RunTick, passage: Passage) -> None:
         run.time[:, slots] += late
 
 
-def _move_far(block: Cores, steps: np.ndarray, landing: Landing, passage: Passage) -> None:
+def _move_far(block: Cores, steps: bytes, landing: Landing, passage: Passage) -> None:
     """All that the packets of a lane do until the next message: the compiled core's `_leave`, `_move` and `_load`."""
-    counted = block.core.replay(steps, landing.memory, passage.busy, block.device.alpha, passage.watch)
-    order.count(block, *counted[:2])
+    if counted := block.core.replay(steps, landing.address, passage.busy, block.device.alpha, passage.watch):
+        order.count(block, *counted)
 
 
 def _exchange(block: Cores, lane: Lane, tick: RunTick, own: np.ndarray | None, pending: list[Any]) -> None:

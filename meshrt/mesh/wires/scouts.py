@@ -198,11 +198,10 @@ def _exchange(
 ) -> list[np.ndarray]:
     """Give the scouts that leave the block to the neighbours, and take theirs."""
     ways = range(4) if trace.whole_block or channel.axis is None else AXIS_PORTS[channel.axis]
-    neighbours = [(way, rank) for way in ways if (rank := block.mesh.neighbour(way)) is not None]
-    requests = [block.scouts.isend(outbox.get(way), rank, way) for way, rank in neighbours]
+    neighbours = block.mesh.neighbours(ways)
+    values = block.scouts.swap(neighbours, [outbox.get(way) for _, way, _ in neighbours])
     arrived = []
-    for way, rank in neighbours:
-        packets = block.scouts.recv(rank, OPPOSITE[way])
+    for (_, way, _), packets in zip(neighbours, values, strict=True):
         if packets is None:
             continue
         edge, colour, pos, line = packets
@@ -211,6 +210,4 @@ def _exchange(
         tick.recvs.append((way, slots))
         at = edge_core(block, channel, trace.whole_block, way, edge)
         arrived.append(np.stack([slots, at, np.full(count, way), colour]))
-    for request in requests:
-        request.wait()
     return arrived

@@ -10,32 +10,31 @@ import numpy as np
 
 from meshrt.mesh.clock import HOPS, STAGES, TIME
 from meshrt.mesh.cores import Cores
+from meshrt.mesh.mesh import RAMP
 from meshrt.mesh.wires import steps as kinds
 from meshrt.mesh.wires.lane import HEADER, Lane, MessageBuffer, Run, RunTick
 from meshrt.mesh.wires.schedule import BatchTick, Message
-from meshrt.mesh.wires.steps import EVERYWHERE, Cells, Step, address, table_of
+from meshrt.mesh.wires.steps import EVERYWHERE, Addresses, Cells, Step
 
 
 @dataclass(frozen=True, eq=False)
 class Stretch:
     """Steps, and the tick whose messages are sent and received then."""
 
-    steps: np.ndarray
+    steps: bytes
     tick: RunTick | None
 
 
 @dataclass(frozen=True, eq=False)
 class Strides:
-    """Tables of a lane. What they have the addresses of lives as long: the clock's arrays, buffers of the lane and the
-    clock, and `arrays`.
-    """
+    """Tables of a lane. What they have the addresses of lives as long: `addresses` has the arrays."""
 
     stretches: list[Stretch]
-    paths: np.ndarray  # Arrival.take_path
-    late: np.ndarray  # does any core have to wait for what landed?
-    takes_over: np.ndarray  # these go on from then, by the packets' paths
-    places: np.ndarray  # where each core of the block has its packet in a landing, see `_places`
-    arrays: list[np.ndarray]
+    paths: bytes  # Arrival.take_path
+    late: bytes  # does any core have to wait for what landed?
+    takes_over: bytes  # these go on from then, by the packets' paths
+    places: bytes  # where each core of the block has its packet in a landing, see `_places`
+    addresses: Addresses
 
 
 def strides_of(block: Cores, lane: Lane) -> Strides:
@@ -46,34 +45,46 @@ def strides_of(block: Cores, lane: Lane) -> Strides:
     return strides
 
 
+def ramps_of(block: Cores) -> bytes:
+    """The ramps of the block as core.c has them, made once: where free, asked_at and idle are, and its sides."""
+    tables, clock = block.clock.tables, block.clock
+    if "ramps" not in tables:
+        arrays = clock.ramp_in, clock.asked_at[RAMP], clock.idle[RAMP]
+        cells = [number for array in arrays for number in (block.core.address(array), *array.strides)]
+        tables["ramps"] = np.array([*cells, *block.shape]).tobytes()
+    return tables["ramps"]
+
+
 def _strides(block: Cores, lane: Lane) -> Strides:
     view, schedule, at = lane.view, lane.schedule, lane.schedule.delivered
     size = HEADER * schedule.count * view.count
     memory = np.empty(size, np.uint8)  # as a landing's, but never written to
-    landed = view.new((3,), schedule.count, (), np.float64, memory)
-    state, arrays = view.of(block.clock.state, 1), list[np.ndarray]()
+    landed = list(view.new((3,), schedule.count, (), np.float64, memory))
+    addresses = Addresses(block.core, block.core.address(memory), size)
+    state = list(view.of(block.clock.state, 1))
+    received = [list(buffer.header) for buffer in lane.received]
     stretches, steps = list[Stretch](), list[Step]()
     for run in lane.runs:
         steps += _leave(run)
+        links = _links(block, run)
+        times = landed[TIME][run.lines]
         for tick, moved in zip(run.batch.ticks, run.ticks, strict=True):
-            steps += _move(block, run, tick)
+            steps += _move(run, tick, links)
             for message, buffer in zip(tick.sends, moved.sends, strict=True):
-                steps += _load(lane, run, message, buffer, state)
+                steps += _load(run, message, buffer, state, received)
             if moved.sends or moved.recvs:
-                stretches.append(Stretch(table_of(steps, memory, arrays), moved))
+                stretches.append(Stretch(addresses.table(steps), moved))
                 steps = []
             for message, buffer in zip(tick.recvs, moved.recvs, strict=True):
                 steps.append(Step(kinds.COPY, [(run.time, message.slots), (buffer.time, EVERYWHERE)]))
             for slots, _, number in tick.deliveries:
-                steps.append(Step(kinds.LAND, [(landed[TIME][run.lines], number), (run.time, slots)]))
-    stretches.append(Stretch(table_of(steps, memory, arrays), None))
+                steps.append(Step(kinds.LAND, [(times, number), (run.time, slots)]))
+    stretches.append(Stretch(addresses.table(steps), None))
     cores: list[Cells] = [(state[row], at) for row in (TIME, HOPS, STAGES)]
     packets: list[Cells] = [(landed[row], EVERYWHERE) for row in (TIME, HOPS, STAGES)]
-    paths = table_of(_paths(lane, landed, state), memory, arrays)
-    late, takes_over = (
-        table_of([Step(kind, cores + packets)], memory, arrays) for kind in (kinds.ANY_LATE, kinds.TAKE_OVER)
-    )
-    return Strides(stretches, paths, late, takes_over, _places(block, lane, landed[TIME], arrays), arrays)
+    paths = addresses.table(_paths(lane, landed, state, received))
+    late, takes_over = (addresses.table([Step(kind, cores + packets)]) for kind in (kinds.ANY_LATE, kinds.TAKE_OVER))
+    return Strides(stretches, paths, late, takes_over, _places(block, lane, landed[TIME], addresses), addresses)
 
 
 def _leave(run: Run) -> Iterator[Step]:
@@ -81,27 +92,35 @@ def _leave(run: Run) -> Iterator[Step]:
         yield Step(kinds.LEAVE, [(run.time, slots), (run.cores, at), (run.ramp_out, at)])
 
 
-def _move(block: Cores, run: Run, tick: BatchTick) -> Iterator[Step]:
-    clock, view = block.clock, run.view
+def _links(block: Cores, run: Run) -> dict[int, list[np.ndarray]]:
+    """Of the links out of each port that is used: free, asked_at, idle, and what they take longer past defects."""
+    clock, used = block.clock, {way for tick in run.batch.ticks for way, *_ in tick.moves}
+    arrays = [clock.link_free, clock.asked_at, clock.idle, *([] if clock.late is None else [clock.late])]
+    return {way: [run.view.of(array[way]) for array in arrays] for way in used}
+
+
+def _move(run: Run, tick: BatchTick, links: dict[int, list[np.ndarray]]) -> Iterator[Step]:
     for parents, copies in tick.branches:
         yield Step(kinds.COPY, [(run.time, copies), (run.time, parents)])
     for way, slots, at in tick.moves:
-        links: list[Cells] = [(view.of(array[way]), at) for array in (clock.link_free, clock.asked_at, clock.idle)]
-        late: list[Cells] = [] if clock.late is None else [(view.of(clock.late[way]), at)]
-        yield Step(kinds.MOVE, [(run.time, slots), *links, *late])
+        yield Step(kinds.MOVE, [(run.time, slots), *((link, at) for link in links[way])])
 
 
-def _load(lane: Lane, run: Run, message: Message, buffer: MessageBuffer, state: np.ndarray) -> Iterator[Step]:
+def _load(
+    run: Run, message: Message, buffer: MessageBuffer, state: list[np.ndarray], received: list[list[np.ndarray]]
+) -> Iterator[Step]:
     yield Step(kinds.COPY, [(buffer.time, EVERYWHERE), (run.time, message.slots)])
     for part in message.parts:
-        source = state if part.message < 0 else lane.received[part.message].header
+        source = state if part.message < 0 else received[part.message]
         for row in (HOPS, STAGES):
             yield Step(kinds.COPY, [(buffer.header[row], part.to), (source[row], part.source)])
 
 
-def _paths(lane: Lane, landed: np.ndarray, state: np.ndarray) -> Iterator[Step]:
+def _paths(
+    lane: Lane, landed: list[np.ndarray], state: list[np.ndarray], received: list[list[np.ndarray]]
+) -> Iterator[Step]:
     for part in lane.schedule.parts:
-        source = state if part.message < 0 else lane.received[part.message].header
+        source = state if part.message < 0 else received[part.message]
         hops = np.atleast_2d(np.asarray(part.hops, np.float64))
         packets: list[tuple[Cells, Cells]] = [
             ((landed[row], part.delivered), (source[row], part.source)) for row in (HOPS, STAGES)
@@ -110,18 +129,19 @@ def _paths(lane: Lane, landed: np.ndarray, state: np.ndarray) -> Iterator[Step]:
         yield Step(kinds.LAND, packets[1])
 
 
-def _places(block: Cores, lane: Lane, landed: np.ndarray, arrays: list[np.ndarray]) -> np.ndarray:
+def _places(block: Cores, lane: Lane, landed: np.ndarray, addresses: Addresses) -> bytes:
     """As core.c has it: the addresses of tables of places by y and by x, and how far apart places are, int64 [5]."""
     view, (height, width) = lane.view, block.shape
     line, number = (np.full(size, -1) for size in (height if view.axis == "x" else width, view.length))
     if view.axis is not None:
         line[view.lines] = np.arange(view.count)
     number[lane.schedule.delivered] = np.arange(lane.schedule.count)
-    arrays += [line, number]
-    by_line, by_number = address(line), address(number)
+    by_line, by_number = addresses.of(line), addresses.of(number)
     line_step, number_step = landed.strides
     if view.axis is None:
-        return np.array([0, by_number, 0, number_step, width])
-    if view.axis == "y":
-        return np.array([by_number, by_line, number_step, line_step, 0])
-    return np.array([by_line, by_number, line_step, number_step, 0])
+        places = [0, by_number, 0, number_step, width]
+    elif view.axis == "y":
+        places = [by_number, by_line, number_step, line_step, 0]
+    else:
+        places = [by_line, by_number, line_step, number_step, 0]
+    return np.array(places).tobytes()

@@ -1,0 +1,84 @@
+"""`meshrt bench floor`: what is sent again in bare mpi4py is what the run sent. How fast is no test."""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meshrt.launch.bench import bare
+from meshrt.studies import floor
+from meshrt.studies.bare import DUPLICATE, FIELDS, RECEIVE, SEND, WAIT
+
+RUN = (
+    "run",
+    "llama-tiny",
+    "--mesh",
+    "4x4",
+    "--prompt-ids",
+    "1,2,3",
+    "--max-new-tokens",
+    "2",
+    "--core-memory",
+    "200000",
+)
+RANKS = 4
+
+
+def events_of(folder: Path, rank: int) -> list[tuple[int, ...]]:
+    numbers = array("q")
+    numbers.frombytes((folder / str(rank)).read_bytes())
+    return [tuple(numbers[at : at + FIELDS]) for at in range(0, len(numbers), FIELDS)]
+
+
+def test_the_messages_of_a_run_are_recorded_and_sent_again(run_meshrt: Callable[..., Any], tmp_path: Path) -> None:
+    def timed(ranks: int, arguments: tuple[str, ...]) -> tuple[float, dict[str, Any]]:
+        path = tmp_path / "report.json"
+        code, out, err, seconds = run_meshrt(*arguments, "--quiet", "--json", str(path), ranks=ranks)
+        assert (code, out, err) == (0, "", "")
+        return seconds, json.loads(path.read_text())
+
+    def kept(ranks: int, folder: str) -> float:
+        recorded.extend(events_of(Path(folder), rank) for rank in range(ranks))
+        return bare(ranks, folder)
+
+    recorded = list[list[tuple[int, ...]]]()
+    found = floor.measure(timed, kept, RANKS, RUN)
+    _, report = timed(RANKS, RUN)
+    sent, received = Counter[tuple[int, ...]](), Counter[tuple[int, ...]]()
+    packets = 0
+    for rank, events in enumerate(recorded):
+        posted = 0
+        for what, comm, other, nbytes, tag in events:
+            if what == SEND:
+                sent[comm, rank, other, nbytes, tag] += 1
+                packets += comm == 3  # after those for control and for first uses, as block.py makes them
+            elif what == RECEIVE:
+                received[comm, other, rank, nbytes, tag] += 1
+            posted += what not in (DUPLICATE, WAIT)
+        assert sum(event[0] == WAIT for event in events) == posted  # everything that was posted was waited for
+    assert sent == received
+    assert packets == report["host"]["messages"]
+    assert found.messages == sum(sent.values()) > packets
+    assert found.bytes == sum(nbytes * count for (_, _, _, nbytes, _), count in sent.items())
+    assert 0 < found.bare_seconds < found.bare_job_seconds
+    assert floor.as_json(found)["ratio"] == found.job_seconds / found.bare_job_seconds
+
+
+def test_a_floor_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    floor.print_floor(floor.Floor(64, ("run", "shift"), 1200, 65536, 3.0, 2.0, 1.0, 0.25))
+    first, whole, inside = capsys.readouterr().out.splitlines()
+    assert first == "run shift: 64 ranks, 1,200 messages, 65,536 bytes"
+    assert whole.endswith(": 1.50") and inside.endswith(": 4.00")
+
+
+def test_a_run_that_fails_leaves_no_messages(run_meshrt: Callable[..., Any], tmp_path: Path) -> None:
+    run = ("run", "gemm", "--core-memory", "1")
+    code, _, err, _ = run_meshrt("bench", "messages", "--to", str(tmp_path), *run, ranks=2)
+    assert code == 3 and "the limit is 1" in err
+    assert not list(tmp_path.iterdir())
