@@ -45,6 +45,7 @@ COMMANDS = {
     "import": "import_",
     "launch": "launch",
     "list": "list",
+    "nki": "nki",
     "plmr": "plmr",
     "quantize": "quantize",
     "reproduce": "reproduce",

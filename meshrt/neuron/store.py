@@ -9,6 +9,7 @@ import numpy as np
 
 from meshrt.errors import UsageError
 from meshrt.neuron.device import NeuronDevice
+from meshrt.neuron.dtypes import held
 
 _ZERO = bytes(4)
 
@@ -60,7 +61,7 @@ class Buffer:
 class Store:
     """The memory of one allocation, freed when no tile refers to it any more.
 
-    Numbers are kept as float32, rounded to `dtype` when they are written: the values are those of `dtype`, and the
+    Floats are kept as float32, rounded to `dtype` when they are written: the values are those of `dtype`, and the
     products need no conversion. Without payload the array is one zero with strides of zero, so that shapes still hold.
     """
 
@@ -89,7 +90,7 @@ class Store:
         buffer.take(self)
         self.owned = True
         self.data: np.ndarray = (
-            np.empty(shape, np.float32)
+            np.empty(shape, held(dtype))
             if buffer.payload
             else np.ndarray(shape, np.float32, buffer=_ZERO, strides=(0,) * len(shape))
         )

@@ -1,0 +1,185 @@
+"""How an instruction runs: operands and result cut to its mask, its time on its engine, its numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from meshrt.errors import UsageError
+from meshrt.neuron.dtypes import rounded
+from meshrt.neuron.timeline import Engine
+from meshrt.nki.pattern import kept_extents
+from meshrt.nki.place import Place
+from meshrt.nki.session import Session, session
+from meshrt.nki.tensor import Tensor, squeezed
+
+Extents = tuple[int, ...]
+Compute = Callable[..., np.ndarray]  # of the operands' numbers
+
+
+def masked(mask: Any, shape: Extents) -> tuple[Extents | None, np.ndarray | None]:
+    """What a mask leaves of a shape: the first so many along each axis, or a truth value for each element."""
+    if mask is None or mask is True:
+        return None, None
+    extents = kept_extents(mask, shape)
+    if extents is not None:
+        return None if extents == shape else extents, None
+    return None, np.broadcast_to(np.asarray(mask, np.bool_), shape)
+
+
+def emit(
+    name: str, engine: Engine | None, cycles: Callable[[Extents], float], reads: Sequence[Tensor], shape: Extents,
+    dtype: np.dtype[Any], compute: Compute, *, dst: Tensor | None = None, mask: Any = None, memory: str = "sbuf",
+    adds: bool = False, over: Extents | None = None, result_extents: Callable[[Extents], Extents] | None = None,
+    always_add: bool = False, whole_reads: bool = False,
+) -> Any:  # fmt: skip
+    """Run an instruction, into `dst` or into a result that gets its place with the assignment that follows.
+
+    cycles: from the extents that the mask leaves of `over` (the shape that it works on; the result's unless given).
+    whole_reads: the mask is of the result alone; operands are read whole.
+    compute: from the operands' numbers to the result's. adds: a product, which may add to what PSUM holds.
+    """
+    launch = session()
+    core = launch.core
+    over = shape if over is None else over
+    for tensor in reads:
+        tensor.settle()
+    extents, scattered = masked(mask, over)
+    left = over if extents is None else extents
+    out_left = None if extents is None else (extents if result_extents is None else result_extents(extents))
+
+    def run(target: Tensor, add: bool) -> None:
+        if 0 in left:  # all of it is masked off
+            if target.home is not None and target.home.store.writes == 0 and dst is None:
+                poison(target)
+            return
+        _check_places(name, engine, launch, reads, target)
+        sources = [_source(tensor, None if whole_reads else extents, scattered) for tensor in reads]
+        fresh = target.home is not None and target.home.store.writes == 0
+        if out_left is not None and fresh and dst is None:
+            poison(target)
+        place = _target(target, shape, out_left)
+        for source in sources:
+            source.check_written(name)
+            if not _same(source, place):  # or it is a sum that goes on
+                check_carried(launch, source, name)
+        add = add or always_add
+        add = add and place.rewrites()
+        if engine is None:
+            pass
+        else:
+            core.issue(engine, name, cycles(left), sources, place)
+        if core.payload:
+            with np.errstate(all="ignore"):
+                values = compute(*(source.data for source in sources))
+                if whole_reads and extents is not None:
+                    values = values[tuple(slice(extent) for extent in extents)]
+                values = values.reshape(place.shape) if values.size == place.data.size else values
+                if add:
+                    values = values + place.data
+                values = rounded(values, target.dtype)
+            if scattered is not None and scattered.shape == shape:
+                values = np.where(scattered, values, place.data if not fresh else _nothing(target))
+            place.write(values)
+        stamp(launch, target, place)
+
+    if dst is not None:
+        core.settle()
+        run(dst, always_add)
+        return dst
+    result = Tensor(getattr(core, memory), dtype, shape=_on_chip(shape), pending=run, adds=adds)
+    return core.defer(result)
+
+
+def _on_chip(shape: Extents) -> Extents:
+    return (*shape, 1) if len(shape) == 1 else shape
+
+
+def _source(tensor: Tensor, extents: Extents | None, scattered: np.ndarray | None) -> Place:
+    if scattered is not None and tensor.pattern is not None and tensor.pattern.reaches:
+        listed = tensor.pattern.listed()
+        safe = replace(tensor.pattern, reaches=(), elements=np.maximum(listed, 0))
+        return Tensor(tensor.buffer, tensor.dtype, home=tensor.home, pattern=safe).place()
+    return tensor.place(extents)
+
+
+def _target(target: Tensor, shape: Extents, extents: Extents | None) -> Place:
+    """The result's place, of the size that the mask leaves. UsageError."""
+    full = target.pattern.sizes if target.pattern is not None else target.shape
+    if squeezed(full) != squeezed(shape):
+        raise UsageError(f"a result of shape {list(shape)} does not fit a tile of shape {list(full)}")
+    if extents is None:
+        return target.place()
+    if len(full) == len(shape):
+        return target.place(extents)
+    kept = iter([extent for extent, size in zip(extents, shape, strict=True) if size != 1])
+    return target.place(tuple(1 if size == 1 else next(kept) for size in full))
+
+
+def _check_places(name: str, engine: Engine | None, launch: Session, reads: Sequence[Tensor], target: Tensor) -> None:
+    """UsageError for memories that an engine does not reach."""
+    if engine is None:
+        return
+    core = launch.core
+    for way, tensor in (*(("read", tensor) for tensor in reads), ("write", target)):
+        memory = tensor.buffer.name
+        if memory == "hbm":
+            raise UsageError(f"{name} cannot {way} HBM: load it to SBUF first" if way == "read" else
+                             f"{name} cannot write HBM: store its result from SBUF")  # fmt: skip
+        if engine is core.gpsimd and memory == "psum" and name != "affine_select":  # which the samples run so
+            raise UsageError(f"{name} on the GpSimd engine cannot {way} PSUM: go by SBUF, or take another engine")
+
+
+def poison(target: Tensor) -> None:
+    """What a mask leaves out of a new tile is undefined: NaN, or the largest whole number, so that it is seen."""
+    assert target.home is not None
+    store = target.home.store
+    if store.buffer.payload:
+        store.data[...] = _nothing(target)
+    store.full = True
+
+
+def _nothing(target: Tensor) -> Any:
+    kind = target.dtype.kind
+    return np.iinfo(target.dtype).max if kind in "iu" else False if kind == "b" else np.float32(np.nan)
+
+
+# ---- what a loop says of its iterations
+
+
+def _same(one: Place, other: Place) -> bool:
+    a, b = one.pattern, other.pattern
+    return one.store is other.store and (a.sizes, a.strides, a.offset) == (b.sizes, b.strides, b.offset)
+
+
+def check_carried(launch: Session, source: Place, name: str) -> None:
+    """Note a read of what an earlier iteration of a running affine_range wrote."""
+    if not launch.loops:
+        return
+    stamps = launch.stamps.get(source.store)
+    if stamps is None:
+        return
+    seen = source.pattern.view(stamps)
+    for loop in launch.loops:
+        if not loop.ordered and bool(((seen > loop.began) & (seen <= loop.iteration)).any()):
+            launch.note(
+                f"{name} reads what an earlier iteration of an affine_range wrote: its iterations may run in any "
+                "order; say nl.sequential_range"
+            )
+            return
+
+
+def stamp(launch: Session, target: Tensor, place: Place) -> None:
+    """Remember the step that wrote these elements, where a loop is running that the tile is older than."""
+    launch.steps += 1
+    home = target.home
+    if not launch.loops or home is None or home.born >= launch.loops[-1].iteration:
+        return
+    store = place.store
+    stamps = launch.stamps.get(store)
+    if stamps is None:
+        stamps = launch.stamps[store] = np.zeros(store.shape, np.int32)
+    place.pattern.put(stamps, launch.steps)

@@ -1,0 +1,63 @@
+"""Two generations of one instruction: results as values (`neuronxcc.nki`), or a destination first (`nki`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from inspect import signature
+from sys import _getframe
+from typing import Any
+
+from meshrt.errors import UsageError, nearest
+from meshrt.nki.session import PACKAGE, session
+from meshrt.nki.tensor import Tensor
+
+IGNORED = ("name", "dge_mode", "lowering_config", "unique_indices", "oob_mode", "priority")
+
+
+def both(tensors: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """An instruction `f(dst, ...)` that can be called without dst, and gives its result then.
+
+    tensors: how many tensors the arguments begin with, dst among them: that tells the two apart where dst has no name.
+    """
+
+    def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
+        known = signature(function)
+
+        @wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            called_by_kernel = not _getframe(1).f_code.co_filename.startswith(PACKAGE)
+            args = tuple(value.settled() if hasattr(value, "settled") else value for value in args)
+            kwargs = {
+                key: value.settled() if hasattr(value, "settled") else value
+                for key, value in kwargs.items()
+                if key not in IGNORED
+            }
+            if "dst" not in kwargs:
+                leading = 0
+                for value in args:
+                    if not isinstance(value, Tensor):
+                        break
+                    leading += 1
+                named = sum(isinstance(kwargs.get(key), Tensor) for key in list(known.parameters)[1:tensors])
+                if leading + named < tensors or leading == 0:
+                    args = (None, *args)
+            if called_by_kernel:
+                old = "dst" not in kwargs and (not args or args[0] is None)
+                session().generations.add("old" if old else "new")
+            try:
+                bound = known.bind(*args, **kwargs)
+            except TypeError as error:
+                raise UsageError(_told(function.__name__, known, kwargs, error)) from None
+            return function(*bound.args, **bound.kwargs)
+
+        return call
+
+    return wrap
+
+
+def _told(name: str, known: Any, kwargs: dict[str, Any], error: TypeError) -> str:
+    strange = [key for key in kwargs if key not in known.parameters]
+    if strange:
+        return f"{name} has no argument {strange[0]}=: {nearest(strange[0], known.parameters, f'it takes {known}')}"
+    return f"{name}: {error}; it takes {known}"

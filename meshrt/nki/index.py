@@ -1,0 +1,214 @@
+"""What stands in the brackets of a tensor: numbers, slices, `nl.ds`, index arrays, and tiles that hold indices."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from meshrt.errors import UsageError
+from meshrt.nki.pattern import Pattern, Reach
+
+
+class ds(NamedTuple):
+    """`size` indices from `start` on."""
+
+    start: Any
+    size: int
+
+
+def indexed(pattern: Pattern, key: Any, keep_first: bool) -> Pattern:
+    """The part of a pattern that `key` says. UsageError.
+
+    keep_first: the first axis is the partitions; a number there leaves it with a size of 1. Indices beyond the tensor
+    are found when the part is used, as a mask may cut them off.
+    """
+    items = _items(pattern, key)
+    if keep_first and items and isinstance(items[0], int):
+        items[0] = ds(items[0], 1)
+    if pattern.elements is not None:
+        return _of_listed(pattern, items)
+    arrays = [np.asarray(item) for item in items if isinstance(item, np.ndarray)]
+    common = np.broadcast_shapes(*(array.shape for array in arrays)) if arrays else ()
+    spots = [at for at, item in enumerate(items) if isinstance(item, np.ndarray)]
+    # NumPy: the axes of index arrays come where the first of them is, or first, if something stands between them.
+    apart = bool(spots) and any(not isinstance(items[at], np.ndarray | int) for at in range(spots[0], spots[-1]))
+    before = 0
+    if spots and not apart:
+        before = sum(not isinstance(item, int) for item in items[: spots[0]])
+    rank = sum(not isinstance(item, int | np.ndarray) for item in items) + len(common)
+    sizes, strides = [1] * rank, [0] * rank
+    sizes[before : before + len(common)] = common
+    offset, reaches, scattered = pattern.offset, [], False
+    axis, out = 0, len(common) if before == 0 and spots else 0
+    parts: list[tuple[int, np.ndarray]] = []
+    for item in items:
+        if item is None:
+            out = _next(out, before, common)
+            continue
+        limit, stride = pattern.sizes[axis], pattern.strides[axis]
+        steps = [0] * rank
+        if isinstance(item, int):
+            start = item
+        elif isinstance(item, np.ndarray):
+            found = _affine(item)
+            start = 0 if found is None else found[0]
+            if found is None:
+                scattered = True
+            else:
+                lead = before + len(common) - item.ndim
+                for at, step in enumerate(found[1]):
+                    steps[lead + at] = step
+            parts.append((axis, item))
+        else:
+            start, step, size = _sliced(item, limit)
+            if out == before and spots and before > 0:
+                out += len(common)
+            sizes[out], steps[out] = size, step
+            out += 1
+            if spots and out == before and before > 0:
+                out += len(common)
+        offset += start * stride
+        strides = [total + step * stride for total, step in zip(strides, steps, strict=True)]
+        reaches.append(Reach(limit, start, tuple(steps)))
+        axis += 1
+    shape = tuple(sizes)
+    if not all(shape):
+        raise UsageError(f"nothing is left of a tensor of shape {list(pattern.sizes)}")
+    if scattered:
+        return _gathered(pattern, items, shape, common, before)
+    kept = tuple(reach for reach in reaches if reach.excess(shape) is not None)
+    carried = _carried(pattern, reaches)
+    return Pattern(shape, tuple(strides), offset, (*carried, *kept))
+
+
+def _next(out: int, before: int, common: tuple[int, ...]) -> int:
+    return out + 1 + (len(common) if out + 1 == before and before > 0 else 0)
+
+
+def _carried(pattern: Pattern, reaches: list[Reach]) -> tuple[Reach, ...]:
+    """Unchecked indices of the pattern that is indexed again, in the axes of the result."""
+    carried = []
+    for old in pattern.reaches:
+        start, steps = old.start, [0] * (len(reaches[0].steps) if reaches else 0)
+        for factor, new in zip(old.steps, reaches, strict=True):
+            start += factor * new.start
+            steps = [total + factor * step for total, step in zip(steps, new.steps, strict=True)]
+        carried.append(Reach(old.limit, start, tuple(steps)))
+    return tuple(carried)
+
+
+def _items(pattern: Pattern, key: Any) -> list[Any]:
+    """One entry for each axis, and None for new ones; numbers as int, index arrays as arrays of int64."""
+    items = [_item(item, pattern) for item in (key if isinstance(key, tuple) and not isinstance(key, ds) else (key,))]
+    rank, given = len(pattern.sizes), sum(item is not None and item is not Ellipsis for item in items)
+    if given > rank:
+        raise UsageError(f"{given} indices for a tensor of shape {list(pattern.sizes)}")
+    rest = [slice(None)] * (rank - given)
+    if Ellipsis in [item for item in items if not isinstance(item, np.ndarray)]:
+        at = next(at for at, item in enumerate(items) if item is Ellipsis)
+        items[at : at + 1] = rest
+    else:
+        items += rest
+    return items
+
+
+def _item(item: Any, pattern: Pattern) -> Any:
+    if item is None or item is Ellipsis or isinstance(item, slice | ds):
+        return item
+    if hasattr(item, "as_index"):  # a tile with indices in it
+        item = item.as_index()
+    if isinstance(item, np.ndarray):
+        if item.dtype.kind not in "iu":
+            raise UsageError(f"an index array has whole numbers, not {item.dtype}; what cuts elements off is mask=")
+        return int(item) if item.ndim == 0 else item.astype(np.int64)
+    if isinstance(item, bool) or not hasattr(item, "__index__"):
+        raise UsageError(f"a tensor is indexed by numbers, slices, nl.ds and nl.arange, not by {type(item).__name__}")
+    return item.__index__()
+
+
+def _sliced(item: Any, limit: int) -> tuple[int, int, int]:
+    """(start, step, size) of a slice or ds. What it says beyond the axis stays, for a mask to cut off."""
+    if isinstance(item, ds):
+        return int(_scalar(item.start)), 1, int(_scalar(item.size))
+    step = 1 if item.step is None else int(item.step)
+    if step <= 0:
+        raise UsageError(f"a slice has a step of {step}; it counts upwards")
+    start = 0 if item.start is None else int(_scalar(item.start))
+    stop = limit if item.stop is None else int(_scalar(item.stop))
+    start, stop = (start + limit if start < 0 else start), (stop + limit if stop < 0 else stop)
+    return start, step, max(0, -(-(stop - start) // step))
+
+
+def _scalar(value: Any) -> Any:
+    return value.as_index() if hasattr(value, "as_index") else value
+
+
+def _affine(array: np.ndarray) -> tuple[int, list[int]] | None:
+    """(start, a step for each axis) of an index array that counts evenly; None for any other."""
+    start = int(array.flat[0])
+    steps = []
+    even = np.full((1,) * array.ndim, start, np.int64)
+    for axis, size in enumerate(array.shape):
+        step = 0
+        if size > 1:
+            at = [0] * array.ndim
+            at[axis] = 1
+            step = int(array[tuple(at)]) - start
+            shape = [1] * array.ndim
+            shape[axis] = size
+            even = even + step * np.arange(size).reshape(shape)
+        steps.append(step)
+    return (start, steps) if np.array_equal(even, array) else None
+
+
+def _gathered(
+    pattern: Pattern, items: list[Any], shape: tuple[int, ...], common: tuple[int, ...], before: int
+) -> Pattern:
+    """The flat places of indices that do not count evenly."""
+    places = np.full(shape, pattern.offset, np.int64)
+    inside = np.ones(shape, np.bool_)
+    axis, out = 0, len(common) if before == 0 else 0
+    for item in items:
+        if item is None:
+            out = _next(out, before, common)
+            continue
+        limit, stride = pattern.sizes[axis], pattern.strides[axis]
+        axis += 1
+        at: Any
+        if isinstance(item, int):
+            at = item
+        elif isinstance(item, np.ndarray):
+            at = item.reshape(
+                (1,) * (len(common) - item.ndim) + item.shape + (1,) * (len(shape) - before - len(common))
+            )
+        else:
+            if out == before and before > 0:
+                out += len(common)
+            start, step, size = _sliced(item, limit)
+            at = (start + step * np.arange(size)).reshape((size,) + (1,) * (len(shape) - out - 1))
+            out += 1
+            if out == before and before > 0:
+                out += len(common)
+        places = places + at * stride
+        inside = inside & (at >= 0) & (at < limit)
+    return Pattern(shape, (0,) * len(shape), elements=np.where(inside, places, -1))
+
+
+def _of_listed(pattern: Pattern, items: list[Any]) -> Pattern:
+    """A part of places that are listed already: NumPy's own indexing."""
+    assert pattern.elements is not None
+    plain = []
+    limits = iter(pattern.sizes)
+    for item in items:
+        limit = None if item is None else next(limits)
+        if isinstance(item, ds):
+            start, _, size = _sliced(item, limit or 0)
+            item = slice(start, start + size)
+        plain.append(item)
+    try:
+        elements = pattern.elements[tuple(plain)]
+    except IndexError as error:
+        raise UsageError(f"a part of shape {list(pattern.sizes)} cannot be indexed so: {error}") from error
+    return replace(pattern, sizes=elements.shape, strides=(0,) * elements.ndim, elements=elements)

@@ -1,0 +1,200 @@
+"""Kernels: how a function becomes one, and how it is launched on arrays."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import update_wrapper
+from pathlib import Path
+from traceback import extract_tb
+from typing import Any
+
+import numpy as np
+
+from meshrt.errors import MeshrtError, ProgramError, UsageError
+from meshrt.neuron.device import NeuronDevice, find_neuron_device
+from meshrt.neuron.dtypes import rounded, to_raw
+from meshrt.nki import isa, language
+from meshrt.nki.dtypes import tile_dtype
+from meshrt.nki.language import spmd_dim
+from meshrt.nki.moves import new_tile
+from meshrt.nki.report import measured, shown
+from meshrt.nki.session import PACKAGE, Session, opened, running
+from meshrt.nki.tensor import Tensor
+from meshrt.nki.timeline import write_timeline
+
+
+@dataclass(frozen=True)
+class How:
+    """How a kernel is launched. `cores` deals a grid of one axis over so many; `trace` is a file for the timeline."""
+
+    device: str | NeuronDevice = "trn1"
+    grid: tuple[Any, ...] = ()
+    cores: int = 1
+    show: bool = True
+    trace: str | None = None
+
+
+class Kernel:
+    """A function of tensors. Called with arrays it is launched; called in a kernel it is a part of that one."""
+
+    def __init__(self, function: Callable[..., Any], how: How) -> None:
+        self.function = function
+        self.how = how
+        self.report: dict[str, Any] | None = None  # of the last launch
+        update_wrapper(self, function)
+
+    def __getitem__(self, grid: Any) -> Callable[..., Any]:
+        axes = grid if isinstance(grid, tuple) else (grid,)
+
+        def launch(*args: Any, **kwargs: Any) -> Any:
+            return self.launch(replace(self.how, grid=axes), args, kwargs)
+
+        return launch
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.launch(self.how, args, kwargs)
+
+    def launch(self, how: How, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The kernel's results as arrays, in its tensors' dtypes. UsageError, LimitError, with FILE:LINE first."""
+        if running() is not None:
+            return self.function(*args, **kwargs)
+        grid, spread = _grid(how)
+        structs = [value for value in (*args, *kwargs.values()) if _is_shape(value)]
+        launch = Session(find_neuron_device(how.device), language, isa, grid, spread, payload=not structs)
+        if how.trace:
+            for core in launch.cores:
+                core.trace = []
+        with opened(launch):
+            passed: list[tuple[Any, Tensor]] = []
+            args = tuple(_received(value, passed) for value in args)
+            kwargs = {key: _received(value, passed) for key, value in kwargs.items()}
+            try:
+                results = None
+                for program in np.ndindex(*grid):
+                    launch.begin(tuple(int(at) for at in program))
+                    results = self.function(*args, **kwargs)
+                    launch.core.settle()
+                returned = _returned(results)
+                _write_back(passed)
+            except MeshrtError as error:
+                raise type(error)(f"{_where(error, self.function)}: {error}") from None
+            except (TypeError, AttributeError, IndexError, ValueError, KeyError) as error:
+                if not extract_tb(error.__traceback__)[-1].filename.startswith(PACKAGE):
+                    raise
+                raise ProgramError(f"{_where(error, self.function)}: {type(error).__name__}: {error}") from error
+            self.report = measured(launch)
+        if how.trace:
+            write_timeline(launch, how.trace)
+        if how.show:
+            print(shown(self.function.__name__, launch, self.report), file=sys.stderr)
+        return returned
+
+
+def jit(function: Any = None, **options: Any) -> Any:
+    """A kernel. `platform_target` is the device; other options are the compiler's, which is not there."""
+    if function is None:
+        return lambda found: jit(found, **options)
+    target = str(options.get("platform_target", "trn1"))
+    return Kernel(getattr(function, "function", function), How(target))
+
+
+def simulate(kernel: Any, **options: Any) -> Callable[..., Any]:
+    """A kernel as a call that runs it: `simulate(kernel)(a, b)`; device=, grid=, cores=, show=, trace= as in How."""
+    known = kernel if isinstance(kernel, Kernel) else jit(kernel)
+    grid = options.pop("grid", known.how.grid)
+    try:
+        how = replace(known.how, grid=grid if isinstance(grid, tuple) else (grid,), **options)
+    except TypeError:
+        raise UsageError(f"simulate takes device, grid, cores, show and trace, not {', '.join(options)}") from None
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return known.launch(how, args, kwargs)
+
+    return run
+
+
+def simulate_kernel(kernel: Any, *args: Any, **kwargs: Any) -> Any:
+    """The same of the old API: kernel and arguments together; kernel may have its grid."""
+    return kernel(*args, **kwargs)
+
+
+def _grid(how: How) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The programs along each axis, and the cores that they are dealt over."""
+    axes = [
+        axis.sizes if isinstance(axis, spmd_dim) else (max(1, int(getattr(axis, "count", axis))), 1)
+        for axis in how.grid
+    ]
+    if how.cores > 1:
+        if len(axes) != 1:
+            raise UsageError(f"cores= deals a grid of one axis, as in kernel[{how.cores}], not of {len(axes)}")
+        axes = [(axes[0][0], how.cores)]
+    if any(size < 1 or size % cores for size, cores in axes):
+        raise UsageError(f"a grid of {[size for size, _ in axes]} over {[cores for _, cores in axes]} cores")
+    return tuple(size for size, _ in axes), tuple(cores for _, cores in axes)
+
+
+def _is_shape(value: Any) -> bool:
+    return hasattr(value, "shape") and hasattr(value, "dtype") and not hasattr(value, "__array__")
+
+
+def _received(value: Any, passed: list[tuple[Any, Tensor]]) -> Any:
+    """An argument as the kernel has it: arrays are tensors of HBM."""
+    if isinstance(value, tuple | list) and not hasattr(value, "_fields"):
+        return type(value)(_received(item, passed) for item in value)
+    if isinstance(value, np.generic) or not hasattr(value, "shape") or isinstance(value, type):
+        return value
+    array = None if _is_shape(value) else np.asarray(value)
+    if array is not None and not array.ndim:
+        return value
+    shape, dtype = (tuple(value.shape), value.dtype) if array is None else (array.shape, array.dtype)
+    if str(dtype) == "float64":
+        raise UsageError("an argument is float64, which no tensor is: give it as float32")
+    if str(dtype) == "int64":
+        array, dtype = (None if array is None else array.astype(np.int32)), np.dtype(np.int32)
+    tensor = new_tile("hbm", shape, tile_dtype(dtype))
+    assert tensor.home is not None
+    if array is not None:
+        tensor.home.store.data[...] = rounded(np.asarray(array), tensor.dtype)
+    tensor.home.store.full = True
+    passed.append((value, tensor))
+    return tensor
+
+
+def _returned(results: Any) -> Any:
+    """What a kernel gives back as arrays. UsageError for what nobody wrote."""
+    if isinstance(results, tuple | list):
+        return type(results)(_returned(item) for item in results)
+    if not isinstance(results, Tensor):
+        return results
+    results.settle()
+    assert results.home is not None
+    if results.buffer.on_chip:
+        raise UsageError(f"a kernel returns tensors of nl.shared_hbm, not of {results.buffer.name}: store it first")
+    store = results.home.store
+    if not store.full and (store.mask is None or not results.pattern.view(store.mask).all()):  # type: ignore[union-attr]
+        written = 0 if store.mask is None else int(store.mask.sum())
+        raise UsageError(
+            f"the output that {results.home.line} allocates was not written: {written} of {store.data.size} elements "
+            "were; store to all of it"
+        )
+    return results.data if store.buffer.payload else None
+
+
+def _write_back(passed: list[tuple[Any, Tensor]]) -> None:
+    """What a kernel has written to its arguments, in the caller's arrays."""
+    for value, tensor in passed:
+        assert tensor.home is not None
+        store = tensor.home.store
+        if store.writes and isinstance(value, np.ndarray) and store.buffer.payload:
+            value[...] = to_raw(store.data, store.dtype).reshape(value.shape)
+
+
+def _where(error: BaseException, function: Callable[..., Any]) -> str:
+    """FILE:LINE of the author's own innermost frame."""
+    frames = [frame for frame in extract_tb(error.__traceback__) if not frame.filename.startswith(PACKAGE)]
+    if not frames:
+        code = function.__code__
+        return f"{Path(code.co_filename).name}:{code.co_firstlineno}"
+    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}"

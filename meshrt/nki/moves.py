@@ -1,0 +1,224 @@
+"""What moves or makes numbers: DMA, memset, iota, shuffles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from meshrt.errors import UsageError
+from meshrt.neuron.dtypes import float32, rounded
+from meshrt.nki.constants import chosen
+from meshrt.nki.dtypes import tile_dtype
+from meshrt.nki.emit import check_carried, emit, masked, stamp
+from meshrt.nki.generation import both
+from meshrt.nki.pattern import Pattern
+from meshrt.nki.place import Place
+from meshrt.nki.scalar import affine
+from meshrt.nki.session import session
+from meshrt.nki.tensor import Home, Tensor, squeezed
+from meshrt.nki.vector import free
+
+
+def transfer(dst: Tensor, src: Tensor, mask: Any = None, turn: Sequence[int] | None = None, op: Any = None) -> None:
+    """One DMA, of what the mask leaves; `turn` permutes the axes on the way, at part of the bandwidth."""
+    launch = session()
+    core = launch.core
+    src.settle()
+    core.settle()
+    if "psum" in (dst.buffer.name, src.buffer.name) and launch.device.name == "trn1":
+        raise UsageError("a DMA moves between HBM and SBUF; PSUM goes through SBUF: tensor_copy first")
+    if turn is not None and len(turn) != len(src.shape):
+        raise UsageError(f"a transposing DMA of {list(src.shape)} turns {len(src.shape)} axes, not {list(turn)}")
+    shape = src.shape if turn is None else tuple(src.shape[axis] for axis in turn)
+    if squeezed(dst.shape) != squeezed(shape) and dst.size != src.size:
+        raise UsageError(f"a DMA of {list(shape)} does not fit {list(dst.shape)}")
+    aligned = dst.shape if mask is not None and len(dst.shape) == len(np.shape(mask)) else src.shape
+    extents, scattered = masked(mask, aligned)
+    if extents is not None and 0 in extents:
+        return
+    if scattered is not None:
+        _scattered(dst, src, scattered)
+        return
+    read, write = src.place(extents), dst.place(_fitting(extents, src.shape, dst.shape))
+    read.check_written("a DMA")
+    check_carried(launch, read, "a DMA")
+    slower = 1.0 if turn is None else 1 / core.device.dma_transpose_rate
+    move(read, write, slower)
+    if core.payload:
+        values = read.data if turn is None else read.data.transpose(turn)
+        values = values.reshape(write.shape)
+        if src.dtype != dst.dtype:  # or it is rounded already
+            values = rounded(values, dst.dtype)
+        write.write(values if op is None else rounded(op(values, write.data), dst.dtype))
+    stamp(launch, dst, write)
+
+
+def _fitting(extents: Any, shape: tuple[int, ...], other: tuple[int, ...]) -> Any:
+    """The same extents in the axes of another shape that differs by axes of 1."""
+    if extents is None or shape == other:
+        return extents
+    rest = iter([extent for extent, size in zip(extents, shape, strict=True) if size != 1])
+    return tuple(1 if size == 1 else next(rest) for size in other)
+
+
+def _scattered(dst: Tensor, src: Tensor, kept: np.ndarray) -> None:
+    """A transfer of the elements that a mask picks, one by one."""
+    assert src.pattern is not None and dst.pattern is not None
+    chosen_, places = (
+        tensor.pattern.listed().reshape(kept.shape)[kept].reshape(-1, 1)  # type: ignore[union-attr]
+        for tensor in (src, dst)
+    )
+    one = Tensor(src.buffer, src.dtype, home=src.home, pattern=Pattern(chosen_.shape, (0, 0), elements=chosen_))
+    two = Tensor(dst.buffer, dst.dtype, home=dst.home, pattern=Pattern(places.shape, (0, 0), elements=places))
+    transfer(two, one)
+
+
+def move(read: Place, write: Place, slower: float) -> None:
+    """The time and the bytes of a transfer between any two of HBM and SBUF."""
+    core = session().core
+    memories = (read.store.buffer.on_chip, write.store.buffer.on_chip)
+    if memories[0] != memories[1]:
+        core.transfer("load" if memories[1] else "store", read, write, slower)
+        return
+    start = core.touch([read], write)
+    nbytes = read.data.size * read.dtype.itemsize
+    rows = min(read.shape[0], core.device.partitions)
+    end = core.move("copy", start, rows, nbytes / rows * slower)
+    if not memories[0]:
+        core.counts["hbm_read"] += nbytes
+        core.counts["hbm_written"] += nbytes
+    core.done(end, [read], write)
+
+
+def dma_copy(
+    dst: Tensor | None = None, src: Tensor | None = None, *, mask: Any = None, dst_rmw_op: Any = None, **_: Any
+) -> Any:
+    """A DMA between HBM and SBUF, either way, or within one of them; dst_rmw_op adds to what is there."""
+    if not isinstance(dst, Tensor) or not isinstance(src, Tensor):
+        raise UsageError("dma_copy takes dst= and src=, both tensors")
+    if dst_rmw_op is not None and getattr(dst_rmw_op, "__name__", "") != "add":
+        raise UsageError("dma_copy: dst_rmw_op is nl.add or nothing")
+    transfer(dst, src, mask, op=None if dst_rmw_op is None else np.add)
+    return dst
+
+
+@both(tensors=2)
+def dma_transpose(
+    dst: Tensor | None, src: Tensor, *, axes: Any = None, dtype: Any = None, mask: Any = None, **_: Any
+) -> Any:
+    """A DMA that transposes, of 2 to 4 axes: (1, 0), (2, 1, 0) or (3, 1, 2, 0), at part of the bandwidth."""
+    src.settle()
+    rank = len(src.shape)
+    turn = tuple(axes) if axes is not None else {2: (1, 0), 3: (2, 1, 0), 4: (3, 1, 2, 0)}.get(rank)
+    if turn is None:
+        raise UsageError(f"dma_transpose takes 2 to 4 axes, not {list(src.shape)}")
+    if dst is None:
+        dst = new_tile("sbuf", tuple(src.shape[axis] for axis in turn), tile_dtype(dtype, src.dtype))
+    transfer(dst, src, mask, turn)
+    return dst
+
+
+def new_tile(memory: str, shape: tuple[int, ...], dtype: Any, name: str = "") -> Tensor:
+    """An allocation of the running core."""
+    core = session().core
+    core.settle()
+    buffer = getattr(core, memory)
+    if buffer.on_chip and len(shape) == 1:
+        shape = (*shape, 1)
+    home = Home(session(), buffer, shape, dtype)
+    return Tensor(buffer, dtype, home=home, pattern=Pattern.whole(shape), name=name)
+
+
+def memset(
+    dst: Any = None, value: Any = 0, dtype: Any = None, *, shape: Any = None, mask: Any = None, engine: Any = None,
+    name: str | None = None,
+) -> Any:  # fmt: skip
+    """A tile set to a number: n cycles; n / 2 for zeros of 16 bit. New: (dst, value). Old: (shape, value, dtype)."""
+    core = session().core
+    if not isinstance(dst, Tensor):
+        sizes = tuple(shape if dst is None else dst)
+        core.settle()
+        tile = new_tile("sbuf", sizes, tile_dtype(dtype, float32))
+        _set(tile, value, mask, engine)
+        return tile
+    core.settle()
+    _set(dst, value, mask, engine)
+    return dst
+
+
+def _set(tile: Tensor, value: Any, mask: Any, engine: Any) -> None:
+    if not tile.buffer.on_chip:
+        raise UsageError("memset writes SBUF or PSUM, not HBM: store a tile from there")
+    try:
+        number = np.asarray(float(value), np.float32)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"a tile is set to a number or a tile, not to {type(value).__name__}") from error
+    passes = 0.5 if number == 0 and tile.dtype.itemsize == 2 else 1
+    emit("memset", chosen("memset", engine, "vector"), lambda left: passes * free(left), [], tile.shape, tile.dtype,
+         lambda: np.broadcast_to(number, ()) if mask is not None else np.full(tile.shape, number), dst=tile,
+         mask=mask)  # fmt: skip
+
+
+def iota(*args: Any, **kwargs: Any) -> Any:
+    """Numbers that count, on GpSimd: 150 + n cycles.
+
+    Old: (expr, dtype), of index arrays. New: (dst, pattern, offset, channel_multiplier=0).
+    """
+    if kwargs.get("dst") is not None or (args and isinstance(args[0], Tensor)):
+        return _iota_new(*args, **kwargs)
+    return _iota_old(*args, **kwargs)
+
+
+def _iota_new(dst: Tensor, pattern: Any, offset: int = 0, channel_multiplier: int = 0, name: Any = None) -> Any:
+    return _counted(dst, affine(dst.shape[0], pattern, offset, channel_multiplier).reshape(dst.shape), dst.dtype, None)
+
+
+def _iota_old(expr: Any, dtype: Any, *, mask: Any = None) -> Any:
+    values = np.asarray(expr)
+    return _counted(None, values, tile_dtype(dtype), mask)
+
+
+def _counted(dst: Tensor | None, values: np.ndarray, dtype: Any, mask: Any) -> Any:
+    core = session().core
+    start = core.device.gpsimd_start_cycles
+    return emit("iota", core.gpsimd, lambda left: start + free(left), [], values.shape, dtype, lambda: values, dst=dst,
+                mask=mask)  # fmt: skip
+
+
+@both(tensors=2)
+def nc_stream_shuffle(
+    dst: Tensor | None, src: Tensor, shuffle_mask: Any, *, dtype: Any = None, mask: Any = None
+) -> Any:
+    """Partition i of each 32 of dst gets partition shuffle_mask[i] of those of src (255: what it has): 3 n cycles."""
+    if dst is None:
+        raise UsageError("nc_stream_shuffle writes dst: name it")
+    order = np.asarray(shuffle_mask)
+    if order.shape != (32,):
+        raise UsageError(f"nc_stream_shuffle: shuffle_mask has {order.size} numbers; it takes 32, 0 to 31 or 255")
+    keep = order == 255
+    rows, lines = dst.shape[0], src.settle().shape[0]
+    where = np.arange(rows) // 32 * 32 + np.where(keep, 0, order)[np.arange(rows) % 32]
+    if int(where.max()) >= lines:
+        raise UsageError(f"nc_stream_shuffle reads partition {int(where.max())} of {lines}")
+    stays = keep[np.arange(rows) % 32]
+    reads = [src, *([dst] if keep.any() else [])]
+
+    def compute(x: np.ndarray, *old: np.ndarray) -> np.ndarray:
+        moved = x[where]
+        return np.where(stays.reshape(-1, *(1,) * (x.ndim - 1)), old[0], moved) if old else moved
+
+    return emit("nc_stream_shuffle", session().core.vector, lambda left: 3 * free(left), reads, dst.shape, dst.dtype,
+                compute, dst=dst)  # fmt: skip
+
+
+def shared_constant_tile(values: np.ndarray, dtype: Any) -> Tensor:
+    """A tensor in HBM that holds numbers known before the kernel runs."""
+    core = session().core
+    tile = new_tile("hbm", values.shape, dtype)
+    assert tile.home is not None
+    if core.payload:
+        tile.home.store.data[...] = rounded(values, dtype)
+    tile.home.store.full = True
+    return tile

@@ -1,0 +1,171 @@
+"""Operators of `nl`: called with tiles each is an instruction, given to `nisa` it says what that computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import erf, pi, sqrt
+from typing import Any
+
+import numpy as np
+
+from meshrt.errors import UsageError, nearest
+from meshrt.nki.session import session
+from meshrt.nki.tensor import Tensor
+
+Function = Callable[..., Any]  # of arrays
+
+
+@dataclass(frozen=True, eq=False)
+class Op:
+    """A function of one or two arrays, by NKI's name."""
+
+    name: str
+    function: Function
+    inputs: int
+    bits: bool = False  # of whole numbers, whose dtype stays
+
+    @property
+    def __name__(self) -> str:
+        return self.name
+
+    def __call__(self, x: Any, y: Any = None, dtype: Any = None, mask: Any = None, **_: Any) -> Any:
+        if not any(isinstance(value, Tensor) or hasattr(value, "settled") for value in (x, y)):
+            return self.function(x) if self.inputs == 1 else self.function(x, y)
+        isa = session().nisa
+        if self.name == "copy":
+            return isa.tensor_copy(x, dtype=dtype, mask=mask)
+        if self.name == "reciprocal":
+            return isa.reciprocal(x, dtype=dtype, mask=mask)
+        if self.inputs == 1:
+            return isa.activation(self, x, dtype=dtype, mask=mask)
+        return isa.arithmetic(self, x, y, dtype, mask)
+
+
+@dataclass(frozen=True, eq=False)
+class Reduction:
+    """A function along axes: called with a tile it is nisa.tensor_reduce; an operator of two for `nisa`."""
+
+    name: str
+    function: np.ufunc
+
+    @property
+    def __name__(self) -> str:
+        return self.name
+
+    def __call__(
+        self, x: Any, axis: Any = None, dtype: Any = None, mask: Any = None, keepdims: bool = False, **_: Any
+    ) -> Any:
+        if not isinstance(x, Tensor):
+            axes = tuple(axis) if isinstance(axis, list) else axis
+            return self.function.reduce(x, axis=axes, keepdims=keepdims)
+        return session().nisa.tensor_reduce(self, x, axis, dtype=dtype, mask=mask, keepdims=keepdims)
+
+
+def _gelu(x: Any) -> Any:
+    return 0.5 * x * (1 + np.vectorize(erf, otypes=[np.float32])(x / sqrt(2)))
+
+
+def _gelu_tanh(x: Any) -> Any:
+    return 0.5 * x * (1 + np.tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))
+
+
+def _sigmoid(x: Any) -> Any:
+    return 0.5 * (1 + np.tanh(0.5 * x))
+
+
+def _silu_dx(x: Any) -> Any:
+    y = _sigmoid(x)
+    return y * (1 + x * (1 - y))
+
+
+def _softplus(x: Any) -> Any:
+    return np.logaddexp(x, 0)
+
+
+ONE: dict[str, Function] = {
+    "exp": np.exp, "log": np.log, "sqrt": np.sqrt, "rsqrt": lambda x: 1 / np.sqrt(x), "square": np.square,
+    "abs": np.abs, "negative": np.negative, "sin": np.sin, "cos": np.cos, "tan": np.tan, "tanh": np.tanh,
+    "arctan": np.arctan, "erf": np.vectorize(erf, otypes=[np.float32]), "sigmoid": _sigmoid,
+    "silu": lambda x: x * _sigmoid(x), "silu_dx": _silu_dx, "relu": lambda x: np.maximum(x, 0), "gelu": _gelu,
+    "gelu_apprx_tanh": _gelu_tanh, "gelu_apprx_sigmoid": lambda x: x * _sigmoid(1.702 * x), "softplus": _softplus,
+    "mish": lambda x: x * np.tanh(_softplus(x)), "sign": np.sign, "floor": np.floor, "ceil": np.ceil,
+    "trunc": np.trunc, "reciprocal": lambda x: 1 / x, "copy": np.positive, "logical_not": np.logical_not,
+}  # fmt: skip
+TWO: dict[str, Function] = {
+    "add": np.add, "subtract": np.subtract, "multiply": np.multiply, "divide": np.divide, "power": np.power,
+    "maximum": np.maximum, "minimum": np.minimum, "mod": np.mod, "fmod": np.fmod,
+    "equal": np.equal, "not_equal": np.not_equal, "less": np.less, "less_equal": np.less_equal,
+    "greater": np.greater, "greater_equal": np.greater_equal,
+    "logical_and": np.logical_and, "logical_or": np.logical_or, "logical_xor": np.logical_xor,
+    "abs_max": lambda x, y: np.maximum(np.abs(x), np.abs(y)), "abs_min": lambda x, y: np.minimum(np.abs(x), np.abs(y)),
+}  # fmt: skip
+BITS: dict[str, Function] = {
+    "bitwise_and": np.bitwise_and, "bitwise_or": np.bitwise_or, "bitwise_xor": np.bitwise_xor,
+    "left_shift": np.left_shift, "right_shift": np.right_shift,
+}  # fmt: skip
+OPS: dict[str, Op | Reduction] = {
+    **{name: Op(name, function, 1) for name, function in ONE.items()},
+    **{name: Op(name, function, 2) for name, function in TWO.items()},
+    **{name: Op(name, function, 2, bits=True) for name, function in BITS.items()},
+    "invert": Op("invert", np.invert, 1, bits=True),
+    "max": Reduction("max", np.maximum), "min": Reduction("min", np.minimum), "sum": Reduction("sum", np.add),
+    "prod": Reduction("prod", np.multiply), "all": Reduction("all", np.logical_and),
+    "any": Reduction("any", np.logical_or),
+}  # fmt: skip
+_NUMPY = {np.max: np.maximum, np.min: np.minimum, np.sum: np.add, np.prod: np.multiply, np.amax: np.maximum}
+
+
+def resolve(name: str, op: Any, inputs: int) -> Function:
+    """What an instruction computes of `inputs` arrays, from an operator of nl or NumPy. UsageError."""
+    if isinstance(op, Op) and op.inputs == inputs:
+        return _of_bits(op.function) if op.bits else _arithmetic(op.function)
+    if op is np.copy and inputs == 1:
+        return _arithmetic(np.positive)
+    if isinstance(op, Reduction) and inputs == 2:
+        return _arithmetic(op.function)
+    if isinstance(op, np.ufunc) and op.nin == inputs:
+        return _of_bits(op) if op.__name__ in BITS or op is np.invert else _arithmetic(op)
+    if op in _NUMPY and inputs == 2:
+        return _arithmetic(_NUMPY[op])
+    if isinstance(op, Op) and op.inputs == 1 and inputs == 2 and op.name in ("abs", "rsqrt"):  # of data, no operand
+        return _arithmetic(lambda x, _: op.function(x))
+    shown = getattr(op, "__name__", repr(op))
+    ways = "one tile" if inputs == 1 else "two"
+    raise UsageError(f"{name} takes an operator of {ways}, not {shown}: {nearest(shown, OPS, 'see docs/nki.md')}")
+
+
+def reducing(name: str, op: Any) -> np.ufunc:
+    """The ufunc that reduces as an operator says. UsageError."""
+    function = op.function if isinstance(op, Op | Reduction) else _NUMPY.get(op, op)
+    if isinstance(function, np.ufunc) and function.nin == 2:
+        return function
+    if isinstance(op, Op) and op.name in ("abs_max", "abs_min"):
+        return np.frompyfunc(function, 2, 1)
+    raise UsageError(f"{name} reduces by nl.add, nl.max, nl.min and their like, not by {getattr(op, '__name__', op)}")
+
+
+def _arithmetic(function: Function) -> Function:
+    """Engines compute in float32, whole numbers as well."""
+
+    def compute(*arrays: Any) -> Any:
+        return function(*(_float(array) for array in arrays))
+
+    return compute
+
+
+def _float(array: Any) -> Any:
+    return array.astype(np.float32) if isinstance(array, np.ndarray) and array.dtype.kind in "iub" else array
+
+
+def _of_bits(function: Function) -> Function:
+    """Of whole numbers, which a store may keep as float32."""
+
+    def compute(*arrays: Any) -> Any:
+        whole = (
+            array.astype(np.int64) if isinstance(array, np.ndarray) and array.dtype.kind == "f" else array
+            for array in arrays
+        )  # fmt: skip
+        return function(*whole)
+
+    return compute

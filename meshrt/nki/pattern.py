@@ -1,0 +1,129 @@
+"""Which elements of a store an operand is: an offset and a stride for each axis, or a list of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from meshrt.errors import UsageError
+
+
+@dataclass(frozen=True, eq=False)
+class Reach:
+    """Where an index goes on one axis of what it indexes: start + sum(steps[d] * i[d]), which has to be in 0..limit."""
+
+    limit: int
+    start: int
+    steps: tuple[int, ...]  # one for each axis of the result
+
+    def excess(self, sizes: tuple[int, ...]) -> int | None:
+        """An index beyond the axis, if there is one."""
+        turns = [step * (size - 1) for step, size in zip(self.steps, sizes, strict=True)]
+        low, high = self.start + sum(t for t in turns if t < 0), self.start + sum(t for t in turns if t > 0)
+        return low if low < 0 else high if high >= self.limit else None
+
+
+@dataclass(frozen=True, eq=False)
+class Pattern:
+    """Elements of a store, which is flat here: sizes, strides and offset count elements.
+
+    `elements`, if given, are the flat places themselves, an array of `sizes`, -1 for those beyond the tensor.
+    """
+
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int = 0
+    reaches: tuple[Reach, ...] = ()  # of indices that were not checked yet
+    elements: np.ndarray | None = None
+
+    @staticmethod
+    def whole(sizes: tuple[int, ...]) -> Pattern:
+        strides = tuple(prod(sizes[at + 1 :]) for at in range(len(sizes)))
+        return Pattern(sizes, strides)
+
+    @property
+    def repeats(self) -> bool:
+        """One element stands for several."""
+        if self.elements is not None:
+            return False
+        return any(stride == 0 and size > 1 for stride, size in zip(self.strides, self.sizes, strict=True))
+
+    def checked(self) -> Pattern:
+        """The same, all of it inside the tensor. UsageError."""
+        for reach in self.reaches:
+            excess = reach.excess(self.sizes)
+            if excess is not None:
+                raise UsageError(
+                    f"an index reaches {excess} on an axis of {reach.limit}: make it smaller, or give mask="
+                )
+        if self.elements is not None and self.elements.size and int(self.elements.min()) < 0:
+            raise UsageError("an index array reaches beyond its tensor: make it smaller, or give mask=")
+        return replace(self, reaches=()) if self.reaches else self
+
+    def cut(self, extents: tuple[int, ...]) -> Pattern:
+        """The first elements along each axis, which axes of size 1 keep: aligned at the last axis."""
+        extents = extents[len(extents) - len(self.sizes) :] if len(extents) >= len(self.sizes) else extents
+        if len(extents) != len(self.sizes):
+            return self
+        sizes = tuple(min(size, extent) if size > 1 else size for size, extent in zip(self.sizes, extents, strict=True))
+        if sizes == self.sizes:
+            return self
+        elements = None if self.elements is None else self.elements[tuple(slice(size) for size in sizes)]
+        return replace(self, sizes=sizes, elements=elements)
+
+    def kept(self, mask: np.ndarray) -> Pattern:
+        """What a mask leaves: the first elements along each axis. UsageError for others."""
+        extents = kept_extents(mask, self.sizes)
+        if extents is None:
+            raise UsageError("a mask in brackets leaves the first elements of each axis, no others")
+        return self.cut(extents)
+
+    def listed(self) -> np.ndarray:
+        """The flat places, -1 for those beyond the tensor."""
+        if self.elements is not None:
+            return self.elements
+        places = np.full(self.sizes, self.offset, np.int64)
+        inside = np.ones(self.sizes, np.bool_)
+        grids = np.ogrid[tuple(slice(size) for size in self.sizes)]
+        for grid, stride in zip(grids, self.strides, strict=True):
+            places = places + grid * stride
+        for reach in self.reaches:
+            at: Any = reach.start
+            for grid, step in zip(grids, reach.steps, strict=True):
+                at = at + grid * step
+            inside = inside & (at >= 0) & (at < reach.limit)
+        return np.where(inside, places, -1)
+
+    def view(self, flat: np.ndarray) -> np.ndarray:
+        """Those elements of an array of the store's size: a view, or a copy where places are listed."""
+        if self.elements is not None:
+            listed: np.ndarray = flat.reshape(-1)[self.elements]
+            return listed
+        width = flat.itemsize
+        if 0 in flat.strides:  # shapes only
+            return np.ndarray(self.sizes, flat.dtype, buffer=bytes(width), strides=(0,) * len(self.sizes))
+        return np.ndarray(
+            self.sizes, flat.dtype, flat, self.offset * width, tuple(stride * width for stride in self.strides)
+        )
+
+    def put(self, flat: np.ndarray, values: Any) -> None:
+        """Set those elements of an array of the store's size."""
+        if self.elements is not None:
+            flat.reshape(-1)[self.elements] = values
+        else:
+            self.view(flat)[...] = values
+
+
+def kept_extents(mask: Any, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The first so many along each axis, if that is what a mask leaves of a shape. UsageError."""
+    try:
+        kept = np.broadcast_to(np.asarray(mask, np.bool_), shape)
+    except ValueError as error:
+        raise UsageError(f"a mask of {list(np.shape(mask))} does not fit a tile of {list(shape)}") from error
+    axes = range(kept.ndim)
+    extents = tuple(int(kept.any(axis=tuple(other for other in axes if other != axis)).sum()) for axis in axes)
+    inside = kept[tuple(slice(extent) for extent in extents)]
+    return extents if bool(inside.all()) and kept.sum() == inside.size else None

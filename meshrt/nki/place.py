@@ -1,0 +1,80 @@
+"""A part of a store by its pattern: what the machine's instructions are given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from meshrt.errors import UsageError
+from meshrt.neuron.dtypes import from_raw, to_raw
+from meshrt.neuron.store import Store, View
+from meshrt.nki.pattern import Pattern
+
+
+class Place(View):
+    """View (neuron/store.py) of any strides, or of places that are listed; `data` is then a copy."""
+
+    __slots__ = ("as_dtype", "pattern")
+
+    def __init__(self, store: Store, pattern: Pattern, dtype: np.dtype[Any] | None = None) -> None:
+        pattern = pattern.checked()
+        self.as_dtype = store.dtype if dtype is None else dtype  # another reads the same bytes as that
+        super().__init__(store, pattern.view(self._flat(store)))
+        self.pattern = pattern
+        self.repeats = pattern.repeats
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.as_dtype
+
+    def _flat(self, store: Store) -> np.ndarray:
+        if self.as_dtype == store.dtype or not store.buffer.payload:
+            return store.data
+        return from_raw(to_raw(store.data, store.dtype).reshape(-1).view(self.as_dtype))
+
+    def _mask(self) -> np.ndarray:
+        assert self.store.mask is not None
+        mask = self.store.mask
+        if self.as_dtype != self.store.dtype:
+            old, new = self.store.dtype.itemsize, self.as_dtype.itemsize
+            every = np.repeat(mask.reshape(-1), old)
+            mask = np.asarray(every.reshape(-1, new).all(axis=1))
+        return self.pattern.view(mask)
+
+    def check_written(self, name: str) -> None:
+        store = self.store
+        if store.full or (store.mask is not None and bool(self._mask().all())):
+            return
+        if store.mask is None:
+            missing = "nothing of it was"
+        else:
+            missing = f"{int((~self._mask()).sum())} of {self.data.size} elements were not"
+        raise UsageError(
+            f"{name} reads {list(self.shape)} of {store.buffer.name} that was never written ({missing}): load it, or "
+            "set it to zeros"
+        )
+
+    def note_written(self) -> None:
+        store = self.store
+        if store.full:
+            return
+        if self.data.size == store.data.size and not self.repeats:
+            store.full = True
+        else:
+            if store.mask is None:
+                store.mask = np.zeros(store.shape, np.bool_)
+            self.pattern.put(store.mask, True)
+            store.written += self.data.size
+            store.full = store.written >= store.data.size and bool(store.mask.all())
+        if store.full:
+            store.mask = None
+
+    def write(self, values: Any) -> None:
+        """Set the numbers, which are rounded already."""
+        if self.as_dtype != self.store.dtype:
+            raise UsageError(f"a view as {self.as_dtype} of a tile of {self.store.dtype} is read, not written")
+        if self.pattern.elements is None:
+            self.data[...] = values
+        else:
+            self.pattern.put(self.store.data, values)

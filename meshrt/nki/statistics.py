@@ -1,0 +1,129 @@
+"""Instructions that reduce. n: elements in each partition."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from meshrt.errors import UsageError
+from meshrt.neuron.dtypes import bfloat16, float32
+from meshrt.nki.dtypes import tile_dtype
+from meshrt.nki.emit import Extents, emit
+from meshrt.nki.generation import both
+from meshrt.nki.ops import reducing
+from meshrt.nki.session import session
+from meshrt.nki.tensor import Tensor
+from meshrt.nki.vector import free
+
+
+@both(tensors=1)
+def tensor_reduce(
+    dst: Tensor | None, op: Any, data: Tensor, axis: Any = None, *, dtype: Any = None, negate: bool = False,
+    keepdims: bool = False, mask: Any = None,
+) -> Any:  # fmt: skip
+    """A reduction along free axes, [p, f...] to [p, 1] or more: n cycles, n / 2 for a sum or maximum of bfloat16."""
+    reduce = reducing("tensor_reduce", op)
+    data.settle()
+    rank = len(data.shape)
+    axes = tuple(range(1, rank)) if axis is None else (axis,) if isinstance(axis, int) else tuple(axis)
+    axes = tuple(sorted(int(at) % rank for at in axes))
+    if 0 in axes:
+        raise UsageError(
+            f"tensor_reduce: axis {axis} of {list(data.shape)}; the first is the partitions: tensor_partition_reduce, "
+            "or a product with ones"
+        )
+    left_axes = tuple(at for at in range(rank) if at not in axes)
+
+    def result(shape: Extents) -> Extents:
+        if keepdims:
+            return tuple(1 if at in axes else size for at, size in enumerate(shape))
+        kept = tuple(shape[at] for at in left_axes)
+        return kept if len(kept) > 1 else (*kept, 1)
+
+    def compute(x: np.ndarray) -> np.ndarray:
+        y = reduce.reduce(x.astype(np.float32) if x.dtype.kind in "iub" else x, axis=axes)
+        return np.asarray(-y if negate else y, np.float32)
+
+    out = dst.dtype if dst is not None else tile_dtype(dtype, data.dtype)
+    fast = reduce in (np.add, np.maximum) and data.dtype == out == bfloat16
+    return emit("tensor_reduce", session().core.vector, lambda left: free(left) * (0.5 if fast else 1), [data],
+                result(data.shape), out, compute, dst=dst, mask=mask, over=data.shape,
+                result_extents=result)  # fmt: skip
+
+
+@both(tensors=1)
+def tensor_partition_reduce(dst: Tensor | None, op: Any, data: Tensor, *, dtype: Any = None, mask: Any = None) -> Any:
+    """A reduction over the partitions, [p, f...] to [1, f...], on GpSimd: 64 n cycles."""
+    reduce = reducing("tensor_partition_reduce", op)
+    data.settle()
+    out = dst.dtype if dst is not None else tile_dtype(dtype, data.dtype)
+    return emit("tensor_partition_reduce", session().core.gpsimd, lambda left: 64 * free(left), [data],
+                (1, *data.shape[1:]), out, lambda x: reduce.reduce(x, axis=0, keepdims=True), dst=dst, mask=mask,
+                over=data.shape, result_extents=lambda left: (1, *left[1:]))  # fmt: skip
+
+
+@both(tensors=2)
+def bn_stats(dst: Tensor | None, data: Tensor, *, dtype: Any = None, mask: Any = None) -> Any:
+    """[p, n <= 512] to [p, 6]: count, mean, variance times count of even elements, then of odd ones: n cycles."""
+    data.settle()
+    if free(data.shape) > 512:
+        raise UsageError(f"bn_stats takes 512 elements at most, not {free(data.shape)}: cut the tile")
+
+    def compute(x: np.ndarray) -> np.ndarray:
+        columns = []
+        for part in (x[:, 0::2], x[:, 1::2]):
+            count = part.shape[1]
+            mean = part.mean(axis=1) if count else np.zeros(len(x), np.float32)
+            spread = ((part - mean[:, None]) ** 2).sum(axis=1)
+            columns += [np.full(len(x), count, np.float32), mean, spread]
+        return np.stack(columns, axis=1)
+
+    out = dst.dtype if dst is not None else tile_dtype(dtype, float32)
+    return emit("bn_stats", session().core.vector, free, [data], (data.shape[0], 6), out, compute, dst=dst, mask=mask,
+                over=data.shape, result_extents=lambda left: (left[0], 6))  # fmt: skip
+
+
+@both(tensors=2)
+def bn_aggr(dst: Tensor | None, data: Tensor, *, dtype: Any = None, mask: Any = None) -> Any:
+    """[p, 3 k] of bn_stats to [p, 2], mean and variance of all: 13 n / 3 cycles."""
+    data.settle()
+    if free(data.shape) % 3:
+        raise UsageError(f"bn_aggr takes counts, means and variances in turn, not {free(data.shape)} numbers")
+
+    def compute(x: np.ndarray) -> np.ndarray:
+        count, mean, spread = (x.reshape(len(x), -1)[:, at::3].astype(np.float64) for at in range(3))
+        total = count.sum(axis=1)
+        middle = (count * mean).sum(axis=1) / total
+        variance = (spread + count * (mean - middle[:, None]) ** 2).sum(axis=1) / total
+        return np.stack([middle, variance], axis=1).astype(np.float32)
+
+    out = dst.dtype if dst is not None else tile_dtype(dtype, float32)
+    return emit("bn_aggr", session().core.vector, lambda left: 13 * free(left) / 3, [data], (data.shape[0], 2), out,
+                compute, dst=dst, mask=mask, over=data.shape, result_extents=lambda left: (left[0], 2))  # fmt: skip
+
+
+@both(tensors=2)
+def max8(dst: Tensor | None, src: Tensor, *, dtype: Any = None, mask: Any = None) -> Any:
+    """The eight largest of each partition, the largest first: n cycles."""
+    src.settle()
+    if free(src.shape) < 8:
+        raise UsageError(f"max8 takes 8 elements at least, not {free(src.shape)}")
+    out = dst.dtype if dst is not None else tile_dtype(dtype, src.dtype)
+    return emit("max8", session().core.vector, free, [src], (src.shape[0], 8), out,
+                lambda x: -np.sort(-x.reshape(len(x), -1), axis=1)[:, :8], dst=dst, mask=mask, over=src.shape,
+                result_extents=lambda left: (left[0], 8))  # fmt: skip
+
+
+@both(tensors=3)
+def nc_find_index8(dst: Tensor | None, data: Tensor, vals: Tensor, *, dtype: Any = None, mask: Any = None) -> Any:
+    """Where each of eight values is first found in its partition: n cycles."""
+    data.settle()
+    out = dst.dtype if dst is not None else tile_dtype(dtype, "uint32")
+
+    def compute(x: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+        found = x.reshape(len(x), 1, -1) == wanted.reshape(len(x), -1, 1)
+        return np.asarray(found.argmax(axis=2), np.uint32)
+
+    return emit("nc_find_index8", session().core.vector, lambda _: free(data.shape), [data, vals],
+                (data.shape[0], 8), out, compute, dst=dst, mask=mask)  # fmt: skip

@@ -1,0 +1,314 @@
+"""Tensors as kernels hold them: of HBM, SBUF or PSUM, whole or in part, or a result that has no place yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from meshrt.errors import LimitError, UsageError
+from meshrt.neuron.dtypes import to_raw
+from meshrt.neuron.store import Buffer, Store
+from meshrt.nki.dtypes import tile_dtype
+from meshrt.nki.index import indexed
+from meshrt.nki.pattern import Pattern
+from meshrt.nki.place import Place
+from meshrt.nki.session import Session, here, session
+
+
+class Home:
+    """An allocation, when it was made, and which step wrote each element, if a loop asks for that."""
+
+    __slots__ = ("__weakref__", "born", "line", "lost", "stamps", "store")
+
+    def __init__(self, launch: Session, buffer: Buffer, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        if buffer.name == "psum" and not buffer.idle:  # type: ignore[attr-defined]
+            _make_room(launch)
+        self.line = here()
+        self.store = Store(buffer, shape, dtype, full=False)
+        self.born = launch.steps
+        self.stamps: np.ndarray | None = None
+        self.lost: str | None = None  # the line whose tile took this one's bank
+        if buffer.name == "psum":
+            launch.banks.add(self)
+
+
+def _make_room(launch: Session) -> None:
+    """Give up the bank of PSUM that was not used for longest: its tile must not be used again.
+
+    A kernel's names keep tiles alive that its program is done with; which ones, is told when they are used after all.
+    """
+    homes = [home for home in launch.banks if home.lost is None and home.store.core is launch.core]
+    if homes:
+        oldest = min(homes, key=lambda home: home.store.used)
+        oldest.store.owned = False
+        oldest.store.buffer.release(oldest.store)
+        oldest.lost = here()
+
+
+class Tensor:
+    """Part of an allocation, by a pattern; or a result, by the instruction `pending` that will write it.
+
+    Arithmetic with tensors is the instruction of the same name in `nl`. `name` is what the kernel called it.
+    """
+
+    __slots__ = ("adds", "buffer", "dtype", "home", "name", "parent", "pattern", "pending", "shape", "version")
+
+    def __init__(
+        self, buffer: Buffer, dtype: np.dtype[Any], *, home: Home | None = None, pattern: Pattern | None = None,
+        shape: tuple[int, ...] = (), pending: Callable[[Tensor, bool], None] | None = None, adds: bool = False,
+        name: str = "", parent: Tensor | None = None,
+    ) -> None:  # fmt: skip
+        self.buffer = buffer
+        self.dtype = dtype
+        self.home = home
+        self.pattern = pattern
+        self.shape = shape if pattern is None else pattern.sizes
+        self.pending = pending
+        self.adds = adds  # a product, which PSUM can add to what it holds
+        self.version: int | None = None  # of the tile that a result was assigned to: how often that was written by then
+        self.name = name
+        self.parent = parent
+
+    # ---- what kernels ask
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def itemsize(self) -> int:
+        return self.dtype.itemsize
+
+    @property
+    def data(self) -> np.ndarray:
+        """The numbers, in the tensor's own dtype."""
+        return to_raw(self.place().data, self.dtype)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __bool__(self) -> bool:
+        raise UsageError("a kernel is traced before its numbers exist: no `if` on a tile; use nl.where or mask=")
+
+    def __iter__(self) -> Any:
+        raise UsageError("a tile is not iterated over: index it in an nl.affine_range loop")
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise UsageError("a tile is no array: use nl and nisa on it, or return a tensor of nl.shared_hbm")
+
+    def __getitem__(self, key: Any) -> Tensor:
+        self.settle()
+        assert self.pattern is not None
+        if key is Ellipsis:
+            return self
+        if isinstance(key, np.ndarray) and key.dtype == np.bool_:
+            return self._viewed(self.pattern.kept(key))
+        part = indexed(self.pattern, key, self.buffer.on_chip)
+        if len(part.sizes) == (1 if self.buffer.on_chip else 0):
+            part = _padded(part)
+        return Tensor(self.buffer, self.dtype, home=self.home, pattern=part, name=self.name, parent=self)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if value.__class__ is Tensor and value is not self and self._holds(value, key):
+            return  # the second half of an augmented assignment
+        if value is not self:
+            assign(self[key], value)
+
+    def _holds(self, value: Tensor, key: Any) -> bool:
+        """Is the value this part of this tensor already?"""
+        if value.home is not self.home or value.home is None or value.parent is None:
+            return False
+        part = self[key].pattern
+        held = value.pattern
+        return part is not None and held is not None and part.elements is None and (
+            (part.sizes, part.strides, part.offset) == (held.sizes, held.strides, held.offset)
+        )  # fmt: skip
+
+    # ---- views
+
+    def view(self, dtype: Any) -> Tensor:
+        """The same bytes as numbers of another dtype, to be read."""
+        self.settle()
+        assert self.pattern is not None
+        new = tile_dtype(dtype)
+        pattern = self.pattern.checked()
+        if pattern.elements is not None or (pattern.sizes[-1] > 1 and pattern.strides[-1] != 1):
+            raise UsageError("view takes a tile whose last axis lies in one row")
+        old, width = self.dtype.itemsize, new.itemsize
+        lengths = (*pattern.strides[:-1], pattern.offset, pattern.sizes[-1])
+        if any(length * old % width for length in lengths):
+            raise UsageError(f"rows of {pattern.sizes[-1]} {self.dtype} do not come out as numbers of {new}")
+        *strides, offset, last = (length * old // width for length in lengths)
+        view = Pattern((*pattern.sizes[:-1], last), (*strides, 1), offset)
+        return Tensor(self.buffer, new, home=self.home, pattern=view, name=self.name, parent=self)
+
+    def reshape(self, *sizes_: Any, shape: Any = None) -> Tensor:
+        """The same elements in other axes, where they lie evenly."""
+        self.settle()
+        sizes = shape or (sizes_[0] if len(sizes_) == 1 and isinstance(sizes_[0], tuple | list) else sizes_)
+        assert self.pattern is not None
+        try:
+            return self._viewed(_reshaped(self.pattern, tuple(int(size) for size in sizes)))
+        except ValueError as error:
+            raise UsageError(f"a tensor of shape {list(self.shape)} has no shape {list(sizes)}: {error}") from error
+
+    def expand_dims(self, axis: int) -> Tensor:
+        """An axis of 1 at `axis`."""
+        rank = len(self.shape) + 1
+        at = axis % rank
+        return self[(slice(None),) * at + (None,)]
+
+    def broadcast_to(self, shape: Any) -> Tensor:
+        """Axes of size 1 repeated. Partitions are repeated by a product with ones, which is an instruction."""
+        whole: Tensor = session().nl.repeated(self.settle(), tuple(int(size) for size in shape))
+        return whole
+
+    def ap(self, pattern: Any, offset: int = 0, dtype: Any = None, **options: Any) -> Tensor:
+        """The access pattern [[stride, size], ...] from `offset` on, in elements of the whole tensor."""
+        self.settle()
+        if dtype is not None and np.dtype(dtype) != self.dtype:
+            raise UsageError(f"ap: another dtype ({dtype}) over a tensor of {self.dtype} is not there")
+        if options.get("scalar_offset") is not None or options.get("vector_offset") is not None:
+            raise UsageError("ap: scalar_offset and vector_offset are not there: index with a tile of indices")
+        assert self.pattern is not None and self.home is not None
+        strides, sizes = tuple(int(step) for step, _ in pattern), tuple(int(size) for _, size in pattern)
+        last = int(offset) + sum(step * (size - 1) for step, size in zip(strides, sizes, strict=True))
+        if not 0 <= last < prod(self.home.store.shape):
+            raise UsageError(f"ap: the pattern reaches element {last} of {prod(self.home.store.shape)}")
+        return self._viewed(Pattern(sizes, strides, self.pattern.offset + int(offset)))
+
+    def _viewed(self, pattern: Pattern) -> Tensor:
+        return Tensor(self.buffer, self.dtype, home=self.home, pattern=pattern, name=self.name, parent=self)
+
+    def as_index(self) -> Any:
+        """The numbers as indices."""
+        if not self.buffer.payload:
+            raise UsageError("indices that are computed need numbers: run the kernel on arrays, not on shapes")
+        place = self.place()
+        place.check_written("an index")
+        values = np.rint(place.data).astype(np.int64)
+        return int(values.reshape(())) if values.size == 1 else values
+
+    # ---- its place
+
+    def settle(self) -> Tensor:
+        """Itself, with a place: that of its own if it was not assigned to any."""
+        if self.pending is not None:
+            launch = session()
+            pending, self.pending = self.pending, None
+            launch.core.deferred = None
+            self.home = Home(launch, self.buffer, self.shape, self.dtype)
+            self.pattern = Pattern.whole(self.shape)
+            pending(self, False)
+        return self
+
+    def into(self, target: Tensor, add: bool) -> None:
+        """Run the instruction with its result in `target`."""
+        pending, self.pending = self.pending, None
+        assert pending is not None and target.pattern is not None and target.home is not None
+        session().core.deferred = None
+        pending(target, add)
+        self.home, self.pattern, self.buffer, self.dtype = target.home, target.pattern, target.buffer, target.dtype
+        self.shape = target.shape
+        self.version = target.home.store.writes
+
+    def place(self, extents: tuple[int, ...] | None = None) -> Place:
+        """What instructions are given; of it the first elements along each axis. UsageError, LimitError."""
+        self.settle()
+        assert self.home is not None and self.pattern is not None
+        home = self.home
+        if self.version is not None and self.version != home.store.writes:
+            raise UsageError(
+                "a result is used after the tile that it was assigned to was written again: use the tile, or a copy"
+            )
+        if home.lost is not None:
+            raise LimitError(
+                f"PSUM: the tile of {home.line} is used after its bank went to that of {home.lost}: more than "
+                f"{self.buffer.banks} tiles are in use at once; copy finished sums to SBUF first"  # type: ignore[attr-defined]
+            )
+        if not self.buffer.on_chip:
+            home.store.core = session().core  # the cores of a launch share HBM
+        return Place(home.store, self.pattern if extents is None else self.pattern.cut(extents), self.dtype)
+
+    # ---- arithmetic
+
+    def __iadd__(self, value: Any) -> Tensor:
+        if isinstance(value, Tensor) and value.pending is not None and value.adds and self.buffer.name == "psum":
+            value.into(self, True)
+        else:
+            session().nl.add(self.settle(), value).into(self, False)
+        return self
+
+
+def _operator(name: str, swapped: bool = False) -> Callable[..., Any]:
+    def operate(self: Tensor, other: Any = None) -> Any:
+        op = getattr(session().nl, name)
+        return op(self) if other is None else op(other, self) if swapped else op(self, other)
+
+    return operate
+
+
+for _dunder, _name in {
+    "add": "add", "sub": "subtract", "mul": "multiply", "truediv": "divide", "mod": "mod", "pow": "power",
+    "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor", "lshift": "left_shift", "rshift": "right_shift",
+}.items():  # fmt: skip
+    setattr(Tensor, f"__{_dunder}__", _operator(_name))
+    setattr(Tensor, f"__r{_dunder}__", _operator(_name, swapped=True))
+for _dunder, _name in {
+    "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal", "neg": "negative", "invert": "invert",
+}.items():  # fmt: skip
+    setattr(Tensor, f"__{_dunder}__", _operator(_name))
+
+
+def assign(target: Tensor, value: Any) -> None:
+    """target[...] = value: the instruction that makes the value writes there; a tile is copied, a number is set."""
+    launch = session()
+    isa = launch.nisa
+    if isinstance(value, Tensor):
+        if value.pending is not None and launch.core.deferred is value and _can_take(target, value):
+            value.into(target, False)
+        else:
+            value.settle()
+            isa.tensor_copy(dst=target, src=value) if target.buffer.on_chip else isa.dma_copy(dst=target, src=value)
+    elif hasattr(value, "settled"):
+        assign(target, value.settled())
+    else:
+        isa.memset(dst=target, value=value)
+
+
+def _can_take(target: Tensor, value: Tensor) -> bool:
+    return target.buffer.on_chip and squeezed(target.shape) == squeezed(value.shape)
+
+
+def squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """A shape without its axes of 1."""
+    return tuple(size for size in shape if size != 1)
+
+
+def _padded(part: Pattern) -> Pattern:
+    """With a last axis of 1."""
+    return replace(
+        part, sizes=(*part.sizes, 1), strides=(*part.strides, 1),
+        reaches=tuple(replace(reach, steps=(*reach.steps, 0)) for reach in part.reaches),
+        elements=None if part.elements is None else part.elements[..., None],
+    )  # fmt: skip
+
+
+def _reshaped(pattern: Pattern, sizes: tuple[int, ...]) -> Pattern:
+    """The same elements in the same order in other axes. ValueError where their strides do not allow that."""
+    pattern = pattern.checked()
+    if pattern.elements is not None:
+        listed = pattern.elements.reshape(sizes)
+        return Pattern(listed.shape, (0,) * listed.ndim, elements=listed)
+    probe = as_strided(np.zeros(1, np.int8), pattern.sizes, pattern.strides)  # never looked into
+    shaped = np.reshape(probe, sizes, copy=False)
+    return Pattern(shaped.shape, shaped.strides, pattern.offset)

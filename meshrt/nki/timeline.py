@@ -1,0 +1,11 @@
+"""The engine timeline of a launch, as a file."""
+
+from __future__ import annotations
+
+from meshrt.neuron.trace import events_of, write_events
+from meshrt.nki.session import Session
+
+
+def write_timeline(launch: Session, path: str) -> None:
+    """What ran when on each engine, in the Trace Event Format, which Perfetto draws."""
+    write_events([event for core in launch.cores for event in events_of(core)], "trace=", path)

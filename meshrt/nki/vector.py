@@ -1,0 +1,281 @@
+"""Instructions of the vector engine, element by element. n: elements in each partition."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from meshrt.errors import UsageError
+from meshrt.neuron.dtypes import bfloat16, float32
+from meshrt.nki.constants import chosen
+from meshrt.nki.dtypes import promoted, tile_dtype
+from meshrt.nki.emit import Extents, emit
+from meshrt.nki.generation import both
+from meshrt.nki.ops import reducing, resolve
+from meshrt.nki.repeat import repeated
+from meshrt.nki.session import session
+from meshrt.nki.tensor import Tensor
+
+FAST = ("add", "subtract", "multiply")  # two of bfloat16 at a time
+
+
+def free(extents: Extents) -> int:
+    """Elements in each partition."""
+    return prod(extents[1:])
+
+
+def operand(name: str, value: Any, data: Tensor) -> Any:
+    """A number, or a tile with one for each partition of data. UsageError."""
+    if not isinstance(value, Tensor):
+        try:
+            return np.float32(value) if not isinstance(value, int | np.integer) else value
+        except (TypeError, ValueError):
+            raise UsageError(f"{name} is {value!r}; it is a number or a tile [{data.shape[0]}, 1]") from None
+    value.settle()
+    if value.shape[0] == 1 and data.shape[0] != 1 and value.size == 1:
+        return repeated(value, (data.shape[0], 1))
+    if value.shape[0] != data.shape[0] or value.size != value.shape[0]:
+        raise UsageError(f"{name} has shape {list(value.shape)}; it is a number or a tile [{data.shape[0]}, 1]")
+    return value
+
+
+def spread(values: list[Any], data: Tensor) -> tuple[list[Tensor], Any]:
+    """The tiles among operands, and how to have all of them as arrays that fit data's, from the tiles' numbers."""
+    tiles = [value for value in values if isinstance(value, Tensor)]
+
+    def arrays(*found: np.ndarray) -> list[Any]:
+        rest = iter(found)
+        rank = len(data.shape)
+        return [next(rest).reshape(-1, *(1,) * (rank - 1)) if isinstance(value, Tensor) else value for value in values]
+
+    return tiles, arrays
+
+
+def sizes_of(*tensors: Tensor) -> tuple[str, ...]:
+    return tuple(tensor.settle().buffer.name for tensor in tensors)
+
+
+@both(tensors=3)
+def tensor_tensor(
+    dst: Tensor | None, data1: Tensor, data2: Tensor, op: Any, *, dtype: Any = None, mask: Any = None,
+    engine: Any = None,
+) -> Any:  # fmt: skip
+    """op(data1, data2): 2 n cycles; n if one of the two is in PSUM, or if all is bfloat16 and simple arithmetic."""
+    function = resolve("tensor_tensor", op, 2)
+    memories = sizes_of(data1, data2)
+    if memories == ("psum", "psum"):
+        raise UsageError("tensor_tensor: both operands are in PSUM, one at most may be: copy one of them to SBUF")
+    if data1.shape != data2.shape:
+        if dst is None and data1.shape[0] == data2.shape[0] and data2.size == data2.shape[0]:
+            data2 = repeated(data2.reshape((data2.shape[0],) + (1,) * (len(data1.shape) - 1)), data1.shape)
+        if data1.size // data1.shape[0] != data2.size // data2.shape[0] or data1.shape[0] != data2.shape[0]:
+            raise UsageError(f"tensor_tensor: shapes {list(data1.shape)} and {list(data2.shape)} differ")
+        data2 = data2.reshape(data1.shape)
+    out = dst.dtype if dst is not None else tile_dtype(dtype, promoted(data1.dtype, data2.dtype))
+    name = getattr(op, "__name__", "")
+    fast = name in FAST and data1.dtype == data2.dtype == out == bfloat16
+    passes = 1 if fast or memories[0] != memories[1] else 2
+    return emit("tensor_tensor", chosen("tensor_tensor", engine, "vector", ("vector", "gpsimd")),
+                lambda left: passes * free(left), [data1, data2], data1.shape, out, function, dst=dst,
+                mask=mask)  # fmt: skip
+
+
+@both(tensors=2)
+def tensor_scalar(
+    dst: Tensor | None, data: Tensor, op0: Any, operand0: Any, reverse0: bool = False, op1: Any = None,
+    operand1: Any = None, reverse1: bool = False, *, dtype: Any = None, mask: Any = None, engine: Any = None,
+) -> Any:  # fmt: skip
+    """op1(op0(data, operand0), operand1): n cycles, for one op as for two. reverse: operand first."""
+    first = operand("operand0", operand0, data)
+    second = None if op1 is None else operand("operand1", operand1, data)
+    one, two = resolve("tensor_scalar", op0, 2), None if op1 is None else resolve("tensor_scalar", op1, 2)
+    tiles, arrays = spread([first, second], data)
+
+    def compute(x: np.ndarray, *found: np.ndarray) -> np.ndarray:
+        a, b = arrays(*found)
+        y = one(a, x) if reverse0 else one(x, a)
+        if two is not None:
+            y = two(b, y) if reverse1 else two(y, b)
+        return np.asarray(y)
+
+    out = dst.dtype if dst is not None else tile_dtype(dtype, data.dtype)
+    return emit("tensor_scalar", chosen("tensor_scalar", engine, "vector"), free, [data.settle(), *tiles], data.shape,
+                out, compute, dst=dst, mask=mask)  # fmt: skip
+
+
+@both(tensors=2)
+def tensor_copy(dst: Tensor | None, src: Tensor, *, dtype: Any = None, mask: Any = None, engine: Any = None) -> Any:
+    """A copy within or between SBUF and PSUM, cast if the dtypes differ: n cycles."""
+    src.settle()
+    out = dst.dtype if dst is not None else tile_dtype(dtype, src.dtype)
+    if dst is not None and dst.shape != src.shape and dst.size != src.size:
+        src = repeated(src, dst.shape)
+    return emit("tensor_copy", chosen("tensor_copy", engine, "vector"), free, [src], src.shape, out, lambda x: x,
+                dst=dst, mask=mask)  # fmt: skip
+
+
+@both(tensors=3)
+def scalar_tensor_tensor(
+    dst: Tensor | None, data: Tensor, op0: Any, operand0: Any, op1: Any, operand1: Any, reverse0: bool = False,
+    reverse1: bool = False, *, dtype: Any = None, mask: Any = None, engine: Any = None,
+) -> Any:  # fmt: skip
+    """op1(op0(data, operand0), operand1), operand0 a number for each partition, operand1 a tile: as tensor_tensor."""
+    first = operand("operand0", operand0, data)
+    other = operand1.settle() if isinstance(operand1, Tensor) else None
+    if other is None or other.size != data.size:
+        raise UsageError("scalar_tensor_tensor: operand1 is a tile of data's shape; tensor_scalar takes numbers")
+    one, two = resolve("scalar_tensor_tensor", op0, 2), resolve("scalar_tensor_tensor", op1, 2)
+    tiles, arrays = spread([first], data)
+    memories = sizes_of(data, other)
+
+    def compute(x: np.ndarray, z: np.ndarray, *found: np.ndarray) -> np.ndarray:
+        (a,) = arrays(*found)
+        y = one(a, x) if reverse0 else one(x, a)
+        z = z.reshape(x.shape)
+        return np.asarray(two(z, y) if reverse1 else two(y, z))
+
+    out = dst.dtype if dst is not None else tile_dtype(dtype, promoted(data.dtype, other.dtype))
+    passes = 1 if memories[0] != memories[1] else 2
+    return emit("scalar_tensor_tensor", chosen("scalar_tensor_tensor", engine, "vector", ("vector", "gpsimd")),
+                lambda left: passes * free(left), [data, other, *tiles], data.shape, out, compute, dst=dst,
+                mask=mask)  # fmt: skip
+
+
+@both(tensors=3)
+def tensor_tensor_scan(
+    dst: Tensor | None, data0: Tensor, data1: Tensor, initial: Any, op0: Any, op1: Any, reverse0: bool = False,
+    reverse1: bool = False, *, dtype: Any = None, mask: Any = None,
+) -> Any:  # fmt: skip
+    """y[i] = op1(op0(data0[i], y[i - 1]), data1[i]) along the free axis, y[-1] = initial: 2 n cycles."""
+    start = operand("initial", initial, data0)
+    one, two = resolve("tensor_tensor_scan", op0, 2), resolve("tensor_tensor_scan", op1, 2)
+    tiles, arrays = spread([start], data0)
+
+    def compute(a: np.ndarray, b: np.ndarray, *found: np.ndarray) -> np.ndarray:
+        (first,) = arrays(*found)
+        y = np.broadcast_to(np.asarray(first, np.float32), (a.shape[0], 1))[:, 0]
+        result = np.empty(a.shape, np.float32)
+        for at in range(a.shape[1]):
+            y = one(y, a[:, at]) if reverse0 else one(a[:, at], y)
+            y = two(b[:, at], y) if reverse1 else two(y, b[:, at])
+            result[:, at] = y
+        return result
+
+    out = dst.dtype if dst is not None else tile_dtype(dtype, data0.dtype)
+    vector = session().core.vector
+    return emit("tensor_tensor_scan", vector, lambda left: 2 * free(left), [data0.settle(), data1.settle(), *tiles],
+                data0.shape, out, compute, dst=dst, mask=mask)  # fmt: skip
+
+
+@both(tensors=2)
+def tensor_scalar_reduce(
+    dst: Tensor | None, data: Tensor, op0: Any, operand0: Any, reduce_op: Any, reduce_res: Tensor,
+    reverse0: bool = False, *, dtype: Any = None, mask: Any = None,
+) -> Any:  # fmt: skip
+    """tensor_scalar, and its reduction along the free axes into reduce_res [p, 1]: n + `least_cycles` cycles."""
+    core = session().core
+    result = tensor_scalar(dst, data, op0, operand0, reverse0, dtype=dtype, mask=mask) if dst is not None else (
+        tensor_scalar(data, op0, operand0, reverse0, dtype=dtype, mask=mask))  # fmt: skip
+    first = operand("operand0", operand0, data)
+    one, reduce = resolve("tensor_scalar_reduce", op0, 2), reducing("tensor_scalar_reduce", reduce_op)
+    tiles, arrays = spread([first], data)
+
+    def total(x: np.ndarray, *found: np.ndarray) -> np.ndarray:
+        (a,) = arrays(*found)
+        y = one(a, x) if reverse0 else one(x, a)
+        return np.asarray(reduce.reduce(np.asarray(y).reshape(len(x), -1), axis=1, keepdims=True))
+
+    return also(result, dst, core.vector, [data, *tiles], reduce_res, total, mask)
+
+
+def also(result: Any, dst: Any, engine: Any, reads: list[Tensor], into: Tensor, total: Any, mask: Any) -> Any:
+    """After an instruction, what it has reduced: read from the engine's registers, `least_cycles` cycles."""
+    rows = reads[0].shape[0]
+
+    def second() -> None:
+        emit("read sums", engine, lambda _: 0, reads, (rows, 1), into.dtype, total, dst=into, mask=mask,
+             over=reads[0].shape, result_extents=lambda left: (left[0], 1))  # fmt: skip
+
+    if dst is not None:
+        second()
+        return result
+    first = result.pending
+
+    def run(target: Tensor, add: bool) -> None:
+        first(target, add)
+        second()
+
+    result.pending = run
+    return result
+
+
+@both(tensors=2)
+def tensor_copy_predicated(
+    dst: Tensor | None, src: Any, predicate: Tensor, *, dtype: Any = None, mask: Any = None, reverse_pred: bool = False
+) -> Any:
+    """dst where predicate is zero keeps what it has, elsewhere src: n cycles."""
+    if dst is None:
+        raise UsageError("tensor_copy_predicated changes dst: name it")
+    predicate.settle()
+    reads = [predicate, dst, *([src] if isinstance(src, Tensor) else [])]
+
+    def compute(chosen_: np.ndarray, old: np.ndarray, *new: np.ndarray) -> np.ndarray:
+        taken = (chosen_ == 0) if reverse_pred else (chosen_ != 0)
+        return np.where(taken, new[0].reshape(old.shape) if new else np.float32(src), old)
+
+    return emit("tensor_copy_predicated", session().core.vector, free, reads, dst.shape, dst.dtype, compute, dst=dst,
+                mask=mask)  # fmt: skip
+
+
+@both(tensors=2)
+def dropout(dst: Tensor | None, data: Tensor, prob: Any, *, dtype: Any = None, mask: Any = None) -> Any:
+    """data with elements set to zero with a probability: 2 n cycles. 0 and 1 only, as random numbers are not there."""
+    core = session().core
+    rate = operand("prob", prob, data)
+    tiles, arrays = spread([rate], data)
+
+    def compute(x: np.ndarray, *found: np.ndarray) -> np.ndarray:
+        (p,) = arrays(*found)
+        if not bool(np.isin(p, (0, 1)).all()):
+            raise UsageError("dropout: a probability of 0 or 1; random numbers of the hardware are not emulated")
+        return np.where(np.asarray(p) == 1, np.float32(0), x)
+
+    out = dst.dtype if dst is not None else tile_dtype(dtype, data.dtype)
+    return emit("dropout", core.vector, lambda left: 2 * free(left), [data.settle(), *tiles], data.shape, out, compute,
+                dst=dst, mask=mask)  # fmt: skip
+
+
+def _leaves_whole_numbers(op: Any, *values: Any) -> bool:
+    """Is a result of whole numbers none: a quotient, or something with a fraction?"""
+    if any(isinstance(value, Tensor) and value.dtype.kind not in "iub" for value in values):
+        return False
+    return getattr(op, "__name__", "") == "divide" or any(isinstance(value, float) for value in values)
+
+
+def arithmetic(op: Any, x: Any, y: Any, dtype: Any = None, mask: Any = None) -> Any:
+    """op(x, y) of tiles and numbers: tensor_tensor, or tensor_scalar where one has a number for each partition."""
+    x, y = (value.settled() if hasattr(value, "settled") else value for value in (x, y))
+    if dtype is None and _leaves_whole_numbers(op, x, y):
+        dtype = float32
+    if not isinstance(y, Tensor):
+        return tensor_scalar(x, op, y, dtype=dtype, mask=mask)
+    if not isinstance(x, Tensor):
+        return tensor_scalar(y, op, x, True, dtype=dtype, mask=mask)
+    x, y = x.settle(), y.settle()
+    rows = max(x.shape[0], y.shape[0])
+    if x.shape[0] == y.shape[0] and (x.size == rows) != (y.size == rows):
+        out = dtype or promoted(x.dtype, y.dtype)
+        if y.size == rows:
+            return tensor_scalar(x, op, y, dtype=out, mask=mask)
+        return tensor_scalar(y, op, x, True, dtype=out, mask=mask)
+    if x.shape != y.shape:
+        try:
+            shape = np.broadcast_shapes(x.shape, y.shape)
+        except ValueError as error:
+            raise UsageError(f"shapes {list(x.shape)} and {list(y.shape)} do not go together") from error
+        x, y = (value if value.shape == shape else repeated(value, shape) for value in (x, y))
+    if sizes_of(x, y) == ("psum", "psum"):
+        y = tensor_copy(y).settle()
+    return tensor_tensor(x, y, op, dtype=dtype, mask=mask)

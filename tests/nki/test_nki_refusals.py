@@ -1,0 +1,155 @@
+"""What NKI or its compiler would refuse, in one line that names the kernel's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import meshrt.nki as nki
+import meshrt.nki.isa as nisa_module
+import meshrt.nki.language as nl_module
+from meshrt.errors import LimitError, MeshrtError, UsageError
+
+nl: Any = nl_module
+nisa: Any = nisa_module
+X = np.ones((128, 256), np.float32)
+
+
+def launched(function: Callable[..., Any], *args: Any) -> Any:
+    return nki.simulate(nki.jit(function), show=False)(*args)
+
+
+def _half_written(x):
+    out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+    nl.store(out[:, 0:100], nl.load(x[:, 0:100]))
+    return out
+
+
+def _mixed(x):
+    nisa.nc_matmul(nl.load(x[:, 0:128]), nl.load(x, dtype=nl.bfloat16))
+
+
+def _start(x):
+    tile = nl.load(x)
+    nisa.nc_matmul(tile[5:40, 0:128], tile[5:40])
+
+
+def _wide(x):
+    nisa.nc_matmul(nl.load(x), nl.load(x))
+
+
+def _strange(x):
+    nisa.tensor_scan(nl.load(x))
+
+
+def _argument(x):
+    nisa.tensor_copy(nl.load(x), dtyp=nl.bfloat16)
+
+
+def _beyond(x):
+    nl.load(x[nl.arange(128)[:, None], nl.arange(300)[None, :]])
+
+
+def _unwritten(x):
+    tile = nl.ndarray((128, 10), dtype=nl.float32)
+    nl.exp(tile).settle()
+
+
+def _partitions(x):
+    nl.ndarray((129, 4), dtype=nl.float32, buffer=nl.sbuf)
+
+
+def _branch(x):
+    if nl.load(x) > 0:
+        pass
+
+
+def _two_in_psum(x):
+    tile = nl.load(x[:, 0:128])
+    a, b = nisa.nc_transpose(tile).settle(), nisa.nc_transpose(tile).settle()
+    nisa.tensor_tensor(a, b, nl.add)
+
+
+def _memory(x):
+    nl.ndarray((128, 4), dtype=nl.float32, buffer="sbuf")
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (_half_written, "was not written: 12800 of 32768 elements"),
+        (_mixed, "stationary is float32, moving bfloat16"),
+        (_start, "stationary has 35 partitions from 5 on; so many start at 0 or 64"),
+        (_wide, "the free axis of stationary is 256 long, 128 is the limit"),
+        (_strange, "nisa has no 'tensor_scan' here: did you mean tensor_"),
+        (_argument, "tensor_copy has no argument dtyp=: did you mean dtype?"),
+        (_beyond, "an index reaches 299 on an axis of 256"),
+        (_unwritten, "reads [128, 10] of sbuf that was never written"),
+        (_partitions, "has 129 partitions, 128 at most"),
+        (_branch, "no `if` on a tile"),
+        (_two_in_psum, "both operands are in PSUM"),
+        (_memory, "buffer is 'sbuf'; say nl.sbuf"),
+    ],
+)
+def test_a_refusal_names_the_line_and_the_way_out(function: Callable[..., Any], message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        launched(function, X)
+    text = str(caught.value)
+    assert message in text and "\n" not in text
+    first = function.__code__.co_firstlineno
+    name, line = text.split(":")[:2]
+    assert name == "test_nki_refusals.py" and first <= int(line) <= first + 6
+
+
+def test_more_banks_of_psum_than_there_are() -> None:
+    def kernel(x: Any) -> None:
+        tile = nl.load(x[:, 0:128])
+        kept = [nisa.nc_transpose(tile).settle() for _ in range(9)]
+        nl.copy(kept[0]).settle()
+
+    with pytest.raises(LimitError, match="more than 8 tiles are in use at once"):
+        launched(kernel, X)
+
+
+def test_outside_of_a_kernel_and_wide_numbers() -> None:
+    with pytest.raises(UsageError, match="inside a kernel only"):
+        nl.ndarray((128, 4), dtype=nl.float32)
+    with pytest.raises(MeshrtError, match="float64"):
+        launched(_half_written, X.astype(np.float64))
+
+
+def _carried(loop: Any) -> Callable[..., Any]:
+    def kernel(x: Any) -> Any:
+        out = nl.ndarray((128, 8), dtype=x.dtype, buffer=nl.shared_hbm)
+        tile = nl.load(x[:, 0:8])
+        for i in loop(7):
+            tile[:, i + 1] = nl.add(tile[:, i], 1.0)
+        nl.store(out, tile)
+        return out
+
+    return nki.jit(kernel)
+
+
+def test_what_a_loop_carries_is_noted_for_affine_range_alone() -> None:
+    for loop, noted in ((nl.affine_range, True), (nl.sequential_range, False), (nl.static_range, False)):
+        kernel = _carried(loop)
+        got = nki.simulate(kernel, show=False)(X)
+        assert (got == 1 + np.arange(8)).all()
+        assert any("earlier iteration" in note for note in kernel.report["notes"]) is noted
+
+
+def test_sums_over_an_affine_range_carry_nothing() -> None:
+    def kernel(x: Any) -> Any:
+        out = nl.ndarray((128, 8), dtype=x.dtype, buffer=nl.shared_hbm)
+        total = nl.zeros((128, 8), dtype=nl.float32)
+        for i in nl.affine_range(4):
+            total[...] += nl.load(x[:, nl.ds(8 * i, 8)])
+        nl.store(out, total)
+        return out
+
+    known = nki.jit(kernel)
+    assert (nki.simulate(known, show=False)(X) == 4).all()
+    assert known.report["notes"] == []
