@@ -1,0 +1,103 @@
+"""Routers: by colour, which ports wavelets come in by and leave by; switches that turn, filters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from meshrt.csl.errors import CslError
+
+RAMP, EAST, NORTH, WEST, SOUTH = range(5)
+NAMES = ("RAMP", "EAST", "NORTH", "WEST", "SOUTH")
+STEPS = {EAST: (1, 0), NORTH: (0, -1), WEST: (-1, 0), SOUTH: (0, 1)}
+ACROSS = {EAST: WEST, WEST: EAST, NORTH: SOUTH, SOUTH: NORTH}
+
+
+@dataclass(slots=True, eq=False)
+class Route:
+    """One entry of a router. `positions`: (rx, tx) of each switch position."""
+
+    positions: list[tuple[frozenset[int], frozenset[int]]]
+    at: int = 0
+    ring: bool = False
+    filter: Any = None
+    count: int = 0  # wavelets that a counter filter has seen
+    swap_x: bool = False
+    swap_y: bool = False
+    place: Any = None
+
+    @property
+    def rx(self) -> frozenset[int]:
+        return self.positions[self.at][0]
+
+    @property
+    def tx(self) -> frozenset[int]:
+        return self.positions[self.at][1]
+
+    def turn(self, command: str) -> bool:
+        """Take up another position. Did it change?"""
+        before = self.at
+        if command == "SWITCH_RST":
+            self.at = 0
+        elif command == "SWITCH_ADV":
+            self.at += 1
+            if self.at == len(self.positions):
+                self.at = 0 if self.ring else self.at - 1
+        return self.at != before
+
+
+def _ports(one: Any) -> frozenset[int]:
+    value = one.value
+    if isinstance(value, dict):
+        return frozenset(int(part.value) for part in value.values())
+    return frozenset([int(value)])
+
+
+def route(config: dict[str, Any], place: Any) -> Route:
+    """What @set_color_config says. CslError."""
+    for name in config:
+        if name not in ("routes", "switches", "filter", "teardown"):
+            raise CslError(
+                f"{place}: .{name} of a colour's routes is not in the part of CSL that is here (docs/csl.md)"
+            )
+    if "routes" not in config:
+        raise CslError(f"{place}: a colour's configuration has no .routes")
+    routes = config["routes"].value
+    rx = _ports(routes["rx"]) if "rx" in routes else frozenset[int]()
+    tx = _ports(routes["tx"]) if "tx" in routes else frozenset[int]()
+    found = Route([(rx, tx)], place=place)
+    found.swap_x = "color_swap_x" in routes and bool(routes["color_swap_x"].value)
+    found.swap_y = "color_swap_y" in routes and bool(routes["color_swap_y"].value)
+    if "switches" in config:
+        switches = config["switches"].value
+        for name in ("pos1", "pos2", "pos3"):
+            if name not in switches or "invalid" in switches[name].value:
+                break
+            position = switches[name].value
+            found.positions.append(
+                (_ports(position["rx"]) if "rx" in position else rx, _ports(position["tx"]) if "tx" in position else tx)
+            )
+        if "current_switch_pos" in switches:
+            found.at = int(switches["current_switch_pos"].value)
+        found.ring = "ring_mode" in switches and bool(switches["ring_mode"].value)
+    if "filter" in config:
+        found.filter = config["filter"].value
+    return found
+
+
+def keeps(one: Route, raw: int) -> bool:
+    """Does a filter let this wavelet to the core?"""
+    if one.filter is None:
+        return True
+    kind = one.filter["kind"].value
+    index = raw >> 16
+    if "range" in kind:
+        return int(one.filter["min_idx"].value) <= index <= int(one.filter["max_idx"].value)
+    if "counter" in kind:
+        limit = int(one.filter["limit1"].value) if "limit1" in one.filter else 0
+        counted = one.count + (int(one.filter["init_counter"].value) if "init_counter" in one.filter else 0)
+        one.count += 1
+        period = limit + 1
+        top = int(one.filter["max_counter"].value) if "max_counter" in one.filter else 0
+        return counted % period <= top
+    raise CslError(f"{one.place}: a filter of this kind is not in the part of CSL that is here (docs/csl.md)")
