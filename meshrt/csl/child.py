@@ -20,10 +20,10 @@ PACKAGES = ("cerebras", "cerebras/sdk", "cerebras/sdk/runtime", "cerebras/sdk/de
 
 
 def run(
-    command: Sequence[str], folder: Path, *, report: Path | None = None, seed: int | None = None,
+    command: Sequence[str], folder: Path, *, report: Path | None = None, seed: int | None = None, built: Path | None = None,
     timeout: float | None = None, capture: bool = False,
 ) -> subprocess.CompletedProcess[str]:  # fmt: skip
-    """Run a command in a folder. subprocess.TimeoutExpired."""
+    """Run a command in a folder; `built` is touched when cslc has built. subprocess.TimeoutExpired."""
     with TemporaryDirectory(prefix="meshrt-csl-") as made:
         root = Path(made)
         (root / "bin").mkdir()
@@ -42,7 +42,7 @@ def run(
             "PYTHONPATH": os.pathsep.join(filter(None, paths)),
             "PYTHONDONTWRITEBYTECODE": "1",
         }
-        for name, value in (("MESHRT_CSL_REPORT", report), ("MESHRT_CSL_SEED", seed)):
+        for name, value in (("MESHRT_CSL_REPORT", report), ("MESHRT_CSL_SEED", seed), ("MESHRT_CSL_BUILT", built)):
             if value is not None:
                 environment[name] = str(value)
         return subprocess.run(

@@ -59,6 +59,7 @@ class Core:
         self.ready: dict[int, float] = dict.fromkeys(image.active, 0.0)
         self.arrived: dict[int, deque[Train]] = {}
         self.waiters: dict[int, list[tuple[Any, Pending]]] = {}
+        self.sent: dict[int, float] = {}  # colour -> until when its queue is busy
         self.pending: list[Pending] = []
         self.running: Task | None = None
         self.scheduled = False
@@ -129,14 +130,14 @@ class Core:
         if self.running is not None:
             return
         found = self.candidates()
-        if not found:
-            self.next_command(time)
-            return
         now = max(time, self.t)
         due = [one for one in found if one[0] <= now]
         if not due:
-            self.scheduled = True
-            self.wafer.at(min(found)[0], self.run, None)
+            if self.open and self.commands:
+                self.next_command(time)
+            elif found:
+                self.scheduled = True
+                self.wafer.at(min(found)[0], self.run, None)
             return
         _, number, color = due[0] if len(due) == 1 else self.wafer.pick(sorted(due, key=lambda one: one[1]))
         self.t = now + COSTS.task
@@ -151,11 +152,10 @@ class Core:
         self.go(Task(name, python(self, *arguments)))
 
     def next_command(self, time: float) -> None:
-        if self.open and self.commands:
-            function, arguments = self.commands.popleft()
-            self.open = False
-            self.t = max(time, self.t)
-            self.go(Task(function.__name__, function(self, *arguments)))
+        function, arguments = self.commands.popleft()
+        self.open = False
+        self.t = max(time, self.t)
+        self.go(Task(function.__name__, function(self, *arguments)))
 
     def go(self, task: Task) -> None:
         """Run a task until it waits or ends."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -10,10 +11,10 @@ from meshrt.csl.errors import CslError
 from meshrt.csl.program import build
 from meshrt.errors import MeshrtError
 
-TAKEN = ("--arch", "-o", "--output", "--params")
+TAKEN = ("--arch", "-o", "--output", "--params", "--colors")
 # What says how the compiler or memcpy goes about it, and nothing of the program.
 OTHERS = (
-    "--fabric-dims", "--fabric-offsets", "--channels", "--width-west-buf", "--width-east-buf", "--colors", "--max-inlined-iterations",
+    "--fabric-dims", "--fabric-offsets", "--channels", "--width-west-buf", "--width-east-buf", "--max-inlined-iterations",
     "--max-parallelism", "--import-path", "--verbose", "--memcpy", "--no-memcpy", "--link-section-start-address-bytes",
 )  # fmt: skip
 
@@ -30,6 +31,7 @@ def compile_(argv: list[str]) -> int:
     """Build. CslError, MemoryLimit."""
     arch, out, source = "wse2", "out", None
     parameters: dict[str, int] = {}
+    colors: dict[str, int] = {}
     words = list(argv)
     while words:
         word = words.pop(0)
@@ -51,16 +53,21 @@ def compile_(argv: list[str]) -> int:
             out = value
         elif name == "--params":
             parameters |= parse_parameters(value)
+        elif name == "--colors":
+            colors |= parse_parameters(value)
     if source is None:
         raise CslError("cslc is given no file")
-    program = build(source.resolve(), parameters, arch)
+    program = build(source.resolve(), parameters | colors, arch)
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     written = {
         "params": {name: str(value) for name, value in parameters.items()},
-        "meshrt": {"path": str(source.resolve()), "parameters": parameters, "arch": arch, "size": program.size},
+        "colors": {name: str(value) for name, value in colors.items()},
+        "meshrt": {"path": str(source.resolve()), "parameters": parameters | colors, "arch": arch, "size": program.size},
     }
     (folder / "out.json").write_text(json.dumps(written))
+    if os.environ.get("MESHRT_CSL_BUILT"):
+        Path(os.environ["MESHRT_CSL_BUILT"]).touch()
     return 0
 
 

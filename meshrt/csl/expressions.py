@@ -75,8 +75,10 @@ def coerce(one: Val, kind: Any, scope: Scope, line: int) -> Val:
         return Val(kind, code=f"convert({one.code}, {kind.name})")
     if is_pointer(one.type) and is_pointer(kind) and fits(one.type, kind):
         return Val(kind, one.value, one.code)
-    if isinstance(kind, Callable) and isinstance(one.type, Callable):
+    if isinstance(kind, Callable) and (isinstance(one.type, Callable) or one.type is NATIVE):
         return Val(one.type, one.value, one.code)
+    if one.type in (INT, FLOAT) and not one.known and is_number(kind) and (one.type is INT or is_float(kind)):
+        return Val(kind, code=f"{kind}({one.code})")
     if kind is STRUCT and isinstance(one.value, dict):
         return one
     if is_dsd(kind) and is_dsd(one.type):

@@ -64,7 +64,8 @@ def _compute(ref: FunctionRef, bound: list[tuple[str, Val]], result: Any, scope:
     try:
         statement(ref.node.body, inner)
     except Returned as found:
-        return coerce(found.value, result, inner, ref.node.line)
+        one = coerce(found.value, result, inner, ref.node.line)
+        return Val(one.type, one.value, one.code)
     return Val(VOID)
 
 

@@ -54,7 +54,7 @@ def _declare(node: n.Declaration, scope: Scope) -> Val:
     if node.kind == "const":
         if value is None or (value.value is None and value.spot is not None and not isinstance(kind, Array)):
             raise scope.wrong(node.line, f"{node.name} is const and has no value that is known before the run")
-        if isinstance(kind, Array) and nbytes(kind) and module.image is not None and value.spot is None:
+        if isinstance(kind, Array) and nbytes(kind) and module.image is not None and not isinstance(value.spot, Memory):
             return Val(kind, value.value, spot=Memory(_place(node, kind, value.value, scope)))
         return Val(kind, value.value, spot=value.spot if isinstance(kind, Array) else None)
     return variable(node, kind, value, scope, module.values)

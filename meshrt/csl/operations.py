@@ -130,11 +130,10 @@ def start(core: Any, of: Operation, operands: tuple[Any, ...], options: Options)
 
 
 def _total(target: Any, sources: tuple[Any, ...]) -> int:
-    extents = [one.extent for one in (target, *sources) if isinstance(one, Mem | Fab) and one.extent]
-    if isinstance(target, Mem | Fab) and target.extent:
-        return int(target.extent)
-    if extents:
-        return int(min(extents))
+    for kind in (Mem, Fab):  # memory says how long it is, then the fabric
+        for one in (target, *sources):
+            if isinstance(one, kind) and not (isinstance(one, Mem) and not one.extents):
+                return int(one.extent)
     return 1 if not any(isinstance(one, FifoName) for one in (target, *sources)) else INFINITE
 
 
@@ -143,6 +142,8 @@ def elements(core: Any, mem: Mem, dtype: Any, begin: int, count: int) -> Any:
     size = np.dtype(dtype).itemsize
     first = mem.base // size
     step = mem.nbytes // size or 1
+    if not mem.extents:  # one number, by a pointer
+        return first + np.zeros(count, np.int64)
     if len(mem.strides) == 1:
         stride = mem.strides[0] * step
         low = first + begin * stride
@@ -260,7 +261,7 @@ def _widen(result: Any) -> Any:
 
 def map_over(core: Any, function: Any, operands: tuple[Any, ...], target: Any) -> Iterator[Any]:
     """@map: the function of each element, in order."""
-    vectors = [one for one in (*operands, target) if isinstance(one, Mem) and one.extent]
+    vectors = [one for one in (*operands, target) if isinstance(one, Mem) and one.extents]
     count = min((one.extent for one in vectors), default=1)
     reads = []
     for one in operands:

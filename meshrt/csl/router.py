@@ -20,6 +20,7 @@ class Route:
     positions: list[tuple[frozenset[int], frozenset[int]]]
     at: int = 0
     ring: bool = False
+    pop: str = "no_pop"  # when a router takes its command off a control wavelet
     filter: Any = None
     count: int = 0  # wavelets that a counter filter has seen
     swap_x: bool = False
@@ -74,11 +75,14 @@ def route(config: dict[str, Any], place: Any) -> Route:
             if name not in switches or "invalid" in switches[name].value:
                 break
             position = switches[name].value
-            found.positions.append(
-                (_ports(position["rx"]) if "rx" in position else rx, _ports(position["tx"]) if "tx" in position else tx)
-            )
+            # what a position does not say is as in the one before
+            rx = _ports(position["rx"]) if "rx" in position else rx
+            tx = _ports(position["tx"]) if "tx" in position else tx
+            found.positions.append((rx, tx))
         if "current_switch_pos" in switches:
             found.at = int(switches["current_switch_pos"].value)
+        for name in switches["pop_mode"].value if "pop_mode" in switches else ():
+            found.pop = name
         found.ring = "ring_mode" in switches and bool(switches["ring_mode"].value)
     if "filter" in config:
         found.filter = config["filter"].value

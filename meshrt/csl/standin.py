@@ -17,6 +17,9 @@ from meshrt.csl.errors import CslError
 from meshrt.csl.host import Host
 
 
+OPENED: dict[str, Host] = {}  # of this process, for debug_util
+
+
 class MemcpyDataType(enum.Enum):
     MEMCPY_16BIT = 16
     MEMCPY_32BIT = 32
@@ -33,6 +36,7 @@ class SdkRuntime:
     def __init__(self, bindir: Any, **options: Any):
         seed = os.environ.get("MESHRT_CSL_SEED")
         self._host = Host(str(bindir), None if seed is None else int(seed))
+        OPENED[str(bindir)] = self._host
 
     def __enter__(self) -> SdkRuntime:
         self.load()
@@ -69,6 +73,16 @@ class SdkRuntime:
         copy(int(dest), src, (px, py, w, h), int(elem_per_pe), data_type.value, order.value)
         return 0
 
+    def memcpy_h2d_rowbcast(self, dest: int, src: Any, px: int, py: int, w: int, h: int, elem_per_pe: int, **how: Any) -> int:
+        """Each column's data to all of its cores."""
+        all_rows = np.broadcast_to(_grid_of(src, w, elem_per_pe, how)[None], (h, w, int(elem_per_pe)))
+        return self.memcpy_h2d(dest, all_rows, px, py, w, h, elem_per_pe, **_row_major(how))
+
+    def memcpy_h2d_colbcast(self, dest: int, src: Any, px: int, py: int, w: int, h: int, elem_per_pe: int, **how: Any) -> int:
+        """Each row's data to all of its cores."""
+        all_columns = np.broadcast_to(_grid_of(src, h, elem_per_pe, how)[:, None], (h, w, int(elem_per_pe)))
+        return self.memcpy_h2d(dest, all_columns, px, py, w, h, elem_per_pe, **_row_major(how))
+
     def memcpy_d2h(
         self, dest: Any, src: int, px: int, py: int, w: int, h: int, elem_per_pe: int, *, streaming: bool,
         data_type: MemcpyDataType, order: MemcpyOrder, nonblock: bool,
@@ -81,10 +95,13 @@ class SdkRuntime:
         return 0
 
     def launch(self, name: str, *arguments: Any, nonblock: bool = True) -> int:
+        if len(arguments) == 1 and isinstance(arguments[0], list | tuple):
+            arguments = tuple(arguments[0])
         self._host.launch(name, arguments, nonblock)
         return 0
 
-    call = launch
+    def call(self, name: str, arguments: Any, nonblock: bool = True) -> int:
+        return self.launch(name, *arguments, nonblock=nonblock)
 
     def is_task_done(self, task: int) -> bool:
         return True
@@ -93,15 +110,25 @@ class SdkRuntime:
         self._host.complete()
 
 
+def _grid_of(src: Any, count: int, each: int, how: dict[str, Any]) -> Any:
+    """[cores of a line, each]"""
+    flat = np.ascontiguousarray(src).ravel()
+    return flat.reshape(each, count).T if how["order"] is MemcpyOrder.COL_MAJOR else flat.reshape(count, each)
+
+
+def _row_major(how: dict[str, Any]) -> dict[str, Any]:
+    return how | {"order": MemcpyOrder.ROW_MAJOR}
+
+
 def input_array_to_u32(np_arr: Any, sentinel: int | None, fast_dim_sz: int) -> Any:
-    """16 bits a word; with sentinel None the upper 16 bits are the index modulo fast_dim_sz."""
+    """16 bits a word; with a sentinel the upper 16 bits are the index modulo fast_dim_sz."""
     flat = np.ascontiguousarray(np_arr).ravel()
     if flat.dtype.itemsize == 4:
         return flat.view(np.uint32).copy()
     if flat.dtype.itemsize != 2:
         raise CslError(f"input_array_to_u32 of {flat.dtype}: there are numbers of 16 and 32 bits")
     low = flat.view(np.uint16).astype(np.uint32)
-    if sentinel is None:
+    if sentinel is not None:
         return low | (np.arange(flat.size, dtype=np.uint32) % np.uint32(fast_dim_sz)) << np.uint32(16)
     return low
 

@@ -290,7 +290,7 @@ def _operand(one: Val, at: int, name: str, scope: Scope, line: int) -> Val:
         return one
     if isinstance(one.type, Pointer):
         element = one.type.to.element if isinstance(one.type.to, Array) else one.type.to
-        text = f"Mem({_number(one, scope)}, {nbytes(element)}, (0,), (0,), {dtype(element).str[1:]!r})"
+        text = f"Mem({_number(one, scope)}, {nbytes(element)}, (), (), {dtype(element).str[1:]!r})"
         return Val(TYPES["mem1d_dsd"], code=text)
     if at == 0:
         raise scope.wrong(line, f"@{name} to a {one.type}: a vector or a pointer takes the result")

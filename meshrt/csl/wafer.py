@@ -180,6 +180,8 @@ class Wafer:
         """Wavelets from a core's ramp to where its routers say."""
         count = len(data)
         self.counters.wavelets += count
+        head = max(head, core.sent.get(color, 0.0))
+        core.sent[color] = head + gap * count
         if color in core.image.to_host and (core.x, core.y, color) not in self.routes:
             self.to_host.setdefault((core.x, core.y, color), []).append((head, data))
             return
@@ -199,14 +201,26 @@ class Wafer:
 
     def _control(self, core: Core, color: int, data: Any, head: float) -> None:
         """A control wavelet: it goes by the positions as they are, and turns the switches it has passed."""
-        path = self._path_of(core, color)
-        raw = int(data[0])
-        command = COMMANDS[raw >> 22 & 7]
-        silent = bool(raw >> 25 & 1)
-        for end, hops, there in path.cores:
-            if not silent:
-                end.deliver(there, Train(head + COSTS.ramp + hops * COSTS.hop, 0.0, data, True))
-        for key in path.routers:
+        self._path_of(core, color)
+        ahead = [(core.x, core.y, RAMP, 0, color, int(data[0]))]
+        turned: list[tuple[tuple[int, int, int], str]] = []
+        while ahead:
+            x, y, port, hops, color, raw = ahead.pop(0)
+            entry = self.routes[x, y, color]
+            command, silent = COMMANDS[raw >> 22 & 3], bool(raw >> 24 & 1)
+            onward = raw
+            if entry.pop == "always_pop" or (entry.pop == "pop_on_advance" and command == "SWITCH_ADV"):
+                onward = raw & 0x3FFFFF | (raw >> 25 & 0x7F) << 22  # the next command is the first now
+            for out in sorted(entry.tx):
+                if out != RAMP:
+                    dx, dy = STEPS[out]
+                    swaps = (entry.swap_x and dx) or (entry.swap_y and dy)
+                    ahead.append((x + dx, y + dy, ACROSS[out], hops + 1, color ^ 1 if swaps else color, onward))
+                elif not silent:
+                    word = np.array([raw], np.uint32)
+                    self.cores[x, y].deliver(color, Train(head + COSTS.ramp + hops * COSTS.hop, 0.0, word, True))
+            turned.append(((x, y, color), command))
+        for key, command in turned:
             self._turn(key, command, head)
 
     def turn(self, core: Core, color: int, command: str, time: float) -> None:

@@ -34,15 +34,15 @@ def _run_only(name: str, text: Any, result: Any = VOID, cycles: float = COSTS.ca
 
 def get_params(program: Any, given: dict[str, Val], image: Any) -> Library:
     def call(scope: Scope, arguments: list[Val], line: int) -> Val:
-        return Val(
-            STRUCT, {name: one for name, one in given.items() if name in (*STREAMS, "LAUNCH", "width", "height")}
-        )
+        return Val(STRUCT, {name: given.get(name, Val(VOID)) for name in (*STREAMS, "LAUNCH", "width", "height")})
 
     return Library("<memcpy/get_params>", {"get_params": native("get_params", call), **given})
 
 
 def memcpy(program: Any, given: dict[str, Val], image: Any) -> Library:
     for name, one in given.items():
+        if one.type is VOID:
+            continue
         if name.startswith("MEMCPYH2D"):
             image.from_host.add(int(one.value))
         elif name.startswith("MEMCPYD2H"):
@@ -87,8 +87,8 @@ U32 = TYPES["u32"]
 
 
 def encode(opcode: Any, silent: Any, entry: Any, data: Any) -> Any:
-    """A control wavelet, in bits of our own: data 0 to 15, task 16 to 21, command 22 to 24, no task 25."""
-    return np.uint32(int(data) & 0xFFFF | int(entry) << 16 | int(opcode) << 22 | int(silent) << 25)
+    """A control wavelet as published programs write them by hand: data 0 to 15, task 16 to 21, command 22 and 23, no task 24."""
+    return np.uint32(int(data) & 0xFFFF | int(entry) << 16 | int(opcode) << 22 | int(silent) << 24)
 
 
 def control(program: Any, given: dict[str, Val], image: Any) -> Library:
@@ -208,7 +208,7 @@ def simprint(program: Any, given: dict[str, Val], image: Any) -> Library:
 
 
 def show(core: Any, text: str) -> None:
-    print(text, end="" if not text.endswith("\n") else "")
+    print(text, end="")
 
 
 SPACE: dict[str, Any] = {
