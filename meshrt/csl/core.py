@@ -12,7 +12,7 @@ import numpy as np
 from meshrt.csl.costs import COSTS
 from meshrt.csl.errors import CslError
 from meshrt.csl.image import Image
-from meshrt.csl.operations import Options, Pending, advance
+from meshrt.csl.operations import Options, Pending, advance, compute
 from meshrt.csl.tilebuiltins import CONTROL
 from meshrt.csl.vectors import Fab, Fifo, FifoName
 
@@ -220,6 +220,16 @@ class Core:
             if self.running is not None and self.running.waits is pending:
                 self.wafer.at(pending.time, self.resume, pending)
         self.wafer.at(pending.time, self.effect, (options.activate, options.unblock))
+        if pending.then is not None:
+            self.wafer.at(pending.time, self.follow, pending)
+
+    def follow(self, time: float, pending: Pending) -> None:
+        pending.then(time)
+
+    def compute(self, pending: Pending) -> None:
+        """An operation all in memory, of a library."""
+        compute(self, pending.of, pending.target, pending.sources, 0, pending.total)
+        pending.time += pending.total / pending.of.lanes
 
     def finish_plain(self, time: float, options: Options) -> None:
         self.effect(time, (options.activate, options.unblock))

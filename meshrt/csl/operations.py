@@ -85,6 +85,7 @@ class Pending:
     done: int = 0
     waits: bool = False  # the core's task waits for it
     over: bool = False
+    then: Any = None  # what a library does next, given the time
 
 
 def start(core: Any, of: Operation, operands: tuple[Any, ...], options: Options) -> Pending | None:
@@ -111,7 +112,7 @@ def start(core: Any, of: Operation, operands: tuple[Any, ...], options: Options)
     plain = isinstance(target, Mem) and not any(isinstance(one, Fab | FifoName) for one in sources)
     core.operations += 1
     if plain:
-        _compute(core, of, target, sources, 0, total)
+        compute(core, of, target, sources, 0, total)
         cycles = total / of.lanes
         if options.is_async:
             core.t += COSTS.start_async
@@ -164,7 +165,7 @@ def _out(core: Any, mem: Mem, address: int) -> MemoryLimit:
     )  # type: ignore[no-any-return]
 
 
-def _compute(core: Any, of: Operation, target: Mem, sources: tuple[Any, ...], begin: int, count: int) -> None:
+def compute(core: Any, of: Operation, target: Mem, sources: tuple[Any, ...], begin: int, count: int) -> None:
     if count <= 0:
         return
     taken = of.dtype if of.takes is None else of.takes

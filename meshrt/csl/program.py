@@ -9,7 +9,7 @@ from meshrt.csl import nodes as n
 from meshrt.csl.errors import CslError, Place, nearest
 from meshrt.csl.functions import function, same
 from meshrt.csl.image import Image
-from meshrt.csl.libraries import math, system
+from meshrt.csl.libraries import collectives, math, system
 from meshrt.csl.modules import open_module
 from meshrt.csl.parser import parse
 from meshrt.csl.scope import Scope
@@ -21,7 +21,7 @@ ARCHITECTURES = ("wse2", "wse3")
 LIBRARIES: dict[str, Any] = {
     "<math>": math.library, "<memcpy/get_params>": system.get_params, "<memcpy/memcpy>": system.memcpy,
     "<time>": system.time, "<layout>": system.layout, "<control>": system.control, "<random>": system.random,
-    "<directions>": system.directions, "<debug>": system.debug, "<simprint>": system.simprint,
+    "<collectives_2d/params>": collectives.params, "<collectives_2d/pe>": collectives.pe, "<directions>": system.directions, "<debug>": system.debug, "<simprint>": system.simprint,
 }  # fmt: skip
 
 

@@ -64,7 +64,8 @@ class Wafer:
             memory[at, : image.used] = image.memory[: image.used]
             self.cores[x, y] = Core(self, image, x, y, memory[at])
             for color, config, place in image.colors:
-                self.routes[x, y, color] = route(config, place)
+                entry = config if isinstance(config, Route) else route(config, place)
+                self.routes[x, y, color] = Route(list(entry.positions), place=place) if entry is config else entry
         for core in self.cores.values():
             core.wake(0.0)
 
@@ -223,16 +224,26 @@ class Wafer:
         for key, command in turned:
             self._turn(key, command, head)
 
+    def set_route(self, core: Core, color: int, rx: frozenset[int], tx: frozenset[int]) -> None:
+        """A library writes the first position of its core's entry."""
+        key = (core.x, core.y, color)
+        self.routes[key].positions[0] = (rx, tx)
+        self._forget(key)
+
     def turn(self, core: Core, color: int, command: str, time: float) -> None:
         self._turn((core.x, core.y, color), command, time)
 
     def _turn(self, key: tuple[int, int, int], command: str, time: float) -> None:
         entry = self.routes.get(key)
         if entry is not None and entry.turn(command):
-            for one in [path for path in self.paths if path[2] == key[2]]:
-                del self.paths[one]
-            for core in self.blocked_on.pop(key, []):
-                self.at(time, core.poll, None)
+            self._forget(key)
+
+    def _forget(self, key: tuple[int, int, int]) -> None:
+        """A router has changed: paths of its colour are walked anew, and who waited for it looks again."""
+        for one in [path for path in self.paths if path[2] == key[2]]:
+            del self.paths[one]
+        for core in self.blocked_on.pop(key, []):
+            self.at(self.now, core.poll, None)
 
     # The host's side
 
