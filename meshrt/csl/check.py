@@ -56,7 +56,11 @@ def check(root: Path, folder: Path, script: str, arguments: tuple[str, ...], tim
         built = Path(made) / "built"
         try:
             ran = child.run(
-                ["bash", script, *arguments], copy / folder.relative_to(root), timeout=timeout, capture=True, built=built
+                ["bash", script, *arguments],
+                copy / folder.relative_to(root),
+                timeout=timeout,
+                capture=True,
+                built=built,
             )
         except subprocess.TimeoutExpired:
             return Checked(name, "yes", "yes" if built.exists() else "-", "no", "-", f"not done in {timeout:g} s")

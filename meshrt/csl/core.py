@@ -139,7 +139,7 @@ class Core:
                 self.scheduled = True
                 self.wafer.at(min(found)[0], self.run, None)
             return
-        _, number, color = due[0] if len(due) == 1 else self.wafer.pick(sorted(due, key=lambda one: one[1]))
+        _, number, color = due[0] if len(due) == 1 else self.wafer.pick(sorted(due, key=lambda one: one[:2]))
         self.t = now + COSTS.task
         self.tasks_run += 1
         name, python, dtypes = self.wafer.task(self.image, number)

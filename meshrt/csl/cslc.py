@@ -63,7 +63,12 @@ def compile_(argv: list[str]) -> int:
     written = {
         "params": {name: str(value) for name, value in parameters.items()},
         "colors": {name: str(value) for name, value in colors.items()},
-        "meshrt": {"path": str(source.resolve()), "parameters": parameters | colors, "arch": arch, "size": program.size},
+        "meshrt": {
+            "path": str(source.resolve()),
+            "parameters": parameters | colors,
+            "arch": arch,
+            "size": program.size,
+        },
     }
     (folder / "out.json").write_text(json.dumps(written))
     if os.environ.get("MESHRT_CSL_BUILT"):

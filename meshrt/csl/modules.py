@@ -97,13 +97,20 @@ def initial_value(kind: Any) -> Any:
 
 
 def open_module(tree: n.File, parameters: dict[str, Val], image: Any, program: Any) -> Module:
-    """A file with its parameters; what stands in its comptime blocks is done. CslError."""
+    """A file with its parameters: what it imports is opened and what stands in its comptime blocks is done. CslError.
+
+    Other declarations are looked at when they are used: one that is not takes no memory.
+    """
     from meshrt.csl.statements import statement
 
     module = Module(tree, parameters, image, program)
     for name in tree.order:
         node = tree.declarations[name]
-        if isinstance(node, n.Declaration) and node.kind != "param":
+        if (
+            isinstance(node, n.Declaration)
+            and isinstance(node.value, n.Builtin)
+            and node.value.name == "@import_module"
+        ):
             lookup(module, name)
     for block in tree.blocks:
         if isinstance(block, n.Comptime):

@@ -10,7 +10,7 @@ import numpy as np
 
 from meshrt.csl.costs import COSTS
 from meshrt.csl.errors import MemoryLimit
-from meshrt.csl.vectors import Dsr, Fab, FifoName, Mem, increment, offsets, set_base, set_length, set_stride
+from meshrt.csl.vectors import Dsr, Fab, FifoName, Mem, increment, indexed, offsets, set_base, set_length, set_stride
 
 INFINITE = 1 << 30
 
@@ -237,8 +237,8 @@ def advance(core: Any, pending: Pending) -> bool:
         result = np.broadcast_to(np.asarray(of.compute(*given)).astype(of.dtype), (count,))
         if isinstance(target, Fab):
             data = _widen(result)
-            if target.index_offset or any(isinstance(one, Mem) and one.index_offset for one in sources):
-                data = data | (np.arange(done, done + count, dtype=np.uint32) << np.uint32(16))
+            if target.index_offset:
+                data = data & np.uint32(0xFFFF) | np.uint32(target.index << 16)
             core.wafer.send(core, core.output_color(target), data, begin, (end - begin) / count, target.control)
             if target.advance_switch and pending.done == pending.total:
                 core.wafer.turn(core, core.output_color(target), "SWITCH_ADV", end)
@@ -297,6 +297,6 @@ def held(core: Any, holds: Any) -> None:
 
 
 SPACE: dict[str, Any] = {
-    "start": start, "map_over": map_over, "held": held, "Mem": Mem, "Fab": Fab, "increment": increment,
+    "start": start, "map_over": map_over, "held": held, "Mem": Mem, "Fab": Fab, "indexed": indexed, "increment": increment,
     "set_base": set_base, "set_length": set_length, "set_stride": set_stride,
 }  # fmt: skip

@@ -35,6 +35,12 @@ class Route:
     def tx(self) -> frozenset[int]:
         return self.positions[self.at][1]
 
+    def turns(self, command: str) -> bool:
+        """Would it take up another position?"""
+        if command == "SWITCH_ADV":
+            return self.at + 1 < len(self.positions) or (self.ring and self.at > 0)
+        return command == "SWITCH_RST" and self.at > 0
+
     def turn(self, command: str) -> bool:
         """Take up another position. Did it change?"""
         before = self.at

@@ -13,7 +13,7 @@ from meshrt.csl.operations import OPERATIONS, SPACE, Options
 from meshrt.csl.scope import Scope, Writer
 from meshrt.csl.tilebuiltins import NOTHING, task_number
 from meshrt.csl.types import (
-    DSRS, NATIVE, STRUCT, TYPES, Array, Callable, Pointer, dtype, is_dsd, is_pointer, nbytes,
+    DSRS, NATIVE, STRUCT, TYPES, VOID, Array, Callable, Pointer, dtype, is_dsd, is_pointer, nbytes,
 )  # fmt: skip
 from meshrt.csl.values import FunctionRef, Local, Memory, Val
 from meshrt.csl.vectors import Dsr, Fab, Mem, increment, set_base, set_length, set_stride
@@ -101,7 +101,9 @@ def _fabric(kind: Any, fields: dict[str, Val], scope: Scope, line: int) -> Val:
     inward = kind.name == "fabin_dsd"
     queue = fields.get("input_queue" if inward else "output_queue", fields.get("queue"))
     color = fields.get("fabric_color")
-    if color is None and queue is None:
+    if color is not None and color.type is VOID:  # a colour that was left out: the vector must not be used
+        color = None
+    if "fabric_color" not in fields and queue is None:
         raise scope.wrong(line, "a vector of the fabric has .fabric_color or a queue that has a colour")
     simd = 1
     if "simd_mode" in fields:
@@ -219,23 +221,28 @@ def _get_dsr(node: n.Builtin, scope: Scope) -> Val:
     return Val(kind, Dsr(kind.name, int(known(node.arguments[1], scope, "a register's number").value)))
 
 
-def _options(node: n.Node | None, scope: Scope) -> Options:
-    """.{ .async = true, .activate = id ... }"""
+def _options(node: n.Node | None, scope: Scope) -> tuple[Options, Val | None]:
+    """.{ .async = true, .activate = id ... }, and .index by itself, which need not be known."""
     if node is None:
-        return Options()
-    fields = known(node, scope, "what is said of an operation").value
-    names = {"async", "activate", "unblock", "ut_id", "save_address", "on_control", "priority", "index"}
-    _only(fields, names, scope, node.line)
+        return Options(), None
+    fields = expression(node, scope).value
+    if not isinstance(fields, dict):
+        raise scope.wrong(node.line, "what is said of an operation is a struct, such as .{ .async = true }")
+    _only(fields, {"async", "activate", "unblock", "ut_id", "save_address", "priority", "index"}, scope, node.line)
+    for name, one in fields.items():
+        if name != "index" and not one.known:
+            raise scope.wrong(node.line, f".{name} has to be known before the run")
     numbers = {
         name: int(task_number(fields[name], scope, node.line).value)
         for name in ("activate", "unblock")
         if name in fields
     }
-    return Options(
+    options = Options(
         bool(fields["async"].value) if "async" in fields else False, numbers.get("activate"), numbers.get("unblock"),
         int(fields["ut_id"].value) if "ut_id" in fields else None,
         bool(fields["save_address"].value) if "save_address" in fields else False,
     )  # fmt: skip
+    return options, fields.get("index")
 
 
 def _load_to_dsr(node: n.Builtin, scope: Scope) -> Val:
@@ -243,7 +250,7 @@ def _load_to_dsr(node: n.Builtin, scope: Scope) -> Val:
     dsd = expression(node.arguments[1], scope)
     if not isinstance(dsr, Dsr) or not is_dsd(dsd.type):
         raise scope.wrong(node.line, "@load_to_dsr takes a register and a descriptor")
-    options = _options(node.arguments[2] if len(node.arguments) > 2 else None, scope)
+    options, _ = _options(node.arguments[2] if len(node.arguments) > 2 else None, scope)
     if scope.writer is None:
         scope.image.dsrs[dsr.kind, dsr.index] = (dsd.value, options)
         return NOTHING
@@ -263,12 +270,15 @@ def _operation(name: str) -> Any:
             raise scope.wrong(node.line, f"{node.name} takes {count} operands, here are {len(node.arguments)}")
         if scope.writer is None:
             raise scope.wrong(node.line, f"{node.name} is done in the run, not before it")
-        options = _options(node.arguments[count] if len(node.arguments) > count else None, scope)
+        options, index = _options(node.arguments[count] if len(node.arguments) > count else None, scope)
         operands = []
         for at, one in enumerate(node.arguments[:count]):
             operands.append(_operand(expression(one, scope), at, name, scope, one.line))
         writer = scope.writer
-        texts = ", ".join(code(one, scope) for one in operands)
+        written = [code(one, scope) for one in operands]
+        if index is not None:
+            written = [f"indexed({one}, {code(index, scope)})" for one in written]
+        texts = ", ".join(written)
         _prepare(scope)
         writer.charge()
         waited = writer.name("wait")
@@ -306,7 +316,6 @@ def _map(node: n.Builtin, scope: Scope) -> Val:
     """@map(f, in.., out): f of each element."""
     from meshrt.csl.functions import define, function
     from meshrt.csl.modules import FUNCTION
-    from meshrt.csl.types import VOID
 
     assert scope.writer is not None
     callee = place(node.arguments[0], scope)

@@ -41,6 +41,7 @@ class Fab:
     advance_switch: bool = False
     index_offset: bool = False
     on_control: Any = None  # (what is done, task)
+    index: int = 0  # the upper bits of its wavelets, where index_offset says so
 
 
 @dataclass(slots=True, eq=False)
@@ -84,6 +85,15 @@ def offsets(extents: tuple[int, ...], strides: tuple[int, ...]) -> Any:
     for extent, stride in zip(extents, strides, strict=True):
         total = total[..., None] + np.arange(extent, dtype=np.int64) * stride
     return total.ravel()
+
+
+def indexed(one: Any, index: Any) -> Any:
+    """An operand where an operation has .index: its beginning, or its wavelets' upper bits."""
+    if isinstance(one, Mem) and one.index_offset:
+        return replace(one, base=one.base + int(index) * one.nbytes)
+    if isinstance(one, Fab) and one.index_offset:
+        return replace(one, index=int(index))
+    return one
 
 
 def increment(dsd: Any, by: Any, nbytes: int) -> Any:

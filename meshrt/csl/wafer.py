@@ -86,7 +86,7 @@ class Wafer:
                 do(time, what)
 
     def pick(self, due: list[Any]) -> Any:
-        """Which of several ready tasks: the lowest number, or any where a seed says so."""
+        """Which of several ready tasks: the one that is ready longest, of these the lowest number; any where a seed says so."""
         return due[0] if self.random is None else self.random.choice(due)
 
     def task(self, image: Image, number: int) -> Any:
@@ -210,7 +210,7 @@ class Wafer:
             entry = self.routes[x, y, color]
             command, silent = COMMANDS[raw >> 22 & 3], bool(raw >> 24 & 1)
             onward = raw
-            if entry.pop == "always_pop" or (entry.pop == "pop_on_advance" and command == "SWITCH_ADV"):
+            if entry.pop == "always_pop" or (entry.pop == "pop_on_advance" and entry.turns(command)):
                 onward = raw & 0x3FFFFF | (raw >> 25 & 0x7F) << 22  # the next command is the first now
             for out in sorted(entry.tx):
                 if out != RAMP:
