@@ -12,7 +12,7 @@ from meshrt.csl import child
 from meshrt.csl.errors import CslError
 from meshrt.csl.parser import parse
 
-SCRIPTS = ("commands_wse3.sh", "commands.sh", "commands_wse2.sh", "run_sim.sh")
+SCRIPTS = ("run.sh", "commands_wse3.sh", "commands.sh", "commands_wse2.sh", "run_sim.sh")
 RIGHT = "SUCCESS"  # what scripts print when their own comparison holds
 
 

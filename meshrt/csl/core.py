@@ -67,6 +67,7 @@ class Core:
         self.commands: deque[tuple[Any, tuple[Any, ...]]] = deque()
         self.operations = self.taken = self.tasks_run = 0
         self.ticking = False
+        self.drawn: int | None = None  # the last random number
         self.trace: dict[str, list[Any]] = {}
         # colour -> number of the task that its data activates
         self.data: dict[int, int] = {}

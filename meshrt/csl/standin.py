@@ -73,14 +73,14 @@ class SdkRuntime:
         copy(int(dest), src, (px, py, w, h), int(elem_per_pe), data_type.value, order.value)
         return 0
 
-    def memcpy_h2d_rowbcast(
+    def memcpy_h2d_colbcast(
         self, dest: int, src: Any, px: int, py: int, w: int, h: int, elem_per_pe: int, **how: Any
     ) -> int:
         """Each column's data to all of its cores."""
         all_rows = np.broadcast_to(_grid_of(src, w, elem_per_pe, how)[None], (h, w, int(elem_per_pe)))
         return self.memcpy_h2d(dest, all_rows, px, py, w, h, elem_per_pe, **_row_major(how))
 
-    def memcpy_h2d_colbcast(
+    def memcpy_h2d_rowbcast(
         self, dest: int, src: Any, px: int, py: int, w: int, h: int, elem_per_pe: int, **how: Any
     ) -> int:
         """Each row's data to all of its cores."""

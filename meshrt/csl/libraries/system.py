@@ -136,15 +136,21 @@ def random(program: Any, given: dict[str, Val], image: Any) -> Library:
 
 
 def seed(core: Any, value: Any) -> None:
-    core.drawn = np.random.default_rng([int(value), core.x, core.y])
+    core.drawn = (int(value) * 2654435761 ^ 2463534242 ^ core.x ^ core.y << 16) & 0xFFFFFFFF or 1
 
 
 def draw(core: Any, kind: Any, low: Any, high: Any) -> Any:
-    if getattr(core, "drawn", None) is None:
+    """Marsaglia's xorshift of 32 bits (2003)."""
+    if core.drawn is None:
         seed(core, 0)
+    drawn = core.drawn
+    drawn ^= drawn << 13 & 0xFFFFFFFF
+    drawn ^= drawn >> 17
+    drawn ^= drawn << 5 & 0xFFFFFFFF
+    core.drawn = drawn
     if np.dtype(kind).kind == "f":
-        return kind(core.drawn.uniform(float(low), float(high)))
-    return kind(core.drawn.integers(int(low), int(high)))
+        return kind(float(low) + (float(high) - float(low)) * (drawn >> 8) / 2**24)
+    return kind(int(low) + drawn % (int(high) - int(low)))
 
 
 def directions(program: Any, given: dict[str, Val], image: Any) -> Library:
