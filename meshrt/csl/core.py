@@ -46,10 +46,11 @@ class Core:
         self.wafer, self.image, self.x, self.y = wafer, image, x, y
         self.memory = memory
         self.nbytes = image.limit
-        self.views = {}
+        self.views: dict[Any, Any] = {}  # by NumPy's type and its names
         for one in SIMPLE:
             view = memory.view(one)
-            self.views[view.dtype.name] = view
+            for name in (one, view.dtype.type, view.dtype.name):
+                self.views[name] = view
             setattr(self, f"m_{view.dtype.name}", view)
         self.o = list(image.objects)
         self.dsrs = dict(image.dsrs)

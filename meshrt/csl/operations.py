@@ -13,6 +13,9 @@ from meshrt.csl.errors import MemoryLimit
 from meshrt.csl.vectors import Dsr, Fab, FifoName, Mem, increment, indexed, offsets, set_base, set_length, set_stride
 
 INFINITE = 1 << 30
+# Bytes of what a core's memory is looked at as: NumPy's types, and the same by their short names.
+NUMBERS = (np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64, np.float16, np.float32)
+SIZES: dict[Any, int] = {name: np.dtype(one).itemsize for one in NUMBERS for name in (one, np.dtype(one).str[1:])}
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,7 +143,7 @@ def _total(target: Any, sources: tuple[Any, ...]) -> int:
 
 def elements(core: Any, mem: Mem, dtype: Any, begin: int, count: int) -> Any:
     """Indices into the core's memory, as that type, of some elements of a vector. MemoryLimit."""
-    size = np.dtype(dtype).itemsize
+    size = SIZES[dtype]
     first = mem.base // size
     step = mem.nbytes // size or 1
     if not mem.extents:  # one number, by a pointer
@@ -170,7 +173,7 @@ def compute(core: Any, of: Operation, target: Mem, sources: tuple[Any, ...], beg
         return
     taken = of.dtype if of.takes is None else of.takes
     given = [
-        core.views[np.dtype(taken).name][elements(core, one, taken, begin, count)] if isinstance(one, Mem) else one
+        core.views[taken][elements(core, one, taken, begin, count)] if isinstance(one, Mem) else one
         for one in sources
     ]
     put(core, of, target, sources, given, begin, count)
@@ -180,10 +183,10 @@ def put(
     core: Any, of: Operation, target: Mem, sources: tuple[Any, ...], given: list[Any], begin: int, count: int
 ) -> None:
     """Compute and store; one after the other where all goes to one place and comes from it."""
-    view = core.views[np.dtype(of.dtype).name]
+    view = core.views[of.dtype]
     where = elements(core, target, of.dtype, begin, count)
     if count > 1 and not any(target.strides):
-        at = target.base // np.dtype(of.dtype).itemsize
+        at = target.base // SIZES[of.dtype]
         same = [isinstance(one, Mem) and one.base == target.base and not any(one.strides) for one in sources]
         columns = [np.broadcast_to(one, (count,)) for one in given]
         for step in range(count) if any(same) else (count - 1,):
@@ -211,7 +214,7 @@ def advance(core: Any, pending: Pending) -> bool:
         count = min(count, target.capacity - core.fifos[target.index].count)
     if count <= 0:
         return False
-    taken = np.dtype(of.dtype if of.takes is None else of.takes)
+    taken = of.dtype if of.takes is None else of.takes
     given: list[Any] = []
     for one in sources:
         if isinstance(one, Fab):
@@ -223,7 +226,7 @@ def advance(core: Any, pending: Pending) -> bool:
             begin, last = max(begin, final - count), max(last, final)
             given.append(_narrow(raw, taken))
         elif isinstance(one, Mem):
-            given.append(core.views[taken.name][elements(core, one, taken, pending.done, count)])
+            given.append(core.views[taken][elements(core, one, taken, pending.done, count)])
         else:
             given.append(one)
     lanes = max([one.simd for one in (target, *sources) if isinstance(one, Fab)], default=of.lanes)
@@ -250,7 +253,7 @@ def advance(core: Any, pending: Pending) -> bool:
 
 
 def _narrow(raw: Any, dtype: Any) -> Any:
-    return raw.view(dtype) if dtype.itemsize == 4 else raw.astype(np.uint16).view(dtype)
+    return raw.view(dtype) if SIZES[dtype] == 4 else raw.astype(np.uint16).view(dtype)
 
 
 def _widen(result: Any) -> Any:
@@ -268,14 +271,14 @@ def map_over(core: Any, function: Any, operands: tuple[Any, ...], target: Any) -
     for one in operands:
         if isinstance(one, Mem):
             where = elements(core, one, one.dtype, 0, count)
-            view = core.views[np.dtype(one.dtype).name]
+            view = core.views[one.dtype]
             reads.append((view, _positions(where)))
         elif isinstance(one, Fab | FifoName):
             raise core.failed("@map of vectors of the fabric is not here: move it to memory first")
         else:
             reads.append((None, one))
     writes = None if target is None else _positions(elements(core, target, target.dtype, 0, count))
-    out = None if target is None else core.views[np.dtype(target.dtype).name]
+    out = None if target is None else core.views[target.dtype]
     core.t += COSTS.start
     for at in range(count):
         core.t += COSTS.map_step
