@@ -74,9 +74,9 @@ def _run_layout(
             click.echo(f"{name} ({core}): {' '.join(f'{one:g}' for one in numbers)}")
     width, height = report["mesh"]
     click.echo(
-        f"{width} x {height} cores, {report['cycles']['max']:,.0f} cycles (modelled, docs/csl.md), {report['tasks']} tasks,"
-        f" {report['operations']} vector operations, {report['wavelets']} wavelets, {report['hops']} hops,"
-        f" {report['memory_bytes']['max']:,} of {report['memory_bytes']['limit']:,} bytes a core"
+        f"{width} x {height} cores, {report['cycles']['max']:,.0f} cycles (modelled, docs/csl.md),"
+        f" {report['tasks']} tasks, {report['operations']} vector operations, {report['wavelets']} wavelets,"
+        f" {report['hops']} hops, {report['memory_bytes']['max']:,} of {report['memory_bytes']['limit']:,} bytes a core"
     )
 
 

@@ -71,7 +71,7 @@ def typed(value: Any, kind: Any, at: Place) -> Any:
     if dtype.kind in "iu":
         if isinstance(value, float | np.floating) and value != int(value):
             raise wrong(at, f"{value} is no whole number, and {kind} holds nothing else: @as({kind}, ...) cuts it")
-        limits = np.iinfo(dtype)
+        limits: Any = np.iinfo(dtype)
         if not limits.min <= int(value) <= limits.max:
             raise wrong(at, f"{value} does not fit {kind}, which holds {limits.min} to {limits.max}")
         return dtype.type(int(value))
@@ -92,7 +92,7 @@ def fits(of: Any, into: Any) -> bool:
     if isinstance(of, Enum) or isinstance(into, Enum):
         return False
     if is_int(of) and is_int(into) and of is not INT and into is not INT:
-        a, b = np.iinfo(NUMBERS[of.name]), np.iinfo(NUMBERS[into.name])
+        a, b = (np.iinfo(np.dtype(NUMBERS[one.name])) for one in (of, into))  # type: ignore[type-var]
         return a.min >= b.min and a.max <= b.max
     if is_float(of) and is_float(into) and into is not FLOAT and of is not FLOAT:
         return bool(of.nbytes <= into.nbytes)

@@ -1,4 +1,4 @@
-"""The builtins of the language that compute, or name, something. Those on vectors: vectorbuiltins; of tiles: tilebuiltins."""
+"""The builtins that compute, or name, something. Those on vectors: vectorbuiltins; of tiles: tilebuiltins."""
 
 from __future__ import annotations
 
@@ -13,8 +13,24 @@ from meshrt.csl.costs import COSTS
 from meshrt.csl.expressions import code, coerce, expression, known, place, spend, type_of_node
 from meshrt.csl.scope import Scope
 from meshrt.csl.types import (
-    BOOL, FLOAT, INT, NUMBERS, STRUCT, TYPE, TYPES, VOID, Array, Enum, Pointer, dtype, is_float, is_int, is_number,
-    is_pointer, is_word, nbytes,
+    BOOL,
+    FLOAT,
+    INT,
+    NUMBERS,
+    STRUCT,
+    TYPE,
+    TYPES,
+    VOID,
+    Array,
+    Enum,
+    Pointer,
+    dtype,
+    is_float,
+    is_int,
+    is_number,
+    is_pointer,
+    is_word,
+    nbytes,
 )  # fmt: skip
 from meshrt.csl.values import Val
 
@@ -54,8 +70,9 @@ def _as_word(one: Val, kind: Any, scope: Scope, line: int) -> Val:
         if kind == BOOL:
             return Val(kind, bool(value))
         return Val(kind, convert(value, NUMBERS[kind.name]) if is_number(kind) and kind is not INT else value)
-    return Val(kind, code=f"({one.code} != 0)" if kind == BOOL else f"convert(int({one.code}), {dtype(kind).type.__name__})"
-               if not is_number(kind) else f"convert(int({one.code}), {kind})")  # fmt: skip
+    if kind == BOOL:
+        return Val(kind, code=f"({one.code} != 0)")
+    return Val(kind, code=f"convert(int({one.code}), {kind if is_number(kind) else 'u16'})")
 
 
 def _bitcast(node: n.Builtin, scope: Scope) -> Val:

@@ -12,7 +12,8 @@ from tempfile import TemporaryDirectory
 import meshrt
 
 PARTS = {
-    "cerebras/sdk/runtime/sdkruntimepybind.py": "from meshrt.csl.standin import MemcpyDataType, MemcpyOrder, SdkRuntime\n",
+    "cerebras/sdk/runtime/sdkruntimepybind.py": "from meshrt.csl.standin import MemcpyDataType, MemcpyOrder\n"
+    "from meshrt.csl.standin import SdkRuntime\n",
     "cerebras/sdk/sdk_utils.py": "from meshrt.csl.standin import calculate_cycles, input_array_to_u32, memcpy_view\n",
     "cerebras/sdk/debug/debug_util.py": "from meshrt.csl.standin_debug import debug_util\n",
 }
@@ -20,8 +21,8 @@ PACKAGES = ("cerebras", "cerebras/sdk", "cerebras/sdk/runtime", "cerebras/sdk/de
 
 
 def run(
-    command: Sequence[str], folder: Path, *, report: Path | None = None, seed: int | None = None, built: Path | None = None,
-    timeout: float | None = None, capture: bool = False,
+    command: Sequence[str], folder: Path, *, report: Path | None = None, seed: int | None = None,
+    built: Path | None = None, timeout: float | None = None, capture: bool = False,
 ) -> subprocess.CompletedProcess[str]:  # fmt: skip
     """Run a command in a folder; `built` is touched when cslc has built. subprocess.TimeoutExpired."""
     with TemporaryDirectory(prefix="meshrt-csl-") as made:

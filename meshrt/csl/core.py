@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,8 @@ class Task:
 
 class Core:
     """The names that the functions' Python uses: t, o, dsrs, m_*, x, y, activate, block, unblock."""
+
+    m_uint16: Any  # its memory as words; there is one for each of SIMPLE
 
     def __init__(self, wafer: Any, image: Image, x: int, y: int, memory: Any):
         self.wafer, self.image, self.x, self.y = wafer, image, x, y
@@ -112,9 +114,11 @@ class Core:
                 number = self.control_task(int(first.data[first.at]))
                 if number is not None and not any(self.reads(one, color, True) for one in self.pending):
                     found.append((time, number, color))
-            elif color in self.data and self.data[color] not in self.blocked:
-                if not any(self.reads(one, color) for one in self.pending):
-                    found.append((time, self.data[color], color))
+                continue
+            number = self.data.get(color)
+            if number is None or number in self.blocked or any(self.reads(one, color) for one in self.pending):
+                continue
+            found.append((time, number, color))
         return found
 
     def control_task(self, raw: int) -> int | None:
@@ -196,7 +200,7 @@ class Core:
             if isinstance(one, Fab) and one.on_control is not None:
                 trains = self.arrived.get(self.input_color(one))
                 if trains and trains[0].control:
-                    what, number = one.on_control
+                    number = one.on_control[1]
                     _, _, final = self.take(self.input_color(one), 1, True)
                     pending.time = max(pending.time, final)
                     if number is not None:
@@ -218,9 +222,8 @@ class Core:
         pending.over = True
         self.pending.remove(pending)
         options = pending.options
-        if pending.waits:
-            if self.running is not None and self.running.waits is pending:
-                self.wafer.at(pending.time, self.resume, pending)
+        if pending.waits and self.running is not None and self.running.waits is pending:
+            self.wafer.at(pending.time, self.resume, pending)
         self.wafer.at(pending.time, self.effect, (options.activate, options.unblock))
         if pending.then is not None:
             self.wafer.at(pending.time, self.follow, pending)
@@ -289,10 +292,14 @@ class Core:
             count -= some
             if one.at == len(one.data):
                 trains.popleft()
-        for core, pending in self.waiters.pop(color, []):
-            self.wafer.at(max(final, self.t), core.poll, pending)
+        self.tell(color, max(final, self.t))
         assert first is not None
         return parts[0] if len(parts) == 1 else np.concatenate(parts), first, final
+
+    def tell(self, color: int, time: float) -> None:
+        """Room was made: those who waited for it go on."""
+        for core, pending in self.waiters.pop(color, []):
+            self.wafer.at(time, core.poll, pending)
 
     def deliver(self, color: int, train: Train) -> None:
         trains = self.arrived.setdefault(color, deque())

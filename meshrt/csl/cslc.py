@@ -14,8 +14,9 @@ from meshrt.errors import MeshrtError
 TAKEN = ("--arch", "-o", "--output", "--params", "--colors")
 # What says how the compiler or memcpy goes about it, and nothing of the program.
 OTHERS = (
-    "--fabric-dims", "--fabric-offsets", "--channels", "--width-west-buf", "--width-east-buf", "--max-inlined-iterations",
-    "--max-parallelism", "--import-path", "--verbose", "--memcpy", "--no-memcpy", "--link-section-start-address-bytes",
+    "--fabric-dims", "--fabric-offsets", "--channels", "--width-west-buf", "--width-east-buf",
+    "--max-inlined-iterations", "--max-parallelism", "--import-path", "--verbose",
+    "--memcpy", "--no-memcpy", "--link-section-start-address-bytes",
 )  # fmt: skip
 
 
@@ -80,7 +81,7 @@ def parse_parameters(text: str) -> dict[str, int]:
     """'M:4,N:6'. CslError."""
     found = {}
     for part in filter(None, text.split(",")):
-        name, colon, value = part.partition(":")
+        name, _, value = part.partition(":")
         try:
             found[name.strip()] = int(value, 0)
         except ValueError:

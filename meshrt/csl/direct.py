@@ -39,7 +39,7 @@ def look(wafer: Wafer, name: str) -> dict[str, list[Any]]:
         if one is None or isinstance(one.value, FunctionRef):
             continue
         if isinstance(one.type, Pointer):
-            at = int(core.m_uint16[one.spot.address // 2]) if isinstance(one.spot, Memory) else int(one.value)
+            at = int(core.m_uint16[int(one.spot.address) // 2]) if isinstance(one.spot, Memory) else int(one.value)
             kind = one.type.to.element if isinstance(one.type.to, Array) else one.type.to
         else:
             at, kind = int(one.spot.address), one.type.element if isinstance(one.type, Array) else one.type

@@ -12,8 +12,29 @@ from meshrt.csl.costs import COSTS
 from meshrt.csl.errors import unknown
 from meshrt.csl.scope import Scope
 from meshrt.csl.types import (
-    BOOL, FLOAT, INT, MODULE, NATIVE, STRING, STRUCT, TYPE, TYPES, VOID, Array, Callable, Enum, Pointer, Simple,
-    dtype, is_dsd, is_float, is_int, is_number, is_pointer, is_word, nbytes,
+    BOOL,
+    FLOAT,
+    INT,
+    MODULE,
+    NATIVE,
+    STRING,
+    STRUCT,
+    TYPE,
+    TYPES,
+    VOID,
+    Array,
+    Callable,
+    Enum,
+    Pointer,
+    Simple,
+    dtype,
+    is_dsd,
+    is_float,
+    is_int,
+    is_number,
+    is_pointer,
+    is_word,
+    nbytes,
 )  # fmt: skip
 from meshrt.csl.values import Cell, Element, FunctionRef, Library, Local, Memory, Module, Slot, Val
 
@@ -22,7 +43,8 @@ DIRECTIONS = {"RAMP": 0, "EAST": 1, "NORTH": 2, "WEST": 3, "SOUTH": 4}
 
 def expression(node: n.Node, scope: Scope) -> Val:
     """What a node comes to. CslError."""
-    return HANDLERS[type(node)](node, scope)
+    found: Val = HANDLERS[type(node)](node, scope)
+    return found
 
 
 def known(node: n.Node, scope: Scope, what: str) -> Val:
@@ -370,9 +392,7 @@ def binary(op: str, a: Val, b: Val, scope: Scope, line: int) -> Val:
             )
     elif is_pointer(a.type) and is_int(b.type) and op in "+-":
         raise scope.wrong(line, "pointers have no + and -: index them")
-    elif a.type is TYPE and b.type is TYPE and op in ("==", "!="):
-        return Val(BOOL, OPERATORS[op](a.value, b.value))
-    elif a.type is STRING and b.type is STRING and op in ("==", "!="):
+    elif a.type is b.type and a.type in (TYPE, STRING) and op in ("==", "!="):
         return Val(BOOL, OPERATORS[op](a.value, b.value))
     else:
         a, b = peers(a, b, scope, line, op)

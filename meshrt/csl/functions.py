@@ -24,8 +24,8 @@ def call(callee: Val, arguments: list[Val], scope: Scope, line: int) -> Val:
     """A call of a function of the program. CslError."""
     if not callee.known:
         spend(scope, COSTS.call)
-        given = [coerce(one, kind, scope, line) for one, kind in zip(arguments, callee.type.parameters, strict=True)]
-        text = "".join(f", {code(one, scope)}" for one in given)
+        pairs = zip(arguments, callee.type.parameters, strict=True)
+        text = "".join(f", {code(coerce(one, kind, scope, line), scope)}" for one, kind in pairs)
         return Val(callee.type.result, code=f"(yield from {callee.code}(c{text}))")
     ref = callee.value
     node, inner = ref.node, Scope(ref.module)

@@ -15,7 +15,8 @@ class Token(NamedTuple):
 _TOKEN = re.compile(
     r"""(?P<space>[ \t\r]+|//[^\n]*)
       | (?P<newline>\n)
-      | (?P<float>0x[0-9a-fA-F_]*\.[0-9a-fA-F_]*(?:[pP][+-]?\d+)?|\d[\d_]*\.\d[\d_]*(?:[eE][+-]?\d+)?|\d[\d_]*[eE][+-]?\d+)
+      | (?P<float>0x[0-9a-fA-F_]*\.[0-9a-fA-F_]*(?:[pP][+-]?\d+)?
+                 |\d[\d_]*\.\d[\d_]*(?:[eE][+-]?\d+)?|\d[\d_]*[eE][+-]?\d+)
       | (?P<int>0x[0-9a-fA-F_]+|0b[01_]+|0o[0-7_]+|\d[\d_]*)
       | (?P<string>"(?:[^"\\\n]|\\.)*")
       | (?P<char>'(?:[^'\\\n]|\\.)')

@@ -88,6 +88,7 @@ class Pending:
     done: int = 0
     waits: bool = False  # the core's task waits for it
     over: bool = False
+    stalled: bool = False  # it had data, and no room for them
     then: Any = None  # what a library does next, given the time
 
 
@@ -161,11 +162,12 @@ def elements(core: Any, mem: Mem, dtype: Any, begin: int, count: int) -> Any:
     return index
 
 
-def _out(core: Any, mem: Mem, address: int) -> MemoryLimit:
+def _out(core: Any, mem: Mem, address: int) -> Any:
     return core.failed(
-        f"a vector of {mem.extent} elements from address {mem.base} leads to {address}, out of a core's {core.nbytes:,} bytes",
+        f"a vector of {mem.extent} elements from address {mem.base} leads to {address},"
+        f" out of a core's {core.nbytes:,} bytes",
         MemoryLimit,
-    )  # type: ignore[no-any-return]
+    )
 
 
 def compute(core: Any, of: Operation, target: Mem, sources: tuple[Any, ...], begin: int, count: int) -> None:
@@ -173,8 +175,7 @@ def compute(core: Any, of: Operation, target: Mem, sources: tuple[Any, ...], beg
         return
     taken = of.dtype if of.takes is None else of.takes
     given = [
-        core.views[taken][elements(core, one, taken, begin, count)] if isinstance(one, Mem) else one
-        for one in sources
+        core.views[taken][elements(core, one, taken, begin, count)] if isinstance(one, Mem) else one for one in sources
     ]
     put(core, of, target, sources, given, begin, count)
 
@@ -201,6 +202,8 @@ def advance(core: Any, pending: Pending) -> bool:
     """Go on as far as wavelets and room allow. Did anything move?"""
     target, sources, of = pending.target, pending.sources, pending.of
     count = pending.total - pending.done
+    if pending.stalled:
+        pending.time, pending.stalled = max(pending.time, core.wafer.now), False
     begin = pending.time
     last = 0.0
     for one in sources:
@@ -208,10 +211,12 @@ def advance(core: Any, pending: Pending) -> bool:
             count = min(count, core.available(core.input_color(one)))
         elif isinstance(one, FifoName):
             count = min(count, core.fifos[one.index].count)
+    ready = count
     if count > 0 and isinstance(target, Fab):
         count = min(count, core.wafer.room(core, core.output_color(target), pending, count))
     elif isinstance(target, FifoName):
         count = min(count, target.capacity - core.fifos[target.index].count)
+    pending.stalled = count < ready
     if count <= 0:
         return False
     taken = of.dtype if of.takes is None else of.takes
@@ -300,6 +305,6 @@ def held(core: Any, holds: Any) -> None:
 
 
 SPACE: dict[str, Any] = {
-    "start": start, "map_over": map_over, "held": held, "Mem": Mem, "Fab": Fab, "indexed": indexed, "increment": increment,
-    "set_base": set_base, "set_length": set_length, "set_stride": set_stride,
+    "start": start, "map_over": map_over, "held": held, "Mem": Mem, "Fab": Fab, "indexed": indexed,
+    "increment": increment, "set_base": set_base, "set_length": set_length, "set_stride": set_stride,
 }  # fmt: skip

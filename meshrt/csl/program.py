@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from meshrt.csl import nodes as n
-from meshrt.csl.errors import CslError, Place, nearest
+from meshrt.csl.errors import CslError, Place
 from meshrt.csl.functions import function, same
 from meshrt.csl.image import Image
 from meshrt.csl.libraries import collectives, math, system
@@ -16,12 +16,14 @@ from meshrt.csl.scope import Scope
 from meshrt.csl.statements import statement
 from meshrt.csl.types import INT, MODULE
 from meshrt.csl.values import FunctionRef, Val
+from meshrt.errors import nearest
 
 ARCHITECTURES = ("wse2", "wse3")
 LIBRARIES: dict[str, Any] = {
-    "<math>": math.library, "<memcpy/get_params>": system.get_params, "<memcpy/memcpy>": system.memcpy,
-    "<time>": system.time, "<layout>": system.layout, "<control>": system.control, "<random>": system.random,
-    "<collectives_2d/params>": collectives.params, "<collectives_2d/pe>": collectives.pe, "<directions>": system.directions, "<debug>": system.debug, "<simprint>": system.simprint,
+    "<collectives_2d/params>": collectives.params, "<collectives_2d/pe>": collectives.pe, "<control>": system.control,
+    "<debug>": system.debug, "<directions>": system.directions, "<layout>": system.layout, "<math>": math.library,
+    "<memcpy/get_params>": system.get_params, "<memcpy/memcpy>": system.memcpy, "<random>": system.random,
+    "<simprint>": system.simprint, "<time>": system.time,
 }  # fmt: skip
 
 

@@ -26,6 +26,7 @@ class Route:
     swap_x: bool = False
     swap_y: bool = False
     place: Any = None
+    exact: bool = False  # of a library: takes no more than its core's operations ask for
 
     @property
     def rx(self) -> frozenset[int]:

@@ -8,6 +8,8 @@ from typing import Any
 from meshrt.csl.errors import CslError, Place, wrong
 from meshrt.csl.values import Module, Val
 
+NOWHERE = Place("", 0)
+
 
 @dataclass(slots=True, eq=False)
 class Writer:
@@ -20,7 +22,7 @@ class Writer:
     depth: int = 1
     names: int = 0
     cost: float = 0.0  # cycles of what was written, not yet charged
-    at: Place = Place("", 0)
+    at: Place = NOWHERE
     after: list[Any] = field(default_factory=list)  # what each open loop does before it goes on
     taken: frozenset[str] = frozenset()  # names whose address is taken
 

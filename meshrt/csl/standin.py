@@ -16,7 +16,6 @@ import numpy as np
 from meshrt.csl.errors import CslError
 from meshrt.csl.host import Host
 
-
 OPENED: dict[str, Host] = {}  # of this process, for debug_util
 
 
@@ -156,7 +155,7 @@ def calculate_cycles(array: Any) -> int:
 def warn_of_numpy() -> None:
     if int(np.__version__.split(".")[0]) >= 2:
         print(
-            "meshrt csl: NumPy 2 shifts 16-bit numbers within 16 bits, so scripts that put stamps together with << keep their"
-            " low 16 bits only; the cycles of meshrt's own report are whole",
+            "meshrt csl: NumPy 2 shifts 16-bit numbers within 16 bits, so scripts that put stamps together with <<"
+            " keep their low 16 bits only; the cycles of meshrt's own report are whole",
             file=sys.stderr,
         )

@@ -9,7 +9,7 @@ from meshrt.csl.errors import CslError
 MARGIN = (4, 1)  # where the program's rectangle begins on the fabric that scripts number
 
 
-class debug_util:  # noqa: N801 - the name that scripts import
+class debug_util:
     def __init__(self, bindir: Any, **options: Any):
         from meshrt.csl.standin import OPENED
 

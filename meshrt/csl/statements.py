@@ -9,9 +9,19 @@ import numpy as np
 from meshrt.csl import nodes as n
 from meshrt.csl.costs import COSTS
 from meshrt.csl.expressions import (
-    binary, code, coerce, element_index, expression, load, place, spend, truth, type_of_node, view_of,
+    binary,
+    code,
+    coerce,
+    element_index,
+    expression,
+    load,
+    place,
+    spend,
+    truth,
+    type_of_node,
+    view_of,
 )  # fmt: skip
-from meshrt.csl.modules import initial_value, variable
+from meshrt.csl.modules import initial_value
 from meshrt.csl.scope import Scope
 from meshrt.csl.types import BOOL, FLOAT, INT, TYPES, VOID, Array, dtype, is_number, is_word, nbytes
 from meshrt.csl.values import Cell, Element, Local, Memory, Slot, Val
@@ -232,16 +242,16 @@ def _for(node: n.For, scope: Scope) -> None:
                 inner.names[node.names[1]] = Val(TYPES["i16"], np.int16(at))
             statement(node.body, inner)
         return
-    at = writer.name("at")
+    position = writer.name("at")
     writer.charge()
-    writer.line(f"for {at} in numbers(i16, 0, {count}, 1):")
+    writer.line(f"for {position} in numbers(i16, 0, {count}, 1):")
     inner = scope.child()
     writer.depth += 1
     spend(scope, COSTS.branch + COSTS.arithmetic)
     if over.value is not None and not isinstance(over.spot, Memory):
-        one = Val(element, code=f"{scope.image.constant(over.value)}[{at}]")
+        one = Val(element, code=f"{scope.image.constant(over.value)}[{position}]")
     else:
-        address = f"{over.spot.address} + int({at}) * {nbytes(element)}"
+        address = f"{over.spot.address} + int({position}) * {nbytes(element)}"
         one = load(Val(element, spot=Memory(address)), scope)
     name = writer.name(node.names[0])
     writer.charge()
@@ -249,7 +259,7 @@ def _for(node: n.For, scope: Scope) -> None:
     writer.depth -= 1
     inner.names[node.names[0]] = Val(element, code=name)
     if len(node.names) > 1:
-        inner.names[node.names[1]] = Val(TYPES["i16"], code=at)
+        inner.names[node.names[1]] = Val(TYPES["i16"], code=position)
     writer.after.append((None, scope))
     _write_block(node.body, inner)
     writer.after.pop()

@@ -65,7 +65,8 @@ NUMBERS = {
 }  # fmt: skip
 # Kept as one word of 16 bits, and counted with as whole numbers.
 WORDS = (
-    "bool", "color", "input_queue", "output_queue", "ut_id", "local_task_id", "data_task_id", "control_task_id", "direction",
+    "bool", "color", "input_queue", "output_queue", "ut_id", "local_task_id", "data_task_id", "control_task_id",
+    "direction",
 )  # fmt: skip
 TYPES: dict[str, Simple] = {name: Simple(name, max(2, np.dtype(of).itemsize), of) for name, of in NUMBERS.items()}
 TYPES |= {name: Simple(name, 2, np.uint16) for name in WORDS}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from meshrt.csl import nodes as n
@@ -13,9 +13,19 @@ from meshrt.csl.operations import OPERATIONS, SPACE, Options
 from meshrt.csl.scope import Scope, Writer
 from meshrt.csl.tilebuiltins import NOTHING, task_number
 from meshrt.csl.types import (
-    DSRS, NATIVE, STRUCT, TYPES, VOID, Array, Callable, Pointer, dtype, is_dsd, is_pointer, nbytes,
+    DSRS,
+    NATIVE,
+    STRUCT,
+    TYPES,
+    VOID,
+    Array,
+    Pointer,
+    dtype,
+    is_dsd,
+    is_pointer,
+    nbytes,
 )  # fmt: skip
-from meshrt.csl.values import FunctionRef, Local, Memory, Val
+from meshrt.csl.values import FunctionRef, Memory, Val
 from meshrt.csl.vectors import Dsr, Fab, Mem, increment, set_base, set_length, set_stride
 
 __all__ = ["BUILTINS"]
@@ -183,14 +193,14 @@ def _tensor(node: n.Access, scope: Scope) -> Any:
         return Val(integer, code=text if first is None else f"{_number(first, scope)} + {text}")
 
     strides = []
-    for which in steps:
-        if all(one.known and zero.known for one, zero, _ in which):
+    for axis_steps in steps:
+        if all(one.known and zero.known for one, zero, _ in axis_steps):
             strides.append(
-                Val(integer, sum((int(one.value) - int(zero.value)) * stride for one, zero, stride in which))
+                Val(integer, sum((int(one.value) - int(zero.value)) * stride for one, zero, stride in axis_steps))
             )
         else:
             text = " + ".join(
-                f"({_number(one, scope)} - {_number(zero, scope)}) * {stride}" for one, zero, stride in which
+                f"({_number(one, scope)} - {_number(zero, scope)}) * {stride}" for one, zero, stride in axis_steps
             )
             strides.append(Val(integer, code=text))
     return total(begin, base, size), tuple(extents), tuple(strides), kind.element
@@ -361,7 +371,8 @@ def _map(node: n.Builtin, scope: Scope) -> Val:
 
 BUILTINS: dict[str, Any] = {
     "@get_dsd": _get_dsd, "@get_dsr": _get_dsr, "@load_to_dsr": _load_to_dsr, "@map": _map,
-    "@increment_dsd_offset": _changed(increment, "increment", 3), "@set_dsd_base_addr": _changed(set_base, "set_base", 2),
-    "@set_dsd_length": _changed(set_length, "set_length", 2), "@set_dsd_stride": _changed(set_stride, "set_stride", 2),
+    "@increment_dsd_offset": _changed(increment, "increment", 3), 
+    "@set_dsd_base_addr": _changed(set_base, "set_base", 2), "@set_dsd_length": _changed(set_length, "set_length", 2), 
+    "@set_dsd_stride": _changed(set_stride, "set_stride", 2),
     **{f"@{name}": _operation(name) for name in OPERATIONS},
 }  # fmt: skip

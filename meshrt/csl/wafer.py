@@ -65,7 +65,9 @@ class Wafer:
             self.cores[x, y] = Core(self, image, x, y, memory[at])
             for color, config, place in image.colors:
                 entry = config if isinstance(config, Route) else route(config, place)
-                self.routes[x, y, color] = Route(list(entry.positions), place=place) if entry is config else entry
+                self.routes[x, y, color] = (
+                    Route(list(entry.positions), place=place, exact=True) if entry is config else entry
+                )
         for core in self.cores.values():
             core.wake(0.0)
 
@@ -86,7 +88,7 @@ class Wafer:
                 do(time, what)
 
     def pick(self, due: list[Any]) -> Any:
-        """Which of several ready tasks: the one that is ready longest, of these the lowest number; any where a seed says so."""
+        """Which of several ready tasks: the longest ready, of these the lowest number; any where a seed says so."""
         return due[0] if self.random is None else self.random.choice(due)
 
     def task(self, image: Image, number: int) -> Any:
@@ -131,7 +133,8 @@ class Wafer:
                     return Path((), (), 0, (x, y, color))
                 takes = ", ".join(NAMES[one] for one in sorted(entry.rx)) or "none"
                 raise NoRoute(
-                    f"{entry.place}: router ({x}, {y}) takes colour {color} from {takes}, a wavelet comes in by {NAMES[port]}"
+                    f"{entry.place}: router ({x}, {y}) takes colour {color} from {takes},"
+                    f" a wavelet comes in by {NAMES[port]}"
                 )
             if (x, y, port, color) in seen:
                 raise NoRoute(f"{entry.place}: colour {color} goes round and round through router ({x}, {y})")
@@ -165,7 +168,8 @@ class Wafer:
             for one in end.pending:
                 if end.reads(one, there):
                     reads += one.total - one.done
-            free = COSTS.queue + 2 * hops + reads - end.held_of(there)
+            waits = 0 if self.routes[end.x, end.y, there].exact else COSTS.queue + 2 * hops
+            free = waits + reads - end.held_of(there)
             if free <= 0:
                 end.waiters.setdefault(there, []).append((core, pending))
             asked = min(asked, free)
@@ -206,7 +210,7 @@ class Wafer:
         ahead = [(core.x, core.y, RAMP, 0, color, int(data[0]))]
         turned: list[tuple[tuple[int, int, int], str]] = []
         while ahead:
-            x, y, port, hops, color, raw = ahead.pop(0)
+            x, y, _, hops, color, raw = ahead.pop(0)
             entry = self.routes[x, y, color]
             command, silent = COMMANDS[raw >> 22 & 3], bool(raw >> 24 & 1)
             onward = raw

@@ -200,6 +200,9 @@ def begin(core: Any, steps: Iterator[Step], callback: int) -> None:
             pending.then = go_on
             core.pending.append(pending)
             core.advance(pending)
+            for one in sources:
+                if isinstance(one, Fab) and not pending.over:
+                    core.tell(core.input_color(one), time)
             return
         core.effect(time, (callback, None))
 

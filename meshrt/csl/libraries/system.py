@@ -87,7 +87,7 @@ U32 = TYPES["u32"]
 
 
 def encode(opcode: Any, silent: Any, entry: Any, data: Any) -> Any:
-    """A control wavelet as published programs write them by hand: data 0 to 15, task 16 to 21, command 22 and 23, no task 24."""
+    """A control wavelet, as published programs write them: data 0 to 15, task 16 to 21, command 22, 23, no task 24."""
     return np.uint32(int(data) & 0xFFFF | int(entry) << 16 | int(opcode) << 22 | int(silent) << 24)
 
 
@@ -218,6 +218,6 @@ def show(core: Any, text: str) -> None:
 
 
 SPACE: dict[str, Any] = {
-    "unblock_cmd_stream": unblock_cmd_stream, "enable_tsc": enable_tsc, "get_timestamp": get_timestamp, "encode": encode,
-    "draw": draw, "seed": seed, "trace": trace, "show": show,
+    "unblock_cmd_stream": unblock_cmd_stream, "enable_tsc": enable_tsc, "get_timestamp": get_timestamp,
+    "encode": encode, "draw": draw, "seed": seed, "trace": trace, "show": show,
 }  # fmt: skip
