@@ -71,6 +71,7 @@ class Core:
         self.operations = self.taken = self.tasks_run = 0
         self.ticking = False
         self.drawn: int | None = None  # the last random number
+        self.mapping = False  # within @map
         self.trace: dict[str, list[Any]] = {}
         # colour -> number of the task that its data activates
         self.data: dict[int, int] = {}

@@ -175,9 +175,7 @@ def _name(node: n.Name, scope: Scope) -> Val:
 def name_place(name: str, scope: Scope, line: int) -> Val:
     found = scope.find(name)
     if found is None:
-        from meshrt.csl.modules import lookup
-
-        found = lookup(scope.module, name)
+        found = scope.language.lookup(scope.module, name)
     if found is None:
         if name in TYPES:
             return Val(TYPE, TYPES[name])
@@ -291,9 +289,7 @@ def _field_place(node: n.Field, scope: Scope) -> Val:
                 raise unknown(scope.at(node.line), f"{module.name} member", node.name, module.members)
             return module.members[node.name]
         assert isinstance(module, Module)
-        from meshrt.csl.modules import lookup
-
-        found = lookup(module, node.name)
+        found: Val | None = scope.language.lookup(module, node.name)
         if found is None:
             raise unknown(scope.at(node.line), f"name in {module.tree.path}", node.name, module.tree.declarations)
         return found
@@ -517,20 +513,18 @@ def _call(node: n.Call, scope: Scope) -> Val:
     if callee.type is NATIVE:
         found: Val = callee.value.call(scope, arguments, node.line)
         return found
-    from meshrt.csl.functions import call
-
     callee = load(callee, scope)
     if not isinstance(callee.type, Callable):
         raise scope.wrong(node.line, f"a call of a {callee.type}, which is no function")
-    return call(callee, arguments, scope, node.line)
+    called: Val = scope.language.call(callee, arguments, scope, node.line)
+    return called
 
 
 def _builtin(node: n.Builtin, scope: Scope) -> Val:
-    from meshrt.csl.builtins import BUILTINS
-
-    if node.name not in BUILTINS:
-        raise unknown(scope.at(node.line), "builtin", node.name, BUILTINS)
-    found: Val = BUILTINS[node.name](node, scope)
+    builtins = scope.language.builtins
+    if node.name not in builtins:
+        raise unknown(scope.at(node.line), "builtin", node.name, builtins)
+    found: Val = builtins[node.name](node, scope)
     return found
 
 

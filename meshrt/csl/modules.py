@@ -101,8 +101,6 @@ def open_module(tree: n.File, parameters: dict[str, Val], image: Any, program: A
 
     Other declarations are looked at when they are used: one that is not takes no memory.
     """
-    from meshrt.csl.statements import statement
-
     module = Module(tree, parameters, image, program)
     for name in tree.order:
         node = tree.declarations[name]
@@ -114,5 +112,5 @@ def open_module(tree: n.File, parameters: dict[str, Val], image: Any, program: A
             lookup(module, name)
     for block in tree.blocks:
         if isinstance(block, n.Comptime):
-            statement(block.body, Scope(module))
+            program.language.statement(block.body, Scope(module))
     return module

@@ -122,11 +122,13 @@ def start(core: Any, of: Operation, operands: tuple[Any, ...], options: Options)
             core.t += COSTS.start_async
             core.wafer.at(core.t + cycles, core.finish_plain, options)
         else:
-            core.t += COSTS.start + cycles
+            core.t += cycles if core.mapping else COSTS.start + cycles
         return None
     core.t += COSTS.start_async if options.is_async else COSTS.start
     pending = Pending(of, target, sources, options, total, core.t, core.where(), waits=not options.is_async)
     core.pending.append(pending)
+    if total == 0:
+        core.finish(pending)
     core.advance(pending)
     if pending.over and pending.waits:
         core.t = max(core.t, pending.time)
@@ -287,9 +289,11 @@ def map_over(core: Any, function: Any, operands: tuple[Any, ...], target: Any) -
     core.t += COSTS.start
     for at in range(count):
         core.t += COSTS.map_step
+        core.mapping = True  # its operations follow each other without a start
         found = yield from function(core, *(where if view is None else view[where[at]] for view, where in reads))
         if out is not None and writes is not None:
             out[writes[at]] = found
+    core.mapping = False
 
 
 def _positions(where: Any) -> Any:

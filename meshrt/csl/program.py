@@ -6,16 +6,17 @@ from pathlib import Path
 from typing import Any
 
 from meshrt.csl import nodes as n
+from meshrt.csl.builtins import BUILTINS
 from meshrt.csl.errors import CslError, Place
-from meshrt.csl.functions import function, same
+from meshrt.csl.functions import call, function, same
 from meshrt.csl.image import Image
 from meshrt.csl.libraries import collectives, math, system
-from meshrt.csl.modules import open_module
+from meshrt.csl.modules import lookup, open_module
 from meshrt.csl.parser import parse
 from meshrt.csl.scope import Scope
 from meshrt.csl.statements import statement
 from meshrt.csl.types import INT, MODULE
-from meshrt.csl.values import FunctionRef, Val
+from meshrt.csl.values import FunctionRef, Language, Val
 from meshrt.errors import nearest
 
 ARCHITECTURES = ("wse2", "wse3")
@@ -32,6 +33,7 @@ class Program:
 
     def __init__(self, arch: str):
         self.arch = arch
+        self.language = Language(lookup, statement, call, BUILTINS)
         self.size = (0, 0)
         self.trees: dict[Path, n.File] = {}
         self.tiles: dict[tuple[int, int], Image] = {}

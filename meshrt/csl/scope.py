@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from meshrt.csl.errors import CslError, Place, wrong
-from meshrt.csl.values import Module, Val
+from meshrt.csl.values import Language, Module, Val
 
 NOWHERE = Place("", 0)
 
@@ -69,6 +69,11 @@ class Scope:
 
     def wrong(self, line: int, message: str) -> CslError:
         return wrong(self.at(line), message)
+
+    @property
+    def language(self) -> Language:
+        found: Language = self.module.program.language
+        return found
 
     @property
     def image(self) -> Any:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from meshrt.csl import nodes as n
 from meshrt.csl.costs import COSTS
 from meshrt.csl.expressions import code, expression, known, place
 from meshrt.csl.scope import Scope
-from meshrt.csl.types import STRUCT, TYPES, VOID, Array, Callable, Pointer
+from meshrt.csl.types import STRUCT, TYPES, VOID, Array, Callable, Pointer, nbytes
 from meshrt.csl.values import FunctionRef, Memory, Val
+from meshrt.csl.vectors import FifoName
 
 NOTHING = Val(VOID)
 
@@ -39,8 +42,6 @@ def _set_rectangle(node: n.Builtin, scope: Scope) -> Val:
 def _get_rectangle(node: n.Builtin, scope: Scope) -> Val:
     width, height = scope.module.program.size
     i16 = TYPES["i16"]
-    import numpy as np
-
     return Val(STRUCT, {"width": Val(i16, np.int16(width)), "height": Val(i16, np.int16(height))})
 
 
@@ -161,9 +162,6 @@ def _initialize_queue(node: n.Builtin, scope: Scope) -> Val:
 
 
 def _allocate_fifo(node: n.Builtin, scope: Scope) -> Val:
-    from meshrt.csl.types import nbytes
-    from meshrt.csl.vectors import FifoName
-
     image = _tile(node, scope)
     buffer = place(node.arguments[0], scope)
     if not isinstance(buffer.type, Array):

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from meshrt.csl import nodes
-from meshrt.csl.types import Simple
 
 
 @dataclass(slots=True, eq=False)
@@ -96,4 +95,11 @@ class Library:
     members: dict[str, Val]
 
 
-Type = Simple
+@dataclass(frozen=True)
+class Language:
+    """The parts of the interpreter that need each other all around: each gets at the others by the program."""
+
+    lookup: Any  # modules
+    statement: Any  # statements
+    call: Any  # functions
+    builtins: Any  # builtins

@@ -9,6 +9,8 @@ from meshrt.csl import nodes as n
 from meshrt.csl.costs import COSTS
 from meshrt.csl.errors import unknown
 from meshrt.csl.expressions import code, coerce, expression, known, load, place, spend, type_of_node
+from meshrt.csl.functions import define, function
+from meshrt.csl.modules import FUNCTION
 from meshrt.csl.operations import OPERATIONS, SPACE, Options
 from meshrt.csl.scope import Scope, Writer
 from meshrt.csl.tilebuiltins import NOTHING, task_number
@@ -324,8 +326,6 @@ def _operand(one: Val, at: int, name: str, scope: Scope, line: int) -> Val:
 
 def _map(node: n.Builtin, scope: Scope) -> Val:
     """@map(f, in.., out): f of each element."""
-    from meshrt.csl.functions import define, function
-    from meshrt.csl.modules import FUNCTION
 
     assert scope.writer is not None
     callee = place(node.arguments[0], scope)

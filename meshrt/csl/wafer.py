@@ -20,6 +20,7 @@ from meshrt.csl.operations import Pending
 from meshrt.csl.router import ACROSS, NAMES, RAMP, STEPS, Route, keeps, route
 from meshrt.csl.scope import Scope
 from meshrt.csl.types import dtype
+from meshrt.csl.vectors import Fab
 
 COMMANDS = ("NOP", "SWITCH_ADV", "SWITCH_RST", "TEARDOWN")
 
@@ -292,8 +293,6 @@ class Wafer:
 
 def why(core: Core) -> str:
     """What a core waits for."""
-    from meshrt.csl.vectors import Fab
-
     parts = []
     for one in core.pending:
         colors = [f"colour {core.input_color(part)}" for part in one.sources if isinstance(part, Fab)]

@@ -21,11 +21,11 @@ END = "comptime { @export_symbol(main); }\n"
         ("var count: i16 = 0; fn main() void { cuont = 1; }", r"core\.csl:6: no name 'cuont': did you mean count"),
         ("var a: i16 = 70000; fn main() void { a = 1; }", r"70000 does not fit i16, which holds -32768 to 32767"),
         ("var a: i16 = 1; var b: u16 = 2; fn main() void { a = a + b; }", r"core\.csl:6: \+ of i16 and u16: @as says"),
-        ('const m = @import_module("<maths>"); fn main() void { }', r"core\.csl:6: no library <maths>: did you mean <ma"),
+        ('const m = @import_module("<maths>"); fn main() void { }', r"core\.csl:6: no library <maths>: did"),
         ("fn main() void { if (column) { } }", r"core\.csl:6: a bool is missing: this is a i16"),
         ("var a: [4]i16; fn main() void { a[4] = 1; }", r"core\.csl:6: index 4 of an axis of 4"),
         ("fn main() void { var x = @get_dsd(mem1d_dsd, .{ .extend = 3 }); }", r"no field 'extend': did you mean"),
-        ("const d = @get_dsr(dsr_src1, 3); fn main() void { @fmovh(d, d); }", r"core\.csl:6: core \(0, 0\): register 3"),
+        ("const d = @get_dsr(dsr_src1, 3); fn main() void { @fmovh(d, d); }", r"core\.csl:6: core .*register 3"),
     ],
 )  # fmt: skip
 def test_programs_that_are_wrong(tmp_path: Path, body: str, message: str) -> None:
