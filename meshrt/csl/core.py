@@ -69,7 +69,7 @@ class Core:
         self.open = True  # the host's next command may come
         self.commands: deque[tuple[Any, tuple[Any, ...]]] = deque()
         self.operations = self.taken = self.tasks_run = 0
-        self.ticking = False
+        self.counted_from = 0.0  # where the program's time counter begins
         self.drawn: int | None = None  # the last random number
         self.mapping = False  # within @map
         self.trace: dict[str, list[Any]] = {}

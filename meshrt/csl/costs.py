@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-
 SCALAR = 1.58  # all scalar operations share this one factor, found on one row: MeshGEMV, P 80, 2 groups, tiles 1 x 1
 
 

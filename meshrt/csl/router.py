@@ -22,7 +22,6 @@ class Route:
     ring: bool = False
     pop: str = "no_pop"  # when a router takes its command off a control wavelet
     filter: Any = None
-    count: int = 0  # wavelets that a counter filter has seen
     swap_x: bool = False
     swap_y: bool = False
     place: Any = None
@@ -64,7 +63,7 @@ def _ports(one: Any) -> frozenset[int]:
 def route(config: dict[str, Any], place: Any) -> Route:
     """What @set_color_config says. CslError."""
     for name in config:
-        if name not in ("routes", "switches", "filter", "teardown"):
+        if name not in ("routes", "switches", "filter"):
             raise CslError(
                 f"{place}: .{name} of a colour's routes is not in the part of CSL that is here (docs/csl.md)"
             )
@@ -93,6 +92,10 @@ def route(config: dict[str, Any], place: Any) -> Route:
         found.ring = "ring_mode" in switches and bool(switches["ring_mode"].value)
     if "filter" in config:
         found.filter = config["filter"].value
+        if "kind" not in found.filter or "range" not in found.filter["kind"].value:
+            raise CslError(
+                f"{place}: a filter of this kind is not in the part of CSL that is here: there are range filters"
+            )
     return found
 
 
@@ -100,15 +103,5 @@ def keeps(one: Route, raw: int) -> bool:
     """Does a filter let this wavelet to the core?"""
     if one.filter is None:
         return True
-    kind = one.filter["kind"].value
     index = raw >> 16
-    if "range" in kind:
-        return int(one.filter["min_idx"].value) <= index <= int(one.filter["max_idx"].value)
-    if "counter" in kind:
-        limit = int(one.filter["limit1"].value) if "limit1" in one.filter else 0
-        counted = one.count + (int(one.filter["init_counter"].value) if "init_counter" in one.filter else 0)
-        one.count += 1
-        period = limit + 1
-        top = int(one.filter["max_counter"].value) if "max_counter" in one.filter else 0
-        return counted % period <= top
-    raise CslError(f"{one.place}: a filter of this kind is not in the part of CSL that is here (docs/csl.md)")
+    return bool(int(one.filter["min_idx"].value) <= index <= int(one.filter["max_idx"].value))

@@ -207,6 +207,8 @@ class Wafer:
 
     def _control(self, core: Core, color: int, data: Any, head: float) -> None:
         """A control wavelet: it goes by the positions as they are, and turns the switches it has passed."""
+        if COMMANDS[int(data[0]) >> 22 & 3] == "TEARDOWN":
+            raise core.failed("a teardown is sent, which is not in the part of CSL that is here (docs/csl.md)")
         self._path_of(core, color)
         ahead = [(core.x, core.y, RAMP, 0, color, int(data[0]))]
         turned: list[tuple[tuple[int, int, int], str]] = []

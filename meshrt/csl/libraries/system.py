@@ -59,19 +59,19 @@ def unblock_cmd_stream(core: Any) -> None:
 def time(program: Any, given: dict[str, Val], image: Any) -> Library:
     return Library("<time>", {
         "tsc_size_words": Val(U16, np.uint16(3)),
-        "enable_tsc": _run_only("enable_tsc", lambda: "enable_tsc(c, True)"),
-        "disable_tsc": _run_only("disable_tsc", lambda: "enable_tsc(c, False)"),
-        "reset_tsc_counter": _run_only("reset_tsc_counter", lambda: "None"),
+        "enable_tsc": _run_only("enable_tsc", lambda: "None"),
+        "disable_tsc": _run_only("disable_tsc", lambda: "None"),
+        "reset_tsc_counter": _run_only("reset_tsc_counter", lambda: "reset_tsc(c)"),
         "get_timestamp": _run_only("get_timestamp", lambda to: f"get_timestamp(c, {to})"),
     })  # fmt: skip
 
 
-def enable_tsc(core: Any, on: bool) -> None:
-    core.ticking = on
+def reset_tsc(core: Any) -> None:
+    core.counted_from = core.t
 
 
 def get_timestamp(core: Any, to: Any) -> None:
-    now = int(core.t)
+    now = int(core.t - core.counted_from)
     core.m_uint16[int(to) >> 1 : (int(to) >> 1) + 3] = [now & 0xFFFF, now >> 16 & 0xFFFF, now >> 32 & 0xFFFF]
 
 
@@ -218,6 +218,6 @@ def show(core: Any, text: str) -> None:
 
 
 SPACE: dict[str, Any] = {
-    "unblock_cmd_stream": unblock_cmd_stream, "enable_tsc": enable_tsc, "get_timestamp": get_timestamp,
+    "unblock_cmd_stream": unblock_cmd_stream, "reset_tsc": reset_tsc, "get_timestamp": get_timestamp,
     "encode": encode, "draw": draw, "seed": seed, "trace": trace, "show": show,
 }  # fmt: skip
