@@ -22,7 +22,6 @@ class Route:
     ring: bool = False
     pop: str = "no_pop"  # when a router takes its command off a control wavelet
     filter: Any = None
-    count: int = 0  # wavelets that a counter filter has seen
     swap_x: bool = False
     swap_y: bool = False
     place: Any = None
@@ -104,9 +103,4 @@ def keeps(one: Route, raw: int) -> bool:
     """Does a filter let this wavelet to the core?"""
     if one.filter is None:
         return True
-    if "range" in one.filter["kind"].value:
-        return bool(int(one.filter["min_idx"].value) <= raw >> 16 <= int(one.filter["max_idx"].value))
-    counted = one.count + (int(one.filter["init_counter"].value) if "init_counter" in one.filter else 0)
-    one.count += 1
-    period = (int(one.filter["limit1"].value) if "limit1" in one.filter else 0) + 1
-    return counted % period <= (int(one.filter["max_counter"].value) if "max_counter" in one.filter else 0)
+    return bool(int(one.filter["min_idx"].value) <= raw >> 16 <= int(one.filter["max_idx"].value))
