@@ -37,6 +37,7 @@ NO_ARGUMENTS: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
 COMMANDS = {
     "bench": "bench",
     "compress": "compress",
+    "csl": "csl",
     "devices": "devices",
     "diff": "diff",
     "doctor": "doctor",

@@ -1,0 +1,140 @@
+"""`meshrt csl run` and `meshrt csl check`: programs in CSL, as they are."""
+
+from __future__ import annotations
+
+import click
+
+from meshrt.commands import shared
+
+
+@click.group("csl")
+def command() -> None:
+    """Programs in CSL, as they are: a subset, not made or endorsed by Cerebras (docs/csl.md)."""
+
+
+@command.command("run", context_settings={"ignore_unknown_options": True})
+@click.argument("path", metavar="DIR|LAYOUT.csl")
+@click.argument("words", metavar="[-- COMMAND...]", nargs=-1, type=click.UNPROCESSED)
+@click.option("--params", default="", metavar="NAME:N,...", help="Of the layout.")
+@click.option("--arch", default="wse3", show_default=True, metavar="wse2|wse3", help="What @is_arch says.")
+@click.option("--launch", multiple=True, metavar="NAME[:N,...]", help="Call an exported function; may be given again.")
+@click.option("--show", multiple=True, metavar="NAME", help="Print an exported array; may be given again.")
+@click.option("--seed", type=int, metavar="N", help="Take ready tasks in any order, by this seed.")
+@shared.together(shared.json_to("the report"), shared.quiet)
+def run_command(
+    path: str, words: tuple[str, ...], params: str, arch: str, launch: tuple[str, ...], show: tuple[str, ...],
+    seed: int | None, json_path: str | None, quiet: bool,
+) -> None:  # fmt: skip
+    """Run a folder's own script, with `cslc` and `cs_python` that it alone sees; or a layout by itself.
+
+    \b
+    Examples:
+      meshrt csl run MeshGEMV/WSE-3 -- bash run_sim.sh 8 16 16 2
+      meshrt csl run examples/csl/layout.csl --params n:6 --launch main --show total
+    """
+    shared.refuse_ranks("the interpreter is one process")
+    from pathlib import Path
+
+    from meshrt.errors import UsageError
+    from meshrt.ranks.files import check_target
+
+    if json_path not in (None, "-"):
+        check_target("--json", json_path)
+    where = Path(path)
+    if where.suffix == ".csl":
+        if words:
+            raise UsageError(f"{path} is a layout and runs by itself: a command is for a folder")
+        _run_layout(where, params, arch, launch, show, seed, json_path, quiet)
+        return
+    if not where.is_dir():
+        raise UsageError(f"{path} is neither a folder nor a layout (.csl)")
+    if params or launch or show:
+        raise UsageError("--params, --launch and --show are for a layout (.csl): a folder's script says this itself")
+    if not words:
+        raise UsageError(f"{path} is a folder: say how it runs, such as: meshrt csl run {path} -- bash commands.sh")
+    _run_folder(where, words, seed, json_path)
+
+
+def _run_layout(
+    layout: object, params: str, arch: str, launch: tuple[str, ...], show: tuple[str, ...], seed: int | None,
+    json_path: str | None, quiet: bool,
+) -> None:  # fmt: skip
+    from pathlib import Path
+
+    from meshrt.csl.direct import run
+    from meshrt.report import deliver_json
+
+    assert isinstance(layout, Path)
+    report, shown = run(layout, params, arch, launch, show, seed)
+    deliver_json(report | {"shown": shown}, json_path)
+    if quiet or json_path == "-":
+        return
+    for name, cores in shown.items():
+        for core, numbers in cores.items():
+            click.echo(f"{name} ({core}): {' '.join(f'{one:g}' for one in numbers)}")
+    width, height = report["mesh"]
+    click.echo(
+        f"{width} x {height} cores, {report['cycles']['max']:,.0f} cycles (modelled, docs/csl.md),"
+        f" {report['tasks']} tasks, {report['operations']} vector operations, {report['wavelets']} wavelets,"
+        f" {report['hops']} hops, {report['memory_bytes']['max']:,} of {report['memory_bytes']['limit']:,} bytes a core"
+    )
+
+
+def _run_folder(folder: object, words: tuple[str, ...], seed: int | None, json_path: str | None) -> None:
+    import json
+    import sys
+    from pathlib import Path
+    from tempfile import TemporaryDirectory
+
+    from meshrt.csl import child
+    from meshrt.report import deliver_json
+
+    assert isinstance(folder, Path)
+    with TemporaryDirectory(prefix="meshrt-csl-") as made:
+        path = Path(made) / "report"
+        ran = child.run(words, folder, report=path, seed=seed)
+        runs = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    deliver_json({"runs": runs}, json_path)
+    if ran.returncode:
+        sys.exit(ran.returncode)
+
+
+@command.command("check")
+@click.argument("path", metavar="DIR")
+@click.option("--only", multiple=True, metavar="TEXT", help="Programs with this in their name; may be given again.")
+@click.option("--arguments", default="", metavar="TEXT", help="For scripts that take any, such as run_sim.sh.")
+@click.option("--timeout", default=120.0, show_default=True, metavar="SECONDS", help="For each program.")
+@shared.together(shared.form(), shared.json_to("it"), shared.quiet)
+def check_command(
+    path: str, only: tuple[str, ...], arguments: str, timeout: float, form: str, json_path: str | None, quiet: bool
+) -> None:
+    """Each program of a checkout: does it parse, build, run, and print its own SUCCESS?
+
+    \b
+    Example:
+      meshrt csl check ~/csl-examples --only tutorials
+    """
+    shared.refuse_ranks("each program is one process")
+    from dataclasses import asdict
+    from pathlib import Path
+
+    from meshrt.csl.check import check, programs
+    from meshrt.errors import UsageError
+    from meshrt.ranks.files import check_target
+    from meshrt.report import deliver_json
+    from meshrt.studies.grid import print_grid
+
+    if json_path not in (None, "-"):
+        check_target("--json", json_path)
+    root = Path(path).resolve()
+    found = [one for one in programs(root) if not only or any(text in str(one[0].relative_to(root)) for text in only)]
+    if not found:
+        raise UsageError(f"no program of {path} has {' or '.join(only)} in its name")
+    checked = [check(root, folder, script, tuple(arguments.split()), timeout) for folder, script in found]
+    deliver_json({"programs": [asdict(one) for one in checked]}, json_path)
+    if not quiet and json_path != "-":
+        rows = [[one.name, one.parses, one.builds, one.runs, one.right, one.why[:110]] for one in checked]
+        print_grid(["program", "parses", "builds", "runs", "right", "why"], rows, form)
+        right = sum(one.right == "yes" for one in checked)
+        if form == "table":
+            click.echo(f"{right} of {len(checked)} print SUCCESS")

@@ -1,0 +1,99 @@
+"""Scalar arithmetic, the same before the run and in it: NumPy's scalars of the type's width."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numpy as np
+
+from meshrt.csl.errors import Place, wrong
+from meshrt.csl.types import FLOAT, INT, NUMBERS, Array, Enum, Pointer, Simple, is_float, is_int, is_word
+
+
+def divide(a: Any, b: Any) -> Any:
+    """Of whole numbers, toward zero."""
+    if isinstance(a, int) and isinstance(b, int):
+        return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+    if b == 0:
+        return type(a)(-1)
+    quotient = int(a) // int(b) if (a < 0) == (b < 0) else -(abs(int(a)) // abs(int(b)))
+    return np.array(quotient).astype(type(a))[()]
+
+
+def remainder(a: Any, b: Any) -> Any:
+    """Of whole numbers, with the sign of the first; of floats, C's fmod."""
+    if isinstance(a, int) and isinstance(b, int):
+        return abs(a) % abs(b) * (1 if a >= 0 else -1)
+    if isinstance(a, np.floating):
+        return np.fmod(a, b)
+    return a if b == 0 else np.fmod(a, b)
+
+
+def bitcast(value: Any, dtype: Any) -> Any:
+    """The same bits as another type of the same width."""
+    return np.asarray(value).view(dtype)[()]
+
+
+def convert(value: Any, dtype: Any) -> Any:
+    """A number as another type: floats toward zero, whole numbers by their low bits."""
+    if np.dtype(dtype).kind in "iu":
+        if isinstance(value, float | np.floating):
+            value = int(value) if np.isfinite(value) else 0
+        return np.array(int(value) & ((1 << 64) - 1), np.uint64).astype(dtype)[()]
+    return np.dtype(dtype).type(value)
+
+
+def words(value: Any) -> int:
+    """A word of 16 bits, of a type that is no number."""
+    return int(value)
+
+
+OPERATORS: dict[str, Any] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "&": operator.and_, "|": operator.or_, "^": operator.xor,
+    "<<": operator.lshift, ">>": operator.rshift, "==": operator.eq, "!=": operator.ne, "<": operator.lt,
+    ">": operator.gt, "<=": operator.le, ">=": operator.ge,
+}  # fmt: skip
+COMPARES = ("==", "!=", "<", ">", "<=", ">=")
+
+
+def typed(value: Any, kind: Any, at: Place) -> Any:
+    """A known number as that type. CslError where it does not fit."""
+    if kind is INT:
+        if isinstance(value, float | np.floating) and value != int(value):
+            raise wrong(at, f"{value} is no whole number")
+        return int(value)
+    if kind is FLOAT:
+        return float(value)
+    if is_word(kind):
+        return bool(value) if isinstance(kind, Simple) and kind.name == "bool" else int(value)
+    dtype = np.dtype(NUMBERS[kind.name])
+    if dtype.kind in "iu":
+        if isinstance(value, float | np.floating) and value != int(value):
+            raise wrong(at, f"{value} is no whole number, and {kind} holds nothing else: @as({kind}, ...) cuts it")
+        limits: Any = np.iinfo(dtype)
+        if not limits.min <= int(value) <= limits.max:
+            raise wrong(at, f"{value} does not fit {kind}, which holds {limits.min} to {limits.max}")
+        return dtype.type(int(value))
+    return dtype.type(value)
+
+
+def fits(of: Any, into: Any) -> bool:
+    """Does every value of one type fit another?"""
+    if of == into:
+        return True
+    if isinstance(of, Pointer) and isinstance(into, Pointer):
+        return (
+            of.to == into.to
+            or (isinstance(of.to, Array) and into.many and (of.to.element == into.to))
+            or (isinstance(into.to, Array) and into.to.element == of.to)
+            or (isinstance(into.to, Array) and isinstance(of.to, Array) and into.to.element == of.to.element)
+        )
+    if isinstance(of, Enum) or isinstance(into, Enum):
+        return False
+    if is_int(of) and is_int(into) and of is not INT and into is not INT:
+        a, b = (np.iinfo(np.dtype(NUMBERS[one.name])) for one in (of, into))  # type: ignore[type-var]
+        return a.min >= b.min and a.max <= b.max
+    if is_float(of) and is_float(into) and into is not FLOAT and of is not FLOAT:
+        return bool(of.nbytes <= into.nbytes)
+    return False

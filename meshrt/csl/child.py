@@ -1,0 +1,51 @@
+"""A child process that finds `cslc`, `cs_python` and a package of stand-ins on its paths; nothing is installed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import meshrt
+
+PARTS = {
+    "cerebras/sdk/runtime/sdkruntimepybind.py": "from meshrt.csl.standin import MemcpyDataType, MemcpyOrder\n"
+    "from meshrt.csl.standin import SdkRuntime\n",
+    "cerebras/sdk/sdk_utils.py": "from meshrt.csl.standin import calculate_cycles, input_array_to_u32, memcpy_view\n",
+    "cerebras/sdk/debug/debug_util.py": "from meshrt.csl.standin_debug import debug_util\n",
+}
+PACKAGES = ("cerebras", "cerebras/sdk", "cerebras/sdk/runtime", "cerebras/sdk/debug")
+
+
+def run(
+    command: Sequence[str], folder: Path, *, report: Path | None = None, seed: int | None = None,
+    built: Path | None = None, timeout: float | None = None, capture: bool = False,
+) -> subprocess.CompletedProcess[str]:  # fmt: skip
+    """Run a command in a folder; `built` is touched when cslc has built. subprocess.TimeoutExpired."""
+    with TemporaryDirectory(prefix="meshrt-csl-") as made:
+        root = Path(made)
+        (root / "bin").mkdir()
+        for name, module in (("cslc", "meshrt.csl.cslc"), ("cs_python", "meshrt.csl.script")):
+            path = root / "bin" / name
+            path.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m {module} "$@"\n')
+            path.chmod(0o755)
+        for package in PACKAGES:
+            (root / "python" / package).mkdir(parents=True)
+            (root / "python" / package / "__init__.py").write_text("")
+        for name, text in PARTS.items():
+            (root / "python" / name).write_text(text)
+        paths = [str(root / "python"), str(Path(meshrt.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+        environment = os.environ | {
+            "PATH": f"{root / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}",
+            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+        for name, value in (("MESHRT_CSL_REPORT", report), ("MESHRT_CSL_SEED", seed), ("MESHRT_CSL_BUILT", built)):
+            if value is not None:
+                environment[name] = str(value)
+        return subprocess.run(
+            list(command), cwd=folder, env=environment, timeout=timeout, text=True, capture_output=capture, check=False
+        )

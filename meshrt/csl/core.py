@@ -1,0 +1,386 @@
+"""One core in the run: its memory, clock, tasks, operations under way, and the wavelets that wait for it."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from meshrt.csl.costs import COSTS
+from meshrt.csl.errors import CslError
+from meshrt.csl.image import Image
+from meshrt.csl.operations import Options, Pending, advance, compute
+from meshrt.csl.tilebuiltins import CONTROL
+from meshrt.csl.vectors import Fab, Fifo, FifoName
+
+SIMPLE = ("i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4")
+
+
+@dataclass(slots=True, eq=False)
+class Train:
+    """Wavelets one behind the other."""
+
+    head: float  # when the first is there
+    gap: float
+    data: Any  # uint32
+    control: bool
+    at: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Task:
+    """A task, or what the host launched, that runs."""
+
+    name: str
+    generator: Any
+    waits: Pending | None = None
+
+
+class Core:
+    """The names that the functions' Python uses: t, o, dsrs, m_*, x, y, activate, block, unblock."""
+
+    m_uint16: Any  # its memory as words; there is one for each of SIMPLE
+
+    def __init__(self, wafer: Any, image: Image, x: int, y: int, memory: Any):
+        self.wafer, self.image, self.x, self.y = wafer, image, x, y
+        self.memory = memory
+        self.nbytes = image.limit
+        self.views: dict[Any, Any] = {}  # by NumPy's type and its names
+        for one in SIMPLE:
+            view = memory.view(one)
+            for name in (one, view.dtype.type, view.dtype.name):
+                self.views[name] = view
+            setattr(self, f"m_{view.dtype.name}", view)
+        self.o = list(image.objects)
+        self.dsrs = dict(image.dsrs)
+        self.fifos = [Fifo(one.capacity, one.nbytes, one.activate_push, one.activate_pop) for one in image.fifos]
+        self.t = 0.0
+        self.blocked = set(image.blocked)
+        self.ready: dict[int, float] = dict.fromkeys(image.active, 0.0)
+        self.arrived: dict[int, deque[Train]] = {}
+        self.waiters: dict[int, list[tuple[Any, Pending]]] = {}
+        self.sent: dict[int, float] = {}  # colour -> until when its queue is busy
+        self.pending: list[Pending] = []
+        self.running: Task | None = None
+        self.scheduled = False
+        self.open = True  # the host's next command may come
+        self.commands: deque[tuple[Any, tuple[Any, ...]]] = deque()
+        self.operations = self.taken = self.tasks_run = 0
+        self.counted_from = 0.0  # where the program's time counter begins
+        self.drawn: int | None = None  # the last random number
+        self.mapping = False  # within @map
+        self.trace: dict[str, list[Any]] = {}
+        # colour -> number of the task that its data activates
+        self.data: dict[int, int] = {}
+        for number, kind in image.kinds.items():
+            if kind == "data":
+                color = number if image.arch == "wse2" else image.inputs.get(number, number)
+                self.data[color] = number
+
+    # What programs do
+
+    def activate(self, number: int) -> None:
+        self.ready.setdefault(int(number), self.t)
+        self.wake(self.t)
+
+    def block(self, number: int) -> None:
+        self.blocked.add(int(number))
+
+    def unblock(self, number: int) -> None:
+        self.blocked.discard(int(number))
+        self.wake(self.t)
+
+    # Tasks
+
+    def wake(self, time: float) -> None:
+        """Look for something to do, at that time or when the core is free."""
+        if self.running is None and not self.scheduled:
+            self.scheduled = True
+            self.wafer.at(max(time, self.t), self.run, None)
+
+    def candidates(self) -> list[tuple[float, int, Any]]:
+        """What may run: from when on, its number, the wavelet's colour or None."""
+        found: list[tuple[float, int, Any]] = [
+            (since, number, None) for number, since in self.ready.items() if number not in self.blocked
+        ]
+        for color, trains in self.arrived.items():
+            if not trains:
+                continue
+            first = trains[0]
+            time = first.head + first.gap * first.at
+            if first.control:
+                number = self.control_task(int(first.data[first.at]))
+                if number is not None and not any(self.reads(one, color, True) for one in self.pending):
+                    found.append((time, number, color))
+                continue
+            number = self.data.get(color)
+            if number is None or number in self.blocked or any(self.reads(one, color) for one in self.pending):
+                continue
+            found.append((time, number, color))
+        return found
+
+    def control_task(self, raw: int) -> int | None:
+        number = (raw >> 16 & 63) + CONTROL
+        return number if number in self.image.tasks else None
+
+    def reads(self, pending: Pending, color: int, control: bool = False) -> bool:
+        return any(
+            isinstance(one, Fab) and self.input_color(one) == color and (not control or one.on_control is not None)
+            for one in pending.sources
+        )
+
+    def run(self, time: float, _: Any) -> None:
+        self.scheduled = False
+        if self.running is not None:
+            return
+        found = self.candidates()
+        now = max(time, self.t)
+        due = [one for one in found if one[0] <= now]
+        if not due:
+            if self.open and self.commands:
+                self.next_command(time)
+            elif found:
+                self.scheduled = True
+                self.wafer.at(min(found)[0], self.run, None)
+            return
+        _, number, color = due[0] if len(due) == 1 else self.wafer.pick(sorted(due, key=lambda one: one[:2]))
+        self.t = now + COSTS.task
+        self.tasks_run += 1
+        name, python, dtypes = self.wafer.task(self.image, number)
+        arguments: list[Any] = []
+        if color is None:
+            del self.ready[number]
+        else:
+            raw, _, _ = self.take(color, 1, True)
+            arguments = _arguments(raw, dtypes)
+        self.go(Task(name, python(self, *arguments)))
+
+    def next_command(self, time: float) -> None:
+        function, arguments = self.commands.popleft()
+        self.open = False
+        self.t = max(time, self.t)
+        self.go(Task(function.__name__, function(self, *arguments)))
+
+    def go(self, task: Task) -> None:
+        """Run a task until it waits or ends."""
+        self.running = task
+        try:
+            waited = next(task.generator)
+        except StopIteration:
+            self.running = None
+            self.wake(self.t)
+            return
+        except (IndexError, OverflowError, ZeroDivisionError) as error:
+            raise self.failed_at(error) from error
+        task.waits = waited
+        if waited.over:
+            self.wafer.at(waited.time, self.resume, waited)
+
+    def resume(self, time: float, pending: Pending) -> None:
+        task = self.running
+        if task is None or task.waits is not pending:
+            return
+        self.t = max(self.t, pending.time)
+        task.waits = None
+        self.go(task)
+
+    # Operations
+
+    def advance(self, pending: Pending) -> None:
+        while not pending.over and advance(self, pending):
+            pass
+        if not pending.over:
+            self.meet_control(pending)
+
+    def meet_control(self, pending: Pending) -> None:
+        """A control wavelet ends an operation that says so."""
+        for one in pending.sources:
+            if isinstance(one, Fab) and one.on_control is not None:
+                trains = self.arrived.get(self.input_color(one))
+                if trains and trains[0].control:
+                    number = one.on_control[1]
+                    _, _, final = self.take(self.input_color(one), 1, True)
+                    pending.time = max(pending.time, final)
+                    if number is not None:
+                        self.wafer.at(pending.time, self.effect, (number, None))
+                    self.finish(pending)
+
+    def poll(self, time: float, _: Any) -> None:
+        """Something has come or room was made: go on with what waits."""
+        moved = True
+        while moved:
+            moved = False
+            for one in list(self.pending):
+                before = one.done
+                self.advance(one)
+                moved = moved or one.done != before
+        self.wake(time)
+
+    def finish(self, pending: Pending) -> None:
+        pending.over = True
+        self.pending.remove(pending)
+        options = pending.options
+        if pending.waits and self.running is not None and self.running.waits is pending:
+            self.wafer.at(pending.time, self.resume, pending)
+        self.wafer.at(pending.time, self.effect, (options.activate, options.unblock))
+        if pending.then is not None:
+            self.wafer.at(pending.time, self.follow, pending)
+
+    def follow(self, time: float, pending: Pending) -> None:
+        pending.then(time)
+
+    def compute(self, pending: Pending) -> None:
+        """An operation all in memory, of a library."""
+        compute(self, pending.of, pending.target, pending.sources, 0, pending.total)
+        pending.time += pending.total / pending.of.lanes
+
+    def finish_plain(self, time: float, options: Options) -> None:
+        self.effect(time, (options.activate, options.unblock))
+
+    def effect(self, time: float, marks: tuple[int | None, int | None]) -> None:
+        activate, unblock = marks
+        if activate is not None:
+            self.ready.setdefault(activate, time)
+        if unblock is not None:
+            self.blocked.discard(unblock)
+        if activate is not None or unblock is not None:
+            self.wake(time)
+
+    # Wavelets
+
+    def input_color(self, dsd: Fab) -> int:
+        if dsd.queue is not None and dsd.queue in self.image.inputs:
+            return int(self.image.inputs[dsd.queue])
+        if dsd.color is None:
+            raise self.failed(f"input queue {dsd.queue} has no colour: @initialize_queue gives it one")
+        return dsd.color
+
+    def output_color(self, dsd: Fab) -> int:
+        if dsd.queue is not None and dsd.queue in self.image.outputs:
+            return int(self.image.outputs[dsd.queue])
+        if dsd.color is None:
+            raise self.failed(f"output queue {dsd.queue} has no colour: @initialize_queue gives it one")
+        return dsd.color
+
+    def available(self, color: int) -> int:
+        """Data that have come, or are on their way, before a control wavelet."""
+        total = 0
+        for one in self.arrived.get(color, ()):
+            if one.control:
+                break
+            total += len(one.data) - one.at
+        return total
+
+    def held_of(self, color: int) -> int:
+        return sum(len(one.data) - one.at for one in self.arrived.get(color, ()))
+
+    def take(self, color: int, count: int, control: bool = False) -> tuple[Any, float, float]:
+        """The next wavelets: raw, when the first and the last of them are there."""
+        trains = self.arrived[color]
+        parts, first, final = [], None, 0.0
+        self.taken += count
+        while count:
+            one = trains[0]
+            some = min(count, len(one.data) - one.at)
+            if first is None:
+                first = one.head + one.gap * one.at
+            final = one.head + one.gap * (one.at + some - 1)
+            parts.append(one.data[one.at : one.at + some])
+            one.at += some
+            count -= some
+            if one.at == len(one.data):
+                trains.popleft()
+        self.tell(color, max(final, self.t))
+        assert first is not None
+        return parts[0] if len(parts) == 1 else np.concatenate(parts), first, final
+
+    def tell(self, color: int, time: float) -> None:
+        """Room was made: those who waited for it go on."""
+        for core, pending in self.waiters.pop(color, []):
+            self.wafer.at(time, core.poll, pending)
+
+    def deliver(self, color: int, train: Train) -> None:
+        trains = self.arrived.setdefault(color, deque())
+        at = len(trains)
+        while at and trains[at - 1].head > train.head and not trains[at - 1].at:
+            at -= 1
+        trains.insert(at, train)
+        self.wafer.at(train.head, self.poll, None)
+
+    # FIFOs
+
+    def push(self, name: FifoName, data: Any, time: float) -> None:
+        fifo = self.fifos[name.index]
+        fifo.held.append((time, data))
+        fifo.count += len(data)
+        if fifo.activate_push is not None:
+            self.wafer.at(time, self.effect, (fifo.activate_push, None))
+        self.wafer.at(time, self.poll, None)
+
+    def pop(self, name: FifoName, count: int, time: float) -> tuple[Any, float]:
+        fifo = self.fifos[name.index]
+        parts, final = [], time
+        fifo.count -= count
+        while count:
+            when, data = fifo.held[0]
+            some = min(count, len(data))
+            parts.append(data[:some])
+            final = max(final, when)
+            count -= some
+            if some == len(data):
+                fifo.held.pop(0)
+            else:
+                fifo.held[0] = (when, data[some:])
+        if fifo.activate_pop is not None:
+            self.wafer.at(final, self.effect, (fifo.activate_pop, None))
+        self.wafer.at(final, self.poll, None)
+        return np.concatenate(parts), final
+
+    # Errors
+
+    def where(self) -> Any:
+        """(function, line of its Python) that runs now."""
+        frame: Any = sys._getframe(1)
+        while frame is not None:
+            if frame.f_code.co_filename.startswith("<f"):
+                return frame.f_code.co_name, frame.f_lineno
+            frame = frame.f_back
+        return None
+
+    def place(self, where: Any) -> str:
+        if where is None:
+            return f"core ({self.x}, {self.y})"
+        name, line = where
+        return f"{self.image.lines[name][line - 1]}: core ({self.x}, {self.y})"
+
+    def failed(self, message: str, kind: Any = CslError) -> Any:
+        return kind(f"{self.place(self.where())}: {message}")
+
+    def failed_at(self, error: BaseException) -> Any:
+        """An error that Python had in the program, with its place there."""
+        from meshrt.csl.errors import MemoryLimit
+
+        where, trace = None, error.__traceback__
+        while trace is not None:
+            if trace.tb_frame.f_code.co_filename.startswith("<f"):
+                where = (trace.tb_frame.f_code.co_name, trace.tb_lineno)
+            trace = trace.tb_next
+        if isinstance(error, IndexError):
+            return MemoryLimit(f"{self.place(where)}: an access leads out of a core's {self.nbytes:,} bytes: {error}")
+        return CslError(f"{self.place(where)}: {error}")
+
+
+def _arguments(raw: Any, dtypes: list[Any]) -> list[Any]:
+    """A wavelet's data as a task's parameters: the first has the low bits."""
+    given, shift = [], 0
+    for dtype in dtypes:
+        size = dtype.itemsize
+        if size == 4:
+            given.append(raw.view(dtype)[0])
+        else:
+            given.append((raw >> np.uint32(shift)).astype(np.uint16).view(dtype)[0])
+        shift += 16
+    return given

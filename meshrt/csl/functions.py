@@ -1,0 +1,178 @@
+"""Functions and tasks: computed before the run, or written as Python generators that wait at the fabric."""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import numpy as np
+
+from meshrt.csl import nodes as n
+from meshrt.csl.arithmetic import bitcast, convert, divide, remainder
+from meshrt.csl.costs import COSTS
+from meshrt.csl.expressions import code, coerce, expression, spend, type_of_node
+from meshrt.csl.modules import FUNCTION
+from meshrt.csl.scope import Scope, Writer
+from meshrt.csl.statements import Returned, statement, store
+from meshrt.csl.types import BOOL, FLOAT, INT, NUMBERS, STRING, STRUCT, TYPE, TYPES, VOID, Callable, nbytes
+from meshrt.csl.values import FunctionRef, Memory, Val
+
+BEFORE = (TYPE, STRUCT, STRING, INT, FLOAT)  # of values that live before the run only
+
+
+def call(callee: Val, arguments: list[Val], scope: Scope, line: int) -> Val:
+    """A call of a function of the program. CslError."""
+    if not callee.known:
+        spend(scope, COSTS.call)
+        pairs = zip(arguments, callee.type.parameters, strict=True)
+        text = "".join(f", {code(coerce(one, kind, scope, line), scope)}" for one, kind in pairs)
+        return Val(callee.type.result, code=f"(yield from {callee.code}(c{text}))")
+    ref = callee.value
+    node, inner = ref.node, Scope(ref.module)
+    if len(arguments) != len(node.parameters):
+        raise scope.wrong(line, f"{node.name} takes {len(node.parameters)} arguments, here are {len(arguments)}")
+    bound: list[tuple[str, Val]] = []
+    before: list[tuple[str, Any]] = []
+    run: list[Val] = []
+    for (name, kind_node, is_known), one in zip(node.parameters, arguments, strict=True):
+        kind = type_of_node(kind_node, inner)
+        given = coerce(one, kind, scope, line)
+        bound.append((name, given))
+        if is_known or kind in BEFORE or isinstance(kind, Callable):
+            if not given.known:
+                raise scope.wrong(line, f"{name} of {node.name} has to be known before the run")
+            inner.names[name] = given
+            before.append((name, given))
+        else:
+            run.append(given)
+    result = VOID if node.result is None else type_of_node(node.result, inner)
+    if scope.writer is None or result in BEFORE:
+        return _compute(ref, bound, result, scope, line)
+    name = function(ref, scope.image, before)
+    spend(scope, COSTS.call)
+    text = "".join(f", {code(one, scope)}" for one in run)
+    return Val(result, code=f"(yield from {name}(c{text}))")
+
+
+def _compute(ref: FunctionRef, bound: list[tuple[str, Val]], result: Any, scope: Scope, line: int) -> Val:
+    """What a function returns, before the run."""
+    inner = Scope(ref.module)
+    for name, one in bound:
+        if not one.known:
+            raise scope.wrong(line, f"{name} of {ref.node.name} has to be known before the run")
+        inner.names[name] = Val(one.type, one.value)
+    try:
+        statement(ref.node.body, inner)
+    except Returned as found:
+        one = coerce(found.value, result, inner, ref.node.line)
+        return Val(one.type, one.value, one.code)
+    return Val(VOID)
+
+
+def function(ref: FunctionRef, image: Any, before: list[tuple[str, Any]]) -> str:
+    """The name of a function's Python in an image; written when it is first asked for."""
+    node = ref.node
+    key = (id(ref.module), node, tuple((name, _key(one)) for name, one in before))
+    if key in image.functions:
+        return str(image.functions[key])
+    python = f"f{len(image.functions)}_{node.name}"
+    image.functions[key] = python
+    scope = Scope(ref.module)
+    for name, one in before:
+        scope.names[name] = one
+    result = VOID if node.result is None else type_of_node(node.result, scope)
+    writer = Writer(image, result, at=scope.at(node.line), taken=_taken(node.body))
+    scope.writer = writer
+    arguments = []
+    for name, kind_node, _ in node.parameters:
+        if name in scope.names:
+            continue
+        kind = type_of_node(kind_node, scope.known())
+        argument = writer.name(name)
+        arguments.append(argument)
+        given = Val(kind, code=argument)
+        if name in writer.taken and nbytes(kind):
+            spot = Val(kind, spot=Memory(image.allocate(nbytes(kind), name, scope.at(node.line))))
+            store(spot, given, scope, node.line)
+            scope.names[name] = spot
+        else:
+            scope.names[name] = given
+    statement(node.body, scope)
+    writer.charge()
+    define(image, python, arguments, writer)
+    return python
+
+
+def define(image: Any, python: str, arguments: list[str], writer: Writer) -> None:
+    """Compile what was written, as a generator, and keep the places of its lines."""
+    text = "\n".join(writer.body)
+    used = [name for name in VIEWS if f"{name}[" in text]
+    head = [f"def {python}(c{''.join(f', {one}' for one in arguments)}):", *(f"    {name} = c.{name}" for name in used)]
+    if "o[" in text:
+        head.append("    o = c.o")
+    source = "\n".join([*head, *writer.body, "    return", "    yield"])
+    if not image.space.get("convert"):
+        image.space.update(SPACE)
+    exec(compile(source, f"<{python}>", "exec"), image.space)
+    image.lines[python] = (
+        [writer.places[0] if writer.places else writer.at] * len(head) + writer.places + [writer.at] * 2
+    )
+
+
+def _key(one: Any) -> Any:
+    """By what two known values are the same."""
+    value = one.value if isinstance(one, Val) else one
+    if isinstance(value, dict):
+        return tuple((name, _key(part)) for name, part in value.items())
+    if isinstance(value, np.ndarray):
+        return (
+            value.shape,
+            value.dtype.str,
+            value.tobytes() if value.dtype != object else tuple(map(_key, value.flat)),
+        )
+    if isinstance(value, FunctionRef):
+        return (id(value.module), value.node)
+    if isinstance(value, float | np.floating):
+        return (type(value).__name__, repr(value))
+    return (str(getattr(one, "type", "")), value)
+
+
+def same(parameters: dict[str, Val]) -> Any:
+    """A key that parameters of equal values share."""
+    return tuple((name, _key(one)) for name, one in sorted(parameters.items()))
+
+
+def _taken(node: Any) -> frozenset[str]:
+    """Names in a function whose address is taken."""
+    found: set[str] = set()
+
+    def walk(one: Any) -> None:
+        if isinstance(one, tuple):
+            for part in one:
+                walk(part)
+        elif isinstance(one, n.Node) and is_dataclass(one):
+            if isinstance(one, n.Unary) and one.op == "&" and isinstance(one.operand, n.Name):
+                found.add(one.operand.name)
+            for part in fields(one):
+                walk(getattr(one, part.name))
+
+    walk(node)
+    return frozenset(found)
+
+
+def function_of(core: Any, ref: FunctionRef) -> Any:
+    """The Python of a function that is held as a value."""
+    return core.image.space[function(ref, core.image, [])]
+
+
+def numbers(kind: Any, begin: int, end: int, step: int) -> Any:
+    """The numbers of @range, of its type."""
+    return np.arange(begin, end, step).astype(kind)
+
+
+VIEWS = [f"m_{np.dtype(one).name}" for one in ("i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4")]
+SPACE: dict[str, Any] = {
+    **NUMBERS, "convert": convert, "divide": divide, "remainder": remainder, "bitcast": bitcast, "numbers": numbers,
+    "FunctionOf": function_of,
+}  # fmt: skip
+__all__ = ["BOOL", "FUNCTION", "TYPES", "expression"]

@@ -1,0 +1,206 @@
+"""What a host script asks of a program: copies, launches, streams. The stand-ins (standins/) call this."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from meshrt.csl.core import Core, Train
+from meshrt.csl.errors import CslError, Deadlock, MemoryLimit
+from meshrt.csl.program import build
+from meshrt.csl.types import Array, Pointer, dtype, nbytes
+from meshrt.csl.wafer import Wafer, why
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A read of a stream that is not yet complete."""
+
+    target: Any
+    color: int
+    cells: tuple[tuple[int, int], ...]
+    each: int
+    order: str
+    shape: tuple[int, int]
+
+
+class Host:
+    """A program with its wafer, opened from what `cslc` has written."""
+
+    def __init__(self, folder: str, seed: int | None = None):
+        path = Path(folder) / "out.json"
+        try:
+            written = json.loads(path.read_text())["meshrt"]
+        except (OSError, ValueError, KeyError) as error:
+            raise CslError(f"{folder} holds nothing that cslc of meshrt has built: {error}") from error
+        parameters = {name: int(value) for name, value in written["parameters"].items()}
+        self.program = build(Path(written["path"]), parameters, written["arch"])
+        self.wafer = Wafer(self.program, seed)
+        self.names: dict[str, int] = {}
+        self.waiting: list[Stream] = []
+
+    def symbol(self, name: str) -> int:
+        """A number that stands for an exported name. CslError."""
+        if not any(name in core.image.exports for core in self.wafer.cores.values()):
+            names = sorted({name for core in self.wafer.cores.values() for name in core.image.exports})
+            raise CslError(f"no tile exports {name!r}: there are {', '.join(names) or 'none'}")
+        return self.names.setdefault(name, 1000 + len(self.names))
+
+    def _cells(self, x: int, y: int, width: int, height: int) -> list[Core]:
+        cells = []
+        for row in range(y, y + height):
+            for column in range(x, x + width):
+                core = self.wafer.cores.get((column, row))
+                if core is None:
+                    raise CslError(f"the host copies to or from core ({column}, {row}), which has no code")
+                cells.append(core)
+        return cells
+
+    def _address(self, core: Core, name: str, count: int, size: int) -> int:
+        one = core.image.exports.get(name)
+        if one is None:
+            raise CslError(f"core ({core.x}, {core.y}) exports no {name!r}, which the host copies")
+        if isinstance(one.type, Pointer):
+            at = int(core.m_uint16[one.spot.address // 2]) if one.spot is not None else int(one.value)
+        else:
+            at = int(one.spot.address)
+        if at + count * size > core.nbytes:
+            raise MemoryLimit(f"{count} elements of {name!r} from address {at} lead out of core ({core.x}, {core.y})")
+        return at
+
+    def _element(self, name: str) -> int:
+        for core in self.wafer.cores.values():
+            one = core.image.exports.get(name)
+            if one is not None:
+                kind = one.type.to if isinstance(one.type, Pointer) else one.type
+                return nbytes(kind.element if isinstance(kind, Array) else kind)
+        raise CslError(f"no tile exports {name!r}")
+
+    def copy_in(self, number: int, data: Any, box: tuple[int, int, int, int], each: int, bits: int, order: str) -> None:
+        self.wafer.idle()
+        name = self._name(number)
+        grid = _grid(data, box, each, order, bits)
+        size = bits // 8
+        for core, values in zip(self._cells(*box), grid, strict=True):
+            at = self._address(core, name, each, size) // size
+            core.views["uint32" if size == 4 else "uint16"][at : at + each] = values
+
+    def copy_out(
+        self, number: int, target: Any, box: tuple[int, int, int, int], each: int, bits: int, order: str
+    ) -> None:
+        self.wafer.idle()
+        name = self._name(number)
+        size = bits // 8
+        cells = self._cells(*box)
+        grid = np.zeros((len(cells), each), np.uint32)
+        for at, core in enumerate(cells):
+            begin = self._address(core, name, each, size) // size
+            grid[at] = core.views["uint32" if size == 4 else "uint16"][begin : begin + each]
+        _fill(target, grid, box, each, order)
+
+    def stream_in(
+        self, color: int, data: Any, box: tuple[int, int, int, int], each: int, bits: int, order: str
+    ) -> None:
+        grid = _grid(data, box, each, order, bits)
+        cells = self._cells(*box)
+        for core, values in zip(cells, grid, strict=True):
+            if color not in core.image.from_host:
+                raise CslError(
+                    f"the host streams to colour {color} of core ({core.x}, {core.y}), which takes no stream of it"
+                )
+            core.deliver(color, Train(max(core.t, self.wafer.now), 1.0, np.array(values, np.uint32), False))
+        self.wafer.settle()
+        self._collect()
+
+    def stream_out(
+        self, color: int, target: Any, box: tuple[int, int, int, int], each: int, order: str, later: bool
+    ) -> None:
+        cells = tuple((core.x, core.y) for core in self._cells(*box))
+        self.waiting.append(Stream(target, color, cells, each, order, box[2:]))
+        self.wafer.settle()
+        self._collect()
+        if self.waiting and not later:
+            self.complete()
+
+    def _collect(self) -> None:
+        """Complete the reads of streams that can be."""
+        while self.waiting:
+            one = self.waiting[0]
+            rows = []
+            for x, y in one.cells:
+                parts = [data for _, data in self.wafer.to_host.get((x, y, one.color), [])]
+                rows.append(np.concatenate(parts) if parts else np.zeros(0, np.uint32))
+            if any(len(row) < one.each for row in rows):
+                return
+            for (x, y), row in zip(one.cells, rows, strict=True):
+                self.wafer.to_host[x, y, one.color] = [(0.0, row[one.each :])]
+            grid = np.array([row[: one.each] for row in rows], np.uint32)
+            _fill(one.target, grid, (0, 0, *one.shape), one.each, one.order)
+            self.waiting.pop(0)
+
+    def complete(self) -> None:
+        """All that was asked for is there. Deadlock."""
+        self.wafer.settle()
+        self._collect()
+        if self.waiting:
+            one = self.waiting[0]
+            short = []
+            for x, y in one.cells:
+                have = sum(len(data) for _, data in self.wafer.to_host.get((x, y, one.color), []))
+                if have < one.each:
+                    short.append(f"  core ({x}, {y}) has sent {have} of {one.each}: {why(self.wafer.cores[x, y])}")
+            raise Deadlock(f"the host waits for colour {one.color}, and nothing moves\n" + "\n".join(short[:4]))
+
+    def launch(self, name: str, arguments: tuple[Any, ...], later: bool) -> None:
+        self.wafer.launch(name, arguments)
+        self.wafer.settle()
+
+    def stop(self) -> None:
+        self.complete()
+        self.wafer.idle()
+
+    def _name(self, number: int) -> str:
+        for name, one in self.names.items():
+            if one == number:
+                return name
+        raise CslError(f"the host copies to or from {number}, which get_id did not give")
+
+
+def _grid(data: Any, box: tuple[int, int, int, int], each: int, order: str, bits: int) -> Any:
+    """[cores, each] as uint32 of what a host gives, for cores row by row."""
+    _, _, width, height = box
+    flat = np.ascontiguousarray(data).ravel()
+    if flat.size != width * height * each:
+        raise CslError(f"the host gives {flat.size} numbers for {width} x {height} cores of {each}")
+    if flat.dtype.itemsize == 4:
+        raw = flat.view(np.uint32)
+    elif flat.dtype.itemsize == 2:
+        raw = flat.view(np.uint16).astype(np.uint32)
+    else:
+        raise CslError(f"the host gives numbers of {8 * flat.dtype.itemsize} bits: there are 16 and 32")
+    if order == "COL_MAJOR":
+        return raw.reshape(each, width, height).transpose(2, 1, 0).reshape(width * height, each)
+    return raw.reshape(width * height, each)
+
+
+def _fill(target: Any, grid: Any, box: tuple[int, int, int, int], each: int, order: str) -> None:
+    _, _, width, height = box
+    if order == "COL_MAJOR":
+        grid = grid.reshape(height, width, each).transpose(2, 1, 0)
+    flat = np.ascontiguousarray(grid).ravel()
+    if target.size != flat.size:
+        raise CslError(f"the host has room for {target.size} numbers, {flat.size} come")
+    out = target.reshape(-1)
+    if not np.shares_memory(out, target):
+        raise CslError("the host's array is not contiguous")
+    if target.dtype.itemsize == 4:
+        out.view(np.uint32)[:] = flat
+    else:
+        out.view(np.uint16)[:] = flat.astype(np.uint16)
+
+
+__all__ = ["Host", "dtype"]

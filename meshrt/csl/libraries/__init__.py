@@ -1,0 +1,1 @@
+"""The libraries that programs import by <name>, written from their public pages."""

@@ -1,0 +1,116 @@
+"""Files with their parameters: their declarations, each computed when it is first asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from meshrt.csl import nodes as n
+from meshrt.csl.expressions import coerce, expression, type_of_node
+from meshrt.csl.scope import Scope
+from meshrt.csl.types import BOOL, FLOAT, INT, STRUCT, Array, Callable, dtype, is_number, nbytes
+from meshrt.csl.values import Cell, FunctionRef, Memory, Module, Slot, Val
+
+FUNCTION = Callable((), None)  # the type of a function by its name; the signature is looked at where it is called
+
+
+def lookup(module: Module, name: str) -> Val | None:
+    """What a name of a file stands for, None if there is no such name. CslError."""
+    found = module.values.get(name)
+    if found is not None:
+        return found
+    node = module.tree.declarations.get(name)
+    if node is None:
+        return None
+    scope = Scope(module)
+    if name in module.busy:
+        raise scope.wrong(node.line, f"{name} needs itself to be known")
+    module.busy.add(name)
+    if isinstance(node, n.Function):
+        found = Val(FUNCTION, FunctionRef(module, node))
+    else:
+        assert isinstance(node, n.Declaration)
+        found = _declare(node, scope)
+    module.busy.discard(name)
+    module.values[name] = found
+    return found
+
+
+def _declare(node: n.Declaration, scope: Scope) -> Val:
+    module = scope.module
+    kind = None if node.type is None else type_of_node(node.type, scope)
+    if node.kind == "param":
+        given = module.parameters.get(node.name)
+        if given is None:
+            if node.value is None:
+                raise scope.wrong(node.line, f"parameter {node.name} is used and was not given")
+            given = expression(node.value, scope)
+        return given if kind is None else coerce(given, kind, scope, node.line)
+    value = None if node.value is None else expression(node.value, scope)
+    if value is not None and kind is not None:
+        value = coerce(value, kind, scope, node.line)
+    kind = kind if value is None else value.type
+    if node.kind == "const":
+        if value is None or (value.value is None and value.spot is not None and not isinstance(kind, Array)):
+            raise scope.wrong(node.line, f"{node.name} is const and has no value that is known before the run")
+        if isinstance(kind, Array) and nbytes(kind) and module.image is not None and not isinstance(value.spot, Memory):
+            return Val(kind, value.value, spot=Memory(_place(node, kind, value.value, scope)))
+        return Val(kind, value.value, spot=value.spot if isinstance(kind, Array) else None)
+    return variable(node, kind, value, scope, module.values)
+
+
+def variable(node: n.Declaration, kind: Any, value: Val | None, scope: Scope, names: dict[str, Val]) -> Val:
+    """A var that lives in a core, or, in the layout, before the run."""
+    image = scope.module.image
+    if kind in (INT, FLOAT) and image is not None:
+        raise scope.wrong(node.line, f"var {node.name} has no type: a number alone does not say how wide it is")
+    if image is None:
+        initial = initial_value(kind) if value is None else value.value
+        return Val(kind, initial.copy() if isinstance(initial, np.ndarray) else initial, spot=Cell(names, node.name))
+    if nbytes(kind):
+        given = None if value is None else value.value
+        if value is not None and given is None and isinstance(value.spot, Memory) and isinstance(kind, Array):
+            at = int(value.spot.address)
+            given = image.memory[at : at + nbytes(kind)].view(dtype(kind.element)).reshape(kind.sizes)
+        return Val(kind, spot=Memory(_place(node, kind, given, scope)))
+    image.objects.append(None if value is None else value.value)
+    return Val(kind, spot=Slot(len(image.objects) - 1))
+
+
+def _place(node: n.Declaration, kind: Any, value: Any, scope: Scope) -> int:
+    image = scope.module.image
+    address: int = image.allocate(nbytes(kind), node.name, scope.at(node.line))
+    if value is not None:
+        size = nbytes(kind)
+        of = dtype(kind.element if isinstance(kind, Array) else kind)
+        image.memory[address : address + size].view(of)[:] = np.asarray(value).astype(of).ravel()
+    return address
+
+
+def initial_value(kind: Any) -> Any:
+    if isinstance(kind, Array):
+        return np.zeros(kind.sizes, dtype(kind.element) if nbytes(kind.element) else object)
+    if is_number(kind):
+        return dtype(kind).type(0)
+    return False if kind is BOOL else {} if kind is STRUCT else 0
+
+
+def open_module(tree: n.File, parameters: dict[str, Val], image: Any, program: Any) -> Module:
+    """A file with its parameters: what it imports is opened and what stands in its comptime blocks is done. CslError.
+
+    Other declarations are looked at when they are used: one that is not takes no memory.
+    """
+    module = Module(tree, parameters, image, program)
+    for name in tree.order:
+        node = tree.declarations[name]
+        if (
+            isinstance(node, n.Declaration)
+            and isinstance(node.value, n.Builtin)
+            and node.value.name == "@import_module"
+        ):
+            lookup(module, name)
+    for block in tree.blocks:
+        if isinstance(block, n.Comptime):
+            program.language.statement(block.body, Scope(module))
+    return module

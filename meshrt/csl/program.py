@@ -1,0 +1,117 @@
+"""A whole program: its layout is computed, and one image made for all tiles of equal code and parameters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from meshrt.csl import nodes as n
+from meshrt.csl.builtins import BUILTINS
+from meshrt.csl.errors import CslError, Place
+from meshrt.csl.functions import call, function, same
+from meshrt.csl.image import Image
+from meshrt.csl.libraries import collectives, math, system
+from meshrt.csl.modules import lookup, open_module
+from meshrt.csl.parser import parse
+from meshrt.csl.scope import Scope
+from meshrt.csl.statements import statement
+from meshrt.csl.types import INT, MODULE
+from meshrt.csl.values import FunctionRef, Language, Val
+from meshrt.errors import nearest
+
+ARCHITECTURES = ("wse2", "wse3")
+LIBRARIES: dict[str, Any] = {
+    "<collectives_2d/params>": collectives.params, "<collectives_2d/pe>": collectives.pe, "<control>": system.control,
+    "<debug>": system.debug, "<directions>": system.directions, "<layout>": system.layout, "<math>": math.library,
+    "<memcpy/get_params>": system.get_params, "<memcpy/memcpy>": system.memcpy, "<random>": system.random,
+    "<simprint>": system.simprint, "<time>": system.time,
+}  # fmt: skip
+
+
+class Program:
+    """What the layout has said. `tiles`: (x, y) -> image; `routes`: (x, y, colour) -> configuration."""
+
+    def __init__(self, arch: str):
+        self.arch = arch
+        self.language = Language(lookup, statement, call, BUILTINS)
+        self.size = (0, 0)
+        self.trees: dict[Path, n.File] = {}
+        self.tiles: dict[tuple[int, int], Image] = {}
+        self.images: dict[Any, Image] = {}
+        self.routes: dict[tuple[int, int, int], dict[str, Any]] = {}
+        self.route_places: dict[tuple[int, int, int], Place] = {}
+        self.names: dict[str, Any] = {}
+
+    def tree(self, path: Path, scope: Scope | None, line: int) -> n.File:
+        if path not in self.trees:
+            try:
+                text = path.read_text()
+            except (OSError, UnicodeDecodeError) as error:
+                if scope is None:
+                    raise CslError(f"{path} cannot be read: {error}") from error
+                raise scope.wrong(line, f"{path} cannot be read: {error}") from error
+            self.trees[path] = parse(text, str(path))
+        return self.trees[path]
+
+    def open(self, path: str, given: dict[str, Val], scope: Scope, line: int) -> Val:
+        """@import_module: a library, or a file beside the one that asks."""
+        module = scope.module
+        key = (path, str(Path(module.tree.path).parent), same(given))
+        shared = self.images if module.image is None else module.image.modules
+        if key in shared:
+            return Val(MODULE, shared[key])
+        found: Any
+        if path.startswith("<"):
+            if path not in LIBRARIES:
+                hint = nearest(path, LIBRARIES, f"there are {', '.join(LIBRARIES)}")
+                raise scope.wrong(line, f"no library {path}: {hint}")
+            found = LIBRARIES[path](self, given, module.image)
+        else:
+            file = Path(module.tree.path).parent / path
+            found = open_module(self.tree(file, scope, line), given, module.image, self)
+        shared[key] = found
+        return Val(MODULE, found)
+
+    def set_tile(self, x: int, y: int, path: str, given: dict[str, Val], scope: Scope, line: int) -> None:
+        if (x, y) in self.tiles:
+            raise scope.wrong(line, f"tile ({x}, {y}) has its code already")
+        file = Path(scope.module.tree.path).parent / path
+        key = ("tile", file, same(given))
+        if key not in self.images:
+            self.images[key] = self._image(self.tree(file, scope, line), given)
+        self.tiles[x, y] = self.images[key]
+
+    def _image(self, tree: n.File, given: dict[str, Val]) -> Image:
+        image = Image(self.arch)
+        open_module(tree, given, image, self)
+        for ref in image.tasks.values():
+            function(ref, image, [])
+        for one in image.exports.values():
+            if isinstance(one.value, FunctionRef):
+                function(one.value, image, [])
+        return image
+
+
+def build(path: Path, parameters: dict[str, int], arch: str) -> Program:
+    """A program from its layout's file. CslError, MemoryLimit."""
+    if arch not in ARCHITECTURES:
+        raise CslError(f"--arch {arch}: {nearest(arch, ARCHITECTURES, 'there are wse2 and wse3')}")
+    program = Program(arch)
+    tree = program.tree(path, None, 0)
+    for name in parameters:
+        node = tree.declarations.get(name)
+        if not isinstance(node, n.Declaration) or node.kind != "param":
+            params = [
+                key for key, one in tree.declarations.items() if isinstance(one, n.Declaration) and one.kind == "param"
+            ]
+            raise CslError(f"--params {name}: {nearest(name, params, f'{path.name} has {params}')}")
+    given = {name: Val(INT, value) for name, value in parameters.items()}
+    module = open_module(tree, given, None, program)
+    layouts = [block for block in tree.blocks if isinstance(block, n.Layout)]
+    if not layouts:
+        raise CslError(f"{path} has no layout block: it is a tile's code, or a module")
+    for block in layouts:
+        statement(block.body, Scope(module))
+    if not program.tiles:
+        raise CslError(f"{path}: the layout gives no tile any code")
+    return program

@@ -1,0 +1,106 @@
+"""Routers: by colour, which ports wavelets come in by and leave by; switches that turn, filters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from meshrt.csl.errors import CslError
+
+RAMP, EAST, NORTH, WEST, SOUTH = range(5)
+NAMES = ("RAMP", "EAST", "NORTH", "WEST", "SOUTH")
+STEPS = {EAST: (1, 0), NORTH: (0, -1), WEST: (-1, 0), SOUTH: (0, 1)}
+ACROSS = {EAST: WEST, WEST: EAST, NORTH: SOUTH, SOUTH: NORTH}
+
+
+@dataclass(slots=True, eq=False)
+class Route:
+    """One entry of a router. `positions`: (rx, tx) of each switch position."""
+
+    positions: list[tuple[frozenset[int], frozenset[int]]]
+    at: int = 0
+    ring: bool = False
+    pop: str = "no_pop"  # when a router takes its command off a control wavelet
+    filter: Any = None
+    swap_x: bool = False
+    swap_y: bool = False
+    place: Any = None
+    exact: bool = False  # of a library: takes no more than its core's operations ask for
+
+    @property
+    def rx(self) -> frozenset[int]:
+        return self.positions[self.at][0]
+
+    @property
+    def tx(self) -> frozenset[int]:
+        return self.positions[self.at][1]
+
+    def turns(self, command: str) -> bool:
+        """Would it take up another position?"""
+        if command == "SWITCH_ADV":
+            return self.at + 1 < len(self.positions) or (self.ring and self.at > 0)
+        return command == "SWITCH_RST" and self.at > 0
+
+    def turn(self, command: str) -> bool:
+        """Take up another position. Did it change?"""
+        before = self.at
+        if command == "SWITCH_RST":
+            self.at = 0
+        elif command == "SWITCH_ADV":
+            self.at += 1
+            if self.at == len(self.positions):
+                self.at = 0 if self.ring else self.at - 1
+        return self.at != before
+
+
+def _ports(one: Any) -> frozenset[int]:
+    value = one.value
+    if isinstance(value, dict):
+        return frozenset(int(part.value) for part in value.values())
+    return frozenset([int(value)])
+
+
+def route(config: dict[str, Any], place: Any) -> Route:
+    """What @set_color_config says. CslError."""
+    for name in config:
+        if name not in ("routes", "switches", "filter"):
+            raise CslError(
+                f"{place}: .{name} of a colour's routes is not in the part of CSL that is here (docs/csl.md)"
+            )
+    if "routes" not in config:
+        raise CslError(f"{place}: a colour's configuration has no .routes")
+    routes = config["routes"].value
+    rx = _ports(routes["rx"]) if "rx" in routes else frozenset[int]()
+    tx = _ports(routes["tx"]) if "tx" in routes else frozenset[int]()
+    found = Route([(rx, tx)], place=place)
+    found.swap_x = "color_swap_x" in routes and bool(routes["color_swap_x"].value)
+    found.swap_y = "color_swap_y" in routes and bool(routes["color_swap_y"].value)
+    if "switches" in config:
+        switches = config["switches"].value
+        for name in ("pos1", "pos2", "pos3"):
+            if name not in switches or "invalid" in switches[name].value:
+                break
+            position = switches[name].value
+            # what a position does not say is as in the one before
+            rx = _ports(position["rx"]) if "rx" in position else rx
+            tx = _ports(position["tx"]) if "tx" in position else tx
+            found.positions.append((rx, tx))
+        if "current_switch_pos" in switches:
+            found.at = int(switches["current_switch_pos"].value)
+        for name in switches["pop_mode"].value if "pop_mode" in switches else ():
+            found.pop = name
+        found.ring = "ring_mode" in switches and bool(switches["ring_mode"].value)
+    if "filter" in config:
+        found.filter = config["filter"].value
+        if "kind" not in found.filter or "range" not in found.filter["kind"].value:
+            raise CslError(
+                f"{place}: a filter of this kind is not in the part of CSL that is here: there are range filters"
+            )
+    return found
+
+
+def keeps(one: Route, raw: int) -> bool:
+    """Does a filter let this wavelet to the core?"""
+    if one.filter is None:
+        return True
+    return bool(int(one.filter["min_idx"].value) <= raw >> 16 <= int(one.filter["max_idx"].value))

@@ -1,0 +1,80 @@
+"""Where an expression stands: its module, the names it sees, and the Python that is being written, if it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from meshrt.csl.errors import CslError, Place, wrong
+from meshrt.csl.values import Language, Module, Val
+
+NOWHERE = Place("", 0)
+
+
+@dataclass(slots=True, eq=False)
+class Writer:
+    """The Python of one function."""
+
+    image: Any
+    result: Any  # type
+    body: list[str] = field(default_factory=list)
+    places: list[Place] = field(default_factory=list)
+    depth: int = 1
+    names: int = 0
+    cost: float = 0.0  # cycles of what was written, not yet charged
+    at: Place = NOWHERE
+    after: list[Any] = field(default_factory=list)  # what each open loop does before it goes on
+    taken: frozenset[str] = frozenset()  # names whose address is taken
+
+    def line(self, text: str) -> None:
+        self.body.append("    " * self.depth + text)
+        self.places.append(self.at)
+
+    def charge(self) -> None:
+        """Write down what was not yet charged."""
+        if self.cost:
+            self.line(f"c.t += {self.cost!r}")
+            self.cost = 0.0
+
+    def name(self, stem: str) -> str:
+        self.names += 1
+        return f"{stem}_{self.names}"
+
+
+@dataclass(slots=True, eq=False)
+class Scope:
+    module: Module
+    names: dict[str, Val] = field(default_factory=dict)
+    outer: Scope | None = None
+    writer: Writer | None = None
+
+    def child(self) -> Scope:
+        return Scope(self.module, {}, self, self.writer)
+
+    def known(self) -> Scope:
+        """The same, where all has to be known before the run."""
+        return Scope(self.module, {}, self, None)
+
+    def find(self, name: str) -> Val | None:
+        scope: Scope | None = self
+        while scope is not None:
+            found = scope.names.get(name)
+            if found is not None:
+                return found
+            scope = scope.outer
+        return None
+
+    def at(self, line: int) -> Place:
+        return Place(self.module.tree.path, line)
+
+    def wrong(self, line: int, message: str) -> CslError:
+        return wrong(self.at(line), message)
+
+    @property
+    def language(self) -> Language:
+        found: Language = self.module.program.language
+        return found
+
+    @property
+    def image(self) -> Any:
+        return self.module.image

@@ -1,0 +1,378 @@
+"""Builtins on vectors: descriptors and their registers, operations, @map."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from meshrt.csl import nodes as n
+from meshrt.csl.costs import COSTS
+from meshrt.csl.errors import unknown
+from meshrt.csl.expressions import code, coerce, expression, known, load, place, spend, type_of_node
+from meshrt.csl.functions import define, function
+from meshrt.csl.modules import FUNCTION
+from meshrt.csl.operations import OPERATIONS, SPACE, Options
+from meshrt.csl.scope import Scope, Writer
+from meshrt.csl.tilebuiltins import NOTHING, task_number
+from meshrt.csl.types import (
+    DSRS,
+    NATIVE,
+    STRUCT,
+    TYPES,
+    VOID,
+    Array,
+    Pointer,
+    dtype,
+    is_dsd,
+    is_pointer,
+    nbytes,
+)  # fmt: skip
+from meshrt.csl.values import FunctionRef, Memory, Val
+from meshrt.csl.vectors import Dsr, Fab, Mem, increment, set_base, set_length, set_stride
+
+__all__ = ["BUILTINS"]
+
+
+@dataclass(frozen=True)
+class _Affine:
+    """An index of tensor_access: its value at 0, and what each name adds."""
+
+    begin: Val
+    steps: tuple[Val, ...]
+
+
+def _number(one: Val, scope: Scope) -> str:
+    return str(int(one.value)) if one.known else f"int({one.code})"
+
+
+def _made(kind: Any, make: Any, name: str, parts: dict[str, Any], scope: Scope) -> Val:
+    """A descriptor of parts that are known, or the Python that makes it. A part: a Val, a tuple of them, or plain."""
+    flat = [one for part in parts.values() for one in (part if isinstance(part, tuple) else (part,))]
+    if all(one.known for one in flat if isinstance(one, Val)):
+        plain = {
+            key: tuple(int(one.value) for one in part) if isinstance(part, tuple)
+            else int(part.value) if isinstance(part, Val) else part
+            for key, part in parts.items()
+        }  # fmt: skip
+        return Val(kind, make(**plain))
+    spend(scope, 2 * COSTS.arithmetic)
+    text = ", ".join(
+        f"{key}=({''.join(_number(one, scope) + ', ' for one in part)})" if isinstance(part, tuple)
+        else f"{key}={_number(part, scope)}" if isinstance(part, Val) else f"{key}={part!r}"
+        for key, part in parts.items()
+    )  # fmt: skip
+    return Val(kind, code=f"{name}({text})")
+
+
+def _get_dsd(node: n.Builtin, scope: Scope) -> Val:
+    kind = type_of_node(node.arguments[0], scope)
+    given = expression(node.arguments[1], scope)
+    if not is_dsd(kind) or given.type is not STRUCT:
+        raise scope.wrong(node.line, f"@get_dsd of {kind}: a kind of descriptor and a struct are asked for")
+    fields = dict(given.value)
+    if kind.name in ("fabin_dsd", "fabout_dsd"):
+        return _fabric(kind, fields, scope, node.line)
+    _only(
+        fields,
+        {"tensor_access", "base_address", "extent", "stride", "offset", "wavelet_index_offset"},
+        scope,
+        node.line,
+    )
+    offset = "wavelet_index_offset" in fields and bool(fields["wavelet_index_offset"].value)
+    if "tensor_access" in fields:
+        base, extents, strides, element = _tensor(*fields["tensor_access"].value)
+    else:
+        if "base_address" not in fields or "extent" not in fields:
+            raise scope.wrong(node.line, "a vector in memory has .tensor_access, or .base_address and .extent")
+        pointer = fields["base_address"]
+        if not is_pointer(pointer.type):
+            raise scope.wrong(node.line, f".base_address is a {pointer.type}, not a pointer")
+        to = pointer.type.to
+        element = to.element if isinstance(to, Array) else to
+        one = Val(TYPES["comptime_int"], 1)
+        base, extents, strides = pointer, (fields["extent"],), (fields.get("stride", one),)
+    parts = {
+        "base": base, "nbytes": nbytes(element), "extents": tuple(extents), "strides": tuple(strides),
+        "dtype": dtype(element).str[1:], "index_offset": offset,
+    }  # fmt: skip
+    return _made(kind, Mem, "Mem", parts, scope)
+
+
+def _only(fields: dict[str, Val], names: set[str], scope: Scope, line: int) -> None:
+    for name in fields:
+        if name not in names:
+            raise unknown(scope.at(line), "field", name, names)
+
+
+def _fabric(kind: Any, fields: dict[str, Val], scope: Scope, line: int) -> Val:
+    names = {
+        "fabric_color", "extent", "input_queue", "output_queue", "control", "simd_mode", "advance_switch",
+        "wavelet_index_offset", "priority", "single_step", "on_control", "queue",
+    }  # fmt: skip
+    _only(fields, names, scope, line)
+    inward = kind.name == "fabin_dsd"
+    queue = fields.get("input_queue" if inward else "output_queue", fields.get("queue"))
+    color = fields.get("fabric_color")
+    if color is not None and color.type is VOID:  # a colour that was left out: the vector must not be used
+        color = None
+    if "fabric_color" not in fields and queue is None:
+        raise scope.wrong(line, "a vector of the fabric has .fabric_color or a queue that has a colour")
+    simd = 1
+    if "simd_mode" in fields:
+        simd = 4 if "simd_64" in fields["simd_mode"].value else 2 if "simd_32" in fields["simd_mode"].value else 1
+
+    def flag(name: str) -> bool:
+        return name in fields and bool(fields[name].value)
+
+    on_control = None
+    if "on_control" in fields:
+        on_control = _on_control(fields["on_control"], scope, line)
+    parts: dict[str, Any] = {
+        "inward": inward, "color": color, "queue": queue, "extent": fields["extent"], "control": flag("control"),
+        "simd": simd, "advance_switch": flag("advance_switch"), "index_offset": flag("wavelet_index_offset"),
+        "on_control": on_control,
+    }  # fmt: skip
+    return _made(kind, Fab, "Fab", parts, scope)
+
+
+def _on_control(one: Val, scope: Scope, line: int) -> Any:
+    for name in ("terminate", "transition", "wait"):
+        if name in one.value:
+            value = one.value[name]
+            return (name, None if value.value is True else int(task_number(value, scope, line).value))
+    raise scope.wrong(line, ".on_control says none of terminate, transition, wait")
+
+
+def _tensor(node: n.Access, scope: Scope) -> Any:
+    """Base address, extents and strides of |i|{n} -> A[f(i)], f affine."""
+    extents = [expression(one, scope) for one in node.extents]
+    element = node.element
+    if not isinstance(element, n.Index):
+        raise scope.wrong(node.line, "tensor_access leads to an element of an array")
+    array = place(element.array, scope)
+    if isinstance(array.type, Pointer):
+        array = load(array, scope)
+        to = array.type.to
+        kind = to if isinstance(to, Array) else Array((0,), to)
+        base = Val(TYPES["comptime_int"], array.value, array.code)
+    elif isinstance(array.type, Array) and isinstance(array.spot, Memory):
+        kind = array.type
+        address = array.spot.address
+        base = (
+            Val(TYPES["comptime_int"], address)
+            if isinstance(address, int)
+            else Val(TYPES["comptime_int"], code=address)
+        )
+    else:
+        raise scope.wrong(node.line, f"tensor_access of a {array.type} that is not in memory")
+    if len(element.indices) != len(kind.sizes):
+        raise scope.wrong(node.line, f"{len(element.indices)} indices for an array of {len(kind.sizes)} axes")
+
+    def at(index: n.Node, which: int | None) -> Val:
+        inner = scope.child()
+        for place_, name in enumerate(node.names):
+            inner.names[name] = Val(TYPES["comptime_int"], int(place_ == which))
+        return expression(index, inner)
+
+    size = nbytes(kind.element)
+    begin: list[tuple[Val, int]] = []
+    steps: list[list[tuple[Val, Val, int]]] = [[] for _ in node.names]
+    for axis, index in enumerate(element.indices):
+        stride = 1
+        for after in kind.sizes[axis + 1 :]:
+            stride *= after
+        zero = at(index, None)
+        begin.append((zero, stride))
+        for which in range(len(node.names)):
+            steps[which].append((at(index, which), zero, stride))
+    integer = TYPES["comptime_int"]
+
+    def total(parts: list[tuple[Any, int]], first: Val | None, scale: int) -> Val:
+        if all(one.known for one, _ in parts) and (first is None or first.known):
+            value = sum(int(one.value) * stride * scale for one, stride in parts)
+            return Val(integer, value + (0 if first is None else int(first.value)))
+        text = " + ".join(f"{_number(one, scope)} * {stride * scale}" for one, stride in parts)
+        return Val(integer, code=text if first is None else f"{_number(first, scope)} + {text}")
+
+    strides = []
+    for axis_steps in steps:
+        if all(one.known and zero.known for one, zero, _ in axis_steps):
+            strides.append(
+                Val(integer, sum((int(one.value) - int(zero.value)) * stride for one, zero, stride in axis_steps))
+            )
+        else:
+            text = " + ".join(
+                f"({_number(one, scope)} - {_number(zero, scope)}) * {stride}" for one, zero, stride in axis_steps
+            )
+            strides.append(Val(integer, code=text))
+    return total(begin, base, size), tuple(extents), tuple(strides), kind.element
+
+
+def _changed(change: Any, name: str, nargs: int) -> Any:
+    def builtin(node: n.Builtin, scope: Scope) -> Val:
+        dsd = expression(node.arguments[0], scope)
+        by = expression(node.arguments[1], scope)
+        extra: tuple[int, ...] = ()
+        if nargs == 3:
+            extra = (nbytes(type_of_node(node.arguments[2], scope)),)
+        if not is_dsd(dsd.type):
+            raise scope.wrong(node.line, f"{node.name} of a {dsd.type}, which is no descriptor")
+        if dsd.known and by.known:
+            return Val(dsd.type, change(dsd.value, by.value, *extra))
+        spend(scope, COSTS.arithmetic)
+        text = "".join(f", {one}" for one in extra)
+        return Val(dsd.type, code=f"{name}({code(dsd, scope)}, {code(by, scope)}{text})")
+
+    return builtin
+
+
+def _get_dsr(node: n.Builtin, scope: Scope) -> Val:
+    kind = type_of_node(node.arguments[0], scope)
+    if kind.name not in DSRS:
+        raise scope.wrong(node.line, f"@get_dsr of {kind}: there are {', '.join(DSRS)}")
+    return Val(kind, Dsr(kind.name, int(known(node.arguments[1], scope, "a register's number").value)))
+
+
+def _options(node: n.Node | None, scope: Scope) -> tuple[Options, Val | None]:
+    """.{ .async = true, .activate = id ... }, and .index by itself, which need not be known."""
+    if node is None:
+        return Options(), None
+    fields = expression(node, scope).value
+    if not isinstance(fields, dict):
+        raise scope.wrong(node.line, "what is said of an operation is a struct, such as .{ .async = true }")
+    _only(fields, {"async", "activate", "unblock", "ut_id", "save_address", "priority", "index"}, scope, node.line)
+    for name, one in fields.items():
+        if name != "index" and not one.known:
+            raise scope.wrong(node.line, f".{name} has to be known before the run")
+    numbers = {
+        name: int(task_number(fields[name], scope, node.line).value)
+        for name in ("activate", "unblock")
+        if name in fields
+    }
+    options = Options(
+        bool(fields["async"].value) if "async" in fields else False, numbers.get("activate"), numbers.get("unblock"),
+        int(fields["ut_id"].value) if "ut_id" in fields else None,
+        bool(fields["save_address"].value) if "save_address" in fields else False,
+    )  # fmt: skip
+    return options, fields.get("index")
+
+
+def _load_to_dsr(node: n.Builtin, scope: Scope) -> Val:
+    dsr = known(node.arguments[0], scope, "a register").value
+    dsd = expression(node.arguments[1], scope)
+    if not isinstance(dsr, Dsr) or not is_dsd(dsd.type):
+        raise scope.wrong(node.line, "@load_to_dsr takes a register and a descriptor")
+    options, _ = _options(node.arguments[2] if len(node.arguments) > 2 else None, scope)
+    if scope.writer is None:
+        scope.image.dsrs[dsr.kind, dsr.index] = (dsd.value, options)
+        return NOTHING
+    spend(scope, COSTS.load_dsr)
+    text = f"({code(dsd, scope)}, {scope.image.constant(options)})"
+    scope.writer.charge()
+    scope.writer.line(f"c.dsrs[{dsr.kind!r}, {dsr.index}] = {text}")
+    return NOTHING
+
+
+def _operation(name: str) -> Any:
+    of = OPERATIONS[name]
+
+    def builtin(node: n.Builtin, scope: Scope) -> Val:
+        count = of.inputs + 1
+        if len(node.arguments) not in (count, count + 1):
+            raise scope.wrong(node.line, f"{node.name} takes {count} operands, here are {len(node.arguments)}")
+        if scope.writer is None:
+            raise scope.wrong(node.line, f"{node.name} is done in the run, not before it")
+        options, index = _options(node.arguments[count] if len(node.arguments) > count else None, scope)
+        operands = []
+        for at, one in enumerate(node.arguments[:count]):
+            operands.append(_operand(expression(one, scope), at, name, scope, one.line))
+        writer = scope.writer
+        written = [code(one, scope) for one in operands]
+        if index is not None:
+            written = [f"indexed({one}, {code(index, scope)})" for one in written]
+        texts = ", ".join(written)
+        _prepare(scope)
+        writer.charge()
+        waited = writer.name("wait")
+        writer.line(f"{waited} = start(c, {scope.image.constant(of)}, ({texts},), {scope.image.constant(options)})")
+        writer.line(f"if {waited} is not None: yield {waited}")
+        return NOTHING
+
+    return builtin
+
+
+def _prepare(scope: Scope) -> None:
+    if "start" not in scope.image.space:
+        scope.image.space.update(SPACE)
+
+
+def _operand(one: Val, at: int, name: str, scope: Scope, line: int) -> Val:
+    of = OPERATIONS[name]
+    if is_dsd(one.type) or one.type.__class__ is Dsr or (hasattr(one.type, "name") and one.type.name in DSRS):
+        return one
+    if isinstance(one.type, Pointer):
+        element = one.type.to.element if isinstance(one.type.to, Array) else one.type.to
+        text = f"Mem({_number(one, scope)}, {nbytes(element)}, (), (), {dtype(element).str[1:]!r})"
+        return Val(TYPES["mem1d_dsd"], code=text)
+    if at == 0:
+        raise scope.wrong(line, f"@{name} to a {one.type}: a vector or a pointer takes the result")
+    kind = TYPES[of.scalar] if of.scalar is not None else None
+    if kind is None or one.type == kind:
+        return one
+    if one.type.__class__ is type(kind) and nbytes(one.type) == nbytes(kind) and of.raw:
+        return one
+    return coerce(one, kind, scope, line)
+
+
+def _map(node: n.Builtin, scope: Scope) -> Val:
+    """@map(f, in.., out): f of each element."""
+
+    assert scope.writer is not None
+    callee = place(node.arguments[0], scope)
+    arguments = [expression(one, scope) for one in node.arguments[1:]]
+    image = scope.image
+    if callee.type is NATIVE:
+        kind = TYPES["f16" if callee.value.name.endswith("f16") else "f32"]
+        writer = Writer(image, kind, at=scope.at(node.line))
+        inner = Scope(scope.module, writer=writer)
+        names = [writer.name("x") for _ in arguments[:-1]]
+        found = callee.value.call(inner, [Val(kind, code=name) for name in names], node.line)
+        text = code(found, inner)
+        writer.charge()
+        writer.line(f"return {text}")
+        python = f"f{len(image.functions)}_{callee.value.name}"
+        image.functions[python] = python
+        define(image, python, names, writer)
+        takes, result = len(names), kind
+    elif callee.type is FUNCTION and isinstance(callee.value, FunctionRef):
+        ref = callee.value
+        inner = Scope(ref.module)
+        kinds = [type_of_node(kind, inner) for _, kind, _ in ref.node.parameters]
+        takes, result = len(kinds), VOID if ref.node.result is None else type_of_node(ref.node.result, inner)
+        arguments = [
+            coerce(one, kind, scope, node.line) if not is_dsd(one.type) else one
+            for one, kind in zip(arguments, kinds, strict=False)
+        ] + arguments[takes:]
+        python = function(ref, image, [])
+    else:
+        raise scope.wrong(node.line, f"@map of a {callee.type}: a function is asked for")
+    if len(arguments) != takes + (result is not VOID):
+        raise scope.wrong(node.line, f"@map of a function of {takes} parameters: {len(arguments)} operands do not fit")
+    out = "None"
+    if result is not VOID:
+        target = arguments.pop()
+        out = code(_operand(target, 0, "fmovs", scope, node.line), scope)
+    _prepare(scope)
+    texts = ", ".join(code(one, scope) for one in arguments)
+    scope.writer.charge()
+    scope.writer.line(f"yield from map_over(c, {python}, ({texts},), {out})")
+    return NOTHING
+
+
+BUILTINS: dict[str, Any] = {
+    "@get_dsd": _get_dsd, "@get_dsr": _get_dsr, "@load_to_dsr": _load_to_dsr, "@map": _map,
+    "@increment_dsd_offset": _changed(increment, "increment", 3), 
+    "@set_dsd_base_addr": _changed(set_base, "set_base", 2), "@set_dsd_length": _changed(set_length, "set_length", 2), 
+    "@set_dsd_stride": _changed(set_stride, "set_stride", 2),
+    **{f"@{name}": _operation(name) for name in OPERATIONS},
+}  # fmt: skip

@@ -1,0 +1,313 @@
+"""All cores and routers of a program: events in the order of virtual time, wavelets on their way."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from meshrt.csl.arithmetic import convert
+from meshrt.csl.core import Core, Train
+from meshrt.csl.costs import COSTS
+from meshrt.csl.errors import CslError, Deadlock, NoRoute
+from meshrt.csl.expressions import type_of_node
+from meshrt.csl.functions import function
+from meshrt.csl.image import CORE_BYTES, Image
+from meshrt.csl.operations import Pending
+from meshrt.csl.router import ACROSS, NAMES, RAMP, STEPS, Route, keeps, route
+from meshrt.csl.scope import Scope
+from meshrt.csl.types import dtype
+from meshrt.csl.vectors import Fab
+
+COMMANDS = ("NOP", "SWITCH_ADV", "SWITCH_RST", "TEARDOWN")
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """Where wavelets of one core and colour go: cores, hops to each, colours there; routers on the way."""
+
+    cores: tuple[tuple[Any, int, int], ...]  # core, hops, colour
+    routers: tuple[tuple[int, int, int], ...]
+    hops: int
+    held: tuple[int, int, int] | None  # a router whose switch is turned away: wait for it
+
+
+@dataclass(slots=True, eq=False)
+class Counters:
+    wavelets: int = 0
+    hops: int = 0
+    most_hops: int = 0
+    events: int = 0
+
+
+class Wafer:
+    def __init__(self, program: Any, seed: int | None = None):
+        self.program = program
+        width, height = program.size
+        self.heap: list[tuple[float, int, Any, Any]] = []
+        self.sequence = 0
+        self.now = 0.0
+        self.random = None if seed is None else random.Random(seed)
+        self.counters = Counters()
+        self.routes: dict[tuple[int, int, int], Route] = {}
+        self.paths: dict[tuple[int, int, int], Path] = {}
+        self.blocked_on: dict[tuple[int, int, int], list[Any]] = {}
+        self.to_host: dict[tuple[int, int, int], list[Any]] = {}
+        for key, config in program.routes.items():
+            self.routes[key] = route(config, program.route_places[key])
+        self.cores: dict[tuple[int, int], Core] = {}
+        self.tasks: dict[tuple[int, int], Any] = {}
+        memory = np.zeros((height * width, CORE_BYTES), np.uint8)
+        for at, ((x, y), image) in enumerate(sorted(program.tiles.items())):
+            memory[at, : image.used] = image.memory[: image.used]
+            self.cores[x, y] = Core(self, image, x, y, memory[at])
+            for color, config, place in image.colors:
+                entry = config if isinstance(config, Route) else route(config, place)
+                self.routes[x, y, color] = (
+                    Route(list(entry.positions), place=place, exact=True) if entry is config else entry
+                )
+        for core in self.cores.values():
+            core.wake(0.0)
+
+    # Time
+
+    def at(self, time: float, do: Any, what: Any) -> None:
+        self.sequence += 1
+        heapq.heappush(self.heap, (time, self.sequence, do, what))
+
+    def settle(self) -> None:
+        """Go on until nothing happens any more."""
+        heap = self.heap
+        with np.errstate(all="ignore"):
+            while heap:
+                time, _, do, what = heapq.heappop(heap)
+                self.now = time
+                self.counters.events += 1
+                do(time, what)
+
+    def pick(self, due: list[Any]) -> Any:
+        """Which of several ready tasks: the longest ready, of these the lowest number; any where a seed says so."""
+        return due[0] if self.random is None else self.random.choice(due)
+
+    def task(self, image: Image, number: int) -> Any:
+        """Name, Python and parameters' types of a task."""
+        key = (id(image), number)
+        if key not in self.tasks:
+            ref = image.tasks.get(number)
+            if ref is None:
+                raise CslError(f"task {number} is activated and no task has that number")
+            python = function(ref, image, [])
+            scope = Scope(ref.module)
+            kinds = [dtype(type_of_node(kind, scope)) for _, kind, _ in ref.node.parameters]
+            self.tasks[key] = (ref.node.name, image.space[python], kinds)
+        return self.tasks[key]
+
+    # Wavelets
+
+    def path(self, x: int, y: int, color: int) -> Path:
+        """Walk the routers' entries from a core's ramp. NoRoute."""
+        key = (x, y, color)
+        found = self.paths.get(key)
+        if found is None:
+            found = self.paths[key] = self._walk(x, y, color)
+        return found
+
+    def _walk(self, x: int, y: int, color: int) -> Path:
+        cores: list[tuple[Any, int, int]] = []
+        routers: list[tuple[int, int, int]] = []
+        ahead = [(x, y, RAMP, 0, color)]
+        seen: set[tuple[int, int, int, int]] = set()
+        most = 0
+        while ahead:
+            x, y, port, hops, color = ahead.pop(0)
+            most = max(most, hops)
+            entry = self.routes.get((x, y, color))
+            if entry is None:
+                raise NoRoute(
+                    f"router ({x}, {y}) has no rule for colour {color}, on which a wavelet comes in by {NAMES[port]}"
+                )
+            if port not in entry.rx:
+                if any(port in rx for rx, _ in entry.positions):
+                    return Path((), (), 0, (x, y, color))
+                takes = ", ".join(NAMES[one] for one in sorted(entry.rx)) or "none"
+                raise NoRoute(
+                    f"{entry.place}: router ({x}, {y}) takes colour {color} from {takes},"
+                    f" a wavelet comes in by {NAMES[port]}"
+                )
+            if (x, y, port, color) in seen:
+                raise NoRoute(f"{entry.place}: colour {color} goes round and round through router ({x}, {y})")
+            seen.add((x, y, port, color))
+            routers.append((x, y, color))
+            for out in sorted(entry.tx):
+                if out == RAMP:
+                    cores.append((self.cores.get((x, y)), hops, color))
+                    if cores[-1][0] is None:
+                        raise NoRoute(f"{entry.place}: colour {color} goes to core ({x}, {y}), which has no code")
+                    continue
+                dx, dy = STEPS[out]
+                if not (0 <= x + dx < self.program.size[0] and 0 <= y + dy < self.program.size[1]):
+                    raise NoRoute(
+                        f"{entry.place}: colour {color} leaves the rectangle at ({x}, {y}) to the {NAMES[out]}"
+                    )
+                next_color = color ^ 1 if (entry.swap_x and dx) or (entry.swap_y and dy) else color
+                ahead.append((x + dx, y + dy, ACROSS[out], hops + 1, next_color))
+        return Path(tuple(cores), tuple(routers), most, None)
+
+    def room(self, core: Core, color: int, pending: Pending, asked: int) -> int:
+        """How many wavelets the way and the queues at its ends take now; if none, who has to be told."""
+        if color in core.image.to_host and (core.x, core.y, color) not in self.routes:
+            return asked
+        path = self._path_of(core, color)
+        if path.held is not None:
+            self.blocked_on.setdefault(path.held, []).append(core)
+            return 0
+        for end, hops, there in path.cores:
+            reads = 0
+            for one in end.pending:
+                if end.reads(one, there):
+                    reads += one.total - one.done
+            waits = 0 if self.routes[end.x, end.y, there].exact else COSTS.queue + 2 * hops
+            free = waits + reads - end.held_of(there)
+            if free <= 0:
+                end.waiters.setdefault(there, []).append((core, pending))
+            asked = min(asked, free)
+        return max(0, asked)
+
+    def _path_of(self, core: Core, color: int) -> Path:
+        try:
+            return self.path(core.x, core.y, color)
+        except NoRoute as error:
+            raise NoRoute(f"{error} (sent by core ({core.x}, {core.y}), {core.place(core.where())})") from None
+
+    def send(self, core: Core, color: int, data: Any, head: float, gap: float, control: bool) -> None:
+        """Wavelets from a core's ramp to where its routers say."""
+        count = len(data)
+        self.counters.wavelets += count
+        head = max(head, core.sent.get(color, 0.0))
+        core.sent[color] = head + gap * count
+        if color in core.image.to_host and (core.x, core.y, color) not in self.routes:
+            self.to_host.setdefault((core.x, core.y, color), []).append((head, data))
+            return
+        path = self._path_of(core, color)
+        self.counters.hops += count * max(0, len(path.routers) - 1)
+        self.counters.most_hops = max(self.counters.most_hops, path.hops)
+        if control:
+            for at in range(count):
+                self._control(core, color, data[at : at + 1], head + gap * at)
+            return
+        for end, hops, there in path.cores:
+            kept, entry = data, self.routes[end.x, end.y, there]
+            if entry.filter is not None:
+                kept = data[[keeps(entry, int(one)) for one in data]]
+            if len(kept):
+                end.deliver(there, Train(head + COSTS.ramp + hops * COSTS.hop, gap, kept, False))
+
+    def _control(self, core: Core, color: int, data: Any, head: float) -> None:
+        """A control wavelet: it goes by the positions as they are, and turns the switches it has passed."""
+        if COMMANDS[int(data[0]) >> 22 & 3] == "TEARDOWN":
+            raise core.failed("a teardown is sent, which is not in the part of CSL that is here (docs/csl.md)")
+        self._path_of(core, color)
+        ahead = [(core.x, core.y, RAMP, 0, color, int(data[0]))]
+        turned: list[tuple[tuple[int, int, int], str]] = []
+        while ahead:
+            x, y, _, hops, color, raw = ahead.pop(0)
+            entry = self.routes[x, y, color]
+            command, silent = COMMANDS[raw >> 22 & 3], bool(raw >> 24 & 1)
+            onward = raw
+            if entry.pop == "always_pop" or (entry.pop == "pop_on_advance" and entry.turns(command)):
+                onward = raw & 0x3FFFFF | (raw >> 25 & 0x7F) << 22  # the next command is the first now
+            for out in sorted(entry.tx):
+                if out != RAMP:
+                    dx, dy = STEPS[out]
+                    swaps = (entry.swap_x and dx) or (entry.swap_y and dy)
+                    ahead.append((x + dx, y + dy, ACROSS[out], hops + 1, color ^ 1 if swaps else color, onward))
+                elif not silent:
+                    word = np.array([raw], np.uint32)
+                    self.cores[x, y].deliver(color, Train(head + COSTS.ramp + hops * COSTS.hop, 0.0, word, True))
+            turned.append(((x, y, color), command))
+        for key, command in turned:
+            self._turn(key, command, head)
+
+    def set_route(self, core: Core, color: int, rx: frozenset[int], tx: frozenset[int]) -> None:
+        """A library writes the first position of its core's entry."""
+        key = (core.x, core.y, color)
+        self.routes[key].positions[0] = (rx, tx)
+        self._forget(key)
+
+    def turn(self, core: Core, color: int, command: str, time: float) -> None:
+        self._turn((core.x, core.y, color), command, time)
+
+    def _turn(self, key: tuple[int, int, int], command: str, time: float) -> None:
+        entry = self.routes.get(key)
+        if entry is not None and entry.turn(command):
+            self._forget(key)
+
+    def _forget(self, key: tuple[int, int, int]) -> None:
+        """A router has changed: paths of its colour are walked anew, and who waited for it looks again."""
+        for one in [path for path in self.paths if path[2] == key[2]]:
+            del self.paths[one]
+        for core in self.blocked_on.pop(key, []):
+            self.at(self.now, core.poll, None)
+
+    # The host's side
+
+    def launch(self, name: str, arguments: tuple[Any, ...]) -> None:
+        """Call an exported function on all cores that have it. CslError."""
+        found = False
+        for core in self.cores.values():
+            one = core.image.exports.get(name)
+            if one is None:
+                continue
+            found = True
+            ref = one.value
+            python = function(ref, core.image, [])
+            scope = Scope(ref.module)
+            kinds = [dtype(type_of_node(kind, scope)) for _, kind, _ in ref.node.parameters]
+            if len(kinds) != len(arguments):
+                raise CslError(f"{name} takes {len(kinds)} arguments, the host gives {len(arguments)}")
+            given = tuple(convert(value, kind) for value, kind in zip(arguments, kinds, strict=True))
+            core.commands.append((core.image.space[python], given))
+            core.wake(core.t)
+        if not found:
+            raise CslError(f"no core exports a function {name!r}")
+
+    def idle(self) -> None:
+        """Settle; all cores are then ready for the host's next command. Deadlock."""
+        self.settle()
+        stuck = [core for core in self.cores.values() if not core.open or core.commands]
+        if stuck:
+            raise Deadlock(self.stuck(stuck))
+
+    def stuck(self, stuck: list[Core]) -> str:
+        """Why nothing goes on, core by core."""
+        lines = [
+            f"deadlock: {len(stuck)} of {len(self.cores)} cores never came to unblock_cmd_stream, and nothing moves"
+        ]
+        for core in stuck[:4]:
+            lines.append(f"  core ({core.x}, {core.y}): {why(core)}")
+        if len(stuck) > 4:
+            lines.append(f"  and {len(stuck) - 4} more")
+        return "\n".join(lines)
+
+
+def why(core: Core) -> str:
+    """What a core waits for."""
+    parts = []
+    for one in core.pending:
+        colors = [f"colour {core.input_color(part)}" for part in one.sources if isinstance(part, Fab)]
+        what = f"waits for {' and '.join(colors)}" if colors else "waits for room"
+        if isinstance(one.target, Fab):
+            what += f", sends on colour {core.output_color(one.target)}"
+        place = core.place(one.place).split(": core")[0]
+        parts.append(f"@{one.of.name} at {place} {what} ({one.done} of {one.total} done)")
+    for number in sorted(core.ready):
+        if number in core.blocked:
+            name = core.image.tasks[number].node.name if number in core.image.tasks else str(number)
+            parts.append(f"task {name} is active and blocked")
+    for color, trains in core.arrived.items():
+        if trains:
+            parts.append(f"{core.held_of(color)} wavelets of colour {color} that nobody takes")
+    return "; ".join(parts) or "nothing is active"

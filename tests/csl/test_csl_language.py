@@ -1,0 +1,118 @@
+"""What expressions and statements come to, against NumPy."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.csl_programs import run
+
+END = '\ncomptime { @export_symbol(out_ptr, "out"); @export_symbol(main); }\n'
+
+
+def one(folder: Path, kind: str, count: int, body: str, before: str = "", **how: Any) -> list[float]:
+    """What main writes to out."""
+    text = f"var out: [{count}]{kind}; var out_ptr: [*]{kind} = &out; {before}"
+    text += f" fn main() void {{ {body} sys.unblock_cmd_stream(); }}"
+    return run(folder, text + END, **how)[0][0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "expression", "value"),
+    [
+        ("i16", "a * b", np.int16(300) * np.int32(250) - 65536),  # wraps
+        ("i16", "(0 - a) / 7", -42),  # toward zero
+        ("i16", "(0 - a) % 7", -6),
+        ("i16", "(a << 3) | 5", 2405),
+        ("i16", "if (a > b) a else b", 300),
+        ("i16", "~a & 0xff", ~300 & 0xFF),
+        ("u32", "@as(u32, a) * @as(u32, b)", 75000),
+        ("u16", "@bitcast(u16, @as(f16, 1.5))", 0x3E00),
+        ("f16", "@as(f16, a) / 7.0", float(np.float16(300) / np.float16(7))),
+        ("f32", "@as(f32, a) / 7.0", float(np.float32(300) / np.float32(7))),
+        ("f32", "math.sqrt(@as(f32, b))", float(np.sqrt(np.float32(250)))),
+        ("i16", "@as(i16, @as(f32, a) / 7.0)", 42),
+        ("i16", "@as(i16, (a > b) and !(b > a))", 1),
+    ],
+)
+def test_expressions(tmp_path: Path, kind: str, expression: str, value: float) -> None:
+    before = 'const math = @import_module("<math>"); var a: i16 = 300; var b: i16 = 250;'
+    assert one(tmp_path, kind, 1, f"out[0] = {expression};", before) == [value]
+
+
+def test_statements(tmp_path: Path) -> None:
+    body = """
+      var i: i16 = 0;
+      while (true) : (i += 1) {
+        if (i == 3) continue;
+        if (i > 6) break;
+        out[i] = twice(i);
+      }
+      for (@range(i16, 7, 9, 1)) |j| out[j] = j;
+      for (table) |value, at| { if (at < 2) { out[0] += value; } }
+      switch (out[8]) { 7 => out[9] = 1, 8 => { out[9] = 2; }, else => out[9] = 3 }
+      change(&out[3], &i);
+      out[10] = i;
+      var few = [3]i16{ 4, 5, 6 };
+      few[1] += few[2];
+      out[11] = few[1] + sum(&few);
+    """
+    before = """
+      const table = [3]i16{ 10, 20, 40 };
+      fn twice(x: i16) i16 { return 2 * x; }
+      fn change(a: *i16, b: *i16) void { a.* = -7; b.* += 100; }
+      fn sum(values: *[3]i16) i16 { return (values.*)[0] + (values.*)[1] + (values.*)[2]; }
+    """
+    assert one(tmp_path, "i16", 12, body, before) == [30, 2, 4, -7, 8, 10, 12, 7, 8, 2, 107, 11 + 21]
+
+
+def test_what_is_known_is_not_looked_at(tmp_path: Path) -> None:
+    """The branch that is not taken may use what is not there, as programs for two architectures do."""
+    body = 'if (@is_arch("wse2")) { @no_such_builtin(1); out[0] = missing; } else { out[0] = total(5); }'
+    before = "fn total(n: i16) i16 { var s: i16 = 0; for (@range(i16, n + 1)) |i| { s += i; } return s; }"
+    before += " const t = total(4);"
+    assert one(tmp_path, "i16", 1, body, before) == [15]
+    assert one(tmp_path, "i16", 1, "out[0] = @as(i16, t);", before) == [10]
+
+
+@pytest.mark.parametrize("count", [1, 3, 8, 13])
+def test_vectors(tmp_path: Path, count: int) -> None:
+    """f16 multiply and add, rounded once; strides; a register that goes on by itself; a sum to one number."""
+    body = f"""
+      for (@range(i16, {2 * count})) |i| {{ a[i] = @as(f16, i) * 0.3; b[i] = 1.0 / (@as(f16, i) + 1.0); }}
+      @fmovh(out_dsd, 0.125);
+      @fmach(out_dsd, out_dsd, a_dsd, 1.7);
+      @load_to_dsr(from, b_dsd, .{{ .save_address = true }});
+      @faddh(out_dsd, out_dsd, from);
+      @faddh(out_dsd, out_dsd, from);
+      @faddh(&total, &total, out_dsd);
+      out[{count}] = total;
+      @map(half, out_dsd, out_dsd);
+    """
+    before = f"""
+      var a: [{2 * count}]f16; var b: [{2 * count}]f16; var total: f16 = 0.0;
+      const from = @get_dsr(dsr_src1, 2);
+      const a_dsd = @get_dsd(mem1d_dsd, .{{ .tensor_access = |i|{{{count}}} -> a[2 * i + 1] }});
+      const b_dsd = @get_dsd(mem1d_dsd, .{{ .base_address = &b, .extent = {count} }});
+      const out_dsd = @get_dsd(mem1d_dsd, .{{ .tensor_access = |i|{{{count}}} -> out[i] }});
+      fn half(x: f16) f16 {{ return x / 2.0; }}
+    """
+    i = np.arange(2 * count).astype(np.float16)
+    a, b = i * np.float16(0.3), np.float16(1) / (i + np.float16(1))
+    want = (np.float32(0.125) + a[1::2].astype(np.float32) * np.float32(np.float16(1.7))).astype(np.float16)
+    want = want + b[:count] + b[count:]
+    total = np.float16(0)
+    for number in want:
+        total = total + number
+    assert one(tmp_path, "f16", count + 1, body, before) == [*(want / np.float16(2)).tolist(), float(total)]
+
+
+def test_two_axes(tmp_path: Path) -> None:
+    body = "for (@range(i16, 6)) |i| { grid[i / 3, i % 3] = i; } @mov16(out_dsd, turned); out[6] = grid[1, 2];"
+    before = """
+      var grid: [2, 3]i16;
+      const turned = @get_dsd(mem4d_dsd, .{ .tensor_access = |i, j|{3, 2} -> grid[j, i] });
+      const out_dsd = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{6} -> out[i] });
+    """
+    assert one(tmp_path, "i16", 7, body, before) == [0, 3, 1, 4, 2, 5, 5]

@@ -1,0 +1,91 @@
+"""What is wrong with a program is one message with file, line, and what is there instead."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from meshrt.commands.csl import command
+from meshrt.csl.errors import CslError, Deadlock, MemoryLimit, NoRoute
+from tests.csl_programs import run, write
+
+END = "comptime { @export_symbol(main); }\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("fn main() void { sys.unblock_cmd_stream() }", r"core\.csl:6: ';' is missing in a statement, there is '}'"),
+        ("fn main() void { @fmovz(1, 2); }", r"core\.csl:6: no builtin '@fmovz': did you mean @fmovs or @fmovh"),
+        ("fn main() void { sys.unblock(); }", r"core\.csl:6: no <memcpy/memcpy> member 'unblock'"),
+        ("var count: i16 = 0; fn main() void { cuont = 1; }", r"core\.csl:6: no name 'cuont': did you mean count"),
+        ("var a: i16 = 70000; fn main() void { a = 1; }", r"70000 does not fit i16, which holds -32768 to 32767"),
+        ("var a: i16 = 1; var b: u16 = 2; fn main() void { a = a + b; }", r"core\.csl:6: \+ of i16 and u16: @as says"),
+        ('const m = @import_module("<maths>"); fn main() void { }', r"core\.csl:6: no library <maths>: did"),
+        ("fn main() void { if (column) { } }", r"core\.csl:6: a bool is missing: this is a i16"),
+        ("var a: [4]i16; fn main() void { a[4] = 1; }", r"core\.csl:6: index 4 of an axis of 4"),
+        ("fn main() void { var x = @get_dsd(mem1d_dsd, .{ .extend = 3 }); }", r"no field 'extend': did you mean"),
+        ("const d = @get_dsr(dsr_src1, 3); fn main() void { @fmovh(d, d); }", r"core\.csl:6: core .*register 3"),
+    ],
+)  # fmt: skip
+def test_programs_that_are_wrong(tmp_path: Path, body: str, message: str) -> None:
+    with pytest.raises(CslError, match=message):
+        run(tmp_path, "\n".join((body, END)).lstrip(), show="main")
+
+
+def test_memory_is_bounded(tmp_path: Path) -> None:
+    body = "var a: [20000]u16; var b: [5000]u16; fn main() void { a[0] = b[0]; }"
+    with pytest.raises(
+        MemoryLimit, match=r"core\.csl:6: b takes 10,000 bytes, 40,000 are in use and a core has 49,152"
+    ):
+        run(tmp_path, body + END)
+
+
+def test_an_access_out_of_memory(tmp_path: Path) -> None:
+    body = "var a: [4]f32; var p: [*]f32 = &a; var i: i16 = 20000; fn main() void { p[i] = 1.0; }"
+    with pytest.raises(MemoryLimit, match=r"core\.csl:6: core \(0, 0\): an access leads out of a core's 49,152 bytes"):
+        run(tmp_path, body + END)
+
+
+SEND = """
+const out_q = @get_output_queue(2); const in_q = @get_input_queue(3);
+var a: [4]f32; const a_dsd = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{4} -> a[i] });
+const to = @get_dsd(fabout_dsd, .{ .fabric_color = @get_color(5), .extent = 4, .output_queue = out_q });
+const from = @get_dsd(fabin_dsd, .{ .fabric_color = @get_color(5), .extent = 4, .input_queue = in_q });
+fn main() void {
+  if (column == 0) { @fmovs(to, a_dsd); } else { @fmovs(a_dsd, from); }
+  sys.unblock_cmd_stream();
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("routes", "message"),
+    [
+        ("", r"router \(0, 0\) has no rule for colour 5, .* comes in by RAMP \(sent by core \(0, 0\), .*core\.csl:12"),
+        ("@set_color_config(x, 0, @get_color(5), .{ .routes = .{ .rx = .{WEST}, .tx = .{RAMP} } });",
+         r"layout\.csl:8: router \(0, 0\) takes colour 5 from WEST, a wavelet comes in by RAMP"),
+        ("if (x == 0) @set_color_config(x, 0, @get_color(5), .{ .routes = .{ .rx = .{RAMP}, .tx = .{NORTH} } });",
+         r"layout\.csl:8: colour 5 leaves the rectangle at \(0, 0\) to the NORTH"),
+    ],
+)  # fmt: skip
+def test_routes_that_are_missing(tmp_path: Path, routes: str, message: str) -> None:
+    with pytest.raises(NoRoute, match=message):
+        run(tmp_path, SEND + END, width=2, routes=routes)
+
+
+def test_a_deadlock_is_named(tmp_path: Path) -> None:
+    body = SEND.replace("column == 0", "column == 7")  # nobody sends
+    with pytest.raises(
+        Deadlock, match=r"(?s)2 of 2 cores never .*\(0, 0\): @fmovs at .*core\.csl:12 waits for colour 5 \(0 of 4"
+    ):
+        run(tmp_path, body + END, width=2)
+
+
+def test_exit_codes(tmp_path: Path) -> None:
+    """Of the command: 2 for a program that is wrong; a message, no traceback."""
+    layout = write(tmp_path, "fn main() void { @nothing(); }" + END)
+    ran = CliRunner().invoke(command, ["run", str(layout), "--params", "width:1", "--launch", "main"])
+    assert isinstance(ran.exception, CslError) and ran.exception.exit_code == 2
+    ran = CliRunner().invoke(command, ["run", str(layout), "--params", "wdith:1"])
+    assert "--params wdith: did you mean width?" in str(ran.exception)
