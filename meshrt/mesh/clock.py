@@ -39,6 +39,7 @@ class Clock:
     started: int = 0  # such transfers so far; numbers them
     coming: list[Any] = field(default_factory=list)  # arrivals whose ramps are not all given out, as they were started
     users: dict[Any, Any] = field(default_factory=dict)  # channels that were last on their links; see order.py
+    busy: np.ndarray | None = None  # [bh, bw]: cycles of work, not yet in the maps; None where there are none
     scratch: dict[int, np.ndarray] = field(default_factory=dict)  # memory for headers on their way, by size
     lent: dict[int, list[np.ndarray]] = field(default_factory=dict)  # memory that was given back, by size
 
@@ -92,6 +93,14 @@ class Clock:
             self.state[TIME] += cycles
         elif cycles:
             self.state[TIME][cores] += cycles
+        if self.busy is not None:
+            self.busy[... if cores is None else cores] += cycles
+
+    def spend(self, cycles: np.ndarray) -> None:
+        """Every core works for so many cycles of its own, [bh, bw]."""
+        self.state[TIME] += cycles
+        if self.busy is not None:
+            self.busy += cycles
 
     def last(self) -> tuple[float, int, int]:
         """(time, hops, stages) of the core of this block that is last; the longest path where several are."""

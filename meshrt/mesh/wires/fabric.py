@@ -14,7 +14,7 @@ import numpy as np
 
 from meshrt.mesh.clock import STAGES, TIME
 from meshrt.mesh.cores import Cores
-from meshrt.mesh.wires import heads, order, ramps
+from meshrt.mesh.wires import heads, order, ramps, tally
 from meshrt.mesh.wires.heads import Passage, Waiting
 from meshrt.mesh.wires.lane import MessageBuffer, lane_of
 from meshrt.mesh.wires.lines import View
@@ -116,6 +116,8 @@ def _send(
     counters.max_hops = max(counters.max_hops, schedule.longest)
     key = schedule, view
     block.traffic[key] = block.traffic.get(key, 0) + prod(tiles.shape[2:]) * tiles.itemsize
+    if block.mapped:
+        tally.sent(block, schedule, view, prod(tiles.shape[2:]) * tiles.itemsize)
     if own is not None and schedule.parts:
         _deliver(schedule, view, own, lane.received, out, combine)
     if pending:
@@ -222,6 +224,8 @@ def stage(
             state[TIME] += cycles
             state[STAGES] += 1
             cores.put(state)
+        if block.mapped:
+            tally.touched(block, channel, positions, lines, 1, cycles)
 
 
 def tail(
@@ -243,6 +247,8 @@ def software(
             state = cores.get()
             state[TIME] += cycles
             cores.put(state)
+        if block.mapped:
+            tally.touched(block, channel, positions, lines, 0, cycles)
 
 
 def _streaming_cycles(block: Cores, tiles: np.ndarray) -> float:
@@ -265,6 +271,8 @@ def settle(block: Cores) -> None:
                 ramps[0][:, cores] += packets * nbytes
             ramps[1][:, schedule.delivered] += nbytes
         active.traffic.clear()
+        if active.mapped:
+            tally.settle(active)
 
 
 def forget(block: Cores, channel: Channel) -> None:

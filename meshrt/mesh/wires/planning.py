@@ -48,18 +48,25 @@ def chosen_cores(
     key = ("cores", positions.tobytes(), None if lines is None else lines.tobytes())
     chosen: Any = channel.cache.get(key)
     if chosen is None:
-        check_installed(channel)
-        whole = channel.axis is None
-        low, length = (
-            (0, len(positions))
-            if channel.axis is None
-            else (block.mesh.offset(channel.axis), block.mesh.block_length(channel.axis))
-        )
-        at = np.flatnonzero(positions[low : low + length])
-        views = _views(block, channel, lines, whole) if len(at) else ()
+        views, at = chosen_lines(block, channel, positions, lines)
         states = [Positions(view.of(block.clock.state, 1), as_index(at)) for view in views]
         chosen = channel.cache[key] = states, len(at) * sum(view.count for view in views)
     return chosen  # type: ignore[no-any-return]
+
+
+def chosen_lines(
+    block: Cores, channel: Channel, positions: np.ndarray, lines: np.ndarray | None
+) -> tuple[tuple[View, ...], np.ndarray]:
+    """The views in which these positions of the channel's lines are here, and where in them."""
+    check_installed(channel)
+    whole = channel.axis is None
+    low, length = (
+        (0, len(positions))
+        if channel.axis is None
+        else (block.mesh.offset(channel.axis), block.mesh.block_length(channel.axis))
+    )
+    at = np.flatnonzero(positions[low : low + length])
+    return _views(block, channel, lines, whole) if len(at) else (), at
 
 
 def _views(block: Cores, channel: Channel, lines: np.ndarray | None, whole_block: bool) -> tuple[View, ...]:
