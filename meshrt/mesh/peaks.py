@@ -64,6 +64,14 @@ class NamedMemory(Memory):
         super().take(name, nbytes)
         self._rise()
 
+    def free(self, name: str) -> None:
+        self.enter()
+        super().free(name)
+
+    def resize(self, name: str, nbytes: int | np.ndarray) -> None:
+        self.enter()
+        super().resize(name, nbytes)
+
     def _rise(self) -> None:
         if self.common > self.high:
             held = Counter({name: nbytes for name, nbytes in self.names.items() if isinstance(nbytes, int)})
