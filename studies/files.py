@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,14 +24,24 @@ def check_folder(option: str, path: str) -> None:
         raise UsageError(f"{option} {path} cannot be written")
 
 
-def check_matplotlib() -> None:
+def check_matplotlib(option: str = "--png") -> None:
     """UsageError where there is no matplotlib to draw with: said before an hour of emulation, not after."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:
         raise UsageError(
-            "--png needs matplotlib: pip install matplotlib, or leave --png out; --csv needs none"
+            f"{option} needs matplotlib: pip install matplotlib, or leave {option} out; --csv needs none"
         ) from None
+
+
+def read_json(path: str) -> Any:
+    """A JSON document. UsageError."""
+    try:
+        return json.loads(Path(path).read_text())
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path} is no JSON that `meshrt run --json {path}` wrote: {error}") from error
 
 
 def check_outputs(csv_folder: str | None, png_folder: str | None) -> None:
