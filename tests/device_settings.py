@@ -122,11 +122,11 @@ NO_EFFECT = {"name": "what reports and messages call it", "sources": "where the 
 # Options of `meshrt run` that a machine has, whatever the program: what they were without the change, and the rows.
 HOW: dict[str, dict[str, Any]] = {
     "mesh": {"mesh": "8x8", "device": "wse2", "core_memory": None, "route_entries": None, "defects": None,
-             "spares": None, "defects_seed": None},
+             "spares": None, "defects_seed": None, "maps": None},
     "neuron": {"cores": None, "device": "trn1", "trace": None, "sbuf_bytes": None},
     "arm": {"cores": None, "device": "n2x8", "dram": None, "registers": None, "spill": False},
     "gpu": {"tp": 4, "device": "a800", "link": None, "link_rate": None, "framework": None,
-            "gpu_memory": None, "static": False},
+            "gpu_memory": None, "static": False, "trace": None},
 }  # fmt: skip
 SHARED = {"payload": "none", "json_path": "{run}/report.json", "quiet": True}
 ON = {"mesh": GEMV, "neuron": XUV, "gpu": GPU, "arm": LINEAR}  # the program that is run
@@ -140,6 +140,7 @@ MACHINES: dict[str, list[Row]] = {
         Row("defects", "0.01", "wafer", APPEARS),
         Row("spares", "5x5", "wafer.size", becomes([9, 9], [13, 13]), DEFECTS),
         Row("defects_seed", 1, "measured.wafer.hops", OTHER, DEFECTS),
+        Row("maps", "{run}/maps.npz", "file {run}/maps.npz", APPEARS),
     ],
     "neuron": [
         Row("cores", 2, "mesh", becomes([1, 1], [2, 1])),
@@ -162,6 +163,7 @@ MACHINES: dict[str, list[Row]] = {
         Row("framework", "vllm", SECONDS, GROWS),
         Row("gpu_memory", 200_000, SECONDS, STOPS),
         Row("static", True, "measured.graph_launches", becomes(0, 2), None, "one for each new token"),
+        Row("trace", "{run}/trace.json", "file {run}/trace.json", APPEARS),
     ],
 }
 PAYLOAD = Row("payload", "none", "result.max_abs_error", VANISHES, {"payload": "full"})

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from meshrt.errors import UsageError
 from meshrt.models.catalogue import find_model
 from meshrt.models.config import Config, read_config
 from meshrt.models.family import check_plain, family_of
@@ -78,8 +77,7 @@ def run(
     check_plain(family_of(config), folder, "a NeuronCore")
     choice = make_choice(asked, cores.payload, config.eos_token_ids)
     shared.check(asked, cores.payload, config.layers)
-    if checkpoint is not None and cores.trace_path:
-        raise UsageError("--trace has all that ran, and --checkpoint keeps nothing of it: leave one of the two away")
+    shared.check_trace(asked, cores.trace_path)
     config = compressing.compressed_by_shape(config, cores.payload, ratio, block)
     config = quantized_by_shape(config, cores.payload, bits, group, symmetric, None, None)
     check_codes(config)
