@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -32,16 +31,6 @@ def check_matplotlib(option: str = "--png") -> None:
         raise UsageError(
             f"{option} needs matplotlib: pip install matplotlib, or leave {option} out; --csv needs none"
         ) from None
-
-
-def read_json(path: str) -> Any:
-    """A JSON document. UsageError."""
-    try:
-        return json.loads(Path(path).read_text())
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path} is no JSON that `meshrt run --json {path}` wrote: {error}") from error
 
 
 def check_outputs(csv_folder: str | None, png_folder: str | None) -> None:

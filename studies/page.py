@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from meshrt.errors import UsageError
 from meshrt.fields import legend
-from meshrt.machine import find_machine, machines
+from meshrt.machine import find_machine
 from meshrt.program import settings_of
+from meshrt.report import Report
+from meshrt.roofline import parts_of, rows
 from meshrt.studies.grid import shown
 from meshrt.studies.heat import COLOURS, in_words, levels, pooled
 from meshrt.studies.maps import WHAT, Picture, RunMaps, picture
@@ -62,14 +63,6 @@ def write_page(runs: Sequence[tuple[Mapping[str, Any], RunMaps | None, str | Non
     )
 
 
-def check_report(path: str, data: Any) -> Mapping[str, Any]:
-    """UsageError where a JSON document is no report of a run."""
-    needed = {"machine", "program", "arguments", "device", "mesh", "result", "measured", "phases", "host"}
-    if not isinstance(data, dict) or needed - data.keys() or data["machine"] not in machines():
-        raise UsageError(f"{path} is no report of one run: write one with `meshrt run PROGRAM --json {path}`")
-    return data
-
-
 def _sections(report: Mapping[str, Any], maps: RunMaps | None, command: str | None) -> Iterator[str]:
     machine = find_machine(report["machine"])
     yield f"<h1>{escape(machine.title(report))}</h1>"
@@ -82,6 +75,10 @@ def _sections(report: Mapping[str, Any], maps: RunMaps | None, command: str | No
     if report["phases"]:
         yield f"<h2>Phases</h2>{_phases(report)}"
     yield f"<h2>Critical path</h2>{_path(report)}"
+    whole = Report(report)
+    parts = parts_of(whole, str(report["program"]))
+    roofs = [[row.name, *row.cells] for row in rows(whole, parts)]
+    yield f"<h2>Roofline</h2>{_table(['', *(part.name for part in parts)], roofs)}"
     if maps is not None:
         yield f'<h2>Cores and links</h2><div class="maps">{"".join(_figure(one) for one in _pictures(maps))}</div>'
     yield f"<h2>Result</h2>{_pairs(report['result'])}"

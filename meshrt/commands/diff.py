@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from meshrt.commands import shared
@@ -29,14 +31,13 @@ def command(
     from meshrt.ranks.files import check_target
     from meshrt.report import deliver_json
     from meshrt.studies import bounds, differences
-    from meshrt.studies.files import read_json
     from meshrt.studies.grid import print_grid
 
     share = None if fail_above is None else _share(fail_above)
     if json_path not in (None, "-"):
         check_target("--json", json_path)
     left_out = ("kinds",) if host else differences.LEFT_OUT
-    found = differences.differences(read_json(before), read_json(after), only, left_out)
+    found = differences.differences(_read(before), _read(after), only, left_out)
     deliver_json(differences.as_json(found), json_path)
     if not quiet and json_path != "-":
         if found or form != "table":
@@ -59,3 +60,18 @@ def _share(text: str) -> float:
     if not 0 <= share < float("inf"):
         raise UsageError(f"--fail-above {text!r} is no share such as 5% or 0.05")
     return share
+
+
+def _read(path: str) -> Any:
+    """A JSON document. UsageError."""
+    import json
+    from pathlib import Path
+
+    from meshrt.errors import UsageError
+
+    try:
+        return json.loads(Path(path).read_text())
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path} is no JSON that `meshrt run --json {path}` wrote: {error}") from error

@@ -25,14 +25,14 @@ def command(reports: tuple[str, ...], to: str | None) -> None:
     from pathlib import Path
 
     from meshrt.ranks.files import check_target, write_file
+    from meshrt.report import read_report
     from meshrt.studies import maps, page
-    from meshrt.studies.files import read_json
 
     path = to or str(Path(reports[0]).with_suffix(".html"))
     check_target("--to", path)
     runs = []
     for name in reports:
-        report, beside = page.check_report(name, read_json(name)), Path(name).with_suffix(".npz")
+        report, beside = read_report(name).data, Path(name).with_suffix(".npz")
         runs.append((report, maps.read_maps(str(beside)) if beside.is_file() else None, None))
     text = page.write_page(runs)
     write_file("--to", path, lambda stream: stream.write(text.encode()))

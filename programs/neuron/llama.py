@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from meshrt.errors import UsageError
 from meshrt.models.catalogue import find_model
 from meshrt.models.config import Config, read_config
 from meshrt.models.family import check_plain, family_of
