@@ -73,7 +73,8 @@ def read_maps(path: str) -> RunMaps:
     """UsageError where it is no file of maps."""
     file = find_maps(path)
     try:
-        with np.load(file, allow_pickle=False) as stored:
+        with file.open("rb") as stream:
+            stored = np.load(stream, allow_pickle=False)
             arrays = {name: stored[name] for name in stored.files}
         return RunMaps(json.loads(str(arrays.pop("about"))), arrays)
     except OSError as error:

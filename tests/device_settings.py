@@ -124,7 +124,7 @@ HOW: dict[str, dict[str, Any]] = {
     "mesh": {"mesh": "8x8", "device": "wse2", "core_memory": None, "route_entries": None, "defects": None,
              "spares": None, "defects_seed": None, "maps": None},
     "neuron": {"cores": None, "device": "trn1", "trace": None, "sbuf_bytes": None},
-    "arm": {"cores": None, "device": "n2x8", "dram": None, "registers": None, "spill": False},
+    "arm": {"cores": None, "device": "n2x8", "dram": None, "registers": None, "spill": False, "trace": None},
     "gpu": {"tp": 4, "device": "a800", "link": None, "link_rate": None, "framework": None,
             "gpu_memory": None, "static": False, "trace": None},
 }  # fmt: skip
@@ -154,6 +154,7 @@ MACHINES: dict[str, list[Row]] = {
         Row("dram", 10_000, SECONDS, STOPS),
         Row("registers", 24, SECONDS, STOPS),
         Row("spill", False, SECONDS, STOPS, {"registers": 24, "spill": True}),
+        Row("trace", "{run}/trace.json", "file {run}/trace.json", APPEARS),
     ],
     "gpu": [
         Row("tp", 2, "measured.link_bytes.total", FALLS),

@@ -1,6 +1,7 @@
 """The file of a run's maps (`--maps FILE.npz`): what each core and link did, of the whole run and of each phase.
 
-Arrays are [H, W] by core, y first, and [4, H, W] by link: that out of the core to the north, east, south, west. Each
+Arrays are [H, W] by core, y first, and [4, H, W] by link: that out of the core to the north, east, south, west; of
+ramps [2, H, W]: out of the core, and into it. Each
 is named PART/MAP, as `total/macs` or `prefill/link_bytes`; of further sites of a run on the wafer PART/SITE/MAP.
 `about` is a JSON text that lists them.
 """
@@ -20,6 +21,7 @@ from meshrt.ranks.files import write_file
 # What a map shows, its unit, and the counter that it adds up to ("sum") or has as its largest number ("max").
 MAPS = {
     "link_bytes": ("bytes", "over each link", "sum link_bytes.total, max link_bytes.max"),
+    "ramp_bytes": ("bytes", "out of each core to its router, and in", "sum ramp_bytes.total, max ramp_bytes.max"),
     "link_packets": ("packets", "over each link", "sum hops"),
     "link_busy": ("cycles", "for which packets kept each link busy", ""),
     "messages": ("packets", "that each core sent", "sum messages"),
@@ -112,6 +114,9 @@ def _share(
     arrays = {name: getattr(sums, name) for name in NAMES}
     arrays["link_bytes"] = sum(
         (one.links[site] for one in counters if site in one.links), np.zeros((4, *shape), np.int64)
+    )
+    arrays["ramp_bytes"] = sum(
+        (one.ramps[site] for one in counters if site in one.ramps), np.zeros((2, *shape), np.int64)
     )
     arrays["used"] = np.zeros(shape, np.int8)
     for one in counters:

@@ -85,10 +85,10 @@ def check(asked: Asked, payload: bool, layers: int) -> None:
             raise UsageError("--logits are numbers, of which --payload none has none: leave one of the two away")
 
 
-def check_trace(asked: Asked, path: str | None) -> None:
-    """UsageError for a trace of a generation that keeps states."""
+def check_trace(asked: Asked, path: str | None, option: str = "--trace") -> None:
+    """UsageError for a trace, or for maps, of a generation that keeps states."""
     if asked.checkpoint is not None and path:
-        raise UsageError("--trace has all that ran, and --checkpoint keeps nothing of it: leave one of the two away")
+        raise UsageError(f"{option} has all that ran, and --checkpoint keeps nothing of it: leave one of the two away")
 
 
 def check_positions(asked: Asked, payload: bool, length: int, most: int) -> None:

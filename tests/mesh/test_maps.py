@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from meshrt.mesh.wires.tables import installed
 from meshrt.program import load_program
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
+from meshrt.studies.maps import read_maps
 
 SLOW = Device(name="slow", alpha=1.5, beta=7.0, link_bytes_per_cycle=4.0, macs_per_cycle=2.0, call_cycles=11.0)
 TOKENS = {"prompt_ids": "1,2,3,4,5", "max_new_tokens": 2, "ignore_eos": True}
@@ -68,8 +68,8 @@ def test_maps_add_up_to_the_counters_and_are_equal_on_any_ranks(name: str, tmp_p
         one.pop("host")
     assert report == alone == off
     assert (folder / "maps.npz").read_bytes() == (folder / "alone.npz").read_bytes()
-    file = np.load(folder / "maps.npz")
-    about = json.loads(str(file["about"]))
+    maps_read = read_maps(str(folder / "maps.npz"))
+    about, file = maps_read.about, maps_read.arrays
     assert [*about["parts"]] == ["total", *(phase["name"] for phase in report["phases"])]
     for part, counted in zip(about["parts"], [report["measured"], *report["phases"]], strict=True):
         for which, facts in about["maps"].items():
@@ -108,7 +108,8 @@ def test_maps_say_where(tmp_path: Path, comm: Any) -> None:
     write_maps(block, segments, str(path))
     if comm.rank:
         return
-    file = np.load(path)
+    maps_read = read_maps(str(path))
+    file = maps_read.arrays
     packets = np.zeros((4, 3, 6), int)
     packets[EAST, 2, [1, 3]] = 3
     packets[3, 1, [2, 1]] = 1  # west
@@ -130,7 +131,7 @@ def test_maps_say_where(tmp_path: Path, comm: Any) -> None:
     assert np.array_equal(file["total/busy"], busy)
     cycles = segments[-1].end[0]
     assert np.array_equal(file["total/idle"], 1 - busy / cycles)
-    assert SOUTH == 2 and json.loads(str(file["about"]))["ports"] == ["north", "east", "south", "west"]
+    assert SOUTH == 2 and maps_read.about["ports"] == ["north", "east", "south", "west"]
 
 
 def test_the_names_at_each_cores_peak_are_those_that_it_held_when_it_first_had_most() -> None:
