@@ -122,7 +122,8 @@ NO_EFFECT = {"name": "what reports and messages call it", "sources": "where the 
 # Options of `meshrt run` that a machine has, whatever the program: what they were without the change, and the rows.
 HOW: dict[str, dict[str, Any]] = {
     "mesh": {"mesh": "8x8", "device": "wse2", "core_memory": None, "route_entries": None, "defects": None,
-             "spares": None, "defects_seed": None, "maps": None},
+             "spares": None, "defects_seed": None, "maps": None,
+             "trace": None, "trace_cores": None},
     "neuron": {"cores": None, "device": "trn1", "trace": None, "sbuf_bytes": None},
     "arm": {"cores": None, "device": "n2x8", "dram": None, "registers": None, "spill": False, "trace": None},
     "gpu": {"tp": 4, "device": "a800", "link": None, "link_rate": None, "framework": None,
@@ -141,6 +142,8 @@ MACHINES: dict[str, list[Row]] = {
         Row("spares", "5x5", "wafer.size", becomes([9, 9], [13, 13]), DEFECTS),
         Row("defects_seed", 1, "measured.wafer.hops", OTHER, DEFECTS),
         Row("maps", "{run}/maps.npz", "file {run}/maps.npz", APPEARS),
+        Row("trace", "{run}/trace.json", "file {run}/trace.json", APPEARS),
+        Row("trace_cores", "9,9", CYCLES, STOPS, {"trace": "{run}/trace.json"}, "8 x 8 cores"),
     ],
     "neuron": [
         Row("cores", 2, "mesh", becomes([1, 1], [2, 1])),

@@ -12,6 +12,7 @@ from meshrt.mesh.defects import Wafer, embed
 from meshrt.mesh.device import Device
 from meshrt.mesh.mesh import Mesh, tile_ranks
 from meshrt.mesh.peaks import NamedMemory
+from meshrt.mesh.timeline import Timeline
 from meshrt.mesh.wires import fabric, ramps
 from meshrt.ranks.board import Board
 from meshrt.ranks.control import Control
@@ -105,7 +106,7 @@ class Block(Cores):
 
 def make_block(
     comm: Any, device: Device, width: int, height: int, watch: Board, payload: bool = True, wafer: Wafer | None = None,
-    maps_path: str | None = None,
+    maps_path: str | None = None, timeline: Timeline | None = None,
 ) -> Block:  # fmt: skip
     """This rank's block of a W x H mesh shared by all ranks of the communicator. UsageError where it cannot be."""
     for side, size, most in (("width", width, device.width), ("height", height, device.height)):
@@ -115,5 +116,5 @@ def make_block(
     mesh = Mesh(width, height, columns, rows, comm.rank)
     control = Control(comm.Dup(), watch, "control")
     scouts = Control(comm.Dup(), watch, "first use of a route set")
-    ledger = meter.Ledger(maps_path=maps_path)
+    ledger = meter.Ledger(maps_path=maps_path, timeline=timeline)
     return Block(mesh, device, comm.Dup(), control, scouts, watch, payload, ledger=ledger, wafer=wafer)

@@ -40,6 +40,7 @@ class Clock:
     coming: list[Any] = field(default_factory=list)  # arrivals whose ramps are not all given out, as they were started
     users: dict[Any, Any] = field(default_factory=dict)  # channels that were last on their links; see order.py
     busy: np.ndarray | None = None  # [bh, bw]: cycles of work, not yet in the maps; None where there are none
+    seen: Callable[[str], None] | None = None  # told why clocks went on, if somebody wants to look at it
     scratch: dict[int, np.ndarray] = field(default_factory=dict)  # memory for headers on their way, by size
     lent: dict[int, list[np.ndarray]] = field(default_factory=dict)  # memory that was given back, by size
 
@@ -95,12 +96,16 @@ class Clock:
             self.state[TIME][cores] += cycles
         if self.busy is not None:
             self.busy[... if cores is None else cores] += cycles
+        if self.seen is not None:
+            self.seen("computes")
 
     def spend(self, cycles: np.ndarray) -> None:
         """Every core works for so many cycles of its own, [bh, bw]."""
         self.state[TIME] += cycles
         if self.busy is not None:
             self.busy += cycles
+        if self.seen is not None:
+            self.seen("computes")
 
     def last(self) -> tuple[float, int, int]:
         """(time, hops, stages) of the core of this block that is last; the longest path where several are."""
@@ -115,6 +120,8 @@ class Clock:
         self.met = time
         self.path_changes()
         self.state[TIME], self.state[HOPS], self.state[STAGES] = time, hops, stages
+        if self.seen is not None:
+            self.seen("waits for the last core")
 
 
 def _rounded(nbytes: int) -> int:

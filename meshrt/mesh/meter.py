@@ -8,6 +8,7 @@ import numpy as np
 
 from meshrt.mesh.maps import Maps
 from meshrt.mesh.peaks import Peaks
+from meshrt.mesh.timeline import Timeline
 
 
 @dataclass(eq=False)
@@ -74,6 +75,7 @@ class Ledger:
     notes: dict[str, Any] = field(default_factory=dict)  # what a program measured of the host; rank 0's are reported
     at_work: dict[int, Any] = field(default_factory=dict)  # blocks that have yet to enter counts of theirs, by id
     maps_path: str | None = None  # of a file for what each core and link did
+    timeline: Timeline | None = None  # of some cores, if somebody wants to look at it
 
 
 @dataclass(frozen=True, eq=False)

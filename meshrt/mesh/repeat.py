@@ -66,6 +66,8 @@ def repeated(block: "Block", times: int) -> Iterator[None]:
     busy = clock.state[TIME] != began
     for part in (TIME, HOPS, STAGES):
         clock.state[part][busy] += more * (end[part] - begin[part])
+    if clock.seen is not None:
+        clock.seen(f"{more} times more, as before")
 
 
 def sampled(block: "Block", steps: int, sample: int | None) -> Iterator[int]:

@@ -158,6 +158,8 @@ def receive_all(block: Cores, flights: tuple[Flight, ...]) -> None:
     for arrival in arrivals:
         _wait_all(block, arrival)
         arrival.end()
+        if block.clock.seen is not None:
+            block.clock.seen(f"waits for {arrival.lane.schedule.note}")
 
 
 def _wait_all(block: Cores, arrival: Arrival) -> None:
@@ -201,6 +203,8 @@ def receive_at(block: Cores, channel: Channel, flight: Flight, positions: np.nda
         if not arrival.over:
             ramps.serve(block, arrival, positions[low + cores])
             _wait(block, arrival, positions[low + cores] & (arrival.landing.time > lane.time.get()))
+            if block.clock.seen is not None:
+                block.clock.seen(f"waits for {lane.schedule.note}")
 
 
 def transfer(
@@ -226,6 +230,8 @@ def stage(
             cores.put(state)
         if block.mapped:
             tally.touched(block, channel, positions, lines, 1, cycles)
+        if block.clock.seen is not None:
+            block.clock.seen("relays or adds a packet")
 
 
 def tail(
@@ -249,6 +255,8 @@ def software(
             cores.put(state)
         if block.mapped:
             tally.touched(block, channel, positions, lines, 0, cycles)
+        if block.clock.seen is not None:
+            block.clock.seen("adds the rest of a packet as it comes")
 
 
 def _streaming_cycles(block: Cores, tiles: np.ndarray) -> float:
