@@ -24,7 +24,12 @@ from meshrt.studies.maps import WHAT, Picture, RunMaps, picture
 from meshrt.units import of
 
 MOST = 256  # places of a picture along a side: of more cores a place is a square
-PRESETS = {"mesh": "PRESETS", "neuron": "NEURON_PRESETS", "gpu": "GPU_PRESETS", "arm": "ARM_PRESETS"}
+PRESETS = {
+    "mesh": ("device", "PRESETS"),
+    "neuron": ("device", "NEURON_PRESETS"),
+    "gpu": ("presets", "GPU_PRESETS"),
+    "arm": ("device", "ARM_PRESETS"),
+}
 STYLE = """
 :root{color-scheme:light dark;--line:#8886;--bar:#cc4778}
 body{font:16px/1.5 system-ui,sans-serif;max-width:70rem;margin:0 auto;padding:1rem}
@@ -117,7 +122,8 @@ def again(report: Mapping[str, Any]) -> str:
 def _preset(report: Mapping[str, Any]) -> dict[str, Any]:
     """The device of that name as it is by itself; empty for one of the user's own."""
     machine = report["machine"]
-    device = getattr(import_module(f"meshrt.{machine}.device"), PRESETS[machine]).get(report["device"]["name"])
+    module, presets = PRESETS[machine]
+    device = getattr(import_module(f"meshrt.{machine}.{module}"), presets).get(report["device"]["name"])
     return {} if device is None else asdict(device)
 
 

@@ -256,7 +256,7 @@ def software(
         if block.mapped:
             tally.touched(block, channel, positions, lines, 0, cycles)
         if block.clock.seen is not None:
-            block.clock.seen("adds the rest of a packet as it comes")
+            block.clock.seen("runs software on packets")
 
 
 def _streaming_cycles(block: Cores, tiles: np.ndarray) -> float:
