@@ -86,6 +86,8 @@ def run(
     config = read_config(folder, quantized=True)
     choice = make_choice(asked, cores.payload, config.eos_token_ids)
     shared.check(asked, cores.payload, config.layers)
+    shared.check_trace(asked, cores.ledger.maps_path, "--maps")
+    shared.check_trace(asked, None if cores.ledger.timeline is None else cores.ledger.timeline.path)
     check_how(how, cores.payload, context)
     config = compressing.compressed_by_shape(config, cores.payload, ratio, block)
     config = quantized_by_shape(config, cores.payload, bits, group, symmetric, ranks, compensator_bits)

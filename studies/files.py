@@ -23,13 +23,13 @@ def check_folder(option: str, path: str) -> None:
         raise UsageError(f"{option} {path} cannot be written")
 
 
-def check_matplotlib() -> None:
+def check_matplotlib(option: str = "--png") -> None:
     """UsageError where there is no matplotlib to draw with: said before an hour of emulation, not after."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:
         raise UsageError(
-            "--png needs matplotlib: pip install matplotlib, or leave --png out; --csv needs none"
+            f"{option} needs matplotlib: pip install matplotlib, or leave {option} out; --csv needs none"
         ) from None
 
 

@@ -122,11 +122,12 @@ NO_EFFECT = {"name": "what reports and messages call it", "sources": "where the 
 # Options of `meshrt run` that a machine has, whatever the program: what they were without the change, and the rows.
 HOW: dict[str, dict[str, Any]] = {
     "mesh": {"mesh": "8x8", "device": "wse2", "core_memory": None, "route_entries": None, "defects": None,
-             "spares": None, "defects_seed": None},
+             "spares": None, "defects_seed": None, "maps": None,
+             "trace": None, "trace_cores": None},
     "neuron": {"cores": None, "device": "trn1", "trace": None, "sbuf_bytes": None},
-    "arm": {"cores": None, "device": "n2x8", "dram": None, "registers": None, "spill": False},
+    "arm": {"cores": None, "device": "n2x8", "dram": None, "registers": None, "spill": False, "trace": None},
     "gpu": {"tp": 4, "device": "a800", "link": None, "link_rate": None, "framework": None,
-            "gpu_memory": None, "static": False},
+            "gpu_memory": None, "static": False, "trace": None},
 }  # fmt: skip
 SHARED = {"payload": "none", "json_path": "{run}/report.json", "quiet": True}
 ON = {"mesh": GEMV, "neuron": XUV, "gpu": GPU, "arm": LINEAR}  # the program that is run
@@ -140,6 +141,9 @@ MACHINES: dict[str, list[Row]] = {
         Row("defects", "0.01", "wafer", APPEARS),
         Row("spares", "5x5", "wafer.size", becomes([9, 9], [13, 13]), DEFECTS),
         Row("defects_seed", 1, "measured.wafer.hops", OTHER, DEFECTS),
+        Row("maps", "{run}/maps.npz", "file {run}/maps.npz", APPEARS),
+        Row("trace", "{run}/trace.json", "file {run}/trace.json", APPEARS),
+        Row("trace_cores", "9,9", CYCLES, STOPS, {"trace": "{run}/trace.json"}, "8 x 8 cores"),
     ],
     "neuron": [
         Row("cores", 2, "mesh", becomes([1, 1], [2, 1])),
@@ -153,6 +157,7 @@ MACHINES: dict[str, list[Row]] = {
         Row("dram", 10_000, SECONDS, STOPS),
         Row("registers", 24, SECONDS, STOPS),
         Row("spill", False, SECONDS, STOPS, {"registers": 24, "spill": True}),
+        Row("trace", "{run}/trace.json", "file {run}/trace.json", APPEARS),
     ],
     "gpu": [
         Row("tp", 2, "measured.link_bytes.total", FALLS),
@@ -162,6 +167,7 @@ MACHINES: dict[str, list[Row]] = {
         Row("framework", "vllm", SECONDS, GROWS),
         Row("gpu_memory", 200_000, SECONDS, STOPS),
         Row("static", True, "measured.graph_launches", becomes(0, 2), None, "one for each new token"),
+        Row("trace", "{run}/trace.json", "file {run}/trace.json", APPEARS),
     ],
 }
 PAYLOAD = Row("payload", "none", "result.max_abs_error", VANISHES, {"payload": "full"})

@@ -12,6 +12,7 @@ from meshrt.arm.isa import OPERATIONS, Array
 from meshrt.arm.kernel import Kernel, Tally, execute
 from meshrt.arm.spill import spills
 from meshrt.errors import LimitError, UsageError
+from meshrt.ranks.trace import Event
 
 Team = Sequence[tuple["ArmCore", Sequence[int]]]  # the hosted cores that have a share of some work, and the units of it
 
@@ -37,6 +38,7 @@ class ArmCore:
     counts: Counter[str] = field(default_factory=Counter)
     registers: int = 0  # that a kernel held, the most
     caches: CoreCaches = field(init=False)
+    trace: list[Event] | None = None  # what ran when, if somebody wants to look at it
     pipes: Counter[str] = field(default_factory=Counter)  # of the present stretch: simd, loads, stores
 
     def __post_init__(self) -> None:

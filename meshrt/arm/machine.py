@@ -2,14 +2,18 @@
 
 from typing import Annotated, Any
 
+from meshrt.arm import report
 from meshrt.arm.device import ARM_PRESETS, ArmDevice, find_arm_device
-from meshrt.arm.report import gather, rows, title
+from meshrt.arm.report import rows, title
 from meshrt.arm.roofline import ceilings
 from meshrt.arm.soc import Soc
+from meshrt.machine import Measured
 from meshrt.program import AtLeast, Choices, Shown
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
 from meshrt.ranks.control import Control
+from meshrt.ranks.files import check_target
+from meshrt.ranks.trace import begin_trace, write_trace
 
 __all__ = ["SHARED", "ceilings", "gather", "open_machine", "rows", "title"]
 
@@ -24,8 +28,22 @@ def open_machine(
     dram: Annotated[int | None, "Of all cores.  [default: device's]", AtLeast(1), Shown("BYTES")] = None,
     registers: Annotated[int | None, "Of a core, of 128 bits.  [default: device's]", AtLeast(1)] = None,
     spill: Annotated[bool, "Kernels may ask for more registers, which go to the stack."] = False,
+    trace: Annotated[str | None, "Write what ran when, for a trace viewer such as Perfetto.", Shown("PATH")] = None,
 ) -> Soc:  # fmt: skip
     """This rank's cores. UsageError."""
+    if trace:
+        check_target("--trace", trace)
     numbers = find_arm_device(device, dram_bytes=dram, registers=registers)
     count = len(numbers.cores) if cores is None else cores
-    return Soc(numbers, count, Control(comm, board, "control"), payload, spill, console)
+    opened = Soc(numbers, count, Control(comm, board, "control"), payload, spill, console)
+    if trace:
+        opened.trace_path = trace
+        begin_trace(opened.mine)
+    return opened
+
+
+def gather(soc: Soc) -> Measured | None:
+    """All that was measured at rank 0, None at the others; the trace as well, if one is kept."""
+    if soc.trace_path:
+        write_trace(soc.control, soc.mine, soc.trace_path)
+    return report.gather(soc)

@@ -14,6 +14,7 @@ from meshrt.arm.memory import Dram
 from meshrt.errors import UsageError
 from meshrt.ranks.console import Console
 from meshrt.ranks.control import Control
+from meshrt.ranks.trace import Event
 
 Part = TypeVar("Part")
 
@@ -49,6 +50,7 @@ class Soc:
     phases: dict[str, Phase] = field(default_factory=dict)
     flash_free: float = 0.0  # when what is being read from flash is there
     sampled: bool = False  # some layers stood for others
+    trace_path: str | None = None  # of a file for what ran when
     notes: dict[str, Any] = field(default_factory=dict)  # what a program found of the host; rank 0's are reported
 
     def __post_init__(self) -> None:
@@ -89,7 +91,10 @@ class Soc:
 
     def arrived(self, time: float, buffers: Iterable[int]) -> None:
         """All cores wait for what comes from flash; what caches have of the buffers that it is in is of before."""
-        late = max(0.0, time - float(self.system["seconds"]))
+        now = float(self.system["seconds"])
+        late = max(0.0, time - now)
+        if late:
+            self._note("work", "waits for flash", now, now + late)
         self.system["seconds"] += late  # type: ignore[assignment]
         self.system["flash_wait_seconds"] += late  # type: ignore[assignment]
         for buffer in buffers:
@@ -135,6 +140,8 @@ class Soc:
         nbytes = [read + wrote for read, wrote in moved]
         done = ends(seconds, nbytes, caps, self.device.bus_bytes_per_second)
         last = max(done)
+        if self.trace_path is not None:
+            self._note_stretch(costs, done)
         several = len(costs) > 1
         self.system["dram_read"] += sum(read for read, _ in moved)
         self.system["dram_written"] += sum(wrote for _, wrote in moved)
@@ -143,6 +150,29 @@ class Soc:
         self.system["seconds"] += last + several * self.device.fork_join_seconds  # type: ignore[assignment]
         self.system["compute_seconds"] += sum(seconds)  # type: ignore[assignment]
         self.system["idle_seconds"] += (self.count - len(done)) * last + sum(last - end for end in done)  # type: ignore[assignment]
+
+    def _note(self, lane: str, name: str, begin: float, end: float) -> None:
+        """What all hosted cores do, where a trace is kept."""
+        for core in self.mine:
+            if core.trace is not None:
+                core.trace.append(Event(lane, name, begin, end))
+
+    def _note_stretch(self, costs: Sequence[Cost], done: Sequence[float]) -> None:
+        """What each hosted core does in a stretch that begins now: computes, then waits for DRAM, then for others."""
+        now, last = float(self.system["seconds"]), max(done)
+        ended = {cost.core: (cost.seconds, end) for cost, end in zip(costs, done, strict=True)}
+        for core in self.mine:
+            computed, end = ended.get(core.index, (0.0, 0.0))
+            computed = min(computed, end)
+            for name, begin, until in (
+                ("computes", 0.0, computed),
+                ("waits for DRAM", computed, end),
+                ("waits for other cores", end, last),
+            ):
+                if until > begin and core.trace is not None:
+                    core.trace.append(Event("work", name, now + begin, now + until))
+        if len(costs) > 1:
+            self._note("work", "fork and join", now + last, now + last + self.device.fork_join_seconds)
 
     def _all(self, mine: list[Part]) -> list[list[Part]]:
         """Every rank's, on every rank, in the order of the ranks, which is that of the cores."""
@@ -159,6 +189,7 @@ class Soc:
         phase = self.phases.setdefault(name, Phase())
         phase.begun = self.counted(), Counter(self.system)
         yield phase
+        self._note("phases", name, float(phase.begun[1]["seconds"]), float(self.system["seconds"]))
         cores, system = phase.begun
         if tokens is not None:
             phase.tokens = (phase.tokens or 0) + tokens

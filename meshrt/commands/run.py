@@ -79,6 +79,9 @@ expect = click.option(
     "--expect", multiple=True, metavar="BOUNDS",
     help="hops<=960,cycles<1e6,decode.stages=4: what the report has to keep, or code 3.",
 )  # fmt: skip
+html = click.option(
+    "--html", metavar="FILE", help="Write a page of the report, with the maps if --maps are kept."
+)  # fmt: skip
 
 
 def _command(program: Program, name: str, fixed: dict[str, Any]) -> click.Command:
@@ -99,7 +102,7 @@ def _command(program: Program, name: str, fixed: dict[str, Any]) -> click.Comman
         params.append(shared.option_of(option, *([] if word is None or word in own_names else [f"--{word}"])))
 
     @click.command(name, params=params, help=program.help)
-    @shared.together(payload, expect, shared.json_to("the report"), shared.quiet)
+    @shared.together(payload, expect, html, shared.json_to("the report"), shared.quiet)
     def run(**values: Any) -> None:
         arguments = fixed | {option.name: values.pop(option.name) for option in own_options}
         through = click.get_current_context().obj or (lambda comm: comm)  # of `bench messages`
@@ -110,13 +113,17 @@ def _command(program: Program, name: str, fixed: dict[str, Any]) -> click.Comman
 
 def execute(
     comm: Intracomm, board: Board, program: Program, arguments: dict[str, Any], *, payload: str,
-    json_path: str | None, quiet: bool, expect: tuple[str, ...] = (), tuned: bool = False, **settings: Any,
+    json_path: str | None, quiet: bool, expect: tuple[str, ...] = (), html: str | None = None, tuned: bool = False,
+    **settings: Any,
 ) -> int:  # fmt: skip
     """One rank's part of a run, and the report."""
     from meshrt import report
     from meshrt.emulate import emulate
+    from meshrt.ranks.files import check_target
 
     console = shared.start(comm, json_path, quiet)
+    if html is not None:
+        check_target("--html", html)
     if expect:
         from meshrt.studies import bounds
 
@@ -131,9 +138,25 @@ def execute(
     document = emulate(comm, board, program, arguments, payload=payload == "full", console=console, **settings)
     if document is not None:
         report.deliver_json(document, json_path)
+        if html is not None:
+            _write_page(html, document, settings.get("maps"))
         if console.loud:
             report.print_result(document)
             report.print_table(document)
         if expect:
             bounds.keep(bounds.broken(expected, document))
     return 0
+
+
+def _write_page(path: str, document: dict[str, Any], maps: str | None) -> None:
+    """The page of a run that is done, with the command line that started it."""
+    import shlex
+
+    from meshrt.ranks.files import write_file
+    from meshrt.studies.maps import read_maps
+    from meshrt.studies.page import write_page
+
+    ranks = document["host"].get("ranks", 1)
+    command = shlex.join([*(["mpirun", "-n", str(ranks)] if ranks > 1 else []), "meshrt", *sys.argv[1:]])
+    text = write_page([(document, None if maps is None else read_maps(maps), command)])
+    write_file("--html", path, lambda stream: stream.write(text.encode()))

@@ -17,6 +17,7 @@ from meshrt.gpu.memory import Budget
 from meshrt.gpu.plan import Plan
 from meshrt.gpu.timing import RowKernel, Shape, plain_seconds, products_seconds, rows_seconds
 from meshrt.ranks.group import hollow
+from meshrt.ranks.trace import Event
 
 _NONE: Mapping[str, int] = MappingProxyType({})
 COMPUTED = np.dtype(np.float32)  # what numbers are computed in, whatever they are counted as
@@ -74,6 +75,7 @@ class Gpu:
     plan: Plan | None = None  # that is being recorded
     costs: dict[tuple[Any, ...], Cost] = field(default_factory=dict)  # that are not set anew, by what was asked for
     scopes: list[list[Buffer]] = field(default_factory=list)  # buffers made since each open scope began
+    trace: list[Event] | None = None  # what ran when, if somebody wants to look at it
 
     def __post_init__(self) -> None:
         self.memory = Budget(self.device, self.index)
@@ -104,26 +106,29 @@ class Gpu:
 
     def launch(self, kernel: Callable[..., object], out: np.ndarray, *args: Any, cost: Cost) -> np.ndarray:
         """Run `kernel(out, *args)`, which writes to `out`, or record it. Without payload it is counted only."""
+        name = "" if self.trace is None else kernel.__name__.strip("_")
         if self.plan is not None:
             if self.payload:
                 self.plan.add(kernel, out, *args)
-            self.plan.add(self.node, cost)
+            self.plan.add(self.node, cost, name)
             return out
         if self.payload:
             kernel(out, *args)
         self.host_clock += self.device.launch_seconds
         self.now = max(self.now, self.host_clock)
-        self.node(cost)
+        self.node(cost, name)
         return out
 
-    def node(self, cost: Cost) -> None:
-        """A kernel whose turn it is: one that was just launched, or one of a graph that was."""
+    def node(self, cost: Cost, name: str = "") -> None:
+        """A kernel whose turn it is: one that was just launched, or one of a graph that was. `name`: for a trace."""
         counters = self.counters
         counters.launches += 1
         counters.flops += cost.flops
         counters.memory_traffic += cost.nbytes
         counters.compute_seconds += cost.seconds
         self.now += self.device.kernel_seconds + cost.seconds
+        if self.trace is not None:
+            self.trace.append(Event("kernels", name, self.now - cost.seconds, self.now))
         if cost.tally:
             for name, count in cost.tally.items():
                 self.count(name, count)

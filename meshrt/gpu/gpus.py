@@ -17,6 +17,7 @@ from meshrt.ranks.control import Control
 from meshrt.ranks.group import Group
 from meshrt.ranks.pairs import Table
 from meshrt.ranks.rings import Link, Ring
+from meshrt.ranks.trace import Event
 
 Arrays = list[np.ndarray]
 
@@ -40,6 +41,7 @@ class Gpus:
     phases: dict[str, Phase] = field(default_factory=dict)
     plan: Plan | None = None  # that is being recorded
     sampled: bool = False  # some layers stood for others
+    trace_path: str | None = None  # of a file for what ran when
     notes: dict[str, Any] = field(default_factory=dict)  # what a program found of the host; rank 0's are reported
 
     def __post_init__(self) -> None:
@@ -111,7 +113,7 @@ class Gpus:
             times.append(begins[-1] + protocol.seconds)
             links.append(Link(protocol.share * self.device.link_bytes_per_second, protocol.step_seconds))
         hops = self.group.all_to_all(parts, outs, rows, row_bytes, times, links, self.device.neighbours)
-        self._ended(begins, times)
+        self._ended("all_to_all", begins, times)
         for gpu, moved in zip(self.mine, hops, strict=True):
             gpu.count("all_to_all_parts", moved)
 
@@ -144,12 +146,14 @@ class Gpus:
             begins[at] = gpu.now + gpu.device.kernel_seconds
             ends[at] = begins[at] + extra
         self.group.go_round(ring, ends)
-        self._ended(begins, ends)
+        self._ended(ring.kind, begins, ends)
 
-    def _ended(self, begins: list[float], ends: list[float]) -> None:
+    def _ended(self, kind: str, begins: list[float], ends: list[float]) -> None:
         for gpu, begin, end in zip(self.mine, begins, ends, strict=True):
             gpu.counters.collective_seconds += end - begin
             gpu.now = end
+            if gpu.trace is not None:
+                gpu.trace.append(Event("collectives", kind, begin, end))
 
     def way(self, kind: str, outs: Arrays, itemsize: int) -> tuple[float, Link]:
         """What a collective takes before its first step, and the link as its protocol uses it."""
@@ -180,6 +184,9 @@ class Gpus:
         yield
         self.meet()
         self.phases.setdefault(name, Phase(len(self.mine))).add(before, self._readings(), tokens)
+        for gpu, start in zip(self.mine, before, strict=True):
+            if gpu.trace is not None:
+                gpu.trace.append(Event("phases", name, start.now, gpu.now))
 
     def _readings(self) -> list[Reading]:
         return [reading(gpu, traffic) for gpu, traffic in zip(self.mine, self.group.traffic, strict=True)]

@@ -2,15 +2,19 @@
 
 from typing import Annotated, Any
 
+from meshrt.gpu import report
 from meshrt.gpu.device import LINKS, GpuDevice
 from meshrt.gpu.gpus import Gpus
 from meshrt.gpu.presets import FRAMEWORKS, GPU_PRESETS, find_gpu
-from meshrt.gpu.report import gather, rows, title
+from meshrt.gpu.report import rows, title
 from meshrt.gpu.roofline import ceilings
+from meshrt.machine import Measured
 from meshrt.program import AtLeast, Choices, Shown
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
 from meshrt.ranks.control import Control
+from meshrt.ranks.files import check_target
+from meshrt.ranks.trace import begin_trace, write_trace
 
 __all__ = ["SHARED", "ceilings", "gather", "open_machine", "rows", "title"]
 
@@ -30,7 +34,21 @@ def open_machine(
     ] = None,
     gpu_memory: Annotated[int | None, "Of a GPU.  [default: device's]", AtLeast(1), Shown("BYTES")] = None,
     static: Annotated[bool, "Record what repeats, and replay it.  [default: eager]", Shown("eager")] = False,
+    trace: Annotated[str | None, "Write what ran when, for a trace viewer such as Perfetto.", Shown("PATH")] = None,
 ) -> Gpus:  # fmt: skip
     """This rank's GPUs. UsageError."""
+    if trace:
+        check_target("--trace", trace)
     numbers = find_gpu(device, link_rate, framework, link=link, memory_bytes=gpu_memory)
-    return Gpus(tp or default[0], numbers, Control(comm, board, "control"), payload, static, console)
+    opened = Gpus(tp or default[0], numbers, Control(comm, board, "control"), payload, static, console)
+    if trace:
+        opened.trace_path = trace
+        begin_trace(opened.mine)
+    return opened
+
+
+def gather(gpus: Gpus) -> Measured | None:
+    """All that was measured at rank 0, None at the others; the trace as well, if one is kept."""
+    if gpus.trace_path:
+        write_trace(gpus.control, gpus.mine, gpus.trace_path)
+    return report.gather(gpus)

@@ -11,6 +11,8 @@ from meshrt.mesh.cores import Cores
 from meshrt.mesh.defects import Wafer, embed
 from meshrt.mesh.device import Device
 from meshrt.mesh.mesh import Mesh, tile_ranks
+from meshrt.mesh.peaks import NamedMemory
+from meshrt.mesh.timeline import Timeline
 from meshrt.mesh.wires import fabric, ramps
 from meshrt.ranks.board import Board
 from meshrt.ranks.control import Control
@@ -57,6 +59,8 @@ class Block(Cores):
         segment = self.ledger.segments[-1]
         segment.entries = max(segment.entries, self.tables.peak)
         segment.memory = max(segment.memory, self.memory.peak)
+        if isinstance(self.memory, NamedMemory):
+            self.memory.enter()
         used = self.clock.state[0] > self.clock.met  # where time went on, something was done
         segment.counters.used[self.site_key] = segment.counters.used.get(self.site_key, False) | used
 
@@ -101,8 +105,9 @@ class Block(Cores):
 
 
 def make_block(
-    comm: Any, device: Device, width: int, height: int, watch: Board, payload: bool = True, wafer: Wafer | None = None
-) -> Block:
+    comm: Any, device: Device, width: int, height: int, watch: Board, payload: bool = True, wafer: Wafer | None = None,
+    maps_path: str | None = None, timeline: Timeline | None = None,
+) -> Block:  # fmt: skip
     """This rank's block of a W x H mesh shared by all ranks of the communicator. UsageError where it cannot be."""
     for side, size, most in (("width", width, device.width), ("height", height, device.height)):
         if most is not None and size > most:
@@ -111,4 +116,5 @@ def make_block(
     mesh = Mesh(width, height, columns, rows, comm.rank)
     control = Control(comm.Dup(), watch, "control")
     scouts = Control(comm.Dup(), watch, "first use of a route set")
-    return Block(mesh, device, comm.Dup(), control, scouts, watch, payload, wafer=wafer)
+    ledger = meter.Ledger(maps_path=maps_path, timeline=timeline)
+    return Block(mesh, device, comm.Dup(), control, scouts, watch, payload, ledger=ledger, wafer=wafer)

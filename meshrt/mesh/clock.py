@@ -39,6 +39,8 @@ class Clock:
     started: int = 0  # such transfers so far; numbers them
     coming: list[Any] = field(default_factory=list)  # arrivals whose ramps are not all given out, as they were started
     users: dict[Any, Any] = field(default_factory=dict)  # channels that were last on their links; see order.py
+    busy: np.ndarray | None = None  # [bh, bw]: cycles of work, not yet in the maps; None where there are none
+    seen: Callable[[str], None] | None = None  # told why clocks went on, if somebody wants to look at it
     scratch: dict[int, np.ndarray] = field(default_factory=dict)  # memory for headers on their way, by size
     tables: dict[str, bytes] = field(default_factory=dict)  # for the compiled core; see strides.py
     lent: dict[int, list[np.ndarray]] = field(default_factory=dict)  # memory that was given back, by size
@@ -93,6 +95,18 @@ class Clock:
             self.state[TIME] += cycles
         elif cycles:
             self.state[TIME][cores] += cycles
+        if self.busy is not None:
+            self.busy[... if cores is None else cores] += cycles
+        if self.seen is not None:
+            self.seen("computes")
+
+    def spend(self, cycles: np.ndarray) -> None:
+        """Every core works for so many cycles of its own, [bh, bw]."""
+        self.state[TIME] += cycles
+        if self.busy is not None:
+            self.busy += cycles
+        if self.seen is not None:
+            self.seen("computes")
 
     def last(self) -> tuple[float, int, int]:
         """(time, hops, stages) of the core of this block that is last; the longest path where several are."""
@@ -107,6 +121,8 @@ class Clock:
         self.met = time
         self.path_changes()
         self.state[TIME], self.state[HOPS], self.state[STAGES] = time, hops, stages
+        if self.seen is not None:
+            self.seen("waits for the last core")
 
 
 def _rounded(nbytes: int) -> int:

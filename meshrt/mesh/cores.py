@@ -14,8 +14,10 @@ from meshrt.mesh import meter
 from meshrt.mesh.clock import Clock
 from meshrt.mesh.defects import Wafer, links_of
 from meshrt.mesh.device import Device
+from meshrt.mesh.maps import Maps, new_maps
 from meshrt.mesh.memory import Memory
 from meshrt.mesh.mesh import NORTH, SOUTH, Mesh
+from meshrt.mesh.peaks import NamedMemory, new_peaks
 from meshrt.mesh.products import product
 from meshrt.mesh.wires.core import chosen
 from meshrt.mesh.wires.tables import Tables
@@ -55,13 +57,20 @@ class Cores:
     wafer: Wafer | None = None  # that the mesh is laid on, if that has defects
     startup_cpu_seconds: float = field(default_factory=process_time)  # what this rank had used when it got its block
     traffic: dict[tuple[Any, Any], int] = field(default_factory=dict)  # bytes by schedule, not yet on the links
+    uses: dict[tuple[Any, Any, int], int] = field(default_factory=dict)  # with maps: transfers by schedule and bytes
     audit: "Audit | None" = None  # of a user's own program
+    mapped: bool = field(init=False)  # is it kept what each core and link did?
 
     def __post_init__(self) -> None:
         hostmemory.require(f"a mesh of {self.mesh.width} x {self.mesh.height} cores", self._bookkeeping())
         self.tables = Tables(self.mesh, self.device)
-        self.memory = Memory(self.mesh, self.device, self.site)
+        self.mapped = self.ledger.maps_path is not None
+        self.memory = (NamedMemory if self.mapped else Memory)(self.mesh, self.device, self.site)
         self.clock = Clock(self.mesh, self.device)
+        if self.mapped:
+            self.clock.busy = np.zeros(self.shape)
+        if self.ledger.timeline is not None:
+            self.clock.seen = self.ledger.timeline.watch(self.mesh, self.site_key, self.clock.state[0])
         if self.wafer is not None:
             self.clock.late = (self.lengths - 1) * self.device.alpha
             self.ledger.wafers[self.site_key] = links_of(self.wafer, self.mesh)
@@ -118,6 +127,14 @@ class Cores:
         if self.site_key not in ramps:
             ramps[self.site_key] = np.zeros((2, *self.shape), np.int64)
         return ramps[self.site_key]
+
+    @property
+    def maps(self) -> Maps:
+        """What each of these cores and links did in this segment, of a run that was asked for it (`mapped`)."""
+        maps = self.ledger.counters.maps
+        if self.site_key not in maps:
+            maps[self.site_key] = new_maps(self.shape)
+        return maps[self.site_key]
 
     @property
     def lengths(self) -> np.ndarray:
@@ -222,6 +239,8 @@ class Cores:
         macs = prod(shape[2:]) * k * count
         self.counters.macs += macs
         self.counters.macs_16 += macs * (itemsize <= 2)
+        if self.mapped:
+            self.maps.add("macs", prod(shape[2:]) * k, cores)
         cycles = self.device.matmul_cycles(shape[-2], k, shape[-1], itemsize, down)
         self.clock.software(prod(shape[2:-2]) * cycles, cores)
 
@@ -229,10 +248,12 @@ class Cores:
         """Every core does its own number of multiply-accumulates, int [bh, bw] (or what broadcasts to it)."""
         each = np.broadcast_to(macs, self.shape)
         self.counters.macs += int(each.sum())
+        if self.mapped:
+            self.maps.add("macs", each)
         if self.device.macs_per_cycle is not None:
             chunk = 1.0 if self.device.chunk_cycles is None else self.device.chunk_cycles
-            self.clock.state[0] += each * chunk / self.device.macs_per_cycle
-        self.clock.state[0] += self.device.call_cycles * (each > 0)  # a core without work is not called
+            self.clock.spend(each * chunk / self.device.macs_per_cycle)
+        self.clock.spend(self.device.call_cycles * (each > 0))  # a core without work is not called
 
     def elementwise(self, tiles: np.ndarray, calls: int = 1, cores: np.ndarray | None = None) -> None:
         """Every core, or those `cores`, is busy for `calls` element-wise operations on tiles of this size."""
@@ -257,6 +278,8 @@ class Cores:
         each kind: on how many numbers, how often, and of how many bytes.
         """
         self.counters.rebuilt += numbers * (prod(self.shape) if cores is None else int(np.count_nonzero(cores)))
+        if self.mapped:
+            self.maps.add("rebuilt", numbers, cores)
         for length, calls, itemsize in instructions:
             self.clock.vectors(length, calls, itemsize, cores)
 
@@ -269,3 +292,8 @@ class Cores:
     def reset_peaks(self) -> None:
         self.tables.peak = int(self.tables.entries.max())
         self.memory.peak = self.memory.common + self.memory.most_extra
+        if isinstance(self.memory, NamedMemory):
+            peaks = new_peaks(self.tables.entries)
+            self.ledger.counters.peaks.setdefault(self.site_key, []).append(peaks)
+            self.tables.most = peaks.entries
+            self.memory.watch(peaks)

@@ -5,16 +5,21 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 from meshrt.errors import UsageError
+from meshrt.machine import Measured
+from meshrt.mesh import report
 from meshrt.mesh.block import Block, make_block
 from meshrt.mesh.defects import Wafer, is_rate, make_wafer
 from meshrt.mesh.device import PRESETS, Device
 from meshrt.mesh.devicefile import find_device
+from meshrt.mesh.mapfile import write_maps
 from meshrt.mesh.mesh import parse_mesh
-from meshrt.mesh.report import gather, rows, title
+from meshrt.mesh.report import rows, title
 from meshrt.mesh.roofline import ceilings
+from meshrt.mesh.timeline import Timeline, choose, write_timeline
 from meshrt.program import AtLeast, AtMost, Choices, Shown
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
+from meshrt.ranks.files import check_target
 
 __all__ = ["SHARED", "ceilings", "gather", "open_machine", "rows", "title"]
 
@@ -33,9 +38,23 @@ def open_machine(
     defects: Annotated[str | None, "Dead cores and links that the mesh is laid around.", Shown("RATE|FILE")] = None,
     spares: Annotated[str | None, "Spare columns and rows of the wafer.  [default: an eighth]", Shown("CxR")] = None,
     defects_seed: Annotated[int | None, "What is dead at a RATE.  [default: 0]"] = None,
+    maps: Annotated[str | None, "Write what each core and link did, for `meshrt show`.", Shown("FILE.npz")] = None,
+    trace: Annotated[str | None, "Write what some cores did when, for a trace viewer such as Perfetto.", Shown("PATH")
+        ] = None,
+    trace_cores: Annotated[str | None, "Which.  [default: 32 along the diagonal]", Shown("X,Y;X,*;...")] = None,
 ) -> Block:  # fmt: skip
     """This rank's block of the mesh. `wafer` lays one of that width and height on a wafer with defects. UsageError."""
     width, height = (parse_mesh(mesh) if isinstance(mesh, str) else mesh) or default
+    if maps is not None:
+        check_target("--maps", maps)
+        if not maps.endswith(".npz"):
+            raise UsageError(f"--maps {maps}: the name ends with .npz")
+    if trace_cores is not None and trace is None:
+        raise UsageError(f"--trace-cores {trace_cores!r} are for --trace: give it, or leave them away")
+    timeline = None if trace is None else Timeline(trace, trace_cores)
+    if trace is not None:
+        check_target("--trace", trace)
+        choose(trace_cores, width, height)
     numbers = find_device(device, core_memory=core_memory, route_entries=route_entries)
     if defects is None:
         if spares is not None:
@@ -49,7 +68,18 @@ def open_machine(
         raise UsageError(f"--defects-seed is for a RATE; --defects {defects} is a file, leave the seed away")
     else:
         laid = make_wafer(defects, spares, defects_seed or 0, width, height)
-    block = make_block(comm, numbers, width, height, board, payload, laid)
+    block = make_block(comm, numbers, width, height, board, payload, laid, maps, timeline)
     block.console = console
     board.owned_by(os.getpid(), block.mesh.cores_here)
     return block
+
+
+def gather(block: Block) -> Measured | None:
+    """All that was measured at rank 0, None at the others; the maps as well, if they are kept."""
+    measured = report.gather(block)
+    if block.ledger.maps_path is not None:
+        write_maps(block, block.ledger.segments, block.ledger.maps_path)
+    if block.ledger.timeline is not None:
+        named = [(part.name, part.begin[0], part.end[0]) for part in block.ledger.segments if part.name]
+        write_timeline(block.ledger.timeline, block.control, block.device, named)
+    return measured

@@ -6,6 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from meshrt.mesh.maps import Maps
+from meshrt.mesh.peaks import Peaks
+from meshrt.mesh.timeline import Timeline
+
 
 @dataclass(eq=False)
 class Counters:
@@ -30,6 +34,8 @@ class Counters:
     rebuilt: int = 0  # numbers that cores made from codes
     out_of_order: int = 0  # heads that waited at a link for one that asked for it later (order.py)
     longest_wait: float = 0.0  # cycles, of those
+    maps: dict[str, Maps] = field(default_factory=dict)  # by site, where they are wanted; so are the peaks
+    peaks: dict[str, list[Peaks]] = field(default_factory=dict)  # of each time that cores were at work
 
 
 @dataclass(eq=False)
@@ -68,6 +74,8 @@ class Ledger:
     wafers: dict[str, "Links"] = field(default_factory=dict)  # by site, where the wafer has defects
     notes: dict[str, Any] = field(default_factory=dict)  # what a program measured of the host; rank 0's are reported
     at_work: dict[int, Any] = field(default_factory=dict)  # blocks that have yet to enter counts of theirs, by id
+    maps_path: str | None = None  # of a file for what each core and link did
+    timeline: Timeline | None = None  # of some cores, if somebody wants to look at it
 
 
 @dataclass(frozen=True, eq=False)

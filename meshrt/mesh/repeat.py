@@ -40,6 +40,7 @@ def repeated(block: "Block", times: int) -> Iterator[None]:
     crossed = [{site: nbytes.copy() for site, nbytes in sites.items()} for sites in (counters.links, counters.ramps)]
     moments = clock.link_free, clock.ramp_in, clock.ramp_out, clock.asked_at, clock.idle
     free = [(until, until.copy()) for until in moments]
+    maps = {site: one.copy() for site, one in counters.maps.items()}
     began, met, begin = clock.state[TIME].copy(), clock.met, block.control.allreduce(clock.last(), max)
     yield
     if block.counters is not counters:
@@ -54,6 +55,8 @@ def repeated(block: "Block", times: int) -> Iterator[None]:
     for sites, earlier in zip((counters.links, counters.ramps), crossed, strict=True):
         for site, nbytes in sites.items():  # of all blocks that were at work, not only this one
             nbytes += more * (nbytes - earlier.get(site, 0))
+    for site, one in counters.maps.items():
+        one.repeat(maps.get(site), more)
     end = block.control.allreduce(clock.last(), max)
     for until, was_until in free:
         until[until != was_until] += more * (end[TIME] - begin[TIME])
@@ -63,6 +66,8 @@ def repeated(block: "Block", times: int) -> Iterator[None]:
     busy = clock.state[TIME] != began
     for part in (TIME, HOPS, STAGES):
         clock.state[part][busy] += more * (end[part] - begin[part])
+    if clock.seen is not None:
+        clock.seen(f"{more} times more, as before")
 
 
 def sampled(block: "Block", steps: int, sample: int | None) -> Iterator[int]:

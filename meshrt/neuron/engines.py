@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from meshrt.neuron.dtypes import rounded
 from meshrt.neuron.memory import Hbm, Psum, Sbuf
 from meshrt.neuron.store import Store, View
 from meshrt.neuron.timeline import DmaRings, Engine
+from meshrt.ranks.trace import Event
 
 COUNTS = (
     "hbm_read", "hbm_written", "spill_saved", "spill_reloaded", "macs", "transpose_macs", "link_bytes", "collectives",
@@ -34,15 +35,6 @@ class Phase:
     end: float = 0.0
     peaks: dict[str, int] = field(default_factory=dict)
     tokens: int | None = None
-
-
-class Event(NamedTuple):
-    """An instruction or a transfer: on which engine or queue, from when to when, in seconds."""
-
-    engine: str
-    name: str
-    begin: float
-    end: float
 
 
 class Pending(Protocol):

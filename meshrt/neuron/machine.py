@@ -8,12 +8,12 @@ from meshrt.neuron.cores import Cores
 from meshrt.neuron.device import NEURON_PRESETS, NeuronDevice, find_neuron_device
 from meshrt.neuron.report import rows, title
 from meshrt.neuron.roofline import ceilings
-from meshrt.neuron.trace import begin_trace, write_trace
 from meshrt.program import AtLeast, AtMost, Choices, Shown
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
 from meshrt.ranks.control import Control
 from meshrt.ranks.files import check_target
+from meshrt.ranks.trace import begin_trace, write_trace
 
 __all__ = ["SHARED", "ceilings", "gather", "open_machine", "rows", "title"]
 
@@ -36,12 +36,12 @@ def open_machine(
     opened = Cores(cores or default[0], numbers, Control(comm, board, "control"), payload, console)
     if trace:
         opened.trace_path = trace
-        begin_trace(opened)
+        begin_trace(opened.mine)
     return opened
 
 
 def gather(cores: Cores) -> Measured | None:
     """All that was measured at rank 0, None at the others; the trace as well, if one is kept."""
     if cores.trace_path:
-        write_trace(cores, cores.trace_path)
+        write_trace(cores.control, cores.mine, cores.trace_path)
     return report.gather(cores)

@@ -83,6 +83,7 @@ def run(
     check_plain(family_of(config), folder, "an Arm core")
     choice = make_choice(asked, soc.payload, config.eos_token_ids)
     shared.check(asked, soc.payload, config.layers)
+    shared.check_trace(asked, soc.trace_path)
     scheme = scheme_of(config, bits, group, symmetric, head_bits, activations)
     config = config if layers is None else replace(config, layers=layers)
     if flash > config.layers:

@@ -85,6 +85,12 @@ def check(asked: Asked, payload: bool, layers: int) -> None:
             raise UsageError("--logits are numbers, of which --payload none has none: leave one of the two away")
 
 
+def check_trace(asked: Asked, path: str | None, option: str = "--trace") -> None:
+    """UsageError for a trace, or for maps, of a generation that keeps states."""
+    if asked.checkpoint is not None and path:
+        raise UsageError(f"{option} has all that ran, and --checkpoint keeps nothing of it: leave one of the two away")
+
+
 def check_positions(asked: Asked, payload: bool, length: int, most: int) -> None:
     """UsageError for a prompt and an answer that are longer than a model with numbers can tell apart."""
     if payload and length + asked.max_new_tokens > most:

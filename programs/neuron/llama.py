@@ -78,8 +78,7 @@ def run(
     check_plain(family_of(config), folder, "a NeuronCore")
     choice = make_choice(asked, cores.payload, config.eos_token_ids)
     shared.check(asked, cores.payload, config.layers)
-    if checkpoint is not None and cores.trace_path:
-        raise UsageError("--trace has all that ran, and --checkpoint keeps nothing of it: leave one of the two away")
+    shared.check_trace(asked, cores.trace_path)
     config = compressing.compressed_by_shape(config, cores.payload, ratio, block)
     config = quantized_by_shape(config, cores.payload, bits, group, symmetric, None, None)
     check_codes(config)

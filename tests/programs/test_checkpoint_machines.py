@@ -204,7 +204,8 @@ def test_a_state_that_is_damaged_or_that_somebody_has_written_is_told(
 
 
 @pytest.mark.mpi(ranks=[1])
-def test_a_trace_has_all_that_ran(comm: MPI.Intracomm, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["neuron, one core", "gpu, sampled"])
+def test_a_trace_has_all_that_ran(name: str, comm: MPI.Intracomm, tmp_path: Path) -> None:
     trace = {"@trace": str(tmp_path / "trace.json")}
     with pytest.raises(UsageError, match="--trace has all that ran, and --checkpoint keeps nothing of it"):
-        generate(comm, tmp_path, "neuron, one core", trace, checkpoint=str(tmp_path / "state"))
+        generate(comm, tmp_path, name, trace, checkpoint=str(tmp_path / "state"))

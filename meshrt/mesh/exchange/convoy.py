@@ -15,6 +15,8 @@ from meshrt.mesh.clock import HOPS, LINK_FREE, RAMP_IN, RAMP_OUT, STAGES, TIME
 from meshrt.mesh.exchange.itinerary import Itinerary, Round, seated_again
 from meshrt.mesh.exchange.legs import REQUEST_BYTES, Transfer, ways
 from meshrt.mesh.mesh import OPPOSITE, PORT_NAMES
+from meshrt.mesh.wires import tally
+from meshrt.mesh.wires.lines import View
 
 if TYPE_CHECKING:
     from meshrt.mesh.block import Block
@@ -35,6 +37,7 @@ class Convoy:
         ]
         block_part[...] = np.arange(self.nowhere).reshape(block.shape)
         self.whole = self.nowhere == mesh.width * mesh.height
+        self.view = View(None, slice(None), 1, self.nowhere)
         self.cells = clock.cells.reshape(-1)
         size = clock.cells.shape[1]
         self.ramp_in = RAMP_IN * size
@@ -114,6 +117,10 @@ class Convoy:
     def _leave(self, port: int, span: slice, touched: np.ndarray | None) -> None:
         at, head = self.at[span], self.heads[:, span]
         self.crossed[port][at] += self.seat_bytes[span]  # one packet at most from each core, but for the empty seats
+        if self.block.mapped:
+            here = at != self.nowhere
+            sent_on = np.ones(len(at), bool) if touched is None else touched
+            tally.handed_on(self.block, self.view, port, at[here], self.seat_busy[span][here], sent_on[here])
         at_cells = at + self.fields[port]
         cells = self.cells.take(at_cells)
         state, free = cells[:3], cells[3:]

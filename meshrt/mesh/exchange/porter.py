@@ -11,6 +11,7 @@ from meshrt.mesh.exchange.itinerary import Itinerary
 from meshrt.mesh.exchange.legs import REQUEST_BYTES, Transfer, hops, ways
 from meshrt.mesh.exchange.rounds import Hop, RankRound, position_here, round_here
 from meshrt.mesh.mesh import OPPOSITE, PORT_NAMES
+from meshrt.mesh.wires import tally
 from meshrt.mesh.wires.lines import Positions, View, as_index
 
 if TYPE_CHECKING:
@@ -106,6 +107,8 @@ class Porter:
         for positions, new in zip((*cells, heads), (state, ramp, link, head), strict=True):
             positions.put(new)
         self.crossed[hop.port, hop.cores] += np.where(hop.tiles, self.nbytes, REQUEST_BYTES)
+        if self.block.mapped:
+            tally.handed_on(self.block, self.view, hop.port, hop.cores, self.busy[hop.tiles.astype(int)], hop.touched)
         counters.messages += self.lines * count
         counters.hops += self.lines * count
         counters.stages += self.lines * int(np.count_nonzero(hop.touched))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meshrt.mesh.cores import Cores
-from meshrt.mesh.wires import heads, order, ramps
+from meshrt.mesh.wires import heads, order, ramps, tally
 from meshrt.mesh.wires.heads import Passage, Waiting
 from meshrt.mesh.wires.lane import Lane, MessageBuffer, lane_of
 from meshrt.mesh.wires.lines import View
@@ -144,6 +144,8 @@ def _send(
     counters.max_hops = max(counters.max_hops, schedule.longest)
     key = schedule, view
     block.traffic[key] = block.traffic.get(key, 0) + prepared.nbytes
+    if block.mapped:
+        tally.sent(block, schedule, view, prepared.nbytes)
     if own is not None and schedule.parts:
         _deliver(schedule, view, own, lane.received, out, combine)
     if pending:
@@ -185,6 +187,8 @@ def receive_all(block: Cores, flights: tuple[Flight, ...]) -> None:
     for arrival in arrivals:
         _wait_all(block, arrival)
         arrival.end()
+        if block.clock.seen is not None:
+            block.clock.seen(f"waits for {arrival.lane.schedule.note}")
 
 
 def _wait_all(block: Cores, arrival: Arrival) -> None:
@@ -228,6 +232,8 @@ def receive_at(block: Cores, channel: Channel, flight: Flight, positions: np.nda
         if not arrival.over:
             ramps.serve(block, arrival, positions[low + cores])
             _wait(block, arrival, positions[low + cores] & (arrival.landing.time > lane.time.get()))
+            if block.clock.seen is not None:
+                block.clock.seen(f"waits for {lane.schedule.note}")
 
 
 def transfer(
@@ -247,6 +253,10 @@ def stage(
         block.clock.path_changes()
         cycles = block.device.beta + block.device.compute_cycles(operations)
         chosen.spend(block, cycles, 1)
+        if block.mapped:
+            tally.touched(block, channel, positions, lines, 1, cycles)
+        if block.clock.seen is not None:
+            block.clock.seen("relays or adds a packet")
 
 
 def tail(
@@ -265,6 +275,10 @@ def software(
     """The cores at these positions of the channel's lines are busy for so long."""
     if cycles:
         chosen_cores(block, channel, positions, lines).spend(block, cycles, 0)
+        if block.mapped:
+            tally.touched(block, channel, positions, lines, 0, cycles)
+        if block.clock.seen is not None:
+            block.clock.seen("runs software on packets")
 
 
 def _streaming_cycles(block: Cores, tiles: np.ndarray) -> float:
@@ -287,6 +301,8 @@ def settle(block: Cores) -> None:
                 ramps[0][:, cores] += packets * nbytes
             ramps[1][:, schedule.delivered] += nbytes
         active.traffic.clear()
+        if active.mapped:
+            tally.settle(active)
 
 
 def forget(block: Cores, channel: Channel) -> None:

@@ -71,15 +71,8 @@ def chosen_cores(block: Cores, channel: Channel, positions: np.ndarray, lines: n
     key = ("cores", positions.tobytes(), None if lines is None else lines.tobytes())
     chosen: Any = channel.cache.get(key)
     if chosen is None:
-        check_installed(channel)
-        whole = channel.axis is None
-        low, length = (
-            (0, len(positions))
-            if channel.axis is None
-            else (block.mesh.offset(channel.axis), block.mesh.block_length(channel.axis))
-        )
-        at = np.flatnonzero(positions[low : low + length])
-        views, index = _views(block, channel, lines, whole) if len(at) else (), as_index(at)
+        views, at = chosen_lines(block, channel, positions, lines)
+        index = as_index(at)
         states, addresses = [view.of(block.clock.state, 1) for view in views], steps.Addresses(block.core)
         table = (
             b""
@@ -92,6 +85,21 @@ def chosen_cores(block: Cores, channel: Channel, positions: np.ndarray, lines: n
         chosen = ChosenCores([Positions(state, index) for state in states], count, table, addresses)
         channel.cache[key] = chosen
     return chosen  # type: ignore[no-any-return]
+
+
+def chosen_lines(
+    block: Cores, channel: Channel, positions: np.ndarray, lines: np.ndarray | None
+) -> tuple[tuple[View, ...], np.ndarray]:
+    """The views in which these positions of the channel's lines are here, and where in them."""
+    check_installed(channel)
+    whole = channel.axis is None
+    low, length = (
+        (0, len(positions))
+        if channel.axis is None
+        else (block.mesh.offset(channel.axis), block.mesh.block_length(channel.axis))
+    )
+    at = np.flatnonzero(positions[low : low + length])
+    return _views(block, channel, lines, whole) if len(at) else (), at
 
 
 def _views(block: Cores, channel: Channel, lines: np.ndarray | None, whole_block: bool) -> tuple[View, ...]:

@@ -31,6 +31,7 @@ class Tables:
     book: np.ndarray = field(init=False)  # bool [colours, H, W]
     entries: np.ndarray = field(init=False)  # int32 [bh, bw], entries in use now
     peak: int = 0  # most entries that any router of the block has held
+    most: np.ndarray | None = None  # int64 [bh, bw], of each router, where somebody wants to look at it
     installs: int = 0  # route sets so far; numbers them
     epoch: int = 0  # grows when an entry is changed by hand, and with all later changes: older schedules are not valid
 
@@ -222,6 +223,8 @@ def _write(
     count = np.bincount(cores, minlength=tables.entries.size).reshape(tables.entries.shape)
     tables.entries += count if install else -count
     tables.peak = max(tables.peak, int(tables.entries.max()))
+    if tables.most is not None:
+        np.maximum(tables.most, tables.entries, out=tables.most)
 
 
 def overwrite(tables: Tables, core: tuple[int, int], colour: int, enters: int, leaves: int) -> None:

@@ -1,0 +1,37 @@
+"""`meshrt show RUN`: a picture of what each core and link of a run did."""
+
+from __future__ import annotations
+
+import click
+
+from meshrt.commands import shared
+
+WHAT = ("links", "packets", "memory", "entries", "idle", "busy", "messages", "stages", "macs")
+
+
+@click.command("show")
+@click.argument("run", metavar="MAPS.npz|REPORT.json")
+@click.option("--what", type=click.Choice(WHAT), default="links", show_default=True, help="What a core's place shows.")
+@click.option("--phase", default="total", show_default=True, metavar="NAME", help="Of this phase alone.")
+@click.option("--site", metavar="NAME", help="Of a run on several meshes of a wafer.  [default: the first]")
+@click.option("--png", metavar="FILE", help="Draw it to a .png, .svg or .pdf as well; needs matplotlib.")
+def command(run: str, what: str, phase: str, site: str | None, png: str | None) -> None:
+    """A picture of a run on a mesh that --maps was given to: a place a core, in the terminal and as a file.
+
+    Of a report, the maps beside it are shown, which have its name and end with .npz.
+
+    \b
+    Examples:
+      meshrt run gemm --mesh 16x16 --maps run.npz --json run.json
+      meshrt show run.json
+      meshrt show run.npz --what idle --png idle.svg
+    """
+    shared.refuse_ranks("one process draws a picture")
+    from meshrt.studies import heat, maps
+
+    if png is not None:
+        heat.check_file("--png", png)
+    picture = maps.picture(maps.read_maps(run), what, phase, site)
+    heat.print_heat(picture)
+    if png is not None:
+        heat.draw_heat("--png", png, picture)

@@ -1,0 +1,119 @@
+"""What some cores of a mesh did from one moment to the next, as a file that trace viewers draw (`--trace`).
+
+A core's clock goes on where it works, waits or is made to wait, and nowhere else. What made it go on is a step of that
+core: its steps lie end to end, and add up to the whole run, to the cycle.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from meshrt.errors import UsageError
+from meshrt.mesh.device import Device
+from meshrt.mesh.mesh import Mesh
+from meshrt.ranks.control import Control
+from meshrt.ranks.files import write_file
+
+CORES = 32  # of a mesh that are looked at, if nobody says which
+MOST_CORES = 1024
+STEPS = 20_000  # of a core that are kept: what follows is one step, "not kept"
+
+Step = tuple[str, float, float]  # what, and from when to when, in cycles
+
+
+@dataclass(eq=False)
+class Tracks:
+    """The chosen cores of one block: (x, y) of the mesh, where they are in its clock, and their steps so far."""
+
+    site: str
+    cores: Sequence[tuple[int, int]]
+    time: np.ndarray  # float64 [bh, bw]: the clock's
+    at: tuple[np.ndarray, np.ndarray]
+    last: np.ndarray
+    steps: list[list[Step]]
+
+    def note(self, name: str) -> None:
+        """Clocks may have gone on, and this is why."""
+        now = self.time[self.at]
+        for core in np.flatnonzero(now > self.last):
+            steps, begin, end = self.steps[core], float(self.last[core]), float(now[core])
+            if steps and steps[-1][2] == begin and (steps[-1][0] == name or len(steps) > STEPS):
+                name_, begin, _ = steps.pop()
+                steps.append((name_, begin, end))
+            else:
+                steps.append((name if len(steps) < STEPS else "not kept", begin, end))
+        self.last = now
+
+
+@dataclass(eq=False)
+class Timeline:
+    """Of a run: where it is to be written, which cores are looked at (None: some), and what they did, by site."""
+
+    path: str
+    chosen: str | None = None
+    tracks: list[Tracks] = field(default_factory=list)
+
+    def watch(self, mesh: Mesh, site: str, time: np.ndarray) -> Callable[[str], None]:
+        """What is to be called where clocks of this block may have gone on, with the reason."""
+        here = [
+            (x, y) for x, y in choose(self.chosen, mesh.width, mesh.height)
+            if 0 <= x - mesh.x0 < mesh.block_width and 0 <= y - mesh.y0 < mesh.block_height
+        ]  # fmt: skip
+        at = np.array([y - mesh.y0 for _, y in here], int), np.array([x - mesh.x0 for x, _ in here], int)
+        self.tracks.append(Tracks(site, here, time, at, time[at].copy(), [[] for _ in here]))
+        return self.tracks[-1].note
+
+
+def choose(text: str | None, width: int, height: int) -> list[tuple[int, int]]:
+    """'3,*;0,0' -> the cores of column 3, and core (0, 0), of those that the mesh has; None: some along its diagonal.
+
+    UsageError.
+    """
+    if text is None:
+        count = min(CORES, max(width, height))
+        steps = max(1, count - 1)
+        return sorted({(at * (width - 1) // steps, at * (height - 1) // steps) for at in range(count)})
+    chosen: set[tuple[int, int]] = set()
+    for part in text.split(";"):
+        words = [word.strip() for word in part.split(",")]
+        if len(words) != 2 or not all(word == "*" or word.isdecimal() for word in words):
+            raise UsageError(f"--trace-cores {text!r}: give X,Y or X,* or *,Y, with a ; between several")
+        columns, rows = (
+            range(length) if word == "*" else range(int(word), min(int(word) + 1, length))
+            for word, length in zip(words, (width, height), strict=True)
+        )
+        chosen |= {(x, y) for x in columns for y in rows}
+    if not 0 < len(chosen) <= MOST_CORES:
+        raise UsageError(
+            f"--trace-cores {text!r} are {len(chosen)} of {width} x {height} cores; give 1 to {MOST_CORES}"
+        )
+    return sorted(chosen)
+
+
+def write_timeline(timeline: Timeline, control: Control, device: Device, phases: Sequence[Step]) -> None:
+    """All ranks' steps, in the Trace Event Format (JSON), in microseconds; cycles are told as well. Rank 0 writes."""
+    shares = control.gather(
+        [
+            (track.site, core, steps)
+            for track in timeline.tracks
+            for core, steps in zip(track.cores, track.steps, strict=True)
+        ]
+    )
+    if shares is None:
+        return
+    tracks = sorted((track for share in shares for track in share), key=lambda track: track[:2])
+    events = [_event("phases", "phases", step, device) for step in phases]
+    for site, (x, y), steps in tracks:
+        events += [_event(site.strip(), f"core ({x}, {y})", step, device) for step in steps]
+    document = {"traceEvents": events, "displayTimeUnit": "ns"}
+    write_file("--trace", timeline.path, lambda stream: stream.write((json.dumps(document) + "\n").encode()))
+
+
+def _event(process: str, lane: str, step: Step, device: Device) -> dict[str, Any]:
+    name, begin, end = step
+    scale = 1e6 / device.clock_hz
+    return {"name": name, "ph": "X", "pid": process, "tid": lane, "ts": scale * begin, "dur": scale * (end - begin),
+            "args": {"begin": begin, "cycles": end - begin}}  # fmt: skip

@@ -1,0 +1,57 @@
+"""Maps of transfers: where their packets left cores and crossed links, and where software touched them."""
+
+import numpy as np
+
+from meshrt.mesh.cores import Cores
+from meshrt.mesh.wires.lines import Index, View
+from meshrt.mesh.wires.planning import chosen_lines
+from meshrt.mesh.wires.schedule import Schedule
+from meshrt.mesh.wires.tables import Channel
+
+
+def sent(block: Cores, schedule: Schedule, view: View, nbytes: int) -> None:
+    """A transfer on the lines of a view, of tiles of so many bytes. It is entered in the maps later: see `settle`."""
+    use = schedule, view, nbytes
+    block.uses[use] = block.uses.get(use, 0) + 1
+
+
+def settle(block: Cores) -> None:
+    """Enter all transfers since the last time, and the cores' work, in the maps of the segment that is running."""
+    maps, clock = block.maps, block.clock
+    for (schedule, view, nbytes), times in block.uses.items():
+        messages, packets, busy = view.of(maps.messages), view.of(maps.link_packets, 1), view.of(maps.link_busy, 1)
+        for batch in schedule.batches:
+            for _, cores in batch.sources:
+                messages[:, cores] += times
+        for way, cores, crossing in schedule.crossings:
+            packets[way][:, cores] += times * crossing
+            busy[way][:, cores] += times * crossing * block.device.busy_cycles(nbytes)
+    block.uses.clear()
+    assert clock.busy is not None
+    maps.add("busy", clock.busy)
+    clock.busy[...] = 0
+
+
+def touched(
+    block: Cores, channel: Channel, positions: np.ndarray, lines: np.ndarray | None, stages: int, cycles: float
+) -> None:
+    """Software at these positions of the channel's lines worked for so many cycles, and touched so many packets."""
+    views, at = chosen_lines(block, channel, positions, lines)
+    assert block.clock.busy is not None
+    for view in views:
+        view.of(block.maps.stages)[:, at] += stages
+        view.of(block.clock.busy)[:, at] += cycles
+
+
+def handed_on(block: Cores, view: View, port: int, cores: Index, busy: np.ndarray, sent_on: np.ndarray) -> None:
+    """At these positions of a view a packet left a core by the port, and kept the link busy for so many cycles.
+
+    `sent_on` (bool): those that software had taken in before.
+    """
+    maps = block.maps
+    assert block.clock.busy is not None
+    view.of(maps.messages)[:, cores] += 1
+    view.of(maps.link_packets, 1)[port][:, cores] += 1
+    view.of(maps.link_busy, 1)[port][:, cores] += busy
+    view.of(maps.stages)[:, cores] += sent_on
+    view.of(block.clock.busy)[:, cores] += block.device.beta * sent_on

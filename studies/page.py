@@ -1,0 +1,220 @@
+"""A page of reports in HTML, whole in one file: it asks for nothing from anywhere, on a desk, a phone or paper."""
+
+import base64
+import json
+import shlex
+import struct
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from html import escape
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from meshrt.fields import legend
+from meshrt.machine import find_machine
+from meshrt.program import settings_of
+from meshrt.report import Report
+from meshrt.roofline import parts_of, rows
+from meshrt.studies.grid import shown
+from meshrt.studies.heat import COLOURS, in_words, levels, pooled
+from meshrt.studies.maps import WHAT, Picture, RunMaps, picture
+from meshrt.units import of
+
+MOST = 256  # places of a picture along a side: of more cores a place is a square
+PRESETS = {
+    "mesh": ("device", "PRESETS"),
+    "neuron": ("device", "NEURON_PRESETS"),
+    "gpu": ("presets", "GPU_PRESETS"),
+    "arm": ("device", "ARM_PRESETS"),
+}
+STYLE = """
+:root{color-scheme:light dark;--line:#8886;--bar:#cc4778}
+body{font:16px/1.5 system-ui,sans-serif;max-width:70rem;margin:0 auto;padding:1rem}
+h1{font-size:1.4rem}h2{font-size:1.15rem;margin-top:2rem;border-top:1px solid var(--line);padding-top:1rem}
+div.wide{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums}
+th,td{padding:.15rem .6rem;border-bottom:1px solid var(--line);text-align:right;white-space:nowrap}
+th:first-child,td.text{text-align:left}td.text{white-space:normal}
+pre{overflow-x:auto;padding:.6rem;border:1px solid var(--line)}
+.bar{background:var(--bar);height:1rem;min-width:1px;print-color-adjust:exact;-webkit-print-color-adjust:exact}
+.maps{display:flex;flex-wrap:wrap;gap:1.5rem}figure{margin:0;flex:1 1 18rem;max-width:34rem;break-inside:avoid}
+figure img{width:100%;image-rendering:pixelated;border:1px solid var(--line);touch-action:none}
+output{display:block;min-height:1.5em;font-weight:600}figcaption{font-size:.9rem}
+@media print{body{max-width:none;font-size:11pt}output{display:none}pre{white-space:pre-wrap}}
+"""
+POINTER = """
+for(const f of document.querySelectorAll("figure[data-side]")){
+const i=f.querySelector("img"),o=f.querySelector("output"),v=JSON.parse(f.querySelector("script").textContent);
+const s=+f.dataset.side;
+const p=e=>{const b=i.getBoundingClientRect(),x=Math.floor((e.clientX-b.left)/b.width*v[0].length),
+y=Math.floor((e.clientY-b.top)/b.height*v.length);if(v[y]===undefined||v[y][x]===undefined)return;
+o.textContent=(s>1?"cores from (":"core (")+x*s+", "+y*s+")"+(s>1?", "+s+" x "+s+", the most":"")+": "+
+v[y][x].toLocaleString("en")+" "+f.dataset.unit};
+i.addEventListener("pointermove",p);i.addEventListener("pointerdown",p)}
+"""
+
+
+def write_page(runs: Sequence[tuple[Mapping[str, Any], RunMaps | None, str | None]]) -> str:
+    """The page of some runs: of each its report, its maps if it has any, and how it was started if that is known."""
+    title = " and ".join(f"{report['program']} on {report['device']['name']}" for report, _, _ in runs)
+    body = "".join(part for run in runs for part in _sections(*run))
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{STYLE}</style></head>\n"
+        f"<body>{body}<script>{POINTER}</script></body></html>\n"
+    )
+
+
+def _sections(report: Mapping[str, Any], maps: RunMaps | None, command: str | None) -> Iterator[str]:
+    machine = find_machine(report["machine"])
+    yield f"<h1>{escape(machine.title(report))}</h1>"
+    yield "<h2>Numbers</h2>"
+    yield _table(
+        ["", *(phase["name"] for phase in report["phases"]), "total"],
+        [[row.name + of(row.limit), *row.cells] for row in machine.rows(report)],
+    )
+    yield f"<p>{escape(legend(report))}</p>"
+    if report["phases"]:
+        yield f"<h2>Phases</h2>{_phases(report)}"
+    yield f"<h2>Critical path</h2>{_path(report)}"
+    whole = Report(report)
+    parts = parts_of(whole, str(report["program"]))
+    roofs = [[row.name, *row.cells] for row in rows(whole, parts)]
+    yield f"<h2>Roofline</h2>{_table(['', *(part.name for part in parts)], roofs)}"
+    if maps is not None:
+        yield f'<h2>Cores and links</h2><div class="maps">{"".join(_figure(one) for one in _pictures(maps))}</div>'
+    yield f"<h2>Result</h2>{_pairs(report['result'])}"
+    yield f"<h2>Arguments</h2>{_pairs(report['arguments'])}"
+    yield f"<h2>Device</h2>{_pairs(_device(report))}{_sources(report)}"
+    yield "<h2>How to repeat it</h2>"
+    if command is None:
+        yield "<p>As far as the report says, which knows neither --payload nor files nor what is of the host:</p>"
+    yield f"<pre>{escape(command or again(report))}</pre>"
+    version = report["host"].get("version", "unknown")
+    ranks = report["host"].get("ranks", 1)
+    yield f"<p>meshrt {escape(str(version))}; ranks: {ranks}, of which any number gives the same.</p>"
+
+
+def again(report: Mapping[str, Any]) -> str:
+    """The command line of a run, as far as a report has it."""
+    name, machine = str(report["program"]), str(report["machine"])
+    words = ["meshrt", "run", name, *(["--on", machine] if machine != "mesh" else [])]
+    settings = settings_of(machine)
+    size = find_machine(machine).SHARED["size"]
+    width, height = report["mesh"]
+    preset = _preset(report)
+    values = {
+        **{key: value for key, value in report["device"].items() if key in settings and value != preset.get(key)},
+        **report["arguments"], size: f"{width}x{height}" if machine == "mesh" else width,
+        "device": report["device"]["name"],
+    }  # fmt: skip
+    for key, value in values.items():
+        if value is True:
+            words.append(f"--{key.replace('_', '-')}")
+        elif value is not None and value is not False:
+            words += [f"--{key.replace('_', '-')}", str(value)]
+    return shlex.join(words)
+
+
+def _preset(report: Mapping[str, Any]) -> dict[str, Any]:
+    """The device of that name as it is by itself; empty for one of the user's own."""
+    machine = report["machine"]
+    module, presets = PRESETS[machine]
+    device = getattr(import_module(f"meshrt.{machine}.{module}"), presets).get(report["device"]["name"])
+    return {} if device is None else asdict(device)
+
+
+def _device(report: Mapping[str, Any]) -> dict[str, Any]:
+    """Its numbers; those that were replaced with what they were."""
+    preset, numbers = _preset(report), report["device"]
+    changed = {key for key, value in numbers.items() if json.dumps(preset.get(key, value)) != json.dumps(value)}
+    return {key: f"{_text(value)}, in place of {_text(preset[key])}" if key in changed else value
+            for key, value in numbers.items()}  # fmt: skip
+
+
+def _sources(report: Mapping[str, Any]) -> str:
+    sources = _preset(report).get("sources", ())
+    return f"<ul>{''.join(f'<li>{escape(source)}</li>' for source in sources)}</ul>"
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    head = "".join(f"<th>{escape(name)}</th>" for name in header)
+    body = "".join(
+        f"<tr><th>{escape(first)}</th>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>"
+        for first, *cells in rows
+    )
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _pairs(values: Mapping[str, Any]) -> str:
+    rows = "".join(
+        f'<tr><th>{escape(key)}</th><td class="text">{escape(_text(value))}</td></tr>' for key, value in values.items()
+    )
+    return f'<div class="wide"><table><tbody>{rows}</tbody></table></div>' if rows else "<p>none</p>"
+
+
+def _text(value: Any) -> str:
+    text = json.dumps(value) if isinstance(value, (list, dict)) else shown(value) if value is not None else "not given"
+    return text if len(text) <= 300 else f"{text[:300]} ... ({len(text)} characters)"
+
+
+def _phases(report: Mapping[str, Any]) -> str:
+    """Each phase's part of the time."""
+    whole = report["measured"]["critical_path"]["seconds"] or 1.0
+    rows = []
+    for phase in report["phases"]:
+        seconds = phase["critical_path"]["seconds"]
+        rows.append(
+            f"<tr><th>{escape(phase['name'])}</th><td>{1e6 * seconds:,.3f} us</td><td>{seconds / whole:.1%}</td>"
+            f'<td style="width:50%"><div class="bar" style="width:{min(1, seconds / whole):.2%}"></div></td></tr>'
+        )
+    return f'<table style="width:100%"><tbody>{"".join(rows)}</tbody></table>'
+
+
+def _path(report: Mapping[str, Any]) -> str:
+    """What is measured of the chain of events that the last core, or device, had to wait for."""
+    parts = [*report["phases"], {**report["measured"], "name": "total"}]
+    keys = [*report["measured"]["critical_path"]]
+    rows = [[part["name"], *(shown(part["critical_path"].get(key)) for key in keys)] for part in parts]
+    return _table(["", *keys], rows)
+
+
+def _pictures(maps: RunMaps) -> Iterator[Picture]:
+    sites = maps.about["sites"]
+    for site in [None] if len(sites) == 1 else sites:
+        for what in WHAT:
+            one = picture(maps, what, "total", site)
+            if one.values.any():
+                yield one
+
+
+def _figure(one: Picture) -> str:
+    side = -(-max(one.values.shape) // MOST)
+    values = pooled(one.values, side)
+    image = base64.b64encode(_png(levels(values))).decode()
+    numbers = json.dumps([[round(value, 4) if value % 1 else int(value) for value in row] for row in values.tolist()],
+                         separators=(",", ":"))  # fmt: skip
+    return (
+        f'<figure data-side="{side}" data-unit="{escape(one.unit)}"><img alt="{escape(one.title)}"'
+        f' src="data:image/png;base64,{image}"><output></output>'
+        f"<figcaption>{escape(one.title)}. {escape(in_words(one))}</figcaption>"
+        f'<script type="application/json">{numbers}</script></figure>'
+    )
+
+
+def _png(tenths: np.ndarray) -> bytes:
+    """Levels, int [H, W], as a picture of their colours, a pixel each; those of -1 are transparent."""
+    height, width = tenths.shape
+    pixels = np.zeros((height, width + 1), np.uint8)  # a row begins with its filter: none
+    pixels[:, 1:] = tenths + 1
+    palette = bytes(3) + b"".join(bytes.fromhex(colour[1:]) for colour in COLOURS)
+
+    def chunk(name: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)
+    body = chunk(b"IHDR", header) + chunk(b"PLTE", palette) + chunk(b"tRNS", b"\0")
+    return b"\x89PNG\r\n\x1a\n" + body + chunk(b"IDAT", zlib.compress(pixels.tobytes(), 9)) + chunk(b"IEND", b"")

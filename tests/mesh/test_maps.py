@@ -1,0 +1,177 @@
+"""What each core and link did: maps that add up to the counters, and are placed where it happened."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from measure import marks
+from mpi4py import MPI
+
+from meshrt.emulate import emulate
+from meshrt.errors import LimitError, UsageError
+from meshrt.mesh.device import Device
+from meshrt.mesh.exchange.exchange import crossbar, exchange
+from meshrt.mesh.exchange.legs import Transfer
+from meshrt.mesh.machine import open_machine
+from meshrt.mesh.mapfile import write_maps
+from meshrt.mesh.mesh import EAST, SOUTH, Mesh
+from meshrt.mesh.peaks import NamedMemory, new_peaks
+from meshrt.mesh.repeat import repeated
+from meshrt.mesh.wires import fabric
+from meshrt.mesh.wires.routes import chain
+from meshrt.mesh.wires.tables import installed
+from meshrt.program import load_program
+from meshrt.ranks.board import Board
+from meshrt.ranks.console import Console
+from meshrt.studies.maps import read_maps
+
+SLOW = Device(name="slow", alpha=1.5, beta=7.0, link_bytes_per_cycle=4.0, macs_per_cycle=2.0, call_cycles=11.0)
+TOKENS = {"prompt_ids": "1,2,3,4,5", "max_new_tokens": 2, "ignore_eos": True}
+RUNS: dict[str, tuple[str, dict[str, Any]]] = {
+    "gemm": ("gemm", {"mesh": "6x4", "m": 20, "k": 33, "n": 17}),
+    "gemm by shape": ("gemm", {"mesh": "6x4", "m": 20, "k": 33, "n": 17, "algorithm": "summa", "payload": False}),
+    "gemv, a tree": ("gemv", {"mesh": "6x4", "k": 40, "n": 24, "allreduce": "ktree"}),
+    "gemv past defects": ("gemv", {"mesh": "6x4", "k": 40, "n": 24, "defects": "0.04", "spares": "4x4"}),
+    "KV cache": ("kvcache", {"mesh": "6x4", "tokens": 9}),
+    "llama, two meshes": ("llama", {"mesh": "6x4", "decode_mesh": "4x4", "core_memory": 200_000, **TOKENS}),
+    "llama as T10": ("llama", {"mesh": "6x4", "system": "t10", "core_memory": 200_000, "layers": 1, **TOKENS}),
+}
+
+
+def at(part: Any, path: str) -> int:
+    for name in path.split("."):
+        part = part.get(name, 0)
+    return int(part)
+
+
+@pytest.mark.mpi(ranks=[1, 2, 4, 6])
+@pytest.mark.parametrize("name", RUNS)
+def test_maps_add_up_to_the_counters_and_are_equal_on_any_ranks(name: str, tmp_path: Path, comm: Any) -> None:
+    program, options = RUNS[name]
+    options = dict(options)
+    settings = {key: options.pop(key) for key in ("mesh", "core_memory", "defects", "spares") if key in options}
+    if options.pop("payload", True) is False:
+        settings["payload"] = False
+    folder = Path(comm.bcast(str(tmp_path)))
+    loaded = load_program(program)
+    if program == "llama":
+        options["model"] = "llama-tiny"
+    report = emulate(comm, Board.alone(), loaded, options, maps=str(folder / "maps.npz"), **settings)
+    if comm.rank:
+        return
+    alone = emulate(MPI.COMM_SELF, Board.alone(), loaded, options, maps=str(folder / "alone.npz"), **settings)
+    off = emulate(MPI.COMM_SELF, Board.alone(), loaded, options, **settings)
+    for one in (report, alone, off):
+        one.pop("host")
+    assert report == alone == off
+    assert (folder / "maps.npz").read_bytes() == (folder / "alone.npz").read_bytes()
+    maps_read = read_maps(str(folder / "maps.npz"))
+    about, file = maps_read.about, maps_read.arrays
+    assert [*about["parts"]] == ["total", *(phase["name"] for phase in report["phases"])]
+    for part, counted in zip(about["parts"], [report["measured"], *report["phases"]], strict=True):
+        for which, facts in about["maps"].items():
+            maps = [file[f"{part}/{which}"], *(file[f"{part}/{site}/{which}"] for site in about["sites"][1:])]
+            for told in filter(None, facts["adds_up_to"].split(", ")):
+                how, path = told.split()
+                came = sum(int(one.sum()) for one in maps) if how == "sum" else max(int(one.max()) for one in maps)
+                assert came == at(counted, path), (part, which, path)
+        assert file[f"{part}/memory_names_bytes"].sum() == file[f"{part}/memory"].max()
+        x, y = file[f"{part}/memory_core"]
+        assert file[f"{part}/memory"][y, x] == file[f"{part}/memory"].max()
+        idle = file[f"{part}/idle"]
+        assert (idle > -1e-9).all() and (idle <= 1).all()
+
+
+def opened(comm: Any, mesh: str, path: Path) -> Any:
+    return open_machine(comm, Board.alone(), (1, 1), True, Console(), mesh=mesh, device=SLOW, maps=str(path))
+
+
+@pytest.mark.mpi(ranks=[1, 2, 6])
+def test_maps_say_where(tmp_path: Path, comm: Any) -> None:
+    path = Path(comm.bcast(str(tmp_path))) / "maps.npz"
+    block = opened(comm, "6x3", path)
+    with installed(block.tables, "x", chain(6)) as east, repeated(block, 3):
+        tiles = block.tiles("sent", (5,), np.float32)
+        tiles[...] = 1
+        fabric.transfer(block, east, tiles, positions=marks(6, [1, 3]), lines=marks(3, [2]))
+        fabric.stage(block, east, 10, marks(6, [4]), marks(3, [0, 2]))
+    with crossbar(block) as bar:  # core (0, 0) gets the tile of (2, 1), by way of (1, 1) and (0, 1)
+        owners = np.arange(18)
+        owners[0] = 8
+        exchange(block, bar, Transfer(None, owners, tiles))
+    block.work((np.arange(6)[None] + block.mesh.x0)[:, : block.shape[1]] * np.ones((block.shape[0], 1), np.int64))
+    block.elementwise(tiles, cores=np.arange(block.shape[0])[:, None] + block.mesh.y0 == np.zeros(block.shape, int))
+    segments = block.finish()
+    write_maps(block, segments, str(path))
+    if comm.rank:
+        return
+    maps_read = read_maps(str(path))
+    file = maps_read.arrays
+    packets = np.zeros((4, 3, 6), int)
+    packets[EAST, 2, [1, 3]] = 3
+    packets[3, 1, [2, 1]] = 1  # west
+    packets[0, 1, 0] = 1  # north
+    assert (file["total/link_packets"] == packets).all()
+    assert (file["total/link_bytes"] == 20 * packets).all()
+    assert (file["total/link_busy"] == 5 * packets).all()
+    messages = packets.sum(axis=0)
+    assert (file["total/messages"] == messages).all()
+    stages = np.zeros((3, 6), int)
+    stages[[0, 2], 4] = 3
+    stages[1, [1, 0]] = 1
+    assert (file["total/stages"] == stages).all()
+    assert (file["total/macs"] == np.arange(6)).all()
+    busy = np.arange(6) / 2 + 11.0 * (np.arange(6) > 0) + np.zeros((3, 1))
+    busy[0] += 11 + 2.5
+    busy[[0, 2], 4] += 3 * (7 + 11 + 5)
+    busy[1, [1, 0]] += 7
+    assert np.array_equal(file["total/busy"], busy)
+    cycles = segments[-1].end[0]
+    assert np.array_equal(file["total/idle"], 1 - busy / cycles)
+    assert SOUTH == 2 and maps_read.about["ports"] == ["north", "east", "south", "west"]
+
+
+def test_the_names_at_each_cores_peak_are_those_that_it_held_when_it_first_had_most() -> None:
+    rng = np.random.default_rng(7)
+    memory = NamedMemory(Mesh(3, 2), Device(name="small", core_memory=4000))
+    peaks = new_peaks(np.zeros((2, 3), np.int32))
+    memory.watch(peaks)
+    best, names = np.zeros((2, 3), np.int64), np.full((2, 3), None)
+    kept: list[np.ndarray] = []
+
+    def look() -> None:
+        for y, x in np.ndindex(2, 3):
+            held = {n: int(b if isinstance(b, int) else b[y, x]) for n, b in memory.names.items()}
+            for charge in memory.arrays.values():
+                held[charge.name] = held.get(charge.name, 0) + charge.nbytes
+            if sum(held.values()) > best[y, x]:
+                best[y, x], names[y, x] = sum(held.values()), {n: b for n, b in held.items() if b}
+
+    refused = 0
+    for step in range(400):
+        name, each = f"n{step % 7}", rng.integers(0, 900, (2, 3)) if step % 3 else int(rng.integers(0, 900))
+        try:
+            if step % 5 == 4:
+                kept.append(memory.keep("array", np.zeros((2, 3, int(rng.integers(1, 90))))))
+            elif name in memory.names and rng.random() < 0.5:
+                memory.free(name)
+            elif name in memory.names:
+                memory.resize(name, each)
+            else:
+                memory.take(name, each)
+        except LimitError:
+            refused += 1
+        look()
+        if len(kept) > 3:
+            kept.clear()
+    memory.enter()
+    assert refused and (peaks.most == best).all() and best.max() == memory.peak
+    assert all(peaks.names((y, x)) == names[y, x] for y, x in np.ndindex(2, 3))
+
+
+def test_a_file_of_maps_is_an_npz(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"the name ends with \.npz"):
+        opened(MPI.COMM_SELF, "2x2", tmp_path / "maps.json")

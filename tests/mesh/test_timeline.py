@@ -1,0 +1,121 @@
+"""What cores of a mesh did when: steps that lie end to end, each with its reason."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from measure import marks
+from mpi4py import MPI
+
+from meshrt.emulate import emulate
+from meshrt.errors import UsageError
+from meshrt.mesh.device import Device
+from meshrt.mesh.machine import gather, open_machine
+from meshrt.mesh.mesh import Mesh
+from meshrt.mesh.timeline import STEPS, Timeline, choose
+from meshrt.mesh.wires import fabric
+from meshrt.mesh.wires.routes import chain
+from meshrt.mesh.wires.tables import installed
+from meshrt.program import load_program
+from meshrt.ranks.board import Board
+from meshrt.ranks.console import Console
+
+RUNS: dict[str, tuple[str, dict[str, Any]]] = {
+    "gemm": ("gemm", {"m": 20, "k": 33, "n": 17}),
+    "a tree, by shape": ("gemv", {"k": 40, "n": 24, "allreduce": "ktree", "@payload": False}),
+    "KV cache": ("kvcache", {"tokens": 9}),
+    "LLaMA": ("llama", {"model": "llama-tiny", "prompt_ids": "1,2,3", "max_new_tokens": 2, "ignore_eos": True,
+                        "@core_memory": 200_000}),
+}  # fmt: skip
+Lanes = dict[str, list[tuple[float, float, str]]]
+
+
+def read(path: Path) -> Lanes:
+    """(begin, cycles, what) by line."""
+    lanes: Lanes = defaultdict(list)
+    for event in json.loads(path.read_text())["traceEvents"]:
+        assert event["ph"] == "X"
+        lanes[event["tid"]].append((event["args"]["begin"], event["args"]["cycles"], event["name"]))
+    return lanes
+
+
+@pytest.mark.mpi(ranks=[1, 2, 4, 6])
+@pytest.mark.parametrize("name", RUNS)
+def test_steps_of_a_core_add_up_to_the_run_on_any_ranks(name: str, tmp_path: Path, comm: Any) -> None:
+    program, given = RUNS[name]
+    options = {key: value for key, value in given.items() if not key.startswith("@")}
+    settings = {"mesh": "6x4", "trace_cores": "2,*;*,0"} | {
+        key[1:]: value for key, value in given.items() if key.startswith("@")
+    }
+    folder, loaded = Path(comm.bcast(str(tmp_path))), load_program(program)
+    report = emulate(comm, Board.alone(), loaded, options, trace=str(folder / "a.json"), **settings)
+    if comm.rank:
+        return
+    emulate(MPI.COMM_SELF, Board.alone(), loaded, options, trace=str(folder / "b.json"), **settings)
+    del settings["trace_cores"]
+    off = emulate(MPI.COMM_SELF, Board.alone(), loaded, options, **settings)
+    assert report["measured"] == off["measured"]
+    assert (folder / "a.json").read_bytes() == (folder / "b.json").read_bytes()
+    lanes = read(folder / "a.json")
+    assert lanes.keys() - {"phases"} == {f"core ({x}, {y})" for x in range(6) for y in range(4) if x == 2 or y == 0}
+    cycles = report["measured"]["critical_path"]["cycles"]
+    for lane, steps in lanes.items():
+        if lane != "phases":
+            assert steps[0][0] == 0 and steps[-1][0] + steps[-1][1] == cycles
+            assert all(before[0] + before[1] == pytest.approx(after[0], abs=1e-9) for before, after in pairwise(steps))
+            assert sum(step[1] for step in steps) == pytest.approx(cycles, rel=1e-12)
+    assert [(name, spent) for _, spent, name in lanes["phases"]] == [
+        (phase["name"], phase["critical_path"]["cycles"]) for phase in report["phases"]
+    ]
+
+
+@pytest.mark.mpi(ranks=[1, 3])
+def test_steps_have_their_reasons(tmp_path: Path, comm: Any) -> None:
+    path = Path(comm.bcast(str(tmp_path))) / "trace.json"
+    device = Device(name="slow", alpha=2.0, beta=7.0, link_bytes_per_cycle=4.0, macs_per_cycle=1.0)
+    block = open_machine(
+        comm, Board.alone(), (3, 1), True, Console(), device=device, trace=str(path), trace_cores="*,0"
+    )
+    with installed(block.tables, "x", chain(3)) as east:
+        tiles = block.tiles("sent", (5,), np.float32)
+        block.elementwise(tiles)  # 5 cycles
+        fabric.transfer(block, east, tiles, positions=marks(3, [0]))  # a hop, 5 cycles a link and a ramp
+        fabric.stage(block, east, 0, marks(3, [1]))
+    measured = gather(block)
+    if comm.rank:
+        return
+    assert measured is not None
+    lanes = read(path)
+    assert lanes["core (1, 0)"] == [
+        (0, 5, "computes"), (5, 7, "waits for route set 1 along x"), (12, 7, "relays or adds a packet")
+    ]  # fmt: skip
+    for core in ("core (0, 0)", "core (2, 0)"):
+        assert lanes[core] == [(0, 5, "computes"), (5, 14, "waits for the last core")]
+    assert measured.whole["critical_path"]["cycles"] == 19
+
+
+def test_a_core_keeps_so_many_steps_and_no_more() -> None:
+    time = np.zeros((1, 1))
+    line = Timeline("", "0,0")
+    note = line.watch(Mesh(1, 1), "", time)
+    for step in range(STEPS + 100):
+        time += 1
+        note(f"step {step % 2}")
+    (steps,) = line.tracks[0].steps
+    assert len(steps) == STEPS + 1 and steps[-1] == ("not kept", STEPS, STEPS + 100)
+    assert steps[-2] == ("step 1", STEPS - 1, STEPS)
+
+
+def test_which_cores_are_looked_at() -> None:
+    assert choose("1,*;0,0", 3, 2) == [(0, 0), (1, 0), (1, 1)]
+    assert choose(None, 3, 2) == [(0, 0), (1, 0), (2, 1)]
+    assert len(choose(None, 720, 500)) == 32 and choose(None, 720, 500)[-1] == (719, 499)
+    for text in ("1", "a,b", "-1,0", "9,9", "*,*"):
+        with pytest.raises(UsageError, match="--trace-cores"):
+            choose(text, *((2, 2) if text != "*,*" else (100, 100)))
