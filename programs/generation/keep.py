@@ -115,7 +115,7 @@ def open_folder(machine: Machine, folder: str, resume: bool, this_run: Mapping[s
     if not snapshot.holds_state(control, folder):
         if resume:
             machine.notes["resumed_at_token"] = 0
-            machine.console.text(f"(nothing to resume in {folder}: this run starts at the beginning)\n")
+            machine.console.note(f"(nothing to resume in {folder}: this run starts at the beginning)")
         return None
     if not resume:
         raise UsageError(
