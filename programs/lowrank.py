@@ -55,7 +55,9 @@ def run(
     routing: RoutingText = None,
     routing_seed: RoutingSeed = 0,
     prompt: shared.PromptText = None,
-    prompts: Annotated[str | None, "a file with a prompt in each line, - standard input: requests that are served together"] = None,
+    prompts: Annotated[
+        str | None, "a file with a prompt in each line, - standard input: requests that are served together"
+    ] = None,
     prompt_ids: shared.PromptIds = None,
     prompt_tokens: shared.PromptTokens = None,
     max_new_tokens: shared.MaxNewTokens = 32,

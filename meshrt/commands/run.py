@@ -132,7 +132,7 @@ def execute(
     if text and json_path == "-":
         raise UsageError("--text and --json - would share standard output: give --json a file")
     if text and payload == "none":
-        raise UsageError("--text is for tokens with a meaning, of which --payload none has none: leave one of them away")
+        raise UsageError("--text is for tokens with a meaning, and --payload none has none: leave one of them away")
     console = shared.start(comm, json_path, quiet, text)
     if expect:
         from meshrt.studies import bounds

@@ -37,13 +37,14 @@ def read_shared(control: Control, named: str, path: str | None, way: str = "") -
 
     `named` is what it was asked for by, `way` what a message ends with.
     """
-    text, problem = "", None
+    text: str = ""
+    problem: str | None = None
     if control.rank == 0:
         try:
             text = read_input() if path is None else read_text(Path(path), MAX_TEXT_BYTES)
         except ModelError as error:
             problem = f"{named} cannot be read: {error}{way}"
-    text, problem = control.bcast((text, problem))
+    problem, text = control.bcast((problem, text))
     if problem is not None:
         raise UsageError(problem)
     return text
