@@ -57,10 +57,11 @@ def open_keep(
 ) -> Keep:  # fmt: skip
     """What --checkpoint, --every and --resume ask for; the folder is made, if it is not there.
 
-    `grows`: the machine lays nothing out for tokens that are yet to come, so that a run which goes on to another
-    --max-new-tokens ends as if it had had that from the beginning. For a generation to go on, the machine's `settings` by their options, the model (`config` and its tensors), the
-    prompt and the program's `arguments` have to be the same. UsageError where no state can be kept, the one there is
-    damaged or began in another way, or is in the way of a run that does not go on.
+    For a generation to go on, the machine's `settings` by their options, the model (`config` and its tensors), the
+    prompt and the program's `arguments` have to be the same. `grows`: all but --max-new-tokens, where the machine lays
+    nothing out for tokens that are yet to come: a run that goes on to more ends as one that asked for them at once.
+    UsageError where no state can be kept, the one there is damaged or began in another way, or is in the way of a run
+    that does not go on.
     """
     folder, every, resume = arguments.get("checkpoint"), arguments.get("every"), bool(arguments.get("resume"))
     if folder is None:
