@@ -91,7 +91,7 @@ def _command(program: Program, name: str, fixed: dict[str, Any]) -> click.Comman
         help_text = "Cores, regions, groups as `meshrt tune` found them."
         params.append(click.Option(["--tuned"], is_flag=True, help=help_text))
     params += machine_options(program, fixed)
-    if any(option.name == "prompt" for option in program.options):
+    if program.name in ("llama", "lowrank"):
         help_text = "The answer alone on standard output; the table on standard error."
         params.append(click.Option(["--text"], is_flag=True, help=help_text))
 
