@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from meshrt.programs.generation.dialogue import Dialogue
     from meshrt.ranks.board import Board
     from meshrt.ranks.console import Console
+    from meshrt.ranks.standardinput import StandardInput
 
 # Options of llama that a dialogue answers itself, or has no use for.
 OWN = (
@@ -83,6 +84,7 @@ def talk(
     from meshrt.programs.generation.dialogue import Dialogue
     from meshrt.ranks.console import make_console
     from meshrt.ranks.control import Control
+    from meshrt.ranks.standardinput import StandardInput
 
     console = make_console(comm.rank, comm.size, quiet=False, alone=True)
     control = Control(comm, board, "dialogue")
@@ -91,7 +93,8 @@ def talk(
     if limit >= positions:
         raise UsageError(f"--max-new-tokens {limit} leaves no room for a line: the model has {positions} positions")
     dialogue = Dialogue(load_tokenizer(folder), positions - limit) if comm.rank == 0 else None
-    while prompt := control.bcast(None if dialogue is None else _prompt(dialogue, console)):
+    source = StandardInput(board)
+    while prompt := control.bcast(None if dialogue is None else _prompt(source, dialogue, console)):
         ids = ",".join(map(str, prompt))
         document = emulate(comm, board, program, arguments | {"prompt_ids": ids}, console=console, **settings)
         if dialogue is not None and document is not None:
@@ -101,11 +104,11 @@ def talk(
     return 0
 
 
-def _prompt(dialogue: Dialogue, console: Console) -> list[int] | None:
+def _prompt(source: StandardInput, dialogue: Dialogue, console: Console) -> list[int] | None:
     """The ids that the next answer follows, from the next line that can be taken; None at the end of the input."""
     from meshrt.programs.generation.dialogue import read_line
 
-    while (line := read_line()) is not None:
+    while (line := read_line(source)) is not None:
         problem = dialogue.hear(line)
         if problem is None:
             return dialogue.ids()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from meshrt.errors import UsageError
 from meshrt.models.files import MAX_TEXT_BYTES
 from meshrt.models.tokenizer import decode, encode
+from meshrt.ranks.standardinput import StandardInput
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -48,16 +49,13 @@ class Dialogue:
         self.turns[-1] += text[len(before) :].rstrip("\ufffd")
 
 
-def read_line() -> str | None:
+def read_line(source: StandardInput) -> str | None:
     """The next line of standard input, None at its end. UsageError."""
-    if sys.stdin is None:  # closed, as by a shell's <&-
-        raise UsageError("standard input is closed: a dialogue has its lines from there")
-    terminal = sys.stdin.isatty()
-    if terminal:
+    if source.terminal:
         print("> ", end="", file=sys.stderr, flush=True)
     try:
-        line = sys.stdin.buffer.readline(MAX_TEXT_BYTES)
-        if terminal and not line:
+        line = source.line(MAX_TEXT_BYTES)
+        if source.terminal and not line:
             print(file=sys.stderr)
         return line.decode("utf-8").strip() if line else None
     except (OSError, ValueError) as error:

@@ -1,12 +1,12 @@
 """Text that is given as a file, or on standard input: rank 0 reads it, all ranks have it."""
 
-import sys
 from pathlib import Path
 
 from meshrt.errors import UsageError
 from meshrt.models.errors import ModelError
 from meshrt.models.files import MAX_TEXT_BYTES, read_text
 from meshrt.ranks.control import Control
+from meshrt.ranks.standardinput import StandardInput
 
 INPUT = "-"  # standard input
 
@@ -41,7 +41,7 @@ def read_shared(control: Control, named: str, path: str | None, way: str = "") -
     problem: str | None = None
     if control.rank == 0:
         try:
-            text = read_input() if path is None else read_text(Path(path), MAX_TEXT_BYTES)
+            text = read_input(control) if path is None else read_text(Path(path), MAX_TEXT_BYTES)
         except ModelError as error:
             problem = f"{named} cannot be read: {error}{way}"
     problem, text = control.bcast((problem, text))
@@ -50,14 +50,12 @@ def read_shared(control: Control, named: str, path: str | None, way: str = "") -
     return text
 
 
-def read_input() -> str:
+def read_input(control: Control) -> str:
     """All of standard input. ModelError."""
-    if sys.stdin is None:  # closed, as by a shell's <&-
-        raise ModelError("standard input is closed")
     try:
-        data = sys.stdin.buffer.read(MAX_TEXT_BYTES + 1)
+        data = StandardInput(control.board).all(MAX_TEXT_BYTES)
         if len(data) > MAX_TEXT_BYTES:
-            raise ModelError(f"standard input: more than {MAX_TEXT_BYTES} bytes, which is the limit for a text")
+            raise ModelError(f"standard input has more than {MAX_TEXT_BYTES} bytes, which is the limit for a text")
         return data.decode("utf-8")
     except (OSError, ValueError) as error:
         raise ModelError(f"standard input is not readable as UTF-8 text: {error}") from error

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 from mpi4py import MPI
@@ -30,9 +30,14 @@ Run = Callable[..., Any]
 SHORT = ("run", "llama-tiny", "--max-new-tokens", "4", "--prompt")
 
 
-def say(monkeypatch: pytest.MonkeyPatch, rank: int, data: bytes) -> None:
+def say(monkeypatch: pytest.MonkeyPatch, rank: int, data: bytes) -> IO[str]:
     """Let standard input be this, at rank 0 alone: elsewhere nobody may read it."""
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)) if rank == 0 else None)
+    reader, writer = os.pipe()
+    os.write(writer, data)
+    os.close(writer)
+    stream = os.fdopen(reader)
+    monkeypatch.setattr(sys, "stdin", stream if rank == 0 else None)
+    return stream
 
 
 @pytest.mark.mpi(ranks=[1, 3])
@@ -49,11 +54,10 @@ def test_all_ranks_have_the_text_that_rank_0_reads(
         ("-5 degrees", "-5 degrees"),
         (" @", " @"),
     ):
-        say(monkeypatch, comm.rank, b"two\nlines\n")
-        assert prompt_text(control, given) == text
+        with say(monkeypatch, comm.rank, b"two\nlines\n"):
+            assert prompt_text(control, given) == text
     for data, words in ((b"\n", "has no text"), (b"", "has no text"), (b"a\xff", "UTF-8")):
-        say(monkeypatch, comm.rank, data)
-        with pytest.raises(UsageError, match=f"^--prompt - .*{words}"):
+        with say(monkeypatch, comm.rank, data), pytest.raises(UsageError, match=f"^--prompt - .*{words}"):
             prompt_text(control, "-")
 
 
@@ -90,6 +94,19 @@ def piped(line: tuple[str, ...], data: str, ranks: int) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
+def test_who_writes_may_take_time(run_meshrt: Run) -> None:
+    """More than the watch over ranks has patience for."""
+    slow = "import subprocess, sys, time; time.sleep(3); print('The little dog')"
+    mpirun = find_mpirun()
+    chat = [*local.mpirun_argv(2, mpirun), sys.executable, "-m", "meshrt.cli", "chat", "llama-tiny"]
+    with subprocess.Popen([sys.executable, "-c", slow], stdout=subprocess.PIPE) as writer:
+        done = subprocess.run(
+            [*chat, "--max-new-tokens", "4"], stdin=writer.stdout, capture_output=True, text=True, timeout=60,
+            env=child_environment(mpirun) | {"MESHRT_WATCHDOG_SECONDS": "1"}, check=False,
+        )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, run_meshrt(*SHORT, "The little dog", "--text", "-q").stdout)
+
+
 def test_ranks_hear_standard_input_under_a_launcher(run_meshrt: Run) -> None:
     expected = run_meshrt(*SHORT, "The little dog", "--text", "-q").stdout
     assert piped((*SHORT, "-", "--text", "-q"), "The little dog\n", 2) == (0, expected, "")
@@ -106,8 +123,8 @@ def test_a_dialogue_goes_on_from_all_that_was_said(
     """Each answer is that of a run whose prompt is the text so far."""
     settings: dict[str, Any] = {"gpu": {"tp": 2}, "neuron": {"cores": 2}}.get(machine, {})
     program, arguments = load_program("llama", machine), {"model": "llama-tiny", "max_new_tokens": 6}
-    say(monkeypatch, comm.rank, b"\nThe little dog\n\nThen\n")
-    assert talk(comm, Board.alone(), program, arguments, settings) == 0
+    with say(monkeypatch, comm.rank, b"\nThe little dog\n\nThen\n"):
+        assert talk(comm, Board.alone(), program, arguments, settings) == 0
     out, err = capsys.readouterr()
     if comm.rank:
         assert (out, err) == ("", "")
