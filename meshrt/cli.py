@@ -36,6 +36,7 @@ NO_ARGUMENTS: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
 # What a command is called -> its module in meshrt/commands/.
 COMMANDS = {
     "bench": "bench",
+    "chat": "chat",
     "compress": "compress",
     "csl": "csl",
     "devices": "devices",

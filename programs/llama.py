@@ -99,7 +99,7 @@ def run(
         source = checked_checkpoint(folder, config)
     words = read_prompt(cores.control, folder, config.vocab_size, asked)
     shared.check_positions(asked, cores.payload, len(words), config.max_positions)
-    keep = open_keep(cores, settings(cores), config, source, words, arguments)
+    keep = open_keep(cores, settings(cores), config, source, words, arguments, grows=True)
     kind = shared.storage(dtype or config.dtype or "float32")
     mixture = make_mixture(cores, config, how, len(words.ids))
     with open_engine(cores, config, source, how, mixture, kind, words, max_new_tokens, keep.found) as engine:

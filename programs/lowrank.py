@@ -4,7 +4,6 @@ One prompt is `llama --on gpu`, with the options and the report that this progra
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,15 +12,14 @@ import numpy as np
 from meshrt.errors import UsageError
 from meshrt.gpu.gpus import Gpus
 from meshrt.models.catalogue import find_model
-from meshrt.models.errors import ModelError
 from meshrt.models.family import Family, read_family
-from meshrt.models.files import MAX_TEXT_BYTES, read_text
 from meshrt.programs import quantizing
 from meshrt.programs.generation import options as shared
 from meshrt.programs.generation.choice import make_choice
 from meshrt.programs.generation.generate import said
+from meshrt.programs.generation.given import INPUT, read_shared
 from meshrt.programs.generation.options import Asked, taken
-from meshrt.programs.generation.prompt import Prompt, read_prompt
+from meshrt.programs.generation.prompt import Prompt, Teller, encoded
 from meshrt.programs.gpu import options as own
 from meshrt.programs.gpu.llama import write
 from meshrt.programs.gpu.mixing import mixing_of, told_experts
@@ -57,7 +55,9 @@ def run(
     routing: RoutingText = None,
     routing_seed: RoutingSeed = 0,
     prompt: shared.PromptText = None,
-    prompts: Annotated[str | None, "a file with a prompt in each line: requests that are served together"] = None,
+    prompts: Annotated[
+        str | None, "a file with a prompt in each line, - standard input: requests that are served together"
+    ] = None,
     prompt_ids: shared.PromptIds = None,
     prompt_tokens: shared.PromptTokens = None,
     max_new_tokens: shared.MaxNewTokens = 32,
@@ -136,6 +136,10 @@ def together(
     )  # fmt: skip
     serve(steps, requests, limits)
     steps.close()
+    for prompt, request in zip(prompts, requests, strict=True):
+        teller = Teller(gpus.console, prompt)
+        teller.tell(request.new, all_there=True)
+        teller.end()
     reports = [
         said(prompt, choice, request.new) | times(request) for prompt, request in zip(prompts, requests, strict=True)
     ]
@@ -152,10 +156,8 @@ def read_prompts(gpus: Gpus, folder: Path, family: Family, file: str, asked: Ask
     """The prompts of a file's lines. UsageError, ModelError."""
     if any(option is not None for option in (asked.prompt, asked.prompt_ids, asked.prompt_tokens)):
         raise UsageError("--prompts has prompts already: leave --prompt, --prompt-ids and --prompt-tokens away")
-    try:
-        lines = [line for line in read_text(Path(file), MAX_TEXT_BYTES).splitlines() if line.strip()]
-    except ModelError as error:
-        raise UsageError(f"--prompts {file} cannot be read: {error}") from error
+    text = read_shared(gpus.control, f"--prompts {file}", None if file == INPUT else file)
+    lines = [line for line in text.splitlines() if line.strip()]
     if not lines:
         raise UsageError(f"--prompts {file} has no line with a prompt")
-    return [read_prompt(gpus.control, folder, family.vocabulary, replace(asked, prompt=line)) for line in lines]
+    return [encoded(gpus.control, folder, family.vocabulary, line) for line in lines]

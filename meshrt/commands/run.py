@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
+from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -86,20 +88,15 @@ html = click.option(
 
 def _command(program: Program, name: str, fixed: dict[str, Any]) -> click.Command:
     """The click command of a program: its own options, those of its machine, and the shared ones."""
-    from meshrt.machine import find_machine
-    from meshrt.program import settings_of
-
     own_options = [option for option in program.options if option.name not in fixed]
-    settings = settings_of(program.machine)
     params = shared.own_options(program, fixed)
     if (program.name, program.machine) == ("llama", "mesh"):
         help_text = "Cores, regions, groups as `meshrt tune` found them."
         params.append(click.Option(["--tuned"], is_flag=True, help=help_text))
-    words = {name: word for word, name in find_machine(program.machine).SHARED.items()}
-    own_names = {option.name for option in own_options}
-    for option in settings.values():
-        word = words.get(option.name)
-        params.append(shared.option_of(option, *([] if word is None or word in own_names else [f"--{word}"])))
+    params += machine_options(program, fixed)
+    if program.name in ("llama", "lowrank"):
+        help_text = "The answer alone on standard output; the table on standard error."
+        params.append(click.Option(["--text"], is_flag=True, help=help_text))
 
     @click.command(name, params=params, help=program.help)
     @shared.together(payload, expect, html, shared.json_to("the report"), shared.quiet)
@@ -111,17 +108,36 @@ def _command(program: Program, name: str, fixed: dict[str, Any]) -> click.Comman
     return run
 
 
+def machine_options(program: Program, fixed: Collection[str]) -> list[click.Parameter]:
+    """The options of a program's machine, also by the words that all machines understand."""
+    from meshrt.machine import find_machine
+    from meshrt.program import settings_of
+
+    words = {name: word for word, name in find_machine(program.machine).SHARED.items()}
+    own_names = {option.name for option in program.options if option.name not in fixed}
+    found: list[click.Parameter] = []
+    for option in settings_of(program.machine).values():
+        word = words.get(option.name)
+        found.append(shared.option_of(option, *([] if word is None or word in own_names else [f"--{word}"])))
+    return found
+
+
 def execute(
     comm: Intracomm, board: Board, program: Program, arguments: dict[str, Any], *, payload: str,
     json_path: str | None, quiet: bool, expect: tuple[str, ...] = (), html: str | None = None, tuned: bool = False,
-    **settings: Any,
+    text: bool = False, **settings: Any,
 ) -> int:  # fmt: skip
     """One rank's part of a run, and the report."""
     from meshrt import report
     from meshrt.emulate import emulate
+    from meshrt.errors import UsageError
     from meshrt.ranks.files import check_target
 
-    console = shared.start(comm, json_path, quiet)
+    if text and json_path == "-":
+        raise UsageError("--text and --json - would share standard output: give --json a file")
+    if text and payload == "none":
+        raise UsageError("--text is for tokens with a meaning, and --payload none has none: leave one of them away")
+    console = shared.start(comm, json_path, quiet, text)
     if html is not None:
         check_target("--html", html)
     if expect:
@@ -140,9 +156,10 @@ def execute(
         report.deliver_json(document, json_path)
         if html is not None:
             _write_page(html, document, settings.get("maps"))
-        if console.loud:
-            report.print_result(document)
-            report.print_table(document)
+        if console.loud and not quiet:
+            with redirect_stdout(sys.stderr if text else sys.stdout):
+                report.print_result(document)
+                report.print_table(document)
         if expect:
             bounds.keep(bounds.broken(expected, document))
     return 0

@@ -161,11 +161,14 @@ def refuse_ranks(reason: str) -> None:
         raise UsageError(f"{launched_size()} ranks: {reason}; leave mpirun away")
 
 
-def start(comm: Intracomm, json_path: str | None, quiet: bool) -> Console:
-    """This rank's console; UsageError, before any work, where the JSON could not be written after it."""
+def start(comm: Intracomm, json_path: str | None, quiet: bool, alone: bool = False) -> Console:
+    """This rank's console; UsageError, before any work, where the JSON could not be written after it.
+
+    `alone`: standard output is for answers alone, and has them even where all else is quiet.
+    """
     from meshrt.ranks.console import make_console
     from meshrt.ranks.files import check_target
 
     if json_path is not None and json_path != "-":
         check_target("--json", json_path)
-    return make_console(comm.rank, comm.size, quiet or json_path == "-")
+    return make_console(comm.rank, comm.size, quiet or json_path == "-", alone)

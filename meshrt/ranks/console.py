@@ -8,10 +8,15 @@ from time import monotonic
 
 @dataclass(eq=False)
 class Console:
-    """`loud` prints text; `terminal` draws progress, on standard error, and wipes it again."""
+    """`loud` prints text; `terminal` draws progress, on standard error, and wipes it again.
+
+    `alone`: standard output has answers alone, without their prompts. `notes` are said beside them, on standard error.
+    """
 
     loud: bool = False
     terminal: bool = False
+    alone: bool = False
+    notes: bool = True
     since: float = field(default_factory=monotonic)
     drawn: bool = False
 
@@ -21,6 +26,12 @@ class Console:
         if self.loud:
             sys.stdout.write(piece)
             sys.stdout.flush()
+
+    def note(self, line: str) -> None:
+        """Print a line that is no part of an answer."""
+        self.clear()
+        if self.loud and self.notes:
+            print(line, file=sys.stderr if self.alone else sys.stdout, flush=True)
 
     def progress(self, title: str, done: int, total: int) -> None:
         """Draw a bar, if there is a terminal and the work has taken half a second already."""
@@ -39,8 +50,8 @@ class Console:
             self.drawn = False
 
 
-def make_console(rank: int, size: int, quiet: bool) -> Console:
-    """Rank 0 speaks unless told to be quiet.
+def make_console(rank: int, size: int, quiet: bool, alone: bool = False) -> Console:
+    """Rank 0 speaks unless told to be quiet; answers `alone` are what was asked for, and come all the same.
 
     A rank cannot see by itself whether there is a terminal: Open MPI gives it one in a pipeline, MPICH none on a
     terminal. So under a launcher only MESHRT_TERMINAL=1, which `meshrt launch` sets, is believed.
@@ -48,4 +59,6 @@ def make_console(rank: int, size: int, quiet: bool) -> Console:
     setting = os.environ.get("MESHRT_TERMINAL", "")
     terminal = setting == "1" or (setting == "" and size == 1 and sys.stderr.isatty())
     loud = rank == 0 and not quiet
-    return Console(loud, loud and terminal and os.environ.get("TERM") != "dumb")
+    return Console(
+        loud or (rank == 0 and alone), loud and terminal and os.environ.get("TERM") != "dumb", alone, notes=not quiet
+    )

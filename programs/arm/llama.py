@@ -95,7 +95,7 @@ def run(
     words = read_prompt(soc.control, folder, config.vocab_size, asked)
     shared.check_positions(asked, soc.payload, len(words), config.max_positions)
     chunk = chunk_of(kv_chunk, attention, len(words), len(words) + max_new_tokens)
-    keep = open_keep(soc, settings(soc), config, source, words, arguments)
+    keep = open_keep(soc, settings(soc), config, source, words, arguments, grows=kv_chunk != "max")
     placed = place_model(soc, config, scheme, source, split, flash)
     caches = [
         LayerCache(soc, f"keys, values {number}", config.kv_heads, config.head_dim, kv, chunk, attention == "fused")

@@ -5,7 +5,7 @@ says through its engine.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -53,13 +53,15 @@ class Keep:
 
 def open_keep(
     machine: Machine, settings: Mapping[str, Any], config: object, source: Checkpoint | None, prompt: Prompt,
-    arguments: Mapping[str, Any],
+    arguments: Mapping[str, Any], grows: bool = False,
 ) -> Keep:  # fmt: skip
     """What --checkpoint, --every and --resume ask for; the folder is made, if it is not there.
 
     For a generation to go on, the machine's `settings` by their options, the model (`config` and its tensors), the
-    prompt and the program's `arguments` have to be the same. UsageError where no state can be kept, the one there is
-    damaged or began in another way, or is in the way of a run that does not go on.
+    prompt and the program's `arguments` have to be the same. `grows`: all but --max-new-tokens, where the machine lays
+    nothing out for tokens that are yet to come: a run that goes on to more ends as one that asked for them at once.
+    UsageError where no state can be kept, the one there is damaged or began in another way, or is in the way of a run
+    that does not go on.
     """
     folder, every, resume = arguments.get("checkpoint"), arguments.get("every"), bool(arguments.get("resume"))
     if folder is None:
@@ -69,13 +71,29 @@ def open_keep(
             raise UsageError(f"--every is {every} and no state is kept: name a folder for it with --checkpoint")
         return Keep()
     model = fingerprint(machine.control, config, source)
-    this_run = identity(machine, settings, model, prompt, arguments)
-    return Keep(folder, every or EVERY, this_run, open_folder(machine, folder, resume, this_run))
+    may_change = MAY_CHANGE | {"max_new_tokens"} if grows else MAY_CHANGE
+    this_run = identity(machine, settings, model, prompt, arguments, may_change)
+    found = open_folder(machine, folder, resume, this_run)
+    if found is not None and grows:
+        check_limit(found, arguments["max_new_tokens"])
+    return Keep(folder, every or EVERY, this_run, found)
+
+
+def check_limit(found: Snapshot, limit: int) -> None:
+    """UsageError for a state that has all the tokens that are asked for, and maybe more."""
+    with snapshot.trusted(found):
+        tokens = len(found.facts["tokens"])
+    if tokens >= limit:
+        raise UsageError(
+            f"--resume: what {found.folder} holds has {tokens} new tokens already, and --max-new-tokens is {limit}: ask"
+            " for more, or name another folder"
+        )
 
 
 def identity(
-    machine: Machine, settings: Mapping[str, Any], model: str, prompt: Prompt, arguments: Mapping[str, Any]
-) -> dict[str, Any]:
+    machine: Machine, settings: Mapping[str, Any], model: str, prompt: Prompt, arguments: Mapping[str, Any],
+    may_change: Collection[str],
+) -> dict[str, Any]:  # fmt: skip
     """What has to be the same for a generation to go on as it began: facts as JSON keeps them."""
     from hashlib import sha256  # runs that keep no state start sooner without
 
@@ -87,7 +105,7 @@ def identity(
         "model": model,
         "prompt": sha256(repr((prompt.ids, prompt.context)).encode()).hexdigest(),
     }
-    facts |= {f"--{name.replace('_', '-')}": value for name, value in arguments.items() if name not in MAY_CHANGE}
+    facts |= {f"--{name.replace('_', '-')}": value for name, value in arguments.items() if name not in may_change}
     facts["--logits"] = arguments["logits"] is not None
     as_json: dict[str, Any] = json.loads(json.dumps(facts))
     return as_json
@@ -115,7 +133,7 @@ def open_folder(machine: Machine, folder: str, resume: bool, this_run: Mapping[s
     if not snapshot.holds_state(control, folder):
         if resume:
             machine.notes["resumed_at_token"] = 0
-            machine.console.text(f"(nothing to resume in {folder}: this run starts at the beginning)\n")
+            machine.console.note(f"(nothing to resume in {folder}: this run starts at the beginning)")
         return None
     if not resume:
         raise UsageError(

@@ -15,7 +15,9 @@ MOST_TOKENS = 10_000_000  # of a prompt that says nothing: their ids alone take 
 EVERY = 16  # tokens from one state that is kept to the next
 
 Model = Annotated[str, "a packaged model's name, or a Hugging Face folder, also a compressed one"]
-PromptText = Annotated[str | None, f"text to go on from  [default: {PROMPT!r}]"]
+PromptText = Annotated[
+    str | None, f"text to go on from; - is standard input, @FILE a file, @@ a text's own @  [default: {PROMPT!r}]"
+]
 PromptIds = Annotated[str | None, "token ids instead of text: 1,2,3"]
 PromptTokens = Annotated[
     int | None, "a prompt of so many tokens, whatever they say", AtLeast(1), AtMost(MOST_TOKENS)

@@ -1,10 +1,12 @@
 """From text to token ids and back: the prompt of a run, and the text that it prints as it comes."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from meshrt.errors import UsageError
+from meshrt.programs.generation.given import prompt_text
 from meshrt.programs.generation.options import MOST_TOKENS, PROMPT, Asked
 from meshrt.ranks.console import Console
 from meshrt.ranks.control import Control
@@ -40,9 +42,6 @@ def read_prompt(control: Control, folder: Path, vocabulary: int, asked: Asked) -
     `prompt_tokens` asks for a prompt of that length, whatever it says: the ids from 1 on, round and round. `context`,
     where it is not 0, stands for a prompt: then there are no ids.
     """
-    from meshrt.models.errors import ModelError
-    from meshrt.models.tokenizer import encode, load_tokenizer
-
     prompt, prompt_ids, tokens, context = asked.prompt, asked.prompt_ids, asked.prompt_tokens, asked.context
     if sum(source is not None for source in (prompt, prompt_ids, tokens)) > 1:
         raise UsageError("--prompt, --prompt-ids and --prompt-tokens say the same thing: give one of them")
@@ -54,23 +53,31 @@ def read_prompt(control: Control, folder: Path, vocabulary: int, asked: Asked) -
         if not 1 <= tokens <= MOST_TOKENS:
             raise UsageError(f"--prompt-tokens is {tokens}; it is 1 to {MOST_TOKENS}")
         return Prompt(tuple((1 + number % max(1, vocabulary - 1)) % vocabulary for number in range(tokens)), vocabulary)
-    if prompt == "":
+    text = PROMPT if prompt is None else prompt_text(control, prompt)
+    return encoded(control, folder, vocabulary, text, None if prompt_ids is None else parse_ids(prompt_ids))
+
+
+def encoded(
+    control: Control, folder: Path, vocabulary: int, text: str, known_ids: Sequence[int] | None = None
+) -> Prompt:
+    """A text as a prompt, as it stands, or ids in its place. All ranks call it. UsageError, ModelError."""
+    from meshrt.models.errors import ModelError
+    from meshrt.models.tokenizer import encode, load_tokenizer
+
+    if text == "":
         raise UsageError("the prompt is empty: give --prompt some text")
-    tokenizer, ids, problem = None, None, None
+    tokenizer, ids, problem = None, known_ids, None
     if control.rank == 0:
         try:
             tokenizer = load_tokenizer(folder)
-            if prompt_ids is None:
-                ids = encode(tokenizer, PROMPT if prompt is None else prompt)
+            ids = encode(tokenizer, text) if known_ids is None else known_ids
         except ModelError as error:
-            problem = error
-    if prompt_ids is not None:
-        ids, problem = parse_ids(prompt_ids), None
+            problem = error if known_ids is None else None
     ids, problem = control.bcast((ids, problem))
     if problem is not None:
         raise problem
     if not ids:
-        raise UsageError(f"the prompt {prompt!r} has no tokens: give --prompt another text")
+        raise UsageError(f"the prompt {text!r} has no tokens: give --prompt another text")
     wrong = [token for token in ids if not 0 <= token < vocabulary]
     if wrong:
         raise UsageError(f"token id {wrong[0]} is not in the model's vocabulary of {vocabulary}: 0 to {vocabulary - 1}")
@@ -86,18 +93,23 @@ def parse_ids(text: str) -> list[int]:
 
 
 class Teller:
-    """Prints the text as it comes."""
+    """Prints the text as it comes: after the prompt, or the answer alone."""
 
     def __init__(self, console: Console, prompt: Prompt) -> None:
         self.console, self.prompt, self.printed = console, prompt, ""
+        if console.alone and console.loud:
+            known = prompt.decode([*prompt.ids])
+            if known is None:
+                raise UsageError("there is no text without a tokenizer.json in the model's folder: leave --text away")
+            self.printed = known.rstrip("\ufffd")
 
-    def tell(self, new: list[int]) -> None:
-        """Print what the newest tokens add. A character that is not whole yet waits."""
+    def tell(self, new: list[int], all_there: bool = False) -> None:
+        """Print what the newest tokens add. A character that is not whole waits, unless they are `all_there`."""
         text = self.prompt.decode([*self.prompt.ids, *new])
-        if text is not None and not text.endswith("\ufffd") and text.startswith(self.printed):
+        if text is not None and (all_there or not text.endswith("\ufffd")) and text.startswith(self.printed):
             self.console.text(text[len(self.printed) :])
             self.printed = text
 
     def end(self) -> None:
-        if self.printed:
-            self.console.text("\n\n")
+        if self.printed or self.console.alone:
+            self.console.text("\n" if self.console.alone else "\n\n")

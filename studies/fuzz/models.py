@@ -24,6 +24,7 @@ from meshrt.models.rope import cos_sin
 from meshrt.models.tokenizer import decode, encode, load_tokenizer
 from meshrt.programs.generation.options import Asked
 from meshrt.programs.generation.prompt import Teller, read_prompt
+from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
 from meshrt.studies.fuzz.mutate import INTEGERS, VALUES, mutated_bytes, mutated_json
 
@@ -248,6 +249,7 @@ class Alone:
     """The control traffic of a single rank."""
 
     rank = 0
+    board = Board.alone()
 
     def bcast(self, value: Any) -> Any:
         return value

@@ -87,7 +87,7 @@ def test_help_of_a_program_has_its_options_and_the_shared_ones(program: str, own
     assert ("--model" in options) == (program == "llama")
 
 
-GROUPS = [(), ("run",), ("bench",), ("reproduce",)]
+GROUPS = [(), ("run",), ("chat",), ("bench",), ("reproduce",)]
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,6 @@ def test_only_the_same_run_goes_on(comm: MPI.Intracomm, tmp_path: Path, monkeypa
     others: list[tuple[Mapping[str, Any], str]] = [
         ({"kv": "concat"}, "with --kv shift, and this run has concat"),
         ({"temperature": 0.5}, "with --temperature 0.0, and this run has 0.5"),
-        ({"max_new_tokens": 9}, "with --max-new-tokens 7, and this run has 9"),
         ({"layers": 1}, "with another model"),
         ({"prompt_ids": "5,9,7,30,2,12"}, "with another prompt"),
         ({"payload": False}, "with --payload full, and this run has none"),
@@ -118,6 +117,32 @@ def test_only_the_same_run_goes_on(comm: MPI.Intracomm, tmp_path: Path, monkeypa
     with pytest.raises(UsageError, match=r"with --mesh \[2, 2\], and this run has \[4, 2\]"):
         generate(comm, (4, 2), checkpoint=state, resume=True)
     generate(comm, (2, 2), checkpoint=state, resume=True, every=NEW)
+
+
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("name", CASES)
+def test_goes_on_to_more_tokens_as_if_they_had_been_asked_for(comm: MPI.Intracomm, tmp_path: Path, name: str) -> None:
+    """From a run that came to its end: to the report of one that never stopped there."""
+    mesh, options = CASES[name]
+    state = str(tmp_path / "state")
+    generate(comm, mesh, checkpoint=state, **options)
+    more = options | {"max_new_tokens": 19}
+    told = generate(comm, mesh, checkpoint=state, resume=True, **more)
+    assert told["host"]["resumed_at_token"] == 6
+    assert len(told["result"]["token_ids"]) == 19
+    assert outside_host(told) == outside_host(generate(comm, mesh, **more))
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_a_state_with_all_the_tokens_is_told(
+    comm: MPI.Intracomm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = kept_state(comm, tmp_path, monkeypatch, 2)
+    with pytest.raises(UsageError, match=r"has 2 new tokens already, and --max-new-tokens is 2: ask for more"):
+        generate(comm, (2, 2), checkpoint=state, resume=True, max_new_tokens=2)
+    few = generate(comm, (2, 2), checkpoint=state, resume=True, max_new_tokens=3, every=NEW)
+    assert outside_host(few) == outside_host(generate(comm, (2, 2), max_new_tokens=3))
 
 
 @pytest.mark.mpi(ranks=[1])

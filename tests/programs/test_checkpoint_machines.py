@@ -39,6 +39,7 @@ RUNS: dict[str, tuple[str, int, dict[str, Any]]] = {  # machine, how many, optio
     "neuron, context": ("neuron", 2, {"model": "llama-tiny", "@payload": False, "context": 50}),
     "arm, sampled": ("arm", 4, SAMPLED | {"model": "llama-tiny", "kv_chunk": "8"}),
     "arm, int8": ("arm", 3, {"model": "biased", "kv": "int8", "attention": "concat"}),
+    "arm, all there will be": ("arm", 1, {"model": "llama-tiny", "kv_chunk": "max"}),
     "arm, shapes": ("arm", 4, {"model": "llama-tiny", "@payload": False, "kv": "e4m3", "split": "steal", "flash": 3}),
     "gpu, sampled": ("gpu", 4, SAMPLED | {"model": "llama-tiny"}),
     "gpu, bfloat16": ("gpu", 4, {"model": "decomposed", "dtype": "bfloat16", "scheme": "base", "block_size": 3}),
@@ -170,6 +171,9 @@ def test_who_goes_on_stands_where_the_other_stood(
         ("gpu, sampled", {"block_size": 4}, "with --block-size 16, and this run has 4"),
         ("gpu, sampled", {"layers": 1}, "with another model"),
         ("gpu, sampled", {"prompt_ids": "5,9"}, "with another prompt"),
+        ("gpu, sampled", {"max_new_tokens": 9}, "with --max-new-tokens 7, and this run has 9"),
+        ("neuron, sampled", {"max_new_tokens": 9}, "with --max-new-tokens 7, and this run has 9"),
+        ("arm, all there will be", {"max_new_tokens": 9}, "with --max-new-tokens 7, and this run has 9"),
     ],
 )
 def test_only_the_same_run_goes_on(
@@ -180,6 +184,19 @@ def test_only_the_same_run_goes_on(
         generate(comm, tmp_path, name, changed, checkpoint=str(state), resume=True)
     with pytest.raises(UsageError, match="holds a checkpoint already: go on from it with --resume"):
         generate(comm, tmp_path, name, checkpoint=str(state))
+
+
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.parametrize("name", ["arm, sampled", "arm, int8", "arm, shapes"])
+def test_arm_cores_go_on_to_more_tokens_as_if_they_had_been_asked_for(
+    comm: MPI.Intracomm, tmp_path: Path, name: str
+) -> None:
+    """Caches grow as tokens come; NeuronCores and GPUs lay memory out for all of them, and refuse others."""
+    folder, more = make_model(comm, tmp_path, name), {"max_new_tokens": 19}
+    generate(comm, folder, name, checkpoint=str(folder / "state"))
+    told = generate(comm, folder, name, more, checkpoint=str(folder / "state"), resume=True)
+    assert told["host"]["resumed_at_token"] == 6
+    assert outside_host(told) == outside_host(generate(comm, folder, name, more))
 
 
 @pytest.mark.mpi(ranks=[1])

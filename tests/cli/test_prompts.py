@@ -1,0 +1,162 @@
+"""Where a prompt comes from, what goes to standard output, and dialogues."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+from mpi4py import MPI
+from mpi_jobs import child_environment, find_mpirun
+
+from meshrt.commands.chat import talk
+from meshrt.emulate import emulate
+from meshrt.errors import UsageError
+from meshrt.launch import local
+from meshrt.models.catalogue import find_model
+from meshrt.models.tokenizer import load_tokenizer
+from meshrt.program import load_program
+from meshrt.programs.generation.dialogue import Dialogue
+from meshrt.programs.generation.given import prompt_text
+from meshrt.ranks.board import Board
+from meshrt.ranks.control import Control
+
+Run = Callable[..., Any]
+SHORT = ("run", "llama-tiny", "--max-new-tokens", "4", "--prompt")
+
+
+def say(monkeypatch: pytest.MonkeyPatch, rank: int, data: bytes) -> IO[str]:
+    """Let standard input be this, at rank 0 alone: elsewhere nobody may read it."""
+    reader, writer = os.pipe()
+    os.write(writer, data)
+    os.close(writer)
+    stream = os.fdopen(reader)
+    monkeypatch.setattr(sys, "stdin", stream if rank == 0 else None)
+    return stream
+
+
+@pytest.mark.mpi(ranks=[1, 3])
+def test_all_ranks_have_the_text_that_rank_0_reads(
+    comm: MPI.Intracomm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    control = Control(comm, Board.alone(), "test")
+    (tmp_path / "p").write_bytes("caf\u00e9\r\nau lait\r\n".encode())  # each rank's own folder: that of rank 0 is read
+    for given, text in (
+        ("-", "two\nlines"),
+        (f"@{tmp_path}/p", "caf\u00e9\r\nau lait"),
+        ("@@home", "@home"),
+        ("@@", "@"),
+        ("-5 degrees", "-5 degrees"),
+        (" @", " @"),
+    ):
+        with say(monkeypatch, comm.rank, b"two\nlines\n"):
+            assert prompt_text(control, given) == text
+    for data, words in ((b"\n", "has no text"), (b"", "has no text"), (b"a\xff", "UTF-8")):
+        with say(monkeypatch, comm.rank, data), pytest.raises(UsageError, match=f"^--prompt - .*{words}"):
+            prompt_text(control, "-")
+
+
+def test_the_answer_alone_is_on_standard_output(run_meshrt: Run, tmp_path: Path) -> None:
+    (tmp_path / "p").write_text("The little dog\n")
+    plain = run_meshrt(*SHORT, "The little dog")
+    told = run_meshrt(*SHORT, f"@{tmp_path}/p", "--text", "--json", str(tmp_path / "json"))
+    report = json.loads((tmp_path / "json").read_text())
+    assert (told.code, told.stdout.strip()) == (0, report["result"]["text"].strip())
+    assert plain.stdout.startswith("The little dog" + told.stdout)
+    assert "memory of" in told.stderr and plain.stderr == ""
+    quiet = run_meshrt(*SHORT, f"@{tmp_path}/p", "--text", "--quiet", "--on", "arm")
+    assert (quiet.code, quiet.stderr) == (0, "") and quiet.stdout.count("\n") == 1 < len(quiet.stdout)
+
+
+def test_each_of_several_prompts_has_its_answer(run_meshrt: Run, tmp_path: Path) -> None:
+    """Lines are texts as they stand, also with an @ before them."""
+    (tmp_path / "p").write_text("One day\n\n@home\n-\n")
+    line = ("run", "lowrank", "--prompts", str(tmp_path / "p"), "--max-new-tokens", "4")
+    report = json.loads(run_meshrt(*line, "--json", "-").stdout)
+    texts = [one["text"].strip() for one in report["result"]["requests"]]
+    assert [text.strip() for text in run_meshrt(*line, "--text", "-q").stdout.splitlines()] == texts
+    assert run_meshrt(*line).stdout.startswith("One day")
+
+
+def piped(line: tuple[str, ...], data: str, ranks: int) -> tuple[int, str, str]:
+    """`meshrt LINE` on so many ranks with this on standard input."""
+    mpirun = find_mpirun() if ranks > 1 else None
+    argv = [] if mpirun is None else local.mpirun_argv(ranks, mpirun)
+    done = subprocess.run(
+        [*argv, sys.executable, "-m", "meshrt.cli", *line], input=data, env=child_environment(mpirun), text=True,
+        capture_output=True, timeout=60, check=False,
+    )  # fmt: skip
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_who_writes_may_take_time(run_meshrt: Run) -> None:
+    """More than the watch over ranks has patience for."""
+    slow = "import subprocess, sys, time; time.sleep(3); print('The little dog')"
+    mpirun = find_mpirun()
+    chat = [*local.mpirun_argv(2, mpirun), sys.executable, "-m", "meshrt.cli", "chat", "llama-tiny"]
+    with subprocess.Popen([sys.executable, "-c", slow], stdout=subprocess.PIPE) as writer:
+        done = subprocess.run(
+            [*chat, "--max-new-tokens", "4"], stdin=writer.stdout, capture_output=True, text=True, timeout=60,
+            env=child_environment(mpirun) | {"MESHRT_WATCHDOG_SECONDS": "1"}, check=False,
+        )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, run_meshrt(*SHORT, "The little dog", "--text", "-q").stdout)
+
+
+def test_ranks_hear_standard_input_under_a_launcher(run_meshrt: Run) -> None:
+    expected = run_meshrt(*SHORT, "The little dog", "--text", "-q").stdout
+    assert piped((*SHORT, "-", "--text", "-q"), "The little dog\n", 2) == (0, expected, "")
+    code, out, err = piped(("chat", "llama-tiny", "--max-new-tokens", "4"), "The little dog", 2)
+    assert (code, out) == (0, expected)
+    assert "10 tokens read, 4 written" in err
+
+
+@pytest.mark.mpi(ranks=[1, 2])
+@pytest.mark.parametrize("machine", ["mesh", "neuron", "gpu", "arm"])
+def test_a_dialogue_goes_on_from_all_that_was_said(
+    comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], machine: str
+) -> None:
+    """Each answer is that of a run whose prompt is the text so far."""
+    settings: dict[str, Any] = {"gpu": {"tp": 2}, "neuron": {"cores": 2}}.get(machine, {})
+    program, arguments = load_program("llama", machine), {"model": "llama-tiny", "max_new_tokens": 6}
+    with say(monkeypatch, comm.rank, b"\nThe little dog\n\nThen\n"):
+        assert talk(comm, Board.alone(), program, arguments, settings) == 0
+    out, err = capsys.readouterr()
+    if comm.rank:
+        assert (out, err) == ("", "")
+        return
+    answers = out.split("\n")
+    assert len(answers) == 4 and answers.pop() == ""
+    text, found = "", []
+    for line, answer in zip(("The little dog", "", "\nThen"), answers, strict=True):
+        text += line
+        more = {"prompt": text, "max_new_tokens": 6, "model": "llama-tiny"}
+        told = emulate(MPI.COMM_SELF, Board.alone(), program, more, **settings)
+        assert told is not None and told["result"]["text"].strip() == answer.strip()
+        found.append(f"{len(told['result']['prompt_ids'])} tokens read, 6 written")
+        text += answer
+    lines = err.splitlines()
+    assert lines[0] == "(nothing was said yet)"
+    assert [line[1:].split(":")[0] for line in lines[1:]] == found
+
+
+def test_a_dialogue_forgets_its_oldest_turns() -> None:
+    tokenizer = load_tokenizer(find_model("llama-tiny"))
+    dialogue = Dialogue(tokenizer, 20)
+    assert dialogue.hear("") == "nothing was said yet"
+    assert "room for 20: not taken" in str(dialogue.hear("The little dog went " * 9))
+    assert dialogue.turns == []
+    for line in ("One day", "The little dog", "A cat"):
+        assert dialogue.hear(line) is None
+        dialogue.answered(dialogue.ids(), [65, 66, 67])
+        assert 0 < len(dialogue.ids()) <= 23
+    assert "One day" not in "".join(dialogue.turns) and dialogue.turns[-1].startswith("A cat")
+    while (problem := dialogue.hear("")) is None:
+        dialogue.answered(dialogue.ids(), [65, 66, 67])
+    assert "no room for more" in problem and len(dialogue.turns) == 1
+    assert dialogue.hear("A cat") is None
+    assert dialogue.turns == ["A cat"]
