@@ -299,7 +299,7 @@ TABLE: dict[str, list[tuple[str, str, str]]] = {
     ],
     "meshrt/gpu/gpu.py": [
         ("counters.memory_traffic += cost.nbytes", "counters.memory_traffic += 1", GPU),
-        ("        self.now = max(self.now, self.host_clock)\n        self.node(cost, name)", "        self.node(cost, name)", GPU),
+        ("max(self.now, self.host_clock)\n        self.node(", "self.now\n        self.node(", GPU),
         ("self.now += self.device.kernel_seconds + cost.seconds", "self.now += cost.seconds", GPU),
     ],
     "meshrt/gpu/gpus.py": [
