@@ -83,17 +83,6 @@ def test_each_of_several_prompts_has_its_answer(run_meshrt: Run, tmp_path: Path)
     assert run_meshrt(*line).stdout.startswith("One day")
 
 
-def piped(line: tuple[str, ...], data: str, ranks: int) -> tuple[int, str, str]:
-    """`meshrt LINE` on so many ranks with this on standard input."""
-    mpirun = find_mpirun() if ranks > 1 else None
-    argv = [] if mpirun is None else local.mpirun_argv(ranks, mpirun)
-    done = subprocess.run(
-        [*argv, sys.executable, "-m", "meshrt.cli", *line], input=data, env=child_environment(mpirun), text=True,
-        capture_output=True, timeout=60, check=False,
-    )  # fmt: skip
-    return done.returncode, done.stdout, done.stderr
-
-
 def test_who_writes_may_take_time(run_meshrt: Run) -> None:
     """More than the watch over ranks has patience for."""
     slow = "import subprocess, sys, time; time.sleep(3); print('The little dog')"
@@ -108,15 +97,19 @@ def test_who_writes_may_take_time(run_meshrt: Run) -> None:
 
 
 def test_ranks_hear_standard_input_under_a_launcher(run_meshrt: Run) -> None:
+    mpirun = find_mpirun()
+    line = [*local.mpirun_argv(2, mpirun), sys.executable, "-m", "meshrt.cli", *SHORT, "-", "--text", "-q"]
+    done = subprocess.run(
+        line, input="The little dog\n", env=child_environment(mpirun), text=True, capture_output=True, timeout=60,
+        check=False,
+    )  # fmt: skip
     expected = run_meshrt(*SHORT, "The little dog", "--text", "-q").stdout
-    assert piped((*SHORT, "-", "--text", "-q"), "The little dog\n", 2) == (0, expected, "")
-    code, out, err = piped(("chat", "llama-tiny", "--max-new-tokens", "4"), "The little dog", 2)
-    assert (code, out) == (0, expected)
-    assert "10 tokens read, 4 written" in err
+    assert (done.returncode, done.stdout, done.stderr) == (0, expected, "")
 
 
 @pytest.mark.mpi(ranks=[1, 2])
-@pytest.mark.parametrize("machine", ["mesh", "neuron", "gpu", "arm"])
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("machine", ["mesh", "neuron", "arm", "gpu"])
 def test_a_dialogue_goes_on_from_all_that_was_said(
     comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], machine: str
 ) -> None:
