@@ -18,6 +18,7 @@ from runs import new_block, run_program
 from meshrt.errors import UsageError
 from meshrt.mesh.block import Block
 from meshrt.mesh.collectives.rings import interleaved_rings
+from meshrt.mesh.device import WSE2
 from meshrt.models.checkpoint import open_checkpoint
 from meshrt.models.config import Config, read_config
 from meshrt.models.eightbits import quantize_rows
@@ -356,7 +357,8 @@ def test_rows_of_a_tile_come_group_by_group(folders: dict[str, Path], comm: Any)
 @pytest.mark.parametrize("kind", ["row", "64"])
 def test_a_product_takes_the_time_of_its_instructions(kind: str, folders: dict[str, Path], comm: Any) -> None:
     """One core of a wse2, down_proj and one token: for 16 or 64 rows at a time a shift and an and, four numbers of 16
-    bits a cycle; products of as many, with a column of ones; scales and offsets of each group in float32.
+    bits at once; products of as many, with a column of ones, in one loop; scales and offsets of each group in float32.
+    n numbers, w at once, take 1.5 (n / w + (w - 1) / w) cycles and one more, as they begin anywhere.
     """
     config, block = read_config(folders[kind], quantized=True), new_block(comm, (1, 1), "wse2", core_memory=1 << 30)
     chunks = cut_dimensions(block, config, 1)
@@ -364,10 +366,15 @@ def test_a_product_takes_the_time_of_its_instructions(kind: str, folders: dict[s
     w, down = linears(weights)[-1], matrices(config, chunks)[-1][0][0][0]
     before = block.clock.last()[0]
     along(block, np.ones((1, 1, 1, down.rows), np.int8), w.first, w.turned[0])
-    cycles, most = 0, 16 if kind == "row" else 64
+
+    def instruction(numbers: int, width: int) -> float:
+        return 1 + 1.5 * (numbers / width + (width - 1) / width)
+
+    cycles, most = 0.0, 16 if kind == "row" else 64
     for low in range(0, down.rows, most):
-        cycles += 2 * (1 + ceil(min(most, down.rows - low) * down.columns / 4))
-    cycles += down.rows * (1 + ceil((down.columns + 1) / 4))
+        rows = min(most, down.rows - low)
+        cycles += 2 * instruction(rows * down.columns, 4)
+        cycles += rows * instruction(down.columns + 1, 4) + WSE2.loop_cycles
     if kind == "64":
-        cycles += 2 * ceil(down.rows / 64) * (1 + down.columns)
+        cycles += 2 * ceil(down.rows / 64) * instruction(down.columns, 1)
     assert block.clock.last()[0] - before == cycles
