@@ -109,7 +109,7 @@ def _check_node(node: onnx.NodeProto, name: str, path: Path, context: Any) -> No
             raise ModelError(f"{path}: {name} is no operator that can be read; docs/onnx.md has those that can")
         try:
             onnx.checker.check_node(node, context)
-        except onnx.checker.ValidationError as error:
+        except (onnx.checker.ValidationError, UnicodeDecodeError) as error:  # names may be any bytes
             raise ModelError(f"{path}: {name} is not as ONNX has it: {_line(error)}") from None
     elif node.domain != RUNTIME or node.op_type not in RUNTIMES:
         raise ModelError(f"{path}: {name} is a custom operator of {node.domain!r}, which cannot be read")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -136,3 +137,17 @@ def test_a_core_that_was_not_built_is_missed_only_by_who_asks_for_it(monkeypatch
     assert core.chosen({}) is None
     with pytest.raises(UsageError, match="was not built here"):
         core.chosen({"MESHRT_CORE": "compiled"})
+
+
+@compiled
+@pytest.mark.mpi(ranks=[1])
+def test_tables_keep_no_room_for_a_landing(comm: Any) -> None:
+    """It is memory that nobody writes to, and so none but for the limit of what a process may ask for."""
+    from meshrt.programs import shift
+
+    block = new_block(comm, (60, 60), "wse2", payload=False)
+    tracemalloc.start()
+    shift.run(block, tile=2, axis="both")
+    kept = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, "*/wires/strides.py")])
+    tracemalloc.stop()
+    assert 0 < sum(trace.size for trace in kept.traces) < 60 * 60 * 24
