@@ -59,6 +59,12 @@ class Addresses:
         rows = (self._row(step) for step in steps)
         return b"".join(ROW.pack(*row) for row in rows if row)
 
+    def close(self) -> None:
+        """No more tables come: what stood for the landing is let go, which counts though nobody wrote to it."""
+        for key, (*_, address) in list(self.known.items()):
+            if 0 <= address - self.landing < self.size:
+                del self.known[key]
+
     def _row(self, step: Step) -> list[int]:
         row, by_line = [step.kind], False
         for array, index in step.cells:

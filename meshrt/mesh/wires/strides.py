@@ -84,7 +84,9 @@ def _strides(block: Cores, lane: Lane) -> Strides:
     packets: list[Cells] = [(landed[row], EVERYWHERE) for row in (TIME, HOPS, STAGES)]
     paths = addresses.table(_paths(lane, landed, state, received))
     late, takes_over = (addresses.table([Step(kind, cores + packets)]) for kind in (kinds.ANY_LATE, kinds.TAKE_OVER))
-    return Strides(stretches, paths, late, takes_over, _places(block, lane, landed[TIME], addresses), addresses)
+    places = _places(block, lane, landed[TIME], addresses)
+    addresses.close()
+    return Strides(stretches, paths, late, takes_over, places, addresses)
 
 
 def _leave(run: Run) -> Iterator[Step]:
