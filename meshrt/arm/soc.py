@@ -1,7 +1,7 @@
 """A system on a chip: its cores, shared out over the ranks, what they do in parallel, and the memory they share."""
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -17,6 +17,12 @@ from meshrt.ranks.control import Control
 from meshrt.ranks.trace import Event
 
 Part = TypeVar("Part")
+Sums = defaultdict[str, float]  # of the system: counts, bytes, seconds
+
+
+def sums(of: Mapping[str, float]) -> Sums:
+    """A copy of these; what is not there is 0."""
+    return defaultdict(float, of)
 
 
 @dataclass
@@ -25,8 +31,8 @@ class Phase:
 
     tokens: int | None = None
     cores: Counter[str] = field(default_factory=Counter)
-    system: Counter[str] = field(default_factory=Counter)
-    begun: tuple[Counter[str], Counter[str]] = field(default_factory=lambda: (Counter(), Counter()))
+    system: Sums = field(default_factory=lambda: sums({}))
+    begun: tuple[Counter[str], Sums] = field(default_factory=lambda: (Counter(), sums({})))
 
 
 @dataclass
@@ -46,7 +52,7 @@ class Soc:
     mine: list[ArmCore] = field(init=False)
     memory: Dram = field(init=False)
     slc: SharedCache = field(init=False)
-    system: Counter[str] = field(default_factory=Counter)  # the same on every rank; seconds too
+    system: Sums = field(default_factory=lambda: sums({}))  # the same on every rank
     phases: dict[str, Phase] = field(default_factory=dict)
     flash_free: float = 0.0  # when what is being read from flash is there
     sampled: bool = False  # some layers stood for others
@@ -83,20 +89,18 @@ class Soc:
 
     def fetch(self, nbytes: int) -> float:
         """Begin to read from flash, after what is being read: the second at which it is there. Cores go on."""
-        self.flash_free = (
-            max(self.flash_free, float(self.system["seconds"])) + nbytes / self.device.flash_bytes_per_second
-        )
+        self.flash_free = max(self.flash_free, self.system["seconds"]) + nbytes / self.device.flash_bytes_per_second
         self.system["flash_bytes"] += nbytes
         return self.flash_free
 
     def arrived(self, time: float, buffers: Iterable[int]) -> None:
         """All cores wait for what comes from flash; what caches have of the buffers that it is in is of before."""
-        now = float(self.system["seconds"])
+        now = self.system["seconds"]
         late = max(0.0, time - now)
         if late:
             self._note("work", "waits for flash", now, now + late)
-        self.system["seconds"] += late  # type: ignore[assignment]
-        self.system["flash_wait_seconds"] += late  # type: ignore[assignment]
+        self.system["seconds"] += late
+        self.system["flash_wait_seconds"] += late
         for buffer in buffers:
             self.slc.drop(buffer)
             for core in self.mine:
@@ -147,9 +151,9 @@ class Soc:
         self.system["dram_written"] += sum(wrote for _, wrote in moved)
         self.system["stretches"] += 1
         self.system["shared_stretches"] += several
-        self.system["seconds"] += last + several * self.device.fork_join_seconds  # type: ignore[assignment]
-        self.system["compute_seconds"] += sum(seconds)  # type: ignore[assignment]
-        self.system["idle_seconds"] += (self.count - len(done)) * last + sum(last - end for end in done)  # type: ignore[assignment]
+        self.system["seconds"] += last + several * self.device.fork_join_seconds
+        self.system["compute_seconds"] += sum(seconds)
+        self.system["idle_seconds"] += (self.count - len(done)) * last + sum(last - end for end in done)
 
     def _note(self, lane: str, name: str, begin: float, end: float) -> None:
         """What all hosted cores do, where a trace is kept."""
@@ -159,7 +163,7 @@ class Soc:
 
     def _note_stretch(self, costs: Sequence[Cost], done: Sequence[float]) -> None:
         """What each hosted core does in a stretch that begins now: computes, then waits for DRAM, then for others."""
-        now, last = float(self.system["seconds"]), max(done)
+        now, last = self.system["seconds"], max(done)
         ended = {cost.core: (cost.seconds, end) for cost, end in zip(costs, done, strict=True)}
         for core in self.mine:
             computed, end = ended.get(core.index, (0.0, 0.0))
@@ -187,14 +191,15 @@ class Soc:
     def phase(self, name: str, tokens: int | None = None) -> Iterator[Phase]:
         """Count what is done inside by name; the same name again adds to it."""
         phase = self.phases.setdefault(name, Phase())
-        phase.begun = self.counted(), Counter(self.system)
+        phase.begun = self.counted(), sums(self.system)
         yield phase
-        self._note("phases", name, float(phase.begun[1]["seconds"]), float(self.system["seconds"]))
+        self._note("phases", name, phase.begun[1]["seconds"], self.system["seconds"])
         cores, system = phase.begun
         if tokens is not None:
             phase.tokens = (phase.tokens or 0) + tokens
         phase.cores.update({key: n - cores[key] for key, n in self.counted().items()})
-        phase.system.update({key: n - system[key] for key, n in self.system.items()})
+        for key, n in self.system.items():
+            phase.system[key] += n - system[key]
 
     def counted(self) -> Counter[str]:
         """What the hosted cores have come to: instructions by their names, and other counts."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from meshrt.arm.cache import Lru
-from meshrt.arm.soc import Phase, Soc
+from meshrt.arm.soc import Phase, Soc, sums
 from meshrt.ranks.snapshot import Snapshot
 
 
@@ -55,10 +55,10 @@ def restore(soc: Soc, snapshot: Snapshot) -> None:
         phase = soc.phases.setdefault(str(name), Phase())
         phase.tokens = None if tokens is None else int(tokens)
         phase.cores = _counts(cores if first else {})
-        phase.system = Counter(system)
-        phase.begun = (_counts(begun if first else {}), Counter(system_begun))
+        phase.system = sums(system)
+        phase.begun = (_counts(begun if first else {}), sums(system_begun))
     soc.phases = {str(name): soc.phases[name] for name in facts["phases"]}
-    soc.system, soc.flash_free = Counter(facts["system"]), float(facts["flash_free"])
+    soc.system, soc.flash_free = sums(facts["system"]), float(facts["flash_free"])
     held, changed = facts["slc"]
     _refill(soc.slc.lru, held)
     soc.slc.changed = {_key(key) for key in changed}

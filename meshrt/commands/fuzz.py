@@ -14,7 +14,11 @@ from meshrt.ranks import failure
 @click.command("fuzz")
 @click.option("--seconds", type=click.FloatRange(0, 1e6), default=60.0, show_default=True, help="How long.")
 @click.option("--seed", type=shared.WholeRange(0), default=0, show_default=True, help="The same inputs again.")
-@click.option("--only", metavar="KIND,...", help="loaders, config, quantized, tokenizer, prompt, cli.  [default: all]")
+@click.option(
+    "--only",
+    metavar="KIND,...",
+    help="loaders, config, mixtures, quantized, gguf, packed, onnx, tokenizer, prompt, cli.  [default: all]",
+)
 @click.option("--out", metavar="DIR", default="fuzz-findings", show_default=True, help="Where findings are kept.")
 @shared.quiet
 def command(seconds: float, seed: int, only: str | None, out: str, quiet: bool) -> None:

@@ -72,4 +72,4 @@ class ArmEngine:
     def seconds(self, name: str) -> float | None:
         """Virtual seconds of a phase that is over; None where there was none."""
         phase = self.soc.phases.get(name)
-        return None if phase is None else float(phase.system["seconds"])
+        return None if phase is None else phase.system["seconds"]

@@ -5,12 +5,21 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from meshrt.arm.soc import Soc
 from meshrt.emulate import run
+from meshrt.programs.arm.attention import Heads, attention
+from meshrt.programs.arm.kv import LayerCache
+from meshrt.programs.arm.tiles import UNITS, Tile, plan, registers_of
 from meshrt.report import Report
-from meshrt.studies.arm.published import BLOCKS, HEAD, HIDDEN, MODEL, POSITIONS, PRODUCTS, TOKENS
+from meshrt.studies.arm.published import BLOCKS, HEAD, HEADS, HIDDEN, MODEL, POSITIONS, PRODUCTS, TOKENS
 
 ROW: dict[str, Any] = {"group": 0, "symmetric": True}  # one number of 16 bits a channel, as the paper's bytes have
+REGISTERS = 32
 BLOCK: dict[str, Any] = {"group": 64}  # scale and zero for 64 weights
+# Operations of an instruction on four numbers of float32; conversions and shifts are none.
+LANES = {
+    op: 8 if op == "fmla" else 4 for op in ("fadd", "faddp", "fdiv", "fmax", "fmaxv", "fmla", "fmul", "frintn", "fsub")
+}
 
 
 @dataclass(frozen=True)
@@ -46,6 +55,20 @@ def linear(rows: int, head_rows: int, scheme: dict[str, Any], tell: Callable[[st
 
 
 @cache
+def best_tile(unit: str, bits: int) -> tuple[Tile, Tile]:
+    """The planner's tile, and of all that 32 registers have room for the one that moved the fewest bytes to them."""
+    kind = UNITS[unit]
+    moved = {}
+    for columns in (8, 16, 32):
+        for rows in range(kind.together, 2 * REGISTERS, kind.together):
+            tile = Tile(rows, columns, registers_of(kind, rows, columns, bits))
+            if tile.registers <= REGISTERS:
+                report = product(480, HIDDEN, 512, unit=unit, bits=str(bits), tile=str(tile), **ROW)
+                moved[tile] = int(report.phase("linear", "l1_bytes"))
+    return plan(kind, REGISTERS, bits), min(moved, key=lambda tile: moved[tile])
+
+
+@cache
 def model(stage: str, way: str = "fused", layers: int = 1) -> Report:
     """A pass over the prompt, or one token at position L - 1, in so many blocks; attention's products are float16."""
     common: dict[str, Any] = {"on": "arm", "payload": False, "layers": layers, "attention": way, **ROW}
@@ -57,6 +80,36 @@ def model(stage: str, way: str = "fused", layers: int = 1) -> Report:
 def attention_operations(stage: str) -> int:
     """Of q k and p v in all blocks, by fmla of float16: 4 l l h, or 4 L h."""
     return BLOCKS * int(model(stage).phase(stage, "useful_operations.fmla_8h"))
+
+
+def one_attention(soc: Soc, *, tokens: int = TOKENS, held: int = 0) -> dict[str, Any]:
+    """A program: a block's fused attention of so many tokens behind others, by shape, keys and values in float16."""
+    heads = Heads(HEADS, HEADS, HIDDEN // HEADS)
+    cache = LayerCache(soc, "keys, values", heads.kv, heads.size, "float16", 64, fused=True)
+    if held:
+        cache.fill(held)
+    source, target = (soc.buffer(name, 4 * tokens * width) for name, width in (("qkv", 3 * HIDDEN), ("out", HIDDEN)))
+    with soc.phase("attention"):
+        attention(soc, None, tokens, heads, cache, None, None, True, source, target, 10)
+    return {}
+
+
+@cache
+def fused(stage: str) -> Report:
+    """What a block's fused attention ran and moved, of the prompt or of one token at position L - 1."""
+    tokens, held = (TOKENS, 0) if stage == "prefill" else (1, POSITIONS - 1)
+    return run(one_attention, on="arm", payload=False, tokens=tokens, held=held)
+
+
+def between_operations(stage: str) -> int:
+    """Of rotary embedding, biases and softmax in all blocks, for every head: float32 of the instructions counted."""
+    ran = fused(stage).phase("attention", "instructions")
+    return BLOCKS * sum(operations * int(ran[op]) for op, operations in LANES.items())
+
+
+def attention_moved(stage: str, level: str) -> int:
+    """Bytes that the fused operator moved in all blocks: `dram_bytes.total` of cold caches, or `l1_bytes`."""
+    return BLOCKS * int(fused(stage).phase("attention", level))
 
 
 def attention_bytes(stage: str, heads: int = 1, copies: int = 2) -> int:

@@ -61,7 +61,10 @@ def linear(tell: Tell) -> list[Row]:
 
 
 def attention(tell: Tell) -> list[Row]:
-    """V.B, attention: products as counted, softmax and bytes by the paper's terms."""
+    """V.B, attention: products as counted, softmax and bytes by the paper's terms, then what ran and moved beside them.
+
+    A fused operator moves none of the paper's bytes twice, and its softmax is of every head.
+    """
     rows = []
     for stage in ("prefill", "decode"):
         tell(f"attention, {stage}")
@@ -73,6 +76,19 @@ def attention(tell: Tell) -> list[Row]:
         rows.append(
             _of("attention", f"bytes, {stage}", nbytes, moved, "the paper's terms; no count of a fused operator")
         )
+        besides = counts.between_operations(stage)
+        rows.append(
+            _of(
+                "attention",
+                f"FLOP besides products, {stage}",
+                terms / G,
+                besides,
+                "instructions of rotary and softmax, every head",
+            )
+        )
+        for name, level in (("DRAM", "dram_bytes.total"), ("registers", "l1_bytes")):
+            found = counts.attention_moved(stage, level)
+            rows.append(_of("attention", f"bytes of {name}, {stage}", nbytes, found, "fused, as it ran; cold caches"))
         known = {"prefill": 99.26, "decode": 0.52}[stage]
         rows.append(Row("attention", f"operations a byte, {stage}", known, (products + terms) / moved))
     return rows
@@ -113,6 +129,12 @@ def tiles(tell: Tell) -> list[Row]:
         rows.append(_of("tiles", f"{tile}: bytes that registers load and store", 0.0, phase["l1_bytes"]))
         rows.append(_of("tiles", f"{tile}: smmla", 0.0, phase["instructions"]["smmla"], "e h l / 32"))
         rows.append(Row("tiles", f"{tile}: registers", None, report["registers.max"]))
+    for unit in ("smmla", "sdot"):
+        for bits in (4, 8):
+            tell(f"all tiles of {unit}, {bits} bits")
+            planned, best = counts.best_tile(unit, bits)
+            note = f"of all that ran, {best} moves the fewest bytes to registers"
+            rows.append(Row("tiles", f"planned for {unit}, {bits} bits: {planned}", None, planned.registers, note=note))
     return rows
 
 

@@ -28,6 +28,28 @@ def test_decode_is_counted_to_the_last_digit() -> None:
     assert counts.attention_bytes("decode") == 230_761_536 and counts.other_bytes("decode") == 19_660_800
 
 
+@pytest.mark.parametrize("unit, bits", [("smmla", 4), ("sdot", 4), ("sdot", 8)])
+def test_the_planners_tile_is_the_best_of_all_that_run(unit: str, bits: int) -> None:
+    planned, best = counts.best_tile(unit, bits)
+    assert planned == best
+
+
+def test_what_fused_attention_runs_and_moves() -> None:
+    length, hidden, heads, blocks = 585, 2048, 16, 24
+    assert blocks * counts.fused("decode").phase("attention", "useful_operations.fmla_8h") == (
+        counts.attention_operations("decode")
+    )
+    # DRAM: what comes in, and keys and values of float16 once, but for the pieces of 8 KiB in which the new ones were
+    # just written; these go out when others need their room.
+    incoming, pieces = 4 * 3 * hidden, 2 * heads * ((length - 1) * 2 * 128 // 8192 * 8192)
+    written = 2 * 2 * hidden
+    assert counts.attention_moved("decode", "dram_bytes.total") == blocks * (incoming + pieces + written)
+    # For each score of every head: max, difference, exp in 3 products and 5 fmla, rounding, 2 sums; four at a time.
+    scores = heads * 4 * -(-length // 4)
+    rest = 4 * heads * 4 + (8 + 4) * 128 * heads // 4 + 4 * 128 * heads // 4
+    assert counts.between_operations("decode") == blocks * (scores * (1 + 1 + 3 + 2 * 5 + 1 + 2) + rest)
+
+
 @pytest.mark.all
 def test_prefill_is_counted_to_the_last_digit_and_the_peaks_follow() -> None:
     found = counts.linear(560, 560, counts.ROW, quiet)

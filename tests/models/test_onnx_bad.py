@@ -130,6 +130,14 @@ def test_a_hostile_file_ends_with_one_line(change: Any, message: str, tmp_path: 
     refused(changed(change, tmp_path), message)
 
 
+def test_a_name_that_is_no_text_ends_with_one_line(tmp_path: Path) -> None:
+    file = save(mlp(), tmp_path / "m.onnx")
+    data = file.read_bytes()
+    assert data.count(b"alpha") == 1
+    file.write_bytes(data.replace(b"alpha", b"al\xe4ha"))
+    refused(file, "(Gemm) is not as ONNX has it")
+
+
 @pytest.mark.parametrize("data", [b"", b"\x00", b"GGUF", b"\xff" * 1000, b"\x08" * 99])
 def test_what_is_no_onnx_file_is_refused(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(data)
