@@ -155,7 +155,6 @@ def test_values_of_a_sweep_are_those_of_the_options() -> None:
 
 
 def test_the_picture_of_a_sweep(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     chosen = combinations.axes("shift", None, ["steps=1,2", "mesh=2x2,3x3"])
     combinations.check_picture(str(tmp_path / "a.svg"), chosen)
     combinations.draw(str(tmp_path / "a.svg"), ["steps", "mesh", "hops"], [[1, "2x2", 4], [1, "3x3", None]], 2)
