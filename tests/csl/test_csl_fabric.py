@@ -96,7 +96,7 @@ def test_names_and_order_mean_nothing(tmp_path: Path) -> None:
     edited = _cycles(folders[2], "main", "total")
     assert plain == renamed
     assert plain[1] != edited[1]
-    assert plain[0]["cycles"] != edited[0]["cycles"]  # type: ignore[index]
+    assert plain[0]["cycles"] != edited[0]["cycles"]
 
 
 EAST = ".{ .rx = .{RAMP}, .tx = .{EAST} }"

@@ -120,7 +120,8 @@ def test_blocks_are_the_matrix(rows: int, columns: int, bits: int, seed: int) ->
             return pack(filled, bits)
 
     one = Matrix("w", rows, columns, form=Quantized(bits, 64, True))
-    placed = place_codes(core, Written(), (one,), slice(None), (slice(None),), nl.float32)  # type: ignore[arg-type]
+    written: Any = Written()
+    placed = place_codes(core, written, (one,), slice(None), (slice(None),), nl.float32)
     assert placed.codes.shape == packed(codes, bits).shape
     for part in spans(columns, PIECE):
         (tile,) = placed.load_block(slice(0, rows), part)
