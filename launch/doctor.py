@@ -10,8 +10,8 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from meshrt.errors import MeshrtError, MpiError, UsageError
@@ -40,16 +40,18 @@ class Check:
     found: str
     mend: str = ""
 
+    def text(self) -> str:
+        line = f"{self.level:4}  {self.what:16}{self.found}"
+        return f"{line}\n      {'':16}-> {self.mend}" if self.mend else line
 
-def main(echo: Callable[[str], object] = print, core: Any = None) -> int:
-    """Print all checks. Returns 0, or 4 if one of them failed."""
-    failed = False
-    for check in checks(core):
-        echo(f"{check.level:4}  {check.what:16}{check.found}")
-        if check.mend:
-            echo(f"      {'':16}-> {check.mend}")
-        failed = failed or check.level == Level.FAIL
-    return MpiError.exit_code if failed else 0
+
+def exit_code(found: Sequence[Check]) -> int:
+    """0, or 4 if a check failed."""
+    return MpiError.exit_code if any(check.level == Level.FAIL for check in found) else 0
+
+
+def as_json(found: Sequence[Check]) -> dict[str, Any]:
+    return {"schema": 1, "exit_code": exit_code(found), "checks": [asdict(check) for check in found]}
 
 
 def checks(core: Any = None) -> Iterator[Check]:

@@ -26,7 +26,7 @@ from typing import Any  # noqa: E402
 import click  # noqa: E402
 
 from meshrt.commands.shared import EXAMPLES  # noqa: E402
-from meshrt.errors import nearest  # noqa: E402
+from meshrt.errors import MpiError, nearest  # noqa: E402
 from meshrt.ranks import failure, hostmemory  # noqa: E402
 from meshrt.version import __version__  # noqa: E402
 
@@ -37,6 +37,7 @@ NO_ARGUMENTS: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
 COMMANDS = {
     "bench": "bench",
     "chat": "chat",
+    "completion": "completion",
     "compress": "compress",
     "csl": "csl",
     "devices": "devices",
@@ -62,6 +63,10 @@ COMMANDS = {
 }
 
 
+# Commands that the ranks of a job do together. What one process does, rank 0 of a job does for all.
+TOGETHER = frozenset({"bench", "chat", "plmr", "reproduce", "run", "sweep", "tune", "validate"})
+
+
 class Commands(click.Group):
     """Imports a command's module when the command is asked for: a rank pays for none but its own."""
 
@@ -72,6 +77,8 @@ class Commands(click.Group):
         if cmd_name not in COMMANDS:
             hint = nearest(cmd_name, COMMANDS, f"there are {', '.join(COMMANDS)}")
             raise click.UsageError(f"no command {cmd_name!r}: {hint}", ctx)
+        if launched_rank() and cmd_name not in TOGETHER:
+            ctx.exit()
         command: click.Command = import_module(f"meshrt.commands.{COMMANDS[cmd_name]}").command
         return command
 
@@ -83,8 +90,33 @@ class Commands(click.Group):
             sys.exit(failure.report_alone(error))
 
 
+def _print_version(ctx: click.Context, param: click.Parameter, asked: bool) -> None:
+    """The versions that a report of a fault needs. Nothing is started of the MPI library."""
+    if not asked or ctx.resilient_parsing:
+        return
+    if launched_rank() == 0:
+        from platform import python_version
+
+        import numpy
+
+        from meshrt.mesh.wires import core
+        from meshrt.ranks import host
+
+        try:
+            library = host.library()
+        except MpiError:
+            library = "no MPI library"
+        compiled = "" if core.chosen(os.environ) is None else ", compiled core"
+        click.echo(f"meshrt, version {__version__}")
+        click.echo(f"Python {python_version()}, NumPy {numpy.__version__}, {library}{compiled}")
+    ctx.exit()
+
+
 @click.group(cls=Commands, epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__)
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version,
+    help="Show the versions of meshrt and of what it runs on, and exit.",
+)  # fmt: skip
 def cli() -> None:
     """A mesh emulator of MPI processes that runs LLM inference on machines you do not have."""
 

@@ -14,6 +14,7 @@ from meshrt.errors import LimitError, UsageError
 from meshrt.machine import find_machine
 from meshrt.program import Program, load_program, named, program_of, settings_of
 from meshrt.ranks import host
+from meshrt.ranks.alone import Alone
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
 from meshrt.report import Report, gather_report
@@ -43,7 +44,8 @@ def emulate(
     try:
         result = program.run(machine, **values)
         machine.console.clear()
-        facts = {"wall_seconds": perf_counter() - start, "mpi": host.library(), "version": __version__}
+        library = "none" if isinstance(comm, Alone) else host.library()
+        facts = {"wall_seconds": perf_counter() - start, "mpi": library, "version": __version__}
         reported = {option.name: values[option.name] for option in program.options if option.reported}
         return gather_report(program.machine, machine, program.name, reported, result, facts)
     finally:
@@ -73,7 +75,7 @@ def run(
     with _one_thread():
         size = host.launched_size() if comm is None else comm.size
         if size == 1:
-            report = emulate(comm or _alone(), Board.alone(), loaded, arguments, payload=payload, **settings)
+            report = emulate(comm or Alone(), Board.alone(), loaded, arguments, payload=payload, **settings)
         else:
             report = _together(comm, loaded, arguments, payload, settings)
     assert report is not None
@@ -98,13 +100,13 @@ def sweep(
     runs = [options | dict(zip(names, values, strict=True)) for values in product(*(options[name] for name in names))]
     ready = [_options(program, on, choice) for choice in runs]
     host.prepare_environment()
-    comm = comm or host.connect()
+    comm = comm or host.communicator()
     reports: dict[int, Report] = {}
     with _one_thread():
         for at in range(comm.rank, len(ready), comm.size):
             loaded, arguments, settings = ready[at]
             try:
-                report = emulate(_alone(), Board.alone(), loaded, arguments, payload=payload, **settings)
+                report = emulate(Alone(), Board.alone(), loaded, arguments, payload=payload, **settings)
                 assert report is not None
                 reports[at] = Report(report)
             except LimitError as error:
@@ -142,14 +144,6 @@ def _options(
     arguments = fixed | values
     loaded.complete(arguments)
     return loaded, arguments, settings
-
-
-def _alone() -> Intracomm:
-    host.prepare_environment()
-    host.connect()
-    from mpi4py import MPI
-
-    return MPI.COMM_SELF
 
 
 def _together(

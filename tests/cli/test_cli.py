@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 import pytest
 
 from meshrt import __version__
 from meshrt.cli import COMMANDS, cli
 from meshrt.commands import shared
 from meshrt.mesh.device import PRESETS
+from meshrt.ranks import host
 
 Run = Callable[..., Any]
 MEASURED = {
@@ -102,7 +105,17 @@ def test_a_group_without_a_command_shows_its_help(ranks: int, group: tuple[str, 
 
 
 def test_version(run_meshrt: Run):
-    assert __version__ in say(run_meshrt, "--version")
+    first, second = say(run_meshrt, "--version").splitlines()
+    assert first == f"meshrt, version {__version__}"
+    assert second.startswith(f"Python {platform.python_version()}, NumPy {np.__version__}, {host.library()}")
+
+
+def test_what_one_process_does_rank_0_does_for_all(run_meshrt: Run):
+    alone = run_meshrt("list")
+    both = run_meshrt("list", ranks=2)
+    assert (both.code, both.stdout, both.stderr) == (0, alone.stdout, "")
+    code, out, err, _ = run_meshrt("explain", "nothing", ranks=2)
+    assert (code, out, err.count("\n")) == (2, "", 1)
 
 
 def assert_measured(part: dict[str, Any], extra: frozenset[str] = frozenset()) -> None:

@@ -86,9 +86,10 @@ def test_mpirun_beside_python_comes_first(tmp_path: Path, monkeypatch: pytest.Mo
         local.find_mpirun("MPICH 5.0.2")
 
 
-def test_doctor_finds_this_environment_fit(capsys: pytest.CaptureFixture[str]) -> None:
-    assert doctor.main() == 0
-    found = capsys.readouterr().out
+def test_doctor_finds_this_environment_fit() -> None:
+    checks = list(doctor.checks())
+    assert doctor.exit_code(checks) == 0
+    found = "\n".join(check.text() for check in checks)
     assert re.search(r"^(ok|warn)  +2 ranks +\d+ packets each way in a second, \d+ us each$", found, re.MULTILINE)
     for what in ("MPI library", "mpirun", "cores", "ranks", "memory", "BLAS threads", "batch system"):
         assert re.search(rf"^(ok|warn)  +{what} ", found, re.MULTILINE), what
@@ -96,10 +97,14 @@ def test_doctor_finds_this_environment_fit(capsys: pytest.CaptureFixture[str]) -
 
 def test_doctor_without_an_mpi_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MPI4PY_LIBMPI", "/nowhere/libmpi.so")
-    last = list(doctor.checks())[-1]
+    checks = list(doctor.checks())
+    last = checks[-1]
     assert (last.level, last.what) == (doctor.Level.FAIL, "MPI library")
     assert "pip install" in last.mend
-    assert doctor.main(lambda line: None) == 4
+    assert doctor.exit_code(checks) == 4
+    assert last.text() == f"FAIL  MPI library     {last.found}\n{'':22}-> {last.mend}"
+    document = doctor.as_json(checks)
+    assert (document["exit_code"], document["checks"][-1]["level"]) == (4, "FAIL")
 
 
 @pytest.mark.parametrize(

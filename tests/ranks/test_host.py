@@ -106,8 +106,11 @@ def test_launcher_of_another_library(run_script: Run, launcher: str) -> None:
             assert err.count("\n") == 1
 
 
+RANK_OF_ONE = {"PMI_RANK": "0", "PMI_SIZE": "1"}
+
+
 def test_missing_library(run_script: Run) -> None:
-    code, _, err, _ = run_script(CONNECT, env={"MPI4PY_LIBMPI": "/nowhere/libmpi.so"})
+    code, _, err, _ = run_script(CONNECT, env={"MPI4PY_LIBMPI": "/nowhere/libmpi.so", **RANK_OF_ONE})
     assert code == 4
     assert err.startswith("meshrt: error: mpi4py finds no MPI library")
     assert "pip install mpi4py mpich" in err
@@ -115,10 +118,21 @@ def test_missing_library(run_script: Run) -> None:
 
 
 def test_missing_mpi4py(run_script: Run) -> None:
-    code, _, err, _ = run_script("import sys; sys.modules['mpi4py'] = None\n" + CONNECT)
+    code, _, err, _ = run_script("import sys; sys.modules['mpi4py'] = None\n" + CONNECT, env=RANK_OF_ONE)
     assert code == 4
     assert err.startswith("meshrt: error: mpi4py is not installed: pip install mpi4py mpich")
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("launcher", [None, "PMIX_RANK", "PMI_FD", "PALS_RANKID", "MV2_COMM_WORLD_RANK"])
+def test_one_rank_without_a_launcher_needs_no_mpi(run_script: Run, launcher: str | None) -> None:
+    environ = {"MPI4PY_LIBMPI": "/nowhere/libmpi.so"} | ({launcher: "0"} if launcher else {})
+    code, out, err, _ = run_script(CONNECT, env=environ)
+    if launcher is None:
+        assert (code, out, err) == (0, "0 1\n", "")
+    else:  # it may be one of many, which MPI alone knows
+        assert code == 4
+        assert err.startswith("meshrt: error: mpi4py finds no MPI library")
 
 
 @pytest.mark.mpi(ranks=[2, 5])

@@ -16,6 +16,7 @@ from meshrt.mesh.block import Block, make_block
 from meshrt.mesh.collectives import treeplan
 from meshrt.mesh.collectives.trees import installed_tree, reduce_and_spread
 from meshrt.mesh.device import Device
+from meshrt.ranks.alone import Alone
 from meshrt.ranks.board import Board
 
 LONG = 16  # cores; shorter lines keep the groups of `treeplan.ktree`, so that a small run starts without measuring
@@ -67,9 +68,7 @@ def _fastest(n: int, phases: int, nbytes: int, device: Device) -> tuple[int, ...
 
 def _measure(n: int, phases: int, groups: tuple[int, ...], nbytes: int, device: Device) -> float:
     """Cycles of one allreduce of a float32 tile; infinitely many where a routing table is too small."""
-    from mpi4py import MPI
-
-    block = make_block(MPI.COMM_SELF, device, n, 1, Board.alone(), payload=False)
+    block = make_block(Alone(), device, n, 1, Board.alone(), payload=False)
     try:
         with installed_tree(block, "x", treeplan.ktree(n, phases, groups)) as tree:
             reduce_and_spread(block, tree, np.zeros((1, 1, -(-nbytes // 4)), np.float32), np.add)

@@ -1,0 +1,29 @@
+"""A communicator of one rank that no launcher started. It needs no MPI library, and starts without the time of one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Alone:
+    """What programs and the runtime ask of a communicator besides messages to others, which there are none of."""
+
+    rank: int = 0
+    size: int = 1
+
+    def Dup(self) -> Alone:
+        return self
+
+    def Free(self) -> None:
+        """It holds nothing."""
+
+    def bcast(self, value: Any, root: int = 0) -> Any:
+        return value
+
+    def gather(self, value: Any, root: int = 0) -> list[Any]:
+        return [value]
+
+    def allgather(self, value: Any) -> list[Any]:
+        return [value]
