@@ -9,8 +9,9 @@ import numpy as np
 from meshrt.csl import nodes as n
 from meshrt.csl import tilebuiltins, vectorbuiltins
 from meshrt.csl.arithmetic import bitcast, convert
+from meshrt.csl.conversions import code, coerce
 from meshrt.csl.costs import COSTS
-from meshrt.csl.expressions import code, coerce, expression, known, place, spend, type_of_node
+from meshrt.csl.expressions import expression, known, place, type_of_node
 from meshrt.csl.scope import Scope
 from meshrt.csl.types import (
     BOOL,
@@ -56,7 +57,7 @@ def _as(node: n.Builtin, scope: Scope) -> Val:
             if kind in (INT, FLOAT):
                 return Val(kind, int(one.value) if kind is INT else float(one.value))
             return Val(kind, convert(one.value, NUMBERS[kind.name]))
-    spend(scope, COSTS.arithmetic)
+    scope.spend(COSTS.arithmetic)
     if is_float(kind):
         return Val(kind, code=f"{kind}({one.code})")
     return Val(kind, code=f"convert({one.code}, {kind})")

@@ -9,11 +9,13 @@ import numpy as np
 
 from meshrt.csl import nodes as n
 from meshrt.csl.arithmetic import bitcast, convert, divide, remainder
+from meshrt.csl.conversions import code, coerce
 from meshrt.csl.costs import COSTS
-from meshrt.csl.expressions import code, coerce, expression, spend, type_of_node
+from meshrt.csl.expressions import expression, type_of_node
 from meshrt.csl.modules import FUNCTION
+from meshrt.csl.places import store
 from meshrt.csl.scope import Scope, Writer
-from meshrt.csl.statements import Returned, statement, store
+from meshrt.csl.statements import Returned, statement
 from meshrt.csl.types import BOOL, FLOAT, INT, NUMBERS, STRING, STRUCT, TYPE, TYPES, VOID, Callable, nbytes
 from meshrt.csl.values import FunctionRef, Memory, Val
 
@@ -23,7 +25,7 @@ BEFORE = (TYPE, STRUCT, STRING, INT, FLOAT)  # of values that live before the ru
 def call(callee: Val, arguments: list[Val], scope: Scope, line: int) -> Val:
     """A call of a function of the program. CslError."""
     if not callee.known:
-        spend(scope, COSTS.call)
+        scope.spend(COSTS.call)
         pairs = zip(arguments, callee.type.parameters, strict=True)
         text = "".join(f", {code(coerce(one, kind, scope, line), scope)}" for one, kind in pairs)
         return Val(callee.type.result, code=f"(yield from {callee.code}(c{text}))")
@@ -49,7 +51,7 @@ def call(callee: Val, arguments: list[Val], scope: Scope, line: int) -> Val:
     if scope.writer is None or result in BEFORE:
         return _compute(ref, bound, result, scope, line)
     name = function(ref, scope.image, before)
-    spend(scope, COSTS.call)
+    scope.spend(COSTS.call)
     text = "".join(f", {code(one, scope)}" for one in run)
     return Val(result, code=f"(yield from {name}(c{text}))")
 

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from meshrt.csl import nodes as n
-from meshrt.csl.expressions import coerce, expression, type_of_node
+from meshrt.csl.conversions import coerce
+from meshrt.csl.expressions import expression, type_of_node
 from meshrt.csl.scope import Scope
 from meshrt.csl.types import BOOL, FLOAT, INT, STRUCT, Array, Callable, dtype, is_number, nbytes
 from meshrt.csl.values import Cell, FunctionRef, Memory, Module, Slot, Val

@@ -70,6 +70,11 @@ class Scope:
     def wrong(self, line: int, message: str) -> CslError:
         return wrong(self.at(line), message)
 
+    def spend(self, cycles: float) -> None:
+        """What is written here takes so long in the run."""
+        if self.writer is not None:
+            self.writer.cost += cycles
+
     @property
     def language(self) -> Language:
         found: Language = self.module.program.language

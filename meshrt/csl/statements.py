@@ -7,24 +7,15 @@ from typing import Any
 import numpy as np
 
 from meshrt.csl import nodes as n
+from meshrt.csl.conversions import code, coerce
 from meshrt.csl.costs import COSTS
-from meshrt.csl.expressions import (
-    binary,
-    code,
-    coerce,
-    element_index,
-    expression,
-    load,
-    place,
-    spend,
-    truth,
-    type_of_node,
-    view_of,
-)  # fmt: skip
+from meshrt.csl.expressions import expression, place, truth, type_of_node
 from meshrt.csl.modules import initial_value
+from meshrt.csl.operators import binary
+from meshrt.csl.places import load, store
 from meshrt.csl.scope import Scope
 from meshrt.csl.types import BOOL, FLOAT, INT, TYPES, VOID, Array, dtype, is_number, is_word, nbytes
-from meshrt.csl.values import Cell, Element, Local, Memory, Slot, Val
+from meshrt.csl.values import Cell, Local, Memory, Val
 
 RANGE = TYPES["range"]
 
@@ -116,54 +107,6 @@ def _stack(node: n.Declaration, kind: Any, value: Val | None, scope: Scope) -> N
         store(spot, value, scope, node.line)
 
 
-def store(target: Val, value: Val, scope: Scope, line: int) -> None:
-    """Put a value where another lies."""
-    spot, writer = target.spot, scope.writer
-    if isinstance(spot, Cell):
-        new = value.value.copy() if isinstance(value.value, np.ndarray) else value.value
-        spot.names[spot.name] = Val(target.type, new, spot=spot)
-    elif isinstance(spot, Element):
-        spot.array[spot.index] = value.value
-    elif writer is None:
-        if isinstance(spot, Memory) and isinstance(spot.address, int) and not isinstance(target.type, Array):
-            scope.image.memory.view(dtype(target.type))[spot.address // dtype(target.type).itemsize] = value.value
-        elif isinstance(spot, Slot):
-            scope.image.objects[spot.index] = value.value
-        else:
-            raise scope.wrong(line, "this cannot be assigned to before the run")
-    elif isinstance(spot, Memory):
-        spend(scope, COSTS.store)
-        if isinstance(target.type, Array):
-            of = target.type.element
-            if value.spot is not None and value.code is None and value.value is None:
-                count, size = target.type.count, dtype(of).itemsize
-                a, b = element_index(spot.address, size), element_index(value.spot.address, size)
-                writer.charge()
-                writer.line(f"{view_of(of)}[{a}:({a}) + {count}] = {view_of(of)}[{b}:({b}) + {count}]")
-                return
-            text = (
-                code(value, scope) if value.code is not None else scope.image.constant(np.asarray(value.value).ravel())
-            )
-            begin = element_index(spot.address, dtype(of).itemsize)
-            writer.charge()
-            writer.line(f"{view_of(of)}[{begin}:({begin}) + {target.type.count}] = {text}")
-            return
-        text = code(value, scope)
-        writer.charge()
-        writer.line(f"{view_of(target.type)}[{element_index(spot.address, dtype(target.type).itemsize)}] = {text}")
-    elif isinstance(spot, Slot):
-        spend(scope, COSTS.store)
-        text = code(value, scope)
-        writer.charge()
-        writer.line(f"o[{spot.index}] = {text}")
-    elif isinstance(spot, Local):
-        text = code(value, scope)
-        writer.charge()
-        writer.line(f"{spot.name} = {text}")
-    else:
-        raise scope.wrong(line, "this is const: it cannot be assigned to")
-
-
 def _assign(node: n.Assign, scope: Scope) -> None:
     if isinstance(node.target, n.Name) and node.target.name == "_":
         statement(node.value, scope)
@@ -187,7 +130,7 @@ def _if(node: n.If, scope: Scope) -> None:
         return
     writer = scope.writer
     assert writer is not None
-    spend(scope, COSTS.branch)
+    scope.spend(COSTS.branch)
     writer.charge()
     writer.line(f"if {condition.code}:")
     _write_block(node.then, scope.child())
@@ -212,7 +155,7 @@ def _while(node: n.While, scope: Scope) -> None:
     writer.line("while True:")
     writer.depth += 1
     condition = truth(node.condition, scope)
-    spend(scope, COSTS.branch)
+    scope.spend(COSTS.branch)
     writer.charge()
     writer.line(f"if not {code(condition, scope)}: break")
     writer.depth -= 1
@@ -247,7 +190,7 @@ def _for(node: n.For, scope: Scope) -> None:
     writer.line(f"for {position} in numbers(i16, 0, {count}, 1):")
     inner = scope.child()
     writer.depth += 1
-    spend(scope, COSTS.branch + COSTS.arithmetic)
+    scope.spend(COSTS.branch + COSTS.arithmetic)
     if over.value is not None and not isinstance(over.spot, Memory):
         one = Val(element, code=f"{scope.image.constant(over.value)}[{position}]")
     else:
@@ -284,7 +227,7 @@ def _for_range(node: n.For, over: Val, scope: Scope) -> None:
     writer.line(f"for {name} in numbers({kind}, {bounds}):")
     inner = scope.child()
     inner.names[node.names[0]] = Val(kind, code=name)
-    spend(scope, COSTS.branch + COSTS.arithmetic)
+    scope.spend(COSTS.branch + COSTS.arithmetic)
     writer.after.append((None, scope))
     _write_block(node.body, inner)
     writer.after.pop()

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from meshrt.csl import nodes as n
+from meshrt.csl.conversions import code
 from meshrt.csl.costs import COSTS
-from meshrt.csl.expressions import code, expression, known, place
+from meshrt.csl.expressions import expression, known, place
 from meshrt.csl.scope import Scope
 from meshrt.csl.types import STRUCT, TYPES, VOID, Array, Callable, Pointer, nbytes
 from meshrt.csl.values import FunctionRef, Memory, Val

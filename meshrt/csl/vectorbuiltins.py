@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshrt.csl import nodes as n
+from meshrt.csl.conversions import code, coerce
 from meshrt.csl.costs import COSTS
 from meshrt.csl.errors import unknown
-from meshrt.csl.expressions import code, coerce, expression, known, load, place, spend, type_of_node
+from meshrt.csl.expressions import expression, known, place, type_of_node
 from meshrt.csl.functions import define, function
 from meshrt.csl.modules import FUNCTION
 from meshrt.csl.operations import OPERATIONS, SPACE, Options
+from meshrt.csl.places import load
 from meshrt.csl.scope import Scope, Writer
 from meshrt.csl.tilebuiltins import NOTHING, task_number
 from meshrt.csl.types import (
@@ -55,7 +57,7 @@ def _made(kind: Any, make: Any, name: str, parts: dict[str, Any], scope: Scope) 
             for key, part in parts.items()
         }  # fmt: skip
         return Val(kind, make(**plain))
-    spend(scope, 2 * COSTS.arithmetic)
+    scope.spend(2 * COSTS.arithmetic)
     text = ", ".join(
         f"{key}=({''.join(_number(one, scope) + ', ' for one in part)})" if isinstance(part, tuple)
         else f"{key}={_number(part, scope)}" if isinstance(part, Val) else f"{key}={part!r}"
@@ -219,7 +221,7 @@ def _changed(change: Any, name: str, nargs: int) -> Any:
             raise scope.wrong(node.line, f"{node.name} of a {dsd.type}, which is no descriptor")
         if dsd.known and by.known:
             return Val(dsd.type, change(dsd.value, by.value, *extra))
-        spend(scope, COSTS.arithmetic)
+        scope.spend(COSTS.arithmetic)
         text = "".join(f", {one}" for one in extra)
         return Val(dsd.type, code=f"{name}({code(dsd, scope)}, {code(by, scope)}{text})")
 
@@ -266,7 +268,7 @@ def _load_to_dsr(node: n.Builtin, scope: Scope) -> Val:
     if scope.writer is None:
         scope.image.dsrs[dsr.kind, dsr.index] = (dsd.value, options)
         return NOTHING
-    spend(scope, COSTS.load_dsr)
+    scope.spend(COSTS.load_dsr)
     text = f"({code(dsd, scope)}, {scope.image.constant(options)})"
     scope.writer.charge()
     scope.writer.line(f"c.dsrs[{dsr.kind!r}, {dsr.index}] = {text}")

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from meshrt.csl.conversions import code, coerce
 from meshrt.csl.costs import COSTS
 from meshrt.csl.errors import Place
-from meshrt.csl.expressions import code, coerce, spend
 from meshrt.csl.libraries.system import native
 from meshrt.csl.operations import OPERATIONS, Options, Pending
 from meshrt.csl.router import EAST, NORTH, RAMP, SOUTH, WEST, Route
@@ -60,7 +60,7 @@ def pe(program: Any, given: dict[str, Val], image: Any) -> Library:
                 one if kind == "pointer" else coerce(one, TYPES["u16"], scope, line)
                 for one, kind in zip(arguments, kinds, strict=False)
             ]
-            spend(scope, COSTS.call)
+            scope.spend(COSTS.call)
             scope.image.space[f"collective_{name}"] = STEPS[name]
             scope.image.space["collective"] = begin
             callback = code(task_number(arguments[-1], scope, line), scope)

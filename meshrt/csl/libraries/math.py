@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from meshrt.csl.expressions import code, coerce, spend
+from meshrt.csl.conversions import code, coerce
 from meshrt.csl.scope import Scope
 from meshrt.csl.types import FLOAT, INT, NATIVE, TYPES, is_float
 from meshrt.csl.values import Library, Native, Val
@@ -58,7 +58,7 @@ def _function(name: str, count: int, compute: Any, cycles: float, kind: Any) -> 
         if all(one.known for one in given):
             with np.errstate(all="ignore"):
                 return Val(of, compute(*(one.value for one in given)))
-        spend(scope, cycles)
+        scope.spend(cycles)
         python = f"math_{name}"
         scope.image.space[python] = compute
         return Val(of, code=f"{python}({', '.join(code(one, scope) for one in given)})")

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from meshrt.csl.conversions import code, coerce
 from meshrt.csl.costs import COSTS
-from meshrt.csl.expressions import DIRECTIONS, code, coerce, spend
+from meshrt.csl.places import DIRECTIONS
 from meshrt.csl.scope import Scope
 from meshrt.csl.types import BOOL, NATIVE, STRUCT, TYPES, U16, VOID, is_number
 from meshrt.csl.values import Library, Native, Val
@@ -25,7 +26,7 @@ def _run_only(name: str, text: Any, result: Any = VOID, cycles: float = COSTS.ca
     def call(scope: Scope, arguments: list[Val], line: int) -> Val:
         if scope.writer is None:
             raise scope.wrong(line, f"{name} is done in the run, not before it")
-        spend(scope, cycles)
+        scope.spend(cycles)
         scope.image.space.update(SPACE)
         return Val(result, code=text(*(code(one, scope) for one in arguments)))
 
@@ -95,7 +96,7 @@ def control(program: Any, given: dict[str, Val], image: Any) -> Library:
     def coded(scope: Scope, parts: list[Val]) -> Val:
         if all(one.known for one in parts):
             return Val(U32, encode(*(one.value for one in parts)))
-        spend(scope, 2 * COSTS.arithmetic)
+        scope.spend(2 * COSTS.arithmetic)
         scope.image.space.update(SPACE)
         return Val(U32, code=f"encode({', '.join(code(one, scope) for one in parts)})")
 
@@ -123,7 +124,7 @@ def random(program: Any, given: dict[str, Val], image: Any) -> Library:
     def number(kind: str) -> Val:
         def call(scope: Scope, arguments: list[Val], line: int) -> Val:
             low, high = (coerce(one, TYPES[kind], scope, line) for one in arguments)
-            spend(scope, 20.0)
+            scope.spend(20.0)
             scope.image.space.update(SPACE)
             return Val(TYPES[kind], code=f"draw(c, {kind}, {code(low, scope)}, {code(high, scope)})")
 
@@ -170,7 +171,7 @@ def debug(program: Any, given: dict[str, Val], image: Any) -> Library:
 
     def trace(name: str) -> Val:
         def call(scope: Scope, arguments: list[Val], line: int) -> Val:
-            spend(scope, COSTS.call)
+            scope.spend(COSTS.call)
             scope.image.space.update(SPACE)
             text = code(arguments[0], scope) if arguments else "int(c.t)"
             return Val(VOID, code=f"trace(c, {key!r}, {text})")
@@ -193,7 +194,7 @@ def simprint(program: Any, given: dict[str, Val], image: Any) -> Library:
 
     def out(name: str, show: str) -> Val:
         def call(scope: Scope, arguments: list[Val], line: int) -> Val:
-            spend(scope, COSTS.call)
+            scope.spend(COSTS.call)
             scope.image.space.update(SPACE)
             text = code(arguments[0], scope) if arguments else "''"
             if arguments and arguments[0].known and not is_number(arguments[0].type):
