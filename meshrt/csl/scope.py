@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +37,17 @@ class Writer:
         if self.cost:
             self.line(f"c.t += {self.cost!r}")
             self.cost = 0.0
+
+    @contextmanager
+    def block(self) -> Iterator[None]:
+        """What is written within is an indented block."""
+        self.depth += 1
+        before = len(self.body)
+        yield
+        self.charge()
+        if len(self.body) == before:
+            self.line("pass")
+        self.depth -= 1
 
     def name(self, stem: str) -> str:
         self.names += 1
