@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from meshrt.csl import descriptorbuiltins, tilebuiltins, vectorbuiltins
 from meshrt.csl import nodes as n
-from meshrt.csl import tilebuiltins, vectorbuiltins
 from meshrt.csl.arithmetic import bitcast, convert
 from meshrt.csl.conversions import code, coerce
 from meshrt.csl.costs import COSTS
@@ -215,5 +215,5 @@ BUILTINS: dict[str, Any] = {
     "@get_control_task_id": _identity("control_task_id", 64), "@range": _range, "@is_arch": _is_arch,
     "@concat_structs": _concat_structs, "@import_module": _import, "@assert": _assert, "@comptime_assert": _assert,
     "@type_of": _type_of, "@is_same_type": _is_same_type, "@has_field": _has_field, "@field": _field,
-    "@get_int": _get_int, **tilebuiltins.BUILTINS, **vectorbuiltins.BUILTINS,
+    "@get_int": _get_int, **tilebuiltins.BUILTINS, **descriptorbuiltins.BUILTINS, **vectorbuiltins.BUILTINS,
 }  # fmt: skip

@@ -13,20 +13,7 @@ from meshrt.csl.errors import unknown
 from meshrt.csl.operators import binary, peers, unary
 from meshrt.csl.places import address, element, load, member, named, pointed
 from meshrt.csl.scope import Scope
-from meshrt.csl.types import (
-    BOOL,
-    NATIVE,
-    STRUCT,
-    TYPE,
-    TYPES,
-    VOID,
-    Array,
-    Callable,
-    Enum,
-    Pointer,
-    dtype,
-    nbytes,
-)  # fmt: skip
+from meshrt.csl.types import BOOL, NATIVE, STRUCT, TYPE, TYPES, VOID, Array, Callable, Enum, Pointer, dtype, nbytes
 from meshrt.csl.values import Val
 
 

@@ -1,0 +1,216 @@
+"""Builtins that make and change descriptors: of vectors in memory and on the fabric, of their registers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshrt.csl import nodes as n
+from meshrt.csl.conversions import code
+from meshrt.csl.costs import COSTS
+from meshrt.csl.errors import unknown
+from meshrt.csl.expressions import expression, known, place, type_of_node
+from meshrt.csl.places import load
+from meshrt.csl.scope import Scope
+from meshrt.csl.tilebuiltins import task_number
+from meshrt.csl.types import DSRS, STRUCT, TYPES, VOID, Array, Pointer, dtype, is_dsd, is_pointer, nbytes
+from meshrt.csl.values import Memory, Val
+from meshrt.csl.vectors import Dsr, Fab, Mem, increment, set_base, set_length, set_stride
+
+
+def number(one: Val) -> str:
+    """The Python of a whole number."""
+    return str(int(one.value)) if one.known else f"int({one.code})"
+
+
+def _made(kind: Any, make: Any, name: str, parts: dict[str, Any], scope: Scope) -> Val:
+    """A descriptor of parts that are known, or the Python that makes it. A part: a Val, a tuple of them, or plain."""
+    flat = [one for part in parts.values() for one in (part if isinstance(part, tuple) else (part,))]
+    if all(one.known for one in flat if isinstance(one, Val)):
+        plain = {
+            key: tuple(int(one.value) for one in part) if isinstance(part, tuple)
+            else int(part.value) if isinstance(part, Val) else part
+            for key, part in parts.items()
+        }  # fmt: skip
+        return Val(kind, make(**plain))
+    scope.spend(2 * COSTS.arithmetic)
+    text = ", ".join(
+        f"{key}=({''.join(number(one) + ', ' for one in part)})" if isinstance(part, tuple)
+        else f"{key}={number(part)}" if isinstance(part, Val) else f"{key}={part!r}"
+        for key, part in parts.items()
+    )  # fmt: skip
+    return Val(kind, code=f"{name}({text})")
+
+
+def _get_dsd(node: n.Builtin, scope: Scope) -> Val:
+    kind = type_of_node(node.arguments[0], scope)
+    given = expression(node.arguments[1], scope)
+    if not is_dsd(kind) or given.type is not STRUCT:
+        raise scope.wrong(node.line, f"@get_dsd of {kind}: a kind of descriptor and a struct are asked for")
+    fields = dict(given.value)
+    if kind.name in ("fabin_dsd", "fabout_dsd"):
+        return _fabric(kind, fields, scope, node.line)
+    only(
+        fields,
+        {"tensor_access", "base_address", "extent", "stride", "offset", "wavelet_index_offset"},
+        scope,
+        node.line,
+    )
+    offset = "wavelet_index_offset" in fields and bool(fields["wavelet_index_offset"].value)
+    if "tensor_access" in fields:
+        base, extents, strides, element = _tensor(*fields["tensor_access"].value)
+    else:
+        if "base_address" not in fields or "extent" not in fields:
+            raise scope.wrong(node.line, "a vector in memory has .tensor_access, or .base_address and .extent")
+        pointer = fields["base_address"]
+        if not is_pointer(pointer.type):
+            raise scope.wrong(node.line, f".base_address is a {pointer.type}, not a pointer")
+        to = pointer.type.to
+        element = to.element if isinstance(to, Array) else to
+        one = Val(TYPES["comptime_int"], 1)
+        base, extents, strides = pointer, (fields["extent"],), (fields.get("stride", one),)
+    parts = {
+        "base": base, "nbytes": nbytes(element), "extents": tuple(extents), "strides": tuple(strides),
+        "dtype": dtype(element).str[1:], "index_offset": offset,
+    }  # fmt: skip
+    return _made(kind, Mem, "Mem", parts, scope)
+
+
+def only(fields: dict[str, Val], names: set[str], scope: Scope, line: int) -> None:
+    """CslError where a struct has a field of another name."""
+    for name in fields:
+        if name not in names:
+            raise unknown(scope.at(line), "field", name, names)
+
+
+def _fabric(kind: Any, fields: dict[str, Val], scope: Scope, line: int) -> Val:
+    names = {
+        "fabric_color", "extent", "input_queue", "output_queue", "control", "simd_mode", "advance_switch",
+        "wavelet_index_offset", "priority", "single_step", "on_control", "queue",
+    }  # fmt: skip
+    only(fields, names, scope, line)
+    inward = kind.name == "fabin_dsd"
+    queue = fields.get("input_queue" if inward else "output_queue", fields.get("queue"))
+    color = fields.get("fabric_color")
+    if color is not None and color.type is VOID:  # a colour that was left out: the vector must not be used
+        color = None
+    if "fabric_color" not in fields and queue is None:
+        raise scope.wrong(line, "a vector of the fabric has .fabric_color or a queue that has a colour")
+    simd = 1
+    if "simd_mode" in fields:
+        simd = 4 if "simd_64" in fields["simd_mode"].value else 2 if "simd_32" in fields["simd_mode"].value else 1
+
+    def flag(name: str) -> bool:
+        return name in fields and bool(fields[name].value)
+
+    on_control = None
+    if "on_control" in fields:
+        on_control = _on_control(fields["on_control"], scope, line)
+    parts: dict[str, Any] = {
+        "inward": inward, "color": color, "queue": queue, "extent": fields["extent"], "control": flag("control"),
+        "simd": simd, "advance_switch": flag("advance_switch"), "index_offset": flag("wavelet_index_offset"),
+        "on_control": on_control,
+    }  # fmt: skip
+    return _made(kind, Fab, "Fab", parts, scope)
+
+
+def _on_control(one: Val, scope: Scope, line: int) -> Any:
+    for name in ("terminate", "transition", "wait"):
+        if name in one.value:
+            value = one.value[name]
+            return (name, None if value.value is True else int(task_number(value, scope, line).value))
+    raise scope.wrong(line, ".on_control says none of terminate, transition, wait")
+
+
+def _tensor(node: n.Access, scope: Scope) -> Any:
+    """Base address, extents and strides of |i|{n} -> A[f(i)], f affine."""
+    extents = [expression(one, scope) for one in node.extents]
+    element = node.element
+    if not isinstance(element, n.Index):
+        raise scope.wrong(node.line, "tensor_access leads to an element of an array")
+    array = place(element.array, scope)
+    if isinstance(array.type, Pointer):
+        array = load(array, scope)
+        to = array.type.to
+        kind = to if isinstance(to, Array) else Array((0,), to)
+        base = Val(TYPES["comptime_int"], array.value, array.code)
+    elif isinstance(array.type, Array) and isinstance(array.spot, Memory):
+        kind = array.type
+        address = array.spot.address
+        base = (
+            Val(TYPES["comptime_int"], address)
+            if isinstance(address, int)
+            else Val(TYPES["comptime_int"], code=address)
+        )
+    else:
+        raise scope.wrong(node.line, f"tensor_access of a {array.type} that is not in memory")
+    if len(element.indices) != len(kind.sizes):
+        raise scope.wrong(node.line, f"{len(element.indices)} indices for an array of {len(kind.sizes)} axes")
+
+    def at(index: n.Node, which: int | None) -> Val:
+        inner = scope.child()
+        for place_, name in enumerate(node.names):
+            inner.names[name] = Val(TYPES["comptime_int"], int(place_ == which))
+        return expression(index, inner)
+
+    size = nbytes(kind.element)
+    begin: list[tuple[Val, int]] = []
+    steps: list[list[tuple[Val, Val, int]]] = [[] for _ in node.names]
+    for axis, index in enumerate(element.indices):
+        stride = 1
+        for after in kind.sizes[axis + 1 :]:
+            stride *= after
+        zero = at(index, None)
+        begin.append((zero, stride))
+        for which in range(len(node.names)):
+            steps[which].append((at(index, which), zero, stride))
+    integer = TYPES["comptime_int"]
+
+    def total(parts: list[tuple[Any, int]], first: Val | None, scale: int) -> Val:
+        if all(one.known for one, _ in parts) and (first is None or first.known):
+            value = sum(int(one.value) * stride * scale for one, stride in parts)
+            return Val(integer, value + (0 if first is None else int(first.value)))
+        text = " + ".join(f"{number(one)} * {stride * scale}" for one, stride in parts)
+        return Val(integer, code=text if first is None else f"{number(first)} + {text}")
+
+    strides = []
+    for axis_steps in steps:
+        if all(one.known and zero.known for one, zero, _ in axis_steps):
+            strides.append(
+                Val(integer, sum((int(one.value) - int(zero.value)) * stride for one, zero, stride in axis_steps))
+            )
+        else:
+            text = " + ".join(f"({number(one)} - {number(zero)}) * {stride}" for one, zero, stride in axis_steps)
+            strides.append(Val(integer, code=text))
+    return total(begin, base, size), tuple(extents), tuple(strides), kind.element
+
+
+def _changed(change: Any, name: str, nargs: int) -> Any:
+    def builtin(node: n.Builtin, scope: Scope) -> Val:
+        dsd = expression(node.arguments[0], scope)
+        by = expression(node.arguments[1], scope)
+        extra: tuple[int, ...] = ()
+        if nargs == 3:
+            extra = (nbytes(type_of_node(node.arguments[2], scope)),)
+        if not is_dsd(dsd.type):
+            raise scope.wrong(node.line, f"{node.name} of a {dsd.type}, which is no descriptor")
+        if dsd.known and by.known:
+            return Val(dsd.type, change(dsd.value, by.value, *extra))
+        scope.spend(COSTS.arithmetic)
+        text = "".join(f", {one}" for one in extra)
+        return Val(dsd.type, code=f"{name}({code(dsd, scope)}, {code(by, scope)}{text})")
+
+    return builtin
+
+
+def _get_dsr(node: n.Builtin, scope: Scope) -> Val:
+    kind = type_of_node(node.arguments[0], scope)
+    if kind.name not in DSRS:
+        raise scope.wrong(node.line, f"@get_dsr of {kind}: there are {', '.join(DSRS)}")
+    return Val(kind, Dsr(kind.name, int(known(node.arguments[1], scope, "a register's number").value)))
+
+
+BUILTINS: dict[str, Any] = {
+    "@get_dsd": _get_dsd, "@get_dsr": _get_dsr, "@increment_dsd_offset": _changed(increment, "increment", 3),
+    "@set_dsd_base_addr": _changed(set_base, "set_base", 2), "@set_dsd_length": _changed(set_length, "set_length", 2),
+    "@set_dsd_stride": _changed(set_stride, "set_stride", 2),
+}  # fmt: skip
