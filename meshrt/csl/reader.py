@@ -1,0 +1,52 @@
+"""The tokens of a file, one after the other, for the parser."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from meshrt.csl.errors import CslError, Place, wrong
+from meshrt.csl.lexer import Token
+
+
+@dataclass
+class Reader:
+    """What is read next is `token`."""
+
+    file: str
+    tokens: list[Token]
+    at: int = 0
+
+    @property
+    def token(self) -> Token:
+        return self.tokens[self.at]
+
+    def peek(self, ahead: int = 1) -> Token:
+        return self.tokens[min(self.at + ahead, len(self.tokens) - 1)]
+
+    def next(self) -> Token:
+        token = self.tokens[self.at]
+        self.at += token.kind != "end"
+        return token
+
+    def has(self, text: str) -> bool:
+        token = self.tokens[self.at]
+        return token.text == text and token.kind in ("op", "name", "builtin")
+
+    def take(self, text: str) -> bool:
+        if self.has(text):
+            self.at += 1
+            return True
+        return False
+
+    def want(self, text: str, of: str) -> Token:
+        if not self.has(text):
+            raise self.wrong(f"{text!r} is missing in {of}, there is {self.token.text!r}")
+        return self.next()
+
+    def name(self, of: str) -> str:
+        if self.token.kind != "name":
+            raise self.wrong(f"a name is missing in {of}, there is {self.token.text!r}")
+        return self.next().text
+
+    def wrong(self, message: str) -> CslError:
+        return wrong(Place(self.file, self.token.line), message)
