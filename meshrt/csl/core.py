@@ -12,7 +12,8 @@ import numpy as np
 from meshrt.csl.costs import COSTS
 from meshrt.csl.errors import CslError
 from meshrt.csl.image import Image
-from meshrt.csl.operations import Options, Pending, advance, compute
+from meshrt.csl.operations import Options
+from meshrt.csl.pending import Pending, advance, compute
 from meshrt.csl.tilebuiltins import CONTROL
 from meshrt.csl.vectors import Fab, Fifo, FifoName
 

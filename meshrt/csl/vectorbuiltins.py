@@ -11,7 +11,8 @@ from meshrt.csl.descriptorbuiltins import number, only
 from meshrt.csl.expressions import expression, known, place, type_of_node
 from meshrt.csl.functions import define, function
 from meshrt.csl.modules import FUNCTION
-from meshrt.csl.operations import OPERATIONS, SPACE, Options
+from meshrt.csl.operations import OPERATIONS, Options
+from meshrt.csl.pending import SPACE
 from meshrt.csl.scope import Scope, Writer
 from meshrt.csl.tilebuiltins import NOTHING, task_number
 from meshrt.csl.types import DSRS, NATIVE, TYPES, VOID, Array, Pointer, dtype, is_dsd, nbytes

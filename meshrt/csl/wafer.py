@@ -16,7 +16,7 @@ from meshrt.csl.errors import CslError, Deadlock, NoRoute
 from meshrt.csl.expressions import type_of_node
 from meshrt.csl.functions import function
 from meshrt.csl.image import CORE_BYTES, Image
-from meshrt.csl.operations import Pending
+from meshrt.csl.pending import Pending
 from meshrt.csl.router import ACROSS, NAMES, RAMP, STEPS, Route, keeps, route
 from meshrt.csl.scope import Scope
 from meshrt.csl.types import dtype

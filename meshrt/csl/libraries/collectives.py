@@ -14,7 +14,8 @@ from meshrt.csl.conversions import code, coerce
 from meshrt.csl.costs import COSTS
 from meshrt.csl.errors import Place
 from meshrt.csl.libraries.system import native
-from meshrt.csl.operations import OPERATIONS, Options, Pending
+from meshrt.csl.operations import OPERATIONS, Options
+from meshrt.csl.pending import Pending
 from meshrt.csl.router import EAST, NORTH, RAMP, SOUTH, WEST, Route
 from meshrt.csl.scope import Scope
 from meshrt.csl.tilebuiltins import task_number

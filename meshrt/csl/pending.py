@@ -1,0 +1,228 @@
+"""Operations under way: done at once where all lies in memory, else step by step as wavelets come and room is made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from meshrt.csl.addresses import SIZES, elements
+from meshrt.csl.costs import COSTS
+from meshrt.csl.operations import Operation, Options
+from meshrt.csl.vectors import Dsr, Fab, FifoName, Mem, increment, indexed, set_base, set_length, set_stride
+
+INFINITE = 1 << 30
+
+
+@dataclass(slots=True, eq=False)
+class Pending:
+    """An operation under way. `target` and `sources` as resolved; `done` of `total` elements until `time`."""
+
+    of: Operation
+    target: Any
+    sources: tuple[Any, ...]
+    options: Options
+    total: int
+    time: float
+    place: Any  # where in the source: (function, line of its Python)
+    done: int = 0
+    waits: bool = False  # the core's task waits for it
+    over: bool = False
+    stalled: bool = False  # it had data, and no room for them
+    then: Any = None  # what a library does next, given the time
+
+
+def start(core: Any, of: Operation, operands: tuple[Any, ...], options: Options) -> Pending | None:
+    """Begin an operation; what is returned is what the task has to wait for."""
+    saved: list[tuple[Dsr, Any, Options]] = []
+    resolved = []
+    for one in operands:
+        if isinstance(one, Dsr):
+            held = core.dsrs.get((one.kind, one.index))
+            if held is None:
+                raise core.failed(f"register {one.index} of {one.kind} is used and nothing was loaded to it")
+            one_dsd, how = held
+            if how.save_address:
+                saved.append((one, one_dsd, how))
+            if how.is_async and not options.is_async:
+                options = replace(options, is_async=True, activate=how.activate, unblock=how.unblock)
+            one = one_dsd
+        resolved.append(one)
+    target, sources = resolved[0], tuple(resolved[1:])
+    total = _total(target, sources)
+    for dsr, dsd, how in saved:
+        if isinstance(dsd, Mem):
+            core.dsrs[dsr.kind, dsr.index] = (increment(dsd, total * dsd.strides[0], dsd.nbytes), how)
+    plain = isinstance(target, Mem) and not any(isinstance(one, Fab | FifoName) for one in sources)
+    core.operations += 1
+    if plain:
+        compute(core, of, target, sources, 0, total)
+        cycles = total / of.lanes
+        if options.is_async:
+            core.t += COSTS.start_async
+            core.wafer.at(core.t + cycles, core.finish_plain, options)
+        else:
+            core.t += cycles if core.mapping else COSTS.start + cycles
+        return None
+    core.t += COSTS.start_async if options.is_async else COSTS.start
+    pending = Pending(of, target, sources, options, total, core.t, core.where(), waits=not options.is_async)
+    core.pending.append(pending)
+    if total == 0:
+        core.finish(pending)
+    core.advance(pending)
+    if pending.over and pending.waits:
+        core.t = max(core.t, pending.time)
+        return None
+    return pending if pending.waits else None
+
+
+def _total(target: Any, sources: tuple[Any, ...]) -> int:
+    for kind in (Mem, Fab):  # memory says how long it is, then the fabric
+        for one in (target, *sources):
+            if isinstance(one, kind) and not (isinstance(one, Mem) and not one.extents):
+                return int(one.extent)
+    return 1 if not any(isinstance(one, FifoName) for one in (target, *sources)) else INFINITE
+
+
+def compute(core: Any, of: Operation, target: Mem, sources: tuple[Any, ...], begin: int, count: int) -> None:
+    if count <= 0:
+        return
+    taken = of.dtype if of.takes is None else of.takes
+    given = [
+        core.views[taken][elements(core, one, taken, begin, count)] if isinstance(one, Mem) else one for one in sources
+    ]
+    put(core, of, target, sources, given, begin, count)
+
+
+def put(
+    core: Any, of: Operation, target: Mem, sources: tuple[Any, ...], given: list[Any], begin: int, count: int
+) -> None:
+    """Compute and store; one after the other where all goes to one place and comes from it."""
+    view = core.views[of.dtype]
+    where = elements(core, target, of.dtype, begin, count)
+    if count > 1 and not any(target.strides):
+        at = target.base // SIZES[of.dtype]
+        same = [isinstance(one, Mem) and one.base == target.base and not any(one.strides) for one in sources]
+        columns = [np.broadcast_to(one, (count,)) for one in given]
+        for step in range(count) if any(same) else (count - 1,):
+            view[at] = of.compute(
+                *(view[at] if is_same else one[step] for one, is_same in zip(columns, same, strict=True))
+            )
+        return
+    view[where] = of.compute(*given)
+
+
+def advance(core: Any, pending: Pending) -> bool:
+    """Go on as far as wavelets and room allow. Did anything move?"""
+    target, sources, of = pending.target, pending.sources, pending.of
+    count = pending.total - pending.done
+    if pending.stalled:
+        pending.time, pending.stalled = max(pending.time, core.wafer.now), False
+    begin = pending.time
+    last = 0.0
+    for one in sources:
+        if isinstance(one, Fab):
+            count = min(count, core.available(core.input_color(one)))
+        elif isinstance(one, FifoName):
+            count = min(count, core.fifos[one.index].count)
+    ready = count
+    if count > 0 and isinstance(target, Fab):
+        count = min(count, core.wafer.room(core, core.output_color(target), pending, count))
+    elif isinstance(target, FifoName):
+        count = min(count, target.capacity - core.fifos[target.index].count)
+    pending.stalled = count < ready
+    if count <= 0:
+        return False
+    taken = of.dtype if of.takes is None else of.takes
+    given: list[Any] = []
+    for one in sources:
+        if isinstance(one, Fab):
+            raw, first, final = core.take(core.input_color(one), count)
+            begin, last = max(begin, first), max(last, final)
+            given.append(_narrow(raw, taken))
+        elif isinstance(one, FifoName):
+            raw, final = core.pop(one, count, pending.time)
+            begin, last = max(begin, final - count), max(last, final)
+            given.append(_narrow(raw, taken))
+        elif isinstance(one, Mem):
+            given.append(core.views[taken][elements(core, one, taken, pending.done, count)])
+        else:
+            given.append(one)
+    lanes = max([one.simd for one in (target, *sources) if isinstance(one, Fab)], default=of.lanes)
+    lanes = min(lanes, of.lanes) if of.lanes > 1 else 1
+    end = max(begin + count / lanes, last)
+    done, pending.time = pending.done, end
+    pending.done += count
+    if isinstance(target, Mem):
+        put(core, of, target, sources, given, done, count)
+    else:
+        result = np.broadcast_to(np.asarray(of.compute(*given)).astype(of.dtype), (count,))
+        if isinstance(target, Fab):
+            data = _widen(result)
+            if target.index_offset:
+                data = data & np.uint32(0xFFFF) | np.uint32(target.index << 16)
+            core.wafer.send(core, core.output_color(target), data, begin, (end - begin) / count, target.control)
+            if target.advance_switch and pending.done == pending.total:
+                core.wafer.turn(core, core.output_color(target), "SWITCH_ADV", end)
+        else:
+            core.push(target, _widen(result), end)
+    if pending.done >= pending.total:
+        core.finish(pending)
+    return True
+
+
+def _narrow(raw: Any, dtype: Any) -> Any:
+    return raw.view(dtype) if SIZES[dtype] == 4 else raw.astype(np.uint16).view(dtype)
+
+
+def _widen(result: Any) -> Any:
+    result = np.ascontiguousarray(result)
+    if result.dtype.itemsize == 4:
+        return result.view(np.uint32).copy()
+    return result.view(np.uint16).astype(np.uint32)
+
+
+def map_over(core: Any, function: Any, operands: tuple[Any, ...], target: Any) -> Iterator[Any]:
+    """@map: the function of each element, in order."""
+    vectors = [one for one in (*operands, target) if isinstance(one, Mem) and one.extents]
+    count = min((one.extent for one in vectors), default=1)
+    reads = []
+    for one in operands:
+        if isinstance(one, Mem):
+            where = elements(core, one, one.dtype, 0, count)
+            view = core.views[one.dtype]
+            reads.append((view, _positions(where)))
+        elif isinstance(one, Fab | FifoName):
+            raise core.failed("@map of vectors of the fabric is not here: move it to memory first")
+        else:
+            reads.append((None, one))
+    writes = None if target is None else _positions(elements(core, target, target.dtype, 0, count))
+    out = None if target is None else core.views[target.dtype]
+    core.t += COSTS.start
+    for at in range(count):
+        core.t += COSTS.map_step
+        core.mapping = True  # its operations follow each other without a start
+        found = yield from function(core, *(where if view is None else view[where[at]] for view, where in reads))
+        if out is not None and writes is not None:
+            out[writes[at]] = found
+    core.mapping = False
+
+
+def _positions(where: Any) -> Any:
+    if isinstance(where, slice):
+        return range(where.start, where.stop, where.step)
+    return where
+
+
+def held(core: Any, holds: Any) -> None:
+    """@assert in the run."""
+    if not holds:
+        raise core.failed("@assert does not hold")
+
+
+SPACE: dict[str, Any] = {
+    "start": start, "map_over": map_over, "held": held, "Mem": Mem, "Fab": Fab, "indexed": indexed,
+    "increment": increment, "set_base": set_base, "set_length": set_length, "set_stride": set_stride,
+}  # fmt: skip
