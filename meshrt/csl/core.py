@@ -2,42 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from collections import deque
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
+from meshrt.csl import origin
 from meshrt.csl.costs import COSTS
-from meshrt.csl.errors import CslError
 from meshrt.csl.image import Image
 from meshrt.csl.operations import Options
-from meshrt.csl.pending import Pending, advance, compute
-from meshrt.csl.tilebuiltins import CONTROL
+from meshrt.csl.pending import Pending, advance
+from meshrt.csl.tasks import Task, candidates, given
+from meshrt.csl.trains import Train, available, insert, take
 from meshrt.csl.vectors import Fab, Fifo, FifoName
 
 SIMPLE = ("i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4")
-
-
-@dataclass(slots=True, eq=False)
-class Train:
-    """Wavelets one behind the other."""
-
-    head: float  # when the first is there
-    gap: float
-    data: Any  # uint32
-    control: bool
-    at: int = 0
-
-
-@dataclass(slots=True, eq=False)
-class Task:
-    """A task, or what the host launched, that runs."""
-
-    name: str
-    generator: Any
-    waits: Pending | None = None
 
 
 class Core:
@@ -102,31 +79,6 @@ class Core:
             self.scheduled = True
             self.wafer.at(max(time, self.t), self.run, None)
 
-    def candidates(self) -> list[tuple[float, int, Any]]:
-        """What may run: from when on, its number, the wavelet's colour or None."""
-        found: list[tuple[float, int, Any]] = [
-            (since, number, None) for number, since in self.ready.items() if number not in self.blocked
-        ]
-        for color, trains in self.arrived.items():
-            if not trains:
-                continue
-            first = trains[0]
-            time = first.head + first.gap * first.at
-            if first.control:
-                number = self.control_task(int(first.data[first.at]))
-                if number is not None and not any(self.reads(one, color, True) for one in self.pending):
-                    found.append((time, number, color))
-                continue
-            number = self.data.get(color)
-            if number is None or number in self.blocked or any(self.reads(one, color) for one in self.pending):
-                continue
-            found.append((time, number, color))
-        return found
-
-    def control_task(self, raw: int) -> int | None:
-        number = (raw >> 16 & 63) + CONTROL
-        return number if number in self.image.tasks else None
-
     def reads(self, pending: Pending, color: int, control: bool = False) -> bool:
         return any(
             isinstance(one, Fab) and self.input_color(one) == color and (not control or one.on_control is not None)
@@ -137,7 +89,7 @@ class Core:
         self.scheduled = False
         if self.running is not None:
             return
-        found = self.candidates()
+        found = candidates(self)
         now = max(time, self.t)
         due = [one for one in found if one[0] <= now]
         if not due:
@@ -155,8 +107,8 @@ class Core:
         if color is None:
             del self.ready[number]
         else:
-            raw, _, _ = self.take(color, 1, True)
-            arguments = _arguments(raw, dtypes)
+            raw, _, _ = self.take(color, 1)
+            arguments = given(raw, dtypes)
         self.go(Task(name, python(self, *arguments)))
 
     def next_command(self, time: float) -> None:
@@ -175,7 +127,7 @@ class Core:
             self.wake(self.t)
             return
         except (IndexError, OverflowError, ZeroDivisionError) as error:
-            raise self.failed_at(error) from error
+            raise origin.failed_at(self, error) from error
         task.waits = waited
         if waited.over:
             self.wafer.at(waited.time, self.resume, waited)
@@ -203,7 +155,7 @@ class Core:
                 trains = self.arrived.get(self.input_color(one))
                 if trains and trains[0].control:
                     number = one.on_control[1]
-                    _, _, final = self.take(self.input_color(one), 1, True)
+                    _, _, final = self.take(self.input_color(one), 1)
                     pending.time = max(pending.time, final)
                     if number is not None:
                         self.wafer.at(pending.time, self.effect, (number, None))
@@ -233,11 +185,6 @@ class Core:
     def follow(self, time: float, pending: Pending) -> None:
         pending.then(time)
 
-    def compute(self, pending: Pending) -> None:
-        """An operation all in memory, of a library."""
-        compute(self, pending.of, pending.target, pending.sources, 0, pending.total)
-        pending.time += pending.total / pending.of.lanes
-
     def finish_plain(self, time: float, options: Options) -> None:
         self.effect(time, (options.activate, options.unblock))
 
@@ -256,47 +203,26 @@ class Core:
         if dsd.queue is not None and dsd.queue in self.image.inputs:
             return int(self.image.inputs[dsd.queue])
         if dsd.color is None:
-            raise self.failed(f"input queue {dsd.queue} has no colour: @initialize_queue gives it one")
+            raise origin.failed(self, f"input queue {dsd.queue} has no colour: @initialize_queue gives it one")
         return dsd.color
 
     def output_color(self, dsd: Fab) -> int:
         if dsd.queue is not None and dsd.queue in self.image.outputs:
             return int(self.image.outputs[dsd.queue])
         if dsd.color is None:
-            raise self.failed(f"output queue {dsd.queue} has no colour: @initialize_queue gives it one")
+            raise origin.failed(self, f"output queue {dsd.queue} has no colour: @initialize_queue gives it one")
         return dsd.color
 
     def available(self, color: int) -> int:
         """Data that have come, or are on their way, before a control wavelet."""
-        total = 0
-        for one in self.arrived.get(color, ()):
-            if one.control:
-                break
-            total += len(one.data) - one.at
-        return total
+        return available(self.arrived.get(color, ()))
 
-    def held_of(self, color: int) -> int:
-        return sum(len(one.data) - one.at for one in self.arrived.get(color, ()))
-
-    def take(self, color: int, count: int, control: bool = False) -> tuple[Any, float, float]:
+    def take(self, color: int, count: int) -> tuple[Any, float, float]:
         """The next wavelets: raw, when the first and the last of them are there."""
-        trains = self.arrived[color]
-        parts, first, final = [], None, 0.0
         self.taken += count
-        while count:
-            one = trains[0]
-            some = min(count, len(one.data) - one.at)
-            if first is None:
-                first = one.head + one.gap * one.at
-            final = one.head + one.gap * (one.at + some - 1)
-            parts.append(one.data[one.at : one.at + some])
-            one.at += some
-            count -= some
-            if one.at == len(one.data):
-                trains.popleft()
+        raw, first, final = take(self.arrived[color], count)
         self.tell(color, max(final, self.t))
-        assert first is not None
-        return parts[0] if len(parts) == 1 else np.concatenate(parts), first, final
+        return raw, first, final
 
     def tell(self, color: int, time: float) -> None:
         """Room was made: those who waited for it go on."""
@@ -304,84 +230,22 @@ class Core:
             self.wafer.at(time, core.poll, pending)
 
     def deliver(self, color: int, train: Train) -> None:
-        trains = self.arrived.setdefault(color, deque())
-        at = len(trains)
-        while at and trains[at - 1].head > train.head and not trains[at - 1].at:
-            at -= 1
-        trains.insert(at, train)
+        insert(self.arrived.setdefault(color, deque()), train)
         self.wafer.at(train.head, self.poll, None)
 
     # FIFOs
 
     def push(self, name: FifoName, data: Any, time: float) -> None:
         fifo = self.fifos[name.index]
-        fifo.held.append((time, data))
-        fifo.count += len(data)
+        fifo.push(data, time)
         if fifo.activate_push is not None:
             self.wafer.at(time, self.effect, (fifo.activate_push, None))
         self.wafer.at(time, self.poll, None)
 
     def pop(self, name: FifoName, count: int, time: float) -> tuple[Any, float]:
         fifo = self.fifos[name.index]
-        parts, final = [], time
-        fifo.count -= count
-        while count:
-            when, data = fifo.held[0]
-            some = min(count, len(data))
-            parts.append(data[:some])
-            final = max(final, when)
-            count -= some
-            if some == len(data):
-                fifo.held.pop(0)
-            else:
-                fifo.held[0] = (when, data[some:])
+        data, final = fifo.pop(count, time)
         if fifo.activate_pop is not None:
             self.wafer.at(final, self.effect, (fifo.activate_pop, None))
         self.wafer.at(final, self.poll, None)
-        return np.concatenate(parts), final
-
-    # Errors
-
-    def where(self) -> Any:
-        """(function, line of its Python) that runs now."""
-        frame: Any = sys._getframe(1)
-        while frame is not None:
-            if frame.f_code.co_filename.startswith("<f"):
-                return frame.f_code.co_name, frame.f_lineno
-            frame = frame.f_back
-        return None
-
-    def place(self, where: Any) -> str:
-        if where is None:
-            return f"core ({self.x}, {self.y})"
-        name, line = where
-        return f"{self.image.lines[name][line - 1]}: core ({self.x}, {self.y})"
-
-    def failed(self, message: str, kind: Any = CslError) -> Any:
-        return kind(f"{self.place(self.where())}: {message}")
-
-    def failed_at(self, error: BaseException) -> Any:
-        """An error that Python had in the program, with its place there."""
-        from meshrt.csl.errors import MemoryLimit
-
-        where, trace = None, error.__traceback__
-        while trace is not None:
-            if trace.tb_frame.f_code.co_filename.startswith("<f"):
-                where = (trace.tb_frame.f_code.co_name, trace.tb_lineno)
-            trace = trace.tb_next
-        if isinstance(error, IndexError):
-            return MemoryLimit(f"{self.place(where)}: an access leads out of a core's {self.nbytes:,} bytes: {error}")
-        return CslError(f"{self.place(where)}: {error}")
-
-
-def _arguments(raw: Any, dtypes: list[Any]) -> list[Any]:
-    """A wavelet's data as a task's parameters: the first has the low bits."""
-    given, shift = [], 0
-    for dtype in dtypes:
-        size = dtype.itemsize
-        if size == 4:
-            given.append(raw.view(dtype)[0])
-        else:
-            given.append((raw >> np.uint32(shift)).astype(np.uint16).view(dtype)[0])
-        shift += 16
-    return given
+        return data, final

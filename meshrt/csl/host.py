@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from meshrt.csl.core import Core, Train
+from meshrt.csl.core import Core
 from meshrt.csl.errors import CslError, Deadlock, MemoryLimit
 from meshrt.csl.program import build
+from meshrt.csl.stuck import why
+from meshrt.csl.trains import Train
 from meshrt.csl.types import Array, Pointer, dtype, nbytes
-from meshrt.csl.wafer import Wafer, why
+from meshrt.csl.wafer import Wafer
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from meshrt.csl import origin
 from meshrt.csl.addresses import SIZES, elements
 from meshrt.csl.costs import COSTS
 from meshrt.csl.operations import Operation, Options
@@ -42,7 +43,7 @@ def start(core: Any, of: Operation, operands: tuple[Any, ...], options: Options)
         if isinstance(one, Dsr):
             held = core.dsrs.get((one.kind, one.index))
             if held is None:
-                raise core.failed(f"register {one.index} of {one.kind} is used and nothing was loaded to it")
+                raise origin.failed(core, f"register {one.index} of {one.kind} is used and nothing was loaded to it")
             one_dsd, how = held
             if how.save_address:
                 saved.append((one, one_dsd, how))
@@ -67,7 +68,7 @@ def start(core: Any, of: Operation, operands: tuple[Any, ...], options: Options)
             core.t += cycles if core.mapping else COSTS.start + cycles
         return None
     core.t += COSTS.start_async if options.is_async else COSTS.start
-    pending = Pending(of, target, sources, options, total, core.t, core.where(), waits=not options.is_async)
+    pending = Pending(of, target, sources, options, total, core.t, origin.where(), waits=not options.is_async)
     core.pending.append(pending)
     if total == 0:
         core.finish(pending)
@@ -195,7 +196,7 @@ def map_over(core: Any, function: Any, operands: tuple[Any, ...], target: Any) -
             view = core.views[one.dtype]
             reads.append((view, _positions(where)))
         elif isinstance(one, Fab | FifoName):
-            raise core.failed("@map of vectors of the fabric is not here: move it to memory first")
+            raise origin.failed(core, "@map of vectors of the fabric is not here: move it to memory first")
         else:
             reads.append((None, one))
     writes = None if target is None else _positions(elements(core, target, target.dtype, 0, count))
@@ -219,7 +220,7 @@ def _positions(where: Any) -> Any:
 def held(core: Any, holds: Any) -> None:
     """@assert in the run."""
     if not holds:
-        raise core.failed("@assert does not hold")
+        raise origin.failed(core, "@assert does not hold")
 
 
 SPACE: dict[str, Any] = {

@@ -54,11 +54,26 @@ class Fifo:
     activate_pop: int | None = None
     held: list[Any] = field(default_factory=list)  # (times, numbers)
     count: int = 0
-    freed: float = 0.0
 
-    @property
-    def extent(self) -> int:
-        return 1 << 30
+    def push(self, data: Any, time: float) -> None:
+        self.held.append((time, data))
+        self.count += len(data)
+
+    def pop(self, count: int, time: float) -> tuple[Any, float]:
+        """The oldest numbers, and when all of them are there, at `time` or later."""
+        parts, final = [], time
+        self.count -= count
+        while count:
+            when, data = self.held[0]
+            some = min(count, len(data))
+            parts.append(data[:some])
+            final = max(final, when)
+            count -= some
+            if some == len(data):
+                self.held.pop(0)
+            else:
+                self.held[0] = (when, data[some:])
+        return np.concatenate(parts), final
 
 
 @dataclass(frozen=True, slots=True)

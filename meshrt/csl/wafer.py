@@ -9,30 +9,23 @@ from typing import Any
 
 import numpy as np
 
+from meshrt.csl import origin
 from meshrt.csl.arithmetic import convert
-from meshrt.csl.core import Core, Train
+from meshrt.csl.core import Core
 from meshrt.csl.costs import COSTS
 from meshrt.csl.errors import CslError, Deadlock, NoRoute
 from meshrt.csl.expressions import type_of_node
 from meshrt.csl.functions import function
 from meshrt.csl.image import CORE_BYTES, Image
+from meshrt.csl.paths import Path, walk
 from meshrt.csl.pending import Pending
-from meshrt.csl.router import ACROSS, NAMES, RAMP, STEPS, Route, keeps, route
+from meshrt.csl.router import ACROSS, RAMP, STEPS, Route, keeps, route
 from meshrt.csl.scope import Scope
+from meshrt.csl.stuck import told
+from meshrt.csl.trains import Train, waiting
 from meshrt.csl.types import dtype
-from meshrt.csl.vectors import Fab
 
 COMMANDS = ("NOP", "SWITCH_ADV", "SWITCH_RST", "TEARDOWN")
-
-
-@dataclass(frozen=True, slots=True)
-class Path:
-    """Where wavelets of one core and colour go: cores, hops to each, colours there; routers on the way."""
-
-    cores: tuple[tuple[Any, int, int], ...]  # core, hops, colour
-    routers: tuple[tuple[int, int, int], ...]
-    hops: int
-    held: tuple[int, int, int] | None  # a router whose switch is turned away: wait for it
 
 
 @dataclass(slots=True, eq=False)
@@ -112,49 +105,8 @@ class Wafer:
         key = (x, y, color)
         found = self.paths.get(key)
         if found is None:
-            found = self.paths[key] = self._walk(x, y, color)
+            found = self.paths[key] = walk(self.routes, self.cores, self.program.size, x, y, color)
         return found
-
-    def _walk(self, x: int, y: int, color: int) -> Path:
-        cores: list[tuple[Any, int, int]] = []
-        routers: list[tuple[int, int, int]] = []
-        ahead = [(x, y, RAMP, 0, color)]
-        seen: set[tuple[int, int, int, int]] = set()
-        most = 0
-        while ahead:
-            x, y, port, hops, color = ahead.pop(0)
-            most = max(most, hops)
-            entry = self.routes.get((x, y, color))
-            if entry is None:
-                raise NoRoute(
-                    f"router ({x}, {y}) has no rule for colour {color}, on which a wavelet comes in by {NAMES[port]}"
-                )
-            if port not in entry.rx:
-                if any(port in rx for rx, _ in entry.positions):
-                    return Path((), (), 0, (x, y, color))
-                takes = ", ".join(NAMES[one] for one in sorted(entry.rx)) or "none"
-                raise NoRoute(
-                    f"{entry.place}: router ({x}, {y}) takes colour {color} from {takes},"
-                    f" a wavelet comes in by {NAMES[port]}"
-                )
-            if (x, y, port, color) in seen:
-                raise NoRoute(f"{entry.place}: colour {color} goes round and round through router ({x}, {y})")
-            seen.add((x, y, port, color))
-            routers.append((x, y, color))
-            for out in sorted(entry.tx):
-                if out == RAMP:
-                    cores.append((self.cores.get((x, y)), hops, color))
-                    if cores[-1][0] is None:
-                        raise NoRoute(f"{entry.place}: colour {color} goes to core ({x}, {y}), which has no code")
-                    continue
-                dx, dy = STEPS[out]
-                if not (0 <= x + dx < self.program.size[0] and 0 <= y + dy < self.program.size[1]):
-                    raise NoRoute(
-                        f"{entry.place}: colour {color} leaves the rectangle at ({x}, {y}) to the {NAMES[out]}"
-                    )
-                next_color = color ^ 1 if (entry.swap_x and dx) or (entry.swap_y and dy) else color
-                ahead.append((x + dx, y + dy, ACROSS[out], hops + 1, next_color))
-        return Path(tuple(cores), tuple(routers), most, None)
 
     def room(self, core: Core, color: int, pending: Pending, asked: int) -> int:
         """How many wavelets the way and the queues at its ends take now; if none, who has to be told."""
@@ -170,7 +122,7 @@ class Wafer:
                 if end.reads(one, there):
                     reads += one.total - one.done
             waits = 0 if self.routes[end.x, end.y, there].exact else COSTS.queue + 2 * hops
-            free = waits + reads - end.held_of(there)
+            free = waits + reads - waiting(end.arrived.get(there, ()))
             if free <= 0:
                 end.waiters.setdefault(there, []).append((core, pending))
             asked = min(asked, free)
@@ -180,7 +132,9 @@ class Wafer:
         try:
             return self.path(core.x, core.y, color)
         except NoRoute as error:
-            raise NoRoute(f"{error} (sent by core ({core.x}, {core.y}), {core.place(core.where())})") from None
+            raise NoRoute(
+                f"{error} (sent by core ({core.x}, {core.y}), {origin.place(core, origin.where())})"
+            ) from None
 
     def send(self, core: Core, color: int, data: Any, head: float, gap: float, control: bool) -> None:
         """Wavelets from a core's ramp to where its routers say."""
@@ -208,7 +162,7 @@ class Wafer:
     def _control(self, core: Core, color: int, data: Any, head: float) -> None:
         """A control wavelet: it goes by the positions as they are, and turns the switches it has passed."""
         if COMMANDS[int(data[0]) >> 22 & 3] == "TEARDOWN":
-            raise core.failed("a teardown is sent, which is not in the part of CSL that is here (docs/csl.md)")
+            raise origin.failed(core, "a teardown is sent, which is not in the part of CSL that is here (docs/csl.md)")
         self._path_of(core, color)
         ahead = [(core.x, core.y, RAMP, 0, color, int(data[0]))]
         turned: list[tuple[tuple[int, int, int], str]] = []
@@ -279,35 +233,4 @@ class Wafer:
         self.settle()
         stuck = [core for core in self.cores.values() if not core.open or core.commands]
         if stuck:
-            raise Deadlock(self.stuck(stuck))
-
-    def stuck(self, stuck: list[Core]) -> str:
-        """Why nothing goes on, core by core."""
-        lines = [
-            f"deadlock: {len(stuck)} of {len(self.cores)} cores never came to unblock_cmd_stream, and nothing moves"
-        ]
-        for core in stuck[:4]:
-            lines.append(f"  core ({core.x}, {core.y}): {why(core)}")
-        if len(stuck) > 4:
-            lines.append(f"  and {len(stuck) - 4} more")
-        return "\n".join(lines)
-
-
-def why(core: Core) -> str:
-    """What a core waits for."""
-    parts = []
-    for one in core.pending:
-        colors = [f"colour {core.input_color(part)}" for part in one.sources if isinstance(part, Fab)]
-        what = f"waits for {' and '.join(colors)}" if colors else "waits for room"
-        if isinstance(one.target, Fab):
-            what += f", sends on colour {core.output_color(one.target)}"
-        place = core.place(one.place).split(": core")[0]
-        parts.append(f"@{one.of.name} at {place} {what} ({one.done} of {one.total} done)")
-    for number in sorted(core.ready):
-        if number in core.blocked:
-            name = core.image.tasks[number].node.name if number in core.image.tasks else str(number)
-            parts.append(f"task {name} is active and blocked")
-    for color, trains in core.arrived.items():
-        if trains:
-            parts.append(f"{core.held_of(color)} wavelets of colour {color} that nobody takes")
-    return "; ".join(parts) or "nothing is active"
+            raise Deadlock(told(stuck, len(self.cores)))

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from meshrt.csl import origin
 from meshrt.csl.conversions import code, coerce
 from meshrt.csl.costs import COSTS
 from meshrt.csl.errors import Place
 from meshrt.csl.libraries.system import native
 from meshrt.csl.operations import OPERATIONS, Options
-from meshrt.csl.pending import Pending
+from meshrt.csl.pending import Pending, compute
 from meshrt.csl.router import EAST, NORTH, RAMP, SOUTH, WEST, Route
 from meshrt.csl.scope import Scope
 from meshrt.csl.tilebuiltins import task_number
@@ -188,15 +189,15 @@ STEPS = {"broadcast": broadcast, "scatter": scatter, "gather": gather, "reduce_f
 
 def begin(core: Any, steps: Iterator[Step], callback: int) -> None:
     """Take the steps one after the other, beside the core's task; then activate the callback."""
-    where = core.where()
+    where = origin.where()
 
     def go_on(time: float) -> None:
         for name, target, sources in steps:
             total = next(one.extent for one in (target, *sources) if not isinstance(one, Fab) or one.extent)
             pending = Pending(OPERATIONS[name], target, sources, Options(True), total, time + COSTS.start_async, where)
             if isinstance(target, Mem) and not any(isinstance(one, Fab) for one in sources):
-                core.compute(pending)
-                time = pending.time
+                compute(core, pending.of, target, sources, 0, total)
+                time = pending.time + total / pending.of.lanes
                 continue
             pending.then = go_on
             core.pending.append(pending)

@@ -1,0 +1,38 @@
+"""What is told of cores that nothing moves any more."""
+
+from __future__ import annotations
+
+from meshrt.csl import origin
+from meshrt.csl.core import Core
+from meshrt.csl.trains import waiting
+from meshrt.csl.vectors import Fab
+
+
+def told(stuck: list[Core], cores: int) -> str:
+    """Why nothing goes on, core by core; `cores` are all that there are."""
+    lines = [f"deadlock: {len(stuck)} of {cores} cores never came to unblock_cmd_stream, and nothing moves"]
+    for core in stuck[:4]:
+        lines.append(f"  core ({core.x}, {core.y}): {why(core)}")
+    if len(stuck) > 4:
+        lines.append(f"  and {len(stuck) - 4} more")
+    return "\n".join(lines)
+
+
+def why(core: Core) -> str:
+    """What a core waits for."""
+    parts = []
+    for one in core.pending:
+        colors = [f"colour {core.input_color(part)}" for part in one.sources if isinstance(part, Fab)]
+        what = f"waits for {' and '.join(colors)}" if colors else "waits for room"
+        if isinstance(one.target, Fab):
+            what += f", sends on colour {core.output_color(one.target)}"
+        place = origin.place(core, one.place).split(": core")[0]
+        parts.append(f"@{one.of.name} at {place} {what} ({one.done} of {one.total} done)")
+    for number in sorted(core.ready):
+        if number in core.blocked:
+            name = core.image.tasks[number].node.name if number in core.image.tasks else str(number)
+            parts.append(f"task {name} is active and blocked")
+    for color, trains in core.arrived.items():
+        if trains:
+            parts.append(f"{waiting(trains)} wavelets of colour {color} that nobody takes")
+    return "; ".join(parts) or "nothing is active"

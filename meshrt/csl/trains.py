@@ -1,0 +1,62 @@
+"""Wavelets that come to a core on one colour, and wait for it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(slots=True, eq=False)
+class Train:
+    """Wavelets one behind the other."""
+
+    head: float  # when the first is there
+    gap: float
+    data: Any  # uint32
+    control: bool
+    at: int = 0
+
+
+def available(trains: Iterable[Train]) -> int:
+    """Data that have come, or are on their way, before a control wavelet."""
+    total = 0
+    for one in trains:
+        if one.control:
+            break
+        total += len(one.data) - one.at
+    return total
+
+
+def waiting(trains: Iterable[Train]) -> int:
+    """All that have come, or are on their way."""
+    return sum(len(one.data) - one.at for one in trains)
+
+
+def take(trains: deque[Train], count: int) -> tuple[Any, float, float]:
+    """The next wavelets: raw, when the first and the last of them are there."""
+    parts, first, final = [], None, 0.0
+    while count:
+        one = trains[0]
+        some = min(count, len(one.data) - one.at)
+        if first is None:
+            first = one.head + one.gap * one.at
+        final = one.head + one.gap * (one.at + some - 1)
+        parts.append(one.data[one.at : one.at + some])
+        one.at += some
+        count -= some
+        if one.at == len(one.data):
+            trains.popleft()
+    assert first is not None
+    return parts[0] if len(parts) == 1 else np.concatenate(parts), first, final
+
+
+def insert(trains: deque[Train], train: Train) -> None:
+    """By when they come, but behind one of which a part is taken."""
+    at = len(trains)
+    while at and trains[at - 1].head > train.head and not trains[at - 1].at:
+        at -= 1
+    trains.insert(at, train)
