@@ -11,10 +11,10 @@ import numpy as np
 from meshrt.errors import UsageError
 from meshrt.neuron.dtypes import rounded
 from meshrt.neuron.timeline import Engine
-from meshrt.nki.pattern import kept_extents
+from meshrt.nki.pattern import kept_extents, squeezed
 from meshrt.nki.place import Place
 from meshrt.nki.session import Session, session
-from meshrt.nki.tensor import Tensor, squeezed
+from meshrt.nki.tensor import Tensor
 
 Extents = tuple[int, ...]
 Compute = Callable[..., np.ndarray]  # of the operands' numbers

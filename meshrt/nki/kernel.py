@@ -17,7 +17,7 @@ from meshrt.neuron.device import NeuronDevice, find_neuron_device
 from meshrt.neuron.dtypes import rounded, to_raw
 from meshrt.nki import isa, language
 from meshrt.nki.dtypes import tile_dtype
-from meshrt.nki.language import spmd_dim
+from meshrt.nki.grids import spmd_dim
 from meshrt.nki.moves import new_tile
 from meshrt.nki.report import measured, shown
 from meshrt.nki.session import PACKAGE, Session, opened, running

@@ -13,12 +13,13 @@ from meshrt.nki.constants import chosen
 from meshrt.nki.dtypes import tile_dtype
 from meshrt.nki.emit import check_carried, emit, masked, stamp
 from meshrt.nki.generation import both
-from meshrt.nki.pattern import Pattern
+from meshrt.nki.home import Home
+from meshrt.nki.operands import free
+from meshrt.nki.pattern import Pattern, squeezed
 from meshrt.nki.place import Place
 from meshrt.nki.scalar import affine
 from meshrt.nki.session import session
-from meshrt.nki.tensor import Home, Tensor, squeezed
-from meshrt.nki.vector import free
+from meshrt.nki.tensor import Tensor
 
 
 def transfer(dst: Tensor, src: Tensor, mask: Any = None, turn: Sequence[int] | None = None, op: Any = None) -> None:

@@ -7,6 +7,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 from meshrt.errors import UsageError
 
@@ -127,3 +128,41 @@ def kept_extents(mask: Any, shape: tuple[int, ...]) -> tuple[int, ...] | None:
     extents = tuple(int(kept.any(axis=tuple(other for other in axes if other != axis)).sum()) for axis in axes)
     inside = kept[tuple(slice(extent) for extent in extents)]
     return extents if bool(inside.all()) and kept.sum() == inside.size else None
+
+
+def padded(part: Pattern) -> Pattern:
+    """With a last axis of 1."""
+    return replace(
+        part, sizes=(*part.sizes, 1), strides=(*part.strides, 1),
+        reaches=tuple(replace(reach, steps=(*reach.steps, 0)) for reach in part.reaches),
+        elements=None if part.elements is None else part.elements[..., None],
+    )  # fmt: skip
+
+
+def reshaped(pattern: Pattern, sizes: tuple[int, ...]) -> Pattern:
+    """The same elements in the same order in other axes. ValueError where their strides do not allow that."""
+    pattern = pattern.checked()
+    if pattern.elements is not None:
+        listed = pattern.elements.reshape(sizes)
+        return Pattern(listed.shape, (0,) * listed.ndim, elements=listed)
+    probe = as_strided(np.zeros(1, np.int8), pattern.sizes, pattern.strides)  # never looked into
+    shaped = np.reshape(probe, sizes, copy=False)
+    return Pattern(shaped.shape, shaped.strides, pattern.offset)
+
+
+def squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """A shape without its axes of 1."""
+    return tuple(size for size in shape if size != 1)
+
+
+def retyped(pattern: Pattern, of: np.dtype[Any], to: np.dtype[Any]) -> Pattern:
+    """The same bytes as numbers of another dtype. UsageError where rows do not come out even."""
+    pattern = pattern.checked()
+    if pattern.elements is not None or (pattern.sizes[-1] > 1 and pattern.strides[-1] != 1):
+        raise UsageError("view takes a tile whose last axis lies in one row")
+    old, width = of.itemsize, to.itemsize
+    lengths = (*pattern.strides[:-1], pattern.offset, pattern.sizes[-1])
+    if any(length * old % width for length in lengths):
+        raise UsageError(f"rows of {pattern.sizes[-1]} {of} do not come out as numbers of {to}")
+    *strides, offset, last = (length * old // width for length in lengths)
+    return Pattern((*pattern.sizes[:-1], last), (*strides, 1), offset)

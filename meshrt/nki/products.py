@@ -13,11 +13,13 @@ from meshrt.nki.constants import matmul_perf_mode
 from meshrt.nki.dtypes import tile_dtype
 from meshrt.nki.emit import Extents, emit
 from meshrt.nki.generation import both
+from meshrt.nki.home import Home
 from meshrt.nki.moves import memset
+from meshrt.nki.operands import free
 from meshrt.nki.pattern import Pattern
 from meshrt.nki.session import session
-from meshrt.nki.tensor import Home, Tensor
-from meshrt.nki.vector import free, tensor_copy
+from meshrt.nki.tensor import Tensor
+from meshrt.nki.vector import tensor_copy
 
 STARTS = {32: (0, 32, 64, 96), 64: (0, 64), 128: (0,)}  # partitions that an operand of so many may start at
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from meshrt.errors import UsageError
 from meshrt.neuron.dtypes import float32
 from meshrt.nki.emit import Extents, emit
+from meshrt.nki.home import Home
 from meshrt.nki.pattern import Pattern
 from meshrt.nki.session import session
-from meshrt.nki.tensor import Home, Tensor
+from meshrt.nki.tensor import Tensor
 
 
 def repeated(tensor: Tensor, shape: Extents) -> Tensor:

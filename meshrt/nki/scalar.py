@@ -11,10 +11,11 @@ from meshrt.nki.constants import reduce_cmd as cmd
 from meshrt.nki.dtypes import promoted, tile_dtype
 from meshrt.nki.emit import emit
 from meshrt.nki.generation import both
+from meshrt.nki.operands import free, operand, spread
 from meshrt.nki.ops import reducing, resolve
 from meshrt.nki.session import session
 from meshrt.nki.tensor import Tensor
-from meshrt.nki.vector import also, free, operand, spread
+from meshrt.nki.vector import also
 
 
 def _activated(name: str, op: Any, data: Tensor, bias: Any, scale: Any) -> Any:

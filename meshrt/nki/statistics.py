@@ -11,10 +11,10 @@ from meshrt.neuron.dtypes import bfloat16, float32
 from meshrt.nki.dtypes import tile_dtype
 from meshrt.nki.emit import Extents, emit
 from meshrt.nki.generation import both
+from meshrt.nki.operands import free
 from meshrt.nki.ops import reducing
 from meshrt.nki.session import session
 from meshrt.nki.tensor import Tensor
-from meshrt.nki.vector import free
 
 
 @both(tensors=1)

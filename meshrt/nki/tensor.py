@@ -3,51 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from math import prod
 from typing import Any
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 
 from meshrt.errors import LimitError, UsageError
 from meshrt.neuron.dtypes import to_raw
-from meshrt.neuron.store import Buffer, Store
+from meshrt.neuron.store import Buffer
 from meshrt.nki.dtypes import tile_dtype
+from meshrt.nki.home import Home
 from meshrt.nki.index import indexed
-from meshrt.nki.pattern import Pattern
+from meshrt.nki.pattern import Pattern, padded, reshaped, retyped, squeezed
 from meshrt.nki.place import Place
-from meshrt.nki.session import Session, here, session
-
-
-class Home:
-    """An allocation, when it was made, and which step wrote each element, if a loop asks for that."""
-
-    __slots__ = ("__weakref__", "born", "line", "lost", "stamps", "store")
-
-    def __init__(self, launch: Session, buffer: Buffer, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-        if buffer.name == "psum" and not buffer.idle:  # type: ignore[attr-defined]
-            _make_room(launch)
-        self.line = here()
-        self.store = Store(buffer, shape, dtype, full=False)
-        self.born = launch.steps
-        self.stamps: np.ndarray | None = None
-        self.lost: str | None = None  # the line whose tile took this one's bank
-        if buffer.name == "psum":
-            launch.banks.add(self)
-
-
-def _make_room(launch: Session) -> None:
-    """Give up the bank of PSUM that was not used for longest: its tile must not be used again.
-
-    A kernel's names keep tiles alive that its program is done with; which ones, is told when they are used after all.
-    """
-    homes = [home for home in launch.banks if home.lost is None and home.store.core is launch.core]
-    if homes:
-        oldest = min(homes, key=lambda home: home.store.used)
-        oldest.store.owned = False
-        oldest.store.buffer.release(oldest.store)
-        oldest.lost = here()
+from meshrt.nki.session import session
 
 
 class Tensor:
@@ -114,7 +83,7 @@ class Tensor:
             return self._viewed(self.pattern.kept(key))
         part = indexed(self.pattern, key, self.buffer.on_chip)
         if len(part.sizes) == (1 if self.buffer.on_chip else 0):
-            part = _padded(part)
+            part = padded(part)
         return Tensor(self.buffer, self.dtype, home=self.home, pattern=part, name=self.name, parent=self)
 
     def __setitem__(self, key: Any, value: Any) -> None:
@@ -140,16 +109,8 @@ class Tensor:
         self.settle()
         assert self.pattern is not None
         new = tile_dtype(dtype)
-        pattern = self.pattern.checked()
-        if pattern.elements is not None or (pattern.sizes[-1] > 1 and pattern.strides[-1] != 1):
-            raise UsageError("view takes a tile whose last axis lies in one row")
-        old, width = self.dtype.itemsize, new.itemsize
-        lengths = (*pattern.strides[:-1], pattern.offset, pattern.sizes[-1])
-        if any(length * old % width for length in lengths):
-            raise UsageError(f"rows of {pattern.sizes[-1]} {self.dtype} do not come out as numbers of {new}")
-        *strides, offset, last = (length * old // width for length in lengths)
-        view = Pattern((*pattern.sizes[:-1], last), (*strides, 1), offset)
-        return Tensor(self.buffer, new, home=self.home, pattern=view, name=self.name, parent=self)
+        pattern = retyped(self.pattern, self.dtype, new)
+        return Tensor(self.buffer, new, home=self.home, pattern=pattern, name=self.name, parent=self)
 
     def reshape(self, *sizes_: Any, shape: Any = None) -> Tensor:
         """The same elements in other axes, where they lie evenly."""
@@ -157,7 +118,7 @@ class Tensor:
         sizes = shape or (sizes_[0] if len(sizes_) == 1 and isinstance(sizes_[0], tuple | list) else sizes_)
         assert self.pattern is not None
         try:
-            return self._viewed(_reshaped(self.pattern, tuple(int(size) for size in sizes)))
+            return self._viewed(reshaped(self.pattern, tuple(int(size) for size in sizes)))
         except ValueError as error:
             raise UsageError(f"a tensor of shape {list(self.shape)} has no shape {list(sizes)}: {error}") from error
 
@@ -287,28 +248,3 @@ def assign(target: Tensor, value: Any) -> None:
 
 def _can_take(target: Tensor, value: Tensor) -> bool:
     return target.buffer.on_chip and squeezed(target.shape) == squeezed(value.shape)
-
-
-def squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """A shape without its axes of 1."""
-    return tuple(size for size in shape if size != 1)
-
-
-def _padded(part: Pattern) -> Pattern:
-    """With a last axis of 1."""
-    return replace(
-        part, sizes=(*part.sizes, 1), strides=(*part.strides, 1),
-        reaches=tuple(replace(reach, steps=(*reach.steps, 0)) for reach in part.reaches),
-        elements=None if part.elements is None else part.elements[..., None],
-    )  # fmt: skip
-
-
-def _reshaped(pattern: Pattern, sizes: tuple[int, ...]) -> Pattern:
-    """The same elements in the same order in other axes. ValueError where their strides do not allow that."""
-    pattern = pattern.checked()
-    if pattern.elements is not None:
-        listed = pattern.elements.reshape(sizes)
-        return Pattern(listed.shape, (0,) * listed.ndim, elements=listed)
-    probe = as_strided(np.zeros(1, np.int8), pattern.sizes, pattern.strides)  # never looked into
-    shaped = np.reshape(probe, sizes, copy=False)
-    return Pattern(shaped.shape, shaped.strides, pattern.offset)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -11,50 +10,15 @@ from meshrt.errors import UsageError
 from meshrt.neuron.dtypes import bfloat16, float32
 from meshrt.nki.constants import chosen
 from meshrt.nki.dtypes import promoted, tile_dtype
-from meshrt.nki.emit import Extents, emit
+from meshrt.nki.emit import emit
 from meshrt.nki.generation import both
+from meshrt.nki.operands import free, operand, sizes_of, spread
 from meshrt.nki.ops import reducing, resolve
 from meshrt.nki.repeat import repeated
 from meshrt.nki.session import session
 from meshrt.nki.tensor import Tensor
 
 FAST = ("add", "subtract", "multiply")  # two of bfloat16 at a time
-
-
-def free(extents: Extents) -> int:
-    """Elements in each partition."""
-    return prod(extents[1:])
-
-
-def operand(name: str, value: Any, data: Tensor) -> Any:
-    """A number, or a tile with one for each partition of data. UsageError."""
-    if not isinstance(value, Tensor):
-        try:
-            return np.float32(value) if not isinstance(value, int | np.integer) else value
-        except (TypeError, ValueError):
-            raise UsageError(f"{name} is {value!r}; it is a number or a tile [{data.shape[0]}, 1]") from None
-    value.settle()
-    if value.shape[0] == 1 and data.shape[0] != 1 and value.size == 1:
-        return repeated(value, (data.shape[0], 1))
-    if value.shape[0] != data.shape[0] or value.size != value.shape[0]:
-        raise UsageError(f"{name} has shape {list(value.shape)}; it is a number or a tile [{data.shape[0]}, 1]")
-    return value
-
-
-def spread(values: list[Any], data: Tensor) -> tuple[list[Tensor], Any]:
-    """The tiles among operands, and how to have all of them as arrays that fit data's, from the tiles' numbers."""
-    tiles = [value for value in values if isinstance(value, Tensor)]
-
-    def arrays(*found: np.ndarray) -> list[Any]:
-        rest = iter(found)
-        rank = len(data.shape)
-        return [next(rest).reshape(-1, *(1,) * (rank - 1)) if isinstance(value, Tensor) else value for value in values]
-
-    return tiles, arrays
-
-
-def sizes_of(*tensors: Tensor) -> tuple[str, ...]:
-    return tuple(tensor.settle().buffer.name for tensor in tensors)
 
 
 @both(tensors=3)

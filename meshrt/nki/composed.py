@@ -1,0 +1,116 @@
+"""Operators of `nl` that are made of instructions: products, statistics, norms."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from meshrt.errors import UsageError
+from meshrt.neuron.dtypes import float32
+from meshrt.nki import isa
+from meshrt.nki.dtypes import tile_dtype
+from meshrt.nki.emit import masked
+from meshrt.nki.ops import OPS
+from meshrt.nki.session import session
+from meshrt.nki.tensor import Tensor
+
+
+def static_cast(x: Any, dtype: Any) -> Any:
+    """The same numbers as another dtype."""
+    return isa.tensor_copy(x, dtype=dtype) if isinstance(x, Tensor) else np.asarray(x).astype(tile_dtype(dtype))
+
+
+def transpose(x: Any, dtype: Any = None, mask: Any = None, **_: Any) -> Any:
+    """[p, f] to [f, p], on the tensor engine, in SBUF."""
+    return isa.tensor_copy(isa.nc_transpose(_in_sbuf(x), mask=mask), dtype=dtype or x.dtype)
+
+
+def matmul(x: Any, y: Any, *, transpose_x: bool = False, mask: Any = None, **_: Any) -> Any:
+    """x y of x [m, k], or x^T y of x [k, m] if it is transposed already; y [k, n]. In PSUM.
+
+    Operands in PSUM are copied to SBUF first; where one is float32, the other is cast to it.
+    """
+    x, y = _in_sbuf(x), _in_sbuf(y)
+    if (x.dtype == float32) != (y.dtype == float32):
+        x, y = (value if value.dtype == float32 else isa.tensor_copy(value, dtype=float32).settle() for value in (x, y))
+    if not transpose_x:
+        x = transpose(x).settle()
+    return isa.nc_matmul(x, y, mask=mask)
+
+
+def _in_sbuf(x: Any) -> Tensor:
+    x = x.settled() if hasattr(x, "settled") else x
+    if not isinstance(x, Tensor):
+        raise UsageError(f"a product is of tiles, not of {type(x).__name__}")
+    x.settle()
+    settled: Tensor = isa.tensor_copy(x).settle() if x.buffer.name == "psum" else x
+    return settled
+
+
+def broadcast_to(x: Any, shape: Any = None, **_: Any) -> Tensor:
+    """Axes of size 1 repeated."""
+    repeated_: Tensor = x.broadcast_to(shape)
+    return repeated_
+
+
+def expand_dims(x: Tensor, axis: int) -> Tensor:
+    """An axis of 1 at `axis`."""
+    return x.expand_dims(axis)
+
+
+def mean(x: Tensor, axis: Any = None, dtype: Any = None, mask: Any = None, keepdims: bool = False) -> Any:
+    """The mean along free axes: a sum and a product."""
+    total = isa.tensor_reduce(np.add, x, axis, dtype=float32, mask=mask, keepdims=keepdims).settle()
+    kept = None if mask is None else masked(mask, x.shape)[0]
+    count = prod((kept or x.shape)[1:]) // max(1, prod(total.shape[1:]))
+    return isa.tensor_scalar(total, np.multiply, 1 / count, dtype=dtype or x.dtype)
+
+
+def var(x: Tensor, axis: Any = None, dtype: Any = None, mask: Any = None, keepdims: bool = False) -> Any:
+    """The variance along free axes: mean of the squares of what is left without the mean."""
+    rest = OPS["subtract"](x, mean(x, axis, float32, mask).settle(), dtype=float32)
+    return mean(OPS["square"](rest).settle(), axis, dtype or x.dtype, mask, keepdims)
+
+
+def softmax(x: Tensor, axis: Any = None, dtype: Any = None, mask: Any = None, **_: Any) -> Any:
+    """e^(x - max) over its sum along free axes."""
+    largest = isa.tensor_reduce(np.maximum, x, axis, dtype=float32, negate=True, mask=mask).settle()
+    up = isa.activation(np.exp, x, bias=largest, dtype=float32, mask=mask).settle()
+    total = isa.tensor_reduce(np.add, up, axis, mask=mask).settle()
+    return isa.tensor_scalar(up, np.multiply, isa.reciprocal(total).settle(), dtype=dtype or x.dtype, mask=mask)
+
+
+def rms_norm(
+    x: Tensor, w: Tensor, axis: Any, n: int, epsilon: float = 1e-6, dtype: Any = None, mask: Any = None, **_: Any
+) -> Any:
+    """x over the root of the mean of its squares along free axes of n elements, times w."""
+    squares = isa.activation(np.square, x, dtype=float32, mask=mask).settle()
+    total = isa.tensor_reduce(np.add, squares, axis, mask=mask).settle()
+    mean_ = isa.tensor_scalar(total, np.multiply, 1 / n, op1=np.add, operand1=epsilon).settle()
+    scaled = isa.arithmetic(OPS["multiply"], x, isa.activation(OPS["rsqrt"], mean_).settle(), float32, mask).settle()
+    return isa.arithmetic(OPS["multiply"], scaled, w, dtype or x.dtype, mask)
+
+
+def dropout(x: Tensor, rate: Any, dtype: Any = None, mask: Any = None, **_: Any) -> Any:
+    """See nisa.dropout."""
+    return isa.dropout(data=x, prob=rate, dtype=dtype, mask=mask)
+
+
+def random_seed(seed: Any, mask: Any = None, **_: Any) -> None:
+    """Of the hardware's random numbers, which are not emulated: nisa.dropout says which rates there are."""
+
+
+def loop_reduce(
+    x: Tensor, op: Any = np.add, loop_indices: Any = None, dtype: Any = None, mask: Any = None, **_: Any
+) -> Any:
+    """tile[...] = loop_reduce(x, op): tile[...] = op(tile, x), in each iteration of loops; as nisa.tensor_tensor."""
+
+    def run(target: Tensor, _: bool) -> None:
+        if target.home is None or target.home.store.writes == 0:
+            raise UsageError("loop_reduce goes on with what its tile holds: set it before, and say tile[...] = ...")
+        isa.tensor_tensor(dst=target, data1=target, data2=x, op=op, mask=mask)
+
+    core = session().core
+    return core.defer(Tensor(core.sbuf, tile_dtype(dtype, x.dtype), shape=x.settle().shape, pending=run))
