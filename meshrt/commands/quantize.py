@@ -12,12 +12,7 @@ from meshrt.commands import shared
 from meshrt.ranks import failure
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
     from meshrt.models.quantize.form import Activations, Group
-    from meshrt.models.quantize.sizes import Scheme
-    from meshrt.ranks.console import Console
 
 UNITS = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
@@ -113,6 +108,7 @@ def quantize(
     from meshrt.models.quantize.sizes import sizes as sizes_of
     from meshrt.ranks.console import make_console
     from meshrt.ranks.files import check_target
+    from meshrt.studies import quantized
 
     if (out is None) != sizes:
         raise UsageError("give --out DIR to write a folder, or --sizes to be told its bytes, one of the two")
@@ -164,7 +160,7 @@ def quantize(
         assert out is not None
         count = 256 if calibration_stories is None else calibration_stories
         with threadpool_limits(1, "blas"):  # bits are those of any number of threads; more are slower on small matrices
-            document |= {"out": out} | _write(
+            document |= {"out": out} | quantized.write(
                 console, folder, out, scheme, recipe, ranks, most, rounds or 20,
                 (calibration, count, seed or 0) if reads_text else None,
                 (held_out, 200 if held_out_stories is None else held_out_stories),
@@ -172,96 +168,7 @@ def quantize(
     console.clear()
     report.deliver_json(document, json_path)
     if console.loud:
-        print_report(document)
-
-
-def _write(
-    console: Console, folder: Path, out: str, scheme: Scheme, recipe: dict[str, Any], ranks: str | None,
-    most: int | None, rounds: int, calibration: tuple[str | None, int, int] | None, held_out: tuple[str | None, int],
-) -> dict[str, Any]:  # fmt: skip
-    """Choose ranks, calibrate, quantize, write, measure; what the report says of it."""
-    from dataclasses import asdict
-
-    from meshrt.errors import UsageError
-    from meshrt.models.folder import check_new_folder
-    from meshrt.models.quantize import model as models
-    from meshrt.models.quantize.choice import choose
-    from meshrt.models.quantize.shapes import shapes_of
-    from meshrt.models.quantize.sizes import sizes
-    from meshrt.models.stories import HELD_OUT_SEED
-    from meshrt.models.texts import file_sequences, story_sequences
-    from meshrt.models.tokenizer import load_tokenizer
-
-    text, stories, seed = calibration or (None, 0, 0)
-    if seed == HELD_OUT_SEED and text is None:
-        raise UsageError(f"--seed {seed} is that of the held-out stories: calibrate with any other")
-    check_new_folder(out)
-    config, checkpoint = models.read_model(folder)
-    shapes = shapes_of(config)
-
-    def sequences(path: str | None, seed: int, stories: int) -> list[list[int]]:
-        if path is not None:
-            return file_sequences(config, load_tokenizer(folder), path)
-        return story_sequences(config, load_tokenizer(folder), seed, stories)
-
-    test = sequences(held_out[0], HELD_OUT_SEED, held_out[1]) if held_out[0] or held_out[1] else None
-    calibrating = [ids[:-1] for ids in sequences(text, seed, stories)] if calibration else None
-    gptq = scheme.method == "gptq"
-    known = models.statistics(config, checkpoint, None if gptq else calibrating)
-    chosen, policy = choose(shapes, scheme, ranks, most, known) if ranks else ({}, {})
-    if ranks:
-        policy |= {"rounds": rounds}
-    outcomes = models.quantize(
-        folder, out, scheme, chosen, rounds, known, calibrating if gptq else None,
-        lambda done, total: console.progress("quantizing", done, total),
-    )  # fmt: skip
-    scores, errors = (None, {}) if test is None else _perplexities(console, folder, out, test)
-    return {
-        "recipe": recipe | policy,
-        "calibration": None if calibrating is None else {"text": text or f"{stories} stories of seed {seed}"}
-        | {"tokens": sum(map(len, calibrating))},
-        **({"expert_tokens": known.frequency} if known.frequency else {}),
-        "matrices": [asdict(outcome) | ({"activation_error": errors.get(outcome.name)} if scheme.activations else {})
-                     for outcome in outcomes],
-        **sizes(shapes, scheme, chosen),
-        "perplexity": scores and scores | {"text": held_out[0] or f"{held_out[1]} stories, held out"},
-    }  # fmt: skip
-
-
-def _perplexities(
-    console: Console, before: Path, after: str, test: list[list[int]]
-) -> tuple[dict[str, Any], dict[str, float]]:
-    """Of the model that was read and of the folder that was written, and their difference in nats a token; and, where
-    products are of whole numbers, what that rounding changes in the inputs of each matrix on this text, relative to
-    them.
-    """
-    import numpy as np
-
-    from meshrt.models.config import read_config
-    from meshrt.models.integer import Errors, projection
-    from meshrt.models.perplexity import Loss, difference, losses, of_losses
-    from meshrt.models.reference import load_weights
-
-    errors: Errors = {}
-
-    def of(folder: Any, name: str) -> list[Loss]:
-        config = read_config(folder, quantized=True)
-        return losses(
-            config, load_weights(folder, np.float32), test,
-            progress=lambda done, total: console.progress(name, done, total),
-            project=projection(folder, config, errors),
-        )  # fmt: skip
-
-    before_losses, after_losses = of(before, "perplexity before"), of(after, "perplexity after")
-    nats, error = difference(before_losses, after_losses)
-    told = {
-        "before": of_losses(before_losses),
-        "after": of_losses(after_losses),
-        "nats_more": nats,
-        "standard_error": error,
-        "tokens": sum(tokens for _, tokens in before_losses),
-    }
-    return told, {name: (lost / (whole or 1.0)) ** 0.5 for name, (lost, whole) in errors.items()}
+        quantized.print_report(document)
 
 
 def _bytes(text: str) -> int:
@@ -272,71 +179,3 @@ def _bytes(text: str) -> int:
     if match is None:
         raise UsageError(f"--budget {text!r}: give a whole number of bytes, or of KiB, MiB or GiB, such as 200MiB")
     return int(match[1]) * UNITS[match[2]]
-
-
-def print_report(document: dict[str, Any]) -> None:
-    """A line for each matrix or, by shape, each kind of matrix; then the model's sizes and perplexities."""
-    from rich.table import Table
-
-    from meshrt.report import show
-    from meshrt.units import short, size
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    if "matrices" in document:
-        method = document["recipe"]["method"]
-        columns: dict[str, Callable[[dict[str, Any]], str]] = {
-            "out x in": lambda matrix: "{} x {}".format(*matrix["shape"]),
-            "kurtosis": lambda matrix: f"{matrix['kurtosis']:.2f}",
-            "bytes": lambda matrix: size(matrix["bytes"][1]),
-            "error W": lambda matrix: f"{matrix['weight_error']:.4f}",
-        }
-        if method == "milo":
-            columns["rank"] = lambda matrix: str(matrix["rank"])
-            columns["round"] = lambda matrix: f"{matrix['kept']} of {len(matrix['rounds'])}"
-        if method == "w4a8" and document["perplexity"]:
-            columns["error X"] = lambda matrix: f"{matrix['activation_error']:.4f}"
-        if method == "gptq":
-            columns["error XW"] = lambda matrix: f"{matrix['feature_error']:.4f}"
-        table.add_column("matrix", no_wrap=True)
-        for name in columns:
-            table.add_column(name, justify="right", no_wrap=True)
-        for matrix in document["matrices"]:
-            table.add_row(matrix["name"].removeprefix("model.layers."), *(cell(matrix) for cell in columns.values()))
-    else:
-        table.add_column("kind", no_wrap=True)
-        for name in ("matrices", "weights", "rank", "bytes"):
-            table.add_column(name, justify="right", no_wrap=True)
-        for group in document["groups"]:
-            table.add_row(
-                group["name"],
-                f"{group['matrices']:,}",
-                short(group["weights"]),
-                f"{group['rank']:g}",
-                size(group["bytes"]),
-            )
-    show(table)
-    print(
-        f"{document.get('out', document['model'])}: {_exact(document['bytes'])} of {_exact(document['bytes_before'])},"
-        f" {document['bits_per_weight']:.4g} bits a quantized weight"
-    )
-    added = document["compensator_bytes"], document["published_compensator_bytes"]
-    if added[0]:
-        print("compensators: {}, as published {}".format(*map(_exact, added)))
-    print(f"as published: {_exact(document['published_bytes'])}")
-    wide = document["recipe"].get("larger_than_matrix")
-    if wide:
-        print(f"{len(wide)} compensators have more numbers than their matrix, such as that of {wide[0]}")
-    scores = document.get("perplexity")
-    if scores:
-        error = "" if scores["standard_error"] is None else f" +- {scores['standard_error']:.5f}"
-        print(
-            f"perplexity {scores['before']:.4f} before, {scores['after']:.4f} after, {scores['nats_more']:.5f}{error}"
-            f" nats a token more ({scores['tokens']:,} tokens, {scores['text']})"
-        )
-
-
-def _exact(nbytes: int) -> str:
-    """Four digits in GiB, two in MiB: those of the papers' tables and more."""
-    if nbytes >= 2**30:
-        return f"{nbytes / 2**30:.4f} GiB"
-    return f"{nbytes / 2**20:.2f} MiB"
