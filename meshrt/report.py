@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from meshrt import fields
+from meshrt import kinds
 from meshrt.errors import UsageError
 from meshrt.machine import Measured, find_machine, machines
 from meshrt.ranks.files import write_file
@@ -34,7 +34,7 @@ def gather_report(
     measured: Measured | None = find_machine(name).gather(machine)
     if measured is None:
         return None
-    return fields.with_kinds(name, set(measured.sampled), {
+    return kinds.with_kinds(name, set(measured.sampled), {
         "schema": SCHEMA,
         "machine": name,
         "program": program,
@@ -107,7 +107,7 @@ class Report:
         with screen.capture() as captured:
             screen.print(_table(self.data), highlight=False)
         lines = [line.rstrip() for line in captured.get().splitlines()]
-        return "\n".join([find_machine(self.machine).title(self.data), *lines, fields.legend(self.data)])
+        return "\n".join([find_machine(self.machine).title(self.data), *lines, kinds.legend(self.data)])
 
     def __str__(self) -> str:
         return self.table()
@@ -133,7 +133,7 @@ class Report:
             for row in find_machine(self.machine).rows(self.data)
         )
         title = escape(find_machine(self.machine).title(self.data))
-        legend = escape(fields.legend(self.data))
+        legend = escape(kinds.legend(self.data))
         return f"<p>{title}</p><table><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table><p>{legend}</p>"
 
 
@@ -192,7 +192,7 @@ def print_table(report: Mapping[str, Any]) -> None:
     """One column for each phase and one for the whole run; a row for each thing that was measured."""
     print(find_machine(report["machine"]).title(report))
     show(_table(report))
-    print(fields.legend(report))
+    print(kinds.legend(report))
 
 
 def _table(report: Mapping[str, Any]) -> "Table":
@@ -200,7 +200,7 @@ def _table(report: Mapping[str, Any]) -> "Table":
     return table_of(parts, find_machine(report["machine"]).rows(report))
 
 
-def table_of(parts: Sequence[str], rows: Iterable[fields.Row]) -> "Table":
+def table_of(parts: Sequence[str], rows: Iterable[kinds.Row]) -> "Table":
     """A column for each part of a run, under its name."""
     from rich.table import Table
 

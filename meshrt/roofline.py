@@ -12,7 +12,7 @@ from typing import Any
 
 from meshrt.ceilings import Ceilings
 from meshrt.errors import MeshrtError, UsageError
-from meshrt.fields import Row, mark
+from meshrt.kinds import Row, mark
 from meshrt.machine import find_machine
 from meshrt.report import Report
 from meshrt.units import rate, short, size

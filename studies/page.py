@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from meshrt.fields import legend
+from meshrt.kinds import legend
 from meshrt.machine import find_machine
 from meshrt.program import settings_of
 from meshrt.report import Report

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from meshrt.arm.soc import Phase, Soc
-from meshrt.fields import Row, heading
+from meshrt.kinds import Row, heading
 from meshrt.machine import Measured
 from meshrt.units import short, size
 

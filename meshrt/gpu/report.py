@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from meshrt.fields import Row, heading
 from meshrt.gpu.device import GpuDevice
 from meshrt.gpu.gpus import Gpus
 from meshrt.gpu.meter import reading
+from meshrt.kinds import Row, heading
 from meshrt.machine import Measured
 from meshrt.units import short, size
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from meshrt.fields import Row, heading
+from meshrt.kinds import Row, heading
 from meshrt.machine import Measured
 from meshrt.mesh.block import Block
 from meshrt.mesh.device import Device

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from meshrt.fields import Row, heading
+from meshrt.kinds import Row, heading
 from meshrt.machine import Measured
 from meshrt.neuron.core import NeuronCore
 from meshrt.neuron.cores import Cores

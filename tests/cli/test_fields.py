@@ -15,7 +15,7 @@ from measure import end, run_report
 from mpi_jobs import Finished
 from runs import new_block, run_on_arm, run_on_cores
 
-from meshrt import fields
+from meshrt import fields, kinds
 from meshrt.mesh.collectives.allreduce import allreduce, pattern
 from meshrt.mesh.repeat import repeated
 from meshrt.models.catalogue import find_model
@@ -39,9 +39,9 @@ def valid() -> Callable[[dict[str, Any]], None]:
 
 def complete(report: dict[str, Any]) -> None:
     """`kinds` has every number of `measured` and of the phases, and nothing else."""
-    want = {f"measured.{path}" for path in fields.leaves(report["measured"])} | {"result", "host"}
+    want = {f"measured.{path}" for path in kinds.leaves(report["measured"])} | {"result", "host"}
     for phase in report["phases"]:
-        want |= {f"phases.{phase['name']}.{path}" for path in fields.leaves(phase)}
+        want |= {f"phases.{phase['name']}.{path}" for path in kinds.leaves(phase)}
     assert set(report["kinds"]) == want
 
 
@@ -171,8 +171,8 @@ def test_layers_of_gpus_that_stand_for_others_are_marked(static: bool, valid: Ca
     complete(report)
     parts = {"measured": report["measured"]} | {f"phases.{one['name']}": one for one in report["phases"]}
     scaled = {
-        f"{stem}.{path}" for stem, part in parts.items() for path in fields.leaves(part)
-        if (row := fields.find("gpu", path)) is not None and row.scaled
+        f"{stem}.{path}" for stem, part in parts.items() for path in kinds.leaves(part)
+        if (row := kinds.find("gpu", path)) is not None and row.scaled
     }  # fmt: skip
     assert extrapolated(report) == scaled
     assert "measured.memory_bytes.max" in scaled and "measured.graph_launches" not in scaled
@@ -190,7 +190,7 @@ def test_what_a_sample_multiplies_is_what_the_table_says(comm: Any) -> None:
         return dict(end(block)["measured"])
 
     once, thrice = parts(1), parts(3)
-    for path in fields.leaves(once):
+    for path in kinds.leaves(once):
         one, three = once, thrice
         for name in path.split("."):
             one, three = one[name], three[name]

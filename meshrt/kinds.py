@@ -1,0 +1,79 @@
+"""What the numbers of a report are, found by their paths: `kinds` in the JSON, and the marks of printed tables."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from meshrt.fields import COUNTED, DECLARED, EXTRAPOLATED, HOST, MACHINES, OWN_TALLY, TIMED, Field
+
+MARKS = {  # in printed tables
+    DECLARED: ("'", "declared by the program"),
+    TIMED: ("*", "timed by the device's model"),
+    EXTRAPOLATED: ("~", "scaled up from a part of the run"),
+}
+
+
+def leaves(part: Mapping[str, Any], stem: str = "") -> Iterator[str]:
+    """The paths of all numbers in `measured` or a phase."""
+    for name, value in part.items():
+        if isinstance(value, Mapping):
+            yield from leaves(value, f"{stem}{name}.")
+        elif stem + name != "name":
+            yield stem + name
+
+
+def find(machine: str, path: str) -> Field | None:
+    """The row of a path; None where there is none."""
+    rows, names = MACHINES[machine], path.split(".")
+    if path in rows:
+        return rows[path]
+    for pattern, row in rows.items():
+        parts = pattern.split(".")
+        if len(parts) == len(names) and all(part in ("*", name) for part, name in zip(parts, names, strict=True)):
+            return row
+    return OWN_TALLY if machine == "gpu" and len(names) == 1 else None
+
+
+def with_kinds(machine: str, sampled: Collection[str], report: dict[str, Any]) -> dict[str, Any]:
+    """A report with what each of its numbers is under `kinds`, by its path: `measured.hops`, `phases.NAME.hops`.
+
+    `sampled`: the phases in which a part stood for others; "" is the whole run.
+    """
+    kinds = {}
+    for name, part in [("", report["measured"]), *((phase["name"], phase) for phase in report["phases"])]:
+        stem = f"phases.{name}." if name else "measured."
+        for path in leaves(part):
+            row = find(machine, path)
+            assert row is not None, f"{path} of {machine} is in no row of meshrt/fields.py"
+            kinds[stem + path] = EXTRAPOLATED if row.scaled and name in sampled else row.kind
+    return report | {"kinds": kinds | {"result": DECLARED, "host": HOST}}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a printed table: its name, a cell for each phase and one for the whole run, and the limit if any."""
+
+    name: str
+    cells: Sequence[str]
+    limit: Any = None
+
+
+def mark(report: Mapping[str, Any], path: str) -> str:
+    """The mark behind a number of that path, measured.hops or phases.NAME.hops, in printed tables; '' if counted."""
+    kind = report["kinds"].get(path, COUNTED)
+    return MARKS[kind][0] if kind in MARKS else ""
+
+
+def heading(machine: str, report: Mapping[str, Any], path: str) -> str:
+    """The name of a row of a printed table; behind it a mark, if the number was not counted."""
+    field = find(machine, path)
+    assert field is not None
+    kind = report["kinds"].get("measured." + path, field.kind)  # only phases have tokens
+    name = field.row.replace("*", path.split(".")[1]) if "*" in field.row else field.row
+    return f"{name} {MARKS[kind][0]}" if kind in MARKS else name
+
+
+def legend(report: Mapping[str, Any]) -> str:
+    """The line under a printed table that explains its marks."""
+    present = set(report["kinds"].values())
+    return "; ".join(f"{sign} {text}" for kind, (sign, text) in MARKS.items() if kind in present) + "; others counted"
