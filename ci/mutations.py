@@ -201,9 +201,11 @@ TABLE: dict[str, list[tuple[str, str, str]]] = {
         ("            if step:  # what", "            if True:  # what", SUMS),
         ("chunks[back] = whole[rows, columns, (place - back) % n]", "chunks[back] = whole[rows, columns, back]", SUMS),
     ],
-    "meshrt/mesh/collectives/rings.py": [
+    "meshrt/mesh/collectives/shifts.py": [
         ("on = steps[strip::across] > step", "on = steps[strip::across] >= step", SHIFTS),
         ("[-place for place in rings.rows]", "[*rings.y.places]", f"{SHIFTS} test_gemm.py"),
+    ],
+    "meshrt/mesh/collectives/rings.py": [
         ("(-1 if reverse else 1)) % total]", "1) % total]", SHIFTS),
     ],
     "meshrt/mesh/collectives/broadcast.py": [

@@ -16,7 +16,8 @@ import numpy as np
 
 from meshrt.errors import UsageError
 from meshrt.mesh.block import Block
-from meshrt.mesh.collectives.rings import finish_shift, interleaved_ring, plain_ring, start_shift
+from meshrt.mesh.collectives.rings import interleaved_ring, plain_ring
+from meshrt.mesh.collectives.shifts import finish_shift, start_shift
 from meshrt.mesh.wires import routes
 from meshrt.program import AtLeast
 from meshrt.ranks.control import largest

@@ -19,7 +19,8 @@ import numpy as np
 
 from meshrt.mesh.block import Block
 from meshrt.mesh.collectives import broadcast
-from meshrt.mesh.collectives.rings import finish_shift, interleaved_ring, start_shift
+from meshrt.mesh.collectives.rings import interleaved_ring
+from meshrt.mesh.collectives.shifts import finish_shift, start_shift
 from meshrt.mesh.exchange.exchange import crossbar, exchange
 from meshrt.mesh.exchange.legs import Transfer
 from meshrt.mesh.repeat import sampled

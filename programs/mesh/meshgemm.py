@@ -19,7 +19,8 @@ import numpy as np
 
 from meshrt.mesh.block import Block
 from meshrt.mesh.collectives.allreduce import allreduce
-from meshrt.mesh.collectives.rings import Rings, align, finish_shift, rotate, start_shift
+from meshrt.mesh.collectives.rings import Rings
+from meshrt.mesh.collectives.shifts import align, finish_shift, rotate, start_shift
 from meshrt.mesh.collectives.trees import Tree
 from meshrt.mesh.repeat import sampled
 from meshrt.mesh.wires.fabric import Flight

@@ -10,7 +10,8 @@ from functools import partial
 import numpy as np
 
 from meshrt.mesh.block import Block
-from meshrt.mesh.collectives.rings import Rings, finish_shift, start_shift
+from meshrt.mesh.collectives.rings import Rings
+from meshrt.mesh.collectives.shifts import finish_shift, start_shift
 from meshrt.mesh.repeat import sampled
 from meshrt.programs.mesh.linear import Linear
 from meshrt.programs.mesh.meshgemm import coming_in, in_flight

@@ -19,7 +19,8 @@ import numpy as np
 from meshrt.mesh.block import Block
 from meshrt.mesh.clock import TIME
 from meshrt.mesh.collectives.allreduce import allreduce
-from meshrt.mesh.collectives.rings import Rings, finish_shift, start_shift
+from meshrt.mesh.collectives.rings import Rings
+from meshrt.mesh.collectives.shifts import finish_shift, start_shift
 from meshrt.mesh.collectives.trees import Tree
 from meshrt.mesh.repeat import sampled
 from meshrt.mesh.wires import ramps

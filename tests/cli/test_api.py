@@ -14,7 +14,7 @@ from mpi_jobs import Finished
 import meshrt
 from meshrt.errors import LimitError, UsageError
 from meshrt.mesh.block import Block
-from meshrt.mesh.collectives import rings
+from meshrt.mesh.collectives import rings, shifts
 from meshrt.mesh.device import IDEAL
 from meshrt.program import settings_of
 from meshrt.ranks.host import ONE_THREAD
@@ -156,7 +156,7 @@ def halo(block: Block, *, rounds: int = 1) -> dict[str, Any]:
     with rings.interleaved_ring(block, "x") as ring:
         for _ in range(rounds):
             there = block.tiles("number coming in", (1,), np.float32)
-            rings.finish_shift(block, rings.start_shift(block, ring, tiles, there))
+            shifts.finish_shift(block, shifts.start_shift(block, ring, tiles, there))
             tiles = there
     return {"sum": float(tiles.sum())}
 
@@ -164,7 +164,7 @@ def halo(block: Block, *, rounds: int = 1) -> dict[str, Any]:
 def forgets(block: Block) -> dict[str, Any]:
     tiles = block.tiles("number", (1,), np.float32)
     with rings.interleaved_ring(block, "x") as ring:
-        rings.start_shift(block, ring, tiles, block.tiles("coming in", (1,), np.float32))
+        shifts.start_shift(block, ring, tiles, block.tiles("coming in", (1,), np.float32))
     return {}
 
 

@@ -10,13 +10,8 @@ from runs import new_block
 from meshrt.mesh.block import Block
 from meshrt.mesh.collectives import treeplan
 from meshrt.mesh.collectives.allreduce import allreduce, ktree
-from meshrt.mesh.collectives.rings import (
-    finish_shift,
-    interleaved_ring,
-    interleaved_rings,
-    rotate,
-    start_shift,
-)
+from meshrt.mesh.collectives.rings import interleaved_ring, interleaved_rings
+from meshrt.mesh.collectives.shifts import finish_shift, rotate, start_shift
 from meshrt.mesh.collectives.trees import reduce
 from meshrt.mesh.wires import routes
 

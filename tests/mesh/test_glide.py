@@ -11,7 +11,8 @@ from measure import measured, own
 from runs import new_block
 
 from meshrt.mesh.collectives.allreduce import allreduce, ktree
-from meshrt.mesh.collectives.rings import finish_shift, interleaved_rings, rotate, start_shift
+from meshrt.mesh.collectives.rings import interleaved_rings
+from meshrt.mesh.collectives.shifts import finish_shift, rotate, start_shift
 from meshrt.mesh.wires import lane, ramps, replay, together
 
 SIDE = 6

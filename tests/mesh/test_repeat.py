@@ -11,7 +11,8 @@ from runs import new_block
 
 from meshrt.mesh.block import Block
 from meshrt.mesh.collectives.allreduce import allreduce, ktree
-from meshrt.mesh.collectives.rings import finish_shift, interleaved_rings, start_shift
+from meshrt.mesh.collectives.rings import interleaved_rings
+from meshrt.mesh.collectives.shifts import finish_shift, start_shift
 from meshrt.mesh.device import Device
 from meshrt.mesh.repeat import repeated, sampled, spread
 

@@ -11,8 +11,9 @@ from runs import new_block
 from meshrt.errors import UsageError
 from meshrt.mesh.collectives.allreduce import allreduce, ktree, pipeline
 from meshrt.mesh.collectives.broadcast import spreads, start, start_allgather
-from meshrt.mesh.collectives.rings import interleaved_rings, start_shift
+from meshrt.mesh.collectives.rings import interleaved_rings
 from meshrt.mesh.collectives.scatter import ring
+from meshrt.mesh.collectives.shifts import start_shift
 from meshrt.mesh.exchange.exchange import crossbar, exchange
 from meshrt.mesh.exchange.legs import Transfer
 from meshrt.mesh.wires import fabric, routes

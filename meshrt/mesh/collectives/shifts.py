@@ -1,0 +1,123 @@
+"""Tiles on their way round rings: shifts, rotations, alignment. What rings there are: rings."""
+
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+from math import prod
+
+import numpy as np
+
+from meshrt.mesh.block import Block
+from meshrt.mesh.collectives.rings import Ring, Rings
+from meshrt.mesh.wires import fabric
+
+
+def start_shift(
+    block: Block, ring: Ring, tiles: np.ndarray, out: np.ndarray, lines: np.ndarray | None = None
+) -> tuple[fabric.Flight, ...]:
+    """Every tile goes to the next place on the ring; `finish_shift` waits for it, and until then the cores can work.
+
+    tiles, out: [bh, bw, rows, columns, *tile], the slots of a ring along x in the columns, along y in the rows. `out`
+    may be `tiles`. `lines` (bool, over the whole mesh) shifts some lines only; the others keep what `out` has.
+
+    Tiles leave from where they lie in `tiles` and arrive where they belong in `out`, so no core memory is taken; what
+    gathers the slots that cross to other cores is the host's. Who shifts in place takes memory for what comes in while
+    the core's own leave, as `rotate` and `align` do.
+    """
+    if ring.slots == 1:
+        if not ring.channels:  # one core: its tile stays
+            out[...] = tiles
+        return tuple(fabric.send(block, channel, tiles, out, lines=lines) for channel, _ in ring.channels)
+    if not block.payload:
+        out[...] = tiles
+        packet = _by_line(ring.axis, tiles)[:, :, :, 0].copy()
+        sent = [fabric.send(block, channel, packet, packet, lines=lines) for channel, _ in ring.channels]
+        return tuple(fabric.Flight(out, flight.arrivals) for flight in sent)
+    before = _by_line(ring.axis, tiles)
+    before = before.copy() if np.may_share_memory(tiles, out) else before
+    after = _by_line(ring.axis, out)
+    low, length = block.mesh.offset(ring.axis), block.mesh.block_length(ring.axis)
+    across = block.mesh.offset("y" if ring.axis == "x" else "x")
+    chosen = np.arange(len(before)) if lines is None else np.flatnonzero(lines[across : across + len(before)])
+    before = before[chosen]
+    result = before.copy()  # a ring need not have all cores: the tiles of the others stay
+    inside, _ = ring.inside.local(low, length)
+    result[:, inside.to_core, :, inside.to_slot] = before[:, inside.core, :, inside.slot]
+    flights = []
+    for channel, moves in ring.channels:
+        leaves, comes = moves.local(low, length)
+        packet = np.zeros((*block.shape, before.shape[2], *before.shape[4:]), tiles.dtype)
+        packet_lines = packet if ring.axis == "x" else packet.swapaxes(0, 1)
+        packet_lines[chosen[:, None], leaves.core] = before[:, leaves.core, :, leaves.slot].swapaxes(0, 1)
+        flights.append(fabric.Flight(out, fabric.send(block, channel, packet, packet, lines=lines).arrivals))
+        result[:, comes.to_core, :, comes.to_slot] = packet_lines[chosen[:, None], comes.to_core].swapaxes(0, 1)
+    after[chosen] = result
+    return tuple(flights)
+
+
+def finish_shift(block: Block, flights: tuple[fabric.Flight, ...]) -> None:
+    """Wait for a shift that was started."""
+    fabric.receive_all(block, flights)
+
+
+def _by_line(axis: str, tiles: np.ndarray) -> np.ndarray:
+    """[bh, bw, rows, columns, *tile] as [lines, cores of a line, tiles across, slots, *tile]. A view."""
+    return tiles if axis == "x" else tiles.swapaxes(0, 1).swapaxes(2, 3)
+
+
+def rotate(block: Block, ring: Ring, back: Ring, tiles: np.ndarray, places: Sequence[int]) -> None:
+    """Move every line of tiles round the ring by a number of places of its own, the short way; in place.
+
+    `places` has one number for each of the mesh's lines of tiles: with several tiles across a core, as many lines to
+    one line of cores. Negative numbers go back. LimitError where a core has no room for what comes in meanwhile.
+    """
+    with block.memory.hold(f"tiles coming in along {ring.axis}", _incoming(ring, tiles)):
+        for flights in _rotation(block, ring, back, tiles, places):
+            finish_shift(block, flights)
+
+
+def align(block: Block, rings: Rings, a: np.ndarray, b: np.ndarray) -> None:
+    """Row r of A goes back by r's place on the ring along x, column c of B by c's along y, both at once; in place.
+
+    That is how Cannon's and MeshGEMM's loop begins. LimitError as in `rotate`.
+    """
+    along_x = _rotation(block, rings.x, rings.back_x, a, [-place for place in rings.rows])
+    along_y = _rotation(block, rings.y, rings.back_y, b, [-place for place in rings.columns])
+    with block.memory.hold("tiles of A and B coming in", _incoming(rings.x, a) + _incoming(rings.y, b)):
+        for of_a, of_b in zip_longest(along_x, along_y, fillvalue=()):
+            finish_shift(block, of_a + of_b)
+
+
+def _incoming(ring: Ring, tiles: np.ndarray) -> int:
+    """Bytes that come to a core in a shift, and have to wait for a place while its own tiles leave."""
+    slots = min(ring.slots, 2) if ring.channels else 0  # with several, one from each side
+    return prod(tiles.shape[2:]) // ring.slots * slots * tiles.itemsize
+
+
+def _rotation(
+    block: Block, ring: Ring, back: Ring, tiles: np.ndarray, places: Sequence[int]
+) -> Iterator[tuple[fabric.Flight, ...]]:
+    """The steps of `rotate`, each started and not yet waited for: one shift of every line that has further to go.
+
+    Software sees to each: the cores of a line that shifts are busy with it first.
+    """
+    total = ring.around or block.mesh.length(ring.axis) * ring.slots
+    onward = np.asarray(places) % total
+    lines = block.mesh.length("y" if ring.axis == "x" else "x")
+    across = len(onward) // lines
+    ways = (
+        (ring, np.where(onward <= total // 2, onward, 0)),
+        (back, np.where(onward > total // 2, total - onward, 0)),
+    )
+    turns = np.where(onward <= total // 2, onward, total - onward).reshape(lines, across).max(axis=1)
+    for step in range(max(int(steps.max(initial=0)) for _, steps in ways)):
+        flights: tuple[fabric.Flight, ...] = ()
+        if ring.channels and block.device.shift_cycles:
+            channel = ring.channels[0][0]
+            fabric.software(block, channel, block.device.shift_cycles, np.ones(channel.length, bool), turns > step)
+        for way, steps in ways:
+            for strip in range(across):
+                on = steps[strip::across] > step
+                if on.any():
+                    part = tiles[:, :, strip : strip + 1] if ring.axis == "x" else tiles[:, :, :, strip : strip + 1]
+                    flights += start_shift(block, way, part, part, on)
+        yield flights
