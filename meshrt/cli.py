@@ -27,7 +27,7 @@ import click  # noqa: E402
 
 from meshrt.commands.shared import EXAMPLES  # noqa: E402
 from meshrt.errors import MpiError, nearest  # noqa: E402
-from meshrt.ranks import failure, hostmemory  # noqa: E402
+from meshrt.ranks import causes, failure, hostmemory  # noqa: E402
 from meshrt.version import __version__  # noqa: E402
 
 # What click raises where a group is called with nothing at all: its message is the whole help. Not of click 8.1.
@@ -140,10 +140,10 @@ def main() -> None:
         sys.exit(error.exit_code)
     except SystemExit as error:
         if isinstance(error.__context__, BrokenPipeError):  # rich ends with 1 as well
-            sys.exit(failure.BROKEN_PIPE)
+            sys.exit(causes.BROKEN_PIPE)
         raise
     except click.exceptions.Abort:
-        sys.exit(failure.INTERRUPTED)
+        sys.exit(causes.INTERRUPTED)
     except Exception as error:
         sys.exit(failure.report_alone(error))
 

@@ -6,48 +6,24 @@ failed, else the first that did. That rank prints and ends the job. The others a
 
 from __future__ import annotations
 
-import errno
 import gc
 import os
 import sys
 import time
-import traceback
-import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from signal import SIGINT, Signals
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from meshrt.errors import StallError, UsageError
-from meshrt.ranks import faults, host, hostmemory, signals, starting, watchdog
+from meshrt.ranks import faults, host, signals, starting, watchdog
 from meshrt.ranks.board import Board, Record, State
+from meshrt.ranks.causes import BROKEN_PIPE, UNWRITTEN, Failure, describe, message
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
-INTERRUPTED = 130
 # Errors that do not say themselves what cores they are about; mpi4py's too.
 NAMELESS = ("MemoryError", "Exception", "ProgramError")
-LONGEST = 1000  # characters of a message about wrong input, which may quote any of it
-BROKEN_PIPE = 141  # what a shell says of a command that SIGPIPE ended
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # a stream that takes no more; files' errors have names
-UNWRITTEN = "unwritten"  # the kind of a failure to print
 SETTLE = 2.0  # seconds that a failing rank gives the others to fail as well, while some still move
-
-
-@dataclass(frozen=True)
-class Failure:
-    """Why a rank gives up. `text` is for the user, empty where nothing is to be said; `trace` is for a bug report."""
-
-    code: int
-    kind: str
-    text: str
-    trace: str = ""
-
-    @property
-    def key(self) -> int:
-        """Equal on ranks with the same error."""
-        return zlib.crc32(f"{self.code} {self.kind} {self.text}".encode())
 
 
 def run_guarded(work: Callable[[Intracomm, Board], int]) -> int:
@@ -81,7 +57,7 @@ def run_guarded(work: Callable[[Intracomm, Board], int]) -> int:
         if comm.size > 1:
             ended = not isinstance(error, Exception)  # by a signal, as all ranks are: rank 0 tells
             where = "" if ended else f" on rank {comm.rank} of {comm.size}"
-            _stop(comm, failure.code, "" if ended and comm.rank else _message(failure, where))
+            _stop(comm, failure.code, "" if ended and comm.rank else message(failure, where))
         return report_alone(error)
     gc.freeze()  # what is there by now stays: it need not be looked through again and again
     failed = _run(work, comm, board)
@@ -106,65 +82,6 @@ def report_alone(error: BaseException) -> int:
     return failure.code
 
 
-def describe(error: BaseException) -> Failure:
-    """What to tell the user about `error`, and the exit code. Unknown exceptions come with their traceback."""
-    kind = type(error).__name__
-    code = getattr(error, "exit_code", None)
-    if isinstance(code, int):
-        # click words its errors in format_message()
-        words = getattr(error, "format_message", None)
-        text = str(words() if words else error)
-        return Failure(code, kind, one_line(text) if code == UsageError.exit_code else text)
-    if isinstance(error, SystemExit):
-        if isinstance(error.__context__, BrokenPipeError):  # rich ends on it, with code 1
-            return Failure(BROKEN_PIPE, kind, "")
-        if error.code is None or isinstance(error.code, int):
-            return Failure(error.code or 0, kind, "")
-        return Failure(1, kind, str(error.code))
-    if isinstance(error, KeyboardInterrupt):
-        return Failure(INTERRUPTED, kind, "interrupted")
-    if isinstance(error, BrokenPipeError):
-        return Failure(BROKEN_PIPE, kind, "")
-    if isinstance(error, OSError) and error.errno in FULL and error.filename is None:
-        return Failure(UsageError.exit_code, UNWRITTEN, f"standard output cannot be written: {error.strerror}")
-    if isinstance(error, MemoryError):
-        detail = f" ({error})" if str(error) else ""
-        has = hostmemory.gib(hostmemory.total())
-        return Failure(
-            UsageError.exit_code, kind,
-            f"this machine has too little memory, {has}{detail}: use fewer ranks or a smaller problem",
-        )  # fmt: skip
-    if _truncated(error):
-        return Failure(
-            StallError.exit_code, kind,
-            "a message is not as long as what is waited for: ranks have to make the same transfers of the same tiles in"
-            " the same order",
-        )  # fmt: skip
-    if isinstance(error, signals.Terminated):
-        return Failure(error.exit_code, kind, str(error))
-    trace = "".join(traceback.format_exception(error))
-    return Failure(1, kind, f"{kind}: {error}".rstrip(": "), trace)
-
-
-def _truncated(error: BaseException) -> bool:
-    """Is it what the MPI library says of ranks whose programs have diverged?"""
-    mpi: Any = sys.modules.get("mpi4py.MPI")
-    return mpi is not None and isinstance(error, mpi.Exception) and error.Get_error_class() == mpi.ERR_TRUNCATE
-
-
-def one_line(text: str) -> str:
-    """What can be printed, with the middle left out of what is long: input may have any characters in any number."""
-    shown = "".join(map(_printable, text.strip()))
-    if len(shown) <= LONGEST:
-        return shown
-    omitted = len(shown) - LONGEST
-    return f"{shown[: LONGEST // 2]} [{omitted} characters left out] {shown[-LONGEST // 2 :]}"
-
-
-def _printable(char: str) -> str:
-    return char if char.isprintable() else " " if char.isspace() else char.encode("unicode_escape").decode()
-
-
 def _run(work: Callable[[Intracomm, Board], int], comm: Intracomm, board: Board) -> Failure | None:
     try:
         code = work(comm, board)
@@ -175,15 +92,9 @@ def _run(work: Callable[[Intracomm, Board], int], comm: Intracomm, board: Board)
     return Failure(code, "exit code", "") if code else None
 
 
-def _message(failure: Failure, where: str) -> str:
-    if failure.trace:
-        return f"{failure.trace}meshrt: error{where}: {failure.text}\nmeshrt: this is a bug of the program or of meshrt"
-    return f"meshrt: error{where}: {failure.text}"
-
-
 def _report_one(failure: Failure) -> int:
     if failure.text:
-        _say(_message(failure, ""))
+        _say(message(failure, ""))
     if failure.code == BROKEN_PIPE or failure.kind == UNWRITTEN:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the interpreter's own last flush complains
     return failure.code
@@ -209,7 +120,7 @@ def _job_message(failure: Failure, board: Board, failed: list[Record]) -> str:
         return ""
     alike = len({record.key for record in failed}) == 1
     if alike and len(failed) == board.size:
-        return _message(failure, "") if failure.text else ""
+        return message(failure, "") if failure.text else ""
     where = f" on rank {board.rank} of {board.size}"
     if failure.trace or failure.kind in NAMELESS:
         index = board.ranks.index(board.rank)
@@ -220,7 +131,7 @@ def _job_message(failure: Failure, board: Board, failed: list[Record]) -> str:
         return f"meshrt: error{where}: it ended early with exit code {failure.code}"
     count = len(failed) - 1
     more = f"\nmeshrt: {count} more rank{'s' * (count > 1)} failed as well" if count > 0 else ""
-    return _message(failure, where) + more
+    return message(failure, where) + more
 
 
 def _end(comm: Intracomm, board: Board, number: Signals) -> NoReturn:

@@ -25,6 +25,7 @@ if __name__ == "__main__":  # alone, without site-packages: this costs a fifth o
 
 from meshrt.ranks.beats import LEFT, Circle, Hearing, loaded
 from meshrt.ranks.board import Board, Owner, Record, State
+from meshrt.ranks.processes import activity, name, oom_kills, parent
 from meshrt.ranks.watchdog import diagnose
 
 STALLED = 124
@@ -172,23 +173,6 @@ class Stall:
         return diagnose(records, board.size, now, board.owners()) if self.quiet >= self.seconds else None
 
 
-def activity(process: int) -> tuple[str, int]:
-    """Linux's letter for what a process does, and the processor time that it has had in clock ticks."""
-    try:
-        with open(f"/proc/{process}/stat") as file:
-            facts = file.read().rpartition(")")[2].split()
-    except OSError:
-        return "X", 0
-    return facts[0], int(facts[11]) + int(facts[12])
-
-
-def parent(process: int) -> int:
-    """The process that started it."""
-    with suppress(OSError), open(f"/proc/{process}/stat") as file:
-        return int(file.read().rpartition(")")[2].split()[1])
-    return 0
-
-
 def end_launchers(processes: set[int]) -> None:
     """End what is left of the launcher here once it has had its time: it may wait for a node that is out of reach."""
     for number in (signal.SIGTERM, signal.SIGKILL):
@@ -200,13 +184,6 @@ def end_launchers(processes: set[int]) -> None:
         for process in remaining:
             with suppress(ProcessLookupError):
                 os.kill(process, number)
-
-
-def name(process: int) -> str:
-    """Its program's, as Linux tells it."""
-    with suppress(OSError), open(f"/proc/{process}/comm") as file:
-        return file.read().strip()
-    return ""
 
 
 def whereabouts(record: Record, owner: Owner, size: int) -> str:
@@ -233,13 +210,6 @@ def unanswering(record: Record, owner: Owner, size: int, seconds: float, stopped
         f"meshrt: error on {whereabouts(record, owner, size)}: it {trouble} for {seconds:.0f} s while others wait;"
         " MESHRT_WATCHDOG_SECONDS sets the limit"
     )
-
-
-def oom_kills() -> int:
-    """How often the kernel has killed for want of memory, on the whole machine."""
-    with suppress(OSError, ValueError, StopIteration), open("/proc/vmstat") as file:
-        return next(int(line.split()[1]) for line in file if line.startswith("oom_kill "))
-    return 0
 
 
 def tell(text: str | None) -> None:

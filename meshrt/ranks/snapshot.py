@@ -12,17 +12,16 @@ before or the new one. Nothing that is read is unpickled.
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
 from meshrt.errors import UsageError
 from meshrt.ranks.control import Control
-from meshrt.ranks.files import write_file
 
 SCHEMA = 1
 INDEX = "state.json"
@@ -107,105 +106,19 @@ def _shared(part: Part, rectangle: tuple[int, int, int, int] | None) -> tuple[An
     return (slices[0][0], slices[1][0]), (slices[0][1], slices[1][1])
 
 
-# --------------------------------------------------------------------------------------------------------- writing
-
-
-def prepare(control: Control, option: str, folder: str) -> None:
-    """Make the folder, if it is not there. UsageError where no state can be kept there. All ranks call it."""
-    problem = None
-    if control.rank == 0:
-        try:
-            Path(folder).mkdir(exist_ok=True)
-            problem = None if folder else f"{option} '' names no folder"
-        except (OSError, ValueError) as error:  # ValueError: a zero byte in its name
-            problem = f"{option} {folder} cannot be made a folder: {getattr(error, 'strerror', None) or error}"
-    _agree(control, problem)
-    if not os.access(folder, os.W_OK | os.X_OK):
-        problem = (
-            f"{option} {folder} cannot be written on rank {control.rank}: it has to be a folder that all ranks see"
-        )
-    _agree(control, problem)
-
-
-def holds_state(control: Control, folder: str) -> bool:
-    """Is there a state in the folder, whole or not? The same on all ranks, which call it together."""
-    return bool(control.bcast(os.path.exists(Path(folder, INDEX)) if control.rank == 0 else None))
-
-
-def save(
-    control: Control, option: str, folder: str, number: int, facts: Mapping[str, Any], parts: Mapping[str, Part]
-) -> None:
-    """Replace the state in the folder by another, of a higher number than any before. All ranks call it together.
-
-    `facts` are those of rank 0. UsageError on all ranks where the disk does not take it; the old state is then there.
-    """
-    path, file_name, problem = Path(folder), f"state-{number}-{control.rank}.npz", None
-    written: File | None = None
-    arrays: dict[str, Any] = {name: part.array for name, part in parts.items()}
-    try:
-        _write(option, path / file_name, lambda stream: np.savez(stream, **arrays))
-        rectangles = {name: (part.y, part.x, *part.array.shape[:2]) for name, part in parts.items()}
-        written = File(file_name, _digest(path / file_name), rectangles)
-    except UsageError as error:
-        problem = str(error)
-    files = control.gather((written, problem))
-    if files is not None:
-        problem = next((problem for _, problem in files if problem), None)
-        if problem is None:
-            problem = _replace(option, path, facts, [file for file, _ in files])
-    problem = control.bcast(problem)
-    if problem is not None:
-        with suppress(OSError):
-            (path / file_name).unlink(missing_ok=True)
-        raise UsageError(problem)
-
-
-def _replace(option: str, folder: Path, facts: Mapping[str, Any], files: list[File]) -> str | None:
-    """Let the index name these files, then remove those of other states; why not, if it cannot be."""
-    state = {"schema": SCHEMA, "files": [vars(file) for file in files], "facts": facts}
-    text = json.dumps({"digest": _digest_of(state), "state": state}) + "\n"
-    try:
-        _write(option, folder / INDEX, lambda stream: stream.write(text.encode()))
-    except UsageError as error:
-        return str(error)
-    for path in folder.iterdir():
-        if OURS.fullmatch(path.name) and path.name not in {file.name for file in files}:
-            with suppress(OSError):  # what cannot be removed is in nobody's way
-                path.unlink()
-    return None
-
-
-def _write(option: str, path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """As `write_file`, and on the disk before it gets its name. UsageError."""
-
-    def through(stream: BinaryIO) -> None:
-        write(stream)
-        stream.flush()
-        os.fsync(stream.fileno())
-
-    write_file(option, str(path), through)
-    with suppress(OSError):  # not every file system lets a folder be synchronised
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-
-
-def _digest(path: Path) -> str:
+def digest(path: Path) -> str:
+    """Of a file."""
     import hashlib  # runs that keep no state start sooner without
 
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _digest_of(state: Any) -> str:
+def digest_of(state: Any) -> str:
+    """Of what the index says."""
     import hashlib
 
     return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
-
-
-# --------------------------------------------------------------------------------------------------------- reading
 
 
 def load(control: Control, option: str, folder: str) -> Snapshot:
@@ -221,7 +134,7 @@ def load(control: Control, option: str, folder: str) -> Snapshot:
     if snapshot is None:
         raise UsageError(problem)
     share = snapshot.files[control.rank :: control.size]
-    _agree(control, next(filter(None, (_damage(option, snapshot, file) for file in share)), None))
+    agree(control, next(filter(None, (_damage(option, snapshot, file) for file in share)), None))
     return snapshot
 
 
@@ -236,7 +149,7 @@ def _read_index(option: str, folder: Path) -> Snapshot:
     except (ValueError, RecursionError):
         raise UsageError(damaged) from None
     state = index.get("state") if isinstance(index, dict) else None
-    if not isinstance(state, dict) or index.get("digest") != _digest_of(state):
+    if not isinstance(state, dict) or index.get("digest") != digest_of(state):
         raise UsageError(damaged)
     if state.get("schema") != SCHEMA:
         raise UsageError(f"{option} {folder} was written by another version of meshrt: {AGAIN}")
@@ -262,14 +175,19 @@ def _damage(option: str, snapshot: Snapshot, file: File) -> str | None:
     """What is wrong with a file of a state, if anything."""
     path = snapshot.folder / file.name
     try:
-        intact = _digest(path) == file.digest
+        intact = digest(path) == file.digest
     except OSError as error:
         return f"{option} {snapshot.folder}: {file.name} cannot be read: {error.strerror or error}; {AGAIN}"
     return None if intact else f"{option} {snapshot.folder}: {file.name} is damaged: {AGAIN}"
 
 
-def _agree(control: Control, problem: str | None) -> None:
+def agree(control: Control, problem: str | None) -> None:
     """UsageError on all ranks where one of them has a problem: the first that has one tells."""
     first_problem = control.allreduce(problem, lambda problems: next(filter(None, problems), None))
     if first_problem is not None:
         raise UsageError(first_problem)
+
+
+def holds_state(control: Control, folder: str) -> bool:
+    """Is there a state in the folder, whole or not? The same on all ranks, which call it together."""
+    return bool(control.bcast(os.path.exists(Path(folder, INDEX)) if control.rank == 0 else None))

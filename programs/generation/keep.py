@@ -18,7 +18,7 @@ from meshrt.models.checkpoint import Checkpoint
 from meshrt.programs.generation.engine import Engine
 from meshrt.programs.generation.options import EVERY
 from meshrt.programs.generation.prompt import Prompt
-from meshrt.ranks import snapshot
+from meshrt.ranks import saving, snapshot
 from meshrt.ranks.control import Control
 from meshrt.ranks.snapshot import Part, Snapshot
 
@@ -129,7 +129,7 @@ def fingerprint(control: Control, config: object, source: Checkpoint | None) -> 
 def open_folder(machine: Machine, folder: str, resume: bool, this_run: Mapping[str, Any]) -> Snapshot | None:
     """What a run is to go on from: None where the folder, which is made if it is not there, holds nothing yet."""
     control = machine.control
-    snapshot.prepare(control, "--checkpoint", folder)
+    saving.prepare(control, "--checkpoint", folder)
     if not snapshot.holds_state(control, folder):
         if resume:
             machine.notes["resumed_at_token"] = 0
@@ -165,7 +165,7 @@ def save(keep: Keep, control: Control, engine: Engine, generation: Generation) -
         "logits": logits.shape,
     }
     facts |= {} if generation.rng is None else {"rng": generation.rng.bit_generator.state}
-    snapshot.save(control, "--checkpoint", keep.folder, len(generation.new), facts, parts)
+    saving.save(control, "--checkpoint", keep.folder, len(generation.new), facts, parts)
 
 
 def restore(saved: Snapshot, machine: Machine, engine: Engine, vocabulary: int, generation: Generation) -> None:

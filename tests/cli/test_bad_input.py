@@ -18,7 +18,7 @@ from lines import run_lines
 from meshrt.errors import UsageError
 from meshrt.mesh.collectives import treeplan
 from meshrt.mesh.mesh import parse_mesh
-from meshrt.ranks import failure, files, hostmemory
+from meshrt.ranks import causes, files, hostmemory
 from meshrt.report import write_json
 from meshrt.whole import LARGEST, whole
 
@@ -197,7 +197,7 @@ def test_trees_of_too_many_phases(phases: int) -> None:
 
 
 def test_messages_are_one_printable_line_with_both_ends() -> None:
-    text = failure.describe(UsageError("begin\n\x1b[2J\ud800" + "x" * 100_000 + "end")).text
+    text = causes.describe(UsageError("begin\n\x1b[2J\ud800" + "x" * 100_000 + "end")).text
     assert text.startswith("begin \\x1b[2J\\ud800x") and text.endswith("xend") and len(text) < 1100
     assert "characters left out" in text and text.isprintable()
 

@@ -16,7 +16,7 @@ from meshrt.neuron import state
 from meshrt.neuron.cores import Cores
 from meshrt.neuron.device import find_neuron_device
 from meshrt.neuron.tile import Tile
-from meshrt.ranks import snapshot
+from meshrt.ranks import saving, snapshot
 from meshrt.ranks.board import Board
 from meshrt.ranks.control import Control
 
@@ -53,7 +53,7 @@ def test_cores_go_on_where_others_were(comm: Any, tmp_path: Path) -> None:
     with cores.phase("second"):
         work(cores, tensors, slice(2, 4))
         told, parts = state.describe(cores, held(tensors, 4))
-        snapshot.save(cores.control, "--checkpoint", folder, 1, told, parts)
+        saving.save(cores.control, "--checkpoint", folder, 1, told, parts)
         work(cores, tensors, slice(4, 6))
     others, again = new_cores(comm)
     with others.phase("second"):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from meshrt.errors import LimitError, StallError, UsageError
-from meshrt.ranks import failure, hostmemory
+from meshrt.ranks import causes, failure, hostmemory
 
 # What happens on rank 1, or on all ranks; the others are in a receive that nobody answers.
 SCRIPT = """
@@ -197,7 +197,7 @@ class Click(Exception):
     ],
 )
 def test_what_an_exception_means(error: BaseException, code: int, text: str) -> None:
-    described = failure.describe(error)
+    described = causes.describe(error)
     assert (described.code, described.text) == (code, text)
     assert bool(described.trace) == isinstance(error, ValueError)
 
