@@ -5,7 +5,7 @@ from __future__ import annotations
 from meshrt.csl import nodes as n
 from meshrt.csl.errors import Place, wrong
 from meshrt.csl.lexer import tokens
-from meshrt.csl.phrases import expression, switch, type_of
+from meshrt.csl.phrases import expression, parenthesized, switch, type_of
 from meshrt.csl.reader import Reader
 
 ASSIGN = {"=", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=", "<<=", ">>="}
@@ -141,9 +141,7 @@ def _body(r: Reader) -> n.Node:
 
 def _if(r: Reader) -> n.Node:
     line = r.next().line
-    r.want("(", "if")
-    condition = expression(r)
-    r.want(")", "if")
+    condition = parenthesized(r, "if")
     then = _body(r)
     otherwise = None
     if r.take("else"):
@@ -153,9 +151,7 @@ def _if(r: Reader) -> n.Node:
 
 def _while(r: Reader) -> n.Node:
     line = r.next().line
-    r.want("(", "while")
-    condition = expression(r)
-    r.want(")", "while")
+    condition = parenthesized(r, "while")
     after = None
     if r.take(":"):
         r.want("(", "while")
@@ -166,9 +162,7 @@ def _while(r: Reader) -> n.Node:
 
 def _for(r: Reader) -> n.Node:
     line = r.want("for", "a loop").line
-    r.want("(", "for")
-    over = expression(r)
-    r.want(")", "for")
+    over = parenthesized(r, "for")
     r.want("|", "for")
     names = [r.name("for")]
     while r.take(","):

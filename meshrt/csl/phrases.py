@@ -24,6 +24,14 @@ def expression(r: Reader, level: int = 0) -> n.Node:
     return left
 
 
+def parenthesized(r: Reader, of: str) -> n.Node:
+    """An expression and the parentheses around it; `of` is what they belong to."""
+    r.want("(", of)
+    one = expression(r)
+    r.want(")", of)
+    return one
+
+
 def _unary(r: Reader) -> n.Node:
     token = r.token
     if token.kind == "op" and token.text in ("-", "!", "~", "&"):
@@ -97,10 +105,7 @@ def _primary(r: Reader) -> n.Node:
         r.next()
         return n.Name(line, text)
     if text == "(":
-        r.next()
-        one = expression(r)
-        r.want(")", "an expression in parentheses")
-        return one
+        return parenthesized(r, "an expression in parentheses")
     if text == ".{":
         r.next()
         return _struct(r, line)
@@ -124,9 +129,7 @@ def _primary(r: Reader) -> n.Node:
 def switch(r: Reader, done: Callable[[Reader], n.Node]) -> n.Node:
     """A switch whose cases are read by `done`."""
     line = r.next().line
-    r.want("(", "switch")
-    value = expression(r)
-    r.want(")", "switch")
+    value = parenthesized(r, "switch")
     r.want("{", "switch")
     cases: list[tuple[tuple[n.Node, ...], n.Node]] = []
     while not r.take("}"):
@@ -146,9 +149,7 @@ def switch(r: Reader, done: Callable[[Reader], n.Node]) -> n.Node:
 
 def _choice(r: Reader) -> n.Node:
     line = r.next().line
-    r.want("(", "if")
-    condition = expression(r)
-    r.want(")", "if")
+    condition = parenthesized(r, "if")
     then = expression(r)
     otherwise = expression(r) if r.take("else") else None
     return n.Choice(line, condition, then, otherwise)

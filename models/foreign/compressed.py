@@ -22,11 +22,12 @@ from meshrt.models.checkpoint import Checkpoint, open_checkpoint
 from meshrt.models.config import Config
 from meshrt.models.errors import ModelError
 from meshrt.models.files import find_file, read_object
-from meshrt.models.foreign.model import Foreign, add, check_all_or_none, halves
+from meshrt.models.foreign.model import Foreign, add, check_all_or_none
 from meshrt.models.keys import Keys
 from meshrt.models.matrix import Matrix
 from meshrt.models.quantize.codes import Codes
 from meshrt.models.quantize.form import GROUP_UNIT, Activations, Group, check_group, row_group
+from meshrt.models.quantize.halves import halves
 from meshrt.models.quantize.packing import unpack
 
 ENDS = ("weight_packed", "weight_scale", "weight_zero_point", "weight_shape", "weight_g_idx")
@@ -143,7 +144,7 @@ def read_codes(checkpoint: Checkpoint, scheme: Scheme, matrix: Matrix) -> Codes:
         if not np.array_equal(order, np.arange(columns) // group):
             raise ModelError(f"{checkpoint.folder}: {name}.weight_g_idx has groups out of order, which cannot be read")
     where, end = checkpoint.folder, f"{name}.weight_scale"
-    scale = halves(end, checkpoint.read(end), where)
+    scale = halves(f"{where}: {end}", checkpoint.read(end))
     if scale.size == 1:
         scale = np.broadcast_to(scale.reshape(1, 1), (rows, groups))
     if scale.shape != (rows, groups):

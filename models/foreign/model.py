@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from meshrt.models.checkpoint import expected_shapes
@@ -87,16 +86,3 @@ def _key(foreign: Foreign, activations: Activations | None) -> dict[str, Any]:
         "compensator_bits": 16, "ranks": {},
     }  # fmt: skip
     return key | ({"offset": True} if offsets else {}) | ({"activations": activations} if activations else {})
-
-
-def halves(name: str, numbers: NDArray[Any], source: Path) -> NDArray[np.float16]:
-    """Scales as float16. ModelError where that would change one by more than the rounding of a normal number."""
-    wide = numbers.astype(np.float64)
-    with np.errstate(over="ignore"):
-        stored: NDArray[np.float16] = wide.astype(np.float16)
-    if not np.isfinite(wide).all():
-        raise ModelError(f"{source}: {name} has values that are NaN or infinite")
-    bad = np.abs(stored.astype(np.float64) - wide) > np.abs(wide) * 2.0**-11
-    if bad.any():
-        raise ModelError(f"{source}: {name} has a scale of {wide[bad].flat[0]:g}, which float16 cannot keep")
-    return stored

@@ -16,6 +16,7 @@ from meshrt.models.errors import ModelError
 from meshrt.models.onnx.graphs import attribute, constant, maker
 from meshrt.models.quantize.codes import Codes
 from meshrt.models.quantize.form import check_group
+from meshrt.models.quantize.halves import halves
 
 Array = NDArray[Any]
 BITS = (4, 8)
@@ -51,11 +52,11 @@ def codes_of(node: ir.Node) -> tuple[Codes, Array | None]:
                 raise ModelError(f"{name} has {zeros.size} bytes of zero points; {rows * per_row} are needed")
             zero = unpacked(zeros.reshape(rows, per_row), bits)[:, :blocks].astype(np.float16)
         elif zeros.dtype.kind == "f" and zeros.size == rows * blocks:
-            zero = scales(name, zeros).reshape(rows, blocks)
+            zero = halves(name, zeros).reshape(rows, blocks)
         else:
             raise ModelError(f"{name} has zero points of a kind that cannot be read")
     bias = given[5] if len(node.inputs) > 5 and node.inputs[5] is not None else None
-    return Codes(codes, scales(name, scale).reshape(rows, blocks), zero, bits, columns), bias
+    return Codes(codes, halves(name, scale).reshape(rows, blocks), zero, bits, columns), bias
 
 
 def unpacked(packed: Array, bits: int) -> Array:
@@ -64,19 +65,6 @@ def unpacked(packed: Array, bits: int) -> Array:
         return packed
     pairs = np.stack((packed & 15, packed >> 4), axis=-1)
     return pairs.reshape(len(packed), -1)
-
-
-def scales(name: str, numbers: Array) -> NDArray[np.float16]:
-    """As float16. ModelError for what it cannot keep to within its rounding."""
-    wide = numbers.astype(np.float64)
-    with np.errstate(over="ignore"):
-        stored: NDArray[np.float16] = wide.astype(np.float16)
-    if not np.isfinite(wide).all():
-        raise ModelError(f"{name} has scales that are NaN or infinite")
-    bad = np.abs(stored.astype(np.float64) - wide) > np.abs(wide) * 2.0**-11
-    if bad.any():
-        raise ModelError(f"{name} has a scale of {wide[bad].flat[0]:g}, which float16 cannot keep")
-    return stored
 
 
 def dequantized_codes(value: ir.Value, turned: bool) -> Codes | None:
@@ -123,4 +111,4 @@ def dequantized_codes(value: ir.Value, turned: bool) -> Codes | None:
     stored = None if middle else np.zeros(scale.shape, np.float16) if zero is None else zero.astype(np.float16)
     if stored is not None and shift and (stored == shift).all():
         stored = None
-    return Codes(full.reshape(rows, count, block), np.ascontiguousarray(scales(name, scale)), stored, bits, columns)
+    return Codes(full.reshape(rows, count, block), np.ascontiguousarray(halves(name, scale)), stored, bits, columns)
