@@ -14,9 +14,18 @@ from mpi_jobs import Finished, run_ranks
 
 TESTS = Path(__file__).parents[1]
 
-CASES = """
-import os, signal, time
+WAITS = """
+import time
+
+def wait_for_ever(comm):
+    \"""In MPI on rank 0 alone: it turns round there, and each rank that does so takes a core.\"""
+    comm.recv() if comm.rank == 0 else time.sleep(3600)
+"""
+
+CASES = f"""
+import os, signal
 import pytest
+{WAITS}
 
 @pytest.mark.mpi(ranks=[1, 3])
 def test_good(comm, mpi_ranks):
@@ -25,7 +34,7 @@ def test_good(comm, mpi_ranks):
 @pytest.mark.mpi(ranks=[3])
 def test_one_fails_others_wait(comm):
     assert comm.rank != 1, "only one"
-    comm.Barrier()
+    wait_for_ever(comm)
 
 @pytest.mark.mpi(ranks=[3])
 def test_one_fails_others_pass(comm):
@@ -33,7 +42,7 @@ def test_one_fails_others_pass(comm):
 
 @pytest.mark.mpi(ranks=[3])
 def test_hangs(comm):
-    comm.recv(source=(comm.rank + 1) % comm.size)
+    wait_for_ever(comm)
 
 @pytest.mark.mpi(ranks=[3])
 def test_dies(comm):
@@ -188,9 +197,10 @@ def test_ranks_that_are_not_told_so_are_refused(suite: Path) -> None:
     assert not what_ran(suite)
 
 
-SHARED = """
+SHARED = f"""
 import os
 import pytest
+{WAITS}
 
 @pytest.mark.mpi(ranks=[2, 4, 6])
 def test_shares(comm, mpi_ranks, mpi_tmp_path):
@@ -202,7 +212,7 @@ def test_shares(comm, mpi_ranks, mpi_tmp_path):
 @pytest.mark.mpi(ranks=[4])
 def test_fails(comm):
     assert comm.rank != 1, "only one"
-    comm.Barrier()
+    wait_for_ever(comm)
 """
 
 
