@@ -1,13 +1,17 @@
-"""Bytecode for as long as the tests run, for those who have Python write none (PYTHONDONTWRITEBYTECODE).
+"""Bytecode in pytest's cache, for those who have Python write none (PYTHONDONTWRITEBYTECODE).
 
 The tests start hundreds of processes, each of which would compile what it imports. What they write is in a folder of
-its own, so that nothing is left beside the sources.
+its own, so that nothing is left beside the sources. Python then looks nowhere else: the folder begins with links to the
+bytecode that came with what is installed.
 """
 
 from __future__ import annotations
 
 import os
+import site
 import sys
+from pathlib import Path
+from sysconfig import get_path
 from tempfile import TemporaryDirectory
 
 import pytest
@@ -16,8 +20,32 @@ import pytest
 def pytest_configure(config: pytest.Config) -> None:
     """Of the first process: all others, of xdist too, begin with its environment."""
     if sys.dont_write_bytecode:
-        folder = TemporaryDirectory(prefix="meshrt-test-")
-        config.add_cleanup(folder.cleanup)
+        folder = bytecode_folder(config)
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-        os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = folder.name
+        os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = str(folder)
         sys.dont_write_bytecode = False
+
+
+def bytecode_folder(config: pytest.Config) -> Path:
+    """That of the last run, or a new one; for this run alone where pytest keeps no cache."""
+    try:
+        folder = Path(config.cache.mkdir("bytecode"))  # type: ignore[union-attr]
+    except (AttributeError, OSError):
+        temporary = TemporaryDirectory(prefix="meshrt-test-")
+        config.add_cleanup(temporary.cleanup)
+        folder = Path(temporary.name)
+    if not any(folder.iterdir()):
+        for packages in (get_path("stdlib"), *site.getsitepackages()):
+            link_all(packages, folder)
+    return folder
+
+
+def link_all(packages: str, folder: Path) -> None:
+    """Links in `folder`, as a prefix of bytecode, to that in the __pycache__ of all folders below `packages`."""
+    for path, _, names in os.walk(packages):
+        if path.endswith("__pycache__"):
+            there = Path(f"{folder}{os.path.dirname(path)}")
+            there.mkdir(parents=True, exist_ok=True)
+            for name in names:
+                if name.endswith(f"{sys.implementation.cache_tag}.pyc") and not (there / name).is_symlink():
+                    (there / name).symlink_to(Path(path, name))

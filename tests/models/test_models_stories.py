@@ -9,43 +9,46 @@ import pytest
 from meshrt.models import stories as module
 from meshrt.models.stories import RULES, stories
 
-MANY = list(stories(11, 3000))
+
+@pytest.fixture(scope="module")
+def many() -> list[str]:
+    return list(stories(11, 3000))
 
 
-def test_stories_are_deterministic() -> None:
-    assert MANY[:50] == list(stories(11, 50))
+def test_stories_are_deterministic(many: list[str]) -> None:
+    assert many[:50] == list(stories(11, 50))
 
 
-def test_stories_of_another_seed_differ() -> None:
-    assert not set(MANY) & set(stories(12, 3000))
+def test_stories_of_another_seed_differ(many: list[str]) -> None:
+    assert not set(many) & set(stories(12, 3000))
 
 
-def test_stories_are_varied() -> None:
-    words = Counter(re.findall(r"[a-z]+", " ".join(MANY).lower()))
-    assert len(set(MANY)) == len(MANY)
+def test_stories_are_varied(many: list[str]) -> None:
+    words = Counter(re.findall(r"[a-z]+", " ".join(many).lower()))
+    assert len(set(many)) == len(many)
     assert len(words) > 800
-    assert len({story[:60] for story in MANY}) > 2000
+    assert len({story[:60] for story in many}) > 2000
     # No story is a small change of another: of all runs of eight words, most occur once or twice.
-    runs = Counter(run for story in MANY[:500] for run in zip(*(story.split()[i:] for i in range(8)), strict=False))
+    runs = Counter(run for story in many[:500] for run in zip(*(story.split()[i:] for i in range(8)), strict=False))
     assert sum(count <= 2 for count in runs.values()) > 0.8 * len(runs)
 
 
-def test_stories_have_the_length_of_a_story() -> None:
-    lengths = [len(story.split()) for story in MANY]
+def test_stories_have_the_length_of_a_story(many: list[str]) -> None:
+    lengths = [len(story.split()) for story in many]
     assert min(lengths) > 45 and max(lengths) < 160
     assert 80 < sum(lengths) / len(lengths) < 120
 
 
-def test_stories_have_no_holes_left() -> None:
-    assert not [story for story in MANY if set(story) & set("{}<>|()_\n") or "  " in story]
+def test_stories_have_no_holes_left(many: list[str]) -> None:
+    assert not [story for story in many if set(story) & set("{}<>|()_\n") or "  " in story]
 
 
-def test_stories_have_the_right_articles() -> None:
-    assert not re.findall(r"\b[Aa] [aeiouAEIOU]\w*|\b[Aa]n [^aeiouAEIOU\W]\w*", " ".join(MANY))
+def test_stories_have_the_right_articles(many: list[str]) -> None:
+    assert not re.findall(r"\b[Aa] [aeiouAEIOU]\w*|\b[Aa]n [^aeiouAEIOU\W]\w*", " ".join(many))
 
 
-def test_stories_start_sentences_with_capitals_and_close_quotes() -> None:
-    for story in MANY:
+def test_stories_start_sentences_with_capitals_and_close_quotes(many: list[str]) -> None:
+    for story in many:
         assert story[0] in string.ascii_uppercase and story[-1] in '.!?"'
         assert story.count('"') % 2 == 0
         for found in re.findall(r'(?<!Mrs)(?<!Mr)[.!?] "?([a-z]\w*)', story):
@@ -60,9 +63,9 @@ def test_stories_use_every_rule_and_every_line() -> None:
     assert len(plots) == len(RULES["story"]) >= 10
 
 
-def test_stories_pronouns_follow_the_hero() -> None:
+def test_stories_pronouns_follow_the_hero(many: list[str]) -> None:
     """A girl who is alone in the first sentences is never a he there."""
-    for story in MANY:
+    for story in many:
         found = re.match(r"[^.]*\b(girl|boy) named (\w+)[^.]*\. (He|She)\b", story)
         if found:
             assert found[3] == {"girl": "She", "boy": "He"}[found[1]], story
