@@ -56,11 +56,11 @@ MESH = {
     **_rows(DECLARED, "the program or the collective whose software it is, by `stage` of meshrt/mesh/wires/fabric.py", {
         "stages": ("stages", "times that software at a core touched a packet: relay or add", "stages"),
     }, scaled=True),
-    **_rows(COUNTED, "meshrt/mesh/cores.py: `matmul` from the shapes of tiles; `work` from what the program says", {
+    **_rows(COUNTED, "meshrt/mesh/computing.py: `matmul` from the shapes of tiles; `work` from what the program says", {
         "macs": ("MACs", "multiply-accumulates of all cores, those with padding included", "MACs"),
         "macs_16": ("MACs", "of these, those of tiles with numbers of 16 bits or fewer"),
     }, scaled=True),
-    **_rows(COUNTED, "meshrt/mesh/cores.py, `rebuild`, at each slice of a tile of codes", {
+    **_rows(COUNTED, "meshrt/mesh/computing.py, `rebuild`, at each slice of a tile of codes", {
         "rebuilt": ("numbers", "numbers that cores made from codes of quantized matrices", "rebuilt"),
     }, scaled=True),
     **_rows(TIMED, "meshrt/mesh/clock.py, by the device's alpha, beta, widths and rates", {

@@ -23,7 +23,7 @@ MEANINGS = {
 
 # (file in meshrt, functions or None for all) -> kind; the first that fits.
 RULES: tuple[tuple[str, frozenset[str] | None, str], ...] = (
-    ("mesh/cores.py", frozenset({"matmul"}), "products"),
+    ("mesh/computing.py", frozenset({"matmul"}), "products"),
     ("mesh/wires/planning.py", frozenset({"spend"}), "headers"),
     ("mesh/wires/planning.py", None, "planning"),
     ("mesh/wires/fabric.py", frozenset({"_prepared"}), "planning"),
@@ -46,6 +46,7 @@ RULES: tuple[tuple[str, frozenset[str] | None, str], ...] = (
     ("mesh/wires/lines.py", None, "headers"),
     ("mesh/clock.py", None, "headers"),
     ("mesh/collectives/rings.py", None, "tiles"),
+    ("mesh/collectives/shifts.py", None, "tiles"),
     ("programs/mesh/meshgemm.py", None, "tiles"),
     ("ranks/host.py", frozenset({"_wait", "_wait_asleep"}), "MPI"),
     ("ranks/control.py", None, "MPI"),

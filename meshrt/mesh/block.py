@@ -7,7 +7,7 @@ from typing import Any
 
 from meshrt.errors import UsageError
 from meshrt.mesh import meter
-from meshrt.mesh.cores import Cores
+from meshrt.mesh.computing import Computing
 from meshrt.mesh.defects import Wafer, embed
 from meshrt.mesh.device import Device
 from meshrt.mesh.mesh import Mesh, tile_ranks
@@ -18,7 +18,7 @@ from meshrt.ranks.board import Board
 from meshrt.ranks.control import Control
 
 
-class Block(Cores):
+class Block(Computing):
     """What a program runs on: it is written once for all of a rank's cores, and says where the run's phases begin."""
 
     def __post_init__(self) -> None:

@@ -1,6 +1,6 @@
 """The cores that one rank hosts, with what belongs to each: memory, tables, clocks, counters."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
@@ -18,7 +18,6 @@ from meshrt.mesh.maps import Maps, new_maps
 from meshrt.mesh.memory import Memory
 from meshrt.mesh.mesh import NORTH, SOUTH, Mesh
 from meshrt.mesh.peaks import NamedMemory, new_peaks
-from meshrt.mesh.products import product
 from meshrt.mesh.wires.core import chosen
 from meshrt.mesh.wires.tables import Tables
 from meshrt.ranks import hostmemory
@@ -191,97 +190,6 @@ class Cores:
         nbytes = prod(shape) * dtype.itemsize
         self.memory.require(name, nbytes)
         hostmemory.require(f"{name!r} of all cores", prod(self.lead) * nbytes)
-
-    def matmul(
-        self, a: np.ndarray, b: np.ndarray, total: np.ndarray | None = None, over: int | None = None,
-        cores: np.ndarray | None = None, down: bool = False,
-    ) -> np.ndarray:  # fmt: skip
-        """Every core multiplies its tiles: [.., m, k] @ [.., k, n] -> float32 [.., m, n], counted and timed.
-
-        Leading dimensions after [bh, bw] are several products at one core; those along the axis `over` are added up.
-        The result is fresh core memory. With `total` it is added to that instead, and takes no memory: a core adds as
-        it multiplies, number by number, whatever NumPy does. Returns the result or the total. LimitError. `cores`, bool
-        of the block's shape, are those that multiply; the others have nothing to do, and zeros. A total of whole
-        numbers, int32, takes products of whole numbers, exact while a tile's sums stay below 2^24.
-
-        Timed as a core computes it (`Device.matmul_cycles`), `down` the columns of the result if so asked.
-        """
-        if total is None:
-            shape = list(np.broadcast_shapes(a.shape[:-2], b.shape[:-2])[2:])
-            if over is not None:
-                del shape[over - 2]
-            self.memory.require("product", prod(shape) * a.shape[-2] * b.shape[-1] * 4)
-        if not self.payload:
-            a, b = np.zeros_like(a), np.zeros_like(b)  # buffers that no transfer has filled are not numbers
-        itemsize = max(a.dtype.itemsize, b.dtype.itemsize)
-        added = None if over is not None or cores is not None else total  # what the product is added to at once
-        if added is not None and not (added.shape[:-2] == a.shape[:-2] == b.shape[:-2] and added.dtype == np.float32):
-            added = None
-        c = product(self.core, a.astype(np.float32, copy=False), b.astype(np.float32, copy=False), added)
-        self.multiplied(c.shape, a.shape[-1], itemsize, cores, down)
-        if cores is not None and self.payload:
-            c[~cores] = 0
-        if total is not None and total.dtype != c.dtype:
-            c = c.astype(total.dtype)
-        if over is not None:
-            c = c.sum(axis=over) if c.shape[over] > 1 else c.squeeze(over)
-        if total is None:
-            return self.memory.keep("product", c)
-        if added is None:
-            total += c
-        return total
-
-    def multiplied(
-        self, shape: tuple[int, ...], k: int, itemsize: int, cores: np.ndarray | None = None, down: bool = False
-    ) -> None:
-        """Count and time what every core, or those `cores`, does for a product [bh, bw, .., m, n] over k."""
-        count = prod(self.shape) if cores is None else int(np.count_nonzero(cores))
-        macs = prod(shape[2:]) * k * count
-        self.counters.macs += macs
-        self.counters.macs_16 += macs * (itemsize <= 2)
-        if self.mapped:
-            self.maps.add("macs", prod(shape[2:]) * k, cores)
-        cycles = self.device.matmul_cycles(shape[-2], k, shape[-1], itemsize, down)
-        self.clock.software(prod(shape[2:-2]) * cycles, cores)
-
-    def work(self, macs: np.ndarray) -> None:
-        """Every core does its own number of multiply-accumulates, int [bh, bw] (or what broadcasts to it)."""
-        each = np.broadcast_to(macs, self.shape)
-        self.counters.macs += int(each.sum())
-        if self.mapped:
-            self.maps.add("macs", each)
-        if self.device.macs_per_cycle is not None:
-            chunk = 1.0 if self.device.chunk_cycles is None else self.device.chunk_cycles
-            self.clock.spend(each * chunk / self.device.macs_per_cycle)
-        self.clock.spend(self.device.call_cycles * (each > 0))  # a core without work is not called
-
-    def elementwise(self, tiles: np.ndarray, calls: int = 1, cores: np.ndarray | None = None) -> None:
-        """Every core, or those `cores`, is busy for `calls` element-wise operations on tiles of this size."""
-        self.clock.compute(calls * prod(tiles.shape[2:]), calls, cores, tiles.dtype.itemsize)
-
-    def scalar(
-        self, *, divisions: int = 0, roots: int = 0, exponentials: int = 0, cores: np.ndarray | None = None
-    ) -> None:
-        """Every core, or those `cores`, does so many of these one after the other: no vector instruction has them."""
-        device = self.device
-        cycles = divisions * device.division_cycles + roots * device.root_cycles
-        self.clock.software(cycles + exponentials * device.exponential_cycles, cores)
-
-    def step(self, times: int = 1) -> None:
-        """Every core is busy with the software of so many steps of a loop, in which tiles are exchanged meanwhile."""
-        self.clock.software(times * self.device.step_cycles)
-
-    def rebuild(
-        self, numbers: int, instructions: Iterable[tuple[int, int, int]], cores: np.ndarray | None = None
-    ) -> None:
-        """Every core, or those `cores`, makes so many numbers from codes. `instructions` are vector instructions of
-        each kind: on how many numbers, how often, and of how many bytes.
-        """
-        self.counters.rebuilt += numbers * (prod(self.shape) if cores is None else int(np.count_nonzero(cores)))
-        if self.mapped:
-            self.maps.add("rebuilt", numbers, cores)
-        for length, calls, itemsize in instructions:
-            self.clock.vectors(length, calls, itemsize, cores)
 
     def begin(self) -> None:
         """These cores are at work in the segment that is running, which is to have what they keep for themselves."""

@@ -121,7 +121,7 @@ def test_what_the_kinds_of_time_are_told_by_is_there():
 
 
 def test_the_time_of_others_code_counts_for_its_callers():
-    matmul = ("/x/meshrt/mesh/cores.py", 1, "matmul")
+    matmul = ("/x/meshrt/mesh/computing.py", 1, "matmul")
     replay = ("/x/meshrt/mesh/wires/fabric.py", 2, "_replay")
     helper, leaf = ("/y/numpy/h.py", 3, "helper"), ("~", 0, "<built-in leaf>")
     stats = {
