@@ -42,7 +42,8 @@ def bytecode_folder(config: pytest.Config) -> Path:
 
 def link_all(packages: str, folder: Path) -> None:
     """Links in `folder`, as a prefix of bytecode, to that in the __pycache__ of all folders below `packages`."""
-    for path, _, names in os.walk(packages):
+    for path, folders, names in os.walk(packages):
+        folders[:] = [name for name in folders if name not in ("site-packages", "test", "tests")]
         if path.endswith("__pycache__"):
             there = Path(f"{folder}{os.path.dirname(path)}")
             there.mkdir(parents=True, exist_ok=True)
