@@ -8,9 +8,9 @@
     def test_the_same_on_a_large_mesh(): ...
 
 On the least of its numbers of ranks, mostly one, a test runs with all its parameter sets, or its sample. On more ranks
-it looks for what one rank gives, to the bit: hypothesis draws one of those up to FEW and a parameter set, and one of
-MANY and a parameter set, or one of all if the test has a sample; each run draws the same. Sets that are marked `all`
-(pytest.param(..., marks=pytest.mark.all)) are left out. Tests that are named (file::test) run as a whole.
+it looks for what one rank gives, to the bit: hypothesis draws one of those in MORE and a parameter set; each run draws
+the same. Sets that are marked `all` (pytest.param(..., marks=pytest.mark.all)) are left out. Tests that are named
+(file::test) run as a whole.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ import hypothesis.strategies as st
 import pytest
 from mpi_parent import ranks_of
 
-FEW = 4
-MANY = (6, 9)
+MORE = (2, 3, 4, 6, 9)  # ranks
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -55,9 +54,8 @@ def chosen(name: str, grids: dict[int, list[pytest.Item]]) -> list[pytest.Item]:
     least = min(grids)
     sample = grids[least][0].get_closest_marker("sample")
     found = grids[least] if sample is None else [grids[least][at] for at in spread(len(grids[least]), *sample.args)]
-    few = [item for ranks, grid in grids.items() if least < ranks <= FEW for item in grid]
-    many = [item for ranks, grid in grids.items() if least < ranks in MANY for item in grid]
-    return found + [drawn(name, items) for items in ((few, many) if sample is None else (few + many,)) if items]
+    more = [item for ranks, grid in grids.items() if least < ranks in MORE for item in grid]
+    return [*found, drawn(name, more)] if more else found
 
 
 def drawn(name: str, items: Sequence[Any]) -> Any:

@@ -85,7 +85,7 @@ def test_each_of_several_prompts_has_its_answer(run_meshrt: Run, tmp_path: Path)
 
 def test_who_writes_may_take_time(run_meshrt: Run) -> None:
     """More than the watch over ranks has patience for."""
-    slow = "import subprocess, sys, time; time.sleep(3); print('The little dog')"
+    slow = "import subprocess, sys, time; time.sleep(2); print('The little dog')"
     mpirun = find_mpirun()
     chat = [*local.mpirun_argv(2, mpirun), sys.executable, "-m", "meshrt.cli", "chat", "llama-tiny"]
     with subprocess.Popen([sys.executable, "-c", slow], stdout=subprocess.PIPE) as writer:
