@@ -26,6 +26,7 @@ from meshrt.launch import local
 
 STARTING = 3.0  # how many time limits a job may take until its first test begins
 REPORTS = "MESHRT_TEST_REPORTS"  # the directory that the ranks write to; set in a rank of a parent only
+SIZES = "MESHRT_TEST_SIZES"  # how many of the ranks each of a job's tests is for, in their order
 
 
 @dataclass
@@ -87,7 +88,8 @@ class Parent:
     def launch(self, mpirun: local.Mpirun, items: list[pytest.Item], ranks: int, directory: Path) -> Job:
         tests = Path(__file__).parent
         path = os.pathsep.join(filter(None, [str(tests), str(tests.parent), os.environ.get("PYTHONPATH")]))
-        env = local.local_environment(mpirun) | {REPORTS: str(directory), "PYTHONPATH": path}
+        sizes = ",".join(str(ranks_of(item) or 1) for item in items)
+        env = local.local_environment(mpirun) | {REPORTS: str(directory), SIZES: sizes, "PYTHONPATH": path}
         argv = [*local.mpirun_argv(ranks, mpirun), sys.executable, "-m", "pytest", "-q", "-p", "mpi_plugin"]
         argv += ["--with-mpi", "-n", "0"]
         argv += ["-p", "no:cacheprovider", "--no-header", "--rootdir", str(self.config.rootpath)]

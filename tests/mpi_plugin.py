@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 import mpi4py
 import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key
-from mpi_parent import REPORTS, Parent, ranks_of
+from mpi_parent import REPORTS, SIZES, Parent, ranks_of
 from pytest_mpi import MPIPlugin
 
 from meshrt.ranks import host
@@ -136,7 +136,7 @@ class Rank:
     """The plugin in a rank: meets the other ranks after each test, and writes reports for a parent.
 
     A parent's job may have tests of several numbers of ranks. Those of the most come first, so that each rank runs the
-    first of them and sleeps when it is needed no more.
+    first of them and sleeps when it is needed no more; it collects no others.
     """
 
     def __init__(self, config: pytest.Config) -> None:
@@ -152,6 +152,9 @@ class Rank:
         if self.folder is not None:
             self.reports = (self.folder / f"{self.control.rank}.jsonl").open("a", buffering=1)
             self.stack = (self.folder / f"{self.control.rank}.stack").open("w")
+            sizes = [int(size) for size in os.environ[SIZES].split(",")]
+            self.sizes = sorted(set(sizes))
+            config.args[:] = [test for test, size in zip(config.args, sizes, strict=True) if self.control.rank < size]
         if self.folder is not None or self.control.rank:
             config.option.xmlpath = None  # one file of all ranks
         if self.folder is not None and self.control.rank:
@@ -167,11 +170,10 @@ class Rank:
 
         if self.folder is None:
             return  # what is for another number of ranks is skipped
-        for size in sorted({ranks_of(item) or 0 for item in items}):
+        for size in self.sizes:
             found = self.control.Split(0 if self.control.rank < size else MPI.UNDEFINED, self.control.rank)
             if found != MPI.COMM_NULL:
                 self.first[size] = found
-        items[:] = [item for item in items if ranks_of(item) in self.first]
         items.sort(key=lambda item: ranks_of(item) or 0, reverse=True)
 
     def pytest_sessionfinish(self) -> None:

@@ -202,12 +202,23 @@ import os
 import pytest
 {WAITS}
 
-@pytest.mark.mpi(ranks=[2, 4, 6])
-def test_shares(comm, mpi_ranks, mpi_tmp_path):
+def shares(comm, mpi_ranks, mpi_tmp_path):
     assert comm.size == mpi_ranks and comm.allgather(comm.rank) == list(range(mpi_ranks))
     assert comm.allgather(str(mpi_tmp_path)) == [str(mpi_tmp_path)] * mpi_ranks
     with open("ran.txt", "a") as file:
         print(mpi_ranks, os.environ.get("PMI_SIZE") or os.environ["OMPI_COMM_WORLD_SIZE"], file=file)
+
+@pytest.mark.mpi(ranks=[2])
+def test_two(comm, mpi_ranks, mpi_tmp_path):
+    shares(comm, mpi_ranks, mpi_tmp_path)
+
+@pytest.mark.mpi(ranks=[4])
+def test_four(comm, mpi_ranks, mpi_tmp_path):
+    shares(comm, mpi_ranks, mpi_tmp_path)
+
+@pytest.mark.mpi(ranks=[6])
+def test_six(comm, mpi_ranks, mpi_tmp_path):
+    shares(comm, mpi_ranks, mpi_tmp_path)
 
 @pytest.mark.mpi(ranks=[4])
 def test_fails(comm):

@@ -187,6 +187,7 @@ def test_only_the_same_run_goes_on(
 
 
 @pytest.mark.mpi(ranks=[1])
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["arm, sampled", "arm, int8", "arm, shapes"])
 def test_arm_cores_go_on_to_more_tokens_as_if_they_had_been_asked_for(
     comm: MPI.Intracomm, tmp_path: Path, name: str
