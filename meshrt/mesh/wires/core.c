@@ -397,13 +397,22 @@ static PyObject *serve(PyObject *module, PyObject *const *given, Py_ssize_t coun
     return counted.packets ? Py_BuildValue("Ld", (long long)counted.packets, counted.longest_wait) : Py_BuildValue("");
 }
 
-PyObject *multiply(PyObject *module, PyObject *const *given, Py_ssize_t count); /* products.c */
+/* products.c, and of rounds of an exchange march.c */
+PyObject *multiply(PyObject *module, PyObject *const *given, Py_ssize_t count);
+PyObject *line_up(PyObject *module, PyObject *const *given, Py_ssize_t count);
+PyObject *enter(PyObject *module, PyObject *const *given, Py_ssize_t count);
+PyObject *leave(PyObject *module, PyObject *const *given, Py_ssize_t count);
+PyObject *come_in(PyObject *module, PyObject *const *given, Py_ssize_t count);
 
 static PyMethodDef methods[] = {
     {"address", (PyCFunction)(void (*)(void))address, METH_FASTCALL, NULL},
     {"give", (PyCFunction)(void (*)(void))give_all, METH_FASTCALL, NULL},
     {"replay", (PyCFunction)(void (*)(void))replay, METH_FASTCALL, NULL},
     {"multiply", (PyCFunction)(void (*)(void))multiply, METH_FASTCALL, NULL},
+    {"line_up", (PyCFunction)(void (*)(void))line_up, METH_FASTCALL, NULL},
+    {"enter", (PyCFunction)(void (*)(void))enter, METH_FASTCALL, NULL},
+    {"leave", (PyCFunction)(void (*)(void))leave, METH_FASTCALL, NULL},
+    {"come_in", (PyCFunction)(void (*)(void))come_in, METH_FASTCALL, NULL},
     {"serve", (PyCFunction)(void (*)(void))serve, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };
