@@ -1,66 +1,10 @@
-/* What itinerary.py and convoy.py do in each round of an exchange between any cores: who moves, and what time it takes.
+/* What itinerary.py does in each round of an exchange: who waits, who moves, and what cores hold for others.
 
-   The NumPy code there is the definition, and what runs where this is not built. Both give the same bits: every number
-   is one sum or one maximum of doubles, in the same order, and the compiler may fuse none of them.
+   The NumPy code there is the definition, and what runs where this is not built. Packets that leave by a port lie in
+   the order of their cores. As each of them moves by the same step they stay in that order: a round goes through them,
+   and through the doors at which somebody waits, once from front to back, and so through the clocks of the cores. */
 
-   Packets that leave by a port lie in the order of their cores. As each of them moves by the same step they stay in that
-   order: a round goes through them, and through the doors at which somebody waits, once from front to back, and so
-   through the clocks of the cores. */
-
-#include "../stable.h"
-#include <stdint.h>
-
-enum { PORTS = 4, LEGS = 4 };                             /* as in itinerary.py */
-enum { TIME, HOPS, STAGES, LINK_FREE, RAMP_IN = 7, RAMP_OUT = 8 };    /* rows of cells, as in clock.py */
-enum { TILE, REQUEST, NOTHING };                                      /* what a core holds for others */
-enum { ASKS = 1, TOUCHED = 2 };                                       /* of a packet: bears no tile; software had it */
-
-/* Packets under way, [port][place]; their headers [TIME, HOPS, STAGES][port][place]. */
-typedef struct {
-    int32_t *core; /* where it is, -1: at the end of its leg */
-    int32_t *leg, *stop; /* the first round after it */
-    uint8_t *kind;
-    double *head;
-} Seats;
-
-typedef struct {
-    int32_t core, leg;
-} Ended;
-
-/* As in march.py; pointers, whole numbers and doubles of eight bytes each. */
-typedef struct {
-    int64_t width, cores, legs;
-    const int32_t *doors, *lengths, *packets; /* of each leg: Legs */
-    const uint8_t *first, *tiles;
-    int32_t *start, *came, *next;
-    int32_t *fore, *last; /* at each door: the legs that wait, -1 for none */
-    uint64_t *open, *some; /* doors at which somebody waits, a bit each; words of them that are not zero */
-    int32_t *held[2];      /* tiles of others at each core, and requests */
-    Seats seats[2];        /* of this round, and of that before, in turn */
-    int32_t *from;         /* where each packet's header is: a seat of the round before, -1: it waited */
-    Ended *ended;
-    int32_t *leaving, *coming; /* seats of packets that cross the block's edge, [port][place] */
-    const int32_t *local;      /* of each core: its place in the block, -1 if it is another rank's */
-    double *cells; /* clocks [row][place] */
-    int64_t row;   /* doubles of a row of them */
-    double *waiting, *heads; /* headers [TIME, HOPS, STAGES][packet] of those that wait, or NULL and of all, on all lines */
-    int64_t lines, line_step, core_step, head_row, head_line, slot_step; /* and how far apart they are, and their cells */
-    int64_t *crossed, *entered;  /* bytes over the links [port][links], and into each core */
-    int64_t links, nbytes[2], timed;
-    double busy[2], alpha, beta; /* cycles: a link with a tile and with a request; a hop; software */
-    int64_t now, most[2], fill[PORTS], over[PORTS], into[PORTS]; /* packets on seats, and of those at the edge, by port */
-} March;
-
-typedef struct {
-    int64_t left, fresh, here; /* packets that leave cores of this block, of them those that nobody touched; that come */
-} Crossing;
-
-/* From a core to the next one by a port. */
-static inline int64_t step_of(const March *m, int port)
-{
-    const int64_t steps[PORTS] = {-m->width, 1, m->width, -1};
-    return steps[port];
-}
+#include "march.h"
 
 /* What a packet that waits for a leg is to its core (legs.ways). */
 static int waits(const March *m, int32_t leg)
@@ -70,7 +14,7 @@ static int waits(const March *m, int32_t leg)
     return m->tiles[leg] && m->tiles[leg - 1] ? TILE : REQUEST; /* a tile that is at its owner's counts as a request */
 }
 
-/* ------------------------------------------------------------------------------------------------------------ queues */
+/* --------------------------------------------------------------------------------------------------------- queues */
 
 static void append(March *m, int32_t leg)
 {
@@ -172,9 +116,9 @@ static void queue_up(March *m, const int64_t *ended)
     }
 }
 
-/* -------------------------------------------------------------------------------------------------------- the rounds */
+/* ----------------------------------------------------------------------------------------------------- the rounds */
 
-/* Itinerary._enter by a port: those that go straight on, and between them those that begin where nobody comes through. */
+/* Itinerary._enter, by a port: those that go straight on, and those that begin where nobody comes through. */
 static int64_t enter_by(March *march, int port)
 {
     const March m = *march;
@@ -229,139 +173,6 @@ static void hold(March *march, int port)
     march->most[TILE] = most[TILE], march->most[REQUEST] = most[REQUEST];
 }
 
-/* Convoy._leave, Porter.leave: a packet leaves a core by a link; those that are sent on, once software has them. */
-static inline void leave_core(const March *m, double *cell, double *link, const double *head, int64_t far, double *to,
-                              int64_t row, double busy, double touched)
-{
-    double *time = cell + TIME * m->row, *hops = cell + HOPS * m->row, *stages = cell + STAGES * m->row;
-    const int later = head[TIME] > *time;
-    const double passed = later ? head[HOPS * far] : *hops, staged = (later ? head[STAGES * far] : *stages) + touched;
-    double now = (later ? head[TIME] : *time) + m->beta * touched;
-    *time = now, *hops = passed, *stages = staged;
-    if (m->timed) {
-        double *ramp = cell + RAMP_OUT * m->row;
-        now = now > *ramp ? now : *ramp;
-        now = now > *link ? now : *link;
-        *ramp = *link = now + busy;
-    }
-    to[TIME] = now + m->alpha;
-    to[HOPS * row] = passed + 1.0;
-    to[STAGES * row] = staged;
-}
-
-/* The packets of a convoy; their headers go from seat to seat. */
-static void leave_by(const March *const march, int port)
-{
-    const March m = *march; /* whatever is written below changes nothing of it */
-    const Seats before = m.seats[(m.now - 1) & 1], seats = m.seats[m.now & 1];
-    const int64_t low = port * m.cores, high = low + m.fill[port], room = PORTS * m.cores;
-    for (int64_t seat = low; seat < high; seat++) {
-        const int32_t at = m.local[seats.core[seat]], from = m.from[seat];
-        if (at < 0)
-            continue;
-        const double *head = from < 0 ? m.waiting + m.packets[seats.leg[seat]] : before.head + from;
-        leave_core(&m, m.cells + at, m.cells + (LINK_FREE + port) * m.row + at, head, from < 0 ? m.cores : room,
-                   seats.head + seat, room, m.busy[seats.kind[seat] & ASKS], seats.kind[seat] >> 1);
-    }
-}
-
-/* Packets of all lines, which do the same; their headers stay where they are. */
-static inline void leave_line(const March *m, Seats seats, int port, int64_t seat, int64_t line)
-{
-    const int32_t at = m->local[seats.core[seat]];
-    if (at < 0)
-        return;
-    const int64_t cell = line * m->line_step + at * m->core_step;
-    double *head = m->heads + line * m->head_line + m->packets[seats.leg[seat]] * m->slot_step;
-    leave_core(m, m->cells + cell, m->cells + (LINK_FREE + port) * m->row + cell, head, m->head_row, head, m->head_row,
-               m->busy[seats.kind[seat] & ASKS], seats.kind[seat] >> 1);
-}
-
-static void leave_lines_by(const March *const march, int port)
-{
-    const March m = *march;
-    const Seats seats = m.seats[m.now & 1];
-    const int64_t low = port * m.cores, high = low + m.fill[port];
-    if (m.line_step > m.core_step) /* what lies side by side is gone through first */
-        for (int64_t line = 0; line < m.lines; line++)
-            for (int64_t seat = low; seat < high; seat++)
-                leave_line(&m, seats, port, seat, line);
-    else
-        for (int64_t seat = low; seat < high; seat++)
-            for (int64_t line = 0; line < m.lines; line++)
-                leave_line(&m, seats, port, seat, line);
-}
-
-/* They come in from the other side, by the ramps of the cores that they get to. */
-static inline void come_in_core(double *head, double *ramp, double busy)
-{
-    *ramp = *head = (*head > *ramp ? *head : *ramp) + busy;
-}
-
-static void come_in_by(const March *const march, int port)
-{
-    const March m = *march;
-    const Seats seats = m.seats[m.now & 1];
-    const int64_t low = port * m.cores, high = low + m.fill[port], step = step_of(march, port);
-    for (int64_t seat = low; seat < high; seat++) {
-        const int32_t to = m.local[seats.core[seat] + step];
-        if (to >= 0)
-            come_in_core(seats.head + seat, m.cells + RAMP_IN * m.row + to, m.busy[seats.kind[seat] & ASKS]);
-    }
-}
-
-static inline void come_in_line(const March *m, Seats seats, int64_t step, int64_t seat, int64_t line)
-{
-    const int32_t to = m->local[seats.core[seat] + step];
-    if (to >= 0)
-        come_in_core(m->heads + line * m->head_line + m->packets[seats.leg[seat]] * m->slot_step,
-                     m->cells + RAMP_IN * m->row + line * m->line_step + to * m->core_step,
-                     m->busy[seats.kind[seat] & ASKS]);
-}
-
-static void come_in_lines_by(const March *const march, int port)
-{
-    const March m = *march;
-    const Seats seats = m.seats[m.now & 1];
-    const int64_t low = port * m.cores, high = low + m.fill[port], step = step_of(march, port);
-    if (m.line_step > m.core_step)
-        for (int64_t line = 0; line < m.lines; line++)
-            for (int64_t seat = low; seat < high; seat++)
-                come_in_line(&m, seats, step, seat, line);
-    else
-        for (int64_t seat = low; seat < high; seat++)
-            for (int64_t line = 0; line < m.lines; line++)
-                come_in_line(&m, seats, step, seat, line);
-}
-
-/* What crosses the links and the ramps is entered, and who goes over the edge of the block is noted. */
-static void cross(March *march, int port, Crossing *sum)
-{
-    const March m = *march;
-    const Seats seats = m.seats[m.now & 1];
-    const int64_t low = port * m.cores, high = low + m.fill[port], step = step_of(march, port);
-    int64_t over = 0, into = 0, left = 0, fresh = 0, here = 0;
-    for (int64_t seat = low; seat < high; seat++) {
-        const int32_t core = seats.core[seat], at = m.local[core], to = m.local[core + step];
-        const int64_t nbytes = m.nbytes[seats.kind[seat] & ASKS];
-        if (at >= 0) {
-            m.crossed[port * m.links + at] += nbytes;
-            left++;
-            fresh += !(seats.kind[seat] & TOUCHED);
-        }
-        if (to >= 0) {
-            m.entered[to] += nbytes;
-            here++;
-        }
-        if (at >= 0 && to < 0)
-            m.leaving[low + over++] = (int32_t)seat;
-        if (at < 0 && to >= 0)
-            m.coming[low + into++] = (int32_t)seat;
-    }
-    march->over[port] = over, march->into[port] = into;
-    sum->left += left, sum->fresh += fresh, sum->here += here;
-}
-
 /* The hop is done. Those at the ends of their legs give up their seats; of a convoy, the headers wait by packet. */
 static int64_t move_on(const March *const march, int port)
 {
@@ -384,9 +195,19 @@ static int64_t move_on(const March *const march, int port)
     return ended - low;
 }
 
-/* -------------------------------------------------------------------------------------------------- as Python calls it */
+/* A round ends: who is at the end of a leg queues for the next. */
+void end_round(March *m)
+{
+    int64_t ended[PORTS];
+    for (int port = 0; port < PORTS; port++)
+        ended[port] = move_on(m, port);
+    queue_up(m, ended);
+    m->now++;
+}
 
-static March *march_of(PyObject *const *given, Py_ssize_t count)
+/* ---------------------------------------------------------------------------------------------- as Python calls it */
+
+March *march_of(PyObject *const *given, Py_ssize_t count)
 {
     if (count != 1)
         return PyErr_SetString(PyExc_TypeError, "one address of a march's table"), NULL;
@@ -394,7 +215,7 @@ static March *march_of(PyObject *const *given, Py_ssize_t count)
 }
 
 /* Whoever begins queues, in the order of the legs. */
-PyObject *line_up(PyObject *module, PyObject *const *given, Py_ssize_t count)
+PyObject *march_line_up(PyObject *module, PyObject *const *given, Py_ssize_t count)
 {
     (void)module;
     March *m = march_of(given, count);
@@ -407,7 +228,7 @@ PyObject *line_up(PyObject *module, PyObject *const *given, Py_ssize_t count)
 }
 
 /* A round begins. Returns (packets that move, most tiles of others at a core since `most` was set, most requests). */
-PyObject *enter(PyObject *module, PyObject *const *given, Py_ssize_t count)
+PyObject *march_enter(PyObject *module, PyObject *const *given, Py_ssize_t count)
 {
     (void)module;
     March *m = march_of(given, count);
@@ -419,37 +240,4 @@ PyObject *enter(PyObject *module, PyObject *const *given, Py_ssize_t count)
     for (int port = 0; port < PORTS; port++)
         hold(m, port);
     return Py_BuildValue("LLL", (long long)moving, (long long)m->most[TILE], (long long)m->most[REQUEST]);
-}
-
-/* Packets leave. Returns (how many leave cores of this block, how many of them fresh, how many get to its cores). */
-PyObject *leave(PyObject *module, PyObject *const *given, Py_ssize_t count)
-{
-    (void)module;
-    March *m = march_of(given, count);
-    if (!m)
-        return NULL;
-    Crossing sum = {0, 0, 0};
-    for (int port = 0; port < PORTS; port++) {
-        (m->heads ? leave_lines_by : leave_by)(m, port);
-        cross(m, port, &sum);
-    }
-    return Py_BuildValue("LLL", (long long)sum.left, (long long)sum.fresh, (long long)sum.here);
-}
-
-/* And get to the next core, with which the round ends. */
-PyObject *come_in(PyObject *module, PyObject *const *given, Py_ssize_t count)
-{
-    (void)module;
-    March *m = march_of(given, count);
-    if (!m)
-        return NULL;
-    int64_t ended[PORTS];
-    for (int port = 0; port < PORTS; port++) {
-        if (m->timed)
-            (m->heads ? come_in_lines_by : come_in_by)(m, port);
-        ended[port] = move_on(m, port);
-    }
-    queue_up(m, ended);
-    m->now++;
-    return Py_BuildValue("");
 }
