@@ -225,14 +225,14 @@ TABLE: dict[str, list[tuple[str, str, str]]] = {
     "meshrt/mesh/exchange/march.c": [
         ("        if (next < high && before.core[next] == core)\n            continue;\n", "", ROUNDS),
         ("            m.held[kind & ASKS][before.core[next]]--;\n", "", ROUNDS),
-        ("            m.held[what][core]--;\n", "", ROUNDS),
+        ("            m.held[what][core]--;\n", "            ;\n", ROUNDS),
         ("int what = ends ? waits(march, seats.leg[seat] + 1) : seats", "int what = seats", ROUNDS),
         ("m->tiles[leg - 1] ? TILE : REQUEST;", "1 ? TILE : REQUEST;", ROUNDS),
         ("return m->start[a] > m->start[b];", "return m->start[a] < m->start[b];", ROUNDS),
         ("return m->came[a] < m->came[b];", "return m->came[a] > m->came[b];", ROUNDS),
         ("        while (m->came[b] == m->start[b] - 1)\n            b--;\n", "", ROUNDS),
         ("one->leg, legs[place - 1]); place--)", "one->leg, legs[place - 1]) && 0; place--)", ROUNDS),
-        ("words = m->some[door];\n            door <<= 6;", "words = m->some[door];\n            door <<= 5;", ROUNDS),
+        ("return door < end ? door : end;", "return door;", ROUNDS),
     ],
     "meshrt/mesh/exchange/hops.c": [
         ("const int later = head[TIME] > *time;", "const int later = head[TIME] >= *time;", ROUNDS),
