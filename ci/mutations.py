@@ -67,7 +67,7 @@ SUMS = "test_allreduce_cycles.py test_collectives.py test_clock.py test_allreduc
 CORE = f"test_core.py {FABRIC} {SUMS}"
 PRODUCTS = "test_core.py"
 SHIFTS = "test_collectives.py test_shift.py"
-CROSSBAR = "test_crossbar.py test_itinerary.py"
+CROSSBAR, ROUNDS = "test_crossbar.py test_itinerary.py", "test_itinerary.py"
 NEURON = "test_neuron_memory.py test_neuron_timeline.py test_neuron_runtime.py test_neuron_tiles.py"
 HBM_TO_HBM = "test_neuron_llama.py::test_a_sum_over_the_cores_goes_from_hbm_to_hbm"
 GPU = "test_gpu.py test_group.py"
@@ -212,8 +212,8 @@ TABLE: dict[str, list[tuple[str, str, str]]] = {
         ("line_tiles[...] = tiles[:, :, None]", "pass", "test_broadcast.py test_gemm_baselines.py"),
     ],
     "meshrt/mesh/exchange/convoy.py": [
-        ("np.array([[block.device.beta], [0.0], [1.0]])", "np.array([[0.0], [0.0], [1.0]])", CROSSBAR),
-        ("np.array([[block.device.alpha], [1.0], [0.0]])", "np.array([[0.0], [1.0], [0.0]])", CROSSBAR),
+        ("np.array([[device.beta], [0.0], [1.0]])", "np.array([[0.0], [0.0], [1.0]])", CROSSBAR),
+        ("np.array([[device.alpha], [1.0], [0.0]])", "np.array([[0.0], [1.0], [0.0]])", CROSSBAR),
         ("counters.stages += count - new", "counters.stages += count", CROSSBAR),
         ("np.maximum(time, free[1], out=time)", "pass", CROSSBAR),
         ("np.maximum(state[TIME], free[0])", "state[TIME].copy()", CROSSBAR),
@@ -221,6 +221,32 @@ TABLE: dict[str, list[tuple[str, str, str]]] = {
         ("self.cells[ramp] = head", "pass", CROSSBAR),
         ("self.crossed[port][at] += self.seat_bytes[span]", "self.crossed[port][at] += self.nbytes", CROSSBAR),
         ("np.add(time, self.seat_busy[span], out=free)", "np.copyto(free, time)", CROSSBAR),
+    ],
+    "meshrt/mesh/exchange/march.c": [
+        ("        if (next < high && before.core[next] == core)\n            continue;\n", "", ROUNDS),
+        ("            m.held[kind & ASKS][before.core[next]]--;\n", "", ROUNDS),
+        ("            m.held[what][core]--;\n", "            ;\n", ROUNDS),
+        ("int what = ends ? waits(march, seats.leg[seat] + 1) : seats", "int what = seats", ROUNDS),
+        ("m->tiles[leg - 1] ? TILE : REQUEST;", "1 ? TILE : REQUEST;", ROUNDS),
+        ("return m->start[a] > m->start[b];", "return m->start[a] < m->start[b];", ROUNDS),
+        ("return m->came[a] < m->came[b];", "return m->came[a] > m->came[b];", ROUNDS),
+        ("        while (m->came[b] == m->start[b] - 1)\n            b--;\n", "", ROUNDS),
+        ("one->leg, legs[place - 1]); place--)", "one->leg, legs[place - 1]) && 0; place--)", ROUNDS),
+        ("return door < end ? door : end;", "return door;", ROUNDS),
+    ],
+    "meshrt/mesh/exchange/hops.c": [
+        ("const int later = head[TIME] > *time;", "const int later = head[TIME] >= *time;", ROUNDS),
+        ("+ m->beta * touched;", "+ m->beta;", ROUNDS),
+        ("        now = now > *ramp ? now : *ramp;\n", "", ROUNDS),
+        ("        now = now > *link ? now : *link;\n", "", ROUNDS),
+        ("*ramp = *link = now + busy;", "*link = now + busy;", ROUNDS),
+        ("to[HOPS * row] = passed + 1.0;", "to[HOPS * row] = passed;", ROUNDS),
+        ("(*head > *ramp ? *head : *ramp) + busy;", "*head + busy;", ROUNDS),
+        ("from < 0 ? m.waiting + m.packets[seats.leg[seat]] :", "from < 0 ? m.waiting :", ROUNDS),
+        ("head, from < 0 ? m.cores : room,", "head, room,", ROUNDS),
+        ("m.crossed[port * m.links + at] += nbytes;", "m.crossed[port * m.links + at] += m.nbytes[0];", CROSSBAR),
+        ("m.entered[to] += nbytes;", "m.entered[at] += nbytes;", CROSSBAR),
+        ("fresh += !(seats.kind[seat] & TOUCHED);", "", CROSSBAR),
     ],
     "meshrt/mesh/exchange/porter.py": [
         ("state[TIME] += device.beta * hop.touched", "pass", CROSSBAR),

@@ -22,6 +22,7 @@ import pytest
 
 from meshrt.mesh.block import Block
 from meshrt.mesh.exchange.convoy import Convoy
+from meshrt.mesh.exchange.marching import MarchingConvoy, MarchingPorter
 from meshrt.mesh.exchange.porter import Porter
 from meshrt.mesh.memory import Memory
 from meshrt.mesh.wires import fabric
@@ -95,7 +96,7 @@ def watching() -> Iterator[Watch]:
         patch.setattr(Memory, "__post_init__", made)
         patch.setattr(fabric, "send", looked_at(fabric.send))
         patch.setattr(Block, "matmul", looked_at(Block.matmul))
-        for one in (Porter, Convoy):
+        for one in (Porter, Convoy, MarchingPorter, MarchingConvoy):
             patch.setattr(one, "depart", looked_at(one.depart))
         yield watch
 

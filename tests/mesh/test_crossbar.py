@@ -17,11 +17,13 @@ from meshrt.mesh.exchange.itinerary import Itinerary
 from meshrt.mesh.exchange.legs import REQUEST_BYTES, Transfer, ways
 from meshrt.mesh.mesh import EAST, NORTH, SOUTH, STEP, WEST
 from meshrt.mesh.wires import fabric
+from meshrt.mesh.wires.core import built
 from meshrt.mesh.wires.routes import Route
 from meshrt.mesh.wires.tables import installed, overwrite
 
 SLOW = Device(name="slow", alpha=1.5, beta=7.0, link_bytes_per_cycle=4.0, macs_per_cycle=2.0, call_cycles=11.0)
 RANKS = [1, 3, 6]
+compiled = pytest.mark.skipif(built is None, reason="the compiled core was not built: no C compiler")
 
 
 def owners_of(pattern: str, axis: str | None, width: int, height: int) -> np.ndarray:
@@ -240,3 +242,33 @@ def test_a_core_sends_one_packet_by_a_port_in_a_round(grid: tuple[int, int], ask
         np.add.at(arrived, legs.packets[carried[legs.tiles[carried]]], 1)
     far = distances(None, owners, width)
     assert np.array_equal(arrived, far)
+
+
+@compiled
+@pytest.mark.mpi(ranks=[1, 6])
+@pytest.mark.parametrize("payload", [True, False])
+@pytest.mark.parametrize("device", [SLOW, "ideal"])
+def test_compiled_rounds_leave_the_machine_as_numpy_does(
+    payload: bool, device: Device | str, comm: Any, monkeypatch: pytest.MonkeyPatch
+):
+    """Four transfers at once, twice, on cores whose clocks differ: all that is kept of the machine, to the byte."""
+    width, height = mesh = (11, 7)
+    told = []
+    for name in ("numpy", "compiled"):
+        monkeypatch.setenv("MESHRT_CORE", name)
+        block = new_block(comm, mesh, device, payload)
+        skew = own(block, np.random.default_rng(5).integers(0, 60, (height, width, 9)).astype(float))
+        block.clock.cells[:, :-1].reshape(9, *block.shape)[...] = np.moveaxis(skew, -1, 0)
+        tiles = own(block, numbered(*mesh, 2, 3)) if payload else np.empty((1, 1, 2, 3), np.float32)
+        with crossbar(block) as bar:
+            for _ in range(2):
+                moves = [(None, "any", True), ("x", "any", True), (None, "one", False), ("y", "one", True)]
+                outs = exchange(
+                    block, bar, *(Transfer(axis, owners_of(way, axis, *mesh), tiles, asks) for axis, way, asks in moves)
+                )
+        fabric.settle(block)
+        kept = (block.clock.cells[:, :-1], block.link_bytes, block.ramp_bytes, *outs)
+        counts = vars(block.counters) | {"links": None, "ramps": None}
+        sent = block.host.packets, block.host.bytes, block.host.sent_to
+        told.append(([array.tobytes() for array in kept], str(counts), sent, block.memory.peak))
+    assert told[0] == told[1]

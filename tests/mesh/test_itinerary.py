@@ -17,8 +17,13 @@ from meshrt.mesh.clock import HOPS, LINK_FREE, RAMP_IN, RAMP_OUT, STAGES, TIME
 from meshrt.mesh.device import Device
 from meshrt.mesh.exchange.exchange import crossbar, exchange
 from meshrt.mesh.exchange.itinerary import Itinerary
-from meshrt.mesh.exchange.legs import REQUEST_BYTES, Transfer, hops, ways
+from meshrt.mesh.exchange.legs import REQUEST_BYTES, Legs, Transfer, hops, ways
+from meshrt.mesh.exchange.march import TOUCHED, March
 from meshrt.mesh.mesh import EAST, NORTH, SOUTH, STEP, WEST
+from meshrt.mesh.wires.core import built
+
+compiled = pytest.mark.skipif(built is None, reason="the compiled core was not built: no C compiler")
+BOTH = pytest.mark.parametrize("name", ["numpy", pytest.param("compiled", marks=compiled)])
 
 Hops = set[tuple[int, int, int, bool, bool]]  # (packet, core, port, carries a tile, has been touched)
 
@@ -85,27 +90,66 @@ def maps(draw: st.DrawFn) -> tuple[int, int, list[int]]:
     return width, height, draw(st.lists(st.sampled_from(among), min_size=cores, max_size=cores))
 
 
-@settings(max_examples=300, deadline=None)
-@given(maps(), st.booleans())
-def test_every_round_is_what_the_rules_say(where: tuple[int, int, list[int]], asks: bool):
-    width, height, owners = where
-    legs = ways(width, height, np.array(owners), asks)
-    found = 0
-    for (expected, most), one in zip(by_the_rules(width, owners, asks), Itinerary(width, height, legs), strict=True):
-        told = set()
-        fresh = set(one.fresh.tolist())
+Told = tuple[list[tuple[int, int, int, bool, bool]], int, tuple[int, int], tuple[int, int]]  # hops, count, bound, held
+
+
+def found_by(name: str, width: int, height: int, legs: Legs) -> Iterator[Told]:
+    """What the itinerary says of every round, or the compiled core."""
+    if name == "compiled":
+        march = March(built, width, height, legs)
+        while count := march.enter():
+            cores, leg, kind = (march.of(field).tolist() for field in ("core", "leg", "kind"))
+            seats = [(port, seat) for port, span in enumerate(march.spans()) for seat in range(span.start, span.stop)]
+            told = [
+                (int(legs.packets[leg[seat]]), cores[seat], port, bool(legs.tiles[leg[seat]]), kind[seat] >= TOUCHED)
+                for port, seat in seats
+            ]
+            yield told, count, march.bound, march.held()
+            march.come_in()
+        return
+    for one in Itinerary(width, height, legs):
+        fresh, told = set(one.fresh.tolist()), []
         for port, lane in enumerate(one.spans):
             for seat in range(lane.start, lane.stop):
-                core, leg = int(one.before[seat]), int(one.legs[seat])
-                if core < width * height:
-                    told.add((int(legs.packets[leg]), core, port, bool(legs.tiles[leg]), seat not in fresh))
-                    assert one.after[seat] == core + STEP[port][0] + STEP[port][1] * width
-        assert told == expected
-        assert one.count == len(told)
-        assert one.bound[0] >= most[0] and one.bound[1] >= most[1]
-        assert one.held() == most
-        found += len(told)
+                at, on = int(one.before[seat]), int(one.legs[seat])
+                if at < width * height:
+                    told.append((int(legs.packets[on]), at, port, bool(legs.tiles[on]), seat not in fresh))
+                    assert one.after[seat] == at + STEP[port][0] + STEP[port][1] * width
+        yield told, one.count, one.bound, one.held()
+
+
+@BOTH
+@settings(max_examples=300, deadline=None)
+@given(where=maps(), asks=st.booleans())
+def test_every_round_is_what_the_rules_say(name: str, where: tuple[int, int, list[int]], asks: bool):
+    width, height, owners = where
+    legs = ways(width, height, np.array(owners), asks)
+    rules, found = by_the_rules(width, owners, asks), 0
+    for (expected, most), (told, count, bound, held) in zip(rules, found_by(name, width, height, legs), strict=True):
+        assert len(told) == count and set(told) == expected
+        assert bound[0] >= most[0] and bound[1] >= most[1]
+        assert held == most
+        found += count
     assert found == hops(legs)
+
+
+@BOTH
+@pytest.mark.parametrize("asks", [False, True])
+@pytest.mark.parametrize("grid", [(71, 16), (1, 300), (260, 3)])
+def test_rounds_of_more_cores_than_a_word_has_bits(name: str, grid: tuple[int, int], asks: bool):
+    """Few packets, far from each other; and all of them for one core, so that hundreds wait at a door."""
+    width, height = grid
+    at = np.arange(width * height)
+    few = at.copy()
+    few[[3, 7, -2]] = [len(at) - 1, 0, 4]
+    for owners in (few, np.full(len(at), len(at) // 3)):
+        legs = ways(width, height, owners, asks)
+        rules = by_the_rules(width, owners.tolist(), asks) if owners is few else None
+        found = 0
+        for told, count, _, held in found_by(name, width, height, legs):
+            found += count
+            assert rules is None or (set(told), held) == next(rules)
+        assert found == hops(legs)
 
 
 SLOW = Device(name="slow", alpha=1.5, beta=7.0, link_bytes_per_cycle=4.0)
@@ -141,9 +185,13 @@ def carry_out(cells: list[list[float]], width: int, owners: list[int], asks: boo
 
 
 @pytest.mark.mpi(ranks=[1])
+@BOTH
 @pytest.mark.parametrize("axis", ["x", "y", None])
-def test_clocks_links_ramps_and_memory_are_those_of_the_rules(axis: str | None, comm: Any):
+def test_clocks_links_ramps_and_memory_are_those_of_the_rules(
+    axis: str | None, name: str, comm: Any, monkeypatch: pytest.MonkeyPatch
+):
     """Two exchanges in a row, on cores whose clocks differ and whose links and ramps may be busy already."""
+    monkeypatch.setenv("MESHRT_CORE", name)
 
     @settings(max_examples=60)
     @given(maps(), st.booleans(), st.integers(0, 2**16), st.sampled_from([0, 30, 500]))

@@ -44,17 +44,9 @@ class Convoy:
         rows = np.array([TIME, HOPS, STAGES, RAMP_OUT])
         self.fields = [np.append(rows, LINK_FREE + port)[:, None] * size for port in range(4)]
         self.nbytes = prod(tiles.shape[2:]) * tiles.itemsize
-        self.busy = np.where(self.legs.tiles, *map(block.device.busy_cycles, (self.nbytes, REQUEST_BYTES)))
-        self.timed = bool(self.busy.any())
-        self.each = np.where(self.legs.tiles, self.nbytes, REQUEST_BYTES)  # bytes of a packet on each leg
         self.crossed = np.zeros((4, self.nowhere + 1), np.int64)  # bytes over every link; a last one for no core
         self.entered = np.zeros(self.nowhere + 1, np.int64)  # bytes that came to every core
-        self.per_stage = np.array([[block.device.beta], [0.0], [1.0]])
-        self.per_hop = np.array([[block.device.alpha], [1.0], [0.0]])
-        self.waiting = np.zeros((3, len(self.legs.doors)))  # headers of those that wait, by the leg that they wait for
-        self.heads = np.zeros((3, 0))  # of those under way, by seat
-        self.seat_busy = np.zeros(0)
-        self.seat_bytes = np.zeros(0, np.int64)
+        self._open()
         self.out = block.memory.keep("tile loaded", tiles.copy() if block.payload else np.ones_like(tiles))
         if block.payload:
             shape = (self.nowhere, *tiles.shape[2:])
@@ -63,7 +55,20 @@ class Convoy:
         clock.path_changes()
         block.memory.take(self.name, 0)
 
-    def rounds(self, cache: dict[object, Any]) -> Iterator[Round]:
+    def _open(self) -> None:
+        """What moves, and by what: nobody is under way."""
+        device = self.block.device
+        self.busy = np.where(self.legs.tiles, *map(device.busy_cycles, (self.nbytes, REQUEST_BYTES)))
+        self.timed = bool(self.busy.any())
+        self.each = np.where(self.legs.tiles, self.nbytes, REQUEST_BYTES)  # bytes of a packet on each leg
+        self.per_stage = np.array([[device.beta], [0.0], [1.0]])
+        self.per_hop = np.array([[device.alpha], [1.0], [0.0]])
+        self.waiting = np.zeros((3, len(self.legs.doors)))  # headers of those that wait, by the leg that they wait for
+        self.heads = np.zeros((3, 0))  # of those under way, by seat
+        self.seat_busy = np.zeros(0)
+        self.seat_bytes = np.zeros(0, np.int64)
+
+    def rounds(self, cache: dict[object, Any]) -> Iterator[Any]:
         mesh = self.block.mesh
         return iter(Itinerary(mesh.width, mesh.height, self.legs))
 
@@ -84,13 +89,18 @@ class Convoy:
         if not self.whole:
             count = int(np.count_nonzero(self.at != self.nowhere))
             new = int(np.count_nonzero(self.at.take(turn.fresh) != self.nowhere))
+        self._count(count, new)
+        if not self.whole:
+            for port, span in enumerate(turn.spans):
+                seats = span.start + np.flatnonzero((self.at[span] != self.nowhere) & (self.to[span] == self.nowhere))
+                self._send(port, seats, turn.legs.take(seats), tag, pending)
+
+    def _count(self, count: int, new: int) -> None:
+        """So many packets left, of which nobody had touched so many."""
         counters = self.block.counters
         counters.messages += count
         counters.hops += count
         counters.stages += count - new
-        if not self.whole:
-            for port, span in enumerate(turn.spans):
-                self._send(port, span, turn, tag, pending)
 
     def _seat(self, turn: Round) -> None:
         """Packets that begin a leg take their seats."""
@@ -141,7 +151,9 @@ class Convoy:
         for port, span in enumerate(turn.spans):
             if span.stop > span.start:
                 if not self.whole:
-                    self._take(port, span, turn, tag)
+                    at, to = self.at[span], self.to[span]
+                    seats = span.start + np.flatnonzero((at == self.nowhere) & (to != self.nowhere))
+                    self._take(port, seats, turn.legs.take(seats), tag)
                 self.entered[self.to[span]] += self.seat_bytes[span]  # one at most to each core by a port
                 if self.timed:
                     ramp = self.to[span] + self.ramp_in
@@ -164,16 +176,14 @@ class Convoy:
         tiles = self.transfer.tiles
         return data, heads, brought.view(tiles.dtype).reshape(full, *tiles.shape[2:])
 
-    def _send(self, port: int, span: slice, turn: Round, tag: int, pending: list[Any]) -> None:
-        """Give what leaves the block to the neighbour."""
+    def _send(self, port: int, seats: np.ndarray, legs: np.ndarray, tag: int, pending: list[Any]) -> None:
+        """Give what leaves the block, on these legs, to the neighbour."""
         block, to = self.block, self.block.mesh.neighbour(port)
-        seats = span.start + np.flatnonzero((self.at[span] != self.nowhere) & (self.to[span] == self.nowhere))
         if not len(seats):
             return
         from mpi4py import MPI
 
         assert to is not None
-        legs = turn.legs.take(seats)
         data, heads, brought = self._buffer(legs)
         heads[...] = self.heads.take(seats, axis=1)
         if block.payload:
@@ -188,16 +198,14 @@ class Convoy:
         block.host.bytes += data.nbytes
         block.host.sent_to.add(to)
 
-    def _take(self, port: int, span: slice, turn: Round, tag: int) -> None:
-        """Take what comes in from the neighbour."""
+    def _take(self, port: int, seats: np.ndarray, legs: np.ndarray, tag: int) -> None:
+        """Take what comes in from the neighbour, on these legs."""
         block, source = self.block, self.block.mesh.neighbour(OPPOSITE[port])
-        seats = span.start + np.flatnonzero((self.at[span] == self.nowhere) & (self.to[span] != self.nowhere))
         if not len(seats):
             return
         from mpi4py import MPI
 
         assert source is not None
-        legs = turn.legs.take(seats)
         data, heads, brought = self._buffer(legs)
         block.watch.waiting(source, f"a crossbar's packets going {PORT_NAMES[port]}".encode())
         block.wait(block.comm.Irecv([data, MPI.BYTE], source, tag))
@@ -217,7 +225,7 @@ class Convoy:
         if not len(readers):
             return self.out
         local = self.local.take(readers)
-        header = self.waiting.take(self.legs.ends.take(readers), axis=1)
+        header = self._arrived(readers)
         cells = local + self.fields[0][:3]
         state = self.cells.take(cells)
         np.copyto(state, header, where=header[TIME] > state[TIME])
@@ -228,3 +236,7 @@ class Convoy:
             target[local[inside]] = self.own[owner[inside]]
             target[local[~inside]] = self.brought[readers[~inside]]
         return self.out
+
+    def _arrived(self, readers: np.ndarray) -> np.ndarray:
+        """The headers of the packets for these cores."""
+        return self.waiting.take(self.legs.ends.take(readers), axis=1)

@@ -20,6 +20,7 @@ import numpy as np
 from meshrt.errors import RouteError, UsageError
 from meshrt.mesh.exchange.convoy import Convoy
 from meshrt.mesh.exchange.legs import Transfer
+from meshrt.mesh.exchange.marching import MarchingConvoy, MarchingPorter
 from meshrt.mesh.exchange.porter import Porter
 from meshrt.mesh.mesh import EAST, NORTH, PORT_NAMES, SOUTH, WEST
 from meshrt.mesh.wires import ramps
@@ -66,8 +67,9 @@ def exchange(block: "Block", bar: Crossbar, *transfers: Transfer) -> list[np.nda
     block.begin()
     _check(block, bar)
     ramps.settle(block)
+    anywhere, lines = (Convoy, Porter) if block.core is None else (MarchingConvoy, MarchingPorter)
     flights: list[Any] = [
-        (Porter if transfer.axis else Convoy)(block, transfer, number) for number, transfer in enumerate(transfers)
+        (lines if transfer.axis else anywhere)(block, transfer, number) for number, transfer in enumerate(transfers)
     ]
     tag = bar.channels[0].number % 32768
     try:

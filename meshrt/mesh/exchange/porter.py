@@ -66,12 +66,12 @@ class Porter:
         self.reserve(turn)
         for hop in turn.hops:
             self.leave(hop)
-            self.send(hop, tag, pending)
+            self._give(hop.port, hop.leaving, hop.leaving_tiles, tag, pending)
 
     def arrive(self, turn: RankRound, tag: int) -> None:
         """Packets get to cores of this block."""
         for hop in turn.hops:
-            self.take(hop, tag)
+            self._get(hop.port, hop.entering, hop.entering_tiles, tag)
             self.come_in(hop)
 
     def reserve(self, turn: RankRound) -> None:
@@ -139,18 +139,18 @@ class Porter:
             brought = brought.view(self.transfer.tiles.dtype).reshape(shape)
         return data, heads, brought
 
-    def send(self, hop: Hop, tag: int, pending: list[Any]) -> None:
-        """Give what leaves the block to the neighbour."""
-        if not len(hop.leaving):
+    def _give(self, port: int, leaving: np.ndarray, tiles: np.ndarray, tag: int, pending: list[Any]) -> None:
+        """Give what leaves the block, slots of which those have tiles, to the neighbour."""
+        if not len(leaving):
             return
         from mpi4py import MPI
 
-        block, to = self.block, self.block.mesh.neighbour(hop.port)
+        block, to = self.block, self.block.mesh.neighbour(port)
         assert to is not None
-        data, heads, brought = self._buffer(hop.leaving_tiles)
-        heads[...] = self.header[..., hop.leaving]
+        data, heads, brought = self._buffer(tiles)
+        heads[...] = self.header[..., leaving]
         if block.payload:
-            slots = hop.leaving[hop.leaving_tiles]
+            slots = leaving[tiles]
             owned = self.owned[slots]
             brought[:, owned] = self.own[:, self.owner_at[slots[owned]]]
             brought[:, ~owned] = self.brought[:, slots[~owned]]
@@ -160,21 +160,21 @@ class Porter:
         block.host.bytes += data.nbytes
         block.host.sent_to.add(to)
 
-    def take(self, hop: Hop, tag: int) -> None:
-        """Take what comes in from the neighbour."""
-        if not len(hop.entering):
+    def _get(self, port: int, entering: np.ndarray, tiles: np.ndarray, tag: int) -> None:
+        """Take what comes in from the neighbour, for slots of which those have tiles."""
+        if not len(entering):
             return
         from mpi4py import MPI
 
-        block, source = self.block, self.block.mesh.neighbour(OPPOSITE[hop.port])
+        block, source = self.block, self.block.mesh.neighbour(OPPOSITE[port])
         assert source is not None
-        data, heads, brought = self._buffer(hop.entering_tiles)
-        block.watch.waiting(source, f"a crossbar's packets going {PORT_NAMES[hop.port]}".encode())
+        data, heads, brought = self._buffer(tiles)
+        block.watch.waiting(source, f"a crossbar's packets going {PORT_NAMES[port]}".encode())
         block.wait(block.comm.Irecv([data, MPI.BYTE], source, tag))
         block.watch.moving()
-        self.header[..., hop.entering] = heads
+        self.header[..., entering] = heads
         if block.payload:
-            self.brought[:, hop.entering[hop.entering_tiles]] = brought
+            self.brought[:, entering[tiles]] = brought
 
     def land(self) -> np.ndarray:
         """The cores wait for their tiles, and have them."""

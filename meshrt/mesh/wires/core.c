@@ -397,13 +397,22 @@ static PyObject *serve(PyObject *module, PyObject *const *given, Py_ssize_t coun
     return counted.packets ? Py_BuildValue("Ld", (long long)counted.packets, counted.longest_wait) : Py_BuildValue("");
 }
 
-PyObject *multiply(PyObject *module, PyObject *const *given, Py_ssize_t count); /* products.c */
+/* products.c; exchange/march.c and hops.c */
+PyObject *multiply(PyObject *module, PyObject *const *given, Py_ssize_t count);
+PyObject *march_line_up(PyObject *module, PyObject *const *given, Py_ssize_t count);
+PyObject *march_enter(PyObject *module, PyObject *const *given, Py_ssize_t count);
+PyObject *march_leave(PyObject *module, PyObject *const *given, Py_ssize_t count);
+PyObject *march_come_in(PyObject *module, PyObject *const *given, Py_ssize_t count);
 
 static PyMethodDef methods[] = {
     {"address", (PyCFunction)(void (*)(void))address, METH_FASTCALL, NULL},
     {"give", (PyCFunction)(void (*)(void))give_all, METH_FASTCALL, NULL},
     {"replay", (PyCFunction)(void (*)(void))replay, METH_FASTCALL, NULL},
     {"multiply", (PyCFunction)(void (*)(void))multiply, METH_FASTCALL, NULL},
+    {"line_up", (PyCFunction)(void (*)(void))march_line_up, METH_FASTCALL, NULL},
+    {"enter", (PyCFunction)(void (*)(void))march_enter, METH_FASTCALL, NULL},
+    {"leave", (PyCFunction)(void (*)(void))march_leave, METH_FASTCALL, NULL},
+    {"come_in", (PyCFunction)(void (*)(void))march_come_in, METH_FASTCALL, NULL},
     {"serve", (PyCFunction)(void (*)(void))serve, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };

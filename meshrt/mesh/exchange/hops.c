@@ -1,0 +1,173 @@
+/* What convoy.py and porter.py do in each round of an exchange: links, ramps and the clocks of cores.
+
+   The NumPy code there is the definition, and what runs where this is not built. Both give the same bits: every number
+   is one sum or one maximum of doubles, in the same order, and the compiler may fuse none of them. */
+
+#include "march.h"
+
+typedef struct {
+    int64_t left, fresh, here; /* packets that leave cores of this block, of these untouched ones, that get to them */
+} Crossing;
+
+/* Convoy._leave, Porter.leave: a packet leaves a core by a link; those that are sent on, once software has them. */
+static inline void leave_core(const March *m, double *cell, double *link, const double *head, int64_t far, double *to,
+                              int64_t row, double busy, double touched)
+{
+    double *time = cell + TIME * m->row, *hops = cell + HOPS * m->row, *stages = cell + STAGES * m->row;
+    const int later = head[TIME] > *time;
+    const double passed = later ? head[HOPS * far] : *hops, staged = (later ? head[STAGES * far] : *stages) + touched;
+    double now = (later ? head[TIME] : *time) + m->beta * touched;
+    *time = now, *hops = passed, *stages = staged;
+    if (m->timed) {
+        double *ramp = cell + RAMP_OUT * m->row;
+        now = now > *ramp ? now : *ramp;
+        now = now > *link ? now : *link;
+        *ramp = *link = now + busy;
+    }
+    to[TIME] = now + m->alpha;
+    to[HOPS * row] = passed + 1.0;
+    to[STAGES * row] = staged;
+}
+
+/* The packets of a convoy; their headers go from seat to seat. */
+static void leave_by(const March *const march, int port)
+{
+    const March m = *march; /* whatever is written below changes nothing of it */
+    const Seats before = m.seats[(m.now - 1) & 1], seats = m.seats[m.now & 1];
+    const int64_t low = port * m.cores, high = low + m.fill[port], room = PORTS * m.cores;
+    for (int64_t seat = low; seat < high; seat++) {
+        const int32_t at = m.local[seats.core[seat]], from = m.from[seat];
+        if (at < 0)
+            continue;
+        const double *head = from < 0 ? m.waiting + m.packets[seats.leg[seat]] : before.head + from;
+        leave_core(&m, m.cells + at, m.cells + (LINK_FREE + port) * m.row + at, head, from < 0 ? m.cores : room,
+                   seats.head + seat, room, m.busy[seats.kind[seat] & ASKS], seats.kind[seat] >> 1);
+    }
+}
+
+/* Packets of all lines, which do the same; their headers stay where they are. */
+static inline void leave_line(const March *m, Seats seats, int port, int64_t seat, int64_t line)
+{
+    const int32_t at = m->local[seats.core[seat]];
+    if (at < 0)
+        return;
+    const int64_t cell = line * m->line_step + at * m->core_step;
+    double *head = m->heads + line * m->head_line + m->packets[seats.leg[seat]] * m->slot_step;
+    leave_core(m, m->cells + cell, m->cells + (LINK_FREE + port) * m->row + cell, head, m->head_row, head, m->head_row,
+               m->busy[seats.kind[seat] & ASKS], seats.kind[seat] >> 1);
+}
+
+static void leave_lines_by(const March *const march, int port)
+{
+    const March m = *march;
+    const Seats seats = m.seats[m.now & 1];
+    const int64_t low = port * m.cores, high = low + m.fill[port];
+    if (m.line_step > m.core_step) /* what lies side by side is gone through first */
+        for (int64_t line = 0; line < m.lines; line++)
+            for (int64_t seat = low; seat < high; seat++)
+                leave_line(&m, seats, port, seat, line);
+    else
+        for (int64_t seat = low; seat < high; seat++)
+            for (int64_t line = 0; line < m.lines; line++)
+                leave_line(&m, seats, port, seat, line);
+}
+
+/* They come in from the other side, by the ramps of the cores that they get to. */
+static inline void come_in_core(double *head, double *ramp, double busy)
+{
+    *ramp = *head = (*head > *ramp ? *head : *ramp) + busy;
+}
+
+static void come_in_by(const March *const march, int port)
+{
+    const March m = *march;
+    const Seats seats = m.seats[m.now & 1];
+    const int64_t low = port * m.cores, high = low + m.fill[port], step = step_of(march, port);
+    for (int64_t seat = low; seat < high; seat++) {
+        const int32_t to = m.local[seats.core[seat] + step];
+        if (to >= 0)
+            come_in_core(seats.head + seat, m.cells + RAMP_IN * m.row + to, m.busy[seats.kind[seat] & ASKS]);
+    }
+}
+
+static inline void come_in_line(const March *m, Seats seats, int64_t step, int64_t seat, int64_t line)
+{
+    const int32_t to = m->local[seats.core[seat] + step];
+    if (to >= 0)
+        come_in_core(m->heads + line * m->head_line + m->packets[seats.leg[seat]] * m->slot_step,
+                     m->cells + RAMP_IN * m->row + line * m->line_step + to * m->core_step,
+                     m->busy[seats.kind[seat] & ASKS]);
+}
+
+static void come_in_lines_by(const March *const march, int port)
+{
+    const March m = *march;
+    const Seats seats = m.seats[m.now & 1];
+    const int64_t low = port * m.cores, high = low + m.fill[port], step = step_of(march, port);
+    if (m.line_step > m.core_step)
+        for (int64_t line = 0; line < m.lines; line++)
+            for (int64_t seat = low; seat < high; seat++)
+                come_in_line(&m, seats, step, seat, line);
+    else
+        for (int64_t seat = low; seat < high; seat++)
+            for (int64_t line = 0; line < m.lines; line++)
+                come_in_line(&m, seats, step, seat, line);
+}
+
+/* What crosses the links and the ramps is entered, and who goes over the edge of the block is noted. */
+static void cross(March *march, int port, Crossing *sum)
+{
+    const March m = *march;
+    const Seats seats = m.seats[m.now & 1];
+    const int64_t low = port * m.cores, high = low + m.fill[port], step = step_of(march, port);
+    int64_t over = 0, into = 0, left = 0, fresh = 0, here = 0;
+    for (int64_t seat = low; seat < high; seat++) {
+        const int32_t core = seats.core[seat], at = m.local[core], to = m.local[core + step];
+        const int64_t nbytes = m.nbytes[seats.kind[seat] & ASKS];
+        if (at >= 0) {
+            m.crossed[port * m.links + at] += nbytes;
+            left++;
+            fresh += !(seats.kind[seat] & TOUCHED);
+        }
+        if (to >= 0) {
+            m.entered[to] += nbytes;
+            here++;
+        }
+        if (at >= 0 && to < 0)
+            m.leaving[low + over++] = (int32_t)seat;
+        if (at < 0 && to >= 0)
+            m.coming[low + into++] = (int32_t)seat;
+    }
+    march->over[port] = over, march->into[port] = into;
+    sum->left += left, sum->fresh += fresh, sum->here += here;
+}
+
+/* ---------------------------------------------------------------------------------------------- as Python calls it */
+
+/* Packets leave. Returns (how many leave cores of this block, how many of them fresh, how many get to its cores). */
+PyObject *march_leave(PyObject *module, PyObject *const *given, Py_ssize_t count)
+{
+    (void)module;
+    March *m = march_of(given, count);
+    if (!m)
+        return NULL;
+    Crossing sum = {0, 0, 0};
+    for (int port = 0; port < PORTS; port++) {
+        (m->heads ? leave_lines_by : leave_by)(m, port);
+        cross(m, port, &sum);
+    }
+    return Py_BuildValue("LLL", (long long)sum.left, (long long)sum.fresh, (long long)sum.here);
+}
+
+/* And get to the next core, with which the round ends. */
+PyObject *march_come_in(PyObject *module, PyObject *const *given, Py_ssize_t count)
+{
+    (void)module;
+    March *m = march_of(given, count);
+    if (!m)
+        return NULL;
+    for (int port = 0; m->timed && port < PORTS; port++)
+        (m->heads ? come_in_lines_by : come_in_by)(m, port);
+    end_round(m);
+    return Py_BuildValue("");
+}

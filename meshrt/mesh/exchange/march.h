@@ -1,0 +1,58 @@
+/* An exchange under way, as march.py lays it out: for march.c (who moves) and hops.c (what time it takes). */
+
+#include "../stable.h"
+#include <stdint.h>
+
+enum { PORTS = 4, LEGS = 4 };                                      /* as in itinerary.py */
+enum { TIME, HOPS, STAGES, LINK_FREE, RAMP_IN = 7, RAMP_OUT = 8 }; /* rows of cells, as in clock.py */
+enum { TILE, REQUEST, NOTHING };                                   /* what a core holds for others */
+enum { ASKS = 1, TOUCHED = 2 }; /* bits of a packet's kind: it bears no tile, software had it before */
+
+/* Packets under way, [port][place]; their headers are [TIME, HOPS, STAGES][port][place]. */
+typedef struct {
+    int32_t *core;       /* where it is, -1: at the end of its leg */
+    int32_t *leg, *stop; /* and the first round after it */
+    uint8_t *kind;
+    double *head;
+} Seats;
+
+typedef struct {
+    int32_t core, leg;
+} Ended;
+
+/* As in march.py: pointers, whole numbers and doubles of eight bytes each. */
+typedef struct {
+    int64_t width, cores, legs;
+    const int32_t *doors, *lengths, *packets; /* by leg: see Legs */
+    const uint8_t *first, *tiles;
+    int32_t *start, *came, *next; /* by leg: see Itinerary */
+    int32_t *fore, *last;         /* by door: the legs that wait there, -1: none */
+    uint64_t *open, *some;        /* doors at which somebody waits, a bit each; and words of them that are not 0 */
+    int32_t *held[2];             /* tiles of others at each core, and requests */
+    Seats seats[2];               /* of this round and of that before, in turn */
+    int32_t *from;                /* by seat: that of the round before, -1: it waited */
+    Ended *ended;                 /* [port][place] */
+    int32_t *leaving, *coming;    /* seats of packets that go over the block's edge, [port][place] */
+    const int32_t *local;         /* of each core: its place in the block, -1: it is another rank's */
+    double *cells;                /* clocks, [row][place] */
+    int64_t row;                  /* how many there are in a row */
+    double *waiting;              /* headers of packets that wait, [TIME, HOPS, STAGES][packet]; or NULL, and */
+    double *heads;                /* of all packets of all lines, and how far apart they and their cells are: */
+    int64_t lines, line_step, core_step, head_row, head_line, slot_step;
+    int64_t *crossed, *entered; /* bytes over the links, [port][links], and into each core */
+    int64_t links, nbytes[2];   /* of a packet with a tile and of a request, as busy */
+    int64_t timed;              /* does a link take any time? */
+    double busy[2], alpha, beta; /* cycles: of a link, of a hop, of software */
+    int64_t now, most[2];        /* round; the most tiles, and requests, that a core has held */
+    int64_t fill[PORTS], over[PORTS], into[PORTS]; /* how many packets are on seats, leave the block, come to it */
+} March;
+
+/* From a core to the next one by a port. */
+static inline int64_t step_of(const March *m, int port)
+{
+    const int64_t steps[PORTS] = {-m->width, 1, m->width, -1};
+    return steps[port];
+}
+
+March *march_of(PyObject *const *given, Py_ssize_t count); /* NULL: Python knows what is wrong */
+void end_round(March *march);

@@ -1,0 +1,149 @@
+"""The rounds of an exchange in the compiled core (march.c): who waits and who is under way, and what time it takes.
+
+itinerary.py, convoy.py and porter.py define them. Arrays are as narrow as what they hold, made once for an exchange,
+and gone through from front to back in each round.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from meshrt.mesh.exchange.legs import REQUEST_BYTES, Legs
+from meshrt.mesh.mesh import STEP
+from meshrt.mesh.wires import tally
+from meshrt.mesh.wires.lines import View
+
+if TYPE_CHECKING:
+    from meshrt.mesh.block import Block
+
+PORTS, HEADER = len(STEP), 3
+ASKS, TOUCHED = 1, 2  # bits of a packet's kind: it bears no tile, software had it before
+BY_LEG = ("doors", "lengths", "packets", "first", "tiles", "start", "came", "next")
+SEATS = ("core", "leg", "stop", "kind", "heads")
+STEPS = ("line_step", "core_step", "head_row", "head_line", "slot_step")
+NUMBERS = (
+    *("width", "cores", "legs", *BY_LEG, "fore", "last", "open", "some", "tiles held", "requests held"),
+    *(f"{name} {turn}" for turn in (0, 1) for name in SEATS),
+    *("from", "ended", "leaving", "coming", "local", "cells", "row", "waiting", "heads", "lines", *STEPS),
+    *("crossed", "entered", "links"),
+)
+TABLE = np.dtype(  # March in march.c: whole numbers, and the addresses of arrays
+    [(name, np.int64) for name in NUMBERS]
+    + [("nbytes", np.int64, 2), ("timed", np.int64), ("busy", np.float64, 2), ("alpha", np.float64)]
+    + [("beta", np.float64), ("now", np.int64), ("most", np.int64, 2)]
+    + [(name, np.int64, PORTS) for name in ("fill", "over", "into")]
+)
+
+
+class March:
+    """What `Itinerary` and `Round` are without the compiled core, and the clocks of the block.
+
+    Packets that leave by a port have the seats port * cores and on, in the order of their cores.
+    """
+
+    def __init__(self, core: Any, width: int, height: int, legs: Legs) -> None:
+        self.core, self.legs, self.cores = core, legs, width * height
+        count, doors = len(legs.doors), PORTS * self.cores
+        words = -(-doors // 64)
+        self.seats: dict[str, np.ndarray] = {
+            **{name: np.empty((2, doors), np.int32) for name in ("core", "leg", "stop")},
+            "kind": np.empty((2, doors), np.uint8),
+            "heads": np.empty((2, HEADER, doors)),
+        }
+        self.held_by = np.zeros((2, self.cores), np.int32)  # tiles of others, requests
+        self.crossing = {way: np.empty(doors, np.int32) for way in ("leaving", "coming")}  # seats of such packets
+        self.table = np.zeros((), TABLE)
+        self.arrays: dict[str, np.ndarray] = {}  # that the table has the addresses of
+        self.put(width=width, cores=self.cores, legs=count)
+        self.put(**{name: getattr(legs, name).astype(np.int32) for name in ("doors", "lengths", "packets")})
+        self.put(first=legs.first, tiles=legs.tiles, next=np.empty(count, np.int32))
+        self.put(start=np.full(count, -1, np.int32), came=np.full(count, -2, np.int32))
+        self.put(fore=np.full(doors, -1, np.int32), last=np.full(doors, -1, np.int32))
+        self.put(open=np.zeros(words, np.uint64), some=np.zeros(-(-words // 64), np.uint64))
+        self.put(**{"tiles held": self.held_by[0], "requests held": self.held_by[1]}, **self.crossing)
+        self.put(**{f"{name} {turn}": of_both[turn] for name, of_both in self.seats.items() for turn in (0, 1)})
+        self.put(**{"from": np.empty(doors, np.int32)}, ended=np.empty((doors, 2), np.int32))
+        self.address = core.address(self.table)
+        self.bound = 0, 0  # no core holds more tiles of others, nor more requests, after this round
+        core.line_up(self.address)
+
+    def put(self, **numbers: Any) -> None:
+        """Numbers of the table, or arrays of which it has the addresses."""
+        for name, number in numbers.items():
+            if isinstance(number, np.ndarray):
+                self.arrays[name], number = number, self.core.address(number)
+            self.table[name] = number
+
+    def carry(self, block: "Block", nbytes: int, lines: int, steps: tuple[int, ...], **arrays: np.ndarray) -> None:
+        """What moves are packets of the block, whose tiles have so many bytes, on so many lines that do the same.
+
+        `steps`: those of STEPS, in numbers. `arrays`: local, crossed, entered, waiting or heads; see march.c.
+        """
+        sizes = nbytes, REQUEST_BYTES
+        busy = [block.device.busy_cycles(size) for size in sizes]
+        cells = block.clock.cells
+        self.put(**arrays, cells=cells, row=cells.shape[1], lines=lines, links=arrays["crossed"].shape[1], nbytes=sizes)
+        self.put(busy=busy, timed=any(busy), alpha=block.device.alpha, beta=block.device.beta)
+        self.put(**dict(zip(STEPS, steps, strict=True)))
+
+    def rounds(self) -> Iterator["March"]:
+        while self.enter():
+            yield self
+
+    def enter(self) -> int:
+        """A round begins: so many packets move in it."""
+        moving, tiles, requests = self.core.enter(self.address)
+        self.bound = tiles, requests
+        return int(moving)
+
+    def held(self) -> tuple[int, int]:
+        """The most tiles of others, and the most requests, that one core holds after this round."""
+        self.table["most"] = tiles, requests = self.held_by.max(axis=1).tolist()
+        return tiles, requests
+
+    def leave(self, block: "Block", view: View, name: str) -> None:
+        """The packets of a round leave the cores of the block, on the lines of the view; `name`: of their memory."""
+        reserved = block.memory.names[name]
+        if self._bytes(self.bound) > reserved and (needed := self._bytes(self.held())) > reserved:
+            block.memory.resize(name, needed)
+        if block.mapped:
+            self._map(block, view)
+        left, fresh, here = self.core.leave(self.address)
+        counters = block.counters
+        counters.messages += left * view.count
+        counters.hops += left * view.count
+        counters.stages += (left - fresh) * view.count
+        if here:
+            counters.max_hops = max(counters.max_hops, 1)
+
+    def _bytes(self, held: tuple[int, int]) -> int:
+        tiles, requests = self.table["nbytes"].tolist()
+        return int(held[0] * tiles + held[1] * requests)
+
+    def _map(self, block: "Block", view: View) -> None:
+        """Enter what leaves in the maps."""
+        for port, span in enumerate(self.spans()):
+            at, kind = self.arrays["local"].take(self.of("core")[span]), self.of("kind")[span]
+            here = at >= 0
+            busy = self.table["busy"].take(kind[here] & ASKS)
+            tally.handed_on(block, view, port, at[here], busy, kind[here] >= TOUCHED)
+
+    def come_in(self) -> None:
+        """And get to the next ones, with which the round ends."""
+        self.core.come_in(self.address)
+
+    def of(self, name: str) -> np.ndarray:
+        """That of the packets of this round, by seat."""
+        return np.asarray(self.seats[name][int(self.table["now"]) & 1])
+
+    def spans(self) -> list[slice]:
+        """The seats of those that leave by each port."""
+        first = [port * self.cores for port in range(PORTS)]
+        return [slice(low, low + fill) for low, fill in zip(first, self.table["fill"].tolist(), strict=True)]
+
+    def over_edge(self, way: str, port: int) -> tuple[np.ndarray, np.ndarray]:
+        """The seats and legs of packets that go over the edge of the block by a port: "leaving" it, or "coming"."""
+        count = self.table["over" if way == "leaving" else "into"][port]
+        seats = self.crossing[way][port * self.cores :][:count]
+        return seats, self.of("leg").take(seats)
