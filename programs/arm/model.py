@@ -9,26 +9,22 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshrt.arm.cache import pieces
-from meshrt.arm.core import ArmCore
-from meshrt.arm.kernel import vectors
+from meshrt.arm.core import ArmCore, Team
 from meshrt.arm.soc import Soc
 from meshrt.models.config import Config
 from meshrt.models.rope import cos_sin
 from meshrt.programs.arm.attention import Heads, attention
-from meshrt.programs.arm.inputs import Stage, quantized
+from meshrt.programs.arm.between import rms_norm, silu_times
+from meshrt.programs.arm.inputs import Stage, quantized, span_of
 from meshrt.programs.arm.kv import LayerCache
 from meshrt.programs.arm.layout import block
 from meshrt.programs.arm.linear import product, shares_of
 from meshrt.programs.arm.split import Split
 from meshrt.programs.arm.tiles import row_tiles
+from meshrt.programs.arm.vectors import widened
 from meshrt.programs.arm.weights import How, Packed
 
 Array = np.ndarray
-# Of four numbers.
-WIDEN = vectors(loads=1, stores=1, fcvtl=1)
-ADD = vectors(loads=2, stores=1, fadd=1)
-NORM = vectors(loads=3, stores=1, fmla=1, fmul=2)
-SILU = vectors(loads=2, stores=1, fneg=1, fmul=4, fmla=5, frintn=1, shl=1, fadd=2, fdiv=1)
 
 
 @dataclass(frozen=True)
@@ -129,13 +125,20 @@ def run_layer(
         soc, qkv, tokens, model.heads, cache, rotary, layer.qkv.bias, layer.qkv.biased, room.y, room.mixed,
         layer.qkv.how.rows,
     )  # fmt: skip
-    stage = Stage(None if mixed is None else lambda rows: (None, mixed[rows]), ((room.mixed, layer.o.packed.inner),))
+    stage = Stage(
+        lambda team: (None, None if mixed is None else mixed[span_of(team)]), ((room.mixed, layer.o.packed.inner),)
+    )
     o, _ = times(soc, model, layer.o, stage, tokens, room.codes, room.y)
     stage = normed(model, layer.mlp_norm, room, x, (o, room.y, layer.o), every)
     gate_up, x = times(soc, model, layer.gate_up, stage, tokens, room.codes, room.y)
     width = layer.down.packed.inner
-    active = None if gate_up is None else lambda rows: (None, silu_times(gate_up[rows, :width], gate_up[rows, width:]))
-    stage = Stage(active, ((room.y, 2 * width),), work=((SILU, -(-width // 4)),))
+
+    def active(team: Team) -> tuple[None, Array | None]:
+        both = None if gate_up is None else gate_up[span_of(team)]
+        gate, up = (None, None) if both is None else (both[:, :width], both[:, width:])
+        return None, silu_times(team, width, gate, up)
+
+    stage = Stage(active, ((room.y, 2 * width),))
     down, _ = times(soc, model, layer.down, stage, tokens, room.codes, room.mixed)
     return x, (down, room.mixed, layer.down)
 
@@ -157,43 +160,24 @@ def embed(soc: Soc, model: Model, ids: Sequence[int], position: int, target: int
     def work(core: ArmCore) -> Array | None:
         for at in range(position, position + len(ids)):
             core.caches.read(pieces(model.table, at, 2 * hidden))
-        core.issue(WIDEN, len(ids) * -(-hidden // 4))
         core.caches.write(block(target, heights, range(len(heights)), range(hidden)))
-        return None if model.embedding is None else model.embedding[[*ids]].astype(np.float32)
+        rows = None if model.embedding is None else model.embedding[[*ids]]
+        return widened([(core, range(len(ids)))], (len(ids),), hidden, rows)
 
     return soc.alone(work)
 
 
 def normed(model: Model, weight: Array | None, room: Room, x: Array | None, more: More, rows: slice) -> Stage:
     """x + `more` stays, and becomes codes after an RMSNorm; of these rows of all."""
-    hidden, eps = model.config.hidden_size, np.float32(model.config.rms_norm_eps)
-    fours = -(-hidden // 4)
-    numbers = None
-    if x is not None and weight is not None:
-        added = None if more is None else more[0]
-        bias = None if more is None else more[2].bias
+    hidden, eps = model.config.hidden_size, model.config.rms_norm_eps
 
-        def numbers(some: slice) -> tuple[Array | None, Array]:
-            here = slice(rows.start + some.start, rows.start + some.stop)
-            total = x[here]
-            if added is not None:
-                total = total + (added[here] if bias is None else added[here] + bias)
-            return total, rms_norm(total, weight, eps)
+    def numbers(team: Team) -> tuple[Array | None, Array | None]:
+        some = span_of(team)
+        here = slice(rows.start + some.start, rows.start + some.stop)
+        adds: tuple[Array | None, ...] = ()
+        if more is not None:
+            adds = (None if more[0] is None else more[0][here], *((more[2].bias,) if more[2].biased else ()))
+        return rms_norm(team, hidden, None if x is None else x[here], adds, weight, eps)
 
-    if more is None:
-        return Stage(numbers, ((room.x, hidden),), of=rows.stop, work=((NORM, fours),))
-    adds = 2 if more[2].biased else 1
-    work = ((ADD, adds * fours), (NORM, fours))
-    return Stage(numbers, ((room.x, hidden), (more[1], hidden)), ((room.x, hidden),), work, rows.stop)
-
-
-def rms_norm(x: Array, weight: Array, eps: np.float32) -> Array:
-    """Over the last axis of float32 [rows, K]."""
-    y: Array = x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps) * weight
-    return y
-
-
-def silu_times(gate: Array, up: Array) -> Array:
-    """SiLU(gate) * up."""
-    active: Array = gate / (1 + np.exp(-gate)) * up
-    return active
+    reads = ((room.x, hidden),) if more is None else ((room.x, hidden), (more[1], hidden))
+    return Stage(numbers, reads, () if more is None else ((room.x, hidden),), rows.stop)
