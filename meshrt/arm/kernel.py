@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -23,10 +23,16 @@ class Tally:
     stores: int
     operations: int
 
-    @property
+    @cached_property
     def simd(self) -> int:
         """Instructions of the SIMD pipes."""
         return sum(count for op, count in self.instructions.items() if op not in OTHERS)
+
+    @cached_property
+    def extensions(self) -> tuple[tuple[str, str], ...]:
+        """The instructions that not every core has, and what they need."""
+        known = ((op, OPERATIONS[op].needs) for op in self.instructions if op in OPERATIONS)
+        return tuple((op, needs) for op, needs in known if needs is not None)
 
 
 def vectors(loads: int = 0, stores: int = 0, **instructions: int) -> Tally:
@@ -34,7 +40,7 @@ def vectors(loads: int = 0, stores: int = 0, **instructions: int) -> Tally:
     return Tally({**instructions, "ld1": loads, "st1": stores}, loads, stores, 0)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Kernel:
     """What is done for a micro-tile: `before`, then `body` as often as there are steps, then `after`."""
 
@@ -75,6 +81,10 @@ class Kernel:
         """Of the three lists; the loop's own instructions are the body's."""
         return _tally(self.before, ()), _tally(self.body, LOOP if self.body else ()), _tally(self.after, ())
 
+    def total(self, steps: int) -> Tally:
+        """Of a micro-tile of so many steps."""
+        return _total(self, steps)
+
     def __str__(self) -> str:
         """The listing."""
         loop = [f"{self.name}:", *(f"  {line}" for line in self.body), f"  subs, bne {self.name}"] if self.body else []
@@ -88,6 +98,20 @@ def _tally(lines: Sequence[Instruction], more: Sequence[str]) -> Tally:
         sum(len(line.to) for line in lines if line.op == "ld1"),
         sum(len(line.of) for line in lines if line.op == "st1"),
         sum(one.operations for one in known),
+    )
+
+
+@lru_cache(4096)
+def _total(kernel: Kernel, steps: int) -> Tally:
+    parts = [*zip(kernel.tallies, (1, steps, 1), strict=True)]
+    instructions: Counter[str] = Counter()
+    for tally, times in parts:
+        instructions.update({op: count * times for op, count in tally.instructions.items()})
+    return Tally(
+        instructions,
+        sum(tally.loads * times for tally, times in parts),
+        sum(tally.stores * times for tally, times in parts),
+        sum(tally.operations * times for tally, times in parts),
     )
 
 
