@@ -38,7 +38,10 @@ class Stored:
 
 @dataclass
 class LayerCache:
-    """What one layer keeps. `chunk`: tokens that room is made for at a time; of `fused` caches only."""
+    """What one layer keeps. `chunk`: tokens that room is made for at a time; of `fused` caches only.
+
+    `others`: layers that it stands for as well, whose room is charged.
+    """
 
     soc: Soc
     name: str
@@ -47,6 +50,7 @@ class LayerCache:
     kind: Kind
     chunk: int
     fused: bool
+    others: int = 0
     room: int = 0
     held: int = 0
     copied: int = 0  # bytes of tokens that were there before, each time that they were moved
@@ -58,6 +62,10 @@ class LayerCache:
     def token_bytes(self) -> int:
         """Of a key or value of one head."""
         return self.size * KINDS[self.kind].itemsize + 2 * (self.kind == "int8")
+
+    def bytes_of(self, room: int) -> int:
+        """Of keys and values of all heads of so many tokens."""
+        return 2 * self.heads * room * self.token_bytes
 
     def append(self, tokens: int, sources: Callable[[int], Pieces], make: Callable[[Team], Made]) -> None:
         """Keep keys and values of the next tokens, which `make` makes by a team whose units are heads.
@@ -126,12 +134,17 @@ class LayerCache:
     def _move(self, room: int) -> None:
         """Make room for so many tokens, and copy those that are there; both are in DRAM meanwhile."""
         moved = self.held * self.token_bytes
-        new = self.soc.buffer(f"{self.name} of {room}", 2 * self.heads * room * self.token_bytes)
+        new = self.soc.buffer(f"{self.name} of {room}", self.bytes_of(room))
         if self.soc.payload:
             self.keys, self.values = (self._larger(stored, room) for stored in (self.keys, self.values))
         if moved:
             self._copy(new, moved)
             self.copied += 2 * self.heads * moved
+        if self.others:  # they move one after the other, before which this one's old room goes
+            others = f"{self.name} and others of"
+            if self.room:
+                self.soc.free(f"{others} {self.room}")
+            self.soc.buffer(f"{others} {room}", self.others * self.bytes_of(room))
         if self.room:
             self.soc.free(f"{self.name} of {self.room}")
         self.buffer, self.room = new, room

@@ -63,11 +63,13 @@ def scheme_of(
 
 
 def place_model(
-    soc: Soc, config: Config, scheme: Scheme, source: Checkpoint | None, split: Split, flash: int = 0
-) -> Model:
+    soc: Soc, config: Config, scheme: Scheme, source: Checkpoint | None, split: Split, flash: int = 0,
+    layers_run: int | None = None,
+) -> Model:  # fmt: skip
     """All of it in DRAM, by shape without its numbers. LimitError, ModelError.
 
-    The last `flash` layers are on flash, and take turns in room for two of them.
+    The last `flash` layers are on flash, and take turns in room for two of them. Of more layers than `layers_run` the
+    others are room alone, as much as the last that runs takes.
     """
     family = family_of(config)
     hidden = config.hidden_size
@@ -99,7 +101,7 @@ def place_model(
     buffer = soc.buffer("embedding", 2 * config.vocab_size * hidden)
     layers: list[Layer] = []
     first = config.layers - flash
-    for number, one in enumerate(family.layers):
+    for number, one in enumerate(family.layers[:layers_run]):
         stem, mlp = f"layer {number}: ", one.dense_mlp
         if mlp.gate is None:
             raise ModelError("a model without gates in its MLPs; on Arm cores there is SwiGLU")
@@ -110,6 +112,8 @@ def place_model(
             side_by_side(stem + "gate, up", (mlp.gate, mlp.up), over[2]),
             side_by_side(stem + "down", (mlp.down,), over[3]),
         ))  # fmt: skip
+    if others := config.layers - len(layers):
+        soc.buffer("the other layers", others * sum(matrix.packed.nbytes for matrix in layers[-1].matrices))
     output = config.head_matrix if config.head else forms.Matrix(family.head, hidden, config.vocab_size)
     group, tile = group_of(output, scheme), f"{how.rows}x{how.columns}"
     shift: Shift = "half" if scheme.symmetric else "offset" if config.head and config.head.offset else "zero"

@@ -10,6 +10,7 @@ import numpy as np
 
 from meshrt.arm.cache import pieces
 from meshrt.arm.core import ArmCore, Team
+from meshrt.arm.repeat import repeated
 from meshrt.arm.soc import Soc
 from meshrt.models.config import Config
 from meshrt.models.rope import cos_sin
@@ -59,7 +60,10 @@ class Layer:
 
 @dataclass(frozen=True)
 class Model:
-    """A model in DRAM. `embedding`: its table as float16 [vocabulary, K], and the buffer of it."""
+    """A model in DRAM. `embedding`: its table as float16 [vocabulary, K], and the buffer of it.
+
+    By shape there may be fewer `layers` than it has: the last one is counted for those that lack.
+    """
 
     config: Config
     heads: Heads
@@ -104,7 +108,9 @@ def forward(
                 coming[at] = soc.fetch(sum(matrix.packed.nbytes for matrix in model.layers[at].matrices))
         if number in coming:
             soc.arrived(coming[number], [matrix.packed.buffer for matrix in layer.matrices])
-        x, more = run_layer(soc, model, layer, cache, rotary, tokens, room, x, more)
+        others = config.layers - len(model.layers) if number + 1 == len(model.layers) else 0
+        with repeated(soc, others):
+            x, more = run_layer(soc, model, layer, cache, rotary, tokens, room, x, more)
     stage = normed(model, model.norm, room, x, more, slice(tokens - rows, tokens))
     found, _ = times(soc, model, model.head, stage, rows, room.codes, logits)
     for name in (*sizes, "logits"):
