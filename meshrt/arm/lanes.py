@@ -193,6 +193,7 @@ ALONE: dict[str, Run] = {  # what reads its operands, and not its target
     "fmax": _by(F32, np.maximum),
     "fmin": _by(F32, np.minimum),
     "fmaxv": _across(F32, np.max),
+    "fminv": _across(F32, np.min),
     "faddp": _pairs,
     "fneg": _of(F32, np.negative),
     "fabs": _of(F32, np.abs),
