@@ -62,7 +62,7 @@ def run(
     weights = place(soc, how, "weights", n, k, group, codes)
     source, target, y = soc.buffer("x", 4 * m * k), soc.buffer("codes", m * k), soc.buffer("y", 4 * m * n)
     with soc.phase("quantize", m):
-        stage = Stage(lambda team: (None, None if x is None else x[span_of(team)]), ((source, k),))
+        stage = Stage(lambda team: (None, None if x is None else x[span_of(team)]), ((source, range(k)),))
         rows, _ = quantized(soc, stage, (m, k), group, how.rows, target, how.form.blocks)
     with soc.phase("linear", m):
         out = product(soc, rows, weights, how, shares_of(soc, rows, weights, how, split), y)

@@ -42,8 +42,8 @@ class Stage:
     """
 
     before: Callable[[Team], tuple[Array | None, Array | None]]
-    reads: tuple[tuple[int, int], ...]
-    writes: tuple[tuple[int, int], ...] = ()
+    reads: tuple[tuple[int, range], ...]
+    writes: tuple[tuple[int, range], ...] = ()
     of: int | None = None  # rows of the buffers, whose last ones these are; None: they are all
 
 
@@ -72,9 +72,9 @@ def quantized(
     def touch(core: ArmCore, tiles: Sequence[int], rows: range) -> None:
         touched = covering(there, of - count + rows.start, of - count + rows.stop)
         for buffer, columns in stage.reads:
-            core.caches.read(block(buffer, there, touched, range(columns)))
+            core.caches.read(block(buffer, there, touched, columns))
         for buffer, columns in stage.writes:
-            core.caches.write(block(buffer, there, touched, range(columns)))
+            core.caches.write(block(buffer, there, touched, columns))
         for tile in tiles:
             core.caches.write(tile_pieces(target, tile, heights[tile], inner))
 

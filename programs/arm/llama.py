@@ -8,8 +8,8 @@ from meshrt.arm.state import settings
 from meshrt.errors import UsageError
 from meshrt.models.catalogue import find_model
 from meshrt.models.checkpoint import check_shapes, open_checkpoint
-from meshrt.models.config import read_config
-from meshrt.models.family import check_plain, family_of
+from meshrt.models.config import Config, read_config
+from meshrt.models.family import check_plain, family_of, first_unlike
 from meshrt.program import AtLeast
 from meshrt.programs.arm.engine import ArmEngine
 from meshrt.programs.arm.kv import LayerCache
@@ -87,9 +87,7 @@ def run(
     shared.check_trace(asked, soc.trace_path)
     scheme = scheme_of(config, bits, group, symmetric, head_bits, activations)
     config = config if layers is None else replace(config, layers=layers)
-    if flash > config.layers:
-        raise UsageError(f"--flash is {flash}; the model has {config.layers} layers")
-    check_run(soc, layers_run, config.layers, flash)
+    check_layers(soc, config, layers_run, flash)
     source = None
     if soc.payload:
         source = open_checkpoint(folder)
@@ -123,8 +121,13 @@ def run(
     }
 
 
-def check_run(soc: Soc, layers_run: int | None, layers: int, flash: int) -> None:
-    """UsageError for layers that cannot stand for others."""
+def check_layers(soc: Soc, config: Config, layers_run: int | None, flash: int) -> None:
+    """UsageError for layers that cannot stand for others, or take turns in the room of others."""
+    layers, alike = config.layers, family_of(config).layers
+    if flash > layers:
+        raise UsageError(f"--flash is {flash}; the model has {layers} layers")
+    if flash > 2 and first_unlike(alike, layers - flash + 1) is not None:
+        raise UsageError(f"--flash {flash}: layers that take turns in room for two of them have to have the same ranks")
     if layers_run is None:
         return
     if soc.payload:
@@ -132,6 +135,10 @@ def check_run(soc: Soc, layers_run: int | None, layers: int, flash: int) -> None
     if layers_run < min(layers, 2):
         raise UsageError(
             f"--layers-run {layers_run}: the second layer is the first that adds to what was, so it has to run"
+        )
+    if (unlike := first_unlike(alike, min(layers_run, layers))) is not None:
+        raise UsageError(
+            f"--layers-run {layers_run}: layer {unlike} has other ranks than layer {layers_run - 1}, so it has to run"
         )
     if flash and layers_run < layers:
         raise UsageError(f"--flash {flash} is of the last layers, which --layers-run {layers_run} leaves out")

@@ -111,11 +111,10 @@ def one_stage(soc: Soc, *, tokens: int = TOKENS, stage: int = 0) -> dict[str, An
     """
     sizes = {"x": HIDDEN, "more": HIDDEN, "mixed": HIDDEN, "gates": 2 * INNER, "codes": INNER + 8}
     x, more, mixed, gates, codes = (soc.buffer(name, 4 * tokens * width) for name, width in sizes.items())
-    norm = Stage(
-        lambda team: rms_norm(team, HIDDEN, None, (None,), None, 1e-6), ((x, HIDDEN), (more, HIDDEN)), ((x, HIDDEN),)
-    )
-    attended = Stage(lambda team: (None, None), ((mixed, HIDDEN),))
-    silu = Stage(lambda team: (None, silu_times(team, INNER, None, None)), ((gates, 2 * INNER),))
+    row = range(HIDDEN)
+    norm = Stage(lambda team: rms_norm(team, HIDDEN, None, (None,), None, 1e-6), ((x, row), (more, row)), ((x, row),))
+    attended = Stage(lambda team: (None, None), ((mixed, row),))
+    silu = Stage(lambda team: (None, silu_times(team, INNER, None, None)), ((gates, range(2 * INNER)),))
     before, inner = ((norm, HIDDEN), (attended, HIDDEN), (norm, HIDDEN), (silu, INNER))[stage]
     with soc.phase("stage"):
         quantized(soc, before, (tokens, inner), inner, 10, codes, False)
