@@ -138,6 +138,24 @@ def document(runs: Mapping[str, tuple[Report, list[Part]]]) -> dict[str, Any]:
     }
 
 
+def lines(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A row for each part of each run, for a spreadsheet: what `--json` has, with a column for each level and bound.
+
+    What a machine does not have, or has no limit, is empty.
+    """
+    found: list[dict[str, Any]] = []
+    for run in document["runs"]:
+        for part in run["parts"]:
+            line = {key: value for key, value in run.items() if key != "parts"}
+            line |= {key: value for key, value in part.items() if key not in ("name", "levels", "bounds")}
+            line["part"] = part["name"]
+            for level in part["levels"]:
+                line |= {f"{level['name']}: {key}": value for key, value in level.items() if key != "name"}
+            found.append(line | {f"at least {name}": seconds for name, seconds in part["bounds"].items()})
+    columns = dict.fromkeys(column for line in found for column in line)
+    return [{column: "" if line.get(column) is None else line[column] for column in columns} for line in found]
+
+
 def _limit(number: float) -> float | None:
     return number if isfinite(number) else None
 

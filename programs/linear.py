@@ -9,7 +9,7 @@ from meshrt.errors import UsageError
 from meshrt.models.quantize import codes as grids
 from meshrt.models.quantize.codes import Codes
 from meshrt.program import AtLeast
-from meshrt.programs.arm.inputs import Rows, Stage, quantized
+from meshrt.programs.arm.inputs import Rows, Stage, quantized, span_of
 from meshrt.programs.arm.kernels import Form, Shift
 from meshrt.programs.arm.linear import product, shares_of
 from meshrt.programs.arm.weights import choose, place
@@ -62,7 +62,7 @@ def run(
     weights = place(soc, how, "weights", n, k, group, codes)
     source, target, y = soc.buffer("x", 4 * m * k), soc.buffer("codes", m * k), soc.buffer("y", 4 * m * n)
     with soc.phase("quantize", m):
-        stage = Stage(None if x is None else lambda some: (None, x[some]), ((source, k),))
+        stage = Stage(lambda team: (None, None if x is None else x[span_of(team)]), ((source, range(k)),))
         rows, _ = quantized(soc, stage, (m, k), group, how.rows, target, how.form.blocks)
     with soc.phase("linear", m):
         out = product(soc, rows, weights, how, shares_of(soc, rows, weights, how, split), y)

@@ -1,7 +1,7 @@
 """tests/golden/onnx/*.npz, by torch's two exporters, of LLaMA and Qwen2 as transformers has them, which the tests do
 without:
 
-    pip install torch transformers onnx onnxscript && python tests/make_onnx.py
+    pip install torch==2.13.0 transformers==5.23.0 onnx==1.23.2 onnxscript==0.7.2 && python tests/make_onnx.py
 
 Of each: the file, token ids, and the logits that torch computes. tests/models/test_onnx_decoders.py imports them.
 """

@@ -331,6 +331,7 @@ ROWS: dict[str, list[Row]] = {
         Row("split", "rate", "measured.idle_seconds", FALLS, {"@device": "phone", "@cores": 8}),
         Row("flash", 3, "measured.memory_bytes.max", FALLS, None, "room for two of them"),
         LAYERS,
+        Row("layers_run", 2, "kinds.measured.operations", becomes("counted", "extrapolated")),
     ],
     "llama gpu": [
         *GENERATION,
@@ -389,6 +390,9 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("kvcache mesh", {"until_full": True}, "give one of them"),
     ("llama arm", {"attention": "concat", "kv_chunk": "8"}, "copies all of it"),
     ("llama arm", {"flash": 5}, "the model has 4 layers"),
+    ("llama arm", {"layers_run": 1}, "so it has to run"),
+    ("llama arm", {"layers_run": 2, "flash": 3}, "which --layers-run 2 leaves out"),
+    ("llama arm", NUMBERS | {"layers_run": 2}, "--layers-run is for shapes"),
     ("llama arm", {"kv_chunk": "none"}, "a number of tokens, prompt or max"),
     ("linear arm", {"signed": True}, "add --symmetric"),
     ("linear arm", {"bits": "8", "layout": "pairs"}, "is for 4-bit weights"),

@@ -6,9 +6,11 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import NamedTuple
 
+import numpy as np
+
 from meshrt.arm.cache import CoreCaches, Lru, Pieces
 from meshrt.arm.device import ArmDevice, Cluster
-from meshrt.arm.isa import OPERATIONS, Array
+from meshrt.arm.isa import Array
 from meshrt.arm.kernel import Kernel, Tally, execute
 from meshrt.arm.spill import spills
 from meshrt.errors import LimitError, UsageError
@@ -62,16 +64,16 @@ class ArmCore:
                 )
             self._spilled(tiles, *spills(kernel, steps, self.device.registers))
         self.registers = max(self.registers, min(asked, self.device.registers))
-        for tally, times in zip(kernel.tallies, (tiles, tiles * steps, tiles), strict=True):
-            self.issue(tally, times)
-        self.counts[f"useful {kernel.unit}"] += useful
+        self.issue(kernel.total(steps), tiles)
+        if useful:
+            self.counts[f"useful {kernel.unit}"] += useful
 
     def issue(self, tally: Tally, times: int) -> None:
         """Count instructions, so many times."""
-        for op, count in tally.instructions.items():
-            needs = OPERATIONS[op].needs if op in OPERATIONS else None
-            if needs is not None and needs not in self.device.isa:
+        for op, needs in tally.extensions:
+            if needs not in self.device.isa:
                 raise UsageError(f"device {self.device.name} has no {op} (extension {needs}): take another --unit")
+        for op, count in tally.instructions.items():
             self.instructions[op] += count * times
         self._moved(tally.loads * times, tally.stores * times)
         self.pipes["simd"] += tally.simd * times
@@ -126,4 +128,5 @@ def run(
     for (core, units), operations in zip(team, useful, strict=True):
         core.count(kernel, others * len(units), steps, operations)
     if team[0][0].payload:
-        execute(kernel, grid, steps, streams)
+        with np.errstate(all="ignore"):  # as cores do: what overflows is infinite
+            execute(kernel, grid, steps, streams)

@@ -3,7 +3,8 @@
 A register is uint8 [.., steps, 16]; the axes before `steps` are the grid of micro-tiles. An axis has length 1 where all
 along it hold the same. Sums are carried from step to step, so of them the axis `steps` has length 1: an instruction
 that adds to one does so for all steps, integers in any order (they are exact, and wrap as on hardware), floats in order
-of the steps. Names are those of the assembler; `at` is an immediate, or the element of the last operand.
+of the steps. Names are those of the assembler; `at` is an immediate, or the element of the last operand. What has no
+sum to carry is in lanes.py.
 """
 
 from collections.abc import Callable
@@ -13,7 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from meshrt.arm.lanes import ALONE, F16, F32, ONTO, as_bytes
+
 Array = np.ndarray
+HALVES = {"fmul_8h", "scvtf_8h"}  # arithmetic of float16
 EXACT = 1 << 24  # float32 has all whole numbers below
 
 
@@ -37,10 +41,10 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Operation:
-    """What an instruction is: how it computes, whether it adds to what is in its target, operations, extension."""
+    """What an instruction is: how it computes, whether it reads its target as well, operations, extension."""
 
     run: Callable[..., Array]
-    adds: bool = False
+    onto: bool = False
     operations: int = 0
     needs: str | None = None
 
@@ -78,7 +82,7 @@ def _mmla(kind: Any) -> Callable[..., Array]:
 
     def run(total: Array, a: Array, b: Array, at: None) -> Array:
         pairs = contract(*(one.view(type_).reshape(*one.shape[:-1], 2, 8) for one, type_ in ((a, kind), (b, np.int8))))
-        return _bytes((total.view(np.int32) + pairs.reshape(*pairs.shape[:-2], 4)).astype(np.int32))
+        return as_bytes((total.view(np.int32) + pairs.reshape(*pairs.shape[:-2], 4)).astype(np.int32))
 
     return run
 
@@ -89,112 +93,39 @@ def _dot(kind: Any) -> Callable[..., Array]:
     def run(total: Array, a: Array, b: Array, at: int) -> Array:
         fours = [one.view(type_).reshape(*one.shape[:-1], 4, 4) for one, type_ in ((a, kind), (b, np.int8))]
         lanes = contract(fours[0], fours[1][..., at : at + 1, :])[..., 0]
-        return _bytes((total.view(np.int32) + lanes).astype(np.int32))
+        return as_bytes((total.view(np.int32) + lanes).astype(np.int32))
 
     return run
 
 
-def _fmla(kind: Any) -> Callable[..., Array]:
-    """Fused multiply-add with element `at` of b, step after step.
+def _fmla(kind: Any, sign: int = 1) -> Callable[..., Array]:
+    """Fused multiply-add, or subtract, with all lanes of b or with its element `at`, step after step.
 
     Products are exact in float64; a sum there, rounded once more, is the fused one but for ties of ties.
     """
 
-    def run(total: Array, a: Array, b: Array, at: int) -> Array:
-        wide, element = a.view(kind).astype(np.float64), b.view(kind)[..., at : at + 1].astype(np.float64)
+    def run(total: Array, a: Array, b: Array, at: int | None) -> Array:
+        wide, element = sign * a.view(kind).astype(np.float64), b.view(kind).astype(np.float64)
+        element = element if at is None else element[..., at : at + 1]
         out = total.view(kind)
         for step in range(max(wide.shape[-2], element.shape[-2])):
             one, other = (part[..., min(step, part.shape[-2] - 1), :] for part in (wide, element))
             out = ((one * other)[..., None, :] + out).astype(kind)
-        return _bytes(out)
+        return as_bytes(out)
 
     return run
 
 
-def _by(kind: Any, function: Callable[[Array, Array], Array]) -> Callable[..., Array]:
-    """An operation on lanes of that dtype, with all lanes of b or with its element `at`."""
-
-    def run(a: Array, b: Array, at: int | None) -> Array:
-        other = b.view(kind)
-        return _bytes(function(a.view(kind), other if at is None else other[..., at : at + 1]))
-
-    return run
-
-
-def _zip(kind: Any, half: int) -> Callable[..., Array]:
-    def run(a: Array, b: Array, at: None) -> Array:
-        lanes = 16 // np.dtype(kind).itemsize // 2
-        part = slice(half * lanes, (half + 1) * lanes)
-        ones, others = np.broadcast_arrays(a.view(kind)[..., part], b.view(kind)[..., part])
-        return _bytes(np.stack((ones, others), -1).reshape(*ones.shape[:-1], 2 * lanes))
-
-    return run
-
-
-def _uzp(half: int) -> Callable[..., Array]:
-    """Every other lane of 32 bits, of a and then of b."""
-
-    def run(a: Array, b: Array, at: None) -> Array:
-        parts = np.broadcast_arrays(a.view(np.int32)[..., half::2], b.view(np.int32)[..., half::2])
-        return _bytes(np.concatenate(parts, -1))
-
-    return run
-
-
-def _bytes(lanes: Array) -> Array:
-    return np.ascontiguousarray(lanes).view(np.uint8)
-
-
-def _ushr(a: Array, at: int) -> Array:
-    return a >> np.uint8(at)
-
-
-def _movi(at: int) -> Array:
-    return np.full(16, at, np.uint8)
-
-
-def _fmov(at: int) -> Array:
-    return np.full(4, at, np.float32).view(np.uint8)
-
-
-def _scvtf(a: Array, at: None) -> Array:
-    return _bytes(a.view(np.int32).astype(np.float32))
-
-
-def _fcvtl(half: int) -> Callable[..., Array]:
-    def run(a: Array, at: None) -> Array:
-        return _bytes(a.view(np.float16)[..., 4 * half : 4 * half + 4].astype(np.float32))
-
-    return run
-
-
-F16, F32 = np.float16, np.float32
 OPERATIONS = {
     "smmla": Operation(_mmla(np.int8), True, 64, "i8mm"),
     "usmmla": Operation(_mmla(np.uint8), True, 64, "i8mm"),
     "sdot": Operation(_dot(np.int8), True, 32, "dotprod"),
     "usdot": Operation(_dot(np.uint8), True, 32, "i8mm"),
     "fmla": Operation(_fmla(F32), True, 8),
+    "fmls": Operation(_fmla(F32, -1), True, 8),
     "fmla_8h": Operation(_fmla(F16), True, 16, "fp16"),
-    "movi": Operation(_movi),
-    "fmov": Operation(_fmov),
-    "mov": Operation(lambda a, at: a),
-    "ushr": Operation(_ushr),
-    "and": Operation(_by(np.uint8, np.bitwise_and)),
-    "sub": Operation(_by(np.uint8, np.subtract)),
-    "zip1_16b": Operation(_zip(np.uint8, 0)),
-    "zip2_16b": Operation(_zip(np.uint8, 1)),
-    "zip1_2d": Operation(_zip(np.uint64, 0)),
-    "zip2_2d": Operation(_zip(np.uint64, 1)),
-    "uzp1_4s": Operation(_uzp(0)),
-    "uzp2_4s": Operation(_uzp(1)),
-    "scvtf": Operation(_scvtf),
-    "fcvtl": Operation(_fcvtl(0)),
-    "fcvtl2": Operation(_fcvtl(1)),
-    "fmul": Operation(_by(F32, np.multiply)),
-    "fadd": Operation(_by(F32, np.add)),
-    "fneg": Operation(lambda a, at: _bytes(-a.view(F32))),
-    "fsub": Operation(_by(F32, np.subtract)),
+    **{name: Operation(run, needs="fp16" if name in HALVES else None) for name, run in ALONE.items()},
+    **{name: Operation(run, True) for name, run in ONTO.items()},
 }  # and ld1 and st1, which the kernel's streams serve (kernel.py)
 
 

@@ -1,13 +1,13 @@
 """Micro-kernels: lists of instructions, as a paper prints them, and how they run on all micro-tiles at once."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
-from meshrt.arm.isa import OPERATIONS, Array, Instruction
+from meshrt.arm.isa import OPERATIONS, Array, Instruction, Operation
 
 POISON = np.array([0xC0, 0x7F] * 8, np.uint8)  # of a fresh register: NaN in float32 and float16, large in int8
 LOOP = ("subs", "bne")  # that close a loop: counted, not timed, as they are no SIMD instructions
@@ -23,10 +23,16 @@ class Tally:
     stores: int
     operations: int
 
-    @property
+    @cached_property
     def simd(self) -> int:
         """Instructions of the SIMD pipes."""
         return sum(count for op, count in self.instructions.items() if op not in OTHERS)
+
+    @cached_property
+    def extensions(self) -> tuple[tuple[str, str], ...]:
+        """The instructions that not every core has, and what they need."""
+        known = ((op, OPERATIONS[op].needs) for op in self.instructions if op in OPERATIONS)
+        return tuple((op, needs) for op, needs in known if needs is not None)
 
 
 def vectors(loads: int = 0, stores: int = 0, **instructions: int) -> Tally:
@@ -34,7 +40,7 @@ def vectors(loads: int = 0, stores: int = 0, **instructions: int) -> Tally:
     return Tally({**instructions, "ld1": loads, "st1": stores}, loads, stores, 0)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Kernel:
     """What is done for a micro-tile: `before`, then `body` as often as there are steps, then `after`."""
 
@@ -55,9 +61,29 @@ class Kernel:
         return tuple(dict.fromkeys(name for line in lines for name in (*line.to, *line.of)))
 
     @cached_property
+    def carried(self) -> frozenset[str]:
+        """Registers that a step of the loop leaves to the next: what it reads of them comes from before."""
+        written: set[str] = set()
+        found = set()
+        for line in self.body:
+            onto = line.op in OPERATIONS and OPERATIONS[line.op].onto
+            found |= {name for name in (*line.of, *(line.to if onto else ())) if name not in written}
+            written |= set(line.to)
+        found &= written
+        for line in self.body:  # they are sums: all steps of an instruction are done before the next instruction
+            for name in found & {*line.of, *line.to}:
+                reads = name in line.of or (line.op in OPERATIONS and OPERATIONS[line.op].onto)
+                assert name in line.to and reads, f"{self.name}: {line} is no sum in {name}"
+        return frozenset(found)
+
+    @cached_property
     def tallies(self) -> tuple[Tally, Tally, Tally]:
         """Of the three lists; the loop's own instructions are the body's."""
         return _tally(self.before, ()), _tally(self.body, LOOP if self.body else ()), _tally(self.after, ())
+
+    def total(self, steps: int) -> Tally:
+        """Of a micro-tile of so many steps."""
+        return _total(self, steps)
 
     def __str__(self) -> str:
         """The listing."""
@@ -75,6 +101,20 @@ def _tally(lines: Sequence[Instruction], more: Sequence[str]) -> Tally:
     )
 
 
+@lru_cache(4096)
+def _total(kernel: Kernel, steps: int) -> Tally:
+    parts = [*zip(kernel.tallies, (1, steps, 1), strict=True)]
+    instructions: Counter[str] = Counter()
+    for tally, times in parts:
+        instructions.update({op: count * times for op, count in tally.instructions.items()})
+    return Tally(
+        instructions,
+        sum(tally.loads * times for tally, times in parts),
+        sum(tally.stores * times for tally, times in parts),
+        sum(tally.operations * times for tally, times in parts),
+    )
+
+
 def execute(kernel: Kernel, grid: Sequence[int], steps: int, streams: Mapping[str, Array]) -> None:
     """Run a kernel for all micro-tiles of a grid. What it stores is in the streams then.
 
@@ -85,7 +125,7 @@ def execute(kernel: Kernel, grid: Sequence[int], steps: int, streams: Mapping[st
     held: dict[str, Array] = {}
     fresh = POISON.reshape(*(1 for _ in grid), 1, 16)
     _run(kernel.before, held, streams, fresh)
-    _run(kernel.body, held, streams, fresh)
+    _run(kernel.body, held, streams, fresh, kernel.carried)
     if not kernel.after:
         return
     last = len(grid) - 1
@@ -99,7 +139,10 @@ def _part(array: Array, axis: int, at: int) -> Array:
     return array if array.shape[axis] == 1 else array[(slice(None),) * axis + (slice(at, at + 1),)]
 
 
-def _run(lines: Sequence[Instruction], held: dict[str, Array], streams: Mapping[str, Array], fresh: Array) -> None:
+def _run(
+    lines: Sequence[Instruction], held: dict[str, Array], streams: Mapping[str, Array], fresh: Array,
+    carried: Collection[str] = (),
+) -> None:  # fmt: skip
     places: Counter[tuple[str, str]] = Counter()
     for line in lines:
         if line.stream is not None:
@@ -113,6 +156,22 @@ def _run(lines: Sequence[Instruction], held: dict[str, Array], streams: Mapping[
                 places[pointer] += 16
             continue
         operation = OPERATIONS[line.op]
-        operands = [held.get(name, fresh) for name in ((*line.to, *line.of) if operation.adds else line.of)]
-        result = operation.run(*operands, line.at)
+        operands = [held.get(name, fresh) for name in ((*line.to, *line.of) if operation.onto else line.of)]
+        if operation.onto and line.to[0] not in carried:  # each step for itself: as if steps were tiles
+            result = operation.run(*(one[..., None, :] for one in operands), line.at)[..., 0, :]
+        elif line.to[0] in carried and not operation.onto:
+            result = _carry(operation, line, operands)
+        else:
+            result = operation.run(*operands, line.at)
         held[line.to[0]] = result.reshape(*fresh.shape[:-1], 16) if result.ndim == 1 else result
+
+
+def _carry(operation: Operation, line: Instruction, operands: Sequence[Array]) -> Array:
+    """A target that is an operand as well, from step to step."""
+    own = line.of.index(line.to[0])
+    others = [one for at, one in enumerate(operands) if at != own]
+    total = operands[own]
+    for step in range(max((one.shape[-2] for one in others), default=1)):
+        given = [one[..., min(step, one.shape[-2] - 1), None, :] for one in others]
+        total = operation.run(*given[:own], total, *given[own:], line.at)
+    return total

@@ -98,7 +98,7 @@ class Soc:
         now = self.system["seconds"]
         late = max(0.0, time - now)
         if late:
-            self._note("work", "waits for flash", now, now + late)
+            self.note("work", "waits for flash", now, now + late)
         self.system["seconds"] += late
         self.system["flash_wait_seconds"] += late
         for buffer in buffers:
@@ -155,7 +155,7 @@ class Soc:
         self.system["compute_seconds"] += sum(seconds)
         self.system["idle_seconds"] += (self.count - len(done)) * last + sum(last - end for end in done)
 
-    def _note(self, lane: str, name: str, begin: float, end: float) -> None:
+    def note(self, lane: str, name: str, begin: float, end: float) -> None:
         """What all hosted cores do, where a trace is kept."""
         for core in self.mine:
             if core.trace is not None:
@@ -176,7 +176,7 @@ class Soc:
                 if until > begin and core.trace is not None:
                     core.trace.append(Event("work", name, now + begin, now + until))
         if len(costs) > 1:
-            self._note("work", "fork and join", now + last, now + last + self.device.fork_join_seconds)
+            self.note("work", "fork and join", now + last, now + last + self.device.fork_join_seconds)
 
     def _all(self, mine: list[Part]) -> list[list[Part]]:
         """Every rank's, on every rank, in the order of the ranks, which is that of the cores."""
@@ -193,7 +193,7 @@ class Soc:
         phase = self.phases.setdefault(name, Phase())
         phase.begun = self.counted(), sums(self.system)
         yield phase
-        self._note("phases", name, phase.begun[1]["seconds"], self.system["seconds"])
+        self.note("phases", name, phase.begun[1]["seconds"], self.system["seconds"])
         cores, system = phase.begun
         if tokens is not None:
             phase.tokens = (phase.tokens or 0) + tokens

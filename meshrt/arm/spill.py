@@ -47,5 +47,5 @@ def spills(kernel: Kernel, steps: int, registers: int) -> tuple[int, int]:
 
 def _uses(line: Instruction) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The registers that a line reads, and those that it writes."""
-    adds = line.op in OPERATIONS and OPERATIONS[line.op].adds
-    return (*line.of, *(line.to if adds else ())), line.to
+    onto = line.op in OPERATIONS and OPERATIONS[line.op].onto
+    return (*line.of, *(line.to if onto else ())), line.to

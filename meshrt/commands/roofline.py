@@ -17,8 +17,11 @@ if TYPE_CHECKING:
 @click.argument("reports", nargs=-1, required=True, metavar="REPORT.json...")
 @click.option("--plot", metavar="FILE.png|svg", help="Draw all runs in one picture, by matplotlib.")
 @click.option("--picture", is_flag=True, help="Draw each run in characters.")
+@click.option("--csv", "csv_path", metavar="FILE.csv", help="Write a row for each phase of each run.")
 @shared.together(shared.json_to("it"), shared.quiet)
-def command(reports: tuple[str, ...], plot: str | None, picture: bool, json_path: str | None, quiet: bool) -> None:
+def command(
+    reports: tuple[str, ...], plot: str | None, picture: bool, csv_path: str | None, json_path: str | None, quiet: bool
+) -> None:
     """How near runs came to what their machines can do, and what they were bound by.
 
     A REPORT is what `meshrt run --json` has written, of any machine; - is standard input. For each phase: operations,
@@ -34,11 +37,12 @@ def command(reports: tuple[str, ...], plot: str | None, picture: bool, json_path
     """
     from meshrt.ranks.files import check_target
     from meshrt.report import deliver_json, read_report, show, table_of
-    from meshrt.roofline import document, parts_of, rows
+    from meshrt.roofline import document, lines, parts_of, rows
     from meshrt.studies import roofline as pictures
+    from meshrt.studies.files import write_csv
 
     shared.refuse_ranks("this reads files")
-    for option, path in (("--json", json_path), ("--plot", plot)):
+    for option, path in (("--json", json_path), ("--plot", plot), ("--csv", csv_path)):
         if path is not None and path != "-":
             check_target(option, path)
     if plot:
@@ -54,7 +58,10 @@ def command(reports: tuple[str, ...], plot: str | None, picture: bool, json_path
             show(table_of([part.name for part in parts], rows(report, parts)))
             if picture:
                 click.echo(pictures.sketch(parts))
-    deliver_json(document(runs), json_path)
+    made = document(runs)
+    deliver_json(made, json_path)
+    if csv_path:
+        write_csv(csv_path, lines(made))
     if plot:
         pictures.draw(plot, {path: parts for path, (_, parts) in runs.items()})
     for path, (_, parts) in runs.items():

@@ -1,36 +1,32 @@
-"""A graph of operators on Arm cores: products by fmla in strips of columns, the rest in stretches of numbers."""
+"""A graph of operators on Arm cores: products by fmla in strips of columns, the rest in rows or stretches of them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import ceil, prod
 from typing import Annotated, Any
 
 import numpy as np
 
-from meshrt.arm.cache import stretch
-from meshrt.arm.core import Team
+from meshrt.arm.cache import Pieces, stretch
+from meshrt.arm.core import ArmCore, Team
 from meshrt.arm.kernel import Tally, vectors
 from meshrt.arm.soc import Soc
 from meshrt.models.errors import ModelError
 from meshrt.models.graph import REDUCE, Graph, Node, compute
 from meshrt.program import HOST, AtLeast
 from meshrt.programs.arm.floats import product
+from meshrt.programs.arm.operators import EACH, ROWS, along, each
 from meshrt.programs.arm.split import equal
 from meshrt.programs.arm.tiles import UNITS, plan, row_tiles
+from meshrt.programs.arm.vectors import units_of
 from meshrt.programs.feeding import check_outputs, feeds_of, graph_of, told
 
 MACHINE = "arm"
 Array = np.ndarray
-RAISED = {"fmul": 3, "fmla": 5, "frintn": 1, "shl": 1, "fadd": 1}  # e^x, as in a softmax
 # Of four numbers, beside loads and stores. What is not here moves numbers, or compares them.
 WORK: dict[str, dict[str, int]] = {
-    "Add": {"fadd": 1}, "Sub": {"fsub": 1}, "Mul": {"fmul": 1}, "Div": {"fdiv": 1}, "Max": {"fmax": 1},
-    "Min": {"fmin": 1}, "Abs": {"fabs": 1}, "Neg": {"fneg": 1}, "Relu": {"fmax": 1}, "Sqrt": {"fsqrt": 1},
-    "Reciprocal": {"fdiv": 1}, "Exp": RAISED, "Sigmoid": RAISED | {"fneg": 1, "fdiv": 1},
-    "Tanh": RAISED | {"fsub": 1, "fdiv": 1}, "Erf": RAISED | {"fabs": 1, "fdiv": 1, "fmla": 10},
     "Log": {"fmla": 8, "fsub": 1, "ushr": 1, "scvtf": 1}, "Sin": {"fmla": 6, "frintn": 1, "fmul": 2},
-    "Cos": {"fmla": 6, "frintn": 1, "fmul": 2}, "Pow": {name: 2 * count for name, count in RAISED.items()},
-    "Where": {"bsl": 1}, "ReduceSum": {"fadd": 1}, "ReduceMean": {"fadd": 1}, "ReduceMax": {"fmax": 1},
-    "ReduceMin": {"fmin": 1}, "Softmax": RAISED | {"fmax": 1, "fsub": 1, "fmul": 4},
+    "Cos": {"fmla": 6, "frintn": 1, "fmul": 2}, "Pow": {"fmul": 6, "fmla": 10, "frintn": 2, "shl_4s": 2, "fadd": 2},
+    "Where": {"bsl": 1},
 }  # fmt: skip
 COMPARE = {"fcmgt": 1}
 
@@ -67,13 +63,22 @@ def run_operators(soc: Soc, graph: Graph, feeds: dict[str, Array]) -> dict[str, 
             whole = np.asarray(_shape_of(node, given))
             buffers[node.output] = soc.buffer(node.output, max(whole.nbytes, 1))
             sources, target = [buffers[name] for name in node.inputs], buffers[node.output]
-            operator = matmul if node.op == "MatMul" else stretches
-            values[node.output] = operator(soc, node, given, sources, target, whole)
+            values[node.output] = operator_of(node, given, whole)(soc, node, given, sources, target, whole)
             for name in {*node.inputs, node.output} - {*graph.outputs, *graph.constants}:
                 if last.get(name, at) == at:
                     soc.free(name)
                     values.pop(name)
     return {name: values[name] if soc.control.rank == 0 else None for name in graph.outputs}
+
+
+def operator_of(node: Node, given: Sequence[Array], whole: Array) -> Callable[..., Array]:
+    """What runs a node: numbers of float32 by instructions; what moves or compares them, and whole ones, is counted."""
+    if node.op == "MatMul":
+        return matmul
+    plain = bool(whole.size) and all(one.dtype == np.float32 for one in (*given, whole))
+    if plain and node.op in ROWS and given[0].ndim:
+        return rows
+    return numbers if plain and node.op in EACH else stretches
 
 
 def _shape_of(node: Node, given: Sequence[Array]) -> Array:
@@ -131,23 +136,76 @@ def matmul(soc: Soc, node: Node, given: Sequence[Array], sources: Sequence[int],
     return np.ascontiguousarray(out)
 
 
+def numbers(soc: Soc, node: Node, given: Sequence[Array], sources: Sequence[int], target: int, whole: Array) -> Array:
+    """What works on each number, on the same stretch of neighbours of every operand at each core."""
+    fours = ceil(whole.size / 4)
+    operands = [_fours(np.broadcast_to(one, whole.shape)) for one in given]
+
+    def work(team: Team) -> Array | None:
+        for core, units in team:
+            touch(core, (units[0] / fours, (units[-1] + 1) / fours), given, sources, target, whole)
+        return each(team, node.op, [one[units_of(team)] if soc.payload else None for one in operands])
+
+    found = [part for _, part in soc.parallel(equal(fours, soc.count), work) if part is not None]
+    return np.concatenate(found).reshape(-1)[: whole.size].reshape(whole.shape) if found else whole
+
+
+def rows(soc: Soc, node: Node, given: Sequence[Array], sources: Sequence[int], target: int, whole: Array) -> Array:
+    """What works along axes: rows of what is along them are shared out to the cores."""
+    ndim = given[0].ndim
+    axes = [node.attributes["axis"]] if node.op == "Softmax" else [*node.attributes["axes"]]
+    others = [axis for axis in range(ndim) if axis not in axes]
+    turned = given[0].transpose(*others, *axes)
+    sizes = turned.shape[: len(others)]
+    lying = turned.reshape(prod(sizes), -1)
+
+    def work(team: Team) -> Array | None:
+        for core, units in team:
+            touch(core, (units[0] / len(lying), (units[-1] + 1) / len(lying)), given, sources, target, whole)
+        return along(team, node.op, lying.shape[1], lying[units_of(team)] if soc.payload else None)
+
+    found = [part for _, part in soc.parallel(equal(len(lying), soc.count), work) if part is not None]
+    if not found:
+        return whole
+    out = np.concatenate(found)
+    if node.op == "Softmax":
+        out = out.reshape(turned.shape).transpose(*np.argsort([*others, *axes]))
+    return np.ascontiguousarray(out).reshape(whole.shape)
+
+
+def _fours(one: Array) -> Array:
+    """All its numbers one after the other, [fours, 4], filled up with ones, which may be divided by."""
+    flat = np.ones(4 * ceil(one.size / 4), one.dtype)
+    flat[: one.size] = one.reshape(-1)
+    return flat.reshape(-1, 4)
+
+
+def touch(
+    core: ArmCore, share: tuple[float, float], given: Sequence[Array], sources: Sequence[int], target: int, whole: Array
+) -> None:
+    """A share of each operand that is read, and of the result that is written, from one part of it to another."""
+    for buffer, one in zip(sources, given, strict=True):
+        core.caches.read(_share(buffer, one, share))
+    core.caches.write(_share(target, whole, share))
+
+
+def _share(buffer: int, one: Array, share: tuple[float, float]) -> Pieces:
+    return stretch(buffer, 0, int(share[0] * one.nbytes), max(int(share[1] * one.nbytes), 1))
+
+
 def stretches(soc: Soc, node: Node, given: Sequence[Array], sources: Sequence[int], target: int, whole: Array) -> Array:
     """Every core reads some neighbouring numbers of each operand, and writes some of the result.
 
     What it computes is what every rank has computed already; here it is counted.
     """
-    large = given[0] if node.op in REDUCE else whole
-    fours = max(ceil(large.size / 4), 1)
+    fours = max(ceil((given[0] if node.op in REDUCE else whole).size / 4), 1)
     said: dict[str, Any] = dict(WORK.get(node.op, COMPARE if whole.dtype == bool else {}))
     tally: Tally = vectors(loads=len(given), stores=1, **said)
     shares = equal(fours, soc.count)
 
     def work(team: Team) -> None:
         for core, units in team:
-            begin, end = (fours and one / fours for one in (units[0], units[-1] + 1))
-            for source, one in zip(sources, given, strict=True):
-                core.caches.read(stretch(source, 0, int(begin * one.nbytes), max(int(end * one.nbytes), 1)))
-            core.caches.write(stretch(target, 0, int(begin * whole.nbytes), max(int(end * whole.nbytes), 1)))
+            touch(core, (units[0] / fours, (units[-1] + 1) / fours), given, sources, target, whole)
             core.issue(tally, len(units))
 
     soc.parallel(shares, work)

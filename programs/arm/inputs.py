@@ -8,17 +8,13 @@ import numpy as np
 
 from meshrt.arm.cache import Pieces, pieces
 from meshrt.arm.core import ArmCore, Team
-from meshrt.arm.kernel import Tally, vectors
 from meshrt.arm.soc import Soc
-from meshrt.models.eightbits import block_sums, quantize_rows
+from meshrt.programs.arm.eightbits import rounded, scales
 from meshrt.programs.arm.layout import block, covering
 from meshrt.programs.arm.split import equal
 from meshrt.programs.arm.tiles import row_tiles
 
 Array = np.ndarray
-# Of 16 numbers: their largest (a pass of its own), then divided, rounded, narrowed, added up and stored.
-QUANTIZE = vectors(loads=8, stores=1, fabs=4, fmax=4, fdiv=4, fcvtns=4, sqxtn=3, sqxtn2=3, saddlp=1, sadalp=1)
-OF_A_SCALE = vectors(stores=1, fmaxv=1, fdiv=1)
 
 
 @dataclass(frozen=True)
@@ -41,15 +37,19 @@ class Rows:
 class Stage:
     """What is done with rows before they become codes.
 
-    `numbers` of some rows: what stays of them, if anything, and what becomes codes. `work`: instructions, and how often
-    for each row. `reads`, `writes`: buffers of float32, and columns of them.
+    `before`: by a team whose units are rows, all that comes before: what stays of them, if anything, and what becomes
+    codes; None by shape. `reads`, `writes`: buffers of float32, and columns of them.
     """
 
-    numbers: Callable[[slice], tuple[Array | None, Array]] | None
-    reads: tuple[tuple[int, int], ...]
-    writes: tuple[tuple[int, int], ...] = ()
-    work: tuple[tuple[Tally, int], ...] = ()
+    before: Callable[[Team], tuple[Array | None, Array | None]]
+    reads: tuple[tuple[int, range], ...]
+    writes: tuple[tuple[int, range], ...] = ()
     of: int | None = None  # rows of the buffers, whose last ones these are; None: they are all
+
+
+def span_of(team: Team) -> slice:
+    """The rows of a team's cores, which lie one after the other."""
+    return slice(team[0][1][0], team[-1][1][-1] + 1)
 
 
 def tile_pieces(buffer: int, tile: int, rows: int, inner: int) -> Pieces:
@@ -69,29 +69,23 @@ def quantized(
     ends = [0, *accumulate(heights)]
     there = row_tiles(of, high)
 
-    def charge(core: ArmCore, tiles: Sequence[int]) -> None:
-        rows = slice(ends[tiles[0]], ends[tiles[-1] + 1])
-        number = rows.stop - rows.start
-        for tally, times in stage.work:
-            core.issue(tally, number * times)
-        core.issue(QUANTIZE, number * -(-inner // 16))
-        core.issue(OF_A_SCALE, number * (-(-inner // group) if blocks else 1))
+    def touch(core: ArmCore, tiles: Sequence[int], rows: range) -> None:
         touched = covering(there, of - count + rows.start, of - count + rows.stop)
         for buffer, columns in stage.reads:
-            core.caches.read(block(buffer, there, touched, range(columns)))
+            core.caches.read(block(buffer, there, touched, columns))
         for buffer, columns in stage.writes:
-            core.caches.write(block(buffer, there, touched, range(columns)))
+            core.caches.write(block(buffer, there, touched, columns))
         for tile in tiles:
             core.caches.write(tile_pieces(target, tile, heights[tile], inner))
 
     def work(team: Team) -> tuple[Array | None, ...] | None:
-        for core, tiles in team:
-            charge(core, tiles)
-        if stage.numbers is None:
-            return None
-        stays, numbers = stage.numbers(slice(ends[team[0][1][0]], ends[team[-1][1][-1] + 1]))
-        codes, scale, totals = quantize_rows(numbers, group if blocks else None)
-        return stays, codes, scale, totals if blocks else block_sums(codes, group)
+        by_rows = [(core, range(ends[tiles[0]], ends[tiles[-1] + 1])) for core, tiles in team]
+        for (core, tiles), (_, rows) in zip(team, by_rows, strict=True):
+            touch(core, tiles, rows)
+        stays, numbers = stage.before(by_rows)
+        scale = scales(by_rows, numbers, inner, group if blocks else inner)
+        codes, totals = rounded(by_rows, numbers, scale, inner, group)
+        return None if codes is None else (stays, codes, scale, totals)
 
     found = [part for _, part in soc.parallel(equal(len(heights), soc.count), work) if part is not None]
     if not found:

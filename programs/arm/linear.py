@@ -148,4 +148,5 @@ def touch(core: ArmCore, x: Rows, weights: Packed, how: How, panels: Sequence[in
     for tile, panel in places:
         core.caches.read(columns[panel])
         core.caches.read(inputs[tile])
-        core.caches.write(block(y, tiles, (tile,), range(panel * how.columns, (panel + 1) * how.columns)))
+        begin = weights.at + panel * how.columns
+        core.caches.write(block(y, tiles, (tile,), range(begin, begin + how.columns)))

@@ -8,8 +8,8 @@ from meshrt.arm.state import settings
 from meshrt.errors import UsageError
 from meshrt.models.catalogue import find_model
 from meshrt.models.checkpoint import check_shapes, open_checkpoint
-from meshrt.models.config import read_config
-from meshrt.models.family import check_plain, family_of
+from meshrt.models.config import Config, read_config
+from meshrt.models.family import check_plain, family_of, first_unlike
 from meshrt.program import AtLeast
 from meshrt.programs.arm.engine import ArmEngine
 from meshrt.programs.arm.kv import LayerCache
@@ -53,6 +53,7 @@ def run(
         int, "layers, the last ones, that every pass reads from flash, one while it computes another", AtLeast(0)
     ] = 0,
     layers: shared.Layers = None,
+    layers_run: shared.LayersRun = None,
     temperature: shared.Temperature = 0.0,
     top_k: shared.TopK = 0,
     top_p: shared.TopP = 1.0,
@@ -86,8 +87,7 @@ def run(
     shared.check_trace(asked, soc.trace_path)
     scheme = scheme_of(config, bits, group, symmetric, head_bits, activations)
     config = config if layers is None else replace(config, layers=layers)
-    if flash > config.layers:
-        raise UsageError(f"--flash is {flash}; the model has {config.layers} layers")
+    check_layers(soc, config, layers_run, flash)
     source = None
     if soc.payload:
         source = open_checkpoint(folder)
@@ -96,11 +96,13 @@ def run(
     shared.check_positions(asked, soc.payload, len(words), config.max_positions)
     chunk = chunk_of(kv_chunk, attention, len(words), len(words) + max_new_tokens)
     keep = open_keep(soc, settings(soc), config, source, words, arguments, grows=kv_chunk != "max")
-    placed = place_model(soc, config, scheme, source, split, flash)
+    placed = place_model(soc, config, scheme, source, split, flash, layers_run)
+    stand = [0] * (len(placed.layers) - 1) + [config.layers - len(placed.layers)]  # other layers that each stands for
     caches = [
-        LayerCache(soc, f"keys, values {number}", config.kv_heads, config.head_dim, kv, chunk, attention == "fused")
-        for number in range(config.layers)
-    ]
+        LayerCache(
+            soc, f"keys, values {number}", config.kv_heads, config.head_dim, kv, chunk, attention == "fused", others
+        ) for number, others in enumerate(stand)
+    ]  # fmt: skip
     engine = ArmEngine(soc, placed, caches)
     generation = generate(soc, engine, words, choice, keep, logits is not None)
     write_logits(soc.control, asked, generation)
@@ -108,14 +110,38 @@ def run(
     return {
         **said(words, choice, generation.new),
         "layers": config.layers,
+        "layers_run": len(placed.layers),
         "unit": placed.layers[0].qkv.how.unit.name,
         "kv": {
-            "copied_bytes": sum(cache.copied for cache in caches),
-            "held_bytes": sum(2 * cache.heads * cache.room * cache.token_bytes for cache in caches),
+            "copied_bytes": sum((1 + cache.others) * cache.copied for cache in caches),
+            "held_bytes": sum((1 + cache.others) * cache.bytes_of(cache.room) for cache in caches),
         },
         "ttft_seconds": engine.seconds("prefill"),
         "tpot_seconds": decoded / engine.steps if decoded is not None and engine.steps else None,
     }
+
+
+def check_layers(soc: Soc, config: Config, layers_run: int | None, flash: int) -> None:
+    """UsageError for layers that cannot stand for others, or take turns in the room of others."""
+    layers, alike = config.layers, family_of(config).layers
+    if flash > layers:
+        raise UsageError(f"--flash is {flash}; the model has {layers} layers")
+    if flash > 2 and first_unlike(alike, layers - flash + 1) is not None:
+        raise UsageError(f"--flash {flash}: layers that take turns in room for two of them have to have the same ranks")
+    if layers_run is None:
+        return
+    if soc.payload:
+        raise UsageError("--layers-run is for shapes: add --payload none")
+    if layers_run < min(layers, 2):
+        raise UsageError(
+            f"--layers-run {layers_run}: the second layer is the first that adds to what was, so it has to run"
+        )
+    if (unlike := first_unlike(alike, min(layers_run, layers))) is not None:
+        raise UsageError(
+            f"--layers-run {layers_run}: layer {unlike} has other ranks than layer {layers_run - 1}, so it has to run"
+        )
+    if flash and layers_run < layers:
+        raise UsageError(f"--flash {flash} is of the last layers, which --layers-run {layers_run} leaves out")
 
 
 def chunk_of(text: str, attention: str, prompt: int, most: int) -> int:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,9 @@ from meshrt.models.quantize.folder import read_parts
 from meshrt.models.quantize.form import Quantized
 from meshrt.programs.arm.attention import Heads
 from meshrt.programs.arm.kernels import Form, Shift
-from meshrt.programs.arm.model import Layer, Matrix, Model
+from meshrt.programs.arm.model import Factors, Layer, Matrix, Model
 from meshrt.programs.arm.split import Split
-from meshrt.programs.arm.weights import choose, place
+from meshrt.programs.arm.weights import Packed, choose, place
 
 Array = np.ndarray
 
@@ -63,11 +64,13 @@ def scheme_of(
 
 
 def place_model(
-    soc: Soc, config: Config, scheme: Scheme, source: Checkpoint | None, split: Split, flash: int = 0
-) -> Model:
+    soc: Soc, config: Config, scheme: Scheme, source: Checkpoint | None, split: Split, flash: int = 0,
+    layers_run: int | None = None,
+) -> Model:  # fmt: skip
     """All of it in DRAM, by shape without its numbers. LimitError, ModelError.
 
-    The last `flash` layers are on flash, and take turns in room for two of them.
+    The last `flash` layers are on flash, and take turns in room for two of them. Of more layers than `layers_run` the
+    others are room alone, as much as the last that runs takes.
     """
     family = family_of(config)
     hidden = config.hidden_size
@@ -76,30 +79,38 @@ def place_model(
     def vector(name: str) -> Array | None:
         return None if source is None else source.read(name + ".weight").astype(np.float32)
 
-    def side_by_side(name: str, several: Sequence[forms.Matrix], over: Matrix | None) -> Matrix:
-        inner = several[0].rows
-        group = group_of(several[0], scheme)
+    def packed(name: str, several: Sequence[forms.Matrix], over: Packed | None, at: int = 0) -> Packed:
+        """Matrices that have one input as one."""
         codes = None if source is None else beside([codes_of(source, one, scheme) for one in several])
-        packed = place(
-            soc,
-            how,
-            name,
-            sum(one.columns for one in several),
-            inner,
-            group,
-            codes,
-            None if over is None else over.packed,
-        )
+        columns, first = sum(one.columns for one in several), several[0]
+        return place(soc, how, name, columns, first.rows, group_of(first, scheme), codes, over, at)
+
+    def side_by_side(name: str, several: Sequence[forms.Matrix], before: Matrix | None) -> Matrix:
+        """`before`: that in whose place they are, in turns."""
+        over = iter(() if before is None else before.packed)
+        ends = [*accumulate(one.columns for one in several)]
         biased = any(one.bias for one in several)
         bias = None if source is None or not biased else np.concatenate([bias_of(source, one) for one in several])
-        return Matrix(name, packed, how, biased, bias)
+        at = {one.name: end - one.columns for one, end in zip(several, ends, strict=True)}
+        cut = [one for one in several if isinstance(one.form, forms.LowRank)]
+        if not cut:
+            whole: tuple[Packed, ...] = (packed(name, several, next(over, None)),)
+            return Matrix(name, several[0].rows, ends[-1], whole, how, biased, bias)
+        whole = tuple(
+            packed(one.name, (one,), next(over, None), at[one.name]) for one in several if one not in cut
+        )  # fmt: skip
+        first = packed(f"{name}, first factors", [one.factors()[0] for one in cut], next(over, None))
+        seconds = tuple(
+            packed(f"{one.name}, second factor", one.factors()[1:], next(over, None), at[one.name]) for one in cut
+        )  # fmt: skip
+        return Matrix(name, several[0].rows, ends[-1], whole, how, biased, bias, Factors(first, seconds))
 
     table = family.embedding + ".weight"
     embedding = None if source is None else source.read(table).astype(np.float16)
     buffer = soc.buffer("embedding", 2 * config.vocab_size * hidden)
     layers: list[Layer] = []
     first = config.layers - flash
-    for number, one in enumerate(family.layers):
+    for number, one in enumerate(family.layers[:layers_run]):
         stem, mlp = f"layer {number}: ", one.dense_mlp
         if mlp.gate is None:
             raise ModelError("a model without gates in its MLPs; on Arm cores there is SwiGLU")
@@ -110,13 +121,16 @@ def place_model(
             side_by_side(stem + "gate, up", (mlp.gate, mlp.up), over[2]),
             side_by_side(stem + "down", (mlp.down,), over[3]),
         ))  # fmt: skip
+    if others := config.layers - len(layers):
+        soc.buffer("the other layers", others * sum(matrix.nbytes for matrix in layers[-1].matrices))
     output = config.head_matrix if config.head else forms.Matrix(family.head, hidden, config.vocab_size)
     group, tile = group_of(output, scheme), f"{how.rows}x{how.columns}"
     shift: Shift = "half" if scheme.symmetric else "offset" if config.head and config.head.offset else "zero"
     form = Form(scheme.head_bits, shift=shift, blocks=scheme.blocks)
     head_how = choose(soc, form, how.unit.name, tile)
     codes = None if source is None else codes_of(source, output, replace(scheme, bits=scheme.head_bits))
-    head = Matrix("head", place(soc, head_how, "head", output.columns, hidden, group, codes), head_how, False, None)
+    lying = place(soc, head_how, "head", output.columns, hidden, group, codes)
+    head = Matrix("head", hidden, output.columns, (lying,), head_how, False, None)
     heads = Heads(config.heads, config.kv_heads, config.head_dim)
     return Model(
         config, heads, embedding, buffer, tuple(layers), vector(family.norm), head, split, scheme.blocks, flash
@@ -140,8 +154,6 @@ def codes_of(source: Checkpoint, one: forms.Matrix, scheme: Scheme) -> Codes:
     """A matrix in codes [out, in]: the folder's own, or its weights rounded to nearest. ModelError."""
     if isinstance(one.form, Quantized):
         return read_parts(source, one.name, one.form, one.columns, one.rows).codes
-    if isinstance(one.form, forms.LowRank):
-        raise ModelError(f"{source.folder}: {one.name} is in two factors, which products on Arm cores do not take yet")
     weights = source.read(one.name + ".weight").astype(np.float64)
     return (grids.symmetric if scheme.symmetric else grids.nearest)(weights, scheme.bits, group_of(one, scheme))
 

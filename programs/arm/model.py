@@ -9,37 +9,62 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshrt.arm.cache import pieces
-from meshrt.arm.core import ArmCore
-from meshrt.arm.kernel import vectors
+from meshrt.arm.core import ArmCore, Team
+from meshrt.arm.repeat import repeated
 from meshrt.arm.soc import Soc
 from meshrt.models.config import Config
 from meshrt.models.rope import cos_sin
 from meshrt.programs.arm.attention import Heads, attention
-from meshrt.programs.arm.inputs import Stage, quantized
+from meshrt.programs.arm.between import rms_norm, silu_times
+from meshrt.programs.arm.inputs import Rows, Stage, quantized, span_of
 from meshrt.programs.arm.kv import LayerCache
 from meshrt.programs.arm.layout import block
 from meshrt.programs.arm.linear import product, shares_of
 from meshrt.programs.arm.split import Split
 from meshrt.programs.arm.tiles import row_tiles
+from meshrt.programs.arm.vectors import widened
 from meshrt.programs.arm.weights import How, Packed
 
 Array = np.ndarray
-# Of four numbers.
-WIDEN = vectors(loads=1, stores=1, fcvtl=1)
-ADD = vectors(loads=2, stores=1, fadd=1)
-NORM = vectors(loads=3, stores=1, fmla=1, fmul=2)
-SILU = vectors(loads=2, stores=1, fneg=1, fmul=4, fmla=5, frintn=1, shl=1, fadd=2, fdiv=1)
+
+
+@dataclass(frozen=True)
+class Factors:
+    """Matrices in two factors that have one input: their first ones side by side, and the second of each."""
+
+    first: Packed
+    seconds: tuple[Packed, ...]
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """One matrix or several side by side, packed, and how products with it are computed. `bias` is None by shape."""
+    """One matrix or several side by side, packed, and how products with them are computed. `bias` is None by shape.
+
+    `whole`: those that are not in factors; as one, if none is.
+    """
 
     name: str
-    packed: Packed
+    inner: int
+    columns: int
+    whole: tuple[Packed, ...]
     how: How
     biased: bool
     bias: Array | None
+    factors: Factors | None = None
+
+    @property
+    def packed(self) -> tuple[Packed, ...]:
+        """All that lies in DRAM."""
+        return self.whole if self.factors is None else (*self.whole, self.factors.first, *self.factors.seconds)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(one.nbytes for one in self.packed)
+
+    @property
+    def group(self) -> int:
+        """Inputs whose weights share a scale."""
+        return self.packed[0].group
 
 
 More = tuple[Array | None, int, Matrix] | None  # a product that is to be added: numbers, buffer, whose it is
@@ -63,7 +88,10 @@ class Layer:
 
 @dataclass(frozen=True)
 class Model:
-    """A model in DRAM. `embedding`: its table as float16 [vocabulary, K], and the buffer of it."""
+    """A model in DRAM. `embedding`: its table as float16 [vocabulary, K], and the buffer of it.
+
+    By shape there may be fewer `layers` than it has: the last one is counted for those that lack.
+    """
 
     config: Config
     heads: Heads
@@ -85,6 +113,7 @@ class Room:
     codes: int
     y: int
     mixed: int
+    middle: int
 
 
 def forward(
@@ -93,9 +122,11 @@ def forward(
     """Tokens `ids` at `position`..: logits of the last `rows` of them, float32 [rows, vocabulary]; None by shape."""
     config, tokens = model.config, len(ids)
     hidden, inner = config.hidden_size, config.intermediate_size
-    widest = max(one.packed.columns for one in (model.layers[0].qkv, model.layers[0].gate_up))
+    widest = max(one.columns for one in (model.layers[0].qkv, model.layers[0].gate_up))
+    ranks = [one.factors.first.columns for layer in model.layers for one in layer.matrices if one.factors]
     mixed = model.heads.queries * model.heads.size
     sizes = {"x": 4 * hidden, "codes": max(hidden, inner, mixed) + 8, "y": 4 * widest, "mixed": 4 * max(hidden, mixed)}
+    sizes["middle"] = 4 * max(ranks, default=0)  # between two factors
     room = Room(*(soc.buffer(name, tokens * size) for name, size in sizes.items()))
     logits = soc.buffer("logits", 4 * rows * config.vocab_size)
     rotary = cos_sin(config, np.arange(position, position + tokens))
@@ -105,12 +136,14 @@ def forward(
     for number, (layer, cache) in enumerate(zip(model.layers, caches, strict=True)):
         for at in (number, number + 1):  # the next one while this one computes
             if config.layers - model.flash <= at < config.layers and at not in coming:
-                coming[at] = soc.fetch(sum(matrix.packed.nbytes for matrix in model.layers[at].matrices))
+                coming[at] = soc.fetch(sum(matrix.nbytes for matrix in model.layers[at].matrices))
         if number in coming:
-            soc.arrived(coming[number], [matrix.packed.buffer for matrix in layer.matrices])
-        x, more = run_layer(soc, model, layer, cache, rotary, tokens, room, x, more)
+            soc.arrived(coming[number], [one.buffer for matrix in layer.matrices for one in matrix.packed])
+        others = config.layers - len(model.layers) if number + 1 == len(model.layers) else 0
+        with repeated(soc, others):
+            x, more = run_layer(soc, model, layer, cache, rotary, tokens, room, x, more)
     stage = normed(model, model.norm, room, x, more, slice(tokens - rows, tokens))
-    found, _ = times(soc, model, model.head, stage, rows, room.codes, logits)
+    found, _ = times(soc, model, model.head, stage, rows, room, logits)
     for name in (*sizes, "logits"):
         soc.free(name)
     return found
@@ -123,31 +156,60 @@ def run_layer(
     """x [T, K], of which the product `more` is still to be added: the same after the layer."""
     every = slice(0, tokens)
     qkv, x = times(
-        soc, model, layer.qkv, normed(model, layer.attention_norm, room, x, more, every), tokens, room.codes, room.y
+        soc, model, layer.qkv, normed(model, layer.attention_norm, room, x, more, every), tokens, room, room.y
     )
     mixed = attention(
         soc, qkv, tokens, model.heads, cache, rotary, layer.qkv.bias, layer.qkv.biased, room.y, room.mixed,
         layer.qkv.how.rows,
     )  # fmt: skip
-    stage = Stage(None if mixed is None else lambda rows: (None, mixed[rows]), ((room.mixed, layer.o.packed.inner),))
-    o, _ = times(soc, model, layer.o, stage, tokens, room.codes, room.y)
+    stage = Stage(
+        lambda team: (None, None if mixed is None else mixed[span_of(team)]), ((room.mixed, range(layer.o.inner)),)
+    )
+    o, _ = times(soc, model, layer.o, stage, tokens, room, room.y)
     stage = normed(model, layer.mlp_norm, room, x, (o, room.y, layer.o), every)
-    gate_up, x = times(soc, model, layer.gate_up, stage, tokens, room.codes, room.y)
-    width = layer.down.packed.inner
-    active = None if gate_up is None else lambda rows: (None, silu_times(gate_up[rows, :width], gate_up[rows, width:]))
-    stage = Stage(active, ((room.y, 2 * width),), work=((SILU, -(-width // 4)),))
-    down, _ = times(soc, model, layer.down, stage, tokens, room.codes, room.mixed)
+    gate_up, x = times(soc, model, layer.gate_up, stage, tokens, room, room.y)
+    width = layer.down.inner
+
+    def active(team: Team) -> tuple[None, Array | None]:
+        both = None if gate_up is None else gate_up[span_of(team)]
+        gate, up = (None, None) if both is None else (both[:, :width], both[:, width:])
+        return None, silu_times(team, width, gate, up)
+
+    stage = Stage(active, ((room.y, range(2 * width)),))
+    down, _ = times(soc, model, layer.down, stage, tokens, room, room.mixed)
     return x, (down, room.mixed, layer.down)
 
 
 def times(
-    soc: Soc, model: Model, matrix: Matrix, stage: Stage, rows: int, codes: int, y: int
+    soc: Soc, model: Model, matrix: Matrix, stage: Stage, rows: int, room: Room, y: int
 ) -> tuple[Array | None, Array | None]:
     """The rows that a stage makes, times a matrix, without its bias; and what stays of the stage."""
-    packed, how = matrix.packed, matrix.how
-    inputs, stays = quantized(soc, stage, (rows, packed.inner), packed.group, how.rows, codes, how.form.blocks)
-    out = product(soc, inputs, packed, how, shares_of(soc, inputs, packed, how, model.split), y)
-    return out, stays
+
+    def inputs_of(before: Stage, inner: int, group: int) -> tuple[Rows, Array | None]:
+        form = matrix.how.form
+        return quantized(soc, before, (rows, inner), group, matrix.how.rows, room.codes, form.blocks)
+
+    def by(inputs: Rows, packed: Packed, target: int) -> Array | None:
+        return product(soc, inputs, packed, matrix.how, shares_of(soc, inputs, packed, matrix.how, model.split), target)
+
+    inputs, stays = inputs_of(stage, matrix.inner, matrix.group)
+    found = [(one, by(inputs, one, y)) for one in matrix.whole]
+    if matrix.factors is not None:
+        middle, begin = by(inputs, matrix.factors.first, room.middle), 0
+        for second in matrix.factors.seconds:
+            columns = range(begin, begin + second.inner)
+            begin = columns.stop
+            before = Stage(lambda team, of=columns: (None, _cut(middle, team, of)), ((room.middle, columns),))  # type: ignore[misc]
+            found.append((second, by(inputs_of(before, second.inner, second.group)[0], second, y)))
+    if len(found) == 1:
+        return found[0][1], stays
+    parts = [part for _, part in sorted(found, key=lambda one: one[0].at) if part is not None]
+    return np.concatenate(parts, axis=1) if parts else None, stays
+
+
+def _cut(whole: Array | None, team: Team, columns: range) -> Array | None:
+    """A team's rows, in these columns."""
+    return None if whole is None else whole[span_of(team), columns.start : columns.stop]
 
 
 def embed(soc: Soc, model: Model, ids: Sequence[int], position: int, target: int) -> Array | None:
@@ -157,43 +219,25 @@ def embed(soc: Soc, model: Model, ids: Sequence[int], position: int, target: int
     def work(core: ArmCore) -> Array | None:
         for at in range(position, position + len(ids)):
             core.caches.read(pieces(model.table, at, 2 * hidden))
-        core.issue(WIDEN, len(ids) * -(-hidden // 4))
         core.caches.write(block(target, heights, range(len(heights)), range(hidden)))
-        return None if model.embedding is None else model.embedding[[*ids]].astype(np.float32)
+        rows = None if model.embedding is None else model.embedding[[*ids]]
+        return widened([(core, range(len(ids)))], (len(ids),), hidden, rows)
 
     return soc.alone(work)
 
 
 def normed(model: Model, weight: Array | None, room: Room, x: Array | None, more: More, rows: slice) -> Stage:
     """x + `more` stays, and becomes codes after an RMSNorm; of these rows of all."""
-    hidden, eps = model.config.hidden_size, np.float32(model.config.rms_norm_eps)
-    fours = -(-hidden // 4)
-    numbers = None
-    if x is not None and weight is not None:
-        added = None if more is None else more[0]
-        bias = None if more is None else more[2].bias
+    hidden, eps = model.config.hidden_size, model.config.rms_norm_eps
 
-        def numbers(some: slice) -> tuple[Array | None, Array]:
-            here = slice(rows.start + some.start, rows.start + some.stop)
-            total = x[here]
-            if added is not None:
-                total = total + (added[here] if bias is None else added[here] + bias)
-            return total, rms_norm(total, weight, eps)
+    def numbers(team: Team) -> tuple[Array | None, Array | None]:
+        some = span_of(team)
+        here = slice(rows.start + some.start, rows.start + some.stop)
+        adds: tuple[Array | None, ...] = ()
+        if more is not None:
+            adds = (None if more[0] is None else more[0][here], *((more[2].bias,) if more[2].biased else ()))
+        return rms_norm(team, hidden, None if x is None else x[here], adds, weight, eps)
 
-    if more is None:
-        return Stage(numbers, ((room.x, hidden),), of=rows.stop, work=((NORM, fours),))
-    adds = 2 if more[2].biased else 1
-    work = ((ADD, adds * fours), (NORM, fours))
-    return Stage(numbers, ((room.x, hidden), (more[1], hidden)), ((room.x, hidden),), work, rows.stop)
-
-
-def rms_norm(x: Array, weight: Array, eps: np.float32) -> Array:
-    """Over the last axis of float32 [rows, K]."""
-    y: Array = x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps) * weight
-    return y
-
-
-def silu_times(gate: Array, up: Array) -> Array:
-    """SiLU(gate) * up."""
-    active: Array = gate / (1 + np.exp(-gate)) * up
-    return active
+    own = (room.x, range(hidden))
+    reads = (own,) if more is None else (own, (more[1], range(hidden)))
+    return Stage(numbers, reads, () if more is None else (own,), rows.stop)

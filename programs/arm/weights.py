@@ -34,6 +34,8 @@ class How:
 class Packed:
     """W [columns, inner] in DRAM, of which `group` weights of a row share a scale. Arrays are those of its parts.
 
+    What it makes lies from column `at` of the result on.
+
     `codes` uint8 [panels, groups, steps, bytes], `scale` and `shift` (zeros or offsets, if any) as float16 in bytes
     [panels, groups, bytes]. None by shape.
     """
@@ -47,6 +49,7 @@ class Packed:
     codes: tuple[Array, ...] | None = None
     scale: tuple[Array, ...] | None = None
     shift: tuple[Array, ...] | None = None
+    at: int = 0
 
 
 def choose(soc: Soc, form: Form, unit: str | None = None, tile: str | None = None, order: Order = "columns") -> How:
@@ -76,7 +79,15 @@ def panels_of(columns: int, how: How) -> int:
 
 
 def place(
-    soc: Soc, how: How, name: str, columns: int, inner: int, group: int, codes: Codes | None, over: Packed | None = None
+    soc: Soc,
+    how: How,
+    name: str,
+    columns: int,
+    inner: int,
+    group: int,
+    codes: Codes | None,
+    over: Packed | None = None,
+    at: int = 0,
 ) -> Packed:
     """A matrix in DRAM, packed for the unit; by shape without its codes. LimitError.
 
@@ -88,7 +99,7 @@ def place(
     nbytes = high * length * form.bits // 8 + 2 * numbers * high * sum(part.groups for part in parts)
     buffer = soc.buffer(name, nbytes) if over is None else over.buffer
     if codes is None:
-        return Packed(columns, inner, group, buffer, nbytes, parts)
+        return Packed(columns, inner, group, buffer, nbytes, parts, at=at)
 
     def of_columns(values: Array) -> tuple[Array, ...]:
         spans = [slice(part.first, part.first + part.groups) for part in parts]
@@ -99,4 +110,4 @@ def place(
     )
     stored = {"zero": codes.zero, "offset": codes.offset}.get(form.shift)
     shift = None if stored is None else of_columns(stored)
-    return Packed(columns, inner, group, buffer, nbytes, parts, packed, of_columns(codes.scale), shift)
+    return Packed(columns, inner, group, buffer, nbytes, parts, packed, of_columns(codes.scale), shift, at)

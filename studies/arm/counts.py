@@ -1,25 +1,28 @@
 """What the paper's table of a model counts, counted on emulated runs by shape of its products and of its attention."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from meshrt.arm.kernel import OTHERS
 from meshrt.arm.soc import Soc
 from meshrt.emulate import run
 from meshrt.programs.arm.attention import Heads, attention
+from meshrt.programs.arm.between import rms_norm, silu_times
+from meshrt.programs.arm.inputs import Stage, quantized
 from meshrt.programs.arm.kv import LayerCache
 from meshrt.programs.arm.tiles import UNITS, Tile, plan, registers_of
 from meshrt.report import Report
-from meshrt.studies.arm.published import BLOCKS, HEAD, HEADS, HIDDEN, MODEL, POSITIONS, PRODUCTS, TOKENS
+from meshrt.studies.arm.published import BLOCKS, HEAD, HEADS, HIDDEN, INNER, MODEL, POSITIONS, PRODUCTS, TOKENS
 
 ROW: dict[str, Any] = {"group": 0, "symmetric": True}  # one number of 16 bits a channel, as the paper's bytes have
 REGISTERS = 32
 BLOCK: dict[str, Any] = {"group": 64}  # scale and zero for 64 weights
-# Operations of an instruction on four numbers of float32; conversions and shifts are none.
-LANES = {
-    op: 8 if op == "fmla" else 4 for op in ("fadd", "faddp", "fdiv", "fmax", "fmaxv", "fmla", "fmul", "frintn", "fsub")
-}
+# Operations of an instruction on four numbers of float32; conversions, masks and shifts are none.
+LANES = {"fmla": 8, "fmls": 8} | dict.fromkeys(
+    ("fabs", "fadd", "faddp", "fdiv", "fmax", "fmaxv", "fmin", "fmul", "fneg", "frintn", "fsqrt", "fsub"), 4
+)
 
 
 @dataclass(frozen=True)
@@ -101,10 +104,58 @@ def fused(stage: str) -> Report:
     return run(one_attention, on="arm", payload=False, tokens=tokens, held=held)
 
 
+def one_stage(soc: Soc, *, tokens: int = TOKENS, stage: int = 0) -> dict[str, Any]:
+    """A program: one of the stretches between the products of a block, by shape: what comes before codes, and these.
+
+    0 and 2: a residual sum and RMSNorm; 1: behind attention; 3: SiLU.
+    """
+    sizes = {"x": HIDDEN, "more": HIDDEN, "mixed": HIDDEN, "gates": 2 * INNER, "codes": INNER + 8}
+    x, more, mixed, gates, codes = (soc.buffer(name, 4 * tokens * width) for name, width in sizes.items())
+    row = range(HIDDEN)
+    norm = Stage(lambda team: rms_norm(team, HIDDEN, None, (None,), None, 1e-6), ((x, row), (more, row)), ((x, row),))
+    attended = Stage(lambda team: (None, None), ((mixed, row),))
+    silu = Stage(lambda team: (None, silu_times(team, INNER, None, None)), ((gates, range(2 * INNER)),))
+    before, inner = ((norm, HIDDEN), (attended, HIDDEN), (norm, HIDDEN), (silu, INNER))[stage]
+    with soc.phase("stage"):
+        quantized(soc, before, (tokens, inner), inner, 10, codes, False)
+    return {}
+
+
+@cache
+def stages(stage: str) -> tuple[Report, ...]:
+    """What a block's stretches between products ran and moved, each with cold caches."""
+    tokens = TOKENS if stage == "prefill" else 1
+    return tuple(run(one_stage, on="arm", payload=False, tokens=tokens, stage=number) for number in range(4))
+
+
+def _float32(ran: Mapping[str, int]) -> int:
+    return sum(operations * int(ran.get(op, 0)) for op, operations in LANES.items())
+
+
 def between_operations(stage: str) -> int:
-    """Of rotary embedding, biases and softmax in all blocks, for every head: float32 of the instructions counted."""
-    ran = fused(stage).phase("attention", "instructions")
-    return BLOCKS * sum(operations * int(ran[op]) for op, operations in LANES.items())
+    """Of rotary embedding, biases and softmax in all blocks, for every head: float32 of the instructions that ran."""
+    return BLOCKS * _float32(fused(stage).phase("attention", "instructions"))
+
+
+def other_operations(stage: str) -> int:
+    """Of residual sums, norms, SiLU and codes in all blocks: float32 of the instructions that ran."""
+    return BLOCKS * sum(_float32(report.phase("stage", "instructions")) for report in stages(stage))
+
+
+def other_moved(stage: str, level: str) -> int:
+    """Bytes that these moved: `dram_bytes.total`, or `l1_bytes`."""
+    return BLOCKS * sum(int(report.phase("stage", level)) for report in stages(stage))
+
+
+def issued(stage: str) -> int:
+    """SIMD instructions of attention and of all else but products in all blocks, but for those of its products."""
+    parts = [(fused(stage), "attention"), *((report, "stage") for report in stages(stage))]
+    return BLOCKS * sum(
+        int(count)
+        for report, phase in parts
+        for op, count in report.phase(phase, "instructions").items()
+        if op not in (*OTHERS, "total", "fmla_8h")
+    )
 
 
 def attention_moved(stage: str, level: str) -> int:

@@ -29,7 +29,10 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Row:
-    """One number: as printed, and as counted, in units of 2^30 (`counted`) and of 10^9, with the whole count if any."""
+    """One number: as printed, and as counted, in units of 2^30 (`counted`) and of 10^9, with the whole count if any.
+
+    `formula`: what the paper's own formula gives, where that is not what ran.
+    """
 
     table: str
     what: str
@@ -38,10 +41,11 @@ class Row:
     decimal: float | None = None
     whole: int | None = None
     note: str = ""
+    formula: int | None = None
 
 
-def _of(table: str, what: str, published: float, count: int, note: str = "") -> Row:
-    return Row(table, what, published, count / G, count / 1e9, count, note)
+def _of(table: str, what: str, published: float | None, count: int, note: str = "", formula: int | None = None) -> Row:
+    return Row(table, what, published, count / G, count / 1e9, count, note, formula)
 
 
 def linear(tell: Tell) -> list[Row]:
@@ -61,45 +65,52 @@ def linear(tell: Tell) -> list[Row]:
 
 
 def attention(tell: Tell) -> list[Row]:
-    """V.B, attention: products as counted, softmax and bytes by the paper's terms, then what ran and moved beside them.
+    """V.B, attention: what a fused operator ran and moved, and the paper's terms beside it.
 
-    A fused operator moves none of the paper's bytes twice, and its softmax is of every head.
+    It moves none of the paper's bytes twice, and its softmax is of every head.
     """
     rows = []
     for stage in ("prefill", "decode"):
         tell(f"attention, {stage}")
         products, terms = counts.attention_operations(stage), counts.softmax_operations(stage)
+        besides, formula = counts.between_operations(stage), counts.attention_bytes(stage)
         flop, nbytes = ATTENTION[stage]
-        rows.append(_of("attention", f"FLOP, {stage}", flop, products + terms, "with softmax's terms as printed"))
-        rows.append(_of("attention", f"FLOP of products, {stage}", flop, products, "by fmla of float16, as it ran"))
-        moved = counts.attention_bytes(stage)
-        rows.append(
-            _of("attention", f"bytes, {stage}", nbytes, moved, "the paper's terms; no count of a fused operator")
-        )
-        besides = counts.between_operations(stage)
-        rows.append(
+        moved = counts.attention_moved(stage, "dram_bytes.total")
+        per_byte = {"prefill": 99.26, "decode": 0.52}[stage]
+        ran = "rotary and softmax of every head, as they ran"
+        rows += [
+            _of("attention", f"FLOP, {stage}", flop, products + besides, ran, products + terms),
+            _of("attention", f"FLOP of products, {stage}", flop, products, "by fmla of float16, as it ran"),
+            _of("attention", f"FLOP besides products, {stage}", terms / G, besides, ran, terms),
+            _of("attention", f"bytes of DRAM, {stage}", nbytes, moved, "fused, as it ran; cold caches", formula),
             _of(
-                "attention",
-                f"FLOP besides products, {stage}",
-                terms / G,
-                besides,
-                "instructions of rotary and softmax, every head",
-            )
-        )
-        for name, level in (("DRAM", "dram_bytes.total"), ("registers", "l1_bytes")):
-            found = counts.attention_moved(stage, level)
-            rows.append(_of("attention", f"bytes of {name}, {stage}", nbytes, found, "fused, as it ran; cold caches"))
-        known = {"prefill": 99.26, "decode": 0.52}[stage]
-        rows.append(Row("attention", f"operations a byte, {stage}", known, (products + terms) / moved))
+                "attention", f"bytes of registers, {stage}", None, counts.attention_moved(stage, "l1_bytes"),
+                "loaded and stored",
+            ),
+            Row("attention", f"operations a byte, {stage}", per_byte, (products + besides) / moved),
+            Row("attention", f"by the formulas, {stage}", per_byte, (products + terms) / formula),
+        ]  # fmt: skip
     return rows
 
 
 def other(tell: Tell) -> list[Row]:
-    """V.B, what lies between: an estimate of the paper's, 400 l h in its integers."""
-    return [
-        _of("other", f"bytes, {stage}", OTHER[stage], counts.other_bytes(stage), "400 l h; the text says 200")
-        for stage in ("prefill", "decode")
-    ]
+    """V.B, what lies between, which the paper estimates: residual sums, norms, SiLU and codes, as they ran."""
+    rows = []
+    for stage in ("prefill", "decode"):
+        tell(f"other operators, {stage}")
+        moved, estimate = counts.other_moved(stage, "dram_bytes.total"), counts.other_bytes(stage)
+        rows += [
+            _of(
+                "other", f"bytes of DRAM, {stage}", OTHER[stage], moved,
+                "as they ran; cold caches; formula: 400 l h, the text says 200", estimate,
+            ),
+            _of(
+                "other", f"bytes of registers, {stage}", None, counts.other_moved(stage, "l1_bytes"),
+                "loaded and stored",
+            ),
+            _of("other", f"FLOP, {stage}", None, counts.other_operations(stage), "float32, as they ran"),
+        ]  # fmt: skip
+    return rows
 
 
 def peak(tell: Tell) -> list[Row]:
@@ -215,13 +226,15 @@ def print_tables(document: dict[str, Any]) -> None:
     from meshrt.report import show
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("table", "number", "printed", "counted", "in 10^9", "whole", "note"):
+    for name in ("table", "number", "printed", "counted", "in 10^9", "whole", "formula", "note"):
         table.add_column(name, justify="left" if name in ("table", "number", "note") else "right", no_wrap=True)
     for row in document["rows"]:
         cells = [f"{row[key]:,.5g}" if row[key] else "" for key in ("published", "counted", "decimal")]
         cells[1] = f"{row['counted']:,.4f}"
-        table.add_row(row["table"], row["what"], *cells, f"{row['whole']:,}" if row["whole"] else "", row["note"])
+        cells += [f"{row[key]:,}" if row[key] else "" for key in ("whole", "formula")]
+        table.add_row(row["table"], row["what"], *cells, row["note"])
     show(table)
-    print("counted: in the paper's unit, 2^30, where a whole count is given; 10^9 beside it. What the paper has wrong:")
+    print("counted: in the paper's unit, 2^30, where a whole count is given; 10^9 beside it; formula: what the paper's")
+    print("own gives, where that is not what ran. What the paper has wrong:")
     for error in document["errors"]:
         print(f"  {error}")

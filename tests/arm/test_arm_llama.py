@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,8 @@ from meshrt.models.tokenizer import encode, load_tokenizer
 from meshrt.programs.arm import model as passes
 from meshrt.programs.arm.attention import Heads, attention
 from meshrt.programs.arm.inputs import Stage
-from meshrt.programs.arm.kv import LayerCache, Stored
+from meshrt.programs.arm.kv import LayerCache
+from meshrt.programs.arm.vectors import units_of
 
 IDS = {"prompt_ids": "1,2,3,77,200,31,8,9,100,4,5", "max_new_tokens": 3, "ignore_eos": True}
 
@@ -52,9 +54,17 @@ def test_every_product_is_that_of_the_integer_reference(
     quantized, product = passes.quantized, passes.product
 
     def watched_inputs(soc: Any, stage: Stage, shape: tuple[int, int], *rest: Any) -> Any:
-        assert stage.numbers is not None
-        inputs.append(stage.numbers(slice(0, shape[0]))[1])
-        return quantized(soc, stage, shape, *rest)
+        seen: list[np.ndarray] = []
+
+        def before(team: Any) -> Any:
+            stays, numbers = stage.before(team)
+            assert numbers is not None
+            seen.append(numbers)
+            return stays, numbers
+
+        made = quantized(soc, replace(stage, before=before), shape, *rest)
+        inputs.append(np.concatenate(seen))
+        return made
 
     outputs: list[np.ndarray] = []
 
@@ -205,6 +215,11 @@ def attention_in_float64(qkv: np.ndarray, heads: Heads, cos: np.ndarray, sin: np
     return np.concatenate(out, 1)
 
 
+def nothing(team: Any) -> tuple[None, None]:
+    """Keys and values by shape."""
+    return None, None
+
+
 @pytest.mark.parametrize(
     ("fused", "chunk", "copied", "room"), [(False, 1, 3672.8, 8.75), (True, 64, 58.5, 9.0), (True, 560, 4.375, 8.75),
                                            (True, 1024, 8.0, 16.0)],
@@ -213,22 +228,23 @@ def test_a_cache_that_grows_copies_what_it_has(fused: bool, chunk: int, copied: 
     """560 to 1,120 tokens of one layer in float16; MiB for a hidden size of 2,048, of which this is a 16th."""
     cache = LayerCache(new_soc(payload=False), "c", 1, 128, "float16", chunk, fused)
     for tokens in (560, *(1 for _ in range(560))):
-        cache.append(None, None, tokens, lambda head: [])
+        cache.append(tokens, lambda head: [], nothing)
     mebibytes = 2**20 / 16
     assert cache.copied / mebibytes == pytest.approx(copied, abs=0.05)
     assert 2 * cache.room * cache.token_bytes / mebibytes == room and cache.held == 1120
     assert cache.soc.memory.used == 2 * cache.room * cache.token_bytes
 
 
-def test_what_is_stored_comes_back() -> None:
-    rows = np.random.default_rng(0).standard_normal((2, 3, 16)).astype(np.float32)
+@pytest.mark.parametrize(("kind", "error"), [("float32", 0.0), ("float16", 5e-4), ("int8", 5e-3), ("e4m3", 0.07)])
+def test_what_is_stored_comes_back(kind: Any, error: float) -> None:
+    rows = np.random.default_rng(0).standard_normal((2, 3, 18)).astype(np.float32)
     rows[1, 2] = 0
-    for kind, error in (("float32", 0.0), ("float16", 5e-4), ("int8", 5e-3)):
-        stored = Stored(np.zeros((2, 5, 16), kind), np.zeros((2, 5), np.float16))
-        stored.write(1, rows)
-        assert (
-            np.abs(stored.read(4)[:, 1:] - rows).max() <= error * np.abs(rows).max() and not stored.read(4)[:, 0].any()
-        )
+    cache = LayerCache(new_soc(3), "c", 2, 18, kind, 5, True)
+    cache.append(1, lambda head: [], lambda team: (rows[units_of(team), :1], rows[units_of(team), :1]))
+    cache.append(2, lambda head: [], lambda team: (rows[units_of(team), 1:], rows[units_of(team), 1:]))
+    for found in cache.read([(cache.soc.mine[0], range(2))], 1, 1):
+        assert found is not None and np.abs(found - rows).max() <= error * np.abs(rows).max()
+        assert not found[1, 2].any()
 
 
 # ---- limits
@@ -242,9 +258,9 @@ def test_dram_is_limited(comm: Any) -> None:
     ):
         run_on_arm(comm, "llama", limits={"dram_bytes": 400_000}, **IDS)
     cache = LayerCache(new_soc(payload=False, dram_bytes=3 * 4096 - 1), "c", 2, 64, "float16", 8, True)
-    cache.append(None, None, 8, lambda head: [])
+    cache.append(8, lambda head: [], nothing)
     with pytest.raises(LimitError, match="'c of 16' asks for 8192 bytes, 4096 are in use") as told:
-        cache.append(None, None, 1, lambda head: [])
+        cache.append(1, lambda head: [], nothing)
     assert told.value.exit_code == 3
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import csv
 import json
 from contextlib import suppress
 from math import inf
@@ -245,6 +246,31 @@ def test_a_phase_without_what_another_has(tmp_path: Path) -> None:
     parts = parts_of(Report(data), "llama")
     assert [part.ceilings.levels[-1].nbytes > 0 for part in parts] == [False, True, True]
     assert len({len(part.ceilings.levels) for part in parts}) == 1
+
+
+def test_a_row_for_each_phase_of_each_run_as_csv(gemm: Report, tmp_path: Path) -> None:
+    """The same numbers as --json has, with a column for each level and bound of any machine."""
+    gemm.write(str(tmp_path / "a.json"))
+    meshrt.run("linear", m=3, payload=False).write(str(tmp_path / "b.json"))
+    files = [str(tmp_path / name) for name in ("a.json", "b.json")]
+    done = CliRunner().invoke(
+        command_file.command, [*files, "--quiet", "--csv", str(tmp_path / "t.csv"), "--json", str(tmp_path / "t.json")]
+    )
+    assert done.exit_code == 0, done.exception
+    with open(tmp_path / "t.csv") as stream:
+        found = [*csv.DictReader(stream)]
+    runs = json.loads((tmp_path / "t.json").read_text())["runs"]
+    parts = [(run, part) for run in runs for part in run["parts"]]
+    assert len(found) == len(parts) == 4
+    for line, (run, part) in zip(found, parts, strict=True):
+        assert (line["machine"], line["part"]) == (run["machine"], part["name"])
+        assert float(line["seconds"]) == part["seconds"] and line["bound_by"] == part["bound_by"]
+        for level in part["levels"]:
+            assert line[f"{level['name']}: bytes"] == str(level["bytes"])
+        for name, seconds in part["bounds"].items():
+            assert float(line[f"at least {name}"]) == seconds
+    assert found[0]["L2: bytes"] == "" and found[-1]["links: bytes"] == ""
+    assert "there is no folder" in str(say(files[0], "--csv", tmp_path / "no" / "x", code=2).exception)
 
 
 def test_what_cannot_be_written_or_drawn_is_found_out_first(gemm: Report, tmp_path: Path) -> None:

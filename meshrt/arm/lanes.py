@@ -1,0 +1,210 @@
+"""What instructions do with the lanes of registers: arithmetic, comparisons, conversions, and moving them about.
+
+Registers are uint8 [.., 16]. Each function takes its operands' registers, that of its target first where it reads it,
+and the immediate or element `at`; it gives the target's. Suffixes of names are lanes: 16b, 8h, 4s, 2d; without one
+they are float32 or bytes. Floats round to nearest with halves to even, as NumPy's do.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray
+Run = Callable[..., Array]
+F16, F32 = np.float16, np.float32
+
+
+def as_bytes(lanes: Array) -> Array:
+    return np.ascontiguousarray(lanes).view(np.uint8)
+
+
+def _by(kind: Any, function: Callable[[Array, Array], Array]) -> Run:
+    """An operation on lanes of that dtype, with all lanes of b or with its element `at`."""
+
+    def run(a: Array, b: Array, at: int | None) -> Array:
+        other = b.view(kind)
+        return as_bytes(function(a.view(kind), other if at is None else other[..., at : at + 1]))
+
+    return run
+
+
+def _of(kind: Any, function: Callable[[Array], Array]) -> Run:
+    """An operation on lanes of that dtype, each for itself."""
+    return lambda a, at: as_bytes(function(a.view(kind)))
+
+
+def _shift(kind: Any, function: Callable[[Array, Any], Array]) -> Run:
+    """By so many bits."""
+    return lambda a, at: as_bytes(function(a.view(kind), np.dtype(kind).type(at)))
+
+
+def _true(kind: Any, function: Callable[[Array, Array], Array]) -> Run:
+    """All bits of a lane where a comparison holds, none elsewhere."""
+    return _by(kind, lambda a, b: -function(a, b).astype(f"i{np.dtype(kind).itemsize}"))
+
+
+def _zip(kind: Any, half: int) -> Run:
+    def run(a: Array, b: Array, at: None) -> Array:
+        lanes = 16 // np.dtype(kind).itemsize // 2
+        part = slice(half * lanes, (half + 1) * lanes)
+        ones, others = np.broadcast_arrays(a.view(kind)[..., part], b.view(kind)[..., part])
+        return as_bytes(np.stack((ones, others), -1).reshape(*ones.shape[:-1], 2 * lanes))
+
+    return run
+
+
+def _unzip(kind: Any, half: int) -> Run:
+    """Every other lane, of a and then of b."""
+
+    def run(a: Array, b: Array, at: None) -> Array:
+        parts = np.broadcast_arrays(a.view(kind)[..., half::2], b.view(kind)[..., half::2])
+        return as_bytes(np.concatenate(parts, -1))
+
+    return run
+
+
+def _widen(kind: Any, to: Any, half: int) -> Run:
+    """The lower or upper half of the lanes, each twice as wide."""
+    lanes = 8 // np.dtype(kind).itemsize
+    return _of(kind, lambda a: a[..., half * lanes : (half + 1) * lanes].astype(to))
+
+
+def _narrow(kind: Any, to: Any) -> Run:
+    """All lanes at half of their width, in the lower half; whole numbers are clipped."""
+
+    def run(a: Array, at: None) -> Array:
+        small = as_bytes(_clipped(a.view(kind), to))
+        return np.concatenate((small, np.zeros_like(small)), -1)
+
+    return run
+
+
+def _narrow2(kind: Any, to: Any) -> Run:
+    """The same in the upper half; the lower stays."""
+
+    def run(a: Array, b: Array, at: None) -> Array:
+        low, high = np.broadcast_arrays(a[..., :8], as_bytes(_clipped(b.view(kind), to)))
+        return np.concatenate((low, high), -1)
+
+    return run
+
+
+def _clipped(numbers: Array, to: Any) -> Array:
+    if np.dtype(to).kind != "f":
+        numbers = np.clip(numbers, np.iinfo(to).min, np.iinfo(to).max)
+    return numbers.astype(to)
+
+
+def _rounded(numbers: Array) -> Array:
+    """To nearest whole numbers of 32 bits; what is no number is 0."""
+    wide = np.rint(np.nan_to_num(numbers.astype(np.float64), nan=0.0))
+    return np.clip(wide, -(2.0**31), 2.0**31 - 1).astype(np.int32)
+
+
+def _across(kind: Any, function: Callable[..., Array]) -> Run:
+    """One number of all lanes, in the first; the others are 0."""
+
+    def run(a: Array, at: None) -> Array:
+        lanes = a.view(kind)
+        out = np.zeros_like(lanes)
+        out[..., 0] = function(lanes, axis=-1)
+        return as_bytes(out)
+
+    return run
+
+
+def _pairs(a: Array, b: Array, at: None) -> Array:
+    """Sums of two neighbours, those of a and then those of b."""
+    parts = np.broadcast_arrays(a.view(F32), b.view(F32))
+    return as_bytes(np.concatenate([part[..., 0::2] + part[..., 1::2] for part in parts], -1))
+
+
+def _sum_pairs(kind: Any, to: Any) -> Callable[[Array], Array]:
+    return lambda lanes: lanes[..., 0::2].astype(to) + lanes[..., 1::2]
+
+
+def _accumulate_pairs(total: Array, a: Array, at: None) -> Array:
+    """Sums of neighbours of 16 bits, of all steps, onto 32 bits."""
+    pairs = _sum_pairs(np.int16, np.int64)(a.view(np.int16)).sum(axis=-2, keepdims=True)
+    return as_bytes((total.view(np.int32) + pairs).astype(np.int32))
+
+
+def _select(mask: Array, a: Array, b: Array, at: None) -> Array:
+    """Bits of a where the target has ones, of b elsewhere."""
+    selected: Array = (mask & a) | (~mask & b)
+    return selected
+
+
+def _all_lanes(kind: Any) -> Run:
+    """Element `at` in every lane."""
+
+    def run(a: Array, at: int) -> Array:
+        lanes = a.view(kind)
+        return as_bytes(np.broadcast_to(lanes[..., at : at + 1], lanes.shape))
+
+    return run
+
+
+ALONE: dict[str, Run] = {  # what reads its operands, and not its target
+    "movi": lambda at: np.full(16, at, np.uint8),
+    "fmov": lambda at: np.full(4, at, F32).view(np.uint8),
+    "mov": lambda a, at: a,
+    "dup_4s": _all_lanes(np.uint32),
+    "dup_8h": _all_lanes(np.uint16),
+    "ushr": _shift(np.uint8, np.right_shift),
+    "ushr_8h": _shift(np.uint16, np.right_shift),
+    "shl_8h": _shift(np.uint16, np.left_shift),
+    "shl_4s": _shift(np.uint32, np.left_shift),
+    "and": _by(np.uint8, np.bitwise_and),
+    "orr": _by(np.uint8, np.bitwise_or),
+    "sub": _by(np.uint8, np.subtract),
+    "smax": _by(np.int8, np.maximum),
+    "add_8h": _by(np.uint16, np.add),
+    "umin_8h": _by(np.uint16, np.minimum),
+    "add_4s": _by(np.uint32, np.add),
+    "cmgt_4s": _true(np.int32, np.greater),
+    "zip1_16b": _zip(np.uint8, 0),
+    "zip2_16b": _zip(np.uint8, 1),
+    "zip1_2d": _zip(np.uint64, 0),
+    "zip2_2d": _zip(np.uint64, 1),
+    "uzp1_16b": _unzip(np.uint8, 0),
+    "uzp1_4s": _unzip(np.int32, 0),
+    "uzp2_4s": _unzip(np.int32, 1),
+    "saddlp": _of(np.int8, _sum_pairs(np.int8, np.int16)),
+    "addv_4s": _across(np.int32, lambda lanes, axis: lanes.sum(axis=axis, dtype=np.int64).astype(np.int32)),
+    "sxtl": _widen(np.int8, np.int16, 0),
+    "sxtl2": _widen(np.int8, np.int16, 1),
+    "uxtl": _widen(np.uint8, np.uint16, 0),
+    "uxtl2": _widen(np.uint8, np.uint16, 1),
+    "sqxtn_4h": _narrow(np.int32, np.int16),
+    "sqxtn_8b": _narrow(np.int16, np.int8),
+    "scvtf": _of(np.int32, lambda a: a.astype(F32)),
+    "scvtf_8h": _of(np.int16, lambda a: a.astype(F16)),
+    "fcvtns": _of(F32, _rounded),
+    "fcvtl": _widen(F16, F32, 0),
+    "fcvtl2": _widen(F16, F32, 1),
+    "fcvtn": _narrow(F32, F16),
+    "fmul": _by(F32, np.multiply),
+    "fmul_8h": _by(F16, np.multiply),
+    "fdiv": _by(F32, np.divide),
+    "fadd": _by(F32, np.add),
+    "fsub": _by(F32, np.subtract),
+    "fmax": _by(F32, np.maximum),
+    "fmin": _by(F32, np.minimum),
+    "fmaxv": _across(F32, np.max),
+    "fminv": _across(F32, np.min),
+    "faddp": _pairs,
+    "fneg": _of(F32, np.negative),
+    "fabs": _of(F32, np.abs),
+    "fsqrt": _of(F32, np.sqrt),
+    "frintn": _of(F32, np.rint),
+    "fcmeq0": _of(F32, lambda a: -(a == 0).astype(np.int32)),
+}
+ONTO: dict[str, Run] = {  # what reads its target as well
+    "bsl": _select,
+    "sadalp": _accumulate_pairs,
+    "sqxtn2_8h": _narrow2(np.int32, np.int16),
+    "sqxtn2_16b": _narrow2(np.int16, np.int8),
+    "fcvtn2": _narrow2(F32, F16),
+}
