@@ -14,6 +14,7 @@ from random_models import random_checkpoint
 from test_quantized import quantized
 
 from meshrt.errors import LimitError, UsageError
+from meshrt.gpu.presets import find_gpu
 from meshrt.models.catalogue import find_model
 from meshrt.models.config import read_config
 from meshrt.models.experts import route
@@ -31,6 +32,8 @@ from meshrt.models.reference import (
     rotary_tables,
 )
 from meshrt.programs.gpu import experts, mixing
+from meshrt.ranks.console import Console
+from meshrt.studies import serve as serving
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 LAYOUTS = ("tensor", "replicated", "alltoall")
@@ -193,6 +196,27 @@ def test_layouts_have_the_same_tokens_and_reduce_sums_of_tokens_alone(tmp_path: 
         assert told["measured"]["collectives"]["reduce_sum"]["bytes"]["total"] == per_token * (6 + 3)
     assert found[0] == found[1] == found[2]
     assert np.sum(found[0]) == 3 * 3 * (6 + 3)  # layers, k, tokens
+
+
+@pytest.mark.mpi(ranks=[1, 2])
+def test_layouts_are_set_side_by_side(comm: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`bench serve` of a mixture: each layout is what `serve` reports of it, and the ranks share them out."""
+    folder = Path(comm.bcast(str(tmp_path)))
+    if comm.rank == 0:
+        random_checkpoint(OF_EIGHT["deepseek"], folder, 5)
+    comm.Barrier()
+    asked = {"model": str(folder), "requests": 3, "prompt_tokens": "2:9", "output_tokens": "3"}
+    told = serving.compare(comm, Console(), find_gpu("a800"), 4, True, (), asked)
+    assert [way["way"] for way in told["ways"]] == [*LAYOUTS]
+    for way in told["ways"]:
+        alone = run_gpus(new_gpus(4, device="a800"), folder, "serve", experts=way["way"], **{
+            name: value for name, value in asked.items() if name != "model"
+        })  # fmt: skip
+        assert way["result"] == alone["result"] and way["measured"] == alone["measured"]
+    capsys.readouterr()
+    serving.print_comparison(told | {"arguments": asked})
+    assert "tokens of GPUs, most over mean" in capsys.readouterr().out
+    assert serving.default("llama-tiny") == serving.DEFAULT
 
 
 def test_weights_of_experts_that_are_hit_are_read_and_no_others(tmp_path: Path) -> None:
