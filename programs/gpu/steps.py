@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from meshrt.errors import UsageError
 from meshrt.gpu.gpus import Gpus
 from meshrt.gpu.plan import Plan
 from meshrt.programs.gpu.batch import Prompts, Tokens
@@ -89,8 +90,15 @@ class Steps:
         return self.plans[key]
 
     def _next_ids(self, ahead: Ahead, count: int) -> list[int]:
+        """The tokens that a step found. UsageError where a logit is no number."""
         self.ahead = ahead
-        return [int(token) for token in ahead.ids[0][:count]]
+        ids = ahead.ids[0][:count]
+        if not np.isfinite(ids).all():
+            raise UsageError(
+                "no token can be picked: a logit is infinite or not a number; numbers in the checkpoint are, or become"
+                " so in --dtype: float32 has the most room"
+            )
+        return [int(token) for token in ids]
 
     def logits(self) -> np.ndarray | None:
         """Those of the last step, [rows, vocabulary], on every rank; None by shape. All ranks call it."""
