@@ -39,6 +39,7 @@ WAYS = {
     "deinfer, lowrank": Way("deinfer", "lowrank", True),
     "deinfer, lowrank, eager": Way("deinfer", "lowrank", False),
     **{layout: Way("deinfer", "dense", False, layout) for layout in LAYOUTS},
+    **{f"{layout}, static": Way("deinfer", "dense", True, layout) for layout in LAYOUTS if layout != "alltoall"},
 }
 DEFAULT = ("dense", "base", "deinfer", "deinfer, lowrank")  # of a model without experts
 

@@ -277,6 +277,83 @@ def test_with_the_same_choices_everything_is_counted_alike_by_shape(
         assert full["result"] == none["result"]
 
 
+# ---- in plans
+
+
+@pytest.mark.parametrize("name", ["mixtral", "deepseek", "qwen2-moe", "one", "all"])
+def test_plans_give_the_references_logits_and_text(name: str, tmp_path: Path) -> None:
+    """Every new token by a plan that was recorded once, with as many GPUs as experts and more."""
+    folder = random_checkpoint(OF_EIGHT[name], tmp_path, 5)
+    want, text = reference(folder, TOKENS), generate(read_config(folder), load_weights(folder), TOKENS[:5], 6)
+    for layout, tp, scheme in (("tensor", 4, "dense"), ("replicated", 2, "base"), ("replicated", 8, "deinfer")):
+        close(logits_of(new_gpus(tp, static=True), folder, scheme, TOKENS, 7, experts=layout), want)
+        told = run_gpus(
+            new_gpus(tp, static=True), folder, "llama", prompt_ids=",".join(map(str, TOKENS[:5])), max_new_tokens=6,
+            ignore_eos=True, experts=layout,
+        )["result"]  # fmt: skip
+        assert told["token_ids"] == text and told["plans"] == 1
+
+
+@pytest.mark.parametrize("layout", ["tensor", "replicated"])
+@pytest.mark.parametrize(("name", "capacity"), [("deepseek", None), ("mixtral", 0.5), ("qwen3-moe", 0.7)])
+def test_plans_take_and_drop_what_steps_do(name: str, capacity: float | None, layout: str, tmp_path: Path) -> None:
+    """Nine sequences are ten rows of a plan: the last stands for none, has no expert and takes no place of others."""
+    folder = random_checkpoint(OF_EIGHT[name], tmp_path, 5)
+    asked = {"requests": 9, "prompt_tokens": "3:7", "output_tokens": "2:5", "capacity": capacity, "experts": layout}
+    eager, planned = (run_gpus(new_gpus(2, static=static), folder, "serve", **asked) for static in (False, True))
+    for key in ("tokens", "tokens_by_gpu", "imbalance", "hit_per_step"):
+        assert planned["result"]["experts"][key] == eager["result"]["experts"][key]
+    assert planned["measured"].get("dropped_tokens") == eager["measured"].get("dropped_tokens")
+    assert (capacity is None) == ("dropped_tokens" not in planned["measured"])
+    if capacity is None:  # else there is room for as many outside of a plan
+        assert planned["measured"]["expert_rows"] > eager["measured"]["expert_rows"]
+    used = [one["measured"]["expert_rows"] - one["measured"]["expert_padding"] for one in (eager, planned)]
+    assert used[0] == used[1]
+
+
+def test_a_plan_computes_all_rows_of_every_expert(tmp_path: Path) -> None:
+    """Without --capacity an expert has room for all rows, one here, and weights of all 5 are read in place of 3."""
+    folder, steps = random_checkpoint(OF_EIGHT["mixtral"], tmp_path, 5), 4
+    asked = {"prompt_ids": "7", "max_new_tokens": steps + 1, "ignore_eos": True, "experts": "replicated"}
+    eager, planned = (
+        next(
+            phase for phase in run_lowrank(new_gpus(2, static=static), folder, **asked)["phases"]
+            if phase["name"] == "decode"
+        )
+        for static in (False, True)
+    )  # fmt: skip
+    assert eager["expert_rows"] == steps * 3 * 3 and planned["expert_rows"] == steps * 3 * 5
+    assert planned["expert_padding"] == steps * 3 * 2
+    weights = steps * 3 * 2 * (3 * 36 * 22 * 4)
+    more = planned["memory_traffic"]["total"] - eager["memory_traffic"]["total"]
+    assert weights < more < 1.2 * weights  # and some activations
+    assert planned["flops"] > eager["flops"]
+
+
+@pytest.mark.mpi(ranks=[2])
+@pytest.mark.parametrize("layout", ["tensor", "replicated"])
+def test_plans_are_the_same_on_any_number_of_ranks_and_by_shape(layout: str, comm: Any, tmp_path: Path) -> None:
+    from mpi4py import MPI
+
+    folder = Path(comm.bcast(str(tmp_path)))
+    if comm.rank == 0:
+        random_checkpoint(OF_EIGHT["all"], folder, 5)  # every token takes all experts, drawn or chosen
+    comm.Barrier()
+    found = []
+    for where in (MPI.COMM_SELF, comm):
+        told = [
+            run_gpus(
+                new_gpus(4, where, payload, static=True), folder, "serve", experts=layout, requests=3,
+                prompt_tokens="2:9", output_tokens="3", capacity=0.75,
+            )
+            for payload in (True, False)
+        ]  # fmt: skip
+        assert all(one.pop("host")["ranks"] == where.size for one in told)
+        assert told[0]["measured"] == told[1]["measured"] and told[0]["result"] == told[1]["result"]
+        found.append(json.dumps(told))
+    assert found[0] == found[1]
+
+
 # ---- corners
 
 
@@ -367,7 +444,7 @@ def test_experts_are_placed_by_frequency(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "message", "tp", "options"), [
-    ("mixtral", "is not known beforehand", 2, {"@static": True}),
+    ("mixtral", "has other sizes at each step; take tensor or replicated", 2, {"@static": True, "experts": "alltoall"}),
     ("mixtral", "--capacity is 0; it is above 0, and 1.66667 at most", 2, {"capacity": 0.0}),
     ("mixtral", "--capacity is 9;", 2, {"capacity": 9.0}),
     ("mixtral", "every GPU has a part of every expert", 2, {"place": "frequency"}),
