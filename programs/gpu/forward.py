@@ -52,9 +52,13 @@ class Batch(Protocol):
 
 @dataclass(frozen=True)
 class Ahead:
-    """What a step leaves: the next token's ids, float32 [sequences], on each hosted GPU; its columns of the logits."""
+    """What a step leaves: the next token's ids, float32 [sequences], on each hosted GPU; its columns of the logits.
+
+    `best` [sequences, GPUs] are the greatest logits that the ids were chosen by.
+    """
 
     ids: Arrays
+    best: np.ndarray
     logits: Arrays  # [rows, words]: of `last`, or of all tokens where they were asked for
 
 
@@ -191,4 +195,4 @@ def _head(gpus: Gpus, model: Model, batch: Batch, xs: Arrays, all_logits: bool) 
         rows, indices = np.arange(len(candidates)) * gpus.count, gpu.shaped((len(candidates),), np.int64)
         cost = gpu.cost(candidates.size, candidates.nbytes)
         ids.append(gpu.launch(kernels.winners, out, candidates[:, 0::2], flat[1::2], rows, indices, cost=cost))
-    return Ahead(ids, logits)
+    return Ahead(ids, gathered[0][:, 0::2], logits)

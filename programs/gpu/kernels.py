@@ -141,11 +141,7 @@ def likeliest(_: View, logits: View, first: int, best: View, ids: View, indices:
 
 
 def winners(out: View, values: View, ids: View, rows: View, indices: View) -> None:
-    """Of a candidate from each GPU [rows, GPUs], the greatest's id; `ids` is flat; `rows`: where each row begins.
-
-    NaN where a candidate's value is infinite or no number.
-    """
+    """Of a candidate from each GPU [rows, GPUs], the greatest's id; `ids` is flat; `rows`: where each row begins."""
     values.argmax(-1, indices)
     np.add(indices, rows, indices)
     ids.take(indices, 0, out, "clip")
-    np.copyto(out, np.nan, where=~np.isfinite(values).all(-1))

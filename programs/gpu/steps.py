@@ -92,13 +92,12 @@ class Steps:
     def _next_ids(self, ahead: Ahead, count: int) -> list[int]:
         """The tokens that a step found. UsageError where a logit is no number."""
         self.ahead = ahead
-        ids = ahead.ids[0][:count]
-        if not np.isfinite(ids).all():
+        if not np.isfinite(ahead.best[:count]).all():
             raise UsageError(
                 "no token can be picked: a logit is infinite or not a number; numbers in the checkpoint are, or become"
                 " so in --dtype: float32 has the most room"
             )
-        return [int(token) for token in ids]
+        return [int(token) for token in ahead.ids[0][:count]]
 
     def logits(self) -> np.ndarray | None:
         """Those of the last step, [rows, vocabulary], on every rank; None by shape. All ranks call it."""
