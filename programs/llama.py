@@ -58,6 +58,8 @@ def run(
     expert_grid: own.ExpertGrid = None,
     dispatch: own.Dispatch = None,
     capacity: own.Capacity = None,
+    drop: own.Drop = False,
+    router: own.Router = None,
     experts_run: own.ExpertsRun = None,
     routing: RoutingText = None,
     routing_seed: RoutingSeed = 0,

@@ -2,6 +2,8 @@
 
 from typing import Annotated, Any
 
+import numpy as np
+
 from meshrt.errors import UsageError
 from meshrt.gpu.gpus import Gpus
 from meshrt.models.catalogue import find_model
@@ -23,6 +25,7 @@ MESH = (1, 1)
 RATES = 1e-9, 1e9  # slower, and a clock of 64 bits loses the kernels; faster is all at once
 
 
+@np.errstate(all="ignore")  # of numbers that are none: the choice of a token says so
 def run(
     gpus: Gpus,
     *,

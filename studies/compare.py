@@ -58,7 +58,7 @@ COMPARISONS = {
         "experts",
         WAYS,
         "token_ids",
-        ("logits", "system", "capacity", "expert_grid", "experts_run"),
+        ("logits", "system", "capacity", "drop", "expert_grid", "experts_run"),
         {"model": "mixtral-tiny"},
     ),
 }

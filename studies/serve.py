@@ -1,4 +1,7 @@
-"""`meshrt bench serve`: the ways to serve a decomposed model on tensor-parallel GPUs, on the same requests."""
+"""`meshrt bench serve`: the ways to serve a model on tensor-parallel GPUs, on the same requests.
+
+Those of decomposed models, and those of spreading the experts of a mixture.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -6,6 +9,9 @@ from typing import Any
 
 from meshrt.errors import UsageError
 from meshrt.gpu.device import GpuDevice
+from meshrt.models.catalogue import find_model
+from meshrt.models.family import read_family
+from meshrt.models.matrix import Experts
 from meshrt.ranks.console import Console
 from meshrt.report import SCHEMA
 from meshrt.report import show as show_table
@@ -14,13 +20,15 @@ from meshrt.studies.sweep import Job, sweep
 
 @dataclass(frozen=True)
 class Way:
-    """A scheme, what its cache holds, and whether new tokens are replayed from plans."""
+    """A scheme, what its cache holds, whether new tokens are replayed from plans, and how experts are spread."""
 
     scheme: str
     kv: str
     static: bool
+    experts: str = "tensor"
 
 
+LAYOUTS = ("tensor", "replicated", "alltoall")  # of experts
 # As DeInfer compares: its Base runs kernel by kernel, itself as graphs. A dagger marks its low-rank cache.
 WAYS = {
     "dense": Way("dense", "dense", True),
@@ -30,13 +38,22 @@ WAYS = {
     "deinfer, eager": Way("deinfer", "dense", False),
     "deinfer, lowrank": Way("deinfer", "lowrank", True),
     "deinfer, lowrank, eager": Way("deinfer", "lowrank", False),
+    **{layout: Way("deinfer", "dense", False, layout) for layout in LAYOUTS},
+    **{f"{layout}, static": Way("deinfer", "dense", True, layout) for layout in LAYOUTS if layout != "alltoall"},
 }
-DEFAULT = ("dense", "base", "deinfer", "deinfer, lowrank")
+DEFAULT = ("dense", "base", "deinfer", "deinfer, lowrank")  # of a model without experts
 
 
 def job(way: Way, tp: int, device: GpuDevice, payload: bool, arguments: Mapping[str, Any]) -> Job:
     """The run of a way on `tp` GPUs."""
-    return Job("serve", (tp, 1), device, {**arguments, "scheme": way.scheme, "kv": way.kv}, payload, way.static)
+    own = {"scheme": way.scheme, "kv": way.kv, "experts": way.experts}
+    return Job("serve", (tp, 1), device, {**arguments, **own}, payload, way.static)
+
+
+def default(model: str) -> tuple[str, ...]:
+    """The ways that are compared of this model if none are named."""
+    layers = read_family(find_model(model), quantized=True).layers
+    return LAYOUTS if any(isinstance(layer.mlp, Experts) for layer in layers) else DEFAULT
 
 
 def compare(
@@ -44,7 +61,7 @@ def compare(
     arguments: Mapping[str, Any],
 ) -> dict[str, Any]:  # fmt: skip
     """Serve the same requests in several ways, shared out to the ranks: the report, on all of them. UsageError."""
-    names = tuple(dict.fromkeys(only)) or DEFAULT
+    names = tuple(dict.fromkeys(only)) or default(arguments["model"])
     if wrong := [name for name in names if name not in WAYS]:
         raise UsageError(f"no way to serve {wrong[0]!r}; there are {'; '.join(WAYS)}")
     jobs = [job(WAYS[name], tp, device, payload, arguments) for name in names]
@@ -94,6 +111,9 @@ def print_comparison(report: dict[str, Any]) -> None:
     row("sent by a GPU, GiB", lambda way: f"{way['measured']['link_bytes']['max'] / 2**30:,.2f}")
     row("memory of a GPU, GiB", lambda way: f"{way['measured']['memory_bytes']['max'] / 2**30:,.2f}")
     row("largest batch", lambda way: str(way["result"]["largest_batch"]))
+    if any("experts" in way.get("result", {}) for way in ways):
+        row("tokens of GPUs, most over mean", lambda way: f"{way['result']['imbalance_of_gpus'] or 0:.2f}")
+        row("sent for experts and MLPs, GiB", lambda way: f"{way['measured']['mlp_link_bytes'] / 2**30:,.2f}")
     row("preemptions", lambda way: str(way["result"]["preemptions"]))
     arguments = report["arguments"]
     print(

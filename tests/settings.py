@@ -242,6 +242,8 @@ ROWS: dict[str, list[Row]] = {
         Row("expert_grid", "4x2", "result.experts.grid", becomes([2, 2], [4, 2]), EXPERTS | {"experts": "regions"}),
         Row("dispatch", "crossbar", "phases.prefill.stages", GROWS, EXPERTS, "core by core"),
         Row("capacity", 1, "result.experts.passes", OTHER, EXPERTS | {"dispatch": "ring"}),
+        Row("drop", True, "result.experts.dropped", OTHER, EXPERTS | {"dispatch": "ring", "capacity": 1}),
+        Row("router", "cut", "measured.memory_bytes.max", FALLS, EXPERTS, "one table of 8 columns in place of two"),
         Row("experts_run", 1, "kinds.measured.hops", becomes("counted", "extrapolated"), EXPERTS),
         Row("routing", "zipf:3", "result.experts.tokens", OTHER, EXPERTS),
         Row("routing_seed", 1, "result.experts.tokens", OTHER, EXPERTS),

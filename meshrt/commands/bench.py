@@ -91,14 +91,15 @@ def _compare(
 def _serving() -> click.Command:
     """The command that sets ways to serve side by side; its own options are those of the program, but for the ways."""
     from meshrt.program import load_program, settings_of
-    from meshrt.studies.serve import DEFAULT, WAYS
+    from meshrt.studies.serve import DEFAULT, LAYOUTS, WAYS
 
     way = click.Choice([*WAYS])
-    help_text = f"Only this way; may be given again.  [default: {'; '.join(DEFAULT)}]"
+    ways = f"{'; '.join(DEFAULT)}; with experts {', '.join(LAYOUTS)}"
+    help_text = f"Only this way; may be given again.  [default: {ways}]"
 
     settings = settings_of("gpu")
     machine = [shared.option_of(settings[name]) for name in ("device", "link", "link_rate", "framework", "gpu_memory")]
-    options = shared.own_options(load_program("serve"), ("scheme", "kv"))
+    options = shared.own_options(load_program("serve"), ("scheme", "kv", "experts"))
 
     @click.command("serve", params=[*options, *machine])
     @click.option("--tp", type=shared.WholeRange(1), default=1, show_default=True, help="How many GPUs.")
@@ -106,17 +107,19 @@ def _serving() -> click.Command:
     @click.option("--only", multiple=True, type=way, help=help_text)
     @shared.together(shared.json_to("the report"), shared.quiet)
     def serve(**values: Any) -> None:
-        """Ways to serve a decomposed model on GPUs, on the same requests: throughput, TTFT, TPOT, ITL, percentiles.
+        """Ways to serve a model on GPUs, on the same requests: throughput, TTFT, TPOT, ITL, percentiles.
 
         Requests with random tokens arrive at random, are batched continuously over a paged cache, and wait where a GPU
         has no memory left. Times are virtual. TTFT: from arrival to the first token; ITL: from a token to the next;
         TPOT: a request's mean ITL; E2EL: from arrival to the last token. `dense` is the undecomposed model; those with
         `lowrank` keep latents in their cache; `static` and all but `base` replay a recorded step, `eager` launches it.
+        `tensor`, `replicated` and `alltoall` are ways to spread a mixture's experts (docs/moe.md), step by step.
 
         \b
         meshrt bench serve --model llama3-70b --ratio 0.4 --layers-run 2 --tp 8 --requests 128 --rate 20
         meshrt bench serve --model opt-30b --ratio 0.4 --layers-run 2 --tp 4 --requests 512 --max-batch 512 \\
             --prompt-tokens 16:64 --output-tokens 128 --link pcie --only base --only deinfer
+        meshrt bench serve --model deepseek-moe-16b --layers-run 3 --tp 8 --device a800 --requests 64
         mpirun -n 2 meshrt bench serve --model small --tp 4 --payload full    # with numbers; the ways shared out
         """
         sys.exit(failure.run_guarded(lambda comm, board: _serve(comm, **values)))

@@ -14,9 +14,6 @@ def command() -> None:
     for name in packaged_programs():
         click.echo(f"{name:13} {load_program(name).summary}")
     for name in packaged():
-        if has_experts(name):
-            use = "a mixture of experts, for quantize" if has_weights(name) else None
-            click.echo(f"{name:13} {use or 'the shape of a mixture of experts, for quantize --sizes'}")
-            continue
-        kind = "a model" if has_weights(name) else "the shape of a model, for --payload none"
+        kind = "a mixture of experts" if has_experts(name) else "a model"
+        kind = kind if has_weights(name) else f"the shape of {kind}, for --payload none"
         click.echo(f"{name:13} {kind}; runs {runner(name)} with --model {name}")

@@ -32,6 +32,7 @@ class Prompts:
         lengths = [len(sequence.tokens) for sequence in sequences]
         self.ends = tuple(int(end) for end in np.cumsum(lengths))
         self.tokens = np.concatenate([np.asarray(sequence.tokens) for sequence in sequences])
+        self.loaded = len(self.tokens)
         positions = np.concatenate([np.arange(length) for length in lengths])
         self.position_rows = positions + model.family.position_offset
         self.last: np.ndarray | None = np.asarray(self.ends) - 1

@@ -9,7 +9,7 @@ A GPU adds up what it has of a token in order of the experts' numbers, and a tok
 GPUs, whatever comes first.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,24 +18,36 @@ from meshrt.gpu.gpus import Gpus
 from meshrt.programs.gpu.cut import part
 from meshrt.programs.gpu.experts import Chosen, ExpertsShard, own_experts, routed, with_shared
 from meshrt.programs.gpu.mixing import Mixing
+from meshrt.programs.gpu.planned import planned_experts
 from meshrt.programs.gpu.scheme import Arrays
 
 META = 4 + 4  # bytes of an expert's number and of its share, as they are sent
 
 
-def mix(gpus: Gpus, mixing: Mixing, shards: Sequence[ExpertsShard], hs: Arrays) -> Arrays:
-    """What the experts of a layer make of tokens [tokens, hidden] that every GPU has, on every GPU."""
+def mix(
+    gpus: Gpus, mixing: Mixing, shards: Sequence[ExpertsShard], hs: Arrays, loaded: Callable[[], int]
+) -> Arrays:  # fmt: skip
+    """What the experts of a layer make of tokens [tokens, hidden] that every GPU has, on every GPU.
+
+    In a plan, only the first `loaded()` are tokens when it is replayed.
+    """
     tokens, layer = len(hs[0]), shards[0].number
-    drawn = None if mixing.routing is None else mixing.routing.draw(layer, mixing.loads.steps - 1, tokens)
+    planned = gpus.plan is not None
+    drawn = None
+    if mixing.routing is not None and not planned:
+        drawn = mixing.routing.draw(layer, mixing.loads.steps - 1, tokens)
     if mixing.layout == "alltoall":
         return _all_to_all(gpus, mixing, shards, hs, drawn)
     ys = []
     for gpu, shard, h in zip(gpus.mine, shards, hs, strict=True):
         chosen, shares = routed(gpu, shard, h, drawn)
-        if mixing.layout == "replicated":
-            gpu.synchronize()  # how many tokens its experts have is the host's affair
         counts = mixing.layout == "replicated" or gpu.index == 0
-        y = own_experts(gpu, mixing, shard, h, chosen, shares, tokens, counts)
+        if planned:
+            y = planned_experts(gpu, mixing, shard, h, chosen, shares, loaded, counts)
+        else:
+            if mixing.layout == "replicated":
+                gpu.synchronize()  # how many tokens its experts have is the host's affair
+            y = own_experts(gpu, mixing, shard, h, chosen, shares, tokens, counts)
         ys.append(with_shared(gpu, shard, h, y))
     return gpus.reduce_sum(ys)
 

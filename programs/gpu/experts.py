@@ -114,10 +114,10 @@ def own_experts(
     gpu.launch(_collect, collected, x, pairs, cost=gpu.cost(0, item * (used + end) * x.shape[1]))
     feeds = [shard.experts[expert] for expert, _, _ in kept]
     wide = gpu.new(end, feeds[0].inner.shape[1])
-    _grouped(gpu, [collected[slot] for slot in slots], [one.inner for one in feeds], [wide[slot] for slot in slots])
-    inner = _activated(gpu, wide, feeds[0].columns)
+    grouped(gpu, [collected[slot] for slot in slots], [one.inner for one in feeds], [wide[slot] for slot in slots])
+    inner = activated(gpu, wide, feeds[0].columns)
     out = gpu.new(end, x.shape[1])
-    _grouped(gpu, [inner[slot] for slot in slots], [one.down for one in feeds], [out[slot] for slot in slots])
+    grouped(gpu, [inner[slot] for slot in slots], [one.down for one in feeds], [out[slot] for slot in slots])
     parts = [(slot.start, rows, places) for slot, (_, rows, places) in zip(slots, kept, strict=True)]
     cost = gpu.cost(2 * used * x.shape[1], item * (used + len(x)) * x.shape[1] + 4 * used)
     return gpu.launch(_combine, y, out, shares, parts, cost=cost)
@@ -132,7 +132,7 @@ def _by_expert(chosen: Chosen, experts: int) -> list[tuple[NDArray[np.intp], NDA
     return [(own // top, own % top) for own in (order[ends[at] : ends[at + 1]] for at in range(experts))]
 
 
-def _grouped(gpu: Gpu, xs: Arrays, weights: Sequence[Weights], outs: Arrays) -> None:
+def grouped(gpu: Gpu, xs: Arrays, weights: Sequence[Weights], outs: Arrays) -> None:
     """Products of the experts that have tokens, or room: one kernel for all."""
     none = [None for _ in xs]
     if isinstance(weights[0], Coded):
@@ -141,7 +141,7 @@ def _grouped(gpu: Gpu, xs: Arrays, weights: Sequence[Weights], outs: Arrays) -> 
         matmuls(gpu, xs, [one for one in weights if isinstance(one, np.ndarray)], none, outs)
 
 
-def _activated(gpu: Gpu, wide: np.ndarray, columns: int) -> np.ndarray:
+def activated(gpu: Gpu, wide: np.ndarray, columns: int) -> np.ndarray:
     out = gpu.new(len(wide), columns)
     cost = gpu.cost_of_rows(ACTIVATE, out.shape, 5 * out.size, 3 * gpu.size(out))
     return gpu.launch(kernels.swiglu, out, gpu.shaped(out.shape), wide[:, :columns], wide[:, columns:], cost=cost)
@@ -152,7 +152,7 @@ def with_shared(gpu: Gpu, shard: ExpertsShard, h: np.ndarray, y: np.ndarray) -> 
     if shard.shared is None:
         return y
     one = shard.shared
-    more = product(gpu, _activated(gpu, product(gpu, h, one.inner), one.columns), one.down)
+    more = product(gpu, activated(gpu, product(gpu, h, one.inner), one.columns), one.down)
     if shard.shared_gate is None:
         return add(gpu, y, more)
     gate = matmul(gpu, h, shard.shared_gate)

@@ -30,6 +30,7 @@ class Batch(Protocol):
     """Tokens that go through the model together. `last` has the rows of those that are followed by a new token."""
 
     tokens: np.ndarray
+    loaded: int  # of these rows, the first so many are tokens of sequences
     position_rows: np.ndarray  # rows of the table of positions
     last: np.ndarray | None  # None: all
 
@@ -51,9 +52,13 @@ class Batch(Protocol):
 
 @dataclass(frozen=True)
 class Ahead:
-    """What a step leaves: the next token's ids, float32 [sequences], on each hosted GPU; its columns of the logits."""
+    """What a step leaves: the next token's ids, float32 [sequences], on each hosted GPU; its columns of the logits.
+
+    `best` [sequences, GPUs] are the greatest logits that the ids were chosen by.
+    """
 
     ids: Arrays
+    best: np.ndarray
     logits: Arrays  # [rows, words]: of `last`, or of all tokens where they were asked for
 
 
@@ -62,7 +67,7 @@ def forward(gpus: Gpus, model: Model, batch: Batch, all_logits: bool = False) ->
     family, scheme, shards = model.family, model.scheme, model.shards
     layers = len(family.layers)
     if model.mixing is not None:
-        model.mixing.loads.steps += 1
+        _do(gpus, model.mixing.begin_step)
     with gpus.scope():
         batch.begin(gpus, model)
         xs = [_embed(gpu, model, at, batch) for at, gpu in enumerate(gpus.mine)]
@@ -83,17 +88,17 @@ def forward(gpus: Gpus, model: Model, batch: Batch, all_logits: bool = False) ->
                 _add(gpus, xs, scheme.second(gpus, [w.o for w in ws], ys))
             with gpus.scope(), _counted(gpus, mlp):
                 hs = [normed(gpu, x, w.mlp_norm, family.eps) for gpu, x, w in zip(gpus.mine, xs, ws, strict=True)]
-                _add(gpus, xs, _fed(gpus, model, [w.mlp for w in ws], hs))
+                _add(gpus, xs, _fed(gpus, model, [w.mlp for w in ws], hs, batch))
         if model.layers_run < layers:
             _do(gpus, repeat.end)
         return _head(gpus, model, batch, xs, all_logits)
 
 
-def _fed(gpus: Gpus, model: Model, shards: Sequence[MlpShard | ExpertsShard], hs: Arrays) -> Arrays:
+def _fed(gpus: Gpus, model: Model, shards: Sequence[MlpShard | ExpertsShard], hs: Arrays, batch: Batch) -> Arrays:
     """What a layer's MLP or experts make of tokens."""
     if experts := [one for one in shards if isinstance(one, ExpertsShard)]:
         assert model.mixing is not None
-        return mix(gpus, model.mixing, experts, hs)
+        return mix(gpus, model.mixing, experts, hs, lambda: batch.loaded)
     own = [one for one in shards if isinstance(one, MlpShard)]
     inner = model.scheme.first(gpus, [one.inner for one in own], hs, own[0].matrices)
     ys = [activated(gpu, result) for gpu, result in zip(gpus.mine, inner, strict=True)]
@@ -190,4 +195,4 @@ def _head(gpus: Gpus, model: Model, batch: Batch, xs: Arrays, all_logits: bool) 
         rows, indices = np.arange(len(candidates)) * gpus.count, gpu.shaped((len(candidates),), np.int64)
         cost = gpu.cost(candidates.size, candidates.nbytes)
         ids.append(gpu.launch(kernels.winners, out, candidates[:, 0::2], flat[1::2], rows, indices, cost=cost))
-    return Ahead(ids, logits)
+    return Ahead(ids, gathered[0][:, 0::2], logits)

@@ -42,6 +42,14 @@ class Mixing:
         """Most tokens of so many that an expert takes; None: all that come."""
         return None if self.capacity is None else ceil(self.capacity * tokens * self.top / self.owner.shape[1])
 
+    def room(self, rows: int) -> int:
+        """Rows that an expert computes in a plan for batches of up to so many."""
+        limit = self.limit(rows)
+        return rows if limit is None else min(limit, rows)
+
+    def begin_step(self) -> None:
+        self.loads.steps += 1
+
     def own(self, layer: int, gpu: int) -> list[int]:
         """The experts that a GPU has of a layer."""
         if self.layout == "tensor":
@@ -62,8 +70,11 @@ def mixing_of(gpus: Gpus, family: Family, how: How) -> Mixing | None:
                 raise UsageError(f"{name} is about the experts of a model, and this one has none")
         return None
     one, count = mixtures[0], len(mixtures[0].experts)
-    if gpus.static:
-        raise UsageError("--static: how many tokens an expert gets is not known beforehand; leave --static away")
+    if gpus.static and how.experts == "alltoall":
+        raise UsageError(
+            "--static: what GPUs send each other with --experts alltoall has other sizes at each step; take tensor or"
+            " replicated, or leave --static away"
+        )
     if how.scheme != "dense" and any(matrix.rank for each in mixtures for matrix in each.matrices()):
         raise UsageError("the model has experts in two factors; give --scheme dense, which multiplies them out")
     if how.capacity is not None and not 0 < how.capacity <= count / one.top:

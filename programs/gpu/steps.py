@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from meshrt.errors import UsageError
 from meshrt.gpu.gpus import Gpus
 from meshrt.gpu.plan import Plan
 from meshrt.programs.gpu.batch import Prompts, Tokens
@@ -89,7 +90,13 @@ class Steps:
         return self.plans[key]
 
     def _next_ids(self, ahead: Ahead, count: int) -> list[int]:
+        """The tokens that a step found. UsageError where a logit is no number."""
         self.ahead = ahead
+        if not np.isfinite(ahead.best[:count]).all():
+            raise UsageError(
+                "no token can be picked: a logit is infinite or not a number; numbers in the checkpoint are, or become"
+                " so in --dtype: float32 has the most room"
+            )
         return [int(token) for token in ahead.ids[0][:count]]
 
     def logits(self) -> np.ndarray | None:

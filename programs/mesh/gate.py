@@ -1,8 +1,9 @@
 """Which experts a token takes: decided at every core, from logits that all of them have.
 
 In decode the router's table is whole at every column, so that the logits come with the norm's sum of squares; in
-prefill partial logits are summed along x, and every core of a row knows what its row's tokens take. models/experts.py
-decides, as everywhere. By shape the choice is drawn (programs/routing.py).
+prefill partial logits are summed along x, and every core of a row knows what its row's tokens take. Where the table is
+cut over the columns as well, in prefill it is a MeshGEMM and in both phases columns give their logits to all of a row,
+by an allreduce along x. models/experts.py decides, as everywhere. By shape the choice is drawn (programs/routing.py).
 """
 
 from collections.abc import Iterator
@@ -15,7 +16,8 @@ import numpy as np
 from meshrt.mesh.block import Block
 from meshrt.models.experts import route
 from meshrt.programs.mesh.chunks import Chunks
-from meshrt.programs.mesh.regions import Region
+from meshrt.programs.mesh.meshgemm import zeros
+from meshrt.programs.mesh.regions import Region, multiplying
 from meshrt.programs.mesh.weights import Experts
 
 
@@ -41,10 +43,14 @@ class PromptChoice:
 
 
 def choose_for_token(region: Region, w: Experts, number: int, logits: np.ndarray, position: int) -> Choice:
-    """Logits [bh, bw, n] of a layer of that number to the choice; those of a shared expert's gate come last."""
+    """Logits [bh, bw, n] of a layer of that number, or of a table that is cut those of each column of cores, to the
+    choice; those of a shared expert's gate come last.
+    """
     block, mixture = region.block, region.mixture
     assert mixture is not None
     at = mixture.numbers[number]
+    if w.router_cut:
+        logits = of_all_columns(region, w, logits)
     block.elementwise(logits, 4 + w.top)  # softmax, and the greatest of them so many times
     block.scalar(exponentials=prod(logits.shape[2:]), divisions=prod(logits.shape[2:-1]))
     chosen, shares = routed(w, logits)
@@ -64,7 +70,12 @@ def choose_for_prompt(
     block, mixture = region.block, region.mixture
     assert mixture is not None
     at = mixture.numbers[number]
-    logits = region.sums.x(block.matmul(normed, w.router_x, over=3))  # [bh, bw, rows, Lt, n]
+    if w.router_cut:
+        with multiplying(region, chunks) as ready:
+            own = ready.products.gemm(normed, w.router_x).swapaxes(3, 4)  # [bh, bw, rows, Lt, columns, nt]
+        logits = of_all_columns(region, w, own.reshape(*own.shape[:4], -1))
+    else:
+        logits = region.sums.x(block.matmul(normed, w.router_x, over=3))  # [bh, bw, rows, Lt, n]
     block.elementwise(logits, 4 + w.top)
     block.scalar(exponentials=prod(logits.shape[2:]), divisions=prod(logits.shape[2:-1]))
     chosen, shares = routed(w, logits)
@@ -81,6 +92,16 @@ def choose_for_prompt(
     return PromptChoice(
         every.reshape(chunks.sides, -1, w.top), shares[:, :, :, None], _sigmoid(logits[:, :, :, None, :, w.count :])
     )
+
+
+def of_all_columns(region: Region, w: Experts, own: np.ndarray) -> np.ndarray:
+    """The logits that columns of cores have, [bh, bw, .., columns * nt], at every core of a row: [bh, bw, .., n]."""
+    block, each = region.block, own.shape[-1]
+    logits = zeros(block, "logits", (*own.shape[2:-1], w.logits))
+    number = (block.mesh.x0 + np.arange(block.lead[1]))[:, None] * each + np.arange(each)
+    column, place = np.nonzero(number < w.logits)
+    logits[:, column, ..., number[column, place]] = own[:, column, ..., place]
+    return np.asarray(region.sums.x(logits))
 
 
 def routed(w: Experts, logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -24,15 +24,16 @@ PARTS = ("gate", "dispatch", "experts", "combine")  # of a layer with experts, i
 class Tally:
     """What was counted of the layers with experts that ran.
 
-    `tokens` that chose each expert, int [layers, experts], and `passes` by layer, in prefill; cycles of the parts of a
-    layer by phase; `places` of tokens that experts multiplied in prefill, used or not; `moved` and `routed` bytes of
-    dispatch and combine, and by layer which links and pairs had most and fewest of them (heat.py); the shares of cores
-    that multiplied for experts at each step of decode, and their number.
+    `tokens` that chose each expert, int [layers, experts], and by layer `passes` and the choices that were `dropped`,
+    in prefill; cycles of the parts of a layer by phase; `places` of tokens that experts multiplied in prefill, used or
+    not; `moved` and `routed` bytes of dispatch and combine, and by layer which links and pairs had most and fewest of
+    them (heat.py); the shares of cores that multiplied for experts at each step of decode, and their number.
     """
 
     prefill: np.ndarray
     decode: np.ndarray
     passes: np.ndarray
+    dropped: np.ndarray
     cycles: dict[str, dict[str, float]]
     places: int = 0
     traffic: list[dict[str, Any]] = field(default_factory=list)
@@ -58,13 +59,15 @@ def _plain(value: Any) -> Any:
 @dataclass(frozen=True)
 class Mixture:
     """`grid` has the regions of experts, if they have such, `capacity` the places that an expert has for tokens of a
-    prompt at a time, and `routing` says by shape which are chosen. `numbers` are those of the layers with experts among
-    all, from 0 on.
+    prompt at a time, `drop` leaves out what has none, and `routing` says by shape which are chosen. `router_cut`: the
+    router's table is cut as every matrix is. `numbers` are those of the layers with experts among all, from 0 on.
     """
 
     grid: Grid | None
     dispatch: DispatchName
     capacity: int
+    drop: bool
+    router_cut: bool
     routing: Routing | None
     numbers: dict[int, int]
     tally: Tally
@@ -106,6 +109,8 @@ def make_mixture(block: Block, config: Config, how: How, tokens: int) -> Mixture
         raise UsageError(f"--experts-run is for --dispatch padded and dense: with {dispatch} each pass is another")
     if how.capacity is not None and dispatch in STILL:
         raise UsageError(f"--capacity is for tokens that move: --dispatch {dispatch} has room for all of a row")
+    if how.drop and dispatch in STILL:
+        raise UsageError(f"--drop is for tokens that move: --dispatch {dispatch} has room for all of a row")
     grid = None
     if regions:
         grid = parse_grid(how.expert_grid, block.mesh) if how.expert_grid else best_grid(block.mesh, moe.experts)
@@ -116,7 +121,7 @@ def make_mixture(block: Block, config: Config, how: How, tokens: int) -> Mixture
         routing = make_routing(how.routing or "uniform", len(numbers), moe.experts, moe.top, how.routing_seed)
     counts = np.zeros((len(numbers), moe.experts), np.int64)
     tally = Tally(
-        counts, counts.copy(), np.zeros(len(numbers), np.int64),
+        counts, counts.copy(), np.zeros(len(numbers), np.int64), np.zeros(len(numbers), np.int64),
         {phase: dict.fromkeys(PARTS, 0.0) for phase in ("prefill", "decode")},
     )  # fmt: skip
     average = -(-tokens * moe.top // moe.experts)
@@ -124,6 +129,8 @@ def make_mixture(block: Block, config: Config, how: How, tokens: int) -> Mixture
         grid,
         dispatch,
         how.capacity or max(1, average),
+        how.drop,
+        how.router == "cut",
         routing,
         numbers,
         tally,
@@ -135,7 +142,9 @@ def make_mixture(block: Block, config: Config, how: How, tokens: int) -> Mixture
 
 def _refuse(how: How) -> None:
     """UsageError for options of experts where there are none."""
-    for name in ("experts", "expert_grid", "dispatch", "capacity", "experts_run", "routing", "routing_seed"):
+    for name in (
+        "experts", "expert_grid", "dispatch", "capacity", "drop", "router", "experts_run", "routing", "routing_seed",
+    ):  # fmt: skip
         if getattr(how, name):
             raise UsageError(f"--{name.replace('_', '-')} is for models with experts, and this one has none")
 
@@ -152,12 +161,14 @@ def report(mixture: Mixture, how: How) -> dict[str, Any]:
     return {
         "placement": how.experts or "split",
         "grid": None if mixture.grid is None else [mixture.grid.columns, mixture.grid.rows],
+        "router": how.router or "whole",
         "dispatch": mixture.dispatch,
         "capacity": None if mixture.dispatch in STILL else mixture.capacity,
         "tokens": (tally.prefill + tally.decode).tolist(),
         "imbalance": {"mean": float(fullest.mean()), "worst": float(fullest.max())} if ran.any() else None,
         "passes": tally.passes.tolist(),
-        "filled": int(tally.prefill.sum()) / tally.places if tally.places else None,
+        "dropped": tally.dropped.tolist(),
+        "filled": int(tally.prefill.sum() - tally.dropped.sum()) / tally.places if tally.places else None,
         "cores_used": tally.used / tally.steps if tally.steps else None,
         "traffic": tally.traffic or None,
         "link_bytes_per_routed_byte": tally.moved / tally.routed if tally.routed else None,

@@ -94,12 +94,13 @@ def inverse_rms(block: Block, config: Config, squares: np.ndarray) -> np.ndarray
 def normed_and_product(
     config: Config, region: Region, x: np.ndarray, norm: np.ndarray, w: np.ndarray, fused: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """rms(x), E_y, and rms(x) W of W [bh, bw, rows, 1, Et, n], whole at every column: [bh, bw, n] at all cores.
+    """rms(x), E_y, and rms(x) W of W [bh, bw, rows, 1, Et, n], whole at every column: [bh, bw, n] at all cores; of W
+    [bh, bw, rows, columns, Et, nt] what each column of cores has of that, [bh, bw, columns * nt].
 
-    One allreduce along y of n + 1 numbers; not `fused`, two.
+    One allreduce along y of so many numbers and one; not `fused`, two.
     """
     block, sums = region.block, region.sums
-    size = w.shape[-1]
+    size = w.shape[3] * w.shape[-1]
     packet = zeros(block, "products and sum of squares", (size + 1,))
     flat = x.reshape(*x.shape[:2], 1, -1)
     packet[..., size:] = np.matmul(flat, flat.swapaxes(-1, -2))[..., 0]
@@ -108,8 +109,7 @@ def normed_and_product(
     if not fused:
         squares = sums.y(block.memory.keep("sum of squares", packet[..., size:].copy()))
         normed *= inverse_rms(block, config, squares)[..., None]
-    share = packet[..., None, None, :size]
-    block.matmul(normed[:, :, :, None, None], w, share, over=2)
+    along(block, normed, w, False, packet[..., :size].reshape(*x.shape[:2], w.shape[3], w.shape[-1]))
     block.elementwise(x)
     if not fused:
         return normed, np.asarray(sums.y(block.memory.keep("products", packet[..., :size].copy())))

@@ -36,6 +36,12 @@ Dispatch = Annotated[
 Capacity = Annotated[
     int | None, "tokens of a prompt that an expert takes at a time  [default: its average]", AtLeast(1)
 ]  # fmt: skip
+Drop = Annotated[bool, "one pass for all of a prompt: tokens that an expert has no place for are dropped, and counted"]
+Router = Annotated[
+    Literal["whole", "cut"] | None,
+    "the router's table: whole at every line of cores, or cut over columns too, for one more allreduce in decode and a"
+    " product of all cores in prefill  [default: whole]",
+]
 ExpertsRun = Annotated[
     int | None, "padded, dense: run so many experts of each height, count the last for the others; --payload none",
     AtLeast(1),
@@ -70,6 +76,8 @@ class How:
     expert_grid: str | None
     dispatch: DispatchName | None
     capacity: int | None
+    drop: bool
+    router: Literal["whole", "cut"] | None
     experts_run: int | None
     routing: str | None
     routing_seed: int

@@ -62,7 +62,7 @@ def change_cores(
             for (w, target), inner in zip(mlps(layer, to), inners(layers[region.layers[at]]), strict=True):
                 move_linear(route, home, region, w.up, target.up, dimensions, "embedding", inner)
                 move_linear(route, home, region, w.down, target.down, dimensions, inner, "embedding")
-            move_router(route, home, region, layer.mlp, to.mlp, embedding)
+            move_router(route, home, region, layer.mlp, to.mlp, dimensions, embedding)
             for name in ("norm_y", "mlp_norm_y", "out_bias_y"):
                 move(route, home, region, getattr(layer, name), getattr(to, name), None, embedding)
             move(route, home, region, layer.qkv_bias, to.qkv_bias, heads, None)
@@ -117,9 +117,14 @@ def inners(layer: forms.Layer) -> list[int]:
     return [one.down.rows for one in ([layer.mlp] if isinstance(layer.mlp, forms.Mlp) else layer.mlp.mlps)]
 
 
-def move_router(route: Route, home: Region, region: Region, w: Mlp | Experts, to: Mlp | Experts, rows: Cut) -> None:
-    """What decode decides by: whole at every column, before and after."""
+def move_router(
+    route: Route, home: Region, region: Region, w: Mlp | Experts, to: Mlp | Experts, dimensions: Dimensions, rows: Cut
+) -> None:  # fmt: skip
+    """What decode decides by: whole at every column, or cut as any matrix, before and after."""
     if isinstance(w, Mlp) or isinstance(to, Mlp):
+        return
+    if w.router_cut:
+        move(route, home, region, w.router_y, to.router_y, dimensions.cut("x", w.logits), rows)
         return
     columns = w.router_y.shape[-1]
     tiles = np.moveaxis(w.router_y.reshape(*w.router_y.shape[:2], 1, -1, columns), 3, 4)

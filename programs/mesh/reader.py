@@ -115,6 +115,22 @@ class Reader:
         tiles[...] = by_core[None, :, None] if axis == "x" else by_core[:, None, :, None]
         return tiles
 
+    def routing_cut(self, matrices: Sequence[forms.Matrix]) -> np.ndarray:
+        """The same, side by side as one matrix W[E_y, n_x]: [bh, bw, rows, columns, Et, nt]."""
+        chunks, mesh = self.chunks, self.block.mesh
+        table = plain(sum(matrix.columns for matrix in matrices), chunks.sides)
+        shape = chunks.rows, chunks.columns, chunks.embedding.shape[1], table.shape[1]
+        tiles = self.block.tiles(f"{matrices[0].name}.weight", shape, self.dtype)
+        if self.checkpoint is None:
+            tiles[...] = 0
+            return tiles
+        rows, columns = self._here(chunks.embedding, "y"), self._here(table, "x")
+        numbers = np.concatenate([self._read(f"{one.name}.weight", np.arange(one.columns), rows) for one in matrices])
+        own = np.where(columns[..., None, None] >= 0, numbers[columns], 0)  # [columns, nt, rows, Et]
+        by_core = own.reshape(mesh.block_width, shape[1], shape[3], mesh.block_height, shape[0], shape[2])
+        tiles[...] = by_core.transpose(3, 0, 4, 1, 5, 2)
+        return tiles
+
     def vector(self, tensors: list[tuple[str, np.ndarray]], axis: str) -> np.ndarray:
         """A vector cut along the axis, repeated along the other: [bh, bw, 1, columns, size] or [.., rows, 1, size]."""
         chunks, block = self.chunks, self.block

@@ -1,7 +1,7 @@
 """The experts of a prompt's tokens in regions of their own, or, with tokens that move, over the whole mesh one by one.
 
 Each expert has a fixed number of places for tokens, its capacity, cut over the rows of its region; what there is no
-room for waits for another pass. In a pass
+room for waits for another pass, or is dropped where that is asked for: later tokens first. In a pass
 
     a token's row of cores -- along y --> the row that has its place, once for each of its experts
     the columns of the mesh -- along x --> the columns of the region: E is cut anew
@@ -79,7 +79,11 @@ def in_regions(
     experts, heat = choice.experts.reshape(-1, w.top), no_heat(block)
     for at, mlp in enumerate(w.rounds):
         here = range(at * grid.count, min((at + 1) * grid.count, w.count))
-        passes = -(-int(counts[here.start : here.stop].max()) // places.of_expert)
+        wanted = counts[here.start : here.stop]
+        passes = -(-int(wanted.max()) // places.of_expert)
+        if mixture.drop:
+            passes = min(passes, 1)
+            tally.dropped[mixture.numbers[number]] += int(np.maximum(wanted - places.of_expert, 0).sum())
         tally.passes[mixture.numbers[number]] += passes
         for turn in range(passes):
             one_pass(region, mlp, tiles, made, *members(experts, here, turn, places), here, places, heat)

@@ -54,8 +54,8 @@ def open_regions(
     opened = []
     for number, layers in enumerate(share(config.layers, count)):
         region_block = block if number == 0 else block.another(f"{name} {number}", width, height)
-        grid = None if mixture is None else mixture.grid
-        weights = load_weights(region_block, config, chunks, checkpoint, dtype, layers, turned, grid, apart)
+        grid, cut = (None, False) if mixture is None else (mixture.grid, mixture.router_cut)
+        weights = load_weights(region_block, config, chunks, checkpoint, dtype, layers, turned, grid, apart, cut)
         token = (len(layers), 2, chunks.kv_heads, chunks.columns * chunks.keys.shape[1] // chunks.kv_heads)
         cache = stack.enter_context(kv_cache(region_block, token, room, dtype, kv, climbs=False))
         opened.append(Region(region_block, layers, weights, cache, mixture=mixture))

@@ -34,7 +34,8 @@ class Experts:
     """A layer's experts at every core: number i in region i mod R of the grid, in round i // R of those there.
 
     The router's table, and the gate of the shared expert as its last column, is whole at every line of cores: [bh, bw,
-    1, columns, Et, n] for prefill and [bh, bw, rows, 1, Et, n] for decode. The shared expert is cut over all cores.
+    1, columns, Et, n] for prefill and [bh, bw, rows, 1, Et, n] for decode; or both are one matrix, cut as any other,
+    [bh, bw, rows, columns, Et, nt]. The shared expert is cut over all cores.
     """
 
     router_x: np.ndarray
@@ -44,6 +45,11 @@ class Experts:
     top: int
     renormalise: bool
     count: int
+    logits: int  # n
+
+    @property
+    def router_cut(self) -> bool:
+        return self.router_x is self.router_y
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,19 +89,20 @@ class Weights:
 
 def load_weights(
     block: Block, config: Config, chunks: Chunks, checkpoint: Checkpoint | None, dtype: Any, layers: range,
-    turned: bool = False, grid: Grid | None = None, apart: bool = False,
+    turned: bool = False, grid: Grid | None = None, apart: bool = False, router_cut: bool = False,
 ) -> Weights:  # fmt: skip
     """Read this rank's part of every tensor of these layers into core memory, in the storage type. LimitError.
 
     The first layer comes with the embedding, the last one with the final norm and the head. Without a checkpoint
     (no payloads) everything is zero. `turned` is decode's layout. `grid` has
-    the regions of experts: without one each expert lies over the whole mesh. `apart` is that of Reader.
+    the regions of experts: without one each expert lies over the whole mesh. `apart` is that of Reader. With
+    `router_cut` routers' tables are cut over columns too.
     """
     on_all = whole(block.mesh)
     part, family = Reader(block, chunks, checkpoint, np.dtype(dtype), turned, on_all, apart), family_of(config)
     loaded = []
     for number in layers:
-        loaded.append(_load_layer(part, family.layers[number], family.head_dim, grid or on_all))
+        loaded.append(_load_layer(part, family.layers[number], family.head_dim, grid or on_all, router_cut))
         block.console.progress("loading", number + 1, config.layers)
     first, last = layers.start == 0, layers.stop == config.layers
     table = head = None
@@ -110,7 +117,7 @@ def load_weights(
     )
 
 
-def _load_layer(part: Reader, layer: forms.Layer, head_dim: int, grid: Grid) -> Layer:
+def _load_layer(part: Reader, layer: forms.Layer, head_dim: int, grid: Grid, router_cut: bool) -> Layer:
     c = part.chunks
     heads = ([layer.q], c.queries), ([layer.k], c.keys), ([layer.v], c.keys)
     norm, mlp_norm = [(layer.attention_norm + ".weight", c.embedding)], [(layer.mlp_norm + ".weight", c.embedding)]
@@ -125,7 +132,9 @@ def _load_layer(part: Reader, layer: forms.Layer, head_dim: int, grid: Grid) -> 
         part.vector(out_bias, "y") if layer.o.bias else None,
         part.vector(mlp_norm, "x"),
         part.vector(mlp_norm, "y"),
-        _load_mlp(part, [layer.mlp]) if isinstance(layer.mlp, forms.Mlp) else _load_experts(part, layer.mlp, grid),
+        _load_mlp(part, [layer.mlp])
+        if isinstance(layer.mlp, forms.Mlp)
+        else _load_experts(part, layer.mlp, grid, router_cut),
         _load_head_norms(part, layer, head_dim),
     )
 
@@ -143,11 +152,16 @@ def _load_mlp(part: Reader, mlps: Sequence[forms.Mlp]) -> Mlp:
     )
 
 
-def _load_experts(part: Reader, layer: forms.Experts, grid: Grid) -> Experts:
+def _load_experts(part: Reader, layer: forms.Experts, grid: Grid, router_cut: bool) -> Experts:
     regions = replace(part, grid=grid)
+    along_x, along_y = (
+        (part.routing_cut(layer.routing),) * 2
+        if router_cut
+        else (part.routing(layer.routing, "x"), part.routing(layer.routing, "y"))
+    )
     return Experts(
-        part.routing(layer.routing, "x"),
-        part.routing(layer.routing, "y"),
+        along_x,
+        along_y,
         tuple(
             _load_mlp(regions, layer.experts[low : low + grid.count])
             for low in range(0, len(layer.experts), grid.count)
@@ -156,6 +170,7 @@ def _load_experts(part: Reader, layer: forms.Experts, grid: Grid) -> Experts:
         layer.top,
         layer.renormalise,
         len(layer.experts),
+        sum(matrix.columns for matrix in layer.routing),
     )
 
 

@@ -1,7 +1,8 @@
-"""Matrices in 4 or 8 bits in HBM: what crosses to SBUF are codes and scales, and a core makes tiles of numbers of them.
+"""Matrices in codes in HBM: what crosses to SBUF are codes and scales, and a core makes tiles of numbers of them.
 
-    codes     uint8 [in, bytes]    a row in pieces of 1024 columns; of 4 bits, byte j of a piece has column j in its low
-                                   half, and in its upper one the column half a piece further
+    codes     uint8 [in, bytes]    a row in pieces of 1024 columns; of 4 bits or fewer, byte j of a piece has column j
+                                   in its low half, and in its upper one the column half a piece further; of more, one
+                                   column
     scale     float16 [groups, out], and a zero or an offset in the same form where the model has them
 
 A block is loaded as the matrix's own would be (blocks.py). Of each tile of up to 128 rows the vector engine unpacks the
@@ -29,7 +30,7 @@ from meshrt.neuron.tile import Tile, as_tile
 from meshrt.programs.neuron.blocks import F, P, spans, width, within
 
 PIECE = 1024  # columns whose codes lie together: the most that kernels load at a time
-BITS = (4, 8)
+HALF = 4  # bits of a code that shares its byte
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class Coded:
         form = self.form
         less: tuple[Any, ...] = () if form.shift is not None else (nl.subtract, float(1 << form.bits - 1))
         out: Tile = nl.ndarray((nl.par_dim(packed.shape[0]), size), nl.bfloat16, buffer=self.core.sbuf)
-        if form.bits == 8:
+        if form.bits > HALF:
             op, number = less or (nl.add, 0.0)
             out[...] = nisa.tensor_scalar(packed, op, number)
             return out
@@ -111,12 +112,12 @@ class Coded:
 def _bytes(columns: int, bits: int) -> int:
     """That a row of so many columns takes, the last piece being cut in the middle as well."""
     whole, rest = divmod(columns, PIECE)
-    return columns if bits == 8 else whole * PIECE // 2 + (rest + 1) // 2
+    return columns if bits > HALF else whole * PIECE // 2 + (rest + 1) // 2
 
 
 def packed(codes: np.ndarray, bits: int) -> np.ndarray:
     """Codes [in, out] as a core has them in HBM, uint8 [in, bytes]."""
-    if bits == 8:
+    if bits > HALF:
         return codes
     pieces = []
     for part in spans(codes.shape[1], PIECE):

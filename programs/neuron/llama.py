@@ -5,9 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from meshrt.errors import UsageError
 from meshrt.models.catalogue import find_model
-from meshrt.models.config import Config, read_config
+from meshrt.models.config import read_config
 from meshrt.models.family import check_plain, family_of
 from meshrt.models.quantize.head import checked_checkpoint
 from meshrt.neuron.cores import Cores
@@ -20,7 +19,6 @@ from meshrt.programs.generation.generate import generate, said, write_logits
 from meshrt.programs.generation.keep import open_keep
 from meshrt.programs.generation.options import Asked, taken
 from meshrt.programs.generation.prompt import read_prompt
-from meshrt.programs.neuron.coded import BITS
 from meshrt.programs.neuron.engine import NeuronEngine
 from meshrt.programs.neuron.model import place_model
 from meshrt.programs.quantizing import Bits, Group, Symmetric, quantized_by_shape
@@ -58,10 +56,11 @@ def run(
 ) -> dict[str, Any]:
     """Generate text with a LLaMA or Qwen2 model, dense or compressed, on NeuronCores.
 
-    Matrices in factors (`meshrt compress`) are multiplied as such, the MLP by NeuronMM's Algorithm 3. Those in 4 or 8
-    bits (`meshrt quantize`) are in HBM as codes, of which the cores make numbers tile by tile. Several cores
-    share heads and columns of the MLP, and add their partial sums over a ring. The report has the time to the first
-    token and for each after it, and what crossed between HBM and SBUF for them.
+    Matrices in factors (`meshrt compress`) are multiplied as such, the MLP by NeuronMM's Algorithm 3. Those in codes
+    (`meshrt quantize`) are in HBM in 4 or 8 bits each, of which the cores make numbers tile by tile; those with
+    compensators are multiplied out as they are loaded. Several cores share heads and columns of the MLP, and add their
+    partial sums over a ring. The report has the time to the first token and for each after it, and what crossed between
+    HBM and SBUF for them.
 
     \b
     Examples:
@@ -81,7 +80,6 @@ def run(
     shared.check_trace(asked, cores.trace_path)
     config = compressing.compressed_by_shape(config, cores.payload, ratio, block)
     config = quantized_by_shape(config, cores.payload, bits, group, symmetric, None, None)
-    check_codes(config)
     config = config if layers is None else replace(config, layers=layers)
     source = checked_checkpoint(folder, config) if cores.payload else None
     words = read_prompt(cores.control, folder, config.vocab_size, asked)
@@ -92,20 +90,11 @@ def run(
     generation = generate(cores, engine, words, choice, keep, logits is not None)
     write_logits(cores.control, asked, generation)
     decoded = engine.seconds("decode")
+    multiplied = sum(1 for form in config.quantized.values() if form.rank)  # matrices
     return {
         **said(words, choice, generation.new),
         "layers": config.layers,
         "ttft_seconds": engine.seconds("prefill"),
         "tpot_seconds": decoded / engine.steps if decoded is not None and engine.steps else None,
+        **({"multiplied_out": multiplied} if multiplied else {}),
     }
-
-
-def check_codes(config: Config) -> None:
-    """UsageError for matrices in codes that no kernel here has."""
-    for name, form in config.quantized.items():
-        if form.bits not in BITS or form.rank:
-            what = "a compensator" if form.rank else f"{form.bits} bits"
-            raise UsageError(
-                f"{name} has {what}; NeuronCores take codes of {' or '.join(map(str, BITS))} bits without compensators:"
-                " run it on the mesh or on GPUs (--on mesh, --on gpu)"
-            )

@@ -1,7 +1,8 @@
 """A model's tensors in the HBM of NeuronCores: heads and columns of the MLP shared out, the rest on every core."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -70,6 +71,8 @@ def place_weights(
     core: NeuronCore, config: Config, checkpoint: Checkpoint | None, dtype: Any, cores: int, positions: int
 ) -> Weights:
     """Read a core's share of the model into its HBM; without a checkpoint, by shape."""
+    if checkpoint is not None and config.quantized:
+        checkpoint = multiplied_out(checkpoint, config)
     heads, family = share_heads(config, cores), family_of(config)
     hidden, inner, dim = config.hidden_size, config.intermediate_size, config.head_dim
     queries = part(core.index, cores, config.heads * dim)
@@ -96,8 +99,8 @@ def place_weights(
         return side_by_side((u,), rows, (every,)), side_by_side((v,), every, (across,))
 
     def whole(several: Sequence[forms.Matrix], rows: slice, across: Sequence[slice]) -> Whole:
-        """Matrices that are no factors, side by side: numbers, or codes."""
-        if isinstance(several[0].form, Quantized):
+        """Matrices that are no factors, side by side: numbers, or codes; those with a compensator, multiplied out."""
+        if all(isinstance(one.form, Quantized) and not one.form.rank for one in several):
             return place_codes(core, checkpoint, several, rows, across, dtype)
         return side_by_side(several, rows, across)
 
@@ -137,6 +140,20 @@ def place_weights(
     cos, sin = (core.tensor_of(rotary if core.payload else rotary.shape, nl.float32) for rotary in tables)
     head = tensor((hidden, words.stop - words.start), (family.head + ".weight", (words, every)))
     return Weights(embedding, tuple(map(layer, family.layers)), vector(family.norm, hidden), head, cos, sin)
+
+
+def multiplied_out(checkpoint: Checkpoint, config: Config) -> Checkpoint:
+    """The checkpoint with matrices that have compensators as numbers, codes and V^T U^T added up."""
+    from meshrt.models.quantize.folder import read_dense  # few models need it
+
+    def read(matrix: forms.Matrix, *index: Any) -> np.ndarray:
+        found: np.ndarray = read_dense(checkpoint, matrix)[index]
+        return found
+
+    of_both = [one for one in config.matrices().values() if isinstance(one.form, Quantized) and one.form.rank]
+    return replace(
+        checkpoint, rebuilt={**checkpoint.rebuilt, **{f"{one.name}.weight": partial(read, one) for one in of_both}}
+    )
 
 
 def part(index: int, cores: int, size: int) -> slice:

@@ -14,6 +14,7 @@ from random_models import random_checkpoint
 from test_quantized import quantized
 
 from meshrt.errors import LimitError, UsageError
+from meshrt.gpu.presets import find_gpu
 from meshrt.models.catalogue import find_model
 from meshrt.models.config import read_config
 from meshrt.models.experts import route
@@ -31,6 +32,8 @@ from meshrt.models.reference import (
     rotary_tables,
 )
 from meshrt.programs.gpu import experts, mixing
+from meshrt.ranks.console import Console
+from meshrt.studies import serve as serving
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 LAYOUTS = ("tensor", "replicated", "alltoall")
@@ -195,6 +198,27 @@ def test_layouts_have_the_same_tokens_and_reduce_sums_of_tokens_alone(tmp_path: 
     assert np.sum(found[0]) == 3 * 3 * (6 + 3)  # layers, k, tokens
 
 
+@pytest.mark.mpi(ranks=[1, 2])
+def test_layouts_are_set_side_by_side(comm: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`bench serve` of a mixture: each layout is what `serve` reports of it, and the ranks share them out."""
+    folder = Path(comm.bcast(str(tmp_path)))
+    if comm.rank == 0:
+        random_checkpoint(OF_EIGHT["deepseek"], folder, 5)
+    comm.Barrier()
+    asked = {"model": str(folder), "requests": 3, "prompt_tokens": "2:9", "output_tokens": "3"}
+    told = serving.compare(comm, Console(), find_gpu("a800"), 4, True, (), asked)
+    assert [way["way"] for way in told["ways"]] == [*LAYOUTS]
+    for way in told["ways"]:
+        alone = run_gpus(new_gpus(4, device="a800"), folder, "serve", experts=way["way"], **{
+            name: value for name, value in asked.items() if name != "model"
+        })  # fmt: skip
+        assert way["result"] == alone["result"] and way["measured"] == alone["measured"]
+    capsys.readouterr()
+    serving.print_comparison(told | {"arguments": asked})
+    assert "tokens of GPUs, most over mean" in capsys.readouterr().out
+    assert serving.default("llama-tiny") == serving.DEFAULT
+
+
 def test_weights_of_experts_that_are_hit_are_read_and_no_others(tmp_path: Path) -> None:
     """A token and a layer: 3 of 5 experts of 36 x 22, four matrices of attention, router and head; little else."""
     folder = random_checkpoint(OF_EIGHT["mixtral"], tmp_path, 5)
@@ -251,6 +275,83 @@ def test_with_the_same_choices_everything_is_counted_alike_by_shape(
         assert full["measured"] == none["measured"]
         assert full["phases"] == none["phases"]
         assert full["result"] == none["result"]
+
+
+# ---- in plans
+
+
+@pytest.mark.parametrize("name", ["mixtral", "deepseek", "qwen2-moe", "one", "all"])
+def test_plans_give_the_references_logits_and_text(name: str, tmp_path: Path) -> None:
+    """Every new token by a plan that was recorded once, with as many GPUs as experts and more."""
+    folder = random_checkpoint(OF_EIGHT[name], tmp_path, 5)
+    want, text = reference(folder, TOKENS), generate(read_config(folder), load_weights(folder), TOKENS[:5], 6)
+    for layout, tp, scheme in (("tensor", 4, "dense"), ("replicated", 2, "base"), ("replicated", 8, "deinfer")):
+        close(logits_of(new_gpus(tp, static=True), folder, scheme, TOKENS, 7, experts=layout), want)
+        told = run_gpus(
+            new_gpus(tp, static=True), folder, "llama", prompt_ids=",".join(map(str, TOKENS[:5])), max_new_tokens=6,
+            ignore_eos=True, experts=layout,
+        )["result"]  # fmt: skip
+        assert told["token_ids"] == text and told["plans"] == 1
+
+
+@pytest.mark.parametrize("layout", ["tensor", "replicated"])
+@pytest.mark.parametrize(("name", "capacity"), [("deepseek", None), ("mixtral", 0.5), ("qwen3-moe", 0.7)])
+def test_plans_take_and_drop_what_steps_do(name: str, capacity: float | None, layout: str, tmp_path: Path) -> None:
+    """Nine sequences are ten rows of a plan: the last stands for none, has no expert and takes no place of others."""
+    folder = random_checkpoint(OF_EIGHT[name], tmp_path, 5)
+    asked = {"requests": 9, "prompt_tokens": "3:7", "output_tokens": "2:5", "capacity": capacity, "experts": layout}
+    eager, planned = (run_gpus(new_gpus(2, static=static), folder, "serve", **asked) for static in (False, True))
+    for key in ("tokens", "tokens_by_gpu", "imbalance", "hit_per_step"):
+        assert planned["result"]["experts"][key] == eager["result"]["experts"][key]
+    assert planned["measured"].get("dropped_tokens") == eager["measured"].get("dropped_tokens")
+    assert (capacity is None) == ("dropped_tokens" not in planned["measured"])
+    if capacity is None:  # else there is room for as many outside of a plan
+        assert planned["measured"]["expert_rows"] > eager["measured"]["expert_rows"]
+    used = [one["measured"]["expert_rows"] - one["measured"]["expert_padding"] for one in (eager, planned)]
+    assert used[0] == used[1]
+
+
+def test_a_plan_computes_all_rows_of_every_expert(tmp_path: Path) -> None:
+    """Without --capacity an expert has room for all rows, one here, and weights of all 5 are read in place of 3."""
+    folder, steps = random_checkpoint(OF_EIGHT["mixtral"], tmp_path, 5), 4
+    asked = {"prompt_ids": "7", "max_new_tokens": steps + 1, "ignore_eos": True, "experts": "replicated"}
+    eager, planned = (
+        next(
+            phase for phase in run_lowrank(new_gpus(2, static=static), folder, **asked)["phases"]
+            if phase["name"] == "decode"
+        )
+        for static in (False, True)
+    )  # fmt: skip
+    assert eager["expert_rows"] == steps * 3 * 3 and planned["expert_rows"] == steps * 3 * 5
+    assert planned["expert_padding"] == steps * 3 * 2
+    weights = steps * 3 * 2 * (3 * 36 * 22 * 4)
+    more = planned["memory_traffic"]["total"] - eager["memory_traffic"]["total"]
+    assert weights < more < 1.2 * weights  # and some activations
+    assert planned["flops"] > eager["flops"]
+
+
+@pytest.mark.mpi(ranks=[2])
+@pytest.mark.parametrize("layout", ["tensor", "replicated"])
+def test_plans_are_the_same_on_any_number_of_ranks_and_by_shape(layout: str, comm: Any, tmp_path: Path) -> None:
+    from mpi4py import MPI
+
+    folder = Path(comm.bcast(str(tmp_path)))
+    if comm.rank == 0:
+        random_checkpoint(OF_EIGHT["all"], folder, 5)  # every token takes all experts, drawn or chosen
+    comm.Barrier()
+    found = []
+    for where in (MPI.COMM_SELF, comm):
+        told = [
+            run_gpus(
+                new_gpus(4, where, payload, static=True), folder, "serve", experts=layout, requests=3,
+                prompt_tokens="2:9", output_tokens="3", capacity=0.75,
+            )
+            for payload in (True, False)
+        ]  # fmt: skip
+        assert all(one.pop("host")["ranks"] == where.size for one in told)
+        assert told[0]["measured"] == told[1]["measured"] and told[0]["result"] == told[1]["result"]
+        found.append(json.dumps(told))
+    assert found[0] == found[1]
 
 
 # ---- corners
@@ -343,7 +444,7 @@ def test_experts_are_placed_by_frequency(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "message", "tp", "options"), [
-    ("mixtral", "is not known beforehand", 2, {"@static": True}),
+    ("mixtral", "has other sizes at each step; take tensor or replicated", 2, {"@static": True, "experts": "alltoall"}),
     ("mixtral", "--capacity is 0; it is above 0, and 1.66667 at most", 2, {"capacity": 0.0}),
     ("mixtral", "--capacity is 9;", 2, {"capacity": 9.0}),
     ("mixtral", "every GPU has a part of every expert", 2, {"place": "frequency"}),

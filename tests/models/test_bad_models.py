@@ -167,6 +167,9 @@ def test_weights_of_another_dtype(dtype: str, tmp_path: Path) -> None:
         (3e38, ("--mesh", "4x4")),
         (np.nan, ("--mesh", "4x4", "--temperature", "1")),
         (np.nan, ("--on", "neuron")),
+        (np.nan, ("--on", "gpu", "--tp", "2")),
+        (np.inf, ("--on", "gpu")),
+        (np.nan, ("--on", "gpu", "--tp", "2", "--temperature", "1")),
     ],
 )
 def test_weights_that_are_no_numbers_pick_no_token(

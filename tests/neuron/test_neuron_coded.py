@@ -1,4 +1,4 @@
-"""Models in 4 and 8 bits on NeuronCores: logits of the dequantized matrices, and bytes of HBM on paper."""
+"""Models in codes on NeuronCores: logits of the dequantized matrices, and bytes of HBM on paper."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from neuron_cores import new_core, values
 from random_models import CASES, case_seed, random_checkpoint
 from runs import run_on_cores
 
-from meshrt.errors import UsageError
 from meshrt.models.catalogue import find_model
 from meshrt.models.config import read_config
 from meshrt.models.matrix import Matrix
@@ -36,6 +35,9 @@ SCHEMES = {
     "zeros": Scheme("rtn", 4, 96, False, 16),
     "eight": Scheme("w4a8", 8, 32, False, 16, "row", True),
     "eight symmetric": Scheme("rtn", 8, "row", True, 16),
+    "three": Scheme("hqq", 3, 32, False, 16),
+    "three symmetric": Scheme("rtn", 3, 64, True, 16),
+    "five": Scheme("rtn", 5, 96, True, 16),
 }
 
 
@@ -129,10 +131,37 @@ def test_blocks_are_the_matrix(rows: int, columns: int, bits: int, seed: int) ->
 
 
 @pytest.mark.mpi(ranks=[1])
-def test_what_no_kernel_has_is_refused(comm: Any) -> None:
-    common: dict[str, Any] = {"prompt_tokens": 1, "max_new_tokens": 1, "payload": False}
-    with pytest.raises(UsageError, match="q_proj has 3 bits; NeuronCores take codes of 4 or 8 bits"):
-        run_on_cores(comm, "llama", bits=3, **common)
+def test_codes_take_four_or_eight_bits_each(comm: Any) -> None:
+    """By shape, 2 and 3 bits read as many bytes as 4, and 5 to 7 as many as 8."""
+    read = {
+        bits: run_on_cores(comm, "llama", bits=bits, prompt_tokens=5, max_new_tokens=2, payload=False, ignore_eos=True)[
+            "measured"
+        ]["hbm_bytes"]["read"]
+        for bits in range(2, 9)
+    }
+    assert read[2] == read[3] == read[4] < read[5] == read[6] == read[7] == read[8]
+
+
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.parametrize("bits", [3, 8, 16])
+def test_matrices_with_compensators_are_multiplied_out(bits: int, tmp_path: Path, comm: Any) -> None:
+    """Logits of the reference, and the bytes of a model that has never been quantized."""
+    plain, model = random_checkpoint(CASES["gqa82"], tmp_path / "plain", case_seed("gqa82")), tmp_path / "model"
+    config, checkpoint = read_model(plain)
+    names = dict.fromkeys(config.matrices(), 3)
+    quantize(plain, model, Scheme("milo", 3, 32, False, bits), names, 1, statistics(config, checkpoint))
+    found = [
+        run_on_cores(
+            comm, "llama", model=str(one), prompt_ids="5,6,7,2", max_new_tokens=3, ignore_eos=True, dtype="float32",
+            logits=str(tmp_path / "logits.npy"),
+        )
+        for one in (plain, model)
+    ]  # fmt: skip
+    every = [5, 6, 7, 2, *found[1]["result"]["token_ids"][:-1]]
+    expected = forward(read_config(model, quantized=True), load_weights(model), every)
+    assert np.abs(np.load(tmp_path / "logits.npy") - expected).max() < 1e-3
+    assert found[0]["measured"]["hbm_bytes"] == found[1]["measured"]["hbm_bytes"]
+    assert found[1]["result"]["multiplied_out"] == len(names)
 
 
 def test_bits_of_tiles() -> None:
