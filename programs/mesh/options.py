@@ -11,7 +11,7 @@ from meshrt.programs.mesh.systems import System
 
 DispatchName = Literal["padded", "dense", "multicast", "ring", "crossbar"]
 
-SystemName = Annotated[Literal["waferllm", "t10", "ladder"], "how it is multiplied and added"]
+SystemName = Annotated[System, "how it is multiplied and added"]
 Kv = Annotated[Literal["shift", "concat", "roundrobin"], "KV cache policy"]
 Phases = Annotated[int, "K of the K-trees"]
 DecodePhases = Annotated[int | None, "the same in decode  [default: as in prefill]"]

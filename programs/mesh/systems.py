@@ -20,7 +20,7 @@ from meshrt.programs.mesh.chunks import Chunks
 from meshrt.programs.mesh.headgroups import group_rings
 from meshrt.programs.mesh.meshgemm import meshgemm, meshgemm_t
 
-System = Literal["waferllm", "t10", "ladder"]
+System = Literal["waferllm", "t10", "t10-inferred", "ladder"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,13 +78,14 @@ def open_system(
 
 
 def _on_a_crossbar(
-    stack: ExitStack, system: Literal["t10", "ladder"], block: Block, chunks: Chunks, sample: int | None
+    stack: ExitStack, system: System, block: Block, chunks: Chunks, sample: int | None
 ) -> tuple[Products, Sums]:
     from meshrt.mesh.exchange.exchange import crossbar  # most runs need none of it, and start sooner without
-    from meshrt.programs.mesh.baselines import ladder, t10
+    from meshrt.programs.mesh.baselines import inferred, ladder, t10
     from meshrt.programs.mesh.baselines.groups import Groups
 
-    bar, theirs = stack.enter_context(crossbar(block)), t10 if system == "t10" else ladder
+    theirs: Any = {"t10": t10, "t10-inferred": inferred, "ladder": ladder}[system]
+    bar = stack.enter_context(crossbar(block))
     gemm, gemm_t = (partial(function, block, bar, sample=sample) for function in (theirs.gemm, theirs.gemm_t))
     groups = Groups(chunks.group_width, chunks.groups)
     x, y = (partial(theirs.allreduce, block, bar, axis) for axis in "xy")

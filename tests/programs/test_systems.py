@@ -14,17 +14,18 @@ from runs import NETWORK, new_block
 from meshrt.mesh.block import Block
 from meshrt.mesh.collectives.allreduce import allreduce, ktree
 from meshrt.mesh.collectives.rings import interleaved_rings
-from meshrt.mesh.device import Device
+from meshrt.mesh.device import WSE2, Device
 from meshrt.mesh.exchange.exchange import crossbar
 from meshrt.mesh.tiles import gather, place, square
 from meshrt.programs.gemm import random_matrices
-from meshrt.programs.mesh.baselines import ladder, t10
-from meshrt.programs.mesh.baselines.groups import Groups
+from meshrt.programs.mesh.baselines import inferred, ladder, t10
+from meshrt.programs.mesh.baselines.groups import Groups, whole_line
 from meshrt.programs.mesh.meshgemm import meshgemm
 
 SLOW = Device(name="slow", alpha=1.5, beta=7.0, link_bytes_per_cycle=4.0, macs_per_cycle=2.0, call_cycles=11.0)
-SYSTEMS = [t10, ladder]
+SYSTEMS = [t10, inferred, ladder]
 SUMS = [t10.allreduce, ladder.allreduce, ladder.allreduce_by_all]
+ALL_SUMS = [*SUMS, inferred.allreduce]
 MESHES = [(1, 1), (2, 2), (3, 3), (4, 2), (3, 5), (8, 8), (1, 7)]
 
 
@@ -144,7 +145,7 @@ def larger_and_sum(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 @pytest.mark.mpi(ranks=[1, 3])
 @pytest.mark.parametrize("axis", ["x", "y"])
 @pytest.mark.parametrize("mesh", [(1, 3), (4, 3), (7, 5)], ids=str)
-@pytest.mark.parametrize("add", SUMS, ids=called)
+@pytest.mark.parametrize("add", ALL_SUMS, ids=called)
 def test_all_cores_of_a_line_get_its_sum(add: Any, mesh: tuple[int, int], axis: str, comm):
     tiles = np.random.default_rng(5).standard_normal((mesh[1], mesh[0], 4)).astype(np.float32)
     across = 1 if axis == "x" else 0
@@ -168,7 +169,7 @@ def test_all_cores_of_a_line_get_its_sum(add: Any, mesh: tuple[int, int], axis: 
 
 
 @pytest.mark.mpi(ranks=[1, 2])
-@pytest.mark.parametrize("add", SUMS, ids=called)
+@pytest.mark.parametrize("add", ALL_SUMS, ids=called)
 def test_sums_inside_groups_leave_the_others_alone(add: Any, comm):
     tiles = numbered(7, 2, 3)
     block = new_block(comm, (7, 2), SLOW)
@@ -270,3 +271,38 @@ def test_a_sample_of_the_steps_is_close_to_all_of_them(system: Any, comm):
     assert some["critical_path"]["cycles"] == pytest.approx(every["critical_path"]["cycles"], rel=0.1)
     for part in ("hops", "stages"):
         assert some[part] == pytest.approx(every[part], rel=0.05)
+
+
+# ------------------------------------------------------------------------------------------- as inferred from tables
+
+
+@pytest.mark.mpi(ranks=[1, 3])
+@pytest.mark.parametrize("axis", ["x", "y"])
+@pytest.mark.parametrize("n", [3, 9])
+def test_a_shift_as_inferred_hands_one_tile_over_the_whole_line(n: int, axis: str, comm):
+    """Taken in by every core between, a number a cycle, and sent on by a task, a number a wavelet."""
+    block = new_block(comm, (n, 3) if axis == "x" else (3, n), NETWORK)
+    height, width = block.mesh.height, block.mesh.width
+    tiles = np.arange(height * width * 6, dtype=np.float16).reshape(height, width, 1, 1, 2, 3)
+    moving = own(block, tiles)
+    with crossbar(block) as bar:
+        inferred.shift(block, bar, whole_line(block, "x"), [(axis, moving)])
+    assert np.array_equal(whole(block, moving), np.roll(tiles, -1, 1 if axis == "x" else 0))
+    found, numbers = measured(block), 6
+    way = (n - 1) * (NETWORK.alpha + numbers) + (n - 2) * (inferred.TASK + numbers)
+    assert found["critical_path"]["cycles"] == way + numbers  # which the first relay's ramp is busy with the other tile
+    assert (found["hops"], found["stages"]) == (2 * 3 * (n - 1), 3 * (n - 2))
+    assert found["link_bytes"]["total"] == 4 * numbers * found["hops"]
+
+
+@pytest.mark.mpi(ranks=[1, 3])
+@pytest.mark.parametrize("n", [2, 3, 9])
+def test_a_sum_as_inferred_goes_to_the_first_core_and_back(n: int, comm):
+    block = new_block(comm, (n, 3), WSE2)
+    with crossbar(block) as bar:
+        inferred.allreduce(block, bar, "x", own(block, np.ones((3, n, 4), np.float32)))
+    there, back = (n - 1) * (1 + 5), (n - 1) + (n - 2) * 2 * 5
+    found = measured(block)
+    assert found["critical_path"]["cycles"] == WSE2.collective_cycles + there + back + 4
+    assert found["hops"] == 2 * 3 * (n - 1)
+    assert found["stages"] == 3 * (n - 1 + 2 * (n - 2))

@@ -39,17 +39,21 @@ from meshrt.mesh.wires import fabric
 from meshrt.programs.mesh.baselines.groups import Groups, whole_line
 from meshrt.programs.mesh.meshgemm import Multiply, add_product, begin_product, zeros
 
+Move = Callable[[Groups, list[tuple[str, np.ndarray]]], None]  # what comes after the block and the crossbar in `shift`
+
 
 def gemm(
     block: Block, bar: Crossbar, a: np.ndarray, b: np.ndarray, groups: Groups | None = None,
-    sample: int | None = None, asks: bool = True,
+    sample: int | None = None, asks: bool = True, move: Move | None = None,
 ) -> np.ndarray:  # fmt: skip
     """C = A B.
 
     a: M x K, b: K x N, cut into P x P tiles: [bh, bw, rows, columns, .., Mt, Kt] and [.., Kt, Nt]; float32 C as well.
-    In groups, P x w tiles of B and C, of w columns, and P x P of A, P / w a core. Both operands stay at home.
+    In groups, P x w tiles of B and C, of w columns, and P x P of A, P / w a core. Both operands stay at home. `move`
+    may stand in for `shift`.
     """
     groups = groups or whole_line(block)
+    move = move or partial(shift, block, bar, asks=asks)
     begin_product(block, block.mesh.height * b.shape[2])
     active = b.shape[3]  # of the tiles of A at a core, the first so many meet one of B at a step
     turns = [("x", a, row_numbers(block, a)), ("y", b, first_places(block, groups, a.shape[3], b))]
@@ -58,14 +62,14 @@ def gemm(
     block.matmul(a_now[:, :, :, :active], b_now, c)
     for _ in sampled(block, block.mesh.height * b.shape[2] - 1, sample):
         block.step()
-        shift(block, bar, groups, [("x", a_now), ("y", b_now)], asks)
+        move(groups, [("x", a_now), ("y", b_now)])
         block.matmul(a_now[:, :, :, :active], b_now, c)
     return c
 
 
 def gemm_t(
     block: Block, bar: Crossbar, a: np.ndarray, b: np.ndarray, multiply: Multiply | None = None,
-    groups: Groups | None = None, sample: int | None = None, asks: bool = True,
+    groups: Groups | None = None, sample: int | None = None, asks: bool = True, move: Move | None = None,
 ) -> np.ndarray:  # fmt: skip
     """C = A B^T; a: M x K, b: N x K, as in `gemm`. `multiply(a, b, total)` may stand in for adding a product.
 
@@ -74,13 +78,14 @@ def gemm_t(
     groups = groups or whole_line(block)
     active, slots = b.shape[3], block.mesh.height * b.shape[2] // groups.width
     multiply = multiply or partial(add_product, block)
+    move = move or partial(shift, block, bar, asks=asks)
     begin_product(block, block.mesh.height * b.shape[2])
     (b_now,) = align(block, bar, groups, [("y", b, first_places(block, groups, slots, b))])
     c = zeros(block, "C in flight", (a.shape[2], slots, *a.shape[4:-1], b.shape[-2]))
     multiply(a, b_now, c[:, :, :, :active])
     for _ in sampled(block, block.mesh.height * b.shape[2] - 1, sample):
         block.step()
-        shift(block, bar, groups, [("y", b_now), ("x", c)], asks)
+        move(groups, [("y", b_now), ("x", c)])
         multiply(a, b_now, c[:, :, :, :active])
     del b_now
     (home,) = align(block, bar, groups, [("x", c, 1 - row_numbers(block, c))])
@@ -184,9 +189,9 @@ def allreduce(
         owners = np.where(takers, groups.base(columns) + partners, columns)
         (arrived,) = exchange(block, bar, Transfer(axis, owners, total))
         fabric.stage(block, channel, numbers, takers)
-        is_first = _here(block, axis, at < partners, total)  # both partners combine in the same order
+        is_first = here(block, axis, at < partners, total)  # both partners combine in the same order
         joined = combine(np.where(is_first, total, arrived), np.where(is_first, arrived, total))
-        np.copyto(arrived, np.where(_here(block, axis, takers, total), joined, total))
+        np.copyto(arrived, np.where(here(block, axis, takers, total), joined, total))
         total = arrived
         del arrived, joined
     if beyond:
@@ -196,7 +201,7 @@ def allreduce(
     return total
 
 
-def _here(block: Block, axis: str, marks: np.ndarray, tiles: np.ndarray) -> np.ndarray:
+def here(block: Block, axis: str, marks: np.ndarray, tiles: np.ndarray) -> np.ndarray:
     """Marks of the positions on a line as a mask for this block's tiles; without payloads, one tile stands for all."""
     if not block.payload:
         return np.ones((1,) * tiles.ndim, bool)
