@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from types import ModuleType
 from typing import Any
 
@@ -293,6 +294,21 @@ def test_a_shift_as_inferred_hands_one_tile_over_the_whole_line(n: int, axis: st
     assert found["critical_path"]["cycles"] == way + numbers  # which the first relay's ramp is busy with the other tile
     assert (found["hops"], found["stages"]) == (2 * 3 * (n - 1), 3 * (n - 2))
     assert found["link_bytes"]["total"] == 4 * numbers * found["hops"]
+
+
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.parametrize("shapes", [((3, 2), (3, 2)), ((3, 2), (5, 7)), ((9, 7), (2, 2))], ids=str)
+def test_lines_along_both_axes_are_under_way_at_the_same_time_as_inferred(shapes: Any, comm):
+    """What the longer take, and few hops more, on lines of any length: a core does one thing at a time."""
+    n, times, most = 48, [], max(prod(shape) for shape in shapes)
+    for moving in ([("x", shapes[0])], [("y", shapes[1])], [("x", shapes[0]), ("y", shapes[1])]):
+        block = new_block(comm, (n, n), NETWORK, payload=False)
+        with crossbar(block) as bar:
+            tiles = [(axis, np.empty((1, 1, 1, 1, *shape), np.float16)) for axis, shape in moving]
+            inferred.shift(block, bar, whole_line(block), tiles)
+        times.append(measured(block)["critical_path"]["cycles"])
+    hop = NETWORK.alpha + inferred.TASK + 2 * most
+    assert max(times[:2]) <= times[2] <= max(times[:2]) + 7 * hop
 
 
 @pytest.mark.mpi(ranks=[1, 3])

@@ -3,9 +3,9 @@
 How T10 was ported is not published. In its tables a layer of W weights on P x P cores takes 1.96 W + 1,300 P^2 cycles
 in prefill, and 180 to 196 P in decode, whatever the model is. That is what comes out of
 
-    products    those of t10.py, but a shift begins for all cores at once, as on T10's own machine, without requests; and
-                the tile that has to get from one end of a line to the other goes core by core: all of it is taken in,
-                a number a cycle, then a task sends it on. Each number is a wavelet of its own
+    products    those of t10.py, but a shift begins for all cores at once, as on T10's own machine, without requests;
+                and the tile that has to get from one end of a line to the other goes core by core: all of it is taken
+                in, a number a cycle, then a task sends it on. Each number is a wavelet of its own
     sums        a chain of additions to the first core of a line, and software that hands the result back along it: a
                 core takes a word in and sends it on, two stages
 
@@ -58,16 +58,22 @@ class Ring:
     ahead: Channel
     carried: np.ndarray  # the first tile of a line, where it has come to
     others: fabric.Flight
+    numbers: int  # of a tile, and cycles to take them in
 
 
 def shift(block: Block, bar: Crossbar, groups: Groups, moving: list[tuple[str, np.ndarray]]) -> None:
     """Every tile goes to the place before its own on its ring, the first to the last; all rings at once, in place."""
     block.meet()
     rings = [_start(block, bar, groups, axis, tiles) for axis, tiles in moving]
-    for place in range(max(ring.last for ring in rings)):
-        for ring in rings:  # by turns, so that lines along both axes are under way at the same time
-            if place < ring.last:
-                _hand_on(block, ring, place)
+    flights: dict[int, fabric.Flight] = {}
+    for _, lands, number, place in _moments(block, rings):
+        ring = rings[number]
+        if lands:
+            fabric.receive(block, flights[number])
+            _relay(block, ring, place + 1)
+        else:
+            marks = ring.places == place
+            flights[number] = fabric.send(block, ring.ahead, ring.carried, ring.carried, positions=marks)
     for ring in rings:
         arrived = fabric.receive(block, ring.others)
         ring.tiles[:, :, :-1] = ring.tiles[:, :, 1:]
@@ -81,16 +87,30 @@ def _start(block: Block, bar: Crossbar, groups: Groups, axis: str, tiles: np.nda
     tiles = tiles.swapaxes(2, 3) if axis == "x" else tiles
     words = tiles[:, :, 0].astype(tiles.dtype if tiles.itemsize == 4 else np.float32)  # a number is a wavelet
     others = fabric.send(block, back, words, positions=places > 0)
-    return Ring(tiles, places, line.width - 1, ahead, block.memory.keep("tile handed on", words), others)
+    carried = block.memory.keep("tile handed on", words)
+    return Ring(tiles, places, line.width - 1, ahead, carried, others, prod(words.shape[2:]))
 
 
-def _hand_on(block: Block, ring: Ring, place: int) -> None:
-    """The first tile of every line goes on from this place to the next, where a task sees to it unless it is home."""
-    fabric.transfer(block, ring.ahead, ring.carried, ring.carried, positions=ring.places == place)
-    if place + 1 < ring.last:
-        relays, numbers = ring.places == place + 1, prod(ring.carried.shape[2:])
+def _moments(block: Block, rings: list[Ring]) -> list[tuple[float, bool, int, int]]:
+    """(when, does a tile land, ring, place that it comes from) of all hops, in the order of a time without meetings.
+
+    Of two rings a core sees first to the tile that is there first.
+    """
+    moments = []
+    for number, ring in enumerate(rings):
+        flight = block.device.alpha + block.device.busy_cycles(4 * ring.numbers)
+        for place in range(ring.last):
+            leaves = place * (flight + TASK + ring.numbers)
+            moments += [(leaves, False, number, place), (leaves + flight, True, number, place)]
+    return sorted(moments)
+
+
+def _relay(block: Block, ring: Ring, place: int) -> None:
+    """A task takes the tile in at a place, and sends it on, unless it is home."""
+    if place < ring.last:
+        relays = ring.places == place
         fabric.stage(block, ring.ahead, 0, relays)
-        fabric.software(block, ring.ahead, TASK - block.device.beta + numbers, relays)
+        fabric.software(block, ring.ahead, TASK - block.device.beta + ring.numbers, relays)
 
 
 def _places(block: Block, line: Groups, axis: str) -> np.ndarray:
