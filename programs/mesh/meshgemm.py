@@ -81,7 +81,7 @@ def meshgemm_t(
     Where the paper reduces every step's products along x (section 5.4), here each sum travels round the x ring and
     every core on its way adds its product: the longest packet is two hops again, and there is no reduction tree to
     wait for. B is aligned before, C after. Measured with `--reduce ring` against `--reduce ktree` on wse2, 128^3:
-    38,683 against 43,067 cycles on 8 x 8 cores, 11,259 against 13,433 on 16 x 16, 3,691 against 5,452 on 32 x 32.
+    61,208 against 65,812 cycles on 8 x 8 cores, 22,772 against 25,386 on 16 x 16, 14,684 against 17,325 on 32 x 32.
     """
     steps = block.mesh.height * a.shape[2]
     begin_product(block, steps)

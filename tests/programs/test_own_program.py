@@ -211,7 +211,10 @@ PACKAGED: list[tuple[str, tuple[int, int], dict[str, Any]]] = [
     ("shift", (6, 6), {"pattern": "cannon"}),
     ("allreduce", (6, 6), {}),
     *(("kvcache", (4, 4), {"policy": name}) for name in ("shift", "concat", "roundrobin")),
-    *(("llama", (8, 8), {"max_new_tokens": 4, "layers": 2, "system": name}) for name in ("waferllm", "t10", "ladder")),
+    *(
+        ("llama", (8, 8), {"max_new_tokens": 4, "layers": 2, "system": name})
+        for name in ("waferllm", "t10", "t10-inferred", "ladder")
+    ),
     ("llama", (8, 8), {"max_new_tokens": 4, "layers": 2, "regions": 2, "decode_mesh": "4x4"}),
 ]
 

@@ -33,6 +33,7 @@ WAYS: list[tuple[tuple[int, int], dict[str, Any]]] = [
     ((3, 2), {"system": "t10"}),
     ((4, 4), {"system": "ladder", "kv": "concat"}),
     ((4, 4), {"system": "t10", "head_groups": 2}),
+    ((4, 4), {"system": "t10-inferred", "head_groups": 2}),
 ]
 
 

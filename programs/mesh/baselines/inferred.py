@@ -86,9 +86,9 @@ def _start(block: Block, bar: Crossbar, groups: Groups, axis: str, tiles: np.nda
     places, (ahead, back) = _places(block, line, axis), _lanes(bar, axis)
     tiles = tiles.swapaxes(2, 3) if axis == "x" else tiles
     words = tiles[:, :, 0].astype(tiles.dtype if tiles.itemsize == 4 else np.float32)  # a number is a wavelet
-    others = fabric.send(block, back, words, positions=places > 0)
     carried = block.memory.keep("tile handed on", words)
-    return Ring(tiles, places, line.width - 1, ahead, carried, others, prod(words.shape[2:]))
+    others = fabric.send(block, back, carried, positions=places > 0)
+    return Ring(tiles, places, line.width - 1, ahead, carried, others, prod(carried.shape[2:]))
 
 
 def _moments(block: Block, rings: list[Ring]) -> list[tuple[float, bool, int, int]]:
@@ -121,7 +121,8 @@ def _places(block: Block, line: Groups, axis: str) -> np.ndarray:
 
 def _lanes(bar: Crossbar, axis: str) -> tuple[Channel, Channel]:
     """The lanes of single hops ahead and back along an axis."""
-    return bar.channels[:2] if axis == "x" else bar.channels[2:]
+    ahead, back = bar.channels[:2] if axis == "x" else bar.channels[2:]
+    return ahead, back
 
 
 def allreduce(

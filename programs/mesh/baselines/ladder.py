@@ -12,7 +12,7 @@ when it needs it, wherever that lies, in the order of the loop. So here: nothing
 
 The cores of a line load the same tile at the same step, each for itself: to the owner that makes N - 1 requests and as
 many answers, through the links of its neighbours. A load in advance would hide the product, not the way. Measured for
-a sum of 16 numbers on lines of 64 wse2 cores: 144 cycles by a K-tree, 4,794 in rounds, 96,045 with every core loading
+a sum of 16 numbers on lines of 64 wse2 cores: 248 cycles by a K-tree, 4,878 in rounds, 95,941 with every core loading
 all.
 
 `sample` is that of `meshrt.mesh.repeat.spread`: without payloads, so many steps of the loop are run for all.

@@ -25,9 +25,9 @@ def summa(
     """C = A B by P broadcasts on each axis (van de Geijn & Watts 1997), pipelined.
 
     A step's owners send before its product of the step before, and who relays does so after it. Measured on wse2 with
-    as few segments as the tables allow, against a chain in which every core relays (`--segment 1`): 1,841 against 3,881
-    cycles on 64 x 64 cores with tiles of 2 x 2, 18,832 against 29,228 with 6 x 6. Relaying before the product takes 2
-    and 23 cycles less with segments, and 15 and 51 less with the chain.
+    as few segments as the tables allow, against a chain in which every core relays (`--segment 1`): 12,203 against
+    14,413 cycles on 64 x 64 cores with tiles of 2 x 2, 45,494 against 56,079 with 6 x 6. Relaying before the product
+    takes 139 and 209 cycles more with segments, and as many with the chain.
     """
     (rows, columns), steps = a.shape[2:4], block.mesh.height * a.shape[2]
     a_panels, b_panels = (
