@@ -7,11 +7,13 @@ A path leads from `measured`, or from a phase, to a number; a * in it stands for
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-COUNTED, DECLARED, TIMED, EXTRAPOLATED, HOST = "counted", "declared", "timed", "extrapolated", "host"
+COUNTED, DECLARED, TIMED, MODELLED = "counted", "declared", "timed", "modelled"
+EXTRAPOLATED, HOST = "extrapolated", "host"
 KINDS = {
     COUNTED: "raised by the runtime where the thing happens",
     DECLARED: "said by the program, or by the device's numbers; nothing checks it",
     TIMED: "by the device's model, from what was counted",
+    MODELLED: "what was counted, or timed, times a number of the device",
     EXTRAPOLATED: "scaled up from the part that ran (--layers-run, --steps-run)",
     HOST: "of the computers that the emulation ran on",
 }
@@ -37,6 +39,17 @@ def _rows(kind: str, source: str, rows: dict[str, tuple[str, ...]], scaled: bool
 _LIMIT = "the device's numbers (`meshrt devices`), or the option that replaces one"
 _TOKENS = _rows(DECLARED, "the program, at the phase", {"tokens": ("tokens", "that the phase worked on", "tokens")})
 
+
+def _energy(**parts: str) -> dict[str, Field]:
+    """Of machines whose device has joules: the sums, and the parts of the mean."""
+    return _rows(MODELLED, "meshrt/energy.py, by the device's joules (docs/energy.md)", {
+        "energy.low": ("J", "all that took energy, each with the lowest that its sources give"),
+        "energy.mean": ("J", f"halfway between energy.low and energy.high: {', '.join(parts)}", "energy"),
+        "energy.high": ("J", "all that took energy, each with the highest that its sources give"),
+        **{f"energy.{part}": ("J", f"of energy.mean: {says}") for part, says in parts.items()},
+    }, scaled=True)  # fmt: skip
+
+
 MESH = {
     **_TOKENS,
     **_rows(COUNTED, "meshrt/mesh/wires/fabric.py and meshrt/mesh/exchange/, at each transfer", {
@@ -60,6 +73,13 @@ MESH = {
         "macs": ("MACs", "multiply-accumulates of all cores, those with padding included", "MACs"),
         "macs_16": ("MACs", "of these, those of tiles with numbers of 16 bits or fewer"),
     }, scaled=True),
+    **_rows(COUNTED, "meshrt/mesh/computing.py: `elementwise`, `vectors`; meshrt/mesh/wires/fabric.py, `stage`", {
+        "adds": ("operations", "element-wise operations of all cores: also sums of what comes in"),
+        "operand_bytes": (
+            "bytes", "that macs and adds read from cores' memories and wrote to them, three operands each; a matrix"
+            " unit's: operands of its passes, and results",
+        ),
+    }, scaled=True),
     **_rows(COUNTED, "meshrt/mesh/computing.py, `rebuild`, at each slice of a tile of codes", {
         "rebuilt": ("numbers", "numbers that cores made from codes of quantized matrices", "rebuilt"),
     }, scaled=True),
@@ -69,6 +89,12 @@ MESH = {
         "critical_path.hops": ("hops", "hops on the chain of events that the last core had to wait for", "path hops"),
         "critical_path.stages": ("stages", "stages on that chain"),
     }, scaled=True),
+    **_energy(
+        links="bits over links, as often as each is crossed (on a wafer with defects, there)",
+        memory="bits of operand_bytes, and of ramp_bytes, which leave memories and come to them",
+        compute="macs, macs_16, adds",
+        idle="the cores of the mesh, all the time",
+    ),
     **_rows(COUNTED, "meshrt/mesh/wires/order.py, at each link that a head waited for", {
         "out_of_order.packets": ("packets", "heads that waited at a link for one that asked later", "out of order"),
     }, scaled=True),
@@ -116,8 +142,16 @@ NEURON = {
         "macs": ("MACs", "multiply-accumulates of all tensor engines but those of transposes"),
         "flops": ("operations", "twice macs", "operations"),
         "transpose_flops": ("operations", "the same of products that only transpose", "to transpose"),
+        "mac_passes": ("MACs", "all of these, as often as the tensor engine does them: float32 in several passes"),
+        "operand_bytes": ("bytes", "that instructions read in SBUF and PSUM, and wrote there"),
         "engines.*.instructions": ("instructions", "instructions of the engine on all cores; for dma, transfers"),
     }),
+    **_energy(
+        links="bits to the next cores of the ring",
+        memory="bits of hbm_bytes in HBM and, as DMA moves them, in SBUF; those of operand_bytes",
+        compute="mac_passes",
+        idle="the cores, all the time",
+    ),
     **_rows(COUNTED, "meshrt/neuron/memory.py, at every allocation", {
         "sbuf_bytes.max": ("bytes", "most that one core's SBUF held: its fullest partition, for all of them", "SBUF"),
         "psum_bytes.max": ("bytes", "the same of PSUM", "PSUM"),
@@ -169,6 +203,12 @@ GPU = {
         "attention_link_bytes": ("bytes", "of link_bytes.total: what attention sent"),
         "mlp_link_bytes": ("bytes", "of link_bytes.total: what the MLP sent"),
     }, scaled=True),
+    **_energy(
+        links="bits that GPUs sent each other",
+        memory="bits of memory_traffic; caches are not counted",
+        compute="half of flops, as 16-bit multiply-accumulates",
+        idle="the GPUs, all the time",
+    ),
     **_rows(COUNTED, "programs/gpu/dispatch.py and experts.py, by the experts that tokens took", {
         "dispatched_bytes": ("bytes", "tokens, choices and shares on their way to other GPUs' experts, sent once"),
         "combined_bytes": ("bytes", "what experts made of them on its way back, sent once"),
@@ -221,6 +261,11 @@ ARM = {
         "l2_bytes": ("bytes", "that cores' L1 did not have", "from L2"),
         "slc_bytes": ("bytes", "that cores' L2 did not have, and that they wrote", "from and to the SLC"),
     }, scaled=True),
+    **_energy(
+        memory="bits of l1_bytes, l2_bytes, slc_bytes and dram_bytes",
+        compute="instructions.total",
+        idle="the cores of the run, all the time",
+    ),
     **_rows(COUNTED, "meshrt/arm/core.py, at each kernel", {
         "registers.max": ("registers", "that a kernel held, the most", "registers"),
     }),

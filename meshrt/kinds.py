@@ -4,11 +4,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from meshrt.fields import COUNTED, DECLARED, EXTRAPOLATED, HOST, MACHINES, OWN_TALLY, TIMED, Field
+from meshrt.fields import COUNTED, DECLARED, EXTRAPOLATED, HOST, MACHINES, MODELLED, OWN_TALLY, TIMED, Field
 
 MARKS = {  # in printed tables
     DECLARED: ("'", "declared by the program"),
     TIMED: ("*", "timed by the device's model"),
+    MODELLED: ("^", "by the device's joules"),
     EXTRAPOLATED: ("~", "scaled up from a part of the run"),
 }
 

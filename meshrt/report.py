@@ -39,7 +39,10 @@ def gather_report(
         "machine": name,
         "program": program,
         "arguments": arguments,
-        "device": {key: value for key, value in measured.device.items() if key != "sources"},
+        "device": {
+            key: list(value) if isinstance(value, tuple) else value
+            for key, value in measured.device.items() if key != "sources"
+        },
         "mesh": list(measured.size),
         **measured.more,
         "result": result,

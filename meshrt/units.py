@@ -27,6 +27,14 @@ def rate(per_second: float) -> str:
     return f"{per_second:.4g}"
 
 
+def joules(energy: float) -> str:
+    """Joules for a person: 12.3 mJ and so on."""
+    for unit, scale in (("J", 1.0), ("mJ", 1e-3), ("uJ", 1e-6)):
+        if energy >= scale:
+            return f"{energy / scale:,.3g} {unit}" if energy < 1000 * scale else f"{energy / scale:,.0f} {unit}"
+    return f"{energy / 1e-9:.3g} nJ"
+
+
 def size(nbytes: int) -> str:
     """Bytes for a person, in binary units."""
     for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):

@@ -18,7 +18,7 @@ from device_settings import MACHINES as OPTIONS
 from settings import BASE, REFUSED, ROWS, Row
 
 from meshrt.arm.device import ArmDevice
-from meshrt.fields import KINDS, MACHINES, TIMED, Field
+from meshrt.fields import KINDS, MACHINES, MODELLED, TIMED, Field
 from meshrt.gpu.device import GpuDevice
 from meshrt.mesh.device import Device
 from meshrt.neuron.device import NeuronDevice
@@ -31,7 +31,7 @@ SOMETIMES = {
     "tokens", "wafer", "attention_heads", "attention_link_bytes", "mlp_link_bytes", "cache_runs", "cache_blocks",
     "dequantized_bytes", "expert_rows", "expert_padding", "dispatched_bytes", "combined_bytes", "dropped_tokens",
     "all_to_all_parts",
-    "rebuilt",
+    "rebuilt", "energy",
 }  # fmt: skip
 
 
@@ -56,7 +56,7 @@ def part(machine: str, phase: bool) -> dict[str, Any]:
 
 def node(tree: Mapping[str, Any] | Field) -> dict[str, Any]:
     if isinstance(tree, Field):
-        kind = "number" if tree.kind == TIMED and tree.unit not in ("hops", "stages") else "integer"
+        kind = "number" if tree.kind in (TIMED, MODELLED) and tree.unit not in ("hops", "stages") else "integer"
         says = f"{tree.says}; {tree.unit}; {tree.kind}"
         return {"type": [kind, "null"] if "null: no limit" in tree.says else kind, "minimum": 0, "description": says}
     if "type" in tree:

@@ -3,9 +3,13 @@
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from meshrt.energy import Range, check_range
 from meshrt.errors import UsageError
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
+ENERGY = (
+    "instruction_picojoules", "l1_picojoules", "l2_picojoules", "slc_picojoules", "dram_picojoules", "idle_watts",
+)  # fmt: skip
 LEAST, MOST = 1e-15, 1e18  # of any number of a device: times that are made of them stay finite
 
 
@@ -39,6 +43,12 @@ class ArmDevice:
     dram_bytes: int
     flash_bytes_per_second: float  # from flash to DRAM
     fork_join_seconds: float  # that a stretch which several cores share takes beside its work
+    instruction_picojoules: Range | None = None  # an instruction, what it computes with it; lowest and highest, too:
+    l1_picojoules: Range | None = None  # a bit between registers and L1
+    l2_picojoules: Range | None = None  # a bit between L1 and L2
+    slc_picojoules: Range | None = None  # a bit between L2 and the SLC
+    dram_picojoules: Range | None = None  # a bit between the SLC and DRAM
+    idle_watts: Range | None = None  # of one core, all the time
     sources: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -48,6 +58,8 @@ class ArmDevice:
                 value = getattr(part, field.name)
                 if isinstance(value, int | float) and not LEAST <= value <= MOST:
                     raise UsageError(f"device {self.name}: {field.name} is {value}; it is {LEAST:g} to {MOST:g}")
+                if field.name in ENERGY:
+                    check_range(self.name, field.name, value)
         if not self.clusters:
             raise UsageError(f"device {self.name} has no clusters; a system on a chip has one at least")
 
@@ -60,6 +72,13 @@ class ArmDevice:
         """Operations a second of the first `cores` (None: of all), with SIMD instructions of so many each."""
         return sum(operations * one.simd_pipes * one.hz for one in self.cores[:cores])
 
+
+_ENERGY = (
+    "instruction_picojoules: 70 at most, of a simple core in 45 nm (Computing's Energy Problem, ISSCC 2014); at least "
+    "a seventh, an assumption",
+    "l1_picojoules, l2_picojoules, slc_picojoules: 64 bits of 32 KB (8.5 pJ in 7 nm, 20 in 45) and of 1 MB (14, 100), "
+    "for more as for 1 MB (Ten Lessons From Three Generations Shaped Google's TPUv4i, ISCA 2021, Table 2)",
+)
 
 EXTENSIONS = ("fp16", "dotprod", "i8mm")
 
@@ -77,6 +96,12 @@ N2X8 = ArmDevice(
     dram_bytes=32 * GIB,
     flash_bytes_per_second=1e9,
     fork_join_seconds=5e-6,
+    instruction_picojoules=(10.0, 70.0),
+    l1_picojoules=(0.133, 0.313),
+    l2_picojoules=(0.219, 1.56),
+    slc_picojoules=(0.219, 1.56),
+    dram_picojoules=(20.3, 40.6),
+    idle_watts=(0.25, 0.92),
     sources=(
         "clusters (cores, hz, simd_pipes), isa: the machine of the W4A8 paper, section V.A: 352 GFLOP/s of fmla are 8 "
         "cores x 2.75 GHz x 2 pipes x 4 lanes x 2, and its 2784 of smmla 98.9 % of the 2816 that follow (its sdot is "
@@ -87,6 +112,9 @@ N2X8 = ArmDevice(
         "MiB for 128 cores of a Yitian 710, so 4 for 8 of them",
         "assumed: loads, stores, l2_bytes_per_cycle, slc_bytes_per_cycle, bytes_per_second of a core, dram_bytes, "
         "flash_bytes_per_second, fork_join_seconds",
+        *_ENERGY,
+        "dram_picojoules: 1.3 to 2.6 nJ for 64 bits (Computing's Energy Problem, ISSCC 2014); idle_watts: an "
+        "assumption, 13 to 47 % of 250 W / 128 cores of a Yitian 710, as on other machines",
     ),
 )
 

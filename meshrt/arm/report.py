@@ -3,9 +3,12 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
+from meshrt.arm.device import ArmDevice
 from meshrt.arm.soc import Phase, Soc
+from meshrt.energy import PICO, Counts, Loads, energy_row, with_energy
 from meshrt.kinds import Row, heading
 from meshrt.machine import Measured
 from meshrt.units import short, size
@@ -36,6 +39,29 @@ def combine(cores: Mapping[str, int], system: Mapping[str, Any]) -> dict[str, An
     }
 
 
+def _counts(part: Mapping[str, Any], cores: int) -> Counts:
+    """What took energy."""
+    bits = {f"{level}_bits": 8 * part[f"{level}_bytes"] for level in ("l1", "l2", "slc")}
+    return {
+        **bits,
+        "dram_bits": 8 * part["dram_bytes"]["total"],
+        "instructions": part["instructions"]["total"],
+        "seconds": part["critical_path"]["seconds"],
+        "devices": cores,
+    }
+
+
+def _loads(counts: Counts, device: ArmDevice) -> Loads:
+    return {
+        "memory": [
+            (PICO * counts["l1_bits"], device.l1_picojoules), (PICO * counts["l2_bits"], device.l2_picojoules),
+            (PICO * counts["slc_bits"], device.slc_picojoules), (PICO * counts["dram_bits"], device.dram_picojoules),
+        ],
+        "compute": [(PICO * counts["instructions"], device.instruction_picojoules)],
+        "idle": [(counts["devices"] * counts["seconds"], device.idle_watts)],
+    }  # fmt: skip
+
+
 def gather(soc: Soc) -> Measured | None:
     """All that was measured at rank 0, None at the others. All ranks call it, once, when the program is done."""
     whole = Phase(None, soc.counted(), soc.system)
@@ -56,8 +82,10 @@ def gather(soc: Soc) -> Measured | None:
         {"name": name, **({} if phase.tokens is None else {"tokens": phase.tokens}), **combine(cores, phase.system)}
         for (name, phase), cores in zip(soc.phases.items(), stretches[1:], strict=True)
     ]
+    measured = combine(stretches[0], whole.system) | limits
+    with_energy(measured, phases, partial(_counts, cores=soc.count), partial(_loads, device=soc.device))
     return Measured(
-        asdict(soc.device), (soc.count, 1), combine(stretches[0], whole.system) | limits, phases,
+        asdict(soc.device), (soc.count, 1), measured, phases,
         {**soc.notes, "ranks": len(shares)}, sampled={"", *soc.phases} if soc.sampled else (),
     )  # fmt: skip
 
@@ -97,6 +125,7 @@ def rows(report: dict[str, Any]) -> Iterator[Row]:
     if whole["flash_bytes"]:
         yield row("flash_bytes", lambda part: size(part["flash_bytes"]))
         yield row("flash_wait_seconds", lambda part: f"{1e3 * part['flash_wait_seconds']:,.3f} ms")
+    yield from energy_row("arm", report)
     for key, show in (("registers", str), ("memory_bytes", size)):
         cells = [*["" for _ in report["phases"]], show(whole[key]["max"])]
         yield Row(heading("arm", report, f"{key}.max"), cells, show(whole[key]["limit"]))

@@ -50,6 +50,8 @@ def command(names: tuple[str, ...], toml: bool) -> None:
                 continue
             if key in ("isa", "matrix_unit") and value is not None:
                 value = ", ".join(map(str, value))
+            elif key.endswith(("_picojoules", "_picojoules_16", "_watts")):
+                value = "not counted" if value is None else "{:g} to {:g}".format(*value)
             elif isinstance(value, tuple):  # of protocols
                 texts = ("{name} {seconds} s and {step_seconds} s a step, {share:.0%} of the rate".format(**entry)
                          for entry in value)  # fmt: skip

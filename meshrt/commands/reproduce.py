@@ -88,7 +88,8 @@ def reproduce_waferllm(
 def neuronmm(tables: tuple[str, ...], **options: Any) -> None:
     """NeuronMM (2025) on NeuronCores: Tables 1, 3, 4, 6, 7 and Figure 6, by shape.
 
-    TABLE is 1, 3, 4, 6, 7 or figure6; without any, all of them, which takes a few minutes: share it out with mpirun.
+    TABLE is 1, 3, 4, 6, 7 or figure6; without any, all of them, which takes a few minutes: share it out with mpirun. Or
+    tp32, which is not of the paper: AWS's own latencies on 32 cores.
     """
     sys.exit(failure.run_guarded(lambda comm, board: reproduce_neuronmm(comm, tables, **options)))
 
@@ -103,7 +104,7 @@ def reproduce_neuronmm(
     from meshrt.studies.neuronmm.printed import print_reproduction
     from meshrt.studies.store import open_store
 
-    names = _chosen("table or figure", tables, study.NAMES)
+    names = _chosen("table or figure", tables, study.NAMES) if tables else study.OF_THE_PAPER
     check_outputs(csv_folder, png_folder)
     console = shared.start(comm, json_path, quiet)
     document = study.reproduce(comm, console, names, find_neuron_device(device), open_store(cache))

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, fields
 
+from meshrt.energy import Range, check_range
 from meshrt.errors import UsageError
 
 
@@ -24,6 +25,7 @@ LINKS = ("nvlink", "pcie", "network")
 PCIE = (Protocol("LL", 6.6e-6, 1.0e-6, 0.5), Protocol("Simple", 8.4e-6, 5.7e-6, 1))
 NETWORK = (Protocol("LL", 42.5e-6, 0.755e-6, 0.188), Protocol("Simple", 35.3e-6, 19.7e-6, 1))
 
+ENERGY = ("memory_picojoules", "mac_picojoules", "link_picojoules", "idle_watts")
 LEAST, MOST = 1e-15, 1e18  # of any number of a device: times that are made of them stay finite
 
 
@@ -60,6 +62,10 @@ class GpuDevice:
     graph_launch_seconds: float = 10e-6  # the same for a graph of kernels
     kernel_seconds: float = 0.23e-6  # between a kernel and the next one on the device
     start_seconds: float = 1.76e-6  # that the smallest kernel takes
+    memory_picojoules: Range | None = None  # a bit to or from memory; of these and the next: lowest and highest
+    mac_picojoules: Range | None = None  # a 16-bit multiply-accumulate of a product, with all that leads to it
+    link_picojoules: Range | None = None  # a bit from a GPU to another, over the link that is in use
+    idle_watts: Range | None = None  # of a GPU, all the time
     sources: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -67,6 +73,8 @@ class GpuDevice:
             value = getattr(self, field.name)
             if isinstance(value, int | float) and not (LEAST <= value <= MOST or value == field.default == 0):
                 raise UsageError(f"device {self.name}: {field.name} is {value}; it is {LEAST:g} to {MOST:g}")
+            if field.name in ENERGY:
+                check_range(self.name, field.name, value)
 
     @property
     def link_bytes_per_second(self) -> float:

@@ -33,6 +33,23 @@ _COMMON = (
     "(developer.nvidia.com) has a few microseconds for a graph, whatever its length",
 )
 
+_LINK_ENERGY = (
+    "link_picojoules: 5.5 for a bit over one serial link (NVIDIA's comparison with NVLink-C2C, 1.3), two with a switch"
+)
+_IDLE_ENERGY = (
+    "idle_watts: 13 to 37 % of the board's power: an A100 SXM4 shows 52 W of 400 before a program is there, and up to "
+    "147 W with one that does nothing (a report of 2026); a context alone adds 26 to 50 W (arXiv 2605.23918)"
+)
+_MAC_ENERGY = (
+    "mac_picojoules: multiplication and addition of 16 bits in 7 nm (Ten Lessons From Three Generations Shaped "
+    "Google's TPUv4i, ISCA 2021, Table 2); at most all of the board's power at its peak rate: "
+)
+_HBM_ENERGY = (
+    "memory_picojoules: HBM2, 3.9 (Fine-Grained DRAM, MICRO 2017), HBM, 7 (AMD white paper WP485); HBM2E is 6.0 "
+    "(Micron); caches and wires of the GPU are not in it"
+)
+_ENERGY = (_HBM_ENERGY, _MAC_ENERGY + "400 W", _LINK_ENERGY, _IDLE_ENERGY)
+
 A100 = GpuDevice(
     name="a100",
     memory_bytes=80 * GIB,
@@ -57,6 +74,10 @@ A100 = GpuDevice(
     ),
     pcie_bytes_per_second=23.9e9,
     pcie_protocols=(Protocol("LL", 6.6e-6, 1.0e-6, 0.5), Protocol("Simple", 8.4e-6, 8.12e-6, 1)),
+    memory_picojoules=(3.9, 7.0),
+    mac_picojoules=(0.5, 2.56),
+    link_picojoules=(5.5, 11.0),
+    idle_watts=(52.0, 147.0),
     sources=(
         "memory_bytes, memory_bytes_per_second, flops: A100 SXM4 80 GB, 80 GB of HBM2e at 2,039 GB/s, 312 TFLOPS in "
         "FP16 and BF16 without sparsity (NVIDIA A100 datasheet)",
@@ -64,6 +85,7 @@ A100 = GpuDevice(
         "nvlink_bytes_per_second, nvlink_gpus: 12 links (600 GB/s in both directions, datasheet) of 25 GB/s, of which "
         "a ring gets 20 each, says NCCL (SM80_NVLINK_BW in src/graph/topo.h); 208 and 233 were measured "
         "(NVIDIA/nccl-tests issues 178 and 175). NVSwitches join eight of them (DGX A100)",
+        *_ENERGY,
         *_MEASURED,
         *_COMMON,
     ),
@@ -88,6 +110,7 @@ A800 = replace(
     pcie_bytes_per_second=20e9,
     sources=(
         *A100.sources[:2],
+        *_ENERGY,
         "nvlink_bytes_per_second, nvlink_gpus: 8 links (400 GB/s in both directions, NVIDIA, November 2022) of 25 "
         "GB/s, of which a ring gets 20, says NCCL (SM80_NVLINK_BW in src/graph/topo.h); all else of an A800 SXM4 80 GB "
         "is an A100's",
@@ -115,6 +138,10 @@ A6000 = GpuDevice(
     link="pcie",
     nvlink_bytes_per_second=48e9,
     nvlink_gpus=2,
+    memory_picojoules=(7.5, 14.0),
+    mac_picojoules=(0.5, 3.88),
+    link_picojoules=(5.5, 11.0),
+    idle_watts=(39.0, 111.0),
     sources=(
         "memory_bytes, memory_bytes_per_second: RTX A6000, 48 GB of GDDR6 at 768 GB/s (NVIDIA RTX A6000 datasheet)",
         "flops, sms, hertz, l2_bytes: 154.8 TFLOPS in FP16 and BF16 without sparsity (309.7 with), 84 SMs at 1,800 "
@@ -122,6 +149,10 @@ A6000 = GpuDevice(
         "sm_memory_bytes_per_second, split_seconds, sm_rate: found on the rows of an A40, which has the same chip",
         "nvlink_bytes_per_second, nvlink_gpus: a bridge joins two cards by 4 links (112.5 GB/s in both directions, "
         "datasheet), of which a ring gets 12 GB/s each, says NCCL (SM86_NVLINK_BW)",
+        "memory_picojoules: GDDR6, 7.5 (Micron), GDDR5, 14 (Fine-Grained DRAM, MICRO 2017)",
+        _MAC_ENERGY + "300 W (A40: of the same chip)",
+        _LINK_ENERGY,
+        _IDLE_ENERGY,
         *_ASSUMED,
         *_COMMON,
     ),
@@ -166,6 +197,10 @@ H100 = GpuDevice(
         Protocol("LL", 6.6e-6, 1.13e-6, 0.4),
         Protocol("Simple", 8.4e-6, 3.13e-6, 0.8045),
     ),
+    memory_picojoules=(3.4, 7.0),
+    mac_picojoules=(0.25, 1.41),
+    link_picojoules=(5.5, 11.0),
+    idle_watts=(91.0, 259.0),
     pcie_bytes_per_second=49.0e9,
     pcie_protocols=(Protocol("LL", 6.6e-6, 1.0e-6, 0.5), Protocol("Simple", 8.4e-6, 6.55e-6, 1)),
     sources=(
@@ -175,6 +210,10 @@ H100 = GpuDevice(
         "(NVIDIA H100 whitepaper)",
         "nvlink_bytes_per_second, nvlink_gpus: 18 links (900 GB/s in both directions, datasheet) of 25 GB/s, of which "
         "a ring gets 20.6 each, says NCCL (SM90_NVLINK_BW in src/graph/topo.h)",
+        "memory_picojoules: HBM3, 3.4 (Micron, MCHPC 2019), HBM, 7 (AMD white paper WP485)",
+        _MAC_ENERGY + "700 W; at least half of that in 7 nm, an assumption for a finer process",
+        _LINK_ENERGY,
+        _IDLE_ENERGY,
         *_MEASURED,
         *_COMMON,
     ),

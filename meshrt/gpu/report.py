@@ -1,9 +1,11 @@
 """What GPUs report: the counters of all of them as the JSON has them, and the rows of the table that a person reads."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
+from meshrt.energy import PICO, Counts, Loads, energy_row, with_energy
 from meshrt.gpu.device import GpuDevice
 from meshrt.gpu.gpus import Gpus
 from meshrt.gpu.meter import reading
@@ -46,6 +48,26 @@ def combine(parts: Sequence[dict[str, Any]], seconds: float, device: GpuDevice) 
     }
 
 
+def _counts(part: Mapping[str, Any], gpus: int) -> Counts:
+    """What took energy."""
+    return {
+        "link_bits": 8 * part["link_bytes"]["total"],
+        "memory_bits": 8 * part["memory_traffic"]["total"],
+        "macs": part["flops"] / 2,
+        "seconds": part["critical_path"]["seconds"],
+        "devices": gpus,
+    }
+
+
+def _loads(counts: Counts, device: GpuDevice) -> Loads:
+    return {
+        "links": [(PICO * counts["link_bits"], device.link_picojoules)],
+        "memory": [(PICO * counts["memory_bits"], device.memory_picojoules)],
+        "compute": [(PICO * counts["macs"], device.mac_picojoules)],
+        "idle": [(counts["devices"] * counts["seconds"], device.idle_watts)],
+    }
+
+
 def gather(gpus: Gpus) -> Measured | None:
     """All that was measured at rank 0, None at the others. All ranks call it, once, when the program is done."""
     seconds = gpus.meet()
@@ -70,9 +92,10 @@ def gather(gpus: Gpus) -> Measured | None:
         }
         for name, phase in gpus.phases.items()
     ]
+    whole = combine([numbers for share in shares for numbers in share["whole"]], seconds, gpus.device) | limits
+    with_energy(whole, phases, partial(_counts, gpus=gpus.count), partial(_loads, device=gpus.device))
     return Measured(
-        asdict(gpus.device), (gpus.count, 1),
-        combine([numbers for share in shares for numbers in share["whole"]], seconds, gpus.device) | limits,
+        asdict(gpus.device), (gpus.count, 1), whole,
         phases,
         {
             **gpus.notes,
@@ -117,6 +140,7 @@ def rows(report: dict[str, Any]) -> Iterator[Row]:
     yield row("memory_traffic.total", lambda part: size(part["memory_traffic"]["total"]))
     if "attention_heads" in whole:
         yield row("attention_heads", lambda part: short(part.get("attention_heads", 0)))
+    yield from energy_row("gpu", report)
     memory = whole["memory_bytes"]
     cells = [*["" for _ in report["phases"]], size(memory["max"])]
     yield Row(heading("gpu", report, "memory_bytes.max"), cells, size(memory["limit"]))

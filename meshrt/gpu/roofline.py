@@ -14,7 +14,7 @@ def ceilings(report: Mapping[str, Any], part: Mapping[str, Any]) -> Ceilings:
     launched. A collective takes what its fastest protocol takes for no bytes.
     """
     gpus = report["mesh"][0]
-    device = GpuDevice(**{name: _protocols(value) for name, value in report["device"].items()})
+    device = GpuDevice(**{name: _number(name, value) for name, value in report["device"].items()})
     traffic, sent = part["memory_traffic"], part["link_bytes"]
     calls = {kind: counted["calls"] for kind, counted in part["collectives"].items()}
     launched = 0 if report["static"] else part["launches"] + sum(calls.values())
@@ -38,9 +38,9 @@ def ceilings(report: Mapping[str, Any], part: Mapping[str, Any]) -> Ceilings:
     )  # fmt: skip
 
 
-def _protocols(value: Any) -> Any:
-    """A number of the device; lists of these are protocols."""
-    return tuple(Protocol(**entry) for entry in value) if isinstance(value, list | tuple) else value
+def _number(name: str, value: Any) -> Any:
+    """Of a device, as it has it."""
+    return tuple(Protocol(**entry) for entry in value) if name.endswith("_protocols") else value
 
 
 def _latency(device: GpuDevice, kind: str, gpus: int) -> float:

@@ -6,6 +6,7 @@ from math import prod
 import numpy as np
 
 from meshrt.mesh.cores import Cores
+from meshrt.mesh.device import VECTOR_OPERANDS
 from meshrt.mesh.products import product
 
 
@@ -55,19 +56,23 @@ class Computing(Cores):
         self, shape: tuple[int, ...], k: int, itemsize: int, cores: np.ndarray | None = None, down: bool = False
     ) -> None:
         """Count and time what every core, or those `cores`, does for a product [bh, bw, .., m, n] over k."""
-        count = prod(self.shape) if cores is None else int(np.count_nonzero(cores))
+        count, device = self._at_work(cores), self.device
         macs = prod(shape[2:]) * k * count
         self.counters.macs += macs
         self.counters.macs_16 += macs * (itemsize <= 2)
+        operands = device.operand_bytes(shape[-2], k, shape[-1], itemsize)
+        self.counters.operand_bytes += prod(shape[2:-2]) * operands * count
         if self.mapped:
             self.maps.add("macs", prod(shape[2:]) * k, cores)
-        cycles = self.device.matmul_cycles(shape[-2], k, shape[-1], itemsize, down)
+        cycles = device.matmul_cycles(shape[-2], k, shape[-1], itemsize, down)
         self.clock.software(prod(shape[2:-2]) * cycles, cores)
 
     def work(self, macs: np.ndarray) -> None:
         """Every core does its own number of multiply-accumulates, int [bh, bw] (or what broadcasts to it)."""
         each = np.broadcast_to(macs, self.shape)
-        self.counters.macs += int(each.sum())
+        macs_done = int(each.sum())
+        self.counters.macs += macs_done
+        self.counters.operand_bytes += VECTOR_OPERANDS * 4 * macs_done
         if self.mapped:
             self.maps.add("macs", each)
         if self.device.macs_per_cycle is not None:
@@ -77,7 +82,23 @@ class Computing(Cores):
 
     def elementwise(self, tiles: np.ndarray, calls: int = 1, cores: np.ndarray | None = None) -> None:
         """Every core, or those `cores`, is busy for `calls` element-wise operations on tiles of this size."""
-        self.clock.compute(calls * prod(tiles.shape[2:]), calls, cores, tiles.dtype.itemsize)
+        operations, itemsize = calls * prod(tiles.shape[2:]), tiles.dtype.itemsize
+        self._added(operations, itemsize, cores)
+        self.clock.compute(operations, calls, cores, itemsize)
+
+    def vectors(self, length: int, calls: int, itemsize: int, cores: np.ndarray | None = None) -> None:
+        """Every core, or those `cores`, issues so many vector instructions on `length` numbers of that size."""
+        self._added(length * calls, itemsize, cores)
+        self.clock.vectors(length, calls, itemsize, cores)
+
+    def _added(self, operations: int, itemsize: int, cores: np.ndarray | None) -> None:
+        """Count element-wise operations, and what they read and write."""
+        count = operations * self._at_work(cores)
+        self.counters.adds += count
+        self.counters.operand_bytes += VECTOR_OPERANDS * itemsize * count
+
+    def _at_work(self, cores: np.ndarray | None) -> int:
+        return prod(self.shape) if cores is None else int(np.count_nonzero(cores))
 
     def scalar(
         self, *, divisions: int = 0, roots: int = 0, exponentials: int = 0, cores: np.ndarray | None = None
@@ -97,8 +118,8 @@ class Computing(Cores):
         """Every core, or those `cores`, makes so many numbers from codes. `instructions` are vector instructions of
         each kind: on how many numbers, how often, and of how many bytes.
         """
-        self.counters.rebuilt += numbers * (prod(self.shape) if cores is None else int(np.count_nonzero(cores)))
+        self.counters.rebuilt += numbers * self._at_work(cores)
         if self.mapped:
             self.maps.add("rebuilt", numbers, cores)
         for length, calls, itemsize in instructions:
-            self.clock.vectors(length, calls, itemsize, cores)
+            self.vectors(length, calls, itemsize, cores)

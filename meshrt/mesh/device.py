@@ -3,11 +3,16 @@
 from dataclasses import dataclass, fields, replace
 from math import ceil
 
+from meshrt.energy import Range, check_range
 from meshrt.errors import UsageError
 
+VECTOR_OPERANDS = 3  # of an operation of a vector instruction, in memory: two are read, one is written
 POSITIVE = (
     "width", "height", "link_bytes_per_cycle", "macs_per_cycle", "macs_per_cycle_16", "adds_per_cycle",
     "adds_per_cycle_16", "matrix_passes", "die_rows", "clock_hz",
+)  # fmt: skip
+ENERGY = (
+    "hop_picojoules", "memory_picojoules", "mac_picojoules", "mac_picojoules_16", "add_picojoules", "idle_watts",
 )  # fmt: skip
 
 
@@ -47,6 +52,12 @@ class Device:
     die_cycles: float = 0.0  # cycles that a hop to the next die's rows takes longer
     stream_adds: bool = False  # a core that reduces adds word by word, and sends on while the packet comes in
     clock_hz: float = 1e9
+    hop_picojoules: Range | None = None  # a bit over a link, with the router; of these and the next: lowest and highest
+    memory_picojoules: Range | None = None  # a bit of a core's memory, read or written
+    mac_picojoules: Range | None = None  # a multiply-accumulate of 32-bit numbers
+    mac_picojoules_16: Range | None = None  # the same of 16-bit numbers
+    add_picojoules: Range | None = None  # any other operation on a number
+    idle_watts: Range | None = None  # of a core, all the time
     sources: tuple[str, ...] = ()  # where the numbers are from
 
     def __post_init__(self) -> None:
@@ -56,6 +67,8 @@ class Device:
                 raise UsageError(f"device {self.name}: {field.name} is {value}; it cannot be negative")
             if value == 0 and field.name in POSITIVE:
                 raise UsageError(f"device {self.name}: {field.name} is 0; nothing would ever be done")
+            if field.name in ENERGY:
+                check_range(self.name, field.name, value)
 
     def busy_cycles(self, nbytes: int) -> float:
         """Cycles for which a packet of nbytes keeps a link busy."""
@@ -89,6 +102,18 @@ class Device:
         length, calls = (m, n) if down else (max(m, n), min(m, n))
         loops = k if down or calls > 1 else 1
         return self.vector_cycles(length, k * calls, itemsize) + loops * self.loop_cycles
+
+    def operand_bytes(self, m: int, k: int, n: int, itemsize: int) -> int:
+        """Bytes that a product of tiles reads from a core's memory and writes to it.
+
+        A matrix unit reads both operands of each of its passes, and adds up by itself; else the operands of each
+        multiply-accumulate of a vector instruction are in memory (one factor of it in a register).
+        """
+        if itemsize == 2 and self.matrix_unit is not None:
+            rows, depth, columns = self.matrix_unit
+            passes = ceil(m / rows) * ceil(k / depth) * ceil(n / columns)
+            return itemsize * (passes * depth * (rows + columns) + m * n)
+        return VECTOR_OPERANDS * itemsize * m * k * n
 
     def adds_rate(self, itemsize: int) -> float | None:
         """Element-wise operations a cycle on numbers of that many bytes."""
@@ -124,6 +149,18 @@ _SOFTWARE = (
     "of both, as the kernels' tiles begin anywhere",
 )
 
+_ENERGY = (
+    "hop_picojoules: tenths of a picojoule a bit over the wafer (WaferLLM, Table 1); at most what a core's peak power "
+    "leaves for its router's five ports of 32 bits, all busy in each cycle",
+    "memory_picojoules: 7.5 pJ for 64 bits of 8 KB in 7 nm (Ten Lessons From Three Generations Shaped Google's TPUv4i, "
+    "ISCA 2021, Table 2); at most what the core's peak power leaves for three operands of four multiply-accumulates",
+    "mac_picojoules, mac_picojoules_16, add_picojoules: multiplication and addition in 7 nm (the same table), at most "
+    "in 45 nm (Computing's Energy Problem, ISSCC 2014); of 16 bits at least and 32 at most for other operations",
+    "peak power: 30 mW a core of a WSE-2 (Cerebras at Hot Chips 34), 27 pJ a cycle",
+    "idle_watts: not published; an assumption: 13 to 47 % of the peak power, an A100's share (52 of 400 W) and a TPU "
+    "v4's (90 of 192 W, measured, Google Cloud TPU documentation)",
+)
+
 WSE2 = Device(
     name="wse2",
     width=750,
@@ -149,6 +186,12 @@ WSE2 = Device(
     exponential_cycles=16.0,
     stream_adds=True,
     clock_hz=1.1e9,
+    hop_picojoules=(0.1, 0.17),
+    memory_picojoules=(0.117, 0.13),
+    mac_picojoules=(1.69, 4.6),
+    mac_picojoules_16=(0.5, 1.5),
+    add_picojoules=(0.16, 0.9),
+    idle_watts=(0.004, 0.014),
     sources=(
         "width, height: usable fabric of a WSE-2, Cerebras csl-examples, single-tile-matvec (--dims 750,994)",
         "core_memory, clock_hz, link_bytes_per_cycle, macs_per_cycle, alpha: WaferLLM, section 7, experiment setup "
@@ -160,6 +203,7 @@ WSE2 = Device(
         "macs_per_cycle_16, adds_per_cycle, adds_per_cycle_16: Cerebras SDK documentation, language appendix, SIMD "
         "mode (@fmach, @faddh and the like 4, @fadds 2, @fmacs none)",
         *_SOFTWARE,
+        *_ENERGY,
         "software costs what it does on a WSE-3: one stencil program takes the same time in the simulators of both, "
         "16,678 and 16,696 cycles, 42,663 and 42,772",
     ),
@@ -176,6 +220,11 @@ WSE3 = replace(
     adds_per_cycle_16=8.0,
     die_rows=1172 / 7,
     die_cycles=17.5,
+    hop_picojoules=(0.05, 0.17),
+    memory_picojoules=(0.058, 0.13),
+    mac_picojoules=(0.84, 4.6),
+    mac_picojoules_16=(0.25, 1.5),
+    add_picojoules=(0.08, 0.9),
     sources=(
         "width, height: fabric of a WSE-3, --fabric-dims of the Cerebras SDK's documentation",
         "core_memory, route_entries, link_bytes_per_cycle, macs_per_cycle, adds_per_cycle, stream_adds: as wse2",
@@ -186,6 +235,9 @@ WSE3 = replace(
         "die_rows: inferred: MeshGEMV's time goes up in a step where the way to its root crosses a multiple of 1172 / 7"
         " rows, the height of one of seven dies; no such steps were seen along x",
         *_SOFTWARE,
+        "hop_picojoules and the like: half of wse2's at least, as a WSE-3 does twice the work at the same power "
+        "(Cerebras, March 2024); at most wse2's",
+        *_ENERGY,
     ),
 )
 

@@ -12,7 +12,7 @@ from types import NoneType
 from typing import Any, get_args, get_type_hints
 
 from meshrt.errors import UsageError
-from meshrt.mesh.device import PRESETS, Device
+from meshrt.mesh.device import ENERGY, PRESETS, Device
 
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 
@@ -57,6 +57,10 @@ def _checked(path: str, key: str, value: Any, kinds: Mapping[str, Any]) -> Any:
         if not isinstance(value, list) or len(value) != 3 or any(type(side) is not int or side < 1 for side in value):
             raise UsageError(f"{where} is {json.dumps(value, default=str)}; it is three whole numbers of 1 or more")
         return tuple(value)
+    if key in ENERGY:
+        if not isinstance(value, list) or len(value) != 2 or any(type(bound) not in (int, float) for bound in value):
+            raise UsageError(f"{where} is {json.dumps(value, default=str)}; it is the lowest and the highest: [1, 2]")
+        return (float(value[0]), float(value[1]))
     (kind,) = [part for part in get_args(kinds[key]) or (kinds[key],) if part is not NoneType]
     fits = type(value) is kind or (kind is float and type(value) is int)
     if not fits or (kind is float and not isfinite(value)):

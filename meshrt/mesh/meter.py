@@ -31,11 +31,18 @@ class Counters:
     stages: int = 0  # times that software touched a packet
     macs: int = 0
     macs_16: int = 0  # of these, those of numbers of 16 bits or fewer
+    adds: int = 0  # element-wise operations, sums of what comes in among them
+    operand_bytes: int = 0  # that MACs and element-wise operations read from cores' memories and wrote to them
     rebuilt: int = 0  # numbers that cores made from codes
     out_of_order: int = 0  # heads that waited at a link for one that asked for it later (order.py)
     longest_wait: float = 0.0  # cycles, of those
     maps: dict[str, Maps] = field(default_factory=dict)  # by site, where they are wanted; so are the peaks
     peaks: dict[str, list[Peaks]] = field(default_factory=dict)  # of each time that cores were at work
+
+
+SUMS = (  # of Counters: what several ranks have is added up, and grows with every repetition of a stretch
+    "messages", "hops", "wafer_hops", "stages", "macs", "macs_16", "adds", "operand_bytes", "rebuilt", "out_of_order",
+)  # fmt: skip
 
 
 @dataclass(eq=False)
@@ -104,15 +111,9 @@ def merge(segments: list[Segment]) -> Segment:
             counters.ramps[site] = counters.ramps.get(site, 0) + ramp_bytes
         for site, used in part.used.items():
             counters.used[site] = counters.used.get(site, False) | used
-        counters.messages += part.messages
-        counters.hops += part.hops
-        counters.wafer_hops += part.wafer_hops
+        for name in SUMS:
+            setattr(counters, name, getattr(counters, name) + getattr(part, name))
         counters.max_hops = max(counters.max_hops, part.max_hops)
-        counters.stages += part.stages
-        counters.macs += part.macs
-        counters.macs_16 += part.macs_16
-        counters.rebuilt += part.rebuilt
-        counters.out_of_order += part.out_of_order
         counters.longest_wait = max(counters.longest_wait, part.longest_wait)
     return Segment(
         "",
@@ -146,6 +147,8 @@ def summary(segment: Segment, wafers: dict[str, Links]) -> dict[str, Any]:
         "memory": segment.memory,
         "macs": counters.macs,
         "macs_16": counters.macs_16,
+        "adds": counters.adds,
+        "operand_bytes": counters.operand_bytes,
         "rebuilt": counters.rebuilt,
         "out_of_order": (counters.out_of_order, counters.longest_wait),
         "used": sum(int(used.sum()) for used in counters.used.values()),

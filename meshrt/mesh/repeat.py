@@ -9,13 +9,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from meshrt.mesh.clock import HOPS, STAGES, TIME
+from meshrt.mesh.meter import SUMS
 from meshrt.mesh.wires import fabric, ramps
 
 if TYPE_CHECKING:
     from meshrt.mesh.block import Block
-
-# Counters that grow with every repetition; max_hops and peaks do not.
-SUMS = ("messages", "hops", "wafer_hops", "stages", "macs", "macs_16", "rebuilt", "out_of_order")
 
 
 @contextmanager

@@ -1,12 +1,14 @@
 """What a mesh reports: all ranks' counters as the JSON has them, and the rows of the table that a person reads."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from resource import RUSAGE_SELF, getrusage
 from typing import Any
 
 import numpy as np
 
+from meshrt.energy import PICO, Counts, Loads, energy_row, with_energy
 from meshrt.kinds import Row, heading
 from meshrt.machine import Measured
 from meshrt.mesh.block import Block
@@ -47,6 +49,8 @@ def combine(shares: Sequence[dict[str, Any]], device: Device) -> dict[str, Any]:
         "memory_bytes": {"max": most("memory"), "limit": device.core_memory},
         "macs": total("macs"),
         "macs_16": total("macs_16"),
+        "adds": total("adds"),
+        "operand_bytes": total("operand_bytes"),
         **({"rebuilt": total("rebuilt")} if total("rebuilt") else {}),
         "cores": max(sum(share["cores"].get(site, 0) for share in shares) for site in shares[0]["cores"]),
         "cores_used": total("used"),
@@ -55,6 +59,32 @@ def combine(shares: Sequence[dict[str, Any]], device: Device) -> dict[str, Any]:
             "longest_wait": max(share["out_of_order"][1] for share in shares),
         },
         **wafer,
+    }
+
+
+def _counts(part: Mapping[str, Any]) -> Counts:
+    """What took energy."""
+    return {
+        "hop_bits": 8 * part.get("wafer", part)["link_bytes"]["total"],
+        "memory_bits": 8 * (part["operand_bytes"] + part["ramp_bytes"]["total"]),
+        "macs": part["macs"] - part["macs_16"],
+        "macs_16": part["macs_16"],
+        "adds": part["adds"],
+        "seconds": part["critical_path"]["seconds"],
+        "devices": part["cores"],
+    }
+
+
+def _loads(counts: Counts, device: Device) -> Loads:
+    return {
+        "links": [(PICO * counts["hop_bits"], device.hop_picojoules)],
+        "memory": [(PICO * counts["memory_bits"], device.memory_picojoules)],
+        "compute": [
+            (PICO * counts["macs"], device.mac_picojoules),
+            (PICO * counts["macs_16"], device.mac_picojoules_16),
+            (PICO * counts["adds"], device.add_picojoules),
+        ],
+        "idle": [(counts["devices"] * counts["seconds"], device.idle_watts)],
     }
 
 
@@ -85,6 +115,7 @@ def gather(block: Block) -> Measured | None:
         "startup_cpu_seconds": float(np.median([share["startup"] for share in shares])),
         "phases": [{"name": segment.name, "wall_seconds": segment.wall_seconds} for segment in named],
     }
+    with_energy(measured[0], measured[1:], _counts, partial(_loads, device=block.device))
     return Measured(
         asdict(block.device), (block.mesh.width, block.mesh.height), measured[0],
         [
@@ -140,6 +171,7 @@ def rows(report: dict[str, Any]) -> Iterator[Row]:
     yield Row(heading("mesh", report, "macs"), [short(part["macs"]) for part in parts])
     if any("rebuilt" in part for part in parts):
         yield Row(heading("mesh", report, "rebuilt"), [short(part.get("rebuilt", 0)) for part in parts])
+    yield from energy_row("mesh", report)
     wall = [phase["wall_seconds"] for phase in host["phases"]] + [host["wall_seconds"]]
     yield Row("wall time", [f"{seconds:.2f} s" for seconds in wall])
 

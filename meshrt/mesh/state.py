@@ -14,11 +14,10 @@ import numpy as np
 from meshrt.mesh.block import Block
 from meshrt.mesh.defects import embed, links_of
 from meshrt.mesh.mesh import Mesh, tile_ranks
-from meshrt.mesh.meter import Counters, Segment
+from meshrt.mesh.meter import SUMS, Counters, Segment
 from meshrt.mesh.wires import order, ramps
 from meshrt.ranks.snapshot import Part, Snapshot
 
-SUMS = ("messages", "hops", "wafer_hops", "stages", "macs", "macs_16", "rebuilt", "out_of_order")
 MAXIMA = ("entries", "memory", "sampled")  # of a segment; max_hops is one of its counters
 
 

@@ -73,12 +73,21 @@ class Cores:
                 core.barrier(now)
 
     def all_reduce(self, parts: list[Tile]) -> list[Tile]:
-        """The sum over all cores of a tensor that each has in HBM, on each of them; chunks go from HBM to HBM."""
+        """The sum over all cores of a tensor that each has in HBM, on each of them; chunks go from HBM to HBM.
+
+        Round a ring, or from each core to all at once, whichever is faster by the device's numbers: small tensors go
+        at once ("Intra-node Collective Communications", Neuron SDK documentation, Mesh).
+        """
         if self.count == 1:
             return parts
-        arrays = [self._as_sent(part) for part in parts]
+        arrays, times = [self._as_sent(part) for part in parts], [core.barrier() for core in self.mine]
         self.group.touched = [Touched() for _ in parts]
-        sums, times = self.group.reduce_sum(arrays, [core.barrier() for core in self.mine])
+        mesh, steps, chunk = self._mesh_link(), 2 * (self.count - 1), arrays[0].nbytes / self.count
+        ring_seconds = steps * (self.group.link.latency + chunk / self.group.link.bytes_per_second)
+        if 2 * mesh.latency + steps * chunk / mesh.bytes_per_second < ring_seconds:
+            sums, times = self.group.mesh_sum(arrays, times, mesh)
+        else:
+            sums, times = self.group.reduce_sum(arrays, times)
         results = []
         counted = zip(self.group.traffic, self.group.touched, strict=True)
         for core, part, total, time, (traffic, touched) in zip(self.mine, parts, sums, times, counted, strict=True):
@@ -86,12 +95,17 @@ class Cores:
             core.counts["hbm_read"] += touched.read
             core.counts["hbm_written"] += touched.written
             core.counts["collectives"] += 1
-            core.counts["link_bytes"] = traffic["reduce_sum"].bytes
+            core.counts["link_bytes"] = sum(kind.bytes for kind in traffic.values())
             out = new_tile(core.hbm, part.shape, part.dtype, full=True)
             if self.payload:
                 core.put(out, total)
             results.append(out)
         return results
+
+    def _mesh_link(self) -> Link:
+        """What connects each core to all others, where every core sends to every other."""
+        device = self.device
+        return Link(device.mesh_share * device.link_bytes_per_second, device.mesh_steps * device.link_seconds)
 
     def _as_sent(self, part: Tile) -> np.ndarray:
         """A tensor's numbers in its own dtype, which is what crosses the link."""

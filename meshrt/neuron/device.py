@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass, fields, replace
 
+from meshrt.energy import Range, check_range
 from meshrt.errors import UsageError
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
+ENERGY = ("hbm_picojoules", "sram_picojoules", "mac_picojoules", "link_picojoules", "idle_watts")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +35,13 @@ class NeuronDevice:
     hbm_bytes_per_second: float = 410e9
     link_bytes_per_second: float = 96e9  # to the next NeuronCore of a ring
     link_seconds: float = 2e-6  # before the first byte of a message between NeuronCores
+    mesh_steps: int = 2  # such times of an exchange of all with all: between chips, and within each
+    mesh_share: float = 0.5  # of the link's bandwidth that is left where chips hand on what is for others
+    hbm_picojoules: Range | None = None  # a bit from or to HBM; of these and the next: lowest and highest
+    sram_picojoules: Range | None = None  # a bit of SBUF or PSUM, read or written
+    mac_picojoules: Range | None = None  # a 16-bit multiply-accumulate; one of float32 takes `float32_passes` of them
+    link_picojoules: Range | None = None  # a bit to the next NeuronCore of a ring
+    idle_watts: Range | None = None  # of a NeuronCore, all the time
     sources: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -40,6 +49,8 @@ class NeuronDevice:
             value = getattr(self, field.name)
             if isinstance(value, (int, float)) and value <= 0:
                 raise UsageError(f"device {self.name}: {field.name} is {value}; it has to be positive")
+            if field.name in ENERGY:
+                check_range(self.name, field.name, value)
 
     @property
     def sbuf_bytes(self) -> int:
@@ -58,25 +69,40 @@ _COMMON = (
     "least_cycles: MM_INIT_LATENCY of the tensor engine, 64 cycles; float32_passes: 4; same guide; MIN_II of the other "
     "engines, about 64 cycles (NKI API reference, nki.isa)",
     "gpsimd_start_cycles: GPSIMD_START of NKI's instruction set, about 150 cycles (NKI API reference, nki.isa)",
-    "dma_engines, dma_bytes_per_second: Introduction to DMA with NKI (AWS Neuron SDK documentation)",
+    "dma_engines, dma_bytes_per_second: Introduction to DMA with NKI (AWS Neuron SDK documentation), in theory; the "
+    "SDK's DMA bandwidth guide (April 2026) has 17 GB/s an engine on trn1, 23 on trn2, which are not taken",
     "dma_transfer_seconds: there, 32 KiB over one engine take 1416 ns, of which 1205 ns are the bytes'",
-    "dma_transpose_rate: NeuronMM, section 4.2.2, says that transposing lowers the bandwidth, not by how much; a half "
-    "is an assumption",
     "link_seconds: 1 to 2 us a hop of a ring, Intra-node Collective Communications (AWS Neuron SDK documentation)",
+    "mesh_steps: the same page, Mesh ReduceScatter and AllGather; mesh_share: chips of a 4 x 4 torus are two links "
+    "apart in the mean",
+    "AWS publishes no power of a NeuronCore. hbm_picojoules: HBM2, 3.9 (Fine-Grained DRAM, MICRO 2017), HBM, 7 (AMD "
+    "white paper WP485). sram_picojoules: 8.5 pJ for 64 bits of 32 KB, 14 of 1 MB, in 7 nm (Ten Lessons From Three "
+    "Generations Shaped Google's TPUv4i, ISCA 2021, Table 2). mac_picojoules: multiplication and addition of 16 bits "
+    "there, and in 45 nm (Computing's Energy Problem, ISSCC 2014). link_picojoules: one or two serial links of 5.5 "
+    "(NVIDIA's comparison with NVLink-C2C). idle_watts: an assumption, up to half of a TPU v4, which has two cores "
+    "(90 W, Google Cloud TPU documentation)",
 )
 
 TRN1 = NeuronDevice(
     name="trn1",
+    hbm_picojoules=(3.9, 7.0),
+    sram_picojoules=(0.133, 0.219),
+    mac_picojoules=(0.5, 1.5),
+    link_picojoules=(5.5, 11.0),
+    idle_watts=(0.0, 45.0),
     sources=(
         "hbm_bytes, sbuf, psum: NeuronMM, section 2.2: 16 GB, 24 MB and 2 MB for a NeuronCore",
         "tensor_hz, vector_hz, scalar_hz, gpsimd_hz: " + _GUIDE + ", engine table; peak 92 TFLOPS there",
         "hbm_bytes_per_second: 820 GB/s for the two NeuronCores of a chip, same guide",
+        "dma_transpose_rate: NeuronMM, section 4.2.2, says that transposing lowers the bandwidth, not by how much; a "
+        "half is an assumption",
         "link_bytes_per_second: 768 GB/s of NeuronLink-v2 for a chip (Amazon EC2 Trn1 product page): 4 links, two ways",
         *_COMMON,
     ),
 )
 
-TRN2 = NeuronDevice(
+TRN2 = replace(
+    TRN1,
     name="trn2",
     hbm_bytes=12 * GIB,
     sbuf_partition_bytes=224 * KIB,
@@ -84,12 +110,14 @@ TRN2 = NeuronDevice(
     vector_hz=0.96e9,
     scalar_hz=1.2e9,
     gpsimd_hz=1.2e9,
+    dma_transpose_rate=0.9,
     hbm_bytes_per_second=375e9,
     link_bytes_per_second=128e9,
     sources=(
         "hbm_bytes, hbm_bytes_per_second: 96 GiB and 3 TB/s for the eight NeuronCores of a chip, " + _GUIDE2,
         "sbuf_partition_bytes: 28 MiB = 128 x 224 KiB, same guide",
         "tensor_hz, vector_hz, scalar_hz, gpsimd_hz: engine table there; peak 79 TFLOPS in BF16",
+        "dma_transpose_rate: there, DMA transpose, up to 90 % of the throughput of a copy from HBM to SBUF",
         "link_bytes_per_second: 1 TB/s of NeuronLink-v3 for a chip (Amazon EC2 Trn2 product page): 4 links, two ways",
         *_COMMON,
     ),

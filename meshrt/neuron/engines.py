@@ -19,7 +19,8 @@ from meshrt.neuron.timeline import DmaRings, Engine
 from meshrt.ranks.trace import Event
 
 COUNTS = (
-    "hbm_read", "hbm_written", "spill_saved", "spill_reloaded", "macs", "transpose_macs", "link_bytes", "collectives",
+    "hbm_read", "hbm_written", "spill_saved", "spill_reloaded", "macs", "transpose_macs", "mac_passes", "operand_bytes",
+    "link_bytes", "collectives",
 )  # fmt: skip
 
 
@@ -97,6 +98,10 @@ class Core(ABC):
     def issue(self, engine: Engine, name: str, cycles: float, reads: Sequence[View], write: View) -> None:
         """Give an instruction its place on the clock: after its engine, its operands and the readers of its result."""
         start = self.touch(reads, write)
+        nbytes = write.data.size * write.store.itemsize
+        for tile in reads:
+            nbytes += tile.data.size * tile.store.itemsize
+        self.counts["operand_bytes"] += nbytes
         busy, least = engine.busy, self.device.least_cycles
         end = engine.run(start, cycles if cycles > least else least)
         if self.trace is not None:

@@ -55,9 +55,14 @@ def nc_matmul(stationary: Operand, moving: Operand, *, is_transpose: bool = Fals
     (k, m), n = stationary_shape, moving_shape[1]
     left.check_written("nc_matmul (stationary)")
     right.check_written("nc_matmul (moving)")
-    cycles = max(min(device.least_cycles, m), n)
+    cycles, passes = max(min(device.least_cycles, m), n), 1
     if left.store.dtype == float32 or right.store.dtype == float32:
-        cycles *= device.float32_passes
+        if left.store.dtype != right.store.dtype:
+            raise UsageError(
+                f"nc_matmul: stationary is {left.dtype}, moving {right.dtype}; if one is float32 the other is, too:"
+                " copy it with dtype"
+            )
+        passes = device.float32_passes
 
     def run(acc: Tile, adds: bool) -> None:
         if acc.store.buffer.name != "psum":
@@ -66,8 +71,9 @@ def nc_matmul(stationary: Operand, moving: Operand, *, is_transpose: bool = Fals
             raise UsageError(f"sums in PSUM are float32, not {acc.dtype}")
         if adds:
             acc.check_written("nc_matmul (sum)")
-        core.issue(core.tensor, "transpose" if is_transpose else "matmul", cycles, (left, right), acc)
+        core.issue(core.tensor, "transpose" if is_transpose else "matmul", cycles * passes, (left, right), acc)
         core.counts["transpose_macs" if is_transpose else "macs"] += k * m * n
+        core.counts["mac_passes"] += k * m * n * passes
         if core.payload:
             with np.errstate(all="ignore"):
                 product = left.data.T @ right.data

@@ -1,9 +1,11 @@
 """What NeuronCores report: the counters of all as the JSON has them, and the rows of the table that a person reads."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
+from meshrt.energy import PICO, Counts, Loads, energy_row, with_energy
 from meshrt.kinds import Row, heading
 from meshrt.machine import Measured
 from meshrt.neuron.core import NeuronCore
@@ -52,6 +54,8 @@ def combine(parts: Sequence[dict[str, Any]], device: NeuronDevice) -> dict[str, 
         "macs": counts["macs"],
         "flops": flops,
         "transpose_flops": 2 * counts["transpose_macs"],
+        "mac_passes": counts["mac_passes"],
+        "operand_bytes": counts["operand_bytes"],
         "mfu": flops / (seconds * len(parts) * device.peak_flops) if seconds else 0.0,
         "engines": engines,
         "sbuf_bytes": peak("sbuf", device.partitions, device.sbuf_bytes),
@@ -60,6 +64,29 @@ def combine(parts: Sequence[dict[str, Any]], device: NeuronDevice) -> dict[str, 
         "link_bytes": {"total": counts["link_bytes"], "max": max(part["counts"]["link_bytes"] for part in parts)},
         "collectives": max(part["counts"]["collectives"] for part in parts),
     }
+
+
+def _counts(part: Mapping[str, Any], cores: int) -> Counts:
+    """What took energy. What DMA moves is in HBM and in SBUF."""
+    return {
+        "link_bits": 8 * part["link_bytes"]["total"],
+        "hbm_bits": 8 * part["hbm_bytes"]["total"],
+        "sram_bits": 8 * (part["operand_bytes"] + part["hbm_bytes"]["total"]),
+        "macs": part["mac_passes"],
+        "seconds": part["critical_path"]["seconds"],
+        "devices": cores,
+    }
+
+
+def _loads(counts: Counts, device: NeuronDevice) -> Loads:
+    return {
+        "links": [(PICO * counts["link_bits"], device.link_picojoules)],
+        "memory": [
+            (PICO * counts["hbm_bits"], device.hbm_picojoules), (PICO * counts["sram_bits"], device.sram_picojoules)
+        ],
+        "compute": [(PICO * counts["macs"], device.mac_picojoules)],
+        "idle": [(counts["devices"] * counts["seconds"], device.idle_watts)],
+    }  # fmt: skip
 
 
 def gather(cores: Cores) -> Measured | None:
@@ -72,6 +99,9 @@ def gather(cores: Cores) -> Measured | None:
     messages, nbytes = (sum(sent[at] for _, sent in shares) for at in (0, 1))
     stretches = [[of_core[at] for of_core in of_cores] for at in range(len(of_cores[0]))]
     measured = [combine(parts, cores.device) for parts in stretches]
+    with_energy(
+        measured[0], measured[1:], partial(_counts, cores=cores.count), partial(_loads, device=cores.device)
+    )  # fmt: skip
     phases = [
         {"name": parts[0]["name"], **({} if parts[0]["tokens"] is None else {"tokens": parts[0]["tokens"]}), **part}
         for parts, part in zip(stretches[1:], measured[1:], strict=True)
@@ -106,6 +136,7 @@ def rows(report: dict[str, Any]) -> Iterator[Row]:
     yield row("transpose_flops", lambda part: short(part["transpose_flops"]))
     yield row("engines.tensor.active", lambda part: f"{100 * part['engines']['tensor']['active']:.1f} %")
     yield row("mfu", lambda part: f"{100 * part['mfu']:.1f} %")
+    yield from energy_row("neuron", report)
     for key in ("sbuf_bytes", "psum_bytes", "memory_bytes"):
         cells = [size(part[key]["max"]) for part in parts]
         yield Row(heading("neuron", report, f"{key}.max"), cells, size(whole[key]["limit"]))

@@ -66,8 +66,8 @@ class Store:
     """
 
     __slots__ = (
-        "__weakref__", "buffer", "core", "data", "dtype", "full", "idle", "mask", "nbytes", "owned", "ready",
-        "resident", "row_bytes", "saved", "shape", "used", "writes", "written",
+        "__weakref__", "buffer", "core", "data", "dtype", "full", "idle", "itemsize", "mask", "nbytes", "owned",
+        "ready", "resident", "row_bytes", "saved", "shape", "used", "writes", "written",
     )  # fmt: skip
 
     def __init__(self, buffer: Buffer, shape: tuple[int, ...], dtype: np.dtype[Any], full: bool) -> None:
@@ -76,11 +76,12 @@ class Store:
         self.core: Any = buffer.core  # the Core (engines.py), which knows stores
         self.shape = shape
         self.dtype = dtype
+        self.itemsize = dtype.itemsize
         self.full = full  # every element was written
         self.mask: np.ndarray | None = None  # which were, if some were
         self.written = 0
         self.writes = 0  # instructions that wrote here
-        self.row_bytes = prod(shape[1:]) * dtype.itemsize  # in each partition
+        self.row_bytes = prod(shape[1:]) * self.itemsize  # in each partition
         self.nbytes = self.row_bytes * shape[0]
         self.ready = 0.0  # the second at which the last write ends
         self.idle = 0.0  # the second at which the last read ends, or at which the place was free

@@ -101,7 +101,9 @@ def nc_matmul(
         raise UsageError(f"nc_matmul writes PSUM, not {dst.buffer.name}: copy the sum from there")
 
     def cycles(left: Extents) -> float:
-        core.counts["transpose_macs" if is_transpose else "macs"] += k * left[0] * free(left)
+        macs = k * left[0] * free(left)
+        core.counts["transpose_macs" if is_transpose else "macs"] += macs
+        core.counts["mac_passes"] += macs * passes
         return passes * max(min(least, left[0]), free(left))
 
     def compute(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -164,6 +166,7 @@ def nc_transpose(
 
     def cycles(left: Extents) -> float:
         core.counts["transpose_macs"] += rows * columns * rows
+        core.counts["mac_passes"] += rows * columns * rows * passes
         return passes * max(min(core.device.least_cycles, columns), rows)
 
     return emit("transpose", core.tensor, cycles, [data, unit[0:rows, 0:rows]], (columns, rows), out,

@@ -70,6 +70,38 @@ class Group:
         outs = [self._new(part.shape, part.dtype) for part in parts]
         return outs, self._once(self.sum_ring(parts, outs, link), times)
 
+    def mesh_sum(self, parts: Arrays, times: Times, link: Link) -> tuple[Arrays, Times]:
+        """The same where each member reaches all others at once: a chunk to each, whose sum goes to all.
+
+        Each sends all its chunks before it waits: two latencies of `link`, whatever the size of the group. Chunks are
+        added up in float32 in the order of the members, then rounded.
+        """
+        dtype, shape, ends, links = parts[0].dtype, parts[0].shape, list(times), [link for _ in parts]
+        whole, more = divmod(parts[0].size, self.size)
+        sizes = [whole + (member < more) for member in range(self.size)]  # as `_cut` has them
+        flat = [part.reshape(-1) if self.payload else hollow((part.size,), dtype) for part in parts]
+        arrived = [self._new((self.size * sizes[member],), dtype) for member in self.mine]
+        to_each = [sizes for _ in sizes]
+        self.all_to_all(_each(flat), _each(arrived), to_each, dtype.itemsize, ends, links, at_once=True)
+        sums = [self._added(chunks) for chunks in arrived]
+        copies = [np.concatenate([own] * self.size) if self.payload else own for own in sums]
+        outs = [self._new((sum(sizes),), dtype) for _ in parts]
+        of_each = [[size] * self.size for size in sizes]
+        self.all_to_all(_each(copies), _each(outs), of_each, dtype.itemsize, ends, links, at_once=True)
+        for touched, member in zip(self.touched, self.mine, strict=True):
+            touched.read += self.size * sizes[member] * dtype.itemsize  # to add it up
+            touched.written += sizes[member] * dtype.itemsize
+        return [out.reshape(shape) if self.payload else self._new(shape, dtype) for out in outs], ends
+
+    def _added(self, chunks: np.ndarray) -> np.ndarray:
+        """[size x n] -> [n]: what all members have sent, added up in their order."""
+        if not self.payload:
+            return hollow((chunks.size // self.size,), chunks.dtype)
+        total = np.zeros(chunks.size // self.size, np.float32)
+        for chunk in chunks.reshape(self.size, -1):
+            total += chunk.astype(np.float32)
+        return total.astype(chunks.dtype)
+
     def sum_ring(self, parts: Arrays, outs: Arrays, link: Link | None = None) -> Ring:
         """The same from `parts` to `outs`, to be run again and again."""
         ring = self._ring("reduce_sum", link, [self._cut(out) for out in outs], zip(outs, parts, strict=True))
@@ -122,17 +154,18 @@ class Group:
 
     def all_to_all(
         self, parts: Sequence[Arrays], outs: Sequence[Arrays], rows: Table, row_bytes: int, times: Times,
-        links: Sequence[Link], neighbours: bool = False,
+        links: Sequence[Link], neighbours: bool = False, at_once: bool = False,
     ) -> list[int]:  # fmt: skip
         """To each member its rows of every member's arrays: `rows` [from][to] of them, each `row_bytes` on a link.
 
         A hosted member's `parts` are arrays with as many rows, in order of those whom they are for; its `outs` get the
         rows for it, in order of those from whom they are. The times become those at which it ends; `links` is what each
         member sends over. Returns the parts that each sent, handed on ones included, `neighbours` being joined alone.
+        `at_once`: members do not wait for what comes before they have sent all.
         """
         row = sum(one.itemsize * prod(one.shape[1:]) for one in parts[0]) if self.payload else 0
         counted, real = ([[count * each for count in line] for line in rows] for each in (row_bytes, row))
-        exchange = Exchange(self.control, self.mine, self.size, counted, real, neighbours, self.wait)
+        exchange = Exchange(self.control, self.mine, self.size, counted, real, neighbours, self.wait, at_once)
         held = [self._parcels(arrays, member, rows) for arrays, member in zip(parts, self.mine, strict=True)]
         sent = exchange.run(held, times, links)
         for at, member in enumerate(self.mine):
@@ -212,6 +245,11 @@ class Group:
     def _cut(self, whole: np.ndarray) -> Arrays:
         """As many chunks of the flattened array as there are members."""
         return np.array_split(whole.reshape(-1) if self.payload else hollow((whole.size,), whole.dtype), self.size)
+
+
+def _each(arrays: Arrays) -> list[Arrays]:
+    """One array of each member, as `all_to_all` takes several."""
+    return [[array] for array in arrays]
 
 
 def _nothing_to_wait_for(_: Any) -> None:

@@ -32,6 +32,7 @@ class Exchange:
     real: Table
     neighbours: bool
     wait: Callable[[Any], object]
+    at_once: bool = False  # a member sends all that it has, and waits then; else it waits in each round
 
     def parts(self, member: int, step: int) -> tuple[int, list[tuple[int, int]]]:
         """To whom a member sends in a round, and which parts that are not empty."""
@@ -49,6 +50,7 @@ class Exchange:
     def run(self, held: list[Held], times: Times, links: Sequence[Link]) -> "Sent":
         """All rounds. `held` has each hosted member's own parts, in the end those for it too; `times` becomes when."""
         count, sent = len(self.mine), Sent([0] * len(self.mine), [0] * len(self.mine))
+        leaves = [*times] if self.at_once else times  # when each has sent what it could
         for step in range(1, self.size):
             arrivals: list[float | None] = [None] * count
             going, coming = [], []
@@ -64,10 +66,10 @@ class Exchange:
                 if not parts:
                     continue
                 nbytes = sum(self.counted[one][other] for one, other in parts)
-                times[at] += nbytes / links[at].bytes_per_second
+                leaves[at] += nbytes / links[at].bytes_per_second
                 sent.bytes[at] += nbytes
                 sent.hops[at] += len(parts)
-                arrival = times[at] + links[at].latency
+                arrival = leaves[at] + links[at].latency
                 if to in self.mine:
                     leaving.append((to - self.mine.start, parts, arrival, held[at]))
                 else:
@@ -87,6 +89,7 @@ class Exchange:
             for at, there in enumerate(arrivals):
                 if there is not None:
                     times[at] = max(times[at], there)
+        times[:] = map(max, times, leaves)
         return sent
 
     def _length(self, parts: Sequence[tuple[int, int]]) -> int:

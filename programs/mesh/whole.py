@@ -112,7 +112,7 @@ class Whole(Packed):
                             total += (np.where(here == group, x, 0).astype(np.float32) @ own).astype(np.int32)
                 low += w.shape[-2]
         work = groups * (2 + (self.activations == "block"))
-        block.clock.vectors(self.width, work * tokens * prod(lead[2:]), 4)
+        block.vectors(self.width, work * tokens * prod(lead[2:]), 4)
         if not block.payload:
             return None
         scales = np.ascontiguousarray(a[..., form.kt :]).view(np.float32)  # of `block`

@@ -53,18 +53,24 @@ class Weights:
 
 
 def share_heads(config: Config, cores: int) -> Heads:
-    """What heads each of `cores` NeuronCores has. UsageError where they do not come out even."""
-    if config.kv_heads % cores:
-        fits = [n for n in range(1, config.kv_heads + 1) if config.kv_heads % n == 0]
+    """What heads each of `cores` NeuronCores has: where there are more cores than heads of keys and values, several
+    have the same one, and its query heads among them. UsageError where they do not come out even.
+    """
+    if (config.kv_heads % cores and cores % config.kv_heads) or config.heads % cores:
+        fits = [
+            n for n in range(1, config.heads + 1)
+            if config.heads % n == 0 and (config.kv_heads % n == 0 or n % config.kv_heads == 0)
+        ]  # fmt: skip
         raise UsageError(
-            f"--cores is {cores}; the {config.kv_heads} key and value heads of the model can be shared by "
-            f"{', '.join(map(str, fits))} cores"
+            f"--cores is {cores}; the {config.heads} heads of the model, with {config.kv_heads} of keys and values, can"
+            f" be shared by {', '.join(map(str, fits))} cores"
         )
     if config.head_dim > nl.tile_size.pmax:
         raise UsageError(
             f"a head of {config.head_dim} is more than the {nl.tile_size.pmax} partitions that a product contracts over"
         )
-    return Heads(config.kv_heads // cores, config.group, config.head_dim)
+    own = max(1, config.kv_heads // cores)
+    return Heads(own, config.heads // cores // own, config.head_dim)
 
 
 def place_weights(
@@ -76,7 +82,7 @@ def place_weights(
     heads, family = share_heads(config, cores), family_of(config)
     hidden, inner, dim = config.hidden_size, config.intermediate_size, config.head_dim
     queries = part(core.index, cores, config.heads * dim)
-    keys = part(core.index, cores, config.kv_heads * dim)
+    keys = slice(*(dim * (core.index * config.kv_heads // cores + more) for more in (0, heads.kv)))
     columns, words = part(core.index, cores, inner), part(core.index, cores, config.vocab_size)
     every = slice(None)
 

@@ -14,6 +14,7 @@ from meshrt.neuron.device import NeuronDevice
 from meshrt.ranks.console import Console
 from meshrt.report import SCHEMA
 from meshrt.studies.files import write_csv
+from meshrt.studies.neuronmm import manycores
 from meshrt.studies.neuronmm import tables as neuronmm_tables
 from meshrt.studies.neuronmm.figure import KernelPoint, draw, figure6, points
 from meshrt.studies.neuronmm.model import table6, table7
@@ -23,9 +24,10 @@ from meshrt.studies.rows import Emulate, Row, off
 from meshrt.studies.store import Store
 
 TABLES: dict[str, Callable[[NeuronDevice, Emulate], list[Row]]] = {
-    **neuronmm_tables.TABLES, "6": table6, "7": table7, "figure6": figure6,
+    **neuronmm_tables.TABLES, "6": table6, "7": table7, "figure6": figure6, "tp32": manycores.table,
 }  # fmt: skip
 NAMES = tuple(TABLES)
+OF_THE_PAPER = tuple(name for name in NAMES if name != "tp32")
 
 
 def reproduce(comm: Any, console: Console, names: Sequence[str], device: NeuronDevice, store: Store) -> dict[str, Any]:
@@ -75,7 +77,7 @@ def summary(name: str, rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def title(name: str) -> str:
-    return "Figure 6" if name == "figure6" else f"Table {name}"
+    return {"figure6": "Figure 6", "tp32": "AWS's, 32 cores"}.get(name, f"Table {name}")
 
 
 def write_files(report: dict[str, Any], csv: str | None, png: str | None) -> list[str]:

@@ -18,6 +18,7 @@ DECODE_MESH = {"llama3-8b": 360, "llama2-13b": 375}
 
 # Section 7.5 has "37x the power"; the energy ratios of Tables 6 to 8 follow from their own times with 37.5.
 WSE_A100_POWER = 37.5
+A100_WATTS = 400.0  # of the board, NVIDIA A100 datasheet, SXM4; with it a WSE-2 takes 15 kW
 
 
 @dataclass(frozen=True)

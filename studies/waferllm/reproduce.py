@@ -34,6 +34,10 @@ _MODEL = (
     "The published programs that print such figures have one head of the model's whole width, no grouped queries, no "
     "LM head and no cache that moves, and time one layer; here models have their own heads, and the cache shifts."
 )
+_JOULES = (
+    "The paper's energies are times at one power each. Counted ones are of what moved, was computed and read, and of "
+    "cores of the whole wafer that do nothing; instructions, clocks, cooling and power supplies are not in them."
+)
 WHY: dict[str, tuple[str, ...]] = {
     "2": (_SOFTWARE, _FP16, _MODEL, "The last column of Table 2 is missing in the text: there is nothing to compare."),
     "3": (
@@ -52,9 +56,9 @@ WHY: dict[str, tuple[str, ...]] = {
         "The paper does not say what else a core's 48 KB hold, nor how layers are spread over the wafer: code, "
         "activations and buffers take nothing here. The ratio of the policies does not depend on it.",
     ),
-    "6": (_SOFTWARE, _FP16, "The paper names no core count: the best of the emulated ones stands here."),
-    "7": ("As Table 3. Energy is not emulated.",),
-    "8": ("As Table 4. Energy is not emulated.",),
+    "6": (_SOFTWARE, _FP16, "The paper names no core count: the best of the emulated ones stands here.", _JOULES),
+    "7": ("As Table 3.", _JOULES),
+    "8": ("As Table 4.", _JOULES),
     "gemm": (
         _SOFTWARE,
         "Tiles move while the cores multiply: what an algorithm's longer ways cost shows only where a step of them "

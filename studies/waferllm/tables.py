@@ -12,8 +12,9 @@ from typing import Any
 from meshrt.mesh.device import Device
 from meshrt.mesh.mesh import parse_mesh
 from meshrt.studies.rows import Emulate, Row
-from meshrt.studies.sweep import Job
-from meshrt.studies.waferllm import published
+from meshrt.studies.sweep import Job, Outcome
+from meshrt.studies.waferllm import energy, published
+from meshrt.studies.waferllm.energy import Joules
 from meshrt.studies.waferllm.published import Cell
 
 SIDES = (180, 240, 300, 360, 420, 480, 540, 600, 660, 720)  # core counts to choose from where the paper names none
@@ -218,7 +219,9 @@ def table6(device: Device, emulate: Emulate) -> list[Row]:
         if best is not None:
             value, cycles = 1e3 * times[best]["seconds"], times[best]["cycles"]
             note = f"{best}x{best}, the best of {len(times)} core counts from {min(times)} to {max(times)} a side"
-        rows += _against(6, name, value, cycles, note)
+        report = None if best is None else runs[best].report
+        found = None if report is None else energy.wafer_joules(device, report["measured"])
+        rows += _against(6, name, value, cycles, note, found)
     return rows
 
 
@@ -229,15 +232,34 @@ def gemv_job(device: Device, size: int, side: int, allreduce: str = "ktree") -> 
 
 def table7(device: Device, emulate: Emulate) -> list[Row]:
     """Table 3's best core counts, and energy."""
-    return _best(7, table3(device, emulate), published.TABLE3_COLUMNS)
+
+    def found(model: str, mesh: str) -> Joules | None:
+        return _of_phase(emulate(prefill_job(device, model, "waferllm", parse_mesh(mesh)[0], PROMPT)), device, PROMPT)
+
+    return _best(7, table3(device, emulate), published.TABLE3_COLUMNS, found)
 
 
 def table8(device: Device, emulate: Emulate) -> list[Row]:
     """Table 4's best core counts, and energy."""
-    return _best(8, table4(device, emulate), published.TABLE4_COLUMNS)
+
+    def found(model: str, mesh: str) -> Joules | None:
+        return _of_phase(emulate(decode_job(device, model, "waferllm", parse_mesh(mesh)[0], CONTEXT)), device)
+
+    return _best(8, table4(device, emulate), published.TABLE4_COLUMNS, found)
 
 
-def _best(number: int, rows: Sequence[Row], columns: Sequence[str]) -> list[Row]:
+def _of_phase(outcome: Outcome, device: Device, prompt: int | None = None) -> Joules | None:
+    """Joules of a token: of a prompt of so many, or of the one that is decoded; with embedding and head."""
+    if outcome.report is None:
+        return None
+    name = "decode" if prompt is None else "prefill"
+    (phase,) = (phase for phase in outcome.report["phases"] if phase["name"] == name)
+    return energy.wafer_joules(device, phase, prompt or 1)
+
+
+def _best(
+    number: int, rows: Sequence[Row], columns: Sequence[str], found: Callable[[str, str], Joules | None]
+) -> list[Row]:
     table_rows = []
     for model in ("llama3-8b", "llama2-13b"):
         of_model = [row for row in rows if row.subject == model and row.system == "waferllm" and row.column in columns]
@@ -245,12 +267,14 @@ def _best(number: int, rows: Sequence[Row], columns: Sequence[str]) -> list[Row]
         best = max(known, key=lambda row: row.emulated or 0.0, default=None)
         note = f"the best of table {of_model[0].table}: {best.column}" if best else of_model[0].note
         value, cycles = (best.emulated, best.cycles) if best else (None, None)
-        table_rows += _against(number, model, value, cycles, note)
+        table_rows += _against(number, model, value, cycles, note, found(model, best.column) if best else None)
     return table_rows
 
 
-def _against(number: int, name: str, value: float | None, cycles: float | None, method: str) -> list[Row]:
-    """One block of Tables 6 to 8. Energy is not emulated: it follows from the published power and the emulated time."""
+def _against(
+    number: int, name: str, value: float | None, cycles: float | None, method: str, found: Joules | None
+) -> list[Row]:
+    """One block of Tables 6 to 8. Energy follows from the published power and the emulated time; then as counted."""
     cells = [cell for cell in published.table(number) if cell.model == name]
     gpus = {cell.column: cell.value for cell in cells if cell.system == "a100"}
     rows = []
@@ -271,7 +295,7 @@ def _against(number: int, name: str, value: float | None, cycles: float | None, 
             rows.append(
                 Row(str(number), name, "waferllm", cell.column, "ratio", cell.value, ratio, note=note, derived=True)
             )
-    return rows
+    return rows + energy.rows(cells, found)
 
 
 def energy_ratio(gpus: int, gpu_value: float, wafer_value: float, times: bool) -> float:

@@ -81,6 +81,10 @@ CASES: dict[str, tuple[Callable[[NeuronCore], Any], type[MeshrtError], str]] = {
     "product of psum": (
         lambda c: nisa.nc_matmul(sums(c, 1)[0][0:8, 0:8], loaded(c, 8, 4)), U, "stationary is in psum"
     ),
+    "product of two dtypes": (
+        lambda c: nisa.nc_matmul(loaded(c, 8, 4), nl.copy(loaded(c, 8, 4), dtype=nl.bfloat16)), U,
+        "stationary is float32, moving bfloat16; if one is float32 the other is, too",
+    ),
     "product of hbm": (lambda c: nisa.nc_matmul(loaded(c, 8, 4), tensor(c, 8, 4)), U, "moving is in hbm"),
     "product of three axes": (
         lambda c: nisa.nc_matmul(loaded(c, 8, 2, 2), loaded(c, 8, 4)), U, r"shape \[8, 2, 2\]; it takes"

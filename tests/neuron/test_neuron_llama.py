@@ -39,6 +39,13 @@ def test_llama_tiny_on_four_cores_gives_the_text_of_transformers(tmp_path: Path,
     check(comm, "llama-tiny", 4, tmp_path)
 
 
+@pytest.mark.mpi(ranks=[1, 4])
+@pytest.mark.parametrize("name", ["gqa82", "llama-tiny"])
+def test_so_do_more_cores_than_heads_of_keys_and_values(name: str, tmp_path: Path, comm: Any) -> None:
+    """8 query heads of 2 or 4 of keys and values: a core each, so that each of the latter is on 4 or 2 cores."""
+    check(comm, name, 8, tmp_path)
+
+
 @pytest.mark.mpi(ranks=[1])
 @pytest.mark.parametrize("dtype, bound", [("bfloat16", 0.04), ("float16", 0.005)])
 def test_sixteen_bits_cost_what_their_mantissa_says(dtype: str, bound: float, tmp_path: Path, comm: Any) -> None:
@@ -119,7 +126,15 @@ def test_the_json_has_what_the_other_machines_have(comm: Any) -> None:
         "mfu",
         "engines",
     }
-    assert keys | {"collectives", "transpose_flops", "sbuf_bytes", "psum_bytes"} == set(report["measured"])
+    assert keys | {
+        "collectives",
+        "transpose_flops",
+        "sbuf_bytes",
+        "psum_bytes",
+        "mac_passes",
+        "operand_bytes",
+        "energy",
+    } == set(report["measured"])
     assert [one["name"] for one in report["phases"]] == ["prefill", "decode"]
     assert all(set(one) == {"name", "tokens", *report["measured"]} for one in report["phases"])
     collectives = 2 * report["result"]["layers"]
@@ -130,8 +145,10 @@ def test_the_json_has_what_the_other_machines_have(comm: Any) -> None:
 
 @pytest.mark.mpi(ranks=[1])
 def test_heads_that_do_not_come_out_even_are_refused(comm: Any) -> None:
-    with pytest.raises(UsageError, match="4 key and value heads of the model can be shared by 1, 2, 4 cores"):
-        run_on_cores(comm, "llama", 3, model="llama-tiny")
+    says = "8 heads of the model, with 4 of keys and values, can be shared by 1, 2, 4, 8 cores"
+    for cores in (3, 16):
+        with pytest.raises(UsageError, match=says):
+            run_on_cores(comm, "llama", cores, model="llama-tiny")
 
 
 @pytest.mark.mpi(ranks=[1])

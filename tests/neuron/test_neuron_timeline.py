@@ -89,7 +89,7 @@ def test_a_sum_adds_its_products_in_order_and_is_read_when_it_is_done() -> None:
     for _ in range(3):
         acc += nisa.nc_matmul(x, x)
     assert acc.store.ready == 16
-    acc += nisa.nc_matmul(x, y)
+    acc += nisa.nc_matmul(y, y)
     out = as_tile(nisa.tensor_copy(acc, engine=core.scalar))
     assert (acc.store.ready, out.store.ready, core.tensor.busy) == (32, 36, 28)
 
@@ -208,8 +208,8 @@ COSTS: dict[str, tuple[Callable[[NeuronCore, Tile, Tile], Any], str, float]] = {
     "small": (lambda c, x, w: x[:, 0:2] + x[:, 0:2], "vector", 64),
     "product": (lambda c, x, w: nisa.nc_matmul(x[:, 0:128], x), "tensor", 300),
     "product, narrow": (lambda c, x, w: nisa.nc_matmul(x[:, 0:128], x[:, 0:10]), "tensor", 64),
-    "product, narrow, float32": (lambda c, x, w: nisa.nc_matmul(x[:, 0:128], w[:, 0:10]), "tensor", 256),
-    "product, float32": (lambda c, x, w: nisa.nc_matmul(x[:, 0:128], w), "tensor", 1200),
+    "product, narrow, float32": (lambda c, x, w: nisa.nc_matmul(w[:, 0:128], w[:, 0:10]), "tensor", 256),
+    "product, float32": (lambda c, x, w: nisa.nc_matmul(w[:, 0:128], w), "tensor", 1200),
     "transpose": (lambda c, x, w: nisa.nc_transpose(x[:, 0:70], nl.shared_identity(c, BF16)), "tensor", 128),
 }  # fmt: skip
 

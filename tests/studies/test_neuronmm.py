@@ -16,8 +16,8 @@ from meshrt.errors import UsageError
 from meshrt.models.config import read_config
 from meshrt.neuron.device import GIB, TRN1
 from meshrt.ranks.console import Console
+from meshrt.studies.neuronmm import manycores, published
 from meshrt.studies.neuronmm import model as neuronmm_model
-from meshrt.studies.neuronmm import published
 from meshrt.studies.neuronmm import tables as neuronmm_tables
 from meshrt.studies.neuronmm.printed import print_reproduction
 from meshrt.studies.neuronmm.published import TABLE1, TABLE3, TABLE4, TABLE7, Kernel
@@ -285,6 +285,35 @@ def test_table_7_is_a_prefill_and_all_its_tokens(tmp_path: Path, monkeypatch: py
         assert told["throughput"].emulated == pytest.approx(32 / (told["end to end"].emulated or 0))
         tpot = 1e3 * report["result"]["tpot_seconds"]
         assert tpot <= (told["TPOT"].emulated or 0) < 1.02 * tpot
+
+
+# -------------------------------------------------------------------------------------------- AWS's own, 32 cores
+
+
+def test_the_published_latencies_are_those_of_the_neuron_sdk() -> None:
+    assert len(manycores.PUBLISHED) == 10 and {one.bits for one in manycores.PUBLISHED if "3-8b" in one.model} == {8}
+    assert manycores.PUBLISHED[2] == ("llama3-70b", 2048, 2048, 16, 547.0, 26.2)
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_layers_that_are_alike_take_as_long(comm: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four layers of llama-tiny from one and two: within 1 % of a run of all."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(manycores, "CORES", 4)
+    monkeypatch.setattr(manycores, "PUBLISHED", (manycores.Latency("llama-tiny", 9, 20, 16, 2.0, 1.0),))
+    told = reproduce(comm, Console(), ("tp32",), TRN1, Store())
+    tpot, ttft = told["rows"]
+    assert (tpot["column"], ttft["column"], tpot["derived"], ttft["derived"]) == ("TPOT", "TTFT", False, True)
+    arguments = {"model": "llama-tiny", "dtype": "bfloat16"}
+    for row, name, asked in (
+        (tpot, "tpot_seconds", {"context": 19, "max_new_tokens": 2}),
+        (ttft, "ttft_seconds", {"prompt_tokens": 9, "max_new_tokens": 1}),
+    ):
+        report = run_alone(Job("llama", (4, 1), TRN1, arguments | asked)).report
+        assert report is not None
+        assert row["emulated"] == pytest.approx(1e3 * report["result"][name], rel=0.01)
+        assert row["ratio"] == row["emulated"] / row["published"]
+    assert told["summary"][0]["compared"] == 1 and told["why"]["tp32"]
 
 
 # ---------------------------------------------------------------------------------------------------- command line

@@ -24,6 +24,7 @@ from meshrt.studies.sweep import Job, Outcome, run_alone
 from meshrt.studies.waferllm import published
 from meshrt.studies.waferllm import tables as reproduce_tables
 from meshrt.studies.waferllm.curves import CURVES, CheckedClaim, ProductPoint, claims
+from meshrt.studies.waferllm.energy import wafer_joules
 from meshrt.studies.waferllm.printed import print_reproduction
 from meshrt.studies.waferllm.published import Cell, Claim
 from meshrt.studies.waferllm.reproduce import NAMES, reproduce, write_files
@@ -100,6 +101,15 @@ def test_tables_7_and_8_repeat_the_best_of_3_and_4(best: int, table: int) -> Non
                   and column in (None, c.column)]  # fmt: skip
         assert cell.value is not None
         assert max(value for value in values if value is not None) == pytest.approx(cell.value, abs=1)
+
+
+def test_a_wafers_other_cores_are_idle() -> None:
+    part = {"energy": {"low": 1.0, "mean": 2.0, "high": 3.0}, "cores": 500, "critical_path": {"seconds": 4.0}}
+    idle = 4.0 * (750 * 994 - 500)
+    assert wafer_joules(WSE2, part, 2) == pytest.approx(
+        ((1 + 0.004 * idle) / 2, (2 + 0.009 * idle) / 2, (3 + 0.014 * idle) / 2)
+    )
+    assert wafer_joules(WSE2, {}) is None
 
 
 @pytest.mark.parametrize("table", [6, 7, 8])
@@ -196,7 +206,16 @@ def test_small_reproductions_are_the_same_on_any_ranks(comm: Any, small: None) -
         assert row["emulated"] == pytest.approx(1e3 * row["cycles"] / WSE2.clock_hz)
         best = min(_cycles(reproduce_tables.gemv_job(WSE2, size, side)) for side in (4, 6, 8))
         assert row["cycles"] == best
-    assert sum(row["derived"] for row in told["rows"]) == 6
+    assert sum(row["derived"] for row in told["rows"]) == 6 + 2 + 6  # ratios by power; joules, ratios as counted
+    counted = {(row["subject"], row["column"]): row for row in told["rows"] if row["system"] == "waferllm"}
+    for name, gpus in (("16K", (0.336, 0.253, 0.340)), ("32K", (1.231, 0.341, 0.339))):
+        joules = counted[name, "energy"]
+        assert joules["published"] == pytest.approx(15e3 * 1e-3 * own[name]["published"])
+        low, high = 8 * 8 * 0.004, 750 * 994 * 0.014 + 8 * 8 * 0.1  # of the cores, all others of the wafer included
+        assert low < joules["emulated"] / (1e-3 * own[name]["emulated"]) < high
+        for count, milliseconds in zip(published.GPUS, gpus, strict=True):
+            ratio = counted[name, f"energy, {count} / WSE-2, counted"]["emulated"]
+            assert ratio == pytest.approx(published.GPUS[count] * 400 * 1e-3 * milliseconds / joules["emulated"])
 
 
 def _cycles(job: Job) -> float:

@@ -77,7 +77,7 @@ def around(block: Block, way: ScatterRing, tiles: np.ndarray, combine: Combine, 
     with block.memory.hold("ring chunks", (n * size - numbers + (0 if stream else size)) * tiles.itemsize):
         for step in range(n - 1):
             fabric.transfer(block, way.channel, chunks[step], chunks[step + 1], combine=combine, stream=stream)
-            fabric.stage(block, way.channel, 0 if stream else size, everyone)
+            fabric.stage(block, way.channel, size, everyone, stream=stream)
         for step in range(n - 1):
             if step:  # what came in the step before is passed on
                 fabric.stage(block, way.channel, 0, everyone)

@@ -89,7 +89,7 @@ def _combine(block: Block, tree: Tree, partial: np.ndarray, combine: Combine, li
             fabric.transfer(
                 block, channel, partial, partial, positions=senders, lines=lines, combine=combine, stream=stream
             )
-            fabric.stage(block, channel, 0 if stream else numbers, receivers, lines)
+            fabric.stage(block, channel, numbers, receivers, lines, stream)
             if stream and at in tree.stores:
                 fabric.tail(block, channel, partial, tree.stores[at], lines)
     return partial

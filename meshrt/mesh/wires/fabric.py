@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meshrt.mesh.cores import Cores
+from meshrt.mesh.device import VECTOR_OPERANDS
 from meshrt.mesh.wires import heads, order, ramps, tally
 from meshrt.mesh.wires.heads import Passage, Waiting
 from meshrt.mesh.wires.lane import Lane, MessageBuffer, lane_of
@@ -244,14 +245,21 @@ def transfer(
 
 
 def stage(
-    block: Cores, channel: Channel, operations: int, positions: np.ndarray, lines: np.ndarray | None = None
-) -> None:
-    """Software at these positions of the channel's lines touches a packet: relays it, or adds so many numbers."""
+    block: Cores, channel: Channel, operations: int, positions: np.ndarray, lines: np.ndarray | None = None,
+    stream: bool = False,
+) -> None:  # fmt: skip
+    """Software at these positions of the channel's lines touches a packet: relays it, or adds so many numbers.
+
+    With `stream` they are added as they come (`tail` has the time), to numbers of the core's own; else in memory.
+    """
     chosen = chosen_cores(block, channel, positions, lines)
     if chosen.count:
-        block.counters.stages += chosen.count
+        counters = block.counters
+        counters.stages += chosen.count
+        counters.adds += operations * chosen.count
+        counters.operand_bytes += 4 * operations * chosen.count * (1 if stream else VECTOR_OPERANDS)
         block.clock.path_changes()
-        cycles = block.device.beta + block.device.compute_cycles(operations)
+        cycles = block.device.beta + (0.0 if stream else block.device.compute_cycles(operations))
         chosen.spend(block, cycles, 1)
         if block.mapped:
             tally.touched(block, channel, positions, lines, 1, cycles)

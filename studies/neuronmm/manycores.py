@@ -1,0 +1,105 @@
+"""AWS's own latencies of whole models on the 32 NeuronCores of a trn1.32xlarge, beside emulated ones. Beyond the paper.
+
+Published: P50 of batch 1 with Transformers NeuronX, Neuron 2.18 (AWS Neuron SDK, about-neuron/benchmarks/trn1). No
+number of a device was found on any of them.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from meshrt.models.catalogue import find_model
+from meshrt.neuron.device import NeuronDevice
+from meshrt.ranks.files import write_file
+from meshrt.studies.files import check_folder
+from meshrt.studies.neuronmm.tables import times
+from meshrt.studies.rows import Emulate, Row
+from meshrt.studies.sweep import Job, Outcome
+from meshrt.studies.tune.answers import folder
+
+CORES = 32
+
+
+class Latency(NamedTuple):
+    """A published row: prompt and new tokens, bits of a weight, milliseconds to the first token and for each after."""
+
+    model: str
+    prompt: int
+    new: int
+    bits: int
+    ttft: float
+    tpot: float
+
+
+PUBLISHED = (
+    Latency("llama3-8b", 128, 8064, 8, 17.09, 7.03),
+    Latency("llama3-8b", 128, 3968, 8, 14.75, 5.86),
+    Latency("llama3-70b", 2048, 2048, 16, 547.0, 26.2),
+    Latency("llama3-70b", 128, 1024, 16, 53.2, 24.48),
+    Latency("llama2-7b", 128, 8064, 16, 13.324, 6.700),
+    Latency("llama2-70b", 128, 128, 16, 53.910, 25.181),
+    Latency("llama2-70b", 256, 256, 16, 81.882, 25.267),
+    Latency("llama2-70b", 128, 1024, 16, 57.752, 25.449),
+    Latency("llama2-70b", 1024, 1024, 16, 232.480, 26.038),
+    Latency("codellama-13b", 4096, 4096, 16, 868.635, 9.865),
+)
+LIKE: Mapping[str, tuple[str, Mapping[str, Any]]] = {  # models that are not packaged, by one that is
+    "llama2-7b": ("llama2-13b", {
+        "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32,
+        "num_key_value_heads": 32,
+    }),
+    "llama2-70b": ("llama3-70b", {"vocab_size": 32000, "rope_theta": 10000.0}),
+    "codellama-13b": ("llama2-13b", {  # its 40 heads padded, so that 32 cores have as many
+        "vocab_size": 32016, "rope_theta": 1000000.0, "num_attention_heads": 64, "num_key_value_heads": 64,
+        "head_dim": 128,
+    }),
+}  # fmt: skip
+
+
+def table(device: NeuronDevice, emulate: Emulate) -> list[Row]:
+    """Time to the first token, and for one halfway through the new ones, of one layer and of two: all others are alike.
+
+    The first token is beside the comparison (derived): the published times have compiled graphs of their own for it.
+    """
+    rows = []
+    for stated in PUBLISHED:
+        model, layers = _folder(stated)
+        halfway = stated.prompt + stated.new // 2
+        for column, milliseconds, name, asked in (
+            ("TPOT", stated.tpot, "tpot_seconds", {"context": halfway, "max_new_tokens": 2}),
+            ("TTFT", stated.ttft, "ttft_seconds", {"prompt_tokens": stated.prompt, "max_new_tokens": 1}),
+        ):
+            outcomes = [emulate(_job(device, model, stated.bits, count, asked)) for count in (1, 2)]
+            seconds = _all_layers(outcomes, name, layers)
+            rows.append(
+                Row(
+                    "tp32", f"{stated.model}, {stated.prompt} + {stated.new}", f"{stated.bits} bits", column, "ms",
+                    milliseconds, times(seconds, 1e3), derived=column == "TTFT",
+                    note=next((outcome.refused for outcome in outcomes if outcome.refused), ""),
+                )
+            )  # fmt: skip
+    return rows
+
+
+def _all_layers(outcomes: list[Outcome], name: str, layers: int) -> float | None:
+    """Of a model, from what one layer and two take."""
+    one, two = (None if run.report is None else float(run.report["result"][name]) for run in outcomes)
+    return None if one is None or two is None else one + (layers - 1) * (two - one)
+
+
+def _job(device: NeuronDevice, model: str, bits: int, layers: int, asked: Mapping[str, Any]) -> Job:
+    weights = {"bits": bits} if bits < 16 else {}
+    return Job("llama", (CORES, 1), device, {"model": model, "dtype": "bfloat16", "layers": layers, **weights, **asked})
+
+
+def _folder(stated: Latency) -> tuple[str, int]:
+    """(a model folder without weights with room for the row's tokens, in the user's cache folder, its layers)."""
+    source, changes = LIKE.get(stated.model, (stated.model, {}))
+    original: Mapping[str, Any] = json.loads((find_model(source) / "config.json").read_text())
+    room = max(original["max_position_embeddings"], stated.prompt + stated.new)
+    config = {**original, **changes, "max_position_embeddings": room}
+    path = folder().parent / "models" / f"{stated.model}-{room}"
+    check_folder("the cache folder", str(path))
+    text = json.dumps(config, indent=1) + "\n"
+    write_file("the cache folder", str(path / "config.json"), lambda stream: stream.write(text.encode()))
+    return str(path), int(config["num_hidden_layers"])
