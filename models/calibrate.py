@@ -71,12 +71,13 @@ def _layers(
     """The layers, each after all sequences have gone through it with the projection that `begin` gives of it."""
     family = family_of(config)
     w = {name: np.asarray(weight, dtype) for name, weight in weights.items()}
-    rotary = rotary_tables(family, max(map(len, sequences)), dtype)
+    turns = rotary_tables(family, max(map(len, sequences)), dtype)
     states: list[Array] = [embed(family, w, np.asarray(ids)) for ids in sequences]
     for one in family.layers:
         record = begin(one)
         states = [
-            layer(family, w, one, x, rotary and (rotary[0][: len(x)], rotary[1][: len(x)]), record) for x in states
+            layer(family, w, one, x, tuple((cos[: len(x)], sin[: len(x)]) for cos, sin in turns), record)
+            for x in states
         ]
         yield one
 

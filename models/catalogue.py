@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from meshrt.models import hub
 from meshrt.models.errors import ModelError
 
 
@@ -19,22 +20,33 @@ def has_weights(name: str) -> bool:
 def has_experts(name: str) -> bool:
     """Is a packaged model a mixture of experts?"""
     from meshrt.models.config import read_config
-    from meshrt.models.opt import is_opt
 
-    folder = _here() / name
-    return not is_opt(folder) and read_config(folder).moe is not None
+    return read_config(_here() / name).moe is not None
 
 
 def find_model(name: str | Path) -> Path:
-    """The folder of a packaged model's name, or of a path. A packaged name wins; `./name` is always a path.
+    """The folder of a packaged model's name, of a path, or of a name that the local Hugging Face cache has.
 
-    Raises ModelError listing the packaged models.
+    A packaged name wins, then a path; `./name` is always a path. Raises ModelError with the way to what is elsewhere,
+    or listing the packaged models.
     """
     if str(name) in packaged():
         return _here() / str(name)
     folder = Path(os.path.expanduser(name))
     if os.path.isfile(folder / "config.json"):
         return folder
+    if found := hub.cached(str(name)):
+        return found
+    if folder.suffix == ".gguf" and os.path.isfile(folder):
+        raise ModelError(
+            f"model {str(name)!r} is a GGUF file: `meshrt import {name} --out FOLDER` makes a folder of it, which"
+            " --model takes"
+        )
+    if hub.is_hub_name(str(name)) and not os.path.exists(folder):
+        raise ModelError(
+            f"model {str(name)!r} is neither a folder nor in the Hugging Face cache, {hub.cache_folder()}, and nothing"
+            f" is fetched from here: `hf download {name}` brings a model of this name there"
+        )
     problem = "has no config.json" if os.path.isdir(folder) else "is neither a packaged model nor a folder"
     listed = ", ".join(packaged()) or "none"
     raise ModelError(f"model {str(name)!r} {problem}; packaged: {listed}; else give a Hugging Face folder")
@@ -42,9 +54,9 @@ def find_model(name: str | Path) -> Path:
 
 def runner(name: str) -> str:
     """The program that runs a packaged model."""
-    from meshrt.models.opt import is_opt
+    from meshrt.models.config import read_config
 
-    return "lowrank" if is_opt(find_model(name)) else "llama"
+    return "lowrank" if read_config(find_model(name)).model_type == "opt" else "llama"
 
 
 def _here() -> Path:

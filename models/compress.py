@@ -56,7 +56,8 @@ def compress(
     are. Raises ModelError.
     """
     check_new_folder(out)
-    config, checkpoint = read_config(folder), open_checkpoint(folder)
+    config = read_config(folder)
+    checkpoint = open_checkpoint(folder, config)
     check_shapes(checkpoint, config)
     data = read_object(folder / "config.json")
     data["low_rank"] = {**recipe, "ranks": {**config.factored, **ranks}}
@@ -120,6 +121,7 @@ def summary(folder: Path, out: str | Path, matrices: Sequence[Compressed]) -> di
 
 def sizes(folder: Path) -> tuple[int, int]:
     """Parameters of a model folder, and their bytes."""
-    checkpoint = open_checkpoint(folder)
-    found = [(math.prod(checkpoint.shape(n)), checkpoint.dtype(n)) for n in expected_shapes(read_config(folder))]
+    config = read_config(folder)
+    checkpoint = open_checkpoint(folder, config)
+    found = [(math.prod(checkpoint.shape(n)), checkpoint.dtype(n)) for n in expected_shapes(config)]
     return sum(size for size, _ in found), sum(size * dtype.itemsize for size, dtype in found)

@@ -1,8 +1,8 @@
 """The sizes and constants of a model, read from a Hugging Face folder.
 
-Llama, Qwen2 and Mistral are one architecture with three sets of switches, and mixtures of experts are made of its parts
-(models/moe.py). A key that would change the numbers and is not supported is an error. All other unknown keys are
-ignored on purpose: such files are full of settings for training.
+All models are one architecture with many switches: what those of a kind have in common says models/kinds.py, and
+mixtures of experts are made of the same parts (models/moe.py). A key that would change the numbers and is not supported
+is an error. All other unknown keys are ignored on purpose: such files are full of settings for training.
 """
 
 from collections.abc import Mapping
@@ -13,37 +13,26 @@ from typing import Any, Literal
 from meshrt.models.errors import ModelError
 from meshrt.models.files import find_file, read_object
 from meshrt.models.keys import MAX_SIZE, Keys
-from meshrt.models.matrix import Dense, Layer, Matrix, Mlp, Norm, form_of, read_ranks
+from meshrt.models.kinds import ACTIVATIONS, KINDS, Kind
+from meshrt.models.matrix import Activation, Dense, Layer, Matrix, Mlp, Norm, form_of, read_ranks
 from meshrt.models.moe import MIXTURES, Moe, make_experts, read_moe
+from meshrt.models.positions import Rope, read_ropes, read_windows
 from meshrt.models.quantize.form import Quantized, read_head, read_quantized
 
-MODEL_TYPES = ("llama", "qwen2", "mistral", *MIXTURES)
-BIASED, SWITCHED_BIAS = ("qwen2", "qwen2_moe"), ("llama", "deepseek", "olmoe", "qwen3_moe")  # all others have no bias
-WINDOWED = ("mistral", "mixtral", "olmoe")  # where a window acts whenever it is there
-QK_NORMS: Mapping[str, Literal["head", "all"]] = {"olmoe": "all", "qwen3_moe": "head"}
 DTYPES = ("float32", "float16", "bfloat16")
 MAX_LAYERS = 10_000  # far above any model; beyond, tables of its shapes alone would not fit
-FACTORS = (1e-6, 1e6)  # of the rotary embedding: with these all angles are finite in float32
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rope:
-    """Rotary embedding. `kind` says which of the last four fields act: none, `factor` for linear, all for llama3."""
-
-    theta: float = 10000.0
-    kind: Literal["default", "linear", "llama3"] = "default"
-    factor: float = 1.0
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
-    original_max_positions: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """A decoder-only transformer: RMSNorm, rotary grouped-query attention, SwiGLU, no bias unless said.
+    """A decoder-only transformer: norms, grouped-query attention, an MLP or experts (models/matrix.py, Layer).
 
-    `moe` says which layers have experts instead of an MLP of `intermediate_size`. `qk_norm`: queries and keys have a
-    norm before they are turned, over each head or over all together; after it `clip_qkv` bounds them and the values.
+    `moe` says which layers have experts instead of an MLP of `intermediate_size`. `clip_qkv` bounds queries, keys and
+    values after their norms. `rope` is None where positions are learned; layers with a window have `local_rope` where
+    there is one. `windows` has that of each layer, of tokens that a token sees, and nothing where all of them see all.
+    Scores of attention are products times `attention_scale`; where there is a `score_cap` c they become
+    c tanh(score / c), and logits with a `logit_cap` likewise.
+
     `factored` has the ranks of the matrices kept as two factors (models/matrix.py), by name without `.weight`;
     `quantized` those in a few bits (models/quantize/form.py), and `head` the form of the head where it is one of them.
     """
@@ -56,21 +45,41 @@ class Config:
     heads: int
     kv_heads: int
     head_dim: int
-    rms_norm_eps: float
+    eps: float  # of norms
     tie_word_embeddings: bool
     qkv_bias: bool
     o_bias: bool
+    mlp_bias: bool
+    activation: Activation
     max_positions: int
-    rope: Rope
+    rope: Rope | None
+    local_rope: Rope | None = None
+    windows: tuple[int | None, ...] = ()
+    attention_scale: float
+    score_cap: float | None = None
+    logit_cap: float | None = None
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
     dtype: str | None = None
     moe: Moe | None = None
-    qk_norm: Literal["head", "all"] | None = None
     clip_qkv: float | None = None
     factored: Mapping[str, int] = field(default_factory=dict, hash=False)
     quantized: Mapping[str, Quantized] = field(default_factory=dict, hash=False)
     head: Quantized | None = None
+
+    @property
+    def kind(self) -> Kind:
+        return KINDS[self.model_type]
+
+    @property
+    def qk_norm(self) -> Literal["head", "all"] | None:
+        """Queries and keys have a norm before they are turned: over each head, or over all together."""
+        return self.kind.qk_norm
+
+    @property
+    def ropes(self) -> tuple[Rope, ...]:
+        """The rotary embeddings, of which a layer has one."""
+        return tuple(rope for rope in (self.rope, self.local_rope) if rope is not None)
 
     @property
     def group(self) -> int:
@@ -84,9 +93,9 @@ class Config:
 
     def layer(self, number: int) -> Layer:
         """A layer's matrices and norms, by their names without `.weight`."""
-        hidden, inner = self.hidden_size, self.intermediate_size
+        hidden, inner, names = self.hidden_size, self.intermediate_size, self.kind.names
         queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        stem = f"model.layers.{number}."
+        stem, window = f"{names.layer}{number}.", self.windows[number] if self.windows else None
 
         def matrix(name: str, rows: int, columns: int, bias: bool = False) -> Matrix:
             form = self.quantized.get(stem + name) or form_of(self.factored, stem + name)
@@ -96,22 +105,28 @@ class Config:
             size = {"head": self.head_dim, "all": all_heads}
             return None if self.qk_norm is None else Norm(stem + name, size[self.qk_norm])
 
+        (q, k, v, o), (gate, up, down) = names.attention, names.mlp
         return Layer(
-            stem + "input_layernorm",
-            matrix("self_attn.q_proj", hidden, queries, self.qkv_bias),
-            matrix("self_attn.k_proj", hidden, keys, self.qkv_bias),
-            matrix("self_attn.v_proj", hidden, keys, self.qkv_bias),
-            matrix("self_attn.o_proj", queries, hidden, self.o_bias),
-            stem + "post_attention_layernorm",
+            stem + names.attention_norm,
+            matrix(q, hidden, queries, self.qkv_bias),
+            matrix(k, hidden, keys, self.qkv_bias),
+            matrix(v, hidden, keys, self.qkv_bias),
+            matrix(o, queries, hidden, self.o_bias),
+            stem + names.mlp_norm,
             make_experts(self.model_type, self.moe, hidden, matrix)
             if self.moe is not None and self.moe.has_experts(number)
             else Mlp(
-                matrix("mlp.gate_proj", hidden, inner),
-                matrix("mlp.up_proj", hidden, inner),
-                matrix("mlp.down_proj", inner, hidden),
+                None if gate is None else matrix(gate, hidden, inner, self.mlp_bias),
+                matrix(up, hidden, inner, self.mlp_bias),
+                matrix(down, inner, hidden, self.mlp_bias),
+                self.activation,
             ),
             norm("self_attn.q_norm", queries),
             norm("self_attn.k_norm", keys),
+            names.after_attention and stem + names.after_attention,
+            names.after_mlp and stem + names.after_mlp,
+            window,
+            0 if window is None or self.local_rope is None else 1,
         )
 
     def matrices(self) -> dict[str, Matrix]:
@@ -126,11 +141,12 @@ class Config:
 
         `generation` is that of generation_config.json, whose end-of-text ids win. Raises ModelError with file and key.
         """
-        read = Keys(data, source)
-        kind = read.get("model_type", str)
-        if kind not in MODEL_TYPES:
-            raise read.bad("model_type", f"is {kind!r}; supported are {', '.join(MODEL_TYPES)}")
-        _refuse_unsupported(read, kind)
+        name = Keys(data, source).get("model_type", str)
+        if name not in KINDS:
+            raise Keys(data, source).bad("model_type", f"is {name!r}; supported are {', '.join(KINDS)}")
+        kind = KINDS[name]
+        read = Keys({**kind.defaults, **data}, source, names=kind.keys)
+        _refuse_unsupported(read, name, kind)
 
         hidden, heads = read.size("hidden_size"), read.size("num_attention_heads")
         kv_heads = read.size("num_key_value_heads", heads)
@@ -143,34 +159,51 @@ class Config:
             raise read.bad("head_dim", f"is {head_dim}; rotary embedding needs an even one")
         if heads * head_dim > MAX_SIZE:
             raise read.bad("head_dim", f"is {head_dim}, of {heads} heads; all of them may have {MAX_SIZE} numbers")
-        bias = read.get("attention_bias", bool, False) if kind in SWITCHED_BIAS else False
+        if read.get("word_embed_proj_dim", int, hidden) != hidden:
+            raise read.bad("word_embed_proj_dim", f"is {read.found('word_embed_proj_dim')}; only {hidden} is supported")
+        bias = kind.biases == "all" or (kind.biases == "switched" and read.get("attention_bias", bool, False))
         layers = read.size("num_hidden_layers", most=MAX_LAYERS)
         eps = read.between("rms_norm_eps", 0, 1)
+        activation = read.get("hidden_act", str, "silu")
+        known = ACTIVATIONS if name not in MIXTURES else ("silu",)
+        if activation not in known:
+            raise read.bad("hidden_act", f"is {activation!r}; supported are {', '.join(known)}")
+        scalar = read.between("query_pre_attn_scalar", 1e-6, 1e9) if read.has("query_pre_attn_scalar") else head_dim
 
+        def cap(key: str) -> float | None:
+            return read.between(key, 1e-6, 1e18) if read.has(key) else None
+
+        rope, local_rope = read_ropes(read, kind)
         eos = read
         if generation is not None and generation.get("eos_token_id") is not None:
             eos = Keys(generation, source.replace("config.json", "generation_config.json"))
         config = cls(
-            model_type=kind,
+            model_type=name,
             vocab_size=read.size("vocab_size"),
             hidden_size=hidden,
-            intermediate_size=read.size("intermediate_size"),
+            intermediate_size=read.size("intermediate_size", 4 * hidden if name == "gpt2" else None),
             layers=layers,
             heads=heads,
             kv_heads=kv_heads,
             head_dim=head_dim,
-            rms_norm_eps=eps,
+            eps=eps,
             tie_word_embeddings=read.get("tie_word_embeddings", bool, False),
-            qkv_bias=bias or kind == "qwen2" or (kind == "qwen2_moe" and read.get("qkv_bias", bool, True)),
+            qkv_bias=bias or name == "qwen2" or (name == "qwen2_moe" and read.get("qkv_bias", bool, True)),
             o_bias=bias,
+            mlp_bias=kind.biases == "all" or (name == "llama" and read.get("mlp_bias", bool, False)),
+            activation=ACTIVATIONS[activation],
             max_positions=read.size("max_position_embeddings"),
-            rope=_rope(read),
+            rope=rope,
+            local_rope=local_rope,
+            windows=read_windows(read, kind, layers),
+            attention_scale=scalar**-0.5,
+            score_cap=cap("attn_logit_softcapping"),
+            logit_cap=cap("final_logit_softcapping"),
             bos_token_id=(read.token_ids("bos_token_id") or (None,))[0],
             eos_token_ids=eos.token_ids("eos_token_id"),
             dtype=_dtype(read),
-            moe=read_moe(read, kind, layers) if kind in MIXTURES else None,
-            qk_norm=QK_NORMS.get(kind),
-            clip_qkv=read.between("clip_qkv", 0, 1e18) if kind == "olmoe" and read.has("clip_qkv") else None,
+            moe=read_moe(read, name, layers) if name in MIXTURES else None,
+            clip_qkv=cap("clip_qkv") if name == "olmoe" else None,
         )
         if read.has("quantized") and read.has("low_rank"):
             raise read.bad("quantized", "and 'low_rank' are both set; a matrix is kept in one form")
@@ -208,58 +241,18 @@ def read_config(folder: str | Path, quantized: bool = False) -> Config:
     return config
 
 
-def _refuse_unsupported(read: Keys, kind: str) -> None:
+def _refuse_unsupported(read: Keys, name: str, kind: Kind) -> None:
     """Everything that would silently give other numbers."""
-    if read.get("hidden_act", str, "silu") != "silu":
-        raise read.bad("hidden_act", f"is {read.data['hidden_act']!r}; only silu is supported")
-    if read.get("mlp_bias", bool, False):
-        raise read.bad("mlp_bias", "is true; only feed-forward layers without bias are supported")
-    if kind not in SWITCHED_BIAS and read.get("attention_bias", bool, kind in BIASED) != (kind in BIASED):
-        raise read.bad("attention_bias", f"is {read.data['attention_bias']}, which is not what {kind} has")
+    for key, value in kind.only.items():
+        if read.data.get(key) not in (None, value):
+            raise read.bad(key, f"is {read.data[key]!r}; only {value!r} is supported")
+    if name != "llama" and read.get("mlp_bias", bool, False):
+        raise read.bad("mlp_bias", f"is true, which is not what {name} has")
+    biased = kind.biases == "qkv"
+    if kind.biases != "switched" and read.get("attention_bias", bool, biased) != biased:
+        raise read.bad("attention_bias", f"is {read.data['attention_bias']}, which is not what {name} has")
     if read.has("quantization_config"):
         raise read.bad("quantization_config", "is set; only F32, F16 and BF16 weights are supported")
-    # Qwen2 and Qwen3 files carry a window that use_sliding_window switches.
-    if read.get("use_sliding_window", bool, False) or (kind in WINDOWED and read.has("sliding_window")):
-        key = "sliding_window" if kind in WINDOWED else "use_sliding_window"
-        raise read.bad(key, "is active; only full attention is supported")
-    layer_types = read.get("layer_types", list, [])
-    if any(layer != "full_attention" for layer in layer_types):
-        raise read.bad("layer_types", "has layers other than full_attention; only that is supported")
-
-
-def _rope(read: Keys) -> Rope:
-    """transformers 4: `rope_theta` and `rope_scaling` (or null). transformers 5: all of it in `rope_parameters`."""
-    both = [key for key in ("rope_scaling", "rope_parameters") if read.has(key)]
-    if len(both) == 2 and read.data["rope_scaling"] != read.data["rope_parameters"]:
-        raise read.bad("rope_scaling", "and 'rope_parameters' are both set and differ; keep one of them")
-    rope = Keys(read.get(both[0], dict), read.source, both[0] + ".") if both else Keys({}, read.source)
-    if any(isinstance(value, dict) for value in rope.data.values()):
-        raise read.bad(both[0], "differs between kinds of layers; only one for all layers is supported")
-    for place in (read, rope):
-        if place.number("partial_rotary_factor", 1.0) != 1.0:
-            raise place.bad("partial_rotary_factor", "is not 1; only whole heads are rotated")
-    theta = (rope if rope.has("rope_theta") else read).between("rope_theta", 1, 1e18, 10000.0)
-
-    name = "rope_type" if rope.has("rope_type") else "type"
-    kind = rope.get(name, str, "default")
-    if kind == "default":
-        return Rope(theta=theta)
-    if kind not in ("linear", "llama3"):
-        raise rope.bad(name, f"is {kind!r}; supported are default, linear, llama3")
-    factor = rope.between("factor", *FACTORS)
-    if kind == "linear":
-        return Rope(theta=theta, kind="linear", factor=factor)
-    low, high = (rope.between(key, *FACTORS) for key in ("low_freq_factor", "high_freq_factor"))
-    if not low < high:
-        raise rope.bad("low_freq_factor", f"is {low}; it must be below high_freq_factor, {high}")
-    return Rope(
-        theta=theta,
-        kind="llama3",
-        factor=factor,
-        low_freq_factor=low,
-        high_freq_factor=high,
-        original_max_positions=rope.size("original_max_position_embeddings"),
-    )
 
 
 def _dtype(read: Keys) -> str | None:

@@ -1,16 +1,15 @@
-"""What the model families have in common, as a forward pass needs it: LLaMA, Qwen2, Mistral, mixtures, and OPT.
+"""What the models have in common, as a forward pass needs it.
 
 All that walk a model's layers walk those of its Family: shapes of a folder, the reference, compression, every machine.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from meshrt.models.config import Config, read_config
 from meshrt.models.errors import ModelError
 from meshrt.models.matrix import Experts, Layer, LowRank, Matrix, Mlp
-from meshrt.models.opt import OptConfig, is_opt, read_opt
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,16 +24,21 @@ class Family:
     max_positions: int
     layers: tuple[Layer, ...]
     embedding: str
+    embedding_scale: float  # of what is looked up there, not of a head that is the same table
     positions: str | None  # the table of learned positions; None: rotary embedding
     position_offset: int  # of the first row of that table
     norm: str
     head: str
     layer_norm: bool  # with mean and bias; else RMSNorm
+    norm_shift: int  # to be added to the weights of all norms
     eps: float
     clip: float | None = None  # queries, keys and values are cut off at -clip and clip
+    scale: float  # of the scores of attention
+    score_cap: float | None  # then scores s become cap tanh(s / cap), and so do logits
+    logit_cap: float | None
     stop: tuple[int, ...]
     dtype: str
-    config: Config | OptConfig
+    config: Config
 
     @property
     def group(self) -> int:
@@ -44,50 +48,59 @@ class Family:
 
 def read_family(folder: Path, quantized: bool = False) -> Family:
     """The model of a Hugging Face folder. ModelError, also of a quantized one but to those who can work with it."""
-    return family_of(read_opt(folder) if is_opt(folder) else read_config(folder, quantized))
+    return family_of(read_config(folder, quantized))
 
 
-def family_of(config: Config | OptConfig) -> Family:
-    return _of_llama(config) if isinstance(config, Config) else _of_opt(config)
-
-
-def _of_llama(config: Config) -> Family:
-    embedding = "model.embed_tokens"
+def family_of(config: Config) -> Family:
+    kind, names = config.kind, config.kind.names
     return Family(
         hidden=config.hidden_size, heads=config.heads, kv_heads=config.kv_heads, head_dim=config.head_dim,
         vocabulary=config.vocab_size, max_positions=config.max_positions,
         layers=tuple(map(config.layer, range(config.layers))),
-        embedding=embedding, positions=None, position_offset=0, norm="model.norm",
-        head=embedding if config.tie_word_embeddings else "lm_head",
-        layer_norm=False, eps=config.rms_norm_eps, clip=config.clip_qkv, stop=config.eos_token_ids,
-        dtype=config.dtype or "float32", config=config,
+        embedding=names.embedding, embedding_scale=config.hidden_size**0.5 if kind.scaled_embedding else 1.0,
+        positions=names.positions, position_offset=kind.position_offset or 0, norm=names.norm,
+        head=names.embedding if config.tie_word_embeddings else "lm_head",
+        layer_norm=kind.layer_norm, norm_shift=kind.norm_shift, eps=config.eps, clip=config.clip_qkv,
+        scale=config.attention_scale, score_cap=config.score_cap, logit_cap=config.logit_cap,
+        stop=config.eos_token_ids, dtype=config.dtype or "float32", config=config,
     )  # fmt: skip
 
 
-def _of_opt(config: OptConfig) -> Family:
-    embedding = "model.decoder.embed_tokens"
-    return Family(
-        hidden=config.hidden_size, heads=config.heads, kv_heads=config.heads, head_dim=config.head_dim,
-        vocabulary=config.vocab_size, max_positions=config.max_positions,
-        layers=tuple(map(config.layer, range(config.layers))),
-        embedding=embedding, positions="model.decoder.embed_positions", position_offset=config.position_offset,
-        norm="model.decoder.final_layer_norm", head=embedding if config.tie_word_embeddings else "lm_head",
-        layer_norm=True, eps=config.eps, stop=config.eos_token_ids, dtype=config.dtype or "float32", config=config,
-    )  # fmt: skip
+# What the models here have beside what LLaMA has, experts apart.
+DENSE: Mapping[str, Callable[[Family], bool]] = {
+    "norms of queries and keys": lambda family: family.config.qk_norm == "head",
+    "norms of all heads together": lambda family: family.config.qk_norm == "all",
+    "clip_qkv": lambda family: family.clip is not None,
+    "windows of attention": lambda family: any(one.window is not None for one in family.layers),
+    "several rotary embeddings": lambda family: len(family.config.ropes) > 1,
+    "learned positions": lambda family: family.positions is not None,
+    "LayerNorm": lambda family: family.layer_norm,
+    "norms after a part of a layer": lambda family: any(one.after_mlp is not None for one in family.layers),
+    "weights of norms that are shifted": lambda family: family.norm_shift != 0,
+    "a scaled embedding": lambda family: family.embedding_scale != 1,
+    "capped scores or logits": lambda family: (family.score_cap, family.logit_cap) != (None, None),
+    "MLPs without a gate": lambda family: any(one.gate is None for one in _mlps(family)),
+    "other activations than silu": lambda family: any(one.activation != "silu" for one in _mlps(family)),
+    "biases in its MLPs": lambda family: any(one.down.bias for one in _mlps(family)),
+    "an attention scale of its own": lambda family: family.scale != family.head_dim**-0.5,
+}
 
 
-def check_plain(family: Family, folder: Path, machine: str) -> None:
-    """ModelError where the model has what the reference, the mesh and GPUs compute, and this one does not yet."""
-    parts = {
-        "experts": any(isinstance(one.mlp, Experts) for one in family.layers),
-        "norms of queries and keys": any(one.head_norms for one in family.layers),
-        "clip_qkv": family.clip is not None,
-    }
-    found = " and ".join(name for name, there in parts.items() if there)
+def _mlps(family: Family) -> list[Mlp]:
+    return [one.mlp for one in family.layers if isinstance(one.mlp, Mlp)]
+
+
+def check_plain(family: Family, folder: Path, machine: str, able: Collection[str] = ()) -> None:
+    """ModelError where the model has what the reference, the mesh and GPUs compute, and this one does not yet: of what
+    LLaMA does not have it can do what `able` names.
+    """
+    lacks = [name for name, there in DENSE.items() if name not in able and there(family)]
+    experts = ["experts"] if any(isinstance(one.mlp, Experts) for one in family.layers) else []
+    found = " and ".join(experts + lacks)
     if found:
         raise ModelError(
             f"{folder}: the model has {found}, which {machine} cannot run yet; name a model without, or run it on the"
-            " mesh or on GPUs (llama --on mesh, --on gpu; docs/moe.md)"
+            " mesh or on GPUs (llama --on mesh, --on gpu; docs/models.md, docs/moe.md)"
         )
 
 
@@ -105,7 +118,7 @@ def _each(family: Family, matrix: Callable[[Matrix], Matrix]) -> Family:
     """The model with this done to every matrix of its layers that may be kept in another form."""
 
     def mlp(one: Mlp) -> Mlp:
-        return Mlp(one.gate and matrix(one.gate), matrix(one.up), matrix(one.down))
+        return replace(one, gate=one.gate and matrix(one.gate), up=matrix(one.up), down=matrix(one.down))
 
     def layer(one: Layer) -> Layer:
         return replace(
@@ -133,6 +146,6 @@ def evenly(family: Family, ratio: float) -> Family:
 
 
 def first_unlike(layers: Sequence[Layer], run: int) -> int | None:
-    """Which of the layers after the first `run` has other forms than the last of those, if one has."""
-    forms = [[one.form for one in layer.matrices()] for layer in layers]
+    """Which of the layers after the first `run` has other forms than the last of those, or sees others, if one does."""
+    forms = [(layer.window, layer.rope, [one.form for one in layer.matrices()]) for layer in layers]
     return next((at for at in range(run, len(forms)) if forms[at] != forms[run - 1]), None)

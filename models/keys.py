@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from meshrt.models.errors import ModelError
@@ -12,24 +12,31 @@ MAX_SIZE = 1 << 24  # of anything in a model: far above any
 
 @dataclass(frozen=True)
 class Keys:
-    """Typed look-ups in one JSON object. null counts as absent, as it does for transformers."""
+    """Typed look-ups in one JSON object. null counts as absent, as it does for transformers.
+
+    `names` are those that the object has for some keys.
+    """
 
     data: Mapping[str, Any]
     source: str
     prefix: str = ""
+    names: Mapping[str, str] = field(default_factory=dict)
+
+    def found(self, key: str) -> Any:
+        return self.data.get(self.names.get(key, key))
 
     def has(self, key: str) -> bool:
-        return self.data.get(key) is not None
+        return self.found(key) is not None
 
     def bad(self, key: str, what: str) -> ModelError:
-        return ModelError(f"{self.source}: {self.prefix + key!r} {what}")
+        return ModelError(f"{self.source}: {self.prefix + self.names.get(key, key)!r} {what}")
 
     def get(self, key: str, kind: type, default: Any = None) -> Any:
         if not self.has(key):
             if default is None:
                 raise self.bad(key, "is missing")
             return default
-        value = self.data[key]
+        value = self.found(key)
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
             raise self.bad(key, f"is {value!r}, not of type {kind.__name__}")
         return value
@@ -43,7 +50,7 @@ class Keys:
     def number(self, key: str, default: float | None = None) -> float:
         if not self.has(key) and default is not None:
             return default
-        value = self.data.get(key)
+        value = self.found(key)
         if value is None:
             raise self.bad(key, "is missing")
         try:
@@ -61,7 +68,7 @@ class Keys:
 
     def token_ids(self, key: str) -> tuple[int, ...]:
         """One id or a list of them."""
-        value = self.data.get(key)
+        value = self.found(key)
         ids = value if isinstance(value, list) else [] if value is None else [value]
         if any(isinstance(i, bool) or not isinstance(i, int) or i < 0 for i in ids):
             raise self.bad(key, f"is {value!r}, not a token id or a list of them")

@@ -11,7 +11,7 @@ Quantized matrices are those of models/quantize/form.py.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from meshrt.models.quantize.form import Quantized
 
@@ -29,6 +29,7 @@ class LowRank:
 
 
 Form: TypeAlias = Dense | LowRank | Quantized
+Activation: TypeAlias = Literal["silu", "gelu_tanh", "relu"]
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,7 @@ class Mlp:
     gate: Matrix | None
     up: Matrix
     down: Matrix
+    activation: Activation = "silu"
 
     @property
     def inner(self) -> tuple[Matrix, ...]:
@@ -132,7 +134,7 @@ class Norm:
 
 @dataclass(frozen=True)
 class Layer:
-    """Attention, and an MLP or experts, each after a norm. These two norms are given by name."""
+    """Attention, and an MLP or experts, each after a norm, and in some models before another one: given by name."""
 
     attention_norm: str
     q: Matrix
@@ -143,6 +145,16 @@ class Layer:
     mlp: Mlp | Experts
     q_norm: Norm | None = None  # of the queries, before they are turned; of one head, or of all together
     k_norm: Norm | None = None
+    after_attention: str | None = None
+    after_mlp: str | None = None
+    window: int | None = None  # tokens that a token sees, itself and those before it; None: all
+    rope: int = 0  # which of the model's rotary embeddings
+
+    @property
+    def norms(self) -> tuple[str, ...]:
+        """All that are over the hidden size, in their order."""
+        names = self.attention_norm, self.after_attention, self.mlp_norm, self.after_mlp
+        return tuple(name for name in names if name is not None)
 
     @property
     def attention(self) -> tuple[Matrix, ...]:

@@ -1,7 +1,10 @@
 """The dense forward pass in NumPy: what every distributed one is compared with.
 
 LLaMA (Touvron et al. 2023, https://arxiv.org/abs/2302.13971) with grouped-query attention, mixtures of experts of its
-kind (models/moe.py), and OPT (Zhang et al. 2022, https://arxiv.org/abs/2205.01068); names as in Hugging Face.
+kind (models/moe.py), and what models/kinds.py has beside them: Qwen3 (2025, https://arxiv.org/abs/2505.09388), Phi-3
+(Abdin et al. 2024, https://arxiv.org/abs/2404.14219), Gemma 2 (2024, https://arxiv.org/abs/2408.00118) and 3 (2025,
+https://arxiv.org/abs/2503.19786), GPT-2 (Radford et al. 2019), OPT (Zhang et al. 2022,
+https://arxiv.org/abs/2205.01068). Names as in Hugging Face.
 T tokens, S tokens seen so far, H query heads, G key and value heads, D head size.
 """
 
@@ -18,14 +21,14 @@ from meshrt.models.config import Config, read_config
 from meshrt.models.errors import ModelError
 from meshrt.models.experts import route
 from meshrt.models.family import Family, family_of
-from meshrt.models.matrix import Experts, Layer, Matrix, Mlp, Norm
-from meshrt.models.opt import OptConfig
+from meshrt.models.matrix import Activation, Experts, Layer, Matrix, Mlp, Norm
 from meshrt.models.quantize.folder import read_dense
 from meshrt.models.rope import cos_sin
 
 Array: TypeAlias = NDArray[Any]
 Weights: TypeAlias = Mapping[str, Array]
 Rotary: TypeAlias = tuple[Array, Array]  # cosines and sines [T, D/2]
+Turns: TypeAlias = tuple[Rotary, ...]  # of each rotary embedding of the model; none where positions are learned
 Project: TypeAlias = Callable[[Weights, Matrix, Array], Array]
 
 
@@ -36,8 +39,8 @@ def load_weights(
 
     Quantized matrices become dense ones, with their compensators added.
     """
-    checkpoint = model if isinstance(model, Checkpoint) else open_checkpoint(model)
-    config = config or read_config(checkpoint.folder, quantized=True)
+    config = config or read_config(model.folder if isinstance(model, Checkpoint) else model, quantized=True)
+    checkpoint = model if isinstance(model, Checkpoint) else open_checkpoint(model, config)
 
     matrices = {name: one for name, one in config.matrices().items() if name in config.quantized}
     if config.head is not None:
@@ -59,7 +62,7 @@ def project(w: Weights, matrix: Matrix, x: Array) -> Array:
 
 
 def forward(
-    config: Config | OptConfig, weights: Weights, ids: Sequence[int], dtype: DTypeLike = np.float64,
+    config: Config, weights: Weights, ids: Sequence[int], dtype: DTypeLike = np.float64,
     project: Project = project,
 ) -> Array:  # fmt: skip
     """Token ids to logits [T, vocab]: row t is the prediction for position t + 1. All arithmetic is in `dtype`, but for
@@ -68,12 +71,12 @@ def forward(
     family = family_of(config)
     tokens = _token_ids(family, ids)
     w = {name: np.asarray(weight, dtype) for name, weight in weights.items()}
-    rotary = rotary_tables(family, len(tokens), dtype)
+    turns = rotary_tables(family, len(tokens), dtype)
     x = embed(family, w, tokens)
     for one in family.layers:
-        x = layer(family, w, one, x, rotary, project)
+        x = layer(family, w, one, x, turns, project)
     head = Matrix(family.head, family.hidden, family.vocabulary)
-    return project(w, head, normed(family, w, family.norm, x))
+    return capped(project(w, head, normed(family, w, family.norm, x)), family.logit_cap)
 
 
 def generate(
@@ -91,27 +94,31 @@ def generate(
 def embed(family: Family, w: Weights, tokens: NDArray[np.integer]) -> Array:
     """[T, hidden], with the learned positions of a model that has them."""
     x: Array = w[family.embedding + ".weight"][tokens]
+    if family.embedding_scale != 1:
+        x = x * x.dtype.type(family.embedding_scale)
     if family.positions is not None:
         x = x + w[family.positions + ".weight"][family.position_offset + np.arange(len(tokens))]
     return x
 
 
-def rotary_tables(family: Family, tokens: int, dtype: DTypeLike) -> Rotary | None:
-    """None where positions are learned."""
-    if not isinstance(family.config, Config):
-        return None
-    cos, sin = cos_sin(family.config, np.arange(tokens))
-    return cos.astype(dtype), sin.astype(dtype)
+def rotary_tables(family: Family, tokens: int, dtype: DTypeLike) -> Turns:
+    tables = (cos_sin(family.config, np.arange(tokens), number) for number in range(len(family.config.ropes)))
+    return tuple((cos.astype(dtype), sin.astype(dtype)) for cos, sin in tables)
 
 
 def normed(family: Family, w: Weights, name: str, x: Array) -> Array:
     """RMSNorm or LayerNorm over the last axis."""
-    weight, eps = w[name + ".weight"], x.dtype.type(family.eps)
+    weight, eps = norm_weight(family, w, name), x.dtype.type(family.eps)
     if not family.layer_norm:
         return rms_norm(x, weight, eps)
     centred = x - x.mean(axis=-1, keepdims=True)
     y: Array = centred / np.sqrt((centred * centred).mean(axis=-1, keepdims=True) + eps) * weight + w[name + ".bias"]
     return y
+
+
+def norm_weight(family: Family, w: Weights, name: str) -> Array:
+    weight: Array = w[name + ".weight"]
+    return weight + weight.dtype.type(family.norm_shift) if family.norm_shift else weight
 
 
 def rms_norm(x: Array, weight: Array, eps: Any) -> Array:
@@ -120,42 +127,55 @@ def rms_norm(x: Array, weight: Array, eps: Any) -> Array:
     return y
 
 
+def capped(x: Array, cap: float | None) -> Array:
+    """cap tanh(x / cap); x where there is no cap."""
+    return x if cap is None else np.tanh(x / x.dtype.type(cap)) * x.dtype.type(cap)
+
+
 def rotate(x: Array, cos: Array, sin: Array) -> Array:
     """Rotary embedding of x [heads, T, D]: component i turns with component i + D/2."""
     low, high = np.split(x, 2, axis=-1)
     return np.concatenate((low * cos - high * sin, high * cos + low * sin), axis=-1)
 
 
-def layer(family: Family, w: Weights, one: Layer, x: Array, rotary: Rotary | None, project: Project = project) -> Array:
+def layer(family: Family, w: Weights, one: Layer, x: Array, turns: Turns, project: Project = project) -> Array:
     """One layer over x [T, hidden]. `project` is what computes a projection: another one can look at its input."""
-    x = x + attention(family, w, one, normed(family, w, one.attention_norm, x), rotary, project)
+    y = attention(family, w, one, normed(family, w, one.attention_norm, x), turns, project)
+    x = x + (y if one.after_attention is None else normed(family, w, one.after_attention, y))
     y = normed(family, w, one.mlp_norm, x)
-    out: Array = x + (mlp(w, one.mlp, y, project) if isinstance(one.mlp, Mlp) else experts(w, one.mlp, y, project))
+    y = mlp(w, one.mlp, y, project) if isinstance(one.mlp, Mlp) else experts(w, one.mlp, y, project)
+    out: Array = x + (y if one.after_mlp is None else normed(family, w, one.after_mlp, y))
     return out
 
 
 def attention(
-    family: Family, w: Weights, one: Layer, x: Array, rotary: Rotary | None, project: Project = project
-) -> Array:
+    family: Family, w: Weights, one: Layer, x: Array, turns: Turns, project: Project = project
+) -> Array:  # fmt: skip
     """Causal self-attention over x [T, hidden]. Key and value head g serves the query heads g*H/G .. (g+1)*H/G - 1."""
 
     def heads(matrix: Matrix, norm: Norm | None) -> Array:  # [their number, T, D]
         y = project(w, matrix, x)
         if norm is not None:
-            weight, eps = w[norm.name + ".weight"], x.dtype.type(family.eps)
+            weight, eps = norm_weight(family, w, norm.name), x.dtype.type(family.eps)
             y = rms_norm(y.reshape(len(x), -1, norm.size), weight, eps).reshape(y.shape)
         if family.clip is not None:
             y = np.clip(y, -family.clip, family.clip)
         return y.reshape(len(x), -1, family.head_dim).transpose(1, 0, 2)
 
     q, k, v = heads(one.q, one.q_norm), heads(one.k, one.k_norm), heads(one.v, None)
-    if rotary is not None:
-        q, k = rotate(q, *rotary), rotate(k, *rotary)
+    if turns:
+        q, k = rotate(q, *turns[one.rope]), rotate(k, *turns[one.rope])
     k, v = (np.repeat(part, family.group, axis=0) for part in (k, v))
-    scores = q @ k.transpose(0, 2, 1) / x.dtype.type(np.sqrt(family.head_dim))  # [H, T, T]
-    future = np.triu(np.ones(scores.shape[1:], bool), 1)
-    y = softmax(np.where(future, x.dtype.type(-np.inf), scores)) @ v  # [H, T, D]
+    scores = capped(q @ k.transpose(0, 2, 1) * x.dtype.type(family.scale), family.score_cap)  # [H, T, T]
+    y = softmax(np.where(seen(len(x), one.window), scores, x.dtype.type(-np.inf))) @ v  # [H, T, D]
     return project(w, one.o, y.transpose(1, 0, 2).reshape(len(x), -1))
+
+
+def seen(tokens: int, window: int | None) -> NDArray[np.bool_]:
+    """Which tokens each token sees, [T, T]: itself and those before it, or the last `window` of these."""
+    back = np.arange(tokens)[:, None] - np.arange(tokens)
+    found: NDArray[np.bool_] = (back >= 0) & (back < (window or tokens))
+    return found
 
 
 def softmax(x: Array) -> Array:
@@ -165,12 +185,25 @@ def softmax(x: Array) -> Array:
 
 
 def mlp(w: Weights, one: Mlp, x: Array, project: Project = project) -> Array:
-    """SwiGLU, or ReLU where there is no gate."""
+    """act(x gate) * (x up), or act(x up) where there is no gate, times down."""
     up = project(w, one.up, x)
     if one.gate is None:
-        return project(w, one.down, np.maximum(up, 0))
-    gate = project(w, one.gate, x)
-    return project(w, one.down, gate / (1 + np.exp(-gate)) * up)
+        return project(w, one.down, activated(up, one.activation))
+    return project(w, one.down, activated(project(w, one.gate, x), one.activation) * up)
+
+
+def activated(x: Array, activation: Activation) -> Array:
+    """silu is x / (1 + e^-x), gelu_tanh x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2 (Hendrycks and Gimpel 2016,
+    https://arxiv.org/abs/1606.08415), relu max(x, 0).
+    """
+    if activation == "relu":
+        return np.maximum(x, 0)
+    if activation == "silu":
+        y: Array = x / (1 + np.exp(-x))
+        return y
+    inner = x.dtype.type(np.sqrt(2 / np.pi)) * (x + x.dtype.type(0.044715) * x * x * x)
+    z: Array = x.dtype.type(0.5) * x * (1 + np.tanh(inner))
+    return z
 
 
 def experts(w: Weights, one: Experts, x: Array, project: Project = project) -> Array:

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from meshrt.models.config import Config
 
 
-def inverse_frequencies(config: Config) -> NDArray[np.float32]:
-    """Radians per position of each pair of components, float32 [head_dim/2]."""
-    rope = config.rope
+def inverse_frequencies(config: Config, number: int = 0) -> NDArray[np.float32]:
+    """Radians per position of each pair, float32 [head_dim/2], in the model's rotary embedding of that number."""
+    rope = config.ropes[number]
     exponent = np.arange(0, config.head_dim, 2, dtype=np.float32) / np.float32(config.head_dim)
     frequency: NDArray[np.float32] = np.float32(1) / np.float32(rope.theta) ** exponent
     if rope.kind == "linear":
@@ -31,7 +31,9 @@ def inverse_frequencies(config: Config) -> NDArray[np.float32]:
     return frequency
 
 
-def cos_sin(config: Config, positions: NDArray[np.integer]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def cos_sin(
+    config: Config, positions: NDArray[np.integer], number: int = 0
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Cosines and sines of the angles at the given positions, each float32 [len(positions), head_dim/2]."""
-    angle = np.asarray(positions, np.float32)[:, None] * inverse_frequencies(config)
+    angle = np.asarray(positions, np.float32)[:, None] * inverse_frequencies(config, number)
     return np.cos(angle), np.sin(angle)

@@ -121,9 +121,9 @@ class Layer(nn.Module):
     def __init__(self, config: Config, number: int) -> None:
         super().__init__()
         layer = config.layer(number)
-        self.input_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.input_layernorm = nn.RMSNorm(config.hidden_size, eps=config.eps)
         self.self_attn = Attention(config, layer)
-        self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, eps=config.eps)
         block = Experts(layer.mlp) if isinstance(layer.mlp, shapes.Experts) else Mlp(layer.mlp)
         self.block = layer.mlp.router.name.split(".")[-2] if isinstance(layer.mlp, shapes.Experts) else "mlp"
         self.add_module(self.block, block)
@@ -144,7 +144,7 @@ class Llama(nn.Module):
         self.config = config
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(Layer(config, number) for number in range(config.layers))
-        self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.norm = nn.RMSNorm(config.hidden_size, eps=config.eps)
         if not config.tie_word_embeddings:
             self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         last = {f"{one.name}.weight" for number in range(config.layers) for one in outputs(config.layer(number))}

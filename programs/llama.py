@@ -80,7 +80,7 @@ def run(
     every: shared.Every = None,
     resume: shared.Resume = False,
 ) -> dict[str, Any]:
-    """Generate text with a LLaMA, a Qwen2 or a mixture of experts from a Hugging Face folder, also a quantized one."""
+    """Generate text with a LLaMA, another model (docs/models.md) or a mixture of experts, also a quantized one."""
     arguments = dict(locals())
     del arguments["cores"]
     asked, how = taken(Asked, arguments), taken(How, arguments)

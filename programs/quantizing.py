@@ -1,11 +1,10 @@
 """Models that are quantized by shape: what a folder of `meshrt quantize` would have, without its numbers."""
 
 from dataclasses import replace
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal
 
 from meshrt.errors import UsageError
 from meshrt.models.config import Config
-from meshrt.models.opt import OptConfig
 from meshrt.models.quantize.form import Group as Grouping
 from meshrt.program import AtLeast, AtMost
 
@@ -19,13 +18,11 @@ Symmetric = Annotated[bool, "of --bits: no zeros are stored"]
 Ranks = Annotated[str | None, "of --bits: compensators, as dense-512+kurtosis-16 (`meshrt quantize`)"]
 CompensatorBits = Annotated[Literal["3", "8", "16"] | None, "of --ranks  [default: 3]"]
 
-AnyConfig = TypeVar("AnyConfig", bound=Config | OptConfig)
-
 
 def quantized_by_shape(
-    config: AnyConfig, payload: bool, bits: int | None, group: Grouping | None, symmetric: bool, ranks: str | None,
+    config: Config, payload: bool, bits: int | None, group: Grouping | None, symmetric: bool, ranks: str | None,
     compensator_bits: str | None,
-) -> AnyConfig:  # fmt: skip
+) -> Config:  # fmt: skip
     """The model with all matrices of its layers in --bits, and compensators of --ranks. UsageError, ModelError."""
     of_bits = {
         "--group": group, "--symmetric": symmetric or None, "--ranks": ranks, "--compensator-bits": compensator_bits,
@@ -37,8 +34,6 @@ def quantized_by_shape(
         return config
     if payload:
         raise UsageError("--bits is for shapes, with --payload none; `meshrt quantize` makes a quantized model")
-    if isinstance(config, OptConfig):
-        raise UsageError("--bits quantizes LLaMA and its like, and this is an OPT: leave it away")
     if config.quantized:
         raise UsageError("--bits: the model is quantized already; leave it away")
     if config.factored:

@@ -75,7 +75,7 @@ def _sizes(writer: Any, config: Config, words: dict[str, Any] | None) -> None:
     writer.add_value_length(config.head_dim)
     writer.add_rope_dimension_count(config.head_dim)
     writer.add_rope_freq_base(config.rope.theta)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_layer_norm_rms_eps(config.eps)
     if config.rope.kind == "linear":
         from gguf import RopeScalingType
 

@@ -94,7 +94,7 @@ def decoder(folder: Path, spelling: str = "plain", group: int | None = None) -> 
         return str(b("Add", np.concatenate(bias), out) if bias else out)
 
     def norm(x: str, name: str) -> str:
-        weight, eps = read[name + ".weight"], np.float32(config.rms_norm_eps)
+        weight, eps = read[name + ".weight"], np.float32(config.eps)
         if spelling == "runtime":
             return str(b("SimplifiedLayerNormalization", x, weight, axis=-1, epsilon=float(eps), name=f"n.{name}"))
         square = b("Mul", x, x) if spelling == "plain" else b("Pow", x, np.array([2.0], np.float32))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from meshrt.models.checkpoint import expected_shapes
-from meshrt.models.opt import OptConfig
+from meshrt.models.config import Config
 
 BASE: dict[str, Any] = {
     "architectures": ["OPTForCausalLM"],
@@ -51,7 +51,7 @@ def random_opt(name: str, folder: Path) -> Path:
 
     rng = np.random.default_rng([*CASES].index(name))
     weights = {}
-    shapes = expected_shapes(OptConfig.from_dict(CASES[name]))
+    shapes = expected_shapes(Config.from_dict(CASES[name]))
     for tensor in sorted(shapes, key=drawn_when):
         shape = shapes[tensor]
         noise = rng.standard_normal(shape).astype(np.float32)

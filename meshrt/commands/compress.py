@@ -99,7 +99,7 @@ def compress(
     console = make_console(0, 1, quiet or json_path == "-")
     folder = find_model(model)
     config = read_config(folder)
-    check_shapes(open_checkpoint(folder), config)
+    check_shapes(open_checkpoint(folder, config), config)
     tokenizer = load_tokenizer(folder)
     chosen = {} if ratio is None else aligned_ranks(config, matrices, ratio, block)
     chosen |= named_ranks(config, parse_ranks(ranks))

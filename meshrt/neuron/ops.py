@@ -15,9 +15,9 @@ from meshrt.neuron.operand import Operand
 from meshrt.neuron.tile import Deferred, as_tile
 
 __all__ = (
-    "add", "bitwise_and", "copy", "divide", "exp", "log", "matmul", "max", "maximum", "mean", "min", "minimum",
-    "multiply", "relu", "right_shift", "rsqrt", "sigmoid", "silu", "sqrt", "square", "subtract", "sum", "tanh",
-    "transpose",
+    "add", "bitwise_and", "copy", "divide", "exp", "gelu_apprx_tanh", "log", "matmul", "max", "maximum", "mean", "min",
+    "minimum", "multiply", "relu", "right_shift", "rsqrt", "sigmoid", "silu", "sqrt", "square", "subtract", "sum",
+    "tanh", "transpose",
 )  # fmt: skip
 
 Axis = int | Sequence[int] | None
@@ -58,6 +58,14 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
 def silu(x: np.ndarray) -> np.ndarray:
     """x sigmoid(x)."""
     y: np.ndarray = x * sigmoid(x)
+    return y
+
+
+@_of_tiles
+def gelu_apprx_tanh(x: np.ndarray) -> np.ndarray:
+    """x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2."""
+    inner = np.float32(np.sqrt(2 / np.pi)) * (x + np.float32(0.044715) * x * x * x)
+    y: np.ndarray = np.float32(0.5) * x * (1 + np.tanh(inner))
     return y
 
 

@@ -1,6 +1,8 @@
-"""A model's checkpoint for those who multiply numbers: a head that is kept in codes is rebuilt as it is read."""
+"""A model's checkpoint for those who multiply numbers: what is kept in another form is rebuilt as it is read."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,27 +12,43 @@ from numpy.typing import NDArray
 from meshrt.models.checkpoint import Checkpoint, Index, check_shapes, open_checkpoint
 from meshrt.models.config import Config
 from meshrt.models.errors import ModelError
-from meshrt.models.opt import OptConfig
+from meshrt.models.family import family_of
 from meshrt.models.quantize.form import Quantized
 
 ROWS = 1024  # that are rebuilt together: float64 of a vocabulary of 152,064 words would not fit everywhere
 
 
-def checked_checkpoint(folder: str | Path, config: Config | OptConfig) -> Checkpoint:
-    """The checkpoint of a model, its shapes checked. Raises ModelError."""
-    checkpoint = open_checkpoint(folder)
+def checked_checkpoint(folder: str | Path, config: Config) -> Checkpoint:
+    """The checkpoint of a model, its shapes checked, with norms by which numbers are multiplied. Raises ModelError."""
+    checkpoint = open_checkpoint(folder, config)
     check_shapes(checkpoint, config)
-    if not isinstance(config, Config) or config.head is None:
-        return checkpoint
-    from meshrt.models.quantize.folder import check_tensors  # most models need none of it, and start sooner without
+    rebuilt = shifted_norms(checkpoint, config)
+    if config.head is not None:
+        from meshrt.models.quantize.folder import check_tensors  # most models need none of it, and start sooner without
 
-    matrix, form = config.head_matrix, config.head
-    check_tensors(checkpoint, matrix.name, form, matrix.columns, matrix.rows)
+        matrix, form = config.head_matrix, config.head
+        check_tensors(checkpoint, matrix.name, form, matrix.columns, matrix.rows)
 
-    def read(*index: Index) -> NDArray[np.float32]:
-        return rows_of(checkpoint, matrix.name, form, matrix.rows, *index)
+        def read(*index: Index) -> NDArray[np.float32]:
+            return rows_of(checkpoint, matrix.name, form, matrix.rows, *index)
 
-    return replace(checkpoint, rebuilt={f"{matrix.name}.weight": read})
+        rebuilt[f"{matrix.name}.weight"] = read
+    return replace(checkpoint, rebuilt=rebuilt)
+
+
+def shifted_norms(checkpoint: Checkpoint, config: Config) -> dict[str, Callable[..., NDArray[Any]]]:
+    """How the weights of norms are read where something is to be added to them: in float32."""
+    family = family_of(config)
+    if not family.norm_shift:
+        return {}
+    shift = np.float32(family.norm_shift)
+
+    def read(name: str, *index: Index) -> NDArray[np.float32]:
+        return checkpoint.read(name, *index).astype(np.float32) + shift
+
+    of_layers = ([*one.norms, *(norm.name for norm in one.head_norms)] for one in family.layers)
+    names = [family.norm, *(name for some in of_layers for name in some)]
+    return {f"{name}.weight": partial(read, f"{name}.weight") for name in names}
 
 
 def rows_of(

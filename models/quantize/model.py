@@ -49,7 +49,8 @@ class Found:
 
 def read_model(folder: Path) -> tuple[Config, Checkpoint]:
     """A model that can be quantized. Raises ModelError."""
-    config, checkpoint = read_config(folder), open_checkpoint(folder)
+    config = read_config(folder)
+    checkpoint = open_checkpoint(folder, config)
     if config.factored:
         raise ModelError(
             f"{folder}: has matrices in two factors ('low_rank' in config.json); quantize the model that it was"
@@ -123,7 +124,7 @@ def _head(config: Config, scheme: Scheme, written: dict[str, Array]) -> Found:
     """The head in 8 bits; a tied one beside the embedding, which stays. ModelError."""
     name = config.head_matrix.name
     before = written.pop(f"{name}.weight", None)
-    w = (written["model.embed_tokens.weight"] if before is None else before).astype(np.float64)
+    w = (written[f"{config.kind.names.embedding}.weight"] if before is None else before).astype(np.float64)
     try:
         codes = w4a8(w, scheme.group_of(config.hidden_size), scheme.symmetric, HEAD_BITS)
     except ModelError as error:

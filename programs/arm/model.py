@@ -228,7 +228,7 @@ def embed(soc: Soc, model: Model, ids: Sequence[int], position: int, target: int
 
 def normed(model: Model, weight: Array | None, room: Room, x: Array | None, more: More, rows: slice) -> Stage:
     """x + `more` stays, and becomes codes after an RMSNorm; of these rows of all."""
-    hidden, eps = model.config.hidden_size, model.config.rms_norm_eps
+    hidden, eps = model.config.hidden_size, model.config.eps
 
     def numbers(team: Team) -> tuple[Array | None, Array | None]:
         some = span_of(team)

@@ -14,7 +14,9 @@ PROMPT = "Once upon a time"
 MOST_TOKENS = 10_000_000  # of a prompt that says nothing: their ids alone take a second to count
 EVERY = 16  # tokens from one state that is kept to the next
 
-Model = Annotated[str, "a packaged model's name, or a Hugging Face folder, also a compressed one"]
+Model = Annotated[
+    str, "a packaged model's name, a Hugging Face folder, also a compressed one, or a name in its local cache"
+]
 PromptText = Annotated[
     str | None, f"text to go on from; - is standard input, @FILE a file, @@ a text's own @  [default: {PROMPT!r}]"
 ]

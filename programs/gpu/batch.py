@@ -40,7 +40,7 @@ class Prompts:
         self.slots = np.array(
             [slot(sequence.number, at) for sequence in sequences for at in range(len(sequence.tokens))]
         )
-        self.seen = sum(length * (length + 1) // 2 for length in lengths)  # keys that queries look at
+        self.lengths = lengths
 
     def begin(self, gpus: Gpus, model: Model) -> None:
         pass
@@ -55,15 +55,35 @@ class Prompts:
             rotated(gpu, q, heads.dim, turn)
             rotated(gpu, k, heads.dim, turn)
             keep(gpu, pools, layer, self.slots, result.latents[1:] if self.cache.low_rank else [k, v])
-            queries = len(heads.queries)
+            queries, family, window = len(heads.queries), model.family, model.family.layers[layer].window
             cost = gpu.cost(
-                4 * self.seen * queries * heads.dim,
+                4 * sum(looked_at(length, window) for length in self.lengths) * queries * heads.dim,
                 2 * gpu.size(q) + gpu.size(k) + gpu.size(v),
                 {"attention_heads": len(self.tokens) * queries},
             )
             out, shape = gpu.new(*q.shape), (len(heads.kv), heads.group, heads.dim)
-            ys.append(gpu.launch(kernels.attend_causal, out, q, k, v, shape, self.ends, cost=cost))
+            ys.append(
+                gpu.launch(
+                    kernels.attend_causal,
+                    out,
+                    q,
+                    k,
+                    v,
+                    shape,
+                    self.ends,
+                    family.scale,
+                    family.score_cap,
+                    window,
+                    cost=cost,
+                )
+            )
         return ys
+
+
+def looked_at(length: int, window: int | None) -> int:
+    """Keys that the queries of so many tokens look at."""
+    wide = min(length, window or length)
+    return wide * (wide + 1) // 2 + (length - wide) * wide
 
 
 def keep(gpu: Gpu, pools: Pools, layer: int, slots: np.ndarray, rows: Sequence[np.ndarray | None]) -> None:

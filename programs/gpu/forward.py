@@ -3,7 +3,7 @@
 It is the same for a prompt and for new tokens; where the keys and values come from is the batch's affair.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -16,6 +16,7 @@ from meshrt.gpu.meter import LinkBytes
 from meshrt.gpu.operations import add, matmul, take
 from meshrt.gpu.repeat import Repeat
 from meshrt.gpu.timing import ACTIVATE, NORM, ROTATE
+from meshrt.models.matrix import Activation
 from meshrt.programs.gpu import kernels
 from meshrt.programs.gpu.dispatch import mix
 from meshrt.programs.gpu.experts import ExpertsShard
@@ -24,6 +25,10 @@ from meshrt.programs.gpu.scheme import Arrays, Results
 from meshrt.programs.gpu.shards import MlpShard, Model, Norm
 
 Rotary = tuple[np.ndarray, np.ndarray]  # cosines and sines [tokens, D/2]
+_ACTIVATIONS: dict[Activation, tuple[Callable[..., None], Callable[..., None]]] = {  # of one matrix, of gate and up
+    "silu": (kernels.silu, kernels.swiglu), "gelu_tanh": (kernels.gelu_tanh, kernels.geglu),
+    "relu": (kernels.relu, kernels.reglu),
+}  # fmt: skip
 
 
 class Batch(Protocol):
@@ -71,7 +76,10 @@ def forward(gpus: Gpus, model: Model, batch: Batch, all_logits: bool = False) ->
     with gpus.scope():
         batch.begin(gpus, model)
         xs = [_embed(gpu, model, at, batch) for at, gpu in enumerate(gpus.mine)]
-        rotary = [turning(gpu, shard.rotary, batch.position_rows) for gpu, shard in zip(gpus.mine, shards, strict=True)]
+        turns = [
+            [turning(gpu, tables, batch.position_rows) for tables in shard.rotary]
+            for gpu, shard in zip(gpus.mine, shards, strict=True)
+        ]
         repeat = Repeat(gpus, layers - model.layers_run)
         attention, mlp = (
             LinkBytes(gpus.mine, gpus.group.traffic, name) for name in ("attention_link_bytes", "mlp_link_bytes")
@@ -83,12 +91,15 @@ def forward(gpus: Gpus, model: Model, batch: Batch, all_logits: bool = False) ->
             with gpus.scope(), _counted(gpus, attention):
                 hs = [normed(gpu, x, w.attention_norm, family.eps) for gpu, x, w in zip(gpus.mine, xs, ws, strict=True)]
                 qkv = scheme.first(gpus, [w.qkv for w in ws], hs, batch.wanted)
+                rotary = [own[family.layers[at].rope] if own else None for own in turns]
                 qkv = prepared(gpus, [w.head_norms for w in ws], family.clip, family.eps, qkv)
                 ys = batch.attend(gpus, model, at, qkv, rotary)
-                _add(gpus, xs, scheme.second(gpus, [w.o for w in ws], ys))
+                added = scheme.second(gpus, [w.o for w in ws], ys)
+                _add(gpus, xs, _normed_after(gpus, [w.after_attention for w in ws], added, family.eps))
             with gpus.scope(), _counted(gpus, mlp):
                 hs = [normed(gpu, x, w.mlp_norm, family.eps) for gpu, x, w in zip(gpus.mine, xs, ws, strict=True)]
-                _add(gpus, xs, _fed(gpus, model, [w.mlp for w in ws], hs, batch))
+                added = _fed(gpus, model, [w.mlp for w in ws], hs, batch)
+                _add(gpus, xs, _normed_after(gpus, [w.after_mlp for w in ws], added, family.eps))
         if model.layers_run < layers:
             _do(gpus, repeat.end)
         return _head(gpus, model, batch, xs, all_logits)
@@ -101,7 +112,7 @@ def _fed(gpus: Gpus, model: Model, shards: Sequence[MlpShard | ExpertsShard], hs
         return mix(gpus, model.mixing, experts, hs, lambda: batch.loaded)
     own = [one for one in shards if isinstance(one, MlpShard)]
     inner = model.scheme.first(gpus, [one.inner for one in own], hs, own[0].matrices)
-    ys = [activated(gpu, result) for gpu, result in zip(gpus.mine, inner, strict=True)]
+    ys = [activated(gpu, result, own[0].activation) for gpu, result in zip(gpus.mine, inner, strict=True)]
     return model.scheme.second(gpus, [one.down for one in own], ys)
 
 
@@ -124,6 +135,8 @@ def _counted(gpus: Gpus, link_bytes: LinkBytes) -> Iterator[None]:
 def _embed(gpu: Gpu, model: Model, at: int, batch: Batch) -> np.ndarray:
     shard = model.shards[at]
     x = take(gpu, shard.embedding, batch.tokens)
+    if model.family.embedding_scale != 1:
+        gpu.launch(kernels.scaled, x, model.family.embedding_scale, cost=gpu.cost(x.size, 2 * gpu.size(x)))
     if shard.positions is not None:
         add(gpu, x, take(gpu, shard.positions, batch.position_rows))
     return x
@@ -132,6 +145,11 @@ def _embed(gpu: Gpu, model: Model, at: int, batch: Batch) -> np.ndarray:
 def _add(gpus: Gpus, xs: Arrays, addends: Arrays) -> None:
     for gpu, x, addend in zip(gpus.mine, xs, addends, strict=True):
         add(gpu, x, addend)
+
+
+def _normed_after(gpus: Gpus, norms: Sequence[Norm | None], ys: Arrays, eps: float) -> Arrays:
+    """What a part of a layer made, after the norm that some models have there."""
+    return [y if norm is None else normed(gpu, y, norm, eps) for gpu, y, norm in zip(gpus.mine, ys, norms, strict=True)]
 
 
 def normed(gpu: Gpu, x: np.ndarray, norm: Norm, eps: float) -> np.ndarray:
@@ -145,11 +163,9 @@ def normed(gpu: Gpu, x: np.ndarray, norm: Norm, eps: float) -> np.ndarray:
     return gpu.launch(kernels.layer_norm, out, x, norm.weight, norm.bias, eps, scale, wide, centred, cost=cost)
 
 
-def turning(gpu: Gpu, tables: Rotary | None, rows: np.ndarray) -> Rotary | None:
-    """Cosines and sines at these positions; None where the model has learned positions."""
-    return None if tables is None else (
-        take(gpu, tables[0], rows, np.float32), take(gpu, tables[1], rows, np.float32)
-    )  # fmt: skip
+def turning(gpu: Gpu, tables: Rotary, rows: np.ndarray) -> Rotary:
+    """Cosines and sines at these positions."""
+    return take(gpu, tables[0], rows, np.float32), take(gpu, tables[1], rows, np.float32)
 
 
 def rotated(gpu: Gpu, x: np.ndarray, dim: int, rotary: Rotary | None) -> np.ndarray:
@@ -165,12 +181,13 @@ def rotated(gpu: Gpu, x: np.ndarray, dim: int, rotary: Rotary | None) -> np.ndar
     )  # fmt: skip
 
 
-def activated(gpu: Gpu, result: Results) -> np.ndarray:
-    """SwiGLU of gate and up, or ReLU of one alone."""
+def activated(gpu: Gpu, result: Results, activation: Activation) -> np.ndarray:
+    """act(gate) * up, or act of one alone."""
     values = result.values
     out = gpu.new(*values[0].shape)
     cost = gpu.cost_of_rows(ACTIVATE, out.shape, 5 * out.size, (len(values) + 1) * gpu.size(out))
-    kernel = kernels.swiglu if len(values) == 2 else kernels.relu
+    plain, gated = _ACTIVATIONS[activation]
+    kernel = gated if len(values) == 2 else plain
     return gpu.launch(kernel, out, gpu.shaped(out.shape), *values, cost=cost)
 
 
@@ -180,6 +197,9 @@ def _head(gpus: Gpus, model: Model, batch: Batch, xs: Arrays, all_logits: bool) 
     for gpu, shard, x in zip(gpus.mine, model.shards, xs, strict=True):
         rows = x if batch.last is None or all_logits else take(gpu, x, batch.last)
         scores = matmul(gpu, normed(gpu, rows, shard.norm, model.family.eps), shard.head)
+        if model.family.logit_cap is not None:
+            cost = gpu.cost(3 * scores.size, 2 * gpu.size(scores))
+            gpu.launch(kernels.capped, scores, model.family.logit_cap, cost=cost)
         logits.append(scores)
         final = scores if batch.last is None or not all_logits else take(gpu, scores, batch.last)
         pair = gpu.new(len(final), 2, dtype=np.float32)

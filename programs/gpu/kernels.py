@@ -59,14 +59,59 @@ def rotate(_: View, low: View, high: View, cos: View, sin: View, scratch: View) 
     np.copyto(high, d)
 
 
-def swiglu(out: View, wide: View, gate: View, up: View) -> None:
-    """gate sigmoid(gate) up, with sigmoid(x) = (1 + tanh(x/2)) / 2, which overflows nowhere. Scratch: wide, as out."""
-    np.copyto(wide, gate)
+def scaled(x: View, factor: float) -> None:
+    """x times a number, in place."""
+    np.multiply(x, factor, x)
+
+
+def capped(x: View, cap: float) -> None:
+    """cap tanh(x / cap), in place."""
+    np.divide(x, cap, x)
+    np.tanh(x, x)
+    np.multiply(x, cap, x)
+
+
+def gelu_tanh(out: View, wide: View, x: View) -> None:
+    """x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2. Scratch: wide, as out."""
+    np.copyto(wide, x)
+    np.multiply(wide, wide, out)
+    np.multiply(out, 0.044715, out)
+    np.add(out, 1, out)
+    np.multiply(out, wide, out)
+    np.multiply(out, float(np.sqrt(2 / np.pi)), out)
+    np.tanh(out, out)
+    np.add(out, 1, out)
+    np.multiply(out, 0.5, out)
+    np.multiply(out, wide, out)
+
+
+def geglu(out: View, wide: View, gate: View, up: View) -> None:
+    """gelu_tanh(gate) up. Scratch: wide, as out."""
+    gelu_tanh(out, wide, gate)
+    np.copyto(wide, up)
+    np.multiply(out, wide, out)
+
+
+def silu(out: View, wide: View, x: View) -> None:
+    """x sigmoid(x), with sigmoid(x) = (1 + tanh(x/2)) / 2, which overflows nowhere. Scratch: wide, as out."""
+    np.copyto(wide, x)
     np.multiply(wide, 0.5, out)
     np.tanh(out, out)
     np.add(out, 1, out)
     np.multiply(out, 0.5, out)
     np.multiply(out, wide, out)
+
+
+def reglu(out: View, wide: View, gate: View, up: View) -> None:
+    """max(gate, 0) up. Scratch: wide, as out."""
+    relu(out, wide, gate)
+    np.copyto(wide, up)
+    np.multiply(out, wide, out)
+
+
+def swiglu(out: View, wide: View, gate: View, up: View) -> None:
+    """silu(gate) up. Scratch: wide, as out."""
+    silu(out, wide, gate)
     np.copyto(wide, up)
     np.multiply(out, wide, out)
 
@@ -89,7 +134,8 @@ def copy_runs(_: View, runs: Sequence[tuple[View, View]]) -> None:
 
 def attend_cached(
     out: View, q: View, keys: View, values: View, slots: View, scale: float,
-    k: View, v: View, kt: View, vt: View, no_value: View, no_score: View, scores: View, total: View, wide: View,
+    cap: float | None, k: View, v: View, kt: View, vt: View, no_value: View, no_score: View, scores: View, total: View,
+    wide: View,
 ) -> None:  # fmt: skip
     """Attention of one new token a sequence over a paged cache, keys and values [places, G D].
 
@@ -102,21 +148,32 @@ def attend_cached(
     np.copyto(v, 0, where=no_value)  # what was never written is NaN, and NaN times nothing is NaN
     np.matmul(q, kt, scores)
     np.multiply(scores, scale, scores)
+    if cap is not None:
+        capped(scores, cap)
     np.copyto(scores, -np.inf, where=no_score)
     softmax(scores, total, wide)
     np.matmul(scores, vt, out)
 
 
-def attend_causal(out: View, q: View, k: View, v: View, heads: tuple[int, int, int], ends: Sequence[int]) -> None:
-    """Causal attention inside each of several sequences: out, q [T, G g D]; k, v [T, G D]; ends of the sequences."""
+def attend_causal(
+    out: View, q: View, k: View, v: View, heads: tuple[int, int, int], ends: Sequence[int], scale: float,
+    cap: float | None, window: int | None,
+) -> None:  # fmt: skip
+    """Causal attention inside each of several sequences: out, q [T, G g D]; k, v [T, G D]; ends of the sequences.
+
+    With a window a token sees so many, itself included.
+    """
     kv, group, dim = heads
-    scale = np.float32(1 / np.sqrt(dim))
     for begin, end in zip((0, *ends), ends, strict=False):
         n = end - begin
         queries = q[begin:end].reshape(n, kv, group, dim).transpose(1, 2, 0, 3)
         scores = queries @ k[begin:end].reshape(n, kv, 1, dim).transpose(1, 2, 3, 0)
-        scores *= scale
+        scores *= np.float32(scale)
+        if cap is not None:
+            capped(scores, cap)
         scores[..., np.triu(np.ones((n, n), bool), 1)] = -np.inf
+        if window is not None:
+            scores[..., np.tri(n, n, -window, bool)] = -np.inf
         softmax(scores, np.empty((*scores.shape[:-1], 1), scores.dtype), np.empty_like(scores))
         mixed = scores @ v[begin:end].reshape(n, kv, 1, dim).transpose(1, 2, 0, 3)
         out[begin:end] = mixed.transpose(2, 0, 1, 3).reshape(n, -1)

@@ -71,7 +71,7 @@ def run(
     every: shared.Every = None,
     resume: shared.Resume = False,
 ) -> dict[str, Any]:
-    """Generate text with a LLaMA, Qwen2, OPT or mixture-of-experts model on tensor-parallel GPUs.
+    """Generate text with a LLaMA, another model (docs/models.md) or a mixture of experts on tensor-parallel GPUs.
 
     Dense, decomposed or quantized. Schemes and caches are those of `lowrank`, which serves several prompts as well:
     `meshrt run lowrank --help`. docs/milo.md has the options on codes, docs/moe.md those on experts.

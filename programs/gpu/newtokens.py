@@ -50,16 +50,17 @@ class NewTokens:
         self.position_rows = np.zeros(rows, np.int64)
         self.slots = np.zeros(rows, np.int64)
         self.table = np.zeros((rows, self.span), np.int64)  # block tables, slot by slot; of the buffer if low-rank
-        self.unseen = np.ones((rows, self.span), bool)
+        windows = {layer.window for layer in model.family.layers}
+        self.unseen = {window: np.ones((rows, self.span), bool) for window in windows}
         self.positions = np.zeros(self.capacity if cache.low_rank else 0, np.int64)  # of what is in the buffer
         self.runs: list[tuple[int, int, int]] = []
         self.tables: list[list[int]] = []  # of the loaded sequences, and how many blocks they have together
         self.blocks = 0
         self.loaded = 0
-        self.seen = 0
-        self.scratch: dict[tuple[int, Heads], Scratch] = {}
+        self.seen = dict.fromkeys(windows, 0)
+        self.scratch: dict[tuple[int, Heads, int | None], Scratch] = {}
         self.copies: list[tuple[int, int, list[Run], Cost]] = []  # of a plan: GPU, layer, what to copy
-        self.turn: list[Rotary | None] = []
+        self.turn: list[list[Rotary]] = []
 
     @property
     def wanted(self) -> int:
@@ -75,7 +76,8 @@ class NewTokens:
             pages.tables[sequence.number][: pages.needed(length)]
             for sequence, length in zip(sequences, lengths, strict=True)
         ]
-        self.loaded, self.seen = len(sequences), sum(lengths)
+        self.loaded = len(sequences)
+        self.seen = {window: sum(min(length, window or length) for length in lengths) for window in self.seen}
         if self.cache.low_rank:
             # The remapping list: where a sequence's blocks are in the buffer, instead of in the cache.
             ends = np.cumsum([len(table) for table in tables])
@@ -84,8 +86,8 @@ class NewTokens:
             self._enter(sequences, in_buffer)
         else:
             self._enter(sequences, tables)
-        for (at, heads), scratch in self.scratch.items():
-            self._price(self.gpus.mine[at], heads, scratch.cost)
+        for (at, heads, window), scratch in self.scratch.items():
+            self._price(self.gpus.mine[at], heads, window, scratch.cost)
 
     def _enter(self, sequences: Sequence[Tokens], tables: Sequence[Sequence[int]]) -> None:
         """Tokens, positions, slots, and the block tables slot by slot; nobody looks at them without payload."""
@@ -94,14 +96,16 @@ class NewTokens:
         count, within, offset = len(sequences), np.arange(self.size), self.model.family.position_offset
         self.tokens[count:] = self.slots[count:] = 0
         self.position_rows[count:] = offset
-        self.unseen[:] = True
-        self.unseen[count:, 0] = False
+        for unseen in self.unseen.values():
+            unseen[:] = True
+            unseen[count:, 0] = False
         for row, (sequence, table) in enumerate(zip(sequences, tables, strict=True)):
             new = len(sequence.tokens) - 1
             self.tokens[row] = sequence.tokens[new]
             self.position_rows[row] = new + offset
             self.slots[row] = self.cache.pages.slot(sequence.number, new)
-            self.unseen[row, : new + 1] = False
+            for window, unseen in self.unseen.items():
+                unseen[row, max(0, new + 1 - (window or new + 1)) : new + 1] = False
             self.table[row, : len(table) * self.size] = (np.asarray(table)[:, None] * self.size + within).reshape(-1)
 
     def _squeeze(self, tables: list[list[int]]) -> None:
@@ -148,7 +152,8 @@ class NewTokens:
     def begin(self, gpus: Gpus, model: Model) -> None:
         if self.cache.low_rank:
             self.turn = [
-                turning(gpu, shard.rotary, self.positions) for gpu, shard in zip(gpus.mine, model.shards, strict=True)
+                [turning(gpu, tables, self.positions) for tables in shard.rotary]
+                for gpu, shard in zip(gpus.mine, model.shards, strict=True)
             ]
 
     def attend(
@@ -165,7 +170,7 @@ class NewTokens:
                 k = rotated(gpu, result.values[1], shard.heads.dim, turn)
                 keep(gpu, pools, layer, self.slots, [k, result.values[2]])
                 keys, values = pools.keys[layer], pools.values[layer]
-            ys.append(self._attend(gpu, at, shard.heads, q, keys, values))
+            ys.append(self._attend(gpu, at, layer, q, keys, values))
         return ys
 
     def _rebuild(self, gpu: Gpu, at: int, layer: int) -> Run:
@@ -181,27 +186,27 @@ class NewTokens:
         latents = [shaped(flat, self.capacity, pool.shape[1]) for flat, pool in zip(pools.squeezed, kept, strict=True)]
         outs = [shaped(flat, self.capacity, heads.width) for flat in pools.rebuilt]
         matmuls(gpu, latents, qkv.up[1:], qkv.biases[1:], outs)
-        rotated(gpu, outs[0], heads.dim, self.turn[at])
+        turns = self.turn[at]
+        rotated(gpu, outs[0], heads.dim, turns[self.model.family.layers[layer].rope] if turns else None)
         return outs[0], outs[1]
 
-    def _attend(
-        self, gpu: Gpu, at: int, heads: Heads, q: np.ndarray, keys: np.ndarray, values: np.ndarray
-    ) -> np.ndarray:
-        out, rows = gpu.new(*q.shape), len(q)
-        scratch = self.scratch.get((at, heads))
+    def _attend(self, gpu: Gpu, at: int, layer: int, q: np.ndarray, keys: np.ndarray, values: np.ndarray) -> np.ndarray:
+        out, rows, family = gpu.new(*q.shape), len(q), self.model.family
+        heads, window = self.model.shards[at].layers[layer].heads, family.layers[layer].window
+        scratch, unseen = self.scratch.get((at, heads, window)), self.unseen[window]
         if scratch is None:
-            scratch = self.scratch[at, heads] = self._scratch(gpu, rows, heads)
+            scratch = self.scratch[at, heads, window] = self._scratch(gpu, rows, heads, window)
         shape = (rows, len(heads.kv), heads.group, heads.dim)
         gpu.launch(
             kernels.attend_cached, out.reshape(shape), q.reshape(shape), keys, values, self.table,
-            float(1 / np.sqrt(heads.dim)), scratch.k, scratch.v, scratch.kt, scratch.vt, self.unseen[:, :, None],
-            self.unseen[:, None, None, :], scratch.scores, scratch.total, scratch.wide, cost=scratch.cost,
+            family.scale, family.score_cap, scratch.k, scratch.v, scratch.kt, scratch.vt, unseen[:, :, None],
+            unseen[:, None, None, :], scratch.scores, scratch.total, scratch.wide, cost=scratch.cost,
         )  # fmt: skip
         return out
 
-    def _scratch(self, gpu: Gpu, rows: int, heads: Heads) -> Scratch:
+    def _scratch(self, gpu: Gpu, rows: int, heads: Heads, window: int | None) -> Scratch:
         kv, cost = len(heads.kv), gpu.cost(0, 0)
-        self._price(gpu, heads, cost)
+        self._price(gpu, heads, window, cost)
         k, v = (gpu.shaped((rows, self.span, heads.width)) for _ in range(2))
         split = (rows, self.span, kv, heads.dim)
         kt, vt = k.reshape(split).transpose(0, 2, 3, 1), v.reshape(split).transpose(0, 2, 1, 3)
@@ -209,13 +214,13 @@ class NewTokens:
         total = gpu.shaped((*shape[:-1], 1))
         return Scratch(cost, k, v, kt, vt, gpu.shaped(shape), total, gpu.shaped(shape))
 
-    def _price(self, gpu: Gpu, heads: Heads, cost: Cost) -> None:
-        """What the attention of the loaded sequences costs: each key and value is read once."""
-        queries, item = len(heads.queries), gpu.dtype.itemsize
+    def _price(self, gpu: Gpu, heads: Heads, window: int | None, cost: Cost) -> None:
+        """What the attention of the loaded sequences costs: each key and value that is seen is read once."""
+        queries, item, seen = len(heads.queries), gpu.dtype.itemsize, self.seen[window]
         cost.tally = {"attention_heads": self.loaded * queries}
         cost.set(
-            4 * self.seen * queries * heads.dim,
-            item * (2 * self.seen * heads.width + 2 * self.loaded * queries * heads.dim),
+            4 * seen * queries * heads.dim,
+            item * (2 * seen * heads.width + 2 * self.loaded * queries * heads.dim),
         )
 
 

@@ -58,7 +58,8 @@ def open_model(
     unlike = first_unlike(family.layers, run)
     if unlike is not None:
         raise UsageError(
-            f"--layers-run {run}: layer {unlike} has other ranks than layer {run - 1}, or experts, so it has to run"
+            f"--layers-run {run}: layer {unlike} has other ranks than layer {run - 1}, a window or experts, so it"
+            " has to run"
         )
     kind = storage(dtype or family.dtype)
     longest = max(len(request.prompt) + request.limit for request in requests)

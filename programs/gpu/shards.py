@@ -10,9 +10,8 @@ import numpy as np
 from meshrt.errors import UsageError
 from meshrt.gpu.gpus import Gpus
 from meshrt.models.checkpoint import Checkpoint, Index
-from meshrt.models.config import Config
 from meshrt.models.family import Family
-from meshrt.models.matrix import Experts, Layer, Mlp
+from meshrt.models.matrix import Activation, Experts, Layer, Mlp
 from meshrt.models.matrix import Norm as NormOf
 from meshrt.models.rope import cos_sin
 from meshrt.programs.gpu import base, deinfer, dense
@@ -66,6 +65,7 @@ class MlpShard:
     inner: Any
     down: Any
     matrices: int
+    activation: Activation
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,8 @@ class LayerShard:
     o: Any
     mlp_norm: Norm
     mlp: MlpShard | ExpertsShard
+    after_attention: Norm | None  # of what is added
+    after_mlp: Norm | None
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ class Shard:
     norm: Norm
     head: np.ndarray
     first_word: int
-    rotary: tuple[np.ndarray, np.ndarray] | None  # cosines and sines [positions, D/2]
+    rotary: tuple[tuple[np.ndarray, np.ndarray], ...]  # cosines and sines [positions, D/2] of each embedding
 
 
 @dataclass(frozen=True)
@@ -150,13 +152,13 @@ def _shard(
     cut: Cutter, family: Family, scheme: Scheme, mixing: Mixing | None, layers_run: int, positions: int
 ) -> Shard:
     words = cut.own(family.vocabulary)
-    rotary = None
-    if isinstance(family.config, Config):
+    rotary = []
+    for number in range(len(family.config.ropes)):
         if cut.gpu.payload:
-            cos, sin = cos_sin(family.config, np.arange(positions))
+            cos, sin = cos_sin(family.config, np.arange(positions), number)
         else:
             cos = sin = cut.gpu.shaped((positions, family.head_dim // 2), np.float32)
-        rotary = (cut.gpu.keep("weights", cos, np.float32), cut.gpu.keep("weights", sin, np.float32))
+        rotary.append((cut.gpu.keep("weights", cos, np.float32), cut.gpu.keep("weights", sin, np.float32)))
     learned = family.max_positions + family.position_offset
     embedding = cut.table(family.embedding, family.vocabulary, family.hidden)
     head = embedding[words] if family.head == family.embedding else cut.table(
@@ -175,7 +177,7 @@ def _shard(
         _norm(cut, family, family.norm),
         np.ascontiguousarray(head.T) if cut.gpu.payload else head.T,
         words.start,
-        rotary,
+        tuple(rotary),
     )
 
 
@@ -198,6 +200,8 @@ def _layer(cut: Cutter, family: Family, scheme: Scheme, mixing: Mixing | None, a
         scheme.cut_second(cut, layer.o, heads.query_columns(), split_heads),
         _norm(cut, family, layer.mlp_norm),
         _mlp(cut, scheme, layer.mlp) if isinstance(layer.mlp, Mlp) else _experts(cut, family, mixing, at),
+        None if layer.after_attention is None else _norm(cut, family, layer.after_attention),
+        None if layer.after_mlp is None else _norm(cut, family, layer.after_mlp),
     )
 
 
@@ -207,6 +211,7 @@ def _mlp(cut: Cutter, scheme: Scheme, mlp: Mlp) -> MlpShard:
         scheme.cut_first(cut, mlp.inner, [inner for _ in mlp.inner]),
         scheme.cut_second(cut, mlp.down, inner, scheme.split(mlp.inner)),
         len(mlp.inner),
+        mlp.activation,
     )
 
 

@@ -139,6 +139,31 @@ def place_of_new(cache: Cache) -> tuple[int, int] | None:
     return (local_row, int(cache.held[row]) - 1) if 0 <= local_row < cache.block.shape[0] else None
 
 
+@dataclass(frozen=True)
+class Seen:
+    """The tokens that the newest one sees: in each row of the mesh `counts`, from place `first` on, int [H] both."""
+
+    counts: np.ndarray
+    first: np.ndarray
+
+    @property
+    def most(self) -> int:
+        return int(self.counts.max())
+
+    def here(self, cache: Cache, numbers: np.ndarray) -> np.ndarray:
+        """Those of this block's rows."""
+        return numbers[cache.rows]
+
+
+def seen_by_newest(cache: Cache, window: int | None) -> Seen:
+    """All that are held, or the last `window` of them, where rows hold tokens in the order of their positions."""
+    first = np.zeros_like(cache.held)
+    if window is not None:
+        ends = np.cumsum(cache.held)
+        first = np.clip(ends[-1] - window - (ends - cache.held), 0, cache.held)
+    return Seen(cache.held - first, first)
+
+
 def _row(cache: Cache, number: int) -> int:
     """The row that takes the token of that number, the first being 0."""
     height = len(cache.held)

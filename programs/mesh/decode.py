@@ -19,17 +19,18 @@ import numpy as np
 
 from meshrt.mesh.repeat import sampled
 from meshrt.models.config import Config
-from meshrt.programs.mesh.cache import Cache, append, place_of_new
+from meshrt.models.family import family_of
+from meshrt.programs.mesh.activations import activated, cap
+from meshrt.programs.mesh.cache import Cache, Seen, append, place_of_new, seen_by_newest
 from meshrt.programs.mesh.chunks import Chunks
 from meshrt.programs.mesh.climb import balance
 from meshrt.programs.mesh.crossings import cross_vector
 from meshrt.programs.mesh.headnorms import norm_heads
 from meshrt.programs.mesh.linear import second, shares
 from meshrt.programs.mesh.meshgemm import zeros
-from meshrt.programs.mesh.normed import normed_and_product, normed_product, normed_shares
+from meshrt.programs.mesh.normed import normed_alone, normed_and_product, normed_product, normed_shares
 from meshrt.programs.mesh.prefill import pair_tables, rotate, split_heads
 from meshrt.programs.mesh.regions import Region, layers_timed
-from meshrt.programs.mesh.swiglu import swiglu
 from meshrt.programs.mesh.systems import Sums
 from meshrt.programs.mesh.weights import Experts
 
@@ -46,86 +47,99 @@ def decode(
     `fused` takes six allreduces a layer, else ten as published. `sample` and `spent` are those of `prefill`.
     """
     block = regions[0].block
-    cos, sin = (
-        table.reshape(1, block.lead[1], chunks.columns, 1, -1)
-        for table in pair_tables(block, config, chunks, np.array([position]))
-    )
+    turns = [
+        tuple(table.reshape(1, block.lead[1], chunks.columns, 1, -1) for table in turn)
+        for turn in pair_tables(block, config, chunks, np.array([position]))
+    ]
     x = np.empty(0)
     for before, region in zip((None, *regions), regions, strict=False):
         block, cache, weights = region.block, region.cache, region.weights
-        for table in (cos, sin):
+        for table in (one for turn in turns for one in turn):
             block.memory.keep("cosines and sines", table)
         if before is None:
-            x = embed(region, chunks, token)
+            x = embed(config, region, chunks, token, position)
         else:
             x = cross_vector(before.block, block, region.crossing, region.sums, x)
         append(cache, np.full((*block.lead, *cache.data.shape[3:]), np.nan, cache.data.dtype))
         with layers_timed(block, spent):
             for number in sampled(block, len(weights.layers), sample):
-                x += attention(config, chunks, region, number, x, cos, sin, fused)
-                x += feed_forward(config, region, number, x, fused, position)
+                x += attention(config, chunks, region, number, x, turns, fused)
+                x += feed_forward(config, chunks, region, number, x, fused, position)
                 block.elementwise(x, 2)
         balance(cache)
         if region is regions[-1]:
-            assert weights.norm_y is not None and weights.head is not None
-            x = normed_product(config, region, x, weights.norm_y, weights.head, fused)
+            assert weights.norm is not None and weights.head is not None
+            x = normed_product(config, region, chunks, x, weights.norm, weights.head, fused)
+            cap(block, x, config.logit_cap)
     return x
 
 
-def embed(region: Region, chunks: Chunks, token: int) -> np.ndarray:
-    """E_y of a token, [bh, bw, rows, Et]: the column of cores that has it gives it to all, by an allreduce along x."""
-    block, table = region.block, region.weights.table
-    assert table is not None
-    size = chunks.vocabulary.shape[1]
-    chunk, element = divmod(token, size)
-    core, column = divmod(chunk, chunks.columns)
+def embed(config: Config, region: Region, chunks: Chunks, token: int, position: int) -> np.ndarray:
+    """E_y of a token, [bh, bw, rows, Et]: the column of cores that has it gives it to all, by an allreduce along x.
+
+    Where positions are learned, that of the position comes with it.
+    """
+    block, weights, family = region.block, region.weights, family_of(config)
+    assert weights.table is not None
     x = zeros(block, "activations", (chunks.rows, chunks.embedding.shape[1]))
-    if block.mesh.x0 <= core < block.mesh.x0 + block.lead[1]:
-        at = core - block.mesh.x0
-        x[:, at] = table[:, at, :, column, :, element]
+
+    def add(table: np.ndarray, row: int, scale: float) -> None:
+        chunk, element = divmod(row, table.shape[-1])
+        core, column = divmod(chunk, chunks.columns)
+        if block.mesh.x0 <= core < block.mesh.x0 + block.lead[1]:
+            at = core - block.mesh.x0
+            x[:, at] += table[:, at, :, column, :, element].astype(np.float32) * np.float32(scale)
+
+    add(weights.table, token, family.embedding_scale)
+    if weights.positions is not None:
+        add(weights.positions, position + family.position_offset, 1)
+    if family.embedding_scale != 1 or weights.positions is not None:
+        block.elementwise(x)
     return region.sums.x(x)
 
 
 def attention(
-    config: Config, chunks: Chunks, region: Region, number: int, x: np.ndarray, cos: np.ndarray, sin: np.ndarray,
-    fused: bool,
+    config: Config, chunks: Chunks, region: Region, number: int, x: np.ndarray,
+    turns: Sequence[tuple[np.ndarray, ...]], fused: bool,
 ) -> np.ndarray:  # fmt: skip
     """Attention of one token: its key and value join the south row's, then every row looks at the tokens it holds."""
     layer = region.weights.layers[number]
-    values = attend(config, chunks, region, number, x, cos, sin, fused)
+    values = attend(config, chunks, region, number, x, turns, fused)
     block, sums = region.block, region.sums
     share, scale = shares(block, sums, values, layer.out)
     del values
     out = second(block, sums, layer.out, sums.x(share), scale)
-    if layer.out_bias_y is not None:
-        out += layer.out_bias_y.astype(np.float32)[:, :, :, 0]
-    return out
+    if layer.out_bias is not None:
+        out += layer.out_bias.y.astype(np.float32)[:, :, :, 0]
+    return out if layer.after_attention is None else normed_alone(config, region, chunks, out, layer.after_attention)
 
 
 def attend(
-    config: Config, chunks: Chunks, region: Region, number: int, x: np.ndarray, cos: np.ndarray, sin: np.ndarray,
-    fused: bool,
+    config: Config, chunks: Chunks, region: Region, number: int, x: np.ndarray,
+    turns: Sequence[tuple[np.ndarray, ...]], fused: bool,
 ) -> np.ndarray:  # fmt: skip
     """softmax(q K^T) V of all tokens: heads_x, [bh, bw, columns, heads * Dt]."""
     block, layer, cache, sums = region.block, region.weights.layers[number], region.cache, region.sums
     keep, kv, group = block.memory.keep, chunks.kv_heads, config.group
-    qkv = second(block, sums, layer.qkv, *normed_shares(config, region, x, layer.norm_y, layer.qkv.first, fused))
+    qkv = second(block, sums, layer.qkv, *normed_shares(config, region, chunks, x, layer.norm, layer.qkv, fused))
     if layer.qkv_bias is not None:
         qkv += layer.qkv_bias.astype(np.float32)[:, :, 0]
         block.elementwise(qkv)
     columns = qkv.shape[2]
     q, k, v = split_heads(chunks, qkv)  # [bh, bw, columns, heads, Dt]
     norm_heads(block, sums, config, layer.head_norms, q, k, v)
-    q, k = rotate(block, q, cos, sin), rotate(block, k, cos, sin)
+    if turns:
+        q, k = (rotate(block, part, *turns[layer.rope]) for part in (q, k))
     remember(cache, number, k, v)
-    q = keep("queries", by_head(q).reshape(*q.shape[:2], kv, group, -1) * np.float32(config.head_dim**-0.5))
+    q = keep("queries", by_head(q).reshape(*q.shape[:2], kv, group, -1) * np.float32(config.attention_scale))
     del qkv, k, v
-    fullest = int(cache.held.max())
-    holds = (np.arange(fullest) < cache.block_held[: block.lead[0], None])[:, None, None, None]  # [bh, 1, 1, 1, tokens]
-    work = chunks.heads * q.shape[-1] * cache.block_held[:, None]
-    scores = np.matmul(q, remembered(cache, number, 0, holds).swapaxes(-1, -2))  # [.., kv, group, tokens]
+    seen = seen_by_newest(cache, layer.window)
+    holds = (np.arange(seen.most) < seen.here(cache, seen.counts)[: block.lead[0], None])[:, None, None, None]
+    work = chunks.heads * q.shape[-1] * seen.here(cache, seen.counts)[:, None]
+    scores = np.matmul(q, remembered(cache, number, 0, seen, holds).swapaxes(-1, -2))  # [.., kv, group, tokens]
     block.work(work)
-    scores = sum_scores(cache, sums, keep("scores", scores))
+    scores = sum_scores(cache, seen.counts, sums, keep("scores", scores))
+    cap(block, scores, config.score_cap)
     np.copyto(scores, EMPTY, where=~holds)
     top = keep("greatest scores", scores.max(axis=-1, keepdims=True))
     if not fused:
@@ -134,7 +148,7 @@ def attend(
     np.copyto(scores, 0, where=~holds)
     block.elementwise(scores, 3)
     block.scalar(exponentials=prod(scores.shape[2:]))
-    mixed = keep("mixed values", np.matmul(scores, remembered(cache, number, 1, holds)))
+    mixed = keep("mixed values", np.matmul(scores, remembered(cache, number, 1, seen, holds)))
     total = keep("sums of weights", scores.sum(axis=-1, keepdims=True))
     block.work(work)
     del q, scores
@@ -152,17 +166,24 @@ def attend(
     return keep("attention", np.ascontiguousarray(by_column).reshape(*by_column.shape[:3], -1))
 
 
-def remembered(cache: Cache, number: int, kind: int, holds: np.ndarray) -> np.ndarray:
-    """A layer's keys (0) or values (1) as a product takes them, zero where a row holds none: [bh, bw, kv, tokens, Dt].
+def remembered(cache: Cache, number: int, kind: int, seen: Seen, holds: np.ndarray) -> np.ndarray:
+    """A layer's keys (0) or values (1) as a product takes them, zero where a row has none: [bh, bw, kv, tokens, Dt].
 
-    A core reads them from the cache, number by number; the copy in float32 is the host's.
+    `holds`, bool [bh, 1, 1, 1, tokens]. A core reads them from the cache, number by number; the copy in float32 is the
+    host's.
     """
-    stored = cache.data[:, :, : holds.shape[-1], number, kind].swapaxes(2, 3).astype(np.float32)
+    data = cache.data[:, :, :, number, kind]
+    if seen.first.any():
+        places = seen.here(cache, seen.first)[: len(data), None] + np.arange(seen.most)
+        data = np.take_along_axis(data, np.minimum(places, data.shape[2] - 1)[:, None, :, None, None], axis=2)
+    stored = data[:, :, : seen.most].swapaxes(2, 3).astype(np.float32)
     return np.where(holds[..., 0, :, None], stored, np.float32(0))
 
 
-def feed_forward(config: Config, region: Region, number: int, x: np.ndarray, fused: bool, position: int) -> np.ndarray:
-    """SwiGLU: E_y -> F_x -> E_y, or E_y -> F_y -> E_y where all of it is in factors; or experts."""
+def feed_forward(
+    config: Config, chunks: Chunks, region: Region, number: int, x: np.ndarray, fused: bool, position: int
+) -> np.ndarray:
+    """The MLP: E_y -> F_x -> E_y, or E_y -> F_y -> E_y where all of it is in factors; or experts."""
     block, sums, layer = region.block, region.sums, region.weights.layers[number]
     w = layer.mlp
     if isinstance(w, Experts):
@@ -170,29 +191,40 @@ def feed_forward(config: Config, region: Region, number: int, x: np.ndarray, fus
         from meshrt.programs.mesh.tokenexperts import experts_of_token
 
         with timed(region, "decode", "gate"):
-            normed, logits = normed_and_product(config, region, x, layer.mlp_norm_y, w.router_y, fused)
+            normed, logits = normed_and_product(config, region, x, layer.mlp_norm, w.router_y, fused)
             choice = choose_for_token(region, w, region.layers[number], logits, position)
         return experts_of_token(region, w, choice, normed, config.hidden_size)
-    first, scale = normed_shares(config, region, x, layer.mlp_norm_y, w.up.first, fused)
+    first, scale = normed_shares(config, region, chunks, x, layer.mlp_norm, w.up, fused)
     gate_up = second(block, sums, w.up, first, scale)
     del first
-    hidden = swiglu(block, gate_up)
+    if w.up_bias_y:
+        gate_up += np.concatenate([bias[:, :, :, 0] for bias in w.up_bias_y], axis=-1).astype(np.float32)
+        block.elementwise(gate_up)
+    elif w.up_bias:
+        gate_up += np.concatenate([bias[:, :, 0] for bias in w.up_bias], axis=-1).astype(np.float32)
+        block.elementwise(gate_up)
+    hidden = activated(block, gate_up, w.activation, w.gated)
     del gate_up
     share, scale = shares(block, sums, hidden, w.down)
     del hidden
-    return second(block, sums, w.down, (sums.x if w.down.turned[0] else sums.y)(share), scale)
+    out = second(block, sums, w.down, (sums.x if w.down.turned[0] else sums.y)(share), scale)
+    if w.down_bias is not None:
+        out += w.down_bias.y.astype(np.float32)[:, :, :, 0]
+        block.elementwise(out)
+    return out if layer.after_mlp is None else normed_alone(config, region, chunks, out, layer.after_mlp)
 
 
-def sum_scores(cache: Cache, sums: Sums, scores: np.ndarray) -> np.ndarray:
-    """The sums of scores [bh, bw, kv, group, tokens] along x. A row sends as many as the fullest that it goes with.
+def sum_scores(cache: Cache, counts: np.ndarray, sums: Sums, scores: np.ndarray) -> np.ndarray:
+    """The sums of scores [bh, bw, kv, group, tokens] along x, of as many as each row has. A row sends as many as the
+    fullest that it goes with.
 
-    All rows go together where they hold as many, or one more; else the south row, which new tokens fill, goes apart.
+    All rows go together where they have as many, or one more; else the south row, which new tokens fill, goes apart.
     """
-    south = np.arange(len(cache.held)) == len(cache.held) - 1
-    if not sums.by_rows or np.ptp(cache.held) <= 1 or not (~south).any():
+    south = np.arange(len(counts)) == len(counts) - 1
+    if not sums.by_rows or np.ptp(counts) <= 1 or not (~south).any():
         return sums.heads(scores)
     for rows in (south, ~south):
-        fullest = int(cache.held[rows].max())
+        fullest = int(counts[rows].max())
         if fullest:
             part = cache.block.memory.keep("scores of some rows", scores[..., :fullest].copy())
             part = sums.heads(part, lines=rows)

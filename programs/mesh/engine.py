@@ -182,6 +182,11 @@ def open_engine(
     """
     if how.layers_run is not None:
         check_alike(config, (how.regions, how.decode_regions or how.regions), how.layers_run)
+    if config.windows and how.kv == "roundrobin":
+        raise UsageError(
+            "--kv roundrobin keeps tokens out of order, and the model has layers that see the last tokens only: take"
+            " --kv shift or concat"
+        )
     chunks = cut_dimensions(block, config, how.head_groups)
     mesh, cores = block.mesh, how.decode_cores(block.mesh)
     tile_ranks(*cores, block.control.size, "--decode-mesh")  # refused before prefill, not after

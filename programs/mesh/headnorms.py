@@ -41,7 +41,7 @@ def _norm(block: Block, sums: Sums, config: Config, norms: np.ndarray, q: np.nda
     weights = np.split(norms[:, :, 0] if q.ndim == 5 else norms[..., None, :], [size], axis=-1)
     for part, total, weight, heads in zip((q, k), totals, weights, (config.heads, config.kv_heads), strict=True):
         count = np.float32(config.head_dim * (heads if of_all else 1))
-        scale = 1 / np.sqrt(total / count + np.float32(config.rms_norm_eps))
+        scale = 1 / np.sqrt(total / count + np.float32(config.eps))
         part *= np.expand_dims(scale, columns)[..., None]
         part *= weight.reshape(*weight.shape[:-1], -1, part.shape[-1])
         block.scalar(roots=prod(total.shape[2:]), divisions=prod(total.shape[2:]))

@@ -27,7 +27,7 @@ from meshrt.programs.mesh.meshgemm import zeros
 from meshrt.programs.mesh.packed import Packed
 from meshrt.programs.mesh.regions import Region
 from meshrt.programs.mesh.units import Cut, as_units, cache_units, cut, from_units
-from meshrt.programs.mesh.weights import Experts, Layer, Mlp
+from meshrt.programs.mesh.weights import Experts, Layer, Mlp, Vector
 
 
 def change_cores(
@@ -51,7 +51,8 @@ def change_cores(
     )
     owner = {number: (region, at) for region in before for at, number in enumerate(region.layers)}
     mover.follow(old_block)
-    layers = family_of(config).layers
+    family = family_of(config)
+    layers = family.layers
     route = Route(mover, cells, after, sample)
     for region in after:
         for at in sampled(mover, len(region.layers), sample):
@@ -62,16 +63,24 @@ def change_cores(
             for (w, target), inner in zip(mlps(layer, to), inners(layers[region.layers[at]]), strict=True):
                 move_linear(route, home, region, w.up, target.up, dimensions, "embedding", inner)
                 move_linear(route, home, region, w.down, target.down, dimensions, inner, "embedding")
+                move_biases(route, home, region, w, target, dimensions, inner)
             move_router(route, home, region, layer.mlp, to.mlp, dimensions, embedding)
-            for name in ("norm_y", "mlp_norm_y", "out_bias_y"):
-                move(route, home, region, getattr(layer, name), getattr(to, name), None, embedding)
+            for vector, other in zip(layer.vectors(), to.vectors(), strict=True):
+                move_vector(route, home, region, vector, other, embedding)
             move(route, home, region, layer.qkv_bias, to.qkv_bias, heads, None)
             move(route, home, region, layer.head_norms, to.head_norms, heads, None)
             move_cache(route, home, number, region, at, heads)
     move(route, before[0], after[0], before[0].weights.table, after[0].weights.table, vocabulary, embedding)
+    positions = before[0].weights.positions
+    if positions is not None:
+        rows = dimensions.cut("x", family.max_positions + family.position_offset)
+        move(route, before[0], after[0], positions, after[0].weights.positions, rows, embedding)
     if after[-1].weights.head is not after[0].weights.table:
         move(route, before[-1], after[-1], before[-1].weights.head, after[-1].weights.head, vocabulary, embedding)
-    move(route, before[-1], after[-1], before[-1].weights.norm_y, after[-1].weights.norm_y, None, embedding)
+    last, to_last = before[-1].weights.norm, after[-1].weights.norm
+    assert last is not None and to_last is not None
+    move_vector(route, before[-1], after[-1], last.weight, to_last.weight, embedding)
+    move_vector(route, before[-1], after[-1], last.bias, to_last.bias, embedding)
     old_block.follow(mover)
 
 
@@ -115,6 +124,26 @@ def mlps(layer: Layer, to: Layer) -> list[tuple[Mlp, Mlp]]:
 def inners(layer: forms.Layer) -> list[int]:
     """The columns of each of them."""
     return [one.down.rows for one in ([layer.mlp] if isinstance(layer.mlp, forms.Mlp) else layer.mlp.mlps)]
+
+
+def move_vector(
+    route: Route, home: Region, region: Region, vector: Vector | None, to: Vector | None, rows: Cut
+) -> None:  # fmt: skip
+    """Numbers of E, as decode has them."""
+    if vector is not None and to is not None:
+        move(route, home, region, vector.y, to.y, None, rows)
+
+
+def move_biases(
+    route: Route, home: Region, region: Region, w: Mlp, to: Mlp, dimensions: Dimensions, inner: int
+) -> None:
+    """Those between the matrices of an MLP, as decode has them."""
+    if w.up_bias_y:
+        for bias, other in zip(w.up_bias_y, to.up_bias_y, strict=True):
+            move(route, home, region, bias, other, None, dimensions.cut("y", inner))
+        return
+    for bias, other in zip(w.up_bias, to.up_bias, strict=True):
+        move(route, home, region, bias, other, dimensions.cut("x", inner), None)
 
 
 def move_router(

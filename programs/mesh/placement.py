@@ -51,7 +51,7 @@ Turn = Callable[[np.ndarray], np.ndarray]  # of tiles, over the diagonal of the 
 
 
 def turn_mlp(turn: Turn, w: Mlp) -> Mlp:
-    return Mlp(turn_linear(turn, w.up), turn_linear(turn, w.down))
+    return replace(w, up=turn_linear(turn, w.up), down=turn_linear(turn, w.down))
 
 
 def turn_linear(turn: Turn, w: Linear) -> Linear:

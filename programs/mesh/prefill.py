@@ -20,15 +20,17 @@ import numpy as np
 from meshrt.mesh.block import Block
 from meshrt.mesh.repeat import sampled
 from meshrt.models.config import Config
+from meshrt.models.family import family_of
 from meshrt.models.rope import cos_sin
+from meshrt.programs.mesh.activations import activated, cap
 from meshrt.programs.mesh.cache import Cache
 from meshrt.programs.mesh.chunks import Chunks
 from meshrt.programs.mesh.crossings import cross_matrix
 from meshrt.programs.mesh.headnorms import norm_heads
 from meshrt.programs.mesh.linear import product
 from meshrt.programs.mesh.meshgemm import zeros
+from meshrt.programs.mesh.promptnorm import normed
 from meshrt.programs.mesh.regions import Region, layers_timed, multiplying
-from meshrt.programs.mesh.swiglu import swiglu
 from meshrt.programs.mesh.systems import Sums
 from meshrt.programs.mesh.weights import Experts
 
@@ -38,7 +40,7 @@ class PromptCut:
     """Where the prompt's tokens and the rotary pairs of this block are.
 
     `rows` and `columns` are the positions of the tokens along y and, for scores, along x: [bh, 1, rows, 1, Lt, 1] and
-    [1, bw, 1, P / w, 1, Lt] with w columns to a group of heads. `cos` and `sin` are
+    [1, bw, 1, P / w, 1, Lt] with w columns to a group of heads. `turns` has cosines and sines of each rotary embedding,
     [bh, bw, rows, columns, 1, Lt, pairs].
     """
 
@@ -46,8 +48,7 @@ class PromptCut:
     chunk_length: int  # Lt
     rows: np.ndarray
     columns: np.ndarray
-    cos: np.ndarray
-    sin: np.ndarray
+    turns: tuple[tuple[np.ndarray, np.ndarray], ...]
 
 
 def prefill(
@@ -66,7 +67,7 @@ def prefill(
     x = np.empty(0)
     for before, region in zip((None, *regions), regions, strict=False):
         block, weights = region.block, region.weights
-        for table in (positions.cos, positions.sin):
+        for table in (one for turn in positions.turns for one in turn):
             block.memory.keep("cosines and sines", table)
         if before is None and layers_only:
             x = zeros(
@@ -74,7 +75,7 @@ def prefill(
             )
         elif before is None:
             with multiplying(region, chunks) as ready:
-                x = embed(ready, chunks, ids, positions)
+                x = embed(config, ready, chunks, ids, positions)
         else:
             x = cross_matrix(before.block, block, region.crossing, x, sample)
         with layers_timed(block, spent):
@@ -88,13 +89,14 @@ def prefill(
             continue
         if layers_only:
             return zeros(block, "logits", (*x.shape[2:4], 1, chunks.vocabulary.shape[1]))
-        assert weights.norm_x is not None and weights.head is not None
-        x = rms_norm(config, region, x, weights.norm_x)
+        assert weights.norm is not None and weights.head is not None
+        x = normed(config, chunks, region, x, weights.norm)
         if not every:
             last = (len(ids) - 1) % positions.chunk_length
             x = block.memory.keep("normed activations", x[..., last : last + 1, :].copy())
         with multiplying(region, chunks) as ready:
             x = ready.products.gemm(x, weights.head)
+        cap(block, x, config.logit_cap)
     return x
 
 
@@ -105,28 +107,50 @@ def cut_prompt(block: Block, config: Config, chunks: Chunks, length: int) -> Pro
     token = np.arange(mesh.y0 * chunks.rows * lt, (mesh.y0 + bh) * chunks.rows * lt)
     chunk = (np.arange(mesh.x0, mesh.x0 + bw) % chunks.group_width)[:, None] * chunks.slots + np.arange(chunks.slots)
     columns = chunk[..., None] * lt + np.arange(lt)
-    cos, sin = (
-        table.reshape(bh, chunks.rows, lt, bw, chunks.columns, -1).transpose(0, 3, 1, 4, 2, 5)[:, :, :, :, None]
-        for table in pair_tables(block, config, chunks, token)
-    )
+
+    def by_core(table: np.ndarray) -> np.ndarray:
+        split = table.reshape(bh, chunks.rows, lt, bw, chunks.columns, -1)
+        return split.transpose(0, 3, 1, 4, 2, 5)[:, :, :, :, None]
+
+    turns = tuple((by_core(cos), by_core(sin)) for cos, sin in pair_tables(block, config, chunks, token))
     rows = token.reshape(bh, 1, chunks.rows, 1, lt, 1)
-    return PromptCut(length, lt, rows, columns.reshape(1, bw, 1, chunks.slots, 1, lt), cos, sin)
+    return PromptCut(length, lt, rows, columns.reshape(1, bw, 1, chunks.slots, 1, lt), turns)
 
 
-def pair_tables(block: Block, config: Config, chunks: Chunks, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """cos and sin for these positions and the rotary pairs of this block's columns: float32 [positions, pairs]."""
+def pair_tables(
+    block: Block, config: Config, chunks: Chunks, positions: np.ndarray
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """cos and sin for these positions and the rotary pairs of this block's columns, float32 [positions, pairs], of each
+    rotary embedding of the model.
+    """
     pairs = chunks.queries.shape[1] // chunks.heads // 2
     start = block.mesh.x0 * chunks.columns
     number = chunks.queries[start : start + block.lead[1] * chunks.columns, :pairs].reshape(-1)
     pair = np.where(number >= 0, number % config.head_dim, -1)  # -1: padding, all zero
-    cos, sin = (np.asarray(table)[:, pair] for table in cos_sin(config, positions))
-    return cos, sin
+    tables = (cos_sin(config, positions, number) for number in range(len(config.ropes)))
+    return [(cos[:, pair], sin[:, pair]) for cos, sin in tables]
 
 
-def embed(region: Region, chunks: Chunks, ids: np.ndarray, positions: PromptCut) -> np.ndarray:
-    """X[L_y, E_x] = onehot[L_y, V_x] table[E_y, V_x]^T: the table moves, and every core looks its tokens up in it."""
-    block = region.block
-    size = chunks.vocabulary.shape[1]
+def embed(config: Config, region: Region, chunks: Chunks, ids: np.ndarray, positions: PromptCut) -> np.ndarray:
+    """X[L_y, E_x] = onehot[L_y, V_x] table[E_y, V_x]^T, and the same of positions where they are learned."""
+    family, weights = family_of(config), region.weights
+    assert weights.table is not None
+    x = looked_up(region, chunks, ids, weights.table, positions)
+    if family.embedding_scale != 1:
+        x *= np.float32(family.embedding_scale)
+        region.block.elementwise(x)
+    if weights.positions is not None:
+        places = np.arange(len(ids)) + family.position_offset
+        x += looked_up(region, chunks, places, weights.positions, positions)
+        region.block.elementwise(x)
+    return x
+
+
+def looked_up(
+    region: Region, chunks: Chunks, ids: np.ndarray, table: np.ndarray, positions: PromptCut
+) -> np.ndarray:  # fmt: skip
+    """Rows of a table [E_y, V_x], L_y E_x: the table moves, and every core looks its tokens up in it."""
+    block, size = region.block, table.shape[-1]
     padded = np.full(chunks.sides * positions.chunk_length, -1)
     padded[: len(ids)] = ids
     starts = (np.arange(block.mesh.width * chunks.columns) * size).reshape(block.mesh.width, chunks.columns)
@@ -142,21 +166,7 @@ def embed(region: Region, chunks: Chunks, ids: np.ndarray, positions: PromptCut)
         block.elementwise(rows)
         total += rows
 
-    return region.products.gemm_t(ones, region.weights.table, look_up)
-
-
-def rms_norm(config: Config, region: Region, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """RMSNorm of L_y E_x: the sum of squares of a token is an allreduce along x."""
-    block = region.block
-    squares = np.matmul(x[..., None, :], x[..., :, None])[..., 0, 0].sum(axis=3, dtype=np.float32)  # [bh, bw, rows, Lt]
-    block.elementwise(x)
-    total = region.sums.x(block.memory.keep("sums of squares", squares))
-    scale = 1 / np.sqrt(total / np.float32(config.hidden_size) + np.float32(config.rms_norm_eps))
-    block.scalar(roots=prod(total.shape[2:]), divisions=prod(total.shape[2:]))
-    block.elementwise(x, 2)
-    normed = x * scale[:, :, :, None, :, None]
-    normed *= weight.astype(np.float32)[..., None, :]
-    return block.memory.keep("normed activations", normed)
+    return region.products.gemm_t(ones, table, look_up)
 
 
 def attention(
@@ -165,32 +175,34 @@ def attention(
     """Causal attention of all heads of a group at once: every core has a share of each of them."""
     block, layer, cache, products = region.block, region.weights.layers[number], region.cache, region.products
     keep, kv, group, length = block.memory.keep, chunks.kv_heads, config.group, positions.chunk_length
-    normed = rms_norm(config, region, x, layer.norm_x)
-    qkv = product(block, products.gemm, normed, layer.qkv, region.sums.x)
-    del normed
+    ready = normed(config, chunks, region, x, layer.norm)
+    qkv = product(block, products.gemm, ready, layer.qkv, region.sums.x)
+    del ready
     if layer.qkv_bias is not None:
         qkv += layer.qkv_bias.astype(np.float32)[..., None, :]
         block.elementwise(qkv)
     q, k, v = split_heads(chunks, qkv)
     norm_heads(block, region.sums, config, layer.head_norms, q, k, v)
     q, k, v = (part.swapaxes(-2, -3) for part in (q, k, v))  # [.., heads, Lt, Dt]
-    q, k = rotate(block, q, positions.cos, positions.sin), rotate(block, k, positions.cos, positions.sin)
+    if positions.turns:
+        q, k = (rotate(block, part, *positions.turns[layer.rope]) for part in (q, k))
     store(block, cache, number, k, v, positions)
     k, v = (keep("keys and values", np.array(part, cache.data.dtype, order="C")) for part in (k, v))
-    q = keep("queries", q.reshape(*q.shape[:4], kv, group * length, q.shape[-1]) * np.float32(config.head_dim**-0.5))
+    q = keep("queries", q.reshape(*q.shape[:4], kv, group * length, q.shape[-1]) * np.float32(config.attention_scale))
     del qkv
     scores = products.heads_t(q, k)  # [.., kv, group * Lt, Lt]
     del q, k
-    softmax(block, region.sums, scores, group, positions)
+    cap(block, scores, config.score_cap)
+    softmax(block, region.sums, scores, group, positions, layer.window)
     mixed = products.heads(scores, v)
     del scores, v
     mixed = mixed.reshape(*mixed.shape[:4], chunks.heads, length, -1).swapaxes(-2, -3)
     mixed = keep("attention", np.ascontiguousarray(mixed).reshape(*mixed.shape[:5], -1))
     result = product(block, products.gemm, mixed, layer.out, region.sums.x)
-    if layer.out_bias_x is not None:
-        result += layer.out_bias_x.astype(np.float32)[..., None, :]
+    if layer.out_bias is not None:
+        result += layer.out_bias.x.astype(np.float32)[..., None, :]
         block.elementwise(result)
-    return result
+    return result if layer.after_attention is None else normed(config, chunks, region, result, layer.after_attention)
 
 
 def split_heads(chunks: Chunks, qkv: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -219,10 +231,14 @@ def store(block: Block, cache: Cache, number: int, k: np.ndarray, v: np.ndarray,
         cache.data[:, :, : tokens.shape[2], number, kind] = tokens
 
 
-def softmax(block: Block, sums: Sums, scores: np.ndarray, group: int, positions: PromptCut) -> None:
+def softmax(
+    block: Block, sums: Sums, scores: np.ndarray, group: int, positions: PromptCut, window: int | None
+) -> None:  # fmt: skip
     """Causal softmax of scores [.., kv, group * Lt, Lt] (L_y L_x), in place: maximum and sum are allreduces along x."""
     # [bh, bw, rows, columns, Lt, Lt]
     visible = (positions.columns <= positions.rows) & (positions.columns < positions.length)
+    if window is not None:
+        visible &= positions.columns > positions.rows - window
     visible = np.concatenate([visible] * group, axis=-2)[:, :, :, :, None]
     np.copyto(scores, np.float32(-np.inf), where=~visible)
     del visible  # a core compares the numbers of tokens
@@ -241,17 +257,24 @@ def softmax(block: Block, sums: Sums, scores: np.ndarray, group: int, positions:
 def feed_forward(
     config: Config, chunks: Chunks, region: Region, number: int, x: np.ndarray, positions: PromptCut
 ) -> np.ndarray:
-    """SwiGLU, or experts."""
+    """The MLP, or experts."""
     block, layer = region.block, region.weights.layers[number]
-    normed = rms_norm(config, region, x, layer.mlp_norm_x)
+    inputs = normed(config, chunks, region, x, layer.mlp_norm)
     w = layer.mlp
     if isinstance(w, Experts):
         from meshrt.programs.mesh.promptexperts import experts_of_prompt  # 64 ranks import what few models need
 
-        return experts_of_prompt(region, chunks, w, region.layers[number], normed, positions.length)
+        return experts_of_prompt(region, chunks, w, region.layers[number], inputs, positions.length)
     with multiplying(region, chunks) as ready:
-        gate_up = product(block, ready.products.gemm, normed, w.up, ready.sums.x)
-        del normed
-        hidden = swiglu(block, gate_up)
+        gate_up = product(block, ready.products.gemm, inputs, w.up, ready.sums.x)
+        del inputs
+        if w.up_bias:
+            gate_up += np.concatenate(w.up_bias, axis=-1).astype(np.float32)[..., None, :]
+            block.elementwise(gate_up)
+        hidden = activated(block, gate_up, w.activation, w.gated)
         del gate_up
-        return product(block, ready.products.gemm, hidden, w.down, ready.sums.x)
+        result = product(block, ready.products.gemm, hidden, w.down, ready.sums.x)
+    if w.down_bias is not None:
+        result += w.down_bias.x.astype(np.float32)[..., None, :]
+        block.elementwise(result)
+    return result if layer.after_mlp is None else normed(config, chunks, region, result, layer.after_mlp)

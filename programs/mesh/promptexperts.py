@@ -15,13 +15,13 @@ import numpy as np
 from meshrt.mesh.block import Block
 from meshrt.mesh.collectives.allreduce import allreduce, ktree
 from meshrt.mesh.repeat import sampled
+from meshrt.programs.mesh.activations import swiglu
 from meshrt.programs.mesh.chunks import Chunks
 from meshrt.programs.mesh.gate import PromptChoice, block_rows, choose_for_prompt, timed
 from meshrt.programs.mesh.linear import product
 from meshrt.programs.mesh.meshgemm import zeros
 from meshrt.programs.mesh.regionexperts import in_regions
 from meshrt.programs.mesh.regions import Region, multiplying
-from meshrt.programs.mesh.swiglu import swiglu
 from meshrt.programs.mesh.systems import NO_PRODUCTS
 from meshrt.programs.mesh.weights import Experts, Mlp
 

@@ -24,6 +24,7 @@ from meshrt.mesh.block import Block
 from meshrt.mesh.collectives.rings import rings_in_regions
 from meshrt.mesh.wires import fabric, routes
 from meshrt.mesh.wires.tables import installed
+from meshrt.programs.mesh.activations import swiglu
 from meshrt.programs.mesh.chunks import Chunks
 from meshrt.programs.mesh.dispatch import Moves, carry
 from meshrt.programs.mesh.gate import PromptChoice, block_rows, timed
@@ -32,7 +33,6 @@ from meshrt.programs.mesh.heat import Heat, Part, no_heat, told
 from meshrt.programs.mesh.linear import product
 from meshrt.programs.mesh.meshgemm import meshgemm, zeros
 from meshrt.programs.mesh.regions import Region
-from meshrt.programs.mesh.swiglu import swiglu
 from meshrt.programs.mesh.weights import Experts, Mlp
 
 

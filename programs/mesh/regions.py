@@ -129,7 +129,8 @@ def check_alike(config: Config, counts: Iterable[int], run: int) -> None:
         unlike = first_unlike(layers[span.start : span.stop], run)
         if unlike is not None:
             raise UsageError(
-                f"--layers-run {run}: layer {span[unlike]} has other ranks than layer {span[run - 1]}, so it has to run"
+                f"--layers-run {run}: layer {span[unlike]} has other ranks than layer {span[run - 1]}, or another"
+                " window, so it has to run"
             )
 
 

@@ -19,12 +19,12 @@ import numpy as np
 from meshrt.mesh.block import Block
 from meshrt.mesh.collectives.allreduce import allreduce, ktree
 from meshrt.mesh.collectives.remap import remap
+from meshrt.programs.mesh.activations import swiglu
 from meshrt.programs.mesh.gate import Choice, timed
 from meshrt.programs.mesh.grid import Grid
 from meshrt.programs.mesh.linear import along, second
 from meshrt.programs.mesh.meshgemm import zeros
 from meshrt.programs.mesh.regions import Region
-from meshrt.programs.mesh.swiglu import swiglu
 from meshrt.programs.mesh.weights import Experts, Mlp
 
 

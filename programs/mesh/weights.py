@@ -14,7 +14,7 @@ from meshrt.mesh.block import Block
 from meshrt.models import matrix as forms
 from meshrt.models.checkpoint import Checkpoint
 from meshrt.models.config import Config
-from meshrt.models.family import family_of
+from meshrt.models.family import Family, family_of
 from meshrt.programs.mesh.chunks import Chunks, plain
 from meshrt.programs.mesh.grid import Grid, whole
 from meshrt.programs.mesh.linear import Linear
@@ -22,11 +22,32 @@ from meshrt.programs.mesh.reader import Reader
 
 
 @dataclass(frozen=True, eq=False)
-class Mlp:
-    """An MLP's matrices at every core."""
+class Vector:
+    """Numbers of E at every core, along x for prefill and along y for decode."""
 
-    up: Linear  # E -> 2 F: gate, then up
+    x: np.ndarray  # [bh, bw, 1, columns, Et]
+    y: np.ndarray  # [bh, bw, rows, 1, Et]
+
+
+@dataclass(frozen=True, eq=False)
+class Norm:
+    """RMSNorm, or with a bias LayerNorm."""
+
+    weight: Vector
+    bias: Vector | None
+
+
+@dataclass(frozen=True, eq=False)
+class Mlp:
+    """An MLP's matrices at every core. In decode what is between them lies along x, or along y (linear.py)."""
+
+    up: Linear  # E -> 2 F: gate, then up; F alone where there is no gate
     down: Linear  # F -> E
+    up_bias: tuple[np.ndarray, ...] = ()  # of gate and up, [bh, bw, 1, columns, Ft]
+    up_bias_y: tuple[np.ndarray, ...] = ()  # where decode has them so, [bh, bw, rows, 1, Ft]
+    down_bias: Vector | None = None
+    activation: forms.Activation = "silu"
+    gated: bool = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,33 +78,41 @@ class Layer:
     """One layer's weights at every core.
 
     Vectors, [bh, bw, rows, columns, size], are kept along x for prefill and, where decode needs them, along y as well
-    (E of a core's row).
+    (E of a core's row). `window` and `rope` are those of models/matrix.py.
     """
 
-    norm_x: np.ndarray  # [bh, bw, 1, columns, Et]
-    norm_y: np.ndarray  # [bh, bw, rows, 1, Et]
+    norm: Norm
     qkv: Linear  # E -> (heads + 2 kv heads) D, heads being those of a group
     qkv_bias: np.ndarray | None  # [bh, bw, 1, columns, (heads + 2 kv heads) Dt]
     out: Linear  # heads D -> E
-    out_bias_x: np.ndarray | None
-    out_bias_y: np.ndarray | None
-    mlp_norm_x: np.ndarray
-    mlp_norm_y: np.ndarray
+    out_bias: Vector | None
+    mlp_norm: Norm
     mlp: Mlp | Experts
     head_norms: np.ndarray | None  # [bh, bw, 1, columns, ..]: of queries, then keys; of one head, or of all
+    after_attention: Norm | None
+    after_mlp: Norm | None
+    window: int | None
+    rope: int
+
+    def vectors(self) -> list[Vector | None]:
+        """All there are of E."""
+        mlp_bias = self.mlp.down_bias if isinstance(self.mlp, Mlp) else None
+        norms = self.norm, self.mlp_norm, self.after_attention, self.after_mlp
+        both = [vector for one in norms if one is not None for vector in (one.weight, one.bias)]
+        return [*both, self.out_bias, mlp_bias]
 
 
 @dataclass(frozen=True, eq=False)
 class Weights:
     """Layers of a model on a mesh, the embedding with the first and the head with the last of them.
 
-    `table` and `head` are [Et, Vt] tiles, one array where the embeddings are tied.
+    `table` and `head` are [Et, Vt] tiles, one array where the embeddings are tied; `positions` is a table as well.
     """
 
     table: np.ndarray | None
+    positions: np.ndarray | None
     head: np.ndarray | None
-    norm_x: np.ndarray | None
-    norm_y: np.ndarray | None
+    norm: Norm | None
     layers: tuple[Layer, ...]
 
 
@@ -102,40 +131,51 @@ def load_weights(
     part, family = Reader(block, chunks, checkpoint, np.dtype(dtype), turned, on_all, apart), family_of(config)
     loaded = []
     for number in layers:
-        loaded.append(_load_layer(part, family.layers[number], family.head_dim, grid or on_all, router_cut))
+        loaded.append(_load_layer(part, family.layers[number], family, grid or on_all, router_cut))
         block.console.progress("loading", number + 1, config.layers)
     first, last = layers.start == 0, layers.stop == config.layers
-    table = head = None
+    table = positions = head = None
     tied = family.head == family.embedding
     if first or (last and tied):
         table = part.matrix([([family.embedding], chunks.vocabulary)], chunks.embedding)
+    if first and family.positions is not None:
+        rows = plain(family.max_positions + family.position_offset, chunks.sides)
+        positions = part.matrix([([family.positions], rows)], chunks.embedding)
     if last:
         head = table if tied else part.matrix([([family.head], chunks.vocabulary)], chunks.embedding)
-    final = [(family.norm + ".weight", chunks.embedding)]
-    return Weights(
-        table, head, part.vector(final, "x") if last else None, part.vector(final, "y") if last else None, tuple(loaded)
-    )
+    return Weights(table, positions, head, _load_norm(part, family.norm, family) if last else None, tuple(loaded))
 
 
-def _load_layer(part: Reader, layer: forms.Layer, head_dim: int, grid: Grid, router_cut: bool) -> Layer:
+def _load_norm(part: Reader, name: str, family: Family) -> Norm:
+    return Norm(_load_vector(part, name + ".weight"), _load_vector(part, name + ".bias") if family.layer_norm else None)
+
+
+def _load_vector(part: Reader, name: str) -> Vector:
+    tensor = [(name, part.chunks.embedding)]
+    return Vector(part.vector(tensor, "x"), part.vector(tensor, "y"))
+
+
+def _load_layer(part: Reader, layer: forms.Layer, family: Family, grid: Grid, router_cut: bool) -> Layer:
     c = part.chunks
     heads = ([layer.q], c.queries), ([layer.k], c.keys), ([layer.v], c.keys)
-    norm, mlp_norm = [(layer.attention_norm + ".weight", c.embedding)], [(layer.mlp_norm + ".weight", c.embedding)]
-    out_bias = [(layer.o.name + ".bias", c.embedding)]
+    after = [
+        None if name is None else _load_norm(part, name, family) for name in (layer.after_attention, layer.after_mlp)
+    ]
     return Layer(
-        part.vector(norm, "x"),
-        part.vector(norm, "y"),
+        _load_norm(part, layer.attention_norm, family),
         part.linear(heads, c.embedding, (False, False)),
         part.vector([(matrix.name + ".bias", out) for (matrix,), out in heads], "x") if layer.q.bias else None,
         part.linear([([layer.o], c.embedding)], c.queries, (True, True)),
-        part.vector(out_bias, "x") if layer.o.bias else None,
-        part.vector(out_bias, "y") if layer.o.bias else None,
-        part.vector(mlp_norm, "x"),
-        part.vector(mlp_norm, "y"),
+        _load_vector(part, layer.o.name + ".bias") if layer.o.bias else None,
+        _load_norm(part, layer.mlp_norm, family),
         _load_mlp(part, [layer.mlp])
         if isinstance(layer.mlp, forms.Mlp)
         else _load_experts(part, layer.mlp, grid, router_cut),
-        _load_head_norms(part, layer, head_dim),
+        _load_head_norms(part, layer, family.head_dim),
+        after[0],
+        after[1],
+        layer.window,
+        layer.rope,
     )
 
 
@@ -144,11 +184,17 @@ def _load_mlp(part: Reader, mlps: Sequence[forms.Mlp]) -> Mlp:
     like, sides = mlps[0], part.grid.sides
     embedding, inner = plain(like.down.columns, sides), plain(like.down.rows, sides)
     alternate = all(isinstance(matrix.form, forms.LowRank) for matrix in like.matrices())
+    biases = [[(one.name + ".bias", inner)] for one in like.inner if one.bias]
     return Mlp(
         part.linear(
             [(same, inner) for same in zip(*(mlp.inner for mlp in mlps), strict=True)], embedding, (False, alternate)
         ),
         part.linear([([mlp.down for mlp in mlps], embedding)], inner, (not alternate, True)),
+        tuple(part.vector(bias, "x") for bias in biases),
+        tuple(part.vector(bias, "y") for bias in biases) if alternate else (),
+        _load_vector(part, like.down.name + ".bias") if like.down.bias else None,
+        like.activation,
+        like.gate is not None,
     )
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from meshrt.models.catalogue import find_model
 from meshrt.models.config import read_config
-from meshrt.models.family import check_plain, family_of
+from meshrt.models.family import DENSE, check_plain, family_of
 from meshrt.models.quantize.head import checked_checkpoint
 from meshrt.neuron.cores import Cores
 from meshrt.neuron.dtypes import DTYPES
@@ -25,6 +25,7 @@ from meshrt.programs.quantizing import Bits, Group, Symmetric, quantized_by_shap
 
 MACHINE = "neuron"
 MESH = (1, 1)
+ABLE = {*DENSE} - {"norms of all heads together", "clip_qkv"}
 
 
 @np.errstate(all="ignore")  # of numbers that are none: the choice of a token says so
@@ -54,7 +55,7 @@ def run(
     every: shared.Every = None,
     resume: shared.Resume = False,
 ) -> dict[str, Any]:
-    """Generate text with a LLaMA or Qwen2 model, dense or compressed, on NeuronCores.
+    """Generate text with a LLaMA or another dense model (docs/models.md), also a compressed one, on NeuronCores.
 
     Matrices in factors (`meshrt compress`) are multiplied as such, the MLP by NeuronMM's Algorithm 3. Those in codes
     (`meshrt quantize`) are in HBM in 4 or 8 bits each, of which the cores make numbers tile by tile; those with
@@ -74,7 +75,7 @@ def run(
     asked = taken(Asked, arguments)
     folder = find_model(model)
     config = read_config(folder, quantized=True)
-    check_plain(family_of(config), folder, "a NeuronCore")
+    check_plain(family_of(config), folder, "a NeuronCore", ABLE)
     choice = make_choice(asked, cores.payload, config.eos_token_ids)
     shared.check(asked, cores.payload, config.layers)
     shared.check_trace(asked, cores.trace_path)

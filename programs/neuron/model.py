@@ -13,17 +13,19 @@ import numpy as np
 
 from meshrt.models.checkpoint import Checkpoint
 from meshrt.models.config import Config
+from meshrt.models.family import Family, family_of
+from meshrt.neuron import isa as nisa
 from meshrt.neuron import language as nl
 from meshrt.neuron.core import NeuronCore
 from meshrt.neuron.cores import Cores
-from meshrt.neuron.tile import Tile
-from meshrt.programs.neuron.attention import Heads, LayerCache, attention, new_cache
+from meshrt.neuron.tile import Tile, as_tile
+from meshrt.programs.neuron.attention import HeadNorms, Heads, LayerCache, Scores, attention, new_cache
 from meshrt.programs.neuron.blocks import transposed
 from meshrt.programs.neuron.dense import BASELINE, matmul
 from meshrt.programs.neuron.fused import FUSED, fused
 from meshrt.programs.neuron.linear import Matrix, beside, linear
 from meshrt.programs.neuron.mlp import svd_mlp
-from meshrt.programs.neuron.norm import add, rms_norm, silu_times
+from meshrt.programs.neuron.norm import Norm, activated, add, add_row, capped, gated, normed
 from meshrt.programs.neuron.weights import Layer, Weights, place_weights, share_heads
 
 
@@ -58,46 +60,69 @@ def forward(cores: Cores, shares: Sequence[Share], config: Config, ids: Sequence
 
     None without payload.
     """
-    eps = config.rms_norm_eps
-    xs = [embed(share, ids) for share in shares]
+    family = family_of(config)
+    eps = family.eps
+    xs = [embed(family, share, ids, position) for share in shares]
     for i in range(config.layers):
         parts = []
         for share, x in zip(shares, xs, strict=True):
             layer = share.weights.layers[i]
-            qkv = beside(rms_norm(x, layer.attention_norm, eps), layer.qkv, layer.qkv_bias)
-            cos, sin = share.weights.cos, share.weights.sin
-            heads = attention(qkv, share.heads, share.caches[i], cos, sin, share.identity, position)
+            qkv = beside(normed(x, layer.attention_norm, eps), layer.qkv, layer.qkv_bias)
+            turn = share.weights.turns[layer.rope] if share.weights.turns else None
+            scores = Scores(family.scale, family.score_cap, layer.window)
+            norms = HeadNorms(layer.head_norms, eps) if layer.head_norms else None
+            heads = attention(qkv, share.heads, share.caches[i], turn, norms, scores, share.identity, position)
             parts.append(linear(heads, layer.o, layer.o_bias))
-        xs = [add(x, total) for x, total in zip(xs, cores.all_reduce(parts), strict=True)]
+        after = [share.weights.layers[i].after_attention for share in shares]
+        xs = [plus(x, total, norm, eps) for x, total, norm in zip(xs, cores.all_reduce(parts), after, strict=True)]
         parts = [
-            mlp(share, share.weights.layers[i], rms_norm(x, share.weights.layers[i].mlp_norm, eps))
+            mlp(share, share.weights.layers[i], normed(x, share.weights.layers[i].mlp_norm, eps))
             for share, x in zip(shares, xs, strict=True)
         ]
-        xs = [add(x, total) for x, total in zip(xs, cores.all_reduce(parts), strict=True)]
+        after = [share.weights.layers[i].after_mlp for share in shares]
+        xs = [plus(x, total, norm, eps) for x, total, norm in zip(xs, cores.all_reduce(parts), after, strict=True)]
     parts = [
-        linear(rms_norm(x[len(ids) - rows :], share.weights.norm, eps), share.weights.head)
+        linear(normed(x[len(ids) - rows :], share.weights.norm, eps), share.weights.head)
         for share, x in zip(shares, xs, strict=True)
     ]
+    if family.logit_cap is not None:
+        parts = [capped(part, family.logit_cap) for part in parts]
     return cores.to_host(parts, axis=1)
 
 
-def embed(share: Share, ids: Sequence[int]) -> Tile:
-    """Rows of the embedding [T, H], gathered by DMA."""
-    core, table = share.core, share.weights.embedding
+def plus(x: Tile, addend: Tile, norm: Norm | None, eps: float) -> Tile:
+    """x + what a part of a layer made, after the norm that some models have there."""
+    return add(x, addend if norm is None else normed(addend, norm, eps))
+
+
+def embed(family: Family, share: Share, ids: Sequence[int], position: int) -> Tile:
+    """Rows of the embedding [T, H], gathered by DMA; with those of positions where they are learned."""
+    core, table, learned = share.core, share.weights.embedding, share.weights.positions
     out: Tile = nl.ndarray((len(ids), table.shape[1]), table.dtype, buffer=core.hbm)
     for at, token in enumerate(ids):
-        nl.store(out[at : at + 1], nl.load(table[token : token + 1]))
+        row = nl.load(table[token : token + 1])
+        if family.embedding_scale != 1:
+            row = nisa.tensor_scalar(row, nl.multiply, family.embedding_scale)
+        if learned is not None:
+            place = position + at + family.position_offset
+            row = nisa.tensor_tensor(as_tile(row), as_tile(nl.load(learned[place : place + 1])), nl.add)
+        nl.store(out[at : at + 1], row)
     return out
 
 
 def mlp(share: Share, layer: Layer, x: Tile) -> Tile:
     """x [T, H] -> this core's part of the MLP's result [T, H]."""
-    gate, up, down = layer.gate, layer.up, layer.down
-    if isinstance(gate, tuple) and isinstance(up, tuple) and isinstance(down, tuple):
-        return svd_mlp(x, gate, up, down, FUSED, nl.float32)
+    gate, up, down, biases = layer.gate, layer.up, layer.down, layer.inner_biases
+    if isinstance(gate, tuple) and isinstance(up, tuple) and isinstance(down, tuple) and not biases:
+        return svd_mlp(x, gate, up, down, FUSED, nl.float32, activation=layer.activation)
     x_t = transposed(x, share.identity)
-    inner = silu_times(product(x_t, gate), product(x_t, up))
-    return product(transposed(inner, share.identity), down)
+    inner = [product(x_t, w) for w in (gate, up) if w is not None]
+    if biases:
+        inner = [add_row(part, bias) for part, bias in zip(inner, biases, strict=True)]
+    active = activated(inner[0], layer.activation) if gate is None else gated(inner[0], inner[1], layer.activation)
+    del inner  # HBM
+    out = product(transposed(active, share.identity), down)
+    return out if layer.down_bias is None else add_row(out, layer.down_bias)
 
 
 def product(x_t: Tile, w: Matrix) -> Tile:

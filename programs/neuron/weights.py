@@ -20,36 +20,48 @@ from meshrt.neuron.tile import Tile
 from meshrt.programs.neuron.attention import Heads
 from meshrt.programs.neuron.coded import place_codes
 from meshrt.programs.neuron.linear import Matrix, Whole
+from meshrt.programs.neuron.norm import Norm
 
 
 @dataclass(frozen=True)
 class Layer:
     """One layer's tensors, [in, out]: of this core's heads, and of its columns of the MLP.
 
-    `qkv` has the three matrices as one, or one by one where some are in factors.
+    `qkv` has the three matrices as one, or one by one where some are in factors. `head_norms` [1, D] are those of
+    queries and of keys. Biases that are added once are those of the first core, whose sum brings them in.
     """
 
-    attention_norm: Tile
+    attention_norm: Norm
     qkv: tuple[Matrix, ...]
     qkv_bias: Tile | None
     o: Matrix
     o_bias: Tile | None
-    mlp_norm: Tile
-    gate: Matrix
+    head_norms: tuple[Tile, ...]
+    after_attention: Norm | None
+    mlp_norm: Norm
+    gate: Matrix | None
     up: Matrix
     down: Matrix
+    inner_biases: tuple[Tile, ...]  # of gate and up
+    down_bias: Tile | None
+    after_mlp: Norm | None
+    activation: forms.Activation
+    window: int | None
+    rope: int
 
 
 @dataclass(frozen=True)
 class Weights:
-    """A model on one core. `cos`, `sin` have the rotary tables, `head` the core's columns of the vocabulary."""
+    """A model on one core. `turns` has cosines and sines of its rotary embeddings, `positions` the table of learned
+    ones, `head` the core's columns of the vocabulary.
+    """
 
     embedding: Tile
+    positions: Tile | None
     layers: tuple[Layer, ...]
-    norm: Tile
+    norm: Norm
     head: Tile
-    cos: Tile
-    sin: Tile
+    turns: tuple[tuple[Tile, Tile], ...]
 
 
 def share_heads(config: Config, cores: int) -> Heads:
@@ -65,9 +77,9 @@ def share_heads(config: Config, cores: int) -> Heads:
             f"--cores is {cores}; the {config.heads} heads of the model, with {config.kv_heads} of keys and values, can"
             f" be shared by {', '.join(map(str, fits))} cores"
         )
-    if config.head_dim > nl.tile_size.pmax:
+    if config.head_dim > nl.tile_size.psum_fmax:
         raise UsageError(
-            f"a head of {config.head_dim} is more than the {nl.tile_size.pmax} partitions that a product contracts over"
+            f"a head of {config.head_dim} is more than the {nl.tile_size.psum_fmax} float32 of a bank, its sums' place"
         )
     own = max(1, config.kv_heads // cores)
     return Heads(own, config.heads // cores // own, config.head_dim)
@@ -95,7 +107,15 @@ def place_weights(
         return core.tensor_of(np.concatenate(rows, axis=1) if vector else np.concatenate(rows).T, dtype)
 
     def vector(name: str, size: int, index: slice = every) -> Tile:
-        return tensor((1, size), (name + ".weight", (index,)))
+        return tensor((1, size), (name, (index,)))
+
+    def norm(name: str) -> Norm:
+        bias = vector(name + ".bias", hidden) if family.layer_norm else None
+        return Norm(vector(name + ".weight", hidden), bias)
+
+    def table(name: str, rows: int) -> Tile:
+        read = None if checkpoint is None else checkpoint.read(name + ".weight").astype(np.float32)
+        return core.tensor_of((rows, hidden) if read is None else read, dtype)
 
     def matrix(source: forms.Matrix, rows: slice, across: slice) -> Matrix:
         """W^T of the checkpoint's [out, in] at [across, rows]; or U and V, of which one side is cut."""
@@ -121,9 +141,8 @@ def place_weights(
         out = (heads.queries + 2 * heads.kv) * dim
         first = core.index == 0  # whose sum brings the bias of the output in
         mlp = source.dense_mlp
-        gate, up = mlp.inner
         return Layer(
-            vector(source.attention_norm, hidden),
+            norm(source.attention_norm),
             tuple(matrix(part, every, span) for part, span in zip(attention, index, strict=True))
             if any(isinstance(part.form, forms.LowRank) for part in attention)
             else (whole(attention, every, index),),
@@ -132,20 +151,33 @@ def place_weights(
             else None,
             matrix(source.o, queries, every),
             tensor((1, hidden), (source.o.name + ".bias", (every,))) if source.o.bias and first else None,
-            vector(source.mlp_norm, hidden),
-            matrix(gate, every, columns),
-            matrix(up, every, columns),
+            tuple(vector(one.name + ".weight", dim) for one in source.head_norms),
+            None if source.after_attention is None else norm(source.after_attention),
+            norm(source.mlp_norm),
+            None if mlp.gate is None else matrix(mlp.gate, every, columns),
+            matrix(mlp.up, every, columns),
             matrix(mlp.down, columns, every),
+            tuple(vector(one.name + ".bias", columns.stop - columns.start, columns) for one in mlp.inner if one.bias),
+            vector(mlp.down.name + ".bias", hidden) if mlp.down.bias and first else None,
+            None if source.after_mlp is None else norm(source.after_mlp),
+            mlp.activation,
+            source.window,
+            source.rope,
         )
 
-    table = family.embedding + ".weight"
-    embedding = core.tensor_of(
-        (config.vocab_size, hidden) if checkpoint is None else checkpoint.read(table).astype(np.float32), dtype
-    )
-    tables = cos_sin(config, np.arange(positions))
-    cos, sin = (core.tensor_of(rotary if core.payload else rotary.shape, nl.float32) for rotary in tables)
+    embedding = table(family.embedding, config.vocab_size)
+    learned = None
+    if family.positions is not None:
+        learned = table(family.positions, family.max_positions + family.position_offset)
+    turns = []
+    for number in range(len(config.ropes)):
+        cos, sin = (
+            core.tensor_of(rotary if core.payload else rotary.shape, nl.float32)
+            for rotary in cos_sin(config, np.arange(positions), number)
+        )
+        turns.append((cos, sin))
     head = tensor((hidden, words.stop - words.start), (family.head + ".weight", (words, every)))
-    return Weights(embedding, tuple(map(layer, family.layers)), vector(family.norm, hidden), head, cos, sin)
+    return Weights(embedding, learned, tuple(map(layer, family.layers)), norm(family.norm), head, tuple(turns))
 
 
 def multiplied_out(checkpoint: Checkpoint, config: Config) -> Checkpoint:

@@ -111,7 +111,7 @@ def _fused(gpu: Gpu, op: str, tokens: int, tp: int, widths: Widths) -> None:
             rotated(gpu, gpu.shaped((tokens, heads * widths.head)), widths.head, (cos, sin))
         case "mlp_act":
             gate, up = (gpu.shaped((tokens, widths.inner // tp)) for _ in range(2))
-            activated(gpu, Results([gate, up], [None, None]))
+            activated(gpu, Results([gate, up], [None, None]), "silu")
         case "add":
             add(gpu, x, x)
         case unknown:

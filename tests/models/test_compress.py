@@ -127,9 +127,9 @@ def test_reported_errors_are_those_of_what_was_written(place: Path, fifth: dict[
 def inputs_of_first_mlp(config: Config, weights: Any, ids: list[int]) -> Any:
     """What gate_proj and up_proj of layer 0 are applied to: [tokens, hidden]."""
     family = family_of(config)
-    one, rotary = family.layers[0], cos_sin(config, np.arange(len(ids)))
+    one, turns = family.layers[0], (cos_sin(config, np.arange(len(ids))),)
     x = weights["model.embed_tokens.weight"][ids]
-    x = x + attention(family, weights, one, normed(family, weights, one.attention_norm, x), rotary)
+    x = x + attention(family, weights, one, normed(family, weights, one.attention_norm, x), turns)
     return normed(family, weights, one.mlp_norm, x).astype(float)
 
 
@@ -357,7 +357,7 @@ def test_recorded_inputs_are_those_of_every_matrix() -> None:
     for ids in texts:
         x = weights["model.embed_tokens.weight"].astype(float)[ids]
         for one in family.layers:
-            x = layer(family, weights, one, x, cos_sin(config, np.arange(len(ids))), watch)
+            x = layer(family, weights, one, x, (cos_sin(config, np.arange(len(ids))),), watch)
     found: dict[str, Any] = {}
     for grams in layer_grams(config, weights, texts, np.float64):
         found |= grams

@@ -67,7 +67,7 @@ def test_a_file_is_what_its_own_dequantizer_makes_of_it(kind: str, name: str, tm
     config, before = read_config(tmp_path / "out", quantized=True), read_config(base)
     check_shapes(open_checkpoint(tmp_path / "out"), config)
     for field in (
-        "hidden_size", "layers", "kv_heads", "head_dim", "rms_norm_eps", "rope", "eos_token_ids", "bos_token_id",
+        "hidden_size", "layers", "kv_heads", "head_dim", "eps", "rope", "eos_token_ids", "bos_token_id",
         "qkv_bias", "o_bias", "tie_word_embeddings", "max_positions",
     ):  # fmt: skip
         assert getattr(config, field) == getattr(before, field), field

@@ -23,7 +23,7 @@ def test_config_of_transformers_5() -> None:
     config = Config.from_dict(CASES["headdim"])
     assert (config.hidden_size, config.heads, config.kv_heads, config.head_dim, config.group) == (36, 3, 1, 10, 3)
     assert (config.layers, config.vocab_size, config.intermediate_size, config.max_positions) == (2, 96, 80, 128)
-    assert (config.rope, config.dtype, config.rms_norm_eps) == (Rope(theta=10000.0), "float32", 1e-5)
+    assert (config.rope, config.dtype, config.eps) == (Rope(theta=10000.0), "float32", 1e-5)
     assert (config.bos_token_id, config.eos_token_ids, config.tie_word_embeddings) == (1, (2,), False)
     assert (config.qkv_bias, config.o_bias) == (False, False)
 
@@ -90,15 +90,16 @@ def test_config_unknown_keys_are_ignored() -> None:
 @pytest.mark.parametrize(
     ("data", "key"),
     [
-        (BASE | {"model_type": "gpt2"}, "model_type"),
+        (BASE | {"model_type": "gptj"}, "model_type"),
         (without("model_type"), "model_type"),
         (BASE | {"hidden_act": "gelu"}, "hidden_act"),
-        (BASE | {"mlp_bias": True}, "mlp_bias"),
+        (QWEN2 | {"mlp_bias": True}, "mlp_bias"),
         (BASE | {"attention_bias": "yes"}, "attention_bias"),
         (QWEN2 | {"attention_bias": False}, "attention_bias"),
-        (QWEN2 | {"use_sliding_window": True}, "use_sliding_window"),
+        (BASE | {"use_sliding_window": True}, "use_sliding_window"),
+        (QWEN2 | {"use_sliding_window": True, "sliding_window": 0}, "sliding_window"),
         (QWEN2 | {"layer_types": ["full_attention", "sliding_attention"]}, "layer_types"),
-        (MISTRAL | {"sliding_window": 4096}, "sliding_window"),
+        (MISTRAL | {"sliding_window": "4096"}, "sliding_window"),
         (BASE | {"quantization_config": {"bits": 4}}, "quantization_config"),
         (BASE | {"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, "rope_parameters.rope_type"),
         (BASE | {"rope_parameters": {"full_attention": {"rope_theta": 1.0}}}, "rope_parameters"),

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import family_models
 import moe_models
 import numpy as np
 import opt_models
@@ -18,7 +19,9 @@ TINY = ("llama-tiny", "mixtral-tiny", "deepseek-tiny")
 
 
 def test_golden_files_are_those_of_the_cases() -> None:
-    assert {path.stem for path in GOLDEN.glob("*.npz")} == {*CASES, *opt_models.CASES, *moe_models.CASES, *TINY}
+    assert {path.stem for path in GOLDEN.glob("*.npz")} == {
+        *CASES, *opt_models.CASES, *moe_models.CASES, *family_models.CASES, *TINY,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

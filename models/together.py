@@ -1,0 +1,52 @@
+"""Tensors that folders have in place of several: one for queries, keys and values, or matrices kept as [in, out].
+
+All are found under the names of a configuration (models/kinds.py), as parts of what lies in the file, and are read as
+all others are. Folders may also leave away the first part of all names, as those of transformers' bare models do.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from meshrt.models.config import Config
+from meshrt.models.errors import ModelError
+from meshrt.models.matrix import Matrix
+from meshrt.models.tensors import ITEM_BYTES, Tensor
+
+
+def named(tensors: Mapping[str, Tensor], config: Config) -> dict[str, Tensor]:
+    """The tensors, also by the names that the configuration has for them. ModelError for one of another shape."""
+    kind = config.kind
+    found, first = dict(tensors), kind.names.embedding.partition(".")[0] + "."
+    if not any(name.startswith(first) for name in tensors):
+        found |= {first + name: tensor for name, tensor in tensors.items()}
+    for number in range(config.layers if kind.together else 0):
+        stem, matrices = f"{kind.names.layer}{number}.", config.layer(number).matrices()
+        by_name = {one.name: one for one in matrices}
+        for source, parts in kind.together.items():
+            for end in (".weight", ".bias"):
+                if whole := found.get(stem + source + end):
+                    found |= _cut(whole, [by_name[stem + part] for part in parts], end, kind.turned)
+    return found
+
+
+def _cut(whole: Tensor, parts: Iterable[Matrix], end: str, turned: bool) -> dict[str, Tensor]:
+    """Matrices of one input, or their biases, that lie in one tensor."""
+    parts = list(parts)
+    inner, total = parts[0].rows, sum(one.columns for one in parts)
+    shape = (total,) if end == ".bias" else (inner, total) if turned else (total, inner)
+    if whole.shape != shape:
+        raise ModelError(
+            f"{whole.file}: tensor {whole.name} has shape {list(whole.shape)}; config.json asks for {list(shape)}"
+        )
+    found, low, item = {}, 0, ITEM_BYTES.get(whole.dtype, 0)
+    for one in parts:
+        name = one.name + end
+        if end == ".weight" and turned:
+            found[name] = replace(whole, shape=(one.columns, inner), turned=(low, total))
+        else:
+            row = item * (1 if end == ".bias" else inner)
+            found[name] = replace(
+                whole, shape=(one.columns, *shape[1:]), offset=whole.offset + low * row, nbytes=one.columns * row
+            )
+        low += one.columns
+    return found
