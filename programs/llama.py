@@ -20,6 +20,7 @@ from meshrt.programs.generation.prompt import read_prompt
 from meshrt.programs.mesh import options as own
 from meshrt.programs.mesh.engine import open_engine
 from meshrt.programs.mesh.mixture import make_mixture, report
+from meshrt.programs.mesh.onehead import one_head
 from meshrt.programs.mesh.options import How, check_how
 from meshrt.programs.mesh.quantized import check_quantized, told, with_activations
 from meshrt.programs.quantizing import Bits, CompensatorBits, Group, Ranks, Symmetric, quantized_by_shape
@@ -54,6 +55,7 @@ def run(
     layers_run: shared.LayersRun = None,
     steps_run: own.StepsRun = None,
     layers_only: own.LayersOnly = False,
+    as_published: own.AsPublished = False,
     experts: own.Experts = None,
     expert_grid: own.ExpertGrid = None,
     dispatch: own.Dispatch = None,
@@ -95,6 +97,8 @@ def run(
     config = quantized_by_shape(config, cores.payload, bits, group, symmetric, ranks, compensator_bits)
     check_quantized(config, how)
     config = with_activations(config, how.activations)
+    if as_published:
+        config, how = one_head(config, cores.payload), replace(how, layers_only=not cores.payload)
     config = config if layers is None else replace(config, layers=layers)
     source = None
     if cores.payload:

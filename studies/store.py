@@ -1,6 +1,7 @@
-"""Outcomes of runs by what was run, in a file if asked for: a full reproduction takes long and can go on later."""
+"""Outcomes of runs by what was run, in a file: a full reproduction takes long and can go on later."""
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
@@ -62,8 +63,15 @@ class Store:
             write_file("--cache", self.path, lambda stream: stream.write(json.dumps(contents).encode()))
 
 
-def open_store(path: str | None) -> Store:
-    """An empty store, or what the file holds of runs by this very code; runs by any other are forgotten. UsageError."""
+def open_store(path: str | None, paper: str = "") -> Store:
+    """An empty store, or what the file holds of runs by this very code; runs by any other are forgotten. UsageError.
+
+    Without a path the file is that of the paper in the user's cache; "none" is no file.
+    """
+    if path is None and paper:
+        path = user_file(paper)
+    if path == "none":
+        path = None
     if path is not None:
         check_target("--cache", path)
     store = Store(path, digest() if path else "")
@@ -75,6 +83,17 @@ def open_store(path: str | None) -> Store:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UsageError(f"--cache {path} is no file of this command: name another, or delete it") from error
     return store
+
+
+def user_file(paper: str) -> str | None:
+    """Where runs of a paper's tables are kept if nothing else is said; None where there can be no such folder."""
+    root = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
+    folder = Path(root) / "meshrt"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return None
+    return str(folder / f"reproduce-{paper}.json") if os.access(folder, os.W_OK) else None
 
 
 def key_of(job: Job) -> str:

@@ -56,17 +56,25 @@ def sweep(
     `keep(number of the job, outcome)` is called at the rank that ran it, as soon as it has.
     """
     numbers = range(comm.rank, len(jobs), comm.size)
-    outcomes = {}
+    outcomes, start = {}, perf_counter()
     for done, at in enumerate(numbers, 1):
         outcomes[at] = run_alone(jobs[at])
         if keep:
             keep(at, outcomes[at])
-        console.progress(what, done, len(numbers))
+        left = (perf_counter() - start) / done * (len(numbers) - done)
+        console.progress(f"{what}, {duration(left)} left", done, len(numbers))
     console.clear()
     all_outcomes: dict[int, Outcome] = {}
     for part in comm.allgather(outcomes):
         all_outcomes |= part
     return [all_outcomes[at] for at in range(len(jobs))]
+
+
+def duration(seconds: float) -> str:
+    """As a person says it."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
 def run_alone(job: Job) -> Outcome:

@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 
     from meshrt.ranks.console import Console
 
-cache = click.option("--cache", metavar="FILE", help="Keep the runs here, and take those that are here already.")
+cache = click.option(
+    "--cache",
+    metavar="FILE|none",
+    help="Keep the runs here, as they come, and take those that are here; none: keep nothing."
+    "  [default: in $XDG_CACHE_HOME/meshrt, or else ~/.cache/meshrt]",
+)
 
 
 @click.group("reproduce", subcommand_metavar="PAPER [TABLE]... [OPTIONS]")
@@ -34,7 +39,7 @@ def command() -> None:
     "--system",
     "systems",
     multiple=True,
-    type=click.Choice(["waferllm", "t10", "ladder"]),
+    type=click.Choice(["waferllm", "as-published", "t10", "ladder"]),
     help="Of whole models (Tables 2 to 4, 7, 8) only this one's cells; may be given again.",
 )
 @click.option("--model", "models", multiple=True, metavar="NAME", help="The same for models; may be given again.")
@@ -46,7 +51,7 @@ def waferllm(tables: tuple[str, ...], **options: Any) -> None:
     """WaferLLM (OSDI 2025) on a wafer of small cores: Tables 2 to 8, Figures 9 and 10.
 
     TABLE is 2 to 8, or gemm or gemv for the curves over core counts of Figures 9 and 10; without any, all of them. That
-    takes long: share it out with mpirun, and keep what is done with --cache.
+    takes long: share it out with mpirun. Each table is printed as soon as it is done, and what was run is kept.
     """
     sys.exit(failure.run_guarded(lambda comm, board: reproduce_waferllm(comm, tables, **options)))
 
@@ -62,7 +67,7 @@ def reproduce_waferllm(
     from meshrt.studies.store import open_store
     from meshrt.studies.waferllm import reproduce as study
     from meshrt.studies.waferllm.curves import CURVES
-    from meshrt.studies.waferllm.printed import print_reproduction
+    from meshrt.studies.waferllm.printed import print_part, print_summary
     from meshrt.studies.waferllm.published import MODELS
 
     names = _chosen("table or figure", tables, study.NAMES)
@@ -72,9 +77,12 @@ def reproduce_waferllm(
     files.check_outputs(csv_folder, png_folder)
     console = shared.start(comm, json_path, quiet)
     machine = find_device(device, call_cycles=call_cycles)
-    document = study.reproduce(comm, console, names, machine, open_store(cache), systems=systems, models=models)
+    document = study.reproduce(
+        comm, console, names, machine, open_store(cache, "waferllm"), systems=systems, models=models,
+        show=print_part if console.loud else None,
+    )  # fmt: skip
     if comm.rank == 0:
-        _deliver(document, study.write_files(document, csv_folder, png_folder), print_reproduction, console, json_path)
+        _deliver(document, study.write_files(document, csv_folder, png_folder), print_summary, console, json_path)
     return 0
 
 
@@ -107,7 +115,7 @@ def reproduce_neuronmm(
     names = _chosen("table or figure", tables, study.NAMES) if tables else study.OF_THE_PAPER
     check_outputs(csv_folder, png_folder)
     console = shared.start(comm, json_path, quiet)
-    document = study.reproduce(comm, console, names, find_neuron_device(device), open_store(cache))
+    document = study.reproduce(comm, console, names, find_neuron_device(device), open_store(cache, "neuronmm"))
     if comm.rank == 0:
         _deliver(document, study.write_files(document, csv_folder, png_folder), print_reproduction, console, json_path)
     return 0
@@ -166,7 +174,7 @@ def reproduce_deinfer(
     names = _chosen("table or figure", tables, study.NAMES)
     check_outputs(csv_folder, None)
     console = shared.start(comm, json_path, quiet)
-    document = study.reproduce(comm, console, names, open_store(cache))
+    document = study.reproduce(comm, console, names, open_store(cache, "deinfer"))
     if comm.rank == 0:
         _deliver(document, study.write_files(document, csv_folder), study.print_reproduction, console, json_path)
     return 0

@@ -51,12 +51,19 @@ class Chunks:
         return self.sides // self.group_width
 
 
-def cut_dimensions(block: Block, config: Config, groups: int | None = None) -> Chunks:
-    """The chunks of every dimension of the model on this mesh. UsageError where the heads do not form such groups."""
+def cut_dimensions(block: Block, config: Config, groups: int | None = None, in_pairs: bool = True) -> Chunks:
+    """The chunks of every dimension of the model on this mesh. UsageError where the heads do not form such groups.
+
+    `in_pairs` False: a chunk of a head may have an odd number, which is in no rotary pair there.
+    """
     sides, _ = square(block.mesh)
     groups = best_groups(block.mesh, config) if groups is None else groups
     width = group_width(block.mesh, config, groups)
     heads, kv_heads = config.heads // groups, config.kv_heads // groups
+    queries, keys = (head_chunks(count, config.head_dim, groups, width, sides) for count in (heads, kv_heads))
+    if not in_pairs and -(-config.head_dim // sides) % 2:
+        assert config.heads == 1
+        queries = keys = plain(config.head_dim, sides)
     return Chunks(
         sides,
         groups,
@@ -67,8 +74,8 @@ def cut_dimensions(block: Block, config: Config, groups: int | None = None) -> C
         sides // block.mesh.width,
         plain(config.hidden_size, sides),
         plain(config.vocab_size, sides),
-        head_chunks(heads, config.head_dim, groups, width, sides),
-        head_chunks(kv_heads, config.head_dim, groups, width, sides),
+        queries,
+        keys,
     )
 
 

@@ -12,7 +12,7 @@ reduction. Matrices in two factors take more (linear.py).
 W_O and W_down have their rows along x here; placement.py moves them there after prefill.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 
 import numpy as np
@@ -39,12 +39,14 @@ EMPTY = np.float32(-1e30)  # the greatest score of no token: finite, so that two
 
 def decode(
     regions: Sequence[Region], config: Config, chunks: Chunks, token: int, position: int, fused: bool = True,
-    sample: int | None = None, spent: list[float] | None = None,
+    sample: int | None = None, spent: list[float] | None = None, layers_only: bool = False,
+    layer: Callable[..., np.ndarray] | None = None,
 ) -> np.ndarray:  # fmt: skip
     """One step: the logits after `token` at `position`, V_x on the last region's cores: float32 [bh, bw, columns, Vt],
     the same in every row.
 
-    `fused` takes six allreduces a layer, else ten as published. `sample` and `spent` are those of `prefill`.
+    `fused` takes six allreduces a layer, else ten as published. `sample`, `spent` and `layers_only` are those of
+    `prefill`. `layer` runs in place of a layer as it is here (oneheaddecode.py).
     """
     block = regions[0].block
     turns = [
@@ -56,18 +58,25 @@ def decode(
         block, cache, weights = region.block, region.cache, region.weights
         for table in (one for turn in turns for one in turn):
             block.memory.keep("cosines and sines", table)
-        if before is None:
+        if before is None and layers_only:
+            x = zeros(block, "activations", (chunks.rows, chunks.embedding.shape[1]), cache.data.dtype)
+        elif before is None:
             x = embed(config, region, chunks, token, position)
         else:
             x = cross_vector(before.block, block, region.crossing, region.sums, x)
         append(cache, np.full((*block.lead, *cache.data.shape[3:]), np.nan, cache.data.dtype))
         with layers_timed(block, spent):
             for number in sampled(block, len(weights.layers), sample):
+                if layer is not None:
+                    x = layer(config, chunks, region, number, x, turns)
+                    continue
                 x += attention(config, chunks, region, number, x, turns, fused)
                 x += feed_forward(config, chunks, region, number, x, fused, position)
                 block.elementwise(x, 2)
         balance(cache)
-        if region is regions[-1]:
+        if layers_only:
+            x = zeros(block, "logits", (chunks.columns, chunks.vocabulary.shape[1]))
+        elif region is regions[-1]:
             assert weights.norm is not None and weights.head is not None
             x = normed_product(config, region, chunks, x, weights.norm, weights.head, fused)
             cap(block, x, config.logit_cap)

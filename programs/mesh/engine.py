@@ -22,11 +22,12 @@ from meshrt.programs.mesh.crossings import hand_back
 from meshrt.programs.mesh.decode import decode
 from meshrt.programs.mesh.mixture import Mixture
 from meshrt.programs.mesh.nexttoken import PromptScores, TokenScores
+from meshrt.programs.mesh.onehead import check_mesh
 from meshrt.programs.mesh.options import How
 from meshrt.programs.mesh.placement import move_weights
 from meshrt.programs.mesh.prefill import prefill
 from meshrt.programs.mesh.regions import Region, arrange, check_alike, install, open_regions
-from meshrt.programs.mesh.weights import Weights
+from meshrt.programs.mesh.weights import NO_WEIGHTS, Weights, load_weights
 from meshrt.ranks.snapshot import Part, Snapshot, trusted
 
 
@@ -35,7 +36,8 @@ class MeshEngine:
     """A model on the regions that are at work, which `chunks` say how it is cut on. `stack` has all that is installed.
 
     `elsewhere` opens the regions that decode, with or without their weights, where they are others than those of
-    prefill. `caches` are all that hold memory, and `spent` the cycles of layers in prefill and in decode, by shape.
+    prefill; `anew` loads the weights of decode in place of those of prefill, where nothing moves them. `caches` are all
+    that hold memory, and `spent` the cycles of layers in prefill and in decode, by shape.
     """
 
     block: Block
@@ -48,6 +50,7 @@ class MeshEngine:
     regions: list[Region]
     caches: list[Cache]
     elsewhere: Callable[[Checkpoint | None], tuple[list[Region], Chunks]] | None
+    anew: Callable[[list[Region]], list[Region]] | None
     spent: tuple[Any, Any]
     begun: bool = False  # elsewhere: what decodes is there
     steps: int = 0
@@ -65,12 +68,15 @@ class MeshEngine:
             ]
             with ExitStack() as inner, block.phase("prefill") as phase:
                 phase.tokens = len(ids)
-                ready = install(inner, self.regions, how.system, self.chunks, how.phases, rings, how.steps_run)
+                ready = install(inner, self.regions, how.programs, self.chunks, how.phases, rings, how.steps_run)
                 scores = prefill(
                     ready, config, self.chunks, np.array(ids), every, how.layers_run, self.spent[0], how.layers_only
                 )
                 block.follow(ready[-1].block)
-            if self.limit > 1:  # else there is nothing to decode
+            if self.anew is not None and self.limit > 1:
+                self.regions, ready = self.anew(self.regions), []
+                spread_evenly(self.regions[0].cache)
+            elif self.limit > 1:  # else there is nothing to decode
                 with block.phase("re-placement"):
                     self.regions = [
                         replace(region, weights=self._moved(region, ring))
@@ -113,7 +119,7 @@ class MeshEngine:
         if self.elsewhere is not None and not self.begun:
             self.change_cores()
         self.regions = install(
-            self.stack, self.regions, how.system, self.chunks, how.decode_phases or how.phases, None
+            self.stack, self.regions, how.programs, self.chunks, how.decode_phases or how.phases, None
         )  # fmt: skip
         with self.block.phase("decode") as phase:
             if not self.begun:
@@ -126,8 +132,14 @@ class MeshEngine:
     def step(self, token: int, position: int) -> TokenScores:
         self.steps += 1
         fused = self.how.allreduces == "fused"
+        layer: Callable[..., np.ndarray] | None = None
+        if self.how.as_published:
+            from meshrt.programs.mesh.oneheaddecode import published_layer  # few runs need it
+
+            layer = published_layer
         scores = decode(
-            self.regions, self.config, self.chunks, token, position, fused, self.how.layers_run, self.spent[1]
+            self.regions, self.config, self.chunks, token, position, fused, self.how.layers_run, self.spent[1],
+            self.how.as_published and self.how.layers_only, layer,
         )  # fmt: skip
         last = self.regions[-1]
         return TokenScores(last.block, self.chunks, last.sums, self.config.vocab_size, scores)
@@ -187,7 +199,9 @@ def open_engine(
             "--kv roundrobin keeps tokens out of order, and the model has layers that see the last tokens only: take"
             " --kv shift or concat"
         )
-    chunks = cut_dimensions(block, config, how.head_groups)
+    chunks = cut_dimensions(block, config, how.head_groups, not how.as_published)
+    if how.as_published:
+        check_mesh(block, chunks)
     mesh, cores = block.mesh, how.decode_cores(block.mesh)
     tile_ranks(*cores, block.control.size, "--decode-mesh")  # refused before prefill, not after
     room = max(chunks.rows * -(-len(prompt.ids) // chunks.sides), (len(prompt) + limit) // mesh.height + 1) + 2
@@ -214,13 +228,13 @@ def open_engine(
                 shapes = replace(block, payload=False)
                 open_regions(
                     trial, shapes, config, chunks, None, dtype, how.regions, room, how.kv, mixture, turned=begun,
-                    apart=apart,
+                    apart=apart, as_published=how.as_published,
                 )  # fmt: skip
         prefill_source = None if begun and moves else source
         with way_out():
             opened = open_regions(
                 stack, block, config, chunks, prefill_source, dtype, how.regions, room, how.kv, mixture, turned=begun,
-                apart=apart,
+                apart=apart, as_published=how.as_published,
             )  # fmt: skip
         caches = [region.cache for region in opened]
         if begun and moves:
@@ -230,7 +244,18 @@ def open_engine(
             hold(caches, snapshot)
         spent: tuple[Any, Any] = (None, None) if block.payload else ([], [])
         opener = elsewhere if moves else None
-        yield MeshEngine(block, config, how, mixture, limit, stack, chunks, opened, caches, opener, spent, begun)
+
+        def anew(regions: list[Region]) -> list[Region]:
+            (region,) = (replace(region, weights=NO_WEIGHTS) for region in regions)
+            regions.clear()  # nothing is to hold the weights of prefill any more
+            opened.clear()
+            weights = load_weights(block, config, chunks, source, dtype, region.layers, turned=True)
+            return [replace(region, weights=weights)]
+
+        reload = anew if how.as_published else None
+        yield MeshEngine(
+            block, config, how, mixture, limit, stack, chunks, opened, caches, opener, reload, spent, begun
+        )
 
 
 @contextmanager

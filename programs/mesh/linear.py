@@ -53,6 +53,7 @@ class Linear:
     first: Tiles  # [Kt, widths of all parts]
     parts: tuple[Member, ...]
     turned: tuple[bool, bool]
+    aligned: bool = False  # placed as the published programs have them: those are multiplied one after the other
 
     @property
     def whole(self) -> bool:
@@ -77,7 +78,7 @@ def product(
     if isinstance(w.first, Whole):
         assert add_x is not None
         return prompt_product(block, gemm, add_x, x, w.first)
-    first = gemm(x, w.first)
+    first = gemm(x, w.first, len(w.parts)) if w.aligned else gemm(x, w.first)
     if w.whole:
         return first
     if isinstance(w.first, Packed):

@@ -25,6 +25,10 @@ StepsRun = Annotated[
 ]  # fmt: skip
 LayersOnly = Annotated[bool, "prefill without embedding and head; --payload none"]
 
+AsPublished = Annotated[
+    bool, "the paper's published programs: one head of the model's width, chunks padded, no embedding, no head"
+]
+
 Experts = Annotated[
     Literal["split", "regions"] | None, "each expert over all cores, or in a region of its own  [default: split]"
 ]
@@ -72,6 +76,7 @@ class How:
     layers_run: int | None
     steps_run: int | None
     layers_only: bool
+    as_published: bool
     experts: str | None
     expert_grid: str | None
     dispatch: DispatchName | None
@@ -83,6 +88,11 @@ class How:
     routing_seed: int
     compensators: str
     activations: Literal["row", "block", "none"] | None
+
+    @property
+    def programs(self) -> System:
+        """Whose products and sums run."""
+        return "published" if self.as_published else self.system
 
     def decode_cores(self, mesh: Mesh) -> tuple[int, int]:
         """(width, height) of the mesh that decodes, where this one begins. UsageError."""
@@ -103,3 +113,18 @@ def check_how(how: How, payload: bool, context: int) -> None:
         raise UsageError(f"--decode-phases is for the K-trees of waferllm: {how.system} adds up in its own way")
     if context and (how.decode_mesh, how.decode_regions) != (None, None):
         raise UsageError("--context has no prefill to change from: give decode's cores as --mesh and --regions")
+    if how.as_published:
+        _check_as_published(how)
+
+
+FIXED = {
+    "system": "waferllm", "phases": 2, "decode_phases": None, "allreduces": "fused", "head_groups": None, "regions": 1,
+    "decode_mesh": None, "decode_regions": None,
+}  # fmt: skip
+
+
+def _check_as_published(how: How) -> None:
+    """UsageError for what the published programs do not leave open."""
+    for name, default in FIXED.items():
+        if getattr(how, name) != default:
+            raise UsageError(f"--as-published says how the programs are: leave --{name.replace('_', '-')} away")

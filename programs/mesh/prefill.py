@@ -78,6 +78,8 @@ def prefill(
                 x = embed(config, ready, chunks, ids, positions)
         else:
             x = cross_matrix(before.block, block, region.crossing, x, sample)
+        if region.system == "published":
+            x = block.memory.keep("activations", x.astype(region.cache.data.dtype))
         with layers_timed(block, spent):
             for number in sampled(block, len(weights.layers), sample):
                 with multiplying(region, chunks) as ready:
@@ -126,7 +128,7 @@ def pair_tables(
     pairs = chunks.queries.shape[1] // chunks.heads // 2
     start = block.mesh.x0 * chunks.columns
     number = chunks.queries[start : start + block.lead[1] * chunks.columns, :pairs].reshape(-1)
-    pair = np.where(number >= 0, number % config.head_dim, -1)  # -1: padding, all zero
+    pair = np.where(number >= 0, number % (config.head_dim // 2), -1)  # -1: padding, all zero
     tables = (cos_sin(config, positions, number) for number in range(len(config.ropes)))
     return [(cos[:, pair], sin[:, pair]) for cos, sin in tables]
 
@@ -212,11 +214,14 @@ def split_heads(chunks: Chunks, qkv: np.ndarray) -> tuple[np.ndarray, ...]:
 
 
 def rotate(block: Block, x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
-    """Rotary embedding of [.., Dt] with Dt = 2 * pairs, first halves before second halves; cos and sin end in pairs."""
+    """Rotary embedding of [.., Dt] with Dt = 2 * pairs, first halves before second halves; cos and sin end in pairs.
+
+    A number more than pairs is left as it is.
+    """
     pairs = x.shape[-1] // 2
-    first, second = x[..., :pairs], x[..., pairs:]
+    first, second, rest = np.split(x, [pairs, 2 * pairs], axis=-1)
     block.elementwise(x, 3)
-    return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+    return np.concatenate([first * cos - second * sin, second * cos + first * sin, rest], axis=-1)
 
 
 def store(block: Block, cache: Cache, number: int, k: np.ndarray, v: np.ndarray, positions: PromptCut) -> None:

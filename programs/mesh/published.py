@@ -13,6 +13,7 @@ The kernels were timed many times one after the other, without a barrier, and so
 
 from collections.abc import Callable
 from math import fsum
+from typing import Any
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from meshrt.mesh.collectives.shifts import finish_shift, start_shift
 from meshrt.mesh.collectives.trees import Tree
 from meshrt.mesh.repeat import sampled
 from meshrt.mesh.wires import ramps
+from meshrt.mesh.wires.fabric import Flight
 from meshrt.programs.mesh.meshgemm import begin_product, coming_in, in_flight, zeros
 
 
@@ -35,38 +37,74 @@ def published_meshgemm(
 
     With a `sample`, by shape, so many steps of either loop are run, and the last of them is counted for the others.
     """
+    return round_rings(block, rings, turned(block, rings, a, sample=sample), b, np.float32, sample)[0]
+
+
+Moving = tuple[np.ndarray, np.ndarray]  # tiles that are in use, and room for those that come in
+
+
+def turned(block: Block, rings: Rings, a: np.ndarray, b: np.ndarray | None = None, sample: int | None = None) -> Moving:
+    """A copy of A in flight, each row gone back round its ring by its place. So does each column of B, in place, in
+    the same steps, if it is given."""
+    mesh = block.mesh
+    moves = [(rings.x, rings.back_x, in_flight(block, "A", a), coming_in(block, "A", a), *_ways(rings.rows))]
+    if b is not None:
+        moves.append((rings.y, rings.back_y, b, coming_in(block, "B", b), *_ways(rings.columns)))
+    for step in sampled(block, mesh.height // 2, sample):
+        block.clock.software(block.device.shift_cycles)
+        flights: tuple[Flight, ...] = ()
+        for ring, back, now, coming, onward, _ in moves:
+            flights += start_shift(block, ring, now, coming, onward) + start_shift(block, back, now, coming, ~onward)
+        finish_shift(block, flights)
+        for ring, _, now, coming, _, turns in moves:
+            low, across = (mesh.y0, 0) if ring.axis == "x" else (mesh.x0, 1)
+            further = turns[low : low + block.lead[across]] > step
+            shape = [-1 if at == across else 1 for at in range(now.ndim)]
+            np.copyto(now, coming, where=further.reshape(shape))
+    return moves[0][2], moves[0][3]
+
+
+def _ways(places: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """For each line, does it go back by going on, and by how many places, the short way: bool [N], int [N]."""
+    n = len(places)
+    turns = -np.array(places) % n
+    onward = turns <= n // 2
+    return onward, np.where(onward, turns, n - turns)
+
+
+def round_rings(
+    block: Block, rings: Rings, a: Moving, b: np.ndarray, dtype: Any, sample: int | None = None
+) -> tuple[np.ndarray, Moving]:
+    """A B of an A that is `turned`, in this type, and A where it was: it comes home in N steps."""
     n = block.mesh.height
     begin_product(block, n)
-    a_now, b_now = in_flight(block, "A", a), in_flight(block, "B", b)
-    a_next, b_next = coming_in(block, "A", a), coming_in(block, "B", b)
-    turns = -np.array(rings.rows) % n
-    onward = turns <= n // 2
-    turns = np.where(onward, turns, n - turns)[block.mesh.y0 : block.mesh.y0 + block.lead[0]]
-    for step in sampled(block, n // 2, sample):
-        block.clock.software(block.device.shift_cycles)
-        flights = start_shift(block, rings.x, a_now, a_next, onward)
-        flights += start_shift(block, rings.back_x, a_now, a_next, ~onward)
-        finish_shift(block, flights)
-        a_now[turns > step] = a_next[turns > step]
-    c = zeros(block, "C", (1, 1, a.shape[-2], b.shape[-1]))
+    (a_now, a_next), b_now, b_next = a, in_flight(block, "B", b), coming_in(block, "B", b)
+    c = zeros(block, "C", (1, 1, *a_now.shape[4:-1], b.shape[-1]), dtype)
     for _ in sampled(block, n, sample):
         block.step()
         flights = start_shift(block, rings.x, a_now, a_next) + start_shift(block, rings.y, b_now, b_next)
         block.matmul(a_now, b_now, c, down=True)
         finish_shift(block, flights)
         a_now, a_next, b_now, b_next = a_next, a_now, b_next, b_now
-    return c
+    return c, (a_now, a_next)
 
 
 def aligned(matrix: np.ndarray, places: tuple[int, ...]) -> np.ndarray:
     """A matrix of N x N tiles as `published_meshgemm` takes B: each column of tiles turned back by its place."""
     n = len(places)
-    order, turned = np.argsort(places), matrix.copy()
+    turned_back, chosen = matrix.copy(), aligned_rows(places)
     rows, columns = (size // n for size in matrix.shape)
-    tiles, own = (whole.reshape(n, rows, n, columns) for whole in (turned, matrix))
-    for column, place in enumerate(places):
-        tiles[:, :, column] = own[order[(np.array(places) + place) % n], :, column]
-    return turned
+    tiles, own = (whole.reshape(n, rows, n, columns) for whole in (turned_back, matrix))
+    for column in range(n):
+        tiles[:, :, column] = own[chosen[:, column], :, column]
+    return turned_back
+
+
+def aligned_rows(places: tuple[int, ...]) -> np.ndarray:
+    """[N, N]: of which row of tiles a core (y, x) has one, of a matrix that is aligned."""
+    at = np.array(places)
+    chosen: np.ndarray = np.argsort(at)[(at[:, None] + at) % len(at)]
+    return chosen
 
 
 def published_meshgemv(block: Block, tree: Tree, x: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 
 from meshrt.mesh.block import Block
+from meshrt.mesh.wires.routes import ring_place
 from meshrt.models import matrix as forms
 from meshrt.models.checkpoint import Checkpoint
 from meshrt.models.quantize.form import Quantized
 from meshrt.programs.mesh.chunks import Chunks, plain
 from meshrt.programs.mesh.grid import Grid
 from meshrt.programs.mesh.linear import Linear, Member
+from meshrt.programs.mesh.published import aligned_rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +30,7 @@ class Reader:
     turned: bool
     grid: Grid
     apart: bool = False  # compensators of quantized matrices have products of their own
+    aligned: bool = False  # a layer's matrices lie as the published programs have them (published.py)
 
     def linear(
         self, matrices: Sequence[tuple[Sequence[forms.Matrix], np.ndarray]], rows: np.ndarray, turned: tuple[bool, bool]
@@ -66,14 +69,17 @@ class Reader:
             else:
                 first.append(([matrix.name for matrix in same], columns))
                 parts.append(Member(columns.shape[1]))
-        return Linear(self.matrix(first, rows, self.turned and turned[0]), tuple(parts), turned)
+        tiles = self.matrix(first, rows, self.turned and turned[0], self.aligned)
+        return Linear(tiles, tuple(parts), turned, self.aligned)
 
     def matrix(
-        self, names: Sequence[tuple[Sequence[str], np.ndarray]], rows: np.ndarray, turned: bool = False
-    ) -> np.ndarray:
+        self, names: Sequence[tuple[Sequence[str], np.ndarray]], rows: np.ndarray, turned: bool = False,
+        aligned: bool = False,
+    ) -> np.ndarray:  # fmt: skip
         """W[rows_y, columns_x] of matrices that the checkpoint has as [out, in]; several of them side by side.
 
-        Turned, it is W[rows_x, columns_y]: the same tiles, at other cores. Names are those of the regions.
+        Turned, it is W[rows_x, columns_y]: the same tiles, at other cores. Names are those of the regions. Aligned,
+        columns of tiles are turned back, each by its own place.
         """
         size = sum(out.shape[1] for _, out in names)
         each = (self.grid.tile_rows, self.grid.tile_columns)
@@ -82,6 +88,9 @@ class Reader:
             tiles[...] = 0
             return tiles
         low = 0
+        if aligned:
+            self._fill_aligned(tiles, names, rows)
+            return tiles
         for same, out in names:
             for number, region in self.grid.parts(self.block.mesh):
                 part = tiles[region.rows, region.columns, ..., low : low + out.shape[1]]
@@ -99,6 +108,17 @@ class Reader:
                 part[...] = by_core.transpose((0, 3, 1, 4, 5, 2) if turned else (3, 0, 4, 1, 5, 2))
             low += out.shape[1]
         return tiles
+
+    def _fill_aligned(
+        self, tiles: np.ndarray, names: Sequence[tuple[Sequence[str], np.ndarray]], rows: np.ndarray
+    ) -> None:
+        mesh, low = self.block.mesh, 0
+        chosen = aligned_rows(ring_place(mesh.height))[mesh.y0 :, mesh.x0 :][: tiles.shape[0], : tiles.shape[1]]
+        for (name,), out in names:
+            for x in range(tiles.shape[1]):
+                numbers = self._read(f"{name}.weight", out[mesh.x0 + x], rows[chosen[:, x]])  # [Nt, bh, Kt]
+                tiles[:, x, 0, 0, :, low : low + out.shape[1]] = numbers.transpose(1, 2, 0)
+            low += out.shape[1]
 
     def routing(self, matrices: Sequence[forms.Matrix], axis: str) -> np.ndarray:
         """What decides and weighs, whole at every line across the axis: [bh, bw, 1, columns, Et, n]; [.., rows, 1]."""

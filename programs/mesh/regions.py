@@ -38,24 +38,28 @@ class Region:
     products: Products = NO_PRODUCTS
     crossing: Crossing | None = None  # from the region before; in decode, to the first region from the last one
     mixture: Mixture | None = None
+    system: System = "waferllm"  # that sums and products are of
 
 
 def open_regions(
     stack: ExitStack, block: Block, config: Config, chunks: Chunks, checkpoint: Checkpoint | None, dtype: Any,
     count: int, room: int, kv: Policy, mixture: Mixture | None = None, name: str = "region", turned: bool = False,
-    apart: bool = False,
+    apart: bool = False, as_published: bool = False,
 ) -> list[Region]:  # fmt: skip
     """Load a model into so many regions, the first being the block's own cores; the caches are empty. LimitError.
 
     Without a checkpoint there is memory for the weights, and nothing in it. `turned` and `apart` are those of
-    `load_weights`.
+    `load_weights`. `as_published` places them for prefill as the published programs do.
     """
     width, height = block.mesh.width, block.mesh.height
     opened = []
     for number, layers in enumerate(share(config.layers, count)):
         region_block = block if number == 0 else block.another(f"{name} {number}", width, height)
         grid, cut = (None, False) if mixture is None else (mixture.grid, mixture.router_cut)
-        weights = load_weights(region_block, config, chunks, checkpoint, dtype, layers, turned, grid, apart, cut)
+        weights = load_weights(
+            region_block, config, chunks, checkpoint, dtype, layers, turned, grid, apart, cut,
+            aligned=as_published and not turned,
+        )  # fmt: skip
         token = (len(layers), 2, chunks.kv_heads, chunks.columns * chunks.keys.shape[1] // chunks.kv_heads)
         cache = stack.enter_context(kv_cache(region_block, token, room, dtype, kv, climbs=False))
         opened.append(Region(region_block, layers, weights, cache, mixture=mixture))
@@ -84,10 +88,11 @@ def install(
             crossing = way_back(stack, block, cells)
         ring = None if rings is None else rings[number]
         bare = rings is not None and ring is None
-        products, sums = open_system(stack, system, block, chunks, phases, ring, sample, bare)
+        kind = region.cache.data.dtype
+        products, sums = open_system(stack, system, block, chunks, phases, ring, sample, bare, kind)
         if rings is None and region.cache.policy == "shift":
             region.cache.stairs = stack.enter_context(stairs(block))
-        ready.append(replace(region, sums=sums, products=products, crossing=crossing))
+        ready.append(replace(region, sums=sums, products=products, crossing=crossing, system=system))
     return ready
 
 

@@ -20,7 +20,7 @@ from meshrt.programs.mesh.chunks import Chunks
 from meshrt.programs.mesh.headgroups import group_rings
 from meshrt.programs.mesh.meshgemm import meshgemm, meshgemm_t
 
-System = Literal["waferllm", "t10", "t10-inferred", "ladder"]
+System = Literal["waferllm", "t10", "t10-inferred", "ladder", "published"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,14 +60,16 @@ NO_SUMS = Sums(_not_installed, _not_installed, _not_installed)
 
 def open_system(
     stack: ExitStack, system: System, block: Block, chunks: Chunks, phases: int, rings: Rings | None,
-    sample: int | None = None, bare: bool = False,
+    sample: int | None = None, bare: bool = False, dtype: Any = np.float32,
 ) -> tuple[Products, Sums]:  # fmt: skip
     """What a system uses in prefill, where there are rings, or else in decode; installed until the stack is left.
 
     The K-trees of WaferLLM have `phases`; `bare`: those along x alone, for prefill of a model with experts, where
     `open_products` has the rest. Only so many steps of a product run if there is a `sample` and no payloads, and the
-    last is counted for the rest.
+    last is counted for the rest. `dtype` is that of storage, in which the published programs add up.
     """
+    if system == "published":
+        return _published(stack, block, chunks, rings, sample, dtype)
     if system != "waferllm":
         return _on_a_crossbar(stack, system, block, chunks, sample)
     if bare:
@@ -75,6 +77,28 @@ def open_system(
     axes = "xy" if rings is None else "x"
     products = NO_PRODUCTS if rings is None else _products(stack, block, chunks, rings, sample)
     return products, open_sums(stack, block, chunks, axes, phases)
+
+
+def _published(
+    stack: ExitStack, block: Block, chunks: Chunks, rings: Rings | None, sample: int | None, dtype: Any
+) -> tuple[Products, Sums]:
+    from meshrt.programs.mesh import onehead  # few runs need it
+
+    if rings is None:
+        x, y = (onehead.open_sum(stack, block, axis, 2, dtype) for axis in "xy")
+        return NO_PRODUCTS, Sums(x, y, x)
+    x, chains = onehead.open_sum(stack, block, "x", 1, dtype), onehead.open_chains(stack, block)
+    ours = _products(stack, block, chunks, rings, sample)
+
+    def gemm(a: np.ndarray, b: np.ndarray, parts: int | None = None) -> np.ndarray:
+        """Of a layer's matrices; without parts of the head, which the published programs do not have."""
+        return ours.gemm(a, b) if parts is None else onehead.product(block, rings, a, b, parts, sample)
+
+    products = Products(
+        gemm, ours.gemm_t, partial(onehead.mixed_values, block, rings, sample=sample),
+        partial(onehead.scores, block, rings, chains, sample=sample),
+    )  # fmt: skip
+    return products, Sums(x, _not_installed, x)
 
 
 def _on_a_crossbar(

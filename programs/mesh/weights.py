@@ -116,19 +116,23 @@ class Weights:
     layers: tuple[Layer, ...]
 
 
+NO_WEIGHTS = Weights(None, None, None, None, ())
+
+
 def load_weights(
     block: Block, config: Config, chunks: Chunks, checkpoint: Checkpoint | None, dtype: Any, layers: range,
     turned: bool = False, grid: Grid | None = None, apart: bool = False, router_cut: bool = False,
+    aligned: bool = False,
 ) -> Weights:  # fmt: skip
     """Read this rank's part of every tensor of these layers into core memory, in the storage type. LimitError.
 
     The first layer comes with the embedding, the last one with the final norm and the head. Without a checkpoint
     (no payloads) everything is zero. `turned` is decode's layout. `grid` has
-    the regions of experts: without one each expert lies over the whole mesh. `apart` is that of Reader. With
-    `router_cut` routers' tables are cut over columns too.
+    the regions of experts: without one each expert lies over the whole mesh. `apart` and `aligned` are those of Reader.
+    With `router_cut` routers' tables are cut over columns too.
     """
     on_all = whole(block.mesh)
-    part, family = Reader(block, chunks, checkpoint, np.dtype(dtype), turned, on_all, apart), family_of(config)
+    part, family = Reader(block, chunks, checkpoint, np.dtype(dtype), turned, on_all, apart, aligned), family_of(config)
     loaded = []
     for number in layers:
         loaded.append(_load_layer(part, family.layers[number], family, grid or on_all, router_cut))

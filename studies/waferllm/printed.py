@@ -9,28 +9,45 @@ from meshrt.studies.waferllm.reproduce import title
 
 def print_reproduction(report: dict[str, Any]) -> None:
     """One table for each of the paper's, the curves, the claims, and what it all comes to."""
-    for name in dict.fromkeys(row["table"] for row in report["rows"]):
-        print_rows(title(name), [row for row in report["rows"] if row["table"] == name])
-        print_why(report["why"][name])
-    for name, line in report["curves"].items():
-        _print_curves(name, line)
+    for name in (*dict.fromkeys(row["table"] for row in report["rows"]), *report["curves"]):
+        print_part(report, name)
+    print_summary(report)
+
+
+def print_part(report: dict[str, Any], name: str) -> None:
+    """One table or figure, and why published and emulated differ."""
+    if name in report["curves"]:
+        _print_curves(name, report["curves"][name])
         _print_claims([claim for claim in report["claims"] if claim["product"] == name])
-        print_why(report["why"][name])
-    _print_summary(report["summary"])
+    else:
+        print_rows(title(name), [row for row in report["rows"] if row["table"] == name])
+    print_why(report["why"][name])
 
 
 def print_rows(heading: str, rows: Sequence[dict[str, Any]]) -> None:
-    """A table of published, emulated and ratio, and its notes."""
+    """A table of published, emulated and ratio, and its notes. Rows of the published programs are columns of those
+    that they are beside.
+    """
+    beside = {(row["subject"], row["column"]): row for row in rows if row["system"] == "as-published"}
+    rows = [row for row in rows if row["system"] != "as-published"]
     notes = list(dict.fromkeys(row["note"] for row in rows if row["note"]))
     marks = {note: f"[{at}]" for at, note in enumerate(notes, 1)} | {"": ""}
-    lines = [
-        (
-            row["subject"], row["system"], f"{row['column']}, {row['unit']}", number(row["published"], "missing"),
-            number(row["emulated"]), short_ratio(row["ratio"]), marks[row["note"]],
-        )
-        for row in rows
-    ]  # fmt: skip
-    print_lines(heading, ("", "system", "", "published", "emulated", "ratio", "note"), lines)
+
+    def cells(row: dict[str, Any]) -> tuple[str, ...]:
+        return number(row["emulated"]), short_ratio(row["ratio"])
+
+    lines = []
+    for row in rows:
+        own = beside.get((row["subject"], row["column"])) if row["system"] == "waferllm" else None
+        as_published = () if not beside else ("", "") if own is None else cells(own)
+        lines.append(
+            (
+                row["subject"], row["system"], f"{row['column']}, {row['unit']}", number(row["published"], "missing"),
+                *as_published, *cells(row), marks[row["note"]],
+            )
+        )  # fmt: skip
+    more = ("as published", "ratio", "ours") if beside else ("emulated",)
+    print_lines(heading, ("", "system", "", "published", *more, "ratio", "note"), lines)
     for note in notes:
         print(f"  {marks[note]} {note}")
 
@@ -67,20 +84,22 @@ def _print_claims(claims: Sequence[dict[str, Any]]) -> None:
     print_lines("What the text says", ("section", "claim", "", "published", "emulated", "holds"), lines)
 
 
-def _print_summary(summaries: Sequence[dict[str, Any]]) -> None:
+def print_summary(report: dict[str, Any]) -> None:
+    """What the cells of each system come to."""
+    summaries = report["summary"]
     if summaries:
         print("\nEmulated over published, of WSE-2's cells")
     for summary in summaries:
-        line = f"  {summary['system']:9} {summary['emulated']} of {summary['cells']} emulated,"
+        line = f"  {summary['system']:12} {summary['emulated']} of {summary['cells']} emulated,"
         line += f" {summary['compared']} compared"
         if summary["compared"]:
             line += (
                 f": median {summary['median_ratio']:.3g}, worst {summary['worst_ratio']:.3g} ({summary['worst_cell']})"
             )
         print(line)
-        if summary["system"] == "waferllm" and summary["compared"]:
+        if summary["system"] in ("waferllm", "as-published") and summary["compared"]:
             print(
-                f"  {'':9} {summary['within_goal']} of {summary['compared']} within {GOAL:g}x,"
+                f"  {'':12} {summary['within_goal']} of {summary['compared']} within {GOAL:g}x,"
                 " which is the goal for these"
             )
 

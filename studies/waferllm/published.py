@@ -7,7 +7,7 @@ these were taken from, which has lost the last column of Table 2. Nothing missin
 from dataclasses import dataclass
 from typing import Literal
 
-System = Literal["waferllm", "t10", "ladder", "a100"]
+System = Literal["waferllm", "as-published", "t10", "ladder", "a100"]  # as-published: waferllm's own programs
 WSE: tuple[System, ...] = ("waferllm", "t10", "ladder")
 MODELS = ("llama3-8b", "llama2-13b", "codellama-34b", "qwen2-72b")
 GPUS = {"1 GPU": 1, "8 GPUs": 8, "2x8 GPUs": 16}

@@ -20,12 +20,12 @@ from meshrt.ranks.console import Console
 from meshrt.studies.files import check_folder, draw
 from meshrt.studies.rows import Row, off, summary
 from meshrt.studies.store import PENDING, Store, key_of, open_store
-from meshrt.studies.sweep import Job, Outcome, run_alone
+from meshrt.studies.sweep import Job, Outcome, duration, run_alone, sweep
 from meshrt.studies.waferllm import published
 from meshrt.studies.waferllm import tables as reproduce_tables
 from meshrt.studies.waferllm.curves import CURVES, CheckedClaim, ProductPoint, claims
 from meshrt.studies.waferllm.energy import wafer_joules
-from meshrt.studies.waferllm.printed import print_reproduction
+from meshrt.studies.waferllm.printed import print_part, print_reproduction
 from meshrt.studies.waferllm.published import Cell, Claim
 from meshrt.studies.waferllm.reproduce import NAMES, reproduce, write_files
 
@@ -320,6 +320,16 @@ def test_a_store_keeps_its_runs_in_its_file(comm: Any, tmp_path: Path) -> None:
     assert again.emulate(_job(17)) is PENDING and len(again.pending) == 1
 
 
+@pytest.mark.mpi(ranks=[1])
+def test_progress_says_how_long_it_will_take(comm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[str, int, int]] = []
+    monkeypatch.setattr(Console, "progress", lambda self, *said: seen.append(said))
+    sweep(comm, [_job(), _job(17)], Console(), "runs")
+    assert [said[1:] for said in seen] == [(1, 2), (2, 2)]
+    assert seen[0][0].startswith("runs, ") and seen[1][0] == "runs, 0 s left"
+    assert [duration(seconds) for seconds in (59.4, 75, 3720)] == ["59 s", "1 min 15 s", "1 h 2 min"]
+
+
 def test_a_store_forgets_what_other_code_has_run(tmp_path: Path) -> None:
     path = tmp_path / "runs.json"
     path.write_text(json.dumps({"code": "another", "runs": {key_of(_job()): dataclasses.asdict(Outcome(None, "x"))}}))
@@ -327,6 +337,23 @@ def test_a_store_forgets_what_other_code_has_run(tmp_path: Path) -> None:
     path.write_text("no runs")
     with pytest.raises(UsageError, match="no file of this command"):
         open_store(str(path))
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_runs_are_kept_in_the_users_cache_if_nothing_else_is_said(
+    comm: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    kept = tmp_path / "cache" / "meshrt" / "reproduce-paper.json"
+    for path, there in (("none", False), (None, True)):
+        store = open_store(path, "paper")
+        store.emulate(_job())
+        store.run(comm, Console(), "test")
+        assert kept.exists() == there
+    assert open_store(None, "paper").emulate(_job()) == store.emulate(_job())
+    assert open_store(None, "another").emulate(_job()) is PENDING
+    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null/nowhere")  # without such a folder nothing is kept
+    assert open_store(None, "paper").path is None
 
 
 def test_runs_differ_by_everything_that_matters() -> None:
@@ -363,7 +390,9 @@ def test_tables_of_whole_models(comm: Any, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(reproduce_tables, "CONTEXT", 10)
     store = Store()
     told = reproduce(comm, Console(), ("2", "3", "4"), WSE2, store, models=("llama-tiny",))
-    end, first, other, small, large = told["rows"]
+    ours = [row for row in told["rows"] if row["system"] == "waferllm"]
+    theirs = [row for row in told["rows"] if row["system"] == "as-published"]
+    end, first, other, small, large = ours
     assert (other["emulated"], other["note"]) == (None, "left out")
     prefill = 8 / first["emulated"]
     assert prefill == pytest.approx(first["cycles"] / WSE2.clock_hz)
@@ -371,8 +400,37 @@ def test_tables_of_whole_models(comm: Any, monkeypatch: pytest.MonkeyPatch) -> N
     assert token == pytest.approx(large["cycles"] / WSE2.clock_hz)
     assert token != 1 / small["emulated"]
     assert end["emulated"] == pytest.approx(4 / (prefill + 4 * token))  # 8 + 4 // 2 = 10 cached, on 6 x 6 as in table 4
-    assert len(store.outcomes) == 3
+    assert len(store.outcomes) == 2 * 3
     assert all(row["ratio"] == row["emulated"] / 1000 for row in (end, first, small, large))
+    assert [row["column"] for row in theirs] == [row["column"] for row in ours]
+    for own, row in zip(ours, theirs, strict=True):
+        assert (row["emulated"] is None) == (own["emulated"] is None)
+        assert row["emulated"] is None or row["emulated"] != own["emulated"]
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_the_published_programs_stand_beside_ours(
+    comm: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each table is shown as soon as it is there, and both are in a line of it."""
+    cells = [Cell(4, "llama-tiny", system, "4x4", 1000.0, "tokens/s") for system in ("waferllm", "a100")]
+    monkeypatch.setattr(published, "table", lambda number: cells)
+    monkeypatch.setattr(reproduce_tables, "CONTEXT", 10)
+    seen = []
+
+    def show(report: dict[str, Any], name: str) -> None:
+        seen.append((name, len(report["rows"])))
+        print_part(report, name)
+
+    told = reproduce(comm, Console(), ("4", "4"), WSE2, Store(), show=show)
+    assert seen == [("4", 3), ("4", 6)]
+    ours, theirs = (row for row in told["rows"][:2])
+    text = capsys.readouterr().out
+    line = next(line for line in text.splitlines() if "llama-tiny" in line and "4x4" in line)
+    assert line.split()[4:8] == [
+        "1,000", f"{theirs['emulated']:,.0f}", f"{theirs['ratio']:.3g}", f"{ours['emulated']:,.0f}",
+    ]  # fmt: skip
+    assert "as published" in text and "ours" in text
 
 
 # ------------------------------------------------------------------------------------------------ the command line
