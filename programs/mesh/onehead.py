@@ -38,7 +38,6 @@ from meshrt.programs.mesh.chunks import Chunks
 from meshrt.programs.mesh.meshgemm import begin_product, coming_in, in_flight, zeros
 from meshrt.programs.mesh.published import round_rings, turned
 
-
 LIKE_LLAMA = ("llama", "mistral", "qwen2")
 
 
@@ -48,7 +47,9 @@ def one_head(config: Config, payload: bool) -> Config:
     if config.model_type not in LIKE_LLAMA or config.windows or config.mlp_bias or other_form:
         raise UsageError("--as-published: the published programs have dense layers of whole matrices, as LLaMA's are")
     width = config.hidden_size
-    new = replace(config, heads=1, kv_heads=1, head_dim=width, attention_scale=width**-0.5, qkv_bias=False, o_bias=False)
+    new = replace(
+        config, heads=1, kv_heads=1, head_dim=width, attention_scale=width**-0.5, qkv_bias=False, o_bias=False
+    )
     if payload and new != config:
         raise UsageError(
             f"--as-published: the published programs have one head of {width} numbers where this model has"

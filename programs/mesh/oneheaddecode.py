@@ -24,7 +24,7 @@ import numpy as np
 
 from meshrt.mesh.block import Block
 from meshrt.models.config import Config
-from meshrt.programs.mesh.cache import Cache
+from meshrt.programs.mesh.cache import seen_by_newest
 from meshrt.programs.mesh.chunks import Chunks
 from meshrt.programs.mesh.decode import EMPTY, by_head, remember, remembered
 from meshrt.programs.mesh.linear import Linear
@@ -48,7 +48,7 @@ def set_up(block: Block, *parts: str) -> None:
 def published_layer(
     config: Config, chunks: Chunks, region: Region, number: int, x: np.ndarray,
     turns: Sequence[tuple[np.ndarray, ...]],
-) -> np.ndarray:
+) -> np.ndarray:  # fmt: skip
     """x after the layer: E_y, [bh, bw, 1, Et], in the type of storage, as all that is added up."""
     block, layer, sums = region.block, region.weights.layers[number], region.sums
     assert isinstance(layer.mlp, Mlp)
@@ -102,8 +102,9 @@ def product(block: Block, x: np.ndarray, tiles: np.ndarray) -> np.ndarray:
 def attend(config: Config, region: Region, number: int, q: np.ndarray) -> np.ndarray:
     """Each row's share of softmax(q K^T) V: [bh, bw, 1, 1, Dt] -> [bh, bw, 1, 1, Dt]."""
     block, cache, sums = region.block, region.cache, region.sums
-    holds = held(cache)
-    keys, values = (remembered(cache, number, kind, holds).astype(q.dtype) for kind in (0, 1))
+    seen = seen_by_newest(cache, None)  # all rows compute as many as the fullest has
+    holds = (np.arange(seen.most) < seen.here(cache, seen.counts)[: block.lead[0], None])[:, None, None, None]
+    keys, values = (remembered(cache, number, kind, seen, holds).astype(q.dtype) for kind in (0, 1))
     scores = sums.x(product(block, q, keys.swapaxes(-1, -2))) * q.dtype.type(config.attention_scale)
     np.copyto(scores, EMPTY.astype(q.dtype), where=~holds)
     top = sums.y(block.memory.keep("greatest scores", scores.max(axis=-1, keepdims=True)), np.maximum)
@@ -114,10 +115,3 @@ def attend(config: Config, region: Region, number: int, q: np.ndarray) -> np.nda
     block.elementwise(weights, 5)  # scaled, maximum, less the maximum, added up, divided by the sum
     block.scalar(exponentials=prod(weights.shape[2:]), divisions=1)
     return product(block, weights, values)
-
-
-def held(cache: Cache) -> np.ndarray:
-    """Which places of a row have a token, [bh, 1, 1, 1, tokens]; all rows compute as many as the fullest has."""
-    fullest = int(cache.held.max())
-    here = cache.block_held[: cache.block.lead[0], None]
-    return (np.arange(fullest) < here)[:, None, None, None]
