@@ -95,9 +95,9 @@ TABLE: dict[str, list[tuple[str, str, str]]] = {
         ("arrival.landing.time > arrival.lane.time.get()", "arrival.landing.time >= arrival.lane.time.get()", FABRIC),
         ("ramps.serve(block, arrival, positions[low + cores])", "ramps.serve(block, arrival)", FABRIC),
         ("positions[low + cores] & (arrival.landing", "(arrival.landing", FABRIC),
-        ("cycles = block.device.beta + block", "cycles = block", FABRIC),
+        ("cycles = block.device.beta + (0.0", "cycles = (0.0", FABRIC),
         ("chosen.spend(block, cycles, 1)", "chosen.spend(block, cycles, 0)", FABRIC),
-        ("block.counters.stages += chosen.count", "block.counters.stages += 1", f"{FABRIC} test_collectives.py"),
+        ("counters.stages += chosen.count", "counters.stages += 1", f"{FABRIC} test_collectives.py"),
         ("busy if rate is None else max(busy, numbers / rate)", "busy", FABRIC),
         ("for active in block.ledger.at_work.values():", "for active in (block,):", REGIONS),
     ],
@@ -192,11 +192,11 @@ TABLE: dict[str, list[tuple[str, str, str]]] = {
     "meshrt/mesh/collectives/trees.py": [
         ("fabric.tail(block, tree.spread, partial, tree.adders)", "pass", SUMS),
         ("0 if stream else numbers * partial.itemsize)", "0)", SUMS),
-        ("0 if stream else numbers, receivers, lines)", "0, receivers, lines)", SUMS),
+        ("numbers, receivers, lines, stream)", "0, receivers, lines, stream)", SUMS),
         ("all_cores if tree.within is None else tree.within, lines)", "tree.adders, lines)", SUMS),
     ],
     "meshrt/mesh/collectives/scatter.py": [
-        ("0 if stream else size, everyone)", "0 if stream else numbers, everyone)", SUMS),
+        ("size, everyone, stream=stream)", "numbers, everyone, stream=stream)", SUMS),
         ("(n * size - numbers + (0 if stream else size))", "(0 if stream else size)", SUMS),
         ("            if step:  # what", "            if True:  # what", SUMS),
         ("chunks[back] = whole[rows, columns, (place - back) % n]", "chunks[back] = whole[rows, columns, back]", SUMS),
@@ -304,8 +304,8 @@ TABLE: dict[str, list[tuple[str, str, str]]] = {
         ("victim.ready = self.core.spill(", "self.core.spill(", NEURON),
     ],
     "meshrt/neuron/isa.py": [
-        ("cycles = max(min(device.least_cycles, m), n)", "cycles = n", NEURON),
-        ("cycles *= device.float32_passes", "cycles *= 1", NEURON),
+        ("max(min(device.least_cycles, m), n), 1", "n, 1", NEURON),
+        ("passes = device.float32_passes", "passes = 1", NEURON),
         ('"transpose_macs" if is_transpose else "macs"', '"macs"', NEURON),
     ],
     "meshrt/neuron/elementwise.py": [

@@ -127,11 +127,13 @@ def traced(block: Block) -> Iterator[Trace]:
         receive_at(block, channel, flight, positions)
         trace.seen()
 
-    def stage_(block: Block, channel: Channel, operations: int, positions: Any, lines: Any = None) -> None:
+    def stage_(
+        block: Block, channel: Channel, operations: int, positions: Any, lines: Any = None, stream: bool = False
+    ) -> None:
         trace.work()
-        cycles = block.device.beta + block.device.compute_cycles(operations)
+        cycles = block.device.beta + (0.0 if stream else block.device.compute_cycles(operations))
         trace.each(trace.mask(channel, positions, lines), "stage", cycles)
-        stage(block, channel, operations, positions, lines)
+        stage(block, channel, operations, positions, lines, stream)
         trace.seen()
 
     def meet_(self: clock.Clock, time: float, hops: int, stages: int) -> None:

@@ -23,10 +23,11 @@ from meshrt.ranks import host
 Run = Callable[..., Any]
 MEASURED = {
     "messages", "hops", "max_hops", "stages", "critical_path", "link_bytes", "route_entries", "memory_bytes", "macs",
-    "cores", "cores_used", "macs_16", "ramp_bytes", "out_of_order",
+    "cores", "cores_used", "macs_16", "ramp_bytes", "out_of_order", "adds", "operand_bytes", "energy",
 }  # fmt: skip
 INNER = {
     "critical_path": {"hops", "stages", "cycles", "seconds"},
+    "energy": {"low", "mean", "high", "links", "memory", "compute", "idle"},
     "link_bytes": {"total", "max"},
     "ramp_bytes": {"total", "max"},
     "route_entries": {"max", "limit"},
@@ -136,7 +137,8 @@ def test_json_on_standard_output_is_json_and_nothing_else(ranks: int, quiet: tup
     assert (report["schema"], report["program"], report["mesh"]) == (1, "llama", [8, 8])
     assert report["arguments"]["model"] == "llama-tiny" and report["arguments"]["max_new_tokens"] == 3
     device = PRESETS["wse2"]
-    assert report["device"] == {key: getattr(device, key) for key in report["device"]}
+    numbers = {key: getattr(device, key) for key in report["device"]}
+    assert report["device"] == {key: [*one] if isinstance(one, tuple) else one for key, one in numbers.items()}
     assert {"name", "alpha", "beta", "core_memory", "route_entries", "link_bytes_per_cycle"} <= set(report["device"])
     assert_measured(report["measured"])
     assert [phase["name"] for phase in report["phases"]] == ["prefill", "re-placement", "first token", "decode"]

@@ -30,7 +30,7 @@ def offered(args: list[str], incomplete: str) -> list[str]:
         ([], "rep", ["reproduce"]),
         ([], "d", ["devices", "diff", "doctor"]),
         (["run"], "llama-", ["llama-65b", "llama-tiny"]),
-        (["run"], "ge", ["gemm", "gemv"]),
+        (["run"], "gemv", ["gemv"]),
         (["run", "gemm"], "--algo", ["--algorithm"]),
         (["run", "gemm", "--algorithm"], "c", ["cannon"]),
         (["run", "--on"], "g", ["gpu"]),

@@ -207,7 +207,7 @@ def test_layers_that_are_counted_are_those_that_run(model: str, tp: int, static:
     ]  # fmt: skip
     two, every = told
     assert two.pop("critical_path")["seconds"] == pytest.approx(every.pop("critical_path")["seconds"], rel=1e-9)
-    for name in ("mfu", "compute_seconds", "collective_seconds"):
+    for name in ("mfu", "compute_seconds", "collective_seconds", "energy"):
         assert two.pop(name) == pytest.approx(every.pop(name), rel=1e-9)
     assert two == every
 

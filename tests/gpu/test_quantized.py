@@ -296,7 +296,6 @@ def refused() -> Iterator[tuple[str, dict[str, Any], str]]:
     yield "llama-tiny", shape | {"bits": 3, "group": 40}, "--group: 'group' 40"
     yield "llama-tiny", shape | {"bits": 9}, "--bits is 9"
     yield "llama-tiny", shape | {"bits": 3, "ratio": 0.4}, "leave --ratio away"
-    yield "opt-30b", shape | {"bits": 3}, "LLaMA and its like"
 
 
 @pytest.mark.parametrize(("model", "options", "message"), [*refused()])

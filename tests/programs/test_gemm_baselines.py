@@ -266,6 +266,8 @@ def test_two_buffers_an_operand_are_enough(
     if algorithm == "summa":
         paths = [report["measured"].pop("critical_path") for report in (held, free)]
         assert paths[0]["cycles"] == pytest.approx(paths[1]["cycles"], rel=0.01)
+        joules = [report["measured"].pop("energy")["mean"] for report in (held, free)]  # idle cores' among them
+        assert joules[0] == pytest.approx(joules[1], rel=0.01)
     assert held["measured"] == free["measured"]
 
 
