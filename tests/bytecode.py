@@ -29,7 +29,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def bytecode_folder(config: pytest.Config) -> Path:
     """That of the last run, or a new one; for this run alone where pytest keeps no cache."""
     try:
-        folder = Path(config.cache.mkdir("bytecode"))  # type: ignore[union-attr]
+        folder = Path(config.cache.mkdir("bytecode"))
     except (AttributeError, OSError):
         temporary = TemporaryDirectory(prefix="meshrt-test-")
         config.add_cleanup(temporary.cleanup)

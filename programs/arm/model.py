@@ -5,6 +5,7 @@ The matrices that have one input lie in DRAM as one. T tokens, hidden size K. Na
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -199,7 +200,7 @@ def times(
         for second in matrix.factors.seconds:
             columns = range(begin, begin + second.inner)
             begin = columns.stop
-            before = Stage(lambda team, of=columns: (None, _cut(middle, team, of)), ((room.middle, columns),))  # type: ignore[misc]
+            before = Stage(partial(_cut, middle, columns), ((room.middle, columns),))
             found.append((second, by(inputs_of(before, second.inner, second.group)[0], second, y)))
     if len(found) == 1:
         return found[0][1], stays
@@ -207,9 +208,9 @@ def times(
     return np.concatenate(parts, axis=1) if parts else None, stays
 
 
-def _cut(whole: Array | None, team: Team, columns: range) -> Array | None:
-    """A team's rows, in these columns."""
-    return None if whole is None else whole[span_of(team), columns.start : columns.stop]
+def _cut(whole: Array | None, columns: range, team: Team) -> tuple[None, Array | None]:
+    """A team's rows, in these columns, of which nothing stays."""
+    return None, None if whole is None else whole[span_of(team), columns.start : columns.stop]
 
 
 def embed(soc: Soc, model: Model, ids: Sequence[int], position: int, target: int) -> Array | None:

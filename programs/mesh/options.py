@@ -7,7 +7,7 @@ from meshrt.errors import UsageError
 from meshrt.mesh.mesh import Mesh, parse_mesh
 from meshrt.program import AtLeast
 from meshrt.programs.mesh.cache import Policy
-from meshrt.programs.mesh.systems import System
+from meshrt.programs.mesh.systems import Programs, System
 
 DispatchName = Literal["padded", "dense", "multicast", "ring", "crossbar"]
 
@@ -90,7 +90,7 @@ class How:
     activations: Literal["row", "block", "none"] | None
 
     @property
-    def programs(self) -> System:
+    def programs(self) -> Programs:
         """Whose products and sums run."""
         return "published" if self.as_published else self.system
 

@@ -22,7 +22,7 @@ from meshrt.programs.mesh.cache import Cache, Policy, kv_cache, stairs
 from meshrt.programs.mesh.chunks import Chunks
 from meshrt.programs.mesh.crossings import Crossing, matrix_crossing, vector_crossing, way_back
 from meshrt.programs.mesh.mixture import Mixture
-from meshrt.programs.mesh.systems import NO_PRODUCTS, NO_SUMS, Products, Sums, System, open_products, open_system
+from meshrt.programs.mesh.systems import NO_PRODUCTS, NO_SUMS, Products, Programs, Sums, open_products, open_system
 from meshrt.programs.mesh.weights import Weights, load_weights
 
 
@@ -38,7 +38,7 @@ class Region:
     products: Products = NO_PRODUCTS
     crossing: Crossing | None = None  # from the region before; in decode, to the first region from the last one
     mixture: Mixture | None = None
-    system: System = "waferllm"  # that sums and products are of
+    system: Programs = "waferllm"  # that sums and products are of
 
 
 def open_regions(
@@ -67,7 +67,7 @@ def open_regions(
 
 
 def install(
-    stack: ExitStack, regions: Sequence[Region], system: System, chunks: Chunks, phases: int,
+    stack: ExitStack, regions: Sequence[Region], system: Programs, chunks: Chunks, phases: int,
     rings: Sequence[Rings | None] | None, sample: int | None = None,
 ) -> list[Region]:  # fmt: skip
     """The regions with the routes of prefill, if they have rings, or else those of decode; until the stack is left.

@@ -20,7 +20,8 @@ from meshrt.programs.mesh.chunks import Chunks
 from meshrt.programs.mesh.headgroups import group_rings
 from meshrt.programs.mesh.meshgemm import meshgemm, meshgemm_t
 
-System = Literal["waferllm", "t10", "t10-inferred", "ladder", "published"]
+System = Literal["waferllm", "t10", "t10-inferred", "ladder"]
+Programs = System | Literal["published"]  # the last by --as-published, with what else that says
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +60,7 @@ NO_SUMS = Sums(_not_installed, _not_installed, _not_installed)
 
 
 def open_system(
-    stack: ExitStack, system: System, block: Block, chunks: Chunks, phases: int, rings: Rings | None,
+    stack: ExitStack, system: Programs, block: Block, chunks: Chunks, phases: int, rings: Rings | None,
     sample: int | None = None, bare: bool = False, dtype: Any = np.float32,
 ) -> tuple[Products, Sums]:  # fmt: skip
     """What a system uses in prefill, where there are rings, or else in decode; installed until the stack is left.

@@ -236,8 +236,8 @@ def test_keys_and_values_in_closed_form() -> None:
     count = {}
     for kind in ("float32", "float16", "int8", "e4m3"):
         team = team_of(1, 1, payload=False)
-        store(team, kind, (3, 18), None)  # type: ignore[arg-type]
-        restored(team, kind, (3, 18), None, None, 2)  # type: ignore[arg-type]
+        store(team, kind, (3, 18), None)
+        restored(team, kind, (3, 18), None, None, 2)
         count[kind] = ran(team)
     assert count["float32"]["ld1"] == count["float16"]["ld1"] == sixteens  # of four registers each
     assert count["float16"]["fcvtn"] == count["float16"]["fcvtn2"] == 2 * sixteens
