@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from compiled import compiled
 from measure import measured, numbered, one_core_each, own, whole
 from runs import new_block
 
@@ -17,13 +18,11 @@ from meshrt.mesh.exchange.itinerary import Itinerary
 from meshrt.mesh.exchange.legs import REQUEST_BYTES, Transfer, ways
 from meshrt.mesh.mesh import EAST, NORTH, SOUTH, STEP, WEST
 from meshrt.mesh.wires import fabric
-from meshrt.mesh.wires.core import built
 from meshrt.mesh.wires.routes import Route
 from meshrt.mesh.wires.tables import installed, overwrite
 
 SLOW = Device(name="slow", alpha=1.5, beta=7.0, link_bytes_per_cycle=4.0, macs_per_cycle=2.0, call_cycles=11.0)
 RANKS = [1, 3, 6]
-compiled = pytest.mark.skipif(built is None, reason="the compiled core was not built: no C compiler")
 
 
 def owners_of(pattern: str, axis: str | None, width: int, height: int) -> np.ndarray:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from compiled import compiled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from runs import new_block
@@ -22,7 +23,6 @@ from meshrt.mesh.exchange.march import TOUCHED, March
 from meshrt.mesh.mesh import EAST, NORTH, SOUTH, STEP, WEST
 from meshrt.mesh.wires.core import built
 
-compiled = pytest.mark.skipif(built is None, reason="the compiled core was not built: no C compiler")
 BOTH = pytest.mark.parametrize("name", ["numpy", pytest.param("compiled", marks=compiled)])
 
 Hops = set[tuple[int, int, int, bool, bool]]  # (packet, core, port, carries a tile, has been touched)
