@@ -176,6 +176,7 @@ GPU = {
         "mfu": ("1", "flops over what the GPUs could do in that time, 0 to 1"),
         "compute_seconds": ("s", "time that kernels took on one GPU, the most", "of that kernels"),
         "collective_seconds": ("s", "time of collectives on one GPU, with waiting", "of that collectives"),
+        "hidden_seconds": ("s", "of these, in which the GPU's kernels went on (--scheme overlapped)", "beside kernels"),
     }, scaled=True),
     **_rows(COUNTED, "meshrt/gpu/gpu.py, at each launch", {
         "launches": ("kernels", "kernels that one GPU ran, those of graphs included, the most", "launches"),

@@ -132,7 +132,7 @@ def together(
     prompts = read_prompts(gpus, folder, family, file, asked)
     requests = [Request(at, prompt.ids, choice.limit, stop=choice.stop) for at, prompt in enumerate(prompts)]
     steps = open_model(
-        gpus, family, source, how.scheme, how.kv == "lowrank", requests, dtype=how.dtype, layers_run=how.layers_run,
+        gpus, family, source, how.scheme, how.kv, requests, dtype=how.dtype, layers_run=how.layers_run,
         block_size=how.block_size, kv_blocks=how.kv_blocks, hold=hold, mixing=mixing,
     )  # fmt: skip
     serve(steps, requests, limits)

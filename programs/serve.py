@@ -71,7 +71,7 @@ def run(
     lengths = parse_lengths("--prompt-tokens", prompt_tokens), parse_lengths("--output-tokens", output_tokens)
     queue = random_requests(requests, rate, *lengths, family.vocabulary, seed)
     steps = open_model(
-        gpus, family, checkpoint, scheme, kv == "lowrank", queue, dtype=dtype, layers_run=layers_run,
+        gpus, family, checkpoint, scheme, kv, queue, dtype=dtype, layers_run=layers_run,
         block_size=block_size, kv_blocks=kv_blocks, hold=hold, mixing=mixing,
     )  # fmt: skip
     serve(steps, queue, Limits(max_batch, max_prefill_tokens))

@@ -75,7 +75,7 @@ def _ready(model: str, tp: int, batch: int, scheme: str, kv: str, static: bool) 
     family = read_family(folder)
     gpus = Gpus(tp, find_gpu("a800"), Control(MPI.COMM_SELF, Board.alone(), "control"), static=static)
     requests = [Request(at, tuple(range(3, 3 + PROMPT)), 8) for at in range(batch)]
-    steps = open_model(gpus, family, open_weights(gpus, folder, family), scheme, kv == "lowrank", requests)
+    steps = open_model(gpus, family, open_weights(gpus, folder, family), scheme, kv, requests)
     for request in requests:
         steps.cache.pages.reserve(request.number, PROMPT + 8)
     steps.prompts([request.tokens() for request in requests])

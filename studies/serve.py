@@ -38,6 +38,10 @@ WAYS = {
     "deinfer, eager": Way("deinfer", "dense", False),
     "deinfer, lowrank": Way("deinfer", "lowrank", True),
     "deinfer, lowrank, eager": Way("deinfer", "lowrank", False),
+    "overlapped": Way("overlapped", "dense", True),
+    "overlapped, eager": Way("overlapped", "dense", False),
+    "overlapped, fused": Way("overlapped", "fused", True),
+    "overlapped, fused, eager": Way("overlapped", "fused", False),
     **{layout: Way("deinfer", "dense", False, layout) for layout in LAYOUTS},
     **{f"{layout}, static": Way("deinfer", "dense", True, layout) for layout in LAYOUTS if layout != "alltoall"},
 }

@@ -59,14 +59,14 @@ def how_of(**options: Any) -> How:
 
 
 def logits_of(
-    gpus: Gpus, model: Path, scheme: str, ids: list[int], prompt: int, low_rank: bool = False, **options: Any
+    gpus: Gpus, model: Path, scheme: str, ids: list[int], prompt: int, kv: str = "dense", **options: Any
 ) -> np.ndarray:
     """Logits [tokens, vocabulary]: the first `prompt` ids at once, the others one by one."""
     family = read_family(model, quantized=True)
     how = how_of(scheme=scheme, **options)
     request = Request(0, tuple(ids), 1)
     steps = open_model(
-        gpus, family, open_weights(gpus, model, family), scheme, low_rank, [request], block_size=4, wanted=True,
+        gpus, family, open_weights(gpus, model, family), scheme, kv, [request], block_size=4, wanted=True,
         hold=hold_of(family, how), mixing=mixing_of(gpus, family, how),
     )  # fmt: skip
     found = []
@@ -88,7 +88,7 @@ def _rows(steps: Steps) -> list[np.ndarray]:
 
 
 def serve_all(
-    gpus: Gpus, model: Path, scheme: str, prompts: list[tuple[int, ...]], new: int, low_rank: bool = False,
+    gpus: Gpus, model: Path, scheme: str, prompts: list[tuple[int, ...]], new: int, kv: str = "dense",
     limits: Limits | None = None, arrivals: list[float] | None = None, **options: Any,
 ) -> tuple[list[Request], Steps]:  # fmt: skip
     """Serve these prompts together: the requests with their new tokens."""
@@ -96,6 +96,6 @@ def serve_all(
     times = arrivals or [0.0 for _ in prompts]
     requests = [Request(at, ids, new, time) for at, (ids, time) in enumerate(zip(prompts, times, strict=True))]
     checkpoint = open_weights(gpus, model, family)
-    steps = open_model(gpus, family, checkpoint, scheme, low_rank, requests, **{"block_size": 4} | options)
+    steps = open_model(gpus, family, checkpoint, scheme, kv, requests, **{"block_size": 4} | options)
     serve(steps, requests, limits or Limits())
     return requests, steps

@@ -116,7 +116,9 @@ LAYERS = Row("layers", 2, "result.layers", becomes(4, 2))
 ON_GPUS = [
     Row("model", "opt-30b", "measured.flops", GROWS, MODELS),
     Row("scheme", "base", "measured.link_bytes.total", GROWS, {"ratio": 0.4}),
+    Row("scheme", "overlapped", "measured.hidden_seconds", GROWS, {"ratio": 0.4, "kv": "lowrank"}),
     Row("kv", "lowrank", "measured.cache_blocks", APPEARS, {"ratio": 0.4}),
+    Row("kv", "fused", "measured.launches", FALLS, {"ratio": 0.4, "kv": "lowrank"}),
     Row("ratio", 0.4, "measured.collectives.all_gather.bytes.total", GROWS, None, "latents are gathered"),
     Row("block_size", 1, "result.kv_blocks", becomes(1, 8), None, "5 + 3 tokens"),
     Row("kv_blocks", 9, "result.kv_blocks", becomes(1, 9)),
@@ -359,6 +361,8 @@ ROWS: dict[str, list[Row]] = {
         Row("model", "opt-30b", "measured.flops", GROWS, {"layers": 1}),
         Row("scheme", "base", "measured.link_bytes.total", GROWS, {"ratio": 0.4}),
         Row("kv", "lowrank", "measured.cache_blocks", APPEARS, {"ratio": 0.4}),
+        Row("kv", "fused", "measured.launches", FALLS, {"ratio": 0.4, "kv": "lowrank"}),
+        Row("scheme", "overlapped", "measured.hidden_seconds", GROWS, {"ratio": 0.4, "kv": "lowrank"}),
         Row("ratio", 0.4, "measured.collectives.all_gather.bytes.total", GROWS),
         *ON_CODES,
         *ON_EXPERTS,
@@ -454,6 +458,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
           (NUMBERS | {"ratio": 0.5}, "--ratio is for shapes"),
           (NUMBERS | {"layers_run": 1}, "--layers-run is for shapes"),
           ({"kv": "lowrank", "scheme": "base"}, "needs --scheme deinfer"),
+          ({"kv": "fused", "scheme": "dense"}, "needs --scheme deinfer"),
       )),
     *((f"{program} gpu", given, says)
       for program in ("llama", "lowrank", "serve")

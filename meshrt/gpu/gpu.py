@@ -2,10 +2,11 @@
 
 Two clocks, in seconds: that of the host thread that launches, and that of the device, which begins a kernel when it
 was launched and the one before is done (a CUDA stream). What a kernel takes is timing.py's. A graph is launched once,
-and its kernels need no host.
+and its kernels need no host. A second stream is for collectives that go on beside the kernels.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -22,6 +23,7 @@ from meshrt.ranks.trace import Event
 _NONE: Mapping[str, int] = MappingProxyType({})
 COMPUTED = np.dtype(np.float32)  # what numbers are computed in, whatever they are counted as
 Buffer = tuple[np.ndarray, Any]  # and the dtype that it is counted in; None: the GPU's
+Call = tuple[Callable[..., object], np.ndarray, tuple[Any, ...]]  # of a kernel
 
 
 class Cost:
@@ -57,6 +59,7 @@ class Counters:
     memory_traffic: int = 0  # bytes
     compute_seconds: float = 0.0  # that kernels took
     collective_seconds: float = 0.0  # from the launch of collectives to their ends, waiting for others included
+    hidden_seconds: float = 0.0  # of these, in which kernels went on
     tally: dict[str, int] = field(default_factory=dict)
 
 
@@ -70,9 +73,11 @@ class Gpu:
     dtype: np.dtype[Any] = field(default_factory=lambda: np.dtype(np.float32))  # of numbers, as they are counted
     now: float = 0.0
     host_clock: float = 0.0
+    beside: float = 0.0  # when the second stream is free
     memory: Budget = field(init=False)
     counters: Counters = field(default_factory=Counters)
     plan: Plan | None = None  # that is being recorded
+    fusing: list[Call] | None = None  # kernels of which one is being made
     costs: dict[tuple[Any, ...], Cost] = field(default_factory=dict)  # that are not set anew, by what was asked for
     scopes: list[list[Buffer]] = field(default_factory=list)  # buffers made since each open scope began
     trace: list[Event] | None = None  # what ran when, if somebody wants to look at it
@@ -106,6 +111,9 @@ class Gpu:
 
     def launch(self, kernel: Callable[..., object], out: np.ndarray, *args: Any, cost: Cost) -> np.ndarray:
         """Run `kernel(out, *args)`, which writes to `out`, or record it. Without payload it is counted only."""
+        if self.fusing is not None:
+            self.fusing.append((kernel, out, args))
+            return out
         name = "" if self.trace is None else kernel.__name__.strip("_")
         if self.plan is not None:
             if self.payload:
@@ -118,6 +126,14 @@ class Gpu:
         self.now = max(self.now, self.host_clock)
         self.node(cost, name)
         return out
+
+    @contextmanager
+    def fused(self, cost: Cost) -> Iterator[None]:
+        """What is launched inside is one kernel, of this cost: what it has between stays on the chip."""
+        calls = self.fusing = []
+        yield
+        self.fusing = None
+        self.launch(_in_turn, calls[-1][1], calls, cost=cost)
 
     def node(self, cost: Cost, name: str = "") -> None:
         """A kernel whose turn it is: one that was just launched, or one of a graph that was. `name`: for a trace."""
@@ -198,3 +214,8 @@ class Gpu:
             self.plan.release(self.index, buffers)
         else:
             self.memory.give_back("workspace", sum(self.size(*buffer) for buffer in buffers))
+
+
+def _in_turn(_: np.ndarray, calls: Sequence[Call]) -> None:
+    for kernel, out, args in calls:
+        kernel(out, *args)

@@ -80,14 +80,14 @@ class Gpus:
             gpu.new(*((sum(sizes), *part.shape[1:]) if rows else (*part.shape[:-1], sum(sizes))), dtype=dtype)
             for gpu, part in zip(self.mine, parts, strict=True)
         ]
-        return self._together("all_gather", parts, outs, sizes, self._itemsize(dtype), 0 if rows else -1)
+        return self._together("all_gather", parts, outs, sizes, self.itemsize(dtype), 0 if rows else -1)
 
     def reduce_sum(self, parts: Arrays) -> Arrays:
         """The sum of all GPUs' arrays, on every GPU."""
         if self.count == 1:
             return parts
         outs = [gpu.new(*part.shape) for gpu, part in zip(self.mine, parts, strict=True)]
-        return self._together("reduce_sum", parts, outs, (), self._itemsize(None))
+        return self._together("reduce_sum", parts, outs, (), self.itemsize())
 
     def all_to_all(
         self, parts: Sequence[Arrays], outs: Sequence[Arrays], rows: Table, row_bytes: int
@@ -117,17 +117,14 @@ class Gpus:
         for gpu, moved in zip(self.mine, hops, strict=True):
             gpu.count("all_to_all_parts", moved)
 
-    def _itemsize(self, dtype: Any) -> int:
+    def itemsize(self, dtype: Any = None) -> int:
+        """Bytes of a number as it is counted."""
         return (self.mine[0].dtype if dtype is None else np.dtype(dtype)).itemsize
 
     def _together(
         self, kind: str, parts: Arrays, outs: Arrays, sizes: Sequence[int], itemsize: int, axis: int = -1
     ) -> Arrays:
-        extra, link = self.way(kind, outs, itemsize)
-        if kind == "all_gather":
-            ring = self.group.gather_ring(parts, outs, axis % parts[0].ndim, sizes, link)
-        else:
-            ring = self.group.sum_ring(parts, outs, link)
+        ring, extra = self.ring(kind, parts, outs, sizes, itemsize, axis)
         begins, ends = ([0.0 for _ in parts] for _ in range(2))
         if self.plan is not None:
             self.plan.add(self._go_round, ring, extra, begins, ends)
@@ -139,6 +136,15 @@ class Gpus:
         self._go_round(ring, extra, begins, ends)
         ring.close()
         return outs
+
+    def ring(
+        self, kind: str, parts: Arrays, outs: Arrays, sizes: Sequence[int], itemsize: int, axis: int
+    ) -> tuple[Ring, float]:
+        """A collective to be run, and what it takes before its first step."""
+        extra, link = self.way(kind, outs, itemsize)
+        if kind == "all_gather":
+            return self.group.gather_ring(parts, outs, axis % parts[0].ndim, sizes, link), extra
+        return self.group.sum_ring(parts, outs, link), extra
 
     def _go_round(self, ring: Ring, extra: float, begins: list[float], ends: list[float]) -> None:
         """A collective, which begins on each GPU when that is there. The lists are room for times."""

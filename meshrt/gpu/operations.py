@@ -29,7 +29,7 @@ def matmuls(
     """Several products at once, of any sizes: one kernel, a grouped (or batched) matrix product; to `outs` if given."""
     results = [gpu.new(x.shape[0], w.shape[1]) for x, w in zip(xs, ws, strict=True)] if outs is None else [*outs]
     group = tuple(zip(results, xs, ws, biases, strict=True))
-    gpu.launch(_matmuls, results[0], group, cost=_product_cost(gpu, xs, ws, results))
+    gpu.launch(_matmuls, results[0], group, cost=product_cost(gpu, xs, ws, results))
     return results
 
 
@@ -76,9 +76,10 @@ def take(gpu: Gpu, table: np.ndarray, rows: np.ndarray, dtype: Any = None) -> np
     return gpu.launch(_take, out, table, rows, cost=gpu.cost(0, 2 * gpu.size(out, dtype)))
 
 
-def _product_cost(
+def product_cost(
     gpu: Gpu, xs: Sequence[np.ndarray], ws: Sequence[np.ndarray], outs: Sequence[np.ndarray]
 ) -> Cost:  # fmt: skip
+    """What `matmuls` of these costs."""
     shapes = tuple((len(x), *w.shape) for x, w in zip(xs, ws, strict=True))
     numbers = 0
     for x, w, out in zip(xs, ws, outs, strict=True):

@@ -36,6 +36,7 @@ def combine(parts: Sequence[dict[str, Any]], seconds: float, device: GpuDevice) 
         "memory_traffic": {"total": total("memory_traffic"), "max": most("memory_traffic")},
         "compute_seconds": most("compute_seconds"),
         "collective_seconds": most("collective_seconds"),
+        "hidden_seconds": most("hidden_seconds"),
         "collectives": {
             kind: {
                 "calls": most(f"calls {kind}"),
@@ -129,6 +130,8 @@ def rows(report: dict[str, Any]) -> Iterator[Row]:
     yield row("critical_path.seconds", lambda part: f"{1e3 * part['critical_path']['seconds']:,.3f} ms")
     yield row("compute_seconds", lambda part: f"{1e3 * part['compute_seconds']:,.3f} ms")
     yield row("collective_seconds", lambda part: f"{1e3 * part['collective_seconds']:,.3f} ms")
+    if whole["hidden_seconds"]:
+        yield row("hidden_seconds", lambda part: f"{1e3 * part['hidden_seconds']:,.3f} ms")
     yield row("launches", lambda part: f"{part['launches']:,}")
     if report["static"]:
         yield row("graph_launches", lambda part: f"{part['graph_launches']:,}")

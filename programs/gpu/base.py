@@ -20,7 +20,7 @@ from meshrt.models.checkpoint import Index
 from meshrt.models.matrix import Matrix
 from meshrt.programs.gpu.cut import EVERY, Cutter, Weights, product, shares
 from meshrt.programs.gpu.dense import biased
-from meshrt.programs.gpu.scheme import Arrays, Results
+from meshrt.programs.gpu.scheme import Ahead, Arrays, Results
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,9 @@ def _pair(cut: Cutter, matrix: Matrix) -> Pair:
     return Pair(cut.a(matrix, EVERY, share), cut.b(matrix, share, EVERY))
 
 
-def first(gpus: Gpus, shards: Sequence[BaseFirst], xs: Arrays, wanted: int) -> list[Results]:
+def first(
+    gpus: Gpus, shards: Sequence[BaseFirst], xs: Arrays, wanted: int, ahead: Ahead = None
+) -> list[Results]:  # fmt: skip
     """Matrix by matrix: x A B, and the sum over the GPUs."""
     results = [Results([], []) for _ in shards]
     for at in range(len(shards[0].matrices)):

@@ -45,6 +45,9 @@ class Prompts:
     def begin(self, gpus: Gpus, model: Model) -> None:
         pass
 
+    def ahead(self, gpus: Gpus, model: Model, layer: int) -> None:
+        pass
+
     def attend(
         self, gpus: Gpus, model: Model, layer: int, results: Sequence[Results], rotary: Sequence[Rotary | None]
     ) -> Arrays:

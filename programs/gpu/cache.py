@@ -35,22 +35,26 @@ class Cache:
 
     pages: Pages
     pools: tuple[Pools, ...]
-    low_rank: bool
+    kv: str  # "dense", or low-rank: rebuilt in kernels of their own ("lowrank") or in one ("fused")
+
+    @property
+    def low_rank(self) -> bool:
+        return self.kv != "dense"
 
 
-def check_low_rank(model: Model, scheme: str) -> None:
+def check_low_rank(model: Model, scheme: str, kv: str) -> None:
     """UsageError where K and V have no latents that every GPU has whole."""
-    if scheme != "deinfer":
+    if scheme not in ("deinfer", "overlapped"):
         raise UsageError(
-            f"--kv lowrank needs --scheme deinfer: in {scheme!r} no GPU has the whole latents of K and V;"
+            f"--kv {kv} needs --scheme deinfer or overlapped: in {scheme!r} no GPU has the whole latents of K and V;"
             " use --kv dense"
         )
     if model.family.clip is not None or any(layer.head_norms for layer in model.family.layers):
-        raise UsageError("--kv lowrank: keys are normed or bounded after the low-rank space; use --kv dense")
+        raise UsageError(f"--kv {kv}: keys are normed or bounded after the low-rank space; use --kv dense")
     for layer in model.family.layers:
         for matrix in (layer.k, layer.v):
             if matrix.rank is None:
-                raise UsageError(f"--kv lowrank: {matrix.name} is not decomposed; use --kv dense")
+                raise UsageError(f"--kv {kv}: {matrix.name} is not decomposed; use --kv dense")
 
 
 def _widths(model: Model, at: int, layer: int, low_rank: bool) -> tuple[int, int]:
@@ -63,8 +67,9 @@ def _widths(model: Model, at: int, layer: int, low_rank: bool) -> tuple[int, int
     return width, width
 
 
-def make_cache(gpus: Gpus, model: Model, low_rank: bool, block_size: int, needed: int, blocks: int | None) -> Cache:
+def make_cache(gpus: Gpus, model: Model, kv: str, block_size: int, needed: int, blocks: int | None) -> Cache:
     """A cache of so many blocks; None: what is needed, or what fits in 90 % of each GPU's memory. LimitError."""
+    low_rank = kv != "dense"
     run, layers = model.layers_run, len(model.family.layers)
     widths = [[_widths(model, at, layer, low_rank) for layer in range(run)] for at in range(len(gpus.mine))]
     item = gpus.mine[0].dtype.itemsize
@@ -88,7 +93,7 @@ def make_cache(gpus: Gpus, model: Model, low_rank: bool, block_size: int, needed
         _make_pools(gpu, pages.slots, pairs, max(layer.heads.width for layer in shard.layers), low_rank, layers)
         for gpu, pairs, shard in zip(gpus.mine, widths, model.shards, strict=True)
     )
-    return Cache(pages, pools, low_rank)
+    return Cache(pages, pools, kv)
 
 
 def _make_pools(gpu: Gpu, slots: int, widths: list[tuple[int, int]], width: int, low_rank: bool, layers: int) -> Pools:

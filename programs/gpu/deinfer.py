@@ -20,7 +20,7 @@ from meshrt.models.matrix import Matrix
 from meshrt.models.quantize.form import Quantized
 from meshrt.programs.gpu import dense
 from meshrt.programs.gpu.cut import EVERY, Cutter, Weights, shares
-from meshrt.programs.gpu.scheme import Arrays, Results
+from meshrt.programs.gpu.scheme import Ahead, Arrays, Results
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def cut_first(cut: Cutter, matrices: Sequence[Matrix], columns: Sequence[Index])
 
 
 def first(
-    gpus: Gpus, shards: Sequence[DeInferFirst | dense.DenseFirst], xs: Arrays, wanted: int
+    gpus: Gpus, shards: Sequence[DeInferFirst | dense.DenseFirst], xs: Arrays, wanted: int, ahead: Ahead = None
 ) -> list[Results]:  # fmt: skip
     """Down, all-gather, up: only of the first `wanted` matrices; the latents are those of all."""
     latents, own = xs, [shard for shard in shards if isinstance(shard, DeInferFirst)]
@@ -84,17 +84,27 @@ def first(
         return dense.first(gpus, [shard for shard in shards if isinstance(shard, dense.DenseFirst)], xs, wanted)
     shards = own
     if shards[0].down is not None:
-        parts = []
-        for gpu, shard, x in zip(gpus.mine, shards, xs, strict=True):
-            assert shard.down is not None
-            parts.append(matmul(gpu, x, shard.down))
-        latents = gpus.all_gather(parts, shards[0].shares)
+        latents = gpus.all_gather(own_latents(gpus, shards, xs), shards[0].shares)
     results = []
     for gpu, shard, x, low in zip(gpus.mine, shards, xs, latents, strict=True):
-        matrix_latents = [None if span is None else low[:, span] for span in shard.spans]
-        inputs = [x if latent is None else latent for latent in matrix_latents]
+        matrix_latents, inputs = inner(shard, x, low)
         results.append(Results(matmuls(gpu, inputs[:wanted], shard.up[:wanted], shard.biases[:wanted]), matrix_latents))
     return results
+
+
+def own_latents(gpus: Gpus, shards: Sequence[DeInferFirst], xs: Arrays) -> Arrays:
+    """Each hosted GPU's share of the latents of all matrices, [tokens, share]."""
+    parts = []
+    for gpu, shard, x in zip(gpus.mine, shards, xs, strict=True):
+        assert shard.down is not None
+        parts.append(matmul(gpu, x, shard.down))
+    return parts
+
+
+def inner(shard: DeInferFirst, x: np.ndarray, low: np.ndarray) -> tuple[list[np.ndarray | None], list[np.ndarray]]:
+    """Each matrix's latents, None where it has none, and what its second product takes."""
+    latents = [None if span is None else low[:, span] for span in shard.spans]
+    return latents, [x if latent is None else latent for latent in latents]
 
 
 def cut_second(cut: Cutter, matrix: Matrix, rows: Index, split: bool) -> DeInferSecond | dense.DenseSecond:

@@ -13,7 +13,7 @@ from meshrt.gpu.operations import add
 from meshrt.models.checkpoint import Index
 from meshrt.models.matrix import Matrix
 from meshrt.programs.gpu.cut import EVERY, Cutter, Weights, product
-from meshrt.programs.gpu.scheme import Arrays, Results
+from meshrt.programs.gpu.scheme import Ahead, Arrays, Results
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,9 @@ def cut_first(cut: Cutter, matrices: Sequence[Matrix], columns: Sequence[Index])
     return DenseFirst(cut.joined(parts), joined, ends)
 
 
-def first(gpus: Gpus, shards: Sequence[DenseFirst], xs: Arrays, wanted: int) -> list[Results]:
+def first(
+    gpus: Gpus, shards: Sequence[DenseFirst], xs: Arrays, wanted: int, ahead: Ahead = None
+) -> list[Results]:  # fmt: skip
     """One product with all columns."""
     results = []
     for gpu, shard, x in zip(gpus.mine, shards, xs, strict=True):

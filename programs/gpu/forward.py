@@ -6,6 +6,7 @@ It is the same for a prompt and for new tokens; where the keys and values come f
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -46,6 +47,10 @@ class Batch(Protocol):
 
     def begin(self, gpus: Gpus, model: Model) -> None:
         """Before the first layer."""
+        ...
+
+    def ahead(self, gpus: Gpus, model: Model, layer: int) -> None:
+        """What attention will need and is there before the layer's Q, K and V are. Called by some schemes."""
         ...
 
     def attend(
@@ -90,7 +95,7 @@ def forward(gpus: Gpus, model: Model, batch: Batch, all_logits: bool = False) ->
                 _do(gpus, repeat.begin)
             with gpus.scope(), _counted(gpus, attention):
                 hs = [normed(gpu, x, w.attention_norm, family.eps) for gpu, x, w in zip(gpus.mine, xs, ws, strict=True)]
-                qkv = scheme.first(gpus, [w.qkv for w in ws], hs, batch.wanted)
+                qkv = scheme.first(gpus, [w.qkv for w in ws], hs, batch.wanted, partial(batch.ahead, gpus, model, at))
                 rotary = [own[family.layers[at].rope] if own else None for own in turns]
                 qkv = prepared(gpus, [w.head_norms for w in ws], family.clip, family.eps, qkv)
                 ys = batch.attend(gpus, model, at, qkv, rotary)

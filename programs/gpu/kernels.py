@@ -126,6 +126,12 @@ def store(pool: View, slots: View, rows: View) -> None:
     pool[slots] = rows
 
 
+def store_rows(target: View, places: View, source: View, rows: View, scratch: View) -> None:
+    """Some rows of the source to their places. Scratch: as many rows."""
+    source.take(rows, 0, scratch, "clip")
+    target[places] = scratch
+
+
 def copy_runs(_: View, runs: Sequence[tuple[View, View]]) -> None:
     """Stretches of a cache that lie together, one after the other, to a compact buffer."""
     for target, source in runs:

@@ -136,7 +136,7 @@ def write(gpus: Gpus, arguments: Mapping[str, Any]) -> Text:
     keep = open_keep(gpus, settings(gpus), family, source, prompt, arguments)
     request = Request(0, prompt.ids or (0,) * prompt.context, asked.max_new_tokens)
     steps = open_model(
-        gpus, family, source, how.scheme, how.kv == "lowrank", [request], dtype=how.dtype, layers_run=how.layers_run,
+        gpus, family, source, how.scheme, how.kv, [request], dtype=how.dtype, layers_run=how.layers_run,
         block_size=how.block_size, kv_blocks=how.kv_blocks, hold=hold, mixing=mixing, wanted=asked.logits is not None,
     )  # fmt: skip
     check_room(steps.cache.pages, [request])

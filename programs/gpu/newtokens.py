@@ -1,13 +1,14 @@
 """Batches of single new tokens, whose sequences have their keys and values, or latents of them, in the paged cache."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
 
 from meshrt.gpu.gpu import Cost, Gpu
 from meshrt.gpu.gpus import Gpus
-from meshrt.gpu.operations import matmuls
+from meshrt.gpu.operations import matmuls, product_cost
 from meshrt.programs.gpu import deinfer, kernels
 from meshrt.programs.gpu.batch import Tokens, keep
 from meshrt.programs.gpu.cache import Cache, shaped
@@ -53,6 +54,8 @@ class NewTokens:
         windows = {layer.window for layer in model.family.layers}
         self.unseen = {window: np.ones((rows, self.span), bool) for window in windows}
         self.positions = np.zeros(self.capacity if cache.low_rank else 0, np.int64)  # of what is in the buffer
+        self.places = np.zeros(rows, np.int64)  # of the new tokens in the buffer, and the row that comes there
+        self.rows = np.zeros(rows, np.int64)
         self.runs: list[tuple[int, int, int]] = []
         self.tables: list[list[int]] = []  # of the loaded sequences, and how many blocks they have together
         self.blocks = 0
@@ -61,6 +64,7 @@ class NewTokens:
         self.scratch: dict[tuple[int, Heads, int | None], Scratch] = {}
         self.copies: list[tuple[int, int, list[Run], Cost]] = []  # of a plan: GPU, layer, what to copy
         self.turn: list[list[Rotary]] = []
+        self.rebuilt: list[Run] = []  # keys and values of the layer that is under way, but for the new tokens'
 
     @property
     def wanted(self) -> int:
@@ -84,6 +88,7 @@ class NewTokens:
             in_buffer = [range(end - len(table), end) for end, table in zip(ends.tolist(), tables, strict=True)]
             self._squeeze(tables)
             self._enter(sequences, in_buffer)
+            self._find_places(lengths, in_buffer)
         else:
             self._enter(sequences, tables)
         for (at, heads, window), scratch in self.scratch.items():
@@ -108,6 +113,16 @@ class NewTokens:
                 unseen[row, max(0, new + 1 - (window or new + 1)) : new + 1] = False
             self.table[row, : len(table) * self.size] = (np.asarray(table)[:, None] * self.size + within).reshape(-1)
 
+    def _find_places(self, lengths: Sequence[int], tables: Sequence[range]) -> None:
+        """Rows of no sequence bring once more what the first brings."""
+        count = len(lengths)
+        self.rows[:count], self.rows[count:] = range(count), 0
+        news = [
+            table[(n - 1) // self.size] * self.size + (n - 1) % self.size
+            for n, table in zip(lengths, tables, strict=True)
+        ]
+        self.places[:count], self.places[count:] = news, news[0]
+
     def _squeeze(self, tables: list[list[int]]) -> None:
         """What lies together in the cache, and the positions of what will be in the buffer.
 
@@ -123,7 +138,8 @@ class NewTokens:
                 begin = end
             for at, layer, views, cost in self.copies:
                 views[:] = self._views(at, layer)
-                cost.set(0, self._copied(at, layer))
+                if self.cache.kv == "lowrank":
+                    cost.set(0, self._copied(at, layer))
                 cost.tally = self._tally()
 
     def _views(self, at: int, layer: int) -> list[Run]:
@@ -156,16 +172,24 @@ class NewTokens:
                 for gpu, shard in zip(gpus.mine, model.shards, strict=True)
             ]
 
+    def ahead(self, gpus: Gpus, model: Model, layer: int) -> None:
+        """Keys and values of the tokens before the new ones."""
+        if self.cache.low_rank:
+            self.rebuilt = [self._rebuild(gpu, at, layer) for at, gpu in enumerate(gpus.mine)]
+
     def attend(
         self, gpus: Gpus, model: Model, layer: int, results: Sequence[Results], rotary: Sequence[Rotary | None]
     ) -> Arrays:
-        ys = []
+        ys, rebuilt, self.rebuilt = [], self.rebuilt, []
         for at, (gpu, result, turn) in enumerate(zip(gpus.mine, results, rotary, strict=True)):
             shard, pools = model.shards[at].layers[layer], self.cache.pools[at]
             q = rotated(gpu, result.values[0], shard.heads.dim, turn)
             if self.cache.low_rank:
                 keep(gpu, pools, layer, self.slots, result.latents[1:])
-                keys, values = self._rebuild(gpu, at, layer)
+                if rebuilt:
+                    keys, values = self._complete(gpu, at, layer, rebuilt[at], result, turn)
+                else:
+                    keys, values = self._rebuild(gpu, at, layer)
             else:
                 k = rotated(gpu, result.values[1], shard.heads.dim, turn)
                 keep(gpu, pools, layer, self.slots, [k, result.values[2]])
@@ -178,17 +202,38 @@ class NewTokens:
         pools, qkv, heads = self.cache.pools[at], *_parts(self.model, at, layer)
         assert pools.squeezed is not None and pools.rebuilt is not None
         views = self._views(at, layer)
-        cost = gpu.cost(0, self._copied(at, layer), self._tally())
-        if gpu.plan is not None:
-            self.copies.append((at, layer, views, cost))
-        gpu.launch(kernels.copy_runs, pools.squeezed[0], views, cost=cost)
         kept = (pools.keys[layer], pools.values[layer])
         latents = [shaped(flat, self.capacity, pool.shape[1]) for flat, pool in zip(pools.squeezed, kept, strict=True)]
         outs = [shaped(flat, self.capacity, heads.width) for flat in pools.rebuilt]
-        matmuls(gpu, latents, qkv.up[1:], qkv.biases[1:], outs)
-        turns = self.turn[at]
-        rotated(gpu, outs[0], heads.dim, turns[self.model.family.layers[layer].rope] if turns else None)
+        turn = self.turn[at][self.model.family.layers[layer].rope] if self.turn[at] else None
+        fused = self.cache.kv == "fused"
+        if fused:  # blocks are read where they lie, and numbers are turned before they are written
+            cost = product_cost(gpu, latents, qkv.up[1:], outs)
+            cost = gpu.cost(
+                cost.flops + (0 if turn is None else 3 * outs[0].size), cost.nbytes, self._tally(), cost.seconds
+            )
+        else:
+            cost = gpu.cost(0, self._copied(at, layer), self._tally())
+        if gpu.plan is not None:
+            self.copies.append((at, layer, views, cost))
+        with gpu.fused(cost) if fused else nullcontext():
+            gpu.launch(kernels.copy_runs, pools.squeezed[0], views, cost=cost)
+            matmuls(gpu, latents, qkv.up[1:], qkv.biases[1:], outs)
+            rotated(gpu, outs[0], heads.dim, turn)
         return outs[0], outs[1]
+
+    def _complete(
+        self, gpu: Gpu, at: int, layer: int, rebuilt: Run, result: Results, turn: Rotary | None
+    ) -> Run:  # fmt: skip
+        """The new tokens' keys and values to where the others' are already."""
+        qkv, heads = _parts(self.model, at, layer)
+        latents = [latent for latent in result.latents[1:] if latent is not None]
+        new = matmuls(gpu, latents, qkv.up[1:], qkv.biases[1:])
+        rotated(gpu, new[0], heads.dim, turn)
+        for target, rows in zip(rebuilt, new, strict=True):
+            cost = gpu.cost(0, 2 * gpu.size(rows))
+            gpu.launch(kernels.store_rows, target, self.places, rows, self.rows, gpu.shaped(rows.shape), cost=cost)
+        return rebuilt
 
     def _attend(self, gpu: Gpu, at: int, layer: int, q: np.ndarray, keys: np.ndarray, values: np.ndarray) -> np.ndarray:
         out, rows, family = gpu.new(*q.shape), len(q), self.model.family

@@ -46,7 +46,7 @@ def shaped(gpus: Gpus, family: Family, ratio: float | None, layers: int | None) 
 
 
 def open_model(
-    gpus: Gpus, family: Family, checkpoint: Checkpoint | None, scheme: str, low_rank: bool, requests: list[Request], *,
+    gpus: Gpus, family: Family, checkpoint: Checkpoint | None, scheme: str, kv: str, requests: list[Request], *,
     dtype: str | None = None, layers_run: int | None = None, block_size: int = 16, kv_blocks: int | None = None,
     wanted: bool = False, hold: Hold | None = None, mixing: Mixing | None = None,
 ) -> Steps:  # fmt: skip
@@ -69,9 +69,9 @@ def open_model(
         for gpu in gpus.mine:
             gpu.dtype = kind
         model = place(gpus, family, scheme, checkpoint, run, longest, hold or Hold(), mixing)
-        if low_rank:
-            check_low_rank(model, scheme)
-        return model, make_cache(gpus, model, low_rank, block_size, needed, kv_blocks)
+        if kv != "dense":
+            check_low_rank(model, scheme, kv)
+        return model, make_cache(gpus, model, kv, block_size, needed, kv_blocks)
 
     if gpus.payload:
         opened(replace(gpus, payload=False), None)  # what does not fit is refused before a weight is read

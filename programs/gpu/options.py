@@ -6,8 +6,14 @@ from typing import Annotated, Literal
 from meshrt.program import AtLeast
 
 Model = Annotated[str, "a packaged model's name, or a Hugging Face folder: LLaMA, Qwen2, OPT, mixtures of experts"]
-Scheme = Annotated[Literal["dense", "base", "deinfer"], "how matrices are cut and summed"]
-Kv = Annotated[Literal["dense", "lowrank"], "what the cache holds: keys and values, or their latents"]
+Scheme = Annotated[
+    Literal["dense", "base", "deinfer", "overlapped"],
+    "how matrices are cut and summed; overlapped: deinfer, with collectives beside kernels",
+]
+Kv = Annotated[
+    Literal["dense", "lowrank", "fused"],
+    "what the cache holds: keys and values, or their latents, rebuilt in three kernels or in one",
+]
 Ratio = Annotated[float | None, "--payload none: decompose all matrices to 1 - RATIO of their shorter side"]
 BlockSize = Annotated[int, "tokens in a block of the cache", AtLeast(1)]
 KvBlocks = Annotated[int | None, "blocks of the cache  [default: what is needed, if it fits]", AtLeast(1)]

@@ -2,9 +2,10 @@
 
 A module of this package is a scheme if it has these four functions. `first` is for the matrices before the attention
 or the activation (Q, K and V; gate and up), `second` for the one after it. Arrays are lists, one for each hosted GPU.
+`ahead` is work that needs nothing of `first`: a scheme may call it while a collective goes on, or leave it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -16,6 +17,7 @@ from meshrt.models.matrix import Matrix
 from meshrt.programs.gpu.cut import Cutter
 
 Arrays = list[np.ndarray]
+Ahead = Callable[[], None] | None
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,9 @@ class Scheme(Protocol):
 
     def cut_first(self, cut: Cutter, matrices: Sequence[Matrix], columns: Sequence[Index]) -> Any: ...
 
-    def first(self, gpus: Gpus, shards: Sequence[Any], xs: Arrays, wanted: int) -> list[Results]: ...
+    def first(
+        self, gpus: Gpus, shards: Sequence[Any], xs: Arrays, wanted: int, ahead: Ahead = None
+    ) -> list[Results]: ...
 
     def cut_second(self, cut: Cutter, matrix: Matrix, rows: Index, split: bool) -> Any: ...
 

@@ -14,7 +14,7 @@ from meshrt.models.family import Family
 from meshrt.models.matrix import Activation, Experts, Layer, Mlp
 from meshrt.models.matrix import Norm as NormOf
 from meshrt.models.rope import cos_sin
-from meshrt.programs.gpu import base, deinfer, dense
+from meshrt.programs.gpu import base, deinfer, dense, overlapped
 from meshrt.programs.gpu.coded import Hold
 from meshrt.programs.gpu.cut import Cutter, part
 from meshrt.programs.gpu.experts import ExpertsShard, cut_experts
@@ -22,7 +22,9 @@ from meshrt.programs.gpu.headnorms import HeadNorm
 from meshrt.programs.gpu.mixing import Mixing
 from meshrt.programs.gpu.scheme import Scheme
 
-SCHEMES: dict[str, ModuleType] = {"dense": dense, "base": base, "deinfer": deinfer}
+SCHEMES: dict[str, ModuleType] = {
+    "dense": dense, "base": base, "deinfer": deinfer, "overlapped": overlapped
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

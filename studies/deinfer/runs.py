@@ -10,12 +10,12 @@ from meshrt.studies.rows import Emulate
 from meshrt.studies.serve import WAYS, job
 from meshrt.studies.sweep import Job, Outcome
 
-# As published: Base runs kernel by kernel, DeInfer replays graphs.
+# As published: Base runs kernel by kernel; DeInfer replays graphs, with collectives beside kernels and fused ones.
 WAY = {
     "Base": "base",
-    "DeInfer": "deinfer",
-    "DeInfer†": "deinfer, lowrank",
-    "DeInfer† eager": "deinfer, lowrank, eager",
+    "DeInfer": "overlapped",
+    "DeInfer†": "overlapped, fused",
+    "DeInfer† eager": "overlapped, fused, eager",
 }
 LAYERS_RUN = 2  # of layers that are alike: the second is counted for the others
 

@@ -17,7 +17,7 @@ from meshrt.models.compress import compress
 from meshrt.models.config import read_config
 from meshrt.models.reference import forward, generate, load_weights
 
-SCHEMES = ("dense", "base", "deinfer")
+SCHEMES = ("dense", "base", "deinfer", "overlapped")
 IDS = [5, 77, 31, 4, 90, 12, 8, 66, 41, 23, 3]
 GQA = BASE | {"hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 4}
 
@@ -59,7 +59,7 @@ def test_every_scheme_gives_the_decomposed_models_logits(tiny: Path, tp: int, st
     want = reference(tiny, IDS)
     for scheme in SCHEMES:
         close(logits_of(new_gpus(tp, static=static), tiny, scheme, IDS, 5), want)
-    close(logits_of(new_gpus(tp, static=static), tiny, "deinfer", IDS, 5, low_rank=True), want)
+    close(logits_of(new_gpus(tp, static=static), tiny, "deinfer", IDS, 5, kv="lowrank"), want)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_families_and_kinds_of_attention(name: str, tps: tuple[int, ...], tmp_pa
         for scheme in SCHEMES:
             close(logits_of(new_gpus(tp), folder, scheme, IDS, 4), want)
         if "low_rank" not in CASES[name]:  # all K and V have latents
-            close(logits_of(new_gpus(tp), folder, "deinfer", IDS, 4, low_rank=True), want)
+            close(logits_of(new_gpus(tp), folder, "deinfer", IDS, 4, kv="lowrank"), want)
 
 
 def test_key_heads_that_do_not_come_out_even(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_key_heads_that_do_not_come_out_even(tmp_path: Path) -> None:
     folder = random_model(tmp_path, config)
     for scheme in SCHEMES:
         close(logits_of(new_gpus(3), folder, scheme, IDS, 4), reference(folder, IDS))
-    close(logits_of(new_gpus(3), folder, "deinfer", IDS, 4, low_rank=True), reference(folder, IDS))
+    close(logits_of(new_gpus(3), folder, "deinfer", IDS, 4, kv="lowrank"), reference(folder, IDS))
 
 
 def test_a_model_that_is_not_decomposed(tmp_path: Path) -> None:
@@ -110,8 +110,11 @@ def test_every_decomposition_with_ranks_of_its_own_for_each_matrix(method: Any, 
     ranks = {name: one.most_rank * (3 + at % 7) // 9 for at, (name, one) in enumerate(matrices.items())}
     compress(base, tmp_path / "model", ranks, method, [[*range(90)], [*range(0, 90, 7)]], {})
     want = reference(tmp_path / "model", IDS)
-    for scheme, low_rank in (("dense", False), ("base", False), ("deinfer", False), ("deinfer", True)):
-        close(logits_of(new_gpus(8, static=True), tmp_path / "model", scheme, IDS, 4, low_rank), want)
+    for scheme, kv in (
+        ("dense", "dense"), ("base", "dense"), ("deinfer", "dense"), ("deinfer", "lowrank"), ("deinfer", "fused"),
+        ("overlapped", "fused"),
+    ):  # fmt: skip
+        close(logits_of(new_gpus(8, static=True), tmp_path / "model", scheme, IDS, 4, kv), want)
 
 
 def test_greedy_text_is_the_references(tiny: Path) -> None:
@@ -151,6 +154,7 @@ def test_bytes_per_token_and_layer_are_the_closed_form(tp: int, scheme: str) -> 
         "base": ((0, 2 * h + 2 * h_kv), (0, 2 * m + h)),
         "deinfer": ((h // 2 + h_kv, h // 2), (h, h // 2)),
     }
+    numbers["overlapped"] = numbers["deinfer"]
     gathered, summed = (sum(both) for both in zip(*numbers[scheme], strict=True))
     told = shape_run("llama3-8b", scheme, tp, ratio=0.5, layers=layers, prompt_tokens=tokens, max_new_tokens=new)
     each = 2 * (tp - 1) * (tokens + new - 1) * layers
@@ -228,7 +232,7 @@ def test_the_same_on_any_number_of_ranks(comm: Any, tmp_path: Path) -> None:
     for scheme, kv in (("dense", "dense"), ("base", "dense"), ("deinfer", "dense"), ("deinfer", "lowrank")):
         found = []
         for where in (MPI.COMM_SELF, comm):
-            logits = logits_of(new_gpus(8, where), folder / "model", scheme, IDS, 9, kv == "lowrank")
+            logits = logits_of(new_gpus(8, where), folder / "model", scheme, IDS, 9, kv)
             close(logits, want)
             told = run_lowrank(
                 new_gpus(8, where, static=True), folder / "model", scheme=scheme, kv=kv, prompt_ids="5,6,7",

@@ -19,7 +19,10 @@ from meshrt.programs.gpu.serving import Limits
 
 PROMPTS = [(5, 77, 31), (4, 90, 12, 8, 66, 41, 23, 3, 9), (1,), (60, 61, 62, 63, 64, 65), (7, 7, 7, 8)]
 NEW = 11
-WAYS = [("dense", False), ("base", False), ("deinfer", False), ("deinfer", True)]
+WAYS = [
+    ("dense", "dense"), ("base", "dense"), ("deinfer", "dense"), ("deinfer", "lowrank"), ("deinfer", "fused"),
+    ("overlapped", "dense"), ("overlapped", "lowrank"), ("overlapped", "fused"),
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -34,23 +37,23 @@ def alone(model: Path) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("static", [False, True], ids=["eager", "static"])
-@pytest.mark.parametrize(("scheme", "low_rank"), WAYS)
+@pytest.mark.parametrize(("scheme", "kv"), WAYS)
 def test_requests_together_get_what_each_gets_alone(
-    model: Path, alone: list[list[int]], scheme: str, low_rank: bool, static: bool
+    model: Path, alone: list[list[int]], scheme: str, kv: str, static: bool
 ) -> None:
     for tp in (1, 8):
-        requests, _ = serve_all(new_gpus(tp, static=static), model, scheme, PROMPTS, NEW, low_rank)
+        requests, _ = serve_all(new_gpus(tp, static=static), model, scheme, PROMPTS, NEW, kv)
         assert [one.new for one in requests] == alone
 
 
 @pytest.mark.parametrize("static", [False, True], ids=["eager", "static"])
-@pytest.mark.parametrize("low_rank", [False, True])
+@pytest.mark.parametrize("kv", ["dense", "lowrank", "fused"])
 def test_who_runs_out_of_blocks_waits_and_finishes_with_the_same_text(
-    model: Path, alone: list[list[int]], low_rank: bool, static: bool
+    model: Path, alone: list[list[int]], kv: str, static: bool
 ) -> None:
     """20 tokens at most need 5 blocks of 4; with 6 blocks the five requests cannot run together."""
     requests, steps = serve_all(
-        new_gpus(2, static=static), model, "deinfer", PROMPTS, NEW, low_rank, kv_blocks=6
+        new_gpus(2, static=static), model, "deinfer", PROMPTS, NEW, kv, kv_blocks=6
     )  # fmt: skip
     assert sum(one.preemptions for one in requests) > 0
     assert [one.new for one in requests] == alone
@@ -92,8 +95,10 @@ def test_prompts_from_a_file_are_served_together(tmp_path: Path) -> None:
 
 
 @pytest.mark.mpi(ranks=[2, 4])
-@pytest.mark.parametrize(("scheme", "low_rank", "static"), [("base", False, False), ("deinfer", True, True)])
-def test_ranks_take_the_same_decisions(comm: Any, scheme: str, low_rank: bool, static: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("scheme", "kv", "static"), [("base", "dense", False), ("deinfer", "lowrank", True), ("overlapped", "fused", True)]
+)
+def test_ranks_take_the_same_decisions(comm: Any, scheme: str, kv: str, static: bool, tmp_path: Path) -> None:
     """Who runs out of blocks, is preempted and computed anew: on every rank the same, at the same times as in one
     process, and with the text that each request has with room for all."""
     from mpi4py import MPI
@@ -105,7 +110,7 @@ def test_ranks_take_the_same_decisions(comm: Any, scheme: str, low_rank: bool, s
     found = []
     for where, blocks in ((MPI.COMM_SELF, None), (MPI.COMM_SELF, 5), (comm, 5)):
         requests, _ = serve_all(
-            new_gpus(4, where, static=static), folder / "model", scheme, PROMPTS, NEW, low_rank, kv_blocks=blocks,
+            new_gpus(4, where, static=static), folder / "model", scheme, PROMPTS, NEW, kv, kv_blocks=blocks,
             arrivals=[0.0, 1e-4, 2e-4, 1e-3, 2e-3],
         )  # fmt: skip
         found.append([(one.new, one.times, one.preemptions) for one in requests])
@@ -143,7 +148,7 @@ def test_the_same_blocks_of_other_sequences(model: Path, alone: list[list[int]])
     """A plan that saw blocks 1, 2, 3 as a sequence of two blocks and one of one may next see them the other way."""
     for blocks in (5, 6, 7):
         requests, _ = serve_all(
-            new_gpus(1, static=True), model, "deinfer", PROMPTS, NEW, True, kv_blocks=blocks,
+            new_gpus(1, static=True), model, "deinfer", PROMPTS, NEW, "lowrank", kv_blocks=blocks,
             arrivals=[0.0, 1e-4, 2e-4, 1e-3, 2e-3],
         )  # fmt: skip
         assert [one.new for one in requests] == alone
@@ -151,15 +156,15 @@ def test_the_same_blocks_of_other_sequences(model: Path, alone: list[list[int]])
 
 @pytest.mark.parametrize("size", [1, 3, 16])
 def test_the_size_of_a_block_changes_no_text(model: Path, alone: list[list[int]], size: int) -> None:
-    for low_rank in (False, True):
-        requests, _ = serve_all(new_gpus(2), model, "deinfer", PROMPTS, NEW, low_rank, block_size=size)
+    for kv in ("dense", "lowrank", "fused"):
+        requests, _ = serve_all(new_gpus(2), model, "deinfer", PROMPTS, NEW, kv, block_size=size)
         assert [one.new for one in requests] == alone
 
 
 def test_blocks_that_lie_together_are_copied_together(model: Path) -> None:
     """One sequence of 20 tokens in fresh blocks of 4: each layer copies K and V in one run each, of up to 5 blocks."""
     gpus = new_gpus(1)
-    serve_all(gpus, model, "deinfer", [PROMPTS[1]], NEW, True)
+    serve_all(gpus, model, "deinfer", [PROMPTS[1]], NEW, "lowrank")
     blocks = sum(-(-(9 + at) // 4) for at in range(1, NEW))
     tally, layers = gpus.mine[0].counters.tally, 2
     assert tally["cache_blocks"] == 2 * layers * blocks

@@ -19,7 +19,10 @@ from meshrt.programs.gpu.opening import open_model, open_weights
 from meshrt.programs.gpu.serving import Request
 from meshrt.programs.gpu.steps import PLANS, Steps, rounded
 
-WAYS = [("dense", False), ("base", False), ("deinfer", False), ("deinfer", True)]
+WAYS = [
+    ("dense", "dense"), ("base", "dense"), ("deinfer", "dense"), ("deinfer", "lowrank"), ("deinfer", "fused"),
+    ("overlapped", "dense"), ("overlapped", "lowrank"), ("overlapped", "fused"),
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -28,13 +31,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def warm_steps(
-    model: Path, tp: int, scheme: str, low_rank: bool, sequences: int, comm: Any = None, **options: Any
+    model: Path, tp: int, scheme: str, kv: str, sequences: int, comm: Any = None, **options: Any
 ) -> tuple[Steps, list[Tokens]]:
     """Static steps with a plan for so many sequences, which was replayed already."""
     family, gpus = read_family(model, quantized=True), new_gpus(tp, comm, static=True)
     requests = [Request(at, (1, 2, 3, 4, 5, at), 20) for at in range(sequences)]
     source = open_weights(gpus, model, family)
-    steps = open_model(gpus, family, source, scheme, low_rank, requests, block_size=4, **options)
+    steps = open_model(gpus, family, source, scheme, kv, requests, block_size=4, **options)
     for one in requests:
         steps.cache.pages.reserve(one.number, 20)
     steps.prompts([one.tokens() for one in requests])
@@ -62,14 +65,14 @@ def taken(replay: Callable[[], None]) -> tuple[int, int]:
     return after - before, peak - before
 
 
-@pytest.mark.parametrize(("scheme", "low_rank"), WAYS)
+@pytest.mark.parametrize(("scheme", "kv"), WAYS)
 @pytest.mark.parametrize("tp", [1, 4])
-def test_a_replay_allocates_nothing(model: Path, tp: int, scheme: str, low_rank: bool) -> None:
+def test_a_replay_allocates_nothing(model: Path, tp: int, scheme: str, kv: str) -> None:
     """Afterwards no more memory is in use, but for counters that have grown to larger integers. Meanwhile NumPy's
     iterators take some for themselves: as much for 96 sequences as for 12, so none of it is an array of theirs."""
     peaks = []
     for sequences in (12, 96):
-        steps, batch = warm_steps(model, tp, scheme, low_rank, sequences)
+        steps, batch = warm_steps(model, tp, scheme, kv, sequences)
         (recorded,) = steps.plans.values()
         recorded.batch.load(batch)
         grown, peak = taken(recorded.plan.replay)
@@ -87,7 +90,7 @@ def test_a_replay_over_ranks_allocates_nothing(comm: Any, tmp_path: Path) -> Non
     comm.Barrier()
     peaks = []
     for sequences in (12, 96):
-        steps, _ = warm_steps(folder / "model", 4, "deinfer", True, sequences, comm)
+        steps, _ = warm_steps(folder / "model", 4, "deinfer", "lowrank", sequences, comm)
         (recorded,) = steps.plans.values()
         grown, peak = taken(recorded.plan.replay)
         assert grown < 512
@@ -98,7 +101,7 @@ def test_a_replay_over_ranks_allocates_nothing(comm: Any, tmp_path: Path) -> Non
 
 def test_eager_steps_do_allocate(model: Path) -> None:
     """The measure measures: the same step without a plan takes far more."""
-    steps, batch = warm_steps(model, 1, "deinfer", False, 48)
+    steps, batch = warm_steps(model, 1, "deinfer", "dense", 48)
     steps.gpus.static = False
     tracemalloc.start()
     steps.new_tokens(batch)
@@ -107,9 +110,9 @@ def test_eager_steps_do_allocate(model: Path) -> None:
     assert peak > 100_000
 
 
-@pytest.mark.parametrize(("scheme", "low_rank"), WAYS)
-def test_plans_give_the_eager_logits(model: Path, scheme: str, low_rank: bool) -> None:
-    found = [logits_of(new_gpus(4, static=static), model, scheme, IDS, 3, low_rank) for static in (False, True)]
+@pytest.mark.parametrize(("scheme", "kv"), WAYS)
+def test_plans_give_the_eager_logits(model: Path, scheme: str, kv: str) -> None:
+    found = [logits_of(new_gpus(4, static=static), model, scheme, IDS, 3, kv) for static in (False, True)]
     np.testing.assert_allclose(found[0], found[1], atol=1e-5)
 
 

@@ -1,0 +1,69 @@
+"""Collectives beside the kernels: on a second stream of each GPU, while the first goes on.
+
+One begins when what it sends is there and the second stream is free. What it leaves is used after `finish`, which lets
+the first stream wait for it (a CUDA event). Kernels are not slowed down by what goes on beside them: the SMs that NCCL
+takes for itself are not modelled.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshrt.gpu.gpus import Gpus
+from meshrt.ranks.rings import Ring
+from meshrt.ranks.trace import Event
+
+Arrays = list[np.ndarray]
+
+
+@dataclass(frozen=True)
+class Pending:
+    """Where a collective's results come to, and from when to when it goes on, on each hosted GPU."""
+
+    outs: Arrays
+    begins: list[float]
+    ends: list[float]
+
+
+def begin(gpus: Gpus, kind: str, parts: Arrays, outs: Arrays, sizes: Sequence[int] = ()) -> Pending:
+    """An "all_gather" along the last axis, whose parts have these `sizes`, or a "reduce_sum", to `outs`."""
+    pending = Pending(outs, *([0.0 for _ in parts] for _ in range(2)))
+    ring, extra = gpus.ring(kind, parts, outs, sizes, gpus.itemsize(), -1)
+    if gpus.plan is not None:
+        gpus.plan.add(_go, gpus, ring, extra, pending)
+        gpus.plan.closing.append(ring.close)
+        return pending
+    for gpu in gpus.mine:
+        gpu.host_clock += gpu.device.launch_seconds
+        gpu.beside = max(gpu.beside, gpu.host_clock)
+    _go(gpus, ring, extra, pending)
+    ring.close()
+    return pending
+
+
+def finish(gpus: Gpus, pending: Pending) -> Arrays:
+    """Kernels that come now begin after the collective: its results."""
+    if gpus.plan is not None:
+        gpus.plan.add(_wait, gpus, pending)
+    else:
+        _wait(gpus, pending)
+    return pending.outs
+
+
+def _go(gpus: Gpus, ring: Ring, extra: float, pending: Pending) -> None:
+    for at, gpu in enumerate(gpus.mine):
+        pending.begins[at] = max(gpu.now, gpu.beside) + gpu.device.kernel_seconds
+        pending.ends[at] = pending.begins[at] + extra
+    gpus.group.go_round(ring, pending.ends)
+    for gpu, start, end in zip(gpus.mine, pending.begins, pending.ends, strict=True):
+        gpu.counters.collective_seconds += end - start
+        gpu.beside = end
+        if gpu.trace is not None:
+            gpu.trace.append(Event("collectives", ring.kind, start, end))
+
+
+def _wait(gpus: Gpus, pending: Pending) -> None:
+    for gpu, start, end in zip(gpus.mine, pending.begins, pending.ends, strict=True):
+        gpu.counters.hidden_seconds += max(min(gpu.now, end) - start, 0.0)
+        gpu.now = max(gpu.now, end)
