@@ -335,6 +335,11 @@ TABLE: dict[str, list[tuple[str, str, str]]] = {
         ("gpu.counters.collective_seconds += end - begin", "gpu.counters.collective_seconds += end", GPU),
         ("self.device.neighbours)", "False)", "test_all_to_all.py"),
     ],
+    "meshrt/gpu/beside.py": [
+        ("max(gpu.now, gpu.beside) +", "gpu.now +", "test_overlapped.py"),
+        ("gpu.now = max(gpu.now, end)", "gpu.now = end", "test_overlapped.py"),
+        ("max(min(gpu.now, end) - start, 0.0)", "end - start", "test_overlapped.py"),
+    ],
     "meshrt/gpu/codes.py": [
         ("2 * (self.scale.size + zeros)", "2 * self.scale.size", CODES),
         ("np.right_shift(halves, 3 * place, words)", "np.right_shift(halves, 2 * place, words)", CODES),
