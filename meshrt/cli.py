@@ -44,6 +44,7 @@ COMMANDS = {
     "diff": "diff",
     "doctor": "doctor",
     "explain": "explain",
+    "fit": "fit",
     "fuzz": "fuzz",
     "html": "html",
     "import": "import_",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection
 from contextlib import redirect_stdout
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -33,7 +34,10 @@ class Programs(click.Group):
         from meshrt.program import load_program, named
 
         program, fixed = named(cmd_name)
-        return _command(load_program(program, ctx.params.get("on")), cmd_name, fixed)
+        return self.made(load_program(program, ctx.params.get("on")), cmd_name, fixed)
+
+    def made(self, program: Program, name: str, fixed: dict[str, Any]) -> click.Command:
+        return _command(program, name, fixed)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
@@ -72,6 +76,8 @@ def _taken(flag: str, args: list[str]) -> tuple[str | None, list[str]]:
 def command(on: str | None) -> None:
     """Run a program, alone or as one of the ranks that mpirun or srun started."""
 
+
+SEARCHED = 128 * 128  # cores, of a mesh up to which an error tells what would do
 
 payload = click.option(
     "--payload", type=click.Choice(["full", "none"]), default="full", show_default=True,
@@ -130,7 +136,7 @@ def execute(
     """One rank's part of a run, and the report."""
     from meshrt import report
     from meshrt.emulate import emulate
-    from meshrt.errors import UsageError
+    from meshrt.errors import FullError, UsageError
     from meshrt.ranks.files import check_target
 
     if text and json_path == "-":
@@ -151,7 +157,11 @@ def execute(
         machine = find_device(settings["device"], **{name: settings[name] for name in ("core_memory", "route_entries")})
         arguments = apply(comm, console, arguments, settings["mesh"], machine)
         settings["mesh"] = arguments.pop("mesh")
-    document = emulate(comm, board, program, arguments, payload=payload == "full", console=console, **settings)
+    try:
+        document = emulate(comm, board, program, arguments, payload=payload == "full", console=console, **settings)
+    except FullError as error:
+        error.advice = partial(_would_do, program, arguments, settings)
+        raise
     if document is not None:
         report.deliver_json(document, json_path)
         if html is not None:
@@ -163,6 +173,13 @@ def execute(
         if expect:
             bounds.keep(bounds.broken(expected, document))
     return 0
+
+
+def _would_do(program: Program, arguments: dict[str, Any], settings: dict[str, Any]) -> str:
+    """What `meshrt fit` says of a run that did not."""
+    from meshrt.fit import fitted
+
+    return fitted(program, arguments, settings, SEARCHED).line()
 
 
 def _write_page(path: str, document: dict[str, Any], maps: str | None) -> None:

@@ -125,6 +125,22 @@ class Clock:
             self.seen("waits for the last core")
 
 
+class Still(Clock):
+    """A clock that does not go on, of cores that are only to hold what they would hold in a run."""
+
+    def software(self, cycles: float, cores: Any = None) -> None:
+        pass
+
+    def spend(self, cycles: np.ndarray) -> None:
+        pass
+
+    def last(self) -> tuple[float, int, int]:
+        return 0.0, 0, 0
+
+    def meet(self, time: float, hops: int, stages: int) -> None:
+        pass
+
+
 def _rounded(nbytes: int) -> int:
     """The next power of two: few sizes, so that memory is often of the size that is asked for."""
     return int(1 << max(0, nbytes - 1).bit_length())

@@ -65,6 +65,8 @@ def send(
     if not block.payload:
         out[...] = 1  # a number to go on with, that can be divided by
     block.begin()
+    if not block.timed:
+        return Flight(out, [])
     prepared = _prepared(block, channel, tiles, positions, lines, stream)
     passage = _passage(block, channel, prepared)
     if prepared.schedule.idle:
@@ -252,6 +254,8 @@ def stage(
 
     With `stream` they are added as they come (`tail` has the time), to numbers of the core's own; else in memory.
     """
+    if not block.timed:
+        return
     chosen = chosen_cores(block, channel, positions, lines)
     if chosen.count:
         counters = block.counters
@@ -281,7 +285,7 @@ def software(
     block: Cores, channel: Channel, cycles: float, positions: np.ndarray, lines: np.ndarray | None = None
 ) -> None:
     """The cores at these positions of the channel's lines are busy for so long."""
-    if cycles:
+    if cycles and block.timed:
         chosen_cores(block, channel, positions, lines).spend(block, cycles, 0)
         if block.mapped:
             tally.touched(block, channel, positions, lines, 0, cycles)
