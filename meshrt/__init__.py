@@ -6,11 +6,11 @@ from meshrt.version import __version__
 
 if TYPE_CHECKING:
     from meshrt.emulate import run, sweep
-    from meshrt.fit import Fit, fit
+    from meshrt.fitting import Fit, fit
     from meshrt.report import Report
 
 __all__ = ["Fit", "Report", "__version__", "fit", "run", "sweep"]
-_HOMES = {"Report": "meshrt.report", "Fit": "meshrt.fit", "fit": "meshrt.fit"}
+_HOMES = {"Report": "meshrt.report", "Fit": "meshrt.fitting", "fit": "meshrt.fitting"}
 
 
 def __getattr__(name: str) -> Any:

@@ -177,7 +177,7 @@ def execute(
 
 def _would_do(program: Program, arguments: dict[str, Any], settings: dict[str, Any]) -> str:
     """What `meshrt fit` says of a run that did not."""
-    from meshrt.fit import fitted
+    from meshrt.fitting import fitted
 
     return fitted(program, arguments, settings, SEARCHED).line()
 

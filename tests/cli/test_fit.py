@@ -107,17 +107,17 @@ def test_what_runs_on_other_machines_is_refused() -> None:
 
 
 def test_the_command_names_holders_and_what_would_do(run_meshrt: Callable[..., Finished]) -> None:
-    line = "gemm --mesh 8x8 --m 1000 --k 1000 --n 1000".split()
+    line = ["gemm", "--mesh", "8x8", "--m", "1000", "--k", "1000", "--n", "1000"]
     finished = run_meshrt("fit", *line, "--format", "json")
     assert finished.code == 3
     told = json.loads(finished.stdout)
-    assert not told["fits"] and len(told["holders"]) == 5 and told["mesh"] == [20, 20]
+    assert not told["fits"] and len(told["holders"]) == 5 and told["mesh"] == [25, 25]
     assert run_meshrt("fit", *line[:1]).stdout.startswith("fits: core (0, 0) holds")
 
 
 @pytest.mark.parametrize("ranks", [1, 4])
 def test_a_run_that_does_not_fit_ends_with_the_same_line(ranks: int, run_meshrt: Callable[..., Finished]) -> None:
-    line = "gemm --mesh 8x8 --m 1000 --k 1000 --n 1000".split()
+    line = ["gemm", "--mesh", "8x8", "--m", "1000", "--k", "1000", "--n", "1000"]
     told = run_meshrt("fit", *line).stdout.splitlines()[0]
     finished = run_meshrt("run", *line, ranks=ranks)
     assert finished.code == 3

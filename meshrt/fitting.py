@@ -24,7 +24,7 @@ MOST_SIDE = 4096  # cores, of a device that has no limit
 GUESSES = 6  # of a number that fits, before what is left in between is halved
 NUMBERS = ("temperature", "logits")  # options that by shape there is nothing for
 PROMPTS = ("prompt", "prompt_ids", "prompt_tokens")  # options that a context stands for
-SAMPLES = {"layers_run": 1, "steps_run": 2}  # options of a program by which alike stretches are run once
+SAMPLES = {"steps_run": 2}  # options of a program by which steps that hold the same are done once
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ Weigh = Callable[[Mapping[str, Any], Mapping[str, Any]], Weight]
 
 
 def _sampled(program: Program, arguments: Mapping[str, Any], settings: Mapping[str, Any]) -> Weigh:
-    """`weigh`, with layers and steps that are alike done once, where the program can; it says where they are not."""
+    """`weigh`, with steps of a product that hold the same done once, where the program can."""
     names = {option.name for option in program.options}
     sample = {name: value for name, value in SAMPLES.items() if name in names and arguments.get(name) is None}
 
@@ -118,7 +118,7 @@ def _sampled(program: Program, arguments: Mapping[str, Any], settings: Mapping[s
         except UsageError:
             if not sample:
                 raise
-            found = weigh(program, program.complete(arguments), settings)  # it is not the sample, or raises as well
+            found = weigh(program, program.complete(arguments), settings)  # it was the sample, or raises as well
             sample = {}
             return found
 
