@@ -82,6 +82,6 @@ def gather(block: Block) -> Measured | None:
     if block.ledger.maps_path is not None:
         write_maps(block, block.ledger.segments, block.ledger.maps_path)
     if block.ledger.timeline is not None:
-        named = [(part.name, part.begin[0], part.end[0]) for part in block.ledger.segments if part.name]
+        named = [(part.name, part.begin[0], part.end[0]) for part in block.ledger.segments]
         write_timeline(block.ledger.timeline, block.control, block.device, named)
     return measured
