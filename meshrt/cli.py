@@ -56,6 +56,7 @@ COMMANDS = {
     "reproduce": "reproduce",
     "roofline": "roofline",
     "run": "run",
+    "score": "score",
     "show": "show",
     "submit": "submit",
     "sweep": "sweep",

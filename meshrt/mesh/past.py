@@ -111,5 +111,6 @@ class Past:
         mesh = self.mesh
         return {
             "site": self.site, "number": self.number, "corner": (mesh.x0, mesh.y0),
-            "shape": (mesh.block_height, mesh.block_width), "width": mesh.width, "events": self.events, "busy": self.busy,
+            "shape": (mesh.block_height, mesh.block_width), "width": mesh.width,
+            "events": self.events, "busy": self.busy,
         }  # fmt: skip
