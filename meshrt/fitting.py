@@ -7,7 +7,7 @@ computed twice: every answer is the program itself, by shape, with nothing moved
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from math import ceil, prod, sqrt
+from math import ceil, isqrt, prod, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ MOST_SIDE = 4096  # cores, of a device that has no limit
 GUESSES = 6  # of a number that fits, before what is left in between is halved
 NUMBERS = ("temperature", "logits")  # options that by shape there is nothing for
 PROMPTS = ("prompt", "prompt_ids", "prompt_tokens")  # options that a context stands for
-SAMPLES = {"steps_run": 2}  # options of a program by which steps that hold the same are done once
+SAMPLES = {"layers_run": 1, "steps_run": 2}  # options of a program by which what is alike is done once
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,7 @@ class Fit:
     holders: tuple[tuple[str, int], ...]
     asked: tuple[int, int]
     searched: bool
+    everywhere: bool  # also on meshes as large as the device
     mesh: tuple[int, int] | None = None
     regions: int | None = None
     context: int | None = None
@@ -51,6 +52,11 @@ class Fit:
         """As `meshrt fit --format json` prints it."""
         holders = [{"name": name, "bytes": nbytes} for name, nbytes in self.holders]
         return json.dumps(asdict(self) | {"holders": holders}, indent=1)
+
+    @property
+    def nothing(self) -> str:
+        """What is said where nothing was found that would do."""
+        return "no mesh of the device would do" if self.everywhere else "`meshrt fit` looks at larger meshes"
 
     def line(self) -> str:
         """All of it in one line, which ends what is said of memory that is full."""
@@ -63,7 +69,7 @@ class Fit:
         context = "" if self.context is None else f", up to --context {self.context} on {self.asked[0]}x{self.asked[1]}"
         if self.fits:
             return f"fits: {held}" + "".join(f"; so does {way}" for way in mesh) + context
-        would = f"{' or '.join(mesh + regions)} would do" if mesh + regions else "no mesh of the device would do"
+        would = f"{' or '.join(mesh + regions)} would do" if mesh + regions else self.nothing
         return f"does not fit: {held}; {would if self.searched else '`meshrt fit` finds what would do'}{context}"
 
 
@@ -78,7 +84,9 @@ def fit(program: Own | str | Path, *, search: bool = True, **options: Any) -> Fi
 
 
 def fitted(program: Program, arguments: Mapping[str, Any], settings: Mapping[str, Any], most: int | None = None) -> Fit:
-    """As `fit`, of a program that is loaded. `most`: cores of a mesh up to which it searches; None: of any."""
+    """As `fit`, of a program that is loaded. `most`: cores of a mesh up to which it searches, if so many may do; None: of
+    any.
+    """
     if program.machine != "mesh":
         raise UsageError(f"{program.name} runs on {program.machine}: what fits is told of the mesh alone")
     settings = {name: value for name, value in settings.items() if name not in ("maps", "trace", "trace_cores")}
@@ -90,9 +98,9 @@ def fitted(program: Program, arguments: Mapping[str, Any], settings: Mapping[str
     found = weigh_with(arguments, settings)
     holders = tuple(list(found.holders.items())[:HOLDERS])
     facts = found.fits, found.nbytes, found.limit, found.core, found.site, holders, found.mesh
-    if found.limit is None or (most is not None and prod(found.mesh) > most):
-        return Fit(*facts, False)
-    mesh = _smallest_mesh(lambda sides: _try(weigh_with, arguments, {**settings, "mesh": sides}), found, settings)
+    if found.limit is None or (most is not None and prod(found.mesh) * max(1.0, found.nbytes / found.limit) > most):
+        return Fit(*facts, False, False)
+    mesh = _smallest_mesh(lambda sides: _try(weigh_with, arguments, {**settings, "mesh": sides}), found, settings, most)
     options = {option.name for option in program.options}
     values = program.complete(arguments)
     regions = context = None
@@ -100,20 +108,24 @@ def fitted(program: Program, arguments: Mapping[str, Any], settings: Mapping[str
         regions = _fewest_regions(weigh_with, arguments, settings, found)
     if "context" in options and values.get("context") is not None:
         context = _longest_context(weigh_with, arguments, settings)
-    return Fit(*facts, True, mesh, regions, context)
+    return Fit(*facts, True, most is None, mesh, regions, context)
 
 
 Weigh = Callable[[Mapping[str, Any], Mapping[str, Any]], Weight]
 
 
 def _sampled(program: Program, arguments: Mapping[str, Any], settings: Mapping[str, Any]) -> Weigh:
-    """`weigh`, with steps of a product that hold the same done once, where the program can."""
+    """`weigh`, with layers and steps that are alike done once. Layers whose experts are drawn are not."""
     names = {option.name for option in program.options}
     sample = {name: value for name, value in SAMPLES.items() if name in names and arguments.get(name) is None}
 
     def weigh_with(arguments: Mapping[str, Any], settings: Mapping[str, Any]) -> Weight:
         nonlocal sample
         try:
+            found = weigh(program, program.complete({**arguments, **sample}), settings)
+            if "experts" not in found.result or "layers_run" not in sample:
+                return found
+            sample = {name: value for name, value in sample.items() if name != "layers_run"}
             return weigh(program, program.complete({**arguments, **sample}), settings)
         except UsageError:
             if not sample:
@@ -134,13 +146,16 @@ def _try(weigh_with: Weigh, arguments: Mapping[str, Any], settings: Mapping[str,
 
 
 def _smallest_mesh(
-    try_mesh: Callable[[tuple[int, int]], Weight | None], found: Weight, settings: Mapping[str, Any]
-) -> tuple[int, int] | None:
+    try_mesh: Callable[[tuple[int, int]], Weight | None], found: Weight, settings: Mapping[str, Any],
+    cores: int | None,
+) -> tuple[int, int] | None:  # fmt: skip
     """The narrowest mesh of these proportions that fits, up to the device's; one that is a column narrower does not."""
     width, height = found.mesh
     device = find_device(settings.get("device", "wse2"))
     tallest = device.height or MOST_SIDE
     most = min(device.width or MOST_SIDE, max(1, tallest * width // height))
+    if cores is not None:
+        most = min(most, max(width, isqrt(cores * width // height)))
 
     def sides(narrow: int) -> tuple[int, int]:
         return narrow, max(1, min(round(narrow * height / width), tallest))
@@ -161,13 +176,17 @@ def _fewest_regions(
     width, height = found.mesh
     most = ((device.width or MOST_SIDE) // width) * ((device.height or MOST_SIDE) // height)
 
-    for regions in range(2, most + 1):
-        weight = _try(weigh_with, {**arguments, "regions": regions}, settings)
-        if weight is None:  # more than the layers
+    without, having = 1, None
+    while having is None or having - without > 1:
+        regions = 2 * without if having is None else (without + having) // 2
+        weight = None if regions > most else _try(weigh_with, {**arguments, "regions": regions}, settings)
+        if weight is None and having is None:  # more than there are layers, or room
             return None
-        if weight.fits:
-            return regions
-    return None
+        if weight is not None and weight.fits:
+            having = regions
+        else:
+            without = regions
+    return having
 
 
 def _longest_context(weigh_with: Weigh, arguments: Mapping[str, Any], settings: Mapping[str, Any]) -> int | None:
@@ -177,6 +196,10 @@ def _longest_context(weigh_with: Weigh, arguments: Mapping[str, Any], settings: 
     def room(context: int) -> int | None:
         weight = _try(weigh_with, {**others, "context": context}, settings)
         return None if weight is None or weight.limit is None else weight.limit - weight.nbytes
+
+    shortest = room(1)
+    if shortest is None or shortest < 0:
+        return None
 
     def lacks(context: int) -> int | None:
         left = room(context)

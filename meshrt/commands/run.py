@@ -77,12 +77,16 @@ def command(on: str | None) -> None:
     """Run a program, alone or as one of the ranks that mpirun or srun started."""
 
 
-SEARCHED = 128 * 128  # cores, of a mesh up to which an error tells what would do
+SEARCHED = 64 * 64  # cores, of a mesh up to which an error tells what would do
 
-payload = click.option(
-    "--payload", type=click.Choice(["full", "none"]), default="full", show_default=True,
-    help="none: shapes for numbers; same messages, counts and cycles.",
-)  # fmt: skip
+
+def payload(default: str = "full") -> shared.Decorator:
+    return click.option(
+        "--payload", type=click.Choice(["full", "none"]), default=default, show_default=True,
+        help="none: shapes for numbers; same messages, counts and cycles.",
+    )  # fmt: skip
+
+
 expect = click.option(
     "--expect", multiple=True, metavar="BOUNDS",
     help="hops<=960,cycles<1e6,decode.stages=4: what the report has to keep, or code 3.",
@@ -105,13 +109,22 @@ def _command(program: Program, name: str, fixed: dict[str, Any]) -> click.Comman
         params.append(click.Option(["--text"], is_flag=True, help=help_text))
 
     @click.command(name, params=params, help=program.help)
-    @shared.together(payload, expect, html, shared.json_to("the report"), shared.quiet)
+    @shared.together(
+        payload("none" if _is_shape(name) else "full"), expect, html, shared.json_to("the report"), shared.quiet
+    )
     def run(**values: Any) -> None:
         arguments = fixed | {option.name: values.pop(option.name) for option in own_options}
         through = click.get_current_context().obj or (lambda comm: comm)  # of `bench messages`
         sys.exit(failure.run_guarded(lambda comm, board: execute(through(comm), board, program, arguments, **values)))
 
     return run
+
+
+def _is_shape(name: str) -> bool:
+    """Is it a packaged model that has no weights? It runs by shape unless told otherwise."""
+    from meshrt.models.catalogue import has_weights, packaged
+
+    return name in packaged() and not has_weights(name)
 
 
 def machine_options(program: Program, fixed: Collection[str]) -> list[click.Parameter]:

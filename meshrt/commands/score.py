@@ -56,7 +56,7 @@ def _command(program: Program, name: str) -> click.Command:
 
     @click.command(name, params=params, help=program.help)
     @click.option("--tolerance", default=1e-3, show_default=True, help="Of max_abs_error in the result.")
-    @payload
+    @payload()
     def score(tolerance: float, payload: str, **values: Any) -> None:
         from meshrt.scoring import score as scored
 

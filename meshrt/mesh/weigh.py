@@ -30,6 +30,7 @@ class Weight:
     site: str
     holders: Mapping[str, int]  # most first
     mesh: tuple[int, int]
+    result: Mapping[str, Any]  # what the program returned
 
     @property
     def fits(self) -> bool:
@@ -43,22 +44,24 @@ def weigh(program: Program, arguments: Mapping[str, Any], settings: Mapping[str,
     """
     device = find_device(settings.get("device", "wse2"), core_memory=settings.get("core_memory"))
     try:  # some programs fill what memory there is
-        block = _held(program, arguments, {**settings, "device": device})
+        block, result = _held(program, arguments, {**settings, "device": device})
     except LimitError:
         endless = {"device": replace(device, core_memory=None), "core_memory": None}
-        block = _held(program, arguments, {**settings, **endless})
-    return _fullest(block, device.core_memory)
+        block, result = _held(program, arguments, {**settings, **endless})
+    return _fullest(block, device.core_memory, result)
 
 
-def _held(program: Program, arguments: Mapping[str, Any], settings: Mapping[str, Any]) -> Block:
-    """The cores at the end of the program. LimitError, UsageError."""
+def _held(
+    program: Program, arguments: Mapping[str, Any], settings: Mapping[str, Any]
+) -> tuple[Block, Mapping[str, Any]]:
+    """The cores at the end of the program, and what it returned. LimitError, UsageError."""
     block = open_machine(Alone(), Board.alone(), program.mesh, False, Console(), timed=False, **settings)
-    program.run(block, **arguments)
+    result = program.run(block, **arguments)
     block.finish()
-    return block
+    return block, result
 
 
-def _fullest(block: Block, limit: int | None) -> Weight:
+def _fullest(block: Block, limit: int | None, result: Mapping[str, Any]) -> Weight:
     peaks = [
         (site, peak)
         for segment in block.ledger.segments
@@ -69,4 +72,4 @@ def _fullest(block: Block, limit: int | None) -> Weight:
     y, x = (int(at) for at in np.unravel_index(np.argmax(peak.most), peak.most.shape))
     name = site.rsplit(" ", 3)[0]  # Cores.site_key
     mesh = block.mesh.width, block.mesh.height
-    return Weight(int(peak.most[y, x]), limit, (x, y), name, peak.names((y, x)), mesh)
+    return Weight(int(peak.most[y, x]), limit, (x, y), name, peak.names((y, x)), mesh, result)

@@ -182,7 +182,7 @@ def _say(text: str, advice: Callable[[], str] | None = None) -> None:
     sys.stderr.write(text)
     sys.stderr.flush()
     if text and advice is not None:
-        with suppress(MeshrtError):
+        with suppress(MeshrtError, MemoryError):
             sys.stderr.write(("\nmeshrt: " if "\n" in text else "; ") + advice())
     sys.stderr.write("\n" if text else "")
     sys.stderr.flush()

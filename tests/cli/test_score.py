@@ -32,10 +32,10 @@ CHEATS = {
         "    own[...] = 1\n", "    own[...] = 1\n    kept = [np.ones((*block.lead, size), np.float32)]\n"
     ) + "    return {}\n",
     "the result has been gathered": BEGIN.replace(
-        "    own[...] = 1\n", "    own[...] = 1\n    gather(block, own[:, :, None, None], (4, 32))\n"
+        "    own[...] = 1\n", "    own[...] = 1\n    gather(block, own[:, :, None], (4, 32))\n"
     ) + "    return {}\n",
     "line 13: uses .clock": BEGIN + "    block.clock.state[...] = 0\n    return {}\n",
-    "line 13: uses .ledger": BEGIN + "    block.ledger.counters.hops = 0\n    return {}\n",
+    "line 13: uses .counters": BEGIN + "    block.ledger.counters.hops = 0\n    return {}\n",
     "line 13: uses setattr": BEGIN + "    setattr(block, 'clock', None)\n    return {}\n",
     "line 13: uses .__dict__": BEGIN + "    block.__dict__.clear()\n    return {}\n",
     "line 1: imports gc": "import gc\n" + BEGIN + "    return {}\n",
