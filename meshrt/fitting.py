@@ -84,8 +84,8 @@ def fit(program: Own | str | Path, *, search: bool = True, **options: Any) -> Fi
 
 
 def fitted(program: Program, arguments: Mapping[str, Any], settings: Mapping[str, Any], most: int | None = None) -> Fit:
-    """As `fit`, of a program that is loaded. `most`: cores of a mesh up to which it searches, if so many may do; None: of
-    any.
+    """As `fit`, of a program that is loaded. `most`: cores of a mesh up to which it searches, where so many may do;
+    None: of any.
     """
     if program.machine != "mesh":
         raise UsageError(f"{program.name} runs on {program.machine}: what fits is told of the mesh alone")
