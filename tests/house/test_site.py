@@ -21,7 +21,7 @@ def test_every_page_of_the_documentation_has_its_place() -> None:
 
 @pytest.mark.skipif(find_spec("mkdocs") is None, reason="mkdocs is in the extra `site` and not installed here")
 def test_the_pages_are_built(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "mkdocs", "build", "--site-dir", str(tmp_path / "site"), "--quiet"]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site"), "--quiet"]
     finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert finished.returncode == 0, finished.stderr
     assert "meshrt" in (tmp_path / "site" / "start" / "index.html").read_text()
