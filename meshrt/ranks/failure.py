@@ -183,7 +183,7 @@ def _say(text: str, advice: Callable[[], str] | None = None) -> None:
     sys.stderr.flush()
     if text and advice is not None:
         with suppress(MeshrtError, MemoryError):
-            sys.stderr.write(("\nmeshrt: " if "\n" in text else "; ") + advice())
+            sys.stderr.write(("\n" if "\n" in text else "; ") + advice())
     sys.stderr.write("\n" if text else "")
     sys.stderr.flush()
 
