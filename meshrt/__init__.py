@@ -6,9 +6,11 @@ from meshrt.version import __version__
 
 if TYPE_CHECKING:
     from meshrt.emulate import run, sweep
+    from meshrt.fitting import Fit, fit
     from meshrt.report import Report
 
-__all__ = ["Report", "__version__", "run", "sweep"]
+__all__ = ["Fit", "Report", "__version__", "fit", "run", "sweep"]
+_HOMES = {"Report": "meshrt.report", "Fit": "meshrt.fitting", "fit": "meshrt.fitting"}
 
 
 def __getattr__(name: str) -> Any:
@@ -17,4 +19,4 @@ def __getattr__(name: str) -> Any:
 
     if name not in __all__:
         raise AttributeError(f"module 'meshrt' has no attribute {name!r}")
-    return getattr(import_module("meshrt.report" if name == "Report" else "meshrt.emulate"), name)
+    return getattr(import_module(_HOMES.get(name, "meshrt.emulate")), name)

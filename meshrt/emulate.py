@@ -71,7 +71,7 @@ def run(
     UsageError, LimitError and so on, as exceptions. On several ranks an error that comes up in the midst of the run
     ends all of them, with its message and exit code, as `meshrt run` does: no rank could go on alone.
     """
-    loaded, arguments, settings = _options(program, on, options)
+    loaded, arguments, settings = options_of(program, on, options)
     with _one_thread():
         size = host.launched_size() if comm is None else comm.size
         if size == 1:
@@ -98,7 +98,7 @@ def sweep(
     """
     names = [name for name, value in options.items() if isinstance(value, list)]
     runs = [options | dict(zip(names, values, strict=True)) for values in product(*(options[name] for name in names))]
-    ready = [_options(program, on, choice) for choice in runs]
+    ready = [options_of(program, on, choice) for choice in runs]
     host.prepare_environment()
     comm = comm or host.communicator()
     reports: dict[int, Report] = {}
@@ -116,7 +116,7 @@ def sweep(
     return [all_reports[at] for at in range(len(ready))]
 
 
-def _options(
+def options_of(
     program: Own | str | Path, on: str | None, options: Mapping[str, Any]
 ) -> tuple[Program, dict[str, Any], dict[str, Any]]:
     """The program, its own options and those of its machine, checked. UsageError."""

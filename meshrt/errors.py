@@ -1,6 +1,6 @@
 """What can go wrong, each kind with the exit code that the command line returns for it."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 
 class MeshrtError(Exception):
@@ -23,6 +23,12 @@ class LimitError(MeshrtError):
     """The program asked the machine for more than it has: core memory or route entries."""
 
     exit_code = 3
+
+
+class FullError(LimitError):
+    """A core of the mesh has no room for what it is to hold. `advice` makes what else helps: it is told last, once."""
+
+    advice: Callable[[], str] | None = None
 
 
 class RouteError(MeshrtError):

@@ -60,7 +60,7 @@ def guarded(path: str, module: ModuleType, run: Callable[..., dict[str, Any]]) -
         if machine.control.size == 1:  # several find out by waiting for one another
             check_branches(path, module)
         cores = hasattr(machine, "lead")  # a block of them
-        if cores:
+        if cores and machine.audit is None:
             machine.audit = Audit(path, str(module.__file__))
         try:
             result = run(*args, **options)

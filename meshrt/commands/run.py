@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection
 from contextlib import redirect_stdout
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -33,7 +34,10 @@ class Programs(click.Group):
         from meshrt.program import load_program, named
 
         program, fixed = named(cmd_name)
-        return _command(load_program(program, ctx.params.get("on")), cmd_name, fixed)
+        return self.made(load_program(program, ctx.params.get("on")), cmd_name, fixed)
+
+    def made(self, program: Program, name: str, fixed: dict[str, Any]) -> click.Command:
+        return _command(program, name, fixed)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
@@ -73,10 +77,16 @@ def command(on: str | None) -> None:
     """Run a program, alone or as one of the ranks that mpirun or srun started."""
 
 
-payload = click.option(
-    "--payload", type=click.Choice(["full", "none"]), default="full", show_default=True,
-    help="none: shapes for numbers; same messages, counts and cycles.",
-)  # fmt: skip
+SEARCHED = 64 * 64  # cores, of a mesh up to which an error tells what would do
+
+
+def payload(default: str = "full") -> shared.Decorator:
+    return click.option(
+        "--payload", type=click.Choice(["full", "none"]), default=default, show_default=True,
+        help="none: shapes for numbers; same messages, counts and cycles.",
+    )  # fmt: skip
+
+
 expect = click.option(
     "--expect", multiple=True, metavar="BOUNDS",
     help="hops<=960,cycles<1e6,decode.stages=4: what the report has to keep, or code 3.",
@@ -99,13 +109,22 @@ def _command(program: Program, name: str, fixed: dict[str, Any]) -> click.Comman
         params.append(click.Option(["--text"], is_flag=True, help=help_text))
 
     @click.command(name, params=params, help=program.help)
-    @shared.together(payload, expect, html, shared.json_to("the report"), shared.quiet)
+    @shared.together(
+        payload("none" if _is_shape(name) else "full"), expect, html, shared.json_to("the report"), shared.quiet
+    )
     def run(**values: Any) -> None:
         arguments = fixed | {option.name: values.pop(option.name) for option in own_options}
         through = click.get_current_context().obj or (lambda comm: comm)  # of `bench messages`
         sys.exit(failure.run_guarded(lambda comm, board: execute(through(comm), board, program, arguments, **values)))
 
     return run
+
+
+def _is_shape(name: str) -> bool:
+    """Is it a packaged model that has no weights? It runs by shape unless told otherwise."""
+    from meshrt.models.catalogue import has_weights, packaged
+
+    return name in packaged() and not has_weights(name)
 
 
 def machine_options(program: Program, fixed: Collection[str]) -> list[click.Parameter]:
@@ -130,7 +149,7 @@ def execute(
     """One rank's part of a run, and the report."""
     from meshrt import report
     from meshrt.emulate import emulate
-    from meshrt.errors import UsageError
+    from meshrt.errors import FullError, UsageError
     from meshrt.ranks.files import check_target
 
     if text and json_path == "-":
@@ -151,7 +170,11 @@ def execute(
         machine = find_device(settings["device"], **{name: settings[name] for name in ("core_memory", "route_entries")})
         arguments = apply(comm, console, arguments, settings["mesh"], machine)
         settings["mesh"] = arguments.pop("mesh")
-    document = emulate(comm, board, program, arguments, payload=payload == "full", console=console, **settings)
+    try:
+        document = emulate(comm, board, program, arguments, payload=payload == "full", console=console, **settings)
+    except FullError as error:
+        error.advice = partial(_would_do, program, arguments, settings)
+        raise
     if document is not None:
         report.deliver_json(document, json_path)
         if html is not None:
@@ -163,6 +186,13 @@ def execute(
         if expect:
             bounds.keep(bounds.broken(expected, document))
     return 0
+
+
+def _would_do(program: Program, arguments: dict[str, Any], settings: dict[str, Any]) -> str:
+    """What `meshrt fit` says of a run that did not."""
+    from meshrt.fitting import fitted
+
+    return fitted(program, arguments, settings, SEARCHED).line()
 
 
 def _write_page(path: str, document: dict[str, Any], maps: str | None) -> None:

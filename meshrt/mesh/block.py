@@ -74,7 +74,7 @@ class Block(Computing):
         return Block(
             mesh, self.device, self.comm, self.control, self.scouts, self.watch, self.payload, self.console, self.wait,
             self.core, self.ledger, site, None if self.wafer is None else embed(self.wafer.defects, width, height),
-            audit=self.audit,
+            audit=self.audit, timed=self.timed,
         )  # fmt: skip
 
     def follow(self, other: "Block") -> None:
@@ -106,7 +106,7 @@ class Block(Computing):
 
 def make_block(
     comm: Any, device: Device, width: int, height: int, watch: Board, payload: bool = True, wafer: Wafer | None = None,
-    maps_path: str | None = None, timeline: Timeline | None = None,
+    maps_path: str | None = None, timeline: Timeline | None = None, timed: bool = True,
 ) -> Block:  # fmt: skip
     """This rank's block of a W x H mesh shared by all ranks of the communicator. UsageError where it cannot be."""
     for side, size, most in (("width", width, device.width), ("height", height, device.height)):
@@ -117,4 +117,4 @@ def make_block(
     control = Control(comm.Dup(), watch, "control")
     scouts = Control(comm.Dup(), watch, "first use of a route set")
     ledger = meter.Ledger(maps_path=maps_path, timeline=timeline)
-    return Block(mesh, device, comm.Dup(), control, scouts, watch, payload, ledger=ledger, wafer=wafer)
+    return Block(mesh, device, comm.Dup(), control, scouts, watch, payload, ledger=ledger, wafer=wafer, timed=timed)

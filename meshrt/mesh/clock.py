@@ -40,7 +40,7 @@ class Clock:
     coming: list[Any] = field(default_factory=list)  # arrivals whose ramps are not all given out, as they were started
     users: dict[Any, Any] = field(default_factory=dict)  # channels that were last on their links; see order.py
     busy: np.ndarray | None = None  # [bh, bw]: cycles of work, not yet in the maps; None where there are none
-    seen: Callable[[str], None] | None = None  # told why clocks went on, if somebody wants to look at it
+    seen: Callable[..., None] | None = None  # told why clocks went on, if somebody wants to look at it
     scratch: dict[int, np.ndarray] = field(default_factory=dict)  # memory for headers on their way, by size
     tables: dict[str, bytes] = field(default_factory=dict)  # for the compiled core; see strides.py
     lent: dict[int, list[np.ndarray]] = field(default_factory=dict)  # memory that was given back, by size
@@ -123,6 +123,22 @@ class Clock:
         self.state[TIME], self.state[HOPS], self.state[STAGES] = time, hops, stages
         if self.seen is not None:
             self.seen("waits for the last core")
+
+
+class Still(Clock):
+    """A clock that does not go on, of cores that are only to hold what they would hold in a run."""
+
+    def software(self, cycles: float, cores: Any = None) -> None:
+        pass
+
+    def spend(self, cycles: np.ndarray) -> None:
+        pass
+
+    def last(self) -> tuple[float, int, int]:
+        return 0.0, 0, 0
+
+    def meet(self, time: float, hops: int, stages: int) -> None:
+        pass
 
 
 def _rounded(nbytes: int) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 
 from meshrt.errors import UsageError
 from meshrt.mesh import meter
-from meshrt.mesh.clock import Clock
+from meshrt.mesh.clock import Clock, Still
 from meshrt.mesh.defects import Wafer, links_of
 from meshrt.mesh.device import Device
 from meshrt.mesh.maps import Maps, new_maps
@@ -58,18 +58,20 @@ class Cores:
     traffic: dict[tuple[Any, Any], int] = field(default_factory=dict)  # bytes by schedule, not yet on the links
     uses: dict[tuple[Any, Any, int], int] = field(default_factory=dict)  # with maps: transfers by schedule and bytes
     audit: "Audit | None" = None  # of a user's own program
+    timed: bool = True  # False: nothing moves and no clock goes on; memory and tables are as in a run (weigh.py)
     mapped: bool = field(init=False)  # is it kept what each core and link did?
 
     def __post_init__(self) -> None:
         hostmemory.require(f"a mesh of {self.mesh.width} x {self.mesh.height} cores", self._bookkeeping())
         self.tables = Tables(self.mesh, self.device)
         self.mapped = self.ledger.maps_path is not None
-        self.memory = (NamedMemory if self.mapped else Memory)(self.mesh, self.device, self.site)
-        self.clock = Clock(self.mesh, self.device)
+        named = self.mapped or not self.timed
+        self.memory = (NamedMemory if named else Memory)(self.mesh, self.device, self.site)
+        self.clock = (Clock if self.timed else Still)(self.mesh, self.device)
         if self.mapped:
             self.clock.busy = np.zeros(self.shape)
         if self.ledger.timeline is not None:
-            self.clock.seen = self.ledger.timeline.watch(self.mesh, self.site_key, self.clock.state[0])
+            self.clock.seen = self.ledger.timeline.watch(self.mesh, self.site_key, self.clock.state)
         if self.wafer is not None:
             self.clock.late = (self.lengths - 1) * self.device.alpha
             self.ledger.wafers[self.site_key] = links_of(self.wafer, self.mesh)

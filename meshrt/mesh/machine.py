@@ -28,7 +28,7 @@ SHARED = {"size": "mesh", "memory": "core_memory"}
 
 def open_machine(
     comm: Any, board: Board, default: tuple[int, int], payload: bool, console: Console,
-    wafer: Callable[[int, int], Wafer] | None = None,
+    wafer: Callable[[int, int], Wafer] | None = None, timed: bool = True,
     *,
     mesh: Annotated[str | tuple[int, int] | None, "Cores, shared by the ranks.  [default: the program's own]",
         Shown("WxH")] = None,
@@ -43,7 +43,9 @@ def open_machine(
         ] = None,
     trace_cores: Annotated[str | None, "Which.  [default: 32 along the diagonal]", Shown("X,Y;X,*;...")] = None,
 ) -> Block:  # fmt: skip
-    """This rank's block of the mesh. `wafer` lays one of that width and height on a wafer with defects. UsageError."""
+    """This rank's block of the mesh. `wafer` lays one of that width and height on a wafer with defects; `timed` as in
+    `Cores`. UsageError.
+    """
     width, height = (parse_mesh(mesh) if isinstance(mesh, str) else mesh) or default
     if maps is not None:
         check_target("--maps", maps)
@@ -68,7 +70,7 @@ def open_machine(
         raise UsageError(f"--defects-seed is for a RATE; --defects {defects} is a file, leave the seed away")
     else:
         laid = make_wafer(defects, spares, defects_seed or 0, width, height)
-    block = make_block(comm, numbers, width, height, board, payload, laid, maps, timeline)
+    block = make_block(comm, numbers, width, height, board, payload, laid, maps, timeline, timed)
     block.console = console
     board.owned_by(os.getpid(), block.mesh.cores_here)
     return block
@@ -80,6 +82,6 @@ def gather(block: Block) -> Measured | None:
     if block.ledger.maps_path is not None:
         write_maps(block, block.ledger.segments, block.ledger.maps_path)
     if block.ledger.timeline is not None:
-        named = [(part.name, part.begin[0], part.end[0]) for part in block.ledger.segments if part.name]
+        named = [(part.name, part.begin[0], part.end[0]) for part in block.ledger.segments]
         write_timeline(block.ledger.timeline, block.control, block.device, named)
     return measured

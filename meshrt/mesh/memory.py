@@ -14,7 +14,7 @@ from math import prod
 
 import numpy as np
 
-from meshrt.errors import LimitError
+from meshrt.errors import FullError, LimitError
 from meshrt.mesh.device import Device
 from meshrt.mesh.mesh import Mesh
 
@@ -104,7 +104,7 @@ class Memory:
         requested = int(nbytes if isinstance(nbytes, int) else nbytes[y, x])
         core = (self.mesh.x0 + int(x), self.mesh.y0 + int(y))
         at_core = f"core {core} of {self.site}" if self.site else f"core {core}"
-        raise LimitError(
+        raise FullError(
             f"{at_core}: {name!r} asks for {requested} bytes, {now - requested} are in use, the limit is {limit}"
             f" (device {self.device.name}); use a larger --mesh, smaller sizes, or raise --core-memory"
             + self._most(core[1] - self.mesh.y0, core[0] - self.mesh.x0)

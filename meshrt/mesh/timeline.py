@@ -7,15 +7,19 @@ core: its steps lie end to end, and add up to the whole run, to the cycle.
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from meshrt.errors import UsageError
+from meshrt.mesh.clock import TIME
 from meshrt.mesh.device import Device
 from meshrt.mesh.mesh import Mesh
 from meshrt.ranks.control import Control
 from meshrt.ranks.files import write_file
+
+if TYPE_CHECKING:
+    from meshrt.mesh.past import Moments, Past
 
 CORES = 32  # of a mesh that are looked at, if nobody says which
 MOST_CORES = 1024
@@ -30,14 +34,16 @@ class Tracks:
 
     site: str
     cores: Sequence[tuple[int, int]]
-    time: np.ndarray  # float64 [bh, bw]: the clock's
+    state: np.ndarray  # float64 [3, bh, bw]: the clock's
+    past: "Past"
     at: tuple[np.ndarray, np.ndarray]
     last: np.ndarray
     steps: list[list[Step]]
 
-    def note(self, name: str) -> None:
-        """Clocks may have gone on, and this is why."""
-        now = self.time[self.at]
+    def note(self, name: str, sent: int = -1, asked: np.ndarray | None = None) -> None:
+        """Clocks may have gone on, and this is why: `Past.note`."""
+        self.past.note(name, sent, None if asked is None else asked.ravel())
+        now = self.state[TIME][self.at]
         for core in np.flatnonzero(now > self.last):
             steps, begin, end = self.steps[core], float(self.last[core]), float(now[core])
             if steps and steps[-1][2] == begin and (steps[-1][0] == name or len(steps) > STEPS):
@@ -55,16 +61,26 @@ class Timeline:
     path: str
     chosen: str | None = None
     tracks: list[Tracks] = field(default_factory=list)
+    moments: "Moments | None" = None
 
-    def watch(self, mesh: Mesh, site: str, time: np.ndarray) -> Callable[[str], None]:
+    def watch(self, mesh: Mesh, site: str, state: np.ndarray) -> Callable[..., None]:
         """What is to be called where clocks of this block may have gone on, with the reason."""
         here = [
             (x, y) for x, y in choose(self.chosen, mesh.width, mesh.height)
             if 0 <= x - mesh.x0 < mesh.block_width and 0 <= y - mesh.y0 < mesh.block_height
         ]  # fmt: skip
         at = np.array([y - mesh.y0 for _, y in here], int), np.array([x - mesh.x0 for x, _ in here], int)
-        self.tracks.append(Tracks(site, here, time, at, time[at].copy(), [[] for _ in here]))
+        from meshrt.mesh.past import NUMBERS, SENDS, Moments, Past  # most runs are not traced
+
+        if self.moments is None:
+            self.moments = Moments(most=min(SENDS, NUMBERS // (mesh.width * mesh.height)))
+        past = Past(site, len(self.tracks), mesh, state, self.moments)
+        self.tracks.append(Tracks(site, here, state, past, at, state[TIME][at].copy(), [[] for _ in here]))
         return self.tracks[-1].note
+
+    def sends(self, note: Any, busy: float) -> int:
+        """A transfer of the block that has this `note` begins: its number. Links are busy with a packet for so long."""
+        return int(note.__self__.past.sends(busy))
 
 
 def choose(text: str | None, width: int, height: int) -> list[tuple[int, int]]:
@@ -94,7 +110,12 @@ def choose(text: str | None, width: int, height: int) -> list[tuple[int, int]]:
 
 
 def write_timeline(timeline: Timeline, control: Control, device: Device, phases: Sequence[Step]) -> None:
-    """All ranks' steps, in the Trace Event Format (JSON), in microseconds; cycles are told as well. Rank 0 writes."""
+    """All ranks' steps and the critical path, in the Trace Event Format (JSON), in microseconds; cycles are told too.
+
+    Rank 0 writes.
+    """
+    from meshrt.mesh.criticalpath import follow, parts_of, waited
+
     shares = control.gather(
         [
             (track.site, core, steps)
@@ -102,18 +123,26 @@ def write_timeline(timeline: Timeline, control: Control, device: Device, phases:
             for core, steps in zip(track.cores, track.steps, strict=True)
         ]
     )
-    if shares is None:
+    pasts = control.gather([track.past.share() for track in timeline.tracks])
+    end = max((phase[2] for phase in phases), default=0.0)
+    if shares is None or pasts is None:
         return
+    parts = parts_of([past for share in pasts for past in share])
     tracks = sorted((track for share in shares for track in share), key=lambda track: track[:2])
-    events = [_event("phases", "phases", step, device) for step in phases]
+    events = [_event("phases", "phases", step, device) for step in phases if step[0]]
+    for step in follow(parts, device, end):
+        where = {"core": list(step.core), "site": step.site.strip(), **step.more}
+        events.append(_event("critical path", "critical path", step[:3], device, where))
     for site, (x, y), steps in tracks:
-        events += [_event(site.strip(), f"core ({x}, {y})", step, device) for step in steps]
+        for step in steps:
+            more = waited(parts, device, site, (x, y), step[2]) if step[0].startswith("waits for route") else {}
+            events.append(_event(site.strip(), f"core ({x}, {y})", step, device, more))
     document = {"traceEvents": events, "displayTimeUnit": "ns"}
     write_file("--trace", timeline.path, lambda stream: stream.write((json.dumps(document) + "\n").encode()))
 
 
-def _event(process: str, lane: str, step: Step, device: Device) -> dict[str, Any]:
+def _event(process: str, lane: str, step: Step, device: Device, more: dict[str, Any] | None = None) -> dict[str, Any]:
     name, begin, end = step
     scale = 1e6 / device.clock_hz
     return {"name": name, "ph": "X", "pid": process, "tid": lane, "ts": scale * begin, "dur": scale * (end - begin),
-            "args": {"begin": begin, "cycles": end - begin}}  # fmt: skip
+            "args": {"begin": begin, "cycles": end - begin, **(more or {})}}  # fmt: skip

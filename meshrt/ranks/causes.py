@@ -6,6 +6,7 @@ import errno
 import sys
 import traceback
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,12 +22,16 @@ UNWRITTEN = "unwritten"  # the kind of a failure to print
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a rank gives up. `text` is for the user, empty where nothing is to be said; `trace` is for a bug report."""
+    """Why a rank gives up. `text` is for the user, empty where nothing is to be said; `trace` is for a bug report.
+
+    `advice` is made by who reports, when the text is printed: it may take seconds.
+    """
 
     code: int
     kind: str
     text: str
     trace: str = ""
+    advice: Callable[[], str] | None = None
 
     @property
     def key(self) -> int:
@@ -42,7 +47,8 @@ def describe(error: BaseException) -> Failure:
         # click words its errors in format_message()
         words = getattr(error, "format_message", None)
         text = str(words() if words else error)
-        return Failure(code, kind, one_line(text) if code == UsageError.exit_code else text)
+        text = one_line(text) if code == UsageError.exit_code else text
+        return Failure(code, kind, text, advice=getattr(error, "advice", None))
     if isinstance(error, SystemExit):
         if isinstance(error.__context__, BrokenPipeError):  # rich ends on it, with code 1
             return Failure(BROKEN_PIPE, kind, "")

@@ -11,9 +11,11 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from signal import SIGINT, Signals
 from typing import TYPE_CHECKING, NoReturn
 
+from meshrt.errors import MeshrtError
 from meshrt.ranks import faults, host, signals, starting, watchdog
 from meshrt.ranks.board import Board, Record, State
 from meshrt.ranks.causes import BROKEN_PIPE, UNWRITTEN, Failure, describe, message
@@ -94,7 +96,7 @@ def _run(work: Callable[[Intracomm, Board], int], comm: Intracomm, board: Board)
 
 def _report_one(failure: Failure) -> int:
     if failure.text:
-        _say(message(failure, ""))
+        _say(message(failure, ""), failure.advice)
     if failure.code == BROKEN_PIPE or failure.kind == UNWRITTEN:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the interpreter's own last flush complains
     return failure.code
@@ -110,7 +112,7 @@ def _fail(comm: Intracomm, board: Board, failure: Failure) -> NoReturn:
     _wait(board.claimed, patience)
     if board.claim():
         failed = [record for record in records if record.state == State.FAILED]
-        _stop(comm, failure.code, _job_message(failure, board, failed))
+        _stop(comm, failure.code, _job_message(failure, board, failed), failure.advice)
     time.sleep(10)  # the reporter ends this rank
     os._exit(failure.code)
 
@@ -175,15 +177,20 @@ def _wait(is_over: Callable[[], bool], seconds: float) -> None:
         time.sleep(0.05)
 
 
-def _say(text: str) -> None:
-    if text:
-        sys.stderr.write(text + "\n")
+def _say(text: str, advice: Callable[[], str] | None = None) -> None:
+    """The text at once, and behind it the advice, if some can be given."""
+    sys.stderr.write(text)
+    sys.stderr.flush()
+    if text and advice is not None:
+        with suppress(MeshrtError, MemoryError):
+            sys.stderr.write(("\n" if "\n" in text else "; ") + advice())
+    sys.stderr.write("\n" if text else "")
     sys.stderr.flush()
 
 
-def _stop(comm: Intracomm, code: int, text: str) -> NoReturn:
+def _stop(comm: Intracomm, code: int, text: str, advice: Callable[[], str] | None = None) -> NoReturn:
     """Print `text` and end all ranks of the job with `code`, with as little from the launcher as it allows."""
-    _say(text)
+    _say(text, advice)
     time.sleep(0.2)  # launchers drop what they have not yet read of an aborting rank
     if "PRTE_LAUNCHED" in os.environ:
         os._exit(code)  # Open MPI's mpirun ends the others just as well, and with half of the lines of an abort

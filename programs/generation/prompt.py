@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 
+SHAPE_TOKENS = 128  # of the prompt of a model that is a shape alone
+
+
 @dataclass(frozen=True)
 class Prompt:
     """Token ids of a vocabulary, or so many tokens of `context` in their place; the tokenizer, at rank 0, if any."""
@@ -39,7 +42,8 @@ class Prompt:
 def read_prompt(control: Control, folder: Path, vocabulary: int, asked: Asked) -> Prompt:
     """The prompt, the same ids on all ranks, from text, from ids, or of so many tokens. UsageError, ModelError.
 
-    `prompt_tokens` asks for a prompt of that length, whatever it says: the ids from 1 on, round and round. `context`,
+    `prompt_tokens` asks for a prompt of that length, whatever it says: the ids from 1 on, round and round. So is one
+    made where nothing is asked for and the folder has the shape of a model alone. `context`,
     where it is not 0, stands for a prompt: then there are no ids.
     """
     prompt, prompt_ids, tokens, context = asked.prompt, asked.prompt_ids, asked.prompt_tokens, asked.context
@@ -49,12 +53,19 @@ def read_prompt(control: Control, folder: Path, vocabulary: int, asked: Asked) -
         if any(source is not None for source in (prompt, prompt_ids, tokens)):
             raise UsageError(f"--context {context} stands for a prompt: leave --context or the prompt away")
         return Prompt((), vocabulary, context)
+    if prompt is None and prompt_ids is None and tokens is None and not _has_words(folder):
+        tokens = SHAPE_TOKENS
     if tokens is not None:
         if not 1 <= tokens <= MOST_TOKENS:
             raise UsageError(f"--prompt-tokens is {tokens}; it is 1 to {MOST_TOKENS}")
         return Prompt(tuple((1 + number % max(1, vocabulary - 1)) % vocabulary for number in range(tokens)), vocabulary)
     text = PROMPT if prompt is None else prompt_text(control, prompt)
     return encoded(control, folder, vocabulary, text, None if prompt_ids is None else parse_ids(prompt_ids))
+
+
+def _has_words(folder: Path) -> bool:
+    """Does a model's folder have a tokenizer, or weights, which are of little use without one?"""
+    return (folder / "tokenizer.json").is_file() or any(folder.glob("*.safetensors"))
 
 
 def encoded(

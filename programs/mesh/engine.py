@@ -264,7 +264,7 @@ def way_out() -> Iterator[None]:
     try:
         yield
     except LimitError as error:
-        raise LimitError(f"{error}; or share the layers out over several meshes with --regions") from error
+        raise type(error)(f"{error}; or share the layers out over several meshes with --regions") from error
 
 
 def hold(caches: Sequence[Cache], snapshot: Snapshot) -> None:

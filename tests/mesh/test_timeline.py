@@ -63,13 +63,18 @@ def test_steps_of_a_core_add_up_to_the_run_on_any_ranks(name: str, tmp_path: Pat
     assert report["measured"] == off["measured"]
     assert (folder / "a.json").read_bytes() == (folder / "b.json").read_bytes()
     lanes = read(folder / "a.json")
-    assert lanes.keys() - {"phases"} == {f"core ({x}, {y})" for x in range(6) for y in range(4) if x == 2 or y == 0}
+    assert lanes.keys() - {"phases", "critical path"} == {
+        f"core ({x}, {y})" for x in range(6) for y in range(4) if x == 2 or y == 0
+    }
     cycles = report["measured"]["critical_path"]["cycles"]
     for lane, steps in lanes.items():
         if lane != "phases":
             assert steps[0][0] == 0 and steps[-1][0] + steps[-1][1] == cycles
             assert all(before[0] + before[1] == pytest.approx(after[0], abs=1e-9) for before, after in pairwise(steps))
             assert sum(step[1] for step in steps) == pytest.approx(cycles, rel=1e-12)
+    path = [event["args"] for event in json.loads((folder / "a.json").read_text())["traceEvents"]
+            if event["tid"] == "critical path"]  # fmt: skip
+    assert sum(step.get("hops", 0) for step in path) == report["measured"]["critical_path"]["hops"]
     assert [(name, spent) for _, spent, name in lanes["phases"]] == [
         (phase["name"], phase["critical_path"]["cycles"]) for phase in report["phases"]
     ]
@@ -101,11 +106,11 @@ def test_steps_have_their_reasons(tmp_path: Path, comm: Any) -> None:
 
 
 def test_a_core_keeps_so_many_steps_and_no_more() -> None:
-    time = np.zeros((1, 1))
+    state = np.zeros((3, 1, 1))
     line = Timeline("", "0,0")
-    note = line.watch(Mesh(1, 1), "", time)
+    note = line.watch(Mesh(1, 1), "", state)
     for step in range(STEPS + 100):
-        time += 1
+        state[0] += 1
         note(f"step {step % 2}")
     (steps,) = line.tracks[0].steps
     assert len(steps) == STEPS + 1 and steps[-1] == ("not kept", STEPS, STEPS + 100)

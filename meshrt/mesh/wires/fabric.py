@@ -65,8 +65,13 @@ def send(
     if not block.payload:
         out[...] = 1  # a number to go on with, that can be divided by
     block.begin()
+    if not block.timed:
+        return Flight(out, [])
     prepared = _prepared(block, channel, tiles, positions, lines, stream)
     passage = _passage(block, channel, prepared)
+    timeline = block.ledger.timeline
+    if timeline is not None:
+        sent = timeline.sends(block.clock.seen, 0.0 if stream else passage.busy)
     if prepared.schedule.idle:
         return Flight(out, [])
     arrivals = []
@@ -74,6 +79,9 @@ def send(
         arrived = _send(block, prepared, view, tiles, out, combine, passage)
         if arrived is not None:
             arrivals.append(arrived)
+    if timeline is not None:
+        for arrived in arrivals:
+            arrived.sent = sent
     if block.audit is not None:
         block.audit.sends(arrivals)
     return Flight(out, arrivals)
@@ -184,12 +192,21 @@ def receive_all(block: Cores, flights: tuple[Flight, ...]) -> None:
     """As `receive` for one transfer after the other."""
     heads.resolve(block)
     arrivals = [arrival for flight in flights for arrival in flight.arrivals if not arrival.over]
+    asked = None if block.clock.seen is None else [_by_core(block, arrival) for arrival in arrivals]
     ramps.serve_all(block, arrivals)
-    for arrival in arrivals:
+    for at, arrival in enumerate(arrivals):
         _wait_all(block, arrival)
         arrival.end()
-        if block.clock.seen is not None:
-            block.clock.seen(f"waits for {arrival.lane.schedule.note}")
+        if block.clock.seen is not None and asked is not None:
+            block.clock.seen(f"waits for {arrival.lane.schedule.note}", arrival.sent, asked[at])
+
+
+def _by_core(block: Cores, arrival: Arrival) -> np.ndarray:
+    """When the packets of an arrival asked for the ramps of their cores, float64 [bh, bw]; NaN where none came."""
+    asked = np.full(block.shape, np.nan)
+    if arrival.served is None:  # else some have their ramps already
+        arrival.lane.view.of(asked)[..., arrival.lane.schedule.delivered] = arrival.landing.time
+    return asked
 
 
 def _wait_all(block: Cores, arrival: Arrival) -> None:
@@ -234,7 +251,7 @@ def receive_at(block: Cores, channel: Channel, flight: Flight, positions: np.nda
             ramps.serve(block, arrival, positions[low + cores])
             _wait(block, arrival, positions[low + cores] & (arrival.landing.time > lane.time.get()))
             if block.clock.seen is not None:
-                block.clock.seen(f"waits for {lane.schedule.note}")
+                block.clock.seen(f"waits for {lane.schedule.note}", arrival.sent)
 
 
 def transfer(
@@ -252,6 +269,8 @@ def stage(
 
     With `stream` they are added as they come (`tail` has the time), to numbers of the core's own; else in memory.
     """
+    if not block.timed:
+        return
     chosen = chosen_cores(block, channel, positions, lines)
     if chosen.count:
         counters = block.counters
@@ -281,7 +300,7 @@ def software(
     block: Cores, channel: Channel, cycles: float, positions: np.ndarray, lines: np.ndarray | None = None
 ) -> None:
     """The cores at these positions of the channel's lines are busy for so long."""
-    if cycles:
+    if cycles and block.timed:
         chosen_cores(block, channel, positions, lines).spend(block, cycles, 0)
         if block.mapped:
             tally.touched(block, channel, positions, lines, 0, cycles)

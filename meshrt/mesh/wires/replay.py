@@ -21,13 +21,14 @@ KEPT = 64 * 1024  # bytes of headers that a lane keeps to itself, with views of 
 class Arrival:
     """What a lane delivers in a transfer: times, and on demand the paths."""
 
-    __slots__ = ("block", "has_path", "is_served", "landing", "lane", "over", "passage", "served")
+    __slots__ = ("block", "has_path", "is_served", "landing", "lane", "over", "passage", "sent", "served")
 
     def __init__(self, block: Cores, lane: Lane, landing: Landing, passage: Passage) -> None:
         self.block, self.lane, self.landing, self.passage = block, lane, landing, passage
         self.is_served = not passage.taking  # are the ramps given out, at all cores?
         self.served: np.ndarray | None = None  # or at these, bool as landing.time; None: at no core
         self.has_path = False
+        self.sent = -1  # the number of its transfer, in a run that is traced
         self.over = False  # all cores have waited for it
 
     def end(self) -> None:

@@ -1,0 +1,116 @@
+"""What led to each core's time, kept so that the critical path can be followed back from the end (criticalpath.py).
+
+While a run is traced, each core's number rides with the path that packets take along: as the fraction of its stages,
+which are whole. A core that waited for a packet finds there whose it was. Nothing else changes: reports have whole
+stages, and where two paths are compared, fractions decide between equal ones alone.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from meshrt.mesh.clock import STAGES, TIME
+from meshrt.mesh.mesh import Mesh
+
+SENDS = 20_000  # transfers and meetings of a run that are followed: what comes after them is one step, "not kept"
+NUMBERS = 1 << 28  # of cores times transfers, of larger meshes
+UNIT = 2.0**-22  # of the fraction: a mesh has fewer cores
+MEETS = "waits for the last core"
+HANDS = "hands packets on to any core, and waits for its own"
+
+
+@dataclass(frozen=True, eq=False)
+class Event:
+    """Clocks went on: after `moment` transfers and meetings, to these times, float64 [cores of the block].
+
+    Of a wait: for the transfer of number `sent`, from the cores of these numbers (-1: none), whose packets asked for
+    the receiver's ramp at `asked`; `sent` is -1 for what is no wait for a packet, and the moment of a meeting there.
+    """
+
+    moment: int
+    name: str
+    times: np.ndarray
+    sent: int = -1
+    sources: np.ndarray | None = None
+    asked: np.ndarray | None = None
+
+
+@dataclass(eq=False)
+class Moments:
+    """Transfers and meetings so far, the same on all ranks, and how many of them are followed."""
+
+    count: int = 0
+    most: int = SENDS
+
+    @property
+    def over(self) -> bool:
+        return self.count >= self.most
+
+
+@dataclass(eq=False)
+class Past:
+    """Of the cores of one block; `busy` are the cycles that packets of a transfer keep a link busy, by its number."""
+
+    site: str
+    number: int  # of the block, the same on all ranks: several may have been at a site
+    mesh: Mesh
+    state: np.ndarray  # the clock's [3, bh, bw]
+    moments: Moments
+    events: list[Event] = field(default_factory=list)
+    busy: dict[int, float] = field(default_factory=dict)
+    last: np.ndarray = field(init=False)
+    own: np.ndarray = field(init=False)  # fractions
+
+    def __post_init__(self) -> None:
+        mesh = self.mesh
+        rows = np.arange(mesh.y0, mesh.y0 + mesh.block_height)[:, None] * mesh.width
+        self.own = (rows + np.arange(mesh.x0, mesh.x0 + mesh.block_width) + 1) * UNIT
+        self.last = self.state[TIME].copy()
+        self.sign()
+
+    def sign(self) -> None:
+        """From here on paths that lead on from these cores have their numbers."""
+        stages = self.state[STAGES]
+        np.floor(stages, out=stages)
+        stages += self.own
+
+    def sends(self, busy: float) -> int:
+        """A transfer begins: its number."""
+        number = self.moments.count
+        if not self.moments.over:
+            self.busy[number] = busy
+        self.moments.count += 1
+        return number
+
+    def note(self, name: str, sent: int = -1, asked: np.ndarray | None = None) -> None:
+        """Clocks may have gone on, and this is why."""
+        meets, moments = name == MEETS, self.moments
+        if meets:
+            moments.count += 1
+        if moments.count > moments.most:
+            return
+        now = self.state[TIME]
+        if (now != self.last).any():
+            before, self.last = self.last, now.copy()
+            sources = None
+            if sent >= 0:
+                stages = self.state[STAGES]
+                found = np.rint((stages - np.floor(stages)) / UNIT).astype(np.int32) - 1
+                sources = np.where(now != before, found, -1).ravel()
+            self.events.append(
+                Event(moments.count, name, self.last.ravel(), moments.count - 1 if meets else sent, sources, asked)
+            )
+            if sent >= 0:
+                self.sign()
+        if meets or name == HANDS:
+            self.sign()
+
+    def share(self) -> dict[str, Any]:
+        """What the walk needs, of this block."""
+        mesh = self.mesh
+        return {
+            "site": self.site, "number": self.number, "corner": (mesh.x0, mesh.y0),
+            "shape": (mesh.block_height, mesh.block_width), "width": mesh.width,
+            "events": self.events, "busy": self.busy,
+        }  # fmt: skip

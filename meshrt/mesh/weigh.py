@@ -1,0 +1,75 @@
+"""What a program's cores hold, without running it: the program itself, by shape, with nothing moved and no clock.
+
+Every array that a run would give out is asked for and given back in the same order by the same code, so what is charged
+here is what a run charges. Only what moves packets (`fabric.send`) and what makes clocks go on (`Still`) is left out.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from meshrt.errors import LimitError
+from meshrt.mesh.block import Block
+from meshrt.mesh.devicefile import find_device
+from meshrt.mesh.machine import open_machine
+from meshrt.program import Program
+from meshrt.ranks.alone import Alone
+from meshrt.ranks.board import Board
+from meshrt.ranks.console import Console
+
+
+@dataclass(frozen=True)
+class Weight:
+    """The fullest core (x, y) of a run, of the mesh or of the `site` that it is at, and what it held then, in bytes."""
+
+    nbytes: int
+    limit: int | None  # of the device
+    core: tuple[int, int]
+    site: str
+    holders: Mapping[str, int]  # most first
+    mesh: tuple[int, int]
+    result: Mapping[str, Any]  # what the program returned
+
+    @property
+    def fits(self) -> bool:
+        return self.limit is None or self.nbytes <= self.limit
+
+
+def weigh(program: Program, arguments: Mapping[str, Any], settings: Mapping[str, Any]) -> Weight:
+    """The most that a core would hold in a run with these options, complete and checked, also if that is too much.
+
+    LimitError where route entries are too few, UsageError.
+    """
+    device = find_device(settings.get("device", "wse2"), core_memory=settings.get("core_memory"))
+    try:  # some programs fill what memory there is
+        block, result = _held(program, arguments, {**settings, "device": device})
+    except LimitError:
+        endless = {"device": replace(device, core_memory=None), "core_memory": None}
+        block, result = _held(program, arguments, {**settings, **endless})
+    return _fullest(block, device.core_memory, result)
+
+
+def _held(
+    program: Program, arguments: Mapping[str, Any], settings: Mapping[str, Any]
+) -> tuple[Block, Mapping[str, Any]]:
+    """The cores at the end of the program, and what it returned. LimitError, UsageError."""
+    block = open_machine(Alone(), Board.alone(), program.mesh, False, Console(), timed=False, **settings)
+    result = program.run(block, **arguments)
+    block.finish()
+    return block, result
+
+
+def _fullest(block: Block, limit: int | None, result: Mapping[str, Any]) -> Weight:
+    peaks = [
+        (site, peak)
+        for segment in block.ledger.segments
+        for site, stretches in segment.counters.peaks.items()
+        for peak in stretches
+    ]
+    site, peak = max(peaks, key=lambda one: int(one[1].most.max()))
+    y, x = (int(at) for at in np.unravel_index(np.argmax(peak.most), peak.most.shape))
+    name = site.rsplit(" ", 3)[0]  # Cores.site_key
+    mesh = block.mesh.width, block.mesh.height
+    return Weight(int(peak.most[y, x]), limit, (x, y), name, peak.names((y, x)), mesh, result)

@@ -1,0 +1,124 @@
+"""`meshrt fit`: what a run would hold, told without it, is what the run then holds, to the byte."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+from mpi_jobs import Finished
+
+import meshrt
+from meshrt.errors import LimitError, UsageError
+
+MANY = 200
+FREE = 1 << 40  # bytes: a core that is never full
+
+
+def drawn(number: int) -> tuple[str, dict[str, Any]]:
+    """A program and options, also such that it refuses or that do not fit; some with numbers, most by shape."""
+    draw = Random(number)
+    mesh = draw.randint(1, 7), draw.randint(1, 7)
+    dtype = draw.choice(["float32", "bfloat16", "float16"])
+    payload = draw.random() < 0.2
+    name = ["gemm", "llama", "gemv", "kvcache", "llama", "graph", "allreduce", "llama", "dispatch", "shift"][
+        number % 10
+    ]
+    sizes = {key: draw.randint(1, 600) for key in "mkn"}
+    options: dict[str, Any] = {
+        "gemm": lambda: {
+            **sizes, "dtype": dtype, "algorithm": draw.choice(["meshgemm", "cannon", "summa", "allgather"]),
+            "transpose_b": draw.random() < 0.3,
+        },
+        "gemv": lambda: {"k": 5 * sizes["k"], "n": 5 * sizes["n"], "dtype": dtype,
+                         "allreduce": draw.choice(["ktree", "pipeline", "ring"])},
+        "kvcache": lambda: {"policy": draw.choice(["shift", "concat", "roundrobin"]), "tokens": draw.randint(1, 40),
+                            "layers": draw.randint(1, 9)},
+        "allreduce": lambda: {"size": draw.randint(1, 9000)},
+        "shift": lambda: {"tile": draw.randint(1, 120)},
+        "graph": dict,
+        "dispatch": dict,
+        "llama": lambda: {
+            "model": draw.choice(["llama-tiny", "llama-tiny", "mixtral-tiny", "deepseek-tiny"]), "dtype": dtype,
+            "prompt_tokens": draw.randint(1, 40), "max_new_tokens": draw.randint(1, 5),
+            "kv": draw.choice(["shift", "concat", "roundrobin"]), "regions": draw.choice([1, 1, 2, 3]),
+            "system": draw.choice(["waferllm", "waferllm", "t10", "ladder"]),
+            "allreduces": draw.choice(["fused", "separate"]),
+        },
+    }[name]()  # fmt: skip
+    return name, {**options, "mesh": mesh, "payload": payload and name != "llama"}
+
+
+@pytest.mark.sample(12)
+@pytest.mark.parametrize("number", range(MANY))
+def test_what_is_told_is_what_a_run_then_holds(number: int) -> None:
+    name, options = drawn(number)
+    shapes = {key: value for key, value in options.items() if key != "payload"}
+    try:
+        told = meshrt.fit(name, search=False, **shapes)
+    except (UsageError, LimitError) as error:
+        with pytest.raises(type(error)):
+            meshrt.run(name, **options)
+        return
+    held = meshrt.run(name, **options, core_memory=FREE)
+    assert told.nbytes == held["memory_bytes.max"]
+    assert sum(nbytes for _, nbytes in told.holders) <= told.nbytes
+    if told.fits:
+        assert meshrt.run(name, **options)["memory_bytes.max"] == told.nbytes
+    else:
+        with pytest.raises(LimitError):
+            meshrt.run(name, **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("gemm", {"mesh": (8, 6), "m": 700, "k": 900, "n": 800}), ("llama-tiny", {"mesh": (4, 4), "layers": 3})],
+)
+def test_the_mesh_that_would_do_does_and_one_column_fewer_does_not(name: str, options: dict[str, Any]) -> None:
+    found = meshrt.fit(name, **options)
+    assert not found.fits and found.mesh is not None
+    width, height = found.mesh
+    sides = options.pop("mesh")
+    narrower = width - 1, round((width - 1) * sides[1] / sides[0])
+    assert meshrt.fit(name, mesh=(width, height), search=False, **options).fits
+    assert not meshrt.fit(name, mesh=narrower, search=False, **options).fits
+
+
+def test_the_longest_context_fits_and_one_token_more_does_not() -> None:
+    options = {"mesh": (8, 8), "max_new_tokens": 1}
+    found = meshrt.fit("llama-tiny", **options)
+    assert found.fits and found.context is not None
+    assert meshrt.fit("llama-tiny", search=False, context=found.context, **options).fits
+    assert not meshrt.fit("llama-tiny", search=False, context=found.context + 1, **options).fits
+
+
+def test_the_fewest_regions_are_told() -> None:
+    found = meshrt.fit("llama-tiny", mesh=(6, 6))
+    assert not found.fits and found.regions is not None
+    assert meshrt.fit("llama-tiny", mesh=(6, 6), regions=found.regions, search=False).fits
+    assert not meshrt.fit("llama-tiny", mesh=(6, 6), regions=found.regions - 1, search=False).fits
+
+
+def test_what_runs_on_other_machines_is_refused() -> None:
+    with pytest.raises(UsageError, match="neuron"):
+        meshrt.fit("xuv")
+
+
+def test_the_command_names_holders_and_what_would_do(run_meshrt: Callable[..., Finished]) -> None:
+    line = ["gemm", "--mesh", "8x8", "--m", "1000", "--k", "1000", "--n", "1000"]
+    finished = run_meshrt("fit", *line, "--format", "json")
+    assert finished.code == 3
+    told = json.loads(finished.stdout)
+    assert not told["fits"] and len(told["holders"]) == 5 and told["mesh"] == [25, 25]
+    assert run_meshrt("fit", *line[:1]).stdout.startswith("fits: core (0, 0) holds")
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_a_run_that_does_not_fit_ends_with_the_same_line(ranks: int, run_meshrt: Callable[..., Finished]) -> None:
+    line = ["gemm", "--mesh", "8x8", "--m", "1000", "--k", "1000", "--n", "1000"]
+    told = run_meshrt("fit", *line).stdout.splitlines()[0]
+    finished = run_meshrt("run", *line, ranks=ranks)
+    assert finished.code == 3
+    assert told.startswith("does not fit: core (0, 0) would hold") and finished.stderr.rstrip().endswith(told)

@@ -1,0 +1,74 @@
+"""`meshrt score FILE.py`: one line of JSON, and what would make it worth nothing is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from mpi_jobs import Finished
+
+HALO = str(Path(__file__).parents[2] / "examples" / "halo.py")
+BEGIN = '''"""A sum along x."""
+import numpy as np
+from meshrt.mesh.collectives.allreduce import allreduce, ktree
+from meshrt.mesh.tiles import gather, place
+
+
+def run(block, *, size: int = 8):
+    """Sum."""
+    own = block.tiles("own", (size,), np.float32)
+    own[...] = 1
+    with ktree(block, "x") as tree:
+        total = allreduce(block, tree, own, np.add)
+'''
+HONEST = BEGIN + '    return {"max_abs_error": float(abs(total - block.mesh.width).max())}\n'
+CHEATS = {
+    "is an array of all cores that is charged to none": BEGIN.replace(
+        'block.tiles("own", (size,), np.float32)', "np.ones((*block.lead, size), np.float32)"
+    ) + "    return {}\n",
+    "'kept', float32 [4, 4, 8], is an array": BEGIN.replace(
+        "    own[...] = 1\n", "    own[...] = 1\n    kept = [np.ones((*block.lead, size), np.float32)]\n"
+    ) + "    return {}\n",
+    "the result has been gathered": BEGIN.replace(
+        "    own[...] = 1\n", "    own[...] = 1\n    gather(block, own[:, :, None], (4, 32))\n"
+    ) + "    return {}\n",
+    "line 13: uses .clock": BEGIN + "    block.clock.state[...] = 0\n    return {}\n",
+    "line 13: uses .counters": BEGIN + "    block.ledger.counters.hops = 0\n    return {}\n",
+    "line 13: uses setattr": BEGIN + "    setattr(block, 'clock', None)\n    return {}\n",
+    "line 13: uses .__dict__": BEGIN + "    block.__dict__.clear()\n    return {}\n",
+    "line 1: imports gc": "import gc\n" + BEGIN + "    return {}\n",
+    "line 13: uses .control": BEGIN + "    block.control.allreduce(1)\n    return {}\n",
+    "a wrong result has no score": BEGIN + '    return {"max_abs_error": 0.5}\n',
+}  # fmt: skip
+
+
+def test_a_score_is_one_line_and_that_of_the_run(run_meshrt: Callable[..., Finished], tmp_path: Path) -> None:
+    for path in (HALO, str(tmp_path / "honest.py")):
+        if path != HALO:
+            Path(path).write_text(HONEST)
+        finished = run_meshrt("score", path, "--mesh", "4x4")
+        assert finished.code == 0 and finished.stdout.count("\n") == 1, finished.stderr
+        line = json.loads(finished.stdout)
+        measured = json.loads(run_meshrt("run", path, "--mesh", "4x4", "--json", "-").stdout)["measured"]
+        assert line["ok"] and line["score"] == measured["critical_path"]["cycles"] > 0
+        assert line["packet_hops"] == measured["hops"] and line["memory_bytes"] == measured["memory_bytes"]["max"]
+
+
+@pytest.mark.parametrize("said", CHEATS)
+def test_what_cheats_is_refused(said: str, run_meshrt: Callable[..., Finished], tmp_path: Path) -> None:
+    path = tmp_path / "cheat.py"
+    path.write_text(CHEATS[said])
+    finished = run_meshrt("score", str(path), "--mesh", "4x4")
+    line = json.loads(finished.stdout)
+    assert finished.code == 2 and line["ok"] is False and line["score"] is None
+    assert said in line["refused"], line
+
+
+def test_a_limit_of_the_mesh_is_a_line_with_code_3(run_meshrt: Callable[..., Finished], tmp_path: Path) -> None:
+    path = tmp_path / "honest.py"
+    path.write_text(HONEST)
+    finished = run_meshrt("score", str(path), "--mesh", "4x4", "--size", "20000")
+    assert finished.code == 3 and not json.loads(finished.stdout)["ok"]
+    assert "no file of a program" in run_meshrt("score", "gemm").stderr

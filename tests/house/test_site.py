@@ -1,0 +1,32 @@
+"""The documentation as pages (mkdocs.yml), and the workflow of public CI."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_every_page_of_the_documentation_has_its_place() -> None:
+    named = set(re.findall(r"[\w/]+\.md", (ROOT / "mkdocs.yml").read_text()))
+    there = {path.name for path in (ROOT / "docs").glob("*.md")}
+    assert named == there | {"decisions/README.md"}
+
+
+@pytest.mark.skipif(find_spec("mkdocs") is None, reason="mkdocs is in the extra `site` and not installed here")
+def test_the_pages_are_built(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site"), "--quiet"]
+    finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert finished.returncode == 0, finished.stderr
+    assert "meshrt" in (tmp_path / "site" / "start" / "index.html").read_text()
+
+
+def test_public_ci_runs_the_command_of_the_house() -> None:
+    workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
+    assert "- run: .ci/run" in workflow and (ROOT / ".ci" / "run").is_file()
