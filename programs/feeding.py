@@ -81,8 +81,9 @@ def told(
     if not there:
         return {}
     want = run_graph(graph, feeds)
-    worst = {name: float(np.abs(one - want[name]).max(initial=0)) for name, one in there.items()}
-    largest = max(float(np.abs(one).max(initial=0)) for one in want.values())
+    wide = {name: one.astype(np.float64) for name, one in want.items()}  # truth values as well
+    worst = {name: float(np.abs(one - wide[name]).max(initial=0)) for name, one in there.items()}
+    largest = max(float(np.abs(one).max(initial=0)) for one in wide.values())
     if outputs is not None:
         try:
             np.savez(Path(outputs).expanduser(), **there)  # type: ignore[arg-type]
