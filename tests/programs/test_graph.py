@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from meshrt.errors import LimitError, UsageError
 from meshrt.models.errors import ModelError
 from meshrt.models.graph import read_graph, run_graph
 from meshrt.models.onnx.model import read_onnx, write_graph
+from meshrt.programs.feeding import told
 
 GRAPHS: dict[str, Any] = {"mlp": mlp, "attention": attention_block, "functions": functions}
 IDS = np.array([[3, 0, 16, 7, 7, 2]])
@@ -140,6 +142,21 @@ def test_truth_values_can_be_what_comes_out(comm: Any, tmp_path: Path) -> None:
     asked = {"model": str(folder(model, tmp_path)), "seed": 1}
     for report in (run_report(comm, "graph", (2, 2), **asked), run_on_arm(comm, "graph", 3, **asked)):
         assert report["result"]["max_abs_error"] == 0
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_what_is_no_number_in_both_is_no_error(comm: Any, tmp_path: Path) -> None:
+    """Logarithms of normal numbers; and what is a number in one alone is an error that has no size (null in JSON)."""
+    b = Builder()
+    b("Log", "x", name="y")
+    model = b.model({"x": (FLOAT, [3, 13])}, {"y": (FLOAT, [3, 13])})
+    asked = {"model": str(folder(model, tmp_path)), "seed": 1}
+    for report in (run_report(comm, "graph", (2, 2), **asked), run_on_arm(comm, "graph", 3, **asked)):
+        assert 0 < report["result"]["max_abs_error"] < 1e-6
+    feeds_ = {"x": np.float32([[-1.0, 2.0]])}
+    for y, error in (([[np.nan, math.log(2)]], 0), ([[0, math.log(2)]], None), ([[np.nan, np.inf]], None)):
+        graph = read_graph(Path(asked["model"]))
+        assert told(graph, feeds_, {"y": np.array(y)}, None)["max_abs_error"] == error
 
 
 @pytest.mark.mpi(ranks=[1])
