@@ -38,6 +38,9 @@ REDUCE: dict[str, Callable[..., Array]] = {
     "ReduceMean": np.mean, "ReduceSum": np.sum, "ReduceMax": np.max, "ReduceMin": np.min,
 }  # fmt: skip
 MOVES = ("Reshape", "Transpose", "Concat", "Slice", "Gather", "Expand")
+# Of floats alone; the others take whole numbers and truth values where ONNX's do.
+FLOATS = ("MatMul", "Softmax", "Div", "Pow", "ReduceMean", "Exp", "Log", "Sqrt", "Reciprocal", "Sigmoid", "Tanh", "Sin",
+          "Cos", "Erf")  # fmt: skip
 OPERATORS = ("MatMul", "Where", "Softmax", *UNARY, *BINARY, *REDUCE, *MOVES)
 
 
@@ -150,6 +153,8 @@ def compute(node: Node, given: Sequence[Array], lead: int = 0) -> Array:
 
 def _compute(node: Node, given: Sequence[Array], lead: int) -> Array:
     op, said = node.op, node.attributes
+    if op in FLOATS and (other := next((one.dtype for one in given if one.dtype.kind != "f"), None)):
+        raise TypeError(f"it is of floats, not {other}")
     if op in UNARY:
         return UNARY[op](given[0])
     if op in BINARY or op == "Where":

@@ -81,13 +81,22 @@ def told(
     if not there:
         return {}
     want = run_graph(graph, feeds)
-    worst = {name: float(np.abs(one - want[name]).max(initial=0)) for name, one in there.items()}
-    largest = max(float(np.abs(one).max(initial=0)) for one in want.values())
+    wide = {name: one.astype(np.float64) for name, one in want.items()}  # truth values as well
+    most = max(_apart(one, wide[name]) for name, one in there.items())
+    largest = max(float(np.abs(one[np.isfinite(one)]).max(initial=0)) for one in wide.values())
     if outputs is not None:
         try:
             np.savez(Path(outputs).expanduser(), **there)  # type: ignore[arg-type]
         except OSError as error:
             raise UsageError(f"--outputs {outputs}: cannot be written: {error.strerror or error}") from None
-    most = max(worst.values())
-    return {"outputs": {name: list(one.shape) for name, one in there.items()}, "max_abs_error": most,
-            "max_rel_error": most / (largest or 1.0)}  # fmt: skip
+    errors = (most, most / (largest or 1.0)) if most < np.inf else (None, None)
+    return {"outputs": {name: list(one.shape) for name, one in there.items()}, "max_abs_error": errors[0],
+            "max_rel_error": errors[1]}  # fmt: skip
+
+
+def _apart(found: np.ndarray, truth: np.ndarray) -> float:
+    """The largest difference; what is infinite or no number has to be so in both, else it is infinite."""
+    with np.errstate(invalid="ignore"):
+        apart = np.abs(found - truth)
+    apart[(found == truth) | (np.isnan(found) & np.isnan(truth))] = 0
+    return float(np.nan_to_num(apart, nan=np.inf, posinf=np.inf).max(initial=0))

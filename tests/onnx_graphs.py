@@ -207,3 +207,25 @@ def attention_block(heads: int = 2, size: int = 5, tokens: int = 6, seed: int = 
 def save(model: Any, path: Path) -> Path:
     onnx.save(model, path)
     return path
+
+
+def functions() -> Any:
+    """What neither multiplies matrices nor norms: functions, comparisons, choices, whole numbers, and numbers moved."""
+    b = Builder()
+    size = b("Add", b("Abs", "x"), np.array(0.25, np.float32))
+    first = b("Add", b("Sin", b("Mul", "x", np.array(40, np.float32))), b("Cos", "x"))
+    raised = b("Pow", size, np.linspace(-2, 3, 13, dtype=np.float32))
+    above = b("And", b("Greater", "x", first), b("Not", b("LessOrEqual", raised, size)))
+    other = b("Or", b("Less", "x", np.array(0, np.float32)), b("GreaterOrEqual", raised, np.array(1, np.float32)))
+    same = b("Equal", b("And", above, other), other)
+    chosen = b("Where", same, b("Log", size), b("Add", first, raised))
+    turned = b(
+        "Slice", b("Transpose", chosen, perm=[1, 0]), np.array([1]), np.array([12]), np.array([0]), np.array([2])
+    )
+    ids = b("Sub", b("Max", b("Mul", "ids", np.array([3])), np.array([-5])), b("Neg", np.array([9])))
+    ids = b("Where", b("Greater", ids, np.array([12])), b("Min", b("Abs", "ids"), np.array([11])), ids)
+    b("Identity", ids, name="z")
+    picked = b("Gather", b("Transpose", chosen, perm=[1, 0]), ids)
+    b("Concat", turned, b("Expand", picked, np.array([5, 3])), axis=0, name="y")
+    inputs = {"x": (FLOAT, [3, 13]), "ids": (INT, [5])}
+    return b.model(inputs, {"y": (FLOAT, [11, 3]), "z": (INT, [5])})

@@ -87,6 +87,8 @@ _N2 = Cluster(
     l2_bytes_per_cycle=32.0, slc_bytes_per_cycle=16.0, bytes_per_second=25e9,
 )  # fmt: skip
 
+_REGISTERS = "registers: V0 to V31, of 128 bits (Arm Architecture Reference Manual, A-profile)"
+
 N2X8 = ArmDevice(
     name="n2x8",
     clusters=(_N2,),
@@ -108,6 +110,7 @@ N2X8 = ArmDevice(
         "printed as 2784 as well, where these cores have 1408); that they are Neoverse N2 cores, as of a Yitian 710, "
         "is inferred",
         "bus_bytes_per_second: the same section, STREAM",
+        _REGISTERS,
         "clusters (l1_bytes, l2_bytes): of the choices that Arm gives for the Neoverse N2, the largest; slc_bytes: 64 "
         "MiB for 128 cores of a Yitian 710, so 4 for 8 of them",
         "assumed: loads, stores, l2_bytes_per_cycle, slc_bytes_per_cycle, bytes_per_second of a core, dram_bytes, "
@@ -146,6 +149,7 @@ PHONE = ArmDevice(
         "bus_bytes_per_second: the same page, LPDDR5X at 8533 Mbit/s a pin; four channels of 16 pins are 68.264 GB/s",
         "flash_bytes_per_second: UFS 4.0 on that page; sequential reads of 4,200 MB/s (Samsung, May 2022)",
         "isa: Armv9.0 cores have all three (Arm Architecture Reference Manual, FEAT_FP16, FEAT_DotProd, FEAT_I8MM)",
+        _REGISTERS,
         "assumed: simd_pipes, loads, stores, l1_bytes, l2_bytes, l2_bytes_per_cycle, slc_bytes_per_cycle, "
         "bytes_per_second of a core, slc_bytes, dram_bytes, fork_join_seconds",
     ),

@@ -35,11 +35,6 @@ class Tally:
         return tuple((op, needs) for op, needs in known if needs is not None)
 
 
-def vectors(loads: int = 0, stores: int = 0, **instructions: int) -> Tally:
-    """What is done with registers of numbers that lie in a row, once for each of them."""
-    return Tally({**instructions, "ld1": loads, "st1": stores}, loads, stores, 0)
-
-
 @dataclass(frozen=True, eq=False)
 class Kernel:
     """What is done for a micro-tile: `before`, then `body` as often as there are steps, then `after`."""

@@ -136,6 +136,23 @@ def _select(mask: Array, a: Array, b: Array, at: None) -> Array:
     return selected
 
 
+def _insert(kind: Any) -> Run:
+    """The first element in lane `at`; the others stay."""
+
+    def run(a: Array, b: Array, at: int) -> Array:
+        lanes, first = np.broadcast_arrays(a.view(kind), b.view(kind)[..., :1])
+        lanes = lanes.copy()
+        lanes[..., at] = first[..., at]
+        return as_bytes(lanes)
+
+    return run
+
+
+def _long_product(a: Array, b: Array, at: None) -> Array:
+    """Products of the first two lanes of 32 bits without a sign, of 64 bits."""
+    return as_bytes(a.view(np.uint32)[..., :2].astype(np.uint64) * b.view(np.uint32)[..., :2])
+
+
 def _all_lanes(kind: Any) -> Run:
     """Element `at` in every lane."""
 
@@ -156,19 +173,39 @@ ALONE: dict[str, Run] = {  # what reads its operands, and not its target
     "ushr_8h": _shift(np.uint16, np.right_shift),
     "shl_8h": _shift(np.uint16, np.left_shift),
     "shl_4s": _shift(np.uint32, np.left_shift),
+    "sshr_4s": _shift(np.int32, np.right_shift),
+    "shl_2d": _shift(np.uint64, np.left_shift),
     "and": _by(np.uint8, np.bitwise_and),
     "orr": _by(np.uint8, np.bitwise_or),
+    "eor": _by(np.uint8, np.bitwise_xor),
+    "bic": _by(np.uint8, lambda a, b: a & ~b),
     "sub": _by(np.uint8, np.subtract),
     "smax": _by(np.int8, np.maximum),
     "add_8h": _by(np.uint16, np.add),
     "umin_8h": _by(np.uint16, np.minimum),
     "add_4s": _by(np.uint32, np.add),
+    "sub_4s": _by(np.uint32, np.subtract),
+    "mul_4s": _by(np.uint32, np.multiply),
+    "add_2d": _by(np.uint64, np.add),
+    "sub_2d": _by(np.uint64, np.subtract),
+    "umull": _long_product,
+    "uaddlp_4s": _of(np.uint32, _sum_pairs(np.uint32, np.uint64)),
+    "rev64_4s": _of(np.uint32, lambda a: a.reshape(*a.shape[:-1], 2, 2)[..., ::-1].reshape(a.shape)),
     "cmgt_4s": _true(np.int32, np.greater),
+    "cmgt_2d": _true(np.int64, np.greater),
+    "cmge_2d": _true(np.int64, np.greater_equal),
+    "cmeq_2d": _true(np.int64, np.equal),
+    "cmeq_16b": _true(np.uint8, np.equal),
     "zip1_16b": _zip(np.uint8, 0),
     "zip2_16b": _zip(np.uint8, 1),
+    "zip1_8h": _zip(np.uint16, 0),
+    "zip2_8h": _zip(np.uint16, 1),
+    "zip1_4s": _zip(np.uint32, 0),
+    "zip2_4s": _zip(np.uint32, 1),
     "zip1_2d": _zip(np.uint64, 0),
     "zip2_2d": _zip(np.uint64, 1),
     "uzp1_16b": _unzip(np.uint8, 0),
+    "uzp1_8h": _unzip(np.uint16, 0),
     "uzp1_4s": _unzip(np.int32, 0),
     "uzp2_4s": _unzip(np.int32, 1),
     "saddlp": _of(np.int8, _sum_pairs(np.int8, np.int16)),
@@ -199,10 +236,16 @@ ALONE: dict[str, Run] = {  # what reads its operands, and not its target
     "fabs": _of(F32, np.abs),
     "fsqrt": _of(F32, np.sqrt),
     "frintn": _of(F32, np.rint),
+    "fcmgt": _true(F32, np.greater),
+    "fcmge": _true(F32, np.greater_equal),
+    "fcmeq": _true(F32, np.equal),
     "fcmeq0": _of(F32, lambda a: -(a == 0).astype(np.int32)),
 }
 ONTO: dict[str, Run] = {  # what reads its target as well
     "bsl": _select,
+    "ins_16b": _insert(np.uint8),
+    "ins_4s": _insert(np.uint32),
+    "ins_2d": _insert(np.uint64),
     "sadalp": _accumulate_pairs,
     "sqxtn2_8h": _narrow2(np.int32, np.int16),
     "sqxtn2_16b": _narrow2(np.int16, np.int8),

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from meshrt.models.errors import ModelError
 from meshrt.models.folder import write_folder
-from meshrt.models.graph import BINARY, FILE, MAX_NODES, MAX_NUMBERS, REDUCE, UNARY
+from meshrt.models.graph import BINARY, FILE, FLOATS, MAX_NODES, MAX_NUMBERS, REDUCE, UNARY
 from meshrt.models.onnx.graphs import attribute, constant, ints, sizes
 
 Array = NDArray[Any]
 KINDS = {"f": "float32", "i": "int64", "u": "int64", "b": "bool"}
-FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE, ir.DataType.BFLOAT16)
+KINDS_OF_FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE, ir.DataType.BFLOAT16)
 
 
 class Refused(Exception):
@@ -67,6 +67,9 @@ def write(out: str, graph: ir.Graph, path: Path) -> dict[str, Any]:
         try:
             if node.domain != "" or node.op_type not in RULES:
                 raise Refused("is no operator that runs alone: docs/onnx.md has those that do")
+            kinds = [value.dtype for value in node.inputs if value is not None and value.dtype is not None]
+            if node.op_type in FLOATS and (others := [kind for kind in kinds if kind not in KINDS_OF_FLOATS]):
+                raise Refused(f"is of {others[0].name}; it can be of floats")
             for value in node.outputs:
                 if prod(one for one in sizes(value) or () if isinstance(one, int)) > MAX_NUMBERS:
                     raise Refused(f"makes {sizes(value)}; {MAX_NUMBERS} numbers are the limit")
@@ -102,7 +105,7 @@ def _input(value: ir.Value, path: Path) -> dict[str, Any]:
     shape, kind = sizes(value), value.dtype
     if shape is None or kind is None:
         raise ModelError(f"{path}: input {value.name} has no shape or type")
-    dtype = "float32" if kind in FLOATS else KINDS.get(kind.numpy().kind)
+    dtype = "float32" if kind in KINDS_OF_FLOATS else KINDS.get(kind.numpy().kind)
     if dtype is None or any(one == 0 for one in shape):
         raise ModelError(f"{path}: input {value.name} is {shape} of {kind.name}, which cannot be")
     return {"name": value.name, "dtype": dtype, "shape": [one if isinstance(one, int) else str(one) for one in shape]}
@@ -129,7 +132,7 @@ def _same(op: str, count: int) -> Callable[[Writer, ir.Node], None]:
 
 def _cast(w: Writer, node: ir.Node) -> None:
     target, source = attribute(node, "to"), node.inputs[0].dtype if node.inputs[0] is not None else None
-    if source not in FLOATS or target not in FLOATS:
+    if source not in KINDS_OF_FLOATS or target not in KINDS_OF_FLOATS:
         raise Refused("casts other numbers than floats")
     w.put("Identity", [w.take(node.inputs[0])], node.outputs[0].name)
 

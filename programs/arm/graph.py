@@ -8,13 +8,14 @@ import numpy as np
 
 from meshrt.arm.cache import Pieces, stretch
 from meshrt.arm.core import ArmCore, Team
-from meshrt.arm.kernel import Tally, vectors
 from meshrt.arm.soc import Soc
 from meshrt.models.errors import ModelError
-from meshrt.models.graph import REDUCE, Graph, Node, compute
+from meshrt.models.graph import MOVES, Graph, Node, compute
 from meshrt.program import HOST, AtLeast
+from meshrt.programs.arm.choices import KINDS, lanes_of
 from meshrt.programs.arm.floats import product
-from meshrt.programs.arm.operators import EACH, ROWS, along, each
+from meshrt.programs.arm.moves import moved, moves_of
+from meshrt.programs.arm.operators import ROWS, along, each, each_kernel
 from meshrt.programs.arm.split import equal
 from meshrt.programs.arm.tiles import UNITS, plan, row_tiles
 from meshrt.programs.arm.vectors import units_of
@@ -22,13 +23,6 @@ from meshrt.programs.feeding import check_outputs, feeds_of, graph_of, told
 
 MACHINE = "arm"
 Array = np.ndarray
-# Of four numbers, beside loads and stores. What is not here moves numbers, or compares them.
-WORK: dict[str, dict[str, int]] = {
-    "Log": {"fmla": 8, "fsub": 1, "ushr": 1, "scvtf": 1}, "Sin": {"fmla": 6, "frintn": 1, "fmul": 2},
-    "Cos": {"fmla": 6, "frintn": 1, "fmul": 2}, "Pow": {"fmul": 6, "fmla": 10, "frintn": 2, "shl_4s": 2, "fadd": 2},
-    "Where": {"bsl": 1},
-}  # fmt: skip
-COMPARE = {"fcmgt": 1}
 
 
 def run(
@@ -72,13 +66,19 @@ def run_operators(soc: Soc, graph: Graph, feeds: dict[str, Array]) -> dict[str, 
 
 
 def operator_of(node: Node, given: Sequence[Array], whole: Array) -> Callable[..., Array]:
-    """What runs a node: numbers of float32 by instructions; what moves or compares them, and whole ones, is counted."""
-    if node.op == "MatMul":
+    """What runs a node. ModelError where no instructions do."""
+    said = ", ".join(str(one.dtype) for one in given)
+    if node.op == "MatMul" and said == "float32, float32":
         return matmul
-    plain = bool(whole.size) and all(one.dtype == np.float32 for one in (*given, whole))
-    if plain and node.op in ROWS and given[0].ndim:
+    if not whole.size:
+        return nothing
+    if node.op in MOVES or node.op == "Identity":
+        return moving
+    if node.op in ROWS and whole.dtype == np.float32:
         return rows
-    return numbers if plain and node.op in EACH else stretches
+    if each_kernel(node.op, kinds_of(given)) is None:
+        raise ModelError(f"node {node.name} ({node.op}) of {said}: Arm cores have no instructions for it here")
+    return numbers
 
 
 def _shape_of(node: Node, given: Sequence[Array]) -> Array:
@@ -136,18 +136,55 @@ def matmul(soc: Soc, node: Node, given: Sequence[Array], sources: Sequence[int],
     return np.ascontiguousarray(out)
 
 
+def kinds_of(given: Sequence[Array]) -> str:
+    return "".join(KINDS[one.dtype] for one in given)
+
+
 def numbers(soc: Soc, node: Node, given: Sequence[Array], sources: Sequence[int], target: int, whole: Array) -> Array:
     """What works on each number, on the same stretch of neighbours of every operand at each core."""
-    fours = ceil(whole.size / 4)
-    operands = [_fours(np.broadcast_to(one, whole.shape)) for one in given]
+    kinds = kinds_of(given)
+    kernel, lanes = each_kernel(node.op, kinds), lanes_of(node.op, kinds)
+    assert kernel is not None, "operator_of has looked"
+    steps = ceil(whole.size / lanes)
+    operands = [_steps(np.broadcast_to(one, whole.shape), lanes) for one in given]
 
     def work(team: Team) -> Array | None:
         for core, units in team:
-            touch(core, (units[0] / fours, (units[-1] + 1) / fours), given, sources, target, whole)
-        return each(team, node.op, [one[units_of(team)] if soc.payload else None for one in operands])
+            touch(core, (units[0] / steps, (units[-1] + 1) / steps), given, sources, target, whole)
+        some = [one[units_of(team)] if soc.payload else None for one in operands]
+        return each(team, kernel, some, lanes * whole.itemsize)
 
-    found = [part for _, part in soc.parallel(equal(fours, soc.count), work) if part is not None]
-    return np.concatenate(found).reshape(-1)[: whole.size].reshape(whole.shape) if found else whole
+    return _joined(soc.parallel(equal(steps, soc.count), work), whole)
+
+
+def moving(soc: Soc, node: Node, given: Sequence[Array], sources: Sequence[int], target: int, whole: Array) -> Array:
+    """What moves numbers: each core makes some neighbouring registers of the result."""
+    moves = moves_of(node, given, whole)
+    steps, moving = len(moves.places), given[: len(moves.begins) - 1]
+
+    def work(team: Team) -> Array | None:
+        for core, units in team:
+            for operand, buffer in enumerate(sources[: len(moving)]):
+                core.caches.read(moves.read(units, operand, buffer))
+            share = units[0] / steps, (units[-1] + 1) / steps
+            touch(core, share, given[len(moving) :], sources[len(moving) :], target, whole)
+        return moved(team, moves, moving if soc.payload else None)
+
+    return _joined(soc.parallel(equal(steps, soc.count), work), whole)
+
+
+def nothing(soc: Soc, node: Node, given: Sequence[Array], sources: Sequence[int], target: int, whole: Array) -> Array:
+    """There is no number in the result."""
+    return whole
+
+
+def _joined(parts: Sequence[tuple[list[int], Array | None]], whole: Array) -> Array:
+    """The bytes of all cores as the result; by shape what it was."""
+    found = [part for _, part in parts if part is not None]
+    if not found:
+        return whole
+    flat: Array = np.concatenate(found).reshape(-1).view(whole.dtype)
+    return flat[: whole.size].reshape(whole.shape)
 
 
 def rows(soc: Soc, node: Node, given: Sequence[Array], sources: Sequence[int], target: int, whole: Array) -> Array:
@@ -173,11 +210,11 @@ def rows(soc: Soc, node: Node, given: Sequence[Array], sources: Sequence[int], t
     return np.ascontiguousarray(out).reshape(whole.shape)
 
 
-def _fours(one: Array) -> Array:
-    """All its numbers one after the other, [fours, 4], filled up with ones, which may be divided by."""
-    flat = np.ones(4 * ceil(one.size / 4), one.dtype)
+def _steps(one: Array, lanes: int) -> Array:
+    """All its numbers one after the other, [steps, lanes], filled up with ones, which may be divided by."""
+    flat = np.ones(lanes * ceil(one.size / lanes), one.dtype)
     flat[: one.size] = one.reshape(-1)
-    return flat.reshape(-1, 4)
+    return flat.reshape(-1, lanes)
 
 
 def touch(
@@ -191,22 +228,3 @@ def touch(
 
 def _share(buffer: int, one: Array, share: tuple[float, float]) -> Pieces:
     return stretch(buffer, 0, int(share[0] * one.nbytes), max(int(share[1] * one.nbytes), 1))
-
-
-def stretches(soc: Soc, node: Node, given: Sequence[Array], sources: Sequence[int], target: int, whole: Array) -> Array:
-    """Every core reads some neighbouring numbers of each operand, and writes some of the result.
-
-    What it computes is what every rank has computed already; here it is counted.
-    """
-    fours = max(ceil((given[0] if node.op in REDUCE else whole).size / 4), 1)
-    said: dict[str, Any] = dict(WORK.get(node.op, COMPARE if whole.dtype == bool else {}))
-    tally: Tally = vectors(loads=len(given), stores=1, **said)
-    shares = equal(fours, soc.count)
-
-    def work(team: Team) -> None:
-        for core, units in team:
-            touch(core, (units[0] / fours, (units[-1] + 1) / fours), given, sources, target, whole)
-            core.issue(tally, len(units))
-
-    soc.parallel(shares, work)
-    return whole

@@ -1,4 +1,4 @@
-"""Operators of graphs by instructions, in float32: what works on each number, and what works along rows of them."""
+"""Operators of graphs by instructions: what works on each number, and, in float32, what works along rows of them."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -9,7 +9,7 @@ import numpy as np
 from meshrt.arm.core import Team
 from meshrt.arm.isa import Instruction, ld1, of, st1
 from meshrt.arm.kernel import Kernel
-from meshrt.programs.arm import exponent
+from meshrt.programs.arm import choices, exponent, functions
 from meshrt.programs.arm.softmax import softmax
 from meshrt.programs.arm.vectors import F32, laid, same, sweep, taken, units_of
 
@@ -56,36 +56,53 @@ EACH: dict[str, tuple[tuple[Instruction, ...], str]] = {
             of("fsub", "y", "one", "y"),
         )), "y",
     ),
-    "Erf": (_erf(), "y"),
+    "Erf": (_erf(), "y"), "Log": (functions.logarithm(), "y"), "Sin": (functions.turning(False), "y"),
+    "Cos": (functions.turning(True), "y"), "Pow": (functions.power(), "y"),
 }  # fmt: skip
 ALONG = {"ReduceSum": "fadd", "ReduceMean": "fadd", "ReduceMax": "fmax", "ReduceMin": "fmin"}
 ROWS = (*ALONG, "Softmax")
 
 
+# What else is in registers from the start.
+CONSTANTS: dict[str, dict[str, float]] = {
+    "Erf": {f"c{at}": number for at, number in enumerate(ERF)} | {"sign": -0.0},
+    "Log": functions.LOG, "Sin": functions.TURN, "Cos": functions.TURN, "Pow": functions.POWER,
+}  # fmt: skip
+
+
 @lru_cache
-def each_kernel(op: str) -> Kernel:
-    """Of four numbers of one operand or two."""
+def each_kernel(op: str, kinds: str) -> Kernel | None:
+    """Of the numbers of a step of one operand or more, of these kinds (choices.py); None if there is none."""
+    if op not in EACH or set(kinds) != {"f"}:
+        return choices.kernel(op, kinds)
     lines, result = EACH[op]
     names = {name for line in lines for name in line.of}
-    before = [exponent.load()] if "log2e" in names else [of("fmov", "one", at=1)] if "one" in names else []
+    own = tuple(CONSTANTS.get(op, ()))
+    before = [ld1(own, "constants")] if own else []
+    if "log2e" in names:
+        before.append(exponent.load())
+    elif "one" in names - {*own}:
+        before.append(of("fmov", "one", at=1))
     before += [of("movi", "zero", at=0)] if "zero" in names else []
-    before += [ld1((*(f"c{at}" for at in range(len(ERF))), "sign"), "erf")] if op == "Erf" else []
-    loads = [ld1((name,), name) for name in "ab" if name in names]
+    loads = [ld1((name,), name) for name in "ab"[: len(kinds)]]
     return Kernel(op, tuple(before), (*loads, *lines, st1((result,), "y")), ())
 
 
-def each(team: Team, op: str, given: Sequence[Array | None]) -> Array | None:
-    """An operator on each number, [fours, 4] of every operand; fours are the team's units."""
-    count = sum(len(units) for _, units in team)
+def each(team: Team, kernel: Kernel, given: Sequence[Array | None], nbytes: int) -> Array | None:
+    """An operator on each number, of [steps, numbers of one] of every operand; steps are the team's units.
+
+    Bytes [steps, `nbytes` of a step].
+    """
+    count = len(units_of(team))
     inputs: dict[str, Array | None] = {
         name: None if one is None else np.ascontiguousarray(one).view(np.uint8)[:, None]
-        for name, one in zip("ab", given, strict=False)
+        for name, one in zip("abc", given, strict=False)
     }
     inputs["exponent"] = exponent.constants()
-    if op == "Erf":
-        inputs["erf"] = np.concatenate([same(*ERF), same(2**31, kind=np.uint32)], axis=1)
-    stored = sweep(team, each_kernel(op), (count,), 1, inputs, {"y": 16})
-    return None if stored is None else taken(stored["y"], F32, 4)
+    if kernel.name in CONSTANTS:
+        inputs["constants"] = functions.constants(CONSTANTS[kernel.name])
+    stored = sweep(team, kernel, (count,), 1, inputs, {"y": nbytes})
+    return None if stored is None else stored["y"][:, 0]
 
 
 @lru_cache

@@ -1,6 +1,6 @@
 """What the paper's table of a model counts, counted on emulated runs by shape of its products and of its attention."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -14,6 +14,7 @@ from meshrt.programs.arm.inputs import Stage, quantized
 from meshrt.programs.arm.kv import LayerCache
 from meshrt.programs.arm.tiles import UNITS, Tile, plan, registers_of
 from meshrt.report import Report
+from meshrt.studies.arm import unfused
 from meshrt.studies.arm.published import BLOCKS, HEAD, HEADS, HIDDEN, INNER, MODEL, POSITIONS, PRODUCTS, TOKENS
 
 ROW: dict[str, Any] = {"group": 0, "symmetric": True}  # one number of 16 bits a channel, as the paper's bytes have
@@ -128,8 +129,8 @@ def stages(stage: str) -> tuple[Report, ...]:
     return tuple(run(one_stage, on="arm", payload=False, tokens=tokens, stage=number) for number in range(4))
 
 
-def _float32(ran: Mapping[str, int]) -> int:
-    return sum(operations * int(ran.get(op, 0)) for op, operations in LANES.items())
+def _float32(ran: Mapping[str, int], but: Collection[str] = ()) -> int:
+    return sum(operations * int(ran.get(op, 0)) for op, operations in LANES.items() if op not in but)
 
 
 def between_operations(stage: str) -> int:
@@ -163,21 +164,38 @@ def attention_moved(stage: str, level: str) -> int:
     return BLOCKS * int(fused(stage).phase("attention", level))
 
 
-def attention_bytes(stage: str, heads: int = 1, copies: int = 2) -> int:
-    """The paper's own formula, which no fused operator moves: 16 l h + 24 l l, or 8 L h + 24 L + 8 h.
+def attention_bytes(stage: str, heads: int = 1, kv_bytes: int = 4) -> int:
+    """What attention moves operator by operator, in all blocks: the paper's 16 l h + 24 l l, or 8 L h + 24 L + 8 h.
 
-    `heads`: by which softmax's terms are multiplied; `copies`: how often keys and values are read in decode.
+    So it is of one head; keys and values of float16 are 4 L h.
     """
-    if stage == "prefill":
-        return BLOCKS * (16 * TOKENS * HIDDEN + 24 * TOKENS * TOKENS * heads)
-    return BLOCKS * (4 * copies * POSITIONS * HIDDEN + 24 * POSITIONS * heads + 8 * HIDDEN)
+    return BLOCKS * unfused.dram_bytes(*_shape(stage), heads, kv_bytes)
+
+
+@cache
+def score_operations() -> int:
+    """Of softmax, for one score: what eight more of them run, without rounding to whole numbers, which computes none.
+
+    What a row has once (its largest of four, sums of four, a division) is in `between_operations`, not in the paper's.
+    """
+    ran = [_float32(unfused.operator(2, 1, seen).phase("operator", "instructions"), ("frintn",)) for seen in (8, 16)]
+    return (ran[1] - ran[0]) // 8
 
 
 def softmax_operations(stage: str, heads: int = 1) -> int:
     """The paper's 22 l l, or 22 L, in all blocks."""
-    return BLOCKS * 22 * POSITIONS * heads if stage == "decode" else BLOCKS * 22 * TOKENS * TOKENS * heads
+    tokens, seen = _shape(stage)
+    return BLOCKS * heads * tokens * seen * score_operations()
+
+
+def _shape(stage: str) -> tuple[int, int]:
+    """Queries, and positions that they see."""
+    return (TOKENS, TOKENS) if stage == "prefill" else (1, POSITIONS)
 
 
 def other_bytes(stage: str, factor: int = 400) -> int:
-    """The paper's estimate: 400 l h by its integers, 200 l h by its text."""
+    """The paper's estimate: 400 l h by its integers, 200 l h by its text.
+
+    It names no operator that these would be of, so there is nothing to run: what does run is in `other_moved`.
+    """
     return factor * BLOCKS * HIDDEN * (TOKENS if stage == "prefill" else 1)

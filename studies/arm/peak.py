@@ -72,7 +72,7 @@ def corrected(tell: Callable[[str], None]) -> list[tuple[str, dict[str, Model]]]
         ) for stage in models
     })  # fmt: skip
     then("+ keys and values read once (4 L h)",
-         decode=replace(now("decode"), attention_bytes=counts.attention_bytes("decode", HEADS, 1)))  # fmt: skip
+         decode=replace(now("decode"), attention_bytes=counts.attention_bytes("decode", HEADS, 2)))  # fmt: skip
     then("+ scale and zero of 64 weights each", **{
         stage: replace(now(stage), linear=counts.linear(TOKENS if stage == "prefill" else 1, 1, counts.BLOCK, tell))
         for stage in models

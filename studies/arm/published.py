@@ -38,7 +38,7 @@ ERRORS = (
     "linear layers are 68 % of prefill by the paper's own counts, not over 93 %",
     "weights are read e times and inputs h times; printed the other way round",
     "softmax has 22 l l operations and 24 l l bytes for each of 16 heads, not for all together",
-    "8 L h in decode reads keys and values twice, which the fused operator is there to avoid",
+    "8 L h in decode reads keys and values in float32, or twice; the fused operator reads them once in float16",
     "10 h + 4 i bytes are one number of 16 bits a channel: neither scales of blocks nor zeros of asymmetric weights",
     "of pairs that are packed first, [n, 16, 2] transposed to [n, 2, 16] is another order: halves have to be 16 apart",
     "the block of sdot is 8 x 4, so pack is not hp for it",

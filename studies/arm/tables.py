@@ -67,7 +67,8 @@ def linear(tell: Tell) -> list[Row]:
 def attention(tell: Tell) -> list[Row]:
     """V.B, attention: what a fused operator ran and moved, and the paper's terms beside it.
 
-    It moves none of the paper's bytes twice, and its softmax is of every head.
+    It moves none of the paper's bytes twice, and its softmax is of every head. The terms are what the operators ran and
+    moved one by one (unfused.py).
     """
     rows = []
     for stage in ("prefill", "decode"):
@@ -102,7 +103,7 @@ def other(tell: Tell) -> list[Row]:
         rows += [
             _of(
                 "other", f"bytes of DRAM, {stage}", OTHER[stage], moved,
-                "as they ran; cold caches; formula: 400 l h, the text says 200", estimate,
+                "as they ran; cold caches; formula: 400 l h of no named operators, the text says 200", estimate,
             ),
             _of(
                 "other", f"bytes of registers, {stage}", None, counts.other_moved(stage, "l1_bytes"),
@@ -235,6 +236,9 @@ def print_tables(document: dict[str, Any]) -> None:
         table.add_row(row["table"], row["what"], *cells, row["note"])
     show(table)
     print("counted: in the paper's unit, 2^30, where a whole count is given; 10^9 beside it; formula: what the paper's")
-    print("own gives, where that is not what ran. What the paper has wrong:")
+    print(
+        "own gives, where that is not what ran fused: of attention it is counted, too, operator by operator in float32,"
+    )
+    print("on one head. What the paper has wrong:")
     for error in document["errors"]:
         print(f"  {error}")

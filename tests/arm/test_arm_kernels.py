@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshrt.arm.core import ArmCore
-from meshrt.arm.device import N2X8, PHONE, find_arm_device
+from meshrt.arm.device import N2X8, PHONE, ArmDevice, find_arm_device
 from meshrt.arm.isa import OPERATIONS, contract, ld1, of, st1
 from meshrt.arm.kernel import Kernel, execute
 from meshrt.arm.spill import spills
@@ -113,6 +115,15 @@ def test_peaks_follow_from_the_numbers() -> None:
     peaks = [N2X8.peak(OPERATIONS[op].operations) / 1e9 for op in ("fmla", "smmla", "sdot", "fmla_8h")]
     assert peaks == [352, 2816, 1408, 704]
     assert PHONE.peak(8, 1) == 8 * 4 * 3.05e9 and len(PHONE.cores) == 8
+
+
+@pytest.mark.parametrize("device", [N2X8, PHONE])
+def test_each_number_has_a_source_or_is_assumed(device: ArmDevice) -> None:
+    """By its name in the lines that tell of sources."""
+    for part in (device, device.clusters[0]):
+        for field in fields(part):
+            if field.name not in ("name", "clusters", "sources") and getattr(part, field.name) is not None:
+                assert re.search(rf"\b{field.name}\b", " ".join(device.sources)), field.name
 
 
 def test_padding_counts() -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 from mpi_jobs import Finished
+from test_arm_vectors import team_of
 
-from meshrt.studies.arm import counts
+from meshrt.programs.arm.vectors import F32, laid, sweep, taken
+from meshrt.studies.arm import counts, unfused
 from meshrt.studies.arm.peak import corrected
 from meshrt.studies.arm.published import BANDWIDTH, PRODUCTS, SMMLA
 from meshrt.studies.arm.split import measure
@@ -26,6 +29,25 @@ def test_decode_is_counted_to_the_last_digit() -> None:
     assert counts.attention_operations("decode") == 24 * 4 * 585 * 2048
     assert counts.attention_operations("decode") + counts.softmax_operations("decode") == 115_324_560
     assert counts.attention_bytes("decode") == 230_761_536 and counts.other_bytes("decode") == 19_660_800
+
+
+def test_the_papers_terms_of_attention_come_from_runs_operator_by_operator() -> None:
+    """22 operations of softmax and 24 bytes a score; q, k, v and what comes out in float32."""
+    assert counts.score_operations() == 22
+    for tokens, seen, heads, kv_bytes in ((1, 585, 1, 4), (1, 585, 16, 2), (7, 9, 1, 4), (13, 21, 4, 4)):
+        truth = 8 * tokens * 2048 + 2 * kv_bytes * seen * 2048 + 24 * tokens * seen * heads
+        assert unfused.dram_bytes(tokens, seen, heads, kv_bytes) == truth
+        for number in (0, 3):
+            phase = unfused.operator(number, tokens, seen, heads).phase("operator")
+            assert phase["useful_operations"]["fmla"] == 2 * tokens * seen * 2048
+
+
+def test_the_mask_leaves_what_is_seen() -> None:
+    x, positions = np.arange(8, dtype=np.float32), np.arange(8, dtype=np.int32)
+    limit = np.concatenate((np.full(4, 5, np.int32).view(np.uint8), np.full(4, -np.inf, np.float32).view(np.uint8)))
+    inputs = {"x": laid(x[None], 4), "positions": laid(positions[None], 4), "limit": limit[None, None]}
+    stored = sweep(team_of(1), unfused.MASK, (1,), 2, inputs, {"y": 16})
+    assert stored is not None and taken(stored["y"], F32, 8)[0].tolist() == [0, 1, 2, 3, 4, *[-np.inf] * 3]
 
 
 @pytest.mark.parametrize("unit, bits", [("smmla", 4), ("sdot", 4), ("sdot", 8)])

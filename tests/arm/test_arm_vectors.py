@@ -304,6 +304,64 @@ def test_lanes(seed: int) -> None:
     assert one("smax", tiny, np.full(16, -127, np.int8), kind=np.int8) == [max(x, -127) for x in tiny.tolist()]
 
 
+@settings(max_examples=25)
+@given(st.integers(0, 2**32 - 1))
+def test_lanes_of_64_bits_and_bytes(seed: int) -> None:
+    """Each against a loop over its lanes."""
+    rng = np.random.default_rng(seed)
+
+    def one(op: str, *operands: np.ndarray, at: int | None = None, kind: Any = np.float32) -> list[Any]:
+        arrays = [np.ascontiguousarray(each).view(np.uint8).reshape(1, 16) for each in operands]
+        result: list[Any] = OPERATIONS[op].run(*arrays, at).reshape(16).view(kind).tolist()
+        return result
+
+    def pairs(kind: Any) -> Any:
+        """Two registers, of which some lanes are alike."""
+        info = np.iinfo(kind)
+        x = rng.integers(info.min, info.max, (2, 16 // np.dtype(kind).itemsize), dtype=kind, endpoint=True)
+        x[1, ::2] = x[0, ::2]
+        return x, [*zip(*x.tolist(), strict=True)]
+
+    bits, words, shorts = 1 << 64, 1 << 32, rng.integers(0, 1 << 16, (2, 8), dtype=np.uint16)
+    x, both = pairs(np.uint64)
+    assert one("add_2d", *x, kind=np.uint64) == [(a + b) % bits for a, b in both]
+    assert one("sub_2d", *x, kind=np.uint64) == [(a - b) % bits for a, b in both]
+    assert one("shl_2d", x[0], at=9, kind=np.uint64) == [a << 9 & bits - 1 for a, _ in both]
+    assert one("ins_2d", *x, at=1, kind=np.uint64) == [both[0][0], both[0][1]]
+    x, both = pairs(np.int64)
+    assert one("cmgt_2d", *x, kind=np.int64) == [-int(a > b) for a, b in both]
+    assert one("cmge_2d", *x, kind=np.int64) == [-int(a >= b) for a, b in both]
+    assert one("cmeq_2d", *x, kind=np.int64) == [-int(a == b) for a, b in both]
+    x, both = pairs(np.uint32)
+    assert one("sub_4s", *x, kind=np.uint32) == [(a - b) % words for a, b in both]
+    assert one("mul_4s", *x, kind=np.uint32) == [a * b % words for a, b in both]
+    assert one("umull", *x, kind=np.uint64) == [a * b for a, b in both[:2]]
+    lanes = x[0].tolist()
+    assert one("uaddlp_4s", x[0], kind=np.uint64) == [lanes[0] + lanes[1], lanes[2] + lanes[3]]
+    assert one("rev64_4s", x[0], kind=np.uint32) == [lanes[at] for at in (1, 0, 3, 2)]
+    assert one("sshr_4s", x[0], at=5, kind=np.int32) == [a >> 5 for a in x[0].view(np.int32).tolist()]
+    assert one("ins_4s", *x, at=2, kind=np.uint32) == [*lanes[:2], both[0][1], lanes[3]]
+    assert one("zip1_4s", *x, kind=np.uint32) == [*both[0], *both[1]]
+    assert one("zip2_4s", *x, kind=np.uint32) == [*both[2], *both[3]]
+    of_shorts = [*zip(*shorts.tolist(), strict=True)]
+    assert one("zip1_8h", *shorts, kind=np.uint16) == [number for pair in of_shorts[:4] for number in pair]
+    assert one("zip2_8h", *shorts, kind=np.uint16) == [number for pair in of_shorts[4:] for number in pair]
+    assert one("uzp1_8h", *shorts, kind=np.uint16) == [*shorts[0, ::2].tolist(), *shorts[1, ::2].tolist()]
+    x, both = pairs(np.uint8)
+    assert one("eor", *x, kind=np.uint8) == [a ^ b for a, b in both]
+    assert one("bic", *x, kind=np.uint8) == [a & ~b for a, b in both]
+    assert one("cmeq_16b", *x, kind=np.uint8) == [255 * (a == b) for a, b in both]
+    assert one("ins_16b", *x, at=7, kind=np.uint8) == [*x[0, :7].tolist(), both[0][1], *x[0, 8:].tolist()]
+    few = np.array([[1, -0.0, np.nan, -2], [1, 0, np.nan, 3]], np.float32)
+    assert one("fcmgt", *few, kind=np.int32) == [0, 0, 0, 0] and one("fcmgt", *few[::-1], kind=np.int32) == [
+        0,
+        0,
+        0,
+        -1,
+    ]
+    assert one("fcmge", *few, kind=np.int32) == one("fcmeq", *few, kind=np.int32) == [-1, -1, 0, 0]
+
+
 def test_a_register_that_is_no_sum_is_not_carried() -> None:
     """A step may add to what the one before has left, and do nothing else with it."""
     lines = (ld1(("x",), "x"), of("fadd", "s", "s", "x"), of("fmul", "x", "x", "s"))

@@ -138,6 +138,15 @@ def test_a_name_that_is_no_text_ends_with_one_line(tmp_path: Path) -> None:
     refused(file, "(Gemm) is not as ONNX has it")
 
 
+@pytest.mark.parametrize("op", ["Div", "Pow", "MatMul"])
+def test_whole_numbers_where_floats_are_needed_are_refused(op: str, tmp_path: Path) -> None:
+    """ONNX divides them towards 0, which would be another number."""
+    b = Builder()
+    b(op, "ids", np.ones((3, 3), np.int64), name="y")
+    model = b.model({"ids": (TensorProto.INT64, [3, 3])}, {"y": (TensorProto.INT64, [3, 3])})
+    refused(save(model, tmp_path / "m.onnx"), f"node {op}_0 ({op}) is of INT64; it can be of floats")
+
+
 @pytest.mark.parametrize("data", [b"", b"\x00", b"GGUF", b"\xff" * 1000, b"\x08" * 99])
 def test_what_is_no_onnx_file_is_refused(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(data)

@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from measure import on_one_rank, run_report
+from onnx import TensorProto
 from onnx.reference import ReferenceEvaluator
-from onnx_graphs import FLOAT, Builder, attention_block, mlp, save
+from onnx_graphs import FLOAT, Builder, attention_block, functions, mlp, save
 from runs import run_on_arm
 
 from meshrt.errors import LimitError, UsageError
 from meshrt.models.errors import ModelError
 from meshrt.models.graph import read_graph, run_graph
 from meshrt.models.onnx.model import read_onnx, write_graph
+from meshrt.programs.feeding import told
 
-GRAPHS: dict[str, Any] = {"mlp": mlp, "attention": attention_block}
+GRAPHS: dict[str, Any] = {"mlp": mlp, "attention": attention_block, "functions": functions}
 IDS = np.array([[3, 0, 16, 7, 7, 2]])
 
 
 def feeds(name: str) -> dict[str, Any]:
     if name == "attention":
         return {"ids": IDS}
-    return {"x": np.random.default_rng(5).standard_normal((3, 13)).astype(np.float32)}
+    x = np.random.default_rng(5).standard_normal((3, 13)).astype(np.float32)
+    return {"x": x} | ({"ids": np.array([-3, 5, 0, -1, 2**40])} if name == "functions" else {})
 
 
 def folder(model: Any, path: Path) -> Path:
@@ -37,7 +41,7 @@ def folder(model: Any, path: Path) -> Path:
 
 def options(name: str, path: Path) -> dict[str, Any]:
     np.savez(path / "in.npz", **feeds(name))
-    sizes = {} if name == "attention" else {"sizes": "batch=3"}
+    sizes = {"sizes": "batch=3"} if name == "mlp" else {}
     return {
         "model": str(folder(GRAPHS[name](), path)),
         "inputs": str(path / "in.npz"),
@@ -128,6 +132,31 @@ def test_by_shape_counts_are_those_with_numbers(comm: Any, tmp_path: Path) -> No
             for payload in (True, False)
         )
         assert with_numbers == without
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_truth_values_can_be_what_comes_out(comm: Any, tmp_path: Path) -> None:
+    b = Builder()
+    b("Less", "x", np.zeros(1, np.float32), name="y")
+    model = b.model({"x": (FLOAT, [3, 13])}, {"y": (TensorProto.BOOL, [3, 13])})
+    asked = {"model": str(folder(model, tmp_path)), "seed": 1}
+    for report in (run_report(comm, "graph", (2, 2), **asked), run_on_arm(comm, "graph", 3, **asked)):
+        assert report["result"]["max_abs_error"] == 0
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_what_is_no_number_in_both_is_no_error(comm: Any, tmp_path: Path) -> None:
+    """Logarithms of normal numbers; and what is a number in one alone is an error that has no size (null in JSON)."""
+    b = Builder()
+    b("Log", "x", name="y")
+    model = b.model({"x": (FLOAT, [3, 13])}, {"y": (FLOAT, [3, 13])})
+    asked = {"model": str(folder(model, tmp_path)), "seed": 1}
+    for report in (run_report(comm, "graph", (2, 2), **asked), run_on_arm(comm, "graph", 3, **asked)):
+        assert 0 < report["result"]["max_abs_error"] < 1e-6
+    feeds_ = {"x": np.float32([[-1.0, 2.0]])}
+    for y, error in (([[np.nan, math.log(2)]], 0), ([[0, math.log(2)]], None), ([[np.nan, np.inf]], None)):
+        graph = read_graph(Path(asked["model"]))
+        assert told(graph, feeds_, {"y": np.array(y)}, None)["max_abs_error"] == error
 
 
 @pytest.mark.mpi(ranks=[1])
