@@ -43,9 +43,9 @@ def pack(codes: Array, bits: int) -> Array:
         if width == 4:
             plane = part[..., 0::2, :] << 4 | part[..., 1::2, :]
         elif width == 2:
-            plane = sum(part[..., j, :] << 2 * j for j in range(BLOCK))
+            plane = np.bitwise_or.reduce([part[..., j, :] << 2 * j for j in range(BLOCK)])
         else:
-            plane = sum(part[..., j, :8] << j | part[..., j, 8:] << 4 + j for j in range(BLOCK))
+            plane = np.bitwise_or.reduce([part[..., j, :8] << j | part[..., j, 8:] << 4 + j for j in range(BLOCK)])
         found.append(plane.reshape(*codes.shape[:-1], -1))
     return np.concatenate(found, axis=-1)
 

@@ -20,7 +20,7 @@ from meshrt.models.config import read_config
 from meshrt.models.matrix import factor_names
 from meshrt.models.quantize import codes as grids
 from meshrt.models.reference import forward, load_weights
-from meshrt.programs.arm import model as passes
+from meshrt.programs.arm import mlp as passes
 
 PROMPT: dict[str, Any] = {"prompt_ids": "1,5,2,9,3,3,8", "max_new_tokens": 3}
 SOME = {"self_attn.k_proj": 5, "mlp.gate_proj": 11, "mlp.up_proj": 7, "mlp.down_proj": 13}  # q, v and o are whole
