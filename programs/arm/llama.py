@@ -73,8 +73,10 @@ def run(
 ) -> dict[str, Any]:
     """Generate text with a LLaMA or another model (docs/models.md) in W4A8 on Arm cores that share a memory.
 
-    Weights are a folder's own codes (meshrt quantize, 2 to 8 bits), or are rounded to nearest when they are read. Every product is of whole numbers, by SIMD instructions that really run; cores share panels of columns and heads.
-    The report has the time to the first token and for each after it, instructions by name, and bytes by level of cache.
+    Weights are a folder's own codes (meshrt quantize, 2 to 8 bits), or are rounded to nearest when they are read.
+    Every product is of whole numbers, but for a router's, by SIMD instructions that really run; cores share panels of
+    columns and heads. The report has the time to the first token and for each after it, instructions by name, and bytes
+    by level of cache.
 
     \b
     Examples:
