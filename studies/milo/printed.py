@@ -76,7 +76,7 @@ def _print_packaged(heading: str, lines: Sequence[Row]) -> None:
         policy = values["policy"]
         shown.append(
             (
-                line["model"], f"{system}: {policy}" if policy and system[:4] == "MiLo" else policy or system,
+                line["model"], f"{system}: {policy}" if policy and not policy.startswith(system) else policy or system,
                 f"{values['bytes']:,}",
                 f"{values['compensator_bytes']:,}", f"{values['bits_per_weight']:.3f}", f"{values['error']:.4f}",
                 f"{values['perplexity']:.5f}", f"{1e3 * values['nats_more']:.2f}",
