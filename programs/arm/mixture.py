@@ -45,7 +45,7 @@ def mixed(soc: Soc, model: Model, mixture: Mixture, stage: Stage, tokens: int, r
         return *stage.before(team), None if cleared is None else taken(cleared["y"], F32, hidden)
 
     writes = (*stage.writes, (room.normed, whole), (room.total, whole))
-    stays, x, total = by_rows(soc, tokens, high, stage.reads, writes, begin)
+    stays, x, total = by_rows(soc, tokens, high, stage.reads, writes, begin, 3)
     scores = routed(soc, mixture, x, tokens, hidden, room, high)
     chosen, shares, gate = chosen_of(soc, model, mixture, scores, tokens, room, high)
     assert model.loads is not None
@@ -104,7 +104,7 @@ def chosen_of(
         return chosen, shares, None if opened is None else taken(opened["y"], F32, 1)[:, 0]
 
     columns = (room.scores, range(mixture.columns))
-    chosen, shares, *gate = by_rows(soc, tokens, high, (columns,), (columns,), work)
+    chosen, shares, *gate = by_rows(soc, tokens, high, (columns,), (columns,), work, 2 + mixture.gated)
     if chosen is None:
         assert model.routing is not None and model.loads is not None
         step = int(model.loads[mixture.layer].sum()) // mixture.top  # tokens so far
@@ -142,7 +142,7 @@ def weighed(
         stored = sweep(team, WEIGH, (len(rows),), -(-hidden // 4), inputs, {"y": 16})
         return (None if stored is None else taken(stored["y"], F32, hidden),)
 
-    (sums,) = by_rows(soc, len(own), high, ((more.buffer, range(hidden)),), (), add, also)
+    (sums,) = by_rows(soc, len(own), high, ((more.buffer, range(hidden)),), (), add, 1, also)
     if total is not None:
         total[[*own]] = sums
     return total

@@ -68,7 +68,7 @@ def _with(
         own, more = (None if y is None else y[some, columns.start : columns.stop], None if part is None else part[some])
         return (added(team, (len(units_of(team)),), len(columns), own, more),)
 
-    (sums,) = by_rows(soc, rows, high, ((target, columns), (source, columns)), ((target, columns),), work)
+    (sums,) = by_rows(soc, rows, high, ((target, columns), (source, columns)), ((target, columns),), work, 1)
     if y is not None:
         y[:, columns.start : columns.stop] = sums
     return y

@@ -44,7 +44,7 @@ def prepared(
         return found
 
     columns = ((buffer, range(ends[len(spans)])),)
-    parts = by_rows(soc, tokens, matrix.how.rows, columns, columns, work)
+    parts = by_rows(soc, tokens, matrix.how.rows, columns, columns, work, len(spans))
     if qkv is None:
         return None
     rest = [] if len(spans) == 3 else [qkv[:, ends[2] :]]

@@ -1,7 +1,7 @@
 """Work on rows of activations that lie in panels: by all cores, some row tiles each."""
 
 from collections.abc import Callable, Sequence
-from itertools import accumulate
+from itertools import accumulate, repeat
 
 import numpy as np
 
@@ -17,9 +17,9 @@ Columns = tuple[int, range]  # a buffer, and columns of it
 
 def by_rows(
     soc: Soc, count: int, high: int, reads: Sequence[Columns], writes: Sequence[Columns],
-    work: Callable[[Team], Sequence[Array | None]], also: Callable[[ArmCore, range], object] | None = None,
+    work: Callable[[Team], Sequence[Array | None]], arrays: int, also: Callable[[ArmCore, range], object] | None = None,
 ) -> list[Array | None]:  # fmt: skip
-    """What `work` makes of all rows, by teams whose units are rows: arrays [rows, ..] in order, None by shape.
+    """What `work` makes of all rows, by teams whose units are rows: so many `arrays` [rows, ..], None by shape.
 
     Rows lie in micro-tiles `high` rows at the most; of each buffer these columns are read and written, and whatever
     else `also` says of a core's rows.
@@ -38,5 +38,5 @@ def by_rows(
         return work([(core, range(ends[tiles[0]], ends[tiles[-1] + 1])) for core, tiles in team])
 
     parts = [part for _, part in soc.parallel(equal(len(heights), soc.count), all_of)]
-    made = zip(*parts, strict=True)
+    made = zip(*parts, strict=True) if parts else repeat((None,), arrays)
     return [None if any(one is None for one in some) else np.concatenate(some) for some in made]
