@@ -14,6 +14,7 @@ from meshrt.arm.core import ArmCore, Team
 from meshrt.arm.isa import ld1, of, st1
 from meshrt.arm.kernel import Kernel
 from meshrt.arm.soc import Soc
+from meshrt.models.errors import ModelError
 from meshrt.programs.arm import exponent
 from meshrt.programs.arm.floats import product
 from meshrt.programs.arm.inputs import Stage
@@ -109,6 +110,8 @@ def chosen_of(
         assert model.routing is not None and model.loads is not None
         step = int(model.loads[mixture.layer].sum()) // mixture.top  # tokens so far
         return model.routing.draw(mixture.layer, step, tokens), None, None
+    if shares is not None and not np.isfinite(shares).all():
+        raise ModelError("a router's scores are NaN or infinite; they choose no expert")
     return chosen, shares, gate[0] if gate else None
 
 

@@ -14,6 +14,7 @@ from safetensors.numpy import load_file, save_file
 
 from meshrt.errors import UsageError
 from meshrt.models.config import read_config
+from meshrt.models.errors import ModelError
 from meshrt.models.integer import projection
 from meshrt.models.quantize.model import quantize, read_model, statistics
 from meshrt.models.quantize.sizes import Scheme
@@ -109,6 +110,16 @@ def test_a_router_that_prefers_none_leaves_experts_without_tokens(tmp_path: Path
     report = run_on_arm(comm, "llama", model=str(folder), prompt_ids="1,2,3,4,5", max_new_tokens=2, ignore_eos=True)
     for line in report["result"]["experts"]["tokens"]:
         assert line == [6, 6, 6, 0, 0]
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_a_router_that_is_not_finite_is_refused(tmp_path: Path, comm: Any) -> None:
+    folder = moe_models.random_moe("mixtral", tmp_path / "base")
+    weights = load_file(folder / "model.safetensors")
+    weights["model.layers.1.block_sparse_moe.gate.weight"][3] = np.inf
+    save_file(weights, folder / "model.safetensors")
+    with pytest.raises(ModelError, match="a router's scores are NaN or infinite"):
+        run_on_arm(comm, "llama", model=str(folder), prompt_ids="1,2,3")
 
 
 @pytest.mark.mpi(ranks=[1])
