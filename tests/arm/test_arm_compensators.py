@@ -41,6 +41,7 @@ def folder_of(path: Path, bits: int, compensator_bits: int, group: int = 32, sym
 
 
 @pytest.mark.mpi(ranks=[1])
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("bits", "compensator_bits"), [(8, 3), (6, 8), (8, 16), (7, 3)])
 def test_logits_are_near_those_of_the_numbers(bits: int, compensator_bits: int, comm: Any, tmp_path: Path) -> None:
     """By payload; and by shape the counters are the same."""
@@ -55,8 +56,9 @@ def test_logits_are_near_those_of_the_numbers(bits: int, compensator_bits: int, 
 
 
 @pytest.mark.mpi(ranks=[1])
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("compensator_bits", "group"), [(3, 32), (8, 32), (16, 64)])
-def test_every_product_is_that_of_the_integer_reference(
+def test_every_product_of_a_compensator_is_that_of_the_integer_reference(
     compensator_bits: int, group: int, comm: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """down_proj of 3 bits with its compensator: both factors in codes, and in 8 bits what lies between them."""
@@ -105,7 +107,7 @@ def test_codes_of_groups_that_span_rows_are_the_same_numbers(rows: int, columns:
 
 
 @pytest.mark.mpi(ranks=[1])
-@pytest.mark.sample(1)
+@pytest.mark.all
 @pytest.mark.parametrize("name", ["mixtral-tiny", "deepseek-tiny"])
 def test_a_packaged_mixture_in_three_bits_tells_a_story(name: str, comm: Any, tmp_path: Path) -> None:
     """Of one that it has not seen it loses as much as by the numbers of its folder, but for what 8 bits do to rows."""
