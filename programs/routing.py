@@ -60,6 +60,12 @@ def make_routing(text: str, layers: int, experts: int, top: int, seed: int) -> R
     return Routing(frequency, top, seed)
 
 
+def imbalance(tokens: NDArray[Any]) -> dict[str, float] | None:
+    """The largest over the mean, of each layer: mean of the layers, and the worst."""
+    shares = [float(line.max() / line.mean()) for line in tokens if line.any()]
+    return {"mean": float(np.mean(shares)), "worst": max(shares)} if shares else None
+
+
 def read_frequency(file: str, layers: int, experts: int) -> NDArray[np.float64]:
     """The numbers [layers, experts] of a JSON file: `tokens`, a list for each layer or one for all; or a report of a
     model with experts (`meshrt run --json`), which has them. UsageError."""

@@ -2,11 +2,11 @@
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import meshrt
 from meshrt.errors import UsageError
@@ -15,6 +15,7 @@ from meshrt.ranks.files import check_target, write_file
 from meshrt.studies.sweep import Job, Outcome, sweep
 
 PENDING = Outcome(None, "not run")
+Run = TypeVar("Run")
 
 
 @dataclass
@@ -58,31 +59,44 @@ class Store:
 
     def write(self) -> None:
         """The file, if there is to be one."""
-        if self.path:
-            contents = {"code": self.code, "runs": {key: asdict(outcome) for key, outcome in self.outcomes.items()}}
-            write_file("--cache", self.path, lambda stream: stream.write(json.dumps(contents).encode()))
+        write_runs(self.path, self.code, {key: asdict(outcome) for key, outcome in self.outcomes.items()})
 
 
 def open_store(path: str | None, paper: str = "") -> Store:
-    """An empty store, or what the file holds of runs by this very code; runs by any other are forgotten. UsageError.
+    """An empty store, or what the file holds of runs by this very code. UsageError. The path is that of `file_of`."""
+    path = file_of(path, paper)
+    code = digest() if path else ""
+    return Store(path, code, read_runs(path, code, lambda outcome: Outcome(**outcome)))
 
-    Without a path the file is that of the paper in the user's cache; "none" is no file.
-    """
+
+def file_of(path: str | None, paper: str) -> str | None:
+    """Where runs are kept: without a path the paper's file in the user's cache; "none" is no file. UsageError."""
     if path is None and paper:
         path = user_file(paper)
     if path == "none":
         path = None
     if path is not None:
         check_target("--cache", path)
-    store = Store(path, digest() if path else "")
-    if path and Path(path).exists():
-        try:
-            contents = json.loads(Path(path).read_text())
-            if contents["code"] == store.code:
-                store.outcomes = {key: Outcome(**outcome) for key, outcome in contents["runs"].items()}
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UsageError(f"--cache {path} is no file of this command: name another, or delete it") from error
-    return store
+    return path
+
+
+def read_runs(path: str | None, code: str, run_of: Callable[[Any], Run]) -> dict[str, Run]:
+    """What the file holds of runs by this code; runs by any other are forgotten. UsageError."""
+    if path is None or not Path(path).exists():
+        return {}
+    try:
+        contents = json.loads(Path(path).read_text())
+        runs = contents["runs"] if contents["code"] == code else {}
+        return {key: run_of(run) for key, run in runs.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f"--cache {path} is no file of this command: name another, or delete it") from error
+
+
+def write_runs(path: str | None, code: str, runs: Mapping[str, Any]) -> None:
+    """The file, if there is to be one."""
+    if path:
+        contents = json.dumps({"code": code, "runs": runs}).encode()
+        write_file("--cache", path, lambda stream: stream.write(contents))
 
 
 def user_file(paper: str) -> str | None:
@@ -103,10 +117,10 @@ def key_of(job: Job) -> str:
     return json.dumps(facts)
 
 
-def digest() -> str:
-    """Of all files that an emulation may depend on."""
+def digest(more: Sequence[Path] = ()) -> str:
+    """Of all files that an emulation may depend on, and of these."""
     hashed = sha256()
-    for path in sorted(sources(Path(meshrt.__file__).parent)):
+    for path in [*sorted(sources(Path(meshrt.__file__).parent)), *more]:
         hashed.update(path.read_bytes())
     return hashed.hexdigest()
 

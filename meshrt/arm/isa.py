@@ -33,9 +33,10 @@ class Instruction:
 
     def __str__(self) -> str:
         if self.stream is not None:
-            return f"{self.op} {{{', '.join(self.to or self.of)}}}, [{self.stream}], #{16 * len(self.to or self.of)}"
+            nbytes = 8 if self.op == "ld1r" else 16 * len(self.to or self.of)
+            return f"{self.op} {{{', '.join(self.to or self.of)}}}, [{self.stream}], #{nbytes}"
         element = "" if self.at is None else f"[{self.at}]" if self.of else f", #{self.at}"
-        element = f", #{self.at}" if self.op == "ushr" else element
+        element = f", #{self.at}" if self.op.startswith(("ushr", "shl")) else element
         return f"{self.op} {', '.join((*self.to, *self.of))}{element}"
 
 
@@ -126,11 +127,16 @@ OPERATIONS = {
     "fmla_8h": Operation(_fmla(F16), True, 16, "fp16"),
     **{name: Operation(run, needs="fp16" if name in HALVES else None) for name, run in ALONE.items()},
     **{name: Operation(run, True) for name, run in ONTO.items()},
-}  # and ld1 and st1, which the kernel's streams serve (kernel.py)
+}  # and ld1, ld1r and st1, which the kernel's streams serve (kernel.py)
 
 
 def ld1(to: tuple[str, ...], stream: str) -> Instruction:
     return Instruction("ld1", to, stream=stream)
+
+
+def ld1r(to: str, stream: str) -> Instruction:
+    """8 bytes, to both halves of a register."""
+    return Instruction("ld1r", (to,), stream=stream)
 
 
 def st1(of: tuple[str, ...], stream: str) -> Instruction:

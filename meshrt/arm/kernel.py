@@ -11,7 +11,8 @@ from meshrt.arm.isa import OPERATIONS, Array, Instruction, Operation
 
 POISON = np.array([0xC0, 0x7F] * 8, np.uint8)  # of a fresh register: NaN in float32 and float16, large in int8
 LOOP = ("subs", "bne")  # that close a loop: counted, not timed, as they are no SIMD instructions
-OTHERS = {"ld1", "st1", *LOOP}
+LOADS = ("ld1", "ld1r")
+OTHERS = {*LOADS, "st1", *LOOP}
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ def _tally(lines: Sequence[Instruction], more: Sequence[str]) -> Tally:
     known = [OPERATIONS[line.op] for line in lines if line.op in OPERATIONS]
     return Tally(
         Counter([*(line.op for line in lines), *more]),
-        sum(len(line.to) for line in lines if line.op == "ld1"),
+        sum(len(line.to) for line in lines if line.op in LOADS),
         sum(len(line.of) for line in lines if line.op == "st1"),
         sum(one.operations for one in known),
     )
@@ -143,12 +144,13 @@ def _run(
         if line.stream is not None:
             memory, pointer = streams[line.stream], (line.op, line.stream)
             for name in line.to or line.of:
-                at = slice(places[pointer], places[pointer] + 16)
-                if line.op == "ld1":
-                    held[name] = memory[..., at].copy()
+                size = 8 if line.op == "ld1r" else 16
+                at = slice(places[pointer], places[pointer] + size)
+                if line.op in LOADS:
+                    held[name] = np.concatenate(16 // size * (memory[..., at],), -1)
                 else:
                     memory[..., at] = held.get(name, fresh)
-                places[pointer] += 16
+                places[pointer] += size
             continue
         operation = OPERATIONS[line.op]
         operands = [held.get(name, fresh) for name in ((*line.to, *line.of) if operation.onto else line.of)]

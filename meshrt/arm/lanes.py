@@ -39,6 +39,13 @@ def _shift(kind: Any, function: Callable[[Array, Any], Array]) -> Run:
     return lambda a, at: as_bytes(function(a.view(kind), np.dtype(kind).type(at)))
 
 
+def _shift_each(a: Array, b: Array, at: None) -> Array:
+    """Bytes by as many bits as those of b say: to the left, or where they are negative to the right."""
+    bits = b.view(np.int8).astype(np.int16)
+    shifted: Array = np.where(bits < 0, a >> np.maximum(-bits, 0), a << np.maximum(bits, 0)).astype(np.uint8)
+    return shifted
+
+
 def _true(kind: Any, function: Callable[[Array, Array], Array]) -> Run:
     """All bits of a lane where a comparison holds, none elsewhere."""
     return _by(kind, lambda a, b: -function(a, b).astype(f"i{np.dtype(kind).itemsize}"))
@@ -170,6 +177,8 @@ ALONE: dict[str, Run] = {  # what reads its operands, and not its target
     "dup_4s": _all_lanes(np.uint32),
     "dup_8h": _all_lanes(np.uint16),
     "ushr": _shift(np.uint8, np.right_shift),
+    "shl": _shift(np.uint8, np.left_shift),
+    "ushl": _shift_each,
     "ushr_8h": _shift(np.uint16, np.right_shift),
     "shl_8h": _shift(np.uint16, np.left_shift),
     "shl_4s": _shift(np.uint32, np.left_shift),
@@ -191,6 +200,8 @@ ALONE: dict[str, Run] = {  # what reads its operands, and not its target
     "umull": _long_product,
     "uaddlp_4s": _of(np.uint32, _sum_pairs(np.uint32, np.uint64)),
     "rev64_4s": _of(np.uint32, lambda a: a.reshape(*a.shape[:-1], 2, 2)[..., ::-1].reshape(a.shape)),
+    "smin_4s": _by(np.int32, np.minimum),
+    "cmeq_4s": _true(np.int32, np.equal),
     "cmgt_4s": _true(np.int32, np.greater),
     "cmgt_2d": _true(np.int64, np.greater),
     "cmge_2d": _true(np.int64, np.greater_equal),
@@ -210,6 +221,7 @@ ALONE: dict[str, Run] = {  # what reads its operands, and not its target
     "uzp2_4s": _unzip(np.int32, 1),
     "saddlp": _of(np.int8, _sum_pairs(np.int8, np.int16)),
     "addv_4s": _across(np.int32, lambda lanes, axis: lanes.sum(axis=axis, dtype=np.int64).astype(np.int32)),
+    "sminv_4s": _across(np.int32, np.min),
     "sxtl": _widen(np.int8, np.int16, 0),
     "sxtl2": _widen(np.int8, np.int16, 1),
     "uxtl": _widen(np.uint8, np.uint16, 0),

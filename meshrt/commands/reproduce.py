@@ -189,6 +189,7 @@ def reproduce_deinfer(
     show_default=True,
     help="Text to measure the packaged mixtures on.",
 )
+@cache
 @click.option("--csv", "csv_folder", metavar="FOLDER", help="Write tables.csv, claims.csv, and packaged_TABLE.csv.")
 @shared.together(shared.json_to("it"), shared.quiet)
 def milo(tables: tuple[str, ...], **options: Any) -> None:
@@ -196,26 +197,29 @@ def milo(tables: tuple[str, ...], **options: Any) -> None:
 
     TABLE is 1 to 9, figure5, figure7, figure8, figure9 or figure11. Sizes are exact, by shape; times are an A100's
     roofline; perplexities need the published weights and stand beside those of mixtral-tiny and deepseek-tiny. Without
-    any, all of them, which takes some minutes: share it out with mpirun.
+    any, all of them, which takes some minutes: share it out with mpirun. Each table is printed as soon as it is done,
+    and what was measured is kept.
     """
     sys.exit(failure.run_guarded(lambda comm, board: reproduce_milo(comm, tables, **options)))
 
 
 def reproduce_milo(
-    comm: Intracomm, tables: tuple[str, ...], *, held_out_stories: int, csv_folder: str | None, json_path: str | None,
-    quiet: bool,
+    comm: Intracomm, tables: tuple[str, ...], *, held_out_stories: int, cache: str | None, csv_folder: str | None,
+    json_path: str | None, quiet: bool,
 ) -> int:  # fmt: skip
     """One rank's part of a reproduction."""
     from meshrt.studies.files import check_outputs
     from meshrt.studies.milo import reproduce as study
-    from meshrt.studies.milo.printed import print_reproduction
+    from meshrt.studies.milo.kept import open_kept
+    from meshrt.studies.milo.printed import print_claims, print_part
 
     names = _chosen("table or figure", tables, study.NAMES)
     check_outputs(csv_folder, None)
     console = shared.start(comm, json_path, quiet)
-    document = study.reproduce(comm, console, names, held_out_stories)
+    kept = open_kept(cache, held_out_stories)
+    document = study.reproduce(comm, console, names, kept, print_part if console.loud else None)
     if comm.rank == 0:
-        _deliver(document, study.write_files(document, csv_folder), print_reproduction, console, json_path)
+        _deliver(document, study.write_files(document, csv_folder), print_claims, console, json_path)
     return 0
 
 

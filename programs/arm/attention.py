@@ -13,6 +13,7 @@ import numpy as np
 from meshrt.arm.cache import stretch
 from meshrt.arm.core import ArmCore, Team
 from meshrt.arm.soc import Soc
+from meshrt.programs.arm.activations import capped, scaled
 from meshrt.programs.arm.floats import product
 from meshrt.programs.arm.kv import LayerCache, Made
 from meshrt.programs.arm.layout import block
@@ -38,6 +39,19 @@ class Heads:
 
 
 @dataclass(frozen=True)
+class Scores:
+    """What becomes of q k^T: times `scale`, bent by a `cap`, and of the last `window` tokens only, if there are such.
+
+    `turned`: queries and keys have a rotary embedding.
+    """
+
+    scale: float
+    cap: float | None = None
+    window: int | None = None
+    turned: bool = True
+
+
+@dataclass(frozen=True)
 class Floats:
     """What computes the products: the unit, its tile."""
 
@@ -53,13 +67,15 @@ def floats_of(soc: Soc, kind: str) -> Floats:
 
 def attention(
     soc: Soc, qkv: Array | None, tokens: int, heads: Heads, cache: LayerCache, rotary: tuple[Array, Array] | None,
-    bias: Array | None, biased: bool, source: int, target: int, high: int,
+    bias: Array | None, biased: bool, source: int, target: int, high: int, scores: Scores | None = None,
 ) -> Array | None:  # fmt: skip
     """qkv float32 [T, (H + 2 G) D] in buffer `source` -> [T, H D] in buffer `target`; None by shape.
 
     `rotary`: cosines and sines [T, D / 2] of these tokens. `bias` of all of qkv, if it is `biased`. `high`: rows of the
-    micro-tiles in which qkv was computed.
+    micro-tiles in which qkv was computed. `scores`: by default over the root of D, with rotary embedding. Of the cache
+    is read what some token sees.
     """
+    how = scores or Scores(heads.size**-0.5)
     size, wide, shape = heads.size, heads.queries * heads.size, (tokens, heads.size)
     floats = floats_of(soc, cache.kind)
     heights, first = row_tiles(tokens, high), heads.queries * heads.size  # the column of the first key
@@ -77,8 +93,12 @@ def attention(
     def keys_and_values(team: Team) -> Made:
         starts = (heads.queries, heads.queries + heads.kv)
         (k, k_bias), (v, v_bias) = (of_team(team, part(begin, heads.kv)) for begin in starts)
-        keys = rotated(team, shape, k, rotary, k_bias, biased)
-        return keys, added(team, (len(units_of(team)), tokens), size, v, v_bias) if biased else v
+        grid = (len(units_of(team)), tokens)
+        if how.turned:
+            keys = rotated(team, shape, k, rotary, k_bias, biased)
+        else:
+            keys = added(team, grid, size, k, k_bias) if biased else k
+        return keys, added(team, grid, size, v, v_bias) if biased else v
 
     def columns(begin: int, head: int) -> range:
         return range(begin + head * size, begin + (head + 1) * size)
@@ -86,13 +106,16 @@ def attention(
     cache.append(
         tokens, lambda head: block(source, heights, range(len(heights)), columns(first, head)), keys_and_values
     )
-    seen, passes = cache.held, ceil(tokens / floats.tile.rows)  # over keys and values
+    unseen = 0 if how.window is None else max(0, cache.held - tokens + 1 - how.window)  # by any of these tokens
+    seen, passes = cache.held - unseen, ceil(tokens / floats.tile.rows)  # over keys and values
 
     def touch(core: ArmCore, head: int) -> None:
         core.caches.read(block(source, heights, range(len(heights)), columns(0, head)))
         for tile in (head // heads.group, heads.kv + head // heads.group):
             for _ in range(passes):
-                core.caches.read(stretch(cache.buffer, tile, 0, seen * cache.token_bytes))
+                core.caches.read(
+                    stretch(cache.buffer, tile, unseen * cache.token_bytes, cache.held * cache.token_bytes)
+                )
         core.caches.write(block(target, heights, range(len(heights)), columns(0, head)))
 
     def work(team: Team) -> Array | None:
@@ -101,16 +124,22 @@ def attention(
                 touch(core, head)
         narrow, grid = cache.kind != "float32", (len(units_of(team)), tokens)
         q, q_bias = of_team(team, part(0, heads.queries))
-        queries = rotated(team, shape, q, rotary, q_bias, biased, size**-0.5)
+        if how.turned:
+            queries = rotated(team, shape, q, rotary, q_bias, biased, how.scale)
+        else:
+            queries = scaled(team, (tokens,), size, how.scale, q, biased, q_bias)
         queries = narrowed(team, grid, size, queries) if narrow else queries
-        keys, values = cache.read(team, heads.group, passes)
+        keys, values = cache.read(team, heads.group, passes, unseen)
         turned = None if keys is None else keys.transpose(0, 2, 1)
-        scores = product(team, floats.unit, floats.tile, queries, turned, (tokens, size, seen))
-        shares = softmax(team, tokens, seen, scores, not narrow)
+        found = product(team, floats.unit, floats.tile, queries, turned, (tokens, size, seen))
+        if how.cap is not None:
+            found = capped(team, (tokens,), seen, how.cap, found, not narrow)
+        wide = how.cap is not None or not narrow
+        shares = softmax(team, tokens, seen, found, wide, not narrow, how.window)
         out = product(team, floats.unit, floats.tile, shares, values, (tokens, seen, size))
         return widened(team, grid, size, out) if narrow else out
 
-    found = [part for _, part in soc.parallel(equal(heads.queries, soc.count), work) if part is not None]
-    if not found:
+    parts = [part for _, part in soc.parallel(equal(heads.queries, soc.count), work) if part is not None]
+    if not parts:
         return None
-    return np.ascontiguousarray(np.concatenate(found).transpose(1, 0, 2)).reshape(tokens, wide)
+    return np.ascontiguousarray(np.concatenate(parts).transpose(1, 0, 2)).reshape(tokens, wide)

@@ -1,5 +1,7 @@
 """What lies between two products, by instructions: residual sums, norms, SiLU. Rows [rows, K] are the team's units."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil
 
@@ -8,7 +10,7 @@ import numpy as np
 from meshrt.arm.core import Team
 from meshrt.arm.isa import ld1, of, st1
 from meshrt.arm.kernel import Kernel
-from meshrt.programs.arm import exponent
+from meshrt.programs.arm.activations import activated
 from meshrt.programs.arm.vectors import F32, add_lines, laid, same, sweep, taken, units_of
 
 Array = np.ndarray
@@ -31,26 +33,93 @@ NORMALIZE = Kernel(
     (ld1(("x",), "x"), ld1(("w",), "weight"), of("fmul", "x", "x", "s"), of("fmul", "x", "x", "w"), st1(("x",), "y")),
     (),
 )  # fmt: skip
-SILU = Kernel(
-    "silu", (exponent.load(),),
-    (ld1(("g",), "gate"), ld1(("u",), "up"), of("fneg", "x", "g"), *exponent.raised("x", "y", True),
-     of("fadd", "y", "y", "one"), of("fdiv", "g", "g", "y"), of("fmul", "g", "g", "u"), st1(("g",), "y")),
+
+
+@lru_cache
+def mean_sums(count: int) -> Kernel:
+    """x + (a + b), of which so many are there, is stored if any is; in the end the mean of all."""
+    before = (of("movi", "s", at=0), ld1(("mean",), "constants"))
+    body = [*add_lines(count), *([st1(("x",), "stays")] if count else []), of("fadd", "s", "s", "x")]
+    after = (
+        of("faddp", "s", "s", "s"),
+        of("faddp", "s", "s", "s"),
+        of("fmul", "s", "s", "mean"),
+        st1(("s",), "average"),
+    )
+    return Kernel("mean", before, tuple(body), after)
+
+
+# 1 / sqrt(the mean of squares of x - mean + eps), without those of zeros that fill up a register.
+SPREAD = Kernel(
+    "norm spread", (of("movi", "s", at=0), of("fmov", "one", at=1), ld1(("m",), "average"),
+                    ld1(("mean", "eps", "zeros"), "constants")),
+    (ld1(("x",), "x"), of("fsub", "x", "x", "m"), of("fmla", "s", "x", "x")),
+    (of("faddp", "s", "s", "s"), of("faddp", "s", "s", "s"), of("fmul", "m", "m", "m"), of("fmls", "s", "m", "zeros"),
+     of("fmul", "s", "s", "mean"), of("fadd", "s", "s", "eps"), of("fsqrt", "s", "s"), of("fdiv", "s", "one", "s"),
+     st1(("s",), "root")),
+)  # fmt: skip
+CENTRE = Kernel(
+    "layer norm", (ld1(("m",), "average"), ld1(("s",), "root")),
+    (ld1(("x",), "x"), ld1(("w",), "weight"), ld1(("b",), "bias"), of("fsub", "x", "x", "m"), of("fmul", "x", "x", "s"),
+     of("fmul", "x", "x", "w"), of("fadd", "x", "x", "b"), st1(("x",), "y")),
     (),
 )  # fmt: skip
 
 
-def rms_norm(
-    team: Team, k: int, x: Array | None, more: tuple[Array | None, ...], weight: Array | None, eps: float
+@dataclass(frozen=True)
+class Norm:
+    """An RMSNorm, or a LayerNorm with mean and bias. Weights and biases are None by shape."""
+
+    eps: float
+    weight: Array | None
+    centred: bool = False
+    bias: Array | None = None
+
+
+def norm_of(
+    team: Team, k: int, x: Array | None, more: tuple[Array | None, ...], norm: Norm
 ) -> tuple[Array | None, Array | None]:
-    """x [rows, k] with what is to be added to it, which stays, and that after an RMSNorm; float32, None by shape."""
-    rows, steps = len(units_of(team)), ceil(k / 4)
+    """x [rows, k] with what is to be added to it, which stays, and that after the norm; float32, None by shape."""
+    if norm.centred:
+        return layer_norm(team, k, x, more, norm)
+    return rms_norm(team, k, x, more, norm.weight, norm.eps)
+
+
+def rms_norm(
+    team: Team, k: int, x: Array | None, more: tuple[Array | None, ...], weight: Array | None, eps: float,
+    along: Sequence[int] = (),
+) -> tuple[Array | None, Array | None]:  # fmt: skip
+    """x [rows, *along, k] with what is to be added to it, which stays, and that after an RMSNorm; float32, None by
+    shape.
+    """
+    grid, steps = (len(units_of(team)), *along), ceil(k / 4)
     lying = laid(x, 4)
     inputs = {"x": lying, **dict(zip("ab", (laid(one, 4) for one in more), strict=False))}
     inputs["constants"] = same(1 / k, eps)
-    sums = sweep(team, square_sums(len(more)), (rows,), steps, inputs, {"stays": 16} if more else {}, {"root": 16})
+    sums = sweep(team, square_sums(len(more)), grid, steps, inputs, {"stays": 16} if more else {}, {"root": 16})
     stays = None if sums is None else sums["stays"] if more else lying
     root = None if sums is None else sums["root"]
-    normed = sweep(team, NORMALIZE, (rows,), steps, {"x": stays, "root": root, "weight": laid(weight, 4)}, {"y": 16})
+    normed = sweep(team, NORMALIZE, grid, steps, {"x": stays, "root": root, "weight": laid(weight, 4)}, {"y": 16})
+    if stays is None or normed is None:
+        return None, None
+    return taken(stays, F32, k), taken(normed["y"], F32, k)
+
+
+def layer_norm(
+    team: Team, k: int, x: Array | None, more: tuple[Array | None, ...], norm: Norm
+) -> tuple[Array | None, Array | None]:
+    """The same with a LayerNorm: the mean first, then the mean square of what is left."""
+    grid, steps = (len(units_of(team)),), ceil(k / 4)
+    lying = laid(x, 4)
+    inputs = {"x": lying, **dict(zip("ab", (laid(one, 4) for one in more), strict=False)), "constants": same(1 / k)}
+    sums = sweep(team, mean_sums(len(more)), grid, steps, inputs, {"stays": 16} if more else {}, {"average": 16})
+    stays = None if sums is None else sums["stays"] if more else lying
+    average = None if sums is None else sums["average"]
+    inputs = {"x": stays, "average": average, "constants": same(1 / k, norm.eps, -k % 4)}
+    spread = sweep(team, SPREAD, grid, steps, inputs, {}, {"root": 16})
+    root = None if spread is None else spread["root"]
+    inputs = {"x": stays, "average": average, "root": root, "weight": laid(norm.weight, 4), "bias": laid(norm.bias, 4)}
+    normed = sweep(team, CENTRE, grid, steps, inputs, {"y": 16})
     if stays is None or normed is None:
         return None, None
     return taken(stays, F32, k), taken(normed["y"], F32, k)
@@ -58,6 +127,4 @@ def rms_norm(
 
 def silu_times(team: Team, k: int, gate: Array | None, up: Array | None) -> Array | None:
     """SiLU(gate) * up, float32 [rows, k]."""
-    inputs = {"gate": laid(gate, 4), "up": laid(up, 4), "exponent": exponent.constants()}
-    stored = sweep(team, SILU, (len(units_of(team)),), ceil(k / 4), inputs, {"y": 16})
-    return None if stored is None else taken(stored["y"], F32, k)
+    return activated(team, k, "silu", gate, True, up)

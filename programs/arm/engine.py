@@ -10,7 +10,8 @@ import numpy as np
 from meshrt.arm import state
 from meshrt.arm.soc import Soc
 from meshrt.programs.arm.kv import LayerCache
-from meshrt.programs.arm.model import Model, forward
+from meshrt.programs.arm.model import forward
+from meshrt.programs.arm.parts import Model
 from meshrt.programs.generation.hostscores import HostScores
 from meshrt.ranks.snapshot import Part, Snapshot
 
@@ -49,10 +50,14 @@ class ArmEngine:
     def describe(self) -> tuple[dict[str, Any], dict[str, Part]]:
         """Every rank has all keys and values; rank 0 writes them down."""
         facts = state.describe(self.soc) | {"caches": [cache.facts() for cache in self.caches], "steps": self.steps}
+        if self.model.loads is not None:
+            facts["experts"] = self.model.loads.tolist()
         return facts, {name: Part(array) for name, array in self._arrays().items()} if not self.soc.control.rank else {}
 
     def restore(self, snapshot: Snapshot, new: Sequence[int]) -> None:
         self.steps = int(snapshot.facts["steps"])
+        if self.model.loads is not None:
+            self.model.loads[...] = snapshot.facts["experts"]
         for cache, facts in zip(self.caches, snapshot.facts["caches"], strict=True):
             cache.stand(*map(int, facts))
         state.restore(self.soc, snapshot)

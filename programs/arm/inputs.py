@@ -1,5 +1,6 @@
 """Activations as 8-bit rows: abs-max over a row, at run time (W4A8 on Arm, section IV.C), after what comes before."""
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -45,6 +46,15 @@ class Stage:
     reads: tuple[tuple[int, range], ...]
     writes: tuple[tuple[int, range], ...] = ()
     of: int | None = None  # rows of the buffers, whose last ones these are; None: they are all
+    picked: tuple[int, ...] | None = None  # which of them these are, if not the last ones
+
+    def touched(self, heights: Sequence[int], count: int, rows: range) -> Sequence[int]:
+        """The tiles of the buffers, of such heights, that some of the `count` rows are in."""
+        if self.picked is None:
+            first = (self.of or count) - count
+            return covering(heights, first + rows.start, first + rows.stop)
+        ends = [*accumulate(heights)]
+        return sorted({bisect_right(ends, row) for row in self.picked[rows.start : rows.stop]})
 
 
 def span_of(team: Team) -> slice:
@@ -70,7 +80,7 @@ def quantized(
     there = row_tiles(of, high)
 
     def touch(core: ArmCore, tiles: Sequence[int], rows: range) -> None:
-        touched = covering(there, of - count + rows.start, of - count + rows.stop)
+        touched = stage.touched(there, count, rows)
         for buffer, columns in stage.reads:
             core.caches.read(block(buffer, there, touched, columns))
         for buffer, columns in stage.writes:

@@ -17,6 +17,7 @@ from typing import Literal
 from meshrt.arm.isa import Instruction, ld1, of, st1
 from meshrt.arm.kernel import Kernel
 from meshrt.programs.arm.packing import STEP
+from meshrt.programs.arm.planes import unpacking
 from meshrt.programs.arm.tiles import Unit
 
 ZERO = 8  # of signed four bits: what the loop takes off
@@ -64,9 +65,12 @@ def integer_kernel(
     mask = fresh(1) if bits == 4 else []
     spare = fresh(1) if bits == 4 and layout == "pairs" else []
     eight = fresh(1) if bits == 4 and signed else []
+    narrow = None if bits in (4, 8) else unpacking(bits, chunks, names)
     before = [of("movi", name, at=15) for name in mask] + [of("movi", name, at=ZERO) for name in eight]
+    before += narrow.before() if narrow else []
     before += [of("movi", name, at=0) for line in sums for name in line]
     body: list[Instruction] = [ld1(tuple(packed), "w")] if packed else []
+    body += narrow.load() if narrow else []
     width = columns // unit.weight_columns  # registers of weights that are multiplied together
     for begin in range(0, chunks, width):
         body.append(ld1(tuple(x), "x"))
@@ -74,8 +78,11 @@ def integer_kernel(
             body.append(ld1(tuple(w), "w"))
         for chunk in range(begin, begin + width, 2) if bits == 4 else ():
             body += _unpack(packed[chunk // 2], w[chunk - begin], w[chunk - begin + 1 :], mask[0], spare, eight)
+        if narrow:
+            for chunk in range(begin, begin + width):
+                body += narrow.unpack(chunk, w[chunk - begin])
         body += _products(unit, sums, x, w, rows, bits == 8)
-    pool = [*x, *w, *packed, *spare, *eight, *(f"u{number}" for number in range(64))]
+    pool = [*x, *w, *packed, *(narrow.free if narrow else ()), *spare, *eight, *(f"u{number}" for number in range(64))]
     after = _after(unit, sums, pool, rows, quarters, form, first, last)
     return Kernel(f"{unit.name} {rows}x{columns} w{bits}", tuple(before), tuple(body), tuple(after))
 

@@ -93,17 +93,18 @@ class LayerCache:
         if not self.fused:
             self._reorder()
 
-    def read(self, team: Team, group: int, times: int) -> Made:
-        """Keys and values of all tokens in what products take, for query heads that are the team's units.
+    def read(self, team: Team, group: int, times: int, begin: int = 0) -> Made:
+        """Keys and values of all tokens from `begin` on in what products take, for query heads that are the team's
+        units.
 
         `group` of them have one head of keys and values; they are widened so many `times`.
         """
-        shape, heads = (self.held, self.size), [unit // group for _, units in team for unit in units]
+        shape, heads = (self.held - begin, self.size), [unit // group for _, units in team for unit in units]
         made = []
         for stored in (self.keys, self.values):
             numbers = scale = None
             if stored is not None:
-                numbers, scale = stored.numbers[heads, : self.held], stored.scale[heads, : self.held]
+                numbers, scale = stored.numbers[heads, begin : self.held], stored.scale[heads, begin : self.held]
             made.append(restored(team, self.kind, shape, numbers, scale, times))
         return made[0], made[1]
 

@@ -15,6 +15,7 @@ from meshrt.programs.arm import packing
 from meshrt.programs.arm.inputs import Rows, tile_pieces
 from meshrt.programs.arm.kernels import integer_kernel
 from meshrt.programs.arm.layout import block
+from meshrt.programs.arm.planes import SHIFTS
 from meshrt.programs.arm.split import Split, Work, equal, share_out
 from meshrt.programs.arm.tiles import row_tiles
 from meshrt.programs.arm.weights import How, Packed, panels_of
@@ -128,6 +129,9 @@ def _streams(
         "row_scale": packing.by_rows(row_scale, rows)[:, None, :, None],
         "total": packing.by_rows(x.totals[span, those].astype(np.float32), rows)[:, None, :, None],
     }
+    if how.form.bits not in (4, 8):
+        streams["bits"] = streams["w"][..., how.columns * packing.STEP * (how.form.bits & ~1) // 8 :]
+        streams["shifts"] = SHIFTS.reshape(1, 1, 1, 1, 16)
     if weights.shift is not None:
         streams[how.form.shift] = weights.shift[at][mine][None, :, some, None]
     return streams

@@ -9,7 +9,9 @@ from meshrt.errors import UsageError
 from meshrt.models.catalogue import find_model
 from meshrt.models.checkpoint import check_shapes, open_checkpoint
 from meshrt.models.config import Config, read_config
-from meshrt.models.family import check_plain, family_of, first_unlike
+from meshrt.models.family import family_of, first_unlike
+from meshrt.models.matrix import Experts
+from meshrt.models.quantize.head import shifted_norms
 from meshrt.program import AtLeast
 from meshrt.programs.arm.engine import ArmEngine
 from meshrt.programs.arm.kv import LayerCache
@@ -20,6 +22,7 @@ from meshrt.programs.generation.generate import generate, said, write_logits
 from meshrt.programs.generation.keep import open_keep
 from meshrt.programs.generation.options import Asked, taken
 from meshrt.programs.generation.prompt import read_prompt
+from meshrt.programs.routing import Routing, RoutingSeed, RoutingText, imbalance, make_routing
 from meshrt.whole import whole
 
 MACHINE = "arm"
@@ -34,7 +37,9 @@ def run(
     prompt_tokens: shared.PromptTokens = None,
     context: shared.Context = 0,
     max_new_tokens: shared.MaxNewTokens = 32,
-    bits: Annotated[Literal["4", "8"] | None, "of a weight  [default: the folder's, or 4]"] = None,
+    bits: Annotated[
+        Literal["2", "3", "4", "5", "6", "7", "8"] | None, "of a weight  [default: the folder's, or 4]"
+    ] = None,
     group: Annotated[
         int | None, "weights of a row that share a scale and zero; 0: all  [default: the folder's, or 64]", AtLeast(0)
     ] = None,
@@ -52,6 +57,8 @@ def run(
     flash: Annotated[
         int, "layers, the last ones, that every pass reads from flash, one while it computes another", AtLeast(0)
     ] = 0,
+    routing: RoutingText = None,
+    routing_seed: RoutingSeed = 0,
     layers: shared.Layers = None,
     layers_run: shared.LayersRun = None,
     temperature: shared.Temperature = 0.0,
@@ -64,11 +71,12 @@ def run(
     every: shared.Every = None,
     resume: shared.Resume = False,
 ) -> dict[str, Any]:
-    """Generate text with a LLaMA or Qwen2 model in W4A8 on Arm cores that share a memory.
+    """Generate text with a LLaMA or another model (docs/models.md) in W4A8 on Arm cores that share a memory.
 
-    Weights are a folder's own codes (meshrt quantize, 4 or 8 bits), or are rounded to nearest when they are read.
-    Every product is of whole numbers, by SIMD instructions that really run; cores share panels of columns and heads.
-    The report has the time to the first token and for each after it, instructions by name, and bytes by level of cache.
+    Weights are a folder's own codes (meshrt quantize, 2 to 8 bits), or are rounded to nearest when they are read.
+    Every product is of whole numbers, but for a router's, by SIMD instructions that really run; cores share panels of
+    columns and heads. The report has the time to the first token and for each after it, instructions by name, and bytes
+    by level of cache.
 
     \b
     Examples:
@@ -81,7 +89,6 @@ def run(
     asked = taken(Asked, arguments)
     folder = find_model(model)
     config = read_config(folder, quantized=True)
-    check_plain(family_of(config), folder, "an Arm core")
     choice = make_choice(asked, soc.payload, config.eos_token_ids)
     shared.check(asked, soc.payload, config.layers)
     shared.check_trace(asked, soc.trace_path)
@@ -90,13 +97,15 @@ def run(
     check_layers(soc, config, layers_run, flash)
     source = None
     if soc.payload:
-        source = open_checkpoint(folder)
+        source = open_checkpoint(folder, config)
         check_shapes(source, config)
+        source = replace(source, rebuilt=shifted_norms(source, config))
     words = read_prompt(soc.control, folder, config.vocab_size, asked)
     shared.check_positions(asked, soc.payload, len(words), config.max_positions)
     chunk = chunk_of(kv_chunk, attention, len(words), len(words) + max_new_tokens)
     keep = open_keep(soc, settings(soc), config, source, words, arguments, grows=kv_chunk != "max")
-    placed = place_model(soc, config, scheme, source, split, flash, layers_run)
+    drawn = routing_of(soc, config, routing, routing_seed)
+    placed = place_model(soc, config, scheme, source, split, flash, layers_run, drawn)
     stand = [0] * (len(placed.layers) - 1) + [config.layers - len(placed.layers)]  # other layers that each stands for
     caches = [
         LayerCache(
@@ -107,6 +116,7 @@ def run(
     generation = generate(soc, engine, words, choice, keep, logits is not None)
     write_logits(soc.control, asked, generation)
     decoded = engine.seconds("decode")
+    uneven = None if placed.loads is None else imbalance(placed.loads)
     return {
         **said(words, choice, generation.new),
         "layers": config.layers,
@@ -118,7 +128,24 @@ def run(
         },
         "ttft_seconds": engine.seconds("prefill"),
         "tpot_seconds": decoded / engine.steps if decoded is not None and engine.steps else None,
-    }
+        **({} if placed.loads is None else {
+            "imbalance_of_experts": None if uneven is None else uneven["mean"],
+            "experts": {"tokens": placed.loads.tolist(), "imbalance": {"experts": uneven}},
+        }),
+    }  # fmt: skip
+
+
+def routing_of(soc: Soc, config: Config, text: str | None, seed: int) -> Routing | None:
+    """Who gets which token by shape; None where the router says so, or of a model without experts. UsageError."""
+    mixtures = [layer.mlp for layer in family_of(config).layers if isinstance(layer.mlp, Experts)]
+    if soc.payload or not mixtures:
+        for name, given in (("--routing", text is not None), ("--routing-seed", seed != 0)):
+            if given and mixtures:
+                raise UsageError(f"{name}: with numbers the router decides; it is for --payload none")
+            if given:
+                raise UsageError(f"{name} is about the experts of a model, and this one has none")
+        return None
+    return make_routing(text or "uniform", len(mixtures), len(mixtures[0].experts), mixtures[0].top, seed)
 
 
 def check_layers(soc: Soc, config: Config, layers_run: int | None, flash: int) -> None:

@@ -1,9 +1,8 @@
 """A model into the DRAM of Arm cores: the codes that a folder has, or such as its weights are rounded to."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
-from typing import Any
+from itertools import accumulate, repeat
 
 import numpy as np
 
@@ -12,17 +11,20 @@ from meshrt.errors import UsageError
 from meshrt.models import matrix as forms
 from meshrt.models.checkpoint import Checkpoint
 from meshrt.models.config import Config
-from meshrt.models.errors import ModelError
 from meshrt.models.family import family_of
 from meshrt.models.quantize import codes as grids
 from meshrt.models.quantize.codes import Codes
 from meshrt.models.quantize.folder import read_parts
 from meshrt.models.quantize.form import Quantized
-from meshrt.programs.arm.attention import Heads
+from meshrt.programs.arm.attention import Heads, Scores
+from meshrt.programs.arm.between import Norm
+from meshrt.programs.arm.compensators import EIGHT, beside, compensators
 from meshrt.programs.arm.kernels import Form, Shift
-from meshrt.programs.arm.model import Factors, Layer, Matrix, Model
+from meshrt.programs.arm.layout import PANEL
+from meshrt.programs.arm.parts import Factors, HeadNorms, Layer, Matrix, Mixture, Mlp, Model, Positions
 from meshrt.programs.arm.split import Split
-from meshrt.programs.arm.weights import Packed, choose, place
+from meshrt.programs.arm.weights import How, Packed, choose, place
+from meshrt.programs.routing import Routing
 
 Array = np.ndarray
 
@@ -49,12 +51,6 @@ def scheme_of(
     if (bits, group) != (None, None) or symmetric:
         raise UsageError("--bits, --group and --symmetric are for weights: the model's folder has codes already")
     one = next(iter(forms_there))
-    if one.bits not in (4, 8):
-        raise UsageError(f"the model has codes of {one.bits} bits; kernels on Arm cores unpack 4 bits, or take 8")
-    if any(form.rank for form in forms_there):
-        raise UsageError(
-            "the model has compensators, which products of whole numbers have no room for: quantize without"
-        )
     if config.head is not None and head_bits != "8":
         raise UsageError(
             f"--head-bits {head_bits} is for a head of weights: the model's folder has codes of it already"
@@ -65,7 +61,7 @@ def scheme_of(
 
 def place_model(
     soc: Soc, config: Config, scheme: Scheme, source: Checkpoint | None, split: Split, flash: int = 0,
-    layers_run: int | None = None,
+    layers_run: int | None = None, routing: Routing | None = None,
 ) -> Model:  # fmt: skip
     """All of it in DRAM, by shape without its numbers. LimitError, ModelError.
 
@@ -74,10 +70,17 @@ def place_model(
     """
     family = family_of(config)
     hidden = config.hidden_size
-    how = choose(soc, Form(scheme.bits, shift=shift_of(config, scheme), blocks=scheme.blocks))
+    how, thin = hows_of(soc, config, scheme)
 
     def vector(name: str) -> Array | None:
-        return None if source is None else source.read(name + ".weight").astype(np.float32)
+        return None if source is None else source.read(name).astype(np.float32)
+
+    def norm(name: str) -> Norm:
+        centred = family.layer_norm
+        return Norm(family.eps, vector(name + ".weight"), centred, vector(name + ".bias") if centred else None)
+
+    def after(name: str | None) -> Norm | None:
+        return None if name is None else norm(name)
 
     def packed(name: str, several: Sequence[forms.Matrix], over: Packed | None, at: int = 0) -> Packed:
         """Matrices that have one input as one."""
@@ -95,7 +98,8 @@ def place_model(
         cut = [one for one in several if isinstance(one.form, forms.LowRank)]
         if not cut:
             whole: tuple[Packed, ...] = (packed(name, several, next(over, None)),)
-            return Matrix(name, several[0].rows, ends[-1], whole, how, biased, bias)
+            more = compensators(soc, thin, source, name, several, at, over)
+            return Matrix(name, several[0].rows, ends[-1], whole, how, biased, bias, more=more)
         whole = tuple(
             packed(one.name, (one,), next(over, None), at[one.name]) for one in several if one not in cut
         )  # fmt: skip
@@ -103,23 +107,55 @@ def place_model(
         seconds = tuple(
             packed(f"{one.name}, second factor", one.factors()[1:], next(over, None), at[one.name]) for one in cut
         )  # fmt: skip
-        return Matrix(name, several[0].rows, ends[-1], whole, how, biased, bias, Factors(first, seconds))
+        return Matrix(name, several[0].rows, ends[-1], whole, how, biased, bias, Factors(first, seconds, how))
 
-    table = family.embedding + ".weight"
-    embedding = None if source is None else source.read(table).astype(np.float16)
-    buffer = soc.buffer("embedding", 2 * config.vocab_size * hidden)
+    def mlp_of(stem: str, one: forms.Mlp, over: Iterator[Matrix | None]) -> Mlp:
+        inner = side_by_side(stem + ("up" if one.gate is None else "gate, up"), one.inner, next(over))
+        return Mlp(inner, side_by_side(stem + "down", (one.down,), next(over)), one.gate is not None, one.activation)
+
+    def mixture_of(number: int, stem: str, one: forms.Experts, over: Iterator[Matrix | None]) -> Mixture:
+        panels = -(-sum(each.columns for each in one.routing) // PANEL)
+        router = None
+        if source is not None:
+            columns = np.concatenate([source.read(each.name + ".weight").astype(np.float32) for each in one.routing])
+            filled = np.pad(columns, ((0, -len(columns) % PANEL), (0, 0)))
+            router = np.ascontiguousarray(filled.reshape(panels, PANEL, hidden).transpose(0, 2, 1))
+        buffer = soc.buffer(stem + "router", 4 * panels * PANEL * hidden)
+        experts = tuple(mlp_of(f"{stem}expert {at}, ", each, over) for at, each in enumerate(one.experts))
+        shared = None if one.shared is None else mlp_of(stem + "shared expert, ", one.shared, over)
+        gated = one.shared_gate is not None
+        return Mixture(number, router, buffer, experts, one.top, one.renormalise, shared, gated)
+
+    def heads_of(one: forms.Layer) -> HeadNorms | None:
+        if one.q_norm is None or one.k_norm is None:
+            return None if family.clip is None else HeadNorms(None, (0, 0), family.clip)
+        norms = (Norm(family.eps, vector(f"{each.name}.weight")) for each in (one.q_norm, one.k_norm))
+        return HeadNorms((next(norms), next(norms)), (one.q_norm.size, one.k_norm.size), family.clip)
+
+    def table(name: str) -> tuple[Array | None, int]:
+        """float16 [rows, K], and its buffer."""
+        found = None if source is None else source.read(name + ".weight").astype(np.float16)
+        rows = config.vocab_size if name == family.embedding else family.position_offset + family.max_positions
+        return found, soc.buffer("embedding" if name == family.embedding else "positions", 2 * rows * hidden)
+
+    embedding, buffer = table(family.embedding)
+    learned = None if family.positions is None else Positions(*table(family.positions), family.position_offset)
     layers: list[Layer] = []
-    first = config.layers - flash
+    first, mixtures = config.layers - flash, 0
     for number, one in enumerate(family.layers[:layers_run]):
-        stem, mlp = f"layer {number}: ", one.dense_mlp
-        if mlp.gate is None:
-            raise ModelError("a model without gates in its MLPs; on Arm cores there is SwiGLU")
-        over: Sequence[Matrix | None] = layers[number - 2].matrices if number - 2 >= first else [None] * 4
+        stem = f"layer {number}: "
+        over: Iterator[Matrix | None] = iter(layers[number - 2].matrices) if number - 2 >= first else repeat(None)
+        qkv = side_by_side(stem + "q, k, v", (one.q, one.k, one.v), next(over))
+        o = side_by_side(stem + "o", (one.o,), next(over))
+        if isinstance(one.mlp, forms.Mlp):
+            mlp: Mlp | Mixture = mlp_of(stem, one.mlp, over)
+        else:
+            mlp = mixture_of(mixtures, stem, one.mlp, over)
+            mixtures += 1
+        scores = Scores(family.scale, family.score_cap, one.window, bool(config.ropes))
         layers.append(Layer(
-            vector(one.attention_norm), side_by_side(stem + "q, k, v", (one.q, one.k, one.v), over[0]),
-            side_by_side(stem + "o", (one.o,), over[1]), vector(one.mlp_norm),
-            side_by_side(stem + "gate, up", (mlp.gate, mlp.up), over[2]),
-            side_by_side(stem + "down", (mlp.down,), over[3]),
+            norm(one.attention_norm), qkv, o, norm(one.mlp_norm), mlp, scores, heads_of(one),
+            after(one.after_attention), after(one.after_mlp), one.rope,
         ))  # fmt: skip
     if others := config.layers - len(layers):
         soc.buffer("the other layers", others * sum(matrix.nbytes for matrix in layers[-1].matrices))
@@ -132,9 +168,21 @@ def place_model(
     lying = place(soc, head_how, "head", output.columns, hidden, group, codes)
     head = Matrix("head", hidden, output.columns, (lying,), head_how, False, None)
     heads = Heads(config.heads, config.kv_heads, config.head_dim)
+    experts = max((len(one.mlp.experts) for one in layers if isinstance(one.mlp, Mixture)), default=0)
     return Model(
-        config, heads, embedding, buffer, tuple(layers), vector(family.norm), head, split, scheme.blocks, flash
-    )
+        config, heads, embedding, buffer, tuple(layers), norm(family.norm), head, split, scheme.blocks, flash, learned,
+        np.zeros((mixtures, experts), np.int64) if mixtures else None, routing,
+    )  # fmt: skip
+
+
+def hows_of(soc: Soc, config: Config, scheme: Scheme) -> tuple[How, Mapping[int, How]]:
+    """How matrices are multiplied, and compensators by their bits: with as many rows, as all take the same codes."""
+    how = choose(soc, Form(scheme.bits, shift=shift_of(config, scheme), blocks=scheme.blocks))
+    stored = {form.compensator_bits for form in config.quantized.values() if form.rank}
+    bits = {EIGHT, *(one for one in stored if one < EIGHT)} if stored else set()
+    thin = {one: choose(soc, Form(one, shift="half", blocks=scheme.blocks), how.unit.name) for one in sorted(bits)}
+    rows = min(one.rows for one in (how, *thin.values()))
+    return replace(how, rows=rows), {one: replace(own, rows=rows) for one, own in thin.items()}
 
 
 def shift_of(config: Config, scheme: Scheme) -> Shift:
@@ -156,16 +204,6 @@ def codes_of(source: Checkpoint, one: forms.Matrix, scheme: Scheme) -> Codes:
         return read_parts(source, one.name, one.form, one.columns, one.rows).codes
     weights = source.read(one.name + ".weight").astype(np.float64)
     return (grids.symmetric if scheme.symmetric else grids.nearest)(weights, scheme.bits, group_of(one, scheme))
-
-
-def beside(several: Sequence[Codes]) -> Codes:
-    """Matrices that have one input as one."""
-    first = several[0]
-    changes: dict[str, Any] = {
-        name: np.concatenate([getattr(one, name) for one in several])
-        for name in ("codes", "scale", "zero", "offset") if getattr(first, name, None) is not None
-    }  # fmt: skip
-    return replace(first, **changes)
 
 
 def bias_of(source: Checkpoint, one: forms.Matrix) -> Array:

@@ -4,7 +4,7 @@ p is the unit's pack. Inputs [l / p, e / ep, ep, p] and weights [h / hp, l / p, 
 loop's tile for its last two axes. Four bits: of 32 numbers in that order the first 16 are the upper halves of 16 bytes
 and the other 16 the lower ones ("planes"), so that a shift and a mask give two registers that need no reordering. The
 paper says so of pairs that are packed first, which gives another order. `pairs` is what it was before: numbers 2 j and
-2 j + 1 in byte j, which zip1 and zip2 have to put in order.
+2 j + 1 in byte j, which zip1 and zip2 have to put in order. Other numbers of bits are those of planes.py.
 """
 
 from dataclasses import dataclass
@@ -12,6 +12,7 @@ from math import ceil
 
 import numpy as np
 
+from meshrt.programs.arm import planes
 from meshrt.programs.arm.tiles import Unit
 
 STEP = 8  # numbers along k that a step of a loop takes
@@ -43,7 +44,7 @@ def padded(columns: int, hp: int, parts: list[Part]) -> tuple[int, int]:
 
 
 def pack_weights(codes: Array, unit: Unit, hp: int, part: Part, bits: int, layout: str) -> Array:
-    """Codes uint8 [h, groups, group] -> uint8 [panels, groups, steps, bytes of a step]; 4 or 8 bits, int8 for 8."""
+    """Codes uint8 [h, groups, group] -> uint8 [panels, groups, steps, bytes of a step]; of 8 bits int8."""
     h, size = len(codes), part.steps * STEP
     panels = ceil(h / hp)
     full = np.zeros((panels * hp, part.groups, size), np.uint8)
@@ -52,11 +53,13 @@ def pack_weights(codes: Array, unit: Unit, hp: int, part: Part, bits: int, layou
     flat = by_step.transpose(0, 2, 3, 4, 1, 5).reshape(panels, part.groups, part.steps, -1)
     if bits == 8:
         return np.ascontiguousarray(flat)
+    if bits != 4:
+        return planes.pack(flat, bits)
     if layout == "pairs":
         pairs = flat.reshape(*flat.shape[:-1], -1, 2)
         return pairs[..., 0] | pairs[..., 1] << 4
-    planes = flat.reshape(*flat.shape[:-1], -1, 2, 16)
-    return (planes[..., 0, :] << 4 | planes[..., 1, :]).reshape(*flat.shape[:-1], -1)
+    pairs = flat.reshape(*flat.shape[:-1], -1, 2, 16)
+    return (pairs[..., 0, :] << 4 | pairs[..., 1, :]).reshape(*flat.shape[:-1], -1)
 
 
 def pack_inputs(x: Array, unit: Unit, rows: int, part: Part, group: int) -> Array:

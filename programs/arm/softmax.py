@@ -61,20 +61,23 @@ def rotated(
 
 
 @lru_cache
-def largest(wide: bool) -> Kernel:
-    """Of eight scores, float32 or float16: what is at or behind the row's limit becomes -infinity; the largest."""
-    before = (ld1(("nothing",), "constants"), ld1(("limit",), "limit"), of("mov", "m", "nothing"))
+def largest(wide: bool, windowed: bool = False) -> Kernel:
+    """Of eight scores, float32 or float16: what is at or behind the row's limit becomes -infinity, and what is at or
+    before its floor if it is `windowed`; the largest.
+    """
+    before = [ld1(("nothing",), "constants"), ld1(("limit",), "limit"), of("mov", "m", "nothing")]
+    before += [ld1(("floor",), "floor")] if windowed else []
     loads = [ld1(("a", "b"), "x")] if wide else [
         ld1(("h",), "x"), of("fcvtl", "a", "h"), of("fcvtl2", "b", "h")
     ]  # fmt: skip
     body = [*loads, ld1(("p", "q"), "positions")]
     for score, position in (("a", "p"), ("b", "q")):
-        body += [
-            of("cmgt_4s", position, "limit", position), of("bsl", position, score, "nothing"),
-            of("fmax", "m", "m", position),
-        ]  # fmt: skip
+        body += [of("cmgt_4s", "w", position, "floor")] if windowed else []
+        body.append(of("cmgt_4s", position, "limit", position))
+        body += [of("and", position, position, "w")] if windowed else []
+        body += [of("bsl", position, score, "nothing"), of("fmax", "m", "m", position)]
     after = (of("fmaxv", "m", "m"), of("dup_4s", "m", "m", at=0), st1(("m",), "most"))
-    return Kernel("softmax largest", before, (*body, st1(("p", "q"), "y")), after)
+    return Kernel("softmax largest", tuple(before), (*body, st1(("p", "q"), "y")), after)
 
 
 RAISE = Kernel(
@@ -95,19 +98,27 @@ def sharing(wide: bool) -> Kernel:
     return Kernel("softmax share", (ld1(("s",), "share"),), tuple(body), ())
 
 
-def softmax(team: Team, tokens: int, seen: int, scores: Array | None, wide: bool) -> Array | None:
-    """Over the last axis of scores [heads, T, S], where the last of the T tokens sees all S positions.
+def softmax(
+    team: Team, tokens: int, seen: int, scores: Array | None, wide: bool, wide_shares: bool | None = None,
+    window: int | None = None,
+) -> Array | None:  # fmt: skip
+    """Over the last axis of scores [heads, T, S], where the last of the T tokens sees all S positions, or the last
+    `window` of them, and each other one position less.
 
-    float32 within; scores and shares are float32 if they are `wide`, else float16. e^x is that of exponent.py.
+    float32 within; scores and shares are float32 if they are `wide`, else float16; shares have a kind of their own if
+    `wide_shares` says so. e^x is that of exponent.py.
     """
+    shares_wide = wide if wide_shares is None else wide_shares
     grid: Sequence[int] = (len(units_of(team)), tokens)
     steps = ceil(seen / 8)
     limit = np.repeat(np.arange(seen - tokens + 1, seen + 1, dtype=np.int32)[:, None], 4, axis=1)
-    inputs = {
+    inputs: dict[str, Array | None] = {
         "x": laid(scores, 8), "positions": np.arange(8 * steps, dtype=np.int32).view(np.uint8).reshape(steps, 32),
         "limit": limit.view(np.uint8)[:, None], "constants": same(-np.inf),
     }  # fmt: skip
-    seen_only = sweep(team, largest(wide), grid, steps, inputs, {"y": 32}, {"most": 16})
+    if window is not None:
+        inputs["floor"] = (limit - (window + 1)).view(np.uint8)[:, None]
+    seen_only = sweep(team, largest(wide, window is not None), grid, steps, inputs, {"y": 32}, {"most": 16})
     x = most = share = None
     if seen_only is not None:
         x, most = seen_only["y"], seen_only["most"]
@@ -116,6 +127,6 @@ def softmax(team: Team, tokens: int, seen: int, scores: Array | None, wide: bool
     powers = sweep(team, RAISE, grid, 2 * steps, inputs, {"y": 16}, {"share": 16})
     if powers is not None:
         x, share = powers["y"].reshape(*grid, steps, 32), powers["share"]
-    kind = F32 if wide else F16
-    stored = sweep(team, sharing(wide), grid, steps, {"x": x, "share": share}, {"y": 8 * kind.itemsize})
+    kind = F32 if shares_wide else F16
+    stored = sweep(team, sharing(shares_wide), grid, steps, {"x": x, "share": share}, {"y": 8 * kind.itemsize})
     return None if stored is None else taken(stored["y"], kind, seen)

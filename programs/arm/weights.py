@@ -12,6 +12,7 @@ from meshrt.models.quantize.codes import Codes
 from meshrt.programs.arm import packing
 from meshrt.programs.arm.kernels import Form
 from meshrt.programs.arm.packing import Part
+from meshrt.programs.arm.planes import temporaries
 from meshrt.programs.arm.tiles import UNITS, Unit, parse_tile, plan
 
 Array = np.ndarray
@@ -61,6 +62,7 @@ def choose(soc: Soc, form: Form, unit: str | None = None, tile: str | None = Non
     found = UNITS[unit]
     if tile is None:
         more = (form.layout == "pairs") + form.signed if form.bits == 4 else 0  # registers to unpack with
+        more += temporaries(form.bits) if form.bits not in (4, 8) else 0
         best = plan(found, soc.device.registers - more, form.bits)
         rows, columns = best.rows, best.columns
     else:

@@ -14,7 +14,7 @@ from meshrt.models.family import Family
 from meshrt.models.matrix import Experts
 from meshrt.programs.gpu.cut import part
 from meshrt.programs.gpu.options import How
-from meshrt.programs.routing import Routing, make_routing
+from meshrt.programs.routing import Routing, imbalance, make_routing
 
 
 @dataclass
@@ -173,9 +173,3 @@ def told_experts(gpus: Gpus, mixing: Mixing | None, family: Family, layers_run: 
             "padding_share": counted["expert_padding"] / rows if rows else 0.0,
         },
     }
-
-
-def imbalance(tokens: NDArray[Any]) -> dict[str, float] | None:
-    """The largest over the mean, of each layer: mean of the layers, and the worst."""
-    shares = [float(line.max() / line.mean()) for line in tokens if line.any()]
-    return {"mean": float(np.mean(shares)), "worst": max(shares)} if shares else None

@@ -74,7 +74,7 @@ def table6(model: str, found: All) -> list[Finding]:
     for rank in TABLE6_RANKS:
         claims.append(worse("Table 6", model, found, f"rank {rank}, 3 bits", f"rank {rank}, 8 bits"))
         three, eight = (found[f"rank {rank}, {bits} bits"].perplexity for bits in (3, 8))
-        says = "3 bits cost 0.16 to 0.27 % of perplexity against 8"
+        says = "3 bits cost no more than 0.16 to 0.27 % of perplexity against 8"
         claims.append(Finding("Table 6", model, f"{says}, rank {rank}", f"{100 * (three / eight - 1):+.3f} %",
                             three / eight - 1 < 0.0028))  # fmt: skip
     return claims

@@ -9,22 +9,25 @@ from meshrt.studies.waferllm.printed import number, print_lines, short_ratio
 Row = dict[str, Any]
 
 
-def print_reproduction(report: dict[str, Any]) -> None:
-    """Each table: published beside computed, the packaged models' own, what contradicts itself; then the claims."""
-    for name, contradictions in report["contradictions"].items():
-        rows = [row for row in report["rows"] if row["table"] == name]
-        _print_computed(title(name), [row for row in rows if not row["note"].startswith("needs")])
-        _print_missing(title(name), [row for row in rows if row["note"].startswith("needs")])
-        lines = [line for line in report["packaged"] if line["table"] == name]
-        if lines:
-            _print_packaged(f"{title(name)}, on the packaged mixtures", lines)
-        if contradictions:
-            print("  As printed, this cannot be right")
-        for sentence in contradictions:
-            print(f"  - {sentence}")
-    seconds = [(one["model"], one["system"], f"{one['seconds']:.1f}") for one in report["host"]["quantizing_seconds"]]
-    if seconds:
-        print_lines("Figure 8, CPU seconds of this host to quantize", ("", "", "s"), seconds)
+def print_part(report: dict[str, Any], name: str) -> None:
+    """One table: published beside computed, the packaged models' own, what contradicts itself."""
+    rows = [row for row in report["rows"] if row["table"] == name]
+    _print_computed(title(name), [row for row in rows if not row["note"].startswith("needs")])
+    _print_missing(title(name), [row for row in rows if row["note"].startswith("needs")])
+    lines = [line for line in report["packaged"] if line["table"] == name]
+    if lines:
+        _print_packaged(f"{title(name)}, on the packaged mixtures", lines)
+    contradictions = report["contradictions"][name]
+    if contradictions:
+        print("  As printed, this cannot be right")
+    for sentence in contradictions:
+        print(f"  - {sentence}")
+    if name == "figure8":
+        found = [(one["model"], one["system"], f"{one['seconds']:.1f}") for one in report["host"]["quantizing_seconds"]]
+        print_lines("Figure 8, CPU seconds of the host that quantized", ("", "", "s"), found)
+
+
+def print_claims(report: dict[str, Any]) -> None:
     holds = {True: "yes", False: "no", None: "noise"}
     said = [(one["where"], one["model"], one["says"], one["found"], holds[one["holds"]]) for one in report["claims"]]
     if said:
@@ -73,7 +76,7 @@ def _print_packaged(heading: str, lines: Sequence[Row]) -> None:
         policy = values["policy"]
         shown.append(
             (
-                line["model"], f"{system}: {policy}" if policy and system[:4] == "MiLo" else policy or system,
+                line["model"], f"{system}: {policy}" if policy and not policy.startswith(system) else policy or system,
                 f"{values['bytes']:,}",
                 f"{values['compensator_bytes']:,}", f"{values['bits_per_weight']:.3f}", f"{values['error']:.4f}",
                 f"{values['perplexity']:.5f}", f"{1e3 * values['nats_more']:.2f}",

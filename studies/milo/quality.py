@@ -1,6 +1,6 @@
 """What quantization costs the packaged mixtures: folders as `meshrt quantize` writes them, on held-out stories."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,7 +21,6 @@ from meshrt.models.reference import load_weights
 from meshrt.models.stories import HELD_OUT_SEED
 from meshrt.models.texts import story_sequences
 from meshrt.models.tokenizer import load_tokenizer
-from meshrt.ranks.console import Console
 
 GROUP, CALIBRATION_STORIES, CALIBRATION_SEED = 64, 256, 0  # as `meshrt quantize` takes them without options
 
@@ -99,24 +98,3 @@ def measure(recipe: Recipe, stories: int) -> Measured:
         policy["ranks"], told["bytes"], told["compensator_bytes"], told["bits_per_weight"], tuple(matrices),
         tuple(nats), seconds,
     )  # fmt: skip
-
-
-def measure_all(comm: Any, console: Console, recipes: Sequence[Recipe], stories: int) -> dict[Recipe, Measured]:
-    """All of them, shared out to the ranks, on every rank.
-
-    NumPy's BLAS runs on one thread: bits do not depend on how many there are, and for matrices as small as these
-    several are slower.
-    """
-    from threadpoolctl import threadpool_limits
-
-    mine = recipes[comm.rank :: comm.size]
-    found = {}
-    with threadpool_limits(1, "blas"):
-        for done, recipe in enumerate(mine, 1):
-            found[recipe] = measure(recipe, stories)
-            console.progress("models quantized", done, len(mine))
-    console.clear()
-    every: dict[Recipe, Measured] = {}
-    for part in comm.allgather(found):
-        every |= part
-    return every

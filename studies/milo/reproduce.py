@@ -4,7 +4,7 @@ Sizes are exact, from the shapes of the published models. Perplexities need the 
 imitated, and beside them stand those of the packaged mixtures. Times are an A100's roofline.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -14,8 +14,9 @@ from meshrt.report import SCHEMA
 from meshrt.studies.files import write_csv
 from meshrt.studies.milo import claims as milo_claims
 from meshrt.studies.milo import published, rooflines, sizes, stripes, weights
+from meshrt.studies.milo.kept import Kept
 from meshrt.studies.milo.lines import LINES, Line
-from meshrt.studies.milo.quality import Measured, Recipe, measure_all
+from meshrt.studies.milo.quality import Measured
 from meshrt.studies.milo.recipes import RECIPES, TINY
 from meshrt.studies.rows import Finding, Row
 
@@ -26,49 +27,63 @@ ROWS = {
 NAMES = (*map(str, range(1, 10)), "figure5", "figure7", "figure8", "figure9", "figure11")
 
 
-def reproduce(comm: Any, console: Console, names: Sequence[str], stories: int) -> dict[str, Any]:
-    """These tables and figures, the models' runs shared out to the ranks: the report, on all of them."""
+def reproduce(
+    comm: Any, console: Console, names: Sequence[str], kept: Kept,
+    show: Callable[[dict[str, Any], str], object] | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """These tables and figures, the models' runs shared out to the ranks: the report, on all of them.
+
+    `show(report so far, name)` is called on rank 0 as soon as a table or figure is done.
+    """
     start = perf_counter()
-    recipes = {(name, model): RECIPES[name](model) for name in names if name in RECIPES for model in TINY}
-    wanted: list[Recipe] = list(dict.fromkeys(one for named in recipes.values() for one in named.values()))
-    if wanted:
-        console.text(f"{len(wanted)} models to quantize and to run on {stories} stories\n")
-    measured = measure_all(comm, console, wanted, stories)
     rows: list[Row] = []
     lines: list[Line] = []
     claims: list[Finding] = []
+    seconds: list[dict[str, Any]] = []
+
+    def report() -> dict[str, Any]:
+        return {
+            "schema": SCHEMA,
+            "paper": "milo",
+            "rows": [row.json() for row in rows],
+            "packaged": [line.json() for line in lines],
+            "claims": [claim.json() for claim in claims],
+            "contradictions": {name: list(published.CONTRADICTIONS.get(name, ())) for name in names},
+            "host": {
+                "ranks": comm.size,
+                "wall_seconds": perf_counter() - start,
+                "version": __version__,
+                "quantizing_seconds": seconds,
+            },
+        }
+
     for name in names:
+        recipes = {model: RECIPES[name](model) for model in TINY if name in RECIPES}
+        wanted = [one for named in recipes.values() for one in named.values()]
+        if missing := kept.missing(wanted):
+            console.text(
+                f"{title(name)}: {len(missing)} models to quantize and to run on {kept.stories} stories,"
+                f" {perf_counter() - start:.0f} s so far\n"
+            )
+        kept.run(comm, console, wanted)
         rows += ROWS[name]() if name in ROWS else []
         rows += weights.rows(name)
-        for model in TINY if name in RECIPES else ():
-            found = {system: measured[one] for system, one in recipes[name, model].items()}
+        for model, named in recipes.items():
+            found = {system: kept.of(one) for system, one in named.items()}
             lines += LINES[name](name, model, found)
             claims += milo_claims.OF_MODELS[name](model, found) if name in milo_claims.OF_MODELS else []
+            seconds += _seconds(model, found) if name == "figure8" else []
         claims += milo_claims.by_rooflines(name) if name in ("7", "figure9") else []
         claims += milo_claims.by_stripes() if name == "9" else []
-    return {
-        "schema": SCHEMA,
-        "paper": "milo",
-        "rows": [row.json() for row in rows],
-        "packaged": [line.json() for line in lines],
-        "claims": [claim.json() for claim in claims],
-        "contradictions": {name: list(published.CONTRADICTIONS.get(name, ())) for name in names},
-        "host": {
-            "ranks": comm.size,
-            "wall_seconds": perf_counter() - start,
-            "version": __version__,
-            "quantizing_seconds": _seconds(measured) if "figure8" in names else [],
-        },
-    }
+        if show is not None and comm.rank == 0:
+            show(report(), name)
+    return report()
 
 
-def _seconds(measured: dict[Recipe, Measured]) -> list[dict[str, Any]]:
-    """Figure 8: CPU seconds of each of its recipes."""
+def _seconds(model: str, found: Mapping[str, Measured]) -> list[dict[str, Any]]:
+    """Figure 8: CPU seconds of each of its recipes, of the host that ran it."""
     return [
-        {"model": model, "system": system, "seconds": measured[one].seconds}
-        for model in TINY
-        for system, one in RECIPES["figure8"](model).items()
-        if one.method != "fp16"
+        {"model": model, "system": system, "seconds": one.seconds} for system, one in found.items() if system != "fp16"
     ]
 
 

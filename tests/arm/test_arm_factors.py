@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import moe_models
 import numpy as np
 import pytest
 from decomposed import decompose
@@ -20,7 +21,7 @@ from meshrt.models.config import read_config
 from meshrt.models.matrix import factor_names
 from meshrt.models.quantize import codes as grids
 from meshrt.models.reference import forward, load_weights
-from meshrt.programs.arm import model as passes
+from meshrt.programs.arm import mlp as passes
 
 PROMPT: dict[str, Any] = {"prompt_ids": "1,5,2,9,3,3,8", "max_new_tokens": 3}
 SOME = {"self_attn.k_proj": 5, "mlp.gate_proj": 11, "mlp.up_proj": 7, "mlp.down_proj": 13}  # q, v and o are whole
@@ -95,3 +96,15 @@ def test_layers_of_other_ranks_stand_for_none(comm: Any, tmp_path: Path) -> None
         run_on_arm(comm, "llama", flash=3, **given)
     with pytest.raises(UsageError, match="layer 3 has other ranks than layer 1"):
         run_on_arm(comm, "llama", layers_run=2, **given)
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_experts_in_factors(comm: Any, tmp_path: Path) -> None:
+    """Some of them, the shared one too, in 8 bits; neighbours are whole."""
+    moe_models.random_moe("qwen2-moe", tmp_path / "plain")
+    names = [name for name in read_config(tmp_path / "plain").matrices() if "mlp" in name and "down" not in name]
+    folder = decompose(tmp_path / "plain", tmp_path / "low", {name: 3 + at % 7 for at, name in enumerate(names[::2])})
+    given = {"model": str(folder), "bits": "8", "group": 32, "kv": "float32", **PROMPT, "max_new_tokens": 1}
+    found = logits_of(comm, tmp_path, cores=5, **given)
+    truth = forward(read_config(folder), load_weights(folder), [1, 5, 2, 9, 3, 3, 8])
+    assert np.linalg.norm(found - truth) <= 0.05 * np.linalg.norm(truth)

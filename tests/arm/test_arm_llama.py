@@ -23,7 +23,7 @@ from meshrt.models.quantize.sizes import Scheme
 from meshrt.models.reference import forward, load_weights
 from meshrt.models.stories import stories
 from meshrt.models.tokenizer import encode, load_tokenizer
-from meshrt.programs.arm import model as passes
+from meshrt.programs.arm import products
 from meshrt.programs.arm.attention import Heads, attention
 from meshrt.programs.arm.inputs import Stage
 from meshrt.programs.arm.kv import LayerCache
@@ -51,7 +51,7 @@ def test_every_product_is_that_of_the_integer_reference(
 ) -> None:
     """On the same inputs, to the bit: layer by layer, as rounding that differs once spreads (W4A8)."""
     inputs: list[np.ndarray] = []
-    quantized, product = passes.quantized, passes.product
+    quantized, product = products.quantized, products.product
 
     def watched_inputs(soc: Any, stage: Stage, shape: tuple[int, int], *rest: Any) -> Any:
         seen: list[np.ndarray] = []
@@ -74,8 +74,8 @@ def test_every_product_is_that_of_the_integer_reference(
         outputs.append(out)
         return out
 
-    monkeypatch.setattr(passes, "quantized", watched_inputs)
-    monkeypatch.setattr(passes, "product", watched_product)
+    monkeypatch.setattr(products, "quantized", watched_inputs)
+    monkeypatch.setattr(products, "product", watched_product)
     logits_of(comm, tmp_path, cores=3, **options)
     folder = find_model("llama-tiny")
     config, weights = read_config(folder), load_weights(folder)

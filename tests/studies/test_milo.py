@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from math import ceil, sqrt
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from mpi4py import MPI
 from mpi_jobs import Finished
 
+from meshrt.errors import UsageError
 from meshrt.models.catalogue import find_model, packaged
 from meshrt.models.quantize.choice import choose
 from meshrt.models.quantize.model import read_model, statistics
@@ -21,7 +23,8 @@ from meshrt.models.tokenizer import load_tokenizer
 from meshrt.ranks.console import Console
 from meshrt.studies.milo import published, quality, rooflines, sizes, stripes, weights
 from meshrt.studies.milo.claims import worse
-from meshrt.studies.milo.printed import print_reproduction
+from meshrt.studies.milo.kept import Kept, open_kept
+from meshrt.studies.milo.printed import print_claims, print_part
 from meshrt.studies.milo.quality import Measured, Recipe, measure
 from meshrt.studies.milo.recipes import BUDGET, RECIPES, TINY
 from meshrt.studies.milo.reproduce import NAMES, reproduce, write_files
@@ -170,9 +173,9 @@ def test_what_is_measured_is_what_quantize_reports(
 @pytest.mark.mpi(ranks=[3])
 def test_the_report_is_the_same_on_any_number_of_ranks(comm: Any) -> None:
     names = ("2", "5")
-    report = reproduce(comm, Console(), names, 2)
+    report = reproduce(comm, Console(), names, Kept(2))
     assert report.pop("host")["ranks"] == comm.size
-    alone = reproduce(MPI.COMM_SELF, Console(), names, 2)
+    alone = reproduce(MPI.COMM_SELF, Console(), names, Kept(2))
     alone.pop("host")
     assert report == alone
     assert {line["table"] for line in report["packaged"]} == {"2"}
@@ -187,8 +190,8 @@ def test_tables_for_people(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
         "MiLo-s2": Recipe(model, "milo", "dense-32+kurtosis-2", rounds=1),
     })  # fmt: skip
     names = ("3", "7", "9", "figure9", "figure5")
-    report = reproduce(MPI.COMM_SELF, Console(), names, 1)
-    print_reproduction(report)
+    report = reproduce(MPI.COMM_SELF, Console(), names, Kept(1), print_part)
+    print_claims(report)
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     write_files(report, str(tmp_path))
     assert "Mixtral-8x7B HQQ memory, GiB 20.5 20.4939 1" in lines
@@ -199,6 +202,29 @@ def test_tables_for_people(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {"tables.csv", "claims.csv", "packaged_3.csv", "packaged_figure5.csv"}
     assert (tmp_path / "packaged_3.csv").read_text().count("\n") == 13  # six lines of each model
+
+
+def test_what_was_measured_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table again, from the file: equal, and nothing is measured; other stories are, and other code."""
+    monkeypatch.setitem(RECIPES, "2", lambda model: {"HQQ": Recipe(model, "milo", "dense-2", rounds=2)})
+    path = str(tmp_path / "kept.json")
+
+    def lines(stories: int) -> Any:
+        return reproduce(MPI.COMM_SELF, Console(), ("2",), open_kept(path, stories))["packaged"]
+
+    first, kept = lines(1), open_kept(path, 1)
+    assert len(kept.found) == len(TINY)
+    recipe = RECIPES["2"]("mixtral-tiny")["HQQ"]
+    assert replace(kept.of(recipe), seconds=0.0) == replace(measure(recipe, 1), seconds=0.0)
+    monkeypatch.setattr("meshrt.studies.milo.kept.measure", None)
+    assert lines(1) == first
+    with pytest.raises(TypeError):
+        lines(2)
+    Path(path).write_text(Path(path).read_text().replace(kept.code, "other"))
+    assert not open_kept(path, 1).found
+    Path(path).write_text("[]")
+    with pytest.raises(UsageError, match="is no file of this command"):
+        open_kept(path, 1)
 
 
 def test_the_command(run_meshrt: Callable[..., Finished]) -> None:

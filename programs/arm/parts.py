@@ -1,0 +1,220 @@
+"""A model in DRAM: its matrices, packed, and what lies between them. Arrays are None by shape."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshrt.models.config import Config
+from meshrt.models.matrix import Activation
+from meshrt.programs.arm.attention import Heads, Scores
+from meshrt.programs.arm.between import Norm
+from meshrt.programs.arm.split import Split
+from meshrt.programs.arm.weights import How, Packed
+from meshrt.programs.routing import Routing
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class Factors:
+    """Matrices in two factors that have one input: their first ones side by side, and the second of each."""
+
+    first: Packed
+    seconds: tuple[Packed, ...]
+    how: How
+
+    @property
+    def packed(self) -> tuple[Packed, ...]:
+        return self.first, *self.seconds
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """One matrix or several side by side, packed, and how products with them are computed. `bias` is None by shape.
+
+    `whole`: those that are not in factors; as one, if none is. `more`: compensators, which are added to these.
+    """
+
+    name: str
+    inner: int
+    columns: int
+    whole: tuple[Packed, ...]
+    how: How
+    biased: bool
+    bias: Array | None
+    factors: Factors | None = None
+    more: Factors | None = None
+
+    @property
+    def packed(self) -> tuple[Packed, ...]:
+        """All that lies in DRAM."""
+        thin = [one for factors in (self.factors, self.more) if factors is not None for one in factors.packed]
+        return *self.whole, *thin
+
+    @property
+    def ranks(self) -> list[int]:
+        """Columns between two factors."""
+        return [one.first.columns for one in (self.factors, self.more) if one is not None]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(one.nbytes for one in self.packed)
+
+    @property
+    def group(self) -> int:
+        """Inputs whose weights share a scale."""
+        return self.packed[0].group
+
+
+@dataclass(frozen=True)
+class Mlp:
+    """`inner`: gate and up side by side, or up alone."""
+
+    inner: Matrix
+    down: Matrix
+    gated: bool
+    activation: Activation
+
+    @property
+    def width(self) -> int:
+        return self.down.inner
+
+    @property
+    def matrices(self) -> tuple[Matrix, ...]:
+        return self.inner, self.down
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """MLPs of which a token takes the `top` that a router finds likeliest, and one that all tokens take, if any.
+
+    `router`: weights float32 [panels, K, 8] of columns in panels, of which the first are those of the experts; one more
+    is that of the shared expert's gate, if it is `gated`. `layer`: its number among those with experts.
+    """
+
+    layer: int
+    router: Array | None
+    buffer: int
+    experts: tuple[Mlp, ...]
+    top: int
+    renormalise: bool
+    shared: Mlp | None
+    gated: bool
+
+    @property
+    def columns(self) -> int:
+        """Of the router."""
+        return len(self.experts) + self.gated
+
+    @property
+    def mlps(self) -> tuple[Mlp, ...]:
+        return self.experts if self.shared is None else (*self.experts, self.shared)
+
+    @property
+    def matrices(self) -> tuple[Matrix, ...]:
+        return tuple(matrix for mlp in self.mlps for matrix in mlp.matrices)
+
+
+@dataclass(frozen=True)
+class HeadNorms:
+    """What becomes of queries, keys and values before anything else, by rows: norms of each head, or of all together,
+    and bounds. `sizes`: numbers that a norm of queries, and of keys, is over.
+    """
+
+    norms: tuple[Norm, Norm] | None
+    sizes: tuple[int, int]
+    clip: float | None
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer. `after_attention`, `after_mlp`: norms of what these make, before it is added. `rope`: which of the
+    model's rotary embeddings.
+    """
+
+    attention_norm: Norm
+    qkv: Matrix
+    o: Matrix
+    mlp_norm: Norm
+    mlp: Mlp | Mixture
+    scores: Scores
+    heads: HeadNorms | None = None
+    after_attention: Norm | None = None
+    after_mlp: Norm | None = None
+    rope: int = 0
+
+    @property
+    def matrices(self) -> tuple[Matrix, ...]:
+        return self.qkv, self.o, *self.mlp.matrices
+
+    @property
+    def mlps(self) -> tuple[Mlp, ...]:
+        return (self.mlp,) if isinstance(self.mlp, Mlp) else self.mlp.mlps
+
+
+@dataclass(frozen=True)
+class Positions:
+    """Learned positions: a table float16 [positions, K], its buffer, and the row of the first position."""
+
+    table: Array | None
+    buffer: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model in DRAM. `embedding`: its table as float16 [vocabulary, K], and the buffer of it.
+
+    By shape there may be fewer `layers` than it has: the last one is counted for those that lack. `loads`: of layers
+    with experts, how many tokens each expert got so far [layers, experts]; `routing`: who gets them by shape.
+    """
+
+    config: Config
+    heads: Heads
+    embedding: Array | None
+    table: int
+    layers: tuple[Layer, ...]
+    norm: Norm
+    head: Matrix
+    split: Split
+    blocks: bool  # activations have a scale for each group, not for each row
+    flash: int = 0  # layers, the last ones, that are read from flash in every pass
+    positions: Positions | None = None
+    loads: Array | None = None
+    routing: Routing | None = None
+
+    def matrices(self) -> Iterator[Matrix]:
+        """Of all layers that run."""
+        return (one for layer in self.layers for one in layer.matrices)
+
+
+@dataclass(frozen=True)
+class Room:
+    """Buffers of one pass over T tokens. `middle` lies between two factors, `more` is what a compensator makes. The
+    last three are for experts: rows after their norm, the router's scores, and the sum of what experts make.
+    """
+
+    x: int
+    codes: int
+    y: int
+    mixed: int
+    middle: int
+    more: int
+    normed: int
+    scores: int
+    total: int
+
+
+@dataclass(frozen=True)
+class More:
+    """A product that is to be added to x: numbers, buffer, whose it is, and the norm that comes before, if any."""
+
+    numbers: Array | None
+    buffer: int
+    matrix: Matrix | None = None
+    norm: Norm | None = None
+
+    @property
+    def biases(self) -> tuple[Array | None, ...]:
+        return (self.matrix.bias,) if self.matrix is not None and self.matrix.biased else ()

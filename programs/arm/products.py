@@ -1,0 +1,74 @@
+"""Products with matrices in DRAM, whatever they are made of: whole ones, factors, compensators."""
+
+from functools import partial
+
+import numpy as np
+
+from meshrt.arm.core import Team
+from meshrt.arm.soc import Soc
+from meshrt.programs.arm.inputs import Rows, Stage, quantized, span_of
+from meshrt.programs.arm.linear import product, shares_of
+from meshrt.programs.arm.parts import Factors, Matrix, Model, Room
+from meshrt.programs.arm.rows import by_rows
+from meshrt.programs.arm.vectors import added, units_of
+from meshrt.programs.arm.weights import How, Packed
+
+Array = np.ndarray
+
+
+def times(
+    soc: Soc, model: Model, matrix: Matrix, stage: Stage, rows: int, room: Room, y: int
+) -> tuple[Array | None, Array | None]:
+    """The rows that a stage makes, times a matrix, without its bias; and what stays of the stage."""
+
+    def inputs_of(before: Stage, inner: int, group: int) -> tuple[Rows, Array | None]:
+        form = matrix.how.form
+        return quantized(soc, before, (rows, inner), group, matrix.how.rows, room.codes, form.blocks)
+
+    def by(inputs: Rows, packed: Packed, how: How, target: int) -> Array | None:
+        return product(soc, inputs, packed, how, shares_of(soc, inputs, packed, how, model.split), target)
+
+    def by_both(factors: Factors, target: int) -> list[tuple[Packed, Array | None]]:
+        middle, begin, found = by(inputs, factors.first, factors.how, room.middle), 0, []
+        for second in factors.seconds:
+            columns = range(begin, begin + second.inner)
+            begin = columns.stop
+            before = Stage(partial(_cut, middle, columns), ((room.middle, columns),))
+            made = by(inputs_of(before, second.inner, second.group)[0], second, factors.how, target)
+            found.append((second, made))
+        return found
+
+    inputs, stays = inputs_of(stage, matrix.inner, matrix.group)
+    found = [(one, by(inputs, one, matrix.how, y)) for one in matrix.whole]
+    thin = [] if matrix.more is None else by_both(matrix.more, room.more)
+    if matrix.factors is not None:
+        found += by_both(matrix.factors, y)
+    out = found[0][1]
+    if len(found) > 1:
+        parts = [part for _, part in sorted(found, key=lambda one: one[0].at) if part is not None]
+        out = np.concatenate(parts, axis=1) if parts else None
+    for second, part in thin:
+        out = _with(soc, rows, matrix.how.rows, out, y, second, part, room.more)
+    return out, stays
+
+
+def _cut(whole: Array | None, columns: range, team: Team) -> tuple[None, Array | None]:
+    """A team's rows, in these columns, of which nothing stays."""
+    return None, None if whole is None else whole[span_of(team), columns.start : columns.stop]
+
+
+def _with(
+    soc: Soc, rows: int, high: int, y: Array | None, target: int, second: Packed, part: Array | None, source: int
+) -> Array | None:
+    """y with what a compensator makes of some of its columns, by rows."""
+    columns = range(second.at, second.at + second.columns)
+
+    def work(team: Team) -> tuple[Array | None]:
+        some = span_of(team)
+        own, more = (None if y is None else y[some, columns.start : columns.stop], None if part is None else part[some])
+        return (added(team, (len(units_of(team)),), len(columns), own, more),)
+
+    (sums,) = by_rows(soc, rows, high, ((target, columns), (source, columns)), ((target, columns),), work, 1)
+    if y is not None:
+        y[:, columns.start : columns.stop] = sums
+    return y

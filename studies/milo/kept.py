@@ -1,0 +1,78 @@
+"""What was measured on the packaged mixtures, by recipe, in a file: all tables together take a while."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from meshrt.models.catalogue import find_model
+from meshrt.models.quantize.model import Found
+from meshrt.ranks.console import Console
+from meshrt.studies.milo.quality import Measured, Recipe, measure
+from meshrt.studies.milo.recipes import TINY
+from meshrt.studies.store import digest, file_of, read_runs, write_runs
+
+
+@dataclass
+class Kept:
+    """Of each recipe what came of it, on so many `stories`."""
+
+    stories: int
+    path: str | None = None
+    code: str = ""
+    found: dict[str, Measured] = field(default_factory=dict)
+
+    def key(self, recipe: Recipe) -> str:
+        """All that a measurement depends on but code and weights."""
+        return json.dumps(asdict(recipe) | {"stories": self.stories})
+
+    def of(self, recipe: Recipe) -> Measured:
+        return self.found[self.key(recipe)]
+
+    def missing(self, recipes: Iterable[Recipe]) -> list[Recipe]:
+        """Those that have not been measured, each once."""
+        return [one for one in dict.fromkeys(recipes) if self.key(one) not in self.found]
+
+    def run(self, comm: Any, console: Console, recipes: Iterable[Recipe]) -> None:
+        """Measure what is missing, shared out to the ranks, and write it down: rank 0's share as it goes along.
+
+        NumPy's BLAS runs on one thread: bits do not depend on how many there are, and for matrices as small as these
+        several are slower.
+        """
+        from threadpoolctl import threadpool_limits
+
+        wanted = self.missing(recipes)
+        mine, found = wanted[comm.rank :: comm.size], {}
+        with threadpool_limits(1, "blas"):
+            for done, recipe in enumerate(mine, 1):
+                found[self.key(recipe)] = measure(recipe, self.stories)
+                if comm.rank == 0:
+                    self._write(self.found | found)
+                console.progress("models quantized", done, len(mine))
+        console.clear()
+        for part in comm.allgather(found):
+            self.found |= part
+        if wanted and comm.rank == 0:
+            self._write(self.found)
+
+    def _write(self, found: dict[str, Measured]) -> None:
+        write_runs(self.path, self.code, {key: asdict(one) for key, one in found.items()})
+
+
+def open_kept(path: str | None, stories: int) -> Kept:
+    """What the file of `reproduce milo` holds by this very code and these weights (studies/store.py). UsageError."""
+    path = file_of(path, "milo")
+    weights = [file for model in TINY for file in sorted(find_model(model).glob("*.safetensors"))]
+    code = digest([*sorted(Path(__file__).parent.glob("*.py")), *weights]) if path else ""
+    return Kept(stories, path, code, read_runs(path, code, _measured))
+
+
+def _measured(data: dict[str, Any]) -> Measured:
+    """What asdict and JSON have made lists of, as it was."""
+    matrices = tuple(Found(**{name: _tuples(value) for name, value in one.items()}) for one in data["matrices"])
+    return Measured(**{**data, "matrices": matrices, "losses": _tuples(data["losses"])})
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
