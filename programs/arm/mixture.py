@@ -101,7 +101,9 @@ def chosen_of(
         if not mixture.gated:
             return chosen, shares
         last = {"a": laid(None if own is None else own[:, count : count + 1], 4), "exponent": exponent.constants()}
-        opened = sweep(team, each_kernel("Sigmoid"), (len(units_of(team)),), 1, last, {"y": 16})
+        sigmoid = each_kernel("Sigmoid", "f")
+        assert sigmoid is not None
+        opened = sweep(team, sigmoid, (len(units_of(team)),), 1, last, {"y": 16})
         return chosen, shares, None if opened is None else taken(opened["y"], F32, 1)[:, 0]
 
     columns = (room.scores, range(mixture.columns))
