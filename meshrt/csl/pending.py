@@ -10,7 +10,7 @@ import numpy as np
 
 from meshrt.csl import origin
 from meshrt.csl.addresses import SIZES, elements
-from meshrt.csl.costs import COSTS
+from meshrt.csl.costs import COSTS, LANES
 from meshrt.csl.operations import Operation, Options
 from meshrt.csl.vectors import Dsr, Fab, FifoName, Mem, increment, indexed, set_base, set_length, set_stride
 
@@ -60,14 +60,15 @@ def start(core: Any, of: Operation, operands: tuple[Any, ...], options: Options)
     core.operations += 1
     if plain:
         compute(core, of, target, sources, 0, total)
-        cycles = total / of.lanes
+        lanes = of.lanes if of.lanes < 4 else LANES[core.image.arch]
+        cycles = COSTS.bank * total / lanes
         if options.is_async:
             core.t += COSTS.start_async
             core.wafer.at(core.t + cycles, core.finish_plain, options)
         else:
             core.t += cycles if core.mapping else COSTS.start + cycles
         return None
-    core.t += COSTS.start_async if options.is_async else COSTS.start
+    core.t += COSTS.start_async if options.is_async else COSTS.start_fabric
     pending = Pending(of, target, sources, options, total, core.t, origin.where(), waits=not options.is_async)
     core.pending.append(pending)
     if total == 0:
@@ -201,7 +202,7 @@ def map_over(core: Any, function: Any, operands: tuple[Any, ...], target: Any) -
             reads.append((None, one))
     writes = None if target is None else _positions(elements(core, target, target.dtype, 0, count))
     out = None if target is None else core.views[target.dtype]
-    core.t += COSTS.start
+    core.t += COSTS.map_start
     for at in range(count):
         core.t += COSTS.map_step
         core.mapping = True  # its operations follow each other without a start

@@ -10,7 +10,7 @@ from meshrt.csl.builtins import BUILTINS
 from meshrt.csl.errors import CslError, Place
 from meshrt.csl.functions import call, function, same
 from meshrt.csl.image import Image
-from meshrt.csl.libraries import collectives, math, system
+from meshrt.csl.libraries import collectives, math, system, tileconfig
 from meshrt.csl.modules import lookup, open_module
 from meshrt.csl.parser import parse
 from meshrt.csl.scope import Scope
@@ -23,8 +23,9 @@ ARCHITECTURES = ("wse2", "wse3")
 LIBRARIES: dict[str, Any] = {
     "<collectives_2d/params>": collectives.params, "<collectives_2d/pe>": collectives.pe, "<control>": system.control,
     "<debug>": system.debug, "<directions>": system.directions, "<layout>": system.layout, "<math>": math.library,
-    "<memcpy/get_params>": system.get_params, "<memcpy/memcpy>": system.memcpy, "<random>": system.random,
-    "<simprint>": system.simprint, "<time>": system.time,
+    "<memcpy/get_params>": system.get_params, "<memcpy/memcpy>": system.memcpy,
+    "<memcpy/memcpy_switches>": tileconfig.switches, "<random>": system.random, "<simprint>": system.simprint,
+    "<tile_config>": tileconfig.library, "<time>": system.time,
 }  # fmt: skip
 
 
