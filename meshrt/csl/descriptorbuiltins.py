@@ -9,7 +9,7 @@ from meshrt.csl.conversions import code
 from meshrt.csl.costs import COSTS
 from meshrt.csl.errors import unknown
 from meshrt.csl.expressions import expression, known, place, type_of_node
-from meshrt.csl.places import load
+from meshrt.csl.places import address, load
 from meshrt.csl.scope import Scope
 from meshrt.csl.tilebuiltins import task_number
 from meshrt.csl.types import DSRS, STRUCT, TYPES, VOID, Array, Pointer, dtype, is_dsd, is_pointer, nbytes
@@ -188,6 +188,8 @@ def _changed(change: Any, name: str, nargs: int) -> Any:
     def builtin(node: n.Builtin, scope: Scope) -> Val:
         dsd = expression(node.arguments[0], scope)
         by = expression(node.arguments[1], scope)
+        if isinstance(by.type, Array) and isinstance(by.spot, Memory):  # an array stands for where it lies
+            by = address(by, scope, node.line)
         extra: tuple[int, ...] = ()
         if nargs == 3:
             extra = (nbytes(type_of_node(node.arguments[2], scope)),)

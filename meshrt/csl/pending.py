@@ -47,8 +47,12 @@ def start(core: Any, of: Operation, operands: tuple[Any, ...], options: Options)
             one_dsd, how = held
             if how.save_address:
                 saved.append((one, one_dsd, how))
-            if how.is_async and not options.is_async:
-                options = replace(options, is_async=True, activate=how.activate, unblock=how.unblock)
+            if how.is_async:  # what the operation says itself goes before
+                options = replace(
+                    options, is_async=True,
+                    activate=how.activate if options.activate is None else options.activate,
+                    unblock=how.unblock if options.unblock is None else options.unblock,
+                )  # fmt: skip
             one = one_dsd
         resolved.append(one)
     target, sources = resolved[0], tuple(resolved[1:])
@@ -186,22 +190,24 @@ def _widen(result: Any) -> Any:
     return result.view(np.uint16).astype(np.uint32)
 
 
-def map_over(core: Any, function: Any, operands: tuple[Any, ...], target: Any) -> Iterator[Any]:
-    """@map: the function of each element, in order."""
+def map_over(
+    core: Any, function: Any, operands: tuple[Any, ...], target: Any, types: list[str]
+) -> Iterator[Any]:  # fmt: skip
+    """@map: the function of each element, in order. `types`: NumPy's, of its parameters and its result."""
     vectors = [one for one in (*operands, target) if isinstance(one, Mem) and one.extents]
     count = min((one.extent for one in vectors), default=1)
     reads = []
-    for one in operands:
+    for one, kind in zip(operands, types, strict=False):
         if isinstance(one, Mem):
-            where = elements(core, one, one.dtype, 0, count)
-            view = core.views[one.dtype]
+            where = elements(core, one, kind, 0, count)
+            view = core.views[kind]
             reads.append((view, _positions(where)))
         elif isinstance(one, Fab | FifoName):
             raise origin.failed(core, "@map of vectors of the fabric is not here: move it to memory first")
         else:
             reads.append((None, one))
-    writes = None if target is None else _positions(elements(core, target, target.dtype, 0, count))
-    out = None if target is None else core.views[target.dtype]
+    writes = None if target is None else _positions(elements(core, target, types[-1], 0, count))
+    out = None if target is None else core.views[types[-1]]
     core.t += COSTS.map_start
     for at in range(count):
         core.t += COSTS.map_step

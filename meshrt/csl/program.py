@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,10 @@ class Program:
         if key not in self.images:
             self.images[key] = self._image(self.tree(file, scope, line), given)
         self.tiles[x, y] = self.images[key]
+
+    def keep(self, wanted: Callable[[int, int], bool]) -> None:
+        """Only these tiles have code; a wavelet that comes to another one is refused, as everywhere."""
+        self.tiles = {at: image for at, image in self.tiles.items() if wanted(*at)}
 
     def _image(self, tree: n.File, given: dict[str, Val]) -> Image:
         image = Image(self.arch)

@@ -17,18 +17,19 @@ from meshrt.studies.validate.rows import DATA, Row, read_rows
 
 def validate(
     comm: Any, console: Console, files: Sequence[str | Path] = (), kernels: Sequence[str] = (),
-    uses: Sequence[str] = (),
+    uses: Sequence[str] = (), largest: int | None = None, kinds: Sequence[Kind] = KINDS,
 ) -> list[Compared]:  # fmt: skip
     """Emulate the rows of these files, or of those that are shipped, shared out to the ranks; all ranks get all.
 
-    `kernels` and `uses` choose some of them. UsageError.
+    `kernels`, `uses` and `largest`, cores a side, choose some of them. UsageError.
     """
-    rows = [row for path in files or [DATA / kind.file for kind in KINDS] for row in read_rows(path, KINDS)]
+    rows = [row for path in files or [DATA / kind.file for kind in kinds] for row in read_rows(path, kinds)]
     there_are = list(dict.fromkeys(row.kind.kernel(row.sizes) for row in rows))
     if wrong := [name for name in kernels if name not in there_are]:
         raise UsageError(f"no row is of the kernel {wrong[0]!r}; there are {', '.join(there_are)}")
     rows = [row for row in rows if not kernels or row.kind.kernel(row.sizes) in kernels]
     rows = [row for row in rows if not uses or row.use in uses]
+    rows = [row for row in rows if largest is None or row.sizes.get("p", 0) <= largest]
     if not rows:
         raise UsageError("there are no such rows")
     return [Compared(row, one) for row, one in zip(rows, _emulate(comm, console, rows), strict=True)]
