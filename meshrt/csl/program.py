@@ -78,9 +78,13 @@ class Program:
         if (x, y) in self.tiles:
             raise scope.wrong(line, f"tile ({x}, {y}) has its code already")
         file = Path(scope.module.tree.path).parent / path
-        key = ("tile", file, same(given))
+        self.put(x, y, self.tree(file, scope, line), given)
+
+    def put(self, x: int, y: int, tree: n.File, given: dict[str, Val]) -> None:
+        """A tile's code; of equal code and parameters there is one image."""
+        key = ("tile", tree.path, same(given))
         if key not in self.images:
-            self.images[key] = self._image(self.tree(file, scope, line), given)
+            self.images[key] = self._image(tree, given)
         self.tiles[x, y] = self.images[key]
 
     def keep(self, wanted: Callable[[int, int], bool]) -> None:
@@ -89,7 +93,11 @@ class Program:
 
     def _image(self, tree: n.File, given: dict[str, Val]) -> Image:
         image = Image(self.arch)
-        open_module(tree, given, image, self)
+        module = open_module(tree, given, image, self)
+        for name in tree.exported:
+            found = lookup(module, name)
+            assert found is not None
+            image.exports[name] = found
         for ref in image.tasks.values():
             function(ref, image, [])
         for one in image.exports.values():

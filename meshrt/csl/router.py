@@ -107,10 +107,10 @@ def route(config: dict[str, Any], place: Any) -> Route:
             if name not in switches or "invalid" in switches[name].value:
                 break
             position = switches[name].value
-            # what a position does not say is as in the first
-            found.positions.append((
-                ports(position["rx"]) if "rx" in position else rx, ports(position["tx"]) if "tx" in position else tx,
-            ))  # fmt: skip
+            # what a position does not say is as in the one before
+            rx = ports(position["rx"]) if "rx" in position else rx
+            tx = ports(position["tx"]) if "tx" in position else tx
+            found.positions.append((rx, tx))
         if "current_switch_pos" in switches:
             found.at = int(switches["current_switch_pos"].value)
         for name in switches["pop_mode"].value if "pop_mode" in switches else ():
