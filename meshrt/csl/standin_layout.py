@@ -95,6 +95,10 @@ class CodeRegion:
     def place(self, x: int, y: int) -> None:
         self.at = (x, y)
 
+    def cores(self) -> list[tuple[int, int]]:
+        left, top = self.at
+        return [(left + x, top + y) for y in range(self.height) for x in range(self.width)]
+
     def color(self, name: str) -> Color:
         return Color(name)
 
@@ -147,15 +151,17 @@ class SdkLayout:
                 return Val(INT, int(value))
             return Val(TYPES["color"], numbers.setdefault(value, len(numbers)))
 
+        taken: dict[tuple[int, int], str] = {}
+        for region in self.regions:
+            for at in region.cores():
+                if taken.setdefault(at, region.name) != region.name:
+                    raise CslError(f"{region.name}: core {at} has the code of another region, {taken[at]}")
         for region in self.regions:
             tree = program.tree(region.file, None, 0)
             left, top = region.at
-            for y in range(region.height):
-                for x in range(region.width):
-                    given = region.of_all | region.of_one.get((x, y), {})
-                    if (left + x, top + y) in program.tiles:
-                        raise CslError(f"{region.name}: core ({left + x}, {top + y}) has the code of another region")
-                    program.put(left + x, top + y, tree, {name: known(value) for name, value in given.items()})
+            for x, y in region.cores():
+                given = region.of_all | region.of_one.get((x - left, y - top), {})
+                program.put(x, y, tree, {name: known(value) for name, value in given.items()})
             for (x, y), color, routes in region.painted:
                 key = (left + x, top + y, int(known(color).value))
                 program.routes[key] = {"routes": Val(STRUCT, {"rx": _ports(routes.rx), "tx": _ports(routes.tx)})}

@@ -50,6 +50,8 @@ def _reset_routes(scope: Scope, arguments: list[Val], line: int) -> Val:
     color, routes = arguments
     if routes.type is not STRUCT or set(routes.value) != {"rx", "tx"}:
         raise scope.wrong(line, "reset_routes takes a colour's address, and .rx and .tx")
+    if not all(one.known for one in routes.value.values()):
+        raise scope.wrong(line, "directions of reset_routes have to be known before the run")
     both = [scope.image.constant(ports(routes.value[name])) for name in ("rx", "tx")]
     return _written(scope, "reset", [code(color, scope), *both], line)
 
