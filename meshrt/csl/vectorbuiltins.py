@@ -144,7 +144,9 @@ def _map(node: n.Builtin, scope: Scope) -> Val:
     else:
         raise scope.wrong(node.line, f"@map of a {callee.type}: a function is asked for")
     if len(arguments) != len(kinds) + (result is not VOID):
-        raise scope.wrong(node.line, f"@map of a function of {len(kinds)} parameters: {len(arguments)} operands do not fit")
+        raise scope.wrong(
+            node.line, f"@map of a function of {len(kinds)} parameters: {len(arguments)} operands do not fit"
+        )
     out = "None"
     if result is not VOID:
         target = arguments.pop()

@@ -1,7 +1,7 @@
-"""`meshrt validate --csl DIR`: MeshGEMM and MeshGEMV as they were published, their CSL run for the rows of measurements.
+"""`meshrt validate --csl DIR`: MeshGEMM and MeshGEMV as they were published, their CSL run for rows of measurements.
 
-What is timed is what was timed: the mean over all cores of a kernel's own stamps, by repeat. Tiles are all zero, of which
-time knows nothing; that a run's numbers are right, the kernels' own launchers show.
+What is timed is what was timed: the mean over all cores of a kernel's own stamps, by repeat. Tiles are all zero, of
+which time knows nothing; that a run's numbers are right, the kernels' own launchers show.
 """
 
 from collections.abc import Callable, Sequence

@@ -64,9 +64,7 @@ def written(folder: Path) -> Path:
 
 
 def emulated(folder: Path, name: str, **chosen: int) -> list[tuple[int, int, float | None, str]]:
-    rows = validate(
-        ALONE, Console(), [folder / name], kinds=published.kinds(folder), **chosen
-    )
+    rows = validate(ALONE, Console(), [folder / name], kinds=published.kinds(folder), **chosen)
     return [(one.row.sizes["p"], one.row.sizes["mt"], one.emulated.value, one.emulated.note) for one in rows]
 
 
