@@ -40,7 +40,7 @@ class Route:
         return self.positions[self.at][1]
 
     def reset(self, rx: frozenset[int], tx: frozenset[int]) -> None:
-        """The first position, and by it the others' senders or receivers, written anew."""
+        """The first position, written anew; the others stay as they are."""
         self.positions[0] = (rx, tx)
 
     def clear_position(self) -> None:

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from meshrt.csl.errors import CslError
+from meshrt.csl.errors import MemoryLimit
 from meshrt.csl.program import build
 from meshrt.csl.stamps import between
 from meshrt.csl.wafer import Wafer
-from meshrt.errors import LimitError, UsageError
+from meshrt.errors import UsageError
 from meshrt.studies.validate.kind import Batch, Emulated, Kind, Sizes
 from meshrt.studies.validate.meshproducts import GEMM, GEMV
 
@@ -70,7 +70,7 @@ def _emulate(folder: Path, of: Published, sizes: Sequence[Sizes]) -> list[Emulat
 
 
 def _run(folder: Path, of: Published, row: Sizes) -> Emulated:
-    """CslError goes on: a published text that does not build or run is no row that the machine refuses."""
+    """A tile that a core has no room for is refused; a text that does not build or run is an error."""
     note = f"{BEGIN} to begin with, {REPEATS} timed"
     try:
         program = build(folder / of.layout, of.parameters(row), "wse3")
@@ -83,8 +83,6 @@ def _run(folder: Path, of: Published, row: Sizes) -> Emulated:
         wafer.launch(of.main, (BEGIN, REPEATS))
         wafer.idle()
         cycles = between(wafer, of.stamps)
-    except CslError:
-        raise
-    except LimitError as error:
+    except MemoryLimit as error:
         return Emulated(None, str(error))
     return Emulated(sum(cycles) / len(cycles) / REPEATS, note)
