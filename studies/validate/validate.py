@@ -39,12 +39,14 @@ def validate(
 
 
 def _sampled(rows: Sequence[Row], count: int) -> list[Row]:
-    """At most so many rows of each kernel, by even steps through them as the files have them."""
+    """At most so many rows of each kernel: one of each of so many parts of them, not at the same place in each, as rows of a
+    file vary one size in its lines, another in blocks of lines."""
     kept = set[int]()
     for kernel in dict.fromkeys(row.kind.kernel(row.sizes) for row in rows):
         own = [at for at, row in enumerate(rows) if row.kind.kernel(row.sizes) == kernel]
         some = min(count, len(own))
-        kept |= {own[at * len(own) // some + len(own) // some // 2] for at in range(some)}
+        part = len(own) // some
+        kept |= {own[at * len(own) // some + (at + at // part) % part] for at in range(some)}
     return [row for at, row in enumerate(rows) if at in kept]
 
 
