@@ -198,9 +198,11 @@ class Wafer:
     def rewrite(self, core: Core, change: str, color: Any, *what: Any) -> None:
         """A tile changes the entry of its own router. CslError."""
         key = (core.x, core.y, int(color))
-        if key not in self.routes:
-            raise origin.failed(core, f"colour {int(color)} has no routes here: @set_local_color_config gives it some")
-        entry = self.routes[key]
+        if key not in self.routes and change != "reset":
+            raise origin.failed(core, f"colour {int(color)} has no routes here: reset_routes gives it some")
+        entry = self.routes.setdefault(
+            key, Route([(frozenset(), frozenset())], place=origin.place(core, origin.where()))
+        )
         entry.changes = True
         getattr(entry, change)(*what)
         self._forget(key)

@@ -39,8 +39,10 @@ def validate(
 
 
 def _sampled(rows: Sequence[Row], count: int) -> list[Row]:
-    """At most so many rows of each kernel: one of each of so many parts of them, not at the same place in each, as rows of a
-    file vary one size in its lines, another in blocks of lines."""
+    """At most so many rows of each kernel, one of each of so many parts of them.
+
+    Not at the same place in each: a file's lines vary one size from line to line, another from block to block.
+    """
     kept = set[int]()
     for kernel in dict.fromkeys(row.kind.kernel(row.sizes) for row in rows):
         own = [at for at, row in enumerate(rows) if row.kind.kernel(row.sizes) == kernel]
