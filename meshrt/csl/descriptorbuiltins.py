@@ -68,6 +68,12 @@ def _get_dsd(node: n.Builtin, scope: Scope) -> Val:
         element = to.element if isinstance(to, Array) else to
         one = Val(TYPES["comptime_int"], 1)
         base, extents, strides = pointer, (fields["extent"],), (fields.get("stride", one),)
+        if "offset" in fields:  # in elements
+            offset_by, at = fields["offset"], TYPES["comptime_int"]
+            if base.known and offset_by.known:
+                base = Val(at, int(base.value) + int(offset_by.value) * nbytes(element))
+            else:
+                base = Val(at, code=f"({number(base)} + {number(offset_by)} * {nbytes(element)})")
     parts = {
         "base": base, "nbytes": nbytes(element), "extents": tuple(extents), "strides": tuple(strides),
         "dtype": dtype(element).str[1:], "index_offset": offset,

@@ -113,11 +113,11 @@ def put(
     view = core.views[of.dtype]
     where = elements(core, target, of.dtype, begin, count)
     if not target.extents and len(sources) > 1 and not isinstance(sources[0], Mem | Fab | FifoName):
-        at = target.base // SIZES[of.dtype]
-        running = view[at] if begin else given[0]
-        for step in zip(*(np.broadcast_to(one, (count,)) for one in given[1:]), strict=True):
-            running = of.dtype(of.compute(running, *step))
-        view[at] = running
+        place = target.base // SIZES[of.dtype]
+        running = view[place] if begin else given[0]
+        for others in zip(*(np.broadcast_to(one, (count,)) for one in given[1:]), strict=True):
+            running = of.dtype(of.compute(running, *others))
+        view[place] = running
         return
     if count > 1 and not any(target.strides):
         at = target.base // SIZES[of.dtype]

@@ -74,9 +74,10 @@ def _run(folder: Path, of: Published, row: Sizes) -> Emulated:
     note = f"{BEGIN} to begin with, {REPEATS} timed"
     try:
         program = build(folder / of.layout, of.parameters(row), "wse3")
-        if of.columns is not None and row["p"] > WHOLE:
-            program.keep(lambda x, y: x < of.columns)
-            note += f"; {of.columns} columns, which exchange nothing with others"
+        columns = of.columns
+        if columns is not None and row["p"] > WHOLE:
+            program.keep(lambda x, y: x < columns)
+            note += f"; {columns} columns, which exchange nothing with others"
         wafer = Wafer(program)
         wafer.launch(of.begin, ())
         wafer.idle()

@@ -143,3 +143,18 @@ def test_a_running_result(tmp_path: Path) -> None:
     for value in b:
         dot = np.float16(np.float32(dot) + np.float32(value) * np.float32(value))
     assert shown[0][:3] == [total, a.max(), dot]
+
+
+def test_an_offset_of_a_vector(tmp_path: Path) -> None:
+    """.offset counts elements from .base_address, known before the run or not."""
+    body = """
+    var out: [6]f32; var out_ptr: [*]f32 = &out; var far: i16 = 4;
+    const one = @get_dsd(mem1d_dsd, .{ .base_address = &out, .offset = 2, .extent = 2 });
+    fn main() void {
+      @fmovs(one, 3.0);
+      const two = @get_dsd(mem1d_dsd, .{ .base_address = &out, .offset = far, .extent = 2 });
+      @fmovs(two, 5.0);
+      sys.unblock_cmd_stream();
+    }
+    """
+    assert run(tmp_path, body + END)[0] == [[0.0, 0.0, 3.0, 3.0, 5.0, 5.0]]
