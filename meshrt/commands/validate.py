@@ -21,6 +21,9 @@ USES = ("check", "fit", "outlier", "lone")
 @click.option("--data", "files", multiple=True, metavar="FILE.csv", help="Only the rows of this file; may be repeated.")
 @click.option("--only", "kernels", multiple=True, metavar="KERNEL", help="Only rows of this kernel; may be repeated.")
 @click.option("--use", "uses", multiple=True, type=click.Choice(USES), help="Only rows of this use; may be repeated.")
+@click.option("--largest", type=click.IntRange(1), metavar="P", help="Only rows of at most P x P cores.")
+@click.option("--sample", type=click.IntRange(1), metavar="N", help="Only N rows of each kernel, spread over them.")
+@click.option("--csl", "csl_folder", metavar="DIR", help="By the published CSL of a checkout (docs/csl.md).")
 @click.option("--rows", "every_row", is_flag=True, help="Print every row, not only the worst of each size.")
 @click.option("--png", metavar="FILE", help="Draw it; needs matplotlib.")
 @shared.together(shared.json_to("it"), shared.quiet)
@@ -34,19 +37,24 @@ def command(**options: Any) -> None:
     \b
     meshrt validate                                  what is shipped (docs/validation.md)
     meshrt validate --data my_gemm.csv --json -      rows of your own, in the columns p,mt,kt,nt,cycles_mean
+    meshrt validate --csl WaferLLM --largest 16      the text that ran on the machine, interpreted
     """
     sys.exit(failure.run_guarded(lambda comm, board: validate(comm, **options)))
 
 
 def validate(
-    comm: Intracomm, *, files: tuple[str, ...], kernels: tuple[str, ...], uses: tuple[str, ...], every_row: bool,
-    png: str | None, json_path: str | None, quiet: bool,
+    comm: Intracomm, *, files: tuple[str, ...], kernels: tuple[str, ...], uses: tuple[str, ...], largest: int | None,
+    sample: int | None, csl_folder: str | None, every_row: bool, png: str | None, json_path: str | None, quiet: bool,
 ) -> int:  # fmt: skip
     """One rank's part."""
+    from pathlib import Path
+
     from meshrt.ranks.files import check_target
     from meshrt.report import deliver_json
     from meshrt.studies.files import check_matplotlib
+    from meshrt.studies.validate import published
     from meshrt.studies.validate import validate as study
+    from meshrt.studies.validate.kinds import KINDS
     from meshrt.studies.validate.picture import draw
     from meshrt.studies.validate.printed import print_comparison
 
@@ -55,7 +63,8 @@ def validate(
         check_matplotlib()
         check_target("--png", png)
     console = shared.start(comm, json_path, quiet)
-    compared = study.validate(comm, console, files, kernels, uses)
+    kinds = KINDS if csl_folder is None else published.kinds(Path(csl_folder))
+    compared = study.validate(comm, console, files, kernels, uses, largest, sample, kinds)
     if comm.rank == 0:
         deliver_json(study.document(comm, compared, began), json_path)
         if console.loud:

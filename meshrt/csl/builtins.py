@@ -12,6 +12,7 @@ from meshrt.csl.arithmetic import bitcast, convert
 from meshrt.csl.conversions import code, coerce
 from meshrt.csl.costs import COSTS
 from meshrt.csl.expressions import expression, known, place, type_of_node
+from meshrt.csl.pending import held
 from meshrt.csl.scope import Scope
 from meshrt.csl.types import (
     BOOL,
@@ -168,12 +169,13 @@ def _assert(node: n.Builtin, scope: Scope) -> Val:
     one = expression(node.arguments[0], scope)
     if one.type != BOOL:
         raise scope.wrong(node.line, f"{node.name} of a {one.type}, which is no bool")
-    if one.known:
+    if one.known and (one.value or scope.writer is None or node.name == "@comptime_assert"):
         if not one.value:
             text = known(node.arguments[1], scope, "a message").value if len(node.arguments) > 1 else "it does not hold"
             raise scope.wrong(node.line, f"{node.name}: {text}")
         return Val(VOID)
-    return Val(VOID, code=f"held(c, {one.code})")
+    scope.image.space["held"] = held
+    return Val(VOID, code=f"held(c, {code(one, scope)})")
 
 
 def _type_of(node: n.Builtin, scope: Scope) -> Val:

@@ -13,11 +13,14 @@ import meshrt
 
 PARTS = {
     "cerebras/sdk/runtime/sdkruntimepybind.py": "from meshrt.csl.standin import MemcpyDataType, MemcpyOrder\n"
-    "from meshrt.csl.standin import SdkRuntime\n",
+    "from meshrt.csl.standin import SdkRuntime\n"
+    "from meshrt.csl.standin_layout import Color, Route, RoutingPosition, SdkLayout, SdkTarget, SimfabConfig\n"
+    "from meshrt.csl.standin_layout import get_platform\n",
+    "cerebras/geometry/geometry.py": "from meshrt.csl.standin_layout import IntVector\n",
     "cerebras/sdk/sdk_utils.py": "from meshrt.csl.standin import calculate_cycles, input_array_to_u32, memcpy_view\n",
     "cerebras/sdk/debug/debug_util.py": "from meshrt.csl.standin_debug import debug_util\n",
 }
-PACKAGES = ("cerebras", "cerebras/sdk", "cerebras/sdk/runtime", "cerebras/sdk/debug")
+PACKAGES = ("cerebras", "cerebras/sdk", "cerebras/sdk/runtime", "cerebras/sdk/debug", "cerebras/geometry")
 
 
 def run(

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-SCALAR = 1.58  # all scalar operations share this one factor, found on one row: MeshGEMV, P 80, 2 groups, tiles 1 x 1
-
 
 @dataclass(frozen=True)
 class Costs:
-    arithmetic: float = SCALAR  # a scalar operation
-    load: float = SCALAR  # of a variable that is in memory
-    store: float = SCALAR
-    branch: float = 2 * SCALAR
-    call: float = 4 * SCALAR
-    load_dsr: float = 2 * SCALAR
-    start: float = 6.0  # of a vector operation that the core waits for
-    start_async: float = 6.0
-    task: float = 6.0  # to take up a task
-    map_step: float = 2.0
+    """Marked (fit): found together on MeshGEMM's and MeshGEMV's `fit` rows at P = 80."""
+
+    arithmetic: float = 1.0  # a scalar instruction
+    load: float = 1.0  # of a variable that is in memory
+    store: float = 1.0
+    branch: float = 3.0  # compare, jump, and what the jump throws away
+    call: float = 2.0
+    load_dsr: float = 3.5  # (fit) the words of a descriptor, and the register
+    start: float = 6.0  # of a vector operation on memory that the core waits for
+    start_fabric: float = 14.3  # (fit) of one that waits for wavelets, or sends them
+    start_async: float = 2.6  # (fit) of one that goes on by itself
+    task: float = 1.0  # (fit) to take up a task
+    map_start: float = 10.5  # (fit) of @map
+    map_step: float = 2.0  # of @map, beside what the function does
+    bank: float = 1.5  # a step of as many numbers as memory gives at once: 1, or 2 where banks meet
     hop: float = 2.04  # from router to router
     ramp: float = 9.8  # from a core's operation to the next core's, without the hops between
     queue: int = 14  # wavelets that wait at a core before its router holds back
 
 
 COSTS = Costs()
+LANES = {"wse2": 4, "wse3": 8}  # numbers of 16 bits that memory gives at once

@@ -9,7 +9,7 @@ from meshrt.csl.conversions import code
 from meshrt.csl.costs import COSTS
 from meshrt.csl.errors import unknown
 from meshrt.csl.expressions import expression, known, place, type_of_node
-from meshrt.csl.places import load
+from meshrt.csl.places import address, load
 from meshrt.csl.scope import Scope
 from meshrt.csl.tilebuiltins import task_number
 from meshrt.csl.types import DSRS, STRUCT, TYPES, VOID, Array, Pointer, dtype, is_dsd, is_pointer, nbytes
@@ -68,6 +68,12 @@ def _get_dsd(node: n.Builtin, scope: Scope) -> Val:
         element = to.element if isinstance(to, Array) else to
         one = Val(TYPES["comptime_int"], 1)
         base, extents, strides = pointer, (fields["extent"],), (fields.get("stride", one),)
+        if "offset" in fields:  # in elements
+            offset_by, at = fields["offset"], TYPES["comptime_int"]
+            if base.known and offset_by.known:
+                base = Val(at, int(base.value) + int(offset_by.value) * nbytes(element))
+            else:
+                base = Val(at, code=f"({number(base)} + {number(offset_by)} * {nbytes(element)})")
     parts = {
         "base": base, "nbytes": nbytes(element), "extents": tuple(extents), "strides": tuple(strides),
         "dtype": dtype(element).str[1:], "index_offset": offset,
@@ -188,6 +194,8 @@ def _changed(change: Any, name: str, nargs: int) -> Any:
     def builtin(node: n.Builtin, scope: Scope) -> Val:
         dsd = expression(node.arguments[0], scope)
         by = expression(node.arguments[1], scope)
+        if isinstance(by.type, Array) and isinstance(by.spot, Memory):  # an array stands for where it lies
+            by = address(by, scope, node.line)
         extra: tuple[int, ...] = ()
         if nargs == 3:
             extra = (nbytes(type_of_node(node.arguments[2], scope)),)

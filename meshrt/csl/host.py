@@ -11,10 +11,11 @@ import numpy as np
 
 from meshrt.csl.core import Core
 from meshrt.csl.errors import CslError, Deadlock, MemoryLimit
-from meshrt.csl.program import build
+from meshrt.csl.program import Program, build
 from meshrt.csl.stuck import why
 from meshrt.csl.trains import Train
 from meshrt.csl.types import Array, Pointer, dtype, nbytes
+from meshrt.csl.values import Memory
 from meshrt.csl.wafer import Wafer
 
 
@@ -31,19 +32,24 @@ class Stream:
 
 
 class Host:
-    """A program with its wafer, opened from what `cslc` has written."""
+    """A program with its wafer."""
 
-    def __init__(self, folder: str, seed: int | None = None):
+    def __init__(self, program: Program, seed: int | None = None):
+        self.program = program
+        self.wafer = Wafer(program, seed)
+        self.names: dict[str, int] = {}
+        self.waiting: list[Stream] = []
+
+    @classmethod
+    def open(cls, folder: str, seed: int | None) -> Host:
+        """What `cslc` has written. CslError."""
         path = Path(folder) / "out.json"
         try:
             written = json.loads(path.read_text())["meshrt"]
         except (OSError, ValueError, KeyError) as error:
             raise CslError(f"{folder} holds nothing that cslc of meshrt has built: {error}") from error
         parameters = {name: int(value) for name, value in written["parameters"].items()}
-        self.program = build(Path(written["path"]), parameters, written["arch"])
-        self.wafer = Wafer(self.program, seed)
-        self.names: dict[str, int] = {}
-        self.waiting: list[Stream] = []
+        return cls(build(Path(written["path"]), parameters, written["arch"]), seed)
 
     def symbol(self, name: str) -> int:
         """A number that stands for an exported name. CslError."""
@@ -51,6 +57,17 @@ class Host:
             names = sorted({name for core in self.wafer.cores.values() for name in core.image.exports})
             raise CslError(f"no tile exports {name!r}: there are {', '.join(names) or 'none'}")
         return self.names.setdefault(name, 1000 + len(self.names))
+
+    def read(self, x: int, y: int, name: str, as_type: Any) -> Any:
+        """A variable that a core exports, whole. CslError."""
+        core = self.wafer.cores.get((x, y))
+        one = None if core is None else core.image.exports.get(name)
+        if core is None or one is None or not isinstance(one.spot, Memory):
+            raise CslError(f"core ({x}, {y}) exports no variable {name!r}")
+        at = int(one.spot.address)
+        raw = core.memory[at : at + nbytes(one.type)]
+        of = one.type.element if isinstance(one.type, Array) else one.type
+        return raw.view(dtype(of) if as_type is None else np.dtype(as_type)).copy()
 
     def _cells(self, x: int, y: int, width: int, height: int) -> list[Core]:
         cells = []

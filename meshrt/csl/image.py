@@ -37,7 +37,7 @@ class Image:
     to_host: set[int] = field(default_factory=set)
     colors: list[tuple[Any, Any]] = field(default_factory=list)  # set by the tile itself
     modules: dict[Any, Any] = field(default_factory=dict)
-    teardown: dict[int, FunctionRef] = field(default_factory=dict)
+    teardown: dict[int, int] = field(default_factory=dict)  # colour -> its handler's number
 
     def allocate(self, nbytes: int, name: str, at: Place) -> int:
         """Room in memory, from an address of 4 bytes. MemoryLimit."""

@@ -209,3 +209,4 @@ class File(Node):
     declarations: dict[str, Node]
     blocks: tuple[Node, ...]  # comptime and layout
     order: tuple[str, ...]
+    exported: tuple[str, ...] = ()  # variables that the host sees by their names

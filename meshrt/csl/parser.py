@@ -16,9 +16,10 @@ def parse(text: str, file: str) -> n.File:
     r = Reader(file, tokens(text, file))
     declarations: dict[str, n.Node] = {}
     blocks: list[n.Node] = []
+    exported: list[str] = []
     while r.token.kind != "end":
         line = r.token.line
-        r.take("export")
+        export = bool(r.take("export"))
         if r.take("layout"):
             blocks.append(n.Layout(line, _block(r)))
         elif r.has("comptime") and r.peek().text == "{":
@@ -30,11 +31,13 @@ def parse(text: str, file: str) -> n.File:
         elif r.token.text in ("var", "const", "param"):
             one = _declaration(r)
             declarations[one.name] = one
+            if export:
+                exported.append(one.name)
         else:
             raise r.wrong(
                 f"{r.token.text!r} begins no declaration: there are var, const, param, fn, task, comptime, layout"
             )
-    return n.File(1, file, declarations, tuple(blocks), tuple(declarations))
+    return n.File(1, file, declarations, tuple(blocks), tuple(declarations), tuple(exported))
 
 
 def _declaration(r: Reader) -> n.Declaration:

@@ -38,8 +38,8 @@ def walk(
             raise NoRoute(
                 f"router ({x}, {y}) has no rule for colour {color}, on which a wavelet comes in by {NAMES[port]}"
             )
-        if port not in entry.rx:
-            if any(port in rx for rx, _ in entry.positions):
+        if port not in entry.rx or entry.torn:
+            if entry.changes or any(port in rx for rx, _ in entry.positions):
                 return Path((), (), 0, (x, y, color))
             takes = ", ".join(NAMES[one] for one in sorted(entry.rx)) or "none"
             raise NoRoute(

@@ -10,7 +10,7 @@ import numpy as np
 
 from meshrt.csl import origin
 from meshrt.csl.addresses import SIZES, elements
-from meshrt.csl.costs import COSTS
+from meshrt.csl.costs import COSTS, LANES
 from meshrt.csl.operations import Operation, Options
 from meshrt.csl.vectors import Dsr, Fab, FifoName, Mem, increment, indexed, set_base, set_length, set_stride
 
@@ -47,8 +47,12 @@ def start(core: Any, of: Operation, operands: tuple[Any, ...], options: Options)
             one_dsd, how = held
             if how.save_address:
                 saved.append((one, one_dsd, how))
-            if how.is_async and not options.is_async:
-                options = replace(options, is_async=True, activate=how.activate, unblock=how.unblock)
+            if how.is_async:  # what the operation says itself goes before
+                options = replace(
+                    options, is_async=True,
+                    activate=how.activate if options.activate is None else options.activate,
+                    unblock=how.unblock if options.unblock is None else options.unblock,
+                )  # fmt: skip
             one = one_dsd
         resolved.append(one)
     target, sources = resolved[0], tuple(resolved[1:])
@@ -60,14 +64,15 @@ def start(core: Any, of: Operation, operands: tuple[Any, ...], options: Options)
     core.operations += 1
     if plain:
         compute(core, of, target, sources, 0, total)
-        cycles = total / of.lanes
+        lanes = of.lanes if of.lanes < 4 else LANES[core.image.arch]
+        cycles = COSTS.bank * total / lanes
         if options.is_async:
             core.t += COSTS.start_async
             core.wafer.at(core.t + cycles, core.finish_plain, options)
         else:
             core.t += cycles if core.mapping else COSTS.start + cycles
         return None
-    core.t += COSTS.start_async if options.is_async else COSTS.start
+    core.t += COSTS.start_async if options.is_async else COSTS.start_fabric
     pending = Pending(of, target, sources, options, total, core.t, origin.where(), waits=not options.is_async)
     core.pending.append(pending)
     if total == 0:
@@ -100,9 +105,20 @@ def compute(core: Any, of: Operation, target: Mem, sources: tuple[Any, ...], beg
 def put(
     core: Any, of: Operation, target: Mem, sources: tuple[Any, ...], given: list[Any], begin: int, count: int
 ) -> None:
-    """Compute and store; one after the other where all goes to one place and comes from it."""
+    """Compute and store; one after the other where all goes to one place and comes from it.
+
+    One number that all goes to, with one number before the vector, such as @fmaxs(&most, most, vector), is a running
+    result: 25-pt-stencil of csl-examples, which checks itself, takes its extremes that way.
+    """
     view = core.views[of.dtype]
     where = elements(core, target, of.dtype, begin, count)
+    if not target.extents and len(sources) > 1 and not isinstance(sources[0], Mem | Fab | FifoName):
+        place = target.base // SIZES[of.dtype]
+        running = view[place] if begin else given[0]
+        for others in zip(*(np.broadcast_to(one, (count,)) for one in given[1:]), strict=True):
+            running = of.dtype(of.compute(running, *others))
+        view[place] = running
+        return
     if count > 1 and not any(target.strides):
         at = target.base // SIZES[of.dtype]
         same = [isinstance(one, Mem) and one.base == target.base and not any(one.strides) for one in sources]
@@ -185,23 +201,25 @@ def _widen(result: Any) -> Any:
     return result.view(np.uint16).astype(np.uint32)
 
 
-def map_over(core: Any, function: Any, operands: tuple[Any, ...], target: Any) -> Iterator[Any]:
-    """@map: the function of each element, in order."""
+def map_over(
+    core: Any, function: Any, operands: tuple[Any, ...], target: Any, types: list[str]
+) -> Iterator[Any]:  # fmt: skip
+    """@map: the function of each element, in order. `types`: NumPy's, of its parameters and its result."""
     vectors = [one for one in (*operands, target) if isinstance(one, Mem) and one.extents]
     count = min((one.extent for one in vectors), default=1)
     reads = []
-    for one in operands:
+    for one, kind in zip(operands, types, strict=False):
         if isinstance(one, Mem):
-            where = elements(core, one, one.dtype, 0, count)
-            view = core.views[one.dtype]
+            where = elements(core, one, kind, 0, count)
+            view = core.views[kind]
             reads.append((view, _positions(where)))
         elif isinstance(one, Fab | FifoName):
             raise origin.failed(core, "@map of vectors of the fabric is not here: move it to memory first")
         else:
             reads.append((None, one))
-    writes = None if target is None else _positions(elements(core, target, target.dtype, 0, count))
-    out = None if target is None else core.views[target.dtype]
-    core.t += COSTS.start
+    writes = None if target is None else _positions(elements(core, target, types[-1], 0, count))
+    out = None if target is None else core.views[types[-1]]
+    core.t += COSTS.map_start
     for at in range(count):
         core.t += COSTS.map_step
         core.mapping = True  # its operations follow each other without a start

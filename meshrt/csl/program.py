@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from meshrt.csl.builtins import BUILTINS
 from meshrt.csl.errors import CslError, Place
 from meshrt.csl.functions import call, function, same
 from meshrt.csl.image import Image
-from meshrt.csl.libraries import collectives, math, system
+from meshrt.csl.libraries import collectives, math, system, tileconfig
 from meshrt.csl.modules import lookup, open_module
 from meshrt.csl.parser import parse
 from meshrt.csl.scope import Scope
@@ -23,8 +24,9 @@ ARCHITECTURES = ("wse2", "wse3")
 LIBRARIES: dict[str, Any] = {
     "<collectives_2d/params>": collectives.params, "<collectives_2d/pe>": collectives.pe, "<control>": system.control,
     "<debug>": system.debug, "<directions>": system.directions, "<layout>": system.layout, "<math>": math.library,
-    "<memcpy/get_params>": system.get_params, "<memcpy/memcpy>": system.memcpy, "<random>": system.random,
-    "<simprint>": system.simprint, "<time>": system.time,
+    "<memcpy/get_params>": system.get_params, "<memcpy/memcpy>": system.memcpy,
+    "<memcpy/memcpy_switches>": tileconfig.switches, "<random>": system.random, "<simprint>": system.simprint,
+    "<tile_config>": tileconfig.library, "<time>": system.time,
 }  # fmt: skip
 
 
@@ -76,14 +78,26 @@ class Program:
         if (x, y) in self.tiles:
             raise scope.wrong(line, f"tile ({x}, {y}) has its code already")
         file = Path(scope.module.tree.path).parent / path
-        key = ("tile", file, same(given))
+        self.put(x, y, self.tree(file, scope, line), given)
+
+    def put(self, x: int, y: int, tree: n.File, given: dict[str, Val]) -> None:
+        """A tile's code; of equal code and parameters there is one image."""
+        key = ("tile", tree.path, same(given))
         if key not in self.images:
-            self.images[key] = self._image(self.tree(file, scope, line), given)
+            self.images[key] = self._image(tree, given)
         self.tiles[x, y] = self.images[key]
+
+    def keep(self, wanted: Callable[[int, int], bool]) -> None:
+        """Only these tiles have code; a wavelet that comes to another one is refused, as everywhere."""
+        self.tiles = {at: image for at, image in self.tiles.items() if wanted(*at)}
 
     def _image(self, tree: n.File, given: dict[str, Val]) -> Image:
         image = Image(self.arch)
-        open_module(tree, given, image, self)
+        module = open_module(tree, given, image, self)
+        for name in tree.exported:
+            found = lookup(module, name)
+            assert found is not None
+            image.exports[name] = found
         for ref in image.tasks.values():
             function(ref, image, [])
         for one in image.exports.values():

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from meshrt.csl.errors import CslError
 
 RAMP, EAST, NORTH, WEST, SOUTH = range(5)
@@ -26,6 +28,8 @@ class Route:
     swap_y: bool = False
     place: Any = None
     exact: bool = False  # of a library: takes no more than its core's operations ask for
+    changes: bool = False  # the tile's code writes it anew in the run: what it does not take waits
+    torn: bool = False  # in teardown: nothing goes through
 
     @property
     def rx(self) -> frozenset[int]:
@@ -34,6 +38,25 @@ class Route:
     @property
     def tx(self) -> frozenset[int]:
         return self.positions[self.at][1]
+
+    def reset(self, rx: frozenset[int], tx: frozenset[int]) -> None:
+        """The first position, written anew; the others stay as they are."""
+        self.positions[0] = (rx, tx)
+
+    def clear_position(self) -> None:
+        self.at = 0
+
+    def drop_positions(self) -> None:
+        """All but the first."""
+        del self.positions[1:]
+        self.at = 0
+
+    def add_position(self, rx: int) -> None:
+        """A second one, which sends where the first does."""
+        self.positions[1:2] = [(frozenset([rx]), self.positions[0][1])]
+
+    def leave_teardown(self) -> None:
+        self.torn = False
 
     def turns(self, command: str) -> bool:
         """Would it take up another position?"""
@@ -53,25 +76,28 @@ class Route:
         return self.at != before
 
 
-def _ports(one: Any) -> frozenset[int]:
+def ports(one: Any) -> frozenset[int]:
+    """Of one direction, a struct, or an array of them."""
     value = one.value
     if isinstance(value, dict):
         return frozenset(int(part.value) for part in value.values())
+    if isinstance(value, np.ndarray):
+        return frozenset(int(getattr(part, "value", part)) for part in value.flat)
     return frozenset([int(value)])
 
 
 def route(config: dict[str, Any], place: Any) -> Route:
     """What @set_color_config says. CslError."""
     for name in config:
-        if name not in ("routes", "switches", "filter"):
+        if name not in ("routes", "switches", "filter", "teardown"):
             raise CslError(
                 f"{place}: .{name} of a colour's routes is not in the part of CSL that is here (docs/csl.md)"
             )
     if "routes" not in config:
         raise CslError(f"{place}: a colour's configuration has no .routes")
     routes = config["routes"].value
-    rx = _ports(routes["rx"]) if "rx" in routes else frozenset[int]()
-    tx = _ports(routes["tx"]) if "tx" in routes else frozenset[int]()
+    rx = ports(routes["rx"]) if "rx" in routes else frozenset[int]()
+    tx = ports(routes["tx"]) if "tx" in routes else frozenset[int]()
     found = Route([(rx, tx)], place=place)
     found.swap_x = "color_swap_x" in routes and bool(routes["color_swap_x"].value)
     found.swap_y = "color_swap_y" in routes and bool(routes["color_swap_y"].value)
@@ -82,14 +108,15 @@ def route(config: dict[str, Any], place: Any) -> Route:
                 break
             position = switches[name].value
             # what a position does not say is as in the one before
-            rx = _ports(position["rx"]) if "rx" in position else rx
-            tx = _ports(position["tx"]) if "tx" in position else tx
+            rx = ports(position["rx"]) if "rx" in position else rx
+            tx = ports(position["tx"]) if "tx" in position else tx
             found.positions.append((rx, tx))
         if "current_switch_pos" in switches:
             found.at = int(switches["current_switch_pos"].value)
         for name in switches["pop_mode"].value if "pop_mode" in switches else ():
             found.pop = name
         found.ring = "ring_mode" in switches and bool(switches["ring_mode"].value)
+    found.changes = found.torn = "teardown" in config and bool(config["teardown"].value)
     if "filter" in config:
         found.filter = config["filter"].value
         if "kind" not in found.filter or "range" not in found.filter["kind"].value:

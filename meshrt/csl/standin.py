@@ -15,6 +15,7 @@ import numpy as np
 
 from meshrt.csl.errors import CslError
 from meshrt.csl.host import Host
+from meshrt.csl.program import Program
 
 OPENED: dict[str, Host] = {}  # of this process, for debug_util
 
@@ -30,11 +31,12 @@ class MemcpyOrder(enum.Enum):
 
 
 class SdkRuntime:
-    """A program that cslc has built, on the interpreter."""
+    """A program that cslc, or a layout of the script itself, has built, on the interpreter."""
 
-    def __init__(self, bindir: Any, **options: Any):
-        seed = os.environ.get("MESHRT_CSL_SEED")
-        self._host = Host(str(bindir), None if seed is None else int(seed))
+    def __init__(self, bindir: Any, *platform: Any, **options: Any):
+        given = os.environ.get("MESHRT_CSL_SEED")
+        seed = None if given is None else int(given)
+        self._host = Host(bindir, seed) if isinstance(bindir, Program) else Host.open(str(bindir), seed)
         OPENED[str(bindir)] = self._host
 
     def __enter__(self) -> SdkRuntime:
@@ -60,6 +62,9 @@ class SdkRuntime:
 
             with open(report, "a") as out:
                 out.write(json.dumps(report_of(self._host.wafer)) + "\n")
+
+    def read_symbol(self, x: int, y: int, name: str, dtype: Any = None) -> Any:
+        return self._host.read(x, y, name, dtype)
 
     def get_id(self, name: str) -> int:
         return self._host.symbol(name)

@@ -117,7 +117,7 @@ def _bind(kind: str) -> Any:
     return bind
 
 
-CONTROL = 1000  # control tasks have numbers of their own
+CONTROL, TEARDOWN = 1000, 2000  # control tasks, and handlers of teardowns, have numbers of their own
 
 
 def task_number(one: Val, scope: Scope, line: int) -> Val:
@@ -128,6 +128,19 @@ def task_number(one: Val, scope: Scope, line: int) -> Val:
                 return Val(TYPES["local_task_id"], number)
         raise scope.wrong(line, f"{one.value.node.name} has no number: @bind_local_task gives it one")
     return one
+
+
+def _set_teardown_handler(node: n.Builtin, scope: Scope) -> Val:
+    image = _tile(node, scope)
+    handler = expression(node.arguments[0], scope)
+    color = int(known(node.arguments[1], scope, "a colour").value)
+    if not isinstance(handler.value, FunctionRef):
+        raise scope.wrong(node.line, "@set_teardown_handler takes a function and a colour")
+    if color in image.teardown:
+        raise scope.wrong(node.line, f"colour {color} has a teardown handler already")
+    image.teardown[color] = TEARDOWN + color
+    image.tasks[TEARDOWN + color] = handler.value
+    return NOTHING
 
 
 def _mark(what: str) -> Any:
@@ -186,5 +199,5 @@ BUILTINS: dict[str, Any] = {
     "@export_name": _export_name, "@export_symbol": _export_symbol, "@bind_local_task": _bind("local"),
     "@bind_data_task": _bind("data"), "@bind_control_task": _bind("control"), "@activate": _mark("activate"),
     "@block": _mark("block"), "@unblock": _mark("unblock"), "@initialize_queue": _initialize_queue,
-    "@allocate_fifo": _allocate_fifo, "@rpc": _rpc,
+    "@allocate_fifo": _allocate_fifo, "@rpc": _rpc, "@set_teardown_handler": _set_teardown_handler,
 }  # fmt: skip

@@ -130,21 +130,23 @@ def _map(node: n.Builtin, scope: Scope) -> Val:
         python = f"f{len(image.functions)}_{callee.value.name}"
         image.functions[python] = python
         define(image, python, names, writer)
-        takes, result = len(names), kind
+        kinds, result = [kind] * len(names), kind
     elif callee.type is FUNCTION and isinstance(callee.value, FunctionRef):
         ref = callee.value
         inner = Scope(ref.module)
         kinds = [type_of_node(kind, inner) for _, kind, _ in ref.node.parameters]
-        takes, result = len(kinds), VOID if ref.node.result is None else type_of_node(ref.node.result, inner)
+        result = VOID if ref.node.result is None else type_of_node(ref.node.result, inner)
         arguments = [
             coerce(one, kind, scope, node.line) if not is_dsd(one.type) else one
             for one, kind in zip(arguments, kinds, strict=False)
-        ] + arguments[takes:]
+        ] + arguments[len(kinds) :]
         python = function(ref, image, [])
     else:
         raise scope.wrong(node.line, f"@map of a {callee.type}: a function is asked for")
-    if len(arguments) != takes + (result is not VOID):
-        raise scope.wrong(node.line, f"@map of a function of {takes} parameters: {len(arguments)} operands do not fit")
+    if len(arguments) != len(kinds) + (result is not VOID):
+        raise scope.wrong(
+            node.line, f"@map of a function of {len(kinds)} parameters: {len(arguments)} operands do not fit"
+        )
     out = "None"
     if result is not VOID:
         target = arguments.pop()
@@ -152,7 +154,9 @@ def _map(node: n.Builtin, scope: Scope) -> Val:
     _prepare(scope)
     texts = ", ".join(code(one, scope) for one in arguments)
     scope.writer.charge()
-    scope.writer.line(f"yield from map_over(c, {python}, ({texts},), {out})")
+    # elements are of the function's types: a descriptor may be of another, if it was made before its memory was known
+    types = [dtype(one).str[1:] if nbytes(one) else "" for one in (*kinds, result)]
+    scope.writer.line(f"yield from map_over(c, {python}, ({texts},), {out}, {scope.image.constant(types)})")
     return NOTHING
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from meshrt.csl import origin
+from meshrt.csl import commands, origin
 from meshrt.csl.arithmetic import convert
 from meshrt.csl.core import Core
 from meshrt.csl.costs import COSTS
@@ -24,8 +24,6 @@ from meshrt.csl.scope import Scope
 from meshrt.csl.stuck import told
 from meshrt.csl.trains import Train, waiting
 from meshrt.csl.types import dtype
-
-COMMANDS = ("NOP", "SWITCH_ADV", "SWITCH_RST", "TEARDOWN")
 
 
 @dataclass(slots=True, eq=False)
@@ -161,18 +159,16 @@ class Wafer:
 
     def _control(self, core: Core, color: int, data: Any, head: float) -> None:
         """A control wavelet: it goes by the positions as they are, and turns the switches it has passed."""
-        if COMMANDS[int(data[0]) >> 22 & 3] == "TEARDOWN":
-            raise origin.failed(core, "a teardown is sent, which is not in the part of CSL that is here (docs/csl.md)")
         self._path_of(core, color)
         ahead = [(core.x, core.y, RAMP, 0, color, int(data[0]))]
-        turned: list[tuple[tuple[int, int, int], str]] = []
+        turned: list[tuple[tuple[int, int, int], str, float]] = []
         while ahead:
             x, y, _, hops, color, raw = ahead.pop(0)
             entry = self.routes[x, y, color]
-            command, silent = COMMANDS[raw >> 22 & 3], bool(raw >> 24 & 1)
+            command, silent = commands.first(raw)
             onward = raw
             if entry.pop == "always_pop" or (entry.pop == "pop_on_advance" and entry.turns(command)):
-                onward = raw & 0x3FFFFF | (raw >> 25 & 0x7F) << 22  # the next command is the first now
+                onward = commands.pop(raw)
             for out in sorted(entry.tx):
                 if out != RAMP:
                     dx, dy = STEPS[out]
@@ -181,9 +177,35 @@ class Wafer:
                 elif not silent:
                     word = np.array([raw], np.uint32)
                     self.cores[x, y].deliver(color, Train(head + COSTS.ramp + hops * COSTS.hop, 0.0, word, True))
-            turned.append(((x, y, color), command))
-        for key, command in turned:
-            self._turn(key, command, head)
+            turned.append(((x, y, color), command, head + hops * COSTS.hop))
+        for key, command, time in turned:
+            if command == "TEARDOWN":
+                self._tear_down(key, time)
+            else:
+                self._turn(key, command, time)
+
+    def _tear_down(self, key: tuple[int, int, int], time: float) -> None:
+        """A router takes nothing more of a colour until its tile says so; the tile's handler of that colour runs."""
+        x, y, color = key
+        entry, core = self.routes[key], self.cores[x, y]
+        if color not in core.image.teardown:
+            raise CslError(f"{entry.place}: a teardown comes to router ({x}, {y}), whose tile has no handler for colour"
+                           f" {color}: @set_teardown_handler gives it one")  # fmt: skip
+        entry.torn = True
+        self._forget(key)
+        self.at(time, core.effect, (core.image.teardown[color], None))
+
+    def rewrite(self, core: Core, change: str, color: Any, *what: Any) -> None:
+        """A tile changes the entry of its own router. CslError."""
+        key = (core.x, core.y, int(color))
+        if key not in self.routes and change != "reset":
+            raise origin.failed(core, f"colour {int(color)} has no routes here: reset_routes gives it some")
+        entry = self.routes.setdefault(
+            key, Route([(frozenset(), frozenset())], place=origin.place(core, origin.where()))
+        )
+        entry.changes = True
+        getattr(entry, change)(*what)
+        self._forget(key)
 
     def set_route(self, core: Core, color: int, rx: frozenset[int], tx: frozenset[int]) -> None:
         """A library writes the first position of its core's entry."""

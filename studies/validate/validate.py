@@ -17,21 +17,39 @@ from meshrt.studies.validate.rows import DATA, Row, read_rows
 
 def validate(
     comm: Any, console: Console, files: Sequence[str | Path] = (), kernels: Sequence[str] = (),
-    uses: Sequence[str] = (),
+    uses: Sequence[str] = (), largest: int | None = None, sample: int | None = None,
+    kinds: Sequence[Kind] = KINDS,
 ) -> list[Compared]:  # fmt: skip
     """Emulate the rows of these files, or of those that are shipped, shared out to the ranks; all ranks get all.
 
-    `kernels` and `uses` choose some of them. UsageError.
+    `kernels`, `uses` and `largest`, cores a side, choose some of them, and `sample` so many of each kernel. UsageError.
     """
-    rows = [row for path in files or [DATA / kind.file for kind in KINDS] for row in read_rows(path, KINDS)]
+    rows = [row for path in files or [DATA / kind.file for kind in kinds] for row in read_rows(path, kinds)]
     there_are = list(dict.fromkeys(row.kind.kernel(row.sizes) for row in rows))
     if wrong := [name for name in kernels if name not in there_are]:
         raise UsageError(f"no row is of the kernel {wrong[0]!r}; there are {', '.join(there_are)}")
     rows = [row for row in rows if not kernels or row.kind.kernel(row.sizes) in kernels]
     rows = [row for row in rows if not uses or row.use in uses]
+    rows = [row for row in rows if largest is None or row.sizes.get("p", 0) <= largest]
+    if sample is not None:
+        rows = _sampled(rows, sample)
     if not rows:
         raise UsageError("there are no such rows")
     return [Compared(row, one) for row, one in zip(rows, _emulate(comm, console, rows), strict=True)]
+
+
+def _sampled(rows: Sequence[Row], count: int) -> list[Row]:
+    """At most so many rows of each kernel, one of each of so many parts of them.
+
+    Not at the same place in each: a file's lines vary one size from line to line, another from block to block.
+    """
+    kept = set[int]()
+    for kernel in dict.fromkeys(row.kind.kernel(row.sizes) for row in rows):
+        own = [at for at, row in enumerate(rows) if row.kind.kernel(row.sizes) == kernel]
+        some = min(count, len(own))
+        part = len(own) // some
+        kept |= {own[at * len(own) // some + (at + at // part) % part] for at in range(some)}
+    return [row for at, row in enumerate(rows) if at in kept]
 
 
 def _emulate(comm: Any, console: Console, rows: Sequence[Row]) -> list[Emulated]:

@@ -116,3 +116,45 @@ def test_two_axes(tmp_path: Path) -> None:
       const out_dsd = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{6} -> out[i] });
     """
     assert one(tmp_path, "i16", 7, body, before) == [0, 3, 1, 4, 2, 5, 5]
+
+
+def test_a_running_result(tmp_path: Path) -> None:
+    """One number, by a pointer, and one before the vector: a sum, a largest, a dot product, each step rounded."""
+    body = """
+    var a: [5]f16; var out: [4]f16; var out_ptr: [*]f16 = &out; var one: f16 = 0.0; var ptr = &one;
+    const a_dsd = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{5} -> a[i] });
+    const src1 = @get_dsr(dsr_src1, 1);
+    fn main() void {
+      for (@range(i16, 5)) |i| { a[i] = 700.3 * @as(f16, i + 1); }
+      one = 0.25; @faddh(&one, one, a_dsd); out[0] = one;
+      one = 0.0; @load_to_dsr(src1, a_dsd); @fmaxh(ptr, one, src1); out[1] = one;
+      for (@range(i16, 5)) |i| { a[i] = 0.1 * @as(f16, i + 1); }
+      one = 1.0; @fmach(&one, one, a_dsd, a_dsd); out[2] = one;
+      sys.unblock_cmd_stream();
+    }
+    """
+    shown, _ = run(tmp_path, body + END)
+    a = (np.float16(700.3) * np.arange(1, 6, dtype=np.float16)).astype(np.float16)
+    total = np.float16(0.25)
+    for value in a:
+        total = np.float16(total + value)
+    b = (np.float16(0.1) * np.arange(1, 6, dtype=np.float16)).astype(np.float16)
+    dot = np.float16(1.0)
+    for value in b:
+        dot = np.float16(np.float32(dot) + np.float32(value) * np.float32(value))
+    assert shown[0][:3] == [total, a.max(), dot]
+
+
+def test_an_offset_of_a_vector(tmp_path: Path) -> None:
+    """.offset counts elements from .base_address, known before the run or not."""
+    body = """
+    var out: [6]f32; var out_ptr: [*]f32 = &out; var far: i16 = 4;
+    const one = @get_dsd(mem1d_dsd, .{ .base_address = &out, .offset = 2, .extent = 2 });
+    fn main() void {
+      @fmovs(one, 3.0);
+      const two = @get_dsd(mem1d_dsd, .{ .base_address = &out, .offset = far, .extent = 2 });
+      @fmovs(two, 5.0);
+      sys.unblock_cmd_stream();
+    }
+    """
+    assert run(tmp_path, body + END)[0] == [[0.0, 0.0, 3.0, 3.0, 5.0, 5.0]]

@@ -1,0 +1,115 @@
+"""Routers that change in the run: teardowns, routes written anew, the commands of control wavelets."""
+
+from __future__ import annotations
+
+import random
+import re
+from pathlib import Path
+
+import pytest
+
+from meshrt.csl import commands
+from meshrt.csl.errors import CslError
+from tests.csl_programs import run
+
+# A sum goes east along a row; then every router is torn down, turned round, and twice the sum goes west.
+THERE_AND_BACK = """
+const switches = @import_module("<memcpy/memcpy_switches>");
+const tile = @import_module("<tile_config>");
+const c = @get_color(5);
+const out_q = @get_output_queue(2); const in_q = @get_input_queue(3); const next = @get_local_task_id(10);
+var out: [3]f32; var out_ptr: [*]f32 = &out; var phase: u16 = 0;
+var down = [1]u32{ switches.ctrl(switches.teardown_cmd_1()) };
+const out_dsd = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{3} -> out[i] });
+const down_dsd = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{1} -> down[i] });
+const to = @get_dsd(fabout_dsd, .{ .fabric_color = c, .extent = 3, .output_queue = out_q });
+const end = @get_dsd(fabout_dsd, .{ .fabric_color = c, .extent = 1, .output_queue = out_q, .control = true });
+const from = @get_dsd(fabin_dsd, .{ .fabric_color = c, .extent = 3, .input_queue = in_q });
+const dest = @get_dsr(dsr_dest, 1); const source = @get_dsr(dsr_src1, 1);
+fn twice(a: f32) f32 { return a + a; }
+fn routes(first: bool, last: bool, comptime ahead: direction, comptime back: direction) void {
+  const address = tile.color_config.get_color_config_addr(c);
+  if (first) { tile.color_config.reset_routes(address, .{ .tx = ahead, .rx = RAMP }); }
+  else if (last) { tile.color_config.reset_routes(address, .{ .tx = RAMP, .rx = back }); }
+  else { tile.color_config.reset_routes(address, .{ .tx = [2]direction{ ahead, RAMP }, .rx = back }); }
+  tile.switch_config.clear_current_position(c);
+  tile.switch_config.set_invalid_for_all_switch_positions(c);
+  tile.teardown.exit(c);
+}
+fn give() void {
+  @fmovs(to, out_dsd);
+  @load_to_dsr(dest, end, .{ .async = true });
+  @load_to_dsr(source, down_dsd);
+  @mov32(dest, source, .{ .async = true });
+}
+task go() void {
+  if (phase == 2) { sys.unblock_cmd_stream(); return; }
+  if (phase == 0) { routes(column == 0, column == width - 1, EAST, WEST); }
+  else { routes(column == width - 1, column == 0, WEST, EAST); }
+  if (phase == 0 and column == 0) { give(); }
+  else if (phase == 1 and column == width - 1) { @map(twice, out_dsd, out_dsd); give(); }
+  else { @fmovs(out_dsd, from); }
+}
+fn torn() void { phase += 1; @activate(next); }
+fn main() void {
+  if (column == 0) { for (@range(i16, 3)) |i| { out[i] = @as(f32, i) + 1.0; } }
+  @activate(next);
+}
+comptime {
+  @bind_local_task(go, next);
+  @set_teardown_handler(torn, c);
+  @set_local_color_config(c, .{ .routes = .{ .rx = .{WEST}, .tx = .{EAST} }, .teardown = true });
+  @initialize_queue(in_q, .{ .color = c });
+  @initialize_queue(out_q, .{ .color = c });
+  @export_symbol(out_ptr, "out"); @export_symbol(main);
+}
+"""
+
+
+@pytest.mark.parametrize("width", [2, 3, 7])
+def test_teardown(tmp_path: Path, width: int) -> None:
+    shown, _ = run(tmp_path, THERE_AND_BACK, width=width)
+    assert shown == [[2.0, 4.0, 6.0]] * width
+
+
+def test_a_teardown_that_nobody_handles(tmp_path: Path) -> None:
+    body = THERE_AND_BACK.replace("@set_teardown_handler(torn, c);", "")
+    with pytest.raises(CslError, match=r"teardown comes to router \(\d, 0\), whose tile has no handler for colour 5"):
+        run(tmp_path, body, width=3)
+
+
+def test_names_and_order_mean_nothing_to_routers(tmp_path: Path) -> None:
+    """The same program with every name changed and its declarations shuffled: equal numbers, cycles, counts."""
+    names = re.findall(r"\b(?:const|var|fn|task) (\w+)", THERE_AND_BACK)
+    kept = {"main", "out"}
+    text = THERE_AND_BACK
+    for at, name in enumerate(sorted(set(names) - kept, key=len, reverse=True)):
+        text = re.sub(rf"(?<![\w.@]){name}\b(?!\")", f"q{at}z", text)
+    parts = re.split(r"\n(?=const|var|fn|task|comptime)", text.strip())
+    random.Random(5).shuffle(parts)
+    assert "switches" not in text.replace("memcpy_switches", "") and parts[0] != text.strip().split("\n")[0]
+    for folder in ("plain", "renamed", "edited"):
+        (tmp_path / folder).mkdir()
+    plain, first = run(tmp_path / "plain", THERE_AND_BACK, width=4)
+    renamed, second = run(tmp_path / "renamed", "\n".join(parts), width=4)
+    assert plain == renamed
+    counted = [(one.counters.wavelets, one.counters.hops, one.counters.events) for one in (first, second)]
+    assert counted[0] == counted[1] and counted[0][0] == 8  # three numbers and a teardown, there and back
+    assert [core.t for core in first.cores.values()] == [core.t for core in second.cores.values()]
+    edited, third = run(tmp_path / "edited", THERE_AND_BACK.replace("return a + a;", "return a + a * a;"), width=4)
+    assert edited != plain
+    assert [core.t for core in first.cores.values()] != [core.t for core in third.cores.values()]
+
+
+def test_commands() -> None:
+    """Wavelets as comments in published programs have them, and the command that each of eight routers finds."""
+    silent = commands.SILENT
+    down = commands.encode([commands.NAMES.index("TEARDOWN") | silent])
+    assert down == 0x9DF9249 and commands.first(down) == ("TEARDOWN", True)
+    assert commands.pop(down) == 0x91F9249
+    for place in range(commands.COUNT):
+        raw = commands.encode([silent] * place + [1])
+        for _ in range(place):
+            assert commands.first(raw) == ("NOP", True)
+            raw = commands.pop(raw)
+        assert commands.first(raw) == ("SWITCH_ADV", False)
