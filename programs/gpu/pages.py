@@ -57,6 +57,8 @@ class Pages:
         """The same, with blocks of others in front."""
         table = self.tables.get(sequence, [])
         missing = self.needed(tokens) - len(table) - len(shared)
+        if missing <= 0 and table:
+            return True
         if missing > len(self.free) + len(self.idle) - sum(block in self.idle for block in shared):
             return False
         for block in shared:
