@@ -388,7 +388,7 @@ ROWS: dict[str, list[Row]] = {
         Row("goodput", "ttft:1000", "result.request_goodput", APPEARS),
         Row("percentile_metrics", "e2el", "result.p99_e2el_ms", APPEARS),
         Row("metric_percentiles", "10", "result.p10_ttft_ms", APPEARS),
-        Row("chunked_prefill", True, "measured.launches", GROWS, {"max_prefill_tokens": 7}),
+        Row("chunked_prefill", True, "measured.launches", GROWS, {"max_prefill_tokens": 3}),
         Row("prefix_caching", True, "result.tokens_hit", becomes(0, 48), {"random_prefix_len": 20, "max_batch": 1},
             "3 of 4 requests find a block of 16"),
         Row("preemption", "swap", "measured.swapped_bytes", APPEARS,
