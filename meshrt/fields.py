@@ -193,6 +193,7 @@ GPU = {
         "expert_rows": ("rows", "that experts' kernels computed on, a token counting for each of its experts there"),
         "expert_padding": ("rows", "of expert_rows: room that no token had (--capacity)"),
         "cache_runs": ("copies", "stretches of the low-rank cache that were copied together"),
+        "swapped_bytes": ("bytes", "cache of preempted requests that went to the host's memory, or came back"),
         "cache_blocks": ("blocks", "blocks of the low-rank cache that were copied"),
     }, scaled=True),
     **_rows(COUNTED, "meshrt/ranks/rings.py, by the steps of a ring", {

@@ -26,7 +26,8 @@ from meshrt.programs.gpu.mixing import mixing_of, told_experts
 from meshrt.programs.gpu.opening import open_model, open_weights, shaped
 from meshrt.programs.gpu.options import How
 from meshrt.programs.gpu.quantizing import hold_of, quantized_by_shape, told
-from meshrt.programs.gpu.serving import Limits, Request, serve
+from meshrt.programs.gpu.request import Limits, Request
+from meshrt.programs.gpu.serving import serve
 from meshrt.programs.gpu.steps import Steps
 from meshrt.programs.routing import RoutingSeed, RoutingText
 

@@ -14,7 +14,7 @@ from meshrt.models.catalogue import find_model
 from meshrt.models.family import read_family
 from meshrt.programs.gpu.batch import Tokens
 from meshrt.programs.gpu.opening import open_model, open_weights
-from meshrt.programs.gpu.serving import Request
+from meshrt.programs.gpu.request import Request
 from meshrt.programs.gpu.steps import Steps
 from meshrt.ranks.board import Board
 from meshrt.ranks.control import Control

@@ -120,8 +120,9 @@ def print_comparison(report: dict[str, Any]) -> None:
         row("sent for experts and MLPs, GiB", lambda way: f"{way['measured']['mlp_link_bytes'] / 2**30:,.2f}")
     row("preemptions", lambda way: str(way["result"]["preemptions"]))
     arguments = report["arguments"]
+    completed = next((way["result"]["completed"] for way in ways if not way["refused"]), "no")
     print(
-        f"{arguments['requests']} requests to {arguments['model']} on {report['mesh'][0]} GPUs of type "
+        f"{completed} requests to {arguments['model']} on {report['mesh'][0]} GPUs of type "
         f"{report['device']['name']} over {report['device']['link']}, virtual time"
     )
     show_table(table)

@@ -14,7 +14,8 @@ from meshrt.programs.gpu.mixing import mixing_of
 from meshrt.programs.gpu.opening import open_model, open_weights
 from meshrt.programs.gpu.options import How
 from meshrt.programs.gpu.quantizing import hold_of
-from meshrt.programs.gpu.serving import Limits, Request, serve
+from meshrt.programs.gpu.request import Limits, Request
+from meshrt.programs.gpu.serving import serve
 from meshrt.programs.gpu.steps import Steps
 from meshrt.ranks.board import Board
 from meshrt.ranks.control import Control

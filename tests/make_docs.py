@@ -30,7 +30,7 @@ OF = {"mesh": Device, "neuron": NeuronDevice, "gpu": GpuDevice, "arm": ArmDevice
 SOMETIMES = {
     "tokens", "wafer", "attention_heads", "attention_link_bytes", "mlp_link_bytes", "cache_runs", "cache_blocks",
     "dequantized_bytes", "expert_rows", "expert_padding", "dispatched_bytes", "combined_bytes", "dropped_tokens",
-    "all_to_all_parts",
+    "all_to_all_parts", "swapped_bytes",
     "rebuilt", "energy",
 }  # fmt: skip
 

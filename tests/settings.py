@@ -41,6 +41,7 @@ FALLS = Relation("falls", lambda before, after: after < before)
 OTHER = Relation("another", lambda before, after: before is not None and after is not None and before != after)
 VANISHES = Relation("vanishes", lambda before, after: before is not None and after is None)
 APPEARS = Relation("appears", lambda before, after: not before and bool(after))
+RUNS = Relation("the run is no longer refused", lambda before, after: before == "refused" and after is not None)
 STOPS = Relation("the run is refused", lambda before, after: before != after and after == "refused")
 
 
@@ -78,6 +79,7 @@ BASE: dict[str, dict[str, Any]] = {
     "serve gpu": {"@tp": 2, "requests": 4, "prompt_tokens": "5", "output_tokens": "3"},
 }
 NUMBERS = {"@payload": True}
+RAMP = {"ramp_up_start_rps": 10.0, "ramp_up_end_rps": 1000.0}
 SQUARE: dict[str, Any] = {"@mesh": (6, 6), "k": 12, "n": 12}
 DRAWN = NUMBERS | {"temperature": 5.0, "max_new_tokens": 6, "ignore_eos": True}
 TO_THE_END = NUMBERS | {"prompt_ids": "394,14", "layers": 4}  # of a story: the end-of-text token is next
@@ -375,6 +377,26 @@ ROWS: dict[str, list[Row]] = {
         Row("kv_blocks", 9, "result.kv_blocks", becomes(4, 9)),
         Row("max_batch", 2, "result.largest_batch", becomes(4, 2)),
         Row("max_prefill_tokens", 5, "measured.launches", GROWS, None, "one prompt at a time"),
+        Row("trace_file", "{tmp}/trace.csv", "result.completed", becomes(32, 2), {"requests": None}, "of two requests"),
+        Row("skip_long", True, "result.completed", RUNS, {"requests": None, "trace_file": "{tmp}/long.csv"},
+            "one of its two requests is longer than the model may read"),
+        Row("burstiness", 0.2, "result.mean_ttft_ms", OTHER, {"rate": 1000.0}),
+        Row("ramp_up_strategy", "exponential", "result.duration", GROWS, RAMP | {"ramp_up_strategy": "linear"}),
+        Row("ramp_up_start_rps", 20.0, "result.duration", FALLS, RAMP | {"ramp_up_strategy": "linear"}),
+        Row("ramp_up_end_rps", 100.0, "result.duration", GROWS, RAMP | {"ramp_up_strategy": "linear"}),
+        Row("max_concurrency", 2, "result.lock_step", APPEARS),
+        Row("num_warmups", 2, "measured.launches", GROWS),
+        Row("random_range_ratio", 0.5, "result.prompt_tokens", OTHER),
+        Row("random_prefix_len", 3, "result.prompt_tokens", becomes(20, 32), None, "4 requests"),
+        Row("priorities", 2, "result.priorities.1", APPEARS),
+        Row("goodput", "ttft:1000", "result.request_goodput", APPEARS),
+        Row("percentile_metrics", "e2el", "result.p99_e2el_ms", APPEARS),
+        Row("metric_percentiles", "10", "result.p10_ttft_ms", APPEARS),
+        Row("chunked_prefill", True, "measured.launches", GROWS, {"max_prefill_tokens": 3}),
+        Row("prefix_caching", True, "result.tokens_hit", becomes(0, 48), {"random_prefix_len": 20, "max_batch": 1},
+            "3 of 4 requests find a block of 16"),
+        Row("preemption", "swap", "measured.swapped_bytes", APPEARS,
+            {"kv_blocks": 13, "block_size": 1, "max_batch": 2}),
         Row("dtype", "float32", "measured.memory_traffic.total", GROWS, None, "the model's is float16"),
         Row("layers", 2, "measured.launches", FALLS),
         Row("layers_run", 1, "kinds.measured.launches", becomes("counted", "extrapolated")),

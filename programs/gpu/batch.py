@@ -16,10 +16,12 @@ from meshrt.programs.gpu.shards import Model
 
 @dataclass(frozen=True)
 class Tokens:
-    """A sequence as a batch sees it: who it is, for the block table, and all its tokens."""
+    """A sequence as a batch sees it: who it is, for the block table, and its tokens, of which the first `begin` are in
+    the cache."""
 
     number: int
     tokens: Sequence[int]
+    begin: int = 0
 
 
 class Prompts:
@@ -36,10 +38,9 @@ class Prompts:
         positions = np.concatenate([np.arange(length) for length in lengths])
         self.position_rows = positions + model.family.position_offset
         self.last: np.ndarray | None = np.asarray(self.ends) - 1
-        slot = cache.pages.slot
-        self.slots = np.array(
-            [slot(sequence.number, at) for sequence in sequences for at in range(len(sequence.tokens))]
-        )
+        self.slots = np.concatenate([
+            cache.pages.slots_of(one.number, 0, length) for one, length in zip(sequences, lengths, strict=True)
+        ])  # fmt: skip
         self.lengths = lengths
 
     def begin(self, gpus: Gpus, model: Model) -> None:

@@ -67,7 +67,9 @@ def _widths(model: Model, at: int, layer: int, low_rank: bool) -> tuple[int, int
     return width, width
 
 
-def make_cache(gpus: Gpus, model: Model, kv: str, block_size: int, needed: int, blocks: int | None) -> Cache:
+def make_cache(
+    gpus: Gpus, model: Model, kv: str, block_size: int, needed: int, blocks: int | None, keeps: bool = False
+) -> Cache:
     """A cache of so many blocks; None: what is needed, or what fits in 90 % of each GPU's memory. LimitError."""
     low_rank = kv != "dense"
     run, layers = model.layers_run, len(model.family.layers)
@@ -88,7 +90,7 @@ def make_cache(gpus: Gpus, model: Model, kv: str, block_size: int, needed: int, 
             f"{gpus.mine[0].memory.used} bytes of weights leave no room for a cache on a GPU of "
             f"{gpus.device.memory_bytes} bytes ({SHARE:.0%} of them for both): use more GPUs (--tp), or --gpu-memory"
         )
-    pages = Pages(min(room, needed) if blocks is None else blocks, block_size)
+    pages = Pages(min(room, needed) if blocks is None else blocks, block_size, keeps)
     pools = tuple(
         _make_pools(gpu, pages.slots, pairs, max(layer.heads.width for layer in shard.layers), low_rank, layers)
         for gpu, pairs, shard in zip(gpus.mine, widths, model.shards, strict=True)

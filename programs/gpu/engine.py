@@ -12,7 +12,7 @@ from meshrt.gpu import state
 from meshrt.gpu.gpus import Gpus
 from meshrt.programs.generation.choice import at_rank_0
 from meshrt.programs.gpu import mixing
-from meshrt.programs.gpu.serving import Request
+from meshrt.programs.gpu.request import Request
 from meshrt.programs.gpu.steps import Steps
 from meshrt.ranks.snapshot import Part, Snapshot
 

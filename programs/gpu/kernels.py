@@ -132,6 +132,11 @@ def store_rows(target: View, places: View, source: View, rows: View, scratch: Vi
     target[places] = scratch
 
 
+def leave(kept: View, pool: View, slots: View) -> None:
+    """Rows of a cache to the host's memory."""
+    kept[:] = pool[slots]
+
+
 def copy_runs(_: View, runs: Sequence[tuple[View, View]]) -> None:
     """Stretches of a cache that lie together, one after the other, to a compact buffer."""
     for target, source in runs:
@@ -183,6 +188,33 @@ def attend_causal(
         softmax(scores, np.empty((*scores.shape[:-1], 1), scores.dtype), np.empty_like(scores))
         mixed = scores @ v[begin:end].reshape(n, kv, 1, dim).transpose(1, 2, 0, 3)
         out[begin:end] = mixed.transpose(2, 0, 1, 3).reshape(n, -1)
+
+
+def attend_parts(
+    out: View, q: View, keys: View, values: View, heads: tuple[int, int, int], places: Sequence[View],
+    spans: Sequence[tuple[int, int]], scale: float, cap: float | None, window: int | None,
+) -> None:  # fmt: skip
+    """Causal attention of the tokens from `begin` to `end` of each sequence (its span) over a paged cache.
+
+    out, q [T, G g D]; keys, values [places, G D]; of each sequence the places of its first `end` tokens.
+    """
+    kv, group, dim = heads
+    row = 0
+    for where, (begin, end) in zip(places, spans, strict=True):
+        n = end - begin
+        queries = q[row : row + n].reshape(n, kv, group, dim).transpose(1, 2, 0, 3)
+        k, v = (one[where].reshape(end, kv, 1, dim) for one in (keys, values))
+        scores = queries @ k.transpose(1, 2, 3, 0)
+        scores *= np.float32(scale)
+        if cap is not None:
+            capped(scores, cap)
+        scores[..., np.triu(np.ones((n, end), bool), 1 + begin)] = -np.inf
+        if window is not None:
+            scores[..., np.tri(n, end, begin - window, bool)] = -np.inf
+        softmax(scores, np.empty((*scores.shape[:-1], 1), scores.dtype), np.empty_like(scores))
+        mixed = scores @ v.transpose(1, 2, 0, 3)
+        out[row : row + n] = mixed.transpose(2, 0, 1, 3).reshape(n, -1)
+        row += n
 
 
 def softmax(scores: View, total: View, wide: View) -> None:

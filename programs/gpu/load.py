@@ -4,13 +4,21 @@ Names and meanings as in `vllm bench serve`: TTFT from arrival to the first toke
 same request; TPOT a request's mean ITL; E2EL from arrival to the last token.
 """
 
+from array import array
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from meshrt.errors import UsageError
-from meshrt.programs.gpu.serving import Request
+from meshrt.models.family import Family
+from meshrt.programs.generation.prompt import encoded
+from meshrt.programs.gpu.request import IDS, Request
+from meshrt.programs.gpu.traces import DIALOGUES, Trace, as_fast_as
+from meshrt.ranks.control import Control
 from meshrt.whole import whole
 
 PERCENTILES = (50, 90, 99)
@@ -30,23 +38,119 @@ def parse_lengths(option: str, text: str) -> tuple[int, int]:
     return low, high
 
 
+@dataclass(frozen=True)
+class Arrivals:
+    """`rate` requests in a second, 0: all at once. Gaps are of a gamma distribution of shape `burstiness`: 1 is a
+    Poisson process, less is more bursty. Or the rate goes from `first` to `last` from request to request."""
+
+    rate: float = 0.0
+    burstiness: float = 1.0
+    ramp: Literal["linear", "exponential"] | None = None
+    first: float = 0.0
+    last: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.ramp is None and (self.first or self.last):
+            raise UsageError("--ramp-up-start-rps and --ramp-up-end-rps go with --ramp-up-strategy")
+        if self.ramp is not None and self.rate:
+            raise UsageError("--ramp-up-strategy has rates of its own: leave --rate away")
+        if self.ramp is not None and not 0 < self.first <= self.last:
+            raise UsageError(
+                f"--ramp-up-strategy {self.ramp} from {self.first:g} to {self.last:g} a second: --ramp-up-start-rps is"
+                " above 0, and --ramp-up-end-rps not below it"
+            )
+        if not self.burstiness > 0:
+            raise UsageError(f"--burstiness is {self.burstiness:g}; it is above 0")
+        if self.burstiness != 1 and not (self.rate or self.ramp):
+            raise UsageError("--burstiness: without a --rate all requests come at once")
+
+    def times(self, rng: np.random.Generator, count: int) -> NDArray[np.float64]:
+        """Of so many requests. Those of one rate are stretched so that the last comes at count / rate, as vLLM's."""
+        if not (self.rate or self.ramp):
+            return np.zeros(count)
+        share = np.arange(count) / max(count - 1, 1)
+        if self.ramp == "linear":
+            rates = self.first + (self.last - self.first) * share
+        elif self.ramp == "exponential":
+            rates = self.first * (self.last / self.first) ** share
+        else:
+            rates = np.full(count, self.rate)
+        times = np.cumsum(rng.gamma(self.burstiness, 1 / (rates * self.burstiness)))
+        return times if self.ramp else times * (count / self.rate / times[-1])
+
+
+def ranged(option: str, text: str, ratio: float) -> tuple[int, int]:
+    """The same, of --random-range-ratio: from 1 - ratio to 1 + ratio of a number."""
+    low, high = parse_lengths(option, text)
+    if not 0 <= ratio < 1:
+        raise UsageError(f"--random-range-ratio is {ratio:g}; it is at least 0 and below 1")
+    if ratio and low != high:
+        raise UsageError(f"{option} {text} is a range already: leave --random-range-ratio away")
+    return max(1, int(np.floor(low * (1 - ratio)))), int(np.ceil(high * (1 + ratio)))
+
+
 def random_requests(
-    count: int, rate: float, prompts: tuple[int, int], outputs: tuple[int, int], vocabulary: int, seed: int
-) -> list[Request]:
+    count: int, rate: float | Arrivals, prompts: tuple[int, int], outputs: tuple[int, int], vocabulary: int, seed: int,
+    prefix: int = 0,
+) -> list[Request]:  # fmt: skip
     """Requests of random tokens and lengths, which arrive at random (a Poisson process); rate 0: all at once."""
+    arrivals = rate if isinstance(rate, Arrivals) else Arrivals(rate)
     rng = np.random.default_rng(seed)
     lengths = rng.integers(prompts[0], prompts[1], count, endpoint=True)
     limits = rng.integers(outputs[0], outputs[1], count, endpoint=True)
-    arrivals = np.cumsum(rng.exponential(1 / rate, count)) if rate else np.zeros(count)
+    times = arrivals.times(rng, count)
+    begin = _random_ids(np.random.default_rng((seed, prefix)), vocabulary, prefix)
     return [
-        Request(at, tuple(rng.integers(0, vocabulary, length).tolist()), int(limit), float(arrival))
-        for at, (length, limit, arrival) in enumerate(zip(lengths.tolist(), limits, arrivals, strict=True))
+        Request(at, begin + _random_ids(rng, vocabulary, length), int(limit), float(arrival))
+        for at, (length, limit, arrival) in enumerate(zip(lengths.tolist(), limits, times, strict=True))
     ]
+
+
+def _random_ids(rng: np.random.Generator, vocabulary: int, count: int) -> "array[int]":
+    return array(IDS, rng.integers(0, vocabulary, count).astype(np.int32).tobytes())
+
+
+def trace_requests(
+    control: Control, folder: Path, family: Family, trace: Trace, arrivals: Arrivals, seed: int, skip_long: bool
+) -> tuple[list[Request], int]:
+    """Requests as a trace has them, with random tokens or those of its texts, and how many were longer than the model
+    may read and left out. A rate scales its times; dialogues have none, and come as made-up requests do. UsageError."""
+    rng, calls = np.random.default_rng(seed), trace.calls
+    if trace.format == DIALOGUES:
+        times = arrivals.times(rng, len(calls)).tolist()
+    elif arrivals.ramp or arrivals.burstiness != 1:
+        raise UsageError(
+            "--burstiness and --ramp-up-strategy: the trace says when requests come; --rate scales its times"
+        )
+    else:
+        times = as_fast_as(calls, arrivals.rate) if arrivals.rate else [call.time for call in calls]
+    found = []
+    for at, (call, time) in enumerate(zip(calls, times, strict=True)):
+        if call.texts is None:
+            prompt, limit = _random_ids(rng, family.vocabulary, call.prompt), call.output
+        else:
+            ids, answer = (encoded(control, folder, family.vocabulary, text).ids for text in call.texts)
+            prompt, limit = array(IDS, ids), len(answer)
+        found.append(Request(at, prompt, limit, float(time), priority=call.priority))
+    fitting = [one for one in found if len(one.prompt) + one.limit <= family.max_positions]
+    left_out = len(found) - len(fitting)
+    if left_out and not (skip_long and fitting):
+        first = next(one for one in found if len(one.prompt) + one.limit > family.max_positions)
+        raise UsageError(
+            f"{left_out} of {len(found)} requests of the trace are longer than the model's {family.max_positions}"
+            f" positions, the first has {len(first.prompt)} + {first.limit}: take a model with more, or --skip-long"
+        )
+    return fitting, left_out
+
+
+def anew(request: Request, **changes: Any) -> Request:
+    """The same request, not served yet, but for these."""
+    return replace(request, **{"new": [], "times": []} | changes)
 
 
 def figures(requests: Sequence[Request]) -> dict[str, Any]:
     """What the clocks say of requests that were served. Times are milliseconds, rates per second."""
-    begin = min(request.arrival for request in requests)
+    begin = min(request.begin for request in requests)
     seconds = max(request.times[-1] for request in requests) - begin
     prompt_tokens, output_tokens = (sum(len(part) for part in parts) for parts in zip(
         *((request.prompt, request.new) for request in requests), strict=True
@@ -61,10 +165,10 @@ def figures(requests: Sequence[Request]) -> dict[str, Any]:
         "output_tokens_per_second": output_tokens / seconds,
         "tokens_per_second": (prompt_tokens + output_tokens) / seconds,
         "preemptions": sum(request.preemptions for request in requests),
-        "ttft_ms": spread([request.times[0] - request.arrival for request in requests]),
+        "ttft_ms": spread([request.times[0] - request.begin for request in requests]),
         "tpot_ms": spread([float(gap.mean()) for gap in gaps if len(gap)]),
         "itl_ms": spread([float(gap) for request_gaps in gaps for gap in request_gaps]),
-        "e2el_ms": spread([request.times[-1] - request.arrival for request in requests]),
+        "e2el_ms": spread([request.times[-1] - request.begin for request in requests]),
     }
 
 
@@ -74,3 +178,29 @@ def spread(seconds: Sequence[float]) -> dict[str, float] | None:
         return None
     values = 1e3 * np.asarray(seconds)
     return {"mean": float(values.mean())} | {f"p{at}": float(np.percentile(values, at)) for at in PERCENTILES}
+
+
+def served_tokens(requests: Sequence[Request], computed: int) -> dict[str, int]:
+    """What became of all tokens but the last of each request: `computed` and `hit` are these, and what preemption
+    `discarded`, once each."""
+    return {
+        "tokens_computed": computed,
+        "tokens_hit": sum(one.hit for one in requests),
+        "tokens_discarded": sum(one.discarded for one in requests),
+    }
+
+
+def by_priority(requests: Sequence[Request]) -> dict[str, Any]:
+    """Figures of each priority."""
+    of_each: dict[int, list[Request]] = {}
+    for one in sorted(requests, key=lambda one: one.priority):
+        of_each.setdefault(one.priority, []).append(one)
+    return {
+        str(priority): {
+            "completed": len(own),
+            "preemptions": sum(one.preemptions for one in own),
+            "ttft_ms": spread([one.times[0] - one.begin for one in own]),
+            "e2el_ms": spread([one.times[-1] - one.begin for one in own]),
+        }
+        for priority, own in of_each.items()
+    }

@@ -1,23 +1,20 @@
 """Batches of single new tokens, whose sequences have their keys and values, or latents of them, in the paged cache."""
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
 
 from meshrt.gpu.gpu import Cost, Gpu
 from meshrt.gpu.gpus import Gpus
-from meshrt.gpu.operations import matmuls, product_cost
-from meshrt.programs.gpu import deinfer, kernels
+from meshrt.gpu.operations import matmuls
+from meshrt.programs.gpu import kernels
 from meshrt.programs.gpu.batch import Tokens, keep
-from meshrt.programs.gpu.cache import Cache, shaped
-from meshrt.programs.gpu.forward import Rotary, rotated, turning
-from meshrt.programs.gpu.pages import runs
+from meshrt.programs.gpu.cache import Cache
+from meshrt.programs.gpu.forward import Rotary, rotated
 from meshrt.programs.gpu.scheme import Arrays, Results
 from meshrt.programs.gpu.shards import Heads, Model
-
-Run = tuple[np.ndarray, np.ndarray]  # a stretch of the buffer, a stretch of the cache
+from meshrt.programs.gpu.squeezing import Run, Squeezed, parts
 
 
 @dataclass
@@ -46,25 +43,20 @@ class NewTokens:
     def __init__(self, gpus: Gpus, model: Model, cache: Cache, rows: int, blocks: int, total_blocks: int) -> None:
         self.gpus, self.model, self.cache = gpus, model, cache
         size = cache.pages.size
-        self.size, self.span, self.capacity = size, blocks * size, total_blocks * size
+        self.size, self.span = size, blocks * size
         self.tokens = np.zeros(rows, np.int64)
         self.position_rows = np.zeros(rows, np.int64)
         self.slots = np.zeros(rows, np.int64)
         self.table = np.zeros((rows, self.span), np.int64)  # block tables, slot by slot; of the buffer if low-rank
         windows = {layer.window for layer in model.family.layers}
         self.unseen = {window: np.ones((rows, self.span), bool) for window in windows}
-        self.positions = np.zeros(self.capacity if cache.low_rank else 0, np.int64)  # of what is in the buffer
-        self.places = np.zeros(rows, np.int64)  # of the new tokens in the buffer, and the row that comes there
+        self.squeezed = Squeezed(gpus, model, cache, total_blocks) if cache.low_rank else None
+        self.places = np.zeros(rows, np.int64)  # of the new tokens in its buffer, and the row that comes there
         self.rows = np.zeros(rows, np.int64)
-        self.runs: list[tuple[int, int, int]] = []
-        self.tables: list[list[int]] = []  # of the loaded sequences, and how many blocks they have together
-        self.blocks = 0
+        self.rebuilt: list[Run] = []  # keys and values of the layer that is under way, but for the new tokens'
         self.loaded = 0
         self.seen = dict.fromkeys(windows, 0)
         self.scratch: dict[tuple[int, Heads, int | None], Scratch] = {}
-        self.copies: list[tuple[int, int, list[Run], Cost]] = []  # of a plan: GPU, layer, what to copy
-        self.turn: list[list[Rotary]] = []
-        self.rebuilt: list[Run] = []  # keys and values of the layer that is under way, but for the new tokens'
 
     @property
     def wanted(self) -> int:
@@ -82,13 +74,10 @@ class NewTokens:
         ]
         self.loaded = len(sequences)
         self.seen = {window: sum(min(length, window or length) for length in lengths) for window in self.seen}
-        if self.cache.low_rank:
-            # The remapping list: where a sequence's blocks are in the buffer, instead of in the cache.
-            ends = np.cumsum([len(table) for table in tables])
-            in_buffer = [range(end - len(table), end) for end, table in zip(ends.tolist(), tables, strict=True)]
-            self._squeeze(tables)
-            self._enter(sequences, in_buffer)
-            self._find_places(lengths, in_buffer)
+        if self.squeezed is not None:
+            self.squeezed.load(tables)
+            self._enter(sequences, self.squeezed.places)
+            self._find_places(lengths, self.squeezed.places)
         else:
             self._enter(sequences, tables)
         for (at, heads, window), scratch in self.scratch.items():
@@ -113,69 +102,23 @@ class NewTokens:
                 unseen[row, max(0, new + 1 - (window or new + 1)) : new + 1] = False
             self.table[row, : len(table) * self.size] = (np.asarray(table)[:, None] * self.size + within).reshape(-1)
 
-    def _find_places(self, lengths: Sequence[int], tables: Sequence[range]) -> None:
+    def _find_places(self, lengths: Sequence[int], tables: Sequence[Sequence[int]]) -> None:
         """Rows of no sequence bring once more what the first brings."""
-        count = len(lengths)
+        count, size = len(lengths), self.size
         self.rows[:count], self.rows[count:] = range(count), 0
-        news = [
-            table[(n - 1) // self.size] * self.size + (n - 1) % self.size
-            for n, table in zip(lengths, tables, strict=True)
-        ]
+        news = [table[(n - 1) // size] * size + (n - 1) % size for n, table in zip(lengths, tables, strict=True)]
         self.places[:count], self.places[count:] = news, news[0]
-
-    def _squeeze(self, tables: list[list[int]]) -> None:
-        """What lies together in the cache, and the positions of what will be in the buffer.
-
-        Tables are compared, not blocks: the same blocks may be shared out to sequences in another way.
-        """
-        if tables != self.tables:
-            blocks = [block for table in tables for block in table]
-            self.tables, self.blocks, self.runs = tables, len(blocks), runs(blocks)
-            begin = 0
-            for table in tables:
-                end = begin + len(table) * self.size
-                self.positions[begin:end] = np.arange(end - begin)
-                begin = end
-            for at, layer, views, cost in self.copies:
-                views[:] = self._views(at, layer)
-                if self.cache.kv == "lowrank":
-                    cost.set(0, self._copied(at, layer))
-                cost.tally = self._tally()
-
-    def _views(self, at: int, layer: int) -> list[Run]:
-        pools, views = self.cache.pools[at], []
-        assert pools.squeezed is not None
-        if not self.gpus.payload:
-            return []
-        for pool, flat in zip((pools.keys[layer], pools.values[layer]), pools.squeezed, strict=True):
-            buffer = shaped(flat, self.capacity, pool.shape[1])
-            for index, block, count in self.runs:
-                target = slice(index * self.size, (index + count) * self.size)
-                views.append((buffer[target], pool[block * self.size : (block + count) * self.size]))
-        return views
-
-    def _copied(self, at: int, layer: int) -> int:
-        """Bytes read and written."""
-        pools = self.cache.pools[at]
-        slot = sum(self.gpus.mine[at].size(pool[layer][0]) for pool in (pools.keys, pools.values))
-        return 2 * self.blocks * self.size * slot
-
-    def _tally(self) -> dict[str, int]:
-        return {"cache_runs": 2 * len(self.runs), "cache_blocks": 2 * self.blocks}
 
     # ---- in a step
 
     def begin(self, gpus: Gpus, model: Model) -> None:
-        if self.cache.low_rank:
-            self.turn = [
-                [turning(gpu, tables, self.positions) for tables in shard.rotary]
-                for gpu, shard in zip(gpus.mine, model.shards, strict=True)
-            ]
+        if self.squeezed is not None:
+            self.squeezed.begin()
 
     def ahead(self, gpus: Gpus, model: Model, layer: int) -> None:
         """Keys and values of the tokens before the new ones."""
-        if self.cache.low_rank:
-            self.rebuilt = [self._rebuild(gpu, at, layer) for at, gpu in enumerate(gpus.mine)]
+        if self.squeezed is not None:
+            self.rebuilt = [self.squeezed.rebuild(gpu, at, layer) for at, gpu in enumerate(gpus.mine)]
 
     def attend(
         self, gpus: Gpus, model: Model, layer: int, results: Sequence[Results], rotary: Sequence[Rotary | None]
@@ -184,12 +127,12 @@ class NewTokens:
         for at, (gpu, result, turn) in enumerate(zip(gpus.mine, results, rotary, strict=True)):
             shard, pools = model.shards[at].layers[layer], self.cache.pools[at]
             q = rotated(gpu, result.values[0], shard.heads.dim, turn)
-            if self.cache.low_rank:
+            if self.squeezed is not None:
                 keep(gpu, pools, layer, self.slots, result.latents[1:])
                 if rebuilt:
                     keys, values = self._complete(gpu, at, layer, rebuilt[at], result, turn)
                 else:
-                    keys, values = self._rebuild(gpu, at, layer)
+                    keys, values = self.squeezed.rebuild(gpu, at, layer)
             else:
                 k = rotated(gpu, result.values[1], shard.heads.dim, turn)
                 keep(gpu, pools, layer, self.slots, [k, result.values[2]])
@@ -197,36 +140,11 @@ class NewTokens:
             ys.append(self._attend(gpu, at, layer, q, keys, values))
         return ys
 
-    def _rebuild(self, gpu: Gpu, at: int, layer: int) -> Run:
-        """Keys and values of all that is loaded, from the low-rank cache (section 4.2): squeeze, multiply, rotate."""
-        pools, qkv, heads = self.cache.pools[at], *_parts(self.model, at, layer)
-        assert pools.squeezed is not None and pools.rebuilt is not None
-        views = self._views(at, layer)
-        kept = (pools.keys[layer], pools.values[layer])
-        latents = [shaped(flat, self.capacity, pool.shape[1]) for flat, pool in zip(pools.squeezed, kept, strict=True)]
-        outs = [shaped(flat, self.capacity, heads.width) for flat in pools.rebuilt]
-        turn = self.turn[at][self.model.family.layers[layer].rope] if self.turn[at] else None
-        fused = self.cache.kv == "fused"
-        if fused:  # blocks are read where they lie, and numbers are turned before they are written
-            cost = product_cost(gpu, latents, qkv.up[1:], outs)
-            cost = gpu.cost(
-                cost.flops + (0 if turn is None else 3 * outs[0].size), cost.nbytes, self._tally(), cost.seconds
-            )
-        else:
-            cost = gpu.cost(0, self._copied(at, layer), self._tally())
-        if gpu.plan is not None:
-            self.copies.append((at, layer, views, cost))
-        with gpu.fused(cost) if fused else nullcontext():
-            gpu.launch(kernels.copy_runs, pools.squeezed[0], views, cost=cost)
-            matmuls(gpu, latents, qkv.up[1:], qkv.biases[1:], outs)
-            rotated(gpu, outs[0], heads.dim, turn)
-        return outs[0], outs[1]
-
     def _complete(
         self, gpu: Gpu, at: int, layer: int, rebuilt: Run, result: Results, turn: Rotary | None
     ) -> Run:  # fmt: skip
         """The new tokens' keys and values to where the others' are already."""
-        qkv, heads = _parts(self.model, at, layer)
+        qkv, heads = parts(self.model, at, layer)
         latents = [latent for latent in result.latents[1:] if latent is not None]
         new = matmuls(gpu, latents, qkv.up[1:], qkv.biases[1:])
         rotated(gpu, new[0], heads.dim, turn)
@@ -267,10 +185,3 @@ class NewTokens:
             4 * seen * queries * heads.dim,
             item * (2 * seen * heads.width + 2 * self.loaded * queries * heads.dim),
         )
-
-
-def _parts(model: Model, at: int, layer: int) -> tuple[deinfer.DeInferFirst, Heads]:
-    """The low-rank cache goes with DeInfer's scheme, whose weights these are."""
-    shard = model.shards[at].layers[layer]
-    assert isinstance(shard.qkv, deinfer.DeInferFirst)
-    return shard.qkv, shard.heads

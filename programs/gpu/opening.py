@@ -14,7 +14,7 @@ from meshrt.programs.generation.options import storage
 from meshrt.programs.gpu.cache import Cache, check_low_rank, make_cache
 from meshrt.programs.gpu.coded import Hold
 from meshrt.programs.gpu.mixing import Mixing
-from meshrt.programs.gpu.serving import Request, check_lengths
+from meshrt.programs.gpu.request import Request, check_lengths
 from meshrt.programs.gpu.shards import Model, place
 from meshrt.programs.gpu.steps import Steps
 
@@ -49,6 +49,7 @@ def open_model(
     gpus: Gpus, family: Family, checkpoint: Checkpoint | None, scheme: str, kv: str, requests: list[Request], *,
     dtype: str | None = None, layers_run: int | None = None, block_size: int = 16, kv_blocks: int | None = None,
     wanted: bool = False, hold: Hold | None = None, mixing: Mixing | None = None,
+    keeps: bool = False,
 ) -> Steps:  # fmt: skip
     """The model on the GPUs, with a cache for the requests. UsageError, LimitError."""
     if gpus.payload and layers_run is not None:
@@ -71,7 +72,7 @@ def open_model(
         model = place(gpus, family, scheme, checkpoint, run, longest, hold or Hold(), mixing)
         if kv != "dense":
             check_low_rank(model, scheme, kv)
-        return model, make_cache(gpus, model, kv, block_size, needed, kv_blocks)
+        return model, make_cache(gpus, model, kv, block_size, needed, kv_blocks, keeps)
 
     if gpus.payload:
         opened(replace(gpus, payload=False), None)  # what does not fit is refused before a weight is read

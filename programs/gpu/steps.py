@@ -12,7 +12,9 @@ from meshrt.programs.gpu.batch import Prompts, Tokens
 from meshrt.programs.gpu.cache import Cache
 from meshrt.programs.gpu.forward import Ahead, forward
 from meshrt.programs.gpu.newtokens import NewTokens
+from meshrt.programs.gpu.parts import Parts
 from meshrt.programs.gpu.shards import Model
+from meshrt.programs.gpu.swapping import Kept, bring_back, keep_on_host
 
 Key = tuple[int, int, int]  # of a plan: rows, blocks of the longest, of all together
 PLANS = 16  # that are kept; the one that was used longest ago goes first
@@ -41,6 +43,32 @@ class Steps:
     recorded: int = 0  # plans in all
     largest: int = 0  # batch of new tokens
 
+    swapped: dict[int, Kept] = field(default_factory=dict)  # tokens of sequences in the host's memory
+    computed: int = 0  # tokens
+
+    def run(self, sequences: Sequence[Tokens]) -> list[int]:
+        """The tokens of each from its `begin` on, earlier ones are in the cache: the token that follows each."""
+        news = sum(len(one.tokens) - one.begin for one in sequences)
+        self.computed += news
+        if all(one.begin == 0 for one in sequences):
+            return self.prompts(sequences)
+        if news == len(sequences):
+            return self.new_tokens(sequences)
+        old = any(one.begin == len(one.tokens) - 1 for one in sequences)
+        with self.gpus.phase("mixed" if old else "prefill", news):
+            ahead = forward(self.gpus, self.model, Parts(self.gpus, self.model, self.cache, sequences))
+        return self._next_ids(ahead, len(sequences))
+
+    def swap_out(self, number: int, tokens: int) -> None:
+        """Keep the blocks of a sequence's first so many tokens in the host's memory."""
+        with self.gpus.phase("swap"):
+            self.swapped[number] = keep_on_host(self.gpus, self.model, self.cache, number, tokens)
+
+    def swap_in(self, number: int) -> None:
+        """Bring them back, to the blocks that the sequence has now."""
+        with self.gpus.phase("swap"):
+            bring_back(self.gpus, self.model, self.cache, number, self.swapped.pop(number))
+
     def prompts(self, sequences: Sequence[Tokens]) -> list[int]:
         """Whole sequences: the token that follows each."""
         with self.gpus.phase("prefill", sum(len(sequence.tokens) for sequence in sequences)):
@@ -65,7 +93,7 @@ class Steps:
     def _sizes(self, sequences: Sequence[Tokens]) -> tuple[int, int]:
         """Blocks of the longest sequence, and of all."""
         blocks = [self.cache.pages.needed(len(sequence.tokens)) for sequence in sequences]
-        return max(blocks), sum(blocks)
+        return max(blocks), min(sum(blocks), self.cache.pages.blocks)
 
     def _plan(self, sequences: Sequence[Tokens]) -> Recorded:
         """The plan for batches like this one; sizes are rounded up, so that one serves for a while."""

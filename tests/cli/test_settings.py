@@ -16,7 +16,7 @@ from gpu_runs import new_gpus, run_gpus
 from graph_folders import lay_graph
 from measure import run_report
 from runs import run_on_arm, run_on_cores
-from settings import BASE, REFUSED, ROWS, STOPS, Row
+from settings import BASE, REFUSED, ROWS, RUNS, STOPS, Row
 
 from meshrt.arm.device import N2X8
 from meshrt.commands.run import execute
@@ -31,6 +31,7 @@ from meshrt.program import load_program, packaged_programs, settings_of
 from meshrt.ranks.board import Board
 
 PRESETS = {"wse2": WSE2, "trn1": TRN1, "a800": A800, "n2x8": N2X8}
+TRACE = "time,prompt_tokens,output_tokens\n0.5,5,2\n0.75,9,8\n"
 PROMPTS = "One day\nThe end of the day\nThere was a little girl\n"
 
 
@@ -46,6 +47,8 @@ def run(
     name, machine = program.split()
     (tmp / here).mkdir(exist_ok=True)
     (tmp / "prompts").write_text(PROMPTS)
+    (tmp / "trace.csv").write_text(TRACE)
+    (tmp / "long.csv").write_text(TRACE.replace("9,8", "900,8"))
     if name == "graph":
         lay_graph(tmp / "graph", 20)
         lay_graph(tmp / "wide", 40)
@@ -98,7 +101,7 @@ def moves(row: Row, tmp: Path, measure: Callable[[str, Mapping[str, Any]], dict[
         try:
             return metric(measure(here, change), row.metric, tmp, here)
         except (UsageError, LimitError):
-            if row.relation is not STOPS or not change:
+            if row.relation is not (STOPS if change else RUNS):
                 raise
             return "refused"
 

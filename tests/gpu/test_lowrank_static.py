@@ -16,7 +16,7 @@ from test_lowrank import GQA, IDS, random_model
 from meshrt.models.family import read_family
 from meshrt.programs.gpu.batch import Tokens
 from meshrt.programs.gpu.opening import open_model, open_weights
-from meshrt.programs.gpu.serving import Request
+from meshrt.programs.gpu.request import Request
 from meshrt.programs.gpu.steps import PLANS, Steps, rounded
 
 WAYS = [

@@ -17,7 +17,7 @@ from meshrt.errors import UsageError
 from meshrt.models.catalogue import find_model
 from meshrt.program import load_program
 from meshrt.programs.gpu.load import figures, parse_lengths, random_requests, spread
-from meshrt.programs.gpu.serving import Request
+from meshrt.programs.gpu.request import Request
 from meshrt.ranks.console import Console
 from meshrt.report import print_table
 from meshrt.studies.deinfer import published as deinfer_published

@@ -1,0 +1,83 @@
+"""Batches of parts of sequences: some new tokens of each, whose earlier ones are in the paged cache."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from meshrt.gpu.gpus import Gpus
+from meshrt.programs.gpu import kernels
+from meshrt.programs.gpu.batch import Tokens, keep, looked_at
+from meshrt.programs.gpu.cache import Cache
+from meshrt.programs.gpu.forward import Rotary, rotated
+from meshrt.programs.gpu.scheme import Arrays, Results
+from meshrt.programs.gpu.shards import Model
+from meshrt.programs.gpu.squeezing import Squeezed
+
+
+class Parts:
+    """Of each sequence the tokens from its `begin` on. Their numbers change from step to step: it is never a plan's."""
+
+    def __init__(self, gpus: Gpus, model: Model, cache: Cache, sequences: Sequence[Tokens]) -> None:
+        pages = cache.pages
+        self.cache = cache
+        self.spans = [(one.begin, len(one.tokens)) for one in sequences]
+        self.ends = tuple(np.cumsum([end - begin for begin, end in self.spans]).tolist())
+        self.tokens = np.concatenate([np.asarray(one.tokens[one.begin :]) for one in sequences])
+        self.loaded = len(self.tokens)
+        positions = np.concatenate([np.arange(*span) for span in self.spans])
+        self.position_rows = positions + model.family.position_offset
+        self.last: np.ndarray | None = np.asarray(self.ends) - 1
+        self.slots = np.concatenate([pages.slots_of(one.number, one.begin, len(one.tokens)) for one in sequences])
+        tables = [pages.tables[one.number][: pages.needed(len(one.tokens))] for one in sequences]
+        self.squeezed: Squeezed | None = None
+        if cache.low_rank:
+            self.squeezed = Squeezed(gpus, model, cache, min(sum(map(len, tables)), pages.blocks))
+            self.squeezed.load(tables)
+            tables = [[*places] for places in self.squeezed.places]
+        within = np.arange(pages.size)
+        self.places = [  # of all that a sequence has in the cache, or in the buffer
+            (np.asarray(table)[:, None] * pages.size + within).reshape(-1)[:end]
+            for table, (_, end) in zip(tables, self.spans, strict=True)
+        ]
+
+    @property
+    def wanted(self) -> int:
+        return 1 if self.cache.low_rank else 3
+
+    def begin(self, gpus: Gpus, model: Model) -> None:
+        if self.squeezed is not None:
+            self.squeezed.begin()
+
+    def ahead(self, gpus: Gpus, model: Model, layer: int) -> None:
+        pass
+
+    def attend(
+        self, gpus: Gpus, model: Model, layer: int, results: Sequence[Results], rotary: Sequence[Rotary | None]
+    ) -> Arrays:
+        ys, family, window = [], model.family, model.family.layers[layer].window
+        seen = sum(looked_at(end, window) - looked_at(begin, window) for begin, end in self.spans)
+        read = sum(min(end, end - begin + (window or end) - 1) for begin, end in self.spans)
+        for at, (gpu, result, turn) in enumerate(zip(gpus.mine, results, rotary, strict=True)):
+            pools, heads = self.cache.pools[at], model.shards[at].layers[layer].heads
+            q = rotated(gpu, result.values[0], heads.dim, turn)
+            if self.squeezed is not None:
+                keep(gpu, pools, layer, self.slots, result.latents[1:])
+                keys, values = self.squeezed.rebuild(gpu, at, layer)
+            else:
+                k = rotated(gpu, result.values[1], heads.dim, turn)
+                keep(gpu, pools, layer, self.slots, [k, result.values[2]])
+                keys, values = pools.keys[layer], pools.values[layer]
+            queries = len(heads.queries)
+            cost = gpu.cost(
+                4 * seen * queries * heads.dim,
+                2 * gpu.size(q) + gpu.dtype.itemsize * 2 * read * heads.width,
+                {"attention_heads": self.loaded * queries},
+            )
+            shape = (len(heads.kv), heads.group, heads.dim)
+            ys.append(
+                gpu.launch(
+                    kernels.attend_parts, gpu.new(*q.shape), q, keys, values, shape, self.places, self.spans,
+                    family.scale, family.score_cap, window, cost=cost,
+                )
+            )  # fmt: skip
+        return ys

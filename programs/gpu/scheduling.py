@@ -1,0 +1,173 @@
+"""Who is served next: requests come, wait, run, and make room for each other (vLLM's scheduler, its first and second).
+
+Whole prompts (the first): a step computes prompts that were waiting, if there is room for one, else one new token for
+all that run. In parts (the second; Agrawal et al. 2024, Sarathi-Serve): a step has so many tokens, first those of all
+that run, a new one or the next part of a prompt, then those of who waits.
+
+Waiting requests are taken up by priority, then as they were sent; who was preempted comes first of its priority. Where
+the cache has no block left for a running request, the one of the last priority that was admitted last gives its blocks
+back and waits again. What it had in the cache is computed anew, its prompt and what it had said, or kept in the host's
+memory and copied back.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from meshrt.programs.gpu.batch import Tokens
+from meshrt.programs.gpu.request import Limits, Request
+from meshrt.programs.gpu.steps import Steps
+
+
+@dataclass
+class Schedule:
+    """`coming` were not sent yet, in order of arrival; `open` is how many were and are not done."""
+
+    steps: Steps
+    limits: Limits
+    coming: deque[Request]
+    waiting: list[Request] = field(default_factory=list)
+    running: list[Request] = field(default_factory=list)
+    open: int = 0
+
+    @property
+    def over(self) -> bool:
+        return not (self.coming or self.waiting or self.running)
+
+
+def new_schedule(steps: Steps, requests: Sequence[Request], limits: Limits) -> Schedule:
+    return Schedule(steps, limits, deque(sorted(requests, key=lambda one: (one.arrival, one.number))))
+
+
+def send(schedule: Schedule, until: float, late: float | None = None) -> None:
+    """Send what has arrived, as long as clients may have more requests open; `late`: those had to wait until then."""
+    most = schedule.limits.concurrency
+    while schedule.coming and schedule.coming[0].arrival <= until and (most is None or schedule.open < most):
+        request = schedule.coming.popleft()
+        request.sent = request.arrival if late is None else max(late, request.arrival)
+        schedule.open += 1
+        schedule.waiting.insert(bisect_right(schedule.waiting, request.priority, key=_priority), request)
+
+
+def next_batch(schedule: Schedule, now: float) -> list[tuple[Request, Tokens]]:
+    """Whose tokens the next step computes, and which; there are slots for them."""
+    if schedule.limits.chunked:
+        return _in_parts(schedule, now)
+    if prompts := [one for one in _admit_whole(schedule, now) if one.cached < len(one) - 1 or not one.new]:
+        return [(one, one.tokens()) for one in prompts]
+    _slots(schedule, [(one, len(one)) for one in schedule.running])
+    return [(one, one.tokens()) for one in schedule.running]
+
+
+def _admit_whole(schedule: Schedule, now: float) -> list[Request]:
+    """Take waiting requests, in order, as long as there is room for their tokens and the one that comes."""
+    limits, tokens = schedule.limits, 0
+    admitted: list[Request] = []
+    while schedule.waiting:
+        request = schedule.waiting[0]
+        if admitted and tokens + len(request) - request.cached > limits.prefill_tokens:
+            break
+        if not _take_up(schedule, request, None, now):
+            break
+        tokens += len(request) - request.cached
+        admitted.append(request)
+    return admitted
+
+
+def _in_parts(schedule: Schedule, now: float) -> list[tuple[Request, Tokens]]:
+    tables = schedule.steps.cache.pages.tables
+    left, asked = schedule.limits.prefill_tokens, []
+    for request in schedule.running:
+        count = min(len(request) - request.cached, left)
+        if count:
+            asked.append((request, request.cached + count))
+            left -= count
+    fitting = _slots(schedule, [*asked])
+    if len(fitting) < len(asked):  # somebody was preempted: there is no room for others
+        return [(request, _until(request.tokens(), end)) for request, end in fitting]
+    while schedule.waiting and left:
+        request = schedule.waiting[0]
+        if not _take_up(schedule, request, left, now):
+            break
+        count = min(len(request) - request.cached, left)
+        fitting = [one for one in fitting if one[0].number in tables]  # who gave way to it does not run now
+        fitting.append((request, request.cached + count))
+        left -= count
+    return [(request, _until(request.tokens(), end)) for request, end in fitting]
+
+
+def _until(tokens: Tokens, end: int) -> Tokens:
+    return tokens if end == len(tokens.tokens) else Tokens(tokens.number, tokens.tokens[:end], tokens.begin)
+
+
+def _take_up(schedule: Schedule, request: Request, left: int | None, now: float) -> bool:
+    """Let the first that waits run, with room for all its tokens and the next one, or for so many more (`left`) than it
+    has in the cache; running ones of a later priority give way."""
+    running = schedule.running
+    while (found := _room(schedule, request, left)) is None:
+        last = _last(running)
+        if last is None or last.priority <= request.priority:
+            return False
+        _preempt(schedule, last)
+    schedule.waiting.remove(request)
+    running.append(request)
+    request.admitted = now if request.admitted is None else request.admitted
+    if request.number in schedule.steps.swapped:
+        schedule.steps.swap_in(request.number)
+    else:
+        request.cached = found
+        request.hit += found
+    return True
+
+
+def _room(schedule: Schedule, request: Request, left: int | None) -> int | None:
+    """Reserve it: the number of tokens that the cache has already. None where there is no room."""
+    pages = schedule.steps.cache.pages
+    if len(schedule.running) >= schedule.limits.batch:
+        return None
+    if request.number not in schedule.steps.swapped:
+        return pages.admit(request.number, request.known(), left)
+    tokens = len(request) + 1 if left is None else min(len(request), request.cached + left)
+    return request.cached if pages.reserve(request.number, tokens) else None
+
+
+def _slots(schedule: Schedule, asked: list[tuple[Request, int]]) -> list[tuple[Request, int]]:
+    """Room for so many tokens of running requests, in order; who comes last makes room. Those that still run."""
+    pages, at = schedule.steps.cache.pages, 0
+    while at < len(asked):
+        request, tokens = asked[at]
+        if pages.reserve(request.number, tokens):
+            at += 1
+            continue
+        last = _last(schedule.running)
+        assert last is not None  # a request has room alone
+        _preempt(schedule, last)
+        gone = [place for place, (one, _) in enumerate(asked) if one is last]
+        for place in gone:
+            del asked[place]
+            at -= place < at
+    return asked
+
+
+def _preempt(schedule: Schedule, request: Request) -> None:
+    """Its blocks are for others, and it waits again, as the first of its priority."""
+    steps = schedule.steps
+    schedule.running.remove(request)
+    if schedule.limits.swap and request.cached:
+        steps.swap_out(request.number, request.cached)
+    else:
+        request.discarded += request.cached
+        request.cached = 0
+    steps.cache.pages.release(request.number)
+    request.preemptions += 1
+    schedule.waiting.insert(bisect_left(schedule.waiting, request.priority, key=_priority), request)
+
+
+def _last(running: Sequence[Request]) -> Request | None:
+    """The last of the last priority."""
+    return max(reversed(running), key=_priority, default=None)
+
+
+def _priority(request: Request) -> int:
+    return request.priority

@@ -1,0 +1,51 @@
+"""Blocks of a preempted sequence in the host's memory: out over the PCIe bus, and back when there is room again."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshrt.gpu.gpu import Cost, Gpu
+from meshrt.gpu.gpus import Gpus
+from meshrt.programs.gpu import kernels
+from meshrt.programs.gpu.cache import Cache, Pools
+from meshrt.programs.gpu.shards import Model
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The first so many tokens of a sequence; of each hosted GPU, what its pools had of them."""
+
+    tokens: int
+    rows: tuple[tuple[np.ndarray, ...], ...]
+
+
+def keep_on_host(gpus: Gpus, model: Model, cache: Cache, number: int, tokens: int) -> Kept:
+    slots, rows = cache.pages.slots_of(number, 0, tokens), []
+    for gpu, pools in zip(gpus.mine, cache.pools, strict=True):
+        own = []
+        for pool, cost in _each(gpu, model, cache, pools, tokens):
+            kept = gpu.shaped((tokens, pool.shape[1]))
+            own.append(gpu.launch(kernels.leave, kept, pool, slots, cost=cost))
+        rows.append(tuple(own))
+    return Kept(tokens, tuple(rows))
+
+
+def bring_back(gpus: Gpus, model: Model, cache: Cache, number: int, kept: Kept) -> None:
+    slots = cache.pages.slots_of(number, 0, kept.tokens)
+    for gpu, pools, own in zip(gpus.mine, cache.pools, kept.rows, strict=True):
+        for (pool, cost), rows in zip(_each(gpu, model, cache, pools, kept.tokens), own, strict=True):
+            gpu.launch(kernels.store, pool, slots, rows, cost=cost)
+
+
+def _each(gpu: Gpu, model: Model, cache: Cache, pools: Pools, tokens: int) -> list[tuple[np.ndarray, Cost]]:
+    """The pools of a GPU, and what it costs to copy so many tokens of each, in whole blocks. The last layer's stand for
+    those that do not run."""
+    layers, slots = len(model.family.layers), cache.pages.needed(tokens) * cache.pages.size
+    found = []
+    for layer, pair in enumerate(zip(pools.keys, pools.values, strict=True)):
+        times = 1 + layers - len(pools.keys) if layer == len(pools.keys) - 1 else 1
+        for pool in pair:
+            nbytes = times * slots * gpu.size(pool[0])
+            seconds = nbytes / gpu.device.pcie_bytes_per_second
+            found.append((pool, gpu.cost(0, nbytes, {"swapped_bytes": nbytes}, seconds)))
+    return found

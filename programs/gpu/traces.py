@@ -1,0 +1,130 @@
+"""Recorded traffic: when requests came, and how many tokens they had.
+
+CSV files are told apart by their header. Azure's (github.com/Azure/AzurePublicDataset, 2023 and 2024): TIMESTAMP,
+ContextTokens, GeneratedTokens, with dates. BurstGPT's (github.com/HPMLL/BurstGPT): Timestamp, Request tokens, Response
+tokens and others, with seconds. One's own: time, prompt_tokens, output_tokens, and priority if it has one. JSON files
+are lists of dialogues as ShareGPT's, {"conversations": [{"value": TEXT}, {"value": TEXT}, ..]}: the first text is a
+prompt, the second an answer of that length, as `vllm bench serve` reads it; they have no times.
+"""
+
+import csv
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from meshrt.errors import UsageError
+from meshrt.programs.generation.given import read_shared
+from meshrt.ranks.control import Control
+
+FORMATS = {  # columns of time, prompt tokens, output tokens
+    "azure": ("TIMESTAMP", "ContextTokens", "GeneratedTokens"),
+    "burstgpt": ("Timestamp", "Request tokens", "Response tokens"),
+    "plain": ("time", "prompt_tokens", "output_tokens"),
+}
+DIALOGUES = "sharegpt"
+
+
+@dataclass(frozen=True)
+class Call:
+    """One request of a trace, `time` seconds after the first; texts, where the trace has them, in place of lengths."""
+
+    time: float
+    prompt: int
+    output: int
+    priority: int = 0
+    texts: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Its requests in order of time. `empty` rows, without prompt or answer (calls that failed), are left out."""
+
+    format: str
+    calls: tuple[Call, ...]
+    empty: int
+
+
+def read_trace(control: Control, path: str, most: int | None) -> Trace:
+    """The first `most` requests of a file, on all ranks. UsageError."""
+    text = read_shared(control, f"--trace-file {path}", path)
+    trace = _dialogues(path, text, most) if text.lstrip()[:1] in ("[", "{") else _table(path, text, most)
+    if not trace.calls:
+        raise UsageError(f"--trace-file {path} has no request with a prompt and an answer")
+    return trace
+
+
+def _table(path: str, text: str, most: int | None) -> Trace:
+    lines = csv.reader(text.splitlines())
+    header = [name.strip().lstrip("\ufeff") for name in next(lines, [])]
+    kind = next((kind for kind, names in FORMATS.items() if set(names) <= {*header}), None)
+    if kind is None:
+        ways = "; ".join(", ".join(names) for names in FORMATS.values())
+        raise UsageError(f"--trace-file {path}: the first line has to name the columns {ways}; or give JSON dialogues")
+    columns = [header.index(name) for name in FORMATS[kind]]
+    priority = header.index("priority") if kind == "plain" and "priority" in header else None
+    calls: list[Call] = []
+    empty = 0
+    for number, line in enumerate(lines, 2):
+        if most is not None and len(calls) == most:
+            break
+        if not line:
+            continue
+        try:
+            time, prompt, output = (line[column].strip() for column in columns)
+            later = 0 if priority is None else int(line[priority])
+            call = Call(_seconds(time), int(float(prompt)), int(float(output)), later)
+            if not -1e12 < call.time < 1e12 or min(call.prompt, call.output) < 0:
+                raise ValueError
+        except (IndexError, ValueError, OverflowError):
+            raise UsageError(
+                f"--trace-file {path}, line {number}: {','.join(line)[:80]!r} is no time and two numbers of tokens"
+            ) from None
+        if call.prompt and call.output:
+            calls.append(call)
+        else:
+            empty += 1
+    calls.sort(key=lambda call: call.time)
+    return Trace(kind, tuple(replace(call, time=call.time - calls[0].time) for call in calls), empty)
+
+
+def _seconds(text: str) -> float:
+    """Seconds, or a date: its fraction may have more digits than Python's dates."""
+    try:
+        return float(text)
+    except ValueError:
+        whole, _, rest = text.partition(".")
+        digits = rest[: len(rest) - len(rest.lstrip("0123456789"))]
+        date = datetime.fromisoformat(whole + rest[len(digits) :])
+        date = date if date.tzinfo else date.replace(tzinfo=UTC)
+        return date.timestamp() + (float(f"0.{digits}") if digits else 0.0)
+
+
+def _dialogues(path: str, text: str, most: int | None) -> Trace:
+    try:
+        entries = json.loads(text)
+        if not isinstance(entries, list):
+            raise ValueError("it is no list")
+        calls: list[Call] = []
+        empty = 0
+        for entry in entries:
+            said = [str(turn["value"]) for turn in entry.get("conversations", entry.get("conversation", []))[:2]]
+            if most is not None and len(calls) == most:
+                break
+            if len(said) == 2 and all(said):
+                calls.append(Call(0.0, 0, 0, texts=(said[0], said[1])))
+            else:
+                empty += 1
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise UsageError(
+            f'--trace-file {path} is no list of {{"conversations": [{{"value": ..}}, ..]}}: {error!r:.80}'
+        ) from None
+    return Trace(DIALOGUES, tuple(calls), empty)
+
+
+def as_fast_as(calls: Sequence[Call], rate: float) -> list[float]:
+    """Their times, with the same pattern but `rate` in a second on average."""
+    span = calls[-1].time
+    if not span:
+        raise UsageError("--rate: the trace has no times to be scaled, all its requests come at once")
+    return [call.time * len(calls) / rate / span for call in calls]

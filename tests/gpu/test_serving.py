@@ -1,0 +1,374 @@
+"""Schedulers: parts of prompts, kept prefixes, priorities, preemption; the same text as alone, every token once.
+
+The figures of `vllm bench serve`, traces, closed loops, loads above capacity."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from gpu_runs import how_of, new_gpus, run_gpus, serve_all
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from random_models import random_checkpoint
+from test_experts import OF_EIGHT
+from test_lowrank import GQA, random_model
+from test_quantized import FORMS, ODD, quantized
+
+from meshrt.errors import UsageError
+from meshrt.models.config import read_config
+from meshrt.models.family import read_family
+from meshrt.models.reference import generate, load_weights
+from meshrt.programs.gpu.batch import Tokens
+from meshrt.programs.gpu.load import Arrivals, random_requests, ranged
+from meshrt.programs.gpu.metrics import lock_step, parse_goodput, parse_percentiles, vllm_figures, wait_growth
+from meshrt.programs.gpu.mixing import mixing_of
+from meshrt.programs.gpu.pages import Pages
+from meshrt.programs.gpu.quantizing import hold_of
+from meshrt.programs.gpu.request import Limits, Request
+from meshrt.programs.gpu.serving import serve
+from meshrt.programs.gpu.traces import read_trace
+
+SAME = (11, 45, 3, 28, 60, 9, 17)  # a beginning that some prompts share: one block of 4, and more
+PROMPTS = [(*SAME, 5, 77, 31), (*SAME, 4, 90, 12, 8, 66), (1,), SAME, (*SAME, 5, 77, 2, 2), (7, 7, 7, 8)]
+NEW = 9
+SOON = [0.0, 1e-4, 2e-4, 1e-3, 2e-3, 2e-3]
+WAYS = [
+    ("dense", "dense"), ("base", "dense"), ("deinfer", "dense"), ("deinfer", "lowrank"), ("overlapped", "fused"),
+]  # fmt: skip
+SCHEDULES: dict[str, tuple[Limits, dict[str, Any]]] = {
+    "parts": (Limits(prefill_tokens=5, chunked=True), {}),
+    "prefixes": (Limits(), {"keeps": True}),
+    "swap": (Limits(swap=True), {"kv_blocks": 6}),
+    "all": (Limits(prefill_tokens=4, chunked=True, swap=True), {"kv_blocks": 6, "keeps": True}),
+    "recompute": (Limits(prefill_tokens=3, chunked=True), {"kv_blocks": 6, "keeps": True}),
+}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return random_model(tmp_path_factory.mktemp("model"), GQA)
+
+
+@pytest.fixture(scope="module")
+def alone(model: Path) -> list[list[int]]:
+    return [serve_all(new_gpus(1), model, "dense", [prompt], NEW)[0][0].new for prompt in PROMPTS]
+
+
+def conserved(requests: list[Request], computed: int) -> None:
+    """All tokens but the last of each request were computed or found in the cache once, the discarded again."""
+    needed = sum(len(one) - 1 + one.discarded for one in requests)
+    assert computed + sum(one.hit for one in requests) == needed
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize(("scheme", "kv"), WAYS)
+def test_every_schedule_gives_the_text_of_each_alone(
+    model: Path, alone: list[list[int]], scheme: str, kv: str, name: str
+) -> None:
+    limits, options = SCHEDULES[name]
+    for static in (False, True):
+        requests, steps = serve_all(
+            new_gpus(2, static=static), model, scheme, PROMPTS, NEW, kv, limits, SOON, **options
+        )
+        assert [one.new for one in requests] == alone
+        conserved(requests, steps.computed)
+        assert (sum(one.preemptions for one in requests) > 0) == ("kv_blocks" in options)
+        assert "keeps" not in options or name != "prefixes" or sum(one.hit for one in requests) > 0
+        if limits.swap:
+            assert steps.gpus.mine[0].counters.tally["swapped_bytes"] > 0
+            assert not steps.swapped and not any(one.discarded for one in requests)
+
+
+@pytest.mark.parametrize("kind", ["experts", "codes"])
+def test_experts_and_codes_say_the_references_text(kind: str, tmp_path: Path) -> None:
+    if kind == "experts":
+        folder = random_checkpoint(OF_EIGHT["deepseek"], tmp_path, 5)
+    else:
+        folder = quantized(random_checkpoint(ODD, tmp_path / "plain", 5), tmp_path / "codes", *FORMS["milo3"])
+    prompts = [tuple(token % 61 for token in prompt) for prompt in PROMPTS]
+    config, weights = read_config(folder, quantized=True), load_weights(folder)
+    want = [generate(config, weights, [*prompt], 5) for prompt in prompts]
+    for limits, options in SCHEDULES.values():
+        gpus, family, how = new_gpus(2), read_family(folder, quantized=True), how_of(scheme="dense")
+        hold, mixing = hold_of(family, how), mixing_of(gpus, family, how)
+        requests, _ = serve_all(
+            gpus, folder, "dense", prompts, 5, False, limits, SOON, hold=hold, mixing=mixing, **options
+        )
+        assert [one.new for one in requests] == want
+
+
+@pytest.mark.mpi(ranks=[2, 4])
+def test_the_same_on_any_number_of_ranks(comm: Any, tmp_path: Path) -> None:
+    from mpi4py import MPI
+
+    folder = Path(comm.bcast(str(tmp_path)))
+    if comm.rank == 0:
+        random_model(folder, GQA)
+    comm.Barrier()
+    asked = {
+        "scheme": "deinfer", "kv": "lowrank", "requests": 6, "prompt_tokens": "9", "output_tokens": "7", "rate": 5000.0,
+        "random_prefix_len": 5, "block_size": 4, "kv_blocks": 9, "max_prefill_tokens": 6, "chunked_prefill": True,
+        "prefix_caching": True, "preemption": "swap", "priorities": 2, "num_warmups": 1, "max_concurrency": 4,
+    }  # fmt: skip
+    told = [run_gpus(new_gpus(4, where), folder / "model", "serve", **asked) for where in (MPI.COMM_SELF, comm)]
+    assert {**told[0], "host": 0} == {**told[1], "host": 0}
+    assert told[0]["result"]["preemptions"] > 0 < told[0]["result"]["tokens_hit"]
+
+
+# ---- any schedule
+
+
+@dataclass
+class Shadow:
+    """Stands for steps over a cache: each slot has the tokens that were computed into it, and all before them."""
+
+    pages: Pages
+    swapped: dict[int, list[Any]] = field(default_factory=dict)
+    slots: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    computed: list[tuple[int, int]] = field(default_factory=list)
+    now: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.cache = SimpleNamespace(pages=self.pages)
+        device, console = SimpleNamespace(step_seconds=0.0), SimpleNamespace(progress=lambda *_: None)
+        self.gpus = SimpleNamespace(
+            device=device, console=console, meet=lambda: self.now,
+            wait_until=lambda time: setattr(self, "now", max(self.now, time)),
+        )  # fmt: skip
+
+    def run(self, sequences: list[Tokens]) -> list[int]:
+        assert sequences
+        for one in sequences:
+            slots = self.pages.slots_of(one.number, 0, len(one.tokens)).tolist()
+            for at, slot in enumerate(slots):
+                prefix = tuple(one.tokens[: at + 1])
+                if at >= one.begin:
+                    self.slots[slot] = prefix
+                    self.computed.append((one.number, at))
+                assert self.slots[slot] == prefix, "what is read is another's"
+        self.now += 1 + sum(len(one.tokens) - one.begin for one in sequences) / 64
+        return [len(one.tokens) * 7 % 5 for one in sequences]
+
+    def swap_out(self, number: int, tokens: int) -> None:
+        self.swapped[number] = [self.slots[slot] for slot in self.pages.slots_of(number, 0, tokens).tolist()]
+
+    def swap_in(self, number: int) -> None:
+        kept = self.swapped.pop(number)
+        for slot, prefix in zip(self.pages.slots_of(number, 0, len(kept)).tolist(), kept, strict=True):
+            self.slots[slot] = prefix
+
+
+calls = st.tuples(st.integers(0, 20), st.integers(1, 12), st.integers(1, 8), st.integers(0, 2), st.integers(0, 2))
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(calls, min_size=1, max_size=9), st.integers(1, 4), st.integers(0, 9), st.integers(1, 6),
+    st.integers(1, 9), st.booleans(), st.booleans(), st.booleans(), st.none() | st.integers(1, 4),
+)  # fmt: skip
+def test_every_token_is_computed_or_hit_once(
+    asked: list[tuple[int, int, int, int, int]], size: int, more: int, batch: int, tokens: int, chunked: bool,
+    keeps: bool, swap: bool, concurrency: int | None,
+) -> None:  # fmt: skip
+    """Of requests that begin alike, in any blocks, batches and orders."""
+    requests = [
+        Request(at, tuple([which] * (length // 2) + [1, 2, 3, 1, 2, 3][: length - length // 2]), limit, arrival / 2,
+                priority=priority)
+        for at, (arrival, length, limit, priority, which) in enumerate(asked)
+    ]  # fmt: skip
+    least = max(-(-(len(one.prompt) + one.limit) // size) for one in requests)
+    steps = Shadow(Pages(least + more, size, keeps))
+    limits = Limits(batch, tokens, chunked, concurrency, swap)
+    serve(steps, requests, limits)  # type: ignore[arg-type]
+    assert all(len(one.new) == one.limit for one in requests)
+    conserved(requests, len(steps.computed))
+    for one in requests:
+        positions = [at for number, at in steps.computed if number == one.number]
+        if not one.preemptions:
+            assert positions == [*range(one.hit, len(one) - 1)]
+        assert {*positions} <= {*range(len(one) - 1)}
+    assert keeps or not any(one.hit for one in requests)
+    assert sorted([*steps.pages.free, *steps.pages.idle]) == [*range(1, least + more + 1)]
+    assert not steps.pages.tables and not steps.pages.owners and not steps.swapped
+    if concurrency is not None:
+        for one in requests:
+            assert one.sent is not None and one.sent >= one.arrival
+            others = [each for each in requests if each.begin <= one.begin < each.times[-1]]
+            assert len(others) <= concurrency
+
+
+def test_who_comes_first_is_served_first_of_its_priority() -> None:
+    """One at a time; while the first runs, three come."""
+    requests = [Request(at, (at, at), 3, float(at), priority=what) for at, what in enumerate((1, 1, 0, 1))]
+    steps = Shadow(Pages(9, 4))
+    serve(steps, requests, Limits(batch=1))  # type: ignore[arg-type]
+    ends = [one.times[-1] for one in requests]
+    assert ends[2] < ends[0] < ends[1] < ends[3]  # it is even preempted for one of a better priority
+    assert [one.preemptions for one in requests] == [1, 0, 0, 0]
+
+
+# ---- figures
+
+
+def test_figures_have_the_names_and_definitions_of_vllm() -> None:
+    """Sent at 1 and 2 s of a benchmark that began at 1; tokens at 2, 3, 5 s and at 4 s."""
+    one = Request(0, (1, 2, 3), 3, 1.0, new=[7, 8, 9], times=[2.0, 3.0, 5.0])
+    two = Request(1, (1,), 1, 1.5, new=[7], times=[4.0], sent=2.0)
+    told = vllm_figures([one, two], 1.0, parse_goodput("ttft:1500 tpot:1600"), ["ttft", "tpot", "itl", "e2el"], [25])
+    assert told | {"duration": 4.0, "failed": 0, "total_input_tokens": 4, "total_output_tokens": 4} == told
+    assert (told["request_throughput"], told["output_throughput"], told["total_token_throughput"]) == (0.5, 1.0, 2.0)
+    assert told["request_goodput"] == 0.25  # the second has its first token after 2 s
+    assert (told["mean_ttft_ms"], told["median_ttft_ms"], told["std_ttft_ms"], told["p25_ttft_ms"]) == (
+        1500, 1500, 500, 1250,
+    )  # fmt: skip
+    assert (told["mean_tpot_ms"], told["mean_itl_ms"], told["mean_e2el_ms"]) == (1500, 1500, 3000)
+    assert told["max_output_tokens_per_s"] == 1 and told["max_concurrent_requests"] == 2
+    assert vllm_figures([two], 1.0, parse_goodput("tpot:0"), [], [])["request_goodput"] == 1 / 3
+    assert vllm_figures([two], 1.0, {}, [], [])["request_goodput"] is None
+
+
+def test_arrivals_are_those_that_were_asked_for() -> None:
+    def gaps(**asked: Any) -> np.ndarray:
+        return np.diff([one.arrival for one in random_requests(3000, Arrivals(**asked), (1, 1), (1, 1), 9, 3)])
+
+    for burstiness in (0.25, 1.0, 4.0):
+        found = gaps(rate=50.0, burstiness=burstiness)
+        # of a gamma distribution: deviation / mean = burstiness^-1/2
+        assert found.std() / found.mean() == pytest.approx(burstiness**-0.5, rel=0.1)
+        assert random_requests(3000, Arrivals(50.0, burstiness), (1, 1), (1, 1), 9, 3)[-1].arrival == pytest.approx(60)
+    for ramp, middle in (("linear", 55.0), ("exponential", 1000**0.5)):
+        found = gaps(ramp=ramp, first=10.0, last=100.0)
+        assert [1 / part.mean() for part in (found[:100], found[1450:1550], found[-100:])] == pytest.approx(
+            [10, middle, 100], rel=0.3
+        )
+    assert ranged("--prompt-tokens", "10", 0.25) == (7, 13) and ranged("--prompt-tokens", "1", 0.9) == (1, 2)
+    begun = random_requests(3, 0.0, (2, 2), (1, 1), 99, 1, prefix=6)
+    assert len({tuple(one.prompt[:6]) for one in begun}) == 1 and len({tuple(one.prompt) for one in begun}) == 3
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [({"burstiness": 2.0}, "--burstiness: without a --rate"), ({"rate": 1.0, "burstiness": 0.0}, "is above 0"),
+     ({"ramp_up_start_rps": 3.0}, "go with --ramp-up-strategy"), ({"goodput": "ttft"}, "--goodput is"),
+     ({"ramp_up_strategy": "linear"}, "is above 0"), ({"percentile_metrics": "x"}, "no 'x'"),
+     ({"rate": 2.0, "ramp_up_strategy": "linear", "ramp_up_start_rps": 1, "ramp_up_end_rps": 2}, "leave --rate away"),
+     ({"random_range_ratio": 1.0}, "below 1"), ({"random_range_ratio": 0.5, "prompt_tokens": "2:3"}, "a range already"),
+     ({"metric_percentiles": "101"}, "from 0 to 100"), ({"skip_long": True}, "give --trace-file")],
+)  # fmt: skip
+def test_what_a_load_cannot_be_is_refused(asked: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        run_gpus(new_gpus(1, payload=False), "llama-tiny", "serve", **asked)
+
+
+def test_percentiles_have_their_names() -> None:
+    found = vllm_figures(
+        [Request(0, (1,), 1, 0.0, new=[1], times=[1.0])], 0.0, {}, ["itl"], parse_percentiles("5,99.9")
+    )
+    assert {name for name in found if "itl" in name} == {
+        "mean_itl_ms", "median_itl_ms", "std_itl_ms", "p5_itl_ms", "p99.9_itl_ms",
+    }  # fmt: skip
+
+
+LOAD = {"requests": 40, "prompt_tokens": "20", "output_tokens": "20", "max_batch": 4}
+
+
+def told_of(**asked: Any) -> dict[str, Any]:
+    result: dict[str, Any] = run_gpus(new_gpus(1, payload=False), "llama-tiny", "serve", **LOAD | asked)["result"]
+    return result
+
+
+def test_a_closed_loop_in_lock_step_is_said() -> None:
+    same, mixed = told_of(max_concurrency=4), told_of(max_concurrency=4, random_range_ratio=0.9)
+    assert same["lock_step"] == 1.0 and mixed["lock_step"] < 0.5
+    assert "lock step" in same["warnings"][0] and not mixed["warnings"]
+    assert told_of()["lock_step"] is None and lock_step([], 3) is None
+
+
+def test_a_load_above_capacity_is_said() -> None:
+    """The batch of four serves so many in a second: twice and half of that."""
+    capacity = told_of(requests=100)["request_throughput"]
+    above, below = (told_of(requests=100, rate=share * capacity, burstiness=1e3) for share in (2.0, 0.5))
+    served = above["request_throughput"]
+    assert 1 + above["wait_growth"] == pytest.approx(2 * capacity / served, rel=0.1)  # so many come for each served
+    assert "above capacity" in above["warnings"][0]
+    assert below["wait_growth"] < 0.05 and not below["warnings"]
+    assert told_of()["wait_growth"] is None and wait_growth([Request(0, (1,), 1, times=[1.0])]) is None
+
+
+# ---- traces
+
+AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
+2023-11-16 18:17:03.9799600,48,10
+2023-11-16 18:17:04.0319600,31,2
+2023-11-16 18:17:13.9799599,7,0
+2023-11-16 18:18:03.9799600,9,3
+"""
+NEWER = """TIMESTAMP,ContextTokens,GeneratedTokens
+2024-05-10 00:00:00.009930+00:00,5,6
+2024-05-10 00:00:02.259930+00:00,7,8
+"""
+BURST = """Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type
+5,ChatGPT,472,18,490,Conversation log
+45,ChatGPT,1087,0,1087,Conversation log
+118,GPT-4,41,27,68,API log
+"""
+OWN = "time,prompt_tokens,output_tokens,priority\n0.5,3,2,1\n0.25,4,1,0\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "found", "empty"),
+    [(AZURE, "azure", [(0, 48, 10), (0.052, 31, 2), (60, 9, 3)], 1), (NEWER, "azure", [(0, 5, 6), (2.25, 7, 8)], 0),
+     (BURST, "burstgpt", [(0, 472, 18), (113, 41, 27)], 1), (OWN, "plain", [(0, 4, 1), (0.25, 3, 2)], 0)],
+)  # fmt: skip
+def test_traces_as_they_are_published(
+    text: str, kind: str, found: list[tuple[float, int, int]], empty: int, tmp_path: Path
+) -> None:
+    (tmp_path / "trace").write_text(text)
+    trace = read_trace(new_gpus(1).control, str(tmp_path / "trace"), None)
+    assert (trace.format, trace.empty) == (kind, empty)
+    assert [(pytest.approx(call.time, abs=1e-6), call.prompt, call.output) for call in trace.calls] == found
+    assert len(read_trace(new_gpus(1).control, str(tmp_path / "trace"), 1).calls) == 1
+
+
+def test_a_trace_is_replayed(tmp_path: Path) -> None:
+    (tmp_path / "azure.csv").write_text(AZURE)
+    told = told_of(trace_file=str(tmp_path / "azure.csv"), requests=None)
+    assert (told["completed"], told["total_input_tokens"], told["total_output_tokens"]) == (3, 88, 15)
+    assert told["trace"] == {"format": "azure", "empty": 1, "too_long": 0}
+    assert 60 < told["duration"] < 60.1
+    faster = told_of(trace_file=str(tmp_path / "azure.csv"), requests=None, rate=30.0)
+    assert 0.1 < faster["duration"] < 0.2
+    (tmp_path / "own.csv").write_text(OWN)
+    assert {*told_of(trace_file=str(tmp_path / "own.csv"), requests=None)["priorities"]} == {"0", "1"}
+
+
+def test_requests_that_are_too_long_are_said_and_left_out_on_demand(tmp_path: Path) -> None:
+    """llama-tiny has 512 positions."""
+    (tmp_path / "burst.csv").write_text(BURST.replace("472,18", "500,18"))
+    asked = {"trace_file": str(tmp_path / "burst.csv"), "requests": None}
+    with pytest.raises(UsageError, match=r"1 of 2 requests .* the model's 512 positions, the first has 500 \+ 18"):
+        told_of(**asked)
+    told = told_of(**asked, skip_long=True)
+    assert (told["completed"], told["trace"]["too_long"]) == (1, 1)
+
+
+def test_dialogues_are_prompts_and_lengths(tmp_path: Path) -> None:
+    said = [("Once upon a time", "there was a dog"), ("One day", "it rained and rained")]
+    entries: list[Any] = [{"id": "a", "conversations": [{"from": "human", "value": one}, {"from": "gpt", "value": two}]}
+                          for one, two in said]  # fmt: skip
+    (tmp_path / "dialogues.json").write_text(json.dumps([*entries, {"conversations": [{"value": "alone"}]}]))
+    told = told_of(trace_file=str(tmp_path / "dialogues.json"), requests=None)
+    assert told["completed"] == 2 and told["trace"] == {"format": "sharegpt", "empty": 1, "too_long": 0}
+    assert told["total_input_tokens"] >= 2 and told["total_output_tokens"] >= 2
+
+
+@pytest.mark.parametrize("text", ["", "a,b\n1,2\n", "TIMESTAMP,ContextTokens,GeneratedTokens\n", AZURE + "soon,1,2\n",
+                                  "[1, 2]", "{}", BURST + "1e400,m,1,1,2,x\n", OWN + "1,-2,3,0\n"])  # fmt: skip
+def test_what_is_no_trace_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "trace").write_text(text)
+    with pytest.raises(UsageError, match="--trace-file"):
+        read_trace(new_gpus(1).control, str(tmp_path / "trace"), None)
