@@ -87,18 +87,22 @@ TAMPERING = "test_tampering.py::test_a_channel_that_was_left_moves_nothing test_
 
 TABLE: dict[str, list[tuple[str, str, str]]] = {
     "meshrt/mesh/wires/fabric.py": [
-        ("taking = _streaming_cycles(block, tiles) if stream else busy", "taking = busy", FABRIC),
+        ("taking = streaming_cycles(block, tiles) if stream else busy", "taking = busy", FABRIC),
         ("counters.messages += schedule.sent * view.count", "counters.messages += schedule.sent", FABRIC),
         ("counters.hops += schedule.hops * view.count", "counters.hops += schedule.hops", FABRIC),
         ("max(counters.max_hops, schedule.longest)", "max(counters.max_hops, schedule.longest + 1)", FABRIC),
-        ("links[way][:, cores] += packets * nbytes", "links[way][:, cores] += nbytes", FABRIC),
         ("arrival.landing.time > arrival.lane.time.get()", "arrival.landing.time >= arrival.lane.time.get()", FABRIC),
         ("ramps.serve(block, arrival, positions[low + cores])", "ramps.serve(block, arrival)", FABRIC),
         ("positions[low + cores] & (arrival.landing", "(arrival.landing", FABRIC),
+    ],
+    "meshrt/mesh/wires/software.py": [
         ("cycles = block.device.beta + (0.0", "cycles = (0.0", FABRIC),
         ("chosen.spend(block, cycles, 1)", "chosen.spend(block, cycles, 0)", FABRIC),
         ("counters.stages += chosen.count", "counters.stages += 1", f"{FABRIC} test_collectives.py"),
         ("busy if rate is None else max(busy, numbers / rate)", "busy", FABRIC),
+    ],
+    "meshrt/mesh/wires/tally.py": [
+        ("links[way][:, cores] += packets * nbytes", "links[way][:, cores] += nbytes", FABRIC),
         ("for active in block.ledger.at_work.values():", "for active in (block,):", REGIONS),
     ],
     "meshrt/mesh/wires/core.c": [
@@ -190,7 +194,7 @@ TABLE: dict[str, list[tuple[str, str, str]]] = {
         ("np.where(inside, begin + each, until), high", "np.where(inside, begin + each, until), ask", FABRIC),
     ],
     "meshrt/mesh/collectives/trees.py": [
-        ("fabric.tail(block, tree.spread, partial, tree.adders)", "pass", SUMS),
+        ("software.tail(block, tree.spread, partial, tree.adders)", "pass", SUMS),
         ("0 if stream else numbers * partial.itemsize)", "0)", SUMS),
         ("numbers, receivers, lines, stream)", "0, receivers, lines, stream)", SUMS),
         ("all_cores if tree.within is None else tree.within, lines)", "tree.adders, lines)", SUMS),

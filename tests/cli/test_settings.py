@@ -23,8 +23,8 @@ from meshrt.commands.run import execute
 from meshrt.errors import LimitError, UsageError
 from meshrt.gpu.presets import A800
 from meshrt.machine import machines
-from meshrt.mesh.device import WSE2
 from meshrt.mesh.devicefile import find_device
+from meshrt.mesh.presets import WSE2
 from meshrt.models.errors import ModelError
 from meshrt.neuron.device import TRN1
 from meshrt.program import load_program, packaged_programs, settings_of

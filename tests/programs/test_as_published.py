@@ -12,7 +12,7 @@ from random_models import BASE, random_checkpoint
 from runs import run_program
 
 from meshrt.errors import UsageError
-from meshrt.mesh.device import WSE2
+from meshrt.mesh.presets import WSE2
 from meshrt.models.config import read_config
 from meshrt.models.reference import forward, load_weights
 from meshrt.programs.mesh.onehead import groups_of

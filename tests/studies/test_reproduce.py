@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from meshrt.errors import UsageError
-from meshrt.mesh.device import WSE2
+from meshrt.mesh.presets import WSE2
 from meshrt.ranks.console import Console
 from meshrt.studies.files import check_folder, draw
 from meshrt.studies.rows import Row, off, summary
