@@ -73,7 +73,7 @@ HBM_TO_HBM = "test_neuron_llama.py::test_a_sum_over_the_cores_goes_from_hbm_to_h
 GPU = "test_gpu.py test_group.py"
 ARM = "test_arm_split.py test_arm_kernels.py test_arm_linear.py"
 FLASH = "test_arm_llama.py::test_layers_from_flash_change_no_bit test_arm_trace.py"
-CSL = "test_csl_fabric.py test_csl_language.py"
+CSL, TRAINS = "test_csl_fabric.py test_csl_language.py test_csl_trains.py", "test_csl_trains.py"
 CODES, EXPERTS = "test_quantized.py test_quantize_halfwords.py", "test_experts.py"
 RESUME = (
     "test_checkpoint_machines.py::test_goes_on_as_if_nothing_had_happened"
@@ -453,11 +453,11 @@ TABLE: dict[str, list[tuple[str, str, str]]] = {
         ("if self.used + nbytes > ", "if self.used + nbytes >= ", "test_arm_llama.py::test_dram_is_limited"),
     ],
     "meshrt/csl/trains.py": [
-        ("            break\n", "            continue\n", CSL),
-        ("return sum(len(one.data) - one.at for one in trains)", "return sum(len(one.data) for one in trains)", CSL),
-        ("one.gap * (one.at + some - 1)", "one.gap * (one.at + some)", CSL),
-        ("        if one.at == len(one.data):\n            trains.popleft()\n", "        trains.popleft()\n", CSL),
-        ("trains[at - 1].head > train.head and", "False and", CSL),
+        ("            break\n", "            continue\n", TRAINS),
+        ("return sum(len(one.data) - one.at for one in trains)", "return sum(len(one.data) for one in trains)", TRAINS),
+        ("one.gap * (one.at + some - 1)", "one.gap * (one.at + some)", TRAINS),
+        ("        if one.at == len(one.data):\n            trains.popleft()\n", "        trains.popleft()\n", TRAINS),
+        ("trains[at - 1].head > train.head and", "False and", TRAINS),
     ],
     "meshrt/csl/router.py": [
         ("self.at = 0 if self.ring else self.at - 1", "self.at = self.at - 1", CSL),
