@@ -460,8 +460,8 @@ TABLE: dict[str, list[tuple[str, str, str]]] = {
         ("trains[at - 1].head > train.head and", "False and", TRAINS),
     ],
     "meshrt/csl/router.py": [
-        ("self.at = 0 if self.ring else self.at - 1", "self.at = self.at - 1", CSL),
-        ('<= int(one.filter["max_idx"].value)', '< int(one.filter["max_idx"].value)', CSL),
+        ("self.at = 0 if self.ring else self.at - 1", "self.at = self.at - 1", "test_csl_switches.py"),
+        ('<= int(one.filter["max_idx"].value)', '< int(one.filter["max_idx"].value)', "test_csl_switches.py"),
     ],
     "meshrt/csl/wafer.py": [
         ("self.counters.wavelets += count", "self.counters.wavelets += 1", CSL),
