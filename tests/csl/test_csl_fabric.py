@@ -161,6 +161,32 @@ def test_every_hop_takes_its_time(tmp_path: Path) -> None:
     assert ends[3] - ends[2] == pytest.approx(COSTS.hop) and ends[7] - ends[2] == pytest.approx(5 * COSTS.hop)
 
 
+def test_what_is_sent_at_the_same_time_goes_one_behind_the_other(tmp_path: Path) -> None:
+    """Two operations beside the core's own work share its ramp: so many more wavelets take so many cycles more."""
+    ends = {}
+    for count in (9, 12):  # the second begins some 7 cycles after the first
+        body = f"""
+        var out: [{2 * count}]u32; var out_ptr: [*]u32 = &out; const c = @get_color(5);
+        const one_q = @get_output_queue(2); const two_q = @get_output_queue(4); const in_q = @get_input_queue(3);
+        const half = @get_dsd(mem1d_dsd, .{{ .tensor_access = |i|{{{count}}} -> out[i] }});
+        const whole = @get_dsd(mem1d_dsd, .{{ .tensor_access = |i|{{{2 * count}}} -> out[i] }});
+        const one = @get_dsd(fabout_dsd, .{{ .fabric_color = c, .extent = {count}, .output_queue = one_q }});
+        const two = @get_dsd(fabout_dsd, .{{ .fabric_color = c, .extent = {count}, .output_queue = two_q }});
+        const from = @get_dsd(fabin_dsd, .{{ .fabric_color = c, .extent = {2 * count}, .input_queue = in_q }});
+        fn main() void {{
+          if (column == 0) {{ @mov32(one, half, .{{ .async = true }}); @mov32(two, half, .{{ .async = true }}); }}
+          else {{ @mov32(whole, from); }}
+          sys.unblock_cmd_stream();
+        }}
+        comptime {{ @initialize_queue(in_q, .{{ .color = c }}); }}
+        """
+        routes = f"@set_color_config(x, 0, @get_color(5), .{{ .routes = if (x == 0) {EAST} else {WEST} }});"
+        (tmp_path / str(count)).mkdir()
+        _, wafer = run(tmp_path / str(count), body + END, width=2, routes=routes)
+        ends[count] = wafer.cores[1, 0].t
+    assert ends[12] - ends[9] == pytest.approx(2 * 3)
+
+
 @pytest.mark.parametrize("arch", ["wse2", "wse3"])
 @pytest.mark.parametrize("seed", [None, 1])
 def test_data_and_control_tasks(tmp_path: Path, arch: str, seed: int | None) -> None:
