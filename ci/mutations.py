@@ -2,6 +2,7 @@
 
 What cannot be seen is left out, with why:
     products.c, how a tile is multiplied: where it is not BLAS's number, products.py lets BLAS do it
+    arm/bus.py, `max(now, seconds[at])`: who draws no faster than it computes is not done before that; of rounding alone
     cache.py, `cache.held[1:] > southward[1:]` as `> 0`: a row that gives both ways has two tokens more than its goal
 """
 
@@ -420,7 +421,6 @@ TABLE: dict[str, list[tuple[str, str, str]]] = {
     "meshrt/arm/bus.py": [
         ("share = left / len(waiting)", "share = total / len(rates)", ARM),
         ("min(cap, size / busy) if busy else cap", "cap", ARM),
-        ("done[at] = max(now, seconds[at])", "done[at] = now", ARM),
     ],
     "meshrt/arm/core.py": [
         ("max(self.registers, min(asked, self.device.registers))", "max(self.registers, asked)", ARM),
