@@ -2,6 +2,7 @@
 
 What cannot be seen is left out, with why:
     products.c, how a tile is multiplied: where it is not BLAS's number, products.py lets BLAS do it
+    arm/spill.py, `name in reads and name in saved`: what is read has been written, and is saved if it made room
     arm/bus.py, `max(now, seconds[at])`: who draws no faster than it computes is not done before that; of rounding alone
     cache.py, `cache.held[1:] > southward[1:]` as `> 0`: a row that gives both ways has two tokens more than its goal
 """
@@ -434,7 +435,6 @@ TABLE: dict[str, list[tuple[str, str, str]]] = {
         ("key=lambda other: needed[other])", "key=lambda other: -needed[other])", ARM),
         (" and needed[victim] < NEVER:", ":", ARM),
         ("changed.discard(victim)", "pass", ARM),
-        ("loads += name in reads and name in saved", "loads += name in reads", ARM),
     ],
     "meshrt/arm/soc.py": [
         ('max(self.flash_free, self.system["seconds"])', 'self.system["seconds"]', FLASH),
