@@ -2,6 +2,8 @@
 
 What cannot be seen is left out, with why:
     products.c, how a tile is multiplied: where it is not BLAS's number, products.py lets BLAS do it
+    arm/spill.py, `name in reads and name in saved`: what is read has been written, and is saved if it made room
+    arm/bus.py, `max(now, seconds[at])`: who draws no faster than it computes is not done before that; of rounding alone
     cache.py, `cache.held[1:] > southward[1:]` as `> 0`: a row that gives both ways has two tokens more than its goal
 """
 
@@ -71,6 +73,9 @@ CROSSBAR, ROUNDS = "test_crossbar.py test_itinerary.py", "test_itinerary.py"
 NEURON = "test_neuron_memory.py test_neuron_timeline.py test_neuron_runtime.py test_neuron_tiles.py"
 HBM_TO_HBM = "test_neuron_llama.py::test_a_sum_over_the_cores_goes_from_hbm_to_hbm"
 GPU = "test_gpu.py test_group.py"
+ARM = "test_arm_split.py test_arm_kernels.py test_arm_linear.py"
+FLASH = "test_arm_llama.py::test_layers_from_flash_change_no_bit test_arm_trace.py"
+CSL, TRAINS = "test_csl_fabric.py test_csl_language.py test_csl_trains.py", "test_csl_trains.py"
 CODES, EXPERTS = "test_quantized.py test_quantize_halfwords.py", "test_experts.py"
 RESUME = (
     "test_checkpoint_machines.py::test_goes_on_as_if_nothing_had_happened"
@@ -87,18 +92,22 @@ TAMPERING = "test_tampering.py::test_a_channel_that_was_left_moves_nothing test_
 
 TABLE: dict[str, list[tuple[str, str, str]]] = {
     "meshrt/mesh/wires/fabric.py": [
-        ("taking = _streaming_cycles(block, tiles) if stream else busy", "taking = busy", FABRIC),
+        ("taking = streaming_cycles(block, tiles) if stream else busy", "taking = busy", FABRIC),
         ("counters.messages += schedule.sent * view.count", "counters.messages += schedule.sent", FABRIC),
         ("counters.hops += schedule.hops * view.count", "counters.hops += schedule.hops", FABRIC),
         ("max(counters.max_hops, schedule.longest)", "max(counters.max_hops, schedule.longest + 1)", FABRIC),
-        ("links[way][:, cores] += packets * nbytes", "links[way][:, cores] += nbytes", FABRIC),
         ("arrival.landing.time > arrival.lane.time.get()", "arrival.landing.time >= arrival.lane.time.get()", FABRIC),
         ("ramps.serve(block, arrival, positions[low + cores])", "ramps.serve(block, arrival)", FABRIC),
         ("positions[low + cores] & (arrival.landing", "(arrival.landing", FABRIC),
+    ],
+    "meshrt/mesh/wires/software.py": [
         ("cycles = block.device.beta + (0.0", "cycles = (0.0", FABRIC),
         ("chosen.spend(block, cycles, 1)", "chosen.spend(block, cycles, 0)", FABRIC),
         ("counters.stages += chosen.count", "counters.stages += 1", f"{FABRIC} test_collectives.py"),
         ("busy if rate is None else max(busy, numbers / rate)", "busy", FABRIC),
+    ],
+    "meshrt/mesh/wires/tally.py": [
+        ("links[way][:, cores] += packets * nbytes", "links[way][:, cores] += nbytes", FABRIC),
         ("for active in block.ledger.at_work.values():", "for active in (block,):", REGIONS),
     ],
     "meshrt/mesh/wires/core.c": [
@@ -190,7 +199,7 @@ TABLE: dict[str, list[tuple[str, str, str]]] = {
         ("np.where(inside, begin + each, until), high", "np.where(inside, begin + each, until), ask", FABRIC),
     ],
     "meshrt/mesh/collectives/trees.py": [
-        ("fabric.tail(block, tree.spread, partial, tree.adders)", "pass", SUMS),
+        ("software.tail(block, tree.spread, partial, tree.adders)", "pass", SUMS),
         ("0 if stream else numbers * partial.itemsize)", "0)", SUMS),
         ("numbers, receivers, lines, stream)", "0, receivers, lines, stream)", SUMS),
         ("all_cores if tree.within is None else tree.within, lines)", "tree.adders, lines)", SUMS),
@@ -403,6 +412,67 @@ TABLE: dict[str, list[tuple[str, str, str]]] = {
         ("x.size + w.size + out.size)", "x.size + w.size)", GPU),
         ("nbytes += w.codes.nbytes + gpu.size(x) + gpu.size(out)", "nbytes += w.codes.nbytes", CODES),
         ("+ 2 * gpu.size(target)", "+ gpu.size(target)", CODES),
+    ],
+    "meshrt/arm/cache.py": [
+        ("held.move_to_end(key)", "pass", ARM),
+        ("held.popitem(last=False)", "held.popitem()", ARM),
+        ("self.used += nbytes - before", "self.used += nbytes", ARM),
+        ("min(PIECE, nbytes - at)", "PIECE", ARM),
+        ("min(end, at + PIECE) - max(begin, at)", "min(end, at + PIECE) - at", ARM),
+        ("        self.l2.forget(written)\n", "", ARM),
+        ("elif not there:", "else:", ARM),
+        ("if old in self.changed:", "if True:", ARM),
+        ("self.changed = {key for key in self.changed if key[0] != buffer}", "pass", ARM),
+    ],
+    "meshrt/arm/bus.py": [
+        ("share = left / len(waiting)", "share = total / len(rates)", ARM),
+        ("min(cap, size / busy) if busy else cap", "cap", ARM),
+    ],
+    "meshrt/arm/core.py": [
+        ("max(self.registers, min(asked, self.device.registers))", "max(self.registers, asked)", ARM),
+        ("16 * (loads + stores)", "16 * loads", ARM),
+        ("+= tally.operations * times", "+= tally.operations", ARM),
+        ("caches.slc_bytes + sum(size for _, size in written)", "caches.slc_bytes", ARM),
+        ("others = prod(grid) // grid[axis]", "others = prod(grid)", ARM),
+        ('self.pipes["stores"] / cluster.stores', "0.0", ARM),
+    ],
+    "meshrt/arm/spill.py": [
+        ("key=lambda other: needed[other])", "key=lambda other: -needed[other])", ARM),
+        (" and needed[victim] < NEVER:", ":", ARM),
+        ("changed.discard(victim)", "pass", ARM),
+    ],
+    "meshrt/arm/soc.py": [
+        ('max(self.flash_free, self.system["seconds"])', 'self.system["seconds"]', FLASH),
+        ("late = max(0.0, time - now)", "late = time - now", FLASH),
+        ("if core.index != cost.core:", "if True:", ARM),
+        ("(self.count - len(done)) * last + sum", "sum", f"{ARM} test_arm_trace.py"),
+        ("several = len(costs) > 1", "several = True", f"{ARM} test_arm_trace.py"),
+        ("phase.system[key] += n - system[key]", "phase.system[key] += n", ARM),
+    ],
+    "meshrt/arm/repeat.py": [
+        ("times * (count - old[name])", "times * count", "test_arm_repeat.py"),
+        ("count + times * (count - system[name])", "count", "test_arm_repeat.py"),
+    ],
+    "meshrt/arm/memory.py": [
+        ("self.used -= self.sizes.pop(name)", "self.sizes.pop(name)", "test_arm_llama.py::test_dram_is_limited"),
+        ("if self.used + nbytes > ", "if self.used + nbytes >= ", "test_arm_llama.py::test_dram_is_limited"),
+    ],
+    "meshrt/csl/trains.py": [
+        ("            break\n", "            continue\n", TRAINS),
+        ("return sum(len(one.data) - one.at for one in trains)", "return sum(len(one.data) for one in trains)", TRAINS),
+        ("one.gap * (one.at + some - 1)", "one.gap * (one.at + some)", TRAINS),
+        ("        if one.at == len(one.data):\n            trains.popleft()\n", "        trains.popleft()\n", TRAINS),
+        ("trains[at - 1].head > train.head and", "False and", TRAINS),
+    ],
+    "meshrt/csl/router.py": [
+        ("self.at = 0 if self.ring else self.at - 1", "self.at = self.at - 1", "test_csl_switches.py"),
+        ('<= int(one.filter["max_idx"].value)', '< int(one.filter["max_idx"].value)', "test_csl_switches.py"),
+    ],
+    "meshrt/csl/wafer.py": [
+        ("self.counters.wavelets += count", "self.counters.wavelets += 1", CSL),
+        ("Train(head + COSTS.ramp + hops * COSTS.hop, gap,", "Train(head + COSTS.ramp, gap,", CSL),
+        ("core.sent[color] = head + gap * count", "core.sent[color] = head", CSL),
+        ("self.at(self.now, core.poll, None)", "pass", CSL),
     ],
 }  # fmt: skip
 

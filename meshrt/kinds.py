@@ -4,7 +4,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from meshrt.fields import COUNTED, DECLARED, EXTRAPOLATED, HOST, MACHINES, MODELLED, OWN_TALLY, TIMED, Field
+from meshrt.arm.fields import FIELDS as ARM
+from meshrt.fields import COUNTED, DECLARED, EXTRAPOLATED, HOST, MODELLED, TIMED, Field
+from meshrt.gpu.fields import FIELDS as GPU
+from meshrt.gpu.fields import OWN_TALLY
+from meshrt.mesh.fields import FIELDS as MESH
+from meshrt.neuron.fields import FIELDS as NEURON
+
+MACHINES: Mapping[str, Mapping[str, Field]] = {"mesh": MESH, "neuron": NEURON, "gpu": GPU, "arm": ARM}
 
 MARKS = {  # in printed tables
     DECLARED: ("'", "declared by the program"),
@@ -45,7 +52,7 @@ def with_kinds(machine: str, sampled: Collection[str], report: dict[str, Any]) -
         stem = f"phases.{name}." if name else "measured."
         for path in leaves(part):
             row = find(machine, path)
-            assert row is not None, f"{path} of {machine} is in no row of meshrt/fields.py"
+            assert row is not None, f"{path} of {machine} is in no row of meshrt/{machine}/fields.py"
             kinds[stem + path] = EXTRAPOLATED if row.scaled and name in sampled else row.kind
     return report | {"kinds": kinds | {"result": DECLARED, "host": HOST}}
 

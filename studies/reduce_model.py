@@ -24,7 +24,8 @@ from meshrt.errors import UsageError
 from meshrt.mesh.block import Block, make_block
 from meshrt.mesh.collectives.allreduce import ktree, pipeline
 from meshrt.mesh.collectives.trees import Tree, reduce
-from meshrt.mesh.device import WSE2, Device
+from meshrt.mesh.device import Device
+from meshrt.mesh.presets import WSE2
 from meshrt.mesh.wires import fabric, routes
 from meshrt.mesh.wires.tables import installed
 from meshrt.ranks.board import Board

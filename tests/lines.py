@@ -29,11 +29,16 @@ json.dump(told, sys.stdout)
 """
 
 
-def run_lines(lines: Mapping[str, Sequence[str]], folder: Path) -> dict[str, tuple[int, str, str]]:
-    """(exit code, standard output, standard error) of each `meshrt ARGUMENTS`; `folder` is for files."""
+def run_lines(
+    lines: Mapping[str, Sequence[str]], folder: Path, within: Sequence[str] = ()
+) -> dict[str, tuple[int, str, str]]:
+    """(exit code, standard output, standard error) of each `meshrt ARGUMENTS`; `folder` is for files.
+
+    The command `within` runs the process that has them all: what follows are its arguments.
+    """
     (folder / "lines.json").write_text(json.dumps(lines))
     (folder / "all.py").write_text(ALL)
-    finished = run_ranks([sys.executable, str(folder / "all.py"), str(folder / "lines.json")], timeout=120)
+    finished = run_ranks([*within, sys.executable, str(folder / "all.py"), str(folder / "lines.json")], timeout=120)
     assert finished.code == 0, finished.stderr
     found: dict[str, tuple[int, str, str]] = json.loads(finished.stdout)
     return found

@@ -1,6 +1,6 @@
 """What is generated from tables: `python tests/make_docs.py` writes it, tests/cli/test_fields.py compares.
 
-meshrt/schema/report.json    the JSON schema of reports, from meshrt/fields.py
+meshrt/schema/report.json    the JSON schema of reports, from the machines' fields.py
 docs/machine.md              its table of counters, from there as well
 docs/options.md              what every setting moves, from tests/settings.py
 """
@@ -18,8 +18,9 @@ from device_settings import MACHINES as OPTIONS
 from settings import BASE, REFUSED, ROWS, Row
 
 from meshrt.arm.device import ArmDevice
-from meshrt.fields import KINDS, MACHINES, MODELLED, TIMED, Field
+from meshrt.fields import KINDS, MODELLED, TIMED, Field
 from meshrt.gpu.device import GpuDevice
+from meshrt.kinds import MACHINES
 from meshrt.mesh.device import Device
 from meshrt.neuron.device import NeuronDevice
 from meshrt.program import load_program
@@ -106,7 +107,7 @@ def schema() -> str:
     whole = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "A report of meshrt run --json",
-        "description": "Made from meshrt/fields.py by tests/make_docs.py.",
+        "description": "Made from the machines' fields.py by tests/make_docs.py.",
         "anyOf": [report(machine) for machine in MACHINES],
     }
     return json.dumps(whole, indent=1) + "\n"

@@ -62,6 +62,13 @@ def child_environment(mpirun: local.Mpirun | None = None) -> dict[str, str]:
     return environment | {"PYTHONPATH": os.pathsep.join(filter(None, [checkout, environment.get("PYTHONPATH")]))}
 
 
+def nested_pytest(all_plugins: bool = False) -> dict[str, str]:
+    """The environment of a pytest in a test: without plugins that are merely installed it starts in half the time."""
+    path = os.pathsep.join(map(str, (Path(__file__).parent, Path(__file__).parents[1])))
+    ours = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "pytest_mpi,xdist.plugin"}
+    return {"PYTHONPATH": path} | ({} if all_plugins else ours)
+
+
 @functools.cache
 def find_mpirun() -> local.Mpirun:
     """The mpirun for mpi4py's library, which a process of its own is asked for: loaded in this one, the library would

@@ -6,8 +6,9 @@ from typing import Any
 from meshrt.arm.device import find_arm_device
 from meshrt.emulate import emulate
 from meshrt.mesh.block import Block, make_block
-from meshrt.mesh.device import WSE2, Device
+from meshrt.mesh.device import Device
 from meshrt.mesh.devicefile import find_device
+from meshrt.mesh.presets import WSE2
 from meshrt.neuron.device import find_neuron_device
 from meshrt.program import load_program
 from meshrt.ranks.board import Board

@@ -16,7 +16,7 @@ from reference_fabric import Core, Routers
 from meshrt.mesh import clock
 from meshrt.mesh.block import Block
 from meshrt.mesh.clock import TIME
-from meshrt.mesh.wires import fabric
+from meshrt.mesh.wires import fabric, software
 from meshrt.mesh.wires.routers import line_indices
 from meshrt.mesh.wires.tables import Channel
 
@@ -86,7 +86,7 @@ class Trace:
 def traced(block: Block) -> Iterator[Trace]:
     """Write down what the block's cores do inside."""
     trace = Trace(block)
-    send, receive_all, receive_at, stage = fabric.send, fabric.receive_all, fabric.receive_at, fabric.stage
+    send, receive_all, receive_at, stage = fabric.send, fabric.receive_all, fabric.receive_at, software.stage
     meet = clock.Clock.meet
     numbers: dict[int, tuple[int, Any]] = {}  # of a flight's arrivals
 
@@ -96,7 +96,7 @@ def traced(block: Block) -> Iterator[Trace]:
         stream = bool(options.get("stream"))
         nbytes = int(np.prod(tiles.shape[2:], dtype=int)) * tiles.itemsize
         busy = block.device.busy_cycles(nbytes)
-        keep = fabric._streaming_cycles(block, tiles) if stream else busy
+        keep = software.streaming_cycles(block, tiles) if stream else busy
         for mask, colour in trace.cores(channel, options.get("positions"), options.get("lines")):
             trace.each(mask, "send", trace.flights, colour, nbytes, trace.routers(), keep, stream)
         flight = send(block, channel, tiles, out, **options)
@@ -147,7 +147,7 @@ def traced(block: Block) -> Iterator[Trace]:
         patch.object(fabric, "send", send_),
         patch.object(fabric, "receive_all", receive_all_),
         patch.object(fabric, "receive_at", receive_at_),
-        patch.object(fabric, "stage", stage_),
+        patch.object(software, "stage", stage_),
         patch.object(clock.Clock, "meet", meet_),
     ):
         yield trace

@@ -11,8 +11,9 @@ from meshrt.arm.device import ARM_PRESETS, ArmDevice
 from meshrt.errors import UsageError
 from meshrt.gpu.device import GpuDevice
 from meshrt.gpu.presets import GPU_PRESETS
-from meshrt.mesh.device import PRESETS, Device
+from meshrt.mesh.device import Device
 from meshrt.mesh.devicefile import as_toml, find_device
+from meshrt.mesh.presets import PRESETS
 from meshrt.neuron.device import NEURON_PRESETS, NeuronDevice
 from meshrt.ranks import failure
 

@@ -26,7 +26,8 @@ def command(name: str) -> None:
       meshrt explain extrapolated
     """
     from meshrt.errors import UsageError, nearest
-    from meshrt.fields import EXTRAPOLATED, KINDS, MACHINES
+    from meshrt.fields import EXTRAPOLATED, KINDS
+    from meshrt.kinds import MACHINES
     from meshrt.words import WORDS
 
     fields = [(machine, path, field) for machine, rows in MACHINES.items() for path, field in rows.items()]

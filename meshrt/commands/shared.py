@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from meshrt.mesh.device import PRESETS
+from meshrt.mesh.presets import PRESETS
 from meshrt.whole import whole, whole_numbers
 
 if TYPE_CHECKING:

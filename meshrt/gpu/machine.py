@@ -4,8 +4,9 @@ from typing import Annotated, Any
 
 from meshrt.gpu import report
 from meshrt.gpu.device import LINKS, GpuDevice
+from meshrt.gpu.frameworks import FRAMEWORKS
 from meshrt.gpu.gpus import Gpus
-from meshrt.gpu.presets import FRAMEWORKS, GPU_PRESETS, find_gpu
+from meshrt.gpu.presets import GPU_PRESETS, find_gpu
 from meshrt.gpu.report import rows, title
 from meshrt.gpu.roofline import ceilings
 from meshrt.machine import Measured

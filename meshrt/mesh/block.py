@@ -13,7 +13,7 @@ from meshrt.mesh.device import Device
 from meshrt.mesh.mesh import Mesh, tile_ranks
 from meshrt.mesh.peaks import NamedMemory
 from meshrt.mesh.timeline import Timeline
-from meshrt.mesh.wires import fabric, ramps
+from meshrt.mesh.wires import ramps, tally
 from meshrt.ranks.board import Board
 from meshrt.ranks.control import Control
 
@@ -55,7 +55,7 @@ class Block(Computing):
 
     def settle(self) -> None:
         """Enter what these cores keep for themselves, as long as they are at work, in the segment that is running."""
-        fabric.settle(self)
+        tally.settle(self)
         segment = self.ledger.segments[-1]
         segment.entries = max(segment.entries, self.tables.peak)
         segment.memory = max(segment.memory, self.memory.peak)

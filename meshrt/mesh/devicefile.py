@@ -12,7 +12,8 @@ from types import NoneType
 from typing import Any, get_args, get_type_hints
 
 from meshrt.errors import UsageError
-from meshrt.mesh.device import ENERGY, PRESETS, Device
+from meshrt.mesh.device import ENERGY, Device
+from meshrt.mesh.presets import PRESETS
 
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 

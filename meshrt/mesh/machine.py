@@ -9,10 +9,11 @@ from meshrt.machine import Measured
 from meshrt.mesh import report
 from meshrt.mesh.block import Block, make_block
 from meshrt.mesh.defects import Wafer, is_rate, make_wafer
-from meshrt.mesh.device import PRESETS, Device
+from meshrt.mesh.device import Device
 from meshrt.mesh.devicefile import find_device
 from meshrt.mesh.mapfile import write_maps
 from meshrt.mesh.mesh import parse_mesh
+from meshrt.mesh.presets import PRESETS
 from meshrt.mesh.report import rows, title
 from meshrt.mesh.roofline import ceilings
 from meshrt.mesh.timeline import Timeline, choose, write_timeline

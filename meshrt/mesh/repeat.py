@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from meshrt.mesh.clock import HOPS, STAGES, TIME
 from meshrt.mesh.meter import SUMS
-from meshrt.mesh.wires import fabric, ramps
+from meshrt.mesh.wires import ramps, tally
 
 if TYPE_CHECKING:
     from meshrt.mesh.block import Block
@@ -30,7 +30,7 @@ def repeated(block: "Block", times: int) -> Iterator[None]:
     if times == 1 or not block.timed:
         yield
         return
-    fabric.settle(block)
+    tally.settle(block)
     ramps.settle(block)
     counters = block.counters
     before = [getattr(counters, name) for name in SUMS]
@@ -44,7 +44,7 @@ def repeated(block: "Block", times: int) -> Iterator[None]:
     if block.counters is not counters:
         raise ValueError("a phase began or ended in a repeated stretch; repeat inside of phases")
     block.ledger.segments[-1].sampled = True
-    fabric.settle(block)
+    tally.settle(block)
     ramps.settle(block)
     more = times - 1
     for name, was in zip(SUMS, before, strict=True):

@@ -14,7 +14,7 @@ import numpy as np
 from meshrt.mesh.block import Block
 from meshrt.mesh.repeat import sampled
 from meshrt.mesh.tiles import gather_parts
-from meshrt.mesh.wires import fabric, routes
+from meshrt.mesh.wires import fabric, routes, software
 from meshrt.mesh.wires.routes import Path
 from meshrt.mesh.wires.tables import Channel, installed, installed_paths
 from meshrt.programs.mesh.meshgemm import zeros
@@ -129,7 +129,7 @@ def cross_matrix(
         low = start + onward * moved
         senders = (at >= low) & (at < low + n)
         tiles = fabric.transfer(border, channel, tiles, positions=senders)
-        fabric.stage(border, channel, 0, np.roll(senders, onward))
+        software.stage(border, channel, 0, np.roll(senders, onward))
         fabric.forget(border, channel)
     arrived = every_core(border, tiles)
     after.follow(border)

@@ -30,7 +30,7 @@ from meshrt.mesh.collectives.rings import Rings
 from meshrt.mesh.collectives.shifts import finish_shift, start_shift
 from meshrt.mesh.collectives.trees import Combine, Tree
 from meshrt.mesh.repeat import sampled
-from meshrt.mesh.wires import fabric, routes
+from meshrt.mesh.wires import fabric, routes, software
 from meshrt.mesh.wires.routes import ring_order
 from meshrt.mesh.wires.tables import Channel, installed
 from meshrt.models.config import Config
@@ -138,9 +138,9 @@ def add_to_roots(block: Block, chains: tuple[Channel, Channel], tiles: np.ndarra
                     block, channel, tiles, tiles, positions=_mark(n, source), lines=on, combine=np.add,
                     stream=block.device.stream_adds,
                 )  # fmt: skip
-                fabric.stage(block, channel, 0, _mark(n, stop), on)
+                software.stage(block, channel, 0, _mark(n, stop), on)
     if n > 1:
-        fabric.tail(block, east, tiles, np.ones(n, bool))
+        software.tail(block, east, tiles, np.ones(n, bool))
         for channel in chains:
             fabric.forget(block, channel)
 

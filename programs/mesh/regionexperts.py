@@ -22,7 +22,7 @@ import numpy as np
 
 from meshrt.mesh.block import Block
 from meshrt.mesh.collectives.rings import rings_in_regions
-from meshrt.mesh.wires import fabric, routes
+from meshrt.mesh.wires import fabric, routes, software, tally
 from meshrt.mesh.wires.tables import installed
 from meshrt.programs.mesh.activations import swiglu
 from meshrt.programs.mesh.chunks import Chunks
@@ -109,7 +109,7 @@ def add_up_counts(block: Block, w: Experts, choice: PromptChoice) -> np.ndarray:
         for row in range(mesh.height - 1):
             below = np.arange(mesh.height) == row + 1
             fabric.transfer(block, channel, total, total, positions=np.roll(below, -1), combine=np.add)
-            fabric.stage(block, channel, w.count, below)
+            software.stage(block, channel, w.count, below)
             fabric.forget(block, channel)
     with installed(block.tables, "y", routes.multicast(mesh.height, mesh.height - 1)) as channel:
         total = fabric.transfer(block, channel, total, total)
@@ -230,11 +230,11 @@ def moved(region: Region, part: Part, tokens: list[np.ndarray], places: Places, 
     """Note the bytes over links of a part, and those that had to go: of each token, for each of its experts."""
     block, mixture = region.block, region.mixture
     assert mixture is not None
-    fabric.settle(block)
+    tally.settle(block)
     before = block.link_bytes.copy()
     with timed(region, "prefill", part):
         yield
-    fabric.settle(block)
+    tally.settle(block)
     crossed = block.link_bytes - before
     heat.links[part] += crossed
     mixture.tally.moved += block.control.allreduce(int(crossed.sum()))

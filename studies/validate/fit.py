@@ -15,7 +15,8 @@ from functools import partial
 
 import numpy as np
 
-from meshrt.mesh.device import WSE3, Device
+from meshrt.mesh.device import Device
+from meshrt.mesh.presets import WSE3
 from meshrt.studies.validate.kind import Batch, Emulated, Kind, Sizes
 from meshrt.studies.validate.meshproducts import GEMM, GEMV, emulate_meshgemm, emulate_meshgemv
 from meshrt.studies.validate.rows import DATA, read_rows

@@ -13,7 +13,8 @@ from meshrt.errors import LimitError, UsageError
 from meshrt.mesh.block import Block, make_block
 from meshrt.mesh.collectives.allreduce import ktree
 from meshrt.mesh.collectives.rings import interleaved_rings
-from meshrt.mesh.device import WSE3, Device
+from meshrt.mesh.device import Device
+from meshrt.mesh.presets import WSE3
 from meshrt.programs.mesh.published import published_meshgemm, published_meshgemv, steady
 from meshrt.ranks.board import Board
 from meshrt.studies.validate.kind import Batch, Emulated, Kind, Sizes, whole

@@ -167,6 +167,14 @@ def test_a_spill_saves_only_what_is_needed_again() -> None:
     assert spills(Kernel("k", tuple(lines), (), ()), 0, 2) == (1, 1)
 
 
+def test_what_has_not_changed_since_it_was_saved_is_not_saved_again() -> None:
+    """Two registers: a makes room twice and is read after each time; it is written once."""
+    lines = [of("movi", "a", at=1), of("movi", "b", at=2)]
+    for name in "cd":
+        lines += [of("movi", name, at=3), of("and", "b", "b", name), of("and", "b", "a", "b")]
+    assert spills(Kernel("k", tuple(lines), (), ()), 0, 2) == (2, 1)
+
+
 def test_fresh_registers_are_poisoned() -> None:
     y = np.zeros((1, 1, 1, 16), np.uint8)
     execute(Kernel("k", (), (), (st1(("v0",), "y"),)), (1, 1), 1, {"y": y})

@@ -13,7 +13,7 @@ from runs import run_on_arm
 from test_arm_linear import new_soc
 
 from meshrt.arm.bus import ends, fair
-from meshrt.arm.cache import PIECE, CoreCaches, Lru, SharedCache, pieces
+from meshrt.arm.cache import PIECE, CoreCaches, Lru, SharedCache, pieces, stretch
 from meshrt.arm.device import N2X8, PHONE, Cluster
 from meshrt.programs.arm.split import Work, by_speed, equal, share_out
 from meshrt.studies.arm.split import BUS, CAPS, COMPUTING, READING, last, shares_of
@@ -104,6 +104,19 @@ def test_what_was_used_last_stays(accesses: list[tuple[int, int]], capacity: int
 
 def test_ranges_are_cut_into_pieces() -> None:
     assert [size for _, size in pieces(1, 2, 2 * PIECE + 5)] == [PIECE, PIECE, 5] and pieces(1, 2, 0) == []
+
+
+def test_a_piece_that_grows_counts_once_and_what_another_core_wrote_is_fetched_again() -> None:
+    lru = Lru(100)
+    assert lru.touch((0, 0, 0), 10) == (False, []) and lru.touch((0, 0, 0), 30) == (True, []) and lru.used == 30
+    within = stretch(4, 2, 100, PIECE + 50)
+    assert within == [((4, 2, 0), PIECE - 100), ((4, 2, PIECE), 50)]
+    caches = CoreCaches(Lru(9 * PIECE), Lru(9 * PIECE))
+    caches.read(within)
+    caches.forget([within[0][0]])
+    caches.begin()
+    caches.read(within)
+    assert caches.l2_bytes == caches.slc_bytes == PIECE - 100
 
 
 def test_levels() -> None:

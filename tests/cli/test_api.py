@@ -15,7 +15,7 @@ import meshrt
 from meshrt.errors import LimitError, UsageError
 from meshrt.mesh.block import Block
 from meshrt.mesh.collectives import rings, shifts
-from meshrt.mesh.device import IDEAL
+from meshrt.mesh.presets import IDEAL
 from meshrt.program import settings_of
 from meshrt.ranks.host import ONE_THREAD
 from meshrt.units import short

@@ -17,7 +17,7 @@ import pytest
 from meshrt import __version__
 from meshrt.cli import COMMANDS, cli
 from meshrt.commands import shared
-from meshrt.mesh.device import PRESETS
+from meshrt.mesh.presets import PRESETS
 from meshrt.ranks import host
 
 Run = Callable[..., Any]

@@ -145,7 +145,9 @@ def test_layers_that_stand_for_others_are_marked_in_their_phases(
     report = run_report(comm, "llama", (8, 8), "wse2", payload=False, layers_run=2, bits=bits, **IDS)
     valid(report)
     complete(report)
-    scaled = {path for path, row in fields.MESH.items() if row.scaled and "wafer" not in path and path != "rebuilt"}
+    scaled = {
+        path for path, row in kinds.MACHINES["mesh"].items() if row.scaled and "wafer" not in path and path != "rebuilt"
+    }
     want = {f"{stem}.{path}" for path in scaled for stem in
             ("measured", "phases.prefill", "phases.re-placement", "phases.decode")}  # fmt: skip
     want |= {f"{stem}.rebuilt" for stem in ("measured", "phases.prefill", "phases.decode") if bits is not None}
@@ -197,7 +199,7 @@ def test_what_a_sample_multiplies_is_what_the_table_says(comm: Any) -> None:
         if path == "out_of_order.packets":  # no two of them meet here
             assert (one, three) == (0, 0)
         else:
-            assert (one != three) == fields.MESH[path].scaled, path
+            assert (one != three) == kinds.MACHINES["mesh"][path].scaled, path
 
 
 # ---- printed
@@ -230,9 +232,9 @@ def test_printed_tables_mark_what_was_not_counted(capsys: pytest.CaptureFixture[
 # ---- explained
 
 
-@pytest.mark.parametrize("machine", fields.MACHINES)
+@pytest.mark.parametrize("machine", kinds.MACHINES)
 def test_every_field_is_explained(machine: str, run_explain: Callable[[str], str]) -> None:
-    for path, row in fields.MACHINES[machine].items():
+    for path, row in kinds.MACHINES[machine].items():
         for asked in (path, f"measured.{path}", f"phases.some phase.{path}"):
             told = run_explain(asked.replace("*", "tensor"))
             assert f"{path} ({machine}): {row.says}\n  unit: {row.unit}\n  kind: {row.kind}" in told

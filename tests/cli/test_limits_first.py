@@ -1,16 +1,18 @@
 """What a device refuses is refused before anything large is made: numbers, weights, room for a cache.
 
-Each command has half a gigabyte of the host's memory. To make first and ask then would end with exit code 2 for want of
+Each process has half a gigabyte of the host's memory. To make first and ask then would end with exit code 2 for want of
 that memory, or take many seconds.
 """
 
 from __future__ import annotations
 
 import sys
+import time
 from typing import Any
 
 import pytest
 from gpu_runs import new_gpus, run_lowrank
+from lines import run_lines
 from mpi_jobs import run_ranks
 from runs import run_program
 
@@ -39,12 +41,28 @@ REFUSED = {
 
 
 ON_TWO_RANKS = [line for line in REFUSED if line.startswith("gem")]  # of the others one rank tells enough
+LIMITED = ["sh", "-c", 'ulimit -d 500000; exec "$0" "$@"']
 
 
-@pytest.mark.parametrize(("line", "ranks"), [*((line, 1) for line in REFUSED), *((line, 2) for line in ON_TWO_RANKS)])
-def test_what_does_not_fit_is_refused_before_it_is_made(line: str, ranks: int) -> None:
-    limited = 'ulimit -d 500000; exec "$0" -m meshrt.cli run "$@"'
-    finished = run_ranks(["sh", "-c", limited, sys.executable, *line.split()], ranks)
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str, str]]:
+    """What the command lines end with, one after the other in the half gigabyte of one process."""
+    begin = time.monotonic()
+    found = run_lines({line: ["run", *line.split()] for line in REFUSED}, tmp_path_factory.mktemp("lines"), LIMITED)
+    assert time.monotonic() - begin < 3 * len(REFUSED)
+    return found
+
+
+@pytest.mark.parametrize("line", REFUSED)
+def test_what_does_not_fit_is_refused_before_it_is_made(line: str, told: dict[str, tuple[int, str, str]]) -> None:
+    code, out, err = told[line]
+    assert (code, out, err.count("\n")) == (3, "", 1), err
+    assert err.startswith("meshrt: error") and REFUSED[line] in err
+
+
+@pytest.mark.parametrize("line", ON_TWO_RANKS)
+def test_so_it_is_on_two_ranks(line: str) -> None:
+    finished = run_ranks([*LIMITED, sys.executable, "-m", "meshrt.cli", "run", *line.split()], 2)
     assert finished.code == 3, finished.stderr
     assert finished.stderr.count("meshrt: error") == 1
     assert REFUSED[line] in finished.stderr

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from meshrt.csl.child import run as run_child
+from meshrt.csl.costs import COSTS
 from meshrt.csl.direct import run as run_layout
 from meshrt.csl.lexer import tokens
 from tests import csl_programs
@@ -130,6 +131,60 @@ def test_more_than_fits_waits(tmp_path: Path) -> None:
     assert shown[1] == [3 * i for i in range(60)]
     first, second = wafer.cores[0, 0], wafer.cores[1, 0]
     assert first.t > 500 and second.t > 500  # the sender waited
+
+
+def test_every_hop_takes_its_time(tmp_path: Path) -> None:
+    """From the first core to the last: those between pass on what comes, and do nothing."""
+    body = """
+    var out: [4]u32; var out_ptr: [*]u32 = &out; const c = @get_color(5);
+    const out_q = @get_output_queue(2); const in_q = @get_input_queue(3);
+    const out_dsd = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{4} -> out[i] });
+    const to = @get_dsd(fabout_dsd, .{ .fabric_color = c, .extent = 4, .output_queue = out_q });
+    const from = @get_dsd(fabin_dsd, .{ .fabric_color = c, .extent = 4, .input_queue = in_q });
+    fn main() void {
+      if (column == 0) { @mov32(to, out_dsd); }
+      if (column == width - 1) { @mov32(out_dsd, from); }
+      sys.unblock_cmd_stream();
+    }
+    comptime { @initialize_queue(in_q, .{ .color = c }); @initialize_queue(out_q, .{ .color = c }); }
+    """
+    between = ".{ .rx = .{WEST}, .tx = .{EAST} }"
+    entry = f"if (x == 0) {EAST} else if (x == width - 1) {WEST} else {between}"
+    routes = f"@set_color_config(x, 0, @get_color(5), .{{ .routes = {entry} }});"
+    ends = {}
+    for width in (2, 3, 7):
+        (tmp_path / str(width)).mkdir()
+        _, wafer = run(tmp_path / str(width), body + END, width=width, routes=routes)
+        ends[width] = wafer.cores[width - 1, 0].t
+        assert (wafer.counters.wavelets, wafer.counters.hops) == (4, 4 * (width - 1))
+        assert wafer.counters.most_hops == width - 1
+    assert ends[3] - ends[2] == pytest.approx(COSTS.hop) and ends[7] - ends[2] == pytest.approx(5 * COSTS.hop)
+
+
+def test_what_is_sent_at_the_same_time_goes_one_behind_the_other(tmp_path: Path) -> None:
+    """Two operations beside the core's own work share its ramp: so many more wavelets take so many cycles more."""
+    ends = {}
+    for count in (9, 12):  # the second begins some 7 cycles after the first
+        body = f"""
+        var out: [{2 * count}]u32; var out_ptr: [*]u32 = &out; const c = @get_color(5);
+        const one_q = @get_output_queue(2); const two_q = @get_output_queue(4); const in_q = @get_input_queue(3);
+        const half = @get_dsd(mem1d_dsd, .{{ .tensor_access = |i|{{{count}}} -> out[i] }});
+        const whole = @get_dsd(mem1d_dsd, .{{ .tensor_access = |i|{{{2 * count}}} -> out[i] }});
+        const one = @get_dsd(fabout_dsd, .{{ .fabric_color = c, .extent = {count}, .output_queue = one_q }});
+        const two = @get_dsd(fabout_dsd, .{{ .fabric_color = c, .extent = {count}, .output_queue = two_q }});
+        const from = @get_dsd(fabin_dsd, .{{ .fabric_color = c, .extent = {2 * count}, .input_queue = in_q }});
+        fn main() void {{
+          if (column == 0) {{ @mov32(one, half, .{{ .async = true }}); @mov32(two, half, .{{ .async = true }}); }}
+          else {{ @mov32(whole, from); }}
+          sys.unblock_cmd_stream();
+        }}
+        comptime {{ @initialize_queue(in_q, .{{ .color = c }}); }}
+        """
+        routes = f"@set_color_config(x, 0, @get_color(5), .{{ .routes = if (x == 0) {EAST} else {WEST} }});"
+        (tmp_path / str(count)).mkdir()
+        _, wafer = run(tmp_path / str(count), body + END, width=2, routes=routes)
+        ends[count] = wafer.cores[1, 0].t
+    assert ends[12] - ends[9] == pytest.approx(2 * 3)
 
 
 @pytest.mark.parametrize("arch", ["wse2", "wse3"])

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from decomposed import decompose
 from gpu_runs import logits_of, new_gpus, run_gpus, run_lowrank
+from measure import on_one_rank
 from moe_models import CASES, DEEPSEEK, IDS, MIXTRAL, OLMOE, QWEN2, QWEN3, random_moe
 from random_models import random_checkpoint
 from test_quantized import quantized
@@ -107,14 +108,12 @@ def test_any_layout_says_the_references_text(name: str, tmp_path: Path) -> None:
 @pytest.mark.mpi(ranks=[2, 4])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_same_on_any_number_of_ranks(layout: str, comm: Any, tmp_path: Path) -> None:
-    from mpi4py import MPI
-
     folder = Path(comm.bcast(str(tmp_path)))
     if comm.rank == 0:
         random_checkpoint(OF_EIGHT["deepseek"], folder, 5)
     comm.Barrier()
-    found = []
-    for where in (MPI.COMM_SELF, comm):
+
+    def found(where: Any) -> tuple[bytes, str]:
         logits = logits_of(new_gpus(4, where), folder, "dense", TOKENS, 9, experts=layout)
         told = [
             run_gpus(
@@ -124,8 +123,9 @@ def test_the_same_on_any_number_of_ranks(layout: str, comm: Any, tmp_path: Path)
             for payload, link in ((True, "pcie"), (False, "nvlink"))
         ]  # fmt: skip
         assert all(one.pop("host")["ranks"] == where.size for one in told)
-        found.append((logits.tobytes(), json.dumps(told)))
-    assert found[0] == found[1]
+        return logits.tobytes(), json.dumps(told)
+
+    assert found(comm) == on_one_rank(comm, found)
 
 
 # ---- what is counted
@@ -333,14 +333,12 @@ def test_a_plan_computes_all_rows_of_every_expert(tmp_path: Path) -> None:
 @pytest.mark.mpi(ranks=[2])
 @pytest.mark.parametrize("layout", ["tensor", "replicated"])
 def test_plans_are_the_same_on_any_number_of_ranks_and_by_shape(layout: str, comm: Any, tmp_path: Path) -> None:
-    from mpi4py import MPI
-
     folder = Path(comm.bcast(str(tmp_path)))
     if comm.rank == 0:
         random_checkpoint(OF_EIGHT["all"], folder, 5)  # every token takes all experts, drawn or chosen
     comm.Barrier()
-    found = []
-    for where in (MPI.COMM_SELF, comm):
+
+    def found(where: Any) -> str:
         told = [
             run_gpus(
                 new_gpus(4, where, payload, static=True), folder, "serve", experts=layout, requests=3,
@@ -350,8 +348,9 @@ def test_plans_are_the_same_on_any_number_of_ranks_and_by_shape(layout: str, com
         ]  # fmt: skip
         assert all(one.pop("host")["ranks"] == where.size for one in told)
         assert told[0]["measured"] == told[1]["measured"] and told[0]["result"] == told[1]["result"]
-        found.append(json.dumps(told))
-    assert found[0] == found[1]
+        return json.dumps(told)
+
+    assert found(comm) == on_one_rank(comm, found)
 
 
 # ---- corners

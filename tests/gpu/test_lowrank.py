@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from decomposed import decompose
 from gpu_runs import logits_of, new_gpus, run_gpus, run_lowrank
+from measure import on_one_rank
 from random_models import BASE, CASES, random_checkpoint
 
 from meshrt.errors import UsageError
@@ -222,16 +223,15 @@ def test_layers_that_are_counted_are_those_that_run(model: str, tp: int, static:
 @pytest.mark.mpi(ranks=[2, 4, 8])
 def test_the_same_on_any_number_of_ranks(comm: Any, tmp_path: Path) -> None:
     """Eight GPUs, up to one a rank: the reference's logits; the same bits and reports as in one process; one text."""
-    from mpi4py import MPI
-
     folder = Path(comm.bcast(str(tmp_path)))
     if comm.rank == 0:
         random_model(folder, GQA)
     comm.Barrier()
-    want, texts = reference(folder / "model", IDS), []
-    for scheme, kv in (("dense", "dense"), ("base", "dense"), ("deinfer", "dense"), ("deinfer", "lowrank")):
-        found = []
-        for where in (MPI.COMM_SELF, comm):
+    want = reference(folder / "model", IDS)
+
+    def found(where: Any) -> list[tuple[bytes, str]]:
+        runs, texts = [], []
+        for scheme, kv in (("dense", "dense"), ("base", "dense"), ("deinfer", "dense"), ("deinfer", "lowrank")):
             logits = logits_of(new_gpus(8, where), folder / "model", scheme, IDS, 9, kv)
             close(logits, want)
             told = run_lowrank(
@@ -239,10 +239,12 @@ def test_the_same_on_any_number_of_ranks(comm: Any, tmp_path: Path) -> None:
                 max_new_tokens=6, ignore_eos=True,
             )  # fmt: skip
             assert told.pop("host")["ranks"] == where.size
-            found.append((logits.tobytes(), json.dumps(told)))
+            runs.append((logits.tobytes(), json.dumps(told)))
             texts.append(told["result"]["token_ids"])
-        assert found[0] == found[1]
-    assert all(text == texts[0] for text in texts)
+        assert all(text == texts[0] for text in texts)
+        return runs
+
+    assert found(comm) == on_one_rank(comm, found)
 
 
 # ---- what is refused

@@ -10,6 +10,7 @@ from decomposed import decompose
 from gpu_runs import new_gpus, run_lowrank, serve_all
 from hypothesis import given
 from hypothesis import strategies as st
+from measure import on_one_rank
 from test_lowrank import GQA, every_matrix, random_model
 
 from meshrt.errors import LimitError
@@ -101,20 +102,20 @@ def test_prompts_from_a_file_are_served_together(tmp_path: Path) -> None:
 def test_ranks_take_the_same_decisions(comm: Any, scheme: str, kv: str, static: bool, tmp_path: Path) -> None:
     """Who runs out of blocks, is preempted and computed anew: on every rank the same, at the same times as in one
     process, and with the text that each request has with room for all."""
-    from mpi4py import MPI
-
     folder = Path(comm.bcast(str(tmp_path)))
     if comm.rank == 0:
         random_model(folder, GQA)
     comm.Barrier()
-    found = []
-    for where, blocks in ((MPI.COMM_SELF, None), (MPI.COMM_SELF, 5), (comm, 5)):
+
+    def served(where: Any, blocks: int | None) -> list[tuple[Any, Any, int]]:
         requests, _ = serve_all(
             new_gpus(4, where, static=static), folder / "model", scheme, PROMPTS, NEW, kv, kv_blocks=blocks,
             arrivals=[0.0, 1e-4, 2e-4, 1e-3, 2e-3],
         )  # fmt: skip
-        found.append([(one.new, one.times, one.preemptions) for one in requests])
-    roomy, alone, together = found
+        return [(one.new, one.times, one.preemptions) for one in requests]
+
+    together = served(comm, 5)
+    roomy, alone = on_one_rank(comm, lambda one: [served(one, blocks) for blocks in (None, 5)])
     assert alone == together
     assert [new for new, _, _ in roomy] == [new for new, _, _ in together]
     assert sum(count for _, _, count in together) > 0 == sum(count for _, _, count in roomy)

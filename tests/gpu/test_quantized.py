@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gpu_runs import logits_of, new_gpus, run_gpus, run_lowrank
+from measure import on_one_rank
 from random_models import BASE, random_checkpoint
 from test_lowrank_static import taken, warm_steps
 
@@ -261,21 +262,20 @@ def test_a_model_quantized_by_shape_is_the_folder(place: Path) -> None:
 
 @pytest.mark.mpi(ranks=[2, 4])
 def test_the_same_on_any_number_of_ranks(comm: Any, tmp_path: Path) -> None:
-    from mpi4py import MPI
-
     folder = Path(comm.bcast(str(tmp_path)))
     if comm.rank == 0:
         random_checkpoint(ODD, folder / "plain", 4)
         quantized(folder / "plain", folder / "model", *FORMS["milo3"])
     comm.Barrier()
-    found = []
-    for where in (MPI.COMM_SELF, comm):
+
+    def found(where: Any) -> tuple[bytes, str]:
         told = run_lowrank(
             new_gpus(8, where, static=True), folder / "model", prompt_ids="5,6,7", max_new_tokens=5, ignore_eos=True
         )
         assert told.pop("host")["ranks"] == where.size
-        found.append((logits_of(new_gpus(8, where), folder / "model", "dense", IDS, 5).tobytes(), json.dumps(told)))
-    assert found[0] == found[1]
+        return logits_of(new_gpus(8, where), folder / "model", "dense", IDS, 5).tobytes(), json.dumps(told)
+
+    assert found(comm) == on_one_rank(comm, found)
 
 
 def refused() -> Iterator[tuple[str, dict[str, Any], str]]:

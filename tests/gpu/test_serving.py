@@ -96,7 +96,7 @@ def test_experts_and_codes_say_the_references_text(kind: str, tmp_path: Path) ->
         gpus, family, how = new_gpus(2), read_family(folder, quantized=True), how_of(scheme="dense")
         hold, mixing = hold_of(family, how), mixing_of(gpus, family, how)
         requests, _ = serve_all(
-            gpus, folder, "dense", prompts, 5, False, limits, SOON, hold=hold, mixing=mixing, **options
+            gpus, folder, "dense", prompts, 5, "dense", limits, SOON, hold=hold, mixing=mixing, **options
         )
         assert [one.new for one in requests] == want
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections import Counter
@@ -10,15 +9,14 @@ from pathlib import Path
 
 import pytest
 from mpi4py import MPI
-from mpi_jobs import Finished, run_ranks
-
-TESTS = Path(__file__).parents[1]
+from mpi_jobs import Finished, nested_pytest, run_ranks
 
 WAITS = """
-import time
+import os, time
 
 def wait_for_ever(comm):
-    \"""In MPI on rank 0 alone: it turns round there, and each rank that does so takes a core.\"""
+    \"""In MPI on rank 0 alone: it turns round there, and each rank that does so takes what others leave of a core.\"""
+    os.nice(19)
     comm.recv() if comm.rank == 0 else time.sleep(3600)
 """
 
@@ -71,10 +69,10 @@ def test_last_of_its_file(comm):
 """
 
 
-def run_pytest(directory: Path, *options: str, ranks: int = 1) -> Finished:
+def run_pytest(directory: Path, *options: str, ranks: int = 1, all_plugins: bool = False) -> Finished:
     """pytest with the plugin alone, in a folder with tests."""
     argv = [sys.executable, "-m", "pytest", "-p", "mpi_plugin", "-p", "no:cacheprovider", *options]
-    return run_ranks(argv, ranks, {"PYTHONPATH": os.pathsep.join(map(str, (TESTS, TESTS.parent)))}, 90, directory)
+    return run_ranks(argv, ranks, nested_pytest(all_plugins), 90, directory)
 
 
 @pytest.fixture(scope="module")
@@ -180,7 +178,7 @@ def test_plain_pytest_starts_the_ranks_of_every_marker_and_skips_none(suite: Pat
     ],
 )
 def test_pytest_under_mpirun_runs_what_fits_on_its_ranks(ranks: int, summary: str, ran: dict[str, int], suite: Path):
-    done = run_pytest(suite, "--with-mpi", ranks=ranks)
+    done = run_pytest(suite, "--with-mpi", ranks=ranks, all_plugins=True)  # as a user has them
     assert done.code == 0 and done.stdout.count(summary) == ranks, done.stdout + done.stderr
     assert what_ran(suite) == ran
 

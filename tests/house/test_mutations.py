@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import runpy
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,12 @@ TABLE = runpy.run_path(str(CHECKOUT / "ci" / "mutations.py"))
 
 def test_every_mutation_can_be_made_and_is_python() -> None:
     assert len(set(TABLE["MUTATIONS"])) == len(TABLE["MUTATIONS"]) >= 60
-    for one in TABLE["MUTATIONS"]:
-        text = (CHECKOUT / one.file).read_text()
-        assert one.made(text) != text, one
-        assert one.is_c or ast.dump(ast.parse(one.made(text))) != ast.dump(ast.parse(text)), one
+    for file, ones in groupby(TABLE["MUTATIONS"], key=lambda one: one.file):
+        text = (CHECKOUT / file).read_text()
+        parsed = None if file.endswith(".c") else ast.dump(ast.parse(text))
+        for one in ones:
+            assert one.made(text) != text, one
+            assert parsed is None or ast.dump(ast.parse(one.made(text))) != parsed, one
 
 
 def test_every_mutation_has_tests() -> None:

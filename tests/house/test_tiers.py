@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
 import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from mpi_jobs import run_ranks
+from mpi_jobs import nested_pytest, run_ranks
 from tiers import drawn, spread
 
 TESTS = Path(__file__).parents[1]
@@ -57,7 +56,7 @@ def suite(tmp_path: Path) -> Path:
 def collected(suite: Path, *arguments: str) -> dict[str, list[str]]:
     """The parameter sets that would run of each test and number of ranks."""
     argv = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "mpi_plugin", "-p", "tiers", *arguments]
-    done = run_ranks(argv, 1, {"PYTHONPATH": os.pathsep.join(map(str, (TESTS, TESTS.parent)))}, cwd=suite)
+    done = run_ranks(argv, 1, nested_pytest(), cwd=suite)
     assert done.code == 0, done.stdout + done.stderr
     found: dict[str, list[str]] = {}
     for name, parameters in re.findall(r"::test_(\w+)\[(.*)\]", done.stdout):

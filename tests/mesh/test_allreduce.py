@@ -16,7 +16,8 @@ from meshrt.mesh.collectives.allreduce import allreduce, ktree, pattern, pipelin
 from meshrt.mesh.collectives.grouping import LONG, best_groups
 from meshrt.mesh.collectives.scatter import ring
 from meshrt.mesh.collectives.trees import reduce
-from meshrt.mesh.device import WSE2, Device
+from meshrt.mesh.device import Device
+from meshrt.mesh.presets import WSE2
 
 RANKS = [1, 2, 3, 4, 6, 9]
 WAYS: dict[str, dict[str, Any]] = {

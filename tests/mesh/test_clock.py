@@ -13,7 +13,7 @@ from meshrt.errors import UsageError
 from meshrt.mesh.block import Block
 from meshrt.mesh.clock import HOPS, STAGES, TIME
 from meshrt.mesh.device import Device
-from meshrt.mesh.wires import fabric, routes
+from meshrt.mesh.wires import fabric, routes, software
 from meshrt.mesh.wires.routes import Route
 from meshrt.mesh.wires.tables import installed
 
@@ -52,7 +52,7 @@ def test_a_stage_waits_for_the_tail_adds_beta_and_the_work(comm):
         carried = tiles(block)
         for core in range(5):
             carried = fabric.transfer(block, channel, carried, positions=marks(6, [core]))
-            fabric.stage(block, channel, NUMBERS, marks(6, [core + 1]))
+            software.stage(block, channel, NUMBERS, marks(6, [core + 1]))
     each = 1 + NUMBERS * 4 / 4 + 5 + 7 + NUMBERS / 2  # hop, tail, stage, call, additions
     assert whole(block, block.clock.state[TIME]).tolist() == [[core * each for core in range(6)]] * 4
     assert whole(block, block.clock.state[HOPS]).tolist() == [[0, 1, 2, 3, 4, 5]] * 4
@@ -79,9 +79,9 @@ def test_a_streamed_chain_costs_its_hops_its_stages_and_one_packet(rate: float |
             for core in range(5):
                 at, to = marks(6, [core]), marks(6, [core + 1])
                 fabric.transfer(block, channel, added, added, positions=at, combine=np.add, stream=True)
-                fabric.stage(block, channel, 0, to)
+                software.stage(block, channel, 0, to)
             heads = whole(block, block.clock.state.transpose(1, 2, 0))
-            fabric.tail(block, channel, added, marks(6, range(1, 6)))
+            software.tail(block, channel, added, marks(6, range(1, 6)))
         if payload:
             assert whole(block, added)[..., 0].tolist() == [[1, 2, 3, 4, 5, 6]] * 4
         assert heads[..., TIME].tolist() == [[core * (1 + 5) for core in range(6)]] * 4
@@ -102,7 +102,7 @@ def test_two_streams_into_one_core_come_one_after_the_other(comm):
     with installed(block.tables, "x", [Route(1, (2,)), Route(4, (2,))]) as channel:
         for source in (1, 4):
             fabric.transfer(block, channel, tiles(block), positions=marks(6, [source]), stream=True)
-            fabric.stage(block, channel, 0, marks(6, [2]))
+            software.stage(block, channel, 0, marks(6, [2]))
         assert whole(block, block.clock.state[TIME]).tolist() == [[0, 0, 1 + words + 5, 0, 0, 0]] * 4
         # The stream that is still on its way in keeps a packet that is not streamed waiting, too.
         fabric.transfer(block, channel, tiles(block), positions=marks(6, [1]))
@@ -164,7 +164,7 @@ def test_the_path_of_a_packet_is_taken_over_and_handed_on(comm):
         installed(block.tables, "y", [Route(0, (3,))], marks(6, [5])) as south,
     ):
         fabric.transfer(block, east, tiles(block))
-        fabric.stage(block, east, 0, marks(6, [5]), marks(4, [0]))
+        software.stage(block, east, 0, marks(6, [5]), marks(4, [0]))
         fabric.transfer(block, south, tiles(block))
     hops = np.zeros((4, 6))
     hops[0, 5], hops[3, 5] = 5, 8
@@ -191,7 +191,7 @@ def test_phases_begin_together_and_add_up(comm):
     with installed(block.tables, "x", [Route(0, (5,))]) as east, installed(block.tables, "y", routes.chain(4)) as south:
         with block.phase("east"):
             fabric.transfer(block, east, tiles(block))
-            fabric.stage(block, east, 6, marks(6, [5]))
+            software.stage(block, east, 6, marks(6, [5]))
         assert (block.clock.state[TIME] == 15).all()
         with block.phase("south"):
             fabric.transfer(block, south, tiles(block))

@@ -17,7 +17,7 @@ from meshrt.mesh.exchange.exchange import crossbar, exchange
 from meshrt.mesh.exchange.itinerary import Itinerary
 from meshrt.mesh.exchange.legs import REQUEST_BYTES, Transfer, ways
 from meshrt.mesh.mesh import EAST, NORTH, SOUTH, STEP, WEST
-from meshrt.mesh.wires import fabric
+from meshrt.mesh.wires import fabric, tally
 from meshrt.mesh.wires.routes import Route
 from meshrt.mesh.wires.tables import installed, overwrite
 
@@ -125,7 +125,7 @@ def test_every_link_carries_what_crosses_it(axis: str | None, asks: bool, comm):
                 expected_ramps[0, at_y, at_x] += size  # every hop is a message of its own
                 at_x, at_y = at_x + STEP[port][0], at_y + STEP[port][1]
                 expected_ramps[1, at_y, at_x] += size
-    fabric.settle(block)
+    tally.settle(block)
     here = slice(block.mesh.y0, None), slice(block.mesh.x0, None)
     rows, columns = block.shape
     assert np.array_equal(block.link_bytes, expected_bytes[:, *here][:, :rows, :columns])
@@ -265,7 +265,7 @@ def test_compiled_rounds_leave_the_machine_as_numpy_does(
                 outs = exchange(
                     block, bar, *(Transfer(axis, owners_of(way, axis, *mesh), tiles, asks) for axis, way, asks in moves)
                 )
-        fabric.settle(block)
+        tally.settle(block)
         kept = (block.clock.cells[:, :-1], block.link_bytes, block.ramp_bytes, *outs)
         counts = vars(block.counters) | {"links": None, "ramps": None}
         sent = block.host.packets, block.host.bytes, block.host.sent_to

@@ -15,8 +15,9 @@ from runs import new_block
 
 from meshrt.errors import UsageError
 from meshrt.mesh.clock import TIME
-from meshrt.mesh.device import DOJO, PRESETS, WORMHOLE, WSE2, WSE3, Device
+from meshrt.mesh.device import Device
 from meshrt.mesh.devicefile import as_toml, find_device, read_device
+from meshrt.mesh.presets import DOJO, PRESETS, WORMHOLE, WSE2, WSE3
 
 # --------------------------------------------------------------------------------------------------------- operations
 

@@ -13,7 +13,8 @@ from runs import new_block
 
 from meshrt.errors import UsageError
 from meshrt.mesh.collectives.allreduce import allreduce, pattern
-from meshrt.mesh.device import ENERGY, WORMHOLE, WSE2, Device
+from meshrt.mesh.device import ENERGY, Device
+from meshrt.mesh.presets import WORMHOLE, WSE2
 from meshrt.mesh.repeat import repeated
 
 PRICED = Device(

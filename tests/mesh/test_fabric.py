@@ -18,7 +18,7 @@ from meshrt.mesh.block import Block
 from meshrt.mesh.device import Device
 from meshrt.mesh.mesh import EAST, NORTH, RAMP, SOUTH, WEST
 from meshrt.mesh.repeat import repeated
-from meshrt.mesh.wires import fabric, routes
+from meshrt.mesh.wires import fabric, routes, software, tally
 from meshrt.mesh.wires.routes import Path, Route
 from meshrt.mesh.wires.tables import installed, installed_paths, overwrite
 
@@ -482,7 +482,7 @@ def test_a_link_carries_every_packet_of_a_transfer_that_crosses_it(axis: str, co
     with installed(block.tables, axis, [Route(0, (3,)), Route(1, (4,)), Route(2, (5,))]) as channel:
         for _ in range(2):
             fabric.transfer(block, channel, tiles)
-        fabric.settle(block)
+        tally.settle(block)
     links = whole(block, block.link_bytes.transpose(1, 2, 0))
     along, ahead = by_line(axis, links), EAST if axis == "x" else SOUTH
     assert (along[..., ahead] == 2 * 8 * np.array([1, 2, 3, 2, 1, 0])).all()
@@ -642,7 +642,7 @@ def test_clocks_do_not_depend_on_how_many_packets_are_replayed_together(patched:
         rng = np.random.default_rng(5)
         sizes = [np.zeros((*block.shape, 3 * size), np.float32) for size in (1, 4)]
         with (
-            patch("meshrt.mesh.wires.schedule.BATCH", batch),
+            patch("meshrt.mesh.wires.compiling.BATCH", batch),
             patch("meshrt.mesh.wires.lane.BATCH", batch),
             patch("meshrt.mesh.wires.replay.KEPT", kept),
             installed(block.tables, "x", routes.interleaved_ring(7)) as x,
@@ -656,7 +656,7 @@ def test_clocks_do_not_depend_on_how_many_packets_are_replayed_together(patched:
                 lines = rng.random(MESH[1]) < 0.7
                 flights = [fabric.send(block, x, sizes[0]), fabric.send(block, y, sizes[1])]
                 flights.append(fabric.send(block, x, sizes[1], lines=lines))
-                fabric.stage(block, spread, 0, marks(7, [0, 2, 3]))
+                software.stage(block, spread, 0, marks(7, [0, 2, 3]))
                 for flight in (flights[1], flights[2], flights[0]):
                     fabric.receive(block, flight)
                 fabric.transfer(block, spread, sizes[0])
@@ -682,7 +682,7 @@ def test_a_ramp_carries_what_its_core_sends_and_gets(times: int, comm):
     expected[0, :, :2] = expected[1, :, 2:] = times * tiles[0, 0].nbytes
     mesh = block.mesh
     here = expected[:, mesh.y0 : mesh.y0 + mesh.block_height, mesh.x0 : mesh.x0 + mesh.block_width]
-    fabric.settle(block)
+    tally.settle(block)
     assert np.array_equal(block.ramp_bytes, here)
     told = measured(block)["ramp_bytes"]
     assert told == {"total": expected.sum(), "max": expected.max()}

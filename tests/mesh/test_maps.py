@@ -20,7 +20,7 @@ from meshrt.mesh.mapfile import write_maps
 from meshrt.mesh.mesh import EAST, SOUTH, Mesh
 from meshrt.mesh.peaks import NamedMemory, new_peaks
 from meshrt.mesh.repeat import repeated
-from meshrt.mesh.wires import fabric
+from meshrt.mesh.wires import fabric, software
 from meshrt.mesh.wires.routes import chain
 from meshrt.mesh.wires.tables import installed
 from meshrt.program import load_program
@@ -97,7 +97,7 @@ def test_maps_say_where(tmp_path: Path, comm: Any) -> None:
         tiles = block.tiles("sent", (5,), np.float32)
         tiles[...] = 1
         fabric.transfer(block, east, tiles, positions=marks(6, [1, 3]), lines=marks(3, [2]))
-        fabric.stage(block, east, 10, marks(6, [4]), marks(3, [0, 2]))
+        software.stage(block, east, 10, marks(6, [4]), marks(3, [0, 2]))
     with crossbar(block) as bar:  # core (0, 0) gets the tile of (2, 1), by way of (1, 1) and (0, 1)
         owners = np.arange(18)
         owners[0] = 8

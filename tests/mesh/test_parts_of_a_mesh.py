@@ -13,7 +13,7 @@ from meshrt.mesh.clock import TIME
 from meshrt.mesh.collectives.allreduce import allreduce, ktree
 from meshrt.mesh.collectives.remap import remap
 from meshrt.mesh.collectives.rings import rings_in_regions
-from meshrt.mesh.device import WSE2
+from meshrt.mesh.presets import WSE2
 from meshrt.programs.mesh.meshgemm import meshgemm
 from meshrt.programs.mesh.placement import turn
 

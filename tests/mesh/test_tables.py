@@ -14,9 +14,9 @@ from measure import gossip
 
 from meshrt.errors import LimitError
 from meshrt.mesh.collectives import treeplan
-from meshrt.mesh.device import IDEAL, WSE2
 from meshrt.mesh.devicefile import find_device
 from meshrt.mesh.mesh import Mesh
+from meshrt.mesh.presets import IDEAL, WSE2
 from meshrt.mesh.wires import routes
 from meshrt.mesh.wires.routes import Path, Route
 from meshrt.mesh.wires.tables import Tables, installed, installed_paths

@@ -16,7 +16,7 @@ from meshrt.mesh.block import Block
 from meshrt.mesh.exchange.exchange import Crossbar, crossbar, exchange
 from meshrt.mesh.exchange.legs import Transfer
 from meshrt.mesh.mesh import EAST, NORTH, RAMP, SOUTH, WEST
-from meshrt.mesh.wires import fabric, routes
+from meshrt.mesh.wires import fabric, routes, software
 from meshrt.mesh.wires.routes import Path, Route
 from meshrt.mesh.wires.tables import Channel, installed, installed_paths, overwrite
 
@@ -347,13 +347,13 @@ def test_a_channel_that_was_left_moves_nothing(used: bool, again: bool, comm: An
     with installed(block.tables, "x", routes.chain(5)) as channel:
         if used:
             fabric.transfer(block, channel, numbered(*MESH))
-            fabric.stage(block, channel, 0, np.ones(5, bool))
+            software.stage(block, channel, 0, np.ones(5, bool))
     with installed(block.tables, "x", routes.chain(5)) if again else nullcontext():
         for _ in range(2):
             with pytest.raises(RouteError, match="route set 1 along x is used after its `with` block was left"):
                 fabric.transfer(block, channel, numbered(*MESH))
             with pytest.raises(RouteError, match="route set 1 along x is used after its `with` block was left"):
-                fabric.stage(block, channel, 0, np.ones(5, bool))
+                software.stage(block, channel, 0, np.ones(5, bool))
     assert (block.counters.hops, block.counters.stages) == (12 * used, 15 * used)
 
 

@@ -19,7 +19,7 @@ from meshrt.mesh.device import Device
 from meshrt.mesh.machine import gather, open_machine
 from meshrt.mesh.mesh import Mesh
 from meshrt.mesh.timeline import STEPS, Timeline, choose
-from meshrt.mesh.wires import fabric
+from meshrt.mesh.wires import fabric, software
 from meshrt.mesh.wires.routes import chain
 from meshrt.mesh.wires.tables import installed
 from meshrt.program import load_program
@@ -91,7 +91,7 @@ def test_steps_have_their_reasons(tmp_path: Path, comm: Any) -> None:
         tiles = block.tiles("sent", (5,), np.float32)
         block.elementwise(tiles)  # 5 cycles
         fabric.transfer(block, east, tiles, positions=marks(3, [0]))  # a hop, 5 cycles a link and a ramp
-        fabric.stage(block, east, 0, marks(3, [1]))
+        software.stage(block, east, 0, marks(3, [1]))
     measured = gather(block)
     if comm.rank:
         return

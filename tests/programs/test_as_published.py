@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from measure import on_one_rank
 from random_models import BASE, random_checkpoint
 from runs import run_program
 
 from meshrt.errors import UsageError
-from meshrt.mesh.device import WSE2
+from meshrt.mesh.presets import WSE2
 from meshrt.models.config import read_config
 from meshrt.models.reference import forward, load_weights
 from meshrt.programs.mesh.onehead import groups_of
@@ -70,11 +71,10 @@ def is_right(comm: Any, side: int, tmp_path: Path) -> None:
 
 @pytest.mark.mpi(ranks=[2, 4])
 def test_counts_and_time_are_the_same_on_any_ranks(tmp_path: Path, comm: Any) -> None:
-    from mpi4py import MPI
-
     model = one_head_model(comm, tmp_path)
     for options in ({"prompt_tokens": PROMPT, "max_new_tokens": 3}, {"context": 11, "max_new_tokens": 3}):
-        together, alone = (run(one, model, 4, False, **options) for one in (comm, MPI.COMM_SELF))
+        together = run(comm, model, 4, False, **options)
+        alone = on_one_rank(comm, lambda one, options=options: run(one, model, 4, False, **options))
         assert together["measured"] == alone["measured"]
         assert together["result"] == alone["result"]
 

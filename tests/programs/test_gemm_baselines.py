@@ -17,7 +17,8 @@ from meshrt.mesh.block import Block
 from meshrt.mesh.clock import TIME
 from meshrt.mesh.collectives import broadcast
 from meshrt.mesh.collectives.broadcast import cut
-from meshrt.mesh.device import WSE2, Device
+from meshrt.mesh.device import Device
+from meshrt.mesh.presets import WSE2
 from meshrt.mesh.wires import fabric
 from meshrt.mesh.wires.lane import Lane
 from meshrt.mesh.wires.lines import Positions

@@ -11,7 +11,7 @@ from runs import new_block
 
 from meshrt.errors import UsageError
 from meshrt.mesh.collectives.allreduce import ktree
-from meshrt.mesh.device import WSE3
+from meshrt.mesh.presets import WSE3
 from meshrt.mesh.wires.routes import ring_place
 from meshrt.programs.mesh.published import aligned, published_meshgemv, steady
 

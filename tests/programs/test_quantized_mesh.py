@@ -16,7 +16,7 @@ from runs import new_block, run_program
 from safetensors.numpy import load_file, save_file
 
 from meshrt.errors import LimitError, UsageError
-from meshrt.mesh.device import WSE2
+from meshrt.mesh.presets import WSE2
 from meshrt.models.catalogue import find_model
 from meshrt.models.checkpoint import open_checkpoint
 from meshrt.models.config import Config, read_config

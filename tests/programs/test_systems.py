@@ -15,8 +15,9 @@ from runs import NETWORK, new_block
 from meshrt.mesh.block import Block
 from meshrt.mesh.collectives.allreduce import allreduce, ktree
 from meshrt.mesh.collectives.rings import interleaved_rings
-from meshrt.mesh.device import WSE2, Device
+from meshrt.mesh.device import Device
 from meshrt.mesh.exchange.exchange import crossbar
+from meshrt.mesh.presets import WSE2
 from meshrt.mesh.tiles import gather, place, square
 from meshrt.programs.gemm import random_matrices
 from meshrt.programs.mesh.baselines import inferred, ladder, t10

@@ -18,7 +18,7 @@ from runs import new_block, run_program
 from meshrt.errors import UsageError
 from meshrt.mesh.block import Block
 from meshrt.mesh.collectives.rings import interleaved_rings
-from meshrt.mesh.device import WSE2
+from meshrt.mesh.presets import WSE2
 from meshrt.models.checkpoint import open_checkpoint
 from meshrt.models.config import Config, read_config
 from meshrt.models.eightbits import quantize_rows

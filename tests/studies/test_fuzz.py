@@ -6,31 +6,74 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
+from unittest import mock
 
 import pytest
 
+from meshrt.commands import run as fuzzed_run
 from meshrt.errors import UsageError
 from meshrt.launch.local import without_launcher
 from meshrt.models.catalogue import find_model
 from meshrt.ranks.console import Console
 from meshrt.studies.fuzz import fuzz
+from meshrt.studies.fuzz.lines import run_a_command
 from meshrt.studies.fuzz.models import use_a_prompt
 from meshrt.studies.fuzz.mutate import mutated_bytes, mutated_json
 
 Run = Callable[..., Any]
 
 
-def test_a_short_run_tries_all_kinds_and_finds_nothing(run_meshrt: Run, tmp_path: Path) -> None:
-    out = tmp_path / "found"
-    finished = run_meshrt("fuzz", "--seconds", "6", "--seed", "1", "--out", str(out), timeout=120)
-    kept = [path.read_text() for path in out.glob("*/trace.txt")]
-    assert finished.code == 0, [finished.stdout, finished.stderr, *kept]
-    rows = {line.split()[0]: line.split()[1:] for line in finished.stdout.splitlines()[1:]}
-    assert set(rows) == {*fuzz.KINDS, "all"} and not out.exists()
-    assert all(int(row[0].replace(",", "")) > 0 and row[2] == "0" for row in rows.values())
+@dataclass(eq=False)
+class Enough(Console):
+    """Has had enough after so many inputs, however long that takes."""
+
+    inputs: int = 0
+
+    def progress(self, text: str, done: int, total: int) -> None:
+        if done >= self.inputs:
+            raise KeyboardInterrupt
+
+
+def environment() -> dict[str, str]:
+    return without_launcher(os.environ) | {"PYTHONPATH": str(Path(__file__).parents[2])}
+
+
+def rows(printed: str) -> dict[str, list[str]]:
+    """Inputs, inputs a second and findings, by kind."""
+    return {line.split()[0]: line.replace(",", "").split()[1:] for line in printed.splitlines()[1:]}
+
+
+def test_a_short_run_tries_all_kinds_and_finds_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, inputs = tmp_path / "found", 40 * len(fuzz.KINDS)
+    tally = fuzz.fuzz(300, 1, fuzz.KINDS, out, Enough(inputs=inputs), environment())
+    assert not out.exists(), [path.read_text() for path in out.glob("*/trace.txt")]
+    fuzz.print_tally(tally)
+    found = rows(capsys.readouterr().out)
+    assert set(found) == {*fuzz.KINDS, "all"} and int(found["all"][0]) >= inputs
+    assert all(int(row[0]) >= 40 and row[2] == "0" for row in found.values())
+
+
+def test_the_command_ends_in_time_with_a_row_for_each_kind(run_meshrt: Run, tmp_path: Path) -> None:
+    """How many inputs it comes to depends on the machine."""
+    finished = run_meshrt("fuzz", "--seconds", "1", "--only", "config,cli", "--out", str(tmp_path / "found"))
+    assert finished.code == 0 and set(rows(finished.stdout)) == {"config", "cli", "all"}, finished
+    assert all(row[2] == "0" for row in rows(finished.stdout).values())
+
+
+@pytest.mark.parametrize("on", [("lowrank",), ("llama", "--on", "arm")], ids=" ".join)
+def test_a_table_on_standard_error_is_no_fault_where_the_text_alone_is_asked_for(on: tuple[str, ...], tmp_path: Path):
+    arguments = ("run", *on, "--model", "llama-tiny", "--prompt", "The", "--max-new-tokens", "2")
+    run_a_command(tmp_path, (*arguments, "--text"))
+    run_a_command(tmp_path, arguments)
+    with (
+        pytest.raises(AssertionError, match="a run that went well says"),
+        mock.patch.object(fuzzed_run, "execute", lambda *_, **__: print("meshrt: warning", file=sys.stderr) or 0),
+    ):
+        run_a_command(tmp_path, arguments)
 
 
 # Every way in which an input can be more than a message; the last kind is a good one.
@@ -55,19 +98,12 @@ worker.main({name: (make, what) for name, what in zip(%r, (raises, hangs, grows,
 """
 
 
-class Twice(Console):
-    """Has had enough when each of the first four kinds has been tried twice."""
-
-    def progress(self, text: str, done: int, total: int) -> None:
-        if done > len(fuzz.KINDS) + 3:
-            raise KeyboardInterrupt
-
-
 def test_what_would_be_found_is_found_once_with_its_input(tmp_path: Path) -> None:
     script = tmp_path / "worker.py"
     script.write_text(BAD % (fuzz.KINDS,))
-    env = without_launcher(os.environ) | {"PYTHONPATH": str(Path(__file__).parents[2])}
-    tally = fuzz.fuzz(60, 7, fuzz.KINDS, tmp_path / "found", Twice(), env, (sys.executable, str(script)))
+    inputs = len(fuzz.KINDS) + 4  # each of the first four kinds has been tried twice
+    console = Enough(inputs=inputs)
+    tally = fuzz.fuzz(60, 7, fuzz.KINDS, tmp_path / "found", console, environment(), (sys.executable, str(script)))
     raises, hangs, grows, dies, *fine = fuzz.KINDS
     assert not any(tally.found[kind] for kind in fine) and all(
         tally.found[kind] >= 2 for kind in (raises, hangs, grows, dies)

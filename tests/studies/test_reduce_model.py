@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from meshrt.errors import UsageError
-from meshrt.mesh.device import WSE2
+from meshrt.mesh.presets import WSE2
 from meshrt.studies import reduce_model
 from meshrt.studies.reduce_model import MODEL, PatternPoint, cycles_of, measure
 

@@ -13,9 +13,10 @@ from statistics import mean
 from typing import Any
 
 import pytest
+from measure import on_one_rank
 
 from meshrt.errors import UsageError
-from meshrt.mesh.device import WSE2
+from meshrt.mesh.presets import WSE2
 from meshrt.ranks.console import Console
 from meshrt.studies.files import check_folder, draw
 from meshrt.studies.rows import Row, off, summary
@@ -194,10 +195,10 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.mpi(ranks=[1, 2])
 def test_small_reproductions_are_the_same_on_any_ranks(comm: Any, small: None) -> None:
-    from mpi4py import MPI
+    def done(where: Any) -> dict[str, Any]:
+        return reproduce(where, Console(), ("6", "gemm", "gemv"), WSE2, Store(), (4, 6))
 
-    told = reproduce(comm, Console(), ("6", "gemm", "gemv"), WSE2, Store(), (4, 6))
-    alone = reproduce(MPI.COMM_SELF, Console(), ("6", "gemm", "gemv"), WSE2, Store(), (4, 6))
+    told, alone = done(comm), on_one_rank(comm, done)
     assert {**told, "host": None} == {**alone, "host": None}
     own = {row["subject"]: row for row in told["rows"] if row["system"] == "waferllm" and row["unit"] == "ms"}
     for name, size in published.TABLE6_SIZES.items():

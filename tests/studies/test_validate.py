@@ -16,7 +16,7 @@ import pytest
 from meshrt.errors import RouteError, UsageError
 from meshrt.mesh.block import Block
 from meshrt.mesh.collectives import rings
-from meshrt.mesh.device import WSE3
+from meshrt.mesh.presets import WSE3
 from meshrt.mesh.wires.tables import overwrite
 from meshrt.ranks.console import Console
 from meshrt.studies.validate import fit, meshproducts, rows

@@ -15,7 +15,7 @@ from meshrt.mesh.collectives import treeplan
 from meshrt.mesh.collectives.grouping import best_groups
 from meshrt.mesh.collectives.scatter import ScatterRing, around, ring
 from meshrt.mesh.collectives.trees import Combine, Tree, installed_tree, reduce_and_spread
-from meshrt.mesh.wires import fabric
+from meshrt.mesh.wires import software
 
 Pattern = Tree | ScatterRing
 
@@ -107,4 +107,4 @@ def _begin(block: Block, way: Pattern, lines: np.ndarray | None) -> None:
     if lines is None and within is None:
         block.clock.software(cycles)
     else:
-        fabric.software(block, routes, cycles, np.ones(routes.length, bool) if within is None else within, lines)
+        software.run(block, routes, cycles, np.ones(routes.length, bool) if within is None else within, lines)

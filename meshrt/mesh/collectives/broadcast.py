@@ -17,7 +17,7 @@ import numpy as np
 
 from meshrt.errors import UsageError
 from meshrt.mesh.block import Block
-from meshrt.mesh.wires import fabric
+from meshrt.mesh.wires import fabric, software
 from meshrt.mesh.wires.routes import Route
 from meshrt.mesh.wires.tables import Channel, installed
 
@@ -141,7 +141,7 @@ def relay(block: Block, begun: Broadcast) -> None:
             if end != source:
                 for flight in arriving:
                     fabric.receive_at(block, channel, flight, relays)
-                fabric.stage(block, channel, 0, relays)
+                software.stage(block, channel, 0, relays)
             arriving = [fabric.send(block, channel, out, out, positions=relays)]
             begun.flights.extend(arriving)
             segment += step
@@ -196,7 +196,7 @@ def start_allgather(block: Block, spread: Spread, tiles: np.ndarray, out: np.nda
                 relays = _marks(n, (end for end, source in ends.items() if end != source))
                 if (step, number) in last:
                     fabric.receive_at(block, channel, last[step, number], relays)
-                fabric.stage(block, channel, 0, relays)
+                software.stage(block, channel, 0, relays)
                 packet = tiles.copy()
                 _load(block, spread, line_tiles, packet, ends)
                 flight = fabric.send(block, channel, packet, packet, positions=_marks(n, ends))

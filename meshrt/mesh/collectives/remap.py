@@ -10,7 +10,7 @@ stage of software a step, all tiles at once. So it takes as many steps as the ti
 import numpy as np
 
 from meshrt.mesh.block import Block
-from meshrt.mesh.wires import fabric, routes
+from meshrt.mesh.wires import fabric, routes, software
 from meshrt.mesh.wires.tables import installed
 
 
@@ -44,7 +44,7 @@ def remap(
                 senders = np.zeros(n, bool)
                 senders[owners + step * (hops - 1)] = True
                 moving = fabric.transfer(block, channel, moving, positions=senders, lines=lines)
-                fabric.stage(block, channel, 0, holders >= 0, lines)
+                software.stage(block, channel, 0, holders >= 0, lines)
                 _keep(block, axis, moving, result, before, after, holders, lines)
                 fabric.forget(block, channel)
     return result

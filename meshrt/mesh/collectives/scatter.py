@@ -11,7 +11,7 @@ import numpy as np
 from meshrt.errors import UsageError
 from meshrt.mesh.block import Block
 from meshrt.mesh.collectives.trees import Combine, streams
-from meshrt.mesh.wires import fabric, routes
+from meshrt.mesh.wires import fabric, routes, software
 from meshrt.mesh.wires.tables import Channel, installed
 
 
@@ -77,13 +77,13 @@ def around(block: Block, way: ScatterRing, tiles: np.ndarray, combine: Combine, 
     with block.memory.hold("ring chunks", (n * size - numbers + (0 if stream else size)) * tiles.itemsize):
         for step in range(n - 1):
             fabric.transfer(block, way.channel, chunks[step], chunks[step + 1], combine=combine, stream=stream)
-            fabric.stage(block, way.channel, size, everyone, stream=stream)
+            software.stage(block, way.channel, size, everyone, stream=stream)
         for step in range(n - 1):
             if step:  # what came in the step before is passed on
-                fabric.stage(block, way.channel, 0, everyone)
+                software.stage(block, way.channel, 0, everyone)
             fabric.transfer(block, way.channel, chunks[step - 1], chunks[step], stream=stream)
         if stream:
-            fabric.tail(block, way.channel, chunks[0], everyone)
+            software.tail(block, way.channel, chunks[0], everyone)
     direct = n * size == numbers and out.flags.c_contiguous
     result = out.reshape(*lead, n, size) if direct else np.empty((*lead, n, size), tiles.dtype)
     for back in range(n):

@@ -8,7 +8,7 @@ import numpy as np
 
 from meshrt.mesh.block import Block
 from meshrt.mesh.collectives.rings import Ring, Rings
-from meshrt.mesh.wires import fabric
+from meshrt.mesh.wires import fabric, software
 
 
 def start_shift(
@@ -113,7 +113,7 @@ def _rotation(
         flights: tuple[fabric.Flight, ...] = ()
         if ring.channels and block.device.shift_cycles:
             channel = ring.channels[0][0]
-            fabric.software(block, channel, block.device.shift_cycles, np.ones(channel.length, bool), turns > step)
+            software.run(block, channel, block.device.shift_cycles, np.ones(channel.length, bool), turns > step)
         for way, steps in ways:
             for strip in range(across):
                 on = steps[strip::across] > step

@@ -14,7 +14,7 @@ import numpy as np
 
 from meshrt.mesh.block import Block
 from meshrt.mesh.collectives import treeplan
-from meshrt.mesh.wires import fabric
+from meshrt.mesh.wires import fabric, software
 from meshrt.mesh.wires.tables import Channel, installed
 
 Combine = Callable[..., np.ndarray]
@@ -73,7 +73,7 @@ def reduce(block: Block, tree: Tree, tiles: np.ndarray, combine: Combine = np.ad
     """Combine the tiles [bh, bw, *tile] of every line at its root; the other cores are left with partial ones."""
     partial = _combine(block, tree, block.memory.keep("sum", tiles.copy()), combine, None)
     if tree.steps and streams(block, combine):
-        fabric.tail(block, tree.spread, partial, tree.adders)
+        software.tail(block, tree.spread, partial, tree.adders)
     return partial
 
 
@@ -89,9 +89,9 @@ def _combine(block: Block, tree: Tree, partial: np.ndarray, combine: Combine, li
             fabric.transfer(
                 block, channel, partial, partial, positions=senders, lines=lines, combine=combine, stream=stream
             )
-            fabric.stage(block, channel, numbers, receivers, lines, stream)
+            software.stage(block, channel, numbers, receivers, lines, stream)
             if stream and at in tree.stores:
-                fabric.tail(block, channel, partial, tree.stores[at], lines)
+                software.tail(block, channel, partial, tree.stores[at], lines)
     return partial
 
 
@@ -110,5 +110,5 @@ def reduce_and_spread(
     fabric.transfer(block, tree.spread, partial, partial, positions=tree.within, lines=lines, stream=stream)
     if stream:
         all_cores = np.ones(tree.spread.length, bool)
-        fabric.tail(block, tree.spread, partial, all_cores if tree.within is None else tree.within, lines)
+        software.tail(block, tree.spread, partial, all_cores if tree.within is None else tree.within, lines)
     return partial

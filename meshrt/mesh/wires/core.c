@@ -124,7 +124,7 @@ static inline void take_row(int64_t count, Row time, Row hops, Row stages, Row l
     }
 }
 
-/* fabric.stage and fabric.tail: cores spend so many cycles, in so many stages of software. */
+/* software.stage and software.tail: cores spend so many cycles, in so many stages of software. */
 static inline void spend_row(int64_t count, Row time, Row stages, double cycles, double touched)
 {
     for (int64_t i = 0; i < count; i++) {

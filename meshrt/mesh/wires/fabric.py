@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meshrt.mesh.cores import Cores
-from meshrt.mesh.device import VECTOR_OPERANDS
 from meshrt.mesh.wires import heads, order, ramps, tally
 from meshrt.mesh.wires.heads import Passage, Waiting
 from meshrt.mesh.wires.lane import Lane, MessageBuffer, lane_of
 from meshrt.mesh.wires.lines import View
-from meshrt.mesh.wires.planning import chosen_cores, is_crossed, scheduled
+from meshrt.mesh.wires.planning import is_crossed, scheduled
 from meshrt.mesh.wires.replay import Arrival, replay
 from meshrt.mesh.wires.schedule import Schedule
+from meshrt.mesh.wires.software import streaming_cycles
 from meshrt.mesh.wires.strides import strides_of
 from meshrt.mesh.wires.tables import Channel
 
@@ -52,9 +52,9 @@ def send(
     `positions` and `lines` (bool, over the whole mesh) choose sources and lines. What arrives goes into `out`, which
     keeps what it has where nothing arrives (default: fresh core memory, NaN); with `combine(there, arrived)` it is
     combined with what is there. The cores meet the packets when they `receive`: the tail, when all of a tile is in; or
-    with `stream` the head, where they add word by word and pass on each word at once. Then `tail` is what they have to
-    wait for at the end, and a ramp is busy for as long as the additions take, if that is longer. UsageError for tiles
-    that are not those of all cores.
+    with `stream` the head, where they add word by word and pass on each word at once. Then `software.tail` is what they
+    have to wait for at the end, and a ramp is busy for as long as the additions take, if that is longer. UsageError for
+    tiles that are not those of all cores.
 
     A packet under way takes no core memory: it is in routers. What arrives takes that of `out`, from when it is sent.
     """
@@ -114,7 +114,7 @@ def _prepared(
         schedule, views = scheduled(block, channel, positions, lines)
         nbytes = prod(tile) * tiles.itemsize
         busy = block.device.busy_cycles(nbytes)
-        taking = _streaming_cycles(block, tiles) if stream else busy
+        taking = streaming_cycles(block, tiles) if stream else busy
         apart = not cache["trace"].meets and not block.tables.epoch
         passage = Passage(busy, taking, stream)
         prepared = Prepared(schedule, views, nbytes, apart, passage, replace(passage, watch=True), {})
@@ -261,79 +261,8 @@ def transfer(
     return receive(block, send(block, channel, tiles, out, **options))
 
 
-def stage(
-    block: Cores, channel: Channel, operations: int, positions: np.ndarray, lines: np.ndarray | None = None,
-    stream: bool = False,
-) -> None:  # fmt: skip
-    """Software at these positions of the channel's lines touches a packet: relays it, or adds so many numbers.
-
-    With `stream` they are added as they come (`tail` has the time), to numbers of the core's own; else in memory.
-    """
-    if not block.timed:
-        return
-    chosen = chosen_cores(block, channel, positions, lines)
-    if chosen.count:
-        counters = block.counters
-        counters.stages += chosen.count
-        counters.adds += operations * chosen.count
-        counters.operand_bytes += 4 * operations * chosen.count * (1 if stream else VECTOR_OPERANDS)
-        block.clock.path_changes()
-        cycles = block.device.beta + (0.0 if stream else block.device.compute_cycles(operations))
-        chosen.spend(block, cycles, 1)
-        if block.mapped:
-            tally.touched(block, channel, positions, lines, 1, cycles)
-        if block.clock.seen is not None:
-            block.clock.seen("relays or adds a packet")
-
-
-def tail(
-    block: Cores, channel: Channel, tiles: np.ndarray, positions: np.ndarray, lines: np.ndarray | None = None
-) -> None:
-    """The cores at these positions of the channel's lines wait for the rest of a streamed packet: one of `tiles`.
-
-    Words come, and are added, as fast as the slower of link and core can: max(bytes / link width, numbers / rate).
-    """
-    software(block, channel, _streaming_cycles(block, tiles), positions, lines)
-
-
-def software(
-    block: Cores, channel: Channel, cycles: float, positions: np.ndarray, lines: np.ndarray | None = None
-) -> None:
-    """The cores at these positions of the channel's lines are busy for so long."""
-    if cycles and block.timed:
-        chosen_cores(block, channel, positions, lines).spend(block, cycles, 0)
-        if block.mapped:
-            tally.touched(block, channel, positions, lines, 0, cycles)
-        if block.clock.seen is not None:
-            block.clock.seen("runs software on packets")
-
-
-def _streaming_cycles(block: Cores, tiles: np.ndarray) -> float:
-    """How long a tile takes to pass a ramp while every number of it is added to another."""
-    numbers, rate = prod(tiles.shape[2:]), block.device.adds_rate(tiles.dtype.itemsize)
-    busy = block.device.busy_cycles(numbers * tiles.itemsize)
-    return busy if rate is None else max(busy, numbers / rate)
-
-
-def settle(block: Cores) -> None:
-    """Enter the bytes of all transfers since the last time at the links and ramps that they crossed, whichever block's
-    they are: they were sent in the segment that is running.
-    """
-    for active in block.ledger.at_work.values():
-        for (schedule, view), nbytes in active.traffic.items():
-            links, ramps = view.of(active.link_bytes, 1), view.of(active.ramp_bytes, 1)
-            for way, cores, packets in schedule.crossings:
-                links[way][:, cores] += packets * nbytes
-            for cores, packets in schedule.departures:
-                ramps[0][:, cores] += packets * nbytes
-            ramps[1][:, schedule.delivered] += nbytes
-        active.traffic.clear()
-        if active.mapped:
-            tally.settle(active)
-
-
 def forget(block: Cores, channel: Channel) -> None:
     """Drop the schedules of a channel that will not be used again: each holds times of all that it delivers."""
-    settle(block)
+    tally.settle(block)
     for key in [key for key in channel.cache if key not in ("epoch", "trace")]:
         del channel.cache[key]

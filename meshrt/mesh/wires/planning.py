@@ -10,9 +10,10 @@ import numpy as np
 from meshrt.mesh.clock import STAGES, TIME
 from meshrt.mesh.cores import Cores
 from meshrt.mesh.wires import steps
+from meshrt.mesh.wires.compiling import compile_schedule
 from meshrt.mesh.wires.lines import Positions, View, as_index
 from meshrt.mesh.wires.routers import line_indices
-from meshrt.mesh.wires.schedule import Schedule, compile_schedule
+from meshrt.mesh.wires.schedule import Schedule
 from meshrt.mesh.wires.scouts import scouted
 from meshrt.mesh.wires.tables import Channel, check_installed
 

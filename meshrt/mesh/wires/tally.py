@@ -1,4 +1,6 @@
-"""Maps of transfers: where their packets left cores and crossed links, and where software touched them."""
+"""Where packets were: the bytes of the links and ramps that they crossed; and maps, if they are kept, of the cores that
+they left and of those whose software touched them.
+"""
 
 import numpy as np
 
@@ -16,6 +18,23 @@ def sent(block: Cores, schedule: Schedule, view: View, nbytes: int) -> None:
 
 
 def settle(block: Cores) -> None:
+    """Enter the bytes of all transfers since the last time at the links and ramps that they crossed, whichever block's
+    they are: they were sent in the segment that is running.
+    """
+    for active in block.ledger.at_work.values():
+        for (schedule, view), nbytes in active.traffic.items():
+            links, ramps = view.of(active.link_bytes, 1), view.of(active.ramp_bytes, 1)
+            for way, cores, packets in schedule.crossings:
+                links[way][:, cores] += packets * nbytes
+            for cores, packets in schedule.departures:
+                ramps[0][:, cores] += packets * nbytes
+            ramps[1][:, schedule.delivered] += nbytes
+        active.traffic.clear()
+        if active.mapped:
+            _settle_maps(active)
+
+
+def _settle_maps(block: Cores) -> None:
     """Enter all transfers since the last time, and the cores' work, in the maps of the segment that is running."""
     maps, clock = block.maps, block.clock
     for (schedule, view, nbytes), times in block.uses.items():

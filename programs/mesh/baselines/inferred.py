@@ -22,7 +22,7 @@ import numpy as np
 from meshrt.mesh.block import Block
 from meshrt.mesh.collectives.trees import streams
 from meshrt.mesh.exchange.exchange import Crossbar
-from meshrt.mesh.wires import fabric
+from meshrt.mesh.wires import fabric, software
 from meshrt.mesh.wires.tables import Channel
 from meshrt.programs.mesh.baselines import t10
 from meshrt.programs.mesh.baselines.groups import Groups, whole_line
@@ -109,8 +109,8 @@ def _relay(block: Block, ring: Ring, place: int) -> None:
     """A task takes the tile in at a place, and sends it on, unless it is home."""
     if place < ring.last:
         relays = ring.places == place
-        fabric.stage(block, ring.ahead, 0, relays)
-        fabric.software(block, ring.ahead, TASK - block.device.beta + ring.numbers, relays)
+        software.stage(block, ring.ahead, 0, relays)
+        software.run(block, ring.ahead, TASK - block.device.beta + ring.numbers, relays)
 
 
 def _places(block: Block, line: Groups, axis: str) -> np.ndarray:
@@ -135,16 +135,16 @@ def allreduce(
     total = block.memory.keep("sum", tiles.copy())
     stream, numbers, last = streams(block, combine), prod(tiles.shape[2:]), groups.width - 1
     if last:
-        fabric.software(block, ahead, block.device.collective_cycles, places >= 0)
+        software.run(block, ahead, block.device.collective_cycles, places >= 0)
     with block.memory.hold("incoming partial sum", 0 if stream else total[0, 0].nbytes):
         for place in range(last, 0, -1):
             fabric.transfer(block, back, total, total, positions=places == place, combine=combine, stream=stream)
-            fabric.stage(block, back, 0 if stream else numbers, places == place - 1)
+            software.stage(block, back, 0 if stream else numbers, places == place - 1)
     for place in range(last):
         fabric.transfer(block, ahead, total, total, positions=places == place, stream=stream)
         if place + 1 < last:
             for _ in ("taken in", "sent on"):
-                fabric.stage(block, ahead, 0, places == place + 1)
+                software.stage(block, ahead, 0, places == place + 1)
     if last and stream:
-        fabric.tail(block, ahead, total, places >= 0)
+        software.tail(block, ahead, total, places >= 0)
     return total

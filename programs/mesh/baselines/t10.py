@@ -35,7 +35,7 @@ from meshrt.mesh.block import Block
 from meshrt.mesh.exchange.exchange import Crossbar, exchange
 from meshrt.mesh.exchange.legs import Transfer
 from meshrt.mesh.repeat import sampled
-from meshrt.mesh.wires import fabric
+from meshrt.mesh.wires import software
 from meshrt.programs.mesh.baselines.groups import Groups, whole_line
 from meshrt.programs.mesh.meshgemm import Multiply, add_product, begin_product, zeros
 
@@ -188,7 +188,7 @@ def allreduce(
     for takers, partners in steps:
         owners = np.where(takers, groups.base(columns) + partners, columns)
         (arrived,) = exchange(block, bar, Transfer(axis, owners, total))
-        fabric.stage(block, channel, numbers, takers)
+        software.stage(block, channel, numbers, takers)
         is_first = here(block, axis, at < partners, total)  # both partners combine in the same order
         joined = combine(np.where(is_first, total, arrived), np.where(is_first, arrived, total))
         np.copyto(arrived, np.where(here(block, axis, takers, total), joined, total))
