@@ -38,7 +38,7 @@ class Computing(Cores):
         added = None if over is not None or cores is not None else total  # what the product is added to at once
         if added is not None and not (added.shape[:-2] == a.shape[:-2] == b.shape[:-2] and added.dtype == np.float32):
             added = None
-        c = product(self.core, a.astype(np.float32, copy=False), b.astype(np.float32, copy=False), added)
+        c = product(self.core, a, b, added)
         self.multiplied(c.shape, a.shape[-1], itemsize, cores, down)
         if cores is not None and self.payload:
             c[~cores] = 0
