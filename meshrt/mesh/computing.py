@@ -39,7 +39,7 @@ class Computing(Cores):
         if added is not None and not (added.shape[:-2] == a.shape[:-2] == b.shape[:-2] and added.dtype == np.float32):
             added = None
         if self.timed:
-            c = product(self.core, a.astype(np.float32, copy=False), b.astype(np.float32, copy=False), added)
+            c = product(self.core, a, b, added)
         else:  # nobody looks at numbers
             leading = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
             c = np.zeros((*leading, a.shape[-2], b.shape[-1]), np.float32) if added is None else added

@@ -1,10 +1,12 @@
 /* Products of small tiles, one at every core, without a call of BLAS for each (products.py).
 
    A number of the product is what BLAS makes of it: the sum of a[i, l] b[l, j] in the order of l from zero, in float32,
-   each step with one rounding (fused) or with two. Which of them BLAS does here, products.py finds out. */
+   each step with one rounding (fused) or with two. Which of them BLAS does here, products.py finds out. The second
+   factor may be of 16 bits: its numbers are made float32, which is exact, as they are multiplied. */
 
 #include "stable.h"
 #include <stdint.h>
+#include <string.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
 #define WITH_FMA __attribute__((target("fma")))
@@ -36,6 +38,58 @@ typedef struct {
 TILE(fused_tile, WITH_FMA, FUSED)
 TILE(plain_tile, , PLAIN)
 
+static inline float number(uint32_t bits)
+{
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static inline float of_bfloat16(uint16_t bits)
+{
+    return number((uint32_t)bits << 16);
+}
+
+/* The exponent is 112 too small, also that of numbers below the least normal one; infinities and NaN keep theirs. */
+static inline float of_float16(uint16_t bits)
+{
+    const uint32_t sign = (uint32_t)(bits & 0x8000) << 16, rest = (uint32_t)(bits & 0x7fff) << 13;
+    const float scaled = number(sign | rest) * 0x1p112f;
+    uint32_t found;
+    memcpy(&found, &scaled, sizeof found);
+    return number(found | (-(uint32_t)(rest >= 0x0f800000) & 0x7f800000)); /* no branch: so it goes by vectors */
+}
+
+/* Columns are walked inside rows: sums of neighbours are made at once, each in the order of l all the same. */
+enum { COLUMNS = 64 }; /* at once */
+#define WIDE(name, attributes, step, widened)                                                                          \
+    attributes static inline void name(const float *a, const uint16_t *b, float *c, const Shape s, int adds)           \
+    {                                                                                                                  \
+        for (int64_t i = 0; i < s.m; i++)                                                                              \
+            for (int64_t low = 0; low < s.n; low += COLUMNS) {                                                         \
+                const int64_t count = s.n - low < COLUMNS ? s.n - low : COLUMNS;                                       \
+                float sum[COLUMNS] = {0};                                                                              \
+                for (int64_t l = 0; l < s.k; l++) {                                                                    \
+                    const float x = a[i * s.a_row + l * s.a_column];                                                   \
+                    const uint16_t *row = b + l * s.b_row + low * s.b_column;                                          \
+                    if (s.b_column == 1)                                                                               \
+                        for (int64_t j = 0; j < count; j++)                                                            \
+                            sum[j] = step(x, widened(row[j]), sum[j]);                                                 \
+                    else                                                                                               \
+                        for (int64_t j = 0; j < count; j++)                                                            \
+                            sum[j] = step(x, widened(row[j * s.b_column]), sum[j]);                                    \
+                }                                                                                                      \
+                for (int64_t j = 0; j < count; j++) {                                                                  \
+                    float *to = c + i * s.c_row + (low + j) * s.c_column;                                              \
+                    *to = adds ? *to + sum[j] : sum[j];                                                                \
+                }                                                                                                      \
+            }                                                                                                          \
+    }
+WIDE(fused_float16, WITH_FMA, FUSED, of_float16)
+WIDE(plain_float16, , PLAIN, of_float16)
+WIDE(fused_bfloat16, WITH_FMA, FUSED, of_bfloat16)
+WIDE(plain_bfloat16, , PLAIN, of_bfloat16)
+
 /* Is a sum and product with one rounding an instruction here? */
 static int has_fma(void)
 {
@@ -48,24 +102,34 @@ static int has_fma(void)
 }
 
 /* The tiles of the last dimensions but two, side by side at these steps (bytes). */
-#define ROW(name, attributes, tile)                                                                                    \
+#define ROW(name, attributes, tile, type)                                                                                    \
     attributes static void name(char *const *at, const Py_ssize_t *steps, Py_ssize_t count, const Shape *s, int adds)  \
     {                                                                                                                  \
         const Shape shape = *s;                                                                                        \
         for (Py_ssize_t n = 0; n < count; n++)                                                                         \
-            tile((const float *)(at[0] + n * steps[0]), (const float *)(at[1] + n * steps[1]),                         \
+            tile((const float *)(at[0] + n * steps[0]), (const type *)(at[1] + n * steps[1]),                          \
                  (float *)(at[2] + n * steps[2]), shape, adds);                                                        \
     }
-ROW(fused_row, WITH_FMA, fused_tile)
-ROW(plain_row, , plain_tile)
+ROW(fused_row, WITH_FMA, fused_tile, float)
+ROW(plain_row, , plain_tile, float)
+ROW(fused_row_float16, WITH_FMA, fused_float16, uint16_t)
+ROW(plain_row_float16, , plain_float16, uint16_t)
+ROW(fused_row_bfloat16, WITH_FMA, fused_bfloat16, uint16_t)
+ROW(plain_row_bfloat16, , plain_bfloat16, uint16_t)
 
-static int fits(const Py_buffer *views)
+typedef void Row(char *const *at, const Py_ssize_t *steps, Py_ssize_t count, const Shape *s, int adds);
+
+enum { KINDS = 3 }; /* of the second factor: float32, float16, bfloat16 */
+static Row *const ROWS[KINDS][2] = {
+    {plain_row, fused_row}, {plain_row_float16, fused_row_float16}, {plain_row_bfloat16, fused_row_bfloat16}};
+
+static int fits(const Py_buffer *views, long kind)
 {
     const int last = views[0].ndim - 1;
     if (last < 2 || last >= MOST)
         return 0;
     for (int n = 0; n < 3; n++) {
-        if (views[n].itemsize != 4 || views[n].ndim != last + 1)
+        if (views[n].itemsize != (n == 1 && kind ? 2 : 4) || views[n].ndim != last + 1)
             return 0;
         for (int d = 0; d < last - 1; d++)
             if (views[n].shape[d] != views[0].shape[d])
@@ -75,13 +139,17 @@ static int fits(const Py_buffer *views)
            views[1].shape[last] == views[2].shape[last];
 }
 
-/* multiply(a, b, c, fused, adds): c = a b, or c += a b, in all leading dimensions. False: there is no such instruction. */
+/* multiply(a, b, c, fused, adds, kind): c = a b, or c += a b, in all leading dimensions. `kind` 0: b is float32, 1:
+   float16, 2: the 16 bits of bfloat16. False: there is no such instruction. */
 PyObject *multiply(PyObject *module, PyObject *const *given, Py_ssize_t count)
 {
     (void)module;
-    if (count != 5)
-        return PyErr_SetString(PyExc_TypeError, "multiply(a, b, c, fused, adds)"), NULL;
+    if (count != 6)
+        return PyErr_SetString(PyExc_TypeError, "multiply(a, b, c, fused, adds, kind)"), NULL;
     const int fused = PyObject_IsTrue(given[3]), adds = PyObject_IsTrue(given[4]);
+    const long kind = PyLong_AsLong(given[5]);
+    if (kind < 0 || kind >= KINDS)
+        return PyErr_Occurred() ? NULL : (PyErr_SetString(PyExc_ValueError, "multiply: kind is 0, 1 or 2"), NULL);
     if (fused && !has_fma())
         return Py_BuildValue("i", 0);
     Py_buffer views[3];
@@ -89,14 +157,15 @@ PyObject *multiply(PyObject *module, PyObject *const *given, Py_ssize_t count)
     for (; held < 3; held++)
         if (PyObject_GetBuffer(given[held], &views[held], held == 2 ? PyBUF_STRIDES | PyBUF_WRITABLE : PyBUF_STRIDES))
             break;
-    if (held == 3 && !fits(views))
-        PyErr_SetString(PyExc_ValueError, "multiply: three arrays of float32, [.., m, k], [.., k, n] and [.., m, n]");
+    if (held == 3 && !fits(views, kind))
+        PyErr_SetString(PyExc_ValueError, "multiply: arrays of float32, b of its kind, [.., m, k], [.., k, n] and [.., m, n]");
     else if (held == 3) {
         const int last = views[0].ndim - 1;
+        const Py_ssize_t b_size = views[1].itemsize;
         const Shape shape = {
-            views[2].shape[last - 1],       views[0].shape[last],           views[2].shape[last],
-            views[0].strides[last - 1] / 4, views[0].strides[last] / 4,     views[1].strides[last - 1] / 4,
-            views[1].strides[last] / 4,     views[2].strides[last - 1] / 4, views[2].strides[last] / 4,
+            views[2].shape[last - 1],       views[0].shape[last],            views[2].shape[last],
+            views[0].strides[last - 1] / 4, views[0].strides[last] / 4,      views[1].strides[last - 1] / b_size,
+            views[1].strides[last] / b_size, views[2].strides[last - 1] / 4, views[2].strides[last] / 4,
         };
         Py_ssize_t at[MOST] = {0}, rows = 1, steps[3];
         for (int d = 0; d < last - 2; d++)
@@ -108,7 +177,7 @@ PyObject *multiply(PyObject *module, PyObject *const *given, Py_ssize_t count)
                 for (int d = 0; d < last - 2; d++)
                     begin[n] += at[d] * views[n].strides[d];
             }
-            (fused ? fused_row : plain_row)(begin, steps, views[0].shape[last - 2], &shape, adds);
+            ROWS[kind][fused](begin, steps, views[0].shape[last - 2], &shape, adds);
             for (int d = last - 3; d >= 0 && ++at[d] == views[0].shape[d]; d--)
                 at[d] = 0;
         }

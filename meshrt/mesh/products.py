@@ -1,7 +1,8 @@
 """Products of the tiles of all cores. For small tiles BLAS, called for each, spends most of its time on the call.
 
 The compiled core (products.c) then makes the same numbers: in which of two ways is found out by comparing them with
-BLAS's, once for each size. Where neither is the same, as where BLAS sums in another order, BLAS it is.
+BLAS's, once for each size. Where neither is the same, as where BLAS sums in another order, BLAS it is. Tiles of 16 bits
+it reads as they lie, where NumPy makes a copy in float32 first; so larger ones gain as well.
 """
 
 from functools import cache
@@ -11,17 +12,23 @@ from typing import Any
 import numpy as np
 
 SMALL = 128  # multiply-accumulates; for larger tiles BLAS takes less time
+SMALL_16 = 1024  # the same where the second factor is of 16 bits
 TRIED = 64  # tiles
+KINDS = {"float16": 1, "bfloat16": 2}  # of the second factor, as products.c has them; 0 is float32
 
 
 def product(core: Any, a: np.ndarray, b: np.ndarray, total: np.ndarray | None = None) -> np.ndarray:
-    """a @ b, float32 [.., m, k] and [.., k, n], or the total [.., m, n] with that added to it."""
+    """a @ b of numbers [.., m, k] and [.., k, n], in float32, or the total [.., m, n] with that added to it."""
+    a = a.astype(np.float32, copy=False)
+    kind = KINDS.get(b.dtype.name, 0) if b.itemsize == 2 else 0
+    if not kind:
+        b = b.astype(np.float32, copy=False)
     fused = _way(core, a, b)
     if fused is not None and (total is None or _apart(total, a, b)):
         c: np.ndarray = np.empty((*a.shape[:-1], b.shape[-1]), np.float32) if total is None else total
-        core.multiply(a, b, c, fused, total is not None)
+        core.multiply(a, b.view(np.uint16) if kind else b, c, fused, total is not None, kind)
         return c
-    c = np.matmul(a, b)
+    c = np.matmul(a, b.astype(np.float32, copy=False))
     if total is None:
         return c
     total += c
@@ -31,7 +38,8 @@ def product(core: Any, a: np.ndarray, b: np.ndarray, total: np.ndarray | None = 
 def _way(core: Any, a: np.ndarray, b: np.ndarray) -> bool | None:
     """How the compiled core makes BLAS's numbers; None where it does not, or is not there."""
     m, k, n = *a.shape[-2:], b.shape[-1]
-    if core is None or m * k * n > SMALL or not 3 <= a.ndim == b.ndim <= 8 or a.shape[:-2] != b.shape[:-2]:
+    most = SMALL_16 if b.itemsize == 2 else SMALL
+    if core is None or m * k * n > most or not 3 <= a.ndim == b.ndim <= 8 or a.shape[:-2] != b.shape[:-2]:
         return None
     turned = tuple(_turned(tiles) for tiles in (a, b))
     return None if None in turned or not prod(a.shape) else _found(core, m, k, n, *turned)
@@ -58,7 +66,7 @@ def _found(core: Any, m: int, k: int, n: int, a_turned: bool, b_turned: bool) ->
     a, b = (_numbers(*size) for size in ((m, k, a_turned), (k, n, b_turned)))
     c, expected = np.empty((TRIED, m, n), np.float32), np.matmul(a, b).tobytes()
     for fused in (True, False):
-        if core.multiply(a, b, c, fused, False) and c.tobytes() == expected:
+        if core.multiply(a, b, c, fused, False, 0) and c.tobytes() == expected:
             return fused
     return None
 
