@@ -5,7 +5,8 @@ A path leads from `measured`, or from a phase, to a number; a * in it stands for
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from meshrt.records import dataclass
 
 COUNTED, DECLARED, TIMED, MODELLED = "counted", "declared", "timed", "modelled"
 EXTRAPOLATED, HOST = "extrapolated", "host"

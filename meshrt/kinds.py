@@ -1,10 +1,10 @@
 """What the numbers of a report are, found by their paths: `kinds` in the JSON, and the marks of printed tables."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from meshrt.fields import COUNTED, DECLARED, EXTRAPOLATED, HOST, MACHINES, MODELLED, OWN_TALLY, TIMED, Field
+from meshrt.records import dataclass
 
 MARKS = {  # in printed tables
     DECLARED: ("'", "declared by the program"),

@@ -1,10 +1,11 @@
 """The GPUs that there are, each number with its source."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from meshrt.errors import UsageError
 from meshrt.gpu.device import GpuDevice, Protocol
+from meshrt.records import dataclass
 
 GIB, MIB = 2**30, 2**20
 

@@ -1,10 +1,11 @@
 """The numbers of a machine: what its cores, routers and links can do. Presets, each number with its source."""
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from math import ceil
 
 from meshrt.energy import Range, check_range
 from meshrt.errors import UsageError
+from meshrt.records import dataclass
 
 VECTOR_OPERANDS = 3  # of an operation of a vector instruction, in memory: two are read, one is written
 POSITIVE = (

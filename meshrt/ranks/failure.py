@@ -47,7 +47,7 @@ def run_guarded(work: Callable[[Intracomm, Board], int]) -> int:
             signals.listen(lambda number: _end(comm, board, number))
         if board.leads:
             host.remove_segments()
-        if board.leads or len(board.ranks) < comm.size:
+        if comm.size > 1 and (board.leads or len(board.ranks) < comm.size):
             from meshrt.ranks import beats, sentinel  # most ranks start sooner without
 
             sentinel.start(board, seconds, beats.meet(comm, board))

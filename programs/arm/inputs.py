@@ -1,7 +1,6 @@
 """Activations as 8-bit rows: abs-max over a row, at run time (W4A8 on Arm, section IV.C), after what comes before."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
@@ -13,6 +12,7 @@ from meshrt.programs.arm.eightbits import rounded, scales
 from meshrt.programs.arm.layout import block, covering
 from meshrt.programs.arm.split import equal
 from meshrt.programs.arm.tiles import row_tiles
+from meshrt.records import dataclass
 
 Array = np.ndarray
 

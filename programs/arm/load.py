@@ -1,7 +1,7 @@
 """A model into the DRAM of Arm cores: the codes that a folder has, or such as its weights are rounded to."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
@@ -23,6 +23,7 @@ from meshrt.programs.arm.kernels import Form, Shift
 from meshrt.programs.arm.model import Factors, Layer, Matrix, Model
 from meshrt.programs.arm.split import Split
 from meshrt.programs.arm.weights import Packed, choose, place
+from meshrt.records import dataclass
 
 Array = np.ndarray
 

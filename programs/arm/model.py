@@ -4,7 +4,6 @@ The matrices that have one input lie in DRAM as one. T tokens, hidden size K. Na
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -25,6 +24,7 @@ from meshrt.programs.arm.split import Split
 from meshrt.programs.arm.tiles import row_tiles
 from meshrt.programs.arm.vectors import widened
 from meshrt.programs.arm.weights import How, Packed
+from meshrt.records import dataclass
 
 Array = np.ndarray
 

@@ -7,12 +7,12 @@ paper says so of pairs that are packed first, which gives another order. `pairs`
 2 j + 1 in byte j, which zip1 and zip2 have to put in order.
 """
 
-from dataclasses import dataclass
 from math import ceil
 
 import numpy as np
 
 from meshrt.programs.arm.tiles import Unit
+from meshrt.records import dataclass
 
 STEP = 8  # numbers along k that a step of a loop takes
 Array = np.ndarray

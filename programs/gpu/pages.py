@@ -6,7 +6,9 @@ sequence often lie side by side. Block 0 belongs to nobody: rows of a batch that
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from meshrt.records import dataclass
 
 
 @dataclass

@@ -7,13 +7,14 @@ same virtual time.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from meshrt.errors import LimitError, UsageError
 from meshrt.models.family import Family
 from meshrt.programs.gpu.batch import Tokens
 from meshrt.programs.gpu.pages import Pages
 from meshrt.programs.gpu.steps import Steps
+from meshrt.records import dataclass
 
 
 @dataclass(eq=False)

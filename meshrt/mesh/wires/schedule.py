@@ -6,7 +6,7 @@ large block stay in the processor's cache through all ticks.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from meshrt.mesh.wires.lines import Index, as_index, pieces
 from meshrt.mesh.wires.routers import core_at, ints, line_indices
 from meshrt.mesh.wires.scouts import Trace
 from meshrt.mesh.wires.tables import Channel
+from meshrt.records import dataclass
 
 BATCH = 64 * 1024  # packets whose headers, and the clocks and links that they meet, fit a processor's cache
 
