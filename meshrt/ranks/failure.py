@@ -11,7 +11,8 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from signal import SIGINT, Signals
+from contextlib import suppress
+from signal import ITIMER_REAL, SIGINT, Signals, setitimer
 from typing import TYPE_CHECKING, NoReturn
 
 from meshrt.ranks import faults, host, signals, starting, watchdog
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 # Errors that do not say themselves what cores they are about; mpi4py's too.
 NAMELESS = ("MemoryError", "Exception", "ProgramError")
 SETTLE = 2.0  # seconds that a failing rank gives the others to fail as well, while some still move
+LAST = 5.0  # seconds that a rank which is told to end has to do so, as the sentinel gives the others
 
 
 def run_guarded(work: Callable[[Intracomm, Board], int]) -> int:
@@ -138,6 +140,7 @@ def _end(comm: Intracomm, board: Board, number: Signals) -> NoReturn:
     """End the job of several ranks since this one was told to by a signal: the user's, the launcher's or a batch
     system's, or the sentinel's, which has then given its verdict.
     """
+    setitimer(ITIMER_REAL, LAST)  # by the system, whatever holds this up: the launcher and the sentinel may be gone
     # A launcher that lost a rank may ask too, and the sentinel has the first word. Open MPI's has given it that time.
     if number != SIGINT and not ("PRTE_LAUNCHED" in os.environ and len(board.ranks) == board.size):
         time.sleep(0.3)
@@ -176,9 +179,10 @@ def _wait(is_over: Callable[[], bool], seconds: float) -> None:
 
 
 def _say(text: str) -> None:
-    if text:
-        sys.stderr.write(text + "\n")
-    sys.stderr.flush()
+    with suppress(OSError):  # a launcher that is gone reads nothing, and this rank still has to end
+        if text:
+            sys.stderr.write(text + "\n")
+        sys.stderr.flush()
 
 
 def _stop(comm: Intracomm, code: int, text: str) -> NoReturn:
