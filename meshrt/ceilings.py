@@ -1,7 +1,9 @@
 """What a machine can do at most, beside what was counted in a part of a run: the numbers of a roofline."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from meshrt.records import dataclass
 
 COMPUTE = "compute"  # the name of the bound by operations, in tables and the JSON
 

@@ -92,6 +92,13 @@ class Commands(click.Group):
             sys.exit(failure.report_alone(error))
 
 
+class Unheard(click.HelpFormatter):
+    """Of the ranks of a job but the first, which shows the help that all are asked for: they end here."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        raise click.exceptions.Exit(0)
+
+
 def _print_version(ctx: click.Context, param: click.Parameter, asked: bool) -> None:
     """The versions that a report of a fault needs. Nothing is started of the MPI library."""
     if not asked or ctx.resilient_parsing:
@@ -133,6 +140,8 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
     hostmemory.bound()
     signals.raise_on_end()
+    if launched_rank():
+        click.Context.formatter_class = Unheard
     try:
         code = cli(standalone_mode=False)
         sys.exit(code or 0)

@@ -5,7 +5,7 @@ printed tables, docs/machine.md and `meshrt explain`.
 A path leads from `measured`, or from a phase, to a number; a * in it stands for any one name.
 """
 
-from dataclasses import dataclass
+from meshrt.records import dataclass
 
 COUNTED, DECLARED, TIMED, MODELLED = "counted", "declared", "timed", "modelled"
 EXTRAPOLATED, HOST = "extrapolated", "host"

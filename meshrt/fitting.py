@@ -6,7 +6,7 @@ computed twice: every answer is the program itself, by shape, with nothing moved
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from math import ceil, isqrt, prod, sqrt
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from meshrt.errors import LimitError, UsageError
 from meshrt.mesh.devicefile import find_device
 from meshrt.mesh.weigh import Weight, weigh
 from meshrt.program import Program
+from meshrt.records import dataclass
 from meshrt.units import size
 
 HOLDERS = 5  # that are named

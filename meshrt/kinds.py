@@ -1,7 +1,6 @@
 """What the numbers of a report are, found by their paths: `kinds` in the JSON, and the marks of printed tables."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from meshrt.arm.fields import FIELDS as ARM
@@ -10,6 +9,7 @@ from meshrt.gpu.fields import FIELDS as GPU
 from meshrt.gpu.fields import OWN_TALLY
 from meshrt.mesh.fields import FIELDS as MESH
 from meshrt.neuron.fields import FIELDS as NEURON
+from meshrt.records import dataclass
 
 MACHINES: Mapping[str, Mapping[str, Field]] = {"mesh": MESH, "neuron": NEURON, "gpu": GPU, "arm": ARM}
 

@@ -14,10 +14,12 @@ A machine is a folder of meshrt/ with a file machine.py in it, found by its name
 import importlib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
+
+from meshrt.records import dataclass
 
 
 class Machine(Protocol):

@@ -11,13 +11,14 @@ import importlib
 import importlib.util
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from meshrt.errors import UsageError, nearest
 from meshrt.machine import find_machine, machines
+from meshrt.records import dataclass
 
 # What may follow the help in Annotated[kind, help, ...]:
 HOST = "host"  # an option that says how a run is done, not what; reports leave it out

@@ -3,7 +3,6 @@
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ from meshrt import kinds
 from meshrt.errors import UsageError
 from meshrt.machine import Measured, find_machine, machines
 from meshrt.ranks.files import write_file
+from meshrt.records import dataclass
 from meshrt.units import of
 
 if TYPE_CHECKING:

@@ -6,7 +6,6 @@ bound can be longer than the time: such a report, or the emulation that made it,
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
@@ -14,6 +13,7 @@ from meshrt.ceilings import Ceilings
 from meshrt.errors import MeshrtError, UsageError
 from meshrt.kinds import Row, mark
 from meshrt.machine import find_machine
+from meshrt.records import dataclass
 from meshrt.report import Report
 from meshrt.units import rate, short, size
 

@@ -9,7 +9,7 @@ used again.
 import ast
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -25,6 +25,7 @@ from meshrt.mesh.memory import Memory
 from meshrt.program import Program
 from meshrt.ranks.alone import Alone
 from meshrt.ranks.board import Board
+from meshrt.records import dataclass
 
 MODULES = (  # that a program may import from
     "__future__", "collections", "contextlib", "dataclasses", "functools", "itertools", "math", "typing", "ml_dtypes",

@@ -1,7 +1,7 @@
 """Weights in safetensors files, read a slice at a time: every rank takes its own tiles and nothing else."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -15,6 +15,7 @@ from meshrt.models.files import find_file, read_object
 from meshrt.models.matrix import factor_names
 from meshrt.models.tensors import Tensor, numpy_dtype, read_header
 from meshrt.models.together import named
+from meshrt.records import dataclass
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 FLOATS, CODES = ("F32", "F16", "BF16"), ("U8",)  # codes are those of quantized matrices, under names of their own

@@ -5,7 +5,7 @@ Out comes an ordinary model folder whose config.json has one key more (models/ma
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +21,7 @@ from meshrt.models.files import read_object
 from meshrt.models.folder import check_new_folder, write_folder
 from meshrt.models.matrix import LowRank, Matrix
 from meshrt.models.reference import load_weights
+from meshrt.records import dataclass
 
 Method = Literal["svd", "plain-svd", "afm"]
 Array = NDArray[Any]

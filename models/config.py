@@ -6,7 +6,7 @@ is an error. All other unknown keys are ignored on purpose: such files are full 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +18,7 @@ from meshrt.models.matrix import Activation, Dense, Layer, Matrix, Mlp, Norm, fo
 from meshrt.models.moe import MIXTURES, Moe, make_experts, read_moe
 from meshrt.models.positions import Rope, read_ropes, read_windows
 from meshrt.models.quantize.form import Quantized, read_head, read_quantized
+from meshrt.records import dataclass
 
 DTYPES = ("float32", "float16", "bfloat16")
 MAX_LAYERS = 10_000  # far above any model; beyond, tables of its shapes alone would not fit

@@ -4,12 +4,13 @@ All that walk a model's layers walk those of its Family: shapes of a folder, the
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from meshrt.models.config import Config, read_config
 from meshrt.models.errors import ModelError
 from meshrt.models.matrix import Experts, Layer, LowRank, Matrix, Mlp
+from meshrt.records import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

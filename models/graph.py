@@ -7,7 +7,6 @@ operators are a few of ONNX's, each in one spelling, with axes that are not nega
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from meshrt.models.checkpoint import open_checkpoint
 from meshrt.models.errors import ModelError
 from meshrt.models.files import find_file, read_object
 from meshrt.models.keys import Keys
+from meshrt.records import dataclass
 
 Array = NDArray[Any]
 FILE = "graph.json"

@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from meshrt.models.errors import ModelError
+from meshrt.records import dataclass
 
 MAX_SIZE = 1 << 24  # of anything in a model: far above any
 

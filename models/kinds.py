@@ -5,11 +5,12 @@ one kind is in config.json, and models/config.py reads it.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 from meshrt.models.matrix import Activation
 from meshrt.models.moe import MIXTURES
+from meshrt.records import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

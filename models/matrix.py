@@ -10,10 +10,10 @@ Quantized matrices are those of models/quantize/form.py.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from meshrt.models.quantize.form import Quantized
+from meshrt.records import dataclass
 
 
 @dataclass(frozen=True)

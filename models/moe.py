@@ -5,10 +5,10 @@ bias, no token is dropped, and noise and losses that are for training have no ef
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from meshrt.models.keys import MAX_SIZE, Keys
 from meshrt.models.matrix import Experts, Matrix, Mlp
+from meshrt.records import dataclass
 
 MIXTURES = ("mixtral", "deepseek", "qwen2_moe", "olmoe", "qwen3_moe")
 MAX_EXPERTS = 1 << 15  # in all layers: more than any model has, and tables of their shapes still fit

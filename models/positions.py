@@ -1,10 +1,10 @@
 """Where a token is, as config.json says it: rotary embeddings, and which layers see the last tokens only."""
 
-from dataclasses import dataclass
 from typing import Literal
 
 from meshrt.models.keys import MAX_SIZE, Keys
 from meshrt.models.kinds import Kind
+from meshrt.records import dataclass
 
 FACTORS = (1e-6, 1e6)  # of the rotary embedding: with these all angles are finite in float32
 FULL, SLIDING = "full_attention", "sliding_attention"

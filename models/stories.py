@@ -12,7 +12,8 @@ Nothing is downloaded, and the text is ours to give away.
 import random
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from meshrt.records import dataclass
 
 # What models are measured on, and no model is trained or calibrated with.
 HELD_OUT_SEED = 1_000_003

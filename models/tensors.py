@@ -6,7 +6,6 @@ gives each tensor's dtype, shape and place, then the data. The header is not tru
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 
 from meshrt.models.errors import ModelError
 from meshrt.models.files import MAX_JSON_BYTES, parse_object
+from meshrt.records import dataclass
 
 ITEM_BYTES = {"F32": 4, "F16": 2, "BF16": 2, "U8": 1}
 MAX_AXES = 8

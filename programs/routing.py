@@ -4,7 +4,6 @@ A draw is the same on every rank, in every run and whatever came before it: it g
 """
 
 import math
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +14,7 @@ from meshrt.errors import UsageError
 from meshrt.models.errors import ModelError
 from meshrt.models.files import MAX_TEXT_BYTES, parse_object, read_text
 from meshrt.program import AtLeast
+from meshrt.records import dataclass
 
 FORMS = "uniform, zipf:S, lognormal, or a JSON file of how often each expert was chosen"
 RoutingText = Annotated[str | None, f"experts by shape: {FORMS}  [default: uniform]"]

@@ -18,6 +18,7 @@ from meshrt.errors import UsageError
 from meshrt.mesh.block import Block
 from meshrt.mesh.collectives.rings import interleaved_ring, plain_ring
 from meshrt.mesh.collectives.shifts import finish_shift, start_shift
+from meshrt.mesh.report import median
 from meshrt.mesh.wires import routes
 from meshrt.program import AtLeast
 from meshrt.ranks.control import largest
@@ -110,5 +111,5 @@ def compare_with_copying(
         for axis, along in tiles.items():
             np.copyto(arriving[axis], along)
         copies.append(perf_counter() - start)
-    shift, copy = float(np.median(seconds)), float(np.median(copies))
+    shift, copy = median(seconds), median(copies)
     block.notes.update({"shift_seconds": shift, "copy_seconds": copy, "shift_over_copy": round(shift / copy, 2)})

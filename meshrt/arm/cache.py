@@ -7,8 +7,10 @@ what was written, goes to the SLC when the stretch of work is over, in turns of 
 
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import zip_longest
+
+from meshrt.records import dataclass
 
 PIECE = 8192
 Key = tuple[int, int, int]  # buffer, tile, offset of the piece

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ from meshrt.arm.kernel import Kernel, Tally, execute
 from meshrt.arm.spill import spills
 from meshrt.errors import LimitError, UsageError
 from meshrt.ranks.trace import Event
+from meshrt.records import dataclass
 
 Team = Sequence[tuple["ArmCore", Sequence[int]]]  # the hosted cores that have a share of some work, and the units of it
 

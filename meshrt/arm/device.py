@@ -1,10 +1,11 @@
 """The numbers of a system on a chip: clusters of cores, caches, the bus. Presets, each number with its source."""
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 from meshrt.energy import Range, check_range
 from meshrt.errors import UsageError
+from meshrt.records import dataclass
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 ENERGY = (

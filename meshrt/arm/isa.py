@@ -8,13 +8,13 @@ sum to carry is in lanes.py.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from meshrt.arm.lanes import ALONE, F16, F32, ONTO, as_bytes
+from meshrt.records import dataclass
 
 Array = np.ndarray
 HALVES = {"fmul_8h", "scvtf_8h"}  # arithmetic of float16

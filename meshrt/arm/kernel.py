@@ -2,12 +2,12 @@
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
 
 from meshrt.arm.isa import OPERATIONS, Array, Instruction, Operation
+from meshrt.records import dataclass
 
 POISON = np.array([0xC0, 0x7F] * 8, np.uint8)  # of a fresh register: NaN in float32 and float16, large in int8
 LOOP = ("subs", "bne")  # that close a loop: counted, not timed, as they are no SIMD instructions

@@ -1,9 +1,10 @@
 """DRAM: buffers by name, the budget, the peak."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from meshrt.arm.device import ArmDevice
 from meshrt.errors import LimitError
+from meshrt.records import dataclass
 
 
 @dataclass

@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeVar
 
 from meshrt.arm.bus import ends
@@ -15,6 +15,7 @@ from meshrt.errors import UsageError
 from meshrt.ranks.console import Console
 from meshrt.ranks.control import Control
 from meshrt.ranks.trace import Event
+from meshrt.records import dataclass
 
 Part = TypeVar("Part")
 Sums = defaultdict[str, float]  # of the system: counts, bytes, seconds

@@ -6,13 +6,13 @@ takes for itself are not modelled.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from meshrt.gpu.gpus import Gpus
 from meshrt.ranks.rings import Ring
 from meshrt.ranks.trace import Event
+from meshrt.records import dataclass
 
 Arrays = list[np.ndarray]
 

@@ -7,12 +7,12 @@ at a time in scratch of their own, so that a recorded one allocates nothing.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
 
 from meshrt.gpu.gpu import Gpu
+from meshrt.records import dataclass
 
 UNIT = 32
 BLOCK = 1 << 17  # numbers that are rebuilt together

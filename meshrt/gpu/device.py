@@ -1,9 +1,10 @@
 """The numbers of a GPU and of what connects it to others. presets.py has those that there are."""
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 from meshrt.energy import Range, check_range
 from meshrt.errors import UsageError
+from meshrt.records import dataclass
 
 
 @dataclass(frozen=True)

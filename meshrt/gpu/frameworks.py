@@ -1,6 +1,6 @@
 """What serves a model on GPUs, by the time of its host."""
 
-from dataclasses import dataclass
+from meshrt.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ and its kernels need no host. A second stream is for collectives that go on besi
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Any
 
@@ -19,6 +19,7 @@ from meshrt.gpu.plan import Plan
 from meshrt.gpu.timing import RowKernel, Shape, plain_seconds, products_seconds, rows_seconds
 from meshrt.ranks.group import hollow
 from meshrt.ranks.trace import Event
+from meshrt.records import dataclass
 
 _NONE: Mapping[str, int] = MappingProxyType({})
 COMPUTED = np.dtype(np.float32)  # what numbers are computed in, whatever they are counted as

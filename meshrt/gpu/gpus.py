@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from meshrt.ranks.group import Group
 from meshrt.ranks.pairs import Table
 from meshrt.ranks.rings import Link, Ring
 from meshrt.ranks.trace import Event
+from meshrt.records import dataclass
 
 Arrays = list[np.ndarray]
 

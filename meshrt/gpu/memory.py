@@ -1,9 +1,10 @@
 """A GPU's memory: every allocation has a name, the peak is recorded, and the limit holds."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from meshrt.errors import LimitError
 from meshrt.gpu.device import GpuDevice
+from meshrt.records import dataclass
 
 
 @dataclass

@@ -1,10 +1,11 @@
 """What GPUs did, as differences between readings: of a whole run, and of its phases."""
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from meshrt.gpu.gpu import Counters, Gpu
 from meshrt.ranks.group import Traffic
+from meshrt.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

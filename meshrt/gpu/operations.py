@@ -1,7 +1,6 @@
 """What any program launches on a GPU: products, sums, look-ups, with what each costs. Arrays are [rows, columns]."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -9,6 +8,7 @@ import numpy as np
 
 from meshrt.gpu.codes import Coded, Codes, Factored, Rebuilt, Thin, factor_bytes, room_for, room_for_factor
 from meshrt.gpu.gpu import Cost, Gpu
+from meshrt.records import dataclass
 
 
 def matmul(gpu: Gpu, x: np.ndarray, w: np.ndarray, bias: np.ndarray | None = None) -> np.ndarray:

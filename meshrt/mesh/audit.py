@@ -5,12 +5,13 @@ program keeps nothing.
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
 import numpy as np
 
 from meshrt.mesh.memory import Memory
+from meshrt.records import dataclass
 
 
 class Arrival(Protocol):

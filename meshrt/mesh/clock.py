@@ -1,13 +1,14 @@
 """Virtual time: one clock per core, and when each link and each ramp is free again. Cycles, float64."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
 from meshrt.mesh.device import Device
 from meshrt.mesh.mesh import Mesh
+from meshrt.records import dataclass
 
 TIME, HOPS, STAGES, LINK_FREE = range(4)  # rows of `Clock.cells`; four of links, by port
 RAMP_IN, RAMP_OUT = LINK_FREE + 4, LINK_FREE + 5

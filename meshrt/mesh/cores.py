@@ -1,7 +1,7 @@
 """The cores that one rank hosts, with what belongs to each: memory, tables, clocks, counters."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from math import prod
 from time import process_time
@@ -25,6 +25,7 @@ from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
 from meshrt.ranks.control import Control
 from meshrt.ranks.host import waiter
+from meshrt.records import dataclass
 
 if TYPE_CHECKING:
     from meshrt.mesh.audit import Audit

@@ -9,7 +9,6 @@ on the wafer, packets between them take the shortest way through healthy routers
 import json
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -19,6 +18,7 @@ from meshrt.errors import LimitError, UsageError
 from meshrt.mesh.mesh import EAST, OPPOSITE, PORT_NAMES, SOUTH, STEP, Mesh, parse_mesh
 from meshrt.mesh.meter import Links
 from meshrt.ranks import hostmemory
+from meshrt.records import dataclass
 
 Core = tuple[int, int]  # (x, y)
 MOST_BYTES = 64 << 20  # of a file of defects: all cores of a wafer, and their links

@@ -1,10 +1,11 @@
 """The numbers of a machine: what its cores, routers and links can do."""
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from math import ceil
 
 from meshrt.energy import Range, check_range
 from meshrt.errors import UsageError
+from meshrt.records import dataclass
 
 VECTOR_OPERANDS = 3  # of an operation of a vector instruction, in memory: two are read, one is written
 POSITIVE = (

@@ -4,7 +4,6 @@
 """
 
 import json
-import tomllib
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from math import isfinite
@@ -33,6 +32,8 @@ def find_device(name: str | Device, **overrides: int | None) -> Device:
 
 def read_device(path: str) -> Device:
     """The device of a file. A key that is left out has the default of `Device`: no limit, no cost. UsageError."""
+    import tomllib  # most runs are on a preset
+
     try:
         with open(path, "rb") as stream:
             numbers = tomllib.load(stream)

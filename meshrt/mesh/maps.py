@@ -4,9 +4,11 @@ They are raised beside the counters, at the same places, and only if the run was
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 import numpy as np
+
+from meshrt.records import dataclass
 
 
 @dataclass(frozen=True, eq=False)

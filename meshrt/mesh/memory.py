@@ -9,7 +9,7 @@ import weakref
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy as np
 from meshrt.errors import FullError, LimitError
 from meshrt.mesh.device import Device
 from meshrt.mesh.mesh import Mesh
+from meshrt.records import dataclass
 
 
 class Charge(weakref.ref[np.ndarray]):

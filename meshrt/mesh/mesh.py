@@ -7,10 +7,10 @@ edge of a block is shared with at most one other rank:
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cached_property
 
 from meshrt.errors import UsageError
+from meshrt.records import dataclass
 from meshrt.whole import whole
 
 LONGEST = 1_000_000  # cores along a side: far above any machine, and no more than plans of ranks can be made for

@@ -1,6 +1,6 @@
 """Counters. Each is increased where the thing happens, and nowhere else."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from time import perf_counter
 from typing import Any
 
@@ -9,6 +9,7 @@ import numpy as np
 from meshrt.mesh.maps import Maps
 from meshrt.mesh.peaks import Peaks
 from meshrt.mesh.timeline import Timeline
+from meshrt.records import dataclass
 
 
 @dataclass(eq=False)

@@ -5,13 +5,14 @@ which are whole. A core that waited for a packet finds there whose it was. Nothi
 stages, and where two paths are compared, fractions decide between equal ones alone.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
 from meshrt.mesh.clock import STAGES, TIME
 from meshrt.mesh.mesh import Mesh
+from meshrt.records import dataclass
 
 SENDS = 20_000  # transfers and meetings of a run that are followed: what comes after them is one step, "not kept"
 NUMBERS = 1 << 28  # of cores times transfers, of larger meshes

@@ -1,11 +1,12 @@
 """When each core held most, and under which names: `Memory` where somebody wants to look at it."""
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from meshrt.mesh.memory import Memory
+from meshrt.records import dataclass
 
 Held = tuple[tuple[str, int], ...]  # names and their bytes, of what is equal at all cores
 

@@ -6,7 +6,7 @@ core: its steps lie end to end, and add up to the whole run, to the cycle.
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from meshrt.mesh.device import Device
 from meshrt.mesh.mesh import Mesh
 from meshrt.ranks.control import Control
 from meshrt.ranks.files import write_file
+from meshrt.records import dataclass
 
 if TYPE_CHECKING:
     from meshrt.mesh.past import Moments, Past

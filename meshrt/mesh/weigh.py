@@ -5,7 +5,7 @@ here is what a run charges. Only what moves packets (`fabric.send`) and what mak
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from meshrt.program import Program
 from meshrt.ranks.alone import Alone
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
+from meshrt.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import ceil
 from typing import Any
 
@@ -17,6 +17,7 @@ from meshrt.ranks.console import Console
 from meshrt.ranks.control import Control
 from meshrt.ranks.group import Group
 from meshrt.ranks.rings import Link, Touched
+from meshrt.records import dataclass
 
 
 @dataclass

@@ -1,9 +1,10 @@
 """The numbers of a NeuronCore: memories, engines, DMA. Presets, each number with its source."""
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 
 from meshrt.energy import Range, check_range
 from meshrt.errors import UsageError
+from meshrt.records import dataclass
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 ENERGY = ("hbm_picojoules", "sram_picojoules", "mac_picojoules", "link_picojoules", "idle_watts")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -17,6 +17,7 @@ from meshrt.neuron.memory import Hbm, Psum, Sbuf
 from meshrt.neuron.store import Store, View
 from meshrt.neuron.timeline import DmaRings, Engine
 from meshrt.ranks.trace import Event
+from meshrt.records import dataclass
 
 COUNTS = (
     "hbm_read", "hbm_written", "spill_saved", "spill_reloaded", "macs", "transpose_macs", "mac_passes", "operand_bytes",

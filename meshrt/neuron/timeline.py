@@ -1,8 +1,10 @@
 """When things happen: engines side by side, each in the order of its program, and the DMA engines beside them."""
 
 from bisect import bisect_right
-from dataclasses import dataclass, field
+from dataclasses import field
 from operator import itemgetter
+
+from meshrt.records import dataclass
 
 _GAPS = 64  # idle stretches of the DMA engines that are remembered; the oldest are given up first
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from meshrt.nki.moves import new_tile
 from meshrt.nki.products import identity
 from meshrt.nki.session import session
 from meshrt.nki.tensor import Tensor
+from meshrt.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -13,6 +12,7 @@ from meshrt.errors import UsageError
 from meshrt.nki.index import ds
 from meshrt.nki.moves import memset, new_tile
 from meshrt.nki.tensor import Tensor, assign
+from meshrt.records import dataclass
 
 
 class par_dim(int):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 from meshrt.nki.session import Loop, running, session
+from meshrt.records import dataclass
 
 
 def affine_range(*bounds: Any, **_: Any) -> Iterator[int]:

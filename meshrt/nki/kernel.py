@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import update_wrapper
 from pathlib import Path
 from traceback import extract_tb
@@ -23,6 +23,7 @@ from meshrt.nki.report import measured, shown
 from meshrt.nki.session import PACKAGE, Session, opened, running
 from meshrt.nki.tensor import Tensor
 from meshrt.nki.timeline import write_timeline
+from meshrt.records import dataclass
 
 
 @dataclass(frozen=True)

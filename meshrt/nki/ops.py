@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import erf, pi, sqrt
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 from meshrt.errors import UsageError, nearest
 from meshrt.nki.session import session
 from meshrt.nki.tensor import Tensor
+from meshrt.records import dataclass
 
 Function = Callable[..., Any]  # of arrays
 

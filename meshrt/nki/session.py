@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 from pathlib import Path
 from sys import _getframe
@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary, WeakSet
 from meshrt.errors import UsageError
 from meshrt.neuron.core import NeuronCore
 from meshrt.neuron.device import NeuronDevice
+from meshrt.records import dataclass
 
 PACKAGE = str(Path(__file__).parent.parent)  # frames in here are not the kernel's
 

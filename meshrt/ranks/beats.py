@@ -17,8 +17,10 @@ import struct
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, replace
 from typing import TYPE_CHECKING
+
+from meshrt.records import dataclass
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm

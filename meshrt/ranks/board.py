@@ -12,14 +12,14 @@ import enum
 import fcntl
 import mmap
 import os
-import socket
 import struct
 import sys
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from meshrt.records import dataclass
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
@@ -65,6 +65,8 @@ def _door(path: str) -> int:
     """Where the ranks of the node reach the sentinel, by a name of Linux's own that leaves no file; -1 elsewhere."""
     if sys.platform != "linux":
         return -1
+    import socket  # a rank alone needs none
+
     door = socket.socket(socket.AF_UNIX)
     try:
         door.bind("\0" + path)
@@ -77,6 +79,8 @@ def _door(path: str) -> int:
 
 def _line_to(path: str) -> int:
     """A line to the sentinel, on which nothing is said: its end is the end of this process. -1 without a door."""
+    import socket
+
     line = socket.socket(socket.AF_UNIX)
     try:
         line.connect("\0" + path)

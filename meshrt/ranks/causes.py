@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import errno
 import sys
-import traceback
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from meshrt.errors import StallError, UsageError
 from meshrt.ranks import hostmemory, signals
+from meshrt.records import dataclass
 
 INTERRUPTED = 130
 LONGEST = 1000  # characters of a message about wrong input, which may quote any of it
@@ -76,6 +75,8 @@ def describe(error: BaseException) -> Failure:
         )  # fmt: skip
     if isinstance(error, signals.Terminated):
         return Failure(error.exit_code, kind, str(error))
+    import traceback  # most runs end without one
+
     trace = "".join(traceback.format_exception(error))
     return Failure(1, kind, f"{kind}: {error}".rstrip(": "), trace)
 

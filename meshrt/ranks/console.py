@@ -2,8 +2,10 @@
 
 import os
 import sys
-from dataclasses import dataclass, field
+from dataclasses import field
 from time import monotonic
+
+from meshrt.records import dataclass
 
 
 @dataclass(eq=False)

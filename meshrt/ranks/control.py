@@ -6,7 +6,6 @@ Nothing here blocks in the MPI library: where ranks share cores, one that waits 
 
 import pickle
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy as np
 
 from meshrt.ranks.board import Board
 from meshrt.ranks.host import waiter
+from meshrt.records import dataclass
 
 FIRST = 512  # bytes of the first message of a value
 LENGTH = 8  # of them for how long the value is

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from signal import SIGINT, Signals
+from signal import ITIMER_REAL, SIGINT, Signals, setitimer
 from typing import TYPE_CHECKING, NoReturn
 
 from meshrt.errors import MeshrtError
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 # Errors that do not say themselves what cores they are about; mpi4py's too.
 NAMELESS = ("MemoryError", "Exception", "ProgramError")
 SETTLE = 2.0  # seconds that a failing rank gives the others to fail as well, while some still move
+LAST = 5.0  # seconds that a rank which is told to end has to do so, as the sentinel gives the others
 
 
 def run_guarded(work: Callable[[Intracomm, Board], int]) -> int:
@@ -49,7 +50,7 @@ def run_guarded(work: Callable[[Intracomm, Board], int]) -> int:
             signals.listen(lambda number: _end(comm, board, number))
         if board.leads:
             host.remove_segments()
-        if board.leads or len(board.ranks) < comm.size:
+        if comm.size > 1 and (board.leads or len(board.ranks) < comm.size):
             from meshrt.ranks import beats, sentinel  # most ranks start sooner without
 
             sentinel.start(board, seconds, beats.meet(comm, board))
@@ -140,6 +141,7 @@ def _end(comm: Intracomm, board: Board, number: Signals) -> NoReturn:
     """End the job of several ranks since this one was told to by a signal: the user's, the launcher's or a batch
     system's, or the sentinel's, which has then given its verdict.
     """
+    setitimer(ITIMER_REAL, LAST)  # by the system, whatever holds this up: the launcher and the sentinel may be gone
     # A launcher that lost a rank may ask too, and the sentinel has the first word. Open MPI's has given it that time.
     if number != SIGINT and not ("PRTE_LAUNCHED" in os.environ and len(board.ranks) == board.size):
         time.sleep(0.3)
@@ -179,13 +181,14 @@ def _wait(is_over: Callable[[], bool], seconds: float) -> None:
 
 def _say(text: str, advice: Callable[[], str] | None = None) -> None:
     """The text at once, and behind it the advice, if some can be given."""
-    sys.stderr.write(text)
-    sys.stderr.flush()
-    if text and advice is not None:
-        with suppress(MeshrtError, MemoryError):
-            sys.stderr.write(("\n" if "\n" in text else "; ") + advice())
-    sys.stderr.write("\n" if text else "")
-    sys.stderr.flush()
+    with suppress(OSError):  # a launcher that is gone reads nothing, and this rank still has to end
+        sys.stderr.write(text)
+        sys.stderr.flush()
+        if text and advice is not None:
+            with suppress(MeshrtError, MemoryError):
+                sys.stderr.write(("\n" if "\n" in text else "; ") + advice())
+        sys.stderr.write("\n" if text else "")
+        sys.stderr.flush()
 
 
 def _stop(comm: Intracomm, code: int, text: str, advice: Callable[[], str] | None = None) -> NoReturn:

@@ -5,7 +5,7 @@ of its own: a step ends when the receiver was ready and the sender's bytes are t
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import accumulate
 from math import prod
 from typing import Any
@@ -17,6 +17,7 @@ from meshrt.ranks.control import Control
 from meshrt.ranks.host import waiter
 from meshrt.ranks.pairs import Exchange, Held, Table
 from meshrt.ranks.rings import Arrays, Link, Ring, Times, Touched
+from meshrt.records import dataclass
 
 _ZERO = bytes(16)
 

@@ -41,6 +41,8 @@ _RANK_AND_SIZE = (
 # What launchers set that tell a rank its place in another way: their ranks are many only by the MPI library.
 _LAUNCHERS = ("PMI_", "PMIX_", "PALS_", "MPI_LOCAL", "MV2_COMM_", "FLUX_TASK_", "JSM_NAMESPACE_", "ALPS_APP_")
 _WHEELS = ("libmpi.so.12", "libmpi.so.40")  # MPICH's and Open MPI's, in a virtual environment
+OTHERS_TURN = 200e-6  # seconds: after a longer yield somebody else has had the core
+CROWDED = 400  # times that for which a rank then takes the machine for busy
 _PARENT_DEATH = 1  # Linux: prctl(PR_SET_PDEATHSIG)
 _ON_NODE = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 
@@ -154,27 +156,33 @@ def connect() -> Intracomm:
 def waiter() -> Callable[[Request], object]:
     """The way to wait for a request here: a function of it, to be asked for once. MPI has to be there.
 
-    With more ranks than cores MPICH's own wait is three to ten times slower than asking between short sleeps. Its
-    launcher makes every rank a session, for which Linux schedules each as a group of its own, and then the library's
-    yielding gives the core to nobody. Open MPI's ranks are one group, and its own wait is the best there.
+    It asks again and again, and gives the core away in between. It yields, which answers soonest, as long as it has the
+    core back at once; where others ran meanwhile, ranks of this job or not, it sleeps between its questions, and does
+    so for CROWDED times as long as they ran. The library's own waits never sleep. MPICH's launcher makes every rank a
+    session, for which Linux schedules each as a group of its own: there a yield gives the core to nobody, and that
+    others want it shows when the rank has used up its turn.
     """
-    if ranks_on_node() > cores() and library().startswith("MPICH"):
-        return _wait_asleep
-    return _wait
+    crowded_until = 0.0
 
+    def wait(request: Request) -> None:
+        nonlocal crowded_until
+        for _ in range(2):  # what has arrived already is worth neither
+            if request.Test():
+                return
+        now = time.perf_counter()
+        while now >= crowded_until:
+            os.sched_yield()
+            if request.Test():
+                return
+            before, now = now, time.perf_counter()
+            if now - before > OTHERS_TURN:
+                crowded_until = now + CROWDED * (now - before)
+        pause = 20e-6  # seconds
+        while not request.Test():
+            time.sleep(pause)
+            pause = min(1.5 * pause, 2e-3)
 
-def _wait(request: Request) -> None:
-    request.Wait()
-
-
-def _wait_asleep(request: Request) -> None:
-    pause = 20e-6  # seconds
-    for _ in range(2):  # what has arrived already is not worth a sleep
-        if request.Test():
-            return
-    while not request.Test():
-        time.sleep(pause)
-        pause = min(1.5 * pause, 2e-3)
+    return wait
 
 
 def remove_segments() -> None:

@@ -8,13 +8,13 @@ payload nothing but times crosses.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from meshrt.ranks.control import Control
 from meshrt.ranks.rings import Link, Times
+from meshrt.records import dataclass
 
 TAG = 16  # and the sender: of messages; those of rings have 7
 Table = Sequence[Sequence[int]]  # [from][to]

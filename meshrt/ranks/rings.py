@@ -5,12 +5,13 @@ its first eight bytes, and a chunk behind it. Without payload chunks are shapes,
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
 from meshrt.ranks.control import Control
+from meshrt.records import dataclass
 
 Arrays = list[np.ndarray]
 Times = list[float]

@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 
 from meshrt.ranks import host
@@ -107,7 +108,8 @@ def said(number: int) -> str:
 def end(number: int, frame: object = None) -> None:
     """End this process now. Of several ranks that do, the first tells."""
     if host.launched_rank() == 0:
-        os.write(2, f"meshrt: error: {said(number)}\n".encode())
+        with suppress(OSError):  # who would read it may be gone
+            os.write(2, f"meshrt: error: {said(number)}\n".encode())
     os._exit(128 + number)
 
 

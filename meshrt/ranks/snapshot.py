@@ -14,7 +14,6 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ import numpy as np
 
 from meshrt.errors import UsageError
 from meshrt.ranks.control import Control
+from meshrt.records import dataclass
 
 SCHEMA = 1
 INDEX = "state.json"

@@ -3,9 +3,9 @@
 import os
 import select
 import sys
-from dataclasses import dataclass
 
 from meshrt.ranks.board import Board
+from meshrt.records import dataclass
 
 LOOK = 0.1  # seconds from one word on the board to the next: less than any watch has patience for
 CHUNK = 1 << 16  # bytes

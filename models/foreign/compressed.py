@@ -11,7 +11,6 @@ and stands for (q - zero point) * scale (compressors/pack_quantized of compresse
 here as they are; scales become float16, which bfloat16's are exactly. Bits are 4 and 8: of others, versions differ.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from meshrt.models.quantize.codes import Codes
 from meshrt.models.quantize.form import GROUP_UNIT, Activations, Group, check_group, row_group
 from meshrt.models.quantize.halves import halves
 from meshrt.models.quantize.packing import unpack
+from meshrt.records import dataclass
 
 ENDS = ("weight_packed", "weight_scale", "weight_zero_point", "weight_shape", "weight_g_idx")
 WORDS = {"I32": "<i4", "I64": "<i8"}

@@ -9,7 +9,6 @@ is made of that size.
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 from pathlib import Path
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 
 from meshrt.models.errors import ModelError
 from meshrt.models.keys import MAX_SIZE
+from meshrt.records import dataclass
 
 MAGIC, VERSIONS = b"GGUF", (2, 3)
 MAX_HEADER = 128 << 20  # bytes: vocabularies and merges of 256,000 words take 15 MiB

@@ -1,7 +1,7 @@
 """A model that others quantized, as a folder of `meshrt quantize`: its codes as they are, nothing is rounded anew."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from meshrt.models.folder import write_folder
 from meshrt.models.quantize.codes import Codes
 from meshrt.models.quantize.folder import Parts, tensors
 from meshrt.models.quantize.form import Activations, Group
+from meshrt.records import dataclass
 
 
 @dataclass(frozen=True)

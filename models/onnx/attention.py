@@ -8,7 +8,6 @@ one. Such a chain is not matched step by step but run, on the numbers 0, 1, 2 ..
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from meshrt.models.onnx.fuse import bare, is_ours
 from meshrt.models.onnx.graphs import attribute, is_op, maker, only_user, put, replace, scalar, sizes, users
 from meshrt.models.onnx.probe import evaluate
+from meshrt.records import dataclass
 
 Array = NDArray[Any]
 MOVES = ("Reshape", "Transpose", "Unsqueeze", "Squeeze", "Expand", "Identity", "Flatten", "Cast")

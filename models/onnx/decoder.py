@@ -4,7 +4,7 @@ What is fused is walked from the logits down. What remains is run (probe.py): th
 rotary tables those of a configuration.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from meshrt.models.onnx.graphs import attribute, constant, is_op, maker, sizes
 from meshrt.models.onnx.linear import Linear, linear_of
 from meshrt.models.onnx.rotary import read_rope
 from meshrt.models.quantize.codes import Codes
+from meshrt.records import dataclass
 
 Array = NDArray[Any]
 FALLBACK_POSITIONS = 4096

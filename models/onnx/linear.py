@@ -1,6 +1,5 @@
 """Products with a constant matrix: MatMul, Gemm, MatMulNBits, with a bias or without, or some columns of one."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from meshrt.models.onnx.graphs import attribute, constant, ints, is_op, maker, s
 from meshrt.models.onnx.packed import codes_of, dequantized_codes
 from meshrt.models.onnx.read import RUNTIME
 from meshrt.models.quantize.codes import Codes
+from meshrt.records import dataclass
 
 Array = NDArray[Any]
 

@@ -1,6 +1,5 @@
 """An ONNX file as what it is: a decoder, or a graph of operators."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from meshrt.models.foreign.model import Foreign
 from meshrt.models.onnx.decoder import is_decoder, read_decoder
 from meshrt.models.onnx.passes import CLEAN, FUSE, Done, run_passes
 from meshrt.models.onnx.read import read_graph
+from meshrt.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from meshrt.models.onnx.fuse import fuse_norms, fuse_rotary, fuse_swiglu
 from meshrt.models.onnx.graphs import constant
 from meshrt.models.onnx.moves import merge_slices, merge_transposes, name_sizes, settle_shapes
 from meshrt.models.onnx.read import MAX_NUMBERS
+from meshrt.records import dataclass
 
 MAX_FOLDED = 1 << 24  # numbers that a node makes of constants
 MAX_SMALL = 64  # numbers of a shape, of bounds and such

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from meshrt.records import dataclass
 
 Term = tuple[str, ...]  # the names of a product, in order; () is 1
 MAX_TERMS = 32  # above it, a size is a new name: hostile graphs multiply sums

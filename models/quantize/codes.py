@@ -4,13 +4,13 @@
 those of scale and zero as they are stored, in float16.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshrt.models.errors import ModelError
+from meshrt.records import dataclass
 
 Array = NDArray[Any]
 

@@ -1,12 +1,11 @@
 """MiLo's low-rank compensator U V of a matrix's quantization error (sections 3.2.3 and 3.2.6)."""
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from meshrt.models.errors import ModelError
 from meshrt.models.quantize.codes import Array, Codes, symmetric
+from meshrt.records import dataclass
 
 Factor = NDArray[np.float16] | Codes
 

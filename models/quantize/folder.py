@@ -1,6 +1,5 @@
 """Quantized matrices to and from the tensors of a model folder (models/quantize/form.py has the format)."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from meshrt.models.quantize.codes import Codes
 from meshrt.models.quantize.compensator import Compensator, Factor
 from meshrt.models.quantize.form import Quantized
 from meshrt.models.quantize.packing import pack, unpack
+from meshrt.records import dataclass
 
 ENDS = (
     "weight",

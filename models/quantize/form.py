@@ -27,8 +27,10 @@ more may be there:
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal, get_args
+
+from meshrt.records import dataclass
 
 BITS = range(2, 9)
 COMPENSATOR_BITS = (3, 8, 16)

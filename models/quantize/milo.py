@@ -7,13 +7,12 @@ And a smaller error with the factors as numbers can be a larger one with their c
 one with the least error of what is stored; the published code runs a fixed number of rounds and keeps the last.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from meshrt.models.quantize.codes import Array, Codes
 from meshrt.models.quantize.compensator import Compensator, factors, stored
 from meshrt.models.quantize.hqq import hqq
+from meshrt.records import dataclass
 
 WINDOW, LEAST_GAIN = 3, 1e-4  # of equation 14
 

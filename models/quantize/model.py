@@ -1,7 +1,6 @@
 """A whole model with its layers' matrices in a few bits, as a new folder."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from meshrt.models.quantize.sizes import Scheme
 from meshrt.models.quantize.statistics import kurtosis, residual_rank
 from meshrt.models.quantize.w4a8 import w4a8
 from meshrt.models.reference import load_weights
+from meshrt.records import dataclass
 
 METHODS = ("rtn", "hqq", "gptq", "milo", "w4a8")
 

@@ -18,12 +18,13 @@ monotone (k = 9 gets more than k = 24) nor of that average (22.0 and 33.4 on its
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from meshrt.models.errors import ModelError
 from meshrt.models.quantize.shapes import Shape
+from meshrt.records import dataclass
 
 KINDS = ("uniform", "dense", "sparse", "frequency", "kurtosis", "frequency-kurtosis", "kurtosis-steps")
 LEAST_SHARE = 0.01  # of the range of kurtosis, for the matrix with the lowest

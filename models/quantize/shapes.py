@@ -5,13 +5,13 @@ Routers and the gates of shared experts are small and stay as they are (models/m
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from meshrt.models.checkpoint import expected_shapes
 from meshrt.models.config import Config, read_config
 from meshrt.models.matrix import Layer, Matrix, Mlp
+from meshrt.records import dataclass
 
 Kind = Literal["attention", "mlp", "shared", "expert", "head"]
 KINDS: tuple[Kind, ...] = ("attention", "mlp", "shared", "expert")  # of the layers' matrices

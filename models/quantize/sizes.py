@@ -1,13 +1,14 @@
 """How many bytes a quantized model takes: in our folders, and as the papers' codes store it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from math import ceil, prod
 from typing import Any
 
 from meshrt.models.quantize.form import HEAD_BITS, Activations, Group, Quantized, row_group
 from meshrt.models.quantize.shapes import KINDS, Shape, Shapes
+from meshrt.records import dataclass
 
 ITEM_BYTES = {"U8": 1, "F16": 2}
 

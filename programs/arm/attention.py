@@ -5,7 +5,6 @@ float32; the products are float16, or float32 where keys and values are (section
 and values, one computes all heads; nothing else is copied where the cache is fused.
 """
 
-from dataclasses import dataclass
 from math import ceil
 
 import numpy as np
@@ -21,6 +20,7 @@ from meshrt.programs.arm.softmax import rotated, softmax
 from meshrt.programs.arm.split import equal
 from meshrt.programs.arm.tiles import UNITS, Tile, Unit, plan, row_tiles
 from meshrt.programs.arm.vectors import added, narrowed, units_of, widened
+from meshrt.records import dataclass
 
 Array = np.ndarray
 

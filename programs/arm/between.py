@@ -1,7 +1,6 @@
 """What lies between two products, by instructions: residual sums, norms, SiLU. Rows [rows, K] are the team's units."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil
 
@@ -12,6 +11,7 @@ from meshrt.arm.isa import ld1, of, st1
 from meshrt.arm.kernel import Kernel
 from meshrt.programs.arm.activations import activated
 from meshrt.programs.arm.vectors import F32, add_lines, laid, same, sweep, taken, units_of
+from meshrt.records import dataclass
 
 Array = np.ndarray
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from meshrt.programs.arm.model import forward
 from meshrt.programs.arm.parts import Model
 from meshrt.programs.generation.hostscores import HostScores
 from meshrt.ranks.snapshot import Part, Snapshot
+from meshrt.records import dataclass
 
 
 @dataclass(eq=False)

@@ -2,7 +2,6 @@
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
@@ -14,6 +13,7 @@ from meshrt.programs.arm.eightbits import rounded, scales
 from meshrt.programs.arm.layout import block, covering
 from meshrt.programs.arm.split import equal
 from meshrt.programs.arm.tiles import row_tiles
+from meshrt.records import dataclass
 
 Array = np.ndarray
 

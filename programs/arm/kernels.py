@@ -9,7 +9,6 @@ in float32 and in that order, as models/integer.py has it. Of the first group y 
 have a scale for each group, what is added is multiplied by it instead.
 """
 
-from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil
 from typing import Literal
@@ -19,6 +18,7 @@ from meshrt.arm.kernel import Kernel
 from meshrt.programs.arm.packing import STEP
 from meshrt.programs.arm.planes import unpacking
 from meshrt.programs.arm.tiles import Unit
+from meshrt.records import dataclass
 
 ZERO = 8  # of signed four bits: what the loop takes off
 Shift = Literal["offset", "zero", "half", "none"]

@@ -6,7 +6,6 @@ every pass copies what is past and what is new into a tensor of their length, an
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import ceil
 
 import numpy as np
@@ -16,6 +15,7 @@ from meshrt.arm.core import Team
 from meshrt.arm.soc import Soc
 from meshrt.programs.arm.split import equal
 from meshrt.programs.arm.stored import COPY, KINDS, Kind, restored, store
+from meshrt.records import dataclass
 
 Array = np.ndarray
 Made = tuple[Array | None, Array | None]  # keys and values float32 [heads, tokens, size]; None by shape

@@ -1,7 +1,7 @@
 """A model into the DRAM of Arm cores: the codes that a folder has, or such as its weights are rounded to."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate, repeat
 
 import numpy as np
@@ -25,6 +25,7 @@ from meshrt.programs.arm.parts import Factors, HeadNorms, Layer, Matrix, Mixture
 from meshrt.programs.arm.split import Split
 from meshrt.programs.arm.weights import How, Packed, choose, place
 from meshrt.programs.routing import Routing
+from meshrt.records import dataclass
 
 Array = np.ndarray
 

@@ -5,7 +5,6 @@ work of addresses, which is not timed.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -16,6 +15,7 @@ from meshrt.arm.isa import ld1, of, st1
 from meshrt.arm.kernel import Kernel
 from meshrt.models.graph import Node, compute
 from meshrt.programs.arm.vectors import sweep, units_of
+from meshrt.records import dataclass
 
 Array = np.ndarray
 LINE = 64  # bytes that come from memory together

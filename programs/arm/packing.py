@@ -7,13 +7,13 @@ paper says so of pairs that are packed first, which gives another order. `pairs`
 2 j + 1 in byte j, which zip1 and zip2 have to put in order. Other numbers of bits are those of planes.py.
 """
 
-from dataclasses import dataclass
 from math import ceil
 
 import numpy as np
 
 from meshrt.programs.arm import planes
 from meshrt.programs.arm.tiles import Unit
+from meshrt.records import dataclass
 
 STEP = 8  # numbers along k that a step of a loop takes
 Array = np.ndarray

@@ -1,7 +1,6 @@
 """A model in DRAM: its matrices, packed, and what lies between them. Arrays are None by shape."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from meshrt.programs.arm.between import Norm
 from meshrt.programs.arm.split import Split
 from meshrt.programs.arm.weights import How, Packed
 from meshrt.programs.routing import Routing
+from meshrt.records import dataclass
 
 Array = np.ndarray
 

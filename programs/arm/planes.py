@@ -7,11 +7,11 @@ of memory is wasted. What is unpacked is shifted to its place in the code, maske
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from meshrt.arm.isa import Instruction, ld1, ld1r, of
+from meshrt.records import dataclass
 
 Array = np.ndarray
 BLOCK = 4  # registers of codes whose planes lie together

@@ -10,12 +10,12 @@ Cores' speeds are those of the device's numbers, and the same on every rank; no 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from heapq import heapify, heapreplace
 from math import ceil
 from typing import Literal
 
 from meshrt.arm.bus import fair
+from meshrt.records import dataclass
 
 Split = Literal["equal", "rate", "paper", "steal"]
 

@@ -10,10 +10,10 @@ the instruction takes together, and hp a power of two, so that it divides h.
 """
 
 import re
-from dataclasses import dataclass
 from math import ceil
 
 from meshrt.errors import UsageError
+from meshrt.records import dataclass
 
 
 @dataclass(frozen=True)

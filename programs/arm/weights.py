@@ -1,6 +1,5 @@
 """Matrices of codes in DRAM, packed for the instruction that multiplies them; how products with them are computed."""
 
-from dataclasses import dataclass
 from math import ceil
 from typing import Literal
 
@@ -14,6 +13,7 @@ from meshrt.programs.arm.kernels import Form
 from meshrt.programs.arm.packing import Part
 from meshrt.programs.arm.planes import temporaries
 from meshrt.programs.arm.tiles import UNITS, Unit, parse_tile, plan
+from meshrt.records import dataclass
 
 Array = np.ndarray
 Order = Literal["columns", "rows"]

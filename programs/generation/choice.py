@@ -1,7 +1,6 @@
 """Which token comes next, and when none does: the likeliest, found by the machine, or one that rank 0 draws."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -9,6 +8,7 @@ from meshrt.models.errors import ModelError
 from meshrt.models.sampling import check_drawing, sample
 from meshrt.programs.generation.options import Asked
 from meshrt.ranks.control import Control
+from meshrt.records import dataclass
 
 
 @dataclass(frozen=True, eq=False)

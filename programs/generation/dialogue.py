@@ -1,13 +1,14 @@
 """A dialogue: what was said so far as text, and the tokens of it that the next answer follows."""
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from meshrt.errors import UsageError
 from meshrt.models.files import MAX_TEXT_BYTES
 from meshrt.models.tokenizer import decode, encode
 from meshrt.ranks.standardinput import StandardInput
+from meshrt.records import dataclass
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

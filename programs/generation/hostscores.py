@@ -1,13 +1,13 @@
 """Logits that a machine hands to the host: the next token is found there."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
 from meshrt.models.sampling import sample
 from meshrt.programs.generation.choice import at_rank_0
 from meshrt.ranks.control import Control
+from meshrt.records import dataclass
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,7 @@ says through its engine.
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from meshrt.programs.generation.prompt import Prompt
 from meshrt.ranks import saving, snapshot
 from meshrt.ranks.control import Control
 from meshrt.ranks.snapshot import Part, Snapshot
+from meshrt.records import dataclass
 
 SAMPLE = 4096  # bytes of each tensor by which a model is known again
 SHOWN = 40  # characters of an argument in a message

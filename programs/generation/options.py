@@ -1,7 +1,7 @@
 """What a generation is asked for: options that mean the same on every machine, and the checks of them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
@@ -9,6 +9,7 @@ import numpy as np
 from meshrt.errors import UsageError
 from meshrt.program import HOST, AtLeast, AtMost
 from meshrt.ranks.files import check_target
+from meshrt.records import dataclass
 
 PROMPT = "Once upon a time"
 MOST_TOKENS = 10_000_000  # of a prompt that says nothing: their ids alone take a second to count

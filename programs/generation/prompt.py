@@ -1,7 +1,6 @@
 """From text to token ids and back: the prompt of a run, and the text that it prints as it comes."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +9,7 @@ from meshrt.programs.generation.given import prompt_text
 from meshrt.programs.generation.options import MOST_TOKENS, PROMPT, Asked
 from meshrt.ranks.console import Console
 from meshrt.ranks.control import Control
+from meshrt.records import dataclass
 from meshrt.whole import whole_numbers
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ so, their results stay where they are; else they are gathered, since the others 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from meshrt.models.matrix import Matrix
 from meshrt.programs.gpu.cut import EVERY, Cutter, Weights, product, shares
 from meshrt.programs.gpu.dense import biased
 from meshrt.programs.gpu.scheme import Ahead, Arrays, Results
+from meshrt.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """Batches of whole prompts, whose keys and values are at hand; those of new tokens are in newtokens.py."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from meshrt.programs.gpu.cache import Cache, Pools
 from meshrt.programs.gpu.forward import Rotary, rotated
 from meshrt.programs.gpu.scheme import Arrays, Results
 from meshrt.programs.gpu.shards import Model
+from meshrt.records import dataclass
 
 
 @dataclass(frozen=True)

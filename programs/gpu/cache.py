@@ -5,7 +5,6 @@ buffers a GPU, allocated once, serve all layers one after the other: one for the
 together, one for the keys and values that are made of them.
 """
 
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -15,6 +14,7 @@ from meshrt.gpu.gpu import Gpu
 from meshrt.gpu.gpus import Gpus
 from meshrt.programs.gpu.pages import Pages
 from meshrt.programs.gpu.shards import Model
+from meshrt.records import dataclass
 
 SHARE = 0.9  # of a GPU's memory, for weights and cache; the rest is workspace
 

@@ -3,8 +3,6 @@
 Factors that are stored as codes have their groups in the row-major array, across rows where these are no whole groups.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from meshrt.gpu.codes import UNIT, Coded, Codes, Factor, Thin, Way, room_for_factor
@@ -13,6 +11,7 @@ from meshrt.models.checkpoint import Checkpoint, Index
 from meshrt.models.errors import ModelError
 from meshrt.models.matrix import Matrix
 from meshrt.models.quantize.form import Quantized
+from meshrt.records import dataclass
 
 EVERY = slice(None)
 DTYPES = {"U8": np.uint8, "F16": np.float16}

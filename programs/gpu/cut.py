@@ -1,7 +1,6 @@
 """Cuts of a model's tensors, read from the checkpoint straight to a GPU: its own rows and columns, and nothing else."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -13,6 +12,7 @@ from meshrt.models.checkpoint import Checkpoint, Index
 from meshrt.models.matrix import Matrix
 from meshrt.models.quantize.form import Quantized
 from meshrt.programs.gpu.coded import CodedCut, Hold, length
+from meshrt.records import dataclass
 
 EVERY = slice(None)
 Weights: TypeAlias = np.ndarray | Coded  # of a product: [in, out], or codes of [out, in]

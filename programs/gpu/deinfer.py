@@ -9,7 +9,6 @@ Matrices that are not decomposed are as in the dense scheme; quantized ones, of 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from meshrt.models.quantize.form import Quantized
 from meshrt.programs.gpu import dense
 from meshrt.programs.gpu.cut import EVERY, Cutter, Weights, shares
 from meshrt.programs.gpu.scheme import Ahead, Arrays, Results
+from meshrt.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ Columns of the first matrices, rows of the second one, and one reduce-sum of [to
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from meshrt.models.checkpoint import Index
 from meshrt.models.matrix import Matrix
 from meshrt.programs.gpu.cut import EVERY, Cutter, Weights, product
 from meshrt.programs.gpu.scheme import Ahead, Arrays, Results
+from meshrt.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -15,6 +14,7 @@ from meshrt.programs.gpu import mixing
 from meshrt.programs.gpu.request import Request
 from meshrt.programs.gpu.steps import Steps
 from meshrt.ranks.snapshot import Part, Snapshot
+from meshrt.records import dataclass
 
 
 @dataclass(eq=False)

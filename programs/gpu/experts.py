@@ -1,7 +1,6 @@
 """Experts on one GPU: their weights, the router, and the products of those that tokens take, added in order."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +15,7 @@ from meshrt.programs.gpu import kernels
 from meshrt.programs.gpu.cut import EVERY, Cutter, Weights, product
 from meshrt.programs.gpu.mixing import Mixing
 from meshrt.programs.gpu.scheme import Arrays
+from meshrt.records import dataclass
 
 Chosen = NDArray[np.integer]  # [tokens, top]
 

@@ -5,7 +5,6 @@ It is the same for a prompt and for new tokens; where the keys and values come f
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
@@ -24,6 +23,7 @@ from meshrt.programs.gpu.experts import ExpertsShard
 from meshrt.programs.gpu.headnorms import prepared
 from meshrt.programs.gpu.scheme import Arrays, Results
 from meshrt.programs.gpu.shards import MlpShard, Model, Norm
+from meshrt.records import dataclass
 
 Rotary = tuple[np.ndarray, np.ndarray]  # cosines and sines [tokens, D/2]
 _ACTIVATIONS: dict[Activation, tuple[Callable[..., None], Callable[..., None]]] = {  # of one matrix, of gate and up

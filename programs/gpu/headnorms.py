@@ -5,7 +5,6 @@ head that several GPUs hold is counted by the first of them.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from meshrt.gpu.gpu import Gpu
 from meshrt.gpu.gpus import Gpus
 from meshrt.programs.gpu import kernels
 from meshrt.programs.gpu.scheme import Results
+from meshrt.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """A language model on tensor-parallel GPUs, end to end, dense or decomposed, after DeInfer (Huang et al. 2026)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from meshrt.programs.gpu.options import How
 from meshrt.programs.gpu.quantizing import hold_of, quantized_by_shape, told
 from meshrt.programs.gpu.request import Request, check_room
 from meshrt.programs.routing import RoutingSeed, RoutingText
+from meshrt.records import dataclass
 
 MACHINE = "gpu"
 MESH = (1, 1)

@@ -6,7 +6,7 @@ same request; TPOT a request's mean ITL; E2EL from arrival to the last token.
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +19,7 @@ from meshrt.programs.generation.prompt import encoded
 from meshrt.programs.gpu.request import IDS, Request
 from meshrt.programs.gpu.traces import DIALOGUES, Trace, as_fast_as
 from meshrt.ranks.control import Control
+from meshrt.records import dataclass
 from meshrt.whole import whole
 
 PERCENTILES = (50, 90, 99)

@@ -1,7 +1,6 @@
 """How a mixture of experts is spread over GPUs: which GPU has which expert, how tokens come there, what was counted."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
@@ -15,6 +14,7 @@ from meshrt.models.matrix import Experts
 from meshrt.programs.gpu.cut import part
 from meshrt.programs.gpu.options import How
 from meshrt.programs.routing import Routing, imbalance, make_routing
+from meshrt.records import dataclass
 
 
 @dataclass

@@ -1,7 +1,6 @@
 """Batches of single new tokens, whose sequences have their keys and values, or latents of them, in the paged cache."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from meshrt.programs.gpu.forward import Rotary, rotated
 from meshrt.programs.gpu.scheme import Arrays, Results
 from meshrt.programs.gpu.shards import Heads, Model
 from meshrt.programs.gpu.squeezing import Run, Squeezed, parts
+from meshrt.records import dataclass
 
 
 @dataclass

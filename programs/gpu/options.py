@@ -1,9 +1,9 @@
 """Options that the programs on GPUs share: their kinds, and what `--help` says of them."""
 
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from meshrt.program import AtLeast
+from meshrt.records import dataclass
 
 Model = Annotated[str, "a packaged model's name, or a Hugging Face folder: LLaMA, Qwen2, OPT, mixtures of experts"]
 Scheme = Annotated[

@@ -12,10 +12,12 @@ import hashlib
 import heapq
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 from numpy.typing import NDArray
+
+from meshrt.records import dataclass
 
 
 @dataclass

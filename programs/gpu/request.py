@@ -2,12 +2,13 @@
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from meshrt.errors import LimitError, UsageError
 from meshrt.models.family import Family
 from meshrt.programs.gpu.batch import Tokens
 from meshrt.programs.gpu.pages import Pages
+from meshrt.records import dataclass
 
 IDS = "i"  # arrays of token ids: four bytes each, where a list takes thirty
 

@@ -13,11 +13,12 @@ memory and copied back.
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from meshrt.programs.gpu.batch import Tokens
 from meshrt.programs.gpu.request import Limits, Request
 from meshrt.programs.gpu.steps import Steps
+from meshrt.records import dataclass
 
 
 @dataclass

@@ -6,7 +6,6 @@ or the activation (Q, K and V; gate and up), `second` for the one after it. Arra
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,6 +14,7 @@ from meshrt.gpu.gpus import Gpus
 from meshrt.models.checkpoint import Index
 from meshrt.models.matrix import Matrix
 from meshrt.programs.gpu.cut import Cutter
+from meshrt.records import dataclass
 
 Arrays = list[np.ndarray]
 Ahead = Callable[[], None] | None

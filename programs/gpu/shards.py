@@ -1,7 +1,6 @@
 """A model on GPUs: what each of them holds of every layer, as a scheme cuts it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, cast
 
@@ -21,6 +20,7 @@ from meshrt.programs.gpu.experts import ExpertsShard, cut_experts
 from meshrt.programs.gpu.headnorms import HeadNorm
 from meshrt.programs.gpu.mixing import Mixing
 from meshrt.programs.gpu.scheme import Scheme
+from meshrt.records import dataclass
 
 SCHEMES: dict[str, ModuleType] = {
     "dense": dense, "base": base, "deinfer": deinfer, "overlapped": overlapped

@@ -1,7 +1,7 @@
 """Steps of a model over its cache: prompts run as they come, new tokens run or are replayed from plans."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from meshrt.programs.gpu.newtokens import NewTokens
 from meshrt.programs.gpu.parts import Parts
 from meshrt.programs.gpu.shards import Model
 from meshrt.programs.gpu.swapping import Kept, bring_back, keep_on_host
+from meshrt.records import dataclass
 
 Key = tuple[int, int, int]  # of a plan: rows, blocks of the longest, of all together
 PLANS = 16  # that are kept; the one that was used longest ago goes first

@@ -1,7 +1,5 @@
 """Blocks of a preempted sequence in the host's memory: out over the PCIe bus, and back when there is room again."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from meshrt.gpu.gpu import Cost, Gpu
@@ -9,6 +7,7 @@ from meshrt.gpu.gpus import Gpus
 from meshrt.programs.gpu import kernels
 from meshrt.programs.gpu.cache import Cache, Pools
 from meshrt.programs.gpu.shards import Model
+from meshrt.records import dataclass
 
 
 @dataclass(frozen=True)

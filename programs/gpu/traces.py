@@ -10,12 +10,13 @@ prompt, the second an answer of that length, as `vllm bench serve` reads it; the
 import csv
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from meshrt.errors import UsageError
 from meshrt.programs.generation.given import read_shared
 from meshrt.ranks.control import Control
+from meshrt.records import dataclass
 
 FORMATS = {  # columns of time, prompt tokens, output tokens
     "azure": ("TIMESTAMP", "ContextTokens", "GeneratedTokens"),

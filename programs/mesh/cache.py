@@ -14,7 +14,7 @@ each token that moves, all of them at once:
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 from typing import Any, Literal
 
@@ -24,6 +24,7 @@ from meshrt.mesh.block import Block
 from meshrt.mesh.wires import routes
 from meshrt.mesh.wires.tables import Channel, installed
 from meshrt.ranks import hostmemory
+from meshrt.records import dataclass
 
 Policy = Literal["shift", "concat", "roundrobin"]
 

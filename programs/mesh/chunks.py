@@ -17,7 +17,6 @@ cut, padding and order.
 """
 
 from contextlib import suppress
-from dataclasses import dataclass
 from math import lcm
 
 import numpy as np
@@ -27,6 +26,7 @@ from meshrt.mesh.block import Block
 from meshrt.mesh.mesh import Mesh
 from meshrt.mesh.tiles import square
 from meshrt.models.config import Config
+from meshrt.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ prefill    L_y E_x goes core by core, as on a conveyor, each tile as far as a re
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from meshrt.mesh.wires.routes import Path
 from meshrt.mesh.wires.tables import Channel, installed, installed_paths
 from meshrt.programs.mesh.meshgemm import zeros
 from meshrt.programs.mesh.systems import Sums
+from meshrt.records import dataclass
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,6 @@ pieces go where is the same on all lines.
 
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
@@ -25,6 +24,7 @@ from meshrt.mesh.exchange.exchange import crossbar, exchange
 from meshrt.mesh.exchange.legs import Transfer
 from meshrt.mesh.repeat import sampled
 from meshrt.programs.mesh.meshgemm import coming_in, in_flight, zeros
+from meshrt.records import dataclass
 
 Way = Literal["multicast", "ring", "crossbar"]
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from meshrt.programs.mesh.prefill import prefill
 from meshrt.programs.mesh.regions import Region, arrange, check_alike, install, open_regions
 from meshrt.programs.mesh.weights import NO_WEIGHTS, Weights, load_weights
 from meshrt.ranks.snapshot import Part, Snapshot, trusted
+from meshrt.records import dataclass
 
 
 @dataclass(eq=False)

@@ -8,7 +8,6 @@ by an allreduce along x. models/experts.py decides, as everywhere. By shape the 
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -19,6 +18,7 @@ from meshrt.programs.mesh.chunks import Chunks
 from meshrt.programs.mesh.meshgemm import zeros
 from meshrt.programs.mesh.regions import Region, multiplying
 from meshrt.programs.mesh.weights import Experts
+from meshrt.records import dataclass
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,11 +1,11 @@
 """Regions of experts: the mesh is cut into a grid of rectangles of one size; a whole mesh is a grid of one."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import lcm
 
 from meshrt.errors import UsageError
 from meshrt.mesh.mesh import Mesh
+from meshrt.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,13 @@ and one that they go to, of all columns together: bytes of the pieces that were 
 what else came by or filled packets up.
 """
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from meshrt.mesh.block import Block
 from meshrt.mesh.mesh import PORT_NAMES, Mesh
+from meshrt.records import dataclass
 
 Part = Literal["dispatch", "combine"]
 Most = tuple[int, int, int, int]  # bytes of a link or a pair, and which it is

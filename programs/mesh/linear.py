@@ -23,7 +23,6 @@ comes first has the latent numbers of each behind the columns of all, in the sam
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -32,6 +31,7 @@ from meshrt.programs.mesh.meshgemm import zeros
 from meshrt.programs.mesh.packed import Packed, Tiles
 from meshrt.programs.mesh.systems import Sums
 from meshrt.programs.mesh.whole import Whole, finish_token, largest, prompt_product, token_codes
+from meshrt.records import dataclass
 
 
 @dataclass(frozen=True, eq=False)

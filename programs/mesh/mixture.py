@@ -4,7 +4,7 @@ The placements are meshrt's own design: the paper has one sentence on mixtures o
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from meshrt.models.config import Config
 from meshrt.programs.mesh.grid import Grid, best_grid, parse_grid
 from meshrt.programs.mesh.options import DispatchName, How
 from meshrt.programs.routing import Routing, make_routing
+from meshrt.records import dataclass
 
 STILL = ("padded", "dense")  # ways on which no token leaves its row of cores
 PARTS = ("gate", "dispatch", "experts", "combine")  # of a layer with experts, in the order of the work

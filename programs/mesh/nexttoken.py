@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -13,6 +12,7 @@ from meshrt.mesh.tiles import gather_parts
 from meshrt.programs.generation.choice import at_rank_0
 from meshrt.programs.mesh.chunks import Chunks
 from meshrt.programs.mesh.systems import Sums, open_sums
+from meshrt.records import dataclass
 
 
 def best_of(left: np.ndarray, right: np.ndarray) -> np.ndarray:

@@ -1,6 +1,5 @@
 """How a language model is computed on the mesh: options of its own, and what of them goes together."""
 
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from meshrt.errors import UsageError
@@ -8,6 +7,7 @@ from meshrt.mesh.mesh import Mesh, parse_mesh
 from meshrt.program import AtLeast
 from meshrt.programs.mesh.cache import Policy
 from meshrt.programs.mesh.systems import Programs, System
+from meshrt.records import dataclass
 
 DispatchName = Literal["padded", "dense", "multicast", "ring", "crossbar"]
 

@@ -6,7 +6,6 @@ at the north-west corner that both share, and goes on from there, as on a convey
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -28,6 +27,7 @@ from meshrt.programs.mesh.packed import Packed
 from meshrt.programs.mesh.regions import Region
 from meshrt.programs.mesh.units import Cut, as_units, cache_units, cut, from_units
 from meshrt.programs.mesh.weights import Experts, Layer, Mlp, Vector
+from meshrt.records import dataclass
 
 
 def change_cores(

@@ -23,7 +23,7 @@ That is after MiLo's kernel (section 3.3), where one instruction does the and an
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Any, TypeAlias
 
@@ -32,6 +32,7 @@ import numpy as np
 from meshrt.mesh.block import Block
 from meshrt.models.quantize.packing import unpack
 from meshrt.programs.mesh.tileform import HEADER, SLICE, Letter, TileForm
+from meshrt.records import dataclass
 
 Instructions = list[tuple[int, int, int]]  # of each kind: length, how many, bytes of a number
 

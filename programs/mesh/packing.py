@@ -1,7 +1,6 @@
 """A rank's tiles of quantized matrices, read from the checkpoint and packed anew, tile by tile (tileform.py)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -28,6 +27,7 @@ from meshrt.programs.mesh.tileform import (
     elements,
     tile_form,
 )
+from meshrt.records import dataclass
 
 Same = Sequence[forms.Matrix]  # one for each region of a grid
 

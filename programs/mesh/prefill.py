@@ -12,7 +12,6 @@ nothing is ever transposed on the mesh. The weights stay where they are and thei
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -33,6 +32,7 @@ from meshrt.programs.mesh.promptnorm import normed
 from meshrt.programs.mesh.regions import Region, layers_timed, multiplying
 from meshrt.programs.mesh.systems import Sums
 from meshrt.programs.mesh.weights import Experts
+from meshrt.records import dataclass
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,7 +1,6 @@
 """A rank's part of tensors, read straight from the checkpoint: what weights.py lays out is read here."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from meshrt.programs.mesh.chunks import Chunks, plain
 from meshrt.programs.mesh.grid import Grid
 from meshrt.programs.mesh.linear import Linear, Member
 from meshrt.programs.mesh.published import aligned_rows
+from meshrt.records import dataclass
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,6 @@ then know how many passes it takes. The emulator's host knows the routing of all
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -34,6 +33,7 @@ from meshrt.programs.mesh.linear import product
 from meshrt.programs.mesh.meshgemm import meshgemm, zeros
 from meshrt.programs.mesh.regions import Region
 from meshrt.programs.mesh.weights import Experts, Mlp
+from meshrt.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ a pipeline (waferllm, sections 7.5 and 8). What one hands to the next crosses a 
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -24,6 +24,7 @@ from meshrt.programs.mesh.crossings import Crossing, matrix_crossing, vector_cro
 from meshrt.programs.mesh.mixture import Mixture
 from meshrt.programs.mesh.systems import NO_PRODUCTS, NO_SUMS, Products, Programs, Sums, open_products, open_system
 from meshrt.programs.mesh.weights import Weights, load_weights
+from meshrt.records import dataclass
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,7 @@ here; so every system computes the same, and what it costs is measured.
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
@@ -19,6 +19,7 @@ from meshrt.mesh.collectives.trees import Combine, Tree
 from meshrt.programs.mesh.chunks import Chunks
 from meshrt.programs.mesh.headgroups import group_rings
 from meshrt.programs.mesh.meshgemm import meshgemm, meshgemm_t
+from meshrt.records import dataclass
 
 System = Literal["waferllm", "t10", "t10-inferred", "ladder"]
 Programs = System | Literal["published"]  # the last by --as-published, with what else that says

@@ -12,7 +12,6 @@ outputs, two bytes each: which rows belong to which of its groups follows from t
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import prod
 from typing import Literal
@@ -20,6 +19,7 @@ from typing import Literal
 import numpy as np
 
 from meshrt.models.quantize.form import Quantized
+from meshrt.records import dataclass
 
 SLICE = 64  # rows, and ranks, that are rebuilt together
 UNIT = 32  # codes: whole words, whatever their bits

@@ -4,13 +4,13 @@ A unit is what of a chunk moves together: a row or a column, of queries a pair o
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from meshrt.mesh.block import Block
 from meshrt.mesh.mesh import Mesh
 from meshrt.programs.mesh.cache import Cache
+from meshrt.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,14 @@
 """Values of a graph of operators on the mesh: cut along an axis, or whole at all cores; how they are brought over."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 import numpy as np
 
 from meshrt.mesh.block import Block
 from meshrt.mesh.tiles import gather_parts
+from meshrt.records import dataclass
 
 Axis = Literal["x", "y"]
 OTHER: Mapping[Axis, Axis] = {"x": "y", "y": "x"}

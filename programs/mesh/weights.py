@@ -5,7 +5,7 @@ same tiles, at other cores (linear.py says which).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from meshrt.programs.mesh.chunks import Chunks, plain
 from meshrt.programs.mesh.grid import Grid, whole
 from meshrt.programs.mesh.linear import Linear
 from meshrt.programs.mesh.reader import Reader
+from meshrt.records import dataclass
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,6 @@ for whole numbers of 8 bits is known of a WSE-2: they take as long as those of 1
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -27,6 +26,7 @@ from meshrt.models.eightbits import round_to, scale_of
 from meshrt.models.quantize.form import Activations
 from meshrt.programs.mesh.packed import Instructions, Packed, array, codes_of, count, numbers, unpacking
 from meshrt.programs.mesh.tileform import SLICE, TileForm
+from meshrt.records import dataclass
 
 UNPACKED = np.dtype(np.int16)
 ROWS = 16  # that are unpacked at a time where nothing is multiplied by scales before the end

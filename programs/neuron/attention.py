@@ -4,7 +4,6 @@ The cache keeps K transposed, [D, S] for each key and value head, so that a step
 V is [S, D]. T tokens, S tokens so far, G query heads for one key and value head, D head size.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from meshrt.neuron.core import NeuronCore
 from meshrt.neuron.tile import Tile, as_tile
 from meshrt.programs.neuron.blocks import F, P, spans, sum_of_products, width
 from meshrt.programs.neuron.norm import cap_tile, constant, on_all_partitions
+from meshrt.records import dataclass
 
 
 @dataclass(frozen=True)

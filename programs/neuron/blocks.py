@@ -4,7 +4,6 @@ NeuronMM, section 2.2: a tile is what one product takes, a block is some tiles, 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,6 +13,7 @@ from meshrt.neuron import isa as nisa
 from meshrt.neuron import language as nl
 from meshrt.neuron.engines import Core
 from meshrt.neuron.tile import Tile, as_tile
+from meshrt.records import dataclass
 
 P = nl.tile_size.pmax  # 128: partitions of a tile, and the free axis of a stationary one
 F = nl.tile_size.gemm_moving_fmax  # 512: the free axis of a moving one

@@ -12,7 +12,6 @@ before. Activations are numbers as ever: these are weights alone in codes (W4A16
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,7 @@ from meshrt.neuron.engines import Core
 from meshrt.neuron.operand import Operand
 from meshrt.neuron.tile import Tile, as_tile
 from meshrt.programs.neuron.blocks import F, P, spans, width, within
+from meshrt.records import dataclass
 
 PIECE = 1024  # columns whose codes lie together: the most that kernels load at a time
 HALF = 4  # bits of a code that shares its byte

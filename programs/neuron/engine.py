@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from meshrt.models.config import Config
@@ -11,6 +10,7 @@ from meshrt.neuron.cores import Cores
 from meshrt.programs.generation.hostscores import HostScores
 from meshrt.programs.neuron.model import Share, forward
 from meshrt.ranks.snapshot import Part, Snapshot
+from meshrt.records import dataclass
 
 
 @dataclass(eq=False)

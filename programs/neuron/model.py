@@ -6,7 +6,6 @@ Over several cores it is cut as by Megatron: heads and columns of the MLP, whose
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,6 +26,7 @@ from meshrt.programs.neuron.linear import Matrix, beside, linear
 from meshrt.programs.neuron.mlp import svd_mlp
 from meshrt.programs.neuron.norm import Norm, activated, add, add_row, capped, gated, normed
 from meshrt.programs.neuron.weights import Layer, Weights, place_weights, share_heads
+from meshrt.records import dataclass
 
 
 @dataclass(frozen=True)

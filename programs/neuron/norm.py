@@ -1,7 +1,6 @@
 """Norms, sums and products of activations in HBM: the kernels between the matrix products."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from meshrt.models.matrix import Activation
@@ -10,6 +9,7 @@ from meshrt.neuron import language as nl
 from meshrt.neuron.engines import Core
 from meshrt.neuron.tile import Tile, as_tile
 from meshrt.programs.neuron.blocks import F, P, cast, spans, width
+from meshrt.records import dataclass
 
 OPS: dict[Activation, Callable[..., Any]] = {"silu": nl.silu, "gelu_tanh": nl.gelu_apprx_tanh, "relu": nl.relu}
 

@@ -5,7 +5,7 @@ factors and back with one, so the same sums are written for any number of pairs 
 """
 
 from collections.abc import Iterator
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from itertools import product
 from math import ceil
 from typing import Any, Literal
@@ -15,6 +15,7 @@ import numpy as np
 from meshrt.errors import UsageError
 from meshrt.neuron.device import NeuronDevice
 from meshrt.programs.neuron.blocks import Blocks, F, P
+from meshrt.records import dataclass
 
 Kernel = Literal["fused", "mlp"]
 ROWS = (P, 2 * P, F, 2 * F, 3 * F, *(F * 2**power for power in range(2, 8)))  # of a block along M: 128 to 65536

@@ -1,7 +1,7 @@
 """A model's tensors in the HBM of NeuronCores: heads and columns of the MLP shared out, the rest on every core."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -21,6 +21,7 @@ from meshrt.programs.neuron.attention import Heads
 from meshrt.programs.neuron.coded import place_codes
 from meshrt.programs.neuron.linear import Matrix, Whole
 from meshrt.programs.neuron.norm import Norm
+from meshrt.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -171,6 +171,13 @@ def test_wrong_usage_on_several_ranks_is_told_once(arguments: list[str], run_mes
     assert_message(run_meshrt("run", *arguments, ranks=3), 2)
 
 
+@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["run", "gemm", "-h"], ["bench", "host", "-h"]])
+def test_help_for_several_ranks_is_shown_once(arguments: list[str], run_meshrt: Run):
+    finished = run_meshrt(*arguments, ranks=3)
+    assert finished.code == 0 and finished.stderr == ""
+    assert finished.stdout.count("Usage: ") == 1 and finished.stdout.count("Show this message") == 1
+
+
 @pytest.mark.parametrize(
     "arguments",
     [["compress", "llama-tiny", "--ratio", "0.2", "--out", "new"], ["submit", "slurm", "-n", "2", "--", "run", "gemm"]],

@@ -53,7 +53,7 @@ def _imports(path: Path, for_types: bool = True) -> list[str]:
 def _layer(module: str) -> str | None:
     """The layer that a module of meshrt belongs to; None for others."""
     parts = module.split(".")
-    if parts[0] != "meshrt":
+    if parts[0] != "meshrt" or parts[:2] == ["meshrt", "records"]:  # which is below all layers
         return None
     return parts[1] if len(parts) > 1 and parts[1] in LAYERS[1:] else "meshrt"
 
@@ -118,6 +118,10 @@ def test_models_import_neither_runtime_nor_programs_nor_mpi() -> None:
     for path in _files("models"):
         assert _of_meshrt(path) <= {"models"}, path
         assert "mpi4py" not in {module.split(".")[0] for module in _imports(path)}, path
+
+
+def test_what_all_layers_may_import_imports_none() -> None:
+    assert {module.split(".")[0] for module in _imports(ROOT / "meshrt" / "records.py")} <= sys.stdlib_module_names
 
 
 def test_programs_import_runtime_models_and_numpy() -> None:

@@ -136,9 +136,10 @@ def test_one_rank_without_a_launcher_needs_no_mpi(run_script: Run, launcher: str
 
 
 @pytest.mark.mpi(ranks=[2, 5])
-@pytest.mark.parametrize("more_ranks_than_cores", [False, True])
-def test_waiter(comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch, more_ranks_than_cores: bool) -> None:
-    monkeypatch.setattr(host, "cores", lambda: comm.size - more_ranks_than_cores)
+@pytest.mark.parametrize("turn", [0.0, 1.0])
+def test_waiter(comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch, turn: float) -> None:
+    """On a machine that is busy or not."""
+    monkeypatch.setattr(host, "OTHERS_TURN", turn)
     wait = host.waiter()
     received = bytearray(4)
     request = comm.Irecv(received, (comm.rank - 1) % comm.size)
@@ -146,3 +147,58 @@ def test_waiter(comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch, more_ranks
     wait(request)
     assert received == b"tile"
     wait(comm.Ibarrier())
+
+
+class Clock:
+    """Time that passes in yields, each as long as is set, and in sleeps."""
+
+    def __init__(self) -> None:
+        self.now, self.turn, self.yields, self.slept = 0.0, 0.0, 0, list[float]()
+
+    def sched_yield(self) -> None:
+        self.now += self.turn
+        self.yields += 1
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.slept.append(seconds)
+
+
+class Later:
+    """A request that is over at its `count`th question."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def Test(self) -> bool:
+        self.count -= 1
+        return self.count <= 0
+
+
+def test_a_rank_yields_where_nobody_else_wants_the_core_and_sleeps_where_others_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(host, "time", clock)
+    monkeypatch.setattr(host.os, "sched_yield", clock.sched_yield)
+    wait = host.waiter()
+
+    def waited(questions: int) -> tuple[int, int]:
+        """(yields, sleeps) of one wait."""
+        before = clock.yields, len(clock.slept)
+        wait(Later(questions))
+        return clock.yields - before[0], len(clock.slept) - before[1]
+
+    assert waited(2) == (0, 0)
+    clock.turn = 1e-6
+    assert waited(1000) == (998, 0)
+    clock.turn = 3e-3  # somebody else computes
+    assert waited(10) == (1, 6)
+    assert clock.slept == sorted(clock.slept) and clock.slept[-1] < 1e-3
+    assert waited(10) == (0, 7)
+    clock.now += 3e-3 * host.CROWDED
+    clock.turn = 1e-6  # and no longer
+    assert waited(1000) == (998, 0)

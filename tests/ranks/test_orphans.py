@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -135,12 +136,19 @@ def test_a_thread_of_the_launcher_that_ends_is_not_the_launcher(rank: str, start
     assert left([process := started(BY_THREAD, rank, SECOND)[1]], 1.5) == [process]
 
 
+@pytest.mark.parametrize("told", [False, True])
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_ranks_whose_launcher_and_sentinel_are_killed_at_once(ranks: int, tmp_path: Path, doomed: list[int]) -> None:
+def test_ranks_whose_launcher_and_sentinel_are_killed_at_once(
+    ranks: int, told: bool, tmp_path: Path, doomed: list[int]
+) -> None:
+    """Also where one has been `told` to end just before, and what it then says is read by nobody.
+
+    The last one: of Hydra's pipes to the others, those that it started later hold the ends that are read as well.
+    """
     mpirun = find_mpirun()
     env = local.local_environment(mpirun) | {"PYTHONPATH": str(CHECKOUT)}
     argv = [*local.mpirun_argv(ranks, mpirun), sys.executable, "-c", GUARDED]
-    with subprocess.Popen(argv, cwd=tmp_path, env=env, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as launcher:
+    with subprocess.Popen(argv, cwd=tmp_path, env=env, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE) as launcher:
         doomed.append(launcher.pid)
         files = [tmp_path / f"rank-{rank}" for rank in range(ranks)]
         end = time.monotonic() + 30
@@ -152,6 +160,10 @@ def test_ranks_whose_launcher_and_sentinel_are_killed_at_once(ranks: int, tmp_pa
         doomed += processes
         others = {launcher.pid, *(parent for _, parent in found), *children(processes[0])}
         assert len(children(processes[0])) == (ranks > 1), "the sentinel"
+        if told:
+            os.kill(processes[-1], signal.SIGTERM)
+            time.sleep(0.1)  # less than it waits for a word of the sentinel's
         for process in others:
-            os.kill(process, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # one rank alone ends at once
+                os.kill(process, signal.SIGKILL)
     assert left(processes, SOON) == []

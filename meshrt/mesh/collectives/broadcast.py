@@ -10,7 +10,6 @@ stage each, by one more route, to all of the next segment. Segments of one core 
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -20,6 +19,7 @@ from meshrt.mesh.block import Block
 from meshrt.mesh.wires import fabric, software
 from meshrt.mesh.wires.routes import Route
 from meshrt.mesh.wires.tables import Channel, installed
+from meshrt.records import dataclass
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,7 @@ Each exists on all lines of an axis at once. `with` installs the routes, and lea
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import lcm
 
 import numpy as np
@@ -13,6 +13,7 @@ import numpy as np
 from meshrt.mesh.block import Block
 from meshrt.mesh.wires import routes
 from meshrt.mesh.wires.tables import Channel, installed
+from meshrt.records import dataclass
 
 
 @dataclass(frozen=True, eq=False)

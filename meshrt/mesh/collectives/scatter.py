@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 from typing import Any
 
@@ -13,6 +13,7 @@ from meshrt.mesh.block import Block
 from meshrt.mesh.collectives.trees import Combine, streams
 from meshrt.mesh.wires import fabric, routes, software
 from meshrt.mesh.wires.tables import Channel, installed
+from meshrt.records import dataclass
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,12 +1,13 @@
 """Reductions along a line on paper: who sends to whom at which step. Pure functions of the length."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 
 from meshrt.errors import UsageError
 from meshrt.mesh.wires.routes import Route, chain, multicast, side_by_side
+from meshrt.records import dataclass
 
 
 @dataclass(frozen=True)

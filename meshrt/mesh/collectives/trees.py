@@ -7,7 +7,7 @@ word. Others, such as the merge of softmax parts, take a tile when all of it is 
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import prod
 
 import numpy as np
@@ -16,6 +16,7 @@ from meshrt.mesh.block import Block
 from meshrt.mesh.collectives import treeplan
 from meshrt.mesh.wires import fabric, software
 from meshrt.mesh.wires.tables import Channel, installed
+from meshrt.records import dataclass
 
 Combine = Callable[..., np.ndarray]
 

@@ -11,7 +11,7 @@ packet on waits until all of it is in.
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ from meshrt.mesh.wires.routers import core_at
 from meshrt.mesh.wires.routes import chain
 from meshrt.mesh.wires.scouts import scouted
 from meshrt.mesh.wires.tables import Channel, installed
+from meshrt.records import dataclass
 
 if TYPE_CHECKING:
     from meshrt.mesh.block import Block

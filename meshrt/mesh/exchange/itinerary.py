@@ -12,13 +12,13 @@ when a packet enters it until that packet leaves the line.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
 from meshrt.mesh.exchange.legs import REQUEST, Legs
 from meshrt.mesh.mesh import STEP
+from meshrt.records import dataclass
 
 TILES = REQUEST - 1  # the part of what is held that counts tiles
 LEGS = 4  # of a packet, at most: along x and y, to the owner and back

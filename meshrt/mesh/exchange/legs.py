@@ -4,11 +4,10 @@ A way is cut into straight legs. With requests, a packet first goes from the cor
 comes back with it.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from meshrt.mesh.mesh import EAST, NORTH, SOUTH, WEST
+from meshrt.records import dataclass
 
 REQUEST_BYTES = 8  # the number of the core that asks, and of what it asks for
 TILE, REQUEST = 1, 1 << 32  # what a core holds for others, as one number: tiles below, requests above

@@ -1,6 +1,5 @@
 """What one rank does in each round of an exchange along lines, as indices: planned once for packets of any size."""
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -8,6 +7,7 @@ import numpy as np
 from meshrt.mesh.exchange.itinerary import Round
 from meshrt.mesh.exchange.legs import Legs
 from meshrt.mesh.wires.lines import Index, as_index, as_slice
+from meshrt.records import dataclass
 
 if TYPE_CHECKING:
     from meshrt.mesh.block import Block

@@ -6,7 +6,7 @@ it is delivered. Time: a head leaves its core at max(the core's time, the ramp f
 the link free) + alpha; it keeps what it crosses busy for bytes / width, at last the ramp that it is delivered by.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from meshrt.mesh.wires.schedule import Schedule
 from meshrt.mesh.wires.software import streaming_cycles
 from meshrt.mesh.wires.strides import strides_of
 from meshrt.mesh.wires.tables import Channel
+from meshrt.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable

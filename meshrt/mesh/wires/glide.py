@@ -4,7 +4,6 @@ Most transfers on small blocks are such: when their heads would ask for each lin
 in one, and only where one of them has to wait is the transfer moved tick by tick (replay.py), with the same result.
 """
 
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ from meshrt.mesh.clock import LINK_FREE
 from meshrt.mesh.cores import Cores
 from meshrt.mesh.wires import order
 from meshrt.mesh.wires.lines import Positions, View, as_index
+from meshrt.records import dataclass
 
 if TYPE_CHECKING:
     from meshrt.mesh.wires.schedule import Schedule

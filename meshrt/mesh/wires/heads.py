@@ -10,7 +10,6 @@ Ranks agree on a horizon, before which nothing can come to them any more: the ea
 heads before it are moved, those that cross an edge are handed over, and so on. That is control traffic.
 """
 
-from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,7 @@ from meshrt.mesh.mesh import OPPOSITE, RAMP
 from meshrt.mesh.wires import order
 from meshrt.mesh.wires.lines import Index
 from meshrt.mesh.wires.schedule import Schedule
+from meshrt.records import dataclass
 
 if TYPE_CHECKING:
     from meshrt.mesh.wires.lane import Landing, Lane

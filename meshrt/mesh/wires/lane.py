@@ -5,7 +5,7 @@ with the source, until a core that waited for the packet takes them over.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 from typing import Any
 
@@ -17,6 +17,7 @@ from meshrt.mesh.mesh import RAMP
 from meshrt.mesh.wires.glide import Glide, glide_of
 from meshrt.mesh.wires.lines import Index, Positions, View
 from meshrt.mesh.wires.schedule import BATCH, Batch, BatchTick, Message, PayloadMove, Schedule
+from meshrt.records import dataclass
 
 SELDOM = 8  # uses of a lane, in which it does not pay to put all of its hops together
 HEADER = 24  # bytes: time, hops, stages

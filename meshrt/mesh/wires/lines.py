@@ -1,11 +1,12 @@
 """How the arrays of a block look as lines of cores, and positions along those lines."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import numpy as np
+
+from meshrt.records import dataclass
 
 Index = slice | np.ndarray
 

@@ -2,7 +2,6 @@
 sources and lines, then from the channel's cache.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from meshrt.mesh.wires.routers import line_indices
 from meshrt.mesh.wires.schedule import Schedule
 from meshrt.mesh.wires.scouts import scouted
 from meshrt.mesh.wires.tables import Channel, check_installed
+from meshrt.records import dataclass
 
 
 def scheduled(

@@ -5,7 +5,6 @@ or more others. How the routes become colours and table entries is the business 
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import pairwise
 
@@ -13,6 +12,7 @@ import numpy as np
 
 from meshrt.errors import UsageError
 from meshrt.mesh.mesh import EAST, NORTH, OPPOSITE, PORT_NAMES, RAMP, SOUTH, STEP, WEST, Mesh
+from meshrt.records import dataclass
 
 
 @dataclass(frozen=True)

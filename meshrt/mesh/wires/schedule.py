@@ -5,11 +5,12 @@ link or a ramp, their order does not matter: they are then replayed a batch afte
 large block stay in the processor's cache through all ticks.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from meshrt.mesh.wires.lines import Index
+from meshrt.records import dataclass
 
 BATCH = 64 * 1024  # packets whose headers, and the clocks and links that they meet, fit a processor's cache
 

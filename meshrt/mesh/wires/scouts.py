@@ -10,7 +10,7 @@ schedule is applied to all of them at once. Where tables differ from line to lin
 block is one line of bh * bw cores.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 
 import numpy as np
@@ -20,6 +20,7 @@ from meshrt.mesh.cores import Cores
 from meshrt.mesh.mesh import OPPOSITE, PORT_NAMES, RAMP
 from meshrt.mesh.wires.routers import AXIS_PORTS, core_at, edge_core, ints, look_up, next_core, own_sources, uniform
 from meshrt.mesh.wires.tables import COLOURS, Channel, check_installed
+from meshrt.records import dataclass
 
 SHORT, MANY = 8, 256  # ticks, and visits to routers, up to which nobody asks whether scouts go in a loop
 

@@ -6,13 +6,14 @@ to all. What is put down in a landing has its distance from the landing's begin:
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from struct import Struct
 from typing import Any
 
 import numpy as np
 
 from meshrt.mesh.wires.lines import Index
+from meshrt.records import dataclass
 
 LEAVE, COPY, MOVE, LAND, ADD, ANY_LATE, TAKE_OVER, SPEND = range(8)  # as in core.c
 CELLS = 6

@@ -4,7 +4,6 @@ The steps are those of replay.py and fabric.py, in the same order. Made at a lan
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from meshrt.mesh.wires import steps as kinds
 from meshrt.mesh.wires.lane import HEADER, Lane, MessageBuffer, Run, RunTick
 from meshrt.mesh.wires.schedule import BatchTick, Message
 from meshrt.mesh.wires.steps import EVERYWHERE, Addresses, Cells, Step
+from meshrt.records import dataclass
 
 
 @dataclass(frozen=True, eq=False)

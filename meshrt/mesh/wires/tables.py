@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from meshrt.mesh.device import Device
 from meshrt.mesh.mesh import Mesh
 from meshrt.mesh.wires.masks import Masks, grown, new_masks, set_entries
 from meshrt.mesh.wires.routes import Path, Route, check_paths, check_routes
+from meshrt.records import dataclass
 
 COLOURS = 256  # what the one-byte colour of a header can tell apart, on a device without a limit of its own
 LEFT = -1  # the epoch of a channel whose routes are no longer installed

@@ -2,7 +2,6 @@
 their asking, all in a few operations on arrays of cores. It is what ramps.py finds for one transfer after the other.
 """
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +10,7 @@ from meshrt.mesh.cores import Cores
 from meshrt.mesh.mesh import RAMP
 from meshrt.mesh.wires import order
 from meshrt.mesh.wires.lines import Index, Positions
+from meshrt.records import dataclass
 
 if TYPE_CHECKING:
     from meshrt.mesh.wires.lane import Lane

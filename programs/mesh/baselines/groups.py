@@ -1,10 +1,9 @@
 """Where the tiles of a line of cores are, for systems that look at cores as numbers: T10 and Ladder."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from meshrt.mesh.block import Block
+from meshrt.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ This form was read off the answers, so that it agrees with them proves nothing; 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from math import prod
 
@@ -27,6 +26,7 @@ from meshrt.mesh.wires.tables import Channel
 from meshrt.programs.mesh.baselines import t10
 from meshrt.programs.mesh.baselines.groups import Groups, whole_line
 from meshrt.programs.mesh.meshgemm import Multiply
+from meshrt.records import dataclass
 
 # Cycles of a step of MeshGEMM that exchanges and computes nothing, in the WSE-3 simulator: a public fork of WaferLLM
 # with simulator runs.
