@@ -22,8 +22,11 @@ else:
             cls = dataclasses.dataclass(repr=False, eq=False, **options)(cls)
             cls.__repr__ = _shown
             if eq:
-                compared = [field.name for field in dataclasses.fields(cls) if field.compare]
-                cls.__eq__, cls.__hash__ = _by_value(attrgetter(*compared) if compared else _nothing, frozen)
+                compared = [field for field in dataclasses.fields(cls) if field.compare]
+                hashed = [
+                    field for field in dataclasses.fields(cls) if (field.compare if field.hash is None else field.hash)
+                ]
+                cls.__eq__, cls.__hash__ = _by_value(_getter(compared), _getter(hashed), frozen)
             return cls
 
         return made if cls is None else made(cls)
@@ -38,13 +41,17 @@ def _nothing(record: Any) -> tuple[()]:
     return ()
 
 
-def _by_value(values: Any, frozen: bool) -> tuple[Any, Any]:
+def _getter(fields: Any) -> Any:
+    return attrgetter(*(field.name for field in fields)) if fields else _nothing
+
+
+def _by_value(values: Any, hashed: Any, frozen: bool) -> tuple[Any, Any]:
     """(`__eq__`, `__hash__`) of a class whose objects are equal where `values` of them are; no hash if not frozen."""
 
     def __eq__(self: Any, other: Any) -> Any:
         return values(self) == values(other) if other.__class__ is self.__class__ else NotImplemented
 
     def __hash__(self: Any) -> int:
-        return hash(values(self))
+        return hash(hashed(self))
 
     return __eq__, __hash__ if frozen else None

@@ -133,7 +133,7 @@ def refereed(path: str, run: Callable[..., dict[str, Any]]) -> Callable[..., dic
         gather = block.control.gather
 
         def gathers(value: Any) -> Any:
-            referee.gathered |= sys._getframe(1).f_code is tiles.gather.__code__
+            referee.gathered |= sys._getframe(1).f_code is tiles.gather_parts.__code__
             return gather(value)
 
         vars(block.control)["gather"] = gathers  # of this block alone

@@ -49,7 +49,7 @@ RULES: tuple[tuple[str, frozenset[str] | None, str], ...] = (
     ("mesh/collectives/rings.py", None, "tiles"),
     ("mesh/collectives/shifts.py", None, "tiles"),
     ("programs/mesh/meshgemm.py", None, "tiles"),
-    ("ranks/host.py", frozenset({"_wait", "_wait_asleep"}), "MPI"),
+    ("ranks/host.py", frozenset({"wait"}), "MPI"),
     ("ranks/control.py", None, "MPI"),
     ("mesh/wires/routers.py", None, "planning"),
     ("mesh/wires/schedule.py", None, "planning"),

@@ -25,7 +25,7 @@ from meshrt.units import of
 
 MOST = 256  # places of a picture along a side: of more cores a place is a square
 PRESETS = {
-    "mesh": ("device", "PRESETS"),
+    "mesh": ("presets", "PRESETS"),
     "neuron": ("device", "NEURON_PRESETS"),
     "gpu": ("presets", "GPU_PRESETS"),
     "arm": ("device", "ARM_PRESETS"),

@@ -339,6 +339,8 @@ ROWS: dict[str, list[Row]] = {
         Row("flash", 3, "measured.memory_bytes.max", FALLS, None, "room for two of them"),
         LAYERS,
         Row("layers_run", 2, "kinds.measured.operations", becomes("counted", "extrapolated")),
+        Row("routing", "zipf:3", "result.experts.tokens", OTHER, MIXTURE),
+        Row("routing_seed", 1, "result.experts.tokens", OTHER, MIXTURE),
     ],
     "llama gpu": [
         *GENERATION,

@@ -145,6 +145,7 @@ def test_what_is_too_large_is_refused_with_what_is_needed_and_there(monkeypatch:
 def test_what_a_process_may_have_is_all_that_it_is_said_to_have() -> None:
     def limited() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
+        resource.setrlimit(resource.RLIMIT_DATA, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))  # not as here
 
     code = "from meshrt.ranks.hostmemory import bound, total; import resource; bound(); print(total());" + (
         "print(resource.getrlimit(resource.RLIMIT_DATA)[0])"

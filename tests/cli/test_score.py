@@ -32,7 +32,7 @@ CHEATS = {
         "    own[...] = 1\n", "    own[...] = 1\n    kept = [np.ones((*block.lead, size), np.float32)]\n"
     ) + "    return {}\n",
     "the result has been gathered": BEGIN.replace(
-        "    own[...] = 1\n", "    own[...] = 1\n    gather(block, own[:, :, None], (4, 32))\n"
+        "    own[...] = 1\n", "    own[...] = 1\n    gather(block, own.reshape(4, 4, 1, 1, 1, size), (4, 32))\n"
     ) + "    return {}\n",
     "line 13: uses .clock": BEGIN + "    block.clock.state[...] = 0\n    return {}\n",
     "line 13: uses .counters": BEGIN + "    block.ledger.counters.hops = 0\n    return {}\n",

@@ -193,7 +193,7 @@ def test_there_is_a_row_for_every_option_of_every_program() -> None:
                 continue  # it is not for that machine
     assert set(programs) == set(ROWS) == set(BASE)
     for name, program in programs.items():
-        assert sorted(option.name for option in program.options) == sorted(row.option for row in ROWS[name]), name
+        assert sorted(option.name for option in program.options) == sorted({row.option for row in ROWS[name]}), name
 
 
 @pytest.mark.parametrize("device", PRESETS)

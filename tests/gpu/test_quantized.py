@@ -212,7 +212,7 @@ def test_what_a_product_with_a_compensator_costs(way: Any, place: Path) -> None:
 def test_a_replay_of_codes_allocates_nothing(options: Any, place: Path) -> None:
     peaks = []
     for sequences in (4, 24):
-        steps, batch = warm_steps(place / "regular3", 1, "dense", False, sequences, hold=Hold(**options))
+        steps, batch = warm_steps(place / "regular3", 1, "dense", "dense", sequences, hold=Hold(**options))
         (recorded,) = steps.plans.values()
         recorded.batch.load(batch)
         grown, peak = taken(recorded.plan.replay)

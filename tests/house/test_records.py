@@ -32,6 +32,7 @@ def _make(dataclass: Any, options: dict[str, Any]) -> tuple[Any, Any]:
         parts: list[int] = dataclasses.field(default_factory=list)
         note: str = dataclasses.field(default="a", compare=False)
         secret: int = dataclasses.field(default=1, repr=False)
+        named: dict[str, int] = dataclasses.field(default_factory=dict, hash=False)
 
     @dataclass(**options)
     class Nothing:

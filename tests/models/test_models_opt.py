@@ -43,7 +43,7 @@ def test_every_scheme_gives_its_logits(name: str, tmp_path: Path) -> None:
                 found = logits_of(new_gpus(tp), folder, scheme, IDS[name], 6)
                 assert np.abs(found - want).max() < 1e-3
     for static in (False, True):
-        found = logits_of(new_gpus(4, static=static), folder, "deinfer", IDS[name], 6, low_rank=True)
+        found = logits_of(new_gpus(4, static=static), folder, "deinfer", IDS[name], 6, kv="lowrank")
         assert np.abs(found - want).max() < 1e-3
 
 
