@@ -183,7 +183,10 @@ def test_the_report_is_the_same_on_any_number_of_ranks(comm: Any) -> None:
     assert {line["model"] for line in report["packaged"]} == set(TINY) <= set(packaged())
 
 
-def test_tables_for_people(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.mpi(ranks=[1])
+def test_tables_for_people(
+    comm: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """With recipes that take less long than the real ones."""
     monkeypatch.setitem(RECIPES, "3", lambda model: {
         "fp16": Recipe(model, "fp16"), "RTN": Recipe(model, "rtn"), "GPTQ": Recipe(model, "hqq"),
@@ -191,7 +194,7 @@ def test_tables_for_people(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
         "MiLo-s2": Recipe(model, "milo", "dense-32+kurtosis-2", rounds=1),
     })  # fmt: skip
     names = ("3", "7", "9", "figure9", "figure5")
-    report = reproduce(MPI.COMM_SELF, Console(), names, Kept(1), print_part)
+    report = reproduce(comm, Console(), names, Kept(1), print_part)
     print_claims(report)
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     write_files(report, str(tmp_path))
@@ -205,13 +208,14 @@ def test_tables_for_people(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     assert (tmp_path / "packaged_3.csv").read_text().count("\n") == 13  # six lines of each model
 
 
-def test_what_was_measured_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.mpi(ranks=[1])
+def test_what_was_measured_is_kept(comm: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A table again, from the file: equal, and nothing is measured; other stories are, and other code."""
     monkeypatch.setitem(RECIPES, "2", lambda model: {"HQQ": Recipe(model, "milo", "dense-2", rounds=2)})
     path = str(tmp_path / "kept.json")
 
     def lines(stories: int) -> Any:
-        return reproduce(MPI.COMM_SELF, Console(), ("2",), open_kept(path, stories))["packaged"]
+        return reproduce(comm, Console(), ("2",), open_kept(path, stories))["packaged"]
 
     first, kept = lines(1), open_kept(path, 1)
     assert len(kept.found) == len(TINY)
