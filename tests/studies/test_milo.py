@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from measure import on_one_rank
-from mpi4py import MPI
 from mpi_jobs import Finished
 
 from meshrt.errors import UsageError
