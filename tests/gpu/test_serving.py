@@ -183,7 +183,7 @@ def test_every_token_is_computed_or_hit_once(
     least = max(-(-(len(one.prompt) + one.limit) // size) for one in requests)
     steps = Shadow(Pages(least + more, size, keeps))
     limits = Limits(batch, tokens, chunked, concurrency, swap)
-    serve(steps, requests, limits)  # type: ignore[arg-type]
+    serve(steps, requests, limits)
     assert all(len(one.new) == one.limit for one in requests)
     conserved(requests, len(steps.computed))
     for one in requests:
@@ -205,7 +205,7 @@ def test_who_comes_first_is_served_first_of_its_priority() -> None:
     """One at a time; while the first runs, three come."""
     requests = [Request(at, (at, at), 3, float(at), priority=what) for at, what in enumerate((1, 1, 0, 1))]
     steps = Shadow(Pages(9, 4))
-    serve(steps, requests, Limits(batch=1))  # type: ignore[arg-type]
+    serve(steps, requests, Limits(batch=1))
     ends = [one.times[-1] for one in requests]
     assert ends[2] < ends[0] < ends[1] < ends[3]  # it is even preempted for one of a better priority
     assert [one.preemptions for one in requests] == [1, 0, 0, 0]

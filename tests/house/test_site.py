@@ -19,6 +19,7 @@ def test_every_page_of_the_documentation_has_its_place() -> None:
     assert named == there | {"decisions/README.md"}
 
 
+# Whoever runs the tests need not have what builds the site: that its pages are all named is tested without.
 @pytest.mark.skipif(find_spec("mkdocs") is None, reason="mkdocs is in the extra `site` and not installed here")
 def test_the_pages_are_built(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site"), "--quiet"]
