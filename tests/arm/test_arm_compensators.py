@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 from random_models import CASES, random_checkpoint
 from runs import run_on_arm
+from test_arm_factors import watched_down
 from test_arm_linear import expected
 from test_arm_llama import logits_of
 
@@ -23,7 +23,6 @@ from meshrt.models.quantize.sizes import Scheme
 from meshrt.models.reference import forward, load_weights
 from meshrt.models.stories import stories
 from meshrt.models.tokenizer import encode, load_tokenizer
-from meshrt.programs.arm import mlp as passes
 from meshrt.programs.arm.compensators import rows_of
 
 GIVEN: dict[str, Any] = {"prompt_ids": "1,5,2,9,3,3,8", "max_new_tokens": 3, "kv": "float32", "ignore_eos": True}
@@ -63,23 +62,7 @@ def test_every_product_of_a_compensator_is_that_of_the_integer_reference(
 ) -> None:
     """down_proj of 3 bits with its compensator: both factors in codes, and in 8 bits what lies between them."""
     folder = folder_of(tmp_path, 3, compensator_bits, group)
-    seen: list[tuple[np.ndarray, Any]] = []
-    times = passes.times
-
-    def watched(soc: Any, model: Any, matrix: Any, stage: Any, *rest: Any) -> Any:
-        given: list[np.ndarray] = []
-
-        def before(team: Any) -> Any:
-            stays, numbers = stage.before(team)
-            given.append(numbers)
-            return stays, numbers
-
-        out, stays = times(soc, model, matrix, replace(stage, before=before), *rest)
-        if matrix.name == "layer 1: down":
-            seen.append((np.concatenate(given), out))
-        return out, stays
-
-    monkeypatch.setattr(passes, "times", watched)
+    seen = watched_down(monkeypatch)
     logits_of(comm, tmp_path, model=str(folder), **GIVEN)
     matrix = read_config(folder, quantized=True).matrices()["model.layers.1.mlp.down_proj"]
     parts = read_parts(open_checkpoint(folder), matrix.name, matrix.form, matrix.columns, matrix.rows)

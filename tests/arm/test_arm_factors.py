@@ -35,6 +35,28 @@ def folder_of(path: Path) -> Path:
     return decompose(path / "plain", path / "low", names)
 
 
+def watched_down(monkeypatch: pytest.MonkeyPatch) -> list[tuple[np.ndarray, Any]]:
+    """What goes into layer 1's down_proj and what comes out, at each product from now on."""
+    seen: list[tuple[np.ndarray, Any]] = []
+    times = passes.times
+
+    def watched(soc: Any, model: Any, matrix: Any, stage: Any, *rest: Any) -> Any:
+        given: list[np.ndarray] = []
+
+        def before(team: Any) -> Any:
+            stays, numbers = stage.before(team)
+            given.append(numbers)
+            return stays, numbers
+
+        out, stays = times(soc, model, matrix, replace(stage, before=before), *rest)
+        if matrix.name == "layer 1: down":
+            seen.append((np.concatenate(given), out))
+        return out, stays
+
+    monkeypatch.setattr(passes, "times", watched)
+    return seen
+
+
 @pytest.mark.mpi(ranks=[1, 2])
 def test_logits_are_near_those_of_the_factors(comm: Any, tmp_path: Path) -> None:
     """In 8 bits; for whole neighbours of factors too, whose columns lie between theirs; and so it is by shape."""
@@ -59,23 +81,7 @@ def test_every_factor_is_multiplied_as_the_integer_reference_does(
     """What down_proj makes of what comes in: both factors in codes, and in 8 bits what lies between them."""
     folder = folder_of(tmp_path)
     weights = load_weights(folder)
-    seen: list[tuple[np.ndarray, Any]] = []
-    times = passes.times
-
-    def watched(soc: Any, model: Any, matrix: Any, stage: Any, *rest: Any) -> Any:
-        given: list[np.ndarray] = []
-
-        def before(team: Any) -> Any:
-            stays, numbers = stage.before(team)
-            given.append(numbers)
-            return stays, numbers
-
-        out, stays = times(soc, model, matrix, replace(stage, before=before), *rest)
-        if matrix.name == "layer 1: down":
-            seen.append((np.concatenate(given), out))
-        return out, stays
-
-    monkeypatch.setattr(passes, "times", watched)
+    seen = watched_down(monkeypatch)
     logits_of(comm, tmp_path, model=str(folder), **PROMPT)
     stem = "model.layers.1.mlp.down_proj"
     u, v = (weights[name + ".weight"].astype(np.float64) for name in factor_names(stem))
