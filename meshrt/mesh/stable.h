@@ -66,6 +66,9 @@ int PyObject_IsTrue(PyObject *);
 int PyObject_GetBuffer(PyObject *, Py_buffer *, int);
 void PyBuffer_Release(Py_buffer *);
 PyObject *Py_BuildValue(const char *, ...);
+PyObject *PyObject_CallFunction(PyObject *, const char *, ...);
+void Py_DecRef(PyObject *);
+int PyErr_CheckSignals(void);
 PyObject *PyModule_Create2(struct PyModuleDef *, int);
 #define PyModule_Create(definition) PyModule_Create2(definition, 3) /* the version of the stable ABI */
 #endif
