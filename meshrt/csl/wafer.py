@@ -73,9 +73,9 @@ class Wafer:
     def settle(self) -> None:
         """Go on until nothing happens any more."""
         heap = self.heap
-        if heap and self.machine is not None and not self.machine.settle(self):
-            self.machine = None
         with np.errstate(all="ignore"):
+            if heap and self.machine is not None and not self.machine.settle(self):
+                self.machine = None  # Python goes on
             while heap:
                 time, _, do, what = heapq.heappop(heap)
                 self.now = time

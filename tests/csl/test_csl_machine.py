@@ -40,6 +40,7 @@ fn main() void {
     d[k] = @bitcast(u32, c[k]) * 2654435761 | @as(u32, b[k]);
     c[k - 1] = ~c[k] - @as(i32, @as(i16, f[k]));
   }
+  e[13] = math.exp_f16(@as(f16, 11.5));
   e[15] = @as(f16, f[11] * 1.0e6);
   e[14] = -e[15];
   sys.unblock_cmd_stream();
