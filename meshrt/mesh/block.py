@@ -14,8 +14,11 @@ from meshrt.mesh.mesh import Mesh, tile_ranks
 from meshrt.mesh.peaks import NamedMemory
 from meshrt.mesh.timeline import Timeline
 from meshrt.mesh.wires import ramps, tally
+from meshrt.mesh.wires.core import chosen
+from meshrt.ranks.bells import hang_up, no_bells
 from meshrt.ranks.board import Board
 from meshrt.ranks.control import Control
+from meshrt.ranks.host import waiter
 
 
 class Block(Computing):
@@ -73,7 +76,8 @@ class Block(Computing):
         mesh = Mesh(width, height, columns, rows, self.mesh.rank)
         return Block(
             mesh, self.device, self.comm, self.control, self.scouts, self.watch, self.payload, self.console, self.wait,
-            self.core, self.ledger, site, None if self.wafer is None else embed(self.wafer.defects, width, height),
+            self.ring, self.core, self.ledger, site,
+            None if self.wafer is None else embed(self.wafer.defects, width, height),
             audit=self.audit, timed=self.timed,
         )  # fmt: skip
 
@@ -117,4 +121,8 @@ def make_block(
     control = Control(comm.Dup(), watch, "control")
     scouts = Control(comm.Dup(), watch, "first use of a route set")
     ledger = meter.Ledger(maps_path=maps_path, timeline=timeline)
-    return Block(mesh, device, comm.Dup(), control, scouts, watch, payload, ledger=ledger, wafer=wafer, timed=timed)
+    bells = hang_up(watch, chosen()) if len(watch.ranks) > 1 else None
+    return Block(
+        mesh, device, comm.Dup(), control, scouts, watch, payload, wait=waiter(bells),
+        ring=no_bells if bells is None else bells.ring, ledger=ledger, wafer=wafer, timed=timed,
+    )  # fmt: skip

@@ -21,6 +21,7 @@ from meshrt.mesh.peaks import NamedMemory, new_peaks
 from meshrt.mesh.wires.core import chosen
 from meshrt.mesh.wires.tables import Tables
 from meshrt.ranks import hostmemory
+from meshrt.ranks.bells import no_bells
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
 from meshrt.ranks.control import Control
@@ -47,7 +48,8 @@ class Cores:
     watch: Board
     payload: bool = True  # False: tiles are shapes, [1, 1, *tile] for any core, and only headers move
     console: Console = field(default_factory=Console)
-    wait: Callable[[Any], object] = field(default_factory=waiter)  # for an MPI request
+    wait: Callable[..., None] = field(default_factory=waiter)  # for an MPI request, from that rank
+    ring: Callable[[int], None] = no_bells  # tell a rank that a message for it has been posted
     core: Any = field(default_factory=chosen)  # the compiled core, if it is there and wanted
     tables: Tables = field(init=False)
     memory: Memory = field(init=False)

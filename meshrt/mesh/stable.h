@@ -66,6 +66,9 @@ int PyObject_IsTrue(PyObject *);
 int PyObject_GetBuffer(PyObject *, Py_buffer *, int);
 void PyBuffer_Release(Py_buffer *);
 PyObject *Py_BuildValue(const char *, ...);
+typedef struct PyThreadState PyThreadState;
+PyThreadState *PyEval_SaveThread(void);
+void PyEval_RestoreThread(PyThreadState *);
 PyObject *PyModule_Create2(struct PyModuleDef *, int);
 #define PyModule_Create(definition) PyModule_Create2(definition, 3) /* the version of the stable ABI */
 #endif

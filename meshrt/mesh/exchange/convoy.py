@@ -193,6 +193,7 @@ class Convoy:
             brought[inside] = self.own[local[inside]]
             brought[~inside] = self.brought[packets[~inside]]
         pending.append(block.comm.Isend([data, MPI.BYTE], to, tag))
+        block.ring(to)
         block.host.messages += 1
         block.host.packets += len(seats)
         block.host.bytes += data.nbytes
@@ -208,7 +209,7 @@ class Convoy:
         assert source is not None
         data, heads, brought = self._buffer(legs)
         block.watch.waiting(source, f"a crossbar's packets going {PORT_NAMES[port]}".encode())
-        block.wait(block.comm.Irecv([data, MPI.BYTE], source, tag))
+        block.wait(block.comm.Irecv([data, MPI.BYTE], source, tag), source, data.nbytes)
         block.watch.moving()
         self.heads[:, seats] = heads
         if block.payload:

@@ -155,6 +155,7 @@ class Porter:
             brought[:, owned] = self.own[:, self.owner_at[slots[owned]]]
             brought[:, ~owned] = self.brought[:, slots[~owned]]
         pending.append(block.comm.Isend([data, MPI.BYTE], to, tag))
+        block.ring(to)
         block.host.messages += 1
         block.host.packets += heads[0].size
         block.host.bytes += data.nbytes
@@ -170,7 +171,7 @@ class Porter:
         assert source is not None
         data, heads, brought = self._buffer(tiles)
         block.watch.waiting(source, f"a crossbar's packets going {PORT_NAMES[port]}".encode())
-        block.wait(block.comm.Irecv([data, MPI.BYTE], source, tag))
+        block.wait(block.comm.Irecv([data, MPI.BYTE], source, tag), source, data.nbytes)
         block.watch.moving()
         self.header[..., entering] = heads
         if block.payload:

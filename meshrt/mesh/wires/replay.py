@@ -168,9 +168,10 @@ def _exchange(block: Cores, lane: Lane, tick: RunTick, own: np.ndarray | None, p
                 tiles = own if part.message < 0 else lane.received[part.message].tiles
                 message.tiles[:, part.to] = tiles[:, part.source]
         pending.append(block.comm.Isend(message.spec, message.rank, tag))
+        block.ring(message.rank)
     for message in tick.recvs:
         block.watch.waiting(message.rank, message.note)
-        block.wait(block.comm.Irecv(message.spec, message.rank, tag))
+        block.wait(block.comm.Irecv(message.spec, message.rank, tag), message.rank, message.spec[0].nbytes)
         block.watch.moving()
 
 
