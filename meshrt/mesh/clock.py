@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import field
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -44,6 +45,7 @@ class Clock:
     seen: Callable[..., None] | None = None  # told why clocks went on, if somebody wants to look at it
     scratch: dict[int, np.ndarray] = field(default_factory=dict)  # memory for headers on their way, by size
     tables: dict[str, bytes] = field(default_factory=dict)  # for the compiled core; see strides.py
+    numbered: WeakValueDictionary[Any, np.ndarray] = field(default_factory=WeakValueDictionary)  # see strides.py
     lent: dict[int, list[np.ndarray]] = field(default_factory=dict)  # memory that was given back, by size
 
     def __post_init__(self) -> None:
