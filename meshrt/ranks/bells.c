@@ -35,7 +35,7 @@ static void sleep_by(int32_t *bell, int32_t heard, double seconds)
         futex(&bell[0], SLEEP, heard, &longest);
     __atomic_store_n(&bell[1], 0, __ATOMIC_SEQ_CST);
 }
-#else /* it answers as one that was rung already: what waits by it sleeps in another way */
+#else /* bells.py hangs up none */
 static void ring_bell(int32_t *bell) { (void)bell; }
 static void sleep_by(int32_t *bell, int32_t heard, double seconds) { (void)bell, (void)heard, (void)seconds; }
 #endif

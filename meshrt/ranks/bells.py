@@ -8,6 +8,7 @@ who sleeps wakes up by itself, too, and asks.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from meshrt.ranks.board import Board
@@ -40,8 +41,8 @@ class Bells:
 
 
 def hang_up(board: Board, core: Any) -> Bells | None:
-    """The bells of a board's ranks; None for one rank alone, and without the compiled core."""
-    if core is None or len(board.ranks) == 1:
+    """The bells of a board's ranks; None for one rank alone, without the compiled core, and where it has no futex."""
+    if core is None or sys.platform != "linux" or len(board.ranks) == 1:
         return None
     memory = board.bells
     size, begin = memory.nbytes // len(board.ranks), core.address(memory)

@@ -181,7 +181,8 @@ def waiter(bells: Bells | None = None) -> Callable[..., None]:
         nonlocal crowded_until, taken
         heard = bells.heard() if bells is not None and rank in near else taken
         taken += rank in near
-        for _ in range(2 + min(heard - taken, QUESTIONS)):  # MPI may take in one of those that are there at a question
+        # MPI may take in one of the messages that are there at each question.
+        for _ in range(2 + max(0, min(heard - taken, QUESTIONS))):
             if request.Test():
                 return
         began = now = time.perf_counter()
@@ -201,7 +202,7 @@ def waiter(bells: Bells | None = None) -> Callable[..., None]:
                 bells.listen(heard, pause)
                 rung = bells.heard() - heard
                 heard += rung
-            for _ in range(1 + min(rung, QUESTIONS)):
+            for _ in range(1 + max(0, min(rung, QUESTIONS))):
                 if request.Test():
                     return
             pause = min(max(pause, (time.perf_counter() - began) / 8), LONGEST_PAUSE)
