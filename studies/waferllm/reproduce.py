@@ -37,8 +37,8 @@ _MODEL = (
     "models' own heads, and the cache shifts."
 )
 _LONG = (
-    "An instruction on more numbers than the SIMD width was measured nowhere on a WSE-2; each width counts as much as "
-    "the first. How often decode sets up operands is counted in its code, and what it pays around an allreduce is "
+    "What a SIMD width of 16-bit numbers takes on a WSE-2 follows from the documented rule of its banks and is measured "
+    "nowhere; each width counts as much as the first. How often decode sets up operands is counted in its code, and what it pays around an allreduce is "
     "known from MeshGEMV alone."
 )
 _JOULES = (
