@@ -94,9 +94,9 @@ def reproduce_waferllm(
 @click.option("--png", "png_folder", metavar="FOLDER", help="Draw figure6.png; needs matplotlib.")
 @shared.together(shared.json_to("it"), shared.quiet)
 def neuronmm(tables: tuple[str, ...], **options: Any) -> None:
-    """NeuronMM (2025) on NeuronCores: Tables 1, 3, 4, 6, 7 and Figure 6, by shape.
+    """NeuronMM (2025) on NeuronCores: Tables 1, 3, 4, 5, 6, 7 and Figure 6, by shape.
 
-    TABLE is 1, 3, 4, 6, 7 or figure6; without any, all of them, which takes a few minutes: share it out with mpirun. Or
+    TABLE is 1, 3 to 7 or figure6; without any, all of them, which takes a few minutes: share it out with mpirun. Or
     tp32, which is not of the paper: AWS's own latencies on 32 cores.
     """
     sys.exit(failure.run_guarded(lambda comm, board: reproduce_neuronmm(comm, tables, **options)))

@@ -84,9 +84,11 @@ class Clock:
         """Memory that was borrowed, and that nobody looks at any more."""
         self.lent[memory.nbytes].append(memory)
 
-    def compute(self, operations: float, calls: int = 1, cores: np.ndarray | None = None, itemsize: int = 4) -> None:
+    def compute(
+        self, operations: float, calls: int = 1, cores: np.ndarray | None = None, itemsize: int = 4, operands: int = 2
+    ) -> None:  # fmt: skip
         """All cores of the block, or those, work: so many element-wise operations each, in `calls` alike."""
-        self.software(calls * self.device.compute_cycles(operations / calls, itemsize), cores)
+        self.software(calls * self.device.compute_cycles(operations / calls, itemsize, operands), cores)
 
     def vectors(self, length: int, calls: int, itemsize: int, cores: np.ndarray | None = None) -> None:
         """All cores of the block, or those, issue so many vector instructions on `length` numbers of that size."""

@@ -34,6 +34,7 @@ WAYS: list[tuple[tuple[int, int], dict[str, Any]]] = [
     ((4, 4), {"system": "ladder", "kv": "concat"}),
     ((4, 4), {"system": "t10", "head_groups": 2}),
     ((4, 4), {"system": "t10-inferred", "head_groups": 2}),
+    ((4, 4), {"system": "ladder-inferred", "head_groups": 2}),
 ]
 
 
