@@ -25,7 +25,7 @@ class Comparison:
     """What is compared: the choices of a program's `option`, some of them in several `kinds` (label -> options).
 
     `agree` names a part of the result that has to be the same for all; `without` are options that make no sense here,
-    and `defaults` those that are others than the program's.
+    and `defaults` those that are others than the program's. So is `mesh`, where that one would hold no alternative.
     """
 
     program: str
@@ -34,6 +34,7 @@ class Comparison:
     agree: str | None = None
     without: tuple[str, ...] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    mesh: tuple[int, int] | None = None
 
     def fixed(self) -> set[str]:
         """Options of the program that the comparison sets itself."""
@@ -60,6 +61,7 @@ COMPARISONS = {
         "token_ids",
         ("logits", "system", "capacity", "drop", "expert_grid", "experts_run"),
         {"model": "mixtral-tiny"},
+        (12, 12),
     ),
 }
 
@@ -100,7 +102,7 @@ def compare(
     """
     comparison = COMPARISONS[name]
     program = load_program(comparison.program)
-    width, height = mesh or program.mesh
+    width, height = mesh or comparison.mesh or program.mesh
     full = width * height <= FULL if payload is None else payload
     chosen = alternatives(comparison, program, only)
     jobs = [

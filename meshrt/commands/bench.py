@@ -52,7 +52,9 @@ def _comparison(name: str) -> click.Command:
 
     comparison = COMPARISONS[name]
     program = load_program(comparison.program)
+    width, height = comparison.mesh or program.mesh
     summary = f"The choices of {program.name}'s --{comparison.option} on the same work, in one table."
+    summary += f"\n\nOn {width}x{height} cores, if --mesh does not say otherwise."
 
     options = shared.own_options(program, comparison.fixed())
     for option in options:
