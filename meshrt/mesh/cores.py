@@ -29,6 +29,7 @@ from meshrt.records import dataclass
 
 if TYPE_CHECKING:
     from meshrt.mesh.audit import Audit
+    from meshrt.mesh.pairs import Pairs
 
 
 @dataclass(eq=False)
@@ -137,6 +138,16 @@ class Cores:
         if self.site_key not in maps:
             maps[self.site_key] = new_maps(self.shape)
         return maps[self.site_key]
+
+    @property
+    def pairs(self) -> "tuple[Pairs, Pairs]":
+        """Who sent to whom in this segment, of such a run: packets, and what exchanges carried."""
+        pairs = self.ledger.counters.pairs
+        if self.site_key not in pairs:
+            from meshrt.mesh.pairs import new_pairs  # most runs have no maps
+
+            pairs[self.site_key] = new_pairs(self.mesh), new_pairs(self.mesh)
+        return pairs[self.site_key]
 
     @property
     def lengths(self) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from dataclasses import field
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -10,6 +10,9 @@ from meshrt.mesh.maps import Maps
 from meshrt.mesh.peaks import Peaks
 from meshrt.mesh.timeline import Timeline
 from meshrt.records import dataclass
+
+if TYPE_CHECKING:
+    from meshrt.mesh.pairs import Pairs
 
 
 @dataclass(eq=False)
@@ -38,6 +41,7 @@ class Counters:
     out_of_order: int = 0  # heads that waited at a link for one that asked for it later (order.py)
     longest_wait: float = 0.0  # cycles, of those
     maps: dict[str, Maps] = field(default_factory=dict)  # by site, where they are wanted; so are the peaks
+    pairs: dict[str, tuple["Pairs", "Pairs"]] = field(default_factory=dict)  # and these, of packets; carried (pairs.py)
     peaks: dict[str, list[Peaks]] = field(default_factory=dict)  # of each time that cores were at work
 
 
