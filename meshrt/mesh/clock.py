@@ -12,6 +12,7 @@ from meshrt.records import dataclass
 
 TIME, HOPS, STAGES, LINK_FREE = range(4)  # rows of `Clock.cells`; four of links, by port
 RAMP_IN, RAMP_OUT = LINK_FREE + 4, LINK_FREE + 5
+IS_THERE = "is there"  # told of cores that are about to meet
 
 
 @dataclass(eq=False)
@@ -121,6 +122,8 @@ class Clock:
         """All cores go on from one moment: that at which the last one of the mesh was done."""
         self.met = time
         self.path_changes()
+        if self.seen is not None:
+            self.seen(IS_THERE)
         self.state[TIME], self.state[HOPS], self.state[STAGES] = time, hops, stages
         if self.seen is not None:
             self.seen("waits for the last core")

@@ -4,13 +4,14 @@ The core that ended last was at work, or waited for a packet, or for the last co
 to another core at the time when that one sent, and so on back to the begin. Every core's past is there (past.py).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from meshrt.mesh.device import Device
-from meshrt.mesh.past import MEETS, Event
+from meshrt.mesh.exchange.retrace import Begun, Journal, journal
+from meshrt.mesh.past import HANDS, MEETS, Event, Last
 
 
 class PathStep(NamedTuple):
@@ -34,8 +35,10 @@ class Part(NamedTuple):
     width: int
     events: Sequence[Event]
     busy: dict[int, float]
+    exchanges: Sequence[Begun]
     moments: np.ndarray
     times: np.ndarray
+    meets: np.ndarray  # which of the events are meetings
 
 
 def parts_of(shares: Sequence[dict[str, Any]]) -> list[Part]:
@@ -45,27 +48,38 @@ def parts_of(shares: Sequence[dict[str, Any]]) -> list[Part]:
         events = share["events"]
         cores = share["shape"][0] * share["shape"][1]
         times = np.array([event.times for event in events]).T.copy() if events else np.zeros((cores, 0))
-        parts.append(Part(**share, moments=np.array([event.moment for event in events], np.int64), times=times))
+        moments = np.array([event.moment for event in events], np.int64)
+        meets = np.flatnonzero([event.name == MEETS for event in events])
+        parts.append(Part(**share, moments=moments, times=times, meets=meets))
     return sorted(parts, key=lambda part: (part.number, part.corner[::-1]))
 
 
-def follow(parts: Sequence[Part], device: Device, end: float) -> list[PathStep]:
-    """The steps of the path, first to last, up to `end`, the makespan in cycles."""
-    at, core, time = _last(parts, None)
+def follow(parts: Sequence[Part], lasts: Sequence[Mapping[int, Last]], device: Device, end: float) -> list[PathStep]:
+    """The steps of the path, first to last, up to `end`, the makespan in cycles. `lasts`: `Moments.lasts`, by rank."""
+    at, core, time = _end(parts)
     steps = [PathStep("not kept", time, end, parts[at].site, _place(parts[at], core), {})] if end > time else []
     limit = len(parts[at].events)
     while time > 0:
         part = parts[at]
         number = int(np.searchsorted(part.times[core, :limit], time, "left"))
+        met = int(np.searchsorted(part.meets, limit)) - 1
+        if met >= 0 and part.meets[met] >= number:  # the last to be there may be another, also for a core that was
+            sent = part.events[part.meets[met]].sent
+            other = _waited_for(parts, lasts, sent, time)
+            if other is not None:
+                at, core = other
+                limit = _until(parts[at], sent)
+                continue
         event = part.events[number]
         before = float(part.times[core, number - 1]) if number else 0.0
         place = _place(part, core)
-        if event.name == MEETS:
-            other = _waited_for(parts, event, time)
-            if other is not None and other != (at, core):
-                at, core = other
-                limit = _until(parts[at], event.sent)
-                continue
+        if event.name == HANDS and part.exchanges:
+            exchange = next(one for one in part.exchanges[::-1] if one.number < event.moment)
+            found, begun = _through(parts, part, exchange, (place[1] * part.width + place[0], time), device)
+            steps += found
+            at, core = _find(parts, part, begun[0])
+            time, limit = begun[1], _until(parts[at], exchange.number)
+            continue
         source = None if event.sources is None else _source(parts, part, int(event.sources[core]), event.sent)
         if source is not None and 0 <= source[2] < time:
             there, sender, left = source
@@ -79,6 +93,8 @@ def follow(parts: Sequence[Part], device: Device, end: float) -> list[PathStep]:
             steps[-1] = steps[-1]._replace(begin=before)
         else:
             steps.append(PathStep(event.name, before, time, part.site, place, {}))
+        if isinstance(event.hops, int) and event.hops:
+            steps[-1] = steps[-1]._replace(more={"hops": event.hops + steps[-1].more.get("hops", 0)})
         time, limit = before, number
     return steps[::-1]
 
@@ -88,7 +104,8 @@ def reasons(
 ) -> dict[str, Any]:
     """Where the cycles of a packet went: hops, busy links and the sender's ramp, a busy ramp at its end, the tail."""
     (x, y), (u, v) = _place(part, core), source[1]
-    hops, busy = abs(x - u) + abs(y - v), part.busy.get(event.sent, 0.0)
+    busy = part.busy.get(event.sent, 0.0)
+    hops = int(event.hops[core]) if isinstance(event.hops, np.ndarray) else abs(x - u) + abs(y - v)
     more: dict[str, Any] = {"from": [u, v], "hops": hops, "left": left}
     if event.asked is None or not np.isfinite(event.asked[core]):
         return more
@@ -135,30 +152,73 @@ def _source(parts: Sequence[Part], part: Part, core: int, sent: int) -> tuple[in
     """(part, core of it, its time then) of the core of that number of the mesh when a transfer was sent."""
     if core < 0:
         return None
+    at, index = _find(parts, part, core)
+    until = _until(parts[at], sent)
+    return at, index, float(parts[at].times[index, until - 1]) if until else 0.0
+
+
+def _find(parts: Sequence[Part], part: Part, core: int) -> tuple[int, int]:
+    """(part, core of it) of the core of that number of the mesh that a part is of."""
     y, x = divmod(core, part.width)
     for at, other in enumerate(parts):
         u, v = x - other.corner[0], y - other.corner[1]
         if other.number == part.number and 0 <= u < other.shape[1] and 0 <= v < other.shape[0]:
-            index, until = v * other.shape[1] + u, _until(other, sent)
-            return at, index, float(other.times[index, until - 1]) if until else 0.0
-    return None
+            return at, v * other.shape[1] + u
+    raise ValueError(f"no rank has core {core} of {part.site}")
 
 
-def _last(parts: Sequence[Part], moment: int | None) -> tuple[int, int, float]:
-    """(part, core, time) of the core that was last then; the first in order of sites, rows, columns where several."""
-    best: tuple[float, int, int, int, int, int] | None = None
-    for at, part in enumerate(parts):
-        until = len(part.events) if moment is None else _until(part, moment)
-        times = part.times[:, until - 1] if until else np.zeros(len(part.times))
-        for core in np.flatnonzero(times == times.max()):
-            x, y = _place(part, int(core))
-            found = (-float(times[core]), part.number, y, x, at, int(core))
-            best = found if best is None or found < best else best
-    assert best is not None
-    return best[4], best[5], -best[0]
+def _end(parts: Sequence[Part]) -> tuple[int, int, float]:
+    """(part, core, time) of a core that was last in the end."""
+    ends = [(part.times[:, -1] if len(part.events) else np.zeros(len(part.times))) for part in parts]
+    at = max(range(len(parts)), key=lambda at: float(ends[at].max()))
+    return at, int(np.argmax(ends[at])), float(ends[at].max())
 
 
-def _waited_for(parts: Sequence[Part], event: Event, time: float) -> tuple[int, int] | None:
-    """The core that was the last at a meeting, if it is one that is looked at."""
-    at, core, then = _last(parts, event.sent)
-    return (at, core) if then == time else None
+def _waited_for(
+    parts: Sequence[Part], lasts: Sequence[Mapping[int, Last]], moment: int, time: float
+) -> tuple[int, int] | None:
+    """(part, core) of the core that was the last at a meeting, if that is known."""
+    last = max((of_rank[moment] for of_rank in lasts if moment in of_rank), default=None)
+    if last is None or last.time != time:
+        return None
+    number, y, x = (-part for part in last.place)
+    part = next(part for part in parts if part.number == number)
+    return _find(parts, part, y * part.width + x)
+
+
+def _through(
+    parts: Sequence[Part], part: Part, exchange: Begun, end: tuple[int, float], device: Device
+) -> tuple[list[PathStep], tuple[int, float]]:
+    """The steps, last to first, that led to a core's time in an exchange: (core, time), and to which at its begin."""
+    core, time = end
+    did = _journal(parts, part, exchange, device).last.get(core)
+    assert did is not None and did.after == time
+    steps = []
+    while did is not None:
+        y, x = divmod(core, part.width)
+        if did.after > did.begin:
+            steps.append(PathStep("relays or adds a packet", did.begin, did.after, part.site, (x, y), {}))
+        if did.hop is None:
+            time, did = did.begin, did.before
+            continue
+        hop = did.hop
+        v, u = divmod(hop.source, part.width)
+        more = {
+            "from": [u, v], "hops": 1, "left": hop.ready, "on_the_way": device.alpha, "links": hop.left - hop.ready,
+            "ramp": hop.came - hop.busy - hop.asked, "tail": hop.busy,
+        }  # fmt: skip
+        steps.append(PathStep("packet, exchange", hop.ready, hop.came, part.site, (x, y), more))
+        core, time, did = hop.source, hop.ready, hop.behind
+    return steps, (core, time)
+
+
+def _journal(parts: Sequence[Part], part: Part, exchange: Begun, device: Device) -> Journal:
+    """All of an exchange, of all ranks' cores."""
+    mine = [other for other in parts if other.number == part.number]
+    height = max(other.corner[1] + other.shape[0] for other in mine)
+    cells = np.zeros((len(exchange.cells), height, part.width))
+    for other in mine:
+        (x, y), (rows, columns) = other.corner, other.shape
+        begun = next(one for one in other.exchanges if one.number == exchange.number)
+        cells[:, y : y + rows, x : x + columns] = begun.cells.reshape(-1, rows, columns)
+    return journal(part.width, height, cells.reshape(len(cells), -1), exchange.parts, device)

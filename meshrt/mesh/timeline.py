@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meshrt.errors import UsageError
-from meshrt.mesh.clock import TIME
+from meshrt.mesh.clock import TIME, Clock
 from meshrt.mesh.device import Device
 from meshrt.mesh.mesh import Mesh
 from meshrt.ranks.control import Control
@@ -20,6 +20,7 @@ from meshrt.ranks.files import write_file
 from meshrt.records import dataclass
 
 if TYPE_CHECKING:
+    from meshrt.mesh.exchange.legs import Transfer
     from meshrt.mesh.past import Moments, Past
 
 CORES = 32  # of a mesh that are looked at, if nobody says which
@@ -41,9 +42,9 @@ class Tracks:
     last: np.ndarray
     steps: list[list[Step]]
 
-    def note(self, name: str, sent: int = -1, asked: np.ndarray | None = None) -> None:
+    def note(self, name: str, sent: int = -1, asked: np.ndarray | None = None, hops: np.ndarray | int = 0) -> None:
         """Clocks may have gone on, and this is why: `Past.note`."""
-        self.past.note(name, sent, None if asked is None else asked.ravel())
+        self.past.note(name, sent, None if asked is None else asked.ravel(), hops)
         now = self.state[TIME][self.at]
         for core in np.flatnonzero(now > self.last):
             steps, begin, end = self.steps[core], float(self.last[core]), float(now[core])
@@ -78,6 +79,11 @@ class Timeline:
         past = Past(site, len(self.tracks), mesh, state, self.moments)
         self.tracks.append(Tracks(site, here, state, past, at, state[TIME][at].copy(), [[] for _ in here]))
         return self.tracks[-1].note
+
+    def exchanges(self, clock: Clock, transfers: "Sequence[Transfer]") -> None:
+        """An exchange of the block of this clock begins."""
+        note: Any = clock.seen
+        note.__self__.past.exchange(clock.cells, transfers)
 
     def sends(self, note: Any, busy: float) -> int:
         """A transfer of the block that has this `note` begins: its number. Links are busy with a packet for so long."""
@@ -125,13 +131,14 @@ def write_timeline(timeline: Timeline, control: Control, device: Device, phases:
         ]
     )
     pasts = control.gather([track.past.share() for track in timeline.tracks])
+    lasts = control.gather({} if timeline.moments is None else timeline.moments.lasts)
     end = max((phase[2] for phase in phases), default=0.0)
-    if shares is None or pasts is None:
+    if shares is None or pasts is None or lasts is None:
         return
     parts = parts_of([past for share in pasts for past in share])
     tracks = sorted((track for share in shares for track in share), key=lambda track: track[:2])
     events = [_event("phases", "phases", step, device) for step in phases if step[0]]
-    for step in follow(parts, device, end):
+    for step in follow(parts, lasts, device, end):
         where = {"core": list(step.core), "site": step.site.strip(), **step.more}
         events.append(_event("critical path", "critical path", step[:3], device, where))
     for site, (x, y), steps in tracks:

@@ -199,7 +199,8 @@ def receive_all(block: Cores, flights: tuple[Flight, ...]) -> None:
         _wait_all(block, arrival)
         arrival.end()
         if block.clock.seen is not None and asked is not None:
-            block.clock.seen(f"waits for {arrival.lane.schedule.note}", arrival.sent, asked[at])
+            note = f"waits for {arrival.lane.schedule.note}"
+            block.clock.seen(note, arrival.sent, asked[at], _hops_by_core(block, arrival.lane))
 
 
 def _by_core(block: Cores, arrival: Arrival) -> np.ndarray:
@@ -208,6 +209,18 @@ def _by_core(block: Cores, arrival: Arrival) -> np.ndarray:
     if arrival.served is None:  # else some have their ramps already
         arrival.lane.view.of(asked)[..., arrival.lane.schedule.delivered] = arrival.landing.time
     return asked
+
+
+def _hops_by_core(block: Cores, lane: Lane) -> np.ndarray:
+    """The hops of a lane's packets, int32 [cores of the block] by receiver. Made once."""
+    known, key = lane.schedule.cache, (lane.view, "hops")
+    if key not in known:
+        hops, landed = np.zeros(block.shape, np.int32), np.zeros((lane.view.count, lane.schedule.count), np.int32)
+        for part in lane.schedule.parts:
+            landed[:, part.delivered] = part.hops
+        lane.view.of(hops)[:, lane.schedule.delivered] = landed
+        known[key] = hops.ravel()
+    return known[key]  # type: ignore[return-value]
 
 
 def _wait_all(block: Cores, arrival: Arrival) -> None:
@@ -252,7 +265,7 @@ def receive_at(block: Cores, channel: Channel, flight: Flight, positions: np.nda
             ramps.serve(block, arrival, positions[low + cores])
             _wait(block, arrival, positions[low + cores] & (arrival.landing.time > lane.time.get()))
             if block.clock.seen is not None:
-                block.clock.seen(f"waits for {lane.schedule.note}", arrival.sent)
+                block.clock.seen(f"waits for {lane.schedule.note}", arrival.sent, hops=_hops_by_core(block, lane))
 
 
 def transfer(
