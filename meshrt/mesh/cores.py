@@ -73,7 +73,7 @@ class Cores:
         if self.mapped:
             self.clock.busy = np.zeros(self.shape)
         if self.ledger.timeline is not None:
-            self.clock.seen = self.ledger.timeline.watch(self.mesh, self.site_key, self.clock.state)
+            self.ledger.timeline.watch(self.mesh, self.site_key, self.clock)
         if self.wafer is not None:
             self.clock.late = (self.lengths - 1) * self.device.alpha
             self.ledger.wafers[self.site_key] = links_of(self.wafer, self.mesh)

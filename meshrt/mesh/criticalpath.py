@@ -191,7 +191,7 @@ def _through(
 ) -> tuple[list[PathStep], tuple[int, float]]:
     """The steps, last to first, that led to a core's time in an exchange: (core, time), and to which at its begin."""
     core, time = end
-    did = _journal(parts, part, exchange, device).last.get(core)
+    did = journal_of(parts, part, exchange, device).last.get(core)
     assert did is not None and did.after == time
     steps = []
     while did is not None:
@@ -212,7 +212,7 @@ def _through(
     return steps, (core, time)
 
 
-def _journal(parts: Sequence[Part], part: Part, exchange: Begun, device: Device) -> Journal:
+def journal_of(parts: Sequence[Part], part: Part, exchange: Begun, device: Device) -> Journal:
     """All of an exchange, of all ranks' cores."""
     mine = [other for other in parts if other.number == part.number]
     height = max(other.corner[1] + other.shape[0] for other in mine)

@@ -5,7 +5,7 @@ core: its steps lie end to end, and add up to the whole run, to the cycle.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,9 @@ from meshrt.ranks.files import write_file
 from meshrt.records import dataclass
 
 if TYPE_CHECKING:
+    from meshrt.mesh.criticalpath import Part
     from meshrt.mesh.exchange.legs import Transfer
+    from meshrt.mesh.linktrace import Links
     from meshrt.mesh.past import Moments, Past
 
 CORES = 32  # of a mesh that are looked at, if nobody says which
@@ -41,6 +43,7 @@ class Tracks:
     at: tuple[np.ndarray, np.ndarray]
     last: np.ndarray
     steps: list[list[Step]]
+    links: "Links | None" = None
 
     def note(self, name: str, sent: int = -1, asked: np.ndarray | None = None, hops: np.ndarray | int = 0) -> None:
         """Clocks may have gone on, and this is why: `Past.note`."""
@@ -62,11 +65,13 @@ class Timeline:
 
     path: str
     chosen: str | None = None
+    links: str | None = None  # the cores whose links out are looked at; None: none
     tracks: list[Tracks] = field(default_factory=list)
     moments: "Moments | None" = None
 
-    def watch(self, mesh: Mesh, site: str, state: np.ndarray) -> Callable[..., None]:
-        """What is to be called where clocks of this block may have gone on, with the reason."""
+    def watch(self, mesh: Mesh, site: str, clock: Clock) -> None:
+        """Look at a block: from now on its clock tells where times may have gone on, with the reason."""
+        state = clock.state
         here = [
             (x, y) for x, y in choose(self.chosen, mesh.width, mesh.height)
             if 0 <= x - mesh.x0 < mesh.block_width and 0 <= y - mesh.y0 < mesh.block_height
@@ -78,7 +83,13 @@ class Timeline:
             self.moments = Moments(most=min(SENDS, NUMBERS // (mesh.width * mesh.height)))
         past = Past(site, len(self.tracks), mesh, state, self.moments)
         self.tracks.append(Tracks(site, here, state, past, at, state[TIME][at].copy(), [[] for _ in here]))
-        return self.tracks[-1].note
+        clock.seen = self.tracks[-1].note
+        if self.links is not None:
+            from meshrt.mesh.linktrace import links_of
+
+            cores = choose(self.links, mesh.width, mesh.height, "--trace-links")
+            clock.links = links_of(site, past.number, mesh, clock, cores, self.moments)
+            self.tracks[-1].links = clock.links
 
     def exchanges(self, clock: Clock, transfers: "Sequence[Transfer]") -> None:
         """An exchange of the block of this clock begins."""
@@ -90,7 +101,7 @@ class Timeline:
         return int(note.__self__.past.sends(busy))
 
 
-def choose(text: str | None, width: int, height: int) -> list[tuple[int, int]]:
+def choose(text: str | None, width: int, height: int, option: str = "--trace-cores") -> list[tuple[int, int]]:
     """'3,*;0,0' -> the cores of column 3, and core (0, 0), of those that the mesh has; None: some along its diagonal.
 
     UsageError.
@@ -103,23 +114,23 @@ def choose(text: str | None, width: int, height: int) -> list[tuple[int, int]]:
     for part in text.split(";"):
         words = [word.strip() for word in part.split(",")]
         if len(words) != 2 or not all(word == "*" or word.isdecimal() for word in words):
-            raise UsageError(f"--trace-cores {text!r}: give X,Y or X,* or *,Y, with a ; between several")
+            raise UsageError(f"{option} {text!r}: give X,Y or X,* or *,Y, with a ; between several")
         columns, rows = (
             range(length) if word == "*" else range(int(word), min(int(word) + 1, length))
             for word, length in zip(words, (width, height), strict=True)
         )
         chosen |= {(x, y) for x in columns for y in rows}
     if not 0 < len(chosen) <= MOST_CORES:
-        raise UsageError(
-            f"--trace-cores {text!r} are {len(chosen)} of {width} x {height} cores; give 1 to {MOST_CORES}"
-        )
+        raise UsageError(f"{option} {text!r} are {len(chosen)} of {width} x {height} cores; give 1 to {MOST_CORES}")
     return sorted(chosen)
 
 
-def write_timeline(timeline: Timeline, control: Control, device: Device, phases: Sequence[Step]) -> None:
+def write_timeline(
+    timeline: Timeline, control: Control, device: Device, phases: Sequence[Step], crossed: Mapping[str, np.ndarray]
+) -> None:
     """All ranks' steps and the critical path, in the Trace Event Format (JSON), in microseconds; cycles are told too.
 
-    Rank 0 writes.
+    `crossed`: bytes over the links of this rank, [4, bh, bw], by site. Rank 0 writes.
     """
     from meshrt.mesh.criticalpath import follow, parts_of, waited
 
@@ -132,8 +143,11 @@ def write_timeline(timeline: Timeline, control: Control, device: Device, phases:
     )
     pasts = control.gather([track.past.share() for track in timeline.tracks])
     lasts = control.gather({} if timeline.moments is None else timeline.moments.lasts)
+    links = control.gather(
+        [track.links.share(crossed.get(track.site)) for track in timeline.tracks if track.links is not None]
+    )
     end = max((phase[2] for phase in phases), default=0.0)
-    if shares is None or pasts is None or lasts is None:
+    if shares is None or pasts is None or lasts is None or links is None:
         return
     parts = parts_of([past for share in pasts for past in share])
     tracks = sorted((track for share in shares for track in share), key=lambda track: track[:2])
@@ -145,8 +159,24 @@ def write_timeline(timeline: Timeline, control: Control, device: Device, phases:
         for step in steps:
             more = waited(parts, device, site, (x, y), step[2]) if step[0].startswith("waits for route") else {}
             events.append(_event(site.strip(), f"core ({x}, {y})", step, device, more))
+    events += _of_links([share for of_rank in links for share in of_rank], parts, device, end)
     document = {"traceEvents": events, "displayTimeUnit": "ns"}
     write_file("--trace", timeline.path, lambda stream: stream.write((json.dumps(document) + "\n").encode()))
+
+
+def _of_links(
+    shares: Sequence[Mapping[str, Any]], parts: "Sequence[Part]", device: Device, end: float
+) -> Iterator[dict[str, Any]]:
+    """When chosen links were busy."""
+    if not shares:
+        return
+    from meshrt.mesh.criticalpath import journal_of
+    from meshrt.mesh.linktrace import intervals
+
+    exchanges = {(part.number, one.number): (part, one) for part in parts for one in part.exchanges}
+    journals = {key: journal_of(parts, part, one, device) for key, (part, one) in exchanges.items()}
+    for site, lane, step, more in intervals(shares, journals, device, end):
+        yield _event(f"links {site.strip()}", lane, step, device, more)
 
 
 def _event(process: str, lane: str, step: Step, device: Device, more: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from mpi4py import MPI
 
 from meshrt.emulate import emulate
 from meshrt.errors import UsageError
+from meshrt.mesh.clock import Clock
 from meshrt.mesh.device import Device
 from meshrt.mesh.exchange.exchange import crossbar, exchange
 from meshrt.mesh.exchange.legs import Transfer
@@ -195,9 +196,11 @@ def test_steps_have_their_reasons(tmp_path: Path, comm: Any) -> None:
 
 
 def test_a_core_keeps_so_many_steps_and_no_more() -> None:
-    state = np.zeros((3, 1, 1))
+    clock = Clock(Mesh(1, 1), Device(name="any"))
+    state = clock.state
     line = Timeline("", "0,0")
-    note = line.watch(Mesh(1, 1), "", state)
+    line.watch(Mesh(1, 1), "", clock)
+    note: Any = clock.seen
     for step in range(STEPS + 100):
         state[0] += 1
         note(f"step {step % 2}")

@@ -58,7 +58,19 @@ def compile_schedule(
         channel.number % 32768,
         f"route set {channel.number} along {channel.axis or 'paths'}",
         _origins(block, channel, trace, slots[order]) if block.mapped else None,
+        () if block.clock.links is None else tuple(_courses(block, channel, trace, keep)),
+        ints() if block.clock.links is None else _origins(block, channel, trace, np.flatnonzero(keep)),
     )
+
+
+def _courses(
+    block: Cores, channel: Channel, trace: Trace, keep: np.ndarray
+) -> Iterator[tuple[int, np.ndarray, np.ndarray, int]]:
+    """(port, cores that packets leave by it, where they are from, hops after that) of all that move."""
+    for hops, tick in enumerate(trace.ticks[1:], 1):
+        for port, slots, cores in tick.moves:
+            on = keep[slots]
+            yield port, cores[on], _origins(block, channel, trace, slots[on]), hops
 
 
 def _origins(block: Cores, channel: Channel, trace: Trace, slots: np.ndarray) -> np.ndarray:

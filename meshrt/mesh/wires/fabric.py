@@ -75,7 +75,8 @@ def send(
         sent = timeline.sends(block.clock.seen, 0.0 if stream else passage.busy)
     if prepared.schedule.idle:
         return Flight(out, [])
-    arrivals = []
+    links, arrivals = block.clock.links, []
+    before = None if links is None else links.before()
     for view in prepared.views:
         arrived = _send(block, prepared, view, tiles, out, combine, passage)
         if arrived is not None:
@@ -83,6 +84,10 @@ def send(
     if timeline is not None:
         for arrived in arrivals:
             arrived.sent = sent
+        if links is not None:
+            links.after(
+                sent, prepared.schedule, prepared.views, prepared.nbytes, passage.busy, block.device.alpha, before
+            )
     if block.audit is not None:
         block.audit.sends(arrivals)
     return Flight(out, arrivals)
