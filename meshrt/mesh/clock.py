@@ -43,6 +43,8 @@ class Clock:
     users: dict[Any, Any] = field(default_factory=dict)  # channels that were last on their links; see order.py
     busy: np.ndarray | None = None  # [bh, bw]: cycles of work, not yet in the maps; None where there are none
     seen: Callable[..., None] | None = None  # told why clocks went on, if somebody wants to look at it
+    past: Any = None  # what led to the cores' times, if somebody wants to know: past.py
+    messages: Any = None  # told of transfers, if these are to be written: messages.py
     links: Any = None  # told of transfers, if somebody wants to see links: linktrace.py
     scratch: dict[int, np.ndarray] = field(default_factory=dict)  # memory for headers on their way, by size
     tables: dict[str, bytes] = field(default_factory=dict)  # for the compiled core; see strides.py

@@ -74,6 +74,8 @@ class Cores:
             self.clock.busy = np.zeros(self.shape)
         if self.ledger.timeline is not None:
             self.ledger.timeline.watch(self.mesh, self.site_key, self.clock)
+        if self.ledger.messages is not None:
+            self.ledger.messages.watch(self.mesh, self.clock)
         if self.wafer is not None:
             self.clock.late = (self.lengths - 1) * self.device.alpha
             self.ledger.wafers[self.site_key] = links_of(self.wafer, self.mesh)

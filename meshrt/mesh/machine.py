@@ -46,6 +46,8 @@ def open_machine(
     trace_cores: Annotated[str | None, "Which.  [default: 32 along the diagonal]", Shown("X,Y;X,*;...")] = None,
     trace_links: Annotated[str | None, "And when links out of these were busy.  [default: none]",
         Shown("X,Y;X,*;...")] = None,
+    goal: Annotated[str | None, "Write all messages as a GOAL schedule, for LogGOPSim.", Shown("FILE")] = None,
+    chakra: Annotated[str | None, "The same as Chakra traces PREFIX.CORE.et, for ASTRA-sim.", Shown("PREFIX")] = None,
 ) -> Block:  # fmt: skip
     """This rank's block of the mesh. `wafer` lays one of that width and height on a wafer with defects; `timed` as in
     `Cores`. UsageError.
@@ -65,6 +67,7 @@ def open_machine(
         choose(trace_cores, width, height)
         if trace_links is not None:
             choose(trace_links, width, height, "--trace-links")
+    messages = _messages(goal, chakra, width * height)
     numbers = find_device(device, core_memory=core_memory, route_entries=route_entries)
     if defects is None:
         if spares is not None:
@@ -78,10 +81,25 @@ def open_machine(
         raise UsageError(f"--defects-seed is for a RATE; --defects {defects} is a file, leave the seed away")
     else:
         laid = make_wafer(defects, spares, defects_seed or 0, width, height)
-    block = make_block(comm, numbers, width, height, board, payload, laid, maps, timeline, timed)
+    block = make_block(comm, numbers, width, height, board, payload, laid, maps, timeline, timed, messages)
     block.console = console
     board.owned_by(os.getpid(), block.mesh.cores_here)
     return block
+
+
+def _messages(goal: str | None, chakra: str | None, cores: int) -> Any:
+    """What keeps the messages of a run, if they are to be written. UsageError."""
+    if goal is None and chakra is None:
+        return None
+    from meshrt.mesh.messages import MANY, Messages  # few runs are
+
+    if goal is not None:
+        check_target("--goal", goal)
+    if chakra is not None:
+        check_target("--chakra", f"{chakra}.0.et")
+        if cores > MANY:
+            raise UsageError(f"--chakra writes a file a core, for {MANY} cores at most, and these are {cores}")
+    return Messages(goal, chakra)
 
 
 def gather(block: Block) -> Measured | None:
@@ -93,4 +111,8 @@ def gather(block: Block) -> Measured | None:
         named = [(part.name, part.begin[0], part.end[0]) for part in block.ledger.segments]
         crossed = merge(block.ledger.segments).counters.links
         write_timeline(block.ledger.timeline, block.control, block.device, named, crossed)
+    if block.ledger.messages is not None:
+        from meshrt.mesh.messages import write_messages
+
+        write_messages(block.ledger.messages, block.control, block.device)
     return measured

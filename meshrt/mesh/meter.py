@@ -12,6 +12,7 @@ from meshrt.mesh.timeline import Timeline
 from meshrt.records import dataclass
 
 if TYPE_CHECKING:
+    from meshrt.mesh.messages import Messages
     from meshrt.mesh.pairs import Pairs
 
 
@@ -88,6 +89,7 @@ class Ledger:
     at_work: dict[int, Any] = field(default_factory=dict)  # blocks that have yet to enter counts of theirs, by id
     maps_path: str | None = None  # of a file for what each core and link did
     timeline: Timeline | None = None  # of some cores, if somebody wants to look at it
+    messages: "Messages | None" = None  # all of them, if they are to be written
 
 
 @dataclass(frozen=True, eq=False)

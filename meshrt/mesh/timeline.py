@@ -83,7 +83,7 @@ class Timeline:
             self.moments = Moments(most=min(SENDS, NUMBERS // (mesh.width * mesh.height)))
         past = Past(site, len(self.tracks), mesh, state, self.moments)
         self.tracks.append(Tracks(site, here, state, past, at, state[TIME][at].copy(), [[] for _ in here]))
-        clock.seen = self.tracks[-1].note
+        clock.seen, clock.past = self.tracks[-1].note, past
         if self.links is not None:
             from meshrt.mesh.linktrace import links_of
 
@@ -93,12 +93,11 @@ class Timeline:
 
     def exchanges(self, clock: Clock, transfers: "Sequence[Transfer]") -> None:
         """An exchange of the block of this clock begins."""
-        note: Any = clock.seen
-        note.__self__.past.exchange(clock.cells, transfers)
+        clock.past.exchange(clock.cells, transfers)
 
-    def sends(self, note: Any, busy: float) -> int:
-        """A transfer of the block that has this `note` begins: its number. Links are busy with a packet for so long."""
-        return int(note.__self__.past.sends(busy))
+    def sends(self, clock: Clock, busy: float) -> int:
+        """A transfer of the block of this clock begins: its number. Links are busy with a packet for so long."""
+        return int(clock.past.sends(busy))
 
 
 def choose(text: str | None, width: int, height: int, option: str = "--trace-cores") -> list[tuple[int, int]]:

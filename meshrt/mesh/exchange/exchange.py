@@ -70,6 +70,8 @@ def exchange(block: "Block", bar: Crossbar, *transfers: Transfer) -> list[np.nda
     ramps.settle(block)
     if block.ledger.timeline is not None:
         block.ledger.timeline.exchanges(block.clock, transfers)
+    if block.clock.messages is not None:
+        block.clock.messages.exchange(transfers)
     anywhere, lines = (Convoy, Porter) if block.core is None else (MarchingConvoy, MarchingPorter)
     flights: list[Any] = [
         (lines if transfer.axis else anywhere)(block, transfer, number) for number, transfer in enumerate(transfers)

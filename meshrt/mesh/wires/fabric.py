@@ -72,7 +72,10 @@ def send(
     passage = _passage(block, channel, prepared)
     timeline = block.ledger.timeline
     if timeline is not None:
-        sent = timeline.sends(block.clock.seen, 0.0 if stream else passage.busy)
+        sent = timeline.sends(block.clock, 0.0 if stream else passage.busy)
+    messages = block.clock.messages
+    if messages is not None:
+        number = messages.send(prepared.schedule, prepared.views, prepared.nbytes)
     if prepared.schedule.idle:
         return Flight(out, [])
     links, arrivals = block.clock.links, []
@@ -88,6 +91,9 @@ def send(
             links.after(
                 sent, prepared.schedule, prepared.views, prepared.nbytes, passage.busy, block.device.alpha, before
             )
+    if messages is not None:
+        for arrived in arrivals:
+            arrived.number = number
     if block.audit is not None:
         block.audit.sends(arrivals)
     return Flight(out, arrivals)
@@ -202,6 +208,8 @@ def receive_all(block: Cores, flights: tuple[Flight, ...]) -> None:
     ramps.serve_all(block, arrivals)
     for at, arrival in enumerate(arrivals):
         _wait_all(block, arrival)
+        if block.clock.messages is not None:
+            block.clock.messages.wait(arrival.number, arrival.lane)
         arrival.end()
         if block.clock.seen is not None and asked is not None:
             note = f"waits for {arrival.lane.schedule.note}"
@@ -269,6 +277,8 @@ def receive_at(block: Cores, channel: Channel, flight: Flight, positions: np.nda
         if not arrival.over:
             ramps.serve(block, arrival, positions[low + cores])
             _wait(block, arrival, positions[low + cores] & (arrival.landing.time > lane.time.get()))
+            if block.clock.messages is not None:
+                block.clock.messages.wait(arrival.number, lane, positions[low + cores])
             if block.clock.seen is not None:
                 block.clock.seen(f"waits for {lane.schedule.note}", arrival.sent, hops=_hops_by_core(block, lane))
 
