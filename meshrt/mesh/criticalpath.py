@@ -5,13 +5,14 @@ to another core at the time when that one sent, and so on back to the begin. Eve
 """
 
 from collections.abc import Mapping, Sequence
+from math import floor
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from meshrt.mesh.device import Device
 from meshrt.mesh.exchange.retrace import Begun, Journal, journal
-from meshrt.mesh.past import HANDS, MEETS, Event, Last
+from meshrt.mesh.past import HANDS, MEETS, UNIT, Event, Last
 
 
 class PathStep(NamedTuple):
@@ -39,6 +40,7 @@ class Part(NamedTuple):
     moments: np.ndarray
     times: np.ndarray
     meets: np.ndarray  # which of the events are meetings
+    until: Sequence[int]  # how many of them were before each moment was over
 
 
 def parts_of(shares: Sequence[dict[str, Any]]) -> list[Part]:
@@ -50,7 +52,8 @@ def parts_of(shares: Sequence[dict[str, Any]]) -> list[Part]:
         times = np.array([event.times for event in events]).T.copy() if events else np.zeros((cores, 0))
         moments = np.array([event.moment for event in events], np.int64)
         meets = np.flatnonzero([event.name == MEETS for event in events])
-        parts.append(Part(**share, moments=moments, times=times, meets=meets))
+        until = np.searchsorted(moments, np.arange(moments.max(initial=0) + 1), "right").tolist()
+        parts.append(Part(**share, moments=moments, times=times, meets=meets, until=until))
     return sorted(parts, key=lambda part: (part.number, part.corner[::-1]))
 
 
@@ -80,7 +83,7 @@ def follow(parts: Sequence[Part], lasts: Sequence[Mapping[int, Last]], device: D
             at, core = _find(parts, part, begun[0])
             time, limit = begun[1], _until(parts[at], exchange.number)
             continue
-        source = None if event.sources is None else _source(parts, part, int(event.sources[core]), event.sent)
+        source = _source(parts, part, core, number)
         if source is not None and 0 <= source[2] < time:
             there, sender, left = source
             more = reasons(part, event, core, (there, _place(parts[there], sender)), left, time, device)
@@ -117,25 +120,26 @@ def reasons(
     }  # fmt: skip
 
 
-def waited(parts: Sequence[Part], device: Device, site: str, core: tuple[int, int], end: float) -> dict[str, Any]:
-    """Of the wait of a core that ended then: for whom, and why it took so long; empty where that is not known."""
+def waits(parts: Sequence[Part], device: Device, site: str, core: tuple[int, int], ends: Sequence[float]) -> list[Any]:
+    """Of the waits of a core that ended then: for whom, and why each took so long; empty where that is not known."""
+    found: list[dict[str, Any]] = [{} for _ in ends]
     for part in parts:
         x, y = core[0] - part.corner[0], core[1] - part.corner[1]
         if part.site != site or not (0 <= x < part.shape[1] and 0 <= y < part.shape[0]):
             continue
         at = y * part.shape[1] + x
-        number = int(np.searchsorted(part.times[at], end, "left"))
-        if number == len(part.events) or part.times[at, number] != end:
-            continue
-        event = part.events[number]
-        source = None if event.sources is None else _source(parts, part, int(event.sources[at]), event.sent)
-        if source is None:
-            continue
-        there, sender, left = source
-        before = float(part.times[at, number - 1]) if number else 0.0
-        more = reasons(part, event, at, (there, _place(parts[there], sender)), left, end, device)
-        return more | {"data": max(0.0, left - before)}
-    return {}
+        for step, number in enumerate(np.searchsorted(part.times[at], ends, "left").tolist()):
+            if number == len(part.events) or part.times[at, number] != ends[step] or found[step]:
+                continue
+            source = _source(parts, part, at, number)
+            if source is None:
+                continue
+            there, sender, left = source
+            before = float(part.times[at, number - 1]) if number else 0.0
+            sender_at = there, _place(parts[there], sender)
+            more = reasons(part, part.events[number], at, sender_at, left, ends[step], device)
+            found[step] = more | {"data": max(0.0, left - before)}
+    return found
 
 
 def _place(part: Part, core: int) -> tuple[int, int]:
@@ -145,15 +149,20 @@ def _place(part: Part, core: int) -> tuple[int, int]:
 
 def _until(part: Part, moment: int) -> int:
     """How many of its events were before the transfer or meeting of that number."""
-    return int(np.searchsorted(part.moments, moment, "right"))
+    return part.until[min(moment, len(part.until) - 1)]
 
 
-def _source(parts: Sequence[Part], part: Part, core: int, sent: int) -> tuple[int, int, float] | None:
-    """(part, core of it, its time then) of the core of that number of the mesh when a transfer was sent."""
-    if core < 0:
+def _source(parts: Sequence[Part], part: Part, core: int, number: int) -> tuple[int, int, float] | None:
+    """(part, core of it, its time when it sent) of whose packet a core waited for at an event; None: for none."""
+    event, before = part.events[number], part.times[core, number - 1] if number else 0.0
+    if event.stages is None or part.times[core, number] == before:
         return None
-    at, index = _find(parts, part, core)
-    until = _until(parts[at], sent)
+    stages = float(event.stages[core])
+    sender = round((stages - floor(stages)) / UNIT) - 1
+    if sender < 0:
+        return None
+    at, index = _find(parts, part, sender)
+    until = _until(parts[at], event.sent)
     return at, index, float(parts[at].times[index, until - 1]) if until else 0.0
 
 

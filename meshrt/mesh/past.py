@@ -31,15 +31,16 @@ HANDS = "hands packets on to any core, and waits for its own"
 class Event:
     """Clocks went on: after `moment` transfers and meetings, to these times, float64 [cores of the block].
 
-    Of a wait: for the transfer of number `sent`, from the cores of these numbers (-1: none), whose packets asked for
-    the receiver's ramp at `asked`; `sent` is -1 for what is no wait for a packet, and the moment of a meeting there.
+    Of a wait: for the transfer of number `sent`, whose packets asked for the receiver's ramp at `asked`; the numbers of
+    their cores are in the fractions of `stages`, where a core's time went on. `sent` is -1 for what is no wait for a
+    packet, and the moment of a meeting there.
     """
 
     moment: int
     name: str
     times: np.ndarray
     sent: int = -1
-    sources: np.ndarray | None = None
+    stages: np.ndarray | None = None
     asked: np.ndarray | None = None
     hops: np.ndarray | int = 0  # of the packets, by core as `times`; of what was not run, on the path of all cores
 
@@ -139,17 +140,10 @@ class Past:
             return
         now = self.state[TIME]
         if meets or (now != self.last).any():
-            before, self.last = self.last, now.copy()
-            sources = None
-            if sent >= 0:
-                stages = self.state[STAGES]
-                found = np.rint((stages - np.floor(stages)) / UNIT).astype(np.int32) - 1
-                sources = np.where(now != before, found, -1).ravel()
-            self.events.append(
-                Event(
-                    moments.count, name, self.last.ravel(), moments.count - 1 if meets else sent, sources, asked, hops
-                )
-            )
+            self.last = now.copy()
+            stages = self.state[STAGES].flatten() if sent >= 0 else None
+            moment = moments.count - 1 if meets else sent
+            self.events.append(Event(moments.count, name, self.last.ravel(), moment, stages, asked, hops))
             if sent >= 0:
                 self.sign()
         if meets or name == HANDS:

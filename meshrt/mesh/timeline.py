@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meshrt.errors import UsageError
-from meshrt.mesh.clock import TIME, Clock
+from meshrt.mesh.clock import IS_THERE, TIME, Clock
 from meshrt.mesh.device import Device
 from meshrt.mesh.mesh import Mesh
 from meshrt.ranks.control import Control
@@ -29,6 +29,8 @@ CORES = 32  # of a mesh that are looked at, if nobody says which
 MOST_CORES = 1024
 STEPS = 20_000  # of a core that are kept: what follows is one step, "not kept"
 
+NOTES = 4096  # that are made into steps together
+
 Step = tuple[str, float, float]  # what, and from when to when, in cycles
 
 
@@ -44,19 +46,45 @@ class Tracks:
     last: np.ndarray
     steps: list[list[Step]]
     links: "Links | None" = None
+    names: list[str] = field(default_factory=list)  # notes that are no steps yet: why, and what time it was then
+    rows: list[np.ndarray] = field(default_factory=list)
 
     def note(self, name: str, sent: int = -1, asked: np.ndarray | None = None, hops: np.ndarray | int = 0) -> None:
         """Clocks may have gone on, and this is why: `Past.note`."""
         self.past.note(name, sent, None if asked is None else asked.ravel(), hops)
-        now = self.state[TIME][self.at]
-        for core in np.flatnonzero(now > self.last):
-            steps, begin, end = self.steps[core], float(self.last[core]), float(now[core])
-            if steps and steps[-1][2] == begin and (steps[-1][0] == name or len(steps) > STEPS):
-                name_, begin, _ = steps.pop()
-                steps.append((name_, begin, end))
-            else:
-                steps.append((name if len(steps) < STEPS else "not kept", begin, end))
-        self.last = now
+        if name == IS_THERE:
+            return
+        self.names.append(name)
+        self.rows.append(self.state[TIME][self.at])
+        if len(self.names) == NOTES:
+            self.enter()
+
+    def enter(self) -> None:
+        """Make steps of the notes."""
+        if not self.names:
+            return
+        numbers = {name: number for number, name in enumerate(dict.fromkeys(self.names))}
+        whys, names = np.array([numbers[name] for name in self.names]), [*numbers]
+        times = np.array([self.last, *self.rows])
+        for core, steps in enumerate(self.steps):
+            at = np.flatnonzero(times[1:, core] > times[:-1, core])
+            if not len(at):
+                continue
+            why = whys[at]
+            first = np.flatnonzero(np.append(True, why[1:] != why[:-1]))
+            begins, ends = (
+                times[at[first], core].tolist(),
+                times[at[np.append(first[1:], len(at)) - 1] + 1, core].tolist(),
+            )
+            for number, begin, end in zip(why[first].tolist(), begins, ends, strict=True):
+                if steps and (steps[-1][0] == names[number] or len(steps) > STEPS):
+                    name, begin, _ = steps.pop()
+                    steps.append((name, begin, end))
+                else:
+                    steps.append((names[number] if len(steps) < STEPS else "not kept", begin, end))
+        self.last = times[-1]
+        self.names.clear()
+        self.rows.clear()
 
 
 @dataclass(eq=False)
@@ -131,8 +159,10 @@ def write_timeline(
 
     `crossed`: bytes over the links of this rank, [4, bh, bw], by site. Rank 0 writes.
     """
-    from meshrt.mesh.criticalpath import follow, parts_of, waited
+    from meshrt.mesh.criticalpath import follow, parts_of, waits
 
+    for track in timeline.tracks:
+        track.enter()
     shares = control.gather(
         [
             (track.site, core, steps)
@@ -155,9 +185,10 @@ def write_timeline(
         where = {"core": list(step.core), "site": step.site.strip(), **step.more}
         events.append(_event("critical path", "critical path", step[:3], device, where))
     for site, (x, y), steps in tracks:
-        for step in steps:
-            more = waited(parts, device, site, (x, y), step[2]) if step[0].startswith("waits for route") else {}
-            events.append(_event(site.strip(), f"core ({x}, {y})", step, device, more))
+        at = [number for number, step in enumerate(steps) if step[0].startswith("waits for route")]
+        why = dict(zip(at, waits(parts, device, site, (x, y), [steps[number][2] for number in at]), strict=True))
+        lane = f"core ({x}, {y})"
+        events += [_event(site.strip(), lane, step, device, why.get(number)) for number, step in enumerate(steps)]
     events += _of_links([share for of_rank in links for share in of_rank], parts, device, end)
     document = {"traceEvents": events, "displayTimeUnit": "ns"}
     write_file("--trace", timeline.path, lambda stream: stream.write((json.dumps(document) + "\n").encode()))
