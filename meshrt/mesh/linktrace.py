@@ -20,7 +20,6 @@ from meshrt.records import dataclass
 if TYPE_CHECKING:
     from meshrt.mesh.exchange.retrace import Journal
     from meshrt.mesh.past import Moments
-    from meshrt.mesh.wires.heads import Waiting
     from meshrt.mesh.wires.lines import View
     from meshrt.mesh.wires.schedule import Schedule
 
@@ -91,9 +90,9 @@ class Links:
         self._enter(sent, crossed, origins[crossed], hops[crossed], begin, after, np.full(len(crossed), np.nan))
 
     def head(
-        self, waiting: "Waiting", port: int, line: int, position: int, slot: int, hops: int, asked: float, begin: float
+        self, waiting: Any, port: int, line: int, position: int, slot: int, hops: int, asked: float, begin: float
     ) -> None:
-        """One head of those that waited for each other has been given a link."""
+        """One head of those that waited for each other, of a `Waiting` of heads.py, has been given a link."""
         sent = self.started.get(waiting.number, -1)
         key = waiting.lane.view, "cores"
         known: Any = waiting.lane.schedule.cache

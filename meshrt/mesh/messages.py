@@ -28,7 +28,6 @@ from meshrt.ranks.operations import CALC, RECEIVE, SEND, Operation, chakra, goal
 from meshrt.records import dataclass
 
 if TYPE_CHECKING:
-    from meshrt.mesh.wires.lane import Lane
     from meshrt.mesh.wires.lines import View
     from meshrt.mesh.wires.schedule import Schedule
 
@@ -110,8 +109,8 @@ class Noted:
         self.done.append((SEND, (self.count, senders, receivers, nbytes)))
         return self.count
 
-    def wait(self, number: int, lane: "Lane", chosen: np.ndarray | None = None) -> None:
-        """Receivers of a lane wait for its packets: all, or those (bool [packets])."""
+    def wait(self, number: int, lane: Any, chosen: np.ndarray | None = None) -> None:
+        """Receivers of a `Lane` wait for its packets: all, or those (bool [packets])."""
         receivers = lane.view.of(numbers(self.mesh))[:, lane.schedule.delivered]
         self.done.append((RECEIVE, (number, receivers if chosen is None else receivers[:, chosen])))
 
