@@ -216,7 +216,7 @@ def intervals(
 def _chosen(parts: Sequence[Sequence[np.ndarray]], width: int, chosen: set[Link]) -> Iterator[Crossing]:
     """What crossed those links, of what all ranks have seen, and when it asked: when it was there from where it was."""
     columns = [np.concatenate(column) for column in zip(*filter(None, parts), strict=True)]
-    if not columns:
+    if not columns or not len(columns[0]):
         return
     sent, core, port, origin, hop, _, after, asked = columns
     steps = np.array([dx + dy * width for dx, dy in STEP] + [0])

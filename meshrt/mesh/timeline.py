@@ -99,9 +99,9 @@ class Timeline:
 
     def watch(self, mesh: Mesh, site: str, clock: Clock) -> None:
         """Look at a block: from now on its clock tells where times may have gone on, with the reason."""
-        state = clock.state
+        state, least = clock.state, 0 if self.tracks else 1  # a further mesh of the run may be smaller
         here = [
-            (x, y) for x, y in choose(self.chosen, mesh.width, mesh.height)
+            (x, y) for x, y in choose(self.chosen, mesh.width, mesh.height, least=least)
             if 0 <= x - mesh.x0 < mesh.block_width and 0 <= y - mesh.y0 < mesh.block_height
         ]  # fmt: skip
         at = np.array([y - mesh.y0 for _, y in here], int), np.array([x - mesh.x0 for x, _ in here], int)
@@ -115,7 +115,7 @@ class Timeline:
         if self.links is not None:
             from meshrt.mesh.linktrace import links_of
 
-            cores = choose(self.links, mesh.width, mesh.height, "--trace-links")
+            cores = choose(self.links, mesh.width, mesh.height, "--trace-links", least)
             clock.links = links_of(site, past.number, mesh, clock, cores, self.moments)
             self.tracks[-1].links = clock.links
 
@@ -128,7 +128,9 @@ class Timeline:
         return int(clock.past.sends(busy))
 
 
-def choose(text: str | None, width: int, height: int, option: str = "--trace-cores") -> list[tuple[int, int]]:
+def choose(
+    text: str | None, width: int, height: int, option: str = "--trace-cores", least: int = 1
+) -> list[tuple[int, int]]:
     """'3,*;0,0' -> the cores of column 3, and core (0, 0), of those that the mesh has; None: some along its diagonal.
 
     UsageError.
@@ -147,7 +149,7 @@ def choose(text: str | None, width: int, height: int, option: str = "--trace-cor
             for word, length in zip(words, (width, height), strict=True)
         )
         chosen |= {(x, y) for x in columns for y in rows}
-    if not 0 < len(chosen) <= MOST_CORES:
+    if not least <= len(chosen) <= MOST_CORES:
         raise UsageError(f"{option} {text!r} are {len(chosen)} of {width} x {height} cores; give 1 to {MOST_CORES}")
     return sorted(chosen)
 

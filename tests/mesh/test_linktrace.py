@@ -24,6 +24,7 @@ from meshrt.mesh.wires import fabric
 from meshrt.mesh.wires.routes import Route, chain
 from meshrt.mesh.wires.tables import installed
 from meshrt.program import load_program
+from meshrt.ranks.alone import Alone
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
 from meshrt.studies.maps import RunMaps, read_maps
@@ -131,7 +132,7 @@ def test_who_waits_for_a_link_and_for_how_long(together: bool, tmp_path: Path, c
 
 def test_what_is_not_kept_is_one_interval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(past, "SENDS", 3)
-    block = opened(MPI.COMM_SELF, tmp_path, (3, 1))
+    block = opened(Alone(), tmp_path, (3, 1))
     tiles = block.tiles("sent", (5,), np.float32)
     tiles[...] = 1
     with installed(block.tables, "x", chain(3)) as east:
@@ -151,4 +152,4 @@ def test_links_are_chosen_with_a_trace() -> None:
     ]
     for settings, told in chosen:
         with pytest.raises(UsageError, match=told):
-            open_machine(MPI.COMM_SELF, Board.alone(), (2, 2), True, Console(), **settings)
+            open_machine(Alone(), Board.alone(), (2, 2), True, Console(), **settings)

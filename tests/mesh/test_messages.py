@@ -29,6 +29,7 @@ from meshrt.mesh.wires import fabric, software
 from meshrt.mesh.wires.routes import Route, chain
 from meshrt.mesh.wires.tables import installed
 from meshrt.program import load_program
+from meshrt.ranks.alone import Alone
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
 from meshrt.ranks.operations import CALC, NODES, RECEIVE, SEND, Operation, chakra, goal
@@ -287,7 +288,7 @@ def test_what_has_no_schedule_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
         settings = {"mesh": "6x4", "goal": str(tmp_path / "a.goal")} | {
             key[1:]: value for key, value in ({**TINY} | given).items() if key.startswith("@")
         }
-        emulate(MPI.COMM_SELF, Board.alone(), load_program("llama"), options, **settings)
+        emulate(Alone(), Board.alone(), load_program("llama"), options, **settings)
 
     with pytest.raises(UsageError, match="goes on on another mesh of the wafer"):
         run(regions=2)
@@ -297,7 +298,7 @@ def test_what_has_no_schedule_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(UsageError, match="5 transfers on 6 x 4 cores are more than 100"):
         run()
     with pytest.raises(UsageError, match="a file a core, for 16384 cores at most"):
-        open_machine(MPI.COMM_SELF, Board.alone(), (200, 200), False, Console(), chakra=str(tmp_path / "a"))
+        open_machine(Alone(), Board.alone(), (200, 200), False, Console(), chakra=str(tmp_path / "a"))
     assert not list(tmp_path.iterdir())
 
 
@@ -307,7 +308,7 @@ def test_what_has_no_schedule_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
 )
 def test_loggopsim_goes_through_llama_tiny(tmp_path: Path) -> None:
     options = {key: value for key, value in TINY.items() if not key.startswith("@")}
-    emulate(MPI.COMM_SELF, Board.alone(), load_program("llama"), options, goal=str(tmp_path / "a.goal"), mesh="6x4",
+    emulate(Alone(), Board.alone(), load_program("llama"), options, goal=str(tmp_path / "a.goal"), mesh="6x4",
             core_memory=300_000)  # fmt: skip
     subprocess.run(["txt2bin", "-i", tmp_path / "a.goal", "-o", tmp_path / "a.bin"], check=True, capture_output=True)
     ended = subprocess.run(["LogGOPSim", "-f", tmp_path / "a.bin"], check=True, capture_output=True, text=True)

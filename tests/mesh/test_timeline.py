@@ -27,6 +27,7 @@ from meshrt.mesh.wires import fabric, software
 from meshrt.mesh.wires.routes import chain
 from meshrt.mesh.wires.tables import installed
 from meshrt.program import load_program
+from meshrt.ranks.alone import Alone
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
 
@@ -151,7 +152,7 @@ def test_an_exchange_gone_through_again_ends_with_the_same_clocks(seed: int) -> 
     width, height = (int(side) for side in rng.integers(2, 6, 2))
     device = Device(name="slow", alpha=1.5, beta=[7.0, 0.0][seed % 2], link_bytes_per_cycle=[3.0, None][seed == 5],
                     macs_per_cycle=1.0)  # fmt: skip
-    block = open_machine(MPI.COMM_SELF, Board.alone(), (width, height), False, Console(), device=device)
+    block = open_machine(Alone(), Board.alone(), (width, height), False, Console(), device=device)
     block.clock.state[0] = rng.integers(0, 40, (height, width))
     transfers = [
         Transfer(None, rng.integers(0, width * height, width * height), np.ones((1, 1, 5), np.float32), True),
@@ -208,6 +209,16 @@ def test_a_core_keeps_so_many_steps_and_no_more() -> None:
     (steps,) = line.tracks[0].steps
     assert len(steps) == STEPS + 1 and steps[-1] == ("not kept", STEPS, STEPS + 100)
     assert steps[-2] == ("step 1", STEPS - 1, STEPS)
+
+
+def test_a_further_mesh_may_have_none_of_the_chosen_cores(tmp_path: Path) -> None:
+    options = {"model": "llama-tiny", "prompt_ids": "1,2", "max_new_tokens": 2, "decode_mesh": "4x4", "layers": 1}
+    path = str(tmp_path / "trace.json")
+    emulate(Alone(), Board.alone(), load_program("llama"), options, mesh="6x4", core_memory=300_000, trace=path,
+            trace_cores="5,3", trace_links="5,3")  # fmt: skip
+    events = json.loads(Path(path).read_text())["traceEvents"]
+    assert {event["tid"] for event in events if event["tid"].startswith("link")} == {
+        "link (5, 3) north", "link (5, 3) west"}  # fmt: skip
 
 
 def test_which_cores_are_looked_at() -> None:
