@@ -148,7 +148,7 @@ NO_EFFECT = {"name": "what reports and messages call it", "sources": "where the 
 HOW: dict[str, dict[str, Any]] = {
     "mesh": {"mesh": "8x8", "device": "wse2", "core_memory": None, "route_entries": None, "defects": None,
              "spares": None, "defects_seed": None, "maps": None,
-             "trace": None, "trace_cores": None},
+             "trace": None, "trace_cores": None, "trace_links": None, "goal": None, "chakra": None},
     "neuron": {"cores": None, "device": "trn1", "trace": None, "sbuf_bytes": None},
     "arm": {"cores": None, "device": "n2x8", "dram": None, "registers": None, "spill": False, "trace": None},
     "gpu": {"tp": 4, "device": "a800", "link": None, "link_rate": None, "framework": None,
@@ -169,6 +169,9 @@ MACHINES: dict[str, list[Row]] = {
         Row("maps", "{run}/maps.npz", "file {run}/maps.npz", APPEARS),
         Row("trace", "{run}/trace.json", "file {run}/trace.json", APPEARS),
         Row("trace_cores", "9,9", CYCLES, STOPS, {"trace": "{run}/trace.json"}, "8 x 8 cores"),
+        Row("trace_links", "9,9", CYCLES, STOPS, {"trace": "{run}/trace.json"}, "8 x 8 cores"),
+        Row("goal", "{run}/run.goal", "file {run}/run.goal", APPEARS),
+        Row("chakra", "{run}/run", "file {run}/run.63.et", APPEARS),
     ],
     "neuron": [
         Row("cores", 2, "mesh", becomes([1, 1], [2, 1])),

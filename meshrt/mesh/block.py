@@ -110,7 +110,7 @@ class Block(Computing):
 
 def make_block(
     comm: Any, device: Device, width: int, height: int, watch: Board, payload: bool = True, wafer: Wafer | None = None,
-    maps_path: str | None = None, timeline: Timeline | None = None, timed: bool = True,
+    maps_path: str | None = None, timeline: Timeline | None = None, timed: bool = True, messages: Any = None,
 ) -> Block:  # fmt: skip
     """This rank's block of a W x H mesh shared by all ranks of the communicator. UsageError where it cannot be."""
     for side, size, most in (("width", width, device.width), ("height", height, device.height)):
@@ -120,7 +120,7 @@ def make_block(
     mesh = Mesh(width, height, columns, rows, comm.rank)
     control = Control(comm.Dup(), watch, "control")
     scouts = Control(comm.Dup(), watch, "first use of a route set")
-    ledger = meter.Ledger(maps_path=maps_path, timeline=timeline)
+    ledger = meter.Ledger(maps_path=maps_path, timeline=timeline, messages=messages)
     bells = hang_up(watch, chosen()) if len(watch.ranks) > 1 else None
     return Block(
         mesh, device, comm.Dup(), control, scouts, watch, payload, wait=waiter(bells),

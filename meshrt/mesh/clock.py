@@ -13,6 +13,7 @@ from meshrt.records import dataclass
 
 TIME, HOPS, STAGES, LINK_FREE = range(4)  # rows of `Clock.cells`; four of links, by port
 RAMP_IN, RAMP_OUT = LINK_FREE + 4, LINK_FREE + 5
+IS_THERE = "is there"  # told of cores that are about to meet
 
 
 @dataclass(eq=False)
@@ -43,6 +44,9 @@ class Clock:
     users: dict[Any, Any] = field(default_factory=dict)  # channels that were last on their links; see order.py
     busy: np.ndarray | None = None  # [bh, bw]: cycles of work, not yet in the maps; None where there are none
     seen: Callable[..., None] | None = None  # told why clocks went on, if somebody wants to look at it
+    past: Any = None  # what led to the cores' times, if somebody wants to know: past.py
+    messages: Any = None  # told of transfers, if these are to be written: messages.py
+    links: Any = None  # told of transfers, if somebody wants to see links: linktrace.py
     scratch: dict[int, np.ndarray] = field(default_factory=dict)  # memory for headers on their way, by size
     tables: dict[str, bytes] = field(default_factory=dict)  # for the compiled core; see strides.py
     numbered: WeakValueDictionary[Any, np.ndarray] = field(default_factory=WeakValueDictionary)  # see strides.py
@@ -125,6 +129,8 @@ class Clock:
         """All cores go on from one moment: that at which the last one of the mesh was done."""
         self.met = time
         self.path_changes()
+        if self.seen is not None:
+            self.seen(IS_THERE)
         self.state[TIME], self.state[HOPS], self.state[STAGES] = time, hops, stages
         if self.seen is not None:
             self.seen("waits for the last core")

@@ -30,6 +30,7 @@ from meshrt.records import dataclass
 
 if TYPE_CHECKING:
     from meshrt.mesh.audit import Audit
+    from meshrt.mesh.pairs import Pairs
 
 
 @dataclass(eq=False)
@@ -74,7 +75,9 @@ class Cores:
         if self.mapped:
             self.clock.busy = np.zeros(self.shape)
         if self.ledger.timeline is not None:
-            self.clock.seen = self.ledger.timeline.watch(self.mesh, self.site_key, self.clock.state)
+            self.ledger.timeline.watch(self.mesh, self.site_key, self.clock)
+        if self.ledger.messages is not None:
+            self.ledger.messages.watch(self.mesh, self.clock)
         if self.wafer is not None:
             self.clock.late = (self.lengths - 1) * self.device.alpha
             self.ledger.wafers[self.site_key] = links_of(self.wafer, self.mesh)
@@ -139,6 +142,16 @@ class Cores:
         if self.site_key not in maps:
             maps[self.site_key] = new_maps(self.shape)
         return maps[self.site_key]
+
+    @property
+    def pairs(self) -> "tuple[Pairs, Pairs]":
+        """Who sent to whom in this segment, of such a run: packets, and what exchanges carried."""
+        pairs = self.ledger.counters.pairs
+        if self.site_key not in pairs:
+            from meshrt.mesh.pairs import new_pairs  # most runs have no maps
+
+            pairs[self.site_key] = new_pairs(self.mesh), new_pairs(self.mesh)
+        return pairs[self.site_key]
 
     @property
     def lengths(self) -> np.ndarray:

@@ -130,7 +130,8 @@ class Convoy:
         if self.block.mapped:
             here = at != self.nowhere
             sent_on = np.ones(len(at), bool) if touched is None else touched
-            tally.handed_on(self.block, self.view, port, at[here], self.seat_busy[span][here], sent_on[here])
+            busy, nbytes = self.seat_busy[span][here], self.seat_bytes[span][here]
+            tally.handed_on(self.block, self.view, port, at[here], busy, nbytes, sent_on[here])
         at_cells = at + self.fields[port]
         cells = self.cells.take(at_cells)
         state, free = cells[:3], cells[3:]

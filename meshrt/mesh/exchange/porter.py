@@ -106,9 +106,11 @@ class Porter:
         head[STAGES] = state[STAGES]
         for positions, new in zip((*cells, heads), (state, ramp, link, head), strict=True):
             positions.put(new)
-        self.crossed[hop.port, hop.cores] += np.where(hop.tiles, self.nbytes, REQUEST_BYTES)
+        nbytes = np.where(hop.tiles, self.nbytes, REQUEST_BYTES)
+        self.crossed[hop.port, hop.cores] += nbytes
         if self.block.mapped:
-            tally.handed_on(self.block, self.view, hop.port, hop.cores, self.busy[hop.tiles.astype(int)], hop.touched)
+            busy = self.busy[hop.tiles.astype(int)]
+            tally.handed_on(self.block, self.view, hop.port, hop.cores, busy, nbytes, hop.touched)
         counters.messages += self.lines * count
         counters.hops += self.lines * count
         counters.stages += self.lines * int(np.count_nonzero(hop.touched))

@@ -21,7 +21,7 @@ KEPT = 64 * 1024  # bytes of headers that a lane keeps to itself, with views of 
 class Arrival:
     """What a lane delivers in a transfer: times, and on demand the paths."""
 
-    __slots__ = ("block", "has_path", "is_served", "landing", "lane", "over", "passage", "sent", "served")
+    __slots__ = ("block", "has_path", "is_served", "landing", "lane", "number", "over", "passage", "sent", "served")
 
     def __init__(self, block: Cores, lane: Lane, landing: Landing, passage: Passage) -> None:
         self.block, self.lane, self.landing, self.passage = block, lane, landing, passage
@@ -29,6 +29,7 @@ class Arrival:
         self.served: np.ndarray | None = None  # or at these, bool as landing.time; None: at no core
         self.has_path = False
         self.sent = -1  # the number of its transfer, in a run that is traced
+        self.number = -1  # and in one whose messages are to be written
         self.over = False  # all cores have waited for it
 
     def end(self) -> None:
