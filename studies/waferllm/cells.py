@@ -1,0 +1,29 @@
+"""A cell of WaferLLM's tables beside what was emulated of it."""
+
+from collections.abc import Iterator
+
+from meshrt.studies.rows import Row
+from meshrt.studies.waferllm import published
+from meshrt.studies.waferllm.published import Cell
+
+DTYPE = "float16"  # of the published programs, which keep everything in it
+
+
+def row_of(cell: Cell, value: float | None, cycles: float | None, note: str, memory: int | None = None) -> Row:
+    """A cell beside what was emulated of it."""
+    return Row(
+        str(cell.table), cell.model, cell.system, cell.column, cell.unit, cell.value, value, cycles, memory, note
+    )
+
+
+def beside(cell: Cell) -> Row:
+    """A row of GPUs: published context."""
+    return Row(str(cell.table), cell.model, cell.system, cell.column, cell.unit, cell.value)
+
+
+def wafer_cells(number: int) -> Iterator[Cell]:
+    return (cell for cell in published.table(number) if cell.system != "a100")
+
+
+def gpu_rows(number: int) -> list[Row]:
+    return [beside(cell) for cell in published.table(number) if cell.system == "a100"]
