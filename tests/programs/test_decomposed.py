@@ -116,9 +116,9 @@ def test_biases_come_after_the_second_factor(mesh: tuple[int, int], tmp_path: Pa
     [
         ("all", (6, 3), {"layers": 2}),
         ("mlp", (6, 4), {"layers": 2, "regions": 2}),
-        ("some", (6, 3), {"system": "t10"}),
+        ("some", (6, 3), {"layers": 2, "system": "t10"}),
         ("all", (6, 3), {"layers": 2, "system": "ladder"}),
-        ("some", (6, 6), {"decode_mesh": "4x2", "head_groups": 1}),
+        ("some", (6, 6), {"layers": 2, "decode_mesh": "4x2", "head_groups": 1}),
     ],
     ids=str,
 )
