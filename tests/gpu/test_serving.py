@@ -64,6 +64,7 @@ def conserved(requests: list[Request], computed: int) -> None:
     assert computed + sum(one.hit for one in requests) == needed
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("name", SCHEDULES)
 @pytest.mark.parametrize(("scheme", "kv"), WAYS)
 def test_every_schedule_gives_the_text_of_each_alone(

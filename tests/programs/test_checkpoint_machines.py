@@ -137,6 +137,7 @@ def kept_state(comm: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, name: s
 
 
 @pytest.mark.mpi(ranks=[1])
+@pytest.mark.sample(11)
 @pytest.mark.parametrize("name", RUNS)
 def test_who_goes_on_stands_where_the_other_stood(
     comm: MPI.Intracomm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
