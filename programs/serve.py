@@ -8,7 +8,7 @@ from meshrt.errors import UsageError
 from meshrt.gpu.gpus import Gpus
 from meshrt.models.catalogue import find_model
 from meshrt.models.family import read_family
-from meshrt.program import AtLeast
+from meshrt.options import AtLeast
 from meshrt.programs import quantizing
 from meshrt.programs.generation.options import Layers, LayersRun, taken
 from meshrt.programs.gpu import options as own

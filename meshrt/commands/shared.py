@@ -13,7 +13,8 @@ from meshrt.whole import whole, whole_numbers
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
-    from meshrt.program import Option, Program
+    from meshrt.options import Option
+    from meshrt.program import Program
     from meshrt.ranks.console import Console
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]

@@ -18,7 +18,7 @@ from meshrt.mesh.presets import PRESETS
 from meshrt.mesh.report import rows, title
 from meshrt.mesh.roofline import ceilings
 from meshrt.mesh.timeline import Timeline, choose, write_timeline
-from meshrt.program import AtLeast, AtMost, Choices, Shown
+from meshrt.options import AtLeast, AtMost, Choices, Shown
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
 from meshrt.ranks.files import check_target

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import numpy as np
 
 from meshrt.errors import UsageError
-from meshrt.program import HOST, AtLeast, AtMost
+from meshrt.options import HOST, AtLeast, AtMost
 from meshrt.ranks.files import check_target
 from meshrt.records import dataclass
 

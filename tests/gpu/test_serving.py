@@ -64,6 +64,7 @@ def conserved(requests: list[Request], computed: int) -> None:
     assert computed + sum(one.hit for one in requests) == needed
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("name", SCHEDULES)
 @pytest.mark.parametrize(("scheme", "kv"), WAYS)
 def test_every_schedule_gives_the_text_of_each_alone(
@@ -372,3 +373,9 @@ def test_what_is_no_trace_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "trace").write_text(text)
     with pytest.raises(UsageError, match="--trace-file"):
         read_trace(new_gpus(1).control, str(tmp_path / "trace"), None)
+
+
+def test_a_trace_that_is_not_there_is_said_to_be() -> None:
+    with pytest.raises(UsageError) as told:
+        read_trace(new_gpus(1).control, "no.csv", None)
+    assert str(told.value) == "--trace-file no.csv cannot be read: no.csv: No such file or directory"

@@ -160,7 +160,8 @@ def test_several_ranks_report_what_one_does(
     kind: str, mesh: tuple[int, int], options: Any, tmp_path: Path, comm: Any
 ) -> None:
     model = shared(comm, tmp_path, kind)
-    same_as_on_one_rank(comm, model, mesh, model.parent, prompt_ids="5,96,7,130,2", max_new_tokens=3, **options)
+    given = {"prompt_ids": "5,96,7,130,2", "max_new_tokens": 3, "layers": 2} | options
+    same_as_on_one_rank(comm, model, mesh, model.parent, **given)
 
 
 def shared(comm: Any, folder: Path, kind: str) -> Path:
@@ -246,7 +247,7 @@ def test_quantized_by_shape_is_what_its_folder_is(tmp_path: Path, comm: Any) -> 
 @pytest.mark.mpi(ranks=[2])
 def test_a_generation_goes_on_from_a_state(tmp_path: Path, comm: Any) -> None:
     model = shared(comm, tmp_path, "milo3")
-    goes_on_from_a_state(comm, model, model.parent, NEW)
+    goes_on_from_a_state(comm, model, model.parent, NEW, layers=2)
 
 
 # ------------------------------------------------------------------------------------------------------- on paper
