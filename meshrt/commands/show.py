@@ -11,7 +11,7 @@ WHAT = ("links", "packets", "memory", "entries", "idle", "busy", "messages", "st
 
 @click.command("show")
 @click.argument("run", metavar="MAPS.npz|REPORT.json")
-@click.option("--what", type=click.Choice(WHAT), default="links", show_default=True, help="What a core's place shows.")
+@click.option("--what", type=shared.Name(WHAT), default="links", show_default=True, help="What a core's place shows.")
 @click.option("--phase", default="total", show_default=True, metavar="NAME", help="Of this phase alone.")
 @click.option("--site", metavar="NAME", help="Of a run on several meshes of a wafer.  [default: the first]")
 @click.option("--png", metavar="FILE", help="Draw it to a .png, .svg or .pdf as well; needs matplotlib.")
