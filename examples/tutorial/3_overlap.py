@@ -19,7 +19,9 @@ def run(
     overlap: Annotated[bool, "compute while tiles move"] = False,
 ) -> dict:
     """Multiply the own tile with every tile of the row, as they come round."""
-    own, mine, came, total = (block.tiles(name, (size, size), np.float32) for name in ("own", "mine", "came in", "total"))
+    own, mine, came, total = (
+        block.tiles(name, (size, size), np.float32) for name in ("own", "mine", "came in", "total")
+    )
     own[...], mine[...], total[...] = 1, 1, 0
     with installed(block.tables, "x", interleaved_ring(block.mesh.width)) as way, block.phase("round"):
         for _ in range(block.mesh.width):

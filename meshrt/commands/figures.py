@@ -112,9 +112,7 @@ def scaling(side: tuple[int, ...], ranks: int, edge: int, form: str, json_path: 
 
 
 @click.command("split")
-@click.option(
-    "--device", type=shared.Name([*ARM_PRESETS]), default="phone", show_default=True, help="Of the products."
-)
+@click.option("--device", type=shared.Name([*ARM_PRESETS]), default="phone", show_default=True, help="Of the products.")
 @click.option("--m", type=shared.WholeRange(1), default=64, show_default=True, help="Rows of the second product.")
 @click.option("--k", type=shared.WholeRange(1), default=2048, show_default=True, help="What they add up over.")
 @click.option("--n", type=shared.WholeRange(1), default=5504, show_default=True, help="Columns of the products.")

@@ -43,9 +43,7 @@ UNITS = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 )
 @click.option("--ranks", metavar="POLICY", help="milo: compensators, such as uniform-8 or dense-512+kurtosis-16.")
 @click.option("--budget", metavar="BYTES", help="milo: of the compensators, as 200MiB; --ranks leaves a rank open.")
-@click.option(
-    "--compensator-bits", type=shared.Name(["3", "8", "16"]), help="milo: of the compensators.  [default: 3]"
-)
+@click.option("--compensator-bits", type=shared.Name(["3", "8", "16"]), help="milo: of the compensators.  [default: 3]")
 @click.option("--rounds", type=shared.WholeRange(1), help="milo: of the loop, at most.  [default: 20]")
 @click.option("--calibration", metavar="FILE", help="gptq, frequencies: text to run.  [default: stories]")
 @click.option(
