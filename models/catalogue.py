@@ -51,8 +51,9 @@ def find_model(name: str | Path) -> Path:
 
     problem = "has no config.json" if os.path.isdir(folder) else "is neither a packaged model nor a folder"
     near = get_close_matches(str(name), packaged(), 1)
-    hint = f"did you mean {near[0]}?" if near else f"packaged: {', '.join(packaged()) or 'none'}."
-    raise ModelError(f"model {str(name)!r} {problem}; {hint} Else give a Hugging Face folder")
+    meant = f"did you mean {near[0]}? " if near else ""
+    listed = ", ".join(packaged()) or "none"
+    raise ModelError(f"model {str(name)!r} {problem}; {meant}packaged: {listed}; else give a Hugging Face folder")
 
 
 def runner(name: str) -> str:

@@ -87,7 +87,8 @@ class Sectioned(click.Command):
         rows: dict[str, list[tuple[str, str]]] = {title: [] for title in SECTIONS}
         for option in self.get_params(ctx):
             if (record := option.get_help_record(ctx)) is not None:
-                rows[section(option.name or "", option.name in self.own)].append(record)
+                name = "help" if "--help" in option.opts else option.name or ""
+                rows[section(name, name in self.own)].append(record)
         for title, found in rows.items():
             if found:
                 with formatter.section(title):

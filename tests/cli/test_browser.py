@@ -20,17 +20,13 @@ pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium or google-c
 def browse(page: Path, *options: str) -> str:
     """What headless Chromium says of a page: with --dump-dom what it is after its scripts have run."""
     assert BROWSER is not None
-    settings = (
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--hide-scrollbars",
-        "--enable-logging=stderr",
-        "--virtual-time-budget=2000",
-    )
+    settings = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--enable-logging=stderr")
     profile = f"--user-data-dir={page.parent / 'profile'}"
     done = subprocess.run(
-        [BROWSER, *settings, profile, *options, page.as_uri()], capture_output=True, text=True, timeout=120
+        [BROWSER, *settings, "--virtual-time-budget=2000", profile, *options, page.as_uri()],
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert "CONSOLE" not in done.stderr, done.stderr
     return done.stdout
