@@ -43,7 +43,8 @@ class Program:
         """All options with their values: those given, else the defaults. UsageError."""
         names = {option.name for option in self.options}
         if unknown := [name for name in arguments if name not in names]:
-            raise UsageError(f"{self.name} has no option {unknown[0]!r}; it has {', '.join(sorted(names))}")
+            hint = nearest(unknown[0], names, f"it has {', '.join(sorted(names))}")
+            raise UsageError(f"{self.name} has no option {unknown[0]!r}: {hint}")
         values = {option.name: option.default for option in self.options} | dict(arguments)
         return {option.name: option.check(values[option.name]) for option in self.options}
 
@@ -62,8 +63,11 @@ def load_program(name: str, on: str | None = None) -> Program:
     program = _load(name)
     if on in (None, program.machine):
         return program
+    if on not in machines():
+        there_are = f"there are {', '.join(machines())}"
+        raise UsageError(f"no machine {on!r}: {nearest(str(on), machines(), there_are)}")
     other = f"meshrt.programs.{on}.{name}"
-    if on not in machines() or name.endswith(".py") or not _exists(other):
+    if name.endswith(".py") or not _exists(other):
         raise UsageError(f"{name} does not run on {on!r}: it is for {program.machine}; leave --on away")
     return _describe(name, importlib.import_module(other))
 
@@ -97,6 +101,8 @@ def _load(name: str) -> Program:
     if name not in packaged_programs():
         there = [*packaged_programs(), *importlib.import_module("meshrt.models.catalogue").packaged()]
         hint = nearest(name, there, "`meshrt list` shows what there is; a file's name ends in .py")
+        if Path(f"{name}.py").is_file():
+            hint = f"did you mean the file {name}.py?"
         raise UsageError(f"no program or model {name!r}: {hint}")
     return _describe(name, importlib.import_module(f"meshrt.programs.{name}"))
 

@@ -3,6 +3,7 @@
 meshrt/schema/report.json    the JSON schema of reports, from the machines' fields.py
 docs/machine.md              its table of counters, from there as well
 docs/options.md              what every setting moves, from tests/settings.py
+docs/api.md, glossary.md     from docstrings, and from meshrt/words.py (make_api.py)
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 
 from device_settings import DEVICES, HOW, NO_EFFECT, ON, PAYLOAD
 from device_settings import MACHINES as OPTIONS
+from make_api import api, glossary
 from settings import BASE, REFUSED, ROWS, Row
 
 from meshrt.arm.device import ArmDevice
@@ -197,6 +199,8 @@ def texts() -> dict[Path, str]:
         ROOT / "meshrt" / "schema" / "report.json": schema(),
         machine: between(machine, "counters", counters()),
         ROOT / "docs" / "options.md": options(),
+        ROOT / "docs" / "api.md": api(),
+        ROOT / "docs" / "glossary.md": glossary(),
     }
 
 

@@ -49,7 +49,7 @@ class Models(Programs):
 
 
 @click.group("chat", cls=Models, subcommand_metavar="MODEL|FOLDER [OPTIONS]")
-@click.option("--on", type=click.Choice(machines()), help="The kind of machine.")
+@click.option("--on", type=shared.Name(machines()), help="The kind of machine.")
 def command(on: str | None) -> None:
     """Talk with a model, alone or as one of the ranks that mpirun or srun started.
 
@@ -64,7 +64,7 @@ def _command(program: Program, model: str) -> click.Command:
     params = [*shared.own_options(program, OWN), *machine_options(program, OWN)]
     names = [option.name for option in program.options if option.name not in OWN]
 
-    @click.command(model, params=params, help=command.help)
+    @click.command(model, cls=shared.Sectioned, params=params, help=command.help)
     def chat(**values: Any) -> None:
         arguments = {"model": model} | {name: values.pop(name) for name in names}
         sys.exit(failure.run_guarded(lambda comm, board: talk(comm, board, program, arguments, values)))

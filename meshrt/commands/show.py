@@ -13,7 +13,7 @@ WHAT = ("links", "packets", "memory", "entries", "idle", "busy", "messages", "st
 @click.argument("run", metavar="MAPS.npz|REPORT.json")
 @click.option(
     "--what",
-    type=click.Choice(WHAT),
+    type=shared.Name(WHAT),
     default="links",
     show_default=True,
     help="What a core's place shows; of pairs, that of two.",
