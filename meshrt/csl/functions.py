@@ -116,6 +116,7 @@ def define(image: Any, python: str, arguments: list[str], writer: Writer) -> Non
     if not image.space.get("convert"):
         image.space.update(SPACE)
     exec(compile(source, f"<{python}>", "exec"), image.space)
+    image.sources[python] = source
     image.lines[python] = (
         [writer.places[0] if writer.places else writer.at] * len(head) + writer.places + [writer.at] * 2
     )

@@ -23,6 +23,7 @@ class Image:
     objects: list[Any] = field(default_factory=list)  # what variables of no bytes begin with
     space: dict[str, Any] = field(default_factory=dict)  # the globals of the functions
     functions: dict[Any, str] = field(default_factory=dict)
+    sources: dict[str, str] = field(default_factory=dict)  # their Python
     lines: dict[str, list[Place]] = field(default_factory=dict)  # of a function's Python -> of the source
     tasks: dict[int, FunctionRef] = field(default_factory=dict)
     kinds: dict[int, str] = field(default_factory=dict)  # local, data, control

@@ -11,6 +11,7 @@ import numpy as np
 
 from meshrt.csl import commands, origin
 from meshrt.csl.arithmetic import convert
+from meshrt.csl.compiled import machine_of
 from meshrt.csl.core import Core
 from meshrt.csl.costs import COSTS
 from meshrt.csl.errors import CslError, Deadlock, NoRoute
@@ -37,7 +38,6 @@ class Counters:
 class Wafer:
     def __init__(self, program: Any, seed: int | None = None):
         self.program = program
-        width, height = program.size
         self.heap: list[tuple[float, int, Any, Any]] = []
         self.sequence = 0
         self.now = 0.0
@@ -51,7 +51,7 @@ class Wafer:
             self.routes[key] = route(config, program.route_places[key])
         self.cores: dict[tuple[int, int], Core] = {}
         self.tasks: dict[tuple[int, int], Any] = {}
-        memory = np.zeros((height * width, CORE_BYTES), np.uint8)
+        memory = self.memory = np.zeros((len(program.tiles), CORE_BYTES), np.uint8)
         for at, ((x, y), image) in enumerate(sorted(program.tiles.items())):
             memory[at, : image.used] = image.memory[: image.used]
             self.cores[x, y] = Core(self, image, x, y, memory[at])
@@ -62,6 +62,7 @@ class Wafer:
                 )
         for core in self.cores.values():
             core.wake(0.0)
+        self.machine = machine_of(self)
 
     # Time
 
@@ -73,6 +74,8 @@ class Wafer:
         """Go on until nothing happens any more."""
         heap = self.heap
         with np.errstate(all="ignore"):
+            if heap and self.machine is not None and not self.machine.settle(self):
+                self.machine = None  # Python goes on
             while heap:
                 time, _, do, what = heapq.heappop(heap)
                 self.now = time

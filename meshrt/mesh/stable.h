@@ -69,6 +69,9 @@ PyObject *Py_BuildValue(const char *, ...);
 typedef struct PyThreadState PyThreadState;
 PyThreadState *PyEval_SaveThread(void);
 void PyEval_RestoreThread(PyThreadState *);
+PyObject *PyObject_CallFunction(PyObject *, const char *, ...);
+void Py_DecRef(PyObject *);
+int PyErr_CheckSignals(void);
 PyObject *PyModule_Create2(struct PyModuleDef *, int);
 #define PyModule_Create(definition) PyModule_Create2(definition, 3) /* the version of the stable ABI */
 #endif

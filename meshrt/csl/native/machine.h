@@ -1,0 +1,206 @@
+/* What core.py, pending.py and wafer.py do, for programs without switches, FIFOs and streams: the Python is the
+   definition, and this gives the same bits. An event has the same time and the same place in the order; every sum of
+   times is made of the same numbers one after the other, and the compiler may fuse none of them.
+
+   Where something comes up that is not here, or is wrong, a run gives up (`gives_up`), and Python runs again from where
+   it began: errors have one author. */
+
+#ifndef MESHRT_CSL_MACHINE_H
+#define MESHRT_CSL_MACHINE_H
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { COLORS = 32, TASKS = 128, AXES = 4 };
+
+/* Kinds of values: as lowering.py numbers them. WORD: a whole number of Python. */
+enum { WORD, I16, U16, I32, U32, I64, U64, F16, F32, I8, U8, NOTHING, VECTOR, REGISTER };
+
+/* A vector in memory or of the fabric (vectors.py), as lowering.py packs them. */
+typedef struct {
+    int32_t fabric, nbytes, base, axes, extent[AXES], stride[AXES], simd, in_color, out_color;
+} Vector;
+
+typedef struct {
+    int64_t kind;
+    union {
+        int64_t i;
+        double f;
+        Vector vector;
+    };
+} Value;
+
+typedef struct {
+    int64_t async, activate, unblock, save; /* numbers of tasks, -1: none */
+} Options;
+
+enum { MOV, NEG, ABS, ADD, SUB, MUL, MAX, MIN, MAC, AND, OR, XOR, SLL, SLR, SAR, WIDEN, NARROW };
+
+typedef struct {
+    int64_t what, kind, takes, inputs, lanes;
+} Operation;
+
+typedef struct {
+    double head, gap;
+    uint32_t *data;
+    int64_t count, at;
+} Train;
+
+typedef struct {
+    Train *trains;
+    int64_t first, count, room;
+} Queue;
+
+typedef struct {
+    int64_t *items;
+    int64_t count, room;
+} List;
+
+typedef struct {
+    const Operation *of;
+    Options options;
+    Value target, sources[3];
+    int64_t total, done;
+    double time;
+    char waits, over, stalled, held;
+} Pending;
+
+typedef struct {
+    int64_t begin, arguments, locals;
+} Function;
+
+typedef struct {
+    int64_t function, operands, writes, kinds[5]; /* of parameters, then of the result; -1: none */
+} Map;
+
+/* @map under way in a frame. */
+typedef struct {
+    const Map *of;
+    int64_t at, count;
+    Value operands[4], target;
+} Mapping;
+
+typedef struct {
+    int64_t at, base; /* in the code; of its locals */
+    Mapping *mapping;
+} Frame;
+
+typedef struct {
+    int64_t tasks[TASKS]; /* number -> function, -1: none */
+    int64_t lanes, data[COLORS]; /* colour -> the task that its data start, -1: none */
+    int64_t kinds[TASKS][3]; /* of that task's parameters, -1: none */
+} Image;
+
+/* Where wavelets of one core and colour go. */
+typedef struct {
+    int64_t known, routers, hops, ends;
+    int64_t *end; /* of each: core, hops, colour, exact */
+} Path;
+
+typedef struct {
+    int64_t x, y, image, open, operations, taken, tasks_run, command, running, scheduled, mapping;
+    double t, counted_from;
+    char *memory;
+    char blocked[TASKS], is_ready[TASKS];
+    double ready[TASKS];
+    List numbers_ready, colors_come;
+    Queue arrived[COLORS];
+    List waiters[COLORS];
+    double sent[COLORS];
+    Path paths[COLORS];
+    Pending **pending;
+    int64_t pendings, pending_room;
+    Pending *awaited;
+    Value *objects;
+    int64_t object_count;
+    Value *registers;
+    Options *held; /* what was said when a register was loaded */
+    Value arguments[4]; /* of the command */
+    int64_t argument_count;
+    Value *stack;
+    int64_t top, stack_room;
+    Frame *frames;
+    int64_t depth, frame_room;
+} Core;
+
+enum { RUN, POLL, RESUME, EFFECT };
+
+typedef struct {
+    double time;
+    int64_t order;
+    int32_t core, kind;
+    union {
+        Pending *pending;
+        struct {
+            int32_t activate, unblock;
+        };
+    };
+} Event;
+
+typedef struct {
+    double ramp, hop, start, start_fabric, start_async, map_start, map_step, bank, task, queue;
+} Costs;
+
+typedef struct {
+    Core *cores;
+    Image *images;
+    int64_t core_count, nbytes, touched, register_count;
+    const int32_t *code;
+    const Value *constants;
+    const Operation *operations;
+    const Options *options;
+    const Function *functions;
+    const Map *maps;
+    Costs costs;
+    Event *heap;
+    int64_t events_waiting, heap_room, order, events;
+    double now;
+    int64_t wavelets, hops, most_hops;
+    int gives_up;
+    Core *asks; /* a function of Python's is to be called for this core */
+    int64_t native, native_arguments;
+    void *room[6];     /* for vectors, while one is computed */
+    int64_t *exchange; /* with that function */
+    int64_t room_for;
+} Machine;
+
+/* values.c */
+float half_to_float(uint16_t half);
+uint16_t float_to_half(float value);
+int64_t size_of(int64_t kind);
+int is_float(int64_t kind);
+Value load(const Core *core, int64_t kind, int64_t at);
+void store(Machine *machine, Core *core, int64_t kind, int64_t at, Value value);
+Value convert(Machine *machine, Value value, int64_t kind);
+Value bitcast(Value value, int64_t kind);
+Value binary(Machine *machine, int64_t op, Value a, Value b);
+Value unary(Machine *machine, int64_t op, Value a);
+int truth(Value value);
+
+/* vectors.c */
+int64_t extent_of(const Vector *vector);
+int positions(Machine *machine, const Vector *vector, int64_t size, int64_t begin, int64_t count, int64_t *found);
+void compute(Machine *machine, Core *core, const Operation *of, const Value *target, const Value *sources,
+             uint32_t *const *come, int64_t begin, int64_t count, uint32_t *out);
+
+/* fabric.c */
+void at(Machine *machine, double time, Core *core, int kind, Pending *pending, int64_t activate, int64_t unblock);
+Pending *start(Machine *machine, Core *core, const Operation *of, const Value *operands, int64_t count,
+               const Options *options);
+void release(Pending *pending);
+void wake(Machine *machine, Core *core, double time);
+void look_again(Machine *machine, Core *core, double time);
+void effect(Machine *machine, Core *core, double time, int64_t activate, int64_t unblock);
+void activate(Machine *machine, Core *core, int64_t number, double time);
+int64_t take(Machine *machine, Core *core, int64_t color, int64_t count, uint32_t *found, double *first, double *last);
+void push(List *list, int64_t item);
+void put_train(Core *core, int64_t color, Train train);
+
+/* code.c */
+enum { ENDED, WAITS, ASKS };
+int run_code(Machine *machine, Core *core);
+void begin_function(Machine *machine, Core *core, int64_t function);
+void push_value(Core *core, Value value);
+
+#endif
