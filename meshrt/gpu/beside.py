@@ -34,11 +34,12 @@ def begin(gpus: Gpus, kind: str, parts: Arrays, outs: Arrays, sizes: Sequence[in
         gpus.plan.add(_go, gpus, ring, extra, pending)
         gpus.plan.closing.append(ring.close)
         return pending
-    for gpu in gpus.mine:
-        gpu.host_clock += gpu.device.launch_seconds
-        gpu.beside = max(gpu.beside, gpu.host_clock)
-    _go(gpus, ring, extra, pending)
-    ring.close()
+    _launch(gpus, ring, extra, pending)
+    if gpus.noted is None:
+        ring.close()
+    else:
+        gpus.noted.add(_launch, gpus, ring, extra, pending)
+        gpus.noted.closing.append(ring.close)
     return pending
 
 
@@ -48,7 +49,16 @@ def finish(gpus: Gpus, pending: Pending) -> Arrays:
         gpus.plan.add(_wait, gpus, pending)
     else:
         _wait(gpus, pending)
+    if gpus.noted is not None:
+        gpus.noted.add(_wait, gpus, pending)
     return pending.outs
+
+
+def _launch(gpus: Gpus, ring: Ring, extra: float, pending: Pending) -> None:
+    for gpu in gpus.mine:
+        gpu.host_clock += gpu.device.launch_seconds
+        gpu.beside = max(gpu.beside, gpu.host_clock)
+    _go(gpus, ring, extra, pending)
 
 
 def _go(gpus: Gpus, ring: Ring, extra: float, pending: Pending) -> None:

@@ -78,6 +78,7 @@ class Gpu:
     memory: Budget = field(init=False)
     counters: Counters = field(default_factory=Counters)
     plan: Plan | None = None  # that is being recorded
+    noted: Plan | None = None  # what is launched now, to be counted again
     fusing: list[Call] | None = None  # kernels of which one is being made
     costs: dict[tuple[Any, ...], Cost] = field(default_factory=dict)  # that are not set anew, by what was asked for
     scopes: list[list[Buffer]] = field(default_factory=list)  # buffers made since each open scope began
@@ -123,10 +124,16 @@ class Gpu:
             return out
         if self.payload:
             kernel(out, *args)
+        if self.noted is not None:
+            self.noted.add(self.launched, cost, name)
+        self.launched(cost, name)
+        return out
+
+    def launched(self, cost: Cost, name: str = "") -> None:
+        """A kernel of which the host knows."""
         self.host_clock += self.device.launch_seconds
         self.now = max(self.now, self.host_clock)
         self.node(cost, name)
-        return out
 
     @contextmanager
     def fused(self, cost: Cost) -> Iterator[None]:

@@ -41,6 +41,7 @@ class Gpus:
     group: Group = field(init=False)
     phases: dict[str, Phase] = field(default_factory=dict)
     plan: Plan | None = None  # that is being recorded
+    noted: Plan | None = None  # what is done now, to be counted again
     sampled: bool = False  # some layers stood for others
     trace_path: str | None = None  # of a file for what ran when
     notes: dict[str, Any] = field(default_factory=dict)  # what a program found of the host; rank 0's are reported
@@ -131,11 +132,12 @@ class Gpus:
             self.plan.add(self._go_round, ring, extra, begins, ends)
             self.plan.closing.append(ring.close)
             return outs
-        for gpu in self.mine:
-            gpu.host_clock += gpu.device.launch_seconds
-            gpu.now = max(gpu.now, gpu.host_clock)
-        self._go_round(ring, extra, begins, ends)
-        ring.close()
+        self._launch_round(ring, extra, begins, ends)
+        if self.noted is None:
+            ring.close()
+        else:
+            self.noted.add(self._launch_round, ring, extra, begins, ends)
+            self.noted.closing.append(ring.close)
         return outs
 
     def ring(
@@ -146,6 +148,12 @@ class Gpus:
         if kind == "all_gather":
             return self.group.gather_ring(parts, outs, axis % parts[0].ndim, sizes, link), extra
         return self.group.sum_ring(parts, outs, link), extra
+
+    def _launch_round(self, ring: Ring, extra: float, begins: list[float], ends: list[float]) -> None:
+        for gpu in self.mine:
+            gpu.host_clock += gpu.device.launch_seconds
+            gpu.now = max(gpu.now, gpu.host_clock)
+        self._go_round(ring, extra, begins, ends)
 
     def _go_round(self, ring: Ring, extra: float, begins: list[float], ends: list[float]) -> None:
         """A collective, which begins on each GPU when that is there. The lists are room for times."""
@@ -221,6 +229,22 @@ class Gpus:
         self.plan = None
         for gpu in self.mine:
             gpu.plan = None
+
+    @contextmanager
+    def noting(self) -> Iterator[Plan]:
+        """What is launched inside is kept as well, so that a replay counts the same again, launch by launch, and takes
+        the same memory. Without payload: nothing is computed again."""
+        assert not self.payload and self.plan is None
+        plan, before = Plan("workspace"), [(gpu.memory.used, gpu.memory.peak) for gpu in self.mine]
+        for gpu in self.mine:
+            gpu.noted, gpu.memory.peak = plan, gpu.memory.used
+        self.noted = plan
+        yield plan
+        self.noted = None
+        for gpu, (used, peak) in zip(self.mine, before, strict=True):
+            gpu.noted = None
+            plan.calls.insert(0, (gpu.memory.pass_through, (plan.name, gpu.memory.peak - used)))
+            gpu.memory.peak = max(peak, gpu.memory.peak)
 
     def give_up(self, plan: Plan) -> None:
         """Free a plan and its buffers."""

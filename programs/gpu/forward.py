@@ -124,10 +124,12 @@ def _fed(gpus: Gpus, model: Model, shards: Sequence[MlpShard | ExpertsShard], hs
 def _do(gpus: Gpus, function: object) -> None:
     """Now, or in a plan that is being recorded."""
     assert callable(function)
-    if gpus.plan is None:
-        function()
-    else:
+    if gpus.plan is not None:
         gpus.plan.add(function)
+        return
+    function()
+    if gpus.noted is not None:
+        gpus.noted.add(function)
 
 
 @contextmanager

@@ -66,6 +66,25 @@ def conserved(requests: list[Request], computed: int) -> None:
 
 @pytest.mark.sample(12)
 @pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize(("scheme", "kv"), [*WAYS, ("overlapped", "dense")])
+def test_a_step_by_shape_that_was_counted_by_an_equal_one_counts_the_same(
+    model: Path, scheme: str, kv: str, name: str
+) -> None:
+    limits, options = SCHEDULES[name]
+    found = []
+    for payload in (True, False):
+        gpus = new_gpus(2, payload=payload)
+        requests, steps = serve_all(gpus, model, scheme, PROMPTS, NEW, kv, limits, SOON, **options)
+        told = [(gpu.counters, gpu.now, gpu.host_clock, gpu.memory) for gpu in gpus.mine]
+        phases = {name: (phase.seconds, phase.numbers) for name, phase in gpus.phases.items()}
+        found.append(([one.times for one in requests], str(told), str(gpus.group.traffic), phases))
+        if not payload and kv == "dense":
+            ends = {time for one in requests for time in one.times}
+            assert 0 < len(steps.noted) < len(ends)  # of the steps that ended in a token, some were alike
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
 @pytest.mark.parametrize(("scheme", "kv"), WAYS)
 def test_every_schedule_gives_the_text_of_each_alone(
     model: Path, alone: list[list[int]], scheme: str, kv: str, name: str
