@@ -124,6 +124,7 @@ DEVICES: dict[str, list[tuple[str, Row]]] = {
         (GPU, Row("link", "pcie", "measured.collective_seconds", GROWS, WIDE)),
         (GPU, Row("nvlink_bytes_per_second", 80e9, "measured.collective_seconds", GROWS)),
         (GPU, Row("nvlink_gpus", 1, "measured.critical_path.seconds", STOPS)),
+        (GPU, Row("nvlink_pair_bytes_per_second", 1e9, "measured.collective_seconds", GROWS)),
         (GPU, Row("nvlink_protocols", "slower", "measured.collective_seconds", GROWS)),
         (GPU, Row("pcie_bytes_per_second", 10e9, "measured.collective_seconds", GROWS, PCIE)),
         (GPU, Row("pcie_protocols", "slower", "measured.collective_seconds", GROWS, PCIE)),
@@ -152,7 +153,8 @@ HOW: dict[str, dict[str, Any]] = {
     "neuron": {"cores": None, "device": "trn1", "trace": None, "sbuf_bytes": None},
     "arm": {"cores": None, "device": "n2x8", "dram": None, "registers": None, "spill": False, "trace": None},
     "gpu": {"tp": 4, "device": "a800", "link": None, "link_rate": None, "framework": None,
-            "gpu_memory": None, "static": False, "trace": None},
+            "node_size": None, "collectives": "auto", "pp": 1, "dp": 1, "gpu_memory": None, "static": False,
+            "trace": None},
 }  # fmt: skip
 SHARED = {"payload": "none", "json_path": "{run}/report.json", "quiet": True}
 ON = {"mesh": GEMV, "neuron": XUV, "gpu": GPU, "arm": LINEAR}  # the program that is run
@@ -193,6 +195,10 @@ MACHINES: dict[str, list[Row]] = {
         Row("link", "pcie", "measured.collective_seconds", OTHER, None, "small messages are as fast"),
         Row("link_rate", 10e9, "measured.collective_seconds", GROWS),
         Row("framework", "vllm", SECONDS, GROWS),
+        Row("node_size", 2, "measured.inter_node_bytes.total", APPEARS),
+        Row("collectives", "ring", "measured.inter_node_bytes.total", GROWS, {"node_size": 2, "collectives": "tree"}),
+        Row("pp", 2, SECONDS, STOPS, None, "pipelines are llama's"),
+        Row("dp", 2, SECONDS, STOPS, None, "replicas are llama's"),
         Row("gpu_memory", 200_000, SECONDS, STOPS),
         Row("static", True, "measured.graph_launches", becomes(0, 2), None, "one for each new token"),
         Row("trace", "{run}/trace.json", "file {run}/trace.json", APPEARS),

@@ -33,7 +33,7 @@ OF = {"mesh": Device, "neuron": NeuronDevice, "gpu": GpuDevice, "arm": ArmDevice
 SOMETIMES = {
     "tokens", "wafer", "attention_heads", "attention_link_bytes", "mlp_link_bytes", "cache_runs", "cache_blocks",
     "dequantized_bytes", "expert_rows", "expert_padding", "dispatched_bytes", "combined_bytes", "dropped_tokens",
-    "all_to_all_parts", "swapped_bytes",
+    "all_to_all_parts", "swapped_bytes", "intra_node_bytes", "inter_node_bytes", "bubble_seconds",
     "rebuilt", "energy",
 }  # fmt: skip
 
@@ -80,7 +80,10 @@ def device(machine: str) -> dict[str, Any]:
 
 
 def report(machine: str) -> dict[str, Any]:
-    own = {"mesh": {"wafer": {"type": "object"}}, "gpu": {"static": {"type": "boolean"}}}.get(machine, {})
+    own = {
+        "mesh": {"wafer": {"type": "object"}},
+        "gpu": {"static": {"type": "boolean"}, "groups": {"type": "object"}},
+    }.get(machine, {})
     properties: dict[str, Any] = {
         "schema": {"const": 1},
         "machine": {"const": machine},
@@ -100,7 +103,7 @@ def report(machine: str) -> dict[str, Any]:
             "description": "what each number is, by its path; " + "; ".join(f"{k}: {v}" for k, v in KINDS.items()),
         },
     }
-    required = [name for name in properties if name != "wafer"]
+    required = [name for name in properties if name not in ("wafer", "groups")]
     return {"title": f"of {machine}", "type": "object", "properties": properties, "required": required,
             "additionalProperties": False}  # fmt: skip
 

@@ -61,12 +61,13 @@ class Counters:
     compute_seconds: float = 0.0  # that kernels took
     collective_seconds: float = 0.0  # from the launch of collectives to their ends, waiting for others included
     hidden_seconds: float = 0.0  # of these, in which kernels went on
+    bubble_seconds: float = 0.0  # waiting for other groups: the bubbles of a pipeline
     tally: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass
 class Gpu:
-    """GPU `index` of a group."""
+    """GPU `index` of a run, which has that `place` in its tensor-parallel group."""
 
     device: GpuDevice
     index: int
@@ -83,8 +84,10 @@ class Gpu:
     costs: dict[tuple[Any, ...], Cost] = field(default_factory=dict)  # that are not set anew, by what was asked for
     scopes: list[list[Buffer]] = field(default_factory=list)  # buffers made since each open scope began
     trace: list[Event] | None = None  # what ran when, if somebody wants to look at it
+    place: int = -1  # `index`, unless another is given
 
     def __post_init__(self) -> None:
+        self.place = self.index if self.place < 0 else self.place
         self.memory = Budget(self.device, self.index)
 
     def cost(

@@ -21,6 +21,9 @@ Model = Annotated[
 PromptText = Annotated[
     str | None, f"text to go on from; - is standard input, @FILE a file, @@ a text's own @  [default: {PROMPT!r}]"
 ]
+Prompts = Annotated[
+    str | None, 'a file with a prompt a line, a text or {"prompt": TEXT}; - is standard input; each is answered'
+]
 PromptIds = Annotated[str | None, "token ids instead of text: 1,2,3"]
 PromptTokens = Annotated[
     int | None, "a prompt of so many tokens, whatever they say", AtLeast(1), AtMost(MOST_TOKENS)

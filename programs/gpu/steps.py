@@ -14,7 +14,7 @@ from meshrt.programs.gpu.forward import Ahead, forward
 from meshrt.programs.gpu.newtokens import NewTokens
 from meshrt.programs.gpu.parts import Parts
 from meshrt.programs.gpu.shards import Model
-from meshrt.programs.gpu.swapping import Kept, bring_back, keep_on_host
+from meshrt.programs.gpu.swapping import HostMemory, Kept, bring_back, host_bytes, keep_on_host
 from meshrt.records import dataclass
 
 Key = tuple[int, int, int]  # of a plan: rows, blocks of the longest, of all together
@@ -56,6 +56,7 @@ class Steps:
     largest: int = 0  # batch of new tokens
 
     swapped: dict[int, Kept] = field(default_factory=dict)  # tokens of sequences in the host's memory
+    host: HostMemory = field(default_factory=lambda: HostMemory(None))
     computed: int = 0  # tokens
 
     def run(self, sequences: Sequence[Tokens]) -> list[int]:
@@ -98,15 +99,20 @@ class Steps:
         batch.load(sequences)
         return batch
 
-    def swap_out(self, number: int, tokens: int) -> None:
-        """Keep the blocks of a sequence's first so many tokens in the host's memory."""
+    def swap_out(self, number: int, tokens: int) -> bool:
+        """Keep the blocks of a sequence's first so many tokens in the host's memory. False, and nothing done, where
+        there is no room for them."""
+        if not self.host.take(number, host_bytes(self.gpus, self.model, self.cache, tokens)):
+            return False
         with self.gpus.phase("swap"):
             self.swapped[number] = keep_on_host(self.gpus, self.model, self.cache, number, tokens)
+        return True
 
     def swap_in(self, number: int) -> None:
         """Bring them back, to the blocks that the sequence has now."""
         with self.gpus.phase("swap"):
             bring_back(self.gpus, self.model, self.cache, number, self.swapped.pop(number))
+        self.host.give_back(number)
 
     def prompts(self, sequences: Sequence[Tokens]) -> list[int]:
         """Whole sequences: the token that follows each."""

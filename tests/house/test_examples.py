@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from measure import on_one_rank, run_report
 from mpi_jobs import Finished
-from runs import run_on_cores
+from runs import run_on_cores, run_on_gpus
 
 FOLDER = Path(__file__).parents[2] / "examples"
 
@@ -22,7 +22,7 @@ ON_MESH: dict[str, tuple[tuple[int, int], dict[str, int], dict[str, Any], tuple[
     "transpose.py": ((5, 5), {"size": 7}, {"wrong": 0}, ("swapaxes(-1, -2)", "copy()")),
     "alltoall.py": ((4, 3), {"size": 5}, {"wrong": 0}, ("(number + step) %", "(number + 2 * step) %")),
 }
-EXAMPLES = [*ON_MESH, "tiled.py"]
+EXAMPLES = [*ON_MESH, "tiled.py", "zero.py"]
 
 
 def report(comm: Any, name: str, payload: bool = True, file: Path | None = None) -> dict[str, Any]:
@@ -55,6 +55,26 @@ def test_the_kernel_comes_to_what_numpy_does_and_shows_a_fault(tmp_path: Path, c
     assert run_on_cores(comm, str(FOLDER / "tiled.py"), size=200)["result"] == {"wrong": 0}
     (tmp_path / "tiled.py").write_text(text.replace("total += nisa", "total = nisa"))
     assert run_on_cores(comm, str(tmp_path / "tiled.py"), size=200)["result"]["wrong"] > 0
+
+
+@pytest.mark.mpi(ranks=[1, 3])
+def test_the_step_on_gpus_comes_to_what_numpy_does_and_shows_a_fault(mpi_tmp_path: Path, comm) -> None:
+    def found(file: Path, where: Any = comm, **settings: Any) -> dict[str, Any]:
+        report = run_on_gpus(where, str(file), **{"tp": 6, "node_size": 2} | settings)
+        told = where.bcast(report)
+        return {key: part for key, part in told.items() if key not in ("program", "host")}
+
+    text = (FOLDER / "zero.py").read_text()
+    for settings in ({}, {"collectives": "tree"}, {"collectives": "ring"}, {"node_size": None}):
+        one = found(FOLDER / "zero.py", **settings)
+        assert one["result"] == {"wrong": 0}
+        assert one == on_one_rank(comm, lambda alone, settings=settings: found(FOLDER / "zero.py", alone, **settings))
+        assert found(FOLDER / "zero.py", payload=False, **settings)["measured"] == one["measured"]
+    assert text.count("add(gpu, share,") == 1
+    if comm.rank == 0:
+        (mpi_tmp_path / "zero.py").write_text(text.replace("add(gpu, share,", "add(gpu, 2 * share,"))
+    comm.Barrier()
+    assert found(mpi_tmp_path / "zero.py")["result"]["wrong"] > 0
 
 
 def test_every_example_is_tested_and_under_40_lines() -> None:
