@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from importlib import import_module
 from typing import Any
 
@@ -101,7 +102,7 @@ def _signature(thing: Any, method: bool = False) -> str:
     except ValueError:
         return "(...)"
     parameters = [*signature.parameters.values()][method:]
-    texts = [str(one.replace(annotation=one.empty)) for one in parameters]
+    texts = [re.sub(r"<function (\w+) at 0x\w+>", r"\1", str(one.replace(annotation=one.empty))) for one in parameters]
     first = next((at for at, one in enumerate(parameters) if one.kind is one.KEYWORD_ONLY), None)
     if first is not None and not any(one.kind is one.VAR_POSITIONAL for one in parameters):
         texts.insert(first, "*")
