@@ -12,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "half.h"
+
 enum { COLORS = 32, TASKS = 128, AXES = 4 };
 
 /* Kinds of values: as lowering.py numbers them. WORD: a whole number of Python. */
@@ -166,8 +168,6 @@ typedef struct {
 } Machine;
 
 /* values.c */
-float half_to_float(uint16_t half);
-uint16_t float_to_half(float value);
 int64_t size_of(int64_t kind);
 int is_float(int64_t kind);
 Value load(const Core *core, int64_t kind, int64_t at);

@@ -148,16 +148,22 @@ static uint32_t one(const Operation *of, uint32_t a, uint32_t b, uint32_t c)
     return (uint16_t)((int16_t)a >> (amount < 0 || amount > 15 ? 15 : amount));
 }
 
-static uint32_t get(const Core *core, int64_t size, int64_t at)
+static inline uint32_t get(const Core *core, int64_t size, int64_t at)
 {
     uint32_t bits = 0;
-    memcpy(&bits, core->memory + at * size, (size_t)size);
+    if (size == 2)
+        memcpy(&bits, core->memory + at * 2, 2);
+    else
+        memcpy(&bits, core->memory + at * size, (size_t)size);
     return bits;
 }
 
-static void set(Machine *machine, Core *core, int64_t size, int64_t at, uint32_t bits)
+static inline void set(Machine *machine, Core *core, int64_t size, int64_t at, uint32_t bits)
 {
-    memcpy(core->memory + at * size, &bits, (size_t)size);
+    if (size == 2)
+        memcpy(core->memory + at * 2, &bits, 2);
+    else
+        memcpy(core->memory + at * size, &bits, (size_t)size);
     if ((at + 1) * size > machine->touched)
         machine->touched = (at + 1) * size;
 }
@@ -247,8 +253,13 @@ void compute(Machine *machine, Core *core, const Operation *of, const Value *tar
         return;
     }
     uint32_t *found = machine->room[5];
-    for (int64_t at = 0; at < count; at++)
-        found[at] = one(of, given[0][at], given[1][at], given[2][at]);
+    if (of->what == MAC && of->kind == F16) /* most of what programs do */
+        for (int64_t at = 0; at < count; at++)
+            found[at] = float_to_half(half_to_float((uint16_t)given[0][at]) +
+                                      half_to_float((uint16_t)given[1][at]) * half_to_float((uint16_t)given[2][at]));
+    else
+        for (int64_t at = 0; at < count; at++)
+            found[at] = one(of, given[0][at], given[1][at], given[2][at]);
     for (int64_t at = 0; at < count; at++)
         set(machine, core, to_size, where[at], found[at]);
 }
