@@ -56,10 +56,10 @@ def chosen(name: str, grids: dict[int, list[pytest.Item]]) -> list[pytest.Item]:
     sample = grids[least][0].get_closest_marker("sample")
     found = grids[least] if sample is None else [grids[least][at] for at in spread(len(grids[least]), *sample.args)]
     more = [item for ranks, grid in grids.items() if least < ranks in MORE for item in grid]
-    if least > 1 and more:
-        sets = {set_of(item) for item in found}
+    sets = {set_of(item) for item in found} if least > 1 else set()
+    if alike := [item for item in more if set_of(item) in sets]:
         alone = found if len(found) == 1 else []  # may stay on the least
-        one = drawn(name, [*alone, *(item for item in more if set_of(item) in sets)])
+        one = drawn(name, [*alone, *alike])
         return [*(item for item in found if set_of(item) != set_of(one)), one]
     return [*found, drawn(name, more)] if more else found
 
@@ -67,7 +67,7 @@ def chosen(name: str, grids: dict[int, list[pytest.Item]]) -> list[pytest.Item]:
 def set_of(item: pytest.Item) -> str:
     """A test's parameter set, on whatever number of ranks."""
     assert isinstance(item, pytest.Function)
-    return item.callspec.id.replace(f"ranks={ranks_of(item)}", "")
+    return item.callspec.id.replace(f"ranks={ranks_of(item)}", "", 1)
 
 
 def drawn(name: str, items: Sequence[Any]) -> Any:

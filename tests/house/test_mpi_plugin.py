@@ -21,7 +21,7 @@ def wait_for_ever(comm):
 """
 
 CASES = f"""
-import os, signal, time
+import os, signal
 import pytest
 {WAITS}
 
@@ -40,7 +40,7 @@ def test_one_fails_others_pass(comm):
 
 @pytest.mark.mpi(ranks=[3])
 def test_hangs(comm):
-    time.sleep(3600)
+    wait_for_ever(comm)
 
 @pytest.mark.mpi(ranks=[3])
 def test_dies(comm):
