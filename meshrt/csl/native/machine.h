@@ -16,10 +16,10 @@
 
 enum { COLORS = 32, TASKS = 128, AXES = 4 };
 
-/* Kinds of values: as lowering.py numbers them. WORD: a whole number of Python. */
+/* Kinds of values: as lowered.py numbers them. WORD: a whole number of Python. */
 enum { WORD, I16, U16, I32, U32, I64, U64, F16, F32, I8, U8, NOTHING, VECTOR, REGISTER };
 
-/* A vector in memory or of the fabric (vectors.py), as lowering.py packs them. */
+/* A vector in memory or of the fabric (vectors.py), as lowered.py packs them. */
 typedef struct {
     int32_t fabric, nbytes, base, axes, extent[AXES], stride[AXES], simd, in_color, out_color;
 } Vector;
