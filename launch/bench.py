@@ -103,12 +103,12 @@ def cpu_seconds(command: list[str]) -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def table(figures: list[Figure]) -> str:
-    """The figures as a Markdown table."""
-    lines = ["| work | measured | target | baseline | ratio |", "| --- | --- | --- | --- | --- |"]
-    for one in figures:
-        lines.append(
-            f"| {one.work} | {one.measured:.3g} {one.unit} | {one.target:.3g} {one.unit}"
-            f" | {one.baseline}: {one.against:.3g} {one.unit} | {one.measured / one.against:.2f} |"
+def rows(figures: list[Figure]) -> list[tuple[str, tuple[float, str], tuple[float, str], str, float]]:
+    """Each figure's work, number and target, with their texts, baseline, and ratio to it."""
+    return [
+        (
+            one.work, (one.measured, f"{one.measured:.3g} {one.unit}"), (one.target, f"{one.target:.3g} {one.unit}"),
+            f"{one.baseline}: {one.against:.3g} {one.unit}", one.measured / one.against,
         )
-    return "\n".join(lines)
+        for one in figures
+    ]  # fmt: skip

@@ -95,7 +95,7 @@ def _finished(start: Start) -> int:
             start.argv, env=start.environ, stdin=subprocess.DEVNULL, process_group=0, preexec_fn=_ready
         )
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
-        code = launcher.wait()
+        code = _ended(launcher)
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
         for number, handler in before.items():
@@ -103,6 +103,17 @@ def _finished(start: Start) -> int:
     if heard:
         return 128 + heard[0]
     return code if code >= 0 else 128 - code
+
+
+def _ended(launcher: subprocess.Popen[bytes]) -> int:
+    """Its exit code, when it has one.
+
+    A signal is passed on by this thread when it runs: one that comes just before it begins to wait, or to another
+    thread, does not wake it. So it wakes by itself, 20 times a second.
+    """
+    while True:
+        with suppress(subprocess.TimeoutExpired):
+            return launcher.wait(60)
 
 
 def _ready() -> None:

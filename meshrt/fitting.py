@@ -90,7 +90,11 @@ def fitted(program: Program, arguments: Mapping[str, Any], settings: Mapping[str
     """
     if program.machine != "mesh":
         raise UsageError(f"{program.name} runs on {program.machine}: what fits is told of the mesh alone")
-    settings = {name: value for name, value in settings.items() if name not in ("maps", "trace", "trace_cores")}
+    settings = {
+        name: value
+        for name, value in settings.items()
+        if name not in ("maps", "trace", "trace_cores", "trace_links", "goal", "chakra")
+    }
     arguments = {
         option.name: arguments[option.name]
         for option in program.options if option.reported and option.name in arguments and option.name not in NUMBERS

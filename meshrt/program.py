@@ -13,98 +13,18 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType, NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from types import ModuleType
+from typing import Any
 
 from meshrt.errors import UsageError, nearest
 from meshrt.machine import find_machine, machines
+from meshrt.options import AtLeast, AtMost, Choices, Option, Shown, options_of
 from meshrt.records import dataclass
 
-# What may follow the help in Annotated[kind, help, ...]:
-HOST = "host"  # an option that says how a run is done, not what; reports leave it out
-
-
-@dataclass(frozen=True)
-class AtLeast:
-    """The smallest value that a number may have."""
-
-    least: float
-
-
-@dataclass(frozen=True)
-class AtMost:
-    """The largest."""
-
-    most: float
-
-
-@dataclass(frozen=True)
-class Choices:
-    """The values that a text may have; with an `ending`, also files whose names end so."""
-
-    names: tuple[str, ...]
-    ending: str | None = None
-
-
-@dataclass(frozen=True)
-class Shown:
-    """What `--help` puts for the value; of a flag, the name of its contrary."""
-
-    text: str
-
-
-@dataclass(frozen=True)
-class Option:
-    """One keyword argument of a program's run: a value of `kind`, or one of `choices`, from `least` to `most`."""
-
-    name: str
-    kind: type
-    choices: tuple[str, ...]
-    default: Any
-    help: str
-    reported: bool = True
-    least: float | None = None
-    most: float | None = None
-    shown: str | None = None
-    also: tuple[type, ...] = ()  # what a script may give instead
-    words: tuple[str, ...] = ()  # what may be there in place of a number
-    ending: str | None = None  # of names of files that may be there in place of a choice
-
-    @property
-    def flag(self) -> str:
-        return f"--{self.name.replace('_', '-')}"
-
-    def check(self, value: Any) -> Any:
-        """The value, as `kind`. UsageError for what is of another kind, outside of the range or no choice."""
-        if (value is None and self.default is None) or isinstance(value, self.also):
-            return value
-        if isinstance(value, str) and value in self.words:
-            return value
-        if self.kind in (int, float) and isinstance(value, (int, float)) and not isinstance(value, bool):
-            if self.kind is int and not isinstance(value, int) and value != int(value):
-                raise UsageError(f"{self.flag} is {value}; it is a whole number")
-            low, high = (
-                self.least is not None and not value >= self.least,
-                self.most is not None and value > self.most,
-            )
-            if low or high:
-                whole = (
-                    f"is {self.least:g} to {self.most:.0f}" if self.most is not None else f"starts at {self.least:g}"
-                )
-                raise UsageError(f"{self.flag} is {value}; it {whole}")
-        elif not isinstance(value, self.kind) and not self.choices:
-            raise UsageError(f"{self.flag} is {value!r}; it is {WORDS[self.kind]}")
-        if self.choices and value not in self.choices and not self.is_file(value):
-            there_are = ", ".join((*self.choices, *([f"files as mine{self.ending}"] if self.ending else [])))
-            raise UsageError(f"{self.flag} is {value!r}; there are {there_are}")
-        return value
-
-    def is_file(self, value: Any) -> bool:
-        """Is that the name of a file that may be there in place of a choice?"""
-        return self.ending is not None and isinstance(value, str) and value.endswith(self.ending)
-
-
-WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "True or False"}
+__all__ = [  # with what users' programs have imported from here
+    "AtLeast", "AtMost", "Choices", "Program", "Shown", "load_program", "named", "packaged_programs", "program_of",
+    "settings_of",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -123,7 +43,8 @@ class Program:
         """All options with their values: those given, else the defaults. UsageError."""
         names = {option.name for option in self.options}
         if unknown := [name for name in arguments if name not in names]:
-            raise UsageError(f"{self.name} has no option {unknown[0]!r}; it has {', '.join(sorted(names))}")
+            hint = nearest(unknown[0], names, f"it has {', '.join(sorted(names))}")
+            raise UsageError(f"{self.name} has no option {unknown[0]!r}: {hint}")
         values = {option.name: option.default for option in self.options} | dict(arguments)
         return {option.name: option.check(values[option.name]) for option in self.options}
 
@@ -142,8 +63,11 @@ def load_program(name: str, on: str | None = None) -> Program:
     program = _load(name)
     if on in (None, program.machine):
         return program
+    if on not in machines():
+        there_are = f"there are {', '.join(machines())}"
+        raise UsageError(f"no machine {on!r}: {nearest(str(on), machines(), there_are)}")
     other = f"meshrt.programs.{on}.{name}"
-    if on not in machines() or name.endswith(".py") or not _exists(other):
+    if name.endswith(".py") or not _exists(other):
         raise UsageError(f"{name} does not run on {on!r}: it is for {program.machine}; leave --on away")
     return _describe(name, importlib.import_module(other))
 
@@ -177,6 +101,8 @@ def _load(name: str) -> Program:
     if name not in packaged_programs():
         there = [*packaged_programs(), *importlib.import_module("meshrt.models.catalogue").packaged()]
         hint = nearest(name, there, "`meshrt list` shows what there is; a file's name ends in .py")
+        if Path(f"{name}.py").is_file():
+            hint = f"did you mean the file {name}.py?"
         raise UsageError(f"no program or model {name!r}: {hint}")
     return _describe(name, importlib.import_module(f"meshrt.programs.{name}"))
 
@@ -215,43 +141,6 @@ def _describe(name: str, module: ModuleType) -> Program:
     return Program(name, run, getattr(module, "MESH", (1, 1)), options, text.split("\n")[0], machine, text)
 
 
-def options_of(name: str, function: Callable[..., Any]) -> tuple[Option, ...]:
-    """The keyword arguments of a program's `run`, or of what opens a machine, as options. UsageError."""
-    hints = get_type_hints(function, include_extras=True)
-    keywords = [p for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY]
-    return tuple(_option(name, parameter, hints.get(parameter.name, str)) for parameter in keywords)
-
-
 def settings_of(machine: str) -> dict[str, Option]:
     """The options of a machine, by name."""
     return {option.name: option for option in options_of(machine, find_machine(machine).open_machine)}
-
-
-def _option(program: str, parameter: inspect.Parameter, hint: Any) -> Option:
-    text = ""
-    extras: list[Any] = []
-    if get_origin(hint) is Annotated:
-        hint, text, *extras = get_args(hint)
-    others: list[Any] = []
-    if get_origin(hint) in (Union, UnionType):
-        hint, *others = (part for part in get_args(hint) if part is not NoneType)
-    choices = tuple(map(str, get_args(hint))) if get_origin(hint) is Literal else ()
-    kind = str if choices else hint
-    words = tuple(word for other in others if get_origin(other) is Literal for word in get_args(other))
-    also = tuple(get_origin(other) or other for other in others if get_origin(other) is not Literal)
-    more: dict[str, Any] = {"choices": choices, "reported": HOST not in extras, "also": also, "words": words}
-    for extra in extras:
-        match extra:
-            case AtLeast(least):
-                more["least"] = least
-            case AtMost(most):
-                more["most"] = most
-            case Choices(names, ending):
-                more |= {"choices": names, "ending": ending}
-            case Shown(shown):
-                more["shown"] = shown
-    if kind not in (int, float, str, bool):
-        raise UsageError(f"{program}: option {parameter.name} is {kind}; it can be int, float, str, bool or a Literal")
-    if parameter.default is parameter.empty:
-        raise UsageError(f"{program}: option {parameter.name} needs a default value")
-    return Option(parameter.name, kind, default=parameter.default, help=str(text), **more)

@@ -2,9 +2,9 @@
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from meshrt import kinds
 from meshrt.errors import UsageError
@@ -13,15 +13,11 @@ from meshrt.ranks.files import write_file
 from meshrt.records import dataclass
 from meshrt.units import of
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
 SCHEMA = 1
 KEYS = {  # and what each is, in a whole report
     "program": str, "arguments": dict, "device": dict, "mesh": list, "result": dict, "measured": dict, "phases": list,
     "host": dict, "kinds": dict,
 }  # fmt: skip
-LOG_WIDTH = 200  # columns of a table that goes to no terminal
 
 
 def gather_report(
@@ -104,13 +100,11 @@ class Report:
         """What `meshrt run` prints."""
         if self.refused is not None:
             return f"refused: {self.refused}"
-        from rich.console import Console
+        from meshrt.columns import Screen, laid_out
 
-        screen = Console(width=LOG_WIDTH)
-        with screen.capture() as captured:
-            screen.print(_table(self.data), highlight=False)
-        lines = [line.rstrip() for line in captured.get().splitlines()]
-        return "\n".join([find_machine(self.machine).title(self.data), *lines, kinds.legend(self.data)])
+        title, header, rows = table_of(self.data)
+        lines = laid_out(header, rows, [at > 0 for at in range(len(header))], Screen())
+        return "\n".join([title, *lines, kinds.legend(self.data)])
 
     def __str__(self) -> str:
         return self.table()
@@ -193,31 +187,29 @@ def print_result(report: dict[str, Any]) -> None:
 
 def print_table(report: Mapping[str, Any]) -> None:
     """One column for each phase and one for the whole run; a row for each thing that was measured."""
-    print(find_machine(report["machine"]).title(report))
-    show(_table(report))
+    from meshrt.columns import print_columns
+
+    title, header, rows = table_of(report)
+    print(title)
+    print_columns(header, rows, [at > 0 for at in range(len(header))])
     print(kinds.legend(report))
 
 
-def _table(report: Mapping[str, Any]) -> "Table":
-    parts = [*(phase["name"] for phase in report["phases"]), "total"]
-    return table_of(parts, find_machine(report["machine"]).rows(report))
+def table_of(report: Mapping[str, Any]) -> tuple[str, list[str], list[list[str]]]:
+    """The table's title, its header and its rows: a column for each phase, under its name, and for the whole run."""
+    machine = find_machine(report["machine"])
+    header = ["", *(phase["name"] for phase in report["phases"]), "total"]
+    return machine.title(report), header, [[row.name + of(row.limit), *row.cells] for row in machine.rows(report)]
 
 
-def table_of(parts: Sequence[str], rows: Iterable[kinds.Row]) -> "Table":
-    """A column for each part of a run, under its name."""
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("", *parts):
-        table.add_column(name, justify="right" if name else "left", no_wrap=True)
-    for row in rows:
-        table.add_row(row.name + of(row.limit), *row.cells)
-    return table
-
-
-def show(table: "Table") -> None:
-    """Print a table: as wide as the terminal, or, in a log or a pipe, as wide as its numbers are."""
-    from rich.console import Console
-
-    screen = Console()
-    (screen if screen.is_terminal else Console(width=LOG_WIDTH)).print(table, highlight=False)
+def fields_of(report: Mapping[str, Any]) -> tuple[list[str], list[list[Any]]]:
+    """The same for a program: a row for each number by its path, with its unit and its kind, and all its digits."""
+    parts = [*report["phases"], report["measured"]]
+    header = ["field", "unit", "kind", *(phase["name"] for phase in report["phases"]), "total"]
+    rows = []
+    for path in dict.fromkeys(path for part in reversed(parts) for path in kinds.leaves(part)):
+        field = kinds.find(report["machine"], path)
+        kind = report["kinds"].get(f"measured.{path}", "" if field is None else field.kind)
+        cells = [_at(part, path) if path in set(kinds.leaves(part)) else None for part in parts]
+        rows.append([path, "" if field is None else field.unit, kind, *cells])
+    return header, rows

@@ -31,7 +31,7 @@ MODULES = (  # that a program may import from
     "__future__", "collections", "contextlib", "dataclasses", "functools", "itertools", "math", "typing", "ml_dtypes",
     "numpy", "meshrt.errors", "meshrt.mesh.block", "meshrt.mesh.collectives", "meshrt.mesh.exchange",
     "meshrt.mesh.tiles", "meshrt.mesh.wires.fabric", "meshrt.mesh.wires.routes", "meshrt.mesh.wires.tables",
-    "meshrt.program",
+    "meshrt.options", "meshrt.program",
 )  # fmt: skip
 NAMES = frozenset(  # that reach what counts, whoever has them
     ("audit", "clock", "comm", "control", "core", "counters", "host", "ledger", "link_bytes", "link_free", "maps",

@@ -32,6 +32,10 @@ WORDS = {
     "panel": "columns of a product that are as wide as a micro-tile: what Arm cores share out",
     "stretch": "work of Arm cores that they begin and end together",
     "spill": "to save what there is no room for, and load it again: a tile of SBUF, a register",
+    "pair": "two cores, one of which sent the other packets (`run --maps`, `show --what pairs`): one for many cores"
+    " counts with each, one that software sends on in each leg (docs/look.md)",
+    "goal": "the schedules that LogGOPSim reads: messages and computing, with what each waits for (`run --goal`)",
+    "chakra": "execution traces of MLCommons, which ASTRA-sim reads: the same (`run --chakra`)",
     "rank": "an MPI process. How many there are changes nothing outside `host` of a report",
     "result": "what a program says of itself; declared, but for what it measured of the machine, such as ttft_seconds",
     "payload": "the numbers in tiles. --payload none leaves them out: the same counters, shapes only",

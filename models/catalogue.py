@@ -47,9 +47,13 @@ def find_model(name: str | Path) -> Path:
             f"model {str(name)!r} is neither a folder nor in the Hugging Face cache, {hub.cache_folder()}, and nothing"
             f" is fetched from here: `hf download {name}` brings a model of this name there"
         )
+    from difflib import get_close_matches  # for those who mistype
+
     problem = "has no config.json" if os.path.isdir(folder) else "is neither a packaged model nor a folder"
+    near = get_close_matches(str(name), packaged(), 1)
+    meant = f"did you mean {near[0]}? " if near else ""
     listed = ", ".join(packaged()) or "none"
-    raise ModelError(f"model {str(name)!r} {problem}; packaged: {listed}; else give a Hugging Face folder")
+    raise ModelError(f"model {str(name)!r} {problem}; {meant}packaged: {listed}; else give a Hugging Face folder")
 
 
 def runner(name: str) -> str:

@@ -35,7 +35,9 @@ def read_text(path: Path, most: int) -> str:
         if len(data) > most:
             raise ModelError(f"{path}: has more than {most} bytes, which is the limit for such a file")
         return data.decode("utf-8")
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise ModelError(f"{path}: {error.strerror or error}") from error
+    except ValueError as error:
         raise ModelError(f"{path}: not readable as UTF-8 text: {error}") from error
 
 

@@ -46,14 +46,17 @@ def load_tokenizer(folder: str | Path) -> "Tokenizer":
     return tokenizer
 
 
-def encode(tokenizer: "Tokenizer", text: str) -> list[int]:
-    """Raises ModelError for what is no text (bytes that are not UTF-8) and for what the tokenizer cannot encode."""
+def encode(tokenizer: "Tokenizer", text: str, special: bool = True) -> list[int]:
+    """Without `special` tokens it is a text that goes on.
+
+    Raises ModelError for what is no text (bytes that are not UTF-8) and for what the tokenizer cannot encode.
+    """
     try:
         text.encode()
     except UnicodeEncodeError as error:  # bytes of a command line that are no characters
         raise ModelError(f"{text!r} is not UTF-8 text; --prompt-ids 1,2,3 takes any tokens") from error
     with _told("the model's tokenizer fails on this text; --prompt-ids 1,2,3 works without one"):
-        return list(tokenizer.encode(text).ids)
+        return list(tokenizer.encode(text, add_special_tokens=special).ids)
 
 
 def decode(tokenizer: "Tokenizer", ids: list[int]) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 from meshrt.errors import UsageError
 from meshrt.mesh.block import Block
 from meshrt.mesh.collectives.allreduce import allreduce, pattern
-from meshrt.program import AtLeast
+from meshrt.options import AtLeast
 from meshrt.ranks.control import largest
 
 MESH = (64, 64)

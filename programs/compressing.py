@@ -6,7 +6,7 @@ from typing import Annotated
 from meshrt.errors import UsageError
 from meshrt.models.config import Config
 from meshrt.models.ranks import aligned_ranks
-from meshrt.program import AtLeast
+from meshrt.options import AtLeast
 
 MULTIPLE = 128  # NeuronMM's, of the ranks
 Ratio = Annotated[float | None, "as if the MLP were compressed by so much; --payload none"]

@@ -10,7 +10,7 @@ import numpy as np
 
 from meshrt.errors import UsageError
 from meshrt.mesh.block import Block
-from meshrt.program import AtLeast
+from meshrt.options import AtLeast
 from meshrt.programs.mesh.dispatch import Moves, carry
 from meshrt.programs.routing import FORMS, make_routing
 

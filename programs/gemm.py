@@ -22,7 +22,7 @@ from meshrt.mesh.collectives.allreduce import ktree
 from meshrt.mesh.collectives.broadcast import spreads
 from meshrt.mesh.collectives.rings import interleaved_rings, plain_rings
 from meshrt.mesh.tiles import gather, place, square
-from meshrt.program import AtLeast
+from meshrt.options import AtLeast
 from meshrt.programs.mesh.baselines.summa import allgather_gemm, summa
 from meshrt.programs.mesh.meshgemm import meshgemm, meshgemm_t, meshgemm_t_by_tree
 from meshrt.ranks import hostmemory

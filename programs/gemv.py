@@ -21,7 +21,7 @@ from meshrt.mesh.collectives.allreduce import Pattern, pattern
 from meshrt.mesh.collectives.allreduce import allreduce as add_up
 from meshrt.mesh.collectives.trees import Tree
 from meshrt.mesh.tiles import gather_parts, place
-from meshrt.program import AtLeast
+from meshrt.options import AtLeast
 from meshrt.programs.gemm import compare, random_matrices, storage_type
 
 MESH = (8, 8)

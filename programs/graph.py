@@ -8,7 +8,7 @@ import numpy as np
 
 from meshrt.mesh.block import Block
 from meshrt.mesh.collectives.allreduce import allreduce, ktree
-from meshrt.program import HOST, AtLeast
+from meshrt.options import HOST, AtLeast
 from meshrt.programs.feeding import check_outputs, feeds_of, graph_of, told
 from meshrt.programs.mesh.operators import run_operators
 from meshrt.programs.mesh.values import Axis, Machine, gathered

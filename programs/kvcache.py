@@ -8,7 +8,7 @@ import numpy as np
 
 from meshrt.errors import LimitError, UsageError
 from meshrt.mesh.block import Block
-from meshrt.program import AtLeast
+from meshrt.options import AtLeast
 from meshrt.programs.mesh.cache import Cache, Policy, append, kv_cache
 from meshrt.programs.mesh.climb import balance, refusal
 

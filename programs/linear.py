@@ -8,7 +8,7 @@ from meshrt.arm.soc import Soc
 from meshrt.errors import UsageError
 from meshrt.models.quantize import codes as grids
 from meshrt.models.quantize.codes import Codes
-from meshrt.program import AtLeast
+from meshrt.options import AtLeast
 from meshrt.programs.arm.inputs import Rows, Stage, quantized, span_of
 from meshrt.programs.arm.kernels import Form, Shift
 from meshrt.programs.arm.linear import product, shares_of

@@ -92,6 +92,8 @@ def run(
     shared.check(asked, cores.payload, config.layers)
     shared.check_trace(asked, cores.ledger.maps_path, "--maps")
     shared.check_trace(asked, None if cores.ledger.timeline is None else cores.ledger.timeline.path)
+    messages = "" if cores.ledger.messages is None else cores.ledger.messages.options
+    shared.check_trace(asked, messages, messages)
     check_how(how, cores.payload, context)
     config = compressing.compressed_by_shape(config, cores.payload, ratio, block)
     config = quantized_by_shape(config, cores.payload, bits, group, symmetric, ranks, compensator_bits)

@@ -3,32 +3,17 @@
 One prompt is `llama --on gpu`, with the options and the report that this program has always had.
 """
 
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 
-from meshrt.errors import UsageError
 from meshrt.gpu.gpus import Gpus
-from meshrt.models.catalogue import find_model
-from meshrt.models.family import Family, read_family
 from meshrt.programs import quantizing
 from meshrt.programs.generation import options as shared
-from meshrt.programs.generation.choice import make_choice
-from meshrt.programs.generation.generate import said
-from meshrt.programs.generation.given import INPUT, read_shared
-from meshrt.programs.generation.options import Asked, taken
-from meshrt.programs.generation.prompt import Prompt, Teller, encoded
 from meshrt.programs.gpu import options as own
 from meshrt.programs.gpu.llama import write
-from meshrt.programs.gpu.mixing import mixing_of, told_experts
-from meshrt.programs.gpu.opening import open_model, open_weights, shaped
-from meshrt.programs.gpu.options import How
-from meshrt.programs.gpu.quantizing import hold_of, quantized_by_shape, told
-from meshrt.programs.gpu.request import Limits, Request
-from meshrt.programs.gpu.serving import serve
-from meshrt.programs.gpu.steps import Steps
+from meshrt.programs.gpu.request import Limits
+from meshrt.programs.gpu.together import times, together
 from meshrt.programs.routing import RoutingSeed, RoutingText
 
 MACHINE = "gpu"
@@ -105,61 +90,3 @@ def run(
         "plans": steps.recorded,
         **more,
     }
-
-
-def times(request: Request) -> dict[str, Any]:
-    """When a request got its tokens, and how often it gave way to others."""
-    gaps = np.diff(request.times)
-    return {
-        "ttft_seconds": request.times[0] - request.arrival,
-        "itl_seconds": float(gaps.mean()) if len(gaps) else None,
-        "preemptions": request.preemptions,
-    }
-
-
-def together(
-    gpus: Gpus, file: str, arguments: Mapping[str, Any], limits: Limits
-) -> tuple[Steps, list[Request], list[dict[str, Any]], int, dict[str, Any]]:
-    """Serve the prompts of a file: the steps, the requests, what became of each, the model's layers, more of it."""
-    asked, how = taken(Asked, arguments), taken(How, arguments)
-    if asked.logits:
-        raise UsageError("--logits is for one prompt: leave --prompts away, or the logits")
-    folder = find_model(asked.model)
-    family = read_family(folder, quantized=True)
-    source = open_weights(gpus, folder, family)
-    family = shaped(gpus, quantized_by_shape(gpus, family, how), how.ratio, asked.layers)
-    hold, mixing = hold_of(family, how), mixing_of(gpus, family, how)
-    choice = make_choice(asked, gpus.payload, family.stop)
-    prompts = read_prompts(gpus, folder, family, file, asked)
-    requests = [Request(at, prompt.ids, choice.limit, stop=choice.stop) for at, prompt in enumerate(prompts)]
-    steps = open_model(
-        gpus, family, source, how.scheme, how.kv, requests, dtype=how.dtype, layers_run=how.layers_run,
-        block_size=how.block_size, kv_blocks=how.kv_blocks, hold=hold, mixing=mixing,
-    )  # fmt: skip
-    serve(steps, requests, limits)
-    steps.close()
-    for prompt, request in zip(prompts, requests, strict=True):
-        teller = Teller(gpus.console, prompt)
-        teller.tell(request.new, all_there=True)
-        teller.end()
-    reports = [
-        said(prompt, choice, request.new) | times(request) for prompt, request in zip(prompts, requests, strict=True)
-    ]
-    return (
-        steps,
-        requests,
-        reports,
-        len(family.layers),
-        told(family, hold) | told_experts(gpus, mixing, family, steps.model.layers_run),
-    )
-
-
-def read_prompts(gpus: Gpus, folder: Path, family: Family, file: str, asked: Asked) -> list[Prompt]:
-    """The prompts of a file's lines. UsageError, ModelError."""
-    if any(option is not None for option in (asked.prompt, asked.prompt_ids, asked.prompt_tokens)):
-        raise UsageError("--prompts has prompts already: leave --prompt, --prompt-ids and --prompt-tokens away")
-    text = read_shared(gpus.control, f"--prompts {file}", None if file == INPUT else file)
-    lines = [line for line in text.splitlines() if line.strip()]
-    if not lines:
-        raise UsageError(f"--prompts {file} has no line with a prompt")
-    return [encoded(gpus.control, folder, family.vocabulary, line) for line in lines]

@@ -14,7 +14,7 @@ from meshrt.mesh.block import Block
 from meshrt.mesh.collectives.allreduce import ktree
 from meshrt.mesh.collectives.rings import interleaved_rings
 from meshrt.mesh.tiles import gather, gather_parts, place, square
-from meshrt.program import AtLeast
+from meshrt.options import AtLeast
 from meshrt.programs.gemm import compare, random_matrices, storage_type
 from meshrt.programs.gemv import place_vector
 from meshrt.programs.mesh.published import aligned, published_meshgemm, published_meshgemv, steady

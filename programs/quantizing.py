@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from meshrt.errors import UsageError
 from meshrt.models.config import Config
 from meshrt.models.quantize.form import Group as Grouping
-from meshrt.program import AtLeast, AtMost
+from meshrt.options import AtLeast, AtMost
 
 Bits = Annotated[
     int | None, "--payload none: all matrices of the layers in so many bits a weight", AtLeast(2), AtMost(8)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from meshrt.errors import UsageError
 from meshrt.models.errors import ModelError
 from meshrt.models.files import MAX_TEXT_BYTES, parse_object, read_text
-from meshrt.program import AtLeast
+from meshrt.options import AtLeast
 from meshrt.records import dataclass
 
 FORMS = "uniform, zipf:S, lognormal, or a JSON file of how often each expert was chosen"

@@ -8,7 +8,7 @@ from meshrt.errors import UsageError
 from meshrt.gpu.gpus import Gpus
 from meshrt.models.catalogue import find_model
 from meshrt.models.family import read_family
-from meshrt.program import AtLeast
+from meshrt.options import AtLeast
 from meshrt.programs import quantizing
 from meshrt.programs.generation.options import Layers, LayersRun, taken
 from meshrt.programs.gpu import options as own
@@ -42,6 +42,7 @@ from meshrt.programs.routing import RoutingSeed, RoutingText
 
 MACHINE = "gpu"
 MESH = (1, 1)
+SPACE = 4 * 2**30  # vLLM's --swap-space
 RATES = 1e-9, 1e9  # slower, and a clock of 64 bits loses the kernels; faster is all at once
 
 
@@ -96,6 +97,11 @@ def run(
     preemption: Annotated[
         Literal["recompute", "swap"], "who gives way is computed anew, or kept by the host"
     ] = "recompute",
+    swap_space: Annotated[
+        int | None,
+        f"bytes of the host's memory for each GPU's swapped blocks; no room: recompute  [default: {SPACE}]",
+        AtLeast(0),
+    ] = None,
     dtype: own.Dtype = None,
     layers: Layers = None,
     layers_run: LayersRun = None,
@@ -135,6 +141,9 @@ def run(
         gpus, family, checkpoint, scheme, kv, queue, dtype=dtype, layers_run=layers_run,
         block_size=block_size, kv_blocks=kv_blocks, hold=hold, mixing=mixing, keeps=prefix_caching,
     )  # fmt: skip
+    if swap_space is not None and preemption != "swap":
+        raise UsageError("--swap-space is for --preemption swap")
+    steps.host.limit = SPACE if swap_space is None else swap_space
     limits = Limits(max_batch, max_prefill_tokens, chunked_prefill, max_concurrency, preemption == "swap")
     start = 0.0
     if num_warmups:
@@ -160,6 +169,11 @@ def run(
         "kv": kv,
         "kv_blocks": steps.cache.pages.blocks,
         "largest_batch": steps.largest,
+        **(
+            {"host_memory": {"max": steps.host.peak, "limit": steps.host.limit, "full": steps.host.full}}
+            if preemption == "swap"
+            else {}
+        ),
         "plans": steps.recorded,
         **told(family, hold),
         **told_experts(gpus, mixing, family, steps.model.layers_run),

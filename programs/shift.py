@@ -20,7 +20,7 @@ from meshrt.mesh.collectives.rings import interleaved_ring, plain_ring
 from meshrt.mesh.collectives.shifts import finish_shift, start_shift
 from meshrt.mesh.report import median
 from meshrt.mesh.wires import routes
-from meshrt.program import AtLeast
+from meshrt.options import AtLeast
 from meshrt.ranks.control import largest
 
 MESH = (64, 64)

@@ -11,7 +11,7 @@ from meshrt.neuron import language as nl
 from meshrt.neuron.core import NeuronCore
 from meshrt.neuron.cores import Cores
 from meshrt.neuron.tile import Tile, new_tile
-from meshrt.program import AtLeast
+from meshrt.options import AtLeast
 from meshrt.programs.neuron.blocks import Blocks
 from meshrt.programs.neuron.dense import BASELINE, dense, sequential
 from meshrt.programs.neuron.fused import FUSED, fused

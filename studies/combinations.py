@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from meshrt.emulate import sweep
-from meshrt.errors import UsageError
+from meshrt.errors import UsageError, nearest
 from meshrt.program import load_program, named, settings_of
 from meshrt.ranks.files import check_target, write_file
 from meshrt.report import Report
@@ -36,7 +36,8 @@ def axes(program: str, on: str | None, choices: Sequence[str]) -> Axes:
         if not equals or not values:
             raise UsageError(f"--set {text!r}: give an option and its values, such as m=64,128")
         if key not in known:
-            raise UsageError(f"--set {text!r}: {program} has no option {key!r}; it has {', '.join(sorted(known))}")
+            hint = nearest(key, known, f"it has {', '.join(sorted(known))}")
+            raise UsageError(f"--set {text!r}: {program} has no option {key!r}: {hint}")
         if key in found:
             raise UsageError(f"--set {text!r}: {key} is there twice; give all its values at once")
         parts = values.split(";" if ";" in values else ",")

@@ -4,7 +4,7 @@ of tokens to their experts.
 What the alternatives are is read off the program: the choices of one of its options.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
@@ -13,7 +13,7 @@ from meshrt.errors import UsageError
 from meshrt.mesh.device import Device
 from meshrt.program import Program, load_program
 from meshrt.ranks.console import Console
-from meshrt.report import show as show_table
+from meshrt.studies.grid import Cell, Grid, put
 from meshrt.studies.sweep import Job, Outcome, sweep
 from meshrt.units import of, size
 
@@ -25,7 +25,7 @@ class Comparison:
     """What is compared: the choices of a program's `option`, some of them in several `kinds` (label -> options).
 
     `agree` names a part of the result that has to be the same for all; `without` are options that make no sense here,
-    and `defaults` those that are others than the program's.
+    and `defaults` those that are others than the program's. So is `mesh`, where that one would hold no alternative.
     """
 
     program: str
@@ -34,6 +34,7 @@ class Comparison:
     agree: str | None = None
     without: tuple[str, ...] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    mesh: tuple[int, int] | None = None
 
     def fixed(self) -> set[str]:
         """Options of the program that the comparison sets itself."""
@@ -60,6 +61,7 @@ COMPARISONS = {
         "token_ids",
         ("logits", "system", "capacity", "drop", "expert_grid", "experts_run"),
         {"model": "mixtral-tiny"},
+        (12, 12),
     ),
 }
 
@@ -100,7 +102,7 @@ def compare(
     """
     comparison = COMPARISONS[name]
     program = load_program(comparison.program)
-    width, height = mesh or program.mesh
+    width, height = mesh or comparison.mesh or program.mesh
     full = width * height <= FULL if payload is None else payload
     chosen = alternatives(comparison, program, only)
     jobs = [
@@ -148,36 +150,42 @@ def _rows(
 # ----------------------------------------------------------------------------------------------------- the table
 
 
-def print_comparison(report: Mapping[str, Any]) -> None:
-    """One column for each alternative, a row for each thing that was measured; below, why what was refused was."""
-    from rich.table import Table
+def print_comparison(report: Mapping[str, Any], form: str = "table") -> None:
+    put(said(report), form)
 
+
+def said(report: Mapping[str, Any]) -> Iterator[str | Grid]:
+    """One column for each alternative, a row for each thing that was measured; below, why what was refused was."""
     width, height = report["mesh"]
     device, rows = report["device"], report["alternatives"]
     numbers = "real numbers" if report["payload"] == "full" else "shapes only"
-    print(f"{report['program']} on {width} x {height} cores of {device['name']}, {numbers}")
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("", no_wrap=True)
-    for row in rows:
-        table.add_column(row["name"], justify="right", no_wrap=True)
-    for name, show in lines(report):
-        table.add_row(name, *("refused" if row["refused"] and name == "path cycles" else show(row) for row in rows))
-    table.add_row("host time", *(f"{seconds:.2f} s" for seconds in report["host"]["wall_seconds"].values()))
-    show_table(table)
-    for row in rows:
-        if row["refused"]:
-            print(f"{row['name']} is refused: {row['refused']}")
+    yield (f"{report['program']} on {width} x {height} cores of {device['name']}, {numbers}")
+    table = [
+        [name, *("refused" if row["refused"] and name == "path cycles" else show(row) for row in rows)]
+        for name, show in lines(report)
+    ]
+    table.append(
+        [
+            Cell("host time, s", "host time"),
+            *(Cell(each, f"{each:.2f} s") for each in report["host"]["wall_seconds"].values()),
+        ]
+    )
+    yield Grid(["", *(row["name"] for row in rows)], table, right=True)
+    yield from (f"{row['name']} is refused: {row['refused']}" for row in rows if row["refused"])
 
 
-def lines(report: Mapping[str, Any]) -> list[tuple[str, Callable[[Mapping[str, Any]], str]]]:
+def lines(report: Mapping[str, Any]) -> list[tuple[str | Cell, Callable[[Mapping[str, Any]], Any]]]:
     """The table's lines: what each is called, and how it shows an alternative ('-' where that has nothing to show)."""
     device, rows = report["device"], report["alternatives"]
     limit = device["core_memory"]
 
-    def measured(show: Callable[[Any], str]) -> Callable[[Mapping[str, Any]], str]:
+    def measured(show: Callable[[Any], Any]) -> Callable[[Mapping[str, Any]], Any]:
         return lambda row: "-" if row["refused"] else show(row["measured"])
 
-    table_lines = [
+    def nbytes(count: int) -> Cell:
+        return Cell(count, size(count))
+
+    table_lines: list[tuple[str | Cell, Callable[[Mapping[str, Any]], Any]]] = [
         ("messages", measured(lambda part: f"{part['messages']:,}")),
         ("hops", measured(lambda part: f"{part['hops']:,}")),
         ("longest packet", measured(lambda part: f"{part['max_hops']:,}")),
@@ -190,13 +198,16 @@ def lines(report: Mapping[str, Any]) -> list[tuple[str, Callable[[Mapping[str, A
     if len(names) > 1:
         table_lines += [(f"  of it {name}", partial(_phase_cycles, name)) for name in names]
     table_lines += [
-        ("busiest link", measured(lambda part: size(part["link_bytes"]["max"]))),
+        (Cell("busiest link, bytes", "busiest link"), measured(lambda part: nbytes(part["link_bytes"]["max"]))),
         ("entries" + of(device["route_entries"]), measured(lambda part: str(part["route_entries"]["max"]))),
-        ("memory" + of(limit and size(limit)), measured(lambda part: size(part["memory_bytes"]["max"]))),
+        (
+            Cell("memory, bytes", "memory" + of(limit and size(limit))),
+            measured(lambda part: nbytes(part["memory_bytes"]["max"])),
+        ),
     ]
     if any("agrees" in row for row in rows):
         agree = COMPARISONS[report["comparison"]].agree
-        table_lines.append((f"same {agree}", lambda row: {True: "yes", False: "NO"}.get(row.get("agrees"), "-")))
+        table_lines.append((f"same {agree}", lambda row: {True: "yes", False: "NO", None: "-"}[row.get("agrees")]))
     keys = dict.fromkeys(
         key
         for row in rows
@@ -208,23 +219,23 @@ def lines(report: Mapping[str, Any]) -> list[tuple[str, Callable[[Mapping[str, A
     return table_lines
 
 
-def _phase_cycles(name: str, row: Mapping[str, Any]) -> str:
+def _phase_cycles(name: str, row: Mapping[str, Any]) -> Cell | str:
     """Cycles of all phases of that name."""
     cycles = [phase["critical_path"]["cycles"] for phase in row.get("phases", ()) if phase["name"] == name]
-    return f"{sum(cycles):,.0f}" if cycles else "-"
+    return Cell(sum(cycles), f"{sum(cycles):,.0f}") if cycles else "-"
 
 
-def _ratio(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
+def _ratio(value: float | None) -> Cell | str:
+    return "-" if value is None else Cell(value, f"{value:.2f}")
 
 
-def _result(key: str, row: Mapping[str, Any]) -> str:
+def _result(key: str, row: Mapping[str, Any]) -> Cell | str:
     return _number((row.get("result") or {}).get(key))
 
 
-def _number(value: Any) -> str:
+def _number(value: Any) -> Cell | str:
     if value is None:
         return "-"
     if isinstance(value, bool):
-        return "yes" if value else "no"
-    return f"{value:.3g}" if isinstance(value, float) else f"{value:,}"
+        return Cell(value, "yes" if value else "no")
+    return Cell(value, f"{value:.3g}" if isinstance(value, float) else f"{value:,}")

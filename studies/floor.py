@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from meshrt.studies.bare import FIELDS, SEND
+from meshrt.studies.grid import Cell, Grid, put
 from meshrt.studies.workloads import Timed
 
 
@@ -59,13 +60,14 @@ def as_json(floor: Floor) -> dict[str, Any]:
     return {"schema": 1, **asdict(floor), "ratio": floor.ratio}
 
 
-def print_floor(floor: Floor) -> None:
-    """Three lines."""
-    print(f"{' '.join(floor.arguments)}: {floor.ranks} ranks, {floor.messages:,} messages, {floor.bytes:,} bytes")
+def print_floor(floor: Floor, form: str = "table") -> None:
     inside = floor.run_seconds / floor.bare_seconds
-    lines = (
-        ("the job", floor.job_seconds, floor.bare_job_seconds, floor.ratio),
-        ("without its start", floor.run_seconds, floor.bare_seconds, inside),
-    )
-    for name, seconds, bare_seconds, ratio in lines:
-        print(f"  {name:18}{seconds:8.2f} s, bare mpi4py {bare_seconds:8.2f} s: {ratio:.2f}")
+    rows = [
+        [name, *(Cell(one, f"{one:.2f}") for one in numbers)]
+        for name, *numbers in (
+            ("the job", floor.job_seconds, floor.bare_job_seconds, floor.ratio),
+            ("without its start", floor.run_seconds, floor.bare_seconds, inside),
+        )
+    ]
+    what = f"{' '.join(floor.arguments)}: {floor.ranks} ranks, {floor.messages:,} messages, {floor.bytes:,} bytes"
+    put([what, Grid(("", "seconds", "bare mpi4py", "ratio"), rows)], form)

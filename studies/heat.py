@@ -33,8 +33,11 @@ def levels(values: np.ndarray) -> np.ndarray:
 
 
 def in_words(picture: Picture) -> str:
-    """Most, least and mean."""
+    """Most, least and mean; of pairs most, and all."""
     values = picture.values
+    if picture.each is not None:
+        most = f"most {shown(values.max().item())} from {picture.at(int(np.argmax(values)))}, " if values.any() else ""
+        return f"{most}{shown(int(np.count_nonzero(values)))} pairs, {shown(values.sum().item())} {picture.unit} in all"
     most, least = (picture.at(int(of(values))) for of in (np.argmax, np.argmin))
     limit = "" if picture.limit is None else f" of {shown(picture.limit)}"
     words = (
@@ -78,7 +81,8 @@ def print_heat(picture: Picture) -> None:
     legend.append(f" {shown(picture.values.max().item())} {picture.unit}".rstrip())
     screen.print(legend)
     if side > 1:
-        screen.print(f"a place is {side} x {side} cores: the largest of them")
+        of = "cores" if picture.each is None else "senders and receivers"
+        screen.print(f"a place is {side} x {side} {of}: the largest of them")
     screen.print(in_words(picture))
 
 
@@ -109,6 +113,8 @@ def draw_heat(option: str, path: str, picture: Picture) -> None:
         figure.colorbar(heat, label=picture.unit)
         panel.set_title(picture.title, fontsize="small", wrap=True)
         panel.set_xlabel(in_words(picture), fontsize="small", wrap=True)
+        if picture.each is not None:
+            panel.set_ylabel("sender")
         panel.set_xticks(np.unique(np.linspace(0, width - 1, min(width, 9)).astype(int)))
         panel.set_yticks(np.unique(np.linspace(0, height - 1, min(height, 9)).astype(int)))
         image, form = io.BytesIO(), Path(path).suffix.removeprefix(".")

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from meshrt.studies.grid import Cell, Grid, put
+
 KINDS = ("products", "tiles", "headers", "MPI", "planning", "placing", "other")
 MEANINGS = {
     "products": "the cores' matrix products",
@@ -126,8 +128,11 @@ def _owners(stats: Mapping[Function, Any]) -> dict[Function, np.ndarray]:
     return shares
 
 
-def print_shares(seconds: Mapping[str, float]) -> None:
+def print_shares(seconds: Mapping[str, float], form: str = "table") -> None:
     """Seconds and shares, one kind a line."""
     total = sum(seconds.values()) or 1.0
-    for name in KINDS:
-        print(f"{name:9} {seconds[name]:8.2f} s {seconds[name] / total:6.1%}   {MEANINGS[name]}")
+    rows = [
+        (name, Cell(one := seconds[name], f"{one:.2f} s"), Cell(one / total, f"{one / total:.1%}"), MEANINGS[name])
+        for name in KINDS
+    ]
+    put([Grid(("kind", "seconds", "share", "what"), rows)], form)

@@ -23,6 +23,11 @@ WHAT = {
     "stages": "stages",
     "macs": "macs",
 }
+# And who sent how much to whom: a row for each sender, a column for each receiver.
+PAIRS = {"pairs": "bytes of packets from each core (down) to each (across)",
+         "carried": "bytes that exchanges carried from each core (down) to each (across)"}  # fmt: skip
+SHOWN = (*WHAT, *PAIRS)
+MOST = 1024  # senders, and receivers, of a picture: of more, those that follow each other are added up
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,17 +50,35 @@ class RunMaps:
 
 @dataclass(frozen=True, eq=False)
 class Picture:
-    """A number for each core, [H, W]; `limit` is what it may be, where the machine has a limit."""
+    """A number for each core, [H, W]; `limit` is what it may be, where the machine has a limit.
+
+    Or for each two: [senders, receivers], cores in the order of rows, `each` of them at a row and a column.
+    """
 
     title: str
     unit: str
     values: np.ndarray
     limit: float | None = None
+    each: "Each | None" = None
 
-    def at(self, extreme: int) -> tuple[int, int]:
-        """(x, y) of the core with the number."""
-        y, x = np.unravel_index(extreme, self.values.shape)
-        return int(x), int(y)
+    def at(self, extreme: int) -> str:
+        """The core with the number, (x, y), or both."""
+        y, x = (int(at) for at in np.unravel_index(extreme, self.values.shape))
+        return str((x, y)) if self.each is None else f"{self.each.core(y)} to {self.each.core(x)}"
+
+
+@dataclass(frozen=True)
+class Each:
+    """What a row, and a column, of a picture of pairs is: `step` squares of `side` x `side` cores, `columns` a row."""
+
+    step: int
+    columns: int
+    side: int
+
+    def core(self, number: int) -> tuple[int, int]:
+        """(x, y) of its first core."""
+        y, x = divmod(number * self.step, self.columns)
+        return x * self.side, y * self.side
 
 
 def find_maps(path: str) -> Path:
@@ -85,6 +108,8 @@ def read_maps(path: str) -> RunMaps:
 
 def picture(maps: RunMaps, what: str, part: str = "total", site: str | None = None) -> Picture:
     """UsageError as `RunMaps.array`."""
+    if what in PAIRS:
+        return _pairs(maps, what, part, site)
     name = WHAT[what]
     values = maps.array(part, name, site)
     facts = maps.about["maps"][name]
@@ -92,7 +117,25 @@ def picture(maps: RunMaps, what: str, part: str = "total", site: str | None = No
     if values.ndim == 3:
         values, says = values.max(axis=0), f"{says} out of a core, the busiest of them"
     limit = maps.about["limits"].get(name)
-    where = "the whole run" if part == "total" else part
     unit = "" if facts["unit"] == "1" else facts["unit"]
-    place = "" if site is None else f", {site}"
-    return Picture(f"{what}, {where}{place}: {unit} {says}".replace(":  ", ": "), unit, values, limit)
+    return Picture(f"{what}, {_where(part, site)}: {unit} {says}".replace(":  ", ": "), unit, values, limit)
+
+
+def _where(part: str, site: str | None) -> str:
+    return ("the whole run" if part == "total" else part) + ("" if site is None else f", {site}")
+
+
+def _pairs(maps: RunMaps, what: str, part: str, site: str | None) -> Picture:
+    """UsageError, also for a file of a version that kept no pairs."""
+    if "pairs" not in maps.about:
+        raise UsageError("these maps were written by a version that did not keep who sent to whom: run it once more")
+    senders, receivers, nbytes, _ = maps.array(part, what, site).T
+    places = maps.about["pairs"]["sites"][site or maps.about["sites"][0]]
+    count = places["columns"] * places["rows"]
+    each = Each(-(-count // MOST), places["columns"], places["side"])
+    values = np.zeros((-(-count // each.step),) * 2, np.int64)
+    np.add.at(values, (senders // each.step, receivers // each.step), nbytes)
+    cores = each.step * each.side**2
+    together = f"; {cores} cores are added up" if cores > 1 else ""
+    title = f"{what}, {_where(part, site)}: {PAIRS[what]}, row by row{together}"
+    return Picture(title, "bytes", values, each=each)

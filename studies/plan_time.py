@@ -18,7 +18,7 @@ from meshrt.programs.gpu.request import Request
 from meshrt.programs.gpu.steps import Steps
 from meshrt.ranks.board import Board
 from meshrt.ranks.control import Control
-from meshrt.report import show
+from meshrt.studies.grid import Cell, Grid, put
 
 WAYS = (("dense", "dense"), ("base", "dense"), ("deinfer", "dense"), ("deinfer", "lowrank"))
 ROUNDS, STEPS, PROMPT = 20, 10, 24
@@ -96,13 +96,13 @@ def _best(steps: list[Callable[[], object]]) -> list[float]:
     return best
 
 
-def print_savings(savings: list[Saving]) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("scheme", "cache", "eager, ms a step", "replayed", "ratio", "bytes kept", "most at once"):
-        table.add_column(name, justify="left" if name in ("scheme", "cache") else "right")
-    for saving in savings:
-        figures = (f"{saving.eager_ms:.2f}", f"{saving.static_ms:.2f}", f"{saving.ratio:.2f}")
-        table.add_row(saving.scheme, saving.kv, *figures, f"{saving.grown_bytes:,}", f"{saving.peak_bytes:,}")
-    show(table)
+def print_savings(savings: list[Saving], form: str = "table") -> None:
+    header = ("scheme", "cache", "eager, ms a step", "replayed", "ratio", "bytes kept", "most at once")
+    rows = [
+        (
+            one.scheme, one.kv, *(Cell(value, f"{value:.2f}") for value in (one.eager_ms, one.static_ms, one.ratio)),
+            one.grown_bytes, one.peak_bytes,
+        )
+        for one in savings
+    ]  # fmt: skip
+    put([Grid(header, rows)], form)

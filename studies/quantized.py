@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from meshrt.models.stories import HELD_OUT_SEED
 from meshrt.models.texts import file_sequences, story_sequences
 from meshrt.models.tokenizer import load_tokenizer
 from meshrt.ranks.console import Console
-from meshrt.report import show
+from meshrt.studies.grid import Cell, Grid, put
 from meshrt.units import short, size
 
 
@@ -97,62 +97,63 @@ def _perplexities(
     return told, {name: (lost / (whole or 1.0)) ** 0.5 for name, (lost, whole) in errors.items()}
 
 
-def print_report(document: dict[str, Any]) -> None:
-    """A line for each matrix or, by shape, each kind of matrix; then the model's sizes and perplexities."""
-    from rich.table import Table
+def print_report(document: dict[str, Any], form: str = "table") -> None:
+    put(said(document), form)
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
+
+def said(document: dict[str, Any]) -> Iterator[str | Grid]:
+    """A line for each matrix or, by shape, each kind of matrix; then the model's sizes and perplexities."""
     if "matrices" in document:
         method = document["recipe"]["method"]
-        columns: dict[str, Callable[[dict[str, Any]], str]] = {
+        columns: dict[str, Callable[[dict[str, Any]], Any]] = {
             "out x in": lambda matrix: "{} x {}".format(*matrix["shape"]),
-            "kurtosis": lambda matrix: f"{matrix['kurtosis']:.2f}",
-            "bytes": lambda matrix: size(matrix["bytes"][1]),
-            "error W": lambda matrix: f"{matrix['weight_error']:.4f}",
+            "kurtosis": lambda matrix: Cell(matrix["kurtosis"], f"{matrix['kurtosis']:.2f}"),
+            "bytes": lambda matrix: Cell(matrix["bytes"][1], size(matrix["bytes"][1])),
+            "error W": lambda matrix: _error(matrix["weight_error"]),
         }
         if method == "milo":
-            columns["rank"] = lambda matrix: str(matrix["rank"])
+            columns["rank"] = lambda matrix: matrix["rank"]
             columns["round"] = lambda matrix: f"{matrix['kept']} of {len(matrix['rounds'])}"
         if method == "w4a8" and document["perplexity"]:
-            columns["error X"] = lambda matrix: f"{matrix['activation_error']:.4f}"
+            columns["error X"] = lambda matrix: _error(matrix["activation_error"])
         if method == "gptq":
-            columns["error XW"] = lambda matrix: f"{matrix['feature_error']:.4f}"
-        table.add_column("matrix", no_wrap=True)
-        for name in columns:
-            table.add_column(name, justify="right", no_wrap=True)
-        for matrix in document["matrices"]:
-            table.add_row(matrix["name"].removeprefix("model.layers."), *(cell(matrix) for cell in columns.values()))
+            columns["error XW"] = lambda matrix: _error(matrix["feature_error"])
+        rows = [
+            [matrix["name"].removeprefix("model.layers."), *(cell(matrix) for cell in columns.values())]
+            for matrix in document["matrices"]
+        ]
+        yield Grid(["matrix", *columns], rows, right=True)
     else:
-        table.add_column("kind", no_wrap=True)
-        for name in ("matrices", "weights", "rank", "bytes"):
-            table.add_column(name, justify="right", no_wrap=True)
-        for group in document["groups"]:
-            table.add_row(
-                group["name"],
-                f"{group['matrices']:,}",
-                short(group["weights"]),
-                f"{group['rank']:g}",
-                size(group["bytes"]),
-            )
-    show(table)
-    print(
+        rows = [
+            [
+                group["name"], group["matrices"], Cell(group["weights"], short(group["weights"])),
+                Cell(group["rank"], f"{group['rank']:g}"), Cell(group["bytes"], size(group["bytes"])),
+            ]
+            for group in document["groups"]
+        ]  # fmt: skip
+        yield Grid(["kind", "matrices", "weights", "rank", "bytes"], rows, right=True)
+    yield (
         f"{document.get('out', document['model'])}: {_exact(document['bytes'])} of {_exact(document['bytes_before'])},"
         f" {document['bits_per_weight']:.4g} bits a quantized weight"
     )
     added = document["compensator_bytes"], document["published_compensator_bytes"]
     if added[0]:
-        print("compensators: {}, as published {}".format(*map(_exact, added)))
-    print(f"as published: {_exact(document['published_bytes'])}")
+        yield "compensators: {}, as published {}".format(*map(_exact, added))
+    yield (f"as published: {_exact(document['published_bytes'])}")
     wide = document["recipe"].get("larger_than_matrix")
     if wide:
-        print(f"{len(wide)} compensators have more numbers than their matrix, such as that of {wide[0]}")
+        yield (f"{len(wide)} compensators have more numbers than their matrix, such as that of {wide[0]}")
     scores = document.get("perplexity")
     if scores:
         error = "" if scores["standard_error"] is None else f" +- {scores['standard_error']:.5f}"
-        print(
+        yield (
             f"perplexity {scores['before']:.4f} before, {scores['after']:.4f} after, {scores['nats_more']:.5f}{error}"
             f" nats a token more ({scores['tokens']:,} tokens, {scores['text']})"
         )
+
+
+def _error(value: float) -> Cell:
+    return Cell(value, f"{value:.4f}")
 
 
 def _exact(nbytes: int) -> str:

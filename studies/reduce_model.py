@@ -30,6 +30,7 @@ from meshrt.mesh.wires import fabric, routes
 from meshrt.mesh.wires.tables import installed
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
+from meshrt.studies.grid import Cell, Grid, put
 
 LENGTHS = (8, 16, 32, 64, 128, 256, 512)
 WORDS = (1, 4, 16, 64, 256, 1024, 4096)
@@ -185,26 +186,22 @@ def as_json(points: Sequence[PatternPoint]) -> dict[str, Any]:
     return {"schema": 1, "device": WSE2.name, "points": [asdict(point) for point in points]}
 
 
-def print_points(points: Sequence[PatternPoint]) -> None:
-    """For each pattern a line per length: cycles by the clock, and how far they are from the model, per size."""
-    from rich.console import Console as Screen
-    from rich.table import Table
+def print_points(points: Sequence[PatternPoint], form: str = "table") -> None:
+    put(said(points), form)
 
+
+def said(points: Sequence[PatternPoint]) -> Iterator[str | Grid]:
+    """For each pattern a line per length: cycles by the clock, and how far they are from the model, per size."""
     sizes = sorted({point.words for point in points})
-    print("wse2: cycles by the virtual clock, and their difference from T = max(C, E/N + L) + (2 T_R + 1) D")
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("pattern", "cores", *(f"{size:,} word{'s' * (size > 1)}" for size in sizes)):
-        table.add_column(name, justify="left" if name == "pattern" else "right", no_wrap=True)
-    rows: dict[tuple[str, int], list[str]] = {}
+    yield "wse2: cycles by the virtual clock, and their difference from T = max(C, E/N + L) + (2 T_R + 1) D"
+    rows: dict[tuple[str, int], list[Any]] = {}
     for point in sorted(points, key=lambda point: (list(MODEL).index(point.pattern), point.cores, point.words)):
-        cells = rows.setdefault((point.pattern, point.cores), [])
-        cells.append(f"{point.clock:,.0f} {point.difference:+.1%}")
-    for (pattern, cores), cells in rows.items():
-        table.add_row(pattern, str(cores), *cells)
-    Screen(width=None if Screen().is_terminal else 120).print(table, highlight=False)
+        cells = rows.setdefault((point.pattern, point.cores), [point.pattern, point.cores])
+        cells.append(Cell(point.clock, f"{point.clock:,.0f} {point.difference:+.1%}"))
+    header = ["pattern", "cores", *(f"{size:,} word{'s' * (size > 1)}" for size in sizes)]
+    yield Grid(header, [*rows.values()])
     for pattern in dict.fromkeys(point.pattern for point in points):
         off = [abs(point.difference) for point in points if point.pattern == pattern]
-        print(f"  {pattern}: median {median(off):.1%} off, at most {max(off):.1%}")
-    print("Why they differ:")
-    for reason in REASONS:
-        print(f"  {reason}")
+        yield f"  {pattern}: median {median(off):.1%} off, at most {max(off):.1%}"
+    yield "Why they differ:"
+    yield from (f"  {reason}" for reason in REASONS)

@@ -4,12 +4,13 @@ Every mesh is run twice: as it is, for the seconds and the memory, and under the
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from meshrt.studies.grid import Cell, Grid, put
 from meshrt.studies.hosttime import KINDS, MEANINGS
 from meshrt.studies.workloads import Timed, rate
 from meshrt.units import size
@@ -59,22 +60,23 @@ def as_json(points: Sequence[MeshPoint]) -> dict[str, Any]:
     return {"schema": 1, "points": [asdict(point) for point in points]}
 
 
-def print_points(points: Sequence[MeshPoint]) -> None:
-    """A line for each mesh."""
-    from rich.console import Console
-    from rich.table import Table
+def print_points(points: Sequence[MeshPoint], form: str = "table") -> None:
+    put(said(points), form)
 
+
+def said(points: Sequence[MeshPoint]) -> Iterator[str | Grid]:
+    """A line for each mesh."""
     first = points[0]
-    print(f"MeshGEMM {first.edge}^3, real numbers, {first.ranks} rank{'s' * (first.ranks > 1)}")
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("cores", "seconds", "memory", "hops/s", "error", *KINDS):
-        table.add_column(name, justify="right", no_wrap=True)
-    for point in points:
-        table.add_row(
-            f"{point.mesh[0] * point.mesh[1]:,}", f"{point.wall_seconds:.2f}", size(point.rss_bytes),
-            rate(point.hops / point.wall_seconds), f"{point.max_rel_error:.0e}",
-            *(f"{point.shares[name]:.0%}" for name in KINDS),
-        )  # fmt: skip
-    Console(width=None if Console().is_terminal else 120).print(table, highlight=False)
-    for name in KINDS:
-        print(f"  {name}: {MEANINGS[name]}")
+    yield f"MeshGEMM {first.edge}^3, real numbers, {first.ranks} rank{'s' * (first.ranks > 1)}"
+    rows = [
+        (
+            point.mesh[0] * point.mesh[1], Cell(point.wall_seconds, f"{point.wall_seconds:.2f}"),
+            Cell(point.rss_bytes, size(point.rss_bytes)),
+            Cell(point.hops / point.wall_seconds, rate(point.hops / point.wall_seconds)),
+            Cell(point.max_rel_error, f"{point.max_rel_error:.0e}"),
+            *(Cell(point.shares[name], f"{point.shares[name]:.0%}") for name in KINDS),
+        )
+        for point in points
+    ]  # fmt: skip
+    yield Grid(("cores", "seconds", "memory", "hops/s", "error", *KINDS), rows)
+    yield from (f"  {name}: {MEANINGS[name]}" for name in KINDS)

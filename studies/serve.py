@@ -3,7 +3,7 @@
 Those of decomposed models, and those of spreading the experts of a mixture.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from meshrt.models.family import read_family
 from meshrt.models.matrix import Experts
 from meshrt.ranks.console import Console
 from meshrt.report import SCHEMA
-from meshrt.report import show as show_table
+from meshrt.studies.grid import Cell, Grid, put
 from meshrt.studies.sweep import Job, sweep
 
 
@@ -88,48 +88,47 @@ def compare(
     }
 
 
-def print_comparison(report: dict[str, Any]) -> None:
+def print_comparison(report: dict[str, Any], form: str = "table") -> None:
+    put(said(report), form)
+
+
+def said(report: dict[str, Any]) -> Iterator[str | Grid]:
     """A column for each way."""
-    from rich.table import Table
-
     ways = report["ways"]
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("", no_wrap=True)
-    for way in ways:
-        table.add_column(way["way"], justify="right")
+    rows: list[list[Any]] = []
 
-    def row(name: str, show: Any) -> None:
-        table.add_row(name, *("refused" if way["refused"] else show(way) for way in ways))
+    def row(name: str, show: Callable[[dict[str, Any]], float | None], digits: int = 2) -> None:
+        values = ["refused" if way["refused"] else show(way) for way in ways]
+        shown = [Cell(one, f"{one:,.{digits}f}") if isinstance(one, (int, float)) else one for one in values]
+        rows.append([name, *shown])
 
-    def milliseconds(key: str, statistic: str) -> Any:
-        return lambda way: "" if way["result"][key] is None else f"{way['result'][key][statistic]:,.2f}"
+    def milliseconds(key: str, statistic: str) -> Callable[[dict[str, Any]], float | None]:
+        return lambda way: None if way["result"][key] is None else way["result"][key][statistic]
 
-    row("requests a second", lambda way: f"{way['result']['requests_per_second']:,.2f}")
-    row("new tokens a second", lambda way: f"{way['result']['output_tokens_per_second']:,.0f}")
-    row("all tokens a second", lambda way: f"{way['result']['tokens_per_second']:,.0f}")
+    row("requests a second", lambda way: way["result"]["requests_per_second"])
+    row("new tokens a second", lambda way: way["result"]["output_tokens_per_second"], 0)
+    row("all tokens a second", lambda way: way["result"]["tokens_per_second"], 0)
     for key, name in (("ttft_ms", "TTFT"), ("tpot_ms", "TPOT"), ("itl_ms", "ITL"), ("e2el_ms", "E2EL")):
         for statistic in ("mean", "p50", "p90", "p99"):
             row(f"{name}, {statistic}, ms", milliseconds(key, statistic))
-    row("of all time, kernels", lambda way: _share(way, "compute_seconds"))
-    row("of all time, collectives", lambda way: _share(way, "collective_seconds"))
-    row("sent by a GPU, GiB", lambda way: f"{way['measured']['link_bytes']['max'] / 2**30:,.2f}")
-    row("memory of a GPU, GiB", lambda way: f"{way['measured']['memory_bytes']['max'] / 2**30:,.2f}")
-    row("largest batch", lambda way: str(way["result"]["largest_batch"]))
+    row("of all time, kernels, %", lambda way: _share(way, "compute_seconds"), 0)
+    row("of all time, collectives, %", lambda way: _share(way, "collective_seconds"), 0)
+    row("sent by a GPU, GiB", lambda way: way["measured"]["link_bytes"]["max"] / 2**30)
+    row("memory of a GPU, GiB", lambda way: way["measured"]["memory_bytes"]["max"] / 2**30)
+    row("largest batch", lambda way: way["result"]["largest_batch"], 0)
     if any("experts" in way.get("result", {}) for way in ways):
-        row("tokens of GPUs, most over mean", lambda way: f"{way['result']['imbalance_of_gpus'] or 0:.2f}")
-        row("sent for experts and MLPs, GiB", lambda way: f"{way['measured']['mlp_link_bytes'] / 2**30:,.2f}")
-    row("preemptions", lambda way: str(way["result"]["preemptions"]))
+        row("tokens of GPUs, most over mean", lambda way: way["result"]["imbalance_of_gpus"] or 0)
+        row("sent for experts and MLPs, GiB", lambda way: way["measured"]["mlp_link_bytes"] / 2**30)
+    row("preemptions", lambda way: way["result"]["preemptions"], 0)
     arguments = report["arguments"]
     completed = next((way["result"]["completed"] for way in ways if not way["refused"]), "no")
-    print(
+    yield (
         f"{completed} requests to {arguments['model']} on {report['mesh'][0]} GPUs of type "
         f"{report['device']['name']} over {report['device']['link']}, virtual time"
     )
-    show_table(table)
-    for way in ways:
-        if way["refused"]:
-            print(f"{way['way']}: {way['refused']}")
+    yield Grid(["", *(way["way"] for way in ways)], rows, right=True)
+    yield from (f"{way['way']}: {way['refused']}" for way in ways if way["refused"])
 
 
-def _share(way: dict[str, Any], name: str) -> str:
-    return f"{100 * way['measured'][name] / way['measured']['critical_path']['seconds']:.0f} %"
+def _share(way: dict[str, Any], name: str) -> float:
+    return float(100 * way["measured"][name] / way["measured"]["critical_path"]["seconds"])

@@ -4,12 +4,13 @@ The work is what other simulators of message-passing machines have been given as
 ours: for each the tool, how many cores, and where the figure is from.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from math import isqrt
 from typing import Any
 
 from meshrt.errors import UsageError
+from meshrt.studies.grid import Cell, Grid, put
 from meshrt.units import short, size
 
 CORES = (64, 256, 1024, 4096)
@@ -67,7 +68,11 @@ WORKS = (
         (
             Other(SMPI, {64: 59e3, 256: 29e3, 1024: 20e3, 4096: 11e3}, HERE),
             Other("SimGrid from Python", {64: 6.9e3, 256: 5.1e3, 1024: 4.7e3}, HERE),
-            Other("LogGOPSim, without data or contention", {64: 512e3, 4096: 248e3}, HERE),
+            Other(
+                "LogGOPSim, without data or contention",
+                {64: 1.5e6, 1024: 1.15e6, 4096: 0.85e6},
+                f"{CPU}; built with -O3",
+            ),
             Other("a Python loop over the cores", {64: 132e3, 4096: 94e3}, f"{HERE}; copies and counts, no machine"),
             Other("one MPI rank per core", {64: 32e3}, HERE),
         ),
@@ -159,44 +164,44 @@ def as_json(figures: Sequence[Figure]) -> dict[str, Any]:
     return {"schema": 1, "figures": [asdict(figure) for figure in figures], "others": others}
 
 
-def print_figures(figures: Sequence[Figure]) -> None:
-    """A table for each work: ours by ranks, the others', and how many times the fastest of them ours are."""
-    from rich.console import Console
-    from rich.table import Table
+def print_figures(figures: Sequence[Figure], form: str = "table") -> None:
+    put(said(figures), form)
 
-    terminal = Console(width=None if Console().is_terminal else 120)
+
+def said(figures: Sequence[Figure]) -> Iterator[str | Grid]:
+    """A table for each work: ours by ranks, the others', and how many times the fastest of them ours are."""
     for work in WORKS:
         of_work = [figure for figure in figures if figure.work == work.name]
         if not of_work:
             continue
         counts = sorted({figure.cores for figure in of_work})
-        table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
-        table.add_column("messages a second by cores", no_wrap=True)
-        for count in counts:
-            table.add_column(f"{count:,}", justify="right", no_wrap=True)
-        table.add_column("")
+        rows: list[list[Any]] = []
         for ranks in sorted({figure.ranks for figure in of_work}):
             at = {figure.cores: figure for figure in of_work if figure.ranks == ranks}
             for label, show in LINES:
-                row = [show(at[count]) if count in at else "-" for count in counts]
-                table.add_row(label.format(ranks), *row, "measured now")
+                row = [show(at[count]) if count in at else None for count in counts]
+                rows.append([label.format(ranks), *row, "measured now"])
         for other in work.others:
-            shown = [rate(other.rates[count]) if count in other.rates else "-" for count in counts]
-            table.add_row(other.tool, *shown, other.source)
-        table.add_row("slowest meshrt / fastest other", *(f"{over(of_work, work, count):.1f}" for count in counts), "")
-        print(f"\n{work.name}: {work.what}")
-        terminal.print(table, highlight=False)
-    print("\nOther tools, of other work:")
-    for tool, rates, source in ELSEWHERE:
-        print(f"  {tool}: {rates} ({source})")
+            shown = [_rate(other.rates[count]) if count in other.rates else None for count in counts]
+            rows.append([other.tool, *shown, other.source])
+        ratios = [over(of_work, work, count) for count in counts]
+        rows.append(["slowest meshrt / fastest other", *(Cell(ratio, f"{ratio:.1f}") for ratio in ratios), ""])
+        yield f"\n{work.name}: {work.what}"
+        yield Grid(["messages a second by cores", *(f"{count:,}" for count in counts), "source"], rows, work.name)
+    yield "\nOther tools, of other work:"
+    yield from (f"  {tool}: {rates} ({source})" for tool, rates, source in ELSEWHERE)
 
 
-LINES: tuple[tuple[str, Callable[[Figure], str]], ...] = (
-    ("meshrt, ranks: {}", lambda figure: rate(figure.messages / figure.seconds)),
-    ("  hops a second", lambda figure: rate(figure.hops / figure.seconds)),
-    ("  seconds", lambda figure: f"{figure.seconds:.2f}"),
-    ("  seconds with start and end", lambda figure: f"{figure.wall_seconds:.2f}"),
-    ("  memory of the host", lambda figure: size(figure.rss_bytes)),
+def _rate(value: float) -> Cell:
+    return Cell(value, rate(value))
+
+
+LINES: tuple[tuple[str, Callable[[Figure], Cell]], ...] = (
+    ("meshrt, ranks: {}", lambda figure: _rate(figure.messages / figure.seconds)),
+    ("  hops a second", lambda figure: _rate(figure.hops / figure.seconds)),
+    ("  seconds", lambda figure: Cell(figure.seconds, f"{figure.seconds:.2f}")),
+    ("  seconds with start and end", lambda figure: Cell(figure.wall_seconds, f"{figure.wall_seconds:.2f}")),
+    ("  memory of the host", lambda figure: Cell(figure.rss_bytes, size(figure.rss_bytes))),
 )
 
 

@@ -35,10 +35,12 @@ class Alone:
 
 
 def new_gpus(
-    tp: int, comm: Any = None, payload: bool = True, static: bool = False, device: str = "a800", **numbers: Any
-) -> Gpus:
-    control = Control(comm or Alone(), Board.alone(), "test")
-    return Gpus(tp, find_gpu(device, **numbers), control, payload, static)
+    tp: int, comm: Any = None, payload: bool = True, static: bool = False, device: str = "a800", pp: int = 1,
+    dp: int = 1, node_size: int | None = None, collectives: str = "auto", **numbers: Any,
+) -> Gpus:  # fmt: skip
+    control, numbered = Control(comm or Alone(), Board.alone(), "test"), find_gpu(device, **numbers)
+    groups: dict[str, Any] = {"node_size": node_size, "collectives": collectives, "pp": pp, "dp": dp}
+    return Gpus(tp * pp * dp, numbered, control, payload, static, **groups)
 
 
 def run_lowrank(gpus: Gpus, model: Path | str, **options: Any) -> dict[str, Any]:

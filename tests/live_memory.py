@@ -14,7 +14,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
+from types import FrameType, FunctionType, NoneType
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from meshrt.mesh.wires import fabric
 from meshrt.programs.mesh.cache import Cache
 from meshrt.programs.mesh.chunks import Chunks
 
+LEAVES = frozenset((int, float, bool, str, bytes, range, NoneType, FunctionType))  # with no array in them
 HOST = (Block, Cache, Chunks)  # not walked: the machine itself, its cache, and maps of the matrices' indices
 # A token leaves from its place in the cache; here it is copied out of rows that hold different numbers of them.
 IN_PLACE = {("_move", "packet"), ("_pass_down", "packet")}
@@ -47,9 +48,9 @@ class Watch:
         self.looks += 1
         leads = {(memory.mesh.block_height, memory.mesh.block_width) for memory in self.memories}
         charges = {key: charge.nbytes for memory in self.memories for key, charge in memory.arrays.items()}
-        buffers, in_place = dict[int, tuple[str, np.ndarray]](), set[int]()
+        buffers, in_place, walked = dict[int, tuple[str, np.ndarray]](), set[int](), set[int]()
         for name, value in _variables(sys._getframe(2)):
-            for array in _arrays(value, leads):
+            for array in _arrays(value, leads, walked):
                 owner = _owner(array)
                 buffers[id(owner)] = name, owner
                 if tuple(name.split(".")) in IN_PLACE:
@@ -116,24 +117,27 @@ def _variables(frame: FrameType | None) -> Iterator[tuple[str, Any]]:
         frame = frame.f_back
 
 
-def _arrays(value: Any, leads: set[tuple[int, ...]]) -> Iterator[np.ndarray]:
-    """All arrays of these leading shapes in a value."""
-    if isinstance(value, np.ndarray):
-        if value.shape[:2] in leads and value.dtype != bool:
-            yield value
-        return
-    parts: Any = ()
-    if isinstance(value, list | tuple):
-        parts = value
-    elif isinstance(value, dict):
-        parts = value.values()
-    elif isinstance(value, functools.partial):
-        parts = (*value.args, *value.keywords.values())
-    elif dataclasses.is_dataclass(value) and not isinstance(value, HOST):
-        program = type(value).__module__.startswith("meshrt.programs.")
-        parts = vars(value).values() if program or {"tiles", "out"} & set(vars(value)) else ()
-    for part in parts:
-        yield from _arrays(part, leads)
+def _arrays(value: Any, leads: set[tuple[int, ...]], walked: set[int]) -> Iterator[np.ndarray]:
+    """All arrays of these leading shapes in a value, but for what is in things that were `walked`: their ids."""
+    waiting = [value]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, np.ndarray):
+            if value.shape[:2] in leads and value.dtype != bool:
+                yield value
+            continue
+        if type(value) in LEAVES or id(value) in walked:
+            continue
+        walked.add(id(value))
+        if isinstance(value, list | tuple):
+            waiting.extend(value)
+        elif isinstance(value, dict):
+            waiting.extend(value.values())
+        elif isinstance(value, functools.partial):
+            waiting.extend((*value.args, *value.keywords.values()))
+        elif dataclasses.is_dataclass(value) and not isinstance(value, HOST):
+            program = type(value).__module__.startswith("meshrt.programs.")
+            waiting.extend(vars(value).values() if program or {"tiles", "out"} & set(vars(value)) else ())
 
 
 def _owner(array: np.ndarray) -> np.ndarray:

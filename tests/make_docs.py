@@ -3,6 +3,7 @@
 meshrt/schema/report.json    the JSON schema of reports, from the machines' fields.py
 docs/machine.md              its table of counters, from there as well
 docs/options.md              what every setting moves, from tests/settings.py
+docs/api.md, glossary.md     from docstrings, and from meshrt/words.py (make_api.py)
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 
 from device_settings import DEVICES, HOW, NO_EFFECT, ON, PAYLOAD
 from device_settings import MACHINES as OPTIONS
+from make_api import api, glossary
 from settings import BASE, REFUSED, ROWS, Row
 
 from meshrt.arm.device import ArmDevice
@@ -31,7 +33,7 @@ OF = {"mesh": Device, "neuron": NeuronDevice, "gpu": GpuDevice, "arm": ArmDevice
 SOMETIMES = {
     "tokens", "wafer", "attention_heads", "attention_link_bytes", "mlp_link_bytes", "cache_runs", "cache_blocks",
     "dequantized_bytes", "expert_rows", "expert_padding", "dispatched_bytes", "combined_bytes", "dropped_tokens",
-    "all_to_all_parts", "swapped_bytes",
+    "all_to_all_parts", "swapped_bytes", "intra_node_bytes", "inter_node_bytes", "bubble_seconds",
     "rebuilt", "energy",
 }  # fmt: skip
 
@@ -78,7 +80,10 @@ def device(machine: str) -> dict[str, Any]:
 
 
 def report(machine: str) -> dict[str, Any]:
-    own = {"mesh": {"wafer": {"type": "object"}}, "gpu": {"static": {"type": "boolean"}}}.get(machine, {})
+    own = {
+        "mesh": {"wafer": {"type": "object"}},
+        "gpu": {"static": {"type": "boolean"}, "groups": {"type": "object"}},
+    }.get(machine, {})
     properties: dict[str, Any] = {
         "schema": {"const": 1},
         "machine": {"const": machine},
@@ -98,7 +103,7 @@ def report(machine: str) -> dict[str, Any]:
             "description": "what each number is, by its path; " + "; ".join(f"{k}: {v}" for k, v in KINDS.items()),
         },
     }
-    required = [name for name in properties if name != "wafer"]
+    required = [name for name in properties if name not in ("wafer", "groups")]
     return {"title": f"of {machine}", "type": "object", "properties": properties, "required": required,
             "additionalProperties": False}  # fmt: skip
 
@@ -197,6 +202,8 @@ def texts() -> dict[Path, str]:
         ROOT / "meshrt" / "schema" / "report.json": schema(),
         machine: between(machine, "counters", counters()),
         ROOT / "docs" / "options.md": options(),
+        ROOT / "docs" / "api.md": api(),
+        ROOT / "docs" / "glossary.md": glossary(),
     }
 
 

@@ -116,14 +116,17 @@ class Alone:
     """The plugin where one rank is this process: starts MPI when a test needs it, and ends a test that hangs."""
 
     def __init__(self, config: pytest.Config) -> None:
+        self.connected = False
         self.timeout = float(config.getini("mpi_timeout"))
         self.stderr = config.stash[fault_handler_stderr_fd_key]
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         if item.get_closest_marker("mpi"):
-            host.connect()
-            host.remove_segments()  # which a process that dies would leave
+            if not self.connected:
+                host.connect()
+                host.remove_segments()  # which a process that dies would leave
+                self.connected = True
             faulthandler.dump_traceback_later(self.timeout, exit=True, file=self.stderr)
 
     @pytest.hookimpl(tryfirst=True)

@@ -70,6 +70,12 @@ def run_on_cores(
     return emulate(comm, Board.alone(), program, options, cores=cores, device=machine, payload=payload, trace=trace)
 
 
+def run_on_gpus(comm: Any, name: str, payload: bool = True, options: Any = None, **settings: Any) -> Any:
+    """Run a program on GPUs; the report at rank 0, None elsewhere."""
+    program = load_program(name, "gpu")
+    return emulate(comm, Board.alone(), program, options or {}, payload=payload, **settings)
+
+
 def run_on_arm(
     comm: Any, name: str, cores: int | None = None, device: str = "n2x8", limits: Any = None, payload: bool = True,
     spill: bool = False, **options: Any,

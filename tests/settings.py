@@ -85,7 +85,7 @@ DRAWN = NUMBERS | {"temperature": 5.0, "max_new_tokens": 6, "ignore_eos": True}
 TO_THE_END = NUMBERS | {"prompt_ids": "394,14", "layers": 4}  # of a story: the end-of-text token is next
 MODELS: dict[str, Any] = {"layers": 1, "prompt_tokens": 4, "prompt_ids": None, "max_new_tokens": 1}
 EXPERTS: dict[str, Any] = {
-    "model": "mixtral-8x7b", "layers": 1, "prompt_ids": None, "prompt_tokens": 40, "max_new_tokens": 2,
+    "model": "mixtral-tiny", "layers": 1, "prompt_ids": None, "prompt_tokens": 40, "max_new_tokens": 2,
     "@device": "ideal",
 }  # fmt: skip
 
@@ -339,8 +339,8 @@ ROWS: dict[str, list[Row]] = {
         Row("flash", 3, "measured.memory_bytes.max", FALLS, None, "room for two of them"),
         LAYERS,
         Row("layers_run", 2, "kinds.measured.operations", becomes("counted", "extrapolated")),
-        Row("routing", "zipf:3", "result.experts.tokens", OTHER, MIXTURE),
-        Row("routing_seed", 1, "result.experts.tokens", OTHER, MIXTURE),
+        Row("routing", "zipf:3", "result.experts.tokens", OTHER, MIXTURE | {"model": "mixtral-tiny"}),
+        Row("routing_seed", 1, "result.experts.tokens", OTHER, MIXTURE | {"model": "mixtral-tiny"}),
     ],
     "llama gpu": [
         *GENERATION,
@@ -350,6 +350,8 @@ ROWS: dict[str, list[Row]] = {
         *ON_CODES,
         *ON_EXPERTS,
         Row("context", 64, "phases.decode.flops", GROWS, {"prompt_ids": None, "context": 8}),
+        Row("prompts", "{tmp}/prompts", "result.requests", APPEARS, NUMBERS | {"prompt_ids": None}),
+        Row("micro_batches", 5, "measured.collectives.send.calls", GROWS, {"@pp": 2}, "a token each, of 5"),
     ],
     "lowrank gpu": [
         *GENERATION,
@@ -399,6 +401,8 @@ ROWS: dict[str, list[Row]] = {
             "3 of 4 requests find a block of 16"),
         Row("preemption", "swap", "measured.swapped_bytes", APPEARS,
             {"kv_blocks": 13, "block_size": 1, "max_batch": 2}),
+        Row("swap_space", 0, "result.host_memory.full", APPEARS,
+            {"preemption": "swap", "kv_blocks": 13, "block_size": 1, "max_batch": 2}),
         Row("dtype", "float32", "measured.memory_traffic.total", GROWS, None, "the model's is float16"),
         Row("layers", 2, "measured.launches", FALLS),
         Row("layers_run", 1, "kinds.measured.launches", becomes("counted", "extrapolated")),
@@ -466,6 +470,15 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
           ({"context": 9}, "--context 9 stands for a prompt"),
           ({"layers": 5}, "the model has 4"),
       )),
+    ("serve gpu", {"swap_space": 1000}, "--swap-space is for --preemption swap"),
+    ("llama gpu", {"micro_batches": 2}, "--micro-batches is for pipelines"),
+    *((f"{name} gpu", NUMBERS | {"prompt_ids": None, "prompts": "{tmp}/prompts"} | given, says)
+      for name in ("llama", "lowrank") for given, says in (
+          ({"prompt_ids": "1"}, "--prompts has prompts already"),
+          ({"logits": "{tmp}/l.npy"}, "--logits is for one prompt"),
+      )),
+    ("llama gpu", NUMBERS | {"prompt_ids": None, "prompts": "{tmp}/prompts", "temperature": 1.0}, "likeliest tokens"),
+    ("llama gpu", NUMBERS | {"prompt_ids": None, "prompts": "{tmp}/prompts", "checkpoint": "{tmp}/s"}, "one prompt"),
     ("lowrank gpu", {"logits": "{tmp}/l.npy"}, "--logits"),
     ("lowrank gpu", NUMBERS | {"prompt_ids": None, "prompts": "{tmp}/prompts", "logits": "{tmp}/l.npy"}, "one prompt"),
     *((f"llama {on}", {"block": 16}, "of the ranks of --ratio") for on in ("mesh", "neuron")),

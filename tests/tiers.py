@@ -9,8 +9,9 @@
 
 On the least of its numbers of ranks, mostly one, a test runs with all its parameter sets, or its sample. On more ranks
 it looks for what one rank gives, to the bit: hypothesis draws one of those in MORE and a parameter set; each run draws
-the same. Sets that are marked `all` (pytest.param(..., marks=pytest.mark.all)) are left out. Tests that are named
-(file::test) run as a whole.
+the same. Where the least is above one, the test looks for that on all of them: one of its sets then runs on a number
+that is drawn, and not on the least. Sets that are marked `all` (pytest.param(..., marks=pytest.mark.all)) are left out.
+Tests that are named (file::test) run as a whole.
 """
 
 from __future__ import annotations
@@ -55,7 +56,18 @@ def chosen(name: str, grids: dict[int, list[pytest.Item]]) -> list[pytest.Item]:
     sample = grids[least][0].get_closest_marker("sample")
     found = grids[least] if sample is None else [grids[least][at] for at in spread(len(grids[least]), *sample.args)]
     more = [item for ranks, grid in grids.items() if least < ranks in MORE for item in grid]
+    sets = {set_of(item) for item in found} if least > 1 else set()
+    if alike := [item for item in more if set_of(item) in sets]:
+        alone = found if len(found) == 1 else []  # may stay on the least
+        one = drawn(name, [*alone, *alike])
+        return [*(item for item in found if set_of(item) != set_of(one)), one]
     return [*found, drawn(name, more)] if more else found
+
+
+def set_of(item: pytest.Item) -> str:
+    """A test's parameter set, on whatever number of ranks."""
+    assert isinstance(item, pytest.Function)
+    return item.callspec.id.replace(f"ranks={ranks_of(item)}", "", 1)
 
 
 def drawn(name: str, items: Sequence[Any]) -> Any:

@@ -8,7 +8,7 @@ from meshrt.arm.report import rows, title
 from meshrt.arm.roofline import ceilings
 from meshrt.arm.soc import Soc
 from meshrt.machine import Measured
-from meshrt.program import AtLeast, Choices, Shown
+from meshrt.options import AtLeast, Choices, Shown
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
 from meshrt.ranks.control import Control

@@ -9,6 +9,7 @@ import click
 
 from meshrt.commands import shared
 from meshrt.commands.figures import FIGURES
+from meshrt.errors import nearest
 from meshrt.mesh.devicefile import find_device
 from meshrt.ranks import failure
 
@@ -29,7 +30,13 @@ class Bench(click.Group):
 
         if cmd_name == "serve":
             return _serving()
-        return _comparison(cmd_name) if cmd_name in COMPARISONS else super().get_command(ctx, cmd_name)
+        if cmd_name in COMPARISONS:
+            return _comparison(cmd_name)
+        found = super().get_command(ctx, cmd_name)
+        if found is None:
+            names = self.list_commands(ctx)
+            raise click.UsageError(f"no {cmd_name!r}: {nearest(cmd_name, names, f'there are {names}')}", ctx)
+        return found
 
 
 @click.group("bench", cls=Bench)
@@ -41,7 +48,7 @@ for one in FIGURES:
     command.add_command(one)
 
 
-payload = click.option("--payload", type=click.Choice(["full", "none"]), help="[default: full up to 4096 cores]")
+payload = click.option("--payload", type=shared.Name(["full", "none"]), help="[default: full up to 4096 cores]")
 only = click.option("--only", multiple=True, metavar="NAME", help="Only this alternative; may be given again.")
 
 
@@ -52,14 +59,18 @@ def _comparison(name: str) -> click.Command:
 
     comparison = COMPARISONS[name]
     program = load_program(comparison.program)
+    width, height = comparison.mesh or program.mesh
     summary = f"The choices of {program.name}'s --{comparison.option} on the same work, in one table."
+    summary += f"\n\nOn {width}x{height} cores, if --mesh does not say otherwise."
 
     options = shared.own_options(program, comparison.fixed())
     for option in options:
         option.default = comparison.defaults.get(option.name or "", option.default)
 
     @click.command(name, params=options, help=summary)
-    @shared.together(shared.mesh, shared.machine, shared.json_to("the report"), shared.quiet, payload, only)
+    @shared.together(
+        shared.mesh, shared.machine, shared.form(), shared.json_to("the report"), shared.quiet, payload, only
+    )
     def compare(**values: Any) -> None:
         sys.exit(failure.run_guarded(lambda comm, board: _compare(comm, name, **values)))
 
@@ -68,14 +79,14 @@ def _comparison(name: str) -> click.Command:
 
 def _compare(
     comm: Intracomm, name: str, *, mesh: str | None, device: str, core_memory: int | None, route_entries: int | None,
-    payload: str | None, only: tuple[str, ...], json_path: str | None, quiet: bool, **arguments: Any,
+    payload: str | None, only: tuple[str, ...], form: str, json_path: str | None, quiet: bool, **arguments: Any,
 ) -> int:  # fmt: skip
     """One rank's part of a comparison."""
     from meshrt import report
     from meshrt.mesh.mesh import parse_mesh
     from meshrt.studies import compare
 
-    console = shared.start(comm, json_path, quiet)
+    console = shared.start(comm, json_path, quiet, form=form)
     document = compare.compare(
         comm, console, name, arguments, mesh=parse_mesh(mesh) if mesh else None, only=only,
         device=find_device(device, core_memory=core_memory, route_entries=route_entries),
@@ -83,8 +94,8 @@ def _compare(
     )  # fmt: skip
     if comm.rank == 0:
         report.deliver_json(document, json_path)
-        if console.loud:
-            compare.print_comparison(document)
+        if not quiet and json_path != "-":
+            compare.print_comparison(document, form)
     return 0
 
 
@@ -93,7 +104,7 @@ def _serving() -> click.Command:
     from meshrt.program import load_program, settings_of
     from meshrt.studies.serve import DEFAULT, LAYOUTS, WAYS
 
-    way = click.Choice([*WAYS])
+    way = shared.Name([*WAYS])
     ways = f"{'; '.join(DEFAULT)}; with experts {', '.join(LAYOUTS)}"
     help_text = f"Only this way; may be given again.  [default: {ways}]"
 
@@ -103,9 +114,9 @@ def _serving() -> click.Command:
 
     @click.command("serve", params=[*options, *machine])
     @click.option("--tp", type=shared.WholeRange(1), default=1, show_default=True, help="How many GPUs.")
-    @click.option("--payload", type=click.Choice(["full", "none"]), default="none", show_default=True)
+    @click.option("--payload", type=shared.Name(["full", "none"]), default="none", show_default=True)
     @click.option("--only", multiple=True, type=way, help=help_text)
-    @shared.together(shared.json_to("the report"), shared.quiet)
+    @shared.together(shared.form(), shared.json_to("the report"), shared.quiet)
     def serve(**values: Any) -> None:
         """Ways to serve a model on GPUs, on the same requests: throughput, TTFT, TPOT, ITL, percentiles.
 
@@ -129,18 +140,19 @@ def _serving() -> click.Command:
 
 def _serve(
     comm: Intracomm, *, tp: int, device: str, link: str | None, link_rate: float | None, framework: str | None,
-    gpu_memory: int | None, payload: str, only: tuple[str, ...], json_path: str | None, quiet: bool, **arguments: Any,
+    gpu_memory: int | None, payload: str, only: tuple[str, ...], form: str, json_path: str | None, quiet: bool,
+    **arguments: Any,
 ) -> int:  # fmt: skip
     """One rank's part: each way is run whole by one rank."""
     from meshrt import report
     from meshrt.gpu.presets import find_gpu
     from meshrt.studies import serve as study
 
-    console = shared.start(comm, json_path, quiet)
+    console = shared.start(comm, json_path, quiet, form=form)
     machine = find_gpu(device, link_rate, framework, link=link, memory_bytes=gpu_memory)
     document = study.compare(comm, console, machine, tp, payload == "full", only, arguments)
     if comm.rank == 0:
         report.deliver_json(document, json_path)
-        if console.loud:
-            study.print_comparison(document)
+        if not quiet and json_path != "-":
+            study.print_comparison(document, form)
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,6 +12,7 @@ from meshrt.commands import shared
 from meshrt.commands.run import Programs, machine_options
 from meshrt.machine import machines
 from meshrt.ranks import failure
+from meshrt.records import dataclass
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from meshrt.programs.generation.dialogue import Dialogue
     from meshrt.ranks.board import Board
     from meshrt.ranks.console import Console
+    from meshrt.ranks.control import Control
     from meshrt.ranks.standardinput import StandardInput
 
 # Options of llama that a dialogue answers itself, or has no use for.
@@ -26,6 +29,7 @@ OWN = (
     "model", "prompt", "prompt_ids", "prompt_tokens", "context", "layers_run", "logits", "checkpoint", "every",
     "resume",
 )  # fmt: skip
+LONGER = 4  # times its prompt and first answer: what a run has room for, up to the model's positions
 
 
 class Models(Programs):
@@ -49,13 +53,14 @@ class Models(Programs):
 
 
 @click.group("chat", cls=Models, subcommand_metavar="MODEL|FOLDER [OPTIONS]")
-@click.option("--on", type=click.Choice(machines()), help="The kind of machine.")
+@click.option("--on", type=shared.Name(machines()), help="The kind of machine.")
 def command(on: str | None) -> None:
     """Talk with a model, alone or as one of the ranks that mpirun or srun started.
 
     Each line of standard input is added to the text so far, and the model goes on from there; an empty line lets it go
     on. The dialogue ends with the input (Ctrl-D). Answers are on standard output, and on standard error what each
-    took: the whole text is a prompt again for every answer, and counted as such.
+    took. What was said stays in the cache, and a token is computed once; where a run has no room for more, another one
+    reads all again, and where the model has none, the oldest turns are forgotten.
     """
 
 
@@ -64,7 +69,7 @@ def _command(program: Program, model: str) -> click.Command:
     params = [*shared.own_options(program, OWN), *machine_options(program, OWN)]
     names = [option.name for option in program.options if option.name not in OWN]
 
-    @click.command(model, params=params, help=command.help)
+    @click.command(model, cls=shared.Sectioned, params=params, help=command.help)
     def chat(**values: Any) -> None:
         arguments = {"model": model} | {name: values.pop(name) for name in names}
         sys.exit(failure.run_guarded(lambda comm, board: talk(comm, board, program, arguments, values)))
@@ -93,24 +98,61 @@ def talk(
     if limit >= positions:
         raise UsageError(f"--max-new-tokens {limit} leaves no room for a line: the model has {positions} positions")
     dialogue = Dialogue(load_tokenizer(folder), positions - limit) if comm.rank == 0 else None
-    source = StandardInput(board)
-    while prompt := control.bcast(None if dialogue is None else _prompt(source, dialogue, console)):
-        ids = ",".join(map(str, prompt))
-        document = emulate(comm, board, program, arguments | {"prompt_ids": ids}, console=console, **settings)
-        if dialogue is not None and document is not None:
-            new, seconds = document["result"]["token_ids"], document["measured"]["critical_path"]["seconds"]
-            dialogue.answered(prompt, new)
-            console.note(f"[{len(prompt)} tokens read, {len(new)} written: {1e3 * seconds:,.3f} ms of virtual time]")
+    turns = Talk(control, console, dialogue, StandardInput(board), limit)
+    console.turns = turns
+    turns.ask()
+    while turns.prompt:
+        turns.room = min(positions, LONGER * (len(turns.prompt) + limit))
+        asked = {"prompt_ids": ",".join(map(str, turns.prompt)), "max_new_tokens": turns.room - len(turns.prompt)}
+        document = emulate(comm, board, program, arguments | asked, console=console, **settings)
+        if document is not None:
+            seconds = document["measured"]["critical_path"]["seconds"]
+            console.note(f"[{1e3 * seconds:,.3f} ms of virtual time since all was read]")
     return 0
 
 
-def _prompt(source: StandardInput, dialogue: Dialogue, console: Console) -> list[int] | None:
-    """The ids that the next answer follows, from the next line that can be taken; None at the end of the input."""
+@dataclass(eq=False)
+class Talk:
+    """The turns of a dialogue: rank 0 reads lines, and prints what each answer took. `prompt` is what a run begins
+    with, and empty at the end of the input; a run has room for so many tokens."""
+
+    control: Control
+    console: Console
+    dialogue: Dialogue | None  # at rank 0
+    source: StandardInput
+    limit: int
+    room: int = 0
+    prompt: list[int] = field(default_factory=list)
+
+    def ask(self) -> list[int] | None:
+        """The tokens that a line adds to those of the run; None where it has no room for them, or the input has ended:
+        then there is another prompt, or none."""
+        more: list[int] | None = None
+        if self.dialogue is not None:
+            self.prompt, more = _heard(self.source, self.dialogue, self.console, self.room - self.limit)
+        self.prompt, more = self.control.bcast((self.prompt, more))
+        return more
+
+    def next(self, new: list[int], computed: int) -> list[int] | None:
+        if self.dialogue is not None:
+            kept = len(self.dialogue.ids) - computed + max(len(new) - 1, 0)
+            self.dialogue.answered(new)
+            self.console.note(f"[{computed} tokens computed, {max(kept, 0)} kept, {len(new)} written]")
+        return self.ask()
+
+
+def _heard(
+    source: StandardInput, dialogue: Dialogue, console: Console, room: int
+) -> tuple[list[int], list[int] | None]:  # fmt: skip
+    """What the next run begins with, or, in its place, what is added to one that goes on and has that room; neither at
+    the end of the input. From the next line that can be taken."""
     from meshrt.programs.generation.dialogue import read_line
 
     while (line := read_line(source)) is not None:
-        problem = dialogue.hear(line)
-        if problem is None:
-            return dialogue.ids()
-        console.note(f"({problem})")
-    return None
+        found = dialogue.hear(line)
+        if isinstance(found, str):
+            console.note(f"({found})")
+            continue
+        begun, dialogue.ids = bool(dialogue.ids), dialogue.ids + found
+        return ([], found) if begun and len(dialogue.ids) <= room else (dialogue.ids, None)
+    return [], None

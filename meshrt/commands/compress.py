@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 @click.command("compress")
 @click.argument("model")
 @click.option("--out", required=True, metavar="DIR", help="The folder to write; it must not exist yet.")
-@click.option("--method", type=click.Choice(["svd", "afm"]), default="svd", show_default=True, help="How to factor.")
+@click.option("--method", type=shared.Name(["svd", "afm"]), default="svd", show_default=True, help="How to factor.")
 @click.option("--whiten/--no-whiten", default=True, help="svd: of the features, or of the weights.  [default: whiten]")
 @click.option("--ratio", type=click.FloatRange(0, 1, max_open=True), help="The share of parameters that goes.")
 @click.option("--block", type=shared.WholeRange(1), default=128, show_default=True, help="Ranks are multiples of it.")
 @click.option(
     "--matrices",
-    type=click.Choice(["mlp", "attention", "all"]),
+    type=shared.Name(["mlp", "attention", "all"]),
     default="mlp",
     show_default=True,
     help="What --ratio is applied to.",
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 @click.option(
     "--held-out-stories", type=shared.WholeRange(0), default=200, show_default=True, help="0: measure no perplexity."
 )
+@shared.form()
 @shared.json_to("the report")
 @shared.quiet
 def command(**options: Any) -> None:
@@ -70,7 +71,7 @@ def command(**options: Any) -> None:
 def compress(
     *, model: str, out: str, method: str, whiten: bool, ratio: float | None, block: int, matrices: str,
     ranks: tuple[str, ...], calibration: str | None, calibration_stories: int, seed: int, held_out: str | None,
-    held_out_stories: int, json_path: str | None, quiet: bool,
+    held_out_stories: int, form: str, json_path: str | None, quiet: bool,
 ) -> None:  # fmt: skip
     """Choose ranks, calibrate, factor, write, measure, tell."""
     from meshrt import report
@@ -96,7 +97,7 @@ def compress(
     check_new_folder(out)
     if json_path and json_path != "-":
         check_target("--json", json_path)
-    console = make_console(0, 1, quiet or json_path == "-")
+    console = make_console(0, 1, quiet or json_path == "-" or shared.for_programs(form))
     folder = find_model(model)
     config = read_config(folder)
     check_shapes(open_checkpoint(folder, config), config)
@@ -130,8 +131,8 @@ def compress(
     }  # fmt: skip
     console.clear()
     report.deliver_json(document, json_path)
-    if console.loud:
-        print_report(document)
+    if not quiet and json_path != "-":
+        print_report(document, form)
 
 
 def _perplexities(console: Console, before: Any, after: str, test: list[list[int]]) -> dict[str, Any]:
@@ -152,32 +153,32 @@ def _perplexities(console: Console, before: Any, after: str, test: list[list[int
     return {"before": of(before, "perplexity before"), "after": of(after, "perplexity after"), "tokens": tokens}
 
 
-def print_report(document: dict[str, Any]) -> None:
+def print_report(document: dict[str, Any], form: str) -> None:
     """A line for each matrix, then the model's sizes and perplexities."""
-    from rich.table import Table
-
-    from meshrt.report import show
+    from meshrt.studies.grid import Cell, Grid, put
     from meshrt.units import size
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("matrix", no_wrap=True)
-    for name in ("in x out", "rank", "parameters", "bytes", "error W", "error XW"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for matrix in document["matrices"]:
-        table.add_row(
-            matrix["name"].removeprefix("model.layers."), "{} x {}".format(*matrix["shape"]), str(matrix["rank"]),
-            f"{matrix['parameters'][1]:,}", size(matrix["bytes"][1]), f"{matrix['weight_error']:.4f}",
-            "-" if matrix["feature_error"] is None else f"{matrix['feature_error']:.4f}",
-        )  # fmt: skip
-    show(table)
+    def error(value: float | None) -> Cell:
+        return Cell(value, "-" if value is None else f"{value:.4f}")
+
+    rows = [
+        [
+            matrix["name"].removeprefix("model.layers."), "{} x {}".format(*matrix["shape"]), matrix["rank"],
+            matrix["parameters"][1], Cell(matrix["bytes"][1], size(matrix["bytes"][1])),
+            error(matrix["weight_error"]), error(matrix["feature_error"]),
+        ]
+        for matrix in document["matrices"]
+    ]  # fmt: skip
     parameters, ratio = document["parameters"], document["ratio"]
-    print(
+    texts = [
         f"{document['out']}: {parameters['after']:,} parameters of {parameters['before']:,};"
         f" ratio {ratio['matrices']:.3f} of these matrices, {ratio['model']:.3f} of the model"
-    )
+    ]
     scores = document["perplexity"]
     if scores:
-        print(
+        texts.append(
             f"perplexity {scores['before']:.4f} before, {scores['after']:.4f} after ({scores['tokens']:,} tokens,"
             f" {scores['text']})"
         )
+    header = ["matrix", "in x out", "rank", "parameters", "bytes", "error W", "error XW"]
+    put([Grid(header, rows, right=True), *texts], form)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict
+from typing import Any
 
 import click
 
 from meshrt.arm.device import ARM_PRESETS, ArmDevice
-from meshrt.errors import UsageError
+from meshrt.commands import shared
+from meshrt.errors import UsageError, nearest
 from meshrt.gpu.device import GpuDevice
 from meshrt.gpu.presets import GPU_PRESETS
 from meshrt.mesh.device import Device
@@ -17,49 +20,79 @@ from meshrt.mesh.presets import PRESETS
 from meshrt.neuron.device import NEURON_PRESETS, NeuronDevice
 from meshrt.ranks import failure
 
+Machine = Device | NeuronDevice | GpuDevice | ArmDevice
+
 
 @click.command("devices")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--toml", is_flag=True, help="Write that of a mesh as a file for --device FILE.toml, to begin from.")
-def command(names: tuple[str, ...], toml: bool) -> None:
+@shared.form()
+def command(names: tuple[str, ...], toml: bool, form: str) -> None:
     """The machines that there are: their numbers and where those are from. NAME also is a FILE.toml of your own.
 
     \b
     meshrt devices wse3 --toml > mine.toml         then change it, and
     meshrt run gemm --device mine.toml
     """
-    presets: dict[str, Device | NeuronDevice | GpuDevice | ArmDevice]
-    presets = {**PRESETS, **NEURON_PRESETS, **GPU_PRESETS, **ARM_PRESETS}
+    presets: dict[str, Machine] = {**PRESETS, **NEURON_PRESETS, **GPU_PRESETS, **ARM_PRESETS}
     if toml:
         sys.exit(failure.report_alone(error) if (error := _write_toml(names)) else 0)
     machines = []
     try:
         for name in names or presets:
+            if name not in presets and not name.endswith(".toml"):
+                hint = nearest(name, presets, f"there are {', '.join(presets)}, and files as mine.toml")
+                raise UsageError(f"no device {name!r}: {hint}")
             machines.append(presets[name] if name in presets else find_device(name))
     except UsageError as error:
         sys.exit(failure.report_alone(error))
-    for device in machines:
-        numbers = asdict(device)
-        sources = numbers.pop("sources")
-        click.echo(numbers.pop("name"))
-        for key, value in numbers.items():
-            if key == "clusters":
-                for cluster in value:
-                    click.echo(f"  {cluster.pop('cores')} x {cluster.pop('name')}")
-                    for name, number in cluster.items():
-                        click.echo(f"    {name:21} {number}")
-                continue
-            if key in ("isa", "matrix_unit") and value is not None:
-                value = ", ".join(map(str, value))
-            elif key.endswith(("_picojoules", "_picojoules_16", "_watts")):
-                value = "not counted" if value is None else "{:g} to {:g}".format(*value)
-            elif isinstance(value, tuple):  # of protocols
-                texts = ("{name} {seconds} s and {step_seconds} s a step, {share:.0%} of the rate".format(**entry)
-                         for entry in value)  # fmt: skip
-                value = "; ".join(texts)
-            click.echo(f"  {key:23} {'no limit' if value is None else value}")
-        for source in sources:
-            click.echo(f"  source: {source}")
+    from meshrt.studies.grid import Grid, put
+
+    if form == "table":
+        put(line for device in machines for line in _lines(device))
+    else:
+        rows = [[device.name, *row] for device in machines for row in _numbers(device)]
+        put([Grid(["device", "number", "value"], rows)], form)
+
+
+def _lines(device: Machine) -> Iterator[str]:
+    """A device as a person reads it."""
+    yield device.name
+    for name, value in _numbers(device):
+        if name == "source":
+            yield f"  source: {value}"
+        elif (place := name.rpartition("."))[1]:
+            if place[2] == "cores":
+                yield f"  {value} x {place[0].removeprefix('clusters.')}"
+            else:
+                yield f"    {place[2]:21} {value}"
+        else:
+            yield f"  {name:23} {'no limit' if value is None else value}"
+
+
+def _numbers(device: Machine) -> Iterator[tuple[str, Any]]:
+    """Its numbers by name, as texts where they are several; then its sources."""
+    numbers = asdict(device)
+    sources = numbers.pop("sources")
+    del numbers["name"]
+    for key, value in numbers.items():
+        if key == "clusters":
+            for cluster in value:
+                name = cluster.pop("name")
+                for each in ("cores", *(one for one in cluster if one != "cores")):
+                    yield f"clusters.{name}.{each}", cluster[each]
+            continue
+        if key in ("isa", "matrix_unit") and value is not None:
+            value = ", ".join(map(str, value))
+        elif key.endswith(("_picojoules", "_picojoules_16", "_watts")):
+            value = "not counted" if value is None else "{:g} to {:g}".format(*value)
+        elif isinstance(value, tuple):  # of protocols
+            texts = ("{name} {seconds} s and {step_seconds} s a step, {share:.0%} of the rate".format(**entry)
+                     for entry in value)  # fmt: skip
+            value = "; ".join(texts)
+        yield key, value
+    for source in sources:
+        yield "source", source
 
 
 def _write_toml(names: tuple[str, ...]) -> UsageError | None:

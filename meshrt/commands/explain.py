@@ -12,11 +12,12 @@ if TYPE_CHECKING:
 
 
 @click.command("explain")
-@click.argument("name", metavar="FIELD|TERM")
+@click.argument("name", metavar="FIELD|TERM|PAGE")
 def command(name: str) -> None:
     """What a number of a report contains, its unit, how it came about, where it is raised; or what a word means.
 
     FIELD is as in the JSON, or any part of it: measured.link_bytes.max, link_bytes, max. Or as in a printed table.
+    PAGE is one of the documentation, as messages name it: docs/csl.md.
 
     \b
     Examples:
@@ -24,6 +25,7 @@ def command(name: str) -> None:
       meshrt explain measured.memory_bytes.max
       meshrt explain "busiest link"
       meshrt explain extrapolated
+      meshrt explain docs/failures.md | less
     """
     from meshrt.errors import UsageError, nearest
     from meshrt.fields import EXTRAPOLATED, KINDS
@@ -32,6 +34,9 @@ def command(name: str) -> None:
 
     fields = [(machine, path, field) for machine, rows in MACHINES.items() for path, field in rows.items()]
     query = name.strip().casefold()
+    if query.endswith(".md"):
+        click.echo(_page(query))
+        return
     words = {word: text for word, text in (WORDS | KINDS).items() if query in (word, word + "s")}
     matches = [row for row in fields if _names(query, *row[1:])]
     if not words and not matches:
@@ -47,6 +52,23 @@ def command(name: str) -> None:
         click.echo(f"  from: {field.source}")
         if field.scaled:
             click.echo(f"  {EXTRAPOLATED} where --layers-run or --steps-run left a part of the run out")
+
+
+def _page(name: str) -> str:
+    """A page of the documentation, which lies in a wheel as in a checkout. UsageError."""
+    from pathlib import Path
+
+    import meshrt
+    from meshrt.errors import UsageError, nearest
+
+    installed = Path(meshrt.__file__).parent / "docs"
+    folder = installed if installed.is_dir() else installed.parents[1] / "docs"
+    pages = {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*.md"))}
+    wanted = name.removeprefix("docs/")
+    if wanted not in pages:
+        there_are = f"there are {', '.join(pages)}"
+        raise UsageError(f"there is no page {name!r}: {nearest(wanted, pages, there_are)}")
+    return pages[wanted].read_text(encoding="utf-8")
 
 
 def _names(query: str, path: str, field: Field) -> bool:

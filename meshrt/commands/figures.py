@@ -19,27 +19,34 @@ if TYPE_CHECKING:
 @click.option("--model", default="llama-tiny", show_default=True, help="A packaged model's name, or a folder.")
 @click.option("--tp", type=shared.WholeRange(1), default=4, show_default=True, help="How many GPUs.")
 @click.option("--batch", type=shared.WholeRange(1), default=8, show_default=True, help="Sequences in a step.")
-@shared.json_to("the figures")
-def plan(model: str, tp: int, batch: int, json_path: str | None) -> None:
+@shared.together(shared.form(), shared.json_to("the figures"))
+def plan(model: str, tp: int, batch: int, form: str, json_path: str | None) -> None:
     """The host's time for a decoding step on GPUs, planned as it goes and replayed from a recorded plan."""
     from meshrt.studies import plan_time as study
 
     def measure() -> tuple[Any, Callable[[], None]]:
         savings = study.measure(model, tp, batch)
         document = {"model": model, "tp": tp, "batch": batch, "ways": [saving.json() for saving in savings]}
-        return document, lambda: study.print_savings(savings)
+        return document, lambda: study.print_savings(savings, form)
 
     _alone(measure, json_path)
 
 
 @click.command("host")
-def host() -> None:
+@shared.form("md")
+def host(form: str) -> None:
     """The emulator's own speed on this machine, beside its targets; takes about two minutes."""
     from meshrt.launch import bench
 
     try:
         shared.refuse_ranks("this measures in one process, which starts ranks itself where it measures some")
-        click.echo(bench.table(bench.measure()))
+        from meshrt.studies.grid import Cell, print_grid
+
+        rows = [
+            [work, Cell(*measured), Cell(*target), baseline, Cell(ratio, f"{ratio:.2f}")]
+            for work, measured, target, baseline, ratio in bench.rows(bench.measure())
+        ]
+        print_grid(["work", "measured", "target", "baseline", "ratio"], rows, form)
     except Exception as error:
         sys.exit(failure.report_alone(error))
 
@@ -50,15 +57,17 @@ def host() -> None:
     "--cores", type=shared.Whole(), multiple=True, help="Instead of 64, 256, 1024 and 4096; may be given again."
 )
 @click.option("--ranks", type=shared.WholeRange(1), multiple=True, help="Instead of 1 and 2; may be given again.")
-@shared.json_to("the figures")
-def workloads(only: tuple[str, ...], cores: tuple[int, ...], ranks: tuple[int, ...], json_path: str | None) -> None:
+@shared.together(shared.form(), shared.json_to("the figures"))
+def workloads(
+    only: tuple[str, ...], cores: tuple[int, ...], ranks: tuple[int, ...], form: str, json_path: str | None
+) -> None:
     """Messages and hops a second beside other tools' figures for the same work; takes about three minutes."""
     from meshrt.launch.bench import timed
     from meshrt.studies import workloads as study
 
     def measure() -> tuple[Any, Callable[[], None]]:
         figures = study.measure(timed, only, cores or study.CORES, ranks or study.RANKS)
-        return study.as_json(figures), lambda: study.print_figures(figures)
+        return study.as_json(figures), lambda: study.print_figures(figures, form)
 
     _alone(measure, json_path)
 
@@ -70,15 +79,15 @@ def workloads(only: tuple[str, ...], cores: tuple[int, ...], ranks: tuple[int, .
 @click.option(
     "--words", type=shared.Whole(), multiple=True, help="Sizes of tiles, instead of 1 to 4096; may be given again."
 )
-@shared.json_to("the figures")
-def clock(cores: tuple[int, ...], words: tuple[int, ...], json_path: str | None) -> None:
+@shared.together(shared.form(), shared.json_to("the figures"))
+def clock(cores: tuple[int, ...], words: tuple[int, ...], form: str, json_path: str | None) -> None:
     """The virtual clock beside a published model of reductions and broadcasts on a WSE-2."""
     from meshrt.ranks.console import make_console
     from meshrt.studies import reduce_model as study
 
     def measure() -> tuple[Any, Callable[[], None]]:
         points = study.measure(cores or study.LENGTHS, words or study.WORDS, make_console(0, 1, False))
-        return study.as_json(points), lambda: study.print_points(points)
+        return study.as_json(points), lambda: study.print_points(points, form)
 
     _alone(measure, json_path)
 
@@ -89,50 +98,48 @@ def clock(cores: tuple[int, ...], words: tuple[int, ...], json_path: str | None)
 )
 @click.option("--ranks", type=shared.WholeRange(1), default=2, show_default=True, help="How many ranks.")
 @click.option("--edge", type=shared.WholeRange(1), default=2048, show_default=True, help="Side of the matrices.")
-@shared.json_to("the figures")
-def scaling(side: tuple[int, ...], ranks: int, edge: int, json_path: str | None) -> None:
+@shared.together(shared.form(), shared.json_to("the figures"))
+def scaling(side: tuple[int, ...], ranks: int, edge: int, form: str, json_path: str | None) -> None:
     """The host's time over cores, 64 to 518,400, and where it goes; takes about 75 seconds."""
     from meshrt.launch.bench import timed
     from meshrt.studies import scaling as study
 
     def measure() -> tuple[Any, Callable[[], None]]:
         points = study.measure(timed, side or study.SIDES, ranks, edge)
-        return study.as_json(points), lambda: study.print_points(points)
+        return study.as_json(points), lambda: study.print_points(points, form)
 
     _alone(measure, json_path)
 
 
 @click.command("split")
-@click.option(
-    "--device", type=click.Choice([*ARM_PRESETS]), default="phone", show_default=True, help="Of the products."
-)
+@click.option("--device", type=shared.Name([*ARM_PRESETS]), default="phone", show_default=True, help="Of the products.")
 @click.option("--m", type=shared.WholeRange(1), default=64, show_default=True, help="Rows of the second product.")
 @click.option("--k", type=shared.WholeRange(1), default=2048, show_default=True, help="What they add up over.")
 @click.option("--n", type=shared.WholeRange(1), default=5504, show_default=True, help="Columns of the products.")
-@shared.json_to("the figures")
-def split(device: str, m: int, k: int, n: int, json_path: str | None) -> None:
+@shared.together(shared.form(), shared.json_to("the figures"))
+def split(device: str, m: int, k: int, n: int, form: str, json_path: str | None) -> None:
     """Ways to share work out to unequal Arm cores behind one bus: equally, by speed, by fair rates, by stealing."""
     from meshrt.studies.arm import split as study
 
     def measure() -> tuple[Any, Callable[[], None]]:
         lines = study.measure(device, m, k, n)
-        return study.as_json(lines), lambda: study.print_lines(lines)
+        return study.as_json(lines), lambda: study.print_lines(lines, form)
 
     _alone(measure, json_path)
 
 
 @click.command("floor", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("--ranks", type=shared.WholeRange(2), default=64, show_default=True, help="How many ranks.")
-@shared.json_to("the figures")
+@shared.together(shared.form(), shared.json_to("the figures"))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, required=True)
-def floor(ranks: int, json_path: str | None, arguments: tuple[str, ...]) -> None:
+def floor(ranks: int, form: str, json_path: str | None, arguments: tuple[str, ...]) -> None:
     """A run's time over that of its messages in bare mpi4py: bench floor run llama-tiny."""
     from meshrt.launch.bench import bare, timed
     from meshrt.studies import floor as study
 
     def measure() -> tuple[Any, Callable[[], None]]:
         figures = study.measure(timed, bare, ranks, arguments)
-        return study.as_json(figures), lambda: study.print_floor(figures)
+        return study.as_json(figures), lambda: study.print_floor(figures, form)
 
     _alone(measure, json_path)
 
@@ -156,10 +163,11 @@ def _alone(measure: Callable[[], tuple[Any, Callable[[], None]]], json_path: str
 
 
 @click.command("profile", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@shared.form()
 @click.option("--to", metavar="PATH", help="Write the seconds as JSON instead of printing them.")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, required=True)
 @click.pass_context
-def profile(context: click.Context, to: str | None, arguments: tuple[str, ...]) -> None:
+def profile(context: click.Context, form: str, to: str | None, arguments: tuple[str, ...]) -> None:
     """Where the host's time goes: bench profile run gemm --mesh 64x64. Of rank 0, if there are several."""
     from meshrt import report
     from meshrt.ranks.host import launched_rank
@@ -175,7 +183,7 @@ def profile(context: click.Context, to: str | None, arguments: tuple[str, ...]) 
         if to:
             report.write_json(seconds, to)
         else:
-            hosttime.print_shares(seconds)
+            hosttime.print_shares(seconds, form)
             sys.stdout.flush()  # before MPI ends, after which a launcher may no longer listen
     sys.exit(code)
 

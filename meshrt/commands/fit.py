@@ -23,7 +23,7 @@ class Fits(Programs):
 
 
 @click.group("fit", cls=Fits, subcommand_metavar="PROGRAM|MODEL|FILE.py [OPTIONS]")
-@click.option("--on", type=click.Choice(machines()), help="As of `run`; only the mesh can tell.")
+@click.option("--on", type=shared.Name(machines()), help="As of `run`; only the mesh can tell.")
 def command(on: str | None) -> None:
     """Tell, without a run, whether a program fits the memory of the mesh's cores, what fills it, and what would fit.
 
@@ -40,7 +40,7 @@ def _command(program: Program, name: str, fixed: dict[str, Any]) -> click.Comman
     own_names = {option.name for option in program.options}
     params = [*shared.own_options(program, fixed), *machine_options(program, fixed)]
 
-    @click.command(name, params=params, help=program.help)
+    @click.command(name, cls=shared.Sectioned, params=params, help=program.help)
     @click.option("--search/--no-search", default=True, show_default=True, help="Look for what would fit.")
     @shared.form()
     def fit(search: bool, form: str, **values: Any) -> None:
@@ -56,4 +56,5 @@ def _command(program: Program, name: str, fixed: dict[str, Any]) -> click.Comman
         print_grid(["", "name", "bytes"], rows, form) if form != "json" else click.echo(found.to_json())
         sys.exit(0 if found.fits else 3)
 
+    fit.own = frozenset(own_names)
     return fit

@@ -20,8 +20,8 @@ from meshrt.ranks import failure
     help="loaders, config, mixtures, quantized, gguf, packed, onnx, tokenizer, prompt, cli.  [default: all]",
 )
 @click.option("--out", metavar="DIR", default="fuzz-findings", show_default=True, help="Where findings are kept.")
-@shared.quiet
-def command(seconds: float, seed: int, only: str | None, out: str, quiet: bool) -> None:
+@shared.together(shared.form(), shared.quiet)
+def command(seconds: float, seed: int, only: str | None, out: str, form: str, quiet: bool) -> None:
     """Try bad model folders, prompts and command lines: exit code 1 if one does more than give a clear message.
 
     Counts are printed at the end; what is found (the input, how it ended, its seed) is kept in DIR.
@@ -33,10 +33,10 @@ def command(seconds: float, seed: int, only: str | None, out: str, quiet: bool) 
     from meshrt.studies.fuzz import fuzz
 
     try:
-        console = make_console(0, 1, quiet)
+        console = make_console(0, 1, quiet or shared.for_programs(form))
         tally = fuzz.fuzz(seconds, seed, fuzz.parse_kinds(only), Path(out), console, without_launcher(os.environ))
     except Exception as error:
         sys.exit(failure.report_alone(error))
-    if console.loud:
-        fuzz.print_tally(tally)
+    if not quiet:
+        fuzz.print_tally(tally, form)
     sys.exit(1 if tally.kept else 0)

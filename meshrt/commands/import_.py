@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.argument("source")
 @click.option("--out", metavar="DIR", help="The folder to write; it must not exist yet.")
 @click.option(
-    "--activations", type=click.Choice(["row", "block", "float"]),
+    "--activations", type=shared.Name(["row", "block", "float"]),
     help="Inputs of products: 8 bits with a scale a token or a group, or as they are.  [default: as the model says]",
 )  # fmt: skip
 @click.option("--passes", is_flag=True, help="Of an ONNX file: stop after the passes, and write no folder.")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @click.option("--steps", help="What the critical path is divided by: a number, N, N-1.  [default: gemm N, others 1]")
 @click.option(
     "--reach",
-    type=click.Choice(["next", "line"]),
+    type=shared.Name(["next", "line"]),
     help="A step bridges one core, or a line: then N - 1 hops are no offence.  [default: gemv line]",
 )
 @click.option(
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     metavar="BOUNDS",
     help="entries=12,hops=2,memory~1,stages~N^0.5: what has to hold at every N, or code 3.",
 )
-@shared.together(shared.machine, shared.json_to("it"), shared.quiet)
+@shared.together(shared.machine, shared.form(), shared.json_to("it"), shared.quiet)
 def command(programs: tuple[str, ...], **options: Any) -> None:
     """Measure parallelism, latency, memory and routing of programs on growing meshes, and judge how they grow.
 
@@ -48,7 +48,7 @@ def command(programs: tuple[str, ...], **options: Any) -> None:
 def check(
     comm: Intracomm, programs: tuple[str, ...], *, sizes: str, tile: int, extra: tuple[str, ...], steps: str | None,
     reach: Literal["next", "line"] | None, expect: tuple[str, ...], device: str, core_memory: int | None,
-    route_entries: int | None, json_path: str | None, quiet: bool,
+    route_entries: int | None, form: str, json_path: str | None, quiet: bool,
 ) -> int:  # fmt: skip
     """One rank's part of a compliance check."""
     from meshrt import report
@@ -57,7 +57,7 @@ def check(
     from meshrt.studies.plmr.expect import parse as bounds
     from meshrt.studies.plmr.subject import parse
 
-    console = shared.start(comm, json_path, quiet)
+    console = shared.start(comm, json_path, quiet, form=form)
     machine = find_device(device, core_memory=core_memory, route_entries=route_entries)
     expectations = bounds(expect, [*check.METRICS])
     subjects = [parse(text, extra, steps, reach) for text in programs or check.FIGURES]
@@ -66,7 +66,7 @@ def check(
     if comm.rank == 0:
         document = table.as_json(findings, machine, tile, lines)
         report.deliver_json(document, json_path)
-        if console.loud:
-            table.print_tables(findings, machine, tile)
+        if not quiet and json_path != "-":
+            table.print_tables(findings, machine, tile, form)
     keep(lines)
     return 0

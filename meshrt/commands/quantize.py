@@ -23,7 +23,7 @@ UNITS = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 @click.option("--sizes", is_flag=True, help="Write nothing: tell the bytes, by shape, without weights.")
 @click.option(
     "--method",
-    type=click.Choice(["rtn", "hqq", "gptq", "milo", "w4a8"]),
+    type=shared.Name(["rtn", "hqq", "gptq", "milo", "w4a8"]),
     default="milo",
     show_default=True,
     help="How.",
@@ -35,17 +35,15 @@ UNITS = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 )  # fmt: skip
 @click.option("--symmetric", is_flag=True, help="rtn, w4a8: no zeros are stored, grids lie around 0.")
 @click.option(
-    "--activations", type=click.Choice(["row", "block"]),
+    "--activations", type=shared.Name(["row", "block"]),
     help="w4a8: what of a product's input shares a scale, a token or its part of a group.  [default: row]",
 )  # fmt: skip
 @click.option(
-    "--head", type=click.Choice(["8", "float"]), help="w4a8: the head in 8 bits, or as it is.  [default: float]"
+    "--head", type=shared.Name(["8", "float"]), help="w4a8: the head in 8 bits, or as it is.  [default: float]"
 )
 @click.option("--ranks", metavar="POLICY", help="milo: compensators, such as uniform-8 or dense-512+kurtosis-16.")
 @click.option("--budget", metavar="BYTES", help="milo: of the compensators, as 200MiB; --ranks leaves a rank open.")
-@click.option(
-    "--compensator-bits", type=click.Choice(["3", "8", "16"]), help="milo: of the compensators.  [default: 3]"
-)
+@click.option("--compensator-bits", type=shared.Name(["3", "8", "16"]), help="milo: of the compensators.  [default: 3]")
 @click.option("--rounds", type=shared.WholeRange(1), help="milo: of the loop, at most.  [default: 20]")
 @click.option("--calibration", metavar="FILE", help="gptq, frequencies: text to run.  [default: stories]")
 @click.option(
@@ -54,6 +52,7 @@ UNITS = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 @click.option("--seed", type=shared.WholeRange(0), help="gptq, frequencies: of these stories.  [default: 0]")
 @click.option("--held-out", metavar="FILE", help="Text to measure perplexity on.  [default: stories of another seed]")
 @click.option("--held-out-stories", type=shared.WholeRange(0), help="0: measure no perplexity.  [default: 200]")
+@shared.form()
 @shared.json_to("the report")
 @shared.quiet
 def command(**options: Any) -> None:
@@ -92,7 +91,7 @@ def quantize(
     activations: Activations | None, head: str | None, ranks: str | None, budget: str | None,
     compensator_bits: str | None, rounds: int | None, calibration: str | None,
     calibration_stories: int | None, seed: int | None, held_out: str | None, held_out_stories: int | None,
-    json_path: str | None, quiet: bool,
+    form: str, json_path: str | None, quiet: bool,
 ) -> None:  # fmt: skip
     """Check what was asked; then tell sizes, or quantize, write and measure."""
     from threadpoolctl import threadpool_limits
@@ -143,7 +142,7 @@ def quantize(
         raise UsageError(f"--group: {str(error).removeprefix('has ')}") from error
     if json_path and json_path != "-":
         check_target("--json", json_path)
-    console = make_console(0, 1, quiet or json_path == "-")
+    console = make_console(0, 1, quiet or json_path == "-" or shared.for_programs(form))
     folder = find_model(model)
     eight = activations or "row" if method == "w4a8" else None
     bits = bits or (4 if eight else 3)
@@ -167,8 +166,8 @@ def quantize(
             )  # fmt: skip
     console.clear()
     report.deliver_json(document, json_path)
-    if console.loud:
-        quantized.print_report(document)
+    if not quiet and json_path != "-":
+        quantized.print_report(document, form)
 
 
 def _bytes(text: str) -> int:

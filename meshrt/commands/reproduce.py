@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,7 +16,7 @@ from meshrt.ranks import failure
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
-    from meshrt.ranks.console import Console
+    from meshrt.studies.grid import Grid
 
 cache = click.option(
     "--cache",
@@ -39,14 +39,14 @@ def command() -> None:
     "--system",
     "systems",
     multiple=True,
-    type=click.Choice(["waferllm", "as-published", "t10", "ladder"]),
+    type=shared.Name(["waferllm", "as-published", "t10", "ladder"]),
     help="Of whole models (Tables 2 to 4, 7, 8) only this one's cells; may be given again.",
 )
 @click.option("--model", "models", multiple=True, metavar="NAME", help="The same for models; may be given again.")
 @cache
 @click.option("--csv", "csv_folder", metavar="FOLDER", help="Write tables.csv, gemm.csv and gemv.csv.")
 @click.option("--png", "png_folder", metavar="FOLDER", help="Draw gemm.png and gemv.png; needs matplotlib.")
-@shared.together(shared.json_to("it"), shared.quiet)
+@shared.together(shared.form(), shared.json_to("it"), shared.quiet)
 def waferllm(tables: tuple[str, ...], **options: Any) -> None:
     """WaferLLM (OSDI 2025) on a wafer of small cores: Tables 2 to 8, Figures 9 and 10.
 
@@ -59,7 +59,7 @@ def waferllm(tables: tuple[str, ...], **options: Any) -> None:
 def reproduce_waferllm(
     comm: Intracomm, tables: tuple[str, ...], *, device: str, call_cycles: int | None, systems: tuple[str, ...],
     models: tuple[str, ...], cache: str | None, csv_folder: str | None, png_folder: str | None,
-    json_path: str | None, quiet: bool,
+    form: str, json_path: str | None, quiet: bool,
 ) -> int:  # fmt: skip
     """One rank's part of a reproduction."""
     from meshrt.errors import UsageError
@@ -67,7 +67,7 @@ def reproduce_waferllm(
     from meshrt.studies.store import open_store
     from meshrt.studies.waferllm import reproduce as study
     from meshrt.studies.waferllm.curves import CURVES
-    from meshrt.studies.waferllm.printed import print_part, print_summary
+    from meshrt.studies.waferllm.printed import print_part, said, summary
     from meshrt.studies.waferllm.published import MODELS
 
     names = _chosen("table or figure", tables, study.NAMES)
@@ -75,28 +75,29 @@ def reproduce_waferllm(
     if png_folder and not any(name in CURVES for name in names):
         raise UsageError(f"--png draws {' and '.join(CURVES)}, of which {' '.join(names)} has none: leave --png out")
     files.check_outputs(csv_folder, png_folder)
-    console = shared.start(comm, json_path, quiet)
+    console = shared.start(comm, json_path, quiet, form=form)
     machine = find_device(device, call_cycles=call_cycles)
     document = study.reproduce(
         comm, console, names, machine, open_store(cache, "waferllm"), systems=systems, models=models,
-        show=print_part if console.loud else None,
+        show=print_part if console.loud and form == "table" else None,
     )  # fmt: skip
     if comm.rank == 0:
-        _deliver(document, study.write_files(document, csv_folder, png_folder), print_summary, console, json_path)
+        written = study.write_files(document, csv_folder, png_folder)
+        _deliver(document, written, (summary if form == "table" else said)(document), form, json_path, quiet)
     return 0
 
 
 @command.command("neuronmm")
 @click.argument("tables", nargs=-1, metavar="[TABLE]...")
-@click.option("--device", type=click.Choice([*NEURON_PRESETS]), default="trn1", show_default=True, help="The machine.")
+@click.option("--device", type=shared.Name([*NEURON_PRESETS]), default="trn1", show_default=True, help="The machine.")
 @cache
 @click.option("--csv", "csv_folder", metavar="FOLDER", help="Write tables.csv, shares.csv and figure6.csv.")
 @click.option("--png", "png_folder", metavar="FOLDER", help="Draw figure6.png; needs matplotlib.")
-@shared.together(shared.json_to("it"), shared.quiet)
+@shared.together(shared.form(), shared.json_to("it"), shared.quiet)
 def neuronmm(tables: tuple[str, ...], **options: Any) -> None:
-    """NeuronMM (2025) on NeuronCores: Tables 1, 3, 4, 6, 7 and Figure 6, by shape.
+    """NeuronMM (2025) on NeuronCores: Tables 1, 3, 4, 5, 6, 7 and Figure 6, by shape.
 
-    TABLE is 1, 3, 4, 6, 7 or figure6; without any, all of them, which takes a few minutes: share it out with mpirun. Or
+    TABLE is 1, 3 to 7 or figure6; without any, all of them, which takes a few minutes: share it out with mpirun. Or
     tp32, which is not of the paper: AWS's own latencies on 32 cores.
     """
     sys.exit(failure.run_guarded(lambda comm, board: reproduce_neuronmm(comm, tables, **options)))
@@ -104,47 +105,47 @@ def neuronmm(tables: tuple[str, ...], **options: Any) -> None:
 
 def reproduce_neuronmm(
     comm: Intracomm, tables: tuple[str, ...], *, device: str, cache: str | None, csv_folder: str | None,
-    png_folder: str | None, json_path: str | None, quiet: bool,
+    png_folder: str | None, form: str, json_path: str | None, quiet: bool,
 ) -> int:  # fmt: skip
     """One rank's part of a reproduction."""
     from meshrt.studies.files import check_outputs
     from meshrt.studies.neuronmm import reproduce as study
-    from meshrt.studies.neuronmm.printed import print_reproduction
+    from meshrt.studies.neuronmm.printed import said
     from meshrt.studies.store import open_store
 
     names = _chosen("table or figure", tables, study.NAMES) if tables else study.OF_THE_PAPER
     check_outputs(csv_folder, png_folder)
-    console = shared.start(comm, json_path, quiet)
+    console = shared.start(comm, json_path, quiet, form=form)
     document = study.reproduce(comm, console, names, find_neuron_device(device), open_store(cache, "neuronmm"))
     if comm.rank == 0:
-        _deliver(document, study.write_files(document, csv_folder, png_folder), print_reproduction, console, json_path)
+        written = study.write_files(document, csv_folder, png_folder)
+        _deliver(document, written, said(document), form, json_path, quiet)
     return 0
 
 
 @command.command("arm")
 @click.argument("tables", nargs=-1, metavar="[TABLE]...")
-@shared.together(shared.json_to("it"), shared.quiet)
-def arm(tables: tuple[str, ...], json_path: str | None, quiet: bool) -> None:
+@shared.together(shared.form(), shared.json_to("it"), shared.quiet)
+def arm(tables: tuple[str, ...], **options: Any) -> None:
     """W4A8 on Arm (MNN, 2024) on n2x8: its counts, its peak, its tiles and the gains of section V.C, by shape.
 
     TABLE is linear, attention, other, peak, tiles or vc; without any, all of them, which takes a minute or two. What
     the paper has wrong is named, and mended one after the other.
     """
-    sys.exit(failure.run_guarded(lambda comm, board: reproduce_arm(comm, tables, json_path, quiet)))
+    sys.exit(failure.run_guarded(lambda comm, board: reproduce_arm(comm, tables, **options)))
 
 
-def reproduce_arm(comm: Intracomm, tables: tuple[str, ...], json_path: str | None, quiet: bool) -> int:
+def reproduce_arm(
+    comm: Intracomm, tables: tuple[str, ...], *, form: str, json_path: str | None, quiet: bool
+) -> int:  # fmt: skip
     """All of it, in one process."""
-    from meshrt.report import deliver_json
     from meshrt.studies.arm import tables as study
 
     names = _chosen("table", tables, tuple(study.TABLES))
     shared.refuse_ranks("this is done by one process")
-    console = shared.start(comm, json_path, quiet)
+    console = shared.start(comm, json_path, quiet, form=form)
     document = study.reproduce([*names], lambda what: console.text(f"{what}\n"))
-    deliver_json(document, json_path)
-    if console.loud:
-        study.print_tables(document)
+    _deliver(document, (), study.said(document), form, json_path, quiet)
     return 0
 
 
@@ -152,7 +153,7 @@ def reproduce_arm(comm: Intracomm, tables: tuple[str, ...], json_path: str | Non
 @click.argument("tables", nargs=-1, metavar="[TABLE]...")
 @cache
 @click.option("--csv", "csv_folder", metavar="FOLDER", help="Write tables.csv, points.csv and claims.csv.")
-@shared.together(shared.json_to("it"), shared.quiet)
+@shared.together(shared.form(), shared.json_to("it"), shared.quiet)
 def deinfer(tables: tuple[str, ...], **options: Any) -> None:
     """DeInfer (DAC 2026) on tensor-parallel GPUs: Tables 1 and 3 to 6, Figures 1 and 5 to 7, by shape.
 
@@ -163,8 +164,8 @@ def deinfer(tables: tuple[str, ...], **options: Any) -> None:
 
 
 def reproduce_deinfer(
-    comm: Intracomm, tables: tuple[str, ...], *, cache: str | None, csv_folder: str | None, json_path: str | None,
-    quiet: bool,
+    comm: Intracomm, tables: tuple[str, ...], *, cache: str | None, csv_folder: str | None, form: str,
+    json_path: str | None, quiet: bool,
 ) -> int:  # fmt: skip
     """One rank's part of a reproduction."""
     from meshrt.studies.deinfer import reproduce as study
@@ -173,10 +174,11 @@ def reproduce_deinfer(
 
     names = _chosen("table or figure", tables, study.NAMES)
     check_outputs(csv_folder, None)
-    console = shared.start(comm, json_path, quiet)
+    console = shared.start(comm, json_path, quiet, form=form)
     document = study.reproduce(comm, console, names, open_store(cache, "deinfer"))
     if comm.rank == 0:
-        _deliver(document, study.write_files(document, csv_folder), study.print_reproduction, console, json_path)
+        written = study.write_files(document, csv_folder)
+        _deliver(document, written, study.said(document), form, json_path, quiet)
     return 0
 
 
@@ -191,7 +193,7 @@ def reproduce_deinfer(
 )
 @cache
 @click.option("--csv", "csv_folder", metavar="FOLDER", help="Write tables.csv, claims.csv, and packaged_TABLE.csv.")
-@shared.together(shared.json_to("it"), shared.quiet)
+@shared.together(shared.form(), shared.json_to("it"), shared.quiet)
 def milo(tables: tuple[str, ...], **options: Any) -> None:
     """MiLo (MLSys 2025): Tables 1 to 9, Figures 5, 7, 8, 9 and 11.
 
@@ -205,21 +207,22 @@ def milo(tables: tuple[str, ...], **options: Any) -> None:
 
 def reproduce_milo(
     comm: Intracomm, tables: tuple[str, ...], *, held_out_stories: int, cache: str | None, csv_folder: str | None,
-    json_path: str | None, quiet: bool,
+    form: str, json_path: str | None, quiet: bool,
 ) -> int:  # fmt: skip
     """One rank's part of a reproduction."""
     from meshrt.studies.files import check_outputs
     from meshrt.studies.milo import reproduce as study
     from meshrt.studies.milo.kept import open_kept
-    from meshrt.studies.milo.printed import print_claims, print_part
+    from meshrt.studies.milo.printed import claims, print_part, said
 
     names = _chosen("table or figure", tables, study.NAMES)
     check_outputs(csv_folder, None)
-    console = shared.start(comm, json_path, quiet)
+    console = shared.start(comm, json_path, quiet, form=form)
     kept = open_kept(cache, held_out_stories)
-    document = study.reproduce(comm, console, names, kept, print_part if console.loud else None)
+    document = study.reproduce(comm, console, names, kept, print_part if console.loud and form == "table" else None)
     if comm.rank == 0:
-        _deliver(document, study.write_files(document, csv_folder), print_claims, console, json_path)
+        parts = claims(document) if form == "table" else said(document, names)
+        _deliver(document, study.write_files(document, csv_folder), parts, form, json_path, quiet)
     return 0
 
 
@@ -236,14 +239,13 @@ def _chosen(kind: str, chosen: tuple[str, ...], there_are: tuple[str, ...]) -> t
 
 
 def _deliver(
-    document: dict[str, Any], written: Iterable[object], show: Callable[[dict[str, Any]], None], console: Console,
-    json_path: str | None,
+    document: dict[str, Any], written: Iterable[object], parts: Iterable[str | Grid], form: str, json_path: str | None,
+    quiet: bool,
 ) -> None:  # fmt: skip
-    """The report, as JSON and to a person, and the names of the files that were written."""
+    """The report, as JSON and in a form for people or programs, and the names of the files that were written."""
     from meshrt.report import deliver_json
+    from meshrt.studies.grid import put
 
     deliver_json(document, json_path)
-    if console.loud:
-        show(document)
-        for path in written:
-            click.echo(f"written: {path}")
+    if not quiet and json_path != "-":
+        put((*parts, *(f"written: {path}" for path in written)), form)

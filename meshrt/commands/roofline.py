@@ -9,8 +9,11 @@ import click
 from meshrt.commands import shared
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from meshrt.report import Report
     from meshrt.roofline import Part
+    from meshrt.studies.grid import Grid
 
 
 @click.command("roofline")
@@ -18,10 +21,11 @@ if TYPE_CHECKING:
 @click.option("--plot", metavar="FILE.png|svg", help="Draw all runs in one picture, by matplotlib.")
 @click.option("--picture", is_flag=True, help="Draw each run in characters.")
 @click.option("--csv", "csv_path", metavar="FILE.csv", help="Write a row for each phase of each run.")
-@shared.together(shared.json_to("it"), shared.quiet)
+@shared.together(shared.form(), shared.json_to("it"), shared.quiet)
 def command(
-    reports: tuple[str, ...], plot: str | None, picture: bool, csv_path: str | None, json_path: str | None, quiet: bool
-) -> None:
+    reports: tuple[str, ...], plot: str | None, picture: bool, csv_path: str | None, form: str,
+    json_path: str | None, quiet: bool,
+) -> None:  # fmt: skip
     """How near runs came to what their machines can do, and what they were bound by.
 
     A REPORT is what `meshrt run --json` has written, of any machine; - is standard input. For each phase: operations,
@@ -36,10 +40,11 @@ def command(
       meshrt roofline *.json --plot roofs.png
     """
     from meshrt.ranks.files import check_target
-    from meshrt.report import deliver_json, read_report, show, table_of
-    from meshrt.roofline import document, lines, parts_of, rows
+    from meshrt.report import deliver_json, read_report
+    from meshrt.roofline import document, lines, parts_of
     from meshrt.studies import roofline as pictures
     from meshrt.studies.files import write_csv
+    from meshrt.studies.grid import grid_of, put
 
     shared.refuse_ranks("this reads files")
     for option, path in (("--json", json_path), ("--plot", plot), ("--csv", csv_path)):
@@ -51,14 +56,9 @@ def command(
     for path in reports:
         report = read_report(path)
         runs[path] = report, parts_of(report, path)
-    if not quiet and json_path != "-":
-        for at, (path, (report, parts)) in enumerate(runs.items()):
-            between = "\n" if at else ""
-            click.echo(f"{between}{path}: {report.data['program']} on {report.data['device']['name']}")
-            show(table_of([part.name for part in parts], rows(report, parts)))
-            if picture:
-                click.echo(pictures.sketch(parts))
     made = document(runs)
+    if not quiet and json_path != "-":
+        put(said(runs, picture) if form in ("table", "md") else [grid_of(lines(made))], form)
     deliver_json(made, json_path)
     if csv_path:
         write_csv(csv_path, lines(made))
@@ -67,3 +67,18 @@ def command(
     for path, (_, parts) in runs.items():
         for part in parts:
             part.check(path)
+
+
+def said(runs: dict[str, tuple[Report, list[Part]]], picture: bool) -> Iterator[str | Grid]:
+    """A table of each run, and below it the picture if it is asked for."""
+    from meshrt.roofline import rows
+    from meshrt.studies import roofline as pictures
+    from meshrt.studies.grid import Grid
+
+    for at, (path, (report, parts)) in enumerate(runs.items()):
+        yield f"{chr(10) * (at > 0)}{path}: {report.data['program']} on {report.data['device']['name']}"
+        yield Grid(
+            ["", *(part.name for part in parts)], [[row.name, *row.cells] for row in rows(report, parts)], right=True
+        )
+        if picture:
+            yield pictures.sketch(parts)

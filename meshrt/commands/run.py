@@ -72,7 +72,7 @@ def _taken(flag: str, args: list[str]) -> tuple[str | None, list[str]]:
 
 
 @click.group("run", cls=Programs, epilog=shared.EXAMPLES, subcommand_metavar="PROGRAM|MODEL|FILE.py [OPTIONS]")
-@click.option("--on", type=click.Choice(machines()), help="The kind of machine, where a program has several.")
+@click.option("--on", type=shared.Name(machines()), help="The kind of machine, where a program has several.")
 def command(on: str | None) -> None:
     """Run a program, alone or as one of the ranks that mpirun or srun started."""
 
@@ -82,7 +82,7 @@ SEARCHED = 64 * 64  # cores, of a mesh up to which an error tells what would do
 
 def payload(default: str = "full") -> shared.Decorator:
     return click.option(
-        "--payload", type=click.Choice(["full", "none"]), default=default, show_default=True,
+        "--payload", type=shared.Name(["full", "none"]), default=default, show_default=True,
         help="none: shapes for numbers; same messages, counts and cycles.",
     )  # fmt: skip
 
@@ -108,15 +108,21 @@ def _command(program: Program, name: str, fixed: dict[str, Any]) -> click.Comman
         help_text = "The answer alone on standard output; the table on standard error."
         params.append(click.Option(["--text"], is_flag=True, help=help_text))
 
-    @click.command(name, params=params, help=program.help)
+    @click.command(name, cls=shared.Sectioned, params=params, help=program.help)
     @shared.together(
-        payload("none" if _is_shape(name) else "full"), expect, html, shared.json_to("the report"), shared.quiet
+        payload("none" if _is_shape(name) else "full"),
+        expect,
+        html,
+        shared.form(),
+        shared.json_to("the report"),
+        shared.quiet,
     )
     def run(**values: Any) -> None:
         arguments = fixed | {option.name: values.pop(option.name) for option in own_options}
         through = click.get_current_context().obj or (lambda comm: comm)  # of `bench messages`
         sys.exit(failure.run_guarded(lambda comm, board: execute(through(comm), board, program, arguments, **values)))
 
+    run.own = frozenset(option.name for option in own_options)
     return run
 
 
@@ -143,8 +149,8 @@ def machine_options(program: Program, fixed: Collection[str]) -> list[click.Para
 
 def execute(
     comm: Intracomm, board: Board, program: Program, arguments: dict[str, Any], *, payload: str,
-    json_path: str | None, quiet: bool, expect: tuple[str, ...] = (), html: str | None = None, tuned: bool = False,
-    text: bool = False, **settings: Any,
+    json_path: str | None, quiet: bool, form: str = "table", expect: tuple[str, ...] = (), html: str | None = None,
+    tuned: bool = False, text: bool = False, **settings: Any,
 ) -> int:  # fmt: skip
     """One rank's part of a run, and the report."""
     from meshrt import report
@@ -156,7 +162,9 @@ def execute(
         raise UsageError("--text and --json - would share standard output: give --json a file")
     if text and payload == "none":
         raise UsageError("--text is for tokens with a meaning, and --payload none has none: leave one of them away")
-    console = shared.start(comm, json_path, quiet, text)
+    if text and shared.for_programs(form):
+        raise UsageError(f"--text and --format {form} would share standard output: leave one of them away")
+    console = shared.start(comm, json_path, quiet, text, form)
     if html is not None:
         check_target("--html", html)
     if expect:
@@ -179,13 +187,30 @@ def execute(
         report.deliver_json(document, json_path)
         if html is not None:
             _write_page(html, document, settings.get("maps"))
-        if console.loud and not quiet:
+        if not quiet and json_path != "-":
             with redirect_stdout(sys.stderr if text else sys.stdout):
-                report.print_result(document)
-                report.print_table(document)
+                print_report(document, form)
         if expect:
             bounds.keep(bounds.broken(expected, document))
     return 0
+
+
+def print_report(document: dict[str, Any], form: str) -> None:
+    """The result and the table; as CSV and as JSON a row for each number, with all its digits."""
+    from meshrt import report
+
+    if form == "table":
+        report.print_result(document)
+        report.print_table(document)
+        return
+    from meshrt.studies.grid import Grid, put
+
+    header, rows = report.fields_of(document)
+    if form == "md":
+        title, header, rows = report.table_of(document)
+        put([title, Grid(header, rows, right=True)], form)
+    else:
+        put([Grid(header, rows)], form)
 
 
 def _would_do(program: Program, arguments: dict[str, Any], settings: dict[str, Any]) -> str:

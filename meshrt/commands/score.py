@@ -54,7 +54,7 @@ def _command(program: Program, name: str) -> click.Command:
     own_names = {option.name for option in program.options}
     params = [*shared.own_options(program, ()), *machine_options(program, ())]
 
-    @click.command(name, params=params, help=program.help)
+    @click.command(name, cls=shared.Sectioned, params=params, help=program.help)
     @click.option("--tolerance", default=1e-3, show_default=True, help="Of max_abs_error in the result.")
     @payload()
     def score(tolerance: float, payload: str, **values: Any) -> None:
@@ -68,4 +68,5 @@ def _command(program: Program, name: str) -> click.Command:
         click.echo(json.dumps(line))
         sys.exit(code)
 
+    score.own = frozenset(own_names)
     return score

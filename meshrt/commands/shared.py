@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from meshrt.errors import nearest
 from meshrt.mesh.presets import PRESETS
 from meshrt.whole import whole, whole_numbers
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
-    from meshrt.program import Option, Program
+    from meshrt.options import Option
+    from meshrt.program import Program
     from meshrt.ranks.console import Console
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -54,7 +56,15 @@ class WholeRange(Written, click.IntRange):
     """A whole number in a range."""
 
 
-class NameOrFile(click.Choice[str]):
+class Name(click.Choice[str]):
+    """One of some names; for what is none, the message has those that are like it."""
+
+    def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
+        near = nearest(str(value), self.choices, "")
+        return super().get_invalid_choice_message(value, ctx) + (f" {near.capitalize()}" if near else "")
+
+
+class NameOrFile(Name):
     """One of some names, or a file whose name ends so."""
 
     def __init__(self, names: Collection[str], ending: str) -> None:
@@ -65,6 +75,25 @@ class NameOrFile(click.Choice[str]):
         if isinstance(value, str) and value.endswith(self.ending):
             return value
         return super().convert(value, param, ctx)
+
+
+class Sectioned(click.Command):
+    """A command whose help has its options in groups. `own`: those of its program."""
+
+    own: frozenset[str] = frozenset()
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from meshrt.commands.sections import SECTIONS, section
+
+        rows: dict[str, list[tuple[str, str]]] = {title: [] for title in SECTIONS}
+        for option in self.get_params(ctx):
+            if (record := option.get_help_record(ctx)) is not None:
+                name = "help" if "--help" in option.opts else option.name or ""
+                rows[section(name, name in self.own)].append(record)
+        for title, found in rows.items():
+            if found:
+                with formatter.section(title):
+                    formatter.write_dl(found)
 
 
 def together(*decorators: Decorator) -> Decorator:
@@ -104,9 +133,14 @@ def json_to(contents: str) -> Decorator:
 def form(default: str = "table") -> Decorator:
     """--format of a command that prints a table."""
     return click.option(
-        "--format", "form", type=click.Choice(["table", "csv", "md", "json"]), default=default, show_default=True,
+        "--format", "form", type=Name(["table", "csv", "md", "json"]), default=default, show_default=True,
         help="How the table is printed.",
     )  # fmt: skip
+
+
+def for_programs(form: str) -> bool:
+    """Is that a form of tables for programs? Nothing else is on standard output then."""
+    return form in ("csv", "json")
 
 
 def option_of(option: Option, *aliases: str) -> click.Option:
@@ -114,7 +148,7 @@ def option_of(option: Option, *aliases: str) -> click.Option:
     if option.kind is bool:
         flags = option.flag if option.shown is None else f"{option.flag}/--{option.shown}"
         return click.Option([flags], is_flag=True, default=option.default, help=option.help)
-    choice = click.Choice(option.choices) if option.ending is None else NameOrFile(option.choices, option.ending)
+    choice = Name(option.choices) if option.ending is None else NameOrFile(option.choices, option.ending)
     kind = choice if option.choices else Whole(*option.words) if option.kind is int else option.kind
     return click.Option(
         [option.flag, *aliases], type=kind, default=option.default, show_default=option.default is not None,
@@ -161,14 +195,17 @@ def refuse_ranks(reason: str) -> None:
         raise UsageError(f"{launched_size()} ranks: {reason}; leave mpirun away")
 
 
-def start(comm: Intracomm, json_path: str | None, quiet: bool, alone: bool = False) -> Console:
+def start(
+    comm: Intracomm, json_path: str | None, quiet: bool, alone: bool = False, form: str = "table"
+) -> Console:  # fmt: skip
     """This rank's console; UsageError, before any work, where the JSON could not be written after it.
 
-    `alone`: standard output is for answers alone, and has them even where all else is quiet.
+    `alone`: standard output is for answers alone, and has them even where all else is quiet. It has nothing but the
+    table where its `form` is one that programs read.
     """
     from meshrt.ranks.console import make_console
     from meshrt.ranks.files import check_target
 
     if json_path is not None and json_path != "-":
         check_target("--json", json_path)
-    return make_console(comm.rank, comm.size, quiet or json_path == "-", alone)
+    return make_console(comm.rank, comm.size, quiet or json_path == "-" or for_programs(form), alone)

@@ -6,17 +6,25 @@ import click
 
 from meshrt.commands import shared
 
-WHAT = ("links", "packets", "memory", "entries", "idle", "busy", "messages", "stages", "macs")
+WHAT = ("links", "packets", "memory", "entries", "idle", "busy", "messages", "stages", "macs", "pairs", "carried")
 
 
 @click.command("show")
 @click.argument("run", metavar="MAPS.npz|REPORT.json")
-@click.option("--what", type=click.Choice(WHAT), default="links", show_default=True, help="What a core's place shows.")
+@click.option(
+    "--what",
+    type=shared.Name(WHAT),
+    default="links",
+    show_default=True,
+    help="What a core's place shows; of pairs, that of two.",
+)
 @click.option("--phase", default="total", show_default=True, metavar="NAME", help="Of this phase alone.")
 @click.option("--site", metavar="NAME", help="Of a run on several meshes of a wafer.  [default: the first]")
 @click.option("--png", metavar="FILE", help="Draw it to a .png, .svg or .pdf as well; needs matplotlib.")
 def command(run: str, what: str, phase: str, site: str | None, png: str | None) -> None:
     """A picture of a run on a mesh that --maps was given to: a place a core, in the terminal and as a file.
+
+    Of pairs, who sent how much to whom, a row is a sender and a column a receiver; carried are those of exchanges.
 
     Of a report, the maps beside it are shown, which have its name and end with .npz.
 

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 @click.command("sweep")
 @click.argument("program", metavar="PROGRAM|MODEL|FILE.py")
-@click.option("--on", type=click.Choice(machines()), help="The kind of machine, where a program has several.")
+@click.option("--on", type=shared.Name(machines()), help="The kind of machine, where a program has several.")
 @click.option(
     "--set", "choices", multiple=True, metavar="OPTION=A,B,...",
     help="Values of an option, of the program or its machine; with a ; in it that parts them. May be given again.",
 )  # fmt: skip
 @click.option("--mesh", metavar="WxH,...", help="Short for --set mesh=WxH,...")
-@click.option("--payload", type=click.Choice(["full", "none"]), default="none", show_default=True, help="As of `run`.")
+@click.option("--payload", type=shared.Name(["full", "none"]), default="none", show_default=True, help="As of `run`.")
 @click.option("--show", metavar="NUMBER,...", help="Of each report, as --expect names them.  [default: the machine's]")
 @click.option("--png", metavar="FILE", help="Draw the numbers over the option that changes fastest; needs matplotlib.")
 @shared.together(shared.form(), shared.json_to("all reports"), shared.quiet)

@@ -34,8 +34,8 @@ class Tune(click.Command):
 @click.option("--prompt-tokens", type=shared.WholeRange(1), required=True, help="Tokens of a prompt, on average.")
 @click.option("--new-tokens", type=shared.WholeRange(1), required=True, help="Tokens of an answer, on average.")
 @shared.machine
-@click.option("--kv", type=click.Choice(["shift", "concat", "roundrobin"]), default="shift", show_default=True)
-@click.option("--dtype", type=click.Choice(["float32", "float16", "bfloat16"]), help="[default: the model's]")
+@click.option("--kv", type=shared.Name(["shift", "concat", "roundrobin"]), default="shift", show_default=True)
+@click.option("--dtype", type=shared.Name(["float32", "float16", "bfloat16"]), help="[default: the model's]")
 @click.option(
     "--layers-run", type=shared.WholeRange(1), help="Of a region's layers.  [default: 1 in large models, or all]"
 )
@@ -44,7 +44,7 @@ class Tune(click.Command):
 @click.option("--regions", callback=shared.integers, metavar="R,R,...", help="For prefill, the first that suffice.")
 @click.option("--decode-regions", callback=shared.integers, metavar="R,R,...", help="The same for decode.")
 @click.option("--again", is_flag=True, help="Do not take an answer that is there already.")
-@shared.together(shared.json_to("it"), shared.quiet)
+@shared.together(shared.form(), shared.json_to("it"), shared.quiet)
 def command(model: str, **options: Any) -> None:
     """Choose cores, regions, head groups and trees for prefill and decode of a model, from emulated runs.
 
@@ -58,7 +58,7 @@ def command(model: str, **options: Any) -> None:
 def tune(
     comm: Intracomm, model: str, *, prompt_tokens: int, new_tokens: int, device: str, core_memory: int | None,
     route_entries: int | None, kv: str, dtype: str | None, layers_run: int | None, again: bool,
-    json_path: str | None, quiet: bool, **limits: tuple[int, ...] | None,
+    form: str, json_path: str | None, quiet: bool, **limits: tuple[int, ...] | None,
 ) -> int:  # fmt: skip
     """One rank's part of a tuning."""
     from meshrt import report
@@ -66,14 +66,14 @@ def tune(
     from meshrt.studies.tune.printed import print_answer
     from meshrt.studies.tune.search import Space
 
-    console = shared.start(comm, json_path, quiet)
+    console = shared.start(comm, json_path, quiet, form=form)
     machine = find_device(device, core_memory=core_memory, route_entries=route_entries)
     question = answers.make_question(model, machine, prompt_tokens, new_tokens, kv, dtype, layers_run)
     document = answers.answer(comm, console, question, Space(**limits), again)
     if comm.rank == 0:
         report.deliver_json(document, json_path)
-        if console.loud:
-            print_answer(document)
+        if not quiet and json_path != "-":
+            print_answer(document, form)
     answers.check_found(document)
     return 0
 
@@ -83,19 +83,19 @@ def tune(
 @click.option("--k", type=positive, required=True, help="Columns of x.")
 @click.option("--r", type=positive, required=True, help="Rank: columns of u.")
 @click.option("--n", type=positive, required=True, help="Columns of v.")
-@click.option("--kernel", type=click.Choice(["fused", "mlp"]), default="fused", show_default=True)
-@click.option("--dtype", type=click.Choice(["bfloat16", "float16", "float32"]), default="bfloat16", show_default=True)
+@click.option("--kernel", type=shared.Name(["fused", "mlp"]), default="fused", show_default=True)
+@click.option("--dtype", type=shared.Name(["bfloat16", "float16", "float32"]), default="bfloat16", show_default=True)
 @click.option(
-    "--sums", type=click.Choice(["float32", "tile"]), default="float32", show_default=True,
+    "--sums", type=shared.Name(["float32", "tile"]), default="float32", show_default=True,
     help="What SBUF keeps between blocks; tile: as in eq. 11 and the published kernels.",
 )  # fmt: skip
-@click.option("--device", type=click.Choice([*NEURON_PRESETS]), default="trn1", show_default=True)
+@click.option("--device", type=shared.Name([*NEURON_PRESETS]), default="trn1", show_default=True)
 @click.option(
     "--cores", type=shared.WholeRange(1, 65_536), default=1, show_default=True,
     help="NeuronCores, which share the rows of x.",
 )  # fmt: skip
 @click.option("--top", type=positive, default=12, show_default=True, metavar="N", help="Emulate the first N proposals.")
-@shared.together(shared.json_to("it"), shared.quiet)
+@shared.together(shared.form(), shared.json_to("it"), shared.quiet)
 def xuv(**options: Any) -> None:
     """Choose blocks of x u v or of the MLP: proposed by NeuronMM's eqs. 10 and 11, measured by emulation.
 
@@ -112,16 +112,16 @@ def xuv(**options: Any) -> None:
     sys.exit(failure.run_guarded(lambda comm, board: tune_xuv(comm, **options)))
 
 
-def tune_xuv(comm: Intracomm, *, device: str, json_path: str | None, quiet: bool, **options: Any) -> int:
+def tune_xuv(comm: Intracomm, *, device: str, form: str, json_path: str | None, quiet: bool, **options: Any) -> int:
     """One rank's part of a tuning."""
     from meshrt import report
     from meshrt.studies.tune import xuv as study
 
-    console = shared.start(comm, json_path, quiet)
+    console = shared.start(comm, json_path, quiet, form=form)
     document = study.tune(comm, console, find_neuron_device(device), **options)
     if comm.rank == 0:
         report.deliver_json(document, json_path)
-        if console.loud:
-            study.print_answer(document)
+        if not quiet and json_path != "-":
+            study.print_answer(document, form)
     study.check_found(document)
     return 0

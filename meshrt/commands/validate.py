@@ -20,13 +20,13 @@ USES = ("check", "fit", "outlier", "lone")
 @click.command("validate")
 @click.option("--data", "files", multiple=True, metavar="FILE.csv", help="Only the rows of this file; may be repeated.")
 @click.option("--only", "kernels", multiple=True, metavar="KERNEL", help="Only rows of this kernel; may be repeated.")
-@click.option("--use", "uses", multiple=True, type=click.Choice(USES), help="Only rows of this use; may be repeated.")
+@click.option("--use", "uses", multiple=True, type=shared.Name(USES), help="Only rows of this use; may be repeated.")
 @click.option("--largest", type=click.IntRange(1), metavar="P", help="Only rows of at most P x P cores.")
 @click.option("--sample", type=click.IntRange(1), metavar="N", help="Only N rows of each kernel, spread over them.")
 @click.option("--csl", "csl_folder", metavar="DIR", help="By the published CSL of a checkout (docs/csl.md).")
 @click.option("--rows", "every_row", is_flag=True, help="Print every row, not only the worst of each size.")
 @click.option("--png", metavar="FILE", help="Draw it; needs matplotlib.")
-@shared.together(shared.json_to("it"), shared.quiet)
+@shared.together(shared.form(), shared.json_to("it"), shared.quiet)
 def command(**options: Any) -> None:
     """Public measurements on real machines, beside what is emulated of the same work.
 
@@ -44,7 +44,8 @@ def command(**options: Any) -> None:
 
 def validate(
     comm: Intracomm, *, files: tuple[str, ...], kernels: tuple[str, ...], uses: tuple[str, ...], largest: int | None,
-    sample: int | None, csl_folder: str | None, every_row: bool, png: str | None, json_path: str | None, quiet: bool,
+    sample: int | None, csl_folder: str | None, every_row: bool, png: str | None, form: str,
+    json_path: str | None, quiet: bool,
 ) -> int:  # fmt: skip
     """One rank's part."""
     from pathlib import Path
@@ -62,13 +63,13 @@ def validate(
     if png:
         check_matplotlib()
         check_target("--png", png)
-    console = shared.start(comm, json_path, quiet)
+    console = shared.start(comm, json_path, quiet, form=form)
     kinds = KINDS if csl_folder is None else published.kinds(Path(csl_folder))
     compared = study.validate(comm, console, files, kernels, uses, largest, sample, kinds)
     if comm.rank == 0:
         deliver_json(study.document(comm, compared, began), json_path)
-        if console.loud:
-            print_comparison(compared, every_row)
+        if not quiet and json_path != "-":
+            print_comparison(compared, every_row, form)
         if png:
             draw(png, compared)
             console.text(f"written: {png}\n")

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from meshrt.gpu.gpus import Gpus
+from meshrt.ranks.course import Course
 from meshrt.ranks.rings import Ring
 from meshrt.ranks.trace import Event
 from meshrt.records import dataclass
@@ -34,11 +35,12 @@ def begin(gpus: Gpus, kind: str, parts: Arrays, outs: Arrays, sizes: Sequence[in
         gpus.plan.add(_go, gpus, ring, extra, pending)
         gpus.plan.closing.append(ring.close)
         return pending
-    for gpu in gpus.mine:
-        gpu.host_clock += gpu.device.launch_seconds
-        gpu.beside = max(gpu.beside, gpu.host_clock)
-    _go(gpus, ring, extra, pending)
-    ring.close()
+    _launch(gpus, ring, extra, pending)
+    if gpus.noted is None:
+        ring.close()
+    else:
+        gpus.noted.add(_launch, gpus, ring, extra, pending)
+        gpus.noted.closing.append(ring.close)
     return pending
 
 
@@ -48,14 +50,23 @@ def finish(gpus: Gpus, pending: Pending) -> Arrays:
         gpus.plan.add(_wait, gpus, pending)
     else:
         _wait(gpus, pending)
+    if gpus.noted is not None:
+        gpus.noted.add(_wait, gpus, pending)
     return pending.outs
 
 
-def _go(gpus: Gpus, ring: Ring, extra: float, pending: Pending) -> None:
+def _launch(gpus: Gpus, ring: Ring | Course, extra: float, pending: Pending) -> None:
+    for gpu in gpus.mine:
+        gpu.host_clock += gpu.device.launch_seconds
+        gpu.beside = max(gpu.beside, gpu.host_clock)
+    _go(gpus, ring, extra, pending)
+
+
+def _go(gpus: Gpus, ring: Ring | Course, extra: float, pending: Pending) -> None:
     for at, gpu in enumerate(gpus.mine):
         pending.begins[at] = max(gpu.now, gpu.beside) + gpu.device.kernel_seconds
         pending.ends[at] = pending.begins[at] + extra
-    gpus.group.go_round(ring, pending.ends)
+    gpus.group.go_round(ring, pending.ends, gpus.among)
     for gpu, start, end in zip(gpus.mine, pending.begins, pending.ends, strict=True):
         gpu.counters.collective_seconds += end - start
         gpu.beside = end

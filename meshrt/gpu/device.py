@@ -1,6 +1,6 @@
 """The numbers of a GPU and of what connects it to others. presets.py has those that there are."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 from meshrt.energy import Range, check_range
 from meshrt.errors import UsageError
@@ -52,6 +52,7 @@ class GpuDevice:
     nvlink_bytes_per_second: float
     nvlink_gpus: int  # that NVLink can join
     nvlink_protocols: tuple[Protocol, ...] = NVLINK
+    nvlink_pair_bytes_per_second: float | None = None  # where each pair has a link of its own, in place of switches
     pcie_bytes_per_second: float = 20e9
     pcie_protocols: tuple[Protocol, ...] = PCIE
     network_bytes_per_second: float = 5.91e9  # between nodes, of one adapter
@@ -76,6 +77,11 @@ class GpuDevice:
                 raise UsageError(f"device {self.name}: {field.name} is {value}; it is {LEAST:g} to {MOST:g}")
             if field.name in ENERGY:
                 check_range(self.name, field.name, value)
+
+    def joined(self, gpus: int) -> "GpuDevice":
+        """The same for groups of so many: where each pair has a link, rings get those to all others."""
+        pair = self.nvlink_pair_bytes_per_second
+        return self if pair is None else replace(self, nvlink_bytes_per_second=max(1, gpus - 1) * pair)
 
     @property
     def link_bytes_per_second(self) -> float:

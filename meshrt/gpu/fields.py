@@ -11,6 +11,10 @@ FIELDS = {
         "collective_seconds": ("s", "time of collectives on one GPU, with waiting", "of that collectives"),
         "hidden_seconds": ("s", "of these, in which the GPU's kernels went on (--scheme overlapped)", "beside kernels"),
     }, scaled=True),
+    **rows(TIMED, "meshrt/gpu/gpus.py, where a GPU waits for what another group sends, or for all to be done", {
+        "bubble_seconds.total": ("s", "time that all GPUs waited for other groups (--pp, --dp): bubbles", "bubbles"),
+        "bubble_seconds.max": ("s", "the same of one GPU, the most"),
+    }, scaled=True),
     **rows(COUNTED, "meshrt/gpu/gpu.py, at each launch", {
         "launches": ("kernels", "kernels that one GPU ran, those of graphs included, the most", "launches"),
     }, scaled=True),
@@ -29,12 +33,16 @@ FIELDS = {
         "swapped_bytes": ("bytes", "cache of preempted requests that went to the host's memory, or came back"),
         "cache_blocks": ("blocks", "blocks of the low-rank cache that were copied"),
     }, scaled=True),
-    **rows(COUNTED, "meshrt/ranks/rings.py, by the steps of a ring", {
+    **rows(COUNTED, "meshrt/ranks/rings.py and course.py, by the steps of a collective", {
         "collectives.*.calls": ("calls", "collectives of this kind that a GPU took part in"),
         "collectives.*.bytes.total": ("bytes", "bytes that all GPUs sent in them, in the model's dtype"),
         "collectives.*.bytes.max": ("bytes", "bytes that one GPU sent in them, the most", "*, sent by a GPU"),
         "link_bytes.total": ("bytes", "bytes that all GPUs sent, by all collectives"),
         "link_bytes.max": ("bytes", "bytes that one GPU sent, the most"),
+        "intra_node_bytes.total": ("bytes", "of link_bytes.total: over links inside nodes (--node-size)", "in nodes"),
+        "intra_node_bytes.max": ("bytes", "the same that one GPU sent, the most"),
+        "inter_node_bytes.total": ("bytes", "of link_bytes.total: over the network between nodes", "between nodes"),
+        "inter_node_bytes.max": ("bytes", "the same that one GPU sent, the most"),
         "attention_link_bytes": ("bytes", "of link_bytes.total: what attention sent"),
         "mlp_link_bytes": ("bytes", "of link_bytes.total: what the MLP sent"),
     }, scaled=True),

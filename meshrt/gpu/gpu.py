@@ -61,12 +61,13 @@ class Counters:
     compute_seconds: float = 0.0  # that kernels took
     collective_seconds: float = 0.0  # from the launch of collectives to their ends, waiting for others included
     hidden_seconds: float = 0.0  # of these, in which kernels went on
+    bubble_seconds: float = 0.0  # waiting for other groups: the bubbles of a pipeline
     tally: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass
 class Gpu:
-    """GPU `index` of a group."""
+    """GPU `index` of a run, which has that `place` in its tensor-parallel group."""
 
     device: GpuDevice
     index: int
@@ -78,12 +79,15 @@ class Gpu:
     memory: Budget = field(init=False)
     counters: Counters = field(default_factory=Counters)
     plan: Plan | None = None  # that is being recorded
+    noted: Plan | None = None  # what is launched now, to be counted again
     fusing: list[Call] | None = None  # kernels of which one is being made
     costs: dict[tuple[Any, ...], Cost] = field(default_factory=dict)  # that are not set anew, by what was asked for
     scopes: list[list[Buffer]] = field(default_factory=list)  # buffers made since each open scope began
     trace: list[Event] | None = None  # what ran when, if somebody wants to look at it
+    place: int = -1  # `index`, unless another is given
 
     def __post_init__(self) -> None:
+        self.place = self.index if self.place < 0 else self.place
         self.memory = Budget(self.device, self.index)
 
     def cost(
@@ -123,10 +127,16 @@ class Gpu:
             return out
         if self.payload:
             kernel(out, *args)
+        if self.noted is not None:
+            self.noted.add(self.launched, cost, name)
+        self.launched(cost, name)
+        return out
+
+    def launched(self, cost: Cost, name: str = "") -> None:
+        """A kernel of which the host knows."""
         self.host_clock += self.device.launch_seconds
         self.now = max(self.now, self.host_clock)
         self.node(cost, name)
-        return out
 
     @contextmanager
     def fused(self, cost: Cost) -> Iterator[None]:

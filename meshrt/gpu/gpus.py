@@ -8,13 +8,16 @@ from typing import Any
 import numpy as np
 
 from meshrt.errors import UsageError
-from meshrt.gpu.device import LINKS, GpuDevice
+from meshrt.gpu import nodes
+from meshrt.gpu.device import GpuDevice
 from meshrt.gpu.gpu import Gpu
 from meshrt.gpu.meter import Phase, Reading, reading
+from meshrt.gpu.nodes import AUTO, check_nodes
 from meshrt.gpu.plan import Plan
 from meshrt.ranks.console import Console
 from meshrt.ranks.control import Control
-from meshrt.ranks.group import Group
+from meshrt.ranks.course import Course
+from meshrt.ranks.group import EVERY, Group, Traffic
 from meshrt.ranks.pairs import Table
 from meshrt.ranks.rings import Link, Ring
 from meshrt.ranks.trace import Event
@@ -27,6 +30,9 @@ Arrays = list[np.ndarray]
 class Gpus:
     """`count` GPUs, of which this rank hosts `mine`; a program works on those, with a list of arrays, one for each.
 
+    With `node_size` they are in nodes of so many, each collective is the fastest of ALGORITHMS by the links' numbers,
+    or the one that `collectives` says. They may be `dp` replicas of `pp` stages of tensor-parallel groups (stages.py).
+
     Which rank hosts a GPU changes nothing but the host's time. `control` is for sharing inputs and results and is not
     counted. `static`: programs record what they repeat, and replay it.
     """
@@ -37,10 +43,17 @@ class Gpus:
     payload: bool = True
     static: bool = False
     console: Console = field(default_factory=Console)
+    node_size: int | None = None
+    collectives: str = AUTO
+    pp: int = 1
+    dp: int = 1
     mine: list[Gpu] = field(init=False)
     group: Group = field(init=False)
+    members: range = field(init=False)  # of the run's GPUs
+    among: slice = field(default_factory=lambda: EVERY)  # of those that the rank hosts
     phases: dict[str, Phase] = field(default_factory=dict)
     plan: Plan | None = None  # that is being recorded
+    noted: Plan | None = None  # what is done now, to be counted again
     sampled: bool = False  # some layers stood for others
     trace_path: str | None = None  # of a file for what ran when
     notes: dict[str, Any] = field(default_factory=dict)  # what a program found of the host; rank 0's are reported
@@ -54,18 +67,20 @@ class Gpus:
                 f"{self.control.size} ranks for {self.count} GPUs: start {self.count} ranks at most, or give"
                 f" --tp {self.control.size}"
             )
-        if device.link not in LINKS:
-            raise UsageError(f"--link is {device.link!r}; there are {', '.join(LINKS)}")
-        if device.link == "nvlink" and self.count > device.nvlink_gpus:
-            raise UsageError(
-                f"NVLink joins {device.nvlink_gpus} GPUs of type {device.name}, not {self.count}: give --link pcie"
-            )
+        check_nodes(device, self.count, self.count // (self.pp * self.dp), self.node_size, self.collectives)
+        tp = self.count // (self.pp * self.dp)
+        self.device = device = device.joined(min(tp, self.node_size or tp))
         link = Link(device.link_bytes_per_second, 0.0)  # each collective has a protocol's
-        self.group = Group(self.control, self.count, link, self.payload)
-        self.mine = [Gpu(device, index, self.payload) for index in self.group.mine]
+        self.group, self.members = Group(self.control, self.count, link, self.payload), range(self.count)
+        self.mine = [Gpu(device, index, self.payload, place=index % tp) for index in self.group.mine]
 
     def close(self) -> None:
         """Nothing to give back: the communicator is the run's."""
+
+    @property
+    def traffic(self) -> list[dict[str, Traffic]]:
+        """What each hosted GPU sent, by kind."""
+        return self.group.traffic[self.among]
 
     # ---- collectives
 
@@ -90,6 +105,28 @@ class Gpus:
         outs = [gpu.new(*part.shape) for gpu, part in zip(self.mine, parts, strict=True)]
         return self._together("reduce_sum", parts, outs, (), self.itemsize())
 
+    def reduce_scatter(self, parts: Arrays, rows: bool = False) -> Arrays:
+        """GPU i gets part i of the sum of all GPUs' arrays, cut along the last axis, or if `rows` the first, as evenly
+        as it goes (NumPy's array_split)."""
+        if self.count == 1:
+            return parts
+        outs = [gpu.new(*part.shape) for gpu, part in zip(self.mine, parts, strict=True)]
+        axis = 0 if rows else -1
+        self._together("reduce_scatter", parts, outs, (), self.itemsize(), axis)
+        return [
+            np.array_split(out, self.count, axis)[gpu.index - self.members.start]
+            for gpu, out in zip(self.mine, outs, strict=True)
+        ]
+
+    def broadcast(self, parts: Arrays, root: int = 0) -> Arrays:
+        """The array of GPU `root` on every GPU; the others' say its shape."""
+        if not 0 <= root < self.count:
+            raise UsageError(f"broadcast from GPU {root}: there are GPUs 0 to {self.count - 1}")
+        if self.count == 1:
+            return parts
+        outs = [gpu.new(*part.shape) for gpu, part in zip(self.mine, parts, strict=True)]
+        return self._together("broadcast", parts, outs, (root,), self.itemsize())
+
     def all_to_all(
         self, parts: Sequence[Arrays], outs: Sequence[Arrays], rows: Table, row_bytes: int
     ) -> None:  # fmt: skip
@@ -104,6 +141,8 @@ class Gpus:
                     if self.payload:
                         target[...] = source
             return
+        if self.node_size is not None and self.node_size < self.count:
+            raise UsageError("all_to_all goes over links of one level: leave --node-size away")
         times, begins, links = [], [], []
         for gpu in self.mine:
             largest = row_bytes * max(n for to, n in enumerate(rows[gpu.index]) if to != gpu.index)
@@ -114,7 +153,7 @@ class Gpus:
             times.append(begins[-1] + protocol.seconds)
             links.append(Link(protocol.share * self.device.link_bytes_per_second, protocol.step_seconds))
         hops = self.group.all_to_all(parts, outs, rows, row_bytes, times, links, self.device.neighbours)
-        self._ended("all_to_all", begins, times)
+        self.ended("all_to_all", begins, times)
         for gpu, moved in zip(self.mine, hops, strict=True):
             gpu.count("all_to_all_parts", moved)
 
@@ -131,31 +170,48 @@ class Gpus:
             self.plan.add(self._go_round, ring, extra, begins, ends)
             self.plan.closing.append(ring.close)
             return outs
-        for gpu in self.mine:
-            gpu.host_clock += gpu.device.launch_seconds
-            gpu.now = max(gpu.now, gpu.host_clock)
-        self._go_round(ring, extra, begins, ends)
-        ring.close()
+        self._launch_round(ring, extra, begins, ends)
+        if self.noted is None:
+            ring.close()
+        else:
+            self.noted.add(self._launch_round, ring, extra, begins, ends)
+            self.noted.closing.append(ring.close)
         return outs
 
     def ring(
         self, kind: str, parts: Arrays, outs: Arrays, sizes: Sequence[int], itemsize: int, axis: int
-    ) -> tuple[Ring, float]:
-        """A collective to be run, and what it takes before its first step."""
+    ) -> tuple[Ring | Course, float]:
+        """A collective to be run, and what it takes before its first step. `sizes`: of a gather's parts, or the root of
+        a broadcast."""
+        axis = axis % parts[0].ndim if parts else 0
+        if not (self.among == EVERY and self.one_level and kind in ("all_gather", "reduce_sum")):
+            return nodes.course(self, kind, parts, outs, sizes, itemsize, axis)
         extra, link = self.way(kind, outs, itemsize)
         if kind == "all_gather":
-            return self.group.gather_ring(parts, outs, axis % parts[0].ndim, sizes, link), extra
+            return self.group.gather_ring(parts, outs, axis, sizes, link), extra
         return self.group.sum_ring(parts, outs, link), extra
 
-    def _go_round(self, ring: Ring, extra: float, begins: list[float], ends: list[float]) -> None:
+    @property
+    def one_level(self) -> bool:
+        """Are all of these GPUs in one node?"""
+        size = self.node_size or self.members.stop
+        return self.members.start // size == (self.members.stop - 1) // size
+
+    def _launch_round(self, ring: Ring | Course, extra: float, begins: list[float], ends: list[float]) -> None:
+        for gpu in self.mine:
+            gpu.host_clock += gpu.device.launch_seconds
+            gpu.now = max(gpu.now, gpu.host_clock)
+        self._go_round(ring, extra, begins, ends)
+
+    def _go_round(self, ring: Ring | Course, extra: float, begins: list[float], ends: list[float]) -> None:
         """A collective, which begins on each GPU when that is there. The lists are room for times."""
         for at, gpu in enumerate(self.mine):
             begins[at] = gpu.now + gpu.device.kernel_seconds
             ends[at] = begins[at] + extra
-        self.group.go_round(ring, ends)
-        self._ended(ring.kind, begins, ends)
+        self.group.go_round(ring, ends, self.among)
+        self.ended(ring.kind, begins, ends)
 
-    def _ended(self, kind: str, begins: list[float], ends: list[float]) -> None:
+    def ended(self, kind: str, begins: list[float], ends: list[float]) -> None:
         for gpu, begin, end in zip(self.mine, begins, ends, strict=True):
             gpu.counters.collective_seconds += end - begin
             gpu.now = end
@@ -177,6 +233,9 @@ class Gpus:
         now = max(gpu.now for gpu in self.mine)
         if self.control.size > 1:
             now = self.control.allreduce(now, max)
+        if self.pp * self.dp > 1:
+            for gpu in self.mine:
+                gpu.counters.bubble_seconds += now - gpu.now
         self.wait_until(now)
         return now
 
@@ -196,7 +255,7 @@ class Gpus:
                 gpu.trace.append(Event("phases", name, start.now, gpu.now))
 
     def _readings(self) -> list[Reading]:
-        return [reading(gpu, traffic) for gpu, traffic in zip(self.mine, self.group.traffic, strict=True)]
+        return [reading(gpu, traffic) for gpu, traffic in zip(self.mine, self.traffic, strict=True)]
 
     # ---- buffers and plans
 
@@ -221,6 +280,22 @@ class Gpus:
         self.plan = None
         for gpu in self.mine:
             gpu.plan = None
+
+    @contextmanager
+    def noting(self) -> Iterator[Plan]:
+        """What is launched inside is kept as well, so that a replay counts the same again, launch by launch, and takes
+        the same memory. Without payload: nothing is computed again."""
+        assert not self.payload and self.plan is None
+        plan, before = Plan("workspace"), [(gpu.memory.used, gpu.memory.peak) for gpu in self.mine]
+        for gpu in self.mine:
+            gpu.noted, gpu.memory.peak = plan, gpu.memory.used
+        self.noted = plan
+        yield plan
+        self.noted = None
+        for gpu, (used, peak) in zip(self.mine, before, strict=True):
+            gpu.noted = None
+            plan.calls.insert(0, (gpu.memory.pass_through, (plan.name, gpu.memory.peak - used)))
+            gpu.memory.peak = max(peak, gpu.memory.peak)
 
     def give_up(self, plan: Plan) -> None:
         """Free a plan and its buffers."""

@@ -6,6 +6,7 @@ from meshrt.gpu import report
 from meshrt.gpu.device import LINKS, GpuDevice
 from meshrt.gpu.frameworks import FRAMEWORKS
 from meshrt.gpu.gpus import Gpus
+from meshrt.gpu.nodes import AUTO, WAYS
 from meshrt.gpu.presets import GPU_PRESETS, find_gpu
 from meshrt.gpu.report import rows, title
 from meshrt.gpu.roofline import ceilings
@@ -33,6 +34,14 @@ def open_machine(
         str | None, "Whose host launches kernels and steps.  [default: cuda, without an engine]",
         Choices(tuple(FRAMEWORKS)),
     ] = None,
+    node_size: Annotated[
+        int | None, "GPUs of a node; the network joins nodes.  [default: one node]", AtLeast(1)
+    ] = None,
+    collectives: Annotated[
+        str, "Over nodes: flat rings, rings or trees of nodes, or the fastest.", Choices(WAYS)
+    ] = AUTO,
+    pp: Annotated[int, "Stages of a pipeline, of --tp GPUs each.", AtLeast(1)] = 1,
+    dp: Annotated[int, "Replicas of them all.", AtLeast(1)] = 1,
     gpu_memory: Annotated[int | None, "Of a GPU.  [default: device's]", AtLeast(1), Shown("BYTES")] = None,
     static: Annotated[bool, "Record what repeats, and replay it.  [default: eager]", Shown("eager")] = False,
     trace: Annotated[str | None, "Write what ran when, for a trace viewer such as Perfetto.", Shown("PATH")] = None,
@@ -41,7 +50,8 @@ def open_machine(
     if trace:
         check_target("--trace", trace)
     numbers = find_gpu(device, link_rate, framework, link=link, memory_bytes=gpu_memory)
-    opened = Gpus(tp or default[0], numbers, Control(comm, board, "control"), payload, static, console)
+    control, count = Control(comm, board, "control"), (tp or default[0]) * pp * dp
+    opened = Gpus(count, numbers, control, payload, static, console, node_size, collectives, pp, dp)
     if trace:
         opened.trace_path = trace
         begin_trace(opened.mine)

@@ -15,7 +15,8 @@ NUMBERS = tuple(field.name for field in fields(Counters) if field.name != "tally
 
 @dataclass(frozen=True)
 class Reading:
-    """Where one GPU stands: its clock, and its counters by name; collectives as "calls KIND" and "bytes KIND"."""
+    """Where one GPU stands: its clock, and its counters by name; of collectives as "calls KIND", "bytes KIND", and
+    "between KIND" those to other nodes."""
 
     now: float
     numbers: dict[str, Any]
@@ -26,6 +27,8 @@ def reading(gpu: Gpu, traffic: "Mapping[str, Traffic]") -> Reading:
     numbers |= {f"tally {name}": count for name, count in gpu.counters.tally.items()}
     for kind, counted in traffic.items():
         numbers |= {f"calls {kind}": counted.calls, f"bytes {kind}": counted.bytes}
+        if counted.between:
+            numbers[f"between {kind}"] = counted.between
     return Reading(gpu.now, numbers)
 
 

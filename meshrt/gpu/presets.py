@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from meshrt.errors import UsageError
-from meshrt.gpu.device import GpuDevice, Protocol
+from meshrt.gpu.device import NVLINK, GpuDevice, Protocol
 from meshrt.gpu.frameworks import FRAMEWORKS
 
 GIB, MIB = 2**30, 2**20
@@ -32,6 +32,7 @@ _COMMON = (
     "'From Launch Overhead to CUDA Graph' (susun-blog.com, pegainfer 3), and nothing between steps; "
     "graph_launch_seconds: an assumption; NVIDIA's 'Constant Time Launch for Straight-Line CUDA Graphs' "
     "(developer.nvidia.com) has a few microseconds for a graph, whatever its length",
+    "nvlink_pair_bytes_per_second: none, since switches or a bridge join NVLink",
 )
 
 _LINK_ENERGY = (
@@ -220,7 +221,67 @@ H100 = GpuDevice(
     ),
 )
 
-GPU_PRESETS = {device.name: device for device in (A800, A6000, A100_40G, A100, A40, H100)}
+H200 = replace(
+    H100,
+    name="h200",
+    memory_bytes=141 * 10**9,
+    memory_bytes_per_second=4800e9,
+    sources=(
+        "memory_bytes, memory_bytes_per_second: H200 SXM, 141 GB of HBM3e at 4.8 TB/s (NVIDIA H200 datasheet), with "
+        "an H100's 1,979 TFLOPS in FP16 and BF16 with sparsity, 989 without, and 900 GB/s of NVLink",
+        "all other numbers are an H100's, which has the same chip; nothing that was found on measurements is an H200's",
+        *H100.sources[1:],
+    ),
+)
+
+MI300X = GpuDevice(
+    name="mi300x",
+    memory_bytes=192 * GIB,
+    memory_bytes_per_second=5300e9,
+    memory_share=0.81,
+    flops=1307.4e12,
+    flops_share=0.45,
+    sms=304,
+    hertz=2.1e9,
+    sm_rate=1.0,
+    sm_l2_bytes_per_second=113e9,
+    sm_memory_bytes_per_second=48.8e9,
+    l2_bytes=32 * MIB,
+    product_seconds=3.68e-6,
+    split_seconds=1.65e-6,
+    link="nvlink",
+    nvlink_bytes_per_second=448e9,
+    nvlink_pair_bytes_per_second=64e9,
+    nvlink_gpus=8,
+    nvlink_protocols=(NVLINK[0], NVLINK[2]),
+    pcie_bytes_per_second=49.0e9,
+    memory_picojoules=(3.4, 7.0),
+    mac_picojoules=(0.25, 1.15),
+    link_picojoules=(5.5, 11.0),
+    idle_watts=(98.0, 278.0),
+    sources=(
+        "memory_bytes, memory_bytes_per_second, flops, sms, hertz: MI300X, 192 GB of HBM3 at 5.3 TB/s, 1,307.4 TFLOPS "
+        "in FP16 and BF16 without sparsity, 304 compute units at 2,100 MHz (AMD Instinct MI300X data sheet)",
+        "nvlink_bytes_per_second, nvlink_pair_bytes_per_second, nvlink_gpus: Infinity Fabric, not NVLink: each pair of "
+        "the 8 GPUs of a platform has a link of 64 GB/s in one direction (128 in both, data sheet), so that rings of n "
+        "GPUs get n - 1 of them, 448 GB/s of eight",
+        "l2_bytes: 4 MB for each of 8 dies (ROCm documentation, AMD GPU specifications); the 256 MB behind them are "
+        "not modelled. sm_l2_bytes_per_second: 2,048 bytes a cycle for the 38 units of a die (AMD CDNA 3 white paper)",
+        "memory_share, flops_share: 81 and 45 % of the peaks, as reported of a study of October 2025 by aiweekly.co; "
+        "not found by us on measurements",
+        "sm_rate, sm_memory_bytes_per_second, product_seconds, split_seconds, kernel_seconds, start_seconds, "
+        "pcie_bytes_per_second, and what a launch takes: assumptions, an A100's and an H100's; no AMD GPU is among the "
+        "rows that constants were found on",
+        "nvlink_protocols, pcie_protocols: NCCL's assumptions of its own (src/graph/tuning.cc); RCCL is made from it",
+        "memory_picojoules: HBM3, 3.4 (Micron, MCHPC 2019), HBM, 7 (AMD white paper WP485)",
+        _MAC_ENERGY + "750 W; at least half of that in 7 nm, an assumption for a finer process",
+        "link_picojoules: NVLink's, an assumption; idle_watts: 13 to 37 % of the board's power, an A100's shares",
+        _COMMON[0],
+        _COMMON[2],
+    ),
+)
+
+GPU_PRESETS = {device.name: device for device in (A800, A6000, A100_40G, A100, A40, H100, H200, MI300X)}
 
 
 def find_gpu(
@@ -240,4 +301,6 @@ def find_gpu(
     if link_rate is None:
         return device
     rate: dict[str, Any] = {f"{device.link}_bytes_per_second": link_rate}
+    if device.link == "nvlink":
+        rate["nvlink_pair_bytes_per_second"] = None
     return replace(device, **rate)

@@ -14,7 +14,7 @@ from meshrt.machine import Measured
 from meshrt.units import short, size
 
 
-def combine(parts: Sequence[dict[str, Any]], seconds: float, device: GpuDevice) -> dict[str, Any]:
+def combine(parts: Sequence[dict[str, Any]], seconds: float, gpus: Gpus) -> dict[str, Any]:
     """All GPUs' counters of one stretch as the JSON's `measured`: sums, and the largest where it says max."""
 
     def total(name: str) -> int:
@@ -25,14 +25,18 @@ def combine(parts: Sequence[dict[str, Any]], seconds: float, device: GpuDevice) 
 
     kinds = sorted({name.removeprefix("calls ") for part in parts for name in part if name.startswith("calls ")})
     tallies = sorted({name.removeprefix("tally ") for part in parts for name in part if name.startswith("tally ")})
-    sent = [sum(count for name, count in part.items() if name.startswith("bytes ")) for part in parts]
+    sent, between = (
+        [sum(count for name, count in part.items() if name.startswith(what)) for part in parts]
+        for what in ("bytes ", "between ")
+    )
+    inside = [every - other for every, other in zip(sent, between, strict=True)]
     flops = total("flops")
     return {
         "critical_path": {"seconds": seconds},
         "launches": most("launches"),
         "graph_launches": most("graphs"),
         "flops": flops,
-        "mfu": flops / (seconds * len(parts) * device.flops) if seconds else 0.0,
+        "mfu": flops / (seconds * len(parts) * gpus.device.flops) if seconds else 0.0,
         "memory_traffic": {"total": total("memory_traffic"), "max": most("memory_traffic")},
         "compute_seconds": most("compute_seconds"),
         "collective_seconds": most("collective_seconds"),
@@ -45,6 +49,24 @@ def combine(parts: Sequence[dict[str, Any]], seconds: float, device: GpuDevice) 
             for kind in kinds
         },
         "link_bytes": {"total": sum(sent), "max": max(sent)},
+        **(
+            {}
+            if gpus.node_size is None
+            else {
+                "intra_node_bytes": {"total": sum(inside), "max": max(inside)},
+                "inter_node_bytes": {"total": sum(between), "max": max(between)},
+            }
+        ),
+        **(
+            {}
+            if gpus.pp * gpus.dp == 1
+            else {
+                "bubble_seconds": {
+                    "total": sum(part.get("bubble_seconds", 0.0) for part in parts),
+                    "max": most("bubble_seconds"),
+                }
+            }
+        ),
         **{name: total(f"tally {name}") for name in tallies},
     }
 
@@ -72,7 +94,7 @@ def _loads(counts: Counts, device: GpuDevice) -> Loads:
 def gather(gpus: Gpus) -> Measured | None:
     """All that was measured at rank 0, None at the others. All ranks call it, once, when the program is done."""
     seconds = gpus.meet()
-    totals = [reading(gpu, traffic).numbers for gpu, traffic in zip(gpus.mine, gpus.group.traffic, strict=True)]
+    totals = [reading(gpu, traffic).numbers for gpu, traffic in zip(gpus.mine, gpus.traffic, strict=True)]
     share = {
         "whole": totals,
         "phases": {name: phase.numbers for name, phase in gpus.phases.items()},
@@ -89,11 +111,11 @@ def gather(gpus: Gpus) -> Measured | None:
         {
             "name": name,
             "tokens": phase.tokens,
-            **combine([numbers for share in shares for numbers in share["phases"][name]], phase.seconds, gpus.device),
+            **combine([numbers for share in shares for numbers in share["phases"][name]], phase.seconds, gpus),
         }
         for name, phase in gpus.phases.items()
     ]
-    whole = combine([numbers for share in shares for numbers in share["whole"]], seconds, gpus.device) | limits
+    whole = combine([numbers for share in shares for numbers in share["whole"]], seconds, gpus) | limits
     with_energy(whole, phases, partial(_counts, gpus=gpus.count), partial(_loads, device=gpus.device))
     return Measured(
         asdict(gpus.device), (gpus.count, 1), whole,
@@ -104,18 +126,36 @@ def gather(gpus: Gpus) -> Measured | None:
             "messages": sum(share["host"][0] for share in shares),
             "bytes": sum(share["host"][1] for share in shares),
         },
-        {"static": gpus.static},
+        {"static": gpus.static, **_groups(gpus)},
         {"", *gpus.phases} if gpus.sampled else (),
     )  # fmt: skip
+
+
+def _groups(gpus: Gpus) -> dict[str, Any]:
+    """How GPUs are shared out to nodes and groups, where there are several."""
+    if gpus.node_size is None and gpus.pp * gpus.dp == 1:
+        return {}
+    tp = gpus.count // (gpus.pp * gpus.dp)
+    return {"groups": {
+        "tp": tp, "pp": gpus.pp, "dp": gpus.dp, "node_size": gpus.node_size, "collectives": gpus.collectives
+    }}  # fmt: skip
 
 
 def title(report: dict[str, Any]) -> str:
     whole, host, count = report["measured"], report["host"], report["mesh"][0]
     return (
         f"{report['program']} on {count} GPU{'s' if count > 1 else ''} of type {report['device']['name']}"
-        f" over {report['device']['link']}, {host['ranks']} rank{'s' if host['ranks'] > 1 else ''};"
+        f" over {report['device']['link']}{_said(report)}, {host['ranks']} rank{'s' if host['ranks'] > 1 else ''};"
         f" virtual time {1e3 * whole['critical_path']['seconds']:,.3f} ms, wall time {host['wall_seconds']:.2f} s"
     )
+
+
+def _said(report: dict[str, Any]) -> str:
+    groups = report.get("groups")
+    if groups is None:
+        return ""
+    nodes = "" if groups["node_size"] is None else f" in nodes of {groups['node_size']}"
+    return f"{nodes} (tp {groups['tp']}, pp {groups['pp']}, dp {groups['dp']})"
 
 
 def rows(report: dict[str, Any]) -> Iterator[Row]:
@@ -139,6 +179,11 @@ def rows(report: dict[str, Any]) -> Iterator[Row]:
         sent = [part["collectives"][kind]["bytes"]["max"] if kind in part["collectives"] else None for part in parts]
         cells = ["" if nbytes is None else size(nbytes) for nbytes in sent]
         yield Row(heading("gpu", report, f"collectives.{kind}.bytes.max"), cells)
+    if "inter_node_bytes" in whole:
+        yield row("intra_node_bytes.total", lambda part: size(part["intra_node_bytes"]["total"]))
+        yield row("inter_node_bytes.total", lambda part: size(part["inter_node_bytes"]["total"]))
+    if "bubble_seconds" in whole:
+        yield row("bubble_seconds.total", lambda part: f"{1e3 * part['bubble_seconds']['total']:,.3f} ms")
     yield row("flops", lambda part: short(part["flops"]))
     yield row("memory_traffic.total", lambda part: size(part["memory_traffic"]["total"]))
     if "attention_heads" in whole:

@@ -15,7 +15,8 @@ from meshrt.ranks.snapshot import Snapshot
 
 def settings(gpus: Gpus) -> dict[str, Any]:
     """What of the machine has to be the same for a run to go on, by the options that say so."""
-    return {"--tp": gpus.count, "--static": gpus.static}
+    nodes = {"--node-size": gpus.node_size, "--collectives": gpus.collectives} if gpus.node_size else {}
+    return {"--tp": gpus.count, "--static": gpus.static} | nodes
 
 
 def describe(gpus: Gpus) -> dict[str, Any]:
@@ -26,11 +27,11 @@ def describe(gpus: Gpus) -> dict[str, Any]:
             "counters": {name: getattr(gpu.counters, name) for name in NUMBERS},
             "tally": gpu.counters.tally,
             "memory": [gpu.memory.names, gpu.memory.used, gpu.memory.peak],
-            "traffic": {kind: [sent.calls, sent.bytes] for kind, sent in traffic.items()},
+            "traffic": {kind: [sent.calls, sent.bytes, sent.between] for kind, sent in traffic.items()},
             "sampled": gpus.sampled,
             "phases": {name: phase.numbers[at] for name, phase in gpus.phases.items()},
         }
-        for at, (gpu, traffic) in enumerate(zip(gpus.mine, gpus.group.traffic, strict=True))
+        for at, (gpu, traffic) in enumerate(zip(gpus.mine, gpus.traffic, strict=True))
     ]
     shares = gpus.control.gather(shares_here)
     if shares is None:
@@ -51,18 +52,16 @@ def restore(gpus: Gpus, snapshot: Snapshot) -> None:
         phase.tokens, phase.seconds = int(tokens), float(seconds)
         phase.numbers = [dict(gpu_facts["phases"][name]) for gpu_facts in stored]
     gpus.sampled = any(gpu_facts["sampled"] for gpu_facts in stored)
-    for gpu, traffic, gpu_facts in zip(gpus.mine, gpus.group.traffic, stored, strict=True):
+    for gpu, traffic, gpu_facts in zip(gpus.mine, gpus.traffic, stored, strict=True):
         _restore(gpu, gpu_facts)
         traffic.clear()  # the same dictionary: plans hold on to it
-        traffic |= {
-            str(kind): Traffic(int(calls), int(nbytes)) for kind, (calls, nbytes) in gpu_facts["traffic"].items()
-        }
+        traffic |= {str(kind): Traffic(*map(int, sent)) for kind, sent in gpu_facts["traffic"].items()}
 
 
 def _restore(gpu: Gpu, gpu_facts: Mapping[str, Any]) -> None:
     gpu.now, gpu.host_clock = map(float, gpu_facts["clocks"])
     for name in NUMBERS:
-        setattr(gpu.counters, name, gpu_facts["counters"][name])
+        setattr(gpu.counters, name, gpu_facts["counters"].get(name, 0))
     gpu.counters.tally = {str(name): int(count) for name, count in gpu_facts["tally"].items()}
     names, used, peak = gpu_facts["memory"]
     gpu.memory.names = {str(name): int(nbytes) for name, nbytes in names.items()}

@@ -14,8 +14,11 @@ from meshrt.mesh.mesh import Mesh, tile_ranks
 from meshrt.mesh.peaks import NamedMemory
 from meshrt.mesh.timeline import Timeline
 from meshrt.mesh.wires import ramps, tally
+from meshrt.mesh.wires.core import chosen
+from meshrt.ranks.bells import hang_up, no_bells
 from meshrt.ranks.board import Board
 from meshrt.ranks.control import Control
+from meshrt.ranks.host import waiter
 
 
 class Block(Computing):
@@ -73,7 +76,8 @@ class Block(Computing):
         mesh = Mesh(width, height, columns, rows, self.mesh.rank)
         return Block(
             mesh, self.device, self.comm, self.control, self.scouts, self.watch, self.payload, self.console, self.wait,
-            self.core, self.ledger, site, None if self.wafer is None else embed(self.wafer.defects, width, height),
+            self.ring, self.core, self.ledger, site,
+            None if self.wafer is None else embed(self.wafer.defects, width, height),
             audit=self.audit, timed=self.timed,
         )  # fmt: skip
 
@@ -106,7 +110,7 @@ class Block(Computing):
 
 def make_block(
     comm: Any, device: Device, width: int, height: int, watch: Board, payload: bool = True, wafer: Wafer | None = None,
-    maps_path: str | None = None, timeline: Timeline | None = None, timed: bool = True,
+    maps_path: str | None = None, timeline: Timeline | None = None, timed: bool = True, messages: Any = None,
 ) -> Block:  # fmt: skip
     """This rank's block of a W x H mesh shared by all ranks of the communicator. UsageError where it cannot be."""
     for side, size, most in (("width", width, device.width), ("height", height, device.height)):
@@ -116,5 +120,9 @@ def make_block(
     mesh = Mesh(width, height, columns, rows, comm.rank)
     control = Control(comm.Dup(), watch, "control")
     scouts = Control(comm.Dup(), watch, "first use of a route set")
-    ledger = meter.Ledger(maps_path=maps_path, timeline=timeline)
-    return Block(mesh, device, comm.Dup(), control, scouts, watch, payload, ledger=ledger, wafer=wafer, timed=timed)
+    ledger = meter.Ledger(maps_path=maps_path, timeline=timeline, messages=messages)
+    bells = hang_up(watch, chosen()) if len(watch.ranks) > 1 else None
+    return Block(
+        mesh, device, comm.Dup(), control, scouts, watch, payload, wait=waiter(bells),
+        ring=no_bells if bells is None else bells.ring, ledger=ledger, wafer=wafer, timed=timed,
+    )  # fmt: skip

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import field
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from meshrt.records import dataclass
 
 TIME, HOPS, STAGES, LINK_FREE = range(4)  # rows of `Clock.cells`; four of links, by port
 RAMP_IN, RAMP_OUT = LINK_FREE + 4, LINK_FREE + 5
+IS_THERE = "is there"  # told of cores that are about to meet
 
 
 @dataclass(eq=False)
@@ -42,8 +44,12 @@ class Clock:
     users: dict[Any, Any] = field(default_factory=dict)  # channels that were last on their links; see order.py
     busy: np.ndarray | None = None  # [bh, bw]: cycles of work, not yet in the maps; None where there are none
     seen: Callable[..., None] | None = None  # told why clocks went on, if somebody wants to look at it
+    past: Any = None  # what led to the cores' times, if somebody wants to know: past.py
+    messages: Any = None  # told of transfers, if these are to be written: messages.py
+    links: Any = None  # told of transfers, if somebody wants to see links: linktrace.py
     scratch: dict[int, np.ndarray] = field(default_factory=dict)  # memory for headers on their way, by size
     tables: dict[str, bytes] = field(default_factory=dict)  # for the compiled core; see strides.py
+    numbered: WeakValueDictionary[Any, np.ndarray] = field(default_factory=WeakValueDictionary)  # see strides.py
     lent: dict[int, list[np.ndarray]] = field(default_factory=dict)  # memory that was given back, by size
 
     def __post_init__(self) -> None:
@@ -82,9 +88,11 @@ class Clock:
         """Memory that was borrowed, and that nobody looks at any more."""
         self.lent[memory.nbytes].append(memory)
 
-    def compute(self, operations: float, calls: int = 1, cores: np.ndarray | None = None, itemsize: int = 4) -> None:
+    def compute(
+        self, operations: float, calls: int = 1, cores: np.ndarray | None = None, itemsize: int = 4, operands: int = 2
+    ) -> None:  # fmt: skip
         """All cores of the block, or those, work: so many element-wise operations each, in `calls` alike."""
-        self.software(calls * self.device.compute_cycles(operations / calls, itemsize), cores)
+        self.software(calls * self.device.compute_cycles(operations / calls, itemsize, operands), cores)
 
     def vectors(self, length: int, calls: int, itemsize: int, cores: np.ndarray | None = None) -> None:
         """All cores of the block, or those, issue so many vector instructions on `length` numbers of that size."""
@@ -121,6 +129,8 @@ class Clock:
         """All cores go on from one moment: that at which the last one of the mesh was done."""
         self.met = time
         self.path_changes()
+        if self.seen is not None:
+            self.seen(IS_THERE)
         self.state[TIME], self.state[HOPS], self.state[STAGES] = time, hops, stages
         if self.seen is not None:
             self.seen("waits for the last core")

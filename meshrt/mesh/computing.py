@@ -84,11 +84,14 @@ class Computing(Cores):
             self.clock.spend(each * chunk / self.device.macs_per_cycle)
         self.clock.spend(self.device.call_cycles * (each > 0))  # a core without work is not called
 
-    def elementwise(self, tiles: np.ndarray, calls: int = 1, cores: np.ndarray | None = None) -> None:
-        """Every core, or those `cores`, is busy for `calls` element-wise operations on tiles of this size."""
+    def elementwise(
+        self, tiles: np.ndarray, calls: int = 1, cores: np.ndarray | None = None, operands: int = 2
+    ) -> None:  # fmt: skip
+        """Every core, or those `cores`, is busy for `calls` element-wise operations on tiles of this size, each of
+        which reads so many operands that are vectors."""
         operations, itemsize = calls * prod(tiles.shape[2:]), tiles.dtype.itemsize
         self._added(operations, itemsize, cores)
-        self.clock.compute(operations, calls, cores, itemsize)
+        self.clock.compute(operations, calls, cores, itemsize, operands)
 
     def vectors(self, length: int, calls: int, itemsize: int, cores: np.ndarray | None = None) -> None:
         """Every core, or those `cores`, issues so many vector instructions on `length` numbers of that size."""

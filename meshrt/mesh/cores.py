@@ -21,6 +21,7 @@ from meshrt.mesh.peaks import NamedMemory, new_peaks
 from meshrt.mesh.wires.core import chosen
 from meshrt.mesh.wires.tables import Tables
 from meshrt.ranks import hostmemory
+from meshrt.ranks.bells import no_bells
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
 from meshrt.ranks.control import Control
@@ -29,6 +30,7 @@ from meshrt.records import dataclass
 
 if TYPE_CHECKING:
     from meshrt.mesh.audit import Audit
+    from meshrt.mesh.pairs import Pairs
 
 
 @dataclass(eq=False)
@@ -47,7 +49,8 @@ class Cores:
     watch: Board
     payload: bool = True  # False: tiles are shapes, [1, 1, *tile] for any core, and only headers move
     console: Console = field(default_factory=Console)
-    wait: Callable[[Any], object] = field(default_factory=waiter)  # for an MPI request
+    wait: Callable[..., None] = field(default_factory=waiter)  # for an MPI request, from that rank
+    ring: Callable[[int], None] = no_bells  # tell a rank that a message for it has been posted
     core: Any = field(default_factory=chosen)  # the compiled core, if it is there and wanted
     tables: Tables = field(init=False)
     memory: Memory = field(init=False)
@@ -72,7 +75,9 @@ class Cores:
         if self.mapped:
             self.clock.busy = np.zeros(self.shape)
         if self.ledger.timeline is not None:
-            self.clock.seen = self.ledger.timeline.watch(self.mesh, self.site_key, self.clock.state)
+            self.ledger.timeline.watch(self.mesh, self.site_key, self.clock)
+        if self.ledger.messages is not None:
+            self.ledger.messages.watch(self.mesh, self.clock)
         if self.wafer is not None:
             self.clock.late = (self.lengths - 1) * self.device.alpha
             self.ledger.wafers[self.site_key] = links_of(self.wafer, self.mesh)
@@ -137,6 +142,16 @@ class Cores:
         if self.site_key not in maps:
             maps[self.site_key] = new_maps(self.shape)
         return maps[self.site_key]
+
+    @property
+    def pairs(self) -> "tuple[Pairs, Pairs]":
+        """Who sent to whom in this segment, of such a run: packets, and what exchanges carried."""
+        pairs = self.ledger.counters.pairs
+        if self.site_key not in pairs:
+            from meshrt.mesh.pairs import new_pairs  # most runs have no maps
+
+            pairs[self.site_key] = new_pairs(self.mesh), new_pairs(self.mesh)
+        return pairs[self.site_key]
 
     @property
     def lengths(self) -> np.ndarray:

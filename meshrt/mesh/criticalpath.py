@@ -4,13 +4,15 @@ The core that ended last was at work, or waited for a packet, or for the last co
 to another core at the time when that one sent, and so on back to the begin. Every core's past is there (past.py).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from math import floor
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from meshrt.mesh.device import Device
-from meshrt.mesh.past import MEETS, Event
+from meshrt.mesh.exchange.retrace import Begun, Journal, journal
+from meshrt.mesh.past import HANDS, MEETS, UNIT, Event, Last
 
 
 class PathStep(NamedTuple):
@@ -34,8 +36,11 @@ class Part(NamedTuple):
     width: int
     events: Sequence[Event]
     busy: dict[int, float]
+    exchanges: Sequence[Begun]
     moments: np.ndarray
     times: np.ndarray
+    meets: np.ndarray  # which of the events are meetings
+    until: Sequence[int]  # how many of them were before each moment was over
 
 
 def parts_of(shares: Sequence[dict[str, Any]]) -> list[Part]:
@@ -45,28 +50,40 @@ def parts_of(shares: Sequence[dict[str, Any]]) -> list[Part]:
         events = share["events"]
         cores = share["shape"][0] * share["shape"][1]
         times = np.array([event.times for event in events]).T.copy() if events else np.zeros((cores, 0))
-        parts.append(Part(**share, moments=np.array([event.moment for event in events], np.int64), times=times))
+        moments = np.array([event.moment for event in events], np.int64)
+        meets = np.flatnonzero([event.name == MEETS for event in events])
+        until = np.searchsorted(moments, np.arange(moments.max(initial=0) + 1), "right").tolist()
+        parts.append(Part(**share, moments=moments, times=times, meets=meets, until=until))
     return sorted(parts, key=lambda part: (part.number, part.corner[::-1]))
 
 
-def follow(parts: Sequence[Part], device: Device, end: float) -> list[PathStep]:
-    """The steps of the path, first to last, up to `end`, the makespan in cycles."""
-    at, core, time = _last(parts, None)
+def follow(parts: Sequence[Part], lasts: Sequence[Mapping[int, Last]], device: Device, end: float) -> list[PathStep]:
+    """The steps of the path, first to last, up to `end`, the makespan in cycles. `lasts`: `Moments.lasts`, by rank."""
+    at, core, time = _end(parts)
     steps = [PathStep("not kept", time, end, parts[at].site, _place(parts[at], core), {})] if end > time else []
     limit = len(parts[at].events)
     while time > 0:
         part = parts[at]
         number = int(np.searchsorted(part.times[core, :limit], time, "left"))
+        met = int(np.searchsorted(part.meets, limit)) - 1
+        if met >= 0 and part.meets[met] >= number:  # the last to be there may be another, also for a core that was
+            sent = part.events[part.meets[met]].sent
+            other = _waited_for(parts, lasts, sent, time)
+            if other is not None:
+                at, core = other
+                limit = _until(parts[at], sent)
+                continue
         event = part.events[number]
         before = float(part.times[core, number - 1]) if number else 0.0
         place = _place(part, core)
-        if event.name == MEETS:
-            other = _waited_for(parts, event, time)
-            if other is not None and other != (at, core):
-                at, core = other
-                limit = _until(parts[at], event.sent)
-                continue
-        source = None if event.sources is None else _source(parts, part, int(event.sources[core]), event.sent)
+        if event.name == HANDS and part.exchanges:
+            exchange = next(one for one in part.exchanges[::-1] if one.number < event.moment)
+            found, begun = _through(parts, part, exchange, (place[1] * part.width + place[0], time), device)
+            steps += found
+            at, core = _find(parts, part, begun[0])
+            time, limit = begun[1], _until(parts[at], exchange.number)
+            continue
+        source = _source(parts, part, core, number)
         if source is not None and 0 <= source[2] < time:
             there, sender, left = source
             more = reasons(part, event, core, (there, _place(parts[there], sender)), left, time, device)
@@ -79,6 +96,8 @@ def follow(parts: Sequence[Part], device: Device, end: float) -> list[PathStep]:
             steps[-1] = steps[-1]._replace(begin=before)
         else:
             steps.append(PathStep(event.name, before, time, part.site, place, {}))
+        if isinstance(event.hops, int) and event.hops:
+            steps[-1] = steps[-1]._replace(more={"hops": event.hops + steps[-1].more.get("hops", 0)})
         time, limit = before, number
     return steps[::-1]
 
@@ -88,7 +107,8 @@ def reasons(
 ) -> dict[str, Any]:
     """Where the cycles of a packet went: hops, busy links and the sender's ramp, a busy ramp at its end, the tail."""
     (x, y), (u, v) = _place(part, core), source[1]
-    hops, busy = abs(x - u) + abs(y - v), part.busy.get(event.sent, 0.0)
+    busy = part.busy.get(event.sent, 0.0)
+    hops = int(event.hops[core]) if isinstance(event.hops, np.ndarray) else abs(x - u) + abs(y - v)
     more: dict[str, Any] = {"from": [u, v], "hops": hops, "left": left}
     if event.asked is None or not np.isfinite(event.asked[core]):
         return more
@@ -100,25 +120,26 @@ def reasons(
     }  # fmt: skip
 
 
-def waited(parts: Sequence[Part], device: Device, site: str, core: tuple[int, int], end: float) -> dict[str, Any]:
-    """Of the wait of a core that ended then: for whom, and why it took so long; empty where that is not known."""
+def waits(parts: Sequence[Part], device: Device, site: str, core: tuple[int, int], ends: Sequence[float]) -> list[Any]:
+    """Of the waits of a core that ended then: for whom, and why each took so long; empty where that is not known."""
+    found: list[dict[str, Any]] = [{} for _ in ends]
     for part in parts:
         x, y = core[0] - part.corner[0], core[1] - part.corner[1]
         if part.site != site or not (0 <= x < part.shape[1] and 0 <= y < part.shape[0]):
             continue
         at = y * part.shape[1] + x
-        number = int(np.searchsorted(part.times[at], end, "left"))
-        if number == len(part.events) or part.times[at, number] != end:
-            continue
-        event = part.events[number]
-        source = None if event.sources is None else _source(parts, part, int(event.sources[at]), event.sent)
-        if source is None:
-            continue
-        there, sender, left = source
-        before = float(part.times[at, number - 1]) if number else 0.0
-        more = reasons(part, event, at, (there, _place(parts[there], sender)), left, end, device)
-        return more | {"data": max(0.0, left - before)}
-    return {}
+        for step, number in enumerate(np.searchsorted(part.times[at], ends, "left").tolist()):
+            if number == len(part.events) or part.times[at, number] != ends[step] or found[step]:
+                continue
+            source = _source(parts, part, at, number)
+            if source is None:
+                continue
+            there, sender, left = source
+            before = float(part.times[at, number - 1]) if number else 0.0
+            sender_at = there, _place(parts[there], sender)
+            more = reasons(part, part.events[number], at, sender_at, left, ends[step], device)
+            found[step] = more | {"data": max(0.0, left - before)}
+    return found
 
 
 def _place(part: Part, core: int) -> tuple[int, int]:
@@ -128,37 +149,85 @@ def _place(part: Part, core: int) -> tuple[int, int]:
 
 def _until(part: Part, moment: int) -> int:
     """How many of its events were before the transfer or meeting of that number."""
-    return int(np.searchsorted(part.moments, moment, "right"))
+    return part.until[min(moment, len(part.until) - 1)]
 
 
-def _source(parts: Sequence[Part], part: Part, core: int, sent: int) -> tuple[int, int, float] | None:
-    """(part, core of it, its time then) of the core of that number of the mesh when a transfer was sent."""
-    if core < 0:
+def _source(parts: Sequence[Part], part: Part, core: int, number: int) -> tuple[int, int, float] | None:
+    """(part, core of it, its time when it sent) of whose packet a core waited for at an event; None: for none."""
+    event, before = part.events[number], part.times[core, number - 1] if number else 0.0
+    if event.stages is None or part.times[core, number] == before:
         return None
+    stages = float(event.stages[core])
+    sender = round((stages - floor(stages)) / UNIT) - 1
+    if sender < 0:
+        return None
+    at, index = _find(parts, part, sender)
+    until = _until(parts[at], event.sent)
+    return at, index, float(parts[at].times[index, until - 1]) if until else 0.0
+
+
+def _find(parts: Sequence[Part], part: Part, core: int) -> tuple[int, int]:
+    """(part, core of it) of the core of that number of the mesh that a part is of."""
     y, x = divmod(core, part.width)
     for at, other in enumerate(parts):
         u, v = x - other.corner[0], y - other.corner[1]
         if other.number == part.number and 0 <= u < other.shape[1] and 0 <= v < other.shape[0]:
-            index, until = v * other.shape[1] + u, _until(other, sent)
-            return at, index, float(other.times[index, until - 1]) if until else 0.0
-    return None
+            return at, v * other.shape[1] + u
+    raise ValueError(f"no rank has core {core} of {part.site}")
 
 
-def _last(parts: Sequence[Part], moment: int | None) -> tuple[int, int, float]:
-    """(part, core, time) of the core that was last then; the first in order of sites, rows, columns where several."""
-    best: tuple[float, int, int, int, int, int] | None = None
-    for at, part in enumerate(parts):
-        until = len(part.events) if moment is None else _until(part, moment)
-        times = part.times[:, until - 1] if until else np.zeros(len(part.times))
-        for core in np.flatnonzero(times == times.max()):
-            x, y = _place(part, int(core))
-            found = (-float(times[core]), part.number, y, x, at, int(core))
-            best = found if best is None or found < best else best
-    assert best is not None
-    return best[4], best[5], -best[0]
+def _end(parts: Sequence[Part]) -> tuple[int, int, float]:
+    """(part, core, time) of a core that was last in the end."""
+    ends = [(part.times[:, -1] if len(part.events) else np.zeros(len(part.times))) for part in parts]
+    at = max(range(len(parts)), key=lambda at: float(ends[at].max()))
+    return at, int(np.argmax(ends[at])), float(ends[at].max())
 
 
-def _waited_for(parts: Sequence[Part], event: Event, time: float) -> tuple[int, int] | None:
-    """The core that was the last at a meeting, if it is one that is looked at."""
-    at, core, then = _last(parts, event.sent)
-    return (at, core) if then == time else None
+def _waited_for(
+    parts: Sequence[Part], lasts: Sequence[Mapping[int, Last]], moment: int, time: float
+) -> tuple[int, int] | None:
+    """(part, core) of the core that was the last at a meeting, if that is known."""
+    last = max((of_rank[moment] for of_rank in lasts if moment in of_rank), default=None)
+    if last is None or last.time != time:
+        return None
+    number, y, x = (-part for part in last.place)
+    part = next(part for part in parts if part.number == number)
+    return _find(parts, part, y * part.width + x)
+
+
+def _through(
+    parts: Sequence[Part], part: Part, exchange: Begun, end: tuple[int, float], device: Device
+) -> tuple[list[PathStep], tuple[int, float]]:
+    """The steps, last to first, that led to a core's time in an exchange: (core, time), and to which at its begin."""
+    core, time = end
+    did = journal_of(parts, part, exchange, device).last.get(core)
+    assert did is not None and did.after == time
+    steps = []
+    while did is not None:
+        y, x = divmod(core, part.width)
+        if did.after > did.begin:
+            steps.append(PathStep("relays or adds a packet", did.begin, did.after, part.site, (x, y), {}))
+        if did.hop is None:
+            time, did = did.begin, did.before
+            continue
+        hop = did.hop
+        v, u = divmod(hop.source, part.width)
+        more = {
+            "from": [u, v], "hops": 1, "left": hop.ready, "on_the_way": device.alpha, "links": hop.left - hop.ready,
+            "ramp": hop.came - hop.busy - hop.asked, "tail": hop.busy,
+        }  # fmt: skip
+        steps.append(PathStep("packet, exchange", hop.ready, hop.came, part.site, (x, y), more))
+        core, time, did = hop.source, hop.ready, hop.behind
+    return steps, (core, time)
+
+
+def journal_of(parts: Sequence[Part], part: Part, exchange: Begun, device: Device) -> Journal:
+    """All of an exchange, of all ranks' cores."""
+    mine = [other for other in parts if other.number == part.number]
+    height = max(other.corner[1] + other.shape[0] for other in mine)
+    cells = np.zeros((len(exchange.cells), height, part.width))
+    for other in mine:
+        (x, y), (rows, columns) = other.corner, other.shape
+        begun = next(one for one in other.exchanges if one.number == exchange.number)
+        cells[:, y : y + rows, x : x + columns] = begun.cells.reshape(-1, rows, columns)
+    return journal(part.width, height, cells.reshape(len(cells), -1), exchange.parts, device)

@@ -40,6 +40,7 @@ class Device:
     adds_per_cycle: float | None = None  # other element-wise operations; None: as many as multiply-accumulates
     adds_per_cycle_16: float | None = None  # the same of 16-bit numbers; None: as many as of 32-bit ones
     chunk_cycles: float | None = None  # of a whole SIMD width, vectors lying anywhere; None: 1, and they lie in step
+    chunk_cycles_16: float | None = None  # the same of 16-bit numbers, with `chunk_cycles`; None: as of 32-bit ones
     call_cycles: float = 0.0  # fixed cost of one vector instruction
     loop_cycles: float = 0.0  # software of a product's outer loop, an iteration
     step_cycles: float = 0.0  # software of a step that computes while tiles are exchanged
@@ -75,10 +76,15 @@ class Device:
         """Cycles for which a packet of nbytes keeps a link busy."""
         return 0.0 if self.link_bytes_per_cycle is None else float(-(-nbytes // self.link_bytes_per_cycle))
 
-    def compute_cycles(self, operations: float, itemsize: int = 4) -> float:
-        """Cycles of one element-wise operation on so many numbers of `itemsize` bytes; none at all cost nothing."""
+    def compute_cycles(self, operations: float, itemsize: int = 4, operands: int = 2) -> float:
+        """Cycles of one element-wise operation on so many numbers of `itemsize` bytes; none at all cost nothing.
+
+        Banks are in each other's way only where two or more operands are vectors that are read.
+        """
         rate = self.adds_rate(itemsize)
-        return self.call_cycles + (0.0 if rate is None else self._chunks(operations, rate)) if operations else 0.0
+        if rate is None or not operations:
+            return self.call_cycles if operations else 0.0
+        return self.call_cycles + self._chunks(operations, rate, itemsize, operands)
 
     def vector_cycles(self, length: int, calls: int, itemsize: int = 4) -> float:
         """Cycles of so many vector instructions at a core, each multiply-accumulates on `length` numbers.
@@ -86,7 +92,7 @@ class Device:
         An instruction takes whole cycles: a last one that fills the width by half takes as long as any.
         """
         rate = _of_width(itemsize, self.macs_per_cycle, self.macs_per_cycle_16)
-        cycles = 0.0 if rate is None else self._chunks(length, rate)
+        cycles = 0.0 if rate is None else self._chunks(length, rate, itemsize)
         return calls * (self.call_cycles + (cycles if self.chunk_cycles is not None else float(ceil(cycles))))
 
     def matmul_cycles(self, m: int, k: int, n: int, itemsize: int, down: bool = False) -> float:
@@ -122,15 +128,17 @@ class Device:
             return self.macs_per_cycle
         return _of_width(itemsize, self.adds_per_cycle, self.adds_per_cycle_16)
 
-    def _chunks(self, length: float, width: float) -> float:
-        """Cycles for a vector of so many numbers, `width` at once.
+    def _chunks(self, length: float, width: float, itemsize: int, operands: int = 2) -> float:
+        """Cycles for a vector of so many numbers of that many bytes, `width` at once.
 
         Memory is read a whole width at a time, and nothing is known of where a vector begins: n numbers touch
         1 + (n - 1) / width of these chunks in the mean. What a chunk takes contains what its banks do, in the mean.
         """
         if self.chunk_cycles is None:
             return length / width
-        return self.chunk_cycles * (length / width + max(0.0, 1 - 1 / width))
+        cycles = _of_width(itemsize, self.chunk_cycles, self.chunk_cycles_16) if operands > 1 else 1.0
+        assert cycles is not None
+        return cycles * (length / width + max(0.0, 1 - 1 / width))
 
 
 def _of_width(itemsize: int, full: float | None, half: float | None) -> float | None:

@@ -10,7 +10,7 @@ from math import isfinite
 from types import NoneType
 from typing import Any, get_args, get_type_hints
 
-from meshrt.errors import UsageError
+from meshrt.errors import UsageError, nearest
 from meshrt.mesh.device import ENERGY, Device
 from meshrt.mesh.presets import PRESETS
 
@@ -26,7 +26,8 @@ def find_device(name: str | Device, **overrides: int | None) -> Device:
     elif name in PRESETS:
         device = PRESETS[name]
     else:
-        raise UsageError(f"no device {name!r}; there are {', '.join(PRESETS)}, and files as mine.toml")
+        hint = nearest(name, PRESETS, f"there are {', '.join(PRESETS)}, and files as mine.toml")
+        raise UsageError(f"no device {name!r}: {hint}")
     return replace(device, **{key: value for key, value in overrides.items() if value is not None})  # type: ignore[arg-type]
 
 

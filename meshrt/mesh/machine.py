@@ -13,11 +13,12 @@ from meshrt.mesh.device import Device
 from meshrt.mesh.devicefile import find_device
 from meshrt.mesh.mapfile import write_maps
 from meshrt.mesh.mesh import parse_mesh
+from meshrt.mesh.meter import merge
 from meshrt.mesh.presets import PRESETS
 from meshrt.mesh.report import rows, title
 from meshrt.mesh.roofline import ceilings
 from meshrt.mesh.timeline import Timeline, choose, write_timeline
-from meshrt.program import AtLeast, AtMost, Choices, Shown
+from meshrt.options import AtLeast, AtMost, Choices, Shown
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
 from meshrt.ranks.files import check_target
@@ -43,6 +44,10 @@ def open_machine(
     trace: Annotated[str | None, "Write what some cores did when, for a trace viewer such as Perfetto.", Shown("PATH")
         ] = None,
     trace_cores: Annotated[str | None, "Which.  [default: 32 along the diagonal]", Shown("X,Y;X,*;...")] = None,
+    trace_links: Annotated[str | None, "And when links out of these were busy.  [default: none]",
+        Shown("X,Y;X,*;...")] = None,
+    goal: Annotated[str | None, "Write all messages as a GOAL schedule, for LogGOPSim.", Shown("FILE")] = None,
+    chakra: Annotated[str | None, "The same as Chakra traces PREFIX.CORE.et, for ASTRA-sim.", Shown("PREFIX")] = None,
 ) -> Block:  # fmt: skip
     """This rank's block of the mesh. `wafer` lays one of that width and height on a wafer with defects; `timed` as in
     `Cores`. UsageError.
@@ -54,10 +59,15 @@ def open_machine(
             raise UsageError(f"--maps {maps}: the name ends with .npz")
     if trace_cores is not None and trace is None:
         raise UsageError(f"--trace-cores {trace_cores!r} are for --trace: give it, or leave them away")
-    timeline = None if trace is None else Timeline(trace, trace_cores)
+    if trace_links is not None and trace is None:
+        raise UsageError(f"--trace-links {trace_links!r} are for --trace: give it, or leave them away")
+    timeline = None if trace is None else Timeline(trace, trace_cores, trace_links)
     if trace is not None:
         check_target("--trace", trace)
         choose(trace_cores, width, height)
+        if trace_links is not None:
+            choose(trace_links, width, height, "--trace-links")
+    messages = _messages(goal, chakra, width * height)
     numbers = find_device(device, core_memory=core_memory, route_entries=route_entries)
     if defects is None:
         if spares is not None:
@@ -71,10 +81,25 @@ def open_machine(
         raise UsageError(f"--defects-seed is for a RATE; --defects {defects} is a file, leave the seed away")
     else:
         laid = make_wafer(defects, spares, defects_seed or 0, width, height)
-    block = make_block(comm, numbers, width, height, board, payload, laid, maps, timeline, timed)
+    block = make_block(comm, numbers, width, height, board, payload, laid, maps, timeline, timed, messages)
     block.console = console
     board.owned_by(os.getpid(), block.mesh.cores_here)
     return block
+
+
+def _messages(goal: str | None, chakra: str | None, cores: int) -> Any:
+    """What keeps the messages of a run, if they are to be written. UsageError."""
+    if goal is None and chakra is None:
+        return None
+    from meshrt.mesh.messages import MANY, Messages  # few runs are
+
+    if goal is not None:
+        check_target("--goal", goal)
+    if chakra is not None:
+        check_target("--chakra", f"{chakra}.0.et")
+        if cores > MANY:
+            raise UsageError(f"--chakra writes a file a core, for {MANY} cores at most, and these are {cores}")
+    return Messages(goal, chakra)
 
 
 def gather(block: Block) -> Measured | None:
@@ -84,5 +109,10 @@ def gather(block: Block) -> Measured | None:
         write_maps(block, block.ledger.segments, block.ledger.maps_path)
     if block.ledger.timeline is not None:
         named = [(part.name, part.begin[0], part.end[0]) for part in block.ledger.segments]
-        write_timeline(block.ledger.timeline, block.control, block.device, named)
+        crossed = merge(block.ledger.segments).counters.links
+        write_timeline(block.ledger.timeline, block.control, block.device, named, crossed)
+    if block.ledger.messages is not None:
+        from meshrt.mesh.messages import write_messages
+
+        write_messages(block.ledger.messages, block.control, block.device)
     return measured

@@ -3,7 +3,8 @@
 Arrays are [H, W] by core, y first, and [4, H, W] by link: that out of the core to the north, east, south, west; of
 ramps [2, H, W]: out of the core, and into it. Each
 is named PART/MAP, as `total/macs` or `prefill/link_bytes`; of further sites of a run on the wafer PART/SITE/MAP.
-`about` is a JSON text that lists them.
+Who sent to whom are lists, int64 [pairs, 4]: sender, receiver, bytes, packets of every two places that had any, in that
+order (pairs.py). `about` is a JSON text that lists all.
 """
 
 import json
@@ -16,6 +17,7 @@ from meshrt.mesh.block import Block
 from meshrt.mesh.maps import NAMES, new_maps, total
 from meshrt.mesh.mesh import PORT_NAMES, Mesh, tile_ranks
 from meshrt.mesh.meter import Segment
+from meshrt.mesh.pairs import Pairs, handed_on, merged, side_of
 from meshrt.ranks.files import write_file
 
 # What a map shows, its unit, and the counter that it adds up to ("sum") or has as its largest number ("max").
@@ -33,6 +35,11 @@ MAPS = {
     "used": ("cores", "1 where the time of a core went on", "sum cores_used"),
     "memory": ("bytes", "the most that each core held", "max memory_bytes.max"),
     "entries": ("entries", "the most that each router's table held", "max route_entries.max"),
+}
+
+PAIRS = {
+    "pairs": "from the core whose ramp each packet left to each that took it in; a packet sent on is one of each leg",
+    "carried": "by exchanges, from the core that had a tile, or asked for one, to the one that it was for",
 }
 
 
@@ -61,6 +68,8 @@ def write_maps(block: Block, segments: Sequence[Segment], path: str) -> None:
             "ports": PORT_NAMES[:4],
             "maps": {name: {"unit": unit, "says": says, "adds_up_to": counter}
                      for name, (unit, says, counter) in MAPS.items()},
+            "pairs": {"columns": ["sender", "receiver", "bytes", "packets"], "lists": PAIRS,
+                      "sites": {site.strip(): _places(site) for site in sites}},
         }  # fmt: skip
         arrays = {"about": np.array(json.dumps(about)), **arrays}
         write_file("--maps", path, lambda stream: np.savez_compressed(stream, **arrays))
@@ -88,25 +97,27 @@ def _whole(block: Block, segments: Sequence[Segment], site: str, cycles: float) 
         return {}
     mesh = _mesh_of(site, block, 0)
     whole: dict[str, np.ndarray] = {}
-    for rank, (arrays, _, _) in enumerate(shares):
+    for rank, (arrays, *_) in enumerate(shares):
         part = _mesh_of(site, block, rank)
         rows, columns = slice(part.y0, part.y0 + part.block_height), slice(part.x0, part.x0 + part.block_width)
         for name, array in arrays.items():
             at_whole = whole.setdefault(name, np.zeros((*array.shape[:-2], mesh.height, mesh.width), array.dtype))
             at_whole[..., rows, columns] = array
     whole["idle"] = 1 - whole["busy"] / cycles if cycles else np.zeros_like(whole["busy"])
-    core, names = min((core, names) for peak, core, names in ((max(a["memory"].flat), c, n) for a, c, n in shares)
+    core, names = min((core, names) for peak, core, names in ((max(a["memory"].flat), c, n) for a, c, n, _ in shares)
                       if peak == whole["memory"].max())  # fmt: skip
     whole["memory_core"] = np.array(core[::-1])
     whole["memory_names"] = np.array([*names] or [""])
     whole["memory_names_bytes"] = np.array([*names.values()] or [0], np.int64)
-    return {name: whole[name] for name in (*MAPS, "memory_core", "memory_names", "memory_names_bytes")}
+    for at, name in enumerate(PAIRS):
+        whole[name] = merged(mesh, [share[-1][at] for share in shares]).table()
+    return {name: whole[name] for name in (*MAPS, "memory_core", "memory_names", "memory_names_bytes", *PAIRS)}
 
 
 def _share(
     block: Block, segments: Sequence[Segment], site: str
-) -> tuple[dict[str, np.ndarray], tuple[int, int], dict[str, int]]:
-    """This rank's part: arrays by name, and its fullest core, (y, x) of the mesh, with the names of what that held."""
+) -> tuple[dict[str, np.ndarray], tuple[int, int], dict[str, int], list[Pairs]]:
+    """This rank's part: arrays by name, its fullest core, (y, x), with the names of what that held; PAIRS."""
     mesh = _mesh_of(site, block, block.mesh.rank)
     shape = mesh.block_height, mesh.block_width
     counters = [segment.counters for segment in segments]
@@ -128,7 +139,16 @@ def _share(
     arrays["entries"] = np.maximum.reduce([nothing, *(peak.entries for peak in peaks)])
     y, x = (int(at) for at in np.unravel_index(np.argmax(arrays["memory"]), shape))
     names = next((peak.names((y, x)) for peak in peaks if peak.most[y, x] == arrays["memory"][y, x]), {})
-    return arrays, (mesh.y0 + y, mesh.x0 + x), names
+    both = [one.pairs[site] for one in counters if site in one.pairs]
+    packets, carried = (merged(mesh, [pairs[at] for pairs in both]) for at in range(2))
+    return arrays, (mesh.y0 + y, mesh.x0 + x), names, [handed_on(packets, mesh, sums), carried]
+
+
+def _places(site: str) -> dict[str, int]:
+    """Of a site: a place is a square of `side` x `side` cores, and numbered row by row, `columns` a row."""
+    *_, width, _, height = site.split(" ")
+    side = side_of(int(width), int(height))
+    return {"side": side, "columns": -(-int(width) // side), "rows": -(-int(height) // side)}
 
 
 def _mesh_of(site: str, block: Block, rank: int) -> Mesh:

@@ -16,7 +16,8 @@ class Maps:
     """Of a rank's cores at one site, in one segment: int64 [bh, bw], and of links [4, bh, bw] by port of departure.
 
     Cycles are float64: `busy` those in which a core computed or its software touched a packet, `link_busy` those for
-    which packets kept a link busy. The bytes of links are counted anyway (`Counters.links`).
+    which packets kept a link busy. The bytes of links are counted anyway (`Counters.links`). `handed` are packets of
+    exchanges over each link, which software hands on from core to core.
     """
 
     messages: np.ndarray
@@ -26,6 +27,8 @@ class Maps:
     busy: np.ndarray
     link_packets: np.ndarray
     link_busy: np.ndarray
+    handed: np.ndarray
+    handed_bytes: np.ndarray
 
     def add(self, name: str, amount: int | np.ndarray, cores: np.ndarray | None = None) -> None:
         """At every core, or at those `cores` (bool [bh, bw])."""
@@ -51,7 +54,8 @@ def new_maps(shape: tuple[int, int]) -> Maps:
     """Nothing so far."""
     links = (4, *shape)
     messages, stages, macs, rebuilt = np.zeros((4, *shape), np.int64)
-    return Maps(messages, stages, macs, rebuilt, np.zeros(shape), np.zeros(links, np.int64), np.zeros(links))
+    packets, handed, handed_bytes = np.zeros((3, *links), np.int64)
+    return Maps(messages, stages, macs, rebuilt, np.zeros(shape), packets, np.zeros(links), handed, handed_bytes)
 
 
 def total(maps: Sequence[Maps]) -> Maps:

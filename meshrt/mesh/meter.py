@@ -2,7 +2,7 @@
 
 from dataclasses import field
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -10,6 +10,10 @@ from meshrt.mesh.maps import Maps
 from meshrt.mesh.peaks import Peaks
 from meshrt.mesh.timeline import Timeline
 from meshrt.records import dataclass
+
+if TYPE_CHECKING:
+    from meshrt.mesh.messages import Messages
+    from meshrt.mesh.pairs import Pairs
 
 
 @dataclass(eq=False)
@@ -38,6 +42,7 @@ class Counters:
     out_of_order: int = 0  # heads that waited at a link for one that asked for it later (order.py)
     longest_wait: float = 0.0  # cycles, of those
     maps: dict[str, Maps] = field(default_factory=dict)  # by site, where they are wanted; so are the peaks
+    pairs: dict[str, tuple["Pairs", "Pairs"]] = field(default_factory=dict)  # and these, of packets; carried (pairs.py)
     peaks: dict[str, list[Peaks]] = field(default_factory=dict)  # of each time that cores were at work
 
 
@@ -84,6 +89,7 @@ class Ledger:
     at_work: dict[int, Any] = field(default_factory=dict)  # blocks that have yet to enter counts of theirs, by id
     maps_path: str | None = None  # of a file for what each core and link did
     timeline: Timeline | None = None  # of some cores, if somebody wants to look at it
+    messages: "Messages | None" = None  # all of them, if they are to be written
 
 
 @dataclass(frozen=True, eq=False)

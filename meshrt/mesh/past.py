@@ -5,17 +5,23 @@ which are whole. A core that waited for a packet finds there whose it was. Nothi
 stages, and where two paths are compared, fractions decide between equal ones alone.
 """
 
+from collections.abc import Sequence
 from dataclasses import field
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from meshrt.mesh.clock import STAGES, TIME
+from meshrt.mesh.clock import IS_THERE, STAGES, TIME
 from meshrt.mesh.mesh import Mesh
 from meshrt.records import dataclass
 
+if TYPE_CHECKING:
+    from meshrt.mesh.exchange.legs import Transfer
+    from meshrt.mesh.exchange.retrace import Begun
+
 SENDS = 20_000  # transfers and meetings of a run that are followed: what comes after them is one step, "not kept"
 NUMBERS = 1 << 28  # of cores times transfers, of larger meshes
+EXCHANGE = 10  # transfers whose room an exchange takes: the clock's cells are kept
 UNIT = 2.0**-22  # of the fraction: a mesh has fewer cores
 MEETS = "waits for the last core"
 HANDS = "hands packets on to any core, and waits for its own"
@@ -25,16 +31,18 @@ HANDS = "hands packets on to any core, and waits for its own"
 class Event:
     """Clocks went on: after `moment` transfers and meetings, to these times, float64 [cores of the block].
 
-    Of a wait: for the transfer of number `sent`, from the cores of these numbers (-1: none), whose packets asked for
-    the receiver's ramp at `asked`; `sent` is -1 for what is no wait for a packet, and the moment of a meeting there.
+    Of a wait: for the transfer of number `sent`, whose packets asked for the receiver's ramp at `asked`; the numbers of
+    their cores are in the fractions of `stages`, where a core's time went on. `sent` is -1 for what is no wait for a
+    packet, and the moment of a meeting there.
     """
 
     moment: int
     name: str
     times: np.ndarray
     sent: int = -1
-    sources: np.ndarray | None = None
+    stages: np.ndarray | None = None
     asked: np.ndarray | None = None
+    hops: np.ndarray | int = 0  # of the packets, by core as `times`; of what was not run, on the path of all cores
 
 
 @dataclass(eq=False)
@@ -43,10 +51,24 @@ class Moments:
 
     count: int = 0
     most: int = SENDS
+    pasts: list["Past"] = field(default_factory=list)  # of this rank, all blocks
+    lasts: dict[int, "Last"] = field(default_factory=dict)  # of them, who was last when some met, by its moment
 
     @property
     def over(self) -> bool:
         return self.count >= self.most
+
+
+class Last(NamedTuple):
+    """The core that all others wait for, by its time and, where several are as late, by the length of its path.
+
+    They sort: the last is the largest. Place: number of the block, y, x of the mesh, as negative numbers.
+    """
+
+    time: float
+    hops: int
+    stages: int
+    place: tuple[int, int, int]
 
 
 @dataclass(eq=False)
@@ -60,6 +82,7 @@ class Past:
     moments: Moments
     events: list[Event] = field(default_factory=list)
     busy: dict[int, float] = field(default_factory=dict)
+    exchanges: list["Begun"] = field(default_factory=list)
     last: np.ndarray = field(init=False)
     own: np.ndarray = field(init=False)  # fractions
 
@@ -68,6 +91,7 @@ class Past:
         rows = np.arange(mesh.y0, mesh.y0 + mesh.block_height)[:, None] * mesh.width
         self.own = (rows + np.arange(mesh.x0, mesh.x0 + mesh.block_width) + 1) * UNIT
         self.last = self.state[TIME].copy()
+        self.moments.pasts.append(self)
         self.sign()
 
     def sign(self) -> None:
@@ -84,24 +108,42 @@ class Past:
         self.moments.count += 1
         return number
 
-    def note(self, name: str, sent: int = -1, asked: np.ndarray | None = None) -> None:
+    def exchange(self, cells: np.ndarray, transfers: "Sequence[Transfer]") -> None:
+        """An exchange begins, with the clock's cells like these. It takes the room of EXCHANGE transfers."""
+        moments = self.moments
+        if not moments.over:
+            from meshrt.mesh.exchange.retrace import begun
+
+            self.exchanges.append(begun(moments.count, cells, transfers))
+        moments.count += EXCHANGE
+
+    def is_last(self) -> Last:
+        """The last core of this block: `Clock.last`."""
+        time, hops, stages = (np.floor(part) if row else part for row, part in enumerate(self.state))
+        order = np.lexsort([stages.ravel(), hops.ravel(), time.ravel()])
+        end = order[-1]
+        alike = (time.ravel() == time.flat[end]) & (hops.ravel() == hops.flat[end])
+        y, x = divmod(int(np.argmax(alike & (stages.ravel() == stages.flat[end]))), time.shape[1])
+        place = -self.number, -(self.mesh.y0 + y), -(self.mesh.x0 + x)
+        return Last(float(time[y, x]), int(hops[y, x]), int(stages[y, x]), place)
+
+    def note(self, name: str, sent: int = -1, asked: np.ndarray | None = None, hops: np.ndarray | int = 0) -> None:
         """Clocks may have gone on, and this is why."""
         meets, moments = name == MEETS, self.moments
+        if name == IS_THERE:
+            if not moments.over:
+                moments.lasts[moments.count] = max(past.is_last() for past in moments.pasts)
+            return
         if meets:
             moments.count += 1
         if moments.count > moments.most:
             return
         now = self.state[TIME]
-        if (now != self.last).any():
-            before, self.last = self.last, now.copy()
-            sources = None
-            if sent >= 0:
-                stages = self.state[STAGES]
-                found = np.rint((stages - np.floor(stages)) / UNIT).astype(np.int32) - 1
-                sources = np.where(now != before, found, -1).ravel()
-            self.events.append(
-                Event(moments.count, name, self.last.ravel(), moments.count - 1 if meets else sent, sources, asked)
-            )
+        if meets or (now != self.last).any():
+            self.last = now.copy()
+            stages = self.state[STAGES].flatten() if sent >= 0 else None
+            moment = moments.count - 1 if meets else sent
+            self.events.append(Event(moments.count, name, self.last.ravel(), moment, stages, asked, hops))
             if sent >= 0:
                 self.sign()
         if meets or name == HANDS:
@@ -113,5 +155,5 @@ class Past:
         return {
             "site": self.site, "number": self.number, "corner": (mesh.x0, mesh.y0),
             "shape": (mesh.block_height, mesh.block_width), "width": mesh.width,
-            "events": self.events, "busy": self.busy,
+            "events": self.events, "busy": self.busy, "exchanges": self.exchanges,
         }  # fmt: skip

@@ -17,6 +17,10 @@ _SOFTWARE = (
     "of both, as the kernels' tiles begin anywhere",
 )
 
+# Of a chunk of four 16-bit numbers: eight banks, of which both operands ask for four, and no bank twice only where they
+# begin four numbers apart. Else it takes two cycles. Tiles begin anywhere, so one of eight places is free.
+_FOUR_OF_EIGHT_BANKS = (1 + 7 * 2) / 8
+
 _ENERGY = (
     "hop_picojoules: tenths of a picojoule a bit over the wafer (WaferLLM, Table 1); at most what a core's peak power "
     "leaves for its router's five ports of 32 bits, all busy in each cycle",
@@ -43,6 +47,7 @@ WSE2 = Device(
     adds_per_cycle=2.0,
     adds_per_cycle_16=4.0,
     chunk_cycles=1.5,
+    chunk_cycles_16=_FOUR_OF_EIGHT_BANKS,
     call_cycles=1.0,
     loop_cycles=38.0,
     step_cycles=83.5,
@@ -71,6 +76,9 @@ WSE2 = Device(
         "macs_per_cycle_16, adds_per_cycle, adds_per_cycle_16: Cerebras SDK documentation, language appendix, SIMD "
         "mode (@fmach, @faddh and the like 4, @fadds 2, @fmacs none)",
         *_SOFTWARE,
+        "chunk_cycles_16: 8 banks of 16-bit words; four numbers of each of two operands at once are one cycle where "
+        "src0 % 8 == (src1 + 4) % 8 (Cerebras SDK documentation, language appendix, SIMD mode), else two: the mean of "
+        "the eight places that a tile can begin at",
         *_ENERGY,
         "software costs what it does on a WSE-3: one stencil program takes the same time in the simulators of both, "
         "16,678 and 16,696 cycles, 42,663 and 42,772",
@@ -86,6 +94,7 @@ WSE3 = replace(
     beta=10.0,
     macs_per_cycle_16=8.0,
     adds_per_cycle_16=8.0,
+    chunk_cycles_16=None,
     die_rows=1172 / 7,
     die_cycles=17.5,
     hop_picojoules=(0.05, 0.17),
@@ -98,6 +107,8 @@ WSE3 = replace(
         "core_memory, route_entries, link_bytes_per_cycle, macs_per_cycle, adds_per_cycle, stream_adds: as wse2",
         "clock_hz: by which the published times of WaferLLM's kernels were made from cycles; the machine's is lower",
         "macs_per_cycle_16, adds_per_cycle_16: Cerebras SDK documentation, language appendix, SIMD mode (8 on WSE-3)",
+        "chunk_cycles_16: none: eight numbers of each operand are more than eight banks of 16-bit words give, so "
+        "wse2's rule cannot hold here; the constants below were found with chunk_cycles for all",
         "alpha, beta, die_cycles: the least squares below, over MeshGEMV's rows; alpha and beta come out as twice "
         "those of wse2",
         "die_rows: inferred: MeshGEMV's time goes up in a step where the way to its root crosses a multiple of 1172 / 7"

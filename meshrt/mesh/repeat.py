@@ -39,6 +39,7 @@ def repeated(block: "Block", times: int) -> Iterator[None]:
     moments = clock.link_free, clock.ramp_in, clock.ramp_out, clock.asked_at, clock.idle
     free = [(until, until.copy()) for until in moments]
     maps = {site: one.copy() for site, one in counters.maps.items()}
+    pairs = {site: [one.copy() for one in both] for site, both in counters.pairs.items()}
     began, met, begin = clock.state[TIME].copy(), clock.met, block.control.allreduce(clock.last(), max)
     yield
     if block.counters is not counters:
@@ -55,6 +56,9 @@ def repeated(block: "Block", times: int) -> Iterator[None]:
             nbytes += more * (nbytes - earlier.get(site, 0))
     for site, one in counters.maps.items():
         one.repeat(maps.get(site), more)
+    for site, both in counters.pairs.items():
+        for one_pairs, earlier_pairs in zip(both, pairs.get(site, (None, None)), strict=True):
+            one_pairs.repeat(earlier_pairs, more)
     end = block.control.allreduce(clock.last(), max)
     for until, was_until in free:
         until[until != was_until] += more * (end[TIME] - begin[TIME])
@@ -65,7 +69,7 @@ def repeated(block: "Block", times: int) -> Iterator[None]:
     for part in (TIME, HOPS, STAGES):
         clock.state[part][busy] += more * (end[part] - begin[part])
     if clock.seen is not None:
-        clock.seen(f"{more} times more, as before")
+        clock.seen(f"{more} times more, as before", hops=more * int(end[HOPS] - begin[HOPS]))
 
 
 def sampled(block: "Block", steps: int, sample: int | None) -> Iterator[int]:

@@ -5,14 +5,14 @@ core: its steps lie end to end, and add up to the whole run, to the cycle.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from meshrt.errors import UsageError
-from meshrt.mesh.clock import TIME
+from meshrt.mesh.clock import IS_THERE, TIME, Clock
 from meshrt.mesh.device import Device
 from meshrt.mesh.mesh import Mesh
 from meshrt.ranks.control import Control
@@ -20,11 +20,16 @@ from meshrt.ranks.files import write_file
 from meshrt.records import dataclass
 
 if TYPE_CHECKING:
+    from meshrt.mesh.criticalpath import Part
+    from meshrt.mesh.exchange.legs import Transfer
+    from meshrt.mesh.linktrace import Links
     from meshrt.mesh.past import Moments, Past
 
 CORES = 32  # of a mesh that are looked at, if nobody says which
 MOST_CORES = 1024
 STEPS = 20_000  # of a core that are kept: what follows is one step, "not kept"
+
+NOTES = 4096  # that are made into steps together
 
 Step = tuple[str, float, float]  # what, and from when to when, in cycles
 
@@ -40,19 +45,46 @@ class Tracks:
     at: tuple[np.ndarray, np.ndarray]
     last: np.ndarray
     steps: list[list[Step]]
+    links: "Links | None" = None
+    names: list[str] = field(default_factory=list)  # notes that are no steps yet: why, and what time it was then
+    rows: list[np.ndarray] = field(default_factory=list)
 
-    def note(self, name: str, sent: int = -1, asked: np.ndarray | None = None) -> None:
+    def note(self, name: str, sent: int = -1, asked: np.ndarray | None = None, hops: np.ndarray | int = 0) -> None:
         """Clocks may have gone on, and this is why: `Past.note`."""
-        self.past.note(name, sent, None if asked is None else asked.ravel())
-        now = self.state[TIME][self.at]
-        for core in np.flatnonzero(now > self.last):
-            steps, begin, end = self.steps[core], float(self.last[core]), float(now[core])
-            if steps and steps[-1][2] == begin and (steps[-1][0] == name or len(steps) > STEPS):
-                name_, begin, _ = steps.pop()
-                steps.append((name_, begin, end))
-            else:
-                steps.append((name if len(steps) < STEPS else "not kept", begin, end))
-        self.last = now
+        self.past.note(name, sent, None if asked is None else asked.ravel(), hops)
+        if name == IS_THERE:
+            return
+        self.names.append(name)
+        self.rows.append(self.state[TIME][self.at])
+        if len(self.names) == NOTES:
+            self.enter()
+
+    def enter(self) -> None:
+        """Make steps of the notes."""
+        if not self.names:
+            return
+        numbers = {name: number for number, name in enumerate(dict.fromkeys(self.names))}
+        whys, names = np.array([numbers[name] for name in self.names]), [*numbers]
+        times = np.array([self.last, *self.rows])
+        for core, steps in enumerate(self.steps):
+            at = np.flatnonzero(times[1:, core] > times[:-1, core])
+            if not len(at):
+                continue
+            why = whys[at]
+            first = np.flatnonzero(np.append(True, why[1:] != why[:-1]))
+            begins, ends = (
+                times[at[first], core].tolist(),
+                times[at[np.append(first[1:], len(at)) - 1] + 1, core].tolist(),
+            )
+            for number, begin, end in zip(why[first].tolist(), begins, ends, strict=True):
+                if steps and (steps[-1][0] == names[number] or len(steps) > STEPS):
+                    name, begin, _ = steps.pop()
+                    steps.append((name, begin, end))
+                else:
+                    steps.append((names[number] if len(steps) < STEPS else "not kept", begin, end))
+        self.last = times[-1]
+        self.names.clear()
+        self.rows.clear()
 
 
 @dataclass(eq=False)
@@ -61,13 +93,15 @@ class Timeline:
 
     path: str
     chosen: str | None = None
+    links: str | None = None  # the cores whose links out are looked at; None: none
     tracks: list[Tracks] = field(default_factory=list)
     moments: "Moments | None" = None
 
-    def watch(self, mesh: Mesh, site: str, state: np.ndarray) -> Callable[..., None]:
-        """What is to be called where clocks of this block may have gone on, with the reason."""
+    def watch(self, mesh: Mesh, site: str, clock: Clock) -> None:
+        """Look at a block: from now on its clock tells where times may have gone on, with the reason."""
+        state, least = clock.state, 0 if self.tracks else 1  # a further mesh of the run may be smaller
         here = [
-            (x, y) for x, y in choose(self.chosen, mesh.width, mesh.height)
+            (x, y) for x, y in choose(self.chosen, mesh.width, mesh.height, least=least)
             if 0 <= x - mesh.x0 < mesh.block_width and 0 <= y - mesh.y0 < mesh.block_height
         ]  # fmt: skip
         at = np.array([y - mesh.y0 for _, y in here], int), np.array([x - mesh.x0 for x, _ in here], int)
@@ -77,14 +111,26 @@ class Timeline:
             self.moments = Moments(most=min(SENDS, NUMBERS // (mesh.width * mesh.height)))
         past = Past(site, len(self.tracks), mesh, state, self.moments)
         self.tracks.append(Tracks(site, here, state, past, at, state[TIME][at].copy(), [[] for _ in here]))
-        return self.tracks[-1].note
+        clock.seen, clock.past = self.tracks[-1].note, past
+        if self.links is not None:
+            from meshrt.mesh.linktrace import links_of
 
-    def sends(self, note: Any, busy: float) -> int:
-        """A transfer of the block that has this `note` begins: its number. Links are busy with a packet for so long."""
-        return int(note.__self__.past.sends(busy))
+            cores = choose(self.links, mesh.width, mesh.height, "--trace-links", least)
+            clock.links = links_of(site, past.number, mesh, clock, cores, self.moments)
+            self.tracks[-1].links = clock.links
+
+    def exchanges(self, clock: Clock, transfers: "Sequence[Transfer]") -> None:
+        """An exchange of the block of this clock begins."""
+        clock.past.exchange(clock.cells, transfers)
+
+    def sends(self, clock: Clock, busy: float) -> int:
+        """A transfer of the block of this clock begins: its number. Links are busy with a packet for so long."""
+        return int(clock.past.sends(busy))
 
 
-def choose(text: str | None, width: int, height: int) -> list[tuple[int, int]]:
+def choose(
+    text: str | None, width: int, height: int, option: str = "--trace-cores", least: int = 1
+) -> list[tuple[int, int]]:
     """'3,*;0,0' -> the cores of column 3, and core (0, 0), of those that the mesh has; None: some along its diagonal.
 
     UsageError.
@@ -97,26 +143,28 @@ def choose(text: str | None, width: int, height: int) -> list[tuple[int, int]]:
     for part in text.split(";"):
         words = [word.strip() for word in part.split(",")]
         if len(words) != 2 or not all(word == "*" or word.isdecimal() for word in words):
-            raise UsageError(f"--trace-cores {text!r}: give X,Y or X,* or *,Y, with a ; between several")
+            raise UsageError(f"{option} {text!r}: give X,Y or X,* or *,Y, with a ; between several")
         columns, rows = (
             range(length) if word == "*" else range(int(word), min(int(word) + 1, length))
             for word, length in zip(words, (width, height), strict=True)
         )
         chosen |= {(x, y) for x in columns for y in rows}
-    if not 0 < len(chosen) <= MOST_CORES:
-        raise UsageError(
-            f"--trace-cores {text!r} are {len(chosen)} of {width} x {height} cores; give 1 to {MOST_CORES}"
-        )
+    if not least <= len(chosen) <= MOST_CORES:
+        raise UsageError(f"{option} {text!r} are {len(chosen)} of {width} x {height} cores; give 1 to {MOST_CORES}")
     return sorted(chosen)
 
 
-def write_timeline(timeline: Timeline, control: Control, device: Device, phases: Sequence[Step]) -> None:
+def write_timeline(
+    timeline: Timeline, control: Control, device: Device, phases: Sequence[Step], crossed: Mapping[str, np.ndarray]
+) -> None:
     """All ranks' steps and the critical path, in the Trace Event Format (JSON), in microseconds; cycles are told too.
 
-    Rank 0 writes.
+    `crossed`: bytes over the links of this rank, [4, bh, bw], by site. Rank 0 writes.
     """
-    from meshrt.mesh.criticalpath import follow, parts_of, waited
+    from meshrt.mesh.criticalpath import follow, parts_of, waits
 
+    for track in timeline.tracks:
+        track.enter()
     shares = control.gather(
         [
             (track.site, core, steps)
@@ -125,21 +173,42 @@ def write_timeline(timeline: Timeline, control: Control, device: Device, phases:
         ]
     )
     pasts = control.gather([track.past.share() for track in timeline.tracks])
+    lasts = control.gather({} if timeline.moments is None else timeline.moments.lasts)
+    links = control.gather(
+        [track.links.share(crossed.get(track.site)) for track in timeline.tracks if track.links is not None]
+    )
     end = max((phase[2] for phase in phases), default=0.0)
-    if shares is None or pasts is None:
+    if shares is None or pasts is None or lasts is None or links is None:
         return
     parts = parts_of([past for share in pasts for past in share])
     tracks = sorted((track for share in shares for track in share), key=lambda track: track[:2])
     events = [_event("phases", "phases", step, device) for step in phases if step[0]]
-    for step in follow(parts, device, end):
+    for step in follow(parts, lasts, device, end):
         where = {"core": list(step.core), "site": step.site.strip(), **step.more}
         events.append(_event("critical path", "critical path", step[:3], device, where))
     for site, (x, y), steps in tracks:
-        for step in steps:
-            more = waited(parts, device, site, (x, y), step[2]) if step[0].startswith("waits for route") else {}
-            events.append(_event(site.strip(), f"core ({x}, {y})", step, device, more))
+        at = [number for number, step in enumerate(steps) if step[0].startswith("waits for route")]
+        why = dict(zip(at, waits(parts, device, site, (x, y), [steps[number][2] for number in at]), strict=True))
+        lane = f"core ({x}, {y})"
+        events += [_event(site.strip(), lane, step, device, why.get(number)) for number, step in enumerate(steps)]
+    events += _of_links([share for of_rank in links for share in of_rank], parts, device, end)
     document = {"traceEvents": events, "displayTimeUnit": "ns"}
     write_file("--trace", timeline.path, lambda stream: stream.write((json.dumps(document) + "\n").encode()))
+
+
+def _of_links(
+    shares: Sequence[Mapping[str, Any]], parts: "Sequence[Part]", device: Device, end: float
+) -> Iterator[dict[str, Any]]:
+    """When chosen links were busy."""
+    if not shares:
+        return
+    from meshrt.mesh.criticalpath import journal_of
+    from meshrt.mesh.linktrace import intervals
+
+    exchanges = {(part.number, one.number): (part, one) for part in parts for one in part.exchanges}
+    journals = {key: journal_of(parts, part, one, device) for key, (part, one) in exchanges.items()}
+    for site, lane, step, more in intervals(shares, journals, device, end):
+        yield _event(f"links {site.strip()}", lane, step, device, more)
 
 
 def _event(process: str, lane: str, step: Step, device: Device, more: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from meshrt.errors import UsageError
 from meshrt.neuron.device import NeuronDevice
 from meshrt.neuron.dtypes import rounded
 from meshrt.neuron.memory import Hbm, Psum, Sbuf
-from meshrt.neuron.store import Store, View
+from meshrt.neuron.store import Store, View, check_start
 from meshrt.neuron.timeline import DmaRings, Engine
 from meshrt.ranks.trace import Event
 from meshrt.records import dataclass
@@ -98,6 +98,9 @@ class Core(ABC):
 
     def issue(self, engine: Engine, name: str, cycles: float, reads: Sequence[View], write: View) -> None:
         """Give an instruction its place on the clock: after its engine, its operands and the readers of its result."""
+        check_start(name, write)
+        for tile in reads:
+            check_start(name, tile)
         start = self.touch(reads, write)
         nbytes = write.data.size * write.store.itemsize
         for tile in reads:

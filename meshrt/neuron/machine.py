@@ -8,7 +8,7 @@ from meshrt.neuron.cores import Cores
 from meshrt.neuron.device import NEURON_PRESETS, NeuronDevice, find_neuron_device
 from meshrt.neuron.report import rows, title
 from meshrt.neuron.roofline import ceilings
-from meshrt.program import AtLeast, AtMost, Choices, Shown
+from meshrt.options import AtLeast, AtMost, Choices, Shown
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
 from meshrt.ranks.control import Control

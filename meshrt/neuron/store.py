@@ -165,3 +165,35 @@ class View:
             store.full = store.written >= store.data.size and bool(store.mask.all())
         if store.full:
             store.mask = None
+
+
+def first_partition(view: View) -> int:
+    """The partition at which a tile of SBUF or PSUM starts. Only slices go on from another than their parent's."""
+    start, part = 0, view
+    while part.parent is not None:
+        first = part.key[0] if part.key.__class__ is tuple else part.key
+        if first.__class__ is slice:
+            start += first.indices(part.parent.shape[0])[0]
+        part = part.parent
+    return start
+
+
+def starts(rows: int) -> tuple[int, ...]:
+    """The partitions at which an operand of an engine may start that has so many (architecture guides for NKI)."""
+    return (0, 32, 64, 96) if rows <= 32 else (0, 64) if rows <= 64 else (0,)
+
+
+def check_start(name: str, view: View) -> None:
+    """UsageError for an operand that starts at a partition at which engines do not start."""
+    if view.parent is None or not view.store.buffer.on_chip:
+        return
+    start = first_partition(view)
+    if start == 0:
+        return
+    rows = view.shape[0]
+    allowed = starts(rows)
+    if start not in allowed:
+        raise UsageError(
+            f"{name}: an operand has {rows} partitions from {start} on; so many start at "
+            f"{' or '.join(map(str, allowed))}"
+        )

@@ -8,6 +8,7 @@ import numpy as np
 
 from meshrt.errors import UsageError
 from meshrt.neuron.dtypes import float32
+from meshrt.neuron.store import starts
 from meshrt.nki.constants import engine as engines
 from meshrt.nki.constants import matmul_perf_mode
 from meshrt.nki.dtypes import tile_dtype
@@ -20,8 +21,6 @@ from meshrt.nki.pattern import Pattern
 from meshrt.nki.session import session
 from meshrt.nki.tensor import Tensor
 from meshrt.nki.vector import tensor_copy
-
-STARTS = {32: (0, 32, 64, 96), 64: (0, 64), 128: (0,)}  # partitions that an operand of so many may start at
 
 
 def check_operands(name: str, left: Tensor, right: Tensor, rows: int = 1) -> None:
@@ -55,7 +54,7 @@ def check_start(name: str, which: str, tensor: Tensor) -> None:
         return
     row = int(np.prod(home.store.shape[1:]))
     start, rows = pattern.offset // row, pattern.sizes[0]
-    allowed = STARTS[32 if rows <= 32 else 64 if rows <= 64 else 128]
+    allowed = starts(rows)
     if start not in allowed:
         raise UsageError(
             f"{name}: {which} has {rows} partitions from {start} on; so many start at {' or '.join(map(str, allowed))}"

@@ -38,6 +38,7 @@ _HEADER = 64  # bytes. The first: 1 once the report is claimed; the second: the 
 _RECORD = struct.Struct("<iiQd56s")  # state, peer, key, since, what
 _PROGRESS, _PROGRESS_AT = struct.Struct("<Qd"), 8  # key and since in a record, and where they begin
 _OWNER = struct.Struct("<i76s")  # process, cores; of each rank, behind all records
+_BELL = 64  # bytes of a rank's bell (bells.py), at the end: a cache line, which nobody else writes to
 _WAITING = int(State.WAITING)  # a plain integer packs faster than the enum
 
 
@@ -91,7 +92,13 @@ def _line_to(path: str) -> int:
 
 
 def _size(ranks: int) -> int:
-    return _HEADER + (_RECORD.size + _OWNER.size) * ranks
+    return _bells(ranks) + _BELL * ranks
+
+
+def _bells(ranks: int) -> int:
+    """Where the bells begin."""
+    end = _HEADER + (_RECORD.size + _OWNER.size) * ranks
+    return end + -end % _BELL
 
 
 class Board:
@@ -185,6 +192,11 @@ class Board:
         self._flight = None
         self.moving()
 
+    @property
+    def bells(self) -> memoryview:
+        """Of the ranks of this node, in their order: `_BELL` bytes each."""
+        return memoryview(self._memory)[_bells(len(self.ranks)) :]
+
     def owned_by(self, process: int, cores: str = "") -> None:
         """This rank's process, and its cores in at most 76 bytes."""
         at = _HEADER + _RECORD.size * len(self.ranks) + _OWNER.size * self.ranks.index(self.rank)
@@ -209,7 +221,8 @@ class Board:
 
     def owners(self) -> list[Owner]:
         """Of all records, in the order of the ranks."""
-        entries = _OWNER.iter_unpack(self._memory[_size(len(self.ranks)) - _OWNER.size * len(self.ranks) :])
+        begin = _HEADER + _RECORD.size * len(self.ranks)
+        entries = _OWNER.iter_unpack(self._memory[begin : begin + _OWNER.size * len(self.ranks)])
         return [Owner(process, cores.rstrip(b"\0").decode(errors="replace")) for process, cores in entries]
 
     @property

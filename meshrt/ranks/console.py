@@ -4,8 +4,20 @@ import os
 import sys
 from dataclasses import field
 from time import monotonic
+from typing import Protocol
 
 from meshrt.records import dataclass
+
+
+class Turns(Protocol):
+    """A dialogue that goes on in one run. An answer has `limit` tokens at most."""
+
+    limit: int
+
+    def next(self, new: list[int], computed: int) -> list[int] | None:
+        """An answer has ended; so many tokens were computed for it. The tokens that the next one follows, beside all so
+        far; None where there is none in this run. All ranks call it."""
+        ...
 
 
 @dataclass(eq=False)
@@ -21,6 +33,7 @@ class Console:
     notes: bool = True
     since: float = field(default_factory=monotonic)
     drawn: bool = False
+    turns: Turns | None = None
 
     def text(self, piece: str) -> None:
         """Print a piece of text, at once and without a line end."""

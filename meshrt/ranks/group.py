@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import field
 from itertools import accumulate
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,7 +19,11 @@ from meshrt.ranks.pairs import Exchange, Held, Table
 from meshrt.ranks.rings import Arrays, Link, Ring, Times, Touched
 from meshrt.records import dataclass
 
+if TYPE_CHECKING:
+    from meshrt.ranks.course import Course
+
 _ZERO = bytes(16)
+EVERY = slice(None)
 
 
 @dataclass
@@ -28,6 +32,7 @@ class Traffic:
 
     calls: int = 0
     bytes: int = 0  # that it sent
+    between: int = 0  # of these, to other nodes
 
 
 @dataclass
@@ -62,6 +67,10 @@ class Group:
         """The members that this rank hosts."""
         ranks, rank = self.control.size, self.control.rank
         return range(self.size * rank // ranks, self.size * (rank + 1) // ranks)
+
+    def owner(self, member: int) -> int:
+        """The rank that hosts a member."""
+        return ((member + 1) * self.control.size - 1) // self.size
 
     def reduce_sum(self, parts: Arrays, times: Times, link: Link | None = None) -> tuple[Arrays, Times]:
         """The sum of all members' arrays, on every member: reduce-scatter and all-gather of size chunks.
@@ -203,13 +212,17 @@ class Group:
                 target[...] = part[at : at + target.nbytes].view(out.dtype).reshape(target.shape)
                 at += target.nbytes
 
-    def go_round(self, ring: Ring, times: Times) -> None:
-        """Run a ring that was planned here, and count what it does; the times become those at which it ends."""
-        for counted, sent in zip(self.traffic, ring.sent, strict=True):
+    def go_round(self, ring: "Ring | Course", times: Times, among: slice = EVERY) -> None:
+        """Run a ring that was planned here, and count what it does; the times become those at which it ends.
+
+        `among`: those of the hosted members that it is of.
+        """
+        for counted, sent, between in zip(self.traffic[among], ring.sent, ring.between, strict=True):
             kind = counted.setdefault(ring.kind, Traffic())
             kind.calls += 1
             kind.bytes += sent
-        for touched, more in zip(self.touched, ring.touched, strict=True):
+            kind.between += between
+        for touched, more in zip(self.touched[among], ring.touched, strict=True):
             touched.read += more.read
             touched.written += more.written
         self.messages += ring.messages

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import os
 import re
 import sys
 import time
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Container, Mapping, MutableMapping
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -17,6 +18,8 @@ from meshrt.ranks.alone import Alone
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm, Request
+
+    from meshrt.ranks.bells import Bells
 
 # One thread per rank: ranks are the parallelism, and only then are a matrix product's bits the same on any tiling.
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -43,6 +46,9 @@ _LAUNCHERS = ("PMI_", "PMIX_", "PALS_", "MPI_LOCAL", "MV2_COMM_", "FLUX_TASK_", 
 _WHEELS = ("libmpi.so.12", "libmpi.so.40")  # MPICH's and Open MPI's, in a virtual environment
 OTHERS_TURN = 200e-6  # seconds: after a longer yield somebody else has had the core
 CROWDED = 400  # times that for which a rank then takes the machine for busy
+FIRST_PAUSE, LONGEST_PAUSE = 20e-6, 20e-3  # seconds between questions: an eighth of the wait so far, of these
+QUESTIONS = 16  # at most, for messages that others have announced
+AT_ONCE = 4000  # bytes of a message that both MPIs hand over when it is sent; for more the receiver has to ask again
 _PARENT_DEATH = 1  # Linux: prctl(PR_SET_PDEATHSIG)
 _ON_NODE = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 
@@ -153,23 +159,33 @@ def connect() -> Intracomm:
     return comm
 
 
-def waiter() -> Callable[[Request], object]:
+def waiter(bells: Bells | None = None) -> Callable[..., None]:
     """The way to wait for a request here: a function of it, to be asked for once. MPI has to be there.
+
+    It may be told, too, from which rank a message comes and how many bytes it has: that rank rings when it has posted
+    it, if it is on this node and they have bells.
 
     It asks again and again, and gives the core away in between. It yields, which answers soonest, as long as it has the
     core back at once; where others ran meanwhile, ranks of this job or not, it sleeps between its questions, and does
     so for CROWDED times as long as they ran. The library's own waits never sleep. MPICH's launcher makes every rank a
     session, for which Linux schedules each as a group of its own: there a yield gives the core to nobody, and that
-    others want it shows when the rank has used up its turn.
+    others want it shows when the rank has used up its turn. So where ranks outnumber the cores and have bells, none
+    yields.
     """
-    crowded_until = 0.0
+    near: Container[int] = () if bells is None else bells.others
+    crowded_until = math.inf if bells is not None and ranks_on_node() > cores() else 0.0
 
-    def wait(request: Request) -> None:
-        nonlocal crowded_until
-        for _ in range(2):  # what has arrived already is worth neither
+    taken = 0  # messages that were announced by the bell and waited for
+
+    def wait(request: Request, rank: int = -1, nbytes: int = 0) -> None:
+        nonlocal crowded_until, taken
+        heard = bells.heard() if bells is not None and rank in near else taken
+        taken += rank in near
+        # MPI may take in one of the messages that are there at each question.
+        for _ in range(2 + max(0, min(heard - taken, QUESTIONS))):
             if request.Test():
                 return
-        now = time.perf_counter()
+        began = now = time.perf_counter()
         while now >= crowded_until:
             os.sched_yield()
             if request.Test():
@@ -177,10 +193,19 @@ def waiter() -> Callable[[Request], object]:
             before, now = now, time.perf_counter()
             if now - before > OTHERS_TURN:
                 crowded_until = now + CROWDED * (now - before)
-        pause = 20e-6  # seconds
-        while not request.Test():
-            time.sleep(pause)
-            pause = min(1.5 * pause, 2e-3)
+        pause = LONGEST_PAUSE if rank in near and nbytes <= AT_ONCE else FIRST_PAUSE
+        while True:
+            rung = 0
+            if bells is None or rank not in near:
+                time.sleep(pause)
+            else:
+                bells.listen(heard, pause)
+                rung = bells.heard() - heard
+                heard += rung
+            for _ in range(1 + max(0, min(rung, QUESTIONS))):
+                if request.Test():
+                    return
+            pause = min(max(pause, (time.perf_counter() - began) / 8), LONGEST_PAUSE)
 
     return wait
 

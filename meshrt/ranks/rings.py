@@ -88,12 +88,13 @@ class Ring:
     wait: Callable[[Any], object]  # for an MPI request
     steps: list[Step] = field(default_factory=list)
     sent: list[int] = field(init=False)  # bytes on the link, by member
+    between: list[int] = field(init=False)  # of these, between nodes: none
     touched: list[Touched] = field(init=False)
     messages: int = 0  # of MPI that this rank sends, and their bytes
     message_bytes: int = 0
 
     def __post_init__(self) -> None:
-        self.sent = [0 for _ in self.chunks]
+        self.sent, self.between = ([0 for _ in self.chunks] for _ in range(2))
         self.touched = [Touched() for _ in self.chunks]
         self._peer = (self.control.rank - 1) % self.control.size
         self._what = f"{self.control.name}: {self.kind}".encode()

@@ -11,7 +11,7 @@ from meshrt.arm.core import ArmCore, Team
 from meshrt.arm.soc import Soc
 from meshrt.models.errors import ModelError
 from meshrt.models.graph import MOVES, Graph, Node, compute
-from meshrt.program import HOST, AtLeast
+from meshrt.options import HOST, AtLeast
 from meshrt.programs.arm.choices import KINDS, lanes_of
 from meshrt.programs.arm.floats import product
 from meshrt.programs.arm.moves import moved, moves_of

@@ -12,7 +12,7 @@ from meshrt.models.config import Config, read_config
 from meshrt.models.family import family_of, first_unlike
 from meshrt.models.matrix import Experts
 from meshrt.models.quantize.head import shifted_norms
-from meshrt.program import AtLeast
+from meshrt.options import AtLeast
 from meshrt.programs.arm.engine import ArmEngine
 from meshrt.programs.arm.kv import LayerCache
 from meshrt.programs.arm.load import place_model, scheme_of

@@ -16,16 +16,18 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class Dialogue:
-    """`turns` are a line and its answer each, the oldest first. A prompt of at most `room` tokens is made of them."""
+    """`turns` are a line and its answer each, the oldest first; `ids` the tokens that a run has of them, what was said
+    as it was said. A prompt has at most `room` tokens."""
 
     tokenizer: "Tokenizer"
     room: int
     turns: list[str] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)
 
-    def hear(self, line: str) -> str | None:
-        """Add a line; an empty one adds nothing, so that the last answer goes on. Why it was not taken, if it was not.
-
-        The oldest turns are forgotten where the text has become too long. ModelError.
+    def hear(self, line: str) -> str | list[int]:
+        """Add a line; an empty one adds nothing, so that the last answer goes on. Its tokens, to be added to `ids`; or
+        why it was not taken. Where the text has become too long the oldest turns are forgotten, `ids` is empty, and all
+        tokens are those of what is left. ModelError.
         """
         if line:
             tokens = len(encode(self.tokenizer, line))
@@ -34,20 +36,26 @@ class Dialogue:
             self.turns.append(line)
         if not self.turns:
             return "nothing was said yet"
-        while len(self.turns) > 1 and len(self.ids()) > self.room:
+        if self.ids:
+            more = encode(self.tokenizer, "\n" + line, special=False) if line else []
+            if len(self.ids) + len(more) <= self.room:
+                return more
+        self.ids = []
+        while len(self.turns) > 1 and len(self._text_ids()) > self.room:
             del self.turns[0]
-        if len(self.ids()) > self.room:  # one turn that went on and on
+        if len(self._text_ids()) > self.room:  # one turn that went on and on
             return f"the text has no room for more: the model has {self.room} tokens for it. Begin with another line"
-        return None
+        return self._text_ids()
 
-    def ids(self) -> list[int]:
-        """The text so far, a turn in a line. ModelError."""
+    def _text_ids(self) -> list[int]:
+        """The text so far, a turn in a line."""
         return encode(self.tokenizer, "\n".join(self.turns))
 
-    def answered(self, prompt: list[int], new: list[int]) -> None:
-        """The last turn has an answer. A character that the last token left unfinished is no part of it."""
-        before, text = decode(self.tokenizer, prompt), decode(self.tokenizer, [*prompt, *new])
+    def answered(self, new: list[int]) -> None:
+        """The last turn has an answer. A character that the last token left unfinished is no part of its text."""
+        before, text = decode(self.tokenizer, self.ids), decode(self.tokenizer, [*self.ids, *new])
         self.turns[-1] += text[len(before) :].rstrip("\ufffd")
+        self.ids += new
 
 
 def read_line(source: StandardInput) -> str | None:

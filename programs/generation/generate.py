@@ -10,6 +10,7 @@ from meshrt.programs.generation.engine import Engine, Scores
 from meshrt.programs.generation.keep import Generation, Keep, restore, save
 from meshrt.programs.generation.options import Asked
 from meshrt.programs.generation.prompt import Prompt, Teller
+from meshrt.ranks.console import Turns
 from meshrt.ranks.control import Control
 from meshrt.ranks.files import write_file
 
@@ -17,7 +18,11 @@ from meshrt.ranks.files import write_file
 def generate(
     machine: Machine, engine: Engine, prompt: Prompt, choice: Choice, keep: Keep, logits: bool = False
 ) -> Generation:
-    """New tokens after a prompt, printed as they come; `logits` keeps all of theirs as well."""
+    """New tokens after a prompt, printed as they come; `logits` keeps all of theirs as well.
+
+    In a dialogue (the console's `turns`) what is said next is computed on top of all that is in the cache, token by
+    token, and is among the new tokens.
+    """
     teller = Teller(machine.console, prompt)
     generation = Generation([], [], choice.rng)
     if keep.found is None:
@@ -32,20 +37,34 @@ def generate(
         if keep.found is not None:
             restore(keep.found, machine, engine, prompt.vocabulary, generation)
         saved = 0 if keep.found is None else len(generation.new)
-        while not choice.is_over(generation.new):
-            if keep.is_due(len(generation.new)) and len(generation.new) > saved:
-                save(keep, machine.control, engine, generation)
-            _next(
-                engine,
-                engine.step(generation.new[-1], len(prompt) + len(generation.new) - 1),
-                choice,
-                generation,
-                logits,
-            )
-            teller.tell(generation.new)
-            machine.console.progress("decode", len(generation.new), choice.limit)
-    teller.end()
-    return generation
+        turns, begin, computed = machine.console.turns, 0, len(prompt)
+        while True:
+            while not _over(choice, generation.new[begin:] if begin else generation.new, turns):
+                if keep.is_due(len(generation.new)) and len(generation.new) > saved:
+                    save(keep, machine.control, engine, generation)
+                _next(engine, _step(engine, prompt, generation), choice, generation, logits)
+                computed += 1
+                teller.tell(generation.new)
+                machine.console.progress("decode", len(generation.new), choice.limit)
+            teller.end()
+            more = None if turns is None else turns.next(generation.new[begin:], computed)
+            if more is None:
+                return generation
+            for token in more:
+                _step(engine, prompt, generation)
+                generation.new.append(token)
+                engine.took(token)
+            begin, computed = len(generation.new), len(more)
+            teller.skip(generation.new)
+
+
+def _step(engine: Engine, prompt: Prompt, generation: Generation) -> Scores:
+    """The newest token, which the cache does not have yet."""
+    return engine.step(generation.new[-1], len(prompt) + len(generation.new) - 1)
+
+
+def _over(choice: Choice, new: list[int], turns: Turns | None) -> bool:
+    return bool(new) and (choice.is_over(new) or (turns is not None and len(new) >= turns.limit))
 
 
 def _next(engine: Engine, scores: Scores, choice: Choice, generation: Generation, logits: bool) -> None:

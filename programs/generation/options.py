@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import numpy as np
 
 from meshrt.errors import UsageError
-from meshrt.program import HOST, AtLeast, AtMost
+from meshrt.options import HOST, AtLeast, AtMost
 from meshrt.ranks.files import check_target
 from meshrt.records import dataclass
 
@@ -20,6 +20,9 @@ Model = Annotated[
 ]
 PromptText = Annotated[
     str | None, f"text to go on from; - is standard input, @FILE a file, @@ a text's own @  [default: {PROMPT!r}]"
+]
+Prompts = Annotated[
+    str | None, 'a file with a prompt a line, a text or {"prompt": TEXT}; - is standard input; each is answered'
 ]
 PromptIds = Annotated[str | None, "token ids instead of text: 1,2,3"]
 PromptTokens = Annotated[

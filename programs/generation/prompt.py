@@ -121,6 +121,10 @@ class Teller:
             self.console.text(text[len(self.printed) :])
             self.printed = text
 
+    def skip(self, new: list[int]) -> None:
+        """So much is there that nobody needs to be told of."""
+        self.printed = (self.prompt.decode([*self.prompt.ids, *new]) or "").rstrip("\ufffd")
+
     def end(self) -> None:
         if self.printed or self.console.alone:
             self.console.text("\n" if self.console.alone else "\n\n")

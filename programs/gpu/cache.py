@@ -92,13 +92,13 @@ def make_cache(
         )
     pages = Pages(min(room, needed) if blocks is None else blocks, block_size, keeps)
     pools = tuple(
-        _make_pools(gpu, pages.slots, pairs, max(layer.heads.width for layer in shard.layers), low_rank, layers)
+        make_pools(gpu, pages.slots, pairs, max(layer.heads.width for layer in shard.layers), low_rank, layers)
         for gpu, pairs, shard in zip(gpus.mine, widths, model.shards, strict=True)
     )
     return Cache(pages, pools, kv)
 
 
-def _make_pools(gpu: Gpu, slots: int, widths: list[tuple[int, int]], width: int, low_rank: bool, layers: int) -> Pools:
+def make_pools(gpu: Gpu, slots: int, widths: list[tuple[int, int]], width: int, low_rank: bool, layers: int) -> Pools:
     def pool(columns: int) -> np.ndarray:
         array = gpu.keep("cache", gpu.shaped((slots, columns)))
         if gpu.payload:

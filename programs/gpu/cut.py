@@ -46,7 +46,7 @@ class Cutter:
 
     def own(self, size: int) -> slice:
         """This GPU's share of 0..size."""
-        return part(self.gpu.index, self.count, size)
+        return part(self.gpu.place, self.count, size)
 
     def whole(self, matrix: Matrix, rows: Index, columns: Index) -> Weights:
         """A part of W^T, also of one that is decomposed; of one that is quantized its codes."""

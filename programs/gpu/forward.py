@@ -74,40 +74,45 @@ class Ahead:
 
 def forward(gpus: Gpus, model: Model, batch: Batch, all_logits: bool = False) -> Ahead:
     """Run, or record, one step."""
-    family, scheme, shards = model.family, model.scheme, model.shards
-    layers = len(family.layers)
     if model.mixing is not None:
         _do(gpus, model.mixing.begin_step)
     with gpus.scope():
-        batch.begin(gpus, model)
+        return head_of(gpus, model, batch, through(gpus, model, batch), all_logits)
+
+
+def through(gpus: Gpus, model: Model, batch: Batch, xs: Arrays | None = None) -> Arrays:
+    """What the model's layers make of tokens, or, of a stage that is not the first, of what came from the one before.
+    Buffers are the caller's scope's."""
+    family, scheme, shards = model.family, model.scheme, model.shards
+    layers = len(family.layers)
+    batch.begin(gpus, model)
+    if xs is None:
         xs = [_embed(gpu, model, at, batch) for at, gpu in enumerate(gpus.mine)]
-        turns = [
-            [turning(gpu, tables, batch.position_rows) for tables in shard.rotary]
-            for gpu, shard in zip(gpus.mine, shards, strict=True)
-        ]
-        repeat = Repeat(gpus, layers - model.layers_run)
-        attention, mlp = (
-            LinkBytes(gpus.mine, gpus.group.traffic, name) for name in ("attention_link_bytes", "mlp_link_bytes")
-        )
-        for at in range(model.layers_run):
-            ws = [shard.layers[at] for shard in shards]
-            if at == model.layers_run - 1 and model.layers_run < layers:
-                _do(gpus, repeat.begin)
-            with gpus.scope(), _counted(gpus, attention):
-                hs = [normed(gpu, x, w.attention_norm, family.eps) for gpu, x, w in zip(gpus.mine, xs, ws, strict=True)]
-                qkv = scheme.first(gpus, [w.qkv for w in ws], hs, batch.wanted, partial(batch.ahead, gpus, model, at))
-                rotary = [own[family.layers[at].rope] if own else None for own in turns]
-                qkv = prepared(gpus, [w.head_norms for w in ws], family.clip, family.eps, qkv)
-                ys = batch.attend(gpus, model, at, qkv, rotary)
-                added = scheme.second(gpus, [w.o for w in ws], ys)
-                _add(gpus, xs, _normed_after(gpus, [w.after_attention for w in ws], added, family.eps))
-            with gpus.scope(), _counted(gpus, mlp):
-                hs = [normed(gpu, x, w.mlp_norm, family.eps) for gpu, x, w in zip(gpus.mine, xs, ws, strict=True)]
-                added = _fed(gpus, model, [w.mlp for w in ws], hs, batch)
-                _add(gpus, xs, _normed_after(gpus, [w.after_mlp for w in ws], added, family.eps))
-        if model.layers_run < layers:
-            _do(gpus, repeat.end)
-        return _head(gpus, model, batch, xs, all_logits)
+    turns = [
+        [turning(gpu, tables, batch.position_rows) for tables in shard.rotary]
+        for gpu, shard in zip(gpus.mine, shards, strict=True)
+    ]
+    repeat = Repeat(gpus, layers - model.layers_run)
+    attention, mlp = (LinkBytes(gpus.mine, gpus.traffic, name) for name in ("attention_link_bytes", "mlp_link_bytes"))
+    for at in range(model.layers_run):
+        ws = [shard.layers[at] for shard in shards]
+        if at == model.layers_run - 1 and model.layers_run < layers:
+            _do(gpus, repeat.begin)
+        with gpus.scope(), _counted(gpus, attention):
+            hs = [normed(gpu, x, w.attention_norm, family.eps) for gpu, x, w in zip(gpus.mine, xs, ws, strict=True)]
+            qkv = scheme.first(gpus, [w.qkv for w in ws], hs, batch.wanted, partial(batch.ahead, gpus, model, at))
+            rotary = [own[family.layers[at].rope] if own else None for own in turns]
+            qkv = prepared(gpus, [w.head_norms for w in ws], family.clip, family.eps, qkv)
+            ys = batch.attend(gpus, model, at, qkv, rotary)
+            added = scheme.second(gpus, [w.o for w in ws], ys)
+            _add(gpus, xs, _normed_after(gpus, [w.after_attention for w in ws], added, family.eps))
+        with gpus.scope(), _counted(gpus, mlp):
+            hs = [normed(gpu, x, w.mlp_norm, family.eps) for gpu, x, w in zip(gpus.mine, xs, ws, strict=True)]
+            added = _fed(gpus, model, [w.mlp for w in ws], hs, batch)
+            _add(gpus, xs, _normed_after(gpus, [w.after_mlp for w in ws], added, family.eps))
+    if model.layers_run < layers:
+        _do(gpus, repeat.end)
+    return xs
 
 
 def _fed(gpus: Gpus, model: Model, shards: Sequence[MlpShard | ExpertsShard], hs: Arrays, batch: Batch) -> Arrays:
@@ -124,10 +129,12 @@ def _fed(gpus: Gpus, model: Model, shards: Sequence[MlpShard | ExpertsShard], hs
 def _do(gpus: Gpus, function: object) -> None:
     """Now, or in a plan that is being recorded."""
     assert callable(function)
-    if gpus.plan is None:
-        function()
-    else:
+    if gpus.plan is not None:
         gpus.plan.add(function)
+        return
+    function()
+    if gpus.noted is not None:
+        gpus.noted.add(function)
 
 
 @contextmanager
@@ -139,6 +146,7 @@ def _counted(gpus: Gpus, link_bytes: LinkBytes) -> Iterator[None]:
 
 def _embed(gpu: Gpu, model: Model, at: int, batch: Batch) -> np.ndarray:
     shard = model.shards[at]
+    assert shard.embedding is not None
     x = take(gpu, shard.embedding, batch.tokens)
     if model.family.embedding_scale != 1:
         gpu.launch(kernels.scaled, x, model.family.embedding_scale, cost=gpu.cost(x.size, 2 * gpu.size(x)))
@@ -196,11 +204,12 @@ def activated(gpu: Gpu, result: Results, activation: Activation) -> np.ndarray:
     return gpu.launch(kernel, out, gpu.shaped(out.shape), *values, cost=cost)
 
 
-def _head(gpus: Gpus, model: Model, batch: Batch, xs: Arrays, all_logits: bool) -> Ahead:
+def head_of(gpus: Gpus, model: Model, batch: Batch, xs: Arrays, all_logits: bool = False) -> Ahead:
     """Every GPU finds the likeliest of its words; the candidates are gathered, and every GPU has the winners."""
     logits, pairs = [], []
     for gpu, shard, x in zip(gpus.mine, model.shards, xs, strict=True):
         rows = x if batch.last is None or all_logits else take(gpu, x, batch.last)
+        assert shard.norm is not None and shard.head is not None
         scores = matmul(gpu, normed(gpu, rows, shard.norm, model.family.eps), shard.head)
         if model.family.logit_cap is not None:
             cost = gpu.cost(3 * scores.size, 2 * gpu.size(scores))

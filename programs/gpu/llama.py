@@ -1,14 +1,16 @@
 """A language model on tensor-parallel GPUs, end to end, dense or decomposed, after DeInfer (Huang et al. 2026)."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
+from meshrt.errors import UsageError
 from meshrt.gpu.gpus import Gpus
 from meshrt.gpu.state import settings
 from meshrt.models.catalogue import find_model
 from meshrt.models.family import read_family
+from meshrt.program import AtLeast
 from meshrt.programs import quantizing
 from meshrt.programs.generation import options as shared
 from meshrt.programs.generation.choice import make_choice
@@ -16,13 +18,16 @@ from meshrt.programs.generation.generate import generate, said, write_logits
 from meshrt.programs.generation.keep import open_keep
 from meshrt.programs.generation.options import Asked, taken
 from meshrt.programs.generation.prompt import read_prompt
+from meshrt.programs.generation.several import check_several, read_prompts
 from meshrt.programs.gpu import options as own
 from meshrt.programs.gpu.engine import GpuEngine
 from meshrt.programs.gpu.mixing import mixing_of, told_experts
 from meshrt.programs.gpu.opening import open_model, open_weights, shaped
 from meshrt.programs.gpu.options import How
+from meshrt.programs.gpu.pipeline import answer, check_pipeline, open_pipelines
 from meshrt.programs.gpu.quantizing import hold_of, quantized_by_shape, told
-from meshrt.programs.gpu.request import Request, check_room
+from meshrt.programs.gpu.request import Limits, Request, check_room
+from meshrt.programs.gpu.together import answers, together
 from meshrt.programs.routing import RoutingSeed, RoutingText
 from meshrt.records import dataclass
 
@@ -36,6 +41,7 @@ def run(
     *,
     model: shared.Model = "llama-tiny",
     prompt: shared.PromptText = None,
+    prompts: shared.Prompts = None,
     prompt_ids: shared.PromptIds = None,
     prompt_tokens: shared.PromptTokens = None,
     context: shared.Context = 0,
@@ -61,6 +67,9 @@ def run(
     dtype: own.Dtype = None,
     layers: shared.Layers = None,
     layers_run: shared.LayersRun = None,
+    micro_batches: Annotated[
+        int | None, "groups of prompts, or parts of one, in a pipeline  [default: --pp]", AtLeast(1)
+    ] = None,
     temperature: shared.Temperature = 0.0,
     top_k: shared.TopK = 0,
     top_p: shared.TopP = 1.0,
@@ -84,6 +93,16 @@ def run(
     """
     arguments = dict(locals())
     del arguments["gpus"]
+    if gpus.pp * gpus.dp > 1:
+        return {**in_groups(gpus, prompts, arguments, micro_batches), "scheme": scheme, "kv": kv}
+    if micro_batches is not None:
+        raise UsageError("--micro-batches is for pipelines: give --pp")
+    if prompts is not None:
+        steps, _, reports, count, more = together(gpus, prompts, arguments, Limits())
+        return {
+            "requests": reports, "layers": count, "scheme": scheme, "kv": kv, "kv_blocks": steps.cache.pages.blocks,
+            "block_size": block_size, "plans": steps.recorded, **more,
+        }  # fmt: skip
     text = write(gpus, arguments)
     return {
         **text.report,
@@ -150,3 +169,40 @@ def write(gpus: Gpus, arguments: Mapping[str, Any]) -> Text:
         engine,
         told(family, hold) | told_experts(gpus, mixing, family, steps.model.layers_run),
     )
+
+
+def in_groups(
+    gpus: Gpus, prompts: str | None, arguments: Mapping[str, Any], micro_batches: int | None
+) -> dict[str, Any]:  # fmt: skip
+    """Generate on replicas of pipelines: what is told of it."""
+    asked, how = taken(Asked, arguments), taken(How, arguments)
+    folder = find_model(asked.model)
+    family = read_family(folder, quantized=True)
+    choice = make_choice(asked, gpus.payload, family.stop)
+    shared.check(asked, gpus.payload, len(family.layers))
+    source = open_weights(gpus, folder, family)
+    family = shaped(gpus, quantized_by_shape(gpus, family, how), how.ratio, asked.layers)
+    hold = hold_of(family, how)
+    check_pipeline(gpus, family, asked, how)
+    if prompts is None:
+        words = [read_prompt(gpus.control, folder, family.vocabulary, asked)]
+    else:
+        check_several(asked)
+        words = read_prompts(gpus.control, folder, family.vocabulary, prompts, asked)
+    if len(words) < gpus.dp:
+        raise UsageError(f"--dp is {gpus.dp}, and there is a prompt for {len(words)}: give more --prompts")
+    requests = [Request(at, each.ids, choice.limit, stop=choice.stop) for at, each in enumerate(words)]
+    pipelines = open_pipelines(gpus, family, source, how, requests, hold, micro_batches)
+    answer(pipelines, requests)
+    reports = answers(gpus, words, choice, requests)
+    one = {key: value for key, value in reports[0].items() if key not in ("itl_seconds", "preemptions")}
+    told_of = {"requests": reports} if prompts is not None else one | {"tpot_seconds": reports[0]["itl_seconds"]}
+    run = [stage.model.layers_run for stage in pipelines.stages[0]]
+    return {
+        **told_of,
+        "layers": len(family.layers),
+        "layers_of_stages": [len(stage.model.family.layers) for stage in pipelines.stages[0]],
+        "layers_run": sum(run),
+        "micro_batches": pipelines.micro_batches,
+        **told(family, hold),
+    }

@@ -83,6 +83,10 @@ class NewTokens:
         for (at, heads, window), scratch in self.scratch.items():
             self._price(self.gpus.mine[at], heads, window, scratch.cost)
 
+    def instead(self, sequences: Sequence[Tokens]) -> None:
+        """By shape, others of the same number."""
+        self.load(sequences)
+
     def _enter(self, sequences: Sequence[Tokens], tables: Sequence[Sequence[int]]) -> None:
         """Tokens, positions, slots, and the block tables slot by slot; nobody looks at them without payload."""
         if not self.gpus.payload:

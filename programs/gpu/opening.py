@@ -54,6 +54,8 @@ def open_model(
     """The model on the GPUs, with a cache for the requests. UsageError, LimitError."""
     if gpus.payload and layers_run is not None:
         raise UsageError("--layers-run is for shapes: add --payload none")
+    if gpus.pp * gpus.dp > 1:
+        raise UsageError("--pp and --dp are for `llama --on gpu`: leave them away")
     check_lengths(family, requests)
     run = min(layers_run or len(family.layers), len(family.layers))
     unlike = first_unlike(family.layers, run)

@@ -53,7 +53,8 @@ class Pages:
 
     def reserve(self, sequence: int, tokens: int) -> bool:
         """Give a sequence blocks until so many tokens fit. False, and nothing done, where too few are free."""
-        return self._give(sequence, tokens, [])
+        table = self.tables.get(sequence)
+        return (table is not None and tokens <= len(table) * self.size) or self._give(sequence, tokens, [])
 
     def _give(self, sequence: int, tokens: int, shared: Sequence[int]) -> bool:
         """The same, with blocks of others in front."""
@@ -111,9 +112,8 @@ class Pages:
         return hit if self._give(sequence, tokens, shared) else None
 
     def learn(self, sequence: int, ids: "array[int]", cached: int) -> None:
-        """The first `cached` tokens of a sequence are in the cache: its full blocks are for all that begin alike."""
-        if not self.keeps:
-            return
+        """The first `cached` tokens of a sequence are in the cache: its full blocks are for all that begin alike, where
+        they are kept."""
         chain = self.chains.setdefault(sequence, [])
         for name in self._names(ids, len(chain), cached // self.size, chain[-1] if chain else b""):
             block = self.tables[sequence][len(chain)]

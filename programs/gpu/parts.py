@@ -4,22 +4,27 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from meshrt.gpu.gpu import Cost, Gpu
 from meshrt.gpu.gpus import Gpus
 from meshrt.programs.gpu import kernels
 from meshrt.programs.gpu.batch import Tokens, keep, looked_at
 from meshrt.programs.gpu.cache import Cache
 from meshrt.programs.gpu.forward import Rotary, rotated
 from meshrt.programs.gpu.scheme import Arrays, Results
-from meshrt.programs.gpu.shards import Model
+from meshrt.programs.gpu.shards import Heads, Model
 from meshrt.programs.gpu.squeezing import Squeezed
 
 
 class Parts:
-    """Of each sequence the tokens from its `begin` on. Their numbers change from step to step: it is never a plan's."""
+    """Of each sequence the tokens from its `begin` on. Their numbers change from step to step: it is never a plan's.
+
+    By shape a step may be counted again for others, of as many sequences and as many tokens in all (`instead`).
+    """
 
     def __init__(self, gpus: Gpus, model: Model, cache: Cache, sequences: Sequence[Tokens]) -> None:
         pages = cache.pages
-        self.cache = cache
+        self.cache, self.family = cache, model.family
+        self.costs: list[tuple[Gpu, Heads, int | None, Cost]] = []  # of attention
         self.spans = [(one.begin, len(one.tokens)) for one in sequences]
         self.ends = tuple(np.cumsum([end - begin for begin, end in self.spans]).tolist())
         self.tokens = np.concatenate([np.asarray(one.tokens[one.begin :]) for one in sequences])
@@ -40,6 +45,18 @@ class Parts:
             for table, (_, end) in zip(tables, self.spans, strict=True)
         ]
 
+    def instead(self, sequences: Sequence[Tokens]) -> None:
+        self.spans = [(one.begin, len(one.tokens)) for one in sequences]
+        for gpu, heads, window, cost in self.costs:
+            self._price(gpu, heads, window, cost)
+
+    def _price(self, gpu: Gpu, heads: Heads, window: int | None, cost: Cost) -> None:
+        seen = sum(looked_at(end, window) - looked_at(begin, window) for begin, end in self.spans)
+        read = sum(min(end, end - begin + (window or end) - 1) for begin, end in self.spans)
+        width = self.loaded * len(heads.queries) * heads.dim
+        cost.tally = {"attention_heads": self.loaded * len(heads.queries)}
+        cost.set(4 * seen * len(heads.queries) * heads.dim, 2 * gpu.dtype.itemsize * (width + read * heads.width))
+
     @property
     def wanted(self) -> int:
         return 1 if self.cache.low_rank else 3
@@ -54,9 +71,7 @@ class Parts:
     def attend(
         self, gpus: Gpus, model: Model, layer: int, results: Sequence[Results], rotary: Sequence[Rotary | None]
     ) -> Arrays:
-        ys, family, window = [], model.family, model.family.layers[layer].window
-        seen = sum(looked_at(end, window) - looked_at(begin, window) for begin, end in self.spans)
-        read = sum(min(end, end - begin + (window or end) - 1) for begin, end in self.spans)
+        ys, family, window = [], self.family, self.family.layers[layer].window
         for at, (gpu, result, turn) in enumerate(zip(gpus.mine, results, rotary, strict=True)):
             pools, heads = self.cache.pools[at], model.shards[at].layers[layer].heads
             q = rotated(gpu, result.values[0], heads.dim, turn)
@@ -67,12 +82,9 @@ class Parts:
                 k = rotated(gpu, result.values[1], heads.dim, turn)
                 keep(gpu, pools, layer, self.slots, [k, result.values[2]])
                 keys, values = pools.keys[layer], pools.values[layer]
-            queries = len(heads.queries)
-            cost = gpu.cost(
-                4 * seen * queries * heads.dim,
-                2 * gpu.size(q) + gpu.dtype.itemsize * 2 * read * heads.width,
-                {"attention_heads": self.loaded * queries},
-            )
+            cost = gpu.cost(0, 0)
+            self._price(gpu, heads, window, cost)
+            self.costs.append((gpu, heads, window, cost))
             shape = (len(heads.kv), heads.group, heads.dim)
             ys.append(
                 gpu.launch(

@@ -7,7 +7,7 @@ that run, a new one or the next part of a prompt, then those of who waits.
 Waiting requests are taken up by priority, then as they were sent; who was preempted comes first of its priority. Where
 the cache has no block left for a running request, the one of the last priority that was admitted last gives its blocks
 back and waits again. What it had in the cache is computed anew, its prompt and what it had said, or kept in the host's
-memory and copied back.
+memory, if that has room, and copied back.
 """
 
 from bisect import bisect_left, bisect_right
@@ -155,9 +155,7 @@ def _preempt(schedule: Schedule, request: Request) -> None:
     """Its blocks are for others, and it waits again, as the first of its priority."""
     steps = schedule.steps
     schedule.running.remove(request)
-    if schedule.limits.swap and request.cached:
-        steps.swap_out(request.number, request.cached)
-    else:
+    if not (schedule.limits.swap and request.cached and steps.swap_out(request.number, request.cached)):
         request.discarded += request.cached
         request.cached = 0
     steps.cache.pages.release(request.number)

@@ -33,7 +33,8 @@ def serve(
         send(schedule, now)
         for (request, part), token in zip(batch, tokens, strict=True):
             request.cached = len(part.tokens)
-            pages.learn(request.number, request.ids, request.cached)
+            if pages.keeps:
+                pages.learn(request.number, request.ids, request.cached)
             if request.cached < len(request):
                 continue  # a part of a prompt, which others follow
             request.new.append(token)

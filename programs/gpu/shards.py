@@ -87,13 +87,14 @@ class LayerShard:
 
 @dataclass(frozen=True)
 class Shard:
-    """A model on one GPU. `head` [hidden, words] has its columns of the vocabulary, from `first_word` on."""
+    """A model, or a stage of one, on one GPU. `head` [hidden, words] has its columns of the vocabulary, from
+    `first_word` on. The first stage has the embedding, the last one the norm and the head."""
 
-    embedding: np.ndarray
+    embedding: np.ndarray | None
     positions: np.ndarray | None
     layers: tuple[LayerShard, ...]
-    norm: Norm
-    head: np.ndarray
+    norm: Norm | None
+    head: np.ndarray | None
     first_word: int
     rotary: tuple[tuple[np.ndarray, np.ndarray], ...]  # cosines and sines [positions, D/2] of each embedding
 
@@ -138,21 +139,26 @@ def check_fit(family: Family, count: int) -> None:
 
 def place(
     gpus: Gpus, family: Family, scheme_name: str, checkpoint: Checkpoint | None, layers_run: int, positions: int,
-    hold: Hold, mixing: Mixing | None,
+    hold: Hold, mixing: Mixing | None, ends: tuple[bool, bool] = (True, True),
 ) -> Model:  # fmt: skip
-    """Read every hosted GPU's share of the model; without a checkpoint, shapes. UsageError, LimitError, ModelError."""
+    """Read every hosted GPU's share of the model; without a checkpoint, shapes. UsageError, LimitError, ModelError.
+
+    `ends`: is it the first stage of a pipeline, and the last?
+    """
     check_fit(family, gpus.count)
     scheme = cast(Scheme, SCHEMES[scheme_name])
     shards = tuple(
-        _shard(Cutter(gpu, gpus.count, checkpoint, hold), family, scheme, mixing, layers_run, positions)
+        _shard(Cutter(gpu, gpus.count, checkpoint, hold), family, scheme, mixing, layers_run, positions, ends)
         for gpu in gpus.mine
     )
     return Model(family, scheme, shards, layers_run, mixing)
 
 
 def _shard(
-    cut: Cutter, family: Family, scheme: Scheme, mixing: Mixing | None, layers_run: int, positions: int
-) -> Shard:
+    cut: Cutter, family: Family, scheme: Scheme, mixing: Mixing | None, layers_run: int, positions: int,
+    ends: tuple[bool, bool],
+) -> Shard:  # fmt: skip
+    first, last = ends
     words = cut.own(family.vocabulary)
     rotary = []
     for number in range(len(family.config.ropes)):
@@ -162,10 +168,13 @@ def _shard(
             cos = sin = cut.gpu.shaped((positions, family.head_dim // 2), np.float32)
         rotary.append((cut.gpu.keep("weights", cos, np.float32), cut.gpu.keep("weights", sin, np.float32)))
     learned = family.max_positions + family.position_offset
-    embedding = cut.table(family.embedding, family.vocabulary, family.hidden)
-    head = embedding[words] if family.head == family.embedding else cut.table(
-        family.head, family.vocabulary, family.hidden, words
-    )  # fmt: skip
+    embedding, head = None, None
+    if first:
+        embedding = cut.table(family.embedding, family.vocabulary, family.hidden)
+    if last and embedding is not None and family.head == family.embedding:
+        head = embedding[words]
+    elif last:
+        head = cut.table(family.head, family.vocabulary, family.hidden, words)
     layers = [_layer(cut, family, scheme, mixing, at) for at in range(layers_run)]
     if layers_run < len(family.layers):  # the others, which are like it, take as much
         before = dict(cut.gpu.memory.names)
@@ -174,10 +183,10 @@ def _shard(
             cut.gpu.memory.take(name, (nbytes - before.get(name, 0)) * (len(family.layers) - layers_run - 1))
     return Shard(
         embedding,
-        None if family.positions is None else cut.table(family.positions, learned, family.hidden),
+        None if family.positions is None or not first else cut.table(family.positions, learned, family.hidden),
         tuple(layers),
-        _norm(cut, family, family.norm),
-        np.ascontiguousarray(head.T) if cut.gpu.payload else head.T,
+        _norm(cut, family, family.norm) if last else None,
+        None if head is None else np.ascontiguousarray(head.T) if cut.gpu.payload else head.T,
         words.start,
         tuple(rotary),
     )
@@ -192,7 +201,7 @@ def _layer(cut: Cutter, family: Family, scheme: Scheme, mixing: Mixing | None, a
     layer = family.layers[at]
     attention = (layer.q, layer.k, layer.v)
     split_heads = scheme.split(attention)
-    heads = own_heads(family, cut.gpu.index, cut.count)
+    heads = own_heads(family, cut.gpu.place, cut.count)
     columns: tuple[Index, ...] = (heads.query_columns(), heads.kv_columns(), heads.kv_columns())
     return LayerShard(
         heads if split_heads else all_heads(family),
@@ -208,7 +217,7 @@ def _layer(cut: Cutter, family: Family, scheme: Scheme, mixing: Mixing | None, a
 
 
 def _mlp(cut: Cutter, scheme: Scheme, mlp: Mlp) -> MlpShard:
-    inner = part(cut.gpu.index, cut.count, mlp.down.rows)
+    inner = part(cut.gpu.place, cut.count, mlp.down.rows)
     return MlpShard(
         scheme.cut_first(cut, mlp.inner, [inner for _ in mlp.inner]),
         scheme.cut_second(cut, mlp.down, inner, scheme.split(mlp.inner)),
@@ -236,7 +245,7 @@ def _head_norms(
         mask = np.repeat(np.array(counted, np.float32), family.head_dim)
         return HeadNorm(cut.vector(norm.name + ".weight", size, columns), size, mask)
 
-    before = {head for index in range(cut.gpu.index) for head in own_heads(family, index, cut.count).kv}
+    before = {head for index in range(cut.gpu.place) for head in own_heads(family, index, cut.count).kv}
     first = [head not in before and head not in heads.kv[:at] for at, head in enumerate(heads.kv)]
     return (
         one(layer.q_norm, layer.q.columns, heads.query_columns(), [True for _ in heads.queries]),

@@ -14,11 +14,12 @@ from meshrt.programs.gpu.forward import Ahead, forward
 from meshrt.programs.gpu.newtokens import NewTokens
 from meshrt.programs.gpu.parts import Parts
 from meshrt.programs.gpu.shards import Model
-from meshrt.programs.gpu.swapping import Kept, bring_back, keep_on_host
+from meshrt.programs.gpu.swapping import HostMemory, Kept, bring_back, host_bytes, keep_on_host
 from meshrt.records import dataclass
 
 Key = tuple[int, int, int]  # of a plan: rows, blocks of the longest, of all together
 PLANS = 16  # that are kept; the one that was used longest ago goes first
+NOTES = 512  # the same of steps by shape
 
 
 @dataclass
@@ -32,6 +33,15 @@ class Recorded:
 
 
 @dataclass
+class Noted:
+    """A step by shape that others of as many tokens are counted by."""
+
+    plan: Plan
+    batch: NewTokens | Parts
+    ahead: Ahead
+
+
+@dataclass
 class Steps:
     """Steps over a cache. Logits are those of each sequence's last token, or if `all_logits` of all of a prompt."""
 
@@ -41,10 +51,12 @@ class Steps:
     all_logits: bool = False
     ahead: Ahead | None = None  # what the last step left
     plans: dict[Key, Recorded] = field(default_factory=dict)
+    noted: dict[tuple[int, int], Noted] = field(default_factory=dict)  # by sequences and tokens
     recorded: int = 0  # plans in all
     largest: int = 0  # batch of new tokens
 
     swapped: dict[int, Kept] = field(default_factory=dict)  # tokens of sequences in the host's memory
+    host: HostMemory = field(default_factory=lambda: HostMemory(None))
     computed: int = 0  # tokens
 
     def run(self, sequences: Sequence[Tokens]) -> list[int]:
@@ -57,18 +69,50 @@ class Steps:
             return self.new_tokens(sequences)
         old = any(one.begin == len(one.tokens) - 1 for one in sequences)
         with self.gpus.phase("mixed" if old else "prefill", news):
-            ahead = forward(self.gpus, self.model, Parts(self.gpus, self.model, self.cache, sequences))
+            ahead = self._eager(sequences, news)
         return self._next_ids(ahead, len(sequences))
 
-    def swap_out(self, number: int, tokens: int) -> None:
-        """Keep the blocks of a sequence's first so many tokens in the host's memory."""
+    def _eager(self, sequences: Sequence[Tokens], news: int) -> Ahead:
+        """So many new tokens, kernel by kernel. By shape what is launched depends on their number, and attention's cost
+        on where they are; but for experts, who are drawn, and a low-rank cache, whose blocks are squeezed."""
+        alike = not (self.gpus.payload or self.model.mixing or self.cache.low_rank)
+        if not alike:
+            return forward(self.gpus, self.model, self._batch(sequences, news))
+        key = len(sequences), news
+        noted = self.noted.pop(key, None)
+        if noted is None:
+            while len(self.noted) >= NOTES:
+                self.noted.pop(next(iter(self.noted))).plan.close()
+            batch = self._batch(sequences, news)
+            with self.gpus.noting() as plan:
+                noted = Noted(plan, batch, forward(self.gpus, self.model, batch))
+        else:
+            noted.batch.instead(sequences)
+            noted.plan.replay()
+        self.noted[key] = noted  # the youngest
+        return noted.ahead
+
+    def _batch(self, sequences: Sequence[Tokens], news: int) -> NewTokens | Parts:
+        if news > len(sequences):
+            return Parts(self.gpus, self.model, self.cache, sequences)
+        batch = NewTokens(self.gpus, self.model, self.cache, news, *self._sizes(sequences))
+        batch.load(sequences)
+        return batch
+
+    def swap_out(self, number: int, tokens: int) -> bool:
+        """Keep the blocks of a sequence's first so many tokens in the host's memory. False, and nothing done, where
+        there is no room for them."""
+        if not self.host.take(number, host_bytes(self.gpus, self.model, self.cache, tokens)):
+            return False
         with self.gpus.phase("swap"):
             self.swapped[number] = keep_on_host(self.gpus, self.model, self.cache, number, tokens)
+        return True
 
     def swap_in(self, number: int) -> None:
         """Bring them back, to the blocks that the sequence has now."""
         with self.gpus.phase("swap"):
             bring_back(self.gpus, self.model, self.cache, number, self.swapped.pop(number))
+        self.host.give_back(number)
 
     def prompts(self, sequences: Sequence[Tokens]) -> list[int]:
         """Whole sequences: the token that follows each."""
@@ -86,9 +130,7 @@ class Steps:
                 recorded.plan.replay()
                 ahead = recorded.ahead
             else:
-                batch = NewTokens(self.gpus, self.model, self.cache, len(sequences), *self._sizes(sequences))
-                batch.load(sequences)
-                ahead = forward(self.gpus, self.model, batch)
+                ahead = self._eager(sequences, len(sequences))
         return self._next_ids(ahead, len(sequences))
 
     def _sizes(self, sequences: Sequence[Tokens]) -> tuple[int, int]:
@@ -119,8 +161,10 @@ class Steps:
         return self.plans[key]
 
     def _next_ids(self, ahead: Ahead, count: int) -> list[int]:
-        """The tokens that a step found. UsageError where a logit is no number."""
+        """The tokens that a step found, by shape zeros. UsageError where a logit is no number."""
         self.ahead = ahead
+        if not self.gpus.payload:
+            return [0] * count
         if not np.isfinite(ahead.best[:count]).all():
             raise UsageError(
                 "no token can be picked: a logit is infinite or not a number; numbers in the checkpoint are, or become"
@@ -136,7 +180,10 @@ class Steps:
     def close(self) -> None:
         for recorded in self.plans.values():
             self.gpus.give_up(recorded.plan)
+        for noted in self.noted.values():
+            noted.plan.close()
         self.plans.clear()
+        self.noted.clear()
 
 
 def rounded(count: int) -> int:

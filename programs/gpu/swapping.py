@@ -1,5 +1,7 @@
 """Blocks of a preempted sequence in the host's memory: out over the PCIe bus, and back when there is room again."""
 
+from dataclasses import field
+
 import numpy as np
 
 from meshrt.gpu.gpu import Cost, Gpu
@@ -10,12 +12,46 @@ from meshrt.programs.gpu.shards import Model
 from meshrt.records import dataclass
 
 
+@dataclass
+class HostMemory:
+    """Bytes for the blocks of each GPU in the host's memory; `limit` None: any number. `full` counts sequences that
+    found no room."""
+
+    limit: int | None
+    used: int = 0
+    peak: int = 0
+    full: int = 0
+    held: dict[int, int] = field(default_factory=dict)  # by sequence
+
+    def take(self, sequence: int, nbytes: int) -> bool:
+        """False, and nothing done, where there is no room."""
+        if self.limit is not None and self.used + nbytes > self.limit:
+            self.full += 1
+            return False
+        self.held[sequence] = nbytes
+        self.used += nbytes
+        self.peak = max(self.peak, self.used)
+        return True
+
+    def give_back(self, sequence: int) -> None:
+        self.used -= self.held.pop(sequence)
+
+
 @dataclass(frozen=True)
 class Kept:
     """The first so many tokens of a sequence; of each hosted GPU, what its pools had of them."""
 
     tokens: int
     rows: tuple[tuple[np.ndarray, ...], ...]
+
+
+def host_bytes(gpus: Gpus, model: Model, cache: Cache, tokens: int) -> int:
+    """What so many tokens take in the host's memory of the GPU that has most of them. All ranks call it."""
+    most = max(
+        sum(cost.nbytes for _, cost in _each(gpu, model, cache, pools, tokens))
+        for gpu, pools in zip(gpus.mine, cache.pools, strict=True)
+    )
+    return int(gpus.control.allreduce(most, max)) if gpus.control.size > 1 else most
 
 
 def keep_on_host(gpus: Gpus, model: Model, cache: Cache, number: int, tokens: int) -> Kept:

@@ -26,7 +26,7 @@ from meshrt.programs.mesh.chunks import Chunks
 from meshrt.programs.mesh.climb import balance
 from meshrt.programs.mesh.crossings import cross_vector
 from meshrt.programs.mesh.headnorms import norm_heads
-from meshrt.programs.mesh.linear import second, shares
+from meshrt.programs.mesh.linear import loaded, second, shares
 from meshrt.programs.mesh.meshgemm import zeros
 from meshrt.programs.mesh.normed import normed_alone, normed_and_product, normed_product, normed_shares
 from meshrt.programs.mesh.prefill import pair_tables, rotate, split_heads
@@ -115,6 +115,7 @@ def attention(
     layer = region.weights.layers[number]
     values = attend(config, chunks, region, number, x, turns, fused)
     block, sums = region.block, region.sums
+    loaded(sums, layer.out)
     share, scale = shares(block, sums, values, layer.out)
     del values
     out = second(block, sums, layer.out, sums.x(share), scale)
@@ -130,6 +131,7 @@ def attend(
     """softmax(q K^T) V of all tokens: heads_x, [bh, bw, columns, heads * Dt]."""
     block, layer, cache, sums = region.block, region.weights.layers[number], region.cache, region.sums
     keep, kv, group = block.memory.keep, chunks.kv_heads, config.group
+    loaded(sums, layer.qkv)
     qkv = second(block, sums, layer.qkv, *normed_shares(config, region, chunks, x, layer.norm, layer.qkv, fused))
     if layer.qkv_bias is not None:
         qkv += layer.qkv_bias.astype(np.float32)[:, :, 0]
@@ -203,6 +205,7 @@ def feed_forward(
             normed, logits = normed_and_product(config, region, x, layer.mlp_norm, w.router_y, fused)
             choice = choose_for_token(region, w, region.layers[number], logits, position)
         return experts_of_token(region, w, choice, normed, config.hidden_size)
+    loaded(sums, w.up)
     first, scale = normed_shares(config, region, chunks, x, layer.mlp_norm, w.up, fused)
     gate_up = second(block, sums, w.up, first, scale)
     del first
@@ -214,6 +217,7 @@ def feed_forward(
         block.elementwise(gate_up)
     hidden = activated(block, gate_up, w.activation, w.gated)
     del gate_up
+    loaded(sums, w.down)
     share, scale = shares(block, sums, hidden, w.down)
     del hidden
     out = second(block, sums, w.down, (sums.x if w.down.turned[0] else sums.y)(share), scale)

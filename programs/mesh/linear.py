@@ -111,6 +111,12 @@ def along(
     return result[..., 0, :]
 
 
+def loaded(sums: Sums, w: Linear) -> None:
+    """Cores fetch these weights, where a system has them to."""
+    if sums.loads is not None and isinstance(w.first, np.ndarray):
+        sums.loads(w.first)
+
+
 def shares(block: Block, sums: Sums, x: np.ndarray, w: Linear) -> tuple[np.ndarray, np.ndarray | None]:
     """Each core's share of what comes first of x W, as `along` has it, and the scale of x if that is put into codes."""
     turned = w.turned[0]

@@ -114,7 +114,7 @@ def scores(
         add_to_roots(block, chains, total, roots)
         keeps = roots[mesh.y0 : mesh.y0 + block.lead[0], None] == x
         np.copyto(result, total, where=keeps[..., *(None,) * (result.ndim - 2)])
-        block.elementwise(total)  # the published program clears it
+        block.elementwise(total, operands=0)  # the published program clears it
         del total
         finish_shift(block, flights)
         k_now, k_next = k_next, k_now

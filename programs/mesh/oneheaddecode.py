@@ -81,7 +81,8 @@ def norm(config: Config, region: Region, x: np.ndarray, weight: np.ndarray) -> n
     set_up(block, "norm")
     squares = region.sums.y(block.memory.keep("sum of squares", (x * x).sum(axis=-1, keepdims=True)))
     scale = 1 / np.sqrt(squares / x.dtype.type(config.hidden_size) + x.dtype.type(config.eps))
-    block.elementwise(x, 4)
+    block.elementwise(x, 2)
+    block.elementwise(x, 2, operands=1)  # added up, and times a number
     block.scalar(divisions=2, roots=1)
     return block.memory.keep("normed activations", x * weight[:, :, :, 0].astype(x.dtype) * scale)
 
@@ -95,7 +96,7 @@ def products(block: Block, x: np.ndarray, w: Linear) -> np.ndarray:
 def product(block: Block, x: np.ndarray, tiles: np.ndarray) -> np.ndarray:
     """[.., 1, Kt] times [.., Kt, Nt] into a cleared [.., 1, Nt]."""
     total = zeros(block, "product", (*tiles.shape[2:-2], 1, tiles.shape[-1]), x.dtype)
-    block.elementwise(total)
+    block.elementwise(total, operands=0)
     return block.matmul(x, tiles.astype(x.dtype, copy=False), total)
 
 
@@ -112,6 +113,7 @@ def attend(config: Config, region: Region, number: int, q: np.ndarray) -> np.nda
     total = sums.y(block.memory.keep("sums of weights", weights.sum(axis=-1, keepdims=True)))
     weights /= total
     set_up(block, "softmax", "values")
-    block.elementwise(weights, 5)  # scaled, maximum, less the maximum, added up, divided by the sum
+    # Scaled, maximum, less the maximum, added up, divided by the sum.
+    block.elementwise(weights, 5, operands=1)
     block.scalar(exponentials=prod(weights.shape[2:]), divisions=1)
     return product(block, weights, values)

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from meshrt.errors import UsageError
 from meshrt.mesh.mesh import Mesh, parse_mesh
-from meshrt.program import AtLeast
+from meshrt.options import AtLeast
 from meshrt.programs.mesh.cache import Policy
 from meshrt.programs.mesh.systems import Programs, System
 from meshrt.records import dataclass

@@ -21,7 +21,7 @@ from meshrt.programs.mesh.headgroups import group_rings
 from meshrt.programs.mesh.meshgemm import meshgemm, meshgemm_t
 from meshrt.records import dataclass
 
-System = Literal["waferllm", "t10", "t10-inferred", "ladder"]
+System = Literal["waferllm", "t10", "t10-inferred", "ladder", "ladder-inferred"]
 Programs = System | Literal["published"]  # the last by --as-published, with what else that says
 
 
@@ -50,6 +50,7 @@ class Sums:
     y: Callable[..., np.ndarray]
     heads: Callable[..., np.ndarray]
     by_rows: bool = False  # can `heads` leave rows out, by a keyword `lines` (bool [H])?
+    loads: Callable[[np.ndarray], None] | None = None  # a core fetches its weights before it multiplies by them
 
 
 def _not_installed(*_: Any) -> np.ndarray:
@@ -107,16 +108,18 @@ def _on_a_crossbar(
     stack: ExitStack, system: System, block: Block, chunks: Chunks, sample: int | None
 ) -> tuple[Products, Sums]:
     from meshrt.mesh.exchange.exchange import crossbar  # most runs need none of it, and start sooner without
-    from meshrt.programs.mesh.baselines import inferred, ladder, t10
+    from meshrt.programs.mesh.baselines import inferred, ladder, ladderinferred, t10
     from meshrt.programs.mesh.baselines.groups import Groups
 
-    theirs: Any = {"t10": t10, "t10-inferred": inferred, "ladder": ladder}[system]
+    systems = {"t10": t10, "t10-inferred": inferred, "ladder": ladder, "ladder-inferred": ladderinferred}
+    theirs: Any = systems[system]
     bar = stack.enter_context(crossbar(block))
     gemm, gemm_t = (partial(function, block, bar, sample=sample) for function in (theirs.gemm, theirs.gemm_t))
     groups = Groups(chunks.group_width, chunks.groups)
     x, y = (partial(theirs.allreduce, block, bar, axis) for axis in "xy")
+    loads = partial(theirs.load_weights, block, bar) if theirs is ladderinferred else None
     return Products(gemm, gemm_t, partial(gemm, groups=groups), partial(gemm_t, groups=groups)), Sums(
-        x, y, partial(x, groups=groups)
+        x, y, partial(x, groups=groups), loads=loads
     )
 
 

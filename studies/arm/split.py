@@ -11,6 +11,7 @@ from typing import Any
 from meshrt.arm.bus import ends, fair
 from meshrt.emulate import run
 from meshrt.programs.arm.split import Work, by_speed, in_order, share_out
+from meshrt.studies.grid import Cell, Grid, put
 
 SPEEDS = (1.0, 0.7, 0.7, 0.7, 0.35, 0.35, 0.35, 0.35)
 CAPS = (30e9, 20e9, 20e9, 20e9, 8e9, 8e9, 8e9, 8e9)
@@ -69,16 +70,13 @@ def as_json(lines: Sequence[Line]) -> dict[str, Any]:
     return {"schema": 1, "lines": [asdict(line) for line in lines]}
 
 
-def print_lines(lines: Sequence[Line]) -> None:
-    from rich.table import Table
-
-    from meshrt.report import show
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("work", "split", "ms", "of the best", "units of the cores"):
-        table.add_column(name, justify="right" if name in ("ms", "of the best") else "left", no_wrap=True)
-    for line in lines:
-        units = "" if line.units is None else " ".join(map(str, line.units))
-        table.add_row(line.work, line.split, f"{line.milliseconds:,.2f}", f"{line.ratio:.3f}", units)
-    show(table)
-    print("best: what the two pieces could take at the least; of products, the best split. paper: equal or by speed")
+def print_lines(lines: Sequence[Line], form: str = "table") -> None:
+    rows = [
+        (
+            line.work, line.split, Cell(line.milliseconds, f"{line.milliseconds:,.2f}"),
+            Cell(line.ratio, f"{line.ratio:.3f}"), "" if line.units is None else " ".join(map(str, line.units)),
+        )
+        for line in lines
+    ]  # fmt: skip
+    what = "best: what the two pieces could take at the least; of products, the best split. paper: equal or by speed"
+    put([Grid(("work", "split", "ms", "of the best", "units of the cores"), rows), what], form)

@@ -1,6 +1,6 @@
 """The paper's tables row by row: published, and what was counted on emulated runs by shape."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ from meshrt.studies.arm.published import (
     TOKENS,
     G,
 )
+from meshrt.studies.grid import Cell, Grid, put
 
 Tell = Callable[[str], None]
 
@@ -221,24 +222,21 @@ def reproduce(names: list[str], tell: Tell) -> dict[str, Any]:
     }
 
 
-def print_tables(document: dict[str, Any]) -> None:
-    from rich.table import Table
+def print_tables(document: dict[str, Any], form: str = "table") -> None:
+    put(said(document), form)
 
-    from meshrt.report import show
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("table", "number", "printed", "counted", "in 10^9", "whole", "formula", "note"):
-        table.add_column(name, justify="left" if name in ("table", "number", "note") else "right", no_wrap=True)
+def said(document: dict[str, Any]) -> Iterator[str | Grid]:
+    """All rows in one table, what its columns are, and what the paper has wrong."""
+    rows = []
     for row in document["rows"]:
-        cells = [f"{row[key]:,.5g}" if row[key] else "" for key in ("published", "counted", "decimal")]
-        cells[1] = f"{row['counted']:,.4f}"
-        cells += [f"{row[key]:,}" if row[key] else "" for key in ("whole", "formula")]
-        table.add_row(row["table"], row["what"], *cells, row["note"])
-    show(table)
-    print("counted: in the paper's unit, 2^30, where a whole count is given; 10^9 beside it; formula: what the paper's")
-    print(
-        "own gives, where that is not what ran fused: of attention it is counted, too, operator by operator in float32,"
-    )
-    print("on one head. What the paper has wrong:")
-    for error in document["errors"]:
-        print(f"  {error}")
+        published, decimal = (
+            Cell(row[key], f"{row[key]:,.5g}" if row[key] else "") for key in ("published", "decimal")
+        )
+        cells = [published, Cell(row["counted"], f"{row['counted']:,.4f}"), decimal, row["whole"], row["formula"]]
+        rows.append([row["table"], row["what"], *(cell or None for cell in cells), row["note"]])
+    yield Grid(("table", "number", "printed", "counted", "in 10^9", "whole", "formula", "note"), rows)
+    yield "counted: in the paper's unit, 2^30, where a whole count is given; 10^9 beside it; formula: what the paper's"
+    yield "own gives, where that is not what ran fused: of attention it is counted, too, operator by operator in"
+    yield "float32, on one head. What the paper has wrong:"
+    yield from (f"  {error}" for error in document["errors"])

@@ -3,7 +3,7 @@
 By shape, in virtual time, on presets whose numbers have sources of their own (`meshrt devices`); none is fitted.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from time import perf_counter
 from typing import Any
@@ -14,6 +14,7 @@ from meshrt.report import SCHEMA
 from meshrt.studies.deinfer.figures import FIGURES, LoadPoint, claims_of, orders
 from meshrt.studies.deinfer.tables import TABLES
 from meshrt.studies.files import write_csv
+from meshrt.studies.grid import Cell, Grid, put
 from meshrt.studies.rows import Finding, Row
 from meshrt.studies.store import Store
 
@@ -123,23 +124,27 @@ def write_files(report: dict[str, Any], csv: str | None) -> list[str]:
     return written
 
 
-def print_reproduction(report: dict[str, Any]) -> None:
+def print_reproduction(report: dict[str, Any], form: str = "table") -> None:
+    put(said(report), form)
+
+
+def said(report: dict[str, Any]) -> Iterator[str | Grid]:
     """One table for each of the paper's, the figures' points, the claims, and why they differ."""
-    from meshrt.studies.waferllm.printed import number, print_lines, print_rows, print_why
+    from meshrt.studies.waferllm.printed import compared, number, table, why
 
     for name in dict.fromkeys(row["table"] for row in report["rows"]):
-        print_rows(title(name), [row for row in report["rows"] if row["table"] == name])
-        print_why(report["why"][name])
+        yield from compared(title(name), [row for row in report["rows"] if row["table"] == name])
+        yield from why(report["why"][name])
     for name, line in report["points"].items():
         lines = [
             (
-                point["subject"], point["link"], point["system"], str(point["tp"]), f"{point['ratio']:.0%}",
-                number(point["tokens_per_second"]),
+                point["subject"], point["link"], point["system"], point["tp"],
+                Cell(point["ratio"], f"{point['ratio']:.0%}"), number(point["tokens_per_second"]),
             )
             for point in line
         ]  # fmt: skip
-        print_lines(title(name), ("", "link", "system", "GPUs", "ratio", "tokens/s"), lines)
-        print_why(report["why"][name])
+        yield from table(title(name), ("of", "link", "system", "GPUs", "ratio", "tokens/s"), lines)
+        yield from why(report["why"][name])
     holds = {True: "yes", False: "no", None: ""}
-    claim_lines = [(claim["where"], claim["says"], claim["found"], holds[claim["holds"]]) for claim in report["claims"]]
-    print_lines("What the paper says, and what was found", ("", "", "emulated", "holds"), claim_lines)
+    claims = [(claim["where"], claim["says"], claim["found"], holds[claim["holds"]]) for claim in report["claims"]]
+    yield from table("What the paper says, and what was found", ("where", "says", "emulated", "holds"), claims)

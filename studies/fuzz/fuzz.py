@@ -20,6 +20,7 @@ from pathlib import Path
 
 from meshrt.errors import UsageError
 from meshrt.ranks.console import Console
+from meshrt.studies.grid import Cell, Grid, put
 
 KINDS = ("loaders", "config", "mixtures", "quantized", "gguf", "packed", "onnx", "tokenizer", "prompt", "cli")
 WORKER = (sys.executable, "-m", "meshrt.studies.fuzz.worker")
@@ -136,12 +137,13 @@ def parse_kinds(text: str | None) -> tuple[str, ...]:
     return kinds
 
 
-def print_tally(tally: Tally) -> None:
+def print_tally(tally: Tally, form: str = "table") -> None:
     """Inputs, inputs a second and findings, by kind; then where the findings are."""
-    rows = [(kind, tally.inputs[kind], tally.found[kind]) for kind in tally.inputs]
-    rows.append(("all", sum(tally.inputs.values()), sum(tally.found.values())))
-    print(f"{'':10} {'inputs':>10} {'a second':>9} {'findings':>9}")
-    for kind, inputs, findings in rows:
-        print(f"{kind:10} {inputs:10,} {inputs / tally.seconds:9,.1f} {findings:9,}")
-    for place, folder in tally.kept.items():
-        print(f"{folder}: {place}")
+    counts = [(kind, tally.inputs[kind], tally.found[kind]) for kind in tally.inputs]
+    counts.append(("all", sum(tally.inputs.values()), sum(tally.found.values())))
+    rows = [
+        (kind, inputs, Cell(inputs / tally.seconds, f"{inputs / tally.seconds:,.1f}"), findings)
+        for kind, inputs, findings in counts
+    ]
+    found = (f"{folder}: {place}" for place, folder in tally.kept.items())
+    put([Grid(("kind", "inputs", "a second", "findings"), rows), *found], form)

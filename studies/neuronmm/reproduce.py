@@ -19,12 +19,13 @@ from meshrt.studies.neuronmm import tables as neuronmm_tables
 from meshrt.studies.neuronmm.figure import KernelPoint, draw, figure6, points
 from meshrt.studies.neuronmm.model import table6, table7
 from meshrt.studies.neuronmm.shares import Shares, shares
+from meshrt.studies.neuronmm.speedups import table5
 from meshrt.studies.neuronmm.why import reasons
 from meshrt.studies.rows import Emulate, Row, off
 from meshrt.studies.store import Store
 
 TABLES: dict[str, Callable[[NeuronDevice, Emulate], list[Row]]] = {
-    **neuronmm_tables.TABLES, "6": table6, "7": table7, "figure6": figure6, "tp32": manycores.table,
+    **neuronmm_tables.TABLES, "5": table5, "6": table6, "7": table7, "figure6": figure6, "tp32": manycores.table,
 }  # fmt: skip
 NAMES = tuple(TABLES)
 OF_THE_PAPER = tuple(name for name in NAMES if name != "tp32")

@@ -12,7 +12,8 @@ from typing import Any, Literal
 
 from meshrt.errors import UsageError
 from meshrt.models.catalogue import packaged
-from meshrt.program import Option, Program, load_program
+from meshrt.options import Option
+from meshrt.program import Program, load_program
 from meshrt.whole import LARGEST, whole
 
 Reach = Literal["next", "line"]

@@ -1,10 +1,11 @@
 """The compliance check as a person reads it (Figures 6 and 8 of waferllm, from measurements), and as JSON."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from meshrt.mesh.device import Device
+from meshrt.studies.grid import Cell, Grid, put
 from meshrt.studies.plmr.check import METRICS, SCHEMA, Finding
 from meshrt.studies.plmr.growth import Growth
 from meshrt.studies.plmr.subject import WORKLOADS, Subject, fill
@@ -55,19 +56,23 @@ def _program(finding: Finding) -> dict[str, Any]:
     }
 
 
-def print_tables(findings: Sequence[Finding], device: Device, tile: int) -> None:
+def print_tables(findings: Sequence[Finding], device: Device, tile: int, form: str = "table") -> None:
+    put(said(findings, device, tile), form)
+
+
+def said(findings: Sequence[Finding], device: Device, tile: int) -> Iterator[str | Grid]:
     """One table for each kind of program, a column for each way of doing it; then what breaks a verdict."""
-    print(f"PLMR on N x N cores of {device.name}, N = {', '.join(map(str, findings[0].sizes))}")
+    yield (f"PLMR on N x N cores of {device.name}, N = {', '.join(map(str, findings[0].sizes))}")
     for title in dict.fromkeys(_title(finding.subject, tile) for finding in findings):
-        print(f"\n{title}")
-        _print_table([finding for finding in findings if _title(finding.subject, tile) == title])
-        print()
+        yield f"\n{title}"
+        yield _table(title, [finding for finding in findings if _title(finding.subject, tile) == title])
+        yield ""
     for finding in findings:
         for letter, verdict in finding.verdicts.items():
             if verdict.ok is False:
-                print(f"{finding.subject.name} violates {letter}: {verdict.why}")
+                yield (f"{finding.subject.name} violates {letter}: {verdict.why}")
         for n, text in finding.refused.items():
-            print(f"{finding.subject.name} is refused at N = {n}: {text}")
+            yield (f"{finding.subject.name} is refused at N = {n}: {text}")
 
 
 def _title(subject: Subject, tile: int) -> str:
@@ -77,21 +82,16 @@ def _title(subject: Subject, tile: int) -> str:
     return "; ".join(filter(None, (FIGURES.get(name, name), tiles, f"a step is {step}")))
 
 
-def _print_table(findings: Sequence[Finding]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("", no_wrap=True)
-    for finding in findings:
-        table.add_column(_short(finding.subject.name), justify="right", overflow="fold")
+def _table(title: str, findings: Sequence[Finding]) -> Grid:
+    """The numbers at the smallest and the largest N and how they grow, and the verdicts; all N are in the JSON."""
+    rows: list[list[Any]] = []
     for name, metric in METRICS.items():
-        ends = [_ends(finding.values[name], metric.show) for finding in findings]
-        table.add_row(metric.title, *ends)
-        table.add_row("", *(_growth(finding.grows[name]) for finding in findings), style="dim")
-    for letter, title in LETTERS.items():
-        table.add_row(title, *(SAYS[finding.verdicts[letter].ok] for finding in findings))
-    Console().print(table, highlight=False)
+        rows.append([metric.title, *(_ends(finding.values[name], metric.show) for finding in findings)])
+        grows = [finding.grows[name] for finding in findings]
+        rows.append([Cell(f"{metric.title}, exponent", ""), *(Cell(one.exponent, _growth(one)) for one in grows)])
+    for letter, name in LETTERS.items():
+        rows.append([name, *(SAYS[finding.verdicts[letter].ok] for finding in findings)])
+    return Grid(["", *(_short(finding.subject.name) for finding in findings)], rows, title, right=True)
 
 
 def _short(name: str) -> str:

@@ -1,58 +1,64 @@
 """An answer of the autotuner for a person: what was tried, what was chosen and why."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from meshrt.report import show
+from meshrt.studies.grid import Cell, Grid, put
 from meshrt.units import of, size
 
 
-def print_answer(report: dict[str, Any]) -> None:
+def print_answer(report: dict[str, Any], form: str = "table") -> None:
+    put(said(report), form)
+
+
+def said(report: dict[str, Any]) -> Iterator[str | Grid]:
     """All candidates in one table, the pairs that were run in one go in another, and the reasons."""
     device = report["device"]
     memory = of(device["core_memory"] and size(device["core_memory"]))
-    print(
+    yield (
         f"{report['model']} on {device['name']}: {report['prompt_tokens']} prompt tokens,"
         f" {report['new_tokens']} new ones"
     )
     notes = list(
         dict.fromkeys(trial["refused"] for trial in (*report["candidates"], *report["pairs"]) if trial["refused"])
     )
-    columns = ("", "cores", "heads in", "K", f"memory{memory}", "cycles", "a token", "")
-    _print(columns, [_line(report, trial, notes) for trial in report["candidates"]])
+    columns = ("part", "cores", "heads in", "K", f"memory{memory}", "cycles", "a token", "verdict")
+    yield Grid(columns, [_line(report, trial, notes) for trial in report["candidates"]], "candidates")
     if report["pairs"]:
-        print("\nIn one go")
+        yield "\nIn one go"
         names = list(dict.fromkeys(name for pair in report["pairs"] for name in pair["cycles"] or {}))
         lines = [_pair(pair, names, notes) for pair in report["pairs"]]
-        _print(("prefill", "decode", "heads in", "K", *names, "total", ""), lines)
-    for number, note in enumerate(notes, 1):
-        print(f"  [{number}] {note}")
-    for line in report["why"]:
-        print(line)
+        yield Grid(("prefill", "decode", "heads in", "K", *names, "total", "verdict"), lines, "in one go")
+    yield from (f"  [{number}] {note}" for number, note in enumerate(notes, 1))
+    yield from report["why"]
 
 
-def _line(report: dict[str, Any], trial: dict[str, Any], notes: list[str]) -> tuple[str, ...]:
+def _line(report: dict[str, Any], trial: dict[str, Any], notes: list[str]) -> tuple[Any, ...]:
     tokens = [f"{token['cycles']:,.0f}" for token in trial["tokens"]]
     return (
         trial["part"],
         _cores(f"{trial['side']}x{trial['side']}", trial["regions"]),
         groups(trial),
-        str(trial["phases"]),
-        "" if trial["memory_bytes"] is None else size(trial["memory_bytes"]),
-        "" if trial["cycles"] is None else f"{trial['cycles']:,.0f}",
+        trial["phases"],
+        Cell(trial["memory_bytes"], "" if trial["memory_bytes"] is None else size(trial["memory_bytes"])),
+        _cycles(trial["cycles"]),
         " ".join(tokens),
         _verdict(trial["refused"], is_chosen(report, trial), notes),
     )
 
 
-def _pair(pair: dict[str, Any], names: Sequence[str], notes: list[str]) -> tuple[str, ...]:
+def _cycles(count: float | None) -> Cell:
+    return Cell(count, "" if count is None else f"{count:,.0f}")
+
+
+def _pair(pair: dict[str, Any], names: Sequence[str], notes: list[str]) -> tuple[Any, ...]:
     cycles = pair["cycles"] or {}
     return (
         *phase_cores(pair["options"]),
         groups(pair["options"]),
         f"{pair['options']['phases']}, {pair['options']['decode_phases']}",
-        *(f"{cycles[name]:,.0f}" if name in cycles else "" for name in names),
-        f"{pair['total']:,.0f}" if cycles else "",
+        *(_cycles(cycles.get(name)) for name in names),
+        _cycles(pair["total"] if cycles else None),
         _verdict(pair["refused"], pair["chosen"], notes),
     )
 
@@ -135,15 +141,3 @@ def _compared(report: dict[str, Any], part: str) -> str:
     changes = "; ".join(f"{names[id(trial)]} {trial['cycles'] / best['cycles'] - 1:+.1%}" for trial in others)
     only = "" if elsewhere else ", the only ones tried that fit"
     return f", {groups(best)}, K = {best['phases']}{only}" + (f" ({changes})" if others else "")
-
-
-def _print(columns: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for at, column in enumerate(columns):
-        left = at in (0, len(columns) - 1)
-        table.add_column(column, justify="left" if left else "right", no_wrap=True)
-    for line in lines:
-        table.add_row(*(cell.replace("[", r"\[") for cell in line))
-    show(table)

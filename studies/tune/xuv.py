@@ -1,6 +1,6 @@
 """`meshrt tune xuv`: blocks for products with a decomposed matrix, proposed by NeuronMM's eqs. 10 and 11, then run."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from math import ceil
 from time import perf_counter
@@ -13,8 +13,9 @@ from meshrt.neuron.language import DTYPES
 from meshrt.programs.neuron.plan import Kernel, Product, Proposal, balance, least_rows, propose
 from meshrt.ranks.console import Console
 from meshrt.report import SCHEMA
+from meshrt.studies.grid import Cell, Grid, put
 from meshrt.studies.sweep import Job, Outcome, sweep
-from meshrt.studies.waferllm.printed import print_lines
+from meshrt.studies.waferllm.printed import table
 
 
 def tune(
@@ -94,38 +95,46 @@ def check_found(report: dict[str, Any]) -> None:
         )
 
 
-def print_answer(report: dict[str, Any]) -> None:
+def print_answer(report: dict[str, Any], form: str = "table") -> None:
+    put(said(report), form)
+
+
+def said(report: dict[str, Any]) -> Iterator[str | Grid]:
     """All candidates in a table, and the command that runs the fastest."""
     arguments, device, least = report["arguments"], report["device"], report["least_block_m"]
     sizes = " x ".join(str(arguments[axis]) for axis in "mkrn")
     sums = arguments["dtype"] if arguments["sums"] == "tile" else arguments["sums"]
     cores = f"{report['cores']} NeuronCore{'s' if report['cores'] > 1 else ''} of {device['name']}"
-    print(f"{arguments['kernel']}, M x K x r x N = {sizes}, {arguments['dtype']}, sums in {sums}, on {cores}")
+    yield (f"{arguments['kernel']}, M x K x r x N = {sizes}, {arguments['dtype']}, sums in {sums}, on {cores}")
     reach = "no B_M reaches that by eq. 10" if least is None else f"which B_M = {least} reaches by eq. 10"
-    print(f"balance: {report['balance']:.1f} flops a byte, {reach}")
+    yield (f"balance: {report['balance']:.1f} flops a byte, {reach}")
     notes = list(dict.fromkeys(entry["refused"] for entry in report["candidates"] if entry["refused"]))
     heading = (
         f"{len(report['candidates'])} of {report['proposals']} proposals: flops a byte by eq. 10 and as run, MiB of "
         f"SBUF (of {device['partitions'] * device['sbuf_partition_bytes'] // MIB}) by eq. 11\nand as run, MiB spilled"
     )
-    columns = ("block-m/k/r/n", "eq. 10", "run", "eq. 11", "run", "spill", "ms", "MFU %", "")
-    print_lines(heading, columns, [_line(entry, notes) for entry in report["candidates"]])
-    for number, note in enumerate(notes, 1):
-        print(f"  [{number}] {note}")
+    columns = ("block-m/k/r/n", "eq. 10", "run", "eq. 11", "run", "spill", "ms", "MFU %", "verdict")
+    yield from table(heading, columns, [_line(entry, notes) for entry in report["candidates"]])
+    yield from (f"  [{number}] {note}" for number, note in enumerate(notes, 1))
     if report["choice"] is not None:
         options = {**arguments, **report["choice"], "device": device["name"], "cores": report["cores"]}
         flags = (f"--{name.replace('_', '-')} {value}" for name, value in options.items())
-        print("meshrt run xuv", *flags, "--payload none")
+        yield " ".join(("meshrt run xuv", *flags, "--payload none"))
 
 
-def _line(entry: dict[str, Any], notes: Sequence[str]) -> tuple[str, ...]:
+def _line(entry: dict[str, Any], notes: Sequence[str]) -> tuple[Any, ...]:
     blocks = "/".join(str(value) for value in entry["options"].values())
     intensity, sbuf = entry["intensity"], entry["sbuf_bytes"]
-    formulas = f"{intensity['equation_10']:.1f}", f"{sbuf['equation_11'] / MIB:.1f}"
+    by_formula = _digits(intensity["equation_10"]), _digits(sbuf["equation_11"] / MIB)
     if entry["seconds"] is None:
-        return (blocks, formulas[0], "", formulas[1], "", "", "", "", f"refused [{notes.index(entry['refused']) + 1}]")
+        verdict = f"refused [{notes.index(entry['refused']) + 1}]"
+        return (blocks, by_formula[0], None, by_formula[1], None, None, None, None, verdict)
     return (
-        blocks, formulas[0], f"{intensity['measured']:.1f}", formulas[1], f"{sbuf['measured'] / MIB:.1f}",
-        f"{sum(entry['spill_bytes'].values()) / MIB:.0f}", f"{1e3 * entry['seconds']:.3f}", f"{100 * entry['mfu']:.1f}",
-        "fastest" if entry["fastest"] else "",
+        blocks, by_formula[0], _digits(intensity["measured"]), by_formula[1], _digits(sbuf["measured"] / MIB),
+        _digits(sum(entry["spill_bytes"].values()) / MIB, 0), _digits(1e3 * entry["seconds"], 3),
+        _digits(100 * entry["mfu"]), "fastest" if entry["fastest"] else "",
     )  # fmt: skip
+
+
+def _digits(value: float, digits: int = 1) -> Cell:
+    return Cell(value, f"{value:.{digits}f}")

@@ -6,7 +6,7 @@ from time import perf_counter
 from typing import Any
 
 from meshrt import __version__
-from meshrt.errors import UsageError
+from meshrt.errors import UsageError, nearest
 from meshrt.ranks.console import Console
 from meshrt.report import SCHEMA
 from meshrt.studies.validate.errors import Compared, by_use, errors
@@ -27,7 +27,8 @@ def validate(
     rows = [row for path in files or [DATA / kind.file for kind in kinds] for row in read_rows(path, kinds)]
     there_are = list(dict.fromkeys(row.kind.kernel(row.sizes) for row in rows))
     if wrong := [name for name in kernels if name not in there_are]:
-        raise UsageError(f"no row is of the kernel {wrong[0]!r}; there are {', '.join(there_are)}")
+        hint = nearest(wrong[0], there_are, f"there are {', '.join(there_are)}")
+        raise UsageError(f"no row is of the kernel {wrong[0]!r}: {hint}")
     rows = [row for row in rows if not kernels or row.kind.kernel(row.sizes) in kernels]
     rows = [row for row in rows if not uses or row.use in uses]
     rows = [row for row in rows if largest is None or row.sizes.get("p", 0) <= largest]

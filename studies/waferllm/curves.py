@@ -12,8 +12,8 @@ from meshrt.mesh.device import Device
 from meshrt.studies.rows import Emulate
 from meshrt.studies.sweep import Job
 from meshrt.studies.waferllm import published
+from meshrt.studies.waferllm.cells import DTYPE
 from meshrt.studies.waferllm.published import Claim
-from meshrt.studies.waferllm.tables import DTYPE
 
 
 @dataclass(frozen=True)

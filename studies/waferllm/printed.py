@@ -1,30 +1,39 @@
 """A reproduction as tables for a person."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from meshrt.studies.grid import Cell, Grid, put
 from meshrt.studies.rows import GOAL
 from meshrt.studies.waferllm.reproduce import title
 
 
-def print_reproduction(report: dict[str, Any]) -> None:
-    """One table for each of the paper's, the curves, the claims, and what it all comes to."""
-    for name in (*dict.fromkeys(row["table"] for row in report["rows"]), *report["curves"]):
-        print_part(report, name)
-    print_summary(report)
+def print_reproduction(report: dict[str, Any], form: str = "table") -> None:
+    put(said(report), form)
 
 
 def print_part(report: dict[str, Any], name: str) -> None:
+    put(part(report, name))
+
+
+def said(report: dict[str, Any]) -> Iterator[str | Grid]:
+    """One table for each of the paper's, the curves, the claims, and what it all comes to."""
+    for name in (*dict.fromkeys(row["table"] for row in report["rows"]), *report["curves"]):
+        yield from part(report, name)
+    yield from summary(report)
+
+
+def part(report: dict[str, Any], name: str) -> Iterator[str | Grid]:
     """One table or figure, and why published and emulated differ."""
     if name in report["curves"]:
-        _print_curves(name, report["curves"][name])
-        _print_claims([claim for claim in report["claims"] if claim["product"] == name])
+        yield from _curves(name, report["curves"][name])
+        yield from _claims([claim for claim in report["claims"] if claim["product"] == name])
     else:
-        print_rows(title(name), [row for row in report["rows"] if row["table"] == name])
-    print_why(report["why"][name])
+        yield from compared(title(name), [row for row in report["rows"] if row["table"] == name])
+    yield from why(report["why"][name])
 
 
-def print_rows(heading: str, rows: Sequence[dict[str, Any]]) -> None:
+def compared(heading: str, rows: Sequence[dict[str, Any]]) -> Iterator[str | Grid]:
     """A table of published, emulated and ratio, and its notes. Rows of the published programs are columns of those
     that they are beside.
     """
@@ -33,7 +42,7 @@ def print_rows(heading: str, rows: Sequence[dict[str, Any]]) -> None:
     notes = list(dict.fromkeys(row["note"] for row in rows if row["note"]))
     marks = {note: f"[{at}]" for at, note in enumerate(notes, 1)} | {"": ""}
 
-    def cells(row: dict[str, Any]) -> tuple[str, ...]:
+    def cells(row: dict[str, Any]) -> tuple[Cell, ...]:
         return number(row["emulated"]), short_ratio(row["ratio"])
 
     lines = []
@@ -47,12 +56,11 @@ def print_rows(heading: str, rows: Sequence[dict[str, Any]]) -> None:
             )
         )  # fmt: skip
     more = ("as published", "ratio", "ours") if beside else ("emulated",)
-    print_lines(heading, ("", "system", "", "published", *more, "ratio", "note"), lines)
-    for note in notes:
-        print(f"  {marks[note]} {note}")
+    yield from table(heading, ("of", "system", "what", "published", *more, "ratio", "note"), lines)
+    yield from (f"  {marks[note]} {note}" for note in notes)
 
 
-def _print_curves(name: str, line: Sequence[dict[str, Any]]) -> None:
+def _curves(name: str, line: Sequence[dict[str, Any]]) -> Iterator[str | Grid]:
     sides = sorted({point["side"] for point in line})
     lines = []
     for size, algorithm in dict.fromkeys((point["size"], point["algorithm"]) for point in line):
@@ -64,11 +72,11 @@ def _print_curves(name: str, line: Sequence[dict[str, Any]]) -> None:
             for side in sides
         ]
         lines.append((size, algorithm, *shown))
-    columns = ("", "cycles (share of products)", *(f"{side}x{side}" for side in sides))
-    print_lines(title(name), columns, lines)
+    columns = ("size", "cycles (share of products)", *(f"{side}x{side}" for side in sides))
+    yield from table(title(name), columns, lines)
 
 
-def _print_claims(claims: Sequence[dict[str, Any]]) -> None:
+def _claims(claims: Sequence[dict[str, Any]]) -> Iterator[str | Grid]:
     holds = {True: "yes", False: "no", None: ""}
     lines = [
         (
@@ -81,58 +89,43 @@ def _print_claims(claims: Sequence[dict[str, Any]]) -> None:
         )
         for claim in claims
     ]
-    print_lines("What the text says", ("section", "claim", "", "published", "emulated", "holds"), lines)
+    yield from table("What the text says", ("section", "claim", "where", "published", "emulated", "holds"), lines)
 
 
-def print_summary(report: dict[str, Any]) -> None:
+def summary(report: dict[str, Any]) -> Iterator[str]:
     """What the cells of each system come to."""
     summaries = report["summary"]
     if summaries:
-        print("\nEmulated over published, of WSE-2's cells")
-    for summary in summaries:
-        line = f"  {summary['system']:12} {summary['emulated']} of {summary['cells']} emulated,"
-        line += f" {summary['compared']} compared"
-        if summary["compared"]:
-            line += (
-                f": median {summary['median_ratio']:.3g}, worst {summary['worst_ratio']:.3g} ({summary['worst_cell']})"
-            )
-        print(line)
-        if summary["system"] in ("waferllm", "as-published") and summary["compared"]:
-            print(
-                f"  {'':12} {summary['within_goal']} of {summary['compared']} within {GOAL:g}x,"
-                " which is the goal for these"
-            )
+        yield "\nEmulated over published, of WSE-2's cells"
+    for one in summaries:
+        line = f"  {one['system']:12} {one['emulated']} of {one['cells']} emulated,"
+        line += f" {one['compared']} compared"
+        if one["compared"]:
+            line += f": median {one['median_ratio']:.3g}, worst {one['worst_ratio']:.3g} ({one['worst_cell']})"
+        yield line
+        if one["system"] in ("waferllm", "as-published") and one["compared"]:
+            yield (f"  {'':12} {one['within_goal']} of {one['compared']} within {GOAL:g}x, which is the goal for these")
 
 
-def print_why(reasons: Sequence[str]) -> None:
+def why(reasons: Sequence[str]) -> Iterator[str]:
     """Why published and emulated differ, a line each."""
-    print("  Why they differ")
-    for reason in reasons:
-        print(f"  - {reason}")
+    yield "  Why they differ"
+    yield from (f"  - {reason}" for reason in reasons)
 
 
-def print_lines(heading: str, columns: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
-    """Cells below their columns; those of figures to the right."""
-    from rich.console import Console as Screen
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for at, column in enumerate(columns):
-        figures = at > 1 and all(line[at][:1].isdigit() or line[at] in ("", "-", "missing") for line in lines)
-        table.add_column(column, justify="right" if figures else "left")
-    for line in lines:
-        table.add_row(*(cell.replace("[", r"\[") for cell in line))
-    print(f"\n{heading}")
-    Screen(width=None if Screen().is_terminal else 120).print(table, highlight=False)
+def table(heading: str, columns: Sequence[str], lines: Sequence[Sequence[Any]]) -> Iterator[str | Grid]:
+    """Cells below their columns, which are below a heading."""
+    yield f"\n{heading}"
+    yield Grid(columns, lines, heading)
 
 
-def number(value: float | None, missing: str = "-") -> str:
+def number(value: float | None, missing: str = "-") -> Cell:
     """Four digits, or all before the point."""
     if value is None:
-        return missing
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+        return Cell(None if missing == "-" else missing, missing)
+    return Cell(value, f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}")
 
 
-def short_ratio(value: float | None) -> str:
+def short_ratio(value: float | None) -> Cell:
     """Three digits."""
-    return "-" if value is None else f"{value:.3g}"
+    return Cell(value, "-" if value is None else f"{value:.3g}")

@@ -37,9 +37,9 @@ _MODEL = (
     "models' own heads, and the cache shifts."
 )
 _LONG = (
-    "An instruction on more numbers than the SIMD width was measured nowhere on a WSE-2; each width counts as much as "
-    "the first. How often decode sets up operands is counted in its code, and what it pays around an allreduce is "
-    "known from MeshGEMV alone."
+    "What a SIMD width of 16-bit numbers takes on a WSE-2 follows from the documented rule of its banks, measured "
+    "nowhere; each width counts as much as the first. How often decode sets up operands is counted in its code, and "
+    "what it pays around an allreduce is known from MeshGEMV alone."
 )
 _JOULES = (
     "The paper's energies are times at one power each. Counted ones are of what moved, was computed and read, and of "

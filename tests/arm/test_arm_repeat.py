@@ -9,7 +9,7 @@ from runs import run_on_arm
 
 from meshrt.errors import UsageError
 
-IDS: dict[str, Any] = {"model": "llama3.2-1b", "layers": 4, "prompt_tokens": 5, "max_new_tokens": 3}
+IDS: dict[str, Any] = {"model": "llama3.2-1b", "layers": 4, "prompt_tokens": 4, "max_new_tokens": 3}
 
 
 @pytest.mark.mpi(ranks=[2])

@@ -133,7 +133,7 @@ def test_a_device_of_ones_own_and_limits() -> None:
         ({"algorithm": "strassen"}, "--algorithm is 'strassen'; there are meshgemm, cannon, summa, allgather"),
         ({"route_entries": 257}, "--route-entries is 257; it is 1 to 256"),
         ({"device": "wse9"}, "--device is 'wse9'; there are wse2, wse3, wormhole, dojo, ideal, files as mine.toml"),
-        ({"on": "abacus"}, "gemm does not run on 'abacus'"),
+        ({"on": "abacus"}, "no machine 'abacus': there are arm, gpu, mesh, neuron"),
         ({"mesh": "4by4"}, "mesh '4by4' is not WIDTHxHEIGHT"),
     ],
 )

@@ -17,6 +17,7 @@ import pytest
 from meshrt import __version__
 from meshrt.cli import COMMANDS, cli
 from meshrt.commands import shared
+from meshrt.errors import UsageError
 from meshrt.mesh.presets import PRESETS
 from meshrt.ranks import host
 
@@ -89,6 +90,42 @@ def test_help_of_a_program_has_its_options_and_the_shared_ones(program: str, own
     shared = ["--mesh", "--device", "--core-memory", "--route-entries", "--payload", "--json", "--quiet"]
     assert {*own, *shared} <= options
     assert ("--model" in options) == (program == "llama")
+
+
+def test_options_are_in_groups_that_have_no_name_that_is_gone(run_meshrt: Run):
+    """Each option of a program stands in one group; what a group names is an option of some program or machine."""
+    from meshrt.commands.sections import OF, SECTIONS
+    from meshrt.machine import machines
+    from meshrt.program import load_program, packaged_programs, settings_of
+
+    told = say(run_meshrt, "run", "llama", "--help")
+    titles = [line[:-1] for line in told.splitlines() if line.endswith(":") and not line.startswith(" ")]
+    assert titles == [title for title in SECTIONS if title in titles] and len(titles) == 9
+    assert titles[0] == "Problem" and titles[-1] == "Output"
+    output = told.split("Output:\n")[1]
+    assert all(f"--{name}" in output for name in ("json", "format", "html", "help", "maps")) and "--mesh" not in output
+    known = {
+        "json_path",
+        "form",
+        "html",
+        "expect",
+        "quiet",
+        "text",
+        "tuned",
+        "payload",
+        "search",
+        "tolerance",
+        "h",
+        "help",
+    }
+    known |= {name for machine in machines() for name in settings_of(machine)}
+    for name in packaged_programs():
+        for machine in machines():
+            try:
+                known |= {option.name for option in load_program(name, machine).options}
+            except UsageError:
+                continue  # not on this machine
+    assert OF.keys() - known == set()
 
 
 GROUPS = [(), ("run",), ("chat",), ("bench",), ("reproduce",)]
@@ -224,19 +261,23 @@ def test_the_logits_are_written_for_every_position(run_meshrt: Run, tmp_path: Pa
     assert logits[3:].argmax(axis=1).tolist() == report["result"]["token_ids"]
 
 
-@pytest.mark.parametrize("arguments", [("gemm", "--help"), ("shift", "--mesh", "2x2", "--quiet")], ids=["help", "run"])
-def test_a_rank_imports_no_command_but_its_own(arguments: tuple[str, ...]):
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [(("gemm", "--help"), {"shared", "run", "sections"}), (("shift", "--mesh", "2x2", "--quiet"), {"shared", "run"})],
+    ids=["help", "run"],
+)
+def test_a_rank_imports_no_command_but_its_own(arguments: tuple[str, ...], parts: set[str]):
     """Start-up is paid by every rank."""
     end = "atexit.register(lambda: print(*[name for name in sys.modules if name.startswith('meshrt.commands.')]))"
     code = f"import atexit, sys; from meshrt.cli import main; {end}; sys.argv[1:] = {['run', *arguments]!r}; main()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
-    assert set(done.stdout.splitlines()[-1].split()) == {f"meshrt.commands.{name}" for name in ("shared", "run")}
+    assert set(done.stdout.splitlines()[-1].split()) == {f"meshrt.commands.{name}" for name in parts}
 
 
 def test_every_command_has_its_file_and_every_file_its_command():
     files = {path.stem for path in Path(shared.__file__).parent.glob("*.py")}
-    parts = {"__init__", "shared", "figures"}  # of all commands, and of bench
+    parts = {"__init__", "shared", "sections", "figures"}  # of all commands, of their help, and of bench
     assert parts <= files and files - parts == set(COMMANDS.values())
     for name in COMMANDS:
         assert cli.get_command(click.Context(cli), name).name == name  # as usage lines have it

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -268,3 +269,17 @@ def test_an_unknown_name_is_refused_with_what_it_may_have_been(run_meshrt: Calla
     assert code == 2 and not out and "did you mean link_bytes" in err
     code, out, err, _ = run_meshrt("explain", "xyzzy")
     assert code == 2 and "xyzzy" in err and "Traceback" not in err
+
+
+def test_a_page_that_a_message_names_is_told(run_meshrt: Callable[..., Any]) -> None:
+    code, out, err, _ = run_meshrt("explain", "docs/csl.md")
+    assert (code, err) == (0, "") and out.startswith("# Programs in CSL\n")
+    code, out, err, _ = run_meshrt("explain", "docs/cls.md")
+    assert (code, out) == (2, "") and "did you mean csl.md" in err
+
+
+def test_every_page_that_the_sources_name_is_there() -> None:
+    for folder in ("meshrt", "programs", "studies", "models", "launch"):
+        for path in (ROOT / folder).rglob("*.py"):
+            for page in re.findall(r"(?<![\w/])docs/([\w/-]+\.md)", path.read_text()):
+                assert (ROOT / "docs" / page).is_file(), (path, page)

@@ -19,7 +19,7 @@ from meshrt.emulate import emulate
 from meshrt.errors import UsageError
 from meshrt.launch import local
 from meshrt.models.catalogue import find_model
-from meshrt.models.tokenizer import load_tokenizer
+from meshrt.models.tokenizer import decode, encode, load_tokenizer
 from meshrt.program import load_program
 from meshrt.programs.generation.dialogue import Dialogue
 from meshrt.programs.generation.given import prompt_text
@@ -113,28 +113,57 @@ def test_ranks_hear_standard_input_under_a_launcher(run_meshrt: Run) -> None:
 def test_a_dialogue_goes_on_from_all_that_was_said(
     comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], machine: str
 ) -> None:
-    """Each answer is that of a run whose prompt is the text so far."""
+    """Each answer is that of a run that reads all tokens so far, of which each is computed once; where a run has no
+    room for more, the next one reads all."""
+    monkeypatch.setattr("meshrt.commands.chat.LONGER", 2)
     settings: dict[str, Any] = {"gpu": {"tp": 2}, "neuron": {"cores": 2}}.get(machine, {})
     program, arguments = load_program("llama", machine), {"model": "llama-tiny", "max_new_tokens": 6}
-    with say(monkeypatch, comm.rank, b"\nThe little dog\n\nThen\n"):
+    with say(monkeypatch, comm.rank, b"\nThe little dog\n\nThen\nA cat\n"):
         assert talk(comm, Board.alone(), program, arguments, settings) == 0
     out, err = capsys.readouterr()
     if comm.rank:
         assert (out, err) == ("", "")
         return
-    answers = out.split("\n")
-    assert len(answers) == 4 and answers.pop() == ""
-    text, found = "", []
-    for line, answer in zip(("The little dog", "", "\nThen"), answers, strict=True):
-        text += line
-        more = {"prompt": text, "max_new_tokens": 6, "model": "llama-tiny"}
-        told = emulate(MPI.COMM_SELF, Board.alone(), program, more, **settings)
-        assert told is not None and told["result"]["text"].strip() == answer.strip()
-        found.append(f"{len(told['result']['prompt_ids'])} tokens read, 6 written")
-        text += answer
+    tokenizer, answers = load_tokenizer(find_model("llama-tiny")), out.split("\n")
+    assert len(answers) == 5 and answers.pop() == ""
+    ids, told_of, computed, room = encode(tokenizer, "The little dog"), [], 0, 0
+    for line, answer in zip(("", "", "\nThen", "\nA cat"), answers, strict=True):
+        ids += encode(tokenizer, line, special=False)
+        if len(ids) + 6 > room:
+            room, computed = 2 * (len(ids) + 6), 0
+            told_of += ["ms"] if told_of else []
+        asked = {"prompt_ids": ",".join(map(str, ids)), "max_new_tokens": 6, "model": "llama-tiny"}
+        told = emulate(MPI.COMM_SELF, Board.alone(), program, asked, **settings)
+        assert told is not None
+        before, ids = decode(tokenizer, ids), ids + told["result"]["token_ids"]
+        assert decode(tokenizer, ids)[len(before) :].strip() == answer.strip()
+        told_of.append(f"{len(ids) - 1 - computed} tokens computed, {computed} kept, 6 written")
+        computed = len(ids) - 1
     lines = err.splitlines()
     assert lines[0] == "(nothing was said yet)"
-    assert [line[1:].split(":")[0] for line in lines[1:]] == found
+    assert ["ms" if "virtual time" in line else line[1:-1] for line in lines[1:]] == [*told_of, "ms"]
+    assert told_of.count("ms") == 1  # one run had no room for all
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_a_dialogue_goes_on_after_the_end_of_a_text(
+    comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The end is a token of it; the run that reads all has it as well."""
+    program, arguments = load_program("llama", "gpu"), {"model": "llama-tiny", "max_new_tokens": 20}
+    with say(monkeypatch, 0, b"ful.\nThe sun\n"):
+        assert talk(comm, Board.alone(), program, arguments, {}) == 0
+    answers = capsys.readouterr().out.split("\n")
+    tokenizer = load_tokenizer(find_model("llama-tiny"))
+    found, ids = [], encode(tokenizer, "ful.")
+    for line in ("", "\nThe sun"):
+        ids += encode(tokenizer, line, special=False)
+        told = emulate(comm, Board.alone(), program, arguments | {"prompt_ids": ",".join(map(str, ids))})
+        assert told is not None
+        ids += told["result"]["token_ids"]
+        found.append(told["result"])
+    assert found[0]["stopped"] == "end of text"
+    assert [each["text"].strip() for each in found] == [each.strip() for each in answers if each]
 
 
 def test_a_dialogue_forgets_its_oldest_turns() -> None:
@@ -144,12 +173,15 @@ def test_a_dialogue_forgets_its_oldest_turns() -> None:
     assert "room for 20: not taken" in str(dialogue.hear("The little dog went " * 9))
     assert dialogue.turns == []
     for line in ("One day", "The little dog", "A cat"):
-        assert dialogue.hear(line) is None
-        dialogue.answered(dialogue.ids(), [65, 66, 67])
-        assert 0 < len(dialogue.ids()) <= 23
+        found = dialogue.hear(line)
+        assert isinstance(found, list)
+        dialogue.ids += found
+        assert 0 < len(dialogue.ids) <= 20
+        dialogue.answered([65, 66, 67])
     assert "One day" not in "".join(dialogue.turns) and dialogue.turns[-1].startswith("A cat")
-    while (problem := dialogue.hear("")) is None:
-        dialogue.answered(dialogue.ids(), [65, 66, 67])
+    while not isinstance(problem := dialogue.hear(""), str):
+        dialogue.ids += problem
+        dialogue.answered([65, 66, 67])
     assert "no room for more" in problem and len(dialogue.turns) == 1
-    assert dialogue.hear("A cat") is None
+    assert dialogue.hear("A cat") == encode(tokenizer, "A cat")
     assert dialogue.turns == ["A cat"]

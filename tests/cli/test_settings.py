@@ -71,7 +71,7 @@ def run(
     if isinstance(numbers.get(slower := f"{how.get('@link', 'nvlink')}_protocols"), str):
         numbers[slower] = tuple(replace(one, seconds=2 * one.seconds) for one in getattr(A800, slower))
     numbers = {"link": how["@link"]} | numbers if "@link" in how else numbers
-    gpus = new_gpus(how["@tp"], payload=payload, static=how.get("@static", False), **numbers)
+    gpus = new_gpus(how["@tp"], payload=payload, static=how.get("@static", False), pp=how.get("@pp", 1), **numbers)
     return run_gpus(gpus, given.pop("model", "llama-tiny"), name, **given)
 
 

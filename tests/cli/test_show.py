@@ -9,6 +9,7 @@ import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from click.testing import CliRunner, Result
 
 from meshrt.cli import cli
 from meshrt.errors import UsageError
+from meshrt.studies import maps as studies_maps
 from meshrt.studies.heat import levels, pooled
 from meshrt.studies.maps import read_maps
 
@@ -61,6 +63,34 @@ def test_a_picture_keeps_to_the_terminal_and_has_every_core(run: Path, columns: 
     tenths = [["." if not value else str(min(9, int(10 * value / values.max()))) for value in row] for row in expected]
     assert places == tenths
     assert f"{values.max():,}" in text.replace("\n", " ") or what == "idle"
+
+
+def test_pairs_are_a_picture_of_senders_and_receivers(run: Path, tmp_path: Path) -> None:
+    file = read_maps(str(run)).arrays
+    senders, receivers, nbytes, _ = file["total/pairs"].T
+    text = ended(meshrt("show", run, "--what", "pairs", columns=300))
+    rows = [line.split()[1:] for line in text.splitlines() if len(line.split()) == 1 + 45 * 3]
+    places = {(a, b) for a, row in enumerate(rows) for b, place in enumerate(row) if place != "."}
+    assert len(rows) == 135 and places == set(zip(senders.tolist(), receivers.tolist(), strict=True))
+    assert f"{len(places)} pairs, {nbytes.sum():,} bytes in all" in text
+    most = int(np.argmax(nbytes))
+    (v, u), (y, x) = (divmod(int(cores[most]), 45) for cores in (senders, receivers))
+    assert f"most {nbytes[most]:,} from ({u}, {v}) to ({x}, {y})" in text
+    for form in ("png", "svg"):
+        ended(meshrt("show", run, "--what", "pairs", "--png", tmp_path / f"a.{form}"))
+    assert "sender" in (tmp_path / "a.svg").read_text()
+    assert "0 pairs, 0 bytes in all" in ended(meshrt("show", run, "--what", "carried"))
+
+
+def test_many_pairs_are_added_up(run: Path) -> None:
+    maps = read_maps(str(run))
+    with patch.object(studies_maps, "MOST", 50):
+        shown = studies_maps.picture(maps, "pairs")
+    assert shown.each == studies_maps.Each(3, 45, 1) and shown.each.core(16) == (3, 1)
+    expected = np.zeros((45, 45), int)
+    for sender, receiver, nbytes, _ in maps.arrays["total/pairs"].tolist():
+        expected[sender // 3, receiver // 3] += nbytes
+    assert (shown.values == expected).all()
 
 
 def test_places_are_the_largest_of_their_cores() -> None:
@@ -139,6 +169,7 @@ def test_a_page_has_all_of_a_report_and_asks_for_nothing(run: Path, tmp_path: Pa
     maps = read_maps(str(run)).arrays
     assert page.numbers[0] == maps["total/link_bytes"].max(axis=0).tolist()
     assert maps["total/memory"].tolist() in page.numbers
+    assert "from each core (down) to each (across)" in page.text and max(map(len, page.numbers)) == 135
     for word in (
         "Numbers",
         "Critical path",

@@ -265,3 +265,15 @@ def test_every_preset_says_where_its_numbers_are_from(name: str, link: str) -> N
     text = " ".join(device.sources)
     assert all(field.name in text for field in fields(device) if field.name not in ("name", "link", "sources"))
     assert device.link_bytes_per_second == getattr(device, f"{link}_bytes_per_second")
+
+
+def test_where_each_pair_has_a_link_a_ring_gets_those_to_all_others() -> None:
+    """An MI300X in groups of 2, 4 and 8, also of a node, with 64 GB/s to each other one; another rate is the ring's."""
+    for tp, groups, rate in (
+        (2, {}, 64e9), (4, {}, 192e9), (8, {}, 448e9), (8, {"node_size": 4}, 192e9), (2, {"pp": 4}, 64e9),
+        (8, {"link_rate": 100e9}, 100e9),
+    ):  # fmt: skip
+        assert new_gpus(tp, payload=False, device="mi300x", **groups).device.link_bytes_per_second == rate
+    assert (
+        new_gpus(2, payload=False, device="h200").device.link_bytes_per_second == find_gpu("h100").link_bytes_per_second
+    )

@@ -54,6 +54,7 @@ def close(found: np.ndarray, want: np.ndarray) -> None:
     assert np.abs(found - want).max() < 1e-3
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("static", [False, True], ids=["eager", "static"])
 @pytest.mark.parametrize("tp", [1, 2, 4, 8])
 def test_every_scheme_gives_the_decomposed_models_logits(tiny: Path, tp: int, static: bool) -> None:
@@ -166,6 +167,7 @@ def test_bytes_per_token_and_layer_are_the_closed_form(tp: int, scheme: str) -> 
     assert sent_by_a_gpu(told, "all_gather") == each * gathered // tp + head
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("static", [False, True], ids=["eager", "static"])
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("tp", [4, *(pytest.param(tp, marks=pytest.mark.all) for tp in (1, 2))])

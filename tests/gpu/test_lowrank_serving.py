@@ -37,6 +37,7 @@ def alone(model: Path) -> list[list[int]]:
     return [serve_all(new_gpus(1), model, "dense", [prompt], NEW)[0][0].new for prompt in PROMPTS]
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("static", [False, True], ids=["eager", "static"])
 @pytest.mark.parametrize(("scheme", "kv"), WAYS)
 def test_requests_together_get_what_each_gets_alone(

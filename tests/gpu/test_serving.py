@@ -19,6 +19,7 @@ from test_lowrank import GQA, random_model
 from test_quantized import FORMS, ODD, quantized
 
 from meshrt.errors import UsageError
+from meshrt.models.catalogue import find_model
 from meshrt.models.config import read_config
 from meshrt.models.family import read_family
 from meshrt.models.reference import generate, load_weights
@@ -64,6 +65,54 @@ def conserved(requests: list[Request], computed: int) -> None:
     assert computed + sum(one.hit for one in requests) == needed
 
 
+@pytest.mark.mpi(ranks=[1, 2])
+@pytest.mark.parametrize("payload", [True, False])
+def test_who_finds_no_room_in_the_hosts_memory_is_computed_anew(comm: Any, payload: bool) -> None:
+    """A token of llama-tiny has a key and a value of the GPU's heads in every layer; blocks go out whole."""
+    asked: dict[str, Any] = {
+        "requests": 6, "prompt_tokens": "9:20", "output_tokens": "12:24", "block_size": 4, "kv_blocks": 24,
+        "preemption": "swap", "scheme": "dense",
+    }  # fmt: skip
+    family = read_family(find_model("llama-tiny"))
+    item = {"float32": 4, "float16": 2, "bfloat16": 2}[family.dtype]
+    block = 4 * 2 * len(family.layers) * family.kv_heads // 2 * family.head_dim * item
+
+    def run(**more: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        told = run_gpus(new_gpus(2, comm, payload), "llama-tiny", "serve", **asked | more)
+        return told["result"], told["result"]["host_memory"] | {"swapped": told["measured"].get("swapped_bytes", 0)}
+
+    free, room = run()
+    assert room["limit"] == 4 * 2**30 and room["full"] == 0 and room["max"] % block == 0
+    assert free["preemptions"] > 0 and free["tokens_discarded"] == 0
+    some, held = run(swap_space=room["max"] - block)
+    assert held["full"] > 0 and room["max"] - block >= held["max"] > 0 and some["tokens_discarded"] > 0
+    none, nothing = run(swap_space=0)
+    assert nothing == {"max": 0, "limit": 0, "full": none["preemptions"], "swapped": 0}
+    anew = run_gpus(new_gpus(2, comm, payload), "llama-tiny", "serve", **asked | {"preemption": "recompute"})["result"]
+    for name in ("tokens_discarded", "tokens_computed", "ttft_ms", "e2el_ms", "preemptions"):
+        assert none[name] == anew[name]
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize(("scheme", "kv"), [*WAYS, ("overlapped", "dense")])
+def test_a_step_by_shape_that_was_counted_by_an_equal_one_counts_the_same(
+    model: Path, scheme: str, kv: str, name: str
+) -> None:
+    limits, options = SCHEDULES[name]
+    found = []
+    for payload in (True, False):
+        gpus = new_gpus(2, payload=payload)
+        requests, steps = serve_all(gpus, model, scheme, PROMPTS, NEW, kv, limits, SOON, **options)
+        told = [(gpu.counters, gpu.now, gpu.host_clock, gpu.memory) for gpu in gpus.mine]
+        phases = {name: (phase.seconds, phase.numbers) for name, phase in gpus.phases.items()}
+        found.append(([one.times for one in requests], str(told), str(gpus.group.traffic), phases))
+        if not payload and kv == "dense":
+            ends = {time for one in requests for time in one.times}
+            assert 0 < len(steps.noted) < len(ends)  # of the steps that ended in a token, some were alike
+    assert found[0] == found[1]
+
+
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("name", SCHEDULES)
 @pytest.mark.parametrize(("scheme", "kv"), WAYS)
 def test_every_schedule_gives_the_text_of_each_alone(
@@ -127,6 +176,7 @@ class Shadow:
     """Stands for steps over a cache: each slot has the tokens that were computed into it, and all before them."""
 
     pages: Pages
+    host: int = 1000  # tokens that its memory has room for
     swapped: dict[int, list[Any]] = field(default_factory=dict)
     slots: dict[int, tuple[int, ...]] = field(default_factory=dict)
     computed: list[tuple[int, int]] = field(default_factory=list)
@@ -153,8 +203,11 @@ class Shadow:
         self.now += 1 + sum(len(one.tokens) - one.begin for one in sequences) / 64
         return [len(one.tokens) * 7 % 5 for one in sequences]
 
-    def swap_out(self, number: int, tokens: int) -> None:
+    def swap_out(self, number: int, tokens: int) -> bool:
+        if sum(map(len, self.swapped.values())) + tokens > self.host:
+            return False
         self.swapped[number] = [self.slots[slot] for slot in self.pages.slots_of(number, 0, tokens).tolist()]
+        return True
 
     def swap_in(self, number: int) -> None:
         kept = self.swapped.pop(number)
@@ -168,21 +221,21 @@ calls = st.tuples(st.integers(0, 20), st.integers(1, 12), st.integers(1, 8), st.
 @settings(max_examples=150, deadline=None)
 @given(
     st.lists(calls, min_size=1, max_size=9), st.integers(1, 4), st.integers(0, 9), st.integers(1, 6),
-    st.integers(1, 9), st.booleans(), st.booleans(), st.booleans(), st.none() | st.integers(1, 4),
+    st.integers(1, 9), st.booleans(), st.booleans(), st.sampled_from([0, 7, 1000]), st.none() | st.integers(1, 4),
 )  # fmt: skip
 def test_every_token_is_computed_or_hit_once(
     asked: list[tuple[int, int, int, int, int]], size: int, more: int, batch: int, tokens: int, chunked: bool,
-    keeps: bool, swap: bool, concurrency: int | None,
+    keeps: bool, swap: int, concurrency: int | None,
 ) -> None:  # fmt: skip
-    """Of requests that begin alike, in any blocks, batches and orders."""
+    """Of requests that begin alike, in any blocks, batches and orders; `swap` tokens have room in the host's memory."""
     requests = [
         Request(at, tuple([which] * (length // 2) + [1, 2, 3, 1, 2, 3][: length - length // 2]), limit, arrival / 2,
                 priority=priority)
         for at, (arrival, length, limit, priority, which) in enumerate(asked)
     ]  # fmt: skip
     least = max(-(-(len(one.prompt) + one.limit) // size) for one in requests)
-    steps = Shadow(Pages(least + more, size, keeps))
-    limits = Limits(batch, tokens, chunked, concurrency, swap)
+    steps = Shadow(Pages(least + more, size, keeps), swap)
+    limits = Limits(batch, tokens, chunked, concurrency, swap > 0)
     serve(steps, requests, limits)
     assert all(len(one.new) == one.limit for one in requests)
     conserved(requests, len(steps.computed))
@@ -372,3 +425,9 @@ def test_what_is_no_trace_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "trace").write_text(text)
     with pytest.raises(UsageError, match="--trace-file"):
         read_trace(new_gpus(1).control, str(tmp_path / "trace"), None)
+
+
+def test_a_trace_that_is_not_there_is_said_to_be() -> None:
+    with pytest.raises(UsageError) as told:
+        read_trace(new_gpus(1).control, "no.csv", None)
+    assert str(told.value) == "--trace-file no.csv cannot be read: no.csv: No such file or directory"

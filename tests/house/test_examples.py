@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from measure import on_one_rank, run_report
 from mpi_jobs import Finished
-from runs import run_on_cores
+from runs import run_on_cores, run_on_gpus
 
 FOLDER = Path(__file__).parents[2] / "examples"
 
@@ -22,7 +22,7 @@ ON_MESH: dict[str, tuple[tuple[int, int], dict[str, int], dict[str, Any], tuple[
     "transpose.py": ((5, 5), {"size": 7}, {"wrong": 0}, ("swapaxes(-1, -2)", "copy()")),
     "alltoall.py": ((4, 3), {"size": 5}, {"wrong": 0}, ("(number + step) %", "(number + 2 * step) %")),
 }
-EXAMPLES = [*ON_MESH, "tiled.py"]
+EXAMPLES = [*ON_MESH, "tiled.py", "zero.py"]
 
 
 def report(comm: Any, name: str, payload: bool = True, file: Path | None = None) -> dict[str, Any]:
@@ -57,6 +57,26 @@ def test_the_kernel_comes_to_what_numpy_does_and_shows_a_fault(tmp_path: Path, c
     assert run_on_cores(comm, str(tmp_path / "tiled.py"), size=200)["result"]["wrong"] > 0
 
 
+@pytest.mark.mpi(ranks=[1, 3])
+def test_the_step_on_gpus_comes_to_what_numpy_does_and_shows_a_fault(mpi_tmp_path: Path, comm) -> None:
+    def found(file: Path, where: Any = comm, **settings: Any) -> dict[str, Any]:
+        report = run_on_gpus(where, str(file), **{"tp": 6, "node_size": 2} | settings)
+        told = where.bcast(report)
+        return {key: part for key, part in told.items() if key not in ("program", "host")}
+
+    text = (FOLDER / "zero.py").read_text()
+    for settings in ({}, {"collectives": "tree"}, {"collectives": "ring"}, {"node_size": None}):
+        one = found(FOLDER / "zero.py", **settings)
+        assert one["result"] == {"wrong": 0}
+        assert one == on_one_rank(comm, lambda alone, settings=settings: found(FOLDER / "zero.py", alone, **settings))
+        assert found(FOLDER / "zero.py", payload=False, **settings)["measured"] == one["measured"]
+    assert text.count("add(gpu, share,") == 1
+    if comm.rank == 0:
+        (mpi_tmp_path / "zero.py").write_text(text.replace("add(gpu, share,", "add(gpu, 2 * share,"))
+    comm.Barrier()
+    assert found(mpi_tmp_path / "zero.py")["result"]["wrong"] > 0
+
+
 def test_every_example_is_tested_and_under_40_lines() -> None:
     assert {path.name for path in FOLDER.glob("*.py")} == {*EXAMPLES}
     for name in EXAMPLES:
@@ -77,6 +97,47 @@ def test_what_it_imports_is_what_the_list_says(name: str) -> None:
     lines, modules, names, shown = (cell.strip() for cell in row.split("|")[2:6])
     assert (int(lines), int(modules), int(names)) == (text.count("\n"), len({m for m, _ in found}), len(found))
     assert sorted(shown.replace(";", ",").split(", ")) == sorted(name for _, name in found)
+
+
+# file: options, result, and a change of the text that has to show in it.
+TUTORIAL: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[str, str]]] = {
+    "1_shift.py": ({}, {"came in": 21.0}, ("chain(block.mesh.width)", "chain(block.mesh.width, 2)")),
+    "2_ring.py": ({"pattern": "interleaved"}, {"wrong": 0}, ("range(block.mesh.width)", "range(block.mesh.width - 1)")),
+    "3_overlap.py": ({"overlap": True}, {"in each place": 128.0}, ("= 1, 1, 0", "= 1, 2, 0")),
+    "4_memory.py": ({"size": 16, "fresh": True}, {"tiles": 9}, ("if fresh else []", "if fresh and kept else []")),
+    "5_sum.py": ({}, {"sum": 28.0}, ("combine=np.add", "combine=np.maximum")),
+    "6_allreduce.py": ({}, {"wrong": 0}, ("multicast(n, n - 1)", "multicast(n, n - 2)")),
+    "7_middle.py": ({}, {"wrong": 0}, ("range(half, 0, -1)", "range(half, 1, -1)")),
+}
+
+
+def lesson(comm: Any, name: str, payload: bool = True, file: Path | None = None) -> dict[str, Any]:
+    found = run_report(comm, str(file or FOLDER / "tutorial" / name), (8, 1), "wse2", payload, **TUTORIAL[name][0])
+    return {key: part for key, part in found.items() if key not in ("program", "host")}
+
+
+@pytest.mark.mpi(ranks=[1, 4])
+@pytest.mark.parametrize("name", TUTORIAL)
+def test_a_step_of_the_tutorial_is_right_on_any_ranks(name: str, comm) -> None:
+    found = lesson(comm, name)
+    assert found["result"] == TUTORIAL[name][1]
+    assert found == on_one_rank(comm, lambda one: lesson(one, name))
+
+
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.parametrize("name", TUTORIAL)
+def test_a_step_of_the_tutorial_shows_a_fault_and_by_shape_counts_the_same(name: str, tmp_path: Path, comm) -> None:
+    text, (part, instead) = (FOLDER / "tutorial" / name).read_text(), TUTORIAL[name][2]
+    assert text.count(part) == 1
+    (tmp_path / name).write_text(text.replace(part, instead))
+    assert lesson(comm, name, file=tmp_path / name)["result"] != TUTORIAL[name][1]
+    assert lesson(comm, name, payload=False)["measured"] == lesson(comm, name)["measured"]
+
+
+def test_the_tutorial_has_eight_steps_under_40_lines() -> None:
+    steps = sorted((FOLDER / "tutorial").glob("*.py"))
+    assert [path.name for path in steps] == [*TUTORIAL, "8_guard.py"]
+    assert all(path.read_text().count("\n") < 40 for path in steps)
 
 
 SAYS_TO_A_FILE = """

@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 SETUPTOOLS = PYPROJECT["tool"]["setuptools"]
 LAYERS = ("meshrt", "programs", "launch", "models", "studies")
+TEXTS = ("docs", "examples")  # are in a wheel, too: what messages point at, and what to begin from
 COMMANDS = ROOT / "meshrt" / "commands"  # with what a command needs, whatever the layer
 
 
@@ -67,8 +68,8 @@ def _of_meshrt(path: Path) -> set[str]:
 def test_every_package_is_listed_and_mapped() -> None:
     folders = {path.parent.relative_to(ROOT).parts for layer in LAYERS for path in (ROOT / layer).rglob("__init__.py")}
     found = {".".join(parts if parts[0] == "meshrt" else ("meshrt", *parts)) for parts in folders}
-    assert set(SETUPTOOLS["packages"]) == found
-    assert SETUPTOOLS["package-dir"] == {f"meshrt.{layer}": layer for layer in LAYERS[1:]}
+    assert set(SETUPTOOLS["packages"]) == found | {f"meshrt.{folder}" for folder in TEXTS}
+    assert SETUPTOOLS["package-dir"] == {f"meshrt.{layer}": layer for layer in (*LAYERS[1:], *TEXTS)}
     for layer in LAYERS[1:]:
         assert (ROOT / "meshrt" / layer).resolve() == ROOT / layer
 

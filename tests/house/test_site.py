@@ -15,7 +15,8 @@ ROOT = Path(__file__).parents[2]
 
 def test_every_page_of_the_documentation_has_its_place() -> None:
     named = set(re.findall(r"[\w/]+\.md", (ROOT / "mkdocs.yml").read_text()))
-    there = {path.name for path in (ROOT / "docs").glob("*.md")}
+    docs = ROOT / "docs"
+    there = {str(path.relative_to(docs)) for path in docs.rglob("*.md") if path.parent.name != "decisions"}
     assert named == there | {"decisions/README.md"}
 
 
@@ -26,6 +27,9 @@ def test_the_pages_are_built(tmp_path: Path) -> None:
     finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert finished.returncode == 0, finished.stderr
     assert "meshrt" in (tmp_path / "site" / "start" / "index.html").read_text()
+    step = "examples/tutorial/1_shift.py"
+    assert f'href="../{step}"' in (tmp_path / "site" / "tutorial" / "index.html").read_text()
+    assert (tmp_path / "site" / step).read_text() == (ROOT / step).read_text()
 
 
 def test_public_ci_runs_the_command_of_the_house() -> None:

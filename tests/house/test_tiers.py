@@ -69,10 +69,13 @@ def test_the_default_tier_has_every_test_and_number_of_ranks_with_a_sample(suite
     found = collected(suite)
     for name in ("on_ranks", "large"):  # on one of the numbers above the least, of up to 9
         (more,) = (key for key in found if re.fullmatch(rf"{name} ranks=[2-9]", key) and key != "large ranks=2")
-        assert more != "on_ranks ranks=8" and len(found.pop(more)) == 1
+        assert more != "on_ranks ranks=8" and len(drawn_sets := found.pop(more)) == 1
+        if name == "large":  # which is in the sample, and of which the least number has the other
+            assert {*drawn_sets, *found["large ranks=2"]} == {"0", "8"}
+    assert {*found["never_alone ranks=2"], *found["never_alone ranks=4"]} == {*"012345678"}
     assert {name: len(sets) for name, sets in found.items()} == {
-        "plain": 9, "sampled": 3, "on_ranks ranks=1": 9, "never_alone ranks=2": 9, "never_alone ranks=4": 1,
-        "large ranks=2": 2,
+        "plain": 9, "sampled": 3, "on_ranks ranks=1": 9, "never_alone ranks=2": 8, "never_alone ranks=4": 1,
+        "large ranks=2": 1,
         "half_of_all": 5,
     }  # fmt: skip
     assert found["sampled"] == ["0", "4", "8"]

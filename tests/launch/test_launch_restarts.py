@@ -68,43 +68,65 @@ def test_a_limit_after_a_restart_is_the_end() -> None:
 
 
 SUPERVISOR = '''
-import os, sys
+import os, signal, sys, threading
 from meshrt.launch import restarts
 child = """
 import signal, sys, time
 signal.signal(signal.SIGINT, lambda *_: sys.exit(1))
 print('here', flush=True)
-time.sleep(60)
+while True:
+    time.sleep(0.01)
 """
+
+def pass_by(number):
+    sys.stdin.readline()
+    signal.pthread_kill(threading.get_ident(), number)
+
+for number in map(int, sys.argv[1:]):
+    threading.Thread(target=pass_by, args=(number,), daemon=True).start()
 sys.exit(restarts.supervise(3, lambda attempt: restarts.Start([sys.executable, "-c", child], os.environ, "")))
 '''
 
 
+@pytest.fixture
+def supervised() -> Iterator[Any]:
+    processes: list[subprocess.Popen[str]] = []
+
+    def start(*arguments: str) -> subprocess.Popen[str]:
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        env = os.environ | {"PYTHONPATH": str(CHECKOUT)}
+        processes.append(subprocess.Popen([sys.executable, "-c", SUPERVISOR, *arguments], env=env, text=True, **pipes))
+        assert processes[-1].stdout is not None
+        assert processes[-1].stdout.readline() == "here\n"
+        return processes[-1]
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_what_is_asked_to_end_is_not_started_again(number: int, code: int) -> None:
+def test_what_is_asked_to_end_is_not_started_again(number: int, code: int, supervised: Any) -> None:
     """Whatever its launcher's exit code then is: that of Open MPI is 1."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", SUPERVISOR], env=os.environ | {"PYTHONPATH": str(CHECKOUT)}, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
-    assert process.stdout is not None
-    assert process.stdout.readline() == "here\n"
+    process = supervised()
     process.send_signal(number)
-    out, err = process.communicate(timeout=10)
+    out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err) == (code, "", "")
 
 
+def test_a_signal_that_does_not_wake_the_wait_is_passed_on(supervised: Any) -> None:
+    """One just before the wait begins does not, nor does one that the system gives to another thread: as here."""
+    process = supervised(str(int(signal.SIGINT)))
+    out, err = process.communicate("\n", timeout=60)
+    assert (process.returncode, out, err) == (130, "", "")
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="a parent's death is told by Linux only")
-def test_the_launcher_ends_with_a_supervisor_that_is_killed() -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-c", SUPERVISOR], env=os.environ | {"PYTHONPATH": str(CHECKOUT)}, stdout=subprocess.PIPE
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"here\n"
+def test_the_launcher_ends_with_a_supervisor_that_is_killed(supervised: Any) -> None:
+    process = supervised()
     process.kill()
-    assert process.stdout.read() == b"", "whoever holds the pipe is gone"
-    process.stdout.close()
-    process.wait()
+    assert process.stdout.read() == "", "whoever holds the pipe is gone"
 
 
 @pytest.mark.parametrize("run", [("run", "llama-tiny"), ("bench", "--checkpoint", "state"), ("list",)])

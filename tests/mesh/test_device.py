@@ -32,6 +32,19 @@ def test_vectors_that_begin_anywhere_touch_a_part_of_a_chunk_more() -> None:
     assert Device(name="test", macs_per_cycle=0.5, chunk_cycles=1.0).vector_cycles(6, 1) == 12
 
 
+def test_four_numbers_of_two_vectors_are_read_at_once_in_one_place_of_eight() -> None:
+    """On eight banks of 16-bit words, each of which gives one in a cycle: the second cycle is for banks asked twice."""
+    taken = [1 + bool({k % 8 for k in range(4)} & {(offset + k) % 8 for k in range(4)}) for offset in range(8)]
+    assert taken == [2, 2, 2, 2, 1, 2, 2, 2]  # free where src0 % 8 == (src1 + 4) % 8
+    assert sum(taken) / 8 == WSE2.chunk_cycles_16
+    plain = replace(WSE2, chunk_cycles=1.0, chunk_cycles_16=None)
+    for length in (1, 9, 12):
+        assert WSE2.compute_cycles(length, 2) - 1 == 1.875 * (plain.compute_cycles(length, 2) - 1)
+        assert WSE2.compute_cycles(length, 2, operands=1) == plain.compute_cycles(length, 2)
+        assert WSE2.vector_cycles(length, 1, 2) == WSE2.compute_cycles(length, 2)
+        assert WSE2.compute_cycles(length, 4) == replace(WSE2, chunk_cycles_16=None).compute_cycles(length, 4)
+
+
 def test_widths_go_by_operation_and_size() -> None:
     device = Device(name="test", macs_per_cycle=1.0, macs_per_cycle_16=8.0, adds_per_cycle=2.0, adds_per_cycle_16=4.0)
     assert [device.vector_cycles(16, 1, size) for size in (4, 2)] == [16, 2]

@@ -48,6 +48,7 @@ RUNS: dict[str, tuple[str, tuple[int, int], dict[str, Any]]] = {
     "llama t10": ("llama", (4, 4), IDS | {"system": "t10"}),
     "llama t10 3x2": ("llama", (3, 2), IDS | {"system": "t10"}),
     "llama t10 inferred 3x2": ("llama", (3, 2), IDS | {"system": "t10-inferred"}),
+    "llama ladder inferred 3x2": ("llama", (3, 2), IDS | {"system": "ladder-inferred"}),
     "llama ladder": ("llama", (4, 4), IDS | {"system": "ladder"}),
     "llama ladder 3x2": ("llama", (3, 2), IDS | {"system": "ladder"}),
     "llama regions": ("llama", (4, 4), TWO | {"regions": 2}),

@@ -2,31 +2,38 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from measure import marks
 from mpi4py import MPI
 
 from meshrt.emulate import emulate
 from meshrt.errors import LimitError, UsageError
+from meshrt.mesh import pairs as pairs_module
 from meshrt.mesh.device import Device
 from meshrt.mesh.exchange.exchange import crossbar, exchange
 from meshrt.mesh.exchange.legs import Transfer
 from meshrt.mesh.machine import open_machine
 from meshrt.mesh.mapfile import write_maps
 from meshrt.mesh.mesh import EAST, SOUTH, Mesh
+from meshrt.mesh.pairs import new_pairs
 from meshrt.mesh.peaks import NamedMemory, new_peaks
 from meshrt.mesh.repeat import repeated
 from meshrt.mesh.wires import fabric, software
-from meshrt.mesh.wires.routes import chain
-from meshrt.mesh.wires.tables import installed
+from meshrt.mesh.wires.routes import Path as Path_
+from meshrt.mesh.wires.routes import Route, chain
+from meshrt.mesh.wires.tables import installed, installed_paths
 from meshrt.program import load_program
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
-from meshrt.studies.maps import read_maps
+from meshrt.studies.maps import RunMaps, read_maps
 
 SLOW = Device(name="slow", alpha=1.5, beta=7.0, link_bytes_per_cycle=4.0, macs_per_cycle=2.0, call_cycles=11.0)
 TOKENS = {"prompt_ids": "1,2,3,4,5", "max_new_tokens": 2, "ignore_eos": True}
@@ -83,6 +90,19 @@ def test_maps_add_up_to_the_counters_and_are_equal_on_any_ranks(name: str, tmp_p
         assert file[f"{part}/memory"][y, x] == file[f"{part}/memory"].max()
         idle = file[f"{part}/idle"]
         assert (idle > -1e-9).all() and (idle <= 1).all()
+        for site in about["sites"]:
+            check_pairs(maps_read, part, site)
+
+
+def check_pairs(maps_read: RunMaps, part: str, site: str) -> None:
+    """What came to each core is what its ramp let in; and no packet that one core got left its sender but once."""
+    came = maps_read.array(part, "ramp_bytes", site)[1].ravel()
+    senders, receivers, nbytes, packets = maps_read.array(part, "pairs", site).T
+    assert (np.bincount(receivers, nbytes, len(came)) == came).all()
+    messages = maps_read.array(part, "messages", site).ravel()
+    assert (np.bincount(senders, packets, len(came)) >= messages).all()
+    assert (senders != receivers).all() and (nbytes > 0).all() and (packets > 0).all()
+    assert (np.diff(senders * len(came) + receivers) > 0).all()
 
 
 def opened(comm: Any, mesh: str, path: Path) -> Any:
@@ -131,7 +151,88 @@ def test_maps_say_where(tmp_path: Path, comm: Any) -> None:
     assert np.array_equal(file["total/busy"], busy)
     cycles = segments[-1].end[0]
     assert np.array_equal(file["total/idle"], 1 - busy / cycles)
+    pairs = {(13, 14): 3, (15, 16): 3, (8, 7): 1, (7, 6): 1, (6, 0): 1}  # an exchange is a packet of each hop
+    assert file["total/pairs"].tolist() == [[*pair, 20 * count, count] for pair, count in sorted(pairs.items())]
+    assert file["total/carried"].tolist() == [[8, 0, 20, 1]]
     assert SOUTH == 2 and maps_read.about["ports"] == ["north", "east", "south", "west"]
+
+
+@pytest.mark.mpi(ranks=[1, 2, 3, 6])
+def test_a_packet_for_many_is_a_pair_with_each_and_one_that_is_sent_on_is_two(tmp_path: Path, comm: Any) -> None:
+    path = Path(comm.bcast(str(tmp_path))) / "maps.npz"
+    block = opened(comm, "6x3", path)
+    tiles = block.tiles("sent", (5,), np.float32)
+    tiles[...] = 1
+    to_all = Route(0, (2, 4, 5))
+    with installed(block.tables, "x", [to_all], marks(3, [1])) as row:
+        fabric.transfer(block, row, tiles)
+    with installed(block.tables, "y", chain(3)) as column:  # to the core below, and on to the last
+        for line in range(2):
+            fabric.transfer(block, column, tiles, positions=marks(3, [line]), lines=marks(6, [3]))
+    turns = Path_(((5, 0), (5, 1), (4, 1)))
+    with installed_paths(block.tables, [turns]) as path_of:
+        fabric.transfer(block, path_of, tiles[..., :2])
+    write_maps(block, block.finish(), str(path))
+    if comm.rank:
+        return
+    maps_read = read_maps(str(path))
+    pairs = {(6, 8): 20, (6, 10): 20, (6, 11): 20, (3, 9): 20, (9, 15): 20, (5, 10): 8}
+    assert maps_read.arrays["total/pairs"].tolist() == [[*pair, nbytes, 1] for pair, nbytes in sorted(pairs.items())]
+    assert maps_read.arrays["total/messages"].sum() == 4
+    check_pairs(maps_read, "total", maps_read.about["sites"][0])
+
+
+@pytest.mark.mpi(ranks=[1, 2, 4])
+@pytest.mark.parametrize("axis", [None, "x", "y"])
+def test_what_an_exchange_carried_is_from_owners_to_readers(axis: str | None, tmp_path: Path, comm: Any) -> None:
+    path = Path(comm.bcast(str(tmp_path))) / "maps.npz"
+    block = opened(comm, "4x4", path)
+    tiles = block.tiles("sent", (3,), np.float32)
+    tiles[...] = 1
+    owners = np.random.default_rng(5).integers(0, 16 if axis is None else 4, 16 if axis is None else 4)
+    with crossbar(block) as bar:
+        exchange(block, bar, Transfer(axis, owners, tiles, asks=True))
+    write_maps(block, block.finish(), str(path))
+    if comm.rank:
+        return
+    maps_read = read_maps(str(path))
+    expected: dict[tuple[int, int], list[int]] = {}
+    hops = 0
+    for y, x in np.ndindex(4, 4):
+        v, u = divmod(owners[4 * y + x], 4) if axis is None else (y, owners[x]) if axis == "x" else (owners[y], x)
+        reader, owner = 4 * y + x, int(4 * v + u)
+        if reader != owner:
+            hops += 2 * (abs(x - u) + abs(y - v))
+            for pair, nbytes in (((owner, reader), 12), ((reader, owner), 8)):
+                was = expected.get(pair, [0, 0])
+                expected[pair] = [was[0] + nbytes, was[1] + 1]
+    assert maps_read.arrays["total/carried"].tolist() == [[*pair, *counts] for pair, counts in sorted(expected.items())]
+    assert maps_read.arrays["total/pairs"][:, 3].sum() == hops == maps_read.arrays["total/messages"].sum()
+    check_pairs(maps_read, "total", maps_read.about["sites"][0])
+
+
+SENT = st.lists(st.tuples(st.integers(0, 34), st.integers(0, 34), st.integers(1, 9), st.integers(1, 99)), max_size=60)
+
+
+@given(SENT, SENT, st.integers(0, 3), st.integers(1, 40))
+def test_pairs_of_places_are_the_sums_of_their_cores(sent: Any, later: Any, more: int, places: int) -> None:
+    mesh = Mesh(7, 5)
+    with patch.object(pairs_module, "PLACES", places):
+        pairs = new_pairs(mesh)
+        side, columns = pairs.side, pairs.columns
+        assert pairs.places <= places or side == 7
+        counted: Counter[tuple[int, int, int]] = Counter()
+        before = None
+        for parts, times in ((sent, 1), (later, 1 + more)):
+            before = pairs.copy()
+            pairs.add([(*pairs.keys_of(np.array([a]), np.array([b])), nbytes) for a, b, _, nbytes in parts])
+            for a, b, _, nbytes in parts:
+                here, there = (at // 7 // side * columns + at % 7 // side for at in (a, b))
+                counted[here, there, 0] += times * nbytes
+                counted[here, there, 1] += times
+        pairs.repeat(before, more)
+        found = {(a, b, at): row[at] for a, b, *row in pairs.table().tolist() for at in range(2)}
+        assert found == counted
 
 
 def test_the_names_at_each_cores_peak_are_those_that_it_held_when_it_first_had_most() -> None:

@@ -15,7 +15,11 @@ from mpi4py import MPI
 
 from meshrt.emulate import emulate
 from meshrt.errors import UsageError
+from meshrt.mesh.clock import Clock
 from meshrt.mesh.device import Device
+from meshrt.mesh.exchange.exchange import crossbar, exchange
+from meshrt.mesh.exchange.legs import Transfer
+from meshrt.mesh.exchange.retrace import begun, journal
 from meshrt.mesh.machine import gather, open_machine
 from meshrt.mesh.mesh import Mesh
 from meshrt.mesh.timeline import STEPS, Timeline, choose
@@ -23,6 +27,7 @@ from meshrt.mesh.wires import fabric, software
 from meshrt.mesh.wires.routes import chain
 from meshrt.mesh.wires.tables import installed
 from meshrt.program import load_program
+from meshrt.ranks.alone import Alone
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
 
@@ -80,6 +85,92 @@ def test_steps_of_a_core_add_up_to_the_run_on_any_ranks(name: str, tmp_path: Pat
     ]
 
 
+TINY = {"model": "llama-tiny", "prompt_ids": "1,2,3", "max_new_tokens": 2, "ignore_eos": True, "@core_memory": 300_000}
+PATHS: dict[str, tuple[str, dict[str, Any]]] = {
+    "two regions": ("llama", {**TINY, "regions": 2}),
+    "two meshes": ("llama", {**TINY, "decode_mesh": "4x4", "layers": 1}),
+    "exchanges": ("llama", {**TINY, "system": "t10", "layers": 1, "max_new_tokens": 1}),
+    "exchanges along lines": ("llama", {**TINY, "system": "ladder", "layers": 1, "max_new_tokens": 1}),
+    "past defects": ("gemv", {"k": 40, "n": 24, "@defects": "0.04", "@spares": "4x4"}),
+    "a part": ("llama", {**TINY, "layers_run": 2, "@payload": False}),
+}  # fmt: skip
+
+
+@pytest.mark.mpi(ranks=[1, 2, 3, 4])
+@pytest.mark.parametrize("name", PATHS)
+def test_the_critical_path_has_the_hops_and_the_cycles_of_the_run(name: str, tmp_path: Path, comm: Any) -> None:
+    program, given = PATHS[name]
+    options = {key: value for key, value in given.items() if not key.startswith("@")}
+    settings = {"mesh": "6x4"} | {key[1:]: value for key, value in given.items() if key.startswith("@")}
+    folder, loaded = Path(comm.bcast(str(tmp_path))), load_program(program)
+    report = emulate(comm, Board.alone(), loaded, options, trace=str(folder / "a.json"), **settings)
+    if comm.rank:
+        return
+    emulate(MPI.COMM_SELF, Board.alone(), loaded, options, trace=str(folder / "b.json"), **settings)
+    off = emulate(MPI.COMM_SELF, Board.alone(), loaded, options, **settings)
+    assert report["measured"] == off["measured"]
+    assert (folder / "a.json").read_bytes() == (folder / "b.json").read_bytes()
+    path = [event for event in json.loads((folder / "a.json").read_text())["traceEvents"]
+            if event["tid"] == "critical path"]  # fmt: skip
+    steps = [step["args"] for step in path]
+    whole = report["measured"]["critical_path"]
+    assert sum(step.get("hops", 0) for step in steps) == whole["hops"]
+    assert sum(step["cycles"] for step in steps) == pytest.approx(whole["cycles"], rel=1e-12)
+    assert all(one["begin"] + one["cycles"] == pytest.approx(two["begin"], abs=1e-9) for one, two in pairwise(steps))
+    assert not [step for step in path if step["name"].startswith("hands")]
+    for step in path:
+        if step["name"].startswith("packet"):
+            spent = sum(step["args"].get(part, 0) for part in ("on_the_way", "links", "ramp", "tail"))
+            assert "on_the_way" not in step["args"] or spent == pytest.approx(step["args"]["cycles"], abs=1e-6)
+
+
+@pytest.mark.mpi(ranks=[1, 2, 4])
+def test_the_path_through_an_exchange_goes_hop_by_hop(tmp_path: Path, comm: Any) -> None:
+    path = Path(comm.bcast(str(tmp_path))) / "trace.json"
+    device = Device(name="slow", alpha=2.0, beta=7.0, link_bytes_per_cycle=4.0, macs_per_cycle=1.0)
+    block = open_machine(comm, Board.alone(), (4, 1), True, Console(), device=device, trace=str(path))
+    tiles = block.tiles("sent", (5,), np.float32)
+    tiles[...] = 1
+    with crossbar(block) as bar:
+        exchange(block, bar, Transfer(None, np.array([3, 1, 2, 3]), tiles))
+    measured = gather(block)
+    if comm.rank:
+        return
+    assert measured is not None
+    whole = {"hops": 3, "stages": 2, "cycles": 35.0, "seconds": 35.0 / device.clock_hz}
+    assert measured.whole["critical_path"] == whole
+    events = [event for event in json.loads(path.read_text())["traceEvents"] if event["tid"] == "critical path"]
+    hop, relay = "packet, exchange", "relays or adds a packet"
+    assert [(event["name"], event["args"]["begin"], event["args"]["cycles"], event["args"]["core"]) for event in events
+            ] == [(hop, 0, 7, [2, 0]), (relay, 7, 7, [2, 0]), (hop, 14, 7, [1, 0]), (relay, 21, 7, [1, 0]),
+                  (hop, 28, 7, [0, 0])]  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_an_exchange_gone_through_again_ends_with_the_same_clocks(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    width, height = (int(side) for side in rng.integers(2, 6, 2))
+    device = Device(name="slow", alpha=1.5, beta=[7.0, 0.0][seed % 2], link_bytes_per_cycle=[3.0, None][seed == 5],
+                    macs_per_cycle=1.0)  # fmt: skip
+    block = open_machine(Alone(), Board.alone(), (width, height), False, Console(), device=device)
+    block.clock.state[0] = rng.integers(0, 40, (height, width))
+    transfers = [
+        Transfer(None, rng.integers(0, width * height, width * height), np.ones((1, 1, 5), np.float32), True),
+        Transfer("x", rng.integers(0, width, width), np.ones((1, 1, 9), np.float32)),
+        Transfer("y", rng.integers(0, height, height), np.ones((1, 1, 2), np.float32), True),
+    ][: 1 + seed % 3]
+    before = begun(0, block.clock.cells, transfers)
+    hops = block.counters.hops
+    with crossbar(block) as bar:
+        exchange(block, bar, *transfers)
+    found = journal(width, height, before.cells, before.parts, device)
+    assert len(found.hops) == block.counters.hops - hops
+    after = before.cells[0].copy()
+    for core, did in found.last.items():
+        after[core] = did.after
+    assert (after.reshape(height, width) == block.clock.state[0]).all()
+
+
 @pytest.mark.mpi(ranks=[1, 3])
 def test_steps_have_their_reasons(tmp_path: Path, comm: Any) -> None:
     path = Path(comm.bcast(str(tmp_path))) / "trace.json"
@@ -106,15 +197,28 @@ def test_steps_have_their_reasons(tmp_path: Path, comm: Any) -> None:
 
 
 def test_a_core_keeps_so_many_steps_and_no_more() -> None:
-    state = np.zeros((3, 1, 1))
+    clock = Clock(Mesh(1, 1), Device(name="any"))
+    state = clock.state
     line = Timeline("", "0,0")
-    note = line.watch(Mesh(1, 1), "", state)
+    line.watch(Mesh(1, 1), "", clock)
+    note: Any = clock.seen
     for step in range(STEPS + 100):
         state[0] += 1
         note(f"step {step % 2}")
+    line.tracks[0].enter()
     (steps,) = line.tracks[0].steps
     assert len(steps) == STEPS + 1 and steps[-1] == ("not kept", STEPS, STEPS + 100)
     assert steps[-2] == ("step 1", STEPS - 1, STEPS)
+
+
+def test_a_further_mesh_may_have_none_of_the_chosen_cores(tmp_path: Path) -> None:
+    options = {"model": "llama-tiny", "prompt_ids": "1,2", "max_new_tokens": 2, "decode_mesh": "4x4", "layers": 1}
+    path = str(tmp_path / "trace.json")
+    emulate(Alone(), Board.alone(), load_program("llama"), options, mesh="6x4", core_memory=300_000, trace=path,
+            trace_cores="5,3", trace_links="5,3")  # fmt: skip
+    events = json.loads(Path(path).read_text())["traceEvents"]
+    assert {event["tid"] for event in events if event["tid"].startswith("link")} == {
+        "link (5, 3) north", "link (5, 3) west"}  # fmt: skip
 
 
 def test_which_cores_are_looked_at() -> None:

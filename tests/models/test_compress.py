@@ -244,7 +244,7 @@ def test_quiet_says_nothing_and_no_perplexity_is_none(tmp_path: Path) -> None:
         (("--ranks", "@list.json"), "ranks @list.json: neither NAME=R nor a file"),
         (("--ranks", "@text.json"), "ranks @text.json: neither NAME=R nor a file"),
         (("--ranks", "@bool.json"), "ranks @bool.json: give an object of whole numbers"),
-        (("--ranks", "gate_proj=16", "--calibration", "nowhere.txt"), "nowhere.txt: not readable as UTF-8 text"),
+        (("--ranks", "gate_proj=16", "--calibration", "nowhere.txt"), "nowhere.txt: No such file or directory"),
         (("--ranks", "gate_proj=16", "--held-out", "@bytes.txt"), "@bytes.txt: not readable as UTF-8 text"),
         (("--ranks", "gate_proj=16", "--held-out", "@empty.txt"), "@empty.txt: 1 tokens of text"),
         (("--ranks", "gate_proj=16", "--json", "."), "--json . is a folder"),

@@ -96,7 +96,7 @@ def test_other_text_counts_otherwise(tmp_path: Path) -> None:
     [
         (("--ranks", "sparse-2", "--seed", "3"), "--seed goes with --method gptq and --ranks frequency-R"),
         (("--ranks", "frequency-2", "--seed", "1000003"), "that of the held-out stories"),
-        (("--ranks", "frequency-2", "--calibration", "nowhere.txt"), "nowhere.txt: not readable"),
+        (("--ranks", "frequency-2", "--calibration", "nowhere.txt"), "nowhere.txt: No such file or directory"),
     ],
 )
 def test_text_that_is_of_no_use(options: tuple[str, ...], message: str, tmp_path: Path) -> None:

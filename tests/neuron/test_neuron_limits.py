@@ -43,6 +43,11 @@ def empty(core: NeuronCore, *shape: int, buffer: str = "sbuf") -> Any:
     return nl.ndarray(shape, F32, buffer=getattr(core, buffer))
 
 
+def from_partition(core: NeuronCore, start: int, rows: int) -> Any:
+    tile = loaded(core, 128, 4)
+    return nl.exp(tile[start : start + rows][0:rows]).settle()
+
+
 CASES: dict[str, tuple[Callable[[NeuronCore], Any], type[MeshrtError], str]] = {
     # memories
     "sbuf tile": (lambda c: empty(c, 8, 49153), L, "asks for 196612 bytes of a partition, which has 196608"),
@@ -55,6 +60,9 @@ CASES: dict[str, tuple[Callable[[NeuronCore], Any], type[MeshrtError], str]] = {
     "partitions": (lambda c: empty(c, 129, 4), U, "SBUF has 129 partitions, 128 at most"),
     "partitions of psum": (lambda c: empty(c, 129, 4, buffer="psum"), U, "PSUM has 129 partitions"),
     "partitions of a load": (lambda c: loaded(c, 129, 4), U, "129 partitions, 128 at most"),
+    "start": (lambda c: from_partition(c, 5, 35), U, "operand has 35 partitions from 5 on; so many start at 0 or 64"),
+    "start of few": (lambda c: from_partition(c, 16, 8), U, "8 partitions from 16 on; so many start at 0 or 32 or 64"),
+    "start of many": (lambda c: from_partition(c, 32, 65), U, "65 partitions from 32 on; so many start at 0$"),
     "one axis": (lambda c: nl.load(tensor(c, 100)).settle(), U, r"is \[partition, free...\], not \[100\]"),
     "no axis": (lambda c: empty(c), U, r"tile of shape \(\): every axis needs a size"),
     "size 0": (lambda c: empty(c, 4, 0), U, "every axis needs a size"),
@@ -277,3 +285,12 @@ def test_a_users_kernel_ends_with_one_line(line: str, tmp_path: Path, run_meshrt
 def test_what_does_not_fit_is_refused_before_the_host_makes_it(run_meshrt: Callable[..., Finished]) -> None:
     code, out, err, _ = run_meshrt("run", "xuv", "--m", "100000000", "--k", "100000000")
     assert (code, out) == (3, "") and err.count("\n") == 1 and "HBM of NeuronCore 0 is full: 20000000000000000" in err
+
+
+@pytest.mark.parametrize(("start", "rows"), [(0, 128), (64, 64), (32, 32), (96, 32), (96, 1), (0, 100)])
+def test_engines_start_at_every_32nd_partition_and_dma_anywhere(start: int, rows: int) -> None:
+    from_partition(new_core(), start, rows)
+    core = new_core()
+    tile = empty(core, 128, 4)
+    for row in range(0, 128, 16):
+        tile[row : row + 16] = nl.load(tensor(core, 16, 4))

@@ -90,7 +90,7 @@ WAYS: list[tuple[tuple[int, int], dict[str, Any]]] = [
 
 
 @pytest.mark.mpi(ranks=[1])
-@pytest.mark.sample(9)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("mesh, options", WAYS, ids=str)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_logits_are_those_of_the_factors(
@@ -116,9 +116,9 @@ def test_biases_come_after_the_second_factor(mesh: tuple[int, int], tmp_path: Pa
     [
         ("all", (6, 3), {"layers": 2}),
         ("mlp", (6, 4), {"layers": 2, "regions": 2}),
-        ("some", (6, 3), {"system": "t10"}),
+        ("some", (6, 3), {"layers": 2, "system": "t10"}),
         ("all", (6, 3), {"layers": 2, "system": "ladder"}),
-        ("some", (6, 6), {"decode_mesh": "4x2", "head_groups": 1}),
+        ("some", (6, 6), {"layers": 2, "decode_mesh": "4x2", "head_groups": 1}),
     ],
     ids=str,
 )

@@ -12,7 +12,8 @@ import pytest
 
 from meshrt.emulate import emulate
 from meshrt.mesh.devicefile import find_device
-from meshrt.program import Option, load_program
+from meshrt.options import Option
+from meshrt.program import load_program
 from meshrt.programs.generation.options import Asked
 from meshrt.ranks.board import Board
 

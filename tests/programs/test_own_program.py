@@ -213,7 +213,7 @@ PACKAGED: list[tuple[str, tuple[int, int], dict[str, Any]]] = [
     *(("kvcache", (4, 4), {"policy": name}) for name in ("shift", "concat", "roundrobin")),
     *(
         ("llama", (8, 8), {"max_new_tokens": 4, "layers": 2, "system": name})
-        for name in ("waferllm", "t10", "t10-inferred", "ladder")
+        for name in ("waferllm", "t10", "t10-inferred", "ladder", "ladder-inferred")
     ),
     ("llama", (8, 8), {"max_new_tokens": 4, "layers": 2, "regions": 2, "decode_mesh": "4x4"}),
 ]

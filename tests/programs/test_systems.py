@@ -20,14 +20,14 @@ from meshrt.mesh.exchange.exchange import crossbar
 from meshrt.mesh.presets import WSE2
 from meshrt.mesh.tiles import gather, place, square
 from meshrt.programs.gemm import random_matrices
-from meshrt.programs.mesh.baselines import inferred, ladder, t10
+from meshrt.programs.mesh.baselines import inferred, ladder, ladderinferred, t10
 from meshrt.programs.mesh.baselines.groups import Groups, whole_line
 from meshrt.programs.mesh.meshgemm import meshgemm
 
 SLOW = Device(name="slow", alpha=1.5, beta=7.0, link_bytes_per_cycle=4.0, macs_per_cycle=2.0, call_cycles=11.0)
-SYSTEMS = [t10, inferred, ladder]
+SYSTEMS = [t10, inferred, ladder, ladderinferred]
 SUMS = [t10.allreduce, ladder.allreduce, ladder.allreduce_by_all]
-ALL_SUMS = [*SUMS, inferred.allreduce]
+ALL_SUMS = [*SUMS, inferred.allreduce, ladderinferred.allreduce]
 MESHES = [(1, 1), (2, 2), (3, 3), (4, 2), (3, 5), (8, 8), (1, 7)]
 
 
@@ -323,3 +323,60 @@ def test_a_sum_as_inferred_goes_to_the_first_core_and_back(n: int, comm):
     assert found["critical_path"]["cycles"] == WSE2.collective_cycles + there + back + 4
     assert found["hops"] == 2 * 3 * (n - 1)
     assert found["stages"] == 3 * (n - 1 + 2 * (n - 2))
+
+
+def over_a_line(n: int, numbers: int) -> float:
+    """A hop, the words, and a task that takes them in, for every core but the first."""
+    return (n - 1) * (NETWORK.alpha + numbers + inferred.TASK + numbers)
+
+
+@pytest.mark.mpi(ranks=[1, 3])
+@pytest.mark.parametrize("n", [3, 9])
+def test_ladder_as_inferred_asks_and_answers_along_both_axes_for_every_operand(n: int, comm):
+    block = new_block(comm, (n, n), NETWORK)
+    tiles = np.arange(n * n * 6, dtype=np.float16).reshape(n, n, 1, 1, 2, 3)
+    a, b = own(block, tiles), own(block, tiles)
+    with crossbar(block) as bar:
+        ladderinferred.load(block, bar, whole_line(block), [("x", a), ("y", b)])
+    assert np.array_equal(whole(block, a), np.roll(tiles, -1, 1))
+    assert np.array_equal(whole(block, b), np.roll(tiles, -1, 0))
+    found, numbers = measured(block), 6
+    home = (n - 1) * (NETWORK.alpha + numbers) + (n - 2) * (inferred.TASK + numbers)  # of a tile, see above
+    last = 2 * (3 * over_a_line(n, 1) + home)
+    assert last <= found["critical_path"]["cycles"] <= last + 2 * numbers  # the first relay's ramp is busy as well
+    assert found["hops"] == 2 * n * (3 * (n - 1) + 2 * (n - 1))
+    assert found["stages"] == 2 * n * (3 * (n - 1) + n - 2)
+
+
+@pytest.mark.mpi(ranks=[1, 3])
+@pytest.mark.parametrize("axis", ["x", "y"])
+@pytest.mark.parametrize("n", [2, 3, 9])
+def test_a_sum_of_ladder_as_inferred_is_four_relays(n: int, axis: str, comm):
+    block = new_block(comm, (n, 3) if axis == "x" else (3, n), WSE2)
+    shape = (3, n, 4) if axis == "x" else (n, 3, 4)
+    with crossbar(block) as bar:
+        total = ladderinferred.allreduce(block, bar, axis, own(block, np.ones(shape, np.float32)))
+    assert np.array_equal(whole(block, total), np.full(shape, n, np.float32))
+    found = measured(block)
+    hop = WSE2.alpha + inferred.TASK
+    assert found["critical_path"]["cycles"] == WSE2.collective_cycles + (n - 1) * (4 * hop + 2 * 2 + 2 * 8)
+    assert (found["hops"], found["stages"]) == (4 * 3 * (n - 1), 4 * 3 * (n - 1))
+
+
+@pytest.mark.mpi(ranks=[1, 3])
+def test_ladder_as_inferred_loads_every_weight_over_a_third_of_a_line_and_back(comm):
+    """One after the other; two are run and the second is counted for the others."""
+    n, weights = 9, (2, 5)
+    block = new_block(comm, (n, 3), WSE2)
+    with crossbar(block) as bar:
+        ladderinferred.load_weights(block, bar, own(block, np.zeros((3, n, *weights), np.float32)))
+    found = measured(block)
+    assert found["hops"] == 10 * 2 * 3 * 3 * (n - 1)
+    assert found["critical_path"]["cycles"] == 10 * 2 * 3 * (WSE2.alpha + 1)
+    assert found["stages"] == 0
+    block = new_block(comm, (n, 3), WSE2)
+    with crossbar(block) as bar:
+        for _ in range(10):
+            ladderinferred.load_one(block, bar, block.empty("weight", (1,), np.float32))
+    every = measured(block)
+    assert [found[part] for part in ("critical_path", "hops")] == [every[part] for part in ("critical_path", "hops")]

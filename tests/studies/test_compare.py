@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from measure import on_one_rank, run_report
 
+import meshrt
 from meshrt.errors import UsageError
 from meshrt.mesh.devicefile import find_device
 from meshrt.program import load_program
@@ -133,6 +134,18 @@ def test_ways_to_experts_say_the_same(comm):
 def test_a_comparison_has_defaults_of_its_own(run_meshrt: Run):
     code, out, _, _ = run_meshrt("bench", "experts", "--help")
     assert code == 0 and "[default: mixtral-tiny]" in " ".join(out.split())
+    assert "On 12x12 cores" in out
+
+
+@pytest.mark.parametrize("name", COMPARISONS)
+def test_something_of_what_is_compared_by_default_fits_where_it_is_by_default(name: str):
+    comparison = COMPARISONS[name]
+    program = load_program(comparison.program)
+    mesh = comparison.mesh or program.mesh
+    assert any(
+        meshrt.fit(program.name, mesh=mesh, search=False, **{**comparison.defaults, **options}).fits
+        for options in alternatives(comparison, program).values()
+    )
 
 
 def test_one_table_with_all_that_is_measured(run_meshrt: Run):

@@ -17,7 +17,7 @@ from meshrt.errors import UsageError
 from meshrt.models.config import read_config
 from meshrt.neuron.device import GIB, TRN1
 from meshrt.ranks.console import Console
-from meshrt.studies.neuronmm import manycores, published
+from meshrt.studies.neuronmm import manycores, published, speedups
 from meshrt.studies.neuronmm import model as neuronmm_model
 from meshrt.studies.neuronmm import tables as neuronmm_tables
 from meshrt.studies.neuronmm.printed import print_reproduction
@@ -284,6 +284,43 @@ def test_table_7_is_a_prefill_and_all_its_tokens(tmp_path: Path, monkeypatch: py
         assert told["throughput"].emulated == pytest.approx(32 / (told["end to end"].emulated or 0))
         tpot = 1e3 * report["result"]["tpot_seconds"]
         assert tpot <= (told["TPOT"].emulated or 0) < 1.02 * tpot
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_table_5_is_the_time_without_compression_over_that_with_it(
+    comm: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a small model whose layers are all run, from end to end: within 2 %, as layers overlap a little."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    asked = [{"prompt_tokens": 16, "max_new_tokens": 1}, {"context": 23, "max_new_tokens": 2}]
+    requests = (("ttft_seconds", 1, asked[0]), ("tpot_seconds", 15, asked[1]))
+    monkeypatch.setattr(speedups, "REQUESTS", requests)
+    monkeypatch.setattr(published, "TABLE6_BLOCK", 16)
+    monkeypatch.setattr(published, "TABLE5", {"llama-tiny": {0.5: 2.0}})
+    told = reproduce(comm, Console(), ("5",), TRN1, Store())
+    (row,) = told["rows"]
+    assert (row["table"], row["subject"], row["system"], row["published"]) == ("5", "ratio 0.5", "llama-tiny", 2.0)
+    times = []
+    for ratio in (0, 0.5):
+        model = str(tmp_path / "meshrt" / "models" / f"llama-tiny-ratio-{ratio:g}")
+        reports = [
+            run_alone(Job("llama", (1, 1), TRN1, {"model": model, "dtype": "bfloat16", **one})).report for one in asked
+        ]
+        times.append(sum(
+            count * report["result"][name]
+            for (name, count, _), report in zip(requests, reports, strict=True) if report is not None
+        ))  # fmt: skip
+    assert row["emulated"] == pytest.approx(times[0] / times[1], rel=0.02)
+    assert row["emulated"] != 1 and told["why"]["5"]
+
+
+def test_a_model_that_is_not_packaged_has_its_own_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    path, layers = speedups._folder("llama3.2-3b", 0.2)
+    config = read_config(path)
+    assert (layers, config.hidden_size, config.heads * config.head_dim, config.kv_heads) == (28, 3072, 3072, 8)
+    # 3072 x 8192 x 0.8 / ((3072 + 8192) x 128) = 13.96 blocks: 14 of 128
+    assert set(config.factored.values()) == {14 * 128}
 
 
 # -------------------------------------------------------------------------------------------- AWS's own, 32 cores

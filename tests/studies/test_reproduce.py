@@ -22,13 +22,13 @@ from meshrt.studies.files import check_folder, draw
 from meshrt.studies.rows import Row, off, summary
 from meshrt.studies.store import PENDING, Store, key_of, open_store
 from meshrt.studies.sweep import Job, Outcome, duration, run_alone, sweep
-from meshrt.studies.waferllm import published
-from meshrt.studies.waferllm import tables as reproduce_tables
+from meshrt.studies.waferllm import gpus, models, published
 from meshrt.studies.waferllm.curves import CURVES, CheckedClaim, ProductPoint, claims
 from meshrt.studies.waferllm.energy import wafer_joules
 from meshrt.studies.waferllm.printed import print_part, print_reproduction
 from meshrt.studies.waferllm.published import Cell, Claim
 from meshrt.studies.waferllm.reproduce import NAMES, reproduce, write_files
+from meshrt.studies.waferllm.tables import TABLES
 
 # ------------------------------------------------------------------------------------------------ published data
 
@@ -104,6 +104,17 @@ def test_tables_7_and_8_repeat_the_best_of_3_and_4(best: int, table: int) -> Non
         assert max(value for value in values if value is not None) == pytest.approx(cell.value, abs=1)
 
 
+@pytest.mark.parametrize("best", ["7", "8"])
+def test_tables_7_and_8_run_nothing_but_what_they_show(best: str) -> None:
+    """Two models by our programs and by the published ones, on three meshes each: no baselines, no other model."""
+    store = Store()
+    rows = TABLES[best](WSE2, store.emulate)
+    asked = [job.arguments for job in store.pending.values()]
+    assert {job["model"] for job in asked} == {row.subject for row in rows} == {"llama3-8b", "llama2-13b"}
+    assert {job.get("system", "as-published") for job in asked} == {"waferllm", "as-published"}
+    assert len(asked) == 2 * 2 * 3
+
+
 def test_a_wafers_other_cores_are_idle() -> None:
     part = {"energy": {"low": 1.0, "mean": 2.0, "high": 3.0}, "cores": 500, "critical_path": {"seconds": 4.0}}
     idle = 4.0 * (750 * 994 - 500)
@@ -120,7 +131,7 @@ def test_energy_ratios_follow_from_times_and_one_ratio_of_powers(table: int) -> 
     for cell in ratios:
         count = cell.column.removeprefix("energy, ").removesuffix(" / WSE-2")
         gpu, wafer = _value(table, cell.model, "a100", count), _value(table, cell.model, "waferllm", "WSE-2")
-        found = reproduce_tables.energy_ratio(published.GPUS[count], gpu, wafer, table == 6)
+        found = gpus.energy_ratio(published.GPUS[count], gpu, wafer, table == 6)
         assert found == pytest.approx(cell.value, rel=0.002, abs=0.006)
 
 
@@ -187,7 +198,7 @@ def test_claims_compare_the_largest_mesh() -> None:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small sizes for large ones: what is emulated is emulated for real."""
     monkeypatch.setattr(published, "TABLE6_SIZES", {"16K": 96, "32K": 200})
-    monkeypatch.setattr(reproduce_tables, "SIDES", (4, 6, 8))
+    monkeypatch.setattr(gpus, "SIDES", (4, 6, 8))
     for name in CURVES:
         monkeypatch.setitem(CURVES, name, dataclasses.replace(CURVES[name], sizes={"2K": 24, "8K": 60}))
     monkeypatch.setitem(CURVES, "gemm", dataclasses.replace(CURVES["gemm"], algorithms=("meshgemm", "cannon")))
@@ -205,16 +216,16 @@ def test_small_reproductions_are_the_same_on_any_ranks(comm: Any, small: None) -
         row = own[name]
         assert row["ratio"] == row["emulated"] / row["published"]
         assert row["emulated"] == pytest.approx(1e3 * row["cycles"] / WSE2.clock_hz)
-        best = min(_cycles(reproduce_tables.gemv_job(WSE2, size, side)) for side in (4, 6, 8))
+        best = min(_cycles(gpus.gemv_job(WSE2, size, side)) for side in (4, 6, 8))
         assert row["cycles"] == best
     assert sum(row["derived"] for row in told["rows"]) == 6 + 2 + 6  # ratios by power; joules, ratios as counted
     counted = {(row["subject"], row["column"]): row for row in told["rows"] if row["system"] == "waferllm"}
-    for name, gpus in (("16K", (0.336, 0.253, 0.340)), ("32K", (1.231, 0.341, 0.339))):
+    for name, counts in (("16K", (0.336, 0.253, 0.340)), ("32K", (1.231, 0.341, 0.339))):
         joules = counted[name, "energy"]
         assert joules["published"] == pytest.approx(15e3 * 1e-3 * own[name]["published"])
         low, high = 8 * 8 * 0.004, 750 * 994 * 0.014 + 8 * 8 * 0.1  # of the cores, all others of the wafer included
         assert low < joules["emulated"] / (1e-3 * own[name]["emulated"]) < high
-        for count, milliseconds in zip(published.GPUS, gpus, strict=True):
+        for count, milliseconds in zip(published.GPUS, counts, strict=True):
             ratio = counted[name, f"energy, {count} / WSE-2, counted"]["emulated"]
             assert ratio == pytest.approx(published.GPUS[count] * 400 * 1e-3 * milliseconds / joules["emulated"])
 
@@ -387,8 +398,8 @@ def test_tables_of_whole_models(comm: Any, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(published, "table", lambda number: cells[number])
     monkeypatch.setattr(published, "PREFILL_MESH", {"llama-tiny": 4})
     monkeypatch.setattr(published, "DECODE_MESH", {"llama-tiny": 6})
-    monkeypatch.setattr(reproduce_tables, "PROMPT", 8)
-    monkeypatch.setattr(reproduce_tables, "CONTEXT", 10)
+    monkeypatch.setattr(models, "PROMPT", 8)
+    monkeypatch.setattr(models, "CONTEXT", 10)
     store = Store()
     told = reproduce(comm, Console(), ("2", "3", "4"), WSE2, store, models=("llama-tiny",))
     ours = [row for row in told["rows"] if row["system"] == "waferllm"]
@@ -416,7 +427,7 @@ def test_the_published_programs_stand_beside_ours(
     """Each table is shown as soon as it is there, and both are in a line of it."""
     cells = [Cell(4, "llama-tiny", system, "4x4", 1000.0, "tokens/s") for system in ("waferllm", "a100")]
     monkeypatch.setattr(published, "table", lambda number: cells)
-    monkeypatch.setattr(reproduce_tables, "CONTEXT", 10)
+    monkeypatch.setattr(models, "CONTEXT", 10)
     seen = []
 
     def show(report: dict[str, Any], name: str) -> None:

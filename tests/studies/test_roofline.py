@@ -145,7 +145,7 @@ def test_bounds_of_a_gemm_by_hand(gemm: Report) -> None:
 
 def test_16_bit_numbers_have_a_peak_of_their_own() -> None:
     whole = parts_of(meshrt.run("gemm", mesh="8x8", m=64, k=64, n=64, dtype="float16", payload=False), "gemm")[-1]
-    assert whole.ceilings.peak == pytest.approx(2 * 64 * 4 * 1.1e9 / 1.5, rel=1e-9)
+    assert whole.ceilings.peak == pytest.approx(2 * 64 * 4 * 1.1e9 / 1.875, rel=1e-9)
 
 
 def test_arms_peak_is_that_of_its_instructions() -> None:

@@ -245,7 +245,7 @@ def test_only_chosen_kernels_and_uses_are_run(tmp_path: Path, comm: Any) -> None
     files = ten_rows(tmp_path)
     chosen = validate(comm, Console(), files, ["MeshGEMV"], ["fit"])
     assert {(one.kernel, one.row.use) for one in chosen} == {("MeshGEMV", "fit")}
-    with pytest.raises(UsageError, match="no row is of the kernel 'SUMMA'; there are MeshGEMM, MeshGEMV"):
+    with pytest.raises(UsageError, match="no row is of the kernel 'SUMMA': there are MeshGEMM, MeshGEMV"):
         validate(comm, Console(), files, ["SUMMA"])
     assert document(comm, chosen, 0.0)["kernels"]["MeshGEMV"]["rows"] == 0  # none of these is `check`
 

@@ -130,7 +130,8 @@ class Convoy:
         if self.block.mapped:
             here = at != self.nowhere
             sent_on = np.ones(len(at), bool) if touched is None else touched
-            tally.handed_on(self.block, self.view, port, at[here], self.seat_busy[span][here], sent_on[here])
+            busy, nbytes = self.seat_busy[span][here], self.seat_bytes[span][here]
+            tally.handed_on(self.block, self.view, port, at[here], busy, nbytes, sent_on[here])
         at_cells = at + self.fields[port]
         cells = self.cells.take(at_cells)
         state, free = cells[:3], cells[3:]
@@ -193,6 +194,7 @@ class Convoy:
             brought[inside] = self.own[local[inside]]
             brought[~inside] = self.brought[packets[~inside]]
         pending.append(block.comm.Isend([data, MPI.BYTE], to, tag))
+        block.ring(to)
         block.host.messages += 1
         block.host.packets += len(seats)
         block.host.bytes += data.nbytes
@@ -208,7 +210,7 @@ class Convoy:
         assert source is not None
         data, heads, brought = self._buffer(legs)
         block.watch.waiting(source, f"a crossbar's packets going {PORT_NAMES[port]}".encode())
-        block.wait(block.comm.Irecv([data, MPI.BYTE], source, tag))
+        block.wait(block.comm.Irecv([data, MPI.BYTE], source, tag), source, data.nbytes)
         block.watch.moving()
         self.heads[:, seats] = heads
         if block.payload:

@@ -19,7 +19,7 @@ import numpy as np
 
 from meshrt.errors import RouteError, UsageError
 from meshrt.mesh.exchange.convoy import Convoy
-from meshrt.mesh.exchange.legs import Transfer
+from meshrt.mesh.exchange.legs import REQUEST_BYTES, Transfer
 from meshrt.mesh.exchange.marching import MarchingConvoy, MarchingPorter
 from meshrt.mesh.exchange.porter import Porter
 from meshrt.mesh.mesh import EAST, NORTH, PORT_NAMES, SOUTH, WEST
@@ -68,6 +68,10 @@ def exchange(block: "Block", bar: Crossbar, *transfers: Transfer) -> list[np.nda
     block.begin()
     _check(block, bar)
     ramps.settle(block)
+    if block.ledger.timeline is not None:
+        block.ledger.timeline.exchanges(block.clock, transfers)
+    if block.clock.messages is not None:
+        block.clock.messages.exchange(transfers)
     anywhere, lines = (Convoy, Porter) if block.core is None else (MarchingConvoy, MarchingPorter)
     flights: list[Any] = [
         (lines if transfer.axis else anywhere)(block, transfer, number) for number, transfer in enumerate(transfers)
@@ -87,6 +91,11 @@ def exchange(block: "Block", bar: Crossbar, *transfers: Transfer) -> list[np.nda
         for flight in flights:
             block.memory.free(flight.name)
     landed = [flight.land() for flight in flights]
+    if block.mapped:
+        from meshrt.mesh.pairs import carried  # most runs have no maps
+
+        for flight in flights:
+            carried(block.pairs[1], block.mesh, flight.transfer, flight.nbytes, REQUEST_BYTES)
     if block.clock.seen is not None:
         block.clock.seen("hands packets on to any core, and waits for its own")
     return landed

@@ -126,8 +126,8 @@ class March:
         for port, span in enumerate(self.spans()):
             at, kind = self.arrays["local"].take(self.of("core")[span]), self.of("kind")[span]
             here = at >= 0
-            busy = self.table["busy"].take(kind[here] & ASKS)
-            tally.handed_on(block, view, port, at[here], busy, kind[here] >= TOUCHED)
+            busy, nbytes = (self.table[name].take(kind[here] & ASKS) for name in ("busy", "nbytes"))
+            tally.handed_on(block, view, port, at[here], busy, nbytes, kind[here] >= TOUCHED)
 
     def come_in(self) -> None:
         """And get to the next ones, with which the round ends."""

@@ -106,9 +106,11 @@ class Porter:
         head[STAGES] = state[STAGES]
         for positions, new in zip((*cells, heads), (state, ramp, link, head), strict=True):
             positions.put(new)
-        self.crossed[hop.port, hop.cores] += np.where(hop.tiles, self.nbytes, REQUEST_BYTES)
+        nbytes = np.where(hop.tiles, self.nbytes, REQUEST_BYTES)
+        self.crossed[hop.port, hop.cores] += nbytes
         if self.block.mapped:
-            tally.handed_on(self.block, self.view, hop.port, hop.cores, self.busy[hop.tiles.astype(int)], hop.touched)
+            busy = self.busy[hop.tiles.astype(int)]
+            tally.handed_on(self.block, self.view, hop.port, hop.cores, busy, nbytes, hop.touched)
         counters.messages += self.lines * count
         counters.hops += self.lines * count
         counters.stages += self.lines * int(np.count_nonzero(hop.touched))
@@ -155,6 +157,7 @@ class Porter:
             brought[:, owned] = self.own[:, self.owner_at[slots[owned]]]
             brought[:, ~owned] = self.brought[:, slots[~owned]]
         pending.append(block.comm.Isend([data, MPI.BYTE], to, tag))
+        block.ring(to)
         block.host.messages += 1
         block.host.packets += heads[0].size
         block.host.bytes += data.nbytes
@@ -170,7 +173,7 @@ class Porter:
         assert source is not None
         data, heads, brought = self._buffer(tiles)
         block.watch.waiting(source, f"a crossbar's packets going {PORT_NAMES[port]}".encode())
-        block.wait(block.comm.Irecv([data, MPI.BYTE], source, tag))
+        block.wait(block.comm.Irecv([data, MPI.BYTE], source, tag), source, data.nbytes)
         block.watch.moving()
         self.header[..., entering] = heads
         if block.payload:

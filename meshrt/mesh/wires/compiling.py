@@ -57,7 +57,29 @@ def compile_schedule(
         bool(trace.meets and block.scouts.total(int(any(np.max(packets) > 1 for _, _, packets in crossings)))),
         channel.number % 32768,
         f"route set {channel.number} along {channel.axis or 'paths'}",
+        _origins(block, channel, trace, slots[order]) if block.mapped or block.clock.messages is not None else None,
+        () if block.clock.links is None else tuple(_courses(block, channel, trace, keep)),
+        ints() if block.clock.links is None else _origins(block, channel, trace, np.flatnonzero(keep)),
     )
+
+
+def _courses(
+    block: Cores, channel: Channel, trace: Trace, keep: np.ndarray
+) -> Iterator[tuple[int, np.ndarray, np.ndarray, int]]:
+    """(port, cores that packets leave by it, where they are from, hops after that) of all that move."""
+    for hops, tick in enumerate(trace.ticks[1:], 1):
+        for port, slots, cores in tick.moves:
+            on = keep[slots]
+            yield port, cores[on], _origins(block, channel, trace, slots[on]), hops
+
+
+def _origins(block: Cores, channel: Channel, trace: Trace, slots: np.ndarray) -> np.ndarray:
+    """Where the packets in those slots are from: positions on their lines, or cores y * W + x of a whole block."""
+    at = trace.pos[slots]
+    if not trace.whole_block or channel.axis is None:
+        return np.asarray(at)
+    line = trace.line[slots]
+    return np.asarray(line * block.mesh.width + at if channel.axis == "x" else at * block.mesh.width + line)
 
 
 def _deliveries(trace: Trace) -> Iterator[tuple[int, tuple[np.ndarray, np.ndarray]]]:

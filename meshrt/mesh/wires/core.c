@@ -397,8 +397,11 @@ static PyObject *serve(PyObject *module, PyObject *const *given, Py_ssize_t coun
     return counted.packets ? Py_BuildValue("Ld", (long long)counted.packets, counted.longest_wait) : Py_BuildValue("");
 }
 
-/* products.c; exchange/march.c and hops.c */
+/* products.c; ../../ranks/bells.c; exchange/march.c and hops.c */
 PyObject *multiply(PyObject *module, PyObject *const *given, Py_ssize_t count);
+PyObject *bell_ring(PyObject *module, PyObject *const *given, Py_ssize_t count);
+PyObject *bell_heard(PyObject *module, PyObject *const *given, Py_ssize_t count);
+PyObject *bell_listen(PyObject *module, PyObject *const *given, Py_ssize_t count);
 PyObject *march_line_up(PyObject *module, PyObject *const *given, Py_ssize_t count);
 PyObject *march_enter(PyObject *module, PyObject *const *given, Py_ssize_t count);
 PyObject *march_leave(PyObject *module, PyObject *const *given, Py_ssize_t count);
@@ -413,6 +416,9 @@ static PyMethodDef methods[] = {
     {"enter", (PyCFunction)(void (*)(void))march_enter, METH_FASTCALL, NULL},
     {"leave", (PyCFunction)(void (*)(void))march_leave, METH_FASTCALL, NULL},
     {"come_in", (PyCFunction)(void (*)(void))march_come_in, METH_FASTCALL, NULL},
+    {"ring", (PyCFunction)(void (*)(void))bell_ring, METH_FASTCALL, NULL},
+    {"heard", (PyCFunction)(void (*)(void))bell_heard, METH_FASTCALL, NULL},
+    {"listen", (PyCFunction)(void (*)(void))bell_listen, METH_FASTCALL, NULL},
     {"serve", (PyCFunction)(void (*)(void))serve, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };

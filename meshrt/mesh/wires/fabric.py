@@ -72,10 +72,14 @@ def send(
     passage = _passage(block, channel, prepared)
     timeline = block.ledger.timeline
     if timeline is not None:
-        sent = timeline.sends(block.clock.seen, 0.0 if stream else passage.busy)
+        sent = timeline.sends(block.clock, 0.0 if stream else passage.busy)
+    messages = block.clock.messages
+    if messages is not None:
+        number = messages.send(prepared.schedule, prepared.views, prepared.nbytes)
     if prepared.schedule.idle:
         return Flight(out, [])
-    arrivals = []
+    links, arrivals = block.clock.links, []
+    before = None if links is None else links.before()
     for view in prepared.views:
         arrived = _send(block, prepared, view, tiles, out, combine, passage)
         if arrived is not None:
@@ -83,6 +87,13 @@ def send(
     if timeline is not None:
         for arrived in arrivals:
             arrived.sent = sent
+        if links is not None:
+            links.after(
+                sent, prepared.schedule, prepared.views, prepared.nbytes, passage.busy, block.device.alpha, before
+            )
+    if messages is not None:
+        for arrived in arrivals:
+            arrived.number = number
     if block.audit is not None:
         block.audit.sends(arrivals)
     return Flight(out, arrivals)
@@ -197,9 +208,12 @@ def receive_all(block: Cores, flights: tuple[Flight, ...]) -> None:
     ramps.serve_all(block, arrivals)
     for at, arrival in enumerate(arrivals):
         _wait_all(block, arrival)
+        if block.clock.messages is not None:
+            block.clock.messages.wait(arrival.number, arrival.lane)
         arrival.end()
         if block.clock.seen is not None and asked is not None:
-            block.clock.seen(f"waits for {arrival.lane.schedule.note}", arrival.sent, asked[at])
+            note = f"waits for {arrival.lane.schedule.note}"
+            block.clock.seen(note, arrival.sent, asked[at], _hops_by_core(block, arrival.lane))
 
 
 def _by_core(block: Cores, arrival: Arrival) -> np.ndarray:
@@ -208,6 +222,18 @@ def _by_core(block: Cores, arrival: Arrival) -> np.ndarray:
     if arrival.served is None:  # else some have their ramps already
         arrival.lane.view.of(asked)[..., arrival.lane.schedule.delivered] = arrival.landing.time
     return asked
+
+
+def _hops_by_core(block: Cores, lane: Lane) -> np.ndarray:
+    """The hops of a lane's packets, int32 [cores of the block] by receiver. Made once."""
+    known, key = lane.schedule.cache, (lane.view, "hops")
+    if key not in known:
+        hops, landed = np.zeros(block.shape, np.int32), np.zeros((lane.view.count, lane.schedule.count), np.int32)
+        for part in lane.schedule.parts:
+            landed[:, part.delivered] = part.hops
+        lane.view.of(hops)[:, lane.schedule.delivered] = landed
+        known[key] = hops.ravel()
+    return known[key]  # type: ignore[return-value]
 
 
 def _wait_all(block: Cores, arrival: Arrival) -> None:
@@ -251,8 +277,10 @@ def receive_at(block: Cores, channel: Channel, flight: Flight, positions: np.nda
         if not arrival.over:
             ramps.serve(block, arrival, positions[low + cores])
             _wait(block, arrival, positions[low + cores] & (arrival.landing.time > lane.time.get()))
+            if block.clock.messages is not None:
+                block.clock.messages.wait(arrival.number, lane, positions[low + cores])
             if block.clock.seen is not None:
-                block.clock.seen(f"waits for {lane.schedule.note}", arrival.sent)
+                block.clock.seen(f"waits for {lane.schedule.note}", arrival.sent, hops=_hops_by_core(block, lane))
 
 
 def transfer(

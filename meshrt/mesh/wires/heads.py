@@ -148,6 +148,8 @@ def _move(
         free, asked_at, idle = (view.of(array[port])[link] for array in (clock.link_free, clock.asked_at, clock.idle))
         start = np.array([time])
         order.give(block, start, waiting.busy, free, asked_at, idle)
+        if clock.links is not None:
+            clock.links.head(waiting, port, line, core, slot, hops, time, float(start[0]))
         after = float(start[0]) + block.device.alpha
         if clock.late is not None:
             after += float(view.of(clock.late[port])[line, core])

@@ -21,7 +21,7 @@ KEPT = 64 * 1024  # bytes of headers that a lane keeps to itself, with views of 
 class Arrival:
     """What a lane delivers in a transfer: times, and on demand the paths."""
 
-    __slots__ = ("block", "has_path", "is_served", "landing", "lane", "over", "passage", "sent", "served")
+    __slots__ = ("block", "has_path", "is_served", "landing", "lane", "number", "over", "passage", "sent", "served")
 
     def __init__(self, block: Cores, lane: Lane, landing: Landing, passage: Passage) -> None:
         self.block, self.lane, self.landing, self.passage = block, lane, landing, passage
@@ -29,6 +29,7 @@ class Arrival:
         self.served: np.ndarray | None = None  # or at these, bool as landing.time; None: at no core
         self.has_path = False
         self.sent = -1  # the number of its transfer, in a run that is traced
+        self.number = -1  # and in one whose messages are to be written
         self.over = False  # all cores have waited for it
 
     def end(self) -> None:
@@ -168,9 +169,10 @@ def _exchange(block: Cores, lane: Lane, tick: RunTick, own: np.ndarray | None, p
                 tiles = own if part.message < 0 else lane.received[part.message].tiles
                 message.tiles[:, part.to] = tiles[:, part.source]
         pending.append(block.comm.Isend(message.spec, message.rank, tag))
+        block.ring(message.rank)
     for message in tick.recvs:
         block.watch.waiting(message.rank, message.note)
-        block.wait(block.comm.Irecv(message.spec, message.rank, tag))
+        block.wait(block.comm.Irecv(message.spec, message.rank, tag), message.rank, message.spec[0].nbytes)
         block.watch.moving()
 
 

@@ -87,6 +87,9 @@ class Schedule:
     meets: bool  # somewhere on the mesh two of its packets leave a router by the same port
     tag: int  # of its messages: ranks whose programs diverge wait for each other, and are found out
     note: str  # what it is, for a rank that says what it waits for
+    origins: np.ndarray | None  # where on its line the packet of each is from; core y * W + x if whole block. For maps
+    courses: tuple[tuple[int, np.ndarray, np.ndarray, int], ...] = ()  # (port, cores, from where, hops). For traces
+    slot_origins: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # of one batch. For traces
     cache: dict[object, object] = field(default_factory=dict)  # message buffers
 
     @property

@@ -12,6 +12,7 @@ from meshrt.mesh.cores import Cores
 from meshrt.mesh.mesh import RAMP
 from meshrt.mesh.wires import steps as kinds
 from meshrt.mesh.wires.lane import HEADER, Lane, MessageBuffer, Run, RunTick
+from meshrt.mesh.wires.lines import Index
 from meshrt.mesh.wires.schedule import BatchTick, Message
 from meshrt.mesh.wires.steps import EVERYWHERE, Addresses, Cells, Step
 from meshrt.records import dataclass
@@ -134,10 +135,8 @@ def _paths(
 def _places(block: Cores, lane: Lane, landed: np.ndarray, addresses: Addresses) -> bytes:
     """As core.c has it: the addresses of tables of places by y and by x, and how far apart places are, int64 [5]."""
     view, (height, width) = lane.view, block.shape
-    line, number = (np.full(size, -1) for size in (height if view.axis == "x" else width, view.length))
-    if view.axis is not None:
-        line[view.lines] = np.arange(view.count)
-    number[lane.schedule.delivered] = np.arange(lane.schedule.count)
+    number = _numbered(block, view.length, lane.schedule.delivered)
+    line = number if view.axis is None else _numbered(block, height if view.axis == "x" else width, view.lines)
     by_line, by_number = addresses.of(line), addresses.of(number)
     line_step, number_step = landed.strides
     if view.axis is None:
@@ -147,3 +146,13 @@ def _places(block: Cores, lane: Lane, landed: np.ndarray, addresses: Addresses) 
     else:
         places = [by_line, by_number, line_step, number_step, 0]
     return np.array(places).tobytes()
+
+
+def _numbered(block: Cores, size: int, chosen: Index) -> np.ndarray:
+    """The number of each of so many positions among the chosen ones, -1 for the others; one array for all that ask."""
+    key = size, (chosen.start, chosen.stop, chosen.step) if isinstance(chosen, slice) else chosen.tobytes()
+    numbers = block.clock.numbered.get(key)
+    if numbers is None:
+        numbers = block.clock.numbered[key] = np.full(size, -1)
+        numbers[chosen] = np.arange(len(numbers[chosen]))
+    return numbers

@@ -14,6 +14,7 @@ from meshrt.mesh.wires.routes import Path, Route, check_paths, check_routes
 from meshrt.records import dataclass
 
 COLOURS = 256  # what the one-byte colour of a header can tell apart, on a device without a limit of its own
+AT_ONCE = 64 * 1024  # entries that are written together: their positions take twenty times their memory
 LEFT = -1  # the epoch of a channel whose routes are no longer installed
 
 
@@ -207,25 +208,35 @@ def _write(
     at, enters, leaves = (np.concatenate([route[part] for route in routes]) for part in (1, 2, 3))
     if axis is None:
         y, x = np.divmod(at, mesh.width)
+        _enter(tables, (colour, y, x), enters, leaves, install)
     else:
         across = np.arange(mesh.height if axis == "x" else mesh.width)
         across = (across if lines is None else across[lines])[:, None]
-        x, y = (at[None], across) if axis == "x" else (across, at[None])
-        x, y, colour, enters, leaves = np.broadcast_arrays(x, y, colour, enters, leaves)
-    tables.book[colour, y, x] = install
+        some = max(1, AT_ONCE // max(1, len(at)))  # lines
+        for first in range(0, len(across), some):
+            part = across[first : first + some]
+            x, y = (at[None], part) if axis == "x" else (part, at[None])
+            x, y, *entries = np.broadcast_arrays(x, y, colour, enters, leaves)
+            _enter(tables, (entries[0], y, x), entries[1], entries[2], install)
+    tables.peak = max(tables.peak, int(tables.entries.max()))
+    if tables.most is not None:
+        np.maximum(tables.most, tables.entries, out=tables.most)
+
+
+def _enter(
+    tables: Tables, at: tuple[np.ndarray, np.ndarray, np.ndarray], enters: np.ndarray, leaves: np.ndarray, install: bool
+) -> None:
+    """Write the entries (ports in, ports out) at (colours, y, x) of the mesh, or clear them."""
+    mesh, (colour, y, x) = tables.mesh, at
+    tables.book[at] = install
     x, y = x - mesh.x0, y - mesh.y0
     inside = (x >= 0) & (x < mesh.block_width) & (y >= 0) & (y < mesh.block_height)
-    colour, y, x = index = colour[inside], y[inside], x[inside]
+    _, y, x = index = colour[inside], y[inside], x[inside]
     changed = (tables.enters[index] == 0) == install
     set_entries(
         (tables.enters, tables.leaves), index, enters[inside] if install else 0, leaves[inside] if install else 0
     )
-    cores = (y * mesh.block_width + x)[changed]
-    count = np.bincount(cores, minlength=tables.entries.size).reshape(tables.entries.shape)
-    tables.entries += count if install else -count
-    tables.peak = max(tables.peak, int(tables.entries.max()))
-    if tables.most is not None:
-        np.maximum(tables.most, tables.entries, out=tables.most)
+    np.add.at(tables.entries, (y[changed], x[changed]), 1 if install else -1)
 
 
 def overwrite(tables: Tables, core: tuple[int, int], colour: int, enters: int, leaves: int) -> None:

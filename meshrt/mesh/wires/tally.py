@@ -45,10 +45,24 @@ def _settle_maps(block: Cores) -> None:
         for way, cores, crossing in schedule.crossings:
             packets[way][:, cores] += times * crossing
             busy[way][:, cores] += times * crossing * block.device.busy_cycles(nbytes)
+    if block.uses:
+        _settle_pairs(block)
     block.uses.clear()
     assert clock.busy is not None
     maps.add("busy", clock.busy)
     clock.busy[...] = 0
+
+
+def _settle_pairs(block: Cores) -> None:
+    """Enter who sent these transfers to whom."""
+    from meshrt.mesh import pairs  # most runs have no maps
+
+    packets, _ = block.pairs
+    found = []
+    for (schedule, view, nbytes), times in block.uses.items():
+        keys, often = pairs.of_schedule(packets, block.mesh, schedule, view)
+        found.append((keys, times * often, nbytes))
+    packets.add(found)
 
 
 def touched(
@@ -62,7 +76,9 @@ def touched(
         view.of(block.clock.busy)[:, at] += cycles
 
 
-def handed_on(block: Cores, view: View, port: int, cores: Index, busy: np.ndarray, sent_on: np.ndarray) -> None:
+def handed_on(
+    block: Cores, view: View, port: int, cores: Index, busy: np.ndarray, nbytes: np.ndarray, sent_on: np.ndarray
+) -> None:
     """At these positions of a view a packet left a core by the port, and kept the link busy for so many cycles.
 
     `sent_on` (bool): those that software had taken in before.
@@ -71,6 +87,8 @@ def handed_on(block: Cores, view: View, port: int, cores: Index, busy: np.ndarra
     assert block.clock.busy is not None
     view.of(maps.messages)[:, cores] += 1
     view.of(maps.link_packets, 1)[port][:, cores] += 1
+    view.of(maps.handed, 1)[port][:, cores] += 1
+    view.of(maps.handed_bytes, 1)[port][:, cores] += nbytes
     view.of(maps.link_busy, 1)[port][:, cores] += busy
     view.of(maps.stages)[:, cores] += sent_on
     view.of(block.clock.busy)[:, cores] += block.device.beta * sent_on

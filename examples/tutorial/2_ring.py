@@ -1,0 +1,32 @@
+"""2_ring.py: tiles go round a ring, by two patterns of routes."""
+
+from typing import Annotated, Literal
+
+import numpy as np
+
+from meshrt.mesh.block import Block
+from meshrt.mesh.wires import routes
+from meshrt.mesh.wires.fabric import transfer
+from meshrt.mesh.wires.tables import installed
+
+MESH = (8, 1)
+PATTERNS = {"plain": routes.ring, "interleaved": routes.interleaved_ring}
+
+
+def run(
+    block: Block,
+    *,
+    size: Annotated[int, "numbers in a tile"] = 16,
+    pattern: Annotated[Literal["plain", "interleaved"], "who is next to whom"] = "plain",
+) -> dict:
+    """Shift tiles as often as there are cores in a row: each is at home again."""
+    first, count = block.mesh.x0, block.lead[1]
+    home = np.arange(first, first + count)[None, :, None]
+    mine, came = (block.tiles(name, (size,), np.float32) for name in ("mine", "came in"))
+    mine[...] = home
+    with installed(block.tables, "x", PATTERNS[pattern](block.mesh.width)) as way, block.phase("round"):
+        for _ in range(block.mesh.width):
+            transfer(block, way, mine, came)
+            mine, came = came, mine
+    wrong = int((mine != home).sum()) if block.payload else 0
+    return {"wrong": block.control.allreduce(wrong)}

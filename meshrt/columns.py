@@ -1,0 +1,111 @@
+"""Columns of texts as a terminal or a log has them: no number is cut, words are wrapped, what is too wide is parted."""
+
+import os
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from meshrt.records import dataclass
+
+LOG_WIDTH = 200  # columns of a table that goes to no terminal, unless its numbers need more
+GAP = 2
+NARROWEST = 16  # of a column of words; a longer word needs more
+
+
+@dataclass(frozen=True)
+class Screen:
+    """Where lines go. `width`: None is a log, in which no table is parted; `bold`: may headings stand out?"""
+
+    width: int | None = None
+    bold: bool = False
+
+
+def screen() -> Screen:
+    """Standard output as it is."""
+    if not sys.stdout.isatty():
+        return Screen()
+    plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") in ("dumb", None)
+    return Screen(shutil.get_terminal_size().columns, not plain)
+
+
+def print_columns(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[bool]) -> None:
+    """Print rows under a header; `right`: which columns are of numbers, and to the right."""
+    for line in laid_out(header, rows, right, screen()):
+        print(line)
+
+
+def laid_out(
+    header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[bool], where: Screen
+) -> Iterator[str]:
+    """Their lines. What is wider than a terminal is parted: columns of words at the left stand before each part."""
+    widths = [max(map(_widest, column)) for column in zip(header, *rows, strict=True)]
+    _narrow(widths, header, rows, right, where.width or LOG_WIDTH)
+    for at, part in enumerate(_parts(widths, right, where.width)):
+        if at:
+            yield ""
+        for row, bold in ((header, where.bold), *((row, False) for row in rows)):
+            cells = [_lines(row[one], widths[one], right[one]) for one in part]
+            for number in range(max(map(len, cells))):
+                texts = [
+                    _placed(cell[number : number + 1], widths[one], right[one])
+                    for one, cell in zip(part, cells, strict=True)
+                ]
+                line = (" " * GAP).join(texts).rstrip()
+                yield f"\033[1m{line}\033[0m" if bold and line else line
+
+
+def _placed(line: Sequence[str], width: int, right: bool) -> str:
+    text = "".join(line)
+    return text.rjust(width) if right else text.ljust(width)
+
+
+def _widest(text: str) -> int:
+    return max(map(len, text.split("\n")))
+
+
+def _lines(text: str, width: int, whole: bool) -> list[str]:
+    """The lines of a cell. Between its words only, and its first one's indent is that of all."""
+    found = []
+    for line in text.split("\n"):
+        indent = " " * (len(line) - len(line.lstrip()))
+        wrapped = [line] if whole or len(line) <= width else textwrap.wrap(
+            line.strip(), width, initial_indent=indent, subsequent_indent=indent, break_long_words=False,
+            break_on_hyphens=False,
+        )  # fmt: skip
+        found += wrapped or [""]
+    return found
+
+
+def _narrow(
+    widths: list[int], header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[bool], limit: int
+) -> None:
+    """Take from columns of words, the widest first, what a line has too much."""
+    least = [
+        width if numbers else max(min(width, NARROWEST), *(len(word) for text in column for word in text.split()), 0)
+        for width, numbers, column in zip(widths, right, zip(header, *rows, strict=True), strict=True)
+    ]
+    while sum(widths) + GAP * (len(widths) - 1) > limit:
+        wide = max(range(len(widths)), key=lambda at: widths[at] - least[at])
+        if widths[wide] <= least[wide]:
+            return
+        widths[wide] -= 1
+
+
+def _parts(widths: Sequence[int], right: Sequence[bool], limit: int | None) -> Iterator[list[int]]:
+    """Which columns stand side by side: those of words at the left in each part, and others as there is room."""
+    count = next((at for at, numbers in enumerate(right) if numbers), len(right))
+    labels = [*range(count)]
+    if limit is not None and sum(widths[at] + GAP for at in labels) > limit // 2 > 0 and count < len(right):
+        labels = labels[:1]  # all of them would leave no room
+    part, others = [*labels], [at for at in range(len(widths)) if at not in labels]
+    for at in others:
+        if (
+            limit is not None
+            and len(part) > len(labels)
+            and sum(widths[one] + GAP for one in (*part, at)) - GAP > limit
+        ):
+            yield part
+            part = [*labels]
+        part.append(at)
+    yield part

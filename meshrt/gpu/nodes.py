@@ -1,0 +1,181 @@
+"""Collectives of GPUs over nodes: which way is the fastest by the links' numbers, and the transfers that it takes.
+
+Inside a node a GPU sends over the device's link, to another node over the network, whose adapters (`node_adapters`)
+the senders of a node share: one in a flat ring, which NCCL's channels let in by all adapters; one for each GPU of the
+node in hierarchical rings and trees. Each level has the protocol that is the fastest for its transfers; a collective
+begins with the start of the slower one. Other groups that send at the same time are not counted in.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Protocol as Shape
+
+import numpy as np
+
+from meshrt.errors import UsageError
+from meshrt.gpu.device import LINKS, GpuDevice, Protocol
+from meshrt.gpu.gpu import Gpu
+from meshrt.ranks.control import Control
+from meshrt.ranks.course import BETWEEN, INSIDE, Course, Members, seconds_of
+from meshrt.ranks.group import Group, hollow
+from meshrt.ranks.hierarchy import ALGORITHMS, Steps, collective, send
+from meshrt.ranks.rings import Link
+from meshrt.records import dataclass
+
+Arrays = list[np.ndarray]
+
+AUTO = "auto"
+WAYS = (AUTO, *ALGORITHMS)
+
+
+def check_nodes(device: GpuDevice, count: int, tp: int, node_size: int | None, collectives: str) -> None:
+    """UsageError for GPUs that cannot be joined so."""
+    if device.link not in LINKS:
+        raise UsageError(f"--link is {device.link!r}; there are {', '.join(LINKS)}")
+    if collectives not in WAYS:
+        raise UsageError(f"--collectives is {collectives!r}; there are {', '.join(WAYS)}")
+    together = count if node_size is None else min(node_size, count)
+    if device.link == "nvlink" and together > device.nvlink_gpus:
+        way = "give --link pcie, or --node-size" if node_size is None else "give a smaller --node-size, or --link pcie"
+        raise UsageError(f"NVLink joins {device.nvlink_gpus} GPUs of type {device.name}, not {together}: {way}")
+    if node_size is None:
+        if collectives != AUTO:
+            raise UsageError(f"--collectives {collectives} is for several nodes: give --node-size")
+        return
+    if device.link == "network":
+        raise UsageError("--node-size has a link inside nodes and the network between them: give --link nvlink or pcie")
+    if count > node_size and count % node_size:
+        raise UsageError(f"{count} GPUs do not fill nodes of {node_size}: give a --node-size that divides them")
+    if count > node_size and tp % node_size and node_size % tp:
+        raise UsageError(f"--tp {tp} and --node-size {node_size}: one of them has to divide the other")
+
+
+class Joined(Shape):
+    """GPUs that do something together, as gpus.py has them."""
+
+    count: int
+    device: GpuDevice
+    control: Control
+    payload: bool
+    node_size: int | None
+    collectives: str
+    mine: list[Gpu]
+    group: Group
+    members: range
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a collective goes: its transfers, over which links, what it takes before the first, and to the end."""
+
+    steps: Steps
+    links: tuple[Link, Link]
+    start: float
+    seconds: float
+
+
+def course(
+    gpus: Joined, kind: str, parts: Arrays, outs: Arrays, sizes: Sequence[int], itemsize: int, axis: int
+) -> tuple[Course, float]:
+    """A collective to be run, and what it takes before its first step. `sizes`: of a gather's parts; of a broadcast,
+    its root."""
+    chunks = [_chunks(gpus, kind, out, sizes, axis) for out in outs]
+    if kind == "all_gather":
+        copies = [
+            (own[gpu.index - gpus.members.start], part)
+            for gpu, own, part in zip(gpus.mine, chunks, parts, strict=True)
+        ]  # fmt: skip
+    else:
+        copies = [*zip(outs, parts, strict=True)]
+    owners = tuple(gpus.group.owner(member) for member in gpus.members)
+    # Ranks without a member have no part in it: any sizes will do.
+    counts = tuple(chunk.size for chunk in chunks[0]) if chunks else (0,) * gpus.count
+    root = sizes[0] if kind == "broadcast" else 0
+    way = _way(gpus.device, kind, gpus.collectives, _nodes(gpus, gpus.members), counts, itemsize, root, gpus.node_size)
+    members = Members(owners, _nodes(gpus, gpus.members), way.links)
+    group, payload = gpus.group, gpus.payload
+    made = Course(gpus.control, kind, way.steps, members, chunks, copies if payload else [], payload, group.wait)
+    return made, way.start
+
+
+def passed(
+    source: Joined, target: Joined, parts: Arrays, outs: Arrays, itemsize: int
+) -> tuple[Course, float]:  # fmt: skip
+    """An array of each GPU of a group, to the GPU at the same place of another one."""
+    numbers = [*source.members, *target.members]
+    places, device, count = _nodes(source, numbers), source.device, source.count
+    array = (*parts, *outs)[0] if parts or outs else np.empty(0)
+    adapters = device.network_bytes_per_second * min(count, device.node_adapters) / count
+    pair = device.nvlink_pair_bytes_per_second if device.link == "nvlink" else None
+    near = pair or device.link_bytes_per_second
+    inside, between = (
+        _fastest(protocols, rate, 1, itemsize * array.size)
+        for protocols, rate in ((device.protocols, near), (device.network_protocols, adapters))
+    )
+    links = _link(inside, near, itemsize), _link(between, adapters, itemsize)
+    owners = tuple(source.group.owner(member) for member in numbers)
+    steps = send([(at, count + at) for at in range(count)])
+    chunks = [[one] for one in (*parts, *outs)]
+    members = Members(owners, places, links)
+    made = Course(source.control, "send", steps, members, chunks, [], source.payload, source.group.wait)
+    return made, (between if len({places[0], places[count]}) > 1 else inside).seconds
+
+
+def _chunks(gpus: Joined, kind: str, out: np.ndarray, sizes: Sequence[int], axis: int) -> Arrays:
+    """The parts of an array, of which each member has one."""
+    if kind == "all_gather":
+        return np.split(out, np.cumsum(sizes)[:-1], axis)
+    if kind == "reduce_scatter":
+        return np.array_split(out, gpus.count, axis)
+    return np.array_split(out.reshape(-1) if gpus.payload else hollow((out.size,), out.dtype), gpus.count)
+
+
+def _nodes(gpus: Joined, members: Sequence[int]) -> tuple[int, ...]:
+    return tuple(member // gpus.node_size if gpus.node_size else 0 for member in members)
+
+
+@lru_cache(1 << 12)
+def _way(
+    device: GpuDevice, kind: str, collectives: str, nodes: tuple[int, ...], counts: tuple[int, ...], itemsize: int,
+    root: int, node_size: int | None,
+) -> Way:  # fmt: skip
+    """The asked one, or the one that would be over first if all GPUs began at once; of equal ones the first."""
+    size, several = len(nodes), len({*nodes}) > 1
+    share = size // len({*nodes})
+    asked = ALGORITHMS if collectives == AUTO else (collectives,)
+    ways = []
+    for algorithm in asked if several else ("ring",):
+        steps = collective(kind, algorithm, size, share, root)
+        senders = 1 if algorithm == "ring" or kind == "broadcast" else share
+        network = min(node_size or 1, device.node_adapters) * device.network_bytes_per_second / senders
+        rates = device.link_bytes_per_second, network
+        found = []
+        for level, protocols in ((INSIDE, device.protocols), (BETWEEN, device.network_protocols)):
+            sent = [
+                max((sum(counts[part] for part in one.parts) for one in step if level == _level(nodes, one)), default=0)
+                for step in steps if any(level == _level(nodes, one) for one in step)
+            ]  # fmt: skip
+            found.append((_fastest(protocols, rates[level], len(sent), itemsize * max(sent, default=0)), bool(sent)))
+        inside, between = (
+            _link(protocol, rate, itemsize) for (protocol, _), rate in zip(found, rates, strict=True)
+        )  # fmt: skip
+        start = max((protocol.seconds for protocol, used in found if used), default=0.0)
+        members = Members((0,) * size, nodes, (inside, between))
+        seconds = start + seconds_of(steps, members, [itemsize * count for count in counts])
+        ways.append(Way(steps, members.links, start, seconds))
+    return min(ways, key=lambda way: way.seconds)
+
+
+def _level(nodes: tuple[int, ...], transfer: tuple[int, int, object, bool]) -> int:
+    return BETWEEN if nodes[transfer[0]] != nodes[transfer[1]] else INSIDE
+
+
+def _fastest(protocols: Sequence[Protocol], rate: float, steps: int, chunk: float) -> Protocol:
+    return min(
+        protocols,
+        key=lambda protocol: protocol.seconds + steps * (protocol.step_seconds + chunk / (protocol.share * rate)),
+    )
+
+
+def _link(protocol: Protocol, rate: float, itemsize: int) -> Link:
+    return Link(protocol.share * rate, protocol.step_seconds, itemsize)

@@ -1,0 +1,51 @@
+"""Several prompts of one run: the lines of a file, or of standard input, on any machine."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from meshrt.errors import UsageError
+from meshrt.programs.generation.given import INPUT, read_shared
+from meshrt.programs.generation.options import Asked
+from meshrt.programs.generation.prompt import Prompt, encoded
+from meshrt.ranks.control import Control
+
+
+def check_several(asked: Asked) -> None:
+    """UsageError for what is for one prompt."""
+    if any(option is not None for option in (asked.prompt, asked.prompt_ids, asked.prompt_tokens)) or asked.context:
+        raise UsageError(
+            "--prompts has prompts already: leave --prompt, --prompt-ids, --prompt-tokens and --context away"
+        )
+    if asked.logits:
+        raise UsageError("--logits is for one prompt: leave --prompts away, or the logits")
+    if asked.temperature:
+        raise UsageError("--prompts has the likeliest tokens: leave --temperature away, or give one --prompt")
+    if asked.checkpoint is not None:
+        raise UsageError("--checkpoint keeps the state of one prompt: leave --prompts away, or the checkpoint")
+
+
+def read_prompts(control: Control, folder: Path, vocabulary: int, file: str, asked: Asked) -> list[Prompt]:
+    """The prompts of a file, one a line: its text, or where a line begins with {, its "prompt" as JSON has it (JSON
+    lines, as `vllm bench serve` reads its custom data). UsageError, ModelError."""
+    text = read_shared(control, f"--prompts {file}", None if file == INPUT else file)
+    lines = [(at, line) for at, line in enumerate(text.splitlines(), 1) if line.strip()]
+    if not lines:
+        raise UsageError(f"--prompts {file} has no line with a prompt")
+    return [encoded(control, folder, vocabulary, _prompt(file, at, line)) for at, line in lines]
+
+
+def _prompt(file: str, number: int, line: str) -> str:
+    if not line.lstrip().startswith("{"):
+        return line
+    try:
+        entry: Any = json.loads(line)
+        found = entry["prompt"]
+        if not isinstance(found, str) or not found:
+            raise ValueError
+    except (ValueError, KeyError, RecursionError):
+        raise UsageError(
+            f'--prompts {file}, line {number}: {line[:60]!r} is no {{"prompt": "TEXT"}}; a line that does not begin'
+            " with { is a prompt as it is"
+        ) from None
+    return found

@@ -1,0 +1,31 @@
+"""What a cell of Tables 2 to 8 becomes: a row, published beside emulated."""
+
+from collections.abc import Iterator
+
+from meshrt.studies.rows import Row
+from meshrt.studies.waferllm import published
+from meshrt.studies.waferllm.published import Cell
+
+DTYPE = "float16"  # of the published programs, which keep everything in it
+
+
+def cell_row(cell: Cell, value: float | None, cycles: float | None, note: str, memory: int | None = None) -> Row:
+    """A cell beside what was emulated of it."""
+    return Row(
+        str(cell.table), cell.model, cell.system, cell.column, cell.unit, cell.value, value, cycles, memory, note
+    )
+
+
+def beside(cell: Cell) -> Row:
+    """A row of GPUs: published context."""
+    return Row(str(cell.table), cell.model, cell.system, cell.column, cell.unit, cell.value)
+
+
+def wafer(number: int) -> Iterator[Cell]:
+    """Those of a WSE-2."""
+    return (cell for cell in published.table(number) if cell.system != "a100")
+
+
+def gpus(number: int) -> list[Row]:
+    """Those of GPUs: published context."""
+    return [beside(cell) for cell in published.table(number) if cell.system == "a100"]

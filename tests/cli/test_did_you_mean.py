@@ -1,0 +1,56 @@
+"""A name that there is not: the message has the one that was meant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from mpi_jobs import Finished
+
+MEANT = {
+    "rnu gemm": "run",
+    "run gemmm": "gemm",
+    "run lama-tiny": "llama-tiny",
+    "run llama --model lama-tiny": "llama-tiny",
+    "chat lama-tiny": "llama-tiny",
+    "run gemm --mehs 4x4": "--mesh",
+    "run gemm --device wse22": "wse2",
+    "run gemm --algorithm meshgem": "meshgemm",
+    "run llama --on gpuu": "gpu",
+    "run llama --on gpu --device a10": "a100",
+    "run llama --on neuron --device trn": "trn1",
+    "run llama --on arm --device fone": "phone",
+    "bench gem": "gemm",
+    "bench serve --model llama-tiny --only bse": "base",
+    "reproduce waferlm": "waferllm",
+    "devices trn": "trn1",
+    "devices a10": "a100",
+    "csl rnu": "run",
+    "submit slrm": "slurm",
+    "sweep gemmm --set m=1": "gemm",
+    "sweep gemm --set algoritm=cannon": "algorithm",
+    "plmr gemmm --sizes 4,6,8": "gemm",
+    "fit gemmm": "gemm",
+    "explain stge": "stage",
+    "validate --only MeshGEM": "MeshGEMM",
+    "tune llama3-8 --prompt-tokens 8 --new-tokens 8": "llama3-8b",
+}
+
+
+@pytest.mark.parametrize("line", MEANT)
+def test_what_was_meant_is_named(line: str, run_meshrt: Callable[..., Finished]) -> None:
+    code, out, err, _ = run_meshrt(*line.split())
+    assert (code, out) == (2, "")
+    assert MEANT[line].casefold() in err.casefold().partition("did you mean")[2], err
+
+
+def test_where_options_stand(run_meshrt: Callable[..., Finished]) -> None:
+    code, out, err, _ = run_meshrt("run", "--mesh", "4x4", "gemm")
+    assert (code, out) == (2, "") and "--mesh stands behind the program: meshrt run PROGRAM --mesh ..." in err
+
+
+def test_a_file_without_its_ending(tmp_path: Path, run_meshrt: Callable[..., Finished]) -> None:
+    (tmp_path / "rowsum.py").write_text("")
+    code, _, err, _ = run_meshrt("run", str(tmp_path / "rowsum"))
+    assert code == 2 and f"did you mean the file {tmp_path}/rowsum.py?" in err

@@ -1,0 +1,233 @@
+"""GPUs in nodes: collectives against NumPy, bytes of each level by closed forms, times, the fastest way, refusals."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from gpu_runs import Alone, new_gpus, run_gpus
+
+from meshrt.errors import UsageError
+from meshrt.gpu.gpus import Gpus
+from meshrt.gpu.presets import find_gpu
+from meshrt.ranks.board import Board
+from meshrt.ranks.control import Control
+from meshrt.ranks.course import Members, seconds_of
+from meshrt.ranks.hierarchy import ALGORITHMS, collective, tree
+from meshrt.ranks.rings import Link
+
+KINDS = ("reduce_sum", "reduce_scatter", "all_gather", "broadcast")
+CASES = [(8, 4), (8, 2), (12, 3), (8, 1), (6, 6)]  # GPUs, and those of a node
+
+
+def in_nodes(count: int, node_size: int, comm: Any = None, payload: bool = True, **more: Any) -> Gpus:
+    control = Control(comm or Alone(), Board.alone(), "test")
+    return Gpus(count, find_gpu("h100"), control, payload, node_size=node_size, **more)
+
+
+def arrays(gpus: Gpus, shape: tuple[int, ...]) -> list[np.ndarray]:
+    if not gpus.payload:
+        return [gpu.shaped(shape) for gpu in gpus.mine]
+    return [np.random.default_rng(gpu.index).standard_normal(shape).astype(np.float32) for gpu in gpus.mine]
+
+
+def call(gpus: Gpus, kind: str, parts: list[np.ndarray], root: int = 1) -> list[np.ndarray]:
+    if kind == "all_gather":
+        return gpus.all_gather(parts, [parts[0].shape[-1]] * gpus.count)
+    return gpus.broadcast(parts, root) if kind == "broadcast" else getattr(gpus, kind)(parts)
+
+
+def expected(count: int, kind: str, shape: tuple[int, ...], root: int = 1) -> list[np.ndarray]:
+    """What NumPy says in float64, GPU by GPU."""
+    parts = [np.random.default_rng(at).standard_normal(shape).astype(np.float32).astype(float) for at in range(count)]
+    total = np.sum(parts, axis=0)
+    if kind == "reduce_scatter":
+        return np.array_split(total, count, -1)
+    return [{"reduce_sum": total, "all_gather": np.concatenate(parts, -1), "broadcast": parts[root]}[kind]] * count
+
+
+def told(gpus: Gpus, found: list[np.ndarray]) -> list[Any]:
+    """What each GPU has, when, and what it sent, of all ranks."""
+    own = [
+        (gpu.index, array.tobytes(), gpu.now, {kind: (one.bytes, one.between) for kind, one in sent.items()})
+        for gpu, array, sent in zip(gpus.mine, found, gpus.traffic, strict=True)
+    ]
+    shares = gpus.control.bcast(gpus.control.gather(own))
+    return [one for share in shares for one in share]
+
+
+@pytest.mark.mpi(ranks=[1, 2, 3, 4, 6, 8])
+def test_collectives_over_nodes_are_numpys_and_alike_on_any_ranks(comm: Any) -> None:
+    for count, node_size in CASES:
+        if count < comm.size:
+            continue
+        for algorithm in ALGORITHMS:
+            for kind in KINDS:
+                for static in (False, True):
+                    gpus, alone = (
+                        in_nodes(count, node_size, where, collectives=algorithm, static=static)
+                        for where in (comm, None)
+                    )
+                    results = []
+                    for one in (gpus, alone):
+                        if not static:
+                            results.append(told(one, call(one, kind, arrays(one, (3, 5)))))
+                            continue
+                        with one.recording("plan") as plan:
+                            found = call(one, kind, arrays(one, (3, 5)))
+                        plan.replay()
+                        plan.replay()  # it begins anew
+                        results.append(told(one, found))
+                        one.give_up(plan)
+                    assert results[0] == results[1]
+                    for (index, array, *_), want in zip(results[0], expected(count, kind, (3, 5)), strict=True):
+                        assert index < count
+                        found = np.frombuffer(array, np.float32).reshape(want.shape)
+                        np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-6)
+
+
+def closed(kind: str, algorithm: str, n: int, s: int, nbytes: int) -> tuple[int, int]:
+    """Bytes inside nodes and between them, of arrays of `nbytes` that n divides; N nodes of s GPUs.
+
+    A ring's n links, N of them between nodes, carry (n-1)/n of the array a phase; to gather, n-1 arrays. Hierarchical,
+    n GPUs send (s-1)/s of it inside a node, and (N-1)/N of a share of 1/s between nodes; of a gather first N-1 arrays
+    between nodes, then N for each of s-1 others inside. A tree of N sends a share N-1 times up, and N-1 times down. A
+    broadcast comes to n-1 others once, to N-1 nodes; its ring from the second GPU of a node on comes back to that node.
+    """
+    N = n // s
+    if kind == "broadcast":
+        crossings = N - 1 if algorithm != "ring" or s == 1 or N == 1 else N
+        return (n - 1 - crossings) * nbytes, crossings * nbytes
+    if kind == "all_gather":
+        if algorithm == "ring":
+            between = (N if N > 1 else 0) * (n - 1) * nbytes
+            return n * (n - 1) * nbytes - between, between
+        return n * (s - 1) * N * nbytes, n * (N - 1) * nbytes
+    phases = 2 if kind == "reduce_sum" else 1
+    if algorithm == "ring":
+        between = phases * (N if N > 1 else 0) * (n - 1) * nbytes // n
+        return phases * (n - 1) * nbytes - between, between
+    return phases * N * (s - 1) * nbytes, phases * (N - 1) * nbytes
+
+
+@pytest.mark.mpi(ranks=[1, 3])
+@pytest.mark.parametrize("payload", [True, False])
+def test_bytes_of_each_level_are_those_of_closed_forms(payload: bool, comm: Any) -> None:
+    for n, s in CASES:
+        for algorithm in ALGORITHMS:
+            for kind in KINDS:
+                gpus = in_nodes(n, s, comm, payload, collectives=algorithm)
+                call(gpus, kind, arrays(gpus, (2, n * s)))
+                own = [(one[kind].bytes - one[kind].between, one[kind].between) for one in gpus.traffic]
+                every = [one for share in gpus.control.bcast(gpus.control.gather(own)) for one in share]
+                flat = algorithm == "ring" or n == s
+                want = closed(kind, "ring" if flat else algorithm, n, s, 4 * 2 * n * s)
+                assert tuple(map(sum, zip(*every, strict=True))) == want, (n, s, algorithm, kind)
+
+
+@pytest.mark.mpi(ranks=[1, 2])
+def test_times_are_those_of_both_levels(comm: Any) -> None:
+    """All begin at once and chunks are even: 2 (s-1) steps inside a node, 2 (N-1) between, each a latency and a chunk.
+
+    The network's adapters, 4, are shared by the 4 GPUs of a node that send at once; one alone would have them all.
+    """
+    n, s, numbers = 8, 4, 1 << 22
+    gpus = in_nodes(n, s, comm, False, collectives="hierarchical")
+    device, nbytes = gpus.device, 4 * numbers
+    gpus.reduce_sum(arrays(gpus, (1, numbers)))
+    inside, between = (max(protocols, key=lambda one: one.share) for protocols in (
+        device.nvlink_protocols, device.network_protocols
+    ))  # fmt: skip
+    want = device.launch_seconds + device.kernel_seconds + max(inside.seconds, between.seconds)
+    rate = device.network_bytes_per_second * between.share
+    want += 2 * (s - 1) * (inside.step_seconds + nbytes / s / (inside.share * device.nvlink_bytes_per_second))
+    want += 2 * (n // s - 1) * (between.step_seconds + nbytes / n / rate)
+    assert [gpu.now for gpu in gpus.mine] == pytest.approx([want] * len(gpus.mine), rel=1e-12)
+    flat = in_nodes(n, s, comm, False, collectives="ring")
+    flat.reduce_sum(arrays(flat, (1, numbers)))
+    want = device.launch_seconds + device.kernel_seconds + max(inside.seconds, between.seconds)
+    slow = between.step_seconds + nbytes / n / (4 * rate)  # the link that all chunks wait for
+    quick = inside.step_seconds + nbytes / n / (inside.share * device.nvlink_bytes_per_second)
+    last = max(gpu.now for gpu in flat.mine)
+    if comm.size == 1:
+        steps = 2 * (n - 1)
+        assert quick < slow and steps * quick < last - want <= steps * slow * (1 + 1e-12)
+
+
+def test_a_tree_of_few_numbers_takes_two_latencies_a_level() -> None:
+    """Where bytes are nothing: up and down log2 N levels, a ring 2 (N-1) steps."""
+    for count, levels in ((2, 1), (3, 1), (4, 2), (7, 2), (8, 3), (64, 6)):
+        far = Link(1e30, 1.0)
+        members = Members((0,) * count, tuple(range(count)), (far, far))
+        up_and_down = tree(range(count), [(0,)])
+        assert seconds_of(up_and_down, members, [4]) == pytest.approx(2 * levels)
+        ring = collective("reduce_sum", "ring", count, 1)
+        assert seconds_of(ring, members, [4] * count) == pytest.approx(2 * (count - 1))
+
+
+def test_no_part_is_read_and_written_in_one_step() -> None:
+    for size, share in [*CASES, (16, 4), (20, 4)]:
+        for algorithm in ALGORITHMS:
+            for kind in KINDS:
+                for step in collective(kind, algorithm, size, share, size - 1):
+                    read = {(one.source, part) for one in step for part in one.parts}
+                    written = [(one.target, part) for one in step for part in one.parts if not one.adds]
+                    added = {(one.target, part) for one in step for part in one.parts if one.adds}
+                    assert len({*written}) == len(written)
+                    assert not read & ({*written} | added) and not {*written} & added
+
+
+def test_the_fastest_way_is_taken() -> None:
+    """By the numbers that are sent: each way alone, and the choice, which is no slower than any. It is not always the
+    same one."""
+    found = set()
+    for count, node_size in ((16, 8), (16, 4), (16, 1), (128, 2)):
+        for numbers in (1, 1 << 12, 1 << 22):
+            for kind in KINDS:
+                took = {}
+                for way in ("auto", *ALGORITHMS):
+                    gpus = in_nodes(count, node_size, payload=False, collectives=way)
+                    call(gpus, kind, arrays(gpus, (1, numbers)))
+                    took[way] = max(gpu.now for gpu in gpus.mine)
+                best = min(took[way] for way in ALGORITHMS)
+                assert took["auto"] == best
+                found.add(next(way for way in ALGORITHMS if took[way] == best))
+    assert found == {*ALGORITHMS}
+
+
+@pytest.mark.mpi(ranks=[1, 2, 4])
+def test_a_model_over_nodes_has_the_text_of_one_node(comm: Any) -> None:
+    asked: dict[str, Any] = {"prompt_ids": "5,9,2,7", "max_new_tokens": 6, "ignore_eos": True, "scheme": "dense"}
+    one = run_gpus(new_gpus(8, comm), "llama-tiny", "llama", **asked)
+    for algorithm in ("auto", *ALGORITHMS):
+        for static in (False, True):
+            gpus = in_nodes(8, 2, comm, collectives=algorithm, static=static)
+            told = run_gpus(gpus, "llama-tiny", "llama", **asked)
+            assert told["result"]["token_ids"] == one["result"]["token_ids"]
+            sent, inside, between = (
+                told["measured"][name]["total"] for name in ("link_bytes", "intra_node_bytes", "inter_node_bytes")
+            )
+            assert sent == inside + between == one["measured"]["link_bytes"]["total"] and inside and between
+            assert told["groups"]["node_size"] == 2
+
+
+@pytest.mark.parametrize("count, more, says", [
+    (12, {"node_size": 8}, "12 GPUs do not fill nodes of 8"),
+    (16, {"node_size": None}, "NVLink joins 8 GPUs of type h100, not 16: give --link pcie, or --node-size"),
+    (16, {"node_size": 16}, "not 16: give a smaller --node-size"),
+    (8, {"node_size": None, "collectives": "tree"}, "--collectives tree is for several nodes: give --node-size"),
+    (8, {"node_size": 4, "link": "network"}, "give --link nvlink or pcie"),
+    (24, {"node_size": 4, "pp": 4}, "--tp 6 and --node-size 4: one of them has to divide the other"),
+    (8, {"node_size": 4, "collectives": "star"}, "--collectives is 'star'; there are auto, ring, hierarchical, tree"),
+])  # fmt: skip
+def test_what_cannot_be_joined_is_refused(count: int, more: dict[str, Any], says: str) -> None:
+    link = more.pop("link", None)
+    with pytest.raises(UsageError, match=says):
+        Gpus(count, find_gpu("h100", link=link), Control(Alone(), Board.alone(), "test"), **more)
+
+
+def test_what_a_program_asks_of_others_is_refused() -> None:
+    gpus = in_nodes(8, 4)
+    with pytest.raises(UsageError, match="broadcast from GPU 8: there are GPUs 0 to 7"):
+        gpus.broadcast(arrays(gpus, (2,)), 8)
+    with pytest.raises(UsageError, match="all_to_all goes over links of one level"):
+        gpus.all_to_all([], [], [], 4)

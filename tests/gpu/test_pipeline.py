@@ -1,0 +1,157 @@
+"""Pipelines and replicas of tensor-parallel groups: the text of one group on any ranks, bubbles, bytes, refusals."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gpu_runs import Alone, how_of, new_gpus, run_gpus
+from test_lowrank import GQA, random_model
+
+from meshrt.errors import LimitError, UsageError
+from meshrt.gpu.gpus import Gpus
+from meshrt.gpu.presets import find_gpu
+from meshrt.models.catalogue import find_model
+from meshrt.models.family import read_family
+from meshrt.programs.gpu.pipeline import answer, open_pipelines
+from meshrt.programs.gpu.quantizing import hold_of
+from meshrt.programs.gpu.request import Request
+from meshrt.ranks.board import Board
+from meshrt.ranks.control import Control
+
+GROUPS = [(2, 2, 1), (1, 4, 1), (2, 3, 1), (1, 2, 2), (4, 1, 2), (2, 2, 2)]  # tp, pp, dp
+ASKED: dict[str, Any] = {"max_new_tokens": 8, "scheme": "dense"}
+PROMPTS = ["Once upon a time", "The dog", "A big red cat sat", '{"prompt": "Tom and Lily"}', "There was"]
+
+
+def in_groups(tp: int, pp: int, dp: int, comm: Any = None, payload: bool = True, **more: Any) -> Gpus:
+    control = Control(comm or Alone(), Board.alone(), "test")
+    device = find_gpu(more.pop("device", "a800"), link="pcie")
+    return Gpus(tp * pp * dp, device, control, payload, pp=pp, dp=dp, **more)
+
+
+def outside_host(report: dict[str, Any]) -> dict[str, Any]:
+    return {key: part for key, part in report.items() if key != "host"}
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> str:
+    path = tmp_path / "prompts"
+    path.write_text("\n".join(PROMPTS) + "\n")
+    return str(path)
+
+
+@pytest.mark.mpi(ranks=[1, 2, 3, 4])
+def test_groups_write_what_one_group_writes_on_any_ranks(mpi_tmp_path: Path, comm: Any) -> None:
+    file = mpi_tmp_path / "prompts"
+    if comm.rank == 0:
+        file.write_text("\n".join(PROMPTS) + "\n")
+    comm.Barrier()
+    one = run_gpus(new_gpus(2), "llama-tiny", "llama", prompts=str(file), **ASKED)
+    texts = [each["token_ids"] for each in one["result"]["requests"]]
+    for tp, pp, dp in GROUPS:
+        if tp * pp * dp < comm.size:
+            continue
+        for micro_batches in (None, 1, 3):
+            found, alone = (
+                run_gpus(
+                    in_groups(tp, pp, dp, where), "llama-tiny", "llama", prompts=str(file), micro_batches=micro_batches,
+                    **ASKED,
+                )
+                for where in (comm, None)
+            )  # fmt: skip
+            assert [each["token_ids"] for each in found["result"]["requests"]] == texts
+            assert outside_host(found) == outside_host(alone)
+
+
+@pytest.mark.parametrize("scheme", ["dense", "base", "deinfer"])
+def test_one_prompt_in_parts_through_the_stages_of_any_model(tmp_path: Path, scheme: str) -> None:
+    model = random_model(tmp_path / "model", GQA)
+    asked: dict[str, Any] = {"prompt_ids": "5,9,2,7,3,8,1", "max_new_tokens": 5, "ignore_eos": True, "scheme": scheme}
+    one = run_gpus(new_gpus(2), model, "llama", **asked)["result"]
+    for pp, micro_batches in ((2, None), (2, 1), (2, 5), (2, 9)):
+        told = run_gpus(in_groups(2, pp, 1), model, "llama", micro_batches=micro_batches, **asked)
+        assert told["result"]["token_ids"] == one["token_ids"]
+        assert told["result"]["ttft_seconds"] > 0 and sum(told["result"]["layers_of_stages"]) == one["layers"]
+        by_shape = run_gpus(in_groups(2, pp, 1, payload=False), model, "llama", micro_batches=micro_batches, **asked)
+        for whole in ("measured", "phases"):
+            assert by_shape[whole] == told[whole]
+
+
+def test_bytes_between_stages_are_those_of_activations_and_tokens() -> None:
+    """Each of tp GPUs sends [tokens, hidden] to each next stage, and its new tokens, float32, back to the first."""
+    tp, pp, new, tokens = 2, 4, 6, 5
+    asked = {
+        "prompt_ids": "5,9,2,7,3",
+        "max_new_tokens": new,
+        "ignore_eos": True,
+        "scheme": "dense",
+        "dtype": "float16",
+    }
+    told = run_gpus(in_groups(tp, pp, 1), "llama-tiny", "llama", **asked)
+    hidden = read_family(find_model("llama-tiny")).hidden
+    want = tp * ((pp - 1) * (tokens + new - 1) * hidden * 2 + new * 4)
+    assert told["measured"]["collectives"]["send"]["bytes"]["total"] == want
+
+
+@pytest.mark.parametrize("pp, count", [(2, 2), (4, 4), (4, 8), (8, 8)])
+def test_bubbles_are_those_of_a_pipeline(pp: int, count: int) -> None:
+    """Of equal micro-batches each stage is idle for pp - 1 of m + pp - 1 turns (GPipe, section 2.3), if all stages take
+    as long; here the last one has the head and what is sent takes time."""
+    family = read_family(find_model("llama3-8b"))
+    gpus = in_groups(1, pp, 1, payload=False, device="h100")
+    requests = [Request(at, (1,) * 4096, 1) for at in range(count)]
+    how = how_of(scheme="dense", dtype="float16")
+    answer(open_pipelines(gpus, family, None, how, requests, hold_of(family, how), count), requests)
+    idle = sum(gpu.counters.bubble_seconds for gpu in gpus.mine) / len(gpus.mine) / gpus.mine[0].now
+    assert idle == pytest.approx((pp - 1) / (count + pp - 1), rel=0.06)
+    assert [one.times[0] for one in requests] == sorted(one.times[0] for one in requests)
+
+
+def test_stages_share_layers_and_memory() -> None:
+    """A stage holds its layers' weights and cache alone: of four, about a quarter each."""
+    peaks = {}
+    for pp in (1, 4):
+        gpus = in_groups(1, pp, 2 if pp == 1 else 1, payload=False)
+        requests = [Request(at, (1,) * 64, 2) for at in range(2)]
+        family, how = read_family(find_model("llama3-8b")), how_of(scheme="dense", dtype="float16")
+        answer(open_pipelines(gpus, family, None, how, requests, hold_of(family, how), None), requests)
+        peaks[pp] = [gpu.memory.peak for gpu in gpus.mine]
+    head = 128256 * 4096 * 2
+    whole = peaks[1][0] - 2 * head
+    assert max(peaks[4]) == pytest.approx(whole / 4 + head, rel=0.01)
+    assert min(peaks[4]) == pytest.approx(whole / 4, rel=0.01)
+    gpus = in_groups(1, 2, 1, payload=False, device="a100-40g")
+    family, how = read_family(find_model("llama3-70b")), how_of(scheme="dense", dtype="float16")
+    with pytest.raises(LimitError, match="GPU 0: 'weights' asks for"):
+        open_pipelines(gpus, family, None, how, [Request(0, (1,), 1)], hold_of(family, how), None)
+
+
+def test_replicas_do_not_wait_for_each_other_but_at_the_end(prompts: str) -> None:
+    told = run_gpus(in_groups(2, 1, 5), "llama-tiny", "llama", prompts=prompts, **ASKED | {"max_new_tokens": 200})
+    lengths = {len(each["token_ids"]) for each in told["result"]["requests"]}
+    assert len(lengths) > 1  # they end at different times
+    assert told["measured"]["bubble_seconds"]["max"] > 0
+    assert "send" not in told["measured"]["collectives"]
+
+
+@pytest.mark.parametrize("options, settings, says", [
+    ({}, {"static": True}, "--static records one group's kernels"),
+    ({"kv": "lowrank"}, {}, "--kv lowrank keeps latents"),
+    ({"scheme": "overlapped"}, {}, "second stream"),
+    ({"temperature": 1.0}, {}, "--temperature draws"),
+    ({"checkpoint": "x"}, {}, "--checkpoint keeps"),
+    ({"prompt_ids": "1"}, {"dp": 2}, "--dp is 2, and there is a prompt for 1"),
+    ({"layers": 1}, {}, "--pp is 2; the model has 1 layers"),
+    ({"kv_blocks": 1, "prompt_tokens": 20}, {}, "request 0 needs 4 blocks"),
+])  # fmt: skip
+def test_what_cannot_be_combined_is_refused(options: dict[str, Any], settings: dict[str, Any], says: str) -> None:
+    with pytest.raises((UsageError, LimitError), match=says):
+        run_gpus(in_groups(1, 2, settings.pop("dp", 1), **settings), "llama-tiny", "llama", **options)
+
+
+def test_groups_and_micro_batches_are_for_llama() -> None:
+    for name in ("lowrank", "serve"):
+        with pytest.raises(UsageError, match="--pp and --dp are for `llama --on gpu`"):
+            run_gpus(in_groups(1, 2, 1), "llama-tiny", name)
+    with pytest.raises(UsageError, match="--micro-batches is for pipelines: give --pp"):
+        run_gpus(new_gpus(1), "llama-tiny", "llama", micro_batches=2)
