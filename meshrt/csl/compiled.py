@@ -23,7 +23,7 @@ from meshrt.mesh.wires.core import chosen
 try:
     from meshrt.csl import _machine
 except ImportError:
-    _machine = None  # type: ignore[assignment]
+    _machine = None  # type: ignore[assignment]  # it was not built
 
 
 def machine_of(wafer: Any) -> Machine | None:

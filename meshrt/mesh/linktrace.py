@@ -136,7 +136,7 @@ class Links:
                         view.of(origins[port])[line, cores] = self._senders(pos, view, line)
                     view.of(hops[port])[:, cores] = hop
             known[key] = tuple(array.reshape(5, -1)[self.ports, self.cores] for array in (origins, hops))
-        return known[key]  # type: ignore[no-any-return]
+        return known[key]  # type: ignore[no-any-return]  # kept under this key alone
 
     def share(self, totals: np.ndarray | None) -> dict[str, Any]:
         """What of the block is to be written. `totals`: bytes over its links in the whole run, [4, bh, bw]."""

@@ -107,6 +107,7 @@ class Rung(Bells):
         object.__setattr__(self, "state", {"heard": 0, "pauses": []})
 
     def heard(self) -> int:
+        # attributes of a stand-in, here and below
         return int(self.state["heard"])  # type: ignore[attr-defined]
 
     def listen(self, heard: int, seconds: float) -> None:
