@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import runpy
+import shutil
+import sys
+import tomllib
 from itertools import groupby
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -37,3 +42,19 @@ def test_a_text_that_is_not_there_once_is_an_error(text: str) -> None:
     one = TABLE["Mutation"]("meshrt/mesh/wires/fabric.py", "x = 1", "x = 2", "test_fabric.py")
     with pytest.raises(ValueError, match=r"meshrt/mesh/wires/fabric\.py has 'x = 1' [02] times, not once"):
         one.made(text)
+
+
+def test_a_mutation_is_compiled_with_every_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", sys.dont_write_bytecode)  # which the script sets
+    compiler = f"{sys.executable} -c 'import sys; open(sys.argv[-1], \"w\").write(repr(sys.argv))'"
+    with mock.patch.dict(os.environ, {"CC": compiler}):
+        shutil.copy(CHECKOUT / "pyproject.toml", tmp_path)
+        modules = tomllib.loads((tmp_path / "pyproject.toml").read_text())["tool"]["setuptools"]["ext-modules"]
+        targets = [tmp_path / f"{module['name'].replace('.', '/')}.abi3.so" for module in modules]
+        for target in targets:
+            target.parent.mkdir(parents=True, exist_ok=True)
+        runpy.run_path(str(CHECKOUT / "ci" / "mutants"))["compile_modules"](tmp_path)
+        for target, module in zip(targets, modules, strict=True):
+            assert all(source in target.read_text() for source in module["sources"])
+    sources = [source for module in modules for source in module["sources"]]
+    assert all(one.file in sources for one in TABLE["MUTATIONS"] if one.is_c)
