@@ -10,6 +10,7 @@ def run(block, *, tokens: Annotated[int, "how many to store", AtLeast(1)] = 16) 
 import importlib
 import importlib.util
 import inspect
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -101,7 +102,7 @@ def _load(name: str) -> Program:
     if name not in packaged_programs():
         there = [*packaged_programs(), *importlib.import_module("meshrt.models.catalogue").packaged()]
         hint = nearest(name, there, "`meshrt list` shows what there is; a file's name ends in .py")
-        if Path(f"{name}.py").is_file():
+        if os.path.isfile(f"{name}.py"):  # Path.is_file refuses a name that is too long
             hint = f"did you mean the file {name}.py?"
         raise UsageError(f"no program or model {name!r}: {hint}")
     return _describe(name, importlib.import_module(f"meshrt.programs.{name}"))

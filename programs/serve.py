@@ -8,7 +8,7 @@ from meshrt.errors import UsageError
 from meshrt.gpu.gpus import Gpus
 from meshrt.models.catalogue import find_model
 from meshrt.models.family import read_family
-from meshrt.options import AtLeast
+from meshrt.options import AtLeast, AtMost
 from meshrt.programs import quantizing
 from meshrt.programs.generation.options import Layers, LayersRun, taken
 from meshrt.programs.gpu import options as own
@@ -76,7 +76,7 @@ def run(
     ramp_up_start_rps: Annotated[float, "the rate of the first request", AtLeast(0)] = 0.0,
     ramp_up_end_rps: Annotated[float, "the rate of the last", AtLeast(0)] = 0.0,
     max_concurrency: Annotated[int | None, "requests that clients have open at once", AtLeast(1)] = None,
-    num_warmups: Annotated[int, "times that the first request is served before", AtLeast(0)] = 0,
+    num_warmups: Annotated[int, "times that the first request is served before", AtLeast(0), AtMost(10_000)] = 0,
     random_range_ratio: Annotated[float, "lengths are from 1 - this to 1 + this of those given"] = 0.0,
     random_prefix_len: Annotated[int, "tokens that all prompts begin with, beside their own", AtLeast(0)] = 0,
     priorities: Annotated[int, "so many priorities, drawn for the requests", AtLeast(1)] = 1,

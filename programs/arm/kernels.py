@@ -10,12 +10,13 @@ have a scale for each group, what is added is multiplied by it instead.
 """
 
 from functools import lru_cache
+from itertools import count
 from math import ceil
 from typing import Literal
 
 from meshrt.arm.isa import Instruction, ld1, of, st1
 from meshrt.arm.kernel import Kernel
-from meshrt.programs.arm.packing import STEP
+from meshrt.programs.arm.layout import STEP
 from meshrt.programs.arm.planes import unpacking
 from meshrt.programs.arm.tiles import Unit
 from meshrt.records import dataclass
@@ -54,7 +55,7 @@ def integer_kernel(
     bits, layout, signed = form.bits, form.layout, form.signed
     ra, quarters = ceil(rows / unit.input_rows), columns // 4
     sums = [[f"s{i}_{j}" for j in range(columns // unit.sum_columns)] for i in range(ceil(rows / unit.sum_rows))]
-    names = (f"t{number}" for number in range(64))
+    names = map("t{}".format, count())
 
     def fresh(count: int) -> list[str]:
         return [next(names) for _ in range(count)]

@@ -10,6 +10,7 @@ from itertools import accumulate
 from meshrt.arm.cache import Pieces
 
 PANEL = 8  # columns
+STEP = 8  # numbers along k that a step of a loop takes
 ITEM = 4  # bytes: float32
 
 

@@ -14,7 +14,7 @@ from meshrt.arm.soc import Soc
 from meshrt.programs.arm import packing
 from meshrt.programs.arm.inputs import Rows, tile_pieces
 from meshrt.programs.arm.kernels import integer_kernel
-from meshrt.programs.arm.layout import block
+from meshrt.programs.arm.layout import STEP, block
 from meshrt.programs.arm.planes import SHIFTS
 from meshrt.programs.arm.split import Split, Work, equal, share_out
 from meshrt.programs.arm.tiles import row_tiles
@@ -130,7 +130,7 @@ def _streams(
         "total": packing.by_rows(x.totals[span, those].astype(np.float32), rows)[:, None, :, None],
     }
     if how.form.bits not in (4, 8):
-        streams["bits"] = streams["w"][..., how.columns * packing.STEP * (how.form.bits & ~1) // 8 :]
+        streams["bits"] = streams["w"][..., how.columns * STEP * (how.form.bits & ~1) // 8 :]
         streams["shifts"] = SHIFTS.reshape(1, 1, 1, 1, 16)
     if weights.shift is not None:
         streams[how.form.shift] = weights.shift[at][mine][None, :, some, None]

@@ -12,10 +12,10 @@ from math import ceil
 import numpy as np
 
 from meshrt.programs.arm import planes
+from meshrt.programs.arm.layout import STEP
 from meshrt.programs.arm.tiles import Unit
 from meshrt.records import dataclass
 
-STEP = 8  # numbers along k that a step of a loop takes
 Array = np.ndarray
 
 

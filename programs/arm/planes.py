@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from meshrt.arm.isa import Instruction, ld1, ld1r, of
+from meshrt.programs.arm.layout import STEP
 from meshrt.records import dataclass
 
 Array = np.ndarray
@@ -28,10 +29,14 @@ def planes_of(bits: int) -> list[tuple[int, int]]:
     return found
 
 
-def temporaries(bits: int) -> int:
-    """Registers of planes of one block, of masks, of what is to be put together, and of shifts."""
-    planes = planes_of(bits)
-    return sum(2 if width == 4 else 1 for width, _ in planes) + len(planes) + (len(planes) > 1) + bits % 2
+def temporaries(bits: int, columns: int) -> int:
+    """Registers that unpacking takes on tiles of so many columns: codes of a step, masks, what is put together, shifts.
+
+    Four bits alone are packed in pairs, and need none to put together.
+    """
+    planes, blocks = planes_of(bits), columns * STEP // (16 * BLOCK)
+    packed = sum(blocks * (2 if width == 4 else 1) for width, _ in planes)
+    return packed + len(planes) + (len(planes) > 1) + bits % 2
 
 
 def pack(codes: Array, bits: int) -> Array:

@@ -13,7 +13,11 @@ import re
 from math import ceil
 
 from meshrt.errors import UsageError
+from meshrt.programs.arm.layout import PANEL
+from meshrt.programs.arm.planes import temporaries
 from meshrt.records import dataclass
+
+LANES = 4  # float32 of a register
 
 
 @dataclass(frozen=True)
@@ -28,14 +32,18 @@ class Unit:
     together: int  # rows that a tile has a multiple of
     pack: int  # numbers along k that lie next to each other
     needs: str | None  # extension of the instruction set
-    temporaries: int = 0  # registers to unpack four bits: two packed, and a mask
+
+    @property
+    def panel(self) -> int:
+        """Columns that a tile has a multiple of: codes of weights are stored by panels."""
+        return PANEL if self.pack > 1 else self.weight_columns
 
 
 UNITS = {
     unit.name: unit
     for unit in (
-        Unit("smmla", 2, 2, 2, 2, 2, 8, "i8mm", 3),
-        Unit("sdot", 1, 4, 4, 4, 4, 4, "dotprod", 3),
+        Unit("smmla", 2, 2, 2, 2, 2, 8, "i8mm"),
+        Unit("sdot", 1, 4, 4, 4, 4, 4, "dotprod"),
         Unit("fmla", 1, 4, 4, 4, 4, 1, None),
         Unit("fmla_8h", 1, 8, 8, 8, 4, 1, "fp16"),
         Unit("scalar", 1, 1, 1, 1, 1, 1, None),
@@ -55,27 +63,37 @@ class Tile:
         return f"{self.rows}x{self.columns}"
 
 
-def registers_of(unit: Unit, rows: int, columns: int, bits: int) -> int:
-    """Registers of a loop on such a tile."""
-    sums = ceil(rows / unit.sum_rows) * ceil(columns / unit.sum_columns)
-    temporaries = unit.temporaries if bits == 4 else 0
-    return sums + ceil(rows / unit.input_rows) + ceil(columns / unit.weight_columns) + temporaries
+def registers_of(unit: Unit, rows: int, columns: int, bits: int, spare: int = 0) -> int:
+    """Registers of a loop on such a tile; `spare`: those that unpacking takes more than its codes and masks."""
+    unpacked = temporaries(bits, columns) + spare if unit.pack > 1 and bits != 8 else 0
+    return _sums(unit, rows, columns) + ceil(rows / unit.input_rows) + ceil(columns / unit.weight_columns) + unpacked
 
 
-def plan(unit: Unit, registers: int, bits: int, weight: float = 1.0) -> Tile:
+def registers_after(unit: Unit, rows: int, columns: int) -> int:
+    """Registers that make numbers of a loop's sums: scales and offsets of columns, a row's scale and total, a spare."""
+    return _sums(unit, rows, columns) + (2 * ceil(columns / LANES) + 3 if unit.pack > 1 else 0)
+
+
+def _sums(unit: Unit, rows: int, columns: int) -> int:
+    return ceil(rows / unit.sum_rows) * ceil(columns / unit.sum_columns)
+
+
+def plan(unit: Unit, registers: int, bits: int, weight: float = 1.0, spare: int = 0) -> Tile:
     """The tile with the least traffic for each product. `weight`: what one of the weights' numbers counts, of inputs 1.
 
     UsageError where no tile fits.
     """
     fitting = [
-        Tile(rows, columns, registers_of(unit, rows, columns, bits))
+        Tile(rows, columns, registers_of(unit, rows, columns, bits, spare))
         for columns in (1 << power for power in range(8))
-        if columns % unit.weight_columns == 0
+        if columns % unit.panel == 0
         for rows in range(unit.together, 129, unit.together)
-        if registers_of(unit, rows, columns, bits) <= registers
+        if max(registers_of(unit, rows, columns, bits, spare), registers_after(unit, rows, columns)) <= registers
     ]
     if not fitting:
-        raise UsageError(f"no tile of {unit.name} fits into {registers} registers: give --registers more, or --spill")
+        raise UsageError(
+            f"no tile of {unit.name} fits into {registers} registers: give --registers more, or a --tile and --spill"
+        )
     return min(fitting, key=lambda tile: (traffic(tile, weight), tile.registers, tile.columns))
 
 

@@ -10,14 +10,13 @@ from meshrt.errors import UsageError
 from meshrt.models.quantize.codes import Codes
 from meshrt.programs.arm import packing
 from meshrt.programs.arm.kernels import Form
+from meshrt.programs.arm.layout import PANEL
 from meshrt.programs.arm.packing import Part
-from meshrt.programs.arm.planes import temporaries
 from meshrt.programs.arm.tiles import UNITS, Unit, parse_tile, plan
 from meshrt.records import dataclass
 
 Array = np.ndarray
 Order = Literal["columns", "rows"]
-PANEL = 8  # columns of a tile are a multiple of
 
 
 @dataclass(frozen=True)
@@ -61,9 +60,8 @@ def choose(soc: Soc, form: Form, unit: str | None = None, tile: str | None = Non
             raise UsageError(f"device {soc.device.name} has neither i8mm nor dotprod, which products of codes need")
     found = UNITS[unit]
     if tile is None:
-        more = (form.layout == "pairs") + form.signed if form.bits == 4 else 0  # registers to unpack with
-        more += temporaries(form.bits) if form.bits not in (4, 8) else 0
-        best = plan(found, soc.device.registers - more, form.bits)
+        spare = (form.layout == "pairs") + form.signed if form.bits == 4 else 0
+        best = plan(found, soc.device.registers, form.bits, spare=spare)
         rows, columns = best.rows, best.columns
     else:
         rows, columns = parse_tile(tile)

@@ -17,9 +17,9 @@ from meshrt.arm.isa import OPERATIONS, contract, ld1, of, st1
 from meshrt.arm.kernel import Kernel, execute
 from meshrt.arm.spill import spills
 from meshrt.errors import LimitError, UsageError
-from meshrt.programs.arm.kernels import integer_kernel
+from meshrt.programs.arm.kernels import Form, integer_kernel
 from meshrt.programs.arm.packing import Part, pack_inputs, pack_weights, padded, parts_of
-from meshrt.programs.arm.tiles import UNITS, Tile, accesses, plan, row_tiles, traffic
+from meshrt.programs.arm.tiles import UNITS, Tile, Unit, accesses, plan, row_tiles, traffic
 
 SMMLA, SDOT = UNITS["smmla"], UNITS["sdot"]
 
@@ -88,6 +88,15 @@ def test_halves_that_are_packed_first_are_in_another_order() -> None:
 def test_the_planners_tiles(unit: str, bits: int, tile: str, registers: int) -> None:
     best = plan(UNITS[unit], 32, bits)
     assert (str(best), best.registers) == (tile, registers)
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4, 5, 6, 7, 8])
+@pytest.mark.parametrize("unit", [SMMLA, SDOT])
+def test_what_the_planner_lets_in_is_what_the_kernel_takes(unit: Unit, bits: int) -> None:
+    for registers in (24, 32, 56, 100, 172, 256, 1 << 31):  # a device of one's own has as many as it says
+        best = plan(unit, registers, bits)
+        kernel = integer_kernel(unit, best.rows, best.columns, Form(bits=bits))
+        assert best.registers <= len(kernel.registers) <= registers, best  # what follows the loop may take more than it
 
 
 def test_the_planner_counts_the_registers_that_kernels_name() -> None:

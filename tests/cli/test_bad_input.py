@@ -68,6 +68,8 @@ LINES: dict[str, tuple[list[str], list[str]]] = {
     "model name": (["run", "llama", "--model", "a" * 5000], ["neither", "left out"]),
     "nobody's home": (["run", "llama", "--model", "~nobody-of-that-name/x"], ["~nobody-of-that-name/x", "neither"]),
     "program name": (["run", "a" * 5000 + ".py"], ["no file"]),
+    "program name without an ending": (["run", "a" * 5000], ["no program or model", "meshrt list"]),
+    "too many warm-ups": (["run", "serve", "--num-warmups", "2147483648"], ["--num-warmups", "10000"]),
     "lines in a name": (["run", "a\nmeshrt: error: b\x1b[2J"], ["no program or model", "\\x1b"]),
     "json name": (["run", "gemm", "--json", "{d}/" + "a" * 250], ["--json", "240 bytes"]),
     "json nowhere": (["run", "gemm", "--json", ""], ["--json", "''"]),
