@@ -11,6 +11,7 @@ from meshrt.errors import UsageError
 from meshrt.models import matrix as forms
 from meshrt.models.checkpoint import Checkpoint
 from meshrt.models.config import Config
+from meshrt.models.errors import ModelError
 from meshrt.models.family import family_of
 from meshrt.models.quantize import codes as grids
 from meshrt.models.quantize.codes import Codes
@@ -135,7 +136,7 @@ def place_model(
 
     def table(name: str) -> tuple[Array | None, int]:
         """float16 [rows, K], and its buffer."""
-        found = None if source is None else source.read(name + ".weight").astype(np.float16)
+        found = None if source is None else _half(name, source.read(name + ".weight"))
         rows = config.vocab_size if name == family.embedding else family.position_offset + family.max_positions
         return found, soc.buffer("embedding" if name == family.embedding else "positions", 2 * rows * hidden)
 
@@ -212,3 +213,13 @@ def bias_of(source: Checkpoint, one: forms.Matrix) -> Array:
     if not one.bias:
         return np.zeros(one.columns, np.float32)
     return source.read(one.name + ".bias").astype(np.float32)
+
+
+def _half(name: str, numbers: Array) -> Array:
+    """Rounded to float16. ModelError where one is too large for it."""
+    with np.errstate(over="ignore"):
+        found = numbers.astype(np.float16)
+    if not np.isfinite(found).all():
+        largest = np.abs(numbers[~np.isfinite(found)]).max()
+        raise ModelError(f"{name}.weight has a number of {largest:g}; Arm cores keep it as float16, at most 65504")
+    return found

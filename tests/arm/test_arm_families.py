@@ -123,6 +123,16 @@ def test_a_router_that_is_not_finite_is_refused(tmp_path: Path, comm: Any) -> No
 
 
 @pytest.mark.mpi(ranks=[1])
+def test_an_embedding_that_float16_cannot_keep_is_refused(tmp_path: Path, comm: Any) -> None:
+    folder = random_family("qwen3", tmp_path / "base")
+    weights = load_file(folder / "model.safetensors")
+    weights["model.embed_tokens.weight"][3, 2] = -1e5
+    save_file(weights, folder / "model.safetensors")
+    with pytest.raises(ModelError, match=r"embed_tokens\.weight has a number of 100000; .* at most 65504"):
+        run_on_arm(comm, "llama", model=str(folder), prompt_ids="1,2,3")
+
+
+@pytest.mark.mpi(ranks=[1])
 def test_experts_go_on_where_they_stood(tmp_path: Path, comm: Any) -> None:
     folder = moe_models.random_moe("qwen2-moe", tmp_path / "base")
     given = {"model": str(folder), "prompt_ids": "1,2,3,4,5", "max_new_tokens": 6, "ignore_eos": True}
