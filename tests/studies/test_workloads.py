@@ -95,10 +95,10 @@ def test_a_scaling_curve_has_a_point_for_each_mesh(
     points = scaling.measure(timed, sides=(2, 5), ranks=ranks, edge=20)
     assert [point.mesh for point in points] == [(2, 2), (5, 5)]
     for point in points:
-        assert point.max_rel_error < 1e-6 and (point.messages > 0) == (ranks > 1)
+        assert point.max_rel_error < 1e-6 and point.messages > 0
         assert set(point.shares) == set(hosttime.KINDS)
         assert sum(point.shares.values()) == pytest.approx(1)
-        assert point.shares["planning"] > 0 and (point.shares["MPI"] > 0) == (ranks > 1)
+        assert point.shares["planning"] > 0 and (ranks == 1 or point.shares["MPI"] > 0)
     scaling.print_points(points)
     out = capsys.readouterr().out
     assert out.startswith(f"MeshGEMM 20^3, real numbers, {ranks} rank")
