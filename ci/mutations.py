@@ -8,6 +8,7 @@ What cannot be seen is left out, with why:
 """
 
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[1]
@@ -43,6 +44,7 @@ class Mutation:
         return f"{self.file}: {old}  ->  {new or 'nothing'}"
 
 
+@cache
 def _found(test: str) -> str:
     """FILE or FILE::TEST as seen from the checkout. ValueError unless one file below tests/ has that name."""
     name, *rest = test.split("::")

@@ -7,11 +7,11 @@
     @pytest.mark.all           # none: what it looks at, others look at as well
     def test_the_same_on_a_large_mesh(): ...
 
-On the least of its numbers of ranks, mostly one, a test runs with all its parameter sets, or its sample. On more ranks
-it looks for what one rank gives, to the bit: hypothesis draws one of those in MORE and a parameter set; each run draws
-the same. Where the least is above one, the test looks for that on all of them: one of its sets then runs on a number
-that is drawn, and not on the least. Sets that are marked `all` (pytest.param(..., marks=pytest.mark.all)) are left out.
-Tests that are named (file::test) run as a whole.
+A test runs with each parameter set, or of its sample, on one number of ranks: the least, mostly one. But one set,
+drawn by hypothesis, runs on one of the numbers in MORE, of many ranks less often; each run draws the same. A test that
+has a single set runs on any of its numbers, the least or more. Sets that are marked `all` (pytest.param(...,
+marks=pytest.mark.all)) are left out. Tests that are named (file::test) run as a whole. Where hypothesis draws examples,
+a third of them is drawn.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ import hypothesis.strategies as st
 import pytest
 from mpi_parent import ranks_of
 
-MORE = (2, 3, 4, 6, 9)  # ranks
+MORE = (2, 3, 4, 6)  # ranks
+PART = 3  # of so many examples of hypothesis, one
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -36,6 +37,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "sample(count): without --all, so many of its parameter sets")
     config.addinivalue_line("markers", "all: runs with --all only")
+    if not config.getoption("--all"):
+        hypothesis.settings.register_profile("part", hypothesis.settings(), max_examples=examples(100) // PART)
+        hypothesis.settings.load_profile("part")
+
+
+def examples(count: int) -> int:
+    """How many examples hypothesis draws where --all has `count`: a third of them, of few more."""
+    return max(min(count, 5), count * hypothesis.settings().max_examples // 100)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -56,12 +65,13 @@ def chosen(name: str, grids: dict[int, list[pytest.Item]]) -> list[pytest.Item]:
     sample = grids[least][0].get_closest_marker("sample")
     found = grids[least] if sample is None else [grids[least][at] for at in spread(len(grids[least]), *sample.args)]
     more = [item for ranks, grid in grids.items() if least < ranks in MORE for item in grid]
-    sets = {set_of(item) for item in found} if least > 1 else set()
-    if alike := [item for item in more if set_of(item) in sets]:
-        alone = found if len(found) == 1 else []  # may stay on the least
-        one = drawn(name, [*alone, *alike])
-        return [*(item for item in found if set_of(item) != set_of(one)), one]
-    return [*found, drawn(name, more)] if more else found
+    if not more:
+        return found
+    sets = {set_of(item) for item in found}
+    more = [item for item in more if set_of(item) in sets] or more
+    some = [*(found if len(found) == 1 else []), *more]
+    one = drawn(name, [item for item in some for _ in range(12 // max(ranks_of(item) or 1, 2))])
+    return [*(item for item in found if set_of(item) != set_of(one)), one]
 
 
 def set_of(item: pytest.Item) -> str:

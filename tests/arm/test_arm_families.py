@@ -44,7 +44,7 @@ def truth_of(folder: Path, ids: list[int]) -> np.ndarray:
 
 
 @pytest.mark.mpi(ranks=[1])
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", [*CASES, *moe_models.CASES])
 def test_logits_are_those_of_the_integer_reference(name: str, tmp_path: Path, comm: Any) -> None:
     folder, prompt = folder_of(name, tmp_path), IDS.get(name, moe_models.IDS.get(name))

@@ -12,6 +12,7 @@ from gpu_runs import Alone
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from runs import run_on_arm
+from tiers import examples
 
 from meshrt.arm.device import find_arm_device
 from meshrt.arm.soc import Soc
@@ -68,7 +69,7 @@ def operands(sizes: tuple[int, int, int], seed: int, group: int, even: bool, bit
     return x, (grids.symmetric if even else grids.nearest)(rng.standard_normal((n, k)), bits, group), group
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     SIZES, st.sampled_from([32, 64, 4096]), st.booleans(), st.booleans(), st.sampled_from(range(2, 9)),
     st.sampled_from(["smmla", "sdot"]), st.integers(0, 99),
@@ -85,7 +86,7 @@ def test_products_are_those_of_whole_numbers(
         assert (multiply(x, codes, group, unit=unit, blocks=blocks) == expected(x, codes, group, blocks)).all()
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(SIZES, st.integers(0, 99))
 def test_no_way_to_compute_it_changes_a_bit(sizes: tuple[int, int, int], seed: int) -> None:
     x, codes, group = operands(sizes, seed, 32, True)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from random_models import CASES, random_checkpoint
 from runs import run_on_arm
 from test_arm_linear import expected, new_soc
+from tiers import examples
 
 from meshrt.errors import LimitError, UsageError
 from meshrt.models.catalogue import find_model
@@ -97,6 +98,7 @@ def test_every_product_is_that_of_the_integer_reference(
 
 
 @pytest.mark.mpi(ranks=[1])
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", ["gqa82", "bias", "qwen2", "mqa", "untied", "llama3", "headdim"])
 def test_logits_are_near_those_of_the_weights(name: str, comm: Any, tmp_path: Path) -> None:
     """In 8 bits, which leaves rounding of some hundredths: biases, groups of heads, rotary embedding are all there."""
@@ -164,6 +166,7 @@ def test_cores_split_device_and_cache_change_no_bit(comm: Any, tmp_path: Path) -
 
 
 @pytest.mark.mpi(ranks=[1])
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "options", [{}, {"kv": "e4m3", "attention": "concat"}, {"kv": "int8", "split": "steal"}], ids=str
 )
@@ -175,7 +178,7 @@ def test_shapes_alone_give_the_same_counts(options: dict[str, Any], comm: Any) -
 # ---- attention
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(
     st.integers(1, 14), st.integers(0, 20), st.sampled_from([(1, 1), (2, 2), (1, 3)]), st.sampled_from([4, 16, 18]),
     st.sampled_from(["float32", "float16", "int8", "e4m3"]), st.booleans(), st.integers(0, 99),

@@ -13,6 +13,7 @@ IDS: dict[str, Any] = {"model": "llama3.2-1b", "layers": 4, "prompt_tokens": 4, 
 
 
 @pytest.mark.mpi(ranks=[2])
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "options", [{"kv_chunk": "6"}, {"attention": "concat", "kv": "int8", "device": "phone"}], ids=str
 )

@@ -50,6 +50,7 @@ def test_the_mask_leaves_what_is_seen() -> None:
     assert stored is not None and taken(stored["y"], F32, 8)[0].tolist() == [0, 1, 2, 3, 4, *[-np.inf] * 3]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("unit, bits", [("smmla", 4), ("sdot", 4), ("sdot", 8)])
 def test_the_planners_tile_is_the_best_of_all_that_run(unit: str, bits: int) -> None:
     planned, best = counts.best_tile(unit, bits)

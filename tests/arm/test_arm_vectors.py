@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import examples
 
 from meshrt.arm.core import ArmCore, Team
 from meshrt.arm.device import N2X8
@@ -250,7 +251,7 @@ def test_keys_and_values_in_closed_form() -> None:
 # ---- instructions
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(st.integers(0, 2**32 - 1))
 def test_lanes(seed: int) -> None:
     """Each against a loop over its lanes."""
@@ -304,7 +305,7 @@ def test_lanes(seed: int) -> None:
     assert one("smax", tiny, np.full(16, -127, np.int8), kind=np.int8) == [max(x, -127) for x in tiny.tolist()]
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(st.integers(0, 2**32 - 1))
 def test_lanes_of_64_bits_and_bytes(seed: int) -> None:
     """Each against a loop over its lanes."""

@@ -131,6 +131,7 @@ def test_options_are_in_groups_that_have_no_name_that_is_gone(run_meshrt: Run):
 GROUPS = [(), ("run",), ("chat",), ("bench",), ("reproduce",)]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("ranks", "group"),
     [*((1, group) for group in GROUPS), (2, ()), *(pytest.param(2, one, marks=pytest.mark.all) for one in GROUPS[1:])],

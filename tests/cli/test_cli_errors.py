@@ -75,6 +75,7 @@ def test_a_reader_that_has_gone_is_no_bug(argv: list[str]):
 
 
 # A stream that is always full is a device of Linux; elsewhere a disk would have to be filled.
+@pytest.mark.sample(2)
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="only Linux has /dev/full, a stream that takes nothing")
 @pytest.mark.parametrize("argv", [["list"], ["run", "gemm"], ["run", "xuv", "--json", "-"], ["run", "-h"]], ids=str)
 def test_output_that_finds_no_room_is_no_bug(argv: list[str]):
@@ -85,6 +86,7 @@ def test_output_that_finds_no_room_is_no_bug(argv: list[str]):
     assert (done.returncode, done.stderr) == (2, expected)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("closed", ["1>&-", "2>&-"])
 @pytest.mark.parametrize(("size", "code"), [("8", 0), ("0", 2)])
 def test_streams_that_are_closed_change_no_exit_code(closed: str, size: str, code: int):
@@ -166,11 +168,13 @@ def test_a_process_ends_with_the_code(arguments: tuple[str, ...], code: int):
     assert finished.stderr.count("\n") == finished.stderr.count("meshrt: ") == bool(code)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("arguments", [["gemm", "--m", "0"], ["gemm", "--no-such-option"], ["nothing"]], ids=" ".join)
 def test_wrong_usage_on_several_ranks_is_told_once(arguments: list[str], run_meshrt: Run):
     assert_message(run_meshrt("run", *arguments, ranks=3), 2)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["run", "gemm", "-h"], ["bench", "host", "-h"]])
 def test_help_for_several_ranks_is_shown_once(arguments: list[str], run_meshrt: Run):
     finished = run_meshrt(*arguments, ranks=3)
@@ -265,6 +269,7 @@ def test_weights_that_do_not_fit_the_configuration_are_told(run_meshrt: Run, mod
     assert_message(run_meshrt("run", "llama", "--model", str(model), *SHORT), 2, "layers")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_text_for_a_model_without_a_tokenizer_is_told(ranks: int, run_meshrt: Run, model: Path):
     (model / "tokenizer.json").unlink()
@@ -313,7 +318,7 @@ def run(block, *, times: int = 2):
 )
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 4, pytest.param(8, marks=pytest.mark.all)])
+@pytest.mark.parametrize("ranks", [1, 4, *(pytest.param(ranks, marks=pytest.mark.all) for ranks in (2, 8))])
 def test_a_users_program_runs_on_any_ranks(ranks: int, run_program: Run):
     code, out, err, _ = run_program(RUNS, "--times", "3", "--json", "-", ranks=ranks)
     assert code == 0, err

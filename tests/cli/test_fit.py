@@ -51,7 +51,7 @@ def drawn(number: int) -> tuple[str, dict[str, Any]]:
     return name, {**options, "mesh": mesh, "payload": payload and name != "llama"}
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("number", range(MANY))
 def test_what_is_told_is_what_a_run_then_holds(number: int) -> None:
     name, options = drawn(number)

@@ -108,7 +108,7 @@ def test_ranks_hear_standard_input_under_a_launcher(run_meshrt: Run) -> None:
 
 
 @pytest.mark.mpi(ranks=[1, 2])
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("machine", ["mesh", "neuron", "arm", "gpu"])
 def test_a_dialogue_goes_on_from_all_that_was_said(
     comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], machine: str

@@ -17,6 +17,7 @@ from graph_folders import lay_graph
 from measure import run_report
 from runs import run_on_arm, run_on_cores
 from settings import BASE, REFUSED, ROWS, RUNS, STOPS, Row
+from tiers import drawn
 
 from meshrt.arm.device import N2X8
 from meshrt.commands.run import execute
@@ -33,6 +34,12 @@ from meshrt.ranks.board import Board
 PRESETS = {"wse2": WSE2, "trn1": TRN1, "a800": A800, "n2x8": N2X8}
 TRACE = "time,prompt_tokens,output_tokens\n0.5,5,2\n0.75,9,8\n"
 PROMPTS = "One day\nThe end of the day\nThere was a little girl\n"
+
+
+def marks_of(program: str, row: Row) -> Any:
+    """A row that several programs have in common runs on one of them in the default tier."""
+    alike = [name for name, rows in ROWS.items() if row in rows]
+    return () if program == drawn(f"{row.option} {row.value}", alike) else pytest.mark.all
 
 
 def placed(value: Any, tmp: Path, here: str) -> Any:
@@ -120,7 +127,11 @@ def moves(row: Row, tmp: Path, measure: Callable[[str, Mapping[str, Any]], dict[
 @pytest.mark.mpi(ranks=[1])
 @pytest.mark.parametrize(
     ("program", "row"),
-    [pytest.param(program, row, id=f"{program}, {row.option}") for program, rows in ROWS.items() for row in rows],
+    [
+        pytest.param(program, row, id=f"{program}, {row.option}", marks=marks_of(program, row))
+        for program, rows in ROWS.items()
+        for row in rows
+    ],
 )
 def test_every_option_moves_what_it_says(
     program: str, row: Row, comm: Any, known: dict[str, Any], tmp_path: Path

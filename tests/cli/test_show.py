@@ -100,6 +100,7 @@ def test_places_are_the_largest_of_their_cores() -> None:
     assert levels(np.zeros((1, 2))).tolist() == [[-1, -1]]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("form", ["png", "svg"])
 def test_a_picture_as_a_file_is_the_same_twice(run: Path, form: str, tmp_path: Path) -> None:
     first, second = tmp_path / f"a.{form}", tmp_path / f"b.{form}"

@@ -8,6 +8,7 @@ from gpu_runs import new_gpus
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_group import LINK, new_group
+from tiers import examples
 
 ROW = 10  # bytes on a link, whatever it is here
 
@@ -112,7 +113,7 @@ def test_a_round_ends_when_a_member_has_sent_and_received(comm: Any) -> None:
     assert [one[2] for one in nothing] == [0.0, 2e-6] and [one[3] for one in nothing] == [0, 0]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.integers(1, 9), st.integers(0, 10**6), st.booleans(), st.sampled_from([0.0, 0.5, 1.0]))
 def test_any_table_on_one_rank(size: int, seed: int, neighbours: bool, empty: float) -> None:
     from gpu_runs import Alone

@@ -61,6 +61,7 @@ def reference(folder: Path, ids: list[int]) -> np.ndarray:
     return forward(read_config(folder, quantized=True), load_weights(folder), ids)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", CASES)
 def test_logits_are_those_of_transformers(name: str, tmp_path: Path) -> None:
     """These models have three heads."""
@@ -84,6 +85,7 @@ def test_the_trained_ones_say_what_transformers_does(name: str, layout: str, com
             close(found, golden["logits"][:22])
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", OF_EIGHT)
 def test_any_layout_on_any_gpus_gives_the_references_logits(name: str, tmp_path: Path) -> None:
     folder = random_checkpoint(OF_EIGHT[name], tmp_path, 5)
@@ -245,6 +247,7 @@ class Recorded:
         return chosen
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(("name", "capacity"), [("deepseek", None), ("mixtral", 0.5), ("qwen3-moe", 1.0)])
 def test_with_the_same_choices_everything_is_counted_alike_by_shape(
@@ -280,6 +283,7 @@ def test_with_the_same_choices_everything_is_counted_alike_by_shape(
 # ---- in plans
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", ["mixtral", "deepseek", "qwen2-moe", "one", "all"])
 def test_plans_give_the_references_logits_and_text(name: str, tmp_path: Path) -> None:
     """Every new token by a plan that was recorded once, with as many GPUs as experts and more."""

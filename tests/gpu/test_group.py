@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import examples
 
 from meshrt.errors import UsageError
 from meshrt.ranks.board import Board
@@ -178,7 +179,7 @@ def test_who_gets_nothing_waits_for_nobody(comm: Any) -> None:
 
 @pytest.mark.mpi(ranks=[1])
 def test_any_size_shape_and_order_of_times(comm: Any) -> None:
-    @settings(max_examples=60)
+    @settings(max_examples=examples(60))
     @given(
         st.sampled_from(KINDS),
         st.integers(1, 9),

@@ -37,7 +37,7 @@ def alone(model: Path) -> list[list[int]]:
     return [serve_all(new_gpus(1), model, "dense", [prompt], NEW)[0][0].new for prompt in PROMPTS]
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("static", [False, True], ids=["eager", "static"])
 @pytest.mark.parametrize(("scheme", "kv"), WAYS)
 def test_requests_together_get_what_each_gets_alone(
@@ -97,6 +97,7 @@ def test_prompts_from_a_file_are_served_together(tmp_path: Path) -> None:
 
 
 @pytest.mark.mpi(ranks=[2, 4])
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("scheme", "kv", "static"), [("base", "dense", False), ("deinfer", "lowrank", True), ("overlapped", "fused", True)]
 )

@@ -65,7 +65,7 @@ def taken(replay: Callable[[], None]) -> tuple[int, int]:
     return after - before, peak - before
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(("scheme", "kv"), WAYS)
 @pytest.mark.parametrize("tp", [1, 4])
 def test_a_replay_allocates_nothing(model: Path, tp: int, scheme: str, kv: str) -> None:
@@ -111,6 +111,7 @@ def test_eager_steps_do_allocate(model: Path) -> None:
     assert peak > 100_000
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(("scheme", "kv"), WAYS)
 def test_plans_give_the_eager_logits(model: Path, scheme: str, kv: str) -> None:
     found = [logits_of(new_gpus(4, static=static), model, scheme, IDS, 3, kv) for static in (False, True)]

@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from decomposed import decompose
 from gpu_runs import new_gpus, run_lowrank
 from lines import run_lines
 from test_lowrank import every_matrix
 
+from meshrt.commands.figures import plan
 from meshrt.errors import UsageError
 from meshrt.models.catalogue import find_model
 from meshrt.program import load_program
@@ -20,6 +22,7 @@ from meshrt.programs.gpu.load import figures, parse_lengths, random_requests, sp
 from meshrt.programs.gpu.request import Request
 from meshrt.ranks.console import Console
 from meshrt.report import print_table
+from meshrt.studies import plan_time
 from meshrt.studies.deinfer import published as deinfer_published
 from meshrt.studies.deinfer import reproduce as deinfer
 from meshrt.studies.deinfer.figures import LoadPoint, claims_of, orders
@@ -325,10 +328,13 @@ def test_bench_serve(run_meshrt: Callable[..., Any], tmp_path: Path) -> None:
     assert all(way["result"]["completed"] == 6 for way in told[0]["ways"])
 
 
-def test_bench_plan(run_meshrt: Callable[..., Any], tiny: Path, tmp_path: Path) -> None:
+def test_bench_plan(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With fewer rounds: how fast is no test."""
+    monkeypatch.setattr(plan_time, "ROUNDS", 2)
+    monkeypatch.setattr(plan_time, "STEPS", 2)
     out = tmp_path / "plan.json"
-    done = run_meshrt("bench", "plan", "--model", str(tiny), "--tp", "2", "--batch", "2", "--json", str(out))
-    assert done.code == 0, done.stderr
+    done = CliRunner().invoke(plan, ["--model", str(tiny), "--tp", "2", "--batch", "2", "--json", str(out)])
+    assert (done.exit_code, done.stderr) == (0, "")
     ways = json.loads(out.read_text())["ways"]
     assert [(way["scheme"], way["kv"]) for way in ways] == [
         ("dense", "dense"), ("base", "dense"), ("deinfer", "dense"), ("deinfer", "lowrank"),

@@ -67,6 +67,7 @@ def test_collectives_on_the_second_stream_come_one_after_the_other() -> None:
     assert [gpu.now for gpu in gpus.mine] == second.ends
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("static", [False, True], ids=["eager", "static"])
 @pytest.mark.parametrize("link", ["nvlink", "pcie"])
 @pytest.mark.parametrize("kv", ["dense", "lowrank", "fused"])

@@ -41,7 +41,10 @@ def prompts(tmp_path: Path) -> str:
 
 
 @pytest.mark.mpi(ranks=[1, 2, 3, 4])
-def test_groups_write_what_one_group_writes_on_any_ranks(mpi_tmp_path: Path, comm: Any) -> None:
+@pytest.mark.parametrize("micro_batches", [3, *(pytest.param(some, marks=pytest.mark.all) for some in (None, 1))])
+def test_groups_write_what_one_group_writes_on_any_ranks(
+    micro_batches: int | None, mpi_tmp_path: Path, comm: Any
+) -> None:
     file = mpi_tmp_path / "prompts"
     if comm.rank == 0:
         file.write_text("\n".join(PROMPTS) + "\n")
@@ -51,16 +54,15 @@ def test_groups_write_what_one_group_writes_on_any_ranks(mpi_tmp_path: Path, com
     for tp, pp, dp in GROUPS:
         if tp * pp * dp < comm.size:
             continue
-        for micro_batches in (None, 1, 3):
-            found, alone = (
-                run_gpus(
-                    in_groups(tp, pp, dp, where), "llama-tiny", "llama", prompts=str(file), micro_batches=micro_batches,
-                    **ASKED,
-                )
-                for where in (comm, None)
-            )  # fmt: skip
-            assert [each["token_ids"] for each in found["result"]["requests"]] == texts
-            assert outside_host(found) == outside_host(alone)
+        found, alone = (
+            run_gpus(
+                in_groups(tp, pp, dp, where), "llama-tiny", "llama", prompts=str(file), micro_batches=micro_batches,
+                **ASKED,
+            )
+            for where in (comm, None)
+        )  # fmt: skip
+        assert [each["token_ids"] for each in found["result"]["requests"]] == texts
+        assert outside_host(found) == outside_host(alone)
 
 
 @pytest.mark.parametrize("scheme", ["dense", "base", "deinfer"])

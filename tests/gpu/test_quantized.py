@@ -81,6 +81,7 @@ def close(found: np.ndarray, want: np.ndarray) -> None:
     assert np.abs(found - want).max() < 1e-3
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("name", [*FORMS, "tiny3", "gptq"])
 def test_logits_are_those_of_the_dequantized_matrices(name: str, place: Path) -> None:
     want, number = reference(place / name, IDS), [*FORMS, "tiny3", "gptq"].index(name)
@@ -103,6 +104,7 @@ def test_every_way_of_computing_gives_the_same_text(options: dict[str, Any], pla
         assert told["result"]["token_ids"] == want
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", FORMS)
 def test_a_part_of_a_matrix_is_that_of_the_whole_one_and_holds_what_it_touches(name: str, place: Path) -> None:
     """Any rows and columns, also rows that do not follow one another: its numbers, bytes in closed form."""
@@ -208,6 +210,7 @@ def test_what_a_product_with_a_compensator_costs(way: Any, place: Path) -> None:
         assert gpu.counters.launches == {"apart": 3, "fused": 1, "unfused": 3}[way]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("options", [{"way": "apart"}, {"way": "fused"}, {"way": "unfused"}])
 def test_a_replay_of_codes_allocates_nothing(options: Any, place: Path) -> None:
     peaks = []

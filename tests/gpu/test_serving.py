@@ -17,6 +17,7 @@ from random_models import random_checkpoint
 from test_experts import OF_EIGHT
 from test_lowrank import GQA, random_model
 from test_quantized import FORMS, ODD, quantized
+from tiers import examples
 
 from meshrt.errors import UsageError
 from meshrt.models.catalogue import find_model
@@ -93,6 +94,7 @@ def test_who_finds_no_room_in_the_hosts_memory_is_computed_anew(comm: Any, paylo
         assert none[name] == anew[name]
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("name", SCHEDULES)
 @pytest.mark.parametrize(("scheme", "kv"), [*WAYS, ("overlapped", "dense")])
 def test_a_step_by_shape_that_was_counted_by_an_equal_one_counts_the_same(
@@ -112,7 +114,7 @@ def test_a_step_by_shape_that_was_counted_by_an_equal_one_counts_the_same(
     assert found[0] == found[1]
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("name", SCHEDULES)
 @pytest.mark.parametrize(("scheme", "kv"), WAYS)
 def test_every_schedule_gives_the_text_of_each_alone(
@@ -132,6 +134,7 @@ def test_every_schedule_gives_the_text_of_each_alone(
             assert not steps.swapped and not any(one.discarded for one in requests)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", ["experts", "codes"])
 def test_experts_and_codes_say_the_references_text(kind: str, tmp_path: Path) -> None:
     if kind == "experts":
@@ -218,7 +221,7 @@ class Shadow:
 calls = st.tuples(st.integers(0, 20), st.integers(1, 12), st.integers(1, 8), st.integers(0, 2), st.integers(0, 2))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     st.lists(calls, min_size=1, max_size=9), st.integers(1, 4), st.integers(0, 9), st.integers(1, 6),
     st.integers(1, 9), st.booleans(), st.booleans(), st.sampled_from([0, 7, 1000]), st.none() | st.integers(1, 4),

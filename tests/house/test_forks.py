@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,13 @@ PROGRAMS = {
     "dies": "import os, signal\ndef run(block):\n    os.kill(os.getpid(), signal.SIGKILL)\n",
     "sleeps": "import time\ndef run(block):\n    time.sleep(1000)\n",
 }
+
+
+@pytest.fixture(scope="module")
+def forked() -> Iterator[Forks]:
+    """One for all tests of this file, with --all too."""
+    with forks() as found:
+        yield found
 
 
 @pytest.fixture
@@ -37,10 +45,9 @@ def program(tmp_path: Path, request: pytest.FixtureRequest) -> str:
     ],
     indirect=["program"],
 )
-def test_a_fork_ends_and_speaks_as_a_process(program: str, options: str, code: int) -> None:
+def test_a_fork_ends_and_speaks_as_a_process(program: str, options: str, code: int, forked: Forks) -> None:
     arguments = ["run", program, *options.split()]
-    with forks() as forked:
-        found = forked.run(arguments, child_environment(), 60)
+    found = forked.run(arguments, child_environment(), 60)
     started = run_ranks([sys.executable, "-m", "meshrt.cli", *arguments])
     assert found.code == started.code == code
     assert said(found.stdout) == said(started.stdout)
@@ -54,17 +61,16 @@ def said(stdout: str) -> Any:
 
 
 @pytest.mark.parametrize("program", ["sleeps"], indirect=True)
-def test_a_fork_that_takes_too_long_is_ended_and_the_next_one_runs(program: str) -> None:
-    with forks() as forked:
-        assert forked.run(["run", program], child_environment(), 2).code == -1
-        assert forked.run(["list"], child_environment(), 60).code == 0
+def test_a_fork_that_takes_too_long_is_ended_and_the_next_one_runs(program: str, forked: Forks) -> None:
+    assert forked.run(["run", program], child_environment(), 2).code == -1
+    assert forked.run(["list"], child_environment(), 60).code == 0
 
 
-def test_each_fork_has_its_own_environment_and_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_fork_has_its_own_environment_and_folder(
+    forked: Forks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "mine.py").write_text("import os\ndef run(block):\n    return {'told': os.environ.get('TOLD', 'no')}\n")
     monkeypatch.chdir(tmp_path)
-    with forks() as forked:
-        assert isinstance(forked, Forks)
-        for env, told in (({"TOLD": "yes"}, "yes"), ({}, "no")):
-            done = forked.run(["run", "mine.py", "--json", "-"], child_environment() | env, 60)
-            assert f'"told": "{told}"' in done.stdout, done.stderr
+    for env, told in (({"TOLD": "yes"}, "yes"), ({}, "no")):
+        done = forked.run(["run", "mine.py", "--json", "-"], child_environment() | env, 60)
+        assert f'"told": "{told}"' in done.stdout, done.stderr

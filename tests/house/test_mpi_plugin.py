@@ -14,10 +14,10 @@ from mpi_jobs import Finished, nested_pytest, run_ranks
 WAITS = """
 import os, time
 
-def wait_for_ever(comm):
-    \"""In MPI on rank 0 alone: it turns round there, and each rank that does so takes what others leave of a core.\"""
+def wait_for_ever(comm, in_mpi=False):
+    \"""Asleep, or in MPI on rank 0 alone: it turns round there, and takes what others leave of a core.\"""
     os.nice(19)
-    comm.recv() if comm.rank == 0 else time.sleep(3600)
+    comm.recv() if comm.rank == 0 and in_mpi else time.sleep(3600)
 """
 
 CASES = f"""
@@ -32,7 +32,7 @@ def test_good(comm, mpi_ranks):
 @pytest.mark.mpi(ranks=[3])
 def test_one_fails_others_wait(comm):
     assert comm.rank != 1, "only one"
-    wait_for_ever(comm)
+    wait_for_ever(comm, in_mpi=True)
 
 @pytest.mark.mpi(ranks=[3])
 def test_one_fails_others_pass(comm):
@@ -170,6 +170,7 @@ def test_plain_pytest_starts_the_ranks_of_every_marker_and_skips_none(suite: Pat
     assert what_ran(suite) == {"least 2": 2, "chosen 1": 1, "chosen 3": 3, "unmarked 1": 1}
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("ranks", "summary", "ran"),
     [

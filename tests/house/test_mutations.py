@@ -9,6 +9,7 @@ import runpy
 import shutil
 import sys
 import tomllib
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 from unittest import mock
@@ -29,12 +30,17 @@ def test_every_mutation_can_be_made_and_is_python() -> None:
             assert parsed is None or ast.dump(ast.parse(one.made(text))) != parsed, one
 
 
+@cache
+def text_of(path: str) -> str:
+    return (CHECKOUT / path).read_text()
+
+
 def test_every_mutation_has_tests() -> None:
     for one in TABLE["MUTATIONS"]:
         assert one.test_files
         for test in one.test_files:
             path, _, name = test.partition("::")
-            assert re.search(rf"^def {name or 'test_'}", (CHECKOUT / path).read_text(), re.MULTILINE), test
+            assert re.search(rf"^def {name or 'test_'}", text_of(path), re.MULTILINE), test
 
 
 @pytest.mark.parametrize("text", ["", "x = 1; x = 1"])

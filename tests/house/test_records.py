@@ -95,6 +95,7 @@ def test_by_identity_they_are_keys() -> None:
     assert first != second and len({first, second, first}) == 2
 
 
+@pytest.mark.all
 def test_the_type_checker_guards_what_is_frozen(tmp_path: Path) -> None:
     path = tmp_path / "changes.py"
     path.write_text(

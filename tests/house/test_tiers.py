@@ -36,6 +36,10 @@ def test_on_ranks(n): pass
 @pytest.mark.parametrize("n", range(9))
 def test_never_alone(n): pass
 
+@pytest.mark.mpi(ranks=[1, 2, 4])
+@pytest.mark.parametrize("n", [0])
+def test_single(n): pass
+
 @pytest.mark.sample(2)
 @pytest.mark.mpi(ranks=[2, 4, 6, 8])
 @pytest.mark.parametrize("n", range(9))
@@ -43,6 +47,25 @@ def test_large(n): pass
 
 @pytest.mark.parametrize("n", [pytest.param(n, marks=pytest.mark.all if n % 2 else ()) for n in range(9)])
 def test_half_of_all(n): pass
+"""
+
+
+DRAWN = """
+from hypothesis import given, settings, strategies as st
+from tiers import examples
+
+def test_drawn():
+    drawn = [0, 0]
+
+    @given(st.integers())
+    def many(n): drawn[0] += 1
+
+    @settings(max_examples=examples(30))
+    @given(st.integers())
+    def thirty(n): drawn[1] += 1
+
+    many(), thirty()
+    print(f"drawn {drawn[0]} of many and {drawn[1]} of thirty")
 """
 
 
@@ -67,14 +90,16 @@ def collected(suite: Path, *arguments: str) -> dict[str, list[str]]:
 
 def test_the_default_tier_has_every_test_and_number_of_ranks_with_a_sample(suite: Path) -> None:
     found = collected(suite)
-    for name in ("on_ranks", "large"):  # on one of the numbers above the least, of up to 9
-        (more,) = (key for key in found if re.fullmatch(rf"{name} ranks=[2-9]", key) and key != "large ranks=2")
-        assert more != "on_ranks ranks=8" and len(drawn_sets := found.pop(more)) == 1
-        if name == "large":  # which is in the sample, and of which the least number has the other
-            assert {*drawn_sets, *found["large ranks=2"]} == {"0", "8"}
+    for name, least, sets in (("on_ranks", 1, "012345678"), ("large", 2, "08")):
+        # One set is on one of the numbers above the least, of up to 6, and the others are on the least.
+        (more,) = (key for key in found if re.fullmatch(rf"{name} ranks=[2-6]", key) and key != f"{name} ranks={least}")
+        assert len(drawn_sets := found.pop(more)) == 1
+        assert sorted([*drawn_sets, *found[f"{name} ranks={least}"]]) == [*sets]
+    (single,) = (key for key in found if key.startswith("single"))  # on any number of ranks
+    assert re.fullmatch("single ranks=[1-4]", single) and found.pop(single) == ["0"]
     assert {*found["never_alone ranks=2"], *found["never_alone ranks=4"]} == {*"012345678"}
     assert {name: len(sets) for name, sets in found.items()} == {
-        "plain": 9, "sampled": 3, "on_ranks ranks=1": 9, "never_alone ranks=2": 8, "never_alone ranks=4": 1,
+        "plain": 9, "sampled": 3, "on_ranks ranks=1": 8, "never_alone ranks=2": 8, "never_alone ranks=4": 1,
         "large ranks=2": 1,
         "half_of_all": 5,
     }  # fmt: skip
@@ -93,7 +118,29 @@ def test_all_of_them_run_with_all(suite: Path) -> None:
     whole = {"plain", "sampled", "of_all", *(f"on_ranks ranks={ranks}" for ranks in (1, 2, 3, 6, 8, 9))}
     whole |= {"never_alone ranks=2", "never_alone ranks=4", "half_of_all"}
     whole |= {f"large ranks={ranks}" for ranks in (2, 4, 6, 8)}
-    assert Counter({name: len(sets) for name, sets in collected(suite, "--all").items()}) == dict.fromkeys(whole, 9)
+    single = dict.fromkeys((f"single ranks={ranks}" for ranks in (1, 2, 4)), 1)
+    found = Counter({name: len(sets) for name, sets in collected(suite, "--all").items()})
+    assert found == dict.fromkeys(whole, 9) | single
+
+
+def test_a_third_of_the_examples_is_drawn_and_with_all_every_one(suite: Path) -> None:
+    (suite / "test_drawn.py").write_text(DRAWN)
+    for options, least, given in (((), 33, 9), (("--all",), 100, 30)):
+        argv = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-s",
+            "-p",
+            "mpi_plugin",
+            "-p",
+            "tiers",
+            *options,
+            "test_drawn.py",
+        ]
+        done = run_ranks(argv, 1, nested_pytest(), cwd=suite)
+        assert f"drawn {least} of many and {given} of thirty" in done.stdout, done.stdout + done.stderr
 
 
 def ids(*arguments: str) -> set[str]:
@@ -129,7 +176,8 @@ def test_what_is_marked_is_listed() -> None:
     named = set(re.findall(r"`(test_\w+)`", (TESTS.parent / "docs" / "tests.md").read_text()))
     found = set()
     for path in TESTS.glob("*/test_*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        text = path.read_text()
+        for node in ast.parse(text).body if "mark.all" in text or "mark.sample" in text else ():
             if isinstance(node, ast.FunctionDef):
                 marks = " ".join(map(ast.unparse, node.decorator_list))
                 found |= {node.name} if re.search(r"mark\.(all|sample)\b", marks) else set()

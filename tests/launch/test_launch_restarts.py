@@ -23,7 +23,7 @@ from meshrt.launch.job import Job
 from meshrt.launch.local import Mpirun
 
 CHECKOUT = Path(__file__).parents[2]
-LLAMA = ("llama-tiny", "--mesh", "6x6", "--device", "ideal", "--max-new-tokens", "40", "--ignore-eos", "--quiet")
+LLAMA = ("llama-tiny", "--mesh", "6x6", "--device", "ideal", "--max-new-tokens", "24", "--ignore-eos", "--quiet")
 KEPT = ("run", "llama-tiny", "--checkpoint", "state")
 HYDRA = Mpirun("/opt/bin/mpirun", "MPICH 5.0.2")
 

@@ -10,6 +10,7 @@ import pytest
 from batch_scripts import HOSTILE, directives, executed, spy
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tiers import examples
 
 from meshrt.errors import UsageError
 from meshrt.launch import slurm
@@ -76,7 +77,7 @@ def test_hostile_arguments_arrive_as_they_are(tmp_path: Path) -> None:
     assert directives(script, "#SBATCH") == directives(slurm.script(batch(), MPICH), "#SBATCH")
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(arguments=st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), min_size=1))
 def test_any_arguments_arrive_as_they_are(arguments: list[str], tmp_path: Path) -> None:
     spy(tmp_path / "bin" / "srun")

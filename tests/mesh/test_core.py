@@ -54,6 +54,7 @@ def test_the_core_is_there_where_a_compiler_is() -> None:
     assert core.built is not None or not any(map(shutil.which, ("cc", "gcc", "clang")))
 
 
+@pytest.mark.sample(6)
 @compiled
 @pytest.mark.parametrize("run", RUNS)
 def test_reports_are_equal(run_meshrt: Callable[..., Finished], tmp_path: Path, run: str) -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from measure import measured, whole
+from tiers import examples
 
 from meshrt.emulate import emulate
 from meshrt.errors import LimitError, UsageError
@@ -32,7 +33,7 @@ def run(comm: Any, program: str, mesh: tuple[int, int], what: str | None, spares
     return emulate(comm, Board.alone(), load_program(program), options, mesh=mesh, device=device, wafer=wafer)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     st.integers(1, 9), st.integers(1, 9), st.integers(0, 4), st.integers(0, 4), st.floats(0, 0.3), st.integers(0, 99)
 )

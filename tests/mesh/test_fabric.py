@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from measure import gossip, marks, measured, numbered, one_core_each, own, whole
 from runs import new_block
+from tiers import examples
 
 from meshrt.errors import RouteError
 from meshrt.mesh.block import Block
@@ -107,7 +108,7 @@ def test_routes_deliver_to_their_stops_on_the_chosen_lines(axis: str, comm):
     n, lines = (7, 5) if axis == "x" else (5, 7)
     tiles = numbered(*MESH, 2)
 
-    @settings(max_examples=25)
+    @settings(max_examples=examples(25))
     @given(line_routes(n), st.sets(st.integers(0, n - 1)), st.sets(st.integers(0, lines - 1)))
     def check(made: list[Route], not_from: set[int], not_on: set[int]) -> None:
         positions = marks(n, set(range(n)) - not_from)

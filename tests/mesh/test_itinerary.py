@@ -13,6 +13,7 @@ from compiled import compiled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from runs import new_block
+from tiers import examples
 
 from meshrt.mesh.clock import HOPS, LINK_FREE, RAMP_IN, RAMP_OUT, STAGES, TIME
 from meshrt.mesh.device import Device
@@ -119,7 +120,7 @@ def found_by(name: str, width: int, height: int, legs: Legs) -> Iterator[Told]:
 
 
 @BOTH
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(where=maps(), asks=st.booleans())
 def test_every_round_is_what_the_rules_say(name: str, where: tuple[int, int, list[int]], asks: bool):
     width, height, owners = where
@@ -133,6 +134,7 @@ def test_every_round_is_what_the_rules_say(name: str, where: tuple[int, int, lis
     assert found == hops(legs)
 
 
+@pytest.mark.sample(6)
 @BOTH
 @pytest.mark.parametrize("asks", [False, True])
 @pytest.mark.parametrize("grid", [(71, 16), (1, 300), (260, 3)])
@@ -193,7 +195,7 @@ def test_clocks_links_ramps_and_memory_are_those_of_the_rules(
     """Two exchanges in a row, on cores whose clocks differ and whose links and ramps may be busy already."""
     monkeypatch.setenv("MESHRT_CORE", name)
 
-    @settings(max_examples=60)
+    @settings(max_examples=examples(60))
     @given(maps(), st.booleans(), st.integers(0, 2**16), st.sampled_from([0, 30, 500]))
     def check(where: tuple[int, int, list[int]], asks: bool, seed: int, skew: int) -> None:
         width, height, owners = where

@@ -55,6 +55,7 @@ def at(part: Any, path: str) -> int:
 
 
 @pytest.mark.mpi(ranks=[1, 2, 4, 6])
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", RUNS)
 def test_maps_add_up_to_the_counters_and_are_equal_on_any_ranks(name: str, tmp_path: Path, comm: Any) -> None:
     program, options = RUNS[name]

@@ -246,6 +246,7 @@ def test_a_users_own_program_gives_back_what_it_lets_go(tmp_path, run_meshrt):
     assert code == 3 and "'tile 2' asks for 400 bytes, 800 are in use, the limit is 900" in err
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("payload", ["full", "none"])
 def test_the_readmes_program_does_not_run_in_the_memory_of_its_tile_alone(payload: str, tmp_path, run_meshrt):
     """Its tile takes 400 bytes, and the sum as many."""

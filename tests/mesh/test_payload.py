@@ -30,6 +30,7 @@ CASES: dict[str, tuple[str, tuple[int, int], dict[str, Any]]] = {
 
 
 @pytest.mark.mpi(ranks=[1, 2, 6, 16])
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("case", CASES)
 def test_counts_and_cycles_are_the_same_without_payloads(case: str, comm):
     name, mesh, options = CASES[case]

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from measure import marks, measured, on_one_rank, own, whole
 from runs import new_block
+from tiers import examples
 from traced import traced
 
 from meshrt.mesh.block import Block
@@ -139,7 +140,7 @@ def links_of(found: reference_fabric.Outcome, shape: tuple[int, ...]) -> np.ndar
 def test_random_paths_that_meet_take_the_time_of_the_reference(comm):
     """Static paths with turns, copies on the way, skewed clocks, several transfers under way: all cores and links."""
 
-    @settings(max_examples=40 if comm.size == 1 else 15)
+    @settings(max_examples=examples(40 if comm.size == 1 else 15))
     @given(traffic())
     def check(case: dict[str, Any]) -> None:
         def expected(alone: Any) -> Any:
@@ -384,7 +385,7 @@ def test_any_packets_to_neighbours_take_the_time_of_the_reference(comm):
     """Of any sizes, some of them streamed and added for longer than they take on a link, waited for in any order."""
     device = Device(name="test", alpha=1.0, beta=5.0, link_bytes_per_cycle=4.0, macs_per_cycle=0.5)
 
-    @settings(max_examples=60)
+    @settings(max_examples=examples(60))
     @given(neighbours())
     def check(rounds: list[dict[str, Any]]) -> None:
         block = new_block(comm, (5, 4), device)
@@ -458,7 +459,7 @@ def test_links_are_given_to_one_head_at_a_time(comm):
 
     block = new_block(comm, (2, 2), "wse2")
 
-    @settings(max_examples=200)
+    @settings(max_examples=examples(200))
     @given(st.lists(st.lists(st.integers(0, 30), min_size=3, max_size=3), max_size=8), st.integers(1, 5))
     def check(turns: list[list[int]], busy: int) -> None:
         counters = block.counters
@@ -531,6 +532,7 @@ def test_programs_whose_heads_are_in_order_take_the_time_of_the_reference(
 
 
 @pytest.mark.mpi(ranks=[1])
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("name", "mesh", "options", "least", "most"), OFF)
 def test_programs_whose_heads_are_not_are_off_by_as_much_as_the_docs_say(
     name: str, mesh: tuple[int, int], options: dict[str, Any], least: float, most: float, comm

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from measure import measured
 from runs import new_block
+from tiers import examples
 
 from meshrt.mesh.collectives.remap import remap
 
@@ -64,12 +65,12 @@ def test_units_arrive_and_hops_are_the_distances(axis: str, before: list[int], a
 
 @pytest.mark.mpi(ranks=[1])
 def test_any_cut_becomes_any_other(comm: Any) -> None:
-    @settings(max_examples=60, deadline=None, database=None)
+    @settings(max_examples=examples(60), deadline=None, database=None)
     @given(st.data())
-    def examples(data: st.DataObject) -> None:
+    def any_cut(data: st.DataObject) -> None:
         total = data.draw(st.integers(0, 30))
         cuts = st.lists(st.integers(0, total), min_size=3, max_size=3).map(lambda inner: [0, *sorted(inner), total])
         before, after = data.draw(cuts), data.draw(cuts)
         assert check(comm, "x", before, after)["hops"] == 3 * distance(before, after)
 
-    examples()
+    any_cut()

@@ -49,7 +49,7 @@ def test_two_regions_count_the_bytes_of_a_token_in_its_phase(comm: Any) -> None:
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("layers_run", [1, 2])
 def test_layers_that_are_counted_for_all_count_at_every_block(layers_run: int, comm: Any) -> None:
-    options = {"layers": 8, "regions": 2, "decode_mesh": "4x4", "decode_regions": 2, "prompt_tokens": 9}
+    options = {"layers": 4, "regions": 2, "decode_mesh": "4x4", "decode_regions": 2, "prompt_tokens": 9}
     limits = {"core_memory": 10**8}
     every, part = (
         run_program(comm, "llama", (8, 8), "wse2", limits, False, model="llama3.2-1b", max_new_tokens=2, **more)

@@ -51,6 +51,7 @@ def read(path: Path) -> Lanes:
 
 
 @pytest.mark.mpi(ranks=[1, 2, 4, 6])
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", RUNS)
 def test_steps_of_a_core_add_up_to_the_run_on_any_ranks(name: str, tmp_path: Path, comm: Any) -> None:
     program, given = RUNS[name]

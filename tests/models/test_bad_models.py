@@ -265,6 +265,7 @@ class Trap:
         return Path.touch, (self.marker,)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_nothing_of_a_model_folder_is_executed(ranks: int, run_meshrt: Run, tmp_path: Path) -> None:
     """Pickles and Python files lie in it, under every name that some loader is known to take, and it is where the

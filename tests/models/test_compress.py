@@ -143,7 +143,7 @@ def test_reported_perplexities_are_those_of_both_models(place: Path, fifth: dict
 
 
 @pytest.mark.parametrize("ratio", ["0.1", "0.2"])
-@pytest.mark.sample(1)
+@pytest.mark.all
 def test_whitening_costs_clearly_less_perplexity(ratio: str, place: Path) -> None:
     """At least an eighth of what truncation costs is saved, on held-out stories; and errors trade places."""
     common = ("--ratio", ratio, "--block", "8", "--calibration-stories", "128", "--held-out-stories", "40")
@@ -317,6 +317,7 @@ def test_perplexity_of_no_idea_is_the_vocabulary() -> None:
         perplexity(config, weights, [[1], []])
 
 
+@pytest.mark.all
 def test_perplexity_is_that_of_the_training_program() -> None:
     """The README's figure was computed in torch by models/train.py, over the same 200 stories."""
     config, tokenizer = read_config(BASE), load_tokenizer(BASE)

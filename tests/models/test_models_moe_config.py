@@ -158,6 +158,7 @@ def test_a_tensor_that_is_missing_is_named(tensor: str, tmp_path: Path) -> None:
         check_shapes(open_checkpoint(folder), read_config(folder))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("at", range(len(MIXTURES)), ids=[str(one["model_type"]) for one in MIXTURES])
 def test_numbers_of_experts_that_do_not_fit_are_one_line(at: int, tmp_path: Path) -> None:
     """Every key that says something of experts, with every such value: what is accepted uses all experts' tensors."""

@@ -79,6 +79,7 @@ def test_it_predicts_held_out_stories(name: str) -> None:
     assert perplexity == pytest.approx(float(stated[1]), rel=0.05)
 
 
+@pytest.mark.sample(1)
 @each
 def test_it_ends_its_story(name: str) -> None:
     folder = find_model(name)

@@ -26,7 +26,7 @@ def quantized(model: str, out: Path, *arguments: str) -> Any:
     return json.loads(done.stdout)
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("model", MIXTURES)
 @pytest.mark.parametrize(
     "options",
@@ -52,6 +52,7 @@ def test_bytes_on_disk_are_those_predicted_by_shape(model: str, options: tuple[s
     assert predicted["published_bytes"] == told["published_bytes"]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("model", MIXTURES)
 def test_ranks_by_frequency_follow_what_was_counted(model: str, tmp_path: Path) -> None:
     told = quantized(model, tmp_path / "out", "--ranks", "dense-2+frequency-3", "--rounds", "1", *QUICK)
@@ -104,7 +105,7 @@ def test_text_that_is_of_no_use(options: tuple[str, ...], message: str, tmp_path
     assert done.exit_code == 2 and message in done.stderr and done.stderr.count("\n") == 1
 
 
-@pytest.mark.sample(1)
+@pytest.mark.all
 @pytest.mark.parametrize("model", MIXTURES)
 def test_the_kept_round_is_the_best_as_stored(model: str, tmp_path: Path) -> None:
     told = quantized(model, tmp_path / "out", "--ranks", "uniform-32", "--rounds", "4", "--held-out-stories", "0")

@@ -13,6 +13,7 @@ from measure import on_one_rank
 from neuron_cores import new_core, values
 from random_models import CASES, case_seed, random_checkpoint
 from runs import run_on_cores
+from tiers import examples
 
 from meshrt.models.catalogue import find_model
 from meshrt.models.config import read_config
@@ -106,7 +107,7 @@ def test_by_shape_and_bytes_of_a_token(group: Any, symmetric: bool, tmp_path: Pa
     assert difference == pytest.approx(saved, rel=0.05)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(st.integers(1, 40), st.integers(1, 2 * PIECE + 60), st.sampled_from([4, 8]), st.integers(0, 2**32 - 1))
 def test_blocks_are_the_matrix(rows: int, columns: int, bits: int, seed: int) -> None:
     """Packed, loaded and unpacked by pieces, with scales of ones and no shift but the middle of the codes."""

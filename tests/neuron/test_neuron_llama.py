@@ -23,6 +23,7 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 @pytest.mark.mpi(ranks=[1])
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_prefill_and_decode_give_the_logits_of_transformers(name: str, tmp_path: Path, comm: Any) -> None:
     check(comm, name, 1, tmp_path)
@@ -40,6 +41,7 @@ def test_llama_tiny_on_four_cores_gives_the_text_of_transformers(tmp_path: Path,
 
 
 @pytest.mark.mpi(ranks=[1, 4])
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["gqa82", "llama-tiny"])
 def test_so_do_more_cores_than_heads_of_keys_and_values(name: str, tmp_path: Path, comm: Any) -> None:
     """8 query heads of 2 or 4 of keys and values: a core each, so that each of the latter is on 4 or 2 cores."""

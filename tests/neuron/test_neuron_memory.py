@@ -7,6 +7,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from neuron_cores import loaded, new_core, slow_core, tensor, values
+from tiers import examples
 
 from meshrt.errors import UsageError
 from meshrt.neuron import isa as nisa
@@ -196,7 +197,7 @@ def test_a_bank_is_free_when_its_last_user_is_done() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("nnfuw"), st.integers(0, 7), st.integers(1, 12)), max_size=60))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_any_program_keeps_its_numbers_and_sbuf_its_limit(steps: list[tuple[str, int, int]]) -> None:
     """New, freed, used and written tiles of 4 to 48 bytes in 100 bytes: what NumPy would hold, and no byte twice."""
     core = new_core(sbuf_partition_bytes=100)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from neuron_cores import new_core
 from runs import run_on_cores
+from tiers import examples
 
 from meshrt.errors import LimitError, UsageError
 from meshrt.neuron import language as nl
@@ -74,7 +75,7 @@ def float64(*tensors: Tile) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("dtype", ROUNDOFF)
 @given(problem=problems(), is_xt=st.booleans(), req_ot=st.booleans(), tensor=st.booleans(), tile=st.booleans())
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 def test_fused_in_all_layouts(problem: Any, is_xt: bool, req_ot: bool, tensor: bool, tile: bool, dtype: str) -> None:
     (m, k, r, n), blocks = problem
     core = new_core()
@@ -88,7 +89,7 @@ def test_fused_in_all_layouts(problem: Any, is_xt: bool, req_ot: bool, tensor: b
 
 @pytest.mark.parametrize("dtype", ROUNDOFF)
 @given(problem=problems(), turned=st.booleans())
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 def test_dense_and_sequential_and_naive(problem: Any, turned: bool, dtype: str) -> None:
     (m, k, r, n), blocks = problem
     core = new_core()
@@ -104,7 +105,7 @@ def test_dense_and_sequential_and_naive(problem: Any, turned: bool, dtype: str) 
 
 @pytest.mark.parametrize("dtype", ROUNDOFF)
 @given(problem=problems())
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 def test_up_gate_and_mlp(problem: Any, dtype: str) -> None:
     """SiLU turns an error e of its argument into less than 1.1 e, its slope; computing it takes some roundings."""
     (m, k, r, n), blocks = problem

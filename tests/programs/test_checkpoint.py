@@ -55,7 +55,7 @@ def generate(
 
 
 @pytest.mark.mpi(ranks=[4])
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", CASES)
 def test_goes_on_as_if_nothing_had_happened(
     comm: MPI.Intracomm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
@@ -120,7 +120,7 @@ def test_only_the_same_run_goes_on(comm: MPI.Intracomm, tmp_path: Path, monkeypa
 
 
 @pytest.mark.mpi(ranks=[1])
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", CASES)
 def test_goes_on_to_more_tokens_as_if_they_had_been_asked_for(comm: MPI.Intracomm, tmp_path: Path, name: str) -> None:
     """From a run that came to its end: to the report of one that never stopped there."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +87,7 @@ def make_model(comm: Any, folder: Path, name: str) -> Path:
 
 
 @pytest.mark.mpi(ranks=[1, 4])
+@pytest.mark.sample(7)
 @pytest.mark.parametrize("name", RUNS)
 def test_goes_on_as_if_nothing_had_happened(
     comm: MPI.Intracomm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
@@ -136,8 +139,20 @@ def kept_state(comm: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, name: s
     return state
 
 
+@pytest.fixture(scope="module")
+def state_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The state of a run, made once in one process for tests that change none of it."""
+
+    @cache
+    def made(name: str) -> Path:
+        with pytest.MonkeyPatch.context() as patch:
+            return kept_state(MPI.COMM_SELF, tmp_path_factory.mktemp("state"), patch, name)
+
+    return made
+
+
 @pytest.mark.mpi(ranks=[1])
-@pytest.mark.sample(11)
+@pytest.mark.sample(7)
 @pytest.mark.parametrize("name", RUNS)
 def test_who_goes_on_stands_where_the_other_stood(
     comm: MPI.Intracomm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
@@ -178,9 +193,9 @@ def test_who_goes_on_stands_where_the_other_stood(
     ],
 )
 def test_only_the_same_run_goes_on(
-    comm: MPI.Intracomm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, changed: Any, message: str
+    comm: MPI.Intracomm, tmp_path: Path, state_of: Callable[[str], Path], name: str, changed: Any, message: str
 ) -> None:
-    state = kept_state(comm, tmp_path, monkeypatch, name)
+    state = state_of(name)
     with pytest.raises(UsageError, match=f"^--resume: what .*/state holds was begun {message}"):
         generate(comm, tmp_path, name, changed, checkpoint=str(state), resume=True)
     with pytest.raises(UsageError, match="holds a checkpoint already: go on from it with --resume"):
@@ -194,7 +209,7 @@ def test_arm_cores_go_on_to_more_tokens_as_if_they_had_been_asked_for(
     comm: MPI.Intracomm, tmp_path: Path, name: str
 ) -> None:
     """Caches grow as tokens come; NeuronCores and GPUs lay memory out for all of them, and refuse others."""
-    folder, more = make_model(comm, tmp_path, name), {"max_new_tokens": 19}
+    folder, more = make_model(comm, tmp_path, name), {"max_new_tokens": 12}
     generate(comm, folder, name, checkpoint=str(folder / "state"))
     told = generate(comm, folder, name, more, checkpoint=str(folder / "state"), resume=True)
     assert told["host"]["resumed_at_token"] == 6
@@ -202,6 +217,7 @@ def test_arm_cores_go_on_to_more_tokens_as_if_they_had_been_asked_for(
 
 
 @pytest.mark.mpi(ranks=[1])
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["neuron, one core", "gpu, static"])
 def test_a_state_that_is_damaged_or_that_somebody_has_written_is_told(
     comm: MPI.Intracomm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str

@@ -90,7 +90,7 @@ WAYS: list[tuple[tuple[int, int], dict[str, Any]]] = [
 
 
 @pytest.mark.mpi(ranks=[1])
-@pytest.mark.sample(6)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("mesh, options", WAYS, ids=str)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_logits_are_those_of_the_factors(
@@ -139,7 +139,7 @@ def shared(comm: Any, folder: Path, kind: str) -> Path:
 
 
 @pytest.mark.mpi(ranks=[1])
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("mesh, options", WAYS, ids=str)
 @pytest.mark.parametrize("kind", ["some", "all"])
 def test_shapes_alone_give_the_same_counts(
@@ -188,6 +188,7 @@ def test_what_lies_in_memory_are_the_bytes_of_the_factors(
 
 
 @pytest.mark.mpi(ranks=[1])
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("system", ["waferllm", "t10", "ladder"])
 def test_products_are_tokens_times_rank_times_in_and_out(system: str, folders: dict[str, Path], comm: Any) -> None:
     """8 tokens of prefill and 3 of decode on 4 x 4 cores, which divide all but the ranks."""
@@ -218,6 +219,7 @@ SUMS = {
 
 
 @pytest.mark.mpi(ranks=[1])
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("names", SUMS, ids=str)
 def test_sums_of_decode_have_the_numbers_between_the_factors(names: tuple[str, ...], tmp_path: Path, comm: Any) -> None:
     """Every sum takes as many hops, and every packet of it has all its numbers.

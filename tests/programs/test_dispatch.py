@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from measure import measured
 from runs import new_block, run_program
+from tiers import examples
 
 from meshrt.programs.mesh.dispatch import Moves, Way, carry
 
@@ -65,17 +66,17 @@ def test_pieces_arrive_and_hops_are_as_on_paper(way: Way, axis: str, comm: Any) 
 @pytest.mark.mpi(ranks=[1])
 @pytest.mark.parametrize("way", WAYS)
 def test_any_pieces_go_anywhere(way: Way, comm: Any) -> None:
-    @settings(max_examples=8, deadline=None, database=None)
+    @settings(max_examples=examples(8), deadline=None, database=None)
     @given(
         st.lists(st.tuples(st.integers(0, N * PLACES - 1), st.integers(0, N * PLACES - 1)), unique_by=lambda m: m[1])
     )
-    def examples(pairs: list[tuple[int, int]]) -> None:
+    def any_pieces(pairs: list[tuple[int, int]]) -> None:
         if not pairs:
             return
         before, after = np.array(pairs).T
         check(comm, way, "y", Moves(before // PLACES, before % PLACES, after // PLACES, after % PLACES), PLACES)
 
-    examples()
+    any_pieces()
 
 
 @pytest.mark.mpi(ranks=[1, 4])

@@ -43,6 +43,7 @@ def assert_right(report: dict[str, Any], m: int, k: int, n: int, dtype: str = "f
 
 
 @pytest.mark.mpi(ranks=[1])
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("algorithm", BASELINES)
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
 def test_the_product_is_numpys(mesh: tuple[int, int], algorithm: str, comm):
@@ -131,6 +132,7 @@ def test_where_there_is_room_routes_grow_with_the_line_and_there_are_no_stages(
 
 
 @pytest.mark.mpi(ranks=[1])
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("algorithm", ["summa", "allgather"])
 def test_where_there_is_no_room_software_relays(algorithm: str, comm):
     """On wse2, with 24 entries for both axes: every core's own route up to N = 12, segments of 8 beyond, and chains."""

@@ -65,7 +65,7 @@ def run(
 @pytest.mark.parametrize("name, hidden, top", [("mixtral", 36, 3), ("qwen2-moe", 36, 3)])
 @pytest.mark.parametrize("way", ["ring", "multicast", "crossbar"])
 @pytest.mark.parametrize("grid", [(2, 2), (1, 1)], ids=str)
-@pytest.mark.sample(6)
+@pytest.mark.sample(3)
 def test_pairs_and_links_are_those_of_what_the_tokens_chose(
     grid: tuple[int, int], way: str, name: str, hidden: int, top: int, tmp_path: Path, comm: Any,
     monkeypatch: pytest.MonkeyPatch,
@@ -88,6 +88,7 @@ def test_pairs_and_links_are_those_of_what_the_tokens_chose(
 
 
 @pytest.mark.mpi(ranks=[1])
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("way", ["ring", "multicast", "crossbar"])
 def test_the_hottest_and_the_coldest_are_told(
     way: str, tmp_path: Path, comm: Any, monkeypatch: pytest.MonkeyPatch
@@ -127,6 +128,7 @@ def test_where_no_token_moves_there_is_nothing_hot(tmp_path: Path, comm: Any, mo
 
 
 @pytest.mark.mpi(ranks=[2, 4])
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("way", ["ring", "multicast", "crossbar"])
 def test_several_ranks_find_the_same_links(way: str, tmp_path: Path, comm: Any) -> None:
     common: dict[str, Any] = {

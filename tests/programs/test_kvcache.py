@@ -12,6 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from measure import measured, on_one_rank, own, run_report, whole
 from runs import new_block
+from tiers import examples
 
 from meshrt.errors import LimitError, UsageError
 from meshrt.mesh.block import Block
@@ -77,6 +78,7 @@ def test_rows_stay_even_and_in_order_after_every_token(mesh: tuple[int, int], co
 
 
 @pytest.mark.mpi(ranks=[1])
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("height", range(1, 10))
 def test_every_number_of_tokens_is_spread_evenly(height: int, comm):
     for count in range(1, 3 * height + 2):
@@ -91,7 +93,7 @@ def test_every_number_of_tokens_is_spread_evenly(height: int, comm):
 def test_any_start_is_spread_evenly_in_order_by_single_hops(comm):
     width, height = MESH
 
-    @settings(max_examples=30 if comm.size < 6 else 10)
+    @settings(max_examples=examples(30 if comm.size < 6 else 10))
     @given(st.lists(st.integers(0, 9), min_size=height, max_size=height))
     @example([0, 0, 0, 0, 9])
     @example([9, 0, 0, 0, 0])

@@ -64,7 +64,7 @@ def check(comm: Any, model: Path, mesh: tuple[int, int], ids: list[int], folder:
 
 
 @pytest.mark.mpi(ranks=[1])
-@pytest.mark.sample(8)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("way", WAYS, ids=str)
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
 @pytest.mark.parametrize("name", FAMILIES)
@@ -100,7 +100,7 @@ def test_so_they_are_on_several_ranks(name: str, way: dict[str, Any], tmp_path: 
 
 
 @pytest.mark.mpi(ranks=[1])
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name, mesh, options", OTHERS, ids=str)
 def test_so_they_are_in_other_ways(
     name: str, mesh: tuple[int, int], options: dict[str, Any], tmp_path: Path, comm: Any
@@ -187,7 +187,7 @@ def test_shapes_alone_give_the_same_counts_where_tokens_go_the_same_ways(
 
 
 @pytest.mark.mpi(ranks=[1])
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("way", WAYS, ids=str)
 def test_one_expert_may_take_all_tokens(way: dict[str, Any], tmp_path: Path, comm: Any) -> None:
     """A router of zeros finds all equally likely, and the first is taken."""
@@ -214,6 +214,7 @@ def test_there_may_be_one_expert(way: dict[str, Any], tmp_path: Path, comm: Any)
 
 
 @pytest.mark.mpi(ranks=[1])
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["olmoe", "qwen3-moe"])
 def test_norms_of_heads_in_groups(name: str, tmp_path: Path, comm: Any) -> None:
     """A norm over all heads goes over all groups of them, one over a head stays inside its group."""
@@ -251,7 +252,7 @@ def test_experts_may_be_in_factors(tmp_path: Path, comm: Any) -> None:
 
 
 @pytest.mark.mpi(ranks=[1])
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name, sums", [("mixtral", 7), ("qwen3-moe", 8), ("deepseek", 7), ("olmoe", 8)])
 def test_a_layer_with_experts_takes_one_allreduce_more(name: str, sums: int, tmp_path: Path, comm: Any) -> None:
     """On N x N cores every allreduce adds N - 1 times on each line: 7 a layer, and one for norms of heads. Published,
@@ -328,7 +329,7 @@ def test_a_sample_of_experts_counts_what_all_would(tmp_path: Path, comm: Any) ->
 
 
 @pytest.mark.mpi(ranks=[1])
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("way", [{}, {"dispatch": "ring"}, REGIONS, REGIONS | {"expert_grid": "1x4"}], ids=str)
 def test_a_sample_of_steps_counts_what_all_would(way: dict[str, Any], tmp_path: Path, comm: Any) -> None:
     """Products in whole meshes and in regions, square or not; tokens on rings; matrices that are turned."""

@@ -56,7 +56,7 @@ def without(chosen: np.ndarray, count: int, length: int) -> np.ndarray:
 
 
 @pytest.mark.mpi(ranks=[1])
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name, mesh, grid, capacity", CUTS, ids=str)
 def test_what_is_dropped_is_what_the_reference_leaves_out(
@@ -92,7 +92,7 @@ def region_count(grid: str | None) -> int:
 
 
 @pytest.mark.mpi(ranks=[1])
-@pytest.mark.sample(6)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("drop", [False, True])
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name, mesh, grid, capacity", CUTS, ids=str)

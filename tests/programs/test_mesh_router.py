@@ -33,7 +33,7 @@ WAYS: list[tuple[str, tuple[int, int], dict[str, Any]]] = [
 
 
 @pytest.mark.mpi(ranks=[1])
-@pytest.mark.sample(5)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name, mesh, options", WAYS, ids=str)
 def test_a_table_that_is_cut_gives_the_references_logits(
     name: str, mesh: tuple[int, int], options: dict[str, Any], tmp_path: Path, comm: Any
@@ -88,6 +88,7 @@ def test_it_takes_less_memory_and_one_allreduce_more(tmp_path: Path, comm: Any) 
 
 
 @pytest.mark.mpi(ranks=[1])
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("options", [{}, REGIONS], ids=str)
 def test_by_shape_it_counts_what_it_does_with_numbers(options: dict[str, Any], tmp_path: Path, comm: Any) -> None:
     """k = n: every token takes all experts, drawn or chosen."""

@@ -184,6 +184,7 @@ def run(block, *, receive: int = 0, times: int = 3):
 )
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("payload", ["full", "none"])
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_transfer_that_nobody_receives_is_an_error_with_its_line(payload: str, ranks: int, own: Own) -> None:
@@ -220,6 +221,7 @@ PACKAGED: list[tuple[str, tuple[int, int], dict[str, Any]]] = [
 
 
 @pytest.mark.mpi(ranks=[1, 2])
+@pytest.mark.sample(11)
 @pytest.mark.parametrize("case", PACKAGED, ids=str)
 def test_packaged_programs_receive_all_that_they_send(
     case: tuple[str, tuple[int, int], dict[str, Any]], comm: Any, tmp_path: Path

@@ -96,7 +96,7 @@ WAYS: list[tuple[tuple[int, int], dict[str, Any]]] = [
 
 
 @pytest.mark.mpi(ranks=[1])
-@pytest.mark.sample(6)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("mesh, options", WAYS, ids=str)
 @pytest.mark.parametrize("kind", SCHEMES)
 def test_the_logits_are_those_of_the_dequantized_matrices(
@@ -106,7 +106,7 @@ def test_the_logits_are_those_of_the_dequantized_matrices(
 
 
 @pytest.mark.mpi(ranks=[1])
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("mesh, options", WAYS, ids=str)
 @pytest.mark.parametrize("kind", ["milo3", "milo16"])
 def test_compensators_of_their_own_give_the_same_logits(
@@ -116,7 +116,7 @@ def test_compensators_of_their_own_give_the_same_logits(
 
 
 @pytest.mark.mpi(ranks=[1])
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("mesh", [(2, 2), (3, 4)], ids=str)
 @pytest.mark.parametrize("case", ["headdim", "oddvocab", "bias", "gqa82"])
 def test_inputs_that_are_no_whole_groups(case: str, mesh: tuple[int, int], tmp_path: Path, comm: Any) -> None:
@@ -136,7 +136,7 @@ EXPERTS: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.mpi(ranks=[1])
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind, options", EXPERTS, ids=str)
 @pytest.mark.parametrize("case", ["mixtral", "deepseek", "qwen2-moe"])
 def test_mixtures_of_experts(case: str, kind: str, options: Any, tmp_path: Path, comm: Any) -> None:
@@ -180,7 +180,7 @@ SHAPES: list[tuple[str, tuple[int, int], dict[str, Any]]] = [
 
 
 @pytest.mark.mpi(ranks=[1])
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind, mesh, options", SHAPES, ids=str)
 def test_shapes_alone_give_the_same_counts(
     kind: str, mesh: tuple[int, int], options: Any, folders: dict[str, Path], comm: Any

@@ -39,6 +39,7 @@ WAYS: list[tuple[tuple[int, int], dict[str, Any]]] = [
 
 
 @pytest.mark.mpi(ranks=[1])
+@pytest.mark.sample(7)
 @pytest.mark.parametrize("mesh, options", WAYS, ids=str)
 def test_the_logits_are_those_of_transformers(mesh: tuple[int, int], options: Any, tmp_path: Path, comm: Any) -> None:
     check(comm, model_for(options), mesh, tmp_path, **options)
@@ -77,7 +78,7 @@ def test_several_ranks_report_what_one_does(
 
 
 @pytest.mark.mpi(ranks=[1])
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("mesh, options", WAYS, ids=str)
 def test_shapes_alone_give_the_same_counts(mesh: tuple[int, int], options: Any, comm: Any) -> None:
     common = {"prompt_tokens": 9, "max_new_tokens": 4, "ignore_eos": True, **options}
@@ -138,6 +139,7 @@ def test_a_layer_that_is_counted_for_all_moves_what_all_would(comm: Any) -> None
 
 
 @pytest.mark.mpi(ranks=[1])
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("system", ["waferllm", "t10", "ladder"])
 def test_a_layer_moves_the_same_with_and_without_what_comes_before_and_after_it(comm: Any, system: str) -> None:
     """What a layer more adds is the same; embedding and head, which both of the whole runs have, are gone."""
@@ -214,7 +216,7 @@ def test_packaged_shapes_have_the_published_number_of_parameters(name: str, bill
 
 
 @pytest.mark.mpi(ranks=[1])
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("mesh, options", WAYS, ids=str)
 def test_memory_that_nobody_wrote_is_not_read(
     mesh: tuple[int, int], options: Any, tmp_path: Path, comm: Any, monkeypatch: pytest.MonkeyPatch

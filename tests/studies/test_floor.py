@@ -27,7 +27,6 @@ RUN = (
     "--core-memory",
     "200000",
 )
-RANKS = 4
 
 
 def events_of(folder: Path, rank: int) -> list[tuple[int, ...]]:
@@ -36,7 +35,10 @@ def events_of(folder: Path, rank: int) -> list[tuple[int, ...]]:
     return [tuple(numbers[at : at + FIELDS]) for at in range(0, len(numbers), FIELDS)]
 
 
-def test_the_messages_of_a_run_are_recorded_and_sent_again(run_meshrt: Callable[..., Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.all)])
+def test_the_messages_of_a_run_are_recorded_and_sent_again(
+    ranks: int, run_meshrt: Callable[..., Any], tmp_path: Path
+) -> None:
     def timed(ranks: int, arguments: tuple[str, ...]) -> tuple[float, dict[str, Any]]:
         path = tmp_path / "report.json"
         code, out, err, seconds = run_meshrt(*arguments, "--quiet", "--json", str(path), ranks=ranks)
@@ -48,8 +50,8 @@ def test_the_messages_of_a_run_are_recorded_and_sent_again(run_meshrt: Callable[
         return bare(ranks, folder)
 
     recorded = list[list[tuple[int, ...]]]()
-    found = floor.measure(timed, kept, RANKS, RUN)
-    _, report = timed(RANKS, RUN)
+    found = floor.measure(timed, kept, ranks, RUN)
+    _, report = timed(ranks, RUN)
     sent, received = Counter[tuple[int, ...]](), Counter[tuple[int, ...]]()
     packets = 0
     for rank, events in enumerate(recorded):

@@ -223,6 +223,7 @@ def test_figure_8(name: str, letters: str, comm):
 
 
 @pytest.mark.mpi(ranks=[1, 2])
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("name", "letters"), [("allgather", "LMR"), ("summa", "LR"), ("cannon", "L")])
 def test_figure_6(name: str, letters: str, comm):
     (found,) = judged(comm, name)

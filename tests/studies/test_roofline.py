@@ -100,7 +100,7 @@ def say(*arguments: Any, code: int = 0) -> Result:
     return done
 
 
-@pytest.mark.sample(30)
+@pytest.mark.sample(16)
 @pytest.mark.parametrize(("on", "name", "options"), RUNS, ids=lambda value: value if isinstance(value, str) else "")
 def test_nothing_takes_less_than_its_bounds(on: str, name: str, options: dict[str, Any], tmp_path: Path) -> None:
     if name == "graph":
@@ -180,6 +180,7 @@ def test_several_reports_as_table_json_and_pictures(gemm: Report, tmp_path: Path
     assert json.loads(say(tmp_path / "a.json", "--json", "-").output)["runs"][0]["parts"][0]["bound_by"] == "compute"
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", ["png", "svg"])
 def test_a_plot_is_the_same_file_twice(gemm: Report, tmp_path: Path, kind: str) -> None:
     gemm.write(str(tmp_path / "a.json"))

@@ -141,6 +141,7 @@ def freely() -> Callable[[Any], dict[str, Any]]:
 
 
 @pytest.mark.mpi(ranks=[1])
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("only", [{"decode_sides": (6,)}, {"decode_sides": (6, 8), "decode_regions": (2,)}], ids=str)
 def test_decode_runs_on_no_other_cores_than_asked_for(only: dict[str, tuple[int, ...]], comm, freely):
     """On 8 x 8 cores in one region, where prefill is, decode would be the fastest: nothing would have to move."""
@@ -158,6 +159,7 @@ def test_all_layers_are_all_layers_whatever_the_number():
 
 
 @pytest.mark.mpi(ranks=[1])
+@pytest.mark.all
 def test_what_does_not_fit_is_listed_with_the_reason_and_spread_over_regions(comm):
     told = search(comm, Space(sides=(8,), decode_sides=(8,)), new=2, core_memory=20000)
     refused = [one for one in told["candidates"] if one["refused"]]

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from measure import on_one_rank
+from tiers import examples
 
 from meshrt.errors import LimitError, UsageError
 from meshrt.neuron.device import TRN1, TRN2
@@ -99,7 +100,7 @@ def test_the_least_rows_are_the_first_that_reach_the_balance(work: Product) -> N
 
 
 @given(works(), st.sampled_from([TRN1, TRN2]))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_proposals_are_whole_tiles_that_fit_and_reach_the_balance_if_any_do(work: Product, device: Any) -> None:
     try:
         plans = propose(work, device)
@@ -133,7 +134,7 @@ def test_a_rank_whose_strip_does_not_fit_is_refused() -> None:
     KERNELS,
     st.sampled_from(["bfloat16", "float32"]),
 )
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_runs_move_the_bytes_of_eq_10_and_do_its_operations(
     sizes: tuple[int, int, int, int], blocks: tuple[int, int, int, int], kernel: Kernel, dtype: str
 ) -> None:
