@@ -190,7 +190,8 @@ def _deliver(
     """Put the tiles that arrive on the lines of a view where they belong."""
     target, parts = view.of(out), schedule.parts
     packets = [(own if part.message < 0 else received[part.message].tiles)[:, part.source] for part in parts]
-    if any(part.message < 0 for part in parts) and np.may_share_memory(own, target):
+    # one part alone NumPy copies by itself where it has to
+    if len(parts) > 1 and any(part.message < 0 for part in parts) and np.may_share_memory(own, target):
         packets = [packet.copy() for packet in packets]  # nothing is to be overwritten before it has left
     for part, packet in zip(parts, packets, strict=True):
         target[:, part.to] = packet if combine is None else combine(target[:, part.to], packet)
