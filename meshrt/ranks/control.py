@@ -76,7 +76,7 @@ class Control:
         self.wait(self.comm.Igather(_first(pickled), firsts))
         if firsts is None:
             if len(pickled) > FIRST - LENGTH:
-                self.wait(self.comm.Isend(pickled, 0, REST))
+                self._send(pickled, 0, REST)
             return None
         others = (memoryview(firsts)[at : at + FIRST] for at in range(FIRST, len(firsts), FIRST))
         return [pickle.loads(pickled), *(self._whole(first, rank, REST) for rank, first in enumerate(others, 1))]

@@ -141,7 +141,7 @@ static inline int any_late(int64_t count, Row time, Row landed)
     return 0;
 }
 
-/* ramps.serve where nothing else comes: packets are given the ramps of their cores, which have them when the tail is in. */
+/* ramps.serve where nothing else comes: packets are given their cores' ramps, and have come when the tail is in. */
 static inline void serve_row(int64_t count, Row time, Row free, Row asked_at, Row idle, double taking, double tail,
                              OutOfOrder *counted)
 {
@@ -215,7 +215,9 @@ static void do_step(const Step *given, char *landing, const Passage *passage, Ou
 {
     Step step = *given;
     for (int n = 0; n < 6; n++) /* what lies in the landing */
-        if ((step.kind == LAND || step.kind == ADD || step.kind == SERVE) ? n == 0 : (step.kind == ANY_LATE || step.kind == TAKE_OVER) && n >= 3)
+        if ((step.kind == LAND || step.kind == ADD || step.kind == SERVE)
+                ? n == 0
+                : (step.kind == ANY_LATE || step.kind == TAKE_OVER) && n >= 3)
             step.cells[n].base += (int64_t)(intptr_t)landing;
     int spacing = SIDE_BY_SIDE;
     for (int n = 0; n < 6; n++)
