@@ -130,6 +130,8 @@ TABLE: dict[str, list[tuple[str, str, str]]] = {
         ("late ? AT(its_stages, i) : AT(stages, i)", "AT(stages, i)", CORE),
         ("at && *times[at - 1] > *time", "at && *times[at - 1] >= *time", CORE),
         ("*times[n] += turns[n]->tail;", "", CORE),
+        ("        AT(time, i) += tail;\n", "", CORE),
+        ("if (step->kind == ANY_LATE && !late)", "if (step->kind == ANY_LATE)", CORE),
         ("y * places->advance;", "0;", CORE),
     ],
     "meshrt/mesh/products.c": [
@@ -161,6 +163,8 @@ TABLE: dict[str, list[tuple[str, str, str]]] = {
         ("target.put(source.get() + hops)", "target.put(source.get())", FABRIC),
         ("self.is_served = not passage.taking", "self.is_served = True", FABRIC),
         ("        block.clock.coming.append(arrival)", "        arrival.is_served = True", FABRIC),
+        ("disturbed = clock.coming or", "disturbed = False and", "test_core.py"),
+        ("or clock.under_way or", "or", "test_core.py"),
         ("        block.clock.under_way[id(arrival)] = arrival.take_path", "        pass", FABRIC),
     ],
     "meshrt/mesh/wires/lane.py": [

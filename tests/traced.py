@@ -87,7 +87,7 @@ def traced(block: Block) -> Iterator[Trace]:
     """Write down what the block's cores do inside."""
     trace = Trace(block)
     send, receive_all, receive_at, stage = fabric.send, fabric.receive_all, fabric.receive_at, software.stage
-    meet = clock.Clock.meet
+    meet, replay = clock.Clock.meet, fabric.replay
     numbers: dict[int, tuple[int, Any]] = {}  # of a flight's arrivals
 
     def send_(block: Block, channel: Channel, tiles: np.ndarray, out: Any = None, **options: Any) -> fabric.Flight:
@@ -104,8 +104,14 @@ def traced(block: Block) -> Iterator[Trace]:
             numbers[id(arrival)] = trace.flights, arrival
         return flight
 
-    def ends(arrival: Any) -> np.ndarray:
-        lane = arrival.lane
+    def replay_(block: Block, lane: Any, *rest: Any) -> Any:
+        told = replay(block, lane, *rest)
+        if told[0] is None and lane.schedule.count:  # the cores have waited at once
+            trace.each(ends(lane), "wait", trace.flights)
+            trace.seen()
+        return told
+
+    def ends(lane: Any) -> np.ndarray:
         mask = np.zeros(block.shape, bool)
         there = lane.view.of(mask)
         there[:, lane.schedule.delivered] = True
@@ -115,7 +121,7 @@ def traced(block: Block) -> Iterator[Trace]:
         trace.work()
         for flight in flights:
             for arrival in flight.arrivals:
-                trace.each(ends(arrival), "wait", numbers[id(arrival)][0])
+                trace.each(ends(arrival.lane), "wait", numbers[id(arrival)][0])
         receive_all(block, flights)
         trace.seen()
 
@@ -123,7 +129,7 @@ def traced(block: Block) -> Iterator[Trace]:
         trace.work()
         mask = trace.mask(channel, positions, np.ones(max(block.shape), bool)[: len_across(block, channel)])
         for arrival in flight.arrivals:
-            trace.each(ends(arrival) & mask, "wait", numbers[id(arrival)][0])
+            trace.each(ends(arrival.lane) & mask, "wait", numbers[id(arrival)][0])
         receive_at(block, channel, flight, positions)
         trace.seen()
 
@@ -145,6 +151,7 @@ def traced(block: Block) -> Iterator[Trace]:
 
     with (
         patch.object(fabric, "send", send_),
+        patch.object(fabric, "replay", replay_),
         patch.object(fabric, "receive_all", receive_all_),
         patch.object(fabric, "receive_at", receive_at_),
         patch.object(software, "stage", stage_),

@@ -118,11 +118,12 @@ def make_block(
             raise UsageError(f"mesh {width}x{height}: the {side} of device {device.name} is {most} at most")
     columns, rows = tile_ranks(width, height, comm.size)
     mesh = Mesh(width, height, columns, rows, comm.rank)
-    control = Control(comm.Dup(), watch, "control")
-    scouts = Control(comm.Dup(), watch, "first use of a route set")
     ledger = meter.Ledger(maps_path=maps_path, timeline=timeline, messages=messages)
     bells = hang_up(watch, chosen()) if len(watch.ranks) > 1 else None
+    wait, ring = waiter(bells), no_bells if bells is None else bells.ring
+    control = Control(comm.Dup(), watch, "control", wait, ring)
+    scouts = Control(comm.Dup(), watch, "first use of a route set", wait, ring)
     return Block(
-        mesh, device, comm.Dup(), control, scouts, watch, payload, wait=waiter(bells),
-        ring=no_bells if bells is None else bells.ring, ledger=ledger, wafer=wafer, timed=timed,
+        mesh, device, comm.Dup(), control, scouts, watch, payload, wait=wait, ring=ring, ledger=ledger, wafer=wafer,
+        timed=timed,
     )  # fmt: skip

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 SMALL = 128  # multiply-accumulates; for larger tiles BLAS takes less time
+BAND = 1 << 18  # numbers that are made float32 at a time: 1 MiB
 SMALL_16 = 1024  # the same where the second factor is of 16 bits
 TRIED = 64  # tiles
 KINDS = {"float16": 1, "bfloat16": 2}  # of the second factor, as products.c has them; 0 is float32
@@ -28,11 +29,23 @@ def product(core: Any, a: np.ndarray, b: np.ndarray, total: np.ndarray | None = 
         c: np.ndarray = np.empty((*a.shape[:-1], b.shape[-1]), np.float32) if total is None else total
         core.multiply(a, b.view(np.uint16) if kind else b, c, fused, total is not None, kind)
         return c
-    c = np.matmul(a, b.astype(np.float32, copy=False))
+    c = _by_blas(a, b)
     if total is None:
         return c
     total += c
     return total
+
+
+def _by_blas(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """BLAS's a @ b. Of 16 bits, the copy of b in float32 is of some rows of cores at a time, and stays in the cache."""
+    rows = max(1, BAND // max(1, b[:1].size))
+    if b.dtype == np.float32 or not 3 <= a.ndim == b.ndim or not rows < len(a) == len(b):
+        return np.asarray(np.matmul(a, b.astype(np.float32, copy=False)))
+    leading = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    c = np.empty((*leading, a.shape[-2], b.shape[-1]), np.float32)
+    for low in range(0, len(b), rows):
+        np.matmul(a[low : low + rows], b[low : low + rows].astype(np.float32), out=c[low : low + rows])
+    return c
 
 
 def _way(core: Any, a: np.ndarray, b: np.ndarray) -> bool | None:

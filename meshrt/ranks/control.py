@@ -6,11 +6,12 @@ Nothing here blocks in the MPI library: where ranks share cores, one that waits 
 
 import pickle
 from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
+from meshrt.ranks.bells import no_bells
 from meshrt.ranks.board import Board
 from meshrt.ranks.host import waiter
 from meshrt.records import dataclass
@@ -18,6 +19,7 @@ from meshrt.records import dataclass
 FIRST = 512  # bytes of the first message of a value
 LENGTH = 8  # of them for how long the value is
 REST = 4  # tag of the second message to the rank that gathers; ports, 0 to 3, are those of values that are swapped
+COUNT = 5  # of a sum on its way
 
 
 def largest(errors: Iterable[float]) -> float:
@@ -27,11 +29,16 @@ def largest(errors: Iterable[float]) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Control:
-    """A communicator of all ranks on which every wait is noted on the board. `name` says what for."""
+    """A communicator of all ranks on which every wait is noted on the board. `name` says what for.
+
+    `wait` is for an MPI request, and may be told from which rank and how many bytes; who sends rings the receiver.
+    """
 
     comm: Any
     board: Board
     name: str
+    wait: Callable[..., object] = field(default_factory=waiter)
+    ring: Callable[[int], None] = no_bells
 
     @property
     def size(self) -> int:
@@ -40,11 +47,6 @@ class Control:
     @property
     def rank(self) -> int:
         return int(self.comm.rank)
-
-    @cached_property
-    def wait(self) -> Callable[[Any], object]:
-        """For an MPI request."""
-        return waiter()
 
     def bcast(self, value: Any) -> Any:
         """Rank 0's value, on all ranks."""
@@ -74,7 +76,7 @@ class Control:
         self.wait(self.comm.Igather(_first(pickled), firsts))
         if firsts is None:
             if len(pickled) > FIRST - LENGTH:
-                self.wait(self.comm.Isend(pickled, 0, REST))
+                self._send(pickled, 0, REST)
             return None
         others = (memoryview(firsts)[at : at + FIRST] for at in range(FIRST, len(firsts), FIRST))
         return [pickle.loads(pickled), *(self._whole(first, rank, REST) for rank, first in enumerate(others, 1))]
@@ -84,7 +86,7 @@ class Control:
         if (length := _length(first)) <= FIRST - LENGTH:
             return pickle.loads(first[LENGTH:])
         rest = bytearray(length)
-        self.wait(self.comm.Irecv(rest, rank, tag))
+        self.wait(self.comm.Irecv(rest, rank, tag), rank, length)
         return pickle.loads(rest)
 
     def allreduce(self, value: Any, op: Callable[[list[Any]], Any] = sum) -> Any:
@@ -105,8 +107,29 @@ class Control:
         if self.size == 1:
             return list(counts)
         sums = np.array(counts, np.int64)
-        self._noted("count", lambda: self.wait(self.comm.Iallreduce(sums.copy(), sums)))
+        self._noted("count", lambda: self._add_up(sums))
         return sums.tolist()  # type: ignore[no-any-return]
+
+    def _add_up(self, sums: np.ndarray) -> None:
+        """Up a binomial tree to rank 0, and down again: in MPI's own sum no rank would be woken when it is its turn."""
+        lowest = self.rank & -self.rank or self.size  # the ranks below are this one and a smaller power of two
+        below = [self.rank + (1 << bit) for bit in range((lowest - 1).bit_length())]
+        below = [rank for rank in below if rank < self.size]
+        part = np.empty_like(sums)
+        for rank in below:
+            self.wait(self.comm.Irecv(part, rank, COUNT), rank, part.nbytes)
+            sums += part
+        if self.rank:
+            above = self.rank - lowest
+            self._send(sums, above, COUNT)
+            self.wait(self.comm.Irecv(sums, above, COUNT), above, sums.nbytes)
+        for rank in reversed(below):
+            self._send(sums, rank, COUNT)
+
+    def _send(self, message: Any, rank: int, tag: int) -> None:
+        request = self.comm.Isend(message, rank, tag)
+        self.ring(rank)
+        self.wait(request)
 
     def least(self, value: float) -> float:
         """The smallest of all ranks' numbers, without pickling."""
@@ -126,11 +149,13 @@ class Control:
         for (rank, tag, _), value in zip(neighbours, values, strict=True):
             pickled = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
             sent.append(self.comm.Isend(_first(pickled), rank, tag))
+            self.ring(rank)
             if len(pickled) > FIRST - LENGTH:
                 sent.append(self.comm.Isend(pickled, rank, tag))
+                self.ring(rank)
         arrived = []
         for (rank, _, tag), request, first in zip(neighbours, requests, firsts, strict=True):
-            self._noted("message", lambda request=request: self.wait(request), rank)  # type: ignore[misc]
+            self._noted("message", lambda request=request, rank=rank: self.wait(request, rank, FIRST), rank)  # type: ignore[misc]
             arrived.append(self._whole(first, rank, tag))
         for request in sent:
             self.wait(request)

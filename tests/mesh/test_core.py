@@ -6,6 +6,7 @@ import json
 import shutil
 import tracemalloc
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,14 +14,15 @@ from typing import Any
 import numpy as np
 import pytest
 from compiled import compiled
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpi_jobs import Finished
 from runs import new_block
 
 from meshrt.errors import UsageError
 from meshrt.mesh import products
-from meshrt.mesh.wires import core, order
+from meshrt.mesh.wires import core, fabric, order, routes, software, tables
+from meshrt.ranks.alone import Alone
 
 CORES = ("numpy", "compiled")
 LLAMA = "llama-tiny --prompt-ids 1,2,3,4 --max-new-tokens 2 --mesh"
@@ -119,6 +121,45 @@ def test_products_are_those_of_blas(
         products.product(core.chosen({"MESHRT_CORE": name}), a, b, total.copy() if adds else None).tobytes()
         for name in CORES
     ]
+    assert told[0] == told[1]
+
+
+doings = st.lists(
+    st.tuples(st.sampled_from(["transfer", "send", "receive", "work"]), st.integers(0, 2), st.integers(0, 63)),
+    min_size=1, max_size=12,
+)  # fmt: skip
+
+
+@compiled
+@settings(max_examples=40)
+@given(st.sampled_from(["wse2", "ideal"]), doings)
+def test_transfers_among_others_under_way(device: str, done: list[tuple[str, int, int]]) -> None:
+    """One that is received at once may meet, at ramps and in cores' paths, those that are under way meanwhile."""
+    told = []
+    for name in CORES:
+        with pytest.MonkeyPatch.context() as environment:
+            environment.setenv("MESHRT_CORE", name)
+            block = new_block(Alone(), (6, 2), device)
+        tiles, flights = block.tiles("tile", (8,), np.float32), list[fabric.Flight]()
+        tiles[...] = 1
+        patterns = routes.chain(6), routes.chain(6, -2), routes.multicast(6, 2)
+        with ExitStack() as stack:
+            channels = [stack.enter_context(tables.installed(block.tables, "x", pattern)) for pattern in patterns]
+            for doing, number, cores in done:
+                chosen = cores >> np.arange(6) & 1 > 0
+                if doing == "transfer":
+                    fabric.transfer(block, channels[number], tiles, tiles.copy(), positions=chosen)
+                elif doing == "send":
+                    flights.append(fabric.send(block, channels[number], tiles, tiles.copy(), positions=chosen))
+                elif doing == "receive":
+                    fabric.receive_all(block, tuple(flights))
+                    flights.clear()
+                else:
+                    software.stage(block, channels[number], 5 * cores, chosen)
+            fabric.receive_all(block, tuple(flights))
+        clock, counters = block.clock, block.counters
+        told.append([array.tobytes() for array in (clock.cells[:, :-1], clock.asked_at, clock.idle)])
+        told[-1] += [counters.out_of_order, counters.longest_wait, counters.hops, counters.stages]
     assert told[0] == told[1]
 
 

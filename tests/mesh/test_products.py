@@ -25,6 +25,21 @@ def test_16_bits_multiply_as_their_float32_does(kind: type, sizes: tuple[int, in
     assert products.product(core.built, a, b, total.copy()).tobytes() == (total + expected).tobytes()
 
 
+@pytest.mark.parametrize("band", [1, 150, 10**6])
+@pytest.mark.parametrize("turned", [False, True])
+def test_rows_of_cores_at_a_time_make_the_same(monkeypatch: pytest.MonkeyPatch, turned: bool, band: int) -> None:
+    monkeypatch.setattr(products, "BAND", band)
+    rng, kind = np.random.default_rng(6), ml_dtypes.bfloat16
+    a, b = rng.standard_normal((5, 2, 1, 3, 1, 6), np.float32), rng.standard_normal((5, 2, 3, 1, 6, 9)).astype(kind)
+    if turned:
+        b = np.ascontiguousarray(b.swapaxes(-1, -2)).swapaxes(-1, -2)
+    expected, total = np.matmul(a, b.astype(np.float32)), rng.standard_normal((5, 2, 3, 3, 1, 9)).astype(np.float32)
+    assert products.product(None, a, b).tobytes() == expected.tobytes()
+    assert products.product(None, a, b, total.copy()).tobytes() == (total + expected).tobytes()
+    few = a[0, 0, 0]  # has no rows of cores
+    assert products.product(None, few, b).tobytes() == np.matmul(few, b.astype(np.float32)).tobytes()
+
+
 @compiled
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_number_of_16_bits_is_widened_as_numpy_does(kind: type) -> None:

@@ -25,6 +25,11 @@ def compile_schedule(
         keep &= positions[trace.pos]
     if lines is not None and trace.whole_block:
         keep &= lines[trace.line]
+    tag, note = channel.number % 32768, f"route set {channel.number} along {channel.axis or 'paths'}"
+    seen = block.mapped or block.clock.messages is not None
+    if not keep.any():  # nothing of it passes here, as on most ranks of one core
+        meets, none = bool(trace.meets and block.scouts.total(0)), slice(0, 0)
+        return Schedule(trace.whole_block, (), 0, 0, 0, none, 0, (), (), (), meets, tag, note, ints() if seen else None)
     ends = [(slots[keep[slots]], cores[keep[slots]], tick) for tick, (slots, cores) in _deliveries(trace)]
     slots, cores = (np.concatenate([ints(), *(end[i] for end in ends)]) for i in range(2))
     if np.bincount(cores, minlength=1).max() > 1:
@@ -55,9 +60,9 @@ def compile_schedule(
         crossings,
         tuple(_counted(trace.core[keep & (trace.core >= 0)])),
         bool(trace.meets and block.scouts.total(int(any(np.max(packets) > 1 for _, _, packets in crossings)))),
-        channel.number % 32768,
-        f"route set {channel.number} along {channel.axis or 'paths'}",
-        _origins(block, channel, trace, slots[order]) if block.mapped or block.clock.messages is not None else None,
+        tag,
+        note,
+        _origins(block, channel, trace, slots[order]) if seen else None,
         () if block.clock.links is None else tuple(_courses(block, channel, trace, keep)),
         ints() if block.clock.links is None else _origins(block, channel, trace, np.flatnonzero(keep)),
     )

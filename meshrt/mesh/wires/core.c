@@ -47,7 +47,7 @@ typedef struct {
     int64_t base, outer_step, inner_step, outer_at, inner_at; /* addresses of int64 positions; 0: evenly spaced */
 } Cells;
 
-enum { LEAVE, COPY, MOVE, LAND, ADD, ANY_LATE, TAKE_OVER, SPEND }; /* as in steps.py */
+enum { LEAVE, COPY, MOVE, LAND, ADD, ANY_LATE, TAKE_OVER, SPEND, SERVE }; /* as in steps.py */
 
 typedef struct {
     int64_t kind, outer, inner;
@@ -141,12 +141,29 @@ static inline int any_late(int64_t count, Row time, Row landed)
     return 0;
 }
 
+/* ramps.serve where nothing else comes: packets are given their cores' ramps, and have come when the tail is in. */
+static inline void serve_row(int64_t count, Row time, Row free, Row asked_at, Row idle, double taking, double tail,
+                             OutOfOrder *counted)
+{
+    for (int64_t i = 0; i < count; i++) {
+        give(&AT(time, i), taking, &AT(free, i), &AT(asked_at, i), &AT(idle, i), counted);
+        AT(time, i) += tail;
+    }
+}
+
 /* How the arrays of a step lie in memory: the compiler makes a loop for each. */
 enum { SIDE_BY_SIDE, EVEN, ODD };
 
-static inline __attribute__((always_inline)) void do_row(const Step *step, const Row *rows, int spacing, double busy,
-                                                         double alpha, int watch, OutOfOrder *counted, int *late)
+/* How the packets of a transfer pass (heads.Passage), and what a hop takes. */
+typedef struct {
+    double busy, alpha, taking, tail; /* cycles */
+    int watch;
+} Passage;
+
+static inline __attribute__((always_inline)) void do_row(const Step *step, const Row *rows, int spacing,
+                                                         const Passage *passage, OutOfOrder *counted, int *late)
 {
+    const double busy = passage->busy, alpha = passage->alpha;
     const int64_t count = step->inner;
     Row r[6];
     for (int n = 0; n < 6; n++) {
@@ -162,7 +179,7 @@ static inline __attribute__((always_inline)) void do_row(const Step *step, const
             copy_row(count, r[0], r[1]);
         break;
     case MOVE:
-        if (busy && watch)
+        if (busy && passage->watch)
             give_row(count, r[0], r[1], r[2], r[3], busy, alpha, counted);
         else if (busy)
             move_row(count, r[0], r[1], busy, alpha);
@@ -187,15 +204,20 @@ static inline __attribute__((always_inline)) void do_row(const Step *step, const
         break;
     case SPEND:
         spend_row(count, r[0], r[1], busy, alpha);
+        break;
+    case SERVE:
+        if (passage->taking)
+            serve_row(count, r[0], r[1], r[2], r[3], passage->taking, passage->tail, counted);
     }
 }
 
-static void do_step(const Step *given, char *landing, double busy, double alpha, int watch, OutOfOrder *counted,
-                    int *late)
+static void do_step(const Step *given, char *landing, const Passage *passage, OutOfOrder *counted, int *late)
 {
     Step step = *given;
     for (int n = 0; n < 6; n++) /* what lies in the landing */
-        if ((step.kind == LAND || step.kind == ADD) ? n == 0 : (step.kind == ANY_LATE || step.kind == TAKE_OVER) && n >= 3)
+        if ((step.kind == LAND || step.kind == ADD || step.kind == SERVE)
+                ? n == 0
+                : (step.kind == ANY_LATE || step.kind == TAKE_OVER) && n >= 3)
             step.cells[n].base += (int64_t)(intptr_t)landing;
     int spacing = SIDE_BY_SIDE;
     for (int n = 0; n < 6; n++)
@@ -208,30 +230,36 @@ static void do_step(const Step *given, char *landing, double busy, double alpha,
         for (int n = 0; n < 6; n++)
             rows[n] = row_of(&step.cells[n], outer);
         if (spacing == SIDE_BY_SIDE)
-            do_row(&step, rows, SIDE_BY_SIDE, busy, alpha, watch, counted, late);
+            do_row(&step, rows, SIDE_BY_SIDE, passage, counted, late);
         else if (spacing == EVEN)
-            do_row(&step, rows, EVEN, busy, alpha, watch, counted, late);
+            do_row(&step, rows, EVEN, passage, counted, late);
         else
-            do_row(&step, rows, ODD, busy, alpha, watch, counted, late);
+            do_row(&step, rows, ODD, passage, counted, late);
     }
 }
 
+/* Steps one after the other, but none of those after ANY_LATE where no core has to wait. Of what a passage has, taking
+   and tail may be left out. */
 static PyObject *replay(PyObject *module, PyObject *const *given, Py_ssize_t count)
 {
     (void)module;
-    if (count != 5)
-        return PyErr_SetString(PyExc_TypeError, "replay(steps, landing, busy, alpha, watch)"), NULL;
+    if (count != 5 && count != 7)
+        return PyErr_SetString(PyExc_TypeError, "replay(steps, landing, busy, alpha, watch, taking, tail)"), NULL;
     char *landing = (char *)(intptr_t)PyLong_AsLongLong(given[1]);
-    const double busy = PyFloat_AsDouble(given[2]), alpha = PyFloat_AsDouble(given[3]);
-    const int watch = PyObject_IsTrue(given[4]);
+    const Passage passage = {PyFloat_AsDouble(given[2]), PyFloat_AsDouble(given[3]),
+                             count > 5 ? PyFloat_AsDouble(given[5]) : 0.0,
+                             count > 5 ? PyFloat_AsDouble(given[6]) : 0.0, PyObject_IsTrue(given[4])};
     Py_buffer steps;
     if (PyErr_Occurred() || PyObject_GetBuffer(given[0], &steps, PyBUF_SIMPLE))
         return NULL;
     OutOfOrder counted = {0, 0.0};
     int late = 0;
     const Step *step = steps.buf, *end = step + steps.len / (Py_ssize_t)sizeof(Step);
-    for (; step < end; step++)
-        do_step(step, landing, busy, alpha, watch, &counted, &late);
+    for (; step < end; step++) {
+        do_step(step, landing, &passage, &counted, &late);
+        if (step->kind == ANY_LATE && !late)
+            break;
+    }
     PyBuffer_Release(&steps);
     return counted.packets || late ? Py_BuildValue("Ld", (long long)counted.packets, counted.longest_wait)
                                    : Py_BuildValue("");

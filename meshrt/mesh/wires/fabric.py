@@ -18,7 +18,7 @@ from meshrt.mesh.wires.heads import Passage, Waiting
 from meshrt.mesh.wires.lane import Lane, MessageBuffer, lane_of
 from meshrt.mesh.wires.lines import View
 from meshrt.mesh.wires.planning import is_crossed, scheduled
-from meshrt.mesh.wires.replay import Arrival, replay
+from meshrt.mesh.wires.replay import Arrival, can_be_at_once, replay
 from meshrt.mesh.wires.schedule import Schedule
 from meshrt.mesh.wires.software import streaming_cycles
 from meshrt.mesh.wires.strides import strides_of
@@ -47,6 +47,7 @@ def send(
     lines: np.ndarray | None = None,
     combine: "Callable[..., np.ndarray] | None" = None,
     stream: bool = False,
+    at_once: bool = False,
 ) -> Flight:
     """Send the tile [bh, bw, *tile] of every source of the channel; the cores go on with their work meanwhile.
 
@@ -58,6 +59,8 @@ def send(
     tiles that are not those of all cores.
 
     A packet under way takes no core memory: it is in routers. What arrives takes that of `out`, from when it is sent.
+
+    `at_once`: whoever calls will `receive` it before anything else, which is done here where nothing is in the way.
     """
     block.check_lead(tiles)
     if out is None:
@@ -80,8 +83,9 @@ def send(
         return Flight(out, [])
     links, arrivals = block.clock.links, []
     before = None if links is None else links.before()
+    at_once = at_once and passage.waiting is None and can_be_at_once(block)
     for view in prepared.views:
-        arrived = _send(block, prepared, view, tiles, out, combine, passage)
+        arrived = _send(block, prepared, view, tiles, out, combine, passage, at_once)
         if arrived is not None:
             arrivals.append(arrived)
     if timeline is not None:
@@ -150,14 +154,14 @@ def _passage(block: Cores, channel: Channel, prepared: Prepared) -> Passage:
 
 def _send(
     block: Cores, prepared: Prepared, view: View, tiles: np.ndarray, out: np.ndarray,
-    combine: "Callable[..., np.ndarray] | None", passage: Passage,
+    combine: "Callable[..., np.ndarray] | None", passage: Passage, at_once: bool,
 ) -> Arrival | None:  # fmt: skip
     """A transfer on the lines of a view."""
     schedule, lane = prepared.schedule, prepared.lanes.get(view)
     if lane is None:
         lane = prepared.lanes[view] = lane_of(block, schedule, view, tiles.shape[2:], tiles.dtype)
     own = view.of(tiles) if block.payload else None
-    arrival, pending = replay(block, lane, own, passage)
+    arrival, pending = replay(block, lane, own, passage, at_once)
     counters = block.ledger.counters
     counters.messages += schedule.sent * view.count
     counters.hops += schedule.hops * view.count
@@ -186,7 +190,8 @@ def _deliver(
     """Put the tiles that arrive on the lines of a view where they belong."""
     target, parts = view.of(out), schedule.parts
     packets = [(own if part.message < 0 else received[part.message].tiles)[:, part.source] for part in parts]
-    if any(part.message < 0 for part in parts) and np.may_share_memory(own, target):
+    # one part alone NumPy copies by itself where it has to
+    if len(parts) > 1 and any(part.message < 0 for part in parts) and np.may_share_memory(own, target):
         packets = [packet.copy() for packet in packets]  # nothing is to be overwritten before it has left
     for part, packet in zip(parts, packets, strict=True):
         target[:, part.to] = packet if combine is None else combine(target[:, part.to], packet)
@@ -287,7 +292,10 @@ def transfer(
     block: Cores, channel: Channel, tiles: np.ndarray, out: np.ndarray | None = None, **options: Any
 ) -> np.ndarray:
     """Send and receive at once; the options are those of `send`."""
-    return receive(block, send(block, channel, tiles, out, **options))
+    flight = send(block, channel, tiles, out, **options, at_once=True)
+    if flight.arrivals or block.clock.heads:
+        receive(block, flight)
+    return flight.tiles
 
 
 def forget(block: Cores, channel: Channel) -> None:

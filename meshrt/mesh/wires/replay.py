@@ -35,12 +35,8 @@ class Arrival:
     def end(self) -> None:
         """Nobody waits for it any more."""
         self.over = True
-        clock = self.block.clock
-        clock.under_way.pop(id(self), None)
-        if self.landing.memory.nbytes <= KEPT:
-            self.lane.spare.append(self.landing)
-        else:
-            clock.give_back(self.landing.memory)
+        self.block.clock.under_way.pop(id(self), None)
+        _put_back(self.block, self.lane, self.landing)
 
     def take_path(self) -> None:
         """Copy the paths of the packets from where they were when those left, and add their hops."""
@@ -57,20 +53,40 @@ class Arrival:
                 np.add(source.get(), hops, out=target.view)
 
 
-def replay(block: Cores, lane: Lane, own: np.ndarray | None, passage: Passage) -> tuple[Arrival | None, list[Any]]:
+def _put_back(block: Cores, lane: Lane, landing: Landing) -> None:
+    """Nobody looks at what landed any more."""
+    if landing.memory.nbytes <= KEPT:
+        lane.spare.append(landing)
+    else:
+        block.clock.give_back(landing.memory)
+
+
+def can_be_at_once(block: Cores) -> bool:
+    """Is nothing under way to these cores, and nobody there who wants to see what comes?"""
+    clock = block.clock
+    disturbed = clock.coming or clock.under_way or clock.heads
+    return not disturbed and block.core is not None and clock.seen is None and clock.messages is None
+
+
+def replay(
+    block: Cores, lane: Lane, own: np.ndarray | None, passage: Passage, at_once: bool = False
+) -> tuple[Arrival | None, list[Any]]:
     """Move the packets of a lane: (what is delivered and when, requests of messages sent).
 
     `own` are the tiles [lines, length, *tile] that messages take along, None without payloads. What a packet lands with
     is when it asks for the ramp that it is delivered by. Where heads have to wait (heads.py) only tiles are moved.
+    `at_once`: cores wait for it here and now, and nothing is under way to them; there is no arrival then.
     """
     schedule, waiting = lane.schedule, passage.waiting
     pending: list[Any] = []
     landing = lane.spare.pop() if lane.spare else new_landing(block, lane)
     starts = []
     if block.core is not None and waiting is None:
-        for stretch in strides_of(block, lane).stretches:
-            if stretch.steps:
-                _move_far(block, stretch.steps, landing, passage)
+        strides = strides_of(block, lane)
+        for stretch in strides.stretches:
+            steps = strides.at_once if at_once and stretch.tick is None else stretch.steps
+            if steps:
+                _move_far(block, steps, landing, passage)
             if stretch.tick is not None:
                 _exchange(block, lane, stretch.tick, own, pending)
     else:
@@ -96,9 +112,9 @@ def replay(block: Cores, lane: Lane, own: np.ndarray | None, passage: Passage) -
                     landing.time[run.lines][:, number] = run.time[:, slots]
     if waiting is not None:
         waiting.append(Waiting(block.clock.started, len(waiting), lane, starts, passage.busy, landing))
-    if not schedule.count:
+    if at_once or not schedule.count:
         if waiting is None:
-            lane.spare.append(landing)
+            _put_back(block, lane, landing)
         return None, pending
     arrival = Arrival(block, lane, landing, passage)
     if not arrival.is_served:
@@ -156,7 +172,8 @@ def _move(block: Cores, run: Run, tick: RunTick, passage: Passage) -> None:
 
 def _move_far(block: Cores, steps: bytes, landing: Landing, passage: Passage) -> None:
     """All that the packets of a lane do until the next message: the compiled core's `_leave`, `_move` and `_load`."""
-    if counted := block.core.replay(steps, landing.address, passage.busy, block.device.alpha, passage.watch):
+    alpha, pace = block.device.alpha, passage.pace
+    if counted := block.core.replay(steps, landing.address, passage.busy, alpha, passage.watch, *pace):
         order.count(block, *counted)
 
 

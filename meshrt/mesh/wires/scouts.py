@@ -151,6 +151,10 @@ def _step(block: Cores, channel: Channel, trace: Trace, flight: np.ndarray) -> n
     Those that leave a router together by one port go in the order of the ports they came in by, then of their colours:
     an order that does not depend on how ranks share the mesh.
     """
+    if not flight.shape[1]:  # few ranks have any in most ticks, where each hosts few cores
+        tick = Tick()
+        trace.ticks.append(tick)
+        return np.concatenate([flight, *_exchange(block, channel, trace, {}, tick)], axis=1)
     flight = flight[:, np.lexsort((flight[3], flight[2], flight[1]))]
     slot, at, port, colour = flight
     leaves = look_up(block, channel, trace.whole_block, flight)

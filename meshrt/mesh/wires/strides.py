@@ -34,6 +34,7 @@ class Strides:
     paths: bytes  # Arrival.take_path
     late: bytes  # does any core have to wait for what landed?
     takes_over: bytes  # these go on from then, by the packets' paths
+    at_once: bytes  # the last stretch, with the ramps and all of that, for a transfer that is alone
     places: bytes  # where each core of the block has its packet in a landing, see `_places`
     addresses: Addresses
 
@@ -85,9 +86,12 @@ def _strides(block: Cores, lane: Lane) -> Strides:
     packets: list[Cells] = [(landed[row], EVERYWHERE) for row in (TIME, HOPS, STAGES)]
     paths = addresses.table(_paths(lane, landed, state, received))
     late, takes_over = (addresses.table([Step(kind, cores + packets)]) for kind in (kinds.ANY_LATE, kinds.TAKE_OVER))
+    ramps = [view.of(array) for array in (block.clock.ramp_in, block.clock.asked_at[RAMP], block.clock.idle[RAMP])]
+    serve = addresses.table([Step(kinds.SERVE, [(landed[TIME], EVERYWHERE), *((ramp, at) for ramp in ramps)])])
+    at_once = b"".join((stretches[-1].steps, serve, late, paths, takes_over))
     places = _places(block, lane, landed[TIME], addresses)
     addresses.close()
-    return Strides(stretches, paths, late, takes_over, places, addresses)
+    return Strides(stretches, paths, late, takes_over, at_once, places, addresses)
 
 
 def _leave(run: Run) -> Iterator[Step]:
