@@ -21,6 +21,7 @@ def slow_core(**numbers: Any) -> NeuronCore:
     given: dict[str, Any] = {
         "tensor_hz": 1.0, "vector_hz": 1.0, "scalar_hz": 1.0, "gpsimd_hz": 1.0, "least_cycles": 1, "dma_engines": 1,
         "gpsimd_start_cycles": 5, "dma_bytes_per_second": 1.0, "hbm_bytes_per_second": 1.0, "dma_transfer_seconds": 1.0,
+        "dma_descriptor_seconds": 0.0, "dma_start_seconds": 0.0,
     }  # fmt: skip
     return NeuronCore(NeuronDevice(name="slow", **(given | numbers)))
 

@@ -39,8 +39,9 @@ def command() -> None:
     "--system",
     "systems",
     multiple=True,
-    type=shared.Name(["waferllm", "as-published", "t10", "ladder"]),
-    help="Of whole models (Tables 2 to 4, 7, 8) only this one's cells; may be given again.",
+    type=shared.Name(["waferllm", "as-published", "t10", "t10-inferred", "ladder", "ladder-inferred"]),
+    help="Of whole models only this one's cells: of Tables 2 to 4, of waferllm and as-published of 7 and 8, too. May be"
+    " given again. Baselines as inferred from the tables are run only if they are named here.",
 )
 @click.option("--model", "models", multiple=True, metavar="NAME", help="The same for models; may be given again.")
 @cache
@@ -70,8 +71,8 @@ def reproduce_waferllm(
     from meshrt.studies.waferllm.printed import print_part, said, summary
     from meshrt.studies.waferllm.published import MODELS
 
-    names = _chosen("table or figure", tables, study.NAMES)
     _chosen("model", models, MODELS)
+    names = study.of_systems(_chosen("table or figure", tables, study.NAMES), bool(tables), systems)
     if png_folder and not any(name in CURVES for name in names):
         raise UsageError(f"--png draws {' and '.join(CURVES)}, of which {' '.join(names)} has none: leave --png out")
     files.check_outputs(csv_folder, png_folder)
@@ -231,10 +232,11 @@ def reproduce_milo(
 
 def _chosen(kind: str, chosen: tuple[str, ...], there_are: tuple[str, ...]) -> tuple[str, ...]:
     """Each name that was given, once; all that there are without any. UsageError for one that is not there."""
-    from meshrt.errors import UsageError
+    from meshrt.errors import UsageError, nearest
 
     if wrong := [name for name in chosen if name not in there_are]:
-        raise UsageError(f"no {kind} {wrong[0]!r}; there are {', '.join(there_are)}")
+        way_out = nearest(wrong[0], there_are, f"there are {', '.join(there_are)}")
+        raise UsageError(f"no {kind} {wrong[0]!r}; {way_out}")
     return tuple(dict.fromkeys(chosen)) or there_are
 
 

@@ -94,9 +94,11 @@ class Clock:
         """All cores of the block, or those, work: so many element-wise operations each, in `calls` alike."""
         self.software(calls * self.device.compute_cycles(operations / calls, itemsize, operands), cores)
 
-    def vectors(self, length: int, calls: int, itemsize: int, cores: np.ndarray | None = None) -> None:
+    def vectors(
+        self, length: int, calls: int, itemsize: int, cores: np.ndarray | None = None, operands: int = 2
+    ) -> None:  # fmt: skip
         """All cores of the block, or those, issue so many vector instructions on `length` numbers of that size."""
-        self.software(self.device.vector_cycles(length, calls, itemsize), cores)
+        self.software(self.device.vector_cycles(length, calls, itemsize, operands), cores)
 
     def software(self, cycles: float, cores: Any = None) -> None:
         """All cores of the block, or those that `cores` indexes, are busy for so long."""

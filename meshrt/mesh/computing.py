@@ -90,19 +90,22 @@ class Computing(Cores):
         """Every core, or those `cores`, is busy for `calls` element-wise operations on tiles of this size, each of
         which reads so many operands that are vectors."""
         operations, itemsize = calls * prod(tiles.shape[2:]), tiles.dtype.itemsize
-        self._added(operations, itemsize, cores)
+        self._added(operations, itemsize, operands, cores)
         self.clock.compute(operations, calls, cores, itemsize, operands)
 
-    def vectors(self, length: int, calls: int, itemsize: int, cores: np.ndarray | None = None) -> None:
-        """Every core, or those `cores`, issues so many vector instructions on `length` numbers of that size."""
-        self._added(length * calls, itemsize, cores)
-        self.clock.vectors(length, calls, itemsize, cores)
+    def vectors(
+        self, length: int, calls: int, itemsize: int, cores: np.ndarray | None = None, operands: int = 2
+    ) -> None:  # fmt: skip
+        """Every core, or those `cores`, issues so many vector instructions on `length` numbers of that size, each of
+        which reads so many operands that are vectors."""
+        self._added(length * calls, itemsize, operands, cores)
+        self.clock.vectors(length, calls, itemsize, cores, operands)
 
-    def _added(self, operations: int, itemsize: int, cores: np.ndarray | None) -> None:
+    def _added(self, operations: int, itemsize: int, operands: int, cores: np.ndarray | None) -> None:
         """Count element-wise operations, and what they read and write."""
         count = operations * self._at_work(cores)
         self.counters.adds += count
-        self.counters.operand_bytes += VECTOR_OPERANDS * itemsize * count
+        self.counters.operand_bytes += (operands + 1) * itemsize * count
 
     def _at_work(self, cores: np.ndarray | None) -> int:
         return prod(self.shape) if cores is None else int(np.count_nonzero(cores))
@@ -120,13 +123,13 @@ class Computing(Cores):
         self.clock.software(times * self.device.step_cycles)
 
     def rebuild(
-        self, numbers: int, instructions: Iterable[tuple[int, int, int]], cores: np.ndarray | None = None
+        self, numbers: int, instructions: Iterable[tuple[int, int, int, int]], cores: np.ndarray | None = None
     ) -> None:
         """Every core, or those `cores`, makes so many numbers from codes. `instructions` are vector instructions of
-        each kind: on how many numbers, how often, and of how many bytes.
+        each kind: on how many numbers, how often, of how many bytes, and how many vectors each reads.
         """
         self.counters.rebuilt += numbers * self._at_work(cores)
         if self.mapped:
             self.maps.add("rebuilt", numbers, cores)
-        for length, calls, itemsize in instructions:
-            self.vectors(length, calls, itemsize, cores)
+        for length, calls, itemsize, operands in instructions:
+            self.vectors(length, calls, itemsize, cores, operands)

@@ -86,13 +86,13 @@ class Device:
             return self.call_cycles if operations else 0.0
         return self.call_cycles + self._chunks(operations, rate, itemsize, operands)
 
-    def vector_cycles(self, length: int, calls: int, itemsize: int = 4) -> float:
-        """Cycles of so many vector instructions at a core, each multiply-accumulates on `length` numbers.
+    def vector_cycles(self, length: int, calls: int, itemsize: int = 4, operands: int = 2) -> float:
+        """Cycles of so many vector instructions at a core on `length` numbers, as wide as multiply-accumulates.
 
         An instruction takes whole cycles: a last one that fills the width by half takes as long as any.
         """
         rate = _of_width(itemsize, self.macs_per_cycle, self.macs_per_cycle_16)
-        cycles = 0.0 if rate is None else self._chunks(length, rate, itemsize)
+        cycles = 0.0 if rate is None else self._chunks(length, rate, itemsize, operands)
         return calls * (self.call_cycles + (cycles if self.chunk_cycles is not None else float(ceil(cycles))))
 
     def matmul_cycles(self, m: int, k: int, n: int, itemsize: int, down: bool = False) -> float:

@@ -28,8 +28,8 @@ FIELDS = {
     **rows(COUNTED, "meshrt/mesh/computing.py: `elementwise`, `vectors`; meshrt/mesh/wires/software.py, `stage`", {
         "adds": ("operations", "element-wise operations of all cores: also sums of what comes in"),
         "operand_bytes": (
-            "bytes", "that macs and adds read from cores' memories and wrote to them, three operands each; a matrix"
-            " unit's: operands of its passes, and results",
+            "bytes", "that macs and adds read from cores' memories and wrote to them: of macs three operands each, of"
+            " adds those that are vectors and a result; a matrix unit's: operands of its passes, and results",
         ),
     }, scaled=True),
     **rows(COUNTED, "meshrt/mesh/computing.py, `rebuild`, at each slice of a tile of codes", {

@@ -7,6 +7,7 @@ from meshrt.errors import UsageError
 from meshrt.records import dataclass
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
+MAY_BE_ZERO = ("dma_descriptor_seconds", "dma_transfer_seconds", "dma_start_seconds")
 ENERGY = ("hbm_picojoules", "sram_picojoules", "mac_picojoules", "link_picojoules", "idle_watts")
 
 
@@ -30,8 +31,10 @@ class NeuronDevice:
     gpsimd_start_cycles: int = 150  # before the GpSimd engine's work on an instruction
     float32_passes: int = 4  # times that a product of float32 tiles takes as long as one of 16-bit tiles
     dma_engines: int = 16
-    dma_bytes_per_second: float = 27.2e9  # of one engine
-    dma_transfer_seconds: float = 211e-9  # that an engine is busy with a transfer beyond its bytes
+    dma_bytes_per_second: float = 17e9  # of one engine
+    dma_descriptor_seconds: float = 1.1e-9  # that an engine is busy with a descriptor beyond its bytes
+    dma_transfer_seconds: float = 0.0  # and with a transfer, beyond its descriptors
+    dma_start_seconds: float = 1.3e-6  # from the last thing that a transfer waits for to its first byte; nobody is busy
     dma_transpose_rate: float = 0.5  # share of the bandwidth that is left when a load transposes
     hbm_bytes_per_second: float = 410e9
     link_bytes_per_second: float = 96e9  # to the next NeuronCore of a ring
@@ -48,8 +51,9 @@ class NeuronDevice:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, (int, float)) and value <= 0:
-                raise UsageError(f"device {self.name}: {field.name} is {value}; it has to be positive")
+            if isinstance(value, (int, float)) and (value < 0 or (value == 0 and field.name not in MAY_BE_ZERO)):
+                least = "cannot be negative" if field.name in MAY_BE_ZERO else "has to be positive"
+                raise UsageError(f"device {self.name}: {field.name} is {value}; it {least}")
             if field.name in ENERGY:
                 check_range(self.name, field.name, value)
 
@@ -70,9 +74,13 @@ _COMMON = (
     "least_cycles: MM_INIT_LATENCY of the tensor engine, 64 cycles; float32_passes: 4; same guide; MIN_II of the other "
     "engines, about 64 cycles (NKI API reference, nki.isa)",
     "gpsimd_start_cycles: GPSIMD_START of NKI's instruction set, about 150 cycles (NKI API reference, nki.isa)",
-    "dma_engines, dma_bytes_per_second: Introduction to DMA with NKI (AWS Neuron SDK documentation), in theory; the "
-    "SDK's DMA bandwidth guide (April 2026) has 17 GB/s an engine on trn1, 23 on trn2, which are not taken",
-    "dma_transfer_seconds: there, 32 KiB over one engine take 1416 ns, of which 1205 ns are the bytes'",
+    "dma_engines, dma_bytes_per_second: the tables by generation of Introduction to DMA with NKI and of the Guideline "
+    "to Avoid Under-Utilizing DMA Bandwidth (AWS Neuron SDK documentation): 17 GB/s an engine on trn1, 23 on trn2; the "
+    "text of the former has 27.2 for both, in theory, which is not taken: what is measured there on a trn2 is 23",
+    "dma_descriptor_seconds, dma_transfer_seconds: the two profiles of that page, on a trn2: 32 KiB in 4 descriptors "
+    "take an engine 1416 ns, 2 KiB in 8 descriptors 97 ns, which is 23.2 GB/s and 1.1 ns a descriptor; at 23 GB/s "
+    "nothing is left for the transfer",
+    "dma_start_seconds: about 1300 ns from semaphore to start (the Guideline)",
     "link_seconds: 1 to 2 us a hop of a ring, Intra-node Collective Communications (AWS Neuron SDK documentation)",
     "mesh_steps: the same page, Mesh ReduceScatter and AllGather; mesh_share: chips of a 4 x 4 torus are two links "
     "apart in the mean",
@@ -111,6 +119,7 @@ TRN2 = replace(
     vector_hz=0.96e9,
     scalar_hz=1.2e9,
     gpsimd_hz=1.2e9,
+    dma_bytes_per_second=23e9,
     dma_transpose_rate=0.9,
     hbm_bytes_per_second=375e9,
     link_bytes_per_second=128e9,

@@ -20,8 +20,8 @@ from meshrt.ranks.trace import Event
 from meshrt.records import dataclass
 
 COUNTS = (
-    "hbm_read", "hbm_written", "spill_saved", "spill_reloaded", "macs", "transpose_macs", "mac_passes", "operand_bytes",
-    "link_bytes", "collectives",
+    "hbm_read", "hbm_written", "spill_saved", "spill_reloaded", "dma_descriptors", "macs", "transpose_macs",
+    "mac_passes", "operand_bytes", "link_bytes", "collectives",
 )  # fmt: skip
 
 
@@ -69,7 +69,9 @@ class Core(ABC):
             device.dma_engines,
             device.partitions,
             min(device.dma_bytes_per_second, device.hbm_bytes_per_second / device.dma_engines),
+            device.dma_descriptor_seconds,
             device.dma_transfer_seconds,
+            device.dma_start_seconds,
         )
         self.ticks = 0  # allocations and instructions so far: what least recently used means
         self.counts = dict.fromkeys(COUNTS, 0)
@@ -182,7 +184,8 @@ class Core(ABC):
         return end
 
     def move(self, queue: str, earliest: float, rows: int, row_bytes: float) -> float:
-        """A transfer of the DMA engines: the second at which it ends."""
+        """A transfer of the DMA engines, a descriptor for each row: the second at which it ends."""
+        self.counts["dma_descriptors"] += rows
         end = self.dma.run(queue, earliest, rows, row_bytes)
         if self.trace is not None:
             self.trace.append(Event(f"dma {queue}", f"{rows} x {row_bytes:g} bytes", self.dma.queues[queue], end))
@@ -223,6 +226,7 @@ class Core(ABC):
             engine.now = now
         self.dma.gaps.clear()
         self.dma.end = max(self.dma.end, now)
+        self.dma.since = now
         self.finish = now
         return now
 

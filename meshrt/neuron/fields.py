@@ -15,6 +15,9 @@ FIELDS = {
         "hbm_bytes.read": ("bytes", "bytes read from HBM by all cores, in the dtype of the tensor", "HBM read"),
         "hbm_bytes.written": ("bytes", "bytes written to HBM by all cores", "HBM written"),
         "hbm_bytes.total": ("bytes", "both"),
+        "dma_descriptors": (
+            "descriptors", "descriptors of all DMA transfers: one for each partition of SBUF that is filled or emptied"
+        ),
         "spill_bytes.saved": ("bytes", "of hbm_bytes.written: tiles that SBUF had no room for", "of that spilled"),
         "spill_bytes.reloaded": ("bytes", "of hbm_bytes.read: such tiles, when they were needed again"),
     }),

@@ -73,7 +73,7 @@ def _core(core: NeuronCore, tiles: Tiles) -> dict[str, Any]:
         "ticks": core.ticks,
         "finish": core.finish,
         "engines": {engine.name: [engine.now, engine.busy, engine.instructions] for engine in core.engines},
-        "dma": [dma.end, dma.busy, dma.transfers, dma.gaps, dma.queues],
+        "dma": [dma.since, dma.end, dma.busy, dma.transfers, dma.gaps, dma.queues],
         "memories": {
             buffer.name: [buffer.live, buffer.peak, buffer.most] for buffer in (core.hbm, core.sbuf, core.psum)
         },
@@ -99,7 +99,8 @@ def _restore(core: NeuronCore, tiles: Tiles, facts: Mapping[str, Any]) -> None:
     for engine in core.engines:
         now, busy, instructions = facts["engines"][engine.name]
         engine.now, engine.busy, engine.instructions = float(now), float(busy), int(instructions)
-    end, busy, transfers, gaps, queues = facts["dma"]
+    since, end, busy, transfers, gaps, queues = facts["dma"]
+    core.dma.since = float(since)
     core.dma.end, core.dma.busy, core.dma.transfers = float(end), float(busy), int(transfers)
     core.dma.gaps[:] = [(float(begin), float(end)) for begin, end in gaps]
     core.dma.queues |= {str(name): float(start) for name, start in queues.items()}

@@ -34,13 +34,17 @@ class DmaRings:
     """The DMA engines of a NeuronCore, which share its HBM bandwidth.
 
     Each kind of transfer ("load", "store", "spill") has a queue that starts its transfers in order. A transfer is cut
-    by partitions over the engines and keeps that share of them busy; a queue that waits leaves its time to the others.
+    by partitions over the engines, a descriptor each, and keeps that share of them busy; a queue that waits, and a
+    transfer that is about to start, leave their time to the others.
     """
 
     engines: int
     partitions: int
     bytes_per_second: float  # of one engine, never more than its share of the HBM's
+    descriptor_seconds: float
     transfer_seconds: float
+    start_seconds: float  # from when a transfer can start to when it does
+    since: float = 0.0  # nothing is asked for before that
     end: float = 0.0  # from here on all engines are idle
     busy: float = 0.0  # seconds of all engines together, divided by their number
     transfers: int = 0
@@ -48,10 +52,12 @@ class DmaRings:
     queues: dict[str, float] = field(default_factory=dict)  # the last start in each
 
     def run(self, queue: str, earliest: float, rows: int, row_bytes: float) -> float:
-        """Move `rows` partitions of `row_bytes` each, not before `earliest`: the second at which the last is there."""
+        """Move `rows` partitions of `row_bytes` each, which may go from `earliest` on: the second at which it ends."""
         engines = min(self.engines, -(-rows * self.engines // self.partitions))
-        seconds = -(-rows // engines) * row_bytes / self.bytes_per_second + self.transfer_seconds
-        start = self._book(max(earliest, self.queues.get(queue, 0.0)), seconds * engines / self.engines)
+        each = row_bytes / self.bytes_per_second + self.descriptor_seconds
+        seconds = -(-rows // engines) * each + self.transfer_seconds
+        ready = max(earliest, self.since) + self.start_seconds
+        start = self._book(max(ready, self.queues.get(queue, 0.0)), seconds * engines / self.engines)
         self.queues[queue] = start
         self.transfers += 1
         return start + seconds

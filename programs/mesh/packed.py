@@ -13,8 +13,12 @@ What a core does for each number that it rebuilds, as vector instructions (clock
     16 bits   shift; and; or with the bits of 1024 in float16, so that it is 1024 + code; minus 1024, exactly
     32 bits   minus zero, times scale; each on a row, whose numbers have scales of their own. Where zero is the same for
               all, it goes with the 1024. With offsets: times scale, plus offset
-    3 bits    the upper bits of three words are eight codes more: 7 instructions for each 16 codes put them together
-    5, 6, 7   codes lie across two halves of a word: one more shift, and one more or
+    3 bits    the upper bits of three words are eight codes more: for each 16 codes 7 instructions put them together,
+              3 shifts, 2 ands, and 2 ors of two vectors
+    5, 6, 7   codes lie across two halves of a word: one more shift, and one more or, of two vectors
+
+Where nothing is said of two, an instruction of 16 bits reads one vector: what it shifts by, or masks with, is a number.
+Zeros, scales and offsets are vectors of their own.
 
 Rows that fill a tile up have codes 0, which are no zeros: what multiplies them is 0, as all padding of activations is.
 Columns that do have scales of 0.
@@ -34,7 +38,7 @@ from meshrt.models.quantize.packing import unpack
 from meshrt.programs.mesh.tileform import HEADER, SLICE, Letter, TileForm
 from meshrt.records import dataclass
 
-Instructions = list[tuple[int, int, int]]  # of each kind: length, how many, bytes of a number
+Instructions = list[tuple[int, int, int, int]]  # of each kind: length, how many, bytes of a number, vectors read
 
 
 @dataclass(frozen=True)
@@ -127,7 +131,7 @@ def rebuild(
 ) -> None:
     """Numbers of a slice of rows, from row `low` on, into `out`, [.., rows, Nt]."""
     rows, kind = out.shape[-2], form.form
-    work = [*unpacking(kind.bits, rows * form.nt), (form.nt, rows * (1 if kind.symmetric else 2), 4)]
+    work = [*unpacking(kind.bits, rows * form.nt), (form.nt, rows * (1 if kind.symmetric else 2), 4, 2)]
     count(block, data, rows * form.nt, work, cores)
     if not block.payload:
         return
@@ -165,7 +169,7 @@ def factor(
             yield first, half(block, data, form, letter, start, shape)
             continue
         size = shape[0] * shape[1]
-        count(block, data, size, [*unpacking(kind.compensator_bits, size), (shape[1], shape[0], 4)], cores)
+        count(block, data, size, [*unpacking(kind.compensator_bits, size), (shape[1], shape[0], 4, 2)], cores)
         with block.memory.hold(f"{letter.upper()} unpacked", 4 * size):
             yield first, decoded(block, data, form, letter, start, shape)
 
@@ -200,14 +204,17 @@ def half(
 def unpacking(bits: int, size: int) -> Instructions:
     """Codes of so many bits to whole numbers in float16."""
     if bits == 3:
-        return [(size, 4, 2), (-(-size // 16), 7, 2)]
-    return [(size, 6 if bits in (5, 6, 7) else 4, 2)]
+        sixteenth = -(-size // 16)
+        return [(size, 4, 2, 1), (sixteenth, 5, 2, 1), (sixteenth, 2, 2, 2)]
+    if bits in (5, 6, 7):
+        return [(size, 5, 2, 1), (size, 1, 2, 2)]
+    return [(size, 4, 2, 1)]
 
 
 def count(block: Block, data: np.ndarray, size: int, work: Instructions, cores: np.ndarray | None) -> None:
     """Every core rebuilds so many numbers of each of its tiles."""
     tiles = prod(data.shape[2:-1])
-    block.rebuild(tiles * size, [(length, tiles * calls, itemsize) for length, calls, itemsize in work], cores)
+    block.rebuild(tiles * size, [(length, tiles * calls, size, reads) for length, calls, size, reads in work], cores)
 
 
 def array(data: np.ndarray, form: TileForm, name: str) -> np.ndarray:

@@ -146,8 +146,8 @@ class Whole(Packed):
 
 def whole_numbers(bits: int, size: int) -> Instructions:
     """Codes of so many bits to whole numbers: as to float16 (packed.py), without the or and the subtraction."""
-    (length, calls, itemsize), *others = unpacking(bits, size)
-    return [(length, calls - 2, itemsize), *others]
+    (length, calls, itemsize, operands), *others = unpacking(bits, size)
+    return [(length, calls - 2, itemsize, operands), *others]
 
 
 def offsets(tiles: np.ndarray, form: TileForm) -> np.ndarray:

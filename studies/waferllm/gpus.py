@@ -23,7 +23,6 @@ from meshrt.studies.waferllm.published import Cell
 
 SIDES = (180, 240, 300, 360, 420, 480, 540, 600, 660, 720)  # core counts to choose from where the paper names none
 REPEATED = ("llama3-8b", "llama2-13b")  # of which models Tables 7 and 8 have the best of Tables 3 and 4
-PROGRAMS = ("waferllm", "as-published")
 
 
 def table6(device: Device, emulate: Emulate) -> list[Row]:
@@ -69,7 +68,7 @@ def table8(device: Device, emulate: Emulate) -> list[Row]:
 
 def _repeated(number: int) -> list[Cell]:
     """Of Table 3 or 4 the cells of which Table 7 or 8 has the best: two models, WaferLLM's programs."""
-    return [cell for cell in both_programs(number) if cell.model in REPEATED and cell.system in PROGRAMS]
+    return [cell for cell in both_programs(number) if cell.model in REPEATED and cell.system in published.PROGRAMS]
 
 
 def _of_phase(outcome: Outcome, device: Device, prompt: int | None = None) -> Joules | None:
@@ -84,7 +83,7 @@ def _of_phase(outcome: Outcome, device: Device, prompt: int | None = None) -> Jo
 def _best(number: int, rows: Sequence[Row], found: Callable[[str, str], Joules | None]) -> list[Row]:
     table_rows = []
     for model in REPEATED:
-        for system in PROGRAMS:
+        for system in published.PROGRAMS:
             of_model = [row for row in rows if row.subject == model and row.system == system]
             known = [row for row in of_model if row.emulated is not None]
             best = max(known, key=lambda row: row.emulated or 0.0, default=None)

@@ -17,13 +17,10 @@ PROMPT = CONTEXT = 4096  # tokens of Tables 3 and 7, and of 4 and 8 ("4K CTX")
 
 
 def both_programs(number: int) -> list[Cell]:
-    """Those of whole models: WaferLLM's by our programs, and by its own as they were published."""
-    cells = []
-    for cell in wafer(number):
-        cells.append(cell)
-        if cell.system == "waferllm":
-            cells.append(replace(cell, system="as-published"))
-    return cells
+    """Those of whole models: WaferLLM's by our programs, and by its own as they were published; a baseline's as it is
+    described, and as the tables suggest.
+    """
+    return [other for cell in wafer(number) for other in (cell, replace(cell, system=published.OTHERS[cell.system]))]
 
 
 def prefill_job(device: Device, model: str, system: str, side: int, tokens: int) -> Job:

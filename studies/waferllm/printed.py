@@ -98,13 +98,13 @@ def summary(report: dict[str, Any]) -> Iterator[str]:
     if summaries:
         yield "\nEmulated over published, of WSE-2's cells"
     for one in summaries:
-        line = f"  {one['system']:12} {one['emulated']} of {one['cells']} emulated,"
+        line = f"  {one['system']:15} {one['emulated']} of {one['cells']} emulated,"
         line += f" {one['compared']} compared"
         if one["compared"]:
             line += f": median {one['median_ratio']:.3g}, worst {one['worst_ratio']:.3g} ({one['worst_cell']})"
         yield line
         if one["system"] in ("waferllm", "as-published") and one["compared"]:
-            yield (f"  {'':12} {one['within_goal']} of {one['compared']} within {GOAL:g}x, which is the goal for these")
+            yield (f"  {'':15} {one['within_goal']} of {one['compared']} within {GOAL:g}x, which is the goal for these")
 
 
 def why(reasons: Sequence[str]) -> Iterator[str]:

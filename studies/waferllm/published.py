@@ -7,8 +7,17 @@ these were taken from, which has lost the last column of Table 2. Nothing missin
 from dataclasses import dataclass
 from typing import Literal
 
-System = Literal["waferllm", "as-published", "t10", "ladder", "a100"]  # as-published: waferllm's own programs
+System = Literal["waferllm", "as-published", "t10", "t10-inferred", "ladder", "ladder-inferred", "a100"]
 WSE: tuple[System, ...] = ("waferllm", "t10", "ladder")
+OTHERS: dict[System, System] = {  # beside a system's cells: waferllm's own programs; what these tables suggest
+    "waferllm": "as-published", "t10": "t10-inferred", "ladder": "ladder-inferred",
+}  # fmt: skip
+INFERRED: tuple[System, ...] = ("t10-inferred", "ladder-inferred")  # read off the tables: only where they are asked for
+PROGRAMS: tuple[System, ...] = ("waferllm", "as-published")
+SYSTEMS: dict[str, tuple[System, ...]] = {  # of the tables of whole models
+    **dict.fromkeys("234", (*PROGRAMS, "t10", "t10-inferred", "ladder", "ladder-inferred")),
+    **dict.fromkeys("78", PROGRAMS),
+}
 MODELS = ("llama3-8b", "llama2-13b", "codellama-34b", "qwen2-72b")
 GPUS = {"1 GPU": 1, "8 GPUs": 8, "2x8 GPUs": 16}
 

@@ -9,6 +9,7 @@ from time import perf_counter
 from typing import Any
 
 from meshrt import __version__
+from meshrt.errors import UsageError
 from meshrt.mesh.device import Device
 from meshrt.ranks.console import Console
 from meshrt.report import SCHEMA
@@ -90,14 +91,17 @@ def reproduce(
 ) -> dict[str, Any]:  # fmt: skip
     """Emulate what these tables and figures describe, shared out to the ranks: the report, on all of them.
 
-    `systems` and `models` leave the cells of others without an emulated value. `show(report so far, name)` is called on
-    rank 0 as soon as a table or figure is done.
+    `systems` and `models` leave the cells of others without an emulated value; there are cells of baselines as inferred
+    from the tables only where `systems` has these. `show(report so far, name)` is called on rank 0 as soon as a table
+    or figure is done.
     """
-    start = perf_counter()
+    start, unasked = perf_counter(), {system for system in published.INFERRED if system not in systems}
 
     def emulate(job: Job) -> Outcome:
         arguments = job.arguments
         system = "as-published" if arguments.get("as_published") else arguments.get("system")
+        if system in unasked:
+            return LEFT_OUT
         for chosen, name in ((systems, system), (models, arguments.get("model"))):
             if chosen and name is not None and name not in chosen:
                 return LEFT_OUT
@@ -123,7 +127,7 @@ def reproduce(
     for name in names:
         for last in (False, True):  # the first time only asks for runs
             if name in TABLES:
-                table_rows = TABLES[name](device, emulate)
+                table_rows = [row for row in TABLES[name](device, emulate) if row.system not in unasked]
                 rows += table_rows if last else []
             else:
                 curves[name] = points(CURVES[name], device, emulate, sides)
@@ -139,6 +143,20 @@ def reproduce(
 def _announce(name: str, store: Store, seconds: float) -> str:
     pending = len(store.pending)
     return f"{title(name)}: {pending} runs to do, {len(store.outcomes)} done, {seconds:.0f} s so far\n"
+
+
+def of_systems(names: Sequence[str], given: bool, systems: Sequence[str]) -> list[str]:
+    """The tables that have cells of these systems, of those that were given by name, or else of all. UsageError."""
+    of = published.SYSTEMS
+    for system in systems:
+        if not any(system in of.get(name, ()) for name in names):
+            those = ", ".join(dict.fromkeys(one for name in names for one in of.get(name, ())))
+            only = f", only of {those}" if those else ""
+            raise UsageError(
+                f"{' and '.join(map(title, names))}: no cells of {system}{only}; Tables"
+                f" {', '.join(name for name in of if system in of[name])} have them"
+            )
+    return [name for name in names if given or not systems or set(systems) & set(of.get(name, ()))]
 
 
 def title(name: str) -> str:

@@ -26,6 +26,22 @@ IDS = {"prompt_ids": "1,2,3,4,5", "max_new_tokens": 3, "ignore_eos": True}
 KEYS = ("low", "mean", "high", "links", "memory", "compute", "idle")
 
 
+@pytest.mark.mpi(ranks=[1, 2])
+@pytest.mark.parametrize("operands", [0, 1, 2])
+def test_an_operation_moves_the_vectors_that_it_reads_and_one_that_it_writes(operands: int, comm: Any) -> None:
+    """8 cores, 6 numbers of 2 bytes: 3 operations on tiles, then 2 instructions on vectors, and 5 that rebuild.
+
+    Of a chunk of one number, two cycles where operands' banks may be in each other's way.
+    """
+    block = new_block(comm, (4, 2), replace(PRICED, adds_per_cycle=1.0, chunk_cycles=2.0))
+    block.elementwise(block.tiles("A", (2, 3), "float16"), 3, operands=operands)
+    block.vectors(6, 2, 2, operands=operands)
+    block.rebuild(6, [(6, 5, 2, operands)])
+    report = end(block)["measured"]
+    assert (report["adds"], report["operand_bytes"]) == (8 * 6 * 10, 8 * 6 * 10 * 2 * (operands + 1))
+    assert report["critical_path"]["cycles"] == 10 * 6 * (2 if operands == 2 else 1)
+
+
 @pytest.mark.mpi(ranks=[1, 2, 4])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("stream", [False, True])

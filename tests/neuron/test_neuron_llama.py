@@ -125,6 +125,7 @@ def test_the_json_has_what_the_other_machines_have(comm: Any) -> None:
         "flops",
         "hbm_bytes",
         "spill_bytes",
+        "dma_descriptors",
         "mfu",
         "engines",
     }

@@ -136,14 +136,38 @@ def test_a_transposing_load_takes_twice_the_time_of_its_bytes() -> None:
 def test_a_transfer_is_cut_by_partitions_over_the_engines() -> None:
     """128 partitions on 16 engines are 8 each. Few partitions keep few engines busy, and leave the rest to others."""
     core = new_core()
-    rate, late = 410e9 / 16, 211e-9  # an engine's share of the HBM is less than what it could move
     for rows, engines in ((128, 16), (8, 1), (16, 2), (17, 3), (1, 1)):
         core.barrier()
-        before, busy = core.now, core.dma.busy
+        before, busy, descriptors = core.now, core.dma.busy, core.counts["dma_descriptors"]
         loaded(core, rows, 512)
-        seconds = -(-rows // engines) * 2048 / rate + late
-        assert core.now - before == pytest.approx(seconds)
+        seconds = -(-rows // engines) * (2048 / 17e9 + 1.1e-9)
+        assert core.now - before == pytest.approx(1.3e-6 + seconds)
         assert core.dma.busy - busy == pytest.approx(seconds * engines / 16)
+        assert core.counts["dma_descriptors"] - descriptors == rows
+
+
+def test_an_engine_moves_no_more_than_its_share_of_the_hbm() -> None:
+    core = new_core(hbm_bytes_per_second=16e9, dma_start_seconds=0.0)
+    loaded(core, 8, 512)
+    assert core.now == pytest.approx(8 * (2048 / 1e9 + 1.1e-9))
+
+
+@pytest.mark.parametrize(("rows", "columns", "nanoseconds"), [(4, 4096, 1416), (128, 128, 97)])
+def test_transfers_of_the_sdk_take_what_its_profiles_show(rows: int, columns: int, nanoseconds: int) -> None:
+    """Introduction to DMA with NKI, its two examples on a trn2, bfloat16: what one engine takes of each."""
+    core = NeuronCore(NEURON_PRESETS["trn2"])
+    loaded(core, rows, columns, dtype=BF16)
+    assert core.now - core.device.dma_start_seconds == pytest.approx(1e-9 * nanoseconds, rel=0.01)
+
+
+def test_a_transfer_that_is_about_to_start_keeps_nobody_busy() -> None:
+    """Four seconds before its first byte: the second load's are over with the first one's. A chain waits each time."""
+    core = slow_core(dma_start_seconds=4.0, dma_descriptor_seconds=0.5)
+    a, b = loaded(core, 1, 4), loaded(core, 1, 4)
+    assert (a.store.ready, b.store.ready, core.dma.busy) == (4 + 17.5, 4 + 2 * 17.5, 35)
+    out = nl.ndarray((1, 4), F32, buffer=core.hbm)
+    nl.store(out, b)  # waits for b
+    assert out.store.ready == 39 + 4 + 17.5
 
 
 @given(
@@ -155,7 +179,7 @@ def test_a_transfer_is_cut_by_partitions_over_the_engines() -> None:
     )
 )
 def test_bookings_never_overlap_nor_begin_early(transfers: list[tuple[str, int, int, int]]) -> None:
-    """Of transfers that may begin at 0..300 s and take 2 engines with 4 partitions each for rows * bytes + 1 s."""
+    """Of transfers that may begin 3 s after 0..300 s, and keep 2 engines busy for rows * (bytes + 2) + 1 s."""
     taken: list[tuple[float, float]] = []
 
     class Watched(DmaRings):
@@ -164,13 +188,13 @@ def test_bookings_never_overlap_nor_begin_early(transfers: list[tuple[str, int, 
             taken.append((start, start + seconds))
             return start
 
-    rings = Watched(2, 8, 1.0, 1.0)
+    rings = Watched(2, 8, 1.0, 2.0, 1.0, 3.0)
     last: dict[str, float] = {}
     for queue, earliest, rows, nbytes in transfers:
         end = rings.run(queue, earliest, rows, nbytes)
         start = taken[-1][0]
-        assert start >= max(earliest, last.get(queue, 0.0))
-        assert end == start + -(-rows // min(2, -(-rows // 4))) * nbytes + 1
+        assert start >= max(earliest + 3, last.get(queue, 0.0))
+        assert end == start + -(-rows // min(2, -(-rows // 4))) * (nbytes + 2) + 1
         last[queue] = start
     taken.sort()
     assert all(one[1] <= two[0] for one, two in pairwise(taken))
@@ -241,6 +265,7 @@ def test_presets_say_where_each_of_their_numbers_is_from(name: str) -> None:
     numbers = (
         "hbm_bytes", "sbuf", "psum", "tensor_hz", "vector_hz", "scalar_hz", "gpsimd_hz", "least_cycles", "dma_engines",
         "gpsimd_start_cycles", "float32_passes", "dma_bytes_per_second", "dma_transfer_seconds", "dma_transpose_rate",
+        "dma_descriptor_seconds", "dma_start_seconds",
         "hbm_bytes_per_second", "link_bytes_per_second", "link_seconds",
     )  # fmt: skip
     assert all(number in said for number in numbers)

@@ -238,6 +238,16 @@ def test_fused_moves_what_equation_10_says_at_the_size_of_table_4(comm: Any) -> 
 
 
 @pytest.mark.mpi(ranks=[1])
+@pytest.mark.parametrize("limits", [{}, {"sbuf_partition_bytes": 10_000}])
+def test_each_partition_of_a_transfer_has_a_descriptor(limits: dict[str, int], comm: Any) -> None:
+    """All tiles here have 128 partitions, those that are spilled too."""
+    given = {"kernel": "dense", "payload": False, "limits": limits, "m": 256, "k": 512, "n": 1024}
+    measured = run_on_cores(comm, "xuv", **given)["measured"]
+    assert bool(measured["spill_bytes"]["saved"]) == bool(limits)
+    assert measured["dma_descriptors"] == 128 * measured["engines"]["dma"]["instructions"] > 0
+
+
+@pytest.mark.mpi(ranks=[1])
 @pytest.mark.parametrize("kernel", ["dense", "fused", "mlp"])
 def test_spills_are_traffic_beside_the_kernels_own_and_change_no_number(kernel: str, comm: Any) -> None:
     m, k, r, n, b = 300, 200, 150, 700, Blocks(300, 200, 150, 700)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -27,7 +28,7 @@ from meshrt.studies.waferllm.curves import CURVES, CheckedClaim, ProductPoint, c
 from meshrt.studies.waferllm.energy import wafer_joules
 from meshrt.studies.waferllm.printed import print_part, print_reproduction
 from meshrt.studies.waferllm.published import Cell, Claim
-from meshrt.studies.waferllm.reproduce import NAMES, reproduce, write_files
+from meshrt.studies.waferllm.reproduce import NAMES, of_systems, reproduce, write_files
 from meshrt.studies.waferllm.tables import TABLES
 
 # ------------------------------------------------------------------------------------------------ published data
@@ -418,6 +419,48 @@ def test_tables_of_whole_models(comm: Any, monkeypatch: pytest.MonkeyPatch) -> N
     for own, row in zip(ours, theirs, strict=True):
         assert (row["emulated"] is None) == (own["emulated"] is None)
         assert row["emulated"] is None or row["emulated"] != own["emulated"]
+
+
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.parametrize(
+    ("systems", "emulated", "left_out"),
+    [
+        ((), {"waferllm", "as-published", "t10"}, set()),
+        (("t10-inferred",), {"t10-inferred"}, {"waferllm", "as-published", "t10"}),
+        (("t10-inferred", "t10"), {"t10-inferred", "t10"}, {"waferllm", "as-published"}),
+    ],
+)
+def test_baselines_as_inferred_are_run_where_they_are_named(
+    systems: tuple[str, ...], emulated: set[str], left_out: set[str], comm: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells = [Cell(4, "llama-tiny", system, "4x4", 1000.0, "tokens/s") for system in ("waferllm", "t10", "a100")]
+    monkeypatch.setattr(published, "table", lambda number: cells)
+    monkeypatch.setattr(models, "CONTEXT", 10)
+    store = Store()
+    rows = [row for row in reproduce(comm, Console(), ("4",), WSE2, store, systems=systems)["rows"]
+            if row["system"] != "a100"]  # fmt: skip
+    rates = {row["system"]: row["emulated"] for row in rows if row["emulated"] is not None}
+    assert set(rates) == emulated and len(set(rates.values())) == len(emulated)
+    assert {row["system"] for row in rows if row["note"] == "left out"} == left_out
+    assert len(rows) == len(emulated | left_out) and len(store.outcomes) == len(emulated)
+
+
+def test_systems_choose_the_tables_that_have_them() -> None:
+    assert of_systems(NAMES, False, ()) == list(NAMES)
+    assert of_systems(NAMES, False, ("ladder-inferred",)) == ["2", "3", "4"]
+    assert of_systems(NAMES, False, ("as-published",)) == ["2", "3", "4", "7", "8"]
+    assert of_systems(("5", "4"), True, ("t10-inferred",)) == ["5", "4"]
+    assert of_systems(("gemm",), True, ()) == ["gemm"]
+    for names, system, says in (
+        (
+            ("7", "8"),
+            "t10",
+            "Table 7 and Table 8: no cells of t10, only of waferllm, as-published; Tables 2, 3",
+        ),
+        (("gemm",), "waferllm", "Figure 9, GEMM: no cells of waferllm; Tables 2, 3, 4, 7, 8 have them"),
+    ):
+        with pytest.raises(UsageError, match=re.escape(says)):
+            of_systems(names, True, (system,))
 
 
 @pytest.mark.mpi(ranks=[1])
