@@ -111,13 +111,12 @@ def all_to_all(
     row = sum(one.itemsize * prod(one.shape[1:]) for one in parts[0]) if parts and gpus.payload else 1
     kind = np.dtype(f"V{row}")  # an array of these has a number for each row
     way = _way_to_all(gpus, rows, row_bytes, places)
+    blank = [hollow((n,), NOTHING) for line in rows for n in line]
     held = []
     for gpu, arrays in zip(gpus.mine, parts, strict=True):
-        at = gpu.index - gpus.members.start
-        own = gpus.group.parcels(arrays, at, rows)
-        room = [hollow((rows[part // count][part % count],), NOTHING) for part in range(count * count)]
+        at, room = gpu.index - gpus.members.start, [*blank]
         if gpus.payload:
-            for (source, target), data in own.items():
+            for (source, target), data in gpus.group.parcels(arrays, at, rows).items():
                 assert data is not None
                 room[source * count + target] = data.view(kind)
             for part in {part for step in way.steps for one in step if one.target == at for part in one.parts}:
