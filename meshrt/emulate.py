@@ -18,6 +18,7 @@ from meshrt.ranks.alone import Alone
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
 from meshrt.report import Report, gather_report
+from meshrt.several import Runs, one_report
 from meshrt.version import __version__
 
 if TYPE_CHECKING:
@@ -28,12 +29,13 @@ Own = Callable[..., dict[str, Any]]  # a program: run(block, *, ...)
 
 def emulate(
     comm: Any, board: Board, program: Program, arguments: Mapping[str, Any], *, payload: bool = True,
-    console: Console | None = None, **settings: Any,
+    console: Console | None = None, closes: bool = False, **settings: Any,
 ) -> dict[str, Any] | None:  # fmt: skip
     """Run a program on the ranks of `comm`: the report as the JSON has it, None off rank 0. All ranks call it.
 
-    `arguments` are options of the program, `settings` those of its machine; what is left out has its default.
-    UsageError, LimitError and what else the program raises.
+    `arguments` are options of the program, `settings` those of its machine; what is left out has its default. A program
+    that returns `Runs` is run so often. `closes`: give the machine back at the end on several ranks, too, for who runs
+    many. UsageError, LimitError and what else the program raises.
     """
     start, kind = perf_counter(), find_machine(program.machine)
     values = program.complete(arguments)
@@ -44,13 +46,27 @@ def emulate(
     try:
         result = program.run(machine, **values)
         machine.console.clear()
+        if isinstance(result, Runs):
+            changed = [{**values, **change} for change in result.changes]
+            reports = [
+                emulate(comm, board, program, each, payload=payload, console=console, closes=True, **settings)
+                for each in changed
+            ]
+            whole = [report for report in reports if report is not None]
+            return one_report(whole, _reported(program, values)) if whole else None
         library = "none" if isinstance(comm, Alone) else host.library()
         facts = {"wall_seconds": perf_counter() - start, "mpi": library, "version": __version__}
-        reported = {option.name: values[option.name] for option in program.options if option.reported}
-        return gather_report(program.machine, machine, program.name, reported, result, facts)
+        report = gather_report(program.machine, machine, program.name, _reported(program, values), result, facts)
+        if closes and comm.size > 1:
+            machine.close()
+        return report
     finally:
         if comm.size == 1:  # elsewhere a rank that fails must not wait for the others
             machine.close()
+
+
+def _reported(program: Program, values: Mapping[str, Any]) -> dict[str, Any]:
+    return {option.name: values[option.name] for option in program.options if option.reported}
 
 
 def run(

@@ -24,7 +24,7 @@ LONGEST_CONTEXT = 1 << 20  # tokens that are looked at
 MOST_SIDE = 4096  # cores, of a device that has no limit
 GUESSES = 6  # of a number that fits, before what is left in between is halved
 NUMBERS = ("temperature", "logits")  # options that by shape there is nothing for
-PROMPTS = ("prompt", "prompt_ids", "prompt_tokens")  # options that a context stands for
+PROMPTS = ("prompt", "prompts", "prompt_ids", "prompt_tokens")  # options that a context stands for
 SAMPLES = {"layers_run": 1, "steps_run": 2}  # options of a program by which what is alike is done once
 
 

@@ -84,4 +84,9 @@ def heading(machine: str, report: Mapping[str, Any], path: str) -> str:
 def legend(report: Mapping[str, Any]) -> str:
     """The line under a printed table that explains its marks."""
     present = set(report["kinds"].values())
-    return "; ".join(f"{sign} {text}" for kind, (sign, text) in MARKS.items() if kind in present) + "; others counted"
+    marks = "; ".join(f"{sign} {text}" for kind, (sign, text) in MARKS.items() if kind in present) + "; others counted"
+    if "runs" not in report:
+        return marks
+    return (
+        f"{marks}\n{len(report['runs'])} runs, each on a machine as new, added up; what is the most is of one of them"
+    )

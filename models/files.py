@@ -27,11 +27,14 @@ def find_file(folder: Path, name: str) -> Path | None:
     return path
 
 
-def read_text(path: Path, most: int) -> str:
-    """A UTF-8 file of up to `most` bytes. Raises ModelError."""
+def read_text(path: Path, most: int, part: bool = False) -> str:
+    """A UTF-8 file of up to `most` bytes; of a longer one the whole lines in these, if a `part` will do. Raises
+    ModelError."""
     try:
         with path.open("rb") as stream:
             data = stream.read(most + 1)
+        if len(data) > most and part:
+            data = data[: data.rfind(b"\n") + 1] or data
         if len(data) > most:
             raise ModelError(f"{path}: has more than {most} bytes, which is the limit for such a file")
         return data.decode("utf-8")

@@ -17,6 +17,7 @@ from meshrt.programs.generation.generate import generate, said, write_logits
 from meshrt.programs.generation.keep import open_keep
 from meshrt.programs.generation.options import Asked, taken
 from meshrt.programs.generation.prompt import read_prompt
+from meshrt.programs.generation.several import one_by_one
 from meshrt.programs.mesh import options as own
 from meshrt.programs.mesh.engine import open_engine
 from meshrt.programs.mesh.mixture import make_mixture, report
@@ -25,6 +26,7 @@ from meshrt.programs.mesh.options import How, check_how
 from meshrt.programs.mesh.quantized import check_quantized, told, with_activations
 from meshrt.programs.quantizing import Bits, CompensatorBits, Group, Ranks, Symmetric, quantized_by_shape
 from meshrt.programs.routing import RoutingSeed, RoutingText
+from meshrt.several import Runs
 
 MESH = (8, 8)
 
@@ -35,6 +37,7 @@ def run(
     *,
     model: shared.Model = "llama-tiny",
     prompt: shared.PromptText = None,
+    prompts: shared.Prompts = None,
     prompt_ids: shared.PromptIds = None,
     prompt_tokens: shared.PromptTokens = None,
     context: shared.Context = 0,
@@ -81,7 +84,7 @@ def run(
     checkpoint: shared.Checkpoint = None,
     every: shared.Every = None,
     resume: shared.Resume = False,
-) -> dict[str, Any]:
+) -> dict[str, Any] | Runs:
     """Generate text with a LLaMA, another model (docs/models.md) or a mixture of experts, also a quantized one."""
     arguments = dict(locals())
     del arguments["cores"]
@@ -95,6 +98,11 @@ def run(
     messages = "" if cores.ledger.messages is None else cores.ledger.messages.options
     shared.check_trace(asked, messages, messages)
     check_how(how, cores.payload, context)
+    if prompts is not None:
+        kept = [(cores.ledger.maps_path, "--maps"), (cores.ledger.timeline, "--trace"), (messages, messages)]
+        files = next((name for given, name in kept if given), None)
+        positions = config.max_positions
+        return one_by_one(cores.control, cores.payload, folder, config.vocab_size, positions, prompts, asked, files)
     config = compressing.compressed_by_shape(config, cores.payload, ratio, block)
     config = quantized_by_shape(config, cores.payload, bits, group, symmetric, ranks, compensator_bits)
     check_quantized(config, how)

@@ -71,7 +71,7 @@ def run(
     trace_file: Annotated[str | None, "when they came and how long: CSV (Azure, BurstGPT), or JSON (ShareGPT)"] = None,
     skip_long: Annotated[bool, "leave out requests of a trace that are longer than the model may read"] = False,
     rate: Annotated[float, "how many come in a second, on average; 0: all at once, or as a trace has it"] = 0.0,
-    burstiness: Annotated[float, "shape of the gaps' gamma distribution; 1: Poisson, less: in bursts"] = 1.0,
+    burstiness: Annotated[float, "shape of the gaps' gamma distribution; 1: Poisson, less: in bursts, inf: even"] = 1.0,
     ramp_up_strategy: Annotated[Literal["linear", "exponential"] | None, "how the rate grows"] = None,
     ramp_up_start_rps: Annotated[float, "the rate of the first request", AtLeast(0)] = 0.0,
     ramp_up_end_rps: Annotated[float, "the rate of the last", AtLeast(0)] = 0.0,

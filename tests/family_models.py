@@ -98,11 +98,23 @@ def golden_of(name: str) -> tuple[list[int], NDArray[np.float32]]:
     return found["ids"].tolist(), found["logits"]
 
 
-def random_family(name: str, folder: Path) -> Path:
+def of_eight(name: str) -> dict[str, Any]:
+    """What makes the same kind of model one whose heads eight devices can share."""
+    kind = CASES[name]["model_type"]
+    if kind == "gpt2":
+        return {"n_embd": 48, "n_head": 8}
+    if kind == "opt":
+        return {"hidden_size": 48, "word_embed_proj_dim": 48, "num_attention_heads": 8}
+    heads = {"num_attention_heads": 8, "num_key_value_heads": min(8, 2 * CASES[name]["num_key_value_heads"])}
+    return heads | ({"hidden_size": 48} if kind == "phi3" else {"head_dim": 6})
+
+
+def random_family(name: str, folder: Path, **changes: Any) -> Path:
     """Writes config.json and a float32 model.safetensors as Hugging Face has it, the same for the same name."""
     from safetensors.numpy import save_file
 
-    config, rng = Config.from_dict(CASES[name]), np.random.default_rng([300, [*CASES].index(name)])
+    data = CASES[name] | changes
+    config, rng = Config.from_dict(data), np.random.default_rng([300, [*CASES].index(name)])
     weights = {}
     for tensor, shape in expected_shapes(config).items():
         noise = rng.standard_normal(shape).astype(np.float32)
@@ -113,7 +125,7 @@ def random_family(name: str, folder: Path) -> Path:
         else:
             weights[tensor] = np.float32(0.25) * noise
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(CASES[name], indent=2))
+    (folder / "config.json").write_text(json.dumps(data, indent=2))
     save_file(published(config, weights), folder / "model.safetensors", metadata={"format": "pt"})
     return folder
 

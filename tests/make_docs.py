@@ -95,6 +95,7 @@ def report(machine: str) -> dict[str, Any]:
         "result": {"type": "object", "description": "what the program says of itself"},
         "measured": part(machine, phase=False),
         "phases": {"type": "array", "items": part(machine, phase=True)},
+        **({} if machine == "gpu" else {"runs": runs(machine)}),
         "host": {"type": "object", "required": ["ranks", "wall_seconds"], "description": KINDS["host"]},
         "kinds": {
             "type": "object",
@@ -103,9 +104,21 @@ def report(machine: str) -> dict[str, Any]:
             "description": "what each number is, by its path; " + "; ".join(f"{k}: {v}" for k, v in KINDS.items()),
         },
     }
-    required = [name for name in properties if name not in ("wafer", "groups")]
+    required = [name for name in properties if name not in ("wafer", "groups", "runs")]
     return {"title": f"of {machine}", "type": "object", "properties": properties, "required": required,
             "additionalProperties": False}  # fmt: skip
+
+
+def runs(machine: str) -> dict[str, Any]:
+    """The schema of what each of several runs measured."""
+    same = f"#/anyOf/{[*MACHINES].index(machine)}/properties"
+    each = {name: {"$ref": f"{same}/{name}"} for name in ("measured", "phases")}
+    return {
+        "type": "array", "minItems": 1,
+        "items": {"type": "object", "properties": each, "required": [*each], "additionalProperties": False},
+        "description": "what each of several runs measured, each on a machine that is as new; `measured` and `phases`"
+        " of the report are their sums, and what is the most of something is that of one of them",
+    }  # fmt: skip
 
 
 def schema() -> str:

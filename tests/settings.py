@@ -79,6 +79,7 @@ BASE: dict[str, dict[str, Any]] = {
     "serve gpu": {"@tp": 2, "requests": 4, "prompt_tokens": "5", "output_tokens": "3"},
 }
 NUMBERS = {"@payload": True}
+LINES = NUMBERS | {"prompt_ids": None, "prompts": "{tmp}/prompts"}
 RAMP = {"ramp_up_start_rps": 10.0, "ramp_up_end_rps": 1000.0}
 SQUARE: dict[str, Any] = {"@mesh": (6, 6), "k": 12, "n": 12}
 DRAWN = NUMBERS | {"temperature": 5.0, "max_new_tokens": 6, "ignore_eos": True}
@@ -91,6 +92,7 @@ EXPERTS: dict[str, Any] = {
 
 GENERATION = [
     Row("prompt", "One day", "result.prompt_ids", OTHER, {"prompt_ids": None}),
+    Row("prompts", "{tmp}/prompts", "result.requests", APPEARS, NUMBERS | {"prompt_ids": None}),
     Row("prompt_ids", "1,2,3", "phases.prefill.tokens", becomes(5, 3)),
     Row("prompt_tokens", 7, "phases.prefill.tokens", becomes(4, 7), {"prompt_ids": None, "prompt_tokens": 4}),
     Row("max_new_tokens", 5, "phases.decode.tokens", becomes(2, 4)),
@@ -350,7 +352,6 @@ ROWS: dict[str, list[Row]] = {
         *ON_CODES,
         *ON_EXPERTS,
         Row("context", 64, "phases.decode.flops", GROWS, {"prompt_ids": None, "context": 8}),
-        Row("prompts", "{tmp}/prompts", "result.requests", APPEARS, NUMBERS | {"prompt_ids": None}),
         Row("micro_batches", 5, "measured.collectives.send.calls", GROWS, {"@pp": 2}, "a token each, of 5"),
     ],
     "lowrank gpu": [
@@ -358,7 +359,6 @@ ROWS: dict[str, list[Row]] = {
         *ON_GPUS,
         *ON_CODES,
         *ON_EXPERTS,
-        Row("prompts", "{tmp}/prompts", "result.requests", APPEARS, NUMBERS | {"prompt_ids": None}),
         Row("max_batch", 1, "measured.launches", GROWS, NUMBERS | {"prompt_ids": None, "prompts": "{tmp}/prompts"}),
         Row("max_prefill_tokens", 1, "measured.launches", GROWS,
             NUMBERS | {"prompt_ids": None, "prompts": "{tmp}/prompts"}),
@@ -472,15 +472,17 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
       )),
     ("serve gpu", {"swap_space": 1000}, "--swap-space is for --preemption swap"),
     ("llama gpu", {"micro_batches": 2}, "--micro-batches is for pipelines"),
-    *((f"{name} gpu", NUMBERS | {"prompt_ids": None, "prompts": "{tmp}/prompts"} | given, says)
-      for name in ("llama", "lowrank") for given, says in (
+    *((name, LINES | given, says)
+      for name in ("llama mesh", "llama neuron", "llama arm", "llama gpu", "lowrank gpu") for given, says in (
           ({"prompt_ids": "1"}, "--prompts has prompts already"),
           ({"logits": "{tmp}/l.npy"}, "--logits is for one prompt"),
       )),
-    ("llama gpu", NUMBERS | {"prompt_ids": None, "prompts": "{tmp}/prompts", "temperature": 1.0}, "likeliest tokens"),
-    ("llama gpu", NUMBERS | {"prompt_ids": None, "prompts": "{tmp}/prompts", "checkpoint": "{tmp}/s"}, "one prompt"),
+    *((f"llama {machine}", LINES | given, says)
+      for machine in ("mesh", "neuron", "arm", "gpu") for given, says in (
+          ({"temperature": 1.0}, "likeliest tokens"), ({"checkpoint": "{tmp}/s"}, "one prompt"),
+          ({"max_new_tokens": 99999}, "positions of the model"),
+      )),
     ("lowrank gpu", {"logits": "{tmp}/l.npy"}, "--logits"),
-    ("lowrank gpu", NUMBERS | {"prompt_ids": None, "prompts": "{tmp}/prompts", "logits": "{tmp}/l.npy"}, "one prompt"),
     *((f"llama {on}", {"block": 16}, "of the ranks of --ratio") for on in ("mesh", "neuron")),
     *((f"llama {on}", NUMBERS | {"ratio": 0.5}, "gives shapes only") for on in ("mesh", "neuron")),
     ("llama mesh", {"ratio": 0.5, "bits": 3}, "and this model has some in two factors"),

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 # Options of llama that a dialogue answers itself, or has no use for.
 OWN = (
-    "model", "prompt", "prompt_ids", "prompt_tokens", "context", "layers_run", "logits", "checkpoint", "every",
-    "resume",
+    "model", "prompt", "prompts", "prompt_ids", "prompt_tokens", "context", "layers_run", "logits", "checkpoint",
+    "every", "resume",
 )  # fmt: skip
 LONGER = 4  # times its prompt and first answer: what a run has room for, up to the model's positions
 

@@ -91,6 +91,9 @@ def reproduce_waferllm(
 @command.command("neuronmm")
 @click.argument("tables", nargs=-1, metavar="[TABLE]...")
 @click.option("--device", type=shared.Name([*NEURON_PRESETS]), default="trn1", show_default=True, help="The machine.")
+@click.option(
+    "--kernels", metavar="DIR", help="A checkout of the paper's own kernels: run beside ours in Tables 1, 3, 4 and 7."
+)
 @cache
 @click.option("--csv", "csv_folder", metavar="FOLDER", help="Write tables.csv, shares.csv and figure6.csv.")
 @click.option("--png", "png_folder", metavar="FOLDER", help="Draw figure6.png; needs matplotlib.")
@@ -100,15 +103,20 @@ def neuronmm(tables: tuple[str, ...], **options: Any) -> None:
 
     TABLE is 1, 3 to 7 or figure6; without any, all of them, which takes a few minutes: share it out with mpirun. Or
     tp32, which is not of the paper: AWS's own latencies on 32 cores.
+
+    Published kernels are run as they are by meshrt.nki, after a comparison with NumPy: some seconds each for Tables 1
+    and 7, a minute or two for each of Table 4. Nothing is fetched.
     """
     sys.exit(failure.run_guarded(lambda comm, board: reproduce_neuronmm(comm, tables, **options)))
 
 
 def reproduce_neuronmm(
-    comm: Intracomm, tables: tuple[str, ...], *, device: str, cache: str | None, csv_folder: str | None,
-    png_folder: str | None, form: str, json_path: str | None, quiet: bool,
+    comm: Intracomm, tables: tuple[str, ...], *, device: str, kernels: str | None, cache: str | None,
+    csv_folder: str | None, png_folder: str | None, form: str, json_path: str | None, quiet: bool,
 ) -> int:  # fmt: skip
     """One rank's part of a reproduction."""
+    from pathlib import Path
+
     from meshrt.studies.files import check_outputs
     from meshrt.studies.neuronmm import reproduce as study
     from meshrt.studies.neuronmm.printed import said
@@ -117,7 +125,8 @@ def reproduce_neuronmm(
     names = _chosen("table or figure", tables, study.NAMES) if tables else study.OF_THE_PAPER
     check_outputs(csv_folder, png_folder)
     console = shared.start(comm, json_path, quiet, form=form)
-    document = study.reproduce(comm, console, names, find_neuron_device(device), open_store(cache, "neuronmm"))
+    machine, folder = find_neuron_device(device), None if kernels is None else Path(kernels)
+    document = study.reproduce(comm, console, names, machine, open_store(cache, "neuronmm"), folder)
     if comm.rank == 0:
         written = study.write_files(document, csv_folder, png_folder)
         _deliver(document, written, said(document), form, json_path, quiet)

@@ -133,7 +133,8 @@ class Gpus:
         """Each GPU's arrays, rows in order of the GPUs that they are for, to `outs`, in order of those that sent them.
 
         `rows` [from][to], known to all; a row is `row_bytes` on a link. Where links join neighbours only, parts are
-        handed on round the ring. Each GPU's protocol is the fastest for the largest of its parts.
+        handed on round the ring. Each GPU's protocol is the fastest for the largest of its parts. Over several nodes
+        parts may be handed on inside the node before they leave it (ranks/hierarchy.py).
         """
         if self.count == 1:
             for sources, targets in zip(parts, outs, strict=True):
@@ -141,8 +142,14 @@ class Gpus:
                     if self.payload:
                         target[...] = source
             return
-        if self.node_size is not None and self.node_size < self.count:
-            raise UsageError("all_to_all goes over links of one level: leave --node-size away")
+        if not self.one_level:
+            made, start, held = nodes.all_to_all(self, parts, rows, row_bytes)
+            self._launch_round(made, start, [0.0 for _ in self.mine], [0.0 for _ in self.mine])
+            for gpu, found, targets, handed in zip(self.mine, held, outs, made.handed, strict=True):
+                self.group.unpack(nodes.arrived(found, gpu.index, rows, self.payload), targets, gpu.index, rows)
+                gpu.count("all_to_all_parts", handed)
+            made.close()
+            return
         times, begins, links = [], [], []
         for gpu in self.mine:
             largest = row_bytes * max(n for to, n in enumerate(rows[gpu.index]) if to != gpu.index)

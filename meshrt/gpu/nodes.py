@@ -8,6 +8,7 @@ begins with the start of the slower one. Other groups that send at the same time
 
 from collections.abc import Sequence
 from functools import lru_cache
+from math import prod
 from typing import Protocol as Shape
 
 import numpy as np
@@ -19,11 +20,14 @@ from meshrt.ranks.control import Control
 from meshrt.ranks.course import BETWEEN, INSIDE, Course, Members, seconds_of
 from meshrt.ranks.group import Group, hollow
 from meshrt.ranks.hierarchy import ALGORITHMS, Steps, collective, send
+from meshrt.ranks.hierarchy import all_to_all as all_to_all_steps
+from meshrt.ranks.pairs import Held, Table
 from meshrt.ranks.rings import Link
 from meshrt.records import dataclass
 
 Arrays = list[np.ndarray]
 
+NOTHING = np.dtype("V1")  # of rows that are not here
 AUTO = "auto"
 WAYS = (AUTO, *ALGORITHMS)
 
@@ -98,6 +102,55 @@ def course(
     return made, way.start
 
 
+def all_to_all(
+    gpus: Joined, parts: Sequence[Arrays], rows: Table, row_bytes: int
+) -> tuple[Course, float, list[Arrays]]:  # fmt: skip
+    """An all-to-all to be run, what it takes before its first step, and for each hosted GPU the bytes of all parts,
+    source * count + target of them, where they are and come to."""
+    count, places = gpus.count, _nodes(gpus, gpus.members)
+    row = sum(one.itemsize * prod(one.shape[1:]) for one in parts[0]) if parts and gpus.payload else 1
+    kind = np.dtype(f"V{row}")  # an array of these has a number for each row
+    way = _way_to_all(gpus, rows, row_bytes, places)
+    blank = [hollow((n,), NOTHING) for line in rows for n in line]
+    held = []
+    for gpu, arrays in zip(gpus.mine, parts, strict=True):
+        at, room = gpu.index - gpus.members.start, [*blank]
+        if gpus.payload:
+            for (source, target), data in gpus.group.parcels(arrays, at, rows).items():
+                assert data is not None
+                room[source * count + target] = data.view(kind)
+            for part in {part for step in way.steps for one in step if one.target == at for part in one.parts}:
+                room[part] = np.empty(room[part].shape, kind)
+        held.append(room)
+    owners = tuple(gpus.group.owner(member) for member in gpus.members)
+    members = Members(owners, places, way.links)
+    made = Course(gpus.control, "all_to_all", way.steps, members, held, [], gpus.payload, gpus.group.wait)
+    return made, way.start, held
+
+
+def arrived(found: Arrays, member: int, rows: Table, payload: bool) -> Held:
+    """Of these parts the bytes of those for a member, as a group unpacks them; nothing without payload."""
+    count = len(rows) if payload else 0
+    return {
+        (source, member): found[source * count + member].view(np.uint8)
+        for source in range(count) if rows[source][member]
+    }  # fmt: skip
+
+
+def _way_to_all(gpus: Joined, rows: Table, row_bytes: int, places: tuple[int, ...]) -> Way:
+    """The asked one, or the one that would be over first."""
+    device, size = gpus.device, gpus.count
+    share = size // len({*places})
+    nbytes = [row_bytes * rows[part // size][part % size] for part in range(size * size)]
+    asked = ("ring", "hierarchical") if gpus.collectives == AUTO else (gpus.collectives,)
+    adapters = min(gpus.node_size or 1, device.node_adapters) * device.network_bytes_per_second / share
+    ways = []
+    for algorithm in asked:
+        steps = all_to_all_steps(algorithm, size, share, rows, device.neighbours)
+        ways.append(_timed(device, steps, places, (device.link_bytes_per_second, adapters), nbytes, row_bytes))
+    return min(ways, key=lambda way: way.seconds)
+
+
 def passed(
     source: Joined, target: Joined, parts: Arrays, outs: Arrays, itemsize: int
 ) -> tuple[Course, float]:  # fmt: skip
@@ -149,21 +202,29 @@ def _way(
         senders = 1 if algorithm == "ring" or kind == "broadcast" else share
         network = min(node_size or 1, device.node_adapters) * device.network_bytes_per_second / senders
         rates = device.link_bytes_per_second, network
-        found = []
-        for level, protocols in ((INSIDE, device.protocols), (BETWEEN, device.network_protocols)):
-            sent = [
-                max((sum(counts[part] for part in one.parts) for one in step if level == _level(nodes, one)), default=0)
-                for step in steps if any(level == _level(nodes, one) for one in step)
-            ]  # fmt: skip
-            found.append((_fastest(protocols, rates[level], len(sent), itemsize * max(sent, default=0)), bool(sent)))
-        inside, between = (
-            _link(protocol, rate, itemsize) for (protocol, _), rate in zip(found, rates, strict=True)
-        )  # fmt: skip
-        start = max((protocol.seconds for protocol, used in found if used), default=0.0)
-        members = Members((0,) * size, nodes, (inside, between))
-        seconds = start + seconds_of(steps, members, [itemsize * count for count in counts])
-        ways.append(Way(steps, members.links, start, seconds))
+        ways.append(_timed(device, steps, nodes, rates, [itemsize * count for count in counts], itemsize))
     return min(ways, key=lambda way: way.seconds)
+
+
+def _timed(
+    device: GpuDevice, steps: Steps, nodes: tuple[int, ...], rates: tuple[float, float], nbytes: Sequence[int],
+    itemsize: int,
+) -> Way:  # fmt: skip
+    """Steps over links of these rates, with the protocol of each level that is the fastest for its largest transfers.
+    `nbytes` of each part, whose numbers have `itemsize` each."""
+    found = []
+    for level, protocols in ((INSIDE, device.protocols), (BETWEEN, device.network_protocols)):
+        sent = [
+            max((sum(nbytes[part] for part in one.parts) for one in step if level == _level(nodes, one)), default=0)
+            for step in steps if any(level == _level(nodes, one) for one in step)
+        ]  # fmt: skip
+        found.append((_fastest(protocols, rates[level], len(sent), max(sent, default=0)), bool(sent)))
+    inside, between = (
+        _link(protocol, rate, itemsize) for (protocol, _), rate in zip(found, rates, strict=True)
+    )  # fmt: skip
+    start = max((protocol.seconds for protocol, used in found if used), default=0.0)
+    members = Members((0,) * len(nodes), nodes, (inside, between))
+    return Way(steps, members.links, start, start + seconds_of(steps, members, nbytes))
 
 
 def _level(nodes: tuple[int, ...], transfer: tuple[int, int, object, bool]) -> int:

@@ -19,6 +19,7 @@ from meshrt.ranks.alone import Alone
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
 from meshrt.records import dataclass
+from meshrt.several import Runs
 
 
 @dataclass(frozen=True)
@@ -44,17 +45,21 @@ def weigh(program: Program, arguments: Mapping[str, Any], settings: Mapping[str,
     LimitError where route entries are too few, UsageError.
     """
     device = find_device(settings.get("device", "wse2"), core_memory=settings.get("core_memory"))
+    own: dict[str, Any] = {**settings, "device": device}
     try:  # some programs fill what memory there is
-        block, result = _held(program, arguments, {**settings, "device": device})
+        block, result = _held(program, arguments, own)
     except LimitError:
-        endless = {"device": replace(device, core_memory=None), "core_memory": None}
-        block, result = _held(program, arguments, {**settings, **endless})
+        own |= {"device": replace(device, core_memory=None), "core_memory": None}
+        block, result = _held(program, arguments, own)
+    if isinstance(result, Runs):  # each on a machine of its own: the one that takes most
+        each = [weigh(program, {**arguments, **change}, settings) for change in result.changes]
+        return max(each, key=lambda one: one.nbytes)
     return _fullest(block, device.core_memory, result)
 
 
 def _held(
     program: Program, arguments: Mapping[str, Any], settings: Mapping[str, Any]
-) -> tuple[Block, Mapping[str, Any]]:
+) -> tuple[Block, Mapping[str, Any] | Runs]:
     """The cores at the end of the program, and what it returned. LimitError, UsageError."""
     block = open_machine(Alone(), Board.alone(), program.mesh, False, Console(), timed=False, **settings)
     result = program.run(block, **arguments)

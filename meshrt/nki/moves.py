@@ -23,7 +23,8 @@ from meshrt.nki.tensor import Tensor
 
 
 def transfer(dst: Tensor, src: Tensor, mask: Any = None, turn: Sequence[int] | None = None, op: Any = None) -> None:
-    """One DMA, of what the mask leaves; `turn` permutes the axes on the way, at part of the bandwidth."""
+    """One DMA, of what the mask leaves; `turn` permutes the axes on the way, at part of the bandwidth. The mask of a
+    turned one has the source's axes."""
     launch = session()
     core = launch.core
     src.settle()
@@ -35,14 +36,15 @@ def transfer(dst: Tensor, src: Tensor, mask: Any = None, turn: Sequence[int] | N
     shape = src.shape if turn is None else tuple(src.shape[axis] for axis in turn)
     if squeezed(dst.shape) != squeezed(shape) and dst.size != src.size:
         raise UsageError(f"a DMA of {list(shape)} does not fit {list(dst.shape)}")
-    aligned = dst.shape if mask is not None and len(dst.shape) == len(np.shape(mask)) else src.shape
-    extents, scattered = masked(mask, aligned)
+    like_dst = turn is None and mask is not None and len(dst.shape) == len(np.shape(mask))
+    extents, scattered = masked(mask, dst.shape if like_dst else src.shape)
     if extents is not None and 0 in extents:
         return
     if scattered is not None:
-        _scattered(dst, src, scattered)
+        _scattered(dst, src, scattered, turn)
         return
-    read, write = src.place(extents), dst.place(_fitting(extents, src.shape, dst.shape))
+    turned = extents if extents is None or turn is None else tuple(extents[axis] for axis in turn)
+    read, write = src.place(extents), dst.place(_fitting(turned, shape, dst.shape))
     read.check_written("a DMA")
     check_carried(launch, read, "a DMA")
     slower = 1.0 if turn is None else 1 / core.device.dma_transpose_rate
@@ -64,13 +66,14 @@ def _fitting(extents: Any, shape: tuple[int, ...], other: tuple[int, ...]) -> An
     return tuple(1 if size == 1 else next(rest) for size in other)
 
 
-def _scattered(dst: Tensor, src: Tensor, kept: np.ndarray) -> None:
+def _scattered(dst: Tensor, src: Tensor, kept: np.ndarray, turn: Sequence[int] | None) -> None:
     """A transfer of the elements that a mask picks, one by one."""
     assert src.pattern is not None and dst.pattern is not None
-    chosen_, places = (
-        tensor.pattern.listed().reshape(kept.shape)[kept].reshape(-1, 1)  # type: ignore[union-attr]
-        for tensor in (src, dst)
-    )
+    places = dst.pattern.listed()
+    if turn is not None:
+        shape = tuple(kept.shape[axis] for axis in turn)
+        places = places.reshape(shape).transpose(np.argsort(turn))
+    chosen_, places = (listed.reshape(kept.shape)[kept].reshape(-1, 1) for listed in (src.pattern.listed(), places))
     one = Tensor(src.buffer, src.dtype, home=src.home, pattern=Pattern(chosen_.shape, (0, 0), elements=chosen_))
     two = Tensor(dst.buffer, dst.dtype, home=dst.home, pattern=Pattern(places.shape, (0, 0), elements=places))
     transfer(two, one)

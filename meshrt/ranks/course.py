@@ -55,7 +55,8 @@ class Course:
     """`steps` among `members`, ready to `run` again and again.
 
     `chunks`: of each hosted member the parts of its array, where numbers are and come to; `copies` (target, source) are
-    made first. `sent` has the bytes that each hosted member sends in a run, `between` those of them between nodes.
+    made first. `sent` has the bytes that each hosted member sends in a run, `between` those of them between nodes,
+    `handed` the parts.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class Course:
         self.mine = {member: at for at, member in enumerate(
             number for number, rank in enumerate(members.ranks) if rank == control.rank
         )}  # fmt: skip
-        self.sent, self.between = ([0 for _ in chunks] for _ in range(2))
+        self.sent, self.between, self.handed = ([0 for _ in chunks] for _ in range(3))
         self.touched = [Touched() for _ in chunks]
         self.messages = self.message_bytes = 0
         self._what = f"{control.name}: {kind}".encode()
@@ -88,6 +89,7 @@ class Course:
                 nbytes = sum(link.nbytes(self.chunks[source][part]) for part in transfer.parts)
                 self.sent[source] += nbytes
                 self.between[source] += nbytes * level
+                self.handed[source] += len(transfer.parts)
                 to = target if message is None else message
                 assert to is not None
                 moves.sends.append((source, nbytes / link.bytes_per_second, link.latency, to))

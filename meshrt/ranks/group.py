@@ -176,10 +176,10 @@ class Group:
         row = sum(one.itemsize * prod(one.shape[1:]) for one in parts[0]) if self.payload else 0
         counted, real = ([[count * each for count in line] for line in rows] for each in (row_bytes, row))
         exchange = Exchange(self.control, self.mine, self.size, counted, real, neighbours, self.wait, at_once)
-        held = [self._parcels(arrays, member, rows) for arrays, member in zip(parts, self.mine, strict=True)]
+        held = [self.parcels(arrays, member, rows) for arrays, member in zip(parts, self.mine, strict=True)]
         sent = exchange.run(held, times, links)
         for at, member in enumerate(self.mine):
-            self._unpack(held[at], outs[at], member, rows)
+            self.unpack(held[at], outs[at], member, rows)
             kind = self.traffic[at].setdefault("all_to_all", Traffic())
             kind.calls += 1
             kind.bytes += sent.bytes[at]
@@ -189,7 +189,7 @@ class Group:
         self.message_bytes += sent.message_bytes
         return sent.hops
 
-    def _parcels(self, arrays: Arrays, member: int, rows: Table) -> Held:
+    def parcels(self, arrays: Arrays, member: int, rows: Table) -> Held:
         """The bytes of a member's parts, by from and to."""
         ends = [*accumulate(rows[member])]
         return {
@@ -199,7 +199,7 @@ class Group:
             for to, end in enumerate(ends)
         }  # fmt: skip
 
-    def _unpack(self, held: Held, outs: Arrays, member: int, rows: Table) -> None:
+    def unpack(self, held: Held, outs: Arrays, member: int, rows: Table) -> None:
         """What is for a member, in order of those from whom it is, to its arrays."""
         end = 0
         for source, line in enumerate(rows):

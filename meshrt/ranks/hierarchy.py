@@ -17,6 +17,7 @@ from meshrt.errors import UsageError
 
 ALGORITHMS = ("ring", "hierarchical", "tree")
 Parts = tuple[int, ...]
+Pair = tuple[int, int]  # the source and the target of a part
 
 
 class Transfer(NamedTuple):
@@ -54,6 +55,62 @@ def collective(kind: str, algorithm: str, size: int, share: int, root: int = 0) 
     own_of = [[(one,) for one in each] for each in peers]
     between = [_beside(act(each, own) for each, own in zip(peers, own_of, strict=True)) for act in (scattered, spread)]
     return _joined(_wanted(kind, [inside[0], between[0]], [between[1], inside[1]]))
+
+
+def all_to_all(
+    algorithm: str, size: int, share: int, rows: Sequence[Sequence[int]], neighbours: bool = False
+) -> Steps:  # fmt: skip
+    """Part source * size + target of each source to its target; of `rows` [from][to], empty parts are not sent.
+
+    A "ring" is flat: in each step everybody sends to who is so many places farther, whatever is between them. Else, and
+    where links inside a node join `neighbours` only, parts go inside their node first, to who has the place there that
+    their target has in its own, and from there those of all sources of a node together to the target (as the
+    hierarchical all-to-all of DeepSpeed-MoE, Rajbhandari et al. 2022).
+    """
+    steps: list[list[tuple[int, int, Sequence[Pair]]]]
+    if algorithm == "ring" and not neighbours:
+        steps = [
+            [(at, (at + far) % size, ((at, (at + far) % size),)) for at in range(size)] for far in range(1, size)
+        ]  # fmt: skip
+    else:
+        steps = _inside(size, share, neighbours) + [
+            [
+                (at, to, tuple((source, to) for source in range(at // share * share, at // share * share + share)))
+                for at in range(size) for to in ((at + far * share) % size,)
+            ]
+            for far in range(1, size // share)
+        ]  # fmt: skip
+    return tuple(
+        tuple(
+            Transfer(source, target, kept, False)
+            for source, target, parts in step
+            if (kept := tuple(one * size + other for one, other in parts if rows[one][other]))
+        )
+        for step in steps
+    )
+
+
+def _inside(size: int, share: int, neighbours: bool) -> list[list[tuple[int, int, Sequence[Pair]]]]:
+    """Steps in which all parts come to who has their target's place in its node: (from, to, parts)."""
+
+    def bundle(source: int, far: int) -> list[Pair]:
+        """What a source has for those places of all nodes that are so much farther than its own."""
+        return [(source, target) for target in range((source + far) % share, size, share)]
+
+    def beside(at: int, far: int) -> int:
+        return at // share * share + (at + far) % share
+
+    if not neighbours:
+        return [[(at, beside(at, far), (*bundle(at, far),)) for at in range(size)] for far in range(1, share)]
+    return [
+        [
+            (at, beside(at, 1), tuple(
+                part for further in range(far, share) for part in bundle(beside(at, 1 - far), further)
+            ))
+            for at in range(size)
+        ]
+        for far in range(1, share)
+    ]  # fmt: skip
 
 
 def send(pairs: Sequence[tuple[int, int]]) -> Steps:

@@ -22,7 +22,9 @@ from meshrt.programs.generation.generate import generate, said, write_logits
 from meshrt.programs.generation.keep import open_keep
 from meshrt.programs.generation.options import Asked, taken
 from meshrt.programs.generation.prompt import read_prompt
+from meshrt.programs.generation.several import one_by_one
 from meshrt.programs.routing import Routing, RoutingSeed, RoutingText, imbalance, make_routing
+from meshrt.several import Runs
 from meshrt.whole import whole
 
 MACHINE = "arm"
@@ -33,6 +35,7 @@ def run(
     *,
     model: shared.Model = "llama-tiny",
     prompt: shared.PromptText = None,
+    prompts: shared.Prompts = None,
     prompt_ids: shared.PromptIds = None,
     prompt_tokens: shared.PromptTokens = None,
     context: shared.Context = 0,
@@ -70,7 +73,7 @@ def run(
     checkpoint: shared.Checkpoint = None,
     every: shared.Every = None,
     resume: shared.Resume = False,
-) -> dict[str, Any]:
+) -> dict[str, Any] | Runs:
     """Generate text with a LLaMA or another model (docs/models.md) in W4A8 on Arm cores that share a memory.
 
     Weights are a folder's own codes (meshrt quantize, 2 to 8 bits), or are rounded to nearest when they are read.
@@ -92,6 +95,9 @@ def run(
     choice = make_choice(asked, soc.payload, config.eos_token_ids)
     shared.check(asked, soc.payload, config.layers)
     shared.check_trace(asked, soc.trace_path)
+    if prompts is not None:
+        kept, positions = "--trace" if soc.trace_path else None, config.max_positions
+        return one_by_one(soc.control, soc.payload, folder, config.vocab_size, positions, prompts, asked, kept)
     scheme = scheme_of(config, bits, group, symmetric, head_bits, activations)
     config = config if layers is None else replace(config, layers=layers)
     check_layers(soc, config, layers_run, flash)

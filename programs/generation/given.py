@@ -32,16 +32,16 @@ def prompt_text(control: Control, prompt: str) -> str:
     return text
 
 
-def read_shared(control: Control, named: str, path: str | None, way: str = "") -> str:
+def read_shared(control: Control, named: str, path: str | None, way: str = "", part: bool = False) -> str:
     """The text of a file, of standard input where it is None, on all ranks; they call it together. UsageError.
 
-    `named` is what it was asked for by, `way` what a message ends with.
+    `named` is what it was asked for by, `way` what a message ends with; `part` is that of `read_text`.
     """
     text: str = ""
     problem: str | None = None
     if control.rank == 0:
         try:
-            text = read_input(control) if path is None else read_text(Path(path), MAX_TEXT_BYTES)
+            text = read_input(control) if path is None else read_text(Path(path), MAX_TEXT_BYTES, part)
         except ModelError as error:
             problem = f"{named} cannot be read: {error}{way}"
     problem, text = control.bcast((problem, text))

@@ -26,7 +26,7 @@ from meshrt.records import dataclass
 SAMPLE = 4096  # bytes of each tensor by which a model is known again
 SHOWN = 40  # characters of an argument in a message
 # Arguments that may be others where a generation goes on; model and prompt may have other names, and are compared.
-MAY_CHANGE = {"model", "prompt", "prompt_ids", "prompt_tokens", "logits", "checkpoint", "every", "resume"}
+MAY_CHANGE = {"model", "prompt", "prompts", "prompt_ids", "prompt_tokens", "logits", "checkpoint", "every", "resume"}
 
 
 @dataclass(frozen=True, eq=False)

@@ -42,7 +42,7 @@ def parse_lengths(option: str, text: str) -> tuple[int, int]:
 @dataclass(frozen=True)
 class Arrivals:
     """`rate` requests in a second, 0: all at once. Gaps are of a gamma distribution of shape `burstiness`: 1 is a
-    Poisson process, less is more bursty. Or the rate goes from `first` to `last` from request to request."""
+    Poisson process, less is more bursty, inf even. Or the rate goes from `first` to `last` from request to request."""
 
     rate: float = 0.0
     burstiness: float = 1.0
@@ -76,7 +76,8 @@ class Arrivals:
             rates = self.first * (self.last / self.first) ** share
         else:
             rates = np.full(count, self.rate)
-        times = np.cumsum(rng.gamma(self.burstiness, 1 / (rates * self.burstiness)))
+        even = np.isinf(self.burstiness)
+        times = np.cumsum(1 / rates if even else rng.gamma(self.burstiness, 1 / (rates * self.burstiness)))
         return times if self.ramp else times * (count / self.rate / times[-1])
 
 

@@ -1,7 +1,7 @@
 """The figures of `vllm bench serve`, by its names and definitions (vllm/benchmarks/serve.py), and what they warn of.
 
 Time counts from the start of the benchmark, a request's latencies from when it was sent. `tpot` is (end - first token)
-/ (tokens - 1), and in goodput 0 of a single token; peaks are of whole seconds.
+/ (tokens - 1), and in goodput 0 of a single token; the peak of tokens is of whole seconds.
 """
 
 from collections.abc import Mapping, Sequence
@@ -93,16 +93,13 @@ def _spread(name: str, values: np.ndarray, percentiles: Sequence[float]) -> dict
 
 
 def _peaks(requests: Sequence[Request]) -> dict[str, Any]:
-    """Most tokens in a second, and most requests that were open in one."""
+    """Most tokens in a second, and most requests that were open at once: one that ends when another is sent is not."""
     first = min(one.begin for one in requests)
     seconds = np.concatenate([np.asarray(one.times) - first for one in requests]).astype(np.int64)
-    open_in = np.zeros(int(seconds.max()) + 2, np.int64)
-    for one in requests:
-        open_in[int(one.begin - first)] += 1
-        open_in[int(one.times[-1] - first) + 1] -= 1
+    ends = sorted((time, change) for one in requests for time, change in ((one.begin, 1), (one.times[-1], -1)))
     return {
         "max_output_tokens_per_s": float(np.bincount(seconds).max()),
-        "max_concurrent_requests": int(np.cumsum(open_in).max()),
+        "max_concurrent_requests": int(np.cumsum([change for _, change in ends]).max()),
     }
 
 

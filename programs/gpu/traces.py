@@ -2,9 +2,10 @@
 
 CSV files are told apart by their header. Azure's (github.com/Azure/AzurePublicDataset, 2023 and 2024): TIMESTAMP,
 ContextTokens, GeneratedTokens, with dates. BurstGPT's (github.com/HPMLL/BurstGPT): Timestamp, Request tokens, Response
-tokens and others, with seconds. One's own: time, prompt_tokens, output_tokens, and priority if it has one. JSON files
-are lists of dialogues as ShareGPT's, {"conversations": [{"value": TEXT}, {"value": TEXT}, ..]}: the first text is a
-prompt, the second an answer of that length, as `vllm bench serve` reads it; they have no times.
+tokens and others (Model, Total tokens, Log Type; in its third part Session ID and Elapsed time, too), with seconds.
+One's own: time, prompt_tokens, output_tokens, and priority if it has one. JSON files are lists of dialogues as
+ShareGPT's, {"conversations": [{"value": TEXT}, {"value": TEXT}, ..]}: the first text is a prompt, the second an answer
+of that length, as `vllm bench serve` reads it; they have no times.
 """
 
 import csv
@@ -48,8 +49,14 @@ class Trace:
 
 def read_trace(control: Control, path: str, most: int | None) -> Trace:
     """The first `most` requests of a file, on all ranks. UsageError."""
-    text = read_shared(control, f"--trace-file {path}", path)
-    trace = _dialogues(path, text, most) if text.lstrip()[:1] in ("[", "{") else _table(path, text, most)
+    named, way = f"--trace-file {path}", "" if most is None else "; give its first lines, or fewer --requests"
+    text = read_shared(control, named, path, way, part=most is not None)
+    if text.lstrip()[:1] in ("[", "{"):  # of dialogues no part can be read
+        trace = _dialogues(path, read_shared(control, named, path, way), most)
+    else:
+        trace = _table(path, text, most)
+        if most is not None and len(trace.calls) < most:
+            read_shared(control, named, path, way)  # UsageError, if there would be more
     if not trace.calls:
         raise UsageError(f"--trace-file {path} has no request with a prompt and an answer")
     return trace

@@ -19,9 +19,11 @@ from meshrt.programs.generation.generate import generate, said, write_logits
 from meshrt.programs.generation.keep import open_keep
 from meshrt.programs.generation.options import Asked, taken
 from meshrt.programs.generation.prompt import read_prompt
+from meshrt.programs.generation.several import one_by_one
 from meshrt.programs.neuron.engine import NeuronEngine
 from meshrt.programs.neuron.model import place_model
 from meshrt.programs.quantizing import Bits, Group, Symmetric, quantized_by_shape
+from meshrt.several import Runs
 
 MACHINE = "neuron"
 MESH = (1, 1)
@@ -34,6 +36,7 @@ def run(
     *,
     model: shared.Model = "llama-tiny",
     prompt: shared.PromptText = None,
+    prompts: shared.Prompts = None,
     prompt_ids: shared.PromptIds = None,
     prompt_tokens: shared.PromptTokens = None,
     context: shared.Context = 0,
@@ -54,7 +57,7 @@ def run(
     checkpoint: shared.Checkpoint = None,
     every: shared.Every = None,
     resume: shared.Resume = False,
-) -> dict[str, Any]:
+) -> dict[str, Any] | Runs:
     """Generate text with a LLaMA or another dense model (docs/models.md), also a compressed one, on NeuronCores.
 
     Matrices in factors (`meshrt compress`) are multiplied as such, the MLP by NeuronMM's Algorithm 3. Those in codes
@@ -79,6 +82,9 @@ def run(
     choice = make_choice(asked, cores.payload, config.eos_token_ids)
     shared.check(asked, cores.payload, config.layers)
     shared.check_trace(asked, cores.trace_path)
+    if prompts is not None:
+        kept, positions = "--trace" if cores.trace_path else None, config.max_positions
+        return one_by_one(cores.control, cores.payload, folder, config.vocab_size, positions, prompts, asked, kept)
     config = compressing.compressed_by_shape(config, cores.payload, ratio, block)
     config = quantized_by_shape(config, cores.payload, bits, group, symmetric, None, None)
     config = config if layers is None else replace(config, layers=layers)

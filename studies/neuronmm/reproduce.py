@@ -5,24 +5,28 @@ Device constants have sources of their own (`meshrt devices`); none is fitted to
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import Any
 
 from meshrt import __version__
+from meshrt.errors import UsageError
 from meshrt.neuron.device import NeuronDevice
 from meshrt.ranks.console import Console
 from meshrt.report import SCHEMA
 from meshrt.studies.files import write_csv
-from meshrt.studies.neuronmm import manycores
+from meshrt.studies.neuronmm import manycores, theirs
 from meshrt.studies.neuronmm import tables as neuronmm_tables
 from meshrt.studies.neuronmm.figure import KernelPoint, draw, figure6, points
 from meshrt.studies.neuronmm.model import table6, table7
 from meshrt.studies.neuronmm.shares import Shares, shares
 from meshrt.studies.neuronmm.speedups import table5
+from meshrt.studies.neuronmm.theirs import Cell, Checkout
 from meshrt.studies.neuronmm.why import reasons
 from meshrt.studies.rows import Emulate, Row, off
 from meshrt.studies.store import Store
+from meshrt.studies.sweep import Outcome
 
 TABLES: dict[str, Callable[[NeuronDevice, Emulate], list[Row]]] = {
     **neuronmm_tables.TABLES, "5": table5, "6": table6, "7": table7, "figure6": figure6, "tp32": manycores.table,
@@ -31,10 +35,22 @@ NAMES = tuple(TABLES)
 OF_THE_PAPER = tuple(name for name in NAMES if name != "tp32")
 
 
-def reproduce(comm: Any, console: Console, names: Sequence[str], device: NeuronDevice, store: Store) -> dict[str, Any]:
-    """Emulate what these tables describe, shared out to the ranks: the report, on all of them."""
+def reproduce(
+    comm: Any, console: Console, names: Sequence[str], device: NeuronDevice, store: Store, kernels: Path | None = None
+) -> dict[str, Any]:
+    """Emulate what these tables describe, shared out to the ranks: the report, on all of them. `kernels` is a checkout
+    of the paper's own, which are run beside ours. UsageError.
+    """
     start = perf_counter()
     rows: list[Row] = []
+    beside: list[Row] = []
+    checkout, asked, done = None, list[Cell](), list[Outcome]()
+    if kernels is not None:
+        asked = theirs.wanted(names, device)
+        checkout = _found(comm, kernels, asked, device)
+        console.text("Kernels of the checkout are right; they are run by shape\n")
+        done = theirs.run_theirs(comm, console, checkout, device, asked)
+        console.clear()
     all_shares: list[Shares] = []
     line: list[KernelPoint] = []
     why = {}
@@ -42,25 +58,45 @@ def reproduce(comm: Any, console: Console, names: Sequence[str], device: NeuronD
         table = TABLES[name]
         table(device, store.emulate)  # the first time only asks for runs
         shares(device, store.emulate, name)
+        theirs.ask([cell for cell in asked if cell.table == name], store.emulate)
         console.text(f"{title(name)}: {len(store.pending)} runs to do, {perf_counter() - start:.0f} s so far\n")
         store.run(comm, console, f"{title(name)}, runs")
         table_rows, parts = table(device, store.emulate), shares(device, store.emulate, name)
         why[name] = reasons(name, table_rows, parts)
         rows += table_rows
         all_shares += parts
+        if checkout is not None:
+            beside += theirs.rows(name, asked, done, checkout, store.emulate)
         if name == "figure6":
             line = points(device, store.emulate)
     return {
         "schema": SCHEMA,
         "paper": "neuronmm",
         "device": {key: value for key, value in asdict(device).items() if key != "sources"},
-        "rows": [row.json() for row in rows],
+        "rows": [row.json() for name in names for row in (*rows, *beside) if row.table == name],
+        **({} if checkout is None else {"kernels": checkout.json()}),
         "curves": {"figure6": [point.json() for point in line]} if line else {},
         "shares": [share.json() for share in all_shares],
         "summary": [summary(name, [row for row in rows if row.table == name]) for name in names],
         "why": why,
         "host": {"ranks": comm.size, "wall_seconds": perf_counter() - start, "version": __version__},
     }
+
+
+def _found(comm: Any, folder: Path, asked: Sequence[Cell], device: NeuronDevice) -> Checkout:
+    """The kernels that are wanted, on all ranks: rank 0 looks for them. UsageError."""
+    found: Checkout | UsageError | None = None
+    if comm.rank == 0:
+        try:
+            names = dict.fromkeys(launch.kernel for cell in asked for launch in cell.launches)
+            found = theirs.find_checkout(folder, [*names], device)
+        except UsageError as error:
+            found = error
+    found = comm.bcast(found)
+    if isinstance(found, UsageError):
+        raise found
+    assert found is not None
+    return found
 
 
 def summary(name: str, rows: Sequence[Row]) -> dict[str, Any]:

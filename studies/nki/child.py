@@ -22,7 +22,7 @@ def attempt(root: Path, path: str, name: str) -> dict[str, Any]:
     found = find_case(path, name)
     install()
     try:
-        module = _load(root, path)
+        module = load(root, path)
         if found is None:
             return {"parses": True, "runs": False, "right": False, "reason": "no inputs and reference here"}
         kernel = getattr(module, name)
@@ -30,7 +30,7 @@ def attempt(root: Path, path: str, name: str) -> dict[str, Any]:
             kernel.how = kernel.how.__class__(**{**vars(kernel.how), "show": False})
         pairs = found.run(kernel, module, np.random.default_rng(0))
     except (Exception, SystemExit) as error:
-        return {"parses": True, "runs": False, "right": False, "reason": _told(error)}
+        return {"parses": True, "runs": False, "right": False, "reason": told(error)}
     gap = worst(pairs)
     report = getattr(kernel, "report", None) or {}
     time = report.get("critical_path", {}).get("seconds")
@@ -40,7 +40,7 @@ def attempt(root: Path, path: str, name: str) -> dict[str, Any]:
             "api": report.get("api"), "notes": report.get("notes", [])}  # fmt: skip
 
 
-def _load(root: Path, path: str) -> Any:
+def load(root: Path, path: str) -> Any:
     """The module of a file, as its package where it imports its neighbours by dots."""
     file = root / path
     sys.path[:0] = [str(file.parent), str(root / "src")]
@@ -56,7 +56,7 @@ def _load(root: Path, path: str) -> Any:
     return module
 
 
-def _told(error: BaseException) -> str:
+def told(error: BaseException) -> str:
     text = str(error).splitlines()[0] if str(error) else ""
     return text if isinstance(error, MeshrtError) else f"{type(error).__name__}: {text}"
 

@@ -15,7 +15,7 @@ from meshrt.nki import compiler, isa, language, typing
 
 FRAMEWORKS = (
     "torch", "torch_xla", "torch_neuronx", "torchvision", "jax", "jax_neuronx", "transformers", "diffusers", "loguru",
-    "pytest", "scipy", "libneuronxla", "matplotlib", "pandas", "tabulate",
+    "pytest", "scipy", "libneuronxla", "neuronx_distributed", "matplotlib", "pandas", "tabulate",
 )  # fmt: skip
 TYPES = "neuronxcc.nki.compiler.backends"  # of AWS's compiler, which samples name in annotations
 

@@ -17,9 +17,13 @@ from mpi_jobs import Finished
 from runs import new_block, run_on_arm, run_on_cores
 
 from meshrt import fields, kinds
+from meshrt.emulate import emulate
 from meshrt.mesh.collectives.allreduce import allreduce, pattern
 from meshrt.mesh.repeat import repeated
 from meshrt.models.catalogue import find_model
+from meshrt.program import load_program
+from meshrt.ranks.alone import Alone
+from meshrt.ranks.board import Board
 from meshrt.report import print_table
 
 IDS = {"prompt_ids": "1,2,3,4,5", "max_new_tokens": 3, "ignore_eos": True}
@@ -53,6 +57,16 @@ def extrapolated(report: dict[str, Any]) -> set[str]:
 @pytest.mark.parametrize("path", texts(), ids=lambda path: path.name)
 def test_what_is_generated_is_up_to_date(path: Path) -> None:
     assert path.read_text() == texts()[path], "run python tests/make_docs.py"
+
+
+@pytest.mark.parametrize("machine", ["mesh", "neuron", "arm"])
+def test_reports_of_several_runs_keep_to_the_schema(machine: str, valid: Callable[..., None], tmp_path: Path) -> None:
+    (tmp_path / "p").write_text("One day\nThe little dog\n")
+    asked = {"prompts": str(tmp_path / "p"), "max_new_tokens": 3, "layers": 1}
+    report = emulate(Alone(), Board.alone(), load_program("llama", machine), asked)
+    assert report is not None and len(report["runs"]) == 2
+    valid(report)
+    complete(report)
 
 
 @pytest.mark.mpi(ranks=[1, 4])

@@ -18,13 +18,17 @@ from meshrt.commands.chat import talk
 from meshrt.emulate import emulate
 from meshrt.errors import UsageError
 from meshrt.launch import local
+from meshrt.mesh.block import Block
 from meshrt.models.catalogue import find_model
 from meshrt.models.tokenizer import decode, encode, load_tokenizer
+from meshrt.neuron.device import TRN1
 from meshrt.program import load_program
 from meshrt.programs.generation.dialogue import Dialogue
 from meshrt.programs.generation.given import prompt_text
 from meshrt.ranks.board import Board
+from meshrt.ranks.console import make_console
 from meshrt.ranks.control import Control
+from meshrt.report import Report
 
 Run = Callable[..., Any]
 SHORT = ("run", "llama-tiny", "--max-new-tokens", "4", "--prompt")
@@ -81,6 +85,141 @@ def test_each_of_several_prompts_has_its_answer(run_meshrt: Run, tmp_path: Path)
     texts = [one["text"].strip() for one in report["result"]["requests"]]
     assert [text.strip() for text in run_meshrt(*line, "--text", "-q").stdout.splitlines()] == texts
     assert run_meshrt(*line).stdout.startswith("One day")
+
+
+LINES = 'One day\n\n@home\n{"prompt": "The little dog"}\n'
+ONE_EACH: dict[str, dict[str, Any]] = {
+    "mesh": {"mesh": (4, 4), "core_memory": 2**20},
+    "neuron": {"cores": 4},
+    "arm": {"cores": 4},
+}
+
+
+@pytest.mark.mpi(ranks=[1, 2, 4])
+@pytest.mark.parametrize("machine", ONE_EACH)
+def test_each_prompt_of_a_file_takes_what_it_takes_alone(
+    comm: MPI.Intracomm, mpi_tmp_path: Path, capsys: pytest.CaptureFixture[str], machine: str
+) -> None:
+    """Text, counts and times, to the bit; the report adds counts and times up, and has the most of peaks."""
+    file = mpi_tmp_path / "p"
+    file.write_text(LINES)
+    program, console = load_program("llama", machine), make_console(comm.rank, comm.size, quiet=True, alone=True)
+    asked, settings = {"max_new_tokens": 4, "layers": 2}, ONE_EACH[machine]
+    whole = emulate(comm, Board.alone(), program, asked | {"prompts": str(file)}, console=console, **settings)
+    text = capsys.readouterr().out
+    if whole is None:
+        assert comm.rank and text == ""
+        return
+    assert [line.strip() for line in text.splitlines()] == [one["text"].strip() for one in whole["result"]["requests"]]
+    alone = []
+    for prompt in ("One day", "@@home", "The little dog"):
+        report = emulate(MPI.COMM_SELF, Board.alone(), program, asked | {"prompt": prompt}, **settings)
+        assert report is not None
+        alone.append(report)
+    assert whole["result"]["requests"] == [one["result"] for one in alone]
+    assert whole["runs"] == [{key: one[key] for key in ("measured", "phases")} for one in alone]
+    added = {
+        "mesh": ("hops", "messages", "macs", "link_bytes.total", "critical_path.cycles", "energy.mean"),
+        "neuron": ("hbm_bytes.total", "flops", "critical_path.seconds", "engines.tensor.busy_seconds", "energy.low"),
+        "arm": ("instructions.total", "dram_bytes.read", "critical_path.seconds", "idle_seconds", "energy.mean"),
+    }[machine]
+    most = {
+        "mesh": ("max_hops", "memory_bytes.max", "route_entries.max", "out_of_order.longest_wait", "cores_used"),
+        "neuron": ("sbuf_bytes.max", "memory_bytes.max"),
+        "arm": ("registers.max", "memory_bytes.max"),
+    }[machine]
+    parts = {"": [Report(one) for one in alone], **dict.fromkeys(Report(alone[0]).phases, alone)}
+    for name in parts:
+        seen = [Report(one).measured if not name else Report(one).phase(name) for one in (whole, *alone)]
+        for path in added:
+            total, *each = (at(part, path) for part in seen)
+            assert total == pytest.approx(sum(each), rel=1e-12) and (total > 0 or name), (name, path)
+        for path in most if machine == "mesh" or not name else ():
+            total, *each = (at(part, path) for part in seen)
+            assert total == max(each), (name, path)
+    if machine == "neuron":  # a share of the time: by its definition
+        flops, seconds = whole["measured"]["flops"], whole["measured"]["critical_path"]["seconds"]
+        assert whole["measured"]["mfu"] == pytest.approx(flops / seconds / 4 / TRN1.peak_flops, rel=1e-9)
+    assert Report(whole).phase("prefill", "tokens") == sum(len(one["result"]["prompt_ids"]) for one in alone)
+    assert "3 runs, each on a machine as new" in Report(whole).table()
+
+
+def at(part: Any, path: str) -> Any:
+    for name in path.split("."):
+        part = part[name]
+    return part
+
+
+@pytest.mark.mpi(ranks=[2])
+def test_many_prompts_give_back_what_each_took(comm: MPI.Intracomm, mpi_tmp_path: Path) -> None:
+    """A machine's communicators among it, of which a process has two thousand."""
+    file = mpi_tmp_path / "p"
+    file.write_text("a\n" * 3)
+    program, freed = load_program("llama", "mesh"), []
+    made = Block.close
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Block, "close", lambda block: (freed.append(block), made(block)))
+        asked = {"prompts": str(file), "max_new_tokens": 1, "layers": 1}
+        emulate(comm, Board.alone(), program, asked, payload=False, mesh=(2, 2), core_memory=2**20)
+    assert len(freed) == 3
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (("--maps", "{tmp}/m.npz"), "--maps is of one run"),
+        (("--trace", "{tmp}/t"), "--trace is of one run"),
+        (("--goal", "{tmp}/g"), "--goal is of one run"),
+        (("--on", "neuron", "--trace", "{tmp}/t"), "--trace is of one run"),
+        (("--on", "arm", "--trace", "{tmp}/t"), "--trace is of one run"),
+        (("--on", "arm", "--max-new-tokens", "5000"), "positions of the model"),
+        (("--context", "4"), "has prompts already"),
+    ],
+)
+def test_what_is_of_one_prompt_is_refused_before_any_is_answered(
+    run_meshrt: Run, tmp_path: Path, given: tuple[str, ...], says: str
+) -> None:
+    (tmp_path / "p").write_text(LINES)
+    told = run_meshrt("run", "llama-tiny", "--prompts", str(tmp_path / "p"), *(g.format(tmp=tmp_path) for g in given))
+    assert (told.code, told.stdout) == (2, "") and says in told.stderr and told.stderr.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["p"]
+
+
+def test_what_fits_is_the_prompt_that_takes_most(run_meshrt: Run, tmp_path: Path) -> None:
+    (tmp_path / "p").write_text("One day\n" + "There was a little girl " * 3 + "\nA\n")
+    line = ("fit", "llama-tiny", "--mesh", "4x4", "--max-new-tokens", "4", "--format", "json", "--no-search")
+    several = json.loads(run_meshrt(*line, "--prompts", str(tmp_path / "p")).stdout)
+    longest = json.loads(run_meshrt(*line, "--prompt", "There was a little girl " * 3).stdout)
+    assert several == longest
+
+
+@pytest.mark.mpi(ranks=[1, 2, 4])
+@pytest.mark.parametrize("machine", ["mesh", "neuron", "arm", "gpu"])
+def test_prompts_from_files_and_from_standard_input_are_alike(
+    comm: MPI.Intracomm, mpi_tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    machine: str,
+) -> None:  # fmt: skip
+    """On every machine; the answer is alone on standard output."""
+    file = mpi_tmp_path / "p"
+    file.write_text("The little dog\n")
+    settings: dict[str, Any] = ONE_EACH.get(machine, {"tp": 4})
+    program, asked = load_program("llama", machine), {"max_new_tokens": 3, "layers": 2}
+    ways = (
+        {"prompt": "The little dog"},
+        {"prompt": f"@{file}"},
+        {"prompts": str(file)},
+        {"prompt": "-"},
+        {"prompts": "-"},
+    )
+    answers = []
+    for given in ways:
+        console = make_console(comm.rank, comm.size, quiet=True, alone=True)
+        with say(monkeypatch, comm.rank, b"The little dog\n"):
+            found = emulate(comm, Board.alone(), program, asked | given, console=console, **settings)
+        ids = None if found is None else found["result"].get("requests", [found["result"]])[0]["token_ids"]
+        answers.append((ids, capsys.readouterr().out))
+    assert all(answer == answers[0] for answer in answers)
+    assert bool(answers[0][1].strip()) == (comm.rank == 0) and answers[0][1].count("\n") == (comm.rank == 0)
 
 
 def test_who_writes_may_take_time(run_meshrt: Run) -> None:

@@ -21,6 +21,7 @@ from tiers import drawn
 
 from meshrt.arm.device import N2X8
 from meshrt.commands.run import execute
+from meshrt.emulate import emulate
 from meshrt.errors import LimitError, UsageError
 from meshrt.gpu.presets import A800
 from meshrt.machine import machines
@@ -65,6 +66,11 @@ def run(
     payload = how.get("@payload", False)
     if machine == "mesh":
         device: Any = replace(find_device(how.get("@device", "wse2")), **numbers)
+        if "prompts" in given:  # several runs
+            ways: dict[str, Any] = {"mesh": how["@mesh"], "device": device, "payload": payload}
+            found = emulate(comm, Board.alone(), load_program(name), given, **ways)
+            assert found is not None
+            return found
         return run_report(comm, name, how["@mesh"], device, payload, **given)
     if machine == "arm":
         if numbers.get("clusters") == "slower":

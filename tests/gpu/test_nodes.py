@@ -229,5 +229,147 @@ def test_what_a_program_asks_of_others_is_refused() -> None:
     gpus = in_nodes(8, 4)
     with pytest.raises(UsageError, match="broadcast from GPU 8: there are GPUs 0 to 7"):
         gpus.broadcast(arrays(gpus, (2,)), 8)
-    with pytest.raises(UsageError, match="all_to_all goes over links of one level"):
-        gpus.all_to_all([], [], [], 4)
+
+
+# ---- all-to-all
+
+
+ROW = 12  # bytes on a link; here a row has three float32 and an int32
+
+
+def table_of(count: int, seed: int) -> list[list[int]]:
+    """Rows from each to each, a third of them none."""
+    rng = np.random.default_rng([count, seed])
+    return np.where(rng.random((count, count)) < 0.3, 0, rng.integers(1, 6, (count, count))).tolist()
+
+
+def rows_of(source: int, to: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+    first = 1000 * source + 10 * to + np.arange(count)[:, None]
+    return (first + np.array([0, 0.25, 0.5])).astype(np.float32), -first.astype(np.int32)
+
+
+def to_all(gpus: Gpus, table: list[list[int]]) -> list[Any]:
+    """What each GPU gets, when, what it sent, and how many parts, of all ranks."""
+    kinds = ((3, np.float32), (1, np.int32))
+
+    def arrays(gpu: Any, counts: list[int]) -> list[np.ndarray]:
+        shapes = [(sum(counts), columns) for columns, _ in kinds]
+        if not gpus.payload:
+            return [gpu.shaped(shape) for shape in shapes]
+        return [np.full(shape, -9, dtype) for shape, (_, dtype) in zip(shapes, kinds, strict=True)]
+
+    parts = [arrays(gpu, table[gpu.index]) for gpu in gpus.mine]
+    if gpus.payload:
+        parts = [
+            [np.concatenate(each) for each in zip(
+                *(rows_of(gpu.index, to, n) for to, n in enumerate(table[gpu.index])), strict=True
+            )]
+            for gpu in gpus.mine
+        ]  # fmt: skip
+    outs = [arrays(gpu, [line[gpu.index] for line in table]) for gpu in gpus.mine]
+    gpus.all_to_all(parts, outs, table, ROW)
+    own = [
+        (
+            gpu.index, [one.tobytes() for one in found] if gpus.payload else [], gpu.now, sent["all_to_all"].bytes,
+            sent["all_to_all"].between, gpu.counters.tally["all_to_all_parts"], gpu.counters.collective_seconds,
+        )
+        for gpu, found, sent in zip(gpus.mine, outs, gpus.traffic, strict=True)
+    ]  # fmt: skip
+    shares = gpus.control.bcast(gpus.control.gather(own))
+    return [one for share in shares for one in share]
+
+
+def to_all_bytes(n: int, s: int, way: str, link: str, table: list[list[int]]) -> tuple[list[int], list[int], int]:
+    """Bytes that each GPU sends inside its node and between nodes, and parts of all, in closed form.
+
+    Flat: each part once, on the level that it crosses. Hierarchical: inside the source's node to the place that the
+    target has in its own, unless it is there, over as many links as it is places farther where links join neighbours
+    only; then from there to the target, unless that is in the same node.
+    """
+    inside, between, parts = [0] * n, [0] * n, 0
+    for source in range(n):
+        for to in range(n):
+            nbytes = ROW * table[source][to]
+            if not nbytes or source == to:
+                continue
+            same = source // s == to // s
+            if way == "ring" and link == "nvlink":
+                (inside if same else between)[source] += nbytes
+                parts += 1
+                continue
+            node, far = source // s * s, (to - source) % s
+            for hop in range(far) if link == "pcie" else [0] * bool(far):
+                inside[node + (source + hop) % s] += nbytes
+                parts += 1
+            if not same:
+                between[node + to % s] += nbytes
+                parts += 1
+    return inside, between, parts
+
+
+@pytest.mark.mpi(ranks=[1, 2, 3, 4, 8])
+def test_all_to_all_over_nodes_is_numpys_and_counted_where_it_goes(comm: Any) -> None:
+    for n, s in CASES:
+        if n < comm.size or n == s:
+            continue
+        table = table_of(n, s)
+        for way in ("auto", "ring", "hierarchical", "tree"):
+            for link in ("nvlink", "pcie"):
+
+                def gpus(
+                    where: Any, payload: bool = True, n: int = n, s: int = s, way: str = way, link: str = link
+                ) -> Gpus:
+                    control = Control(where or Alone(), Board.alone(), "test")
+                    return Gpus(n, find_gpu("a800", link=link), control, payload, node_size=s, collectives=way)
+
+                found = to_all(gpus(comm), table)
+                assert found == to_all(gpus(None), table)
+                assert [one[2:] for one in found] == [one[2:] for one in to_all(gpus(comm, payload=False), table)]
+                for at, arrays_, *_ in found:
+                    want = zip(*(rows_of(source, at, line[at]) for source, line in enumerate(table)), strict=True)
+                    assert arrays_ == [np.concatenate(each).tobytes() for each in want]
+                closed_forms = [to_all_bytes(n, s, one, link, table) for one in ("ring", "hierarchical")]
+                told_ = [one[3] - one[4] for one in found], [one[4] for one in found], sum(one[5] for one in found)
+                if way == "auto":
+                    assert told_ in closed_forms
+                else:
+                    assert told_ == closed_forms[way != "ring"]
+
+
+def test_an_all_to_all_takes_what_both_levels_take() -> None:
+    """Even parts of r rows: s - 1 steps inside, N - 1 between, of n/s and of s parts; flat n - 1 steps, of which those
+    to another node wait for the network. Parts of few bytes go hierarchically, which has fewer latencies there."""
+    n, s, took = 16, 4, {}
+    for rows in (1, 40_000):
+        for way in ("ring", "hierarchical", "auto"):
+            gpus = in_nodes(n, s, payload=False, collectives=way)
+            found = to_all(gpus, [[rows] * n for _ in range(n)])
+            took[rows, way] = max(one[6] for one in found)
+            device = gpus.device
+        nbytes, adapters = ROW * rows, min(s, device.node_adapters) * device.network_bytes_per_second / s
+        near, far = (
+            min(protocols, key=lambda one: one.seconds + steps * (one.step_seconds + most / (one.share * rate)))
+            for protocols, rate, steps, most in (
+                (device.nvlink_protocols, device.nvlink_bytes_per_second, s - 1, n // s * nbytes),
+                (device.network_protocols, adapters, n // s - 1, s * nbytes),
+            )
+        )
+        want = max(near.seconds, far.seconds)
+        want += (s - 1) * (near.step_seconds + n // s * nbytes / (near.share * device.nvlink_bytes_per_second))
+        want += (n // s - 1) * (far.step_seconds + s * nbytes / (far.share * adapters))
+        assert took[rows, "hierarchical"] == pytest.approx(want, rel=1e-12)
+        assert took[rows, "auto"] == min(took[rows, "ring"], took[rows, "hierarchical"])
+    assert took[1, "hierarchical"] < took[1, "ring"]
+
+
+@pytest.mark.mpi(ranks=[1, 2, 4])
+def test_experts_over_nodes_say_what_they_say_in_one(comm: Any) -> None:
+    """Tokens are sent to experts in other nodes, and back."""
+    asked: dict[str, Any] = {"prompt_ids": "5,9,2,7,11", "max_new_tokens": 4, "ignore_eos": True, "experts": "alltoall"}
+    one = run_gpus(new_gpus(8, comm), "mixtral-tiny", "llama", **asked)
+    for way in ("ring", "hierarchical"):
+        told = run_gpus(in_nodes(8, 2, comm, collectives=way), "mixtral-tiny", "llama", **asked)
+        assert told["result"]["token_ids"] == one["result"]["token_ids"]
+        calls, before = (each["measured"]["collectives"]["all_to_all"] for each in (told, one))
+        assert calls["calls"] == before["calls"] and calls["bytes"]["total"] >= before["bytes"]["total"] > 0
+        assert told["measured"]["inter_node_bytes"]["total"] > 0

@@ -283,6 +283,8 @@ def test_figures_have_the_names_and_definitions_of_vllm() -> None:
     )  # fmt: skip
     assert (told["mean_tpot_ms"], told["mean_itl_ms"], told["mean_e2el_ms"]) == (1500, 1500, 3000)
     assert told["max_output_tokens_per_s"] == 1 and told["max_concurrent_requests"] == 2
+    after = Request(2, (1,), 1, 4.0, new=[7], times=[4.5])  # in the same second as the second's end, but after it
+    assert vllm_figures([one, two, after], 1.0, {}, [], [])["max_concurrent_requests"] == 2
     assert vllm_figures([two], 1.0, parse_goodput("tpot:0"), [], [])["request_goodput"] == 1 / 3
     assert vllm_figures([two], 1.0, {}, [], [])["request_goodput"] is None
 
@@ -296,6 +298,7 @@ def test_arrivals_are_those_that_were_asked_for() -> None:
         # of a gamma distribution: deviation / mean = burstiness^-1/2
         assert found.std() / found.mean() == pytest.approx(burstiness**-0.5, rel=0.1)
         assert random_requests(3000, Arrivals(50.0, burstiness), (1, 1), (1, 1), 9, 3)[-1].arrival == pytest.approx(60)
+    assert gaps(rate=50.0, burstiness=float("inf")) == pytest.approx(0.02)
     for ramp, middle in (("linear", 55.0), ("exponential", 1000**0.5)):
         found = gaps(ramp=ramp, first=10.0, last=100.0)
         assert [1 / part.mean() for part in (found[:100], found[1450:1550], found[-100:])] == pytest.approx(
@@ -372,13 +375,19 @@ BURST = """Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type
 45,ChatGPT,1087,0,1087,Conversation log
 118,GPT-4,41,27,68,API log
 """
+THIRD = """Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type
+19440110.0,1722ac82-0a46-4bf0-aa08-89794e7a2b3f,43,GPT-4,906,446,1352,Conversation log
+19440161.5,d5983bf9-4b48-497b-892b-a58995247443,2,ChatGPT,36,29,65,Conversation log
+19440192.0,,1,ChatGPT,12,0,12,API log
+"""
 OWN = "time,prompt_tokens,output_tokens,priority\n0.5,3,2,1\n0.25,4,1,0\n"
 
 
 @pytest.mark.parametrize(
     ("text", "kind", "found", "empty"),
     [(AZURE, "azure", [(0, 48, 10), (0.052, 31, 2), (60, 9, 3)], 1), (NEWER, "azure", [(0, 5, 6), (2.25, 7, 8)], 0),
-     (BURST, "burstgpt", [(0, 472, 18), (113, 41, 27)], 1), (OWN, "plain", [(0, 4, 1), (0.25, 3, 2)], 0)],
+     (BURST, "burstgpt", [(0, 472, 18), (113, 41, 27)], 1), (THIRD, "burstgpt", [(0, 906, 446), (51.5, 36, 29)], 1),
+     (OWN, "plain", [(0, 4, 1), (0.25, 3, 2)], 0)],
 )  # fmt: skip
 def test_traces_as_they_are_published(
     text: str, kind: str, found: list[tuple[float, int, int]], empty: int, tmp_path: Path
@@ -388,6 +397,18 @@ def test_traces_as_they_are_published(
     assert (trace.format, trace.empty) == (kind, empty)
     assert [(pytest.approx(call.time, abs=1e-6), call.prompt, call.output) for call in trace.calls] == found
     assert len(read_trace(new_gpus(1).control, str(tmp_path / "trace"), 1).calls) == 1
+
+
+def test_of_a_long_trace_only_as_much_is_read_as_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    (tmp_path / "trace").write_text(AZURE)
+    (tmp_path / "dialogues").write_text(json.dumps([{"conversations": [{"value": "a"}, {"value": "b"}]}] * 9))
+    monkeypatch.setattr("meshrt.programs.generation.given.MAX_TEXT_BYTES", len(AZURE) - 10)  # in its last line
+    assert [call.output for call in read_trace(new_gpus(1).control, str(tmp_path / "trace"), 2).calls] == [10, 2]
+    for name, most in (("trace", None), ("trace", 3), ("dialogues", 1)):
+        with pytest.raises(UsageError, match=r"--trace-file .* has more than"):
+            read_trace(new_gpus(1).control, str(tmp_path / name), most)
 
 
 def test_a_trace_is_replayed(tmp_path: Path) -> None:

@@ -185,6 +185,28 @@ def test_transposes_whole_numbers_and_8_bit_floats() -> None:
 
 
 @nki.jit
+def turned_in_part(x, upper):
+    rows, columns = x.shape
+    out = nl.ndarray((40, 64), dtype=x.dtype, buffer=nl.shared_hbm)
+    tile, i, j = nl.zeros((40, 64), dtype=x.dtype, buffer=nl.sbuf), nl.mgrid[0:64, 0:40], nl.mgrid[0:40, 0:64]
+    inside = (i.p < rows) & (i.x < columns)
+    if upper:
+        inside = inside & (i.p < i.x)
+    tile[j.p, j.x] = nl.load_transpose2d(x[i.p, i.x], mask=inside)
+    nl.store(out, tile)
+    return out
+
+
+@pytest.mark.parametrize("upper", [False, True])
+def test_the_mask_of_a_transposed_load_has_the_sources_axes(upper: bool) -> None:
+    """A rectangle of another shape than its transpose; or places one by one."""
+    x, want = normal(50, 30), np.zeros((40, 64), np.float32)
+    kept = np.arange(50)[:, None] < np.arange(30)[None, :] if upper else np.ones((50, 30), bool)
+    want[:30, :50] = np.where(kept, x, 0).T
+    assert (nki.simulate(turned_in_part, show=False)(x, upper) == want).all()
+
+
+@nki.jit
 def bytes_of(x):
     out = nl.ndarray((x.shape[0], 4 * x.shape[1]), dtype=nl.float8_e4m3, buffer=nl.shared_hbm)
     nl.store(out, nl.load(x).view(nl.float8_e4m3))

@@ -23,9 +23,9 @@ SHORT = [("gpt2", "factored"), ("gemma3", "mixed"), ("phi3", "coded")]
 EVERY = [(name, form) for name in CASES for form in FORMS[1:]]
 
 
-def made(name: str, form: str, folder: Path) -> tuple[Path, Config]:
+def made(name: str, form: str, folder: Path, **changes: Any) -> tuple[Path, Config]:
     """All of a model's matrices in factors, with ranks that differ, or most of them; or all of them in 4 bits."""
-    base, out = random_family(name, folder / "base"), folder / form
+    base, out = random_family(name, folder / "base", **changes), folder / form
     if form == "whole":
         return base, read_config(base)
     if form == "coded":

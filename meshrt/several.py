@@ -1,0 +1,76 @@
+"""Several runs of a program, one after the other, each on a machine that is as new, as one report.
+
+What a machine has counted and timed is added up over the runs; what is the most of something is the most of one of
+them; a share of the time is that of all of it. `runs` has what each measured, as its own report has it.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from meshrt.records import dataclass
+
+Part = Mapping[str, Any]
+
+MOST = {"max_hops", "cores", "cores_used", "out_of_order.longest_wait"}  # beside all that is called max
+SHARES = {"mfu", "active"}  # of the time
+OF_THE_HOST = ("wall_seconds", "messages", "packets", "bytes")  # that add up; what else is there is the last run's
+
+
+@dataclass(frozen=True)
+class Runs:
+    """What a program returns that is to run several times: what is different of its arguments each time."""
+
+    changes: Sequence[Mapping[str, Any]]
+
+
+def one_report(reports: Sequence[dict[str, Any]], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The reports of all runs as one: `result.requests` has their results."""
+    first = reports[0]
+    names = dict.fromkeys(phase["name"] for report in reports for phase in report["phases"])
+    phases = [[phase for each in reports for phase in each["phases"] if phase["name"] == name] for name in names]
+    return {
+        **first,
+        "arguments": arguments,
+        "result": {"requests": [report["result"] for report in reports]},
+        "measured": together([report["measured"] for report in reports]),
+        "phases": [together(parts) for parts in phases],
+        "runs": [{"measured": report["measured"], "phases": report["phases"]} for report in reports],
+        "host": _hosts([report["host"] for report in reports]),
+        "kinds": {path: kind for report in reports for path, kind in report["kinds"].items()},
+    }
+
+
+def together(parts: Sequence[Part]) -> dict[str, Any]:
+    """What several runs measured, or several phases of one name, as what one did."""
+    return _joined("", parts, [part["critical_path"]["seconds"] for part in parts])
+
+
+def _joined(stem: str, parts: Sequence[Part], seconds: Sequence[float]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name in dict.fromkeys(name for part in parts for name in part):
+        known = [(part[name], time) for part, time in zip(parts, seconds, strict=True) if name in part]
+        values = [value for value, _ in known]
+        if isinstance(values[0], Mapping):
+            found[name] = _joined(f"{stem}{name}.", values, [time for _, time in known])
+        elif isinstance(values[0], str) or values[0] is None or name == "limit":
+            found[name] = values[0]
+        elif name == "max" or stem + name in MOST:
+            found[name] = max(values)
+        elif name in SHARES:
+            found[name] = sum(value * time for value, time in known) / (sum(seconds) or 1.0)
+        else:
+            found[name] = sum(values)
+    return found
+
+
+def _hosts(hosts: Sequence[Part]) -> dict[str, Any]:
+    found = dict(hosts[-1])
+    for name in OF_THE_HOST:
+        if name in found:
+            found[name] = sum(host[name] for host in hosts)
+    if "phases" in found:
+        walls: dict[str, float] = {}
+        for phase in (phase for host in hosts for phase in host["phases"]):
+            walls[phase["name"]] = walls.get(phase["name"], 0.0) + phase["wall_seconds"]
+        found["phases"] = [{"name": name, "wall_seconds": wall} for name, wall in walls.items()]
+    return found

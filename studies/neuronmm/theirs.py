@@ -1,0 +1,217 @@
+"""The paper's own kernels from a checkout of its published code, run as they are by meshrt.nki, beside ours; by shape.
+
+The published functions call them with operands that are transposed before (`x.t()`): that is not in these times.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from meshrt.errors import UsageError
+from meshrt.neuron.device import NeuronDevice
+from meshrt.ranks.console import Console
+from meshrt.several import together
+from meshrt.studies.neuronmm import published
+from meshrt.studies.neuronmm.published import NAMES, Kernel
+from meshrt.studies.neuronmm.tables import COLUMNS, SMALL, job, kernel_of, table3_job, times
+from meshrt.studies.nki.find import find_kernels
+from meshrt.studies.rows import Emulate, Row
+from meshrt.studies.sweep import Job, Outcome
+
+PRODUCT, FUSED, GATED = "nki_matmul_fully_optimized_", "fused_three_mm_XTUV", "fused_mlp_up_T"
+TILE = 128  # rows of what FUSED calls a tile of K, which are the paper's M
+UNSTATED = ("seconds", "hbm_bytes", "active", "mfu")  # columns of what the paper has no numbers of
+LAYER = {"k": 2048, "n": 8192, "r": 1280}  # an MLP of Llama-3.2-1B, and the rank at ratio 0.2
+TOKENS = (1, 1024)
+
+
+@dataclass(frozen=True)
+class Launch:
+    kernel: str
+    shapes: tuple[tuple[int, int], ...]
+    options: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a table: their launches, one after the other, and our runs, where no other row has them."""
+
+    table: str
+    subject: str
+    kernel: str  # of NAMES
+    launches: tuple[Launch, ...]
+    ours: tuple[Job, ...] = ()
+    stated: Kernel | None = None
+
+
+def product(m: int, k: int, n: int) -> Launch:
+    """x^T [k, m], w [k, n]."""
+    return Launch(PRODUCT, ((k, m), (k, n)), {})
+
+
+def fused(m: int, k: int, r: int, n: int, **options: Any) -> Launch:
+    """x^T [k, m], u [k, r], v [r, n]."""
+    return Launch(FUSED, ((k, m), (k, r), (r, n)), options)
+
+
+def cells(device: NeuronDevice, table: str) -> list[Cell]:
+    """What of a table their kernels can be run for; nothing of some."""
+    if table == "1":
+        m, k, r, n = (published.TABLE1_SIZES[name] for name in "mkrn")
+        launches = product(m, k, r), product(m, r, n)
+        return [Cell("1", "M = 2048", "sequential", launches, stated=published.TABLE1["sequential"])]
+    if table == "3":
+        m, k, r, n = published.LENGTHS[0], *(published.SIZES[name] for name in "krn")
+        runs = {
+            "dense": (product(m, k, n),), "sequential": (product(m, k, r), product(m, r, n)),
+            "fused": (fused(m, k, r, n),),
+        }  # fmt: skip
+        return [Cell("3", f"M = {m}", name, runs[name], (table3_job(device, name, m),)) for name in runs]
+    if table == "4":
+        sizes = [published.TABLE4_SIZES[name] for name in "mkrn"]
+        blocks = {"M_tiles_in_block": 4, "r_tiles_in_block": 8, "N_tiles_in_block": 1}  # 512, 1024, 512
+        return [
+            Cell("4", f"B_M = {size}", "fused", (fused(*sizes, **blocks, K_tiles_in_block=size // TILE),), (), stated)
+            for size, stated in published.TABLE4.items()
+        ]
+    return [cell for m in TOKENS for cell in mlp(device, m)] if table == "7" else []
+
+
+def mlp(device: NeuronDevice, m: int) -> list[Cell]:
+    """The MLP of a layer for so many tokens: dense (without its activation, which is no kernel there), and at 0.2."""
+    k, n, r = LAYER["k"], LAYER["n"], LAYER["r"]
+    up, down = {"m": m, "k": k, "n": n}, {"m": m, "k": n, "n": k}
+    dense = tuple(job(device, "dense", **sizes) for sizes in (up, up, down))
+    low_rank = (
+        Launch(GATED, ((m, k), (k, r), (r, n), (k, r), (r, n)), {"blocks": f"get_{GATED}_params", "tokens": m}),
+        Launch(FUSED, ((n, m), (n, r), (r, k)), {"blocks": f"get_{FUSED}_params", "tokens": m}),
+    )
+    subject = f"an MLP, {m} token{'s' if m > 1 else ''}"
+    return [
+        Cell("7", subject, "dense", (product(m, k, n), product(m, k, n), product(m, n, k)), dense),
+        Cell("7", subject, "fused", low_rank, (job(device, "mlp", m=m, k=k, r=r, n=n),)),
+    ]
+
+
+# ------------------------------------------------------------------------------------------------- in a checkout
+
+
+@dataclass(frozen=True)
+class Checkout:
+    """Where the kernels are, and by how much their numbers differ from NumPy's, of the largest."""
+
+    folder: Path
+    paths: Mapping[str, str]
+    differences: Mapping[str, float]
+
+    def json(self) -> dict[str, Any]:
+        return {name: {"file": path, "difference": self.differences[name]} for name, path in self.paths.items()}
+
+
+def find_checkout(folder: Path, names: Sequence[str], device: NeuronDevice) -> Checkout:
+    """The first file with each of these kernels, of those that run and are right. UsageError."""
+    there = find_kernels(folder)
+    paths, differences = {}, {}
+    for name in names:
+        reasons = []
+        for path in (one.path for one in there if one.name == name):
+            found = _child(folder, path, name, device, [])
+            if found["right"]:
+                paths[name], differences[name] = path, found["difference"]
+                break
+            reasons.append(f"{path}: {found['reason']}")
+        if name not in paths:
+            why = "; ".join(reasons) or "none of its files has it"
+            raise UsageError(f"--kernels {folder}: no {name} that runs and is right ({why})")
+    return Checkout(folder, paths, differences)
+
+
+def _child(folder: Path, path: str, name: str, device: NeuronDevice, launches: Sequence[Launch]) -> dict[str, Any]:
+    command = [sys.executable, "-m", "meshrt.studies.nki.launch", str(folder), path, name, device.name]
+    asked = json.dumps([{"shapes": one.shapes, "options": {**one.options}} for one in launches])
+    ended = subprocess.run(command, input=asked, capture_output=True, text=True, check=False)
+    lines = [line for line in ended.stdout.splitlines() if line.startswith("{")]
+    if ended.returncode or not lines:
+        last = (ended.stderr.strip().splitlines() or ["nothing was printed"])[-1]
+        return {"right": False, "reason": f"ended with {ended.returncode}: {last}"}
+    found: dict[str, Any] = json.loads(lines[-1])
+    return found
+
+
+def kernel(checkout: Checkout, device: NeuronDevice, cell: Cell) -> Outcome:
+    """What the launches of a cell come to, one after the other."""
+    parts = []
+    for launch in cell.launches:
+        found = _child(checkout.folder, checkout.paths[launch.kernel], launch.kernel, device, [launch])
+        if "reports" not in found:
+            return Outcome(None, f"{launch.kernel}: {found['reason']}")
+        parts.append({key: value for key, value in found["reports"][0].items() if key not in ("api", "notes")})
+    return Outcome({"measured": together(parts)})
+
+
+# ------------------------------------------------------------------------------------------------- beside ours
+
+
+def wanted(names: Sequence[str], device: NeuronDevice) -> list[Cell]:
+    """The cells of these tables. UsageError where there are none."""
+    found = [cell for name in names for cell in cells(device, name)]
+    if not found:
+        raise UsageError(f"--kernels are of Tables 1, 3, 4 and 7, and {' '.join(names)} has none: leave --kernels away")
+    return found
+
+
+def ask(asked: Sequence[Cell], emulate: Emulate) -> None:
+    """Our runs that stand beside theirs."""
+    for run in (run for cell in asked for run in cell.ours):
+        emulate(run)
+
+
+def run_theirs(
+    comm: Any, console: Console, checkout: Checkout, device: NeuronDevice, asked: Sequence[Cell]
+) -> list[Outcome]:
+    """What their kernels take, shared out to the ranks, on all of them."""
+    mine = {}
+    for at in range(comm.rank, len(asked), comm.size):
+        mine[at] = kernel(checkout, device, asked[at])
+        console.progress("their kernels", at + 1, len(asked))
+    every = {at: outcome for part in comm.allgather(mine) for at, outcome in part.items()}
+    return [every[at] for at in range(len(asked))]
+
+
+def rows(
+    table: str, asked: Sequence[Cell], theirs: Sequence[Outcome], checkout: Checkout, emulate: Emulate
+) -> list[Row]:
+    """Rows of their kernels, and of ours where the table has none of that size."""
+    found = []
+    for cell, outcome in zip(asked, theirs, strict=True):
+        if cell.table != table:
+            continue
+        files = dict.fromkeys(f"{one.kernel} of {checkout.paths[one.kernel]}" for one in cell.launches)
+        found += _rows(cell, their_name(cell.kernel), kernel_of(outcome), outcome.refused or ", ".join(files))
+        ours = [emulate(run) for run in cell.ours]
+        if ours:
+            refused = next((one.refused for one in ours if one.refused), None)
+            measured = [one.report["measured"] for one in ours if one.report is not None]
+            own = None if refused else kernel_of(Outcome({"measured": together(measured)}))
+            found += _rows(cell, NAMES[cell.kernel], own, refused or "")
+    return found
+
+
+def their_name(kernel: str) -> str:
+    return f"{NAMES[kernel]}, published kernel"
+
+
+def _rows(cell: Cell, system: str, emulated: Kernel | None, note: str) -> list[Row]:
+    return [
+        Row(
+            cell.table, cell.subject, system, column, unit,
+            times(None if cell.stated is None else getattr(cell.stated, name), scale),
+            times(None if emulated is None else getattr(emulated, name), scale), note=note,
+        )
+        for name, (column, unit, scale) in (COLUMNS | (SMALL if cell.table == "1" else {})).items()
+        if (name in UNSTATED if cell.stated is None else getattr(cell.stated, name) is not None)
+    ]  # fmt: skip
