@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import product
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from meshrt.errors import LimitError, UsageError
+from meshrt.errors import FullError, LimitError, UsageError
 from meshrt.machine import find_machine
 from meshrt.program import Program, load_program, named, program_of, settings_of
 from meshrt.ranks import host
@@ -60,6 +61,9 @@ def emulate(
         if closes and comm.size > 1:
             machine.close()
         return report
+    except FullError as error:
+        error.advice = error.advice or partial(_advice, program, arguments, settings)
+        raise
     finally:
         if comm.size == 1:  # elsewhere a rank that fails must not wait for the others
             machine.close()
@@ -67,6 +71,12 @@ def emulate(
 
 def _reported(program: Program, values: Mapping[str, Any]) -> dict[str, Any]:
     return {option.name: values[option.name] for option in program.options if option.reported}
+
+
+def _advice(program: Program, arguments: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
+    from meshrt.fitting import advice  # of runs that did not fit alone
+
+    return advice(program, arguments, settings)
 
 
 def run(

@@ -26,9 +26,17 @@ class LimitError(MeshrtError):
 
 
 class FullError(LimitError):
-    """A core of the mesh has no room for what it is to hold. `advice` makes what else helps: it is told last, once."""
+    """A core or a device has no room for what it is to hold. `advice` makes what else helps: it is told last, once."""
 
     advice: Callable[[], str] | None = None
+
+
+def told(error: BaseException) -> list[str]:
+    """The advice of an error, if it has one that can be given."""
+    try:
+        return [error.advice()] if isinstance(error, FullError) and error.advice is not None else []
+    except (MeshrtError, MemoryError):
+        return []
 
 
 class RouteError(MeshrtError):

@@ -13,15 +13,20 @@ from typing import Any
 
 from meshrt.emulate import Own, options_of
 from meshrt.errors import LimitError, UsageError
+from meshrt.machine import find_machine
 from meshrt.mesh.devicefile import find_device
-from meshrt.mesh.weigh import Weight, weigh
+from meshrt.mesh.weigh import Weight
+from meshrt.mesh.weigh import weigh as weigh_of_mesh
 from meshrt.program import Program
 from meshrt.records import dataclass
 from meshrt.units import size
+from meshrt.weighing import weigh as weigh_elsewhere
 
 HOLDERS = 5  # that are named
 LONGEST_CONTEXT = 1 << 20  # tokens that are looked at
+MOST_DEVICES = 128  # that are tried, one number after the other
 MOST_SIDE = 4096  # cores, of a device that has no limit
+SEARCHED = 64 * 64  # cores, of a mesh up to which an error tells what would do
 GUESSES = 6  # of a number that fits, before what is left in between is halved
 NUMBERS = ("temperature", "logits")  # options that by shape there is nothing for
 PROMPTS = ("prompt", "prompts", "prompt_ids", "prompt_tokens")  # options that a context stands for
@@ -32,7 +37,8 @@ SAMPLES = {"layers_run": 1, "steps_run": 2}  # options of a program by which wha
 class Fit:
     """What the fullest core would hold, in bytes, and what would do; None where nothing would, or the program has none.
 
-    `mesh` is the smallest with sides as of the mesh that was asked for: one that is a column narrower does not do.
+    `mesh` is the smallest with sides as of the mesh that was asked for: one that is a column narrower does not do. On
+    GPUs and NeuronCores `devices` are the fewest, as its `option` says (of GPUs, of a group: `--tp`).
     `regions` are the fewest on that mesh, `context` the most tokens that the cache may begin with there.
     """
 
@@ -48,6 +54,10 @@ class Fit:
     mesh: tuple[int, int] | None = None
     regions: int | None = None
     context: int | None = None
+    machine: str = "mesh"
+    place: str = ""  # of another machine: whose memory it is
+    option: str = ""  # how many there are
+    devices: int | None = None  # the fewest that do
 
     def to_json(self) -> str:
         """As `meshrt fit --format json` prints it."""
@@ -57,39 +67,47 @@ class Fit:
     @property
     def nothing(self) -> str:
         """What is said where nothing was found that would do."""
+        if self.machine != "mesh":
+            return f"no {self.option} up to {MOST_DEVICES} would do" if self.option else "more memory would do"
         return "no mesh of the device would do" if self.everywhere else "`meshrt fit` looks at larger meshes"
 
     def line(self) -> str:
         """All of it in one line, which ends what is said of memory that is full."""
-        at = f"core {self.core}" + (f" of {self.site}" if self.site else "")
+        at = self.place or f"core {self.core}" + (f" of {self.site}" if self.site else "")
         holders = ", ".join(f"{name} {size(nbytes)}" for name, nbytes in self.holders)
         limit = "" if self.limit is None else f" of {size(self.limit)}"
         held = f"{at} {'holds' if self.fits else 'would hold'} {size(self.nbytes)}{limit} ({holders})"
         mesh = [] if self.mesh is None else [f"--mesh {self.mesh[0]}x{self.mesh[1]}"]
+        mesh += [] if self.devices is None or self.devices == self.asked[0] else [f"{self.option} {self.devices}"]
         regions = [] if self.regions is None else [f"--regions {self.regions}"]
-        context = "" if self.context is None else f", up to --context {self.context} on {self.asked[0]}x{self.asked[1]}"
+        on = f"{self.asked[0]}x{self.asked[1]}" if self.machine == "mesh" else f"{self.option} {self.asked[0]}".strip()
+        context = "" if self.context is None else f", up to --context {self.context} on {on}"
         if self.fits:
             return f"fits: {held}" + "".join(f"; so does {way}" for way in mesh) + context
         would = f"{' or '.join(mesh + regions)} would do" if mesh + regions else self.nothing
         return f"does not fit: {held}; {would if self.searched else '`meshrt fit` finds what would do'}{context}"
 
 
-def fit(program: Own | str | Path, *, search: bool = True, **options: Any) -> Fit:
+def fit(program: Own | str | Path, *, on: str | None = None, search: bool = True, **options: Any) -> Fit:
     """What a run of the program with these options, those of `meshrt.run`, would hold, without running it.
 
-    `search` also asks for the smallest mesh, the fewest regions and the longest context that fit. UsageError,
-    LimitError where routing tables are full.
+    `on` asks for a machine where a program has several. `search` also asks for the smallest mesh, or the fewest GPUs or
+    NeuronCores, the fewest regions and the longest context that fit. UsageError, LimitError where routing tables are
+    full.
     """
-    loaded, arguments, settings = options_of(program, None, options)
+    loaded, arguments, settings = options_of(program, on, options)
     return fitted(loaded, arguments, settings, None if search else 0)
+
+
+def advice(program: Program, arguments: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
+    """What ends the message of a run that did not fit."""
+    return fitted(program, arguments, settings, SEARCHED).line()
 
 
 def fitted(program: Program, arguments: Mapping[str, Any], settings: Mapping[str, Any], most: int | None = None) -> Fit:
     """As `fit`, of a program that is loaded. `most`: cores of a mesh up to which it searches, where so many may do;
     None: of any.
     """
-    if program.machine != "mesh":
-        raise UsageError(f"{program.name} runs on {program.machine}: what fits is told of the mesh alone")
     settings = {
         name: value
         for name, value in settings.items()
@@ -101,6 +119,8 @@ def fitted(program: Program, arguments: Mapping[str, Any], settings: Mapping[str
     }  # fmt: skip
     weigh_with = _sampled(program, arguments, settings)
     found = weigh_with(arguments, settings)
+    if program.machine != "mesh":
+        return _on_devices(program, weigh_with, found, arguments, settings, most)
     holders = tuple(list(found.holders.items())[:HOLDERS])
     facts = found.fits, found.nbytes, found.limit, found.core, found.site, holders, found.mesh
     if found.limit is None or (most is not None and prod(found.mesh) * max(1.0, found.nbytes / found.limit) > most):
@@ -119,10 +139,37 @@ def fitted(program: Program, arguments: Mapping[str, Any], settings: Mapping[str
 Weigh = Callable[[Mapping[str, Any], Mapping[str, Any]], Weight]
 
 
+def _on_devices(
+    program: Program, weigh_with: Weigh, found: Weight, arguments: Mapping[str, Any], settings: Mapping[str, Any],
+    most: int | None,
+) -> Fit:  # fmt: skip
+    """`fitted`, of a machine whose devices have a memory each, or all together one."""
+    holders = tuple(list(found.holders.items())[:HOLDERS])
+    word = find_machine(program.machine).SHARED["size"]
+    several = program.machine != "arm"  # whose cores share theirs
+    facts = found.fits, found.nbytes, found.limit, found.core, "", holders, found.mesh
+    about: dict[str, Any] = {"machine": program.machine, "place": found.site, "option": f"--{word}" if several else ""}
+    quick = program.machine == "gpu"  # elsewhere each try takes as long as a run by shape
+    if most == 0 or (most is not None and not quick):
+        return Fit(*facts, False, False, **about)
+    devices = context = None
+    if several:
+        fitting = (
+            count for count in range(1, MOST_DEVICES + 1)
+            if (one := _try(weigh_with, arguments, {**settings, word: count})) is not None and one.fits
+        )  # fmt: skip
+        devices = next(fitting, None)
+    names = {option.name for option in program.options}
+    if quick and most is None and "context" in names and program.complete(arguments).get("context") is not None:
+        context = _longest_context(weigh_with, arguments, settings)
+    return Fit(*facts, True, most is None, devices=devices, context=context, **about)
+
+
 def _sampled(program: Program, arguments: Mapping[str, Any], settings: Mapping[str, Any]) -> Weigh:
     """`weigh`, with layers and steps that are alike done once. Layers whose experts are drawn are not."""
     names = {option.name for option in program.options}
     sample = {name: value for name, value in SAMPLES.items() if name in names and arguments.get(name) is None}
+    weigh = weigh_of_mesh if program.machine == "mesh" else weigh_elsewhere
 
     def weigh_with(arguments: Mapping[str, Any], settings: Mapping[str, Any]) -> Weight:
         nonlocal sample
@@ -200,7 +247,9 @@ def _longest_context(weigh_with: Weigh, arguments: Mapping[str, Any], settings: 
 
     def room(context: int) -> int | None:
         weight = _try(weigh_with, {**others, "context": context}, settings)
-        return None if weight is None or weight.limit is None else weight.limit - weight.nbytes
+        if weight is None or weight.limit is None:
+            return None
+        return min(weight.limit - weight.nbytes, -1 if weight.refused else weight.limit)
 
     shortest = room(1)
     if shortest is None or shortest < 0:
@@ -208,7 +257,7 @@ def _longest_context(weigh_with: Weigh, arguments: Mapping[str, Any], settings: 
 
     def lacks(context: int) -> int | None:
         left = room(context)
-        return None if left is None else -left - 1  # so that the first that does not fit is looked for
+        return 0 if left is None else -left - 1  # the first that does not fit, or is no context at all, is looked for
 
     too_long = _first(lacks, 1, LONGEST_CONTEXT, 1024, lambda at, left: 2.0 * at)
     return LONGEST_CONTEXT if too_long is None else too_long - 1 or None

@@ -8,6 +8,8 @@ A machine is a folder of meshrt/ with a file machine.py in it, found by its name
                                                                    `size`, how many there are; `memory`, its limit
     gather(machine)                                                all ranks' counters: `Measured` at rank 0, else None
     title(report), rows(report)                                    how a person reads that
+    fullest(machine)                                               of those with a memory each: `Held`, of this rank's
+    with_memory(settings, nbytes)                                  options for devices with so much
     ceilings(report, part)                                         what it can do at most: meshrt/ceilings.py
 """
 
@@ -55,6 +57,17 @@ class Measured:
     host: Mapping[str, Any]
     more: Mapping[str, Any] = field(default_factory=dict)
     sampled: Iterable[str] = ()  # phases in which a part stood for others; "" is the whole run
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """The most that one memory of a machine held in a run: where, by what name. `limit`: of the device."""
+
+    nbytes: int
+    limit: int
+    index: int
+    place: str
+    holders: Mapping[str, int]
 
 
 def machines() -> list[str]:

@@ -1,5 +1,6 @@
 """A system on a chip as a machine: what `meshrt.machine` asks of every one."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from meshrt.arm import report
@@ -7,7 +8,7 @@ from meshrt.arm.device import ARM_PRESETS, ArmDevice, find_arm_device
 from meshrt.arm.report import rows, title
 from meshrt.arm.roofline import ceilings
 from meshrt.arm.soc import Soc
-from meshrt.machine import Measured
+from meshrt.machine import Held, Measured
 from meshrt.options import AtLeast, Choices, Shown
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
@@ -15,7 +16,7 @@ from meshrt.ranks.control import Control
 from meshrt.ranks.files import check_target
 from meshrt.ranks.trace import begin_trace, write_trace
 
-__all__ = ["SHARED", "ceilings", "gather", "open_machine", "rows", "title"]
+__all__ = ["SHARED", "ceilings", "fullest", "gather", "open_machine", "rows", "title", "with_memory"]
 
 SHARED = {"size": "cores", "memory": "dram"}
 
@@ -40,6 +41,16 @@ def open_machine(
         opened.trace_path = trace
         begin_trace(opened.mine)
     return opened
+
+
+def fullest(soc: Soc) -> Held:
+    """What DRAM held."""
+    return Held(soc.memory.peak, soc.device.dram_bytes, 0, "DRAM", soc.memory.fullest)
+
+
+def with_memory(settings: Mapping[str, Any], nbytes: int) -> dict[str, Any]:
+    """Options for cores that share so much DRAM."""
+    return {**settings, "dram": nbytes}
 
 
 def gather(soc: Soc) -> Measured | None:

@@ -23,15 +23,16 @@ class Fits(Programs):
 
 
 @click.group("fit", cls=Fits, subcommand_metavar="PROGRAM|MODEL|FILE.py [OPTIONS]")
-@click.option("--on", type=shared.Name(machines()), help="As of `run`; only the mesh can tell.")
+@click.option("--on", type=shared.Name(machines()), help="As of `run`.")
 def command(on: str | None) -> None:
-    """Tell, without a run, whether a program fits the memory of the mesh's cores, what fills it, and what would fit.
+    """Tell, without a run, whether a program fits the memory of a machine, what fills it, and what would fit.
 
-    Code 3 where it does not fit.
+    Of the mesh's cores, GPUs (--on gpu), NeuronCores (their HBM) and Arm cores (DRAM). Code 3 where it does not fit.
 
     \b
     Examples:
       meshrt fit llama3-8b --mesh 660x660 --prompt-tokens 2048
+      meshrt fit llama3-70b --on gpu --tp 2 --context 4096
       meshrt fit gemm --mesh 8x8 --m 1000 --k 1000 --n 1000 --device wse3 --format json
     """
 
@@ -52,7 +53,8 @@ def _command(program: Program, name: str, fixed: dict[str, Any]) -> click.Comman
         if form == "table":
             click.echo(found.line())
         rows = [["holds", name, nbytes] for name, nbytes in found.holders]
-        rows += [["at most", "core memory", found.limit], ["in all", f"core {found.core}", found.nbytes]]
+        of = "core memory" if found.machine == "mesh" else "memory"
+        rows += [["at most", of, found.limit], ["in all", found.place or f"core {found.core}", found.nbytes]]
         print_grid(["", "name", "bytes"], rows, form) if form != "json" else click.echo(found.to_json())
         sys.exit(0 if found.fits else 3)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection
 from contextlib import redirect_stdout
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -56,9 +55,9 @@ class Programs(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Programs and models (`meshrt run NAME --help` has their options)"):
-            formatter.write_dl(
-                [(name, self.get_command(ctx, name).get_short_help_str(70)) for name in self.list_commands(ctx)]
-            )
+            named = [(name, self.get_command(ctx, name).get_short_help_str(70)) for name in self.list_commands(ctx)]
+            if named:  # `score` has none
+                formatter.write_dl(named)
 
 
 def _taken(flag: str, args: list[str]) -> tuple[str | None, list[str]]:
@@ -75,9 +74,6 @@ def _taken(flag: str, args: list[str]) -> tuple[str | None, list[str]]:
 @click.option("--on", type=shared.Name(machines()), help="The kind of machine, where a program has several.")
 def command(on: str | None) -> None:
     """Run a program, alone or as one of the ranks that mpirun or srun started."""
-
-
-SEARCHED = 64 * 64  # cores, of a mesh up to which an error tells what would do
 
 
 def payload(default: str = "full") -> shared.Decorator:
@@ -155,7 +151,7 @@ def execute(
     """One rank's part of a run, and the report."""
     from meshrt import report
     from meshrt.emulate import emulate
-    from meshrt.errors import FullError, UsageError
+    from meshrt.errors import UsageError
     from meshrt.ranks.files import check_target
 
     if text and json_path == "-":
@@ -178,11 +174,7 @@ def execute(
         machine = find_device(settings["device"], **{name: settings[name] for name in ("core_memory", "route_entries")})
         arguments = apply(comm, console, arguments, settings["mesh"], machine)
         settings["mesh"] = arguments.pop("mesh")
-    try:
-        document = emulate(comm, board, program, arguments, payload=payload == "full", console=console, **settings)
-    except FullError as error:
-        error.advice = partial(_would_do, program, arguments, settings)
-        raise
+    document = emulate(comm, board, program, arguments, payload=payload == "full", console=console, **settings)
     if document is not None:
         report.deliver_json(document, json_path)
         if html is not None:
@@ -211,13 +203,6 @@ def print_report(document: dict[str, Any], form: str) -> None:
         put([title, Grid(header, rows, right=True)], form)
     else:
         put([Grid(header, rows)], form)
-
-
-def _would_do(program: Program, arguments: dict[str, Any], settings: dict[str, Any]) -> str:
-    """What `meshrt fit` says of a run that did not."""
-    from meshrt.fitting import fitted
-
-    return fitted(program, arguments, settings, SEARCHED).line()
 
 
 def _write_page(path: str, document: dict[str, Any], maps: str | None) -> None:

@@ -10,7 +10,7 @@ import click
 
 from meshrt.commands import shared
 from meshrt.commands.run import Programs, machine_options, payload
-from meshrt.errors import MeshrtError
+from meshrt.errors import MeshrtError, told
 
 if TYPE_CHECKING:
     from meshrt.program import Program
@@ -64,7 +64,8 @@ def _command(program: Program, name: str) -> click.Command:
         try:
             line, code = scored(program, name, arguments, values, payload == "full", tolerance), 0
         except MeshrtError as error:
-            line, code = {"ok": False, "score": None, "refused": str(error)}, error.exit_code
+            refused = "; ".join([str(error), *told(error)])
+            line, code = {"ok": False, "score": None, "refused": refused}, error.exit_code
         click.echo(json.dumps(line))
         sys.exit(code)
 

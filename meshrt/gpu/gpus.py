@@ -293,16 +293,19 @@ class Gpus:
         """What is launched inside is kept as well, so that a replay counts the same again, launch by launch, and takes
         the same memory. Without payload: nothing is computed again."""
         assert not self.payload and self.plan is None
-        plan, before = Plan("workspace"), [(gpu.memory.used, gpu.memory.peak) for gpu in self.mine]
+        plan, before = Plan("workspace"), [
+            (gpu.memory.used, gpu.memory.peak, dict(gpu.memory.fullest)) for gpu in self.mine
+        ]  # fmt: skip
         for gpu in self.mine:
-            gpu.noted, gpu.memory.peak = plan, gpu.memory.used
+            gpu.noted, gpu.memory.peak, gpu.memory.at_peak = plan, gpu.memory.used, None
         self.noted = plan
         yield plan
         self.noted = None
-        for gpu, (used, peak) in zip(self.mine, before, strict=True):
+        for gpu, (used, peak, names) in zip(self.mine, before, strict=True):
             gpu.noted = None
             plan.calls.insert(0, (gpu.memory.pass_through, (plan.name, gpu.memory.peak - used)))
-            gpu.memory.peak = max(peak, gpu.memory.peak)
+            if peak >= gpu.memory.peak:
+                gpu.memory.peak, gpu.memory.at_peak = peak, names
 
     def give_up(self, plan: Plan) -> None:
         """Free a plan and its buffers."""

@@ -1,5 +1,6 @@
 """GPUs as a machine: what `meshrt.machine` asks of every one."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from meshrt.gpu import report
@@ -10,7 +11,7 @@ from meshrt.gpu.nodes import AUTO, WAYS
 from meshrt.gpu.presets import GPU_PRESETS, find_gpu
 from meshrt.gpu.report import rows, title
 from meshrt.gpu.roofline import ceilings
-from meshrt.machine import Measured
+from meshrt.machine import Held, Measured
 from meshrt.program import AtLeast, Choices, Shown
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
@@ -18,7 +19,7 @@ from meshrt.ranks.control import Control
 from meshrt.ranks.files import check_target
 from meshrt.ranks.trace import begin_trace, write_trace
 
-__all__ = ["SHARED", "ceilings", "gather", "open_machine", "rows", "title"]
+__all__ = ["SHARED", "ceilings", "fullest", "gather", "open_machine", "rows", "title", "with_memory"]
 
 SHARED = {"size": "tp", "memory": "gpu_memory"}
 
@@ -56,6 +57,17 @@ def open_machine(
         opened.trace_path = trace
         begin_trace(opened.mine)
     return opened
+
+
+def fullest(gpus: Gpus) -> Held:
+    """The GPU that held most, of this rank's."""
+    gpu = max(gpus.mine, key=lambda gpu: gpu.memory.peak)
+    return Held(gpu.memory.peak, gpu.memory.limit, gpu.index, f"GPU {gpu.index}", gpu.memory.fullest)
+
+
+def with_memory(settings: Mapping[str, Any], nbytes: int) -> dict[str, Any]:
+    """Options for GPUs of so much memory."""
+    return {**settings, "gpu_memory": nbytes}
 
 
 def gather(gpus: Gpus) -> Measured | None:

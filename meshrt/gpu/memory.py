@@ -2,7 +2,7 @@
 
 from dataclasses import field
 
-from meshrt.errors import LimitError
+from meshrt.errors import FullError
 from meshrt.gpu.device import GpuDevice
 from meshrt.records import dataclass
 
@@ -16,22 +16,24 @@ class Budget:
     names: dict[str, int] = field(default_factory=dict)
     used: int = 0
     peak: int = 0
+    at_peak: dict[str, int] | None = None  # by name; None: it is full as never before
 
     @property
     def limit(self) -> int:
         return self.device.memory_bytes
 
     def take(self, name: str, nbytes: int) -> None:
-        """Raises LimitError where it does not fit; nothing is changed then."""
+        """Raises FullError where it does not fit; nothing is changed then."""
         if self.used + nbytes > self.limit:
-            raise LimitError(
+            raise FullError(
                 f"GPU {self.index}: {name!r} asks for {nbytes} bytes, {self.used} are in use, the limit is "
                 f"{self.limit} (device {self.device.name}); use more GPUs (--tp), a smaller batch, --gpu-memory, or"
                 " fewer bits a weight (meshrt quantize; by shape --bits 3)"
             )
         self.names[name] = self.names.get(name, 0) + nbytes
         self.used += nbytes
-        self.peak = max(self.peak, self.used)
+        if self.used > self.peak:
+            self.peak, self.at_peak = self.used, None
 
     def pass_through(self, name: str, nbytes: int) -> None:
         """So much was taken under that name, and given back. LimitError."""
@@ -40,5 +42,12 @@ class Budget:
 
     def give_back(self, name: str, nbytes: int) -> None:
         """Free some of what was taken under that name."""
+        if self.at_peak is None:
+            self.at_peak = dict(self.names)
         self.names[name] -= nbytes
         self.used -= nbytes
+
+    @property
+    def fullest(self) -> dict[str, int]:
+        """What was in use, by name, when most was."""
+        return self.names if self.at_peak is None else self.at_peak

@@ -4,6 +4,7 @@ The core that ended last was at work, or waited for a packet, or for the last co
 to another core at the time when that one sent, and so on back to the begin. Every core's past is there (past.py).
 """
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from math import floor
 from typing import Any, NamedTuple
@@ -39,7 +40,7 @@ class Part(NamedTuple):
     exchanges: Sequence[Begun]
     moments: np.ndarray
     times: np.ndarray
-    meets: np.ndarray  # which of the events are meetings
+    meets: Sequence[int]  # which of the events are meetings
     until: Sequence[int]  # how many of them were before each moment was over
 
 
@@ -49,9 +50,9 @@ def parts_of(shares: Sequence[dict[str, Any]]) -> list[Part]:
     for share in shares:
         events = share["events"]
         cores = share["shape"][0] * share["shape"][1]
-        times = np.array([event.times for event in events]).T.copy() if events else np.zeros((cores, 0))
+        times = np.frombuffer(b"".join([event.times for event in events])).reshape(-1, cores).T.copy()
         moments = np.array([event.moment for event in events], np.int64)
-        meets = np.flatnonzero([event.name == MEETS for event in events])
+        meets = [number for number, event in enumerate(events) if event.name == MEETS]
         until = np.searchsorted(moments, np.arange(moments.max(initial=0) + 1), "right").tolist()
         parts.append(Part(**share, moments=moments, times=times, meets=meets, until=until))
     return sorted(parts, key=lambda part: (part.number, part.corner[::-1]))
@@ -64,8 +65,8 @@ def follow(parts: Sequence[Part], lasts: Sequence[Mapping[int, Last]], device: D
     limit = len(parts[at].events)
     while time > 0:
         part = parts[at]
-        number = int(np.searchsorted(part.times[core, :limit], time, "left"))
-        met = int(np.searchsorted(part.meets, limit)) - 1
+        number = int(part.times[core, :limit].searchsorted(time))
+        met = bisect_left(part.meets, limit) - 1
         if met >= 0 and part.meets[met] >= number:  # the last to be there may be another, also for a core that was
             sent = part.events[part.meets[met]].sent
             other = _waited_for(parts, lasts, sent, time)
@@ -96,8 +97,8 @@ def follow(parts: Sequence[Part], lasts: Sequence[Mapping[int, Last]], device: D
             steps[-1] = steps[-1]._replace(begin=before)
         else:
             steps.append(PathStep(event.name, before, time, part.site, place, {}))
-        if isinstance(event.hops, int) and event.hops:
-            steps[-1] = steps[-1]._replace(more={"hops": event.hops + steps[-1].more.get("hops", 0)})
+        if isinstance(event.landed, int) and event.landed:
+            steps[-1] = steps[-1]._replace(more={"hops": event.landed + steps[-1].more.get("hops", 0)})
         time, limit = before, number
     return steps[::-1]
 
@@ -108,38 +109,19 @@ def reasons(
     """Where the cycles of a packet went: hops, busy links and the sender's ramp, a busy ramp at its end, the tail."""
     (x, y), (u, v) = _place(part, core), source[1]
     busy = part.busy.get(event.sent, 0.0)
-    hops = int(event.hops[core]) if isinstance(event.hops, np.ndarray) else abs(x - u) + abs(y - v)
+    if isinstance(event.landed, np.ndarray):
+        hops, packet = event.landed[:, core].tolist()
+    else:
+        hops, packet = abs(x - u) + abs(y - v), -1
     more: dict[str, Any] = {"from": [u, v], "hops": hops, "left": left}
-    if event.asked is None or not np.isfinite(event.asked[core]):
+    if event.asked is None or packet < 0:
         return more
-    asked = float(event.asked[core])
+    asked = float(event.asked[packet])
     tail = min(busy, time - asked)
     return more | {
         "on_the_way": hops * device.alpha, "links": max(0.0, asked - left - hops * device.alpha),
         "ramp": time - asked - tail, "tail": tail,
     }  # fmt: skip
-
-
-def waits(parts: Sequence[Part], device: Device, site: str, core: tuple[int, int], ends: Sequence[float]) -> list[Any]:
-    """Of the waits of a core that ended then: for whom, and why each took so long; empty where that is not known."""
-    found: list[dict[str, Any]] = [{} for _ in ends]
-    for part in parts:
-        x, y = core[0] - part.corner[0], core[1] - part.corner[1]
-        if part.site != site or not (0 <= x < part.shape[1] and 0 <= y < part.shape[0]):
-            continue
-        at = y * part.shape[1] + x
-        for step, number in enumerate(np.searchsorted(part.times[at], ends, "left").tolist()):
-            if number == len(part.events) or part.times[at, number] != ends[step] or found[step]:
-                continue
-            source = _source(parts, part, at, number)
-            if source is None:
-                continue
-            there, sender, left = source
-            before = float(part.times[at, number - 1]) if number else 0.0
-            sender_at = there, _place(parts[there], sender)
-            more = reasons(part, part.events[number], at, sender_at, left, ends[step], device)
-            found[step] = more | {"data": max(0.0, left - before)}
-    return found
 
 
 def _place(part: Part, core: int) -> tuple[int, int]:
@@ -157,7 +139,7 @@ def _source(parts: Sequence[Part], part: Part, core: int, number: int) -> tuple[
     event, before = part.events[number], part.times[core, number - 1] if number else 0.0
     if event.stages is None or part.times[core, number] == before:
         return None
-    stages = float(event.stages[core])
+    stages: float = memoryview(event.stages).cast("d")[core]
     sender = round((stages - floor(stages)) / UNIT) - 1
     if sender < 0:
         return None

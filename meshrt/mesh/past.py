@@ -5,7 +5,7 @@ which are whole. A core that waited for a packet finds there whose it was. Nothi
 stages, and where two paths are compared, fractions decide between equal ones alone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,22 +27,21 @@ MEETS = "waits for the last core"
 HANDS = "hands packets on to any core, and waits for its own"
 
 
-@dataclass(frozen=True, eq=False)
-class Event:
-    """Clocks went on: after `moment` transfers and meetings, to these times, float64 [cores of the block].
+class Event(NamedTuple):
+    """Clocks went on: after `moment` transfers and meetings, to these times, the bytes of float64 [cores of the block].
 
-    Of a wait: for the transfer of number `sent`, whose packets asked for the receiver's ramp at `asked`; the numbers of
-    their cores are in the fractions of `stages`, where a core's time went on. `sent` is -1 for what is no wait for a
-    packet, and the moment of a meeting there.
+    Of a wait: for the transfer of number `sent`, whose packets asked for the receiver's ramp at `asked`, one by one;
+    the numbers of their cores are in the fractions of `stages`, bytes as `times`, where a core's time went on. `sent`
+    is -1 for what is no wait for a packet, and the moment of a meeting there.
     """
 
     moment: int
     name: str
-    times: np.ndarray
+    times: bytes
     sent: int = -1
-    stages: np.ndarray | None = None
+    stages: bytes | None = None
     asked: np.ndarray | None = None
-    hops: np.ndarray | int = 0  # of the packets, by core as `times`; of what was not run, on the path of all cores
+    landed: np.ndarray | int = 0  # [2, cores]: hops of the packet, its number in `asked`; of what was not run, its hops
 
 
 @dataclass(eq=False)
@@ -83,14 +82,15 @@ class Past:
     events: list[Event] = field(default_factory=list)
     busy: dict[int, float] = field(default_factory=dict)
     exchanges: list["Begun"] = field(default_factory=list)
-    last: np.ndarray = field(init=False)
+    later: Callable[[str], None] | None = None  # told of what is not followed any more
+    last: bytes = field(init=False)
     own: np.ndarray = field(init=False)  # fractions
 
     def __post_init__(self) -> None:
         mesh = self.mesh
         rows = np.arange(mesh.y0, mesh.y0 + mesh.block_height)[:, None] * mesh.width
         self.own = (rows + np.arange(mesh.x0, mesh.x0 + mesh.block_width) + 1) * UNIT
-        self.last = self.state[TIME].copy()
+        self.last = self.state[TIME].tobytes()
         self.moments.pasts.append(self)
         self.sign()
 
@@ -127,7 +127,7 @@ class Past:
         place = -self.number, -(self.mesh.y0 + y), -(self.mesh.x0 + x)
         return Last(float(time[y, x]), int(hops[y, x]), int(stages[y, x]), place)
 
-    def note(self, name: str, sent: int = -1, asked: np.ndarray | None = None, hops: np.ndarray | int = 0) -> None:
+    def note(self, name: str, sent: int = -1, asked: np.ndarray | None = None, landed: np.ndarray | int = 0) -> None:
         """Clocks may have gone on, and this is why."""
         meets, moments = name == MEETS, self.moments
         if name == IS_THERE:
@@ -137,13 +137,15 @@ class Past:
         if meets:
             moments.count += 1
         if moments.count > moments.most:
+            if self.later is not None:
+                self.later(name)
             return
-        now = self.state[TIME]
-        if meets or (now != self.last).any():
-            self.last = now.copy()
-            stages = self.state[STAGES].flatten() if sent >= 0 else None
+        now = self.state[TIME].tobytes()
+        if meets or now != self.last:
+            self.last = now
             moment = moments.count - 1 if meets else sent
-            self.events.append(Event(moments.count, name, self.last.ravel(), moment, stages, asked, hops))
+            stages = self.state[STAGES].tobytes() if sent >= 0 else None
+            self.events.append(Event(moments.count, name, now, moment, stages, asked, landed))
             if sent >= 0:
                 self.sign()
         if meets or name == HANDS:

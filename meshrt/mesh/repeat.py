@@ -69,7 +69,7 @@ def repeated(block: "Block", times: int) -> Iterator[None]:
     for part in (TIME, HOPS, STAGES):
         clock.state[part][busy] += more * (end[part] - begin[part])
     if clock.seen is not None:
-        clock.seen(f"{more} times more, as before", hops=more * int(end[HOPS] - begin[HOPS]))
+        clock.seen(f"{more} times more, as before", landed=more * int(end[HOPS] - begin[HOPS]))
 
 
 def sampled(block: "Block", steps: int, sample: int | None) -> Iterator[int]:

@@ -7,31 +7,40 @@ core: its steps lie end to end, and add up to the whole run, to the cycle.
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from meshrt.errors import UsageError
-from meshrt.mesh.clock import IS_THERE, TIME, Clock
+from meshrt.mesh.clock import TIME, Clock
 from meshrt.mesh.device import Device
 from meshrt.mesh.mesh import Mesh
 from meshrt.ranks.control import Control
-from meshrt.ranks.files import write_file
+from meshrt.ranks.trace import Numbers, rows_of, text_of, write_rows
 from meshrt.records import dataclass
 
 if TYPE_CHECKING:
-    from meshrt.mesh.criticalpath import Part
+    from meshrt.mesh.criticalpath import Part, PathStep
     from meshrt.mesh.exchange.legs import Transfer
     from meshrt.mesh.linktrace import Links
     from meshrt.mesh.past import Moments, Past
 
 CORES = 32  # of a mesh that are looked at, if nobody says which
 MOST_CORES = 1024
+NOT_KEPT = "not kept"
 STEPS = 20_000  # of a core that are kept: what follows is one step, "not kept"
 
-NOTES = 4096  # that are made into steps together
+NOTES = 8192  # that are made into steps together
 
 Step = tuple[str, float, float]  # what, and from when to when, in cycles
+
+
+class Steps(NamedTuple):
+    """Of a core: what each was, as a number of names, and from when to when, in cycles."""
+
+    whys: np.ndarray
+    begins: np.ndarray
+    ends: np.ndarray
 
 
 @dataclass(eq=False)
@@ -44,47 +53,54 @@ class Tracks:
     past: "Past"
     at: tuple[np.ndarray, np.ndarray]
     last: np.ndarray
-    steps: list[list[Step]]
     links: "Links | None" = None
-    names: list[str] = field(default_factory=list)  # notes that are no steps yet: why, and what time it was then
+    known: dict[str, int] = field(default_factory=lambda: {NOT_KEPT: 0})  # names of steps
+    entered: int = 0  # events of the past that are steps
+    names: list[str] = field(default_factory=list)  # later notes that are no steps yet: why, and what time it was then
     rows: list[np.ndarray] = field(default_factory=list)
+    steps: list[Steps] = field(init=False)  # by core
 
-    def note(self, name: str, sent: int = -1, asked: np.ndarray | None = None, hops: np.ndarray | int = 0) -> None:
-        """Clocks may have gone on, and this is why: `Past.note`."""
-        self.past.note(name, sent, None if asked is None else asked.ravel(), hops)
-        if name == IS_THERE:
-            return
+    def __post_init__(self) -> None:
+        self.steps = [Steps(np.zeros(0, np.int64), np.zeros(0), np.zeros(0)) for _ in self.cores]
+
+    def note(self, name: str) -> None:
+        """Clocks may have gone on, and this is why; the past has it no more."""
+        if not self.names:
+            self.enter()
         self.names.append(name)
         self.rows.append(self.state[TIME][self.at])
         if len(self.names) == NOTES:
             self.enter()
 
     def enter(self) -> None:
-        """Make steps of the notes."""
-        if not self.names:
-            return
-        numbers = {name: number for number, name in enumerate(dict.fromkeys(self.names))}
-        whys, names = np.array([numbers[name] for name in self.names]), [*numbers]
-        times = np.array([self.last, *self.rows])
-        for core, steps in enumerate(self.steps):
-            at = np.flatnonzero(times[1:, core] > times[:-1, core])
-            if not len(at):
-                continue
-            why = whys[at]
-            first = np.flatnonzero(np.append(True, why[1:] != why[:-1]))
-            begins, ends = (
-                times[at[first], core].tolist(),
-                times[at[np.append(first[1:], len(at)) - 1] + 1, core].tolist(),
-            )
-            for number, begin, end in zip(why[first].tolist(), begins, ends, strict=True):
-                if steps and (steps[-1][0] == names[number] or len(steps) > STEPS):
-                    name, begin, _ = steps.pop()
-                    steps.append((name, begin, end))
-                else:
-                    steps.append((names[number] if len(steps) < STEPS else "not kept", begin, end))
+        """Make steps of what the past has, and of the notes after it."""
+        events, shape = self.past.events, self.state[TIME].shape
+        for low in range(self.entered, len(events), NOTES):
+            some = events[low : low + NOTES]
+            times = np.frombuffer(b"".join([event.times for event in some])).reshape(-1, *shape)
+            self._enter([event.name for event in some], times[:, *self.at])
+        self.entered = len(events)
+        if self.names:
+            self._enter(self.names, np.array(self.rows))
+            self.names.clear()
+            self.rows.clear()
+
+    def _enter(self, names: list[str], rows: np.ndarray) -> None:
+        """Make steps of why and to what time cores went on, [notes, cores]."""
+        whys = np.array([self.known.setdefault(name, len(self.known)) for name in names])
+        times = np.concatenate([self.last[None], rows])
+        went_on = times[1:] > times[:-1]
+        for core, before in enumerate(self.steps):
+            at = np.flatnonzero(went_on[:, core])
+            why = np.append(before.whys, whys[at])
+            begins, ends = np.append(before.begins, times[at, core]), np.append(before.ends, times[at + 1, core])
+            first = np.flatnonzero(np.append(True, why[1:] != why[:-1])[: len(why)])
+            last = np.append(first[1:], len(why))[: len(first)] - 1
+            if len(first) > STEPS:
+                first, last = first[: STEPS + 1], np.append(last[:STEPS], len(why) - 1)
+                why[first[-1]] = self.known[NOT_KEPT]
+            self.steps[core] = Steps(why[first], begins[first], ends[last])
         self.last = times[-1]
-        self.names.clear()
-        self.rows.clear()
 
 
 @dataclass(eq=False)
@@ -110,8 +126,9 @@ class Timeline:
         if self.moments is None:
             self.moments = Moments(most=min(SENDS, NUMBERS // (mesh.width * mesh.height)))
         past = Past(site, len(self.tracks), mesh, state, self.moments)
-        self.tracks.append(Tracks(site, here, state, past, at, state[TIME][at].copy(), [[] for _ in here]))
-        clock.seen, clock.past = self.tracks[-1].note, past
+        self.tracks.append(Tracks(site, here, state, past, at, state[TIME][at].copy()))
+        past.later = self.tracks[-1].note
+        clock.seen, clock.past = past.note, past
         if self.links is not None:
             from meshrt.mesh.linktrace import links_of
 
@@ -161,13 +178,14 @@ def write_timeline(
 
     `crossed`: bytes over the links of this rank, [4, bh, bw], by site. Rank 0 writes.
     """
-    from meshrt.mesh.criticalpath import follow, parts_of, waits
+    from meshrt.mesh.criticalpath import follow, parts_of
+    from meshrt.mesh.waits import waits
 
     for track in timeline.tracks:
         track.enter()
     shares = control.gather(
         [
-            (track.site, core, steps)
+            (track.site, core, [*track.known], steps)
             for track in timeline.tracks
             for core, steps in zip(track.cores, track.steps, strict=True)
         ]
@@ -182,18 +200,37 @@ def write_timeline(
         return
     parts = parts_of([past for share in pasts for past in share])
     tracks = sorted((track for share in shares for track in share), key=lambda track: track[:2])
-    events = [_event("phases", "phases", step, device) for step in phases if step[0]]
-    for step in follow(parts, lasts, device, end):
-        where = {"core": list(step.core), "site": step.site.strip(), **step.more}
-        events.append(_event("critical path", "critical path", step[:3], device, where))
-    for site, (x, y), steps in tracks:
-        at = [number for number, step in enumerate(steps) if step[0].startswith("waits for route")]
-        why = dict(zip(at, waits(parts, device, site, (x, y), [steps[number][2] for number in at]), strict=True))
-        lane = f"core ({x}, {y})"
-        events += [_event(site.strip(), lane, step, device, why.get(number)) for number, step in enumerate(steps)]
-    events += _of_links([share for of_rank in links for share in of_rank], parts, device, end)
-    document = {"traceEvents": events, "displayTimeUnit": "ns"}
-    write_file("--trace", timeline.path, lambda stream: stream.write((json.dumps(document) + "\n").encode()))
+    rows, numbers = [text_of([_event("phases", "phases", step, device) for step in phases if step[0]])], Numbers()
+    rows += _rows("critical path", "critical path", *_path(follow(parts, lasts, device, end)), device, numbers)
+    for site, (x, y), known, (whys, begins, ends) in tracks:
+        names = [known[why] for why in whys.tolist()]
+        at, more = (
+            np.flatnonzero(np.array([name.startswith("waits for route") for name in known])[whys]),
+            [""] * len(names),
+        )
+        for number, text in zip(at, waits(parts, device, site, (x, y), ends[at], numbers), strict=True):
+            more[number] = text
+        rows += _rows(site.strip(), f"core ({x}, {y})", names, begins, ends, more, device, numbers)
+    links_too = [*_of_links([share for of_rank in links for share in of_rank], parts, device, end)]
+    write_rows(filter(None, [*rows, text_of(links_too)]), "--trace", timeline.path)
+
+
+def _path(steps: "Sequence[PathStep]") -> tuple[list[str], np.ndarray, np.ndarray, list[str]]:
+    """Names, begins, ends and further arguments of the critical path."""
+    sites = {step.site: json.dumps(step.site.strip()) for step in steps}
+    more = [
+        f', "core": [{step.core[0]}, {step.core[1]}], "site": {sites[step.site]}'
+        + "".join([f', "{key}": {value!r}' for key, value in step.more.items()]) for step in steps
+    ]  # fmt: skip
+    begins, ends = (np.array([step[at] for step in steps], float) for at in (1, 2))
+    return [step.name for step in steps], begins, ends, more
+
+
+def _rows(
+    process: str, lane: str, names: Sequence[str], begins: np.ndarray, ends: np.ndarray, more: Sequence[str],
+    device: Device, numbers: Numbers,
+) -> list[str]:  # fmt: skip
+    return rows_of(process, lane, names, begins, ends - begins, 1e6 / device.clock_hz, more, numbers)
 
 
 def _of_links(

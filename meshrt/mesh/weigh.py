@@ -33,10 +33,11 @@ class Weight:
     holders: Mapping[str, int]  # most first
     mesh: tuple[int, int]
     result: Mapping[str, Any]  # what the program returned
+    refused: bool = False  # though it is no more than the limit: a part was to be kept free
 
     @property
     def fits(self) -> bool:
-        return self.limit is None or self.nbytes <= self.limit
+        return not self.refused and (self.limit is None or self.nbytes <= self.limit)
 
 
 def weigh(program: Program, arguments: Mapping[str, Any], settings: Mapping[str, Any]) -> Weight:

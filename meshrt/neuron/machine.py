@@ -1,8 +1,10 @@
 """NeuronCores as a machine: what `meshrt.machine` asks of every one."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any
 
-from meshrt.machine import Measured
+from meshrt.machine import Held, Measured
 from meshrt.neuron import report
 from meshrt.neuron.cores import Cores
 from meshrt.neuron.device import NEURON_PRESETS, NeuronDevice, find_neuron_device
@@ -15,7 +17,7 @@ from meshrt.ranks.control import Control
 from meshrt.ranks.files import check_target
 from meshrt.ranks.trace import begin_trace, write_trace
 
-__all__ = ["SHARED", "ceilings", "gather", "open_machine", "rows", "title"]
+__all__ = ["SHARED", "ceilings", "fullest", "gather", "open_machine", "rows", "title", "with_memory"]
 
 SHARED = {"size": "cores", "memory": "sbuf_bytes"}
 
@@ -38,6 +40,17 @@ def open_machine(
         opened.trace_path = trace
         begin_trace(opened.mine)
     return opened
+
+
+def fullest(cores: Cores) -> Held:
+    """The core whose HBM held most, of this rank's. SBUF spills to it, and what PSUM cannot hold is refused."""
+    core = max(cores.mine, key=lambda core: core.hbm.most)
+    return Held(core.hbm.most, core.hbm.limit, core.index, f"HBM of NeuronCore {core.index}", core.hbm.fullest)
+
+
+def with_memory(settings: Mapping[str, Any], nbytes: int) -> dict[str, Any]:
+    """Options for cores with so much HBM."""
+    return {**settings, "device": replace(find_neuron_device(settings.get("device", "trn1")), hbm_bytes=nbytes)}
 
 
 def gather(cores: Cores) -> Measured | None:

@@ -12,26 +12,47 @@ import heapq
 import weakref
 from collections.abc import Sequence
 
-from meshrt.errors import LimitError, UsageError
+from meshrt.errors import FullError, LimitError, UsageError
 from meshrt.neuron.store import Buffer, Owner, Store
 
 
 class Hbm(Buffer):
-    """Device memory; a store may have any shape."""
+    """Device memory; a store may have any shape. What is there is known by kind and shape: stores have no names."""
 
     name = "hbm"
     on_chip = False
 
+    def __init__(self, core: Owner, limit: int) -> None:
+        super().__init__(core, limit)
+        self.held: dict[str, int] = {}
+        self.at_most: dict[str, int] | None = None  # None: it is full as never before
+
+    @property
+    def fullest(self) -> dict[str, int]:
+        """What was there when it was fullest."""
+        return self.held if self.at_most is None else self.at_most
+
     def take(self, store: Store) -> None:
         if self.live + store.nbytes > self.limit:
-            raise LimitError(
+            raise FullError(
                 f"HBM of NeuronCore {self.core.index} is full: {store.nbytes} bytes asked for, {self.live} in use, the "
                 f"limit is {self.limit}; use more cores or a smaller problem"
             )
+        if self.live + store.nbytes > self.most:
+            self.at_most = None
         self._grow(store.nbytes)
+        kind = _kind(store)
+        self.held[kind] = self.held.get(kind, 0) + store.nbytes
 
     def release(self, store: Store) -> None:
+        if self.at_most is None:
+            self.at_most = dict(self.held)
+        self.held[_kind(store)] -= store.nbytes
         self.live -= store.nbytes
+
+
+def _kind(store: Store) -> str:
+    return f"{store.dtype} {list(store.shape)}"
 
 
 class Sbuf(Buffer):

@@ -9,7 +9,7 @@ from math import prod
 
 import numpy as np
 
-from meshrt.errors import LimitError, UsageError
+from meshrt.errors import FullError, UsageError
 from meshrt.gpu.gpu import Gpu
 from meshrt.gpu.gpus import Gpus
 from meshrt.programs.gpu.pages import Pages
@@ -86,7 +86,7 @@ def make_cache(
     )
     room = gpus.control.allreduce(room, min) - 1  # block 0 belongs to nobody
     if blocks is None and room < 1:
-        raise LimitError(
+        raise FullError(
             f"{gpus.mine[0].memory.used} bytes of weights leave no room for a cache on a GPU of "
             f"{gpus.device.memory_bytes} bytes ({SHARE:.0%} of them for both): use more GPUs (--tp), or --gpu-memory"
         )

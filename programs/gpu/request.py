@@ -4,7 +4,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import field
 
-from meshrt.errors import LimitError, UsageError
+from meshrt.errors import FullError, UsageError
 from meshrt.models.family import Family
 from meshrt.programs.gpu.batch import Tokens
 from meshrt.programs.gpu.pages import Pages
@@ -93,11 +93,11 @@ def check_lengths(family: Family, requests: Sequence[Request]) -> None:
 
 
 def check_room(pages: Pages, requests: Sequence[Request]) -> None:
-    """LimitError for a request that does not fit in the cache alone."""
+    """FullError for a request that does not fit in the cache alone."""
     for request in requests:
         needed = pages.needed(len(request.prompt) + request.limit)
         if needed > pages.blocks:
-            raise LimitError(
+            raise FullError(
                 f"request {request.number} needs {needed} blocks of {pages.size} tokens, and the cache has "
                 f"{pages.blocks}: raise --kv-blocks or --gpu-memory, use more GPUs (--tp), or ask for fewer tokens"
             )

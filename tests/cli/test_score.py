@@ -71,4 +71,10 @@ def test_a_limit_of_the_mesh_is_a_line_with_code_3(run_meshrt: Callable[..., Fin
     path.write_text(HONEST)
     finished = run_meshrt("score", str(path), "--mesh", "4x4", "--size", "20000")
     assert finished.code == 3 and not json.loads(finished.stdout)["ok"]
+    assert "would hold" in json.loads(finished.stdout)["refused"]
+
+
+def test_its_help_is_shown_though_it_lists_no_programs(run_meshrt: Callable[..., Finished]) -> None:
+    finished = run_meshrt("score", "--help")
+    assert finished.code == 0 and "FILE.py" in finished.stdout
     assert "no file of a program" in run_meshrt("score", "gemm").stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import tracemalloc
 from collections.abc import Callable
@@ -185,6 +186,31 @@ def test_a_core_that_was_not_built_is_missed_only_by_who_asks_for_it(monkeypatch
     assert core.chosen({}) is None
     with pytest.raises(UsageError, match="was not built here"):
         core.chosen({"MESHRT_CORE": "compiled"})
+
+
+def test_all_functions_of_the_core_are_looked_for() -> None:
+    stub = Path(core.__file__).parent / "_core.pyi"
+    assert set(core.FUNCTIONS) == set(re.findall(r"^def (\w+)", stub.read_text(), re.M))
+
+
+def test_a_core_that_is_older_than_the_checkout_is_refused_and_does_no_harm_without(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    older = SimpleNamespace(**{name: None for name in core.FUNCTIONS if name != "ring"})
+    monkeypatch.setattr(core, "built", older)
+    with pytest.raises(UsageError, match=r"older than the checkout \(it has no 'ring'\): run launch/setup-venv"):
+        core.chosen({})
+    assert core.chosen({"MESHRT_CORE": "numpy"}) is None
+
+
+@compiled
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_so_does_the_command(ranks: int, tmp_path: Path, run_meshrt: Callable[..., Finished]) -> None:
+    """Once, and with the code of wrong usage."""
+    (tmp_path / "sitecustomize.py").write_text("from meshrt.mesh.wires import _core\ndel _core.ring\n")
+    finished = run_meshrt("run", "shift", ranks=ranks, env={"PYTHONPATH": str(tmp_path)})
+    assert finished.code == 2
+    assert finished.stderr.count("older than the checkout") == 1 and "Traceback" not in finished.stderr
 
 
 @compiled

@@ -207,7 +207,9 @@ def test_a_core_keeps_so_many_steps_and_no_more() -> None:
         state[0] += 1
         note(f"step {step % 2}")
     line.tracks[0].enter()
-    (steps,) = line.tracks[0].steps
+    names = [*line.tracks[0].known]
+    (found,) = line.tracks[0].steps
+    steps = [(names[why], begin, end) for why, begin, end in zip(*found, strict=True)]
     assert len(steps) == STEPS + 1 and steps[-1] == ("not kept", STEPS, STEPS + 100)
     assert steps[-2] == ("step 1", STEPS - 1, STEPS)
 

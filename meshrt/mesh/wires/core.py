@@ -16,10 +16,15 @@ except ImportError:
     _core = None  # type: ignore[assignment]
 
 built: Any = _core
+FUNCTIONS = (  # _core.pyi: a core without one of them was built from older sources
+    "address", "give", "replay", "serve", "ring", "heard", "listen", "multiply", "line_up", "enter", "leave", "come_in",
+)  # fmt: skip
 
 
 def chosen(environ: Mapping[str, str] | None = None) -> Any:
-    """The compiled core, None where NumPy is to do it. UsageError for a choice that there is not."""
+    """The compiled core, None where NumPy is to do it. UsageError for a choice that there is not, and for
+    a core that is not of this checkout.
+    """
     name = (os.environ if environ is None else environ).get("MESHRT_CORE", "")
     if name not in ("", "numpy", "compiled"):
         raise UsageError(f"MESHRT_CORE is {name!r}: choose numpy or compiled")
@@ -27,4 +32,11 @@ def chosen(environ: Mapping[str, str] | None = None) -> Any:
         raise UsageError(
             "MESHRT_CORE is 'compiled', but the core was not built here: install meshrt again, with a C compiler"
         )
-    return None if name == "numpy" else built
+    if name == "numpy" or built is None:
+        return None
+    if lacks := [function for function in FUNCTIONS if not hasattr(built, function)]:
+        raise UsageError(
+            f"the compiled core is older than the checkout (it has no {lacks[0]!r}): run launch/setup-venv, or install"
+            " meshrt again; MESHRT_CORE=numpy does without it"
+        )
+    return built

@@ -209,7 +209,7 @@ def receive_all(block: Cores, flights: tuple[Flight, ...]) -> None:
     """As `receive` for one transfer after the other."""
     heads.resolve(block)
     arrivals = [arrival for flight in flights for arrival in flight.arrivals if not arrival.over]
-    asked = None if block.clock.seen is None else [_by_core(block, arrival) for arrival in arrivals]
+    asked = None if block.clock.seen is None else [_asked(arrival) for arrival in arrivals]
     ramps.serve_all(block, arrivals)
     for at, arrival in enumerate(arrivals):
         _wait_all(block, arrival)
@@ -218,27 +218,27 @@ def receive_all(block: Cores, flights: tuple[Flight, ...]) -> None:
         arrival.end()
         if block.clock.seen is not None and asked is not None:
             note = f"waits for {arrival.lane.schedule.note}"
-            block.clock.seen(note, arrival.sent, asked[at], _hops_by_core(block, arrival.lane))
+            block.clock.seen(note, arrival.sent, asked[at], _landed(block, arrival.lane))
 
 
-def _by_core(block: Cores, arrival: Arrival) -> np.ndarray:
-    """When the packets of an arrival asked for the ramps of their cores, float64 [bh, bw]; NaN where none came."""
-    asked = np.full(block.shape, np.nan)
-    if arrival.served is None:  # else some have their ramps already
-        arrival.lane.view.of(asked)[..., arrival.lane.schedule.delivered] = arrival.landing.time
-    return asked
+def _asked(arrival: Arrival) -> np.ndarray | None:
+    """When the packets of an arrival asked for the ramps of their cores; None where some have their ramps already."""
+    return arrival.landing.time.flatten() if arrival.served is None else None
 
 
-def _hops_by_core(block: Cores, lane: Lane) -> np.ndarray:
-    """The hops of a lane's packets, int32 [cores of the block] by receiver. Made once."""
-    known, key = lane.schedule.cache, (lane.view, "hops")
-    if key not in known:
-        hops, landed = np.zeros(block.shape, np.int32), np.zeros((lane.view.count, lane.schedule.count), np.int32)
+def _landed(block: Cores, lane: Lane) -> np.ndarray:
+    """Of a lane's packets by receiver, int32 [2, cores of the block]: hops, and the number of the packet in `_asked`;
+    0 and -1 where none comes. Made once.
+    """
+    if not lane.landed:
+        hops, number = np.zeros(block.shape, np.int32), np.full(block.shape, -1, np.int32)
+        landed = np.zeros((lane.view.count, lane.schedule.count), np.int32)
         for part in lane.schedule.parts:
             landed[:, part.delivered] = part.hops
         lane.view.of(hops)[:, lane.schedule.delivered] = landed
-        known[key] = hops.ravel()
-    return known[key]  # type: ignore[return-value]  # kept under this key alone
+        lane.view.of(number)[:, lane.schedule.delivered] = np.arange(landed.size).reshape(landed.shape)
+        lane.landed.append(np.stack([hops.ravel(), number.ravel()]))
+    return lane.landed[0]
 
 
 def _wait_all(block: Cores, arrival: Arrival) -> None:
@@ -285,7 +285,7 @@ def receive_at(block: Cores, channel: Channel, flight: Flight, positions: np.nda
             if block.clock.messages is not None:
                 block.clock.messages.wait(arrival.number, lane, positions[low + cores])
             if block.clock.seen is not None:
-                block.clock.seen(f"waits for {lane.schedule.note}", arrival.sent, hops=_hops_by_core(block, lane))
+                block.clock.seen(f"waits for {lane.schedule.note}", arrival.sent, landed=_landed(block, lane))
 
 
 def transfer(

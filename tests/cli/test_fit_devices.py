@@ -1,0 +1,112 @@
+"""`meshrt fit` of GPUs, NeuronCores and Arm cores: what it tells is what a run then holds, to the byte."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+from mpi_jobs import Finished
+
+import meshrt
+from meshrt.errors import LimitError, UsageError
+
+MANY = 200
+MEMORY = {"gpu": "gpu_memory", "arm": "dram"}
+
+
+def drawn(number: int) -> tuple[str, str, dict[str, Any]]:
+    """A program, its machine and options, some with numbers; some are refused, on some memory is short."""
+    draw = Random(number)
+    payload = draw.random() < 0.3
+    prompt = draw.randint(1, 20)
+    model = draw.choice(["llama-tiny", "llama-tiny", "mixtral-tiny", "deepseek-tiny"])
+    text = {"model": model, "prompt_tokens": prompt, "max_new_tokens": draw.randint(1, 3)}
+    name, machine = [
+        ("llama", "gpu"), ("xuv", "neuron"), ("lowrank", "gpu"), ("llama", "arm"), ("serve", "gpu"),
+        ("llama", "neuron"), ("llama", "gpu"), ("linear", "arm"),
+    ][number % 8]  # fmt: skip
+    options: dict[str, Any] = {
+        "llama": lambda: text | ({"bits": draw.choice([3, 4, None])} if machine == "gpu" else {}),
+        "lowrank": lambda: text | {"model": "llama-tiny", "kv": "dense"},
+        "serve": lambda: {"model": "llama-tiny", "requests": draw.randint(1, 6), "prompt_tokens": str(prompt)},
+        "xuv": lambda: {
+            **{side: 128 * draw.randint(1, 4) for side in "mkn"}, "r": draw.choice([64, 128]),
+            "kernel": draw.choice(["dense", "sequential", "naive", "fused"]),
+        },
+        "linear": dict,
+    }[name]()  # fmt: skip
+    if machine != "arm":
+        options["tp" if machine == "gpu" else "cores"] = draw.choice([1, 1, 2, 3, 4])
+    if machine == "gpu" and draw.random() < 0.4:
+        options["gpu_memory"] = draw.randint(100_000, 3_000_000)
+    if machine == "arm" and draw.random() < 0.4:
+        options["dram"] = draw.randint(100_000, 3_000_000)
+    return name, machine, {**options, "payload": payload and model == "llama-tiny" and name != "serve"}
+
+
+@pytest.mark.sample(8)
+@pytest.mark.parametrize("number", range(MANY))
+def test_what_is_told_of_devices_is_what_a_run_then_holds(number: int) -> None:
+    name, machine, options = drawn(number)
+    shapes = {key: value for key, value in options.items() if key != "payload"}
+    try:
+        told = meshrt.fit(name, on=machine, search=False, **shapes)
+    except (UsageError, LimitError) as error:
+        with pytest.raises(type(error)):
+            meshrt.run(name, on=machine, **options)
+        return
+    free = {key: value for key, value in options.items() if key not in MEMORY.values()}
+    held = meshrt.run(name, on=machine, **free)
+    assert told.nbytes == held["memory_bytes.max"]
+    assert sum(nbytes for _, nbytes in told.holders) <= told.nbytes
+    assert len(told.holders) == 5 or sum(nbytes for _, nbytes in told.holders) == told.nbytes
+    if told.fits:
+        assert meshrt.run(name, on=machine, **options)["memory_bytes.max"] == told.nbytes
+    else:
+        with pytest.raises(LimitError):
+            meshrt.run(name, on=machine, **options)
+
+
+def test_the_fewest_gpus_do_and_one_fewer_does_not() -> None:
+    options: dict[str, Any] = {"on": "gpu", "gpu_memory": 700_000, "prompt_tokens": 5}
+    found = meshrt.fit("llama-tiny", tp=1, **options)
+    assert not found.fits and found.devices == 4
+    assert meshrt.fit("llama-tiny", tp=4, search=False, **options).fits
+    assert not meshrt.fit("llama-tiny", tp=2, search=False, **options).fits
+    with pytest.raises(UsageError):  # the heads cannot be shared by three
+        meshrt.fit("llama-tiny", tp=3, search=False, **options)
+
+
+def test_the_longest_context_on_gpus_fits_and_one_token_more_does_not() -> None:
+    options: dict[str, Any] = {"on": "gpu", "gpu_memory": 2_400_000, "max_new_tokens": 1}
+    found = meshrt.fit("llama-tiny", **options)
+    assert found.fits and found.context is not None
+    assert meshrt.fit("llama-tiny", search=False, context=found.context, **options).fits
+    assert not meshrt.fit("llama-tiny", search=False, context=found.context + 1, **options).fits
+
+
+def test_it_is_no_longer_than_the_model_has_positions() -> None:
+    found = meshrt.fit("llama-tiny", on="gpu", max_new_tokens=1)
+    assert found.context is not None
+    with pytest.raises(UsageError, match="positions"):
+        meshrt.fit("llama-tiny", on="gpu", max_new_tokens=1, search=False, context=found.context + 1)
+
+
+@pytest.mark.parametrize(
+    ("line", "ranks"),
+    [
+        ("llama-tiny --on gpu --gpu-memory 700000 --prompt-tokens 5", 1),
+        ("llama-tiny --on gpu --gpu-memory 300000 --prompt-tokens 5 --tp 2", 2),
+        ("llama-tiny --on arm --dram 300000 --prompt-tokens 5 --max-new-tokens 2", 1),
+    ],
+)
+def test_a_run_that_does_not_fit_a_device_ends_with_what_would(
+    line: str, ranks: int, run_meshrt: Callable[..., Finished]
+) -> None:
+    search = ["--no-search"] if "arm" in line else []
+    told = run_meshrt("fit", *line.split(), *search).stdout.splitlines()[0]
+    finished = run_meshrt("run", *line.split(), ranks=ranks)
+    assert finished.code == 3
+    assert told.startswith("does not fit: ") and finished.stderr.rstrip().endswith(told.split(", up to")[0])
