@@ -98,10 +98,10 @@ ONE_EACH: dict[str, dict[str, Any]] = {
 @pytest.mark.mpi(ranks=[1, 2, 4])
 @pytest.mark.parametrize("machine", ONE_EACH)
 def test_each_prompt_of_a_file_takes_what_it_takes_alone(
-    comm: MPI.Intracomm, mpi_tmp_path: Path, capsys: pytest.CaptureFixture[str], machine: str
+    comm: MPI.Intracomm, tmp_path: Path, capsys: pytest.CaptureFixture[str], machine: str
 ) -> None:
     """Text, counts and times, to the bit; the report adds counts and times up, and has the most of peaks."""
-    file = mpi_tmp_path / "p"
+    file = Path(comm.bcast(str(tmp_path))) / "p"
     file.write_text(LINES)
     program, console = load_program("llama", machine), make_console(comm.rank, comm.size, quiet=True, alone=True)
     asked, settings = {"max_new_tokens": 4, "layers": 2}, ONE_EACH[machine]
@@ -151,9 +151,9 @@ def at(part: Any, path: str) -> Any:
 
 
 @pytest.mark.mpi(ranks=[2])
-def test_many_prompts_give_back_what_each_took(comm: MPI.Intracomm, mpi_tmp_path: Path) -> None:
+def test_many_prompts_give_back_what_each_took(comm: MPI.Intracomm, tmp_path: Path) -> None:
     """A machine's communicators among it, of which a process has two thousand."""
-    file = mpi_tmp_path / "p"
+    file = Path(comm.bcast(str(tmp_path))) / "p"
     file.write_text("a\n" * 3)
     program, freed = load_program("llama", "mesh"), []
     made = Block.close
@@ -196,11 +196,11 @@ def test_what_fits_is_the_prompt_that_takes_most(run_meshrt: Run, tmp_path: Path
 @pytest.mark.mpi(ranks=[1, 2, 4])
 @pytest.mark.parametrize("machine", ["mesh", "neuron", "arm", "gpu"])
 def test_prompts_from_files_and_from_standard_input_are_alike(
-    comm: MPI.Intracomm, mpi_tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    comm: MPI.Intracomm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     machine: str,
 ) -> None:  # fmt: skip
     """On every machine; the answer is alone on standard output."""
-    file = mpi_tmp_path / "p"
+    file = Path(comm.bcast(str(tmp_path))) / "p"
     file.write_text("The little dog\n")
     settings: dict[str, Any] = ONE_EACH.get(machine, {"tp": 4})
     program, asked = load_program("llama", machine), {"max_new_tokens": 3, "layers": 2}

@@ -79,14 +79,15 @@ def lay(folder: Path, **files: str) -> Path:
 
 
 @pytest.mark.mpi(ranks=[1, 2])
-def test_their_kernels_stand_beside_ours(comm: Any, mpi_tmp_path: Path, small: None) -> None:
+def test_their_kernels_stand_beside_ours(comm: Any, tmp_path: Path, small: None) -> None:
     """The first copy that is right is taken. Traffic, in bfloat16: each tile of the product reads 128 rows of both, x u
     and (x u) v; a block of 128 rows of x is read anew for each 128 columns of u, u and v once a block."""
+    folder = Path(comm.bcast(str(tmp_path)))
     if comm.rank == 0:
-        lay(mpi_tmp_path, a=" + 1", b="")
-        (mpi_tmp_path / "d.py").write_text("import nki\ndef (")
+        lay(folder, a=" + 1", b="")
+        (folder / "d.py").write_text("import nki\ndef (")
     comm.Barrier()
-    told = reproduce(comm, Console(), ["1", "4"], TRN1, Store(), mpi_tmp_path)
+    told = reproduce(comm, Console(), ["1", "4"], TRN1, Store(), folder)
     assert {name: one["file"] for name, one in told["kernels"].items()} == {
         "nki_matmul_fully_optimized_": "b.py", "fused_three_mm_XTUV": "a.py",
     }  # fmt: skip
@@ -114,18 +115,19 @@ def test_their_kernels_stand_beside_ours(comm: Any, mpi_tmp_path: Path, small: N
 
 
 @pytest.mark.mpi(ranks=[1])
-def test_what_cannot_be_run_is_said_before_anything_is(comm: Any, mpi_tmp_path: Path, small: None) -> None:
+def test_what_cannot_be_run_is_said_before_anything_is(comm: Any, tmp_path: Path, small: None) -> None:
+    folder = Path(comm.bcast(str(tmp_path)))
     if comm.rank == 0:
-        lay(mpi_tmp_path, a=" + 1")
+        lay(folder, a=" + 1")
     comm.Barrier()
-    for names, folder, says in (
-        (["1"], mpi_tmp_path, r"no nki_matmul_fully_optimized_ that runs and is right \(a.py: differs from NumPy"),
-        (["7"], mpi_tmp_path, r"no nki_matmul_fully_optimized_ that runs"),
-        (["5", "6"], mpi_tmp_path, "--kernels are of Tables 1, 3, 4 and 7, and 5 6 has none"),
-        (["1"], mpi_tmp_path / "none", "is no folder"),
+    for names, where, says in (
+        (["1"], folder, r"no nki_matmul_fully_optimized_ that runs and is right \(a.py: differs from NumPy"),
+        (["7"], folder, r"no nki_matmul_fully_optimized_ that runs"),
+        (["5", "6"], folder, "--kernels are of Tables 1, 3, 4 and 7, and 5 6 has none"),
+        (["1"], folder / "none", "is no folder"),
     ):
         with pytest.raises(UsageError, match=says):
-            reproduce(comm, Console(), names, TRN1, Store(), folder)
+            reproduce(comm, Console(), names, TRN1, Store(), where)
 
 
 def test_a_kernel_that_ends_badly_is_told_with_its_reason(tmp_path: Path) -> None:
