@@ -28,7 +28,9 @@ def drawn(number: int) -> tuple[str, str, dict[str, Any]]:
         ("llama", "neuron"), ("llama", "gpu"), ("linear", "arm"),
     ][number % 8]  # fmt: skip
     options: dict[str, Any] = {
-        "llama": lambda: text | ({"bits": draw.choice([3, 4, None])} if machine == "gpu" else {}),
+        "llama": lambda: text | {
+            "gpu": {"bits": draw.choice([3, 4, None])}, "neuron": {"model": "llama-tiny"}, "arm": {},
+        }[machine],
         "lowrank": lambda: text | {"model": "llama-tiny", "kv": "dense"},
         "serve": lambda: {"model": "llama-tiny", "requests": draw.randint(1, 6), "prompt_tokens": str(prompt)},
         "xuv": lambda: {
