@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import product
@@ -11,9 +11,10 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from meshrt.errors import FullError, LimitError, UsageError
+from meshrt.errors import FullError, LimitError
+from meshrt.given import Own, options_of
 from meshrt.machine import find_machine
-from meshrt.program import Program, load_program, named, program_of, settings_of
+from meshrt.program import Program, settings_of
 from meshrt.ranks import host
 from meshrt.ranks.alone import Alone
 from meshrt.ranks.board import Board
@@ -24,8 +25,6 @@ from meshrt.version import __version__
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
-
-Own = Callable[..., dict[str, Any]]  # a program: run(block, *, ...)
 
 
 def emulate(
@@ -140,36 +139,6 @@ def sweep(
                 reports[at] = Report(facts, str(error))
     all_reports = {at: report for part in comm.allgather(reports) for at, report in part.items()}
     return [all_reports[at] for at in range(len(ready))]
-
-
-def options_of(
-    program: Own | str | Path, on: str | None, options: Mapping[str, Any]
-) -> tuple[Program, dict[str, Any], dict[str, Any]]:
-    """The program, its own options and those of its machine, checked. UsageError."""
-    if callable(program):
-        loaded, fixed = program_of(program, on), dict[str, Any]()
-    else:
-        name, fixed = named(str(program))
-        loaded = load_program(name, on)
-    machine_options = settings_of(loaded.machine)
-    names = {option.name for option in loaded.options}
-    values = dict(options)
-    for word, name in find_machine(loaded.machine).SHARED.items():
-        if word in values and word not in names:
-            if name in values:
-                raise UsageError(f"{word} and {name} say the same thing: give one of them")
-            values[name] = values.pop(word)
-    settings = {name: values.pop(name) for name in list(values) if name in machine_options and name not in names}
-    for name, value in settings.items():
-        machine_options[name].check(value)
-    if unknown := [name for name in values if name not in names]:
-        raise UsageError(
-            f"{loaded.name} has no option {unknown[0]!r}; it has {', '.join(sorted(names))}, and {loaded.machine} has"
-            f" {', '.join(machine_options)}"
-        )
-    arguments = fixed | values
-    loaded.complete(arguments)
-    return loaded, arguments, settings
 
 
 def _together(

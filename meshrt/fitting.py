@@ -11,8 +11,8 @@ from math import ceil, isqrt, prod, sqrt
 from pathlib import Path
 from typing import Any
 
-from meshrt.emulate import Own, options_of
 from meshrt.errors import LimitError, UsageError
+from meshrt.given import Own, options_of
 from meshrt.machine import find_machine
 from meshrt.mesh.devicefile import find_device
 from meshrt.mesh.weigh import Weight
@@ -24,6 +24,7 @@ from meshrt.weighing import weigh as weigh_elsewhere
 
 HOLDERS = 5  # that are named
 LONGEST_CONTEXT = 1 << 20  # tokens that are looked at
+QUICK = "gpu"  # the machine other than the mesh of which runs by shape are
 MOST_DEVICES = 128  # that are tried, one number after the other
 MOST_SIDE = 4096  # cores, of a device that has no limit
 SEARCHED = 64 * 64  # cores, of a mesh up to which an error tells what would do
@@ -100,7 +101,10 @@ def fit(program: Own | str | Path, *, on: str | None = None, search: bool = True
 
 
 def advice(program: Program, arguments: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
-    """What ends the message of a run that did not fit."""
+    """What ends the message of a run that did not fit; only where to ask, if that takes as long as a run by shape."""
+    options = {option.name for option in program.options}
+    if program.machine != "mesh" and not (program.machine == QUICK and "requests" not in options):
+        return "`meshrt fit` tells what it would hold, and what would do"
     return fitted(program, arguments, settings, SEARCHED).line()
 
 
@@ -147,10 +151,10 @@ def _on_devices(
     holders = tuple(list(found.holders.items())[:HOLDERS])
     word = find_machine(program.machine).SHARED["size"]
     several = program.machine != "arm"  # whose cores share theirs
-    facts = found.fits, found.nbytes, found.limit, found.core, "", holders, found.mesh
+    asked = settings.get(word) or program.mesh[0], 1  # not what they are in all, with stages and replicas
+    facts = found.fits, found.nbytes, found.limit, found.core, "", holders, asked
     about: dict[str, Any] = {"machine": program.machine, "place": found.site, "option": f"--{word}" if several else ""}
-    quick = program.machine == "gpu"  # elsewhere each try takes as long as a run by shape
-    if most == 0 or (most is not None and not quick):
+    if most == 0:
         return Fit(*facts, False, False, **about)
     devices = context = None
     if several:
@@ -160,7 +164,12 @@ def _on_devices(
         )  # fmt: skip
         devices = next(fitting, None)
     names = {option.name for option in program.options}
-    if quick and most is None and "context" in names and program.complete(arguments).get("context") is not None:
+    if (
+        program.machine == QUICK
+        and most is None
+        and "context" in names
+        and program.complete(arguments).get("context") is not None
+    ):
         context = _longest_context(weigh_with, arguments, settings)
     return Fit(*facts, True, most is None, devices=devices, context=context, **about)
 

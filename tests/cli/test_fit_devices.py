@@ -28,7 +28,9 @@ def drawn(number: int) -> tuple[str, str, dict[str, Any]]:
         ("llama", "neuron"), ("llama", "gpu"), ("linear", "arm"),
     ][number % 8]  # fmt: skip
     options: dict[str, Any] = {
-        "llama": lambda: text | ({"bits": draw.choice([3, 4, None])} if machine == "gpu" else {}),
+        "llama": lambda: text | {
+            "gpu": {"bits": draw.choice([3, 4, None])}, "neuron": {"model": "llama-tiny"}, "arm": {},
+        }[machine],
         "lowrank": lambda: text | {"model": "llama-tiny", "kv": "dense"},
         "serve": lambda: {"model": "llama-tiny", "requests": draw.randint(1, 6), "prompt_tokens": str(prompt)},
         "xuv": lambda: {
@@ -94,19 +96,25 @@ def test_it_is_no_longer_than_the_model_has_positions() -> None:
         meshrt.fit("llama-tiny", on="gpu", max_new_tokens=1, search=False, context=found.context + 1)
 
 
-@pytest.mark.parametrize(
-    ("line", "ranks"),
-    [
-        ("llama-tiny --on gpu --gpu-memory 700000 --prompt-tokens 5", 1),
-        ("llama-tiny --on gpu --gpu-memory 300000 --prompt-tokens 5 --tp 2", 2),
-        ("llama-tiny --on arm --dram 300000 --prompt-tokens 5 --max-new-tokens 2", 1),
-    ],
-)
-def test_a_run_that_does_not_fit_a_device_ends_with_what_would(
-    line: str, ranks: int, run_meshrt: Callable[..., Finished]
-) -> None:
-    search = ["--no-search"] if "arm" in line else []
-    told = run_meshrt("fit", *line.split(), *search).stdout.splitlines()[0]
-    finished = run_meshrt("run", *line.split(), ranks=ranks)
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_run_that_does_not_fit_a_gpu_ends_with_what_would(ranks: int, run_meshrt: Callable[..., Finished]) -> None:
+    line = ["llama-tiny", "--on", "gpu", "--gpu-memory", "700000", "--prompt-tokens", "5", "--tp", "2"]
+    told = run_meshrt("fit", *line).stdout.splitlines()[0]
+    finished = run_meshrt("run", *line, ranks=ranks)
     assert finished.code == 3
-    assert told.startswith("does not fit: ") and finished.stderr.rstrip().endswith(told.split(", up to")[0])
+    assert told.startswith("does not fit: GPU 0 would hold") and "--tp 4 would do" in told
+    assert finished.stderr.rstrip().endswith(told.split(", up to")[0])
+
+
+@pytest.mark.parametrize("line", ["llama-tiny --on arm --dram 300000", "serve --gpu-memory 300000 --tp 2"])
+def test_where_a_run_by_shape_takes_long_it_ends_with_where_to_ask(
+    line: str, run_meshrt: Callable[..., Finished]
+) -> None:
+    finished = run_meshrt("run", *line.split())
+    assert finished.code == 3
+    assert finished.stderr.rstrip().endswith("`meshrt fit` tells what it would hold, and what would do")
+
+
+def test_stages_and_replicas_are_not_taken_for_members_of_a_group() -> None:
+    found = meshrt.fit("llama-tiny", on="gpu", tp=2, pp=2, prompt_tokens=5, max_new_tokens=2)
+    assert found.fits and found.asked == (2, 1) and found.devices == 1

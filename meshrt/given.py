@@ -1,0 +1,43 @@
+"""What a script names of a program: its file or function, and options of it and of its machine by keyword."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from meshrt.errors import UsageError
+from meshrt.machine import find_machine
+from meshrt.program import Program, load_program, named, program_of, settings_of
+
+Own = Callable[..., dict[str, Any]]  # a program: run(block, *, ...)
+
+
+def options_of(
+    program: Own | str | Path, on: str | None, options: Mapping[str, Any]
+) -> tuple[Program, dict[str, Any], dict[str, Any]]:
+    """The program, its own options and those of its machine, checked. UsageError."""
+    if callable(program):
+        loaded, fixed = program_of(program, on), dict[str, Any]()
+    else:
+        name, fixed = named(str(program))
+        loaded = load_program(name, on)
+    machine_options = settings_of(loaded.machine)
+    names = {option.name for option in loaded.options}
+    values = dict(options)
+    for word, name in find_machine(loaded.machine).SHARED.items():
+        if word in values and word not in names:
+            if name in values:
+                raise UsageError(f"{word} and {name} say the same thing: give one of them")
+            values[name] = values.pop(word)
+    settings = {name: values.pop(name) for name in list(values) if name in machine_options and name not in names}
+    for name, value in settings.items():
+        machine_options[name].check(value)
+    if unknown := [name for name in values if name not in names]:
+        raise UsageError(
+            f"{loaded.name} has no option {unknown[0]!r}; it has {', '.join(sorted(names))}, and {loaded.machine} has"
+            f" {', '.join(machine_options)}"
+        )
+    arguments = fixed | values
+    loaded.complete(arguments)
+    return loaded, arguments, settings
