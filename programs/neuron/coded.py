@@ -6,9 +6,11 @@
     scale     float16 [groups, out], and a zero or an offset in the same form where the model has them
 
 A block is loaded as the matrix's own would be (blocks.py). Of each tile of up to 128 rows the vector engine unpacks the
-codes, by an and and a shift; the scales of its groups are spread over their rows by a product with ones where a row is
-in a group, which leaves them in PSUM, and the vector engine multiplies by them and adds the offsets, or subtracts zeros
-before. Activations are numbers as ever: these are weights alone in codes (W4A16).
+codes, by an and and a shift; codes of a byte are made bfloat16 by the DMA engines on the way, which they can
+(Introduction to DMA with NKI, AWS Neuron SDK documentation: casting, "if working with integer types"). The scales of a
+tile's groups are spread over their rows by a product with ones where a row is in a group, which leaves them in PSUM,
+and the vector engine multiplies by them and adds the offsets, or subtracts zeros before. Activations are numbers as
+ever: these are weights alone in codes (W4A16).
 """
 
 from collections.abc import Sequence
@@ -66,7 +68,9 @@ class Coded:
         """Of these rows; `scales` and `shifts` are those of the groups from that one on."""
         core, form, size = self.core, self.form, width(columns)
         begin = _bytes(columns.start, form.bits)
-        codes = self._unpacked(as_tile(nl.load(self.codes[rows, begin : begin + _bytes(size, form.bits)])), size)
+        cast = nl.bfloat16 if form.bits > HALF else None
+        source = self.codes[rows, begin : begin + _bytes(size, form.bits)]
+        codes = self._unpacked(as_tile(nl.load(source, dtype=cast)), size)
         of = (np.arange(rows.start, rows.stop) + self.first) // form.group
         member = self._members(of - group, scales.shape[0])
         out: Tile = nl.ndarray((nl.par_dim(width(rows)), size), self.dtype, buffer=core.sbuf)
@@ -88,11 +92,9 @@ class Coded:
         """Codes [p, size] as numbers, half of their range less where they are symmetric; bfloat16 has all of them."""
         form = self.form
         less: tuple[Any, ...] = () if form.shift is not None else (nl.subtract, float(1 << form.bits - 1))
-        out: Tile = nl.ndarray((nl.par_dim(packed.shape[0]), size), nl.bfloat16, buffer=self.core.sbuf)
         if form.bits > HALF:
-            op, number = less or (nl.add, 0.0)
-            out[...] = nisa.tensor_scalar(packed, op, number)
-            return out
+            return as_tile(nisa.tensor_scalar(packed, *less)) if less else packed
+        out: Tile = nl.ndarray((nl.par_dim(packed.shape[0]), size), nl.bfloat16, buffer=self.core.sbuf)
         half = packed.shape[1]
         out[:, 0:half] = nisa.tensor_scalar(packed, nl.bitwise_and, 15.0, False, *less)
         if size > half:

@@ -88,7 +88,9 @@ def _all_layers(outcomes: list[Outcome], name: str, layers: int) -> float | None
 
 
 def _job(device: NeuronDevice, model: str, bits: int, layers: int, asked: Mapping[str, Any]) -> Job:
-    weights = {"bits": bits} if bits < 16 else {}
+    # AWS's int8 is signed, and has a scale for a column or a matrix ("s8" of the Transformers NeuronX developer guide;
+    # quantization types of the NxD Inference feature guide): no zeros, no groups.
+    weights: dict[str, Any] = {"bits": bits, "group": "row", "symmetric": True} if bits < 16 else {}
     return Job("llama", (CORES, 1), device, {"model": model, "dtype": "bfloat16", "layers": layers, **weights, **asked})
 
 

@@ -154,10 +154,11 @@ def _outside(rows: Sequence[Row], subject: str, system: str) -> float | None:
 def _tp32(rows: Sequence[Row], shares: Sequence[Shares]) -> list[str]:
     return [
         "AWS compiles whole graphs; here a layer is a kernel for each product, the dense one the published product's: "
-        "at one token, every 128 x 1024 numbers of a weight are a transfer of their own, with 211 ns beside its bytes, "
-        "and partial sums of a row are added on one partition.",
+        "at one token, every 128 x 1024 numbers of a weight are a transfer of their own, and partial sums of a row are "
+        "added on one partition.",
         "A sum over the cores is two exchanges of all with all, 8 us; round the ring it was 62 times 2 us.",
-        "Of one layer and of two, the others alike. Of 8 bits a weight, codes are read and made numbers tile by tile.",
+        "Of one layer and of two, the others alike. Of 8 bits a weight, DMA makes numbers of codes, and the vector "
+        "engine takes half of their range from them and multiplies by the column's scale.",
         "CodeLlama's 40 heads are padded to 64, two a core, as an input of the run.",
     ]
 

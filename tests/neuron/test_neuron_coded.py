@@ -176,3 +176,20 @@ def test_bits_of_tiles() -> None:
         numbers // 16 - 8,
     )
     assert values(nisa.tensor_copy(nisa.tensor_scalar(tile, nl.add, 250.6), dtype=nl.uint8)).max() == 255
+
+
+@pytest.mark.parametrize(
+    ("bits", "symmetric", "each"), [(8, False, 2), (8, True, 2), (6, False, 2), (4, False, 3), (4, True, 2)]
+)
+def test_codes_of_a_byte_become_numbers_on_the_way(bits: int, symmetric: bool, each: int) -> None:
+    """Cycles of the vector engine for a column of a tile: zeros subtracted, times scale; or half of the codes' range
+    subtracted, times scale. An and and a shift, by halves of a row, subtract that by themselves, and come first. 128
+    ones say which rows are in a group.
+    """
+    core = new_core(payload=False)
+    one = Matrix("w", 128, PIECE, form=Quantized(bits, 64, symmetric))
+    placed = place_codes(core, None, (one,), slice(None), (slice(None),), nl.bfloat16)
+    placed.load_block(slice(0, 128), slice(0, PIECE))
+    assert core.vector.busy * core.vector.hz == pytest.approx(each * PIECE + 128)
+    scales = 2 * 2 * PIECE * (1 if symmetric else 2)  # two groups, float16, and their zeros
+    assert core.counts["hbm_read"] == 128 * PIECE * (1 if bits > 4 else 0.5) + scales
