@@ -95,7 +95,7 @@ class Parent:
         argv += ["-p", "no:cacheprovider", "--no-header", "--rootdir", str(self.config.rootpath)]
         argv += ["-o", f"mpi_timeout={self.config.getini('mpi_timeout')}"]
         argv += ["-c", str(self.config.inipath)] if self.config.inipath else []
-        argv += ["--all"] if self.config.getoption("--all", False) else []
+        argv += ["-p", "tiers", "--all"] if self.config.getoption("--all", False) else []
         argv += [item.nodeid for item in items]
         output = directory / "output"
         with output.open("w") as file:

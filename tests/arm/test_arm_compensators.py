@@ -40,7 +40,7 @@ def folder_of(path: Path, bits: int, compensator_bits: int, group: int = 32, sym
 
 
 @pytest.mark.mpi(ranks=[1])
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("bits", "compensator_bits"), [(8, 3), (6, 8), (8, 16), (7, 3)])
 def test_logits_are_near_those_of_the_numbers(bits: int, compensator_bits: int, comm: Any, tmp_path: Path) -> None:
     """By payload; and by shape the counters are the same."""

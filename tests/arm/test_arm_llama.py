@@ -44,6 +44,7 @@ def logits_of(comm: Any, folder: Path, **options: Any) -> np.ndarray:
 
 
 @pytest.mark.mpi(ranks=[1])
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "options", [{}, {"bits": "8", "group": 32}, {"activations": "block", "symmetric": True}], ids=str
 )

@@ -72,6 +72,7 @@ def test_what_is_told_is_what_a_run_then_holds(number: int) -> None:
             meshrt.run(name, **options)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("name", "options"),
     [("gemm", {"mesh": (8, 6), "m": 700, "k": 900, "n": 800}), ("llama-tiny", {"mesh": (4, 4), "layers": 3})],

@@ -414,6 +414,7 @@ def test_room_for_all_changes_no_number(tmp_path: Path) -> None:
         close(found, reference(folder, TOKENS))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("scheme", [Scheme("milo", 3, 64, False, 3), Scheme("rtn", 3, 32, False, 16)])
 def test_a_quantized_mixture(scheme: Scheme, tmp_path: Path) -> None:
     source = random_checkpoint(OF_EIGHT["qwen2-moe"], tmp_path / "plain", 5)
@@ -492,6 +493,7 @@ def test_experts_in_two_factors(tmp_path: Path) -> None:
 # ---- by shape
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "model", ["mixtral-8x7b", "deepseek-moe-16b", "qwen1.5-moe-a2.7b", "olmoe-1b-7b", "qwen3-30b-a3b"]
 )

@@ -81,6 +81,7 @@ def test_no_such_program_or_it_refuses(
     assert "ended with code 1 and says: invalid partition" in err and err.count("\n") == 1
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("options", "words"),
     [

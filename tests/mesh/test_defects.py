@@ -151,6 +151,7 @@ def test_ranks_change_nothing(comm: Any) -> None:
 
 
 @pytest.mark.mpi(ranks=[1])
+@pytest.mark.all
 def test_five_percent_of_a_large_mesh_give_the_same_logits(tmp_path: Path, comm: Any) -> None:
     found = []
     for at, what in enumerate((None, "0.05")):

@@ -60,6 +60,7 @@ def test_the_mixtures_are_those_that_are_described() -> None:
     assert [router_loss(CONFIGS[name]) for name in CONFIGS] == [0, 0.001, 0.001]
 
 
+@pytest.mark.sample(2)
 @each
 def test_it_predicts_held_out_stories(name: str) -> None:
     """Perplexity per token of stories that it was not trained on, by the NumPy reference; close to the README's."""

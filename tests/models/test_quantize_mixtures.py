@@ -77,6 +77,7 @@ def test_ranks_by_frequency_follow_what_was_counted(model: str, tmp_path: Path) 
     assert key["ranks"] == {one["name"]: one["rank"] for one in told["matrices"] if one["rank"]}
 
 
+@pytest.mark.all
 def test_other_text_counts_otherwise(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("The storm was over, and the sun came out. " * 20)
     options = ("--ranks", "frequency-2", "--rounds", "1", "--held-out-stories", "0")

@@ -221,6 +221,7 @@ def test_with_tiny_tiles_meshgemm_is_the_fastest_where_software_costs_nothing(co
 
 
 @pytest.mark.mpi(ranks=[1])
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("tile", [2, 6])
 @pytest.mark.parametrize("algorithm", ["meshgemm", "cannon", "summa"])
 def test_two_buffers_an_operand_are_enough(

@@ -50,6 +50,7 @@ def test_what_is_not_asked_for_is_what_the_options_have() -> None:
 
 
 @pytest.mark.mpi(ranks=[1, 2])
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "drawn", [{}, {"temperature": 0.9, "top_k": 30, "top_p": 0.9, "seed": 11}], ids=["greedy", "drawn"]
 )

@@ -123,7 +123,6 @@ def test_transposes_of_table_3s_other_kernels(kernel: str) -> None:
 
 
 @pytest.mark.mpi(ranks=[1])
-@pytest.mark.all
 @pytest.mark.parametrize("least", [512, pytest.param(128, marks=pytest.mark.all)])
 def test_table_4_falls_to_its_minimum_at_1024_and_rises_with_spills(
     least: int, monkeypatch: pytest.MonkeyPatch

@@ -211,6 +211,7 @@ def test_cores_left_idle_break_p(used: Callable[[int], int], letters: str):
 
 
 @pytest.mark.mpi(ranks=[1, 2])
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("name", "letters"), [("pipeline", "L"), ("ring", "L"), ("ktree", ""), ("ktree:phases=3", "")])
 def test_figure_8(name: str, letters: str, comm):
     (found,) = judged(comm, name)
@@ -236,6 +237,7 @@ def test_figure_6(name: str, letters: str, comm):
 
 
 @pytest.mark.mpi(ranks=[1])
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("way, letters", [("ring", ""), ("multicast", "LR"), ("crossbar", "L")])
 def test_ways_of_tokens_to_experts(way: str, letters: str, comm: Any) -> None:
     """Along whole lines: a ring keeps to the machine, routes from every core do not, nor does going core by core."""
