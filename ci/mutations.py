@@ -449,7 +449,7 @@ TABLE: dict[str, list[tuple[str, str, str]]] = {
     ],
     "meshrt/arm/soc.py": [
         ('max(self.flash_free, self.system["seconds"])', 'self.system["seconds"]', FLASH),
-        ("late = max(0.0, time - now)", "late = time - now", FLASH),
+        ("late = max(0.0, time - now)", "late = time - now", f"{FLASH} test_arm_split.py"),
         ("if core.index != cost.core:", "if True:", ARM),
         ("(self.count - len(done)) * last + sum", "sum", f"{ARM} test_arm_trace.py"),
         ("several = len(costs) > 1", "several = True", f"{ARM} test_arm_trace.py"),

@@ -288,7 +288,7 @@ ROWS: dict[str, list[Row]] = {
         Row("block_m", 128, "measured.hbm_bytes.read", GROWS, None, "u and v once for each strip"),
         Row("block_k", 128, "measured.critical_path.cycles", GROWS),
         Row("block_r", 64, "measured.critical_path.cycles", GROWS),
-        Row("block_n", 128, "measured.critical_path.cycles", GROWS),
+        Row("block_n", 128, "measured.dma_descriptors", GROWS, None, "narrower tiles: more transfers of 128 rows"),
         Row("dtype", "float32", "measured.hbm_bytes.total", times(2)),
         Row("sums", "tile", "measured.sbuf_bytes.max", FALLS),
         Row("transpose", "tensor", "measured.transpose_flops", becomes(0, 2 * 128 * 256 * 256)),

@@ -244,7 +244,8 @@ def _chosen(kind: str, chosen: tuple[str, ...], there_are: tuple[str, ...]) -> t
     from meshrt.errors import UsageError, nearest
 
     if wrong := [name for name in chosen if name not in there_are]:
-        way_out = nearest(wrong[0], there_are, f"there are {', '.join(there_are)}")
+        all_of_them = f"there are {', '.join(there_are)}"  # no number is near another
+        way_out = all_of_them if wrong[0].isdigit() else nearest(wrong[0], there_are, all_of_them)
         raise UsageError(f"no {kind} {wrong[0]!r}; {way_out}")
     return tuple(dict.fromkeys(chosen)) or there_are
 

@@ -12,7 +12,7 @@ from meshrt.errors import UsageError
 IDS: dict[str, Any] = {"model": "llama3.2-1b", "layers": 4, "prompt_tokens": 4, "max_new_tokens": 3}
 
 
-@pytest.mark.mpi(ranks=[2])
+@pytest.mark.mpi(ranks=[1, 2])
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "options", [{"kv_chunk": "6"}, {"attention": "concat", "kv": "int8", "device": "phone"}], ids=str

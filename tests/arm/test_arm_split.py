@@ -137,6 +137,33 @@ def test_what_is_written_goes_to_dram_when_it_has_to_make_room() -> None:
     assert slc.serve([[]], [[one]]) == [(0, 0)]
     slc.drop(0)
     assert slc.serve([[two, three]], [[]]) == [(2 * PIECE, 0)] and slc.lru.used == 2 * PIECE
+    assert slc.serve([[one], [two, three]], [[], []]) == [(PIECE, 0), (2 * PIECE, 0)]  # as DRAM has it
+
+
+def test_what_a_core_has_written_it_still_has_and_others_fetch() -> None:
+    """A piece of 100 bytes goes to the SLC; its writer reads it from its caches, the other core through the SLC."""
+    soc = new_soc(2)
+    first, second = soc.mine
+    within = pieces(0, 0, 100)
+    for core in (first, second):
+        core.caches.read(within)
+    first.begin()
+    first.caches.write(within)
+    soc._advance([first.end()])
+    assert first.counts["slc_bytes"] == 100 and soc.system["dram_written"] == 0
+    for core, fetched in ((first, 0), (second, 100)):
+        core.begin()
+        core.caches.read(within)
+        assert core.caches.slc_bytes == fetched
+
+
+def test_what_came_from_flash_before_it_was_wanted_takes_no_time() -> None:
+    soc = new_soc(1)
+    soc.system["seconds"] = 5.0
+    soc.arrived(3.0, ())
+    assert soc.system["seconds"] == 5.0 and soc.system["flash_wait_seconds"] == 0
+    soc.arrived(7.0, ())
+    assert soc.system["seconds"] == 7.0 and soc.system["flash_wait_seconds"] == 2.0
 
 
 def test_a_loop_over_rows_reads_weights_again_and_one_over_columns_inputs() -> None:

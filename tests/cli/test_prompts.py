@@ -173,7 +173,7 @@ def test_many_prompts_give_back_what_each_took(comm: MPI.Intracomm, tmp_path: Pa
         (("--on", "neuron", "--trace", "{tmp}/t"), "--trace is of one run"),
         (("--on", "arm", "--trace", "{tmp}/t"), "--trace is of one run"),
         (("--on", "arm", "--max-new-tokens", "5000"), "positions of the model"),
-        (("--context", "4"), "has prompts already"),
+        (("--context", "4", "--payload", "none"), "has prompts already"),
     ],
 )
 def test_what_is_of_one_prompt_is_refused_before_any_is_answered(

@@ -98,7 +98,7 @@ def doubled(x):
 
 
 def test_programs_on_one_core_and_dealt_over_several() -> None:
-    x = normal(512, 60)
+    x = normal(512, 2000)  # so large that the bytes take longer than the latency of the transfers
     with_one = nki.simulate(doubled, grid=4, show=False)
     assert (with_one(x) == 2 * x).all()
     alone = doubled.report

@@ -84,7 +84,7 @@ def test_sizes_that_do_not_fit_are_told_with_the_shapes(own: Own) -> None:
     first, line, shapes, inside = done.stderr.splitlines()
     assert first.startswith("meshrt: error: mine.py, line 7: ")
     assert (line, shapes) == ("    c = block.matmul(a, b)", "  with a float64 [1, 4, 4, 8], b float64 [1, 4, 9, 8]")
-    assert re.fullmatch(r"  raised in meshrt/mesh/products.py, line \d+, in product", inside)
+    assert re.fullmatch(r"  raised in meshrt/mesh/products.py, line \d+, in _by_blas", inside)
 
 
 def test_what_meshrt_cannot_have_foreseen_may_be_its_bug(own: Own) -> None:

@@ -360,8 +360,8 @@ def test_rows_of_a_tile_come_group_by_group(folders: dict[str, Path], comm: Any)
 def test_a_product_takes_the_time_of_its_instructions(kind: str, folders: dict[str, Path], comm: Any) -> None:
     """One core of a wse2, down_proj and one token: for 16 or 64 rows at a time a shift and an and, four numbers of 16
     bits at once; products of as many, with a column of ones, in one loop; scales and offsets of each group in float32.
-    n numbers, w at once, take c (n / w + (w - 1) / w) cycles and one more, as they begin anywhere; c is 1.875 of 16
-    bits and 1.5 of 32.
+    n numbers, w at once, take c (n / w + (w - 1) / w) cycles and one more, as they begin anywhere; c is 1 where one
+    vector is read, of two 1.875 of 16 bits and 1.5 of 32.
     """
     config, block = read_config(folders[kind], quantized=True), new_block(comm, (1, 1), "wse2", core_memory=1 << 30)
     chunks = cut_dimensions(block, config, 1)
@@ -370,14 +370,14 @@ def test_a_product_takes_the_time_of_its_instructions(kind: str, folders: dict[s
     before = block.clock.last()[0]
     along(block, np.ones((1, 1, 1, down.rows), np.int8), w.first, w.turned[0])
 
-    def instruction(numbers: int, width: int) -> float:
-        return 1 + (1.875 if width == 4 else 1.5) * (numbers / width + (width - 1) / width)
+    def instruction(numbers: int, width: int, c: float) -> float:
+        return 1 + c * (numbers / width + (width - 1) / width)
 
     cycles, most = 0.0, 16 if kind == "row" else 64
     for low in range(0, down.rows, most):
         rows = min(most, down.rows - low)
-        cycles += 2 * instruction(rows * down.columns, 4)
-        cycles += rows * instruction(down.columns + 1, 4) + WSE2.loop_cycles
+        cycles += 2 * instruction(rows * down.columns, 4, 1)
+        cycles += rows * instruction(down.columns + 1, 4, 1.875) + WSE2.loop_cycles
     if kind == "64":
-        cycles += 2 * ceil(down.rows / 64) * instruction(down.columns, 1)
+        cycles += 2 * ceil(down.rows / 64) * instruction(down.columns, 1, 1.5)
     assert block.clock.last()[0] - before == cycles
