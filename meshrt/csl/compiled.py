@@ -57,6 +57,14 @@ class Machine:
         self.image_rows = np.array([self._image(wafer, image) for image in images], np.int64)
         write(self.lowered)
         self.paths, self.ends = self._paths(wafer)
+        self.ranks = 0
+        # of cores of other ranks; the number here of each core; which ranks read a room, and what it is to them
+        self.others = [
+            np.zeros((0, 3), np.int64),
+            np.zeros(1, np.int64),
+            np.zeros((0, 4), np.int64),
+            np.zeros((0, 2), np.int64),
+        ]
 
     def _image(self, wafer: Any, image: Any) -> list[int]:
         tasks, data, kinds = [-1] * TASKS, [-1] * COLORS, [[-1] * 3 for _ in range(TASKS)]
@@ -87,7 +95,7 @@ class Machine:
             if path.held is None:
                 paths.append([self.number[id(core)], color, len(path.routers), path.hops, len(path.cores), len(ends)])
                 for end, hops, there in path.cores:
-                    ends += [self.number[id(end)], hops, there, int(wafer.routes[end.x, end.y, there].exact)]
+                    ends += [self.number[id(end)], hops, there, int(wafer.routes[end.x, end.y, there].exact), 0]
         return np.array(paths, np.int64).reshape(-1, 6), np.array([*ends, 0], np.int64)
 
     def row(self, value: Any, image: Any) -> Any:
@@ -112,7 +120,7 @@ class Machine:
         except (Missing, KeyError):
             return False
         kept = wafer.memory[:, : self.touched].copy()
-        if _machine.settle(state.native, *state.arrays(wafer)):
+        if _machine.settle(state.native, None, *state.arrays(wafer)):
             state.give_back(wafer)
             self.touched = int(state.counts[4])
             return True

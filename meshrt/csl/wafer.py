@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import random
+from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,10 +21,11 @@ from meshrt.csl.functions import function
 from meshrt.csl.image import CORE_BYTES, Image
 from meshrt.csl.paths import Path, walk
 from meshrt.csl.pending import Pending
+from meshrt.csl.room import START, Room
 from meshrt.csl.router import ACROSS, RAMP, STEPS, Route, keeps, route
 from meshrt.csl.scope import Scope
 from meshrt.csl.stuck import told
-from meshrt.csl.trains import Train, waiting
+from meshrt.csl.trains import Train
 from meshrt.csl.types import dtype
 
 
@@ -38,13 +40,15 @@ class Counters:
 class Wafer:
     def __init__(self, program: Any, seed: int | None = None):
         self.program = program
-        self.heap: list[tuple[float, int, Any, Any]] = []
+        self.heap: list[tuple[float, int, int, int, int, Any, Any]] = []
         self.sequence = 0
         self.now = 0.0
+        self.floor = START  # nothing happens before what happens now
         self.random = None if seed is None else random.Random(seed)
         self.counters = Counters()
         self.routes: dict[tuple[int, int, int], Route] = {}
         self.paths: dict[tuple[int, int, int], Path] = {}
+        self.rooms: dict[tuple[int, int], Room] = {}
         self.blocked_on: dict[tuple[int, int, int], list[Any]] = {}
         self.to_host: dict[tuple[int, int, int], list[Any]] = {}
         for key, config in program.routes.items():
@@ -54,7 +58,7 @@ class Wafer:
         memory = self.memory = np.zeros((len(program.tiles), CORE_BYTES), np.uint8)
         for at, ((x, y), image) in enumerate(sorted(program.tiles.items())):
             memory[at, : image.used] = image.memory[: image.used]
-            self.cores[x, y] = Core(self, image, x, y, memory[at])
+            self.cores[x, y] = Core(self, image, x, y, memory[at], at)
             for color, config, place in image.colors:
                 entry = config if isinstance(config, Route) else route(config, place)
                 self.routes[x, y, color] = (
@@ -66,21 +70,35 @@ class Wafer:
 
     # Time
 
-    def at(self, time: float, do: Any, what: Any) -> None:
+    def at(self, time: float, do: Any, what: Any, by: Core | None = None) -> None:
+        """A core does something at a time. Of equal times the order is that of cores, then of who caused it."""
+        core = do.__self__
+        by = core if by is None else by
+        by.sequence += 1
         self.sequence += 1
-        heapq.heappush(self.heap, (time, self.sequence, do, what))
+        heapq.heappush(self.heap, (max(time, self.floor), core.number, by.number, by.sequence, self.sequence, do, what))
+
+    def look_again(self, core: Core, time: float, by: int) -> None:
+        """Room was made at another core."""
+        self.sequence += 1
+        heapq.heappush(self.heap, (max(time, self.floor), core.number, by, 0, self.sequence, core.poll, None))
 
     def settle(self) -> None:
         """Go on until nothing happens any more."""
         heap = self.heap
+        for room in self.rooms.values():
+            room.forget()
+        for core in self.cores.values():
+            core.flying.clear()
         with np.errstate(all="ignore"):
             if heap and self.machine is not None and not self.machine.settle(self):
                 self.machine = None  # Python goes on
             while heap:
-                time, _, do, what = heapq.heappop(heap)
-                self.now = time
+                time, _, _, _, _, do, what = heapq.heappop(heap)
+                self.now = self.floor = time
                 self.counters.events += 1
                 do(time, what)
+        self.floor = START
 
     def pick(self, due: list[Any]) -> Any:
         """Which of several ready tasks: the longest ready, of these the lowest number; any where a seed says so."""
@@ -118,16 +136,21 @@ class Wafer:
             self.blocked_on.setdefault(path.held, []).append(core)
             return 0
         for end, hops, there in path.cores:
-            reads = 0
-            for one in end.pending:
-                if end.reads(one, there):
-                    reads += one.total - one.done
+            room, later = self.room_at(end, there), hops * COSTS.hop
             waits = 0 if self.routes[end.x, end.y, there].exact else COSTS.queue + 2 * hops
-            free = waits + reads - waiting(end.arrived.get(there, ()))
+            free = waits + room.known(self.now, later) - core.in_flight((color, end.number, there), self.now, later)
             if free <= 0:
-                end.waiters.setdefault(there, []).append((core, pending))
+                again = room.wait(core, self.now, later)
+                if again is not None:
+                    self.look_again(core, again, end.number)
             asked = min(asked, free)
         return max(0, asked)
+
+    def room_at(self, core: Core, color: int) -> Room:
+        key = (core.number, color)
+        if key not in self.rooms:
+            self.rooms[key] = Room()
+        return self.rooms[key]
 
     def _path_of(self, core: Core, color: int) -> Path:
         try:
@@ -141,7 +164,7 @@ class Wafer:
         """Wavelets from a core's ramp to where its routers say."""
         count = len(data)
         self.counters.wavelets += count
-        head = max(head, core.sent.get(color, 0.0))
+        head = max(head, core.sent.get(color, 0.0), self.now)
         core.sent[color] = head + gap * count
         if color in core.image.to_host and (core.x, core.y, color) not in self.routes:
             self.to_host.setdefault((core.x, core.y, color), []).append((head, data))
@@ -158,7 +181,9 @@ class Wafer:
             if entry.filter is not None:
                 kept = data[[keeps(entry, int(one)) for one in data]]
             if len(kept):
-                end.deliver(there, Train(head + COSTS.ramp + hops * COSTS.hop, gap, kept, False))
+                train = Train(head + COSTS.ramp + hops * COSTS.hop, gap, kept, False)
+                core.flying.setdefault((color, end.number, there), deque()).append((train.head, len(kept)))
+                end.deliver(there, train, core)
 
     def _control(self, core: Core, color: int, data: Any, head: float) -> None:
         """A control wavelet: it goes by the positions as they are, and turns the switches it has passed."""
@@ -179,7 +204,7 @@ class Wafer:
                     ahead.append((x + dx, y + dy, ACROSS[out], hops + 1, color ^ 1 if swaps else color, onward))
                 elif not silent:
                     word = np.array([raw], np.uint32)
-                    self.cores[x, y].deliver(color, Train(head + COSTS.ramp + hops * COSTS.hop, 0.0, word, True))
+                    self.cores[x, y].deliver(color, Train(head + COSTS.ramp + hops * COSTS.hop, 0.0, word, True), core)
             turned.append(((x, y, color), command, head + hops * COSTS.hop))
         for key, command, time in turned:
             if command == "TEARDOWN":
