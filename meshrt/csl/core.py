@@ -6,6 +6,7 @@ from collections import deque
 from typing import Any
 
 from meshrt.csl import origin
+from meshrt.csl.blocks import NEVER
 from meshrt.csl.costs import COSTS
 from meshrt.csl.image import Image
 from meshrt.csl.operations import Options
@@ -232,8 +233,12 @@ class Core:
         free = reads - waiting(self.arrived.get(color, ()))
         room, now = self.wafer.room_at(self, color), self.wafer.now
         if free != room.free[-1][1]:
-            for core, then in room.note(now, free, max(now, self.t)):
+            time, grows = max(now, self.t), free > room.free[-1][1]
+            for core, then in room.note(now, free, time):
                 self.wafer.look_again(core, then, self.number)
+            block = self.wafer.block
+            for rank in block.readers.get((self.number, color), ()) if block else ():
+                block.post(rank, ("room", self.number, color, now, free, time), time if grows else NEVER)
 
     def in_flight(self, to: tuple[int, int, int], now: float, later: float) -> int:
         """Wavelets sent, of which this core cannot know that they are there."""

@@ -65,8 +65,8 @@ class State:
             command = self.of.lowered.function(core.image, function.__name__)
             if len(arguments) > ARGUMENTS:
                 raise Missing
-        self.fields[at, :11] = (core.number, core.x, core.y, self.of.image[id(core.image)], core.open, core.operations, core.taken,
-                                 core.tasks_run, core.scheduled, command, len(arguments))  # fmt: skip
+        self.fields[at, :11] = (core.number, core.x, core.y, self.of.image[id(core.image)], core.open, core.operations,
+                                core.taken, core.tasks_run, core.scheduled, command, len(arguments))  # fmt: skip
         for number, one in enumerate(arguments):
             self.fields[at, 11 + 2 * number : 13 + 2 * number] = self.of.lowered.row(one, core.image)[:2]
         for task in core.blocked:

@@ -12,6 +12,7 @@ import numpy as np
 
 from meshrt.csl import commands, origin
 from meshrt.csl.arithmetic import convert
+from meshrt.csl.blocks import NEVER, Block, Far, turns
 from meshrt.csl.compiled import machine_of
 from meshrt.csl.core import Core
 from meshrt.csl.costs import COSTS
@@ -24,7 +25,7 @@ from meshrt.csl.pending import Pending
 from meshrt.csl.room import START, Room
 from meshrt.csl.router import ACROSS, RAMP, STEPS, Route, keeps, route
 from meshrt.csl.scope import Scope
-from meshrt.csl.stuck import told
+from meshrt.csl.stuck import TOLD, deadlock, told
 from meshrt.csl.trains import Train
 from meshrt.csl.types import dtype
 
@@ -38,7 +39,8 @@ class Counters:
 
 
 class Wafer:
-    def __init__(self, program: Any, seed: int | None = None):
+    def __init__(self, program: Any, seed: int | None = None, comm: Any = None):
+        """`comm`: of several ranks this has the cores of its block."""
         self.program = program
         self.heap: list[tuple[float, int, int, int, int, Any, Any]] = []
         self.sequence = 0
@@ -53,20 +55,35 @@ class Wafer:
         self.to_host: dict[tuple[int, int, int], list[Any]] = {}
         for key, config in program.routes.items():
             self.routes[key] = route(config, program.route_places[key])
-        self.cores: dict[tuple[int, int], Core] = {}
         self.tasks: dict[tuple[int, int], Any] = {}
-        memory = self.memory = np.zeros((len(program.tiles), CORE_BYTES), np.uint8)
-        for at, ((x, y), image) in enumerate(sorted(program.tiles.items())):
-            memory[at, : image.used] = image.memory[: image.used]
-            self.cores[x, y] = Core(self, image, x, y, memory[at], at)
+        tiles = sorted(program.tiles.items())
+        for (x, y), image in tiles:
             for color, config, place in image.colors:
                 entry = config if isinstance(config, Route) else route(config, place)
                 self.routes[x, y, color] = (
                     Route(list(entry.positions), place=place, exact=True) if entry is config else entry
                 )
-        for core in self.cores.values():
+        self.cores: dict[tuple[int, int], Core] = {}
+        self.coded: dict[tuple[int, int], Any] = {}  # and those of other ranks
+        self.numbered: dict[int, Core] = {}
+        self.block = None
+        if comm is not None and comm.size > 1:
+            self.block = Block(comm, program.size, turns(self) or seed is not None)
+        mine = [self.block is None or self.block.owner(x, y) == self.block.comm.rank for (x, y), _ in tiles]
+        memory = self.memory = np.zeros((sum(mine), CORE_BYTES), np.uint8)
+        for number, ((x, y), image) in enumerate(tiles):
+            if self.block is not None and not mine[number]:
+                self.coded[x, y] = Far(number, x, y, self.block.owner(x, y), self.block.post)
+                continue
+            row = memory[len(self.cores)]
+            row[: image.used] = image.memory[: image.used]
+            core = self.cores[x, y] = self.coded[x, y] = self.numbered[number] = Core(self, image, x, y, row, number)
             core.wake(0.0)
+        if self.block is not None:
+            self.block.find_readers(self)
         self.machine = machine_of(self)
+        if self.block is not None and not self.block.agree(self.machine is not None):
+            self.machine = None
 
     # Time
 
@@ -85,20 +102,39 @@ class Wafer:
 
     def settle(self) -> None:
         """Go on until nothing happens any more."""
-        heap = self.heap
         for room in self.rooms.values():
             room.forget()
         for core in self.cores.values():
             core.flying.clear()
+        if self.machine is not None and (self.heap or self.block) and not self.machine.settle(self):
+            self.machine = None  # Python goes on
+        if self.block is None:
+            self._window(NEVER)
+        else:
+            while (until := self.block.meet(self)) < NEVER:
+                self._window(until)
+        self.floor = START
+
+    def _window(self, until: float) -> None:
+        """All events before a time."""
+        heap = self.heap
         with np.errstate(all="ignore"):
-            if heap and self.machine is not None and not self.machine.settle(self):
-                self.machine = None  # Python goes on
-            while heap:
+            while heap and heap[0][0] < until:
                 time, _, _, _, _, do, what = heapq.heappop(heap)
                 self.now = self.floor = time
                 self.counters.events += 1
                 do(time, what)
-        self.floor = START
+
+    def arrives(self, number: int, color: int, by: int, order: int, train: Train) -> None:
+        """Wavelets that another rank has sent."""
+        self.sequence += 1
+        come = self.numbered[number].come
+        heapq.heappush(self.heap, (train.head, number, by, order, self.sequence, come, (color, train)))
+
+    def hears(self, number: int, color: int, now: float, free: int, time: float) -> None:
+        """What room there is at a core of another rank."""
+        for core, then in self.rooms.setdefault((number, color), Room()).note(now, free, time):
+            self.look_again(core, then, number)
 
     def pick(self, due: list[Any]) -> Any:
         """Which of several ready tasks: the longest ready, of these the lowest number; any where a seed says so."""
@@ -124,7 +160,7 @@ class Wafer:
         key = (x, y, color)
         found = self.paths.get(key)
         if found is None:
-            found = self.paths[key] = walk(self.routes, self.cores, self.program.size, x, y, color)
+            found = self.paths[key] = walk(self.routes, self.coded, self.program.size, x, y, color)
         return found
 
     def room(self, core: Core, color: int, pending: Pending, asked: int) -> int:
@@ -146,7 +182,7 @@ class Wafer:
             asked = min(asked, free)
         return max(0, asked)
 
-    def room_at(self, core: Core, color: int) -> Room:
+    def room_at(self, core: Core | Far, color: int) -> Room:
         key = (core.number, color)
         if key not in self.rooms:
             self.rooms[key] = Room()
@@ -204,7 +240,7 @@ class Wafer:
                     ahead.append((x + dx, y + dy, ACROSS[out], hops + 1, color ^ 1 if swaps else color, onward))
                 elif not silent:
                     word = np.array([raw], np.uint32)
-                    self.cores[x, y].deliver(color, Train(head + COSTS.ramp + hops * COSTS.hop, 0.0, word, True), core)
+                    self.coded[x, y].deliver(color, Train(head + COSTS.ramp + hops * COSTS.hop, 0.0, word, True), core)
             turned.append(((x, y, color), command, head + hops * COSTS.hop))
         for key, command, time in turned:
             if command == "TEARDOWN":
@@ -260,12 +296,12 @@ class Wafer:
 
     def launch(self, name: str, arguments: tuple[Any, ...]) -> None:
         """Call an exported function on all cores that have it. CslError."""
-        found = False
+        if not any(name in image.exports for image in self.program.tiles.values()):
+            raise CslError(f"no core exports a function {name!r}")
         for core in self.cores.values():
             one = core.image.exports.get(name)
             if one is None:
                 continue
-            found = True
             ref = one.value
             python = function(ref, core.image, [])
             scope = Scope(ref.module)
@@ -275,12 +311,15 @@ class Wafer:
             given = tuple(convert(value, kind) for value, kind in zip(arguments, kinds, strict=True))
             core.commands.append((core.image.space[python], given))
             core.wake(core.t)
-        if not found:
-            raise CslError(f"no core exports a function {name!r}")
 
     def idle(self) -> None:
         """Settle; all cores are then ready for the host's next command. Deadlock."""
         self.settle()
         stuck = [core for core in self.cores.values() if not core.open or core.commands]
-        if stuck:
-            raise Deadlock(told(stuck, len(self.cores)))
+        counted = [(len(stuck), [(core.number, told(core)) for core in stuck[:TOLD]])]
+        if self.block is not None:
+            counted = self.block.comm.allgather(counted[0])
+        count = sum(one for one, _ in counted)
+        if count:
+            lines = [line for _, line in sorted(one for _, part in counted for one in part)]
+            raise Deadlock(deadlock(count, len(self.coded), lines))

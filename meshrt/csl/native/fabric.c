@@ -247,13 +247,14 @@ void note(Machine *machine, Core *core, int64_t color)
     if (free == room->known[room->begin + room->count - 1].free)
         return;
     const double now = machine->now, time = core->t > now ? core->t : now;
+    const int grows = free > room->known[room->begin + room->count - 1].free;
     note_at(machine, room, now, free, time);
     for (int64_t number = 0; number < room->readers; number++) {
         int64_t *words = say(machine, room->reader[2 * number], 5);
         words[0] = NOTE, words[1] = room->reader[2 * number + 1], words[2] = free;
         memcpy(words + 3, &now, 8);
         memcpy(words + 4, &time, 8);
-        if (time < machine->soonest)
+        if (grows && time < machine->soonest)
             machine->soonest = time; /* somebody may look again, a hop later or more */
     }
 }
