@@ -66,7 +66,7 @@ COMMANDS = {
 
 
 # Commands that the ranks of a job do together. What one process does, rank 0 of a job does for all.
-TOGETHER = frozenset({"bench", "chat", "plmr", "reproduce", "run", "sweep", "tune", "validate"})
+TOGETHER = frozenset({"bench", "chat", "csl", "plmr", "reproduce", "run", "sweep", "tune", "validate"})
 
 
 class Commands(click.Group):

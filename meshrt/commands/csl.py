@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from meshrt.commands import shared
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Intracomm
 
 
 @click.group("csl")
@@ -30,17 +35,31 @@ def run_command(
     \b
     Examples:
       meshrt csl run MeshGEMV/WSE-3 -- bash run_sim.sh 8 16 16 2
-      meshrt csl run examples/csl/layout.csl --params n:6 --launch main --show total
+      meshrt csl run examples/csl/shift/layout.csl --params n:5,width:3 --launch main --show total
+      mpirun -n 4 meshrt csl run LAYOUT.csl --launch main     a block of the cores each
     """
-    shared.refuse_ranks("the interpreter is one process")
     from pathlib import Path
 
     from meshrt.errors import UsageError
     from meshrt.ranks.files import check_target
+    from meshrt.ranks.host import launched_size
 
+    where = Path(path)
+    if where.suffix == ".csl" and not words and launched_size() > 1:
+        import sys
+
+        from meshrt.ranks import failure
+
+        def run(comm: Intracomm, board: object) -> int:
+            if comm.rank == 0 and json_path not in (None, "-"):
+                check_target("--json", json_path)
+            _run_layout(where, params, arch, launch, show, seed, json_path, quiet, comm)
+            return 0
+
+        sys.exit(failure.run_guarded(run))
+    shared.refuse_ranks("a folder's script is one process, and ranks are for a LAYOUT.csl")
     if json_path not in (None, "-"):
         check_target("--json", json_path)
-    where = Path(path)
     if where.suffix == ".csl":
         if words:
             raise UsageError(f"{path} is a layout and runs by itself: a command is for a folder")
@@ -57,7 +76,7 @@ def run_command(
 
 def _run_layout(
     layout: object, params: str, arch: str, launch: tuple[str, ...], show: tuple[str, ...], seed: int | None,
-    json_path: str | None, quiet: bool,
+    json_path: str | None, quiet: bool, comm: Intracomm | None = None,
 ) -> None:  # fmt: skip
     from pathlib import Path
 
@@ -65,7 +84,9 @@ def _run_layout(
     from meshrt.report import deliver_json
 
     assert isinstance(layout, Path)
-    report, shown = run(layout, params, arch, launch, show, seed)
+    report, shown = run(layout, params, arch, launch, show, seed, comm)
+    if comm is not None and comm.rank:
+        return
     deliver_json(report | {"shown": shown}, json_path)
     if quiet or json_path == "-":
         return

@@ -7,6 +7,7 @@ MESHRT_CORE=numpy does without.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,7 @@ def machine_of(wafer: Any) -> Machine | None:
     for (_, _, color), entry in wafer.routes.items():
         if len(entry.positions) > 1 or entry.filter is not None or entry.changes or entry.torn or color >= COLORS:
             return None
-    images = list({id(core.image): core.image for core in wafer.cores.values()}.values())
+    images = list({id(image): image for _, image in sorted(wafer.program.tiles.items())}.values())
     for image in images:
         numbers = {*image.tasks, *image.active, *image.blocked}
         if image.fifos or image.from_host or image.to_host or image.teardown or max(numbers, default=0) >= TASKS:
@@ -56,7 +57,36 @@ class Machine:
         self.rows: dict[Any, Any] = {}  # (image, value) -> as the machine has it, and the value, which keeps its id
         self.image_rows = np.array([self._image(wafer, image) for image in images], np.int64)
         write(self.lowered)
+        block = wafer.block
+        read = [] if block is None else [key for key, ranks in block.readers.items() if block.comm.rank in ranks]
+        owners = {core.number: getattr(core, "rank", 0) for core in wafer.coded.values()}
+        self.far = [(key, owners[key[0]]) for key in read]
         self.paths, self.ends = self._paths(wafer)
+        self.block = wafer.block
+        self.ranks = 0 if self.block is None else self.block.comm.size
+        self.others = self._others(wafer)
+
+    def _others(self, wafer: Any) -> list[Any]:
+        """[core, colour, rank] of rooms elsewhere that cores here send to; the number here of every core, or -1;
+        [core, colour, ranks, where they begin] of rooms here that others read; [rank, the room's number there].
+        """
+        here = np.full(len(wafer.coded), -1, np.int64)
+        for at, core in enumerate(self.cores):
+            here[core.number] = at
+        rooms: list[list[int]] = []
+        readers: list[list[int]] = []
+        numbers = [0] * self.ranks
+        for (core, color), ranks in ({} if self.block is None else self.block.readers).items():
+            if here[core] >= 0:
+                rooms.append([int(here[core]), color, len(ranks), len(readers)])
+                readers += [[rank, numbers[rank]] for rank in ranks]
+            for rank in ranks:
+                numbers[rank] += 1
+        far = [[core, color, rank] for (core, color), rank in self.far]
+        return [
+            np.array(rows, np.int64).reshape(-1, columns) if columns else here
+            for rows, columns in ((far, 3), (None, 0), (rooms, 4), (readers, 2))
+        ]
 
     def _image(self, wafer: Any, image: Any) -> list[int]:
         tasks, data, kinds = [-1] * TASKS, [-1] * COLORS, [[-1] * 3 for _ in range(TASKS)]
@@ -76,6 +106,7 @@ class Machine:
         """[core, colour, routers, hops, ends, where these begin] of what a core may send on; the ends."""
         paths: list[list[int]] = []
         ends: list[int] = []
+        far = {key: at for at, (key, _) in enumerate(self.far)}
         for (x, y, color), entry in wafer.routes.items():
             core = wafer.cores.get((x, y))
             if core is None or RAMP not in entry.rx:
@@ -87,7 +118,8 @@ class Machine:
             if path.held is None:
                 paths.append([self.number[id(core)], color, len(path.routers), path.hops, len(path.cores), len(ends)])
                 for end, hops, there in path.cores:
-                    ends += [self.number[id(end)], hops, there, int(wafer.routes[end.x, end.y, there].exact)]
+                    ends += [self.number.get(id(end), -1), hops, there, int(wafer.routes[end.x, end.y, there].exact),
+                             far.get((end.number, there), 0)]  # fmt: skip
         return np.array(paths, np.int64).reshape(-1, 6), np.array([*ends, 0], np.int64)
 
     def row(self, value: Any, image: Any) -> Any:
@@ -105,18 +137,24 @@ class Machine:
 
     def settle(self, wafer: Any) -> bool:
         """Go on until nothing happens any more; False, and nothing has happened, where Python has to do it."""
-        if any(core.running or core.pending or any(core.arrived.values()) for core in self.cores):
+        state = None
+        if not any(core.running or core.pending or any(core.arrived.values()) for core in self.cores):
+            with suppress(Missing, KeyError):
+                state = State(self, wafer)
+        if not self._agree(state is not None):
             return False
-        try:
-            state = State(self, wafer)
-        except (Missing, KeyError):
-            return False
+        assert state is not None
         kept = wafer.memory[:, : self.touched].copy()
-        if _machine.settle(state.native, *state.arrays(wafer)):
-            state.give_back(wafer)
-            self.touched = int(state.counts[4])
-            return True
+        exchange = None if self.block is None else self.block.exchange
+        done = self._agree(_machine.settle(state.native, exchange, *state.arrays(wafer)))
         touched = int(state.counts[4])
+        if done:
+            state.give_back(wafer)
+            self.touched = touched
+            return True
         wafer.memory[:, : self.touched] = kept
         wafer.memory[:, self.touched : touched] = 0
         return False
+
+    def _agree(self, holds: Any) -> bool:
+        return bool(holds) if self.block is None else self.block.agree(holds)

@@ -6,12 +6,13 @@ from collections import deque
 from typing import Any
 
 from meshrt.csl import origin
+from meshrt.csl.blocks import NEVER
 from meshrt.csl.costs import COSTS
 from meshrt.csl.image import Image
 from meshrt.csl.operations import Options
 from meshrt.csl.pending import Pending, advance
 from meshrt.csl.tasks import Task, candidates, given
-from meshrt.csl.trains import Train, available, insert, take
+from meshrt.csl.trains import Train, available, insert, take, waiting
 from meshrt.csl.vectors import Fab, Fifo, FifoName
 
 SIMPLE = ("i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4")
@@ -22,8 +23,9 @@ class Core:
 
     m_uint16: Any  # its memory as words; there is one for each of SIMPLE
 
-    def __init__(self, wafer: Any, image: Image, x: int, y: int, memory: Any):
+    def __init__(self, wafer: Any, image: Image, x: int, y: int, memory: Any, number: int):
         self.wafer, self.image, self.x, self.y = wafer, image, x, y
+        self.number, self.sequence = number, 0  # which core, and how many events it has caused
         self.memory = memory
         self.nbytes = image.limit
         self.views: dict[Any, Any] = {}  # by NumPy's type and its names
@@ -39,7 +41,8 @@ class Core:
         self.blocked = set(image.blocked)
         self.ready: dict[int, float] = dict.fromkeys(image.active, 0.0)
         self.arrived: dict[int, deque[Train]] = {}
-        self.waiters: dict[int, list[tuple[Any, Pending]]] = {}
+        # colour, core and colour there -> when there, how many
+        self.flying: dict[tuple[int, int, int], deque[tuple[float, int]]] = {}
         self.sent: dict[int, float] = {}  # colour -> until when its queue is busy
         self.pending: list[Pending] = []
         self.running: Task | None = None
@@ -108,6 +111,7 @@ class Core:
             del self.ready[number]
         else:
             raw, _, _ = self.take(color, 1)
+            self.note(color)
             arguments = given(raw, dtypes)
         self.go(Task(name, python(self, *arguments)))
 
@@ -160,6 +164,7 @@ class Core:
                     if number is not None:
                         self.wafer.at(pending.time, self.effect, (number, None))
                     self.finish(pending)
+                    self.note(self.input_color(one))
 
     def poll(self, time: float, _: Any) -> None:
         """Something has come or room was made: go on with what waits."""
@@ -220,18 +225,38 @@ class Core:
     def take(self, color: int, count: int) -> tuple[Any, float, float]:
         """The next wavelets: raw, when the first and the last of them are there."""
         self.taken += count
-        raw, first, final = take(self.arrived[color], count)
-        self.tell(color, max(final, self.t))
-        return raw, first, final
+        return take(self.arrived[color], count)
 
-    def tell(self, color: int, time: float) -> None:
-        """Room was made: those who waited for it go on."""
-        for core, pending in self.waiters.pop(color, []):
-            self.wafer.at(time, core.poll, pending)
+    def note(self, color: int) -> None:
+        """Write down what room there is now; who waits for more goes on when that is known there."""
+        reads = sum(one.total - one.done for one in self.pending if self.reads(one, color))
+        free = reads - waiting(self.arrived.get(color, ()))
+        room, now = self.wafer.room_at(self, color), self.wafer.now
+        if free != room.free[-1][1]:
+            time, grows = max(now, self.t), free > room.free[-1][1]
+            for core, then in room.note(now, free, time):
+                self.wafer.look_again(core, then, self.number)
+            block = self.wafer.block
+            for rank in block.readers.get((self.number, color), ()) if block else ():
+                block.post(rank, ("room", self.number, color, now, free, time), time if grows else NEVER)
 
-    def deliver(self, color: int, train: Train) -> None:
+    def in_flight(self, to: tuple[int, int, int], now: float, later: float) -> int:
+        """Wavelets sent, of which this core cannot know that they are there."""
+        trains = self.flying.get(to)
+        if not trains:
+            return 0
+        while trains and trains[0][0] + later <= now:
+            trains.popleft()
+        return sum(count for _, count in trains)
+
+    def deliver(self, color: int, train: Train, by: Core | None = None) -> None:
+        self.wafer.at(train.head, self.come, (color, train), by)
+
+    def come(self, time: float, what: tuple[int, Train]) -> None:
+        color, train = what
         insert(self.arrived.setdefault(color, deque()), train)
-        self.wafer.at(train.head, self.poll, None)
+        self.note(color)
+        self.poll(time, None)
 
     # FIFOs
 

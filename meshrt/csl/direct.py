@@ -15,10 +15,16 @@ from meshrt.csl.wafer import Wafer
 
 
 def run(
-    layout: Path, parameters: str, arch: str, launches: tuple[str, ...], shows: tuple[str, ...], seed: int | None
+    layout: Path,
+    parameters: str,
+    arch: str,
+    launches: tuple[str, ...],
+    shows: tuple[str, ...],
+    seed: int | None,
+    comm: Any = None,
 ) -> tuple[dict[str, Any], dict[str, dict[str, list[Any]]]]:
     """The report, and of each name that is to be shown what each core has. CslError, MemoryLimit, NoRoute, Deadlock."""
-    wafer = Wafer(build(layout, parse_parameters(parameters), arch), seed)
+    wafer = Wafer(build(layout, parse_parameters(parameters), arch), seed, comm)
     for launch in launches:
         name, _, given = launch.partition(":")
         try:
@@ -45,7 +51,9 @@ def look(wafer: Wafer, name: str) -> dict[str, list[Any]]:
             at, kind = int(one.spot.address), one.type.element if isinstance(one.type, Array) else one.type
         nbytes = next((size for address, size, _ in core.image.places if address == at), 0)
         found[f"{x},{y}"] = core.memory[at : at + nbytes].view(dtype(kind)).tolist()
-    if not found:
-        names = sorted({one for core in wafer.cores.values() for one in core.image.exports})
+    parts = [found] if wafer.block is None else wafer.block.comm.allgather(found)
+    shown = {at: part[at] for part in parts for at in part}
+    if not shown:
+        names = sorted({one for image in wafer.program.tiles.values() for one in image.exports})
         raise CslError(f"--show {name}: no tile exports it, there are {', '.join(names) or 'none'}")
-    return found
+    return {f"{x},{y}": shown[f"{x},{y}"] for x, y in wafer.coded if f"{x},{y}" in shown}

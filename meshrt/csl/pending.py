@@ -75,6 +75,7 @@ def start(core: Any, of: Operation, operands: tuple[Any, ...], options: Options)
     core.t += COSTS.start_async if options.is_async else COSTS.start_fabric
     pending = Pending(of, target, sources, options, total, core.t, origin.where(), waits=not options.is_async)
     core.pending.append(pending)
+    note(core, pending)
     if total == 0:
         core.finish(pending)
     core.advance(pending)
@@ -185,9 +186,17 @@ def advance(core: Any, pending: Pending) -> bool:
                 core.wafer.turn(core, core.output_color(target), "SWITCH_ADV", end)
         else:
             core.push(target, _widen(result), end)
+    note(core, pending)
     if pending.done >= pending.total:
         core.finish(pending)
     return True
+
+
+def note(core: Any, pending: Pending) -> None:
+    """Of the colours that it reads: what room there is now."""
+    for one in pending.sources:
+        if isinstance(one, Fab):
+            core.note(core.input_color(one))
 
 
 def _narrow(raw: Any, dtype: Any) -> Any:

@@ -13,7 +13,7 @@ from meshrt.csl.lowering import write
 from meshrt.csl.operations import Options
 from meshrt.csl.vectors import Dsr, Fab, Mem
 
-TASKS, COLORS, FIELDS, ARGUMENTS = 128, 32, 18, 4  # as machine.h has them
+TASKS, COLORS, FIELDS, ARGUMENTS = 128, 32, 19, 4  # as machine.h has them
 RUN, POLL = 0, 1
 
 
@@ -30,7 +30,7 @@ class State:
         self.sent = np.zeros((count, COLORS))
         for at, core in enumerate(cores):
             self._core(at, core)
-        self.events = np.array([self._event(one) for one in sorted(wafer.heap, key=lambda one: one[:2])], np.float64)
+        self.events = np.array([self._event(one) for one in sorted(wafer.heap, key=lambda one: one[:5])], np.float64)
         write(lowered)
         for core in cores:
             for kind, index in core.dsrs:
@@ -49,15 +49,9 @@ class State:
                 self.registers[at, place] = of.row(one, core.image)
                 self.held[at, place] = option_row(how)
         self.before = self.objects.copy(), self.registers.copy(), self.held.copy()
-        waiters = [
-            (at, color, of.number[id(other)])
-            for at, core in enumerate(cores) for color, others in core.waiters.items() for other, _ in others
-        ]  # fmt: skip
-        self.waiters = np.zeros((len(waiters) + 16 * count, 3), np.int64)
-        self.waiters[: len(waiters)] = np.array(waiters, np.int64).reshape(-1, 3)
-        # cores, bytes, objects, registers, bytes ever written to; events, wavelets, hops, longest path, time; waiters
+        # cores, bytes, objects, registers, bytes ever written to; events, wavelets, hops, longest path, time; ranks
         self.counts = np.array(
-            [count, wafer.memory.shape[1], of.objects, registers, of.touched, 0, 0, 0, 0, 0, len(waiters)], np.int64
+            [count, wafer.memory.shape[1], of.objects, registers, of.touched, 0, 0, 0, 0, 0, of.ranks], np.int64
         )
         self.exchange = np.zeros((8, 2), np.int64)
 
@@ -71,10 +65,10 @@ class State:
             command = self.of.lowered.function(core.image, function.__name__)
             if len(arguments) > ARGUMENTS:
                 raise Missing
-        self.fields[at, :10] = (core.x, core.y, self.of.image[id(core.image)], core.open, core.operations, core.taken,
-                                core.tasks_run, core.scheduled, command, len(arguments))  # fmt: skip
+        self.fields[at, :11] = (core.number, core.x, core.y, self.of.image[id(core.image)], core.open, core.operations,
+                                core.taken, core.tasks_run, core.scheduled, command, len(arguments))  # fmt: skip
         for number, one in enumerate(arguments):
-            self.fields[at, 10 + 2 * number : 12 + 2 * number] = self.of.lowered.row(one, core.image)[:2]
+            self.fields[at, 11 + 2 * number : 13 + 2 * number] = self.of.lowered.row(one, core.image)[:2]
         for task in core.blocked:
             self.blocked[at, task] = 1
         for task, since in core.ready.items():
@@ -83,10 +77,10 @@ class State:
             self.sent[at, color] = until
 
     def _event(self, event: Any) -> tuple[float, int, int]:
-        time, _, do, _ = event
-        core = getattr(do, "__self__", None)
-        name = getattr(do, "__name__", "")
-        if name not in ("run", "poll"):
+        time, number, by, _, _, do, _ = event
+        core = do.__self__
+        name = do.__name__
+        if name not in ("run", "poll") or number != by:
             raise Missing
         return time, self.of.number[id(core)], RUN if name == "run" else POLL
 
@@ -120,7 +114,7 @@ class State:
         return [
             np.array(of.code, np.int32), constants, *tables, self.of.image_rows, np.array(costs, np.float64),
             self.fields, self.times, self.blocked, self.ready, self.sent, self.objects, self.registers, self.held,
-            self.of.paths, self.of.ends, self.events, self.waiters, wafer.memory, self.counts, self.exchange,
+            self.of.paths, self.of.ends, self.events, *self.of.others, wafer.memory, self.counts, self.exchange,
         ]  # fmt: skip
 
     def give_back(self, wafer: Any) -> None:
@@ -128,13 +122,13 @@ class State:
         cores, names = self.of.cores, {at: key for key, at in self.of.lowered.registers.items()}
         fields, times = self.fields.tolist(), self.times.tolist()
         for at, core in enumerate(cores):
-            _, _, _, is_open, core.operations, core.taken, core.tasks_run, scheduled, *_ = fields[at]
+            _, _, _, _, is_open, core.operations, core.taken, core.tasks_run, scheduled, *_ = fields[at]
             core.open, core.scheduled = bool(is_open), bool(scheduled)
             core.t, core.counted_from = times[at]
             core.commands.clear()
             core.ready.clear()
             core.sent.clear()
-            core.waiters.clear()
+            core.flying.clear()
             core.blocked = set()
         for at, task in np.argwhere(self.blocked).tolist():
             cores[at].blocked.add(task)
@@ -142,8 +136,6 @@ class State:
             cores[at].ready[task] = float(self.ready[at, task])
         for at, color in np.argwhere(self.sent > 0).tolist():
             cores[at].sent[color] = float(self.sent[at, color])
-        for at, color, other in self.waiters[: int(self.counts[10])].tolist():
-            cores[at].waiters.setdefault(color, []).append((cores[other], None))
         objects, registers, held = self.before
         for at, place in np.argwhere((objects != self.objects).any(-1)).tolist():
             cores[at].o[place] = self._vector(self.objects[at, place])
@@ -151,6 +143,7 @@ class State:
         for at, place in np.argwhere(changed).tolist():
             cores[at].dsrs[names[place]] = self._vector(self.registers[at, place]), options(self.held[at, place])
         wafer.heap.clear()
+        wafer.rooms.clear()  # all is at rest: nothing is asked for, and nothing waits
         wafer.now = self._real(self.counts[9])
         counters = wafer.counters
         counters.events += int(self.counts[5])

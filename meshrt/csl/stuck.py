@@ -7,15 +7,19 @@ from meshrt.csl.core import Core
 from meshrt.csl.trains import waiting
 from meshrt.csl.vectors import Fab
 
+TOLD = 4  # cores of which is told why
 
-def told(stuck: list[Core], cores: int) -> str:
-    """Why nothing goes on, core by core; `cores` are all that there are."""
-    lines = [f"deadlock: {len(stuck)} of {cores} cores never came to unblock_cmd_stream, and nothing moves"]
-    for core in stuck[:4]:
-        lines.append(f"  core ({core.x}, {core.y}): {why(core)}")
-    if len(stuck) > 4:
-        lines.append(f"  and {len(stuck) - 4} more")
-    return "\n".join(lines)
+
+def deadlock(count: int, cores: int, lines: list[str]) -> str:
+    """So many of all cores go on no more; lines of the first of them."""
+    text = [f"deadlock: {count} of {cores} cores never came to unblock_cmd_stream, and nothing moves", *lines[:TOLD]]
+    if count > TOLD:
+        text.append(f"  and {count - TOLD} more")
+    return "\n".join(text)
+
+
+def told(core: Core) -> str:
+    return f"  core ({core.x}, {core.y}): {why(core)}"
 
 
 def why(core: Core) -> str:

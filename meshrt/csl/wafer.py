@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import random
+from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from meshrt.csl import commands, origin
 from meshrt.csl.arithmetic import convert
+from meshrt.csl.blocks import NEVER, Block, Far, turns
 from meshrt.csl.compiled import machine_of
 from meshrt.csl.core import Core
 from meshrt.csl.costs import COSTS
@@ -20,10 +22,11 @@ from meshrt.csl.functions import function
 from meshrt.csl.image import CORE_BYTES, Image
 from meshrt.csl.paths import Path, walk
 from meshrt.csl.pending import Pending
+from meshrt.csl.room import START, Room
 from meshrt.csl.router import ACROSS, RAMP, STEPS, Route, keeps, route
 from meshrt.csl.scope import Scope
-from meshrt.csl.stuck import told
-from meshrt.csl.trains import Train, waiting
+from meshrt.csl.stuck import TOLD, deadlock, told
+from meshrt.csl.trains import Train
 from meshrt.csl.types import dtype
 
 
@@ -36,51 +39,102 @@ class Counters:
 
 
 class Wafer:
-    def __init__(self, program: Any, seed: int | None = None):
+    def __init__(self, program: Any, seed: int | None = None, comm: Any = None):
+        """`comm`: of several ranks this has the cores of its block."""
         self.program = program
-        self.heap: list[tuple[float, int, Any, Any]] = []
+        self.heap: list[tuple[float, int, int, int, int, Any, Any]] = []
         self.sequence = 0
         self.now = 0.0
+        self.floor = START  # nothing happens before what happens now
         self.random = None if seed is None else random.Random(seed)
         self.counters = Counters()
         self.routes: dict[tuple[int, int, int], Route] = {}
         self.paths: dict[tuple[int, int, int], Path] = {}
+        self.rooms: dict[tuple[int, int], Room] = {}
         self.blocked_on: dict[tuple[int, int, int], list[Any]] = {}
         self.to_host: dict[tuple[int, int, int], list[Any]] = {}
         for key, config in program.routes.items():
             self.routes[key] = route(config, program.route_places[key])
-        self.cores: dict[tuple[int, int], Core] = {}
         self.tasks: dict[tuple[int, int], Any] = {}
-        memory = self.memory = np.zeros((len(program.tiles), CORE_BYTES), np.uint8)
-        for at, ((x, y), image) in enumerate(sorted(program.tiles.items())):
-            memory[at, : image.used] = image.memory[: image.used]
-            self.cores[x, y] = Core(self, image, x, y, memory[at])
+        tiles = sorted(program.tiles.items())
+        for (x, y), image in tiles:
             for color, config, place in image.colors:
                 entry = config if isinstance(config, Route) else route(config, place)
                 self.routes[x, y, color] = (
                     Route(list(entry.positions), place=place, exact=True) if entry is config else entry
                 )
-        for core in self.cores.values():
+        self.cores: dict[tuple[int, int], Core] = {}
+        self.coded: dict[tuple[int, int], Any] = {}  # and those of other ranks
+        self.numbered: dict[int, Core] = {}
+        self.block = None
+        if comm is not None and comm.size > 1:
+            self.block = Block(comm, program.size, turns(self) or seed is not None)
+        mine = [self.block is None or self.block.owner(x, y) == self.block.comm.rank for (x, y), _ in tiles]
+        memory = self.memory = np.zeros((sum(mine), CORE_BYTES), np.uint8)
+        for number, ((x, y), image) in enumerate(tiles):
+            if self.block is not None and not mine[number]:
+                self.coded[x, y] = Far(number, x, y, self.block.owner(x, y), self.block.post)
+                continue
+            row = memory[len(self.cores)]
+            row[: image.used] = image.memory[: image.used]
+            core = self.cores[x, y] = self.coded[x, y] = self.numbered[number] = Core(self, image, x, y, row, number)
             core.wake(0.0)
+        if self.block is not None:
+            self.block.find_readers(self)
         self.machine = machine_of(self)
+        if self.block is not None and not self.block.agree(self.machine is not None):
+            self.machine = None
 
     # Time
 
-    def at(self, time: float, do: Any, what: Any) -> None:
+    def at(self, time: float, do: Any, what: Any, by: Core | None = None) -> None:
+        """A core does something at a time. Of equal times the order is that of cores, then of who caused it."""
+        core = do.__self__
+        by = core if by is None else by
+        by.sequence += 1
         self.sequence += 1
-        heapq.heappush(self.heap, (time, self.sequence, do, what))
+        heapq.heappush(self.heap, (max(time, self.floor), core.number, by.number, by.sequence, self.sequence, do, what))
+
+    def look_again(self, core: Core, time: float, by: int) -> None:
+        """Room was made at another core."""
+        self.sequence += 1
+        heapq.heappush(self.heap, (max(time, self.floor), core.number, by, 0, self.sequence, core.poll, None))
 
     def settle(self) -> None:
         """Go on until nothing happens any more."""
+        for room in self.rooms.values():
+            room.forget()
+        for core in self.cores.values():
+            core.flying.clear()
+        if self.machine is not None and (self.heap or self.block) and not self.machine.settle(self):
+            self.machine = None  # Python goes on
+        if self.block is None:
+            self._window(NEVER)
+        else:
+            while (until := self.block.meet(self)) < NEVER:
+                self._window(until)
+        self.floor = START
+
+    def _window(self, until: float) -> None:
+        """All events before a time."""
         heap = self.heap
         with np.errstate(all="ignore"):
-            if heap and self.machine is not None and not self.machine.settle(self):
-                self.machine = None  # Python goes on
-            while heap:
-                time, _, do, what = heapq.heappop(heap)
-                self.now = time
+            while heap and heap[0][0] < until:
+                time, _, _, _, _, do, what = heapq.heappop(heap)
+                self.now = self.floor = time
                 self.counters.events += 1
                 do(time, what)
+
+    def arrives(self, number: int, color: int, by: int, order: int, train: Train) -> None:
+        """Wavelets that another rank has sent."""
+        self.sequence += 1
+        come = self.numbered[number].come
+        heapq.heappush(self.heap, (train.head, number, by, order, self.sequence, come, (color, train)))
+
+    def hears(self, number: int, color: int, now: float, free: int, time: float) -> None:
+        """What room there is at a core of another rank."""
+        for core, then in self.rooms.setdefault((number, color), Room()).note(now, free, time):
+            self.look_again(core, then, number)
 
     def pick(self, due: list[Any]) -> Any:
         """Which of several ready tasks: the longest ready, of these the lowest number; any where a seed says so."""
@@ -106,7 +160,7 @@ class Wafer:
         key = (x, y, color)
         found = self.paths.get(key)
         if found is None:
-            found = self.paths[key] = walk(self.routes, self.cores, self.program.size, x, y, color)
+            found = self.paths[key] = walk(self.routes, self.coded, self.program.size, x, y, color)
         return found
 
     def room(self, core: Core, color: int, pending: Pending, asked: int) -> int:
@@ -118,16 +172,21 @@ class Wafer:
             self.blocked_on.setdefault(path.held, []).append(core)
             return 0
         for end, hops, there in path.cores:
-            reads = 0
-            for one in end.pending:
-                if end.reads(one, there):
-                    reads += one.total - one.done
+            room, later = self.room_at(end, there), hops * COSTS.hop
             waits = 0 if self.routes[end.x, end.y, there].exact else COSTS.queue + 2 * hops
-            free = waits + reads - waiting(end.arrived.get(there, ()))
+            free = waits + room.known(self.now, later) - core.in_flight((color, end.number, there), self.now, later)
             if free <= 0:
-                end.waiters.setdefault(there, []).append((core, pending))
+                again = room.wait(core, self.now, later)
+                if again is not None:
+                    self.look_again(core, again, end.number)
             asked = min(asked, free)
         return max(0, asked)
+
+    def room_at(self, core: Core | Far, color: int) -> Room:
+        key = (core.number, color)
+        if key not in self.rooms:
+            self.rooms[key] = Room()
+        return self.rooms[key]
 
     def _path_of(self, core: Core, color: int) -> Path:
         try:
@@ -141,7 +200,7 @@ class Wafer:
         """Wavelets from a core's ramp to where its routers say."""
         count = len(data)
         self.counters.wavelets += count
-        head = max(head, core.sent.get(color, 0.0))
+        head = max(head, core.sent.get(color, 0.0), self.now)
         core.sent[color] = head + gap * count
         if color in core.image.to_host and (core.x, core.y, color) not in self.routes:
             self.to_host.setdefault((core.x, core.y, color), []).append((head, data))
@@ -158,7 +217,9 @@ class Wafer:
             if entry.filter is not None:
                 kept = data[[keeps(entry, int(one)) for one in data]]
             if len(kept):
-                end.deliver(there, Train(head + COSTS.ramp + hops * COSTS.hop, gap, kept, False))
+                train = Train(head + COSTS.ramp + hops * COSTS.hop, gap, kept, False)
+                core.flying.setdefault((color, end.number, there), deque()).append((train.head, len(kept)))
+                end.deliver(there, train, core)
 
     def _control(self, core: Core, color: int, data: Any, head: float) -> None:
         """A control wavelet: it goes by the positions as they are, and turns the switches it has passed."""
@@ -179,7 +240,7 @@ class Wafer:
                     ahead.append((x + dx, y + dy, ACROSS[out], hops + 1, color ^ 1 if swaps else color, onward))
                 elif not silent:
                     word = np.array([raw], np.uint32)
-                    self.cores[x, y].deliver(color, Train(head + COSTS.ramp + hops * COSTS.hop, 0.0, word, True))
+                    self.coded[x, y].deliver(color, Train(head + COSTS.ramp + hops * COSTS.hop, 0.0, word, True), core)
             turned.append(((x, y, color), command, head + hops * COSTS.hop))
         for key, command, time in turned:
             if command == "TEARDOWN":
@@ -235,12 +296,12 @@ class Wafer:
 
     def launch(self, name: str, arguments: tuple[Any, ...]) -> None:
         """Call an exported function on all cores that have it. CslError."""
-        found = False
+        if not any(name in image.exports for image in self.program.tiles.values()):
+            raise CslError(f"no core exports a function {name!r}")
         for core in self.cores.values():
             one = core.image.exports.get(name)
             if one is None:
                 continue
-            found = True
             ref = one.value
             python = function(ref, core.image, [])
             scope = Scope(ref.module)
@@ -250,12 +311,15 @@ class Wafer:
             given = tuple(convert(value, kind) for value, kind in zip(arguments, kinds, strict=True))
             core.commands.append((core.image.space[python], given))
             core.wake(core.t)
-        if not found:
-            raise CslError(f"no core exports a function {name!r}")
 
     def idle(self) -> None:
         """Settle; all cores are then ready for the host's next command. Deadlock."""
         self.settle()
         stuck = [core for core in self.cores.values() if not core.open or core.commands]
-        if stuck:
-            raise Deadlock(told(stuck, len(self.cores)))
+        counted = [(len(stuck), [(core.number, told(core)) for core in stuck[:TOLD]])]
+        if self.block is not None:
+            counted = self.block.comm.allgather(counted[0])
+        count = sum(one for one, _ in counted)
+        if count:
+            lines = [line for _, line in sorted(one for _, part in counted for one in part)]
+            raise Deadlock(deadlock(count, len(self.coded), lines))

@@ -72,6 +72,12 @@ void PyEval_RestoreThread(PyThreadState *);
 PyObject *PyObject_CallFunction(PyObject *, const char *, ...);
 void Py_DecRef(PyObject *);
 int PyErr_CheckSignals(void);
+PyObject *PyErr_NoMemory(void);
+PyObject *PyTuple_New(Py_ssize_t);
+int PyTuple_SetItem(PyObject *, Py_ssize_t, PyObject *);
+PyObject *PySequence_GetItem(PyObject *, Py_ssize_t);
+PyObject *PyBytes_FromStringAndSize(const char *, Py_ssize_t);
+int PyBytes_AsStringAndSize(PyObject *, char **, Py_ssize_t *);
 PyObject *PyModule_Create2(struct PyModuleDef *, int);
 #define PyModule_Create(definition) PyModule_Create2(definition, 3) /* the version of the stable ABI */
 #endif

@@ -16,7 +16,7 @@ from meshrt.csl.costs import COSTS
 from meshrt.csl.errors import Place
 from meshrt.csl.libraries.system import native
 from meshrt.csl.operations import OPERATIONS, Options
-from meshrt.csl.pending import Pending, compute
+from meshrt.csl.pending import Pending, compute, note
 from meshrt.csl.router import EAST, NORTH, RAMP, SOUTH, WEST, Route
 from meshrt.csl.scope import Scope
 from meshrt.csl.tilebuiltins import task_number
@@ -201,10 +201,8 @@ def begin(core: Any, steps: Iterator[Step], callback: int) -> None:
                 continue
             pending.then = go_on
             core.pending.append(pending)
+            note(core, pending)
             core.advance(pending)
-            for one in sources:
-                if isinstance(one, Fab) and not pending.over:
-                    core.tell(core.input_color(one), time)
             return
         core.effect(time, (callback, None))
 

@@ -9,17 +9,18 @@ enum {
     HOLDS, MISSING,
 };
 
-static void grow(Core *core, int64_t more)
+static void grow(Machine *machine, Core *core, int64_t wanted)
 {
-    if (core->top + more < core->stack_room)
+    if (core->top + wanted < core->stack_room)
         return;
-    core->stack_room = 2 * (core->top + more);
-    core->stack = realloc(core->stack, (size_t)core->stack_room * sizeof *core->stack);
+    const int64_t wider = 2 * (core->top + wanted);
+    core->stack = more(machine, core->stack, wider * (int64_t)sizeof *core->stack);
+    core->stack_room = wider;
 }
 
-void push_value(Core *core, Value value)
+void push_value(Machine *machine, Core *core, Value value)
 {
-    grow(core, 1);
+    grow(machine, core, 1);
     core->stack[core->top++] = value;
 }
 
@@ -28,12 +29,13 @@ void begin_function(Machine *machine, Core *core, int64_t function)
 {
     const Function *of = &machine->functions[function];
     if (core->depth == core->frame_room) {
-        core->frame_room = core->frame_room ? 2 * core->frame_room : 8;
-        core->frames = realloc(core->frames, (size_t)core->frame_room * sizeof *core->frames);
+        const int64_t wider = core->frame_room ? 2 * core->frame_room : 8;
+        core->frames = more(machine, core->frames, wider * (int64_t)sizeof *core->frames);
+        core->frame_room = wider;
     }
     Frame *frame = &core->frames[core->depth++];
     frame->at = of->begin, frame->base = core->top - of->arguments, frame->mapping = NULL;
-    grow(core, of->locals + 32);
+    grow(machine, core, of->locals + 32);
     for (int64_t number = of->arguments; number < of->locals; number++)
         core->stack[core->top++].kind = NOTHING;
 }
@@ -46,7 +48,8 @@ static Value word(int64_t number)
 
 static void begin_map(Machine *machine, Core *core, Frame *frame, const Map *of)
 {
-    Mapping *mapping = calloc(1, sizeof *mapping);
+    Mapping *mapping = more(machine, NULL, sizeof *mapping);
+    memset(mapping, 0, sizeof *mapping);
     mapping->of = of;
     mapping->count = -1;
     for (int64_t number = of->operands + of->writes; number-- > 0;) {
@@ -97,7 +100,7 @@ static int next_of_map(Machine *machine, Core *core, Frame *frame)
                 return 0;
             value = load(core, of->kinds[number], where);
         }
-        push_value(core, value);
+        push_value(machine, core, value);
     }
     mapping->at++;
     begin_function(machine, core, of->function);
@@ -123,8 +126,8 @@ int run_code(Machine *machine, Core *core)
         if (machine->gives_up)
             return ENDED;
         switch (code[0]) {
-        case CONSTANT: push_value(core, machine->constants[a]); break;
-        case LOCAL: push_value(core, core->stack[frame->base + a]); break;
+        case CONSTANT: push_value(machine, core, machine->constants[a]); break;
+        case LOCAL: push_value(machine, core, core->stack[frame->base + a]); break;
         case SET_LOCAL: core->stack[frame->base + a] = top[-1], core->top--; break;
         case LOAD:
             if (top[-1].i < 0 || (top[-1].i + 1) * size_of(a) > machine->nbytes)
@@ -133,7 +136,7 @@ int run_code(Machine *machine, Core *core)
                 top[-1] = load(core, a, top[-1].i);
             break;
         case STORE: core->top -= 2, store(machine, core, a, top[-1].i, top[-2]); break;
-        case OBJECT: push_value(core, core->objects[a]); break;
+        case OBJECT: push_value(machine, core, core->objects[a]); break;
         case SET_OBJECT: core->objects[a] = top[-1], core->top--; break;
         case BINARY: top[-2] = binary(machine, a, top[-2], top[-1]), core->top--; break;
         case UNARY: top[-1] = unary(machine, a, top[-1]); break;
@@ -152,7 +155,7 @@ int run_code(Machine *machine, Core *core)
             core->depth--;
             if (!core->depth)
                 return ENDED;
-            push_value(core, value);
+            push_value(machine, core, value);
             break;
         case POP: core->top--; break;
         case CONVERT: top[-1] = convert(machine, top[-1], a); break;
@@ -216,7 +219,7 @@ int run_code(Machine *machine, Core *core)
             break;
         case STAMP: core->top--, stamp(machine, core, top[-1].i); break;
         case RESET_STAMPS: core->counted_from = core->t; break;
-        case COORDINATE: push_value(core, word(a ? core->y : core->x)); break;
+        case COORDINATE: push_value(machine, core, word(a ? core->y : core->x)); break;
         case MAP: begin_map(machine, core, frame, &machine->maps[a]); break;
         case MAP_NEXT:
             if (!next_of_map(machine, core, frame))

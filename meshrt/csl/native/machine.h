@@ -2,12 +2,17 @@
    definition, and this gives the same bits. An event has the same time and the same place in the order; every sum of
    times is made of the same numbers one after the other, and the compiler may fuse none of them.
 
+   What happens at one core is in the order of time, then of who caused it, then of how many events that one had caused
+   before: nothing of this depends on other cores' turns. What a core does is known at another as much later as a
+   wavelet's hops take (room.py), so cores may be shared out to ranks that meet now and then (blocks.py).
+
    Where something comes up that is not here, or is wrong, a run gives up (`gives_up`), and Python runs again from where
    it began: errors have one author. */
 
 #ifndef MESHRT_CSL_MACHINE_H
 #define MESHRT_CSL_MACHINE_H
 
+#include <setjmp.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,6 +53,38 @@ typedef struct {
     uint32_t *data;
     int64_t count, at;
 } Train;
+
+/* What is known of the room at a core, and since when (room.py). */
+typedef struct {
+    double since;
+    int64_t free;
+} Known;
+
+typedef struct {
+    int64_t core;
+    double since, later;
+} Waiter;
+
+typedef struct {
+    Known *known;
+    double *told;
+    Waiter *waiters;
+    int64_t number; /* of its core, among all ranks' */
+    int64_t begin, count, room, told_begin, told_count, told_room, waiting, waiters_room;
+    int64_t readers; /* ranks with cores that send to it: how many, and where their rows begin */
+    const int64_t *reader;
+} Room;
+
+/* Wavelets that were sent to one end, and of which the sender cannot know that they are there. */
+typedef struct {
+    double head;
+    int64_t count;
+} Flight;
+
+typedef struct {
+    Flight *flights;
+    int64_t begin, count, room;
+} Flying;
 
 typedef struct {
     Train *trains;
@@ -97,18 +134,19 @@ typedef struct {
 /* Where wavelets of one core and colour go. */
 typedef struct {
     int64_t known, routers, hops, ends;
-    int64_t *end; /* of each: core, hops, colour, exact */
+    int64_t *end; /* of each: core, hops, colour, exact; where the core is another rank's, -1 and the room's number */
+    Flying *flying;
 } Path;
 
 typedef struct {
-    int64_t x, y, image, open, operations, taken, tasks_run, command, running, scheduled, mapping;
+    int64_t number, sequence, x, y, image, open, operations, taken, tasks_run, command, running, scheduled, mapping;
     double t, counted_from;
     char *memory;
     char blocked[TASKS], is_ready[TASKS];
     double ready[TASKS];
     List numbers_ready, colors_come;
     Queue arrived[COLORS];
-    List waiters[COLORS];
+    Room rooms[COLORS];
     double sent[COLORS];
     Path paths[COLORS];
     Pending **pending;
@@ -126,14 +164,16 @@ typedef struct {
     int64_t depth, frame_room;
 } Core;
 
-enum { RUN, POLL, RESUME, EFFECT };
+enum { RUN, POLL, RESUME, EFFECT, COME };
 
 typedef struct {
     double time;
     int64_t order;
-    int32_t core, kind;
+    int32_t core, by;
+    int16_t kind, color;
     union {
         Pending *pending;
+        Train *train;
         struct {
             int32_t activate, unblock;
         };
@@ -156,10 +196,17 @@ typedef struct {
     const Map *maps;
     Costs costs;
     Event *heap;
-    int64_t events_waiting, heap_room, order, events;
+    int64_t events_waiting, heap_room, events;
     double now;
     int64_t wavelets, hops, most_hops;
     int gives_up;
+    jmp_buf no_memory;
+    double reach, until; /* the longest path, in cycles; up to when events may be run */
+    Room *far;           /* at cores of other ranks */
+    const int64_t *far_rows, *here; /* of each of those: core, colour, rank; of all cores: their number here, or -1 */
+    int64_t far_count, ranks;
+    List *out; /* for each rank: words that are to go there */
+    double soonest; /* of what is in them */
     Core *asks; /* a function of Python's is to be called for this core */
     int64_t native, native_arguments;
     void *room[6];     /* for vectors, while one is computed */
@@ -185,7 +232,12 @@ void compute(Machine *machine, Core *core, const Operation *of, const Value *tar
              uint32_t *const *come, int64_t begin, int64_t count, uint32_t *out);
 
 /* fabric.c */
+void *more(Machine *machine, void *old, int64_t bytes);
 void at(Machine *machine, double time, Core *core, int kind, Pending *pending, int64_t activate, int64_t unblock);
+void arrive(Machine *machine, Core *core, int64_t color, Train train, int64_t by, int64_t order);
+void note(Machine *machine, Core *core, int64_t color);
+void note_at(Machine *machine, Room *room, double now, int64_t free, double time);
+void come(Machine *machine, Core *core, int64_t color, Train *train, double time);
 Pending *start(Machine *machine, Core *core, const Operation *of, const Value *operands, int64_t count,
                const Options *options);
 void release(Pending *pending);
@@ -194,13 +246,13 @@ void look_again(Machine *machine, Core *core, double time);
 void effect(Machine *machine, Core *core, double time, int64_t activate, int64_t unblock);
 void activate(Machine *machine, Core *core, int64_t number, double time);
 int64_t take(Machine *machine, Core *core, int64_t color, int64_t count, uint32_t *found, double *first, double *last);
-void push(List *list, int64_t item);
-void put_train(Core *core, int64_t color, Train train);
+void push(Machine *machine, List *list, int64_t item);
+enum { TRAIN, NOTE }; /* what ranks say to each other */
 
 /* code.c */
 enum { ENDED, WAITS, ASKS };
 int run_code(Machine *machine, Core *core);
 void begin_function(Machine *machine, Core *core, int64_t function);
-void push_value(Core *core, Value value);
+void push_value(Machine *machine, Core *core, Value value);
 
 #endif

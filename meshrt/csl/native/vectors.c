@@ -11,18 +11,13 @@ int64_t extent_of(const Vector *vector)
 }
 
 /* Room for so many numbers, in each of the arrays that a vector's computing takes. */
-static int make_room(Machine *machine, int64_t count)
+static void make_room(Machine *machine, int64_t count)
 {
     if (count <= machine->room_for)
-        return 1;
-    for (int at = 0; at < 6; at++) {
-        void *room = realloc(machine->room[at], (size_t)count * 8);
-        if (!room)
-            return machine->gives_up = 1, 0;
-        machine->room[at] = room;
-    }
+        return;
+    for (int at = 0; at < 6; at++)
+        machine->room[at] = more(machine, machine->room[at], count * 8);
     machine->room_for = count;
-    return 1;
 }
 
 /* Indices of elements in memory of numbers of that size. 0 where they lead out of it. */
@@ -187,8 +182,9 @@ static int64_t forward(const Vector *vector, int64_t size, int64_t number)
 void compute(Machine *machine, Core *core, const Operation *of, const Value *target, const Value *sources,
              uint32_t *const *come, int64_t begin, int64_t count, uint32_t *out)
 {
-    if (count <= 0 || !make_room(machine, count))
+    if (count <= 0)
         return;
+    make_room(machine, count);
     const int64_t size = size_of(of->takes), to_size = size_of(of->kind);
     uint32_t *given[3] = {NULL, NULL, NULL};
     int64_t *where = machine->room[0];

@@ -1,0 +1,111 @@
+"""A program's cores shared out to ranks, a block of the rectangle each.
+
+What a core does is known at another a wavelet's hops later (room.py). So all ranks run what happens within a little
+less than a hop from the first event of all, then meet and tell each other which wavelets have crossed an edge and what
+room there is at cores to which others send; and so on. An event's place among those of the same time is made of its
+core, of who caused it and of how many that one had caused, so the order at each core, and every number, is the same for
+any number of ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from meshrt.csl.costs import COSTS
+from meshrt.csl.errors import NoRoute
+from meshrt.csl.router import RAMP
+
+STEP = 0.999 * COSTS.hop  # less than a hop, whatever is lost in sums of times
+NEVER = float("inf")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Far:
+    """A core of another rank."""
+
+    number: int
+    x: int
+    y: int
+    rank: int
+    post: Callable[[int, tuple[Any, ...], float], None]
+
+    def deliver(self, color: int, train: Any, by: Any) -> None:
+        by.sequence += 1
+        self.post(self.rank, ("train", self.number, color, by.number, by.sequence, train), train.head)
+
+
+class Block:
+    """What this rank has of the rectangle, and what it has to say to the others."""
+
+    def __init__(self, comm: Any, size: tuple[int, int], whole: bool):
+        self.comm = comm
+        self.across, self.down = (1, 1) if whole else shape(size, comm.size)
+        self.size = size
+        self.said: list[list[tuple[Any, ...]]] = [[] for _ in range(comm.size)]
+        self.soonest = NEVER
+        self.readers: dict[tuple[int, int], list[int]] = {}  # core, colour -> ranks with cores that send there
+
+    def owner(self, x: int, y: int) -> int:
+        width, height = self.size
+        return x * self.across // width + self.across * (y * self.down // height)
+
+    def post(self, rank: int, what: tuple[Any, ...], time: float) -> None:
+        """To be said when ranks meet; something may happen there from that time on."""
+        self.said[rank].append(what)
+        self.soonest = min(self.soonest, time)
+
+    def exchange(self, next_time: float, gives_up: int, said: Any) -> tuple[Any, ...]:
+        """Up to when to go on (below 0: a rank gives up; NEVER: nothing happens any more); what each rank has said."""
+        heard = self.comm.alltoall([(next_time, gives_up, one) for one in said])
+        until = -1.0 if any(one[1] for one in heard) else min(one[0] for one in heard) + STEP
+        return (until, *(one[2] for one in heard))
+
+    def meet(self, wafer: Any) -> float:
+        """As the wafer in Python does."""
+        next_time = min([self.soonest, *(one[0] for one in wafer.heap[:1])])
+        said, self.said, self.soonest = self.said, [[] for _ in self.said], NEVER
+        until, *heard = self.exchange(next_time, 0, said)
+        for what in (one for part in heard for one in part):
+            if what[0] == "train":
+                wafer.arrives(*what[1:])
+            else:
+                wafer.hears(*what[1:])
+        return float(until)
+
+    def agree(self, holds: bool) -> bool:
+        """Does it hold on all ranks?"""
+        return all(self.comm.allgather(bool(holds)))
+
+    def find_readers(self, wafer: Any) -> None:
+        """Which ranks send to which cores, by the routers' entries."""
+        found: dict[tuple[int, int], set[int]] = {}
+        for (x, y, color), entry in wafer.routes.items():
+            if (x, y) not in wafer.coded or RAMP not in entry.rx:
+                continue
+            try:
+                path = wafer.path(x, y, color)
+            except NoRoute:
+                continue  # said if it is used
+            rank = self.owner(x, y)
+            for end, _, there in path.cores:
+                if self.owner(end.x, end.y) != rank:
+                    found.setdefault((end.number, there), set()).add(rank)
+        self.readers = {key: sorted(found[key]) for key in sorted(found)}
+
+
+def shape(size: tuple[int, int], ranks: int) -> tuple[int, int]:
+    """Blocks across and down, with the fewest links between them."""
+    width, height = size
+    ways = [(across, ranks // across) for across in range(1, ranks + 1) if ranks % across == 0]
+    return min(ways, key=lambda one: (max(0, one[0] - width) + max(0, one[1] - height),
+                                      (one[0] - 1) * height + (one[1] - 1) * width))  # fmt: skip
+
+
+def turns(wafer: Any) -> bool:
+    """Does a router change in the run? That is at once so for all cores: such a program is one rank's."""
+    images = {id(image): image for image in wafer.program.tiles.values()}.values()
+    return any(image.teardown for image in images) or any(
+        len(entry.positions) > 1 or entry.changes or entry.torn or entry.exact for entry in wafer.routes.values()
+    )

@@ -1,0 +1,57 @@
+"""What a sender knows of the room at a core: what is known there, by as much later as a wavelet's hops between take.
+
+So nothing that a core does is known at another before a wavelet could be there, and cores' events that are less than a
+hop apart may run in any order, or on several ranks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+START = float("-inf")
+
+
+@dataclass(slots=True, eq=False)
+class Room:
+    """Of one core and colour. `free`: (since when, wavelets asked for less those that wait); `told`: when it grew."""
+
+    free: list[tuple[float, int]] = field(default_factory=lambda: [(START, 0)])
+    told: list[float] = field(default_factory=list)
+    waiters: list[tuple[Any, float, float]] = field(default_factory=list)  # core, since when, how much later it knows
+
+    def known(self, now: float, later: float) -> int:
+        """What is known at a time at a core that is so many cycles away."""
+        for since, free in reversed(self.free):
+            if since + later <= now:
+                return free
+        return self.free[0][1]
+
+    def note(self, now: float, free: int, time: float) -> list[tuple[Any, float]]:
+        """What is free from now on. Where that is more, as a core finds at a time: who looks again, and when."""
+        grows = free > self.free[-1][1]
+        self.free.append((now, free))
+        if not grows:
+            return []
+        if self.told:
+            time = max(time, self.told[-1])
+        self.told.append(time)
+        due = [(core, time + later) for core, since, later in self.waiters if time + later > since]
+        self.waiters = [one for one in self.waiters if time + one[2] <= one[1]]
+        return due
+
+    def wait(self, core: Any, now: float, later: float) -> float | None:
+        """When a core that found no room is to look again; None: it is told."""
+        place = len(self.told)
+        while place and self.told[place - 1] + later > now:
+            place -= 1
+        if place < len(self.told):
+            return self.told[place] + later
+        self.waiters.append((core, now, later))
+        return None
+
+    def forget(self) -> None:
+        """The host has seen all cores at rest: everything is known everywhere."""
+        self.free = [(START, self.free[-1][1])]
+        self.told.clear()
+        self.waiters = [one for one in self.waiters if one[0].pending]
