@@ -15,6 +15,8 @@ from runs import run_on_arm
 from test_arm_linear import expected, new_soc
 from tiers import examples
 
+from meshrt.arm.device import find_arm_device
+from meshrt.arm.memory import Dram
 from meshrt.errors import LimitError, UsageError
 from meshrt.models.catalogue import find_model
 from meshrt.models.config import read_config
@@ -266,6 +268,16 @@ def test_dram_is_limited(comm: Any) -> None:
     with pytest.raises(LimitError, match="'c of 16' asks for 8192 bytes, 4096 are in use") as told:
         cache.append(1, lambda head: [], nothing)
     assert told.value.exit_code == 3
+
+
+def test_a_buffer_that_is_given_back_makes_room_to_the_last_byte() -> None:
+    dram = Dram(find_arm_device("n2x8", dram_bytes=100))
+    dram.take("a", 60)
+    dram.give_back("a")
+    dram.take("b", 100)
+    assert dram.used == dram.peak == 100 and dram.fullest == {"b": 100}
+    with pytest.raises(LimitError, match="'c' asks for 1 bytes, 100 are in use"):
+        dram.take("c", 1)
 
 
 @pytest.mark.mpi(ranks=[1])
