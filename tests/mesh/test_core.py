@@ -215,10 +215,11 @@ def test_so_does_the_command(ranks: int, tmp_path: Path, run_meshrt: Callable[..
 
 @compiled
 @pytest.mark.mpi(ranks=[1])
-def test_tables_keep_no_room_for_a_landing(comm: Any) -> None:
+def test_tables_keep_no_room_for_a_landing(monkeypatch: pytest.MonkeyPatch, comm: Any) -> None:
     """It is memory that nobody writes to, and so none but for the limit of what a process may ask for."""
     from meshrt.programs import shift
 
+    monkeypatch.setenv("MESHRT_CORE", "compiled")
     block = new_block(comm, (60, 60), "wse2", payload=False)
     tracemalloc.start()
     shift.run(block, tile=2, axis="both")
