@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from math import prod
 from types import ModuleType
 from typing import Any
@@ -231,12 +232,12 @@ def test_t10_without_requests_is_bounded_by_meshgemm_and_gives_the_same(comm):
     block = new_block(comm, (4, 6))
     _, _, *tiles = operands(block, 5, 12, 7, False)
     with crossbar(block) as bar:
-        asked, unasked = (t10.gemm(block, bar, *tiles, asks=asks) for asks in (True, False))
+        asked, unasked = (t10.gemm(block, bar, *tiles, move=partial(t10.shift, asks=asks)) for asks in (True, False))
     assert np.array_equal(asked, unasked)
     measured(block)
     mesh, pushed, fetched = (
         cost(comm, 16, work)["critical_path"]["cycles"]
-        for work in (by_rings(16), by_crossbar(t10, 16, asks=False), by_crossbar(t10, 16))
+        for work in (by_rings(16), by_crossbar(t10, 16, move=partial(t10.shift, asks=False)), by_crossbar(t10, 16))
     )
     assert mesh < pushed < fetched / 2
 

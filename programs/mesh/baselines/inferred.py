@@ -25,27 +25,11 @@ from meshrt.mesh.wires import fabric, software
 from meshrt.mesh.wires.tables import Channel
 from meshrt.programs.mesh.baselines import t10
 from meshrt.programs.mesh.baselines.groups import Groups, whole_line
-from meshrt.programs.mesh.meshgemm import Multiply
 from meshrt.records import dataclass
 
 # Cycles of a step of MeshGEMM that exchanges and computes nothing, in the WSE-3 simulator: a public fork of WaferLLM
 # with simulator runs.
 TASK = 119.0
-
-
-def gemm(
-    block: Block, bar: Crossbar, a: np.ndarray, b: np.ndarray, groups: Groups | None = None, sample: int | None = None
-) -> np.ndarray:
-    """C = A B, as in t10.py."""
-    return t10.gemm(block, bar, a, b, groups, sample, move=partial(shift, block, bar))
-
-
-def gemm_t(
-    block: Block, bar: Crossbar, a: np.ndarray, b: np.ndarray, multiply: Multiply | None = None,
-    groups: Groups | None = None, sample: int | None = None,
-) -> np.ndarray:  # fmt: skip
-    """C = A B^T, as in t10.py."""
-    return t10.gemm_t(block, bar, a, b, multiply, groups, sample, move=partial(shift, block, bar))
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,3 +132,7 @@ def allreduce(
     if last and stream:
         software.tail(block, ahead, total, places >= 0)
     return total
+
+
+# C = A B and A B^T, as in t10.py, but for how tiles move.
+gemm, gemm_t = partial(t10.gemm, move=shift), partial(t10.gemm_t, move=shift)

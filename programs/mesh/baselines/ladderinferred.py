@@ -27,22 +27,6 @@ from meshrt.mesh.repeat import repeated
 from meshrt.mesh.wires import fabric, software
 from meshrt.programs.mesh.baselines import inferred, t10
 from meshrt.programs.mesh.baselines.groups import Groups, whole_line
-from meshrt.programs.mesh.meshgemm import Multiply
-
-
-def gemm(
-    block: Block, bar: Crossbar, a: np.ndarray, b: np.ndarray, groups: Groups | None = None, sample: int | None = None
-) -> np.ndarray:
-    """C = A B, as in t10.py."""
-    return t10.gemm(block, bar, a, b, groups, sample, move=partial(load, block, bar))
-
-
-def gemm_t(
-    block: Block, bar: Crossbar, a: np.ndarray, b: np.ndarray, multiply: Multiply | None = None,
-    groups: Groups | None = None, sample: int | None = None,
-) -> np.ndarray:  # fmt: skip
-    """C = A B^T, as in t10.py."""
-    return t10.gemm_t(block, bar, a, b, multiply, groups, sample, move=partial(load, block, bar))
 
 
 def load(block: Block, bar: Crossbar, groups: Groups, moving: list[tuple[str, np.ndarray]]) -> None:
@@ -117,3 +101,7 @@ def load_one(block: Block, bar: Crossbar, word: np.ndarray) -> None:
     for channel, sends in ((back, at > 0), (ahead, at < width - 1)):
         for _ in range(-(-width // 3)):
             fabric.transfer(block, channel, word, word, positions=sends)
+
+
+# C = A B and A B^T, as in t10.py, but for how tiles move.
+gemm, gemm_t = partial(t10.gemm, move=load), partial(t10.gemm_t, move=load)

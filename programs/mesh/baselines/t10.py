@@ -39,12 +39,12 @@ from meshrt.mesh.wires import software
 from meshrt.programs.mesh.baselines.groups import Groups, whole_line
 from meshrt.programs.mesh.meshgemm import Multiply, add_product, begin_product, zeros
 
-Move = Callable[[Groups, list[tuple[str, np.ndarray]]], None]  # what comes after the block and the crossbar in `shift`
+Move = Callable[[Block, Crossbar, Groups, list[tuple[str, np.ndarray]]], None]
 
 
 def gemm(
     block: Block, bar: Crossbar, a: np.ndarray, b: np.ndarray, groups: Groups | None = None,
-    sample: int | None = None, asks: bool = True, move: Move | None = None,
+    sample: int | None = None, move: Move | None = None,
 ) -> np.ndarray:  # fmt: skip
     """C = A B.
 
@@ -53,7 +53,7 @@ def gemm(
     may stand in for `shift`.
     """
     groups = groups or whole_line(block)
-    move = move or partial(shift, block, bar, asks=asks)
+    move = move or shift
     begin_product(block, block.mesh.height * b.shape[2])
     active = b.shape[3]  # of the tiles of A at a core, the first so many meet one of B at a step
     turns = [("x", a, row_numbers(block, a)), ("y", b, first_places(block, groups, a.shape[3], b))]
@@ -62,14 +62,14 @@ def gemm(
     block.matmul(a_now[:, :, :, :active], b_now, c)
     for _ in sampled(block, block.mesh.height * b.shape[2] - 1, sample):
         block.step()
-        move(groups, [("x", a_now), ("y", b_now)])
+        move(block, bar, groups, [("x", a_now), ("y", b_now)])
         block.matmul(a_now[:, :, :, :active], b_now, c)
     return c
 
 
 def gemm_t(
     block: Block, bar: Crossbar, a: np.ndarray, b: np.ndarray, multiply: Multiply | None = None,
-    groups: Groups | None = None, sample: int | None = None, asks: bool = True, move: Move | None = None,
+    groups: Groups | None = None, sample: int | None = None, move: Move | None = None,
 ) -> np.ndarray:  # fmt: skip
     """C = A B^T; a: M x K, b: N x K, as in `gemm`. `multiply(a, b, total)` may stand in for adding a product.
 
@@ -78,14 +78,14 @@ def gemm_t(
     groups = groups or whole_line(block)
     active, slots = b.shape[3], block.mesh.height * b.shape[2] // groups.width
     multiply = multiply or partial(add_product, block)
-    move = move or partial(shift, block, bar, asks=asks)
+    move = move or shift
     begin_product(block, block.mesh.height * b.shape[2])
     (b_now,) = align(block, bar, groups, [("y", b, first_places(block, groups, slots, b))])
     c = zeros(block, "C in flight", (a.shape[2], slots, *a.shape[4:-1], b.shape[-2]))
     multiply(a, b_now, c[:, :, :, :active])
     for _ in sampled(block, block.mesh.height * b.shape[2] - 1, sample):
         block.step()
-        move(groups, [("y", b_now), ("x", c)])
+        move(block, bar, groups, [("y", b_now), ("x", c)])
         multiply(a, b_now, c[:, :, :, :active])
     del b_now
     (home,) = align(block, bar, groups, [("x", c, 1 - row_numbers(block, c))])
@@ -106,7 +106,7 @@ def first_places(block: Block, groups: Groups, slots: int, tiles: np.ndarray) ->
     return np.asarray(np.add.outer(groups.local(columns) * slots, np.arange(tiles.shape[3])).reshape(-1))
 
 
-def shift(block: Block, bar: Crossbar, groups: Groups, moving: list[tuple[str, np.ndarray]], asks: bool) -> None:
+def shift(block: Block, bar: Crossbar, groups: Groups, moving: list[tuple[str, np.ndarray]], asks: bool = True) -> None:
     """Every tile goes to the place before its own on its ring, the first to the last; all rings at once, in place."""
     transfers = []
     for axis, tiles in moving:
