@@ -51,10 +51,24 @@ class Writer:
             raise Refused("leaves out an input that is needed")
         numbers = constant(value)
         if numbers is not None and value.name not in self.constants:
-            if numbers.dtype.kind not in KINDS and str(numbers.dtype) != "bfloat16":
-                raise Refused(f"takes a constant of {numbers.dtype}")
-            self.constants[str(value.name)] = numbers.astype(KINDS.get(numbers.dtype.kind, "float32"))
+            self.constants[str(value.name)] = _kept(numbers)
         return str(value.name)
+
+
+def _kept(numbers: Array) -> Array:
+    """A constant as float32, int64 or bool. Refused for other kinds, and for what float32 or int64 cannot hold."""
+    if numbers.dtype.kind not in KINDS and str(numbers.dtype) != "bfloat16":
+        raise Refused(f"takes a constant of {numbers.dtype}")
+    kind = KINDS.get(numbers.dtype.kind, "float32")
+    try:
+        with np.errstate(over="raise"):
+            kept = numbers.astype(kind)
+    except FloatingPointError:
+        most = np.abs(numbers[np.isfinite(numbers)]).max()
+        raise Refused(f"takes a constant of {most:g}, and numbers are kept in float32, up to 3.4e38") from None
+    if numbers.dtype.kind == "u" and (kept < 0).any():
+        raise Refused(f"takes a constant of {numbers.max()}, and whole numbers are kept in int64")
+    return kept
 
 
 def write(out: str, graph: ir.Graph, path: Path) -> dict[str, Any]:
@@ -96,7 +110,7 @@ def write(out: str, graph: ir.Graph, path: Path) -> dict[str, Any]:
 def _stored(one: Array, path: Path) -> Array:
     """Whole numbers as float32, which folders have: ModelError where they are too large to be exact."""
     found = np.ascontiguousarray(one.astype(np.float32))
-    if one.dtype.kind == "i" and not np.array_equal(found.astype(np.int64), one):
+    if one.dtype.kind == "i" and ((one > 2**62).any() or not np.array_equal(found.astype(np.int64), one)):
         raise ModelError(f"{path}: the graph has whole numbers beyond 2^24, which cannot be kept")
     return found
 

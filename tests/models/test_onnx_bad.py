@@ -147,6 +147,19 @@ def test_whole_numbers_where_floats_are_needed_are_refused(op: str, tmp_path: Pa
     refused(save(model, tmp_path / "m.onnx"), f"node {op}_0 ({op}) is of INT64; it can be of floats")
 
 
+@pytest.mark.parametrize("constant, message", [
+    (np.array([1e300]), "(Add) takes a constant of 1e+300, and numbers are kept in float32"),
+    (np.array([-np.inf, -1e39]), "takes a constant of 1e+39"),
+    (np.array([2**63 + 5], np.uint64), "takes a constant of 9223372036854775813, and whole numbers are kept in int64"),
+    (np.array([2**63 - 1]), "whole numbers beyond 2^24"),
+])  # fmt: skip
+def test_a_constant_that_cannot_be_kept_is_refused(constant: Any, message: str, tmp_path: Path) -> None:
+    b = Builder()
+    b("Add", "x", constant, name="y")
+    kind = helper.np_dtype_to_tensor_dtype(constant.dtype)
+    refused(save(b.model({"x": (kind, [2])}, {"y": (kind, [2])}), tmp_path / "m.onnx"), message)
+
+
 @pytest.mark.parametrize("data", [b"", b"\x00", b"GGUF", b"\xff" * 1000, b"\x08" * 99])
 def test_what_is_no_onnx_file_is_refused(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(data)
