@@ -7,8 +7,8 @@
     @pytest.mark.all           # none: what it looks at, others look at as well
     def test_the_same_on_a_large_mesh(): ...
 
-A test runs with each parameter set, or of its sample, on one number of ranks: the least, mostly one. But one set,
-drawn by hypothesis, runs on one of the numbers in MORE, of many ranks less often; each run draws the same. A test that
+A test runs with each parameter set, or of its sample, on one number of ranks: the least, mostly one. But one set, drawn
+by the test's name, runs on one of the numbers in MORE, of many ranks less often; each run draws the same. A test that
 has a single set runs on any of its numbers, the least or more. Sets that are marked `all` (pytest.param(...,
 marks=pytest.mark.all)) are left out. Tests that are named (file::test) run as a whole. Where hypothesis draws examples,
 a third of them is drawn.
@@ -16,13 +16,12 @@ a third of them is drawn.
 
 from __future__ import annotations
 
+import random
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
-from zlib import crc32
 
 import hypothesis
-import hypothesis.strategies as st
 import pytest
 from mpi_parent import ranks_of
 
@@ -70,7 +69,7 @@ def chosen(name: str, grids: dict[int, list[pytest.Item]]) -> list[pytest.Item]:
     sets = {set_of(item) for item in found}
     more = [item for item in more if set_of(item) in sets] or more
     some = [*(found if len(found) == 1 else []), *more]
-    one = drawn(name, [item for item in some for _ in range(12 // max(ranks_of(item) or 1, 2))])
+    one = drawn(name, [item for item in some for _ in range(36 // max(ranks_of(item) or 1, 2) ** 2)])
     return [*(item for item in found if set_of(item) != set_of(one)), one]
 
 
@@ -82,16 +81,7 @@ def set_of(item: pytest.Item) -> str:
 
 def drawn(name: str, items: Sequence[Any]) -> Any:
     """One of them: for a test's name always the same."""
-    found: list[Any] = []
-
-    @hypothesis.seed(crc32(name.encode()))
-    @hypothesis.settings(max_examples=2, database=None, phases=[hypothesis.Phase.generate])
-    @hypothesis.given(st.sampled_from([None, *items]))
-    def draw(item: Any) -> None:
-        found.append(item)
-
-    draw()
-    return found[-1]  # hypothesis begins with the simplest, which is None, and does not draw that again
+    return random.Random(name).choice(items)
 
 
 def spread(length: int, count: int) -> list[int]:

@@ -90,7 +90,7 @@ def numbers(text: str) -> set[str]:
     return {word for line in lines for word in line.split() if any(map(str.isdigit, word))}
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("columns", "colour"), SCREENS)
 @pytest.mark.parametrize("name", TABLES)
 def test_a_table_is_whole_on_any_terminal(

@@ -54,7 +54,7 @@ def close(found: np.ndarray, want: np.ndarray) -> None:
     assert np.abs(found - want).max() < 1e-3
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("static", [False, True], ids=["eager", "static"])
 @pytest.mark.parametrize("tp", [1, 2, 4, 8])
 def test_every_scheme_gives_the_decomposed_models_logits(tiny: Path, tp: int, static: bool) -> None:
@@ -64,7 +64,7 @@ def test_every_scheme_gives_the_decomposed_models_logits(tiny: Path, tp: int, st
     close(logits_of(new_gpus(tp, static=static), tiny, "deinfer", IDS, 5, kv="lowrank"), want)
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("name", "tps"),
     [("mha", (2, 4)), ("gqa82", (2, 4, 8)), ("mqa", (2, 4)), ("headdim", (3,)), ("oddvocab", (3,)), ("tied", (4,)),
@@ -169,7 +169,7 @@ def test_bytes_per_token_and_layer_are_the_closed_form(tp: int, scheme: str) -> 
     assert sent_by_a_gpu(told, "all_gather") == each * gathered // tp + head
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("static", [False, True], ids=["eager", "static"])
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("tp", [4, *(pytest.param(tp, marks=pytest.mark.all) for tp in (1, 2))])

@@ -81,7 +81,7 @@ def close(found: np.ndarray, want: np.ndarray) -> None:
     assert np.abs(found - want).max() < 1e-3
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", [*FORMS, "tiny3", "gptq"])
 def test_logits_are_those_of_the_dequantized_matrices(name: str, place: Path) -> None:
     want, number = reference(place / name, IDS), [*FORMS, "tiny3", "gptq"].index(name)

@@ -34,6 +34,7 @@ def stand_in(tmp_path: Path) -> Callable[..., dict[str, str]]:
     return make
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("system", "program", "argv", "answer", "said"),
     [

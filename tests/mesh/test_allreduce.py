@@ -50,7 +50,7 @@ def line_report(way: dict[str, Any], n: int, comm: Any, words: int = 1, device: 
 
 
 @pytest.mark.mpi(ranks=[1])
-@pytest.mark.sample(18)
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("n", [*range(1, 18), 40])
 @pytest.mark.parametrize("way", WAYS)
 def test_a_line_of_any_length_gets_the_sum(way: str, n: int, comm):

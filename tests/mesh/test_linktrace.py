@@ -67,7 +67,7 @@ def check(lanes: Lanes, maps: RunMaps) -> None:
 
 
 @pytest.mark.mpi(ranks=[1, 2, 3, 4])
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", RUNS)
 def test_intervals_add_up_to_the_maps_on_any_ranks(name: str, tmp_path: Path, comm: Any) -> None:
     program, given = RUNS[name]

@@ -58,7 +58,7 @@ RUNS: dict[str, tuple[str, tuple[int, int], dict[str, Any]]] = {
 
 
 @pytest.mark.mpi(ranks=[1])
-@pytest.mark.sample(18)
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("name", RUNS)
 def test_all_that_lives_is_charged(name: str, comm):
     program, mesh, options = RUNS[name]

@@ -532,7 +532,7 @@ def test_programs_whose_heads_are_in_order_take_the_time_of_the_reference(
 
 
 @pytest.mark.mpi(ranks=[1])
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("name", "mesh", "options", "least", "most"), OFF)
 def test_programs_whose_heads_are_not_are_off_by_as_much_as_the_docs_say(
     name: str, mesh: tuple[int, int], options: dict[str, Any], least: float, most: float, comm

@@ -98,6 +98,7 @@ PATHS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.mpi(ranks=[1, 2, 3, 4])
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", PATHS)
 def test_the_critical_path_has_the_hops_and_the_cycles_of_the_run(name: str, tmp_path: Path, comm: Any) -> None:
     program, given = PATHS[name]

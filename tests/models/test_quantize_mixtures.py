@@ -26,7 +26,7 @@ def quantized(model: str, out: Path, *arguments: str) -> Any:
     return json.loads(done.stdout)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("model", MIXTURES)
 @pytest.mark.parametrize(
     "options",

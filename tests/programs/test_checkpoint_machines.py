@@ -87,7 +87,7 @@ def make_model(comm: Any, folder: Path, name: str) -> Path:
 
 
 @pytest.mark.mpi(ranks=[1, 4])
-@pytest.mark.sample(7)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", RUNS)
 def test_goes_on_as_if_nothing_had_happened(
     comm: MPI.Intracomm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
@@ -152,7 +152,7 @@ def state_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 
 @pytest.mark.mpi(ranks=[1])
-@pytest.mark.sample(7)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", RUNS)
 def test_who_goes_on_stands_where_the_other_stood(
     comm: MPI.Intracomm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str

@@ -45,6 +45,7 @@ def assert_product(found: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
 
 
 @pytest.mark.mpi(ranks=[1])
+@pytest.mark.sample(32)
 @pytest.mark.parametrize("transpose", [False, True])
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 @pytest.mark.parametrize("mesh", MESHES, ids=str)

@@ -65,7 +65,7 @@ def run(
 @pytest.mark.parametrize("name, hidden, top", [("mixtral", 36, 3), ("qwen2-moe", 36, 3)])
 @pytest.mark.parametrize("way", ["ring", "multicast", "crossbar"])
 @pytest.mark.parametrize("grid", [(2, 2), (1, 1)], ids=str)
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 def test_pairs_and_links_are_those_of_what_the_tokens_chose(
     grid: tuple[int, int], way: str, name: str, hidden: int, top: int, tmp_path: Path, comm: Any,
     monkeypatch: pytest.MonkeyPatch,

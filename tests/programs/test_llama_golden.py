@@ -20,7 +20,7 @@ def name_of(mesh: tuple[int, int]) -> str:
 
 
 @pytest.mark.mpi(ranks=[1])
-@pytest.mark.sample(10)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("mesh", MESHES, ids=name_of)
 @pytest.mark.parametrize("name", NAMES)
 def test_prefill_and_decode_give_the_logits_of_transformers(

@@ -64,7 +64,7 @@ def check(comm: Any, model: Path, mesh: tuple[int, int], ids: list[int], folder:
 
 
 @pytest.mark.mpi(ranks=[1])
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("way", WAYS, ids=str)
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
 @pytest.mark.parametrize("name", FAMILIES)

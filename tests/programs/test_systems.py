@@ -67,6 +67,7 @@ def multiply(block: Block, system: Any, sizes: tuple[int, int, int], transpose: 
 
 
 @pytest.mark.mpi(ranks=[1])
+@pytest.mark.sample(28)
 @pytest.mark.parametrize("transpose", [False, True])
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
 @pytest.mark.parametrize("system", SYSTEMS, ids=name)
@@ -77,6 +78,7 @@ def test_the_product_is_numpys(system: Any, mesh: tuple[int, int], transpose: bo
 
 
 @pytest.mark.mpi(ranks=[2, 6, 9])
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("transpose", [False, True])
 @pytest.mark.parametrize("system", SYSTEMS, ids=name)
 def test_counts_do_not_depend_on_ranks_or_payloads(system: Any, transpose: bool, comm):

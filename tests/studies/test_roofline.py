@@ -100,7 +100,7 @@ def say(*arguments: Any, code: int = 0) -> Result:
     return done
 
 
-@pytest.mark.sample(16)
+@pytest.mark.sample(8)
 @pytest.mark.parametrize(("on", "name", "options"), RUNS, ids=lambda value: value if isinstance(value, str) else "")
 def test_nothing_takes_less_than_its_bounds(on: str, name: str, options: dict[str, Any], tmp_path: Path) -> None:
     if name == "graph":
