@@ -96,9 +96,9 @@ def work(scratch: Path, seed: int, first: int, names: Sequence[str], kinds: Mapp
     with (scratch / "number").open("wb", buffering=0) as counter:
         last = first + BATCH * len(names)
         for number in range(first, last):
+            before, case = case, make(kinds, seed, number, names)  # not watched: it may import libraries
             faulthandler.dump_traceback_later(PATIENCE, exit=True, file=trace)
             os.pwrite(counter.fileno(), number.to_bytes(8, "little"), 0)
-            before, case = case, make(kinds, seed, number, names)
             lay(case, folder, before)
             name = kind_of(number, names)
             place.write_text(json.dumps({"kind": name, "seed": seed, "number": number, "arguments": case.arguments}))

@@ -19,9 +19,9 @@ from meshrt.errors import UsageError
 from meshrt.launch.local import without_launcher
 from meshrt.models.catalogue import find_model
 from meshrt.ranks.console import Console
-from meshrt.studies.fuzz import fuzz
+from meshrt.studies.fuzz import fuzz, worker
 from meshrt.studies.fuzz.lines import run_a_command
-from meshrt.studies.fuzz.models import use_a_prompt
+from meshrt.studies.fuzz.models import Case, use_a_prompt
 from meshrt.studies.fuzz.mutate import mutated_bytes, mutated_json
 
 Run = Callable[..., Any]
@@ -115,6 +115,26 @@ def test_what_would_be_found_is_found_once_with_its_input(tmp_path: Path) -> Non
         case = json.loads((folders[kind] / "case.json").read_text())
         assert (case["kind"], case["seed"], case["arguments"]) == (kind, 7, ["a"])
         assert (folders[kind] / "input" / "file").read_bytes() == b"x"
+
+
+def test_an_input_is_watched_and_not_what_is_imported_to_make_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched: list[bool] = [False]
+    monkeypatch.setattr(worker, "BATCH", 3)
+    monkeypatch.setattr(worker, "limit_memory", lambda: None)
+    watch = mock.Mock()
+    watch.dump_traceback_later.side_effect = lambda *_, **__: watched.append(True)
+    watch.cancel_dump_traceback_later.side_effect = lambda: watched.append(False)
+    monkeypatch.setattr(worker, "faulthandler", watch)
+    seen: list[tuple[str, bool]] = []
+
+    def make(rng: Random) -> Case:
+        seen.append(("made", watched[-1]))
+        return Case({})
+
+    worker.work(tmp_path, 1, 0, ["it"], {"it": (make, lambda *_: seen.append(("tried", watched[-1])))})
+    assert seen == [("made", False), ("tried", True)] * 3 and not watched[-1]
 
 
 def test_the_same_seed_gives_the_same_inputs() -> None:
