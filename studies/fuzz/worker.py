@@ -87,13 +87,12 @@ def lay(case: Case, folder: Path, before: Case) -> None:
 def work(scratch: Path, seed: int, first: int, names: Sequence[str], kinds: Mapping[str, Kind] = KINDS) -> None:
     """Try inputs from `first` on; leaves the process where something is found."""
     folder, place = scratch / "input", scratch / "case.json"
-    trace = (scratch / "trace.txt").open("w")
-    faulthandler.enable(trace)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     case = Case()
     limit_memory()
-    with (scratch / "number").open("wb", buffering=0) as counter:
+    with (scratch / "trace.txt").open("w") as trace, (scratch / "number").open("wb", buffering=0) as counter:
+        faulthandler.enable(trace)
         last = first + BATCH * len(names)
         for number in range(first, last):
             before, case = case, make(kinds, seed, number, names)  # not watched: it may import libraries
