@@ -7,12 +7,14 @@ MESHRT_CORE=numpy, meshrt is installed without the core, and NumPy does its work
 
 import os
 import platform
+import runpy
 import shlex
 import shutil
 import subprocess
 import sys
 import sysconfig
 import tempfile
+from pathlib import Path
 from typing import Any
 
 from setuptools import build_meta
@@ -41,6 +43,7 @@ def get_requires_for_build_editable(config_settings: Settings = None) -> list[st
 
 def build_wheel(wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None) -> str:
     _choose_compiler()
+    _name_sources()
     return build_meta.build_wheel(wheel_directory, config_settings, metadata_directory)
 
 
@@ -48,6 +51,7 @@ def build_editable(
     wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None
 ) -> str:
     _choose_compiler()
+    _name_sources()
     return build_meta.build_editable(wheel_directory, config_settings, metadata_directory)
 
 
@@ -67,6 +71,12 @@ def _choose_compiler() -> None:
     os.environ["CC"] = shlex.join(compiler)
     if own is None:
         os.environ["LDSHARED"] = shlex.join([*compiler, "-shared"])
+
+
+def _name_sources() -> None:
+    """Have the core know what it was built of: one that is older than its checkout is told by that."""
+    number = runpy.run_path("meshrt/sources.py")["checksum"](Path("meshrt"))
+    os.environ["CPPFLAGS"] = f"{os.environ.get('CPPFLAGS', '')} -DMESHRT_SOURCES={number}".strip()
 
 
 def _own_compiler() -> list[str] | None:

@@ -7,6 +7,7 @@ Nothing here blocks in the MPI library: where ranks share cores, one that waits 
 import pickle
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -155,7 +156,7 @@ class Control:
                 self.ring(rank)
         arrived = []
         for (rank, _, tag), request, first in zip(neighbours, requests, firsts, strict=True):
-            self._noted("message", lambda request=request, rank=rank: self.wait(request, rank, FIRST), rank)  # type: ignore[misc]
+            self._noted("message", partial(self.wait, request, rank, FIRST), rank)
             arrived.append(self._whole(first, rank, tag))
         for request in sent:
             self.wait(request)

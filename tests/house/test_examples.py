@@ -16,13 +16,30 @@ from runs import run_on_cores, run_on_gpus
 FOLDER = Path(__file__).parents[2] / "examples"
 
 # file: the mesh and the options, the result, and a change of the text that has to show in it.
-ON_MESH: dict[str, tuple[tuple[int, int], dict[str, int], dict[str, Any], tuple[str, str]]] = {
+ON_MESH: dict[str, tuple[tuple[int, int], dict[str, Any], dict[str, Any], tuple[str, str]]] = {
     "rowsum.py": ((6, 4), {"size": 100}, {"sum": 15.0}, ('ktree(block, "x"', 'ktree(block, "y"')),
     "halo.py": ((6, 5), {"size": 7, "steps": 9}, {"wrong": 0}, ('("x", -1, 1, -1)', '("x", -1, 2, -1)')),
     "transpose.py": ((5, 5), {"size": 7}, {"wrong": 0}, ("swapaxes(-1, -2)", "copy()")),
     "alltoall.py": ((4, 3), {"size": 5}, {"wrong": 0}, ("(number + step) %", "(number + 2 * step) %")),
+    "tutorial/1_shift.py": ((8, 1), {}, {"came in": 21.0}, ("chain(block.mesh.width)", "chain(block.mesh.width, 2)")),
+    "tutorial/2_ring.py": (
+        (8, 1),
+        {"pattern": "interleaved"},
+        {"wrong": 0},
+        ("range(block.mesh.width)", "range(block.mesh.width - 1)"),
+    ),
+    "tutorial/3_overlap.py": ((8, 1), {"overlap": True}, {"in each place": 128.0}, ("= 1, 1, 0", "= 1, 2, 0")),
+    "tutorial/4_memory.py": (
+        (8, 1),
+        {"size": 16, "fresh": True},
+        {"tiles": 9},
+        ("if fresh else []", "if fresh and kept else []"),
+    ),
+    "tutorial/5_sum.py": ((8, 1), {}, {"sum": 28.0}, ("combine=np.add", "combine=np.maximum")),
+    "tutorial/6_allreduce.py": ((8, 1), {}, {"wrong": 0}, ("multicast(n, n - 1)", "multicast(n, n - 2)")),
+    "tutorial/7_middle.py": ((8, 1), {}, {"wrong": 0}, ("range(half, 0, -1)", "range(half, 1, -1)")),
 }
-EXAMPLES = [*ON_MESH, "tiled.py", "zero.py"]
+EXAMPLES = [*(name for name in ON_MESH if "/" not in name), "tiled.py", "zero.py"]
 
 
 def report(comm: Any, name: str, payload: bool = True, file: Path | None = None) -> dict[str, Any]:
@@ -44,8 +61,8 @@ def test_a_program_comes_to_what_numpy_does_on_any_ranks(name: str, comm) -> Non
 def test_its_result_shows_a_fault_and_by_shape_it_counts_the_same(name: str, tmp_path: Path, comm) -> None:
     text, (part, instead) = (FOLDER / name).read_text(), ON_MESH[name][3]
     assert text.count(part) == 1
-    (tmp_path / name).write_text(text.replace(part, instead))
-    assert report(comm, name, file=tmp_path / name)["result"] != ON_MESH[name][2]
+    (changed := tmp_path / Path(name).name).write_text(text.replace(part, instead))
+    assert report(comm, name, file=changed)["result"] != ON_MESH[name][2]
     assert report(comm, name, payload=False)["measured"] == report(comm, name)["measured"]
 
 
@@ -99,44 +116,10 @@ def test_what_it_imports_is_what_the_list_says(name: str) -> None:
     assert sorted(shown.replace(";", ",").split(", ")) == sorted(name for _, name in found)
 
 
-# file: options, result, and a change of the text that has to show in it.
-TUTORIAL: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[str, str]]] = {
-    "1_shift.py": ({}, {"came in": 21.0}, ("chain(block.mesh.width)", "chain(block.mesh.width, 2)")),
-    "2_ring.py": ({"pattern": "interleaved"}, {"wrong": 0}, ("range(block.mesh.width)", "range(block.mesh.width - 1)")),
-    "3_overlap.py": ({"overlap": True}, {"in each place": 128.0}, ("= 1, 1, 0", "= 1, 2, 0")),
-    "4_memory.py": ({"size": 16, "fresh": True}, {"tiles": 9}, ("if fresh else []", "if fresh and kept else []")),
-    "5_sum.py": ({}, {"sum": 28.0}, ("combine=np.add", "combine=np.maximum")),
-    "6_allreduce.py": ({}, {"wrong": 0}, ("multicast(n, n - 1)", "multicast(n, n - 2)")),
-    "7_middle.py": ({}, {"wrong": 0}, ("range(half, 0, -1)", "range(half, 1, -1)")),
-}
-
-
-def lesson(comm: Any, name: str, payload: bool = True, file: Path | None = None) -> dict[str, Any]:
-    found = run_report(comm, str(file or FOLDER / "tutorial" / name), (8, 1), "wse2", payload, **TUTORIAL[name][0])
-    return {key: part for key, part in found.items() if key not in ("program", "host")}
-
-
-@pytest.mark.mpi(ranks=[1, 4])
-@pytest.mark.parametrize("name", TUTORIAL)
-def test_a_step_of_the_tutorial_is_right_on_any_ranks(name: str, comm) -> None:
-    found = lesson(comm, name)
-    assert found["result"] == TUTORIAL[name][1]
-    assert found == on_one_rank(comm, lambda one: lesson(one, name))
-
-
-@pytest.mark.mpi(ranks=[1])
-@pytest.mark.parametrize("name", TUTORIAL)
-def test_a_step_of_the_tutorial_shows_a_fault_and_by_shape_counts_the_same(name: str, tmp_path: Path, comm) -> None:
-    text, (part, instead) = (FOLDER / "tutorial" / name).read_text(), TUTORIAL[name][2]
-    assert text.count(part) == 1
-    (tmp_path / name).write_text(text.replace(part, instead))
-    assert lesson(comm, name, file=tmp_path / name)["result"] != TUTORIAL[name][1]
-    assert lesson(comm, name, payload=False)["measured"] == lesson(comm, name)["measured"]
-
-
 def test_the_tutorial_has_eight_steps_under_40_lines() -> None:
     steps = sorted((FOLDER / "tutorial").glob("*.py"))
-    assert [path.name for path in steps] == [*TUTORIAL, "8_guard.py"]
+    of_mesh = [f"tutorial/{path.name}" for path in steps[:-1]]
+    assert of_mesh == [name for name in ON_MESH if "/" in name] and steps[-1].name == "8_guard.py"
     assert all(path.read_text().count("\n") < 40 for path in steps)
 
 

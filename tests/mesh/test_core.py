@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import tracemalloc
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from hypothesis import strategies as st
 from mpi_jobs import Finished
 from runs import new_block
 
+from meshrt import sources
 from meshrt.errors import UsageError
 from meshrt.mesh import products
 from meshrt.mesh.wires import core, fabric, order, routes, software, tables
@@ -188,29 +188,47 @@ def test_a_core_that_was_not_built_is_missed_only_by_who_asks_for_it(monkeypatch
         core.chosen({"MESHRT_CORE": "compiled"})
 
 
-def test_all_functions_of_the_core_are_looked_for() -> None:
-    stub = Path(core.__file__).parent / "_core.pyi"
-    assert set(core.FUNCTIONS) == set(re.findall(r"^def (\w+)", stub.read_text(), re.M))
+def test_all_c_sources_are_looked_at() -> None:
+    found = {str(file.parent.relative_to(core.PACKAGE)) for file in core.PACKAGE.rglob("*.[ch]")}
+    assert found == {*sources.FOLDERS}
 
 
-def test_a_core_that_is_older_than_the_checkout_is_refused_and_does_no_harm_without(
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_core_of_other_sources_is_refused_and_does_no_harm_without(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    older = SimpleNamespace(**{name: None for name in core.FUNCTIONS if name != "ring"})
-    monkeypatch.setattr(core, "built", older)
-    with pytest.raises(UsageError, match=r"older than the checkout \(it has no 'ring'\): run launch/setup-venv"):
-        core.chosen({})
-    assert core.chosen({"MESHRT_CORE": "numpy"}) is None
+    """Where there are no sources, as where a wheel was installed, any core is as good as another."""
+    monkeypatch.setattr(core, "PACKAGE", tmp_path)
+    monkeypatch.setattr(core, "built", SimpleNamespace(SOURCES=5))
+    assert core.chosen({}) is core.built
+    checkout, renamed = (tmp_path / name for name in ("checkout", "renamed"))
+    for folder, name in ((checkout, "bells.c"), (renamed, "rings.c")):
+        (folder / "ranks").mkdir(parents=True)
+        (folder / "ranks" / name).write_text("int bell;\n")
+    number = sources.checksum(checkout)
+    monkeypatch.setattr(core, "PACKAGE", checkout)
+    for other in (SimpleNamespace(SOURCES=5), SimpleNamespace()):
+        monkeypatch.setattr(core, "built", other)
+        with pytest.raises(UsageError, match=r"the compiled core is not of this checkout.*: run launch/setup-venv"):
+            core.chosen({})
+        assert core.chosen({"MESHRT_CORE": "numpy"}) is None
+    monkeypatch.setattr(core, "built", SimpleNamespace(SOURCES=number))
+    assert core.chosen({}) is core.built
+    assert number != sources.checksum(renamed) is not None
+
+
+@compiled
+def test_the_core_was_built_of_the_sources_that_lie_beside_it() -> None:
+    assert sources.checksum(core.PACKAGE) == core.built.SOURCES
 
 
 @compiled
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_so_does_the_command(ranks: int, tmp_path: Path, run_meshrt: Callable[..., Finished]) -> None:
     """Once, and with the code of wrong usage."""
-    (tmp_path / "sitecustomize.py").write_text("from meshrt.mesh.wires import _core\ndel _core.ring\n")
+    (tmp_path / "sitecustomize.py").write_text("from meshrt.mesh.wires import _core\n_core.SOURCES += 1\n")
     finished = run_meshrt("run", "shift", ranks=ranks, env={"PYTHONPATH": str(tmp_path)})
     assert finished.code == 2
-    assert finished.stderr.count("older than the checkout") == 1 and "Traceback" not in finished.stderr
+    assert finished.stderr.count("not of this checkout") == 1 and "Traceback" not in finished.stderr
 
 
 @compiled

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 from mpi4py import MPI
@@ -101,19 +102,21 @@ def test_messages_arrive_with_bells(
 class Rung(Bells):
     """A bell that is rung so often at each listening."""
 
+    rung: list[int]
+    state: dict[str, Any]
+
     def __init__(self, rung: list[int]) -> None:
         super().__init__(None, 0, {7: 0}, memoryview(b""))
         object.__setattr__(self, "rung", rung)
         object.__setattr__(self, "state", {"heard": 0, "pauses": []})
 
     def heard(self) -> int:
-        # attributes of a stand-in, here and below
-        return int(self.state["heard"])  # type: ignore[attr-defined]
+        return int(self.state["heard"])
 
     def listen(self, heard: int, seconds: float) -> None:
         assert heard == self.heard()
-        self.state["pauses"].append(seconds)  # type: ignore[attr-defined]
-        self.state["heard"] += self.rung.pop(0)  # type: ignore[attr-defined]
+        self.state["pauses"].append(seconds)
+        self.state["heard"] += self.rung.pop(0)
 
 
 class Later:
@@ -133,14 +136,14 @@ def test_it_asks_once_for_each_message_that_was_announced(monkeypatch: pytest.Mo
     wait = host.waiter(rung)
     first = Later(2 + 4 + 1 + 2)  # nothing is announced, then three messages, none, one
     wait(first, 7, 100)
-    assert first.asked == 9 and not rung.rung  # type: ignore[attr-defined]
-    assert rung.state["pauses"][0] == host.LONGEST_PAUSE  # type: ignore[attr-defined]
+    assert first.asked == 9 and not rung.rung
+    assert rung.state["pauses"][0] == host.LONGEST_PAUSE
     second = Later(2 + 2)  # three more have been announced than were waited for, and this one is of them
     wait(second, 7, 100)
     assert second.asked == 4
-    rung.rung.append(1)  # type: ignore[attr-defined]
+    rung.rung.append(1)
     wait(Later(5), 7, host.AT_ONCE + 1)
-    assert rung.state["pauses"][-1] == host.FIRST_PAUSE  # type: ignore[attr-defined]
+    assert rung.state["pauses"][-1] == host.FIRST_PAUSE
 
 
 def test_no_bells_is_a_way_to_ring() -> None:

@@ -1,5 +1,7 @@
 import numpy as np
 
+SOURCES: int
+
 def address(array: np.ndarray) -> int: ...
 def give(
     times: np.ndarray, busy: float, free: np.ndarray, asked_at: np.ndarray, idle: np.ndarray

@@ -451,9 +451,18 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
+#ifndef MESHRT_SOURCES /* checksum() of meshrt/sources.py, as ci/backend gives it */
+#define MESHRT_SOURCES 0
+#endif
+
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_core", NULL, -1, methods, NULL, NULL, NULL, NULL};
 
 PyMODINIT_FUNC PyInit__core(void)
 {
-    return PyModule_Create(&definition);
+    PyObject *module = PyModule_Create(&definition);
+    if (module != NULL && PyModule_AddIntConstant(module, "SOURCES", MESHRT_SOURCES) < 0) {
+        Py_DECREF(module);
+        return NULL;
+    }
+    return module;
 }

@@ -6,19 +6,19 @@ not.
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from meshrt.errors import UsageError
+from meshrt.sources import checksum
 
 try:
     from meshrt.mesh.wires import _core
 except ImportError:
-    _core = None  # type: ignore[assignment]
+    _core = None  # type: ignore[assignment]  # it was not built
 
 built: Any = _core
-FUNCTIONS = (  # _core.pyi: a core without one of them was built from older sources
-    "address", "give", "replay", "serve", "ring", "heard", "listen", "multiply", "line_up", "enter", "leave", "come_in",
-)  # fmt: skip
+PACKAGE = Path(__file__).parents[2]
 
 
 def chosen(environ: Mapping[str, str] | None = None) -> Any:
@@ -34,9 +34,10 @@ def chosen(environ: Mapping[str, str] | None = None) -> Any:
         )
     if name == "numpy" or built is None:
         return None
-    if lacks := [function for function in FUNCTIONS if not hasattr(built, function)]:
+    sources = checksum(PACKAGE)
+    if sources is not None and sources != getattr(built, "SOURCES", None):
         raise UsageError(
-            f"the compiled core is older than the checkout (it has no {lacks[0]!r}): run launch/setup-venv, or install"
+            "the compiled core is not of this checkout, whose C sources are others: run launch/setup-venv, or install"
             " meshrt again; MESHRT_CORE=numpy does without it"
         )
     return built
