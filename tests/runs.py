@@ -1,5 +1,6 @@
 """Running programs inside a test: one call, on the ranks of a communicator."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -46,6 +47,12 @@ def close_blocks() -> None:
         comm = MADE.pop()
         if comm:  # it has not been freed
             comm.Free()
+
+
+def parted(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A program's options, and how it is started: what has names with @."""
+    options = {key: value for key, value in given.items() if not key.startswith("@")}
+    return options, {key[1:]: value for key, value in given.items() if key.startswith("@")}
 
 
 def run_program(

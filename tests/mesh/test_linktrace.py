@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from measure import marks
 from mpi4py import MPI
+from runs import parted
 
 from meshrt.emulate import emulate
 from meshrt.errors import UsageError
@@ -71,10 +72,8 @@ def check(lanes: Lanes, maps: RunMaps) -> None:
 @pytest.mark.parametrize("name", RUNS)
 def test_intervals_add_up_to_the_maps_on_any_ranks(name: str, tmp_path: Path, comm: Any) -> None:
     program, given = RUNS[name]
-    options = {key: value for key, value in given.items() if not key.startswith("@")}
-    settings = {"mesh": "6x4", "trace_cores": "0,0", "trace_links": "2,*;*,0"} | {
-        key[1:]: value for key, value in given.items() if key.startswith("@")
-    }
+    options, how = parted(given)
+    settings = {"mesh": "6x4", "trace_cores": "0,0", "trace_links": "2,*;*,0"} | how
     folder, loaded = Path(comm.bcast(str(tmp_path))), load_program(program)
     files = {"trace": str(folder / "a.json"), "maps": str(folder / "a.npz")}
     report = emulate(comm, Board.alone(), loaded, options, **files, **settings)

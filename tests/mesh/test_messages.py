@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from measure import marks
 from mpi4py import MPI
+from runs import parted
 
 from meshrt.emulate import emulate
 from meshrt.errors import UsageError
@@ -189,8 +190,8 @@ def read_chakra(data: bytes, member: int) -> list[Operation]:
 @pytest.mark.parametrize("name", RUNS)
 def test_messages_are_those_of_the_counters_on_any_ranks(name: str, tmp_path: Path, comm: Any) -> None:
     program, given = RUNS[name]
-    options = {key: value for key, value in given.items() if not key.startswith("@")}
-    settings = {"mesh": "6x4"} | {key[1:]: value for key, value in given.items() if key.startswith("@")}
+    options, how = parted(given)
+    settings = {"mesh": "6x4"} | how
     folder, loaded = Path(comm.bcast(str(tmp_path))), load_program(program)
     files = {"goal": str(folder / "a.goal"), "chakra": str(folder / "a"), "maps": str(folder / "a.npz")}
     report = emulate(comm, Board.alone(), loaded, options, **files, **settings)
@@ -285,10 +286,8 @@ def whole_micros(data: bytes, node_type: Any) -> int:
 
 def test_what_has_no_schedule_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(**given: Any) -> None:
-        options = {key: value for key, value in ({**TINY} | given).items() if not key.startswith("@")}
-        settings = {"mesh": "6x4", "goal": str(tmp_path / "a.goal")} | {
-            key[1:]: value for key, value in ({**TINY} | given).items() if key.startswith("@")
-        }
+        options, how = parted({**TINY} | given)
+        settings = {"mesh": "6x4", "goal": str(tmp_path / "a.goal")} | how
         emulate(Alone(), Board.alone(), load_program("llama"), options, **settings)
 
     with pytest.raises(UsageError, match="goes on on another mesh of the wafer"):
@@ -308,7 +307,7 @@ def test_what_has_no_schedule_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
     reason="LogGOPSim (github.com/spcl/LogGOPSim) is built from source, and not on PATH",
 )
 def test_loggopsim_goes_through_llama_tiny(tmp_path: Path) -> None:
-    options = {key: value for key, value in TINY.items() if not key.startswith("@")}
+    options, _ = parted(TINY)
     emulate(Alone(), Board.alone(), load_program("llama"), options, goal=str(tmp_path / "a.goal"), mesh="6x4",
             core_memory=300_000)  # fmt: skip
     subprocess.run(["txt2bin", "-i", tmp_path / "a.goal", "-o", tmp_path / "a.bin"], check=True, capture_output=True)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from measure import marks
 from mpi4py import MPI
+from runs import parted
 
 from meshrt.emulate import emulate
 from meshrt.errors import UsageError
@@ -55,10 +56,8 @@ def read(path: Path) -> Lanes:
 @pytest.mark.parametrize("name", RUNS)
 def test_steps_of_a_core_add_up_to_the_run_on_any_ranks(name: str, tmp_path: Path, comm: Any) -> None:
     program, given = RUNS[name]
-    options = {key: value for key, value in given.items() if not key.startswith("@")}
-    settings = {"mesh": "6x4", "trace_cores": "2,*;*,0"} | {
-        key[1:]: value for key, value in given.items() if key.startswith("@")
-    }
+    options, how = parted(given)
+    settings = {"mesh": "6x4", "trace_cores": "2,*;*,0"} | how
     folder, loaded = Path(comm.bcast(str(tmp_path))), load_program(program)
     report = emulate(comm, Board.alone(), loaded, options, trace=str(folder / "a.json"), **settings)
     if comm.rank:
@@ -102,8 +101,8 @@ PATHS: dict[str, tuple[str, dict[str, Any]]] = {
 @pytest.mark.parametrize("name", PATHS)
 def test_the_critical_path_has_the_hops_and_the_cycles_of_the_run(name: str, tmp_path: Path, comm: Any) -> None:
     program, given = PATHS[name]
-    options = {key: value for key, value in given.items() if not key.startswith("@")}
-    settings = {"mesh": "6x4"} | {key[1:]: value for key, value in given.items() if key.startswith("@")}
+    options, how = parted(given)
+    settings = {"mesh": "6x4"} | how
     folder, loaded = Path(comm.bcast(str(tmp_path))), load_program(program)
     report = emulate(comm, Board.alone(), loaded, options, trace=str(folder / "a.json"), **settings)
     if comm.rank:
