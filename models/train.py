@@ -126,7 +126,7 @@ def fit(
         logits, uneven = model.with_unevenness(window[:, :-1])
         loss = functional.cross_entropy(logits.flatten(0, 1), window[:, 1:].flatten())
         optimizer.zero_grad()
-        sum((router_loss / len(uneven) * one for one in uneven), start=loss).backward()  # type: ignore[no-untyped-call]
+        sum((router_loss / len(uneven) * one for one in uneven), start=loss).backward()  # type: ignore[no-untyped-call]  # torch has no types for it
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         report(step + 1, loss.item())

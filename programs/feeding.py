@@ -86,7 +86,7 @@ def told(
     largest = max(float(np.abs(one[np.isfinite(one)]).max(initial=0)) for one in wide.values())
     if outputs is not None:
         try:
-            np.savez(Path(outputs).expanduser(), **there)  # type: ignore[arg-type]
+            np.savez(Path(outputs).expanduser(), **there)  # type: ignore[arg-type]  # names of a graph, not allow_pickle
         except OSError as error:
             raise UsageError(f"--outputs {outputs}: cannot be written: {error.strerror or error}") from None
     errors = (most, most / (largest or 1.0)) if most < np.inf else (None, None)

@@ -115,12 +115,12 @@ def rows(report: dict[str, Any]) -> Iterator[Row]:
     yield row("instructions.total", lambda part: short(part["instructions"]["total"]))
     for op in whole["instructions"]:
         if op in ("smmla", "sdot", "fmla", "fmla_8h"):
-            yield row(f"instructions.{op}", lambda part, op=op: short(part["instructions"].get(op, 0)))  # type: ignore[misc]
+            yield row(f"instructions.{op}", lambda part, op=op: short(part["instructions"].get(op, 0)))  # type: ignore[misc]  # the default binds the loop's op
     if whole["spills"]["loads"]:
         yield row("spills.loads", lambda part: short(part["spills"]["loads"]))
     yield row("operations", lambda part: short(part["operations"]))
     for level in ("l1_bytes", "l2_bytes", "slc_bytes"):
-        yield row(level, lambda part, level=level: size(part[level]))  # type: ignore[misc]
+        yield row(level, lambda part, level=level: size(part[level]))  # type: ignore[misc]  # the default binds the loop's level
     yield row("dram_bytes.total", lambda part: size(part["dram_bytes"]["total"]))
     if whole["flash_bytes"]:
         yield row("flash_bytes", lambda part: size(part["flash_bytes"]))

@@ -42,7 +42,7 @@ class Written:
             number = whole(value) if isinstance(value, str) else value
         except ValueError as error:
             raise click.BadParameter(str(error), ctx, param) from None
-        return super().convert(number, param, ctx)  # type: ignore[misc]
+        return super().convert(number, param, ctx)  # type: ignore[misc]  # a mixin of click's types
 
 
 class Whole(Written, click.types.IntParamType):

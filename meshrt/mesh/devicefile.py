@@ -28,7 +28,7 @@ def find_device(name: str | Device, **overrides: int | None) -> Device:
     else:
         hint = nearest(name, PRESETS, f"there are {', '.join(PRESETS)}, and files as mine.toml")
         raise UsageError(f"no device {name!r}: {hint}")
-    return replace(device, **{key: value for key, value in overrides.items() if value is not None})  # type: ignore[arg-type]
+    return replace(device, **{key: value for key, value in overrides.items() if value is not None})  # type: ignore[arg-type]  # by name
 
 
 def read_device(path: str) -> Device:

@@ -144,4 +144,4 @@ def find_neuron_device(name: str | NeuronDevice, **overrides: int | float | None
         device = NEURON_PRESETS[name]
     else:
         raise UsageError(f"no NeuronCore {name!r}; there are {', '.join(NEURON_PRESETS)}")
-    return replace(device, **{key: value for key, value in overrides.items() if value is not None})  # type: ignore[arg-type]
+    return replace(device, **{key: value for key, value in overrides.items() if value is not None})  # type: ignore[arg-type]  # by name

@@ -52,7 +52,7 @@ class Blocks:
         numbers = [_number(item) for item in items[:count]]
         if len(items) < count or any(number is None for number in numbers):
             return None
-        return tuple(numbers), tuple(items[count:])  # type: ignore[arg-type]
+        return tuple(numbers), tuple(items[count:])  # type: ignore[arg-type]  # none is None, by the line above
 
     def __getitem__(self, key: Any) -> Any:
         split = self._split(key)

@@ -16,7 +16,7 @@ class Home:
     __slots__ = ("__weakref__", "born", "line", "lost", "stamps", "store")
 
     def __init__(self, launch: Session, buffer: Buffer, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-        if buffer.name == "psum" and not buffer.idle:  # type: ignore[attr-defined]
+        if buffer.name == "psum" and not buffer.idle:  # type: ignore[attr-defined]  # PSUM has them
             _make_room(launch)
         self.line = here()
         self.store = Store(buffer, shape, dtype, full=False)

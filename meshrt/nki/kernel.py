@@ -174,7 +174,7 @@ def _returned(results: Any) -> Any:
     if results.buffer.on_chip:
         raise UsageError(f"a kernel returns tensors of nl.shared_hbm, not of {results.buffer.name}: store it first")
     store = results.home.store
-    if not store.full and (store.mask is None or not results.pattern.view(store.mask).all()):  # type: ignore[union-attr]
+    if not store.full and (store.mask is None or not results.pattern.view(store.mask).all()):  # type: ignore[union-attr]  # no mask: the first half was true
         written = 0 if store.mask is None else int(store.mask.sum())
         raise UsageError(
             f"the output that {results.home.line} allocates was not written: {written} of {store.data.size} elements "

@@ -93,7 +93,7 @@ tile_size = _TileSize()
 
 def finfo(dtype: Any) -> Any:
     """The limits of a dtype, as NumPy's."""
-    return ml_dtypes.finfo(tile_dtype(dtype))  # type: ignore[no-untyped-call]
+    return ml_dtypes.finfo(tile_dtype(dtype))  # type: ignore[no-untyped-call]  # ml_dtypes has no types for it
 
 
 fp32 = SimpleNamespace(min=float(np.finfo(np.float32).min), max=float(np.finfo(np.float32).max))

@@ -194,7 +194,7 @@ class Tensor:
         if home.lost is not None:
             raise LimitError(
                 f"PSUM: the tile of {home.line} is used after its bank went to that of {home.lost}: more than "
-                f"{self.buffer.banks} tiles are in use at once; copy finished sums to SBUF first"  # type: ignore[attr-defined]
+                f"{self.buffer.banks} tiles are in use at once; copy finished sums to SBUF first"  # type: ignore[attr-defined]  # PSUM has them
             )
         if not self.buffer.on_chip:
             home.store.core = session().core  # the cores of a launch share HBM

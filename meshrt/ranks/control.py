@@ -109,7 +109,8 @@ class Control:
             return list(counts)
         sums = np.array(counts, np.int64)
         self._noted("count", lambda: self._add_up(sums))
-        return sums.tolist()  # type: ignore[no-any-return]
+        added: list[int] = sums.tolist()
+        return added
 
     def _add_up(self, sums: np.ndarray) -> None:
         """Up a binomial tree to rank 0, and down again: in MPI's own sum no rank would be woken when it is its turn."""

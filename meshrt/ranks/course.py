@@ -104,7 +104,7 @@ class Course:
                 kernel: Callable[..., object] = _add if transfer.adds else np.copyto
                 for at, part in enumerate(transfer.parts):
                     # what has no source here has come by a message
-                    come = self.chunks[source][part] if source is not None else message.views[at]  # type: ignore[union-attr]
+                    come = self.chunks[source][part] if source is not None else message.views[at]  # type: ignore[union-attr]  # who has no source has a message
                     moves.applies.append((kernel, self.chunks[target][part], come))
         return moves if moves.sends or moves.receives else None
 

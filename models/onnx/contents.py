@@ -33,7 +33,7 @@ def content_of(s: Symbols, node: ir.Node) -> Content | None:
     given = [s.content(one) for one in node.inputs]
     if not given or given[0] is None:
         return None
-    x, others = given[0], given[1:]
+    x = given[0]
     if op == "Identity" or (op == "Cast" and attribute(node, "to") in (ir.DataType.INT64, ir.DataType.INT32)):
         return x if x.dtype == object else None
     if op in ("Unsqueeze", "Squeeze"):
@@ -42,20 +42,21 @@ def content_of(s: Symbols, node: ir.Node) -> Content | None:
             return np.asarray(np.squeeze(x, None if axes is None else tuple(axes)))
         return np.expand_dims(x, tuple(axes or ()))
     if op == "Concat":
-        return None if any(one is None for one in given) else np.concatenate(given, attribute(node, "axis"))  # type: ignore[arg-type]
+        return None if any(one is None for one in given) else np.concatenate(given, attribute(node, "axis"))  # type: ignore[arg-type]  # the condition sorts None out
     if op == "Neg":
         return _each(x, lambda one: Size.of(0) - one)
     if op == "ReduceProd" and x.ndim == 1:
         whole_list = [product(x)]
         return objects(whole_list, (1,) if attribute(node, "keepdims", 1) else ())
-    if any(one is None for one in others):
+    others = [one for one in given[1:] if one is not None]
+    if len(others) < len(given) - 1:
         return None
     if op in ("Gather", "Reshape", "Slice"):
-        plain = [[one.value for one in other.reshape(-1)] for other in others]  # type: ignore[union-attr]
+        plain = [[one.value for one in other.reshape(-1)] for other in others]
         if any(one is None for other in plain for one in other):
             return None
         if op == "Gather":
-            return np.asarray(np.take(x, np.array(plain[0]).reshape(others[0].shape), attribute(node, "axis", 0)))  # type: ignore[union-attr]
+            return np.asarray(np.take(x, np.array(plain[0]).reshape(others[0].shape), attribute(node, "axis", 0)))
         if op == "Reshape":
             return x.reshape(plain[0])
         steps = plain[3] if len(plain) > 3 else [1] * len(plain[0])
@@ -63,11 +64,11 @@ def content_of(s: Symbols, node: ir.Node) -> Content | None:
             return None
         return np.asarray(x[slice(plain[0][0], plain[1][0], steps[0])])
     if op == "Where":
-        if x.dtype != bool or any(one.dtype == bool for one in others):  # type: ignore[union-attr]
+        if x.dtype != bool or any(one.dtype == bool for one in others):
             return None
-        return np.asarray(np.where(x, *others))  # type: ignore[arg-type]
+        return np.asarray(np.where(x, *others))
     if op in PAIRS and others and x.dtype == object:
-        a, b = np.broadcast_arrays(x, others[0])  # type: ignore[arg-type]
+        a, b = np.broadcast_arrays(x, others[0])
         found = [PAIRS[op](one, other) for one, other in zip(a.reshape(-1), b.reshape(-1), strict=True)]
         if any(one is None for one in found):
             return None

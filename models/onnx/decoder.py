@@ -103,7 +103,7 @@ def _sum(x: ir.Value, kind: str, name: str, found: Found) -> ir.Value:
     """y of x = y + linear(..kind..)."""
     node = maker(bare(x), "Add")
     for at in (1, 0) if node else ():
-        product, rest = node.inputs[at], bare(node.inputs[1 - at])  # type: ignore[union-attr]
+        product, rest = node.inputs[at], bare(node.inputs[1 - at])  # type: ignore[union-attr]  # there is a node, or no turn
         own = linear_of(product)
         if own is not None and is_ours(_producer(own.source), kind) and rest is not None:
             found.linears[name] = own

@@ -78,7 +78,7 @@ def dequantized_codes(value: ir.Value, turned: bool) -> Codes | None:
     if whole is None or scale is None or whole.ndim != 2 or (len(node.inputs) > 2 and node.inputs[2] and zeros is None):
         return None
     kind = node.inputs[0].dtype if node.inputs[0] is not None else None
-    bits = {ir.DataType.INT4: 4, ir.DataType.UINT4: 4, ir.DataType.INT8: 8, ir.DataType.UINT8: 8}.get(kind)  # type: ignore[arg-type]
+    bits = {ir.DataType.INT4: 4, ir.DataType.UINT4: 4, ir.DataType.INT8: 8, ir.DataType.UINT8: 8}.get(kind)  # type: ignore[arg-type]  # None is none of them
     if bits is None or kind is None:
         raise ModelError(f"{name} is of {kind}; codes of 4 and 8 bits can be read")
     inputs = 1 if turned else 0  # the axis of the inputs

@@ -55,5 +55,5 @@ def evaluate(wanted: Sequence[ir.Value], feeds: Mapping[ir.Value, Array]) -> lis
 
 
 def _kind(array: Array) -> onnx.TensorProto.DataType:
-    found: Any = helper.np_dtype_to_tensor_dtype(array.dtype)
-    return found  # type: ignore[no-any-return]
+    found: onnx.TensorProto.DataType = helper.np_dtype_to_tensor_dtype(array.dtype)
+    return found

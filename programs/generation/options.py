@@ -76,7 +76,7 @@ Kind = TypeVar("Kind")
 
 def taken(kind: type[Kind], arguments: Mapping[str, Any]) -> Kind:
     """A dataclass with those of a program's arguments that it has fields for."""
-    return kind(**{field.name: arguments[field.name] for field in fields(kind) if field.name in arguments})  # type: ignore[arg-type]
+    return kind(**{field.name: arguments[field.name] for field in fields(kind) if field.name in arguments})  # type: ignore[arg-type]  # by name
 
 
 def check(asked: Asked, payload: bool, layers: int) -> None:

@@ -56,7 +56,7 @@ def measure(device: str, rows: int, inner: int, columns: int) -> list[Line]:
 def shares_of(way: str, work: Work) -> list[Sequence[int]]:
     if way == "speed":
         return in_order(by_speed(work.units, SPEEDS))
-    return share_out(way, work)  # type: ignore[arg-type]
+    return share_out(way, work)  # type: ignore[arg-type]  # one of the ways that are left
 
 
 def last(work: Work, shares: Sequence[Sequence[int]]) -> float:

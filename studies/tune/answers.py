@@ -61,7 +61,8 @@ def subject(question: Question) -> dict[str, Any]:
     """What an answer is about but the lengths: those of other lengths may still be of use, others are not."""
     device = {key: value for key, value in asdict(question.device).items() if key != "sources"}
     about = {"config": asdict(question.config), "device": device, "kv": question.kv, "dtype": question.dtype}
-    return json.loads(json.dumps({**about, "version": __version__}))  # type: ignore[no-any-return]
+    read: dict[str, Any] = json.loads(json.dumps({**about, "version": __version__}))
+    return read
 
 
 def path_of(question: Question, space: Space) -> Path:

@@ -38,7 +38,7 @@ class Moves:
         return tuple(
             Moves(self.core[on] - low, self.slot[on], self.to_core[on] - low, self.to_slot[on])
             for on in (leaves, comes)
-        )  # type: ignore[return-value]
+        )  # type: ignore[return-value]  # two of them
 
 
 @dataclass(frozen=True, eq=False)

@@ -107,7 +107,7 @@ def _batch(
             on = keep[slots]
             movers = np.append(movers, slots[on])
             for part in one_a_place(cores[on]):
-                moves += [(way, *piece) for piece in pieces(number[slots[on]][part], cores[on][part])]  # type: ignore[misc]
+                moves += [(way, *piece) for piece in pieces(number[slots[on]][part], cores[on][part])]  # type: ignore[misc]  # a piece is a pair
         sends, recvs = [], []
         for way, slots in tick.sends:
             slots = slots[keep[slots]]
@@ -128,14 +128,14 @@ def _batch(
                 (as_index(number[a[keep[a]]]), as_index(number[b[keep[a]]])) for a, b in tick.branches if keep[a].any()
             )
             all_move = len(movers) == count == len(set(movers.tolist()))
-            ticks.append(BatchTick(at, branches, tuple(moves), all_move, tuple(sends), tuple(recvs), tuple(ends)))  # type: ignore[arg-type]
+            ticks.append(BatchTick(at, branches, tuple(moves), all_move, tuple(sends), tuple(recvs), tuple(ends)))  # type: ignore[arg-type]  # lists of what are tuples by now
     starting = np.flatnonzero(keep & (trace.core >= 0))
     sources = [
         piece
         for part in one_a_place(trace.core[starting])
         for piece in pieces(number[starting][part], trace.core[starting][part])
     ]
-    return Batch(count, tuple(sources), tuple(ticks), any(tick.sends or tick.recvs for tick in ticks))  # type: ignore[arg-type]
+    return Batch(count, tuple(sources), tuple(ticks), any(tick.sends or tick.recvs for tick in ticks))  # type: ignore[arg-type]  # the same
 
 
 def _split(block: Cores, channel: Channel, trace: Trace, keep: np.ndarray, root: np.ndarray) -> list[np.ndarray]:

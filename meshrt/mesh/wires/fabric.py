@@ -121,7 +121,7 @@ def _prepared(
     stream: bool,
 ) -> Prepared:  # fmt: skip
     """From the channel's cache, or made now."""
-    cache: dict[Any, Any] = channel.cache
+    cache = channel.cache
     tile, dtype = tiles.shape[2:], tiles.dtype
     chosen = None if positions is None else positions.tobytes(), None if lines is None else lines.tobytes()
     key = chosen, tile, dtype, stream

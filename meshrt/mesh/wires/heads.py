@@ -161,17 +161,18 @@ def _move(
 
 def _course(schedule: Schedule) -> Course:
     """Made once for a schedule."""
-    course: Any = schedule.cache.get(Course)
+    course: Course | None = schedule.cache.get(Course)
     if course is None:
         course = schedule.cache[Course] = Course({}, {}, {})
         for batch in schedule.batches:
             _enter(course, batch)
-    return course  # type: ignore[no-any-return]
+    return course
 
 
 def _enter(course: Course, batch: Any) -> None:
     def all_of(index: Index) -> list[int]:
-        return np.arange(batch.slots)[index].tolist()  # type: ignore[no-any-return]
+        slots: list[int] = np.arange(batch.slots)[index].tolist()
+        return slots
 
     for tick in batch.ticks:
         parent = dict[int, int]()

@@ -106,10 +106,10 @@ class Lane:
 def lane_of(block: Cores, schedule: Schedule, view: View, tile: tuple[int, ...], dtype: np.dtype[Any]) -> Lane:
     """Made once for a schedule and view; where messages take tiles along, for each kind of tile."""
     key = (view, tile, dtype) if any(batch.messages for batch in schedule.batches) else (view, Lane)
-    lane: Any = schedule.cache.get(key)
+    lane: Lane | None = schedule.cache.get(key)
     if lane is None:
         lane = schedule.cache[key] = _lane(block, schedule, view, tile, dtype)
-    return lane  # type: ignore[no-any-return]
+    return lane
 
 
 def _lane(block: Cores, schedule: Schedule, view: View, tile: tuple[int, ...], dtype: np.dtype[Any]) -> Lane:

@@ -41,7 +41,7 @@ def begin_use(
         before = None if unseen else [free.get().copy() for _, free, _ in _links(block, schedule, views)]
         unseen[id(schedule), id(views)] = schedule, views, busy, before
         return False
-    known: dict[int, bool] = channel.cache.setdefault("shares links", {})  # type: ignore[assignment]
+    known: dict[int, bool] = channel.cache.setdefault("shares links", {})
     for other in list(users):
         shares = known.get(other.number)
         if shares is None:
@@ -85,14 +85,14 @@ def _links(
 ) -> list[tuple[Positions, Positions, Positions]]:
     """Of the links that a transfer's packets cross: when they were asked for, are free, and were idle from."""
     clock = block.clock
-    links: Any = schedule.cache.get(views)
+    links: list[tuple[Positions, Positions, Positions]] | None = schedule.cache.get(views)
     if links is None:
         links = schedule.cache[views] = [
             tuple(Positions(view.of(array[way]), cores) for array in (clock.asked_at, clock.link_free, clock.idle))
             for view in views
             for way, cores, _ in schedule.crossings
         ]
-    return links  # type: ignore[no-any-return]
+    return links
 
 
 def give(

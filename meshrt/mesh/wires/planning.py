@@ -2,8 +2,6 @@
 sources and lines, then from the channel's cache.
 """
 
-from typing import Any
-
 import numpy as np
 
 from meshrt.mesh.clock import STAGES, TIME
@@ -22,7 +20,7 @@ def scheduled(
     block: Cores, channel: Channel, positions: np.ndarray | None, lines: np.ndarray | None
 ) -> tuple[Schedule, tuple[View, ...]]:
     """The schedule and the views it applies to: from the channel's cache, or made now if tables were changed since."""
-    cache: dict[Any, Any] = channel.cache
+    cache = channel.cache
     if cache.get("epoch") != block.tables.epoch:
         scouted(block, channel)
     chosen = None if positions is None else positions.tobytes()
@@ -70,7 +68,7 @@ class ChosenCores:
 def chosen_cores(block: Cores, channel: Channel, positions: np.ndarray, lines: np.ndarray | None) -> ChosenCores:
     """The cores at these positions of the channel's lines."""
     key = ("cores", positions.tobytes(), None if lines is None else lines.tobytes())
-    chosen: Any = channel.cache.get(key)
+    chosen: ChosenCores | None = channel.cache.get(key)
     if chosen is None:
         views, at = chosen_lines(block, channel, positions, lines)
         index = as_index(at)
@@ -85,7 +83,7 @@ def chosen_cores(block: Cores, channel: Channel, positions: np.ndarray, lines: n
         count = len(at) * sum(view.count for view in views)
         chosen = ChosenCores([Positions(state, index) for state in states], count, table, addresses)
         channel.cache[key] = chosen
-    return chosen  # type: ignore[no-any-return]
+    return chosen
 
 
 def chosen_lines(

@@ -6,6 +6,7 @@ large block stay in the processor's cache through all ticks.
 """
 
 from dataclasses import field
+from typing import Any
 
 import numpy as np
 
@@ -90,7 +91,7 @@ class Schedule:
     origins: np.ndarray | None  # where on its line the packet of each is from; core y * W + x if whole block. For maps
     courses: tuple[tuple[int, np.ndarray, np.ndarray, int], ...] = ()  # (port, cores, from where, hops). For traces
     slot_origins: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # of one batch. For traces
-    cache: dict[object, object] = field(default_factory=dict)  # message buffers
+    cache: dict[Any, Any] = field(default_factory=dict)  # message buffers
 
     @property
     def idle(self) -> bool:

@@ -78,7 +78,7 @@ def scouted(block: Cores, channel: Channel) -> Trace:
         finally:
             block.watch.landed()
         cache["epoch"] = epoch
-    trace: Trace = cache["trace"]  # type: ignore[assignment]
+    trace: Trace = cache["trace"]
     return trace
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import field
+from typing import Any
 
 import numpy as np
 
@@ -63,7 +64,7 @@ class Channel:
     colours: np.ndarray  # uint8 [routes]
     number: int  # the same on every rank
     links: np.ndarray  # bool [5, length]: does a route leave the router at that position by that port? The ramp too
-    cache: dict[object, object] = field(default_factory=dict)  # compiled schedules
+    cache: dict[Any, Any] = field(default_factory=dict)  # compiled schedules
 
 
 @contextmanager
