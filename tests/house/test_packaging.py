@@ -33,6 +33,7 @@ def _body(path: Path) -> list[ast.stmt]:
 
 
 @cache
+@cache
 def _imports(path: Path, for_types: bool = True) -> list[str]:
     """Full names of all modules that a file imports, anywhere in it; `from a import b` counts as a.b too.
 
