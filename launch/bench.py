@@ -11,7 +11,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 from meshrt.errors import MeshrtError
 from meshrt.launch import local
@@ -37,17 +37,24 @@ class Figure:
     against: float
 
 
+class Timing(NamedTuple):
+    """A run from start to end: by the clock, of all processes' processor time, and its report."""
+
+    wall_seconds: float
+    cpu_seconds: float
+    report: dict[str, Any]
+
+
 def measure() -> list[Figure]:
     """Run everything, about two minutes. MpiError where there is no MPI, MeshrtError where a run fails."""
-    alone, _ = timed(1, LLAMA)
-    two, _ = timed(2, LLAMA)
-    many, report = timed(64, LLAMA)
+    alone, two = timed(1, LLAMA).wall_seconds, timed(2, LLAMA).wall_seconds
+    many, _, report = timed(64, LLAMA)
     imports = cpu_seconds([sys.executable, "-c", IMPORTS])
-    wafer, wafer_report = timed(2, GEMM)
+    wafer, _, wafer_report = timed(2, GEMM)
     began = perf_counter()
     subprocess.run([sys.executable, "-c", NUMPY], check=True, env=os.environ | {"OPENBLAS_NUM_THREADS": "1"})
     plain = perf_counter() - began
-    _, shift = timed(1, SHIFT)
+    shift = timed(1, SHIFT).report
     host, wafer_host, shift_host = report["host"], wafer_report["host"], shift["host"]
     same = "the same on 1 rank"
     return [
@@ -63,23 +70,23 @@ def measure() -> list[Figure]:
     ]  # fmt: skip
 
 
-def timed(ranks: int, arguments: tuple[str, ...]) -> tuple[float, dict[str, Any]]:
-    """(wall seconds from start to end, report) of one run. MeshrtError, with the run's exit code, where it fails."""
+def timed(ranks: int, arguments: tuple[str, ...]) -> Timing:
+    """One run. MeshrtError, with the run's exit code, where it fails."""
     mpirun = local.find_mpirun()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "report.json")
         job = Job(ranks, (*arguments, "--quiet", "--json", str(path)))
         many = f"{ranks} rank{'s' * (ranks > 1)}"
         print(f"meshrt {' '.join(arguments)}, {many} ...", file=sys.stderr, flush=True)
-        began = perf_counter()
+        began, spent = perf_counter(), _spent()
         done = subprocess.run(local.local_argv(job, mpirun), env=local.local_environment(mpirun), check=False)
-        seconds = perf_counter() - began
+        seconds, spent = perf_counter() - began, _spent() - spent
         if done.returncode or not path.exists():
             error = MeshrtError(f"the run ended with code {done.returncode}: see above")
             error.exit_code = max(done.returncode, MeshrtError.exit_code)  # its reason is the reason
             raise error
         report: dict[str, Any] = json.loads(path.read_text())
-        return seconds, report
+        return Timing(seconds, spent, report)
 
 
 def bare(ranks: int, folder: str) -> float:
@@ -97,10 +104,15 @@ def bare(ranks: int, folder: str) -> float:
 
 def cpu_seconds(command: list[str]) -> float:
     """Processor time of a command, user and system."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    before = _spent()
     subprocess.run(command, check=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return _spent() - before
+
+
+def _spent() -> float:
+    """By all processes that were waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def rows(figures: list[Figure]) -> list[tuple[str, tuple[float, str], tuple[float, str], str, float]]:

@@ -31,11 +31,11 @@ class Floor:
 
 
 def measure(timed: Timed, bare: Callable[[int, str], float], ranks: int, arguments: tuple[str, ...]) -> Floor:
-    """`timed(ranks, arguments)` gives (wall seconds, report), `bare(ranks, folder)` those of bare.py on a folder.
+    """`bare(ranks, folder)` gives the seconds of bare.py on a folder.
 
     The run is timed as it is, and recorded in another.
     """
-    seconds, report = timed(ranks, arguments)
+    seconds, _, report = timed(ranks, arguments)
     with TemporaryDirectory() as folder:
         timed(ranks, ("bench", "messages", "--to", folder, *arguments))
         messages, nbytes = _sent(Path(folder), ranks)

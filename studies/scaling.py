@@ -16,6 +16,7 @@ from meshrt.studies.workloads import Timed, rate
 from meshrt.units import size
 
 SIDES = (8, 32, 64, 256, 512, 720)
+RANKS = (1, 2, 4, 8)
 EDGE = 2048
 ROOM = 4 * 2**20  # bytes a core: 64 of them hold three matrices of 2048 x 2048, and two in flight
 
@@ -28,6 +29,7 @@ class MeshPoint:
     ranks: int
     edge: int
     wall_seconds: float
+    cpu_seconds: float  # of all processes
     rss_bytes: int
     messages: int
     hops: int
@@ -35,22 +37,24 @@ class MeshPoint:
     shares: Mapping[str, float]
 
 
-def measure(timed: Timed, sides: Sequence[int] = SIDES, ranks: int = 2, edge: int = EDGE) -> list[MeshPoint]:
-    """MeshGEMM of `edge`^3 on square meshes. `timed(ranks, arguments)` gives (wall seconds, report)."""
-    return [_point(timed, side, ranks, edge) for side in sides]
+def measure(
+    timed: Timed, sides: Sequence[int] = SIDES, ranks: Sequence[int] = RANKS, edge: int = EDGE
+) -> list[MeshPoint]:
+    """MeshGEMM of `edge`^3 on square meshes, each on so many ranks."""
+    return [_point(timed, side, count, edge) for count in ranks for side in sides]
 
 
 def _point(timed: Timed, side: int, ranks: int, edge: int) -> MeshPoint:
     sizes = [part for name in ("m", "k", "n") for part in (f"--{name}", str(edge))]
     arguments = ("run", "gemm", "--mesh", f"{side}x{side}", *sizes, "--core-memory", str(ROOM))
-    wall, report = timed(ranks, arguments)
+    wall, spent, report = timed(ranks, arguments)
     with TemporaryDirectory() as folder:
         path = Path(folder, "seconds.json")
         timed(ranks, ("bench", "profile", "--to", str(path), *arguments))
         seconds: dict[str, float] = json.loads(path.read_text())
     total = sum(seconds.values())
     return MeshPoint(
-        (side, side), ranks, edge, wall, report["host"]["rss_bytes"], report["measured"]["messages"],
+        (side, side), ranks, edge, wall, spent, report["host"]["rss_bytes"], report["measured"]["messages"],
         report["measured"]["hops"], report["result"]["max_rel_error"],
         {name: value / total for name, value in seconds.items()},
     )  # fmt: skip
@@ -65,12 +69,12 @@ def print_points(points: Sequence[MeshPoint], form: str = "table") -> None:
 
 
 def said(points: Sequence[MeshPoint]) -> Iterator[str | Grid]:
-    """A line for each mesh."""
-    first = points[0]
-    yield f"MeshGEMM {first.edge}^3, real numbers, {first.ranks} rank{'s' * (first.ranks > 1)}"
+    """A line for each mesh and number of ranks."""
+    yield f"MeshGEMM {points[0].edge}^3, real numbers"
     rows = [
         (
-            point.mesh[0] * point.mesh[1], Cell(point.wall_seconds, f"{point.wall_seconds:.2f}"),
+            point.ranks, point.mesh[0] * point.mesh[1], Cell(point.wall_seconds, f"{point.wall_seconds:.2f}"),
+            Cell(point.cpu_seconds, f"{point.cpu_seconds:.2f}"),
             Cell(point.rss_bytes, size(point.rss_bytes)),
             Cell(point.hops / point.wall_seconds, rate(point.hops / point.wall_seconds)),
             Cell(point.max_rel_error, f"{point.max_rel_error:.0e}"),
@@ -78,5 +82,5 @@ def said(points: Sequence[MeshPoint]) -> Iterator[str | Grid]:
         )
         for point in points
     ]  # fmt: skip
-    yield Grid(("cores", "seconds", "memory", "hops/s", "error", *KINDS), rows)
+    yield Grid(("ranks", "cores", "seconds", "processor s", "memory", "hops/s", "error", *KINDS), rows)
     yield from (f"  {name}: {MEANINGS[name]}" for name in KINDS)

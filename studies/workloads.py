@@ -10,6 +10,7 @@ from math import isqrt
 from typing import Any
 
 from meshrt.errors import UsageError
+from meshrt.launch.bench import Timing
 from meshrt.studies.grid import Cell, Grid, put
 from meshrt.units import short, size
 
@@ -17,7 +18,7 @@ CORES = (64, 256, 1024, 4096)
 RANKS = (1, 2)
 ROOM = ("--core-memory", str(2**20))  # all tiles in core memory, in flight too; more than a wse2 has
 
-Timed = Callable[[int, tuple[str, ...]], tuple[float, dict[str, Any]]]
+Timed = Callable[[int, tuple[str, ...]], Timing]
 
 
 @dataclass(frozen=True)
@@ -126,13 +127,14 @@ class Figure:
     hops: int
     seconds: float  # of moving, with the planning: in the program's phase, or as it noted
     wall_seconds: float  # from start to end, with all processes' start
+    cpu_seconds: float  # of all processes' processor time from start to end
     rss_bytes: int
 
 
 def measure(
     timed: Timed, only: Sequence[str] = (), cores: Sequence[int] = CORES, ranks: Sequence[int] = RANKS
 ) -> list[Figure]:
-    """Run the works on so many cores and ranks. `timed(ranks, arguments)` gives (wall seconds, report). UsageError."""
+    """Run the works on so many cores and ranks. UsageError."""
     for name in only:
         if name not in [work.name for work in WORKS]:
             raise UsageError(
@@ -150,11 +152,12 @@ def measure(
 
 def figure(work: Work, timed: Timed, cores: int, ranks: int) -> Figure:
     """Run one work once."""
-    wall, report = timed(ranks, work.arguments(cores))
+    wall, spent, report = timed(ranks, work.arguments(cores))
     host, measured = report["host"], report["measured"]
     seconds = host.get("product_seconds", sum(phase["wall_seconds"] for phase in host["phases"]))
     return Figure(
-        work.name, cores, ranks, measured["messages"], measured["hops"], seconds, wall, host["rss_bytes"]
+        work.name, cores, ranks, measured["messages"], measured["hops"], seconds, wall, spent,
+        host["rss_bytes"],
     )  # fmt: skip
 
 
@@ -201,6 +204,7 @@ LINES: tuple[tuple[str, Callable[[Figure], Cell]], ...] = (
     ("  hops a second", lambda figure: _rate(figure.hops / figure.seconds)),
     ("  seconds", lambda figure: Cell(figure.seconds, f"{figure.seconds:.2f}")),
     ("  seconds with start and end", lambda figure: Cell(figure.wall_seconds, f"{figure.wall_seconds:.2f}")),
+    ("  processor seconds of all that", lambda figure: Cell(figure.cpu_seconds, f"{figure.cpu_seconds:.2f}")),
     ("  memory of the host", lambda figure: Cell(figure.rss_bytes, size(figure.rss_bytes))),
 )
 

@@ -96,17 +96,40 @@ def clock(cores: tuple[int, ...], words: tuple[int, ...], form: str, json_path: 
 @click.option(
     "--side", type=shared.WholeRange(1), multiple=True, help="Meshes, instead of 8 to 720; may be given again."
 )
-@click.option("--ranks", type=shared.WholeRange(1), default=2, show_default=True, help="How many ranks.")
+@click.option(
+    "--ranks", type=shared.WholeRange(1), multiple=True, help="Ranks, instead of 1, 2, 4 and 8; may be given again."
+)
 @click.option("--edge", type=shared.WholeRange(1), default=2048, show_default=True, help="Side of the matrices.")
 @shared.together(shared.form(), shared.json_to("the figures"))
-def scaling(side: tuple[int, ...], ranks: int, edge: int, form: str, json_path: str | None) -> None:
-    """The host's time over cores, 64 to 518,400, and where it goes; takes about 75 seconds."""
+def scaling(side: tuple[int, ...], ranks: tuple[int, ...], edge: int, form: str, json_path: str | None) -> None:
+    """The host's time over cores, 64 to 518,400, and ranks, 1 to 8, and where it goes; takes about five minutes."""
     from meshrt.launch.bench import timed
     from meshrt.studies import scaling as study
 
     def measure() -> tuple[Any, Callable[[], None]]:
-        points = study.measure(timed, side or study.SIDES, ranks, edge)
+        points = study.measure(timed, side or study.SIDES, ranks or study.RANKS, edge)
         return study.as_json(points), lambda: study.print_points(points, form)
+
+    _alone(measure, json_path)
+
+
+@click.command("model")
+@click.option("--processors", type=shared.WholeRange(1, 10**6), default=64, show_default=True, help="Of a node.")
+@click.option("--latency", type=shared.WholeRange(0, 10**9), default=2000, show_default=True, help="Of a message, ns.")
+@click.option(
+    "--bandwidth", type=shared.WholeRange(1, 10**9), default=12500, show_default=True, help="Of a node, MB/s."
+)
+@shared.together(shared.form(), shared.json_to("the figures"))
+def model(processors: int, latency: int, bandwidth: int, form: str, json_path: str | None) -> None:
+    """What the host's time is made of, tried on sizes held back, and what 10, 100 and 1,000 nodes would bring; takes
+    about two minutes.
+    """
+    from meshrt.launch.bench import timed
+    from meshrt.studies import hostmodel as study
+
+    def measure() -> tuple[Any, Callable[[], None]]:
+        found, network = study.measure(timed), study.Network(processors, latency * 1e-9, bandwidth * 1e6)
+        return study.as_json(found, network), lambda: study.print_model(found, network, form)
 
     _alone(measure, json_path)
 
@@ -207,4 +230,4 @@ def messages(context: click.Context, to: str, arguments: tuple[str, ...]) -> Non
     sys.exit(code)
 
 
-FIGURES = (plan, host, workloads, clock, scaling, split, profile, messages, floor)
+FIGURES = (plan, host, workloads, clock, scaling, model, split, profile, messages, floor)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from meshrt.launch.bench import bare
+from meshrt.launch.bench import Timing, bare
 from meshrt.studies import floor
 from meshrt.studies.bare import DUPLICATE, FIELDS, RECEIVE, SEND, WAIT
 
@@ -39,11 +39,11 @@ def events_of(folder: Path, rank: int) -> list[tuple[int, ...]]:
 def test_the_messages_of_a_run_are_recorded_and_sent_again(
     ranks: int, run_meshrt: Callable[..., Any], tmp_path: Path
 ) -> None:
-    def timed(ranks: int, arguments: tuple[str, ...]) -> tuple[float, dict[str, Any]]:
+    def timed(ranks: int, arguments: tuple[str, ...]) -> Timing:
         path = tmp_path / "report.json"
         code, out, err, seconds = run_meshrt(*arguments, "--quiet", "--json", str(path), ranks=ranks)
         assert (code, out, err) == (0, "", "")
-        return seconds, json.loads(path.read_text())
+        return Timing(seconds, seconds, json.loads(path.read_text()))
 
     def kept(ranks: int, folder: str) -> float:
         recorded.extend(events_of(Path(folder), rank) for rank in range(ranks))
@@ -51,7 +51,7 @@ def test_the_messages_of_a_run_are_recorded_and_sent_again(
 
     recorded = list[list[tuple[int, ...]]]()
     found = floor.measure(timed, kept, ranks, RUN)
-    _, report = timed(ranks, RUN)
+    report = timed(ranks, RUN).report
     sent, received = Counter[tuple[int, ...]](), Counter[tuple[int, ...]]()
     packets = 0
     for rank, events in enumerate(recorded):

@@ -13,6 +13,7 @@ import pytest
 
 import meshrt
 from meshrt.errors import UsageError
+from meshrt.launch.bench import Timing
 from meshrt.studies import hosttime, scaling, workloads
 
 Run = Callable[..., Any]
@@ -22,11 +23,11 @@ Run = Callable[..., Any]
 def timed(run_meshrt: Run, tmp_path: Path) -> workloads.Timed:
     """What `meshrt bench` gives to the studies: starts ranks, returns seconds and the report."""
 
-    def run(ranks: int, arguments: tuple[str, ...]) -> tuple[float, dict[str, Any]]:
+    def run(ranks: int, arguments: tuple[str, ...]) -> Timing:
         path = tmp_path / "report.json"
         code, out, err, seconds = run_meshrt(*arguments, "--quiet", "--json", str(path), ranks=ranks)
         assert (code, out, err) == (0, "", "")
-        return seconds, json.loads(path.read_text())
+        return Timing(seconds, seconds / 2, json.loads(path.read_text()))
 
     return run
 
@@ -55,7 +56,7 @@ def test_a_work_sends_as_many_messages_as_it_is_known_for(ranks: int, only: tupl
 
 
 def made(work: str, cores: int, ranks: int, messages: int, seconds: float) -> workloads.Figure:
-    return workloads.Figure(work, cores, ranks, messages, 2 * messages, seconds, seconds + 1, 3 * 2**20)
+    return workloads.Figure(work, cores, ranks, messages, 2 * messages, seconds, seconds + 1, 0.75, 3 * 2**20)
 
 
 def test_figures_are_printed_beside_those_of_others(capsys: pytest.CaptureFixture[str]):
@@ -64,7 +65,7 @@ def test_figures_are_printed_beside_those_of_others(capsys: pytest.CaptureFixtur
     out = capsys.readouterr().out
     lines = {line[:29].strip(): line[29:].split() for line in out.splitlines()}
     assert "W1: Cannon's shift" in out and "W2" not in out.split("Other tools")[0]
-    assert "512 k" in out and "2.0 M" in out and "3.0 MiB" in out
+    assert "512 k" in out and "0.75" in out and "2.0 M" in out and "3.0 MiB" in out
     # 256,000 a second on two ranks, against LogGOPSim's 1,500,000 at 64; one rank's 2,048,000 against its nearest.
     assert lines["slowest meshrt / fastest othe"][-2:] == ["0.2", "1.4"]
     told = workloads.as_json(figures)
@@ -79,7 +80,7 @@ def test_figures_are_printed_beside_those_of_others(capsys: pytest.CaptureFixtur
 )
 def test_what_is_no_work_is_refused(options: dict[str, Any], words: str):
     with pytest.raises(UsageError, match=words):
-        workloads.measure(lambda *_: (0.0, {}), **options)
+        workloads.measure(lambda *_: Timing(0.0, 0.0, {}), **options)
 
 
 def test_a_run_that_fails_ends_a_measurement_with_its_code(run_meshrt: Run):
@@ -92,7 +93,7 @@ def test_a_run_that_fails_ends_a_measurement_with_its_code(run_meshrt: Run):
 def test_a_scaling_curve_has_a_point_for_each_mesh(
     ranks: int, timed: workloads.Timed, capsys: pytest.CaptureFixture[str]
 ):
-    points = scaling.measure(timed, sides=(2, 5), ranks=ranks, edge=20)
+    points = scaling.measure(timed, sides=(2, 5), ranks=(ranks,), edge=20)
     assert [point.mesh for point in points] == [(2, 2), (5, 5)]
     for point in points:
         assert point.max_rel_error < 1e-6 and point.messages > 0
@@ -101,8 +102,8 @@ def test_a_scaling_curve_has_a_point_for_each_mesh(
         assert point.shares["planning"] > 0 and (ranks == 1 or point.shares["MPI"] > 0)
     scaling.print_points(points)
     out = capsys.readouterr().out
-    assert out.startswith(f"MeshGEMM 20^3, real numbers, {ranks} rank")
-    assert [line.split()[0] for line in out.splitlines()[2:4]] == ["4", "25"]
+    assert out.startswith("MeshGEMM 20^3, real numbers\n")
+    assert [line.split()[:2] for line in out.splitlines()[2:4]] == [[str(ranks), "4"], [str(ranks), "25"]]
     assert scaling.as_json(points)["points"][1]["mesh"] == (5, 5)
 
 

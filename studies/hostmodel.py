@@ -1,0 +1,212 @@
+"""A model of the host's time, from runs on this machine: per rank, tick, message, packet, byte and product.
+
+The work is MeshGEMM's loop without its matrices: both tiles of every core go round their rings and are multiplied at
+every step (`meshrt run shift --axis both --multiply`). The processor seconds of whole jobs are told by counts of their
+reports, each with a price that is not negative; the prices are found on some sizes and tried on others. What more nodes
+would bring is then made of the same prices, and of a network that is assumed: nothing of it was measured.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from math import sqrt
+from typing import Any
+
+import numpy as np
+
+from meshrt.launch.bench import Timing
+from meshrt.studies.grid import Cell, Grid, put
+
+ROOM = ("--core-memory", str(2**20))
+ITEM, HEADER = 4, 24  # bytes of a number, and of a packet's header in a message between ranks
+
+
+@dataclass(frozen=True)
+class Size:
+    """side x side cores, tiles of tile x tile numbers, so many steps, on so many ranks."""
+
+    side: int
+    tile: int
+    steps: int
+    ranks: int
+
+    @property
+    def tile_bytes(self) -> int:
+        return ITEM * self.tile**2
+
+
+FITTED = (
+    Size(8, 2, 50, 1), Size(8, 16, 2000, 1), Size(8, 2, 2000, 2), Size(8, 8, 1000, 4), Size(8, 16, 500, 8),
+    Size(32, 8, 400, 1), Size(32, 2, 800, 2), Size(32, 32, 200, 2), Size(32, 2, 400, 4), Size(32, 16, 200, 8),
+    Size(128, 2, 100, 1), Size(128, 16, 30, 1), Size(128, 8, 60, 2), Size(128, 2, 100, 4), Size(128, 8, 40, 8),
+    Size(360, 2, 12, 1), Size(360, 8, 8, 2), Size(360, 3, 16, 4),
+)  # fmt: skip
+HELD = (
+    Size(16, 4, 1000, 1), Size(16, 8, 1000, 4), Size(64, 3, 200, 2), Size(64, 16, 100, 4), Size(64, 4, 200, 8),
+    Size(240, 4, 20, 1), Size(240, 3, 30, 8), Size(512, 3, 10, 2), Size(720, 3, 8, 4),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Run:
+    """A job: what its report counted, and the processor seconds of all its processes, from start to end."""
+
+    size: Size
+    cpu_seconds: float
+    messages: int  # between ranks
+    message_bytes: int
+    packets: int
+    ramp_bytes: int
+    macs: int
+
+
+# What has a price: of a job, of each of its ranks, of each rank's steps, and of what is counted.
+TERMS: dict[str, Callable[[Run], float]] = {
+    "job": lambda run: 1,
+    "rank": lambda run: run.size.ranks,
+    "tick of a rank": lambda run: run.size.ranks * run.size.steps,
+    "message": lambda run: run.messages,
+    "byte of a message": lambda run: run.message_bytes,
+    "packet": lambda run: run.packets,
+    "byte of a tile": lambda run: run.ramp_bytes,
+    "MAC": lambda run: run.macs,
+}
+Prices = dict[str, float]  # seconds, by term
+
+
+@dataclass(frozen=True)
+class Model:
+    """Prices, and the runs that they were found on and tried on."""
+
+    prices: Prices
+    fitted: tuple[Run, ...]
+    held: tuple[Run, ...]
+
+
+def measure(
+    timed: Callable[[int, tuple[str, ...]], Timing], fitted: Sequence[Size] = FITTED, held: Sequence[Size] = HELD
+) -> Model:
+    """Run all sizes, find prices on the first ones."""
+    found, tried = (tuple(_run(timed, size) for size in sizes) for sizes in (fitted, held))
+    return Model(fit(found), found, tried)
+
+
+def _run(timed: Callable[[int, tuple[str, ...]], Timing], size: Size) -> Run:
+    words = ("run", "shift", "--axis", "both", "--multiply", "--mesh", f"{size.side}x{size.side}", *ROOM)
+    timing = timed(size.ranks, (*words, "--tile", str(size.tile), "--steps", str(size.steps)))
+    host, counted = timing.report["host"], timing.report["measured"]
+    return Run(
+        size, timing.cpu_seconds, host["messages"], host["bytes"], counted["messages"], counted["ramp_bytes"]["total"],
+        counted["macs"],
+    )  # fmt: skip
+
+
+def fit(runs: Sequence[Run]) -> Prices:
+    """The prices for which the squares of relative errors are least, none of them negative: what would be is 0."""
+    used = list(TERMS)
+    while True:
+        rows = np.array([[TERMS[name](run) / run.cpu_seconds for name in used] for run in runs])
+        scale = rows.max(axis=0)  # a price a byte and one a job are far apart
+        scale[scale == 0] = 1
+        prices = np.linalg.lstsq(rows / scale, np.ones(len(runs)), rcond=None)[0] / scale
+        if prices.min() >= 0:
+            return dict.fromkeys(TERMS, 0.0) | dict(zip(used, prices.tolist(), strict=True))
+        del used[int(np.argmin(prices * scale))]
+
+
+def told(prices: Prices, run: Run) -> float:
+    """Processor seconds by the model."""
+    return sum(prices[name] * count(run) for name, count in TERMS.items())
+
+
+@dataclass(frozen=True)
+class Network:
+    """Between nodes, as it is assumed: nodes of so many processors, seconds a message, bytes a second of a node."""
+
+    processors: int = 64
+    latency: float = 2e-6
+    bandwidth: float = 12.5e9
+
+
+@dataclass(frozen=True)
+class Projection:
+    """Seconds of one job on whole nodes, a rank a processor; `alone` on one processor; `share` that messages take."""
+
+    nodes: int
+    ranks: int
+    seconds: float
+    alone: float
+    share: float
+
+
+def projected(prices: Prices, size: Size, nodes: int, network: Network) -> Projection:
+    """The slowest rank of a job whose blocks are squares: it has all four neighbours, and a message to each a step.
+
+    On one node messages cost what they cost here. The launcher's own time over many nodes is not in it.
+    """
+    ranks = min(nodes * network.processors, size.side**2)
+    cores, lines = size.side**2 / ranks, size.side / sqrt(ranks)
+    packet = prices["packet"] + 2 * size.tile_bytes * prices["byte of a tile"]  # up and down a ramp
+    core = 2 * packet * size.steps + size.steps * size.tile**3 * prices["MAC"]  # a tile along each axis
+    start = prices["job"] + prices["rank"] + size.steps * prices["tick of a rank"]
+    message = prices["message"] + lines * (size.tile_bytes + HEADER) * prices["byte of a message"]
+    if nodes > 1:  # the processors of a node share its way out: those at its edge, all at once
+        edge = 4 * sqrt(network.processors) * lines * (size.tile_bytes + HEADER)
+        message += network.latency + edge / network.bandwidth / 4
+    messages = 0.0 if ranks == 1 else 4 * size.steps * message
+    alone = start + size.side**2 * core
+    seconds = start + cores * core + messages
+    return Projection(nodes, ranks, seconds, alone, messages / seconds)
+
+
+WAFER = Size(720, 3, 720, 1)
+WORKS = {
+    "MeshGEMM's loop on a wafer, 720 x 720 cores, 720 steps": WAFER,
+    "the same on 100 wafers as one mesh, 7,200 x 7,200 cores": Size(7200, 3, 720, 1),
+}
+NODES = (1, 10, 100, 1000)
+
+
+def as_json(model: Model, network: Network, nodes: Sequence[int] = NODES) -> dict[str, Any]:
+    """Prices, runs with what the model says of them, and what nodes would bring."""
+    runs = [
+        {**asdict(run), "held_back": run in model.held, "model_seconds": told(model.prices, run)}
+        for run in (*model.fitted, *model.held)
+    ]
+    work = {name: [asdict(projected(model.prices, size, n, network)) for n in nodes] for name, size in WORKS.items()}
+    return {"schema": 1, "prices": model.prices, "runs": runs, "network": asdict(network), "projected": work}
+
+
+def print_model(model: Model, network: Network, form: str = "table", nodes: Sequence[int] = NODES) -> None:
+    put(said(model, network, nodes), form)
+
+
+def said(model: Model, network: Network, nodes: Sequence[int] = NODES) -> Iterator[str | Grid]:
+    """Prices, sizes that were held back, and projections."""
+    yield "Processor seconds by the model: a price for each"
+    yield Grid(("of a", "seconds"), [(name, Cell(price, f"{price:.3g}")) for name, price in model.prices.items()])
+    yield "\nSizes that no price was found on"
+    rows = []
+    for run in model.held:
+        size, by_model = run.size, told(model.prices, run)
+        rows.append((
+            f"{size.side} x {size.side}", size.tile, size.steps, size.ranks,
+            Cell(run.cpu_seconds, f"{run.cpu_seconds:.2f}"), Cell(by_model, f"{by_model:.2f}"),
+            Cell(by_model / run.cpu_seconds, f"{by_model / run.cpu_seconds:.2f}"),
+        ))  # fmt: skip
+    yield Grid(("cores", "tile", "steps", "ranks", "measured", "by the model", "ratio"), rows)
+    yield (
+        f"\nWhat nodes would bring: {network.processors} processors a node, {network.latency * 1e6:g} us a message,"
+        f" {network.bandwidth / 1e9:g} GB/s a node (assumed)"
+    )
+    brought = []
+    for name, size in WORKS.items():
+        for count in nodes:
+            one = projected(model.prices, size, count, network)
+            brought.append((
+                name, count, one.ranks, Cell(one.seconds, f"{one.seconds:.3g}"),
+                Cell(one.alone / one.seconds, f"{one.alone / one.seconds:.0f}"), Cell(one.share, f"{one.share:.0%}"),
+            ))  # fmt: skip
+    yield Grid(("work", "nodes", "ranks", "seconds", "times one processor", "messages"), brought)
+    runs = 3600 / projected(model.prices, WAFER, 1, Network(1)).alone * network.processors
+    yield "\nRuns an hour of the first, one a processor (an array job; a run has no other to wait for)"
+    yield Grid(("nodes", "runs an hour"), [(count, Cell(runs * count, f"{runs * count:,.0f}")) for count in nodes])
