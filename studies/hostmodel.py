@@ -35,14 +35,14 @@ class Size:
 
 
 FITTED = (
-    Size(8, 2, 50, 1), Size(8, 16, 2000, 1), Size(8, 2, 2000, 2), Size(8, 8, 1000, 4), Size(8, 16, 500, 8),
-    Size(32, 8, 400, 1), Size(32, 2, 800, 2), Size(32, 32, 200, 2), Size(32, 2, 400, 4), Size(32, 16, 200, 8),
-    Size(128, 2, 100, 1), Size(128, 16, 30, 1), Size(128, 8, 60, 2), Size(128, 2, 100, 4), Size(128, 8, 40, 8),
-    Size(360, 2, 12, 1), Size(360, 8, 8, 2), Size(360, 3, 16, 4),
+    Size(8, 2, 5000, 1), Size(8, 16, 20000, 1), Size(8, 2, 5000, 2), Size(8, 8, 5000, 4), Size(8, 16, 2000, 8),
+    Size(32, 8, 3000, 1), Size(32, 2, 4000, 2), Size(32, 32, 1000, 2), Size(32, 2, 2000, 4), Size(32, 16, 1000, 8),
+    Size(128, 2, 500, 1), Size(128, 16, 200, 1), Size(128, 8, 400, 2), Size(128, 2, 500, 4), Size(128, 8, 200, 8),
+    Size(360, 3, 6, 1), Size(360, 2, 60, 1), Size(360, 8, 30, 2), Size(360, 3, 60, 4),
 )  # fmt: skip
 HELD = (
-    Size(16, 4, 1000, 1), Size(16, 8, 1000, 4), Size(64, 3, 200, 2), Size(64, 16, 100, 4), Size(64, 4, 200, 8),
-    Size(240, 4, 20, 1), Size(240, 3, 30, 8), Size(512, 3, 10, 2), Size(720, 3, 8, 4),
+    Size(16, 4, 5000, 1), Size(16, 8, 4000, 4), Size(64, 3, 1000, 2), Size(64, 16, 500, 4), Size(64, 4, 800, 8),
+    Size(240, 4, 100, 1), Size(240, 3, 100, 8), Size(512, 3, 40, 2), Size(720, 3, 24, 4),
 )  # fmt: skip
 
 
@@ -59,10 +59,11 @@ class Run:
     macs: int
 
 
-# What has a price: of a job, of each of its ranks, of each rank's steps, and of what is counted.
+# What has a price: a job, each of its ranks, cores and a rank's steps, and what is counted.
 TERMS: dict[str, Callable[[Run], float]] = {
     "job": lambda run: 1,
     "rank": lambda run: run.size.ranks,
+    "core": lambda run: run.size.side**2,
     "tick of a rank": lambda run: run.size.ranks * run.size.steps,
     "message": lambda run: run.messages,
     "byte of a message": lambda run: run.message_bytes,
@@ -148,6 +149,7 @@ def projected(prices: Prices, size: Size, nodes: int, network: Network) -> Proje
     packet = prices["packet"] + 2 * size.tile_bytes * prices["byte of a tile"]  # up and down a ramp
     core = 2 * packet * size.steps + size.steps * size.tile**3 * prices["MAC"]  # a tile along each axis
     start = prices["job"] + prices["rank"] + size.steps * prices["tick of a rank"]
+    core += prices["core"]
     message = prices["message"] + lines * (size.tile_bytes + HEADER) * prices["byte of a message"]
     if nodes > 1:  # the processors of a node share its way out: those at its edge, all at once
         edge = 4 * sqrt(network.processors) * lines * (size.tile_bytes + HEADER)

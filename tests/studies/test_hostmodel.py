@@ -15,8 +15,8 @@ from meshrt.studies import hostmodel
 from meshrt.studies.hostmodel import FITTED, HEADER, HELD, TERMS, Network, Run, Size, fit, projected, told
 
 PRICES = {
-    "job": 0.3, "rank": 0.2, "tick of a rank": 3e-5, "message": 2e-5, "byte of a message": 1e-9, "packet": 4e-8,
-    "byte of a tile": 5e-10, "MAC": 2e-9,
+    "job": 0.3, "rank": 0.2, "core": 2e-6, "tick of a rank": 3e-5, "message": 2e-5, "byte of a message": 1e-9,
+    "packet": 4e-8, "byte of a tile": 5e-10, "MAC": 2e-9,
 }  # fmt: skip
 
 
