@@ -149,7 +149,7 @@ _FIELDS = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data
 
 
 def _check_external(tensor: onnx.TensorProto, nbytes: int, path: Path, label: str) -> None:
-    said = {one.key: one.value for one in tensor.external_data}
+    said = {_text(one.key): _text(one.value) for one in tensor.external_data}
     location, offset, length = said.get("location", ""), said.get("offset", "0"), said.get("length", str(nbytes))
     root = os.path.realpath(path.parent)
     plain = location and not os.path.isabs(location) and not set(location) & set("\\\0")
@@ -167,6 +167,11 @@ def _check_external(tensor: onnx.TensorProto, nbytes: int, path: Path, label: st
             f"{path}: {label} has bytes {offset} to {int(offset) + int(length)} of {location}, which has {size}; its"
             f" shape asks for {nbytes}"
         )
+
+
+def _text(given: str | bytes) -> str:
+    """What is no text in a file comes as bytes: with a backslash then, which no name of a file may have here."""
+    return given if isinstance(given, str) else given.decode(errors="backslashreplace")
 
 
 def _check_dims(dims: Iterable[int], path: Path, label: str) -> int:

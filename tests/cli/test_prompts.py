@@ -95,14 +95,22 @@ ONE_EACH: dict[str, dict[str, Any]] = {
 }
 
 
+def written(comm: MPI.Intracomm, folder: Path, text: str) -> Path:
+    """A file that all ranks read, of one of them: who opens it to write empties it."""
+    file = Path(comm.bcast(str(folder))) / "p"
+    if comm.rank == 0:
+        file.write_text(text)
+    comm.Barrier()
+    return file
+
+
 @pytest.mark.mpi(ranks=[1, 2, 4])
 @pytest.mark.parametrize("machine", ONE_EACH)
 def test_each_prompt_of_a_file_takes_what_it_takes_alone(
     comm: MPI.Intracomm, tmp_path: Path, capsys: pytest.CaptureFixture[str], machine: str
 ) -> None:
     """Text, counts and times, to the bit; the report adds counts and times up, and has the most of peaks."""
-    file = Path(comm.bcast(str(tmp_path))) / "p"
-    file.write_text(LINES)
+    file = written(comm, tmp_path, LINES)
     program, console = load_program("llama", machine), make_console(comm.rank, comm.size, quiet=True, alone=True)
     asked, settings = {"max_new_tokens": 4, "layers": 2}, ONE_EACH[machine]
     whole = emulate(comm, Board.alone(), program, asked | {"prompts": str(file)}, console=console, **settings)
@@ -153,8 +161,7 @@ def at(part: Any, path: str) -> Any:
 @pytest.mark.mpi(ranks=[2])
 def test_many_prompts_give_back_what_each_took(comm: MPI.Intracomm, tmp_path: Path) -> None:
     """A machine's communicators among it, of which a process has two thousand."""
-    file = Path(comm.bcast(str(tmp_path))) / "p"
-    file.write_text("a\n" * 3)
+    file = written(comm, tmp_path, "a\n" * 3)
     program, freed = load_program("llama", "mesh"), []
     made = Block.close
     with pytest.MonkeyPatch.context() as patch:
@@ -200,8 +207,7 @@ def test_prompts_from_files_and_from_standard_input_are_alike(
     machine: str,
 ) -> None:  # fmt: skip
     """On every machine; the answer is alone on standard output."""
-    file = Path(comm.bcast(str(tmp_path))) / "p"
-    file.write_text("The little dog\n")
+    file = written(comm, tmp_path, "The little dog\n")
     settings: dict[str, Any] = ONE_EACH.get(machine, {"tp": 4})
     program, asked = load_program("llama", machine), {"max_new_tokens": 3, "layers": 2}
     ways = (

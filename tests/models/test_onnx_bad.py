@@ -138,6 +138,19 @@ def test_a_name_that_is_no_text_ends_with_one_line(tmp_path: Path) -> None:
     refused(file, "(Gemm) is not as ONNX has it")
 
 
+@pytest.mark.parametrize("said, message", [
+    ({"location": "w.bin"}, r"lies in 'w.b\\xffn': only files"),
+    ({"location": "w", "offset": "w.bin"}, r"lies at 'w.b\\xffn', of '1092' bytes: no whole numbers"),
+    ({"location": "w", "w.bin": "1"}, "No such file"),
+])  # fmt: skip
+def test_so_does_a_place_that_is_no_text(said: dict[str, str], message: str, tmp_path: Path) -> None:
+    file = changed(outside(**said), tmp_path)
+    data = file.read_bytes()
+    assert data.count(b"w.bin") == 1
+    file.write_bytes(data.replace(b"w.bin", b"w.b\xffn"))
+    refused(file, message)
+
+
 @pytest.mark.parametrize("op", ["Div", "Pow", "MatMul"])
 def test_whole_numbers_where_floats_are_needed_are_refused(op: str, tmp_path: Path) -> None:
     """ONNX divides them towards 0, which would be another number."""
