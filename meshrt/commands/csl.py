@@ -45,7 +45,7 @@ def run_command(
     from meshrt.ranks.host import launched_size
 
     where = Path(path)
-    if where.suffix == ".csl" and not words and launched_size() > 1:
+    if where.is_file() and where.suffix == ".csl" and not words and launched_size() > 1:
         import sys
 
         from meshrt.ranks import failure
@@ -57,6 +57,8 @@ def run_command(
             return 0
 
         sys.exit(failure.run_guarded(run))
+    if not where.exists():
+        raise UsageError(f"{path} is not there: a folder with a script, or a layout (.csl), is asked for")
     shared.refuse_ranks("a folder's script is one process, and ranks are for a LAYOUT.csl")
     if json_path not in (None, "-"):
         check_target("--json", json_path)

@@ -28,6 +28,8 @@ from meshrt.csl.scope import Scope
 from meshrt.csl.stuck import TOLD, deadlock, told
 from meshrt.csl.trains import NO_CHAIN, Chain, Train
 from meshrt.csl.types import dtype
+from meshrt.csl.values import FunctionRef
+from meshrt.errors import nearest
 
 
 @dataclass(slots=True, eq=False)
@@ -300,11 +302,14 @@ class Wafer:
 
     def launch(self, name: str, arguments: tuple[Any, ...]) -> None:
         """Call an exported function on all cores that have it. CslError."""
-        if not any(name in image.exports for image in self.program.tiles.values()):
-            raise CslError(f"no core exports a function {name!r}")
+        images = {id(image): image for image in self.program.tiles.values()}.values()
+        found = {key for image in images for key, one in image.exports.items() if isinstance(one.value, FunctionRef)}
+        if name not in found:
+            hint = nearest(name, sorted(found), f"there are {', '.join(sorted(found)) or 'none'}")
+            raise CslError(f"no core exports a function {name!r}: {hint}")
         for core in self.cores.values():
             one = core.image.exports.get(name)
-            if one is None:
+            if one is None or not isinstance(one.value, FunctionRef):
                 continue
             ref = one.value
             python = function(ref, core.image, [])
