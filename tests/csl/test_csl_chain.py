@@ -72,3 +72,20 @@ def test_a_task_that_was_blocked_comes_from_what_unblocks_it(
         .rx = if (x == 0) .{RAMP} else .{WEST}, .tx = if (x == 0) .{EAST} else .{RAMP} } });"""
     found = report(write(tmp_path, body + END, routes), "width:2")
     assert (found["critical_path"]["hops"], found["critical_path"]["stages"]) == (1, 1)
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("by", "cycles"), [("* 3.0", 1), ("/ 3.0", 60), ("/ 256.0", 1), ("/ -0.25", 1), ("/ 0.0", 60), ("/ a[1]", 60)]
+)
+def test_a_division_is_a_routine(
+    by: str, cycles: int, core: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But by a power of two, which is a product."""
+    monkeypatch.setenv("MESHRT_CORE", core)
+    body = "var a: [2]f16 = @constants([2]f16, 3.0); fn main() void {{ a[0] = a[0] {}; sys.unblock_cmd_stream(); }}"
+    took = [
+        report(write(tmp_path, body.format(one) + END), "width:1")["cycles"]["max"]
+        for one in (by, by.replace("/", "+"))
+    ]
+    assert took[0] - took[1] == cycles - 1
