@@ -81,7 +81,7 @@ class Wafer:
             row[: image.used] = image.memory[: image.used]
             core = self.cores[x, y] = self.coded[x, y] = self.numbered[number] = Core(self, image, x, y, row, number)
             core.wake(0.0)
-        if self.block is not None:
+        if self.block is not None and self.block.apart:
             self.block.find_readers(self)
         self.machine = machine_of(self)
         if self.block is not None and not self.block.agree(self.machine is not None):
@@ -111,7 +111,7 @@ class Wafer:
             core.causes.clear()
         if self.machine is not None and (self.heap or self.block) and not self.machine.settle(self):
             self.machine = None  # Python goes on
-        if self.block is None:
+        if self.block is None or not self.block.apart:
             self._window(NEVER)
         else:
             while (until := self.block.meet(self)) < NEVER:

@@ -2,7 +2,8 @@
 
 #include "machine.h"
 
-/* A larger piece of memory, with what is in the old one; where there is none, the run ends (module.c). */
+/* A larger piece of memory, with what is in the old one; where there is none, the run ends (module.c), and what is in no
+   list yet is lost. */
 void *more(Machine *machine, void *old, int64_t bytes)
 {
     void *found = realloc(old, (size_t)bytes);

@@ -76,8 +76,9 @@ void come(Machine *machine, Core *core, int64_t color, Train *train, double time
     look_again(machine, core, time);
 }
 
-void send_on(Machine *machine, Core *core, int64_t color, const uint32_t *data, int64_t count, double head,
-             double gap, Chain chain)
+/* Wavelets go to where the routers say; `chain` is what they come from. */
+void send_on(Machine *machine, Core *core, int64_t color, const uint32_t *data, int64_t count, double head, double gap,
+             Chain chain)
 {
     const Path *path = &core->paths[color];
     machine->wavelets += count;
