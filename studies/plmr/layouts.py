@@ -44,7 +44,7 @@ def layout(path: str, parameters: str, launches: Sequence[str], arch: str, steps
     if file.suffix != ".csl":
         raise UsageError(f"{path} is no layout (.csl): a folder's own script says sizes itself")
     if not any("{" in text for text in (parameters, *launches)):
-        raise UsageError(f"--params {parameters or 'without'} has no {{N}}, so nothing grows: --params width:{{N}}")
+        raise UsageError(f"--params {parameters!r} has no {{N}}, so nothing grows: --params width:{{N}}")
     braces = [inner for text in (parameters, *launches) for inner in re.findall(r"\{([^{}]*)\}", text)]
     for one in (steps, *braces):
         if re.search(r"\btile\b", one):
