@@ -1,8 +1,8 @@
-"""`meshrt csl run` and `meshrt csl check`: programs in CSL, as they are."""
+"""`meshrt csl run`, `check` and `plmr`: programs in CSL, as they are."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -45,7 +45,7 @@ def run_command(
     from meshrt.ranks.host import launched_size
 
     where = Path(path)
-    if where.suffix == ".csl" and not words and launched_size() > 1:
+    if where.is_file() and where.suffix == ".csl" and not words and launched_size() > 1:
         import sys
 
         from meshrt.ranks import failure
@@ -57,6 +57,8 @@ def run_command(
             return 0
 
         sys.exit(failure.run_guarded(run))
+    if not where.exists():
+        raise UsageError(f"{path} is not there: a folder with a script, or a layout (.csl), is asked for")
     shared.refuse_ranks("a folder's script is one process, and ranks are for a LAYOUT.csl")
     if json_path not in (None, "-"):
         check_target("--json", json_path)
@@ -159,3 +161,54 @@ def check_command(
         right = sum(one.right == "yes" for one in checked)
         if form == "table":
             click.echo(f"{right} of {len(checked)} print SUCCESS")
+
+
+@command.command("plmr")
+@click.argument("path", metavar="LAYOUT.csl")
+@click.option("--params", default="", metavar="NAME:N,...", help="Of the layout; {N} is what grows, {8*N} arithmetic.")
+@click.option("--launch", multiple=True, metavar="NAME[:N,...]", help="Call an exported function; may be given again.")
+@click.option("--arch", default="wse3", show_default=True, metavar="wse2|wse3", help="What @is_arch says.")
+@click.option("--sizes", default="4,8,12,16", show_default=True, help="The numbers N.")
+@click.option("--steps", default="1", show_default=True, help="What the critical path is divided by: a number, N, N-1.")
+@click.option(
+    "--reach", type=shared.Name(["next", "line"]), default="next", show_default=True,
+    help="A step bridges one core, or a line: then N - 1 hops are no offence.",
+)  # fmt: skip
+@click.option("--expect", multiple=True, metavar="BOUNDS", help="entries=12,hops=2,stages~N^0.5: what has to hold.")
+@shared.together(shared.form(), shared.json_to("it"), shared.quiet)
+def plmr_command(
+    path: str, params: str, launch: tuple[str, ...], arch: str, sizes: str, steps: str,
+    reach: Literal["next", "line"], expect: tuple[str, ...], form: str, json_path: str | None, quiet: bool,
+) -> None:  # fmt: skip
+    """Parallelism, latency, memory and routing of a layout at several sizes, as `meshrt plmr` has them.
+
+    \b
+    Examples:
+      meshrt csl plmr examples/csl/gemv/layout.csl --params m:5,k:3,height:{N} --launch compute --reach line
+      mpirun -n 4 meshrt csl plmr LAYOUT.csl ...     the ranks share the sizes
+    """
+    import sys
+
+    from meshrt.ranks import failure
+
+    def judge(comm: Intracomm, board: object) -> int:
+        from meshrt.report import deliver_json
+        from meshrt.studies.bounds import keep
+        from meshrt.studies.plmr import layouts, table
+        from meshrt.studies.plmr.check import expected, parse_sizes
+        from meshrt.studies.plmr.expect import parse as bounds
+
+        console = shared.start(comm, json_path, quiet, form=form)
+        subject = layouts.layout(path, params, launch, arch, steps, reach)
+        expectations = bounds(expect, [*layouts.METRICS])
+        findings = [layouts.check_layout(comm, subject, parse_sizes(sizes), console)]
+        lines = expected(findings, expectations)
+        if comm.rank == 0:
+            machine = layouts.limits(arch)
+            deliver_json(table.as_json(findings, machine, None, lines), json_path)
+            if not quiet and json_path != "-":
+                table.print_tables(findings, machine, None, form)
+        keep(lines)
+        return 0
+
+    sys.exit(failure.run_guarded(judge))

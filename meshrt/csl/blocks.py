@@ -42,6 +42,7 @@ class Block:
     def __init__(self, comm: Any, size: tuple[int, int], whole: bool):
         self.comm = comm
         self.across, self.down = (1, 1) if whole else shape(size, comm.size)
+        self.apart = not whole  # else rank 0 has all cores, and nobody has to be met on the way
         self.size = size
         self.said: list[list[tuple[Any, ...]]] = [[] for _ in range(comm.size)]
         self.soonest = NEVER

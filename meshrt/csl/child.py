@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import meshrt
+from meshrt.errors import UsageError
 
 PARTS = {
     "cerebras/sdk/runtime/sdkruntimepybind.py": "from meshrt.csl.standin import MemcpyDataType, MemcpyOrder\n"
@@ -27,7 +28,7 @@ def run(
     command: Sequence[str], folder: Path, *, report: Path | None = None, seed: int | None = None,
     built: Path | None = None, timeout: float | None = None, capture: bool = False,
 ) -> subprocess.CompletedProcess[str]:  # fmt: skip
-    """Run a command in a folder; `built` is touched when cslc has built. subprocess.TimeoutExpired."""
+    """Run a command in a folder; `built` is touched when cslc has built. subprocess.TimeoutExpired, UsageError."""
     with TemporaryDirectory(prefix="meshrt-csl-") as made:
         root = Path(made)
         (root / "bin").mkdir()
@@ -49,6 +50,13 @@ def run(
         for name, value in (("MESHRT_CSL_REPORT", report), ("MESHRT_CSL_SEED", seed), ("MESHRT_CSL_BUILT", built)):
             if value is not None:
                 environment[name] = str(value)
-        return subprocess.run(
-            list(command), cwd=folder, env=environment, timeout=timeout, text=True, capture_output=capture, check=False
-        )
+        try:
+            return subprocess.run(
+                list(command), cwd=folder, env=environment, timeout=timeout, text=True, capture_output=capture,
+                check=False,
+            )  # fmt: skip
+        except OSError as error:
+            raise UsageError(
+                f"{command[0]} cannot be run in {folder}: {error.strerror}; a script goes by its shell, such as:"
+                " -- bash run_sim.sh"
+            ) from error

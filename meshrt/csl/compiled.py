@@ -63,7 +63,7 @@ class Machine:
         self.far = [(key, owners[key[0]]) for key in read]
         self.paths, self.ends = self._paths(wafer)
         self.block = wafer.block
-        self.ranks = 0 if self.block is None else self.block.comm.size
+        self.ranks = self.block.comm.size if self.block is not None and self.block.apart else 0
         self.others = self._others(wafer)
 
     def _others(self, wafer: Any) -> list[Any]:

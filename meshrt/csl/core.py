@@ -9,10 +9,9 @@ from meshrt.csl import origin
 from meshrt.csl.blocks import NEVER
 from meshrt.csl.costs import COSTS
 from meshrt.csl.image import Image
-from meshrt.csl.operations import Options
 from meshrt.csl.pending import Pending, advance
 from meshrt.csl.tasks import Task, candidates, given
-from meshrt.csl.trains import Train, available, insert, take, waiting
+from meshrt.csl.trains import NO_CHAIN, Chain, Train, available, insert, take, waiting
 from meshrt.csl.vectors import Fab, Fifo, FifoName
 
 SIMPLE = ("i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4")
@@ -38,8 +37,11 @@ class Core:
         self.dsrs = dict(image.dsrs)
         self.fifos = [Fifo(one.capacity, one.nbytes, one.activate_push, one.activate_pop) for one in image.fifos]
         self.t = 0.0
+        self.chain = NO_CHAIN  # what `t` comes from
+        self.waited = 0.0  # cycles of `t` in which it had nothing to do
         self.blocked = set(image.blocked)
         self.ready: dict[int, float] = dict.fromkeys(image.active, 0.0)
+        self.causes: dict[int, tuple[float, Chain]] = {}  # task -> what last let it run, and when
         self.arrived: dict[int, deque[Train]] = {}
         # colour, core and colour there -> when there, how many
         self.flying: dict[tuple[int, int, int], deque[tuple[float, int]]] = {}
@@ -103,6 +105,9 @@ class Core:
                 self.wafer.at(min(found)[0], self.run, None)
             return
         _, number, color = due[0] if len(due) == 1 else self.wafer.pick(sorted(due, key=lambda one: one[:2]))
+        cause, chain = self.causes.pop(number, (0.0, NO_CHAIN))
+        before = self.t
+        self.waited += now - before
         self.t = now + COSTS.task
         self.tasks_run += 1
         name, python, dtypes = self.wafer.task(self.image, number)
@@ -110,14 +115,19 @@ class Core:
         if color is None:
             del self.ready[number]
         else:
-            raw, _, _ = self.take(color, 1)
+            raw, there, _, begins, _ = self.take(color, 1)
+            if there > cause:
+                cause, chain = there, begins
             self.note(color)
             arguments = given(raw, dtypes)
+        if cause > before:
+            self.chain = chain
         self.go(Task(name, python(self, *arguments)))
 
     def next_command(self, time: float) -> None:
         function, arguments = self.commands.popleft()
         self.open = False
+        self.waited += max(time, self.t) - self.t
         self.t = max(time, self.t)
         self.go(Task(function.__name__, function(self, *arguments)))
 
@@ -140,9 +150,15 @@ class Core:
         task = self.running
         if task is None or task.waits is not pending:
             return
-        self.t = max(self.t, pending.time)
+        self.take_over(pending)
         task.waits = None
         self.go(task)
+
+    def take_over(self, pending: Pending) -> None:
+        """The core has waited for an operation."""
+        if pending.time > self.t:
+            self.waited += max(0.0, pending.time - self.t - pending.moves)
+            self.t, self.chain = pending.time, pending.chain
 
     # Operations
 
@@ -159,10 +175,11 @@ class Core:
                 trains = self.arrived.get(self.input_color(one))
                 if trains and trains[0].control:
                     number = one.on_control[1]
-                    _, _, final = self.take(self.input_color(one), 1)
-                    pending.time = max(pending.time, final)
+                    _, _, final, _, ends = self.take(self.input_color(one), 1)
+                    if final > pending.time:
+                        pending.time, pending.chain = final, ends
                     if number is not None:
-                        self.wafer.at(pending.time, self.effect, (number, None))
+                        self.wafer.at(pending.time, self.effect, (number, None, pending.chain))
                     self.finish(pending)
                     self.note(self.input_color(one))
 
@@ -183,22 +200,21 @@ class Core:
         options = pending.options
         if pending.waits and self.running is not None and self.running.waits is pending:
             self.wafer.at(pending.time, self.resume, pending)
-        self.wafer.at(pending.time, self.effect, (options.activate, options.unblock))
+        self.wafer.at(pending.time, self.effect, (options.activate, options.unblock, pending.chain))
         if pending.then is not None:
             self.wafer.at(pending.time, self.follow, pending)
 
     def follow(self, time: float, pending: Pending) -> None:
-        pending.then(time)
+        pending.then(time, pending.chain)
 
-    def finish_plain(self, time: float, options: Options) -> None:
-        self.effect(time, (options.activate, options.unblock))
-
-    def effect(self, time: float, marks: tuple[int | None, int | None]) -> None:
-        activate, unblock = marks
-        if activate is not None:
-            self.ready.setdefault(activate, time)
-        if unblock is not None:
+    def effect(self, time: float, marks: tuple[int | None, int | None, Chain]) -> None:
+        activate, unblock, chain = marks
+        if activate is not None and activate not in self.ready:
+            self.ready[activate] = time
+            self.causes[activate] = time, chain
+        if unblock is not None and unblock in self.blocked:
             self.blocked.discard(unblock)
+            self.causes[unblock] = time, chain
         if activate is not None or unblock is not None:
             self.wake(time)
 
@@ -222,8 +238,8 @@ class Core:
         """Data that have come, or are on their way, before a control wavelet."""
         return available(self.arrived.get(color, ()))
 
-    def take(self, color: int, count: int) -> tuple[Any, float, float]:
-        """The next wavelets: raw, when the first and the last of them are there."""
+    def take(self, color: int, count: int) -> tuple[Any, float, float, Chain, Chain]:
+        """The next wavelets: raw, when the first and the last of them are there, and what these come from."""
         self.taken += count
         return take(self.arrived[color], count)
 
@@ -260,17 +276,17 @@ class Core:
 
     # FIFOs
 
-    def push(self, name: FifoName, data: Any, time: float) -> None:
+    def push(self, name: FifoName, data: Any, time: float, chain: Chain) -> None:
         fifo = self.fifos[name.index]
-        fifo.push(data, time)
+        fifo.push(data, time, chain)
         if fifo.activate_push is not None:
-            self.wafer.at(time, self.effect, (fifo.activate_push, None))
+            self.wafer.at(time, self.effect, (fifo.activate_push, None, chain))
         self.wafer.at(time, self.poll, None)
 
-    def pop(self, name: FifoName, count: int, time: float) -> tuple[Any, float]:
+    def pop(self, name: FifoName, count: int, time: float) -> tuple[Any, float, Chain]:
         fifo = self.fifos[name.index]
-        data, final = fifo.pop(count, time)
+        data, final, chain = fifo.pop(count, time)
         if fifo.activate_pop is not None:
-            self.wafer.at(final, self.effect, (fifo.activate_pop, None))
+            self.wafer.at(final, self.effect, (fifo.activate_pop, None, chain))
         self.wafer.at(final, self.poll, None)
-        return data, final
+        return data, final, chain

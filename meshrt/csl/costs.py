@@ -10,6 +10,7 @@ class Costs:
     """Marked (fit): found together on MeshGEMM's and MeshGEMV's `fit` rows at P = 80."""
 
     arithmetic: float = 1.0  # a scalar instruction
+    divide: float = 60.0  # of f16 a routine of 42 instructions and its call (validation.md); of f32 as much: judgement
     load: float = 1.0  # of a variable that is in memory
     store: float = 1.0
     branch: float = 3.0  # compare, jump, and what the jump throws away

@@ -54,6 +54,7 @@ def look(wafer: Wafer, name: str) -> dict[str, list[Any]]:
     parts = [found] if wafer.block is None else wafer.block.comm.allgather(found)
     shown = {at: part[at] for part in parts for at in part}
     if not shown:
-        names = sorted({one for image in wafer.program.tiles.values() for one in image.exports})
-        raise CslError(f"--show {name}: no tile exports it, there are {', '.join(names) or 'none'}")
+        exports = [pair for image in wafer.program.tiles.values() for pair in image.exports.items()]
+        names = sorted({key for key, one in exports if not isinstance(one.value, FunctionRef)})
+        raise CslError(f"--show {name}: no tile exports such a variable, there are {', '.join(names) or 'none'}")
     return {f"{x},{y}": shown[f"{x},{y}"] for x, y in wafer.coded if f"{x},{y}" in shown}

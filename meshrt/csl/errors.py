@@ -25,6 +25,10 @@ class MemoryLimit(LimitError):
     """A core's memory is full, or an access leads out of it."""
 
 
+class ColorLimit(LimitError):
+    """A colour that a router does not have."""
+
+
 class NoRoute(RouteError):
     """A router has no rule for a wavelet."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -91,7 +92,8 @@ def binary(op: str, a: Val, b: Val, scope: Scope, line: int) -> Val:
     if a.known and b.known:
         with np.errstate(all="ignore"):
             return Val(kind, _compute(op, a, b, scope, line))
-    scope.spend(COSTS.arithmetic)
+    routine = op == "/" and is_float(a.type) and not (b.known and abs(math.frexp(b.value)[0]) == 0.5)
+    scope.spend(COSTS.divide if routine else COSTS.arithmetic)  # by a power of two it is a product
     left, right = code(a, scope), code(b, scope)
     if op in "/%" and (op == "%" or is_int(a.type)):
         return Val(kind, code=f"{'divide' if op == '/' else 'remainder'}({left}, {right})")

@@ -12,6 +12,7 @@ from meshrt.csl import origin
 from meshrt.csl.addresses import SIZES, elements
 from meshrt.csl.costs import COSTS, LANES
 from meshrt.csl.operations import Operation, Options
+from meshrt.csl.trains import NO_CHAIN, Chain
 from meshrt.csl.vectors import Dsr, Fab, FifoName, Mem, increment, indexed, set_base, set_length, set_stride
 
 INFINITE = 1 << 30
@@ -32,7 +33,9 @@ class Pending:
     waits: bool = False  # the core's task waits for it
     over: bool = False
     stalled: bool = False  # it had data, and no room for them
-    then: Any = None  # what a library does next, given the time
+    then: Any = None  # what a library does next, given the time and what that comes from
+    chain: Chain = NO_CHAIN  # what `time` comes from
+    moves: float = 0.0  # cycles of its time in which numbers were moved; the rest it waited
 
 
 def start(core: Any, of: Operation, operands: tuple[Any, ...], options: Options) -> Pending | None:
@@ -68,19 +71,21 @@ def start(core: Any, of: Operation, operands: tuple[Any, ...], options: Options)
         cycles = COSTS.bank * total / lanes
         if options.is_async:
             core.t += COSTS.start_async
-            core.wafer.at(core.t + cycles, core.finish_plain, options)
+            core.wafer.at(core.t + cycles, core.effect, (options.activate, options.unblock, core.chain))
         else:
             core.t += cycles if core.mapping else COSTS.start + cycles
         return None
     core.t += COSTS.start_async if options.is_async else COSTS.start_fabric
-    pending = Pending(of, target, sources, options, total, core.t, origin.where(), waits=not options.is_async)
+    pending = Pending(
+        of, target, sources, options, total, core.t, origin.where(), waits=not options.is_async, chain=core.chain
+    )
     core.pending.append(pending)
     note(core, pending)
     if total == 0:
         core.finish(pending)
     core.advance(pending)
     if pending.over and pending.waits:
-        core.t = max(core.t, pending.time)
+        core.take_over(pending)
         return None
     return pending if pending.waits else None
 
@@ -139,7 +144,7 @@ def advance(core: Any, pending: Pending) -> bool:
     if pending.stalled:
         pending.time, pending.stalled = max(pending.time, core.wafer.now), False
     begin = pending.time
-    last = 0.0
+    last, last_chain = 0.0, pending.chain
     for one in sources:
         if isinstance(one, Fab):
             count = min(count, core.available(core.input_color(one)))
@@ -157,12 +162,18 @@ def advance(core: Any, pending: Pending) -> bool:
     given: list[Any] = []
     for one in sources:
         if isinstance(one, Fab):
-            raw, first, final = core.take(core.input_color(one), count)
-            begin, last = max(begin, first), max(last, final)
+            raw, first, final, begins, ends = core.take(core.input_color(one), count)
+            if first > begin:
+                begin, pending.chain = first, begins
+            if final > last:
+                last, last_chain = final, ends
             given.append(_narrow(raw, taken))
         elif isinstance(one, FifoName):
-            raw, final = core.pop(one, count, pending.time)
-            begin, last = max(begin, final - count), max(last, final)
+            raw, final, chain = core.pop(one, count, pending.time)
+            if final - count > begin:
+                begin, pending.chain = final - count, chain
+            if final > last:
+                last, last_chain = final, chain
             given.append(_narrow(raw, taken))
         elif isinstance(one, Mem):
             given.append(core.views[taken][elements(core, one, taken, pending.done, count)])
@@ -170,8 +181,12 @@ def advance(core: Any, pending: Pending) -> bool:
             given.append(one)
     lanes = max([one.simd for one in (target, *sources) if isinstance(one, Fab)], default=of.lanes)
     lanes = min(lanes, of.lanes) if of.lanes > 1 else 1
-    end = max(begin + count / lanes, last)
+    moves = count / lanes
+    end = begin + moves
+    if last > end:
+        end, pending.chain = last, last_chain
     done, pending.time = pending.done, end
+    pending.moves += moves
     pending.done += count
     if isinstance(target, Mem):
         put(core, of, target, sources, given, done, count)
@@ -181,11 +196,12 @@ def advance(core: Any, pending: Pending) -> bool:
             data = _widen(result)
             if target.index_offset:
                 data = data & np.uint32(0xFFFF) | np.uint32(target.index << 16)
-            core.wafer.send(core, core.output_color(target), data, begin, (end - begin) / count, target.control)
+            gap = (end - begin) / count
+            core.wafer.send(core, core.output_color(target), data, begin, gap, target.control, pending.chain)
             if target.advance_switch and pending.done == pending.total:
                 core.wafer.turn(core, core.output_color(target), "SWITCH_ADV", end)
         else:
-            core.push(target, _widen(result), end)
+            core.push(target, _widen(result), end, pending.chain)
     note(core, pending)
     if pending.done >= pending.total:
         core.finish(pending)

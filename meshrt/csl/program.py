@@ -49,9 +49,8 @@ class Program:
             try:
                 text = path.read_text()
             except (OSError, UnicodeDecodeError) as error:
-                if scope is None:
-                    raise CslError(f"{path} cannot be read: {error}") from error
-                raise scope.wrong(line, f"{path} cannot be read: {error}") from error
+                message = f"{path} cannot be read: {getattr(error, 'strerror', None) or error}"
+                raise CslError(message) if scope is None else scope.wrong(line, message) from error
             self.trees[path] = parse(text, str(path))
         return self.trees[path]
 
@@ -118,7 +117,9 @@ def build(path: Path, parameters: dict[str, int], arch: str) -> Program:
             params = [
                 key for key, one in tree.declarations.items() if isinstance(one, n.Declaration) and one.kind == "param"
             ]
-            raise CslError(f"--params {name}: {nearest(name, params, f'{path.name} has {params}')}")
+            raise CslError(
+                f"--params {name}: {nearest(name, params, f'{path.name} has ' + (', '.join(params) or 'none'))}"
+            )
     given = {name: Val(INT, value) for name, value in parameters.items()}
     module = open_module(tree, given, None, program)
     layouts = [block for block in tree.blocks if isinstance(block, n.Layout)]

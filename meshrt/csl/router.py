@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from meshrt.csl.errors import CslError
+from meshrt.csl.errors import ColorLimit, CslError
 
+COLORS = 24  # that routers have: higher numbers are of tasks
 RAMP, EAST, NORTH, WEST, SOUTH = range(5)
 NAMES = ("RAMP", "EAST", "NORTH", "WEST", "SOUTH")
 STEPS = {EAST: (1, 0), NORTH: (0, -1), WEST: (-1, 0), SOUTH: (0, 1)}
@@ -74,6 +75,15 @@ class Route:
             if self.at == len(self.positions):
                 self.at = 0 if self.ring else self.at - 1
         return self.at != before
+
+
+def check_color(color: int, place: Any) -> None:
+    """May it have routes? ColorLimit."""
+    if not 0 <= color < COLORS:
+        raise ColorLimit(
+            f"{place}: colour {color} is given routes, a router has {COLORS}, 0 to {COLORS - 1}: routes that share no"
+            " router may share a colour"
+        )
 
 
 def ports(one: Any) -> frozenset[int]:

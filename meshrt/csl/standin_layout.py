@@ -15,10 +15,9 @@ from typing import Any
 
 from meshrt.csl.errors import CslError, Place
 from meshrt.csl.program import Program
+from meshrt.csl.router import COLORS
 from meshrt.csl.types import INT, STRUCT, TYPES
 from meshrt.csl.values import Val
-
-COLORS = 24  # that routers have
 
 
 @dataclass(frozen=True)

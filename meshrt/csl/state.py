@@ -11,9 +11,10 @@ from meshrt.csl.costs import COSTS
 from meshrt.csl.lowered import KIND, TYPES, VALUE, Missing, option_row
 from meshrt.csl.lowering import write
 from meshrt.csl.operations import Options
+from meshrt.csl.trains import Chain
 from meshrt.csl.vectors import Dsr, Fab, Mem
 
-TASKS, COLORS, FIELDS, ARGUMENTS = 128, 32, 19, 4  # as machine.h has them
+TASKS, COLORS, FIELDS, ARGUMENTS = 128, 32, 21, 4  # as machine.h has them
 RUN, POLL = 0, 1
 
 
@@ -24,7 +25,7 @@ class State:
         self.of, lowered, cores = of, of.lowered, of.cores
         count = len(cores)
         self.fields = np.zeros((count, FIELDS), np.int64)
-        self.times = np.array([(core.t, core.counted_from) for core in cores])
+        self.times = np.array([(core.t, core.counted_from, core.waited) for core in cores])
         self.blocked = np.zeros((count, TASKS), np.uint8)
         self.ready = np.full((count, TASKS), -1.0)
         self.sent = np.zeros((count, COLORS))
@@ -65,10 +66,11 @@ class State:
             command = self.of.lowered.function(core.image, function.__name__)
             if len(arguments) > ARGUMENTS:
                 raise Missing
-        self.fields[at, :11] = (core.number, core.x, core.y, self.of.image[id(core.image)], core.open, core.operations,
-                                core.taken, core.tasks_run, core.scheduled, command, len(arguments))  # fmt: skip
+        self.fields[at, :13] = (core.number, core.x, core.y, self.of.image[id(core.image)], core.open, core.operations,
+                                core.taken, core.tasks_run, core.scheduled, *core.chain, command,
+                                len(arguments))  # fmt: skip
         for number, one in enumerate(arguments):
-            self.fields[at, 11 + 2 * number : 13 + 2 * number] = self.of.lowered.row(one, core.image)[:2]
+            self.fields[at, 13 + 2 * number : 15 + 2 * number] = self.of.lowered.row(one, core.image)[:2]
         for task in core.blocked:
             self.blocked[at, task] = 1
         for task, since in core.ready.items():
@@ -122,9 +124,11 @@ class State:
         cores, names = self.of.cores, {at: key for key, at in self.of.lowered.registers.items()}
         fields, times = self.fields.tolist(), self.times.tolist()
         for at, core in enumerate(cores):
-            _, _, _, _, is_open, core.operations, core.taken, core.tasks_run, scheduled, *_ = fields[at]
+            _, _, _, _, is_open, core.operations, core.taken, core.tasks_run, scheduled, hops, stages, *_ = fields[at]
+            core.chain = Chain(hops, stages)
             core.open, core.scheduled = bool(is_open), bool(scheduled)
-            core.t, core.counted_from = times[at]
+            core.t, core.counted_from, core.waited = times[at]
+            core.causes.clear()
             core.commands.clear()
             core.ready.clear()
             core.sent.clear()

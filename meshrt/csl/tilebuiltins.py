@@ -10,6 +10,7 @@ from meshrt.csl import nodes as n
 from meshrt.csl.conversions import code
 from meshrt.csl.costs import COSTS
 from meshrt.csl.expressions import expression, known, place
+from meshrt.csl.router import check_color
 from meshrt.csl.scope import Scope
 from meshrt.csl.types import STRUCT, TYPES, VOID, Array, Callable, Pointer, nbytes
 from meshrt.csl.values import FunctionRef, Memory, Val
@@ -66,6 +67,7 @@ def _set_color_config(node: n.Builtin, scope: Scope) -> Val:
     width, height = program.size
     if not (0 <= x < width and 0 <= y < height):
         raise scope.wrong(node.line, f"tile ({x}, {y}) is not in the rectangle of {width} x {height}")
+    check_color(color, scope.at(node.line))
     program.routes.setdefault((x, y, color), {}).update(config)
     program.route_places[x, y, color] = scope.at(node.line)
     return NOTHING
@@ -74,6 +76,7 @@ def _set_color_config(node: n.Builtin, scope: Scope) -> Val:
 def _set_local_color_config(node: n.Builtin, scope: Scope) -> Val:
     color = int(known(node.arguments[0], scope, "a colour").value)
     config = known(node.arguments[1], scope, "a colour's routes").value
+    check_color(color, scope.at(node.line))
     _tile(node, scope).colors.append((color, config, scope.at(node.line)))
     return NOTHING
 

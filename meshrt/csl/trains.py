@@ -5,9 +5,19 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+
+
+class Chain(NamedTuple):
+    """What a time comes from: messages one after the other, and the hops of each."""
+
+    hops: int = 0
+    stages: int = 0
+
+
+NO_CHAIN = Chain()
 
 
 @dataclass(slots=True, eq=False)
@@ -18,6 +28,7 @@ class Train:
     gap: float
     data: Any  # uint32
     control: bool
+    chain: Chain = NO_CHAIN  # with its own message
     at: int = 0
 
 
@@ -36,22 +47,23 @@ def waiting(trains: Iterable[Train]) -> int:
     return sum(len(one.data) - one.at for one in trains)
 
 
-def take(trains: deque[Train], count: int) -> tuple[Any, float, float]:
-    """The next wavelets: raw, when the first and the last of them are there."""
+def take(trains: deque[Train], count: int) -> tuple[Any, float, float, Chain, Chain]:
+    """The next wavelets: raw, when the first and the last of them are there, and what these come from."""
     parts, first, final = [], None, 0.0
+    begins = ends = trains[0].chain
     while count:
         one = trains[0]
         some = min(count, len(one.data) - one.at)
         if first is None:
             first = one.head + one.gap * one.at
-        final = one.head + one.gap * (one.at + some - 1)
+        final, ends = one.head + one.gap * (one.at + some - 1), one.chain
         parts.append(one.data[one.at : one.at + some])
         one.at += some
         count -= some
         if one.at == len(one.data):
             trains.popleft()
     assert first is not None
-    return parts[0] if len(parts) == 1 else np.concatenate(parts), first, final
+    return parts[0] if len(parts) == 1 else np.concatenate(parts), first, final, begins, ends
 
 
 def insert(trains: deque[Train], train: Train) -> None:

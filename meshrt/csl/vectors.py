@@ -52,28 +52,29 @@ class Fifo:
     nbytes: int
     activate_push: int | None = None
     activate_pop: int | None = None
-    held: list[Any] = field(default_factory=list)  # (times, numbers)
+    held: list[Any] = field(default_factory=list)  # (times, numbers, what they come from)
     count: int = 0
 
-    def push(self, data: Any, time: float) -> None:
-        self.held.append((time, data))
+    def push(self, data: Any, time: float, chain: Any) -> None:
+        self.held.append((time, data, chain))
         self.count += len(data)
 
-    def pop(self, count: int, time: float) -> tuple[Any, float]:
-        """The oldest numbers, and when all of them are there, at `time` or later."""
-        parts, final = [], time
+    def pop(self, count: int, time: float) -> tuple[Any, float, Any]:
+        """The oldest numbers, when all of them are there, at `time` or later, and what the last come from."""
+        parts, final, comes_from = [], time, self.held[0][2]
         self.count -= count
         while count:
-            when, data = self.held[0]
+            when, data, chain = self.held[0]
             some = min(count, len(data))
             parts.append(data[:some])
-            final = max(final, when)
+            if when > final:
+                final, comes_from = when, chain
             count -= some
             if some == len(data):
                 self.held.pop(0)
             else:
-                self.held[0] = (when, data[some:])
-        return np.concatenate(parts), final
+                self.held[0] = (when, data[some:], chain)
+        return np.concatenate(parts), final, comes_from
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,10 @@ from meshrt.csl.room import START, Room
 from meshrt.csl.router import ACROSS, RAMP, STEPS, Route, keeps, route
 from meshrt.csl.scope import Scope
 from meshrt.csl.stuck import TOLD, deadlock, told
-from meshrt.csl.trains import Train
+from meshrt.csl.trains import NO_CHAIN, Chain, Train
 from meshrt.csl.types import dtype
+from meshrt.csl.values import FunctionRef
+from meshrt.errors import nearest
 
 
 @dataclass(slots=True, eq=False)
@@ -79,7 +81,7 @@ class Wafer:
             row[: image.used] = image.memory[: image.used]
             core = self.cores[x, y] = self.coded[x, y] = self.numbered[number] = Core(self, image, x, y, row, number)
             core.wake(0.0)
-        if self.block is not None:
+        if self.block is not None and self.block.apart:
             self.block.find_readers(self)
         self.machine = machine_of(self)
         if self.block is not None and not self.block.agree(self.machine is not None):
@@ -106,9 +108,10 @@ class Wafer:
             room.forget()
         for core in self.cores.values():
             core.flying.clear()
+            core.causes.clear()
         if self.machine is not None and (self.heap or self.block) and not self.machine.settle(self):
             self.machine = None  # Python goes on
-        if self.block is None:
+        if self.block is None or not self.block.apart:
             self._window(NEVER)
         else:
             while (until := self.block.meet(self)) < NEVER:
@@ -196,8 +199,8 @@ class Wafer:
                 f"{error} (sent by core ({core.x}, {core.y}), {origin.place(core, origin.where())})"
             ) from None
 
-    def send(self, core: Core, color: int, data: Any, head: float, gap: float, control: bool) -> None:
-        """Wavelets from a core's ramp to where its routers say."""
+    def send(self, core: Core, color: int, data: Any, head: float, gap: float, control: bool, chain: Chain) -> None:
+        """Wavelets from a core's ramp to where its routers say; `chain` is what they come from."""
         count = len(data)
         self.counters.wavelets += count
         head = max(head, core.sent.get(color, 0.0), self.now)
@@ -210,18 +213,19 @@ class Wafer:
         self.counters.most_hops = max(self.counters.most_hops, path.hops)
         if control:
             for at in range(count):
-                self._control(core, color, data[at : at + 1], head + gap * at)
+                self._control(core, color, data[at : at + 1], head + gap * at, chain)
             return
         for end, hops, there in path.cores:
             kept, entry = data, self.routes[end.x, end.y, there]
             if entry.filter is not None:
                 kept = data[[keeps(entry, int(one)) for one in data]]
             if len(kept):
-                train = Train(head + COSTS.ramp + hops * COSTS.hop, gap, kept, False)
+                came = Chain(chain.hops + hops, chain.stages + 1)
+                train = Train(head + COSTS.ramp + hops * COSTS.hop, gap, kept, False, came)
                 core.flying.setdefault((color, end.number, there), deque()).append((train.head, len(kept)))
                 end.deliver(there, train, core)
 
-    def _control(self, core: Core, color: int, data: Any, head: float) -> None:
+    def _control(self, core: Core, color: int, data: Any, head: float, chain: Chain) -> None:
         """A control wavelet: it goes by the positions as they are, and turns the switches it has passed."""
         self._path_of(core, color)
         ahead = [(core.x, core.y, RAMP, 0, color, int(data[0]))]
@@ -240,7 +244,9 @@ class Wafer:
                     ahead.append((x + dx, y + dy, ACROSS[out], hops + 1, color ^ 1 if swaps else color, onward))
                 elif not silent:
                     word = np.array([raw], np.uint32)
-                    self.coded[x, y].deliver(color, Train(head + COSTS.ramp + hops * COSTS.hop, 0.0, word, True), core)
+                    came = Chain(chain.hops + hops, chain.stages + 1)
+                    train = Train(head + COSTS.ramp + hops * COSTS.hop, 0.0, word, True, came)
+                    self.coded[x, y].deliver(color, train, core)
             turned.append(((x, y, color), command, head + hops * COSTS.hop))
         for key, command, time in turned:
             if command == "TEARDOWN":
@@ -257,7 +263,7 @@ class Wafer:
                            f" {color}: @set_teardown_handler gives it one")  # fmt: skip
         entry.torn = True
         self._forget(key)
-        self.at(time, core.effect, (core.image.teardown[color], None))
+        self.at(time, core.effect, (core.image.teardown[color], None, NO_CHAIN))
 
     def rewrite(self, core: Core, change: str, color: Any, *what: Any) -> None:
         """A tile changes the entry of its own router. CslError."""
@@ -296,11 +302,14 @@ class Wafer:
 
     def launch(self, name: str, arguments: tuple[Any, ...]) -> None:
         """Call an exported function on all cores that have it. CslError."""
-        if not any(name in image.exports for image in self.program.tiles.values()):
-            raise CslError(f"no core exports a function {name!r}")
+        images = {id(image): image for image in self.program.tiles.values()}.values()
+        found = {key for image in images for key, one in image.exports.items() if isinstance(one.value, FunctionRef)}
+        if name not in found:
+            hint = nearest(name, sorted(found), f"there are {', '.join(sorted(found)) or 'none'}")
+            raise CslError(f"no core exports a function {name!r}: {hint}")
         for core in self.cores.values():
             one = core.image.exports.get(name)
-            if one is None:
+            if one is None or not isinstance(one.value, FunctionRef):
                 continue
             ref = one.value
             python = function(ref, core.image, [])

@@ -26,7 +26,7 @@ from meshrt.ranks.console import Console
 from meshrt.studies.plmr import growth
 from meshrt.studies.plmr.expect import Expectation, broken
 from meshrt.studies.plmr.growth import Growth, fit
-from meshrt.studies.plmr.subject import Subject, evaluate
+from meshrt.studies.plmr.subject import Layout, Subject, evaluate
 from meshrt.studies.sweep import Job, Outcome, sweep
 from meshrt.whole import whole_numbers
 
@@ -38,6 +38,15 @@ CLEARLY_LESS_THAN_N = 0.75 - growth.TOLERANCE  # between a K-tree's N^(1/2) and 
 def number(value: float) -> str:
     """Three digits, or all of a whole part."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a run is judged by, of a machine: bytes of a core, entries of a router. A `Device` has them, too."""
+
+    name: str
+    core_memory: int | None
+    route_entries: int | None
 
 
 @dataclass(frozen=True)
@@ -82,7 +91,8 @@ class Verdict:
 class Finding:
     """All about one program: metric -> value at every N (None where the device refused), growth, verdicts."""
 
-    subject: Subject
+    subject: Subject | Layout
+    metrics: Mapping[str, Metric]
     sizes: Sequence[int]
     values: Mapping[str, Mapping[int, float | None]]
     grows: Mapping[str, Growth]
@@ -130,12 +140,13 @@ def check(
 
 
 def judge(
-    subject: Subject, unlimited: Mapping[int, Outcome], limited: Mapping[int, Outcome], device: Device, tile: int
-) -> Finding:
+    subject: Subject | Layout, unlimited: Mapping[int, Outcome], limited: Mapping[int, Outcome],
+    device: Device | Limits, tile: int, metrics: Mapping[str, Metric] = METRICS,
+) -> Finding:  # fmt: skip
     """Metrics, growth and verdicts of a program from its runs without limits and on the device, by N."""
     values: dict[str, dict[int, float | None]] = {}
     grows = {}
-    for name, metric in METRICS.items():
+    for name, metric in metrics.items():
         values[name] = {}
         for n, outcome in (unlimited if metric.unlimited else limited).items():
             measured = None if outcome.report is None else outcome.report["measured"]
@@ -145,18 +156,20 @@ def judge(
         known = {n: value for n, value in values[name].items() if value is not None}
         grows[name] = fit([*known], [*known.values()], limit)
     refused = {n: outcome.refused for n, outcome in limited.items() if outcome.refused is not None}
-    return Finding(subject, [*unlimited], values, grows, verdicts(subject, values, grows, device), refused)
+    judged = verdicts(subject, values, grows, device, metrics)
+    return Finding(subject, metrics, [*unlimited], values, grows, judged, refused)
 
 
 def verdicts(
-    subject: Subject, values: Mapping[str, Mapping[int, float | None]], grows: Mapping[str, Growth], device: Device
-) -> dict[str, Verdict]:
+    subject: Subject | Layout, values: Mapping[str, Mapping[int, float | None]], grows: Mapping[str, Growth],
+    device: Device | Limits, metrics: Mapping[str, Metric],
+) -> dict[str, Verdict]:  # fmt: skip
     """P, L, M and R, from what was measured alone."""
 
     def against(*bounds: tuple[str, float, float | None]) -> Verdict:
         why, unknown = [], False
         for name, exponent, limit in bounds:
-            title, show = METRICS[name].title[2:], METRICS[name].show
+            title, show = metrics[name].title[2:], metrics[name].show
             known = {n: value for n, value in values[name].items() if value is not None}
             over = [n for n, value in known.items() if limit is not None and value > limit]
             unknown |= not known

@@ -8,6 +8,7 @@ import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from meshrt.errors import UsageError
@@ -62,10 +63,33 @@ class Subject:
     steps: str
     reach: Reach
 
+    @property
+    def kind(self) -> str:
+        """What programs of one table have in common."""
+        return self.program.name
+
     def arguments(self, n: int, tile: int) -> dict[str, Any]:
         """The options on an N x N mesh. UsageError."""
         known = {option.name: option for option in self.program.options}
         return {name: value_of(known[name], fill(text, n, tile)) for name, text in self.options.items()}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A program in CSL: its parameters and what is launched, in which {N} stands for numbers that grow."""
+
+    name: str
+    path: Path
+    parameters: str
+    launches: tuple[str, ...]
+    arch: str
+    steps: str
+    reach: Reach
+    kind: str = "CSL"
+
+    @property
+    def options(self) -> Mapping[str, str]:
+        return {"params": self.parameters, "launch": " ".join(self.launches), "arch": self.arch}
 
 
 def parse(text: str, extra: Sequence[str] = (), steps: str | None = None, reach: Reach | None = None) -> Subject:

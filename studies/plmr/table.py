@@ -6,9 +6,9 @@ from typing import Any
 
 from meshrt.mesh.device import Device
 from meshrt.studies.grid import Cell, Grid, put
-from meshrt.studies.plmr.check import METRICS, SCHEMA, Finding
+from meshrt.studies.plmr.check import SCHEMA, Finding, Limits
 from meshrt.studies.plmr.growth import Growth
-from meshrt.studies.plmr.subject import WORKLOADS, Subject, fill
+from meshrt.studies.plmr.subject import WORKLOADS, Layout, Subject, fill
 
 FIGURES = {"gemm": "gemm (Figure 6 of WaferLLM)", "gemv": "gemv (Figure 8 of WaferLLM)"}
 SAYS = {True: "ok", False: "violates", None: "unknown"}
@@ -21,7 +21,9 @@ LETTERS = {
 }
 
 
-def as_json(findings: Sequence[Finding], device: Device, tile: int, lines: Sequence[str]) -> dict[str, Any]:
+def as_json(
+    findings: Sequence[Finding], device: Device | Limits, tile: int | None, lines: Sequence[str]
+) -> dict[str, Any]:
     """All of it. Nothing depends on the number of ranks."""
     numbers = {key: value for key, value in asdict(device).items() if key != "sources"}
     return {
@@ -38,7 +40,7 @@ def as_json(findings: Sequence[Finding], device: Device, tile: int, lines: Seque
 def _program(finding: Finding) -> dict[str, Any]:
     return {
         "name": finding.subject.name,
-        "program": finding.subject.program.name,
+        "program": finding.subject.kind,
         "options": dict(finding.subject.options),
         "steps": finding.subject.steps,
         "reach": finding.subject.reach,
@@ -56,13 +58,14 @@ def _program(finding: Finding) -> dict[str, Any]:
     }
 
 
-def print_tables(findings: Sequence[Finding], device: Device, tile: int, form: str = "table") -> None:
+def print_tables(findings: Sequence[Finding], device: Device | Limits, tile: int | None, form: str = "table") -> None:
     put(said(findings, device, tile), form)
 
 
-def said(findings: Sequence[Finding], device: Device, tile: int) -> Iterator[str | Grid]:
+def said(findings: Sequence[Finding], device: Device | Limits, tile: int | None) -> Iterator[str | Grid]:
     """One table for each kind of program, a column for each way of doing it; then what breaks a verdict."""
-    yield (f"PLMR on N x N cores of {device.name}, N = {', '.join(map(str, findings[0].sizes))}")
+    cores = "cores" if tile is None else "N x N cores"
+    yield (f"PLMR on {cores} of {device.name}, N = {', '.join(map(str, findings[0].sizes))}")
     for title in dict.fromkeys(_title(finding.subject, tile) for finding in findings):
         yield f"\n{title}"
         yield _table(title, [finding for finding in findings if _title(finding.subject, tile) == title])
@@ -75,9 +78,9 @@ def said(findings: Sequence[Finding], device: Device, tile: int) -> Iterator[str
             yield (f"{finding.subject.name} is refused at N = {n}: {text}")
 
 
-def _title(subject: Subject, tile: int) -> str:
-    name = subject.program.name
-    tiles = fill(WORKLOADS[name].tile, 0, tile) if name in WORKLOADS else ""
+def _title(subject: Subject | Layout, tile: int | None) -> str:
+    name = subject.kind
+    tiles = fill(WORKLOADS[name].tile, 0, tile) if tile is not None and name in WORKLOADS else ""
     step = "the whole run" if subject.steps == "1" else f"the run divided by {subject.steps}"
     return "; ".join(filter(None, (FIGURES.get(name, name), tiles, f"a step is {step}")))
 
@@ -85,7 +88,7 @@ def _title(subject: Subject, tile: int) -> str:
 def _table(title: str, findings: Sequence[Finding]) -> Grid:
     """The numbers at the smallest and the largest N and how they grow, and the verdicts; all N are in the JSON."""
     rows: list[list[Any]] = []
-    for name, metric in METRICS.items():
+    for name, metric in findings[0].metrics.items():
         rows.append([metric.title, *(_ends(finding.values[name], metric.show) for finding in findings)])
         grows = [finding.grows[name] for finding in findings]
         rows.append([Cell(f"{metric.title}, exponent", ""), *(Cell(one.exponent, _growth(one)) for one in grows)])
@@ -96,7 +99,8 @@ def _table(title: str, findings: Sequence[Finding]) -> Grid:
 
 def _short(name: str) -> str:
     """A column's heading: a line for the program and one for each of its options."""
-    return name.rpartition("/")[2].replace(":", "\n", 1).replace(",", "\n")
+    path, _, options = name.partition(":")
+    return "\n".join([path.rpartition("/")[2], *filter(None, options.split(","))])
 
 
 def _ends(values: Mapping[int, float | None], show: Any) -> str:

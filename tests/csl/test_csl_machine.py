@@ -168,7 +168,7 @@ def test_the_same_bits(body: str, routes: str, width: int, tmp_path: Path, monke
         other = machine.cores[at]
         assert np.array_equal(core.memory, other.memory)
         assert core.memory.any()
-        for name in ("t", "ready", "blocked", "o", "dsrs", "open", "operations", "taken"):
+        for name in ("t", "waited", "chain", "ready", "blocked", "o", "dsrs", "open", "operations", "taken"):
             assert getattr(core, name) == getattr(other, name), name
         assert {color: until for color, until in core.sent.items() if until} == other.sent
 

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from meshrt.csl import compiled
-from meshrt.csl.blocks import Block, shape
+from meshrt.csl.blocks import NEVER, Block, shape
 from meshrt.csl.direct import run
 from meshrt.csl.errors import Deadlock
+from meshrt.csl.state import State
 from tests.csl.test_csl_machine import END, ROUTES, WAVELETS
 from tests.csl_programs import write
 from tests.mpi_jobs import run_ranks
@@ -84,7 +85,8 @@ def test_two_that_answer_each_other(core: str, tmp_path: Path, monkeypatch: pyte
 
 
 def test_what_is_at_once_so_everywhere_is_one_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A seed draws from one row of random numbers."""
+    """A seed draws from one row of random numbers: rank 0 has all cores, and meets nobody on the way."""
+    monkeypatch.setattr(Block, "exchange", None)
     alone = run(SHIFT, "n:5,width:4", "wse3", ("main", "main"), ("total",), 3)
     assert on_ranks(2, SHIFT, "n:5,width:4", "total", 3) == [alone, alone]
 
@@ -115,6 +117,40 @@ def test_ranks_have_parts_and_speak(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(words) >= 2 * 4 * 40
 
 
+class First:
+    """Rank 0 of two, the other of which has nothing to say."""
+
+    rank, size = 0, 2
+
+    def allgather(self, one: Any) -> list[Any]:
+        return [one, one]
+
+    def alltoall(self, given: list[Any]) -> list[Any]:
+        return [given[0], (NEVER, 0, b"")]
+
+
+@pytest.mark.skipif(compiled._machine is None, reason="the machine was not built here")
+def test_an_exception_on_the_way_ends_a_rank_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a signal's, or a library's: no rank is met with an exception under way, which Python forbids."""
+    met = []
+    exchange = Block.exchange
+
+    def fails(self: State, *_: int) -> bool:
+        raise InterruptedError(str(len(met)))
+
+    def meets(self: Block, *said: Any) -> Any:
+        met.append(said)
+        return exchange(self, *said)
+
+    monkeypatch.setattr(State, "native", fails)
+    monkeypatch.setattr(Block, "exchange", meets)
+    body = 'const math = @import_module("<math>"); var a: f32 = 2.0;\n'
+    body += "fn main() void { a = math.sqrt_f32(a); sys.unblock_cmd_stream(); }"
+    with pytest.raises(InterruptedError) as caught:
+        run(write(tmp_path, body + END), "width:1", "wse3", ("main",), (), None, First())
+    assert str(caught.value) == str(len(met))
+
+
 @pytest.mark.parametrize(("size", "ranks", "blocks"), [((8, 8), 4, (2, 2)), ((7, 1), 3, (3, 1)), ((2, 100), 4, (1, 4))])
 def test_blocks_have_few_links_between_them(size: tuple[int, int], ranks: int, blocks: tuple[int, int]) -> None:
     assert shape(size, ranks) == blocks
@@ -129,3 +165,17 @@ def test_the_command(tmp_path: Path) -> None:
         assert ended.code == 0, ended.stderr
     assert files[0].read_bytes() == files[1].read_bytes()
     assert json.loads(files[0].read_text())["mesh"] == [7, 1]
+
+
+@pytest.mark.parametrize("core", ["", "numpy"])
+def test_a_rank_that_fails_ends_all(core: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Core 1 writes out of its memory, while core 0 waits for it: one message, of the rank and the core."""
+    monkeypatch.setenv("MESHRT_CORE", core)
+    body = WAVELETS.replace("for (@range(i16, column * 40)) |i| { y[0] += 0.5; }", "far[@as(u16, 30000)] = 1;")
+    body = body.replace("var times: i16 = 0;", "var times: i16 = 0; var far: [*]u16 = &got;")
+    layout = write(tmp_path, body + END, ROUTES)
+    argv = ["csl", "run", str(layout), "--params", "width:2", "--launch", "main"]
+    ended = run_ranks([sys.executable, "-m", "meshrt.cli", *argv], 2)
+    assert ended.code == 3, ended.stderr
+    assert "error on rank 1 of 2" in ended.stderr and "core (1, 0): an access leads out" in ended.stderr
+    assert "Traceback" not in ended.stderr

@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from meshrt.commands.csl import command
-from meshrt.csl.errors import CslError, Deadlock, MemoryLimit, NoRoute
+from meshrt.csl.errors import ColorLimit, CslError, Deadlock, MemoryLimit, NoRoute
 from tests.csl_programs import run, write
 
 END = "comptime { @export_symbol(main); }\n"
@@ -72,6 +72,24 @@ fn main() void {
 def test_routes_that_are_missing(tmp_path: Path, routes: str, message: str) -> None:
     with pytest.raises(NoRoute, match=message):
         run(tmp_path, SEND + END, width=2, routes=routes)
+
+
+@pytest.mark.parametrize("color", [24, 31])
+def test_routers_have_24_colours(color: int, tmp_path: Path) -> None:
+    """By the layout, and by the tile itself; a number above is a task's."""
+    routes = f"@set_color_config(x, 0, @get_color({color}), .{{ .routes = .{{ .rx = .{{RAMP}}, .tx = .{{EAST}} }} }});"
+    tile = f"comptime {{ @set_local_color_config(@get_color({color}), .{{ .routes = .{{ .rx = .{{RAMP}} }} }}); }}\n"
+    main = "fn main() void { sys.unblock_cmd_stream(); }"
+    for body, said in ((main + END, routes), (main + tile + END, "")):
+        with pytest.raises(ColorLimit, match=rf"csl:\d+: colour {color} is given routes, a router has 24") as caught:
+            run(tmp_path, body, routes=said)
+        assert caught.value.exit_code == 3
+    last = routes.replace(str(color), "23").replace("EAST", "RAMP")
+    run(
+        tmp_path,
+        "var out: i16 = 0; " + main + "comptime { @export_symbol(main); @export_symbol(out); }",
+        routes=last,
+    )
 
 
 def test_a_deadlock_is_named(tmp_path: Path) -> None:

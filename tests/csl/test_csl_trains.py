@@ -29,7 +29,7 @@ def test_trains_are_wavelets_one_by_one(coming: list[tuple[int, int, int, bool, 
         data = next((k for k, one in enumerate(ahead) if one[2]), len(ahead))
         assert (available(trains), waiting(trains)) == (data, len(ahead))
         if taken := min(taken, len(ahead)):
-            raw, first, last = take(trains, taken)
+            raw, first, last, *_ = take(trains, taken)
             assert (raw.tolist(), first, last) == ([one[1] for one in ahead[:taken]], ahead[0][0], ahead[taken - 1][0])
             for _ in range(taken):
                 begun = begun or whole.pop(0)

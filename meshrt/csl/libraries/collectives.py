@@ -20,6 +20,7 @@ from meshrt.csl.pending import Pending, compute, note
 from meshrt.csl.router import EAST, NORTH, RAMP, SOUTH, WEST, Route
 from meshrt.csl.scope import Scope
 from meshrt.csl.tilebuiltins import task_number
+from meshrt.csl.trains import Chain
 from meshrt.csl.types import STRUCT, TYPES, U16, VOID
 from meshrt.csl.values import Library, Val
 from meshrt.csl.vectors import Fab, Mem
@@ -191,7 +192,7 @@ def begin(core: Any, steps: Iterator[Step], callback: int) -> None:
     """Take the steps one after the other, beside the core's task; then activate the callback."""
     where = origin.where()
 
-    def go_on(time: float) -> None:
+    def go_on(time: float, chain: Chain) -> None:
         for name, target, sources in steps:
             total = next(one.extent for one in (target, *sources) if not isinstance(one, Fab) or one.extent)
             pending = Pending(OPERATIONS[name], target, sources, Options(True), total, time + COSTS.start_async, where)
@@ -199,11 +200,11 @@ def begin(core: Any, steps: Iterator[Step], callback: int) -> None:
                 compute(core, pending.of, target, sources, 0, total)
                 time = pending.time + total / pending.of.lanes
                 continue
-            pending.then = go_on
+            pending.then, pending.chain = go_on, chain
             core.pending.append(pending)
             note(core, pending)
             core.advance(pending)
             return
-        core.effect(time, (callback, None))
+        core.effect(time, (callback, None, chain))
 
-    go_on(core.t)
+    go_on(core.t, core.chain)

@@ -227,7 +227,6 @@ int run_code(Machine *machine, Core *core)
             break;
         case NATIVE:
             machine->native = a, machine->native_arguments = b;
-            machine->asks = core;
             return ASKS;
         case IN_RANGE: /* of a number that goes from `begin` to `end` by `step` */
             value = core->stack[frame->base + a];

@@ -48,11 +48,23 @@ typedef struct {
     int64_t what, kind, takes, inputs, lanes;
 } Operation;
 
+/* What a time comes from (trains.py). */
+typedef struct {
+    int32_t hops, stages;
+} Chain;
+
 typedef struct {
     double head, gap;
     uint32_t *data;
     int64_t count, at;
+    Chain chain;
 } Train;
+
+/* When the first and the last of some wavelets are there. */
+typedef struct {
+    double first, last;
+    Chain begins, ends;
+} Taken;
 
 /* What is known of the room at a core, and since when (room.py). */
 typedef struct {
@@ -101,7 +113,8 @@ typedef struct {
     Options options;
     Value target, sources[3];
     int64_t total, done;
-    double time;
+    double time, moves;
+    Chain chain;
     char waits, over, stalled, held;
 } Pending;
 
@@ -140,10 +153,11 @@ typedef struct {
 
 typedef struct {
     int64_t number, sequence, x, y, image, open, operations, taken, tasks_run, command, running, scheduled, mapping;
-    double t, counted_from;
+    double t, counted_from, waited;
+    Chain chain, causes[TASKS];
     char *memory;
     char blocked[TASKS], is_ready[TASKS];
-    double ready[TASKS];
+    double ready[TASKS], caused[TASKS]; /* what last let a task run, and when: 0, nothing */
     List numbers_ready, colors_come;
     Queue arrived[COLORS];
     Room rooms[COLORS];
@@ -176,6 +190,7 @@ typedef struct {
         Train *train;
         struct {
             int32_t activate, unblock;
+            Chain chain;
         };
     };
 } Event;
@@ -207,8 +222,8 @@ typedef struct {
     int64_t far_count, ranks;
     List *out; /* for each rank: words that are to go there */
     double soonest; /* of what is in them */
-    Core *asks; /* a function of Python's is to be called for this core */
-    int64_t native, native_arguments;
+    int64_t native, native_arguments; /* a function of Python's that a core asks for */
+    void *calls, *meets; /* Python's: State.native, Block.exchange */
     void *room[6];     /* for vectors, while one is computed */
     int64_t *exchange; /* with that function */
     int64_t room_for;
@@ -231,23 +246,48 @@ int positions(Machine *machine, const Vector *vector, int64_t size, int64_t begi
 void compute(Machine *machine, Core *core, const Operation *of, const Value *target, const Value *sources,
              uint32_t *const *come, int64_t begin, int64_t count, uint32_t *out);
 
-/* fabric.c */
+/* events.c */
 void *more(Machine *machine, void *old, int64_t bytes);
-void at(Machine *machine, double time, Core *core, int kind, Pending *pending, int64_t activate, int64_t unblock);
-void arrive(Machine *machine, Core *core, int64_t color, Train train, int64_t by, int64_t order);
+void *one_more(Machine *machine, void *items, int64_t count, int64_t *room, int64_t size);
+void push(Machine *machine, List *list, int64_t item);
+void put_event(Machine *machine, Event event);
+Event next_event(Machine *machine);
+void at(Machine *machine, double time, Core *core, int kind, Pending *pending);
+void effect_at(Machine *machine, double time, Core *core, const Options *options, Chain chain);
+void poll_at(Machine *machine, double time, int64_t core, int64_t by);
+void wake(Machine *machine, Core *core, double time);
+void activate(Machine *machine, Core *core, int64_t number, double time);
+void effect(Machine *machine, Core *core, double time, int64_t activate, int64_t unblock, Chain chain);
+
+/* rooms.c */
 void note(Machine *machine, Core *core, int64_t color);
 void note_at(Machine *machine, Room *room, double now, int64_t free, double time);
+int64_t room_ahead(Machine *machine, Core *core, int64_t color, int64_t asked);
+
+/* wavelets.c */
+int64_t available(const Queue *queue);
+void arrive(Machine *machine, Core *core, int64_t color, Train train, int64_t by, int64_t order);
 void come(Machine *machine, Core *core, int64_t color, Train *train, double time);
+Taken take(Core *core, int64_t color, int64_t count, uint32_t *found);
+void send_on(Machine *machine, Core *core, int64_t color, const uint32_t *data, int64_t count, double head, double gap,
+             Chain chain);
+
+/* pending.c */
+int reads(const Pending *pending, int64_t color);
+void release(Pending *pending);
+void take_over(Core *core, const Pending *pending);
+void look_again(Machine *machine, Core *core, double time);
 Pending *start(Machine *machine, Core *core, const Operation *of, const Value *operands, int64_t count,
                const Options *options);
-void release(Pending *pending);
-void wake(Machine *machine, Core *core, double time);
-void look_again(Machine *machine, Core *core, double time);
-void effect(Machine *machine, Core *core, double time, int64_t activate, int64_t unblock);
-void activate(Machine *machine, Core *core, int64_t number, double time);
-int64_t take(Machine *machine, Core *core, int64_t color, int64_t count, uint32_t *found, double *first, double *last);
-void push(Machine *machine, List *list, int64_t item);
+
+/* tasks.c */
+void run(Machine *machine, Core *core, double time);
+void resume(Machine *machine, Core *core, Pending *pending);
+
+/* ranks.c */
 enum { TRAIN, NOTE }; /* what ranks say to each other */
+int64_t *say(Machine *machine, int64_t rank, int64_t count);
+int meet(Machine *machine);
 
 /* code.c */
 enum { ENDED, WAITS, ASKS };

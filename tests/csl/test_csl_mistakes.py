@@ -1,0 +1,58 @@
+"""Likely mistakes on the command line: one line with the way out, on one rank, and its exit code."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from meshrt.commands.csl import command
+from meshrt.errors import UsageError
+from tests.mpi_jobs import run_ranks
+
+EXAMPLES = Path(__file__).parents[2] / "examples/csl"
+SHIFT, GEMV = str(EXAMPLES / "shift/layout.csl"), str(EXAMPLES / "gemv")
+GIVEN = ("--params", "n:5,width:3")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("run", "nothere.csl"), "nothere.csl is not there: a folder with a script, or a layout"),
+        (("run", "nothere", "--", "bash", "run.sh"), "nothere is not there"),
+        (("run", GEMV), "say how it runs, such as: meshrt csl run"),
+        (("run", GEMV, "--", "nothere"), "nothere cannot be run in .*: No such file or directory; .* -- bash"),
+        (("run", GEMV, *GIVEN, "--", "bash", "run.sh"), "--params, --launch and --show are for a layout"),
+        (("run", SHIFT, *GIVEN, "--", "bash", "run.sh"), "is a layout and runs by itself"),
+        (("run", SHIFT), r"layout\.csl:3: parameter width is used and was not given"),
+        (("run", SHIFT, "--params", "m:5"), r"--params m: layout\.csl has n, width$"),
+        (("run", SHIFT, "--params", "widht:5"), "--params widht: did you mean width"),
+        (("run", SHIFT, "--params", "n"), "--params n: NAME:NUMBER is asked for"),
+        (("run", SHIFT, *GIVEN, "--launch", "mian"), "no core exports a function 'mian': did you mean main"),
+        (("run", SHIFT, *GIVEN, "--launch", "total"), "no core exports a function 'total': there are main$"),
+        (("run", SHIFT, *GIVEN, "--launch", "main:3"), "main takes 0 arguments, the host gives 1"),
+        (("run", SHIFT, *GIVEN, "--show", "main"), "no tile exports such a variable, there are mine, total$"),
+        (("check", "nothere"), "nothere is no folder"),
+    ],
+)  # fmt: skip
+def test_one_message(words: tuple[str, ...], message: str) -> None:
+    ran = CliRunner().invoke(command, words)
+    with pytest.raises(UsageError, match=message):
+        assert ran.exception is not None
+        raise ran.exception
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("run", GEMV, "--", "bash", "run.sh"), "2 ranks: a folder's script is one process"),
+        (("check", GEMV), "2 ranks: each program is one process; leave mpirun away"),
+        (("run", SHIFT, *GIVEN, "--launch", "total"), "no core exports a function 'total'"),
+    ],
+)
+def test_one_message_of_two_ranks(words: tuple[str, ...], message: str) -> None:
+    ended = run_ranks([sys.executable, "-m", "meshrt.cli", "csl", *words], 2)
+    assert ended.code == 2
+    lines = [line for line in ended.stderr.splitlines() if line.startswith("meshrt: error")]
+    assert len(lines) == 1 and message in lines[0]
+    assert "Traceback" not in ended.stderr
