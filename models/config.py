@@ -156,7 +156,7 @@ class Config:
         if not read.has("head_dim") and hidden % heads:
             raise read.bad("hidden_size", f"is {hidden}, not a multiple of num_attention_heads, {heads}; give head_dim")
         head_dim = read.size("head_dim", hidden // heads)
-        if head_dim % 2:
+        if head_dim % 2 and kind.position_offset is None:
             raise read.bad("head_dim", f"is {head_dim}; rotary embedding needs an even one")
         if heads * head_dim > MAX_SIZE:
             raise read.bad("head_dim", f"is {head_dim}, of {heads} heads; all of them may have {MAX_SIZE} numbers")

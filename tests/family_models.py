@@ -84,6 +84,7 @@ CASES: dict[str, dict[str, Any]] = {
     "opt-odd": OPT,
     "llama-mlp-bias": COMMON | SILU | {"architectures": ["LlamaForCausalLM"], "model_type": "llama",
                                        "attention_bias": True, "mlp_bias": True, "head_dim": 10},
+    "gpt2-odd-heads": GPT2 | {"n_embd": 27},
 }  # fmt: skip
 PROMPT, NEW = 9, 6  # token ids: those that are given, and those that follow greedily
 IDS = {
@@ -102,7 +103,7 @@ def of_eight(name: str) -> dict[str, Any]:
     """What makes the same kind of model one whose heads eight devices can share."""
     kind = CASES[name]["model_type"]
     if kind == "gpt2":
-        return {"n_embd": 48, "n_head": 8}
+        return {"n_embd": 40 if name == "gpt2-odd-heads" else 48, "n_head": 8}
     if kind == "opt":
         return {"hidden_size": 48, "word_embed_proj_dim": 48, "num_attention_heads": 8}
     heads = {"num_attention_heads": 8, "num_key_value_heads": min(8, 2 * CASES[name]["num_key_value_heads"])}

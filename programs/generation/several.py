@@ -46,10 +46,11 @@ def one_by_one(
 def read_prompts(control: Control, folder: Path, vocabulary: int, file: str, asked: Asked) -> list[Prompt]:
     """The prompts of a file, one a line: its text, or where a line begins with {, its "prompt" as JSON has it (JSON
     lines, as `vllm bench serve` reads its custom data). UsageError, ModelError."""
-    text = read_shared(control, f"--prompts {file}", None if file == INPUT else file)
+    way = "name a file with a prompt in each line, or give one by --prompt"
+    text = read_shared(control, f"--prompts {file}", None if file == INPUT else file, f"; {way}")
     lines = [(at, line) for at, line in enumerate(text.splitlines(), 1) if line.strip()]
     if not lines:
-        raise UsageError(f"--prompts {file} has no line with a prompt")
+        raise UsageError(f"--prompts {file} has no line with a prompt: {way}")
     return [encoded(control, folder, vocabulary, _prompt(file, at, line)) for at, line in lines]
 
 

@@ -6,7 +6,8 @@ Every dimension is cut into P = lcm(W, H) chunks, so that all matrices fit toget
     F  feed-forward    the same
     V  vocabulary      the same
     r  between factors the same
-    D  a head          chunks of rotary pairs (d, d + D/2), so that rotary embedding needs no neighbour
+    D  a head          chunks of rotary pairs (d, d + D/2), so that rotary embedding needs no neighbour; a head of odd
+                       size, which has none, has one number without a second
 
 Heads either lie over the whole width, P chunks each, so that every core has a share of every head and any number of
 heads runs on any mesh; or, where a head has too few pairs for that, they form groups side by side, each on columns of
@@ -119,10 +120,11 @@ def head_chunks(count: int, head_dim: int, groups: int, width: int, sides: int) 
     `count` heads to a group. One group spreads over all chunks; several have `width` chunks each, one a column.
     """
     across = sides if groups == 1 else width
-    pair = plain(head_dim // 2, across)[:, None, None, :]
-    half = np.array([0, head_dim // 2])[None, None, :, None]
+    pairs = -(-head_dim // 2)
+    pair = plain(pairs, across)[:, None, None, :]
+    place = pair + np.array([0, pairs])[None, None, :, None]
     start = (np.arange(count) * head_dim)[None, :, None, None]
-    table = np.where(pair >= 0, start + half + pair, -1).reshape(across, -1)
+    table = np.where((pair >= 0) & (place < head_dim), start + place, -1).reshape(across, -1)
     offset = np.repeat(np.arange(groups) * count * head_dim, across)[:, None]
     tables = np.tile(table, (groups, 1))
     tables = np.where(tables >= 0, tables + offset, -1)

@@ -125,6 +125,8 @@ def pair_tables(
     """cos and sin for these positions and the rotary pairs of this block's columns, float32 [positions, pairs], of each
     rotary embedding of the model.
     """
+    if not config.ropes:
+        return []  # a head may have an odd number, and one without a pair
     pairs = chunks.queries.shape[1] // chunks.heads // 2
     start = block.mesh.x0 * chunks.columns
     number = chunks.queries[start : start + block.lead[1] * chunks.columns, :pairs].reshape(-1)

@@ -114,6 +114,8 @@ class Checkout:
 
 def find_checkout(folder: Path, names: Sequence[str], device: NeuronDevice) -> Checkout:
     """The first file with each of these kernels, of those that run and are right. UsageError."""
+    if not folder.is_dir():
+        raise UsageError(f"--kernels {folder} is no folder: name a checkout of the paper's code, dinghongsong/NeuronMM")
     there = find_kernels(folder)
     paths, differences = {}, {}
     for name in names:

@@ -105,6 +105,20 @@ LINES: dict[str, tuple[list[str], list[str]]] = {
     "rank file": (["compress", "llama-tiny", "--out", "{d}/new", "--ranks", "/dev/zero"], ["/dev/zero", "bytes"]),
     "text file": (["compress", "llama-tiny", "--out", "{d}/new", "--ratio", "0.5", "--calibration", "/dev/zero"],
                   ["/dev/zero", "bytes"]),
+    "prompts nowhere": (
+        ["run", "llama-tiny", "--prompts", "{d}/MISSING"], ["--prompts ", "/MISSING cannot be read", "in each line"]
+    ),
+    "prompts of nothing": (
+        ["run", "llama-tiny", "--on", "gpu", "--prompts", "/dev/null"], ["--prompts /dev/null", "no line", "--prompt"]
+    ),
+    "kernels nowhere": (
+        ["reproduce", "neuronmm", "--cache", "none", "--kernels", "{d}/nowhere"],
+        ["--kernels ", "/nowhere is ", "no folder", "dinghongsong/NeuronMM"],
+    ),
+    "a system that is nearly one": (
+        ["reproduce", "waferllm", "3", "--cache", "none", "--system", "lader"],
+        ["--system", "'lader'", "Did you mean ladder?"],
+    ),
     "kind": (["fuzz", "--only", "nothing"], ["nothing", "loaders"]),
 }  # fmt: skip
 

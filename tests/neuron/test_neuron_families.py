@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from family_models import CASES, NEW, PROMPT, golden_of, random_family
+from measure import on_one_rank
 from random_models import random_checkpoint
 from runs import run_on_cores
 
@@ -33,6 +34,23 @@ def test_so_they_do_shared_by_two_cores(name: str, tmp_path: Path, comm: Any) ->
 @pytest.mark.parametrize("name", ["gpt2", "opt-odd"])
 def test_biases_are_added_once_on_three_cores(name: str, tmp_path: Path, comm: Any) -> None:
     check(comm, name, 3, tmp_path)
+
+
+@pytest.mark.mpi(ranks=[3])
+def test_what_a_core_held_at_most_is_the_same_however_ranks_share_the_cores(tmp_path: Path, comm: Any) -> None:
+    """Of 67 columns of logits the first of three cores has 23, the last 21: each frees what it needs no more, also
+    where it is not the last of its rank."""
+    folder = Path(comm.bcast(str(tmp_path)))
+    if comm.rank == 0:
+        random_family("gpt2", folder)
+    comm.Barrier()
+
+    def run(ranks: Any) -> Any:
+        given = {"model": str(folder), "prompt_ids": "5,9,7,4,3,8,6", "max_new_tokens": 3, "ignore_eos": True}
+        told = run_on_cores(ranks, "llama", 3, **given)
+        return ranks.bcast(told and [told["measured"], told["phases"]])
+
+    assert run(comm) == on_one_rank(comm, run)
 
 
 @pytest.mark.mpi(ranks=[1])

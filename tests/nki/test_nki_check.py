@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import meshrt.studies.nki.cases  # noqa: F401 - registers them
 from meshrt.errors import UsageError
-from meshrt.studies.nki.case import worst
+from meshrt.studies.nki.case import find_case, worst
 from meshrt.studies.nki.check import check, lines
 from meshrt.studies.nki.find import find_kernels
 
@@ -60,3 +61,11 @@ def test_a_difference_is_a_share_of_the_largest_number() -> None:
     assert worst([(np.array([1.0, 2.0]), np.array([1.0, 4.0]))]) == 0.5
     assert worst([(np.array([np.nan]), np.array([1.0]))]) == float("inf")
     assert worst([(np.zeros(3), np.zeros(2))]) == float("inf")
+
+
+def test_a_kernel_is_tried_as_its_own_file_has_it() -> None:
+    """Two repositories have a product of this name; that of nki-samples takes larger ones."""
+    name = "nki_matmul_fully_optimized_"
+    own, other = find_case("x/matrix_multiplication_nki_kernels.py", name), find_case("x/test_speedup.py", name)
+    assert own is not None and other is not None
+    assert (own.path, other.path) == ("matrix_multiplication_nki_kernels.py", "")
