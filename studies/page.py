@@ -34,15 +34,17 @@ STYLE = """
 :root{color-scheme:light dark;--line:#8886;--bar:#cc4778}
 body{font:16px/1.5 system-ui,sans-serif;max-width:70rem;margin:0 auto;padding:1rem}
 h1{font-size:1.4rem}h2{font-size:1.15rem;margin-top:2rem;border-top:1px solid var(--line);padding-top:1rem}
-div.wide{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums}
-th,td{padding:.15rem .6rem;border-bottom:1px solid var(--line);text-align:right;white-space:nowrap}
-th:first-child,td.text{text-align:left}td.text{white-space:normal}
+div.wide{overflow-x:auto}table{border-spacing:0;font-variant-numeric:tabular-nums}
+th,td{padding:2px .6rem;border-bottom:1px solid var(--line);text-align:right;white-space:nowrap}
+th:first-child,td.text{text-align:left}td.text{white-space:normal;overflow-wrap:anywhere}
+th:first-child{position:sticky;left:0;background:Canvas}
 pre{overflow-x:auto;padding:.6rem;border:1px solid var(--line)}
 .bar{background:var(--bar);height:1rem;min-width:1px;print-color-adjust:exact;-webkit-print-color-adjust:exact}
 .maps{display:flex;flex-wrap:wrap;gap:1.5rem}figure{margin:0;flex:1 1 18rem;max-width:34rem;break-inside:avoid}
 figure img{width:100%;image-rendering:pixelated;border:1px solid var(--line);touch-action:none}
 output{display:block;min-height:1.5em;font-weight:600}figcaption{font-size:.9rem}
-@media print{body{max-width:none;font-size:11pt}output{display:none}pre{white-space:pre-wrap}}
+@media print{body{max-width:none;font-size:11pt}output{display:none}pre{white-space:pre-wrap}h2{break-after:avoid}
+table{break-inside:avoid}th:first-child{position:static;background:none}figure{max-width:45%}}
 """
 POINTER = """
 for(const f of document.querySelectorAll("figure[data-side]")){
@@ -179,8 +181,15 @@ def _path(report: Mapping[str, Any]) -> str:
     """What is measured of the chain of events that the last core, or device, had to wait for."""
     parts = [*report["phases"], {**report["measured"], "name": "total"}]
     keys = [*report["measured"]["critical_path"]]
-    rows = [[part["name"], *(shown(part["critical_path"].get(key)) for key in keys)] for part in parts]
+    rows = [[part["name"], *(_of_path(key, part["critical_path"].get(key)) for key in keys)] for part in parts]
     return _table(["", *keys], rows)
+
+
+def _of_path(key: str, value: Any) -> str:
+    """As the tables have it: time in microseconds, as of phases, and no fractions of a cycle."""
+    if key == "seconds" and value is not None:
+        return f"{1e6 * value:,.3f} us"
+    return f"{value:,.0f}" if isinstance(value, float) else shown(value)
 
 
 def _pictures(maps: RunMaps) -> Iterator[Picture]:
