@@ -107,6 +107,15 @@ def _report_forgotten(block: "Block", result: dict[str, Any]) -> None:
             f"{audit.path}, line {min(lines)}: nobody has received what is sent there, so its time is in no clock and"
             f" no core has waited for it ({len(lines)} transfers in all): give what `send` returns to `fabric.receive`"
         )
+    peaks = block.control.gather(block.memory.peak)
+    if peaks is not None and not any(peaks) and not block.clock.cells.any() and block.payload:
+        block.console.clear()
+        print(
+            f"meshrt: warning: {audit.path} moved nothing, held nothing and took no time: what NumPy does with arrays"
+            " of its own is not counted; block.tiles, block.memory.keep, block.matmul and block.elementwise are"
+            " (docs/programs.md)",
+            file=sys.stderr,
+        )
     nameless = block.control.bcast([name for name, value in result.items() if _has_nan(value)])
     if not nameless or not block.payload:
         return
