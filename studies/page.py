@@ -20,7 +20,7 @@ from meshrt.report import Report
 from meshrt.roofline import parts_of, rows
 from meshrt.studies.grid import shown
 from meshrt.studies.heat import COLOURS, in_words, levels, pooled
-from meshrt.studies.maps import SHOWN, WHAT, Picture, RunMaps, picture
+from meshrt.studies.maps import Picture, RunMaps, picture, there
 from meshrt.units import of
 
 MOST = 256  # places of a picture along a side: of more cores a place is a square
@@ -53,7 +53,8 @@ const s=+f.dataset.side;
 const p=e=>{const b=i.getBoundingClientRect(),x=Math.floor((e.clientX-b.left)/b.width*v[0].length),
 y=Math.floor((e.clientY-b.top)/b.height*v.length);if(v[y]===undefined||v[y][x]===undefined)return;
 const k=f.dataset.each?JSON.parse(f.dataset.each):0,c=n=>"("+n*s*k[0]%k[1]*k[2]+", "+Math.floor(n*s*k[0]/k[1])*k[2]+")";
-o.textContent=(k?"from core "+c(y)+" to core "+c(x):(s>1?"cores from (":"core (")+x*s+", "+y*s+")")+
+o.textContent=(k?"from core "+c(y)+" to core "+c(x):f.dataset.one?f.dataset.one+" "+x*s:
+(s>1?"cores from (":"core (")+x*s+", "+y*s+")")+
 (s>1?", "+s+" x "+s+", the most":"")+": "+v[y][x].toLocaleString("en")+" "+f.dataset.unit};
 i.addEventListener("pointermove",p);i.addEventListener("pointerdown",p)}
 """
@@ -195,7 +196,7 @@ def _of_path(key: str, value: Any) -> str:
 def _pictures(maps: RunMaps) -> Iterator[Picture]:
     sites = maps.about["sites"]
     for site in [None] if len(sites) == 1 else sites:
-        for what in SHOWN if "pairs" in maps.about else WHAT:
+        for what in there(maps):
             one = picture(maps, what, "total", site)
             if one.values.any():
                 yield one
@@ -208,8 +209,9 @@ def _figure(one: Picture) -> str:
     numbers = json.dumps([[round(value, 4) if value % 1 else int(value) for value in row] for row in values.tolist()],
                          separators=(",", ":"))  # fmt: skip
     each = "" if one.each is None else f' data-each="{[one.each.step, one.each.columns, one.each.side]}"'
+    named = "" if one.one == "core" else f' data-one="{escape(one.one)}"'
     return (
-        f'<figure data-side="{side}" data-unit="{escape(one.unit)}"{each}><img alt="{escape(one.title)}"'
+        f'<figure data-side="{side}" data-unit="{escape(one.unit)}"{each}{named}><img alt="{escape(one.title)}"'
         f' src="data:image/png;base64,{image}"><output></output>'
         f"<figcaption>{escape(one.title)}. {escape(in_words(one))}</figcaption>"
         f'<script type="application/json">{numbers}</script></figure>'

@@ -64,15 +64,7 @@ def forward(cores: Cores, shares: Sequence[Share], config: Config, ids: Sequence
     eps = family.eps
     xs = [embed(family, share, ids, position) for share in shares]
     for i in range(config.layers):
-        parts = []
-        for share, x in zip(shares, xs, strict=True):
-            layer = share.weights.layers[i]
-            qkv = beside(normed(x, layer.attention_norm, eps), layer.qkv, layer.qkv_bias)
-            turn = share.weights.turns[layer.rope] if share.weights.turns else None
-            scores = Scores(family.scale, family.score_cap, layer.window)
-            norms = HeadNorms(layer.head_norms, eps) if layer.head_norms else None
-            heads = attention(qkv, share.heads, share.caches[i], turn, norms, scores, share.identity, position)
-            parts.append(linear(heads, layer.o, layer.o_bias))
+        parts = [attended(family, share, i, x, position) for share, x in zip(shares, xs, strict=True)]
         after = [share.weights.layers[i].after_attention for share in shares]
         xs = [plus(x, total, norm, eps) for x, total, norm in zip(xs, cores.all_reduce(parts), after, strict=True)]
         parts = [
@@ -88,6 +80,17 @@ def forward(cores: Cores, shares: Sequence[Share], config: Config, ids: Sequence
     if family.logit_cap is not None:
         parts = [capped(part, family.logit_cap) for part in parts]
     return cores.to_host(parts, axis=1)
+
+
+def attended(family: Family, share: Share, number: int, x: Tile, position: int) -> Tile:
+    """x [T, H] -> this core's part of a layer's attention [T, H]. What it makes goes with it, at all cores alike."""
+    layer = share.weights.layers[number]
+    qkv = beside(normed(x, layer.attention_norm, family.eps), layer.qkv, layer.qkv_bias)
+    turn = share.weights.turns[layer.rope] if share.weights.turns else None
+    scores = Scores(family.scale, family.score_cap, layer.window)
+    norms = HeadNorms(layer.head_norms, family.eps) if layer.head_norms else None
+    heads = attention(qkv, share.heads, share.caches[number], turn, norms, scores, share.identity, position)
+    return linear(heads, layer.o, layer.o_bias)
 
 
 def plus(x: Tile, addend: Tile, norm: Norm | None, eps: float) -> Tile:
