@@ -187,12 +187,12 @@ def print_result(report: dict[str, Any]) -> None:
 
 def print_table(report: Mapping[str, Any]) -> None:
     """One column for each phase and one for the whole run; a row for each thing that was measured."""
-    from meshrt.columns import print_columns
+    from meshrt.columns import print_columns, print_words
 
     title, header, rows = table_of(report)
-    print(title)
+    print_words(title)
     print_columns(header, rows, [at > 0 for at in range(len(header))])
-    print(kinds.legend(report))
+    print_words(kinds.legend(report))
 
 
 def table_of(report: Mapping[str, Any]) -> tuple[str, list[str], list[list[str]]]:
