@@ -22,7 +22,12 @@ def test_every_page_of_the_documentation_has_its_place() -> None:
     named = set(re.findall(r"[\w/]+\.md", (ROOT / "mkdocs.yml").read_text()))
     docs = ROOT / "docs"
     there = {str(path.relative_to(docs)) for path in docs.rglob("*.md") if path.parent.name != "decisions"}
-    assert named == there | {"decisions/README.md"}
+    assert named == there | {"decisions/README.md", "index.md"}
+
+
+def there(site: Path, link: str) -> bool:
+    """Is there what a link of the first page leads to? Some lead to what lies beside docs/ in a checkout alone."""
+    return (site / link).exists() or (ROOT / link).is_file()
 
 
 # Whoever runs the tests need not have what builds the site: that its pages are all named is tested without.
@@ -32,6 +37,9 @@ def test_the_pages_are_built(tmp_path: Path) -> None:
     finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert finished.returncode == 0, finished.stderr
     assert "meshrt" in (tmp_path / "site" / "start" / "index.html").read_text()
+    first = (tmp_path / "site" / "index.html").read_text()
+    assert "A mesh emulator" in first and 'href="start/"' in first and 'href="docs/' not in first
+    assert not [link for link in re.findall(r'<a href="([a-z][^":#]*)"', first) if not there(tmp_path / "site", link)]
     step = "examples/tutorial/1_shift.py"
     assert f'href="../{step}"' in (tmp_path / "site" / "tutorial" / "index.html").read_text()
     assert (tmp_path / "site" / step).read_text() == (ROOT / step).read_text()
