@@ -180,7 +180,10 @@ def deliver_json(report: dict[str, Any], path: str | None) -> None:
 
 def print_result(report: dict[str, Any]) -> None:
     """The program's own result, a line each; what is long or was printed already is left to the JSON."""
-    for key, value in report["result"].items():
+    result = report["result"]
+    for key, value in result.items():
+        if key == "text" and "token_ids" in result:  # of a generation: it came token by token
+            continue
         if isinstance(value, (bool, int, float)) or (isinstance(value, str) and len(value) < 60):
             print(f"{key}: {value:.4g}" if isinstance(value, float) else f"{key}: {value}")
 
