@@ -107,8 +107,8 @@ def _report_forgotten(block: "Block", result: dict[str, Any]) -> None:
             f"{audit.path}, line {min(lines)}: nobody has received what is sent there, so its time is in no clock and"
             f" no core has waited for it ({len(lines)} transfers in all): give what `send` returns to `fabric.receive`"
         )
-    peaks = block.control.gather(block.memory.peak)
-    if peaks is not None and not any(peaks) and not block.clock.cells.any() and block.payload:
+    used = block.control.gather(bool(block.memory.peak or block.clock.cells.any()))
+    if used is not None and not any(used) and block.payload:
         block.console.clear()
         print(
             f"meshrt: warning: {audit.path} moved nothing, held nothing and took no time: what NumPy does with arrays"

@@ -153,7 +153,7 @@ def there(maps: RunMaps, part: str = "total") -> list[str]:
     prefix = f"{part}/"
     if part not in maps.about["parts"]:
         maps.array(part, "")
-    return [what for what, name in {**WHAT, **{pair: pair for pair in PAIRS}}.items() if prefix + name in maps.arrays]
+    return [what for what in SHOWN if prefix + WHAT.get(what, what) in maps.arrays]
 
 
 def _where(part: str, site: str | None) -> str:

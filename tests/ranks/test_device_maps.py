@@ -12,11 +12,12 @@ from click.testing import CliRunner
 from mpi4py import MPI
 
 from meshrt.cli import cli
+from meshrt.commands.show import WHAT as OFFERED
 from meshrt.emulate import emulate
 from meshrt.errors import UsageError
 from meshrt.program import load_program
 from meshrt.ranks.board import Board
-from meshrt.studies.maps import picture, read_maps, there
+from meshrt.studies.maps import SHOWN, picture, read_maps, there
 
 BY_SHAPE = {"prompt_tokens": 4}
 RUNS: dict[str, tuple[str, bool, dict[str, Any], dict[str, Any]]] = {
@@ -101,4 +102,5 @@ def test_a_picture_of_devices_names_them(tmp_path: Path) -> None:
         told = CliRunner().invoke(cli, ["show", str(tmp_path / "run.npz"), "--what", what], env={"COLUMNS": "60"})
         assert told.exit_code == 0 and "at GPU " in told.output, told.output
         assert max(map(len, told.output.splitlines())) <= 60
+    assert {*OFFERED} == {*SHOWN}
     assert json.loads(str(np.load(tmp_path / "run.npz")["about"]))["one"] == "GPU"
