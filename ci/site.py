@@ -1,4 +1,6 @@
-"""What mkdocs calls while it builds the site: examples/ is a part of it, so that links to programs lead somewhere."""
+"""What mkdocs calls while it builds the site: README.md is its first page, and examples/ is a part of it, so that links
+to programs lead somewhere.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,14 @@ def on_files(files: Any, config: Any) -> Any:
         if path.suffix in ENDINGS:
             name = path.relative_to(ROOT).as_posix()
             files.append(File.generated(config, name, abs_src_path=str(path)))
+    files.append(File.generated(config, "index.md", abs_src_path=str(ROOT / "README.md")))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     """Links from docs/ to examples/ beside it, as from the top of the site; those of examples/ to docs/ likewise."""
+    if page.file.src_uri == "index.md":
+        return markdown.replace("](docs/decisions/)", "](decisions/README.md)").replace("](docs/", "](")
     up = "../" * page.file.src_uri.count("/")
     if page.file.src_uri.startswith("examples/"):
         return markdown.replace("](../docs/", "](../")

@@ -77,7 +77,8 @@ class Commands(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
-            hint = nearest(cmd_name, COMMANDS, f"there are {', '.join(COMMANDS)}")
+            all_of_them = f"there are {', '.join(COMMANDS)}"
+            hint = "meshrt --help" if cmd_name == "help" else nearest(cmd_name, COMMANDS, all_of_them)
             raise click.UsageError(f"no command {cmd_name!r}: {hint}", ctx)
         if launched_rank() and cmd_name not in TOGETHER:
             ctx.exit()

@@ -35,6 +35,12 @@ def print_columns(header: Sequence[str], rows: Sequence[Sequence[str]], right: S
         print(line)
 
 
+def print_words(line: str) -> None:
+    """Print a line of words; a terminal that is too narrow has several."""
+    width = screen().width
+    print(line if width is None else textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False))
+
+
 def laid_out(
     header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[bool], where: Screen
 ) -> Iterator[str]:
@@ -80,7 +86,10 @@ def _lines(text: str, width: int, whole: bool) -> list[str]:
 def _narrow(
     widths: list[int], header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[bool], limit: int
 ) -> None:
-    """Take from columns of words, the widest first, what a line has too much."""
+    """Take from columns of words, the widest first, what a line has too much; nothing from those at the left where it
+    is parted all the same, and they leave each part its room."""
+    asked = [*widths]
+    labels = next((at for at, numbers in enumerate(right) if numbers), len(right))
     least = [
         width if numbers else max(min(width, NARROWEST), *(len(word) for text in column for word in text.split()), 0)
         for width, numbers, column in zip(widths, right, zip(header, *rows, strict=True), strict=True)
@@ -88,6 +97,9 @@ def _narrow(
     while sum(widths) + GAP * (len(widths) - 1) > limit:
         wide = max(range(len(widths)), key=lambda at: widths[at] - least[at])
         if widths[wide] <= least[wide]:
+            beside = GAP * labels + max(widths[labels:], default=0)
+            if all(right[labels:]) and sum(asked[:labels]) + beside <= limit:
+                widths[:] = asked
             return
         widths[wide] -= 1
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from meshrt.errors import FullError, LimitError
+from meshrt.errors import FullError, LimitError, in_full
 from meshrt.given import Own, options_of
 from meshrt.machine import find_machine
 from meshrt.program import Program, settings_of
@@ -119,7 +119,7 @@ def sweep(
 
     In the order of the options, the last changing fastest; every rank gets all reports. Under mpirun the ranks share
     out the runs, each of which is emulated whole by one. A run over a limit of the machine gives a report that says so
-    (`refused`); any other error is raised.
+    (`refused`), and what would do; any other error is raised.
     """
     names = [name for name, value in options.items() if isinstance(value, list)]
     runs = [options | dict(zip(names, values, strict=True)) for values in product(*(options[name] for name in names))]
@@ -136,7 +136,7 @@ def sweep(
                 reports[at] = Report(report)
             except LimitError as error:
                 facts = {"machine": loaded.machine, "program": loaded.name, "arguments": loaded.complete(arguments)}
-                reports[at] = Report(facts, str(error))
+                reports[at] = Report(facts, in_full(error))
     all_reports = {at: report for part in comm.allgather(reports) for at, report in part.items()}
     return [all_reports[at] for at in range(len(ready))]
 

@@ -31,6 +31,11 @@ class FullError(LimitError):
     advice: Callable[[], str] | None = None
 
 
+def in_full(error: MeshrtError) -> str:
+    """The message, and what it is told with last: for those that go on after it."""
+    return "; ".join([str(error), *told(error)])
+
+
 def told(error: BaseException) -> list[str]:
     """The advice of an error, if it has one that can be given."""
     try:

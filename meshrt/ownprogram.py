@@ -70,7 +70,7 @@ def guarded(path: str, module: ModuleType, run: Callable[..., dict[str, Any]]) -
             raise _told(path, error, by_shape=cores and not machine.payload) from error
         facts = _plain(path, result) if machine.control.rank == 0 else {}  # rank 0's is the report's
         if cores:
-            _report_forgotten(machine, facts)
+            _report_forgotten(machine, facts, run)
         return facts
 
     return wrapped
@@ -91,14 +91,16 @@ def audited(run: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]
             machine.audit = Audit(path, run.__code__.co_filename)
         facts = _plain(path, run(*args, **options))
         if cores:
-            _report_forgotten(machine, facts)
+            _report_forgotten(machine, facts, run)
         return facts
 
     return wrapped
 
 
-def _report_forgotten(block: "Block", result: dict[str, Any]) -> None:
-    """When a program has ended, on all ranks: UsageError for what was not received, a warning for NaN at rank 0."""
+def _report_forgotten(block: "Block", result: dict[str, Any], run: Callable[..., Any]) -> None:
+    """When a program has ended, on all ranks: UsageError for what was not received; at rank 0 a warning for NaN, and
+    for one that makes arrays of all cores (`block.lead`) of which none was charged, and nothing counted.
+    """
     audit = block.audit
     assert audit is not None
     lines = [line for line, _ in audit.open()]
@@ -106,6 +108,16 @@ def _report_forgotten(block: "Block", result: dict[str, Any]) -> None:
         raise UsageError(
             f"{audit.path}, line {min(lines)}: nobody has received what is sent there, so its time is in no clock and"
             f" no core has waited for it ({len(lines)} transfers in all): give what `send` returns to `fabric.receive`"
+        )
+    used = block.control.gather(bool(block.memory.peak or block.clock.cells.any()))
+    names = getattr(getattr(run, "__code__", None), "co_names", ())
+    if used is not None and not any(used) and block.payload and "lead" in names:
+        block.console.clear()
+        print(
+            f"meshrt: warning: {audit.path} moved nothing, held nothing and took no time: what NumPy does with arrays"
+            " of its own is not counted; block.tiles, block.memory.keep, block.matmul and block.elementwise are"
+            " (docs/programs.md)",
+            file=sys.stderr,
         )
     nameless = block.control.bcast([name for name, value in result.items() if _has_nan(value)])
     if not nameless or not block.payload:

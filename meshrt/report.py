@@ -180,19 +180,22 @@ def deliver_json(report: dict[str, Any], path: str | None) -> None:
 
 def print_result(report: dict[str, Any]) -> None:
     """The program's own result, a line each; what is long or was printed already is left to the JSON."""
-    for key, value in report["result"].items():
+    result = report["result"]
+    for key, value in result.items():
+        if key == "text" and "token_ids" in result:  # of a generation: it came token by token
+            continue
         if isinstance(value, (bool, int, float)) or (isinstance(value, str) and len(value) < 60):
             print(f"{key}: {value:.4g}" if isinstance(value, float) else f"{key}: {value}")
 
 
 def print_table(report: Mapping[str, Any]) -> None:
     """One column for each phase and one for the whole run; a row for each thing that was measured."""
-    from meshrt.columns import print_columns
+    from meshrt.columns import print_columns, print_words
 
     title, header, rows = table_of(report)
-    print(title)
+    print_words(title)
     print_columns(header, rows, [at > 0 for at in range(len(header))])
-    print(kinds.legend(report))
+    print_words(kinds.legend(report))
 
 
 def table_of(report: Mapping[str, Any]) -> tuple[str, list[str], list[list[str]]]:

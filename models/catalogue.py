@@ -37,6 +37,8 @@ def find_model(name: str | Path) -> Path:
         return folder
     if found := hub.cached(str(name)):
         return found
+    if folder.suffix == ".gguf" and not os.path.exists(folder):
+        raise ModelError(f"model {str(name)!r}: there is no such file; `meshrt import` makes a folder of a GGUF file")
     if folder.suffix == ".gguf" and os.path.isfile(folder):
         raise ModelError(
             f"model {str(name)!r} is a GGUF file: `meshrt import {name} --out FOLDER` makes a folder of it, which"

@@ -66,9 +66,15 @@ def table(chosen: Axes, reports: Sequence[Report], show: str | None) -> tuple[li
     rows = []
     for place, report in zip(places, reports, strict=True):
         numbers = [None if report.refused else find_number(name, report.data) for name in shown]
-        why = [] if not refused else [report.refused and report.refused.split(";")[0]]
+        why = [] if not refused else [report.refused and _why(report.refused)]
         rows.append([*(place[name] for name in changing), *numbers, *why])
     return [*changing, *shown, *(["refused"] if refused else [])], rows
+
+
+def _why(text: str) -> str:
+    """What was asked for, and what would do: the first and the last clause. All of it is in the JSON."""
+    clauses = text.split("; ")
+    return "; ".join(dict.fromkeys((clauses[0], clauses[-1])))
 
 
 def check_picture(path: str, chosen: Axes) -> None:

@@ -28,9 +28,7 @@ def check_matplotlib(option: str = "--png") -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        raise UsageError(
-            f"{option} needs matplotlib: pip install matplotlib, or leave {option} out; --csv needs none"
-        ) from None
+        raise UsageError(f"{option} needs matplotlib: pip install matplotlib, or leave {option} out") from None
 
 
 def check_outputs(csv_folder: str | None, png_folder: str | None) -> None:

@@ -86,7 +86,7 @@ def shown(value: Any) -> str:
     if isinstance(value, Cell):
         return value.text
     if isinstance(value, float):
-        return f"{value:,.0f}" if value.is_integer() and abs(value) < 1e15 else f"{value:.6g}"
+        return f"{value:,.0f}" if value.is_integer() and abs(value) < 1e15 else f"{value:,.6g}"
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     return "" if value is None else str(value)

@@ -22,6 +22,21 @@ WHAT = {
     "messages": "messages",
     "stages": "stages",
     "macs": "macs",
+    "flops": "flops",
+    "traffic": "memory_traffic",
+    "launches": "launches",
+    "collective": "collective",
+    "read": "hbm_read",
+    "written": "hbm_written",
+    "sbuf": "sbuf",
+    "psum": "psum",
+    "saved": "spill_saved",
+    "reloaded": "spill_reloaded",
+    "instructions": "instructions",
+    "operations": "operations",
+    "l1": "l1_bytes",
+    "l2": "l2_bytes",
+    "slc": "slc_bytes",
 }
 # And who sent how much to whom: a row for each sender, a column for each receiver.
 PAIRS = {"pairs": "bytes of packets from each core (down) to each (across)",
@@ -36,6 +51,11 @@ class RunMaps:
 
     about: Mapping[str, Any]
     arrays: Mapping[str, np.ndarray]
+
+    @property
+    def one(self) -> str:
+        """What a place is: a core of a mesh, or a device."""
+        return str(self.about.get("one", "core"))
 
     def array(self, part: str, name: str, site: str | None = None) -> np.ndarray:
         """A map of a part of the run (total or a phase) at a site. UsageError for a part or a site that is none."""
@@ -60,10 +80,13 @@ class Picture:
     values: np.ndarray
     limit: float | None = None
     each: "Each | None" = None
+    one: str = "core"  # what a place is
 
     def at(self, extreme: int) -> str:
         """The core with the number, (x, y), or both."""
         y, x = (int(at) for at in np.unravel_index(extreme, self.values.shape))
+        if self.one != "core":
+            return f"{self.one} {x}"
         return str((x, y)) if self.each is None else f"{self.each.core(y)} to {self.each.core(x)}"
 
 
@@ -111,6 +134,9 @@ def picture(maps: RunMaps, what: str, part: str = "total", site: str | None = No
     if what in PAIRS:
         return _pairs(maps, what, part, site)
     name = WHAT[what]
+    if what not in there(maps, part):
+        has = ", ".join(there(maps, part))
+        raise UsageError(f"no {what} by {maps.one} in {_where(part, None)}: there are {has}")
     values = maps.array(part, name, site)
     facts = maps.about["maps"][name]
     says = facts["says"]
@@ -118,7 +144,16 @@ def picture(maps: RunMaps, what: str, part: str = "total", site: str | None = No
         values, says = values.max(axis=0), f"{says} out of a core, the busiest of them"
     limit = maps.about["limits"].get(name)
     unit = "" if facts["unit"] == "1" else facts["unit"]
-    return Picture(f"{what}, {_where(part, site)}: {unit} {says}".replace(":  ", ": "), unit, values, limit)
+    title = f"{what}, {_where(part, site)}: {unit} {says}".replace(":  ", ": ")
+    return Picture(title, unit, values, limit, one=maps.one)
+
+
+def there(maps: RunMaps, part: str = "total") -> list[str]:
+    """What can be looked at of a part of the run. UsageError as `RunMaps.array`, for a part that is none."""
+    prefix = f"{part}/"
+    if part not in maps.about["parts"]:
+        maps.array(part, "")
+    return [what for what in SHOWN if prefix + WHAT.get(what, what) in maps.arrays]
 
 
 def _where(part: str, site: str | None) -> str:
@@ -127,6 +162,8 @@ def _where(part: str, site: str | None) -> str:
 
 def _pairs(maps: RunMaps, what: str, part: str, site: str | None) -> Picture:
     """UsageError, also for a file of a version that kept no pairs."""
+    if "one" in maps.about:
+        raise UsageError(f"no {what}: who sent to whom is kept on the mesh; there are {', '.join(there(maps))}")
     if "pairs" not in maps.about:
         raise UsageError("these maps were written by a version that did not keep who sent to whom: run it once more")
     senders, receivers, nbytes, _ = maps.array(part, what, site).T

@@ -20,7 +20,7 @@ from meshrt.report import Report
 from meshrt.roofline import parts_of, rows
 from meshrt.studies.grid import shown
 from meshrt.studies.heat import COLOURS, in_words, levels, pooled
-from meshrt.studies.maps import SHOWN, WHAT, Picture, RunMaps, picture
+from meshrt.studies.maps import Picture, RunMaps, picture, there
 from meshrt.units import of
 
 MOST = 256  # places of a picture along a side: of more cores a place is a square
@@ -34,15 +34,17 @@ STYLE = """
 :root{color-scheme:light dark;--line:#8886;--bar:#cc4778}
 body{font:16px/1.5 system-ui,sans-serif;max-width:70rem;margin:0 auto;padding:1rem}
 h1{font-size:1.4rem}h2{font-size:1.15rem;margin-top:2rem;border-top:1px solid var(--line);padding-top:1rem}
-div.wide{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums}
-th,td{padding:.15rem .6rem;border-bottom:1px solid var(--line);text-align:right;white-space:nowrap}
-th:first-child,td.text{text-align:left}td.text{white-space:normal}
+div.wide{overflow-x:auto}table{border-spacing:0;font-variant-numeric:tabular-nums}
+th,td{padding:2px .6rem;border-bottom:1px solid var(--line);text-align:right;white-space:nowrap}
+th:first-child,td.text{text-align:left}td.text{white-space:normal;overflow-wrap:anywhere}
+th:first-child{position:sticky;left:0;background:Canvas}
 pre{overflow-x:auto;padding:.6rem;border:1px solid var(--line)}
 .bar{background:var(--bar);height:1rem;min-width:1px;print-color-adjust:exact;-webkit-print-color-adjust:exact}
 .maps{display:flex;flex-wrap:wrap;gap:1.5rem}figure{margin:0;flex:1 1 18rem;max-width:34rem;break-inside:avoid}
 figure img{width:100%;image-rendering:pixelated;border:1px solid var(--line);touch-action:none}
 output{display:block;min-height:1.5em;font-weight:600}figcaption{font-size:.9rem}
-@media print{body{max-width:none;font-size:11pt}output{display:none}pre{white-space:pre-wrap}}
+@media print{body{max-width:none;font-size:11pt}output{display:none}pre{white-space:pre-wrap}h2{break-after:avoid}
+table{break-inside:avoid}th:first-child{position:static;background:none}figure{max-width:45%}}
 """
 POINTER = """
 for(const f of document.querySelectorAll("figure[data-side]")){
@@ -51,7 +53,8 @@ const s=+f.dataset.side;
 const p=e=>{const b=i.getBoundingClientRect(),x=Math.floor((e.clientX-b.left)/b.width*v[0].length),
 y=Math.floor((e.clientY-b.top)/b.height*v.length);if(v[y]===undefined||v[y][x]===undefined)return;
 const k=f.dataset.each?JSON.parse(f.dataset.each):0,c=n=>"("+n*s*k[0]%k[1]*k[2]+", "+Math.floor(n*s*k[0]/k[1])*k[2]+")";
-o.textContent=(k?"from core "+c(y)+" to core "+c(x):(s>1?"cores from (":"core (")+x*s+", "+y*s+")")+
+o.textContent=(k?"from core "+c(y)+" to core "+c(x):f.dataset.one?f.dataset.one+" "+x*s:
+(s>1?"cores from (":"core (")+x*s+", "+y*s+")")+
 (s>1?", "+s+" x "+s+", the most":"")+": "+v[y][x].toLocaleString("en")+" "+f.dataset.unit};
 i.addEventListener("pointermove",p);i.addEventListener("pointerdown",p)}
 """
@@ -179,14 +182,21 @@ def _path(report: Mapping[str, Any]) -> str:
     """What is measured of the chain of events that the last core, or device, had to wait for."""
     parts = [*report["phases"], {**report["measured"], "name": "total"}]
     keys = [*report["measured"]["critical_path"]]
-    rows = [[part["name"], *(shown(part["critical_path"].get(key)) for key in keys)] for part in parts]
+    rows = [[part["name"], *(_of_path(key, part["critical_path"].get(key)) for key in keys)] for part in parts]
     return _table(["", *keys], rows)
+
+
+def _of_path(key: str, value: Any) -> str:
+    """As the tables have it: time in microseconds, as of phases, and no fractions of a cycle."""
+    if key == "seconds" and value is not None:
+        return f"{1e6 * value:,.3f} us"
+    return f"{value:,.0f}" if isinstance(value, float) else shown(value)
 
 
 def _pictures(maps: RunMaps) -> Iterator[Picture]:
     sites = maps.about["sites"]
     for site in [None] if len(sites) == 1 else sites:
-        for what in SHOWN if "pairs" in maps.about else WHAT:
+        for what in there(maps):
             one = picture(maps, what, "total", site)
             if one.values.any():
                 yield one
@@ -199,8 +209,9 @@ def _figure(one: Picture) -> str:
     numbers = json.dumps([[round(value, 4) if value % 1 else int(value) for value in row] for row in values.tolist()],
                          separators=(",", ":"))  # fmt: skip
     each = "" if one.each is None else f' data-each="{[one.each.step, one.each.columns, one.each.side]}"'
+    named = "" if one.one == "core" else f' data-one="{escape(one.one)}"'
     return (
-        f'<figure data-side="{side}" data-unit="{escape(one.unit)}"{each}><img alt="{escape(one.title)}"'
+        f'<figure data-side="{side}" data-unit="{escape(one.unit)}"{each}{named}><img alt="{escape(one.title)}"'
         f' src="data:image/png;base64,{image}"><output></output>'
         f"<figcaption>{escape(one.title)}. {escape(in_words(one))}</figcaption>"
         f'<script type="application/json">{numbers}</script></figure>'

@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import Any
 
 from meshrt.emulate import emulate
-from meshrt.errors import LimitError
+from meshrt.errors import LimitError, in_full
 from meshrt.gpu.device import GpuDevice
 from meshrt.machine import find_machine
 from meshrt.mesh.device import Device
@@ -24,6 +24,7 @@ class Job:
     """One run: a program (packaged name or FILE.py), its options, the machine.
 
     `mesh` is width and height, of NeuronCores and GPUs how many and 1; None: the program's own. `static` is for GPUs.
+    `advised`: where it does not fit, what would do is looked for, too, which takes about as long as the run by shape.
     """
 
     program: str
@@ -32,6 +33,7 @@ class Job:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     payload: bool = False
     static: bool = False
+    advised: bool = False
 
     def load(self) -> Program:
         """The program, for the kind of machine that the device is. UsageError."""
@@ -90,5 +92,5 @@ def run_alone(job: Job) -> Outcome:
     try:
         report = emulate(MPI.COMM_SELF, Board.alone(), program, job.arguments, payload=job.payload, **settings)
     except LimitError as error:
-        return Outcome(None, str(error), perf_counter() - start)
+        return Outcome(None, in_full(error) if job.advised else str(error), perf_counter() - start)
     return Outcome(report, None, perf_counter() - start)

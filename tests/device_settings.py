@@ -152,11 +152,12 @@ HOW: dict[str, dict[str, Any]] = {
     "mesh": {"mesh": "8x8", "device": "wse2", "core_memory": None, "route_entries": None, "defects": None,
              "spares": None, "defects_seed": None, "maps": None,
              "trace": None, "trace_cores": None, "trace_links": None, "goal": None, "chakra": None},
-    "neuron": {"cores": None, "device": "trn1", "trace": None, "sbuf_bytes": None},
-    "arm": {"cores": None, "device": "n2x8", "dram": None, "registers": None, "spill": False, "trace": None},
+    "neuron": {"cores": None, "device": "trn1", "maps": None, "trace": None, "sbuf_bytes": None},
+    "arm": {"cores": None, "device": "n2x8", "dram": None, "registers": None, "spill": False, "maps": None,
+            "trace": None},
     "gpu": {"tp": 4, "device": "a800", "link": None, "link_rate": None, "framework": None,
             "node_size": None, "collectives": "auto", "pp": 1, "dp": 1, "gpu_memory": None, "static": False,
-            "trace": None},
+            "maps": None, "trace": None},
 }  # fmt: skip
 SHARED = {"payload": "none", "json_path": "{run}/report.json", "quiet": True}
 ON = {"mesh": GEMV, "neuron": XUV, "gpu": GPU, "arm": LINEAR}  # the program that is run
@@ -180,6 +181,7 @@ MACHINES: dict[str, list[Row]] = {
     "neuron": [
         Row("cores", 2, "mesh", becomes([1, 1], [2, 1])),
         Row("device", "trn2", "measured.engines.tensor.busy_seconds", times(2.8 / 2.4), None, "2.4 for 2.8 GHz"),
+        Row("maps", "{run}/maps.npz", "file {run}/maps.npz", APPEARS),
         Row("trace", "{run}/trace.json", "file {run}/trace.json", APPEARS),
         Row("sbuf_bytes", 6000, "measured.spill_bytes.saved", GROWS),
     ],
@@ -189,6 +191,7 @@ MACHINES: dict[str, list[Row]] = {
         Row("dram", 10_000, SECONDS, STOPS),
         Row("registers", 24, SECONDS, STOPS),
         Row("spill", False, SECONDS, STOPS, {"registers": 24, "spill": True}),
+        Row("maps", "{run}/maps.npz", "file {run}/maps.npz", APPEARS),
         Row("trace", "{run}/trace.json", "file {run}/trace.json", APPEARS),
     ],
     "gpu": [
@@ -203,6 +206,7 @@ MACHINES: dict[str, list[Row]] = {
         Row("dp", 2, SECONDS, STOPS, None, "replicas are llama's"),
         Row("gpu_memory", 200_000, SECONDS, STOPS),
         Row("static", True, "measured.graph_launches", becomes(0, 2), None, "one for each new token"),
+        Row("maps", "{run}/maps.npz", "file {run}/maps.npz", APPEARS),
         Row("trace", "{run}/trace.json", "file {run}/trace.json", APPEARS),
     ],
 }

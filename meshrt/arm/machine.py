@@ -13,6 +13,7 @@ from meshrt.options import AtLeast, Choices, Shown
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
 from meshrt.ranks.control import Control
+from meshrt.ranks.devicemaps import check_maps
 from meshrt.ranks.files import check_target
 from meshrt.ranks.trace import begin_trace, write_trace
 
@@ -29,14 +30,18 @@ def open_machine(
     dram: Annotated[int | None, "Of all cores.  [default: device's]", AtLeast(1), Shown("BYTES")] = None,
     registers: Annotated[int | None, "Of a core, of 128 bits.  [default: device's]", AtLeast(1)] = None,
     spill: Annotated[bool, "Kernels may ask for more registers, which go to the stack."] = False,
+    maps: Annotated[str | None, "Write what each core did, for `meshrt show`.", Shown("FILE.npz")] = None,
     trace: Annotated[str | None, "Write what ran when, for a trace viewer such as Perfetto.", Shown("PATH")] = None,
 ) -> Soc:  # fmt: skip
     """This rank's cores. UsageError."""
+    if maps:
+        check_maps(maps)
     if trace:
         check_target("--trace", trace)
     numbers = find_arm_device(device, dram_bytes=dram, registers=registers)
     count = len(numbers.cores) if cores is None else cores
     opened = Soc(numbers, count, Control(comm, board, "control"), payload, spill, console)
+    opened.maps_path = maps
     if trace:
         opened.trace_path = trace
         begin_trace(opened.mine)
@@ -54,7 +59,7 @@ def with_memory(settings: Mapping[str, Any], nbytes: int) -> dict[str, Any]:
 
 
 def gather(soc: Soc) -> Measured | None:
-    """All that was measured at rank 0, None at the others; the trace as well, if one is kept."""
+    """All that was measured at rank 0, None at the others; the trace and the maps as well, if they are kept."""
     if soc.trace_path:
         write_trace(soc.control, soc.mine, soc.trace_path)
     return report.gather(soc)

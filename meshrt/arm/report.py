@@ -11,7 +11,17 @@ from meshrt.arm.soc import Phase, Soc
 from meshrt.energy import PICO, Counts, Loads, energy_row, with_energy
 from meshrt.kinds import Row, heading
 from meshrt.machine import Measured
+from meshrt.ranks.devicemaps import Stretch, write_device_maps
 from meshrt.units import short, size
+
+# What a map shows, its unit, and the counter that it adds up to.
+MAPS = {
+    "instructions": ("instructions", "of each core", "sum instructions.total"),
+    "operations": ("operations", "of each core", "sum operations"),
+    "l1_bytes": ("bytes", "between each core's registers and its L1", "sum l1_bytes"),
+    "l2_bytes": ("bytes", "that each core had from its L2", "sum l2_bytes"),
+    "slc_bytes": ("bytes", "that each core had from the cache of all", "sum slc_bytes"),
+}
 
 
 def combine(cores: Mapping[str, int], system: Mapping[str, Any]) -> dict[str, Any]:
@@ -66,16 +76,20 @@ def gather(soc: Soc) -> Measured | None:
     """All that was measured at rank 0, None at the others. All ranks call it, once, when the program is done."""
     whole = Phase(None, soc.counted(), soc.system)
     shares = soc.control.gather(
-        ([whole.cores, *(phase.cores for phase in soc.phases.values())], max(core.registers for core in soc.mine))
+        (
+            [whole.cores, *(phase.cores for phase in soc.phases.values())],
+            max(core.registers for core in soc.mine),
+            [{**core.counts, "instructions": sum(core.instructions.values())} for core in soc.mine],
+        )
     )
     if shares is None:
         return None
     stretches: list[Counter[str]] = [Counter() for _ in shares[0][0]]
-    for of_rank, _ in shares:
+    for of_rank, *_ in shares:
         for total, counted in zip(stretches, of_rank, strict=True):
             total.update(counted)
     limits = {
-        "registers": {"max": max(registers for _, registers in shares), "limit": soc.device.registers},
+        "registers": {"max": max(registers for _, registers, _ in shares), "limit": soc.device.registers},
         "memory_bytes": {"max": soc.memory.peak, "limit": soc.device.dram_bytes},
     }
     phases = [
@@ -83,6 +97,11 @@ def gather(soc: Soc) -> Measured | None:
         for (name, phase), cores in zip(soc.phases.items(), stretches[1:], strict=True)
     ]
     measured = combine(stretches[0], whole.system) | limits
+    if soc.maps_path:
+        counts = [core for *_, of_rank in shares for core in of_rank]
+        numbers = {name: [int(core.get(name, 0)) for core in counts] for name in MAPS}
+        run = Stretch(measured["critical_path"]["seconds"], soc.sampled, numbers)
+        write_device_maps(soc.maps_path, "Arm core", soc.device.name, {}, MAPS, [("total", run)])
     with_energy(measured, phases, partial(_counts, cores=soc.count), partial(_loads, device=soc.device))
     return Measured(
         asdict(soc.device), (soc.count, 1), measured, phases,

@@ -58,6 +58,7 @@ class Soc:
     flash_free: float = 0.0  # when what is being read from flash is there
     sampled: bool = False  # some layers stood for others
     trace_path: str | None = None  # of a file for what ran when
+    maps_path: str | None = None  # and of one for what each did
     notes: dict[str, Any] = field(default_factory=dict)  # what a program found of the host; rank 0's are reported
 
     def __post_init__(self) -> None:

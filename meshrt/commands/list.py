@@ -20,5 +20,6 @@ def command(form: str) -> None:
         kind = "a mixture of experts" if has_experts(name) else "a model"
         kind = kind if has_weights(name) else f"the shape of {kind}, for --payload none"
         found.append((name, "model", f"{kind}; runs {runner(name)} with --model {name}"))
-    lines = (f"{name:13} {what}" for name, _, what in found)
+    width = max(len(name) for name, _, _ in found)
+    lines = (f"{name:{width}} {what}" for name, _, what in found)
     put(lines if form == "table" else [Grid(["name", "kind", "what"], found)], form)

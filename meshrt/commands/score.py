@@ -10,7 +10,7 @@ import click
 
 from meshrt.commands import shared
 from meshrt.commands.run import Programs, machine_options, payload
-from meshrt.errors import MeshrtError, told
+from meshrt.errors import MeshrtError, in_full
 
 if TYPE_CHECKING:
     from meshrt.program import Program
@@ -64,7 +64,7 @@ def _command(program: Program, name: str) -> click.Command:
         try:
             line, code = scored(program, name, arguments, values, payload == "full", tolerance), 0
         except MeshrtError as error:
-            refused = "; ".join([str(error), *told(error)])
+            refused = in_full(error)
             line, code = {"ok": False, "score": None, "refused": refused}, error.exit_code
         click.echo(json.dumps(line))
         sys.exit(code)

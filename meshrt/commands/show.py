@@ -6,7 +6,11 @@ import click
 
 from meshrt.commands import shared
 
-WHAT = ("links", "packets", "memory", "entries", "idle", "busy", "messages", "stages", "macs", "pairs", "carried")
+WHAT = (
+    "links", "packets", "memory", "entries", "idle", "busy", "messages", "stages", "macs", "pairs", "carried",
+    "flops", "traffic", "launches", "collective", "read", "written", "sbuf", "psum", "saved", "reloaded",
+    "instructions", "operations", "l1", "l2", "slc",
+)  # fmt: skip
 
 
 @click.command("show")
@@ -14,15 +18,13 @@ WHAT = ("links", "packets", "memory", "entries", "idle", "busy", "messages", "st
 @click.option(
     "--what",
     type=shared.Name(WHAT),
-    default="links",
-    show_default=True,
-    help="What a core's place shows; of pairs, that of two.",
+    help="What a core's place shows; of pairs, that of two.  [default: links, where there are any]",
 )
 @click.option("--phase", default="total", show_default=True, metavar="NAME", help="Of this phase alone.")
 @click.option("--site", metavar="NAME", help="Of a run on several meshes of a wafer.  [default: the first]")
 @click.option("--png", metavar="FILE", help="Draw it to a .png, .svg or .pdf as well; needs matplotlib.")
-def command(run: str, what: str, phase: str, site: str | None, png: str | None) -> None:
-    """A picture of a run on a mesh that --maps was given to: a place a core, in the terminal and as a file.
+def command(run: str, what: str | None, phase: str, site: str | None, png: str | None) -> None:
+    """A picture of a run that --maps was given to: a place a core or a device, in the terminal and as a file.
 
     Of pairs, who sent how much to whom, a row is a sender and a column a receiver; carried are those of exchanges.
 
@@ -39,7 +41,8 @@ def command(run: str, what: str, phase: str, site: str | None, png: str | None) 
 
     if png is not None:
         heat.check_file("--png", png)
-    picture = maps.picture(maps.read_maps(run), what, phase, site)
+    kept = maps.read_maps(run)
+    picture = maps.picture(kept, what or maps.there(kept)[0], phase, site)
     heat.print_heat(picture)
     if png is not None:
         heat.draw_heat("--png", png, picture)

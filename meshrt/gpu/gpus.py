@@ -56,6 +56,7 @@ class Gpus:
     noted: Plan | None = None  # what is done now, to be counted again
     sampled: bool = False  # some layers stood for others
     trace_path: str | None = None  # of a file for what ran when
+    maps_path: str | None = None  # and of one for what each did
     notes: dict[str, Any] = field(default_factory=dict)  # what a program found of the host; rank 0's are reported
 
     def __post_init__(self) -> None:

@@ -16,6 +16,7 @@ from meshrt.program import AtLeast, Choices, Shown
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
 from meshrt.ranks.control import Control
+from meshrt.ranks.devicemaps import check_maps
 from meshrt.ranks.files import check_target
 from meshrt.ranks.trace import begin_trace, write_trace
 
@@ -45,14 +46,18 @@ def open_machine(
     dp: Annotated[int, "Replicas of them all.", AtLeast(1)] = 1,
     gpu_memory: Annotated[int | None, "Of a GPU.  [default: device's]", AtLeast(1), Shown("BYTES")] = None,
     static: Annotated[bool, "Record what repeats, and replay it.  [default: eager]", Shown("eager")] = False,
+    maps: Annotated[str | None, "Write what each GPU and its link did, for `meshrt show`.", Shown("FILE.npz")] = None,
     trace: Annotated[str | None, "Write what ran when, for a trace viewer such as Perfetto.", Shown("PATH")] = None,
 ) -> Gpus:  # fmt: skip
     """This rank's GPUs. UsageError."""
+    if maps:
+        check_maps(maps)
     if trace:
         check_target("--trace", trace)
     numbers = find_gpu(device, link_rate, framework, link=link, memory_bytes=gpu_memory)
     control, count = Control(comm, board, "control"), (tp or default[0]) * pp * dp
     opened = Gpus(count, numbers, control, payload, static, console, node_size, collectives, pp, dp)
+    opened.maps_path = maps
     if trace:
         opened.trace_path = trace
         begin_trace(opened.mine)
@@ -71,7 +76,7 @@ def with_memory(settings: Mapping[str, Any], nbytes: int) -> dict[str, Any]:
 
 
 def gather(gpus: Gpus) -> Measured | None:
-    """All that was measured at rank 0, None at the others; the trace as well, if one is kept."""
+    """All that was measured at rank 0, None at the others; the trace and the maps as well, if they are kept."""
     if gpus.trace_path:
         write_trace(gpus.control, gpus.mine, gpus.trace_path)
     return report.gather(gpus)

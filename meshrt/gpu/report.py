@@ -11,7 +11,21 @@ from meshrt.gpu.gpus import Gpus
 from meshrt.gpu.meter import reading
 from meshrt.kinds import Row, heading
 from meshrt.machine import Measured
+from meshrt.ranks.devicemaps import Stretch, write_device_maps
 from meshrt.units import short, size
+
+# What a map shows, its unit, and the counter that it adds up to ("sum") or has as its largest number ("max").
+MAPS = {
+    "link_bytes": ("bytes", "that each GPU sent to others", "sum link_bytes.total, max link_bytes.max"),
+    "memory": ("bytes", "the most that each GPU held", "max memory_bytes.max"),
+    "flops": ("operations", "of each GPU", "sum flops"),
+    "memory_traffic": ("bytes", "each GPU read and wrote", "sum memory_traffic.total, max memory_traffic.max"),
+    "launches": ("launches", "of kernels, of each GPU", "max launches"),
+    "busy": ("seconds", "in which each GPU ran kernels", "max compute_seconds"),
+    "collective": ("seconds", "in collectives, waiting for others included", "max collective_seconds"),
+}
+COUNTERS = {"flops": "flops", "memory_traffic": "memory_traffic", "launches": "launches", "busy": "compute_seconds",
+            "collective": "collective_seconds"}  # fmt: skip
 
 
 def combine(parts: Sequence[dict[str, Any]], seconds: float, gpus: Gpus) -> dict[str, Any]:
@@ -105,6 +119,8 @@ def gather(gpus: Gpus) -> Measured | None:
     if shares is None:
         return None
     memory = [use for share in shares for use in share["memory"]]
+    if gpus.maps_path:
+        _write_maps(gpus, gpus.maps_path, shares, seconds, [peak for peak, _ in memory])
     peak, names = max(memory, key=lambda use: use[0])
     limits = {"memory_bytes": {"max": peak, "limit": gpus.device.memory_bytes, "of_the_fullest": names}}
     phases = [
@@ -129,6 +145,25 @@ def gather(gpus: Gpus) -> Measured | None:
         {"static": gpus.static, **_groups(gpus)},
         {"", *gpus.phases} if gpus.sampled else (),
     )  # fmt: skip
+
+
+def _write_maps(
+    gpus: Gpus, path: str, shares: Sequence[Mapping[str, Any]], seconds: float, peaks: Sequence[int]
+) -> None:  # fmt: skip
+    """What each GPU did."""
+
+    def numbers(of_gpus: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+        sent = [sum(int(count) for name, count in one.items() if name.startswith("bytes ")) for one in of_gpus]
+        kept = {name: [one.get(key, 0) for one in of_gpus] for name, key in COUNTERS.items()}
+        return {"link_bytes": sent, **kept}
+
+    whole = numbers([one for share in shares for one in share["whole"]])
+    stretches = [("total", Stretch(seconds, gpus.sampled, {**whole, "memory": peaks}))]
+    for name, phase in gpus.phases.items():
+        of_phase = numbers([one for share in shares for one in share["phases"][name]])
+        stretches.append((name, Stretch(phase.seconds, gpus.sampled, of_phase)))
+    limits = {"memory": gpus.device.memory_bytes}
+    write_device_maps(path, "GPU", gpus.device.name, limits, MAPS, stretches)
 
 
 def _groups(gpus: Gpus) -> dict[str, Any]:

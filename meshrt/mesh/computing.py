@@ -5,6 +5,7 @@ from math import prod
 
 import numpy as np
 
+from meshrt.errors import UsageError
 from meshrt.mesh.cores import Cores
 from meshrt.mesh.device import VECTOR_OPERANDS
 from meshrt.mesh.products import product
@@ -25,8 +26,14 @@ class Computing(Cores):
         of the block's shape, are those that multiply; the others have nothing to do, and zeros. A total of whole
         numbers, int32, takes products of whole numbers, exact while a tile's sums stay below 2^24.
 
-        Timed as a core computes it (`Device.matmul_cycles`), `down` the columns of the result if so asked.
+        Timed as a core computes it (`Device.matmul_cycles`), `down` the columns of the result if so asked. UsageError
+        where the tiles' sides do not go together.
         """
+        if a.shape[-1] != b.shape[-2]:
+            raise UsageError(
+                f"a product of tiles {[*a.shape[2:]]} and {[*b.shape[2:]]} at each core: the first has {a.shape[-1]}"
+                f" columns, the second {b.shape[-2]} rows"
+            )
         if total is None:
             shape = list(np.broadcast_shapes(a.shape[:-2], b.shape[:-2])[2:])
             if over is not None:

@@ -21,6 +21,7 @@ from meshrt.mesh.timeline import Timeline, choose, write_timeline
 from meshrt.options import AtLeast, AtMost, Choices, Shown
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
+from meshrt.ranks.devicemaps import check_maps
 from meshrt.ranks.files import check_target
 
 __all__ = ["SHARED", "ceilings", "gather", "open_machine", "rows", "title"]
@@ -54,9 +55,7 @@ def open_machine(
     """
     width, height = (parse_mesh(mesh) if isinstance(mesh, str) else mesh) or default
     if maps is not None:
-        check_target("--maps", maps)
-        if not maps.endswith(".npz"):
-            raise UsageError(f"--maps {maps}: the name ends with .npz")
+        check_maps(maps)
     if trace_cores is not None and trace is None:
         raise UsageError(f"--trace-cores {trace_cores!r} are for --trace: give it, or leave them away")
     if trace_links is not None and trace is None:

@@ -18,6 +18,7 @@ from meshrt.mesh.maps import NAMES, new_maps, total
 from meshrt.mesh.mesh import PORT_NAMES, Mesh, tile_ranks
 from meshrt.mesh.meter import Segment
 from meshrt.mesh.pairs import Pairs, handed_on, merged, side_of
+from meshrt.ranks.devicemaps import unique
 from meshrt.ranks.files import write_file
 
 # What a map shows, its unit, and the counter that it adds up to ("sum") or has as its largest number ("max").
@@ -73,12 +74,6 @@ def write_maps(block: Block, segments: Sequence[Segment], path: str) -> None:
         }  # fmt: skip
         arrays = {"about": np.array(json.dumps(about)), **arrays}
         write_file("--maps", path, lambda stream: np.savez_compressed(stream, **arrays))
-
-
-def unique(names: Sequence[str]) -> list[str]:
-    """The names in order; the second of a kind is 'name 2'."""
-    counts = [list(names[:at]).count(name) for at, name in enumerate(names)]
-    return [f"{name} {count + 1}" if count else name for name, count in zip(names, counts, strict=True)]
 
 
 def _sites(segment: Segment) -> set[str]:

@@ -36,6 +36,7 @@ class Cores:
     mine: list[NeuronCore] = field(init=False)
     group: Group = field(init=False)
     trace_path: str | None = None  # of a file for what ran when
+    maps_path: str | None = None  # and of one for what each did
     notes: dict[str, Any] = field(default_factory=dict)  # what a program found of the host; rank 0's are reported
 
     def __post_init__(self) -> None:

@@ -14,6 +14,7 @@ from meshrt.options import AtLeast, AtMost, Choices, Shown
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
 from meshrt.ranks.control import Control
+from meshrt.ranks.devicemaps import check_maps
 from meshrt.ranks.files import check_target
 from meshrt.ranks.trace import begin_trace, write_trace
 
@@ -28,14 +29,18 @@ def open_machine(
     cores: Annotated[int | None, "Shared by the ranks.  [default: the program's own]", AtLeast(1), AtMost(65_536)
         ] = None,
     device: Annotated[str | NeuronDevice, "", Choices(tuple(NEURON_PRESETS))] = "trn1",
+    maps: Annotated[str | None, "Write what each core and its link did, for `meshrt show`.", Shown("FILE.npz")] = None,
     trace: Annotated[str | None, "Write what ran when, for a trace viewer such as Perfetto.", Shown("PATH")] = None,
     sbuf_bytes: Annotated[int | None, "Of a partition of SBUF.  [default: device's]", AtLeast(1)] = None,
 ) -> Cores:  # fmt: skip
     """This rank's NeuronCores. UsageError."""
+    if maps:
+        check_maps(maps)
     if trace:
         check_target("--trace", trace)
     numbers = find_neuron_device(device, sbuf_partition_bytes=sbuf_bytes)
     opened = Cores(cores or default[0], numbers, Control(comm, board, "control"), payload, console)
+    opened.maps_path = maps
     if trace:
         opened.trace_path = trace
         begin_trace(opened.mine)
@@ -54,7 +59,7 @@ def with_memory(settings: Mapping[str, Any], nbytes: int) -> dict[str, Any]:
 
 
 def gather(cores: Cores) -> Measured | None:
-    """All that was measured at rank 0, None at the others; the trace as well, if one is kept."""
+    """All that was measured at rank 0, None at the others; the trace and the maps as well, if they are kept."""
     if cores.trace_path:
         write_trace(cores.control, cores.mine, cores.trace_path)
     return report.gather(cores)

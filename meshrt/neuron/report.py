@@ -12,9 +12,24 @@ from meshrt.neuron.core import NeuronCore
 from meshrt.neuron.cores import Cores
 from meshrt.neuron.device import NeuronDevice
 from meshrt.neuron.engines import COUNTS, Phase
+from meshrt.ranks.devicemaps import Stretch, write_device_maps
 from meshrt.units import short, size
 
 ENGINES = ("tensor", "vector", "scalar", "gpsimd", "dma")
+# What a map shows, its unit, and the counter that it adds up to ("sum") or has as its largest number ("max").
+MAPS = {
+    "link_bytes": ("bytes", "that each NeuronCore sent to others", "sum link_bytes.total, max link_bytes.max"),
+    "memory": ("bytes", "the most that each held in HBM", "max memory_bytes.max"),
+    "sbuf": ("bytes", "the most that each held in SBUF", "max sbuf_bytes.max"),
+    "psum": ("bytes", "the most that each held in PSUM", "max psum_bytes.max"),
+    "macs": ("MACs", "of each NeuronCore", "sum macs"),
+    "hbm_read": ("bytes", "each read from HBM", "sum hbm_bytes.read"),
+    "hbm_written": ("bytes", "each wrote to HBM", "sum hbm_bytes.written"),
+    "spill_saved": ("bytes", "that each saved from SBUF", "sum spill_bytes.saved"),
+    "spill_reloaded": ("bytes", "that each loaded again", "sum spill_bytes.reloaded"),
+    "busy": ("seconds", "in which each tensor engine worked", "sum engines.tensor.busy_seconds"),
+    **{f"{name}_busy": ("seconds", f"of {name}, the same", f"sum engines.{name}.busy_seconds") for name in ENGINES[1:]},
+}
 
 
 def summaries(core: NeuronCore) -> list[dict[str, Any]]:
@@ -100,6 +115,8 @@ def gather(cores: Cores) -> Measured | None:
     messages, nbytes = (sum(sent[at] for _, sent in shares) for at in (0, 1))
     stretches = [[of_core[at] for of_core in of_cores] for at in range(len(of_cores[0]))]
     measured = [combine(parts, cores.device) for parts in stretches]
+    if cores.maps_path:
+        _write_maps(cores, cores.maps_path, stretches)
     with_energy(
         measured[0], measured[1:], partial(_counts, cores=cores.count), partial(_loads, device=cores.device)
     )  # fmt: skip
@@ -109,6 +126,27 @@ def gather(cores: Cores) -> Measured | None:
     ]
     host = {**cores.notes, "ranks": len(shares), "messages": messages, "bytes": nbytes}
     return Measured(asdict(cores.device), (cores.count, 1), measured[0], phases, host)
+
+
+def _write_maps(cores: Cores, path: str, stretches: Sequence[Sequence[Mapping[str, Any]]]) -> None:
+    """What each core did."""
+    partitions = cores.device.partitions
+
+    def numbers(parts: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+        same = ("link_bytes", "macs", "hbm_read", "hbm_written", "spill_saved", "spill_reloaded")
+        counts = {name: [part["counts"][name] for part in parts] for name in same}
+        for name, buffer, times in (("memory", "hbm", 1), ("sbuf", "sbuf", partitions), ("psum", "psum", partitions)):
+            counts[name] = [part["peaks"][buffer] * times for part in parts]
+        for name, engine in (("busy", "tensor"), *((f"{engine}_busy", engine) for engine in ENGINES[1:])):
+            counts[name] = [part["busy"][engine] for part in parts]
+        return counts
+
+    named = [
+        (str(parts[0]["name"]), Stretch(max(part["end"] - part["begin"] for part in parts), False, numbers(parts)))
+        for parts in stretches
+    ]
+    sbuf, hbm = cores.device.partitions * cores.device.sbuf_partition_bytes, cores.device.hbm_bytes
+    write_device_maps(path, "NeuronCore", cores.device.name, {"memory": hbm, "sbuf": sbuf}, MAPS, named)
 
 
 def title(report: dict[str, Any]) -> str:

@@ -1,12 +1,15 @@
 """What a run says while it runs: text as it comes, and progress on a terminal. Only rank 0 has a voice."""
 
 import os
+import shutil
 import sys
 from dataclasses import field
 from time import monotonic
 from typing import Protocol
 
 from meshrt.records import dataclass
+
+SAVE, BACK = "\x1b7", "\x1b8"  # the place of the cursor: DECSC, DECRC
 
 
 class Turns(Protocol):
@@ -33,6 +36,7 @@ class Console:
     notes: bool = True
     since: float = field(default_factory=monotonic)
     drawn: bool = False
+    column: int = 0  # of the terminal, where the text so far ends
     turns: Turns | None = None
 
     def text(self, piece: str) -> None:
@@ -41,26 +45,37 @@ class Console:
         if self.loud:
             sys.stdout.write(piece)
             sys.stdout.flush()
+            self.column = len(piece.rpartition("\n")[2]) + (0 if "\n" in piece else self.column)
 
     def note(self, line: str) -> None:
         """Print a line that is no part of an answer."""
         self.clear()
         if self.loud and self.notes:
             print(line, file=sys.stderr if self.alone else sys.stdout, flush=True)
+            self.column = 0
 
     def progress(self, title: str, done: int, total: int) -> None:
-        """Draw a bar, if there is a terminal and the work has taken half a second already."""
+        """Draw a bar, if there is a terminal and the work has taken half a second already; behind the text of an open
+        line, which it must not wipe, if there is room.
+        """
         if not self.terminal or monotonic() - self.since < 0.5:
             return
         filled = 30 * done // max(total, 1)
-        sys.stderr.write(f"\r{title} [{'#' * filled}{'.' * (30 - filled)}] {done}/{total}")
+        bar = f"{title} [{'#' * filled}{'.' * (30 - filled)}] {done}/{total}"
+        if self.column:
+            width = shutil.get_terminal_size().columns
+            self.clear()
+            if self.column % width + len(bar) + 3 > width:
+                return
+            bar = f"{SAVE}  {bar}"
+        sys.stderr.write(f"\r{bar}" if not self.column else bar)
         sys.stderr.flush()
         self.drawn = True
 
     def clear(self) -> None:
         """Wipe the bar."""
         if self.drawn:
-            sys.stderr.write("\r\x1b[K")
+            sys.stderr.write(f"{BACK if self.column else chr(13)}\x1b[K")
             sys.stderr.flush()
             self.drawn = False
 

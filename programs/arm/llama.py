@@ -95,8 +95,10 @@ def run(
     choice = make_choice(asked, soc.payload, config.eos_token_ids)
     shared.check(asked, soc.payload, config.layers)
     shared.check_trace(asked, soc.trace_path)
+    shared.check_trace(asked, soc.maps_path, "--maps")
     if prompts is not None:
-        kept, positions = "--trace" if soc.trace_path else None, config.max_positions
+        kept = "--trace" if soc.trace_path else "--maps" if soc.maps_path else None
+        positions = config.max_positions
         return one_by_one(soc.control, soc.payload, folder, config.vocab_size, positions, prompts, asked, kept)
     scheme = scheme_of(config, bits, group, symmetric, head_bits, activations)
     config = config if layers is None else replace(config, layers=layers)

@@ -147,6 +147,7 @@ def write(gpus: Gpus, arguments: Mapping[str, Any]) -> Text:
     choice = make_choice(asked, gpus.payload, family.stop)
     shared.check(asked, gpus.payload, len(family.layers))
     shared.check_trace(asked, gpus.trace_path)
+    shared.check_trace(asked, gpus.maps_path, "--maps")
     source = open_weights(gpus, folder, family)
     family = shaped(gpus, quantized_by_shape(gpus, family, how), how.ratio, asked.layers)
     hold, mixing = hold_of(family, how), mixing_of(gpus, family, how)

@@ -82,8 +82,10 @@ def run(
     choice = make_choice(asked, cores.payload, config.eos_token_ids)
     shared.check(asked, cores.payload, config.layers)
     shared.check_trace(asked, cores.trace_path)
+    shared.check_trace(asked, cores.maps_path, "--maps")
     if prompts is not None:
-        kept, positions = "--trace" if cores.trace_path else None, config.max_positions
+        kept = "--trace" if cores.trace_path else "--maps" if cores.maps_path else None
+        positions = config.max_positions
         return one_by_one(cores.control, cores.payload, folder, config.vocab_size, positions, prompts, asked, kept)
     config = compressing.compressed_by_shape(config, cores.payload, ratio, block)
     config = quantized_by_shape(config, cores.payload, bits, group, symmetric, None, None)

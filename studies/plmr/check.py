@@ -122,7 +122,7 @@ def check(
             raise UsageError(f"--steps {subject.steps} at N = {n} is no positive number")
     boundless = replace(device, route_entries=None, core_memory=None)
     jobs = [
-        Job(subject.source, (n, n), machine, subject.arguments(n, tile))
+        Job(subject.source, (n, n), machine, subject.arguments(n, tile), advised=True)
         for machine in (boundless, device)
         for subject in subjects
         for n in sizes

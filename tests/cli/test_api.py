@@ -192,6 +192,9 @@ def test_a_sweep_goes_past_a_limit_and_not_past_a_mistake() -> None:
     assert small.refused is None and small["macs"] == 16**3
     assert large.refused is not None and "'A' asks for" in large.refused and large.arguments["m"] == 100_000
     assert "refused" in str(large) and "refused" in large._repr_html_()
+    (full,) = meshrt.sweep("gemm", mesh=[(4, 4)], m=1000, k=64, n=64, payload=False)
+    line = meshrt.fit("gemm", mesh=(4, 4), m=1000, k=64, n=64).line()
+    assert full.refused is not None and full.refused.endswith(f"; {line}") and line.endswith("--mesh 5x5 would do")
     with pytest.raises(UsageError, match="--m is 0"):
         meshrt.sweep("gemm", m=[16, 0])
 

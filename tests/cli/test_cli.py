@@ -282,3 +282,8 @@ def test_every_command_has_its_file_and_every_file_its_command():
     assert parts <= files and files - parts == set(COMMANDS.values())
     for name in COMMANDS:
         assert cli.get_command(click.Context(cli), name).name == name  # as usage lines have it
+
+
+def test_an_answer_is_printed_once_also_a_short_one(run_meshrt: Run) -> None:
+    out = run_meshrt("run", "llama-tiny", "--max-new-tokens", "2").stdout
+    assert out.startswith("Once upon a time, a\n") and "text:" not in out

@@ -174,6 +174,15 @@ def test_no_number_is_cut_and_words_stay_whole(data: st.DataObject, width: int |
         assert max(map(len, lines), default=0) <= width
 
 
+def test_names_stay_on_a_line_where_a_table_is_parted_all_the_same() -> None:
+    name, numbers = "memory of 48.0 KiB", [f"{n} KiB" for n in range(100, 109)]
+    header = ["", *(f"phase {n}" for n in range(9))]
+    lines = [*laid_out(header, [[name, *numbers]], [False, *[True] * 9], Screen(60))]
+    parts = [line for line in lines if line.startswith(name)]
+    assert len(parts) == 3 and max(map(len, lines)) <= 60
+    assert [number for line in parts for number in re.findall(r"\d+ KiB", line.removeprefix(name))] == numbers
+
+
 def test_values_are_whole_where_programs_read_them(capsys: pytest.CaptureFixture[str]) -> None:
     parts: list[Any] = ["a title", Grid(["", "size"], [["x", Cell(318259, "310.8 KiB")], ["y|z", 1234]], "of it")]
     put(parts, "json")

@@ -8,7 +8,12 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
+from make_gallery import PICTURES, draw_links
+from PIL import Image
+
+from meshrt.studies.heat import COLOURS
 
 ROOT = Path(__file__).parents[2]
 
@@ -17,7 +22,12 @@ def test_every_page_of_the_documentation_has_its_place() -> None:
     named = set(re.findall(r"[\w/]+\.md", (ROOT / "mkdocs.yml").read_text()))
     docs = ROOT / "docs"
     there = {str(path.relative_to(docs)) for path in docs.rglob("*.md") if path.parent.name != "decisions"}
-    assert named == there | {"decisions/README.md"}
+    assert named == there | {"decisions/README.md", "index.md"}
+
+
+def there(site: Path, link: str) -> bool:
+    """Is there what a link of the first page leads to? Some lead to what lies beside docs/ in a checkout alone."""
+    return (site / link).exists() or (ROOT / link).is_file()
 
 
 # Whoever runs the tests need not have what builds the site: that its pages are all named is tested without.
@@ -27,6 +37,9 @@ def test_the_pages_are_built(tmp_path: Path) -> None:
     finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert finished.returncode == 0, finished.stderr
     assert "meshrt" in (tmp_path / "site" / "start" / "index.html").read_text()
+    first = (tmp_path / "site" / "index.html").read_text()
+    assert "A mesh emulator" in first and 'href="start/"' in first and 'href="docs/' not in first
+    assert not [link for link in re.findall(r'<a href="([a-z][^":#]*)"', first) if not there(tmp_path / "site", link)]
     step = "examples/tutorial/1_shift.py"
     assert f'href="../{step}"' in (tmp_path / "site" / "tutorial" / "index.html").read_text()
     assert (tmp_path / "site" / step).read_text() == (ROOT / step).read_text()
@@ -35,3 +48,23 @@ def test_the_pages_are_built(tmp_path: Path) -> None:
 def test_public_ci_runs_the_command_of_the_house() -> None:
     workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
     assert "- run: .ci/run" in workflow and (ROOT / ".ci" / "run").is_file()
+
+
+def test_every_picture_is_made_by_the_script_and_shown() -> None:
+    docs = ROOT / "docs"
+    there = {path.name for path in (docs / "pictures").iterdir()}
+    shown = {name for page in docs.rglob("*.md") for name in re.findall(r"\(pictures/([^)]+)\)", page.read_text())}
+    assert there == shown == {f"{name}.png" for name in PICTURES}
+
+
+def test_a_picture_of_the_gallery_is_what_the_script_makes_of_it(tmp_path: Path) -> None:
+    """Of each colour as much of it: where letters stand is matplotlib's affair."""
+    draw_links("rowsum", tmp_path, tmp_path)
+
+    def shares(folder: Path) -> np.ndarray:
+        pixels = np.asarray(Image.open(folder / "rowsum.png").convert("RGB")).reshape(-1, 3)
+        colours = [tuple(bytes.fromhex(colour[1:])) for colour in COLOURS]
+        return np.array([(pixels == colour).all(axis=1).mean() for colour in colours])
+
+    made, kept = shares(tmp_path), shares(ROOT / "docs" / "pictures")
+    assert kept.max() > 0.2 and np.allclose(made, kept, atol=0.03), "python tests/make_gallery.py rowsum"

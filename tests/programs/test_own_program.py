@@ -78,13 +78,22 @@ def test_an_exception_is_shown_with_the_users_line_first(where: str, ranks: int,
 
 
 def test_sizes_that_do_not_fit_are_told_with_the_shapes(own: Own) -> None:
-    source = HEAD + "def run(block):\n    a, b = (np.ones((1, 4, *one)) for one in ((4, 8), (9, 8)))\n"
-    done = own(source + "    c = block.matmul(a, b)\n")
+    source = HEAD + "def run(block):\n    a, c = np.ones((1, 4, 8, 8)), np.ones((1, 4, 3, 3))\n"
+    done = own(source + "    block.matmul(a, a, c)\n")
     assert done.code == 1
     first, line, shapes, inside = done.stderr.splitlines()
     assert first.startswith("meshrt: error: mine.py, line 7: ")
-    assert (line, shapes) == ("    c = block.matmul(a, b)", "  with a float64 [1, 4, 4, 8], b float64 [1, 4, 9, 8]")
-    assert re.fullmatch(r"  raised in meshrt/mesh/products.py, line \d+, in _by_blas", inside)
+    assert (line, shapes) == ("    block.matmul(a, a, c)", "  with a float64 [1, 4, 8, 8], c float64 [1, 4, 3, 3]")
+    assert re.fullmatch(r"  raised in meshrt/mesh/computing.py, line \d+, in matmul", inside)
+
+
+def test_sides_of_tiles_that_do_not_fit_are_told(own: Own) -> None:
+    source = HEAD + "def run(block):\n    a, b = (np.ones((1, 4, *one)) for one in ((4, 8), (9, 8)))\n"
+    done = own(source + "    c = block.matmul(a, b)\n")
+    assert done.code == 2 and done.stderr == (
+        "meshrt: error: a product of tiles [4, 8] and [9, 8] at each core: the first has 8 columns, the second 9 rows"
+        " (mine.py, line 7)\n"
+    )
 
 
 def test_what_meshrt_cannot_have_foreseen_may_be_its_bug(own: Own) -> None:

@@ -277,6 +277,7 @@ def test_a_refused_run_is_told_and_holds_no_bound(comm):
     assert breaks(found) == "M"
     assert [*found.refused] == [24]
     assert "the limit is 3000" in found.refused[24]
+    assert found.refused[24].endswith("; --mesh 28x28 would do"), "as `meshrt fit` ends"
     assert found.values["memory"][24] > 3000, "what it would have taken is measured without limits"
     assert found.values["cycles"][24] is None
     lines = plmr.expected([found], expect.parse(["hops=2"], [*plmr.METRICS]))

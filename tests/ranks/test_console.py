@@ -1,0 +1,79 @@
+"""Text and progress on one terminal: a bar wipes no text, and leaves none of itself."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+
+import pytest
+
+from meshrt.ranks.console import Console
+
+WIDTH = 60
+
+
+def screen(written: str) -> list[str]:
+    """The lines of a terminal of WIDTH columns after what was written to it."""
+    rows: list[list[str]] = [[]]
+    y = x = 0
+    kept = (0, 0)
+    for part in re.findall(r"\x1b7|\x1b8|\x1b\[K|.|\n", written, re.DOTALL):
+        if part == "\x1b7":
+            kept = y, x
+        elif part == "\x1b8":
+            y, x = kept
+        elif part == "\x1b[K":
+            rows[y] = rows[y][:x]
+        elif part == "\r":
+            x = 0
+        else:
+            if part == "\n" or x == WIDTH:
+                y, x = y + 1, 0
+                rows += [[]] * (len(rows) == y)
+            if part != "\n":
+                rows[y] = [*rows[y][:x], *" " * (x - len(rows[y])), part, *rows[y][x + 1 :]]
+                x += 1
+    return ["".join(row) for row in rows]
+
+
+@contextmanager
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
+    """What both streams write."""
+    written = io.StringIO()
+    monkeypatch.setenv("COLUMNS", str(WIDTH))
+    with redirect_stdout(written), redirect_stderr(written):
+        yield written
+
+
+def test_a_bar_stands_behind_the_text_and_wipes_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    with terminal(monkeypatch) as both:
+        console = Console(loud=True, terminal=True, since=-1.0)
+        console.text("Once")
+        console.progress("decode", 1, 2)
+        bar = f"decode [{'#' * 15}{'.' * 15}] 1/2"
+        assert screen(both.getvalue()) == [f"Once  {bar}"]
+        console.progress("decode", 2, 2)
+        assert screen(both.getvalue()) == [f"Once  decode [{'#' * 30}] 2/2"]
+        console.text(" upon a time")
+        assert screen(both.getvalue()) == ["Once upon a time"]
+        console.progress("decode", 1, 2)  # no room
+        assert screen(both.getvalue()) == ["Once upon a time"]
+        console.text("\n")
+        console.progress("decode", 1, 2)
+        assert screen(both.getvalue()) == ["Once upon a time", bar]
+        console.clear()
+        assert screen(both.getvalue()) == ["Once upon a time", ""]
+
+
+def test_text_of_several_lines_has_the_bar_behind_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    with terminal(monkeypatch) as both:
+        console = Console(loud=True, terminal=True, since=-1.0)
+        for piece in ("x" * (WIDTH + 1), "y"):
+            console.text(piece)
+            console.progress("decode", 1, 2)
+        assert screen(both.getvalue())[1].startswith("xy  decode [")
+        console.note("a line")
+        console.progress("decode", 0, 2)
+        assert screen(both.getvalue())[:3] == ["x" * WIDTH, "xya line", f"decode [{'.' * 30}] 0/2"]
