@@ -59,7 +59,7 @@ def test_the_way_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     for name, message in (
         ("tiny.gguf", r"is a GGUF file: `meshrt import tiny.gguf --out FOLDER`"),
         ("Qwen/Qwen3-4B", r"in the Hugging Face cache, .*cache, .*`hf download Qwen/Qwen3-4B`"),
-        ("absent.gguf", "packaged: "),
+        ("absent.gguf", "there is no such file; `meshrt import` makes a folder of a GGUF file"),
         ("../outside", "packaged: "),
         ("a/b/c", "packaged: "),
     ):
