@@ -1,9 +1,9 @@
 """A model of the host's time, from runs on this machine: per rank, tick, message, packet, byte and product.
 
-The work is MeshGEMM's loop without its matrices: both tiles of every core go round their rings and are multiplied at
-every step (`meshrt run shift --axis both --multiply`). The processor seconds of whole jobs are told by counts of their
-reports, each with a price that is not negative; the prices are found on some sizes and tried on others. What more nodes
-would bring is then made of the same prices, and of a network that is assumed: nothing of it was measured.
+The work is what MeshGEMM moves, without its matrices: both tiles of every core go round their rings and are multiplied
+at every step (`meshrt run shift --axis both --multiply`). The processor seconds of whole jobs are told by counts of
+their reports, each with a price that is not negative; the prices are found on some sizes and tried on others. What more
+nodes would bring is then made of the same prices, and of a network that is assumed: nothing of it was measured.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -38,7 +38,7 @@ FITTED = (
     Size(8, 2, 5000, 1), Size(8, 16, 20000, 1), Size(8, 2, 5000, 2), Size(8, 8, 5000, 4), Size(8, 16, 2000, 8),
     Size(32, 8, 3000, 1), Size(32, 2, 4000, 2), Size(32, 32, 1000, 2), Size(32, 2, 2000, 4), Size(32, 16, 1000, 8),
     Size(128, 2, 500, 1), Size(128, 16, 200, 1), Size(128, 8, 400, 2), Size(128, 2, 500, 4), Size(128, 8, 200, 8),
-    Size(360, 3, 6, 1), Size(360, 2, 60, 1), Size(360, 8, 30, 2), Size(360, 3, 60, 4),
+    Size(360, 3, 100, 1), Size(360, 2, 3, 2), Size(360, 8, 30, 2), Size(360, 3, 60, 4), Size(600, 2, 2, 1),
 )  # fmt: skip
 HELD = (
     Size(16, 4, 5000, 1), Size(16, 8, 4000, 4), Size(64, 3, 1000, 2), Size(64, 16, 500, 4), Size(64, 4, 800, 8),
@@ -162,8 +162,8 @@ def projected(prices: Prices, size: Size, nodes: int, network: Network) -> Proje
 
 WAFER = Size(720, 3, 720, 1)
 WORKS = {
-    "MeshGEMM's loop on a wafer, 720 x 720 cores, 720 steps": WAFER,
-    "the same on 100 wafers as one mesh, 7,200 x 7,200 cores": Size(7200, 3, 720, 1),
+    "two tiles a core round a wafer, 720 x 720 cores, 720 steps": WAFER,
+    "100 wafers as one mesh, 7,200 x 7,200 cores, 720 steps": Size(7200, 3, 720, 1),
 }
 NODES = (1, 10, 100, 1000)
 
