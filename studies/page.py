@@ -43,9 +43,11 @@ th:first-child{position:sticky;left:0;background:Canvas}
 pre{overflow-x:auto;padding:.6rem;border:1px solid var(--line)}
 .bar{background:var(--bar);height:1rem;min-width:1px;print-color-adjust:exact;-webkit-print-color-adjust:exact}
 .steps{width:100%}.steps .text{text-align:left;width:60%}.steps td.when{min-width:3rem;width:15%}
-@media (max-width:40rem){.steps tr{display:grid;grid-template-columns:2fr 2fr 1fr 2fr}
-.steps th,.steps td{border:0}.steps tr{border-bottom:1px solid var(--line)}.steps th.when{display:none}
-.steps .text,.steps .when{grid-column:1/5;width:auto;text-align:left}}
+@media (max-width:40rem){.steps,.steps thead,.steps tbody{display:block}.steps th,.steps td{border:0}
+.steps tr{display:grid;grid-template-columns:repeat(3,minmax(0,1fr));grid-auto-flow:dense}
+.steps tr{border-bottom:1px solid var(--line)}
+.steps tr>:nth-child(4){text-align:left;white-space:normal}.steps .text{grid-column:1/4;width:auto}
+.steps tr .when{grid-column:2/4;width:auto}}
 .maps{display:flex;flex-wrap:wrap;gap:1.5rem}figure{margin:0;flex:1 1 18rem;max-width:34rem;break-inside:avoid}
 figure img{width:100%;image-rendering:pixelated;border:1px solid var(--line);touch-action:none}
 output{display:block;min-height:1.5em;font-weight:600}figcaption{font-size:.9rem}

@@ -23,7 +23,7 @@ RULE = (
     " they were most."
 )
 NEVER = "The trace has no phases."
-HOW = "run it with --trace FILE and --html FILE and it has them"
+HOW = "run it again with --trace FILE and --html FILE"
 
 
 def steps_of(report: Mapping[str, Any], trace: RunTrace | None) -> str:
@@ -121,8 +121,10 @@ def kinds_of_path(report: Mapping[str, Any], trace: RunTrace | None) -> Rows | N
 
 def timeline_of(report: Mapping[str, Any], trace: RunTrace | None) -> tuple[str, Rows | None]:
     """What the timeline in short is, in words, and who was at what for which part of the time, if it is there."""
-    if trace is None or not trace.lanes:
-        return f"There is no timeline: {HOW}.", None
+    if trace is None:
+        return f"A report has no timeline: {HOW}.", None
+    if not trace.lanes:
+        return "There is nothing on its timeline.", None
     if "runs" in report:
         return "The trace is that of the last of several runs: there is none of all of them.", None
     machine, path = report["machine"], report["measured"]["critical_path"]

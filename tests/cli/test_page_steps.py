@@ -32,7 +32,7 @@ def numbers(text: str) -> list[float]:
 @pytest.mark.mpi(ranks=[1, 2])
 def test_the_steps_on_a_page_add_up_to_the_run_on_any_ranks(tmp_path: Path, comm: Any) -> None:
     folder, program = Path(comm.bcast(str(tmp_path))), load_program("llama")
-    settings = {"mesh": "6x4", "core_memory": 200_000}
+    settings: dict[str, Any] = {"mesh": "6x4", "core_memory": 200_000}
     report = emulate(comm, Board.alone(), program, TINY, trace=str(folder / "a.json"), **settings)
     if comm.rank:
         return
@@ -108,6 +108,7 @@ def test_engines_side_by_side_have_their_own_shares(tmp_path: Path) -> None:
     file.write_text('{"traceEvents": [], "displayTimeUnit": "ns"}')
     empty = read_trace(str(file))
     assert empty is not None and not empty.lanes
+    assert timeline_of({}, empty) == ("There is nothing on its timeline.", None)
     assert read_trace("/dev/null") is None
     file.write_text('a table\n{"traceEvents": [{"name": ')
     assert read_trace(str(file)) is None
@@ -116,7 +117,7 @@ def test_engines_side_by_side_have_their_own_shares(tmp_path: Path) -> None:
 def test_cores_of_several_meshes_are_told_with_theirs(tmp_path: Path) -> None:
     file = tmp_path / "trace.json"
     options = {**TINY, "decode_mesh": "4x4", "layers": 1}
-    settings = {"mesh": "6x4", "core_memory": 300_000, "trace": str(file)}
+    settings: dict[str, Any] = {"mesh": "6x4", "core_memory": 300_000, "trace": str(file)}
     report = emulate(Alone(), Board.alone(), load_program("llama"), options, **settings)
     assert report is not None
     text = steps_of(report, read_trace(str(file)))
@@ -128,7 +129,7 @@ def test_cores_of_several_meshes_are_told_with_theirs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("machine", "row"),
-    [("gpu", "matmul"), ("arm", "fork and join"), pytest.param("neuron", "dma load", marks=pytest.mark.all)],
+    [("gpu", "matmul"), ("arm", "fork and join"), ("neuron", "dma load")],
 )
 def test_other_machines_have_a_timeline_and_no_steps(machine: str, row: str, tmp_path: Path) -> None:
     file = tmp_path / "trace.json"
@@ -154,7 +155,7 @@ def test_a_page_of_a_traced_run_has_the_steps_and_one_of_a_report_says_how(tmp_p
     text = read_page(page).text
     assert "Step by step" in text and "the mean of the 6 of the trace" in text and "--trace FILE" not in text
     meshrt(*words, "--trace", "/dev/null", "--html", page)
-    assert "run it with --trace FILE and --html FILE" in read_page(page).text
+    assert "run it again with --trace FILE and --html FILE" in read_page(page).text
     meshrt("html", run, "--to", page)
     assert "Step by step" not in read_page(page).text
-    assert read_page(page).text.count("run it with --trace FILE and --html FILE") == 2
+    assert read_page(page).text.count("run it again with --trace FILE and --html FILE") == 2
