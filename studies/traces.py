@@ -80,6 +80,7 @@ def _enter(trace: RunTrace, event: Mapping[str, Any]) -> None:
     device, lane, name, more = event["pid"], event["tid"], event["name"], event.get("args", {})
     begin, spent = (more["begin"], more["cycles"]) if "cycles" in more else (event["ts"], event["dur"])
     if lane == "phases":
+        name = f"{TOTAL} 2" if name == TOTAL else name  # as in the maps
         trace.phases.setdefault(device, []).append(Span(name, begin, begin + spent))
     elif lane == "critical path":
         trace.path.append(Step(name, begin, begin + spent, more))

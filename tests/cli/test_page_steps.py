@@ -94,13 +94,13 @@ def test_engines_side_by_side_have_their_own_shares(tmp_path: Path) -> None:
     file = tmp_path / "trace.json"
     events = [(0, "tensor", 0, 4), (0, "vector", 2, 4), (1, "tensor", 0, 2), (0, "phases", 0, 4), (0, "phases", 4, 6)]
     events += [(1, "phases", 0, 4), (1, "phases", 4, 6), (1, "link 3", 0, 9)]
-    named = [{"name": "matmul" if lane != "phases" else f"at {begin}", "ph": "X", "pid": device, "tid": lane,
-              "ts": begin, "dur": spent} for device, lane, begin, spent in events]  # fmt: skip
+    named = [{"name": "matmul" if lane != "phases" else "total" if begin else "at 0", "ph": "X", "pid": device,
+              "tid": lane, "ts": begin, "dur": spent} for device, lane, begin, spent in events]  # fmt: skip
     file.write_text(json.dumps({"traceEvents": named}))
     trace = read_trace(str(file))
     assert trace is not None and covered(trace.lanes[0]) == 6
     names, found = shares(trace, 10.0)
-    assert names == ["at 0", "at 4", "total"]
+    assert names == ["at 0", "total 2", "total"]
     assert found == {
         "tensor": [6 / 8, 0, 6 / 20], "vector": [2 / 8, 2 / 12, 4 / 20],
         "none of them": [pytest.approx(2 / 8), pytest.approx(10 / 12), pytest.approx(12 / 20)],
