@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from html import escape
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,6 +21,8 @@ from meshrt.roofline import parts_of, rows
 from meshrt.studies.grid import shown
 from meshrt.studies.heat import COLOURS, in_words, levels, pooled
 from meshrt.studies.maps import Picture, RunMaps, picture, there
+from meshrt.studies.steppage import kinds_of_path, steps_of, timeline_of
+from meshrt.studies.traces import RunTrace
 from meshrt.units import of
 
 MOST = 256  # places of a picture along a side: of more cores a place is a square
@@ -40,11 +42,18 @@ th:first-child,td.text{text-align:left}td.text{white-space:normal;overflow-wrap:
 th:first-child{position:sticky;left:0;background:Canvas}
 pre{overflow-x:auto;padding:.6rem;border:1px solid var(--line)}
 .bar{background:var(--bar);height:1rem;min-width:1px;print-color-adjust:exact;-webkit-print-color-adjust:exact}
+.steps{width:100%}.steps .text{text-align:left;width:60%}.steps td.when{min-width:3rem;width:15%}
+@media (max-width:40rem){.steps,.steps thead,.steps tbody{display:block}.steps th,.steps td{border:0}
+.steps tr{display:grid;grid-template-columns:repeat(3,minmax(0,1fr));grid-auto-flow:dense}
+.steps tr{border-bottom:1px solid var(--line)}
+.steps tr>:nth-child(4){text-align:left;white-space:normal}.steps .text{grid-column:1/4;width:auto}
+.steps tr .when{grid-column:2/4;width:auto}}
 .maps{display:flex;flex-wrap:wrap;gap:1.5rem}figure{margin:0;flex:1 1 18rem;max-width:34rem;break-inside:avoid}
 figure img{width:100%;image-rendering:pixelated;border:1px solid var(--line);touch-action:none}
 output{display:block;min-height:1.5em;font-weight:600}figcaption{font-size:.9rem}
 @media print{body{max-width:none;font-size:11pt}output{display:none}pre{white-space:pre-wrap}h2{break-after:avoid}
-table{break-inside:avoid}th:first-child{position:static;background:none}figure{max-width:45%}}
+table{break-inside:avoid}th:first-child{position:static;background:none}figure{max-width:45%}
+.steps{break-inside:auto}tr{break-inside:avoid}}
 """
 POINTER = """
 for(const f of document.querySelectorAll("figure[data-side]")){
@@ -60,10 +69,19 @@ i.addEventListener("pointermove",p);i.addEventListener("pointerdown",p)}
 """
 
 
-def write_page(runs: Sequence[tuple[Mapping[str, Any], RunMaps | None, str | None]]) -> str:
-    """The page of some runs: of each its report, its maps if it has any, and how it was started if that is known."""
-    title = " and ".join(f"{report['program']} on {report['device']['name']}" for report, _, _ in runs)
-    body = "".join(part for run in runs for part in _sections(*run))
+class Shown(NamedTuple):
+    """A run of a page: its report, its maps and its trace if it has any, and how it was started if that is known."""
+
+    report: Mapping[str, Any]
+    maps: RunMaps | None = None
+    trace: RunTrace | None = None
+    command: str | None = None
+
+
+def write_page(runs: Sequence[Shown]) -> str:
+    """The page of some runs."""
+    title = " and ".join(f"{run.report['program']} on {run.report['device']['name']}" for run in runs)
+    body = "".join(part for run in runs for part in _sections(run))
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -72,7 +90,8 @@ def write_page(runs: Sequence[tuple[Mapping[str, Any], RunMaps | None, str | Non
     )
 
 
-def _sections(report: Mapping[str, Any], maps: RunMaps | None, command: str | None) -> Iterator[str]:
+def _sections(run: Shown) -> Iterator[str]:
+    report, maps, trace, command = run
     machine = find_machine(report["machine"])
     yield f"<h1>{escape(machine.title(report))}</h1>"
     yield "<h2>Numbers</h2>"
@@ -83,7 +102,11 @@ def _sections(report: Mapping[str, Any], maps: RunMaps | None, command: str | No
     yield f"<p>{escape(legend(report))}</p>"
     if report["phases"]:
         yield f"<h2>Phases</h2>{_phases(report)}"
-    yield f"<h2>Critical path</h2>{_path(report)}"
+    yield f"<h2>Critical path</h2>{_path(report)}{steps_of(report, trace)}"
+    if (kinds := kinds_of_path(report, trace)) is not None:
+        yield f"<p>The same by what it was, in each phase:</p>{_table(*kinds)}"
+    words, timeline = timeline_of(report, trace)
+    yield f"<h2>Timeline</h2><p>{escape(words)}</p>{'' if timeline is None else _table(*timeline)}"
     whole = Report(report)
     parts = parts_of(whole, str(report["program"]))
     roofs = [[row.name, *row.cells] for row in rows(whole, parts)]

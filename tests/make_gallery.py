@@ -23,9 +23,14 @@ LINKS = {
     "gemm": "gemm --m 64 --k 64 --n 64",
 }
 REPORTS = {"report": (1000, 1000), "report-narrow": (390, 800), "report-dark": (1000, 1000)}  # width, height
+PARTS = {  # of that page: from which title to which, and width, height
+    "report-path": ("Critical path", "Timeline", (1000, 1000)),
+    "report-path-narrow": ("Critical path", "Timeline", (390, 800)),
+    "report-timeline": ("Timeline", "Roofline", (1000, 560)),
+}
 SITE = {"site-start": "start", "site-tutorial": "tutorial", "site-api": "api", "site-narrow": "start"}
 SITE_SIZES = {"site-narrow": (400, 800)}
-PICTURES = (*LINKS, *REPORTS, *SITE)
+PICTURES = (*LINKS, *REPORTS, *PARTS, *SITE)
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -54,6 +59,14 @@ def photograph(page: Path, to: Path, size: tuple[int, int], *options: str) -> No
     Image.open(to).quantize(64).save(to, optimize=True)  # a quarter of the bytes
 
 
+def part_of(page: Path, first: str, last: str) -> Path:
+    """A page with the sections of another from the title `first` on, and before `last`."""
+    text, part = page.read_text(), page.with_name("part.html")
+    begin, end = (text.index(f"<h2>{title}</h2>") for title in (first, last))
+    part.write_text(text[: text.index("<h1>")] + text[begin:end])
+    return part
+
+
 def main(names: list[str]) -> None:
     to = ROOT / "docs" / "pictures"
     to.mkdir(exist_ok=True)
@@ -61,9 +74,13 @@ def main(names: list[str]) -> None:
         folder = Path(temporary)
         for name in LINKS.keys() & set(names):
             draw_links(name, to, folder)
-        if reports := REPORTS.keys() & set(names):
-            meshrt(f"run llama-tiny --max-new-tokens 8 --quiet --maps {folder}/run.npz --html {folder}/run.html")
-            for name in reports:
+        if (REPORTS.keys() | PARTS.keys()) & set(names):
+            files = f"--maps {folder}/run.npz --trace {folder}/trace.json --html {folder}/run.html"
+            meshrt(f"run llama-tiny --max-new-tokens 8 --quiet {files}")
+            for name in PARTS.keys() & set(names):
+                first, last, size = PARTS[name]
+                photograph(part_of(folder / "run.html", first, last), to / f"{name}.png", size)
+            for name in REPORTS.keys() & set(names):
                 dark = ["--blink-settings=preferredColorScheme=0"] if name.endswith("dark") else []
                 photograph(folder / "run.html", to / f"{name}.png", REPORTS[name], *dark)
         if pages := SITE.keys() & set(names):

@@ -14,6 +14,7 @@ def command(reports: tuple[str, ...], to: str | None) -> None:
     """Write a page of one or more reports that --json wrote, with the maps that lie beside them as NAME.npz.
 
     It is one file that asks for nothing from the network: numbers, phases, critical path, maps, arguments, device.
+    What is of a trace, the critical path step by step, is on the page of `meshrt run ... --trace FILE --html FILE`.
 
     \b
     Examples:
@@ -33,7 +34,7 @@ def command(reports: tuple[str, ...], to: str | None) -> None:
     runs = []
     for name in reports:
         report, beside = read_report(name).data, Path(name).with_suffix(".npz")
-        runs.append((report, maps.read_maps(str(beside)) if beside.is_file() else None, None))
+        runs.append(page.Shown(report, maps.read_maps(str(beside)) if beside.is_file() else None))
     text = page.write_page(runs)
     write_file("--to", path, lambda stream: stream.write(text.encode()))
     click.echo(path)

@@ -88,7 +88,7 @@ expect = click.option(
     help="hops<=960,cycles<1e6,decode.stages=4: what the report has to keep, or code 3.",
 )  # fmt: skip
 html = click.option(
-    "--html", metavar="FILE", help="Write a page of the report, with the maps if --maps are kept."
+    "--html", metavar="FILE", help="Write a page of the report, with what --maps and --trace keep."
 )  # fmt: skip
 
 
@@ -178,7 +178,7 @@ def execute(
     if document is not None:
         report.deliver_json(document, json_path)
         if html is not None:
-            _write_page(html, document, settings.get("maps"))
+            _write_page(html, document, settings.get("maps"), settings.get("trace"))
         if not quiet and json_path != "-":
             with redirect_stdout(sys.stderr if text else sys.stdout):
                 print_report(document, form)
@@ -205,15 +205,17 @@ def print_report(document: dict[str, Any], form: str) -> None:
         put([Grid(header, rows)], form)
 
 
-def _write_page(path: str, document: dict[str, Any], maps: str | None) -> None:
+def _write_page(path: str, document: dict[str, Any], maps: str | None, trace: str | None) -> None:
     """The page of a run that is done, with the command line that started it."""
     import shlex
 
     from meshrt.ranks.files import write_file
     from meshrt.studies.maps import read_maps
-    from meshrt.studies.page import write_page
+    from meshrt.studies.page import Shown, write_page
+    from meshrt.studies.traces import read_trace
 
     ranks = document["host"].get("ranks", 1)
     command = shlex.join([*(["mpirun", "-n", str(ranks)] if ranks > 1 else []), "meshrt", *sys.argv[1:]])
-    text = write_page([(document, None if maps is None else read_maps(maps), command)])
+    kept = None if maps is None else read_maps(maps), None if trace is None else read_trace(trace)
+    text = write_page([Shown(document, *kept, command)])
     write_file("--html", path, lambda stream: stream.write(text.encode()))
