@@ -139,7 +139,9 @@ def read_report(path: str) -> Report:
     try:
         text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
         data = json.loads(text)
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read as a report: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} cannot be read as a report: {error}") from error
     if not isinstance(data, dict) or data.get("schema") != SCHEMA or data.get("machine") not in machines():
         raise UsageError(

@@ -152,8 +152,9 @@ def execute(
     from meshrt import report
     from meshrt.emulate import emulate
     from meshrt.errors import UsageError
-    from meshrt.ranks.files import check_target
+    from meshrt.ranks.files import check_apart, check_target
 
+    check_apart({"--json": json_path, "--html": html} | {f"--{one}": settings.get(one) for one in ("trace", "maps")})
     if text and json_path == "-":
         raise UsageError("--text and --json - would share standard output: give --json a file")
     if text and payload == "none":

@@ -1,7 +1,7 @@
 """Files that a run writes: found out before the work whether they can be, and written whole or not at all."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -9,6 +9,20 @@ from typing import BinaryIO
 from meshrt.errors import UsageError
 
 LONGEST_NAME = 240  # bytes of a file's name; systems take 255, some of which go to the temporary name
+
+
+def check_apart(targets: Mapping[str, str | None]) -> None:
+    """UsageError where two options name one file, by option: the later one would take the place of the other."""
+    seen: dict[str, str] = {}
+    for option, path in targets.items():
+        if not path or path == "-" or _is_stream(path):
+            continue  # a stream several may be written to
+        try:
+            other = seen.setdefault(os.path.realpath(path), option)
+        except ValueError:  # check_target tells it
+            continue
+        if other != option:
+            raise UsageError(f"{other} and {option} both name {path}: give each a file of its own")
 
 
 def check_target(option: str, path: str) -> None:

@@ -32,6 +32,10 @@ NINES, IDS = "9" * 5000, ",".join(["7"] * 50_000)
 LINES: dict[str, tuple[list[str], list[str]]] = {
     "mesh without end": (["run", "gemm", "--mesh", f"{NINES}x1"], ["WIDTHxHEIGHT", "left out"]),
     "mesh of other digits": (["run", "gemm", "--mesh", "\u0668x\u0668"], ["\u0668x\u0668", "WIDTHxHEIGHT"]),
+    "one file for two": (["run", "gemm", "--trace", "{d}/a", "--html", "{d}/./a"], ["--html and --trace", "both"]),
+    "one report for two": (["run", "gemm", "--json", "{d}/a.npz", "--maps", "{d}/a.npz"], ["--json and", "both"]),
+    "no name in two": (["run", "gemm", "--json", "a\0", "--html", "a\0"], ["--json", "no name of a file"]),
+    "no report": (["html", "{d}/none.json"], ["cannot be read as a report: No such file"]),
     "mesh of three": (["run", "gemm", "--mesh", "2x2x2"], ["2x2x2", "WIDTHxHEIGHT"]),
     "mesh too long": (["run", "gemm", "--mesh", "1000000000x1", "--device", "ideal"], ["1000000000x1", "1000000"]),
     "mesh too large": (["run", "gemm", "--mesh", "1000000x1000000", "--device", "ideal"], ["1000000 x 1000000", "GiB"]),
