@@ -34,7 +34,7 @@ def open_machine(
     trace: Annotated[str | None, "Write what ran when, for a trace viewer such as Perfetto.", Shown("PATH")] = None,
 ) -> Soc:  # fmt: skip
     """This rank's cores. UsageError."""
-    if maps:
+    if maps is not None:
         check_maps(maps)
     if trace:
         check_target("--trace", trace)

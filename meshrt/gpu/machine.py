@@ -50,7 +50,7 @@ def open_machine(
     trace: Annotated[str | None, "Write what ran when, for a trace viewer such as Perfetto.", Shown("PATH")] = None,
 ) -> Gpus:  # fmt: skip
     """This rank's GPUs. UsageError."""
-    if maps:
+    if maps is not None:
         check_maps(maps)
     if trace:
         check_target("--trace", trace)

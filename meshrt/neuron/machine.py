@@ -34,7 +34,7 @@ def open_machine(
     sbuf_bytes: Annotated[int | None, "Of a partition of SBUF.  [default: device's]", AtLeast(1)] = None,
 ) -> Cores:  # fmt: skip
     """This rank's NeuronCores. UsageError."""
-    if maps:
+    if maps is not None:
         check_maps(maps)
     if trace:
         check_target("--trace", trace)
