@@ -112,7 +112,7 @@ def test_each_prompt_of_a_file_takes_what_it_takes_alone(
     """Text, counts and times, to the bit; the report adds counts and times up, and has the most of peaks."""
     file = written(comm, tmp_path, LINES)
     program, console = load_program("llama", machine), make_console(comm.rank, comm.size, quiet=True, alone=True)
-    asked, settings = {"max_new_tokens": 4, "layers": 2}, ONE_EACH[machine]
+    asked, settings = {"max_new_tokens": 3, "layers": 1}, ONE_EACH[machine]
     whole = emulate(comm, Board.alone(), program, asked | {"prompts": str(file)}, console=console, **settings)
     text = capsys.readouterr().out
     if whole is None:

@@ -142,9 +142,9 @@ def test_packets_that_meet_at_a_longer_way_take_it_one_after_the_other(comm: Any
 def test_ranks_change_nothing(comm: Any) -> None:
     from mpi4py import MPI
 
-    several = run(comm, "llama", (8, 8), "0.05", model="llama-tiny", max_new_tokens=4)
+    several = run(comm, "llama", (6, 6), "0.08", model="llama-tiny", layers=2, max_new_tokens=3)
     if comm.rank == 0:
-        alone = run(MPI.COMM_SELF, "llama", (8, 8), "0.05", model="llama-tiny", max_new_tokens=4)
+        alone = run(MPI.COMM_SELF, "llama", (6, 6), "0.08", model="llama-tiny", layers=2, max_new_tokens=3)
         for report in (several, alone):
             report.pop("host")
         assert json.dumps(several) == json.dumps(alone)

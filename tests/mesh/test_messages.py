@@ -37,14 +37,15 @@ from meshrt.ranks.operations import CALC, NODES, RECEIVE, SEND, Operation, chakr
 from meshrt.studies.maps import read_maps
 
 TINY = {"model": "llama-tiny", "prompt_ids": "1,2,3", "max_new_tokens": 2, "ignore_eos": True, "@core_memory": 300_000}
+SMALL = {**TINY, "prompt_ids": "1,2", "max_new_tokens": 1, "layers": 1, "@mesh": "6x2", "@core_memory": 900_000}
 RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     "gemm": ("gemm", {"m": 20, "k": 33, "n": 17}),
     "gemm by broadcasts": ("gemm", {"m": 20, "k": 33, "n": 17, "algorithm": "allgather"}),
     "a tree, by shape": ("gemv", {"k": 40, "n": 24, "allreduce": "ktree", "@payload": False}),
     "KV cache": ("kvcache", {"tokens": 9}),
     "LLaMA": ("llama", TINY),
-    "exchanges": ("llama", {**TINY, "system": "t10", "layers": 1, "max_new_tokens": 1}),
-    "exchanges along lines": ("llama", {**TINY, "system": "ladder", "layers": 1, "max_new_tokens": 1}),
+    "exchanges": ("llama", {**SMALL, "system": "t10"}),
+    "exchanges along lines": ("llama", {**SMALL, "system": "ladder"}),
 }
 # Lines of a schedule, as txt2bin.re of LogGOPSim takes them; blanks are free there.
 CALC_LINE = re.compile(r"([a-zA-Z]\w*): calc (\d+)")

@@ -32,13 +32,16 @@ from meshrt.ranks.alone import Alone
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
 
+TINY = {
+    "model": "llama-tiny", "layers": 2, "prompt_ids": "1,2,3", "max_new_tokens": 2, "ignore_eos": True,
+    "@core_memory": 300_000,
+}  # fmt: skip
 RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     "gemm": ("gemm", {"m": 20, "k": 33, "n": 17}),
     "a tree, by shape": ("gemv", {"k": 40, "n": 24, "allreduce": "ktree", "@payload": False}),
     "KV cache": ("kvcache", {"tokens": 9}),
-    "LLaMA": ("llama", {"model": "llama-tiny", "prompt_ids": "1,2,3", "max_new_tokens": 2, "ignore_eos": True,
-                        "@core_memory": 200_000}),
-}  # fmt: skip
+    "LLaMA": ("llama", TINY | {"@core_memory": 200_000}),
+}
 Lanes = dict[str, list[tuple[float, float, str]]]
 
 
@@ -85,7 +88,6 @@ def test_steps_of_a_core_add_up_to_the_run_on_any_ranks(name: str, tmp_path: Pat
     ]
 
 
-TINY = {"model": "llama-tiny", "prompt_ids": "1,2,3", "max_new_tokens": 2, "ignore_eos": True, "@core_memory": 300_000}
 PATHS: dict[str, tuple[str, dict[str, Any]]] = {
     "two regions": ("llama", {**TINY, "regions": 2}),
     "two meshes": ("llama", {**TINY, "decode_mesh": "4x4", "layers": 1}),
