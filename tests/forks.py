@@ -6,6 +6,7 @@ the imports are behind it, and the seed of its hashes is that of all. This file 
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import runpy
@@ -23,7 +24,8 @@ from tempfile import TemporaryDirectory
 
 from mpi_jobs import Finished, child_environment
 
-IMPORTED = ("rich.console", "rich.table", "meshrt.commands.run")
+IMPORTED = ("rich.console", "rich.table", "numpy.random", "meshrt.commands.run", "meshrt.studies.grid")
+IMPORTED += ("meshrt.emulate", "meshrt.models.tokenizer", "meshrt.programs.gemm", "meshrt.programs.llama")
 IMPORTED += tuple(f"meshrt.{name}.machine" for name in ("mesh", "neuron", "gpu"))
 IMPORTED += tuple(f"meshrt.programs.{name}.engine" for name in ("mesh", "neuron", "gpu"))
 
@@ -73,6 +75,7 @@ def main() -> None:
     host.prepare_environment()
     for name in IMPORTED:
         import_module(name)
+    gc.freeze()  # a fork that looks through it for garbage, as each does at its end, would get a copy of all of it
     asked, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w", buffering=1)
     for line in asked:
         request = json.loads(line)
