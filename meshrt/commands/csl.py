@@ -96,9 +96,10 @@ def _run_layout(
         for core, numbers in cores.items():
             click.echo(f"{name} ({core}): {' '.join(f'{one:g}' for one in numbers)}")
     width, height = report["mesh"]
+    met = "" if report["bank_conflicts"] is None else f" with {report['bank_conflicts']} bank conflicts"
     click.echo(
         f"{width} x {height} cores, {report['cycles']['max']:,.0f} cycles (modelled, docs/csl.md),"
-        f" {report['tasks']} tasks, {report['operations']} vector operations, {report['wavelets']} wavelets,"
+        f" {report['tasks']} tasks, {report['operations']} vector operations{met}, {report['wavelets']} wavelets,"
         f" {report['hops']} hops, {report['memory_bytes']['max']:,} of {report['memory_bytes']['limit']:,} bytes a core"
     )
 
