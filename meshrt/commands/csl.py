@@ -132,12 +132,12 @@ def _run_folder(
     with TemporaryDirectory(prefix="meshrt-csl-") as made:
 
         def run(seed: int | None, again: bool = False) -> tuple[int, str, list[dict[str, Any]]]:
-            path = Path(made) / f"report-{seed}"
+            path = Path(made) / f"report-{seed}-{again}"
             ran = child.run(words, folder, report=path, seed=seed, exported=bool(seeds), capture=again)
             lines = path.read_text().splitlines() if path.exists() else []
             return ran.returncode, ran.stderr or "", [json.loads(line) for line in lines]
 
-        def other(seed: int) -> Outcome:
+        def other(seed: int | None) -> Outcome:
             code, told, runs = run(seed, again=True)
             if code:
                 last = told.strip().splitlines()[-1:] or ["nothing is said"]
@@ -147,7 +147,7 @@ def _run_folder(
         code, _, runs = run(seed)
         document: dict[str, Any] = {"runs": runs}
         if seeds and not code:
-            document["orders"] = compare(outcome(runs), seeds, other)
+            document["orders"] = compare(outcome(runs), seeds, other, repeats=True)
         for one in runs:
             one.pop("exported", None)
     deliver_json(document, json_path)

@@ -26,8 +26,12 @@ def outcome(reports: Sequence[Mapping[str, Any]]) -> Outcome:
     return [dict(one["exported"]) for one in reports], [one["cycles"]["max"] for one in reports]
 
 
-def compare(first: Outcome, seeds: int, run: Callable[[int], Outcome]) -> dict[str, Any]:
-    """What `seeds` other orders change: names whose numbers differ in some core, or how the run ends."""
+def compare(first: Outcome, seeds: int, run: Callable[[int | None], Outcome], repeats: bool = False) -> dict[str, Any]:
+    """What `seeds` other orders change: names whose numbers differ in some core, or how the run ends.
+
+    `repeats`: inputs may be others each time, so what differs with the order as it was is not compared, but `varies`.
+    """
+    varies = _differ(first, run(None)) if repeats else set()
     changed: list[dict[str, Any]] = []
     cycles = [first[1]]
     for seed in range(1, seeds + 1):
@@ -37,17 +41,23 @@ def compare(first: Outcome, seeds: int, run: Callable[[int], Outcome]) -> dict[s
             changed.append({"seed": seed, "names": [], "error": str(error)})
             continue
         cycles.append(found[1])
-        names = {
-            name
-            for one, other in zip(first[0], found[0], strict=False)
-            for name in {*one, *other}
-            if one.get(name) != other.get(name)
-        }
+        names = _differ(first, found) - varies
         if names or len(first[0]) != len(found[0]):
             changed.append({"seed": seed, "names": sorted(names), "error": None})
     totals = [sum(one) for one in cycles]
     took = {"min": min(totals), "max": max(totals)}
-    return {"seeds": seeds, "programs": len(first[0]), "changed": changed, "cycles": took}
+    return {
+        "seeds": seeds, "programs": len(first[0]), "varies": sorted(varies), "changed": changed, "cycles": took,
+    }  # fmt: skip
+
+
+def _differ(first: Outcome, found: Outcome) -> set[str]:
+    return {
+        name
+        for one, other in zip(first[0], found[0], strict=False)
+        for name in {*one, *other}
+        if one.get(name) != other.get(name)
+    }
 
 
 def says(orders: Mapping[str, Any]) -> str:
@@ -57,6 +67,8 @@ def says(orders: Mapping[str, Any]) -> str:
     took = f"{least} cycles" if least == most else f"{least} to {most} cycles"
     if not orders["programs"]:  # of a script
         took = "of which only exit codes are known, as the script stops no program"
+    if orders["varies"]:
+        took += f"; not compared, as each run has others: {', '.join(orders['varies'])}"
     if not changed:
         return f"{count} other orders of ready tasks: nothing that is exported differs, {took}"
     lines = [f"{len(changed)} of {count} other orders of ready tasks change the result, {took}:"]

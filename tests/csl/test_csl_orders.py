@@ -82,6 +82,32 @@ def test_a_script_is_run_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("draw", "varies"), [("np.random.rand(2)", []), ("np.random.default_rng().random(2)", ["same"])]
+)
+def test_what_differs_in_any_run_is_no_race(draw: str, varies: list[str], tmp_path: Path) -> None:
+    """Numbers that a script draws: from NumPy's one row they are the same in all runs, else they are not compared."""
+    write(tmp_path, RACE.replace("TWO", "out[0] * 2"))
+    (tmp_path / "run.py").write_text(f"""import numpy as np
+from cerebras.sdk.runtime.sdkruntimepybind import MemcpyDataType, MemcpyOrder, SdkRuntime
+runner = SdkRuntime("out")
+runner.load()
+runner.run()
+numbers = (60000 * {draw}).astype(np.uint32)
+how = dict(streaming=False, order=MemcpyOrder.ROW_MAJOR, data_type=MemcpyDataType.MEMCPY_16BIT, nonblock=False)
+runner.memcpy_h2d(runner.get_id("same"), numbers, 0, 0, 1, 1, 2, **how)
+runner.launch("main", nonblock=False)
+runner.stop()
+""")
+    (tmp_path / "run.sh").write_text("cslc --arch=wse3 layout.csl --params=width:1 -o out\ncs_python run.py\n")
+    found, error = ran(str(tmp_path), "--seeds", "8", "--json", "-", "--", "bash", "run.sh")
+    assert error is None, error
+    said = json.loads(found.stdout)["orders"]
+    assert said["varies"] == varies
+    assert 0 < len(said["changed"]) < 8
+    assert all(one["names"] == ["out"] for one in said["changed"])
+
+
+@pytest.mark.parametrize(
     ("words", "message"), [(("--seeds", "2", "--seed", "1"), "one of the two"), (("--seeds", "0"), "x>=1")]
 )
 def test_one_message(words: tuple[str, ...], message: str) -> None:
