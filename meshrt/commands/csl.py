@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -25,10 +25,14 @@ def command() -> None:
 @click.option("--launch", multiple=True, metavar="NAME[:N,...]", help="Call an exported function; may be given again.")
 @click.option("--show", multiple=True, metavar="NAME", help="Print an exported array; may be given again.")
 @click.option("--seed", type=int, metavar="N", help="Take ready tasks in any order, by this seed.")
+@click.option(
+    "--seeds", type=click.IntRange(min=1), metavar="N",
+    help="Run N times more, with seeds 1 to N, and say whether the order of ready tasks changes the result.",
+)  # fmt: skip
 @shared.together(shared.json_to("the report"), shared.quiet)
 def run_command(
     path: str, words: tuple[str, ...], params: str, arch: str, launch: tuple[str, ...], show: tuple[str, ...],
-    seed: int | None, json_path: str | None, quiet: bool,
+    seed: int | None, seeds: int | None, json_path: str | None, quiet: bool,
 ) -> None:  # fmt: skip
     """Run a folder's own script, with `cslc` and `cs_python` that it alone sees; or a layout by itself.
 
@@ -45,6 +49,10 @@ def run_command(
     from meshrt.ranks.host import launched_size
 
     where = Path(path)
+    if seeds:
+        shared.refuse_ranks("--seeds are runs one after the other")
+        if seed is not None:
+            raise UsageError(f"--seed {seed} is one order of ready tasks, --seeds are several: one of the two")
     if where.is_file() and where.suffix == ".csl" and not words and launched_size() > 1:
         import sys
 
@@ -65,7 +73,7 @@ def run_command(
     if where.suffix == ".csl":
         if words:
             raise UsageError(f"{path} is a layout and runs by itself: a command is for a folder")
-        _run_layout(where, params, arch, launch, show, seed, json_path, quiet)
+        _run_layout(where, params, arch, launch, show, seed, json_path, quiet, seeds=seeds or 0)
         return
     if not where.is_dir():
         raise UsageError(f"{path} is neither a folder nor a layout (.csl)")
@@ -73,20 +81,21 @@ def run_command(
         raise UsageError("--params, --launch and --show are for a layout (.csl): a folder's script says this itself")
     if not words:
         raise UsageError(f"{path} is a folder: say how it runs, such as: meshrt csl run {path} -- bash commands.sh")
-    _run_folder(where, words, seed, json_path)
+    _run_folder(where, words, seed, json_path, seeds or 0, quiet)
 
 
 def _run_layout(
     layout: object, params: str, arch: str, launch: tuple[str, ...], show: tuple[str, ...], seed: int | None,
-    json_path: str | None, quiet: bool, comm: Intracomm | None = None,
+    json_path: str | None, quiet: bool, comm: Intracomm | None = None, seeds: int = 0,
 ) -> None:  # fmt: skip
     from pathlib import Path
 
     from meshrt.csl.direct import run
+    from meshrt.csl.orders import says
     from meshrt.report import deliver_json
 
     assert isinstance(layout, Path)
-    report, shown = run(layout, params, arch, launch, show, seed, comm)
+    report, shown = run(layout, params, arch, launch, show, seed, comm, seeds)
     if comm is not None and comm.rank:
         return
     deliver_json(report | {"shown": shown}, json_path)
@@ -96,30 +105,56 @@ def _run_layout(
         for core, numbers in cores.items():
             click.echo(f"{name} ({core}): {' '.join(f'{one:g}' for one in numbers)}")
     width, height = report["mesh"]
+    met = "" if report["bank_conflicts"] is None else f" with {report['bank_conflicts']} bank conflicts"
     click.echo(
         f"{width} x {height} cores, {report['cycles']['max']:,.0f} cycles (modelled, docs/csl.md),"
-        f" {report['tasks']} tasks, {report['operations']} vector operations, {report['wavelets']} wavelets,"
+        f" {report['tasks']} tasks, {report['operations']} vector operations{met}, {report['wavelets']} wavelets,"
         f" {report['hops']} hops, {report['memory_bytes']['max']:,} of {report['memory_bytes']['limit']:,} bytes a core"
     )
+    if seeds:
+        click.echo(says(report["orders"]))
 
 
-def _run_folder(folder: object, words: tuple[str, ...], seed: int | None, json_path: str | None) -> None:
+def _run_folder(
+    folder: object, words: tuple[str, ...], seed: int | None, json_path: str | None, seeds: int, quiet: bool
+) -> None:
     import json
     import sys
     from pathlib import Path
     from tempfile import TemporaryDirectory
 
     from meshrt.csl import child
+    from meshrt.csl.orders import Outcome, compare, outcome, says
+    from meshrt.errors import MeshrtError
     from meshrt.report import deliver_json
 
     assert isinstance(folder, Path)
     with TemporaryDirectory(prefix="meshrt-csl-") as made:
-        path = Path(made) / "report"
-        ran = child.run(words, folder, report=path, seed=seed)
-        runs = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    deliver_json({"runs": runs}, json_path)
-    if ran.returncode:
-        sys.exit(ran.returncode)
+
+        def run(seed: int | None, again: bool = False) -> tuple[int, str, list[dict[str, Any]]]:
+            path = Path(made) / f"report-{seed}-{again}"
+            ran = child.run(words, folder, report=path, seed=seed, exported=bool(seeds), capture=again)
+            lines = path.read_text().splitlines() if path.exists() else []
+            return ran.returncode, ran.stderr or "", [json.loads(line) for line in lines]
+
+        def other(seed: int | None) -> Outcome:
+            code, told, runs = run(seed, again=True)
+            if code:
+                last = told.strip().splitlines()[-1:] or ["nothing is said"]
+                raise MeshrtError(f"exit code {code}: {last[0]}")
+            return outcome(runs)
+
+        code, _, runs = run(seed)
+        document: dict[str, Any] = {"runs": runs}
+        if seeds and not code:
+            document["orders"] = compare(outcome(runs), seeds, other, repeats=True)
+        for one in runs:
+            one.pop("exported", None)
+    deliver_json(document, json_path)
+    if code:
+        sys.exit(code)
+    if seeds and not quiet and json_path != "-":
+        click.echo(says(document["orders"]))
 
 
 @command.command("check")

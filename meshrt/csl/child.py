@@ -26,9 +26,12 @@ PACKAGES = ("cerebras", "cerebras/sdk", "cerebras/sdk/runtime", "cerebras/sdk/de
 
 def run(
     command: Sequence[str], folder: Path, *, report: Path | None = None, seed: int | None = None,
-    built: Path | None = None, timeout: float | None = None, capture: bool = False,
+    built: Path | None = None, timeout: float | None = None, capture: bool = False, exported: bool = False,
 ) -> subprocess.CompletedProcess[str]:  # fmt: skip
-    """Run a command in a folder; `built` is touched when cslc has built. subprocess.TimeoutExpired, UsageError."""
+    """Run a command in a folder; `built` is touched when cslc has built, and reports have what is `exported`.
+
+    subprocess.TimeoutExpired, UsageError.
+    """
     with TemporaryDirectory(prefix="meshrt-csl-") as made:
         root = Path(made)
         (root / "bin").mkdir()
@@ -47,7 +50,8 @@ def run(
             "PYTHONPATH": os.pathsep.join(filter(None, paths)),
             "PYTHONDONTWRITEBYTECODE": "1",
         }
-        for name, value in (("MESHRT_CSL_REPORT", report), ("MESHRT_CSL_SEED", seed), ("MESHRT_CSL_BUILT", built)):
+        given = {"REPORT": report, "SEED": seed, "BUILT": built, "EXPORTED": 1 if exported else None}
+        for name, value in ((f"MESHRT_CSL_{word}", value) for word, value in given.items()):
             if value is not None:
                 environment[name] = str(value)
         try:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from meshrt.csl.banks import RULED
 from meshrt.csl.costs import LANES
 from meshrt.csl.errors import NoRoute
 from meshrt.csl.lowered import KIND, KIND_OF, VALUE, Lowered, Missing
@@ -100,7 +101,7 @@ class Machine:
                 data[number if image.arch == "wse2" else image.inputs.get(number, number)] = number
         for kind, index in image.dsrs:
             self.lowered.register(Dsr(kind, index))
-        return [*tasks, LANES[image.arch], *data, *(one for row in kinds for one in row)]
+        return [*tasks, LANES[image.arch], image.arch in RULED, *data, *(one for row in kinds for one in row)]
 
     def _paths(self, wafer: Any) -> tuple[Any, Any]:
         """[core, colour, routers, hops, ends, where these begin] of what a core may send on; the ends."""

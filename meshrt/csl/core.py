@@ -6,6 +6,7 @@ from collections import deque
 from typing import Any
 
 from meshrt.csl import origin
+from meshrt.csl.banks import RULED
 from meshrt.csl.blocks import NEVER
 from meshrt.csl.costs import COSTS
 from meshrt.csl.image import Image
@@ -51,7 +52,8 @@ class Core:
         self.scheduled = False
         self.open = True  # the host's next command may come
         self.commands: deque[tuple[Any, tuple[Any, ...]]] = deque()
-        self.operations = self.taken = self.tasks_run = 0
+        self.operations = self.taken = self.tasks_run = self.conflicts = 0
+        self.banked = image.arch in RULED  # where vectors lie decides what they take
         self.counted_from = 0.0  # where the program's time counter begins
         self.drawn: int | None = None  # the last random number
         self.mapping = False  # within @map

@@ -7,10 +7,12 @@ from typing import Any
 
 from meshrt.csl.cslc import parse_parameters
 from meshrt.csl.errors import CslError
+from meshrt.csl.exported import variable
+from meshrt.csl.orders import Outcome, compare, digests, outcome
 from meshrt.csl.program import build
 from meshrt.csl.report import report_of
-from meshrt.csl.types import Array, Pointer, dtype
-from meshrt.csl.values import FunctionRef, Memory
+from meshrt.csl.types import dtype
+from meshrt.csl.values import FunctionRef
 from meshrt.csl.wafer import Wafer
 
 
@@ -22,8 +24,27 @@ def run(
     shows: tuple[str, ...],
     seed: int | None,
     comm: Any = None,
+    seeds: int = 0,
 ) -> tuple[dict[str, Any], dict[str, dict[str, list[Any]]]]:
-    """The report, and of each name that is to be shown what each core has. CslError, MemoryLimit, NoRoute, Deadlock."""
+    """The report, and of each name that is to be shown what each core has. CslError, MemoryLimit, NoRoute, Deadlock.
+
+    With `seeds`, on one rank, the report has what so many other orders of ready tasks change.
+    """
+    wafer = _launched(layout, parameters, arch, launches, seed, comm)
+    report, shown = report_of(wafer), {name: look(wafer, name) for name in shows}
+    if seeds:
+
+        def again(seed: int | None) -> Outcome:
+            other = _launched(layout, parameters, arch, launches, seed, None)
+            return outcome([report_of(other) | {"exported": digests(other)}])
+
+        report["orders"] = compare(outcome([report | {"exported": digests(wafer)}]), seeds, again)
+    return report, shown
+
+
+def _launched(
+    layout: Path, parameters: str, arch: str, launches: tuple[str, ...], seed: int | None, comm: Any
+) -> Wafer:
     wafer = Wafer(build(layout, parse_parameters(parameters), arch), seed, comm)
     for launch in launches:
         name, _, given = launch.partition(":")
@@ -34,23 +55,17 @@ def run(
         wafer.launch(name, arguments)
         wafer.idle()
     wafer.settle()
-    return report_of(wafer), {name: look(wafer, name) for name in shows}
+    return wafer
 
 
 def look(wafer: Wafer, name: str) -> dict[str, list[Any]]:
     """What cores export by a name: a pointer's whole variable, or a variable."""
     found: dict[str, list[Any]] = {}
     for (x, y), core in wafer.cores.items():
-        one = core.image.exports.get(name)
-        if one is None or isinstance(one.value, FunctionRef):
-            continue
-        if isinstance(one.type, Pointer):
-            at = int(core.m_uint16[int(one.spot.address) // 2]) if isinstance(one.spot, Memory) else int(one.value)
-            kind = one.type.to.element if isinstance(one.type.to, Array) else one.type.to
-        else:
-            at, kind = int(one.spot.address), one.type.element if isinstance(one.type, Array) else one.type
-        nbytes = next((size for address, size, _ in core.image.places if address == at), 0)
-        found[f"{x},{y}"] = core.memory[at : at + nbytes].view(dtype(kind)).tolist()
+        one = variable(core, name)
+        if one is not None:
+            at, nbytes, kind = one
+            found[f"{x},{y}"] = core.memory[at : at + nbytes].view(dtype(kind)).tolist()
     parts = [found] if wafer.block is None else wafer.block.comm.allgather(found)
     shown = {at: part[at] for part in parts for at in part}
     if not shown:

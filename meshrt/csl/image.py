@@ -11,6 +11,7 @@ from meshrt.csl.errors import MemoryLimit, Place
 from meshrt.csl.values import FunctionRef, Val
 
 CORE_BYTES = 48 * 1024
+WORD = 4  # bytes
 
 
 @dataclass(slots=True, eq=False)
@@ -40,9 +41,9 @@ class Image:
     modules: dict[Any, Any] = field(default_factory=dict)
     teardown: dict[int, int] = field(default_factory=dict)  # colour -> its handler's number
 
-    def allocate(self, nbytes: int, name: str, at: Place) -> int:
-        """Room in memory, from an address of 4 bytes. MemoryLimit."""
-        address = -(-self.used // 4) * 4
+    def allocate(self, nbytes: int, name: str, at: Place, aligned: int = WORD) -> int:
+        """Room in memory, from an address that is a multiple of so many bytes. MemoryLimit."""
+        address = -(-self.used // aligned) * aligned
         if address + nbytes > self.limit:
             raise MemoryLimit(
                 f"{at}: {name} takes {nbytes:,} bytes, {self.used:,} are in use and a core has {self.limit:,}:"

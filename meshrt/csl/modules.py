@@ -8,7 +8,8 @@ import numpy as np
 
 from meshrt.csl import nodes as n
 from meshrt.csl.conversions import coerce
-from meshrt.csl.expressions import expression, type_of_node
+from meshrt.csl.expressions import expression, known, type_of_node
+from meshrt.csl.image import WORD
 from meshrt.csl.scope import Scope
 from meshrt.csl.types import BOOL, FLOAT, INT, STRUCT, Array, Callable, dtype, is_number, nbytes
 from meshrt.csl.values import Cell, FunctionRef, Memory, Module, Slot, Val
@@ -81,12 +82,22 @@ def variable(node: n.Declaration, kind: Any, value: Val | None, scope: Scope, na
 
 def _place(node: n.Declaration, kind: Any, value: Any, scope: Scope) -> int:
     image = scope.module.image
-    address: int = image.allocate(nbytes(kind), node.name, scope.at(node.line))
+    address: int = image.allocate(nbytes(kind), node.name, scope.at(node.line), alignment(node, scope))
     if value is not None:
         size = nbytes(kind)
         of = dtype(kind.element if isinstance(kind, Array) else kind)
         image.memory[address : address + size].view(of)[:] = np.asarray(value).astype(of).ravel()
     return address
+
+
+def alignment(node: n.Declaration, scope: Scope) -> int:
+    """What align() says, or a word of 32 bits. CslError."""
+    if node.aligned is None:
+        return WORD
+    found = known(node.aligned, scope, "an alignment").value
+    if not isinstance(found, int | np.integer) or found < 1 or found & (found - 1):
+        raise scope.wrong(node.line, f"align({found}) of {node.name}: a power of two is asked for")
+    return max(WORD, int(found))
 
 
 def initial_value(kind: Any) -> Any:

@@ -129,6 +129,7 @@ class Declaration(Node):
     name: str
     type: Node | None
     value: Node | None
+    aligned: Node | None = None  # bytes that its address is a multiple of
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -44,14 +44,16 @@ def _declaration(r: Reader) -> n.Declaration:
     token = r.next()
     name = r.name(f"a {token.text}")
     kind = type_of(r) if r.take(":") else None
+    aligned = None
     while r.has("align") or r.has("linksection"):
-        r.next()
-        r.want("(", "align")
-        expression(r)
-        r.want(")", "align")
+        word = r.next().text
+        r.want("(", word)
+        said = expression(r)
+        r.want(")", word)
+        aligned = said if word == "align" else aligned
     value = expression(r) if r.take("=") else None
     r.want(";", f"the declaration of {name}")
-    return n.Declaration(token.line, token.text, name, kind, value)
+    return n.Declaration(token.line, token.text, name, kind, value, aligned)
 
 
 def _function(r: Reader) -> n.Function:

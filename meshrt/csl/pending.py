@@ -10,6 +10,7 @@ import numpy as np
 
 from meshrt.csl import origin
 from meshrt.csl.addresses import SIZES, elements
+from meshrt.csl.banks import conflicts
 from meshrt.csl.costs import COSTS, LANES
 from meshrt.csl.operations import Operation, Options
 from meshrt.csl.trains import NO_CHAIN, Chain
@@ -69,6 +70,8 @@ def start(core: Any, of: Operation, operands: tuple[Any, ...], options: Options)
         compute(core, of, target, sources, 0, total)
         lanes = of.lanes if of.lanes < 4 else LANES[core.image.arch]
         cycles = COSTS.bank * total / lanes
+        if core.banked:
+            cycles = float(-(-total // lanes) + clashes(core, of, sources, 0, total, lanes))
         if options.is_async:
             core.t += COSTS.start_async
             core.wafer.at(core.t + cycles, core.effect, (options.activate, options.unblock, core.chain))
@@ -181,7 +184,7 @@ def advance(core: Any, pending: Pending) -> bool:
             given.append(one)
     lanes = max([one.simd for one in (target, *sources) if isinstance(one, Fab)], default=of.lanes)
     lanes = min(lanes, of.lanes) if of.lanes > 1 else 1
-    moves = count / lanes
+    moves = count / lanes + clashes(core, of, sources, pending.done, count, lanes)
     end = begin + moves
     if last > end:
         end, pending.chain = last, last_chain
@@ -206,6 +209,15 @@ def advance(core: Any, pending: Pending) -> bool:
     if pending.done >= pending.total:
         core.finish(pending)
     return True
+
+
+def clashes(core: Any, of: Operation, sources: tuple[Any, ...], begin: int, count: int, lanes: int) -> int:
+    """Steps that take a cycle more, as operands' banks meet; 0 where no rule says so."""
+    if not core.banked:
+        return 0
+    found = conflicts(sources, of.dtype if of.takes is None else of.takes, begin, count, lanes)
+    core.conflicts += found
+    return found
 
 
 def note(core: Any, pending: Pending) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from meshrt.csl.banks import RULED
 from meshrt.csl.router import COLORS
 
 
@@ -15,9 +16,10 @@ def report_of(wafer: Any) -> dict[str, Any]:
             for core in wafer.cores.values()
         ],
         (wafer.counters.wavelets, wafer.counters.hops, wafer.counters.most_hops),
+        sum(core.conflicts for core in wafer.cores.values()),
     )
     parts = [mine] if wafer.block is None else wafer.block.comm.allgather(mine)
-    cores = sorted(core for part, _ in parts for core in part)
+    cores = sorted(core for part, _, _ in parts for core in part)
     times = [core[1] for core in cores]
     last = max(cores, key=lambda core: core[1])  # of equal times the first core
     images = {id(image): image for image in wafer.program.tiles.values()}.values()
@@ -35,9 +37,10 @@ def report_of(wafer: Any) -> dict[str, Any]:
         "cores_used": sum(core[6] for core in cores),
         "tasks": sum(core[2] for core in cores),
         "operations": sum(core[3] for core in cores),
-        "wavelets": sum(counted[0] for _, counted in parts),
-        "hops": sum(counted[1] for _, counted in parts),
-        "max_hops": max(counted[2] for _, counted in parts),
+        "bank_conflicts": sum(met for _, _, met in parts) if wafer.program.arch in RULED else None,
+        "wavelets": sum(counted[0] for _, counted, _ in parts),
+        "hops": sum(counted[1] for _, counted, _ in parts),
+        "max_hops": max(counted[2] for _, counted, _ in parts),
         "route_entries": {"max": _most_entries(wafer), "limit": COLORS},
         "memory_bytes": {"max": max(image.used for image in images), "limit": max(image.limit for image in images)},
     }

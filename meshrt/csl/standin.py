@@ -15,6 +15,7 @@ import numpy as np
 
 from meshrt.csl.errors import CslError
 from meshrt.csl.host import Host
+from meshrt.csl.orders import digests
 from meshrt.csl.program import Program
 
 OPENED: dict[str, Host] = {}  # of this process, for debug_util
@@ -60,8 +61,11 @@ class SdkRuntime:
         if report:
             from meshrt.csl.report import report_of
 
+            told = report_of(self._host.wafer)
+            if os.environ.get("MESHRT_CSL_EXPORTED"):
+                told["exported"] = digests(self._host.wafer)
             with open(report, "a") as out:
-                out.write(json.dumps(report_of(self._host.wafer)) + "\n")
+                out.write(json.dumps(told) + "\n")
 
     def read_symbol(self, x: int, y: int, name: str, dtype: Any = None) -> Any:
         return self._host.read(x, y, name, dtype)

@@ -14,7 +14,7 @@ from meshrt.csl.operations import Options
 from meshrt.csl.trains import Chain
 from meshrt.csl.vectors import Dsr, Fab, Mem
 
-TASKS, COLORS, FIELDS, ARGUMENTS = 128, 32, 21, 4  # as machine.h has them
+TASKS, COLORS, FIELDS, ARGUMENTS = 128, 32, 22, 4  # as machine.h has them
 RUN, POLL = 0, 1
 
 
@@ -66,11 +66,11 @@ class State:
             command = self.of.lowered.function(core.image, function.__name__)
             if len(arguments) > ARGUMENTS:
                 raise Missing
-        self.fields[at, :13] = (core.number, core.x, core.y, self.of.image[id(core.image)], core.open, core.operations,
-                                core.taken, core.tasks_run, core.scheduled, *core.chain, command,
+        self.fields[at, :14] = (core.number, core.x, core.y, self.of.image[id(core.image)], core.open, core.operations,
+                                core.taken, core.tasks_run, core.conflicts, core.scheduled, *core.chain, command,
                                 len(arguments))  # fmt: skip
         for number, one in enumerate(arguments):
-            self.fields[at, 13 + 2 * number : 15 + 2 * number] = self.of.lowered.row(one, core.image)[:2]
+            self.fields[at, 14 + 2 * number : 16 + 2 * number] = self.of.lowered.row(one, core.image)[:2]
         for task in core.blocked:
             self.blocked[at, task] = 1
         for task, since in core.ready.items():
@@ -124,7 +124,8 @@ class State:
         cores, names = self.of.cores, {at: key for key, at in self.of.lowered.registers.items()}
         fields, times = self.fields.tolist(), self.times.tolist()
         for at, core in enumerate(cores):
-            _, _, _, _, is_open, core.operations, core.taken, core.tasks_run, scheduled, hops, stages, *_ = fields[at]
+            is_open, core.operations, core.taken, core.tasks_run, core.conflicts = fields[at][4:9]
+            scheduled, hops, stages = fields[at][9:12]
             core.chain = Chain(hops, stages)
             core.open, core.scheduled = bool(is_open), bool(scheduled)
             core.t, core.counted_from, core.waited = times[at]

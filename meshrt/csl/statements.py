@@ -11,7 +11,7 @@ from meshrt.csl import nodes as n
 from meshrt.csl.conversions import code, coerce
 from meshrt.csl.costs import COSTS
 from meshrt.csl.expressions import expression, place, truth, type_of_node
-from meshrt.csl.modules import initial_value
+from meshrt.csl.modules import alignment, initial_value
 from meshrt.csl.operators import binary
 from meshrt.csl.places import load, store
 from meshrt.csl.scope import Scope
@@ -81,7 +81,7 @@ def _declaration(node: n.Declaration, scope: Scope) -> None:
 
 def _stack(node: n.Declaration, kind: Any, value: Val | None, scope: Scope) -> None:
     """A local array, or a local whose address is taken: at one address, as functions do not call themselves in it."""
-    address = scope.image.allocate(nbytes(kind), node.name, scope.at(node.line))
+    address = scope.image.allocate(nbytes(kind), node.name, scope.at(node.line), alignment(node, scope))
     spot = Val(kind, spot=Memory(address))
     scope.names[node.name] = spot
     if value is not None:

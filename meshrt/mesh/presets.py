@@ -17,8 +17,8 @@ _SOFTWARE = (
     "of both, as the kernels' tiles begin anywhere",
 )
 
-# Of a chunk of four 16-bit numbers: eight banks, of which both operands ask for four, and no bank twice only where they
-# begin four numbers apart. Else it takes two cycles. Tiles begin anywhere, so one of eight places is free.
+# Of a chunk of four 16-bit numbers: one cycle where both operands begin at multiples of 4 bytes and 4 of 8 apart, else
+# two (docs/decisions/018-banks.md). Tiles begin anywhere: of the 4 x 4 pairs of such places two are free.
 _FOUR_OF_EIGHT_BANKS = (1 + 7 * 2) / 8
 
 _ENERGY = (
@@ -77,8 +77,8 @@ WSE2 = Device(
         "mode (@fmach, @faddh and the like 4, @fadds 2, @fmacs none)",
         *_SOFTWARE,
         "chunk_cycles_16: 8 banks of 16-bit words; four numbers of each of two operands at once are one cycle where "
-        "src0 % 8 == (src1 + 4) % 8 (Cerebras SDK documentation, language appendix, SIMD mode), else two: the mean of "
-        "the eight places that a tile can begin at",
+        "both are at multiples of 4 bytes and src0 % 8 == (src1 + 4) % 8 (Cerebras SDK documentation, language "
+        "appendix, SIMD mode), else two: one of eight pairs of places that two tiles can begin at",
         *_ENERGY,
         "software costs what it does on a WSE-3: one stencil program takes the same time in the simulators of both, "
         "16,678 and 16,696 cycles, 42,663 and 42,772",

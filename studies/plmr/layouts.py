@@ -41,7 +41,9 @@ METRICS = {
 def layout(path: str, parameters: str, launches: Sequence[str], arch: str, steps: str, reach: Reach) -> Layout:
     """A layout's file, and what of it follows N. UsageError."""
     file = Path(path)
-    if file.suffix != ".csl":
+    if not file.exists():
+        raise UsageError(f"{path} is not there: a layout (.csl) is asked for")
+    if file.suffix != ".csl" or not file.is_file():
         raise UsageError(f"{path} is no layout (.csl): a folder's own script says sizes itself")
     if not any("{" in text for text in (parameters, *launches)):
         raise UsageError(f"--params {parameters!r} has no {{N}}, so nothing grows: --params width:{{N}}")

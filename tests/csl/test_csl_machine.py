@@ -143,32 +143,46 @@ ROUTES = """
 """
 
 
-def _run(layout: Path, width: int, launches: int = 2) -> Wafer:
-    wafer = Wafer(build(layout, {"width": width}, "wse3"))
+def _run(layout: Path, width: int, launches: int = 2, arch: str = "wse3") -> Wafer:
+    wafer = Wafer(build(layout, {"width": width}, arch))
     for _ in range(launches):
         wafer.launch("main", ())
         wafer.idle()
     return wafer
 
 
-def _both(layout: Path, width: int, monkeypatch: pytest.MonkeyPatch) -> tuple[Wafer, Wafer]:
+def both(layout: Path, width: int, monkeypatch: pytest.MonkeyPatch, arch: str = "wse3") -> tuple[Wafer, Wafer]:
+    """After it ran in Python, and in the machine."""
     with monkeypatch.context() as patch:
         patch.setenv("MESHRT_CORE", "numpy")
-        python = _run(layout, width)
-    return python, _run(layout, width)
+        python = _run(layout, width, arch=arch)
+    machine = _run(layout, width, arch=arch)
+    assert machine.machine is not None and python.machine is None  # it did not give up
+    return python, machine
 
 
 @pytest.mark.parametrize(("body", "routes", "width"), [(SCALARS, "", 1), (VECTORS, "", 2), (WAVELETS, ROUTES, 2)])
 def test_the_same_bits(body: str, routes: str, width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    python, machine = _both(write(tmp_path, body + END, routes), width, monkeypatch)
-    assert machine.machine is not None and python.machine is None  # it did not give up
+    python, machine = both(write(tmp_path, body + END, routes), width, monkeypatch)
     assert report_of(python) == report_of(machine)
     assert python.counters.events == machine.counters.events
     for at, core in python.cores.items():
         other = machine.cores[at]
         assert np.array_equal(core.memory, other.memory)
         assert core.memory.any()
-        for name in ("t", "waited", "chain", "ready", "blocked", "o", "dsrs", "open", "operations", "taken"):
+        for name in (
+            "t",
+            "waited",
+            "chain",
+            "ready",
+            "blocked",
+            "o",
+            "dsrs",
+            "open",
+            "operations",
+            "taken",
+            "conflicts",
+        ):
             assert getattr(core, name) == getattr(other, name), name
         assert {color: until for color, until in core.sent.items() if until} == other.sent
 

@@ -97,6 +97,13 @@ def test_parameters_that_say_nothing(parameters: str, message: str) -> None:
         judged(EXAMPLES / "shift/layout.csl", parameters)
 
 
+@pytest.mark.parametrize("path", ["nothere.csl", "nothere"])
+def test_a_file_that_is_not_there_is_said_first(path: str) -> None:
+    """Before what is asked of its parameters."""
+    with pytest.raises(UsageError, match=f"^{path} is not there: a layout"):
+        judged(Path(path), "width:4")
+
+
 def test_a_folder_is_no_layout() -> None:
     with pytest.raises(UsageError, match="is no layout"):
         judged(EXAMPLES / "shift", "width:{N}")

@@ -46,13 +46,15 @@ class Rank:
         return [one[self.rank] for one in self.allgather(given)]
 
 
-def on_ranks(ranks: int, layout: Path, parameters: str, show: str, seed: int | None = None) -> list[Any]:
+def on_ranks(
+    ranks: int, layout: Path, parameters: str, show: str, seed: int | None = None, arch: str = "wse3"
+) -> list[Any]:
     """What each rank has in the end."""
     together, found = Together(ranks), [None] * ranks
 
     def work(number: int) -> None:
         try:
-            found[number] = run(layout, parameters, "wse3", ("main", "main"), (show,), seed, together.rank(number))
+            found[number] = run(layout, parameters, arch, ("main", "main"), (show,), seed, together.rank(number))
         except BaseException as error:
             found[number] = error
 

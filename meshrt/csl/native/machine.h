@@ -140,7 +140,8 @@ typedef struct {
 
 typedef struct {
     int64_t tasks[TASKS]; /* number -> function, -1: none */
-    int64_t lanes, data[COLORS]; /* colour -> the task that its data start, -1: none */
+    int64_t lanes, banked;   /* numbers at once; where vectors lie decides what they take */
+    int64_t data[COLORS];    /* colour -> the task that its data start, -1: none */
     int64_t kinds[TASKS][3]; /* of that task's parameters, -1: none */
 } Image;
 
@@ -152,7 +153,7 @@ typedef struct {
 } Path;
 
 typedef struct {
-    int64_t number, sequence, x, y, image, open, operations, taken, tasks_run, command, running, scheduled, mapping;
+    int64_t number, sequence, x, y, image, open, operations, taken, tasks_run, conflicts, command, running, scheduled, mapping;
     double t, counted_from, waited;
     Chain chain, causes[TASKS];
     char *memory;
@@ -245,6 +246,9 @@ int64_t extent_of(const Vector *vector);
 int positions(Machine *machine, const Vector *vector, int64_t size, int64_t begin, int64_t count, int64_t *found);
 void compute(Machine *machine, Core *core, const Operation *of, const Value *target, const Value *sources,
              uint32_t *const *come, int64_t begin, int64_t count, uint32_t *out);
+
+/* banks.c */
+int64_t conflicts(const Operation *of, const Value *sources, int64_t begin, int64_t count, int64_t lanes);
 
 /* events.c */
 void *more(Machine *machine, void *old, int64_t bytes);

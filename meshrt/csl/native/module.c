@@ -11,7 +11,7 @@ enum { /* the arrays, in the order in which compiled.py gives them */
 };
 
 enum {
-    NUMBER, X, Y, IMAGE, OPEN, PERFORMED, TAKEN, TASKS_RUN, SCHEDULED, HOPS, STAGES, COMMAND, ARGUMENTS,
+    NUMBER, X, Y, IMAGE, OPEN, PERFORMED, TAKEN, TASKS_RUN, CONFLICTS, SCHEDULED, HOPS, STAGES, COMMAND, ARGUMENTS,
     FIELDS = ARGUMENTS + 1 + 8
 };
 
@@ -57,7 +57,7 @@ static void read_core(Machine *machine, int64_t number, void **arrays, int64_t o
     const int64_t *fields = (int64_t *)arrays[CORES] + FIELDS * number, registers = machine->register_count;
     core->number = fields[NUMBER], core->x = fields[X], core->y = fields[Y], core->image = fields[IMAGE], core->open = fields[OPEN];
     core->operations = fields[PERFORMED], core->taken = fields[TAKEN], core->tasks_run = fields[TASKS_RUN];
-    core->scheduled = fields[SCHEDULED], core->command = fields[COMMAND];
+    core->conflicts = fields[CONFLICTS], core->scheduled = fields[SCHEDULED], core->command = fields[COMMAND];
     core->argument_count = fields[ARGUMENTS];
     for (int64_t argument = 0; argument < core->argument_count; argument++)
         memcpy(&core->arguments[argument], fields + ARGUMENTS + 1 + 2 * argument, 16);
@@ -85,7 +85,7 @@ static int write_core(Machine *machine, int64_t number, void **arrays)
     Core *core = &machine->cores[number];
     int64_t *fields = (int64_t *)arrays[CORES] + FIELDS * number;
     fields[OPEN] = core->open, fields[PERFORMED] = core->operations, fields[TAKEN] = core->taken;
-    fields[TASKS_RUN] = core->tasks_run, fields[SCHEDULED] = core->scheduled;
+    fields[TASKS_RUN] = core->tasks_run, fields[CONFLICTS] = core->conflicts, fields[SCHEDULED] = core->scheduled;
     fields[HOPS] = core->chain.hops, fields[STAGES] = core->chain.stages;
     double *times = (double *)arrays[TIMES] + 3 * number;
     times[0] = core->t, times[1] = core->counted_from, times[2] = core->waited;

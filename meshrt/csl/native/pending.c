@@ -27,6 +27,17 @@ static int of_fabric(const Value *value)
     return value->kind == VECTOR && value->vector.fabric;
 }
 
+/* Steps that take a cycle more, as operands' banks meet; 0 where no rule says so. */
+static int64_t clashes(const Machine *machine, Core *core, const Operation *of, const Value *sources, int64_t begin,
+                    int64_t count, int64_t lanes)
+{
+    if (!machine->images[core->image].banked)
+        return 0;
+    const int64_t found = conflicts(of, sources, begin, count, lanes);
+    core->conflicts += found;
+    return found;
+}
+
 void release(Pending *pending)
 {
     if (pending->over && !pending->held)
@@ -105,7 +116,8 @@ static int advance_once(Machine *machine, Core *core, Pending *pending)
     if (!lanes)
         lanes = of->lanes;
     lanes = of->lanes > 1 ? (lanes < of->lanes ? lanes : of->lanes) : 1;
-    const double moves = (double)count / (double)lanes;
+    const double moves = (double)count / (double)lanes +
+                         (double)clashes(machine, core, of, pending->sources, pending->done, count, lanes);
     double end = begin + moves;
     if (last > end)
         end = last, pending->chain = last_chain;
@@ -208,7 +220,9 @@ Pending *start(Machine *machine, Core *core, const Operation *of, const Value *o
     if (plain) {
         compute(machine, core, of, &now.target, now.sources, NULL, 0, now.total, NULL);
         const int64_t lanes = of->lanes < 4 ? of->lanes : machine->images[core->image].lanes;
-        const double cycles = costs->bank * (double)now.total / (double)lanes;
+        double cycles = costs->bank * (double)now.total / (double)lanes;
+        if (machine->images[core->image].banked)
+            cycles = (double)((now.total + lanes - 1) / lanes + clashes(machine, core, of, now.sources, 0, now.total, lanes));
         if (now.options.async) {
             core->t += costs->start_async;
             effect_at(machine, core->t + cycles, core, &now.options, core->chain);

@@ -1,0 +1,43 @@
+"""Banks of a core's memory: in which steps of an operation two vectors are in each other's way, by where they lie.
+
+A WSE-2's memory has eight banks, successive words of 16 bits in successive ones, and reads two operands at once unless
+their banks are equal modulo four. Said of addresses: both at a multiple of 32 bits, and src0 % 8 == (src1 + 4) % 8 (SDK
+documentation, appendix, SIMD mode). These are bytes: in words the second sentence would ask for what the first forbids.
+A step where that does not hold takes two cycles (docs/decisions/018-banks.md).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshrt.csl.addresses import SIZES
+from meshrt.csl.vectors import Mem, offsets
+
+RULED = frozenset({"wse2"})  # elsewhere no rule is known, and COSTS.bank is the mean
+PERIOD, APART, ALIGNED = 8, 4, 4  # bytes
+
+
+def conflicts(sources: tuple[Any, ...], kind: Any, begin: int, count: int, lanes: int) -> int:
+    """Steps, of `lanes` numbers of a type each, in which the first two vectors in memory meet in a bank."""
+    vectors = [one for one in sources if isinstance(one, Mem) and one.extents][:2]
+    if len(vectors) < 2 or count <= 0:
+        return 0
+    numbers = range(begin, begin + count, lanes)
+    steps = turns = len(numbers)
+    if all(len(one.strides) == 1 for one in vectors):
+        turns = min(turns, PERIOD // 2)  # all go on by an even number of bytes: then it begins again
+    pairs = zip(*(_places(one, SIZES[kind], numbers[:turns]) for one in vectors), strict=False)
+    return sum((steps - at + turns - 1) // turns for at, (a, b) in enumerate(pairs) if _meet(a, b))
+
+
+def _meet(a: int, b: int) -> bool:
+    return a % ALIGNED != 0 or (a - b) % PERIOD != APART
+
+
+def _places(one: Mem, size: int, numbers: range) -> list[int]:
+    """Addresses of these of its numbers, as addresses.py has them."""
+    first, width = one.base // size * size, max(one.nbytes, size)
+    if len(one.strides) == 1:
+        return [first + number * one.strides[0] * width for number in numbers]
+    table = offsets(one.extents, one.strides)
+    return [first + int(table[number]) * width for number in numbers if number < len(table)]
