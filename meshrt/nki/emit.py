@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from meshrt.errors import UsageError
 from meshrt.neuron.dtypes import rounded
+from meshrt.neuron.store import starts
 from meshrt.neuron.timeline import Engine
 from meshrt.nki.pattern import kept_extents, squeezed
 from meshrt.nki.place import Place
-from meshrt.nki.session import Session, session
+from meshrt.nki.session import Session, from_here, session
 from meshrt.nki.tensor import Tensor
 
 Extents = tuple[int, ...]
@@ -90,7 +92,7 @@ def emit(
         core.settle()
         run(dst, always_add)
         return dst
-    result = Tensor(getattr(core, memory), dtype, shape=_on_chip(shape), pending=run, adds=adds)
+    result = Tensor(getattr(core, memory), dtype, shape=_on_chip(shape), pending=from_here(run), adds=adds)
     return core.defer(result)
 
 
@@ -129,8 +131,25 @@ def _check_places(name: str, engine: Engine | None, launch: Session, reads: Sequ
         if memory == "hbm":
             raise UsageError(f"{name} cannot {way} HBM: load it to SBUF first" if way == "read" else
                              f"{name} cannot write HBM: store its result from SBUF")  # fmt: skip
+        check_start(name, "an operand" if way == "read" else "the result", tensor)
         if engine is core.gpsimd and memory == "psum" and name != "affine_select":  # which the samples run so
             raise UsageError(f"{name} on the GpSimd engine cannot {way} PSUM: go by SBUF, or take another engine")
+
+
+def check_start(name: str, which: str, tensor: Tensor) -> None:
+    """UsageError for an operand at partitions where engines do not start (0, 32, 64 or 96), or that leaves some out."""
+    pattern, home = tensor.pattern, tensor.home
+    if pattern is None or home is None or pattern.elements is not None or not tensor.buffer.on_chip:
+        return
+    row, rows = prod(home.store.shape[1:]), pattern.sizes[0]
+    start, step = pattern.offset // row, pattern.strides[0] // row
+    if rows > 1 and step > 1:
+        raise UsageError(f"{name}: {which} takes one partition in {step}; engines take those that follow one another")
+    if start and start not in (allowed := starts(rows)):
+        raise UsageError(
+            f"{name}: {which} has {rows} partition{'s' * (rows > 1)} from {start} on; so many start at "
+            + " or ".join(map(str, allowed))
+        )
 
 
 def poison(target: Tensor) -> None:

@@ -16,7 +16,7 @@ from meshrt.nki.home import Home
 from meshrt.nki.index import indexed
 from meshrt.nki.pattern import Pattern, padded, reshaped, retyped, squeezed
 from meshrt.nki.place import Place
-from meshrt.nki.session import session
+from meshrt.nki.session import blaming, session
 
 
 class Tensor:
@@ -77,7 +77,7 @@ class Tensor:
     def __getitem__(self, key: Any) -> Tensor:
         self.settle()
         assert self.pattern is not None
-        if key is Ellipsis:
+        if key is Ellipsis or key is True:  # a mask that leaves all
             return self
         if isinstance(key, np.ndarray) and key.dtype == np.bool_:
             return self._viewed(self.pattern.kept(key))
@@ -167,7 +167,8 @@ class Tensor:
             launch = session()
             pending, self.pending = self.pending, None
             launch.core.deferred = None
-            self.home = Home(launch, self.buffer, self.shape, self.dtype)
+            with blaming(pending):
+                self.home = Home(launch, self.buffer, self.shape, self.dtype)
             self.pattern = Pattern.whole(self.shape)
             pending(self, False)
         return self

@@ -13,7 +13,7 @@ from meshrt.nki.dtypes import promoted, tile_dtype
 from meshrt.nki.emit import emit
 from meshrt.nki.generation import both
 from meshrt.nki.operands import free, operand, sizes_of, spread
-from meshrt.nki.ops import reducing, resolve
+from meshrt.nki.ops import check_bits, reducing, resolve
 from meshrt.nki.repeat import repeated
 from meshrt.nki.session import session
 from meshrt.nki.tensor import Tensor
@@ -38,6 +38,7 @@ def tensor_tensor(
             raise UsageError(f"tensor_tensor: shapes {list(data1.shape)} and {list(data2.shape)} differ")
         data2 = data2.reshape(data1.shape)
     out = dst.dtype if dst is not None else tile_dtype(dtype, promoted(data1.dtype, data2.dtype))
+    check_bits("tensor_tensor", (op,), (data1, data2), out)
     name = getattr(op, "__name__", "")
     fast = name in FAST and data1.dtype == data2.dtype == out == bfloat16
     passes = 1 if fast or memories[0] != memories[1] else 2
@@ -65,6 +66,7 @@ def tensor_scalar(
         return np.asarray(y)
 
     out = dst.dtype if dst is not None else tile_dtype(dtype, data.dtype)
+    check_bits("tensor_scalar", (op0, op1), (data, first, second), out)
     return emit("tensor_scalar", chosen("tensor_scalar", engine, "vector"), free, [data.settle(), *tiles], data.shape,
                 out, compute, dst=dst, mask=mask)  # fmt: skip
 
@@ -101,6 +103,7 @@ def scalar_tensor_tensor(
         return np.asarray(two(z, y) if reverse1 else two(y, z))
 
     out = dst.dtype if dst is not None else tile_dtype(dtype, promoted(data.dtype, other.dtype))
+    check_bits("scalar_tensor_tensor", (op0, op1), (data, first, other), out)
     passes = 1 if memories[0] != memories[1] else 2
     return emit("scalar_tensor_tensor", chosen("scalar_tensor_tensor", engine, "vector", ("vector", "gpsimd")),
                 lambda left: passes * free(left), [data, other, *tiles], data.shape, out, compute, dst=dst,
