@@ -36,13 +36,14 @@ def emit(
     name: str, engine: Engine | None, cycles: Callable[[Extents], float], reads: Sequence[Tensor], shape: Extents,
     dtype: np.dtype[Any], compute: Compute, *, dst: Tensor | None = None, mask: Any = None, memory: str = "sbuf",
     adds: bool = False, over: Extents | None = None, result_extents: Callable[[Extents], Extents] | None = None,
-    always_add: bool = False, whole_reads: bool = False,
+    always_add: bool = False, whole_reads: bool = False, sums: Sequence[Any] = (),
 ) -> Any:  # fmt: skip
     """Run an instruction, into `dst` or into a result that gets its place with the assignment that follows.
 
     cycles: from the extents that the mask leaves of `over` (the shape that it works on; the result's unless given).
     whole_reads: the mask is of the result alone; operands are read whole.
     compute: from the operands' numbers to the result's. adds: a product, which may add to what PSUM holds.
+    sums: operands that the result, if it is written over them, gathers in any order: what loops carry so is no matter.
     """
     launch = session()
     core = launch.core
@@ -64,9 +65,9 @@ def emit(
         if out_left is not None and fresh and dst is None:
             poison(target)
         place = _target(target, shape, out_left)
-        for source in sources:
+        for tensor, source in zip(reads, sources, strict=True):
             source.check_written(name)
-            if not _same(source, place):  # or it is a sum that goes on
+            if not (any(tensor is one for one in sums) and _same(source, place)):
                 check_carried(launch, source, name)
         add = add or always_add
         add = add and place.rewrites()

@@ -235,7 +235,7 @@ def nc_stream_shuffle(
         return np.where(stays.reshape(-1, *(1,) * (x.ndim - 1)), old[0], moved) if old else moved
 
     return emit("nc_stream_shuffle", session().core.vector, lambda left: 3 * free(left), reads, dst.shape, dst.dtype,
-                compute, dst=dst)  # fmt: skip
+                compute, dst=dst, sums=(dst,))  # fmt: skip
 
 
 def shared_constant_tile(values: np.ndarray, dtype: Any) -> Tensor:

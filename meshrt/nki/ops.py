@@ -126,6 +126,9 @@ OPS: dict[str, Op | Reduction] = {
     "prod": Reduction("prod", np.multiply), "all": Reduction("all", np.logical_and),
     "any": Reduction("any", np.logical_or),
 }  # fmt: skip
+_ANY_ORDER = (
+    "add", "subtract", "multiply", "maximum", "max", "minimum", "min", "sum", "logical_and", "logical_or",
+)  # fmt: skip
 _NUMPY = {np.max: np.maximum, np.min: np.minimum, np.sum: np.add, np.prod: np.multiply, np.amax: np.maximum}
 
 
@@ -146,6 +149,11 @@ def resolve(name: str, op: Any, inputs: int) -> Function:
     shown = getattr(op, "__name__", repr(op))
     ways = "one tile" if inputs == 1 else "two"
     raise UsageError(f"{name} takes an operator of {ways}, not {shown}: {nearest(shown, OPS, 'see docs/nki.md')}")
+
+
+def gathers(op: Any) -> bool:
+    """May a loop apply it to a tile in any order of its iterations?"""
+    return getattr(op, "__name__", "") in (*_ANY_ORDER, "bitwise_and", "bitwise_or", "bitwise_xor")
 
 
 def check_bits(name: str, ops: tuple[Any, ...], tensors: tuple[Any, ...], out: np.dtype[Any]) -> None:

@@ -13,7 +13,7 @@ from meshrt.nki.dtypes import promoted, tile_dtype
 from meshrt.nki.emit import emit
 from meshrt.nki.generation import both
 from meshrt.nki.operands import free, operand, sizes_of, spread
-from meshrt.nki.ops import check_bits, reducing, resolve
+from meshrt.nki.ops import check_bits, gathers, reducing, resolve
 from meshrt.nki.repeat import repeated
 from meshrt.nki.session import session
 from meshrt.nki.tensor import Tensor
@@ -43,8 +43,8 @@ def tensor_tensor(
     fast = name in FAST and data1.dtype == data2.dtype == out == bfloat16
     passes = 1 if fast or memories[0] != memories[1] else 2
     return emit("tensor_tensor", chosen("tensor_tensor", engine, "vector", ("vector", "gpsimd")),
-                lambda left: passes * free(left), [data1, data2], data1.shape, out, function, dst=dst,
-                mask=mask)  # fmt: skip
+                lambda left: passes * free(left), [data1, data2], data1.shape, out, function, dst=dst, mask=mask,
+                sums=() if not gathers(op) else (data1,) if name == "subtract" else (data1, data2))  # fmt: skip
 
 
 @both(tensors=2)
@@ -68,7 +68,8 @@ def tensor_scalar(
     out = dst.dtype if dst is not None else tile_dtype(dtype, data.dtype)
     check_bits("tensor_scalar", (op0, op1), (data, first, second), out)
     return emit("tensor_scalar", chosen("tensor_scalar", engine, "vector"), free, [data.settle(), *tiles], data.shape,
-                out, compute, dst=dst, mask=mask)  # fmt: skip
+                out, compute, dst=dst, mask=mask,
+                sums=(data,) if gathers(op0) and op1 is None and not reverse0 else ())  # fmt: skip
 
 
 @both(tensors=2)
@@ -106,8 +107,8 @@ def scalar_tensor_tensor(
     check_bits("scalar_tensor_tensor", (op0, op1), (data, first, other), out)
     passes = 1 if memories[0] != memories[1] else 2
     return emit("scalar_tensor_tensor", chosen("scalar_tensor_tensor", engine, "vector", ("vector", "gpsimd")),
-                lambda left: passes * free(left), [data, other, *tiles], data.shape, out, compute, dst=dst,
-                mask=mask)  # fmt: skip
+                lambda left: passes * free(left), [data, other, *tiles], data.shape, out, compute, dst=dst, mask=mask,
+                sums=(other,) if gathers(op1) and not reverse1 else ())  # fmt: skip
 
 
 @both(tensors=3)
@@ -193,7 +194,7 @@ def tensor_copy_predicated(
         return np.where(taken, new[0].reshape(old.shape) if new else np.float32(src), old)
 
     return emit("tensor_copy_predicated", session().core.vector, free, reads, dst.shape, dst.dtype, compute, dst=dst,
-                mask=mask)  # fmt: skip
+                mask=mask, sums=(dst,))  # fmt: skip
 
 
 @both(tensors=2)

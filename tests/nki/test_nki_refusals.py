@@ -188,3 +188,30 @@ def test_sums_over_an_affine_range_carry_nothing() -> None:
     known = nki.jit(kernel)
     assert (nki.simulate(known, show=False)(X) == 4).all()
     assert known.report["notes"] == []
+
+
+@pytest.mark.parametrize(
+    ("step", "noted"),
+    [
+        (lambda t, x: nl.maximum(x, t), False),
+        (lambda t, x: nl.subtract(t, x), False),
+        (lambda t, x: nl.subtract(x, t), True),
+        (lambda t, x: nl.exp(t), True),
+        (lambda t, x: nisa.tensor_scalar(t, np.multiply, 2.0), False),
+        (lambda t, x: nisa.tensor_scalar(t, np.multiply, 2.0, op1=np.add, operand1=1.0), True),
+        (lambda t, x: nisa.scalar_tensor_tensor(data=x, op0=np.add, operand0=1, op1=np.add, operand1=t), False),
+        (lambda t, x: nisa.scalar_tensor_tensor(data=t, op0=np.multiply, operand0=2, op1=np.add, operand1=x), True),
+    ],
+)
+def test_what_is_written_over_itself_carries_nothing_if_the_order_is_no_matter(step: Any, noted: bool) -> None:
+    def kernel(x: Any) -> Any:
+        out = nl.ndarray((128, 8), dtype=x.dtype, buffer=nl.shared_hbm)
+        tile = nl.zeros((128, 8), dtype=nl.float32)
+        for i in nl.affine_range(4):
+            tile[...] = step(tile, nl.load(x[:, nl.ds(8 * i, 8)]))
+        nl.store(out, tile)
+        return out
+
+    known = nki.jit(kernel)
+    nki.simulate(known, show=False)(X)
+    assert any("earlier iteration" in note for note in known.report["notes"]) is noted
