@@ -142,7 +142,7 @@ def check_start(name: str, which: str, tensor: Tensor) -> None:
     pattern, home = tensor.pattern, tensor.home
     if pattern is None or home is None or pattern.elements is not None or not tensor.buffer.on_chip:
         return
-    row, rows = prod(home.store.shape[1:]), pattern.sizes[0]
+    row, rows = prod(home.store.shape[1:]) * home.store.dtype.itemsize // tensor.dtype.itemsize, pattern.sizes[0]
     start, step = pattern.offset // row, pattern.strides[0] // row
     if rows > 1 and step > 1:
         raise UsageError(f"{name}: {which} takes one partition in {step}; engines take those that follow one another")
@@ -182,7 +182,7 @@ def check_carried(launch: Session, source: Place, name: str) -> None:
     stamps = launch.stamps.get(source.store)
     if stamps is None:
         return
-    seen = source.pattern.view(stamps)
+    seen = source.of(stamps)
     for loop in launch.loops:
         if not loop.ordered and bool(((seen > loop.began) & (seen <= loop.iteration)).any()):
             launch.note(
@@ -202,4 +202,4 @@ def stamp(launch: Session, target: Tensor, place: Place) -> None:
     stamps = launch.stamps.get(store)
     if stamps is None:
         stamps = launch.stamps[store] = np.zeros(store.shape, np.int32)
-    place.pattern.put(stamps, launch.steps)
+    place.mark(stamps, launch.steps)

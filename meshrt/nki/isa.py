@@ -21,7 +21,7 @@ from meshrt.nki.constants import (
 from meshrt.nki.moves import dma_copy, dma_transpose, iota, memset, nc_stream_shuffle, shared_constant_tile
 from meshrt.nki.names import told
 from meshrt.nki.products import nc_matmul, nc_transpose
-from meshrt.nki.scalar import activation, activation_reduce, affine_select, reciprocal, select_reduce
+from meshrt.nki.scalar import activation, activation_reduce, affine_select, dropout, reciprocal, select_reduce
 from meshrt.nki.session import session
 from meshrt.nki.statistics import (
     bn_aggr,
@@ -34,7 +34,6 @@ from meshrt.nki.statistics import (
 )
 from meshrt.nki.vector import (
     arithmetic,
-    dropout,
     scalar_tensor_tensor,
     tensor_copy,
     tensor_copy_predicated,

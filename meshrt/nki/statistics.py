@@ -22,10 +22,10 @@ def tensor_reduce(
     dst: Tensor | None, op: Any, data: Tensor, axis: Any = None, *, dtype: Any = None, negate: bool = False,
     keepdims: bool = False, mask: Any = None,
 ) -> Any:  # fmt: skip
-    """A reduction along the last axes, as `reduced`, which those of nl are, along any."""
+    """A reduction as `reduced`; in the new API along the last axes, in the old, and by operators of nl, along any."""
     rank = len(data.shape)
     axes = sorted(int(at) % rank for at in ([axis] if isinstance(axis, int) else [] if axis is None else axis))
-    if axes and axes != list(range(axes[0], rank)):
+    if dst is not None and axes and axes != list(range(axes[0], rank)):
         raise UsageError(
             f"tensor_reduce: axis {axis} of {list(data.shape)}; it reduces the last axes: take a view where these are"
         )

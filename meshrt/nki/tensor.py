@@ -105,7 +105,7 @@ class Tensor:
     # ---- views
 
     def view(self, dtype: Any) -> Tensor:
-        """The same bytes as numbers of another dtype, to be read."""
+        """The same bytes as numbers of another dtype."""
         self.settle()
         assert self.pattern is not None
         new = tile_dtype(dtype)

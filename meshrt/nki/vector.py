@@ -34,6 +34,8 @@ def tensor_tensor(
     if data1.shape != data2.shape:
         if dst is None and data1.shape[0] == data2.shape[0] and data2.size == data2.shape[0]:
             data2 = repeated(data2.reshape((data2.shape[0],) + (1,) * (len(data1.shape) - 1)), data1.shape)
+        elif dst is None and _repeats(data2.shape, data1.shape):  # the old API's compiler does
+            data2 = repeated(data2, data1.shape)
         if data1.size // data1.shape[0] != data2.size // data2.shape[0] or data1.shape[0] != data2.shape[0]:
             raise UsageError(f"tensor_tensor: shapes {list(data1.shape)} and {list(data2.shape)} differ")
         data2 = data2.reshape(data1.shape)
@@ -45,6 +47,13 @@ def tensor_tensor(
     return emit("tensor_tensor", chosen("tensor_tensor", engine, "vector", ("vector", "gpsimd")),
                 lambda left: passes * free(left), [data1, data2], data1.shape, out, function, dst=dst, mask=mask,
                 sums=() if not gathers(op) else (data1,) if name == "subtract" else (data1, data2))  # fmt: skip
+
+
+def _repeats(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """May free axes of 1 be repeated to the other shape?"""
+    return len(shape) == len(other) and shape[0] == other[0] and all(
+        one in (1, two) for one, two in zip(shape, other, strict=True)
+    )  # fmt: skip
 
 
 @both(tensors=2)
@@ -191,28 +200,16 @@ def tensor_copy_predicated(
 
     def compute(chosen_: np.ndarray, old: np.ndarray, *new: np.ndarray) -> np.ndarray:
         taken = (chosen_ == 0) if reverse_pred else (chosen_ != 0)
+        if taken.size == old.size:
+            taken = taken.reshape(old.shape)
+        elif taken.size == len(old):  # one for each partition
+            taken = taken.reshape(-1, *(1,) * (old.ndim - 1))
+        elif taken.shape == old.shape[: taken.ndim]:  # the last axes repeat it
+            taken = taken.reshape(*taken.shape, *(1,) * (old.ndim - taken.ndim))
         return np.where(taken, new[0].reshape(old.shape) if new else np.float32(src), old)
 
     return emit("tensor_copy_predicated", session().core.vector, free, reads, dst.shape, dst.dtype, compute, dst=dst,
                 mask=mask, sums=(dst,))  # fmt: skip
-
-
-@both(tensors=2)
-def dropout(dst: Tensor | None, data: Tensor, prob: Any, *, dtype: Any = None, mask: Any = None) -> Any:
-    """data with elements set to zero with a probability: 2 n cycles. 0 and 1 only, as random numbers are not there."""
-    core = session().core
-    rate = operand("prob", prob, data)
-    tiles, arrays = spread([rate], data)
-
-    def compute(x: np.ndarray, *found: np.ndarray) -> np.ndarray:
-        (p,) = arrays(*found)
-        if not bool(np.isin(p, (0, 1)).all()):
-            raise UsageError("dropout: a probability of 0 or 1; random numbers of the hardware are not emulated")
-        return np.where(np.asarray(p) == 1, np.float32(0), x)
-
-    out = dst.dtype if dst is not None else tile_dtype(dtype, data.dtype)
-    return emit("dropout", core.vector, lambda left: 2 * free(left), [data.settle(), *tiles], data.shape, out, compute,
-                dst=dst, mask=mask)  # fmt: skip
 
 
 def _leaves_whole_numbers(op: Any, *values: Any) -> bool:

@@ -16,6 +16,7 @@ from meshrt.errors import UsageError
 nki: Any = nki_module
 nl: Any = nl_module
 nisa: Any = nisa_module
+typing: Any = nki_module.typing
 X = np.random.default_rng(0).standard_normal((64, 4, 8)).astype(np.float32)
 
 
@@ -134,3 +135,41 @@ def test_kernels_may_ask_what_a_tensor_has() -> None:
         assert hasattr(x, "reshape") and not hasattr(x, "devices") and getattr(nisa.engine, "quick", None) is None
 
     launched(kernel, X)
+
+
+def test_a_view_of_other_bytes_is_written_and_marked_as_written() -> None:
+    def kernel(x: Any, words: Any) -> Any:
+        out = nl.ndarray((64, 8), nl.float32, nl.shared_hbm)
+        four = nl.ndarray((8, 64), nl.uint32, nl.shared_hbm)
+        tile, bits = nl.ndarray((64, 8), nl.float32, nl.sbuf), nl.load(words)
+        nisa.tensor_copy(dst=tile.view(nl.uint32), src=nl.load(x).view(nl.uint32))
+        nl.store(out, tile)
+        turned = nl.ndarray((8, 64), nl.uint32, nl.sbuf)
+        for at in nl.affine_range(4):  # as the tensor engine turns whole numbers: byte by byte
+            part = nl.copy(nisa.nc_transpose(bits.view(nl.uint8)[:, at:32:4]), dtype=nl.uint8)
+            turned.view(nl.uint8)[:, at:256:4] = part
+        nl.store(four, turned)
+        return out, four
+
+    x, words = X[:, 0].copy(), np.random.default_rng(1).integers(0, 2**24, (64, 8), np.uint32)
+    out, four = launched(kernel, x, words)
+    np.testing.assert_array_equal(out, x)
+    np.testing.assert_array_equal(four, words.T)
+
+
+def test_a_loop_as_long_as_a_tile_says_and_operands_that_are_repeated() -> None:
+    """As the paged attention of nki-samples has them."""
+
+    def kernel(x: Any, steps: Any, chosen: Any) -> Any:
+        out = nl.ndarray(x.shape, nl.float32, nl.shared_hbm)
+        total, tile = nl.zeros((64, 4, 8), nl.float32), nl.load(x)
+        for _ in range(typing.scalar(nl.load(steps))):
+            total[...] = nisa.tensor_tensor(total, tile[:, 0:1], op=np.add)
+        nisa.tensor_copy_predicated(src=tile, dst=total, predicate=nl.load(chosen))
+        nl.store(out, total)
+        return out
+
+    chosen = np.random.default_rng(2).integers(0, 2, (64, 4), np.uint8)
+    for predicate in (chosen, chosen[:, :1]):
+        got = launched(kernel, X, np.full((1, 1), 3, np.int32), predicate.copy())
+        np.testing.assert_allclose(got, np.where(predicate[:, :, None], X, 3 * X[:, :1]), rtol=1e-6)

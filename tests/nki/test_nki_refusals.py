@@ -95,7 +95,8 @@ def _bits_and_sums(x):
 
 
 def _middle(x):
-    nisa.tensor_reduce(nl.add, nl.load(x).reshape((128, 4, 64)), axis=1)
+    total = nl.ndarray((128, 64), nl.float32, nl.sbuf)
+    nisa.tensor_reduce(dst=total, op=nl.add, data=nl.load(x).reshape((128, 4, 64)), axis=1)
 
 
 def _used_later(x):
