@@ -116,21 +116,20 @@ def _shown(file: str, line: int) -> str:
 
 def from_here(run: Callable[..., None]) -> Callable[..., None]:
     """An instruction that runs when its result is used, whose errors name the kernel's line that asked for it."""
+    spot = _spot()
 
-    def later(*args: Any) -> None:
-        with blaming(later):
+    def later(*args: Any) -> None:  # says nothing of itself: a circle would keep its operands, and their banks of PSUM
+        try:
             run(*args)
+        except MeshrtError as error:
+            blame(error, spot)
+            raise
 
-    later.spot = _spot()  # type: ignore[attr-defined]  # functions take attributes
+    later.spot = spot  # type: ignore[attr-defined]  # functions take attributes
     return later
 
 
-@contextmanager
-def blaming(run: Callable[..., None]) -> Iterator[None]:
-    """Errors in here are told with the line of `from_here(run)`, unless they have one."""
-    try:
-        yield
-    except MeshrtError as error:
-        if not hasattr(error, "line") and hasattr(run, "spot"):
-            error.line = _shown(*run.spot)  # type: ignore[attr-defined]  # for kernel.py
-        raise
+def blame(error: MeshrtError, spot: tuple[str, int]) -> None:
+    """Tell an error with a line of the kernel, unless it has one."""
+    if not hasattr(error, "line"):
+        error.line = _shown(*spot)  # type: ignore[attr-defined]  # for kernel.py

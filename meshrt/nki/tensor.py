@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from meshrt.errors import LimitError, UsageError
+from meshrt.errors import LimitError, MeshrtError, UsageError
 from meshrt.neuron.dtypes import to_raw
 from meshrt.neuron.store import Buffer
 from meshrt.nki.dtypes import tile_dtype
@@ -16,7 +16,7 @@ from meshrt.nki.home import Home
 from meshrt.nki.index import indexed
 from meshrt.nki.pattern import Pattern, padded, reshaped, retyped, squeezed
 from meshrt.nki.place import Place
-from meshrt.nki.session import blaming, session
+from meshrt.nki.session import blame, session
 
 
 class Tensor:
@@ -167,8 +167,11 @@ class Tensor:
             launch = session()
             pending, self.pending = self.pending, None
             launch.core.deferred = None
-            with blaming(pending):
+            try:
                 self.home = Home(launch, self.buffer, self.shape, self.dtype)
+            except MeshrtError as error:
+                blame(error, getattr(pending, "spot", ("", 0)))
+                raise
             self.pattern = Pattern.whole(self.shape)
             pending(self, False)
         return self

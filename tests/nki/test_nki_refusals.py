@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -148,6 +149,23 @@ def test_more_banks_of_psum_than_there_are() -> None:
 
     with pytest.raises(LimitError, match="more than 8 tiles are in use at once"):
         launched(kernel, X)
+
+
+def test_a_bank_is_free_as_soon_as_its_tile_is_named_no_more() -> None:
+    def kernel(x: Any) -> Any:
+        tile = nl.load(x[:, 0:128])
+        first = nisa.nc_transpose(tile).settle()
+        for _ in range(9):
+            nl.copy(nisa.nc_transpose(tile)).settle()
+        out = nl.ndarray((128, 128), x.dtype, nl.shared_hbm)
+        nl.store(out, nl.copy(first))
+        return out
+
+    gc.disable()  # which would find circles, but later
+    try:
+        assert (launched(kernel, X) == 1).all()
+    finally:
+        gc.enable()
 
 
 def test_outside_of_a_kernel_and_wide_numbers() -> None:
