@@ -156,6 +156,7 @@ def new_tile(memory: str, shape: tuple[int, ...], dtype: Any, name: str = "") ->
     return Tensor(buffer, dtype, home=home, pattern=Pattern.whole(shape), name=name)
 
 
+@checked
 def memset(
     dst: Any = None, value: Any = 0, dtype: Any = None, *, shape: Any = None, mask: Any = None, engine: Any = None,
     name: str | None = None,
