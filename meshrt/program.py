@@ -104,6 +104,8 @@ def _load(name: str) -> Program:
         hint = nearest(name, there, "`meshrt list` shows what there is; a file's name ends in .py")
         if os.path.isfile(f"{name}.py"):  # Path.is_file refuses a name that is too long
             hint = f"did you mean the file {name}.py?"
+        elif os.path.isdir(name) or importlib.import_module("meshrt.models.hub").is_hub_name(name):
+            hint = f"did you mean `meshrt run llama --model {name}`, a folder or a model of the Hugging Face cache?"
         raise UsageError(f"no program or model {name!r}: {hint}")
     return _describe(name, importlib.import_module(f"meshrt.programs.{name}"))
 

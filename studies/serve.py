@@ -54,10 +54,15 @@ def job(way: Way, tp: int, device: GpuDevice, payload: bool, arguments: Mapping[
     return Job("serve", (tp, 1), device, {**arguments, **own}, payload, way.static)
 
 
-def default(model: str) -> tuple[str, ...]:
-    """The ways that are compared of this model if none are named."""
-    layers = read_family(find_model(model), quantized=True).layers
-    return LAYOUTS if any(isinstance(layer.mlp, Experts) for layer in layers) else DEFAULT
+def default(model: str, ratio: float | None) -> tuple[str, ...]:
+    """The ways that are compared of this model if none are named: with a low-rank cache if keys and values have one."""
+    family = read_family(find_model(model), quantized=True)
+    layers = family.layers
+    if any(isinstance(layer.mlp, Experts) for layer in layers):
+        return LAYOUTS
+    decomposed = ratio is not None or all(one.rank is not None for layer in layers for one in (layer.k, layer.v))
+    normed = family.clip is not None or any(layer.head_norms for layer in layers)
+    return DEFAULT if decomposed and not normed else DEFAULT[:-1]
 
 
 def compare(
@@ -65,7 +70,7 @@ def compare(
     arguments: Mapping[str, Any],
 ) -> dict[str, Any]:  # fmt: skip
     """Serve the same requests in several ways, shared out to the ranks: the report, on all of them. UsageError."""
-    names = tuple(dict.fromkeys(only)) or default(arguments["model"])
+    names = tuple(dict.fromkeys(only)) or default(arguments["model"], arguments.get("ratio"))
     if wrong := [name for name in names if name not in WAYS]:
         raise UsageError(f"no way to serve {wrong[0]!r}; there are {'; '.join(WAYS)}")
     jobs = [job(WAYS[name], tp, device, payload, arguments) for name in names]

@@ -105,7 +105,7 @@ def _serving() -> click.Command:
     from meshrt.studies.serve import DEFAULT, LAYOUTS, WAYS
 
     way = shared.Name([*WAYS])
-    ways = f"{'; '.join(DEFAULT)}; with experts {', '.join(LAYOUTS)}"
+    ways = f"{'; '.join(DEFAULT)}, if keys and values are decomposed; with experts {', '.join(LAYOUTS)}"
     help_text = f"Only this way; may be given again.  [default: {ways}]"
 
     settings = settings_of("gpu")

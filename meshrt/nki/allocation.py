@@ -11,6 +11,7 @@ from meshrt.neuron.dtypes import float32
 from meshrt.nki import isa
 from meshrt.nki.blocks import Blocks, par_dim, zeroed
 from meshrt.nki.dtypes import tile_dtype
+from meshrt.nki.generation import checked
 from meshrt.nki.moves import new_tile
 from meshrt.nki.products import identity
 from meshrt.nki.session import session
@@ -36,12 +37,14 @@ sbuf, psum, hbm, private_hbm = Memory("sbuf"), Memory("psum"), Memory("hbm"), Me
 shared_hbm = Memory("hbm", shared=True)
 
 
-def ndarray(shape: Any, dtype: Any = float32, *, buffer: Any = None, name: str = "", **_: Any) -> Any:
+@checked
+def ndarray(shape: Any, dtype: Any = float32, buffer: Any = None, name: str = "") -> Any:
     """Memory that is not written yet: a tile, an array of tiles where axes precede nl.par_dim, a tensor of HBM."""
     return _allocated(shape, dtype, buffer, name, False)
 
 
-def zeros(shape: Any, dtype: Any = float32, *, buffer: Any = None, name: str = "", **_: Any) -> Any:
+@checked
+def zeros(shape: Any, dtype: Any = float32, buffer: Any = None, name: str = "") -> Any:
     """The same, set to zero; of PSUM that costs nothing."""
     return _allocated(shape, dtype, buffer, name, True)
 
@@ -93,7 +96,8 @@ def _shared(sizes: tuple[int, ...], dtype: Any, name: str) -> Tensor:
     return made
 
 
-def full(shape: Any, fill_value: Any, dtype: Any = float32, *, buffer: Any = None, name: str = "", **_: Any) -> Any:
+@checked
+def full(shape: Any, fill_value: Any, dtype: Any = float32, buffer: Any = None, name: str = "") -> Any:
     """The same, set to a number by the vector engine."""
     allocated = ndarray(shape, dtype, buffer=buffer, name=name)
     for tile in allocated.every() if isinstance(allocated, Blocks) else (allocated,):
@@ -101,27 +105,33 @@ def full(shape: Any, fill_value: Any, dtype: Any = float32, *, buffer: Any = Non
     return allocated
 
 
-def ones(shape: Any, dtype: Any = float32, *, buffer: Any = None, name: str = "", **_: Any) -> Any:
+@checked
+def ones(shape: Any, dtype: Any = float32, buffer: Any = None, name: str = "") -> Any:
     """The same, set to one."""
     return full(shape, 1, dtype, buffer=buffer, name=name)
 
 
-def zeros_like(x: Any, dtype: Any = None, *, buffer: Any = None, **_: Any) -> Any:
+@checked
+def zeros_like(x: Any, dtype: Any = None, buffer: Any = None) -> Any:
     """Zeros of the same shape, dtype and memory."""
     return zeros(x.shape, dtype or x.dtype, buffer=buffer or Memory(x.settle().buffer.name))
 
 
-def empty_like(x: Any, dtype: Any = None, *, buffer: Any = None, **_: Any) -> Any:
+@checked
+def empty_like(x: Any, dtype: Any = None, buffer: Any = None) -> Any:
     """Memory of the same shape, dtype and kind."""
     return ndarray(x.shape, dtype or x.dtype, buffer=buffer or Memory(x.settle().buffer.name))
 
 
+@checked
 def shared_constant(values: Any, dtype: Any = None) -> Tensor:
     """Numbers known before the kernel runs, as a tensor in HBM."""
     array = np.asarray(values)
     return isa.shared_constant_tile(array, tile_dtype(dtype, array.dtype))
 
 
-def shared_identity_matrix(n: int = 128, dtype: Any = "uint8", **_: Any) -> Tensor:
-    """The identity in SBUF."""
-    return identity(tile_dtype(dtype))[0:n, 0:n]
+@checked
+def shared_identity_matrix(n: int = 128, dtype: Any = "uint8", dst: Any = None) -> Tensor:
+    """The identity in SBUF, or in a tile of the kernel's own."""
+    found = identity(tile_dtype(dtype))[0:n, 0:n]
+    return found if dst is None else isa.tensor_copy(dst=dst, src=found)

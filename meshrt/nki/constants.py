@@ -7,10 +7,11 @@ from typing import Any
 
 from meshrt.errors import UsageError
 from meshrt.neuron.timeline import Engine
+from meshrt.nki.names import Named
 from meshrt.nki.session import session
 
 
-class engine(Enum):
+class engine(Enum, metaclass=Named):
     """Which engine runs an instruction."""
 
     unknown = "unknown"
@@ -19,13 +20,14 @@ class engine(Enum):
     scalar = "scalar"
     gpsimd = "gpsimd"
     dma = "dma"
+    sync = "sync"
 
 
 unknown_engine, tensor_engine, vector_engine = engine.unknown, engine.tensor, engine.vector
 scalar_engine, gpsimd_engine = engine.scalar, engine.gpsimd
 
 
-class nc_version(IntEnum):
+class nc_version(IntEnum, metaclass=Named):
     """Generations of NeuronCores: trn1, trn2, trn3."""
 
     gen2 = 2
@@ -33,7 +35,7 @@ class nc_version(IntEnum):
     gen4 = 4
 
 
-class reduce_cmd(Enum):
+class reduce_cmd(Enum, metaclass=Named):
     """What an instruction does with the registers that it reduces into."""
 
     idle = "idle"
@@ -43,14 +45,14 @@ class reduce_cmd(Enum):
     load_reduce = "load_reduce"
 
 
-class oob_mode(Enum):
+class oob_mode(Enum, metaclass=Named):
     """Indices beyond a tensor: an error, or skipped."""
 
     error = "error"
     skip = "skip"
 
 
-class dge_mode(Enum):
+class dge_mode(Enum, metaclass=Named):
     """How descriptors of a transfer are made: nothing that is modelled."""
 
     unknown = "unknown"
@@ -59,7 +61,7 @@ class dge_mode(Enum):
     hwdge = "hwdge"
 
 
-class matmul_perf_mode(Enum):
+class matmul_perf_mode(Enum, metaclass=Named):
     """Modes of the tensor engine; `none` alone is modelled."""
 
     none = "none"

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from meshrt.errors import UsageError
 from meshrt.neuron.dtypes import rounded
+from meshrt.neuron.store import starts
 from meshrt.neuron.timeline import Engine
 from meshrt.nki.pattern import kept_extents, squeezed
 from meshrt.nki.place import Place
-from meshrt.nki.session import Session, session
+from meshrt.nki.session import Session, from_here, session
 from meshrt.nki.tensor import Tensor
 
 Extents = tuple[int, ...]
@@ -34,13 +36,14 @@ def emit(
     name: str, engine: Engine | None, cycles: Callable[[Extents], float], reads: Sequence[Tensor], shape: Extents,
     dtype: np.dtype[Any], compute: Compute, *, dst: Tensor | None = None, mask: Any = None, memory: str = "sbuf",
     adds: bool = False, over: Extents | None = None, result_extents: Callable[[Extents], Extents] | None = None,
-    always_add: bool = False, whole_reads: bool = False,
+    always_add: bool = False, whole_reads: bool = False, sums: Sequence[Any] = (),
 ) -> Any:  # fmt: skip
     """Run an instruction, into `dst` or into a result that gets its place with the assignment that follows.
 
     cycles: from the extents that the mask leaves of `over` (the shape that it works on; the result's unless given).
     whole_reads: the mask is of the result alone; operands are read whole.
     compute: from the operands' numbers to the result's. adds: a product, which may add to what PSUM holds.
+    sums: operands that the result, if it is written over them, gathers in any order: what loops carry so is no matter.
     """
     launch = session()
     core = launch.core
@@ -62,9 +65,9 @@ def emit(
         if out_left is not None and fresh and dst is None:
             poison(target)
         place = _target(target, shape, out_left)
-        for source in sources:
+        for tensor, source in zip(reads, sources, strict=True):
             source.check_written(name)
-            if not _same(source, place):  # or it is a sum that goes on
+            if not (any(tensor is one for one in sums) and _same(source, place)):
                 check_carried(launch, source, name)
         add = add or always_add
         add = add and place.rewrites()
@@ -90,7 +93,7 @@ def emit(
         core.settle()
         run(dst, always_add)
         return dst
-    result = Tensor(getattr(core, memory), dtype, shape=_on_chip(shape), pending=run, adds=adds)
+    result = Tensor(getattr(core, memory), dtype, shape=_on_chip(shape), pending=from_here(run), adds=adds)
     return core.defer(result)
 
 
@@ -129,8 +132,25 @@ def _check_places(name: str, engine: Engine | None, launch: Session, reads: Sequ
         if memory == "hbm":
             raise UsageError(f"{name} cannot {way} HBM: load it to SBUF first" if way == "read" else
                              f"{name} cannot write HBM: store its result from SBUF")  # fmt: skip
+        check_start(name, "an operand" if way == "read" else "the result", tensor)
         if engine is core.gpsimd and memory == "psum" and name != "affine_select":  # which the samples run so
             raise UsageError(f"{name} on the GpSimd engine cannot {way} PSUM: go by SBUF, or take another engine")
+
+
+def check_start(name: str, which: str, tensor: Tensor) -> None:
+    """UsageError for an operand at partitions where engines do not start (0, 32, 64 or 96), or that leaves some out."""
+    pattern, home = tensor.pattern, tensor.home
+    if pattern is None or home is None or pattern.elements is not None or not tensor.buffer.on_chip:
+        return
+    row, rows = prod(home.store.shape[1:]) * home.store.dtype.itemsize // tensor.dtype.itemsize, pattern.sizes[0]
+    start, step = pattern.offset // row, pattern.strides[0] // row
+    if rows > 1 and step > 1:
+        raise UsageError(f"{name}: {which} takes one partition in {step}; engines take those that follow one another")
+    if start and start not in (allowed := starts(rows)):
+        raise UsageError(
+            f"{name}: {which} has {rows} partition{'s' * (rows > 1)} from {start} on; so many start at "
+            + " or ".join(map(str, allowed))
+        )
 
 
 def poison(target: Tensor) -> None:
@@ -162,7 +182,7 @@ def check_carried(launch: Session, source: Place, name: str) -> None:
     stamps = launch.stamps.get(source.store)
     if stamps is None:
         return
-    seen = source.pattern.view(stamps)
+    seen = source.of(stamps)
     for loop in launch.loops:
         if not loop.ordered and bool(((seen > loop.began) & (seen <= loop.iteration)).any()):
             launch.note(
@@ -182,4 +202,4 @@ def stamp(launch: Session, target: Tensor, place: Place) -> None:
     stamps = launch.stamps.get(store)
     if stamps is None:
         stamps = launch.stamps[store] = np.zeros(store.shape, np.int32)
-    place.pattern.put(stamps, launch.steps)
+    place.mark(stamps, launch.steps)

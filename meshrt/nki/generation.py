@@ -9,10 +9,36 @@ from sys import _getframe
 from typing import Any
 
 from meshrt.errors import UsageError, nearest
-from meshrt.nki.session import PACKAGE, session
+from meshrt.nki.session import PACKAGE, running, session
 from meshrt.nki.tensor import Tensor
 
-IGNORED = ("name", "dge_mode", "lowering_config", "unique_indices", "oob_mode", "priority")
+IGNORED = (
+    "name", "address", "dge_mode", "lazy_initialization", "lowering_config", "unique_indices", "oob_mode", "priority",
+)  # fmt: skip
+
+
+def checked(function: Callable[..., Any]) -> Callable[..., Any]:
+    """An operator of nl: what it does not take is refused, and what says nothing here (IGNORED) left away."""
+    known = signature(function)
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        kwargs = {key: value for key, value in kwargs.items() if key in known.parameters or key not in IGNORED}
+        if kwargs.get("mask") is not None:
+            of_old()
+        try:
+            bound = known.bind(*args, **kwargs)
+        except TypeError as error:
+            raise UsageError(_told(function.__name__, known, kwargs, error)) from None
+        return function(*bound.args, **bound.kwargs)
+
+    return call
+
+
+def of_old() -> None:
+    """The kernel has used what the new API does not have: masks, index arrays."""
+    if (launch := running()) is not None:
+        launch.generations.add("old")
 
 
 def both(tensors: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -45,6 +71,8 @@ def both(tensors: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
             if called_by_kernel:
                 old = "dst" not in kwargs and (not args or args[0] is None)
                 session().generations.add("old" if old else "new")
+                if kwargs.get("mask") is not None:
+                    of_old()
             try:
                 bound = known.bind(*args, **kwargs)
             except TypeError as error:

@@ -65,9 +65,15 @@ def program_ndim() -> int:
 
 @dataclass(frozen=True)
 class nc:
-    """NeuronCores to deal programs over."""
+    """NeuronCores to deal programs over; times a number it is an axis, whose cores are next to each other or not."""
 
     count: int
+
+    def __mul__(self, programs: Any) -> spmd_dim:
+        return spmd_dim(self, programs)
+
+    def __rmul__(self, programs: Any) -> spmd_dim:
+        return spmd_dim(programs, self)
 
 
 @dataclass(frozen=True)

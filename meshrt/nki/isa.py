@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshrt.errors import UsageError, nearest
+from meshrt.errors import UsageError
 from meshrt.nki.constants import (
     dge_mode,
     engine,
@@ -19,13 +19,21 @@ from meshrt.nki.constants import (
     vector_engine,
 )
 from meshrt.nki.moves import dma_copy, dma_transpose, iota, memset, nc_stream_shuffle, shared_constant_tile
+from meshrt.nki.names import told
 from meshrt.nki.products import nc_matmul, nc_transpose
-from meshrt.nki.scalar import activation, activation_reduce, affine_select, reciprocal, select_reduce
+from meshrt.nki.scalar import activation, activation_reduce, affine_select, dropout, reciprocal, select_reduce
 from meshrt.nki.session import session
-from meshrt.nki.statistics import bn_aggr, bn_stats, max8, nc_find_index8, tensor_partition_reduce, tensor_reduce
+from meshrt.nki.statistics import (
+    bn_aggr,
+    bn_stats,
+    max8,
+    nc_find_index8,
+    reduced,  # noqa: F401 - for operators of nl
+    tensor_partition_reduce,
+    tensor_reduce,
+)
 from meshrt.nki.vector import (
     arithmetic,
-    dropout,
     scalar_tensor_tensor,
     tensor_copy,
     tensor_copy_predicated,
@@ -53,4 +61,4 @@ def get_nc_version() -> Any:
 def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(f"nisa has no {name!r}")
-    raise UsageError(f"nisa has no {name!r} here: {nearest(name, __all__, 'docs/nki.md lists what there is')}")
+    raise UsageError(told("nisa", name, __all__))

@@ -193,7 +193,9 @@ def _write_back(passed: list[tuple[Any, Tensor]]) -> None:
 
 
 def _where(error: BaseException, function: Callable[..., Any]) -> str:
-    """FILE:LINE of the author's own innermost frame."""
+    """FILE:LINE of the author's own innermost frame, or that which asked for a result that was made later."""
+    if asked := getattr(error, "line", ""):
+        return str(asked)
     frames = [frame for frame in extract_tb(error.__traceback__) if not frame.filename.startswith(PACKAGE)]
     if not frames:
         code = function.__code__

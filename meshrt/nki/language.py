@@ -8,7 +8,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from meshrt.errors import UsageError, nearest
+import meshrt.nki.views  # noqa: F401 - what it gives tensors
+from meshrt.errors import UsageError
 from meshrt.nki import isa
 from meshrt.nki.allocation import (
     Memory,
@@ -41,8 +42,10 @@ from meshrt.nki.composed import (
     transpose,
     var,
 )
+from meshrt.nki.constants import oob_mode
 from meshrt.nki.dtypes import NAMES, tile_dtype
 from meshrt.nki.emit import poison
+from meshrt.nki.generation import checked, of_old
 from meshrt.nki.grids import (
     affine_range,
     nc,
@@ -54,41 +57,31 @@ from meshrt.nki.grids import (
     static_range,
 )
 from meshrt.nki.index import ds
-from meshrt.nki.moves import transfer
+from meshrt.nki.moves import skips, transfer
+from meshrt.nki.names import told
 from meshrt.nki.ops import OPS
 from meshrt.nki.repeat import repeated
 from meshrt.nki.scalar import where
-from meshrt.nki.session import session
+from meshrt.nki.session import from_here, session
+from meshrt.nki.sizes import tile_size
 from meshrt.nki.tensor import Tensor
 
 __all__ = (
-    "Indices", "Memory", "affine_range", "arange", "broadcast_to", "dropout", "ds", "empty_like", "expand_dims",
-    "finfo", "fp32", "full", "hbm", "load", "load_transpose2d", "loop_reduce", "matmul", "mean", "mgrid", "nc",
-    "ndarray", "num_programs", "ones", "par_dim", "private_hbm", "program_id", "program_ndim", "psum",
-    "random_seed", "rms_norm", "sbuf", "sequential_range", "shared_constant", "shared_hbm",
-    "shared_identity_matrix", "softmax", "spmd_dim", "static_cast", "static_range", "store", "tensor", "tile_size",
-    "transpose", "var", "where", "zeros", "zeros_like",
+    "Indices", "Memory", "affine_range", "arange", "broadcast_to", "device_print", "dropout", "ds", "empty_like",
+    "expand_dims", "finfo", "fp32", "full", "hbm", "is_hbm", "is_on_chip", "is_psum", "is_sbuf", "load",
+    "load_transpose2d", "loop_reduce", "matmul", "mean", "mgrid", "nc", "ndarray", "num_programs", "ones", "par_dim",
+    "private_hbm", "program_id", "program_ndim", "psum", "random_seed", "rms_norm", "sbuf", "sequential_range",
+    "shared_constant", "shared_hbm", "shared_identity_matrix", "softmax", "spmd_dim", "static_cast", "static_range",
+    "store", "tensor", "tile_size", "transpose", "var", "where", "zeros", "zeros_like",
 )  # fmt: skip
 
-arange = np.arange
 tensor = Tensor
 
 
-class _TileSize:
-    """The sizes that tiles can have at most."""
-
-    pmax = 128
-    psum_fmax = gemm_moving_fmax = bn_stats_fmax = 512
-    gemm_stationary_fmax = 128
-    psum_min_align = 4
-    sbuf_min_align = 1
-
-    @property
-    def total_available_sbuf_size(self) -> int:
-        return session().device.sbuf_partition_bytes
-
-
-tile_size = _TileSize()
+def arange(*bounds: Any) -> np.ndarray:
+    """Indices that count, as NumPy's; the old API's."""
+    of_old()
+    return np.arange(*bounds)
 
 
 def finfo(dtype: Any) -> Any:
@@ -106,44 +99,48 @@ def __getattr__(name: str) -> Any:
         return NAMES[name]
     if name.startswith("__"):
         raise AttributeError(f"nl has no {name!r}")
-    known = [*OPS, *NAMES, *__all__]
-    raise UsageError(f"nl has no {name!r} here: {nearest(name, known, 'docs/nki.md lists what there is')}")
+    raise UsageError(told("nl", name, [*OPS, *NAMES, *__all__]))
 
 
 # ---- moves
 
 
-def load(src: Any, *, mask: Any = None, dtype: Any = None, **_: Any) -> Tensor:
-    """HBM to SBUF, cast on the way if dtype says so."""
-    return _loaded(src, mask, dtype, None)
+@checked
+def load(src: Any, dtype: Any = None, *, mask: Any = None, mode: Any = oob_mode.error) -> Tensor:
+    """HBM to SBUF, cast on the way if dtype says so. mode: what indices beyond the tensor are, nisa.oob_mode."""
+    return _loaded(src, mask, dtype, None, skips(mode))
 
 
-def load_transpose2d(src: Any, *, mask: Any = None, dtype: Any = None, **_: Any) -> Tensor:
+@checked
+def load_transpose2d(src: Any, dtype: Any = None, *, mask: Any = None) -> Tensor:
     """HBM [f, p] to SBUF [p, f], transposed by the DMA at part of its bandwidth."""
     return _loaded(src, mask, dtype, (1, 0))
 
 
-def _loaded(src: Any, mask: Any, dtype: Any, turn: tuple[int, ...] | None) -> Tensor:
+def _loaded(src: Any, mask: Any, dtype: Any, turn: tuple[int, ...] | None, skip: bool = False) -> Tensor:
     launch = session()
     if not isinstance(src, Tensor):
         raise UsageError(f"load reads a tensor of HBM, not {type(src).__name__}")
     source = src.settle()
+    if any(source.home is one.home for one in launch.core.identities.values()):  # in the old API it lies in HBM
+        return isa.tensor_copy(source, dtype=dtype)  # type: ignore[no-any-return]  # without dst it is a tensor
     if source.buffer.on_chip:
         raise UsageError(f"load reads HBM; the operand is in {source.buffer.name}: use nl.copy")
     shape = source.shape if turn is None else tuple(source.shape[axis] for axis in turn)
     shape = (*shape, 1) if len(shape) == 1 else shape
 
     def run(target: Tensor, _: bool) -> None:
-        if mask is not None and target.home is not None and target.home.store.writes == 0:
+        if (mask is not None or skip) and target.home is not None and target.home.store.writes == 0:
             poison(target)
-        transfer(target, source, mask, turn)
+        transfer(target, source, mask, turn, skip=skip)
 
     core = launch.core
-    return core.defer(Tensor(core.sbuf, tile_dtype(dtype, source.dtype), shape=shape, pending=run))
+    return core.defer(Tensor(core.sbuf, tile_dtype(dtype, source.dtype), shape=shape, pending=from_here(run)))
 
 
-def store(dst: Any, value: Any, *, mask: Any = None, **_: Any) -> None:
-    """SBUF to HBM. A tile of PSUM goes through SBUF by itself, a number through a tile of it."""
+@checked
+def store(dst: Any, value: Any, *, mask: Any = None, mode: Any = oob_mode.error) -> None:
+    """SBUF to HBM. A tile of PSUM goes through SBUF by itself, a number through a tile of it. mode: as of load."""
     value = value.settled() if hasattr(value, "settled") else value
     if not isinstance(dst, Tensor) or dst.settle().buffer.on_chip:
         raise UsageError("store writes a tensor of HBM: use nl.copy within SBUF")
@@ -154,7 +151,32 @@ def store(dst: Any, value: Any, *, mask: Any = None, **_: Any) -> None:
         value = isa.tensor_copy(value, dtype=dst.dtype, mask=mask).settle()
     if dst.shape != value.shape and dst.size != value.size and mask is None:
         value = repeated(value, dst.shape)
-    transfer(dst, value, mask)
+    transfer(dst, value, mask, skip=skips(mode))
+
+
+def device_print(print_prefix: Any, tensor: Any) -> None:
+    """Print a tensor on standard output, as print does."""
+    print(f"{print_prefix} {tensor.settle() if isinstance(tensor, Tensor) else tensor}")
+
+
+def is_hbm(buffer: Any) -> bool:
+    """Is a memory, or that of a tensor, one of HBM?"""
+    return bool(getattr(buffer, "name", buffer) == "hbm")
+
+
+def is_sbuf(buffer: Any) -> bool:
+    """Is it SBUF?"""
+    return bool(getattr(buffer, "name", buffer) == "sbuf")
+
+
+def is_psum(buffer: Any) -> bool:
+    """Is it PSUM?"""
+    return bool(getattr(buffer, "name", buffer) == "psum")
+
+
+def is_on_chip(buffer: Any) -> bool:
+    """Is it one of the core's own?"""
+    return is_sbuf(buffer) or is_psum(buffer)
 
 
 class Indices(tuple[np.ndarray, ...]):
@@ -181,6 +203,7 @@ class _Mgrid:
     """`nl.mgrid[0:p, 0:f]`: index arrays, by position or as .p, .x, .y, .z."""
 
     def __getitem__(self, key: Any) -> Indices:
+        of_old()
         return Indices(np.ogrid[key if isinstance(key, tuple) else (key,)])
 
 

@@ -9,10 +9,10 @@ import numpy as np
 
 from meshrt.errors import UsageError
 from meshrt.neuron.dtypes import float32, rounded
-from meshrt.nki.constants import chosen
+from meshrt.nki.constants import chosen, oob_mode
 from meshrt.nki.dtypes import tile_dtype
 from meshrt.nki.emit import check_carried, emit, masked, stamp
-from meshrt.nki.generation import both
+from meshrt.nki.generation import both, checked
 from meshrt.nki.home import Home
 from meshrt.nki.operands import free
 from meshrt.nki.pattern import Pattern, squeezed
@@ -22,9 +22,11 @@ from meshrt.nki.session import session
 from meshrt.nki.tensor import Tensor
 
 
-def transfer(dst: Tensor, src: Tensor, mask: Any = None, turn: Sequence[int] | None = None, op: Any = None) -> None:
+def transfer(
+    dst: Tensor, src: Tensor, mask: Any = None, turn: Sequence[int] | None = None, op: Any = None, skip: bool = False
+) -> None:
     """One DMA, of what the mask leaves; `turn` permutes the axes on the way, at part of the bandwidth. The mask of a
-    turned one has the source's axes."""
+    turned one has the source's axes. skip: elements whose indices are beyond a tensor are left out."""
     launch = session()
     core = launch.core
     src.settle()
@@ -37,11 +39,13 @@ def transfer(dst: Tensor, src: Tensor, mask: Any = None, turn: Sequence[int] | N
     if squeezed(dst.shape) != squeezed(shape) and dst.size != src.size:
         raise UsageError(f"a DMA of {list(shape)} does not fit {list(dst.shape)}")
     like_dst = turn is None and mask is not None and len(dst.shape) == len(np.shape(mask))
+    if skip and turn is None:
+        mask, like_dst = _inside(dst, src, mask, like_dst), False
     extents, scattered = masked(mask, dst.shape if like_dst else src.shape)
     if extents is not None and 0 in extents:
         return
     if scattered is not None:
-        _scattered(dst, src, scattered, turn)
+        _scattered(dst, src, scattered, turn, op)
         return
     turned = extents if extents is None or turn is None else tuple(extents[axis] for axis in turn)
     read, write = src.place(extents), dst.place(_fitting(turned, shape, dst.shape))
@@ -66,7 +70,23 @@ def _fitting(extents: Any, shape: tuple[int, ...], other: tuple[int, ...]) -> An
     return tuple(1 if size == 1 else next(rest) for size in other)
 
 
-def _scattered(dst: Tensor, src: Tensor, kept: np.ndarray, turn: Sequence[int] | None) -> None:
+def _inside(dst: Tensor, src: Tensor, mask: Any, like_dst: bool) -> np.ndarray | None:
+    """The mask of the elements that are inside both tensors, of the source's shape; None of all."""
+    assert src.pattern is not None and dst.pattern is not None
+    kept = (src.pattern.listed() >= 0) & (dst.pattern.listed() >= 0).reshape(src.shape)
+    if mask is not None:
+        kept = kept & np.broadcast_to(mask, dst.shape if like_dst else src.shape).reshape(src.shape)
+    return None if kept.all() else kept
+
+
+def skips(mode: Any) -> bool:
+    """Are indices beyond a tensor skipped? UsageError for what is no nisa.oob_mode."""
+    if not isinstance(mode, oob_mode):
+        raise UsageError(f"an oob_mode is nisa.oob_mode.error or nisa.oob_mode.skip, not {mode!r}")
+    return mode is oob_mode.skip
+
+
+def _scattered(dst: Tensor, src: Tensor, kept: np.ndarray, turn: Sequence[int] | None, op: Any) -> None:
     """A transfer of the elements that a mask picks, one by one."""
     assert src.pattern is not None and dst.pattern is not None
     places = dst.pattern.listed()
@@ -76,7 +96,7 @@ def _scattered(dst: Tensor, src: Tensor, kept: np.ndarray, turn: Sequence[int] |
     chosen_, places = (listed.reshape(kept.shape)[kept].reshape(-1, 1) for listed in (src.pattern.listed(), places))
     one = Tensor(src.buffer, src.dtype, home=src.home, pattern=Pattern(chosen_.shape, (0, 0), elements=chosen_))
     two = Tensor(dst.buffer, dst.dtype, home=dst.home, pattern=Pattern(places.shape, (0, 0), elements=places))
-    transfer(two, one)
+    transfer(two, one, op=op)
 
 
 def move(read: Place, write: Place, slower: float) -> None:
@@ -96,22 +116,23 @@ def move(read: Place, write: Place, slower: float) -> None:
     core.done(end, [read], write)
 
 
+@checked
 def dma_copy(
-    dst: Tensor | None = None, src: Tensor | None = None, *, mask: Any = None, dst_rmw_op: Any = None, **_: Any
-) -> Any:
-    """A DMA between HBM and SBUF, either way, or within one of them; dst_rmw_op adds to what is there."""
+    dst: Tensor | None = None, src: Tensor | None = None, *, mask: Any = None, dst_rmw_op: Any = None,
+    oob_mode: Any = oob_mode.error, engine: Any = None,
+) -> Any:  # fmt: skip
+    """A DMA between HBM and SBUF, either way, or within one of them; dst_rmw_op adds to what is there. engine: whose
+    queue, which is not modelled."""
     if not isinstance(dst, Tensor) or not isinstance(src, Tensor):
         raise UsageError("dma_copy takes dst= and src=, both tensors")
     if dst_rmw_op is not None and getattr(dst_rmw_op, "__name__", "") != "add":
         raise UsageError("dma_copy: dst_rmw_op is nl.add or nothing")
-    transfer(dst, src, mask, op=None if dst_rmw_op is None else np.add)
+    transfer(dst, src, mask, op=None if dst_rmw_op is None else np.add, skip=skips(oob_mode))
     return dst
 
 
 @both(tensors=2)
-def dma_transpose(
-    dst: Tensor | None, src: Tensor, *, axes: Any = None, dtype: Any = None, mask: Any = None, **_: Any
-) -> Any:
+def dma_transpose(dst: Tensor | None, src: Tensor, *, axes: Any = None, dtype: Any = None, mask: Any = None) -> Any:
     """A DMA that transposes, of 2 to 4 axes: (1, 0), (2, 1, 0) or (3, 1, 2, 0), at part of the bandwidth."""
     src.settle()
     rank = len(src.shape)
@@ -135,6 +156,7 @@ def new_tile(memory: str, shape: tuple[int, ...], dtype: Any, name: str = "") ->
     return Tensor(buffer, dtype, home=home, pattern=Pattern.whole(shape), name=name)
 
 
+@checked
 def memset(
     dst: Any = None, value: Any = 0, dtype: Any = None, *, shape: Any = None, mask: Any = None, engine: Any = None,
     name: str | None = None,
@@ -214,7 +236,7 @@ def nc_stream_shuffle(
         return np.where(stays.reshape(-1, *(1,) * (x.ndim - 1)), old[0], moved) if old else moved
 
     return emit("nc_stream_shuffle", session().core.vector, lambda left: 3 * free(left), reads, dst.shape, dst.dtype,
-                compute, dst=dst)  # fmt: skip
+                compute, dst=dst, sums=(dst,))  # fmt: skip
 
 
 def shared_constant_tile(values: np.ndarray, dtype: Any) -> Tensor:

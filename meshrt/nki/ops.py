@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from meshrt.errors import UsageError, nearest
+from meshrt.nki.generation import IGNORED, of_old
 from meshrt.nki.session import session
 from meshrt.nki.tensor import Tensor
 from meshrt.records import dataclass
@@ -29,7 +30,8 @@ class Op:
     def __name__(self) -> str:
         return self.name
 
-    def __call__(self, x: Any, y: Any = None, dtype: Any = None, mask: Any = None, **_: Any) -> Any:
+    def __call__(self, x: Any, y: Any = None, dtype: Any = None, mask: Any = None, **more: Any) -> Any:
+        _refuse(self.name, more, mask)
         if not any(isinstance(value, Tensor) or hasattr(value, "settled") for value in (x, y)):
             return self.function(x) if self.inputs == 1 else self.function(x, y)
         isa = session().nisa
@@ -54,12 +56,23 @@ class Reduction:
         return self.name
 
     def __call__(
-        self, x: Any, axis: Any = None, dtype: Any = None, mask: Any = None, keepdims: bool = False, **_: Any
+        self, x: Any, axis: Any = None, dtype: Any = None, mask: Any = None, keepdims: bool = False, **more: Any
     ) -> Any:
+        _refuse(self.name, more, mask)
         if not isinstance(x, Tensor):
             axes = tuple(axis) if isinstance(axis, list) else axis
             return self.function.reduce(x, axis=axes, keepdims=keepdims)
-        return session().nisa.tensor_reduce(self, x, axis, dtype=dtype, mask=mask, keepdims=keepdims)
+        return session().nisa.reduced(self, x, axis, dtype=dtype, mask=mask, keepdims=keepdims)
+
+
+def _refuse(name: str, more: dict[str, Any], mask: Any) -> None:
+    """UsageError for an argument that operators do not take."""
+    if strange := [key for key in more if key not in IGNORED]:
+        takes = "x, y, axis, dtype, mask, keepdims"
+        way = nearest(strange[0], takes.split(", "), f"operators take {takes}")
+        raise UsageError(f"nl.{name} has no argument {strange[0]}=: {way}")
+    if mask is not None:
+        of_old()
 
 
 def _gelu(x: Any) -> Any:
@@ -113,6 +126,9 @@ OPS: dict[str, Op | Reduction] = {
     "prod": Reduction("prod", np.multiply), "all": Reduction("all", np.logical_and),
     "any": Reduction("any", np.logical_or),
 }  # fmt: skip
+_ANY_ORDER = (
+    "add", "subtract", "multiply", "maximum", "max", "minimum", "min", "sum", "logical_and", "logical_or",
+)  # fmt: skip
 _NUMPY = {np.max: np.maximum, np.min: np.minimum, np.sum: np.add, np.prod: np.multiply, np.amax: np.maximum}
 
 
@@ -133,6 +149,23 @@ def resolve(name: str, op: Any, inputs: int) -> Function:
     shown = getattr(op, "__name__", repr(op))
     ways = "one tile" if inputs == 1 else "two"
     raise UsageError(f"{name} takes an operator of {ways}, not {shown}: {nearest(shown, OPS, 'see docs/nki.md')}")
+
+
+def gathers(op: Any) -> bool:
+    """May a loop apply it to a tile in any order of its iterations?"""
+    return getattr(op, "__name__", "") in (*_ANY_ORDER, "bitwise_and", "bitwise_or", "bitwise_xor")
+
+
+def check_bits(name: str, ops: tuple[Any, ...], tensors: tuple[Any, ...], out: np.dtype[Any]) -> None:
+    """UsageError for operators of bits beside arithmetic ones, or of what is no whole number."""
+    of_bits = [getattr(op, "__name__", "") in (*BITS, "invert") for op in ops if op is not None]
+    if not any(of_bits):
+        return
+    if not all(of_bits):
+        raise UsageError(f"{name}: one operator is of bits, the other arithmetic: take two instructions")
+    dtypes = [*(one.dtype for one in tensors if isinstance(one, Tensor)), out]
+    if wrong := [dtype for dtype in dtypes if dtype.kind not in "iub"]:
+        raise UsageError(f"{name}: operators of bits take and give whole numbers, not {wrong[0]}: cast, or view(dtype)")
 
 
 def reducing(name: str, op: Any) -> np.ufunc:

@@ -35,12 +35,24 @@ class Place(View):
 
     def _mask(self) -> np.ndarray:
         assert self.store.mask is not None
-        mask = self.store.mask
+        return self.of(self.store.mask, np.logical_and)
+
+    def of(self, marks: np.ndarray, join: np.ufunc = np.maximum) -> np.ndarray:
+        """These elements of an array that has one number for each of the store; those of wider ones are joined."""
         if self.as_dtype != self.store.dtype:
             old, new = self.store.dtype.itemsize, self.as_dtype.itemsize
-            every = np.repeat(mask.reshape(-1), old)
-            mask = np.asarray(every.reshape(-1, new).all(axis=1))
-        return self.pattern.view(mask)
+            marks = np.asarray(join.reduce(np.repeat(marks.reshape(-1), old).reshape(-1, new), axis=1))
+        return self.pattern.view(marks)
+
+    def mark(self, marks: np.ndarray, value: Any) -> None:
+        """Set these elements of such an array; narrower ones set that which they are a part of."""
+        if self.as_dtype == self.store.dtype:
+            self.pattern.put(marks, value)
+            return
+        old, new = self.store.dtype.itemsize, self.as_dtype.itemsize
+        touched = np.zeros(marks.size * old // new, np.bool_)
+        self.pattern.put(touched, True)
+        marks.reshape(-1)[np.repeat(touched, new).reshape(-1, old).any(axis=1)] = value
 
     def check_written(self, name: str) -> None:
         store = self.store
@@ -59,12 +71,12 @@ class Place(View):
         store = self.store
         if store.full:
             return
-        if self.data.size == store.data.size and not self.repeats:
+        if self.data.size == store.data.size and not self.repeats and self.as_dtype.itemsize == store.dtype.itemsize:
             store.full = True
         else:
             if store.mask is None:
                 store.mask = np.zeros(store.shape, np.bool_)
-            self.pattern.put(store.mask, True)
+            self.mark(store.mask, True)
             store.written += self.data.size
             store.full = store.written >= store.data.size and bool(store.mask.all())
         if store.full:
@@ -73,7 +85,10 @@ class Place(View):
     def write(self, values: Any) -> None:
         """Set the numbers, which are rounded already."""
         if self.as_dtype != self.store.dtype:
-            raise UsageError(f"a view as {self.as_dtype} of a tile of {self.store.dtype} is read, not written")
+            raw = to_raw(self.store.data, self.store.dtype)
+            self.pattern.put(raw.reshape(-1).view(self.as_dtype), to_raw(np.asarray(values), self.as_dtype))
+            self.store.data[...] = from_raw(raw)
+            return
         if self.pattern.elements is None:
             self.data[...] = values
         else:

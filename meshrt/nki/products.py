@@ -8,11 +8,10 @@ import numpy as np
 
 from meshrt.errors import UsageError
 from meshrt.neuron.dtypes import float32
-from meshrt.neuron.store import starts
 from meshrt.nki.constants import engine as engines
 from meshrt.nki.constants import matmul_perf_mode
 from meshrt.nki.dtypes import tile_dtype
-from meshrt.nki.emit import Extents, emit
+from meshrt.nki.emit import Extents, check_start, emit
 from meshrt.nki.generation import both
 from meshrt.nki.home import Home
 from meshrt.nki.moves import memset
@@ -44,20 +43,6 @@ def check_operands(name: str, left: Tensor, right: Tensor, rows: int = 1) -> Non
     if (left.dtype == float32) != (right.dtype == float32):
         raise UsageError(
             f"{name}: stationary is {left.dtype}, moving {right.dtype}; if one is float32, the other has to be: cast it"
-        )
-
-
-def check_start(name: str, which: str, tensor: Tensor) -> None:
-    """UsageError for an operand that starts at a partition which engines do not start at: 0, 32, 64 or 96."""
-    pattern, home = tensor.pattern, tensor.home
-    if pattern is None or home is None or pattern.elements is not None:
-        return
-    row = int(np.prod(home.store.shape[1:]))
-    start, rows = pattern.offset // row, pattern.sizes[0]
-    allowed = starts(rows)
-    if start not in allowed:
-        raise UsageError(
-            f"{name}: {which} has {rows} partitions from {start} on; so many start at {' or '.join(map(str, allowed))}"
         )
 
 

@@ -12,7 +12,7 @@ from meshrt.units import short, size
 def measured(launch: Session) -> dict[str, Any]:
     """The JSON's `measured` of NeuronCores (neuron/report.py), with the API's generation and the notes."""
     parts = [summaries(core)[0] for core in launch.cores]
-    generation = " and ".join(sorted(launch.generations)) or "none"
+    generation = " and ".join(sorted(launch.generations)) or "either"
     return {**combine(parts, launch.device), "api": generation, "notes": list(launch.notes)}
 
 

@@ -177,3 +177,21 @@ def where(condition: Any, x: Any, y: Any, dtype: Any = None, mask: Any = None) -
     count = max(1, len(tiles))
     return emit("select", session().core.vector, lambda left: count * free(left), [condition, *tiles], condition.shape,
                 out, compute, mask=mask)  # fmt: skip
+
+
+@both(tensors=2)
+def dropout(dst: Tensor | None, data: Tensor, prob: Any, *, dtype: Any = None, mask: Any = None) -> Any:
+    """data with elements set to zero with a probability: 2 n cycles. 0 and 1 only, as random numbers are not there."""
+    core = session().core
+    rate = operand("prob", prob, data)
+    tiles, arrays = spread([rate], data)
+
+    def compute(x: np.ndarray, *found: np.ndarray) -> np.ndarray:
+        (p,) = arrays(*found)
+        if not bool(np.isin(p, (0, 1)).all()):
+            raise UsageError("dropout: a probability of 0 or 1; random numbers of the hardware are not emulated")
+        return np.where(np.asarray(p) == 1, np.float32(0), x)
+
+    out = dst.dtype if dst is not None else tile_dtype(dtype, data.dtype)
+    return emit("dropout", core.vector, lambda left: 2 * free(left), [data.settle(), *tiles], data.shape, out, compute,
+                dst=dst, mask=mask)  # fmt: skip

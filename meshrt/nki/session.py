@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import field
@@ -12,7 +12,7 @@ from sys import _getframe
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
-from meshrt.errors import UsageError
+from meshrt.errors import MeshrtError, UsageError
 from meshrt.neuron.core import NeuronCore
 from meshrt.neuron.device import NeuronDevice
 from meshrt.records import dataclass
@@ -100,7 +100,36 @@ def opened(launch: Session) -> Iterator[Session]:
 
 def here() -> str:
     """FILE:LINE of the kernel's innermost frame."""
-    frame: Any = _getframe(1)
+    return _shown(*_spot())
+
+
+def _spot() -> tuple[str, int]:
+    frame: Any = _getframe(2)
     while frame is not None and frame.f_code.co_filename.startswith(PACKAGE):
         frame = frame.f_back
-    return "" if frame is None else f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+    return ("", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
+
+
+def _shown(file: str, line: int) -> str:
+    return f"{Path(file).name}:{line}" if file else ""
+
+
+def from_here(run: Callable[..., None]) -> Callable[..., None]:
+    """An instruction that runs when its result is used, whose errors name the kernel's line that asked for it."""
+    spot = _spot()
+
+    def later(*args: Any) -> None:  # says nothing of itself: a circle would keep its operands, and their banks of PSUM
+        try:
+            run(*args)
+        except MeshrtError as error:
+            blame(error, spot)
+            raise
+
+    later.spot = spot  # type: ignore[attr-defined]  # functions take attributes
+    return later
+
+
+def blame(error: MeshrtError, spot: tuple[str, int]) -> None:
+    """Tell an error with a line of the kernel, unless it has one."""
+    if not hasattr(error, "line"):
+        error.line = _shown(*spot)  # type: ignore[attr-defined]  # for kernel.py

@@ -22,6 +22,21 @@ def tensor_reduce(
     dst: Tensor | None, op: Any, data: Tensor, axis: Any = None, *, dtype: Any = None, negate: bool = False,
     keepdims: bool = False, mask: Any = None,
 ) -> Any:  # fmt: skip
+    """A reduction as `reduced`; in the new API along the last axes, in the old, and by operators of nl, along any."""
+    rank = len(data.shape)
+    axes = sorted(int(at) % rank for at in ([axis] if isinstance(axis, int) else [] if axis is None else axis))
+    if dst is not None and axes and axes != list(range(axes[0], rank)):
+        raise UsageError(
+            f"tensor_reduce: axis {axis} of {list(data.shape)}; it reduces the last axes: take a view where these are"
+        )
+    return reduced(dst=dst, op=op, data=data, axis=axis, dtype=dtype, negate=negate, keepdims=keepdims, mask=mask)
+
+
+@both(tensors=1)
+def reduced(
+    dst: Tensor | None, op: Any, data: Tensor, axis: Any = None, *, dtype: Any = None, negate: bool = False,
+    keepdims: bool = False, mask: Any = None,
+) -> Any:  # fmt: skip
     """A reduction along free axes, [p, f...] to [p, 1] or more: n cycles, n / 2 for a sum or maximum of bfloat16."""
     reduce = reducing("tensor_reduce", op)
     data.settle()

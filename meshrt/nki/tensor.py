@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from meshrt.errors import LimitError, UsageError
+from meshrt.errors import LimitError, MeshrtError, UsageError
 from meshrt.neuron.dtypes import to_raw
 from meshrt.neuron.store import Buffer
 from meshrt.nki.dtypes import tile_dtype
@@ -16,7 +16,7 @@ from meshrt.nki.home import Home
 from meshrt.nki.index import indexed
 from meshrt.nki.pattern import Pattern, padded, reshaped, retyped, squeezed
 from meshrt.nki.place import Place
-from meshrt.nki.session import session
+from meshrt.nki.session import blame, session
 
 
 class Tensor:
@@ -77,7 +77,7 @@ class Tensor:
     def __getitem__(self, key: Any) -> Tensor:
         self.settle()
         assert self.pattern is not None
-        if key is Ellipsis:
+        if key is Ellipsis or key is True:  # a mask that leaves all
             return self
         if isinstance(key, np.ndarray) and key.dtype == np.bool_:
             return self._viewed(self.pattern.kept(key))
@@ -105,7 +105,7 @@ class Tensor:
     # ---- views
 
     def view(self, dtype: Any) -> Tensor:
-        """The same bytes as numbers of another dtype, to be read."""
+        """The same bytes as numbers of another dtype."""
         self.settle()
         assert self.pattern is not None
         new = tile_dtype(dtype)
@@ -167,7 +167,11 @@ class Tensor:
             launch = session()
             pending, self.pending = self.pending, None
             launch.core.deferred = None
-            self.home = Home(launch, self.buffer, self.shape, self.dtype)
+            try:
+                self.home = Home(launch, self.buffer, self.shape, self.dtype)
+            except MeshrtError as error:
+                blame(error, getattr(pending, "spot", ("", 0)))
+                raise
             self.pattern = Pattern.whole(self.shape)
             pending(self, False)
         return self

@@ -13,7 +13,7 @@ from meshrt.nki.dtypes import promoted, tile_dtype
 from meshrt.nki.emit import emit
 from meshrt.nki.generation import both
 from meshrt.nki.operands import free, operand, sizes_of, spread
-from meshrt.nki.ops import reducing, resolve
+from meshrt.nki.ops import check_bits, gathers, reducing, resolve
 from meshrt.nki.repeat import repeated
 from meshrt.nki.session import session
 from meshrt.nki.tensor import Tensor
@@ -34,16 +34,26 @@ def tensor_tensor(
     if data1.shape != data2.shape:
         if dst is None and data1.shape[0] == data2.shape[0] and data2.size == data2.shape[0]:
             data2 = repeated(data2.reshape((data2.shape[0],) + (1,) * (len(data1.shape) - 1)), data1.shape)
+        elif dst is None and _repeats(data2.shape, data1.shape):  # the old API's compiler does
+            data2 = repeated(data2, data1.shape)
         if data1.size // data1.shape[0] != data2.size // data2.shape[0] or data1.shape[0] != data2.shape[0]:
             raise UsageError(f"tensor_tensor: shapes {list(data1.shape)} and {list(data2.shape)} differ")
         data2 = data2.reshape(data1.shape)
     out = dst.dtype if dst is not None else tile_dtype(dtype, promoted(data1.dtype, data2.dtype))
+    check_bits("tensor_tensor", (op,), (data1, data2), out)
     name = getattr(op, "__name__", "")
     fast = name in FAST and data1.dtype == data2.dtype == out == bfloat16
     passes = 1 if fast or memories[0] != memories[1] else 2
     return emit("tensor_tensor", chosen("tensor_tensor", engine, "vector", ("vector", "gpsimd")),
-                lambda left: passes * free(left), [data1, data2], data1.shape, out, function, dst=dst,
-                mask=mask)  # fmt: skip
+                lambda left: passes * free(left), [data1, data2], data1.shape, out, function, dst=dst, mask=mask,
+                sums=() if not gathers(op) else (data1,) if name == "subtract" else (data1, data2))  # fmt: skip
+
+
+def _repeats(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """May free axes of 1 be repeated to the other shape?"""
+    return len(shape) == len(other) and shape[0] == other[0] and all(
+        one in (1, two) for one, two in zip(shape, other, strict=True)
+    )  # fmt: skip
 
 
 @both(tensors=2)
@@ -65,8 +75,10 @@ def tensor_scalar(
         return np.asarray(y)
 
     out = dst.dtype if dst is not None else tile_dtype(dtype, data.dtype)
+    check_bits("tensor_scalar", (op0, op1), (data, first, second), out)
     return emit("tensor_scalar", chosen("tensor_scalar", engine, "vector"), free, [data.settle(), *tiles], data.shape,
-                out, compute, dst=dst, mask=mask)  # fmt: skip
+                out, compute, dst=dst, mask=mask,
+                sums=(data,) if gathers(op0) and op1 is None and not reverse0 else ())  # fmt: skip
 
 
 @both(tensors=2)
@@ -101,10 +113,11 @@ def scalar_tensor_tensor(
         return np.asarray(two(z, y) if reverse1 else two(y, z))
 
     out = dst.dtype if dst is not None else tile_dtype(dtype, promoted(data.dtype, other.dtype))
+    check_bits("scalar_tensor_tensor", (op0, op1), (data, first, other), out)
     passes = 1 if memories[0] != memories[1] else 2
     return emit("scalar_tensor_tensor", chosen("scalar_tensor_tensor", engine, "vector", ("vector", "gpsimd")),
-                lambda left: passes * free(left), [data, other, *tiles], data.shape, out, compute, dst=dst,
-                mask=mask)  # fmt: skip
+                lambda left: passes * free(left), [data, other, *tiles], data.shape, out, compute, dst=dst, mask=mask,
+                sums=(other,) if gathers(op1) and not reverse1 else ())  # fmt: skip
 
 
 @both(tensors=3)
@@ -187,28 +200,16 @@ def tensor_copy_predicated(
 
     def compute(chosen_: np.ndarray, old: np.ndarray, *new: np.ndarray) -> np.ndarray:
         taken = (chosen_ == 0) if reverse_pred else (chosen_ != 0)
+        if taken.size == old.size:
+            taken = taken.reshape(old.shape)
+        elif taken.size == len(old):  # one for each partition
+            taken = taken.reshape(-1, *(1,) * (old.ndim - 1))
+        elif taken.shape == old.shape[: taken.ndim]:  # the last axes repeat it
+            taken = taken.reshape(*taken.shape, *(1,) * (old.ndim - taken.ndim))
         return np.where(taken, new[0].reshape(old.shape) if new else np.float32(src), old)
 
     return emit("tensor_copy_predicated", session().core.vector, free, reads, dst.shape, dst.dtype, compute, dst=dst,
-                mask=mask)  # fmt: skip
-
-
-@both(tensors=2)
-def dropout(dst: Tensor | None, data: Tensor, prob: Any, *, dtype: Any = None, mask: Any = None) -> Any:
-    """data with elements set to zero with a probability: 2 n cycles. 0 and 1 only, as random numbers are not there."""
-    core = session().core
-    rate = operand("prob", prob, data)
-    tiles, arrays = spread([rate], data)
-
-    def compute(x: np.ndarray, *found: np.ndarray) -> np.ndarray:
-        (p,) = arrays(*found)
-        if not bool(np.isin(p, (0, 1)).all()):
-            raise UsageError("dropout: a probability of 0 or 1; random numbers of the hardware are not emulated")
-        return np.where(np.asarray(p) == 1, np.float32(0), x)
-
-    out = dst.dtype if dst is not None else tile_dtype(dtype, data.dtype)
-    return emit("dropout", core.vector, lambda left: 2 * free(left), [data.settle(), *tiles], data.shape, out, compute,
-                dst=dst, mask=mask)  # fmt: skip
+                mask=mask, sums=(dst,))  # fmt: skip
 
 
 def _leaves_whole_numbers(op: Any, *values: Any) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from meshrt.errors import UsageError
 from meshrt.studies.nki.case import CASES
 from meshrt.studies.nki.find import Found, find_kernels
 
@@ -34,7 +35,11 @@ def check(folder: Path, only: str | None = None) -> Iterator[Outcome]:
     """Try each kernel whose FILE:NAME has `only` in it. UsageError."""
     import meshrt.studies.nki.cases  # noqa: F401 - registers them
 
-    kernels = [kernel for kernel in find_kernels(folder) if only is None or only in f"{kernel.path}:{kernel.name}"]
+    there = find_kernels(folder)
+    kernels = [kernel for kernel in there if only is None or only in f"{kernel.path}:{kernel.name}"]
+    if not kernels:
+        shown = f"{there[0].path}:{there[0].name}"
+        raise UsageError(f"--only {only}: none of the {len(there)} kernels has that in its FILE:NAME, such as {shown}")
     outcomes: dict[tuple[str, str], Outcome] = {}
     waiting = []
     for kernel in kernels:

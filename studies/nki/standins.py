@@ -23,7 +23,7 @@ TYPES = "neuronxcc.nki.compiler.backends"  # of AWS's compiler, which samples na
 def install() -> None:
     """From here on `import neuronxcc.nki`, `import nki` are meshrt.nki, and frameworks import as empty modules."""
     sizes = _module("constants", sizeinbytes=lambda dtype: np.dtype(dtype).itemsize)
-    modes = _module("constants", oob_mode=isa.oob_mode)
+    modes = _module("constants", oob_mode=isa.oob_mode, dge_mode=isa.dge_mode, engine=isa.engine)
     outer = _module("neuronxcc", nki=nki)
     outer.__path__ = []
     sys.modules["neuronxcc"] = outer

@@ -12,6 +12,7 @@ MEANT = {
     "rnu gemm": "run",
     "run gemmm": "gemm",
     "run lama-tiny": "llama-tiny",
+    "run Qwen/Qwen3-4B": "run llama --model Qwen/Qwen3-4B",
     "run llama --model lama-tiny": "llama-tiny",
     "chat lama-tiny": "llama-tiny",
     "run gemm --mehs 4x4": "--mesh",

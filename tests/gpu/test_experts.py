@@ -218,7 +218,7 @@ def test_layouts_are_set_side_by_side(comm: Any, tmp_path: Path, capsys: pytest.
     capsys.readouterr()
     serving.print_comparison(told | {"arguments": asked})
     assert "tokens of GPUs, most over mean" in capsys.readouterr().out
-    assert serving.default("llama-tiny") == serving.DEFAULT
+    assert serving.default("llama-tiny", 0.4) == serving.DEFAULT
 
 
 def test_weights_of_experts_that_are_hit_are_read_and_no_others(tmp_path: Path) -> None:

@@ -27,6 +27,8 @@ from meshrt.studies.deinfer import published as deinfer_published
 from meshrt.studies.deinfer import reproduce as deinfer
 from meshrt.studies.deinfer.figures import LoadPoint, claims_of, orders
 from meshrt.studies.rows import Row
+from meshrt.studies.serve import DEFAULT
+from meshrt.studies.serve import default as ways_of
 from meshrt.studies.store import Store
 
 
@@ -34,6 +36,12 @@ from meshrt.studies.store import Store
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source = find_model("llama-tiny")
     return decompose(source, tmp_path_factory.mktemp("tiny") / "model", every_matrix(source, 0.7))
+
+
+def test_a_low_rank_cache_is_compared_where_there_can_be_one(tiny: Path) -> None:
+    """A model that is whole, or has norms of keys, ended the comparison, with an option that it does not have."""
+    assert ways_of(str(tiny), None) == ways_of("llama-tiny", 0.4) == DEFAULT
+    assert ways_of("llama-tiny", None) == ways_of("qwen3-1.7b", 0.4) == DEFAULT[:-1]
 
 
 # ---- loads and figures

@@ -46,7 +46,7 @@ def test_each_state_of_a_kernel(tmp_path: Path) -> None:
         "broken.py": (False, False, False), "right": (True, True, True), "unknown.py": (True, False, False),
         "wrong": (True, True, False),
     }  # fmt: skip
-    assert "differs from NumPy" in outcomes["wrong"].reason and outcomes["right"].details["api"] == "none"
+    assert "differs from NumPy" in outcomes["wrong"].reason and outcomes["right"].details["api"] == "old"
     assert list(lines(outcomes.values()))[-1] == "1 of 4 kernels are right, 25 %"
 
 
@@ -55,6 +55,9 @@ def test_a_folder_without_kernels(tmp_path: Path) -> None:
         find_kernels(tmp_path)
     with pytest.raises(UsageError, match="is no folder"):
         find_kernels(tmp_path / "absent")
+    (tmp_path / "mine.py").write_text("import nki\n@nki.jit\ndef mine(a): return a\n")
+    with pytest.raises(UsageError, match=r"--only yours: none of the 1 kernels .* such as mine.py:mine"):
+        list(check(tmp_path, "yours"))
 
 
 def test_a_difference_is_a_share_of_the_largest_number() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -77,9 +78,44 @@ def _memory(x):
     nl.ndarray((128, 4), dtype=nl.float32, buffer="sbuf")
 
 
+def _start_of_another(x):
+    return nl.copy(nl.exp(nl.load(x)[16:32])).settle()
+
+
+def _every_other(x):
+    return nl.exp(nl.load(x)[0:64:2]).settle()
+
+
+def _bits_of_floats(x):
+    tile = nl.load(x)
+    nl.bitwise_and(tile, tile).settle()
+
+
+def _bits_and_sums(x):
+    nisa.tensor_scalar(nl.load(x, dtype=nl.int32), op0=nl.bitwise_and, operand0=3, op1=nl.add, operand1=1)
+
+
+def _middle(x):
+    total = nl.ndarray((128, 64), nl.float32, nl.sbuf)
+    nisa.tensor_reduce(dst=total, op=nl.add, data=nl.load(x).reshape((128, 4, 64)), axis=1)
+
+
+def _used_later(x):
+    tall = nl.load(x.reshape((256, 128)))
+    for _ in range(20):
+        pass
+    nl.exp(tall)
+
+
 @pytest.mark.parametrize(
     ("function", "message"),
     [
+        (_start_of_another, "activation: an operand has 16 partitions from 16 on; so many start at 0 or 32 or 64 or"),
+        (_every_other, "activation: an operand takes one partition in 2"),
+        (_bits_of_floats, "operators of bits take and give whole numbers, not float32"),
+        (_bits_and_sums, "one operator is of bits, the other arithmetic"),
+        (_middle, "tensor_reduce: axis 1 of [128, 4, 64]; it reduces the last axes"),
+        (_used_later, "has 256 partitions, 128 at most"),
         (_half_written, "was not written: 12800 of 32768 elements"),
         (_mixed, "stationary is float32, moving bfloat16"),
         (_start, "stationary has 35 partitions from 5 on; so many start at 0 or 64"),
@@ -101,7 +137,8 @@ def test_a_refusal_names_the_line_and_the_way_out(function: Callable[..., Any], 
     assert message in text and "\n" not in text
     first = function.__code__.co_firstlineno
     name, line = text.split(":")[:2]
-    assert name == "test_nki_refusals.py" and first <= int(line) <= first + 6
+    last = first + (1 if function is _used_later else 6)  # the line that asked, not that which used it
+    assert name == "test_nki_refusals.py" and first <= int(line) <= last
 
 
 def test_more_banks_of_psum_than_there_are() -> None:
@@ -112,6 +149,23 @@ def test_more_banks_of_psum_than_there_are() -> None:
 
     with pytest.raises(LimitError, match="more than 8 tiles are in use at once"):
         launched(kernel, X)
+
+
+def test_a_bank_is_free_as_soon_as_its_tile_is_named_no_more() -> None:
+    def kernel(x: Any) -> Any:
+        tile = nl.load(x[:, 0:128])
+        first = nisa.nc_transpose(tile).settle()
+        for _ in range(9):
+            nl.copy(nisa.nc_transpose(tile)).settle()
+        out = nl.ndarray((128, 128), x.dtype, nl.shared_hbm)
+        nl.store(out, nl.copy(first))
+        return out
+
+    gc.disable()  # which would find circles, but later
+    try:
+        assert (launched(kernel, X) == 1).all()
+    finally:
+        gc.enable()
 
 
 def test_outside_of_a_kernel_and_wide_numbers() -> None:
@@ -153,3 +207,30 @@ def test_sums_over_an_affine_range_carry_nothing() -> None:
     known = nki.jit(kernel)
     assert (nki.simulate(known, show=False)(X) == 4).all()
     assert known.report["notes"] == []
+
+
+@pytest.mark.parametrize(
+    ("step", "noted"),
+    [
+        (lambda t, x: nl.maximum(x, t), False),
+        (lambda t, x: nl.subtract(t, x), False),
+        (lambda t, x: nl.subtract(x, t), True),
+        (lambda t, x: nl.exp(t), True),
+        (lambda t, x: nisa.tensor_scalar(t, np.multiply, 2.0), False),
+        (lambda t, x: nisa.tensor_scalar(t, np.multiply, 2.0, op1=np.add, operand1=1.0), True),
+        (lambda t, x: nisa.scalar_tensor_tensor(data=x, op0=np.add, operand0=1, op1=np.add, operand1=t), False),
+        (lambda t, x: nisa.scalar_tensor_tensor(data=t, op0=np.multiply, operand0=2, op1=np.add, operand1=x), True),
+    ],
+)
+def test_what_is_written_over_itself_carries_nothing_if_the_order_is_no_matter(step: Any, noted: bool) -> None:
+    def kernel(x: Any) -> Any:
+        out = nl.ndarray((128, 8), dtype=x.dtype, buffer=nl.shared_hbm)
+        tile = nl.zeros((128, 8), dtype=nl.float32)
+        for i in nl.affine_range(4):
+            tile[...] = step(tile, nl.load(x[:, nl.ds(8 * i, 8)]))
+        nl.store(out, tile)
+        return out
+
+    known = nki.jit(kernel)
+    nki.simulate(known, show=False)(X)
+    assert any("earlier iteration" in note for note in known.report["notes"]) is noted

@@ -70,3 +70,19 @@ def select_and_scatter(kernel: Any, module: Any, rng: np.random.Generator) -> Pa
     wanted = np.zeros((2, 64, 18, 18))
     np.add.at(wanted, (n, c, 2 * row + best // 3, 2 * column + best % 3), source)
     return [(kernel(images, source), wanted[:, :, 1:-1, 1:-1])]
+
+
+def _convolved(a: np.ndarray, w: np.ndarray, pad: int) -> np.ndarray:
+    """a [n, c, h, w], w [o, c, r, s]: sums of products over c and windows of r x s, with zeros around."""
+    padded = np.pad(a, ((0, 0), (0, 0), (pad, pad), (pad, pad)))
+    windows = sliding_window_view(padded, w.shape[2:], axis=(2, 3))
+    result: np.ndarray = np.einsum("nchwrs,ocrs->nohw", windows, w)
+    return result
+
+
+@case("neuron-team-kernels/conv.py", "conv2d")
+def convolution(kernel: Any, module: Any, rng: np.random.Generator) -> Pairs:
+    a, w = normal(rng, 4, 16, 14, 14), normal(rng, 64, 16, 3, 3)
+    out = np.zeros((4, 64, 14, 14), np.float32)
+    kernel(a, w, out, padding=[[1, 1], [1, 1]])
+    return [(out, _convolved(a, w, 1))]
