@@ -1,19 +1,23 @@
 """`meshrt` in a process of its own without the start of one: a process that has imported what runs need forks for each.
 
 A fork has its arguments, environment, folder, streams, session and end as a process has that was started for them: only
-the imports are behind it, and the seed of its hashes is that of all. This file is the process that forks, too.
+the imports are behind it, and the seed of its hashes is that of all. Where it ends by an exit code, its modules are not
+taken down, which costs as much as a small run. This file is the process that forks, too.
 """
 
 from __future__ import annotations
 
+import atexit
 import gc
 import json
 import os
+import pkgutil
 import runpy
 import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,10 +28,10 @@ from tempfile import TemporaryDirectory
 
 from mpi_jobs import Finished, child_environment
 
-IMPORTED = ("rich.console", "rich.table", "numpy.random", "meshrt.commands.run", "meshrt.studies.grid")
-IMPORTED += ("meshrt.emulate", "meshrt.models.tokenizer", "meshrt.programs.gemm", "meshrt.programs.llama")
-IMPORTED += tuple(f"meshrt.{name}.machine" for name in ("mesh", "neuron", "gpu"))
-IMPORTED += tuple(f"meshrt.programs.{name}.engine" for name in ("mesh", "neuron", "gpu"))
+IMPORTED = ("rich.console", "rich.table", "numpy.random", "meshrt.emulate")
+IMPORTED += tuple(f"meshrt.{name}.machine" for name in ("arm", "mesh", "neuron", "gpu"))
+PACKAGES = ("meshrt.commands", "meshrt.programs", "meshrt.studies")  # with all in them, but for what few runs need
+FEW = ("meshrt.studies.fuzz", "meshrt.studies.nki")
 
 
 class Forks:
@@ -73,9 +77,11 @@ def main() -> None:
     from meshrt.ranks import host
 
     host.prepare_environment()
-    for name in IMPORTED:
+    gc.disable()
+    for name in (*IMPORTED, *(name for package in PACKAGES for name in modules_of(package))):
         import_module(name)
-    gc.freeze()  # a fork that looks through it for garbage, as each does at its end, would get a copy of all of it
+    gc.freeze()  # a fork that looks for garbage would have all pages of it to itself
+    gc.enable()
     asked, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w", buffering=1)
     for line in asked:
         request = json.loads(line)
@@ -87,6 +93,15 @@ def main() -> None:
             return
         print(pid, file=answers)
         print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), file=answers)
+
+
+def modules_of(package: str) -> Iterator[str]:
+    """The names of the modules in a package and in those in it, but for FEW."""
+    for found in pkgutil.iter_modules(import_module(package).__path__, f"{package}."):
+        if not found.name.startswith(FEW):
+            yield found.name
+            if found.ispkg:
+                yield from modules_of(found.name)
 
 
 def become(arguments: list[str], env: dict[str, str], cwd: str, streams: list[str]) -> None:
@@ -101,7 +116,16 @@ def become(arguments: list[str], env: dict[str, str], cwd: str, streams: list[st
     os.chdir(cwd)
     sys.path[0] = cwd
     sys.argv[1:] = arguments
-    runpy.run_module("meshrt.cli", run_name="__main__", alter_sys=True)
+    try:
+        runpy.run_module("meshrt.cli", run_name="__main__", alter_sys=True)
+    except SystemExit as ended:
+        others = any(not thread.daemon for thread in threading.enumerate()[1:])
+        if isinstance(ended.code, int | None) and not others and "mpi4py.MPI" not in sys.modules:
+            atexit._run_exitfuncs()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(ended.code or 0)
+        raise
 
 
 if __name__ == "__main__":

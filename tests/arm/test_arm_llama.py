@@ -162,8 +162,8 @@ def test_ranks_change_nothing(options: dict[str, Any], comm: Any, tmp_path: Path
 def test_cores_split_device_and_cache_change_no_bit(comm: Any, tmp_path: Path) -> None:
     first = logits_of(comm, tmp_path)
     for options in (
-        {"cores": 1}, {"cores": 5}, {"device": "phone", "split": "rate"}, {"split": "paper"}, {"kv_chunk": "3"},
-        {"attention": "concat"}, {"limits": {"slc_bytes": 9000}},
+        {"cores": 1, "kv_chunk": "3"}, {"device": "phone", "split": "rate"}, {"cores": 5, "split": "paper"},
+        {"attention": "concat", "limits": {"slc_bytes": 9000}},
     ):  # fmt: skip
         assert (logits_of(comm, tmp_path, **options) == first).all(), options
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import runpy
 import sys
 import tomllib
 from fnmatch import fnmatch
@@ -17,6 +18,7 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 SETUPTOOLS = PYPROJECT["tool"]["setuptools"]
 LAYERS = ("meshrt", "programs", "launch", "models", "studies")
 TEXTS = ("docs", "examples")  # are in a wheel, too: what messages point at, and what to begin from
+STATEMENTS = runpy.run_path(str(ROOT / "ci" / "imports"))["statements"]
 COMMANDS = ROOT / "meshrt" / "commands"  # with what a command needs, whatever the layer
 
 
@@ -33,7 +35,6 @@ def _body(path: Path) -> list[ast.stmt]:
 
 
 @cache
-@cache
 def _imports(path: Path, for_types: bool = True) -> list[str]:
     """Full names of all modules that a file imports, anywhere in it; `from a import b` counts as a.b too.
 
@@ -43,7 +44,7 @@ def _imports(path: Path, for_types: bool = True) -> list[str]:
     for part in _body(path):
         if not for_types and isinstance(part, ast.If) and "TYPE_CHECKING" in ast.unparse(part.test):
             continue
-        for node in ast.walk(part):
+        for node in STATEMENTS([part]):
             if isinstance(node, ast.Import):
                 found += [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom):
@@ -198,7 +199,7 @@ def _arrows() -> dict[str, set[str]]:
     arrows = {}
     for name, path in modules.items():
         found = set()
-        for node in (node for part in _body(path) for node in ast.walk(part)):
+        for node in STATEMENTS(_body(path)):
             if isinstance(node, ast.Import):
                 found |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom):

@@ -43,15 +43,15 @@ def test_the_messages_of_a_run_are_recorded_and_sent_again(
         path = tmp_path / "report.json"
         code, out, err, seconds = run_meshrt(*arguments, "--quiet", "--json", str(path), ranks=ranks)
         assert (code, out, err) == (0, "", "")
-        return Timing(seconds, seconds, json.loads(path.read_text()))
+        reports.append(json.loads(path.read_text()))
+        return Timing(seconds, seconds, reports[-1])
 
     def kept(ranks: int, folder: str) -> float:
         recorded.extend(events_of(Path(folder), rank) for rank in range(ranks))
         return bare(ranks, folder)
 
-    recorded = list[list[tuple[int, ...]]]()
+    reports, recorded = list[dict[str, Any]](), list[list[tuple[int, ...]]]()
     found = floor.measure(timed, kept, ranks, RUN)
-    report = timed(ranks, RUN).report
     sent, received = Counter[tuple[int, ...]](), Counter[tuple[int, ...]]()
     packets = 0
     for rank, events in enumerate(recorded):
@@ -65,7 +65,7 @@ def test_the_messages_of_a_run_are_recorded_and_sent_again(
             posted += what not in (DUPLICATE, WAIT)
         assert sum(event[0] == WAIT for event in events) == posted  # everything that was posted was waited for
     assert sent == received
-    assert packets == report["host"]["messages"]
+    assert packets == reports[0]["host"]["messages"]
     assert found.messages == sum(sent.values()) > packets
     assert found.bytes == sum(nbytes * count for (_, _, _, nbytes, _), count in sent.items())
     assert 0 < found.bare_seconds < found.bare_job_seconds

@@ -55,9 +55,10 @@ def test_table_3_has_the_papers_sizes() -> None:
 
 
 def test_tables_4_to_6_have_the_papers_sizes() -> None:
-    found = {(row.subject, row.system): row.emulated for row in sizes.table4()}
+    fourth = sizes.table4()
+    found = {(row.subject, row.system): row.emulated for row in fourth}
     assert [round(one or 0, 2) for one in found.values()] == [185.35, 192.40, 199.80, 182.50, 201.38, 189.65]
-    assert [row.subject for row in sizes.table4() if (row.emulated or 0) > published.BUDGET_MIB] == [DEEPSEEK]
+    assert [row.subject for row in fourth if (row.emulated or 0) > published.BUDGET_MIB] == [DEEPSEEK]
     for row in sizes.table6():
         rank, bits = int(row.column.split()[-1]), int(row.system.removeprefix("INT"))
         numbers = 15_007_744 * rank
@@ -171,7 +172,9 @@ def test_what_is_measured_is_what_quantize_reports(
 
 
 @pytest.mark.mpi(ranks=[3])
-def test_the_report_is_the_same_on_any_number_of_ranks(comm: Any) -> None:
+def test_the_report_is_the_same_on_any_number_of_ranks(comm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With recipes that take less long than the real ones."""
+    monkeypatch.setitem(RECIPES, "2", lambda model: {"HQQ": Recipe(model, "rtn")})
     names = ("2", "5")
     report = reproduce(comm, Console(), names, Kept(2))
     assert report.pop("host")["ranks"] == comm.size
@@ -217,7 +220,7 @@ def test_tables_for_people(
 @pytest.mark.mpi(ranks=[1])
 def test_what_was_measured_is_kept(comm: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A table again, from the file: equal, and nothing is measured; other stories are, and other code."""
-    monkeypatch.setitem(RECIPES, "2", lambda model: {"HQQ": Recipe(model, "milo", "dense-2", rounds=2)})
+    monkeypatch.setitem(RECIPES, "2", lambda model: {"HQQ": Recipe(model, "rtn")})
     path = str(tmp_path / "kept.json")
 
     def lines(stories: int) -> Any:
