@@ -52,8 +52,8 @@ pre{overflow-x:auto;padding:.6rem;border:1px solid var(--line)}
 figure img{width:100%;image-rendering:pixelated;border:1px solid var(--line);touch-action:none}
 output{display:block;min-height:1.5em;font-weight:600}figcaption{font-size:.9rem}
 @media print{body{max-width:none;font-size:11pt}output{display:none}pre{white-space:pre-wrap}h2{break-after:avoid}
-table{break-inside:avoid}th:first-child{position:static;background:none}figure{max-width:45%}
-.steps{break-inside:auto}tr{break-inside:avoid}}
+div.wide{overflow:visible}table{break-inside:avoid}th:first-child{position:static;background:none}
+figure{max-width:45%}.pairs{columns:2}.steps,.pairs table{break-inside:auto}tr,li{break-inside:avoid}}
 """
 POINTER = """
 for(const f of document.querySelectorAll("figure[data-side]")){
@@ -180,7 +180,7 @@ def _pairs(values: Mapping[str, Any]) -> str:
     rows = "".join(
         f'<tr><th>{escape(key)}</th><td class="text">{escape(_text(value))}</td></tr>' for key, value in values.items()
     )
-    return f'<div class="wide"><table><tbody>{rows}</tbody></table></div>' if rows else "<p>none</p>"
+    return f'<div class="wide pairs"><table><tbody>{rows}</tbody></table></div>' if rows else "<p>none</p>"
 
 
 def _text(value: Any) -> str:

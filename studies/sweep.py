@@ -17,6 +17,7 @@ from meshrt.neuron.device import NeuronDevice
 from meshrt.program import Program, load_program
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
+from meshrt.units import duration
 
 
 @dataclass(frozen=True)
@@ -70,13 +71,6 @@ def sweep(
     for part in comm.allgather(outcomes):
         all_outcomes |= part
     return [all_outcomes[at] for at in range(len(jobs))]
-
-
-def duration(seconds: float) -> str:
-    """As a person says it."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
 def run_alone(job: Job) -> Outcome:

@@ -60,6 +60,25 @@ class Programs(click.Group):
                 formatter.write_dl(named)
 
 
+class Run(shared.Sectioned):
+    """A program as a command, which knows the options of other machines from those that there are nowhere."""
+
+    machine = ""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            from meshrt.program import settings_of
+
+            name = error.option_name
+            others = [one for one in machines() if name.lstrip("-").replace("-", "_") in settings_of(one)]
+            if not others:
+                raise
+            told = f"{name} is for {' and '.join(others)}, and this runs on {self.machine}: leave it away"
+            raise click.NoSuchOption(name, told) from None
+
+
 def _taken(flag: str, args: list[str]) -> tuple[str | None, list[str]]:
     """The value of an option that is wherever in the arguments, and the others."""
     for at, arg in enumerate(args):
@@ -104,7 +123,7 @@ def _command(program: Program, name: str, fixed: dict[str, Any]) -> click.Comman
         help_text = "The answer alone on standard output; the table on standard error."
         params.append(click.Option(["--text"], is_flag=True, help=help_text))
 
-    @click.command(name, cls=shared.Sectioned, params=params, help=program.help)
+    @click.command(name, cls=Run, params=params, help=program.help)
     @shared.together(
         payload("none" if _is_shape(name) else "full"),
         expect,
@@ -118,6 +137,7 @@ def _command(program: Program, name: str, fixed: dict[str, Any]) -> click.Comman
         through = click.get_current_context().obj or (lambda comm: comm)  # of `bench messages`
         sys.exit(failure.run_guarded(lambda comm, board: execute(through(comm), board, program, arguments, **values)))
 
+    run.machine = program.machine
     run.own = frozenset(option.name for option in own_options)
     return run
 

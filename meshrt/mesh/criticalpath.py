@@ -13,7 +13,9 @@ import numpy as np
 
 from meshrt.mesh.device import Device
 from meshrt.mesh.exchange.retrace import Begun, Journal, journal
-from meshrt.mesh.past import HANDS, MEETS, UNIT, Event, Last
+from meshrt.mesh.past import HANDS, MEETS, UNIT, Events, Last
+
+TOGETHER = 1024  # events whose times are put in place in one
 
 
 class PathStep(NamedTuple):
@@ -35,7 +37,7 @@ class Part(NamedTuple):
     corner: tuple[int, int]
     shape: tuple[int, int]
     width: int
-    events: Sequence[Event]
+    events: Events
     busy: dict[int, float]
     exchanges: Sequence[Begun]
     moments: np.ndarray
@@ -50,9 +52,12 @@ def parts_of(shares: Sequence[dict[str, Any]]) -> list[Part]:
     for share in shares:
         events = share["events"]
         cores = share["shape"][0] * share["shape"][1]
-        times = np.frombuffer(b"".join([event.times for event in events])).reshape(-1, cores).T.copy()
-        moments = np.array([event.moment for event in events], np.int64)
-        meets = [number for number, event in enumerate(events) if event.name == MEETS]
+        times = np.empty((cores, len(events)))
+        for low in range(0, len(events), TOGETHER):
+            some = b"".join(events.times[low : low + TOGETHER])
+            times[:, low : low + TOGETHER] = np.frombuffer(some).reshape(-1, cores).T
+        moments = np.array(events.moments, np.int64)
+        meets = [number for number, name in enumerate(events.names) if name == MEETS]
         until = np.searchsorted(moments, np.arange(moments.max(initial=0) + 1), "right").tolist()
         parts.append(Part(**share, moments=moments, times=times, meets=meets, until=until))
     return sorted(parts, key=lambda part: (part.number, part.corner[::-1]))
@@ -68,17 +73,17 @@ def follow(parts: Sequence[Part], lasts: Sequence[Mapping[int, Last]], device: D
         number = int(part.times[core, :limit].searchsorted(time))
         met = bisect_left(part.meets, limit) - 1
         if met >= 0 and part.meets[met] >= number:  # the last to be there may be another, also for a core that was
-            sent = part.events[part.meets[met]].sent
+            sent = part.events.sent[part.meets[met]]
             other = _waited_for(parts, lasts, sent, time)
             if other is not None:
                 at, core = other
                 limit = _until(parts[at], sent)
                 continue
-        event = part.events[number]
+        name, landed = part.events.names[number], part.events.landed[number]
         before = float(part.times[core, number - 1]) if number else 0.0
         place = _place(part, core)
-        if event.name == HANDS and part.exchanges:
-            exchange = next(one for one in part.exchanges[::-1] if one.number < event.moment)
+        if name == HANDS and part.exchanges:
+            exchange = next(one for one in part.exchanges[::-1] if one.number < part.events.moments[number])
             found, begun = _through(parts, part, exchange, (place[1] * part.width + place[0], time), device)
             steps += found
             at, core = _find(parts, part, begun[0])
@@ -87,36 +92,35 @@ def follow(parts: Sequence[Part], lasts: Sequence[Mapping[int, Last]], device: D
         source = _source(parts, part, core, number)
         if source is not None and 0 <= source[2] < time:
             there, sender, left = source
-            more = reasons(part, event, core, (there, _place(parts[there], sender)), left, time, device)
-            steps.append(
-                PathStep(f"packet, {event.name.removeprefix('waits for ')}", left, time, part.site, place, more)
-            )
-            at, core, time, limit = there, sender, left, _until(parts[there], event.sent)
+            more = reasons(part, number, core, (there, _place(parts[there], sender)), left, time, device)
+            steps.append(PathStep(f"packet, {name.removeprefix('waits for ')}", left, time, part.site, place, more))
+            at, core, time, limit = there, sender, left, _until(parts[there], part.events.sent[number])
             continue
-        if steps and steps[-1][0] == event.name and steps[-1].core == place and steps[-1].begin == time:
+        if steps and steps[-1][0] == name and steps[-1].core == place and steps[-1].begin == time:
             steps[-1] = steps[-1]._replace(begin=before)
         else:
-            steps.append(PathStep(event.name, before, time, part.site, place, {}))
-        if isinstance(event.landed, int) and event.landed:
-            steps[-1] = steps[-1]._replace(more={"hops": event.landed + steps[-1].more.get("hops", 0)})
+            steps.append(PathStep(name, before, time, part.site, place, {}))
+        if isinstance(landed, int) and landed:
+            steps[-1] = steps[-1]._replace(more={"hops": landed + steps[-1].more.get("hops", 0)})
         time, limit = before, number
     return steps[::-1]
 
 
 def reasons(
-    part: Part, event: Event, core: int, source: tuple[int, tuple[int, int]], left: float, time: float, device: Device
+    part: Part, number: int, core: int, source: tuple[int, tuple[int, int]], left: float, time: float, device: Device
 ) -> dict[str, Any]:
     """Where the cycles of a packet went: hops, busy links and the sender's ramp, a busy ramp at its end, the tail."""
     (x, y), (u, v) = _place(part, core), source[1]
-    busy = part.busy.get(event.sent, 0.0)
-    if isinstance(event.landed, np.ndarray):
-        hops, packet = event.landed[:, core].tolist()
+    landed, asks = part.events.landed[number], part.events.asked[number]
+    busy = part.busy.get(part.events.sent[number], 0.0)
+    if isinstance(landed, np.ndarray):
+        hops, packet = landed[:, core].tolist()
     else:
         hops, packet = abs(x - u) + abs(y - v), -1
     more: dict[str, Any] = {"from": [u, v], "hops": hops, "left": left}
-    if event.asked is None or packet < 0:
+    if asks is None or packet < 0:
         return more
-    asked = float(event.asked[packet])
+    asked = float(asks[packet])
     tail = min(busy, time - asked)
     return more | {
         "on_the_way": hops * device.alpha, "links": max(0.0, asked - left - hops * device.alpha),
@@ -136,15 +140,15 @@ def _until(part: Part, moment: int) -> int:
 
 def _source(parts: Sequence[Part], part: Part, core: int, number: int) -> tuple[int, int, float] | None:
     """(part, core of it, its time when it sent) of whose packet a core waited for at an event; None: for none."""
-    event, before = part.events[number], part.times[core, number - 1] if number else 0.0
-    if event.stages is None or part.times[core, number] == before:
+    signed, before = part.events.stages[number], part.times[core, number - 1] if number else 0.0
+    if signed is None or part.times[core, number] == before:
         return None
-    stages: float = memoryview(event.stages).cast("d")[core]
+    stages: float = memoryview(signed).cast("d")[core]
     sender = round((stages - floor(stages)) / UNIT) - 1
     if sender < 0:
         return None
     at, index = _find(parts, part, sender)
-    until = _until(parts[at], event.sent)
+    until = _until(parts[at], part.events.sent[number])
     return at, index, float(parts[at].times[index, until - 1]) if until else 0.0
 
 

@@ -56,6 +56,7 @@ class Links:
     idle_at: np.ndarray  # and in its `idle`
     cores: np.ndarray  # the core in the block, and the port, of each
     ports: np.ndarray
+    are_links: np.ndarray  # and not ramps, of which those into cores have the same times of idleness
     crossings: list[tuple[np.ndarray, ...]] = field(default_factory=list)  # columns of Crossing
     sends: dict[int, tuple[str, int, float]] = field(
         default_factory=dict
@@ -79,7 +80,7 @@ class Links:
             return
         free, idle = self.before()
         moved = free != before[0]
-        crossed = np.flatnonzero(moved | (idle != before[1]))
+        crossed = np.flatnonzero(moved | ((idle != before[1]) & self.are_links))
         begin = np.where(moved, free, idle)[crossed] - busy  # one that asked early went while the link was idle
         origins, hops = self._courses(schedule, views)
         late = np.zeros(len(crossed))
@@ -167,7 +168,8 @@ def links_of(
     at, ports = (np.array([one[part] for one in watched], np.int64) for part in range(2))
     size = clock.cells.shape[1]
     cells = np.where(ports == RAMP, RAMP_OUT, LINK_FREE + ports) * size + at
-    return Links(site, number, mesh, clock, chosen, moments, cells, ports * clock.ramp_in.size + at, at, ports)
+    idle = ports * clock.ramp_in.size + at
+    return Links(site, number, mesh, clock, chosen, moments, cells, idle, at, ports, ports != RAMP)
 
 
 def intervals(

@@ -27,21 +27,28 @@ MEETS = "waits for the last core"
 HANDS = "hands packets on to any core, and waits for its own"
 
 
-class Event(NamedTuple):
-    """Clocks went on: after `moment` transfers and meetings, to these times, the bytes of float64 [cores of the block].
+@dataclass(eq=False)
+class Events:
+    """Clocks went on: after `moments` transfers and meetings, to these times, bytes of float64 [cores of the block].
 
     Of a wait: for the transfer of number `sent`, whose packets asked for the receiver's ramp at `asked`, one by one;
     the numbers of their cores are in the fractions of `stages`, bytes as `times`, where a core's time went on. `sent`
-    is -1 for what is no wait for a packet, and the moment of a meeting there.
+    is -1 for what is no wait for a packet, and the moment of a meeting there. `landed`: int32 [2, cores], hops of the
+    packet, its number in `asked`; of what was not run, its hops.
+
+    Columns, as a run has tens of thousands: of an object for each Python would look time and again what it refers to.
     """
 
-    moment: int
-    name: str
-    times: bytes
-    sent: int = -1
-    stages: bytes | None = None
-    asked: np.ndarray | None = None
-    landed: np.ndarray | int = 0  # [2, cores]: hops of the packet, its number in `asked`; of what was not run, its hops
+    moments: list[int] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    times: list[bytes] = field(default_factory=list)
+    sent: list[int] = field(default_factory=list)
+    stages: list[bytes | None] = field(default_factory=list)
+    asked: list[np.ndarray | None] = field(default_factory=list)
+    landed: list[np.ndarray | int] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.moments)
 
 
 @dataclass(eq=False)
@@ -79,10 +86,12 @@ class Past:
     mesh: Mesh
     state: np.ndarray  # the clock's [3, bh, bw]
     moments: Moments
-    events: list[Event] = field(default_factory=list)
+    events: Events = field(default_factory=Events)
     busy: dict[int, float] = field(default_factory=dict)
     exchanges: list["Begun"] = field(default_factory=list)
     later: Callable[[str], None] | None = None  # told of what is not followed any more
+    times: np.ndarray = field(init=False)  # of the state
+    stages: np.ndarray = field(init=False)
     last: bytes = field(init=False)
     own: np.ndarray = field(init=False)  # fractions
 
@@ -90,15 +99,15 @@ class Past:
         mesh = self.mesh
         rows = np.arange(mesh.y0, mesh.y0 + mesh.block_height)[:, None] * mesh.width
         self.own = (rows + np.arange(mesh.x0, mesh.x0 + mesh.block_width) + 1) * UNIT
-        self.last = self.state[TIME].tobytes()
+        self.times, self.stages = self.state[TIME], self.state[STAGES]
+        self.last = self.times.tobytes()
         self.moments.pasts.append(self)
         self.sign()
 
     def sign(self) -> None:
         """From here on paths that lead on from these cores have their numbers."""
-        stages = self.state[STAGES]
-        np.floor(stages, out=stages)
-        stages += self.own
+        np.floor(self.stages, out=self.stages)
+        self.stages += self.own
 
     def sends(self, busy: float) -> int:
         """A transfer begins: its number."""
@@ -140,12 +149,19 @@ class Past:
             if self.later is not None:
                 self.later(name)
             return
-        now = self.state[TIME].tobytes()
+        now = self.times.tobytes()
         if meets or now != self.last:
             self.last = now
             moment = moments.count - 1 if meets else sent
-            stages = self.state[STAGES].tobytes() if sent >= 0 else None
-            self.events.append(Event(moments.count, name, now, moment, stages, asked, landed))
+            stages = self.stages.tobytes() if sent >= 0 else None
+            events = self.events
+            events.moments.append(moments.count)
+            events.names.append(name)
+            events.times.append(now)
+            events.sent.append(moment)
+            events.stages.append(stages)
+            events.asked.append(asked)
+            events.landed.append(landed)
             if sent >= 0:
                 self.sign()
         if meets or name == HANDS:

@@ -4,8 +4,10 @@ A core's clock goes on where it works, waits or is made to wait, and nowhere els
 core: its steps lie end to end, and add up to the whole run, to the cycle.
 """
 
+import gc
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from meshrt.mesh.criticalpath import Part, PathStep
     from meshrt.mesh.exchange.legs import Transfer
     from meshrt.mesh.linktrace import Links
-    from meshrt.mesh.past import Moments, Past
+    from meshrt.mesh.past import Last, Moments, Past
 
 CORES = 32  # of a mesh that are looked at, if nobody says which
 MOST_CORES = 1024
@@ -76,9 +78,8 @@ class Tracks:
         """Make steps of what the past has, and of the notes after it."""
         events, shape = self.past.events, self.state[TIME].shape
         for low in range(self.entered, len(events), NOTES):
-            some = events[low : low + NOTES]
-            times = np.frombuffer(b"".join([event.times for event in some])).reshape(-1, *shape)
-            self._enter([event.name for event in some], times[:, *self.at])
+            times = np.frombuffer(b"".join(events.times[low : low + NOTES])).reshape(-1, *shape)
+            self._enter(events.names[low : low + NOTES], times[:, *self.at])
         self.entered = len(events)
         if self.names:
             self._enter(self.names, np.array(self.rows))
@@ -178,8 +179,7 @@ def write_timeline(
 
     `crossed`: bytes over the links of this rank, [4, bh, bw], by site. Rank 0 writes.
     """
-    from meshrt.mesh.criticalpath import follow, parts_of
-    from meshrt.mesh.waits import waits
+    from meshrt.mesh.criticalpath import parts_of
 
     for track in timeline.tracks:
         track.enter()
@@ -195,24 +195,47 @@ def write_timeline(
     links = control.gather(
         [track.links.share(crossed.get(track.site)) for track in timeline.tracks if track.links is not None]
     )
-    end = max((phase[2] for phase in phases), default=0.0)
     if shares is None or pasts is None or lasts is None or links is None:
         return
-    parts = parts_of([past for share in pasts for past in share])
-    tracks = sorted((track for share in shares for track in share), key=lambda track: track[:2])
-    rows, numbers = [text_of([_event("phases", "phases", step, device) for step in phases if step[0]])], Numbers()
-    rows += _rows("critical path", "critical path", *_path(follow(parts, lasts, device, end)), device, numbers)
-    for site, (x, y), known, (whys, begins, ends) in tracks:
-        names = [known[why] for why in whys.tolist()]
-        at, more = (
-            np.flatnonzero(np.array([name.startswith("waits for route") for name in known])[whys]),
-            [""] * len(names),
-        )
-        for number, text in zip(at, waits(parts, device, site, (x, y), ends[at], numbers), strict=True):
+    with uncollected():
+        parts = parts_of([past for share in pasts for past in share])
+        tracks = sorted((track for share in shares for track in share), key=lambda track: track[:2])
+        rows = _events(parts, tracks, lasts, [share for of_rank in links for share in of_rank], device, phases)
+        write_rows(filter(None, rows), "--trace", timeline.path)
+
+
+def _events(
+    parts: "Sequence[Part]", tracks: Sequence[tuple[str, tuple[int, int], list[str], Steps]],
+    lasts: "Sequence[Mapping[int, Last]]", links: Sequence[Mapping[str, Any]], device: Device, phases: Sequence[Step],
+) -> Iterator[str]:  # fmt: skip
+    """All lines, one after the other: each is written, and let go, before the next is made."""
+    from meshrt.mesh.criticalpath import follow
+    from meshrt.mesh.waits import waited, waits
+
+    end, numbers = max((phase[2] for phase in phases), default=0.0), Numbers()
+    yield text_of([_event("phases", "phases", step, device) for step in phases if step[0]])
+    yield from _rows("critical path", "critical path", *_path(follow(parts, lasts, device, end)), device, numbers)
+    known = [waited(part, [core for site, core, *_ in tracks if site == part.site]) for part in parts]
+    for site, core, names, (whys, begins, ends) in tracks:
+        at = np.flatnonzero(np.array([name.startswith("waits for route") for name in names])[whys])
+        more = [""] * len(whys)
+        for number, text in zip(at.tolist(), waits(parts, known, device, site, core, ends[at], numbers), strict=True):
             more[number] = text
-        rows += _rows(site.strip(), f"core ({x}, {y})", names, begins, ends, more, device, numbers)
-    links_too = [*_of_links([share for of_rank in links for share in of_rank], parts, device, end)]
-    write_rows(filter(None, [*rows, text_of(links_too)]), "--trace", timeline.path)
+        named = map(names.__getitem__, whys.tolist())
+        yield from _rows(site.strip(), f"core ({core[0]}, {core[1]})", named, begins, ends, more, device, numbers)
+    yield text_of([*_of_links(links, parts, device, end)])
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Nothing is looked through for circles meanwhile: a trace's steps are hundreds of thousands, and have none."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 def _path(steps: "Sequence[PathStep]") -> tuple[list[str], np.ndarray, np.ndarray, list[str]]:
@@ -227,9 +250,9 @@ def _path(steps: "Sequence[PathStep]") -> tuple[list[str], np.ndarray, np.ndarra
 
 
 def _rows(
-    process: str, lane: str, names: Sequence[str], begins: np.ndarray, ends: np.ndarray, more: Sequence[str],
+    process: str, lane: str, names: Iterable[str], begins: np.ndarray, ends: np.ndarray, more: Iterable[str],
     device: Device, numbers: Numbers,
-) -> list[str]:  # fmt: skip
+) -> Iterator[str]:  # fmt: skip
     return rows_of(process, lane, names, begins, ends - begins, 1e6 / device.clock_hz, more, numbers)
 
 

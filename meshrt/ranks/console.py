@@ -1,4 +1,7 @@
-"""What a run says while it runs: text as it comes, and progress on a terminal. Only rank 0 has a voice."""
+"""What a run says while it runs: text as it comes, and progress: a bar on a terminal, a line a minute elsewhere.
+
+Only rank 0 has a voice.
+"""
 
 import os
 import shutil
@@ -8,7 +11,10 @@ from time import monotonic
 from typing import Protocol
 
 from meshrt.records import dataclass
+from meshrt.units import duration
 
+MINUTE = 60.0  # seconds between two lines of progress
+SOON = 2.0  # seconds of work from which on what is left of it is said
 SAVE, BACK = "\x1b7", "\x1b8"  # the place of the cursor: DECSC, DECRC
 
 
@@ -25,7 +31,8 @@ class Turns(Protocol):
 
 @dataclass(eq=False)
 class Console:
-    """`loud` prints text; `terminal` draws progress, on standard error, and wipes it again.
+    """`loud` prints text; `terminal` draws progress, on standard error, and wipes it again; `logs` says it a line a
+    minute there.
 
     `alone`: standard output has answers alone, without their prompts. `notes` are said beside them, on standard error.
     """
@@ -38,6 +45,9 @@ class Console:
     drawn: bool = False
     column: int = 0  # of the terminal, where the text so far ends
     turns: Turns | None = None
+    logs: bool = False
+    said: float = field(default_factory=monotonic)  # when the last line of progress was
+    work: tuple[str, float] = "", 0.0  # what goes on, and since when
 
     def text(self, piece: str) -> None:
         """Print a piece of text, at once and without a line end."""
@@ -56,12 +66,24 @@ class Console:
 
     def progress(self, title: str, done: int, total: int) -> None:
         """Draw a bar, if there is a terminal and the work has taken half a second already; behind the text of an open
-        line, which it must not wipe, if there is room.
+        line, which it must not wipe, if there is room. In a log it is a line a minute.
         """
-        if not self.terminal or monotonic() - self.since < 0.5:
+        if not (self.terminal or self.logs):
+            return
+        now = monotonic()
+        if self.work[0] != title or done <= 1:
+            self.work = title, now
+        took = now - self.work[1]
+        left = f", {duration(took * (total - done) / (done - 1))} left" if took > SOON and 1 < done < total else ""
+        if not self.terminal:
+            if now - self.said >= MINUTE:
+                self.said = now
+                print(f"meshrt: {title} {done}/{total}{left}", file=sys.stderr, flush=True)
+            return
+        if now - self.since < 0.5:
             return
         filled = 30 * done // max(total, 1)
-        bar = f"{title} [{'#' * filled}{'.' * (30 - filled)}] {done}/{total}"
+        bar = f"{title} [{'#' * filled}{'.' * (30 - filled)}] {done}/{total}{left}"
         if self.column:
             width = shutil.get_terminal_size().columns
             self.clear()
@@ -89,6 +111,5 @@ def make_console(rank: int, size: int, quiet: bool, alone: bool = False) -> Cons
     setting = os.environ.get("MESHRT_TERMINAL", "")
     terminal = setting == "1" or (setting == "" and size == 1 and sys.stderr.isatty())
     loud = rank == 0 and not quiet
-    return Console(
-        loud or (rank == 0 and alone), loud and terminal and os.environ.get("TERM") != "dumb", alone, notes=not quiet
-    )
+    draws = loud and terminal and os.environ.get("TERM") != "dumb"
+    return Console(loud or (rank == 0 and alone), draws, alone, notes=not quiet, logs=loud and not draws)

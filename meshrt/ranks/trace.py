@@ -1,13 +1,16 @@
 """What ran when, as a file that trace viewers draw: a process for each device, a line for each of its lanes."""
 
 import json
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, BinaryIO, NamedTuple, Protocol
 
 import numpy as np
 
 from meshrt.ranks.control import Control
 from meshrt.ranks.files import write_file
+
+TOGETHER = 1000  # events that are written in one: their text stays small enough that the same memory takes the next
 
 
 class Event(NamedTuple):
@@ -55,8 +58,14 @@ def write_events(events: list[dict[str, Any]], option: str, path: str) -> None:
 
 def write_rows(rows: Iterable[str], option: str, path: str) -> None:
     """Write events, one or more a row, that are JSON already."""
-    document = f'{{"traceEvents": [{", ".join(rows)}], "displayTimeUnit": "ns"}}\n'
-    write_file(option, path, lambda stream: stream.write(document.encode()))
+
+    def write(stream: BinaryIO) -> None:  # row by row: to have memory for one text of all takes longer than to make it
+        stream.write(b'{"traceEvents": [')
+        for at, row in enumerate(rows):
+            stream.write(b", " * (at > 0) + row.encode())
+        stream.write(b'], "displayTimeUnit": "ns"}\n')
+
+    write_file(option, path, write)
 
 
 def text_of(events: Sequence[dict[str, Any]]) -> str:
@@ -71,25 +80,38 @@ class Numbers(dict[float, str]):
         text = self[number] = repr(number)
         return text
 
-    def column(self, numbers: np.ndarray) -> list[str]:
-        return list(map(self.__getitem__, numbers.tolist()))
+    def column(self, numbers: np.ndarray) -> Iterator[str]:
+        return map(self.__getitem__, numbers.tolist())
 
 
 def rows_of(
-    process: str, lane: str, names: Sequence[str], begins: np.ndarray, cycles: np.ndarray, scale: float,
-    more: Sequence[str], numbers: Numbers,
-) -> list[str]:  # fmt: skip
-    """The rows of a line, float64 [rows] in cycles, of `scale` microseconds each; `more` follows in their arguments.
+    process: str, lane: str, names: Iterable[str], begins: np.ndarray, cycles: np.ndarray, scale: float,
+    more: Iterable[str], numbers: Numbers,
+) -> Iterator[str]:  # fmt: skip
+    """The events of a line, as rows of `write_rows` of some each: float64 [events] in cycles, of `scale` microseconds
+    each; `more` follows in their arguments.
 
     A dictionary for each and a call of json.dumps take three times as long.
     """
-    known = {name: json.dumps(name) for name in dict.fromkeys(names)}
     head = f', "ph": "X", "pid": {json.dumps(process)}, "tid": {json.dumps(lane)}, "ts": '
     columns = (
-        [known[name] for name in names], map(repr, (scale * begins).tolist()), numbers.column(scale * cycles),
+        map(_Named(head).__getitem__, names), map(repr, (scale * begins).tolist()), numbers.column(scale * cycles),
         map(repr, begins.tolist()), numbers.column(cycles), more,
     )  # fmt: skip
-    return [
-        f'{{"name": {name}{head}{at}, "dur": {lasts}, "args": {{"begin": {begin}, "cycles": {spent}{rest}}}}}'
+    events = (
+        f'{{"name": {name}{at}, "dur": {lasts}, "args": {{"begin": {begin}, "cycles": {spent}{rest}}}}}'
         for name, at, lasts, begin, spent, rest in zip(*columns, strict=True)
-    ]
+    )
+    while text := ", ".join(islice(events, TOGETHER)):
+        yield text
+
+
+class _Named(dict[str, str]):
+    """Names of events as JSON, with what follows them."""
+
+    def __init__(self, head: str) -> None:
+        self.head = head
+
+    def __missing__(self, name: str) -> str:
+        text = self[name] = json.dumps(name) + self.head
+        return text

@@ -24,6 +24,9 @@ FILES = {
     "    with installed(block.tables, 'x', chain(block.mesh.width)) as way:\n        transfer(block, way, t[0], t)\n",
     "route.py": f"{LINES}def run(block, *, axis: str = 'x'):\n"
     "    with installed(block.tables, axis, chain(block.mesh.width + 2)):\n        return {}\n",
+    "path.py": "from meshrt.mesh.wires.routes import Path\nfrom meshrt.mesh.wires.tables import installed_paths\n"
+    "def run(block):\n    way = Path(((0, 0), (1, 0), (1, 1), (1, 2)))\n"
+    "    with installed_paths(block.tables, [way]):\n        return {}\n",
     "sides.py": "def run(block):\n    a, b = block.tiles('a', (8, 3), 'f'), block.tiles('b', (4, 8), 'f')\n"
     "    return {'c': float(block.matmul(a, b).sum())}\n",
     "plain.py": "import numpy as np\ndef run(block):\n    a = np.ones((*block.lead, 1000))\n"

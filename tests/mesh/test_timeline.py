@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from compiled import compiled
 from measure import marks
 from mpi4py import MPI
 from runs import parted
@@ -24,7 +25,7 @@ from meshrt.mesh.exchange.retrace import begun, journal
 from meshrt.mesh.machine import gather, open_machine
 from meshrt.mesh.mesh import Mesh
 from meshrt.mesh.timeline import STEPS, Timeline, choose
-from meshrt.mesh.wires import fabric, software
+from meshrt.mesh.wires import fabric, ramps, software
 from meshrt.mesh.wires.routes import chain
 from meshrt.mesh.wires.tables import installed
 from meshrt.program import load_program
@@ -197,6 +198,26 @@ def test_steps_have_their_reasons(tmp_path: Path, comm: Any) -> None:
     for core in ("core (0, 0)", "core (2, 0)"):
         assert lanes[core] == [(0, 5, "computes"), (5, 14, "waits for the last core")]
     assert measured.whole["critical_path"]["cycles"] == 19
+
+
+@compiled
+def test_what_is_looked_at_is_waited_for_at_once_and_the_files_are_those_of_numpy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"k": 40, "n": 24, "allreduce": "ktree"}
+    files: dict[str, list[bytes]] = {}
+    waited = list[str]()
+    serve_all = ramps.serve_all
+    monkeypatch.setattr(ramps, "serve_all", lambda *given: (waited.append(name), serve_all(*given)))
+    for name in ("compiled", "numpy"):
+        monkeypatch.setenv("MESHRT_CORE", name)
+        paths = [tmp_path / f"{name}.json", tmp_path / f"{name}.goal"]
+        trace, goal = map(str, paths)
+        emulate(Alone(), Board.alone(), load_program("gemv"), options, mesh="6x4", trace=trace, goal=goal,
+                trace_cores="2,*", trace_links="*,1")  # fmt: skip
+        files[name] = [path.read_bytes() for path in paths]
+    assert files["compiled"] == files["numpy"]
+    assert waited.count("compiled") < waited.count("numpy")  # where a phase ends, and at each receive too
 
 
 def test_a_core_keeps_so_many_steps_and_no_more() -> None:

@@ -9,6 +9,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 
 import pytest
 
+from meshrt.ranks import console as console_module
 from meshrt.ranks.console import Console
 
 WIDTH = 60
@@ -77,3 +78,22 @@ def test_text_of_several_lines_has_the_bar_behind_the_last(monkeypatch: pytest.M
         console.note("a line")
         console.progress("decode", 0, 2)
         assert screen(both.getvalue())[:3] == ["x" * WIDTH, "xya line", f"decode [{'.' * 30}] 0/2"]
+
+
+def test_progress_tells_the_time_left_and_in_a_log_a_line_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(console_module, "monotonic", lambda: now)
+    found = {}
+    for name, console in {
+        "terminal": Console(loud=True, terminal=True, since=-1.0, said=0.0),
+        "log": Console(loud=True, logs=True, said=0.0),
+        "quiet": Console(said=0.0),
+    }.items():
+        with terminal(monkeypatch) as both:
+            for done in range(1, 8):
+                now = 25.0 * done
+                console.progress("decode", done, 7)
+        found[name] = both.getvalue()
+    assert found["log"] == "meshrt: decode 3/7, 1 min 40 s left\nmeshrt: decode 6/7, 25 s left\n"
+    assert "] 2/7, 2 min 5 s left" in found["terminal"] and found["terminal"].endswith("] 7/7")
+    assert found["quiet"] == ""

@@ -22,7 +22,7 @@ from meshrt.ranks.console import Console
 from meshrt.studies.files import check_folder, draw
 from meshrt.studies.rows import Row, off, summary
 from meshrt.studies.store import PENDING, Store, key_of, open_store
-from meshrt.studies.sweep import Job, Outcome, duration, run_alone, sweep
+from meshrt.studies.sweep import Job, Outcome, run_alone, sweep
 from meshrt.studies.waferllm import gpus, models, published
 from meshrt.studies.waferllm.curves import CURVES, CheckedClaim, ProductPoint, claims
 from meshrt.studies.waferllm.energy import wafer_joules
@@ -30,6 +30,7 @@ from meshrt.studies.waferllm.printed import print_part, print_reproduction
 from meshrt.studies.waferllm.published import Cell, Claim
 from meshrt.studies.waferllm.reproduce import NAMES, of_systems, reproduce, write_files
 from meshrt.studies.waferllm.tables import TABLES
+from meshrt.units import duration
 
 # ------------------------------------------------------------------------------------------------ published data
 

@@ -7,6 +7,7 @@ the link free) + alpha; it keeps what it crosses busy for bytes / width, at last
 """
 
 from dataclasses import replace
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from meshrt.mesh.wires.heads import Passage, Waiting
 from meshrt.mesh.wires.lane import Lane, MessageBuffer, lane_of
 from meshrt.mesh.wires.lines import View
 from meshrt.mesh.wires.planning import is_crossed, scheduled
-from meshrt.mesh.wires.replay import Arrival, can_be_at_once, replay
+from meshrt.mesh.wires.replay import Arrival, Look, can_be_at_once, replay
 from meshrt.mesh.wires.schedule import Schedule
 from meshrt.mesh.wires.software import streaming_cycles
 from meshrt.mesh.wires.strides import strides_of
@@ -73,31 +74,22 @@ def send(
         return Flight(out, [])
     prepared = _prepared(block, channel, tiles, positions, lines, stream)
     passage = _passage(block, channel, prepared)
-    timeline = block.ledger.timeline
-    if timeline is not None:
-        sent = timeline.sends(block.clock, 0.0 if stream else passage.busy)
-    messages = block.clock.messages
-    if messages is not None:
-        number = messages.send(prepared.schedule, prepared.views, prepared.nbytes)
+    timeline, messages = block.ledger.timeline, block.clock.messages
+    sent = -1 if timeline is None else timeline.sends(block.clock, 0.0 if stream else passage.busy)
+    number = -1 if messages is None else messages.send(prepared.schedule, prepared.views, prepared.nbytes)
     if prepared.schedule.idle:
         return Flight(out, [])
     links, arrivals = block.clock.links, []
     before = None if links is None else links.before()
     at_once = at_once and passage.waiting is None and can_be_at_once(block)
+    look = None if block.clock.seen is None else partial(_looked, block, sent, number)
     for view in prepared.views:
-        arrived = _send(block, prepared, view, tiles, out, combine, passage, at_once)
+        arrived = _send(block, prepared, view, tiles, out, combine, passage, at_once, look)
         if arrived is not None:
+            arrived.sent, arrived.number = sent, number
             arrivals.append(arrived)
-    if timeline is not None:
-        for arrived in arrivals:
-            arrived.sent = sent
-        if links is not None:
-            links.after(
-                sent, prepared.schedule, prepared.views, prepared.nbytes, passage.busy, block.device.alpha, before
-            )
-    if messages is not None:
-        for arrived in arrivals:
-            arrived.number = number
+    if links is not None:
+        links.after(sent, prepared.schedule, prepared.views, prepared.nbytes, passage.busy, block.device.alpha, before)
     if block.audit is not None:
         block.audit.sends(arrivals)
     return Flight(out, arrivals)
@@ -154,14 +146,14 @@ def _passage(block: Cores, channel: Channel, prepared: Prepared) -> Passage:
 
 def _send(
     block: Cores, prepared: Prepared, view: View, tiles: np.ndarray, out: np.ndarray,
-    combine: "Callable[..., np.ndarray] | None", passage: Passage, at_once: bool,
+    combine: "Callable[..., np.ndarray] | None", passage: Passage, at_once: bool, look: Look | None,
 ) -> Arrival | None:  # fmt: skip
     """A transfer on the lines of a view."""
     schedule, lane = prepared.schedule, prepared.lanes.get(view)
     if lane is None:
         lane = prepared.lanes[view] = lane_of(block, schedule, view, tiles.shape[2:], tiles.dtype)
     own = view.of(tiles) if block.payload else None
-    arrival, pending = replay(block, lane, own, passage, at_once)
+    arrival, pending = replay(block, lane, own, passage, at_once, look)
     counters = block.ledger.counters
     counters.messages += schedule.sent * view.count
     counters.hops += schedule.hops * view.count
@@ -213,12 +205,17 @@ def receive_all(block: Cores, flights: tuple[Flight, ...]) -> None:
     ramps.serve_all(block, arrivals)
     for at, arrival in enumerate(arrivals):
         _wait_all(block, arrival)
-        if block.clock.messages is not None:
-            block.clock.messages.wait(arrival.number, arrival.lane)
         arrival.end()
-        if block.clock.seen is not None and asked is not None:
-            note = f"waits for {arrival.lane.schedule.note}"
-            block.clock.seen(note, arrival.sent, asked[at], _landed(block, arrival.lane))
+        if asked is not None:
+            _looked(block, arrival.sent, arrival.number, arrival.lane, asked[at])
+
+
+def _looked(block: Cores, sent: int, number: int, lane: Lane, asked: np.ndarray | None) -> None:
+    """Cores have waited for the packets of a lane: whoever looks is told, and for which transfer, by its numbers."""
+    clock = block.clock
+    if clock.messages is not None:
+        clock.messages.wait(number, lane)
+    clock.seen(f"waits for {lane.schedule.note}", sent, asked, _landed(block, lane))  # type: ignore[misc]  # is there
 
 
 def _asked(arrival: Arrival) -> np.ndarray | None:

@@ -4,6 +4,7 @@ Whether a link goes to the head that asks first is looked after by order.py, and
 of one transfer meet; the ramps at the ends are given out when cores wait (ramps.py).
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from meshrt.mesh.wires.heads import Passage, Waiting
 from meshrt.mesh.wires.lane import Landing, Lane, MessageBuffer, Run, RunTick, glide_for, new_landing
 from meshrt.mesh.wires.strides import strides_of
 
+Look = Callable[[Lane, np.ndarray], None]  # told of a lane, and when its packets asked for the ramps of their cores
 KEPT = 64 * 1024  # bytes of headers that a lane keeps to itself, with views of them; more is shared by all lanes
 
 
@@ -62,20 +64,20 @@ def _put_back(block: Cores, lane: Lane, landing: Landing) -> None:
 
 
 def can_be_at_once(block: Cores) -> bool:
-    """Is nothing under way to these cores, and nobody there who wants to see what comes?"""
+    """Is nothing under way to these cores?"""
     clock = block.clock
-    disturbed = clock.coming or clock.under_way or clock.heads
-    return not disturbed and block.core is not None and clock.seen is None and clock.messages is None
+    return not (clock.coming or clock.under_way or clock.heads) and block.core is not None
 
 
 def replay(
-    block: Cores, lane: Lane, own: np.ndarray | None, passage: Passage, at_once: bool = False
+    block: Cores, lane: Lane, own: np.ndarray | None, passage: Passage, at_once: bool = False, look: Look | None = None
 ) -> tuple[Arrival | None, list[Any]]:
     """Move the packets of a lane: (what is delivered and when, requests of messages sent).
 
     `own` are the tiles [lines, length, *tile] that messages take along, None without payloads. What a packet lands with
     is when it asks for the ramp that it is delivered by. Where heads have to wait (heads.py) only tiles are moved.
-    `at_once`: cores wait for it here and now, and nothing is under way to them; there is no arrival then.
+    `at_once`: cores wait for it here and now, and nothing is under way to them; there is no arrival then, and `look` is
+    told when they have waited.
     """
     schedule, waiting = lane.schedule, passage.waiting
     pending: list[Any] = []
@@ -84,11 +86,15 @@ def replay(
     if block.core is not None and waiting is None:
         strides = strides_of(block, lane)
         for stretch in strides.stretches:
-            steps = strides.at_once if at_once and stretch.tick is None else stretch.steps
+            steps = strides.at_once if at_once and look is None and stretch.tick is None else stretch.steps
             if steps:
                 _move_far(block, steps, landing, passage)
             if stretch.tick is not None:
                 _exchange(block, lane, stretch.tick, own, pending)
+        if at_once and look is not None and schedule.count:
+            asked = landing.time.flatten()
+            _move_far(block, strides.waits, landing, passage)
+            look(lane, asked)
     else:
         ahead = glide_for(block, lane)
         put_down = iter(landing.ends)

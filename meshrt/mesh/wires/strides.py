@@ -34,7 +34,8 @@ class Strides:
     paths: bytes  # Arrival.take_path
     late: bytes  # does any core have to wait for what landed?
     takes_over: bytes  # these go on from then, by the packets' paths
-    at_once: bytes  # the last stretch, with the ramps and all of that, for a transfer that is alone
+    waits: bytes  # the ramps and all of that, for a transfer that is alone
+    at_once: bytes  # behind the last stretch
     places: bytes  # where each core of the block has its packet in a landing, see `_places`
     addresses: Addresses
 
@@ -88,10 +89,10 @@ def _strides(block: Cores, lane: Lane) -> Strides:
     late, takes_over = (addresses.table([Step(kind, cores + packets)]) for kind in (kinds.ANY_LATE, kinds.TAKE_OVER))
     ramps = [view.of(array) for array in (block.clock.ramp_in, block.clock.asked_at[RAMP], block.clock.idle[RAMP])]
     serve = addresses.table([Step(kinds.SERVE, [(landed[TIME], EVERYWHERE), *((ramp, at) for ramp in ramps)])])
-    at_once = b"".join((stretches[-1].steps, serve, late, paths, takes_over))
+    waits = b"".join((serve, late, paths, takes_over))
     places = _places(block, lane, landed[TIME], addresses)
     addresses.close()
-    return Strides(stretches, paths, late, takes_over, at_once, places, addresses)
+    return Strides(stretches, paths, late, takes_over, waits, stretches[-1].steps + waits, places, addresses)
 
 
 def _leave(run: Run) -> Iterator[Step]:
