@@ -87,6 +87,15 @@ def test_sizes_that_do_not_fit_are_told_with_the_shapes(own: Own) -> None:
     assert re.fullmatch(r"  raised in meshrt/mesh/computing.py, line \d+, in matmul", inside)
 
 
+def test_a_line_that_names_numpy_is_told_as_any_other(own: Own) -> None:
+    """`np` has a dtype and a shape, and is no array."""
+    done = own(HEAD + "def run(block, *, m: int = 3):\n    return {'s': float(np.zeros((m, m)).sum())}\n", "--m", "-3")
+    assert done.code == 1 and done.stderr == (
+        "meshrt: error: mine.py, line 6: ValueError: negative dimensions are not allowed\n"
+        "    return {'s': float(np.zeros((m, m)).sum())}\n"
+    )
+
+
 def test_sides_of_tiles_that_do_not_fit_are_told(own: Own) -> None:
     source = HEAD + "def run(block):\n    a, b = (np.ones((1, 4, *one)) for one in ((4, 8), (9, 8)))\n"
     done = own(source + "    c = block.matmul(a, b)\n")
@@ -253,7 +262,7 @@ def test_core_memory_that_was_never_written_is_named_where_the_result_is_nan(ran
     assert done.code == 0
     assert done.stderr == (
         "meshrt: warning: the result's 's' is NaN; core memory that was never written: 'b' of mine.py, line 7, at 4 of"
-        " 4 cores\n"
+        " 4 cores (or got its NaN from such memory)\n"
     )
 
 
