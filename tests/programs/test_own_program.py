@@ -105,6 +105,20 @@ def test_sides_of_tiles_that_do_not_fit_are_told(own: Own) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("sent", "sides"), [("a[..., :3, :]", "3, 5"), ("a[..., :1]", "8, 1"), ("a.swapaxes(2, 3)", "5, 8")]
+)
+def test_a_tile_is_not_stretched_to_the_place_that_it_arrives_at(sent: str, sides: str, own: Own) -> None:
+    """NumPy would fill [8, 5] from [8, 1], for the bytes of 8 numbers; others ended in its words on broadcasting."""
+    source = HEAD + "def run(block):\n    a, out = block.tiles('a', (8, 5), 'f'), block.tiles('out', (8, 5), 'f')\n"
+    source += "    with installed(block.tables, 'x', routes.chain(4)) as way:\n"
+    done = own(source + f"        fabric.transfer(block, way, {sent}, out)\n")
+    assert done.code == 2 and done.stderr == (
+        f"meshrt: error: `out` of shape [1, 4, 8, 5] for tiles of shape [1, 4, {sides}]: what arrives at a core is a"
+        " tile as it was sent (mine.py, line 8)\n"
+    )
+
+
 def test_what_meshrt_cannot_have_foreseen_may_be_its_bug(own: Own) -> None:
     done = own(HEAD + "def run(block):\n    block.memory.free('nothing')\n")
     assert done.code == 1 and done.stderr.startswith("meshrt: error: mine.py, line 6: KeyError: 'nothing'\n")
