@@ -119,6 +119,20 @@ def test_a_tile_is_not_stretched_to_the_place_that_it_arrives_at(sent: str, side
     )
 
 
+PLACED = {  # cut, part: what is said
+    ("(1, 4)", "w.T[rows, columns]"): "of rows 0 to 6 and columns 0 to 8 came [6, 6] numbers",
+    ("(4, 1)", "w[rows, columns]"): "'w' cut into 4 x 1 tiles, rows first, on 1 rows and 4 columns of cores: give",
+}
+
+
+@pytest.mark.parametrize(("cut", "part"), PLACED)
+def test_a_matrix_is_placed_whole_or_not_at_all(cut: str, part: str, own: Own) -> None:
+    """A part that is too small was padded with zeros, and what no tile had was left out, without a word."""
+    source = HEAD + "from meshrt.mesh.tiles import place\ndef run(block):\n    w = np.ones((6, 8), np.float32)\n"
+    done = own(f"{source}    place(block, 'w', lambda rows, columns: {part}, (6, 8), {cut}, np.float32)\n")
+    assert done.code == 2 and PLACED[cut, part] in done.stderr and "(mine.py, line 8)" in done.stderr
+
+
 def test_what_meshrt_cannot_have_foreseen_may_be_its_bug(own: Own) -> None:
     done = own(HEAD + "def run(block):\n    block.memory.free('nothing')\n")
     assert done.code == 1 and done.stderr.startswith("meshrt: error: mine.py, line 6: KeyError: 'nothing'\n")
