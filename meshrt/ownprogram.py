@@ -133,7 +133,9 @@ def _report_forgotten(block: "Block", result: dict[str, Any], run: Callable[...,
         f"{name!r} of {audit.path}, line {line}, at {count} of {block.mesh.width * block.mesh.height} cores"
         for (name, line), count in cores.items()
     ]
-    cause = f"core memory that was never written: {'; '.join(blanks)}" if blanks else "all core memory was written"
+    cause = "all core memory was written"
+    if blanks:
+        cause = f"core memory that was never written: {'; '.join(blanks)} (or got its NaN from such memory)"
     block.console.clear()
     print(f"meshrt: warning: the result's {', '.join(map(repr, nameless))} is NaN; {cause}", file=sys.stderr)
 
@@ -211,11 +213,11 @@ def _place(path: str, at: FrameSummary) -> str:
 def _arrays(line: str, frame: FrameType) -> str:
     """The shapes of the arrays that a line names."""
     variables = frame.f_globals | frame.f_locals
-    arrays = {
-        name: variables[name] for name in re.findall(r"[A-Za-z_]\w*", line) if hasattr(variables.get(name), "dtype")
-    }
+    arrays: dict[str, Any] = {name: variables.get(name) for name in re.findall(r"[A-Za-z_]\w*", line)}
     return ", ".join(
-        f"{name} {array.dtype} {list(array.shape)}" for name, array in arrays.items() if hasattr(array, "shape")
+        f"{name} {array.dtype} {list(array.shape)}"
+        for name, array in arrays.items()
+        if hasattr(array, "dtype") and isinstance(getattr(array, "shape", None), tuple)  # NumPy itself has both names
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import isfinite
 from typing import Any
 
-from meshrt.errors import MeshrtError, UsageError
+from meshrt.errors import MeshrtError, UsageError, nearest
 
 HOLDS: dict[str, tuple[Callable[[float, float], bool], str]] = {
     "<=": (operator.le, "at most"),
@@ -77,6 +77,7 @@ def find_number(name: str, report: Mapping[str, Any]) -> float:
     """The number of a report with that name, as `broken` has them. UsageError."""
     measured = dict(numbers_of(report["measured"]))
     others = dict(numbers_of(report["result"]))
+    plain = [*measured, *others]
     for phase in report["phases"]:
         others |= {f"{phase['name']}.{path}": value for path, value in numbers_of(phase)}
     if name in measured or name in others:
@@ -86,7 +87,8 @@ def find_number(name: str, report: Mapping[str, Any]) -> float:
         return measured[ends[0]]
     if ends:
         raise UsageError(f"{name!r} may be {' or '.join(ends)}")
-    raise UsageError(f"the report has no number {name!r}; there are {', '.join([*measured, *others])}")
+    hint = nearest(name, [*measured, *others], f"there are {', '.join(plain)}, and those of a phase as PHASE.hops")
+    raise UsageError(f"the report has no number {name!r}; {hint}")
 
 
 def numbers_of(part: Any, path: str = "") -> Iterator[tuple[str, float]]:

@@ -28,7 +28,14 @@ PARTS: dict[str, dict[str, tuple[str, ...]]] = {
         "meshrt.mesh.wires.software": ("stage",),
     },
     "Collectives": {
-        "meshrt.mesh.collectives.rings": ("interleaved_ring", "plain_ring", "interleaved_rings", "plain_rings"),
+        "meshrt.mesh.collectives.rings": (
+            "interleaved_ring",
+            "plain_ring",
+            "interleaved_rings",
+            "plain_rings",
+            "Ring",
+            "Rings",
+        ),
         "meshrt.mesh.collectives.shifts": ("start_shift", "finish_shift", "rotate", "align"),
         "meshrt.mesh.collectives.allreduce": ("ktree", "pipeline", "pattern", "allreduce"),
         "meshrt.mesh.collectives.trees": ("reduce", "reduce_and_spread"),

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from meshrt.errors import UsageError
 from meshrt.mesh.block import Block
 from meshrt.mesh.mesh import Mesh
 
@@ -36,15 +37,32 @@ def span(mesh: Mesh, axis: str, tiles: int, size: int) -> slice:
 
 
 def place(block: Block, name: str, read: Read, shape: tuple[int, int], cut: tuple[int, int], dtype: Any) -> np.ndarray:
-    """This rank's tiles of a matrix, in core memory under that name. Reads its own part only. LimitError."""
+    """This rank's tiles of a matrix, in core memory: [bh, bw, rows of tiles, columns of tiles, rows, columns].
+
+    `cut` says into how many rows and columns of tiles, multiples of the mesh's height and width: as many as these, and
+    each core has one tile. Tiles are alike; where sizes do not divide, the last are padded with zeros. `read(rows,
+    columns)` gets two slices and returns that part of the matrix: the rank's own. LimitError; UsageError for a cut that
+    is no such multiple, or, in one's own program, a part of another size.
+    """
     mt, nt = tile_size(shape, cut)
+    if cut[0] % block.mesh.height or cut[1] % block.mesh.width:
+        raise UsageError(
+            f"{name!r} cut into {cut[0]} x {cut[1]} tiles, rows first, on {block.mesh.height} rows and"
+            f" {block.mesh.width} columns of cores: give multiples of these"
+        )
     each = cut[0] // block.mesh.height, cut[1] // block.mesh.width
     tiles = block.tiles(name, (*each, mt, nt), dtype)
     if not block.payload:
         tiles[...] = 0
         return tiles
     rows, columns = span(block.mesh, "y", cut[0], mt), span(block.mesh, "x", cut[1], nt)
-    inside = read(slice(rows.start, min(rows.stop, shape[0])), slice(columns.start, min(columns.stop, shape[1])))
+    part = slice(rows.start, min(rows.stop, shape[0])), slice(columns.start, min(columns.stop, shape[1]))
+    inside, sizes = read(*part), [one.stop - one.start for one in part]
+    if block.audit is not None and min(sizes) > 0 and [*inside.shape] != sizes:
+        raise UsageError(
+            f"{name!r} of shape {list(shape)}: of rows {part[0].start} to {part[0].stop} and columns {part[1].start} to"
+            f" {part[1].stop} came {list(inside.shape)} numbers"
+        )
     whole = np.zeros((rows.stop - rows.start, columns.stop - columns.start), dtype)
     whole[: inside.shape[0], : inside.shape[1]] = inside
     by_tile = whole.reshape(block.shape[0], each[0], mt, block.shape[1], each[1], nt)
@@ -53,7 +71,10 @@ def place(block: Block, name: str, read: Read, shape: tuple[int, int], cut: tupl
 
 
 def gather(block: Block, tiles: np.ndarray, shape: tuple[int, int]) -> np.ndarray | None:
-    """The whole matrix of that shape at rank 0, None elsewhere. Control traffic: nothing is counted."""
+    """The whole matrix of that shape, without padding, at rank 0, and None elsewhere, of tiles as `place` has them.
+
+    Control traffic: nothing is counted.
+    """
     rectangle = tiles.transpose(0, 2, 4, 1, 3, 5).reshape(
         tiles.shape[0] * tiles.shape[2] * tiles.shape[4], tiles.shape[1] * tiles.shape[3] * tiles.shape[5]
     )

@@ -79,8 +79,10 @@ def said(findings: Sequence[Finding], device: Device | Limits, tile: int | None)
 
 
 def _title(subject: Subject | Layout, tile: int | None) -> str:
-    name = subject.kind
-    tiles = fill(WORKLOADS[name].tile, 0, tile) if tile is not None and name in WORKLOADS else ""
+    name, tiles = subject.kind, ""
+    work = WORKLOADS.get(name)
+    if tile is not None and work is not None and work.options.items() <= subject.options.items():  # not others by --set
+        tiles = fill(work.tile, 0, tile)
     step = "the whole run" if subject.steps == "1" else f"the run divided by {subject.steps}"
     return "; ".join(filter(None, (FIGURES.get(name, name), tiles, f"a step is {step}")))
 

@@ -31,7 +31,10 @@ STANDS_FOR = (
     (r"([a-z][\w.-]*)(\|[\w.-]+)+", r"\1"),
 )  # fmt: skip
 # Pages whose lines are run with --all, in one folder one after the other, and what is not: too long, or not everywhere.
-RUN = ("docs/howto/device.md", "docs/howto/ci.md", "docs/howto/cluster.md", "docs/howto/model.md", "README.md")
+RUN = (
+    "docs/howto/algorithm.md", "docs/howto/device.md", "docs/howto/ci.md", "docs/howto/cluster.md",
+    "docs/howto/model.md", "README.md",
+)  # fmt: skip
 SLOW = {
     "launch/quickstart": "makes an environment; tests/launch has it",
     "ci/test": "is this",

@@ -21,6 +21,12 @@ ON_MESH: dict[str, tuple[tuple[int, int], dict[str, Any], dict[str, Any], tuple[
     "halo.py": ((6, 5), {"size": 7, "steps": 9}, {"wrong": 0}, ('("x", -1, 1, -1)', '("x", -1, 2, -1)')),
     "transpose.py": ((5, 5), {"size": 7}, {"wrong": 0}, ("swapaxes(-1, -2)", "copy()")),
     "alltoall.py": ((4, 3), {"size": 5}, {"wrong": 0}, ("(number + step) %", "(number + 2 * step) %")),
+    "stationary.py": (
+        (3, 5),
+        {"m": 11, "k": 13, "n": 7},
+        {"max_abs_error": 0.0},
+        ("keeps = x == row // share", "keeps = x == row"),
+    ),
     "tutorial/1_shift.py": ((8, 1), {}, {"came in": 21.0}, ("chain(block.mesh.width)", "chain(block.mesh.width, 2)")),
     "tutorial/2_ring.py": (
         (8, 1),

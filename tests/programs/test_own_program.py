@@ -87,6 +87,15 @@ def test_sizes_that_do_not_fit_are_told_with_the_shapes(own: Own) -> None:
     assert re.fullmatch(r"  raised in meshrt/mesh/computing.py, line \d+, in matmul", inside)
 
 
+def test_a_line_that_names_numpy_is_told_as_any_other(own: Own) -> None:
+    """`np` has a dtype and a shape, and is no array."""
+    done = own(HEAD + "def run(block, *, m: int = 3):\n    return {'s': float(np.zeros((m, m)).sum())}\n", "--m", "-3")
+    assert done.code == 1 and done.stderr == (
+        "meshrt: error: mine.py, line 6: ValueError: negative dimensions are not allowed\n"
+        "    return {'s': float(np.zeros((m, m)).sum())}\n"
+    )
+
+
 def test_sides_of_tiles_that_do_not_fit_are_told(own: Own) -> None:
     source = HEAD + "def run(block):\n    a, b = (np.ones((1, 4, *one)) for one in ((4, 8), (9, 8)))\n"
     done = own(source + "    c = block.matmul(a, b)\n")
@@ -94,6 +103,34 @@ def test_sides_of_tiles_that_do_not_fit_are_told(own: Own) -> None:
         "meshrt: error: a product of tiles [4, 8] and [9, 8] at each core: the first has 8 columns, the second 9 rows"
         " (mine.py, line 7)\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("sent", "sides"), [("a[..., :3, :]", "3, 5"), ("a[..., :1]", "8, 1"), ("a.swapaxes(2, 3)", "5, 8")]
+)
+def test_a_tile_is_not_stretched_to_the_place_that_it_arrives_at(sent: str, sides: str, own: Own) -> None:
+    """NumPy would fill [8, 5] from [8, 1], for the bytes of 8 numbers; others ended in its words on broadcasting."""
+    source = HEAD + "def run(block):\n    a, out = block.tiles('a', (8, 5), 'f'), block.tiles('out', (8, 5), 'f')\n"
+    source += "    with installed(block.tables, 'x', routes.chain(4)) as way:\n"
+    done = own(source + f"        fabric.transfer(block, way, {sent}, out)\n")
+    assert done.code == 2 and done.stderr == (
+        f"meshrt: error: `out` of shape [1, 4, 8, 5] for tiles of shape [1, 4, {sides}]: what arrives at a core is a"
+        " tile as it was sent (mine.py, line 8)\n"
+    )
+
+
+PLACED = {  # cut, part: what is said
+    ("(1, 4)", "w.T[rows, columns]"): "of rows 0 to 6 and columns 0 to 8 came [6, 6] numbers",
+    ("(4, 1)", "w[rows, columns]"): "'w' cut into 4 x 1 tiles, rows first, on 1 rows and 4 columns of cores: give",
+}
+
+
+@pytest.mark.parametrize(("cut", "part"), PLACED)
+def test_a_matrix_is_placed_whole_or_not_at_all(cut: str, part: str, own: Own) -> None:
+    """A part that is too small was padded with zeros, and what no tile had was left out, without a word."""
+    source = HEAD + "from meshrt.mesh.tiles import place\ndef run(block):\n    w = np.ones((6, 8), np.float32)\n"
+    done = own(f"{source}    place(block, 'w', lambda rows, columns: {part}, (6, 8), {cut}, np.float32)\n")
+    assert done.code == 2 and PLACED[cut, part] in done.stderr and "(mine.py, line 8)" in done.stderr
 
 
 def test_what_meshrt_cannot_have_foreseen_may_be_its_bug(own: Own) -> None:
@@ -253,7 +290,7 @@ def test_core_memory_that_was_never_written_is_named_where_the_result_is_nan(ran
     assert done.code == 0
     assert done.stderr == (
         "meshrt: warning: the result's 's' is NaN; core memory that was never written: 'b' of mine.py, line 7, at 4 of"
-        " 4 cores\n"
+        " 4 cores (or got its NaN from such memory)\n"
     )
 
 

@@ -98,7 +98,13 @@ def test_bounds_name_numbers_by_their_path_or_its_end() -> None:
     assert lines("hops=6,hops==6") == ["hops is 7, expected at most 6", "hops is 7, expected just 6"]
     assert lines("hops=8") == []
     assert lines("hops==8,decode.hops<5") == ["hops is 7, expected just 8", "decode.hops is 5, expected less than 5"]
-    for wrong, words in {"max=1": "may be a.max or b.max", "text=1": "no number 'text'", "hop=1": "no number"}.items():
+    told = {
+        "max=1": "may be a.max or b.max",
+        "text=1": "no number 'text'; there are hops, .*, max_abs_error, and those of a phase as PHASE.hops$",
+        "hop=1": "no number 'hop'; did you mean hops",
+        "decode.hop=1": "did you mean decode.hops",
+    }
+    for wrong, words in told.items():
         with pytest.raises(UsageError, match=words):
             lines(wrong)
     for wrong in ("hops", "hops=many", "hops~1", "=1", "hops<nan", "hops===7"):

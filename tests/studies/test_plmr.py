@@ -256,6 +256,15 @@ def test_meshgemm_keeps_to_all_four(comm):
     assert found.values["memory"] == dict.fromkeys(SIZES, 7 * 8 * 8 * 4)
 
 
+@pytest.mark.mpi(ranks=[1])
+def test_a_title_says_the_tiles_that_there_are(comm):
+    """Not those of `--tile` where m, k or n were said to be others."""
+    (as_it_is, other) = judged(comm, "gemm", "gemm:algorithm=summa,m={3*N}", sizes=(2, 3, 4))
+    lines = [text for text in plmr_table.said([as_it_is, other], find_device("wse2"), 8) if isinstance(text, str)]
+    titles = [text for text in lines if "a step is" in text]
+    assert ["8 x 8 tiles" in text for text in titles] == [True, False]
+
+
 @pytest.mark.mpi(ranks=[1, 2])
 def test_an_allgather_wants_what_the_device_has_not(comm, tmp_path: Path):
     path = tmp_path / "gather.py"

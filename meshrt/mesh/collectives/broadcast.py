@@ -59,7 +59,7 @@ def colours(bounds: Sequence[int]) -> int:
 
 @contextmanager
 def spreads(block: Block, longest: int | None = None) -> Iterator[tuple[Spread, Spread]]:
-    """Install broadcasts along x and along y; they share the tables.
+    """Install broadcasts along x and along y, which share the tables: `with spreads(block) as (along_x, along_y)`.
 
     `longest`: cores of a segment; without, as many as fit beside what is in the tables. UsageError, LimitError.
     """

@@ -48,6 +48,7 @@ class Ring:
     Interleaved: with one slot a tile moves up to two hops, as on Figure 7 of waferllm. With more, most tiles only
     change their slot inside a core, and one in each direction crosses to the next core, one hop.
     Plain, as Cannon has it: tiles go to the next slot or the next core, and from the last core N - 1 hops back.
+    `places` says which place each of the line's tiles begins at, from west to east or north to south.
     """
 
     axis: str
@@ -117,7 +118,7 @@ class Rings:
 
 @contextmanager
 def interleaved_rings(block: Block) -> Iterator[Rings]:
-    """Install them, with lcm(W, H) places on every ring."""
+    """Install interleaved rings along both axes, both ways round, with lcm(W, H) places on each: `Rings`."""
     side = lcm(block.mesh.width, block.mesh.height)
     rings, backs = {}, {}
     with ExitStack() as stack:
@@ -134,7 +135,7 @@ def interleaved_rings(block: Block) -> Iterator[Rings]:
 
 @contextmanager
 def plain_rings(block: Block) -> Iterator[Rings]:
-    """Install Cannon's, with lcm(W, H) places on every ring."""
+    """Install Cannon's rings along both axes, both ways round, with lcm(W, H) places on each: `Rings`."""
     side = lcm(block.mesh.width, block.mesh.height)
     with ExitStack() as stack:
         x, y, back_x, back_y = (

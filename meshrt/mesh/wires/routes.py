@@ -151,7 +151,7 @@ def chain(n: int, step: int = 1) -> tuple[Route, ...]:
 
 @cache
 def multicast(n: int, root: int) -> tuple[Route, ...]:
-    """One core sends to all others, both ways along the line."""
+    """One core sends to all others, both ways along the line; its own tile does not come back to it."""
     return (Route(root, tuple(core for core in range(n) if core != root)),) if n > 1 else ()
 
 
