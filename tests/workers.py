@@ -7,10 +7,12 @@ that no worker ends with it alone.
 from __future__ import annotations
 
 import re
+from collections import OrderedDict
 from typing import Any
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
 from meshrt.ranks import host
 
@@ -44,7 +46,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class ByScope(LoadScopeScheduling):
-    """In the order of the tests."""
+    """In the order of the tests; and what a worker that ended in the middle of a test leaves is for the others."""
 
     def __init__(self, config: pytest.Config, log: Any) -> None:
         super().__init__(config, log)
@@ -52,6 +54,26 @@ class ByScope(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         return given_out_with(nodeid)
+
+    def remove_node(self, node: WorkerController) -> str | None:
+        """The test in which it ended, if it did. xdist's own would begin that again, in worker after worker."""
+        units = self.assigned_work.pop(node)
+        left = [(unit, nodeid) for unit in units.values() for nodeid, done in unit.items() if not done]
+        if not left:
+            return None
+        (unit, nodeid), *_ = left
+        unit[nodeid] = True
+        again = {scope: unit for scope, unit in units.items() if not all(unit.values())}
+        self.workqueue = OrderedDict(again | self.workqueue)
+        for other in [one for one in self.nodes if one in self.registered_collections]:
+            self._reschedule(other)
+        return nodeid
+
+    def _reschedule(self, node: WorkerController) -> None:
+        """A worker begins no test before it knows the next, or that there is none."""
+        super()._reschedule(node)
+        while not node.shutting_down and self._pending_of(self.assigned_work[node]) < 2:
+            super()._reschedule(node)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByScope | None:

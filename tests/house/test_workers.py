@@ -1,0 +1,61 @@
+"""How tests are shared out to workers, when one of them ends in the middle of a test."""
+
+from __future__ import annotations
+
+import itertools
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from workers import ByScope
+
+SIZES = {"a": 3, "b": 1, "c": 2, "d": 1, "e": 4}  # tests of each file
+TESTS = [f"tests/{name}.py::test_{at}" for name, size in SIZES.items() for at in range(size)]
+
+
+class Worker:
+    """As pytest-xdist's: it begins a test when it knows the next one, or that it is to end."""
+
+    def __init__(self, number: int) -> None:
+        self.gateway = SimpleNamespace(id=f"gw{number}")
+        self.shutting_down = False
+        self.given: list[int] = []
+
+    def send_runtest_some(self, indices: list[int]) -> None:
+        self.given += indices
+
+    def shutdown(self) -> None:
+        self.shutting_down = True
+
+    def next(self) -> int | None:
+        return self.given.pop(0) if len(self.given) > 1 or (self.given and self.shutting_down) else None
+
+
+def joined(scheduler: ByScope, number: int) -> Worker:
+    worker: Any = Worker(number)
+    scheduler.add_node(worker)
+    scheduler.add_node_collection(worker, TESTS)
+    return worker
+
+
+@pytest.mark.parametrize("fatal", TESTS)
+def test_a_worker_that_ends_in_a_test_takes_no_other_test_with_it(fatal: str) -> None:
+    """All tests are begun, each once, and nobody is left waiting, whichever test it is that ends its worker."""
+    option = SimpleNamespace(loadscopereorder=False, tx=["popen"] * 2, numprocesses=2, maxprocesses=None)
+    config: Any = SimpleNamespace(option=option, getvalue=lambda name: getattr(option, name))
+    scheduler, numbers, begun = ByScope(config, None), itertools.count(), []
+    workers = [joined(scheduler, next(numbers)) for _ in range(2)]
+    scheduler.schedule()
+    while any(ready := [(worker, at) for worker in workers if (at := worker.next()) is not None]):
+        for one, at in ready:
+            worker: Any = one
+            begun.append(TESTS[at])
+            if TESTS[at] == fatal:
+                workers.remove(worker)
+                assert scheduler.remove_node(worker) == fatal
+                workers.append(joined(scheduler, next(numbers)))  # as xdist does
+                scheduler.schedule()
+            else:
+                scheduler.mark_test_complete(worker, at)
+    assert sorted(begun) == sorted(TESTS)
+    assert not scheduler.has_pending and scheduler.tests_finished
