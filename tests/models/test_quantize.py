@@ -234,7 +234,9 @@ def test_four_bits_in_groups_of_32(symmetric: bool, tmp_path: Path) -> None:
 
 
 def test_a_budget_and_a_policy_by_kurtosis(tmp_path: Path) -> None:
-    found = quantized(tmp_path / "out", "--ranks", "kurtosis", "--budget", "32KiB", "--rounds", "1", "--held-out-stories", "0")
+    found = quantized(
+        tmp_path / "out", "--ranks", "kurtosis", "--budget", "32KiB", "--rounds", "1", "--held-out-stories", "0"
+    )
     assert 0.95 * 2**15 < found["compensator_bytes"] <= 2**15 == found["recipe"]["budget"]
     average = int(found["recipe"]["ranks"].removeprefix("kurtosis-"))
     assert sum(one["rank"] for one in found["matrices"]) == 28 * average
