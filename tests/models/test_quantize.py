@@ -33,6 +33,7 @@ from meshrt.models.tokenizer import load_tokenizer
 
 BASE = find_model("llama-tiny")
 QUICK = ("--held-out-stories", "16")
+ONCE = ("--rounds", "1", "--held-out-stories", "0")
 
 
 def meshrt_quantize(*arguments: str | Path) -> Result:
