@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -21,6 +22,17 @@ pytest_plugins = ["bytecode", "mpi_plugin", "tiers", "workers"]
 # All ranks of a test have to draw the same examples; and time per example says nothing on a busy machine.
 hypothesis.settings.register_profile("meshrt", derandomize=True, deadline=None, database=None)
 hypothesis.settings.load_profile("meshrt")
+
+MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1  # as mallopt(3) has them
+
+
+def pytest_configure() -> None:
+    """Memory that was freed stays with this process: most of its time in the system would be for new pages, which
+    arrays of some hundred KiB get and give back, again and again. Of glibc."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(MMAP_THRESHOLD, 32 << 20)
+        mallopt(TRIM_THRESHOLD, 256 << 20)
 
 
 @pytest.hookimpl(wrapper=True)

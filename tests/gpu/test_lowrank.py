@@ -240,7 +240,7 @@ def test_the_same_on_any_number_of_ranks(comm: Any, tmp_path: Path) -> None:
             close(logits, want)
             told = run_lowrank(
                 new_gpus(8, where, static=True), folder / "model", scheme=scheme, kv=kv, prompt_ids="5,6,7",
-                max_new_tokens=6, ignore_eos=True,
+                max_new_tokens=3, ignore_eos=True,
             )  # fmt: skip
             assert told.pop("host")["ranks"] == where.size
             runs.append((logits.tobytes(), json.dumps(told)))

@@ -33,7 +33,7 @@ from meshrt.models.tokenizer import load_tokenizer
 
 BASE = find_model("llama-tiny")
 MLP = [f"model.layers.{i}.mlp.{name}_proj" for i in range(4) for name in ("gate", "up", "down")]
-QUICK = ("--calibration-stories", "24", "--held-out-stories", "12")
+QUICK = ("--calibration-stories", "12", "--held-out-stories", "6")
 
 
 def meshrt_compress(*arguments: str | Path) -> Result:
@@ -109,8 +109,8 @@ def test_reported_errors_are_those_of_what_was_written(place: Path, fifth: dict[
     """Once more from the two folders: the weights', and the features' on activations that are recorded anew."""
     tensors, base = load_file(place / "fifth" / "model.safetensors"), load_file(BASE / "model.safetensors")
     config, weights = read_config(BASE), load_weights(BASE, np.float32)
-    texts = [ids[:-1] for ids in story_sequences(config, load_tokenizer(BASE), 0, 24)]
-    assert fifth["calibration"] == {"text": "24 stories of seed 0", "tokens": sum(map(len, texts))}
+    texts = [ids[:-1] for ids in story_sequences(config, load_tokenizer(BASE), 0, 12)]
+    assert fifth["calibration"] == {"text": "12 stories of seed 0", "tokens": sum(map(len, texts))}
     states = np.concatenate([inputs_of_first_mlp(config, weights, ids) for ids in texts])
     for one in fifth["matrices"][:2]:
         name = one["name"]
@@ -134,7 +134,7 @@ def inputs_of_first_mlp(config: Config, weights: Any, ids: list[int]) -> Any:
 
 
 def test_reported_perplexities_are_those_of_both_models(place: Path, fifth: dict[str, Any]) -> None:
-    config, test = read_config(BASE), story_sequences(read_config(BASE), load_tokenizer(BASE), HELD_OUT_SEED, 12)
+    config, test = read_config(BASE), story_sequences(read_config(BASE), load_tokenizer(BASE), HELD_OUT_SEED, 6)
     told = fifth["perplexity"]
     assert told["tokens"] == sum(len(ids) - 1 for ids in test)
     assert told["before"] == perplexity(config, load_weights(BASE, np.float32), test)
@@ -193,7 +193,7 @@ def test_compressed_folder_can_be_compressed_again(place: Path, fifth: dict[str,
 
 def test_texts_of_the_users_own(place: Path, tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
-    text.write_text("One day, a fox met a bear. " * 200)
+    text.write_text("One day, a fox met a bear. " * 80)
     done = meshrt_compress(
         "llama-tiny", "--out", tmp_path / "out", "--ratio", "0.2", "--block", "16", "--json", "-",
         "--calibration", text, "--held-out", text,

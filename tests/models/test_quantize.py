@@ -33,6 +33,7 @@ from meshrt.models.tokenizer import load_tokenizer
 
 BASE = find_model("llama-tiny")
 QUICK = ("--held-out-stories", "16")
+ONCE = ("--rounds", "1", "--held-out-stories", "0")
 
 
 def meshrt_quantize(*arguments: str | Path) -> Result:
@@ -55,14 +56,14 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def eighth(place: Path) -> dict[str, Any]:
     """llama-tiny with compensators of rank 8 in 3 bits."""
-    return quantized(place / "eighth", "--ranks", "uniform-8", "--rounds", "6")
+    return quantized(place / "eighth", "--ranks", "uniform-8", "--rounds", "3")
 
 
 @pytest.fixture(scope="module")
 def plain(place: Path) -> dict[str, dict[str, Any]]:
     """By RTN, HQQ and GPTQ."""
     return {
-        method: quantized(place / method, "--method", method, *(("--calibration-stories", "64") * (method == "gptq")))
+        method: quantized(place / method, "--method", method, *(("--calibration-stories", "24") * (method == "gptq")))
         for method in ("rtn", "hqq", "gptq")
     }
 
@@ -137,8 +138,8 @@ def test_reported_errors_are_those_of_what_was_written(place: Path, eighth: dict
 
 def test_feature_errors_are_those_on_the_calibration(place: Path, plain: dict[str, Any]) -> None:
     config, base = read_config(BASE), load_weights(BASE, np.float32)
-    texts = [ids[:-1] for ids in story_sequences(config, load_tokenizer(BASE), 0, 64)]
-    assert plain["gptq"]["calibration"] == {"text": "64 stories of seed 0", "tokens": sum(map(len, texts))}
+    texts = [ids[:-1] for ids in story_sequences(config, load_tokenizer(BASE), 0, 24)]
+    assert plain["gptq"]["calibration"] == {"text": "24 stories of seed 0", "tokens": sum(map(len, texts))}
     grams: dict[str, Any] = {}
     for layer in layer_grams(config, base, texts):
         grams |= layer
@@ -201,7 +202,7 @@ def test_error_grows_with_kurtosis(plain: dict[str, Any]) -> None:
 
 
 def test_same_arguments_give_the_same_bytes(place: Path, eighth: dict[str, Any], tmp_path: Path) -> None:
-    again = quantized(tmp_path / "again", "--ranks", "uniform-8", "--rounds", "6")
+    again = quantized(tmp_path / "again", "--ranks", "uniform-8", "--rounds", "3")
     assert {**again, "out": ""} == {**eighth, "out": ""}
     for name in ("model.safetensors", "config.json"):
         assert (tmp_path / "again" / name).read_bytes() == (place / "eighth" / name).read_bytes()
@@ -234,7 +235,9 @@ def test_four_bits_in_groups_of_32(symmetric: bool, tmp_path: Path) -> None:
 
 
 def test_a_budget_and_a_policy_by_kurtosis(tmp_path: Path) -> None:
-    found = quantized(tmp_path / "out", "--ranks", "kurtosis", "--budget", "32KiB", "--rounds", "1")
+    found = quantized(
+        tmp_path / "out", "--ranks", "kurtosis", "--budget", "32KiB", "--rounds", "1", "--held-out-stories", "0"
+    )
     assert 0.95 * 2**15 < found["compensator_bytes"] <= 2**15 == found["recipe"]["budget"]
     average = int(found["recipe"]["ranks"].removeprefix("kurtosis-"))
     assert sum(one["rank"] for one in found["matrices"]) == 28 * average

@@ -162,7 +162,7 @@ def test_one_table_with_all_that_is_measured(run_meshrt: Run):
 
 
 def test_json_on_standard_output_is_the_report(run_meshrt: Run):
-    arguments = ("bench", "llama", "--max-new-tokens", "2", "--prompt-ids", "5,6", "--json", "-")
+    arguments = ("bench", "llama", "--layers", "1", "--max-new-tokens", "2", "--prompt-ids", "5,6", "--json", "-")
     code, out, err, _ = run_meshrt(*arguments, ranks=2)
     assert (code, err) == (0, "")
     told = json.loads(out)
