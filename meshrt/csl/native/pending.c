@@ -29,7 +29,7 @@ static int of_fabric(const Value *value)
 
 /* Steps that take a cycle more, as operands' banks meet; 0 where no rule says so. */
 static int64_t clashes(const Machine *machine, Core *core, const Operation *of, const Value *sources, int64_t begin,
-                    int64_t count, int64_t lanes)
+                       int64_t count, int64_t lanes)
 {
     if (!machine->images[core->image].banked)
         return 0;
@@ -222,7 +222,8 @@ Pending *start(Machine *machine, Core *core, const Operation *of, const Value *o
         const int64_t lanes = of->lanes < 4 ? of->lanes : machine->images[core->image].lanes;
         double cycles = costs->bank * (double)now.total / (double)lanes;
         if (machine->images[core->image].banked)
-            cycles = (double)((now.total + lanes - 1) / lanes + clashes(machine, core, of, now.sources, 0, now.total, lanes));
+            cycles = (double)((now.total + lanes - 1) / lanes +
+                              clashes(machine, core, of, now.sources, 0, now.total, lanes));
         if (now.options.async) {
             core->t += costs->start_async;
             effect_at(machine, core->t + cycles, core, &now.options, core->chain);
