@@ -45,7 +45,7 @@ typedef struct {
 enum { MOV, NEG, ABS, ADD, SUB, MUL, MAX, MIN, MAC, AND, OR, XOR, SLL, SLR, SAR, WIDEN, NARROW };
 
 typedef struct {
-    int64_t what, kind, takes, inputs, lanes;
+    int64_t what, kind, takes, inputs, lanes, narrow; /* elements a cycle; the same of a WSE-2 */
 } Operation;
 
 /* What a time comes from (trains.py). */
