@@ -11,6 +11,13 @@ from meshrt.csl.errors import Place, wrong
 from meshrt.csl.types import FLOAT, INT, NUMBERS, Array, Enum, Pointer, Simple, is_float, is_int, is_word
 
 
+def within(index: int) -> int:
+    """An index of memory, which for Python would go on from the end where it is below 0. IndexError."""
+    if index < 0:
+        raise IndexError(f"index {index} is below its first word")
+    return index
+
+
 def divide(a: Any, b: Any) -> Any:
     """Of whole numbers, toward zero."""
     if isinstance(a, int) and isinstance(b, int):

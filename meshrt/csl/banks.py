@@ -3,7 +3,8 @@
 A WSE-2's memory has eight banks, successive words of 16 bits in successive ones, and reads two operands at once unless
 their banks are equal modulo four. Said of addresses: both at a multiple of 32 bits, and src0 % 8 == (src1 + 4) % 8 (SDK
 documentation, appendix, SIMD mode). These are bytes: in words the second sentence would ask for what the first forbids.
-A step where that does not hold takes two cycles (docs/decisions/018-banks.md).
+A step where that does not hold takes two cycles; of a step of one word each the first alone decides, as one word has no
+32 bits to be at (docs/decisions/018-banks.md).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from meshrt.csl.addresses import SIZES
 from meshrt.csl.vectors import Mem, offsets
 
 RULED = frozenset({"wse2"})  # elsewhere no rule is known, and COSTS.bank is the mean
-PERIOD, APART, ALIGNED = 8, 4, 4  # bytes
+PERIOD, APART, ALIGNED, WORD = 8, 4, 4, 2  # bytes
 
 
 def conflicts(sources: tuple[Any, ...], kind: Any, begin: int, count: int, lanes: int) -> int:
@@ -27,11 +28,16 @@ def conflicts(sources: tuple[Any, ...], kind: Any, begin: int, count: int, lanes
     if all(len(one.strides) == 1 for one in vectors):
         turns = min(turns, PERIOD // 2)  # all go on by an even number of bytes: then it begins again
     pairs = zip(*(_places(one, SIZES[kind], numbers[:turns]) for one in vectors), strict=False)
-    return sum((steps - at + turns - 1) // turns for at, (a, b) in enumerate(pairs) if _meet(a, b))
+    meet = _words_meet if SIZES[kind] * lanes == WORD else _meet
+    return sum((steps - at + turns - 1) // turns for at, (a, b) in enumerate(pairs) if meet(a, b))
 
 
 def _meet(a: int, b: int) -> bool:
     return a % ALIGNED != 0 or (a - b) % PERIOD != APART
+
+
+def _words_meet(a: int, b: int) -> bool:
+    return (a - b) % PERIOD == 0
 
 
 def _places(one: Mem, size: int, numbers: range) -> list[int]:

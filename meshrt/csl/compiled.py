@@ -101,7 +101,7 @@ class Machine:
                 data[number if image.arch == "wse2" else image.inputs.get(number, number)] = number
         for kind, index in image.dsrs:
             self.lowered.register(Dsr(kind, index))
-        return [*tasks, LANES[image.arch], image.arch in RULED, *data, *(one for row in kinds for one in row)]
+        return [*tasks, LANES, image.arch in RULED, *data, *(one for row in kinds for one in row)]
 
     def _paths(self, wafer: Any) -> tuple[Any, Any]:
         """[core, colour, routers, hops, ends, where these begin] of what a core may send on; the ends."""

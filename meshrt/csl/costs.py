@@ -29,4 +29,4 @@ class Costs:
 
 
 COSTS = Costs()
-LANES = {"wse2": 4, "wse3": 8}  # numbers of 16 bits that memory gives at once
+LANES = 8  # numbers of 16 bits that a WSE-3's memory gives at once; of a WSE-2, operations.py

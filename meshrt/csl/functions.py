@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from meshrt.csl import nodes as n
-from meshrt.csl.arithmetic import bitcast, convert, divide, remainder
+from meshrt.csl.arithmetic import bitcast, convert, divide, remainder, within
 from meshrt.csl.conversions import code, coerce
 from meshrt.csl.costs import COSTS
 from meshrt.csl.expressions import expression, type_of_node
@@ -176,6 +176,6 @@ def numbers(kind: Any, begin: int, end: int, step: int) -> Any:
 VIEWS = [f"m_{np.dtype(one).name}" for one in ("i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4")]
 SPACE: dict[str, Any] = {
     **NUMBERS, "convert": convert, "divide": divide, "remainder": remainder, "bitcast": bitcast, "numbers": numbers,
-    "FunctionOf": function_of,
+    "within": within, "FunctionOf": function_of,
 }  # fmt: skip
 __all__ = ["BOOL", "FUNCTION", "TYPES", "expression"]

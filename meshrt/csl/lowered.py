@@ -64,7 +64,7 @@ class Lowered:
             plain = of.name.rstrip("0123456789")
             what = WHAT.index(of.name[1:4] if plain == of.name else plain)
         takes = KIND_OF[of.dtype if of.takes is None else of.takes]
-        return self._once(self.operations, (what, KIND_OF[of.dtype], takes, of.inputs, of.lanes))
+        return self._once(self.operations, (what, KIND_OF[of.dtype], takes, of.inputs, of.lanes, of.narrow))
 
     def constant(self, value: Any, image: Image) -> int:
         row = self.row(value, image)

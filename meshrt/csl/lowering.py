@@ -351,6 +351,8 @@ class Function:
             else:
                 kind = KIND[getattr(arguments[1], "id", "") if len(arguments) > 1 else name]
                 self.step("BITCAST" if name == "bitcast" else "CONVERT", kind)
+        elif name == "within":  # the machine looks by itself
+            self.value(arguments[0])
         elif name in ("divide", "remainder"):
             self._two(15 if name == "divide" else 16, *arguments)
         else:

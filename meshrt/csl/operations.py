@@ -19,6 +19,11 @@ class Operation:
     lanes: int = 1  # elements a cycle, of memory
     takes: Any = None  # of the inputs, where it is another
 
+    @property
+    def narrow(self) -> int:
+        """Elements a cycle of a WSE-2 (SDK documentation, appendix, SIMD mode); a WSE-3's costs go by `lanes`."""
+        return NARROW.get(self.name, 1)
+
 
 @dataclass(frozen=True)
 class Options:
@@ -27,6 +32,13 @@ class Options:
     unblock: int | None = None
     thread: int | None = None
     save_address: bool = False
+
+
+NARROW = {
+    **dict.fromkeys(("add16", "and16", "or16", "sub16", "xor16", "mov16", "fabsh", "faddh", "fmach", "fmovh", "fmulh",
+                     "fnegh", "fsubh"), 4),
+    **dict.fromkeys(("fabss", "fadds", "fmovs", "fnegs", "fsubs", "mov32"), 2),
+}  # fmt: skip
 
 
 def _fused(a: Any, b: Any, c: Any) -> Any:

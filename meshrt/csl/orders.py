@@ -70,7 +70,7 @@ def says(orders: Mapping[str, Any]) -> str:
     if orders["varies"]:
         took += f"; not compared, as each run has others: {', '.join(orders['varies'])}"
     if not changed:
-        return f"{count} other orders of ready tasks: nothing that is exported differs, {took}"
+        return f"{count} other order{'s' * (count > 1)} of ready tasks: nothing that is exported differs, {took}"
     lines = [f"{len(changed)} of {count} other orders of ready tasks change the result, {took}:"]
     for one in changed:
         what = (one["error"] or "").partition("\n")[0] or ", ".join(one["names"]) or "another number of runs"

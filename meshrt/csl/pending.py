@@ -68,10 +68,10 @@ def start(core: Any, of: Operation, operands: tuple[Any, ...], options: Options)
     core.operations += 1
     if plain:
         compute(core, of, target, sources, 0, total)
-        lanes = of.lanes if of.lanes < 4 else LANES[core.image.arch]
-        cycles = COSTS.bank * total / lanes
         if core.banked:
-            cycles = float(-(-total // lanes) + clashes(core, of, sources, 0, total, lanes))
+            cycles = float(-(-total // of.narrow) + clashes(core, of, sources, 0, total, of.narrow))
+        else:
+            cycles = COSTS.bank * total / (of.lanes if of.lanes < 4 else LANES)
         if options.is_async:
             core.t += COSTS.start_async
             core.wafer.at(core.t + cycles, core.effect, (options.activate, options.unblock, core.chain))
@@ -182,8 +182,9 @@ def advance(core: Any, pending: Pending) -> bool:
             given.append(core.views[taken][elements(core, one, taken, pending.done, count)])
         else:
             given.append(one)
-    lanes = max([one.simd for one in (target, *sources) if isinstance(one, Fab)], default=of.lanes)
-    lanes = min(lanes, of.lanes) if of.lanes > 1 else 1
+    most = of.narrow if core.banked else of.lanes
+    lanes = max([one.simd for one in (target, *sources) if isinstance(one, Fab)], default=most)
+    lanes = min(lanes, most) if most > 1 else 1
     moves = count / lanes + clashes(core, of, sources, pending.done, count, lanes)
     end = begin + moves
     if last > end:

@@ -88,10 +88,8 @@ def view_of(kind: Any) -> str:
 def element_index(address: int | str, size: int) -> str:
     if isinstance(address, int):
         return str(address // size)
-    if size == 1:
-        return address
-    shift = {2: 1, 4: 2, 8: 3}[size]
-    return f"({address}) >> {shift}"
+    shift = {1: 0, 2: 1, 4: 2, 8: 3}[size]
+    return f"within(({address}) >> {shift})"
 
 
 def pointed(pointer: Val, scope: Scope, line: int) -> Val:

@@ -109,7 +109,7 @@ class State:
         """In the order of native/module.c."""
         of = self.of.lowered
         constants = np.array(of.constants, np.int64) if of.constants else np.zeros((1, VALUE), np.int64)
-        widths = (of.operations, 5), (of.options, 4), (of.functions, 3), (of.maps, 8)
+        widths = (of.operations, 6), (of.options, 4), (of.functions, 3), (of.maps, 8)
         tables = [np.array([*rows, [0] * width], np.int64) for rows, width in widths]
         costs = [COSTS.ramp, COSTS.hop, COSTS.start, COSTS.start_fabric, COSTS.start_async, COSTS.map_start,
                  COSTS.map_step, COSTS.bank, COSTS.task, COSTS.queue]  # fmt: skip

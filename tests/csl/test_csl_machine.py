@@ -187,21 +187,36 @@ def test_the_same_bits(body: str, routes: str, width: int, tmp_path: Path, monke
         assert {color: until for color, until in core.sent.items() if until} == other.sent
 
 
-def test_what_is_wrong_python_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("for (@range(i16, 30000)) |i| { far[@as(u16, i)] = i; }", "out of a core's 49,152 bytes"),
+        (
+            "for (@range(i16, 4)) |i| { a[0] = a[i - 2]; }",
+            "an access leads out of .*: index -2 is below its first",
+        ),
+        ("for (@range(i16, 4)) |i| { a[i - 2] = 1; }", "index -2 is below"),
+        ("for (@range(i16, 4)) |i| { b[i - 2] = 1; }", "index -2 is below"),
+    ],
+)
+def test_what_is_wrong_python_says(code: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The machine gives up, memory is put back, and the message is the one that Python has."""
-    body = """
+    body = f"""
     var a: [4]i16 = @zeros([4]i16);
+    var b: [4]u32 = @zeros([4]u32);
     var far: [*]i16 = &a;
-    fn main() void {
-      for (@range(i16, 30000)) |i| { far[@as(u16, i)] = i; }
+    fn main() void {{
+      {code}
+      far[0] = @as(i16, b[0]);
       sys.unblock_cmd_stream();
-    }
+    }}
     """
-    layout = write(tmp_path, body + END)
+    first = "b" if "b[" in code else "a"  # lies at address 0
+    layout = write(tmp_path, body + f"comptime {{ @export_symbol({first}); }}\n" + END)
     texts = []
     for core in ("numpy", ""):
         monkeypatch.setenv("MESHRT_CORE", core)
-        with pytest.raises(MemoryLimit, match="out of a core's 49,152 bytes") as caught:
+        with pytest.raises(MemoryLimit, match=rf"core\.csl:\d+: core .*{message}") as caught:
             _run(layout, 1)
         texts.append(str(caught.value))
     assert texts[0] == texts[1]

@@ -73,37 +73,39 @@ def test_a_script_is_run_again(tmp_path: Path) -> None:
     for path in (EXAMPLES / "gemv").iterdir():
         (tmp_path / path.name).write_text(path.read_text())
     report = tmp_path / "report.json"
-    found, error = ran(str(tmp_path), "--seeds", "2", "--json", str(report), "--", "bash", "run.sh", "3", "2", "2")
+    found, error = ran(str(tmp_path), "--seeds", "1", "--json", str(report), "--", "bash", "run.sh", "3", "2", "2")
     assert error is None, error
-    assert "2 other orders of ready tasks: nothing that is exported differs" in found.stdout
+    assert "1 other order of ready tasks: nothing that is exported differs" in found.stdout
     document = json.loads(report.read_text())
     assert document["orders"]["programs"] == len(document["runs"]) == 1
     assert "exported" not in document["runs"][0]
 
 
-@pytest.mark.parametrize(
-    ("draw", "varies"), [("np.random.rand(2)", []), ("np.random.default_rng().random(2)", ["same"])]
-)
-def test_what_differs_in_any_run_is_no_race(draw: str, varies: list[str], tmp_path: Path) -> None:
-    """Numbers that a script draws: from NumPy's one row they are the same in all runs, else they are not compared."""
-    write(tmp_path, RACE.replace("TWO", "out[0] * 2"))
-    (tmp_path / "run.py").write_text(f"""import numpy as np
+def test_what_differs_in_any_run_is_no_race(tmp_path: Path) -> None:
+    """What a script draws from NumPy's one row of numbers is the same in all runs; other draws are not compared."""
+    body = (
+        RACE.replace("TWO", "out[0] * 2")
+        + """var drawn: [2]u16; var drawn_ptr: [*]u16 = &drawn;
+    comptime { @export_symbol(drawn_ptr, "drawn"); }"""
+    )
+    write(tmp_path, body)
+    (tmp_path / "run.py").write_text("""import numpy as np
 from cerebras.sdk.runtime.sdkruntimepybind import MemcpyDataType, MemcpyOrder, SdkRuntime
 runner = SdkRuntime("out")
 runner.load()
 runner.run()
-numbers = (60000 * {draw}).astype(np.uint32)
 how = dict(streaming=False, order=MemcpyOrder.ROW_MAJOR, data_type=MemcpyDataType.MEMCPY_16BIT, nonblock=False)
-runner.memcpy_h2d(runner.get_id("same"), numbers, 0, 0, 1, 1, 2, **how)
+for name, numbers in ("drawn", np.random.rand(2)), ("same", np.random.default_rng().random(2)):
+    runner.memcpy_h2d(runner.get_id(name), (60000 * numbers).astype(np.uint32), 0, 0, 1, 1, 2, **how)
 runner.launch("main", nonblock=False)
 runner.stop()
 """)
     (tmp_path / "run.sh").write_text("cslc --arch=wse3 layout.csl --params=width:1 -o out\ncs_python run.py\n")
-    found, error = ran(str(tmp_path), "--seeds", "8", "--json", "-", "--", "bash", "run.sh")
+    found, error = ran(str(tmp_path), "--seeds", "6", "--json", "-", "--", "bash", "run.sh")
     assert error is None, error
     said = json.loads(found.stdout)["orders"]
-    assert said["varies"] == varies
-    assert 0 < len(said["changed"]) < 8
+    assert said["varies"] == ["same"]
+    assert 0 < len(said["changed"]) < 6
     assert all(one["names"] == ["out"] for one in said["changed"])
 
 

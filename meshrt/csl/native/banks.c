@@ -2,10 +2,13 @@
 
 #include "machine.h"
 
-enum { PERIOD = 8, APART = 4, ALIGNED = 4, TURNS = PERIOD / 2 }; /* bytes */
+enum { PERIOD = 8, APART = 4, ALIGNED = 4, WORD_BYTES = 2, TURNS = PERIOD / 2 }; /* bytes */
 
-static int is_met(int64_t a, int64_t b)
+/* `bytes`: of each operand in a step. */
+static int is_met(int64_t a, int64_t b, int64_t bytes)
 {
+    if (bytes == WORD_BYTES)
+        return (a - b) % PERIOD == 0;
     return a % ALIGNED != 0 || ((a - b) % PERIOD + PERIOD) % PERIOD != APART;
 }
 
@@ -41,7 +44,7 @@ int64_t conflicts(const Operation *of, const Value *sources, int64_t begin, int6
     for (int64_t at = 0; at < turns; at++) {
         const int64_t number = begin + at * lanes;
         const int64_t a = place_of(vectors[0], size, number), b = place_of(vectors[1], size, number);
-        if (a >= 0 && b >= 0 && is_met(a, b))
+        if (a >= 0 && b >= 0 && is_met(a, b, size * lanes))
             found += (steps - at + turns - 1) / turns;
     }
     return found;

@@ -45,7 +45,7 @@ typedef struct {
 enum { MOV, NEG, ABS, ADD, SUB, MUL, MAX, MIN, MAC, AND, OR, XOR, SLL, SLR, SAR, WIDEN, NARROW };
 
 typedef struct {
-    int64_t what, kind, takes, inputs, lanes;
+    int64_t what, kind, takes, inputs, lanes, narrow; /* elements a cycle; the same of a WSE-2 */
 } Operation;
 
 /* What a time comes from (trains.py). */
@@ -140,8 +140,8 @@ typedef struct {
 
 typedef struct {
     int64_t tasks[TASKS]; /* number -> function, -1: none */
-    int64_t lanes, banked;   /* numbers at once; where vectors lie decides what they take */
-    int64_t data[COLORS];    /* colour -> the task that its data start, -1: none */
+    int64_t lanes, banked; /* numbers at once; where vectors lie decides what they take */
+    int64_t data[COLORS];  /* colour -> the task that its data start, -1: none */
     int64_t kinds[TASKS][3]; /* of that task's parameters, -1: none */
 } Image;
 
@@ -153,7 +153,8 @@ typedef struct {
 } Path;
 
 typedef struct {
-    int64_t number, sequence, x, y, image, open, operations, taken, tasks_run, conflicts, command, running, scheduled, mapping;
+    int64_t number, sequence, x, y, image, open, operations, taken, tasks_run, conflicts, command, running, scheduled;
+    int64_t mapping;
     double t, counted_from, waited;
     Chain chain, causes[TASKS];
     char *memory;

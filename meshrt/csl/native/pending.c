@@ -29,7 +29,7 @@ static int of_fabric(const Value *value)
 
 /* Steps that take a cycle more, as operands' banks meet; 0 where no rule says so. */
 static int64_t clashes(const Machine *machine, Core *core, const Operation *of, const Value *sources, int64_t begin,
-                    int64_t count, int64_t lanes)
+                       int64_t count, int64_t lanes)
 {
     if (!machine->images[core->image].banked)
         return 0;
@@ -113,9 +113,10 @@ static int advance_once(Machine *machine, Core *core, Pending *pending)
         if (of_fabric(one) && one->vector.simd > lanes)
             lanes = one->vector.simd;
     }
+    const int64_t most = machine->images[core->image].banked ? of->narrow : of->lanes;
     if (!lanes)
-        lanes = of->lanes;
-    lanes = of->lanes > 1 ? (lanes < of->lanes ? lanes : of->lanes) : 1;
+        lanes = most;
+    lanes = most > 1 ? (lanes < most ? lanes : most) : 1;
     const double moves = (double)count / (double)lanes +
                          (double)clashes(machine, core, of, pending->sources, pending->done, count, lanes);
     double end = begin + moves;
@@ -219,10 +220,12 @@ Pending *start(Machine *machine, Core *core, const Operation *of, const Value *o
     const Costs *costs = &machine->costs;
     if (plain) {
         compute(machine, core, of, &now.target, now.sources, NULL, 0, now.total, NULL);
-        const int64_t lanes = of->lanes < 4 ? of->lanes : machine->images[core->image].lanes;
+        const Image *image = &machine->images[core->image];
+        const int64_t lanes = image->banked ? of->narrow : of->lanes < 4 ? of->lanes : image->lanes;
         double cycles = costs->bank * (double)now.total / (double)lanes;
-        if (machine->images[core->image].banked)
-            cycles = (double)((now.total + lanes - 1) / lanes + clashes(machine, core, of, now.sources, 0, now.total, lanes));
+        if (image->banked)
+            cycles = (double)((now.total + lanes - 1) / lanes +
+                              clashes(machine, core, of, now.sources, 0, now.total, lanes));
         if (now.options.async) {
             core->t += costs->start_async;
             effect_at(machine, core->t + cycles, core, &now.options, core->chain);
