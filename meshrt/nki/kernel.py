@@ -112,7 +112,8 @@ def simulate(kernel: Any, **options: Any) -> Callable[..., Any]:
     try:
         how = replace(known.how, grid=grid if isinstance(grid, tuple) else (grid,), **options)
     except TypeError:
-        raise UsageError(f"simulate takes device, grid, cores, show and trace, not {', '.join(options)}") from None
+        strange = ", ".join(key for key in options if not hasattr(known.how, key))
+        raise UsageError(f"simulate takes device, grid, cores, show and trace, not {strange}") from None
 
     def run(*args: Any, **kwargs: Any) -> Any:
         return known.launch(how, args, kwargs)
