@@ -63,7 +63,11 @@ class Kernel:
             return self.function(*args, **kwargs)
         grid, spread = _grid(how)
         structs = [value for value in (*args, *kwargs.values()) if _is_shape(value)]
-        launch = Session(find_neuron_device(how.device), language, isa, grid, spread, payload=not structs)
+        try:
+            device = find_neuron_device(how.device)
+        except MeshrtError as error:
+            raise type(error)(f"{_begin(self.function)}: {error}") from None
+        launch = Session(device, language, isa, grid, spread, payload=not structs)
         if how.trace:
             for core in launch.cores:
                 core.trace = []
@@ -108,7 +112,8 @@ def simulate(kernel: Any, **options: Any) -> Callable[..., Any]:
     try:
         how = replace(known.how, grid=grid if isinstance(grid, tuple) else (grid,), **options)
     except TypeError:
-        raise UsageError(f"simulate takes device, grid, cores, show and trace, not {', '.join(options)}") from None
+        strange = ", ".join(key for key in options if not hasattr(known.how, key))
+        raise UsageError(f"simulate takes device, grid, cores, show and trace, not {strange}") from None
 
     def run(*args: Any, **kwargs: Any) -> Any:
         return known.launch(how, args, kwargs)
@@ -198,6 +203,11 @@ def _where(error: BaseException, function: Callable[..., Any]) -> str:
         return str(asked)
     frames = [frame for frame in extract_tb(error.__traceback__) if not frame.filename.startswith(PACKAGE)]
     if not frames:
-        code = function.__code__
-        return f"{Path(code.co_filename).name}:{code.co_firstlineno}"
+        return _begin(function)
     return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}"
+
+
+def _begin(function: Callable[..., Any]) -> str:
+    """FILE:LINE where a kernel begins."""
+    code = function.__code__
+    return f"{Path(code.co_filename).name}:{code.co_firstlineno}"

@@ -148,7 +148,9 @@ def resolve(name: str, op: Any, inputs: int) -> Function:
         return _arithmetic(lambda x, _: op.function(x))
     shown = getattr(op, "__name__", repr(op))
     ways = "one tile" if inputs == 1 else "two"
-    raise UsageError(f"{name} takes an operator of {ways}, not {shown}: {nearest(shown, OPS, 'see docs/nki.md')}")
+    fitting = [name for name, one in OPS.items() if (one.inputs if isinstance(one, Op) else 2) == inputs]
+    others = f"there are {', '.join(fitting[:6])} and others, in docs/nki.md"
+    raise UsageError(f"{name} takes an operator of {ways}, not {shown}: {nearest(shown, fitting, others)}")
 
 
 def gathers(op: Any) -> bool:

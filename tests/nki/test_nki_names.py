@@ -111,6 +111,8 @@ def test_cores_times_programs_is_an_axis() -> None:
         (lambda t: nki.collectives, "nki has no 'collectives' here: the nearest is nl.shared_hbm"),
         (lambda t: nl.rand((4, 4)), "random numbers of the hardware are not emulated"),
         (lambda t: nisa.local_gather(t, t), "the nearest is a DMA by a tile of indices"),
+        (lambda t: nisa.tensor_tensor(t, t, op=nl.exp), "an operator of two, not exp: there are add, subtract"),
+        (lambda t: nisa.activation(op=nl.add, data=t), "activation takes an operator of one tile, not add"),
         (lambda t: nl.ndarray((4, 4), bufer=nl.psum), "ndarray has no argument bufer=: did you mean buffer?"),
         (lambda t: nl.sum(t, axes=1), "nl.sum has no argument axes=: did you mean axis?"),
         (lambda t: nl.mean(t, axes=1), "mean has no argument axes=: did you mean axis?"),
@@ -128,6 +130,11 @@ def test_what_is_not_there_says_what_is(use: Callable[[Any], Any], message: str)
         launched(lambda x: use(nl.load(x)), X)
     text = str(caught.value)
     assert message in text and text.startswith("test_nki_names.py:") and "\n" not in text
+
+
+def test_an_option_that_simulate_does_not_have_is_named() -> None:
+    with pytest.raises(UsageError, match=r"trace, not core$"):
+        nki.simulate(nki.jit(lambda x: None), core=2, show=False)
 
 
 def test_kernels_may_ask_what_a_tensor_has() -> None:

@@ -168,6 +168,13 @@ def test_a_bank_is_free_as_soon_as_its_tile_is_named_no_more() -> None:
         gc.enable()
 
 
+def test_a_device_that_is_not_there_is_told_with_the_kernels_line() -> None:
+    known = nki.jit(platform_target="trn3")(_half_written)
+    line = _half_written.__code__.co_firstlineno
+    with pytest.raises(UsageError, match=rf"^test_nki_refusals.py:{line}: no NeuronCore 'trn3'; there are trn1, trn2"):
+        known(X)
+
+
 def test_outside_of_a_kernel_and_wide_numbers() -> None:
     with pytest.raises(UsageError, match="inside a kernel only"):
         nl.ndarray((128, 4), dtype=nl.float32)

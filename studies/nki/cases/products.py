@@ -48,3 +48,10 @@ def double_row(kernel: Any, module: Any, rng: np.random.Generator) -> Pairs:
     paired = tiles.transpose(0, 2, 3, 1, 4).reshape(k // 2, 2 * n).astype(ml_dtypes.float8_e4m3)
     scales = np.broadcast_to(scale, (128, n)).astype(BFLOAT16)
     return [(kernel(lhs.astype(BFLOAT16), paired, scales, 2, 2, 16), lhs @ rhs)]
+
+
+@case("mxfp-matmul/mx_kernels.py", "kernel_offline_quantized_mx_matmul", "kernel_on_device_quantize_matmul_mx",
+      "kernel_copy_strided_quantize_matmul_mx")  # fmt: skip
+def of_mx_formats(kernel: Any, module: Any, rng: np.random.Generator) -> Pairs:
+    """They ask for a device that has these formats, and is not there: the launch says so."""
+    return [(kernel(*(normal(rng, 128, 128) for _ in range(5))), np.full(1, np.nan))]
