@@ -81,6 +81,7 @@ def test_a_script_is_run_again(tmp_path: Path) -> None:
     assert "exported" not in document["runs"][0]
 
 
+@pytest.mark.all
 def test_what_differs_in_any_run_is_no_race(tmp_path: Path) -> None:
     """What a script draws from NumPy's one row of numbers is the same in all runs; other draws are not compared."""
     body = (
