@@ -24,6 +24,7 @@ from meshrt.records import dataclass
 if TYPE_CHECKING:
     from meshrt.mesh.criticalpath import Part, PathStep
     from meshrt.mesh.exchange.legs import Transfer
+    from meshrt.mesh.linklanes import Lane
     from meshrt.mesh.linktrace import Links
     from meshrt.mesh.past import Last, Moments, Past
 
@@ -223,7 +224,8 @@ def _events(
             more[number] = text
         named = map(names.__getitem__, whys.tolist())
         yield from _rows(site.strip(), f"core ({core[0]}, {core[1]})", named, begins, ends, more, device, numbers)
-    yield text_of([*_of_links(links, parts, device, end)])
+    for lane in _of_links(links, parts, device, end, numbers):
+        yield from _rows(f"links {lane.site.strip()}", *lane[1:], device, numbers)
 
 
 @contextmanager
@@ -257,22 +259,21 @@ def _rows(
 
 
 def _of_links(
-    shares: Sequence[Mapping[str, Any]], parts: "Sequence[Part]", device: Device, end: float
-) -> Iterator[dict[str, Any]]:
+    shares: Sequence[Mapping[str, Any]], parts: "Sequence[Part]", device: Device, end: float, numbers: Numbers
+) -> "Iterable[Lane]":
     """When chosen links were busy."""
     if not shares:
-        return
+        return ()
     from meshrt.mesh.criticalpath import journal_of
-    from meshrt.mesh.linktrace import intervals
+    from meshrt.mesh.linklanes import lanes
 
     exchanges = {(part.number, one.number): (part, one) for part in parts for one in part.exchanges}
     journals = {key: journal_of(parts, part, one, device) for key, (part, one) in exchanges.items()}
-    for site, lane, step, more in intervals(shares, journals, device, end):
-        yield _event(f"links {site.strip()}", lane, step, device, more)
+    return lanes(shares, journals, device, end, numbers)
 
 
-def _event(process: str, lane: str, step: Step, device: Device, more: dict[str, Any] | None = None) -> dict[str, Any]:
+def _event(process: str, lane: str, step: Step, device: Device) -> dict[str, Any]:
     name, begin, end = step
     scale = 1e6 / device.clock_hz
     return {"name": name, "ph": "X", "pid": process, "tid": lane, "ts": scale * begin, "dur": scale * (end - begin),
-            "args": {"begin": begin, "cycles": end - begin, **(more or {})}}  # fmt: skip
+            "args": {"begin": begin, "cycles": end - begin}}  # fmt: skip
