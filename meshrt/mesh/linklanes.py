@@ -61,8 +61,9 @@ def lanes(
         links, begins, ends, sizes = (np.concatenate([part[at] for part in parts]) for at in range(4))
         names, texts = ([text for part in parts for text in part[at]] for at in (4, 5))
         order = np.lexsort([ends, begins, links])
+        in_order = links[order]
         for link, total in sorted(known.items()):
-            low, high = np.searchsorted(links[order], [link, link + 1])
+            low, high = np.searchsorted(in_order, [link, link + 1])
             at = order[low:high]
             its = [names[row] for row in at.tolist()], begins[at], ends[at], [texts[row] for row in at.tolist()]
             x, y = _place(link // 5, width)

@@ -216,11 +216,14 @@ def _events(
     end, numbers = max((phase[2] for phase in phases), default=0.0), Numbers()
     yield text_of([_event("phases", "phases", step, device) for step in phases if step[0]])
     yield from _rows("critical path", "critical path", *_path(follow(parts, lasts, device, end)), device, numbers)
-    known = [waited(part, [core for site, core, *_ in tracks if site == part.site]) for part in parts]
-    for site, core, names, (whys, begins, ends) in tracks:
-        at = np.flatnonzero(np.array([name.startswith("waits for route") for name in names])[whys])
+    for at, (site, core, names, (whys, begins, ends)) in enumerate(tracks):
+        if at % CORES == 0:  # as many at a time: what is known of their waits are numbers for each event
+            some = tracks[at : at + CORES]
+            known = [waited(part, [core for site, core, *_ in some if site == part.site]) for part in parts]
         more = [""] * len(whys)
-        for number, text in zip(at.tolist(), waits(parts, known, device, site, core, ends[at], numbers), strict=True):
+        waiting = np.flatnonzero(np.array([name.startswith("waits for route") for name in names])[whys])
+        texts = waits(parts, known, device, site, core, ends[waiting], numbers)
+        for number, text in zip(waiting.tolist(), texts, strict=True):
             more[number] = text
         named = map(names.__getitem__, whys.tolist())
         yield from _rows(site.strip(), f"core ({core[0]}, {core[1]})", named, begins, ends, more, device, numbers)
