@@ -15,7 +15,7 @@ from meshrt.mesh.device import Device
 from meshrt.mesh.exchange.retrace import Begun, Journal, journal
 from meshrt.mesh.past import HANDS, MEETS, UNIT, Events, Last
 
-TOGETHER = 1024  # events whose times are put in place in one
+TOGETHER = 256  # events whose times are put in place in one
 
 
 class PathStep(NamedTuple):

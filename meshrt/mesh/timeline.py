@@ -24,6 +24,7 @@ from meshrt.records import dataclass
 if TYPE_CHECKING:
     from meshrt.mesh.criticalpath import Part, PathStep
     from meshrt.mesh.exchange.legs import Transfer
+    from meshrt.mesh.linklanes import Lane
     from meshrt.mesh.linktrace import Links
     from meshrt.mesh.past import Last, Moments, Past
 
@@ -215,15 +216,19 @@ def _events(
     end, numbers = max((phase[2] for phase in phases), default=0.0), Numbers()
     yield text_of([_event("phases", "phases", step, device) for step in phases if step[0]])
     yield from _rows("critical path", "critical path", *_path(follow(parts, lasts, device, end)), device, numbers)
-    known = [waited(part, [core for site, core, *_ in tracks if site == part.site]) for part in parts]
-    for site, core, names, (whys, begins, ends) in tracks:
-        at = np.flatnonzero(np.array([name.startswith("waits for route") for name in names])[whys])
+    for at, (site, core, names, (whys, begins, ends)) in enumerate(tracks):
+        if at % CORES == 0:  # as many at a time: what is known of their waits are numbers for each event
+            some = tracks[at : at + CORES]
+            known = [waited(part, [core for site, core, *_ in some if site == part.site]) for part in parts]
         more = [""] * len(whys)
-        for number, text in zip(at.tolist(), waits(parts, known, device, site, core, ends[at], numbers), strict=True):
+        waiting = np.flatnonzero(np.array([name.startswith("waits for route") for name in names])[whys])
+        texts = waits(parts, known, device, site, core, ends[waiting], numbers)
+        for number, text in zip(waiting.tolist(), texts, strict=True):
             more[number] = text
         named = map(names.__getitem__, whys.tolist())
         yield from _rows(site.strip(), f"core ({core[0]}, {core[1]})", named, begins, ends, more, device, numbers)
-    yield text_of([*_of_links(links, parts, device, end)])
+    for lane in _of_links(links, parts, device, end, numbers):
+        yield from _rows(f"links {lane.site.strip()}", *lane[1:], device, numbers)
 
 
 @contextmanager
@@ -257,22 +262,21 @@ def _rows(
 
 
 def _of_links(
-    shares: Sequence[Mapping[str, Any]], parts: "Sequence[Part]", device: Device, end: float
-) -> Iterator[dict[str, Any]]:
+    shares: Sequence[Mapping[str, Any]], parts: "Sequence[Part]", device: Device, end: float, numbers: Numbers
+) -> "Iterable[Lane]":
     """When chosen links were busy."""
     if not shares:
-        return
+        return ()
     from meshrt.mesh.criticalpath import journal_of
-    from meshrt.mesh.linktrace import intervals
+    from meshrt.mesh.linklanes import lanes
 
     exchanges = {(part.number, one.number): (part, one) for part in parts for one in part.exchanges}
     journals = {key: journal_of(parts, part, one, device) for key, (part, one) in exchanges.items()}
-    for site, lane, step, more in intervals(shares, journals, device, end):
-        yield _event(f"links {site.strip()}", lane, step, device, more)
+    return lanes(shares, journals, device, end, numbers)
 
 
-def _event(process: str, lane: str, step: Step, device: Device, more: dict[str, Any] | None = None) -> dict[str, Any]:
+def _event(process: str, lane: str, step: Step, device: Device) -> dict[str, Any]:
     name, begin, end = step
     scale = 1e6 / device.clock_hz
     return {"name": name, "ph": "X", "pid": process, "tid": lane, "ts": scale * begin, "dur": scale * (end - begin),
-            "args": {"begin": begin, "cycles": end - begin, **(more or {})}}  # fmt: skip
+            "args": {"begin": begin, "cycles": end - begin}}  # fmt: skip

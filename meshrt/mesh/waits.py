@@ -10,7 +10,8 @@ from meshrt.mesh.device import Device
 from meshrt.mesh.past import UNIT
 from meshrt.ranks.trace import Numbers
 
-TOGETHER = 2048  # events whose packets are looked up in one
+TOGETHER = 512  # events whose packets are looked up in one, fewer of blocks with more than so many numbers for these
+NUMBERS = 1 << 22
 
 
 class Waited(NamedTuple):
@@ -34,8 +35,9 @@ def waited(part: Part, cores: Sequence[tuple[int, int]]) -> dict[tuple[int, int]
     waits = [number for number, signed in enumerate(events.stages) if signed is not None] if places else []
     chosen: dict[int, np.ndarray] = {}  # of `landed`, few, one of each kind of transfer: what is of these cores
     none = np.full((2, len(here)), -1)
-    for low in range(0, len(waits), TOGETHER):
-        at = waits[low : low + TOGETHER]
+    together = max(1, min(TOGETHER, NUMBERS // len(part.times)))
+    for low in range(0, len(waits), together):
+        at = waits[low : low + together]
         signed = b"".join([events.stages[number] or b"" for number in at])
         stages = np.frombuffer(signed).reshape(len(at), -1)[:, here]
         senders[:, at] = (np.rint((stages - np.floor(stages)) / UNIT) - 1).T
@@ -45,7 +47,7 @@ def waited(part: Part, cores: Sequence[tuple[int, int]]) -> dict[tuple[int, int]
                 chosen[id(one)] = one[:, here] if isinstance(one, np.ndarray) else none
         lands = np.stack([chosen[id(one)] for one in landed], axis=-1)
         hops[:, at] = lands[0]
-        asks = [np.zeros(0) if (asks := events.asked[number]) is None else asks for number in at]
+        asks = [np.zeros(0) if found is None else found for number in at for found in (events.asked[number],)]
         lengths = np.array([len(one) for one in asks])
         known = (lands[1] >= 0) & (lengths > 0)
         times = np.append(np.concatenate(asks), np.nan)

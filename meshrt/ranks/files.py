@@ -62,8 +62,10 @@ def write_file(option: str, path: str, write: Callable[[BinaryIO], object]) -> N
             write(stream)
         if beside != target:
             beside.replace(target)
-    except OSError as error:
+    except BaseException as error:
         with suppress(OSError):
             if beside != target:
                 beside.unlink(missing_ok=True)
+        if not isinstance(error, OSError):
+            raise
         raise UsageError(f"{option} {path} cannot be written: {error.strerror or error}") from error

@@ -16,7 +16,7 @@ from runs import parted
 
 from meshrt.emulate import emulate
 from meshrt.errors import UsageError
-from meshrt.mesh import past
+from meshrt.mesh import criticalpath, linktrace, past, timeline, waits
 from meshrt.mesh.device import Device
 from meshrt.mesh.exchange.exchange import crossbar, exchange
 from meshrt.mesh.exchange.legs import Transfer
@@ -25,6 +25,7 @@ from meshrt.mesh.wires import fabric
 from meshrt.mesh.wires.routes import Route, chain
 from meshrt.mesh.wires.tables import installed
 from meshrt.program import load_program
+from meshrt.ranks import trace
 from meshrt.ranks.alone import Alone
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
@@ -153,3 +154,16 @@ def test_links_are_chosen_with_a_trace() -> None:
     for settings, told in chosen:
         with pytest.raises(UsageError, match=told):
             open_machine(Alone(), Board.alone(), (2, 2), True, Console(), **settings)
+
+
+def test_the_file_is_the_same_whatever_is_looked_at_in_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = []
+    for name in ("many", "few"):
+        path = tmp_path / f"{name}.json"
+        emulate(Alone(), Board.alone(), load_program("kvcache"), {"tokens": 9}, mesh="6x4", trace=str(path),
+                trace_links="1,*")  # fmt: skip
+        files.append(path.read_bytes())
+        for module in (linktrace, criticalpath, waits, trace):
+            monkeypatch.setattr(module, "TOGETHER", 3)
+        monkeypatch.setattr(timeline, "NOTES", 3)
+    assert files[0] == files[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections import defaultdict
 from itertools import pairwise
@@ -17,6 +18,7 @@ from runs import parted
 
 from meshrt.emulate import emulate
 from meshrt.errors import UsageError
+from meshrt.mesh import criticalpath, timeline
 from meshrt.mesh.clock import Clock
 from meshrt.mesh.device import Device
 from meshrt.mesh.exchange.exchange import crossbar, exchange
@@ -218,6 +220,28 @@ def test_what_is_looked_at_is_waited_for_at_once_and_the_files_are_those_of_nump
         files[name] = [path.read_bytes() for path in paths]
     assert files["compiled"] == files["numpy"]
     assert waited.count("compiled") < waited.count("numpy")  # where a phase ends, and at each receive too
+
+
+def test_a_trace_that_cannot_be_made_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*given: Any) -> None:
+        raise ArithmeticError
+
+    monkeypatch.setattr(criticalpath, "follow", fails)  # which is when the file is begun already
+    with pytest.raises(ArithmeticError):
+        emulate(Alone(), Board.alone(), load_program("gemm"), {"m": 8, "k": 8, "n": 8}, mesh="2x2",
+                trace=str(tmp_path / "trace.json"))  # fmt: skip
+    assert not list(tmp_path.iterdir()) and gc.isenabled()
+
+
+def test_more_cores_are_looked_at_than_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = []
+    for together in (timeline.CORES, 5):
+        monkeypatch.setattr(timeline, "CORES", together)
+        path = tmp_path / f"{together}.json"
+        emulate(Alone(), Board.alone(), load_program("kvcache"), {"tokens": 9}, mesh="6x4", trace=str(path),
+                trace_cores="*,*")  # fmt: skip
+        files.append(path.read_bytes())
+    assert files[0] == files[1]
 
 
 def test_a_core_keeps_so_many_steps_and_no_more() -> None:

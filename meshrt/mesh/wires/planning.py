@@ -8,7 +8,7 @@ from meshrt.mesh.clock import STAGES, TIME
 from meshrt.mesh.cores import Cores
 from meshrt.mesh.wires import steps
 from meshrt.mesh.wires.compiling import compile_schedule
-from meshrt.mesh.wires.lines import Positions, View, as_index
+from meshrt.mesh.wires.lines import Index, Positions, View, as_index
 from meshrt.mesh.wires.routers import line_indices
 from meshrt.mesh.wires.schedule import Schedule
 from meshrt.mesh.wires.scouts import scouted
@@ -47,6 +47,8 @@ def is_crossed(block: Cores, channel: Channel) -> bool:
 class ChosenCores:
     """Some cores of a channel's lines: their state, and how many they are here."""
 
+    views: tuple[View, ...]
+    at: Index  # in each of them
     states: list[Positions]
     count: int
     table: bytes  # for the compiled core: that they spend time
@@ -81,7 +83,7 @@ def chosen_cores(block: Cores, channel: Channel, positions: np.ndarray, lines: n
             )
         )
         count = len(at) * sum(view.count for view in views)
-        chosen = ChosenCores([Positions(state, index) for state in states], count, table, addresses)
+        chosen = ChosenCores(views, index, [Positions(state, index) for state in states], count, table, addresses)
         channel.cache[key] = chosen
     return chosen
 

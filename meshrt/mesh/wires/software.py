@@ -31,7 +31,7 @@ def stage(
         cycles = block.device.beta + (0.0 if stream else block.device.compute_cycles(operations))
         chosen.spend(block, cycles, 1)
         if block.mapped:
-            tally.touched(block, channel, positions, lines, 1, cycles)
+            tally.touched(block, chosen, 1, cycles)
         if block.clock.seen is not None:
             block.clock.seen("relays or adds a packet")
 
@@ -49,9 +49,10 @@ def tail(
 def run(block: Cores, channel: Channel, cycles: float, positions: np.ndarray, lines: np.ndarray | None = None) -> None:
     """The cores at these positions of the channel's lines are busy for so long."""
     if cycles and block.timed:
-        chosen_cores(block, channel, positions, lines).spend(block, cycles, 0)
+        chosen = chosen_cores(block, channel, positions, lines)
+        chosen.spend(block, cycles, 0)
         if block.mapped:
-            tally.touched(block, channel, positions, lines, 0, cycles)
+            tally.touched(block, chosen, 0, cycles)
         if block.clock.seen is not None:
             block.clock.seen("runs software on packets")
 

@@ -6,9 +6,8 @@ import numpy as np
 
 from meshrt.mesh.cores import Cores
 from meshrt.mesh.wires.lines import Index, View
-from meshrt.mesh.wires.planning import chosen_lines
+from meshrt.mesh.wires.planning import ChosenCores
 from meshrt.mesh.wires.schedule import Schedule
-from meshrt.mesh.wires.tables import Channel
 
 
 def sent(block: Cores, schedule: Schedule, view: View, nbytes: int) -> None:
@@ -65,15 +64,13 @@ def _settle_pairs(block: Cores) -> None:
     packets.add(found)
 
 
-def touched(
-    block: Cores, channel: Channel, positions: np.ndarray, lines: np.ndarray | None, stages: int, cycles: float
-) -> None:
-    """Software at these positions of the channel's lines worked for so many cycles, and touched so many packets."""
-    views, at = chosen_lines(block, channel, positions, lines)
+def touched(block: Cores, chosen: ChosenCores, stages: int, cycles: float) -> None:
+    """Software at these cores worked for so many cycles, and touched so many packets."""
     assert block.clock.busy is not None
-    for view in views:
-        view.of(block.maps.stages)[:, at] += stages
-        view.of(block.clock.busy)[:, at] += cycles
+    for view in chosen.views:
+        if stages:
+            view.of(block.maps.stages)[:, chosen.at] += stages
+        view.of(block.clock.busy)[:, chosen.at] += cycles
 
 
 def handed_on(
