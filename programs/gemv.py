@@ -62,7 +62,7 @@ def run(
     row = None
     if gathered is not None:
         row = (gathered[:, 0] if axis == "x" else gathered[0]).reshape(1, -1)[:, :n]
-    return chosen | compare(block, row, vector(), matrix())
+    return chosen | compare(block, row, vector, matrix)
 
 
 def whole_numbers(text: str) -> tuple[int, ...]:

@@ -71,7 +71,7 @@ def _meshgemm(block: Block, m: int, k: int, n: int, times: int, dtype: str, seed
         cycles = {"cycles_mean": steady(block, once, times)}
     if not block.payload:
         return cycles
-    return cycles | compare(block, gather(block, results[0], (m, n)), whole_a(), whole_b())
+    return cycles | compare(block, gather(block, results[0], (m, n)), whole_a, whole_b)
 
 
 def _meshgemv(block: Block, k: int, n: int, groups: int, times: int, dtype: str, seed: int) -> dict[str, Any]:
@@ -92,4 +92,4 @@ def _meshgemv(block: Block, k: int, n: int, groups: int, times: int, dtype: str,
         return cycles
     gathered = gather_parts(block, results[0], (mesh.height, mesh.width, results[0].shape[-1]))
     row = None if gathered is None else gathered[0].astype(np.float32).reshape(1, -1)[:, :n]
-    return cycles | compare(block, row, vector(), matrix())
+    return cycles | compare(block, row, vector, matrix)

@@ -1,5 +1,6 @@
 """Virtual time: one clock per core, and when each link and each ramp is free again. Cycles, float64."""
 
+from bisect import bisect_left, insort
 from collections.abc import Callable
 from dataclasses import field
 from typing import Any
@@ -50,7 +51,7 @@ class Clock:
     scratch: dict[int, np.ndarray] = field(default_factory=dict)  # memory for headers on their way, by size
     tables: dict[str, bytes] = field(default_factory=dict)  # for the compiled core; see strides.py
     numbered: WeakValueDictionary[Any, np.ndarray] = field(default_factory=WeakValueDictionary)  # see strides.py
-    lent: dict[int, list[np.ndarray]] = field(default_factory=dict)  # memory that was given back, by size
+    lent: list[np.ndarray] = field(default_factory=list)  # memory that was given back, the smallest first
 
     def __post_init__(self) -> None:
         self.met = 0.0  # when all cores last went on from one moment
@@ -79,14 +80,19 @@ class Clock:
         return self.scratch[size][:nbytes]
 
     def borrow(self, nbytes: int) -> np.ndarray:
-        """Bytes of the host's, to be given back: transfers of many kinds use the same memory one after the other."""
-        size = _rounded(nbytes)
-        free = self.lent.setdefault(size, [])
-        return free.pop() if free else np.empty(size, np.uint8)
+        """So many bytes of the host's or more, to be given back: transfers of all sizes use the same memory in turn.
+
+        Where none is large enough, the largest gives way to it: there are as many as were ever in use at once.
+        """
+        fit = bisect_left(self.lent, nbytes, key=_size)
+        if fit < len(self.lent):
+            return self.lent.pop(fit)
+        del self.lent[-1:]
+        return np.empty(_rounded(nbytes), np.uint8)
 
     def give_back(self, memory: np.ndarray) -> None:
         """Memory that was borrowed, and that nobody looks at any more."""
-        self.lent[memory.nbytes].append(memory)
+        insort(self.lent, memory, key=_size)
 
     def compute(
         self, operations: float, calls: int = 1, cores: np.ndarray | None = None, itemsize: int = 4, operands: int = 2
@@ -152,6 +158,10 @@ class Still(Clock):
 
     def meet(self, time: float, hops: int, stages: int) -> None:
         pass
+
+
+def _size(memory: np.ndarray) -> int:
+    return memory.nbytes
 
 
 def _rounded(nbytes: int) -> int:

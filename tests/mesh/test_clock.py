@@ -231,3 +231,21 @@ def test_a_devices_numbers_cannot_be_negative():
     for name in ("alpha", "beta", "core_memory", "route_entries", "clock_hz"):
         with pytest.raises(UsageError, match=name):
             Device(name="test", **{name: -1})
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_transfers_of_all_sizes_use_the_same_memory_in_turn(comm):
+    """As many pieces as were ever in use at once, and not one of each size: aligning has transfers of many sizes."""
+    clock = new_block(comm, (2, 2), Device(name="test")).clock
+    first, second = clock.borrow(800_000), clock.borrow(500_000)
+    assert not np.shares_memory(first, second)
+    clock.give_back(first)
+    clock.give_back(second)
+    for nbytes in range(800_000, 100_000, -70_000):  # one at a time, ever smaller: the smallest that does
+        memory = clock.borrow(nbytes)
+        assert memory is (first if nbytes > second.nbytes else second) and memory.nbytes >= nbytes
+        clock.give_back(memory)
+    large = clock.borrow(3_000_000)  # gives back the largest of the others, which it stands for
+    assert large.nbytes >= 3_000_000 and clock.lent == [second]
+    clock.give_back(large)
+    assert [memory.nbytes for memory in clock.lent] == [second.nbytes, large.nbytes]

@@ -13,7 +13,7 @@ from runs import new_block
 from meshrt.mesh.block import Block
 from meshrt.mesh.collectives.rings import interleaved_rings
 from meshrt.mesh.tiles import gather, place, square
-from meshrt.programs.gemm import random_matrices
+from meshrt.programs.gemm import PIECE, ROWS, compare, random_matrices
 from meshrt.programs.mesh.meshgemm import meshgemm, meshgemm_t
 
 RANKS = [1, 2, 3, 4, 6, 9, 16]
@@ -180,3 +180,30 @@ def test_memory_holds_both_operands_three_times_and_the_sums(mesh: tuple[int, in
     report: dict[str, Any] = run_report(comm, "gemm", mesh, m=m, k=k, n=n, transpose_b=transpose)
     expected = a + b + (2 * b + 2 * c if transpose else 2 * (a + b) + c)
     assert report["measured"]["memory_bytes"]["max"] == expected
+
+
+def test_random_matrices_are_drawn_one_after_the_other_each_time() -> None:
+    """Nobody keeps them: B alone is what it is after A, also where A has more numbers than are drawn at a time."""
+    sizes = (3, PIECE), (5, 7)
+    a, b = random_matrices(4, *sizes, "float32")
+    numbers = np.random.default_rng(4)
+    expected = [numbers.standard_normal(shape, np.float32) for shape in sizes]
+    for _ in range(2):
+        np.testing.assert_array_equal(b(), expected[1])
+        np.testing.assert_array_equal(a(), expected[0])
+
+
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.parametrize("row", [0, ROWS - 1, ROWS, ROWS + 2])
+def test_a_wrong_number_is_found_in_any_row(row: int, comm) -> None:
+    """Errors are looked for in some rows at a time."""
+    block = new_block(comm, (1, 1))
+    a, b = (matrix() for matrix in random_matrices(2, (ROWS + 3, 6), (6, 4), "float32"))
+    expected = a.astype(np.float64) @ b.astype(np.float64)
+    product = expected.copy()
+    product[row, 1] += 1000
+    found = compare(block, product, lambda: a, lambda: b)
+    worst, largest = float(np.abs(product - expected).max()), float(np.abs(expected).max())
+    assert found == {"max_abs_error": worst, "max_rel_error": worst / largest}
+    product[row, 1] = np.nan
+    assert np.isnan(compare(block, product, lambda: a, lambda: b)["max_abs_error"])

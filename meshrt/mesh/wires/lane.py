@@ -21,6 +21,7 @@ from meshrt.records import dataclass
 
 SELDOM = 8  # uses of a lane, in which it does not pay to put all of its hops together
 HEADER = 24  # bytes: time, hops, stages
+KEPT = 64 * 1024  # bytes of headers that a lane keeps to itself, with views of them; more is shared by all lanes
 
 
 @dataclass(frozen=True, eq=False)
@@ -219,7 +220,7 @@ def new_landing(block: Cores, lane: Lane) -> Landing:
     """Memory for what a transfer on the lane delivers."""
     schedule = lane.schedule
     size = HEADER * schedule.count * lane.view.count
-    memory = block.clock.borrow(size)
+    memory = np.empty(size, np.uint8) if size <= KEPT else block.clock.borrow(size)
     header = lane.view.new((3,), schedule.count, (), np.float64, memory[:size])
     ends = [header[TIME][lines][:, number] for lines, number in lane.ends]
     parts = schedule.parts if block.core is None else ()

@@ -12,10 +12,8 @@ from meshrt.mesh.cores import Cores
 from meshrt.mesh.wires import order
 from meshrt.mesh.wires.glide import glide
 from meshrt.mesh.wires.heads import Passage, Waiting
-from meshrt.mesh.wires.lane import Landing, Lane, MessageBuffer, Run, RunTick, glide_for, new_landing
+from meshrt.mesh.wires.lane import KEPT, Landing, Lane, MessageBuffer, Run, RunTick, glide_for, new_landing
 from meshrt.mesh.wires.strides import strides_of
-
-KEPT = 64 * 1024  # bytes of headers that a lane keeps to itself, with views of them; more is shared by all lanes
 
 
 class Arrival:
