@@ -89,17 +89,19 @@ def timed(ranks: int, arguments: tuple[str, ...]) -> Timing:
         return Timing(seconds, spent, report)
 
 
-def bare(ranks: int, folder: str) -> float:
-    """Wall seconds from start to end of the messages recorded in a folder, in bare mpi4py. MeshrtError."""
+def bare(ranks: int, folder: str) -> tuple[float, float]:
+    """Seconds from start to end of the messages recorded in a folder, in bare mpi4py: by the clock, and of all
+    processes' processor time. MeshrtError.
+    """
     mpirun = local.find_mpirun()
     argv = [*local.mpirun_argv(ranks, mpirun), sys.executable, "-P", "-m", "meshrt.studies.bare", folder]
     print(f"its messages in bare mpi4py, {ranks} rank{'s' * (ranks > 1)} ...", file=sys.stderr, flush=True)
-    began = perf_counter()
+    began, spent = perf_counter(), _spent()
     done = subprocess.run(argv, env=local.local_environment(mpirun), check=False)
-    seconds = perf_counter() - began
+    seconds, spent = perf_counter() - began, _spent() - spent
     if done.returncode:
         raise MeshrtError(f"the messages ended with code {done.returncode}: see above")
-    return seconds
+    return seconds, spent
 
 
 def cpu_seconds(command: list[str]) -> float:

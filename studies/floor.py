@@ -14,7 +14,10 @@ from meshrt.studies.workloads import Timed
 
 @dataclass(frozen=True)
 class Floor:
-    """Seconds of whole jobs, and without their start and end; `messages` from rank to rank."""
+    """Seconds of whole jobs, and without their start and end; `messages` from rank to rank.
+
+    By the clock, and of all processes' processor time, which holds on a machine that others use.
+    """
 
     ranks: int
     arguments: tuple[str, ...]
@@ -24,25 +27,31 @@ class Floor:
     bare_job_seconds: float
     run_seconds: float
     bare_seconds: float
+    job_cpu_seconds: float
+    bare_job_cpu_seconds: float
 
     @property
     def ratio(self) -> float:
         return self.job_seconds / self.bare_job_seconds
 
 
-def measure(timed: Timed, bare: Callable[[int, str], float], ranks: int, arguments: tuple[str, ...]) -> Floor:
-    """`bare(ranks, folder)` gives the seconds of bare.py on a folder.
+def measure(
+    timed: Timed, bare: Callable[[int, str], tuple[float, float]], ranks: int, arguments: tuple[str, ...]
+) -> Floor:
+    """`bare(ranks, folder)` gives the seconds of bare.py on a folder, by the clock and of processors.
 
     The run is timed as it is, and recorded in another.
     """
-    seconds, _, report = timed(ranks, arguments)
+    seconds, spent, report = timed(ranks, arguments)
     with TemporaryDirectory() as folder:
         timed(ranks, ("bench", "messages", "--to", folder, *arguments))
         messages, nbytes = _sent(Path(folder), ranks)
-        bare_job = bare(ranks, folder)
+        bare_job, bare_spent = bare(ranks, folder)
         bare_seconds = float(Path(folder, "seconds").read_text())
     run_seconds = report["host"]["wall_seconds"]
-    return Floor(ranks, arguments, messages, nbytes, seconds, bare_job, run_seconds, bare_seconds)
+    return Floor(
+        ranks, arguments, messages, nbytes, seconds, bare_job, run_seconds, bare_seconds, spent, bare_spent
+    )  # fmt: skip
 
 
 def _sent(folder: Path, ranks: int) -> tuple[int, int]:
@@ -62,11 +71,13 @@ def as_json(floor: Floor) -> dict[str, Any]:
 
 def print_floor(floor: Floor, form: str = "table") -> None:
     inside = floor.run_seconds / floor.bare_seconds
+    of_processors = floor.job_cpu_seconds / floor.bare_job_cpu_seconds
     rows = [
         [name, *(Cell(one, f"{one:.2f}") for one in numbers)]
         for name, *numbers in (
             ("the job", floor.job_seconds, floor.bare_job_seconds, floor.ratio),
             ("without its start", floor.run_seconds, floor.bare_seconds, inside),
+            ("the job, processors", floor.job_cpu_seconds, floor.bare_job_cpu_seconds, of_processors),
         )
     ]
     what = f"{' '.join(floor.arguments)}: {floor.ranks} ranks, {floor.messages:,} messages, {floor.bytes:,} bytes"

@@ -45,7 +45,7 @@ def test_the_messages_of_a_run_are_recorded_and_sent_again(
         assert (code, out, err) == (0, "", "")
         return Timing(seconds, seconds, json.loads(path.read_text()))
 
-    def kept(ranks: int, folder: str) -> float:
+    def kept(ranks: int, folder: str) -> tuple[float, float]:
         recorded.extend(events_of(Path(folder), rank) for rank in range(ranks))
         return bare(ranks, folder)
 
@@ -69,16 +69,18 @@ def test_the_messages_of_a_run_are_recorded_and_sent_again(
     assert found.messages == sum(sent.values()) > packets
     assert found.bytes == sum(nbytes * count for (_, _, _, nbytes, _), count in sent.items())
     assert 0 < found.bare_seconds < found.bare_job_seconds
+    assert found.job_cpu_seconds == found.job_seconds and found.bare_job_cpu_seconds > 0  # as `timed` above has it
     assert floor.as_json(found)["ratio"] == found.job_seconds / found.bare_job_seconds
 
 
 def test_a_floor_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    floor.print_floor(floor.Floor(64, ("run", "shift"), 1200, 65536, 3.0, 2.0, 1.0, 0.25))
-    first, head, whole, inside = capsys.readouterr().out.splitlines()
+    floor.print_floor(floor.Floor(64, ("run", "shift"), 1200, 65536, 3.0, 2.0, 1.0, 0.25, 5.0, 4.0))
+    first, head, whole, inside, processors = capsys.readouterr().out.splitlines()
     assert first == "run shift: 64 ranks, 1,200 messages, 65,536 bytes"
     assert head.split() == ["seconds", "bare", "mpi4py", "ratio"]
     assert whole.split() == ["the", "job", "3.00", "2.00", "1.50"]
     assert inside.split() == ["without", "its", "start", "1.00", "0.25", "4.00"]
+    assert processors.split() == ["the", "job,", "processors", "5.00", "4.00", "1.25"]
 
 
 def test_a_run_that_fails_leaves_no_messages(run_meshrt: Callable[..., Any], tmp_path: Path) -> None:
