@@ -26,6 +26,7 @@ MEANINGS = {
 # (file in meshrt, functions or None for all) -> kind; the first that fits.
 RULES: tuple[tuple[str, frozenset[str] | None, str], ...] = (
     ("mesh/computing.py", frozenset({"matmul"}), "products"),
+    ("mesh/products.py", None, "products"),
     ("mesh/wires/planning.py", frozenset({"spend"}), "headers"),
     ("mesh/wires/planning.py", None, "planning"),
     ("mesh/wires/fabric.py", frozenset({"_prepared"}), "planning"),
@@ -53,6 +54,8 @@ RULES: tuple[tuple[str, frozenset[str] | None, str], ...] = (
     ("programs/mesh/meshgemm.py", None, "tiles"),
     ("ranks/host.py", frozenset({"wait"}), "MPI"),
     ("ranks/control.py", None, "MPI"),
+    ("ranks/bells.py", None, "MPI"),
+    ("ranks/board.py", frozenset({"waiting", "moving"}), "MPI"),
     ("mesh/wires/routers.py", None, "planning"),
     ("mesh/wires/schedule.py", None, "planning"),
     ("mesh/wires/compiling.py", None, "planning"),

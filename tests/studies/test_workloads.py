@@ -145,6 +145,19 @@ def test_the_time_of_others_code_counts_for_its_callers():
     assert sum(found.values()) == pytest.approx(sum(entry[2] for entry in stats.values()))
 
 
+@pytest.mark.parametrize(
+    ("file", "name", "kind"),
+    [
+        ("mesh/products.py", "product", "products"),
+        ("ranks/bells.py", "listen", "MPI"),
+        ("ranks/board.py", "waiting", "MPI"),
+        ("ranks/board.py", "landed", "other"),
+    ],
+)
+def test_products_of_the_compiled_core_and_waiting_by_bells_are_no_others_time(file: str, name: str, kind: str):
+    assert hosttime.kind((f"/x/meshrt/{file}", 1, name)) == kind
+
+
 def test_functions_that_are_told_apart_exist():
     """A function that was renamed would silently count for something else."""
     root = Path(hosttime.__file__).resolve().parents[1]
