@@ -175,9 +175,7 @@ def _told(path: str, error: Exception, by_shape: bool = False) -> MeshrtError:
         )
     installs: Any = getattr(error, "obj", None)
     if type(installs).__name__ == "_GeneratorContextManager":
-        return UsageError(
-            f"{location}: what installs routes is for a `with`: with {installs.func.__name__}(...) as way"
-        )
+        return UsageError(f"{location}: what installs routes is for a `with`: with {installs.gen.__name__}(...) as way")
     if isinstance(error, ImportError) or (inside and isinstance(error, OWN_MISTAKES)):
         return UsageError(f"{location}: {text}")
     if by_shape and inside and isinstance(error, (ValueError, IndexError)):

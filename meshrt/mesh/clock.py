@@ -103,7 +103,7 @@ class Clock:
 
     def software(self, cycles: float, cores: Any = None) -> None:
         """All cores of the block, or those that `cores` indexes, are busy for so long. UsageError for less than 0."""
-        if cycles < 0:
+        if not cycles >= 0:  # nor what is no number
             raise UsageError(f"work of {cycles:g} cycles: what a core does takes no less than 0")
         if cycles and cores is None:
             self.state[TIME] += cycles

@@ -45,6 +45,7 @@ CHEATS = {
     "line 1: imports from meshrt.mesh.wires.software": "from meshrt.mesh.wires.software import run, stage\n" + BEGIN
     + "    return {}\n",
     "work of -12000 cycles": BEGIN + "    block.scalar(divisions=-200)\n    return {}\n",
+    "work of nan cycles": BEGIN + "    block.step(float('nan'))\n    return {}\n",
     "work of -5 multiply-accumulates": BEGIN + "    block.work(np.int64(-5))\n    return {}\n",
     "a wrong result has no score": BEGIN + '    return {"max_abs_error": 0.5}\n',
 }  # fmt: skip

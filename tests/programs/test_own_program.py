@@ -151,10 +151,12 @@ def test_what_chooses_sources_is_a_bool_for_each(chosen: str, own: Own) -> None:
     assert done.stderr.endswith(" (mine.py, line 8)\n")
 
 
-def test_a_with_that_is_missing_is_told(own: Own) -> None:
+@pytest.mark.parametrize("uses", ["", "with way: "])
+def test_a_with_that_is_missing_is_told(uses: str, own: Own) -> None:
+    """Or one whose `as` is, which gives the routes."""
     source = HEAD + "def run(block):\n    a = block.tiles('a', (8,), 'f')\n"
     source += "    way = installed(block.tables, 'x', routes.chain(4))\n"
-    done = own(source + "    fabric.transfer(block, way, a, a)\n")
+    done = own(source + f"    {uses}fabric.transfer(block, way, a, a)\n")
     assert done.code == 2 and done.stderr == (
         "meshrt: error: mine.py, line 8: what installs routes is for a `with`: with installed(...) as way\n"
     )

@@ -52,7 +52,7 @@ def tail(
 
 def run(block: Cores, channel: Channel, cycles: float, positions: np.ndarray, lines: np.ndarray | None = None) -> None:
     """The cores at these positions of the channel's lines are busy for so long. UsageError for less than 0."""
-    if cycles < 0:
+    if not cycles >= 0:  # nor what is no number
         raise UsageError(f"software of {cycles:g} cycles: what a core does takes no less than 0")
     if cycles and block.timed:
         chosen_cores(block, channel, positions, lines).spend(block, cycles, 0)
