@@ -173,6 +173,9 @@ def _told(path: str, error: Exception, by_shape: bool = False) -> MeshrtError:
         return UsageError(
             f"{location}: there is no module {error.name!r}: install it, or put {error.name}.py beside {path}"
         )
+    installs: Any = getattr(error, "obj", None)
+    if type(installs).__name__ == "_GeneratorContextManager":
+        return UsageError(f"{location}: what installs routes is for a `with`: with {installs.gen.__name__}(...) as way")
     if isinstance(error, ImportError) or (inside and isinstance(error, OWN_MISTAKES)):
         return UsageError(f"{location}: {text}")
     if by_shape and inside and isinstance(error, (ValueError, IndexError)):

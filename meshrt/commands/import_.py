@@ -34,8 +34,9 @@ def command(**options: Any) -> None:
     Face folder of compressed-tensors (pack-quantized, 4 or 8 bits), or an ONNX file. Nothing is rounded anew but scales
     to float16 where they are in bfloat16 or float32, and, to float16, an embedding or head that is in blocks.
 
-    An ONNX file (`pip install meshrt-emulator[onnx]`) goes through passes that fold, merge and fuse its nodes; a table
-    of them is printed. A LLaMA or Qwen2 becomes a model folder, another graph one of operators for `meshrt run graph`.
+    An ONNX file (`pip install onnx onnx-ir onnxscript`) goes through passes that fold, merge and fuse its nodes; a
+    table of them is printed. A LLaMA or Qwen2 becomes a model folder, another graph one of operators for `meshrt run
+    graph`.
 
     \b
     Examples:
@@ -118,7 +119,7 @@ def import_onnx(path: Path, out: str | None, activations: str | None, dump: str 
     try:
         from meshrt.models.onnx import model as onnx
     except ModuleNotFoundError as error:
-        raise UsageError(f"ONNX files need the package {error.name}: pip install meshrt-emulator[onnx]") from None
+        raise UsageError(f"ONNX files need the package {error.name}: pip install onnx onnx-ir onnxscript") from None
     if dump is not None:
         check_target("--dump", dump)
     read = onnx.read_onnx(path)

@@ -4,12 +4,13 @@ program keeps nothing.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Protocol
 
 import numpy as np
 
+from meshrt.errors import UsageError
 from meshrt.mesh.memory import Memory
 from meshrt.records import dataclass
 
@@ -29,6 +30,26 @@ class Audit:
     sent: list[tuple[int, Sequence[Arrival]]] = field(default_factory=list)  # line of the file, what was to arrive
     kept: int = 1000  # transfers, before those that were received are dropped
     fresh: dict[tuple[int, str], tuple[int, np.ndarray]] = field(default_factory=dict)  # line, numbers
+
+    def checks(
+        self, tiles: np.ndarray, out: np.ndarray | None, chosen: Mapping[str, tuple[np.ndarray | None, int]]
+    ) -> None:
+        """Of a transfer: UsageError for a place that NumPy might stretch tiles to, and for what chooses by other things
+        than a bool for each position of a line, or each line.
+        """
+        if out is not None and out.shape != tiles.shape:
+            raise UsageError(
+                f"`out` of shape {list(out.shape)} for tiles of shape {list(tiles.shape)}: what arrives at a core is a"
+                " tile as it was sent"
+            )
+        for name, (marks, count) in chosen.items():
+            fits = isinstance(marks, np.ndarray) and marks.dtype == bool and marks.shape == (count,)
+            if marks is not None and not fits:
+                said = f"{marks.dtype} {list(marks.shape)}" if isinstance(marks, np.ndarray) else repr(marks)
+                raise UsageError(
+                    f"`{name}` is {said}: an array of {count} bools over the whole mesh is wanted, such as"
+                    f" np.arange({count}) == 0"
+                )
 
     def sends(self, arrivals: Sequence[Arrival]) -> None:
         """A transfer has left."""

@@ -8,6 +8,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from meshrt.errors import UsageError
 from meshrt.mesh.device import Device
 from meshrt.mesh.mesh import Mesh
 from meshrt.records import dataclass
@@ -107,7 +108,9 @@ class Clock:
         self.software(self.device.vector_cycles(length, calls, itemsize, operands), cores)
 
     def software(self, cycles: float, cores: Any = None) -> None:
-        """All cores of the block, or those that `cores` indexes, are busy for so long."""
+        """All cores of the block, or those that `cores` indexes, are busy for so long. UsageError for less than 0."""
+        if not cycles >= 0:  # nor what is no number
+            raise UsageError(f"work of {cycles:g} cycles: what a core does takes no less than 0")
         if cycles and cores is None:
             self.state[TIME] += cycles
         elif cycles:

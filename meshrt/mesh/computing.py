@@ -79,8 +79,13 @@ class Computing(Cores):
         self.clock.software(prod(shape[2:-2]) * cycles, cores)
 
     def work(self, macs: np.ndarray) -> None:
-        """Every core does its own number of multiply-accumulates, int [bh, bw] (or what broadcasts to it)."""
+        """Every core does its own number of multiply-accumulates, int [bh, bw] (or what broadcasts to it).
+
+        UsageError for a number below 0.
+        """
         each = np.broadcast_to(macs, self.shape)
+        if each.min() < 0:
+            raise UsageError(f"work of {int(each.min())} multiply-accumulates: what a core does is no less than 0")
         macs_done = int(each.sum())
         self.counters.macs += macs_done
         self.counters.operand_bytes += VECTOR_OPERANDS * 4 * macs_done

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from mpi_jobs import Finished
 
+from meshrt import scoring
+
 HALO = str(Path(__file__).parents[2] / "examples" / "halo.py")
 BEGIN = '''"""A sum along x."""
 import numpy as np
@@ -40,6 +42,11 @@ CHEATS = {
     "line 13: uses .__dict__": BEGIN + "    block.__dict__.clear()\n    return {}\n",
     "line 1: imports gc": "import gc\n" + BEGIN + "    return {}\n",
     "line 13: uses .control": BEGIN + "    block.control.allreduce(1)\n    return {}\n",
+    "line 1: imports from meshrt.mesh.wires.software": "from meshrt.mesh.wires.software import run, stage\n" + BEGIN
+    + "    return {}\n",
+    "work of -12000 cycles": BEGIN + "    block.scalar(divisions=-200)\n    return {}\n",
+    "work of nan cycles": BEGIN + "    block.step(float('nan'))\n    return {}\n",
+    "work of -5 multiply-accumulates": BEGIN + "    block.work(np.int64(-5))\n    return {}\n",
     "a wrong result has no score": BEGIN + '    return {"max_abs_error": 0.5}\n',
 }  # fmt: skip
 
@@ -56,6 +63,22 @@ def test_a_score_is_one_line_and_that_of_the_run(run_meshrt: Callable[..., Finis
         assert line["packet_hops"] == measured["hops"] and line["memory_bytes"] == measured["memory_bytes"]["max"]
 
 
+def test_what_takes_time_only_may_be_said(run_meshrt: Callable[..., Finished], tmp_path: Path) -> None:
+    """Sums of one's own are stages, in the score, too; fewer than no additions are refused."""
+    path = tmp_path / "stages.py"
+    chain = "meshrt.mesh.wires.software import stage\nfrom meshrt.mesh.wires.routes import chain\n"
+    chain += "from meshrt.mesh.wires.tables import installed\n"
+    text = BEGIN.replace("meshrt.mesh.tiles import gather, place\n", chain)
+    text += "    with installed(block.tables, 'x', chain(block.mesh.width)) as way:\n"
+    scores = {}
+    for operations in (0, 1000, -1):
+        path.write_text(f"{text}        stage(block, way, {operations}, np.ones(4, bool))\n    return {{}}\n")
+        scores[operations] = json.loads(run_meshrt("score", str(path), "--mesh", "4x4").stdout)
+    assert scores[0]["score"] + 500 < scores[1000]["score"]  # additions go two at a time
+    assert scores[0]["stages"] == scores[1000]["stages"] > 0
+    assert "a stage of -1 additions" in scores[-1]["refused"]
+
+
 @pytest.mark.parametrize("said", CHEATS)
 def test_what_cheats_is_refused(said: str, run_meshrt: Callable[..., Finished], tmp_path: Path) -> None:
     path = tmp_path / "cheat.py"
@@ -64,6 +87,13 @@ def test_what_cheats_is_refused(said: str, run_meshrt: Callable[..., Finished], 
     line = json.loads(finished.stdout)
     assert finished.code == 2 and line["ok"] is False and line["score"] is None
     assert said in line["refused"], line
+
+
+def test_the_page_names_what_may_be_imported() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "start.md").read_text().partition("`score` refuses")[2]
+    for module in scoring.MODULES:
+        name = module.removeprefix("meshrt.").removeprefix("mesh.")
+        assert name == module or f"`{name}`" in page, module
 
 
 def test_a_limit_of_the_mesh_is_a_line_with_code_3(run_meshrt: Callable[..., Finished], tmp_path: Path) -> None:

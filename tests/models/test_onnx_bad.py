@@ -328,4 +328,4 @@ def test_without_the_libraries_the_extra_is_named(tmp_path: Path, monkeypatch: p
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.delattr("meshrt.models.onnx", raising=False)
     monkeypatch.setitem(sys.modules, "onnx_ir", None)
-    refused(save(mlp(), tmp_path / "m.onnx"), "need the package onnx_ir: pip install meshrt-emulator[onnx]")
+    refused(save(mlp(), tmp_path / "m.onnx"), "need the package onnx_ir: pip install onnx onnx-ir onnxscript")

@@ -133,6 +133,35 @@ def test_a_matrix_is_placed_whole_or_not_at_all(cut: str, part: str, own: Own) -
     assert done.code == 2 and PLACED[cut, part] in done.stderr and "(mine.py, line 8)" in done.stderr
 
 
+CHOSEN = {
+    "positions=np.arange(3) == 1": "`positions` is bool [3]: an array of 4 bools",
+    "positions=np.arange(4)": "`positions` is int64 [4]: an array of 4 bools",
+    "positions=2": "`positions` is 2: an array of 4 bools",
+    "lines=[True]": "`lines` is [True]: an array of 1 bools",
+}
+
+
+@pytest.mark.parametrize("chosen", CHOSEN)
+def test_what_chooses_sources_is_a_bool_for_each(chosen: str, own: Own) -> None:
+    """Of three positions on four cores the last was left out, without a word."""
+    source = HEAD + "def run(block):\n    a = block.tiles('a', (8,), 'f')\n"
+    source += "    with installed(block.tables, 'x', routes.chain(4)) as way:\n"
+    done = own(source + f"        fabric.transfer(block, way, a, a, {chosen})\n")
+    assert done.code == 2 and done.stderr.startswith(f"meshrt: error: {CHOSEN[chosen]}"), done.stderr
+    assert done.stderr.endswith(" (mine.py, line 8)\n")
+
+
+@pytest.mark.parametrize("uses", ["", "with way: "])
+def test_a_with_that_is_missing_is_told(uses: str, own: Own) -> None:
+    """Or one whose `as` is, which gives the routes."""
+    source = HEAD + "def run(block):\n    a = block.tiles('a', (8,), 'f')\n"
+    source += "    way = installed(block.tables, 'x', routes.chain(4))\n"
+    done = own(source + f"    {uses}fabric.transfer(block, way, a, a)\n")
+    assert done.code == 2 and done.stderr == (
+        "meshrt: error: mine.py, line 8: what installs routes is for a `with`: with installed(...) as way\n"
+    )
+
+
 def test_what_meshrt_cannot_have_foreseen_may_be_its_bug(own: Own) -> None:
     done = own(HEAD + "def run(block):\n    block.memory.free('nothing')\n")
     assert done.code == 1 and done.stderr.startswith("meshrt: error: mine.py, line 6: KeyError: 'nothing'\n")

@@ -48,7 +48,7 @@ class Ring:
     Interleaved: with one slot a tile moves up to two hops, as on Figure 7 of waferllm. With more, most tiles only
     change their slot inside a core, and one in each direction crosses to the next core, one hop.
     Plain, as Cannon has it: tiles go to the next slot or the next core, and from the last core N - 1 hops back.
-    `places` says which place each of the line's tiles begins at, from west to east or north to south.
+    `places`: the place on the ring of each of the line's tiles, from west to east or north to south.
     """
 
     axis: str

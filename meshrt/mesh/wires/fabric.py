@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from meshrt.errors import UsageError
 from meshrt.mesh.cores import Cores
 from meshrt.mesh.wires import heads, order, ramps, tally
 from meshrt.mesh.wires.heads import Passage, Waiting
@@ -58,18 +57,16 @@ def send(
     combined with what is there. The cores meet the packets when they `receive`: the tail, when all of a tile is in; or
     with `stream` the head, where they add word by word and pass on each word at once. Then `software.tail` is what they
     have to wait for at the end, and a ramp is busy for as long as the additions take, if that is longer. UsageError for
-    tiles that are not those of all cores, and where `out` of one's own program has other shapes.
+    tiles that are not those of all cores; in one's own program also where `out`, `positions` or `lines` do not fit.
 
     A packet under way takes no core memory: it is in routers. What arrives takes that of `out`, from when it is sent.
 
     `at_once`: whoever calls will `receive` it before anything else, which is done here where nothing is in the way.
     """
     block.check_lead(tiles)
-    if block.audit is not None and out is not None and out.shape != tiles.shape:  # NumPy might stretch one to the other
-        raise UsageError(
-            f"`out` of shape {list(out.shape)} for tiles of shape {list(tiles.shape)}: what arrives at a core is a tile"
-            " as it was sent"
-        )
+    if block.audit is not None:
+        across = 1 if channel.axis is None else block.mesh.length("y" if channel.axis == "x" else "x")
+        block.audit.checks(tiles, out, {"positions": (positions, channel.length), "lines": (lines, across)})
     if out is None:
         out = np.full_like(tiles, np.nan if tiles.dtype.kind not in "iu" else np.iinfo(tiles.dtype).max)
         block.memory.keep("tile that came in", out)

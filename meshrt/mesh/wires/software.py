@@ -4,6 +4,7 @@ from math import prod
 
 import numpy as np
 
+from meshrt.errors import UsageError
 from meshrt.mesh.cores import Cores
 from meshrt.mesh.device import VECTOR_OPERANDS
 from meshrt.mesh.wires import tally
@@ -18,7 +19,10 @@ def stage(
     """Software at these positions of the channel's lines touches a packet: relays it, or adds so many numbers.
 
     With `stream` they are added as they come (`tail` has the time), to numbers of the core's own; else in memory.
+    UsageError for fewer than 0.
     """
+    if operations < 0:
+        raise UsageError(f"a stage of {operations} additions: what a core does is no less than 0")
     if not block.timed:
         return
     chosen = chosen_cores(block, channel, positions, lines)
@@ -47,7 +51,9 @@ def tail(
 
 
 def run(block: Cores, channel: Channel, cycles: float, positions: np.ndarray, lines: np.ndarray | None = None) -> None:
-    """The cores at these positions of the channel's lines are busy for so long."""
+    """The cores at these positions of the channel's lines are busy for so long. UsageError for less than 0."""
+    if not cycles >= 0:  # nor what is no number
+        raise UsageError(f"software of {cycles:g} cycles: what a core does takes no less than 0")
     if cycles and block.timed:
         chosen = chosen_cores(block, channel, positions, lines)
         chosen.spend(block, cycles, 0)
