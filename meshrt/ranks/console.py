@@ -47,7 +47,7 @@ class Console:
     turns: Turns | None = None
     logs: bool = False
     said: float = field(default_factory=monotonic)  # when the last line of progress was
-    work: tuple[str, float] = "", 0.0  # what goes on, and since when
+    work: tuple[str, int, float] = "", 0, 0.0  # what goes on, and from how much done on since when
 
     def text(self, piece: str) -> None:
         """Print a piece of text, at once and without a line end."""
@@ -71,10 +71,12 @@ class Console:
         if not (self.terminal or self.logs):
             return
         now = monotonic()
-        if self.work[0] != title or done <= 1:
-            self.work = title, now
-        took = now - self.work[1]
-        left = f", {duration(took * (total - done) / (done - 1))} left" if took > SOON and 1 < done < total else ""
+        if self.work[0] != title or done <= self.work[1]:
+            self.work = title, done, now
+        _, begun, since = self.work
+        left = ""
+        if now - since > SOON and done < total:
+            left = f", {duration((now - since) * (total - done) / (done - begun))} left"
         if not self.terminal:
             if now - self.said >= MINUTE:
                 self.said = now

@@ -97,3 +97,15 @@ def test_progress_tells_the_time_left_and_in_a_log_a_line_a_minute(monkeypatch: 
     assert found["log"] == "meshrt: decode 3/7, 1 min 40 s left\nmeshrt: decode 6/7, 25 s left\n"
     assert "] 2/7, 2 min 5 s left" in found["terminal"] and found["terminal"].endswith("] 7/7")
     assert found["quiet"] == ""
+
+
+def test_what_was_done_before_a_run_went_on_has_taken_it_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(console_module, "monotonic", lambda: now)
+    console = Console(loud=True, logs=True, said=-60.0)
+    with terminal(monkeypatch) as both:
+        for done in (10, 11):
+            now += 10.0
+            console.said = -60.0
+            console.progress("decode", done, 20)
+    assert both.getvalue() == "meshrt: decode 10/20\nmeshrt: decode 11/20, 1 min 30 s left\n"
