@@ -168,7 +168,7 @@ TABLE: dict[str, list[tuple[str, str, str] | tuple[str, str, str, bool]]] = {
         ("target.put(source.get() + hops)", "target.put(source.get())", FABRIC),
         ("self.is_served = not passage.taking", "self.is_served = True", FABRIC),
         ("        block.clock.coming.append(arrival)", "        arrival.is_served = True", FABRIC),
-        ("disturbed = clock.coming or", "disturbed = False and", "test_core.py", True),
+        ("return not (clock.coming or", "return not (", "test_core.py", True),
         ("or clock.under_way or", "or", "test_core.py", True),
         ("        block.clock.under_way[id(arrival)] = arrival.take_path", "        pass", FABRIC),
     ],

@@ -89,4 +89,4 @@ def test_the_second_matrix_has_its_numbers_whichever_is_asked_for_first() -> Non
     for dtype in ("float32", "bfloat16"):
         a, b = (draw() for draw in random_matrices(7, (5, 3), (3, 4), dtype))
         first, second = random_matrices(7, (5, 3), (3, 4), dtype)
-        assert (second() == b).all() and (first() == a).all() and second() is second()
+        assert (second() == b).all() and (first() == a).all() and (second() == b).all()
