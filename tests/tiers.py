@@ -8,10 +8,9 @@
     def test_the_same_on_a_large_mesh(): ...
 
 A test runs with each parameter set, or of its sample, on one number of ranks: the least, mostly one. But one set, drawn
-by the test's name, runs on one of the numbers in MORE, of many ranks less often; each run draws the same. A test that
-has a single set runs on any of its numbers, the least or more. Sets that are marked `all` (pytest.param(...,
-marks=pytest.mark.all)) are left out. Tests that are named (file::test) run as a whole. Where hypothesis draws examples,
-a third of them is drawn.
+by the test's name, runs on any of its numbers, the least or one in MORE, of many ranks less often; each run draws the
+same. Sets that are marked `all` (pytest.param(..., marks=pytest.mark.all)) are left out. Tests that are named
+(file::test) run as a whole. Where hypothesis draws examples, a third of them is drawn.
 """
 
 from __future__ import annotations
@@ -68,8 +67,7 @@ def chosen(name: str, grids: dict[int, list[pytest.Item]]) -> list[pytest.Item]:
         return found
     sets = {set_of(item) for item in found}
     more = [item for item in more if set_of(item) in sets] or more
-    some = [*(found if len(found) == 1 else []), *more]
-    one = drawn(name, [item for item in some for _ in range(36 // max(ranks_of(item) or 1, 2) ** 2)])
+    one = drawn(name, [item for item in [*found, *more] for _ in range(36 // max(ranks_of(item) or 1, 2) ** 2)])
     return [*(item for item in found if set_of(item) != set_of(one)), one]
 
 

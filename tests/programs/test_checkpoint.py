@@ -55,7 +55,7 @@ def generate(
 
 
 @pytest.mark.mpi(ranks=[4])
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", CASES)
 def test_goes_on_as_if_nothing_had_happened(
     comm: MPI.Intracomm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str

@@ -110,7 +110,7 @@ def test_biases_come_after_the_second_factor(mesh: tuple[int, int], tmp_path: Pa
 
 
 @pytest.mark.mpi(ranks=[2, 3, 4, 6])
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "kind, mesh, options",
     [

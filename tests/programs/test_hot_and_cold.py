@@ -128,7 +128,7 @@ def test_where_no_token_moves_there_is_nothing_hot(tmp_path: Path, comm: Any, mo
 
 
 @pytest.mark.mpi(ranks=[2, 4])
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("way", ["ring", "multicast", "crossbar"])
 def test_several_ranks_find_the_same_links(way: str, tmp_path: Path, comm: Any) -> None:
     common: dict[str, Any] = {

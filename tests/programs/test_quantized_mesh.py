@@ -145,7 +145,7 @@ def test_mixtures_of_experts(case: str, kind: str, options: Any, tmp_path: Path,
 
 
 @pytest.mark.mpi(ranks=[2, 4, 6])
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "kind, mesh, options",
     [

@@ -51,7 +51,7 @@ def model_for(options: dict[str, Any]) -> str:
 
 
 @pytest.mark.mpi(ranks=[4])
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "mesh, options",
     [
