@@ -39,7 +39,10 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     "past defects": ("gemv", {"k": 40, "n": 24, "@defects": "0.04", "@spares": "4x4"}),
     "KV cache": ("kvcache", {"tokens": 9}),
     "two regions": ("llama", {**TINY, "regions": 2}),
-    "exchanges": ("llama", {**TINY, "system": "t10", "layers": 1, "max_new_tokens": 1}),
+    "exchanges": (
+        "llama",
+        {**TINY, "system": "t10", "layers": 1, "max_new_tokens": 1, "@mesh": "6x2", "@core_memory": 900_000},
+    ),
 }
 Lanes = dict[tuple[str, str], list[dict[str, Any]]]
 

@@ -32,14 +32,14 @@ MODELS = {
     "experts": DEEPSEEK | {"num_attention_heads": 4, "head_dim": 10},
 }
 RUNS: dict[str, tuple[str, int, dict[str, Any]]] = {  # machine, how many, options; @ of the machine
-    "neuron, sampled": ("neuron", 4, SAMPLED | {"model": "llama-tiny"}),
+    "neuron, sampled": ("neuron", 4, SAMPLED | {"model": "llama-tiny", "layers": 2}),
     "neuron, bfloat16": ("neuron", 4, {"model": "llama-tiny", "dtype": "bfloat16"}),
     "neuron, one core": ("neuron", 1, {"model": "llama-tiny", "dtype": "float32", **SAMPLED}),
     "neuron, factors": ("neuron", 1, {"model": "factors"}),
     "neuron, spills": ("neuron", 2, {"model": "llama-tiny", "@sbuf_bytes": 2000}),
     "neuron, shapes": ("neuron", 4, {"model": "llama-tiny", "@payload": False, "ratio": 0.4, "block": 16}),
     "neuron, context": ("neuron", 2, {"model": "llama-tiny", "@payload": False, "context": 50}),
-    "arm, sampled": ("arm", 4, SAMPLED | {"model": "llama-tiny", "kv_chunk": "8"}),
+    "arm, sampled": ("arm", 4, SAMPLED | {"model": "llama-tiny", "layers": 2, "kv_chunk": "8"}),
     "arm, int8": ("arm", 3, {"model": "biased", "kv": "int8", "attention": "concat"}),
     "arm, all there will be": ("arm", 1, {"model": "llama-tiny", "kv_chunk": "max"}),
     "arm, shapes": ("arm", 4, {"model": "llama-tiny", "@payload": False, "kv": "e4m3", "split": "steal", "flash": 3}),
