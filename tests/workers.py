@@ -17,10 +17,14 @@ from xdist.workermanage import WorkerController
 from meshrt.ranks import host
 
 WORKERS = 4  # more have nothing to do: the jobs of several ranks come one after the other
-# Then files in which watchdogs, launchers and faults are waited for, then those that compute for longest.
+# Files in which watchdogs, launchers and faults are waited for, one after the other: the cores are for what is beside.
+WAITING = (
+    "ranks/test_faults", "cli/test_cli_errors", "house/test_mpi_plugin", "ranks/test_failure", "ranks/test_orphans",
+    "launch/test_launch_restarts", "ranks/test_beats",
+)  # fmt: skip
+# Then files that compute for longest, and folders whose tests start processes.
 FIRST = (
-    "jobs", "ranks/test_faults", "house/test_mpi_plugin", "cli/test_cli_errors", "ranks/test_failure",
-    "launch/test_launch_restarts", "ranks/test_beats", "studies/test_fuzz", "cli/test_settings", "studies/test_tune",
+    "jobs", *WAITING, "studies/test_fuzz", "cli/test_settings", "studies/test_tune",
     "models/test_compress", "mesh/test_live_memory", "programs/test_regions", "programs/test_own_program",
     "models/test_quantize", "programs/test_decomposed", "programs/test_quantized_mesh", "programs/test_mesh_experts",
     "studies/test_milo", "gpu/test_lowrank", "mesh/test_tampering", "programs/test_checkpoint_machines",
@@ -32,6 +36,10 @@ def given_out_with(nodeid: str) -> str:
     """What is given out together: the jobs of several ranks, of which only one runs at a time, then each file."""
     ranks = re.search(r"[\[-]ranks=(\d+)", nodeid)
     return "jobs" if ranks is not None and int(ranks[1]) > 1 else nodeid.split("::")[0]
+
+
+def waits(scope: str) -> bool:
+    return scope.removeprefix("tests/").startswith(WAITING)
 
 
 def turn(item: pytest.Item) -> int:
@@ -54,6 +62,14 @@ class ByScope(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         return given_out_with(nodeid)
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        """The next, but of what waits only where no other worker has such."""
+        others = [units for other, units in self.assigned_work.items() if other is not node]
+        if any(waits(scope) and not all(unit.values()) for units in others for scope, unit in units.items()):
+            scope = next((scope for scope in self.workqueue if not waits(scope)), next(iter(self.workqueue)))
+            self.workqueue.move_to_end(scope, last=False)
+        super()._assign_work_unit(node)
 
     def remove_node(self, node: WorkerController) -> str | None:
         """The test in which it ended, if it did. xdist's own would begin that again, in worker after worker."""
