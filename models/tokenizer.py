@@ -37,7 +37,7 @@ def load_tokenizer(folder: str | Path) -> "Tokenizer":
         tokenizer.no_padding()
         tokenizer.no_truncation()
         growth = 1
-        for part in (tokenizer.normalizer, tokenizer.decoder):
+        for part in (tokenizer.normalizer, tokenizer.pre_tokenizer, tokenizer.decoder):
             growth *= _growth(None if part is None else json.loads(part.__getstate__()))
     if growth > MAX_GROWTH:
         raise ModelError(
@@ -100,11 +100,12 @@ def _first_number(table: str) -> int:
 
 
 def _growth(part: Any) -> int:
-    """By how much the replacements in a normalizer or decoder, one after the other, may lengthen a text."""
+    """By how much the replacements in a part of a tokenizer, one after the other, may lengthen a text."""
     found = 1
     if isinstance(part, dict):
         content = part.get("content")
         found += len(content) if part.get("type") == "Replace" and isinstance(content, str) else 0
+        found += part.get("type") == "ByteLevel"  # a character for each byte, of which most that it makes have two
         part = [*part.values()]
     for one in part if isinstance(part, list) else []:
         found = min(found * _growth(one), MAX_GROWTH + 1)

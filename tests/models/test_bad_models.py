@@ -317,6 +317,7 @@ def tokenizer_with(folder: Path, **parts: Any) -> Path:
 
 SPLIT = {"type": "Split", "behavior": "Isolated", "invert": False}
 DOUBLE = {"type": "Replace", "pattern": {"Regex": "."}, "content": "aa"}
+BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 
 
 @pytest.mark.parametrize(
@@ -327,8 +328,10 @@ DOUBLE = {"type": "Replace", "pattern": {"Regex": "."}, "content": "aa"}
         {"model": {"type": "BPE", "vocab": {}, "merges": ["a b"]}},
         {"model": None},
         {"normalizer": {"type": "Sequence", "normalizers": [DOUBLE] * 40}},
+        {"normalizer": {"type": "Sequence", "normalizers": [{"type": "ByteLevel"}] * 40}},
+        {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [BYTES] * 40}},
     ],
-    ids=["panics", "pattern", "merges", "nothing", "grows"],
+    ids=["panics", "pattern", "merges", "nothing", "grows", "bytes of bytes", "and in words"],
 )
 def test_tokenizers_that_cannot_be_loaded(parts: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ModelError, match=r"tokenizer\.json"):
