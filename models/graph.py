@@ -211,7 +211,8 @@ def run_graph(graph: Graph, feeds: Mapping[str, Array], dtype: Any = np.float64)
 
 
 def _cast(one: Array, dtype: Any) -> Array:
-    return one.astype(dtype) if one.dtype.kind == "f" else one
+    with np.errstate(invalid="ignore"):  # NaN of the kind that a processor signals stays NaN
+        return one.astype(dtype) if one.dtype.kind == "f" else one
 
 
 def shapes_of(graph: Graph, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -201,3 +202,13 @@ def test_a_node_that_does_not_go_with_its_input_is_named(tmp_path: Path) -> None
     graph = read_graph(folder(product(4, 5), tmp_path))
     with pytest.raises(ModelError, match="node MatMul_0"):
         run_graph(graph, {"x": np.zeros((3, 7))})
+
+
+def test_a_number_that_is_none_is_no_warning(tmp_path: Path) -> None:
+    """NaN with its first bit of digits clear, which a processor signals when it is made float64."""
+    graph = read_graph(folder(product(4, 5), tmp_path))
+    signals = np.full((3, 4), 0x7FA00000, np.uint32).view(np.float32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        (found,) = run_graph(graph, {"x": signals}).values()
+    assert found.shape == (3, 5) and np.isnan(found).all()
