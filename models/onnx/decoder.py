@@ -188,22 +188,28 @@ def _foreign(graph: ir.Graph, found: Found, path: Path) -> Foreign:
         config["attention_bias"] = bool(kinds)
     config |= read_rope(graph, first, found.ids, config) | _beside(path)
     foreign = Foreign(path, "onnx", config, _group(found), base=_base(path))
-    foreign.tensors["model.embed_tokens.weight"] = table
+    foreign.tensors["model.embed_tokens.weight"] = _numbers("the table of words", table)
     for name, node in found.norms.items():
-        foreign.tensors[f"{_renamed(name, layers)}.weight"] = _vector(node.inputs[1])
+        foreign.tensors[f"{_renamed(name, layers)}.weight"] = _numbers(name, _vector(node.inputs[1]))
     for name, own_linear in found.linears.items():
         full = _renamed(name, layers)
         if name == "lm_head" and tied:
             continue
         if own_linear.codes is None:
-            foreign.tensors[full + ".weight"] = own_linear.array()
+            foreign.tensors[full + ".weight"] = _numbers(name, own_linear.array())
         elif name == "lm_head":
             foreign.tensors[full + ".weight"] = own_linear.codes.dequantized().astype(np.float16)
         else:
             add(foreign, full, own_linear.codes)
         if own_linear.bias is not None:
-            foreign.tensors[full + ".bias"] = own_linear.bias
+            foreign.tensors[full + ".bias"] = _numbers(name, own_linear.bias)
     return foreign
+
+
+def _numbers(name: str, array: Array) -> Array:
+    if array.dtype.kind != "f" and str(array.dtype) != "bfloat16":
+        raise Other(f"{name} has weights of {array.dtype}; a decoder's are floats, or codes of a product")
+    return array
 
 
 def _renamed(name: str, layers: int) -> str:

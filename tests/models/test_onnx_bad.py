@@ -261,6 +261,17 @@ def test_a_decoder_that_computes_otherwise_is_refused(change: Any, message: str,
     refused(save(constants(decoder(base(tmp_path)), change), tmp_path / "m.onnx"), message)
 
 
+@pytest.mark.parametrize("kind", ["UINT4", "INT32"])
+def test_weights_that_are_no_floats_are_refused(kind: str, tmp_path: Path) -> None:
+    """Those of the last norm; a folder with the first could not even be written."""
+    model = decoder(base(tmp_path))
+    weight = next(one for one in reversed(model.graph.initializer) if len(one.dims) == 1 and one.data_type == FLOAT)
+    weight.data_type = getattr(TensorProto, kind)
+    if kind == "UINT4":
+        weight.raw_data = weight.raw_data[: (weight.dims[0] + 1) // 2]
+    refused(save(model, tmp_path / "m.onnx"), f"weights of {kind.lower()}; a decoder's are floats")
+
+
 def scale(value: float) -> Callable[[np.ndarray], np.ndarray | None]:
     def change(array: np.ndarray) -> np.ndarray | None:
         if array.dtype != np.float32 or array.ndim != 1 or array.size < 128:
