@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from inspect import signature
+from inspect import Signature, signature
 from sys import _getframe
 from typing import Any
 
@@ -26,13 +26,18 @@ def checked(function: Callable[..., Any]) -> Callable[..., Any]:
         kwargs = {key: value for key, value in kwargs.items() if key in known.parameters or key not in IGNORED}
         if kwargs.get("mask") is not None:
             of_old()
-        try:
-            bound = known.bind(*args, **kwargs)
-        except TypeError as error:
-            raise UsageError(_told(function.__name__, known, kwargs, error)) from None
-        return function(*bound.args, **bound.kwargs)
+        return _called(function, known, args, kwargs)
 
     return call
+
+
+def _called(function: Callable[..., Any], known: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What it returns. Raises UsageError for arguments that it does not take."""
+    try:
+        bound = known.bind(*args, **kwargs)
+    except TypeError as error:
+        raise UsageError(_told(function.__name__, known, kwargs, error)) from None
+    return function(*bound.args, **bound.kwargs)
 
 
 def of_old() -> None:
@@ -73,11 +78,7 @@ def both(tensors: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
                 session().generations.add("old" if old else "new")
                 if kwargs.get("mask") is not None:
                     of_old()
-            try:
-                bound = known.bind(*args, **kwargs)
-            except TypeError as error:
-                raise UsageError(_told(function.__name__, known, kwargs, error)) from None
-            return function(*bound.args, **bound.kwargs)
+            return _called(function, known, args, kwargs)
 
         return call
 

@@ -16,7 +16,9 @@ from tests.csl_programs import write
 
 COMPILER = shutil.which("cc") or shutil.which("gcc")
 ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.skipif(COMPILER is None, reason="no compiler is here")
+pytestmark = pytest.mark.skipif(
+    COMPILER is None, reason="the machine is compiled anew, with allocations that fail: no cc or gcc"
+)
 # The machine's allocations go through these: the one whose turn it is gets nothing.
 FAULTS = """
 #include <stdlib.h>
