@@ -40,8 +40,8 @@ class Tensor:
         """The numbers where they lie on the disk: what is looked at is read. Raises ModelError."""
         dtype, size = numpy_dtype(self.dtype), self.nbytes
         try:
-            # An empty map is not possible, an empty array is.
-            data = np.memmap(self.file, np.uint8, "r", self.offset, size) if size else np.empty(0, np.uint8)
+            # An empty map is not possible, an empty array is. Of a Path NumPy would look at every folder for links.
+            data = np.memmap(str(self.file), np.uint8, "r", self.offset, size) if size else np.empty(0, np.uint8)
             numbers = data.view(dtype)
             if self.turned is None:
                 return numbers.reshape(self.shape)
