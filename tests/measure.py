@@ -79,12 +79,17 @@ def run_report(
     return end(block, name, arguments, program.run(block, **arguments))
 
 
+def meet(comm: Any) -> None:
+    """A barrier for which ranks sleep: in MPI they turn round, and take a quarter of what others need of a core."""
+    done = comm.Ibarrier()
+    while not done.Test():
+        time.sleep(0.005)
+
+
 def on_one_rank(comm: Any, work: Callable[[Any], Any]) -> Any:
     """What `work` returns on a communicator of rank 0 alone, on all ranks; the others sleep meanwhile."""
     from mpi4py import MPI
 
     found = work(MPI.COMM_SELF) if comm.rank == 0 else None
-    done = comm.Ibarrier()
-    while not done.Test():
-        time.sleep(0.005)
+    meet(comm)
     return comm.bcast(found)

@@ -196,7 +196,13 @@ def test_the_fastest_way_is_taken() -> None:
 
 @pytest.mark.mpi(ranks=[1, 2, 4])
 def test_a_model_over_nodes_has_the_text_of_one_node(comm: Any) -> None:
-    asked: dict[str, Any] = {"prompt_ids": "5,9,2,7", "max_new_tokens": 3, "ignore_eos": True, "scheme": "dense"}
+    asked: dict[str, Any] = {
+        "prompt_ids": "5,9,2,7",
+        "max_new_tokens": 3,
+        "ignore_eos": True,
+        "scheme": "dense",
+        "layers": 2,
+    }
     one = run_gpus(new_gpus(8, comm), "llama-tiny", "llama", **asked)
     for algorithm in ("auto", *ALGORITHMS):
         for static in (False, True):

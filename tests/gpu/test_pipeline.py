@@ -19,7 +19,7 @@ from meshrt.ranks.board import Board
 from meshrt.ranks.control import Control
 
 GROUPS = [(2, 2, 1), (1, 4, 1), (2, 3, 1), (1, 2, 2), (4, 1, 2), (2, 2, 2)]  # tp, pp, dp
-ASKED: dict[str, Any] = {"max_new_tokens": 8, "scheme": "dense"}
+ASKED: dict[str, Any] = {"max_new_tokens": 5, "scheme": "dense"}
 PROMPTS = ["Once upon a time", "The dog", "A big red cat sat", '{"prompt": "Tom and Lily"}', "There was"]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gpu_runs import logits_of, new_gpus, run_gpus, run_lowrank
-from measure import on_one_rank
+from measure import meet, on_one_rank
 from random_models import BASE, random_checkpoint
 from test_lowrank_static import taken, warm_steps
 
@@ -269,7 +269,7 @@ def test_the_same_on_any_number_of_ranks(comm: Any, tmp_path: Path) -> None:
     if comm.rank == 0:
         random_checkpoint(ODD, folder / "plain", 4)
         quantized(folder / "plain", folder / "model", *FORMS["milo3"])
-    comm.Barrier()
+    meet(comm)
 
     def found(where: Any) -> tuple[bytes, str]:
         told = run_lowrank(

@@ -52,7 +52,7 @@ def test_layers_that_are_counted_for_all_count_at_every_block(layers_run: int, c
     options = {"layers": 4, "regions": 2, "decode_mesh": "4x4", "decode_regions": 2, "prompt_tokens": 9}
     limits = {"core_memory": 10**8}
     every, part = (
-        run_program(comm, "llama", (8, 8), "wse2", limits, False, model="llama3.2-1b", max_new_tokens=2, **more)
+        run_program(comm, "llama", (6, 6), "wse2", limits, False, model="llama-tiny", max_new_tokens=2, **more)
         for more in (options, options | {"layers_run": layers_run})
     )
     for one, other in zip([every["measured"], *every["phases"]], [part["measured"], *part["phases"]], strict=True):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from measure import on_one_rank
+from measure import meet, on_one_rank
 from neuron_cores import new_core, values
 from random_models import CASES, case_seed, random_checkpoint
 from runs import run_on_cores
@@ -71,11 +71,18 @@ def test_several_ranks_report_what_one_does(tmp_path: Path, comm: Any) -> None:
     folder = Path(comm.bcast(str(tmp_path)))
     if comm.rank == 0:
         made(find_model("llama-tiny"), folder / "model", SCHEMES["64"])
-    comm.Barrier()
+    meet(comm)
 
     def run(ranks: Any) -> Any:
         told = run_on_cores(
-            ranks, "llama", 4, model=str(folder / "model"), prompt_ids="5,93,7", max_new_tokens=3, ignore_eos=True
+            ranks,
+            "llama",
+            4,
+            model=str(folder / "model"),
+            prompt_ids="5,93,7",
+            max_new_tokens=3,
+            ignore_eos=True,
+            layers=2,
         )
         return ranks.bcast(told and {key: value for key, value in told.items() if key != "host"})
 

@@ -218,6 +218,7 @@ def test_traffic_and_operations(kernel: str, case: int, turned: bool, tensor: bo
 
 
 @pytest.mark.mpi(ranks=[1])
+@pytest.mark.all
 def test_the_operations_of_table_1(comm: Any) -> None:
     """X [2048, 2048], U [2048, 2048], V [2048, 8192], B_N = 512: 85.90 and 343.60 GFLOP (NeuronMM, Table 1)."""
     given = {"m": 2048, "k": 2048, "r": 2048, "n": 8192, "payload": False}

@@ -95,7 +95,7 @@ def test_layers_by_shape_send_what_they_send_with_numbers(tmp_path: Path, comm: 
 
 @pytest.mark.mpi(ranks=[1])
 def test_a_few_steps_take_the_time_of_all(comm: Any, tmp_path: Path) -> None:
-    side = 16
+    side = 12
     model = shapes(tmp_path, 9 * side, 30 * side)
     options = {"prompt_tokens": 9 * side, "max_new_tokens": 1, "dtype": "float16"}
     whole = run(comm, model, side, False, **options)["result"]["layer_cycles"]["prefill"]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from decomposed import decompose
 from generations import generated, goes_on_from_a_state, same_as_on_one_rank
-from measure import run_report
+from measure import meet, run_report
 from random_models import CASES, case_seed, random_checkpoint
 from runs import new_block, run_program
 
@@ -134,7 +134,7 @@ def shared(comm: Any, folder: Path, kind: str) -> Path:
     model = Path(comm.bcast(str(folder))) / "model"
     if comm.rank == 0:
         decompose(TINY, model, KINDS[kind](read_config(TINY)))
-    comm.Barrier()
+    meet(comm)
     return model
 
 
@@ -154,7 +154,7 @@ def test_shapes_alone_give_the_same_counts(
 @pytest.mark.mpi(ranks=[2])
 def test_a_generation_goes_on_from_a_state(tmp_path: Path, comm: Any) -> None:
     model = shared(comm, tmp_path, "all")
-    goes_on_from_a_state(comm, model, model.parent, NEW, layers=2)
+    goes_on_from_a_state(comm, model, model.parent, 4, layers=2)
 
 
 # ------------------------------------------------------------------------------------------------------- on paper

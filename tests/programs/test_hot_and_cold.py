@@ -132,7 +132,7 @@ def test_where_no_token_moves_there_is_nothing_hot(tmp_path: Path, comm: Any, mo
 @pytest.mark.parametrize("way", ["ring", "multicast", "crossbar"])
 def test_several_ranks_find_the_same_links(way: str, tmp_path: Path, comm: Any) -> None:
     common: dict[str, Any] = {
-        "model": "mixtral-tiny", "prompt_tokens": 24, "max_new_tokens": 1, "layers": 2, "routing": "zipf:1",
+        "model": "mixtral-tiny", "prompt_tokens": 24, "max_new_tokens": 1, "layers": 1, "routing": "zipf:1",
         "dispatch": way, **REGIONS,
     }  # fmt: skip
 

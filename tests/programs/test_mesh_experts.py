@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from decomposed import decompose
 from generations import generated, goes_on_from_a_state, same_as_on_one_rank
+from measure import meet
 from moe_models import CASES, IDS, QWEN3, random_moe
 from random_models import random_checkpoint
 from runs import run_program
@@ -87,7 +88,7 @@ def test_so_they_are_on_several_ranks(name: str, way: dict[str, Any], tmp_path: 
     folder = Path(comm.bcast(str(tmp_path)))
     if comm.rank == 0:
         random_moe(name, folder / name)
-    comm.Barrier()
+    meet(comm)
     mesh = {2: (4, 2), 3: (3, 3), 4: (8, 8), 8: (4, 2), 9: (3, 3)}[comm.size]
     run_program(
         comm, "llama", mesh, model=str(folder / name), prompt_ids=",".join(map(str, IDS[name][:PROMPT])),
@@ -121,7 +122,7 @@ def test_so_they_are_in_other_ways(
 )
 def test_several_ranks_report_what_one_does(name: str, options: dict[str, Any], tmp_path: Path, comm: Any) -> None:
     model = shared(comm, tmp_path, name)
-    same_as_on_one_rank(comm, model, (6, 4), model.parent, prompt_ids="5,6,7,60,2,1,9", max_new_tokens=2, **options)
+    same_as_on_one_rank(comm, model, (6, 4), model.parent, prompt_ids="5,6,7,60", max_new_tokens=2, **options)
 
 
 def shared(comm: Any, folder: Path, name: str) -> Path:
@@ -129,7 +130,7 @@ def shared(comm: Any, folder: Path, name: str) -> Path:
     model = Path(comm.bcast(str(folder))) / "model"
     if comm.rank == 0:
         random_moe(name, model)
-    comm.Barrier()
+    meet(comm)
     return model
 
 
@@ -138,7 +139,7 @@ def shared(comm: Any, folder: Path, name: str) -> Path:
 @pytest.mark.parametrize("options", [{}, REGIONS | {"expert_grid": "2x2"}], ids=str)
 def test_a_generation_goes_on_from_a_state(options: dict[str, Any], tmp_path: Path, comm: Any) -> None:
     model = shared(comm, tmp_path, "qwen2-moe")
-    goes_on_from_a_state(comm, model, model.parent, NEW, layers=2, **options)
+    goes_on_from_a_state(comm, model, model.parent, 4, layers=2, **options)
 
 
 class Replay:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from generations import same_as_on_one_rank
+from measure import meet
 from moe_models import CASES, IDS, random_moe
 from random_models import random_checkpoint
 from runs import run_program
@@ -49,9 +50,9 @@ def test_so_it_does_on_several_ranks(options: dict[str, Any], tmp_path: Path, co
     model = Path(comm.bcast(str(tmp_path))) / "model"
     if comm.rank == 0:
         random_moe("qwen2-moe", model)
-    comm.Barrier()
+    meet(comm)
     same_as_on_one_rank(
-        comm, model, (6, 4), model.parent, prompt_ids="5,6,7,60,2,1,9", max_new_tokens=3, layers=2, **options, **CUT
+        comm, model, (6, 4), model.parent, prompt_ids="5,6,7,60,2", max_new_tokens=2, layers=2, **options, **CUT
     )
 
 

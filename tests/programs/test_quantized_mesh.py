@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from generations import generated, goes_on_from_a_state, same_as_on_one_rank
+from measure import meet
 from moe_models import random_moe
 from random_models import CASES, case_seed, random_checkpoint
 from runs import new_block, run_program
@@ -160,7 +161,7 @@ def test_several_ranks_report_what_one_does(
     kind: str, mesh: tuple[int, int], options: Any, tmp_path: Path, comm: Any
 ) -> None:
     model = shared(comm, tmp_path, kind)
-    given = {"prompt_ids": "5,96,7,130,2", "max_new_tokens": 3, "layers": 2} | options
+    given = {"prompt_ids": "5,96,7,130,2", "max_new_tokens": 2, "layers": 2} | options
     same_as_on_one_rank(comm, model, mesh, model.parent, **given)
 
 
@@ -169,7 +170,7 @@ def shared(comm: Any, folder: Path, kind: str) -> Path:
     model = Path(comm.bcast(str(folder))) / "model"
     if comm.rank == 0:
         quantized(TINY, model, kind)
-    comm.Barrier()
+    meet(comm)
     return model
 
 
@@ -199,7 +200,8 @@ def test_shapes_alone_give_the_same_counts(
 
 
 @pytest.mark.mpi(ranks=[1])
-def test_four_bits_fit_where_float16_does_not(folders: dict[str, Path], tmp_path: Path, comm: Any) -> None:
+@pytest.mark.parametrize("both", [False, pytest.param(True, marks=pytest.mark.all)])
+def test_four_bits_fit_where_float16_does_not(both: bool, folders: dict[str, Path], tmp_path: Path, comm: Any) -> None:
     """6 x 6 cores of 48 KiB: all of llama-tiny; in W4A8 with an embedding and a head beside it."""
     with pytest.raises(LimitError, match="the limit is 49152"):
         run_program(comm, "llama", (6, 6), "wse2", prompt_ids="5,96,7", max_new_tokens=2)
@@ -207,8 +209,9 @@ def test_four_bits_fit_where_float16_does_not(folders: dict[str, Path], tmp_path
     scheme = Scheme("w4a8", 4, 64, False, 16, "row", True)
     quantize(TINY, tmp_path / "model", scheme, {}, 1, statistics(config, checkpoint))
     common: dict[str, Any] = {"prompt_ids": ",".join(map(str, PROMPT)), "max_new_tokens": NEW, "ignore_eos": True}
-    for model in (folders["w4a8"], tmp_path / "model"):
-        for activations, bound in (("none", 0.1), ("row", 1.0)):  # in float16; and of whole numbers
+    ways = ("none", 0.1), ("row", 1.0)  # in float16; and of whole numbers
+    for model, some in ((folders["w4a8"], ways[:1]), (tmp_path / "model", ways[1:])):
+        for activations, bound in ways if both else some:
             report = run_program(
                 comm, "llama", (6, 6), "wse2", model=str(model), logits=str(tmp_path / "logits.npy"),
                 activations=activations, **common,
@@ -246,8 +249,11 @@ def test_quantized_by_shape_is_what_its_folder_is(tmp_path: Path, comm: Any) -> 
 
 @pytest.mark.mpi(ranks=[2])
 def test_a_generation_goes_on_from_a_state(tmp_path: Path, comm: Any) -> None:
-    model = shared(comm, tmp_path, "milo3")
-    goes_on_from_a_state(comm, model, model.parent, NEW, layers=2)
+    folder = Path(comm.bcast(str(tmp_path)))
+    if comm.rank == 0:
+        quantized(random_checkpoint(CASES["gqa82"], folder / "plain", 3), folder / "model", "milo3")
+    meet(comm)
+    goes_on_from_a_state(comm, folder / "model", folder, 4)
 
 
 # ------------------------------------------------------------------------------------------------------- on paper

@@ -143,7 +143,7 @@ def test_a_layer_that_is_counted_for_all_moves_what_all_would(comm: Any) -> None
 @pytest.mark.parametrize("system", ["waferllm", "t10", "ladder"])
 def test_a_layer_moves_the_same_with_and_without_what_comes_before_and_after_it(comm: Any, system: str) -> None:
     """What a layer more adds is the same; embedding and head, which both of the whole runs have, are gone."""
-    options = {"model": "llama3-8b", "prompt_tokens": 20, "max_new_tokens": 1, "payload": False, "system": system}
+    options = {"model": "llama3.2-1b", "prompt_tokens": 20, "max_new_tokens": 1, "payload": False, "system": system}
     runs = [
         run_program(comm, "llama", (6, 6), "wse2", {"core_memory": 10**9}, layers=layers, layers_only=only, **options)
         for only in (False, True)

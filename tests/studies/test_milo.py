@@ -176,9 +176,9 @@ def test_the_report_is_the_same_on_any_number_of_ranks(comm: Any, monkeypatch: p
     """With recipes that take less long than the real ones."""
     monkeypatch.setitem(RECIPES, "2", lambda model: {"HQQ": Recipe(model, "rtn")})
     names = ("2", "5")
-    report = reproduce(comm, Console(), names, Kept(2))
+    report = reproduce(comm, Console(), names, Kept(1))
     assert report.pop("host")["ranks"] == comm.size
-    alone = on_one_rank(comm, lambda one: reproduce(one, Console(), names, Kept(2)))
+    alone = on_one_rank(comm, lambda one: reproduce(one, Console(), names, Kept(1)))
     alone.pop("host")
     assert report == alone
     assert {line["table"] for line in report["packaged"]} == {"2"}

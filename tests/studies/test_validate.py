@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from measure import on_one_rank
 
 from meshrt.errors import RouteError, UsageError
 from meshrt.mesh.block import Block
@@ -107,10 +108,12 @@ def test_ten_rows_are_near_the_machine_and_the_same_on_any_ranks(comm: Any, tmp_
     assert len(compared) == 10
     assert [one.row.use for one in compared].count("fit") == 5
     assert all(one.error is not None and one.error < 0.06 for one in compared)
-    alone = [
-        (emulate_meshgemm if one.row.kind is GEMM else emulate_meshgemv)(WSE3, [one.row.sizes])[0] for one in compared
-    ]
-    assert [one.emulated for one in compared] == alone
+
+    def one_by_one(_: Any) -> list[Any]:
+        ways = [emulate_meshgemm if one.row.kind is GEMM else emulate_meshgemv for one in compared]
+        return [way(WSE3, [one.row.sizes])[0] for way, one in zip(ways, compared, strict=True)]
+
+    assert [one.emulated for one in compared] == on_one_rank(comm, one_by_one)
 
 
 @pytest.mark.mpi(ranks=[1])
