@@ -90,7 +90,7 @@ def test_the_planners_tiles(unit: str, bits: int, tile: str, registers: int) -> 
     assert (str(best), best.registers) == (tile, registers)
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("bits", [2, 3, 4, 5, 6, 7, 8])
 @pytest.mark.parametrize("unit", [SMMLA, SDOT])
 def test_what_the_planner_lets_in_is_what_the_kernel_takes(unit: Unit, bits: int) -> None:

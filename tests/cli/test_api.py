@@ -96,7 +96,8 @@ def test_a_table_for_people_and_one_for_notebooks(program: str, options: dict[st
 @pytest.mark.parametrize(("program", "on"), [("gemm", None), ("xuv", None), ("lowrank", None), ("llama", "neuron")])
 def test_size_is_a_word_of_every_machine(program: str, on: str | None) -> None:
     size: Any = (8, 8) if program == "gemm" else 2
-    report = meshrt.run(program, on=on, size=size, payload=False)
+    some = {"layers": 1} if program == "llama" else {}
+    report = meshrt.run(program, on=on, size=size, payload=False, **some)
     assert report.data["mesh"] == ([8, 8] if program == "gemm" else [2, 1])
 
 

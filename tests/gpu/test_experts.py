@@ -61,7 +61,7 @@ def reference(folder: Path, ids: list[int]) -> np.ndarray:
     return forward(read_config(folder, quantized=True), load_weights(folder), ids)
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", CASES)
 def test_logits_are_those_of_transformers(name: str, tmp_path: Path) -> None:
     """These models have three heads."""
@@ -95,6 +95,7 @@ def test_any_layout_on_any_gpus_gives_the_references_logits(name: str, tmp_path:
             close(logits_of(new_gpus(tp), folder, scheme, TOKENS, 10, experts=layout), want)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", ["mixtral", "deepseek", "qwen2-moe"])
 def test_any_layout_says_the_references_text(name: str, tmp_path: Path) -> None:
     folder = random_checkpoint(OF_EIGHT[name], tmp_path, 5)
@@ -247,7 +248,7 @@ class Recorded:
         return chosen
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(("name", "capacity"), [("deepseek", None), ("mixtral", 0.5), ("qwen3-moe", 1.0)])
 def test_with_the_same_choices_everything_is_counted_alike_by_shape(
@@ -298,6 +299,7 @@ def test_plans_give_the_references_logits_and_text(name: str, tmp_path: Path) ->
         assert told["token_ids"] == text and told["plans"] == 1
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("layout", ["tensor", "replicated"])
 @pytest.mark.parametrize(("name", "capacity"), [("deepseek", None), ("mixtral", 0.5), ("qwen3-moe", 0.7)])
 def test_plans_take_and_drop_what_steps_do(name: str, capacity: float | None, layout: str, tmp_path: Path) -> None:

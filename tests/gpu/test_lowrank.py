@@ -96,6 +96,7 @@ def test_a_model_that_is_not_decomposed(tmp_path: Path) -> None:
         close(logits_of(new_gpus(4), folder, scheme, IDS, 4), reference(folder, IDS))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("part", ["self_attn", "mlp", "o_proj", "down_proj", "q_proj"])
 def test_any_subset_of_matrices_may_be_decomposed(part: str, tmp_path: Path) -> None:
     plain = random_checkpoint(GQA, tmp_path / "plain", 3)

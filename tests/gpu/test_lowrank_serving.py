@@ -48,6 +48,7 @@ def test_requests_together_get_what_each_gets_alone(
         assert [one.new for one in requests] == alone
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("static", [False, True], ids=["eager", "static"])
 @pytest.mark.parametrize("kv", ["dense", "lowrank", "fused"])
 def test_who_runs_out_of_blocks_waits_and_finishes_with_the_same_text(

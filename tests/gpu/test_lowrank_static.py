@@ -65,7 +65,7 @@ def taken(replay: Callable[[], None]) -> tuple[int, int]:
     return after - before, peak - before
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("scheme", "kv"), WAYS)
 @pytest.mark.parametrize("tp", [1, 4])
 def test_a_replay_allocates_nothing(model: Path, tp: int, scheme: str, kv: str) -> None:

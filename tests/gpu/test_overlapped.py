@@ -17,6 +17,7 @@ LONG = [1 + at * 7 % 89 for at in range(HALVES + 3)]
 SHAPE: dict[str, Any] = {"ratio": 0.4, "layers": 4, "prompt_tokens": 4096, "max_new_tokens": 6}
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("tp", [1, 2, 4, 8])
 def test_a_prompt_in_two_halves_gets_the_references_logits(tp: int, tmp_path: Path) -> None:
     folder = random_model(tmp_path, GQA | {"max_position_embeddings": 512})

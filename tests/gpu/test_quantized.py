@@ -90,6 +90,7 @@ def test_logits_are_those_of_the_dequantized_matrices(name: str, place: Path) ->
         close(logits_of(new_gpus(tp, static=static), place / name, scheme, IDS, 4), want)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("options", [
     {"unfused": True}, {"compensators": "fused"}, {"compensator_memory": "float16"},
     {"unfused": True, "compensator_memory": "float16"}, {"compensators": "fused", "compensator_memory": "float16"},

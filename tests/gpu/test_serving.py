@@ -94,7 +94,7 @@ def test_who_finds_no_room_in_the_hosts_memory_is_computed_anew(comm: Any, paylo
         assert none[name] == anew[name]
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", SCHEDULES)
 @pytest.mark.parametrize(("scheme", "kv"), [*WAYS, ("overlapped", "dense")])
 def test_a_step_by_shape_that_was_counted_by_an_equal_one_counts_the_same(

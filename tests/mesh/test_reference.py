@@ -396,6 +396,7 @@ def test_any_packets_to_neighbours_take_the_time_of_the_reference(comm):
 
 
 @pytest.mark.mpi(ranks=[1, 4])
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("sizes", [(3, 3), (3, 5)])  # numbers of a packet
 @pytest.mark.parametrize("room", [0, together.ROOM])  # cores of a block, up to which all is done at once

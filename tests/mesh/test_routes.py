@@ -120,6 +120,7 @@ def check_tree(tree: treeplan.TreeRoutes) -> int:
     return steps
 
 
+@pytest.mark.sample(40)
 @pytest.mark.parametrize("phases", [1, 2, 3])
 @pytest.mark.parametrize("n", range(1, 41))
 def test_ktree_adds_every_core_once(n: int, phases: int):

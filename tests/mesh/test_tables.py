@@ -136,7 +136,7 @@ def test_four_interleaved_rings_fit_twelve_entries(n: int):
         assert tables.entries.tolist() == (along[None] + along[:, None]).tolist()
 
 
-@pytest.mark.sample(40)
+@pytest.mark.sample(20)
 @pytest.mark.parametrize("phases", [1, 2, 3])
 @pytest.mark.parametrize("n", range(1, 41))
 def test_ktree_takes_two_entries_a_phase_and_one_to_spread(n: int, phases: int):

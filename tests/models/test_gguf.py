@@ -58,6 +58,7 @@ def model(tmp_path: Path) -> Path:
 # ------------------------------------------------------------------------------------------------------ what it means
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0", "F16"])
 def test_a_file_is_what_its_own_dequantizer_makes_of_it(kind: str, name: str, tmp_path: Path) -> None:

@@ -90,6 +90,7 @@ def test_several_ranks_report_what_one_does(tmp_path: Path, comm: Any) -> None:
 
 
 @pytest.mark.mpi(ranks=[1])
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("group", [64, "row"])
 @pytest.mark.parametrize("symmetric", [False, True])
 def test_by_shape_and_bytes_of_a_token(group: Any, symmetric: bool, tmp_path: Path, comm: Any) -> None:

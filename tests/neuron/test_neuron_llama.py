@@ -30,6 +30,7 @@ def test_prefill_and_decode_give_the_logits_of_transformers(name: str, tmp_path:
 
 
 @pytest.mark.mpi(ranks=[1, 2])
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", ["gqa82", "bias", "qwen2", "lowrank", "lowrankbias"])
 def test_so_they_do_shared_by_two_cores(name: str, tmp_path: Path, comm: Any) -> None:
     check(comm, name, 2, tmp_path)

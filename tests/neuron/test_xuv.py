@@ -199,6 +199,7 @@ CASES = [
 
 
 @pytest.mark.mpi(ranks=[1])
+@pytest.mark.sample(24)
 @pytest.mark.parametrize("turned, tensor", [(False, False), (True, True)])
 @pytest.mark.parametrize("case", range(len(CASES)))
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -229,6 +230,7 @@ def test_the_operations_of_table_1(comm: Any) -> None:
 
 
 @pytest.mark.mpi(ranks=[1])
+@pytest.mark.all
 def test_fused_moves_what_equation_10_says_at_the_size_of_table_4(comm: Any) -> None:
     """s (M (K + N) + M / B_M r (K + N)): the published intensity without spills, 819.17 at B_M = 1024, follows."""
     m, k, r, n, block = 4096, 7168, 4096, 18432, 1024

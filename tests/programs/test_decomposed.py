@@ -90,7 +90,7 @@ WAYS: list[tuple[tuple[int, int], dict[str, Any]]] = [
 
 
 @pytest.mark.mpi(ranks=[1])
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("mesh, options", WAYS, ids=str)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_logits_are_those_of_the_factors(
@@ -151,7 +151,7 @@ def test_shapes_alone_give_the_same_counts(
     assert full["phases"] == none["phases"] and full["measured"] == none["measured"]
 
 
-@pytest.mark.mpi(ranks=[2])
+@pytest.mark.mpi(ranks=[1, 2])
 def test_a_generation_goes_on_from_a_state(tmp_path: Path, comm: Any) -> None:
     model = shared(comm, tmp_path, "all")
     goes_on_from_a_state(comm, model, model.parent, 4, layers=2)
@@ -219,7 +219,7 @@ SUMS = {
 
 
 @pytest.mark.mpi(ranks=[1])
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("names", SUMS, ids=str)
 def test_sums_of_decode_have_the_numbers_between_the_factors(names: tuple[str, ...], tmp_path: Path, comm: Any) -> None:
     """Every sum takes as many hops, and every packet of it has all its numbers.

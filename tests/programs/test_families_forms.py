@@ -47,7 +47,7 @@ def test_all_machines_give_the_logits_of_the_reference(name: str, form: str, tmp
 
 
 @pytest.mark.mpi(ranks=[1])
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name, form", EVERY, ids=str)
 def test_so_they_do_of_all_kinds(name: str, form: str, tmp_path: Path, comm: Any) -> None:
     check(name, form, tmp_path, comm)

@@ -45,7 +45,7 @@ def assert_product(found: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
 
 
 @pytest.mark.mpi(ranks=[1])
-@pytest.mark.sample(32)
+@pytest.mark.sample(20)
 @pytest.mark.parametrize("transpose", [False, True])
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
@@ -124,6 +124,7 @@ def expected_counts(width: int, height: int) -> dict[str, int]:
 
 
 @pytest.mark.mpi(ranks=[1])
+@pytest.mark.sample(20)
 @pytest.mark.parametrize("transpose", [False, True])
 @pytest.mark.parametrize("mesh", [*((n, n) for n in range(1, 17)), (4, 2), (2, 6), (3, 5), (1, 7)], ids=str)
 def test_hops_and_messages_are_those_of_the_rings(mesh: tuple[int, int], transpose: bool, comm):

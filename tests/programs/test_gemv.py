@@ -56,6 +56,7 @@ def test_the_program_is_numpys_product_with_the_trees_counts(axis: str, phases: 
 
 
 @pytest.mark.mpi(ranks=[1])
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("groups", range(1, 12))
 def test_any_number_of_groups_will_do(groups: int, comm):
     for phases in (2, 3):

@@ -78,7 +78,7 @@ def test_rows_stay_even_and_in_order_after_every_token(mesh: tuple[int, int], co
 
 
 @pytest.mark.mpi(ranks=[1])
-@pytest.mark.sample(5)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("height", range(1, 10))
 def test_every_number_of_tokens_is_spread_evenly(height: int, comm):
     for count in range(1, 3 * height + 2):

@@ -18,7 +18,7 @@ def test_prefill_and_decode_give_the_logits_of_transformers(name: str, tmp_path:
 
 
 @pytest.mark.mpi(ranks=[1])
-@pytest.mark.sample(4)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", ["gpt2", "gemma3"])
 @pytest.mark.parametrize(
     "options",

@@ -134,7 +134,7 @@ def shared(comm: Any, folder: Path, name: str) -> Path:
     return model
 
 
-@pytest.mark.mpi(ranks=[2])
+@pytest.mark.mpi(ranks=[1, 2])
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("options", [{}, REGIONS | {"expert_grid": "2x2"}], ids=str)
 def test_a_generation_goes_on_from_a_state(options: dict[str, Any], tmp_path: Path, comm: Any) -> None:

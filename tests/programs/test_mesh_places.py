@@ -93,7 +93,7 @@ def region_count(grid: str | None) -> int:
 
 
 @pytest.mark.mpi(ranks=[1])
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("drop", [False, True])
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name, mesh, grid, capacity", CUTS, ids=str)
@@ -160,7 +160,7 @@ def test_several_ranks_drop_what_one_does(way: str, tmp_path: Path, comm: Any) -
     assert any(told["result"]["experts"]["dropped"])
 
 
-@pytest.mark.mpi(ranks=[2])
+@pytest.mark.mpi(ranks=[1, 2])
 def test_what_was_dropped_is_known_to_a_generation_that_goes_on(tmp_path: Path, comm: Any) -> None:
     model = Path(comm.bcast(str(tmp_path))) / "model"
     if comm.rank == 0:

@@ -34,7 +34,7 @@ WAYS: list[tuple[str, tuple[int, int], dict[str, Any]]] = [
 
 
 @pytest.mark.mpi(ranks=[1])
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name, mesh, options", WAYS, ids=str)
 def test_a_table_that_is_cut_gives_the_references_logits(
     name: str, mesh: tuple[int, int], options: dict[str, Any], tmp_path: Path, comm: Any

@@ -247,7 +247,7 @@ def test_quantized_by_shape_is_what_its_folder_is(tmp_path: Path, comm: Any) -> 
     assert folder["result"]["quantized"] == shape["result"]["quantized"]
 
 
-@pytest.mark.mpi(ranks=[2])
+@pytest.mark.mpi(ranks=[1, 2])
 def test_a_generation_goes_on_from_a_state(tmp_path: Path, comm: Any) -> None:
     folder = Path(comm.bcast(str(tmp_path)))
     if comm.rank == 0:

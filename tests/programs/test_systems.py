@@ -67,7 +67,7 @@ def multiply(block: Block, system: Any, sizes: tuple[int, int, int], transpose: 
 
 
 @pytest.mark.mpi(ranks=[1])
-@pytest.mark.sample(28)
+@pytest.mark.sample(14)
 @pytest.mark.parametrize("transpose", [False, True])
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
 @pytest.mark.parametrize("system", SYSTEMS, ids=name)
@@ -148,6 +148,7 @@ def larger_and_sum(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.mpi(ranks=[1, 3])
+@pytest.mark.sample(15)
 @pytest.mark.parametrize("axis", ["x", "y"])
 @pytest.mark.parametrize("mesh", [(1, 3), (4, 3), (7, 5)], ids=str)
 @pytest.mark.parametrize("add", ALL_SUMS, ids=called)
@@ -301,6 +302,7 @@ def test_a_shift_as_inferred_hands_one_tile_over_the_whole_line(n: int, axis: st
 
 
 @pytest.mark.mpi(ranks=[1])
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("shapes", [((3, 2), (3, 2)), ((3, 2), (5, 7)), ((9, 7), (2, 2))], ids=str)
 def test_lines_along_both_axes_are_under_way_at_the_same_time_as_inferred(shapes: Any, comm):
     """What the longer take, and few hops more, on lines of any length: a core does one thing at a time."""
