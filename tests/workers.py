@@ -17,18 +17,16 @@ from xdist.workermanage import WorkerController
 from meshrt.ranks import host
 
 WORKERS = 4  # more have nothing to do: the jobs of several ranks come one after the other
-# Files in which watchdogs, launchers and faults are waited for, one after the other: the cores are for what is beside.
-WAITING = (
-    "ranks/test_faults", "cli/test_cli_errors", "house/test_mpi_plugin", "ranks/test_failure", "ranks/test_orphans",
-    "launch/test_launch_restarts", "ranks/test_beats",
-)  # fmt: skip
-# Then files that compute for longest, and folders whose tests start processes.
+# Files that wait, for watchdogs, launchers and faults, among those that compute for longest, so that no core is without
+# work; then folders whose tests start processes.
 FIRST = (
-    "jobs", *WAITING, "studies/test_fuzz", "cli/test_settings", "studies/test_tune",
-    "models/test_compress", "mesh/test_live_memory", "programs/test_regions", "programs/test_own_program",
-    "models/test_quantize", "programs/test_decomposed", "programs/test_quantized_mesh", "programs/test_mesh_experts",
-    "studies/test_milo", "gpu/test_lowrank", "mesh/test_tampering", "programs/test_checkpoint_machines",
-    "gpu/test_experts", "house/test_examples", "launch/", "ranks/", "cli/", "house/", "mesh/test_allreduce",
+    "jobs", "ranks/test_faults", "cli/test_cli_errors", "cli/test_settings", "house/test_mpi_plugin",
+    "studies/test_tune", "launch/test_launch_restarts", "models/test_compress", "ranks/test_failure",
+    "programs/test_regions", "ranks/test_orphans", "models/test_quantize", "studies/test_fuzz",
+    "programs/test_own_program", "ranks/test_beats", "programs/test_decomposed", "programs/test_quantized_mesh",
+    "programs/test_mesh_experts", "studies/test_milo", "gpu/test_lowrank", "mesh/test_tampering",
+    "programs/test_checkpoint_machines", "gpu/test_experts", "house/test_examples", "launch/", "ranks/",
+    "csl/test_csl_ranks", "cli/", "house/", "mesh/test_allreduce",
 )  # fmt: skip
 
 
@@ -36,10 +34,6 @@ def given_out_with(nodeid: str) -> str:
     """What is given out together: the jobs of several ranks, of which only one runs at a time, then each file."""
     ranks = re.search(r"[\[-]ranks=(\d+)", nodeid)
     return "jobs" if ranks is not None and int(ranks[1]) > 1 else nodeid.split("::")[0]
-
-
-def waits(scope: str) -> bool:
-    return scope.removeprefix("tests/").startswith(WAITING)
 
 
 def turn(item: pytest.Item) -> int:
@@ -62,14 +56,6 @@ class ByScope(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         return given_out_with(nodeid)
-
-    def _assign_work_unit(self, node: WorkerController) -> None:
-        """The next, but of what waits only where no other worker has such."""
-        others = [units for other, units in self.assigned_work.items() if other is not node]
-        if any(waits(scope) and not all(unit.values()) for units in others for scope, unit in units.items()):
-            scope = next((scope for scope in self.workqueue if not waits(scope)), next(iter(self.workqueue)))
-            self.workqueue.move_to_end(scope, last=False)
-        super()._assign_work_unit(node)
 
     def remove_node(self, node: WorkerController) -> str | None:
         """The test in which it ended, if it did. xdist's own would begin that again, in worker after worker."""
@@ -97,6 +83,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByScope | No
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """None for a test that is named. One more than there are cores: now and then a test waits, for a watchdog."""
+    """None for a test that is named. Two more than there are cores: for half of the time as many files wait."""
     named = any("::" in argument for argument in config.args)
-    return 0 if named or host.cores() == 1 else min(WORKERS, host.cores() + 1)
+    return 0 if named or host.cores() == 1 else min(WORKERS, host.cores() + 2)
