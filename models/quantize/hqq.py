@@ -42,6 +42,8 @@ def hqq(w: Array, bits: int, group: int, p: float = P, beta: float = BETA, kappa
 def shrink(x: Array, p: float, beta: float) -> Array:
     """Equation 7: sign(x) relu(|x| - |x|^(p - 1) / beta), 0 where x is."""
     size = np.abs(x)
+    if np.max(size, initial=0) < 0.999 * beta ** (-1 / (2 - p)):  # so is all of it; powers take longer than the rest
+        return np.zeros_like(x)
     with np.errstate(divide="ignore"):
         kept: Array = np.sign(x) * np.maximum(size - size ** (p - 1) / beta, 0)
     return kept

@@ -12,9 +12,10 @@ def kurtosis(w: Array) -> float:
 
     Section 3.1.1 prints the fourth moment without the - 3, but Table 2 has negative values: it is the excess.
     """
-    centred = np.asarray(w, np.float64) - np.mean(w, dtype=np.float64)
-    variance = float(np.mean(centred**2))
-    return float(np.mean(centred**4)) / variance**2 - 3 if variance**2 > 0 else 0.0
+    squares = (np.asarray(w, np.float64) - np.mean(w, dtype=np.float64)) ** 2
+    variance = float(np.mean(squares))
+    fourth = float(np.mean(squares**2))  # NumPy takes ten times as long for x**4
+    return fourth / variance**2 - 3 if variance**2 > 0 else 0.0
 
 
 def residual_rank(residual: Array) -> tuple[int, int]:
