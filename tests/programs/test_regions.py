@@ -39,7 +39,7 @@ WAYS: list[tuple[tuple[int, int], dict[str, Any]]] = [
 
 
 @pytest.mark.mpi(ranks=[1])
-@pytest.mark.sample(3)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("mesh, options", WAYS, ids=str)
 def test_the_logits_are_those_of_transformers(mesh: tuple[int, int], options: Any, tmp_path: Path, comm: Any) -> None:
     check(comm, model_for(options), mesh, tmp_path, **options)
