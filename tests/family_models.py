@@ -95,7 +95,7 @@ GOLDEN = Path(__file__).parent / "golden"
 
 def golden_of(name: str) -> tuple[list[int], NDArray[np.float32]]:
     """The ids, prompt and continuation, and their logits [ids, vocabulary], of transformers."""
-    found = np.load(GOLDEN / f"{name}.npz")
+    found = {**np.load(GOLDEN / f"{name}.npz")}
     return found["ids"].tolist(), found["logits"]
 
 

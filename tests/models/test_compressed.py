@@ -20,7 +20,7 @@ from meshrt.models.matrix import Matrix
 from meshrt.models.quantize.halves import halves
 from meshrt.models.reference import forward, load_weights
 
-GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "foreign" / "compressed.npz")
+GOLDEN = {**np.load(Path(__file__).parents[1] / "golden" / "foreign" / "compressed.npz")}
 SCHEMES = {  # of tests/make_compressed.py
     "group": Scheme(4, True, 32, None),
     "asymmetric": Scheme(4, False, 64, None),
@@ -34,7 +34,7 @@ SCHEMES = {  # of tests/make_compressed.py
 @pytest.mark.parametrize("name", SCHEMES)
 def test_a_matrix_is_what_the_library_rebuilds(name: str, tmp_path: Path) -> None:
     """To the bit in the scale's own type, in which the library multiplies; float32 scales are rounded to float16."""
-    found = {key.partition("/")[2]: GOLDEN[key] for key in GOLDEN.files if key.startswith(name + "/")}
+    found = {key.partition("/")[2]: GOLDEN[key] for key in GOLDEN if key.startswith(name + "/")}
     tensors = {f"m.{end}": one for end, one in found.items() if end not in ("weight", "rebuilt")}
     kind: Any = tensors["m.weight_scale"].dtype
     if kind == np.uint16:

@@ -73,7 +73,7 @@ def test_equal_shares_add_up_to_one_only_where_they_are_renormalised() -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_the_reference_is_transformers(name: str, tmp_path: Path) -> None:
     """In float64 transformers takes norms and the router in float32 all the same: hence 1e-5 there."""
-    golden, folder = np.load(GOLDEN / f"{name}.npz"), random_moe(name, tmp_path)
+    golden, folder = {**np.load(GOLDEN / f"{name}.npz")}, random_moe(name, tmp_path)
     config = read_config(folder)
     assert golden["ids"].tolist() == IDS[name]
     for dtype, key, tolerance in ((np.float32, "logits", 1e-4), (np.float64, "wide", 1e-5)):

@@ -22,7 +22,7 @@ def weights_of(folder: Path) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("name", [*CASES])
 def test_the_reference_is_transformers(name: str, tmp_path: Path) -> None:
-    golden = np.load(Path(__file__).parents[1] / "golden" / f"{name}.npz")
+    golden = {**np.load(Path(__file__).parents[1] / "golden" / f"{name}.npz")}
     assert golden["ids"].tolist() == IDS[name]
     folder = random_opt(name, tmp_path)
     found = forward(read_config(folder), weights_of(folder), IDS[name])

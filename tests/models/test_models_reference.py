@@ -28,7 +28,7 @@ def test_golden_files_are_those_of_the_cases() -> None:
 @pytest.mark.parametrize("name", [*CASES, *TINY])
 def test_reference_equals_transformers(tmp_path: Path, name: str, dtype: type) -> None:
     folder = find_model(name) if name in TINY else random_checkpoint(CASES[name], tmp_path, case_seed(name))
-    golden = np.load(GOLDEN / f"{name}.npz")
+    golden = {**np.load(GOLDEN / f"{name}.npz")}
     config = read_config(folder)
     logits = forward(config, load_weights(folder, dtype), golden["ids"].tolist(), dtype)
     assert logits.dtype == dtype

@@ -45,12 +45,12 @@ def meshrt_quantize(*arguments: str | Path) -> Result:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, dict[str, Any]]]:
-    """Folders of llama-tiny and their reports, perplexity on 4 stories."""
+    """Folders of llama-tiny and their reports, perplexity on 8 stories."""
     place, found = tmp_path_factory.mktemp("models"), {}
     for name, options in OPTIONS.items():
         out = place / name
         done = meshrt_quantize(
-            "llama-tiny", "--method", "w4a8", "--out", out, "--json", place / f"{name}.json", "--held-out-stories", "4",
+            "llama-tiny", "--method", "w4a8", "--out", out, "--json", place / f"{name}.json", "--held-out-stories", "8",
             *options,
         )  # fmt: skip
         assert (done.exit_code, done.stderr) == (0, "")
@@ -104,7 +104,7 @@ def test_errors_are_those_of_what_was_written(made: Any) -> None:
 
 def test_perplexity_is_that_of_whole_products_and_stays_within_half_a_percent(made: Any) -> None:
     config = read_config(BASE)
-    test = story_sequences(config, load_tokenizer(BASE), HELD_OUT_SEED, 4)
+    test = story_sequences(config, load_tokenizer(BASE), HELD_OUT_SEED, 8)
     for name, (out, report) in made.items():
         told, own = report["perplexity"], read_config(out, quantized=True)
         after = losses(own, load_weights(out, np.float32), test, project=projection(out, own))

@@ -199,7 +199,7 @@ def logits_of(comm: Any, model: Path, ids: list[int], folder: Path, cores: int, 
 
 def check(comm: Any, name: str, cores: int, folder: Path) -> None:
     """Prefill the golden prompt, decode the golden continuation greedily, and compare every logit, on rank 0."""
-    golden = np.load(GOLDEN / f"{name}.npz")
+    golden = {**np.load(GOLDEN / f"{name}.npz")}
     ids, expected, prompt = golden["ids"].tolist(), golden["logits"], int(golden["prompt"][0])
     folder = Path(comm.bcast(str(folder)))
     model = find_model(name) if name == "llama-tiny" else folder / name

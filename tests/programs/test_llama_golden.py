@@ -46,7 +46,7 @@ def check(comm: Any, name: str, mesh: tuple[int, int], folder: Path, **options: 
 
     Returns the report there.
     """
-    golden = np.load(GOLDEN / f"{name}.npz")
+    golden = {**np.load(GOLDEN / f"{name}.npz")}
     ids, expected, prompt = golden["ids"].tolist(), golden["logits"], int(golden["prompt"][0])
     folder = Path(comm.bcast(str(folder)))
     model = find_model(name) if name == "llama-tiny" else folder / name
