@@ -38,9 +38,10 @@ def joined(scheduler: ByScope, number: int) -> Worker:
     return worker
 
 
-@pytest.mark.parametrize("fatal", TESTS)
+@pytest.mark.parametrize("fatal", ["", *TESTS])
 def test_a_worker_that_ends_in_a_test_takes_no_other_test_with_it(fatal: str) -> None:
-    """All tests are begun, each once, and nobody is left waiting, whichever test it is that ends its worker."""
+    """All tests are begun, each once, and nobody is left waiting, whichever test it is that ends its worker, if one
+    does."""
     option = SimpleNamespace(loadscopereorder=False, tx=["popen"] * 2, numprocesses=2, maxprocesses=None)
     config: Any = SimpleNamespace(option=option, getvalue=lambda name: getattr(option, name))
     scheduler, numbers, begun = ByScope(config, None), itertools.count(), []
