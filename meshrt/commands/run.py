@@ -50,7 +50,7 @@ class Programs(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """--on may stand behind the program, among the options, which depend on it."""
-        on, args = _taken("--on", args)
+        on, args = taken("--on", args)
         ctx.params["on"] = on or ctx.params.get("on")
         return super().resolve_command(ctx, args)
 
@@ -80,7 +80,7 @@ class Run(shared.Sectioned):
             raise click.NoSuchOption(name, told) from None
 
 
-def _taken(flag: str, args: list[str]) -> tuple[str | None, list[str]]:
+def taken(flag: str, args: list[str]) -> tuple[str | None, list[str]]:
     """The value of an option that is wherever in the arguments, and the others."""
     for at, arg in enumerate(args):
         if arg == flag and at + 1 < len(args):
@@ -157,7 +157,7 @@ def _command(program: Program, name: str, fixed: dict[str, Any]) -> click.Comman
 def _check_names(program: Program, params: Sequence[click.Parameter]) -> None:
     """UsageError where a user's program has an option that `run` has for all programs."""
     own = {option.name for option in program.options}
-    names = [{one.name, *(flag.lstrip("-").replace("-", "_") for flag in one.opts)} for one in params]
+    names = [{one.name, *(flag.lstrip("-").replace("-", "_") for flag in one.opts)} for one in params] + [{"on"}]
     for name, count in Counter(name for of_one in names for name in of_one).items():
         if count > 1 and name in own:
             raise click.UsageError(f"{program.name}: option {name}: `meshrt run` has one of that name; choose another")
