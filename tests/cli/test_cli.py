@@ -206,7 +206,17 @@ def test_a_device_without_limits_has_none_in_the_report(run_meshrt: Run):
     assert {"max_abs_error", "max_rel_error"} <= set(report["result"])
 
 
-@pytest.mark.parametrize("ranks", [1, 3])
+def test_what_the_doctor_found_as_json(run_meshrt: Run, tmp_path: Path):
+    """On standard output without a word more; in a file beside the lines."""
+    for words in (("--json",), ("--json", "-")):
+        assert json.loads(say(run_meshrt, "doctor", *words))["exit_code"] == 0
+    assert say(run_meshrt, "doctor", "--json", str(tmp_path / "found.json")).startswith("ok    Python")
+    assert json.loads((tmp_path / "found.json").read_text())["exit_code"] == 0
+    code, out, err, _ = run_meshrt("doctor", "--json", str(tmp_path / "none" / "x"))
+    assert (code, out) == (2, "") and "there is no folder" in err
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
 def test_quiet_is_silent_and_writes_the_file(ranks: int, run_meshrt: Run, tmp_path: Path):
     path = tmp_path / "report.json"
     assert (
