@@ -216,7 +216,7 @@ def test_what_the_doctor_found_as_json(run_meshrt: Run, tmp_path: Path):
     assert (code, out) == (2, "") and "there is no folder" in err
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [1, 3])
 def test_quiet_is_silent_and_writes_the_file(ranks: int, run_meshrt: Run, tmp_path: Path):
     path = tmp_path / "report.json"
     assert (
