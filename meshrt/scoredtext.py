@@ -37,11 +37,12 @@ def check_text(path: str) -> None:
     """UsageError, with the line, for what could touch counters, or bring numbers by another way than the mesh."""
     try:
         tree = ast.parse(Path(path).read_text(encoding="utf-8"), path)
-    except (OSError, ValueError, SyntaxError):
+    except (OSError, ValueError, SyntaxError, RecursionError):
         return  # who loads it says what is wrong
     modules = _imported(tree)
-    bases = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    for node in _nodes(tree):
+    nodes = [*_nodes(tree)]
+    bases = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
+    for node in nodes:
         found = _refused(node) or _of_modules(node, modules, bases)
         if found:
             raise UsageError(
@@ -73,9 +74,9 @@ def _refused(node: ast.AST) -> str | None:
             return f"imports from {module or '.'}"
         case ast.ImportFrom(module=str(module), names=names):
             for one in names:
-                if one.name in NAMES or (one.name.startswith("_") and module != "__future__"):
+                if one.name in (*NAMES, "*") or one.name.startswith("_"):
                     return f"imports {one.name} from {module}"
-                if (found := _member(import_module(module), one.name)) is not None and not _known(found.__name__):
+                if (found := _member(_loaded(module), one.name)) is not None and not _known(found.__name__):
                     return f"imports {one.name} from {module}"
         case ast.Attribute(attr=name) if (name in NAMES and name not in STRINGS) or name.startswith("_"):
             return f"uses .{name}"
@@ -107,18 +108,25 @@ def _imported(tree: ast.AST) -> dict[str, ModuleType]:
         match node:
             case ast.Import(names=names):
                 for one in names:
-                    if _known(one.name):
-                        whole = import_module(one.name)
-                        top = import_module(one.name.partition(".")[0])
-                        found[one.asname or top.__name__] = whole if one.asname else top
-            case ast.ImportFrom(module=str(module), names=names) if _known(module):
+                    top = one.name.partition(".")[0]
+                    if _known(one.name) and (module := _loaded(one.name if one.asname else top)) is not None:
+                        found[one.asname or top] = module
+            case ast.ImportFrom(module=str(stem), names=names) if _known(stem):
                 for one in names:
-                    if (member := _member(import_module(module), one.name)) is not None:
+                    if (member := _member(_loaded(stem), one.name)) is not None:
                         found[one.asname or one.name] = member
     return found
 
 
-def _member(module: ModuleType, name: str) -> ModuleType | None:
+def _loaded(name: str) -> ModuleType | None:
+    """A module by its name; None where there is none, as who loads the program will say."""
+    try:
+        return import_module(name)
+    except ImportError:
+        return None
+
+
+def _member(module: ModuleType | None, name: str) -> ModuleType | None:
     """The module that a module has under that name."""
     found = getattr(module, name, None)
     return found if isinstance(found, ModuleType) else None

@@ -25,7 +25,11 @@ def run(block, *, size: int = 8):
     with ktree(block, "x") as tree:
         total = allreduce(block, tree, own, np.add)
 '''
-HONEST = BEGIN + '    return {"max_abs_error": float(abs(total - block.mesh.width).max())}\n'
+HONEST = (
+    BEGIN.replace("size: int", "size: 'int'")
+    + "    def mean(x: 'np.ndarray') -> 'np.floating':\n        return np.linalg.norm(x.mean())\n"
+    + '    return {"max_abs_error": float(abs(total - block.mesh.width).max())}\n'
+)
 CHEATS = {
     "is an array of all cores that is charged to none": BEGIN.replace(
         'block.tiles("own", (size,), np.float32)', "np.ones((*block.lead, size), np.float32)"
@@ -57,6 +61,7 @@ CHEATS = {
     "line 1: imports heads from meshrt.mesh.wires.fabric": "from meshrt.mesh.wires.fabric import heads\n" + BEGIN
     + "    return {}\n",
     "line 2: uses meshrt.emulate": "import meshrt.mesh.block\nE = meshrt.emulate\n" + BEGIN + "    return {}\n",
+    "line 1: imports * from meshrt.mesh.block": "from meshrt.mesh.block import *\n" + BEGIN + "    return {}\n",
     "line 1: imports threading": "import threading\n" + BEGIN + "    return {}\n",
     "line 13: sets .matmul": BEGIN + "    block.matmul = np.matmul\n    return {}\n",
     "line 1: imports update_wrapper": "from functools import update_wrapper\n" + BEGIN + "    return {}\n",
