@@ -110,6 +110,7 @@ def test_options_are_in_groups_that_have_no_name_that_is_gone(run_meshrt: Run):
         "html",
         "expect",
         "quiet",
+        "all_rows",
         "text",
         "tuned",
         "payload",
