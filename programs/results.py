@@ -38,6 +38,7 @@ RESULTS: dict[str, Field] = {
         layers_run=("layers", "of these, those that ran; others are counted as the last of them (--layers-run)", INNER),
         layer_cycles=("cycles", "by shape: of one layer in prefill, and for one token in decode"),
         quantized=("", "of matrices in a few bits: the form, and the bytes of codes"),
+        layers_in_codes=("", "bytes of the fullest core that layers in a few bits take, and those shared out evenly"),
     ),
     **known(
         "programs/*/engine.py, by the clocks of the devices",
