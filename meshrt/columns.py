@@ -5,6 +5,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
+from typing import TextIO
 
 from meshrt.records import dataclass
 
@@ -23,10 +24,14 @@ class Screen:
 
 def screen() -> Screen:
     """Standard output as it is."""
-    if not sys.stdout.isatty():
-        return Screen()
+    width = terminal_width(sys.stdout)
     plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") in ("dumb", None)
-    return Screen(shutil.get_terminal_size().columns, not plain)
+    return Screen(width, width is not None and not plain)
+
+
+def terminal_width(stream: TextIO) -> int | None:
+    """Columns of the terminal that a stream goes to; None where it goes to none."""
+    return shutil.get_terminal_size().columns if stream.isatty() else None
 
 
 def print_columns(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[bool]) -> None:
@@ -37,8 +42,14 @@ def print_columns(header: Sequence[str], rows: Sequence[Sequence[str]], right: S
 
 def print_words(line: str) -> None:
     """Print a line of words; a terminal that is too narrow has several."""
-    width = screen().width
-    print(line if width is None else textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False))
+    print(wrapped(line, screen().width))
+
+
+def wrapped(line: str, width: int | None, indent: str = "") -> str:
+    """A line of words as several of that width, between its words; those after the first stand further in."""
+    if width is None or len(line) <= width:
+        return line
+    return textwrap.fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def laid_out(

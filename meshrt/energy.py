@@ -9,7 +9,7 @@ from math import isfinite
 from typing import Any
 
 from meshrt.errors import UsageError
-from meshrt.kinds import Row, heading
+from meshrt.kinds import Row, row_of
 from meshrt.units import joules
 
 Range = tuple[float, float]  # the lowest and the highest that sources give
@@ -82,4 +82,4 @@ def energy_row(machine: str, report: Mapping[str, Any]) -> Iterator[Row]:
     """The row of a printed table, where the device has numbers."""
     if "energy" in report["measured"]:
         cells = [joules(part["energy"]["mean"]) for part in (*report["phases"], report["measured"])]
-        yield Row(heading(machine, report, "energy.mean"), cells)
+        yield row_of(machine, report, "energy.mean", cells)

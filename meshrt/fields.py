@@ -5,6 +5,8 @@ printed tables, docs/machine.md and `meshrt explain`.
 A path leads from `measured`, or from a phase, to a number; a * in it stands for any one name.
 """
 
+from typing import Any
+
 from meshrt.records import dataclass
 
 COUNTED, DECLARED, TIMED, MODELLED = "counted", "declared", "timed", "modelled"
@@ -21,7 +23,9 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Field:
-    """One number. `scaled`: a part of a run that stands for others multiplies it. `row`: its name in printed tables."""
+    """One number. `scaled`: a part of a run that stands for others multiplies it. `row`: its name in printed tables, in
+    which one that is `inner` is with --verbose alone.
+    """
 
     kind: str
     unit: str
@@ -29,13 +33,15 @@ class Field:
     source: str
     scaled: bool = False
     row: str = ""
+    inner: bool = False
 
 
-def rows(kind: str, source: str, paths: dict[str, tuple[str, ...]], scaled: bool = False) -> dict[str, Field]:
-    """Fields of one kind and source: unit, contents and, if it is printed, the name of its row."""
+def rows(kind: str, source: str, paths: dict[str, tuple[Any, ...]], scaled: bool = False) -> dict[str, Field]:
+    """Fields of one kind and source: unit, contents and, if it is printed, the name of its row, and INNER if it is."""
     return {path: Field(kind, unit, says, source, scaled, *row) for path, (unit, says, *row) in paths.items()}
 
 
+INNER = True  # of what takes some knowledge of the machine to be of use
 LIMIT = "the device's numbers (`meshrt devices`), or the option that replaces one"
 TOKENS = rows(DECLARED, "the program, at the phase", {"tokens": ("tokens", "that the phase worked on", "tokens")})
 

@@ -31,7 +31,8 @@ SEARCHED = 64 * 64  # cores, of a mesh up to which an error tells what would do
 GUESSES = 6  # of a number that fits, before what is left in between is halved
 NUMBERS = ("temperature", "logits")  # options that by shape there is nothing for
 PROMPTS = ("prompt", "prompts", "prompt_ids", "prompt_tokens")  # options that a context stands for
-SAMPLES = {"layers_run": 1, "steps_run": 2}  # options of a program by which what is alike is done once
+# Options of a program by which what is alike is done once; of layers two, as the first follows none.
+SAMPLES = {"layers_run": 2, "steps_run": 2}
 
 
 @dataclass(frozen=True)

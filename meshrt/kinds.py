@@ -59,11 +59,14 @@ def with_kinds(machine: str, sampled: Collection[str], report: dict[str, Any]) -
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a printed table: its name, a cell for each phase and one for the whole run, and the limit if any."""
+    """A row of a printed table: its name, a cell for each phase and one for the whole run, and the limit if any. An
+    `inner` one is printed with --verbose alone.
+    """
 
     name: str
     cells: Sequence[str]
     limit: Any = None
+    inner: bool = False
 
 
 def mark(report: Mapping[str, Any], path: str) -> str:
@@ -72,13 +75,13 @@ def mark(report: Mapping[str, Any], path: str) -> str:
     return MARKS[kind][0] if kind in MARKS else ""
 
 
-def heading(machine: str, report: Mapping[str, Any], path: str) -> str:
-    """The name of a row of a printed table; behind it a mark, if the number was not counted."""
+def row_of(machine: str, report: Mapping[str, Any], path: str, cells: Sequence[str], limit: Any = None) -> Row:
+    """The row of a number, by its path; behind its name a mark, if it was not counted."""
     field = find(machine, path)
     assert field is not None
     kind = report["kinds"].get("measured." + path, field.kind)  # only phases have tokens
     name = field.row.replace("*", path.split(".")[1]) if "*" in field.row else field.row
-    return f"{name} {MARKS[kind][0]}" if kind in MARKS else name
+    return Row(f"{name} {MARKS[kind][0]}" if kind in MARKS else name, cells, limit, field.inner)
 
 
 def legend(report: Mapping[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -96,13 +96,13 @@ class Report:
         """How the number of that path came about: counted, declared, timed, extrapolated."""
         return str(self.data["kinds"]["measured." + path])
 
-    def table(self) -> str:
-        """What `meshrt run` prints."""
+    def table(self, verbose: bool = False) -> str:
+        """What `meshrt run` prints, or with `verbose` `run -v`."""
         if self.refused is not None:
             return f"refused: {self.refused}"
         from meshrt.columns import Screen, laid_out
 
-        title, header, rows = table_of(self.data)
+        title, header, rows = table_of(self.data, verbose)
         lines = laid_out(header, rows, [at > 0 for at in range(len(header))], Screen())
         return "\n".join([title, *lines, kinds.legend(self.data)])
 
@@ -180,31 +180,49 @@ def deliver_json(report: dict[str, Any], path: str | None) -> None:
         write_json(report, path)
 
 
-def print_result(report: dict[str, Any]) -> None:
-    """The program's own result, a line each; what is long or was printed already is left to the JSON."""
-    result = report["result"]
+def print_result(report: Mapping[str, Any], inner: Collection[str] = ()) -> None:
+    """The program's own result, a line each, but those that are `inner`; what is long or was printed already is left to
+    the JSON.
+    """
+    for key, value in _shown(report["result"]):
+        if key not in inner:
+            print(f"{key}: {value:.4g}" if isinstance(value, float) else f"{key}: {value}")
+
+
+def hidden(report: Mapping[str, Any], inner: Collection[str]) -> int:
+    """How many lines of the result, and rows of the table, are inner and not printed."""
+    rows: Iterable[kinds.Row] = find_machine(report["machine"]).rows(report)
+    return sum(key in inner for key, _ in _shown(report["result"])) + sum(row.inner for row in rows)
+
+
+def _shown(result: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for key, value in result.items():
         if key == "text" and "token_ids" in result:  # of a generation: it came token by token
             continue
         if isinstance(value, (bool, int, float)) or (isinstance(value, str) and len(value) < 60):
-            print(f"{key}: {value:.4g}" if isinstance(value, float) else f"{key}: {value}")
+            yield key, value
 
 
-def print_table(report: Mapping[str, Any]) -> None:
-    """One column for each phase and one for the whole run; a row for each thing that was measured."""
+def print_table(report: Mapping[str, Any], verbose: bool = False) -> None:
+    """One column for each phase and one for the whole run; a row for each thing that was measured, and is not inner or
+    was asked for.
+    """
     from meshrt.columns import print_columns, print_words
 
-    title, header, rows = table_of(report)
+    title, header, rows = table_of(report, verbose)
     print_words(title)
     print_columns(header, rows, [at > 0 for at in range(len(header))])
     print_words(kinds.legend(report))
 
 
-def table_of(report: Mapping[str, Any]) -> tuple[str, list[str], list[list[str]]]:
-    """The table's title, its header and its rows: a column for each phase, under its name, and for the whole run."""
+def table_of(report: Mapping[str, Any], verbose: bool) -> tuple[str, list[str], list[list[str]]]:
+    """The table's title, its header and its rows, the inner ones if `verbose`: a column for each phase, under its name,
+    and for the whole run.
+    """
     machine = find_machine(report["machine"])
     header = ["", *(phase["name"] for phase in report["phases"]), "total"]
-    return machine.title(report), header, [[row.name + of(row.limit), *row.cells] for row in machine.rows(report)]
+    rows = [row for row in machine.rows(report) if verbose or not row.inner]
+    return machine.title(report), header, [[row.name + of(row.limit), *row.cells] for row in rows]
 
 
 def fields_of(report: Mapping[str, Any]) -> tuple[list[str], list[list[Any]]]:

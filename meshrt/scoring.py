@@ -1,16 +1,15 @@
 """What a user's own program scores: the cycles of its run, for jobs and programs that search; what cheats is refused.
 
 A score is worth something if everything that a core holds, sends and computes went through the runtime. So the text may
-use no more of meshrt than programs need (`check_text`), and while it runs, what it holds is looked at whenever it sends
-or takes memory (`Referee`): arrays of all cores that are charged to no core, and results that were gathered and are
-used again.
+use no more of meshrt than programs need (scoredtext.py), and while it runs, what it holds is looked at whenever it
+sends or takes memory (`Referee`): arrays of all cores that are charged to no core, and results that were gathered and
+are used again.
 """
 
-import ast
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -26,56 +25,9 @@ from meshrt.program import Program
 from meshrt.ranks.alone import Alone
 from meshrt.ranks.board import Board
 from meshrt.records import dataclass
+from meshrt.scoredtext import check_text
 
-MODULES = (  # that a program may import from
-    "__future__", "collections", "contextlib", "dataclasses", "functools", "itertools", "math", "typing", "ml_dtypes",
-    "numpy", "meshrt.errors", "meshrt.mesh.block", "meshrt.mesh.collectives", "meshrt.mesh.exchange",
-    "meshrt.mesh.tiles", "meshrt.mesh.wires.fabric", "meshrt.mesh.wires.routes", "meshrt.mesh.wires.tables",
-    "meshrt.options", "meshrt.program",
-)  # fmt: skip
-STAGE = "meshrt.mesh.wires.software", "stage"  # of that module it alone: it can only take time
-NAMES = frozenset(  # that reach what counts, whoever has them
-    ("audit", "clock", "comm", "control", "core", "counters", "host", "ledger", "link_bytes", "link_free", "maps",
-     "notes", "ramp_bytes", "scouts", "segments", "timed", "traffic", "uses", "watch", "entries", "enters",
-     "leaves", "book", "landing", "lane", "arrivals", "schedule", "over", "peak", "common", "extra", "arrays")
-)  # fmt: skip
-CALLS = frozenset(
-    ("compile", "delattr", "eval", "exec", "getattr", "globals", "locals", "open", "setattr", "vars", "__import__")
-)
 TOLERANCE = 1e-3  # of max_abs_error in the result, unless --tolerance says otherwise
-
-
-def check_text(path: str) -> None:
-    """UsageError, with the line, for what could touch counters, or bring numbers by another way than the mesh."""
-    try:
-        tree = ast.parse(Path(path).read_text(encoding="utf-8"), path)
-    except (OSError, ValueError, SyntaxError):
-        return  # who loads it says what is wrong
-    for node in ast.walk(tree):
-        found = _refused(node)
-        if found:
-            raise UsageError(
-                f"{path}, line {getattr(node, 'lineno', 1)}: {found}; a program that is scored may not (docs/start.md)"
-            )
-
-
-def _refused(node: ast.AST) -> str | None:
-    match node:
-        case ast.Import(names=names) if wrong := [one.name for one in names if not _known(one.name)]:
-            return f"imports {wrong[0]}"
-        case ast.ImportFrom(module=module, names=names) if not _known(module or ""):
-            if module == STAGE[0] and all(one.name == STAGE[1] for one in names):
-                return None
-            return f"imports from {module or '.'}"
-        case ast.Attribute(attr=name) if name in NAMES or name.startswith("_"):
-            return f"uses .{name}"
-        case ast.Name(id=name) if name in CALLS or (name.startswith("__") and name != "__name__"):
-            return f"uses {name}"
-    return None
-
-
-def _known(module: str) -> bool:
-    return any(module == one or module.startswith(one + ".") for one in MODULES)
 
 
 @dataclass(eq=False)
@@ -85,6 +37,7 @@ class Referee(Audit):
     memory: Memory | None = None
     lead: tuple[int, int] = (1, 1)
     gathered: bool = False
+    module: str = ""  # whose classes are the program's own
 
     def sends(self, arrivals: Any) -> None:
         self.look()
@@ -99,11 +52,15 @@ class Referee(Audit):
         if self.gathered:
             raise UsageError("the result has been gathered: nothing may be sent or taken after that")
         frame: FrameType | None = sys._getframe(2)
+        everywhere: Mapping[str, Any] = {}
         while frame is not None:
             if frame.f_code.co_filename == self.file:
-                for name, array in _arrays(frame.f_locals):
+                for name, array in _arrays(frame.f_locals, self.module):
                     self._check(name, array)
+                everywhere = frame.f_globals
             frame = frame.f_back
+        for name, array in _arrays(everywhere, self.module):
+            self._check(name, array)
 
     def _check(self, name: str, array: np.ndarray) -> None:
         if array.shape[:2] != self.lead or array.ndim < 3 or array.dtype == bool:
@@ -119,13 +76,22 @@ class Referee(Audit):
             )
 
 
-def _arrays(values: Mapping[str, Any]) -> Iterator[tuple[str, np.ndarray]]:
-    """Arrays by the names of the variables that have them, also in lists, tuples and dictionaries."""
+def _arrays(values: Mapping[str, Any], module: str) -> Iterator[tuple[str, np.ndarray]]:
+    """Arrays by the names of the variables that have them, also in containers and in objects of its own classes."""
     for name, value in [*values.items()]:
-        members = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else (value,)
-        for member in [*members]:
+        members, seen = [value], set[int]()
+        while members:
+            member = members.pop()
             if isinstance(member, np.ndarray):
                 yield name, member
+            elif id(member) not in seen:
+                seen.add(id(member))
+                if isinstance(member, dict):
+                    members += member.values()
+                elif isinstance(member, list | tuple | set | deque):
+                    members += member
+                elif type(member).__module__ == module:
+                    members += getattr(member, "__dict__", {}).values()
 
 
 def refereed(path: str, run: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
@@ -133,7 +99,7 @@ def refereed(path: str, run: Callable[..., dict[str, Any]]) -> Callable[..., dic
 
     def wrapped(block: Block, **options: Any) -> dict[str, Any]:
         own: Any = getattr(run, "__wrapped__", run)
-        referee = Referee(path, own.__code__.co_filename, memory=block.memory, lead=block.lead)
+        referee = Referee(path, own.__code__.co_filename, memory=block.memory, lead=block.lead, module=own.__module__)
         block.audit = referee
         gather = block.control.gather
 

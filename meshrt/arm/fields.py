@@ -1,6 +1,6 @@
 """What every number of a report of Arm cores is."""
 
-from meshrt.fields import COUNTED, DECLARED, LIMIT, TIMED, TOKENS, energy, rows
+from meshrt.fields import COUNTED, DECLARED, INNER, LIMIT, TIMED, TOKENS, energy, rows
 
 FIELDS = {
     **TOKENS,
@@ -20,8 +20,8 @@ FIELDS = {
     }, scaled=True),
     **rows(COUNTED, "meshrt/arm/core.py, at each kernel, for every micro-tile and step", {
         "instructions.total": ("instructions", "of all cores", "instructions"),
-        "instructions.*": ("instructions", "of this name", "*"),
-        "spills.loads": ("registers", "loaded from the stack, since there were too few (--spill)", "spilled"),
+        "instructions.*": ("instructions", "of this name", "*", INNER),
+        "spills.loads": ("registers", "loaded from the stack, since there were too few (--spill)", "spilled", INNER),
         "spills.stores": ("registers", "saved there"),
         "operations": ("operations", "of instructions that multiply and add, which are two", "operations"),
         "useful_operations.total": ("operations", "of products, without those of padding"),
@@ -42,7 +42,7 @@ FIELDS = {
         idle="the cores of the run, all the time",
     ),
     **rows(COUNTED, "meshrt/arm/core.py, at each kernel", {
-        "registers.max": ("registers", "that a kernel held, the most", "registers"),
+        "registers.max": ("registers", "that a kernel held, the most", "registers", INNER),
     }),
     **rows(COUNTED, "meshrt/arm/memory.py, at every allocation", {
         "memory_bytes.max": ("bytes", "most that DRAM held: weights, cache, activations", "memory"),

@@ -9,7 +9,7 @@ from typing import Any
 from meshrt.arm.device import ArmDevice
 from meshrt.arm.soc import Phase, Soc
 from meshrt.energy import PICO, Counts, Loads, energy_row, with_energy
-from meshrt.kinds import Row, heading
+from meshrt.kinds import Row, row_of
 from meshrt.machine import Measured
 from meshrt.ranks.devicemaps import Stretch, write_device_maps
 from meshrt.units import short, size
@@ -124,7 +124,7 @@ def rows(report: dict[str, Any]) -> Iterator[Row]:
     parts = [*report["phases"], whole]
 
     def row(path: str, show: Callable[[dict[str, Any]], str], limit: str | None = None) -> Row:
-        return Row(heading("arm", report, path), [show(part) for part in parts], limit)
+        return row_of("arm", report, path, [show(part) for part in parts], limit)
 
     if any("tokens" in part for part in parts):
         yield row("tokens", lambda part: str(part.get("tokens", "")))
@@ -147,4 +147,4 @@ def rows(report: dict[str, Any]) -> Iterator[Row]:
     yield from energy_row("arm", report)
     for key, show in (("registers", str), ("memory_bytes", size)):
         cells = [*["" for _ in report["phases"]], show(whole[key]["max"])]
-        yield Row(heading("arm", report, f"{key}.max"), cells, show(whole[key]["limit"]))
+        yield row_of("arm", report, f"{key}.max", cells, show(whole[key]["limit"]))

@@ -6,17 +6,21 @@ import sys
 
 import click
 
-from meshrt.commands import shared
-
 
 @click.command("doctor")
-@shared.json_to("what was found")
+@click.option(
+    "--json", "json_path", metavar="[PATH|-]", is_flag=False, flag_value="-",
+    help="Write what was found as JSON, on standard output unless to a PATH.",
+)  # fmt: skip
 def command(json_path: str | None) -> None:
     """Is this machine set up for meshrt? Says what is wrong and how to mend it."""
     from meshrt import report
     from meshrt.launch import doctor
     from meshrt.mesh.wires import core
+    from meshrt.ranks.files import check_target
 
+    if json_path not in (None, "-"):
+        check_target("--json", json_path)
     found = []
     for check in doctor.checks(core):
         found.append(check)

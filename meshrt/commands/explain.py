@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from operator import eq
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,7 @@ def command(name: str) -> None:
     from meshrt.errors import UsageError, nearest
     from meshrt.fields import EXTRAPOLATED, KINDS
     from meshrt.kinds import MACHINES
+    from meshrt.programs.results import RESULTS
     from meshrt.words import WORDS
 
     fields = [(machine, path, field) for machine, rows in MACHINES.items() for path, field in rows.items()]
@@ -39,15 +41,19 @@ def command(name: str) -> None:
         return
     words = {word: text for word, text in (WORDS | KINDS).items() if query in (word, word + "s")}
     matches = [row for row in fields if _names(query, *row[1:])]
+    key = query.removeprefix("result.")
+    matches += [("result", name, field) for name, field in RESULTS.items() if fnmatchcase(key, name)]
     if not words and not matches:
-        terms = {*WORDS, *KINDS, *(part for _, path, field in fields for part in (path, *path.split("."), field.row))}
+        parts = (part for _, path, field in fields for part in (path, *path.split("."), field.row))
+        terms = {*WORDS, *KINDS, *RESULTS, *parts}
         hint = nearest(query, terms - {"", "*"}, "`meshrt run PROGRAM --json -` shows the fields")
         raise UsageError(f"{name!r} is no field of a report and no word of meshrt's: {hint}")
     for word, text in words.items():
         click.echo(f"{word}: {text}")
     for machine, path, field in matches:
         click.echo(f"{path} ({machine}): {field.says}")
-        click.echo(f"  unit: {field.unit}")
+        if field.unit:  # a text, or several numbers, has none
+            click.echo(f"  unit: {field.unit}")
         click.echo(f"  kind: {field.kind}, {KINDS[field.kind]}")
         click.echo(f"  from: {field.source}")
         if field.scaled:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Sequence
 from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +50,7 @@ class Programs(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """--on may stand behind the program, among the options, which depend on it."""
-        on, args = _taken("--on", args)
+        on, args = taken("--on", args)
         ctx.params["on"] = on or ctx.params.get("on")
         return super().resolve_command(ctx, args)
 
@@ -79,7 +80,7 @@ class Run(shared.Sectioned):
             raise click.NoSuchOption(name, told) from None
 
 
-def _taken(flag: str, args: list[str]) -> tuple[str | None, list[str]]:
+def taken(flag: str, args: list[str]) -> tuple[str | None, list[str]]:
     """The value of an option that is wherever in the arguments, and the others."""
     for at, arg in enumerate(args):
         if arg == flag and at + 1 < len(args):
@@ -106,6 +107,15 @@ expect = click.option(
     "--expect", multiple=True, metavar="BOUNDS",
     help="hops<=960,cycles<1e6,decode.stages=4: what the report has to keep, or code 3.",
 )  # fmt: skip
+
+
+def verbose(own_names: Collection[str]) -> shared.Decorator:
+    """-v, also by its long name where the program has none like it."""
+    flags = ["-v"] if "verbose" in own_names else ["--verbose", "-v"]
+    help_text = "Print all rows of the table and all of the result, inner quantities too."
+    return click.option("all_rows", *flags, is_flag=True, help=help_text)
+
+
 html = click.option(
     "--html", metavar="FILE", help="Write a page of the report, with what --maps and --trace keep."
 )  # fmt: skip
@@ -131,15 +141,26 @@ def _command(program: Program, name: str, fixed: dict[str, Any]) -> click.Comman
         shared.form(),
         shared.json_to("the report"),
         shared.quiet,
+        verbose([option.name for option in own_options]),
     )
     def run(**values: Any) -> None:
         arguments = fixed | {option.name: values.pop(option.name) for option in own_options}
         through = click.get_current_context().obj or (lambda comm: comm)  # of `bench messages`
         sys.exit(failure.run_guarded(lambda comm, board: execute(through(comm), board, program, arguments, **values)))
 
+    _check_names(program, run.params)
     run.machine = program.machine
     run.own = frozenset(option.name for option in own_options)
     return run
+
+
+def _check_names(program: Program, params: Sequence[click.Parameter]) -> None:
+    """UsageError where a user's program has an option that `run` has for all programs."""
+    own = {option.name for option in program.options}
+    names = [{one.name, *(flag.lstrip("-").replace("-", "_") for flag in one.opts)} for one in params] + [{"on"}]
+    for name, count in Counter(name for of_one in names for name in of_one).items():
+        if count > 1 and name in own:
+            raise click.UsageError(f"{program.name}: option {name}: `meshrt run` has one of that name; choose another")
 
 
 def _is_shape(name: str) -> bool:
@@ -166,7 +187,7 @@ def machine_options(program: Program, fixed: Collection[str]) -> list[click.Para
 def execute(
     comm: Intracomm, board: Board, program: Program, arguments: dict[str, Any], *, payload: str,
     json_path: str | None, quiet: bool, form: str = "table", expect: tuple[str, ...] = (), html: str | None = None,
-    tuned: bool = False, text: bool = False, **settings: Any,
+    tuned: bool = False, text: bool = False, all_rows: bool = False, **settings: Any,
 ) -> int:  # fmt: skip
     """One rank's part of a run, and the report."""
     from meshrt import report
@@ -175,6 +196,8 @@ def execute(
     from meshrt.ranks.files import check_apart, check_target
 
     check_apart({"--json": json_path, "--html": html} | {f"--{one}": settings.get(one) for one in ("trace", "maps")})
+    if quiet and all_rows:
+        raise UsageError("--quiet prints no table, and -v prints more of it: leave one of them away")
     if text and json_path == "-":
         raise UsageError("--text and --json - would share standard output: give --json a file")
     if text and payload == "none":
@@ -202,25 +225,39 @@ def execute(
             _write_page(html, document, settings.get("maps"), settings.get("trace"))
         if not quiet and json_path != "-":
             with redirect_stdout(sys.stderr if text else sys.stdout):
-                print_report(document, form)
+                print_report(document, form, inner_of(program), all_rows)
         if expect:
             bounds.keep(bounds.broken(expected, document))
     return 0
 
 
-def print_report(document: dict[str, Any], form: str) -> None:
-    """The result and the table; as CSV and as JSON a row for each number, with all its digits."""
+def inner_of(program: Program) -> Collection[str]:
+    """The inner ones of a program's results. What a user's own returns is all meant to be read."""
+    from meshrt.programs import results
+
+    return results.inner() if program.run.__module__.startswith("meshrt.programs.") else ()
+
+
+def print_report(document: dict[str, Any], form: str, inner: Collection[str], verbose: bool) -> None:
+    """The result and the table, without what is inner unless that was asked for; as CSV and as JSON a row for each
+    number, with all its digits.
+    """
     from meshrt import report
+    from meshrt.columns import print_words
 
     if form == "table":
-        report.print_result(document)
-        report.print_table(document)
+        report.print_result(document, () if verbose else inner)
+        report.print_table(document, verbose)
+        if not verbose:
+            hidden = report.hidden(document, inner)
+            more = f"{hidden} more with -v; " if hidden else ""
+            print_words(f"{more}what each is: `meshrt explain NAME`")
         return
     from meshrt.studies.grid import Grid, put
 
     header, rows = report.fields_of(document)
     if form == "md":
-        title, header, rows = report.table_of(document)
+        title, header, rows = report.table_of(document, verbose)
         put([title, Grid(header, rows, right=True)], form)
     else:
         put([Grid(header, rows)], form)

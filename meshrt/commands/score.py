@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from contextlib import redirect_stdout
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from meshrt.commands import shared
 from meshrt.commands.run import Programs, machine_options, payload
-from meshrt.errors import MeshrtError, in_full
+from meshrt.errors import MeshrtError, UsageError, in_full
 
 if TYPE_CHECKING:
     from meshrt.program import Program
@@ -25,7 +26,14 @@ class Scores(Programs):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
         if not cmd_name.endswith(".py"):
             raise click.UsageError(f"{cmd_name!r} is no file of a program of one's own: its name ends in .py", ctx)
-        return super().get_command(ctx, cmd_name)
+        from meshrt.scoredtext import check_text
+
+        try:
+            check_text(cmd_name)  # before any of it runs
+        except UsageError as error:
+            _refuse(error)
+        with redirect_stdout(sys.stderr):  # what the program prints; standard output has the score alone
+            return super().get_command(ctx, cmd_name)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -50,6 +58,11 @@ def command() -> None:
     """
 
 
+def _refuse(error: MeshrtError) -> NoReturn:
+    click.echo(json.dumps({"ok": False, "score": None, "refused": in_full(error)}))
+    sys.exit(error.exit_code)
+
+
 def _command(program: Program, name: str) -> click.Command:
     own_names = {option.name for option in program.options}
     params = [*shared.own_options(program, ()), *machine_options(program, ())]
@@ -62,12 +75,11 @@ def _command(program: Program, name: str) -> click.Command:
 
         arguments = {key: values.pop(key) for key in [*values] if key in own_names}
         try:
-            line, code = scored(program, name, arguments, values, payload == "full", tolerance), 0
+            with redirect_stdout(sys.stderr):
+                line = scored(program, name, arguments, values, payload == "full", tolerance)
         except MeshrtError as error:
-            refused = in_full(error)
-            line, code = {"ok": False, "score": None, "refused": refused}, error.exit_code
+            _refuse(error)
         click.echo(json.dumps(line))
-        sys.exit(code)
 
     score.own = frozenset(own_names)
     return score

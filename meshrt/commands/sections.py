@@ -23,7 +23,7 @@ SECTIONS: dict[str, str] = {
         activations head_bits""",
     "A part for the whole": "layers layers_run steps_run layers_only payload",
     MACHINE: "",
-    "Output": """json_path html form expect quiet text logits maps trace trace_cores checkpoint every resume
+    "Output": """json_path html form expect quiet all_rows text logits maps trace trace_cores checkpoint every resume
         search tolerance help""",
 }
 OF = {name: title for title, names in SECTIONS.items() for name in names.split()}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import click
@@ -15,7 +17,38 @@ if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
 
-@click.command("sweep")
+class Sweep(click.Command):
+    """Knows the options of the program, which are varied by --set."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        given = [*args]
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            name = error.option_name
+            if name.lstrip("-").replace("-", "_") not in _options(given):
+                raise
+            values = dict(arg.partition("=")[::2] for arg in given if arg.startswith(name + "="))
+            values |= dict(pair for pair in pairwise(given) if not pair[1].startswith("-"))
+            told = f"{name} is an option of what runs: --set {name.lstrip('-')}={values.get(name, 'A,B,...')}"
+            raise click.NoSuchOption(name, told) from None
+
+
+def _options(args: list[str]) -> set[str]:
+    """Names of the options of the program that is among these arguments, and of its machine."""
+    from meshrt.commands.run import taken
+    from meshrt.errors import MeshrtError
+    from meshrt.program import load_program, named, settings_of
+
+    on, args = taken("--on", args)
+    for arg in args:
+        with suppress(MeshrtError):
+            program = load_program(named(arg)[0], on)
+            return {option.name for option in program.options} | {*settings_of(program.machine)}
+    return set()
+
+
+@click.command("sweep", cls=Sweep)
 @click.argument("program", metavar="PROGRAM|MODEL|FILE.py")
 @click.option("--on", type=shared.Name(machines()), help="The kind of machine, where a program has several.")
 @click.option(

@@ -1,6 +1,6 @@
 """What every number of a report of GPUs is."""
 
-from meshrt.fields import COUNTED, DECLARED, LIMIT, TIMED, TOKENS, Field, energy, rows
+from meshrt.fields import COUNTED, DECLARED, INNER, LIMIT, TIMED, TOKENS, Field, energy, rows
 
 FIELDS = {
     **TOKENS,
@@ -19,13 +19,13 @@ FIELDS = {
         "launches": ("kernels", "kernels that one GPU ran, those of graphs included, the most", "launches"),
     }, scaled=True),
     **rows(COUNTED, "meshrt/gpu/gpu.py, at each launch of a graph", {
-        "graph_launches": ("graphs", "recorded graphs that one GPU launched, the most", "of graphs"),
+        "graph_launches": ("graphs", "recorded graphs that one GPU launched, the most", "of graphs", INNER),
     }),
     **rows(DECLARED, "the kernel, from the shapes of its operands, at each launch", {
         "flops": ("operations", "operations of all GPUs' kernels", "operations"),
         "memory_traffic.total": ("bytes", "bytes that kernels read and wrote, in the model's dtype", "memory traffic"),
         "memory_traffic.max": ("bytes", "the same of one GPU, the most"),
-        "attention_heads": ("heads", "tokens times query heads, as attention computed them", "attention heads"),
+        "attention_heads": ("heads", "tokens times query heads, as attention computed them", "attention heads", INNER),
         "dequantized_bytes": ("bytes", "of matrices that kernels rebuilt from codes, in the model's dtype"),
         "expert_rows": ("rows", "that experts' kernels computed on, a token counting for each of its experts there"),
         "expert_padding": ("rows", "of expert_rows: room that no token had (--capacity)"),

@@ -9,7 +9,7 @@ from meshrt.energy import PICO, Counts, Loads, energy_row, with_energy
 from meshrt.gpu.device import GpuDevice
 from meshrt.gpu.gpus import Gpus
 from meshrt.gpu.meter import reading
-from meshrt.kinds import Row, heading
+from meshrt.kinds import Row, row_of
 from meshrt.machine import Measured
 from meshrt.ranks.devicemaps import Stretch, write_device_maps
 from meshrt.units import short, size
@@ -199,7 +199,7 @@ def rows(report: dict[str, Any]) -> Iterator[Row]:
     parts = [*report["phases"], whole]
 
     def row(path: str, show: Callable[[dict[str, Any]], str]) -> Row:
-        return Row(heading("gpu", report, path), [show(part) for part in parts])
+        return row_of("gpu", report, path, [show(part) for part in parts])
 
     yield row("tokens", lambda part: f"{part['tokens']:,}" if "tokens" in part else "")
     yield row("critical_path.seconds", lambda part: f"{1e3 * part['critical_path']['seconds']:,.3f} ms")
@@ -213,7 +213,7 @@ def rows(report: dict[str, Any]) -> Iterator[Row]:
     for kind in whole["collectives"]:
         sent = [part["collectives"][kind]["bytes"]["max"] if kind in part["collectives"] else None for part in parts]
         cells = ["" if nbytes is None else size(nbytes) for nbytes in sent]
-        yield Row(heading("gpu", report, f"collectives.{kind}.bytes.max"), cells)
+        yield row_of("gpu", report, f"collectives.{kind}.bytes.max", cells)
     if "inter_node_bytes" in whole:
         yield row("intra_node_bytes.total", lambda part: size(part["intra_node_bytes"]["total"]))
         yield row("inter_node_bytes.total", lambda part: size(part["inter_node_bytes"]["total"]))
@@ -226,4 +226,4 @@ def rows(report: dict[str, Any]) -> Iterator[Row]:
     yield from energy_row("gpu", report)
     memory = whole["memory_bytes"]
     cells = [*["" for _ in report["phases"]], size(memory["max"])]
-    yield Row(heading("gpu", report, "memory_bytes.max"), cells, size(memory["limit"]))
+    yield row_of("gpu", report, "memory_bytes.max", cells, size(memory["limit"]))

@@ -31,20 +31,21 @@ class Audit:
     kept: int = 1000  # transfers, before those that were received are dropped
     fresh: dict[tuple[int, str], tuple[int, np.ndarray]] = field(default_factory=dict)  # line, numbers
 
-    def checks(
-        self, tiles: np.ndarray, out: np.ndarray | None, chosen: Mapping[str, tuple[np.ndarray | None, int]]
-    ) -> None:
-        """Of a transfer: UsageError for a place that NumPy might stretch tiles to, and for what chooses by other things
-        than a bool for each position of a line, or each line.
-        """
+    def fits(self, tiles: np.ndarray, out: np.ndarray | None) -> None:
+        """Of a transfer: UsageError for a place that NumPy might stretch tiles to."""
         if out is not None and out.shape != tiles.shape:
             raise UsageError(
                 f"`out` of shape {list(out.shape)} for tiles of shape {list(tiles.shape)}: what arrives at a core is a"
                 " tile as it was sent"
             )
+
+    def chooses(self, chosen: Mapping[str, tuple[np.ndarray | None, int]], needed: str = "") -> None:
+        """UsageError for what chooses by other things than a bool for each position of a line, or each line; also where
+        what is `needed` is None, which stands for all elsewhere.
+        """
         for name, (marks, count) in chosen.items():
             fits = isinstance(marks, np.ndarray) and marks.dtype == bool and marks.shape == (count,)
-            if marks is not None and not fits:
+            if not fits and (marks is not None or name == needed):
                 said = f"{marks.dtype} {list(marks.shape)}" if isinstance(marks, np.ndarray) else repr(marks)
                 raise UsageError(
                     f"`{name}` is {said}: an array of {count} bools over the whole mesh is wanted, such as"

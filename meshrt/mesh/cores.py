@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import field
 from functools import cached_property
 from math import prod
+from operator import index
 from time import process_time
 from typing import TYPE_CHECKING, Any
 
@@ -188,11 +189,17 @@ class Cores:
         """Fresh core memory: [bh, bw, *shape], counted under that name, full of NaN, so that unwritten numbers show.
 
         It is given back when nothing refers to it any more. Integers have no NaN and get their largest value.
-        UsageError for a tile of no numbers, LimitError.
+        UsageError for a tile of no numbers, or of a shape or kind that is none; LimitError.
         """
-        if min(shape, default=1) < 1:
+        try:
+            least, dtype = min(map(index, shape), default=1), np.dtype(dtype)
+        except TypeError as error:
+            raise UsageError(
+                f"{name!r} is to have tiles of {shape!r}, {dtype!r}: a shape is a tuple of whole numbers, such as (8,),"
+                " and a kind of numbers one of NumPy's, such as np.float32"
+            ) from error
+        if least < 1:
             raise UsageError(f"{name!r} is to have tiles of {list(shape)} at every core: give sizes of 1 or more")
-        dtype = np.dtype(dtype)
         blank = np.iinfo(dtype).max if dtype.kind in "iu" else np.nan
         self._require(name, shape, dtype)
         fresh = np.full((*self.lead, *shape), blank, dtype)

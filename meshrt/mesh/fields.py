@@ -1,6 +1,6 @@
 """What every number of a report of a mesh is."""
 
-from meshrt.fields import COUNTED, DECLARED, LIMIT, TIMED, TOKENS, energy, rows
+from meshrt.fields import COUNTED, DECLARED, INNER, LIMIT, TIMED, TOKENS, energy, rows
 
 FIELDS = {
     **TOKENS,
@@ -33,7 +33,7 @@ FIELDS = {
         ),
     }, scaled=True),
     **rows(COUNTED, "meshrt/mesh/computing.py, `rebuild`, at each slice of a tile of codes", {
-        "rebuilt": ("numbers", "numbers that cores made from codes of quantized matrices", "rebuilt"),
+        "rebuilt": ("numbers", "numbers that cores made from codes of quantized matrices", "rebuilt", INNER),
     }, scaled=True),
     **rows(TIMED, "meshrt/mesh/clock.py, by the device's alpha, beta, widths and rates", {
         "critical_path.cycles": ("cycles", "virtual time until the last core is done", "path cycles"),

@@ -14,7 +14,7 @@ from math import prod
 
 import numpy as np
 
-from meshrt.errors import FullError, LimitError
+from meshrt.errors import FullError, LimitError, UsageError
 from meshrt.mesh.device import Device
 from meshrt.mesh.mesh import Mesh
 from meshrt.records import dataclass
@@ -85,6 +85,8 @@ class Memory:
 
     def take(self, name: str, nbytes: int | np.ndarray) -> None:
         """Allocate nbytes at every core (an int), or so many at each ([bh, bw]). LimitError where it does not fit."""
+        if (least := nbytes if isinstance(nbytes, int) else int(nbytes.min())) < 0:
+            raise UsageError(f"core memory of {least} bytes for {name!r}: give 0 or more")
         if name in self.names:
             raise ValueError(f"core memory already holds {name!r}; free it first, or choose another name")
         self._add(nbytes, 1)

@@ -7,7 +7,7 @@ from resource import RUSAGE_SELF, getrusage
 from typing import Any
 
 from meshrt.energy import PICO, Counts, Loads, energy_row, with_energy
-from meshrt.kinds import Row, heading
+from meshrt.kinds import Row, row_of
 from meshrt.machine import Measured
 from meshrt.mesh.block import Block
 from meshrt.mesh.device import Device
@@ -149,19 +149,19 @@ def rows(report: dict[str, Any]) -> Iterator[Row]:
     parts = [*report["phases"], report["measured"]]
 
     def count(path: str) -> Row:
-        return Row(heading("mesh", report, path), [f"{_at(part, path):,.0f}" for part in parts])
+        return row_of("mesh", report, path, [f"{_at(part, path):,.0f}" for part in parts])
 
     def nbytes(path: str, limit: int | None = None) -> Row:
         cells = [size(_at(part, path)) for part in parts]
-        return Row(heading("mesh", report, path), cells, limit and size(limit))
+        return row_of("mesh", report, path, cells, limit and size(limit))
 
     if any("tokens" in part for part in parts):
-        yield Row(heading("mesh", report, "tokens"), [str(part.get("tokens", "")) for part in parts])
+        yield row_of("mesh", report, "tokens", [str(part.get("tokens", "")) for part in parts])
     yield count("messages")
     yield count("hops")
     if "wafer" in report:
         yield count("wafer.hops")
-    yield Row(heading("mesh", report, "max_hops"), [str(part["max_hops"]) for part in parts])
+    yield row_of("mesh", report, "max_hops", [str(part["max_hops"]) for part in parts])
     yield count("stages")
     yield count("critical_path.hops")
     yield count("critical_path.cycles")
@@ -171,11 +171,11 @@ def rows(report: dict[str, Any]) -> Iterator[Row]:
     if "wafer" in report:
         yield nbytes("wafer.link_bytes.max")
     entries = [str(part["route_entries"]["max"]) for part in parts]
-    yield Row(heading("mesh", report, "route_entries.max"), entries, device["route_entries"])
+    yield row_of("mesh", report, "route_entries.max", entries, device["route_entries"])
     yield nbytes("memory_bytes.max", device["core_memory"])
-    yield Row(heading("mesh", report, "macs"), [short(part["macs"]) for part in parts])
+    yield row_of("mesh", report, "macs", [short(part["macs"]) for part in parts])
     if any("rebuilt" in part for part in parts):
-        yield Row(heading("mesh", report, "rebuilt"), [short(part.get("rebuilt", 0)) for part in parts])
+        yield row_of("mesh", report, "rebuilt", [short(part.get("rebuilt", 0)) for part in parts])
     yield from energy_row("mesh", report)
     wall = [phase["wall_seconds"] for phase in host["phases"]] + [host["wall_seconds"]]
     yield Row("wall time", [f"{seconds:.2f} s" for seconds in wall])

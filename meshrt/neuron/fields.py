@@ -1,6 +1,6 @@
 """What every number of a report of NeuronCores is."""
 
-from meshrt.fields import COUNTED, DECLARED, LIMIT, TIMED, TOKENS, energy, rows
+from meshrt.fields import COUNTED, DECLARED, INNER, LIMIT, TIMED, TOKENS, energy, rows
 
 FIELDS = {
     **TOKENS,
@@ -24,7 +24,7 @@ FIELDS = {
     **rows(COUNTED, "meshrt/neuron/isa.py, at each instruction", {
         "macs": ("MACs", "multiply-accumulates of all tensor engines but those of transposes"),
         "flops": ("operations", "twice macs", "operations"),
-        "transpose_flops": ("operations", "the same of products that only transpose", "to transpose"),
+        "transpose_flops": ("operations", "the same of products that only transpose", "to transpose", INNER),
         "mac_passes": ("MACs", "all of these, as often as the tensor engine does them: float32 in several passes"),
         "operand_bytes": ("bytes", "that instructions read in SBUF and PSUM, and wrote there"),
         "engines.*.instructions": ("instructions", "instructions of the engine on all cores; for dma, transfers"),

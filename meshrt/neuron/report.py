@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from meshrt.energy import PICO, Counts, Loads, energy_row, with_energy
-from meshrt.kinds import Row, heading
+from meshrt.kinds import Row, row_of
 from meshrt.machine import Measured
 from meshrt.neuron.core import NeuronCore
 from meshrt.neuron.cores import Cores
@@ -163,7 +163,7 @@ def rows(report: dict[str, Any]) -> Iterator[Row]:
     parts, whole = [*report["phases"], report["measured"]], report["measured"]
 
     def row(path: str, show: Callable[[dict[str, Any]], str], limit: str | None = None) -> Row:
-        return Row(heading("neuron", report, path), [show(part) for part in parts], limit)
+        return row_of("neuron", report, path, [show(part) for part in parts], limit)
 
     if any("tokens" in part for part in parts):
         yield row("tokens", lambda part: str(part.get("tokens", "")))
@@ -178,6 +178,6 @@ def rows(report: dict[str, Any]) -> Iterator[Row]:
     yield from energy_row("neuron", report)
     for key in ("sbuf_bytes", "psum_bytes", "memory_bytes"):
         cells = [size(part[key]["max"]) for part in parts]
-        yield Row(heading("neuron", report, f"{key}.max"), cells, size(whole[key]["limit"]))
+        yield row_of("neuron", report, f"{key}.max", cells, size(whole[key]["limit"]))
     if whole["collectives"]:
         yield row("link_bytes.total", lambda part: size(part["link_bytes"]["total"]))

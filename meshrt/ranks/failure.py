@@ -180,13 +180,19 @@ def _wait(is_over: Callable[[], bool], seconds: float) -> None:
 
 
 def _say(text: str, advice: Callable[[], str] | None = None) -> None:
-    """The text at once, and behind it the advice, if some can be given."""
+    """The text at once, and behind it the advice, if some can be given. A line that a terminal has no room for is
+    several there; elsewhere it is one.
+    """
+    from meshrt.columns import terminal_width, wrapped  # of those that fail
+
     with suppress(OSError):  # a launcher that is gone reads nothing, and this rank still has to end
-        sys.stderr.write(text)
+        width = None if "\n" in text else terminal_width(sys.stderr)
+        sys.stderr.write(wrapped(text, width, "  "))
         sys.stderr.flush()
         if text and advice is not None:
             with suppress(MeshrtError, MemoryError):
-                sys.stderr.write(("\n" if "\n" in text else "; ") + advice())
+                apart = width is not None or "\n" in text
+                sys.stderr.write("\n" + wrapped(f"  {advice()}", width, "  ") if apart else f"; {advice()}")
         sys.stderr.write("\n" if text else "")
         sys.stderr.flush()
 

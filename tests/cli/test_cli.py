@@ -110,6 +110,7 @@ def test_options_are_in_groups_that_have_no_name_that_is_gone(run_meshrt: Run):
         "html",
         "expect",
         "quiet",
+        "all_rows",
         "text",
         "tuned",
         "payload",
@@ -204,6 +205,16 @@ def test_a_device_without_limits_has_none_in_the_report(run_meshrt: Run):
     assert report["measured"]["memory_bytes"]["limit"] is None
     assert report["measured"]["route_entries"]["limit"] is None
     assert {"max_abs_error", "max_rel_error"} <= set(report["result"])
+
+
+def test_what_the_doctor_found_as_json(run_meshrt: Run, tmp_path: Path):
+    """On standard output without a word more; in a file beside the lines."""
+    for words in (("--json",), ("--json", "-")):
+        assert json.loads(say(run_meshrt, "doctor", *words))["exit_code"] == 0
+    assert say(run_meshrt, "doctor", "--json", str(tmp_path / "found.json")).startswith("ok    Python")
+    assert json.loads((tmp_path / "found.json").read_text())["exit_code"] == 0
+    code, out, err, _ = run_meshrt("doctor", "--json", str(tmp_path / "none" / "x"))
+    assert (code, out) == (2, "") and "there is no folder" in err
 
 
 @pytest.mark.parametrize("ranks", [1, 3])

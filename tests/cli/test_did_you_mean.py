@@ -51,6 +51,34 @@ def test_where_options_stand(run_meshrt: Callable[..., Finished]) -> None:
     assert (code, out) == (2, "") and "--mesh stands behind the program: meshrt run PROGRAM --mesh ..." in err
 
 
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("gemm --m 128", "--m is an option of what runs: --set m=128"),
+        ("gemm --transpose-b --set m=1", "--set transpose-b=A,B,..."),
+        ("llama --on gpu --tp=2,4", "--set tp=2,4"),
+    ],
+)
+def test_what_a_sweep_varies(line: str, says: str, run_meshrt: Callable[..., Finished]) -> None:
+    code, out, err, _ = run_meshrt("sweep", *line.split())
+    assert (code, out) == (2, "") and says in err
+
+
+def test_an_option_that_run_has_itself(tmp_path: Path, run_meshrt: Callable[..., Finished]) -> None:
+    def run(name: str, *options: str) -> Finished:
+        program = tmp_path / f"own_{name}.py"
+        program.write_text(f"MESH = (2, 2)\ndef run(block, *, {name}: int = 3):\n    return {{'n': {name}}}\n")
+        return run_meshrt("run", str(program), *options)
+
+    for name in ("quiet", "form", "json", "mesh", "html", "on"):
+        code, _, err, _ = run(name)
+        assert code == 2 and f"option {name}: `meshrt run` has one of that name; choose another" in err
+        assert err.count("\n") == 1
+    for name in ("verbose", "size", "text"):  # what `run` can do without
+        code, out, err, _ = run(name, f"--{name}", "7", "-v")
+        assert (code, err) == (0, "") and "n: 7" in out
+
+
 def test_a_file_without_its_ending(tmp_path: Path, run_meshrt: Callable[..., Finished]) -> None:
     (tmp_path / "rowsum.py").write_text("")
     code, _, err, _ = run_meshrt("run", str(tmp_path / "rowsum"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import re
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Any
 import jsonschema
 import pytest
 from gpu_runs import new_gpus, run_gpus
+from lines import run_lines
 from make_docs import ROOT, texts
 from measure import end, run_report
 from mpi_jobs import Finished
@@ -22,6 +24,7 @@ from meshrt.mesh.collectives.allreduce import allreduce, pattern
 from meshrt.mesh.repeat import repeated
 from meshrt.models.catalogue import find_model
 from meshrt.program import load_program
+from meshrt.programs.results import RESULTS, inner
 from meshrt.ranks.alone import Alone
 from meshrt.ranks.board import Board
 from meshrt.report import print_table
@@ -43,11 +46,13 @@ def valid() -> Callable[[dict[str, Any]], None]:
 
 
 def complete(report: dict[str, Any]) -> None:
-    """`kinds` has every number of `measured` and of the phases, and nothing else."""
+    """`kinds` has every number of `measured` and of the phases, and nothing else; the result is explained."""
     want = {f"measured.{path}" for path in kinds.leaves(report["measured"])} | {"result", "host"}
     for phase in report["phases"]:
         want |= {f"phases.{phase['name']}.{path}" for path in kinds.leaves(phase)}
     assert set(report["kinds"]) == want
+    for key in report["result"]:
+        assert any(fnmatch.fnmatchcase(key, known) for known in RESULTS), f"{key}: a row in programs/results.py"
 
 
 def extrapolated(report: dict[str, Any]) -> set[str]:
@@ -236,12 +241,31 @@ def test_printed_tables_mark_what_was_not_counted(capsys: pytest.CaptureFixture[
     print_table(run_on_cores(comm, "llama", **IDS))
     rows = capsys.readouterr().out
     assert "\nvirtual time *" in rows and "\nHBM read  " in rows and "\ntensor engine *" in rows
-    print_table(run_on_arm(comm, "llama", **IDS))
+    print_table(run_on_arm(comm, "llama", **IDS), verbose=True)
     rows = capsys.readouterr().out
     assert "\nvirtual time *" in rows and "\nsmmla  " in rows and "\nregisters of 32" in rows and "\nDRAM  " in rows
     print_table(run_gpus(new_gpus(2), folder, "lowrank", **IDS))
     rows = capsys.readouterr().out
     assert "\nvirtual time *" in rows and "\nmemory traffic '" in rows and "\nreduce_sum, sent by a GPU  " in rows
+
+
+@pytest.mark.parametrize("machine", kinds.MACHINES)
+def test_inner_quantities_are_printed_if_they_are_asked_for(machine: str, tmp_path: Path) -> None:
+    """As docs/start.md says: of the result and of the table; as JSON and CSV all is there in any case."""
+    line = ["run", "llama-tiny", "--on", machine, "--layers", "1", "--max-new-tokens", "2", "--ignore-eos"]
+    ways = {"plain": line, "all": [*line, "-v"], "csv": [*line, "--format", "csv"], "md": [*line, "--format", "md"]}
+    told = run_lines(ways, tmp_path)
+    assert all((code, err) == (0, "") for code, _, err in told.values()), told
+    names = {
+        way: {re.split(r"  +|: | [|'*^~]", line.removeprefix("| "))[0] for line in out.splitlines()}
+        for way, (_, out, _) in told.items()
+    }
+    fields = {row.row for row in kinds.MACHINES[machine].values() if row.inner} | {"smmla", "fmla", "fmla_8h"}  # of *
+    more = {name for name in names["all"] - names["plain"] if name in inner() or name.split(" of ")[0] in fields}
+    assert "layers" in more and bool({name.split(" of ")[0] for name in more} & fields) == (machine != "mesh")
+    assert not more & names["md"]
+    assert told["plain"][1].endswith(f"\n{len(more)} more with -v; what each is: `meshrt explain NAME`\n")
+    assert told["csv"][1].startswith("field,unit,kind,") and "explain" not in told["all"][1]
 
 
 # ---- explained

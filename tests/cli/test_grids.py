@@ -61,14 +61,13 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {"report": str(folder / "report"), "other": str(folder / "other"), "csl": str(ROOT / "examples" / "csl")}
 
 
-def on_a_terminal(argv: list[str], columns: int, colour: bool) -> str:
-    """What a command says on a terminal of so many columns."""
+def on_a_terminal(argv: list[str], columns: int, colour: bool, errors: bool = False) -> str:
+    """What a command says on a terminal of so many columns, with its `errors` or without."""
     master, slave = pty.openpty()
     env = {key: value for key, value in child_environment().items() if key != "NO_COLOR"}
     env |= {"COLUMNS": str(columns), "TERM": "xterm", **({} if colour else {"NO_COLOR": "1"})}
-    with subprocess.Popen(
-        [sys.executable, "-m", "meshrt", *argv], stdout=slave, stderr=subprocess.PIPE, env=env, stdin=subprocess.DEVNULL
-    ) as process:
+    streams = {"stdin": subprocess.DEVNULL, "stdout": slave, "stderr": slave if errors else subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-m", "meshrt", *argv], **streams, env=env) as process:
         os.close(slave)
         told = b""
         while True:
@@ -105,6 +104,18 @@ def test_a_table_is_whole_on_any_terminal(
     told = re.sub(r"\033\[\d*m", "", told)
     assert numbers(whole) - numbers(told) == set()
     assert "\N{HORIZONTAL ELLIPSIS}" not in told
+
+
+@pytest.mark.parametrize("columns", [60, 200])
+def test_a_long_message_is_wrapped_on_a_terminal_and_a_line_elsewhere(
+    columns: int, run_meshrt: Callable[..., Finished]
+) -> None:
+    argv = ["run", "gemm", "--m", "10000000"]
+    code, _, line, _ = run_meshrt(*argv)
+    told = on_a_terminal(argv, columns, colour=False, errors=True)
+    assert code == 3 and line.count("\n") == 1 and all(part in line for part in ("160000000", "49152", "larger --mesh"))
+    assert max(map(len, told.splitlines())) <= columns
+    assert told.split() == line.replace("; does not fit", " does not fit").split()
 
 
 @pytest.mark.sample(8)

@@ -35,6 +35,11 @@ FILES = {
     "    t = block.tiles('t', (256,), 'f')\n    t[...] = 1\n"
     "    with spreads(block) as (along_x, _):\n        start_allgather(block, along_x, t)\n",
     "empty.py": "def run(block, *, size: int = 0):\n    return {'s': float(block.tiles('t', (size,), 'f').sum())}\n",
+    "number.py": "def run(block):\n    block.tiles('t', 8, 'f')\n    return {}\n",
+    "stage.py": f"{LINES}import numpy as np\nfrom meshrt.mesh.wires.software import stage\ndef run(block):\n"
+    "    with installed(block.tables, 'x', chain(block.mesh.width)) as way:\n"
+    "        stage(block, way, 1, np.ones(3, bool))\n    return {}\n",
+    "quiet.py": "def run(block, *, quiet: bool = False):\n    return {}\n",
     "story.txt": "Once upon a time\n",
     "some.gguf": "GGUF",
 }

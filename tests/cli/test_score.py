@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from mpi_jobs import Finished
 
-from meshrt import scoring
+from meshrt import scoredtext
 
 HALO = str(Path(__file__).parents[2] / "examples" / "halo.py")
 BEGIN = '''"""A sum along x."""
@@ -25,7 +25,11 @@ def run(block, *, size: int = 8):
     with ktree(block, "x") as tree:
         total = allreduce(block, tree, own, np.add)
 '''
-HONEST = BEGIN + '    return {"max_abs_error": float(abs(total - block.mesh.width).max())}\n'
+HONEST = (
+    BEGIN.replace("size: int", "size: 'int'")
+    + "    def mean(x: 'np.ndarray') -> 'np.floating':\n        return np.linalg.norm(x.mean())\n"
+    + '    return {"max_abs_error": float(abs(total - block.mesh.width).max())}\n'
+)
 CHEATS = {
     "is an array of all cores that is charged to none": BEGIN.replace(
         'block.tiles("own", (size,), np.float32)', "np.ones((*block.lead, size), np.float32)"
@@ -37,7 +41,8 @@ CHEATS = {
         "    own[...] = 1\n", "    own[...] = 1\n    gather(block, own.reshape(4, 4, 1, 1, 1, size), (4, 32))\n"
     ) + "    return {}\n",
     "line 13: uses .clock": BEGIN + "    block.clock.state[...] = 0\n    return {}\n",
-    "line 13: uses .counters": BEGIN + "    block.ledger.counters.hops = 0\n    return {}\n",
+    "line 13: sets .hops": BEGIN + "    block.ledger.counters.hops = 0\n    return {}\n",
+    "line 13: uses .counters": BEGIN + "    counted = block.ledger.counters\n    return {}\n",
     "line 13: uses setattr": BEGIN + "    setattr(block, 'clock', None)\n    return {}\n",
     "line 13: uses .__dict__": BEGIN + "    block.__dict__.clear()\n    return {}\n",
     "line 1: imports gc": "import gc\n" + BEGIN + "    return {}\n",
@@ -47,6 +52,32 @@ CHEATS = {
     "work of -12000 cycles": BEGIN + "    block.scalar(divisions=-200)\n    return {}\n",
     "work of nan cycles": BEGIN + "    block.step(float('nan'))\n    return {}\n",
     "work of -5 multiply-accumulates": BEGIN + "    block.work(np.int64(-5))\n    return {}\n",
+    # what a program that searches might come upon
+    "line 1: imports meshrt.scoring": "import meshrt.scoring\nmeshrt.scoring.check_text = print\n" + BEGIN
+    + "    return {}\n",
+    "line 1: imports sys from contextlib": "from contextlib import sys\n" + BEGIN + "    return {}\n",
+    "line 2: uses contextlib.sys": "import contextlib\nLOADED = contextlib.sys.modules\n" + BEGIN + "    return {}\n",
+    "line 2: hands the module m on": "import contextlib as m\nM = m\n" + BEGIN + "    return {}\n",
+    "line 1: imports heads from meshrt.mesh.wires.fabric": "from meshrt.mesh.wires.fabric import heads\n" + BEGIN
+    + "    return {}\n",
+    "line 2: uses meshrt.emulate": "import meshrt.mesh.block\nE = meshrt.emulate\n" + BEGIN + "    return {}\n",
+    "line 1: imports * from meshrt.mesh.block": "from meshrt.mesh.block import *\n" + BEGIN + "    return {}\n",
+    "line 1: imports threading": "import threading\n" + BEGIN + "    return {}\n",
+    "line 13: sets .matmul": BEGIN + "    block.matmul = np.matmul\n    return {}\n",
+    "line 1: imports update_wrapper": "from functools import update_wrapper\n" + BEGIN + "    return {}\n",
+    "line 14: takes object apart": BEGIN
+    + "    match block:\n        case object(clock=c):\n            c.state[...] = 0\n    return {}\n",
+    "line 1: imports replace from dataclasses": "from dataclasses import replace\n" + BEGIN + "    return {}\n",
+    "line 13: uses .ctypes": BEGIN + "    np.ctypeslib.ctypes.memset(own.ctypes.data, 0, 8)\n    return {}\n",
+    "line 13: uses .as_strided": BEGIN + "    np.lib.stride_tricks.as_strided(own, (9,))[...] = 0\n    return {}\n",
+    "line 13: uses .load": BEGIN + "    np.load('answer.npy')\n    return {}\n",
+    "line 13: uses .runstring": BEGIN + "    np.testing.runstring('1', {})\n    return {}\n",
+    "line 13: uses __import__": BEGIN + "    def f(x: \"__import__('sys')\") -> None:\n        pass\n    return {}\n",
+    "sends with stream": BEGIN + "    print(dict(stream=True))\n    return {}\n",
+    "'KEPT', float64 [4, 4, 2], is an array": "KEPT = {}\n" + BEGIN.replace(
+        "    own[...] = 1\n", "    own[...] = 1\n    KEPT['x'] = [[np.ones((*block.lead, 2))]]\n"
+    ) + "    return {}\n",
+    "core memory of -5000 bytes": BEGIN + "    block.memory.take('less', -5000)\n    return {}\n",
     "a wrong result has no score": BEGIN + '    return {"max_abs_error": 0.5}\n',
 }  # fmt: skip
 
@@ -79,6 +110,17 @@ def test_what_takes_time_only_may_be_said(run_meshrt: Callable[..., Finished], t
     assert "a stage of -1 additions" in scores[-1]["refused"]
 
 
+def test_what_a_program_prints_is_not_the_score(run_meshrt: Callable[..., Finished], tmp_path: Path) -> None:
+    path = tmp_path / "prints.py"
+    fake = '{"ok": true, "score": 1.0}'
+    path.write_text(
+        BEGIN.replace("import numpy", f"print('{fake}')\nimport numpy") + f"    print('{fake}')\n    return {{}}\n"
+    )
+    finished = run_meshrt("score", str(path), "--mesh", "4x4")
+    assert finished.stdout.count("\n") == 1 and json.loads(finished.stdout)["score"] > 1
+    assert finished.stderr.count(fake) == 2
+
+
 @pytest.mark.parametrize("said", CHEATS)
 def test_what_cheats_is_refused(said: str, run_meshrt: Callable[..., Finished], tmp_path: Path) -> None:
     path = tmp_path / "cheat.py"
@@ -91,7 +133,7 @@ def test_what_cheats_is_refused(said: str, run_meshrt: Callable[..., Finished], 
 
 def test_the_page_names_what_may_be_imported() -> None:
     page = (Path(__file__).parents[2] / "docs" / "start.md").read_text().partition("`score` refuses")[2]
-    for module in scoring.MODULES:
+    for module in scoredtext.MODULES:
         name = module.removeprefix("meshrt.").removeprefix("mesh.")
         assert name == module or f"`{name}`" in page, module
 

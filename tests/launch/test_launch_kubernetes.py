@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -161,3 +162,20 @@ def test_the_image_has_what_the_job_takes_for_granted() -> None:
     assert f"'HostKey {job['spec']['sshAuthMountPath']}/id_rsa'" in DOCKERFILE
     assert f"> {worker['command'][-1]}" in DOCKERFILE
     assert "[mpich]" in DOCKERFILE and job["spec"]["mpiImplementation"] == "MPICH"
+
+
+def test_the_image_takes_what_the_checkout_has() -> None:
+    """No image is built here: of what a builder would stumble over, that which can be told without one."""
+    root = Path(__file__).parents[2]
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    steps = re.findall(r"^([A-Z]+) (.*)$", re.sub(r"\\\n\s*", "", DOCKERFILE), re.M)
+    assert [name for name, _ in steps] == ["FROM", "RUN", "RUN", "COPY", "RUN", "USER", "WORKDIR"]
+    for _, words in (step for step in steps if step[0] == "COPY"):
+        *sources, target = words.split()
+        assert all((root / source).exists() for source in sources)
+        assert f"pip install --no-cache-dir '{target}[mpich]' && rm -rf {target}" in dict(steps[4:5])["RUN"]
+    assert "mpich" in project["optional-dependencies"]
+    least, image = project["requires-python"], re.match(r"python:3\.(\d+)-", dict(steps)["FROM"])
+    assert image and int(image[1]) >= int(least.removeprefix(">=3."))
+    page = (root / "docs" / "launch.md").read_text()
+    assert "docker build -f launch/Dockerfile -t" in DOCKERFILE and "docker build -f launch/Dockerfile -t" in page

@@ -16,6 +16,7 @@ from tiers import examples
 
 from meshrt.errors import RouteError
 from meshrt.mesh.block import Block
+from meshrt.mesh.clock import TIME
 from meshrt.mesh.device import Device
 from meshrt.mesh.mesh import EAST, NORTH, RAMP, SOUTH, WEST
 from meshrt.mesh.repeat import repeated
@@ -65,6 +66,20 @@ def test_a_path_with_turns_delivers_at_its_end(comm):
     assert (report["messages"], report["hops"], report["max_hops"], report["stages"]) == (1, hops, hops, 0)
     assert report["link_bytes"] == {"total": hops * 12, "max": 12}
     assert report["route_entries"]["max"] == 1
+
+
+@pytest.mark.mpi(ranks=RANKS)
+def test_software_of_a_path_is_at_the_cores_that_are_named(comm):
+    """Of channels of paths a position is a core y * W + x of the mesh, on whatever ranks its block lies."""
+    block = new_block(comm, MESH, "wse2")
+    cores = np.zeros(MESH[0] * MESH[1], bool)
+    cores[[4 * 7 + 6, 2 * 7 + 3]] = True
+    with installed_paths(block.tables, [SNAKE]) as channel:
+        software.stage(block, channel, 5, cores)
+        busy = whole(block, (block.clock.state[TIME] > 0)[..., None].astype(np.float32))
+    assert np.array_equal(busy[..., 0] == 1, cores.reshape(5, 7))
+    report = measured(block)
+    assert (report["stages"], report["adds"]) == (2, 10)
 
 
 @pytest.mark.mpi(ranks=RANKS)

@@ -121,7 +121,7 @@ def test_only_entries_that_there_are_can_be_changed(core: tuple[int, int], colou
 
 MISTAKEN = """
 import numpy as np
-from meshrt.mesh.wires import fabric
+from meshrt.mesh.wires import fabric, software
 from meshrt.mesh.wires.routes import Path, Route
 from meshrt.mesh.wires.tables import installed, installed_paths
 
@@ -135,6 +135,14 @@ def run(block, *, mistake: str = ""):
     axis, route = ("z" if mistake == "axis" else "x"), Route(0, (4 if mistake == "route" else 3,))
     with installed(block.tables, axis, [route]) as channel:
         fabric.transfer(block, channel, t[0] if mistake == "tiles" else t)
+        if mistake == "stage":
+            software.stage(block, channel, 1, np.ones(3, bool))
+        if mistake == "every":
+            software.run(block, channel, 1, None)
+    if mistake == "number":
+        block.tiles("x", 8, np.float32)
+    if mistake == "kind":
+        block.tiles("x", (8,), "floot32")
     if mistake == "path":
         with installed_paths(block.tables, [Path(((3, 0), (4, 0)))]) as channel:
             fabric.transfer(block, channel, t)
@@ -149,6 +157,13 @@ def run(block, *, mistake: str = ""):
         ("route", "a route from core 0 to [4]"),
         ("tiles", "tiles of shape [4, 8]"),
         ("path", "a path goes over core (4, 0)"),
+        ("stage", "`positions` is bool [3]: an array of 4 bools over the whole mesh is wanted"),
+        ("every", "`positions` is None: an array of 4 bools"),
+        (
+            "number",
+            "'x' is to have tiles of 8, <class 'numpy.float32'>: a shape is a tuple of whole numbers, such as (8,)",
+        ),
+        ("kind", "'x' is to have tiles of (8,), 'floot32': a shape is a tuple"),
     ],
 )
 def test_a_users_mistake_is_one_line_and_exit_code_2(mistake: str, text: str, run_meshrt: Any, tmp_path: Any) -> None:

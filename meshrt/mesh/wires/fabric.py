@@ -18,7 +18,7 @@ from meshrt.mesh.wires import heads, order, ramps, tally
 from meshrt.mesh.wires.heads import Passage, Waiting
 from meshrt.mesh.wires.lane import Lane, MessageBuffer, lane_of
 from meshrt.mesh.wires.lines import View
-from meshrt.mesh.wires.planning import is_crossed, scheduled
+from meshrt.mesh.wires.planning import check_chosen, is_crossed, scheduled
 from meshrt.mesh.wires.replay import Arrival, Look, can_be_at_once, replay
 from meshrt.mesh.wires.schedule import Schedule
 from meshrt.mesh.wires.software import streaming_cycles
@@ -65,8 +65,8 @@ def send(
     """
     block.check_lead(tiles)
     if block.audit is not None:
-        across = 1 if channel.axis is None else block.mesh.length("y" if channel.axis == "x" else "x")
-        block.audit.checks(tiles, out, {"positions": (positions, channel.length), "lines": (lines, across)})
+        block.audit.fits(tiles, out)
+        check_chosen(block, channel, positions, lines)
     if out is None:
         out = np.full_like(tiles, np.nan if tiles.dtype.kind not in "iu" else np.iinfo(tiles.dtype).max)
         block.memory.keep("tile that came in", out)
@@ -272,6 +272,7 @@ def _wait(block: Cores, arrival: Arrival, late: np.ndarray) -> None:
 def receive_at(block: Cores, channel: Channel, flight: Flight, positions: np.ndarray) -> None:
     """Only the cores at these positions (bool) of the channel's lines wait for the packets; the others do so later."""
     assert channel.axis is not None
+    check_chosen(block, channel, positions, None, "positions")
     low = block.mesh.offset(channel.axis)
     heads.resolve(block)
     for arrival in flight.arrivals:

@@ -88,19 +88,27 @@ def chosen_cores(block: Cores, channel: Channel, positions: np.ndarray, lines: n
     return chosen
 
 
+def check_chosen(
+    block: Cores, channel: Channel, positions: np.ndarray | None, lines: np.ndarray | None, needed: str = ""
+) -> None:
+    """In one's own program: UsageError where positions or lines are none of the channel's, or there is none needed."""
+    if block.audit is not None:
+        across = 1 if channel.axis is None else block.mesh.length("y" if channel.axis == "x" else "x")
+        block.audit.chooses({"positions": (positions, channel.length), "lines": (lines, across)}, needed)
+
+
 def chosen_lines(
     block: Cores, channel: Channel, positions: np.ndarray, lines: np.ndarray | None
 ) -> tuple[tuple[View, ...], np.ndarray]:
     """The views in which these positions of the channel's lines are here, and where in them."""
     check_installed(channel)
-    whole = channel.axis is None
-    low, length = (
-        (0, len(positions))
-        if channel.axis is None
-        else (block.mesh.offset(channel.axis), block.mesh.block_length(channel.axis))
-    )
-    at = np.flatnonzero(positions[low : low + length])
-    return _views(block, channel, lines, whole) if len(at) else (), at
+    mesh, axis = block.mesh, channel.axis
+    if axis is None:  # cores y * W + x of the mesh
+        rows, columns = slice(mesh.y0, mesh.y0 + mesh.block_height), slice(mesh.x0, mesh.x0 + mesh.block_width)
+        at = np.flatnonzero(positions.reshape(mesh.height, mesh.width)[rows, columns])
+    else:
+        at = np.flatnonzero(positions[mesh.offset(axis) : mesh.offset(axis) + mesh.block_length(axis)])
+    return _views(block, channel, lines, axis is None) if len(at) else (), at
 
 
 def _views(block: Cores, channel: Channel, lines: np.ndarray | None, whole_block: bool) -> tuple[View, ...]:

@@ -8,7 +8,7 @@ from meshrt.errors import UsageError
 from meshrt.mesh.cores import Cores
 from meshrt.mesh.device import VECTOR_OPERANDS
 from meshrt.mesh.wires import tally
-from meshrt.mesh.wires.planning import chosen_cores
+from meshrt.mesh.wires.planning import check_chosen, chosen_cores
 from meshrt.mesh.wires.tables import Channel
 
 
@@ -19,10 +19,11 @@ def stage(
     """Software at these positions of the channel's lines touches a packet: relays it, or adds so many numbers.
 
     With `stream` they are added as they come (`tail` has the time), to numbers of the core's own; else in memory.
-    UsageError for fewer than 0.
+    UsageError for fewer than 0, and in one's own program where `positions` or `lines` do not fit.
     """
     if operations < 0:
         raise UsageError(f"a stage of {operations} additions: what a core does is no less than 0")
+    check_chosen(block, channel, positions, lines, "positions")
     if not block.timed:
         return
     chosen = chosen_cores(block, channel, positions, lines)
@@ -54,6 +55,7 @@ def run(block: Cores, channel: Channel, cycles: float, positions: np.ndarray, li
     """The cores at these positions of the channel's lines are busy for so long. UsageError for less than 0."""
     if not cycles >= 0:  # nor what is no number
         raise UsageError(f"software of {cycles:g} cycles: what a core does takes no less than 0")
+    check_chosen(block, channel, positions, lines, "positions")
     if cycles and block.timed:
         chosen = chosen_cores(block, channel, positions, lines)
         chosen.spend(block, cycles, 0)
