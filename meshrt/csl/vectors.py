@@ -103,6 +103,22 @@ def offsets(extents: tuple[int, ...], strides: tuple[int, ...]) -> Any:
     return total.ravel()
 
 
+@lru_cache(maxsize=4096)
+def apart(extents: tuple[int, ...], strides: tuple[int, ...]) -> int:
+    """So many elements on end, from each multiple of it on, lie at places of their own: the last axes, as far as each
+    steps over all that shorter steps reach."""
+    for first in range(len(extents)):
+        reach, count = 0, 1
+        for stride, extent in sorted((abs(one), e) for one, e in zip(strides[first:], extents[first:], strict=True)):
+            if extent > 1 and stride <= reach:
+                break
+            reach += stride * (extent - 1)
+            count *= extent
+        else:
+            return max(1, count)
+    return 1
+
+
 def indexed(one: Any, index: Any) -> Any:
     """An operand where an operation has .index: its beginning, or its wavelets' upper bits."""
     if isinstance(one, Mem) and one.index_offset:

@@ -118,6 +118,30 @@ def test_two_axes(tmp_path: Path) -> None:
     assert one(tmp_path, "i16", 7, body, before) == [0, 3, 1, 4, 2, 5, 5]
 
 
+@pytest.mark.parametrize("place", ["k", "i", "i + k", "2 * i + 3 * k", "j"])
+def test_sums_over_axes(tmp_path: Path, place: str) -> None:
+    """A vector that comes to its places again adds to what it stored there, element by element, as 25-pt-stencil of
+    csl-examples sums its neighbours."""
+    body = """
+      for (@range(i16, 24)) |i| { grid[i] = 0.1 * @as(f16, i + 1); }
+      @faddh(sums, sums, grid_dsd);
+      @fmach(sums, grid_dsd, sums, 0.5);
+    """
+    before = f"""
+      var grid: [24]f16;
+      const grid_dsd = @get_dsd(mem4d_dsd, .{{ .tensor_access = |i, j, k|{{2, 3, 4}} -> grid[12 * i + 4 * j + k] }});
+      const sums = @get_dsd(mem4d_dsd, .{{ .tensor_access = |i, j, k|{{2, 3, 4}} -> out[{place}] }});
+    """
+    grid = (np.float16(0.1) * np.arange(1, 25).astype(np.float16)).reshape(2, 3, 4)
+    want = np.zeros(12, np.float16)
+    for i, j, k in np.ndindex(2, 3, 4):
+        want[eval(place, {"i": i, "j": j, "k": k})] += grid[i, j, k]
+    for i, j, k in np.ndindex(2, 3, 4):
+        at = eval(place, {"i": i, "j": j, "k": k})
+        want[at] = np.float32(grid[i, j, k]) + np.float32(want[at]) * np.float32(0.5)
+    assert one(tmp_path, "f16", 12, body, before) == want.tolist()
+
+
 def test_a_running_result(tmp_path: Path) -> None:
     """One number, by a pointer, and one before the vector: a sum, a largest, a dot product, each step rounded."""
     body = """
