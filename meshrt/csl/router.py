@@ -1,4 +1,4 @@
-"""Routers: by colour, which ports wavelets come in by and leave by; switches that turn, filters."""
+"""Routers: by colour, which ports wavelets come in by and leave by; switches that turn."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from meshrt.csl.errors import ColorLimit, CslError
+from meshrt.csl.filters import Counter, Range, filter_of
 
 COLORS = 24  # that routers have: higher numbers are of tasks
 RAMP, EAST, NORTH, WEST, SOUTH = range(5)
@@ -24,7 +25,7 @@ class Route:
     at: int = 0
     ring: bool = False
     pop: str = "no_pop"  # when a router takes its command off a control wavelet
-    filter: Any = None
+    filter: Range | Counter | None = None
     swap_x: bool = False
     swap_y: bool = False
     place: Any = None
@@ -128,16 +129,5 @@ def route(config: dict[str, Any], place: Any) -> Route:
         found.ring = "ring_mode" in switches and bool(switches["ring_mode"].value)
     found.changes = found.torn = "teardown" in config and bool(config["teardown"].value)
     if "filter" in config:
-        found.filter = config["filter"].value
-        if "kind" not in found.filter or "range" not in found.filter["kind"].value:
-            raise CslError(
-                f"{place}: a filter of this kind is not in the part of CSL that is here: there are range filters"
-            )
+        found.filter = filter_of(config["filter"].value, place)
     return found
-
-
-def keeps(one: Route, raw: int) -> bool:
-    """Does a filter let this wavelet to the core?"""
-    if one.filter is None:
-        return True
-    return bool(int(one.filter["min_idx"].value) <= raw >> 16 <= int(one.filter["max_idx"].value))

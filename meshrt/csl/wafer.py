@@ -23,7 +23,7 @@ from meshrt.csl.image import CORE_BYTES, Image
 from meshrt.csl.paths import Path, walk
 from meshrt.csl.pending import Pending
 from meshrt.csl.room import START, Room
-from meshrt.csl.router import ACROSS, RAMP, STEPS, Route, keeps, route
+from meshrt.csl.router import ACROSS, RAMP, STEPS, Route, route
 from meshrt.csl.scope import Scope
 from meshrt.csl.stuck import TOLD, deadlock, told
 from meshrt.csl.trains import NO_CHAIN, Chain, Train
@@ -218,7 +218,7 @@ class Wafer:
         for end, hops, there in path.cores:
             kept, entry = data, self.routes[end.x, end.y, there]
             if entry.filter is not None:
-                kept = data[[keeps(entry, int(one)) for one in data]]
+                kept = data[[entry.filter.passes(int(one)) for one in data]]
             if len(kept):
                 came = Chain(chain.hops + hops, chain.stages + 1)
                 train = Train(head + COSTS.ramp + hops * COSTS.hop, gap, kept, False, came)
@@ -242,7 +242,7 @@ class Wafer:
                     dx, dy = STEPS[out]
                     swaps = (entry.swap_x and dx) or (entry.swap_y and dy)
                     ahead.append((x + dx, y + dy, ACROSS[out], hops + 1, color ^ 1 if swaps else color, onward))
-                elif not silent:
+                elif not silent and (entry.filter is None or entry.filter.passes(raw, control=True)):
                     word = np.array([raw], np.uint32)
                     came = Chain(chain.hops + hops, chain.stages + 1)
                     train = Train(head + COSTS.ramp + hops * COSTS.hop, 0.0, word, True, came)

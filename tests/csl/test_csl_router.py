@@ -101,6 +101,44 @@ def test_names_and_order_mean_nothing_to_routers(tmp_path: Path) -> None:
     assert [core.t for core in first.cores.values()] != [core.t for core in third.cores.values()]
 
 
+BRICKS = """
+const c = @get_color(5);
+const out_q = @get_output_queue(2); const in_q = @get_input_queue(3);
+var all: [36]u32; var out: [6]u32; var out_ptr: [*]u32 = &out;
+const all_dsd = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{6 * (width - 1)} -> all[i] });
+const out_dsd = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{6} -> out[i] });
+const to = @get_dsd(fabout_dsd, .{ .fabric_color = c, .extent = 6 * (width - 1), .output_queue = out_q });
+const from = @get_dsd(fabin_dsd, .{ .fabric_color = c, .extent = 6, .input_queue = in_q });
+fn main() void {
+  for (@range(i16, 36)) |i| { all[i] = @as(u32, i); }
+  if (column == 0) { @mov32(to, all_dsd); } else { @mov32(out_dsd, from); }
+  sys.unblock_cmd_stream();
+}
+comptime {
+  @initialize_queue(in_q, .{ .color = c }); @initialize_queue(out_q, .{ .color = c });
+  @export_symbol(out_ptr, "out"); @export_symbol(main);
+}
+"""
+
+
+@pytest.mark.parametrize("width", [2, 4, 7])
+def test_counter_filters(tmp_path: Path, width: int) -> None:
+    """One core sends all their bricks of three to a row, twice; each takes its own, as in fft-1d-2d of csl-examples."""
+    routes = """
+      const tx = if (x == width - 1) .{ RAMP } else .{ RAMP, EAST };
+      if (x == 0) { @set_color_config(x, 0, @get_color(5), .{ .routes = .{ .rx = .{RAMP}, .tx = .{EAST} } }); }
+      else { @set_color_config(x, 0, @get_color(5), .{
+        .routes = .{ .rx = .{WEST}, .tx = tx },
+        .filter = .{ .kind = .{ .counter = true }, .count_data = true, .limit1 = 3 * (width - 1) - 1,
+          .max_counter = 2, .init_counter = (width - x) % (width - 1) * 3 },
+      }); }
+    """
+    shown, wafer = run(tmp_path, BRICKS, width=width, routes=routes)
+    whole = 3 * (width - 1)
+    assert shown[1:] == [[at + 3 * x + i for at in (0, whole) for i in range(3)] for x in range(width - 1)]
+    assert wafer.machine is None and wafer.counters.wavelets == 2 * whole
+
+
 def test_commands() -> None:
     """Wavelets as comments in published programs have them, and the command that each of eight routers finds."""
     silent = commands.SILENT
