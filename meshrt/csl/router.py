@@ -53,9 +53,37 @@ class Route:
         del self.positions[1:]
         self.at = 0
 
-    def add_position(self, rx: int) -> None:
-        """A second one, which sends where the first does."""
-        self.positions[1:2] = [(frozenset([rx]), self.positions[0][1])]
+    def set_position(self, number: int, way: str, sides: frozenset[int]) -> None:
+        """Where a switch position receives from, or sends to; the other as in the one before. ValueError."""
+        if number > len(self.positions):
+            raise ValueError(f"position {number} is set and there is no position {number - 1}")
+        rx, tx = self.positions[min(number, len(self.positions) - 1)]
+        self.positions[number : number + 1] = [(sides, tx) if way == "rx" else (rx, sides)]
+
+    def take_position(self, number: Any) -> None:
+        """ValueError."""
+        if not 0 <= int(number) < len(self.positions):
+            raise ValueError(f"position {int(number)} is taken up: there are 0 to {len(self.positions) - 1}")
+        self.at = int(number)
+
+    def set_pop(self, mode: str) -> None:
+        self.pop = mode
+
+    def set_direction(self, way: str, side: int) -> None:
+        self._direct(way, self._sides(way) | {side})
+
+    def clear_direction(self, way: str, side: int) -> None:
+        self._direct(way, self._sides(way) - {side})
+
+    def toggle_direction(self, way: str, side: int) -> None:
+        self._direct(way, self._sides(way) ^ {side})
+
+    def _sides(self, way: str) -> frozenset[int]:
+        return self.positions[0][way == "tx"]
+
+    def _direct(self, way: str, sides: frozenset[int]) -> None:
+        rx, tx = self.positions[0]
+        self.positions[0] = (sides, tx) if way == "rx" else (rx, sides)
 
     def leave_teardown(self) -> None:
         self.torn = False

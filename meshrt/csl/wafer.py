@@ -18,6 +18,7 @@ from meshrt.csl.core import Core
 from meshrt.csl.costs import COSTS
 from meshrt.csl.errors import CslError, Deadlock, NoRoute
 from meshrt.csl.expressions import type_of_node
+from meshrt.csl.filters import Counter
 from meshrt.csl.functions import function
 from meshrt.csl.image import CORE_BYTES, Image
 from meshrt.csl.paths import Path, walk
@@ -274,8 +275,18 @@ class Wafer:
             key, Route([(frozenset(), frozenset())], place=origin.place(core, origin.where()))
         )
         entry.changes = True
-        getattr(entry, change)(*what)
+        try:
+            getattr(entry, change)(*what)
+        except ValueError as error:
+            raise origin.failed(core, f"colour {int(color)}: {error}") from None
         self._forget(key)
+
+    def refilter(self, core: Core, field: str, number: Any, value: Any) -> None:
+        """A tile sets a counter filter of its own router, which has its colour's number. CslError."""
+        entry = self.routes.get((core.x, core.y, int(number)))
+        if entry is None or not isinstance(entry.filter, Counter):
+            raise origin.failed(core, f"colour {int(number)} has no counter filter here")
+        setattr(entry.filter, field, int(value))
 
     def set_route(self, core: Core, color: int, rx: frozenset[int], tx: frozenset[int]) -> None:
         """A library writes the first position of its core's entry."""
