@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,11 +10,15 @@ import numpy as np
 
 from meshrt.csl.errors import ColorLimit, CslError
 from meshrt.csl.filters import Counter, Range, filter_of
+from meshrt.errors import nearest
 
 COLORS = 24  # that routers have: higher numbers are of tasks
 RAMP, EAST, NORTH, WEST, SOUTH = range(5)
 NAMES = ("RAMP", "EAST", "NORTH", "WEST", "SOUTH")
 STEPS = {EAST: (1, 0), NORTH: (0, -1), WEST: (-1, 0), SOUTH: (0, 1)}
+FIELDS = ("routes", "switches", "filter", "teardown")
+SWITCHES = ("pos1", "pos2", "pos3", "current_switch_pos", "ring_mode", "pop_mode")
+POP_MODES = ("no_pop", "always_pop", "pop_on_advance", "pop_on_advance_nop")
 ACROSS = {EAST: WEST, WEST: EAST, NORTH: SOUTH, SOUTH: NORTH}
 
 
@@ -88,6 +93,12 @@ class Route:
     def leave_teardown(self) -> None:
         self.torn = False
 
+    def pops(self, command: str) -> bool:
+        """Does it take the command off the wavelet that brings it?"""
+        if self.pop == "pop_on_advance_nop" and command == "NOP":
+            return True
+        return self.pop == "always_pop" or (self.pop.startswith("pop_on_advance") and self.turns(command))
+
     def turns(self, command: str) -> bool:
         """Would it take up another position?"""
         if command == "SWITCH_ADV":
@@ -125,16 +136,20 @@ def ports(one: Any) -> frozenset[int]:
     return frozenset([int(value)])
 
 
+def _only(names: Iterable[str], known: Sequence[str], of: str, place: Any) -> None:
+    for name in names:
+        if name not in known:
+            there = nearest(name, known, f"there are .{', .'.join(known)}")
+            raise CslError(f"{place}: {of} has no .{name} in the part of CSL that is here (docs/csl.md): {there}")
+
+
 def route(config: dict[str, Any], place: Any) -> Route:
     """What @set_color_config says. CslError."""
-    for name in config:
-        if name not in ("routes", "switches", "filter", "teardown"):
-            raise CslError(
-                f"{place}: .{name} of a colour's routes is not in the part of CSL that is here (docs/csl.md)"
-            )
+    _only(config, FIELDS, "a colour's configuration", place)
     if "routes" not in config:
         raise CslError(f"{place}: a colour's configuration has no .routes")
     routes = config["routes"].value
+    _only(routes, ("rx", "tx", "color_swap_x", "color_swap_y"), "a colour's .routes", place)
     rx = ports(routes["rx"]) if "rx" in routes else frozenset[int]()
     tx = ports(routes["tx"]) if "tx" in routes else frozenset[int]()
     found = Route([(rx, tx)], place=place)
@@ -142,6 +157,7 @@ def route(config: dict[str, Any], place: Any) -> Route:
     found.swap_y = "color_swap_y" in routes and bool(routes["color_swap_y"].value)
     if "switches" in config:
         switches = config["switches"].value
+        _only(switches, SWITCHES, "a colour's .switches", place)
         for name in ("pos1", "pos2", "pos3"):
             if name not in switches or "invalid" in switches[name].value:
                 break
@@ -152,7 +168,13 @@ def route(config: dict[str, Any], place: Any) -> Route:
             found.positions.append((rx, tx))
         if "current_switch_pos" in switches:
             found.at = int(switches["current_switch_pos"].value)
+            if not 0 <= found.at < len(found.positions):
+                raise CslError(
+                    f"{place}: .current_switch_pos is {found.at}, and the last position before one that is not valid is"
+                    f" {len(found.positions) - 1}"
+                )
         for name in switches["pop_mode"].value if "pop_mode" in switches else ():
+            _only([name], POP_MODES, ".pop_mode", place)
             found.pop = name
         found.ring = "ring_mode" in switches and bool(switches["ring_mode"].value)
     found.changes = found.torn = "teardown" in config and bool(config["teardown"].value)

@@ -236,7 +236,7 @@ class Wafer:
             entry = self.routes[x, y, color]
             command, silent = commands.first(raw)
             onward = raw
-            if entry.pop == "always_pop" or (entry.pop == "pop_on_advance" and entry.turns(command)):
+            if entry.pops(command):
                 onward = commands.pop(raw)
             for out in sorted(entry.tx):
                 if out != RAMP:

@@ -74,6 +74,24 @@ def test_routes_that_are_missing(tmp_path: Path, routes: str, message: str) -> N
         run(tmp_path, SEND + END, width=2, routes=routes)
 
 
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        (".routes = .{ .rx = .{RAMP} }, .filtr = .{}", "configuration has no .filtr .*did you mean filter"),
+        (".routes = .{ .rx = .{RAMP}, .pop_mode = .{ .no_pop = true } }", ".routes has no .pop_mode"),
+        (".routes = .{ .rx = .{RAMP} }, .switches = .{ .pos4 = .{ .rx = EAST } }", ".switches has no .pos4"),
+        (".routes = .{ .rx = .{RAMP} }, .switches = .{ .pop_mode = .{ .pop_always = true } }",
+         ".pop_mode has no .pop_always"),
+        (".routes = .{ .rx = .{RAMP} }, .switches = .{ .pos1 = .{ .rx = EAST }, .current_switch_pos = 2 }",
+         ".current_switch_pos is 2, .* is 1"),
+    ],
+)  # fmt: skip
+def test_routes_that_say_what_is_not_there(said: str, message: str, tmp_path: Path) -> None:
+    routes = f"@set_color_config(x, 0, @get_color(5), .{{ {said} }});"
+    with pytest.raises(CslError, match=rf"layout\.csl:\d+: .*{message}"):
+        run(tmp_path, SEND + END, routes=routes)
+
+
 @pytest.mark.parametrize("color", [24, 31])
 def test_routers_have_24_colours(color: int, tmp_path: Path) -> None:
     """By the layout, and by the tile itself; a number above is a task's."""

@@ -24,6 +24,20 @@ def test_a_switch_turns_to_its_last_position_or_round(ring: bool) -> None:
         assert not entry.turns(command) and not entry.turn(command) and entry.at == 0
 
 
+def test_when_a_router_takes_a_command_off() -> None:
+    commands = ("NOP", "SWITCH_ADV", "SWITCH_RST")
+    first, last = Route(list(POSITIONS)), Route(list(POSITIONS), at=2)
+    for mode, popped in {
+        "no_pop": ((), ()),
+        "always_pop": (commands, commands),
+        "pop_on_advance": (["SWITCH_ADV"], ["SWITCH_RST"]),
+        "pop_on_advance_nop": (["NOP", "SWITCH_ADV"], ["NOP", "SWITCH_RST"]),
+    }.items():
+        for entry, expected in zip((first, last), popped, strict=True):
+            entry.set_pop(mode)
+            assert [one for one in commands if entry.pops(one)] == list(expected)
+
+
 def _filter(**fields: int) -> Range | Counter:
     kind = SimpleNamespace(value={fields.pop("kind"): SimpleNamespace(value=True)})
     return filter_of({"kind": kind, **{name: SimpleNamespace(value=one) for name, one in fields.items()}}, "here")
