@@ -168,12 +168,16 @@ def advance(core: Any, pending: Pending) -> bool:
         if isinstance(one, Fab):
             count = min(count, core.available(core.input_color(one)))
         elif isinstance(one, FifoName):
-            count = min(count, core.fifos[one.index].count)
+            held = core.fifos[one.index]
+            held.was_empty = held.was_empty or held.count < count
+            count = min(count, held.count)
     ready = count
     if count > 0 and isinstance(target, Fab):
         count = min(count, core.wafer.room(core, core.output_color(target), pending, count))
     elif isinstance(target, FifoName):
-        count = min(count, target.capacity - core.fifos[target.index].count)
+        held = core.fifos[target.index]
+        held.was_full = held.was_full or held.count + count > target.capacity
+        count = min(count, target.capacity - held.count)
     pending.stalled = count < ready
     if count <= 0:
         return False

@@ -169,6 +169,38 @@ def test_a_running_result(tmp_path: Path) -> None:
     assert shown[0][:3] == [total, a.max(), dot]
 
 
+@pytest.mark.parametrize(
+    ("said", "places"),
+    [
+        (".extent = .{5, 5}, .stride = .{1, -2}", [2 * i + j for i in range(5) for j in range(5)]),  # the page's
+        (".extent = .{3, 2, 2}, .stride = .{1, 2, -3}, .offset = 1",
+         [1 + 3 * i + 4 * j + k for i in range(2) for j in range(2) for k in range(3)]),
+        (".extent = .{3, 2}", [*range(6)]),
+        (".extent = .{4}, .stride = .{3}", [0, 3, 6, 9]),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("inner", [False, True])
+def test_strides_of_several_axes(said: str, places: list[int], inner: bool, tmp_path: Path) -> None:
+    """The innermost axis first, and each stride from where those within it have come to their end."""
+    said = f".base_address = &out, {said}"
+    kind = "mem4d_dsd" if len(places) > 4 else "mem1d_dsd"
+    before = f"const d = @get_dsd({kind}, .{{ {f'.tensor_access = .{{ {said} }}' if inner else said} }});"
+    want = np.bincount(places, minlength=20)
+    assert one(tmp_path, "u16", 20, "@add16(d, d, 1);", before) == want.tolist()
+
+
+@pytest.mark.parametrize(("kind", "operation", "at"), [("f32", "@fmovs", 2), ("f16", "@fmovh", 4)])
+def test_an_index_counts_words(kind: str, operation: str, at: int, tmp_path: Path) -> None:
+    """.index moves a vector by words of 16 bits, as sdklayout-05-gemv of csl-examples has it: 2 * index of f32."""
+    before = """
+      var far: u16 = 4;
+      const d = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{2} -> out[i], .wavelet_index_offset = true });
+    """
+    want = [0.0] * 8
+    want[at : at + 2] = [1.5, 1.5]
+    assert one(tmp_path, kind, 8, f"{operation}(d, 1.5, .{{ .index = far }});", before) == want
+
+
 def test_an_offset_of_a_vector(tmp_path: Path) -> None:
     """.offset counts elements from .base_address, known before the run or not."""
     body = """
