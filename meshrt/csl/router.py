@@ -13,6 +13,8 @@ from meshrt.csl.filters import Counter, Range, filter_of
 from meshrt.errors import nearest
 
 COLORS = 24  # that routers have: higher numbers are of tasks
+# Those that have switches on a WSE-3 (SDK documentation, builtins, switching); on a WSE-2 all have.
+SWITCHED = {"wse3": (*range(10), 12, 13, 16, 17, 20, 21)}
 RAMP, EAST, NORTH, WEST, SOUTH = range(5)
 NAMES = ("RAMP", "EAST", "NORTH", "WEST", "SOUTH")
 STEPS = {EAST: (1, 0), NORTH: (0, -1), WEST: (-1, 0), SOUTH: (0, 1)}
@@ -123,6 +125,15 @@ def check_color(color: int, place: Any) -> None:
         raise ColorLimit(
             f"{place}: colour {color} is given routes, a router has {COLORS}, 0 to {COLORS - 1}: routes that share no"
             " router may share a colour"
+        )
+
+
+def check_switch(color: int, entry: Route, arch: str) -> None:
+    """May a colour have more positions than one? ColorLimit."""
+    if len(entry.positions) > 1 and color not in SWITCHED.get(arch, range(COLORS)):
+        raise ColorLimit(
+            f"{entry.place}: colour {color} is given switch positions, which a WSE-3 has for colours"
+            f" {', '.join(map(str, SWITCHED[arch]))} alone"
         )
 
 

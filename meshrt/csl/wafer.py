@@ -24,7 +24,7 @@ from meshrt.csl.image import CORE_BYTES, Image
 from meshrt.csl.paths import Path, walk
 from meshrt.csl.pending import Pending
 from meshrt.csl.room import START, Room
-from meshrt.csl.router import ACROSS, RAMP, STEPS, Route, route
+from meshrt.csl.router import ACROSS, RAMP, STEPS, Route, check_switch, route
 from meshrt.csl.scope import Scope
 from meshrt.csl.stuck import TOLD, deadlock, told
 from meshrt.csl.trains import NO_CHAIN, Chain, Train
@@ -66,6 +66,8 @@ class Wafer:
                 self.routes[x, y, color] = (
                     Route(list(entry.positions), place=place, exact=True) if entry is config else entry
                 )
+        for (_, _, color), entry in self.routes.items():
+            check_switch(color, entry, program.arch)
         self.cores: dict[tuple[int, int], Core] = {}
         self.coded: dict[tuple[int, int], Any] = {}  # and those of other ranks
         self.numbered: dict[int, Core] = {}

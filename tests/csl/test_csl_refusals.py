@@ -110,6 +110,22 @@ def test_routers_have_24_colours(color: int, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(("color", "arch", "refused"), [(14, "wse3", True), (13, "wse3", False), (14, "wse2", False)])
+def test_a_wse3_has_switches_for_some_colours(color: int, arch: str, refused: bool, tmp_path: Path) -> None:
+    routes = f"""@set_color_config(x, 0, @get_color({color}), .{{ .routes = .{{ .rx = .{{RAMP}}, .tx = .{{EAST}} }},
+      .switches = .{{ .pos1 = .{{ .tx = WEST }} }} }});"""
+    body = "var out: i16 = 0; fn main() void { sys.unblock_cmd_stream(); }"
+    body += "comptime { @export_symbol(main); @export_symbol(out); }"
+    if not refused:
+        run(tmp_path, body, routes=routes, arch=arch)
+        return
+    with pytest.raises(
+        ColorLimit, match=r"layout\.csl:8: colour 14 is given switch positions, which a WSE-3 has"
+    ) as said:
+        run(tmp_path, body, routes=routes, arch=arch)
+    assert said.value.exit_code == 3
+
+
 def test_a_deadlock_is_named(tmp_path: Path) -> None:
     body = SEND.replace("column == 0", "column == 7")  # nobody sends
     with pytest.raises(
