@@ -224,6 +224,7 @@ def test_a_tile_sets_its_counter_filter(tmp_path: Path) -> None:
         ("tile.switch_config.set_rx_switch_pos2(c, EAST);", "colour 5: position 2 is set and there is no position 1"),
         ("tile.color_config.set_io_direction(c, .TX_UP);", "no member 'TX_UP'"),
         ("tile.switch_config.set_pop_mode(c, 1);", "set_pop_mode takes one of switch_config.pop_mode"),
+        ("tile.filters.set_counter(4);", "set_counter takes 2 arguments, here are 1"),
         ("tile.task_priority.set_task_priority(end);", "task_priority"),
     ],
 )

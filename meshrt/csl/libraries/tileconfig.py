@@ -27,40 +27,52 @@ POP_MODE = Enum((("NO_POP", 0), ("ALWAYS_POP", 1), ("POP_ON_ADVANCE", 2)))
 
 def library(program: Any, given: dict[str, Val], image: Any) -> Library:
     """<tile_config>."""
+    directions = {
+        f"{how}_io_direction": _of(f"{how}_io_direction", 2, _direction(f"{how}_direction"))
+        for how in ("set", "toggle", "clear")
+    }
     moved = {
-        f"set_{way}_switch_pos{number}": native("set_switch", _position(number, way))
+        f"set_{way}_switch_pos{number}": _of(f"set_{way}_switch_pos{number}", 2, _position(number, way))
         for way in ("rx", "tx")
         for number in (1, 2, 3)
     }
-    address = native("get_color_config_addr", _address)
+    filters = {"set_counter": "count", "set_max_counter": "most", "set_active_limit": "limit"}
+    invalid = "set_invalid_for_all_switch_positions"
+    address = _of("get_color_config_addr", 1, _address)
     parts = {
         "color_config": {
             "fabric_io": Val(TYPE, FABRIC_IO),
             "get_color_config_addr": address,
-            "reset_routes": native("reset_routes", _reset_routes),
-            "set_io_direction": native("set_io_direction", _direction("set_direction")),
-            "toggle_io_direction": native("toggle_io_direction", _direction("toggle_direction")),
-            "clear_io_direction": native("clear_io_direction", _direction("clear_direction")),
+            "reset_routes": _of("reset_routes", 2, _reset_routes),
+            **directions,
         },
         "switch_config": {
             "pop_mode": Val(TYPE, POP_MODE),
             "get_color_config_addr": address,
-            "clear_current_position": native("clear_current_position", _change("clear_position")),
-            "set_current_switch_position": native("set_current_switch_position", _change("take_position")),
-            "set_invalid_for_all_switch_positions": native("set_invalid_for_all", _change("drop_positions")),
-            "set_pop_mode": native("set_pop_mode", _pop_mode),
+            "clear_current_position": _of("clear_current_position", 1, _change("clear_position")),
+            "set_current_switch_position": _of("set_current_switch_position", 2, _change("take_position")),
+            invalid: _of(invalid, 1, _change("drop_positions")),
+            "set_pop_mode": _of("set_pop_mode", 2, _pop_mode),
             **moved,
         },
-        "filters": {
-            "set_counter": native("set_counter", _filter("count")),
-            "set_max_counter": native("set_max_counter", _filter("most")),
-            "set_active_limit": native("set_active_limit", _filter("limit")),
-        },
-        "teardown": {"exit": native("exit", _change("leave_teardown"))},
-    }  # fmt: skip
+        "filters": {name: _of(name, 2, _filter(field)) for name, field in filters.items()},
+        "teardown": {"exit": _of("exit", 1, _change("leave_teardown"))},
+    }
     return Library("<tile_config>", {
         name: Val(MODULE, Library(f"<tile_config>.{name}", members)) for name, members in parts.items()
     })  # fmt: skip
+
+
+def _of(name: str, count: int, call: Any) -> Val:
+    """A function of so many arguments."""
+
+    def counted(scope: Scope, arguments: list[Val], line: int) -> Val:
+        if len(arguments) != count:
+            raise scope.wrong(line, f"{name} takes {count} arguments, here are {len(arguments)}")
+        found: Val = call(scope, arguments, line)
+        return found
+
+    return native(name, counted)
 
 
 def _address(scope: Scope, arguments: list[Val], line: int) -> Val:
