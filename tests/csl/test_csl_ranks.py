@@ -105,8 +105,10 @@ def test_what_is_at_once_so_everywhere_is_one_ranks(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_deadlock_is_told_as_on_one_rank(tmp_path: Path) -> None:
-    """Core 1 takes the 40 numbers that come, and waits for 40 more."""
-    body = WAVELETS.replace("@fadds(dy, from, dx);", "@fadds(dy, from, dx); @fadds(dy, from, dx);")
+    """Core 1 takes the 40 numbers that come, and waits for 8 more."""
+    last = "@fadds(dz, dz, @set_dsd_length(from, 32));"
+    body = WAVELETS.replace(last, f"{last} @fadds(dy, from, dx);")
+    assert body != WAVELETS
     layout = write(tmp_path, body + END, ROUTES)
     with pytest.raises(Deadlock) as alone:
         run(layout, "width:2", "wse3", ("main",), (), None)
