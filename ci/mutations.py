@@ -477,8 +477,12 @@ TABLE: dict[str, list[tuple[str, str, str] | tuple[str, str, str, bool]]] = {
     ],
     "meshrt/csl/router.py": [
         ("self.at = 0 if self.ring else self.at - 1", "self.at = self.at - 1", "test_csl_switches.py"),
-        ('<= int(one.filter["max_idx"].value)', '< int(one.filter["max_idx"].value)', "test_csl_switches.py"),
     ],
+    "meshrt/csl/filters.py": [
+        ("raw >> 16 <= self.most", "raw >> 16 < self.most", "test_csl_switches.py"),
+        ("found >= self.limit", "found > self.limit", "test_csl_switches.py"),
+    ],
+    "meshrt/csl/vectors.py": [("stride <= reach", "stride < reach", "test_csl_language.py")],
     "meshrt/csl/wafer.py": [
         ("self.counters.wavelets += count", "self.counters.wavelets += 1", CSL),
         ("Train(head + COSTS.ramp + hops * COSTS.hop, gap,", "Train(head + COSTS.ramp, gap,", CSL),

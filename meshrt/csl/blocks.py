@@ -15,6 +15,7 @@ from typing import Any
 
 from meshrt.csl.costs import COSTS
 from meshrt.csl.errors import NoRoute
+from meshrt.csl.filters import Counter
 from meshrt.csl.router import RAMP
 
 STEP = 0.999 * COSTS.hop  # less than a hop, whatever is lost in sums of times
@@ -107,6 +108,7 @@ def shape(size: tuple[int, int], ranks: int) -> tuple[int, int]:
 def turns(wafer: Any) -> bool:
     """Does a router change in the run? That is at once so for all cores: such a program is one rank's."""
     images = {id(image): image for image in wafer.program.tiles.values()}.values()
-    return any(image.teardown for image in images) or any(
-        len(entry.positions) > 1 or entry.changes or entry.torn or entry.exact for entry in wafer.routes.values()
+    return any(image.teardown or image.turns for image in images) or any(
+        len(entry.positions) > 1 or entry.changes or entry.torn or entry.exact or isinstance(entry.filter, Counter)
+        for entry in wafer.routes.values()
     )

@@ -281,14 +281,16 @@ class Core:
     def push(self, name: FifoName, data: Any, time: float, chain: Chain) -> None:
         fifo = self.fifos[name.index]
         fifo.push(data, time, chain)
-        if fifo.activate_push is not None:
+        if fifo.activate_push is not None and fifo.was_empty:
             self.wafer.at(time, self.effect, (fifo.activate_push, None, chain))
+        fifo.was_empty = False
         self.wafer.at(time, self.poll, None)
 
     def pop(self, name: FifoName, count: int, time: float) -> tuple[Any, float, Chain]:
         fifo = self.fifos[name.index]
         data, final, chain = fifo.pop(count, time)
-        if fifo.activate_pop is not None:
+        if fifo.activate_pop is not None and fifo.was_full:
             self.wafer.at(final, self.effect, (fifo.activate_pop, None, chain))
+        fifo.was_full = False
         self.wafer.at(final, self.poll, None)
         return data, final, chain

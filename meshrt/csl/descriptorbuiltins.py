@@ -56,6 +56,13 @@ def _get_dsd(node: n.Builtin, scope: Scope) -> Val:
         node.line,
     )
     offset = "wavelet_index_offset" in fields and bool(fields["wavelet_index_offset"].value)
+    if "tensor_access" in fields and fields["tensor_access"].type is STRUCT:
+        inner = fields.pop("tensor_access").value
+        only(inner, {"base_address", "extent", "stride", "offset"}, scope, node.line)
+        for name in inner:
+            if name in fields:
+                raise scope.wrong(node.line, f".{name} is given twice, by itself and by .tensor_access")
+        fields |= inner
     if "tensor_access" in fields:
         base, extents, strides, element = _tensor(*fields["tensor_access"].value)
     else:
@@ -66,8 +73,8 @@ def _get_dsd(node: n.Builtin, scope: Scope) -> Val:
             raise scope.wrong(node.line, f".base_address is a {pointer.type}, not a pointer")
         to = pointer.type.to
         element = to.element if isinstance(to, Array) else to
-        one = Val(TYPES["comptime_int"], 1)
-        base, extents, strides = pointer, (fields["extent"],), (fields.get("stride", one),)
+        base = pointer
+        extents, strides = _steps(fields, scope, node.line)
         if "offset" in fields:  # in elements
             offset_by, at = fields["offset"], TYPES["comptime_int"]
             if base.known and offset_by.known:
@@ -79,6 +86,28 @@ def _get_dsd(node: n.Builtin, scope: Scope) -> Val:
         "dtype": dtype(element).str[1:], "index_offset": offset,
     }  # fmt: skip
     return _made(kind, Mem, "Mem", parts, scope)
+
+
+def _steps(fields: dict[str, Val], scope: Scope, line: int) -> tuple[tuple[Val, ...], tuple[Val, ...]]:
+    """.extent and .stride, each one number, or of several axes: the innermost first, each stride from where an axis
+    has come to its end (SDK documentation, data structure descriptors)."""
+    extents, strides = (
+        tuple(fields[name].value.values()) if fields[name].type is STRUCT else (fields[name],)
+        for name in ("extent", "stride" if "stride" in fields else "extent")
+    )
+    if "stride" not in fields:
+        strides = (Val(TYPES["comptime_int"], 1),) * len(extents)
+    if len(extents) != len(strides):
+        raise scope.wrong(line, f".extent has {len(extents)} axes and .stride {len(strides)}")
+    if len(extents) == 1:
+        return extents, strides
+    if not all(one.known for one in (*extents, *strides)):
+        raise scope.wrong(line, ".extent and .stride of several axes have to be known before the run")
+    plain: list[int] = []
+    for one in strides:
+        back = sum(step * (int(axis.value) - 1) for step, axis in zip(plain, extents, strict=False))
+        plain.append(int(one.value) + back)
+    return extents[::-1], tuple(Val(TYPES["comptime_int"], one) for one in reversed(plain))
 
 
 def only(fields: dict[str, Val], names: set[str], scope: Scope, line: int) -> None:

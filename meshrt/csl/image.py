@@ -40,6 +40,7 @@ class Image:
     colors: list[tuple[Any, Any]] = field(default_factory=list)  # set by the tile itself
     modules: dict[Any, Any] = field(default_factory=dict)
     teardown: dict[int, int] = field(default_factory=dict)  # colour -> its handler's number
+    turns: bool = False  # its code writes its router anew
 
     def allocate(self, nbytes: int, name: str, at: Place, aligned: int = WORD) -> int:
         """Room in memory, from an address that is a multiple of so many bytes. MemoryLimit."""

@@ -14,7 +14,7 @@ from meshrt.csl.banks import conflicts
 from meshrt.csl.costs import COSTS, LANES
 from meshrt.csl.operations import Operation, Options
 from meshrt.csl.trains import NO_CHAIN, Chain
-from meshrt.csl.vectors import Dsr, Fab, FifoName, Mem, increment, indexed, set_base, set_length, set_stride
+from meshrt.csl.vectors import Dsr, Fab, FifoName, Mem, apart, increment, indexed, set_base, set_length, set_stride
 
 INFINITE = 1 << 30
 
@@ -114,7 +114,8 @@ def compute(core: Any, of: Operation, target: Mem, sources: tuple[Any, ...], beg
 def put(
     core: Any, of: Operation, target: Mem, sources: tuple[Any, ...], given: list[Any], begin: int, count: int
 ) -> None:
-    """Compute and store; one after the other where all goes to one place and comes from it.
+    """Compute and store; one after the other where all goes to one place and comes from it. Where a vector comes to its
+    places again, as in a sum over an axis (accumulator[k] for i, j, k), what was stored there is read by then.
 
     One number that all goes to, with one number before the vector, such as @fmaxs(&most, most, vector), is a running
     result: 25-pt-stencil of csl-examples, which checks itself, takes its extremes that way.
@@ -137,7 +138,22 @@ def put(
                 *(view[at] if is_same else one[step] for one, is_same in zip(columns, same, strict=True))
             )
         return
-    view[where] = of.compute(*given)
+    piece = apart(target.extents, target.strides) if len(target.extents) > 1 else begin + count
+    if begin // piece == (begin + count - 1) // piece:
+        view[where] = of.compute(*given)
+        return
+    taken = of.dtype if of.takes is None else of.takes
+    low = begin
+    while low < begin + count:
+        high = min(begin + count, (low // piece + 1) * piece)
+        part = [
+            core.views[taken][elements(core, one, taken, low, high - low)] if isinstance(one, Mem)
+            else one_given[low - begin : high - begin] if isinstance(one, Fab | FifoName)
+            else one_given
+            for one, one_given in zip(sources, given, strict=True)
+        ]  # fmt: skip
+        view[where[low - begin : high - begin]] = of.compute(*part)
+        low = high
 
 
 def advance(core: Any, pending: Pending) -> bool:
@@ -152,12 +168,16 @@ def advance(core: Any, pending: Pending) -> bool:
         if isinstance(one, Fab):
             count = min(count, core.available(core.input_color(one)))
         elif isinstance(one, FifoName):
-            count = min(count, core.fifos[one.index].count)
+            held = core.fifos[one.index]
+            held.was_empty = held.was_empty or held.count < count
+            count = min(count, held.count)
     ready = count
     if count > 0 and isinstance(target, Fab):
         count = min(count, core.wafer.room(core, core.output_color(target), pending, count))
     elif isinstance(target, FifoName):
-        count = min(count, target.capacity - core.fifos[target.index].count)
+        held = core.fifos[target.index]
+        held.was_full = held.was_full or held.count + count > target.capacity
+        count = min(count, target.capacity - held.count)
     pending.stalled = count < ready
     if count <= 0:
         return False

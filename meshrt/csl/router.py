@@ -1,18 +1,26 @@
-"""Routers: by colour, which ports wavelets come in by and leave by; switches that turn, filters."""
+"""Routers: by colour, which ports wavelets come in by and leave by; switches that turn."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from meshrt.csl.errors import ColorLimit, CslError
+from meshrt.csl.filters import Counter, Range, filter_of
+from meshrt.errors import nearest
 
 COLORS = 24  # that routers have: higher numbers are of tasks
+# Those that have switches on a WSE-3 (SDK documentation, builtins, switching); on a WSE-2 all have.
+SWITCHED = {"wse3": (*range(10), 12, 13, 16, 17, 20, 21)}
 RAMP, EAST, NORTH, WEST, SOUTH = range(5)
 NAMES = ("RAMP", "EAST", "NORTH", "WEST", "SOUTH")
 STEPS = {EAST: (1, 0), NORTH: (0, -1), WEST: (-1, 0), SOUTH: (0, 1)}
+FIELDS = ("routes", "switches", "filter", "teardown")
+SWITCHES = ("pos1", "pos2", "pos3", "current_switch_pos", "ring_mode", "pop_mode")
+POP_MODES = ("no_pop", "always_pop", "pop_on_advance", "pop_on_advance_nop")
 ACROSS = {EAST: WEST, WEST: EAST, NORTH: SOUTH, SOUTH: NORTH}
 
 
@@ -24,7 +32,7 @@ class Route:
     at: int = 0
     ring: bool = False
     pop: str = "no_pop"  # when a router takes its command off a control wavelet
-    filter: Any = None
+    filter: Range | Counter | None = None
     swap_x: bool = False
     swap_y: bool = False
     place: Any = None
@@ -52,12 +60,46 @@ class Route:
         del self.positions[1:]
         self.at = 0
 
-    def add_position(self, rx: int) -> None:
-        """A second one, which sends where the first does."""
-        self.positions[1:2] = [(frozenset([rx]), self.positions[0][1])]
+    def set_position(self, number: int, way: str, sides: frozenset[int]) -> None:
+        """Where a switch position receives from, or sends to; the other as in the one before. ValueError."""
+        if number > len(self.positions):
+            raise ValueError(f"position {number} is set and there is no position {number - 1}")
+        rx, tx = self.positions[min(number, len(self.positions) - 1)]
+        self.positions[number : number + 1] = [(sides, tx) if way == "rx" else (rx, sides)]
+
+    def take_position(self, number: Any) -> None:
+        """ValueError."""
+        if not 0 <= int(number) < len(self.positions):
+            raise ValueError(f"position {int(number)} is taken up: there are 0 to {len(self.positions) - 1}")
+        self.at = int(number)
+
+    def set_pop(self, mode: str) -> None:
+        self.pop = mode
+
+    def set_direction(self, way: str, side: int) -> None:
+        self._direct(way, self._sides(way) | {side})
+
+    def clear_direction(self, way: str, side: int) -> None:
+        self._direct(way, self._sides(way) - {side})
+
+    def toggle_direction(self, way: str, side: int) -> None:
+        self._direct(way, self._sides(way) ^ {side})
+
+    def _sides(self, way: str) -> frozenset[int]:
+        return self.positions[0][way == "tx"]
+
+    def _direct(self, way: str, sides: frozenset[int]) -> None:
+        rx, tx = self.positions[0]
+        self.positions[0] = (sides, tx) if way == "rx" else (rx, sides)
 
     def leave_teardown(self) -> None:
         self.torn = False
+
+    def pops(self, command: str) -> bool:
+        """Does it take the command off the wavelet that brings it?"""
+        if self.pop == "pop_on_advance_nop" and command == "NOP":
+            return True
+        return self.pop == "always_pop" or (self.pop.startswith("pop_on_advance") and self.turns(command))
 
     def turns(self, command: str) -> bool:
         """Would it take up another position?"""
@@ -86,6 +128,15 @@ def check_color(color: int, place: Any) -> None:
         )
 
 
+def check_switch(color: int, entry: Route, arch: str) -> None:
+    """May a colour have more positions than one? ColorLimit."""
+    if len(entry.positions) > 1 and color not in SWITCHED.get(arch, range(COLORS)):
+        raise ColorLimit(
+            f"{entry.place}: colour {color} is given switch positions, which a WSE-3 has for colours"
+            f" {', '.join(map(str, SWITCHED[arch]))} alone"
+        )
+
+
 def ports(one: Any) -> frozenset[int]:
     """Of one direction, a struct, or an array of them."""
     value = one.value
@@ -96,16 +147,20 @@ def ports(one: Any) -> frozenset[int]:
     return frozenset([int(value)])
 
 
+def _only(names: Iterable[str], known: Sequence[str], of: str, place: Any) -> None:
+    for name in names:
+        if name not in known:
+            there = nearest(name, known, f"there are .{', .'.join(known)}")
+            raise CslError(f"{place}: {of} has no .{name} in the part of CSL that is here (docs/csl.md): {there}")
+
+
 def route(config: dict[str, Any], place: Any) -> Route:
     """What @set_color_config says. CslError."""
-    for name in config:
-        if name not in ("routes", "switches", "filter", "teardown"):
-            raise CslError(
-                f"{place}: .{name} of a colour's routes is not in the part of CSL that is here (docs/csl.md)"
-            )
+    _only(config, FIELDS, "a colour's configuration", place)
     if "routes" not in config:
         raise CslError(f"{place}: a colour's configuration has no .routes")
     routes = config["routes"].value
+    _only(routes, ("rx", "tx", "color_swap_x", "color_swap_y"), "a colour's .routes", place)
     rx = ports(routes["rx"]) if "rx" in routes else frozenset[int]()
     tx = ports(routes["tx"]) if "tx" in routes else frozenset[int]()
     found = Route([(rx, tx)], place=place)
@@ -113,6 +168,7 @@ def route(config: dict[str, Any], place: Any) -> Route:
     found.swap_y = "color_swap_y" in routes and bool(routes["color_swap_y"].value)
     if "switches" in config:
         switches = config["switches"].value
+        _only(switches, SWITCHES, "a colour's .switches", place)
         for name in ("pos1", "pos2", "pos3"):
             if name not in switches or "invalid" in switches[name].value:
                 break
@@ -123,21 +179,16 @@ def route(config: dict[str, Any], place: Any) -> Route:
             found.positions.append((rx, tx))
         if "current_switch_pos" in switches:
             found.at = int(switches["current_switch_pos"].value)
+            if not 0 <= found.at < len(found.positions):
+                raise CslError(
+                    f"{place}: .current_switch_pos is {found.at}, and the last position before one that is not valid is"
+                    f" {len(found.positions) - 1}"
+                )
         for name in switches["pop_mode"].value if "pop_mode" in switches else ():
+            _only([name], POP_MODES, ".pop_mode", place)
             found.pop = name
         found.ring = "ring_mode" in switches and bool(switches["ring_mode"].value)
     found.changes = found.torn = "teardown" in config and bool(config["teardown"].value)
     if "filter" in config:
-        found.filter = config["filter"].value
-        if "kind" not in found.filter or "range" not in found.filter["kind"].value:
-            raise CslError(
-                f"{place}: a filter of this kind is not in the part of CSL that is here: there are range filters"
-            )
+        found.filter = filter_of(config["filter"].value, place)
     return found
-
-
-def keeps(one: Route, raw: int) -> bool:
-    """Does a filter let this wavelet to the core?"""
-    if one.filter is None:
-        return True
-    return bool(int(one.filter["min_idx"].value) <= raw >> 16 <= int(one.filter["max_idx"].value))

@@ -133,6 +133,11 @@ def task_number(one: Val, scope: Scope, line: int) -> Val:
     return one
 
 
+def _get_filter_id(node: n.Builtin, scope: Scope) -> Val:
+    """A colour's filter has its number; that there is one, <tile_config> sees in the run."""
+    return Val(TYPES["u16"], np.uint16(known(node.arguments[0], scope, "a colour").value))
+
+
 def _set_teardown_handler(node: n.Builtin, scope: Scope) -> Val:
     image = _tile(node, scope)
     handler = expression(node.arguments[0], scope)
@@ -203,4 +208,5 @@ BUILTINS: dict[str, Any] = {
     "@bind_data_task": _bind("data"), "@bind_control_task": _bind("control"), "@activate": _mark("activate"),
     "@block": _mark("block"), "@unblock": _mark("unblock"), "@initialize_queue": _initialize_queue,
     "@allocate_fifo": _allocate_fifo, "@rpc": _rpc, "@set_teardown_handler": _set_teardown_handler,
+    "@get_filter_id": _get_filter_id,
 }  # fmt: skip

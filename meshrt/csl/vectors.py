@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+WORD = 2  # bytes
+
 
 @dataclass(frozen=True, slots=True)
 class Mem:
@@ -46,7 +48,11 @@ class Fab:
 
 @dataclass(slots=True, eq=False)
 class Fifo:
-    """What a FIFO has in a core: numbers with the time from which each is there."""
+    """What a FIFO has in a core: numbers with the time from which each is there.
+
+    A pop activates its task where a push found too little room before, a push where a pop found too few numbers (SDK
+    documentation, task activation on pop and push).
+    """
 
     capacity: int
     nbytes: int
@@ -54,6 +60,8 @@ class Fifo:
     activate_pop: int | None = None
     held: list[Any] = field(default_factory=list)  # (times, numbers, what they come from)
     count: int = 0
+    was_full: bool = False
+    was_empty: bool = False
 
     def push(self, data: Any, time: float, chain: Any) -> None:
         self.held.append((time, data, chain))
@@ -103,10 +111,26 @@ def offsets(extents: tuple[int, ...], strides: tuple[int, ...]) -> Any:
     return total.ravel()
 
 
+@lru_cache(maxsize=4096)
+def apart(extents: tuple[int, ...], strides: tuple[int, ...]) -> int:
+    """So many elements on end, from each multiple of it on, lie at places of their own: the last axes, as far as each
+    steps over all that shorter steps reach."""
+    for first in range(len(extents)):
+        reach, count = 0, 1
+        for stride, extent in sorted((abs(one), e) for one, e in zip(strides[first:], extents[first:], strict=True)):
+            if extent > 1 and stride <= reach:
+                break
+            reach += stride * (extent - 1)
+            count *= extent
+        else:
+            return max(1, count)
+    return 1
+
+
 def indexed(one: Any, index: Any) -> Any:
-    """An operand where an operation has .index: its beginning, or its wavelets' upper bits."""
+    """An operand where an operation has .index: its beginning, in words, or its wavelets' upper bits."""
     if isinstance(one, Mem) and one.index_offset:
-        return replace(one, base=one.base + int(index) * one.nbytes)
+        return replace(one, base=one.base + int(index) * WORD)
     if isinstance(one, Fab) and one.index_offset:
         return replace(one, index=int(index))
     return one

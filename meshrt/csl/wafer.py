@@ -18,12 +18,13 @@ from meshrt.csl.core import Core
 from meshrt.csl.costs import COSTS
 from meshrt.csl.errors import CslError, Deadlock, NoRoute
 from meshrt.csl.expressions import type_of_node
+from meshrt.csl.filters import Counter
 from meshrt.csl.functions import function
 from meshrt.csl.image import CORE_BYTES, Image
 from meshrt.csl.paths import Path, walk
 from meshrt.csl.pending import Pending
 from meshrt.csl.room import START, Room
-from meshrt.csl.router import ACROSS, RAMP, STEPS, Route, keeps, route
+from meshrt.csl.router import ACROSS, RAMP, STEPS, Route, check_switch, route
 from meshrt.csl.scope import Scope
 from meshrt.csl.stuck import TOLD, deadlock, told
 from meshrt.csl.trains import NO_CHAIN, Chain, Train
@@ -65,6 +66,8 @@ class Wafer:
                 self.routes[x, y, color] = (
                     Route(list(entry.positions), place=place, exact=True) if entry is config else entry
                 )
+        for (_, _, color), entry in self.routes.items():
+            check_switch(color, entry, program.arch)
         self.cores: dict[tuple[int, int], Core] = {}
         self.coded: dict[tuple[int, int], Any] = {}  # and those of other ranks
         self.numbered: dict[int, Core] = {}
@@ -218,7 +221,7 @@ class Wafer:
         for end, hops, there in path.cores:
             kept, entry = data, self.routes[end.x, end.y, there]
             if entry.filter is not None:
-                kept = data[[keeps(entry, int(one)) for one in data]]
+                kept = data[[entry.filter.passes(int(one)) for one in data]]
             if len(kept):
                 came = Chain(chain.hops + hops, chain.stages + 1)
                 train = Train(head + COSTS.ramp + hops * COSTS.hop, gap, kept, False, came)
@@ -235,14 +238,14 @@ class Wafer:
             entry = self.routes[x, y, color]
             command, silent = commands.first(raw)
             onward = raw
-            if entry.pop == "always_pop" or (entry.pop == "pop_on_advance" and entry.turns(command)):
+            if entry.pops(command):
                 onward = commands.pop(raw)
             for out in sorted(entry.tx):
                 if out != RAMP:
                     dx, dy = STEPS[out]
                     swaps = (entry.swap_x and dx) or (entry.swap_y and dy)
                     ahead.append((x + dx, y + dy, ACROSS[out], hops + 1, color ^ 1 if swaps else color, onward))
-                elif not silent:
+                elif not silent and (entry.filter is None or entry.filter.passes(raw, control=True)):
                     word = np.array([raw], np.uint32)
                     came = Chain(chain.hops + hops, chain.stages + 1)
                     train = Train(head + COSTS.ramp + hops * COSTS.hop, 0.0, word, True, came)
@@ -274,8 +277,18 @@ class Wafer:
             key, Route([(frozenset(), frozenset())], place=origin.place(core, origin.where()))
         )
         entry.changes = True
-        getattr(entry, change)(*what)
+        try:
+            getattr(entry, change)(*what)
+        except ValueError as error:
+            raise origin.failed(core, f"colour {int(color)}: {error}") from None
         self._forget(key)
+
+    def refilter(self, core: Core, field: str, number: Any, value: Any) -> None:
+        """A tile sets a counter filter of its own router, which has its colour's number. CslError."""
+        entry = self.routes.get((core.x, core.y, int(number)))
+        if entry is None or not isinstance(entry.filter, Counter):
+            raise origin.failed(core, f"colour {int(number)} has no counter filter here")
+        setattr(entry.filter, field, int(value))
 
     def set_route(self, core: Core, color: int, rx: frozenset[int], tx: frozenset[int]) -> None:
         """A library writes the first position of its core's entry."""

@@ -214,6 +214,38 @@ def test_what_is_sent_at_the_same_time_goes_one_behind_the_other(tmp_path: Path)
     assert ends[12] - ends[9] == pytest.approx(2 * 3)
 
 
+@pytest.mark.parametrize(("count", "told"), [(3, [0, 1]), (4, [0, 1]), (6, [1, 1])])
+def test_a_fifo_tells_who_waited(count: int, told: list[int], tmp_path: Path) -> None:
+    """Six are wanted of a FIFO of four: a pop activates its task where a push had found no room, a push where a pop had
+    found too few; not each of them."""
+    body = f"""
+    var a: [6]u32; var out: [8]u32; var out_ptr: [*]u32 = &out; var buffer: [4]u32;
+    const fifo = @allocate_fifo(buffer, .{{ .activate_pop = popped, .activate_push = pushed }});
+    const popped = @get_local_task_id(8); const pushed = @get_local_task_id(9);
+    const drain = @get_local_task_id(10); const more = @get_local_task_id(11); const end = @get_local_task_id(12);
+    const first = @get_dsd(mem1d_dsd, .{{ .tensor_access = |i|{{{count}}} -> a[i] }});
+    const rest = @get_dsd(mem1d_dsd, .{{ .tensor_access = |i|{{{max(1, 6 - count)}}} -> a[i + {min(count, 5)}] }});
+    const out_dsd = @get_dsd(mem1d_dsd, .{{ .tensor_access = |i|{{6}} -> out[i] }});
+    task on_pop() void {{ out[6] += 1; }}
+    task on_push() void {{ out[7] += 1; }}
+    task take() void {{ @mov32(out_dsd, fifo, .{{ .async = true, .activate = end }}); @activate(more); }}
+    task give() void {{ if ({count} < 6) {{ @mov32(fifo, rest, .{{ .async = true }}); }} }}
+    task done() void {{ sys.unblock_cmd_stream(); }}
+    fn main() void {{
+      for (@range(i16, 6)) |i| {{ a[i] = @as(u32, i) + 5; }}
+      @mov32(fifo, first, .{{ .async = true, .activate = drain }});
+      if ({count} > 4) {{ @activate(drain); }}
+    }}
+    comptime {{
+      @bind_local_task(on_pop, popped); @bind_local_task(on_push, pushed); @bind_local_task(take, drain);
+      @bind_local_task(give, more); @bind_local_task(done, end);
+      @export_symbol(out_ptr, "out"); @export_symbol(main);
+    }}
+    """
+    shown, _ = run(tmp_path, body.replace(", .activate = drain", "" if count > 4 else ", .activate = drain"))
+    assert shown == [[5, 6, 7, 8, 9, 10, *told]]
+
+
 @pytest.mark.parametrize("arch", ["wse2", "wse3"])
 @pytest.mark.parametrize("seed", [None, 1])
 def test_data_and_control_tasks(tmp_path: Path, arch: str, seed: int | None) -> None:

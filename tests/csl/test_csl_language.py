@@ -118,6 +118,30 @@ def test_two_axes(tmp_path: Path) -> None:
     assert one(tmp_path, "i16", 7, body, before) == [0, 3, 1, 4, 2, 5, 5]
 
 
+@pytest.mark.parametrize("place", ["k", "i", "i + k", "2 * i + 3 * k", "j"])
+def test_sums_over_axes(tmp_path: Path, place: str) -> None:
+    """A vector that comes to its places again adds to what it stored there, element by element, as 25-pt-stencil of
+    csl-examples sums its neighbours."""
+    body = """
+      for (@range(i16, 24)) |i| { grid[i] = 0.1 * @as(f16, i + 1); }
+      @faddh(sums, sums, grid_dsd);
+      @fmach(sums, grid_dsd, sums, 0.5);
+    """
+    before = f"""
+      var grid: [24]f16;
+      const grid_dsd = @get_dsd(mem4d_dsd, .{{ .tensor_access = |i, j, k|{{2, 3, 4}} -> grid[12 * i + 4 * j + k] }});
+      const sums = @get_dsd(mem4d_dsd, .{{ .tensor_access = |i, j, k|{{2, 3, 4}} -> out[{place}] }});
+    """
+    grid = (np.float16(0.1) * np.arange(1, 25).astype(np.float16)).reshape(2, 3, 4)
+    want = np.zeros(12, np.float16)
+    for i, j, k in np.ndindex(2, 3, 4):
+        want[eval(place, {"i": i, "j": j, "k": k})] += grid[i, j, k]
+    for i, j, k in np.ndindex(2, 3, 4):
+        at = eval(place, {"i": i, "j": j, "k": k})
+        want[at] = np.float32(grid[i, j, k]) + np.float32(want[at]) * np.float32(0.5)
+    assert one(tmp_path, "f16", 12, body, before) == want.tolist()
+
+
 def test_a_running_result(tmp_path: Path) -> None:
     """One number, by a pointer, and one before the vector: a sum, a largest, a dot product, each step rounded."""
     body = """
@@ -143,6 +167,38 @@ def test_a_running_result(tmp_path: Path) -> None:
     for value in b:
         dot = np.float16(np.float32(dot) + np.float32(value) * np.float32(value))
     assert shown[0][:3] == [total, a.max(), dot]
+
+
+@pytest.mark.parametrize(
+    ("said", "places"),
+    [
+        (".extent = .{5, 5}, .stride = .{1, -2}", [2 * i + j for i in range(5) for j in range(5)]),  # the page's
+        (".extent = .{3, 2, 2}, .stride = .{1, 2, -3}, .offset = 1",
+         [1 + 3 * i + 4 * j + k for i in range(2) for j in range(2) for k in range(3)]),
+        (".extent = .{3, 2}", [*range(6)]),
+        (".extent = .{4}, .stride = .{3}", [0, 3, 6, 9]),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("inner", [False, True])
+def test_strides_of_several_axes(said: str, places: list[int], inner: bool, tmp_path: Path) -> None:
+    """The innermost axis first, and each stride from where those within it have come to their end."""
+    said = f".base_address = &out, {said}"
+    kind = "mem4d_dsd" if len(places) > 4 else "mem1d_dsd"
+    before = f"const d = @get_dsd({kind}, .{{ {f'.tensor_access = .{{ {said} }}' if inner else said} }});"
+    want = np.bincount(places, minlength=20)
+    assert one(tmp_path, "u16", 20, "@add16(d, d, 1);", before) == want.tolist()
+
+
+@pytest.mark.parametrize(("kind", "operation", "at"), [("f32", "@fmovs", 2), ("f16", "@fmovh", 4)])
+def test_an_index_counts_words(kind: str, operation: str, at: int, tmp_path: Path) -> None:
+    """.index moves a vector by words of 16 bits, as sdklayout-05-gemv of csl-examples has it: 2 * index of f32."""
+    before = """
+      var far: u16 = 4;
+      const d = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{2} -> out[i], .wavelet_index_offset = true });
+    """
+    want = [0.0] * 8
+    want[at : at + 2] = [1.5, 1.5]
+    assert one(tmp_path, kind, 8, f"{operation}(d, 1.5, .{{ .index = far }});", before) == want
 
 
 def test_an_offset_of_a_vector(tmp_path: Path) -> None:

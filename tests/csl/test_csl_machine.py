@@ -59,12 +59,15 @@ const d0 = @get_dsr(dsr_dest, 1);
 const s0 = @get_dsr(dsr_src0, 1);
 const s1 = @get_dsr(dsr_src1, 1);
 var dx = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{24} -> x[i] });
+const x_whole = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{24} -> x[i] });
 const odd = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{8} -> x[2 * i + 1] });
 const grid = @get_dsd(mem4d_dsd, .{ .tensor_access = |i, j|{3, 4} -> x[2 * j + 8 * i] });
 const dy = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{12} -> y[i] });
 const dz = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{12} -> z[i] });
 const dw = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{24} -> w[i] });
 const one = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{12} -> z[3] });
+const again = @get_dsd(mem4d_dsd, .{ .tensor_access = |i, j, k|{2, 3, 4} -> y[k + 4 * i] });
+const windows = @get_dsd(mem4d_dsd, .{ .tensor_access = |i, j|{6, 4} -> x[i + 2 * j] });
 const done = @get_local_task_id(9);
 fn curve(v: f16) f16 { return v * v - @as(f16, column); }
 fn step(v: f16) void { @fmach(d0, s0, s1, v); }
@@ -80,6 +83,8 @@ fn main() void {
   @load_to_dsr(s1, @set_dsd_stride(dy, 2));
   @map(step, @set_dsd_length(dy, 3));
   @fsubh(odd, odd, 0.125);
+  @faddh(again, again, x_whole);
+  @fmach(windows, windows, windows, 0.25);
   @fh2s(dz, dy);
   @fmuls(dz, dz, 1.0e-3);
   @fadds(one, one, dz);
@@ -101,10 +106,12 @@ const tell_q = @get_output_queue(3);
 const C: color = @get_color(4); const D: color = @get_color(5);
 var x: [40]f32 = @zeros([40]f32);
 var y: [40]f32 = @zeros([40]f32);
+var z: [6]f32 = @zeros([6]f32);
 var got: [4]u16 = @zeros([4]u16);
 var times: i16 = 0;
 const dx = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{40} -> x[i] });
-const dy = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{40} -> y[i] });
+const dy = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{8} -> y[i] });
+const dz = @get_dsd(mem4d_dsd, .{ .tensor_access = |i, j|{8, 4} -> z[j] });
 const to = @get_dsd(fabout_dsd, .{ .extent = 40, .fabric_color = C, .output_queue = out_q });
 const from = @get_dsd(fabin_dsd, .{ .extent = 40, .fabric_color = C, .input_queue = in_q });
 const tell = @get_dsd(fabout_dsd, .{ .extent = 1, .fabric_color = D, .output_queue = tell_q });
@@ -122,7 +129,8 @@ fn main() void {
     @fmovs(to, dx, .{ .async = true, .activate = later, .unblock = later });
   } else {
     for (@range(i16, column * 40)) |i| { y[0] += 0.5; }
-    @fadds(dy, from, dx);
+    @fadds(dy, @set_dsd_length(from, 8), @set_dsd_length(dx, 8));
+    @fadds(dz, dz, @set_dsd_length(from, 32));
     @mov32(tell, 0x10002 * @as(u32, column));
     @mov32(tell, 0x30005);
     @activate(later);

@@ -14,6 +14,7 @@ from meshrt.csl.direct import run
 from meshrt.csl.errors import Deadlock
 from meshrt.csl.state import State
 from tests.csl.test_csl_machine import END, ROUTES, WAVELETS
+from tests.csl.test_csl_router import CHANGED, MIDDLE, PASS_ON
 from tests.csl_programs import write
 from tests.mpi_jobs import run_ranks
 
@@ -47,14 +48,15 @@ class Rank:
 
 
 def on_ranks(
-    ranks: int, layout: Path, parameters: str, show: str, seed: int | None = None, arch: str = "wse3"
-) -> list[Any]:
+    ranks: int, layout: Path, parameters: str, show: str, seed: int | None = None, arch: str = "wse3",
+    launches: tuple[str, ...] = ("main", "main"),
+) -> list[Any]:  # fmt: skip
     """What each rank has in the end."""
     together, found = Together(ranks), [None] * ranks
 
     def work(number: int) -> None:
         try:
-            found[number] = run(layout, parameters, arch, ("main", "main"), (show,), seed, together.rank(number))
+            found[number] = run(layout, parameters, arch, launches, (show,), seed, together.rank(number))
         except BaseException as error:
             found[number] = error
 
@@ -76,6 +78,15 @@ def test_a_row_of_cores(ranks: int, core: str, monkeypatch: pytest.MonkeyPatch) 
     assert alone[0]["wavelets"] == alone[0]["hops"] == 2 * 6 * 40
 
 
+def test_a_router_that_its_tile_changes(tmp_path: Path) -> None:
+    """Without switches or teardown: a sender of another rank would not know of it, so one rank has all cores."""
+    body = CHANGED.replace("CHANGE", PASS_ON)
+    layout = write(tmp_path, body, MIDDLE.replace("FILTER", ""))
+    alone = run(layout, "width:3", "wse3", ("main",), ("out",), None)
+    assert alone[1]["out"]["1,0"] == alone[1]["out"]["2,0"] == [*range(1, 10)]
+    assert on_ranks(3, layout, "width:3", "out", launches=("main",)) == [alone] * 3
+
+
 @pytest.mark.parametrize("core", ["", "numpy"])
 def test_two_that_answer_each_other(core: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was sent waits for room at a core of the other rank, and data start a task there."""
@@ -94,8 +105,10 @@ def test_what_is_at_once_so_everywhere_is_one_ranks(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_deadlock_is_told_as_on_one_rank(tmp_path: Path) -> None:
-    """Core 1 takes the 40 numbers that come, and waits for 40 more."""
-    body = WAVELETS.replace("@fadds(dy, from, dx);", "@fadds(dy, from, dx); @fadds(dy, from, dx);")
+    """Core 1 takes the 40 numbers that come, and waits for 8 more."""
+    last = "@fadds(dz, dz, @set_dsd_length(from, 32));"
+    body = WAVELETS.replace(last, f"{last} @fadds(dy, from, dx);")
+    assert body != WAVELETS
     layout = write(tmp_path, body + END, ROUTES)
     with pytest.raises(Deadlock) as alone:
         run(layout, "width:2", "wse3", ("main",), (), None)

@@ -74,6 +74,24 @@ def test_routes_that_are_missing(tmp_path: Path, routes: str, message: str) -> N
         run(tmp_path, SEND + END, width=2, routes=routes)
 
 
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        (".routes = .{ .rx = .{RAMP} }, .filtr = .{}", "configuration has no .filtr .*did you mean filter"),
+        (".routes = .{ .rx = .{RAMP}, .pop_mode = .{ .no_pop = true } }", ".routes has no .pop_mode"),
+        (".routes = .{ .rx = .{RAMP} }, .switches = .{ .pos4 = .{ .rx = EAST } }", ".switches has no .pos4"),
+        (".routes = .{ .rx = .{RAMP} }, .switches = .{ .pop_mode = .{ .pop_always = true } }",
+         ".pop_mode has no .pop_always"),
+        (".routes = .{ .rx = .{RAMP} }, .switches = .{ .pos1 = .{ .rx = EAST }, .current_switch_pos = 2 }",
+         ".current_switch_pos is 2, .* is 1"),
+    ],
+)  # fmt: skip
+def test_routes_that_say_what_is_not_there(said: str, message: str, tmp_path: Path) -> None:
+    routes = f"@set_color_config(x, 0, @get_color(5), .{{ {said} }});"
+    with pytest.raises(CslError, match=rf"layout\.csl:\d+: .*{message}"):
+        run(tmp_path, SEND + END, routes=routes)
+
+
 @pytest.mark.parametrize("color", [24, 31])
 def test_routers_have_24_colours(color: int, tmp_path: Path) -> None:
     """By the layout, and by the tile itself; a number above is a task's."""
@@ -90,6 +108,22 @@ def test_routers_have_24_colours(color: int, tmp_path: Path) -> None:
         "var out: i16 = 0; " + main + "comptime { @export_symbol(main); @export_symbol(out); }",
         routes=last,
     )
+
+
+@pytest.mark.parametrize(("color", "arch", "refused"), [(14, "wse3", True), (13, "wse3", False), (14, "wse2", False)])
+def test_a_wse3_has_switches_for_some_colours(color: int, arch: str, refused: bool, tmp_path: Path) -> None:
+    routes = f"""@set_color_config(x, 0, @get_color({color}), .{{ .routes = .{{ .rx = .{{RAMP}}, .tx = .{{EAST}} }},
+      .switches = .{{ .pos1 = .{{ .tx = WEST }} }} }});"""
+    body = "var out: i16 = 0; fn main() void { sys.unblock_cmd_stream(); }"
+    body += "comptime { @export_symbol(main); @export_symbol(out); }"
+    if not refused:
+        run(tmp_path, body, routes=routes, arch=arch)
+        return
+    with pytest.raises(
+        ColorLimit, match=r"layout\.csl:8: colour 14 is given switch positions, which a WSE-3 has"
+    ) as said:
+        run(tmp_path, body, routes=routes, arch=arch)
+    assert said.value.exit_code == 3
 
 
 def test_a_deadlock_is_named(tmp_path: Path) -> None:

@@ -1,10 +1,12 @@
-"""Switch positions of a router's entry, and its filter of wavelets by their index."""
+"""Switch positions of a router's entry, and its filters of wavelets, by their index or by how many have come."""
 
 from types import SimpleNamespace
 
 import pytest
 
-from meshrt.csl.router import EAST, NORTH, RAMP, WEST, Route, keeps
+from meshrt.csl.errors import CslError
+from meshrt.csl.filters import Counter, Range, filter_of
+from meshrt.csl.router import EAST, NORTH, RAMP, WEST, Route
 
 POSITIONS = [(frozenset([WEST]), frozenset([one])) for one in (RAMP, EAST, NORTH)]
 
@@ -22,8 +24,67 @@ def test_a_switch_turns_to_its_last_position_or_round(ring: bool) -> None:
         assert not entry.turns(command) and not entry.turn(command) and entry.at == 0
 
 
+def test_when_a_router_takes_a_command_off() -> None:
+    commands = ("NOP", "SWITCH_ADV", "SWITCH_RST")
+    first, last = Route(list(POSITIONS)), Route(list(POSITIONS), at=2)
+    for mode, popped in {
+        "no_pop": ((), ()),
+        "always_pop": (commands, commands),
+        "pop_on_advance": (["SWITCH_ADV"], ["SWITCH_RST"]),
+        "pop_on_advance_nop": (["NOP", "SWITCH_ADV"], ["NOP", "SWITCH_RST"]),
+    }.items():
+        for entry, expected in zip((first, last), popped, strict=True):
+            entry.set_pop(mode)
+            assert [one for one in commands if entry.pops(one)] == list(expected)
+
+
+def _filter(**fields: int) -> Range | Counter:
+    kind = SimpleNamespace(value={fields.pop("kind"): SimpleNamespace(value=True)})
+    return filter_of({"kind": kind, **{name: SimpleNamespace(value=one) for name, one in fields.items()}}, "here")
+
+
 def test_a_filter_keeps_the_first_and_the_last_of_its_range() -> None:
-    entry = Route([POSITIONS[0]])
-    assert keeps(entry, 0) and keeps(entry, 0xFFFF0000)
-    entry.filter = {"min_idx": SimpleNamespace(value=3), "max_idx": SimpleNamespace(value=5)}
-    assert [index for index in range(9) if keeps(entry, index << 16 | 0xFFFF)] == [3, 4, 5]
+    entry = _filter(kind="range", min_idx=3, max_idx=5)
+    assert [index for index in range(9) if entry.passes(index << 16 | 0xFFFF)] == [3, 4, 5]
+    assert entry.passes(0, control=True)
+
+
+@pytest.mark.parametrize(("limit", "most", "first"), [(5, 4, 0), (7, 1, 4), (3, 3, 2), (4, 9, 0), (0, 0, 0)])
+def test_a_filter_counts(limit: int, most: int, first: int) -> None:
+    """From its first number to its limit, and from 0 again; what finds more than the most is rejected."""
+    entry = _filter(kind="counter", count_data=True, limit1=limit, max_counter=most, init_counter=first)
+    for at in range(30):
+        assert entry.passes(at) == ((first + at) % (limit + 1) <= most)
+        assert entry.passes(at, control=True) == ((first + at + 1) % (limit + 1) <= most)  # not counted
+
+
+def test_a_filter_counts_control_wavelets_and_lets_but_one_pass() -> None:
+    entry = _filter(kind="counter", count_control=True, limit1=3, max_counter=2, filter_control=True)
+    assert not entry.passes(0)
+    assert [entry.passes(0, control=True) for _ in range(8)] == [False, False, True, False] * 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "kept"),
+    [
+        ({"limit1": 3, "limit2": 5}, [0, 1, 4, 5, *range(10, 20)]),  # 0 to 3, 0 to 5, and no more
+        ({"limit1": 3}, [0, 1, *range(4, 20)]),
+        ({}, [*range(20)]),
+    ],
+)
+def test_a_sparse_filter_ends(fields: dict[str, int], kept: list[int]) -> None:
+    entry = _filter(kind="sparse_counter", count_data=True, max_counter=1, **fields)
+    assert [at for at in range(20) if entry.passes(at)] == kept
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"kind": "parity"}, "here: a filter's .kind is one of .*range.*counter"),
+        ({"kind": "counter", "limit2": 4}, "here: a filter by counter has no .limit2: it has .count_data"),
+        ({"kind": "range", "limit1": 4}, "here: a filter by range has no .limit1"),
+    ],
+)
+def test_a_filter_that_is_none(fields: dict[str, int], message: str) -> None:
+    with pytest.raises(CslError, match=message):
+        _filter(**fields)

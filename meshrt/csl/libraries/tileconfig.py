@@ -1,7 +1,7 @@
 """<tile_config>: what a tile changes of its own router in the run; <memcpy/memcpy_switches>: commands for others'.
 
-Written from the public description of <tile_config> and from how published programs use both. What is not used there is
-not here.
+Written from the public description of <tile_config> and from how published programs use both. What nobody says of
+priorities (which is the first) and of queues' states (how far they are filled) is not made up here.
 """
 
 from __future__ import annotations
@@ -11,34 +11,68 @@ from typing import Any
 import numpy as np
 
 from meshrt.csl import commands
-from meshrt.csl.conversions import code
+from meshrt.csl.conversions import code, coerce
 from meshrt.csl.costs import COSTS
 from meshrt.csl.libraries.system import native
-from meshrt.csl.router import ports
+from meshrt.csl.router import EAST, NORTH, RAMP, SOUTH, WEST, ports
 from meshrt.csl.scope import Scope
-from meshrt.csl.types import MODULE, STRUCT, TYPES, U16, VOID, Array
+from meshrt.csl.types import MODULE, STRUCT, TYPE, TYPES, U16, VOID, Array, Enum
 from meshrt.csl.values import Library, Val
 
 U32 = TYPES["u32"]
+SIDES = {"WEST": WEST, "EAST": EAST, "SOUTH": SOUTH, "NORTH": NORTH, "RAMP": RAMP}
+FABRIC_IO = Enum(tuple((name, at) for at, name in enumerate(f"{way}_{side}" for way in ("TX", "RX") for side in SIDES)))
+POP_MODE = Enum((("NO_POP", 0), ("ALWAYS_POP", 1), ("POP_ON_ADVANCE", 2)))
 
 
 def library(program: Any, given: dict[str, Val], image: Any) -> Library:
     """<tile_config>."""
+    directions = {
+        f"{how}_io_direction": _of(f"{how}_io_direction", 2, _direction(f"{how}_direction"))
+        for how in ("set", "toggle", "clear")
+    }
+    moved = {
+        f"set_{way}_switch_pos{number}": _of(f"set_{way}_switch_pos{number}", 2, _position(number, way))
+        for way in ("rx", "tx")
+        for number in (1, 2, 3)
+    }
+    filters = {"set_counter": "count", "set_max_counter": "most", "set_active_limit": "limit"}
+    invalid = "set_invalid_for_all_switch_positions"
+    address = _of("get_color_config_addr", 1, _address)
     parts = {
         "color_config": {
-            "get_color_config_addr": native("get_color_config_addr", _address),
-            "reset_routes": native("reset_routes", _reset_routes),
+            "fabric_io": Val(TYPE, FABRIC_IO),
+            "get_color_config_addr": address,
+            "reset_routes": _of("reset_routes", 2, _reset_routes),
+            **directions,
         },
         "switch_config": {
-            "clear_current_position": native("clear_current_position", _change("clear_position")),
-            "set_invalid_for_all_switch_positions": native("set_invalid_for_all", _change("drop_positions")),
-            "set_rx_switch_pos1": native("set_rx_switch_pos1", _change("add_position")),
+            "pop_mode": Val(TYPE, POP_MODE),
+            "get_color_config_addr": address,
+            "clear_current_position": _of("clear_current_position", 1, _change("clear_position")),
+            "set_current_switch_position": _of("set_current_switch_position", 2, _change("take_position")),
+            invalid: _of(invalid, 1, _change("drop_positions")),
+            "set_pop_mode": _of("set_pop_mode", 2, _pop_mode),
+            **moved,
         },
-        "teardown": {"exit": native("exit", _change("leave_teardown"))},
-    }  # fmt: skip
+        "filters": {name: _of(name, 2, _filter(field)) for name, field in filters.items()},
+        "teardown": {"exit": _of("exit", 1, _change("leave_teardown"))},
+    }
     return Library("<tile_config>", {
         name: Val(MODULE, Library(f"<tile_config>.{name}", members)) for name, members in parts.items()
     })  # fmt: skip
+
+
+def _of(name: str, count: int, call: Any) -> Val:
+    """A function of so many arguments."""
+
+    def counted(scope: Scope, arguments: list[Val], line: int) -> Val:
+        if len(arguments) != count:
+            raise scope.wrong(line, f"{name} takes {count} arguments, here are {len(arguments)}")
+        found: Val = call(scope, arguments, line)
+        return found
+
+    return native(name, counted)
 
 
 def _address(scope: Scope, arguments: list[Val], line: int) -> Val:
@@ -56,6 +90,51 @@ def _reset_routes(scope: Scope, arguments: list[Val], line: int) -> Val:
     return _written(scope, "reset", [code(color, scope), *both], line)
 
 
+def _direction(method: str) -> Any:
+    """One way in or out of a router, of the first position."""
+
+    def call(scope: Scope, arguments: list[Val], line: int) -> Val:
+        color, one = arguments
+        if one.type == TYPES["member"]:
+            one = coerce(one, FABRIC_IO, scope, line)
+        if one.type != FABRIC_IO or not one.known:
+            raise scope.wrong(line, "a direction is one of color_config.fabric_io, such as .TX_EAST, and known")
+        name = FABRIC_IO.members[int(one.value)][0]
+        return _written(scope, method, [code(color, scope), repr(name[:2].lower()), str(SIDES[name[3:]])], line)
+
+    return call
+
+
+def _position(number: int, way: str) -> Any:
+    def call(scope: Scope, arguments: list[Val], line: int) -> Val:
+        color, side = arguments
+        if not side.known:
+            raise scope.wrong(line, "a switch position's direction has to be known before the run")
+        name = scope.image.constant(ports(side))
+        return _written(scope, "set_position", [code(color, scope), str(number), repr(way), name], line)
+
+    return call
+
+
+def _pop_mode(scope: Scope, arguments: list[Val], line: int) -> Val:
+    color, one = arguments
+    if one.type == TYPES["member"]:
+        one = coerce(one, POP_MODE, scope, line)
+    if one.type != POP_MODE or not one.known:
+        raise scope.wrong(line, "set_pop_mode takes one of switch_config.pop_mode, known before the run")
+    return _written(scope, "set_pop", [code(color, scope), repr(POP_MODE.members[int(one.value)][0].lower())], line)
+
+
+def _filter(field: str) -> Any:
+    """Of a counter filter, which goes by its colour's number (@get_filter_id)."""
+
+    def call(scope: Scope, arguments: list[Val], line: int) -> Val:
+        texts = [code(one, scope) for one in arguments]
+        return _written(scope, field, texts, line, "refilter")
+
+    return call
+
+
 def _change(method: str) -> Any:
     def call(scope: Scope, arguments: list[Val], line: int) -> Val:
         return _written(scope, method, [code(one, scope) for one in arguments], line)
@@ -63,11 +142,12 @@ def _change(method: str) -> Any:
     return call
 
 
-def _written(scope: Scope, method: str, texts: list[str], line: int) -> Val:
+def _written(scope: Scope, method: str, texts: list[str], line: int, how: str = "rewrite") -> Val:
     if scope.writer is None:
         raise scope.wrong(line, "<tile_config> changes a router in the run, not before it")
     scope.spend(COSTS.load + COSTS.arithmetic + COSTS.store)
-    return Val(VOID, code=f"c.wafer.rewrite(c, {method!r}, {', '.join(texts)})")
+    scope.image.turns = True
+    return Val(VOID, code=f"c.wafer.{how}(c, {method!r}, {', '.join(texts)})")
 
 
 def switches(program: Any, given: dict[str, Val], image: Any) -> Library:

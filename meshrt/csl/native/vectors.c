@@ -177,13 +177,54 @@ static int64_t forward(const Vector *vector, int64_t size, int64_t number)
     return vector->base / size + number * vector->stride[0] * (step ? step : 1);
 }
 
+/* How many elements on end, from each multiple of it on, lie at places of their own (vectors.py, apart). */
+static int64_t apart(const Vector *vector)
+{
+    for (int64_t first = 0; first < vector->axes; first++) {
+        int64_t count = 1, reach = 0, before = -1;
+        int fits = 1;
+        for (int64_t axis = first; axis < vector->axes; axis++)
+            count *= vector->extent[axis];
+        for (int64_t turn = first; turn < vector->axes && fits; turn++) { /* from the shortest step on */
+            int64_t at = -1;
+            for (int64_t axis = first; axis < vector->axes; axis++) {
+                const int64_t step = llabs(vector->stride[axis]);
+                const int follows = before < 0 || step > llabs(vector->stride[before]) ||
+                                    (step == llabs(vector->stride[before]) && axis > before);
+                if (follows && (at < 0 || step < llabs(vector->stride[at])))
+                    at = axis;
+            }
+            const int64_t step = llabs(vector->stride[at]);
+            fits = vector->extent[at] <= 1 || step > reach;
+            reach += step * (vector->extent[at] - 1);
+            before = at;
+        }
+        if (fits)
+            return count > 0 ? count : 1;
+    }
+    return 1;
+}
+
 /* Elements `begin` and on of an operation. `come`: wavelets of a source of the fabric, else NULL. The results go to
    `out`, or to memory where that is NULL. */
 void compute(Machine *machine, Core *core, const Operation *of, const Value *target, const Value *sources,
              uint32_t *const *come, int64_t begin, int64_t count, uint32_t *out)
 {
+    uint32_t *rest[3] = {NULL, NULL, NULL};
     if (count <= 0)
         return;
+    if (!out && target->vector.axes > 1 && strides_of(&target->vector)) {
+        const int64_t piece = apart(&target->vector);
+        for (int64_t some; (some = (begin / piece + 1) * piece - begin) < count; begin += some, count -= some) {
+            /* it comes to its places again: what is stored there is read by then */
+            compute(machine, core, of, target, sources, come, begin, some, NULL);
+            if (machine->gives_up)
+                return;
+            for (int64_t number = 0; come && number < of->inputs; number++)
+                rest[number] = come[number] ? come[number] + some : NULL;
+            come = rest;
+        }
+    }
     make_room(machine, count);
     const int64_t size = size_of(of->takes), to_size = size_of(of->kind);
     uint32_t *given[3] = {NULL, NULL, NULL};
