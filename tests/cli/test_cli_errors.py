@@ -41,7 +41,7 @@ def assert_message(finished: Any, code: int, *words: str) -> None:
 # -------------------------------------------------------------------------------------------- limits of the machine
 
 
-@pytest.mark.parametrize("ranks", [1, 4])
+@pytest.mark.parametrize("ranks", [1, 2, pytest.param(4, marks=pytest.mark.all)])
 @pytest.mark.sample(5)
 @pytest.mark.parametrize(
     ("name", "allocation"), [("gemm", "'A'"), ("gemv", "'B'"), ("kvcache", "'KV cache'"), ("llama-tiny", "weight'")]
@@ -52,7 +52,7 @@ def test_over_budget_memory_names_core_allocation_and_limit(name: str, allocatio
     assert ranks == 1 or " on rank " in finished.stderr
 
 
-@pytest.mark.parametrize("ranks", [1, 4])
+@pytest.mark.parametrize("ranks", [1, 2, pytest.param(4, marks=pytest.mark.all)])
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("name", ["gemm", "gemv", "llama-tiny"])
 def test_a_full_route_table_names_core_needed_and_limit(name: str, ranks: int, run_meshrt: Run):
@@ -197,7 +197,10 @@ def test_ranks_that_do_not_tile_the_cores_that_decode_are_told_which_option_sets
     assert_message(finished, 2, "3 ranks do not tile a 2 x 2 mesh", "set --decode-mesh")
 
 
-@pytest.mark.parametrize(("ranks", "width", "height"), [(5, 3, 3), (3, 2, 2), (6, 5, 1)])
+@pytest.mark.parametrize(
+    ("ranks", "width", "height"),
+    [(3, 2, 2), *(pytest.param(*one, marks=pytest.mark.all) for one in ((5, 3, 3), (6, 5, 1)))],
+)
 def test_ranks_that_do_not_tile_the_mesh_are_told_which_numbers_do(
     ranks: int, width: int, height: int, run_meshrt: Run
 ):
@@ -370,7 +373,7 @@ def test_numpys_numbers_are_a_result(ranks: int, run_program: Run):
     assert json.loads(done.stdout)["result"] == {"sum": 1.5, "all": [0, 1, 2], "some": [2]}
 
 
-@pytest.mark.parametrize("ranks", [1, 4])
+@pytest.mark.parametrize("ranks", [1, 2, pytest.param(4, marks=pytest.mark.all)])
 @pytest.mark.parametrize("where", ["", "if block.mesh.rank == block.control.size - 1: "], ids=["all", "last"])
 def test_an_exception_in_a_users_program_ends_all_ranks(where: str, ranks: int, run_program: Run):
     """With its line, once: that is what its author needs."""
