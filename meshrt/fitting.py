@@ -31,8 +31,9 @@ SEARCHED = 64 * 64  # cores, of a mesh up to which an error tells what would do
 GUESSES = 6  # of a number that fits, before what is left in between is halved
 NUMBERS = ("temperature", "logits")  # options that by shape there is nothing for
 PROMPTS = ("prompt", "prompts", "prompt_ids", "prompt_tokens")  # options that a context stands for
-# Options of a program by which what is alike is done once; of layers two, as the first follows none.
-SAMPLES = {"layers_run": 2, "steps_run": 2}
+# Options of a program by which what is alike is done once; of layers two, as the first follows none. Of steps that
+# change from one to the next a sample of three has the one in the middle, whose owner is asked from both sides.
+SAMPLES = {"layers_run": 2, "steps_run": 3}
 
 
 @dataclass(frozen=True)

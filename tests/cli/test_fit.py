@@ -89,6 +89,17 @@ def test_of_layers_the_second_may_be_the_fullest() -> None:
     assert meshrt.fit("llama", search=False, **options).nbytes == held[2]
 
 
+def test_of_steps_the_middle_one_may_be_the_fullest() -> None:
+    """Ladder's steps each ask another core, that in the middle of a line from both sides; of two steps it is none."""
+    name, options = drawn(7107)
+    shapes = {key: value for key, value in options.items() if key != "payload"}
+    held = {
+        steps: meshrt.run(name, **options, steps_run=steps, core_memory=FREE)["memory_bytes.max"] for steps in (2, 3)
+    }
+    assert options["system"] == "ladder" and held[3] == held[2] + 8
+    assert meshrt.fit(name, search=False, **shapes).nbytes == held[3]
+
+
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("name", "options"),
