@@ -7,8 +7,9 @@ that asks for them has them from training.
 import json
 import os
 from base64 import b64decode
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from meshrt.models.files import MAX_TEXT_BYTES, find_file, read_text
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+PARTS = "normalizer", "pre_tokenizer", "decoder"  # that change a text
 MAX_GROWTH = 1000  # times that a file's replacements may lengthen a text; those of real models double it
 
 
@@ -31,18 +33,16 @@ def load_tokenizer(folder: str | Path) -> "Tokenizer":
     except ImportError as error:
         raise ModelError(f"the tokenizers library is needed for text ({error}); --prompt-ids works without") from error
     text = read_text(path, MAX_TEXT_BYTES)
-    _check_tables(path, text)
+    found = _parsed(path, text)
+    _check_tables(path, found)
+    _check_growth(path, [found.get(name) for name in PARTS])  # before the library normalizes added tokens
     with _told(f"{path}: not a usable tokenizer; --prompt-ids 1,2,3 works without one"):
         tokenizer = Tokenizer.from_str(text)
         tokenizer.no_padding()
         tokenizer.no_truncation()
-        growth = 1
-        for part in (tokenizer.normalizer, tokenizer.pre_tokenizer, tokenizer.decoder):
-            growth *= _growth(None if part is None else json.loads(part.__getstate__()))
-    if growth > MAX_GROWTH:
-        raise ModelError(
-            f"{path}: its replacements make a text more than {MAX_GROWTH} times as long, which is too much"
-        )
+        parts = [getattr(tokenizer, name) for name in PARTS]
+        states = [None if part is None else json.loads(part.__getstate__()) for part in parts]
+    _check_growth(path, states)
     return tokenizer
 
 
@@ -68,16 +68,25 @@ def decode(tokenizer: "Tokenizer", ids: list[int]) -> str:
         raise ModelError(f"{error}: {ids}") from error
 
 
-def _check_tables(path: Path, text: str) -> None:
+def _parsed(path: Path, text: str) -> dict[str, Any]:
+    """The file as JSON. ModelError for what is none: the library acts on what it has read before it comes to that."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        why = str(error) if isinstance(error, ValueError) else "it is nested too deeply"
+        raise ModelError(f"{path}: not a usable tokenizer; --prompt-ids 1,2,3 works without one ({why})") from error
+    if not isinstance(found, dict):
+        raise ModelError(f"{path}: not a usable tokenizer; --prompt-ids 1,2,3 works without one (it is no JSON object)")
+    return found
+
+
+def _check_tables(path: Path, found: dict[str, Any]) -> None:
     """ModelError for a table of characters that says to be larger than it is.
 
     The library makes room for what its first four bytes say, twice over: where that is gigabytes, on a machine that has
     not got them, the process is aborted.
     """
-    try:
-        parts = [json.loads(text)]
-    except (ValueError, RecursionError):
-        return  # the library has words for it
+    parts: list[Any] = [found]
     while parts:
         part = parts.pop()
         table = part.get("precompiled_charsmap") if isinstance(part, dict) else None
@@ -89,6 +98,18 @@ def _check_tables(path: Path, text: str) -> None:
                     " most; --prompt-ids 1,2,3 works without a tokenizer"
                 )
         parts += part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
+
+
+def _check_growth(path: Path, parts: Sequence[Any]) -> None:
+    """ModelError for parts that together lengthen a text by too much."""
+    try:
+        growth = prod(_growth(part) for part in parts)
+    except RecursionError as error:
+        raise ModelError(f"{path}: not a usable tokenizer: it is nested too deeply") from error
+    if growth > MAX_GROWTH:
+        raise ModelError(
+            f"{path}: its replacements make a text more than {MAX_GROWTH} times as long, which is too much"
+        )
 
 
 def _first_number(table: str) -> int:

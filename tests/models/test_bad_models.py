@@ -317,6 +317,8 @@ def tokenizer_with(folder: Path, **parts: Any) -> Path:
 
 SPLIT = {"type": "Split", "behavior": "Isolated", "invert": False}
 DOUBLE = {"type": "Replace", "pattern": {"Regex": "."}, "content": "aa"}
+NORMALIZED = {"id": 0, "content": "<|endoftext|>", "single_word": False, "lstrip": False, "rstrip": False,
+              "normalized": True, "special": True}  # fmt: skip
 BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 
 
@@ -328,15 +330,35 @@ BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "
         {"model": {"type": "BPE", "vocab": {}, "merges": ["a b"]}},
         {"model": None},
         {"normalizer": {"type": "Sequence", "normalizers": [DOUBLE] * 40}},
+        {"normalizer": {"type": "Sequence", "normalizers": [DOUBLE] * 40}, "added_tokens": [NORMALIZED]},
         {"normalizer": {"type": "Sequence", "normalizers": [{"type": "ByteLevel"}] * 40}},
         {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [BYTES] * 40}},
     ],
-    ids=["panics", "pattern", "merges", "nothing", "grows", "bytes of bytes", "and in words"],
+    ids=["panics", "pattern", "merges", "nothing", "grows", "in its own tokens", "bytes of bytes", "and in words"],
 )
 def test_tokenizers_that_cannot_be_loaded(parts: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ModelError, match=r"tokenizer\.json"):
         load_tokenizer(tokenizer_with(tmp_path, **parts))
     assert capfd.readouterr().err == "", "the library's own words are kept back"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (
+            '{"normalizer": {"type": "Precompiled", "precompiled_charsmap": "' + "x" * 2000 + '"}, "model"',
+            "Expecting ':'",
+        ),
+        ("[]", "no JSON object"),
+        ('{"normalizer": ' + '{"a": ' * 900 + "1" + "}" * 901, "not a usable tokenizer"),
+    ],
+    ids=["ends early", "list", "deep"],
+)
+def test_tokenizers_that_the_library_never_sees(text: str, why: str, tmp_path: Path) -> None:
+    """Of the first it would make 6.6 GB of room for a table before it came to the end."""
+    (tmp_path / "tokenizer.json").write_text(text)
+    with pytest.raises(ModelError, match=why):
+        load_tokenizer(tmp_path)
 
 
 @pytest.mark.parametrize(
