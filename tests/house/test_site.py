@@ -30,8 +30,10 @@ def there(site: Path, link: str) -> bool:
     return (site / link).exists() or (ROOT / link).is_file()
 
 
-# Whoever runs the tests need not have what builds the site: that its pages are all named is tested without.
-@pytest.mark.skipif(find_spec("mkdocs") is None, reason="mkdocs is in the extra `site` and not installed here")
+# The extra `test` brings what builds the site; from a wheel the tests may run without: that all pages are named is tested so.
+@pytest.mark.skipif(
+    find_spec("mkdocs") is None, reason="mkdocs is in the extras `test` and `site`, and not installed here"
+)
 def test_the_pages_are_built(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site"), "--quiet"]
     finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)

@@ -95,11 +95,9 @@ def _direction(method: str) -> Any:
 
     def call(scope: Scope, arguments: list[Val], line: int) -> Val:
         color, one = arguments
-        if one.type == TYPES["member"]:
-            one = coerce(one, FABRIC_IO, scope, line)
-        if one.type != FABRIC_IO or not one.known:
-            raise scope.wrong(line, "a direction is one of color_config.fabric_io, such as .TX_EAST, and known")
-        name = FABRIC_IO.members[int(one.value)][0]
+        name = _member(
+            FABRIC_IO, one, scope, line, "a direction is one of color_config.fabric_io, such as .TX_EAST, and"
+        )
         return _written(scope, method, [code(color, scope), repr(name[:2].lower()), str(SIDES[name[3:]])], line)
 
     return call
@@ -118,11 +116,17 @@ def _position(number: int, way: str) -> Any:
 
 def _pop_mode(scope: Scope, arguments: list[Val], line: int) -> Val:
     color, one = arguments
+    name = _member(POP_MODE, one, scope, line, "set_pop_mode takes one of switch_config.pop_mode,")
+    return _written(scope, "set_pop", [code(color, scope), repr(name.lower())], line)
+
+
+def _member(enum: Enum, one: Val, scope: Scope, line: int, wanted: str) -> str:
+    """The name of an enumeration's member, which has to be known."""
     if one.type == TYPES["member"]:
-        one = coerce(one, POP_MODE, scope, line)
-    if one.type != POP_MODE or not one.known:
-        raise scope.wrong(line, "set_pop_mode takes one of switch_config.pop_mode, known before the run")
-    return _written(scope, "set_pop", [code(color, scope), repr(POP_MODE.members[int(one.value)][0].lower())], line)
+        one = coerce(one, enum, scope, line)
+    if one.type != enum or not one.known:
+        raise scope.wrong(line, f"{wanted} known before the run")
+    return enum.members[int(one.value)][0]
 
 
 def _filter(field: str) -> Any:
