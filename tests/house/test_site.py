@@ -30,7 +30,7 @@ def there(site: Path, link: str) -> bool:
     return (site / link).exists() or (ROOT / link).is_file()
 
 
-# The extra `test` brings what builds the site; from a wheel the tests may run without: that all pages are named is tested so.
+# Without what builds the site, which the extra `test` brings, it is still tested that all pages are named.
 @pytest.mark.skipif(
     find_spec("mkdocs") is None, reason="mkdocs is in the extras `test` and `site`, and not installed here"
 )
