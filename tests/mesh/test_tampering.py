@@ -243,6 +243,7 @@ def test_a_loop_ends_the_whole_job_with_one_message(ranks: int, run_meshrt: Any,
     assert "Traceback" not in err and out == ""
 
 
+@pytest.mark.all
 def test_the_watchdog_ends_packets_that_nobody_gets(run_meshrt: Any, tmp_path: Any) -> None:
     """The same loop, which nobody looks for: messages go on and on, and nothing is delivered."""
     program = tmp_path / "loop.py"
@@ -271,7 +272,7 @@ def run(block):
 """
 
 
-@pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.all), 4])
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.all)])
 def test_computing_is_not_ended_by_the_watchdog(ranks: int, run_meshrt: Any, tmp_path: Any) -> None:
     program = tmp_path / "late.py"
     program.write_text(LATE)

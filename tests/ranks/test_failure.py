@@ -19,12 +19,18 @@ from meshrt.errors import LimitError, UsageError
 from meshrt.ranks.failure import run_guarded
 
 def work(comm, board):
+    case, last = sys.argv[1], comm.size - 1
+
     def receive(peer, what):
         board.waiting(peer, what)
-        comm.Recv(bytearray(8), peer)
+        if case in ("deadlock", "early end", "slow"):  # asleep: a second of turning round in MPI would show no more
+            message = comm.Irecv(bytearray(8), peer)
+            while not message.Test():
+                time.sleep(0.01)
+        else:
+            comm.Recv(bytearray(8), peer)
         board.moving()
 
-    case, last = sys.argv[1], comm.size - 1
     if case == "fine":
         print(f"rank {comm.rank}", flush=True)
         return 0
@@ -86,7 +92,7 @@ def test_success_is_silent(run_case: Run, ranks: int) -> None:
     assert out.count("rank") == ranks
 
 
-@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize(
     ("case", "exit_code", "message"),
     [
