@@ -23,6 +23,9 @@ from typing import Any
 import hypothesis
 import pytest
 from mpi_parent import ranks_of
+from mpi_plugin import on_ranks
+
+from meshrt.ranks import host
 
 MORE = (2, 3, 4)  # ranks: a job of six is four of these and two that start for three of its tests
 PART = 3  # of so many examples of hypothesis, one
@@ -48,11 +51,16 @@ def examples(count: int) -> int:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--all") or any("::" in argument for argument in config.args):
         return
+    there = host.launched_size() if on_ranks(config) else 0
     tests: dict[str, dict[int, list[pytest.Item]]] = defaultdict(lambda: defaultdict(list))
+    kept = set()
     for item in items:
-        if not item.get_closest_marker("all"):
-            tests[item.nodeid.split("[")[0]][ranks_of(item) or 1].append(item)
-    kept = {item.nodeid for name, grids in tests.items() for item in chosen(name, grids)}
+        ranks = ranks_of(item) or there or 1
+        if there and ranks != there:
+            kept.add(item.nodeid)  # to be skipped, with a line that says for how many ranks it is
+        elif not item.get_closest_marker("all"):
+            tests[item.nodeid.split("[")[0]][ranks].append(item)
+    kept |= {item.nodeid for name, grids in tests.items() for item in chosen(name, grids)}
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in kept])
     items[:] = [item for item in items if item.nodeid in kept]
 

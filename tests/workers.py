@@ -11,6 +11,7 @@ from collections import OrderedDict
 from typing import Any
 
 import pytest
+from mpi_plugin import on_ranks
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
@@ -82,7 +83,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByScope | No
     return ByScope(config, log) if config.getoption("dist") == "load" else None
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """None for a test that is named. Two more than there are cores: for half of the time as many files wait."""
+    """None for a rank or a named test. Two more than there are cores: for half of the time as many files wait."""
+    if on_ranks(config):
+        return 0
     named = any("::" in argument for argument in config.args)
     return 0 if named or host.cores() == 1 else min(WORKERS, host.cores() + 2)

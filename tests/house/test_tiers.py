@@ -105,6 +105,17 @@ def test_the_default_tier_has_every_test_and_number_of_ranks_with_a_sample(suite
     assert found["half_of_all"] == [*"02468"]
 
 
+def test_under_mpirun_all_sets_for_its_ranks_run(suite: Path) -> None:
+    """Or their sample: on_ranks and never_alone 9, single 1, large 2, and 17 that are for no ranks."""
+    plugins = ("-p", "mpi_plugin", "-p", "tiers", "-p", "workers")
+    argv = [sys.executable, "-m", "pytest", "-q", *plugins, "-n", "auto", "--with-mpi"]
+    done = run_ranks(argv, 2, nested_pytest(), cwd=suite)
+    assert done.code == 0, done.stdout + done.stderr
+    skipped = 9 * 5 + 9 * 1 + 2 + 9 * 3  # for other ranks
+    deselected = 9 + 4 + 6 + 7  # of_all, half_of_all, sampled, large
+    assert done.stdout.count(f"38 passed, {skipped} skipped, {deselected} deselected") == 2, done.stdout
+
+
 def test_what_is_drawn_is_any_and_always_the_same() -> None:
     names, items = [f"test_{k}" for k in range(60)], [object() for _ in range(5)]
     found = [drawn(name, items) for name in names]
