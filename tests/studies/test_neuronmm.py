@@ -20,7 +20,7 @@ from meshrt.ranks.console import Console
 from meshrt.studies.neuronmm import manycores, published, speedups
 from meshrt.studies.neuronmm import model as neuronmm_model
 from meshrt.studies.neuronmm import tables as neuronmm_tables
-from meshrt.studies.neuronmm.printed import print_reproduction
+from meshrt.studies.neuronmm.printed import print_part, print_reproduction
 from meshrt.studies.neuronmm.published import TABLE1, TABLE3, TABLE4, TABLE7, Kernel
 from meshrt.studies.neuronmm.reproduce import NAMES, reproduce, write_files
 from meshrt.studies.neuronmm.shares import shares
@@ -237,7 +237,16 @@ def test_what_the_machine_refuses_is_said(comm: Any, small: None) -> None:
 def test_files_and_print_have_what_was_found(
     comm: Any, small: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = reproduce(comm, Console(), ("1", "figure6"), TRN1, Store())
+    shown = []
+
+    def show(report: dict[str, Any], name: str) -> None:
+        """As soon as a table is there: those after it are not."""
+        shown.append((name, {row["table"] for row in report["rows"]}, [*report["why"]]))
+        print_part(report, name)
+
+    told = reproduce(comm, Console(), ("1", "figure6"), TRN1, Store(), show=show)
+    assert shown == [("1", {"1"}, ["1"]), ("figure6", {"1", "figure6"}, ["1", "figure6"])]
+    in_parts = capsys.readouterr().out
     written = write_files(told, str(tmp_path), str(tmp_path))
     assert [Path(path).name for path in written] == ["tables.csv", "shares.csv", "figure6.csv", "figure6.png"]
     with (tmp_path / "figure6.csv").open() as stream:
@@ -251,6 +260,7 @@ def test_files_and_print_have_what_was_found(
     line = next(line for line in text.splitlines() if "latency, ms" in line)
     assert line.split()[-3:] == [f"{row['published']:.4g}", f"{row['emulated']:.4g}", f"{row['ratio']:.3g}"]
     assert "Why they differ" in text and "Figure 6, emulated, over M" in text
+    assert in_parts.strip() and text.startswith(in_parts) and text[len(in_parts) :].startswith("\nEmulated over")
 
 
 # -------------------------------------------------------------------------------------------------------- Table 7
