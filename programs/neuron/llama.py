@@ -1,10 +1,11 @@
 """LLaMA on NeuronCores, end to end: dense, or with the MLP compressed as by NeuronMM."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
+from meshrt.errors import UsageError
 from meshrt.models.catalogue import find_model
 from meshrt.models.config import read_config
 from meshrt.models.family import DENSE, check_plain, family_of
@@ -48,6 +49,7 @@ def run(
     bits: Bits = None,
     group: Group = None,
     symmetric: Symmetric = False,
+    stored: Annotated[bool, "matrices of the MLP lie as in a checkpoint; each pass transposes them"] = False,
     temperature: shared.Temperature = 0.0,
     top_k: shared.TopK = 0,
     top_p: shared.TopP = 1.0,
@@ -89,13 +91,15 @@ def run(
         return one_by_one(cores.control, cores.payload, folder, config.vocab_size, positions, prompts, asked, kept)
     config = compressing.compressed_by_shape(config, cores.payload, ratio, block)
     config = quantized_by_shape(config, cores.payload, bits, group, symmetric, None, None)
+    if stored and config.quantized:
+        raise UsageError("--stored is of matrices as numbers, or of their factors, and this model's are in codes")
     config = config if layers is None else replace(config, layers=layers)
     source = checked_checkpoint(folder, config) if cores.payload else None
     words = read_prompt(cores.control, folder, config.vocab_size, asked)
     shared.check_positions(asked, cores.payload, len(words), config.max_positions)
     keep = open_keep(cores, settings(cores), config, source, words, arguments)
     kind = DTYPES[dtype or config.dtype or "float32"]
-    engine = NeuronEngine(cores, config, place_model(cores, config, source, kind, len(words) + max_new_tokens))
+    engine = NeuronEngine(cores, config, place_model(cores, config, source, kind, len(words) + max_new_tokens, stored))
     generation = generate(cores, engine, words, choice, keep, logits is not None)
     write_logits(cores.control, asked, generation)
     decoded = engine.seconds("decode")

@@ -171,6 +171,38 @@ def test_a_ratio_makes_the_mlp_as_small_as_it_says(comm: Any) -> None:
 
 
 @pytest.mark.mpi(ranks=[1])
+@pytest.mark.parametrize("cores", [1, 2])
+@pytest.mark.parametrize("factors", [False, True])
+def test_matrices_as_stored_are_transposed_at_each_pass(factors: bool, cores: int, tmp_path: Path, comm: Any) -> None:
+    """The same logits; each pass reads the MLP's matrices once more, and writes them once, all of them in tiles of the
+    tensor engine: 2 x 128 x in x out operations, 128 being the rows of its identity, or fewer at an edge.
+    """
+    shape = CASES["gqa82"] | {"hidden_size": 256, "intermediate_size": 384}
+    names = [f"model.layers.{i}.mlp.{part}_proj" for i in range(shape["num_hidden_layers"])
+             for part in ("gate", "up", "down")]  # fmt: skip
+    rank = 128
+    shape |= {"low_rank": {"ranks": dict.fromkeys(names, rank)}} if factors else {}
+    folder = random_checkpoint(shape, tmp_path / "model", 3)
+    reports, logits = [], []
+    for stored in (False, True):
+        path = tmp_path / f"{stored}.npy"
+        given = {"prompt_ids": "1,2,3,4,5", "max_new_tokens": 3, "ignore_eos": True, "dtype": "float32"}
+        reports.append(
+            run_on_cores(comm, "llama", cores, model=str(folder), stored=stored, logits=str(path), **given)["measured"]
+        )
+        logits.append(np.load(path))
+    assert (logits[0] == logits[1]).all()
+    wide = rank * (cores * 256 + 384) if factors else 256 * 384  # every core has the whole of one factor's side
+    numbers = 3 * len(names) * wide  # of three passes
+    extra = {name: reports[1]["hbm_bytes"][name] - reports[0]["hbm_bytes"][name] for name in ("read", "written")}
+    assert extra == {"read": 4 * numbers, "written": 4 * numbers}
+    more = reports[1]["transpose_flops"] - reports[0]["transpose_flops"]
+    assert 0 < more <= 2 * 128 * numbers and (cores > 1 or more == 2 * 128 * numbers)
+    assert reports[1]["macs"] == reports[0]["macs"]
+    assert reports[1]["critical_path"]["seconds"] > reports[0]["critical_path"]["seconds"]
+
+
+@pytest.mark.mpi(ranks=[1])
 @pytest.mark.parametrize("name", ["lowrank", "lowrankbias"])
 def test_factors_are_multiplied_one_after_the_other(name: str, tmp_path: Path, comm: Any) -> None:
     """A token takes r (in + out) products of a matrix in factors, in attention too, and in out of a dense one."""

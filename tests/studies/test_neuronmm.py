@@ -6,6 +6,7 @@ import csv
 import json
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -283,9 +284,14 @@ def test_table_7_is_a_prefill_and_all_its_tokens(tmp_path: Path, monkeypatch: py
     (folder,) = (tmp_path / "meshrt" / "models").iterdir()
     config = read_config(folder)
     assert set(config.factored.values()) == {80} and len(config.factored) == 3 * config.layers
-    for subject, model in (("ratio 0", "llama-tiny"), ("ratio 0.2, rank 80", str(folder))):
-        told = {row.column: row for row in rows if row.subject == subject}
-        arguments = {"model": model, "dtype": "bfloat16", "prompt_tokens": 16, "max_new_tokens": 16}
+    both = [("ratio 0", "llama-tiny"), ("ratio 0.2, rank 80", str(folder))]
+    ways = [("llama-tiny", False), ("llama-tiny, weight.t()", True)]
+    for (subject, model), (system, stored) in product(both, ways):
+        told = {row.column: row for row in rows if (row.subject, row.system) == (subject, system)}
+        arguments = {
+            "model": model, "dtype": "bfloat16", "prompt_tokens": 16, "max_new_tokens": 16, "stored": stored,
+        }  # fmt: skip
+        assert told["TTFT"].derived == stored
         report = run_alone(Job("llama", (1, 1), TRN1, arguments)).report
         assert report is not None
         whole = report["measured"]["critical_path"]["seconds"]
