@@ -23,6 +23,7 @@ from meshrt.programs.generation.prompt import read_prompt
 from meshrt.programs.generation.several import one_by_one
 from meshrt.programs.neuron.engine import NeuronEngine
 from meshrt.programs.neuron.model import place_model
+from meshrt.programs.neuron.padding import padded
 from meshrt.programs.quantizing import Bits, Group, Symmetric, quantized_by_shape
 from meshrt.several import Runs
 
@@ -65,8 +66,8 @@ def run(
     Matrices in factors (`meshrt compress`) are multiplied as such, the MLP by NeuronMM's Algorithm 3. Those in codes
     (`meshrt quantize`) are in HBM in 4 or 8 bits each, of which the cores make numbers tile by tile; those with
     compensators are multiplied out as they are loaded. Several cores share heads and columns of the MLP, and add their
-    partial sums over a ring. The report has the time to the first token and for each after it, and what crossed between
-    HBM and SBUF for them.
+    partial sums over a ring; heads that do not come out even are padded with zeros. The report has the time to the
+    first token and for each after it, and what crossed between HBM and SBUF for them.
 
     \b
     Examples:
@@ -99,7 +100,9 @@ def run(
     shared.check_positions(asked, cores.payload, len(words), config.max_positions)
     keep = open_keep(cores, settings(cores), config, source, words, arguments)
     kind = DTYPES[dtype or config.dtype or "float32"]
-    engine = NeuronEngine(cores, config, place_model(cores, config, source, kind, len(words) + max_new_tokens, stored))
+    own_heads = config.heads
+    config, weights = padded(config, source, cores.count)
+    engine = NeuronEngine(cores, config, place_model(cores, config, weights, kind, len(words) + max_new_tokens, stored))
     generation = generate(cores, engine, words, choice, keep, logits is not None)
     write_logits(cores.control, asked, generation)
     decoded = engine.seconds("decode")
@@ -110,4 +113,5 @@ def run(
         "ttft_seconds": engine.seconds("prefill"),
         "tpot_seconds": decoded / engine.steps if decoded is not None and engine.steps else None,
         **({"multiplied_out": multiplied} if multiplied else {}),
+        **({"padded_heads": config.heads - own_heads} if config.heads > own_heads else {}),
     }

@@ -68,18 +68,9 @@ class Weights:
 
 
 def share_heads(config: Config, cores: int) -> Heads:
-    """What heads each of `cores` NeuronCores has: where there are more cores than heads of keys and values, several
-    have the same one, and its query heads among them. UsageError where they do not come out even.
+    """What heads each of `cores` NeuronCores has, of a model that has as many for each (padding.py): where there are
+    more cores than heads of keys and values, several have the same one, and its query heads among them. UsageError.
     """
-    if (config.kv_heads % cores and cores % config.kv_heads) or config.heads % cores:
-        fits = [
-            n for n in range(1, config.heads + 1)
-            if config.heads % n == 0 and (config.kv_heads % n == 0 or n % config.kv_heads == 0)
-        ]  # fmt: skip
-        raise UsageError(
-            f"--cores is {cores}; the {config.heads} heads of the model, with {config.kv_heads} of keys and values, can"
-            f" be shared by {', '.join(map(str, fits))} cores"
-        )
     if config.head_dim > nl.tile_size.psum_fmax:
         raise UsageError(
             f"a head of {config.head_dim} is more than the {nl.tile_size.psum_fmax} float32 of a bank, its sums' place"

@@ -167,7 +167,7 @@ def _tp32(rows: Sequence[Row], shares: Sequence[Shares]) -> list[str]:
         "A sum over the cores is two exchanges of all with all, 8 us; round the ring it was 62 times 2 us.",
         "Of one layer and of two, the others alike. Of 8 bits a weight, DMA makes numbers of codes, and the vector "
         "engine takes half of their range from them and multiplies by the column's scale.",
-        "CodeLlama's 40 heads are padded to 64, two a core, as an input of the run.",
+        "CodeLlama's 40 heads are padded to 64, two a core.",
     ]
 
 

@@ -15,6 +15,7 @@ from random_models import CASES, case_seed, random_checkpoint
 from runs import run_on_cores
 from tiers import examples
 
+from meshrt.errors import UsageError
 from meshrt.models.catalogue import find_model
 from meshrt.models.config import read_config
 from meshrt.models.matrix import Matrix
@@ -171,6 +172,16 @@ def test_matrices_with_compensators_are_multiplied_out(bits: int, tmp_path: Path
     assert np.abs(np.load(tmp_path / "logits.npy") - expected).max() < 1e-3
     assert found[0]["measured"]["hbm_bytes"] == found[1]["measured"]["hbm_bytes"]
     assert found[1]["result"]["multiplied_out"] == len(names)
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_heads_in_codes_are_padded_by_shape_alone(tmp_path: Path, comm: Any) -> None:
+    plain, model = random_checkpoint(CASES["gqa82"], tmp_path / "plain", 3), tmp_path / "model"
+    quantize(plain, model, Scheme("rtn", 4, 32, False, 16), {}, 1, statistics(*read_model(plain)))
+    with pytest.raises(UsageError, match="--cores is 3; matrices in codes are not padded, and the 8 heads"):
+        run_on_cores(comm, "llama", 3, model=str(model), prompt_ids="1,2")
+    found = run_on_cores(comm, "llama", 3, model=str(plain), bits=4, prompt_tokens=5, max_new_tokens=1, payload=False)
+    assert found["result"]["padded_heads"] == 4  # 2 of keys and values become 3, of 4 query heads each
 
 
 def test_bits_of_tiles() -> None:

@@ -147,12 +147,33 @@ def test_the_json_has_what_the_other_machines_have(comm: Any) -> None:
     assert {"wall_seconds", "mpi", "version", "bytes"} < set(report["host"])
 
 
+@pytest.mark.mpi(ranks=[1, 3])
+@pytest.mark.parametrize(
+    ("name", "cores", "more"),
+    [
+        ("llama-tiny", 3, 4),  # 4 heads of keys and values, two a core: 6, each of 2 query heads
+        ("gqa82", 6, 4),  # 2 are on 3 cores each, which have 2 of 4 query heads: 6 of each
+        pytest.param("llama-tiny", 16, 8, marks=pytest.mark.all),  # a query head a core: 16
+        pytest.param("gqa82", 5, 12, marks=pytest.mark.all),  # 5 of keys and values, each of 4
+        ("lowrankbias", 3, None),
+        pytest.param("qwen2", 3, None, marks=pytest.mark.all),
+    ],
+)
+def test_heads_that_do_not_come_out_even_are_padded(
+    name: str, cores: int, more: int | None, tmp_path: Path, comm: Any
+) -> None:
+    """The logits of transformers, and heads of zeros as worked out beside the cases."""
+    check(comm, name, cores, tmp_path)
+    if more is not None:
+        given = {"model": "llama-tiny" if name == "llama-tiny" else str(comm.bcast(tmp_path) / name)}
+        report = run_on_cores(comm, "llama", cores, prompt_ids="1,2", max_new_tokens=1, payload=False, **given)
+        assert comm.rank or report["result"]["padded_heads"] == more
+
+
 @pytest.mark.mpi(ranks=[1])
-def test_heads_that_do_not_come_out_even_are_refused(comm: Any) -> None:
-    says = "8 heads of the model, with 4 of keys and values, can be shared by 1, 2, 4, 8 cores"
-    for cores in (3, 16):
-        with pytest.raises(UsageError, match=says):
-            run_on_cores(comm, "llama", cores, model="llama-tiny")
+def test_a_model_whose_heads_come_out_even_has_no_others(comm: Any) -> None:
+    report = run_on_cores(comm, "llama", 8, model="llama-tiny", prompt_ids="1,2", max_new_tokens=1, payload=False)
+    assert "padded_heads" not in report["result"]
 
 
 @pytest.mark.mpi(ranks=[1])
