@@ -165,8 +165,8 @@ def _tp32(rows: Sequence[Row], shares: Sequence[Shares]) -> list[str]:
         "at one token, every 128 x 1024 numbers of a weight are a transfer of their own, and partial sums of a row are "
         "added on one partition.",
         "A sum over the cores is two exchanges of all with all, 8 us; round the ring it was 62 times 2 us.",
-        "Of one layer and of two, the others alike. Of 8 bits a weight, DMA makes numbers of codes, and the vector "
-        "engine takes half of their range from them and multiplies by the column's scale.",
+        "Of one layer and of two, the others alike. Of 8 bits a weight, DMA makes numbers of signed codes, and sums of "
+        "products are multiplied by their columns' scales.",
         "CodeLlama's 40 heads are padded to 64, two a core.",
     ]
 

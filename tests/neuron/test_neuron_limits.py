@@ -264,7 +264,10 @@ LINES = {
         3,
         "the tiles of one instruction take more than the 196608 bytes of a partition",
     ),
-    "nl.ndarray((4, 4), 'int32', buffer=core.sbuf)": (2, "tiles are float32, float16, bfloat16, uint8, not int32"),
+    "nl.ndarray((4, 4), 'int32', buffer=core.sbuf)": (
+        2,
+        "tiles are float32, float16, bfloat16, uint8, int8, not int32",
+    ),
     "nl.load(tile, mask=None)": (2, "TypeError: load() got an unexpected keyword argument 'mask'"),
     "nisa.bn_stats(tile)": (2, "AttributeError: module 'meshrt.neuron.isa' has no attribute 'bn_stats'"),
     "nl.load(tile, buffer=nl.sbuf)": (2, "nl.sbuf is no global here: say core.sbuf"),
