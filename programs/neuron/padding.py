@@ -18,11 +18,18 @@ from meshrt.models.family import family_of
 
 
 def padded(config: Config, checkpoint: Checkpoint | None, cores: int) -> tuple[Config, Checkpoint | None]:
-    """The model with heads for so many cores; itself where they share its own. UsageError for numbers in codes.
+    """The model with heads for so many cores; itself where they share its own. UsageError for numbers in codes, and for
+    more cores than there are columns to share out.
 
     Where there are more heads of keys and values than cores, each core has as many, with all of their query heads.
     Otherwise several cores have the same one, each with as many of its query heads.
     """
+    most = min(config.intermediate_size, config.vocab_size)
+    if cores > most:
+        raise UsageError(
+            f"--cores is {cores}; each has columns of the MLP and of the vocabulary, and the model has"
+            f" {config.intermediate_size} and {config.vocab_size}: {most} cores at most"
+        )
     group = config.heads // config.kv_heads
     if config.kv_heads >= cores:
         kv_heads = -(-config.kv_heads // cores) * cores

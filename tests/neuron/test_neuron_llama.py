@@ -171,6 +171,14 @@ def test_heads_that_do_not_come_out_even_are_padded(
 
 
 @pytest.mark.mpi(ranks=[1])
+def test_more_cores_than_columns_are_refused(comm: Any) -> None:
+    given = {"model": "llama-tiny", "prompt_ids": "1,2", "max_new_tokens": 1, "payload": False, "layers": 1}
+    with pytest.raises(UsageError, match=r"--cores is 385; .* the model has 384 and 512: 384 cores at most"):
+        run_on_cores(comm, "llama", 385, **given)
+    assert run_on_cores(comm, "llama", 32, **given)["result"]["padded_heads"] == 24
+
+
+@pytest.mark.mpi(ranks=[1])
 def test_a_model_whose_heads_come_out_even_has_no_others(comm: Any) -> None:
     report = run_on_cores(comm, "llama", 8, model="llama-tiny", prompt_ids="1,2", max_new_tokens=1, payload=False)
     assert "padded_heads" not in report["result"]
